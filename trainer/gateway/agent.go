@@ -3,8 +3,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -49,16 +47,6 @@ type Agent struct {
 	changed   chan struct{} // closed when a phase begins or ends
 	phases    map[string]*phase
 	templates map[string]*dialect
-}
-
-// dialect is the chat template with a list of functions.
-type dialect struct {
-	*agent.Template
-	tools     string // the list, which tells it from others
-	functions *agent.Callables
-
-	once sync.Once // makes it, where many ask for it at once
-	err  error
 }
 
 // phase is a training step or an evaluation, while it is played.
@@ -263,40 +251,4 @@ func (r *root) conversation() Conversation {
 	}
 	c.Valid = c.Valid && c.Malformed == 0 && c.Answer != ""
 	return c
-}
-
-// dialect is the agent's chat template with a list of functions.
-func (a *Agent) dialect(functions []json.RawMessage) (*dialect, error) {
-	var key strings.Builder
-	for _, f := range functions {
-		key.Write(f)
-		key.WriteByte('\n')
-	}
-	a.mu.Lock()
-	d := a.templates[key.String()]
-	if d == nil {
-		if len(a.templates) >= maxTemplates {
-			clear(a.templates)
-		}
-		d = &dialect{tools: key.String()}
-		a.templates[d.tools] = d
-	}
-	a.mu.Unlock()
-	d.once.Do(func() { d.err = a.probe(d, functions) })
-	return d, d.err
-}
-
-// probe makes the dialect.
-func (a *Agent) probe(d *dialect, functions []json.RawMessage) (err error) {
-	d.Template, err = agent.NewTemplate(agent.TemplateConfig{Tokenizer: a.Tokenizer, Functions: functions, Date: a.Date})
-	if errors.Is(err, tokenizer.ErrNoTemplate) {
-		return refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)
-	}
-	if err == nil {
-		d.functions, err = agent.CallablesOf(functions)
-	}
-	if err != nil {
-		return invalid("tools", "%v", err)
-	}
-	return nil
 }

@@ -33,11 +33,7 @@ func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatR
 		return writeJSON(w, map[string]any{"id": t.reply.id, "object": "chat.completion", "created": time.Now().Unix(), "model": a.Name,
 			"choices": []any{choice}, "usage": t.usage()})
 	}
-	functions, err := request.functions()
-	if err != nil {
-		return err
-	}
-	d, err := a.dialect(functions)
+	d, err := a.dialectOf(request)
 	if err != nil {
 		return err
 	}
@@ -46,8 +42,9 @@ func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatR
 	if request.LogProbs {
 		to.logProbs = func(t *turn) any { return map[string]any{"content": a.logProbs(t)} }
 	}
+	template := request.template(d)
 	s := &stream{agent: a, to: to, stopIDs: d.Stops().IDs, certain: func(text string) agent.Partial {
-		return until(request.Stop, d.Partial(text, d.tools != ""))
+		return until(request.Stop, template.Partial(text, d.offers))
 	}}
 	return s.run(r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.chat(ctx, request, c) })
 }

@@ -3,7 +3,7 @@
 //
 //	POST /v1/chat/completions   a turn of a chat, also as server-sent events
 //	POST /v1/completions        a turn after a text or token ids
-//	GET  /v1/models             the agents
+//	GET  /v1/models             the agents, and GET /v1/models/NAME one of them
 //	     /r/KEY/v1/...          the same, for programs that insist on an API key of their own
 //	POST /rollouts/lease        work for a program on another machine
 //	POST /rollouts/ID/renew     the program is still at it

@@ -53,7 +53,7 @@ type Door struct {
 func NewDoor() *Door {
 	d := &Door{mux: http.NewServeMux()}
 	for path, h := range map[string]func(http.ResponseWriter, *http.Request, string) error{
-		"POST /v1/chat/completions": d.serveChat, "POST /v1/completions": d.serveText, "GET /v1/models": d.serveModels} {
+		"POST /v1/chat/completions": d.serveChat, "POST /v1/completions": d.serveText, "GET /v1/models": d.serveModels, "GET /v1/models/{model...}": d.serveModel} {
 		d.handle(path, h)
 		method, rest, _ := strings.Cut(path, " ")
 		d.handle(method+" /r/{key}"+rest, h)
@@ -134,9 +134,31 @@ func (d *Door) serveModels(w http.ResponseWriter, _ *http.Request, key string) e
 	}
 	list := make([]map[string]any, len(round.Agents))
 	for i, name := range round.Agents {
-		list[i] = map[string]any{"id": name, "object": "model", "created": 0, "owned_by": "mgrpo"}
+		list[i] = modelObject(name)
 	}
 	return writeJSON(w, map[string]any{"object": "list", "data": list})
+}
+
+// serveModel describes one agent.
+func (d *Door) serveModel(w http.ResponseWriter, r *http.Request, key string) error {
+	_, round, _, err := d.admit(key)
+	if err != nil {
+		return err
+	}
+	name := r.PathValue("model")
+	if !slices.Contains(round.Agents, name) {
+		return round.noAgent(name)
+	}
+	return writeJSON(w, modelObject(name))
+}
+
+func modelObject(name string) map[string]any {
+	return map[string]any{"id": name, "object": "model", "created": 0, "owned_by": "mgrpo"}
+}
+
+// noAgent refuses a name that is no agent's.
+func (r *Round) noAgent(name string) error {
+	return refuse(404, "model_not_found", "there is no agent %q. Agents: %s", name, strings.Join(r.Agents, ", "))
 }
 
 func (d *Door) serveChat(w http.ResponseWriter, r *http.Request, key string) error {
@@ -172,7 +194,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *opti
 		return err
 	}
 	if !slices.Contains(round.Agents, o.Model) {
-		return refuse(404, "model_not_found", "there is no agent %q. Agents: %s", o.Model, strings.Join(round.Agents, ", "))
+		return round.noAgent(o.Model)
 	}
 	c, err := callOf(r, ticket)
 	if err != nil {

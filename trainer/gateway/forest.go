@@ -51,16 +51,17 @@ type turn struct {
 	anew   bool    // another turn after the same one was answered before, and what it said may be in the prompt
 	beside []*turn // those after the same turn that were not answered yet when this one was asked for
 
-	messages []message // all before it
-	prompt   []int32   // tokens between the parent's turn and this one; all tokens, of the first of a row
-	text     string    // of prompt
-	out      policy.Completion
-	said     string // text of out
-	reply    reply  // its id is known before it is sampled
-	sampled  bool
-	refused  bool          // a limit left no room for it: what was read before it stays, as in a conversation of our own
-	done     chan struct{} // closed when the turn is sampled, or has failed
-	err      error
+	messages  []message // all before it
+	continued content   // of the assistant's message that it goes on with
+	prompt    []int32   // tokens between the parent's turn and this one; all tokens, of the first of a row
+	text      string    // of prompt
+	out       policy.Completion
+	said      string // text of out
+	reply     reply  // its id is known before it is sampled
+	sampled   bool
+	refused   bool          // a limit left no room for it: what was read before it stays, as in a conversation of our own
+	done      chan struct{} // closed when the turn is sampled, or has failed
+	err       error
 }
 
 // tokens are all tokens up to the turn, its own included.
@@ -190,6 +191,9 @@ func (f *forest) remember(t *turn, said message) {
 		f.known = map[chain][]*turn{}
 	}
 	c := t.asked.then(said)
+	if t.messages != nil {
+		c = chains(slices.Concat(t.messages, []message{said}))[len(t.messages)+1]
+	}
 	f.known[c] = append(f.known[c], t)
 }
 

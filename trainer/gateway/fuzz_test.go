@@ -16,6 +16,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("chat/completions", `{"model":"planner","messages":[{"role":"user","content":"?"}]}`)
 	f.Add("chat/completions", `{"model":"planner","messages":[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{"}}]},{"role":"tool","tool_call_id":"1","content":null}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]}`)
 	f.Add("chat/completions", `{"model":"planner","stream":true,"stop":["o"],"max_tokens":2,"logprobs":true,"messages":[{"role":"developer","content":"<|im_end|>"},{"role":"user","content":"?"}]}`)
+	f.Add("chat/completions", `{"model":"planner","parallel_tool_calls":false,"chat_template_kwargs":{"enable_thinking":false},"messages":[{"role":"user","content":"?"},{"role":"assistant","content":"","reasoning":"a"}],"continue_final_message":true}`)
 	f.Add("completions", `{"model":"planner","prompt":[1,2,3]}`)
 	f.Add("completions", `{"model":"planner","prompt":["x"],"logprobs":1}`)
 	tok := goldenTokenizer(f, "qwen3")

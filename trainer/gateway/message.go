@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,19 +12,32 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// message is one message of a request. Reasoning that a client sends back is not read: the sampled tokens have it.
+// message is one message of a request. Its reasoning is under reasoning_content, which replies have, or reasoning.
 type message struct {
 	Role       string     `json:"role"`
 	Content    content    `json:"content"`
 	Name       string     `json:"name"`
 	ToolCallID string     `json:"tool_call_id"`
 	ToolCalls  []toolCall `json:"tool_calls"`
+	Reasoning  string     `json:"-"`
 }
 
 // UnmarshalJSON reads the fields that count. Clients send back whatever a reply had.
 func (m *message) UnmarshalJSON(data []byte) error {
 	type lenient message
-	return json.Unmarshal(data, (*lenient)(m))
+	var reasoning struct {
+		Content any `json:"reasoning_content"`
+		Short   any `json:"reasoning"`
+	}
+	if err := errors.Join(json.Unmarshal(data, (*lenient)(m)), json.Unmarshal(data, &reasoning)); err != nil {
+		return err
+	}
+	for _, text := range []any{reasoning.Short, reasoning.Content} {
+		if text, ok := text.(string); ok && text != "" {
+			m.Reasoning = text
+		}
+	}
+	return nil
 }
 
 // toolCall is a call of a function, as requests and replies have it.
@@ -84,9 +98,6 @@ func checkMessages(messages []message) error {
 			return invalid("messages", "message %d, of the role %s, has tool_calls; only an assistant calls", i+1, m.Role)
 		}
 	}
-	if messages[len(messages)-1].Role == "assistant" {
-		return invalid("messages", "the last message is the assistant's: want a message that it answers")
-	}
 	return nil
 }
 
@@ -94,7 +105,7 @@ func checkMessages(messages []message) error {
 type chain [sha256.Size]byte
 
 // then is the chain with one more message. Two messages are equal if a client that stores and repeats them may have made
-// one of the other: spaces around the content and in the arguments of calls, and the ids of calls, do not count.
+// one of the other: spaces around the content and in the arguments of calls, the ids of calls, and reasoning do not count.
 func (c chain) then(m message) chain {
 	h := sha256.New()
 	h.Write(c[:])
@@ -140,7 +151,7 @@ func rendered(messages []message, neutral func(string) string) []tokenizer.Messa
 		if m.Role != "system" {
 			text = neutral(text)
 		}
-		r := tokenizer.Message{Role: m.Role, Content: text, Name: neutral(m.Name), ToolCallID: neutral(m.ToolCallID)}
+		r := tokenizer.Message{Role: m.Role, Content: text, Reasoning: neutral(m.Reasoning), Name: neutral(m.Name), ToolCallID: neutral(m.ToolCallID)}
 		if m.Role == "tool" && r.Name == "" {
 			r.Name = neutral(called[m.ToolCallID])
 		}

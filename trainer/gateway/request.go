@@ -2,11 +2,15 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
-	"io"
+	"maps"
 	"math"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
@@ -34,7 +38,7 @@ type options struct {
 }
 
 // ignored are the names of fields that change nothing.
-var ignored = []string{"seed", "user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier", "prompt_cache_key"}
+var ignored = []string{"seed", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 
 type streamOptions struct {
 	IncludeUsage       bool `json:"include_usage"`
@@ -53,6 +57,11 @@ type chatRequest struct {
 	ToolChoice  any               `json:"tool_choice"`
 	LogProbs    bool              `json:"logprobs"`
 	TopLogProbs int               `json:"top_logprobs"`
+
+	ParallelToolCalls    *bool           `json:"parallel_tool_calls"`
+	ChatTemplateKwargs   json.RawMessage `json:"chat_template_kwargs"`
+	AddGenerationPrompt  *bool           `json:"add_generation_prompt"`
+	ContinueFinalMessage *bool           `json:"continue_final_message"` // nil: where the last message is the assistant's
 }
 
 // textRequest is the body of /v1/completions.
@@ -111,27 +120,44 @@ func (s *stopStrings) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// parse reads a body of known fields. An unknown field may change what is sampled, so it is refused and not ignored.
+// parse reads a body of known fields. An unknown field may change what is sampled, so it is refused and not ignored. null means that a
+// field is not there.
 func parse(body []byte, into any) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
 		return refuse(400, "invalid_request", "the body is not a JSON object: %v", err)
 	}
-	for _, name := range ignored {
-		delete(fields, name)
-	}
+	maps.DeleteFunc(fields, func(name string, value json.RawMessage) bool {
+		return slices.Contains(ignored, name) || string(value) == "null"
+	})
 	known, err := json.Marshal(fields)
 	if err != nil {
 		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(known))
 	dec.DisallowUnknownFields()
-	err = dec.Decode(into)
+	return unread(dec.Decode(into))
+}
+
+// unread explains why a body cannot be read.
+func unread(err error) error {
 	var api *apiError
-	if err != nil && !errors.As(err, &api) && !errors.Is(err, io.EOF) {
-		return refuse(400, "invalid_request", "the body: %v", err)
+	var kind *json.UnmarshalTypeError
+	if err == nil || errors.As(err, &api) {
+		return err
 	}
-	return err
+	if errors.As(err, &kind) {
+		want := map[reflect.Kind]string{reflect.String: "a text", reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Map: "an object",
+			reflect.Struct: "an object", reflect.Int: "a whole number", reflect.Float64: "a number"}[kind.Type.Kind()]
+		return invalid(strings.TrimPrefix(kind.Field, "options."), "it is of the kind %s; want %s", kind.Value, cmp.Or(want, kind.Type.String()))
+	}
+	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+		if text, err := strconv.Unquote(name); err == nil {
+			name = text
+		}
+		return invalid(name, "there is no such field here, and it might change what is sampled: leave it out")
+	}
+	return refuse(400, "invalid_request", "the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
 // Rules says what the requests of a phase may ask for.
@@ -263,7 +289,10 @@ func (r *chatRequest) check() error {
 	if r.TopLogProbs > 0 {
 		return invalid("top_logprobs", "only the log-probs of sampled tokens are known: want 0")
 	}
-	return checkMessages(r.Messages)
+	if err := checkMessages(r.Messages); err != nil {
+		return err
+	}
+	return r.checkLast()
 }
 
 func (r *textRequest) check() error {

@@ -53,6 +53,17 @@ func (s *alone) post(path string, body object) *httptest.ResponseRecorder {
 	return w
 }
 
+// get asks for what is at a path.
+func (s *alone) get(path string, status int) string {
+	s.t.Helper()
+	w := httptest.NewRecorder()
+	s.door.ServeHTTP(w, httptest.NewRequest("GET", "/v1/"+path, nil))
+	if w.Code != status {
+		s.t.Errorf("%s: %d", path, w.Code)
+	}
+	return w.Body.String()
+}
+
 // told is what a client reads of a reply.
 type told struct {
 	Content   string

@@ -16,7 +16,7 @@ func (a *Agent) complete(ctx context.Context, r *textRequest, c call) (*turn, er
 			return nil, invalid("prompt", "token %d is %d, outside the vocabulary of %d", i, id, a.Tokenizer.VocabSize())
 		}
 	}
-	return a.answer(ctx, c, &r.options, "cmpl-", func(at *attempt) (*turn, bool, error) {
+	return a.answer(ctx, c, &r.options, "cmpl-", func(at *attempt, _ Rules) (*turn, bool, error) {
 		return at.placeText(&r.Prompt, a.Tokenizer.Encode, a.Tokenizer.Decode, c)
 	}, func(t *turn) reply {
 		t.said = a.Tokenizer.Decode(t.out.Tokens, false)

@@ -26,38 +26,23 @@ type call struct {
 	onToken func(id int32)
 }
 
-// reply is a turn as the client reads it.
-type reply struct {
-	id        string
-	text      string
-	thinking  string
-	calls     []toolCall
-	malformed int     // calls that cannot be executed
-	written   []wrote // all calls in the order written, if any is malformed
-}
-
-// wrote is a call as the model wrote it. Problem is what to tell the model in place of a result.
-type wrote struct {
-	Name      string `json:"name"`
-	Arguments string `json:"arguments,omitempty"`
-	Problem   string `json:"problem,omitempty"`
-}
-
 // chat samples the turn that a chat request asks for, or returns the turn that it asked for before.
 func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error) {
-	functions, err := r.functions()
+	d, err := a.dialectOf(r)
 	if err != nil {
 		return nil, err
 	}
-	d, err := a.dialect(functions)
-	if err != nil {
-		return nil, err
-	}
-	return a.answer(ctx, c, &r.options, "chatcmpl-", func(at *attempt) (*turn, bool, error) {
+	return a.answer(ctx, c, &r.options, "chatcmpl-", func(at *attempt, rules Rules) (*turn, bool, error) {
+		if err := a.checkKwargs(r, d, rules); err != nil {
+			return nil, false, err
+		}
+		if r.continues() {
+			return at.placeContinuation(r.Messages, d, c)
+		}
 		return at.placeChat(r.Messages, d, c)
 	}, func(t *turn) reply {
 		t.said = d.Text(t.out.Tokens)
-		out := d.read(t.out, a.Limits.CallsPerTurn)
+		out := r.read(d, t.out, a.Limits.CallsPerTurn)
 		for i := range out.calls {
 			out.calls[i].ID = t.id(a.Name, c.ticket, strconv.Itoa(i))[:9]
 		}
@@ -65,38 +50,8 @@ func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error)
 	}, d.Stops().IDs)
 }
 
-// read makes a reply of a turn. If a call cannot even be parsed, the turn is text for the client, with what is wrong.
-// A turn that was cut has no malformed calls: its conversation is invalid anyway.
-func (d *dialect) read(turn policy.Completion, most int) reply {
-	r := d.Reply(turn.Tokens)
-	out := reply{text: r.Text, thinking: r.Thinking}
-	if d.tools == "" { // nothing was offered: what looks like a call is text
-		return reply{text: r.Whole, thinking: r.Thinking}
-	}
-	unreadable := false
-	for i, c := range r.Calls {
-		problem := d.functions.Call(c).Problem
-		if most > 0 && i >= most {
-			problem = agent.Surplus(len(r.Calls)-most, most)
-		}
-		if problem != "" && turn.Finish == policy.FinishStop {
-			out.malformed++
-		}
-		unreadable = unreadable || c.Problem != ""
-		out.written = append(out.written, wrote{c.Name, string(c.Arguments), problem})
-		out.calls = append(out.calls, toolCall{Type: "function", Function: functionCall{Name: c.Name, Arguments: string(c.Arguments)}})
-	}
-	if unreadable {
-		out.text, out.calls = r.Whole, nil
-	}
-	if out.malformed == 0 {
-		out.written = nil
-	}
-	return out
-}
-
 // answer finds or adds the turn that a request asks for, by place, samples it, and has read make the reply.
-func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, place func(*attempt) (*turn, bool, error), read func(*turn) reply, stops []int32) (*turn, error) {
+func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, place func(*attempt, Rules) (*turn, bool, error), read func(*turn) reply, stops []int32) (*turn, error) {
 	at, rules, leave, err := a.enter(ctx, c.ticket)
 	if err != nil {
 		return nil, err
@@ -109,7 +64,7 @@ func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, p
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(at.ctx, func() { cancel(context.Cause(at.ctx)) })()
-	t, known, err := at.find(ctx, a.Name, c, prefix, place)
+	t, known, err := at.find(ctx, a.Name, c, prefix, func(at *attempt) (*turn, bool, error) { return place(at, rules) })
 	if err != nil || known {
 		return t, err
 	}
@@ -135,7 +90,7 @@ func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, p
 	t.reply.thinking, t.reply.text = cut(t.reply.thinking, o.Stop), cut(t.reply.text, o.Stop)
 	at.turns++
 	at.calls = t.reply.calls
-	at.forest.remember(t, message{Role: "assistant", Content: content(t.reply.text), ToolCalls: t.reply.calls})
+	at.forest.remember(t, message{Role: "assistant", Content: t.continued + content(t.reply.text), ToolCalls: t.reply.calls})
 	return t, nil
 }
 
@@ -262,15 +217,21 @@ func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, k
 	if err != nil {
 		return nil, false, invalid("messages", "%v", err)
 	}
+	return t, false, at.begin(t, ids, text, rewritten, d, c, asked)
+}
+
+// begin adds a turn that begins a row with a prompt: of the root whose history the client or the template has rewritten, or of a new
+// one, whose first messages have the chain opening.
+func (at *attempt) begin(t *turn, ids []int32, text string, rewritten *root, d *dialect, c call, opening chain) error {
 	t.prompt, t.text = ids, text
-	if rewritten != nil { // by the client, or by the template
+	if rewritten != nil {
 		t.prompt = rewritten.sampledAs(text, d.Encode)
-		return t, false, rewritten.add(t)
+		return rewritten.add(t)
 	}
 	if len(at.forest.roots) >= maxRoots {
-		return nil, false, refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
+		return refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
 	}
-	return t, false, at.forest.plant(ids, c.repeat, messages, asked, c.anchor).add(t)
+	return at.forest.plant(ids, c.repeat, t.messages, opening, c.anchor).add(t)
 }
 
 // extend gives next the tokens between this turn and it, if the template prints this turn and what was before it as it
