@@ -27,7 +27,7 @@ type piece struct {
 	text string
 }
 
-func newAddedTokens(tokens []addedToken, normalize func(string) string) *addedTokens {
+func newAddedTokens(tokens []addedToken, normalize normalizer) *addedTokens {
 	a := &addedTokens{}
 	for _, t := range tokens {
 		switch {
@@ -38,7 +38,9 @@ func newAddedTokens(tokens []addedToken, normalize func(string) string) *addedTo
 			if normalize != nil {
 				t.content = normalize(t.content)
 			}
-			a.normalized.add(t)
+			if t.content != "" {
+				a.normalized.add(t)
+			}
 		}
 	}
 	return a

@@ -6,22 +6,26 @@ import (
 	"hash/maphash"
 	"strings"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// bpe is byte-level byte-pair encoding. A piece starts with one symbol for each byte. Then the neighbouring pair with the
-// lowest rank is merged, the leftmost if ranks are equal, until no pair has a rank.
+// bpe is byte-pair encoding. A piece starts with one symbol for each byte (byte-level) or each character. Then the
+// neighbouring pair with the lowest rank is merged, the leftmost if ranks are equal, until no pair has a rank.
 type bpe struct {
-	steps   []splitter
-	symbols [256]symbol
+	pre     preTokenizer
+	bytes   [256]symbol     // byte-level: the symbols of bytes
+	runes   map[rune]symbol // else: the symbols of the vocabulary's characters
+	absent  func(r rune) symbol
 	merges  map[uint64]merge // by the ids of the pair
-	whole   map[string]int32 // ignore_merges: pieces (as bytes) that are tokens without merging
+	whole   map[string]int32 // ignore_merges: pieces that are tokens without merging
 	fuseUnk bool
+	words   string // a character before which a piece can be cut without changing its ids, "" for none
 	cache   *pieceCache
 }
 
-// symbol is the start of a byte: token ids, or the unknown token, or nothing if there is no unknown token.
+// symbol is the start of a byte or character: token ids, or the unknown token, or nothing if there is no unknown token.
 type symbol struct {
 	ids []int32
 	unk bool
@@ -34,35 +38,85 @@ type merge struct {
 
 func pairKey(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
-func newBPE(s *spec, steps []splitter) (*bpe, error) {
+func newBPE(s *spec, pre preTokenizer) (*bpe, error) {
 	o, err := bpeOptions(s.options)
 	if err != nil {
 		return nil, err
 	}
-	m := &bpe{steps: steps, fuseUnk: o.fuseUnk, cache: newPieceCache()}
+	m := &bpe{pre: pre, fuseUnk: o.fuseUnk, cache: newPieceCache()}
 	if err := m.setMerges(s); err != nil {
 		return nil, err
 	}
-	unk := NoID
-	if o.unk != "" {
-		id, ok := s.vocab[o.unk]
-		if !ok {
-			return nil, fmt.Errorf("unk_token %q is not in the vocabulary", o.unk)
-		}
-		unk = id
-	}
-	for b := range m.symbols {
-		m.symbols[b] = byteSymbol(s.vocab, byte(b), unk, o.byteFallback)
+	if err := m.setSymbols(s.vocab, o); err != nil {
+		return nil, err
 	}
 	if o.ignoreMerges {
 		m.whole = map[string]int32{}
 		for text, id := range s.vocab {
-			if b, ok := byteLevelBytes(text); ok && b != "" {
-				m.whole[b] = id
+			piece, ok := text, true
+			if pre.byteLevel {
+				piece, ok = byteLevelBytes(text)
+			}
+			if ok && piece != "" {
+				m.whole[piece] = id
 			}
 		}
 	}
+	if !pre.byteLevel && !o.ignoreMerges && m.separates(s, metaspaceMark) {
+		m.words = metaspaceMark
+	}
 	return m, nil
+}
+
+// metaspaceMark stands for a space in vocabularies of the SentencePiece kind.
+const metaspaceMark = "▁"
+
+// separates reports whether no merge joins a text to a mark behind it, unless the text ends in a mark. A piece can then be
+// cut before each mark that follows something else, with the same ids, and the parts are remembered as words are.
+func (m *bpe) separates(s *spec, mark string) bool {
+	if _, ok := s.vocab[mark]; !ok {
+		return false
+	}
+	for _, pair := range s.merges {
+		if strings.HasPrefix(pair[1], mark) && !strings.HasSuffix(pair[0], mark) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *bpe) setSymbols(vocab map[string]int32, o bpeSettings) error {
+	unk := NoID
+	if o.unk != "" {
+		id, ok := vocab[o.unk]
+		if !ok {
+			return fmt.Errorf("unk_token %q is not in the vocabulary", o.unk)
+		}
+		unk = id
+	}
+	var fallback map[byte]int32
+	if o.byteFallback {
+		fallback = byteTokens(vocab)
+	}
+	m.absent = func(r rune) symbol { return absentSymbol(string(r), fallback, unk) }
+	if m.pre.byteLevel {
+		for b := range m.bytes {
+			text := string(byteRune[b])
+			if id, ok := vocab[text]; ok {
+				m.bytes[b] = symbol{ids: []int32{id}}
+				continue
+			}
+			m.bytes[b] = absentSymbol(text, fallback, unk)
+		}
+		return nil
+	}
+	m.runes = map[rune]symbol{}
+	for text, id := range vocab {
+		if r, n := utf8.DecodeRuneInString(text); n == len(text) && n > 0 {
+			m.runes[r] = symbol{ids: []int32{id}}
+		}
+	}
+	return nil
 }
 
 type bpeSettings struct {
@@ -120,17 +174,23 @@ func (m *bpe) setMerges(s *spec) error {
 	return nil
 }
 
-// byteSymbol returns the symbol of a byte, as Hugging Face's tokenizers library does: the byte's character if the
-// vocabulary has it; with byte_fallback the <0x..> tokens of the character's UTF-8 bytes if the vocabulary has all of
-// them; else the unknown token if there is one; else nothing.
-func byteSymbol(vocab map[string]int32, b byte, unk int32, byteFallback bool) symbol {
-	text := string(byteRune[b])
-	if id, ok := vocab[text]; ok {
-		return symbol{ids: []int32{id}}
+// byteTokens returns the ids of the tokens <0x00> to <0xFF>.
+func byteTokens(vocab map[string]int32) map[byte]int32 {
+	ids := map[byte]int32{}
+	for b := range 256 {
+		if id, ok := vocab[fmt.Sprintf("<0x%02X>", b)]; ok {
+			ids[byte(b)] = id
+		}
 	}
+	return ids
+}
+
+// absentSymbol returns the symbol of a character that the vocabulary lacks: with byte_fallback the tokens of its UTF-8
+// bytes if the vocabulary has all of them; else the unknown token if there is one; else nothing.
+func absentSymbol(text string, fallback map[byte]int32, unk int32) symbol {
 	var ids []int32
 	for i := range len(text) {
-		if id, ok := vocab[fmt.Sprintf("<0x%02X>", text[i])]; ok && byteFallback {
+		if id, ok := fallback[text[i]]; ok {
 			ids = append(ids, id)
 		}
 	}
@@ -143,17 +203,39 @@ func byteSymbol(vocab map[string]int32, b byte, unk int32, byteFallback bool) sy
 	return symbol{}
 }
 
-func (m *bpe) encode(ids []int32, text string) []int32 {
-	pieces(m.steps, text, func(piece string) { ids = m.encodePiece(ids, piece) })
+func (m *bpe) encode(ids []int32, f fragment) []int32 {
+	preTokenize(m.pre.steps, f, func(piece string) {
+		if m.words == "" {
+			ids = m.encodePiece(ids, piece)
+			return
+		}
+		for len(piece) > 0 {
+			n := wordLength(piece, m.words)
+			ids = m.encodePiece(ids, piece[:n])
+			piece = piece[n:]
+		}
+	})
 	return ids
+}
+
+// wordLength returns where s can be cut first: before the first mark that does not follow a mark and is not at the start.
+func wordLength(s, mark string) int {
+	start := 0
+	for strings.HasPrefix(s[start:], mark) {
+		start += len(mark)
+	}
+	if i := strings.Index(s[start:], mark); i >= 0 {
+		return start + i
+	}
+	return len(s)
 }
 
 func (m *bpe) encodePiece(ids []int32, piece string) []int32 {
 	if id, ok := m.whole[piece]; ok {
 		return append(ids, id)
 	}
-	if len(piece) == 1 {
-		return append(ids, m.symbols[piece[0]].ids...)
+	if len(piece) == 1 && m.pre.byteLevel {
+		return append(ids, m.bytes[piece[0]].ids...)
 	}
 	cached, slot := m.cache.get(piece)
 	if cached != nil {
@@ -171,15 +253,28 @@ func (m *bpe) encodePiece(ids []int32, piece string) []int32 {
 	return ids[:from+len(merged)]
 }
 
+// appendSymbols appends the symbols of a piece. With fuse_unk neighbouring unknown characters are one token.
 func (m *bpe) appendSymbols(ids []int32, piece string) []int32 {
 	afterUnk := false
-	for i := range len(piece) {
-		s := &m.symbols[piece[i]]
+	add := func(s symbol) {
 		if s.unk && afterUnk && m.fuseUnk {
-			continue
+			return
 		}
 		ids = append(ids, s.ids...)
 		afterUnk = s.unk
+	}
+	if m.pre.byteLevel {
+		for i := range len(piece) {
+			add(m.bytes[piece[i]])
+		}
+		return ids
+	}
+	for _, r := range piece {
+		s, ok := m.runes[r]
+		if !ok {
+			s = m.absent(r)
+		}
+		add(s)
 	}
 	return ids
 }

@@ -83,191 +83,22 @@ func (c component) unsupported(what string) error {
 	return fmt.Errorf("%s %q is not supported", what, c.kind)
 }
 
-// buildNormalizer supports NFC and null.
-func buildNormalizer(v any) (func(string) string, error) {
-	list, err := flatten(v, "normalizers")
-	if err != nil {
-		return nil, err
-	}
-	var normalize func(string) string
-	for _, c := range list {
-		if c.kind != "NFC" {
-			return nil, c.unsupported("normalizer")
-		}
-		if err := c.only(); err != nil {
-			return nil, err
-		}
-		normalize = nfc
-	}
-	return normalize, nil
-}
-
-// buildByteLevelSteps reads the pre-tokeniser of a byte-level BPE: Digits and Split steps, then ByteLevel.
-func buildByteLevelSteps(v any) ([]splitter, error) {
-	list, err := flatten(v, "pretokenizers")
-	if err != nil {
-		return nil, err
-	}
-	if len(list) == 0 || list[len(list)-1].kind != "ByteLevel" {
-		return nil, fmt.Errorf("BPE without a final ByteLevel step is not supported")
-	}
-	var steps []splitter
-	for i, c := range list {
-		var step splitter
-		switch {
-		case c.kind == "ByteLevel" && i == len(list)-1:
-			step, err = byteLevelStep(c)
-		case c.kind == "Digits":
-			step, err = digitsStep(c)
-		case c.kind == "Split":
-			step, err = splitStep(c)
-		default:
-			err = c.unsupported("pre-tokenizer")
-		}
-		if err != nil {
-			return nil, err
-		}
-		if step != nil {
-			steps = append(steps, step)
-		}
-	}
-	return steps, nil
-}
-
-func byteLevelStep(c component) (splitter, error) {
-	if err := c.only("add_prefix_space", "trim_offsets", "use_regex"); err != nil {
-		return nil, err
-	}
-	prefix, err := c.flag("add_prefix_space", true)
-	if err != nil {
-		return nil, err
-	}
-	if prefix {
-		return nil, fmt.Errorf("ByteLevel: add_prefix_space true is not supported")
-	}
-	if regex, err := c.flag("use_regex", true); err != nil || !regex {
-		return nil, err
-	}
-	return splitGPT2, nil
-}
-
-func digitsStep(c component) (splitter, error) {
-	if err := c.only("individual_digits"); err != nil {
-		return nil, err
-	}
-	if individual, err := c.flag("individual_digits", false); err != nil || individual {
-		return splitDigits, err
-	}
-	return splitDigitRuns, nil
-}
-
-func splitStep(c component) (splitter, error) {
-	if err := c.only("pattern", "behavior", "invert"); err != nil {
-		return nil, err
-	}
-	if invert, err := c.flag("invert", false); err != nil || invert {
-		return nil, fmt.Errorf("component Split: invert has to be false")
-	}
-	if b, _ := c.object.Get("behavior"); b != "Isolated" {
-		return nil, fmt.Errorf("component Split: behavior %v is not supported", b)
-	}
-	v, _ := c.object.Get("pattern")
-	pattern, _ := v.(*ordered.Object)
-	regex, _ := pattern.Get("Regex")
-	text, ok := regex.(string)
-	if !ok || pattern.Len() != 1 {
-		return nil, fmt.Errorf("component Split: a pattern that is not a Regex is not supported")
-	}
-	step, ok := splitPatterns[text]
-	if !ok {
-		return nil, fmt.Errorf("component Split: the pattern %q is not supported", text)
-	}
-	return step, nil
-}
-
-// buildWordStep reads the pre-tokeniser of a word-level model.
-func buildWordStep(v any) (splitter, error) {
-	list, err := flatten(v, "pretokenizers")
-	if err != nil {
-		return nil, err
-	}
-	if len(list) != 1 {
-		return nil, fmt.Errorf("WordLevel needs one pre-tokenizer, WhitespaceSplit or Whitespace; there are %d", len(list))
-	}
-	switch c := list[0]; c.kind {
-	case "WhitespaceSplit":
-		return splitWords, c.only()
-	case "Whitespace":
-		return splitWordsAndMarks, c.only()
-	default:
-		return nil, c.unsupported("pre-tokenizer")
-	}
-}
-
-// checkByteLevelDecoder accepts ByteLevel. It also accepts the sequence that transformers writes for converted GGUF files:
-// ByteFallback, Fuse, Replace("▁", " "), ByteLevel. That sequence decodes to the same text if every token is byte-level
-// text, which contains no ▁, and no token is a <0x..> token.
-func checkByteLevelDecoder(v any, tokens []token) error {
-	list, err := flatten(v, "decoders")
-	if err != nil {
-		return err
-	}
-	if len(list) == 0 {
-		return fmt.Errorf("BPE without a decoder is not supported")
-	}
-	for i, c := range list {
-		switch {
-		case c.kind == "ByteLevel" && i == len(list)-1:
-			err = c.only("add_prefix_space", "trim_offsets", "use_regex")
-		case len(list) == 4 && (i == 0 && c.kind == "ByteFallback" || i == 1 && c.kind == "Fuse"):
-			err = c.only()
-		case len(list) == 4 && i == 2 && c.kind == "Replace":
-			err = checkReplace(c)
-		default:
-			err = c.unsupported("decoder")
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if len(list) == 1 {
-		return nil
-	}
-	for id, t := range tokens {
-		if _, ok := byteLevelBytes(t.text); t.present && !ok || isByteToken(t.text) {
-			return fmt.Errorf("a decoder with ByteFallback is not supported for token %d, %.60q", id, t.text)
-		}
-	}
-	return nil
-}
-
-func checkReplace(c component) error {
-	v, _ := c.object.Get("pattern")
-	pattern, _ := v.(*ordered.Object)
-	from, _ := pattern.Get("String")
-	to, _ := c.object.Get("content")
-	if from != "▁" || to != " " || pattern.Len() != 1 {
-		return fmt.Errorf("component Replace: only ▁ by a space is supported")
-	}
-	return c.only("pattern", "content")
-}
-
-func isByteToken(s string) bool { return len(s) == 6 && s[:3] == "<0x" && s[5] == '>' }
-
-// buildPostProcessor returns the ids that TemplateProcessing adds before and after a single text.
+// buildPostProcessor returns the ids that the post-processor adds before and after a single text.
 func buildPostProcessor(v any) (before, after []int32, err error) {
 	list, err := flatten(v, "processors")
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, c := range list {
+		if c.kind != "ByteLevel" && (before != nil || after != nil) {
+			return nil, nil, fmt.Errorf("two steps that add tokens are not supported")
+		}
 		switch c.kind {
 		case "ByteLevel": // changes offsets only
 		case "TemplateProcessing":
-			if before != nil || after != nil {
-				return nil, nil, fmt.Errorf("two TemplateProcessing steps are not supported")
-			}
 			before, after, err = processingTemplate(c)
+		case "BertProcessing", "RobertaProcessing":
+			before, after, err = processingPair(c)
 		default:
 			err = c.unsupported("post-processor")
 		}
@@ -278,8 +109,30 @@ func buildPostProcessor(v any) (before, after []int32, err error) {
 	return before, after, nil
 }
 
+// processingPair reads BertProcessing and RobertaProcessing: cls before the text, sep after it.
+func processingPair(c component) (before, after []int32, err error) {
+	if err := c.only("sep", "cls", "trim_offsets", "add_prefix_space"); err != nil {
+		return nil, nil, err
+	}
+	ids := map[string][]int32{}
+	for _, key := range []string{"cls", "sep"} {
+		v, _ := c.object.Get(key)
+		pair, _ := v.([]any)
+		if len(pair) != 2 {
+			return nil, nil, fmt.Errorf("%s: %s is not a token and its id", c.kind, key)
+		}
+		n, ok := pair[1].(int64)
+		if !ok || n < 0 || n >= maxID {
+			return nil, nil, fmt.Errorf("%s: %s has the id %v", c.kind, key, pair[1])
+		}
+		ids[key] = []int32{int32(n)}
+	}
+	return ids["cls"], ids["sep"], nil
+}
+
 func processingTemplate(c component) (before, after []int32, err error) {
-	if err := c.only("single", "pair", "special_tokens"); err != nil {
+	// Command-R's file has keys of ByteLevel here, which the tokenizers library does not read.
+	if err := c.only("single", "pair", "special_tokens", "add_prefix_space", "trim_offsets", "use_regex"); err != nil {
 		return nil, nil, err
 	}
 	v, _ := c.object.Get("special_tokens")

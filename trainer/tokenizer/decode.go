@@ -5,37 +5,54 @@ import (
 	"unicode/utf8"
 )
 
-// TokenBytes returns the bytes that an id adds to a text, none for an id without a token.
+// TokenBytes returns the bytes that an id adds to a text behind others, none for an id without a token.
 func (t *Tokenizer) TokenBytes(id int32) []byte {
 	if !t.known(id) {
 		return nil
 	}
-	return []byte(t.tokens[id].bytes)
+	return []byte(t.tokenText(id, false))
+}
+
+// tokenText returns what a token adds to a text. The first of a text loses a mark that is a space elsewhere.
+func (t *Tokenizer) tokenText(id int32, first bool) string {
+	text := t.tokens[id].bytes
+	if t.decoder.firstDrop == "" {
+		return text
+	}
+	if first {
+		return strings.ReplaceAll(text, t.decoder.firstDrop, "")
+	}
+	return strings.ReplaceAll(text, t.decoder.firstDrop, " ")
 }
 
 // Bytes joins the bytes of all ids. Ids without a token add nothing.
-func (t *Tokenizer) Bytes(ids []int32) []byte { return t.bytes(ids, false) }
-
-func (t *Tokenizer) bytes(ids []int32, skipSpecial bool) []byte {
+func (t *Tokenizer) Bytes(ids []int32) []byte {
 	var out []byte
 	first := true
 	for _, id := range ids {
-		if !t.known(id) || skipSpecial && t.tokens[id].special {
+		if !t.known(id) {
 			continue
 		}
-		if t.join == joinSpaces && !first {
+		if t.decoder.spaces && !first {
 			out = append(out, ' ')
 		}
-		out = append(out, t.tokens[id].bytes...)
+		out = append(out, t.tokenText(id, first)...)
 		first = false
 	}
 	return out
 }
 
 // Decode turns ids into text. It joins the bytes of all tokens and replaces each maximal part that is not UTF-8 by a
-// U+FFFD.
+// U+FFFD. Of a tokenizer with byte tokens (<0x00> and so on), a run of these that is not UTF-8 gives a U+FFFD for each of its
+// bytes, as in the tokenizers library.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
-	return validUTF8(string(t.bytes(ids, skipSpecial)))
+	s := t.NewStream(skipSpecial)
+	var text strings.Builder
+	for _, id := range ids {
+		text.WriteString(s.Push(id))
+	}
+	text.WriteString(s.Flush())
+	return text.String()
 }
 
 // Stream decodes ids one at a time. The joined texts equal the text of Decode. No text ends inside a character that later
@@ -44,7 +61,9 @@ type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
 	started     bool
-	pending     []byte // at most 3 bytes: the start of a character
+	stripped    int    // how many characters the decoder's Strip has taken off the text's start
+	inText      bool   // the text has begun, and Strip ended
+	pending     []byte // the start of a character, at most 3 bytes; or a run of byte tokens
 }
 
 // NewStream starts a streaming decode.
@@ -57,21 +76,60 @@ func (s *Stream) Push(id int32) string {
 	if !s.t.known(id) || s.skipSpecial && s.t.tokens[id].special {
 		return ""
 	}
-	if s.t.join == joinSpaces && s.started {
-		s.pending = append(s.pending, ' ')
+	text := s.t.tokenText(id, !s.started)
+	if s.t.decoder.spaces && s.started {
+		text = " " + text
 	}
 	s.started = true
-	s.pending = append(s.pending, s.t.tokens[id].bytes...)
+	if s.t.decoder.runs {
+		return s.strip(s.pushRun(text, s.t.tokens[id].isByte))
+	}
+	if len(s.pending) == 0 && utf8.ValidString(text) {
+		return s.strip(text)
+	}
+	s.pending = append(s.pending, text...)
 	keep := unfinished(s.pending)
-	text := validUTF8(string(s.pending[:len(s.pending)-keep]))
+	text = validUTF8(string(s.pending[:len(s.pending)-keep]))
 	s.pending = append(s.pending[:0], s.pending[len(s.pending)-keep:]...)
+	return s.strip(text)
+}
+
+// pushRun holds byte tokens back until their run has ended.
+func (s *Stream) pushRun(text string, isByte bool) string {
+	if isByte {
+		s.pending = append(s.pending, text...)
+		return ""
+	}
+	if len(s.pending) == 0 {
+		return text
+	}
+	text = byteRun(s.pending) + text
+	s.pending = s.pending[:0]
 	return text
 }
 
-// Flush returns the text of an incomplete character at the end: "" or U+FFFD. The stream can then decode another text.
+// strip takes the decoder's characters off the start of the text.
+func (s *Stream) strip(text string) string {
+	for !s.inText && text != "" {
+		if s.stripped == s.t.decoder.stripLeft || !strings.HasPrefix(text, s.t.decoder.strip) {
+			s.inText = true
+			break
+		}
+		text = text[len(s.t.decoder.strip):]
+		s.stripped++
+	}
+	return text
+}
+
+// Flush returns the text of an incomplete character at the end: "" or U+FFFD; or that of the byte tokens at the end. The
+// stream can then decode another text.
 func (s *Stream) Flush() string {
 	text := validUTF8(string(s.pending))
-	s.pending, s.started = s.pending[:0], false
+	if s.t.decoder.runs {
+		text = byteRun(s.pending)
+	}
+	text = s.strip(text)
+	*s = Stream{t: s.t, skipSpecial: s.skipSpecial, pending: s.pending[:0]}
 	return text
 }
 

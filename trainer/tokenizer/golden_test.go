@@ -137,6 +137,10 @@ func TestGoldenBytes(t *testing.T) {
 			Chunks   []string `json:"chunks"`
 		}
 		rows(t, dir, "bytes", func(t *testing.T, line int, r row) {
+			checkDecode(t, line, tok, r.IDs, r.Decoded, r.Skipped)
+			if r.Chunks == nil { // goldens of decoding alone
+				return
+			}
 			if got := hex.EncodeToString(tok.Bytes(r.IDs)); got != r.BytesHex {
 				t.Errorf("line %d: Bytes: got %s, want %s", line, got, r.BytesHex)
 			}
@@ -145,7 +149,6 @@ func TestGoldenBytes(t *testing.T) {
 					t.Errorf("line %d: TokenBytes(%d): got %s, want %s", line, id, got, r.TokenHex[i])
 				}
 			}
-			checkDecode(t, line, tok, r.IDs, r.Decoded, r.Skipped)
 			s := tok.NewStream(false)
 			for i, id := range r.IDs {
 				if got := s.Push(id); got != r.Chunks[i] {
@@ -220,6 +223,9 @@ func (r *chatRow) UnmarshalJSON(data []byte) error {
 
 func TestGoldenChat(t *testing.T) {
 	eachGolden(t, func(t *testing.T, dir string, tok *Tokenizer) {
+		if tok.template == nil {
+			return
+		}
 		rows(t, dir, "chat", func(t *testing.T, line int, r chatRow) {
 			got, err := tok.Render(r.Chat)
 			if err != nil {
@@ -238,6 +244,9 @@ func TestGoldenChat(t *testing.T) {
 
 func TestGoldenChatErrors(t *testing.T) {
 	eachGolden(t, func(t *testing.T, dir string, tok *Tokenizer) {
+		if tok.template == nil {
+			return
+		}
 		rows(t, dir, "chat_errors", func(t *testing.T, line int, r chatRow) {
 			if got, err := tok.Render(r.Chat); err == nil {
 				t.Errorf("line %d (%s): Render gives %q, it has to fail", line, r.Note, got)

@@ -102,58 +102,26 @@ func (t *Tokenizer) build(s *spec, c *config) (err error) {
 	if err := t.setTokens(s, c); err != nil {
 		return err
 	}
+	pre, err := buildPreTokenizer(s.preTokenizer)
+	if err != nil {
+		return at("pre_tokenizer", err)
+	}
 	switch s.kind {
 	case "BPE":
-		err = t.buildBPE(s)
+		t.model, err = newBPE(s, pre)
 	case "WordLevel":
-		err = t.buildWordLevel(s)
+		t.model, err = newWordLevel(s, pre)
 	default:
-		err = fmt.Errorf("model type %q is not supported: use BPE or WordLevel", s.kind)
+		return fmt.Errorf("model type %q is not supported: use BPE or WordLevel", s.kind)
 	}
 	if err != nil {
-		return err
+		return at("model", err)
+	}
+	if err := t.setDecoder(s.decoder); err != nil {
+		return at("decoder", err)
 	}
 	if t.before, t.after, err = buildPostProcessor(s.postProcessor); err != nil {
 		return at("post_processor", err)
-	}
-	return nil
-}
-
-func (t *Tokenizer) buildBPE(s *spec) error {
-	steps, err := buildByteLevelSteps(s.preTokenizer)
-	if err != nil {
-		return at("pre_tokenizer", err)
-	}
-	if t.model, err = newBPE(s, steps); err != nil {
-		return at("model", err)
-	}
-	if err := checkByteLevelDecoder(s.decoder, t.tokens); err != nil {
-		return at("decoder", err)
-	}
-	for i := range t.tokens {
-		b, ok := byteLevelBytes(t.tokens[i].text)
-		if !ok {
-			b = t.tokens[i].text // as the tokenizers library does
-		}
-		t.tokens[i].bytes = b
-	}
-	return nil
-}
-
-func (t *Tokenizer) buildWordLevel(s *spec) error {
-	step, err := buildWordStep(s.preTokenizer)
-	if err != nil {
-		return at("pre_tokenizer", err)
-	}
-	if s.decoder != nil {
-		return errors.New("decoder: only null is supported for WordLevel")
-	}
-	if t.model, err = newWordLevel(s, step); err != nil {
-		return at("model", err)
-	}
-	t.join = joinSpaces
-	for i := range t.tokens {
-		t.tokens[i].bytes = t.tokens[i].text
 	}
 	return nil
 }

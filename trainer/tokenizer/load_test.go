@@ -40,12 +40,23 @@ var hostile = []struct{ name, tokenizer, config, want string }{
 	{"suffix", strings.Replace(small, `"unk_token":null`, `"end_of_word_suffix":"</w>"`, 1), "{}", "end_of_word_suffix"},
 	{"model type", strings.Replace(small, `"BPE"`, `"Unigram"`, 1), "{}", `"Unigram" is not supported`},
 	{"unknown key", strings.Replace(small, `"version"`, `"verison"`, 1), "{}", "verison: unknown key"},
-	{"normalizer", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"NFKC"}`, 1), "{}", `normalizer "NFKC"`},
-	{"pre-tokenizer", strings.Replace(small, `{"type":"ByteLevel","add_prefix_space":false`, `{"type":"Metaspace","add_prefix_space":false`, 1), "{}", "without a final ByteLevel"},
-	{"prefix space", strings.Replace(small, `"add_prefix_space":false`, `"add_prefix_space":true`, 1), "{}", "add_prefix_space true"},
+	{"normalizer", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Nmt"}`, 1), "{}", `normalizer "Nmt" is not supported`},
+	{"prepend of a number", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Prepend","prepend":7}`, 1), "{}", "Prepend: prepend is of type"},
+	{"replace by much", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Replace","pattern":{"String":"a"},"content":"`+strings.Repeat("x", 65)+`"}`, 1), "{}", "65 bytes"},
+	{"replace nothing", strings.Replace(small, `"normalizer":null`, `"normalizer":{"type":"Replace","pattern":{"String":""},"content":"a"}`, 1), "{}", "pattern is neither"},
+	{"pre-tokenizer", strings.Replace(small, `{"type":"ByteLevel","add_prefix_space":false`, `{"type":"Metaspace","add_prefix_space":false`, 1), "{}", `Metaspace: unknown key "trim_offsets"`},
+	{"metaspace of two", smallStep(`{"type":"Metaspace","replacement":"▁▁","prepend_scheme":"first"}`), "{}", "not one character"},
+	{"metaspace scheme", smallStep(`{"type":"Metaspace","replacement":"▁","prepend_scheme":"last"}`), "{}", `prepend_scheme "last"`},
+	{"metaspace contradicts", smallStep(`{"type":"Metaspace","replacement":"▁","prepend_scheme":"first","add_prefix_space":false}`), "{}", "add_prefix_space is false"},
+	{"byte level in the middle", smallStep(`{"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]}`), "{}", "ByteLevel before another"},
+	{"behavior", smallStep(`{"type":"Split","pattern":{"String":"a"},"behavior":"Doubled","invert":false}`), "{}", "behavior Doubled"},
+	{"slow pattern", smallStep(`{"type":"Split","pattern":{"Regex":"(a|a?)+$b"},"behavior":"Isolated","invert":false}`), "{}", "is not supported"},
+	{"class in a class", smallStep(`{"type":"Split","pattern":{"Regex":"[a[b]]"},"behavior":"Isolated","invert":false}`), "{}", "a class within a class"},
+	{"intersection", smallStep(`{"type":"Split","pattern":{"Regex":"[a-z&&^b]"},"behavior":"Isolated","invert":false}`), "{}", "an intersection of classes"},
+	{"not a pattern", smallStep(`{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated","invert":false}`), "{}", "is not supported"},
 	{"pattern", strings.Replace(small, `"pre_tokenizer":{`, `"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"\\d"},"behavior":"Isolated","invert":false}]},"x":{`, 1), "{}", "unknown key"},
 	{"decoder", strings.Replace(small, `"decoder":{"type":"ByteLevel"`, `"decoder":{"type":"WordPiece"`, 1), "{}", `decoder "WordPiece"`},
-	{"post-processor", strings.Replace(small, `"post_processor":null`, `"post_processor":{"type":"BertProcessing"}`, 1), "{}", `"BertProcessing"`},
+	{"post-processor", strings.Replace(small, `"post_processor":null`, `"post_processor":{"type":"BertProcessing"}`, 1), "{}", "BertProcessing: cls is not"},
 	{"added id", strings.Replace(small, `"id":3`, `"id":1`, 1), "{}", "have the same id 1"},
 	{"added twice", strings.Replace(small, `"added_tokens":[`, `"added_tokens":[{"id":4,"content":"<e>"},`, 1), "{}", "occurs twice"},
 	{"added contradicts", strings.Replace(small, `"content":"<e>"`, `"content":"b"`, 1), "{}", "1 in the vocabulary"},
@@ -57,6 +68,13 @@ var hostile = []struct{ name, tokenizer, config, want string }{
 	{"template malformed", small, `{"chat_template":"{% if %}"}`, "chat template"},
 	{"template includes", small, `{"chat_template":"{% include '/etc/passwd' %}"}`, "include"},
 	{"deep", `{"normalizer":` + strings.Repeat("[", 5000), "{}", "nested deeper"},
+}
+
+// smallStep is small with another pre-tokenizer.
+func smallStep(step string) string {
+	return strings.Replace(small, `{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},
+"post`, step+`,
+"post`, 1)
 }
 
 func TestHostileFiles(t *testing.T) {

@@ -12,18 +12,17 @@ func TestSplit(t *testing.T) {
 		step splitter
 		want string
 	}{
-		{"gpt2", splitPatterns[patternGPT2], "He|'s|'|SAY| don|'t|  | x|1234| 56|!?|\n\n|\t|a| \n| _"},
-		{"gpt2", splitPatterns[patternGPT2], "a|\u3000| b| é漢字|²|…"},
-		{"qwen2", splitPatterns[patternQwen2], "He|'s|'S|AY| don|'T|  | x|1|2| |5|!?\n\n|\ta| \n| _'|LLex|'ll"},
-		{"qwen2", splitPatterns[patternQwen2], "'ſ|a| é|\u3000漢字|²|…| \r\n \n| x| |\u00a0y"},
-		{"llama3", splitPatterns[patternLlama3], "x|123|456|7| |89| \n\n|  "},
+		{"gpt2", scanners[patternGPT2], "He|'s|'|SAY| don|'t|  | x|1234| 56|!?|\n\n|\t|a| \n| _"},
+		{"gpt2", scanners[patternGPT2], "a|\u3000| b| é漢字|²|…"},
+		{"qwen2", scanners[patternQwen2], "He|'s|'S|AY| don|'T|  | x|1|2| |5|!?\n\n|\ta| \n| _'|LLex|'ll"},
+		{"qwen2", scanners[patternQwen2], "'ſ|a| é|\u3000漢字|²|…| \r\n \n| x| |\u00a0y"},
+		{"llama3", scanners[patternLlama3], "x|123|456|7| |89| \n\n|  "},
 		{"digits", splitDigits, "ab|1|2| |²|x"},
 		{"digit runs", splitDigitRuns, "ab|12| |²3|x"},
 		{"words", splitWords, "ab.,| \n|x"},
 		{"words and marks", splitWordsAndMarks, "ab_1é|.,| |x|!|y"},
 	} {
-		var got []string
-		pieces([]splitter{c.step}, strings.ReplaceAll(c.want, "|", ""), func(p string) { got = append(got, p) })
+		got := cutAll(step{split: c.step}, strings.ReplaceAll(c.want, "|", ""))
 		if joined := strings.Join(got, "|"); joined != c.want {
 			t.Errorf("%s:\n got %q\nwant %q", c.name, joined, c.want)
 		}

@@ -1,6 +1,7 @@
 // Package tokenizer encodes text as token ids, decodes ids, and renders chats as prompts. It reads tokenizer.json as
-// Hugging Face's tokenizers library does (byte-level BPE, word level). Streaming decode never splits a character. A
-// setting that this package does not support is an error that names the setting, never an approximation.
+// Hugging Face's tokenizers library does: byte-level BPE, BPE of the SentencePiece kind, and word level. Streaming decode
+// never splits a character. A setting that this package does not support is an error that names the setting, never an
+// approximation.
 package tokenizer
 
 // NoID is the id of a token that the tokenizer lacks, such as a missing beginning-of-text token.
@@ -13,8 +14,8 @@ type Tokenizer struct {
 	tokens []token          // by id
 	ids    map[string]int32 // by token string, added tokens included
 
-	normalize func(string) string // nil: none
-	join      joiner
+	normalize normalizer // nil: none
+	decoder   decoder
 
 	before, after []int32 // ids that EncodeWithSpecial adds
 
@@ -26,23 +27,16 @@ type Tokenizer struct {
 
 // model encodes normalised text between added tokens.
 type model interface {
-	encode(ids []int32, text string) []int32
+	encode(ids []int32, f fragment) []int32
 }
 
 type token struct {
 	text    string // the token in the vocabulary
-	bytes   string // the decoded token
+	bytes   string // what the token adds to a text, before the decoder's steps on the whole text
+	isByte  bool   // bytes is one byte of a character, which its neighbours complete
 	present bool
 	special bool
 }
-
-// joiner says how the bytes of tokens are joined.
-type joiner int
-
-const (
-	joinBytes  joiner = iota // without separator
-	joinSpaces               // with a space between tokens
-)
 
 // VocabSize is the largest id plus 1. A model's embedding may have more rows.
 func (t *Tokenizer) VocabSize() int { return len(t.tokens) }
@@ -97,11 +91,12 @@ func (t *Tokenizer) namedID(name string) int32 {
 }
 
 // Encode encodes text. It recognises added tokens in the text and adds no special tokens. Bytes that are not UTF-8 count
-// as U+FFFD.
+// as U+FFFD. Encode panics with a *PatternError where a regular expression of the file takes longer than 20 seconds for a
+// match.
 func (t *Tokenizer) Encode(text string) []int32 {
 	text = validUTF8(text)
 	ids := make([]int32, 0, len(text)/4+1)
-	for _, p := range t.added.splitRaw(text) {
+	for i, p := range t.added.splitRaw(text) {
 		if p.id != NoID {
 			ids = append(ids, p.id)
 			continue
@@ -110,12 +105,12 @@ func (t *Tokenizer) Encode(text string) []int32 {
 		if t.normalize != nil {
 			rest = t.normalize(rest)
 		}
-		for _, q := range t.added.splitNormalized(rest) {
+		for j, q := range t.added.splitNormalized(rest) {
 			if q.id != NoID {
 				ids = append(ids, q.id)
 				continue
 			}
-			ids = t.model.encode(ids, q.text)
+			ids = t.model.encode(ids, fragment{q.text, i == 0 && j == 0})
 		}
 	}
 	return ids

@@ -15,12 +15,12 @@ import (
 
 // wordLevel encodes each word as one id.
 type wordLevel struct {
-	step  splitter
+	pre   preTokenizer
 	vocab map[string]int32
 	unk   int32
 }
 
-func newWordLevel(s *spec, step splitter) (*wordLevel, error) {
+func newWordLevel(s *spec, pre preTokenizer) (*wordLevel, error) {
 	for _, key := range s.options.Keys() {
 		if key != "type" && key != "unk_token" {
 			return nil, fmt.Errorf("unknown key %q", key)
@@ -32,14 +32,11 @@ func newWordLevel(s *spec, step splitter) (*wordLevel, error) {
 	if !ok {
 		return nil, fmt.Errorf("unk_token %q is not in the vocabulary", text)
 	}
-	return &wordLevel{step, s.vocab, unk}, nil
+	return &wordLevel{pre, s.vocab, unk}, nil
 }
 
-func (m *wordLevel) encode(ids []int32, text string) []int32 {
-	pieces([]splitter{m.step}, text, func(word string) {
-		if r, _ := utf8.DecodeRuneInString(word); unicode.IsSpace(r) {
-			return
-		}
+func (m *wordLevel) encode(ids []int32, f fragment) []int32 {
+	preTokenize(m.pre.steps, f, func(word string) {
 		id, ok := m.vocab[word]
 		if !ok {
 			id = m.unk

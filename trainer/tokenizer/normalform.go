@@ -8,16 +8,24 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// nfc is Unicode's normalisation form C. x/text implements a stream-safe variant, which inserts U+034F into a character
-// with more than 30 combining marks. nfc composes texts with many marks itself.
-func nfc(s string) string {
-	if norm.NFC.QuickSpanString(s) == len(s) {
+// normalForm returns s in one of Unicode's four normalisation forms. x/text implements a stream-safe variant, which inserts
+// U+034F into a character with more than 30 combining marks. normalForm handles texts with many marks itself.
+func normalForm(form norm.Form, s string) string {
+	if form.QuickSpanString(s) == len(s) {
 		return s
 	}
 	if longestMarks(s) < 15 { // a mark decomposes into at most 2 marks
-		return norm.NFC.String(s)
+		return form.String(s)
 	}
-	return compose(decompose(s))
+	if form == norm.NFC || form == norm.NFD {
+		s = write(decompose(norm.NFD, s))
+	} else {
+		s = write(decompose(norm.NFKD, s))
+	}
+	if form == norm.NFC || form == norm.NFKC {
+		s = write(compose(decompose(norm.NFD, s)))
+	}
+	return s
 }
 
 // longestMarks returns the length of the longest run of combining marks and of characters whose decomposition contains a
@@ -25,7 +33,7 @@ func nfc(s string) string {
 func longestMarks(s string) int {
 	longest, current := 0, 0
 	for i := 0; i < len(s); {
-		p := norm.NFD.PropertiesString(s[i:])
+		p := norm.NFKD.PropertiesString(s[i:])
 		if p.CCC() == 0 && p.TrailCCC() == 0 {
 			current = 0
 		} else {
@@ -42,11 +50,11 @@ type mark struct {
 	ccc uint8
 }
 
-// decompose decomposes each character and sorts combining marks into canonical order.
-func decompose(s string) []mark {
+// decompose decomposes each character by NFD or NFKD and sorts combining marks into canonical order.
+func decompose(form norm.Form, s string) []mark {
 	var out []mark
 	for _, r := range s {
-		for _, d := range norm.NFD.String(string(r)) {
+		for _, d := range form.String(string(r)) {
 			out = append(out, mark{d, norm.NFD.PropertiesString(string(d)).CCC()})
 		}
 	}
@@ -63,7 +71,7 @@ func decompose(s string) []mark {
 }
 
 // compose is the canonical composition algorithm (Unicode 3.11, D117).
-func compose(in []mark) string {
+func compose(in []mark) []mark {
 	out := in[:0]
 	starter := -1
 	for _, m := range in {
@@ -80,8 +88,12 @@ func compose(in []mark) string {
 		}
 		out = append(out, m)
 	}
+	return out
+}
+
+func write(marks []mark) string {
 	var text strings.Builder
-	for _, m := range out {
+	for _, m := range marks {
 		text.WriteRune(m.r)
 	}
 	return text.String()

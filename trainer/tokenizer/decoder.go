@@ -1,0 +1,223 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// decoder is how the texts of tokens become a text, after the steps on single tokens, which were done when the tokenizer
+// was loaded.
+type decoder struct {
+	spaces    bool   // a space between tokens: there is no decoder
+	runs      bool   // ByteFallback: a run of byte tokens is decoded as a whole, see byteRun
+	firstDrop string // Metaspace: the character that the first token loses instead of having spaces for it
+	stripLeft int    // Strip behind Fuse: how many of strip the text loses at its start
+	strip     string
+}
+
+// byteRun returns the text of consecutive byte tokens: the characters if the bytes are UTF-8, else a U+FFFD for each
+// byte, as the tokenizers library's ByteFallback does.
+func byteRun(bytes []byte) string {
+	if utf8.Valid(bytes) {
+		return string(bytes)
+	}
+	return strings.Repeat("\ufffd", len(bytes))
+}
+
+// setDecoder reads the decoder and sets the decoded bytes of each token.
+func (t *Tokenizer) setDecoder(v any) error {
+	list, err := flatten(v, "decoders")
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(list) == 0:
+		t.decoder.spaces = true
+		for i := range t.tokens {
+			t.tokens[i].bytes = t.tokens[i].text
+		}
+		return nil
+	case list[len(list)-1].kind == "ByteLevel":
+		return t.setByteLevelDecoder(list)
+	}
+	for i := range t.tokens {
+		t.tokens[i].bytes = t.tokens[i].text
+	}
+	fused := false
+	for _, c := range list {
+		if err := t.addDecoderStep(c, &fused); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addDecoderStep does a step on each token, or notes a step on the whole text.
+func (t *Tokenizer) addDecoderStep(c component, fused *bool) error {
+	switch {
+	case c.kind == "Fuse":
+		*fused = true
+		return c.only()
+	case c.kind == "Strip":
+		return t.addStrip(c, *fused)
+	case *fused:
+		return fmt.Errorf("decoder %q behind Fuse is not supported", c.kind)
+	case c.kind == "ByteFallback":
+		t.decoder.runs = true
+		for i := range t.tokens {
+			if b, ok := byteOf(t.tokens[i].bytes); ok {
+				t.tokens[i].bytes, t.tokens[i].isByte = string([]byte{b}), true
+			}
+		}
+		return c.only()
+	case t.decoder.runs:
+		return fmt.Errorf("decoder %q behind ByteFallback is not supported", c.kind)
+	case c.kind == "Replace":
+		change, err := replaceStep(c)
+		if err != nil {
+			return err
+		}
+		t.eachToken(change)
+		return nil
+	case c.kind == "Metaspace":
+		return t.addMetaspace(c)
+	}
+	return c.unsupported("decoder")
+}
+
+func (t *Tokenizer) eachToken(change func(string) string) {
+	for i := range t.tokens {
+		if t.tokens[i].present {
+			t.tokens[i].bytes = change(t.tokens[i].bytes)
+		}
+	}
+}
+
+// addStrip takes characters off each token or, behind Fuse, off the text.
+func (t *Tokenizer) addStrip(c component, fused bool) error {
+	if err := c.only("content", "start", "stop"); err != nil {
+		return err
+	}
+	v, _ := c.object.Get("content")
+	content, _ := v.(string)
+	start, stop := c.count("start"), c.count("stop")
+	if utf8.RuneCountInString(content) != 1 || start < 0 || stop < 0 {
+		return fmt.Errorf("component Strip: want content, a character, and start and stop, numbers from 0 to %d", maxStrip)
+	}
+	if fused || t.decoder.runs {
+		if !fused || stop > 0 || t.decoder.stripLeft > 0 {
+			return fmt.Errorf("component Strip: only one with start, behind Fuse or before ByteFallback, is supported")
+		}
+		t.decoder.stripLeft, t.decoder.strip = start, content
+		return nil
+	}
+	t.eachToken(func(s string) string {
+		for range start {
+			s = strings.TrimPrefix(s, content)
+		}
+		for range stop {
+			s = strings.TrimSuffix(s, content)
+		}
+		return s
+	})
+	return nil
+}
+
+const maxStrip = 64
+
+// count reads a small number, -1 if it is something else.
+func (c component) count(key string) int {
+	v, _ := c.object.Get(key)
+	n, ok := v.(int64)
+	if !ok || n < 0 || n > maxStrip {
+		return -1
+	}
+	return int(n)
+}
+
+// addMetaspace makes spaces of a character, which the first token of a text loses instead.
+func (t *Tokenizer) addMetaspace(c component) error {
+	if err := c.only("replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"); err != nil {
+		return err
+	}
+	mark, scheme, err := metaspace(c)
+	if err != nil {
+		return err
+	}
+	if t.decoder.firstDrop != "" {
+		return fmt.Errorf("two Metaspace decoders are not supported")
+	}
+	if scheme == "never" {
+		t.eachToken(func(s string) string { return strings.ReplaceAll(s, mark, " ") })
+		return nil
+	}
+	t.decoder.firstDrop = mark
+	return nil
+}
+
+// byteOf returns the byte of a token <0x00> to <0xFF>.
+func byteOf(token string) (b byte, ok bool) {
+	if len(token) != 6 || token[:3] != "<0x" || token[5] != '>' {
+		return 0, false
+	}
+	for _, c := range []byte(token[3:5]) {
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'A' && c <= 'F':
+			c -= 'A' - 10
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		default:
+			return 0, false
+		}
+		b = b<<4 | c
+	}
+	return b, true
+}
+
+// setByteLevelDecoder accepts ByteLevel. It also accepts the sequence that transformers writes for converted GGUF files:
+// ByteFallback, Fuse, Replace("▁", " "), ByteLevel. That sequence decodes to the same text if every token is byte-level
+// text, which contains no ▁, and no token is a <0x..> token.
+func (t *Tokenizer) setByteLevelDecoder(list []component) error {
+	for i, c := range list {
+		var err error
+		switch {
+		case i == len(list)-1:
+			err = c.only("add_prefix_space", "trim_offsets", "use_regex")
+		case len(list) == 4 && (i == 0 && c.kind == "ByteFallback" || i == 1 && c.kind == "Fuse"):
+			err = c.only()
+		case len(list) == 4 && i == 2 && c.kind == "Replace":
+			err = checkReplace(c)
+		default:
+			err = c.unsupported("decoder")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for id := range t.tokens {
+		token := &t.tokens[id]
+		bytes, ok := byteLevelBytes(token.text)
+		if _, isByte := byteOf(token.text); len(list) > 1 && (token.present && !ok || isByte) {
+			return fmt.Errorf("a decoder with ByteFallback is not supported for token %d, %.60q", id, token.text)
+		}
+		if !ok {
+			bytes = token.text // as the tokenizers library does
+		}
+		token.bytes = bytes
+	}
+	return nil
+}
+
+func checkReplace(c component) error {
+	p, err := readPattern(c)
+	if err != nil {
+		return err
+	}
+	if to, _ := c.object.Get("content"); p != literal(metaspaceMark) || to != " " {
+		return fmt.Errorf("component Replace: only ▁ by a space is supported before ByteLevel")
+	}
+	return c.only("pattern", "content")
+}
