@@ -70,8 +70,9 @@ func (n Number) Value() *big.Rat {
 }
 
 // ParseNumber reads the number that an answer states: the only number in the last \boxed{} or after the last ####, else
-// the last number in the text. It reads thousands separators, signs, currencies, per cent, decimals, exponents, fractions
-// and mixed fractions. ok is false for a malformed figure (1,23 or 3-5 or 1/0), a root or a power, and for two numbers
+// the last number in the text. It reads thousands separators, signs, currencies, per cent, decimals, exponents, powers of ten, fractions
+// and mixed fractions, as text and as LaTeX. The exponent of a unit, as in 50 cm^2, is part of the unit. ok is false for a malformed figure
+// (1,23 or 3-5 or 1/0), a root, a power or a fraction of something else, and for two numbers
 // after a mark.
 func ParseNumber(s string) (Number, bool) {
 	if len(s) > maxAnswer {
@@ -81,8 +82,15 @@ func ParseNumber(s string) (Number, bool) {
 	if !isMarked {
 		content = s
 	}
-	found := scanNumbers(plain(content))
-	if len(found) == 0 || (isMarked && (len(found) > 1 || strings.ContainsAny(plain(content), `^√π`) || symbolic.MatchString(content))) {
+	text := plain(content)
+	if isMarked {
+		text = spacedGroups.ReplaceAllStringFunc(strings.TrimSpace(text), func(s string) string { return strings.ReplaceAll(s, " ", "") })
+		if strings.HasPrefix(text, "- ") {
+			text = "-" + strings.TrimSpace(text[1:]) // and no item of a list
+		}
+	}
+	found := scanNumbers(text)
+	if len(found) == 0 || (isMarked && (len(found) > 1 || strings.ContainsAny(text, `^√π`) || symbolic.MatchString(content))) {
 		return Number{}, false
 	}
 	last := found[len(found)-1]
@@ -95,43 +103,32 @@ const (
 )
 
 var (
-	figure   = regexp.MustCompile(`\d+ +\d+/\d+|(?:\d(?:[\d.,:/_-]*\d)?|\.\d+)(?:[eE][+-]?\d+\b)?`)
+	figure   = regexp.MustCompile(`\d+ +\d+/\d+|(?:\d(?:[\d.,:/_'’-]*\d)?|\.\d+)(?:[eE][+-]?\d+\b)?`)
 	decimal  = regexp.MustCompile(`^(?:\d*\.)?\d+(?:[eE][+-]?\d{1,3})?$`)
-	grouped  = regexp.MustCompile(`^\d{1,3}(?:,\d{3})+(?:\.\d+)?$`)
+	grouped  = regexp.MustCompile(`^(?:\d{1,3}(?:(?:,\d{3})+|(?:_\d{3})+|(?:['’]\d{3})+)|\d{1,2}(?:,\d{2})+,\d{3})(?:\.\d+)?$`) // also 1_000, 1'000 and 1,00,000
 	percent  = regexp.MustCompile(`^\s*(?:%|[Pp]er ?cent\b)`)
 	symbolic = regexp.MustCompile(`\\(?:sqrt|pi|log|ln|sin|cos|tan|infty)\b`)
 
-	latexFraction = regexp.MustCompile(`\\[dt]?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}`)
-	afterDigit    = regexp.MustCompile(`(\d)\\([dt]?frac)`)
-	spacedSlash   = regexp.MustCompile(`(\d) ?/ ?(\d)`)
-	scientific    = regexp.MustCompile(`(\d)\s*(?:×|\\times|\\cdot|\*|x)\s*10\s*\^\s*\{?\s*([+-]?\d{1,3})\b\s*\}?`)
-	latexText     = regexp.MustCompile(`\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}`)
-	latexNoise    = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `^\circ`, "", `^{\circ}`, "",
-		"°", "", `\left`, "", `\right`, "", "−", "-", "–", "-", "\u00a0", "", "\u202f", "", "\u2009", "", "⁄", "/")
+	spacedGroups = regexp.MustCompile(`^\d{1,3}(?: \d{3})+\b`) // what a mark begins with
+	inRoot       = regexp.MustCompile(`(?:√|\\sqrt\s*(?:\[[^\[\]]*\])?)[\s{(]*$`)
+	notAlone     = regexp.MustCompile(`^(?:\s*(?:\^|\\cdot\s*\\(?:pi|sqrt)|\\pi\b|\\sqrt|π|√)|_\{?\d|[½¼¾⅓⅔⅛⅜⅝⅞])`)
 )
-
-// plain replaces LaTeX and typographic forms by plain text.
-func plain(s string) string {
-	s = latexText.ReplaceAllString(latexNoise.Replace(s), " $1 ")
-	s = afterDigit.ReplaceAllString(s, `$1 \$2`)
-	s = latexFraction.ReplaceAllString(s, "$1/$2")
-	s = scientific.ReplaceAllString(s, "${1}e$2")
-	return spacedSlash.ReplaceAllString(s, "$1/$2")
-}
 
 // scanNumbers returns the numbers of a plain text in order. A number that cannot be read has no figure.
 func scanNumbers(s string) (found []Number) {
 	for _, at := range figure.FindAllStringIndex(s, -1) {
-		before := s[:at[0]]
+		before, after := s[:at[0]], s[at[1]:]
 		r, _ := utf8.DecodeLastRuneInString(before)
-		if unicode.IsLetter(r) || r == '_' {
-			continue // part of a name, as in H2O
+		open := strings.TrimRight(before, "{ ")
+		if unicode.IsLetter(r) || r == '_' || strings.HasSuffix(open, "_") && open != before {
+			continue // part of a name, as in H2O and x_{12}
 		}
-		n := Number{Figure: readFigure(s[at[0]:at[1]]), Percent: percent.MatchString(s[at[1]:])}
-		if strings.HasSuffix(strings.TrimRight(before, "{ "), "^") {
+		n := Number{Figure: readFigure(s[at[0]:at[1]]), Percent: percent.MatchString(after)}
+		minus, clear := negative(before)
+		if strings.HasSuffix(open, "^") || inRoot.MatchString(before[max(0, len(before)-maxFigure):]) || notAlone.MatchString(after) || !clear {
 			n.Figure = nil
 		}
-		if n.Figure != nil && negative(before) {
+		if n.Figure != nil && minus {
 			n.Figure.Neg(n.Figure)
 		}
 		found = append(found, n)
@@ -139,16 +136,30 @@ func scanNumbers(s string) (found []Number) {
 	return found
 }
 
-// negative says whether the text before a figure ends with a minus sign, before or after a currency. A minus after a
-// digit, a letter or a bracket is a subtraction.
-func negative(before string) bool {
-	before = strings.TrimRight(before, "$€£¥₹")
-	if !strings.HasSuffix(before, "-") {
-		return false
+// negative reports whether the text before a figure ends with a minus sign, before or after a currency or brackets. A minus after a
+// digit, a letter or a bracket is a subtraction. A minus with a space behind it is a sign after "=" and its like; at the beginning of a line it
+// could also begin an item of a list, and clear is false.
+func negative(before string) (minus, clear bool) {
+	const currencies = "$€£¥₹"
+	bare := strings.TrimRight(before, currencies+"({ ")
+	if !strings.HasSuffix(bare, "-") {
+		return false, true
 	}
-	before = strings.TrimRight(before[:len(before)-1], "$€£¥₹")
-	r, _ := utf8.DecodeLastRuneInString(before)
-	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != ')' && r != '-'
+	spaced := strings.HasPrefix(before[len(bare):], " ")
+	line := bare[:len(bare)-1]
+	bare = strings.TrimRight(line, currencies)
+	r, _ := utf8.DecodeLastRuneInString(bare)
+	if !spaced {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != ')' && r != '-', true
+	}
+	bare = strings.TrimRight(bare, " ")
+	switch {
+	case bare == "" || strings.HasSuffix(bare, "\n"):
+		return false, false
+	case strings.ContainsRune("=({[<>≈:,", rune(bare[len(bare)-1])), strings.HasSuffix(bare, " is"), strings.HasSuffix(bare, " equals"):
+		return true, true
+	}
+	return false, true
 }
 
 // readFigure returns the value of a decimal, a fraction or a mixed fraction, else nil.
@@ -173,9 +184,11 @@ func readFigure(s string) *big.Rat {
 	return readDecimal(s)
 }
 
+var groupMarks = strings.NewReplacer(",", "", "_", "", "'", "", "’", "")
+
 func readDecimal(s string) *big.Rat {
 	if grouped.MatchString(s) {
-		s = strings.ReplaceAll(s, ",", "")
+		s = groupMarks.Replace(s)
 	}
 	if !decimal.MatchString(s) {
 		return nil

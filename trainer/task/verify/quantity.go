@@ -75,11 +75,38 @@ func parseQuantity(text string) (q quantity, ok bool) {
 		names = append(names, w)
 	}
 	q.written = new(big.Rat).Mul(q.written, factor)
-	q.size, q.dimension = big.NewRat(1, 1), strings.Join(names, " ")
-	if u, ok := units[q.dimension]; ok {
-		q.size, q.dimension = u.size, u.dimension
-	}
+	q.size, q.dimension = unitOf(names)
 	return q, true
+}
+
+// powers are the words for areas and volumes, and their exponents.
+var powers = map[string]string{"square": "²", "sq": "²", "cubic": "³", "cu": "³"}
+
+// unitOf returns the size and the dimension of the unit that some words name: of one of units, of its square or cube, or of a unit of its own.
+func unitOf(names []string) (size *big.Rat, dimension string) {
+	if len(names) == 2 && powers[names[0]] != "" {
+		names = []string{names[1] + powers[names[0]]}
+	}
+	dimension = strings.Join(names, " ")
+	if u, ok := units[dimension]; ok {
+		return u.size, u.dimension
+	}
+	for _, power := range []string{"²", "³"} {
+		name, raised := strings.CutSuffix(dimension, power)
+		u, ok := units[strings.TrimSuffix(name, "s")]
+		if whole, exact := units[name]; exact {
+			u, ok = whole, true
+		}
+		if !raised || !ok {
+			continue
+		}
+		size = new(big.Rat).Mul(u.size, u.size)
+		if power == "³" {
+			size.Mul(size, u.size)
+		}
+		return size, u.dimension + power
+	}
+	return big.NewRat(1, 1), dimension
 }
 
 // unitWords are the words around a number, in lower case and without filler, each as in the singular. Signs of

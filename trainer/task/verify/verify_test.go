@@ -155,11 +155,11 @@ func TestNewNamesTheSetting(t *testing.T) {
 
 // No answer, however malformed, makes a verifier panic or score outside [0,1].
 func FuzzVerifiers(f *testing.F) {
-	for _, s := range []string{"#### 1/2", `\boxed{\frac{1}{0}}`, "-$1,000.5%", "1 1/2", "(B) or A", "９", "1e-999", "^{3"} {
+	for _, s := range []string{"#### 1/2", `\boxed{\frac{1}{0}}`, "-$1,000.5%", "1 1/2", "(B) or A", "９", "1e-999", "^{3", `\frac{\frac12}`, `0.\overline{3}`, "5 cm^{2}", "1.5×10⁻³", `\ 000~`, "- 5"} {
 		f.Add(s)
 	}
 	var all []Verifier
-	for _, s := range []Settings{{Kind: Exact}, {Kind: Normalized}, {Kind: Numeric}, {Kind: Choice}, {Kind: Regex, Pattern: `(\d+)?`}} {
+	for _, s := range []Settings{{Kind: Exact}, {Kind: Normalized}, {Kind: Numeric}, {Kind: Quantity}, {Kind: Choice}, {Kind: Regex, Pattern: `(\d+)?`}} {
 		v, err := New(s)
 		if err != nil {
 			f.Fatal(err)

@@ -1,0 +1,180 @@
+package verify
+
+import (
+	"math/big"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+var (
+	latexText  = regexp.MustCompile(`\\(?:text|mathrm|mathbf|textbf|textrm|textit|textsf|textnormal|mathsf|mathit|mathtt|mbox|hbox|operatorname)\s*\{([^{}]*)\}`)
+	latexNoise = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\text{,}`, ",", `\mathord{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `\:`, " ", "~", " ",
+		`\quad`, " ", `\qquad`, " ", `\left.`, "", `\right.`, "", `\left`, "", `\right`, "", "°", "",
+		"−", "-", "–", "-", "\u00a0", "", "\u202f", "", "\u2009", "", "⁄", "/")
+	// latexGroups is a space that LaTeX sets between thousands. zeros are thousands after a plain space.
+	latexGroups = regexp.MustCompile(`(\d)(?:\\[ ,;:!]|~)+(\d{3})`)
+	zeros       = regexp.MustCompile(`\b(\d{1,3}) ((?:000 )*000)\b`)
+	degrees     = regexp.MustCompile(`\^\s*\{?\s*\\(?:circ|degree)\b\s*\}?|\\(?:degrees?|textdegree)\b`)
+	ordinals    = regexp.MustCompile(`(\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\b\s*\}{0,2}`)
+
+	latexFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)\s*(?:\{\s*([-+]?[\d.,]+)\s*\}|(\d))\s*(?:\{\s*([-+]?[\d.,]+)\s*\}|(\d))`)
+	otherFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)`)
+	repeating     = regexp.MustCompile(`(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*\{\s*(\d{1,50})\s*\}`)
+	spacedSlash   = regexp.MustCompile(`(\d) ?/ ?(\d)`)
+
+	times      = `(?:×|\\times|\\cdot|⋅|·|\*|x)`
+	powerOfTen = `\{?10\}?\s*(?:\^|\*\*)\s*(?:\{\s*([+-]?\d{1,3})\s*\}|([+-]?\d{1,3})\b)`
+	scientific = regexp.MustCompile(`(\d)\s*` + times + `\s*` + powerOfTen)
+	tenTo      = regexp.MustCompile(`(^|[^\d.,)}^\pL×⋅·*\s])(\s*)` + powerOfTen)
+	afterWord  = regexp.MustCompile(`(\b(?:is|equals|about|of|answer|approximately)\b|\\(?:approx|le|ge|sim)\b)(\s*)` + powerOfTen)
+
+	// raised is a word, which may be a unit, with an exponent.
+	raised       = regexp.MustCompile(`(^|[^\pL\\])(\pL+)(\.?\s*)\$?\^\s*(?:\{\s*([-+]?\d)\s*\}|([-+]?\d)\b)\$?`)
+	superscripts = regexp.MustCompile(`(\d\}?)([⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)`)
+	toSuper      = strings.NewReplacer("0", "⁰", "1", "¹", "2", "²", "3", "³", "4", "⁴", "5", "⁵", "6", "⁶", "7", "⁷", "8", "⁸", "9", "⁹", "+", "⁺", "-", "⁻")
+	fromSuper    = strings.NewReplacer("⁰", "0", "¹", "1", "²", "2", "³", "3", "⁴", "4", "⁵", "5", "⁶", "6", "⁷", "7", "⁸", "8", "⁹", "9", "⁺", "+", "⁻", "-")
+)
+
+// unreadable is a figure that no number has. It takes the place of what cannot be read as a number.
+const unreadable = " 0_0 "
+
+// plain replaces LaTeX and typographic forms by plain text. The exponent of a unit becomes superscript: cm^2 is cm². What is no number in
+// LaTeX, such as a fraction of roots, becomes an unreadable figure.
+func plain(s string) string {
+	for range 3 { // each group ends where the next begins
+		s = latexGroups.ReplaceAllString(s, "$1$2")
+	}
+	s = latexNoise.Replace(ordinals.ReplaceAllString(degrees.ReplaceAllString(s, ""), "$1 "))
+	for range 2 { // one within another
+		s = latexText.ReplaceAllString(s, " $1 ")
+	}
+	s = superscripts.ReplaceAllStringFunc(s, func(m string) string {
+		at := strings.IndexFunc(m, func(r rune) bool { return r > '}' })
+		return m[:at] + "^{" + fromSuper.Replace(m[at:]) + "}"
+	})
+	s = zeros.ReplaceAllStringFunc(s, func(m string) string { return strings.ReplaceAll(m, " ", "") })
+	s = unitPowers(s)
+	s = repeating.ReplaceAllStringFunc(s, repeated)
+	s = fractions(s)
+	s = scientific.ReplaceAllString(s, "${1}e$2$3")
+	s = tenTo.ReplaceAllString(s, "${1}${2}1e$3$4")
+	s = afterWord.ReplaceAllString(s, "${1}${2}1e$3$4")
+	return spacedSlash.ReplaceAllString(s, "$1/$2")
+}
+
+// shortUnits are the units of less than four letters that have exponents, beside those of units. Other short words with an exponent are
+// variables.
+var shortUnits = strings.Fields("dm nm μm µm um pm hm dam sec rad mol hz pa kn ml cl dl sq ha bar ohm lbs px pt au ly")
+
+// isUnit reports whether a word with an exponent is a unit and no variable.
+func isUnit(word string, adjacent bool) bool {
+	if runes := []rune(word); len(runes) == 1 {
+		return word == "m" || !adjacent && strings.Contains("shKgNJW", word)
+	} else if len(runes) > 3 {
+		return true
+	}
+	_, known := units[strings.ToLower(word)]
+	return known || slices.Contains(shortUnits, strings.ToLower(word))
+}
+
+// unitPowers writes the exponents of units as superscripts.
+func unitPowers(s string) string {
+	var b strings.Builder
+	end := 0
+	for _, m := range raised.FindAllStringSubmatchIndex(s, -1) {
+		before, word := s[m[2]:m[3]], s[m[4]:m[5]]
+		adjacent := before != "" && before[0] >= '0' && before[0] <= '9'
+		if !isUnit(word, adjacent) {
+			continue
+		}
+		exponent := ""
+		for _, group := range []int{8, 10} {
+			if m[group] >= 0 {
+				exponent = s[m[group]:m[group+1]]
+			}
+		}
+		b.WriteString(s[end:m[5]] + toSuper.Replace(exponent) + " ")
+		end = m[1]
+	}
+	return b.String() + s[end:]
+}
+
+// repeated returns a decimal with repeating digits as a fraction.
+func repeated(text string) string {
+	m := repeating.FindStringSubmatch(text)
+	if len(text) > maxFigure {
+		return unreadable
+	}
+	first, _ := new(big.Int).SetString("0"+m[1]+m[2], 10)
+	again, _ := new(big.Int).SetString(m[3], 10)
+	ten := func(n int) *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(n)), nil) }
+	nines := new(big.Int).Sub(ten(len(m[3])), big.NewInt(1))
+	numerator := new(big.Int).Add(new(big.Int).Mul(first, nines), again)
+	return numerator.String() + "/" + new(big.Int).Mul(ten(len(m[2])), nines).String()
+}
+
+// fractions writes LaTeX's fractions as a/b. A fraction of something else than numbers, and one with a digit behind it, become unreadable.
+func fractions(s string) string {
+	var b strings.Builder
+	end := 0
+	for _, m := range latexFraction.FindAllStringSubmatchIndex(s, -1) {
+		part := func(group int) string {
+			if m[group] < 0 {
+				group += 2
+			}
+			return s[m[group]:m[group+1]]
+		}
+		above, below := strings.TrimPrefix(part(2), "+"), strings.TrimPrefix(part(6), "+")
+		if strings.HasPrefix(below, "-") {
+			below = below[1:]
+			if above = "-" + above; strings.HasPrefix(above, "--") {
+				above = above[2:]
+			}
+		}
+		written := above + "/" + below
+		if m[0] > 0 && s[m[0]-1] >= '0' && s[m[0]-1] <= '9' {
+			written = " " + written // a mixed fraction
+		}
+		if m[1] < len(s) && s[m[1]] >= '0' && s[m[1]] <= '9' {
+			written = unreadable
+		}
+		b.WriteString(s[end:m[0]] + written)
+		end = m[1]
+	}
+	s = b.String() + s[end:]
+	for range maxFractions {
+		at := otherFraction.FindStringIndex(s)
+		if at == nil {
+			return s
+		}
+		after := afterGroup(afterGroup(s[at[1]:]))
+		s = s[:at[0]] + unreadable + after
+	}
+	return unreadable
+}
+
+// maxFractions is the number of other fractions in a text that are looked at.
+const maxFractions = 100
+
+// afterGroup returns what follows the argument with which a text begins: a group in braces, or one character.
+func afterGroup(s string) string {
+	s = strings.TrimLeft(s, " ")
+	if !strings.HasPrefix(s, "{") {
+		_, size := utf8.DecodeRuneInString(s)
+		return s[size:]
+	}
+	depth := 0
+	for i := range len(s) {
+		switch s[i] {
+		case '{':
+			depth++
+		case '}':
+			if depth--; depth == 0 {
+				return s[i+1:]
+			}
+		}
+	}
+	return ""
+}
