@@ -33,7 +33,14 @@ func (f modelFlags) open(ctx context.Context, length int) (*standalone.Policy, e
 	for _, r := range left {
 		fmt.Fprintln(os.Stderr, "warning:", r.LeftOut())
 	}
-	return standalone.Open(ctx, f.Model, standalone.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length, Adapter: f.Adapter})
+	p, err := standalone.Open(ctx, f.Model, standalone.Options{Device: f.Device, Threads: f.Threads, DType: f.DType, Context: length, Adapter: f.Adapter})
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range p.Notes {
+		fmt.Fprintln(os.Stderr, "note:", note)
+	}
+	return p, nil
 }
 
 // samplingFlags say how tokens are drawn.

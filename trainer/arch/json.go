@@ -222,19 +222,25 @@ func (c Config) keys() map[string]any {
 	return object
 }
 
-// ReadGeneration reads the token ids of a generation_config.json, which replace those of config.json.
-func (c *Config) ReadGeneration(data []byte) error {
+// ReadGeneration reads the token ids of a generation_config.json, which replace those of config.json. Ids that the
+// vocabulary lacks are ignored; notes has a sentence for each key with such ids.
+func (c *Config) ReadGeneration(data []byte) (notes []string, err error) {
 	object, err := strictjson.Object(data)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	k := &keys{values: object}
 	for _, t := range c.tokens() {
-		if found := k.ids(t.key); found != nil {
-			*t.ids = found
+		found := k.ids(t.key)
+		inside := slices.DeleteFunc(slices.Clone(found), func(id int32) bool { return int(id) >= c.VocabSize })
+		if len(inside) < len(found) {
+			notes = append(notes, fmt.Sprintf("%s has ids %v: those outside of the vocabulary of %d are ignored", t.key, found, c.VocabSize))
+		}
+		if len(inside) > 0 {
+			*t.ids = inside
 		}
 	}
-	return errors.Join(k.err, c.Validate())
+	return notes, errors.Join(k.err, c.Validate())
 }
 
 // GenerationJSON returns a generation_config.json with the special token ids.

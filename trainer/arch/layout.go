@@ -29,6 +29,11 @@ type Tensor struct {
 
 	// Stack is the number of tensors of this shape that GGUF files have as one, and Index the place of this one; 0: it is alone.
 	Stack, Index int64
+
+	// Fused is the tensor [Stack, FusedRows, columns] in which folders of transformers 5 may have all of these: this one is rows
+	// from FusedRow on of matrix Index. "": they have it alone.
+	Fused               string
+	FusedRows, FusedRow int64
 }
 
 // Numel returns the number of elements.
@@ -138,7 +143,9 @@ type module struct {
 	rows       int
 	pairs      int64
 
-	stack, index int // see Tensor
+	stack, index        int    // see Tensor
+	fused               string // within a layer, see Tensor
+	fusedRows, fusedRow int
 }
 
 // tensor is the module's weight or bias. cols is 0 for a tensor with one dimension.
@@ -147,9 +154,13 @@ func (l *layer) tensor(m module, kind string, cols int) Tensor {
 	if cols > 0 {
 		shape = append(shape, int64(cols))
 	}
-	return Tensor{Name: fmt.Sprintf("model.layers.%d.%s.%s", l.index, m.name, kind),
+	t := Tensor{Name: fmt.Sprintf("model.layers.%d.%s.%s", l.index, m.name, kind),
 		GGUF: fmt.Sprintf("blk.%d.%s.%s", l.index, m.gguf, kind), Shape: shape, Pairs: m.pairs,
-		Stack: int64(m.stack), Index: int64(m.index)}
+		Stack: int64(m.stack), Index: int64(m.index), FusedRows: int64(m.fusedRows), FusedRow: int64(m.fusedRow)}
+	if m.fused != "" {
+		t.Fused = fmt.Sprintf("model.layers.%d.%s", l.index, m.fused)
+	}
+	return t
 }
 
 func (l *layer) add(leaf string, kind Kind, tensors ...Tensor) {

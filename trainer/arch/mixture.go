@@ -142,11 +142,12 @@ func (l *layer) experts(m *Mixture) {
 	l.linear("router", Matrix, l.c.Hidden, false, module{name: "mlp.gate", gguf: "ffn_gate_inp", rows: m.Experts})
 	var gateUp, down []module
 	for e := range m.Experts {
-		of := func(name string, rows int) module { // of this expert; GGUF files have those of all experts as one
-			return module{name: fmt.Sprintf("mlp.experts.%d.%s_proj", e, name), gguf: "ffn_" + name + "_exps", rows: rows, stack: m.Experts, index: e}
+		of := func(name string, rows int, fused string, fusedRows, fusedRow int) module { // of this expert; other files have those of all experts as one
+			return module{name: fmt.Sprintf("mlp.experts.%d.%s_proj", e, name), gguf: "ffn_" + name + "_exps", rows: rows, stack: m.Experts, index: e,
+				fused: "mlp.experts." + fused, fusedRows: fusedRows, fusedRow: fusedRow}
 		}
-		gateUp = append(gateUp, of("gate", m.FFN), of("up", m.FFN))
-		down = append(down, of("down", l.c.Hidden))
+		gateUp = append(gateUp, of("gate", m.FFN, "gate_up_proj", 2*m.FFN, 0), of("up", m.FFN, "gate_up_proj", 2*m.FFN, m.FFN))
+		down = append(down, of("down", l.c.Hidden, "down_proj", l.c.Hidden, 0))
 	}
 	l.linear("experts_gate_up", Matrix, l.c.Hidden, false, gateUp...)
 	l.linear("experts_down", Residual, m.FFN, false, down...)

@@ -82,7 +82,7 @@ func TestBinRefused(t *testing.T) {
 		file []byte
 		want []string
 	}{
-		{nil, []string{"not a zip"}},
+		{nil, []string{"pytorch_model.bin is empty"}},
 		{[]byte("\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."), []string{"not a zip", "torch.save"}},
 		{original[:len(original)-1], []string{"zip"}},
 		{rezip(t, names, contents, zip.Deflate), []string{"compressed"}},

@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // maxReported is the largest number of faults in an error.
@@ -21,10 +23,10 @@ func (s *Source) Check() error {
 	for _, t := range expected {
 		want[t.Name] = t.Shape
 	}
-	var faults []error
+	var absent, faults, unexpected []error
 	for _, t := range expected {
 		if stored, ok := s.tensors[t.Name]; !ok {
-			faults = append(faults, fmt.Errorf("tensor %s is missing", t.Name))
+			absent = append(absent, s.absence(t))
 		} else if !slices.Equal(stored.shape, t.Shape) {
 			faults = append(faults, fmt.Errorf("tensor %s has shape %v, config.json requires %v", t.Name, stored.shape, t.Shape))
 		}
@@ -34,28 +36,48 @@ func (s *Source) Check() error {
 			continue
 		}
 		if note, err := s.droppable(name); err != nil {
-			faults = append(faults, err)
+			unexpected = append(unexpected, err)
 		} else {
 			s.drop(name, note)
 		}
 	}
+	faults = slices.Concat(few(absent), few(faults), few(unexpected))
+	if len(absent) > 0 && s.wrapper != "" {
+		faults = append(faults, fmt.Errorf("%q of the names in the file is read as %q", s.wrapper, bodyPrefix))
+	}
 	if len(faults) == 0 {
-		faults = s.scanValues()
+		faults = few(s.scanValues())
 	}
 	if len(faults) == 0 {
 		return nil
 	}
-	if more := len(faults) - maxReported; more > 0 {
-		faults = append(faults[:maxReported], fmt.Errorf("and %d more", more))
-	}
 	return fmt.Errorf("weights: %s: %w", s.path, oneLine(faults))
+}
+
+// absence is the error of a tensor that is missing.
+func (s *Source) absence(t arch.Tensor) error {
+	if shard, ok := s.assigned[t.Name]; ok {
+		return fmt.Errorf("tensor %s is missing from %s, to which weight_map assigns it", t.Name, shard)
+	}
+	if t.Fused != "" {
+		return fmt.Errorf("tensor %s is missing, alone and in the fused experts %s", t.Name, t.Fused)
+	}
+	return fmt.Errorf("tensor %s is missing", t.Name)
+}
+
+// few are the first maxReported faults of a kind, and the number of the others.
+func few(faults []error) []error {
+	if more := len(faults) - maxReported; more > 0 {
+		return append(faults[:maxReported:maxReported], fmt.Errorf("and %d more", more))
+	}
+	return faults
 }
 
 // droppable says why an unexpected tensor may be ignored, or returns an error.
 func (s *Source) droppable(name string) (note string, err error) {
 	switch {
-	case name == "lm_head.weight" && s.config.Tied:
-		same, err := s.sameValues(name, "model.embed_tokens.weight")
+	case name == headName && s.config.Tied:
+		same, err := s.sameValues(name, embeddingName)
 		if err != nil {
 			return "", err
 		}

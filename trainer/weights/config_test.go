@@ -17,6 +17,11 @@ func TestGenerationConfig(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(cfg.EOS, []int32{7, 8}) || !reflect.DeepEqual(cfg.Pad, []int32{9}) || !reflect.DeepEqual(cfg.BOS, []int32{1}) {
 		t.Errorf("%+v %v", cfg, err)
 	}
+	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":[7,99999],"pad_token_id":99999}`))
+	cfg, notes, err := readConfig(dir)
+	if err != nil || !reflect.DeepEqual(cfg.EOS, []int32{7}) || len(cfg.Pad) != 0 || len(notes) != 2 || !strings.Contains(notes[0], "99999") {
+		t.Errorf("%+v %q %v", cfg, notes, err)
+	}
 	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":-7}`))
 	_, err = ReadConfig(dir)
 	golden.WantError(t, err, generationFile, "eos_token_id")

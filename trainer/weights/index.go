@@ -2,8 +2,9 @@ package weights
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/durable"
@@ -12,8 +13,8 @@ import (
 
 const maxShards = 4096
 
-// openIndex reads a shard index and adds every shard with add. Each shard must have exactly the tensors that weight_map
-// assigns to it.
+// openIndex reads a shard index and adds every shard with add. What the shards have counts: an entry of weight_map that no
+// shard has is noted, and so is a tensor that weight_map does not list.
 func (s *Source) openIndex(file, ext string, add func(shard string) error) error {
 	data, err := durable.ReadSmall(filepath.Join(s.path, file), maxHeaderBytes)
 	if err != nil {
@@ -23,39 +24,52 @@ func (s *Source) openIndex(file, ext string, add func(shard string) error) error
 	if err != nil {
 		return err
 	}
-	shardNames := map[string][]string{}
-	for tensor, shard := range weightMap {
-		shardNames[shard] = append(shardNames[shard], tensor)
+	shards := slices.Compact(slices.Sorted(maps.Values(weightMap)))
+	if len(shards) > maxShards {
+		return fmt.Errorf("weight_map names %d files: at most %d", len(shards), maxShards)
 	}
-	if len(shardNames) > maxShards {
-		return fmt.Errorf("weight_map names %d files: at most %d", len(shardNames), maxShards)
-	}
-	shards := make([]string, 0, len(shardNames))
-	for shard := range shardNames {
-		shards = append(shards, shard)
-	}
-	sort.Strings(shards)
 	for _, shard := range shards {
-		before := len(s.tensors)
-		if err := add(shard); err != nil {
+		empty, err := s.empty(shard)
+		if err == nil && !empty {
+			err = add(shard)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", shard, err)
 		}
-		sort.Strings(shardNames[shard])
-		for _, name := range shardNames[shard] {
-			if _, ok := s.tensors[name]; !ok {
-				return fmt.Errorf("tensor %s is missing from %s, to which weight_map assigns it", name, shard)
-			}
-		}
-		if len(s.tensors)-before != len(shardNames[shard]) {
-			for name := range s.tensors {
-				if weightMap[name] == "" {
-					return fmt.Errorf("unexpected tensor %s in %s: weight_map does not list it", name, shard)
-				}
-			}
-			return fmt.Errorf("%s has tensors that weight_map assigns to other files", shard)
+	}
+	s.compareIndex(file, weightMap)
+	return nil
+}
+
+// compareIndex notes in which tensors weight_map and the shards differ.
+func (s *Source) compareIndex(file string, weightMap map[string]string) {
+	s.assigned = map[string]string{}
+	var absent, unlisted []string
+	for _, name := range slices.Sorted(maps.Keys(weightMap)) {
+		if _, ok := s.tensors[name]; !ok && !strings.HasSuffix(name, extraState) {
+			absent = append(absent, name)
+			s.assigned[name] = weightMap[name]
 		}
 	}
-	return nil
+	for _, name := range slices.Sorted(maps.Keys(s.tensors)) {
+		if weightMap[name] == "" {
+			unlisted = append(unlisted, name)
+		}
+	}
+	if len(absent) > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%s lists %s, which no shard has", file, some(absent)))
+	}
+	if len(unlisted) > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%s does not list %s, which is read", file, some(unlisted)))
+	}
+}
+
+// some names the first of several things.
+func some(names []string) string {
+	if len(names) == 1 {
+		return names[0]
+	}
+	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
 }
 
 // parseIndex returns weight_map: tensor name to shard file, each a plain file name ending in ext.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sort"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
 )
@@ -27,6 +28,10 @@ type headerEntry struct {
 
 const maxDims = 8
 
+// extraState is the end of names of what a module of PyTorch keeps beside its weights, such as the scales of
+// TransformerEngine.
+const extraState = "._extra_state"
+
 // addSafetensors maps a safetensors file of the folder and registers its tensors.
 func (s *Source) addSafetensors(file string) error {
 	m, err := mapFile(filepath.Join(s.path, file))
@@ -44,6 +49,10 @@ func (s *Source) addSafetensors(file string) error {
 		return err
 	}
 	for _, e := range entries {
+		if strings.HasSuffix(e.name, extraState) {
+			s.notes = append(s.notes, e.name+" is not a weight, and is ignored")
+			continue
+		}
 		t, err := newTensor(e.shape, DType(e.dtype), data[e.begin:e.end])
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", e.name, err)

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,6 +25,9 @@ type Source struct {
 	notes   []string
 	gguf    map[string]any
 	maps    []*mapping
+
+	wrapper  string            // the beginning of names that stood for "model.", where it was another
+	assigned map[string]string // tensors that no file has, with the file to which the index assigns them
 }
 
 // Open reads the headers of a Hugging Face folder or of a .gguf file, and maps the weights. It refuses architectures that
@@ -71,33 +75,45 @@ const (
 
 // ReadConfig parses config.json of a Hugging Face folder, and generation_config.json if there is one.
 func ReadConfig(dir string) (arch.Config, error) {
+	c, _, err := readConfig(dir)
+	return c, err
+}
+
+// readConfig is ReadConfig with notes about what is ignored.
+func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 	data, err := durable.ReadSmall(filepath.Join(dir, configFile), maxConfigBytes)
 	if err != nil {
-		return arch.Config{}, fmt.Errorf("%s: %w", configFile, err)
+		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
 	}
 	cfg, err := arch.ParseJSON(data)
 	if err != nil {
-		return arch.Config{}, fmt.Errorf("%s: %w", configFile, err)
+		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
 	}
 	data, err = durable.ReadSmall(filepath.Join(dir, generationFile), maxConfigBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		return cfg, nil
-	}
-	if err == nil {
-		err = cfg.ReadGeneration(data)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return cfg, nil, nil
+	case err == nil && blank(data):
+		return cfg, []string{generationFile + " is empty, and is ignored"}, nil
+	case err == nil:
+		notes, err = cfg.ReadGeneration(data)
 	}
 	if err != nil {
-		return arch.Config{}, fmt.Errorf("%s: %w", generationFile, err)
+		return arch.Config{}, nil, fmt.Errorf("%s: %w", generationFile, err)
 	}
-	return cfg, nil
+	for i, note := range notes {
+		notes[i] = generationFile + ": " + note
+	}
+	return cfg, notes, nil
 }
 
-func (s *Source) openFolder() error {
-	cfg, err := ReadConfig(s.path)
-	if err != nil {
+func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
+
+// openFolder opens the first file of weights, or the first index, that is not empty.
+func (s *Source) openFolder() (err error) {
+	if s.config, s.notes, err = readConfig(s.path); err != nil {
 		return err
 	}
-	s.config = cfg
 	for _, candidate := range []struct {
 		name string
 		open func(file string) error
@@ -107,23 +123,41 @@ func (s *Source) openFolder() error {
 		{binFile, s.addBin},
 		{binIndex, func(file string) error { return s.openIndex(file, ".bin", s.addBin) }},
 	} {
-		switch _, err := os.Stat(filepath.Join(s.path, candidate.name)); {
-		case err == nil:
+		switch empty, err := s.empty(candidate.name); {
+		case err == nil && !empty:
 			if err := candidate.open(candidate.name); err != nil {
 				return fmt.Errorf("%s: %w", candidate.name, err)
 			}
-			return nil
-		case !errors.Is(err, fs.ErrNotExist):
+			return s.rename()
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return err
 		}
 	}
-	return fmt.Errorf("no weights found: want %s, %s, %s or %s", safetensorsFile, safetensorsIndex, binFile, binIndex)
+	return fmt.Errorf("no weights found: want %s, %s, %s or %s%s", safetensorsFile, safetensorsIndex, binFile, binIndex, inBrackets(s.notes))
+}
+
+// inBrackets ends a message with notes.
+func inBrackets(notes []string) string {
+	if len(notes) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(notes, "; ") + ")"
+}
+
+// empty reports whether a file of the folder has no bytes, as an interrupted copy leaves it, and notes it.
+func (s *Source) empty(file string) (bool, error) {
+	info, err := os.Stat(filepath.Join(s.path, file))
+	if err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
+		return false, err
+	}
+	s.notes = append(s.notes, file+" is empty, and is ignored")
+	return true, nil
 }
 
 // Config returns the architecture from config.json and generation_config.json, or from GGUF metadata.
 func (s *Source) Config() arch.Config { return s.config }
 
-// Notes lists, as sentences, the tensors that Check ignores on purpose.
+// Notes lists, as sentences, what is ignored on purpose, or read under another name.
 func (s *Source) Notes() []string { return s.notes }
 
 // GGUFMeta returns the metadata of a GGUF file, nil for other formats. Values are string, bool, int64

@@ -57,8 +57,8 @@ func writeHF(f *durable.Folder, cfg arch.Config, read func(name string, dst []fl
 	if err != nil {
 		return err
 	}
-	generation, given := extra[generationFile]
-	if !given {
+	generation := extra[generationFile]
+	if blank(generation) {
 		if generation, err = cfg.GenerationJSON(); err != nil {
 			return err
 		}

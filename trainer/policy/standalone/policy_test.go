@@ -48,7 +48,17 @@ func TestWeightsAlone(t *testing.T) {
 	}
 }
 
-// A tokenizer that is there has to be readable, in a folder and alone.
+// TestUnreadTokenizer: weights are enough for token ids, whatever tokenizer is beside them.
+func TestUnreadTokenizer(t *testing.T) {
+	for _, name := range []string{"sentencepiece.gguf", "bare.gguf"} {
+		p := open(t, filepath.Join("testdata", name), Options{Device: "cpu", Threads: 1})
+		if p.Tokenizer != nil || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], name) || !strings.Contains(p.NoTokenizer().Error(), "tokenizer.ggml.model") {
+			t.Errorf("%s: notes %q, error %v", name, p.Notes, p.NoTokenizer())
+		}
+	}
+}
+
+// A tokenizer that is there has to be readable for text and to be merged, in a folder and alone.
 func TestTokenizerFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "model.safetensors"} {
@@ -63,8 +73,12 @@ func TestTokenizerFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(context.Background(), dir, Options{Device: "cpu"}); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
+	p := open(t, dir, Options{Device: "cpu"})
+	if err := p.NoTokenizer(); p.Tokenizer != nil || !strings.Contains(err.Error(), "tokenizer.json") || !strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("a broken tokenizer: %v", err)
+	}
+	if err := p.Merge(context.Background(), filepath.Join(dir, "merged")); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
+		t.Errorf("merged without the tokenizer: %v", err)
 	}
 	if tok, err := LoadTokenizer(filepath.Join(testdata, "tokenizer", "smollm2")); err != nil || tok.VocabSize() != 49152 {
 		t.Errorf("a tokenizer without weights: %v", err)

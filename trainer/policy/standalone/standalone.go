@@ -32,8 +32,10 @@ type Options struct {
 // Policy is a model ready to generate and to score. Its methods may be called from several goroutines.
 type Policy struct {
 	Model     *model.Model         // with the adapter, if there is one
-	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint has no tokenizer: token ids in, token ids out
+	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint has none that can be read: token ids in, token ids out
+	Notes     []string             // sentences about what is ignored in the checkpoint
 
+	unread  error // why the tokenizer cannot be read, nil: it can, or there is none
 	device  *torch.Device
 	base    *model.Model
 	adapter *model.Adapters // nil: none
@@ -42,8 +44,8 @@ type Policy struct {
 }
 
 // Open loads the checkpoint at path: a Hugging Face folder, a GGUF file, or the name of a model on the Hub that is in
-// the local cache. A folder without a tokenizer.json gives a policy without a tokenizer; a tokenizer that cannot be
-// read is an error.
+// the local cache. A checkpoint without a tokenizer, or with one that cannot be read, gives a policy without a tokenizer;
+// NoTokenizer says why.
 func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) {
 	if path, err = hub.Find(path, path); err != nil {
 		return nil, err
@@ -55,8 +57,8 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	defer src.Close()
 	p = &Policy{path: path, dtype: src.DType()}
 	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) {
-		if p.Tokenizer, err = TokenizerOf(path, src); err != nil {
-			return nil, err
+		if p.Tokenizer, p.unread = TokenizerOf(path, src); p.unread != nil {
+			p.Notes = append(p.Notes, fmt.Sprintf("the tokenizer cannot be read, so only token ids can be given: %v", p.unread))
 		}
 	}
 	threads := opt.Threads
@@ -70,7 +72,7 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	if p.base, err = model.Load(ctx, p.device, src, modelOptions); err != nil {
 		return nil, errors.Join(err, p.device.Close())
 	}
-	p.Model = p.base
+	p.Model, p.Notes = p.base, append(src.Notes(), p.Notes...)
 	if opt.Adapter != "" {
 		if err = p.adapt(ctx, opt.Adapter); err != nil {
 			return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
@@ -92,8 +94,12 @@ func (p *Policy) adapt(ctx context.Context, folder string) error {
 }
 
 // Merge writes a Hugging Face folder of the model with the adapter in it, in which every changed weight is W + scale·B A,
-// computed in float32 and rounded once to the type of the checkpoint. dir must not exist.
+// computed in float32 and rounded once to the type of the checkpoint. dir must not exist. The tokenizer goes along, so one
+// that cannot be read is an error.
 func (p *Policy) Merge(ctx context.Context, dir string) error {
+	if p.unread != nil {
+		return p.unread
+	}
 	read := p.adapter.Reader(ctx, func(from int64, dst []float32) error { return p.adapter.Master().Read(ctx, from, dst) })
 	var files map[string][]byte
 	if p.Tokenizer != nil {
@@ -170,6 +176,9 @@ func (p *Policy) StopIDs() []int32 {
 
 // NoTokenizer is the error for text input to a policy without a tokenizer.
 func (p *Policy) NoTokenizer() error {
+	if p.unread != nil {
+		return fmt.Errorf("the tokenizer cannot be read: give token ids: %w", p.unread)
+	}
 	return fmt.Errorf("%s has no tokenizer.json: give token ids, or put the tokenizer's files beside the weights", p.path)
 }
 
