@@ -6,10 +6,15 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"os"
 )
 
 // ErrNoCUDA is the error of builds without CUDA wherever a GPU is asked for.
 var ErrNoCUDA = errors.New("cuda: this program was built without CUDA: make build CUDA=1")
+
+// Required reports whether MGRPO_REQUIRE_GPU is 1: tests and the doctor then fail where there is no GPU, instead of leaving
+// out what needs one.
+func Required() bool { return os.Getenv("MGRPO_REQUIRE_GPU") == "1" }
 
 // Device describes one GPU.
 type Device struct {

@@ -12,6 +12,9 @@ func TestDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(devices) == 0 && Required() {
+		t.Error("no GPU, and MGRPO_REQUIRE_GPU is set")
+	}
 	for i, d := range devices {
 		t.Log(d)
 		if d.Index != i || d.Name == "" || d.Memory <= 0 || d.Major <= 0 {

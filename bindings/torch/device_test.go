@@ -275,9 +275,7 @@ func TestLostDevice(t *testing.T) {
 func TestLostGPU(t *testing.T) {
 	const child = "MGRPO_TEST_LOSES_GPU"
 	if os.Getenv(child) == "" {
-		if err := loadCUDA(); err != nil {
-			t.Skip(err)
-		}
+		needGPU(t)
 		c := exec.Command(os.Args[0], "-test.run=^TestLostGPU$", "-test.v")
 		c.Env = append(os.Environ(), child+"=1")
 		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS: TestLostGPU") {

@@ -458,9 +458,7 @@ func onDeviceNames(t *testing.T, test func(t *testing.T, device string)) {
 
 // Ranks with a GPU each exchange what lies there over NCCL. Where one cannot, all use Gloo, and say why.
 func TestGroupOfGPUs(t *testing.T) {
-	if loadCUDA() != nil {
-		t.Skip("no GPU")
-	}
+	needGPU(t)
 	over := func(t *testing.T, want string) {
 		t.Helper()
 		ranks := startRanks(t, 3)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/mgrpo/mgrpo/cuda"
 )
 
 // open returns a CPU device of one thread that must have given back every handle by the end of the test.
@@ -20,11 +22,21 @@ func open(t testing.TB) *Device {
 func onDevices(t *testing.T, f func(t *testing.T, d *Device)) {
 	t.Run("cpu", func(t *testing.T) { f(t, open(t)) })
 	t.Run("cuda", func(t *testing.T) {
-		if err := loadCUDA(); err != nil {
-			t.Skip(err)
-		}
+		needGPU(t)
 		f(t, openOn(t, "cuda"))
 	})
+}
+
+// needGPU skips a test where there is no GPU, and fails it where MGRPO_REQUIRE_GPU is 1.
+func needGPU(t *testing.T) {
+	t.Helper()
+	err := loadCUDA()
+	if err != nil && cuda.Required() {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Skip(err)
+	}
 }
 
 func openOn(t testing.TB, spec string) *Device {

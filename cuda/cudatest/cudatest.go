@@ -9,7 +9,8 @@ import (
 )
 
 // Devices are "cpu" and, where there is a GPU that this build can use, "cuda:0": what tests of models, learners and
-// engines run over. `make test-emulated` runs them where the GPU is an emulated one, LibTorch's device included.
+// engines run over. `make test-emulated` runs them where the GPU is an emulated one, LibTorch's device included. Without a
+// GPU a test fails where MGRPO_REQUIRE_GPU is 1.
 func Devices(t *testing.T) []string {
 	t.Helper()
 	gpus, err := cuda.Devices()
@@ -17,6 +18,9 @@ func Devices(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	if len(gpus) == 0 {
+		if cuda.Required() {
+			t.Fatal("no GPU, and MGRPO_REQUIRE_GPU is set")
+		}
 		return []string{"cpu"}
 	}
 	return []string{"cpu", "cuda:0"}

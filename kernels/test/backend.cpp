@@ -1,6 +1,8 @@
 #include "backend.h"
 
+#include <cstdio>
 #include <cstdlib>
+#include <map>
 
 #ifdef MGRPO_CUDA
 #include <cuda_runtime_api.h>
@@ -178,6 +180,31 @@ bool use_device() {
 
 }  // namespace
 #endif
+
+bool gpu_required() {
+  const char *set = std::getenv("MGRPO_REQUIRE_GPU");
+  return set && std::string(set) == "1";
+}
+
+namespace {
+
+std::map<std::string, int> runs;  // tests by backend, those of the CPU left out
+
+class PrintRuns : public testing::Environment {
+ public:
+  void TearDown() override {
+    for (const auto &[name, tests] : runs) std::printf("%d tests ran on %s\n", tests, name.c_str());
+    if (gpu_required() && runs.empty()) ADD_FAILURE() << "no test ran on a GPU, and MGRPO_REQUIRE_GPU is set";
+  }
+};
+
+[[maybe_unused]] const auto *const print_runs = testing::AddGlobalTestEnvironment(new PrintRuns);
+
+}  // namespace
+
+void count_run(const Backend &backend) {
+  if (&backend != &cpu()) runs[backend.name]++;
+}
 
 std::vector<const Backend *> backends() {
 #if defined(MGRPO_CUDA_EMULATED)

@@ -85,6 +85,12 @@ struct Backend {
 const Backend &cpu();
 std::vector<const Backend *> backends();
 
+// Returns whether MGRPO_REQUIRE_GPU is set: a test without a device then fails, and so does a program that ran no test on a GPU.
+bool gpu_required();
+
+// Counts a test that runs on the backend. The program prints the counts of backends other than the CPU when it ends.
+void count_run(const Backend &);
+
 // n elements in a backend's memory between two guards; the destructor fails the test if a guard was written.
 // The guards make the address odd in units of 16 bytes, as a slice of a larger array would be, unless it is to be aligned.
 template <class T>
@@ -132,7 +138,12 @@ class Buffer {
 class OnEveryBackend : public testing::TestWithParam<const Backend *> {
  protected:
   void SetUp() override {
-    if (!GetParam()->available()) GTEST_SKIP() << GetParam()->name << ": no device";
+    if (GetParam()->available())
+      count_run(*GetParam());
+    else if (gpu_required())
+      FAIL() << GetParam()->name << ": no device, and MGRPO_REQUIRE_GPU is set";
+    else
+      GTEST_SKIP() << GetParam()->name << ": no device";
   }
   const Backend &backend() const { return *GetParam(); }
 };

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda"
 	"github.com/mgrpo/mgrpo/trainer/proof"
 )
 
@@ -45,7 +46,14 @@ func tryAll(ctx context.Context) (all []proof.Result, err error) {
 			return all, err
 		}
 	}
-	for _, gpu := range seeGPUs().devices {
+	gpus := seeGPUs()
+	if gpus.err != nil {
+		return all, gpus.err
+	}
+	if len(gpus.devices) == 0 && cuda.Required() {
+		return all, errors.New("no GPU was tried: this process sees none, and MGRPO_REQUIRE_GPU is set")
+	}
+	for _, gpu := range gpus.devices {
 		if err := on(fmt.Sprintf("cuda:%d", gpu.Index)); err != nil {
 			return all, err
 		}

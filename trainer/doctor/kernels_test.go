@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -34,5 +35,21 @@ func TestWrongKernelsAreNamed(t *testing.T) {
 		"\nsample on avx2: row 3\n-> report this with what `mgrpo doctor --kernels` prints\n"
 	if out.String() != want {
 		t.Errorf("%q\nwant %q", out.String(), want)
+	}
+}
+
+// TestRequiredGPU: with MGRPO_REQUIRE_GPU, a machine without a GPU fails both examinations.
+func TestRequiredGPU(t *testing.T) {
+	if gpus := seeGPUs(); len(gpus.devices) > 0 {
+		t.Skip("there is a GPU")
+	}
+	t.Setenv("MGRPO_REQUIRE_GPU", "1")
+	if failed, err := Kernels(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "sees none") {
+		t.Errorf("kernels: failed %v, %v", failed, err)
+	}
+	for _, o := range []Options{{}, {CPUOnly: "this is the program for CPUs"}} {
+		if found := seeGPUs().findings(o); len(found) != 1 || found[0].Status != Fail || found[0].What != "GPU" {
+			t.Errorf("%+v: %+v", o, found)
+		}
 	}
 }
