@@ -6,13 +6,14 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/net/html"
 	"golang.org/x/net/html/atom"
 )
 
-// readable is the text of an HTML page as a reader sees it: title, headings, paragraphs, lists, and tables with a line a
-// row; without scripts, menus and the like. With links, a link is [text](address), its address absolute.
+// readable is the text of an HTML page as a reader sees it: title, headings, paragraphs, lists with their numbers, tables with a line a
+// row, raised and lowered text with a mark, formulas as LaTeX; without scripts, menus and the like. With links, a link is [text](address), its address absolute.
 func readable(text io.Reader, page *url.URL, links bool) (string, error) {
 	root, err := html.Parse(text)
 	if err != nil {
@@ -93,6 +94,20 @@ type renderer struct {
 	wants int  // line ends before the next word
 	exact bool // in pre
 	cell  bool // in a cell of a table, which has one line
+	broke bool // a line would have ended before the next word, had it not been in a cell
+
+	last    rune               // written last
+	spans   []reach            // cells of earlier rows of the table that reach into the next
+	counted map[*html.Node]int // numbers of the last items of ordered lists
+}
+
+// inner returns what an element's children say, on one line.
+func (r *renderer) inner(n *html.Node, links bool) string {
+	within := &renderer{page: r.page, base: r.base, links: links, cell: true, last: r.last}
+	for c := range n.ChildNodes() {
+		within.render(c)
+	}
+	return strings.TrimSpace(within.out.String())
 }
 
 // render writes an element with all in it.
@@ -103,10 +118,30 @@ func (r *renderer) render(n *html.Node) {
 	case n.Type == html.TextNode:
 		r.text(n.Data)
 		return
-	case n.Type == html.ElementNode && (slices.Contains(unread, n.DataAtom) || hidden(n)):
+	case n.Type != html.ElementNode:
+	case formula(n) != "":
+		r.text(formula(n))
+		return
+	case slices.Contains(unread, n.DataAtom) || hidden(n):
+		return
+	case raised(n):
+		r.shift(n, "^")
+		return
+	case lowered(n):
+		r.shift(n, "_")
+		return
+	case slices.Contains(struck, n.DataAtom) && inline(n):
+		if text := r.inner(n, r.links); text != "" {
+			r.word("~~" + text + "~~")
+		}
+		return
+	case n.DataAtom == atom.Tr && plainRow(n):
+		r.line(1)
+		r.row(n)
+		r.line(1)
 		return
 	}
-	exact, cell := r.exact, r.cell
+	exact, cell, spans := r.exact, r.cell, r.spans
 	ends := 0
 	switch {
 	case slices.Contains(blocks, n.DataAtom):
@@ -114,8 +149,11 @@ func (r *renderer) render(n *html.Node) {
 	case slices.Contains(lines, n.DataAtom):
 		ends = 1
 	}
-	if n.DataAtom == atom.Table {
-		r.cell = false
+	switch n.DataAtom {
+	case atom.Table:
+		r.cell, r.spans = false, nil
+	case atom.Thead, atom.Tbody, atom.Tfoot:
+		r.spans = nil
 	}
 	r.line(ends)
 	r.begin(n)
@@ -131,7 +169,20 @@ func (r *renderer) render(n *html.Node) {
 		r.word("](" + address + ")")
 	}
 	r.exact, r.cell = exact, cell
+	if n.DataAtom == atom.Table {
+		r.spans = spans
+	}
 	r.line(ends)
+}
+
+// struck are elements whose text is no longer valid.
+var struck = []atom.Atom{atom.Del, atom.S, atom.Strike}
+
+// inline reports whether an element has no blocks in it.
+func inline(n *html.Node) bool {
+	return find(n, func(n *html.Node) bool {
+		return slices.Contains(blocks, n.DataAtom) || slices.Contains(lines, n.DataAtom)
+	}) == nil
 }
 
 // begin writes what stands before the text of an element.
@@ -141,7 +192,7 @@ func (r *renderer) begin(n *html.Node) {
 		r.word(strings.Repeat("#", int(n.Data[1]-'0')))
 		r.space = true
 	case atom.Li:
-		r.word("-")
+		r.word(r.marker(n))
 		r.space = true
 	case atom.Td, atom.Th:
 		for before := n.PrevSibling; before != nil; before = before.PrevSibling {
@@ -160,7 +211,13 @@ func (r *renderer) begin(n *html.Node) {
 func hidden(n *html.Node) bool {
 	return slices.ContainsFunc(n.Attr, func(a html.Attribute) bool {
 		return a.Key == "hidden" || a.Key == "aria-hidden" && a.Val == "true" || a.Key == "role" && a.Val == "navigation"
-	})
+	}) || styled(n, "display:none") && find(n, func(n *html.Node) bool { return formula(n) != "" }) == nil || styled(n, "visibility:hidden")
+}
+
+// styled reports whether an element's own style has a declaration.
+func styled(n *html.Node, declaration string) bool {
+	style := attribute(n, "style")
+	return style != "" && strings.Contains(strings.ReplaceAll(strings.ToLower(style), " ", ""), declaration)
 }
 
 // address is where a link leads, if that is another page and links are wanted.
@@ -195,11 +252,14 @@ func resolve(base *url.URL, reference string) *url.URL {
 func (r *renderer) line(ends int) {
 	switch {
 	case ends > 0 && r.cell:
-		r.space = true
+		r.space, r.broke = true, true
 	case ends > 0:
 		r.wants = max(r.wants, ends)
 	}
 }
+
+// invisible are the characters that show where a word may be broken.
+var invisible = strings.NewReplacer("\u00ad", "", "\u200b", "", "\u2060", "", "\ufeff", "")
 
 // text writes words.
 func (r *renderer) text(s string) {
@@ -209,6 +269,7 @@ func (r *renderer) text(s string) {
 		}
 		return
 	}
+	s = invisible.Replace(s)
 	for i, word := range strings.Fields(s) {
 		r.space = r.space || i > 0 || strings.TrimLeftFunc(s, unicode.IsSpace) != s
 		r.word(word)
@@ -223,8 +284,12 @@ func (r *renderer) word(s string) {
 	case r.wants > 0:
 		r.out.WriteString(strings.Repeat("\n", r.wants))
 	case r.space:
+		if first, _ := utf8.DecodeRuneInString(s); r.broke && unicode.IsDigit(first) && unicode.IsDigit(r.last) {
+			r.out.WriteByte(';') // two numbers and not one
+		}
 		r.out.WriteByte(' ')
 	}
 	r.out.WriteString(s)
-	r.wants, r.space = 0, false
+	r.last, _ = utf8.DecodeLastRuneInString(s)
+	r.wants, r.space, r.broke = 0, false, false
 }
