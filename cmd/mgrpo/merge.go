@@ -8,7 +8,7 @@ import (
 )
 
 type mergeCmd struct {
-	Model   string `required:"" placeholder:"MODEL" help:"The base: a Hugging Face folder, GGUF file, or ORG/NAME of the Hub if it is in the local cache."`
+	Model   string `required:"" placeholder:"MODEL" help:"The base: a Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
 	Adapter string `required:"" placeholder:"DIR" help:"Folder of a LoRA adapter, as PEFT writes it."`
 	Out     string `required:"" placeholder:"DIR" help:"Folder to write; it must not exist."`
 }

@@ -14,7 +14,7 @@ import (
 
 // modelFlags are shared by the commands that compute with one checkpoint.
 type modelFlags struct {
-	Model   string `required:"" placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME of the Hub if it is in the local cache."`
+	Model   string `required:"" placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
 	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter of the model, as PEFT writes it; a checkpoint of a run that trains adapters has one for each agent."`
 	Device  string `default:"cpu" help:"cpu, cuda or cuda:N."`
 	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16,quantised" help:"auto: fp32 on the CPU, bf16 on a GPU. quantised: as the GGUF file has them."`

@@ -9,7 +9,7 @@ import (
 
 // tokenizerFlag names a model of which the tokenizer's files are enough.
 type tokenizerFlag struct {
-	Model string `required:"" placeholder:"MODEL" help:"Folder with a tokenizer.json, GGUF file, or ORG/NAME of the Hub if it is in the local cache."`
+	Model string `required:"" placeholder:"MODEL" help:"Folder with a tokenizer.json, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
 }
 
 type tokenizeCmd struct {

@@ -40,7 +40,7 @@ func adapters(cfg *config.Config, a *config.Agent, base arch.Config) (c lora.PEF
 		}
 		read = model.FreshAdapters(l, cfg.Run.Seed^Hash(a.Name), a.LoRA.Init == "gaussian")
 	}
-	c.Base = string(a.Model.Path)
+	c.Base, c.Revision = cfg.Base(a.Model.Path)
 	return c, l, read, nil
 }
 

@@ -280,7 +280,7 @@ type Optimizer struct {
 type Agent struct {
 	Name         string     `yaml:"-"`
 	Role         string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on sub-tasks."`
-	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME, that is in the local cache (hf download ORG/NAME), or a shape for random weights. Or a model that somebody else serves: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
+	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME or ORG/NAME@REVISION (a branch, a tag or a commit), that is in the local cache (hf download ORG/NAME --revision REVISION), or a shape for random weights. Or a model that somebody else serves: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
 	Device       string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
 	Devices      []string   `yaml:"devices" doc:"In place of device: several, with a process for each, which share the conversations, the work of an update and AdamW's moments (docs/ranks.md): [cpu, cpu]." change:"worker"`
 	Machines     Machines   `yaml:"machines" doc:"Several machines that lend this agent their devices (docs/ranks.md)." change:"worker"`

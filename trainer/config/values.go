@@ -79,6 +79,14 @@ func (c *Config) Resolve(p Path) string {
 // it.
 func (c *Config) Find(p Path) (string, error) { return hub.Find(c.Resolve(p), string(p)) }
 
+// Base returns the name of a model as others write it: a path, or a name on the Hub and the revision, "" if it has none.
+func (c *Config) Base(p Path) (name, revision string) {
+	if c.onHub(p) {
+		return hub.Split(string(p))
+	}
+	return string(p), ""
+}
+
 // onHub says whether a model's path is a name on the Hub. A file or folder with that name takes precedence.
 func (c *Config) onHub(p Path) bool {
 	_, err := os.Stat(c.Resolve(p))

@@ -1,8 +1,8 @@
 // Package hub finds models in the local cache of the Hugging Face Hub, where `hf download` puts them. It downloads
 // nothing.
 //
-// The cache has a folder models--ORG--NAME for each model: refs/main has the name of a commit, and snapshots/COMMIT has
-// the files (https://huggingface.co/docs/huggingface_hub/guides/manage-cache).
+// The cache has a folder models--ORG--NAME for each model: refs/REVISION has the name of a branch's or tag's commit, main unless
+// another is named, and snapshots/COMMIT has the files (https://huggingface.co/docs/huggingface_hub/guides/manage-cache).
 package hub
 
 import (
@@ -17,17 +17,25 @@ import (
 )
 
 var (
-	nameForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	nameForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9._/+-]*)?$`)
 	commitForm = regexp.MustCompile(`^[0-9a-f]{40}$`)
 )
 
-// IsName says whether text has the form of a model's name on the Hub, ORG/NAME.
+// IsName reports whether text has the form of a model's name on the Hub: ORG/NAME, or ORG/NAME@REVISION with a branch, a tag or a
+// commit of 40 digits.
 func IsName(text string) bool {
-	return len(text) <= 200 && nameForm.MatchString(text) && !strings.Contains(text, "--") && !strings.Contains(text, "..")
+	model, _, _ := strings.Cut(text, "@")
+	return len(text) <= 200 && nameForm.MatchString(text) && !strings.Contains(model, "--") && !strings.Contains(text, "..")
 }
 
-// Find returns the folder or file of a model: path if it exists, else the newest snapshot of the Hub's model name. The
-// error says how to download it.
+// Split returns the model and the revision of a name, "" if it has none.
+func Split(name string) (model, revision string) {
+	model, revision, _ = strings.Cut(name, "@")
+	return model, revision
+}
+
+// Find returns the folder or file of a model: path if it exists, else the snapshot of the Hub's model name, of main unless the
+// name has a revision. The error says how to download it.
 func Find(path, name string) (string, error) {
 	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return path, err
@@ -39,9 +47,18 @@ func Find(path, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	snapshot, err := newest(filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--")))
+	model, revision := Split(name)
+	pinned := revision != ""
+	if !pinned {
+		revision = "main"
+	}
+	snapshot, err := snapshotOf(filepath.Join(cache, "models--"+strings.ReplaceAll(model, "/", "--")), revision)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", missing(fmt.Sprintf("%s is neither a folder nor a file (%s) nor in the Hugging Face cache (%s); download it with: hf download %s", name, path, cache, name))
+		download := "hf download " + model
+		if pinned {
+			download += " --revision " + revision
+		}
+		return "", missing(fmt.Sprintf("%s is neither a folder nor a file (%s) nor in the Hugging Face cache (%s); download it with: %s", name, path, cache, download))
 	}
 	return snapshot, err
 }
@@ -64,10 +81,24 @@ func cacheDir() (string, error) {
 	return filepath.Join(home, ".cache", "huggingface", "hub"), err
 }
 
-// newest is the snapshot whose commit is in refs/main.
-func newest(model string) (string, error) {
+// snapshotOf is the snapshot of a commit, or of the one that refs has for a branch or tag.
+func snapshotOf(model, revision string) (string, error) {
+	commit := revision
+	if !commitForm.MatchString(revision) {
+		var err error
+		if commit, err = commitOf(filepath.Join(model, "refs", filepath.FromSlash(revision))); err != nil {
+			return "", err
+		}
+	}
+	snapshot := filepath.Join(model, "snapshots", commit)
+	_, err := os.Stat(snapshot)
+	return snapshot, err
+}
+
+// commitOf reads the name of a commit from a file of refs.
+func commitOf(ref string) (string, error) {
 	const longest = 100 // bytes to read: a commit's name and white space
-	f, err := os.Open(filepath.Join(model, "refs", "main"))
+	f, err := os.Open(ref)
 	if err != nil {
 		return "", err
 	}
@@ -78,9 +109,7 @@ func newest(model string) (string, error) {
 	}
 	commit := strings.TrimSpace(string(text))
 	if !commitForm.MatchString(commit) {
-		return "", fmt.Errorf("%s: %.40q is not the name of a commit", f.Name(), commit)
+		return "", fmt.Errorf("%s: %.40q is not the name of a commit", ref, commit)
 	}
-	snapshot := filepath.Join(model, "snapshots", commit)
-	_, err = os.Stat(snapshot)
-	return snapshot, err
+	return commit, nil
 }

@@ -48,6 +48,35 @@ func TestWhereTheCacheIs(t *testing.T) {
 	}
 }
 
+// TestRevision finds a branch, a tag, a pull request and a commit, each in its snapshot.
+func TestRevision(t *testing.T) {
+	clearEnvironment(t)
+	cache := t.TempDir()
+	t.Setenv("HF_HUB_CACHE", cache)
+	other := strings.Repeat("ab", 20)
+	write(t, commit, cache, "models--org--model", "refs", "main")
+	newest := filepath.Dir(write(t, "{}", cache, "models--org--model", "snapshots", commit, "config.json"))
+	for _, ref := range []string{"v1.0", "refs/pr/3", "feature--x", other} {
+		if ref != other {
+			write(t, other+"\n", cache, "models--org--model", "refs", filepath.FromSlash(ref))
+		}
+		if _, err := Find("org/model@"+ref, "org/model@"+ref); err == nil || !strings.HasSuffix(err.Error(), ": hf download org/model --revision "+ref) {
+			t.Errorf("%s without its snapshot: %v", ref, err)
+		}
+	}
+	older := filepath.Dir(write(t, "{}", cache, "models--org--model", "snapshots", other, "config.json"))
+	for ref, want := range map[string]string{"": newest, "@main": newest, "@v1.0": older, "@refs/pr/3": older, "@feature--x": older, "@" + other: older, "@" + commit: newest} {
+		if got, err := Find("org/model"+ref, "org/model"+ref); err != nil || got != want {
+			t.Errorf("org/model%s: %q, %v", ref, got, err)
+		}
+	}
+	for _, name := range []string{"org/model@", "org/model@../../x", "org/model@a b", "org/model@a@b", "org@v1/model"} {
+		if IsName(name) {
+			t.Errorf("%q is taken for a name", name)
+		}
+	}
+}
+
 func TestAPathComesFirst(t *testing.T) {
 	clearEnvironment(t)
 	cache := t.TempDir()

@@ -127,17 +127,35 @@ func TestPEFTConfig(t *testing.T) {
 	}
 	want := Spec{R: 4, Alpha: 8.5, RSLoRA: true, Targets: Targets{Names: []string{"v_proj", "q_proj"}}, Exclude: Targets{Pattern: "x.*"},
 		Layers: []int{0, 2}, Ranks: []Override{{"b", 2}, {"a", 3}}}
-	if !reflect.DeepEqual(p, PEFT{want, "x/y", 0.1}) {
+	if !reflect.DeepEqual(p, PEFT{Spec: want, Base: "x/y", Dropout: 0.1}) {
 		t.Errorf("%+v", p)
 	}
-	again, err := ParsePEFT(want.JSON("x/y", base))
+	again, err := ParsePEFT(PEFT{Spec: want, Base: "x/y", Revision: "v1"}.JSON(base))
 	if err != nil || !reflect.DeepEqual(again.Spec, want) {
 		t.Errorf("%+v, %v", again, err)
 	}
 	all := Spec{R: 1, Alpha: 1, Targets: Targets{Pattern: AllLinear}}
-	again, err = ParsePEFT(all.JSON("x", base))
+	again, err = ParsePEFT(PEFT{Spec: all, Base: "x"}.JSON(base))
 	if err != nil || len(again.Spec.Targets.Names) != 7 {
 		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// TestPEFTAccepts keys that say how an adapter began, or name the layers as they are named.
+func TestPEFTAccepts(t *testing.T) {
+	for key, value := range map[string]string{
+		"eva_config": `{"rho": 2.0, "tau": 0.99}`, "loftq_config": `{"loftq_bits": 4}`, "corda_config": `{"cache_file": "x"}`, "lora_ga_config": `{"direction": "ArB2r"}`,
+		"layers_pattern": `["blocks", "layers"]`, "init_lora_weights": `"eva"`,
+	} {
+		var keys map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(config), &keys); err != nil {
+			t.Fatal(err)
+		}
+		keys[key] = json.RawMessage(value)
+		text, _ := json.Marshal(keys)
+		if _, err := ParsePEFT(text); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
 	}
 }
 
@@ -146,7 +164,7 @@ func TestPEFTRefusals(t *testing.T) {
 	for key, value := range map[string]string{
 		"use_dora": `true`, "bias": `"all"`, "modules_to_save": `["lm_head"]`, "fan_in_fan_out": `true`, "init_lora_weights": `"pissa"`,
 		"target_parameters": `["x"]`, "trainable_token_indices": `[1]`, "layer_replication": `[[0, 2]]`, "lora_bias": `true`,
-		"task_type": `"SEQ_CLS"`, "alora_invocation_tokens": `[1]`, "a_new_key": `{"x": 1}`, "layers_pattern": `"blocks"`,
+		"task_type": `"SEQ_CLS"`, "alora_invocation_tokens": `[1]`, "a_new_key": `{"x": 1}`, "layers_pattern": `["blocks", "h"]`,
 		"r": `2.5`, "lora_alpha": `"x"`, "target_modules": `3`, "peft_type": `"IA3"`, "rank_pattern": `{"x": "y"}`,
 	} {
 		var keys map[string]json.RawMessage

@@ -13,9 +13,10 @@ import (
 
 // PEFT is the content of an adapter_config.json.
 type PEFT struct {
-	Spec    Spec
-	Base    string  // base_model_name_or_path
-	Dropout float64 // lora_dropout, which only training would have
+	Spec     Spec
+	Base     string  // base_model_name_or_path
+	Revision string  // of Base on the Hub; "": the default
+	Dropout  float64 // lora_dropout, which only training would have
 }
 
 // ParsePEFT reads the text of an adapter_config.json. A setting that the trainer does not implement is an error that names
@@ -90,6 +91,8 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 		s.Exclude, err = targets(v)
 	case "layers_to_transform":
 		s.Layers, err = layers(v)
+	case "layers_pattern":
+		err = layerNames(v)
 	case "base_model_name_or_path":
 		if v != nil {
 			p.Base, err = text(v)
@@ -111,9 +114,10 @@ var others = map[string][]any{
 	"qalora_group_size": nil, // only counts with use_qalora
 	"bias":              {"none"},
 	"task_type":         {"CAUSAL_LM"},
-	"layers_pattern":    {"layers"},
 	// Others change the base weights: their adapters are differences from those.
 	"init_lora_weights": {true, "gaussian", "eva", "orthogonal"},
+	// How that is done; a way that changes the base weights is refused by its name.
+	"eva_config": nil, "loftq_config": nil, "corda_config": nil, "lora_ga_config": nil,
 }
 
 func off(v any) bool {
@@ -199,6 +203,18 @@ func layers(v any) (list []int, err error) {
 	return list, nil
 }
 
+// layerNames accepts the name of the list of layers that every family has, alone or among others.
+func layerNames(v any) error {
+	list, isList := v.([]any)
+	if !isList {
+		list = []any{v}
+	}
+	if off(v) || slices.Contains(list, any("layers")) {
+		return nil
+	}
+	return fmt.Errorf("is %s: the layers of a model are named layers", strictjson.Show(v))
+}
+
 // patterns reads an object of numbers, in its order.
 func patterns(r strictjson.Reader) (list []Override, err error) {
 	err = r.Object(func(pattern string) error {
@@ -216,8 +232,9 @@ func patterns(r strictjson.Reader) (list []Override, err error) {
 	return list, err
 }
 
-// JSON is the text of an adapter_config.json. base is the name or path of the base model, cfg its architecture.
-func (s Spec) JSON(base string, cfg arch.Config) []byte {
+// JSON is the text of an adapter_config.json. cfg is the architecture of the base model.
+func (p PEFT) JSON(cfg arch.Config) []byte {
+	s := p.Spec
 	list := func(t Targets) any {
 		switch {
 		case len(t.Names) > 0:
@@ -230,10 +247,13 @@ func (s Spec) JSON(base string, cfg arch.Config) []byte {
 		return nil
 	}
 	keys := map[string]any{
-		"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "inference_mode": true,
+		"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": p.Base, "revision": nil, "inference_mode": true,
 		"r": s.R, "lora_alpha": s.Alpha, "use_rslora": s.RSLoRA, "target_modules": list(s.Targets), "exclude_modules": list(s.Exclude),
 		"rank_pattern": ordered(s.Ranks), "alpha_pattern": ordered(s.Alphas), "layers_to_transform": s.Layers,
 		"lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": false, "init_lora_weights": true, "modules_to_save": nil, "use_dora": false,
+	}
+	if p.Revision != "" {
+		keys["revision"] = p.Revision
 	}
 	data, _ := json.MarshalIndent(keys, "", "  ") // strings and finite numbers: cannot fail
 	return append(data, '\n')

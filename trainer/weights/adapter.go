@@ -19,6 +19,7 @@ import (
 const (
 	adapterConfigFile = "adapter_config.json"
 	adapterFile       = "adapter_model.safetensors"
+	adapterBin        = "adapter_model.bin" // read where there is no adapterFile
 )
 
 // Adapter is a LoRA adapter that was read from a folder as PEFT writes it.
@@ -46,7 +47,7 @@ func ReadAdapter(dir string, base arch.Config) (*Adapter, error) {
 	a := &Adapter{}
 	err := a.readConfig(dir)
 	if err == nil {
-		err = a.readValues(filepath.Join(dir, adapterFile), base)
+		err = a.readValues(dir, base)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("weights: adapter %s: %w", dir, err)
@@ -65,10 +66,15 @@ func (a *Adapter) readConfig(dir string) error {
 	return nil
 }
 
-func (a *Adapter) readValues(path string, base arch.Config) error {
-	tensors, err := OpenTensors(path)
+func (a *Adapter) readValues(dir string, base arch.Config) error {
+	file := adapterFile
+	tensors, err := OpenTensors(filepath.Join(dir, file))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no %s: adapters are read from safetensors alone", adapterFile)
+		file = adapterBin
+		tensors, err = OpenBinTensors(filepath.Join(dir, file))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("neither %s nor %s", adapterFile, adapterBin)
 	}
 	if err != nil {
 		return err
@@ -78,7 +84,7 @@ func (a *Adapter) readValues(path string, base arch.Config) error {
 		return err
 	}
 	if err := a.check(tensors); err != nil {
-		return fmt.Errorf("%s: %w", adapterFile, err)
+		return fmt.Errorf("%s: %w", file, err)
 	}
 	a.Values = make([]float32, a.Layout.Numel)
 	for _, t := range a.Layout.Tensors() {
@@ -88,7 +94,7 @@ func (a *Adapter) readValues(path string, base arch.Config) error {
 		}
 		for i, v := range dst {
 			if v-v != 0 { // NaN for NaN and Inf
-				return fmt.Errorf("%s: tensor %s: %s at element %d", adapterFile, t.Name, nonFinite(v), i)
+				return fmt.Errorf("%s: tensor %s: %s at element %d", file, t.Name, nonFinite(v), i)
 			}
 		}
 	}
@@ -162,5 +168,5 @@ func (p PEFT) Write(f *durable.Folder, _ DType, extra map[string][]byte) error {
 	if err := f.CreateExtra(extra, adapterConfigFile, adapterFile); err != nil {
 		return err
 	}
-	return f.CreateBytes(adapterConfigFile, p.Config.Spec.JSON(p.Config.Base, p.Base))
+	return f.CreateBytes(adapterConfigFile, p.Config.JSON(p.Base))
 }

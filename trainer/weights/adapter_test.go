@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,4 +56,36 @@ func TestBrokenAdapters(t *testing.T) {
 		})
 	}
 	golden.Count("lora/bad", len(table.Cases))
+}
+
+// TestAdapterBin reads what PEFT saved of an adapter with init_lora_weights "eva", eva_config and layers_pattern: from
+// safetensors, and from a file of torch.save with the same tensors.
+func TestAdapterBin(t *testing.T) {
+	base, err := ReadConfig(filepath.Join("..", "..", "testdata", "models", "llama-tiny"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := ReadAdapter(filepath.Join("testdata", "adapter-bin"), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "adapter-bin"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, adapterFile)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadAdapter(dir, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(want.Values) != 2*(160+64+64+64) || !slices.Equal(got.Values, want.Values) {
+		t.Errorf("%d values of .bin, %d of safetensors", len(got.Values), len(want.Values))
+	}
+	if err := os.Remove(filepath.Join(dir, adapterBin)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadAdapter(dir, base)
+	golden.WantError(t, err, adapterFile, adapterBin)
 }

@@ -4,33 +4,60 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
-// Tensors is a memory-mapped safetensors file with any tensors, such as the state of an optimizer. (A Source has only the
+// Tensors is a memory-mapped file with any tensors, such as the state of an optimizer or an adapter. (A Source has only the
 // tensors of a model.)
 type Tensors struct {
 	path    string
 	m       *mapping
-	entries map[string]headerEntry
-	data    []byte // the entries' offsets are positions in it
+	tensors map[string]anyTensor
+}
+
+// anyTensor is a tensor of a type that need not be one of weights.
+type anyTensor struct {
+	dtype string
+	shape []int64
+	data  []byte
 }
 
 // OpenTensors maps a safetensors file and checks its header.
 func OpenTensors(path string) (*Tensors, error) {
+	return openTensors(path, func(file []byte, into map[string]anyTensor) error {
+		entries, data, err := parseSafetensors(file)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			into[e.name] = anyTensor{e.dtype, e.shape, data[e.begin:e.end]}
+		}
+		return nil
+	})
+}
+
+// OpenBinTensors maps a file that torch.save wrote of a dictionary of weights.
+func OpenBinTensors(path string) (*Tensors, error) {
+	return openTensors(path, func(file []byte, into map[string]anyTensor) error {
+		found := map[string]tensor{}
+		if err := scanBin(file, found); err != nil {
+			return err
+		}
+		for name, t := range found {
+			into[name] = anyTensor{string(t.dtype), t.shape, t.data}
+		}
+		return nil
+	})
+}
+
+func openTensors(path string, scan func(file []byte, into map[string]anyTensor) error) (*Tensors, error) {
 	m, err := mapFile(path)
 	if err != nil {
 		return nil, err
 	}
-	t := &Tensors{path: path, m: m, entries: map[string]headerEntry{}}
-	err = guardMapped(func() error {
-		entries, data, err := parseSafetensors(m.data)
-		for _, e := range entries {
-			t.entries[e.name] = e
-		}
-		t.data = data
-		return err
-	})
+	t := &Tensors{path: path, m: m, tensors: map[string]anyTensor{}}
+	err = guardMapped(func() error { return scan(m.data, t.tensors) })
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), t.Close())
 	}
@@ -39,24 +66,19 @@ func OpenTensors(path string) (*Tensors, error) {
 
 // Names lists the tensors, sorted.
 func (t *Tensors) Names() []string {
-	names := make([]string, 0, len(t.entries))
-	for name := range t.entries {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(t.tensors))
 }
 
 // Info returns a tensor's type, as the format names it (F32, I64, ...), and shape.
 func (t *Tensors) Info(name string) (dtype string, shape []int64, ok bool) {
-	e, ok := t.entries[name]
-	return e.dtype, e.shape, ok
+	one, ok := t.tensors[name]
+	return one.dtype, one.shape, ok
 }
 
 // Read widens rows from to to-1 of a floating-point tensor into dst, which must have the length of these rows.
 func (t *Tensors) Read(name string, from, to int64, dst []float32) error {
-	return t.use(name, func(e headerEntry, data []byte) error {
-		stored, err := newTensor(e.shape, DType(e.dtype), data)
+	return t.use(name, func(one anyTensor) error {
+		stored, err := newTensor(one.shape, DType(one.dtype), one.data)
 		if err != nil {
 			return err
 		}
@@ -66,23 +88,23 @@ func (t *Tensors) Read(name string, from, to int64, dst []float32) error {
 
 // Integer returns the value of an I64 [1] tensor.
 func (t *Tensors) Integer(name string) (value int64, err error) {
-	err = t.use(name, func(e headerEntry, data []byte) error {
-		if e.dtype != "I64" || !slices.Equal(e.shape, []int64{1}) {
-			return fmt.Errorf("is %s %v, not I64 [1]", e.dtype, e.shape)
+	err = t.use(name, func(one anyTensor) error {
+		if one.dtype != "I64" || !slices.Equal(one.shape, []int64{1}) {
+			return fmt.Errorf("is %s %v, not I64 [1]", one.dtype, one.shape)
 		}
-		value = int64(binary.LittleEndian.Uint64(data))
+		value = int64(binary.LittleEndian.Uint64(one.data))
 		return nil
 	})
 	return value, err
 }
 
 // use calls read with the mapped bytes of a tensor.
-func (t *Tensors) use(name string, read func(e headerEntry, data []byte) error) error {
-	e, ok := t.entries[name]
+func (t *Tensors) use(name string, read func(anyTensor) error) error {
+	one, ok := t.tensors[name]
 	if !ok {
 		return fmt.Errorf("%s: no tensor %s", t.path, name)
 	}
-	if err := guardMapped(func() error { return read(e, t.data[e.begin:e.end]) }); err != nil {
+	if err := guardMapped(func() error { return read(one) }); err != nil {
 		return fmt.Errorf("%s: tensor %s: %w", t.path, name, err)
 	}
 	return nil
@@ -90,6 +112,6 @@ func (t *Tensors) use(name string, read func(e headerEntry, data []byte) error) 
 
 // Close unmaps the file.
 func (t *Tensors) Close() error {
-	t.entries, t.data = nil, nil
+	t.tensors = nil
 	return t.m.close()
 }
