@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh SITE [tests]: brings a Debian-like machine to where the Makefile can build and run, with `tests` to where it
 # can test too: system packages through apt when root, otherwise the exact command to run is printed; LibTorch in the
-# folder SITE; Go modules. They are fetched at once. Says nothing where everything is there.
+# folder SITE; XGrammar; Go modules. They are fetched at once. Says nothing where everything is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 site=$1
@@ -40,13 +40,13 @@ packages() {
   $install -qq >/dev/null
 }
 
-libtorch() { bindings/torch/libtorch.sh "$site"; }
+libraries() { bindings/grammar/xgrammar.sh build/xgrammar & local grammar=$!; bindings/torch/libtorch.sh "$site" && wait $grammar; }
 
 jobs=()
 go mod download & jobs+=($!)
-if [ $pip ]; then libtorch & jobs+=($!); fi
+if [ $pip ]; then libraries & jobs+=($!); fi
 status=0
 packages || status=$?
-if [ ! $pip ] && [ $status = 0 ]; then libtorch || status=$?; fi
+if [ ! $pip ] && [ $status = 0 ]; then libraries || status=$?; fi
 for job in "${jobs[@]}"; do wait "$job" || status=$?; done
 exit $status

@@ -34,13 +34,16 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	if err := p.crew.Err(); err != nil {
 		return policy.Completion{Finish: policy.FinishCancelled, Version: p.Version()}, err
 	}
-	rank := p.router.Enter(r.Key, func(int) bool { return true })
+	rank := p.router.Enter(r.Key, func(rank int) bool { return rank == 0 || r.Constraint == nil }) // a constraint is a thing of this process
 	defer p.router.Leave(rank)
 	if rank == 0 {
 		return p.Policy.Generate(ctx, r)
 	}
 	return p.ask(ctx, p.crew.followers[rank-1], r)
 }
+
+// Constrains reports whether rank 0 samples under constraints.
+func (p *Policy) Constrains() bool { return policy.Constrains(p.Policy) }
 
 // UpdateWeights is policy.Policy.UpdateWeights of all ranks, which hold the weights.
 func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {

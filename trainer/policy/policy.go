@@ -77,10 +77,32 @@ type Request struct {
 	Key      Key
 	Computed int // how many of Tokens went through the model in earlier turns of the conversation; 0: none, or not known
 
+	// Constraint, if set, says which tokens may come. A policy that Constrains does not, refuses the request.
+	Constraint Constraint
+
 	// OnToken, if set, is called with each sampled token, in order, before Generate returns. It runs on the
 	// engine's goroutine: it must neither block nor call the engine.
 	OnToken func(id int32)
 }
+
+// Constraint follows one turn and says which tokens may come next. Log-probs are those of the distribution over the tokens that may come. A
+// policy calls its methods one after the other.
+type Constraint interface {
+	// Allowed returns the tokens that may come next: bit id%32 of word id/32 for each. The words are the constraint's, until the next call.
+	Allowed() ([]int32, error)
+
+	// Accept goes on after a sampled token.
+	Accept(id int32) error
+}
+
+// Constrains reports whether a sampler knows of constraints.
+func Constrains(s Sampler) bool {
+	c, ok := s.(interface{ Constrains() bool })
+	return ok && c.Constrains()
+}
+
+// ErrConstraint is the error for a request with a constraint to a policy that knows of none.
+var ErrConstraint = errors.New("policy: only mgrpo's own engine samples under a constraint")
 
 // LeastTemperature is the smallest temperature that is not 0: the kernels take no smaller one.
 const LeastTemperature = 1e-6

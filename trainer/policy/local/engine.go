@@ -314,6 +314,11 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 		w.q.line.routes, told = append(w.q.line.routes, told[:n]...), told[n:]
 	}
 	for i, q := range b.ready {
+		if q.broken != nil {
+			q.finish(policy.FinishCancelled, q.broken)
+			e.land(q)
+			continue
+		}
 		q.accept(sampled[i])
 		q.tenant.stats.SampledTokens++
 		q.line.tokens = append(q.line.tokens, sampled[i].id)

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -19,6 +20,7 @@ func sample(s *torch.Scope, logits *torch.Tensor, ready []*sequence) ([]token, e
 			Key: q.key, Position: uint64(len(q.tokens)),
 		}
 	}
+	constrain(s, logits, ready)
 	n, vocab := int64(len(ready)), logits.Size(1)
 	drawn := s.Empty(torch.Int32, 2, n) // ids, and the bits of their log-probs: one copy to the host
 	ids, logp := drawn.Select(0, 0), drawn.Select(0, 1)
@@ -31,6 +33,36 @@ func sample(s *torch.Scope, logits *torch.Tensor, ready []*sequence) ([]token, e
 	out := make([]token, n)
 	for i := range n {
 		out[i] = token{id: host[i], logProb: math.Float32frombits(uint32(host[n+i]))}
+		if q := ready[i]; q.allows != nil && q.broken == nil {
+			q.broken = q.allows.Accept(out[i].id)
+		}
 	}
 	return out, nil
+}
+
+// constrain takes the tokens that may not come out of the logits of sequences with a constraint. A sequence whose constraint fails is
+// broken, and its row stays as it is.
+func constrain(s *torch.Scope, logits *torch.Tensor, ready []*sequence) {
+	vocab := logits.Size(1)
+	for i, q := range ready {
+		if q.allows == nil {
+			continue
+		}
+		words, err := q.allows.Allowed()
+		minus := make([]float32, vocab) // what is added to the row
+		any := false
+		for id := range minus {
+			if id/32 < len(words) && words[id/32]>>(id%32)&1 == 1 {
+				any = true
+			} else {
+				minus[id] = float32(math.Inf(-1))
+			}
+		}
+		if err == nil && !any {
+			err = errors.New("policy: the constraint allows no token")
+		}
+		if q.broken = err; err == nil {
+			logits.Select(0, int64(i)).Add_(s.FromFloat32(minus, vocab).To(logits.DType()))
+		}
+	}
 }

@@ -18,6 +18,8 @@ type sequence struct {
 	prompt   int
 	flight
 	onToken  func(id int32)
+	allows   policy.Constraint // nil: any token may come
+	broken   error             // of the constraint
 	ending   *policy.Ending
 	out      policy.Completion
 	err      error
@@ -47,7 +49,7 @@ type token struct {
 func newSequence(ctx context.Context, r policy.Request, t *Tenant) *sequence {
 	k := r.Key
 	return &sequence{
-		tenant: t, ctx: ctx, sampling: r.Sampling, flight: flight{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken, done: make(chan struct{}),
+		tenant: t, ctx: ctx, sampling: r.Sampling, flight: flight{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken, allows: r.Constraint, done: make(chan struct{}),
 		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root),
 		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), t.terms.Context, t.terms.TokenBytes),
 	}

@@ -138,6 +138,9 @@ func Deterministic(onGPU, overlap bool) bool { return !onGPU && !overlap }
 // ContextLimit is the most tokens of prompt plus completion.
 func (t *Tenant) ContextLimit() int { return t.terms.Context }
 
+// Constrains is true: the engine samples under constraints.
+func (t *Tenant) Constrains() bool { return true }
+
 // Version is the policy version of the weights in use.
 func (t *Tenant) Version() int64 {
 	t.engine.mu.Lock()

@@ -188,6 +188,9 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	if err := r.Check(p.opt.Vocabulary, p.opt.TokenBytes != nil); err != nil {
 		return policy.Completion{}, err
 	}
+	if r.Constraint != nil {
+		return policy.Completion{}, policy.ErrConstraint
+	}
 	if len(r.Tokens) >= p.context {
 		return policy.Completion{Finish: policy.FinishContext, Version: p.Version()}, nil
 	}
