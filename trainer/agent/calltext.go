@@ -22,3 +22,12 @@ func CallText(name, argument, value string) (string, error) {
 	}
 	return callOpen + "\n" + string(bytes.TrimSpace(b.Bytes())) + "\n" + callClose, nil
 }
+
+// AroundArguments returns what stands before and after the arguments, a JSON object, in a call of a function in the Hermes format.
+func AroundArguments(name string) (before, after string) {
+	quoted, err := marshalPlain(name)
+	if err != nil {
+		panic(err) // of a text
+	}
+	return callOpen + "\n" + `{"name": ` + string(quoted) + `, "arguments": `, "}\n" + callClose
+}

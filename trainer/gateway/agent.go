@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mgrpo/mgrpo/bindings/grammar"
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
@@ -47,6 +48,10 @@ type Agent struct {
 	changed   chan struct{} // closed when a phase begins or ends
 	phases    map[string]*phase
 	templates map[string]*dialect
+
+	grammars   sync.Mutex
+	vocabulary *grammar.Vocabulary // nil: no reply was constrained yet
+	compiled   map[string]*grammar.Grammar
 }
 
 // phase is a training step or an evaluation, while it is played.
@@ -192,7 +197,7 @@ type Conversation struct {
 	Task      string             // the text of the last message of a user in the first request
 	Rows      []agent.Trajectory // at least one; several where the history was rewritten
 	Answer    string             // the text of the last turn, or the arguments of its last call
-	Valid     bool               // every turn ended by itself, and no call was malformed
+	Valid     bool               // every turn ended by itself and had the form that was asked for, and no call was malformed
 	Malformed int                // calls that could not be read
 	Arrival   int                // place among the attempt's conversations by their first requests
 	Replies   []string           // ids of its replies
@@ -243,7 +248,7 @@ func (r *root) conversation() Conversation {
 			c.Replies = append(c.Replies, t.reply.id)
 		}
 		c.Malformed += t.reply.malformed
-		c.Valid = c.Valid && t.out.Finish == policy.FinishStop
+		c.Valid = c.Valid && t.out.Finish == policy.FinishStop && !t.reply.broken
 	}
 	last := r.last().reply
 	if c.Answer = strings.TrimSpace(last.text); c.Answer == "" && len(last.calls) > 0 {

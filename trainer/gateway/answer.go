@@ -33,20 +33,25 @@ func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatR
 		return writeJSON(w, map[string]any{"id": t.reply.id, "object": "chat.completion", "created": time.Now().Unix(), "model": a.Name,
 			"choices": []any{choice}, "usage": t.usage()})
 	}
-	d, err := a.dialectOf(request)
-	if err != nil {
-		return err
-	}
 	to := newChunks(w, a, &request.options)
 	to.object, to.chat = "chat.completion.chunk", true
 	if request.LogProbs {
 		to.logProbs = func(t *turn) any { return map[string]any{"content": a.logProbs(t)} }
 	}
+	return a.streamChat(r.Context(), to, request, c)
+}
+
+// streamChat sends the turn of a chat request to a listener while it is sampled.
+func (a *Agent) streamChat(ctx context.Context, to listener, request *chatRequest, c call) error {
+	d, err := a.dialectOf(request)
+	if err != nil {
+		return err
+	}
 	template := request.template(d)
 	s := &stream{agent: a, to: to, stopIDs: d.Stops().IDs, certain: func(text string) agent.Partial {
 		return until(request.Stop, template.Partial(text, d.offers))
 	}}
-	return s.run(r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.chat(ctx, request, c) })
+	return s.run(ctx, c, func(ctx context.Context, c call) (*turn, error) { return a.chat(ctx, request, c) })
 }
 
 // serveText answers a request for a text.

@@ -2,6 +2,7 @@
 // an agent becomes a trajectory with the tokens that were sampled, attributed to its rollout and invocation.
 //
 //	POST /v1/chat/completions   a turn of a chat, also as server-sent events
+//	POST /v1/responses          the same in OpenAI's newer form, of which nothing is stored
 //	POST /v1/completions        a turn after a text or token ids
 //	GET  /v1/models             the agents, and GET /v1/models/NAME one of them
 //	     /r/KEY/v1/...          the same, for programs that insist on an API key of their own

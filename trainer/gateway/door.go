@@ -53,13 +53,13 @@ type Door struct {
 func NewDoor() *Door {
 	d := &Door{mux: http.NewServeMux()}
 	for path, h := range map[string]func(http.ResponseWriter, *http.Request, string) error{
-		"POST /v1/chat/completions": d.serveChat, "POST /v1/completions": d.serveText, "GET /v1/models": d.serveModels, "GET /v1/models/{model...}": d.serveModel} {
+		"POST /v1/chat/completions": d.serveChat, "POST /v1/completions": d.serveText, "POST /v1/responses": d.serveResponse, "GET /v1/models": d.serveModels, "GET /v1/models/{model...}": d.serveModel} {
 		d.handle(path, h)
 		method, rest, _ := strings.Cut(path, " ")
 		d.handle(method+" /r/{key}"+rest, h)
 	}
 	d.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(404, "not_found", "%s %s: there are POST /v1/chat/completions, POST /v1/completions and GET /v1/models", r.Method, r.URL.Path).write(w)
+		refuse(404, "not_found", "%s %s: there are POST /v1/chat/completions, POST /v1/completions, POST /v1/responses and GET /v1/models", r.Method, r.URL.Path).write(w)
 	})
 	return d
 }
@@ -176,6 +176,23 @@ func (d *Door) serveText(w http.ResponseWriter, r *http.Request, key string) err
 		return errors.Join(parse(body, &request), request.check())
 	}, func() string { return request.Prompt.text }, func(a *Agent, c call) error {
 		return a.serveText(w, r, &request, c)
+	})
+}
+
+func (d *Door) serveResponse(w http.ResponseWriter, r *http.Request, key string) error {
+	var request responsesRequest
+	chat := &chatRequest{}
+	return d.serve(w, r, key, &chat.options, func(body []byte) error {
+		err := parse(body, &request)
+		if err == nil {
+			var as *chatRequest
+			if as, err = request.chat(); err == nil {
+				*chat = *as
+			}
+		}
+		return err
+	}, func() string { return lastUser(chat.Messages) }, func(a *Agent, c call) error {
+		return a.serveResponse(w, r, &request, chat, c)
 	})
 }
 

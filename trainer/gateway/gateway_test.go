@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -71,7 +72,16 @@ func (m *model) Generate(ctx context.Context, r policy.Request) (policy.Completi
 	}
 	var out policy.Completion
 	ending := policy.NewEnding(r.Sampling, len(r.Tokens), m.ContextLimit(), m.tok.TokenBytes)
-	for i, id := range append(m.tok.Encode(m.says(prompt)), m.tok.StopIDs()[0]) {
+	random := rand.New(rand.NewPCG(1, uint64(len(prompt))))
+	says := append(m.tok.Encode(m.says(prompt)), m.tok.StopIDs()[0])
+	for i := 0; i < len(says) || r.Constraint != nil; i++ {
+		id := says[min(i, len(says)-1)]
+		if r.Constraint != nil {
+			var err error
+			if id, err = m.under(r.Constraint, id, random); err != nil {
+				return out, err
+			}
+		}
 		out.Tokens, out.LogProbs = append(out.Tokens, id), append(out.LogProbs, -float32(id%7)/8-float32(i)/64)
 		if r.OnToken != nil {
 			r.OnToken(id)
@@ -164,8 +174,6 @@ func (s *stage) send(path, key string, body any, headers ...string) *http.Respon
 	}
 	return resp
 }
-
-type object = map[string]any
 
 func said(role, text string) object { return object{"role": role, "content": text} }
 
@@ -606,8 +614,14 @@ func TestRefusals(t *testing.T) {
 		{object{"frequency_penalty": 0.5}, "frequency_penalty", "frequency_penalty"},
 		{object{"n": 2}, "n: 2", "n: 2"},
 		{object{"seed": 3, "user": "me", "store": false}, "", ""},
-		{object{"response_format": object{"type": "json_object"}}, "response_format", "response_format"},
-		{object{"tool_choice": "required", "tools": calculator}, "tool_choice", "tool_choice"},
+		{object{"response_format": object{"type": "json_object"}}, "", ""},
+		{object{"response_format": object{"type": "grammar"}}, "response_format", "response_format"},
+		{object{"response_format": object{"type": "json_schema"}}, "json_schema has no schema", "json_schema has no schema"},
+		{object{"response_format": object{"type": "json_schema", "json_schema": object{"schema": object{"not": object{}}}}}, "schema.not", "schema.not"},
+		{object{"tool_choice": "required", "tools": calculator}, "", ""},
+		{object{"tool_choice": "required"}, "no tools", "no tools"},
+		{object{"tool_choice": "any", "tools": calculator}, "tool_choice", "tool_choice"},
+		{object{"tool_choice": object{"type": "function", "function": object{"name": "f"}}, "tools": calculator}, "no function", "no function"},
 		{object{"messages": []object{said("user", "?"), said("assistant", "!")}}, "", ""},
 		{object{"continue_final_message": true}, "continue_final_message", "continue_final_message"},
 		{object{"add_generation_prompt": false}, "add_generation_prompt", "add_generation_prompt"},

@@ -72,7 +72,7 @@ func (c *content) UnmarshalJSON(data []byte) error {
 	}
 	texts := make([]string, len(parts))
 	for i, p := range parts {
-		if p.Type != "text" {
+		if !slices.Contains([]string{"text", "input_text", "output_text", "reasoning_text", "summary_text"}, p.Type) {
 			return invalid("messages", "a part of the type %q: these models read text only", p.Type)
 		}
 		texts[i] = p.Text

@@ -13,6 +13,7 @@ type reply struct {
 	calls     []toolCall
 	malformed int     // calls that cannot be executed
 	written   []wrote // all calls in the order written, if any is malformed
+	broken    bool    // it is not what the request's response_format and tool_choice ask for
 }
 
 // wrote is a call as the model wrote it. Problem is what to tell the model in place of a result.

@@ -45,16 +45,12 @@ type streamOptions struct {
 	IncludeObfuscation bool `json:"include_obfuscation"`
 }
 
-type responseFormat struct {
-	Type string `json:"type"`
-}
-
 // chatRequest is the body of /v1/chat/completions.
 type chatRequest struct {
 	options
 	Messages    []message         `json:"messages"`
 	Tools       []json.RawMessage `json:"tools"`
-	ToolChoice  any               `json:"tool_choice"`
+	ToolChoice  choice            `json:"tool_choice"`
 	LogProbs    bool              `json:"logprobs"`
 	TopLogProbs int               `json:"top_logprobs"`
 
@@ -62,6 +58,8 @@ type chatRequest struct {
 	ChatTemplateKwargs   json.RawMessage `json:"chat_template_kwargs"`
 	AddGenerationPrompt  *bool           `json:"add_generation_prompt"`
 	ContinueFinalMessage *bool           `json:"continue_final_message"` // nil: where the last message is the assistant's
+
+	prefix string // of the reply's id; "": a chat's
 }
 
 // textRequest is the body of /v1/completions.
@@ -206,10 +204,8 @@ func (o *options) check() error {
 		return invalid("n", "%d; one reply a request", *o.N)
 	case o.FrequencyPenalty != 0 || o.PresencePenalty != 0 || o.RepetitionPenalty != nil && *o.RepetitionPenalty != 1 || len(o.LogitBias) > 0:
 		return refuse(400, "invalid_request", "frequency_penalty, presence_penalty, repetition_penalty and logit_bias change the distribution that is trained: leave them out")
-	case o.ResponseFormat != nil && o.ResponseFormat.Type != "text":
-		return invalid("response_format", "%s needs an engine that constrains what is sampled, which this one does not: check the reply, or offer a function", o.ResponseFormat.Type)
 	}
-	return nil
+	return o.ResponseFormat.check()
 }
 
 // setting is a number that changes the distribution which tokens are drawn from.
@@ -248,17 +244,8 @@ func asFloat(n *int) *float64 {
 
 // functions are the definitions that a chat offers to the model, as compact JSON in the order of their keys.
 func (r *chatRequest) functions() ([]json.RawMessage, error) {
-	switch choice := r.ToolChoice.(type) {
-	case nil:
-	case string:
-		if choice == "none" {
-			return nil, nil
-		}
-		if choice != "auto" {
-			return nil, invalid("tool_choice", "%q needs an engine that constrains what is sampled: want auto or none", choice)
-		}
-	default:
-		return nil, invalid("tool_choice", "a certain function needs an engine that constrains what is sampled: want auto or none")
+	if r.ToolChoice.mode == "none" {
+		return nil, nil
 	}
 	out := make([]json.RawMessage, len(r.Tools))
 	for i, raw := range r.Tools {
@@ -266,13 +253,7 @@ func (r *chatRequest) functions() ([]json.RawMessage, error) {
 		if err != nil {
 			return nil, invalid("tools", "%v", err)
 		}
-		var f struct {
-			Type     string `json:"type"`
-			Function struct {
-				Name string `json:"name"`
-			} `json:"function"`
-		}
-		if json.Unmarshal(raw, &f) != nil || f.Type != "function" || f.Function.Name == "" {
+		if f := functionOf(raw); f.Type != "function" || f.Function.Name == "" {
 			return nil, invalid("tools", `tool %d: want {"type": "function", "function": {"name": ..., "parameters": ...}}`, i+1)
 		}
 		text, err := ordered.Dumps(v, ordered.Format{ItemSeparator: ",", KeySeparator: ":"})
@@ -292,7 +273,7 @@ func (r *chatRequest) check() error {
 	if err := checkMessages(r.Messages); err != nil {
 		return err
 	}
-	return r.checkLast()
+	return errors.Join(r.checkLast(), r.checkChoice())
 }
 
 func (r *textRequest) check() error {
@@ -305,6 +286,8 @@ func (r *textRequest) check() error {
 		return invalid("best_of", "one reply a request")
 	case r.LogProbs != nil && *r.LogProbs > 1:
 		return invalid("logprobs", "only the log-probs of sampled tokens are known: want 0 or 1")
+	case r.ResponseFormat.schema() != nil:
+		return invalid("response_format", "the replies of chats alone have a format: use /v1/chat/completions")
 	case r.Prompt.text == "" && len(r.Prompt.ids) == 0:
 		return invalid("prompt", "it is empty")
 	}

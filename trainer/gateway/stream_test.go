@@ -129,11 +129,11 @@ func (s *alone) stream(body object) (out told, pieces int) {
 
 // TestStreamsEqualReplies: each beginning of a reply is the same message with and without stream.
 func TestStreamsEqualReplies(t *testing.T) {
-	for _, name := range []string{"qwen3", "smollm2"} {
+	for name, step := range map[string]int{"qwen3": 1, "smollm2": 4} {
 		s := newAlone(t, name)
 		tok := goldenTokenizer(t, name)
 		for _, s.says = range corpus {
-			for n := range len(tok.Encode(s.says)) + 1 {
+			for n := 0; n <= len(tok.Encode(s.says)); n += step {
 				for _, more := range []object{{}, {"tools": calculator}, {"stop": []string{"STOP", "\n"}}} {
 					more["messages"], more["max_tokens"] = []object{said("user", "?")}, n+1
 					want := s.chat(more)

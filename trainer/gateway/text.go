@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
 // complete samples the turn that a request for a text asks for. A prompt that begins with all of a stored conversation,
@@ -16,12 +18,14 @@ func (a *Agent) complete(ctx context.Context, r *textRequest, c call) (*turn, er
 			return nil, invalid("prompt", "token %d is %d, outside the vocabulary of %d", i, id, a.Tokenizer.VocabSize())
 		}
 	}
-	return a.answer(ctx, c, &r.options, "cmpl-", func(at *attempt, _ Rules) (*turn, bool, error) {
-		return at.placeText(&r.Prompt, a.Tokenizer.Encode, a.Tokenizer.Decode, c)
-	}, func(t *turn) reply {
-		t.said = a.Tokenizer.Decode(t.out.Tokens, false)
-		return reply{text: a.Tokenizer.Decode(t.out.Tokens, true)}
-	}, a.Tokenizer.StopIDs())
+	return a.answer(ctx, c, asking{options: &r.options, prefix: "cmpl-", stops: a.Tokenizer.StopIDs(),
+		constraint: func(Rules) (policy.Constraint, error) { return nil, nil },
+		place: func(at *attempt, _ Rules) (*turn, bool, error) {
+			return at.placeText(&r.Prompt, a.Tokenizer.Encode, a.Tokenizer.Decode, c)
+		}, read: func(t *turn) reply {
+			t.said = a.Tokenizer.Decode(t.out.Tokens, false)
+			return reply{text: a.Tokenizer.Decode(t.out.Tokens, true)}
+		}})
 }
 
 // placeText says which turn a prompt asks for. known: another request has asked for it before. The caller locks.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,6 +25,8 @@ type call struct {
 	anchor  anchor          // of a new conversation
 	onTurn  func(id string) // is called with the reply's id before the first token; may be nil
 	onToken func(id int32)
+
+	constraint policy.Constraint // of the turn's tokens; nil: none
 }
 
 // chat samples the turn that a chat request asks for, or returns the turn that it asked for before.
@@ -32,7 +35,9 @@ func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error)
 	if err != nil {
 		return nil, err
 	}
-	return a.answer(ctx, c, &r.options, "chatcmpl-", func(at *attempt, rules Rules) (*turn, bool, error) {
+	how := asking{options: &r.options, prefix: cmp.Or(r.prefix, "chatcmpl-"), stops: d.Stops().IDs}
+	how.constraint = func(rules Rules) (policy.Constraint, error) { return a.constraint(r, d, rules) }
+	how.place = func(at *attempt, rules Rules) (*turn, bool, error) {
 		if err := a.checkKwargs(r, d, rules); err != nil {
 			return nil, false, err
 		}
@@ -40,35 +45,51 @@ func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error)
 			return at.placeContinuation(r.Messages, d, c)
 		}
 		return at.placeChat(r.Messages, d, c)
-	}, func(t *turn) reply {
+	}
+	how.read = func(t *turn) reply {
 		t.said = d.Text(t.out.Tokens)
 		out := r.read(d, t.out, a.Limits.CallsPerTurn)
 		for i := range out.calls {
 			out.calls[i].ID = t.id(a.Name, c.ticket, strconv.Itoa(i))[:9]
 		}
+		out.broken = r.breaks(out)
 		return out
-	}, d.Stops().IDs)
+	}
+	return a.answer(ctx, c, how)
 }
 
-// answer finds or adds the turn that a request asks for, by place, samples it, and has read make the reply.
-func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, place func(*attempt, Rules) (*turn, bool, error), read func(*turn) reply, stops []int32) (*turn, error) {
+// asking is how a request's turn is found and read.
+type asking struct {
+	*options
+	prefix     string                                     // of the reply's id
+	place      func(*attempt, Rules) (*turn, bool, error) // finds or adds the turn; true: another request has asked for it before
+	constraint func(Rules) (policy.Constraint, error)     // of its tokens
+	read       func(*turn) reply
+	stops      []int32 // tokens that end it
+}
+
+// answer finds or adds the turn that a request asks for, samples it and makes the reply.
+func (a *Agent) answer(ctx context.Context, c call, how asking) (*turn, error) {
 	at, rules, leave, err := a.enter(ctx, c.ticket)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	sampling, err := o.sampling(rules)
+	sampling, err := how.sampling(rules)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(at.ctx, func() { cancel(context.Cause(at.ctx)) })()
-	t, known, err := at.find(ctx, a.Name, c, prefix, func(at *attempt) (*turn, bool, error) { return place(at, rules) })
+	if c.constraint, err = how.constraint(rules); err != nil {
+		return nil, err
+	}
+	t, known, err := at.find(ctx, a.Name, c, how.prefix, func(at *attempt) (*turn, bool, error) { return how.place(at, rules) })
 	if err != nil || known {
 		return t, err
 	}
-	sampling.StopIDs = stops
+	sampling.StopIDs = how.stops
 	out, err := a.sample(ctx, at, t, c, rules.Step, sampling)
 	at.mu.Lock()
 	defer at.mu.Unlock()
@@ -85,9 +106,9 @@ func (a *Agent) answer(ctx context.Context, c call, o *options, prefix string, p
 	}
 	t.out, t.sampled = out, true
 	id := t.reply.id
-	t.reply = read(t)
+	t.reply = how.read(t)
 	t.reply.id = id
-	t.reply.thinking, t.reply.text = cut(t.reply.thinking, o.Stop), cut(t.reply.text, o.Stop)
+	t.reply.thinking, t.reply.text = cut(t.reply.thinking, how.Stop), cut(t.reply.text, how.Stop)
 	at.turns++
 	at.calls = t.reply.calls
 	at.forest.remember(t, message{Role: "assistant", Content: t.continued + content(t.reply.text), ToolCalls: t.reply.calls})
@@ -153,7 +174,7 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 	}
 	a.talking.Add(1)
 	defer a.talking.Add(-1)
-	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, Computed: max(len(before)-1, 0), OnToken: c.onToken})
+	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, Computed: max(len(before)-1, 0), OnToken: c.onToken, Constraint: c.constraint})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 			return out, cause

@@ -1,0 +1,151 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/google/jsonschema-go/jsonschema"
+)
+
+// responseFormat is what a reply's content must be.
+type responseFormat struct {
+	Type       string `json:"type"` // text, json_object or json_schema
+	JSONSchema *struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Schema      json.RawMessage `json:"schema"`
+		Strict      *bool           `json:"strict"` // a schema is always enforced
+	} `json:"json_schema"`
+}
+
+// anyObject is the schema of json_object.
+var anyObject = json.RawMessage(`{"type":"object","additionalProperties":true}`)
+
+// schema is the schema of the content, nil if it may be any text.
+func (f *responseFormat) schema() json.RawMessage {
+	switch {
+	case f == nil || f.Type == "text":
+		return nil
+	case f.Type == "json_schema" && f.JSONSchema != nil:
+		return f.JSONSchema.Schema
+	}
+	return anyObject
+}
+
+func (f *responseFormat) check() error {
+	switch {
+	case f == nil || f.Type == "text" || f.Type == "json_object":
+		return nil
+	case f.Type != "json_schema":
+		return invalid("response_format", "the type %q; want text, json_object or json_schema", f.Type)
+	case f.JSONSchema == nil || len(f.JSONSchema.Schema) == 0:
+		return invalid("response_format", "json_schema has no schema")
+	}
+	if err := checkSchema(f.JSONSchema.Schema); err != nil {
+		return invalid("response_format", "%v", err)
+	}
+	return nil
+}
+
+// choice is tool_choice: auto, none, required, or a function by its name, which must be called.
+type choice struct {
+	mode string // auto, none or required
+	name string // of the function that must be called; "": any
+}
+
+// UnmarshalJSON reads the forms of chat requests and of those for responses.
+func (c *choice) UnmarshalJSON(data []byte) error {
+	if json.Unmarshal(data, &c.mode) == nil {
+		if !slices.Contains([]string{"auto", "none", "required"}, c.mode) {
+			return invalid("tool_choice", "%q; want auto, none, required or a function", c.mode)
+		}
+		return nil
+	}
+	var named struct {
+		Type     string `json:"type"`
+		Name     string `json:"name"`
+		Function struct {
+			Name string `json:"name"`
+		} `json:"function"`
+	}
+	if json.Unmarshal(data, &named) != nil || named.Type != "function" || named.Name == "" && named.Function.Name == "" {
+		return invalid("tool_choice", `want auto, none, required or {"type": "function", "function": {"name": ...}}`)
+	}
+	c.mode, c.name = "required", named.Function.Name
+	if c.name == "" {
+		c.name = named.Name
+	}
+	return nil
+}
+
+// checkChoice refuses a tool_choice that no reply can hold.
+func (r *chatRequest) checkChoice() error {
+	if r.ToolChoice.mode != "required" {
+		return nil
+	}
+	var names []string
+	for _, raw := range r.Tools {
+		f := functionOf(raw)
+		names = append(names, f.Function.Name)
+		if len(f.Function.Parameters) > 0 && (r.ToolChoice.name == "" || r.ToolChoice.name == f.Function.Name) {
+			if err := checkSchema(f.Function.Parameters); err != nil {
+				return invalid("tools", "the parameters of %s, which tool_choice may have called: %v", f.Function.Name, err)
+			}
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return invalid("tool_choice", "there are no tools")
+	case r.ToolChoice.name != "" && !slices.Contains(names, r.ToolChoice.name):
+		return invalid("tool_choice", "there is no function %q", r.ToolChoice.name)
+	}
+	return nil
+}
+
+// function is a definition of a function.
+type function struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name       string          `json:"name"`
+		Parameters json.RawMessage `json:"parameters"`
+	} `json:"function"`
+}
+
+func functionOf(raw json.RawMessage) (f function) {
+	if json.Unmarshal(raw, &f) != nil {
+		return function{}
+	}
+	return f
+}
+
+// breaks reports whether a reply is not what the request's response_format and tool_choice ask for.
+func (r *chatRequest) breaks(said reply) bool {
+	if r.ToolChoice.mode == "required" {
+		return len(said.calls) == 0 || r.ToolChoice.name != "" && slices.ContainsFunc(said.calls, func(c toolCall) bool { return c.Function.Name != r.ToolChoice.name })
+	}
+	schema := r.ResponseFormat.schema()
+	return schema != nil && len(said.calls) == 0 && valid(schema, said.text) != nil
+}
+
+// valid holds a JSON text against a schema.
+func valid(schema json.RawMessage, text string) error {
+	var s jsonschema.Schema
+	if err := json.Unmarshal(schema, &s); err != nil {
+		return err
+	}
+	resolved, err := s.Resolve(nil)
+	if err != nil {
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return err
+	}
+	if dec.More() {
+		return fmt.Errorf("text follows the JSON value")
+	}
+	return resolved.Validate(v)
+}

@@ -1,0 +1,208 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// serveResponse answers a request of /v1/responses.
+func (a *Agent) serveResponse(w http.ResponseWriter, r *http.Request, request *responsesRequest, chat *chatRequest, c call) error {
+	s := &response{events: events{w: w}, agent: a, request: request}
+	if !request.Stream {
+		t, err := a.chat(r.Context(), chat, c)
+		if err != nil {
+			return err
+		}
+		s.id = t.reply.id
+		return writeJSON(w, s.object(t, s.output(t)))
+	}
+	return a.streamChat(r.Context(), s, chat, c)
+}
+
+// response is a reply as /v1/responses gives it, whole or in events.
+type response struct {
+	events
+	agent   *Agent
+	request *responsesRequest
+	id      string
+	number  int    // of the next event
+	items   int    // those that are complete
+	kind    string // of the item in the making: reasoning or message; "": none
+	said    strings.Builder
+}
+
+func (s *response) open(id string) {
+	s.id = id
+	for _, name := range []string{"created", "in_progress"} {
+		s.tell("response."+name, object{"response": s.object(nil, []any{})})
+	}
+}
+
+func (s *response) thinking(piece string) { s.delta("reasoning", piece) }
+func (s *response) text(piece string)     { s.delta("message", piece) }
+
+// end completes the item in the making, gives the calls and the whole response.
+func (s *response) end(t *turn) {
+	s.complete()
+	output := s.output(t)
+	for _, one := range output[s.items:] { // the calls
+		call := one.(object)
+		begun := object{}
+		for k, v := range call {
+			begun[k] = v
+		}
+		begun["arguments"], begun["status"] = "", "in_progress"
+		at := object{"item_id": call["id"], "output_index": s.items}
+		s.tell("response.output_item.added", object{"output_index": s.items, "item": begun})
+		s.tell("response.function_call_arguments.delta", at, object{"delta": call["arguments"]})
+		s.tell("response.function_call_arguments.done", at, object{"name": call["name"], "arguments": call["arguments"]})
+		s.tell("response.output_item.done", object{"output_index": s.items, "item": call})
+		s.items++
+	}
+	whole := s.object(t, output)
+	s.tell("response."+whole["status"].(string), object{"response": whole})
+}
+
+func (s *response) fail(err *apiError) {
+	failed := s.object(nil, []any{})
+	failed["status"], failed["error"] = "failed", object{"code": err.code, "message": err.message}
+	s.tell("response.failed", object{"response": failed})
+}
+
+// delta sends a piece of an item of the kind reasoning or message.
+func (s *response) delta(kind, piece string) {
+	if s.kind != kind {
+		s.complete()
+		s.kind = kind
+		item, part := s.item(kind, "", "in_progress")
+		if kind == "message" {
+			item["content"] = []any{}
+		}
+		s.tell("response.output_item.added", object{"output_index": s.items, "item": item})
+		s.tell("response.content_part.added", s.part(), object{"part": part})
+	}
+	s.said.WriteString(piece)
+	s.tell(s.name("delta"), s.part(), object{"delta": piece})
+}
+
+// complete completes the item in the making.
+func (s *response) complete() {
+	if s.kind == "" {
+		return
+	}
+	item, part := s.item(s.kind, s.said.String(), "completed")
+	s.tell(s.name("done"), s.part(), object{"text": s.said.String()})
+	s.tell("response.content_part.done", s.part(), object{"part": part})
+	s.tell("response.output_item.done", object{"output_index": s.items, "item": item})
+	s.items++
+	s.kind = ""
+	s.said.Reset()
+}
+
+// name is that of an event of the item in the making.
+func (s *response) name(what string) string {
+	if s.kind == "reasoning" {
+		return "response.reasoning_text." + what
+	}
+	return "response.output_text." + what
+}
+
+// part says where the item in the making is.
+func (s *response) part() object {
+	at := object{"item_id": s.itemID(s.kind), "output_index": s.items, "content_index": 0}
+	if s.kind == "message" {
+		at["logprobs"] = []any{}
+	}
+	return at
+}
+
+func (s *response) itemID(kind string) string {
+	prefix := map[string]string{"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}[kind]
+	return prefix + strings.TrimPrefix(s.id, "resp_")
+}
+
+// item is an item with a text, and its only part.
+func (s *response) item(kind, text, status string) (item, part object) {
+	item = object{"id": s.itemID(kind), "type": kind, "status": status}
+	if kind == "reasoning" {
+		part = object{"type": "reasoning_text", "text": text}
+		item["summary"] = []any{}
+	} else {
+		part = object{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
+		item["role"] = "assistant"
+	}
+	item["content"] = []any{part}
+	return item, part
+}
+
+// output are the items of a reply.
+func (s *response) output(t *turn) []any {
+	out := []any{}
+	add := func(kind, text string) {
+		if text != "" {
+			item, _ := s.item(kind, text, "completed")
+			out = append(out, item)
+		}
+	}
+	add("reasoning", t.reply.thinking)
+	add("message", t.reply.text)
+	for i, c := range t.reply.calls {
+		out = append(out, object{"id": s.itemID("function_call") + "_" + strconv.Itoa(i), "type": "function_call", "status": "completed", "call_id": c.ID,
+			"name": c.Function.Name, "arguments": c.Function.Arguments})
+	}
+	return out
+}
+
+// object is the response; t is nil as long as it is sampled.
+func (s *response) object(t *turn, output []any) object {
+	r := s.request
+	out := object{"id": s.id, "object": "response", "created_at": time.Now().Unix(), "model": s.agent.Name, "status": "in_progress", "output": output,
+		"error": nil, "incomplete_details": nil, "instructions": nullable(r.Instructions), "max_output_tokens": r.MaxOutputTokens, "metadata": object{},
+		"parallel_tool_calls": r.ParallelToolCalls == nil || *r.ParallelToolCalls, "previous_response_id": nil, "reasoning": object{"effort": nil, "summary": nil},
+		"store": false, "temperature": r.Temperature, "top_p": r.TopP, "text": object{"format": object{"type": "text"}}, "tool_choice": "auto",
+		"tools": r.Tools, "truncation": "disabled", "usage": nil}
+	if r.Tools == nil {
+		out["tools"] = []any{}
+	}
+	if f := r.Text.Format; f != nil {
+		out["text"] = object{"format": f}
+	}
+	switch c := r.ToolChoice; {
+	case c.name != "":
+		out["tool_choice"] = object{"type": "function", "name": c.name}
+	case c.mode != "":
+		out["tool_choice"] = c.mode
+	}
+	if t == nil {
+		return out
+	}
+	if out["status"] = "completed"; t.finish() == "length" {
+		out["status"], out["incomplete_details"] = "incomplete", object{"reason": "max_output_tokens"}
+	}
+	usage := t.usage()
+	out["usage"] = object{"input_tokens": usage["prompt_tokens"], "input_tokens_details": object{"cached_tokens": 0}, "output_tokens": usage["completion_tokens"],
+		"output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": usage["total_tokens"]}
+	if len(t.reply.written) > 0 {
+		out["mgrpo"] = object{"calls": t.reply.written}
+	}
+	return out
+}
+
+// tell sends an event with the fields of all bodies.
+func (s *response) tell(kind string, bodies ...object) {
+	event := object{"type": kind, "sequence_number": s.number}
+	for _, b := range bodies {
+		for k, v := range b {
+			event[k] = v
+		}
+	}
+	s.number++
+	data, err := json.Marshal(event)
+	if err != nil {
+		data = asAPI(err).body()
+	}
+	s.send(kind, data)
+}

@@ -1,0 +1,201 @@
+package gateway
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"strings"
+)
+
+// responsesRequest is the body of /v1/responses, in its stateless form: nothing is stored, so the input has the whole conversation.
+type responsesRequest struct {
+	Model              string            `json:"model"`
+	Input              items             `json:"input"`
+	Instructions       string            `json:"instructions"`
+	Tools              []json.RawMessage `json:"tools"`
+	ToolChoice         choice            `json:"tool_choice"`
+	ParallelToolCalls  *bool             `json:"parallel_tool_calls"`
+	MaxOutputTokens    *int              `json:"max_output_tokens"`
+	Temperature        *float64          `json:"temperature"`
+	TopP               *float64          `json:"top_p"`
+	TopLogProbs        int               `json:"top_logprobs"`
+	Text               textFormat        `json:"text"`
+	Reasoning          reasoningOptions  `json:"reasoning"`
+	Stream             bool              `json:"stream"`
+	StreamOptions      streamOptions     `json:"stream_options"`
+	Truncation         string            `json:"truncation"`
+	Background         bool              `json:"background"`
+	PreviousResponseID string            `json:"previous_response_id"`
+	Conversation       any               `json:"conversation"`
+	Include            []string          `json:"include"` // what is there comes anyway
+
+	ChatTemplateKwargs json.RawMessage `json:"chat_template_kwargs"`
+}
+
+// textFormat is the form of the reply's text, as /v1/responses has it.
+type textFormat struct {
+	Format *struct {
+		Type        string          `json:"type"`
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Schema      json.RawMessage `json:"schema"`
+		Strict      *bool           `json:"strict"`
+	} `json:"format"`
+}
+
+// reasoningOptions choose what of the thinking is summed up, which nothing is here.
+type reasoningOptions struct {
+	Effort          string `json:"effort"`
+	Summary         string `json:"summary"`
+	GenerateSummary string `json:"generate_summary"`
+}
+
+// items are a text of the user, or items.
+type items []item
+
+func (i *items) UnmarshalJSON(data []byte) error {
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		*i = items{{Role: "user", Content: content(text)}}
+		return nil
+	}
+	var list []item
+	if err := json.Unmarshal(data, &list); err != nil {
+		if api := (*apiError)(nil); errors.As(err, &api) {
+			return api
+		}
+		return invalid("input", "want a text or a list of items: %v", err)
+	}
+	*i = list
+	return nil
+}
+
+// item is a message, a call of a function, its result, or reasoning.
+type item struct {
+	Type      string  `json:"type"` // "": message
+	Role      string  `json:"role"`
+	Content   content `json:"content"` // of a message; of reasoning, its text
+	Summary   content `json:"summary"` // of reasoning
+	CallID    string  `json:"call_id"`
+	Name      string  `json:"name"`
+	Arguments string  `json:"arguments"`
+	Output    content `json:"output"`
+}
+
+// chat is the chat request that asks for the same turn.
+func (r *responsesRequest) chat() (*chatRequest, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	out := &chatRequest{options: options{Model: r.Model, MaxTokens: r.MaxOutputTokens, Temperature: r.Temperature, TopP: r.TopP, Stream: r.Stream},
+		ToolChoice: r.ToolChoice, ParallelToolCalls: r.ParallelToolCalls, ChatTemplateKwargs: r.ChatTemplateKwargs, prefix: "resp_"}
+	if f := r.Text.Format; f != nil {
+		schema, err := json.Marshal(f)
+		if err != nil {
+			return nil, err
+		}
+		out.ResponseFormat = &responseFormat{Type: f.Type}
+		if f.Type == "json_schema" {
+			if err := json.Unmarshal(schema, &out.ResponseFormat.JSONSchema); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i, raw := range r.Tools {
+		tool, err := chatTool(raw)
+		if err != nil {
+			return nil, invalid("tools", "tool %d: %v", i+1, err)
+		}
+		out.Tools = append(out.Tools, tool)
+	}
+	if r.Instructions != "" {
+		out.Messages = append(out.Messages, message{Role: "system", Content: content(r.Instructions)})
+	}
+	for n, i := range r.Input {
+		if err := out.add(i); err != nil {
+			return nil, invalid("input", "item %d: %s", n+1, err.message)
+		}
+	}
+	return out, out.check()
+}
+
+func (r *responsesRequest) check() error {
+	switch {
+	case r.PreviousResponseID != "":
+		return invalid("previous_response_id", "no response is stored here: send the whole conversation as input")
+	case r.Conversation != nil:
+		return invalid("conversation", "no conversation is stored here: send all of it as input")
+	case r.Background:
+		return invalid("background", "a response is given at once or streamed: want false")
+	case r.Truncation != "" && r.Truncation != "disabled":
+		return invalid("truncation", "%q; nothing of the input is left out: want disabled", r.Truncation)
+	case r.TopLogProbs > 0:
+		return invalid("top_logprobs", "only the log-probs of sampled tokens are known: want 0")
+	case r.Reasoning.Effort != "":
+		return invalid("reasoning", "effort is nothing that these models know: leave it out, or set a variable of the template with chat_template_kwargs")
+	}
+	return nil
+}
+
+// add adds what an item has to the messages. The reasoning, the text and the calls of one turn are one message of the assistant.
+func (r *chatRequest) add(i item) *apiError {
+	last := &message{}
+	if n := len(r.Messages); n > 0 && r.Messages[n-1].Role == "assistant" {
+		last = &r.Messages[n-1]
+	}
+	turn := func(joins bool) *message {
+		if last.Role != "" && joins {
+			return last
+		}
+		r.Messages = append(r.Messages, message{Role: "assistant"})
+		return &r.Messages[len(r.Messages)-1]
+	}
+	switch cmp.Or(i.Type, "message") {
+	case "message":
+		if i.Role != "assistant" {
+			r.Messages = append(r.Messages, message{Role: i.Role, Content: i.Content})
+			return nil
+		}
+		turn(last.Content == "" && len(last.ToolCalls) == 0).Content = i.Content
+	case "reasoning":
+		turn(false).Reasoning = string(cmp.Or(i.Content, i.Summary))
+	case "function_call":
+		m := turn(true)
+		m.ToolCalls = append(m.ToolCalls, toolCall{ID: i.CallID, Type: "function", Function: functionCall{Name: i.Name, Arguments: i.Arguments}})
+	case "function_call_output":
+		r.Messages = append(r.Messages, message{Role: "tool", ToolCallID: i.CallID, Content: i.Output})
+	default:
+		return refuse(400, "invalid_request", "the type %q; want message, reasoning, function_call or function_call_output", i.Type)
+	}
+	return nil
+}
+
+// chatTool is a definition of a function as chats have it.
+func chatTool(raw json.RawMessage) (json.RawMessage, error) {
+	var tool struct {
+		Type        string          `json:"type"`
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		Parameters  json.RawMessage `json:"parameters,omitempty"`
+		Strict      *bool           `json:"strict,omitempty"`
+	}
+	if err := json.Unmarshal(raw, &tool); err != nil {
+		return nil, err
+	}
+	if tool.Type != "function" {
+		return nil, refuse(400, "invalid_request", "the type %q; want function, which the program calls itself", tool.Type)
+	}
+	type function struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		Parameters  json.RawMessage `json:"parameters,omitempty"`
+	}
+	parameters := tool.Parameters
+	if strings.TrimSpace(string(parameters)) == "null" {
+		parameters = nil
+	}
+	return json.Marshal(struct {
+		Type     string   `json:"type"`
+		Function function `json:"function"`
+	}{"function", function{tool.Name, tool.Description, parameters}})
+}

@@ -1,0 +1,155 @@
+package gateway
+
+import (
+	"bufio"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// output asks for a response and returns its items.
+func (s *alone) output(body object) []any {
+	s.t.Helper()
+	body["stream"] = false
+	var answer object
+	if err := json.Unmarshal(s.post("responses", body).Body.Bytes(), &answer); err != nil {
+		s.t.Fatal(err)
+	}
+	return answer["output"].([]any)
+}
+
+// outputOfEvents asks for a response in events, and puts it together from them: from their deltas, and as the last event has it.
+func (s *alone) outputOfEvents(body object) (pieces, last []any) {
+	s.t.Helper()
+	body["stream"] = true
+	pieces = []any{}
+	number, name := 0, ""
+	for lines := bufio.NewScanner(s.post("responses", body).Body); lines.Scan(); {
+		if event, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+			name = event
+		}
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var event object
+		if err := json.Unmarshal([]byte(data), &event); err != nil || event["type"] != name || event["sequence_number"] != float64(number) {
+			s.t.Fatalf("%v: event %d, %s: %s", err, number, name, data)
+		}
+		number++
+		var item object
+		if i, ok := event["output_index"].(float64); ok && int(i) < len(pieces) {
+			item = pieces[int(i)].(object)
+		}
+		switch name {
+		case "response.output_item.added":
+			pieces = append(pieces, event["item"])
+		case "response.content_part.added":
+			item["content"] = []any{event["part"]}
+		case "response.output_text.delta", "response.reasoning_text.delta":
+			part := item["content"].([]any)[0].(object)
+			part["text"] = part["text"].(string) + event["delta"].(string)
+		case "response.function_call_arguments.delta":
+			item["arguments"] = item["arguments"].(string) + event["delta"].(string)
+		case "response.output_item.done":
+			item["status"] = "completed"
+		case "response.completed", "response.incomplete":
+			last = event["response"].(object)["output"].([]any)
+		case "response.failed":
+			s.t.Fatal(data)
+		}
+	}
+	return pieces, last
+}
+
+// withoutIDs are items without what names them, which differs from request to request.
+func withoutIDs(items []any) []any {
+	for _, i := range items {
+		delete(i.(object), "id")
+		delete(i.(object), "call_id")
+	}
+	return items
+}
+
+// TestResponses: a response has what the same reply has as a chat's, whole and in events.
+func TestResponses(t *testing.T) {
+	s := newAlone(t, "qwen3")
+	var flat object
+	if err := json.Unmarshal(calculator[0], &flat); err != nil {
+		t.Fatal(err)
+	}
+	flat = flat["function"].(object)
+	flat["type"] = "function"
+	for _, s.says = range corpus {
+		want := s.chat(object{"messages": []object{said("system", "Be brief."), said("user", "?")}, "tools": calculator})
+		body := object{"input": "?", "instructions": "Be brief.", "tools": []object{flat}, "store": false}
+		got := s.output(body)
+		var as told
+		for _, i := range got {
+			one := i.(object)
+			switch one["type"] {
+			case "reasoning":
+				as.Reasoning = one["content"].([]any)[0].(object)["text"].(string)
+			case "message":
+				as.Content = one["content"].([]any)[0].(object)["text"].(string)
+			case "function_call":
+				as.ToolCalls = append(as.ToolCalls, struct{ Function functionCall }{functionCall{one["name"].(string), one["arguments"].(string)}})
+			}
+		}
+		as.Finish = want.Finish
+		if !reflect.DeepEqual(as, want) {
+			t.Errorf("%q: %+v, as a chat %+v", s.says, as, want)
+		}
+		pieces, last := s.outputOfEvents(body)
+		if !reflect.DeepEqual(pieces, last) || len(withoutIDs(got)) != len(withoutIDs(last)) || len(got) > 0 && !reflect.DeepEqual(got, last) {
+			t.Errorf("%q: in events\n%v, in the last\n%v, whole\n%v", s.says, pieces, last, got)
+		}
+	}
+}
+
+// TestResponsesGoOn: the items of a response, sent back with a result, go on with its conversation.
+func TestResponsesGoOn(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "qwen3"), func(prompt string) string {
+		if strings.Contains(prompt, "\n4") {
+			return "It is 4."
+		}
+		return "<think>\nhm\n</think>\n\n" + calculation
+	})
+	ask := func(input []any) []any {
+		status, answer := s.post("/v1/responses", secret.Key(ticketOf("q", 1)), object{"model": "planner", "input": input, "include": []string{"reasoning.encrypted_content"},
+			"tools": []object{{"type": "function", "name": "calculator", "parameters": object{"type": "object", "properties": object{"expression": object{"type": "string"}}}, "strict": true}}})
+		if status != 200 {
+			t.Fatalf("%v", answer)
+		}
+		return answer["output"].([]any)
+	}
+	input := []any{said("user", "2 + 2?")}
+	first := ask(input)
+	call := first[len(first)-1].(object)
+	ask(append(append(input, first...), object{"type": "function_call_output", "call_id": call["call_id"], "output": "4"}))
+	got := s.finish("planner", ticketOf("q", 1))
+	if len(first) != 3 || len(got) != 1 || len(got[0].Rows) != 1 || got[0].Answer != "It is 4." || !strings.HasPrefix(got[0].Replies[0], "resp_") {
+		t.Errorf("%v: %+v", first, got)
+	}
+}
+
+// TestResponsesRefused: what needs a store, or what a chat would refuse, is refused by name.
+func TestResponsesRefused(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	for field, c := range map[string]struct {
+		value any
+		want  string
+	}{
+		"previous_response_id": {"resp_1", "send the whole conversation"}, "background": {true, "background"}, "truncation": {"auto", "truncation"},
+		"tools": {[]object{{"type": "web_search"}}, "web_search"}, "input": {[]object{{"type": "item_reference", "id": "x"}}, "item_reference"},
+		"temperature": {0.5, "the run trains"}, "unheard_of": {1, "unheard_of: there is no such field"}, "conversation": {"c", "conversation"},
+		"text": {object{"format": object{"type": "json_schema", "name": "x", "schema": object{"not": object{}}}}, "schema.not"},
+	} {
+		body := object{"model": "planner", "input": "?"}
+		body[field] = c.value
+		if status, answer := s.post("/v1/responses", secret.Key(ticketOf("q", 1)), body); status != 400 || !strings.Contains(answer["error"].(object)["message"].(string), c.want) {
+			t.Errorf("%s: %d %v", field, status, answer)
+		}
+	}
+}
