@@ -124,8 +124,8 @@ func (o EvalOptions) check(cfg *config.Config) error {
 func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evaluation, err error) {
 	records := &collected{Observer: observed(opt.Observer)}
 	opt.Observer = records
-	err = withCheckpoint(ctx, cfg, opt, "eval", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
-		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, "eval", stepDir)}
+	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
+		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, evaluates, stepDir)}
 		return t.each(ctx, func(w *worker, ctx context.Context) error {
 			answers, err := w.holdOut(ctx, from.Step)
 			if err != nil {
@@ -161,6 +161,9 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 	}
 	return e, err
 }
+
+// evaluates is what Evaluate does with a checkpoint, which writes trajectories.
+const evaluates = "eval"
 
 // evaluationDir is where something that is done with a checkpoint leaves what it writes. The name ends with the beginning of a digest of
 // configuration and checkpoint, so that an evaluation with other settings, or of another run, leaves this one as it is.
@@ -198,12 +201,21 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 	if err != nil {
 		return err
 	}
+	dir := evaluationDir(cfg, what, stepDir)
+	if what == evaluates {
+		var release func() error
+		ctx, release, err = holdFolder(ctx, "the evaluation's folder", dir, opt.Agents != nil, observer)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, release()) }()
+	}
 	aside := cfg.OnOneMachine()
 	if opt.Agents == nil {
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
 	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
-		setup{Dir: evaluationDir(cfg, what, stepDir), Checkpoints: filepath.Dir(stepDir), Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true), Frozen: true})
+		setup{Dir: dir, Checkpoints: filepath.Dir(stepDir), Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true), Frozen: true})
 	if err != nil {
 		return err
 	}

@@ -74,6 +74,11 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	over := make(chan struct{})
 	defer close(over)
 	defer func() { opt.dismissMachines(ctx, err) }()
+	ctx, release, err := holdFolder(ctx, "run.dir", cfg.RunDir(), sharing(cfg), opt.Observer)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	if err = opt.listenForMachines(cfg, over); err != nil {
 		return err
 	}

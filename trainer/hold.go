@@ -1,0 +1,34 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+)
+
+// holdFolder keeps other processes from writing into a folder until release is called; what names it in an error. The context
+// ends if another process takes the folder over because it took this one for dead. A folder into which this process cannot write is not held.
+func holdFolder(parent context.Context, what, dir string, s durable.Sharing, o metrics.Observer) (ctx context.Context, release func() error, err error) {
+	ctx, cancel := context.WithCancelCause(parent)
+	waiting := func(why string) { o.Note(metrics.Infof("", metrics.TopicWaiting, "%s %s", what, why)) }
+	l, err := durable.AcquireLock(ctx, dir, s, filepath.Base(os.Args[0]), waiting, func(err error) { cancel(fmt.Errorf("%s %w", what, err)) })
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return ctx, func() error { cancel(nil); return nil }, nil
+	}
+	if err != nil {
+		cancel(nil)
+		return parent, nil, fmt.Errorf("%s %w", what, err)
+	}
+	return ctx, func() error { cancel(nil); return l.Release() }, nil
+}
+
+// sharing returns how a process of a run holds the run's folder: workers that meet in a Redis, which keeps them apart, share it.
+func sharing(cfg *config.Config) durable.Sharing { return cfg.Store.URL != "" }

@@ -1,0 +1,75 @@
+package trainer
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/durable"
+)
+
+// refusedAs fails the test unless err names run.dir or another folder and this process.
+func refusedAs(t *testing.T, err error, what string) {
+	t.Helper()
+	host, _ := os.Hostname()
+	var held *durable.HeldError
+	if !errors.As(err, &held) || !strings.HasPrefix(err.Error(), what+" ") || !strings.Contains(err.Error(), "process "+strconv.Itoa(os.Getpid())+" on "+host) {
+		t.Errorf("want an error that names %s and this process, got %v", what, err)
+	}
+}
+
+// TestTwoInOneFolder: while a run goes on, no other takes its folder, also no worker that meets others in a Redis. The run
+// ends as one that was left alone.
+func TestTwoInOneFolder(t *testing.T) {
+	wholeDir, _ := whole(t)
+	dir, seen := t.TempDir(), &recorder{}
+	cfg := load(t, dir, "run.steps=4")
+	var once sync.Once
+	seen.on = func(_, phase string, _ int) {
+		if phase != "step-1" {
+			return
+		}
+		once.Do(func() {
+			for _, sets := range [][]string{{"run.steps=4"}, {"run.steps=4", "store.url=redis://127.0.0.1:1"}} {
+				other := &recorder{}
+				refusedAs(t, Train(t.Context(), load(t, dir, sets...), Options{Resume: true, Observer: other}), "run.dir")
+				if len(other.records) > 0 {
+					t.Errorf("the other run reported %d records", len(other.records))
+				}
+			}
+		})
+	}
+	if err := Train(t.Context(), cfg, Options{Observer: seen}); err != nil {
+		t.Fatal(err)
+	}
+	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
+	if _, err := os.Stat(dir + "/lock"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder of the lock is still there: %v", err)
+	}
+}
+
+// TestEvaluateTwice: two processes that make the same evaluation do not write into one folder; beside a training there may be one.
+func TestEvaluateTwice(t *testing.T) {
+	dir := t.TempDir()
+	cfg := load(t, dir, append(untaught, "run.steps=1", "run.checkpoint_every=1")...)
+	mustTrain(t, cfg, Options{})
+	train, err := durable.AcquireLock(t.Context(), dir, durable.Exclusive, "train", func(string) {}, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer train.Release()
+	e, err := Evaluate(t.Context(), cfg, EvalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := durable.AcquireLock(t.Context(), e.Dir, durable.Exclusive, "eval", func(string) {}, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Release()
+	_, err = Evaluate(t.Context(), cfg, EvalOptions{})
+	refusedAs(t, err, "the evaluation's folder")
+}
