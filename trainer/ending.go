@@ -8,10 +8,11 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// ErrNothingTrained is a run that went through all its steps and changed no weight.
+// ErrNothingTrained is the error of a run whose steps changed no weight.
 var ErrNothingTrained = errors.New("nothing was trained")
 
 // tally is what the steps of this process came to, as far as the end of the run has to speak of it.
@@ -20,12 +21,37 @@ type tally struct {
 	sampled int            // turns of this agent
 	calls   map[string]int // how often each sub-agent was called
 	tooLong map[string]int // by query: tokens of a prompt that left no room for an answer
+	idle    int            // steps in a row, up to the newest, without a group whose rewards differ
 }
 
-// count adds a step. It warns of the first queries whose prompts leave no room for an answer.
-func (w *worker) count(held *experience, outcomes []store.Outcome) {
+// idleSteps in a row without a reward to learn from are worth a warning, and so are twice as many, four times as many and so on.
+const idleSteps = 10
+
+// learnsNothing counts a step's groups. It returns a warning if for many steps there has been none to learn from; "": nothing to warn of.
+func (y *tally) learnsNothing(step mgrpo.Totals) string {
+	if step.Degenerate < step.Groups {
+		y.idle = 0
+		return ""
+	}
+	y.idle++
+	if n := y.idle / idleSteps; y.idle%idleSteps != 0 || n&(n-1) != 0 {
+		return ""
+	}
+	if step.Groups == 0 {
+		return fmt.Sprintf("it learned nothing from the rewards of the last %s: it has no group in the newest", metrics.Steps(int64(y.idle)))
+	}
+	return fmt.Sprintf("it learned nothing from the rewards of the last %s: within each group all rewards were equal. Look at trajectories/ for what the agents answer; take queries that are sometimes answered right and sometimes wrong",
+		metrics.Steps(int64(y.idle)))
+}
+
+// count adds a step. It warns of the first queries whose prompts leave no room for an answer, and if for many steps there has been nothing to
+// learn from.
+func (w *worker) count(held *experience, outcomes []store.Outcome, groups mgrpo.Totals) {
 	y := &w.tally
 	y.steps++
+	if why := y.learnsNothing(groups); why != "" && w.trains() {
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicUpdate, "%s", why))
+	}
 	if y.calls == nil {
 		y.calls, y.tooLong = map[string]int{}, map[string]int{}
 	}
@@ -85,15 +111,17 @@ func (w *worker) ending() []string {
 	case y.sampled == 0 && (w.main || len(out) > 0):
 		out = append(out, "not one token was sampled in "+steps)
 	case w.trains() && !w.trained():
-		out = append(out, fmt.Sprintf("no update was made in %s: in every group all rewards were equal. Look at trajectories/ for what the agents answer, teach them the format in a cold start, or take easier queries", steps))
+		teach := "teach them the format in a cold start"
+		if w.cfg.ColdStarts(w.agent) {
+			teach = "give them a longer cold start"
+		}
+		out = append(out, fmt.Sprintf("no update was made in %s: in every group all rewards were equal. Look at trajectories/ for what the agents answer, %s, or take easier queries", steps, teach))
 	}
 	return out
 }
 
-// trained says whether the agent's weights have changed since the run began.
-func (w *worker) trained() bool {
-	return w.cfg.ColdStarts(w.agent) || w.trains() && w.Learner.Steps() > 0
-}
+// trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
+func (w *worker) trained() bool { return w.trains() && w.Learner.Steps() > 0 }
 
 // sum speaks for the workers of a process whose run came to its end. Where there were steps to learn from and no
 // weight changed, it returns an ErrNothingTrained with the reasons. That nobody called an agent is for the main agent's process to fail of: the

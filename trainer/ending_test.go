@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 // A run in which no prompt leaves room for an answer says which rows it was, in every step, trains nothing and fails.
@@ -43,8 +45,8 @@ func TestNobodyCalled(t *testing.T) {
 	}
 }
 
-// A run in which every reward is equal and no sub-agent is called says both and fails; one whose cold start taught
-// the agents ends well.
+// A run in which every reward is equal and no sub-agent is called says both and fails, also after a cold start; a cold start without
+// steps ends well.
 func TestNothingTrained(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, untaught...)...)
@@ -58,7 +60,41 @@ func TestNothingTrained(t *testing.T) {
 	if strings.Contains(err.Error(), "researcher: no update") {
 		t.Errorf("rewards are said to have been equal of an agent that had none: %v", err)
 	}
+	const hopeless = "task.research.random=1" // what the cold start then teaches is never right
+	taught := &recorder{}
+	err = Train(t.Context(), load(t, t.TempDir(), "run.steps=2", "eval.before=false", hopeless, "agents.planner.cold_start.steps=1", "agents.researcher.cold_start.steps=1",
+		"agents.planner.cold_start.optimizer.warmup=0", "agents.researcher.cold_start.optimizer.warmup=0"), Options{Observer: taught})
+	if want := "planner: no update was made in 2 steps: in every group all rewards were equal"; !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "a longer cold start") {
+		t.Errorf("after a cold start that was too short: %v, want %q in it", err, want)
+	}
 	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"), Options{Observer: &recorder{}}); err != nil {
 		t.Errorf("a cold start alone: %v", err)
+	}
+}
+
+// TestLearnsNothing: that nothing was learned is said after many steps in a row, and again when there are twice as many.
+func TestLearnsNothing(t *testing.T) {
+	equal, some, none := mgrpo.Totals{Groups: 4, Degenerate: 4}, mgrpo.Totals{Groups: 4, Degenerate: 3}, mgrpo.Totals{Empty: 4}
+	var y tally
+	warned := map[int]string{}
+	for i := range 100 {
+		step := equal
+		switch {
+		case i == 7:
+			step = some
+		case i >= 60:
+			step = none
+		}
+		if why := y.learnsNothing(step); why != "" {
+			warned[i] = why
+		}
+	}
+	for i, want := range map[int]string{17: "the last 10 steps: within each group all rewards were equal", 27: "the last 20 steps: within", 47: "the last 40 steps: within", 87: "the last 80 steps: it has no group"} {
+		if !strings.Contains(warned[i], want) {
+			t.Errorf("step %d: %q, want %q in it", i, warned[i], want)
+		}
+	}
+	if len(warned) != 4 {
+		t.Errorf("%d warnings, want 4: %v", len(warned), warned)
 	}
 }

@@ -67,7 +67,7 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	w.count(held, outcomes)
+	w.count(held, outcomes, mgrpo.Count(advantages.Groups))
 	if err := w.report(ctx, record); err != nil { // before the version: whoever stops a run by its records stops it before the next step
 		return err
 	}

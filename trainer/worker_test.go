@@ -21,7 +21,7 @@ func TestNobodyBeginsAlone(t *testing.T) {
 		seen = append(seen, agent+" "+phase)
 	}}
 	cfg := load(t, t.TempDir(), "run.steps=1", "agents.planner.cold_start.steps=0")
-	if err := Train(t.Context(), cfg, Options{Observer: observer}); err != nil {
+	if err := toTheEnd(Train(t.Context(), cfg, Options{Observer: observer})); err != nil {
 		t.Fatal(err)
 	}
 	first := slices.Index(seen, "planner eval-0")

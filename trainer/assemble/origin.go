@@ -98,7 +98,17 @@ func architecture(cfg *config.Config, a *config.Agent) (_ arch.Config, quantised
 	if a.Quantised() && o.source != nil {
 		quantised = model.QuantisedBytes(o.source, computeType(a))
 	}
-	return o.arch, quantised, o.close()
+	return o.arch, quantised, errors.Join(hasRows(cfg, a, o.tokenizer, o.arch.VocabSize), o.close())
+}
+
+// hasRows returns an error if a conversation can contain a token for which the model's embedding, of so many rows, has none.
+func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows int) error {
+	id, text, beyond := t.Beyond(rows)
+	if !beyond {
+		return nil
+	}
+	return cfg.Fault("agents."+a.Name+".model", fmt.Errorf("the tokenizer is larger than the model's vocabulary: its token %q has the id %d, and the model has %d rows; take the tokenizer that belongs to the model, or resize the model's embedding",
+		text, id, rows))
 }
 
 // Rehearse opens all that the agent's worker opens, but for the device, the weights and the store, and closes it
@@ -122,6 +132,9 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 		if err := o.source.Check(); err != nil {
 			return nil, cfg.Fault("agents."+a.Name+".model", err)
 		}
+	}
+	if err := hasRows(cfg, a, o.tokenizer, o.arch.VocabSize); err != nil {
+		return nil, err
 	}
 	if p := cfg.Task.Program; a.Role == "main" && len(p.Command) > 0 {
 		if _, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {

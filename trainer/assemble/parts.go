@@ -105,6 +105,9 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	if err = p.openModel(ctx, want, a); err != nil {
 		return p, err
 	}
+	if err = hasRows(cfg, a, p.Tokenizer, p.Model.Config.VocabSize); err != nil {
+		return p, err
+	}
 	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer, want.Note); err != nil {
 		return p, err
 	}

@@ -186,7 +186,7 @@ type Research struct {
 
 // GRPO are the settings of the algorithm: groups, alignment, advantages and loss.
 type GRPO struct {
-	Rollouts        int     `yaml:"rollouts" default:"8" min:"1" max:"4096" doc:"Rollouts of each query (K)."`
+	Rollouts        int     `yaml:"rollouts" default:"8" min:"2" max:"4096" doc:"Rollouts of each query (K). They are compared with each other: one alone has no advantage."`
 	Align           Align   `yaml:"align" doc:"Alignment: how rollouts with different numbers of sub-agent calls get equal weight."`
 	SubGroup        string  `yaml:"sub_group" default:"query" enum:"query|batch" doc:"Which of a sub-agent's invocations are compared with each other: the invocations of a query, as in the paper, or all invocations of a step."`
 	Convention      string  `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"How advantages are normalised: the standard deviation that divides them, or the baseline. See docs/algorithm.md, section 4."`

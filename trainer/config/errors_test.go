@@ -42,8 +42,8 @@ func TestErrors(t *testing.T) {
 				"f.yaml:9:16: eval.before: want true or false; found the number 1\n" +
 				"f.yaml:10:18: store.timeout: want a duration such as 30s or 10m; found the number 30\n" +
 				"f.yaml:10:27: store.url: want text, in quotes if it looks like something else; found the number 5"},
-		{name: "bounds", text: team + "grpo: {rollouts: 0, temperature: 0, eps_low: 1.5, log_ratio_clamp: 90}\nstore: {lease: 10ms}\nrun2: 1\n",
-			want: "f.yaml:3:18: grpo.rollouts: must be at least 1; found 0\n" +
+		{name: "bounds", text: team + "grpo: {rollouts: 1, temperature: 0, eps_low: 1.5, log_ratio_clamp: 90}\nstore: {lease: 10ms}\nrun2: 1\n",
+			want: "f.yaml:3:18: grpo.rollouts: must be at least 2; found 1\n" +
 				"f.yaml:3:34: grpo.temperature: must be at least 1e-6; found 0\n" +
 				"f.yaml:3:46: grpo.eps_low: must be at most 1; found 1.5\n" +
 				"f.yaml:3:68: grpo.log_ratio_clamp: must be at most 88; found 90\n" +

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
+	"path/filepath"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
@@ -13,10 +16,16 @@ import (
 )
 
 // Preflight prints the memory that the agents of this process (nil: all agents) will need, before anything is
-// allocated. It returns an error if a device has too little.
+// allocated. It returns an error if a device has too little, or the disk too little room for checkpoints.
 func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
 	needs, err := assemble.MemoryNeeds(cfg, agents)
-	return fits(w, needs, err)
+	if err := fits(w, needs, err); err != nil {
+		return err
+	}
+	if f := room(cfg, needs); f.Status == Fail {
+		return fmt.Errorf("the disk of run.dir is too small: %s: %s", f.Found, f.Advice)
+	}
+	return nil
 }
 
 // PreflightMachine is Preflight of a further machine of an agent.
@@ -153,9 +162,8 @@ func scores(ctx context.Context, cfg *config.Config, t task.Task) error {
 
 // fitting compares the needs of the agents with the memory and the disk of this machine.
 func fitting(cfg *config.Config, needs []memory.Need) (out []Finding) {
-	files, free := int64(0), available()
+	free := available()
 	for _, n := range needs {
-		files += n.Files
 		out = append(out, Finding{OK, "needs", n.String(), ""})
 	}
 	for _, s := range memory.Sums(needs, free) {
@@ -164,8 +172,32 @@ func fitting(cfg *config.Config, needs []memory.Need) (out []Finding) {
 	if err := memory.Fits(needs, free); err != nil {
 		out = append(out, Finding{Fail, "memory", oneLine(err), ""})
 	}
-	// On disk are the newest run.keep checkpoints, the best, that of the cold start, and the one that is being written.
-	return append(out, disk(cfg.RunDir(), int64(cfg.Run.Keep+3)*files))
+	return append(out, room(cfg, needs))
+}
+
+// room compares the free space of the run's disk with what the run's checkpoints take in addition to those that are there.
+// On disk are the newest run.keep checkpoints, the best, that of the cold start, and the one that is being written; a short run has fewer.
+func room(cfg *config.Config, needs []memory.Need) Finding {
+	files := int64(0)
+	for _, n := range needs {
+		files += n.Files
+	}
+	checkpoints := min(int64(cfg.Run.Keep)+3, cfg.Run.Steps+1)
+	return disk(cfg.RunDir(), checkpoints*files-sizeOf(archive.CheckpointsDir(cfg.RunDir())))
+}
+
+// sizeOf returns the bytes of all files in a folder; 0 if there is no folder.
+func sizeOf(dir string) (size int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil
+		}
+		if info, err := d.Info(); err == nil {
+			size += info.Size()
+		}
+		return nil
+	})
+	return size
 }
 
 // available maps devices to free bytes; a device whose free memory is not known is absent.

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -118,6 +119,12 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 			t.Fatal(err)
 		}
 	}
+	mismatched := t.TempDir()
+	for _, dir := range []string{filepath.Join("models", "llama-tiny"), filepath.Join("tokenizer", "smollm2")} {
+		if err := os.CopyFS(mismatched, os.DirFS(filepath.Join(testdata, dir))); err != nil {
+			t.Fatal(err)
+		}
+	}
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -146,6 +153,7 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 		{"research", research, researchModels, "", ""},
 		{"no tokenizer", own, append(ownModels, "agents.solver.model="+filepath.Join(testdata, "models", "llama-tiny")), "solver", "tokenizer.json"},
 		{"missing tensors", own, append(ownModels, "agents.solver.model="+damaged), "solver", "model.norm.weight"},
+		{"a tokenizer of another model", own, append(ownModels, "agents.solver.model="+mismatched), "solver", `its token "ot" has the id 320, and the model has 320 rows`},
 		{"no prompt", own, append(ownModels, "agents.planner.prompt=missing.txt"), "planner", "agents.planner.prompt"},
 		{"no corpus", research, append(researchModels, "tools.search.corpus=missing"), "searcher", "tools.search"},
 		{"an MCP server that is not there", missing, nil, "boss", "tools.lookup"},
@@ -272,6 +280,36 @@ func TestDisk(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("looking made the folder")
+	}
+}
+
+// TestPreflightOfDisk: a run whose checkpoints do not fit on its disk does not begin, unless they are there already.
+func TestPreflightOfDisk(t *testing.T) {
+	dir := t.TempDir()
+	keeps := func(n int) *config.Config {
+		cfg, err := config.Load(filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), []string{"run.dir=" + dir, fmt.Sprintf("run.steps=%d", n), fmt.Sprintf("run.keep=%d", n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg
+	}
+	err := Preflight(io.Discard, keeps(1e9), nil)
+	if err == nil || !strings.Contains(err.Error(), "the disk of run.dir is too small") || !strings.Contains(err.Error(), "lower run.keep") {
+		t.Errorf("of too many checkpoints: %v", err)
+	}
+	checkpoint := filepath.Join(dir, "checkpoints", "step-000001")
+	if err := os.MkdirAll(checkpoint, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(checkpoint, "sparse"))
+	if err == nil {
+		err = errors.Join(f.Truncate(1<<43), f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Preflight(io.Discard, keeps(1e6), nil); err != nil {
+		t.Errorf("of checkpoints that are there: %v", err)
 	}
 }
 

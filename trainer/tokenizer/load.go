@@ -91,6 +91,7 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		if t.template, err = jinja.Parse(*c.template); err != nil {
 			return nil, at("chat template", err)
 		}
+		t.printed = *c.template
 	}
 	return t, nil
 }

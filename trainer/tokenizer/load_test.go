@@ -224,3 +224,25 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestBeyond: a model must have a row for each token that texts, turns and the chat template have, and for no other.
+func TestBeyond(t *testing.T) {
+	for _, c := range []struct {
+		config string
+		rows   int
+		id     int32
+		text   string
+	}{
+		{"{}", 4, NoID, ""},
+		{"{}", 3, 3, "<e>"}, // ends a turn
+		{"{}", 1, 1, "b"},
+		{`{"added_tokens_decoder":{"4":{"content":"<tool_call>","special":false}}}`, 4, 4, "<tool_call>"},
+		{`{"added_tokens_decoder":{"4":{"content":"<image>","special":true}}}`, 4, NoID, ""},
+		{`{"added_tokens_decoder":{"4":{"content":"<image>","special":true}},"chat_template":"{{ messages }}<image>"}`, 4, 4, "<image>"},
+		{`{"bos_token":"<s>"}`, 4, 4, "<s>"},
+	} {
+		if id, text, ok := parseSmall(t, c.config).Beyond(c.rows); id != c.id || text != c.text || ok != (c.id != NoID) {
+			t.Errorf("%s, %d rows: %d, %q, %v", c.config, c.rows, id, text, ok)
+		}
+	}
+}

@@ -22,6 +22,7 @@ type Tokenizer struct {
 	named    map[string]string // bos_token, eos_token, …: token strings that chat templates can use
 	stop     []int32
 	template *template // nil: no chat template
+	printed  string    // the chat template's source; "": none
 	files    map[string][]byte
 }
 

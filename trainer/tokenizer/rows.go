@@ -1,0 +1,31 @@
+package tokenizer
+
+import "strings"
+
+// Beyond returns the token with the smallest id of at least rows, the number of rows of a model's embedding, that a conversation
+// can contain; ok reports whether there is one. A special token counts only if it begins or ends a text or a turn, or if the
+// chat template prints it: published tokenizers of text models have special tokens for images that the model has no row for.
+func (t *Tokenizer) Beyond(rows int) (id int32, text string, ok bool) {
+	for id := rows; id < len(t.tokens); id++ {
+		if t.known(int32(id)) && t.occurs(int32(id)) {
+			return int32(id), t.tokens[id].text, true
+		}
+	}
+	return NoID, "", false
+}
+
+// occurs reports whether a conversation can contain a token.
+func (t *Tokenizer) occurs(id int32) bool {
+	token := t.tokens[id]
+	if !token.special || strings.Contains(t.printed, token.text) {
+		return true
+	}
+	for _, ids := range [][]int32{t.stop, t.before, t.after, {t.BOS(), t.EOS()}} {
+		for _, other := range ids {
+			if other == id {
+				return true
+			}
+		}
+	}
+	return false
+}
