@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
 
 // Answers are the answers to one held-out question.
@@ -96,7 +97,7 @@ func ReadAnswers(path string) ([]Answers, error) {
 	var e struct {
 		Answers []Answers `json:"answers"`
 	}
-	if err := json.Unmarshal(data, &e); err != nil {
+	if err := json.Unmarshal(textfile.Bytes(data), &e); err != nil {
 		return nil, fmt.Errorf("%s is no evaluation: %w", path, err)
 	}
 	if len(e.Answers) == 0 {

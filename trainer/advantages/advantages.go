@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
 
 // maxLine bounds one line of JSONL: 64 MiB hold about three million rewards.
@@ -61,7 +62,7 @@ type alignReply struct {
 // {"run_seed","query","rollout","agent","d","d_k"} with {"multiplicity","draws"}. A line that is refused
 // is answered {"error":{...}}, a mgrpo.Refusal; the error returned is one of reading or writing.
 func JSONL(r io.Reader, w io.Writer, normalise mgrpo.Normaliser) error {
-	lines := bufio.NewScanner(r)
+	lines := bufio.NewScanner(textfile.NewReader(r))
 	lines.Buffer(nil, maxLine)
 	out := bufio.NewWriter(w)
 	encoder := json.NewEncoder(out)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
@@ -73,11 +73,11 @@ func systemPrompt(cfg *config.Config, a *config.Agent) (string, error) {
 	case a.Prompt == "":
 		return a.PromptText, nil
 	}
-	text, err := os.ReadFile(cfg.Resolve(a.Prompt))
+	text, err := textfile.Read(cfg.Resolve(a.Prompt))
 	if err != nil {
 		return "", fmt.Errorf("agents.%s.prompt: %w", a.Name, err)
 	}
-	return string(text), nil
+	return text, nil
 }
 
 func describe(sub *config.Agent) string {

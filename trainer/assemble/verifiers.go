@@ -3,13 +3,13 @@ package assemble
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
@@ -41,11 +41,11 @@ func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Veri
 		}
 	}
 	if j.Prompt != "" {
-		text, err := os.ReadFile(cfg.Resolve(j.Prompt))
+		text, err := textfile.Read(cfg.Resolve(j.Prompt))
 		if err != nil {
 			return nil, err
 		}
-		s.Judge.Prompt = string(text)
+		s.Judge.Prompt = text
 	}
 	return verify.New(s)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
 
 // Load reads a configuration file, applies overrides such as "run.steps=3" in order, fills in the defaults, and checks
@@ -27,7 +28,7 @@ func Load(path string, sets []string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	return Parse(path, text, sets)
+	return Parse(path, textfile.Bytes(text), sets)
 }
 
 // Parse is Load for text in memory. path is its name in messages, and relative paths start from path's folder.
@@ -370,7 +371,7 @@ func (c *Config) secret(envKey, env, fileKey string, file Path) (string, error) 
 		if err != nil {
 			return "", fmt.Errorf("config: %s: %w", fileKey, err)
 		}
-		p := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+		p := strings.TrimSuffix(strings.TrimSuffix(string(textfile.Bytes(b)), "\n"), "\r")
 		if p == "" {
 			return "", fmt.Errorf("config: %s: the file is empty", fileKey)
 		}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
 
 // MaxKeyBytes is the largest size of a key, such as the name of a tensor.
@@ -24,7 +26,7 @@ func NewReader(data []byte) (Reader, error) {
 	if !utf8.Valid(data) {
 		return Reader{}, errors.New("not JSON: invalid UTF-8")
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
+	dec := json.NewDecoder(bytes.NewReader(textfile.Bytes(data)))
 	dec.UseNumber()
 	return Reader{dec}, nil
 }

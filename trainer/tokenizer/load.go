@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strconv"
 
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/jinja"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -69,7 +70,7 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		if len(data) > maxFileSize {
 			return nil, fmt.Errorf("%s: larger than %d MiB", name, maxFileSize>>20)
 		}
-		t.files[name] = data
+		t.files[name] = textfile.Bytes(data)
 	}
 	if t.files[fileTokenizer] == nil {
 		return nil, fmt.Errorf("no %s: convert a tokenizer of another format first", fileTokenizer)

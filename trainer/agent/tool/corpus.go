@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
 
 const (
@@ -79,7 +81,7 @@ func readCorpus(path string, visit func(document) error) error {
 }
 
 func readJSONL(r io.Reader, visit func(document) error) error {
-	lines := bufio.NewScanner(r)
+	lines := bufio.NewScanner(textfile.NewReader(r))
 	lines.Buffer(make([]byte, 64<<10), maxDocument)
 	number := 0
 	for lines.Scan() {
@@ -109,7 +111,7 @@ func readJSONL(r io.Reader, visit func(document) error) error {
 
 // readMarkdown reads a file as one document. The title is the first heading, else the file's name.
 func readMarkdown(r io.Reader, id string, visit func(document) error) error {
-	content, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
+	content, err := io.ReadAll(io.LimitReader(textfile.NewReader(r), maxDocument+1))
 	if err != nil {
 		return err
 	}

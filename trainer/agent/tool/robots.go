@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
 
 // maxRobots bounds the bytes of a robots.txt that are read; the rest says nothing (RFC 9309, section 2.5).
@@ -21,7 +23,7 @@ type robotsRule struct {
 func parseRobots(text []byte, product string) robots {
 	var own, others robots
 	var named, fitsOwn, fitsAll, inRules bool
-	lines := bufio.NewScanner(bytes.NewReader(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))))
+	lines := bufio.NewScanner(bytes.NewReader(textfile.Bytes(text)))
 	lines.Buffer(nil, maxRobots+1)
 	lines.Split(splitRobots)
 	for lines.Scan() {

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -129,6 +130,24 @@ func TestPassages(t *testing.T) {
 		strip := func(s string) string { return strings.Join(strings.Fields(s), "") }
 		if strip(joined.String()) != strip(text) {
 			t.Errorf("passages of %.20q lose text", text)
+		}
+	}
+}
+
+// TestCorpusMarks reads corpora that begin with a byte order mark.
+func TestCorpusMarks(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"a.jsonl": "\ufeff{\"title\":\"T\",\"text\":\"zebra\"}\r\n\r\n", "md/a.md": "\ufeff# T\n\nzebra"} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Ext(name) == ".md" {
+			path = filepath.Dir(path)
+		}
+		var got []document
+		if err := readCorpus(path, func(d document) error { got = append(got, d); return nil }); err != nil || len(got) != 1 || got[0].title != "T" || strings.Contains(got[0].text, "\ufeff") {
+			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
 
 // MaxLine is the size of the longest line that is read, in bytes.
@@ -42,7 +44,7 @@ func readLines(ctx context.Context, r io.Reader, ahead int) (<-chan input, <-cha
 	lines, ended := make(chan input, ahead), make(chan error, 1)
 	go func() {
 		defer close(lines)
-		buf := bufio.NewReaderSize(r, 1<<16)
+		buf := bufio.NewReaderSize(textfile.NewReader(r), 1<<16)
 		for n := 1; ; n++ {
 			data, long, err := readLine(buf)
 			in := input{number: n, data: data}

@@ -14,10 +14,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/parquet-go/parquet-go"
-)
 
-// byteOrderMark is what some programs write before a file in UTF-8.
-const byteOrderMark = "\ufeff"
+	"github.com/mgrpo/mgrpo/trainer/textfile"
+)
 
 // reader reads the rows of a file, one at a time.
 type reader struct {
@@ -56,10 +55,7 @@ func tooLong(longest int) error { return fmt.Errorf("a row of more than %d bytes
 
 // read visits all rows of a file. With an error it returns the number of the row or line where it stopped.
 func (r *reader) read(file *os.File) (at int, err error) {
-	in := bufio.NewReader(file)
-	if mark, _ := in.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
-		_, _ = in.Discard(len(mark))
-	}
+	in := bufio.NewReader(textfile.NewReader(file))
 	head, _ := in.Peek(in.Size())
 	switch filepath.Ext(file.Name()) {
 	case ".csv":

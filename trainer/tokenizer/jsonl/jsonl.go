@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/mgrpo/mgrpo/trainer/textfile"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -76,7 +77,7 @@ func ReadChat(row *ordered.Object) (c tokenizer.Chat, err error) {
 
 // each applies f to each line. It skips empty lines.
 func each(r io.Reader, w io.Writer, f func(*ordered.Object) (*ordered.Object, error)) error {
-	lines := bufio.NewScanner(r)
+	lines := bufio.NewScanner(textfile.NewReader(r))
 	lines.Buffer(nil, MaxLine)
 	out := bufio.NewWriter(w)
 	n := 0

@@ -2,6 +2,7 @@ package jsonl
 
 import (
 	"bytes"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -107,5 +108,14 @@ func TestEmptyToolsAreNotNone(t *testing.T) {
 		if got := strings.Split(out.String(), "\n")[i]; !strings.HasPrefix(got, `{"text": "`+want+`"`) {
 			t.Errorf("line %d: got %s, want %q", i+1, got, want)
 		}
+	}
+}
+
+// TestByteOrderMark reads lines with a byte order mark before the first, and blank lines between them.
+func TestByteOrderMark(t *testing.T) {
+	tok := smollm2(t)
+	var with, without strings.Builder
+	if err := errors.Join(Tokenize(tok, strings.NewReader("\ufeff{\"text\":\"a\"}\r\n\r\n{\"text\":\"b\"}"), &with, false), Tokenize(tok, strings.NewReader("{\"text\":\"a\"}\n{\"text\":\"b\"}\n"), &without, false)); err != nil || with.String() != without.String() {
+		t.Errorf("%q, want %q: %v", with.String(), without.String(), err)
 	}
 }

@@ -1,0 +1,66 @@
+// Package textfile reads text that people and other programs wrote: UTF-8, with or without the byte order mark that some editors put before it.
+package textfile
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+)
+
+// mark is the byte order mark of UTF-8.
+const mark = "\ufeff"
+
+// errUTF16 is the error for a text that begins with a byte order mark of UTF-16 or UTF-32.
+var errUTF16 = errors.New("the text is UTF-16: save it as UTF-8")
+
+// Bytes returns a text without its byte order mark. Other encodings than UTF-8 are not looked for.
+func Bytes(text []byte) []byte { return bytes.TrimPrefix(text, []byte(mark)) }
+
+// Read returns the text of a file, without a byte order mark and with line feeds as line ends, as Python's open does. It is an error if the file is not UTF-8.
+func Read(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	if inUTF16(raw) {
+		return "", fmt.Errorf("%s: %w", path, errUTF16)
+	}
+	if !utf8.Valid(raw) {
+		return "", fmt.Errorf("%s: the text is not UTF-8", path)
+	}
+	return strings.ReplaceAll(string(Bytes(raw)), "\r\n", "\n"), nil
+}
+
+func inUTF16(text []byte) bool {
+	return bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff"))
+}
+
+// NewReader returns a reader of r without a byte order mark. Reading text in UTF-16 is an error. Nothing is read before the first Read.
+func NewReader(r io.Reader) io.Reader { return &reader{in: bufio.NewReader(r)} }
+
+type reader struct {
+	in    *bufio.Reader
+	begun bool
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	if !r.begun {
+		r.begun = true
+		first, err := r.in.Peek(1)
+		if err == nil && (first[0] == mark[0] || first[0] >= 0xfe) { // a terminal gives no more than a line at a time
+			head, _ := r.in.Peek(len(mark))
+			switch {
+			case inUTF16(head):
+				return 0, errUTF16
+			case string(head) == mark:
+				_, _ = r.in.Discard(len(mark))
+			}
+		}
+	}
+	return r.in.Read(p)
+}
