@@ -1,5 +1,7 @@
 // Shared by the kernels of a model's layers: element types and loops over rows.
 #pragma once
+#include <initializer_list>
+
 #include "check.h"
 #include "device.h"
 #include "row.cuh"
@@ -20,6 +22,14 @@ int32_t for_dtype(int32_t dtype, const F &f) {
 template <class T>
 __host__ __device__ constexpr int64_t packs_of(int64_t n) {
   return (n + Pack<T>::kWidth - 1) / Pack<T>::kWidth;
+}
+
+// Whether rows of d values hold whole packs alone, from each of the addresses on.
+template <class T>
+bool whole_packs(int64_t d, std::initializer_list<const void *> addresses) {
+  for (const void *p : addresses)
+    if (reinterpret_cast<uintptr_t>(p) % 16 != 0) return false;
+  return d % Pack<T>::kWidth == 0;
 }
 
 }  // namespace mgrpo::cuda

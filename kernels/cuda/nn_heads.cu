@@ -1,59 +1,10 @@
 // One block a part of a row of the product: its queries, its keys or its values. The backward pass divides its work alike.
-#include "heads.h"
+#include "heads.cuh"
 #include "mgrpo/nn.h"
-#include "norm.cuh"
-#include "pages.cuh"
+#include "whole_heads.cuh"
 
 namespace mgrpo::cuda {
 namespace {
-
-constexpr int kThreads = kNormThreads, kParts = 3;
-
-struct Rotation {
-  const float *cos, *sin;  // [max_pos, rotary / 2]
-  const int32_t *pos;
-  int64_t max_pos;
-
-  // Cosine and sine of a plane of `half`; NaN at a position outside of the table.
-  __device__ float2 angle(int64_t row, int half, int plane) const {
-    const int64_t at = pos[row];
-    if (at < 0 || at >= max_pos) return {NAN, NAN};
-    return {cos[at * half + plane], sin[at * half + plane]};
-  }
-};
-
-// The heads of a row that are treated alike.
-template <class T>
-struct Part {
-  T *heads_of;   // [rows, heads, hd], or a cache: what is written, in the backward pass the gradient of it
-  const T *norm; // null: not normalised
-  float *inv_rms;
-  int heads, from;  // how many, and their first number in a row of the product
-  int half;         // the planes that turn
-  int groups, group;  // what is normalised together: so many times a row, so many values
-};
-
-template <class T>
-struct Layout {
-  Part<T> part[kParts];
-  Rotation rotation;
-  int64_t rows, width;  // of the product
-  int hd;
-  float offset;
-  double eps;
-};
-
-template <class T>
-Layout<T> layout_of(const mgrpo_heads &h, const void *q, const void *k, const void *v, const float *inv_q, const float *inv_k, int64_t rows) {
-  const auto part = [&](const void *of, const void *norm, const float *inv, int64_t heads, int64_t from, int64_t rotary) {
-    return Part<T>{static_cast<T *>(const_cast<void *>(of)), static_cast<const T *>(norm), const_cast<float *>(inv), static_cast<int>(heads),
-                   static_cast<int>(from * h.hd), static_cast<int>(rotary / 2), static_cast<int>(groups_of(h, heads)),
-                   static_cast<int>(group_of(h, heads))};
-  };
-  return {{part(q, h.q_norm, inv_q, h.heads, 0, h.rotary), part(k, h.k_norm, inv_k, h.kv_heads, h.heads, h.rotary),
-           part(v, nullptr, nullptr, h.kv_heads, h.heads + h.kv_heads, 0)},
-          {h.cos, h.sin, h.pos, h.max_pos}, rows, width_of(h), static_cast<int>(h.hd), h.offset, h.eps};
-}
 
 // Turns the heads of a row. load(head, from, begin, n) is the pack at `begin` of the n values of a head from `from` on, to(head) is where
 // it goes.
@@ -61,7 +12,7 @@ template <class T, class Load, class To>
 __device__ void turn(const Rotation &in, int64_t row, int heads, int hd, int half, float sign, const Load &load, const To &to) {
   constexpr int kWidth = Pack<T>::kWidth;
   const int packs = static_cast<int>(packs_of<T>(half));
-  for (int item = threadIdx.x; item < heads * packs; item += kThreads) {
+  for (int item = threadIdx.x; item < heads * packs; item += kHeadThreads) {
     const int head = item / packs, begin = item % packs * kWidth;
     Pack<T> a = load(head, 0, begin, half), b = load(head, half, begin, half);
 #pragma unroll
@@ -77,80 +28,51 @@ __device__ void turn(const Rotation &in, int64_t row, int heads, int hd, int hal
     store_pack(to_second, b, begin, half, aligned(to_second));
   }
   const int rest = hd - 2 * half, rest_packs = static_cast<int>(packs_of<T>(rest));  // what does not turn
-  for (int item = threadIdx.x; item < heads * rest_packs; item += kThreads) {
+  for (int item = threadIdx.x; item < heads * rest_packs; item += kHeadThreads) {
     const int head = item / rest_packs, begin = item % rest_packs * kWidth;
     T *to_rest = to(head) + 2 * half;
     store_pack(to_rest, load(head, 2 * half, begin, rest), begin, rest, aligned(to_rest));
   }
 }
 
-// f(number, its first value, the thread's number in the team) for the groups of a part that the thread's team has.
-template <int kTeam, class T, class F>
-__device__ void for_each_group(const Part<T> &p, const F &f) {
-  for (int g = static_cast<int>(threadIdx.x) / kTeam; g < p.groups; g += kThreads / kTeam) f(g, g * p.group, threadIdx.x % kTeam);
+// f(number, its first value) for the groups of a part that the thread's warp has, or the block if a group is wide.
+template <class T, class F>
+__device__ void for_each_group(const Part<T> &p, bool narrow, const F &f) {
+  const int first = narrow ? static_cast<int>(threadIdx.x) / kWarp : 0, step = narrow ? kHeadThreads / kWarp : 1;
+  for (int g = first; g < p.groups; g += step) f(g, g * p.group);
 }
 
 // inv [groups]: 1 / rms of the groups x of a row.
-template <int kTeam, class T>
+template <bool kBlock, class T>
 __device__ void measure(const T *x, const Part<T> &p, const Layout<T> &in, int64_t row, float *inv, float *shared) {
-  for_each_group<kTeam>(p, [&](int g, int first, unsigned thread) {
+  const int thread = threadIdx.x % (kBlock ? kHeadThreads : kWarp), threads = kBlock ? threads_of<T>(p.group) : kWarp;
+  for_each_group(p, !kBlock, [&](int g, int first) {
     float squares = 0;
-    for_each_pack_of<kTeam>(x + first, p.group, thread, [&](int64_t, const Pack<T> &v, int count) {
-#pragma unroll
-      for (int i = 0; i < Pack<T>::kWidth; i++)
-        if (i < count) squares = fmaf(widen(v.at[i]), widen(v.at[i]), squares);
-    });
-    const float result = inverse_rms<kTeam>(squares, p.group, in.eps, shared);
+    for_each_pack_of(x + first, p.group, thread, threads, [&](int64_t, const Pack<T> &v, int count) { squares = add_squares(squares, v, count); });
+    const float result = inverse_rms(team_sum<kBlock>(squares, shared), p.group, in.eps);
     if (thread != 0) return;
     inv[g] = result;
     if (p.inv_rms != nullptr) p.inv_rms[row * p.groups + g] = result;
   });
 }
 
-// Keys and values beside each other, as queries are.
-struct InRows {
-  __device__ bool takes(int64_t, int *) const { return true; }
-  __device__ int64_t row_of(int64_t row, int head, int heads) const { return row * heads + head; }
-};
-
-// Keys and values in the blocks of a cache.
-struct InCache {
-  Pages pages;
-  const int32_t *sequence, *pos;
-  int64_t rows;
-
-  __device__ int64_t place(int64_t row) const { return pages.place(sequence[row], pos[row]); }
-  // Whether a row has a place and is the last to name it, which is the one that stays; blocks run in any order. All threads ask.
-  __device__ bool takes(int64_t row, int *superseded) const {
-    const int64_t mine = place(row);
-    if (mine < 0) return false;
-    __syncthreads();  // every thread has read the last answer
-    if (threadIdx.x == 0) *superseded = 0;
-    __syncthreads();
-    for (int64_t later = row + 1 + threadIdx.x; later < rows; later += kThreads)
-      if (place(later) == mine) atomicExch(superseded, 1);
-    __syncthreads();
-    return !*superseded;
-  }
-  __device__ int64_t row_of(int64_t row, int head, int) const { return pages.row(place(row), head); }
-};
-
 template <class T, class Places>
-__global__ __launch_bounds__(kThreads) void heads_kernel(const T *qkv, Layout<T> in, Places places) {
-  __shared__ float shared[kThreads];
+__global__ __launch_bounds__(kHeadThreads) void heads_kernel(const T *qkv, Layout<T> in, Places places) {
+  __shared__ float shared[kNormWarps];
   __shared__ int superseded;
   float *const inv = static_cast<float *>(dynamic_shared());  // of the part's groups
   for (int64_t b = blockIdx.x; b < in.rows * kParts; b += gridDim.x) {
     const int64_t row = b / kParts;
     const bool queries = b % kParts == 0;
     const Part<T> p = in.part[b % kParts];
-    if (!queries && !places.takes(row, &superseded)) continue;
+    const int64_t place = queries ? row : places.claim(row, &superseded);
+    if (place < 0) continue;
     const T *x = qkv + row * in.width + p.from;
     if (p.norm != nullptr) {
       if (narrow_row<T>(p.group))
-        measure<kWarp>(x, p, in, row, inv, shared);
+        measure<false>(x, p, in, row, inv, shared);
       else
-        measure<kThreads>(x, p, in, row, inv, shared);
+        measure<true>(x, p, in, row, inv, shared);
       __syncthreads();
     }
     const auto load = [&](int head, int from, int begin, int n) {
@@ -163,24 +85,25 @@ __global__ __launch_bounds__(kThreads) void heads_kernel(const T *qkv, Layout<T>
       return v;
     };
     turn<T>(in.rotation, row, p.heads, in.hd, p.half, 1, load, [&](int head) {
-      return p.heads_of + (queries ? row * p.heads + head : places.row_of(row, head, p.heads)) * in.hd;
+      return p.heads_of + (queries ? row * p.heads + head : places.row_of(place, head, p.heads)) * in.hd;
     });
     __syncthreads();  // the next part may overwrite inv
   }
 }
 
 // grad, the gradients of the groups x of a row after their norm, becomes that before it.
-template <int kTeam, class T>
+template <bool kBlock, class T>
 __device__ void back(const T *x, T *grad, const Part<T> &p, const Layout<T> &in, int64_t row, float *shared) {
-  for_each_group<kTeam>(p, [&](int g, int first, unsigned thread) {
-    const float inv = p.inv_rms[row * p.groups + g];
-    norm_back<T, kTeam>(grad + first, x + first, p.norm, in.offset, inv, nullptr, grad + first, p.group, thread, shared);
+  const int thread = threadIdx.x % (kBlock ? kHeadThreads : kWarp), threads = kBlock ? threads_of<T>(p.group) : kWarp;
+  for_each_group(p, !kBlock, [&](int g, int first) {
+    row_back<kBlock>(grad + first, x + first, p.norm, in.offset, p.inv_rms[row * p.groups + g], static_cast<const T *>(nullptr), grad + first,
+                     p.group, thread, threads, shared);
   });
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void heads_bwd_kernel(const T *qkv, Layout<T> in, T *dqkv) {
-  __shared__ float shared[kThreads];
+__global__ __launch_bounds__(kHeadThreads) void heads_bwd_kernel(const T *qkv, Layout<T> in, T *dqkv) {
+  __shared__ float shared[kNormWarps];
   for (int64_t b = blockIdx.x; b < in.rows * kParts; b += gridDim.x) {
     const int64_t row = b / kParts, at = row * in.width + in.part[b % kParts].from;
     const Part<T> p = in.part[b % kParts];
@@ -193,9 +116,9 @@ __global__ __launch_bounds__(kThreads) void heads_bwd_kernel(const T *qkv, Layou
     if (p.norm == nullptr) continue;
     __syncthreads();  // what a thread goes on with others have turned
     if (narrow_row<T>(p.group))
-      back<kWarp>(qkv + at, dqkv + at, p, in, row, shared);
+      back<false>(qkv + at, dqkv + at, p, in, row, shared);
     else
-      back<kThreads>(qkv + at, dqkv + at, p, in, row, shared);
+      back<true>(qkv + at, dqkv + at, p, in, row, shared);
   }
 }
 
@@ -203,100 +126,109 @@ __global__ __launch_bounds__(kThreads) void heads_bwd_kernel(const T *qkv, Layou
 template <class T>
 struct WeightGradient {
   Part<T> part;
-  float *parts, *dw;  // [count, group], [group]
-  int64_t rows, part_rows, count, packs;
+  Runs runs;  // of the part's groups
+  float *parts;  // [runs.parts, group]; null: not wanted
 
-  WeightGradient(const Layout<T> &in, const Part<T> &p, float *dw)
-      : part(p), parts(nullptr), dw(dw), rows(in.rows * p.groups), part_rows(rows_of_part(rows)),
-        count(dw != nullptr ? (rows + part_rows - 1) / part_rows : 0), packs(packs_of<T>(p.group)) {}
-  __host__ __device__ int64_t threads() const { return count * packs; }
-  __host__ __device__ int64_t columns() const { return count > 0 ? part.group : 0; }
+  __host__ __device__ int64_t packs() const { return packs_of<T>(part.group); }
+  __host__ __device__ int64_t threads() const { return parts != nullptr ? runs.parts * packs() : 0; }
 };
 
-// Those of both norms, chosen by a number: a choice between two arguments would be copied to local memory.
 template <class T>
 struct WeightGradients {
-  WeightGradient<T> of[2];  // queries, keys
-
-  // Which one is meant by number i of as many as f makes of the first, and on to the second; i becomes its number there.
-  template <class F>
-  __device__ const WeightGradient<T> &choose(int64_t *i, const F &f) const {
-    const int64_t first = f(of[0]);
-    const int which = *i >= first;
-    *i -= which * first;
-    return of[which];
-  }
+  WeightGradient<T> of[2];  // queries, keys: chosen by a number, as AllDwParts
 };
 
 // Element j of a group of a gradient, turned back.
 template <class T>
-__device__ float turned_back(const Rotation &in, const T *grad, int64_t row, int j, int c, int half) {
-  const float own = widen(grad[j]);
-  if (c >= 2 * half) return own;
+__device__ T turned_back(const Rotation &in, const T *grad, int64_t row, int j, int c, int half) {
+  if (c >= 2 * half) return grad[j];
   const bool first = c < half;
   const float2 angle = in.angle(row, half, first ? c : c - half);
   const float other = widen(grad[first ? j + half : j - half]), across = other * angle.y;
   T turned;
-  narrow(fmaf(own, angle.x, first ? across : -across), &turned);
-  return widen(turned);
+  narrow(fmaf(widen(grad[j]), angle.x, first ? across : -across), &turned);
+  return turned;
 }
 
-// What each part of the rows adds to dw. A thread has a pack of columns of a part.
+// The parts of dw for heads that lie anywhere. A thread has a pack of columns of a part.
 template <class T>
-__global__ __launch_bounds__(kColumnThreads) void heads_dw_kernel(const T *qkv, Layout<T> in, WeightGradients<T> both) {
+__global__ __launch_bounds__(kHeadThreads) void heads_dw_kernel(const T *qkv, const __grid_constant__ Layout<T> in,
+                                                                const __grid_constant__ WeightGradients<T> both) {
   constexpr int kWidth = Pack<T>::kWidth;
-  const int64_t threads = both.of[0].threads() + both.of[1].threads();
-  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x; t < threads; t += static_cast<int64_t>(gridDim.x) * kColumnThreads) {
-    int64_t mine = t;
-    const auto &w = both.choose(&mine, [](const auto &of) { return of.threads(); });
-    const int64_t number = mine / w.packs;
-    const int d = w.part.group, groups = w.part.groups, begin = static_cast<int>(mine % w.packs) * kWidth;
-    float sum[kWidth] = {};
-    for (int64_t r = number * w.part_rows; r < min(w.rows, (number + 1) * w.part_rows); r++) {
-      const int64_t row = r / groups;
-      const T *grad = w.part.heads_of + r * d, *x = qkv + row * in.width + w.part.from + r % groups * d;
-      const Pack<T> v = load_pack(x, begin, d, aligned(x));
+  const int64_t of_queries = both.of[0].threads(), threads = of_queries + both.of[1].threads();
+  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kHeadThreads + threadIdx.x; t < threads; t += static_cast<int64_t>(gridDim.x) * kHeadThreads) {
+    const int which = t >= of_queries;
+    const WeightGradient<T> &w = both.of[which];
+    const int64_t mine = t - which * of_queries, part = mine / w.packs();
+    const int d = w.part.group, groups = w.part.groups;
+    const auto turned = [&](int64_t r, int64_t begin) {
+      Pack<T> g;
 #pragma unroll
       for (int i = 0; i < kWidth; i++) {
-        const int j = begin + i;
-        if (j < d) sum[i] = fmaf(turned_back(in.rotation, grad, row, j, j % in.hd, w.part.half) * w.part.inv_rms[r], widen(v.at[i]), sum[i]);
+        const int j = static_cast<int>(begin) + i;
+        if (j < d) g.at[i] = turned_back(in.rotation, w.part.heads_of + r * d, r / groups, j, j % in.hd, w.part.half);
       }
-    }
-#pragma unroll
-    for (int i = 0; i < kWidth; i++)
-      if (begin + i < d) w.parts[number * d + begin + i] = sum[i];
+      return g;
+    };
+    const auto row = [&](int64_t r, int64_t begin) {
+      const T *x = qkv + r / groups * in.width + w.part.from + r % groups * d;
+      return load_pack(x, begin, d, aligned(x));
+    };
+    part_of_dw<T>(w.runs, part, d, mine % w.packs() * kWidth, w.parts + part * d, turned, row, [&](int64_t r) { return w.part.inv_rms[r]; });
   }
 }
 
+// Whether heads are whole packs that lie aligned, and are normalised each or not at all.
 template <class T>
-__global__ __launch_bounds__(kThreads) void heads_dw_sum_kernel(WeightGradients<T> both) {
-  const int64_t columns = both.of[0].columns() + both.of[1].columns();
-  for (int64_t j = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; j < columns; j += static_cast<int64_t>(gridDim.x) * kThreads) {
-    int64_t mine = j;
-    const auto &w = both.choose(&mine, [](const auto &of) { return of.columns(); });
-    add_parts(w.parts, w.dw, w.count, w.part.group, mine);
-  }
+bool whole_heads(const Layout<T> &in, bool each, std::initializer_list<const void *> products) {
+  const auto &[q, k, v] = in.part;
+  return each && in.hd <= kWarp * Pack<T>::kWidth && q.half % Pack<T>::kWidth == 0 && whole_packs<T>(in.hd, products) &&
+         whole_packs<T>(in.hd, {q.heads_of, k.heads_of, v.heads_of, q.norm, k.norm, in.rotation.cos, in.rotation.sin});
 }
 
 template <class T, class Places>
 int32_t forward(const void *qkv, const mgrpo_heads &how, const Layout<T> &in, const Places &places, cudaStream_t stream) {
+  const T *product = static_cast<const T *>(qkv);
+  if (whole_heads(in, !how.whole || !normalised(how), {qkv}))
+    return for_lanes<T>(in.hd, [&](auto lanes) {
+      const int teams = kHeadThreads / lanes;
+      const auto runs = [&](int64_t heads) {
+        const int64_t all = in.rows * heads, blocks = (all + teams - 1) / teams;
+        return Runs(all, blocks < kMostParts ? blocks : kMostParts, teams);
+      };
+      const WholeHeads<T> work{in, {{runs(how.heads), nullptr}, {runs(how.kv_heads), nullptr}}};
+      return launch(whole_heads_kernel<T, lanes, Places>, work.shape(), stream, product, work, places);
+    });
   const size_t room = normalised(how) ? static_cast<size_t>(groups_of(how, how.heads)) * sizeof(float) : 0;
-  return launch(heads_kernel<T, Places>, {block_count(in.rows * kParts), kThreads, room}, stream, static_cast<const T *>(qkv), in, places);
+  return launch(heads_kernel<T, Places>, {block_count(in.rows * kParts), kHeadThreads, room}, stream, product, in, places);
 }
 
 template <class T>
-int32_t add_dw(const T *qkv, const Layout<T> &in, float *dw_q, float *dw_k, cudaStream_t stream) {
-  WeightGradients<T> both{{{in, in.part[0], dw_q}, {in, in.part[1], dw_k}}};
-  auto &[queries, keys] = both.of;
-  const int64_t of_queries = queries.count * queries.columns(), columns = queries.columns() + keys.columns();
-  if (columns == 0) return MGRPO_OK;
-  Scratch<float> parts(stream);
-  MGRPO_TRY(parts.allocate(of_queries + keys.count * keys.columns()));
-  queries.parts = parts.get();
-  keys.parts = parts.get() + of_queries;
-  const int64_t blocks = (queries.threads() + keys.threads() + kColumnThreads - 1) / kColumnThreads;
-  MGRPO_TRY(launch(heads_dw_kernel<T>, {block_count(blocks), kColumnThreads}, stream, qkv, in, both));
-  return launch(heads_dw_sum_kernel<T>, {block_count((columns + kThreads - 1) / kThreads), kThreads}, stream, both);
+int32_t backward(const T *qkv, const mgrpo_heads &how, const Layout<T> &in, T *dqkv, float *dw_q, float *dw_k, cudaStream_t stream) {
+  WeightGradients<T> both{{{in.part[0], runs_of<T>(in.rows * in.part[0].groups, in.part[0].group), nullptr},
+                           {in.part[1], runs_of<T>(in.rows * in.part[1].groups, in.part[1].group), nullptr}}};
+  AllDwParts all{{{nullptr, dw_q, 0, 0}, {nullptr, dw_k, 0, 0}}};
+  Scratch<float> q_parts(stream), k_parts(stream);
+  Scratch<float> *const room[] = {&q_parts, &k_parts};
+  for (int i = 0; normalised(how) && i < 2; i++) {
+    if (all.of[i].dw == nullptr) continue;
+    WeightGradient<T> &w = both.of[i];
+    MGRPO_TRY(room[i]->allocate(w.runs.parts * w.part.group));
+    w.parts = room[i]->get();
+    all.of[i] = {w.parts, all.of[i].dw, w.runs.parts, w.part.group};
+  }
+  if (whole_heads(in, !how.whole || !normalised(how), {normalised(how) ? qkv : nullptr, dqkv})) {
+    MGRPO_TRY(for_lanes<T>(in.hd, [&](auto lanes) {
+      const auto work_of = [&](int i, int64_t heads) { return HeadWork{normalised(how) ? both.of[i].runs : runs_of<T>(in.rows * heads, in.hd), both.of[i].parts}; };
+      const WholeHeads<T> work{in, {work_of(0, how.heads), work_of(1, how.kv_heads)}};
+      return launch(whole_heads_bwd_kernel<T, lanes>, work.shape(), stream, qkv, work, dqkv);
+    }));
+  } else {
+    const int64_t threads = both.of[0].threads() + both.of[1].threads();
+    if (threads > 0) MGRPO_TRY(launch(heads_dw_kernel<T>, {block_count((threads + kHeadThreads - 1) / kHeadThreads), kHeadThreads}, stream, qkv, in, both));
+    MGRPO_TRY(launch(heads_bwd_kernel<T>, {block_count(in.rows * kParts), kHeadThreads}, stream, qkv, in, dqkv));
+  }
+  return all.tiles() > 0 ? sum_dw(all, stream) : MGRPO_OK;
 }
 
 }  // namespace
@@ -341,7 +273,6 @@ int32_t mgrpo_split_heads_bwd_cuda(const void *dq, const void *dk, const void *d
     using T = decltype(zero);
     const auto *qkv = static_cast<const T *>(qkv_or_null);
     const Layout<T> in = layout_of<T>(how, dq, dk, dv, inv_q_or_null, inv_k_or_null, rows);
-    if (normalised(how)) MGRPO_TRY(add_dw(qkv, in, dw_q_or_null, dw_k_or_null, stream_of(stream)));
-    return launch(heads_bwd_kernel<T>, {block_count(rows * kParts), kThreads}, stream_of(stream), qkv, in, static_cast<T *>(dqkv));
+    return backward<T>(qkv, how, in, static_cast<T *>(dqkv), dw_q_or_null, dw_k_or_null, stream_of(stream));
   });
 }

@@ -1,112 +1,205 @@
-// One block a row.
+// A row is a block's, which has as many warps as the row has packs for.
+#include <type_traits>
+
 #include "mgrpo/nn.h"
 #include "norm.cuh"
 
 namespace mgrpo::cuda {
 namespace {
 
-template <class T, int kBlock>
-__global__ __launch_bounds__(kBlock) void rms_norm_kernel(const T *x, const T *residual, const T *w, float offset, double eps, T *sum,
-                                                          T *y, float *inv_rms, int64_t rows, int64_t d) {
-  __shared__ float shared[kBlock];
-  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
-    const T *row = x + r * d;
+template <class T>
+struct Norm {
+  const T *x, *residual, *w;  // residual: null, or added first, and the sum is kept
+  float offset, eps;
+  T *sum, *y;
+  float *inv_rms;
+  int64_t rows, d;
+};
+
+// Rows of whole packs, up to kPacks of them a thread, which stay in registers.
+template <class T, int kPacks>
+__global__ __launch_bounds__(kNormThreads) void whole_norm_kernel(Norm<T> in) {
+  constexpr int kWidth = Pack<T>::kWidth;
+  __shared__ float shared[kNormWarps];
+  const auto for_each_own = [&](const auto &f) {
+#pragma unroll
+    for (int i = 0; i < kPacks; i++) {
+      const int64_t begin = static_cast<int64_t>(threadIdx.x + i * blockDim.x) * kWidth;
+      if (begin < in.d) f(i, begin);
+    }
+  };
+  Pack<T> w[kPacks];
+  for_each_own([&](int i, int64_t begin) { w[i] = whole_pack(in.w + begin); });
+  for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
+    Pack<T> x[kPacks], more[kPacks];
+    for_each_own([&](int i, int64_t begin) { x[i] = whole_pack(in.x + r * in.d + begin); });
+    if (in.residual != nullptr) {
+      for_each_own([&](int i, int64_t begin) { more[i] = whole_pack(in.residual + r * in.d + begin); });
+      for_each_own([&](int i, int64_t begin) {
+#pragma unroll
+        for (int k = 0; k < kWidth; k++) narrow(widen(x[i].at[k]) + widen(more[i].at[k]), &x[i].at[k]);
+        store_whole(in.sum + r * in.d + begin, x[i]);
+      });
+    }
     float squares = 0;
-    if (residual == nullptr) {
-      for_each(row, d, [&](int64_t, T v) { squares = fmaf(widen(v), widen(v), squares); });
+    for_each_own([&](int i, int64_t) { squares = add_squares(squares, x[i]); });
+    const float inv = inverse_rms(team_sum<true>(squares, shared), in.d, in.eps);
+    for_each_own([&](int i, int64_t begin) {
+      normalise(&x[i], w[i], inv, in.offset);
+      store_whole(in.y + r * in.d + begin, x[i]);
+    });
+    if (in.inv_rms != nullptr && threadIdx.x == 0) in.inv_rms[r] = inv;
+  }
+}
+
+// Rows of any width that lie anywhere.
+template <class T>
+__global__ __launch_bounds__(kNormThreads) void norm_kernel(Norm<T> in) {
+  __shared__ float shared[kNormWarps];
+  const int64_t d = in.d;
+  for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
+    const T *row = in.x + r * d;
+    float squares = 0;
+    if (in.residual == nullptr) {
+      for_each_pack(row, d, [&](int64_t, const Pack<T> &p, int count) { squares = add_squares(squares, p, count); });
     } else {
-      const T *more = residual + r * d;
-      T *to = sum + r * d;
+      const T *more = in.residual + r * d;
+      T *to = in.sum + r * d;
       const bool more_aligned = aligned(more), to_aligned = aligned(to);
       for_each_pack(row, d, [&](int64_t begin, Pack<T> p, int count) {
         const Pack<T> added = load_pack(more, begin, d, more_aligned);
 #pragma unroll
-        for (int i = 0; i < Pack<T>::kWidth; i++) {
-          if (i >= count) break;
-          narrow(widen(p.at[i]) + widen(added.at[i]), &p.at[i]);
-          squares = fmaf(widen(p.at[i]), widen(p.at[i]), squares);
-        }
+        for (int i = 0; i < Pack<T>::kWidth; i++)
+          if (i < count) narrow(widen(p.at[i]) + widen(added.at[i]), &p.at[i]);
+        squares = add_squares(squares, p, count);
         store_pack(to, p, begin, d, to_aligned);
       });
       row = to;
     }
-    const float inv = inverse_rms<kBlock>(squares, d, eps, shared);
-    T *to = y + r * d;
-    const bool w_aligned = aligned(w), to_aligned = aligned(to);
+    const float inv = inverse_rms(team_sum<true>(squares, shared), d, in.eps);
+    T *to = in.y + r * d;
+    const bool w_aligned = aligned(in.w), to_aligned = aligned(to);
     for_each_pack(row, d, [&](int64_t begin, Pack<T> p, int count) {
-      normalise(&p, load_pack(w, begin, d, w_aligned), inv, offset, count);
+      normalise(&p, load_pack(in.w, begin, d, w_aligned), inv, in.offset, count);
       store_pack(to, p, begin, d, to_aligned);
     });
-    if (inv_rms != nullptr && threadIdx.x == 0) inv_rms[r] = inv;
+    if (in.inv_rms != nullptr && threadIdx.x == 0) in.inv_rms[r] = inv;
   }
 }
 
-template <class T, int kBlock>
-__global__ __launch_bounds__(kBlock) void dx_kernel(const T *dy, const T *x, const T *w, float offset, const float *inv_rms,
-                                                    const T *dx_more, T *dx, int64_t rows, int64_t d) {
-  __shared__ float shared[kBlock];
-  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x)
-    norm_back<T, kBlock>(dy + r * d, x + r * d, w, offset, inv_rms[r], dx_more != nullptr ? dx_more + r * d : nullptr, dx + r * d, d,
-                         threadIdx.x, shared);
-}
-
-// parts [ceil(rows / part_rows), d]: what each part of the rows adds to dw. A thread has a pack of columns.
 template <class T>
-__global__ __launch_bounds__(kColumnThreads) void dw_parts_kernel(const T *dy, const T *x, const float *inv_rms, float *parts,
-                                                                  int64_t rows, int64_t d, int64_t part_rows, int64_t tiles,
-                                                                  int64_t blocks) {
+struct NormBack {
+  const T *dy, *x, *w;
+  float offset;
+  const float *inv_rms;
+  const T *more;  // null, or added to dx
+  T *dx;
+  float *parts;   // [runs.parts, d], null: dw is not wanted
+  Runs runs;
+  int64_t d;
+};
+
+// Rows of whole packs, up to kPacks of them a thread. A block goes through the rows of a part, reads each once, and keeps the part of dw in
+// registers.
+template <class T, int kPacks>
+__global__ __launch_bounds__(kNormThreads) void whole_back_kernel(NormBack<T> in) {
   constexpr int kWidth = Pack<T>::kWidth;
-  for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
-    const int64_t part = b / tiles, begin = (b % tiles * kColumnThreads + threadIdx.x) * kWidth;
-    if (begin >= d) continue;
-    const int64_t first = part * part_rows, last = min(rows, first + part_rows);
-    float sum[kWidth] = {};
-    for (int64_t r = first; r < last; r++) {
-      const T *grad = dy + r * d, *row = x + r * d;
-      const Pack<T> g = load_pack(grad, begin, d, aligned(grad)), v = load_pack(row, begin, d, aligned(row));
+  __shared__ float shared[kNormWarps];
+  const auto for_each_own = [&](const auto &f) {
 #pragma unroll
-      for (int i = 0; i < kWidth; i++)
-        if (begin + i < d) sum[i] = fmaf(widen(g.at[i]) * inv_rms[r], widen(v.at[i]), sum[i]);
+    for (int i = 0; i < kPacks; i++) {
+      const int64_t begin = static_cast<int64_t>(threadIdx.x + i * blockDim.x) * kWidth;
+      if (begin < in.d) f(i, begin);
     }
+  };
+  Pack<T> w[kPacks];
+  for_each_own([&](int i, int64_t begin) { w[i] = whole_pack(in.w + begin); });
+  for (int64_t part = blockIdx.x; part < in.runs.parts; part += gridDim.x) {
+    float dw[kPacks][kWidth] = {};
+    for (int64_t r = in.runs.first(part, 0); r < in.runs.first(part, 1); r++) {
+      const int64_t at = r * in.d;
+      Pack<T> grad[kPacks], x[kPacks], more[kPacks];
+      for_each_own([&](int i, int64_t begin) { grad[i] = whole_pack(in.dy + at + begin), x[i] = whole_pack(in.x + at + begin); });
+      if (in.more != nullptr) for_each_own([&](int i, int64_t begin) { more[i] = whole_pack(in.more + at + begin); });
+      const float inv = in.inv_rms[r];
+      float projection = 0;
+      for_each_own([&](int i, int64_t) { projection = add_projection(projection, grad[i], x[i], w[i], in.offset); });
+      const float along = along_row(inv, team_sum<true>(projection, shared), in.d);
+      for_each_own([&](int i, int64_t begin) {
+        if (in.parts != nullptr) add_dw(grad[i], x[i], inv, dw[i]);
+        norm_back(&grad[i], x[i], w[i], in.offset, inv, along, in.more != nullptr, more[i]);
+        store_whole(in.dx + at + begin, grad[i]);
+      });
+    }
+    if (in.parts == nullptr) continue;
+    for_each_own([&](int i, int64_t begin) {
 #pragma unroll
-    for (int i = 0; i < kWidth; i++)
-      if (begin + i < d) parts[part * d + begin + i] = sum[i];
+      for (int k = 0; k < kWidth; k++) in.parts[part * in.d + begin + k] = dw[i][k];
+    });
   }
 }
 
-__global__ __launch_bounds__(kNormThreads) void dw_sum_kernel(const float *parts, float *dw, int64_t n, int64_t d) {
-  for (int64_t j = static_cast<int64_t>(blockIdx.x) * kNormThreads + threadIdx.x; j < d; j += static_cast<int64_t>(gridDim.x) * kNormThreads)
-    add_parts(parts, dw, n, d, j);
+// Rows of any width that lie anywhere: dx.
+template <class T>
+__global__ __launch_bounds__(kNormThreads) void back_kernel(NormBack<T> in) {
+  __shared__ float shared[kNormWarps];
+  for (int64_t r = blockIdx.x; r < in.runs.rows; r += gridDim.x)
+    row_back<true>(in.dy + r * in.d, in.x + r * in.d, in.w, in.offset, in.inv_rms[r], in.more != nullptr ? in.more + r * in.d : nullptr,
+                   in.dx + r * in.d, in.d, threadIdx.x, blockDim.x, shared);
+}
+
+// And the parts of dw: a thread has a pack of columns of one.
+template <class T>
+__global__ __launch_bounds__(kNormThreads) void dw_kernel(NormBack<T> in) {
+  const int64_t packs = packs_of<T>(in.d), threads = in.runs.parts * packs;
+  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kNormThreads + threadIdx.x; t < threads; t += static_cast<int64_t>(gridDim.x) * kNormThreads) {
+    const auto pack_of = [&](const T *of) {
+      return [=](int64_t r, int64_t begin) { return load_pack(of + r * in.d, begin, in.d, aligned(of + r * in.d)); };
+    };
+    const int64_t part = t / packs;
+    part_of_dw<T>(in.runs, part, in.d, t % packs * Pack<T>::kWidth, in.parts + part * in.d, pack_of(in.dy), pack_of(in.x),
+                  [&](int64_t r) { return in.inv_rms[r]; });
+  }
+}
+
+// f(an integral constant): the packs of a thread of rows of whole packs, 0 where rows must be taken as they lie.
+template <class T, class F>
+int32_t for_packs(int64_t d, bool whole, const F &f) {
+  switch (whole ? packs_of_thread<T>(d) : 0) {
+    case 1: return f(std::integral_constant<int, 1>{});
+    case 2: return f(std::integral_constant<int, 2>{});
+    case 4: return f(std::integral_constant<int, 4>{});
+  }
+  return f(std::integral_constant<int, 0>{});
 }
 
 template <class T>
-int32_t rms_norm(const void *x, const void *residual, const void *w, float offset, double eps, void *sum, void *y, float *inv_rms,
-                 int64_t rows, int64_t d, cudaStream_t stream) {
-  const bool narrow = narrow_row<T>(d);
-  return launch(narrow ? rms_norm_kernel<T, kWarp> : rms_norm_kernel<T, kNormThreads>, {block_count(rows), narrow ? kWarp : kNormThreads}, stream,
-                static_cast<const T *>(x), static_cast<const T *>(residual), static_cast<const T *>(w), offset, eps,
-                static_cast<T *>(sum), static_cast<T *>(y), inv_rms, rows, d);
+int32_t rms_norm(const Norm<T> &in, cudaStream_t stream) {
+  const Shape shape{block_count(min(in.rows, 2 * kMostParts)), threads_of<T>(in.d)};  // blocks read the weights once
+  return for_packs<T>(in.d, whole_packs<T>(in.d, {in.x, in.residual, in.w, in.sum, in.y}), [&](auto packs) {
+    if constexpr (packs > 0) return launch(whole_norm_kernel<T, packs>, shape, stream, in);
+    return launch(norm_kernel<T>, shape, stream, in);
+  });
 }
 
 template <class T>
-int32_t add_dw(const T *dy, const T *x, const float *inv_rms, float *dw, int64_t rows, int64_t d, cudaStream_t stream) {
-  const int64_t part_rows = rows_of_part(rows), n = (rows + part_rows - 1) / part_rows;
-  const int64_t tiles = (packs_of<T>(d) + kColumnThreads - 1) / kColumnThreads, blocks = n * tiles;
+int32_t rms_norm_bwd(NormBack<T> in, float *dw, cudaStream_t stream) {
   Scratch<float> parts(stream);
-  MGRPO_TRY(parts.allocate(n * d));
-  MGRPO_TRY(launch(dw_parts_kernel<T>, {block_count(blocks), kColumnThreads}, stream, dy, x, inv_rms, parts.get(), rows, d, part_rows,
-                   tiles, blocks));
-  return launch(dw_sum_kernel, {block_count((d + kNormThreads - 1) / kNormThreads), kNormThreads}, stream, parts.get(), dw, n, d);
-}
-
-template <class T>
-int32_t rms_norm_bwd(const T *dy, const T *x, const T *w, float offset, const float *inv_rms, const T *dx_more, T *dx, float *dw_or_null,
-                     int64_t rows, int64_t d, cudaStream_t stream) {
-  // dw first: dx may be dy.
-  if (dw_or_null != nullptr) MGRPO_TRY(add_dw(dy, x, inv_rms, dw_or_null, rows, d, stream));
-  const bool narrow = narrow_row<T>(d);
-  return launch(narrow ? dx_kernel<T, kWarp> : dx_kernel<T, kNormThreads>, {block_count(rows), narrow ? kWarp : kNormThreads}, stream, dy, x, w,
-                offset, inv_rms, dx_more, dx, rows, d);
+  if (dw != nullptr) {
+    MGRPO_TRY(parts.allocate(in.runs.parts * in.d));
+    in.parts = parts.get();
+  }
+  const int threads = threads_of<T>(in.d);
+  const bool whole = !narrow_row<T>(in.d) && whole_packs<T>(in.d, {in.dy, in.x, in.w, in.more, in.dx});
+  MGRPO_TRY(for_packs<T>(in.d, whole, [&](auto packs) {
+    if constexpr (packs > 0) return launch(whole_back_kernel<T, packs>, {block_count(in.runs.parts), threads}, stream, in);
+    if (dw != nullptr) {  // first: dx may be dy
+      const int64_t columns = in.runs.parts * packs_of<T>(in.d);
+      MGRPO_TRY(launch(dw_kernel<T>, {block_count((columns + kNormThreads - 1) / kNormThreads), kNormThreads}, stream, in));
+    }
+    return launch(back_kernel<T>, {block_count(in.runs.rows), threads}, stream, in);
+  }));
+  return dw == nullptr ? MGRPO_OK : sum_dw({{{in.parts, dw, in.runs.parts, in.d}, {}}}, stream);
 }
 
 bool valid(int64_t rows, int64_t d, double eps) { return valid_sizes({rows, d}) && d > 0 && eps >= 0; }
@@ -123,7 +216,10 @@ int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, float o
   if (rows == 0) return MGRPO_OK;
   if (any_null({x, w, y})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
-    return rms_norm<decltype(zero)>(x, nullptr, w, offset, eps, nullptr, y, inv_rms_or_null, rows, d, stream_of(stream));
+    using T = decltype(zero);
+    return rms_norm(Norm<T>{static_cast<const T *>(x), nullptr, static_cast<const T *>(w), offset, static_cast<float>(eps), nullptr,
+                            static_cast<T *>(y), inv_rms_or_null, rows, d},
+                    stream_of(stream));
   });
 }
 
@@ -133,7 +229,10 @@ int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void 
   if (rows == 0) return MGRPO_OK;
   if (any_null({x, residual, w, sum, y})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
-    return rms_norm<decltype(zero)>(x, residual, w, offset, eps, sum, y, inv_rms_or_null, rows, d, stream_of(stream));
+    using T = decltype(zero);
+    return rms_norm(Norm<T>{static_cast<const T *>(x), static_cast<const T *>(residual), static_cast<const T *>(w), offset,
+                            static_cast<float>(eps), static_cast<T *>(sum), static_cast<T *>(y), inv_rms_or_null, rows, d},
+                    stream_of(stream));
   });
 }
 
@@ -144,7 +243,8 @@ int32_t mgrpo_rms_norm_bwd_cuda(const void *dy, const void *x, const void *w, co
   if (any_null({dy, x, w, inv_rms, dx})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return rms_norm_bwd(static_cast<const T *>(dy), static_cast<const T *>(x), static_cast<const T *>(w), offset,
-                        inv_rms, static_cast<const T *>(dx_more_or_null), static_cast<T *>(dx), dw_or_null, rows, d, stream_of(stream));
+    return rms_norm_bwd(NormBack<T>{static_cast<const T *>(dy), static_cast<const T *>(x), static_cast<const T *>(w), offset, inv_rms,
+                                    static_cast<const T *>(dx_more_or_null), static_cast<T *>(dx), nullptr, runs_of<T>(rows, d), d},
+                        dw_or_null, stream_of(stream));
   });
 }

@@ -45,6 +45,10 @@ __device__ inline double exp2_of(double d) { return exp2(d); }
 __device__ inline float floored(float d) { return fmaxf(d, -150.0f); }
 __device__ inline double floored(double d) { return fmax(d, -1076.0); }
 
+// a b + c, rounded once.
+__device__ inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ inline double fused(double a, double b, double c) { return fma(a, b, c); }
+
 // What turns a difference of logits into an exponent of 2 at a temperature.
 template <class A>
 __device__ inline A exponent_scale(double tau) {
@@ -64,14 +68,42 @@ __device__ inline bool aligned(const T *row) {
   return reinterpret_cast<uintptr_t>(row) % 16 == 0;
 }
 
+// Packs that lie aligned. As 16 bytes, of which none is looked at, a pack is one load and one store.
+template <class T>
+__device__ inline uint4 load_bytes(const T *at) {
+  return *reinterpret_cast<const uint4 *>(at);
+}
+template <class T>
+__device__ inline void store_bytes(T *at, uint4 raw) {
+  unsigned __int128 word;  // as a struct it may become four stores
+  __builtin_memcpy(&word, &raw, sizeof raw);
+  *reinterpret_cast<unsigned __int128 *>(at) = word;
+}
+template <class T>
+__device__ inline Pack<T> pack_of(uint4 raw) {
+  Pack<T> p;
+  __builtin_memcpy(p.at, &raw, sizeof raw);
+  return p;
+}
+template <class T>
+__device__ inline uint4 bytes_of(const Pack<T> &p) {
+  uint4 raw;
+  __builtin_memcpy(&raw, p.at, sizeof raw);
+  return raw;
+}
+template <class T>
+__device__ inline Pack<T> whole_pack(const T *at) {
+  return pack_of<T>(load_bytes(at));
+}
+template <class T>
+__device__ inline void store_whole(T *at, const Pack<T> &p) {
+  store_bytes(at, bytes_of(p));
+}
+
 template <class T>
 __device__ inline Pack<T> load_pack(const T *row, int64_t begin, int64_t n, bool is_aligned) {
+  if (is_aligned && begin + Pack<T>::kWidth <= n) return whole_pack(row + begin);
   Pack<T> p;
-  if (is_aligned && begin + Pack<T>::kWidth <= n) {
-    const uint4 raw = *reinterpret_cast<const uint4 *>(row + begin);
-    __builtin_memcpy(p.at, &raw, sizeof raw);
-    return p;
-  }
 #pragma unroll
   for (int i = 0; i < Pack<T>::kWidth; i++)
     if (begin + i < n) p.at[i] = row[begin + i];
@@ -81,9 +113,7 @@ __device__ inline Pack<T> load_pack(const T *row, int64_t begin, int64_t n, bool
 template <class T>
 __device__ inline void store_pack(T *row, const Pack<T> &p, int64_t begin, int64_t n, bool is_aligned) {
   if (is_aligned && begin + Pack<T>::kWidth <= n) {
-    uint4 raw;
-    __builtin_memcpy(&raw, p.at, sizeof raw);
-    *reinterpret_cast<uint4 *>(row + begin) = raw;
+    store_whole(row + begin, p);
     return;
   }
 #pragma unroll
@@ -148,7 +178,7 @@ struct OnlineSums {
     for (int i = 0; i < kWidth; i++) {
       const A d = (z[i] - max) * scale, e = exp2_of(d);
       sum += e;
-      weighted += e * floored(d);
+      weighted = fused(e, floored(d), weighted);
     }
   }
   __device__ void rescale(A to, A scale) {

@@ -11,7 +11,7 @@ constexpr double kForwardTolerance = 64 * kEpsilon;    // relative
 constexpr double kBackwardTolerance = 256 * kEpsilon;  // of the largest gradient
 constexpr int64_t kHuge = int64_t{1} << 40;            // two of them overflow
 
-const int64_t kWidths[] = {1, 3, 8, 13, 64, 96, 577, 1100};
+const int64_t kWidths[] = {1, 3, 8, 13, 64, 96, 577, 1100, 4200};
 
 class RmsNorm : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(RmsNorm);
@@ -159,15 +159,20 @@ TEST_P(RmsNorm, RowDoesNotDependOnItsCompany) {
 }
 
 TEST_P(RmsNorm, BitsDoNotDependOnWhereARowLies) {
-  for (int64_t d : {8, 96, 577}) {
-    const Floats x = normal(3 * d, 9), residual = normal(3 * d, 10), w = normal(d, 11), dy = normal(3 * d, 12), zero(d);
-    const Normed odd = norm(backend(), x, w, residual), even = norm(backend(), x, w, residual, MGRPO_FLOAT32, true);
-    EXPECT_TRUE(same_bits(odd.y, even.y));
-    EXPECT_TRUE(same_bits(odd.sum, even.sum));
-    const Gradients a = norm_bwd(backend(), dy, odd.sum, w, odd.inv, residual, zero),
-                    b = norm_bwd(backend(), dy, odd.sum, w, odd.inv, residual, zero, MGRPO_FLOAT32, true);
-    EXPECT_TRUE(same_bits(a.dx, b.dx));
-    EXPECT_TRUE(same_bits(a.dw, b.dw));
+  for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
+    if (dtype == MGRPO_BFLOAT16 && !has_bf16(backend())) continue;
+    for (int64_t d : {8, 96, 577, 600, 2560, 5120}) {  // one, two and four packs a thread, and rows that are no whole packs
+      const Floats x = rounded_to_bf16(normal(3 * d, 9)), residual = rounded_to_bf16(normal(3 * d, 10)), w = rounded_to_bf16(normal(d, 11)),
+                   dy = rounded_to_bf16(normal(3 * d, 12)), zero(d);
+      const Normed odd = norm(backend(), x, w, residual, dtype), even = norm(backend(), x, w, residual, dtype, true);
+      EXPECT_TRUE(same_bits(odd.y, even.y)) << d;
+      EXPECT_TRUE(same_bits(odd.sum, even.sum)) << d;
+      EXPECT_TRUE(same_bits(odd.inv, even.inv)) << d;
+      const Gradients a = norm_bwd(backend(), dy, odd.sum, w, odd.inv, residual, zero, dtype),
+                      b = norm_bwd(backend(), dy, odd.sum, w, odd.inv, residual, zero, dtype, true);
+      EXPECT_TRUE(same_bits(a.dx, b.dx)) << d;
+      EXPECT_TRUE(same_bits(a.dw, b.dw)) << d;
+    }
   }
 }
 
@@ -219,7 +224,7 @@ TEST_P(RmsNorm, BackwardMatchesFloat64AndAccumulates) {
 }
 
 TEST_P(RmsNorm, BackwardOfManyRows) {
-  const int64_t rows = 17000, d = 5;  // more than 64 rows in each of 256 parts
+  const int64_t rows = 17000, d = 5;
   const Floats x = normal(rows * d, 20), w = normal(d, 21), dy = normal(rows * d, 22);
   const Gradients got = norm_bwd(backend(), dy, x, w, norm(backend(), x, w).inv, {}, Floats(d));
   EXPECT_TRUE(close_to(got.dw, oracle_bwd(dy, x, w, rows, d).dw, kBackwardTolerance, kBackwardTolerance * std::sqrt(rows)));

@@ -145,8 +145,8 @@ MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cach
 // weights as sums of two bfloat16 terms. A row's bits depend on that row alone, and so do the bits of dw on its inputs.
 // Calls only enqueue: what lies in table, sequence, pos and length is not seen by the host. A row that names a place outside its
 // table or cache gives NaN, or is not written to the cache, and nothing else is read or written for it.
-// Scratch, allocated in the stream's order: for the norm's backward pass at most 1 KiB a column; for attention where
-// a row can see more than 128 keys, hd + 2 floats a row, head and part of the row's keys, of which there are 64 at most, in 64 MiB.
+// Scratch, allocated in the stream's order: for a norm's backward pass at most 2 KiB a column; for attention where
+// a row can see more than 256 keys, hd + 2 floats a row, head and part of the row's keys, of which there are 64 at most, in 64 MiB.
 MGRPO_API int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, float offset, double eps, void *y,
                                       float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps,

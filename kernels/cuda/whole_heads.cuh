@@ -1,0 +1,188 @@
+// Heads of whole packs that lie aligned, normalised each or not at all: as many lanes of a warp as a head has packs take heads one after
+// another, mostly of the same row, whose angles and whose norm's weights stay in registers. A head is read once and written once.
+#pragma once
+#include <type_traits>
+
+#include "heads.cuh"
+
+namespace mgrpo::cuda {
+
+// What the blocks of queries or of keys and values have of the heads of all rows.
+struct HeadWork {
+  Runs runs;
+  float *parts;  // of dw, [runs.parts, hd]; null: not wanted
+};
+
+template <class T>
+struct WholeHeads {
+  Layout<T> in;
+  HeadWork of[2];  // queries; keys, and values beside them
+
+  Shape shape() const { return {block_count(of[0].runs.parts + of[1].runs.parts), kHeadThreads}; }
+};
+
+// f(an integral constant): the lanes that share a head.
+template <class T, class F>
+int32_t for_lanes(int64_t hd, const F &f) {
+  switch (lanes_of(packs_of<T>(hd))) {
+    case 8: return f(std::integral_constant<int, 8>{});
+    case 16: return f(std::integral_constant<int, 16>{});
+  }
+  return f(std::integral_constant<int, kWarp>{});
+}
+
+// A lane's place in a head, and the angles of its elements.
+template <class T, int kLanes>
+struct Lane {
+  static constexpr int kWidth = Pack<T>::kWidth;
+  const int thread = threadIdx.x % kLanes, begin = thread * kWidth;
+  const bool has;           // a pack of the head
+  const int half, partner;  // the planes that turn; the lane of the warp whose elements turn with this one's
+  const bool first;         // whether it has first elements of planes
+  float cos[kWidth], sin[kWidth];
+
+  __device__ Lane(int hd, int half)
+      : has(begin < hd), half(half),
+        partner(static_cast<int>(threadIdx.x) % kWarp + (begin < half ? half / kWidth : begin < 2 * half ? -half / kWidth : 0)), first(begin < half) {}
+  __device__ bool turns() const { return begin < 2 * half; }
+
+  // The angles of a row; `sign` turns back.
+  __device__ void take(const Rotation &in, int64_t row, float sign) {
+    if (!turns()) return;
+    const int64_t at = in.pos[row];
+    if (at < 0 || at >= in.max_pos) {
+#pragma unroll
+      for (int i = 0; i < kWidth; i++) cos[i] = sin[i] = NAN;
+      return;
+    }
+    const int64_t from = at * half + (first ? begin : begin - half);
+    const float across = first ? -sign : sign;
+#pragma unroll
+    for (int i = 0; i < kWidth; i += 4) {
+      const float4 c = *reinterpret_cast<const float4 *>(in.cos + from + i), s = *reinterpret_cast<const float4 *>(in.sin + from + i);
+      cos[i] = c.x, cos[i + 1] = c.y, cos[i + 2] = c.z, cos[i + 3] = c.w;
+      sin[i] = across * s.x, sin[i + 1] = across * s.y, sin[i + 2] = across * s.z, sin[i + 3] = across * s.w;
+    }
+  }
+  // All lanes of the warp turn theirs.
+  __device__ uint4 turned(uint4 raw) const {
+    const uint4 across{__shfl_sync(kAllLanes, raw.x, partner), __shfl_sync(kAllLanes, raw.y, partner), __shfl_sync(kAllLanes, raw.z, partner),
+                       __shfl_sync(kAllLanes, raw.w, partner)};
+    if (!turns()) return raw;
+    Pack<T> own = pack_of<T>(raw);
+    const Pack<T> other = pack_of<T>(across);
+#pragma unroll
+    for (int i = 0; i < kWidth; i++) narrow(fmaf(widen(own.at[i]), cos[i], widen(other.at[i]) * sin[i]), &own.at[i]);
+    return bytes_of(own);
+  }
+};
+
+// The heads of a team's run, one after another; teams of a warp take equally many steps, the last of which may be none of theirs.
+struct Walk {
+  int64_t number, row;
+  int head, heads, left, steps;
+  bool is_new = true;  // the row
+
+  __device__ Walk(const Runs &runs, int64_t part, int team, int heads)
+      : number(runs.first(part, team)), row(number / heads), head(static_cast<int>(number % heads)), heads(heads),
+        left(static_cast<int>(runs.first(part, team + 1) - number)), steps(__reduce_max_sync(kAllLanes, left)) {}
+  __device__ bool active() const { return left > 0; }
+  __device__ void next() {
+    number++, left--;
+    is_new = ++head == heads;
+    if (is_new) head = 0, row++;
+  }
+};
+
+template <class T, int kLanes, class Places>
+__global__ __launch_bounds__(kHeadThreads, 4) void whole_heads_kernel(const T *qkv, const __grid_constant__ WholeHeads<T> work, Places places) {
+  const Layout<T> &in = work.in;
+  const int64_t of_queries = work.of[0].runs.parts;
+  for (int64_t b = blockIdx.x; b < of_queries + work.of[1].runs.parts; b += gridDim.x) {
+    const int keys = b >= of_queries;
+    const Part<T> &p = in.part[keys], &values = in.part[2];
+    Lane<T, kLanes> lane(in.hd, p.half);
+    uint4 w{};
+    if (p.norm != nullptr && lane.has) w = load_bytes(p.norm + lane.begin);
+    int64_t place = -1;
+    Walk at(work.of[keys].runs, b - keys * of_queries, threadIdx.x / kLanes, p.heads);
+    for (int step = 0; step < at.steps; step++, at.next()) {
+      const bool mine = at.active() && lane.has, row_begins = at.active() && at.is_new;
+      const T *x = qkv + at.row * in.width + at.head * in.hd + lane.begin;
+      uint4 head{}, value{};
+      if (mine) head = load_bytes(x + p.from);
+      if (mine && keys) value = load_bytes(x + values.from);
+      if (row_begins) lane.take(in.rotation, at.row, 1);
+      if (keys && __any_sync(kAllLanes, row_begins)) {
+        const int64_t claimed = places.template claim_of_lanes<kLanes>(at.row, row_begins);
+        if (row_begins) place = claimed;
+      }
+      if (p.norm != nullptr) {
+        Pack<T> own = pack_of<T>(head);
+        const float inv = inverse_rms(lanes_sum<kLanes>(add_squares(0, own)), in.hd, in.eps);
+        normalise(&own, pack_of<T>(w), inv, in.offset);
+        head = bytes_of(own);
+        if (p.inv_rms != nullptr && at.active() && lane.thread == 0) p.inv_rms[at.number] = inv;
+      }
+      head = lane.turned(head);
+      if (!mine || (keys && place < 0)) continue;
+      const int64_t to = (keys ? places.row_of(place, at.head, p.heads) : at.number) * in.hd + lane.begin;
+      store_bytes(p.heads_of + to, head);
+      if (keys) store_bytes(values.heads_of + to, value);
+    }
+  }
+}
+
+template <class T, int kLanes>
+__global__ __launch_bounds__(kHeadThreads, 3) void whole_heads_bwd_kernel(const T *qkv, const __grid_constant__ WholeHeads<T> work, T *dqkv) {
+  constexpr int kWidth = Pack<T>::kWidth, kTeams = kHeadThreads / kLanes;
+  __shared__ float shared[kHeadThreads * kWidth];
+  const Layout<T> &in = work.in;
+  const int64_t of_queries = work.of[0].runs.parts;
+  const int team = threadIdx.x / kLanes;
+  for (int64_t b = blockIdx.x; b < of_queries + work.of[1].runs.parts; b += gridDim.x) {
+    const int keys = b >= of_queries;
+    const int64_t part = b - keys * of_queries;
+    const Part<T> &p = in.part[keys], &values = in.part[2];
+    float *const parts = work.of[keys].parts;
+    Lane<T, kLanes> lane(in.hd, p.half);
+    uint4 w{};
+    if (p.norm != nullptr && lane.has) w = load_bytes(p.norm + lane.begin);
+    float dw[kWidth] = {};
+    Walk at(work.of[keys].runs, part, team, p.heads);
+    for (int step = 0; step < at.steps; step++, at.next()) {
+      const bool mine = at.active() && lane.has;
+      const int64_t from = at.number * in.hd + lane.begin, to = at.row * in.width + at.head * in.hd + lane.begin;
+      uint4 grad{}, x{}, value{};
+      float inv = 0;
+      if (mine) grad = load_bytes(p.heads_of + from);
+      if (mine && keys) value = load_bytes(values.heads_of + from);
+      if (mine && p.norm != nullptr) x = load_bytes(qkv + to + p.from), inv = p.inv_rms[at.number];
+      if (at.active() && at.is_new) lane.take(in.rotation, at.row, -1);
+      if (mine && keys) store_bytes(dqkv + to + values.from, value);
+      grad = lane.turned(grad);
+      if (p.norm != nullptr) {
+        Pack<T> own = pack_of<T>(grad);
+        const Pack<T> row = pack_of<T>(x), weight = pack_of<T>(w);
+        const float along = along_row(inv, lanes_sum<kLanes>(add_projection(0, own, row, weight, in.offset)), in.hd);
+        add_dw(own, row, inv, dw);  // zeros where the lane has nothing
+        norm_back(&own, row, weight, in.offset, inv, along, false, row);
+        grad = bytes_of(own);
+      }
+      if (mine) store_bytes(dqkv + to + p.from, grad);
+    }
+    if (parts == nullptr) continue;
+    if (lane.has)
+#pragma unroll
+      for (int i = 0; i < kWidth; i++) shared[team * in.hd + lane.begin + i] = dw[i];
+    __syncthreads();
+    for (int j = threadIdx.x; j < in.hd; j += kHeadThreads) {
+      float total = shared[j];
+      for (int t = 1; t < kTeams; t++) total += shared[t * in.hd + j];
+      parts[part * in.hd + j] = total;
+    }
+    __syncthreads();  // the next part's sums may overwrite these
+  }
+}
+
+}  // namespace mgrpo::cuda
