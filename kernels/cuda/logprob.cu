@@ -79,7 +79,7 @@ __global__ __launch_bounds__(kRowThreads, 2) void backward_kernel(T *logits, Row
     const A constant = static_cast<A>(-scale * (g - e * mean)), slope = static_cast<A>(-scale * e * kLn2);
     transform(row, in.vocab, [=](A z) {
       const A d = floored((z - max) * to_exponent);
-      return exp2_of(d) * (constant + slope * d);
+      return exp2_of(d) * fused(slope, d, constant);
     });
     __syncthreads();
     if (threadIdx.x == 0) narrow(at_target, row + y);

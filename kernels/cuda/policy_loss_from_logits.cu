@@ -47,7 +47,7 @@ struct Gradient {
 
   __device__ A operator()(A z) const {
     const A d = floored((z - max) * to_exponent);
-    return exp2_of(d) * (constant + slope * d);
+    return exp2_of(d) * fused(slope, d, constant);
   }
 };
 
