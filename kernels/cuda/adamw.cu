@@ -1,4 +1,4 @@
-// Compiled with --fmad=false, so that an update is bit-equal to the CPU's (see adamw_element.h).
+// An update is bit-equal to the CPU's (see adamw_element.h).
 #include "mgrpo/adamw.h"
 
 #include "adamw_element.h"
@@ -22,17 +22,48 @@ __global__ __launch_bounds__(kThreads) void squares_kernel(const float *grad, in
   }
 }
 
-__global__ void adamw_kernel(AdamwFactors f, float *__restrict__ p, float *__restrict__ m, float *__restrict__ v,
-                             const float *__restrict__ g, uint16_t *__restrict__ bf16, int64_t n) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride) {
-    float pi = p[i], mi = m[i], vi = v[i];
-    adamw_element(f, g[i], pi, mi, vi);
-    p[i] = pi;
-    m[i] = mi;
-    v[i] = vi;
-    if (bf16) bf16[i] = to_bfloat16(pi);
-  }
+struct Tensors {
+  float *__restrict__ p, *__restrict__ m, *__restrict__ v;
+  const float *__restrict__ g;
+  uint16_t *__restrict__ bf16;  // or null
+};
+
+__device__ void update(const AdamwFactors &f, const Tensors &t, int64_t i) {
+  float p = t.p[i], m = t.m[i], v = t.v[i];
+  adamw_element(f, t.g[i], p, m, v);
+  t.p[i] = p;
+  t.m[i] = m;
+  t.v[i] = v;
+  if (t.bf16) t.bf16[i] = to_bfloat16(p);
+}
+
+// The four elements from i on, in loads and stores of 16 bytes.
+__device__ void update_four(const AdamwFactors &f, const Tensors &t, int64_t i) {
+  float4 p = *reinterpret_cast<const float4 *>(t.p + i), m = *reinterpret_cast<const float4 *>(t.m + i), v = *reinterpret_cast<const float4 *>(t.v + i);
+  const float4 g = *reinterpret_cast<const float4 *>(t.g + i);
+  adamw_element(f, g.x, p.x, m.x, v.x);
+  adamw_element(f, g.y, p.y, m.y, v.y);
+  adamw_element(f, g.z, p.z, m.z, v.z);
+  adamw_element(f, g.w, p.w, m.w, v.w);
+  *reinterpret_cast<float4 *>(t.p + i) = p;
+  *reinterpret_cast<float4 *>(t.m + i) = m;
+  *reinterpret_cast<float4 *>(t.v + i) = v;
+  if (!t.bf16) return;
+  const auto pair = [](float low, float high) { return static_cast<unsigned>(to_bfloat16(low)) | static_cast<unsigned>(to_bfloat16(high)) << 16; };
+  *reinterpret_cast<uint2 *>(t.bf16 + i) = {pair(p.x, p.y), pair(p.z, p.w)};
+}
+
+// A thread has four elements; the last up to three are one thread's each.
+__global__ __launch_bounds__(kThreads) void adamw_kernel(AdamwFactors f, Tensors t, int64_t n, int64_t fours) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads, first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  for (int64_t i = first; i < fours; i += stride) update_four(f, t, 4 * i);
+#pragma unroll 1
+  for (int64_t i = 4 * fours + first; i < n; i += stride) update(f, t, i);
+}
+
+bool aligned(const Tensors &t) {
+  const auto to = [](const void *p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; };
+  return to(t.p, 16) && to(t.m, 16) && to(t.v, 16) && to(t.g, 16) && to(t.bf16, 8);
 }
 
 int32_t grad_norm(const float *grad, int64_t n, double *norm, cudaStream_t stream) {
@@ -69,6 +100,7 @@ int32_t mgrpo_adamw_cuda(float *param, float *m, float *v, const float *grad, ui
   if (n == 0) return MGRPO_OK;
   AdamwFactors factors = adamw_factors(*config);
   factors.scale = clip_scale(norm, config->max_norm);
-  return launch(adamw_kernel, {block_count((n + kThreads - 1) / kThreads), kThreads}, stream_of(stream), factors, param, m, v,
-                grad, bf16_or_null, n);
+  const Tensors tensors{param, m, v, grad, bf16_or_null};
+  const int64_t fours = aligned(tensors) ? n / 4 : 0, most = fours > n - 4 * fours ? fours : n - 4 * fours;
+  return launch(adamw_kernel, {block_count((most + kThreads - 1) / kThreads), kThreads}, stream_of(stream), factors, tensors, n, fours);
 }

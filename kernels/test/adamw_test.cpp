@@ -16,9 +16,9 @@ MGRPO_EVERY_BACKEND(AdamW);
 
 // Runs `steps` updates on the same gradient; status of the last.
 int32_t run(const Backend &b, State &s, const std::vector<float> &gradient, mgrpo_adamw_config config, int steps,
-            std::vector<uint16_t> *bf16 = nullptr) {
-  Buffer<float> p(b, s.p), m(b, s.m), v(b, s.v), g(b, gradient);
-  Buffer<uint16_t> copy(b, s.p.size());
+            std::vector<uint16_t> *bf16 = nullptr, bool aligned = false) {
+  Buffer<float> p(b, s.p, aligned), m(b, s.m, aligned), v(b, s.v, aligned), g(b, gradient, aligned);
+  Buffer<uint16_t> copy(b, s.p.size(), aligned);
   const auto n = static_cast<int64_t>(s.p.size());
   int32_t status = MGRPO_OK;
   for (int i = 0; i < steps; i++) {
@@ -58,13 +58,18 @@ TEST_P(AdamW, MatchesTheUpdateRuleInFloat64) {
 }
 
 TEST_P(AdamW, BitsEqualTheCPUs) {
-  State here = zeros(5000, 3), there = here;
-  const auto gradient = cast<float>(normals(5000, 4, 1e-3));  // below the clip, where the norm's last bits do not matter
-  run(backend(), here, gradient, kConfig, 3);
-  run(cpu(), there, gradient, kConfig, 3);
-  EXPECT_EQ(here.p, there.p);
-  EXPECT_EQ(here.m, there.m);
-  EXPECT_EQ(here.v, there.v);
+  for (size_t n : {5000, 5001, 5003, 3})
+    for (bool aligned : {false, true}) {
+      State here = zeros(n, 3), there = here;
+      const auto gradient = cast<float>(normals(n, 4, 1e-3));  // below the clip, where the norm's last bits do not matter
+      std::vector<uint16_t> copy_here, copy_there;
+      run(backend(), here, gradient, kConfig, 3, &copy_here, aligned);
+      run(cpu(), there, gradient, kConfig, 3, &copy_there);
+      EXPECT_EQ(here.p, there.p) << n;
+      EXPECT_EQ(here.m, there.m) << n;
+      EXPECT_EQ(here.v, there.v) << n;
+      EXPECT_EQ(copy_here, copy_there) << n;
+    }
 }
 
 TEST_P(AdamW, NonFiniteGradientsTouchNothing) {
