@@ -1,4 +1,6 @@
 // A thread has a pack of a row's gates and the pack of ups that belongs to it.
+#include <cfloat>
+
 #include "mgrpo/nn.h"
 #include "nn.cuh"
 
@@ -7,7 +9,23 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__device__ float sigmoid(float g) { return 1 / (1 + expf(-g)); }
+// 1 / x to one unit in the last place, in one instruction; a denormal result is 0.
+__device__ inline float reciprocal(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return emulator::nudged(1 / x, x);
+#endif
+}
+__device__ float sigmoid(float g) { return reciprocal(1 + expf(-g)); }
+
+// The sigmoid and what it lacks to 1, whose digits a subtraction would lose.
+__device__ float2 both_sigmoids(float g) {
+  const float e = expf(-g), s = reciprocal(1 + e);
+  return {s, fminf(e, FLT_MAX) * s};
+}
 
 // Activations of the form g sigmoid(k(g)): k, and g times its derivative.
 struct Silu {
@@ -29,54 +47,90 @@ struct GeluTanh {
   }
 };
 
-// f(row, begin) for each pack of [rows, n], begin the pack's first column.
-template <class T, class F>
-__device__ void for_each_pack_of(int64_t rows, int64_t n, const F &f) {
-  const int64_t tiles = (packs_of<T>(n) + kThreads - 1) / kThreads;
-  for (int64_t b = blockIdx.x; b < rows * tiles; b += gridDim.x) {
-    const int64_t begin = (b % tiles * kThreads + threadIdx.x) * Pack<T>::kWidth;
-    if (begin < n) f(b / tiles, begin);
+// A row's packs in tiles of a block's width; blocks take a tile of every `apart`th row.
+struct Tiles {
+  int64_t rows, columns, tiles, apart;
+
+  template <class T>
+  static Tiles of(int64_t rows, int64_t columns, T) {
+    constexpr int64_t kBlocks = 1 << 13;  // enough for every GPU, several times over
+    const int64_t tiles = (packs_of<T>(columns) + kThreads - 1) / kThreads, apart = (kBlocks + tiles - 1) / tiles;
+    return {rows, columns, tiles, apart < rows ? apart : rows};
+  }
+  Shape shape() const { return {block_count(tiles * apart), kThreads}; }
+
+  // f(row, begin) for the thread's packs, `begin` the first column of one.
+  template <class T, class F>
+  __device__ void for_each_pack_of(const F &f) const {
+    for (int64_t b = blockIdx.x; b < tiles * apart; b += gridDim.x) {
+      const int64_t begin = (b % tiles * kThreads + threadIdx.x) * Pack<T>::kWidth;
+      if (begin >= columns) continue;
+      for (int64_t row = b / tiles; row < rows; row += apart) f(row, begin);
+    }
+  }
+};
+
+// Gates become gates times their sigmoids times ups.
+template <class T, class Activation>
+__device__ void weigh(Pack<T> *gate, const Pack<T> &up, int count = Pack<T>::kWidth) {
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kWidth; i++) {
+    if (i >= count) continue;
+    const float g = widen(gate->at[i]);
+    narrow(g * sigmoid(Activation::k(g)) * widen(up.at[i]), &gate->at[i]);
   }
 }
 
-template <class T>
-Shape shape_of(int64_t rows, int64_t n) {
-  return {block_count(rows * ((packs_of<T>(n) + kThreads - 1) / kThreads)), kThreads};
+// Gates and ups become their gradients.
+template <class T, class Activation>
+__device__ void weigh_back(const Pack<T> &grad, Pack<T> *gate, Pack<T> *up, int count = Pack<T>::kWidth) {
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kWidth; i++) {
+    if (i >= count) continue;
+    const float d = widen(grad.at[i]), g = widen(gate->at[i]), u = widen(up->at[i]);
+    const float2 s = both_sigmoids(Activation::k(g));
+    narrow(d * u * s.x * fmaf(Activation::slope(g), s.y, 1.0f), &gate->at[i]);
+    narrow(d * g * s.x, &up->at[i]);
+  }
 }
 
-template <class T, class Activation>
-__global__ __launch_bounds__(kThreads) void glu_kernel(const T *gate_up, T *y, int64_t rows, int64_t f) {
-  for_each_pack_of<T>(rows, f, [&](int64_t r, int64_t begin) {
+// kWhole: rows of whole packs that lie aligned.
+template <class T, class Activation, bool kWhole>
+__global__ __launch_bounds__(kThreads) void glu_kernel(const T *gate_up, T *y, Tiles tiles) {
+  const int64_t f = tiles.columns;
+  tiles.for_each_pack_of<T>([&](int64_t r, int64_t begin) {
     const T *gates = gate_up + 2 * r * f, *ups = gates + f;
     T *to = y + r * f;
-    Pack<T> p = load_pack(gates, begin, f, aligned(gates));
-    const Pack<T> up = load_pack(ups, begin, f, aligned(ups));
-#pragma unroll
-    for (int i = 0; i < Pack<T>::kWidth; i++) {
-      if (begin + i >= f) break;
-      const float gate = widen(p.at[i]);
-      narrow(gate * sigmoid(Activation::k(gate)) * widen(up.at[i]), &p.at[i]);
+    if constexpr (kWhole) {
+      Pack<T> p = whole_pack(gates + begin);
+      weigh<T, Activation>(&p, whole_pack(ups + begin));
+      store_whole(to + begin, p);
+    } else {
+      Pack<T> p = load_pack(gates, begin, f, aligned(gates));
+      weigh<T, Activation>(&p, load_pack(ups, begin, f, aligned(ups)), static_cast<int>(min(f - begin, int64_t{Pack<T>::kWidth})));
+      store_pack(to, p, begin, f, aligned(to));
     }
-    store_pack(to, p, begin, f, aligned(to));
   });
 }
 
-template <class T, class Activation>
-__global__ __launch_bounds__(kThreads) void glu_bwd_kernel(const T *dy, const T *gate_up, T *dgate_up, int64_t rows, int64_t f) {
-  for_each_pack_of<T>(rows, f, [&](int64_t r, int64_t begin) {
+template <class T, class Activation, bool kWhole>
+__global__ __launch_bounds__(kThreads) void glu_bwd_kernel(const T *dy, const T *gate_up, T *dgate_up, Tiles tiles) {
+  const int64_t f = tiles.columns;
+  tiles.for_each_pack_of<T>([&](int64_t r, int64_t begin) {
     const T *grads = dy + r * f, *gates = gate_up + 2 * r * f, *ups = gates + f;
     T *dgates = dgate_up + 2 * r * f, *dups = dgates + f;
-    const Pack<T> grad = load_pack(grads, begin, f, aligned(grads));
-    Pack<T> gate = load_pack(gates, begin, f, aligned(gates)), up = load_pack(ups, begin, f, aligned(ups));
-#pragma unroll
-    for (int i = 0; i < Pack<T>::kWidth; i++) {
-      if (begin + i >= f) break;
-      const float d = widen(grad.at[i]), g = widen(gate.at[i]), u = widen(up.at[i]), s = sigmoid(Activation::k(g));
-      narrow(d * u * s * fmaf(Activation::slope(g), 1 - s, 1.0f), &gate.at[i]);
-      narrow(d * g * s, &up.at[i]);
+    if constexpr (kWhole) {
+      Pack<T> gate = whole_pack(gates + begin), up = whole_pack(ups + begin);
+      weigh_back<T, Activation>(whole_pack(grads + begin), &gate, &up);
+      store_whole(dgates + begin, gate);
+      store_whole(dups + begin, up);
+    } else {
+      const Pack<T> grad = load_pack(grads, begin, f, aligned(grads));
+      Pack<T> gate = load_pack(gates, begin, f, aligned(gates)), up = load_pack(ups, begin, f, aligned(ups));
+      weigh_back<T, Activation>(grad, &gate, &up, static_cast<int>(min(f - begin, int64_t{Pack<T>::kWidth})));
+      store_pack(dgates, gate, begin, f, aligned(dgates));
+      store_pack(dups, up, begin, f, aligned(dups));
     }
-    store_pack(dgates, gate, begin, f, aligned(dgates));
-    store_pack(dups, up, begin, f, aligned(dups));
   });
 }
 
@@ -87,8 +141,9 @@ int32_t glu(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f
   if (any_null({gate_up, y})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch(glu_kernel<T, Activation>, shape_of<T>(rows, f), stream_of(stream), static_cast<const T *>(gate_up), static_cast<T *>(y),
-                  rows, f);
+    const Tiles tiles = Tiles::of(rows, f, zero);
+    return launch(whole_packs<T>(f, {gate_up, y}) ? glu_kernel<T, Activation, true> : glu_kernel<T, Activation, false>, tiles.shape(), stream_of(stream),
+                  static_cast<const T *>(gate_up), static_cast<T *>(y), tiles);
   });
 }
 
@@ -99,8 +154,9 @@ int32_t glu_bwd(const void *dy, const void *gate_up, int32_t dtype, void *dgate_
   if (any_null({dy, gate_up, dgate_up})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch(glu_bwd_kernel<T, Activation>, shape_of<T>(rows, f), stream_of(stream), static_cast<const T *>(dy),
-                  static_cast<const T *>(gate_up), static_cast<T *>(dgate_up), rows, f);
+    const Tiles tiles = Tiles::of(rows, f, zero);
+    return launch(whole_packs<T>(f, {dy, gate_up, dgate_up}) ? glu_bwd_kernel<T, Activation, true> : glu_bwd_kernel<T, Activation, false>, tiles.shape(),
+                  stream_of(stream), static_cast<const T *>(dy), static_cast<const T *>(gate_up), static_cast<T *>(dgate_up), tiles);
   });
 }
 

@@ -99,18 +99,20 @@ TEST_P(Glu, HugeGatesAndNaN) {
 }
 
 TEST_P(Glu, ElementDoesNotDependOnItsPlace) {
-  const int64_t f = 37, rows = 500;
-  const Floats gate_up = normal(rows * 2 * f, 4, 2);
-  for (const Kind &kind : kKinds) {
-    Floats all;
-    with_threads(3, [&] { all = glu(kind, backend(), gate_up, f); });
-    EXPECT_TRUE(same_bits(glu(kind, backend(), gate_up, f, MGRPO_FLOAT32, true), all));
-    for (int64_t r : {0, 7, 499})
-      for (int64_t j = 0; j < f; j++) {
-        const Floats one = glu(kind, backend(), {gate_up[r * 2 * f + j], gate_up[r * 2 * f + f + j]}, 1);
-        EXPECT_TRUE(same_bits(one, part(all, r * f + j, 1)));
-      }
-  }
+  const int64_t rows = 500;
+  for (const Kind &kind : kKinds)
+    for (int64_t f : {37, 40}) {
+      const Floats gate_up = normal(rows * 2 * f, 4, 2), dy = normal(rows * f, 7);
+      Floats all;
+      with_threads(3, [&] { all = glu(kind, backend(), gate_up, f); });
+      EXPECT_TRUE(same_bits(glu(kind, backend(), gate_up, f, MGRPO_FLOAT32, true), all)) << f;
+      EXPECT_TRUE(same_bits(glu_bwd(kind, backend(), dy, gate_up, f, MGRPO_FLOAT32, true), glu_bwd(kind, backend(), dy, gate_up, f))) << f;
+      for (int64_t r : {0, 7, 499})
+        for (int64_t j = 0; j < f; j++) {
+          const Floats one = glu(kind, backend(), {gate_up[r * 2 * f + j], gate_up[r * 2 * f + f + j]}, 1);
+          EXPECT_TRUE(same_bits(one, part(all, r * f + j, 1)));
+        }
+    }
 }
 
 TEST_P(Glu, Bf16IsFloat32RoundedOnce) {
