@@ -14,10 +14,10 @@ constexpr unsigned kKeyTile = 16;  // keys at positions from a multiple of it on
 constexpr int kMostParts = 64;
 constexpr float kFloor = -FLT_MAX;  // below every score but -Inf, whose exponential is 0 then
 
-// Into how many parts so many keys are cut: of 128 keys, so that a few rows fill a GPU; of 256 from 16 parts on, as a part's
+// Into how many parts so many keys are cut: of 256 keys, so that a few rows fill a GPU; of 512 from 16 parts on, as a part's
 // result is written and read once more; and of more than that from 64 on.
 __host__ __device__ inline int parts_of(int64_t keys) {
-  constexpr int64_t kShort = 128, kLong = 256, kFew = 16;
+  constexpr int64_t kShort = 256, kLong = 512, kFew = 16;
   const int64_t parts = keys <= kFew * kShort ? (keys + kShort - 1) / kShort : keys <= kFew * kLong ? kFew : (keys + kLong - 1) / kLong;
   return parts < 1 ? 1 : parts < kMostParts ? static_cast<int>(parts) : kMostParts;
 }

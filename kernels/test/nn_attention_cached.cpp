@@ -95,7 +95,7 @@ TEST_P(AttentionCached, WindowMatchesFloat64) {
 }
 
 TEST_P(AttentionCached, LongRows) {
-  Cache cache(2, 2, 1, 8300, 4);  // in more parts of 128 keys than a GPU cuts a row into
+  Cache cache(2, 2, 1, 8300, 4);  // in more parts of 256 keys than a GPU cuts a row of this length into
   const Ints slot{0, 1, 0, 1, 1}, length{8300, 8192, 257, 1, 2600};
   const Floats q = normal(5 * cache.row(), 4);
   for (int64_t window : {0, 300, 8200}) {
