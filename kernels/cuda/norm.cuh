@@ -198,8 +198,10 @@ struct AllDwParts {
   int64_t tiles() const { return of[0].tiles() + of[1].tiles(); }
 };
 
+namespace {  // the names of kernels tell the file that they are compiled in
+
 // A warp adds up every 32nd part of 32 columns.
-static __global__ __launch_bounds__(kSumThreads) void dw_sum_kernel(const __grid_constant__ AllDwParts all) {
+__global__ __launch_bounds__(kSumThreads) void dw_sum_kernel(const __grid_constant__ AllDwParts all) {
   __shared__ float sums[kSlices][kColumns + 1];
   const int slice = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
   const int64_t first_tiles = all.of[0].tiles(), tiles = first_tiles + all.of[1].tiles();
@@ -222,8 +224,10 @@ static __global__ __launch_bounds__(kSumThreads) void dw_sum_kernel(const __grid
   }
 }
 
-inline int32_t sum_dw(const AllDwParts &all, cudaStream_t stream) {
+int32_t sum_dw(const AllDwParts &all, cudaStream_t stream) {
   return launch(dw_sum_kernel, {block_count(all.tiles()), kSumThreads}, stream, all);
 }
+
+}  // namespace
 
 }  // namespace mgrpo::cuda

@@ -6,6 +6,7 @@
 #include "heads.cuh"
 
 namespace mgrpo::cuda {
+namespace {
 
 // What the blocks of queries or of keys and values have of the heads of all rows.
 struct HeadWork {
@@ -185,4 +186,5 @@ __global__ __launch_bounds__(kHeadThreads, 3) void whole_heads_bwd_kernel(const 
   }
 }
 
+}  // namespace
 }  // namespace mgrpo::cuda
