@@ -86,7 +86,7 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 # Every path of the kernels, several at once: most tests use one core. Where the CPU lacks an instruction set, that run
 # repeats a lower one. Threads that wait leave their core to the other runs.
 define KERNEL_TESTS
-printf '%s\n' "$(1)/kernels_emulated_test --gtest_filter='*emulated:Emulator*'" MGRPO_CPU_ISA={portable,avx2,avx512,amx}" $(1)/kernels_test" | \
+printf '%s\n' "$(1)/kernels_emulated_test --gtest_filter='*emulated:Emulator*:Launches*'" MGRPO_CPU_ISA={portable,avx2,avx512,amx}" $(1)/kernels_test" | \
 	  OMP_WAIT_POLICY=passive xargs -d '\n' -P "$$(nproc)" -I TEST bash -c 'TEST --gtest_brief=1'
 endef
 
@@ -112,7 +112,7 @@ test-races: native-tests ## the kernels' tests, the CUDA kernels emulated, with 
 	@ninja -C build/cmake -j$$(nproc) --quiet kernels_races_test | sed '/no work to do/d'
 	@export MGRPO_EMULATED_ULPS=2 OMP_WAIT_POLICY=passive GTEST_TOTAL_SHARDS=7; seq 0 6 | xargs -P "$$(nproc)" -I PART \
 	  env GTEST_SHARD_INDEX=PART build/test/kernels_races_test --gtest_brief=1 \
-	  --gtest_filter='*emulated:Races*-AttentionCached.Prefill*:AttentionCached.LongRowsDoNot*:AttentionCached.RowsOf*:Sample.BlocksOfARowChangeNoBit*'
+	  --gtest_filter='*emulated:Races*:Traffic*-AttentionCached.Prefill*:AttentionCached.LongRowsDoNot*:AttentionCached.RowsOf*:Sample.BlocksOfARowChangeNoBit*'
 
 # Where no driver is installed the stub stands in: 0 GPUs.
 test-cuda: ## what the CUDA build tests, with or without a GPU

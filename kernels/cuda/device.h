@@ -31,13 +31,14 @@ int32_t report(cudaError_t error, const char *call);
   } while (0)
 
 // The most blocks a launch asks for; kernels stride over the rest.
-#ifdef MGRPO_MAX_BLOCKS
-constexpr int64_t kMaxBlocks = MGRPO_MAX_BLOCKS;  // few, so that kernels stride in small tests, too
-#else
-constexpr int64_t kMaxBlocks = 1 << 20;
+#ifndef MGRPO_MAX_BLOCKS
+#define MGRPO_MAX_BLOCKS (1 << 20)
 #endif
 
-inline unsigned block_count(int64_t items) { return static_cast<unsigned>(items < kMaxBlocks ? items : kMaxBlocks); }
+inline unsigned block_count(int64_t items) {
+  const int64_t most = MGRPO_MAX_BLOCKS;
+  return static_cast<unsigned>(items < most ? items : most);
+}
 
 inline cudaStream_t stream_of(void *stream) { return static_cast<cudaStream_t>(stream); }
 

@@ -12,6 +12,7 @@
 #include <source_location>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "races.h"
 
@@ -150,6 +151,14 @@ inline unsigned __ballot_sync(unsigned mask, int predicate, MGRPO_WHERE) {
 }
 inline int __any_sync(unsigned mask, int predicate, MGRPO_WHERE) { return __ballot_sync(mask, predicate, where) != 0; }
 inline int __all_sync(unsigned mask, int predicate, MGRPO_WHERE) { return __ballot_sync(mask, !predicate, where) == 0; }
+template <class T>
+unsigned __match_any_sync(unsigned mask, T value, MGRPO_WHERE) {
+  const emulator::Slot *slots = emulator::exchange(mask, &value, sizeof value, where);
+  unsigned same = 0;
+  for (unsigned l = 0; l < 32; l++)
+    if (mask >> l & 1 && emulator::of_lane<T>(slots, l) == value) same |= 1u << l;
+  return same;
+}
 template <class T>
 T __reduce_add_sync(unsigned mask, T value, MGRPO_WHERE) {
   return emulator::reduce(mask, value, where, [](T a, T b) { return a + b; });
@@ -295,6 +304,15 @@ cudaError_t cudaGetLastError();
 const char *cudaGetErrorString(cudaError_t error);
 
 namespace emulator {
+// The most blocks that a launch of kernels/cuda has: few, so that kernels stride in small tests, too.
+inline int64_t max_blocks = 7;
+
+// Until plan(nullptr) launches are noted instead of run.
+struct Planned {
+  unsigned blocks, threads, cluster;
+};
+void plan(std::vector<Planned> *to);
+
 cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t launch(const void *kernel, const cudaLaunchConfig_t &config, std::function<void()> thread);
 }  // namespace emulator

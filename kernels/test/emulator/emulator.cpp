@@ -295,6 +295,7 @@ struct Allocation {
   uintptr_t begin;
 };
 std::map<uintptr_t, Allocation> allocations;
+uintptr_t found_begin, found_end;  // the allocation that was last asked for
 
 bool on_device(const void *p) {
   const auto at = reinterpret_cast<uintptr_t>(p);
@@ -326,10 +327,13 @@ void free_now(void *p) {
   const auto it = allocations.upper_bound(reinterpret_cast<uintptr_t>(p));
   if (it == allocations.end() || it->second.begin != reinterpret_cast<uintptr_t>(p)) fail("%p is freed, which cudaMalloc did not give", p);
   allocations.erase(it);
+  found_begin = found_end = 0;
   std::free(p);
 }
 
 std::map<std::pair<int, const void *>, size_t> shared_allowed;  // by device and kernel
+
+std::vector<Planned> *planned = nullptr;
 
 }  // namespace
 
@@ -389,6 +393,19 @@ const void *at_rank(const void *shared, unsigned rank) {
   fail("map_shared_rank of %p, which is not in shared memory", shared);
 }
 
+#ifdef MGRPO_EMULATED_RACES
+bool races::on_device(const void *p) {
+  const auto at = reinterpret_cast<uintptr_t>(p);
+  if (at >= found_begin && at < found_end) return true;
+  const auto it = allocations.upper_bound(at);
+  if (it == allocations.end() || it->second.begin > at) return false;
+  found_begin = it->second.begin, found_end = it->first;
+  return true;
+}
+#endif
+
+void plan(std::vector<Planned> *to) { planned = to; }
+
 cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > kDevices[device].shared_optin)
     return cudaErrorInvalidValue;
@@ -411,6 +428,10 @@ cudaError_t launch(const void *kernel, const cudaLaunchConfig_t &config, std::fu
   const auto allowed = shared_allowed.find({device, kernel});
   if (config.dynamicSmemBytes > (allowed == shared_allowed.end() ? kSharedWithoutAsking : allowed->second))
     return cudaErrorInvalidValue;
+  if (planned) {
+    planned->push_back({grid.x * grid.y * grid.z, static_cast<unsigned>(threads), cluster});
+    return cudaSuccess;
+  }
   const auto l = std::make_shared<Launch>(Launch{config, cluster, std::move(body), {}});
   in_stream(config.stream, [l] { run(*l); });
   return cudaSuccess;

@@ -177,6 +177,7 @@ void access(const void *memory, size_t bytes, const void *caller) {
   const auto *p = static_cast<const char *>(memory);
   if (static_cast<size_t>(p - stack) < stack_size) return;
   if (static_cast<size_t>(p - shared_here) < shared_size) p = shared_own + (p - shared_here);
+  else if (on_device(p)) bytes_asked += bytes;
   const auto where = static_cast<uint32_t>(static_cast<const char *>(caller) - __executable_start);
   for (auto at = reinterpret_cast<uintptr_t>(p), end = at + bytes; at < end;) {
     Page &page = page_of(at / kPage);

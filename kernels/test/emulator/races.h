@@ -20,6 +20,10 @@ void warp_meets(unsigned warp, unsigned lanes, unsigned existing);
 void block_meets();
 void cluster_meets();
 void atomic_access(const void *at, size_t bytes, const void *where);
+
+// What kernels have asked of global memory since this was last set to 0.
+inline uint64_t bytes_asked = 0;
+bool on_device(const void *p);  // whether cudaMalloc gave it
 #else
 inline void launch_begins(uint64_t, unsigned) {}
 inline void cluster_begins(uint64_t) {}

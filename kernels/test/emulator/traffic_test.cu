@@ -1,0 +1,36 @@
+// What the kernels ask of global memory, held against what they must move. A cache may answer some of it, and a GPU has other
+// instructions than this program; a second pass over a tensor shows all the same.
+#include "qwen3.h"
+
+namespace {
+
+struct Row {
+  const char *call;
+  double asked;  // for each byte that must be moved
+};
+
+constexpr Row kTable[] = {
+    {"split_heads", 1},
+};
+constexpr double kLeeway = 0.02;
+
+TEST(Traffic, OfQwen3) {
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  const int64_t few = std::exchange(emulator::max_blocks, 1 << 12);
+  const std::vector<qwen3::Call> calls = qwen3::calls({.rows = 64, .vocab = 16 * 1024, .parameters = 100000, .sequences = 4, .keys = 640, .tokens = 512});
+  EXPECT_EQ(std::size(kTable), calls.size());
+  for (size_t i = 0; i < calls.size(); i++) {
+    qwen3::Desk desk(true);
+    emulator::races::bytes_asked = 0;
+    EXPECT_EQ(calls[i].run(desk), MGRPO_OK);
+    ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+    const double asked = static_cast<double>(emulator::races::bytes_asked) / static_cast<double>(calls[i].bytes);
+    const Row want = i < std::size(kTable) ? kTable[i] : Row{"", 0};
+    EXPECT_STREQ(want.call, calls[i].name);
+    EXPECT_LE(asked, want.asked) << calls[i].name << " asks for more";
+    EXPECT_GE(asked, want.asked - kLeeway) << calls[i].name << " asks for less: lower its row";
+  }
+  emulator::max_blocks = few;
+}
+
+}  // namespace
