@@ -1,5 +1,5 @@
-// A mixture of experts. A token's choice is one thread's, since experts are few; sorting counts the same entries twice
-// instead of sharing a queue, so that the order is the entries'.
+// A mixture of experts. A token's choice is one thread's, since experts are few. Sorting is a counting sort: warps count the experts of
+// runs of entries, and then put each run's entries behind those of the runs before it, so that the order is the entries'.
 #include "mgrpo/moe.h"
 #include "moe_token.h"
 #include "nn.cuh"
@@ -41,46 +41,88 @@ __global__ __launch_bounds__(kTokenThreads) void route_bwd_kernel(const float *d
     route_token_bwd(dweight + t * k, logits + t * experts, expert + t * k, dprob, dlogits + t * experts, experts, k, normalise);
 }
 
-// A thread's share of the entries: consecutive ones.
-__device__ int64_t share(int64_t entries, int64_t thread) { return entries * thread / kThreads; }
+// Entries in runs, of which a warp takes one for up to kTile experts at a time. counts [experts, runs], and then the row of a run's
+// first entry of an expert.
+struct Sort {
+  static constexpr int kTile = 1024;
+  const int32_t *expert;
+  int32_t *counts;
+  int64_t entries, experts, runs;
 
-__device__ double count_share(const int32_t *expert, int64_t entries, int32_t e) {
-  double count = 0;
-  for (int64_t i = share(entries, threadIdx.x); i < share(entries, threadIdx.x + 1); i++) count += expert[i] == e;
-  return count;
-}
-
-// A block an expert: how many entries it has.
-__global__ __launch_bounds__(kThreads) void count_kernel(const int32_t *expert, int32_t *count, int64_t entries, int64_t experts) {
-  __shared__ double shared[kThreads];
-  for (int64_t e = blockIdx.x; e < experts; e += gridDim.x) {
-    const double all = block_sum<kThreads>(count_share(expert, entries, static_cast<int32_t>(e)), shared);
-    if (threadIdx.x == 0) count[e] = static_cast<int32_t>(all);
-  }
-}
-
-// A block an expert: its rows, behind those of the experts before it.
-__global__ __launch_bounds__(kThreads) void place_kernel(const int32_t *expert, const int32_t *count, int32_t *first, int32_t *source,
-                                                         int32_t *place, int64_t entries, int64_t experts) {
-  __shared__ double shared[2 * kThreads];
-  for (int64_t e = blockIdx.x; e < experts; e += gridDim.x) {
-    double before_it = 0;
-    for (int64_t i = threadIdx.x; i < e; i += kThreads) before_it += count[i];
-    const double base = block_sum<kThreads>(before_it, shared);
-    const double own = count_share(expert, entries, static_cast<int32_t>(e));
-    const double *sums = block_scan<kThreads>(own, shared);
-    int64_t row = static_cast<int64_t>(base + sums[threadIdx.x] - own);
-    __syncthreads();  // the next expert's sums may overwrite these
-    for (int64_t i = share(entries, threadIdx.x); i < share(entries, threadIdx.x + 1); i++)
-      if (expert[i] == e) {
-        source[row] = static_cast<int32_t>(i);
-        place[i] = static_cast<int32_t>(row++);
-      }
-    if (threadIdx.x == 0) {
-      first[e] = static_cast<int32_t>(base);
-      if (e == experts - 1) first[experts] = static_cast<int32_t>(base) + count[e];
+  __host__ __device__ int64_t tiles() const { return (experts + kTile - 1) / kTile; }
+  __device__ int64_t first_of(int64_t run) const { return entries * run / runs; }
+  // f(run, its first expert, how many) for what this block has.
+  template <class F>
+  __device__ void for_each_tile(const F &f) const {
+    for (int64_t b = blockIdx.x; b < runs * tiles(); b += gridDim.x) {
+      const int64_t base = b / runs * kTile;
+      f(b % runs, base, static_cast<int>(min(experts - base, int64_t{kTile})));
     }
   }
+};
+
+Sort sort_of(const int32_t *expert, int64_t entries, int64_t experts) {
+  constexpr int64_t kLeastRun = 256, kMostRuns = 128, kMostCounts = 1 << 24;
+  const int64_t most = min(kMostRuns, max(kMostCounts / experts, int64_t{1}));
+  return {expert, nullptr, entries, experts, max(min((entries + kLeastRun - 1) / kLeastRun, most), int64_t{1})};
+}
+
+__global__ __launch_bounds__(kWarp) void count_kernel(Sort in) {
+  __shared__ int32_t count[Sort::kTile];
+  in.for_each_tile([&](int64_t run, int64_t base, int experts) {
+    for (int e = threadIdx.x; e < experts; e += kWarp) count[e] = 0;
+    __syncwarp();
+    for (int64_t i = in.first_of(run) + threadIdx.x; i < in.first_of(run + 1); i += kWarp) {
+      const int64_t e = in.expert[i] - base;
+      if (e >= 0 && e < experts) atomicAdd(&count[e], 1);
+    }
+    __syncwarp();
+    for (int e = threadIdx.x; e < experts; e += kWarp) in.counts[(base + e) * in.runs + run] = count[e];
+    __syncwarp();  // the next tile counts anew
+  });
+}
+
+constexpr int kScanThreads = 1024;
+
+// One block: counts become sums of all counts before them, by expert and then by run.
+__global__ __launch_bounds__(kScanThreads) void scan_kernel(Sort in, int32_t *first) {
+  __shared__ double shared[2 * kScanThreads];
+  const int64_t n = in.experts * in.runs, begin = n * threadIdx.x / kScanThreads, end = n * (threadIdx.x + 1) / kScanThreads;
+  int32_t own = 0;
+  for (int64_t i = begin; i < end; i++) own += in.counts[i];
+  const double *sums = block_scan<kScanThreads>(own, shared);
+  int32_t before = static_cast<int32_t>(sums[threadIdx.x]) - own;
+  for (int64_t i = begin; i < end; i++) {
+    const int32_t count = in.counts[i];
+    in.counts[i] = before;
+    before += count;
+  }
+  if (threadIdx.x == kScanThreads - 1) first[in.experts] = before;
+}
+
+__global__ __launch_bounds__(kWarp) void place_kernel(Sort in, int32_t *first, int32_t *source, int32_t *place) {
+  constexpr unsigned kAll = 0xFFFFFFFFu;
+  __shared__ int32_t next[Sort::kTile];
+  in.for_each_tile([&](int64_t run, int64_t base, int experts) {
+    for (int e = threadIdx.x; e < experts; e += kWarp) {
+      next[e] = in.counts[(base + e) * in.runs + run];
+      if (run == 0) first[base + e] = next[e];
+    }
+    __syncwarp();
+    for (int64_t from = in.first_of(run), end = in.first_of(run + 1); from < end; from += kWarp) {
+      const int64_t i = from + threadIdx.x, other = i < end ? in.expert[i] - base : -1;
+      const int e = other >= 0 && other < experts ? static_cast<int>(other) : -1;
+      const unsigned same = __match_any_sync(kAll, e), before = same & ((1u << threadIdx.x) - 1);
+      const int32_t row = e < 0 ? 0 : next[e] + __popc(before);
+      if (e >= 0) {
+        source[row] = static_cast<int32_t>(i);
+        place[i] = row;
+      }
+      __syncwarp();  // all have read the expert's next row
+      if (e >= 0 && before == 0) next[e] = row + __popc(same);
+      __syncwarp();
+    }
+  });
 }
 
 // f(row, begin) for each pack of [rows, d], begin the pack's first column.
@@ -219,11 +261,14 @@ int32_t mgrpo_moe_sort_cuda(const int32_t *expert, int32_t *first, int32_t *sour
   if (!valid_sizes({entries}) || !valid_sizes({experts}) || entries > INT32_MAX || experts < 1 || experts >= INT32_MAX || first == nullptr ||
       (entries > 0 && any_null({expert, source, place})))
     return MGRPO_INVALID_ARGUMENT;
-  Scratch<int32_t> count(stream_of(stream));
-  MGRPO_TRY(count.allocate(experts));
-  const Shape shape{block_count(experts), kThreads};
-  MGRPO_TRY(launch(count_kernel, shape, stream_of(stream), expert, count.get(), entries, experts));
-  return launch(place_kernel, shape, stream_of(stream), expert, count.get(), first, source, place, entries, experts);
+  Sort sort = sort_of(expert, entries, experts);
+  Scratch<int32_t> counts(stream_of(stream));
+  MGRPO_TRY(counts.allocate(experts * sort.runs));
+  sort.counts = counts.get();
+  const Shape shape{block_count(sort.runs * sort.tiles()), kWarp};
+  MGRPO_TRY(launch(count_kernel, shape, stream_of(stream), sort));
+  MGRPO_TRY(launch(scan_kernel, {1, kScanThreads}, stream_of(stream), sort, first));
+  return launch(place_kernel, shape, stream_of(stream), sort, first, source, place);
 }
 
 int32_t mgrpo_moe_gather_cuda(const void *x, const int32_t *source, int32_t dtype, void *y, int64_t tokens, int64_t k, int64_t d,

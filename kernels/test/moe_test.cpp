@@ -196,7 +196,7 @@ Ints some_experts(int64_t entries, int64_t experts, unsigned seed) {
 }
 
 TEST_P(Moe, SortIsStable) {
-  for (auto [entries, experts] : {std::pair<int64_t, int64_t>{0, 3}, {1, 1}, {7, 40}, {1000, 16}, {513, 300}, {256, 1}}) {
+  for (auto [entries, experts] : {std::pair<int64_t, int64_t>{0, 3}, {1, 1}, {7, 40}, {1000, 16}, {513, 300}, {256, 1}, {3000, 1100}}) {
     const Ints expert = some_experts(entries, experts, 12);
     const Order got = sorted(backend(), expert, experts);
     Ints source(entries), first(experts + 1);
