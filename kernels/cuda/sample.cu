@@ -2,7 +2,9 @@
 // largest logit; every warp then adds the chunks up in float64, in one order. So how many blocks there are changes no bit.
 //
 // Without filters a row is read once, and once more the chunk in which the running sum passes the draw. A filter is a least logit, found
-// by bisecting a logit's bits: a pass a bit, over the chunks that reach as far up.
+// by its bits: a pass adds the weights of the logits between two values up in 4,096 bins, the next pass goes on within the bin in which
+// the running sum passes the threshold. Weights are whole numbers, so that the order in which threads add them changes nothing. Two
+// or three passes over the chunks that reach as far up find a float32.
 #include "mgrpo/sample.h"
 
 #include "cluster.cuh"
@@ -15,6 +17,7 @@ namespace {
 
 constexpr int kChunks = 128, kChunksOfLane = kChunks / 32;
 constexpr int kResident = 2;  // blocks that a multiprocessor holds
+constexpr int kBinBits = 12, kBins = 1 << kBinBits;
 constexpr unsigned kWarp = 0xFFFFFFFFu;
 static_assert(kChunks % (kMaxCluster * kRowWarps) == 0, "every warp has equally many chunks");
 
@@ -41,7 +44,7 @@ __device__ inline double warp_scan(double x) {
   return x;
 }
 
-// Numbers that order as the values of T do (no NaN): a cut is found by bisecting their bits instead of by sorting.
+// Numbers that order as the values of T do (no NaN): a cut is found by their bits instead of by sorting.
 template <class T>
 struct Order {
   static constexpr int kUnused = 32 - 8 * sizeof(T);  // lower bits of a float that values of T leave 0
@@ -77,10 +80,22 @@ struct Chunk {
   float sum;  // over its tokens, of what the pass adds up; NaN where a logit is NaN or +Inf
 };
 
+// The bin that a pass goes on in, and the sum of all bins above it.
+struct Bin {
+  unsigned number;
+  uint64_t above;
+};
+
 struct Shared {
   Chunk own[kChunks];      // those of this block's warps, for the cluster to read
   Chunk chunk[kChunks];    // of all blocks
   double factor[kChunks];  // exp((the chunk's max - the row's) / tau)
+};
+
+struct Bins {
+  uint2 sum[kBins];  // lower and upper halves: of this block, then in its share of the bins of all blocks
+  uint64_t warp_sum[kRowWarps], share_sum;
+  Bin found;
 };
 
 // A row under its settings. Methods are called by all threads of all its blocks, those that say so by a warp.
@@ -92,12 +107,13 @@ struct Row {
   const mgrpo_sampling &settings;
   float scale;
   Shared &shared;
+  Bins &bins;
   float max = -HUGE_VALF;
   bool unreadable = false;
 
-  __device__ Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, Shared &shared)
+  __device__ Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, Shared &shared, Bins &bins)
       : z(z), vocab(static_cast<int>(vocab)), length(chunk_length(vocab)), settings(settings), scale(exponent_scale<float>(tau())),
-        shared(shared) {
+        shared(shared), bins(bins) {
     for_own_chunks([&](int c) { return exponentials(c); });
     for (int c = lane() * kChunksOfLane; c < (lane() + 1) * kChunksOfLane; c++) {
       max = fmaxf(max, shared.chunk[c].max);
@@ -158,8 +174,8 @@ struct Row {
     return {most, warp_sum(mine.unreadable ? NAN : mine.sum)};
   }
 
-  // By chunk, of the logits from `least` on: the sum of exponentials, or their number. That is exact: a chunk has no more than 2^24 tokens.
-  __device__ void add_up(float least, bool mass) {
+  // By chunk, the sum of exponentials of the logits from `least` on.
+  __device__ void add_up(float least) {
     for_own_chunks([&](int c) {
       const float most = shared.chunk[c].max;
       if (most < least || most == -HUGE_VALF) return Chunk{most, 0};
@@ -167,8 +183,8 @@ struct Row {
       for_each_of(c, [&](int64_t, const Pack<T> &p, int count) {
 #pragma unroll
         for (int i = 0; i < kWidth; i++) {
-          const float x = i < count ? widen(p.at[i]) : -HUGE_VALF, weight = mass ? exponential(x, most) : 1;
-          mine += x >= least ? weight : 0;
+          const float x = i < count ? widen(p.at[i]) : -HUGE_VALF;
+          mine += x >= least ? exponential(x, most) : 0;
         }
       });
       return Chunk{most, warp_sum(mine)};
@@ -186,24 +202,122 @@ struct Row {
     return total([&](int c) { return mass(c); });
   }
   __device__ double mass_from(float least) {
-    add_up(least, true);
+    add_up(least);
     return mass();
   }
-  __device__ double count_from(float least) {
-    add_up(least, false);
-    return total([&](int c) { return static_cast<double>(shared.chunk[c].sum); });
+
+  // By two additions that a GPU has an instruction for.
+  __device__ void add_to_bin(unsigned bin, uint64_t weight) {
+    const auto low = static_cast<unsigned>(weight);
+    const unsigned old = atomicAdd(&bins.sum[bin].x, low), high = static_cast<unsigned>(weight >> 32) + (old + low < old);
+    if (high != 0) atomicAdd(&bins.sum[bin].y, high);
+  }
+  __device__ static uint64_t sum_of(uint2 bin) { return static_cast<uint64_t>(bin.y) << 32 | bin.x; }
+
+  // Adds weight(logit) up by bin, for keys in [from, to]; bin 0 is the uppermost. A block then has its share of the bins, of all blocks.
+  template <class Weight>
+  __device__ void fill_bins(uint32_t from, uint32_t to, int shift, const Weight &weight) {
+    auto blocks = cluster();
+    for (int b = threadIdx.x; b < kBins; b += kRowThreads) bins.sum[b] = {0, 0};
+    __syncthreads();
+    for (unsigned c = blocks.block_rank() * kRowWarps + warp(); c < kChunks; c += blocks.num_blocks() * kRowWarps) {
+      if (tokens(c) == 0 || Order<T>::key(shared.chunk[c].max) < from) continue;
+      const T *const part = chunk_at(c);
+      const int n = tokens(c);
+      const bool is_aligned = aligned(part);
+#pragma unroll 1
+      for (int begin = lane() * kWidth; begin < n; begin += 32 * kWidth) {
+        const Pack<T> p = load_pack(part, begin, n, is_aligned);
+#pragma unroll
+        for (int i = 0; i < kWidth; i++) {
+          const uint32_t key = begin + i < n ? Order<T>::key(widen(p.at[i])) : 0;  // no number's
+          if (key < from || key > to) continue;
+          const uint64_t w = weight(Order<T>::value(key));
+          if (w != 0) add_to_bin((to - key) >> shift, w);
+        }
+      }
+    }
+    blocks.sync();
+    const int share = kBins / static_cast<int>(blocks.num_blocks());
+    for (int b = threadIdx.x; b < share; b += kRowThreads) {
+      uint2 *const bin = &bins.sum[blocks.block_rank() * share + b];
+      uint64_t sum = 0;
+      for (unsigned r = 0; r < blocks.num_blocks(); r++) sum += sum_of(*blocks.map_shared_rank(bin, r));
+      *bin = {static_cast<unsigned>(sum), static_cast<unsigned>(sum >> 32)};
+    }
+    __syncthreads();
+  }
+
+  // The last of the bins 0 to `last` above which less than the budget lies, for every thread of every block; `above` lies above bin 0.
+  __device__ Bin last_below(double budget, uint64_t above, unsigned last) {
+    auto blocks = cluster();
+    const int share = kBins / static_cast<int>(blocks.num_blocks()), each = share / kRowThreads;
+    const unsigned first = blocks.block_rank() * share + threadIdx.x * each;
+    uint64_t own = 0;
+    for (int i = 0; i < each; i++) own += sum_of(bins.sum[first + i]);
+    uint64_t upto = own;  // of the warp's bins
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) {
+      const uint64_t before = __shfl_up_sync(kWarp, upto, by);
+      if (lane() >= by) upto += before;
+    }
+    if (lane() == 31) bins.warp_sum[warp()] = upto;
+    __syncthreads();
+    for (int w = 0; w < warp(); w++) upto += bins.warp_sum[w];
+    if (threadIdx.x == kRowThreads - 1) bins.share_sum = upto;
+    blocks.sync();
+    uint64_t running = above + upto - own;
+    for (unsigned r = 0; r < blocks.block_rank(); r++) running += *blocks.map_shared_rank(&bins.share_sum, r);
+    const auto below = [&](unsigned bin) { return bin <= last && static_cast<double>(running) < budget; };
+    bool is_mine = false;
+    Bin mine;
+    for (int i = 0; i < each; i++) {
+      is_mine |= below(first + i);
+      if (below(first + i)) mine = {first + i, running};
+      running += sum_of(bins.sum[first + i]);
+    }
+    if (is_mine && !below(first + each))
+      for (unsigned r = 0; r < blocks.num_blocks(); r++) *blocks.map_shared_rank(&bins.found, r) = mine;
+    blocks.sync();
+    return bins.found;
+  }
+
+  // The least key in [from, to] of whose greater logits the weights add up to less than the budget, which is above 0.
+  template <class Weight>
+  __device__ uint32_t least_key(uint32_t from, uint32_t to, double budget, const Weight &weight) {
+    for (uint64_t above = 0;;) {
+      const int bits = 32 - __clz(static_cast<int>(to - from)), shift = bits > kBinBits ? bits - kBinBits : 0;
+      fill_bins(from, to, shift, weight);
+      const Bin found = last_below(budget, above, (to - from) >> shift);
+      above = found.above;
+      to -= found.number << shift;
+      if (shift == 0) return to;
+      const uint32_t width = (1u << shift) - 1;
+      if (to - from > width) from = to - width;
+    }
+  }
+
+  __device__ float top_k() { return Order<T>::value(least_key(Order<T>::key(-HUGE_VALF), Order<T>::key(max), settings.top_k, [](float) { return uint64_t{1}; })); }
+
+  // The least logit that top_p keeps of those from `least` on. What all tokens below some logit could weigh together bounds it from below.
+  __device__ float top_p(float least) {
+    const double kept = least == -HUGE_VALF ? mass() : mass_from(least);
+    const auto unit = static_cast<float>(uint64_t{1} << (30 + __clz(vocab)));  // the sum of all is below 2^62
+    const auto weight = [&](float x) { return static_cast<uint64_t>(exponential(x, max) * unit); };
+    const double budget = settings.top_p * kept * unit, likely = max + (log2((1 - settings.top_p) * kept / vocab) - 0.01) / scale;
+    const uint32_t low = Order<T>::key(least), top = Order<T>::key(max), from = likely > least ? Order<T>::key(static_cast<float>(likely)) : low;
+    for (uint32_t at = from;; at = low) {
+      const uint32_t found = least_key(at, top, budget, weight);
+      if (found != at || at == low) return Order<T>::value(found);
+    }
   }
 
   // The least logit that the filters keep.
   __device__ float cut() {
     const mgrpo_sampling &s = settings;
     float least = -HUGE_VALF;
-    if (s.top_k > 0 && s.top_k < vocab)
-      least = least_value<T>(least, max, [&](uint32_t key) { return count_from(Order<T>::value(key + 1)) < s.top_k; });
-    if (s.top_p > 0 && s.top_p < 1) {
-      const double budget = s.top_p * mass_from(least);
-      least = least_value<T>(least, max, [&](uint32_t key) { return mass_from(Order<T>::value(key + 1)) < budget; });
-    }
+    if (s.top_k > 0 && s.top_k < vocab) least = top_k();
+    if (s.top_p > 0 && s.top_p < 1) least = top_p(least);
     if (s.min_p > 0) {
       const double lowest = log(s.min_p);
       least = least_value<T>(least, max, [&](uint32_t key) { return exponent(Order<T>::value(key)) >= lowest; });
@@ -298,10 +412,11 @@ template <class T>
 __global__ __launch_bounds__(kRowThreads, kResident) void sample_kernel(const T *logits, int64_t rows, int64_t vocab, int64_t ld,
                                                                         const mgrpo_sampling *sampling, Outputs out) {
   __shared__ Shared shared;
+  __shared__ Bins bins;
   const unsigned blocks = cluster().num_blocks(), rank = cluster().block_rank();
   for (int64_t r = blockIdx.x / blocks; r < rows; r += gridDim.x / blocks) {
     const mgrpo_sampling &s = sampling[r];
-    Row<T> row(logits + r * ld, vocab, s, shared);
+    Row<T> row(logits + r * ld, vocab, s, shared, bins);
     if (!row.readable()) {
       if (rank == 0 && threadIdx.x == 0) {
         report_least(out.bad_row, r);
