@@ -16,18 +16,22 @@ struct Norm {
   int64_t rows, d;
 };
 
+// f(number, the first column) for up to kPacks packs of a row that are the thread's.
+template <class T, int kPacks, class F>
+__device__ void for_each_own_pack(int64_t d, const F &f) {
+#pragma unroll
+  for (int i = 0; i < kPacks; i++) {
+    const int64_t begin = static_cast<int64_t>(threadIdx.x + i * blockDim.x) * Pack<T>::kWidth;
+    if (begin < d) f(i, begin);
+  }
+}
+
 // Rows of whole packs, up to kPacks of them a thread, which stay in registers.
 template <class T, int kPacks>
 __global__ __launch_bounds__(kNormThreads) void whole_norm_kernel(Norm<T> in) {
   constexpr int kWidth = Pack<T>::kWidth;
   __shared__ float shared[kNormWarps];
-  const auto for_each_own = [&](const auto &f) {
-#pragma unroll
-    for (int i = 0; i < kPacks; i++) {
-      const int64_t begin = static_cast<int64_t>(threadIdx.x + i * blockDim.x) * kWidth;
-      if (begin < in.d) f(i, begin);
-    }
-  };
+  const auto for_each_own = [&](const auto &f) { for_each_own_pack<T, kPacks>(in.d, f); };
   Pack<T> w[kPacks];
   for_each_own([&](int i, int64_t begin) { w[i] = whole_pack(in.w + begin); });
   for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
@@ -105,13 +109,7 @@ template <class T, int kPacks>
 __global__ __launch_bounds__(kNormThreads) void whole_back_kernel(NormBack<T> in) {
   constexpr int kWidth = Pack<T>::kWidth;
   __shared__ float shared[kNormWarps];
-  const auto for_each_own = [&](const auto &f) {
-#pragma unroll
-    for (int i = 0; i < kPacks; i++) {
-      const int64_t begin = static_cast<int64_t>(threadIdx.x + i * blockDim.x) * kWidth;
-      if (begin < in.d) f(i, begin);
-    }
-  };
+  const auto for_each_own = [&](const auto &f) { for_each_own_pack<T, kPacks>(in.d, f); };
   Pack<T> w[kPacks];
   for_each_own([&](int i, int64_t begin) { w[i] = whole_pack(in.w + begin); });
   for (int64_t part = blockIdx.x; part < in.runs.parts; part += gridDim.x) {
