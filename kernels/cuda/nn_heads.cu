@@ -193,8 +193,9 @@ int32_t forward(const void *qkv, const mgrpo_heads &how, const Layout<T> &in, co
     return for_lanes<T>(in.hd, [&](auto lanes) {
       const int teams = kHeadThreads / lanes;
       const auto runs = [&](int64_t heads) {
-        const int64_t all = in.rows * heads, blocks = (all + teams - 1) / teams;
-        return Runs(all, blocks < kMostParts ? blocks : kMostParts, teams);
+        constexpr int64_t kFew = 128;  // blocks; of more, a team has four heads at least, so that their row's angles are read once
+        const int64_t all = in.rows * heads, each = (all + teams - 1) / teams, fewer = max(each / 4, kFew);
+        return Runs(all, min(each, min(fewer, kMostParts)), teams);
       };
       const WholeHeads<T> work{in, {{runs(how.heads), nullptr}, {runs(how.kv_heads), nullptr}}};
       return launch(whole_heads_kernel<T, lanes, Places>, work.shape(), stream, product, work, places);
