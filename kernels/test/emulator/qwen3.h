@@ -52,7 +52,7 @@ class Desk {
 };
 
 struct Sizes {
-  int64_t rows, vocab, parameters, sequences, keys, tokens;
+  int64_t rows, logit_rows, vocab, parameters, sequences, keys, tokens;
 };
 
 struct Call {
@@ -66,7 +66,7 @@ inline std::vector<Call> calls(const Sizes &of) {
   constexpr int64_t kHeads = 16, kKeyHeads = 8, kHd = 128, kHalf = kHd / 2, kWidth = (kHeads + 2 * kKeyHeads) * kHd, kHidden = 2048, kWithin = 6144,
                     kBlock = 16, kExperts = 128, kChosen = 8;
   constexpr int32_t kType = MGRPO_BFLOAT16;
-  const int64_t rows = of.rows, vocab = of.vocab, n = of.parameters, sequences = of.sequences, keys = of.keys, entries = of.tokens * kChosen;
+  const int64_t rows = of.rows, logit_rows = of.logit_rows, vocab = of.vocab, n = of.parameters, sequences = of.sequences, keys = of.keys, entries = of.tokens * kChosen;
   const auto heads = [](Desk &d, int64_t rows, int64_t longest) {
     const auto one = [](int64_t) { return 1.0f; };
     return mgrpo_heads{kHeads, kKeyHeads, kHd, d.normal<Bf16>(kHd), d.normal<Bf16>(kHd), 0, 0, 1e-6, d.array<float>(longest * kHalf, one),
@@ -126,16 +126,16 @@ inline std::vector<Call> calls(const Sizes &of) {
        [=](Desk &d) {
          return mgrpo_swiglu_bwd_cuda(d.normal<Bf16>(rows * kWithin), d.normal<Bf16>(2 * rows * kWithin), kType, d.normal<Bf16>(2 * rows * kWithin), rows, kWithin, nullptr);
        }},
-      {"token_logprob", 2 * rows * vocab,
+      {"token_logprob", 2 * logit_rows * vocab,
        [=](Desk &d) {
          int64_t bad;
-         return mgrpo_token_logprob_cuda(d.normal<Bf16>(rows * vocab), kType, rows, vocab, vocab, numbered(d, rows), nullptr, 1, d.normal<float>(rows), d.normal<float>(rows),
+         return mgrpo_token_logprob_cuda(d.normal<Bf16>(logit_rows * vocab), kType, logit_rows, vocab, vocab, numbered(d, logit_rows), nullptr, 1, d.normal<float>(logit_rows), d.normal<float>(logit_rows),
                                          &bad, nullptr);
        }},
-      {"token_logprob_bwd", 4 * rows * vocab,
+      {"token_logprob_bwd", 4 * logit_rows * vocab,
        [=](Desk &d) {
          int64_t bad;
-         return mgrpo_token_logprob_bwd_cuda(d.normal<Bf16>(rows * vocab), kType, rows, vocab, vocab, numbered(d, rows), nullptr, 1, d.normal<float>(rows), nullptr, &bad,
+         return mgrpo_token_logprob_bwd_cuda(d.normal<Bf16>(logit_rows * vocab), kType, logit_rows, vocab, vocab, numbered(d, logit_rows), nullptr, 1, d.normal<float>(logit_rows), nullptr, &bad,
                                              nullptr);
        }},
       {"adamw", 30 * n,
