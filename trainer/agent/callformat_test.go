@@ -58,7 +58,7 @@ func TestCallFormats(t *testing.T) {
 	}{
 		"hermes": {strings.ReplaceAll(each, "%s", `<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>`), map[string][]string{
 			`Well. <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><tool_call>{"name": "g", "arguments": {"b": {"c": "}"}}}</tool_call>`: two}},
-		"mistral": {"[TOOL_CALLS][" + strings.ReplaceAll(each, "%s", `{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}, "id": "{{ c.id }}"}`) + "]", map[string][]string{
+		"mistral": {"[TOOL_CALLS][" + strings.ReplaceAll(each, "%s", `{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}, "id": "{{ c.id }}"}{{ ", " if not loop.last }}`) + "]", map[string][]string{
 			`[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "x"}, {"name": "g", "arguments": {"b": {"c": "}"}}}]`: two,
 			`[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{"b": {"c": "}"}}`:                                              two,
 			`[TOOL_CALLS][{"name": "f", "argu`:                                                                             {"!ends too early"},
@@ -66,14 +66,14 @@ func TestCallFormats(t *testing.T) {
 		"llama": {strings.ReplaceAll(each, "%s", `{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}`), map[string][]string{
 			`{"name": "f", "parameters": {"a": 1}}`: two[:1],
 			`<|python_tag|>{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {"b": {"c": "}"}}}`: two,
-			`{"answer": 42}`:                 nil,
-			`The name is {"name": "f"}`:      nil,
-			`{"name": "f", "arguments": {}}`: {`!"parameters"`},
+			`{"answer": 42}`:                                              nil,
+			`{"name": "Ada", "age": 36}`:                                  nil,
+			`{"city": {"name": "Oslo"}}`:                                  nil,
+			`The name is {"name": "f"}`:                                   nil,
+			`{"name": "f", "arguments": {}}`:                              {`!"parameters"`},
 			`<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`: two[:1]}},
 		"plain": {strings.ReplaceAll(each, "%s", `{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}`), map[string][]string{
 			`{"name": "f", "arguments": {"a": 1}}`: two[:1]}},
-		"unknown": {strings.ReplaceAll(each, "%s", `CALL {{ c.function.name }}`), map[string][]string{
-			`<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`: two[:1]}},
 	} {
 		d := templateOf(t, c.template)
 		for said, want := range c.turns {

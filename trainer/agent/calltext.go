@@ -1,26 +1,22 @@
 package agent
 
 import (
-	"bytes"
-	"encoding/json"
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 )
+
+const responseOpen, responseClose = "<tool_response>", "</tool_response>"
 
 // DelegationText returns a call of a sub-agent in the Hermes format, for demonstrations.
 func DelegationText(name, task string) (string, error) { return CallText(name, taskArgument, task) }
 
-// CallText returns a call of a function with one text as its argument in the Hermes format, for demonstrations.
+// CallText returns a call of a function with one text as its argument in the Hermes format, for demonstrations. Every
+// Template reads it.
 func CallText(name, argument, value string) (string, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	call := struct {
-		Name      string            `json:"name"`
-		Arguments map[string]string `json:"arguments"`
-	}{name, map[string]string{argument: value}}
-	if err := enc.Encode(call); err != nil {
+	arguments, err := marshalPlain(map[string]string{argument: value})
+	if err != nil {
 		return "", err
 	}
-	return callOpen + "\n" + string(bytes.TrimSpace(b.Bytes())) + "\n" + callClose, nil
+	return callformat.Hermes.Write([]callformat.Call{{Name: name, Arguments: arguments}}), nil
 }
 
 // AroundArguments returns what stands before and after the arguments, a JSON object, in a call of a function in the Hermes format.
@@ -29,5 +25,8 @@ func AroundArguments(name string) (before, after string) {
 	if err != nil {
 		panic(err) // of a text
 	}
-	return callOpen + "\n" + `{"name": ` + string(quoted) + `, "arguments": `, "}\n" + callClose
+	return callformat.HermesOpen + "\n" + `{"name": ` + string(quoted) + `, "arguments": `, "}\n" + callformat.HermesClose
 }
+
+// ParseToolCalls reads calls in the Hermes format.
+func ParseToolCalls(text string) []ParsedCall { return callformat.Hermes.Read(text, nil).Calls }

@@ -77,7 +77,7 @@ func TestChatDeltaIsTheTemplates(t *testing.T) {
 			}
 			cases++
 			c := newTestChat(t, ChatConfig{Tokenizer: tok, EnableThinking: g.EnableThinking})
-			if !c.toolRole {
+			if !c.history.toolRole {
 				t.Errorf("%s: the template's tool role was not found", g.Note)
 			}
 			delta, _, err := c.Observe(c.stops[:1], results)

@@ -10,7 +10,7 @@ import (
 // Continue returns the tokens and the text of messages up to the end of the last one, an assistant's, which the next turn goes on with.
 // A last message that has only reasoning goes on thinking.
 func (t *Template) Continue(messages []tokenizer.Message) ([]int32, string, error) {
-	messages = t.withFunctions(t.results(messages))
+	messages = t.withFunctions(t.printable(messages))
 	last := messages[len(messages)-1]
 	if last.Content == "" && last.Reasoning != "" {
 		last.Reasoning, last.Content = last.Reasoning+probeThinking, probeTurn
@@ -33,8 +33,9 @@ func (t *Template) Within(content, reasoning string) *Template {
 	if content == "" && reasoning == "" {
 		return t
 	}
-	_, _, closed := thinking{}.split(content)
 	within := *t
-	within.thinks = thinking{opened: !closed || content == ""}
+	within.thinks.opened, within.thinks.bare = false, false
+	_, _, closed := within.thinks.split(content)
+	within.thinks.opened = !closed || content == ""
 	return &within
 }

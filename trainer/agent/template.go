@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -36,15 +37,17 @@ type TemplateConfig struct {
 // it, and the format in which the model writes calls. If the template does not print functions, the system message describes them. If it has no tool role, a user message
 // carries the results. A Template is immutable; several conversations may use it at once.
 type Template struct {
-	cfg      TemplateConfig
-	tools    []any  // function definitions for the template; nil if it ignores them
-	prompt   string // describes the functions in the system message; "" if the template prints them
-	toolRole bool   // the template prints tool messages
-	thinks   thinking
-	calls    callFormat
-	stops    []int32
-	end      int32 // of stops: with which the template ends a turn
-	neutral  *strings.Replacer
+	cfg       TemplateConfig
+	tools     []any  // function definitions for the template; nil if it ignores them
+	prompt    string // describes the functions in the system message; "" if the template prints them
+	history   history
+	opening   string // what the template prints between a user's message and an assistant's
+	calls     callformat.Format
+	functions callformat.Functions
+	thinks    thinking
+	stops     []int32
+	end       int32 // of stops: with which the template ends a turn
+	neutral   *strings.Replacer
 }
 
 // Texts of the messages that probe a template. No template contains them.
@@ -53,6 +56,8 @@ const (
 	probeTurn     = "mgrpo-probe-turn"
 	probeAnswer   = "mgrpo-probe-answer"
 	probeThinking = "mgrpo-probe-thinking"
+	probeFunction = "mgrpo_probe_function"
+	probeArgument = "mgrpo-probe-argument"
 )
 
 // NewTemplate probes the template and returns an error if it cannot render a conversation.
@@ -60,12 +65,14 @@ func NewTemplate(cfg TemplateConfig) (*Template, error) {
 	if cfg.Tokenizer == nil {
 		return nil, errors.New("needs a tokenizer")
 	}
-	t := &Template{cfg: cfg, neutral: Neutralizer(cfg.Tokenizer)}
+	t := &Template{cfg: cfg, neutral: Neutralizer(cfg.Tokenizer), functions: callformat.FunctionsOf(cfg.Functions)}
 	if err := t.placeFunctions(); err != nil {
 		return nil, err
 	}
-	t.probeCalls()
-	return t, t.probeObservation()
+	if err := t.probeCalls(); err != nil {
+		return nil, err
+	}
+	return t, t.probeTurns()
 }
 
 // placeFunctions passes the definitions to the template if it prints them, else the system message will have them.
@@ -106,7 +113,7 @@ func describeFunctions(definitions []json.RawMessage) (string, error) {
 		return "", err
 	}
 	b.WriteString("</tools>\n\nTo call one, write its name and arguments like this:\n" +
-		callOpen + "\n" + example + "\n" + callClose +
+		callformat.HermesOpen + "\n" + example + "\n" + callformat.HermesClose +
 		"\nThe answer comes between " + responseOpen + " and " + responseClose + ". Without a call, what you write is your final answer.")
 	return b.String(), nil
 }
@@ -142,7 +149,7 @@ func exampleCall(definition json.RawMessage) (string, error) {
 // render applies the chat template. With open, the text ends with the opening of an assistant's turn.
 func (t *Template) render(messages []tokenizer.Message, tools []any, open bool) (string, error) {
 	text, err := t.cfg.Tokenizer.Render(tokenizer.Chat{
-		Messages:            tokenizer.Messages(messages...),
+		Messages:            t.objects(messages),
 		Tools:               tools,
 		AddGenerationPrompt: open,
 		EnableThinking:      t.cfg.EnableThinking,
@@ -153,34 +160,6 @@ func (t *Template) render(messages []tokenizer.Message, tools []any, open bool) 
 		return "", fmt.Errorf("rendering a prompt: %w", err)
 	}
 	return text, nil
-}
-
-// probeObservation finds out whether the template has a tool role, how it opens a turn, and which token ends a turn.
-func (t *Template) probeObservation() error {
-	answer := []tokenizer.Message{{Role: "tool", Name: "probe", Content: probeAnswer}}
-	t.toolRole = true
-	delta, err := t.delta(answer)
-	if t.prompt != "" || err != nil || !strings.Contains(delta, probeAnswer) {
-		t.toolRole = false
-		if delta, err = t.delta(answer); err != nil {
-			return err
-		}
-	}
-	t.probeThinks(delta)
-	t.stops = t.cfg.Tokenizer.StopIDs()
-	// The token right after an assistant's text ends the turn, even if the model's files name other tokens.
-	ids := t.cfg.Tokenizer.Encode(delta)
-	switch {
-	case len(ids) > 0 && t.cfg.Tokenizer.Special(ids[0]):
-		if t.end = ids[0]; !slices.Contains(t.stops, t.end) {
-			t.stops = append(t.stops, t.end)
-		}
-	case len(t.stops) > 0:
-		t.end = t.stops[0]
-	default:
-		return errors.New("no token ends a turn: name an end-of-turn token in generation_config.json (eos_token_id) or in the chat template")
-	}
-	return nil
 }
 
 // Stops ends a turn at the model's end-of-turn tokens.
@@ -195,7 +174,7 @@ func (t *Template) Text(turn []int32) string { return t.cfg.Tokenizer.Decode(tur
 // Prompt returns the tokens and the text of messages up to the opening of the assistant's turn. The texts are rendered as
 // they are: Neutral breaks control tokens in texts from outside.
 func (t *Template) Prompt(messages []tokenizer.Message) ([]int32, string, error) {
-	text, err := t.render(t.withFunctions(t.results(messages)), t.tools, true)
+	text, err := t.render(t.withFunctions(t.printable(messages)), t.tools, true)
 	if err != nil {
 		return nil, "", err
 	}
@@ -213,31 +192,6 @@ func (t *Template) withFunctions(messages []tokenizer.Message) []tokenizer.Messa
 	system := messages[0]
 	system.Content = strings.TrimSpace(system.Content + "\n\n" + t.prompt)
 	return append([]tokenizer.Message{system}, messages[1:]...)
-}
-
-// results turns tool messages into a user message for a template without a tool role.
-func (t *Template) results(messages []tokenizer.Message) []tokenizer.Message {
-	if t.toolRole || !slices.ContainsFunc(messages, func(m tokenizer.Message) bool { return m.Role == "tool" }) {
-		return messages
-	}
-	var out []tokenizer.Message
-	var blocks []string
-	flush := func() {
-		if len(blocks) > 0 {
-			out = append(out, tokenizer.Message{Role: "user", Content: strings.Join(blocks, "\n")})
-		}
-		blocks = nil
-	}
-	for _, m := range messages {
-		if m.Role == "tool" {
-			blocks = append(blocks, responseOpen+"\n"+m.Content+"\n"+responseClose)
-			continue
-		}
-		flush()
-		out = append(out, m)
-	}
-	flush()
-	return out
 }
 
 // Observe returns the tokens, and their text, from the end of a sampled turn to the opening of the next, with messages
@@ -258,74 +212,27 @@ func (t *Template) Observe(turn []int32, messages []tokenizer.Message) ([]int32,
 	return ids, t.cfg.Tokenizer.Decode(ids, false), nil
 }
 
-// delta returns the template's text between an assistant's turn and its next turn. It renders a fixed conversation and
-// not the real one: some templates rewrite history (Qwen3 drops earlier thinking), so a rendering of the real
-// conversation need not be a prefix of the next rendering.
-func (t *Template) delta(messages []tokenizer.Message) (string, error) {
-	fixed := []tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn}}
-	text, err := t.render(append(fixed, t.results(messages)...), nil, true)
-	if err != nil {
-		return "", err
-	}
-	_, delta, found := strings.Cut(text, probeTurn)
-	if !found {
-		return "", errors.New("the chat template does not print an assistant's message: use another template")
-	}
-	return delta, nil
-}
-
-// Extends says whether the template still prints the messages before a turn, and the turn's thinking, as it did when the
+// Extends reports whether the template still prints the messages before a turn, and the turn's thinking, as it did when the
 // turn was sampled, once messages follow. If not, a client that renders the whole history shows the model another prompt
 // than the tokens at hand with Observe's tokens appended. Spaces that the template itself prints before a turn's text, as
 // Llama 2's does, make no difference: the model has sampled its own, and those are the tokens at hand.
 func (t *Template) Extends(before []tokenizer.Message, thought bool, messages []tokenizer.Message) (bool, error) {
-	before = t.withFunctions(t.results(before))
+	before = t.withFunctions(t.printable(before))
 	prompt, err := t.render(before, t.tools, true)
 	if err != nil {
 		return false, err
 	}
 	turn := tokenizer.Message{Role: "assistant", Content: probeTurn}
 	if thought {
-		turn.Content = thinkOpen + "\n" + probeThinking + "\n" + thinkClose + "\n\n" + probeTurn
+		turn.Content = t.thinks.open + "\n" + probeThinking + "\n" + t.thinks.close + "\n\n" + probeTurn
 	}
-	whole, err := t.render(slices.Concat(before, []tokenizer.Message{turn}, t.results(messages)), t.tools, true)
+	whole, err := t.render(slices.Concat(before, []tokenizer.Message{turn}, t.printable(messages)), t.tools, true)
 	if err != nil {
 		return false, err
 	}
 	whole, _, found := strings.Cut(whole, probeTurn)
 	thinking, same := strings.CutPrefix(whole, prompt)
 	return found && same && (strings.TrimSpace(thinking) == "" && !thought || thought && strings.Contains(thinking, probeThinking)), nil
-}
-
-// Reply is what a sampled turn says.
-type Reply struct {
-	Text     string       // without end-of-turn token, thinking, and all from the first call on
-	Whole    string       // without end-of-turn token and thinking
-	Thinking string       // without its tags
-	Calls    []ParsedCall // in the order written
-}
-
-// Reply reads a sampled turn.
-func (t *Template) Reply(turn []int32) Reply {
-	whole := t.Text(t.withoutStop(turn))
-	thought, text, _ := t.thinks.split(whole)
-	r := Reply{Thinking: thought, Text: text, Whole: text}
-	for _, f := range []callFormat{t.calls, hermes} { // demonstrations teach any model the Hermes format
-		if r.Calls = f.parse(text); len(r.Calls) > 0 {
-			before, _, _ := strings.Cut(text, f.mark)
-			r.Text = strings.TrimSuffix(before, pythonTag)
-			break
-		}
-	}
-	return r
-}
-
-// withoutStop leaves out the token that ended a turn.
-func (t *Template) withoutStop(turn []int32) []int32 {
-	if n := len(turn); n > 0 && slices.Contains(t.stops, turn[n-1]) {
-		return turn[:n-1]
-	}
-	return turn
 }
 
 // Neutral breaks control tokens in a text from outside.

@@ -1,43 +1,80 @@
 package agent
 
 import (
+	"regexp"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
+const thinkOpen, thinkClose = "<think>", "</think>"
+
 // thinking is how the turns of a template's model think.
 type thinking struct {
-	opened bool // the prompt ends with <think>: a turn begins inside its thinking
-	bare   bool // the template handles thinking, so a turn may close it with </think> although nothing opened it
+	open, close string // marks around thinking
+	opened      bool   // the prompt ends with open: a turn begins inside its thinking
+	bare        bool   // the template handles thinking, so a turn may close it although nothing opened it
+	key         string // of a message, under which the template reads thinking; "" if it reads none
 }
+
+// plainThinking has the marks of models whose template handles no thinking.
+var plainThinking = thinking{open: thinkOpen, close: thinkClose}
 
 // probeThinks finds out how the template handles thinking. opening is the text with which it opens an assistant's turn.
 func (t *Template) probeThinks(opening string) {
+	t.thinks = plainThinking
+	for _, key := range []string{"reasoning_content", "reasoning", "thinking"} {
+		if t.thinks.key = key; t.printsThinking() {
+			break
+		}
+		t.thinks.key = ""
+	}
 	opening = strings.TrimSpace(opening)
-	t.thinks = thinking{opened: strings.HasSuffix(opening, thinkOpen)}
-	if strings.HasSuffix(opening, thinkClose) {
-		return
-	}
-	inText := thinkOpen + "\n" + probeThinking + "\n" + thinkClose + "\n\n" + probeTurn
-	for _, m := range []tokenizer.Message{{Role: "assistant", Content: probeTurn, Reasoning: probeThinking}, {Role: "assistant", Content: inText}} {
-		text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, m}, nil, false)
-		printed := strings.Contains(text, probeThinking)
-		t.thinks.bare = t.thinks.bare || err == nil && printed == (m.Reasoning != "")
-	}
+	t.thinks.opened = strings.HasSuffix(opening, t.thinks.open)
+	t.thinks.bare = !strings.HasSuffix(opening, t.thinks.close) && (t.thinks.key != "" || t.dropsThinking())
 }
 
-// split parts a turn's text into its thinking, without the tags, and what follows. Thinking comes first: a tag further on is text.
+// printsThinking reports whether the template prints an assistant's thinking, and takes the marks around it.
+func (t *Template) printsThinking() bool {
+	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn, Reasoning: probeThinking}}, t.tools, false)
+	before, after, found := strings.Cut(text, probeThinking)
+	between, _, said := strings.Cut(after, probeTurn)
+	if err != nil || !found || !said {
+		return false
+	}
+	if open, end := lastMark.FindString(before), firstMark.FindString(between); open != "" && end != "" {
+		t.thinks.open, t.thinks.close = strings.TrimSpace(open), strings.TrimSpace(end)
+	}
+	return true
+}
+
+var (
+	lastMark  = regexp.MustCompile(`(<[^<>]*>\w*|\[[A-Z]+\])\s*$`)
+	firstMark = regexp.MustCompile(`^\s*(<[^<>]*>|\[/[A-Z]+\])`)
+)
+
+// dropsThinking reports whether the template takes thinking out of an assistant's text, which only those of models that think do.
+func (t *Template) dropsThinking() bool {
+	inText := thinkOpen + "\n" + probeThinking + "\n" + thinkClose + "\n\n" + probeTurn
+	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: inText}}, t.tools, false)
+	return err == nil && !strings.Contains(text, probeThinking)
+}
+
+// split parts a turn's text into its thinking, without the marks, and what follows. Thinking comes first: a mark further on is text.
 // closed reports whether the thinking has ended; a turn without any has.
 func (k thinking) split(text string) (thought, rest string, closed bool) {
-	within, began := strings.CutPrefix(strings.TrimLeft(text, Blanks), thinkOpen)
+	within, began := strings.CutPrefix(strings.TrimLeft(text, Blanks), k.open)
 	if !began {
 		within = text
 	}
-	i := closing(within)
+	i := k.closing(within)
+	if !began && !k.opened && i >= 0 && strings.Contains(within[:i], k.open) { // both marks are quoted
+		i = -1
+	}
 	switch {
 	case i >= 0 && (began || k.opened || k.bare):
-		return strings.Trim(within[:i], Blanks), within[i+len(thinkClose):], true
+		return strings.Trim(within[:i], Blanks), within[i+len(k.close):], true
 	case began || k.opened:
 		return strings.Trim(within, Blanks), "", false
 	}
@@ -47,15 +84,15 @@ func (k thinking) split(text string) (thought, rest string, closed bool) {
 // Blanks are the characters around thinking that are no part of it.
 const Blanks = " \t\r\n"
 
-// closing finds the first </think> that is not quoted, or returns -1.
-func closing(text string) int {
+// closing finds the first closing mark that is not quoted, or returns -1.
+func (k thinking) closing(text string) int {
 	for from := 0; ; {
-		i := strings.Index(text[from:], thinkClose)
+		i := strings.Index(text[from:], k.close)
 		if i < 0 {
 			return -1
 		}
 		i += from
-		if from = i + len(thinkClose); !quoted(text, i, from) {
+		if from = i + len(k.close); !quoted(text, i, from) {
 			return i
 		}
 	}
@@ -75,52 +112,36 @@ type Partial struct {
 
 // Partial reads the text of an unfinished turn. offered reports whether functions were offered: without them no text is a call.
 func (t *Template) Partial(text string, offered bool) Partial {
+	if h, ok := t.calls.(callformat.Harmony); ok {
+		thought, said, _ := h.Split(text)
+		return Partial{Thinking: strings.Trim(thought, Blanks), Text: said}
+	}
+	k := t.thinks
 	start := strings.TrimLeft(text, Blanks)
-	thought, rest, closed := t.thinks.split(text)
-	switch last := strings.LastIndex(text, thinkClose); {
-	case strings.HasPrefix(thinkOpen, start): // what it begins with is not known yet
+	thought, rest, closed := k.split(text)
+	switch last := strings.LastIndex(text, k.close); {
+	case strings.HasPrefix(k.open, start): // what it begins with is not known yet
 		return Partial{}
-	case last > 0 && last+len(thinkClose) == len(text) && strings.IndexByte("`'\"", text[last-1]) >= 0: // the next character may quote it
+	case last > 0 && last+len(k.close) == len(text) && strings.IndexByte("`'\"", text[last-1]) >= 0: // the next character may quote it
 		return Partial{}
-	case closed && rest == text && t.thinks.bare: // all of it is thinking if a </think> follows
+	case closed && rest == text && k.bare: // all of it is thinking if a closing mark follows
 		return Partial{}
 	case !closed:
-		return Partial{Thinking: strings.TrimRight(Held(thought, thinkClose), Blanks)}
+		return Partial{Thinking: strings.TrimRight(Held(thought, k.close), Blanks)}
 	case !offered:
 		return Partial{thought, true, rest}
 	}
-	return Partial{thought, true, t.beforeCalls(rest)}
-}
-
-// beforeCalls is the part of an unfinished text that comes before its first call, if any.
-func (t *Template) beforeCalls(text string) string {
-	mark := t.calls.mark
-	if mark == "{" { // such a call is the whole turn
-		if start := strings.TrimLeft(text, Blanks); start == "" || start[0] == '{' || start[0] == '<' {
-			return ""
-		}
-		mark = callOpen
-	}
-	return Held(text, callOpen, mark)
+	return Partial{thought, true, rest[:min(t.calls.Held(rest), callformat.Hermes.Held(rest))]}
 }
 
 // Held is a text up to the first of the marks, without an end with which a mark may begin.
-func Held(text string, marks ...string) string {
-	for _, m := range marks {
-		text, _, _ = strings.Cut(text, m)
-		for n := min(len(m)-1, len(text)); n > 0; n-- {
-			if strings.HasSuffix(text, m[:n]) {
-				text = text[:len(text)-n]
-				break
-			}
-		}
-	}
-	return text
-}
+func Held(text string, marks ...string) string { return text[:callformat.Held(text, marks...)] }
 
 // WithoutThinking drops the thinking of a reasoning model's answer: what <think> and </think> enclose at its beginning, or all up to a
 // </think> alone. opened reports whether the prompt ended with <think>.
 func WithoutThinking(text string, opened bool) string {
-	_, rest, _ := thinking{opened: opened, bare: true}.split(text)
+	k := plainThinking
+	k.opened, k.bare = opened, true
+	_, rest, _ := k.split(text)
 	return rest
 }

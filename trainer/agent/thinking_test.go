@@ -1,31 +1,37 @@
 package agent
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 )
 
 func TestThinking(t *testing.T) {
-	opened, bare := thinking{opened: true, bare: true}, thinking{bare: true}
+	plain, opened, bare := plainThinking, plainThinking, plainThinking
+	opened.opened, opened.bare, bare.bare = true, true, true
 	for _, c := range []struct {
 		how           thinking
 		text          string
 		thought, rest string
 		closed        bool
 	}{
-		{thinking{}, "answer", "", "answer", true},
-		{thinking{}, "<think>\nhm\n</think>\n\nanswer", "hm", "\n\nanswer", true},
-		{thinking{}, "answer</think>more", "", "answer</think>more", true},
-		{thinking{}, "It writes <think> and then thinks.", "", "It writes <think> and then thinks.", true},
-		{thinking{}, "<think>never ends", "never ends", "", false},
-		{thinking{}, "<think>A</think>Use `</think>` to end it.", "A", "Use `</think>` to end it.", true},
-		{thinking{}, "<think>'</think>' ends it</think>so", "'</think>' ends it", "so", true},
-		{thinking{}, `<think>"yes"</think>No`, `"yes"`, "No", true},
+		{plain, "answer", "", "answer", true},
+		{plain, "<think>\nhm\n</think>\n\nanswer", "hm", "\n\nanswer", true},
+		{plain, "answer</think>more", "", "answer</think>more", true},
+		{plain, "It writes <think> and then thinks.", "", "It writes <think> and then thinks.", true},
+		{plain, "<think>never ends", "never ends", "", false},
+		{plain, "<think>A</think>Use `</think>` to end it.", "A", "Use `</think>` to end it.", true},
+		{plain, "<think>'</think>' ends it</think>so", "'</think>' ends it", "so", true},
+		{plain, `<think>"yes"</think>No`, `"yes"`, "No", true},
 		{opened, "hm</think>answer", "hm", "answer", true},
 		{opened, "<think>hm</think>answer", "hm", "answer", true},
 		{opened, "never ends", "never ends", "", false},
 		{bare, "The sum is 3, so\n</think>\n\nThe answer is 3.", "The sum is 3, so", "\n\nThe answer is 3.", true},
 		{bare, "Use `</think>` to end it.", "", "Use `</think>` to end it.", true},
+		{bare, "An example:\n<think>\nhm\n</think>\nDone.", "", "An example:\n<think>\nhm\n</think>\nDone.", true},
 		{bare, "x</think>y</think>z", "x", "y</think>z", true},
 	} {
 		if thought, rest, closed := c.how.split(c.text); thought != c.thought || rest != c.rest || closed != c.closed {
@@ -34,20 +40,52 @@ func TestThinking(t *testing.T) {
 	}
 }
 
+// formats are notations of calls, learned from what a template with the given text around name and arguments prints.
+func formats(t testing.TB) (out []callformat.Format) {
+	t.Helper()
+	for _, notation := range []string{"<tool_call>\n{\"name\": \"%s\", \"arguments\": %s}\n</tool_call>", "[TOOL_CALLS]%s[ARGS]%s", `{"name": "%s", "parameters": %s}`,
+		"<calls><call>%s<sep>%s</call>", "<|channel|>commentary to=functions.%s<|message|>%s<|call|>"} {
+		f, err := callformat.Learn(func(content string, calls ...callformat.Printed) (string, error) {
+			for _, c := range calls {
+				arguments := map[string]any{}
+				for _, a := range c.Arguments {
+					arguments[a.Key] = a.Value
+				}
+				text, err := json.Marshal(arguments)
+				if err != nil {
+					return "", err
+				}
+				content += fmt.Sprintf(notation, c.Name, text)
+			}
+			return "<assistant>" + content + "<end>", nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
 // FuzzPartial: whatever follows, a turn's thinking and text begin with what was certain before.
 func FuzzPartial(f *testing.F) {
-	for _, seed := range []string{"", "a", "<think>a</think>b", "<think>'</think>'</think>", "a</think>`</think>`", `{"name": "f"}`, "a<tool_call>{}</tool_call>", " \n<thin"} {
+	for _, seed := range []string{"", "a", "<think>a</think>b", "<think>'</think>'</think>", "a</think>`</think>`", `{"name": "f"}`, "a<tool_call>{}</tool_call>", " \n<thin",
+		"a[TOOL_CALLS]f[ARGS]{}", "<calls><call>f<sep>{}</call>", "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>"} {
 		f.Add(seed, true, true, false)
 		f.Add(seed, false, true, true)
 		f.Add(seed, false, false, true)
 	}
+	learned := formats(f)
 	f.Fuzz(func(t *testing.T, text string, opened, bare, offered bool) {
-		for _, calls := range []callFormat{hermes, mistral, llama} {
-			template := &Template{thinks: thinking{opened, bare}, calls: calls}
-			thought, rest, _ := template.thinks.split(text)
+		for _, calls := range learned {
+			template := &Template{thinks: thinking{open: thinkOpen, close: thinkClose, opened: opened, bare: bare}, calls: calls}
+			reply := template.read(text)
+			if !offered {
+				reply.Text = reply.Whole
+			}
 			for i := range text {
-				if p := template.Partial(text[:i], offered); !strings.HasPrefix(thought, p.Thinking) || !strings.HasPrefix(rest, p.Text) || p.Thought && p.Thinking != thought {
-					t.Fatalf("%q: after %q %+v, in the end %q, %q", text, text[:i], p, thought, rest)
+				if p := template.Partial(text[:i], offered); !strings.HasPrefix(reply.Thinking, p.Thinking) || !strings.HasPrefix(reply.Text, p.Text) || p.Thought && p.Thinking != reply.Thinking {
+					t.Fatalf("%s: %q: after %q %+v, in the end %+v", calls.Name(), text, text[:i], p, reply)
 				}
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 )
 
 func TestParseToolCalls(t *testing.T) {
@@ -59,7 +61,7 @@ func FuzzParseToolCalls(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		calls := ParseToolCalls(text)
-		if max := strings.Count(text, callOpen) + 1; len(calls) > max {
+		if max := strings.Count(text, callformat.HermesOpen) + 1; len(calls) > max {
 			t.Fatalf("%d calls out of %d opening tags", len(calls), max-1)
 		}
 		for _, c := range calls {
@@ -75,7 +77,7 @@ func FuzzParseToolCalls(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again := ParseToolCalls(callOpen + `{"name": "n", "arguments": ` + string(arguments) + "}" + callClose)
+		again := ParseToolCalls(callformat.HermesOpen + `{"name": "n", "arguments": ` + string(arguments) + "}" + callformat.HermesClose)
 		if len(again) != 1 || again[0].Problem != "" || string(again[0].Arguments) != string(arguments) {
 			t.Fatalf("a call with the text %q as its task reads as %+v", text, again)
 		}

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -26,7 +26,7 @@ type WrittenTurn struct {
 func (c *Chat) Write(turn WrittenTurn) (string, error) {
 	switch {
 	case len(turn.Calls) == 0 && turn.Thinking == "", len(turn.Calls) > 0 && c.prompt != "" && turn.Thinking == "":
-		return c.plain(turn)
+		return c.plain(turn), nil
 	case c.prompt != "" && len(turn.Calls) > 0:
 		return "", errNoReasoning
 	}
@@ -46,77 +46,93 @@ func (c *Chat) Write(turn WrittenTurn) (string, error) {
 }
 
 // plain returns a text, with calls in the Hermes format. Where the template opens the turn's thinking, the text begins with its end.
-func (c *Chat) plain(turn WrittenTurn) (string, error) {
+func (c *Chat) plain(turn WrittenTurn) string {
 	text := turn.Text
-	for _, call := range turn.Calls {
-		object, err := marshalPlain(struct {
-			Name      string          `json:"name"`
-			Arguments json.RawMessage `json:"arguments"`
-		}{call.Name, call.Arguments})
-		if err != nil {
-			return "", err
-		}
-		text = strings.TrimPrefix(text+"\n"+callOpen+"\n"+string(object)+"\n"+callClose, "\n")
+	if len(turn.Calls) > 0 {
+		text = strings.TrimPrefix(text+"\n"+callformat.Hermes.Write(turn.Calls), "\n")
 	}
 	if c.thinks.opened && !strings.Contains(text, thinkClose) {
-		text = emptyThinking + text
+		text = c.emptyThinking() + text
 	}
-	return text, nil
+	return text
 }
 
 // emptyThinking ends a thinking that the template has opened.
-const emptyThinking = "\n" + thinkClose + "\n\n"
+func (c *Chat) emptyThinking() string { return "\n" + c.thinks.close + "\n\n" }
 
 var errNoReasoning = errors.New("its reasoning_content is not printed by the model's chat template: leave it out, or write the thinking into the content as the model writes it")
-
-var (
-	openedThinking = regexp.MustCompile(`\s*` + thinkOpen + `\s*$`)
-	closedThinking = regexp.MustCompile(`(?:` + thinkOpen + `)?\s*` + thinkClose + `\s*$`)
-	emptyBlock     = regexp.MustCompile(`^\s*` + thinkOpen + `\s*` + thinkClose + `\s*`)
-)
 
 // printed returns the text of a turn as the template prints it after the opening of the assistant's turn.
 func (c *Chat) printed(turn WrittenTurn) (string, error) {
 	message := tokenizer.Message{Role: "assistant", Content: turn.Text, Reasoning: turn.Thinking}
-	for i, call := range turn.Calls {
+	for _, call := range turn.Calls {
 		arguments, err := ordered.Parse(call.Arguments)
 		if err != nil {
 			return "", fmt.Errorf("the arguments of %s: %w", call.Name, err)
 		}
-		// Some templates demand ids of nine letters and digits.
-		message.ToolCalls = append(message.ToolCalls, tokenizer.ToolCall{ID: fmt.Sprintf("call%05d", i+1), Name: call.Name, Arguments: arguments})
+		message.ToolCalls = append(message.ToolCalls, tokenizer.ToolCall{Name: call.Name, Arguments: arguments})
 	}
 	question := tokenizer.Message{Role: "user", Content: probeUser}
 	opening, err := c.render([]tokenizer.Message{question}, c.tools, true)
 	if err != nil {
 		return "", err
 	}
-	whole, err := c.render([]tokenizer.Message{question, message}, c.tools, false)
+	messages := c.printable([]tokenizer.Message{question, message})
+	if len(messages) != 2 {
+		return "", errors.New("the model's chat template prints one call a turn: write one")
+	}
+	whole, err := c.render(messages, c.tools, false)
 	if err != nil {
 		return "", err
 	}
 	after, same := strings.CutPrefix(whole, opening)
-	if !same {
-		// The template opens the turn with thinking, and does not print that of a turn without.
-		bare := closedThinking.ReplaceAllString(opening, "")
-		if bare == opening {
-			bare = openedThinking.ReplaceAllString(opening, "")
+	if !same { // the template opens a turn with thinking, or the end of one, and does not print that before a turn in the past
+		_, after, _ = strings.Cut(whole, probeUser)
+		before, err := c.beforeTurn()
+		if err != nil {
+			return "", err
 		}
-		if after, same = strings.CutPrefix(whole, bare); !same {
+		if after, same = strings.CutPrefix(after, c.withoutThought(before)); !same {
 			return "", errors.New("the model's chat template does not print it after the opening of a turn: write the calls into the content")
 		}
 		after = strings.TrimLeft(after, "\n")
-		if c.thinks.opened && !strings.Contains(after, thinkClose) {
-			after = emptyThinking + after
+		if c.thinks.opened && !strings.Contains(after, c.thinks.close) {
+			after = c.emptyThinking() + after
 		}
 	}
 	if turn.Thinking == "" && !c.thinks.opened {
-		after = emptyBlock.ReplaceAllString(after, "")
+		after = c.withoutEmptyThought(after)
 	}
 	if !strings.Contains(after, strings.TrimSpace(turn.Thinking)) {
 		return "", errNoReasoning
 	}
 	return after, nil
+}
+
+// beforeTurn is what the template prints between a user's message and an assistant's.
+func (t *Template) beforeTurn() (string, error) {
+	text, err := t.printCalls(probeTurn)
+	text, _, _ = strings.Cut(text, probeTurn)
+	return text, err
+}
+
+// withoutThought is the opening of a turn without an empty thought at its end.
+func (t *Template) withoutThought(opening string) string {
+	before, end := strings.CutSuffix(strings.TrimSpace(opening), t.thinks.close)
+	if !end {
+		return opening
+	}
+	return strings.TrimSuffix(strings.TrimSpace(before), t.thinks.open)
+}
+
+// withoutEmptyThought is a turn without an empty thought at its beginning.
+func (t *Template) withoutEmptyThought(turn string) string {
+	within, open := strings.CutPrefix(strings.TrimLeft(turn, Blanks), t.thinks.open)
+	rest, end := strings.CutPrefix(strings.TrimLeft(within, Blanks), t.thinks.close)
+	if !open || !end {
+		return turn
+	}
+	return strings.TrimLeft(rest, Blanks)
 }
 
 // readsBack returns an error unless the calls of a turn are read from its tokens.
@@ -127,7 +143,7 @@ func (c *Chat) readsBack(ids []int32, turn WrittenTurn) error {
 		same = read[i].Name == turn.Calls[i].Name && sameJSON(read[i].Arguments, turn.Calls[i].Arguments)
 	}
 	if !same {
-		return fmt.Errorf("its calls are printed by the model's chat template as %.200q, which is not read back: write them into the content, as in %s", c.Text(ids), strings.TrimPrefix(callFormatHint, "Write "))
+		return fmt.Errorf("its calls are printed by the model's chat template as %.200q, which is not read back: write them into the content, as in %s", c.Text(ids), strings.TrimPrefix(callformat.Hermes.Hint(), "Write "))
 	}
 	return nil
 }

@@ -1,0 +1,124 @@
+package callformat
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
+
+const (
+	pythonTag = "<|python_tag|>"
+	llamaOpen = "<|python_start|><|python_end|>" // as Llama 4's template prints it
+)
+
+// bare is a turn that is nothing but calls, without any mark: JSON objects with semicolons or spaces between them, a list of
+// them, or a list of Python's calls. Such a turn may as well be an answer, so an object is a call only if it has the keys of one.
+type bare struct{ tagged }
+
+// bareOpenings may stand before the calls.
+var bareOpenings = []string{pythonTag, "<|python_start|>", "<|python_end|>"}
+
+func (b bare) Name() string { return "JSON that is the whole turn: " + b.example() }
+
+func (b bare) Hint() string { return "Write " + b.example() + " and nothing else." }
+
+// begin returns where the turn's first character is that is no opening or white space.
+func (bare) begin(text string) int {
+	at := skipSpace(text, 0)
+	for _, o := range bareOpenings {
+		if strings.HasPrefix(text[at:], o) {
+			at = skipSpace(text, at+len(o))
+		}
+	}
+	return at
+}
+
+func (b bare) Held(text string) int {
+	at := b.begin(text)
+	if at == len(text) || text[at] == '{' || text[at] == '[' {
+		return 0
+	}
+	for _, o := range bareOpenings {
+		if strings.HasPrefix(o, text[at:]) {
+			return 0
+		}
+	}
+	return len(text)
+}
+
+func (b bare) Read(text string, functions Functions) Reading {
+	at := b.begin(text)
+	if strings.HasPrefix(text[at:], "[") {
+		if calls, end := pythonCalls(text, at, b.Hint()); offered(calls, functions) {
+			return Reading{Calls: calls, End: end}
+		}
+	}
+	if at == len(text) || text[at] != '{' && text[at] != '[' {
+		return none(text)
+	}
+	raw, _, err := decode(text[at:])
+	switch {
+	case err != nil && b.begun(text[at:], functions):
+		return Reading{Calls: []Call{invalid(err, b.Hint())}, End: len(text)}
+	case err != nil || !b.isCall(raw, functions):
+		return none(text)
+	}
+	calls, end := readValues(text, at, b.call, b.Hint())
+	return Reading{Calls: calls, End: end}
+}
+
+// offered reports whether all calls are of known functions.
+func offered(calls []Call, functions Functions) bool {
+	return len(calls) > 0 && !slices.ContainsFunc(calls, func(c Call) bool {
+		_, known := functions[c.Name]
+		return !known || c.Problem != ""
+	})
+}
+
+// isCall reports whether a value, or each of a list, has the keys of a call and no others, and with the arguments missing the name of a
+// function.
+func (b bare) isCall(raw json.RawMessage, functions Functions) bool {
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) == nil {
+		return len(list) > 0 && !slices.ContainsFunc(list, func(one json.RawMessage) bool { return !b.isCall(one, functions) })
+	}
+	fields := object(raw)
+	var name string
+	if json.Unmarshal(fields[b.name], &name) != nil || name == "" {
+		return false
+	}
+	for key := range fields {
+		if !slices.Contains([]string{b.name, b.arguments, "arguments", "parameters", "type", "id"}, key) {
+			return false
+		}
+	}
+	_, known := functions[name]
+	return known || object(fields[b.arguments]) != nil
+}
+
+// begun reports whether a text that is no JSON begins as a call of a known function does.
+func (b bare) begun(text string, functions Functions) bool {
+	dec := json.NewDecoder(strings.NewReader(text))
+	if first, err := dec.Token(); err == nil && first == json.Delim('[') {
+		if _, err = dec.Token(); err != nil {
+			return false
+		}
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return false
+		}
+		if key == b.name {
+			name, err := dec.Token()
+			text, _ := name.(string)
+			_, known := functions[text]
+			return err == nil && known
+		}
+		var skipped json.RawMessage
+		if dec.Decode(&skipped) != nil {
+			return false
+		}
+	}
+	return false
+}

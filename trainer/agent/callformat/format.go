@@ -1,0 +1,148 @@
+// Package callformat reads the calls of functions that a model writes in its turns. Each family of models has a notation of
+// its own, and its chat template prints it: Learn has a template print a few calls and returns the Format that reads them.
+//
+// One file holds one notation:
+//
+//	hermes.go   <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Qwen 2.5 and 3, Hermes, SmolLM, Granite 4
+//	tagged.go   the same JSON, or a list of it, between other marks and with other keys: Command-R, Granite 3, Phi-4, Jamba,
+//	            Nemotron Nano, Apertus, Apriel, MiniMax-M1
+//	bare.go     JSON without any mark, or a list of Python's calls: Llama 3 and 4
+//	mistral.go  [TOOL_CALLS] with a list, or with a name and [ARGS]: all versions of Mistral, Devstral, Ministral
+//	named.go    a name, then its arguments as JSON: DeepSeek, Kimi K2, Hunyuan, Solar, Functionary
+//	pairs.go    a name, then keys and values between marks: Qwen3-Coder, Qwen3.5, Nemotron 3, GLM, MiniMax-M2, DeepSeek V3.2,
+//	            Seed-OSS, MiniCPM
+//	python.go   a list of Python's calls between marks: LFM2
+//	gemma.go    call:NAME{key:<|"|>text<|"|>}: Gemma 4
+//	harmony.go  messages in channels: GPT-OSS
+//
+// Marks that tagged.go, named.go and pairs.go look for are those that the template printed. A reader never panics, looks at
+// each byte a bounded number of times, and reports a call that it cannot read as a Call with a Problem, which tells the model
+// what to write instead.
+//
+// Streams: Held is stable under continuation. For a text s and any continuation s+c, the Start that Read finds in s+c is at
+// least Held(s). A client may thus be shown s[:Held(s)] while the model still samples.
+package callformat
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Call is one call as a model wrote it: a name and a JSON object of arguments, or a Problem that tells the model what to
+// write instead.
+type Call struct {
+	Name      string
+	Arguments json.RawMessage
+	Problem   string
+}
+
+// Reading is the result of reading a turn.
+type Reading struct {
+	Calls []Call // in the order written
+	Start int    // where the first call begins, its mark included; the length of the text if there is none
+	End   int    // behind the last call and its closing mark
+}
+
+// Format is a notation of calls.
+type Format interface {
+	// Name describes the notation for people.
+	Name() string
+	// Read returns the calls of a turn without its thinking. The functions decide about values whose type the notation does not
+	// write, and whether an object without a mark is a call.
+	Read(text string, functions Functions) Reading
+	// Held returns the length of the part of an unfinished text that comes before any call, however the text continues.
+	Held(text string) int
+	// Hint shows the model how to write a call.
+	Hint() string
+}
+
+// none is the Reading of a text without calls.
+func none(text string) Reading { return Reading{Start: len(text), End: len(text)} }
+
+// Held is the length of text before the first of some marks, or before an end with which a mark may begin.
+func Held(text string, marks ...string) int {
+	end := len(text)
+	for _, m := range marks {
+		if m == "" {
+			continue
+		}
+		if i := strings.Index(text[:end], m); i >= 0 {
+			end = i
+			continue
+		}
+		for n := min(len(m)-1, end); n > 0; n-- {
+			if strings.HasSuffix(text[:end], m[:n]) {
+				end -= n
+				break
+			}
+		}
+	}
+	return end
+}
+
+// decode reads the JSON value at the beginning of text and returns its length.
+func decode(text string) (json.RawMessage, int, error) {
+	dec := json.NewDecoder(strings.NewReader(text))
+	var raw json.RawMessage
+	if err := dec.Decode(&raw); err != nil {
+		return nil, 0, err
+	}
+	return raw, int(dec.InputOffset()), nil
+}
+
+// jsonProblem explains why a text is not JSON.
+func jsonProblem(err error) string {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "it ends too early"
+	}
+	return err.Error()
+}
+
+// invalid is a call whose JSON cannot be read.
+func invalid(err error, hint string) Call {
+	return Call{Problem: "the tool call is not valid JSON (" + jsonProblem(err) + "). " + hint}
+}
+
+// callOf reads a call's JSON object, whose arguments are under key.
+func callOf(raw json.RawMessage, name, key, hint string) Call {
+	fields := object(raw)
+	if fields == nil {
+		return Call{Problem: "the tool call is not a JSON object. " + hint}
+	}
+	var call Call
+	if err := json.Unmarshal(fields[name], &call.Name); err != nil || call.Name == "" {
+		return Call{Problem: fmt.Sprintf(`the tool call has no %q string. %s`, name, hint)}
+	}
+	return withArguments(call.Name, fields[key], key, hint)
+}
+
+// withArguments is a call with the given arguments: an object, or a text that contains one, because some templates teach this.
+func withArguments(name string, arguments json.RawMessage, key, hint string) Call {
+	var text string
+	if json.Unmarshal(arguments, &text) == nil && json.Valid([]byte(text)) {
+		arguments = json.RawMessage(text)
+	}
+	arguments = bytes.TrimSpace(arguments)
+	if len(arguments) == 0 || arguments[0] != '{' {
+		return Call{Name: name, Problem: fmt.Sprintf(`the call of %q has no %q object. %s`, name, key, hint)}
+	}
+	return Call{Name: name, Arguments: arguments}
+}
+
+// object returns the fields of a JSON object, nil for another value. A struct would ignore the case of keys.
+func object(raw json.RawMessage) map[string]json.RawMessage {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(raw, &fields) != nil {
+		return nil
+	}
+	return fields
+}
+
+// skipSpace returns the first index from i on that has no white space.
+func skipSpace(text string, i int) int {
+	return len(text) - len(strings.TrimLeft(text[i:], " \t\r\n"))
+}

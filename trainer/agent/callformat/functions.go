@@ -1,0 +1,180 @@
+package callformat
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
+
+// Functions are the functions that a model may call, with the types of their parameters. The zero value knows none.
+type Functions map[string]map[string]types
+
+// types are the JSON types that a parameter may have; nil: any.
+type types []string
+
+// FunctionsOf reads OpenAI function definitions. What it cannot read may have any type.
+func FunctionsOf(definitions []json.RawMessage) Functions {
+	out := Functions{}
+	for _, d := range definitions {
+		var f struct {
+			Function struct {
+				Name       string          `json:"name"`
+				Parameters json.RawMessage `json:"parameters"`
+			} `json:"function"`
+		}
+		if json.Unmarshal(d, &f) != nil {
+			continue
+		}
+		root := object(f.Function.Parameters)
+		parameters := map[string]types{}
+		for name, schema := range object(root["properties"]) {
+			parameters[name] = typesOf(schema, root, 0)
+		}
+		out[f.Function.Name] = parameters
+	}
+	return out
+}
+
+// maxSchemaDepth bounds nested alternatives and references.
+const maxSchemaDepth = 8
+
+// typesOf returns the types that a JSON Schema allows. root resolves references.
+func typesOf(schema json.RawMessage, root map[string]json.RawMessage, depth int) (out types) {
+	s := object(schema)
+	if s == nil || depth > maxSchemaDepth {
+		return nil
+	}
+	var one string
+	var several []string
+	switch {
+	case json.Unmarshal(s["type"], &one) == nil && one != "":
+		return types{one}
+	case json.Unmarshal(s["type"], &several) == nil && len(several) > 0:
+		return several
+	case json.Unmarshal(s["$ref"], &one) == nil && one != "":
+		return typesOf(resolve(one, root), root, depth+1)
+	}
+	for _, key := range []string{"anyOf", "oneOf"} {
+		var branches []json.RawMessage
+		if json.Unmarshal(s[key], &branches) != nil {
+			continue
+		}
+		for _, b := range branches {
+			t := typesOf(b, root, depth+1)
+			if t == nil {
+				return nil
+			}
+			out = append(out, t...)
+		}
+		return out
+	}
+	var values []json.RawMessage
+	if json.Unmarshal(s["enum"], &values) != nil && s["const"] != nil {
+		values = []json.RawMessage{s["const"]}
+	}
+	for _, v := range values {
+		out = append(out, typeOf(v))
+	}
+	return out
+}
+
+// resolve finds what a reference within a schema names.
+func resolve(ref string, root map[string]json.RawMessage) json.RawMessage {
+	path, ok := strings.CutPrefix(ref, "#/")
+	if !ok {
+		return nil
+	}
+	at := root
+	var raw json.RawMessage
+	for part := range strings.SplitSeq(path, "/") {
+		raw = at[part]
+		at = object(raw)
+	}
+	return raw
+}
+
+// typeOf returns the JSON type of a valid value.
+func typeOf(v json.RawMessage) string {
+	switch v[0] {
+	case '"':
+		return "string"
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	case 't', 'f':
+		return "boolean"
+	case 'n':
+		return "null"
+	}
+	if strings.ContainsAny(string(v), ".eE") {
+		return "number"
+	}
+	return "integer"
+}
+
+func (t types) allow(kind string) bool {
+	return t == nil || slices.Contains(t, kind) || kind == "integer" && slices.Contains(t, "number")
+}
+
+// value turns a text that a model wrote without quotes into JSON. A text that is JSON, or a literal of Python, of a type that
+// the parameter may have is that value. Any other text is a string: its type is then the caller's to check.
+func (t types) value(text string) json.RawMessage {
+	if !slices.Equal(t, types{"string"}) {
+		trimmed := strings.TrimSpace(text)
+		raw := json.RawMessage(trimmed)
+		if !json.Valid(raw) {
+			raw, _ = literalOf(trimmed)
+		}
+		if len(raw) > 0 && (typeOf(raw) != "string" && t.allow(typeOf(raw)) || typeOf(raw) == "string" && !t.allow("string")) {
+			return raw
+		}
+		// A value of a wrong type stays what it is where no text is allowed, so that the check of the arguments can name its type.
+		if len(raw) > 0 && !t.allow("string") {
+			return raw
+		}
+	}
+	return quoted(text)
+}
+
+// quoted is a text as a JSON string without the HTML escapes, which cost tokens.
+func quoted(text string) json.RawMessage {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(text); err != nil { // a string always has JSON
+		return json.RawMessage(`""`)
+	}
+	return json.RawMessage(strings.TrimSuffix(b.String(), "\n"))
+}
+
+// fields builds a JSON object from keys and values in their order. A key that comes again replaces the value.
+type fields struct {
+	keys   []string
+	values map[string]json.RawMessage
+}
+
+func (f *fields) set(key string, value json.RawMessage) {
+	if f.values == nil {
+		f.values = map[string]json.RawMessage{}
+	}
+	if _, again := f.values[key]; !again {
+		f.keys = append(f.keys, key)
+	}
+	f.values[key] = value
+}
+
+func (f *fields) json() json.RawMessage {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, k := range f.keys {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.Write(quoted(k))
+		b.WriteString(": ")
+		b.Write(f.values[k])
+	}
+	b.WriteByte('}')
+	return json.RawMessage(b.String())
+}

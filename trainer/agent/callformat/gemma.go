@@ -1,0 +1,64 @@
+package callformat
+
+import "strings"
+
+const (
+	gemmaOpen, gemmaClose = "<|tool_call>", "<tool_call|>"
+	gemmaHint             = `Write ` + gemmaOpen + `call:NAME{KEY:` + gemmaQuote + `...` + gemmaQuote + `}` + gemmaClose + `.`
+)
+
+// gemma is call:NAME{key:<|"|>text<|"|>,other:1} between <|tool_call> and <tool_call|>.
+type gemma struct{}
+
+func (gemma) Name() string { return "call:NAME{...} between " + gemmaOpen + " and " + gemmaClose }
+
+func (gemma) Hint() string { return gemmaHint }
+
+func (gemma) Held(text string) int { return Held(text, gemmaOpen) }
+
+func (gemma) Read(text string, _ Functions) Reading {
+	r := none(text)
+	for at := 0; ; {
+		i := strings.Index(text[at:], gemmaOpen)
+		if i < 0 {
+			return r
+		}
+		r.Start = min(r.Start, at+i)
+		p := &literals{text: text, at: at + i + len(gemmaOpen)}
+		call, err := p.gemmaCall()
+		if err != nil {
+			call = Call{Problem: "the tool call cannot be read. " + gemmaHint}
+		}
+		r.Calls = append(r.Calls, call)
+		if r.End = p.at; err == nil {
+			p.space()
+			if p.next(gemmaClose) {
+				r.End = p.at
+			}
+		}
+		at = r.End
+	}
+}
+
+func (p *literals) gemmaCall() (Call, error) {
+	p.space()
+	p.next("call:")
+	rest := p.text[p.at:]
+	n := strings.IndexAny(rest, "{<\n")
+	if n <= 0 || rest[n] != '{' {
+		return Call{}, errLiteral
+	}
+	p.at += n
+	arguments, err := p.object(0)
+	if err != nil {
+		return Call{}, err
+	}
+	return Call{Name: strings.TrimSpace(rest[:n]), Arguments: arguments}, nil
+}
+
+func learnGemma(p *probes) Format {
+	if strings.Contains(p.one, "call:"+probeName+"{"+probeKey+":"+gemmaQuote+probeValue+gemmaQuote) {
+		return gemma{}
+	}
+	return nil
+}

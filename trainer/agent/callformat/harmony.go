@@ -1,0 +1,131 @@
+package callformat
+
+import (
+	"strings"
+)
+
+const (
+	harmonyStart   = "<|start|>"
+	harmonyMessage = "<|message|>"
+	harmonyChannel = "<|channel|>"
+	harmonyEnd     = "<|end|>"
+	harmonyTo      = "to="
+	harmonyHint    = "Write " + harmonyChannel + "commentary to=functions.NAME <|constrain|>json" + harmonyMessage + "{...}<|call|>."
+)
+
+// HarmonyEnds are the marks that end a message. Only <|call|> and <|return|> end a turn.
+var HarmonyEnds = []string{harmonyEnd, "<|call|>", "<|return|>"}
+
+// Harmony is what GPT-OSS writes: messages in channels. Those of the channel analysis are its thinking, those to functions.NAME
+// are calls, any others are its text.
+type Harmony struct{}
+
+// Name implements Format.
+func (Harmony) Name() string { return "messages to=functions.NAME (harmony)" }
+
+// Hint implements Format.
+func (Harmony) Hint() string { return harmonyHint }
+
+// Held implements Format. Thinking and text are in messages of their own; see Split.
+func (Harmony) Held(text string) int { return len(text) }
+
+// Read implements Format.
+func (Harmony) Read(text string, _ Functions) Reading {
+	r := none(text)
+	for m := range harmonyMessages(text) {
+		if m.to == "" {
+			continue
+		}
+		name := strings.TrimPrefix(m.to, "functions.")
+		raw, n, err := decode(m.body)
+		if len(r.Calls) == 0 {
+			r.Start = m.start
+		}
+		r.End = m.bodyAt + len(m.body)
+		if err != nil {
+			r.Calls = append(r.Calls, invalid(err, harmonyHint))
+			continue
+		}
+		r.End = m.bodyAt + n
+		r.Calls = append(r.Calls, withArguments(name, raw, "arguments", harmonyHint))
+	}
+	return r
+}
+
+// Split returns the thinking and the text of a turn, which may be unfinished: both are then beginnings of those of the whole.
+// ok is false for a turn that has no messages in channels.
+func (Harmony) Split(text string) (thinking, said string, ok bool) {
+	var thoughts, texts strings.Builder
+	for m := range harmonyMessages(text) {
+		ok = true
+		switch {
+		case m.to != "":
+		case m.channel == "analysis":
+			thoughts.WriteString(m.body)
+		default:
+			texts.WriteString(m.body)
+		}
+	}
+	return thoughts.String(), texts.String(), ok
+}
+
+// harmonyPart is one message of a turn.
+type harmonyPart struct {
+	channel, to   string
+	body          string
+	start, bodyAt int
+}
+
+// harmonyMessages are the messages of a turn. The arguments of a call may contain marks.
+func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
+	return func(yield func(harmonyPart) bool) {
+		for at := 0; at < len(text); {
+			header, body, found := strings.Cut(text[at:], harmonyMessage)
+			if !found {
+				return
+			}
+			m := harmonyPart{start: at, bodyAt: len(text) - len(body)}
+			m.channel, m.to = harmonyHeader(header)
+			end := Held(body, append([]string{harmonyStart, harmonyChannel}, HarmonyEnds...)...)
+			if m.to != "" {
+				if _, n, err := decode(body); err == nil {
+					end = n
+				}
+			}
+			m.body = body[:end]
+			if !yield(m) {
+				return
+			}
+			at = m.bodyAt + end
+			for _, e := range HarmonyEnds {
+				if i := skipSpace(text, at); strings.HasPrefix(text[i:], e) {
+					at = i + len(e)
+				}
+			}
+		}
+	}
+}
+
+// harmonyHeader reads the channel and the recipient of a message. The recipient stands before the channel or behind it.
+func harmonyHeader(header string) (channel, to string) {
+	if _, after, found := strings.Cut(header, harmonyChannel); found {
+		after, _, _ = strings.Cut(strings.TrimSpace(after), "<|")
+		if words := strings.Fields(after); len(words) > 0 {
+			channel = words[0]
+		}
+	}
+	if _, after, found := strings.Cut(header, harmonyTo); found {
+		to, _, _ = strings.Cut(after, "<|")
+		if words := strings.Fields(to); len(words) > 0 {
+			to = words[0]
+		}
+	}
+	return channel, to
+}
+
+func learnHarmony(p *probes) Format {
+	if strings.Contains(p.one, harmonyTo+"functions."+probeName) && strings.Contains(p.one, harmonyChannel) {
+		return Harmony{}
+	}
+	return nil
+}

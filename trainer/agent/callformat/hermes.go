@@ -1,0 +1,78 @@
+package callformat
+
+import (
+	"strings"
+)
+
+// Marks of the Hermes format.
+const (
+	HermesOpen, HermesClose = "<tool_call>", "</tool_call>"
+)
+
+// Hermes is any number of
+//
+//	<tool_call>{"name": ..., "arguments": {...}}</tool_call>
+//
+// with any text between but the tags. A block that cannot be read has a Problem. A text in the arguments may contain the tags.
+var Hermes Writer = hermes{}
+
+type hermes struct{}
+
+const hermesHint = `Write ` + HermesOpen + `{"name": "...", "arguments": {...}}` + HermesClose + `.`
+
+func (hermes) Name() string { return "JSON between " + HermesOpen + " and " + HermesClose }
+
+func (hermes) Hint() string { return hermesHint }
+
+func (hermes) Held(text string) int { return Held(text, HermesOpen) }
+
+func (hermes) Read(text string, _ Functions) Reading {
+	r := none(text)
+	for at := 0; ; {
+		between, block, found := strings.Cut(text[at:], HermesOpen)
+		if i := strings.LastIndex(between, HermesClose); i >= 0 { // a model that may write it drifts into writing nothing else
+			r.Calls = append(r.Calls, Call{Problem: HermesClose + " without " + HermesOpen + ". " + hermesHint})
+			r.End = at + i + len(HermesClose)
+		}
+		if !found {
+			return r
+		}
+		r.Start = min(r.Start, len(text)-len(block)-len(HermesOpen))
+		call, rest := hermesBlock(block)
+		r.Calls = append(r.Calls, call)
+		at = len(text) - len(rest)
+		r.End = at
+	}
+}
+
+// hermesBlock reads one call and returns the text after it. It looks for the closing tag after the JSON value.
+func hermesBlock(block string) (Call, string) {
+	raw, n, err := decode(block)
+	if err != nil {
+		_, rest, closed := strings.Cut(block, HermesClose)
+		if !closed {
+			// Further blocks may follow an unclosed block.
+			if i := strings.Index(block, HermesOpen); i >= 0 {
+				rest = block[i:]
+			}
+		}
+		return invalid(err, hermesHint), rest
+	}
+	after := block[skipSpace(block, n):]
+	rest, closed := strings.CutPrefix(after, HermesClose)
+	if !closed {
+		if i := strings.Index(after, HermesClose); i >= 0 && !strings.Contains(after[:i], HermesOpen) {
+			rest = after[i+len(HermesClose):]
+		}
+		return Call{Problem: "the tool call's JSON object is not followed by " + HermesClose + ". " + hermesHint}, rest
+	}
+	return callOf(raw, "name", "arguments", hermesHint), rest
+}
+
+// learnHermes knows the format by the key "arguments" of an object between its tags.
+func learnHermes(p *probes) Format {
+	if i := strings.Index(p.one, probeName); strings.HasSuffix(strings.TrimSpace(p.one[:i]), `"name": "`) && strings.Contains(p.one[:i], HermesOpen) {
+		return Hermes
+	}
+	return nil
+}

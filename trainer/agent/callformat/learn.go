@@ -1,0 +1,196 @@
+package callformat
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Printed is a call for a template to print.
+type Printed struct {
+	ID, Name  string
+	Arguments []Argument
+}
+
+// Argument is one argument of a printed call: a string or an int64.
+type Argument struct {
+	Key   string
+	Value any
+}
+
+// Printer prints an assistant's message with a template, from behind the user's message to the end.
+type Printer func(content string, calls ...Printed) (string, error)
+
+// Texts of the calls that a template prints. No template contains them.
+const (
+	probeText   = "mgrpo-probe-turn"
+	probeName   = "mgrpo_probe_function"
+	probeOther  = "mgrpo_probe_second"
+	probeKey    = "mgrpo_probe_key"
+	probeKey2   = "mgrpo_probe_other"
+	probeValue  = "mgrpo-probe-argument"
+	probeValue2 = "mgrpo-probe-further"
+	probeNumber = int64(7081352946)
+	ProbeID     = "probe0001" // nine letters and digits, as Mistral's templates want them
+	probeID2    = "probe0002"
+)
+
+var (
+	// ErrNotPrinted is Learn's error for a template that does not print calls.
+	ErrNotPrinted = errors.New("the chat template does not print calls")
+	// ErrUnknown is Learn's error for a template that prints calls in a notation that no Format reads.
+	ErrUnknown = errors.New("the chat template prints calls in a notation that cannot be read")
+)
+
+// probes are a template's renderings of an assistant's message.
+type probes struct {
+	before, after string // around a message that is a text
+	one           string // a call with one argument, a text
+	number        string // a call with one argument, a number
+	keys          string // a call with two arguments
+	none          string // a call without arguments
+	two           string // two calls with one argument each; "" if the template allows one call only
+}
+
+// Learn has a template print calls and returns the format that reads them, or ErrNotPrinted or ErrUnknown. It returns a
+// format only if that reads back what the template printed.
+func Learn(print Printer) (Format, error) {
+	p, err := takeProbes(print)
+	if err != nil {
+		return nil, err
+	}
+	for _, learn := range []func(*probes) Format{learnHarmony, learnMistral, learnGemma, learnHermes, learnTagged, learnPython, learnPairs, learnNamed} {
+		if f := learn(p); f != nil && p.readBy(f) {
+			return f, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: it prints %.300q", ErrUnknown, strings.TrimPrefix(p.one, p.before))
+}
+
+func takeProbes(print Printer) (*probes, error) {
+	p := &probes{}
+	text, err := print(probeText)
+	if err != nil {
+		return nil, err
+	}
+	p.before, p.after, _ = strings.Cut(text, probeText)
+	call := func(id, name string, arguments ...Argument) Printed {
+		return Printed{ID: id, Name: name, Arguments: arguments}
+	}
+	first := Argument{probeKey, probeValue}
+	for _, c := range []struct {
+		to    *string
+		calls []Printed
+	}{
+		{&p.one, []Printed{call(ProbeID, probeName, first)}},
+		{&p.number, []Printed{call(ProbeID, probeName, Argument{probeKey, probeNumber})}},
+		{&p.keys, []Printed{call(ProbeID, probeName, first, Argument{probeKey2, probeValue2})}},
+		{&p.none, []Printed{call(ProbeID, probeName)}},
+		{&p.two, []Printed{call(ProbeID, probeName, first), call(probeID2, probeOther, Argument{probeKey, probeValue2})}},
+	} {
+		if *c.to, err = print("", c.calls...); err != nil && c.to != &p.two {
+			return nil, err
+		}
+	}
+	if !strings.Contains(p.one, probeName) {
+		return nil, ErrNotPrinted
+	}
+	p.two = strings.ReplaceAll(p.two, probeID2, ProbeID)
+	return p, nil
+}
+
+// readBy reports whether a format reads what the template printed.
+func (p *probes) readBy(f Format) bool {
+	for text, want := range map[string][]string{
+		p.one: {probeName, probeValue}, p.keys: {probeName, probeValue, probeKey2, probeValue2}, p.none: {probeName},
+		p.number: {probeName, fmt.Sprint(probeNumber)}, p.two: {probeName, probeValue, probeOther, probeValue2},
+	} {
+		if text == "" || text == p.two && strings.Count(text, probeOther) == 0 {
+			continue
+		}
+		r := f.Read(strings.TrimPrefix(text, p.before), nil)
+		var read strings.Builder
+		for _, c := range r.Calls {
+			if c.Problem != "" {
+				return false
+			}
+			fmt.Fprintf(&read, "%s %s ", c.Name, c.Arguments)
+		}
+		for _, w := range want {
+			if !strings.Contains(read.String(), w) {
+				return false
+			}
+		}
+		if calls := 1 + strings.Count(strings.Join(want, " "), probeOther); len(r.Calls) != calls {
+			return false
+		}
+	}
+	return true
+}
+
+// pieces cuts a text into marks, words, white space and single characters, so that two texts have no half of a mark in common.
+func pieces(text string) []string { return piece.FindAllString(text, -1) }
+
+var piece = regexp.MustCompile(`</?[^<>\s]*>?|\[/?[A-Z_]+\]|\s+|[\pL\pN_:-]+|.`)
+
+// commonEnd is the longest end of both texts that begins at a piece of both.
+func commonEnd(a, b string) string {
+	as, bs := pieces(a), pieces(b)
+	n := 0
+	for n < len(as) && n < len(bs) && as[len(as)-1-n] == bs[len(bs)-1-n] {
+		n++
+	}
+	return strings.Join(as[len(as)-n:], "")
+}
+
+// commonBegin is the longest beginning of both texts that ends at a piece of both.
+func commonBegin(a, b string) string {
+	as, bs := pieces(a), pieces(b)
+	n := 0
+	for n < len(as) && n < len(bs) && as[n] == bs[n] {
+		n++
+	}
+	return strings.Join(as[:n], "")
+}
+
+// thought is an empty thought that a template prints before a turn's text or calls, or the end of one.
+var thought = regexp.MustCompile(`(?s)^.*(</[\w:]*think[\w:]*>|\[/THINK\]|<\|END_THINKING\|>)`)
+
+// opening is the part of a printed text that belongs to the calls: without the opening of the assistant's turn and without
+// the thought before them. The text ends where the calls have their first name or value.
+func (p *probes) opening(text string) string {
+	text = strings.TrimPrefix(text, commonBegin(text, p.before))
+	return strings.TrimSpace(thought.ReplaceAllString(text, ""))
+}
+
+// closing is the part of a printed text that belongs to the calls: without the end of the assistant's turn. The text begins
+// behind the last value.
+func (p *probes) closing(text string) string {
+	return strings.TrimSpace(strings.TrimSuffix(text, commonEnd(text, p.after)))
+}
+
+// around cuts a printed text at the first of some texts; all must be there in this order.
+func around(text string, at ...string) (parts []string, ok bool) {
+	for _, a := range at {
+		var before string
+		if before, text, ok = strings.Cut(text, a); !ok {
+			return nil, false
+		}
+		parts = append(parts, before)
+	}
+	return append(parts, text), true
+}
+
+// firstMark is the first mark at the beginning of a text, or the text up to its first white space.
+func firstMark(text string) string {
+	if m := mark.FindString(text); m != "" {
+		return m
+	}
+	if words := strings.Fields(text); len(words) > 0 {
+		return words[0]
+	}
+	return ""
+}
+
+var mark = regexp.MustCompile(`^[^\s<>]*<[^<>]*>`)

@@ -1,0 +1,269 @@
+package callformat
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"unicode/utf8"
+)
+
+// literals reads values as Python and Gemma 4 write them, and turns them into JSON: texts in single or double quotes or
+// between <|"|>, numbers, True, true, False, false, None, null, lists, tuples, and objects whose keys need no quotes.
+type literals struct {
+	text    string
+	at      int
+	lenient bool // a quote closes a text only where the notation can go on: some templates do not escape quotes
+}
+
+var errLiteral = errors.New("not a literal")
+
+const (
+	gemmaQuote      = `<|"|>`
+	maxLiteralDepth = 100
+)
+
+// literalOf reads a text that is one literal.
+func literalOf(text string) (json.RawMessage, error) {
+	p := &literals{text: text}
+	v, err := p.value(0)
+	p.space()
+	if err == nil && p.at < len(text) {
+		err = errLiteral
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+func (p *literals) space() { p.at = skipSpace(p.text, p.at) }
+
+// next reports whether the text goes on with a mark, and steps over it.
+func (p *literals) next(mark string) bool {
+	if !strings.HasPrefix(p.text[p.at:], mark) {
+		return false
+	}
+	p.at += len(mark)
+	return true
+}
+
+func (p *literals) value(depth int) (json.RawMessage, error) {
+	if depth > maxLiteralDepth {
+		return nil, errLiteral
+	}
+	p.space()
+	rest := p.text[p.at:]
+	switch {
+	case rest == "":
+		return nil, errLiteral
+	case strings.HasPrefix(rest, gemmaQuote) || rest[0] == '"' || rest[0] == '\'':
+		s, err := p.str()
+		return quoted(s), err
+	case rest[0] == '[':
+		return p.list(']', depth)
+	case rest[0] == '(':
+		return p.list(')', depth)
+	case rest[0] == '{':
+		return p.object(depth)
+	}
+	return p.word()
+}
+
+// word reads a number or a named constant.
+func (p *literals) word() (json.RawMessage, error) {
+	rest := p.text[p.at:]
+	n := strings.IndexFunc(rest, func(r rune) bool {
+		return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("+-._", r))
+	})
+	if n < 0 {
+		n = len(rest)
+	}
+	word := rest[:n]
+	p.at += n
+	switch word {
+	case "True", "true":
+		return json.RawMessage("true"), nil
+	case "False", "false":
+		return json.RawMessage("false"), nil
+	case "None", "null":
+		return json.RawMessage("null"), nil
+	}
+	if word == "" || !json.Valid([]byte(word)) {
+		return nil, errLiteral
+	}
+	return json.RawMessage(word), nil
+}
+
+func (p *literals) list(end byte, depth int) (json.RawMessage, error) {
+	p.at++
+	items := []string{}
+	for {
+		p.space()
+		if p.next(string(end)) {
+			return json.RawMessage("[" + strings.Join(items, ", ") + "]"), nil
+		}
+		v, err := p.value(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, string(v))
+		p.space()
+		if !p.next(",") && !strings.HasPrefix(p.text[p.at:], string(end)) {
+			return nil, errLiteral
+		}
+	}
+}
+
+func (p *literals) object(depth int) (json.RawMessage, error) {
+	p.at++
+	var out fields
+	for {
+		p.space()
+		if p.next("}") {
+			return out.json(), nil
+		}
+		key, err := p.key(":")
+		if err != nil {
+			return nil, err
+		}
+		v, err := p.value(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		out.set(key, v)
+		p.space()
+		if !p.next(",") && !strings.HasPrefix(p.text[p.at:], "}") {
+			return nil, errLiteral
+		}
+	}
+}
+
+// key reads a key, with quotes or without, and what follows it.
+func (p *literals) key(follows string) (key string, err error) {
+	rest := p.text[p.at:]
+	if strings.HasPrefix(rest, gemmaQuote) || rest != "" && (rest[0] == '"' || rest[0] == '\'') {
+		key, err = p.str()
+	} else {
+		n := strings.IndexAny(rest, follows+"(){}[],'\"\n")
+		if n <= 0 {
+			return "", errLiteral
+		}
+		key = strings.TrimSpace(rest[:n])
+		p.at += n
+	}
+	p.space()
+	if err != nil || key == "" || !p.next(follows) {
+		return "", errLiteral
+	}
+	return key, nil
+}
+
+// str reads a text with its quotes.
+func (p *literals) str() (string, error) {
+	if p.next(gemmaQuote) {
+		text, _, closed := strings.Cut(p.text[p.at:], gemmaQuote)
+		if !closed {
+			return "", errLiteral
+		}
+		p.at += len(text) + len(gemmaQuote)
+		return text, nil
+	}
+	quote := p.text[p.at]
+	p.at++
+	if triple := strings.Repeat(string(quote), 2); !p.lenient && strings.HasPrefix(p.text[p.at:], triple) {
+		p.at += 2
+		text, _, closed := strings.Cut(p.text[p.at:], triple+string(quote))
+		if !closed {
+			return "", errLiteral
+		}
+		p.at += len(text) + 3
+		return text, nil
+	}
+	var b strings.Builder
+	for p.at < len(p.text) {
+		c := p.text[p.at]
+		p.at++
+		switch {
+		case c == quote && (!p.lenient || p.closes(p.at)):
+			return b.String(), nil
+		case c == '\\' && p.at < len(p.text):
+			p.escape(&b)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", errLiteral
+}
+
+// closes reports whether what follows a quote at index i can follow a text: the end of a list or a call, or another item.
+func (p *literals) closes(i int) bool {
+	rest := strings.TrimLeft(p.text[i:], " \t\r\n")
+	if rest == "" {
+		return true
+	}
+	switch rest[0] {
+	case ')', ']', '}', ':':
+		return true
+	case ',':
+		rest = strings.TrimLeft(rest[1:], " \t\r\n")
+		if rest == "" || strings.ContainsRune("\"'[{(-0123456789)]}", rune(rest[0])) {
+			return true
+		}
+		n := strings.IndexFunc(rest, func(r rune) bool { return !isNameRune(r) })
+		return n > 0 && strings.ContainsRune("=:,)]}", rune(rest[n])) || n < 0
+	}
+	return false
+}
+
+func isNameRune(r rune) bool {
+	return r == '_' || r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= utf8.RuneSelf
+}
+
+var escapes = map[byte]string{'n': "\n", 't': "\t", 'r': "\r", 'b': "\b", 'f': "\f", '\\': `\`, '\'': "'", '"': `"`, '/': "/", '\n': ""}
+
+// escape reads what follows a backslash. Python keeps the backslash of an escape that it does not know.
+func (p *literals) escape(b *strings.Builder) {
+	c := p.text[p.at]
+	p.at++
+	if s, ok := escapes[c]; ok {
+		b.WriteString(s)
+		return
+	}
+	if size := map[byte]int{'x': 2, 'u': 4, 'U': 8}[c]; size > 0 && p.at+size <= len(p.text) {
+		if r, ok := hex(p.text[p.at : p.at+size]); ok {
+			p.at += size
+			b.WriteRune(p.surrogate(r))
+			return
+		}
+	}
+	b.WriteByte('\\')
+	b.WriteByte(c)
+}
+
+// surrogate joins a high surrogate with the low one that follows it, as JSON writes characters above U+FFFF.
+func (p *literals) surrogate(r rune) rune {
+	if r < 0xd800 || r > 0xdbff || p.at+6 > len(p.text) || p.text[p.at:p.at+2] != `\u` {
+		return r
+	}
+	low, ok := hex(p.text[p.at+2 : p.at+6])
+	if !ok || low < 0xdc00 || low > 0xdfff {
+		return r
+	}
+	p.at += 6
+	return (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
+}
+
+func hex(digits string) (r rune, ok bool) {
+	for _, d := range []byte(digits) {
+		switch {
+		case d >= '0' && d <= '9':
+			d -= '0'
+		case d|0x20 >= 'a' && d|0x20 <= 'f':
+			d = d | 0x20 - 'a' + 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(d)
+	}
+	return r, r >= 0 && r <= utf8.MaxRune
+}

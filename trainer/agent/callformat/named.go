@@ -1,0 +1,128 @@
+package callformat
+
+import (
+	"regexp"
+	"strings"
+)
+
+// named is a function's name and then its arguments as JSON, each between marks that the template prints.
+type named struct {
+	section string         // mark before the first call; "" if there is none
+	mark    string         // with which each call begins
+	call    *regexp.Regexp // from the mark to the arguments; its group is the name
+	close   string         // behind the arguments; may be empty
+	end     string         // mark behind the last call; "" if there is none
+	hint    string
+}
+
+func (n *named) Name() string { return "NAME and JSON: " + n.hint }
+
+func (n *named) Hint() string { return "Write " + n.hint + "." }
+
+func (n *named) Held(text string) int { return Held(text, n.section, n.mark) }
+
+func (n *named) Read(text string, _ Functions) Reading {
+	r := none(text)
+	for at := 0; ; {
+		i := strings.Index(text[at:], n.mark)
+		if i < 0 {
+			break
+		}
+		i += at
+		if len(r.Calls) == 0 {
+			r.Start = i
+		}
+		m := n.call.FindStringSubmatchIndex(text[i:])
+		if m == nil || m[0] != 0 {
+			at = i + len(n.mark)
+			r.Calls, r.End = append(r.Calls, Call{Problem: "the tool call has no name before its arguments. " + n.Hint()}), at
+			continue
+		}
+		raw, length, err := decode(text[i+m[1]:])
+		if err != nil {
+			at = i + m[1]
+			r.Calls, r.End = append(r.Calls, invalid(err, n.Hint())), at
+			continue
+		}
+		at = i + m[1] + length
+		if c := skipSpace(text, at); n.close != "" && strings.HasPrefix(text[c:], n.close) {
+			at = c + len(n.close)
+		}
+		r.Calls, r.End = append(r.Calls, withArguments(text[i+m[2]:i+m[3]], raw, "arguments", n.Hint())), at
+	}
+	return n.withSection(text, r)
+}
+
+// withSection moves the ends of a reading to the marks around all calls.
+func (n *named) withSection(text string, r Reading) Reading {
+	if n.section != "" {
+		if i := strings.Index(text, n.section); i >= 0 && i < r.Start {
+			if len(r.Calls) == 0 {
+				r.Calls, r.End = []Call{{Problem: n.section + " without a call. " + n.Hint()}}, len(text)
+			}
+			r.Start = i
+		}
+	}
+	if c := skipSpace(text, r.End); n.end != "" && strings.HasPrefix(text[c:], n.end) {
+		r.End = c + len(n.end)
+	}
+	return r
+}
+
+// learnNamed finds the JSON that has the arguments and not the name, and the marks before and behind both.
+func learnNamed(p *probes) Format {
+	i := strings.LastIndex(p.one, probeName)
+	value, raw := jsonWith(p.one, probeKey)
+	if raw == nil || value < i || strings.Contains(string(raw), probeName) {
+		return nil
+	}
+	begin := p.opening(p.one[:i])
+	middle := p.one[i+len(probeName) : value]
+	behind := p.closing(p.one[value+len(raw):])
+	n := &named{mark: begin, close: behind}
+	if between := p.between(); between != "" { // what two calls have between them is the end of one and the beginning of the other
+		n.mark = strings.TrimSpace(commonEnd(begin, between))
+		n.section = strings.TrimSpace(strings.TrimSuffix(begin, n.mark))
+		n.close = strings.TrimSpace(strings.TrimSuffix(between, commonEnd(begin, between)))
+		n.end = strings.TrimSpace(strings.TrimPrefix(behind, n.close))
+	}
+	if n.mark == "" {
+		return nil
+	}
+	whole := n.mark
+	n.mark, _, _ = strings.Cut(n.mark, ProbeID) // an id differs
+	n.call = regexp.MustCompile(`^` + pattern(whole) + `\s*([^\s<>\[\]{}|"]+?)` + pattern(middle) + `\s*`)
+	n.hint = n.section + whole + "NAME" + middle + "{...}" + n.close + n.end
+	return n
+}
+
+// between is what the template prints between the arguments of one call and the name of the next.
+func (p *probes) between() string {
+	i := strings.LastIndex(p.two, probeOther)
+	value, raw := jsonWith(p.two, probeKey)
+	if i < 0 || raw == nil || value+len(raw) > i {
+		return ""
+	}
+	return p.two[value+len(raw) : i]
+}
+
+// pattern is a regular expression for a text that a template printed: white space may be missing or be more, and numbers and the probe's id
+// may be others.
+func pattern(text string) string {
+	var b strings.Builder
+	for _, part := range varying.FindAllString(text, -1) {
+		switch {
+		case part == ProbeID:
+			b.WriteString(`[^\s<>\[\]{}|"]*`)
+		case strings.TrimSpace(part) == "":
+			b.WriteString(`\s*`)
+		case strings.Trim(part, "0123456789") == "":
+			b.WriteString(`\d+`)
+		default:
+			b.WriteString(regexp.QuoteMeta(part))
+		}
+	}
+	return b.String()
+}
+
+var varying = regexp.MustCompile(ProbeID + `|\s+|\d+|[^\s\d]`)

@@ -1,0 +1,198 @@
+package callformat
+
+import (
+	"regexp"
+	"strings"
+)
+
+// pairs is a function's name and then keys and values, each between marks that the template prints. Values have no quotes: their
+// types are those that the function's parameters have.
+type pairs struct {
+	section  string         // mark before the first call; "" if there is none
+	mark     string         // with which each call begins
+	call     *regexp.Regexp // from the mark to behind the name, its group
+	key      *regexp.Regexp // from the mark of a key to the value; its groups are the key, and the type where the template writes one
+	keyMark  string         // with which a key begins
+	valueEnd string         // behind a value
+	callEnd  string         // behind the last value of a call
+	end      string         // mark behind the last call, without callEnd; "" if there is none
+	padded   bool           // values stand on lines of their own
+	hint     string
+}
+
+func (f *pairs) Name() string { return "NAME, keys and values: " + f.hint }
+
+func (f *pairs) Hint() string { return "Write " + f.hint + "." }
+
+func (f *pairs) Held(text string) int { return Held(text, f.section, f.mark) }
+
+func (f *pairs) Read(text string, functions Functions) Reading {
+	r := none(text)
+	for at := 0; ; {
+		i := strings.Index(text[at:], f.mark)
+		if i < 0 {
+			break
+		}
+		i += at
+		m := f.call.FindStringSubmatchIndex(text[i:])
+		if m == nil {
+			if at = i + len(f.mark); f.mark == HermesOpen && strings.HasPrefix(text[skipSpace(text, at):], "{") {
+				continue // another notation
+			}
+			if len(r.Calls) == 0 {
+				r.Start = i
+			}
+			r.Calls, r.End = append(r.Calls, Call{Problem: "the tool call has no name. " + f.Hint()}), at
+			continue
+		}
+		if len(r.Calls) == 0 {
+			r.Start = i
+		}
+		name := text[i+m[2] : i+m[3]]
+		arguments, end, closed := f.arguments(text, i+m[1], functions[name])
+		call := Call{Name: name, Arguments: arguments}
+		if !closed {
+			call = Call{Name: name, Problem: "the tool call is not closed with " + f.callEnd + ". " + f.Hint()}
+		}
+		r.Calls, r.End, at = append(r.Calls, call), end, end
+	}
+	return f.withSection(text, r)
+}
+
+// withSection moves the ends of a reading to the marks around all calls.
+func (f *pairs) withSection(text string, r Reading) Reading {
+	if i := strings.LastIndex(text[:r.Start], f.section); f.section != "" && i >= 0 {
+		if len(r.Calls) > 0 {
+			i = strings.Index(text, f.section)
+		}
+		r.Start = i
+		if len(r.Calls) == 0 {
+			rest := strings.TrimSpace(text[i+len(f.section):])
+			if f.section == HermesOpen && strings.HasPrefix(rest, "{") {
+				return none(text)
+			}
+			r.Start = strings.Index(text, f.section)
+			r.Calls, r.End = []Call{{Problem: f.section + " without a call. " + f.Hint()}}, len(text)
+		}
+	}
+	if c := skipSpace(text, r.End); f.end != "" && strings.HasPrefix(text[c:], f.end) {
+		r.End = c + len(f.end)
+	}
+	return r
+}
+
+// arguments reads keys and values from an index on, to the end of the call, and returns where that is.
+func (f *pairs) arguments(text string, at int, known map[string]types) (arguments []byte, end int, closed bool) {
+	var out fields
+	for {
+		at = skipSpace(text, at)
+		if strings.HasPrefix(text[at:], f.callEnd) {
+			return out.json(), at + len(f.callEnd), true
+		}
+		m := f.key.FindStringSubmatchIndex(text[at:])
+		if m == nil {
+			return nil, at, false
+		}
+		key := text[at+m[2] : at+m[3]]
+		declared := ""
+		if len(m) > 4 && m[4] >= 0 {
+			declared = text[at+m[4] : at+m[5]]
+		}
+		from := at + m[1]
+		to := f.valueTo(text, from)
+		if to < 0 {
+			return nil, at, false
+		}
+		out.set(key, f.value(text[from:to], declared, known[key]))
+		at = to + len(f.valueEnd)
+	}
+}
+
+// valueTo is where a value ends: at the first valueEnd that another key or the end of the call follows, so that a text may
+// contain marks. A model that leaves out the last end of a value ends its call anyway.
+func (f *pairs) valueTo(text string, from int) int {
+	first := -1
+	for at := from; ; {
+		i := strings.Index(text[at:], f.valueEnd)
+		if i < 0 {
+			return first
+		}
+		i += at
+		at = i + len(f.valueEnd)
+		if first < 0 {
+			first = i
+		}
+		next := text[skipSpace(text, at):]
+		if strings.HasPrefix(next, f.keyMark) || strings.HasPrefix(next, f.callEnd) {
+			return i
+		}
+	}
+}
+
+// value is a value as JSON. Where the template writes types, "string" or string="true" is a text and any other is JSON.
+func (f *pairs) value(text, declared string, known types) []byte {
+	if f.padded {
+		text = strings.TrimSuffix(strings.TrimPrefix(text, "\n"), "\n")
+	}
+	if inner, ok := strings.CutPrefix(text, "<![CDATA["); ok && strings.HasSuffix(inner, "]]>") {
+		return quoted(strings.TrimSuffix(inner, "]]>"))
+	}
+	switch declared {
+	case "":
+		return known.value(text)
+	case "string", "true":
+		return quoted(text)
+	}
+	return types{"other"}.value(text)
+}
+
+// learnPairs finds the marks around the name, the keys and the values of printed calls.
+func learnPairs(p *probes) Format {
+	begin := strings.LastIndex(p.keys[:max(strings.Index(p.keys, probeKey), 0)], probeName)
+	if begin < 0 {
+		return nil
+	}
+	parts, ok := around(p.keys[begin:], probeName, probeKey, probeValue, probeKey2, probeValue2)
+	if !ok {
+		return nil
+	}
+	head, middle, next, tail := parts[1], parts[2], parts[3], p.closing(parts[5])
+	keyMark := commonEnd(head, next)
+	f := &pairs{keyMark: strings.TrimSpace(keyMark), padded: strings.HasSuffix(middle, "\n")}
+	behind := strings.TrimSuffix(head, keyMark) // the name
+	f.valueEnd = strings.TrimSpace(strings.TrimSuffix(next, keyMark))
+	rest, closed := strings.CutPrefix(strings.TrimSpace(tail), f.valueEnd)
+	rest = strings.TrimSpace(rest)
+	f.callEnd = firstMark(rest)
+	if f.keyMark == "" || f.valueEnd == "" || !closed || f.callEnd == "" {
+		return nil
+	}
+	f.end = strings.TrimSpace(strings.TrimPrefix(rest, f.callEnd))
+	opening := p.opening(p.keys[:begin])
+	if i := strings.LastIndex(opening, probeName); i >= 0 { // the name stands before the marks, too
+		opening = opening[i+len(probeName):]
+	}
+	f.mark = opening
+	if from, to := strings.LastIndex(p.two, probeValue), strings.LastIndex(p.two, probeOther); from >= 0 && from < to {
+		f.mark = strings.TrimSpace(commonEnd(opening, p.two[from+len(probeValue):to]))
+		f.section = strings.TrimSpace(strings.TrimSuffix(opening, f.mark))
+	}
+	if f.mark == "" {
+		return nil
+	}
+	f.call = regexp.MustCompile(`^` + pattern(f.mark) + `\s*([^\s<>\[\]{}|"]+)` + pattern(strings.TrimSpace(behind)))
+	f.key = regexp.MustCompile(`^` + pattern(f.keyMark) + `\s*([^<>"]+?)` + attributes(strings.TrimSuffix(middle, "\n")))
+	f.hint = f.section + f.mark + "NAME" + behind + keyMark + "KEY" + middle + "..." + strings.TrimSuffix(next, keyMark) + rest
+	return f
+}
+
+// attributes is the pattern of what stands between a key and its value, with a group for the value of an attribute.
+func attributes(text string) string {
+	i := attribute.FindStringSubmatchIndex(text)
+	if i == nil {
+		return pattern(text)
+	}
+	return pattern(text[:i[2]]) + `([^"]*)` + pattern(text[i[3]:])
+}
+
+var attribute = regexp.MustCompile(`\w+="([^"]*)"`)

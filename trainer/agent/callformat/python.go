@@ -1,0 +1,109 @@
+package callformat
+
+import (
+	"fmt"
+	"strings"
+)
+
+// python is a list of calls as Python writes them, between marks: [f(a='text', b=[1, None]), g()].
+type python struct{ open, close string }
+
+func (p python) Name() string { return "Python's calls between " + p.open + " and " + p.close }
+
+func (p python) Hint() string { return `Write ` + p.open + `[NAME(KEY="...")]` + p.close + `.` }
+
+func (p python) Held(text string) int { return Held(text, p.open) }
+
+func (p python) Read(text string, _ Functions) Reading {
+	r := none(text)
+	for at := 0; ; {
+		i := strings.Index(text[at:], p.open)
+		if i < 0 {
+			return r
+		}
+		r.Start = min(r.Start, at+i)
+		calls, end := pythonCalls(text, skipSpace(text, at+i+len(p.open)), p.Hint())
+		if c := skipSpace(text, end); strings.HasPrefix(text[c:], p.close) {
+			end = c + len(p.close)
+		}
+		r.Calls = append(r.Calls, calls...)
+		r.End, at = end, end
+	}
+}
+
+// pythonCalls reads a list of calls, or one without a list around it, and returns where they end. Some templates do not escape
+// the quotes in a text: what cannot be read as Python writes it is read again, with quotes that end a text only where the
+// call can go on.
+func pythonCalls(text string, at int, hint string) ([]Call, int) {
+	for _, lenient := range []bool{false, true} {
+		p := &literals{text: text, at: at, lenient: lenient}
+		if calls, err := p.calls(); err == nil {
+			return calls, p.at
+		}
+	}
+	return []Call{{Problem: "the tool calls are not a list of calls as Python writes them. " + hint}}, at
+}
+
+func (p *literals) calls() (calls []Call, err error) {
+	list := p.next("[")
+	for {
+		p.space()
+		if list && p.next("]") {
+			return calls, nil
+		}
+		call, err := p.call()
+		if err != nil {
+			return nil, err
+		}
+		calls = append(calls, call)
+		p.space()
+		if !p.next(",") && !p.next(";") && !strings.HasPrefix(p.text[p.at:], "]") {
+			if list {
+				return nil, errLiteral
+			}
+			return calls, nil
+		}
+	}
+}
+
+// call reads NAME(KEY=VALUE, ...).
+func (p *literals) call() (Call, error) {
+	name, err := p.key("(")
+	if err != nil {
+		return Call{}, err
+	}
+	var arguments fields
+	for {
+		p.space()
+		if p.next(")") {
+			return Call{Name: name, Arguments: arguments.json()}, nil
+		}
+		key, err := p.key("=")
+		if err != nil {
+			return Call{}, fmt.Errorf("an argument without its name: %w", err)
+		}
+		v, err := p.value(0)
+		if err != nil {
+			return Call{}, err
+		}
+		arguments.set(key, v)
+		p.space()
+		if !p.next(",") && !strings.HasPrefix(p.text[p.at:], ")") {
+			return Call{}, errLiteral
+		}
+	}
+}
+
+func learnPython(p *probes) Format {
+	parts, ok := around(p.one, probeName+"("+probeKey+"=", probeValue)
+	if !ok {
+		return nil
+	}
+	open := p.opening(strings.TrimSuffix(strings.TrimSpace(parts[0]), "["))
+	_, after, _ := strings.Cut(parts[2], ")")
+	closing := firstMark(strings.TrimPrefix(p.closing(after), "]"))
+	if open == "" {
+		return bare{tagged{name: "name", arguments: "parameters"}}
+	}
+	return python{open, closing}
+}

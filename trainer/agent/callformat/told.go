@@ -1,0 +1,112 @@
+package callformat
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// Writer is a Format that can write calls, for templates that do not print them.
+type Writer interface {
+	Format
+	// Write returns calls as a model writes them. Arguments are JSON objects.
+	Write(calls []Call) string
+}
+
+// told are notations of models whose templates print functions but no calls. Each is known by a mark in the prompt.
+var told = []struct {
+	mark   string // in a prompt that offers functions
+	format Writer
+}{
+	{"<|tool_list_start|>", python{"<|tool_call_start|>", "<|tool_call_end|>"}},                                              // LFM2
+	{"List of tools: [", python{"<|tool_call_start|>", "<|tool_call_end|>"}},                                                 // LFM2.5
+	{"<|tool|>", tagged{open: "<|tool_call|>", close: "<|/tool_call|>", name: "name", arguments: "arguments", list: true}},   // Phi-4-mini
+	{"functools[", tagged{open: "functools", name: "name", arguments: "arguments", list: true}},                              // Phi-4-mini, Firefunction
+	{"<|tool_call|>", tagged{open: "<|tool_call|>", name: "name", arguments: "arguments", list: true}},                       // Granite 3
+	{"<tool_calls>", tagged{open: "<tool_calls>", close: "</tool_calls>", name: "name", arguments: "arguments", list: true}}, // Jamba and others
+	{HermesOpen, hermes{}},
+}
+
+// Told returns the notation that a prompt with functions asks for, of a template that does not print calls; nil if none is known.
+func Told(prompt string) Writer {
+	for _, t := range told {
+		if strings.Contains(prompt, t.mark) {
+			return t.format
+		}
+	}
+	return nil
+}
+
+// Write implements Writer.
+func (hermes) Write(calls []Call) string {
+	texts := make([]string, len(calls))
+	for i, c := range calls {
+		texts[i] = HermesOpen + "\n" + `{"name": ` + string(quoted(c.Name)) + `, "arguments": ` + string(c.Arguments) + "}\n" + HermesClose
+	}
+	return strings.Join(texts, "\n")
+}
+
+// Write implements Writer.
+func (t tagged) Write(calls []Call) string {
+	texts := make([]string, len(calls))
+	for i, c := range calls {
+		texts[i] = `{"` + t.name + `": ` + string(quoted(c.Name)) + `, "` + t.arguments + `": ` + string(c.Arguments) + "}"
+	}
+	return t.open + "[" + strings.Join(texts, ", ") + "]" + t.close
+}
+
+// Write implements Writer. Values are literals of Python.
+func (p python) Write(calls []Call) string {
+	texts := make([]string, len(calls))
+	for i, c := range calls {
+		texts[i] = c.Name + "(" + pythonArguments(c.Arguments) + ")"
+	}
+	return p.open + "[" + strings.Join(texts, ", ") + "]" + p.close
+}
+
+// pythonArguments writes the fields of a JSON object as KEY=VALUE in their order.
+func pythonArguments(raw json.RawMessage) string {
+	var parts []string
+	eachField(raw, func(key string, v json.RawMessage) { parts = append(parts, key+"="+pythonValue(v)) })
+	return strings.Join(parts, ", ")
+}
+
+// eachField goes over the fields of a JSON object in their order.
+func eachField(raw json.RawMessage, f func(key string, v json.RawMessage)) {
+	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+		return
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		var v json.RawMessage
+		if err != nil || dec.Decode(&v) != nil {
+			return
+		}
+		f(key.(string), v)
+	}
+}
+
+// pythonValue writes a JSON value as a literal of Python. JSON's texts are literals of Python, too.
+func pythonValue(v json.RawMessage) string {
+	switch typeOf(v) {
+	case "boolean":
+		return map[byte]string{'t': "True", 'f': "False"}[v[0]]
+	case "null":
+		return "None"
+	case "array":
+		var list []json.RawMessage
+		if json.Unmarshal(v, &list) != nil {
+			return string(v)
+		}
+		items := make([]string, len(list))
+		for i, e := range list {
+			items[i] = pythonValue(e)
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	case "object":
+		var parts []string
+		eachField(v, func(key string, v json.RawMessage) { parts = append(parts, string(quoted(key))+": "+pythonValue(v)) })
+		return "{" + strings.Join(parts, ", ") + "}"
+	}
+	return string(v)
+}

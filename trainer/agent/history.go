@@ -1,0 +1,265 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+)
+
+// history is what a template can print of messages other than texts of users and assistants.
+type history struct {
+	toolRole bool // tool messages that answer calls
+	calls    bool // an assistant's calls; if not, they are part of its text
+	asText   bool // the arguments of calls are JSON texts, not objects
+	oneCall  bool // a message has one call at most
+	shortIDs bool // ids of calls are nine letters and digits
+}
+
+// probeCalls finds out how the template prints calls, and takes the format that reads them. Of a template that prints functions but
+// no calls, the prompt may show the notation. If it does not, the system message describes the functions and Hermes's notation. A template
+// that offers functions and prints calls that cannot be read is an error.
+func (t *Template) probeCalls() error {
+	t.calls = callformat.Hermes
+	format, err := t.learnCalls()
+	switch {
+	case err == nil:
+		t.calls, t.history.calls = format, true
+		t.probeCallRules()
+	case len(t.cfg.Functions) == 0:
+	case errors.Is(err, callformat.ErrUnknown):
+		return fmt.Errorf("%w: take a template of another notation, or leave the tools out", err)
+	case t.tools != nil:
+		prompt, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}}, t.tools, true)
+		if err != nil {
+			return err
+		}
+		if told := callformat.Told(prompt); told != nil {
+			t.calls = told
+			return nil
+		}
+		t.tools = nil
+		t.prompt, err = describeFunctions(t.cfg.Functions)
+		return err
+	}
+	return nil
+}
+
+// learnCalls learns the format with arguments as objects, as transformers' templates want them, or as JSON texts.
+func (t *Template) learnCalls() (format callformat.Format, err error) {
+	for _, t.history.asText = range []bool{false, true} {
+		var again error
+		if format, again = callformat.Learn(t.printCalls); again == nil {
+			return format, nil
+		}
+		if err == nil || errors.Is(again, callformat.ErrUnknown) {
+			err = again
+		}
+	}
+	t.history.asText = false
+	return nil, err
+}
+
+// printCalls is a callformat.Printer.
+func (t *Template) printCalls(content string, calls ...callformat.Printed) (string, error) {
+	m := tokenizer.Message{Role: "assistant", Content: content}
+	for _, c := range calls {
+		arguments := &ordered.Object{}
+		for _, a := range c.Arguments {
+			arguments.Set(a.Key, a.Value)
+		}
+		m.ToolCalls = append(m.ToolCalls, tokenizer.ToolCall{ID: c.ID, Name: c.Name, Arguments: arguments})
+	}
+	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, m}, t.tools, false)
+	_, text, _ = strings.Cut(text, probeUser)
+	return text, err
+}
+
+// probeCallRules finds out what a template refuses: several calls in a message, and long ids.
+func (t *Template) probeCallRules() {
+	one := callformat.Printed{ID: callformat.ProbeID, Name: probeFunction}
+	t.opening, _ = t.beforeTurn() // Learn has printed the same
+	_, err := t.printCalls("", one, one)
+	t.history.oneCall = err != nil
+	long := "call_" + strings.Repeat(callformat.ProbeID, 3)
+	call := tokenizer.ToolCall{ID: long, Name: probeFunction}
+	_, err = t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", ToolCalls: []tokenizer.ToolCall{call}},
+		{Role: "tool", Name: probeFunction, ToolCallID: long, Content: probeAnswer}}, t.tools, false)
+	t.history.shortIDs = err != nil
+}
+
+// printable makes of messages what the template can print.
+func (t *Template) printable(messages []tokenizer.Message) []tokenizer.Message {
+	return t.withResults(t.withCalls(withIDs(messages)))
+}
+
+// withIDs gives an id to each call and each tool message that has none, as if results came in the order of the calls.
+func withIDs(messages []tokenizer.Message) []tokenizer.Message {
+	out := slices.Clone(messages)
+	var open []tokenizer.ToolCall // calls without a result so far
+	for i, m := range out {
+		switch {
+		case len(m.ToolCalls) > 0:
+			out[i].ToolCalls = slices.Clone(m.ToolCalls)
+			for j := range out[i].ToolCalls {
+				if out[i].ToolCalls[j].ID == "" {
+					out[i].ToolCalls[j].ID = callID(i, j)
+				}
+			}
+			open = slices.Clone(out[i].ToolCalls)
+		case m.Role == "tool" && len(open) > 0:
+			at := max(0, slices.IndexFunc(open, func(c tokenizer.ToolCall) bool { return c.ID == m.ToolCallID }))
+			if m.ToolCallID == "" {
+				out[i].ToolCallID = open[at].ID
+			}
+			if m.Name == "" && open[at].ID == out[i].ToolCallID {
+				out[i].Name = open[at].Name
+			}
+			open = slices.Delete(open, at, at+1)
+		}
+	}
+	return out
+}
+
+// callID is the id of a call that has none: nine letters and digits.
+func callID(message, call int) string { return fmt.Sprintf("call%02d%03d", message%100, call%1000) }
+
+// withCalls writes calls as the template wants them.
+func (t *Template) withCalls(messages []tokenizer.Message) []tokenizer.Message {
+	var out []tokenizer.Message
+	for i, m := range messages {
+		switch {
+		case t.history.shortIDs && m.ToolCallID != "":
+			m.ToolCallID = shortID(m.ToolCallID)
+		case len(m.ToolCalls) == 0:
+		case !t.history.calls:
+			m = t.asText(m)
+		default:
+			m.ToolCalls = t.adapted(m.ToolCalls)
+		}
+		if !t.history.oneCall || len(m.ToolCalls) < 2 {
+			out = append(out, m)
+			continue
+		}
+		// Each call is a message of its own, with its result behind it. The results of calls that come later are not there yet.
+		for j, c := range m.ToolCalls {
+			one := tokenizer.Message{Role: "assistant", ToolCalls: []tokenizer.ToolCall{c}}
+			if j == 0 {
+				one.Content, one.Reasoning = m.Content, m.Reasoning
+			}
+			out = append(out, one)
+			for _, r := range messages[i+1:] {
+				if r.Role == "tool" && r.ToolCallID == c.ID {
+					out = append(out, r)
+				}
+			}
+		}
+		return append(out, t.withCalls(withoutResults(messages[i+1:], m.ToolCalls))...)
+	}
+	return out
+}
+
+// withoutResults are messages without the results of some calls.
+func withoutResults(messages []tokenizer.Message, calls []tokenizer.ToolCall) []tokenizer.Message {
+	return slices.DeleteFunc(slices.Clone(messages), func(m tokenizer.Message) bool {
+		return m.Role == "tool" && slices.ContainsFunc(calls, func(c tokenizer.ToolCall) bool { return c.ID == m.ToolCallID })
+	})
+}
+
+// adapted are calls with ids and arguments as the template wants them.
+func (t *Template) adapted(calls []tokenizer.ToolCall) []tokenizer.ToolCall {
+	out := slices.Clone(calls)
+	for i, c := range out {
+		if t.history.shortIDs {
+			out[i].ID = shortID(c.ID)
+		}
+		if text, ok := argumentsText(c.Arguments); ok && t.history.asText {
+			out[i].Arguments = text
+		}
+	}
+	return out
+}
+
+func argumentsText(arguments any) (string, bool) {
+	if arguments == nil {
+		return "{}", true
+	}
+	if text, ok := arguments.(string); ok {
+		return text, true
+	}
+	text, err := ordered.Dumps(arguments, ordered.Format{})
+	return text, err == nil
+}
+
+// shortID is an id of nine letters and digits. One that is such an id stays.
+func shortID(id string) string {
+	if nineLetters.MatchString(id) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:])[:9]
+}
+
+var nineLetters = regexp.MustCompile(`^[a-zA-Z0-9]{9}$`)
+
+// asText is a message with its calls as part of its text.
+func (t *Template) asText(m tokenizer.Message) tokenizer.Message {
+	w, ok := t.calls.(callformat.Writer)
+	if !ok {
+		w = callformat.Hermes
+	}
+	calls := make([]callformat.Call, len(m.ToolCalls))
+	for i, c := range m.ToolCalls {
+		text, ok := argumentsText(c.Arguments)
+		if !ok {
+			text = "{}"
+		}
+		calls[i] = callformat.Call{Name: c.Name, Arguments: []byte(text)}
+	}
+	m.ToolCalls = nil
+	m.Content = strings.TrimLeft(m.Content+"\n"+w.Write(calls), "\n")
+	return m
+}
+
+// withResults turns tool messages into a user message for a template without a tool role.
+func (t *Template) withResults(messages []tokenizer.Message) []tokenizer.Message {
+	if t.history.toolRole || !slices.ContainsFunc(messages, func(m tokenizer.Message) bool { return m.Role == "tool" }) {
+		return messages
+	}
+	var out []tokenizer.Message
+	var blocks []string
+	flush := func() {
+		if len(blocks) > 0 {
+			out = append(out, tokenizer.Message{Role: "user", Content: strings.Join(blocks, "\n")})
+		}
+		blocks = nil
+	}
+	for _, m := range messages {
+		if m.Role == "tool" {
+			blocks = append(blocks, responseOpen+"\n"+m.Content+"\n"+responseClose)
+			continue
+		}
+		flush()
+		out = append(out, m)
+	}
+	flush()
+	return out
+}
+
+// objects are messages for the template, with thinking under the key that it reads.
+func (t *Template) objects(messages []tokenizer.Message) []any {
+	list := tokenizer.Messages(messages...)
+	for i, m := range messages {
+		if key := t.thinks.key; m.Reasoning != "" && key != "" && key != "reasoning_content" && (m.Content == "" || len(m.ToolCalls) == 0) {
+			list[i].(*ordered.Object).Set(key, m.Reasoning)
+		}
+	}
+	return list
+}

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
+)
+
+// ParsedCall is one call as a model wrote it: a name and a JSON object of arguments, or a Problem.
+type ParsedCall = callformat.Call
+
+// Reply is what a sampled turn says.
+type Reply struct {
+	Text     string       // without end-of-turn token, thinking, and all from the first call on
+	Whole    string       // without end-of-turn token and thinking
+	Thinking string       // without its tags
+	Calls    []ParsedCall // in the order written
+}
+
+// Reply reads a sampled turn.
+func (t *Template) Reply(turn []int32) Reply {
+	return t.read(t.Text(t.withoutStop(turn)))
+}
+
+// read reads the text of a turn.
+func (t *Template) read(text string) Reply {
+	if h, ok := t.calls.(callformat.Harmony); ok {
+		if thought, said, channels := h.Split(text); channels {
+			return Reply{Text: said, Whole: said, Thinking: strings.Trim(thought, Blanks), Calls: h.Read(text, t.functions).Calls}
+		}
+	}
+	thought, said, _ := t.thinks.split(text)
+	read := t.readCalls(said)
+	return Reply{Text: said[:read.Start], Whole: said, Thinking: thought, Calls: read.Calls}
+}
+
+// readCalls reads calls in the template's notation, or if there are none in Hermes's, which demonstrations may be written in.
+func (t *Template) readCalls(text string) callformat.Reading {
+	read := t.calls.Read(text, t.functions)
+	if len(read.Calls) == 0 && t.calls != callformat.Hermes {
+		read = callformat.Hermes.Read(text, t.functions)
+	}
+	return read
+}
+
+// withoutStop leaves out the token that ended a turn.
+func (t *Template) withoutStop(turn []int32) []int32 {
+	if n := len(turn); n > 0 && slices.Contains(t.stops, turn[n-1]) {
+		return turn[:n-1]
+	}
+	return turn
+}
+
+// CallFormat describes the notation of calls, for people.
+func (t *Template) CallFormat() string { return t.calls.Name() }

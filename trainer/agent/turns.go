@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+)
+
+// probeTurns finds out whether the template has a tool role, how it opens a turn, and which token ends a turn.
+func (t *Template) probeTurns() error {
+	delta, err := t.afterText([]tokenizer.Message{{Role: "user", Content: probeAnswer}}, true)
+	if err != nil {
+		return err
+	}
+	t.probeThinks(delta)
+	answer := []tokenizer.Message{{Role: "tool", Name: probeFunction, Content: probeAnswer}}
+	t.history.toolRole = true
+	if observed, err := t.delta(answer); t.prompt != "" || err != nil || !strings.Contains(observed, probeAnswer) {
+		t.history.toolRole = false
+		if _, err := t.delta(answer); err != nil {
+			return err
+		}
+	}
+	return t.probeStops(delta)
+}
+
+// probeStops finds the tokens that end a turn. delta is what follows an assistant's text.
+func (t *Template) probeStops(delta string) error {
+	t.stops = t.cfg.Tokenizer.StopIDs()
+	ids := t.cfg.Tokenizer.Encode(delta)
+	_, channels := t.calls.(callformat.Harmony)
+	switch {
+	case channels && len(t.stops) > 0: // what ends a message in a channel does not end the turn
+		t.end = t.stops[0]
+		for _, id := range t.cfg.Tokenizer.Encode("<|call|>") {
+			if t.cfg.Tokenizer.Special(id) && !slices.Contains(t.stops, id) {
+				t.stops = append(t.stops, id)
+			}
+		}
+	case len(ids) > 0 && t.cfg.Tokenizer.Special(ids[0]):
+		// The token right after an assistant's text ends the turn, even if the model's files name other tokens.
+		if t.end = ids[0]; !slices.Contains(t.stops, t.end) {
+			t.stops = append(t.stops, t.end)
+		}
+	case len(t.stops) > 0:
+		t.end = t.stops[0]
+	default:
+		return errors.New("no token ends a turn: name an end-of-turn token in generation_config.json (eos_token_id) or in the chat template")
+	}
+	return nil
+}
+
+// delta returns the template's text between an assistant's turn and its next turn. It renders a fixed conversation and
+// not the real one: some templates rewrite history (Qwen3 drops earlier thinking), so a rendering of the real
+// conversation need not be a prefix of the next rendering. Messages that begin with results follow a turn with the calls that they
+// answer, since some templates print them only then, and what they print differs.
+func (t *Template) delta(messages []tokenizer.Message) (string, error) {
+	if t.history.toolRole && t.history.calls && len(messages) > 0 && messages[0].Role == "tool" {
+		text, err := t.afterCalls(messages)
+		if err == nil {
+			return text, nil
+		}
+	}
+	return t.afterText(messages, true)
+}
+
+// afterText returns the template's text behind an assistant's text.
+func (t *Template) afterText(messages []tokenizer.Message, open bool) (string, error) {
+	fixed := []tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn}}
+	text, err := t.render(append(fixed, t.printable(messages)...), nil, open)
+	if err != nil {
+		return "", err
+	}
+	_, delta, found := strings.Cut(text, probeTurn)
+	if !found {
+		return "", errors.New("the chat template does not print an assistant's message: use another template")
+	}
+	return delta, nil
+}
+
+// afterCalls returns the template's text behind an assistant's calls, of which the messages begin with the results.
+func (t *Template) afterCalls(messages []tokenizer.Message) (string, error) {
+	calling := tokenizer.Message{Role: "assistant"}
+	tools := t.tools
+	messages = slices.Clone(messages)
+	for i := range messages {
+		m := &messages[i]
+		if m.Role != "tool" {
+			tools = nil // some templates print the functions beside the last message of a user
+			continue
+		}
+		if m.ToolCallID == "" {
+			m.ToolCallID = callID(0, i)
+		}
+		if m.Name == "" {
+			m.Name = probeFunction
+		}
+		calling.ToolCalls = append(calling.ToolCalls, tokenizer.ToolCall{ID: m.ToolCallID, Name: m.Name, Arguments: ordered.NewObject("key", probeArgument)})
+	}
+	fixed := []tokenizer.Message{{Role: "user", Content: probeUser}, calling}
+	if t.history.oneCall { // all results follow the last call: the turn at hand has made the others
+		fixed[1].ToolCalls = calling.ToolCalls[:1]
+	}
+	fixed[1].ToolCalls = t.adapted(fixed[1].ToolCalls)
+	if t.history.shortIDs {
+		for i := range messages {
+			if messages[i].ToolCallID != "" {
+				messages[i].ToolCallID = shortID(messages[i].ToolCallID)
+			}
+		}
+	}
+	text, err := t.render(append(fixed, messages...), tools, true)
+	if err != nil {
+		return "", err
+	}
+	other := slices.Clone(messages)
+	for i := range other {
+		other[i].Content = probeAnswer
+	}
+	beside, err := t.render(append(fixed, other...), tools, true)
+	if err != nil {
+		return "", err
+	}
+	same := 0 // up to the first result
+	for same < min(len(text), len(beside)) && text[same] == beside[same] {
+		same++
+	}
+	return t.behindCalls(text, same)
+}
+
+// behindCalls cuts a rendering behind the calls of the turn that follows the first user's message. The calls are within the text
+// before an index.
+func (t *Template) behindCalls(text string, before int) (string, error) {
+	begin := strings.Index(text, probeUser) + len(probeUser)
+	begin += len(text[begin:]) - len(strings.TrimPrefix(text[begin:], t.opening))
+	if last := strings.LastIndex(text, probeArgument); last < begin || last > before {
+		return "", errors.New("the chat template does not print an assistant's calls before their results")
+	}
+	return text[begin+t.calls.Read(text[begin:before], t.functions).End:], nil
+}
