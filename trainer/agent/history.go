@@ -46,8 +46,6 @@ func (t *Template) probeCalls() error {
 			return nil
 		}
 		t.tools = nil
-		t.prompt, err = describeFunctions(t.cfg.Functions)
-		return err
 	}
 	return nil
 }

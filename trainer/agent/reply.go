@@ -52,5 +52,11 @@ func (t *Template) withoutStop(turn []int32) []int32 {
 	return turn
 }
 
+// OpensThinking reports whether the template opens the assistant's turn with the mark of thinking.
+func (t *Template) OpensThinking() bool { return t.thinks.opened }
+
+// CallMark is the text with which the first call of a turn begins, "" if calls have no mark.
+func (t *Template) CallMark() string { return t.calls.Mark() }
+
 // CallFormat describes the notation of calls, for people.
 func (t *Template) CallFormat() string { return t.calls.Name() }

@@ -19,6 +19,7 @@ type Tokenizer interface {
 	Decode(ids []int32, skipSpecial bool) string
 	Render(c tokenizer.Chat) (string, error)
 	Special(id int32) bool
+	Added(id int32) bool // matched in a text before the model splits it; special tokens are
 	Token(id int32) string
 	VocabSize() int
 	StopIDs() []int32
@@ -39,6 +40,7 @@ type TemplateConfig struct {
 type Template struct {
 	cfg       TemplateConfig
 	tools     []any  // function definitions for the template; nil if it ignores them
+	always    []any  // function definitions that the template needs even where it does not print them; nil if it needs none
 	prompt    string // describes the functions in the system message; "" if the template prints them
 	history   history
 	opening   string // what the template prints between a user's message and an assistant's
@@ -72,7 +74,10 @@ func NewTemplate(cfg TemplateConfig) (*Template, error) {
 	if err := t.probeCalls(); err != nil {
 		return nil, err
 	}
-	return t, t.probeTurns()
+	if err := t.probeTurns(); err != nil {
+		return nil, err
+	}
+	return t, t.describe()
 }
 
 // placeFunctions passes the definitions to the template if it prints them, else the system message will have them.
@@ -81,69 +86,23 @@ func (t *Template) placeFunctions() error {
 		return nil
 	}
 	question := []tokenizer.Message{{Role: "user", Content: probeUser}}
-	plain, err := t.render(question, nil, true)
-	if err != nil {
-		return err
-	}
+	plain, without := t.render(question, nil, true)
 	for _, d := range t.cfg.Functions {
 		parsed, err := ordered.Parse(d)
 		if err != nil {
 			return fmt.Errorf("tool definition %s: %w", d, err)
 		}
-		t.tools = append(t.tools, parsed)
+		t.tools = append(t.tools, neutralValue(parsed, t.Neutral))
 	}
-	if with, err := t.render(question, t.tools, true); err != nil || with != plain {
+	switch with, err := t.render(question, t.tools, true); {
+	case without != nil: // a template for conversations with functions alone
+		t.always = t.tools
+		return err
+	case err != nil || with != plain:
 		return err
 	}
 	t.tools = nil
-	t.prompt, err = describeFunctions(t.cfg.Functions)
-	return err
-}
-
-// describeFunctions explains the functions and how to call them, for a template that does not print them.
-func describeFunctions(definitions []json.RawMessage) (string, error) {
-	var b strings.Builder
-	b.WriteString("# Tools\n\nYou may call these functions:\n<tools>\n")
-	for _, d := range definitions {
-		b.Write(d)
-		b.WriteByte('\n')
-	}
-	example, err := exampleCall(definitions[0])
-	if err != nil {
-		return "", err
-	}
-	b.WriteString("</tools>\n\nTo call one, write its name and arguments like this:\n" +
-		callformat.HermesOpen + "\n" + example + "\n" + callformat.HermesClose +
-		"\nThe answer comes between " + responseOpen + " and " + responseClose + ". Without a call, what you write is your final answer.")
-	return b.String(), nil
-}
-
-// exampleCall writes a call of a function with "..." for each required argument.
-func exampleCall(definition json.RawMessage) (string, error) {
-	var f struct {
-		Function struct {
-			Name       string `json:"name"`
-			Parameters struct {
-				Required []string `json:"required"`
-			} `json:"parameters"`
-		} `json:"function"`
-	}
-	if err := json.Unmarshal(definition, &f); err != nil {
-		return "", fmt.Errorf("tool definition %s: %w", definition, err)
-	}
-	quoted, err := marshalPlain(f.Function.Name)
-	if err != nil {
-		return "", err
-	}
-	arguments := make([]string, len(f.Function.Parameters.Required))
-	for i, r := range f.Function.Parameters.Required {
-		key, err := marshalPlain(r)
-		if err != nil {
-			return "", err
-		}
-		arguments[i] = string(key) + `: "..."`
-	}
-	return fmt.Sprintf(`{"name": %s, "arguments": {%s}}`, quoted, strings.Join(arguments, ", ")), nil
+	return nil
 }
 
 // render applies the chat template. With open, the text ends with the opening of an assistant's turn.
@@ -233,19 +192,4 @@ func (t *Template) Extends(before []tokenizer.Message, thought bool, messages []
 	whole, _, found := strings.Cut(whole, probeTurn)
 	thinking, same := strings.CutPrefix(whole, prompt)
 	return found && same && (strings.TrimSpace(thinking) == "" && !thought || thought && strings.Contains(thinking, probeThinking)), nil
-}
-
-// Neutral breaks control tokens in a text from outside.
-func (t *Template) Neutral(text string) string { return t.neutral.Replace(text) }
-
-// Neutralizer breaks control tokens in text from outside: a tool's output or a sub-task that contains <|im_end|> must
-// not end a turn.
-func Neutralizer(t Tokenizer) *strings.Replacer {
-	var pairs []string
-	for id := range int32(t.VocabSize()) {
-		if text := t.Token(id); t.Special(id) && len(text) > 1 {
-			pairs = append(pairs, text, text[:1]+" "+text[1:])
-		}
-	}
-	return strings.NewReplacer(pairs...)
 }

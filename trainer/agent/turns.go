@@ -12,14 +12,14 @@ import (
 
 // probeTurns finds out whether the template has a tool role, how it opens a turn, and which token ends a turn.
 func (t *Template) probeTurns() error {
-	delta, err := t.afterText([]tokenizer.Message{{Role: "user", Content: probeAnswer}}, true)
+	delta, err := t.afterText([]tokenizer.Message{{Role: "user", Content: probeAnswer}})
 	if err != nil {
 		return err
 	}
 	t.probeThinks(delta)
 	answer := []tokenizer.Message{{Role: "tool", Name: probeFunction, Content: probeAnswer}}
 	t.history.toolRole = true
-	if observed, err := t.delta(answer); t.prompt != "" || err != nil || !strings.Contains(observed, probeAnswer) {
+	if observed, err := t.delta(answer); t.describes() && !t.history.calls || err != nil || !strings.Contains(observed, probeAnswer) {
 		t.history.toolRole = false
 		if _, err := t.delta(answer); err != nil {
 			return err
@@ -65,13 +65,13 @@ func (t *Template) delta(messages []tokenizer.Message) (string, error) {
 			return text, nil
 		}
 	}
-	return t.afterText(messages, true)
+	return t.afterText(messages)
 }
 
 // afterText returns the template's text behind an assistant's text.
-func (t *Template) afterText(messages []tokenizer.Message, open bool) (string, error) {
+func (t *Template) afterText(messages []tokenizer.Message) (string, error) {
 	fixed := []tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn}}
-	text, err := t.render(append(fixed, t.printable(messages)...), nil, open)
+	text, err := t.render(append(fixed, t.printable(messages)...), t.always, true)
 	if err != nil {
 		return "", err
 	}
@@ -90,7 +90,7 @@ func (t *Template) afterCalls(messages []tokenizer.Message) (string, error) {
 	for i := range messages {
 		m := &messages[i]
 		if m.Role != "tool" {
-			tools = nil // some templates print the functions beside the last message of a user
+			tools = t.always // some templates print the functions beside the last message of a user
 			continue
 		}
 		if m.ToolCallID == "" {

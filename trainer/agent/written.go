@@ -25,9 +25,9 @@ type WrittenTurn struct {
 // describes. It is an error if the template does not print the thinking, or prints calls that Parse does not read.
 func (c *Chat) Write(turn WrittenTurn) (string, error) {
 	switch {
-	case len(turn.Calls) == 0 && turn.Thinking == "", len(turn.Calls) > 0 && c.prompt != "" && turn.Thinking == "":
+	case len(turn.Calls) == 0 && turn.Thinking == "", len(turn.Calls) > 0 && c.describes() && !c.history.calls && turn.Thinking == "":
 		return c.plain(turn), nil
-	case c.prompt != "" && len(turn.Calls) > 0:
+	case c.describes() && !c.history.calls && len(turn.Calls) > 0:
 		return "", errNoReasoning
 	}
 	text, err := c.printed(turn)

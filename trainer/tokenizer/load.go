@@ -233,7 +233,7 @@ func (t *Tokenizer) registerAdded(a addedToken) error {
 			return err
 		}
 	}
-	t.tokens[a.id].special = a.special
+	t.tokens[a.id].special, t.tokens[a.id].added = a.special, true
 	return nil
 }
 

@@ -37,6 +37,7 @@ type token struct {
 	isByte  bool   // bytes is one byte of a character, which its neighbours complete
 	present bool
 	special bool
+	added   bool
 }
 
 // VocabSize is the largest id plus 1. A model's embedding may have more rows.
@@ -58,6 +59,9 @@ func (t *Tokenizer) Token(id int32) string {
 
 // Special says whether the id is a special token, which Decode can skip.
 func (t *Tokenizer) Special(id int32) bool { return t.known(id) && t.tokens[id].special }
+
+// Added reports whether the id is an added token, special or not, which Encode finds in a text before the model splits it.
+func (t *Tokenizer) Added(id int32) bool { return t.known(id) && t.tokens[id].added }
 
 func (t *Tokenizer) known(id int32) bool {
 	return id >= 0 && int(id) < len(t.tokens) && t.tokens[id].present

@@ -22,6 +22,9 @@ func (b bare) Name() string { return "JSON that is the whole turn: " + b.example
 
 func (b bare) Hint() string { return "Write " + b.example() + " and nothing else." }
 
+// Mark implements Format: there is none.
+func (bare) Mark() string { return "" }
+
 // begin returns where the turn's first character is that is no opening or white space.
 func (bare) begin(text string) int {
 	at := skipSpace(text, 0)

@@ -51,6 +51,8 @@ type Reading struct {
 type Format interface {
 	// Name describes the notation for people.
 	Name() string
+	// Mark is the text with which the first call of a turn begins; "" if it has none.
+	Mark() string
 	// Read returns the calls of a turn without its thinking. The functions decide about values whose type the notation does not
 	// write, and whether an object without a mark is a call.
 	Read(text string, functions Functions) Reading

@@ -14,6 +14,8 @@ func (gemma) Name() string { return "call:NAME{...} between " + gemmaOpen + " an
 
 func (gemma) Hint() string { return gemmaHint }
 
+func (gemma) Mark() string { return gemmaOpen }
+
 func (gemma) Held(text string) int { return Held(text, gemmaOpen) }
 
 func (gemma) Read(text string, _ Functions) Reading {

@@ -26,6 +26,9 @@ func (Harmony) Name() string { return "messages to=functions.NAME (harmony)" }
 // Hint implements Format.
 func (Harmony) Hint() string { return harmonyHint }
 
+// Mark implements Format.
+func (Harmony) Mark() string { return harmonyChannel }
+
 // Held implements Format. Thinking and text are in messages of their own; see Split.
 func (Harmony) Held(text string) int { return len(text) }
 
@@ -83,6 +86,9 @@ func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
 			header, body, found := strings.Cut(text[at:], harmonyMessage)
 			if !found {
 				return
+			}
+			if i := strings.LastIndex(header, harmonyStart); i >= 0 && !strings.HasPrefix(header[i+len(harmonyStart):], "assistant") {
+				return // somebody else's
 			}
 			m := harmonyPart{start: at, bodyAt: len(text) - len(body)}
 			m.channel, m.to = harmonyHeader(header)

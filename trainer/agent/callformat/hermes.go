@@ -24,6 +24,8 @@ func (hermes) Name() string { return "JSON between " + HermesOpen + " and " + He
 
 func (hermes) Hint() string { return hermesHint }
 
+func (hermes) Mark() string { return HermesOpen }
+
 func (hermes) Held(text string) int { return Held(text, HermesOpen) }
 
 func (hermes) Read(text string, _ Functions) Reading {

@@ -31,6 +31,8 @@ func (m mistral) Hint() string {
 	return `Write ` + mistralMark + `[{"name": "...", "arguments": {...}}].`
 }
 
+func (mistral) Mark() string { return mistralMark }
+
 func (mistral) Held(text string) int { return Held(text, mistralMark) }
 
 func (m mistral) Read(text string, _ Functions) Reading {

@@ -1,6 +1,7 @@
 package callformat
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 )
@@ -18,6 +19,8 @@ type named struct {
 func (n *named) Name() string { return "NAME and JSON: " + n.hint }
 
 func (n *named) Hint() string { return "Write " + n.hint + "." }
+
+func (n *named) Mark() string { return cmp.Or(n.section, n.mark) }
 
 func (n *named) Held(text string) int { return Held(text, n.section, n.mark) }
 

@@ -1,6 +1,7 @@
 package callformat
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 )
@@ -23,6 +24,8 @@ type pairs struct {
 func (f *pairs) Name() string { return "NAME, keys and values: " + f.hint }
 
 func (f *pairs) Hint() string { return "Write " + f.hint + "." }
+
+func (f *pairs) Mark() string { return cmp.Or(f.section, f.mark) }
 
 func (f *pairs) Held(text string) int { return Held(text, f.section, f.mark) }
 

@@ -12,6 +12,8 @@ func (p python) Name() string { return "Python's calls between " + p.open + " an
 
 func (p python) Hint() string { return `Write ` + p.open + `[NAME(KEY="...")]` + p.close + `.` }
 
+func (p python) Mark() string { return p.open }
+
 func (p python) Held(text string) int { return Held(text, p.open) }
 
 func (p python) Read(text string, _ Functions) Reading {

@@ -37,6 +37,8 @@ func (t tagged) example() string {
 	return example
 }
 
+func (t tagged) Mark() string { return t.open }
+
 func (t tagged) Held(text string) int { return Held(text, t.open) }
 
 func (t tagged) Read(text string, _ Functions) Reading {

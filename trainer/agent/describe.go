@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+)
+
+// describes reports whether the system message describes the functions, because the template does not print them.
+func (t *Template) describes() bool { return len(t.cfg.Functions) > 0 && t.tools == nil }
+
+// describe explains the functions and how to call them, for a template that does not print them. The example of a call has the notation in which
+// the template prints calls. If it prints none, it is Hermes's.
+func (t *Template) describe() error {
+	if !t.describes() {
+		return nil
+	}
+	var b strings.Builder
+	b.WriteString("# Tools\n\nYou may call these functions:\n<tools>\n")
+	for _, d := range t.cfg.Functions {
+		b.WriteString(t.Neutral(string(d)))
+		b.WriteByte('\n')
+	}
+	example, err := t.exampleCall()
+	if err != nil {
+		return err
+	}
+	b.WriteString("</tools>\n\nTo call one, write its name and arguments like this:\n" + example)
+	if !t.history.toolRole {
+		b.WriteString("\nThe answer comes between " + responseOpen + " and " + responseClose + ".")
+	} else {
+		b.WriteString("\nThe answer follows.")
+	}
+	b.WriteString(" Without a call, what you write is your final answer.")
+	t.prompt = b.String()
+	return nil
+}
+
+// exampleCall writes a call of the first function with "..." for each required argument.
+func (t *Template) exampleCall() (string, error) {
+	var f struct {
+		Function struct {
+			Name       string `json:"name"`
+			Parameters struct {
+				Required []string `json:"required"`
+			} `json:"parameters"`
+		} `json:"function"`
+	}
+	if err := json.Unmarshal(t.cfg.Functions[0], &f); err != nil {
+		return "", fmt.Errorf("tool definition %s: %w", t.cfg.Functions[0], err)
+	}
+	call := callformat.Printed{ID: callformat.ProbeID, Name: t.Neutral(f.Function.Name)}
+	arguments := &ordered.Object{}
+	for _, r := range f.Function.Parameters.Required {
+		call.Arguments = append(call.Arguments, callformat.Argument{Key: t.Neutral(r), Value: "..."})
+		arguments.Set(t.Neutral(r), "...")
+	}
+	if t.history.calls {
+		text, err := t.printCalls("", call)
+		if err != nil {
+			return "", err
+		}
+		text = strings.TrimPrefix(text, t.opening)
+		read := t.calls.Read(text, t.functions)
+		return strings.TrimSpace(text[read.Start:read.End]), nil
+	}
+	object, err := ordered.Dumps(arguments, ordered.Format{})
+	return callformat.Hermes.Write([]callformat.Call{{Name: call.Name, Arguments: []byte(object)}}), err
+}
