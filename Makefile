@@ -20,7 +20,7 @@ GO    := $(FLAGS) && OMP_NUM_THREADS=1 go
 # The program finds its libraries beside itself, wherever the folder is moved.
 RPATH   := -Wl,-rpath,$$ORIGIN/../build/lib,-rpath,$$ORIGIN/../$(SITE)/torch/lib
 LDFLAGS := -X main.version=$(VERSION) -extld=.ci/link.sh -extldflags "$(RPATH)"
-BUILD    = $(GO) build -buildvcs=false -ldflags '$(LDFLAGS)'
+BUILD    = go build -v -buildvcs=false -ldflags "$$LINK_FLAGS"
 
 # Packages that may run with the race detector: all but those that link gotch, whose C++ would be built again.
 RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/policy/... ./trainer/config/... ./trainer/metrics/...
@@ -50,8 +50,7 @@ endif
 # compiled beside ours.
 CMAKE   := mkdir -p build && cmake -G Ninja -S . -B build/cmake -DTORCH_SITE=$(CURDIR)/$(SITE)
 LOG     := >build/cmake.log || { cat build/cmake.log; exit 1; }
-COMPILE := $(GO) build github.com/sugarme/gotch/libtch & gotch=$$!; \
-  ninja -C build/cmake -j$$(nproc) --quiet | sed '/no work to do/d' || { wait; exit 1; }; wait $$gotch
+COMPILE := $(FLAGS) && .ci/compile.py "ninja -C build/cmake -j$$(nproc)" 'go build -v github.com/sugarme/gotch/libtch'
 
 native: setup
 	@test -e build/lib/libmgrpo_torch.so || echo 'build: compiling, which takes some minutes'
@@ -68,10 +67,10 @@ endif
 
 build: $(if $(CUDA),native-tests,native) ## bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
 	@mkdir -p bin
-	@$(BUILD) -o bin/mgrpo ./cmd/mgrpo
+	@$(FLAGS) && export LINK_FLAGS='$(LDFLAGS)' && .ci/compile.py '$(BUILD) -o bin/mgrpo ./cmd/mgrpo'
 ifdef CUDA
 	@$(MAKE) build/stubs/libcuda.so
-	@$(BUILD) -tags cuda -o bin/mgrpo-cuda ./cmd/mgrpo
+	@$(FLAGS) && export LINK_FLAGS='$(LDFLAGS)' && .ci/compile.py '$(BUILD) -tags cuda -o bin/mgrpo-cuda ./cmd/mgrpo'
 	@$(FLAGS) && bench/gpu/pack.sh
 endif
 
@@ -83,18 +82,9 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 	@gcc -O2 -Wall -Wextra -shared -fPIC -Wl,-soname,libcuda.so.1 -o $@ $<
 	@ln -sf libcuda.so build/stubs/libcuda.so.1
 
-# Every path of the kernels, several at once: most tests use one core. Where the CPU lacks an instruction set, that run
-# repeats a lower one. Threads that wait leave their core to the other runs.
-define KERNEL_TESTS
-printf '%s\n' "$(1)/kernels_emulated_test --gtest_filter='*emulated:Emulator*:Launches*'" MGRPO_CPU_ISA={portable,avx2,avx512,amx}" $(1)/kernels_test" | \
-	  OMP_WAIT_POLICY=passive xargs -d '\n' -P "$$(nproc)" -I TEST bash -c 'TEST --gtest_brief=1'
-endef
-
+# The kernels on every instruction set, then Go. All of it runs, whatever fails; the end lists the failures.
 test: native-tests build gsm8k ## every test
-	$(call KERNEL_TESTS,build/test)
-	build/test/shim_test --gtest_brief=1
-	$(GO) test -timeout 30m ./...
-	$(GO) test -timeout 30m -vet=off -race $(RACE)
+	@$(FLAGS) && .ci/tests.py --kernels build/test --shim build/test --go ./... --race $(RACE)
 
 test-goldens: native-tests build gsm8k ## the golden tests against GOLDENS=dir, laid out like testdata/
 	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with families/, lora/, mgrpo/, models/ or tokenizer/ in it'; exit 2; }
@@ -103,13 +93,13 @@ test-goldens: native-tests build gsm8k ## the golden tests against GOLDENS=dir, 
 test-asan: setup-tests ## the kernels' tests, the CUDA kernels emulated, with address and undefined-behaviour sanitisers
 	@grep -qs MGRPO_TESTS:BOOL=ON build/asan/CMakeCache.txt || cmake -G Ninja -S . -B build/asan -DMGRPO_TESTS=ON -DMGRPO_SANITIZE=ON \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
-	@ninja -C build/asan -j$$(nproc) --quiet | sed '/no work to do/d'
-	@export MGRPO_EMULATED_ULPS=2; $(call KERNEL_TESTS,build/asan/test)
+	@.ci/compile.py "ninja -C build/asan -j$$(nproc)"
+	@MGRPO_EMULATED_ULPS=2 .ci/tests.py --kernels build/asan/test
 
 # In more parts than there are cores, since the tests of one emulated device take longer than the other's. Left out are long tests of
 # kernels that others run as they do.
 test-races: native-tests ## the kernels' tests, the CUDA kernels emulated, with an eye on races between threads, warps and blocks
-	@ninja -C build/cmake -j$$(nproc) --quiet kernels_races_test | sed '/no work to do/d'
+	@.ci/compile.py "ninja -C build/cmake -j$$(nproc) kernels_races_test"
 	@export MGRPO_EMULATED_ULPS=2 OMP_WAIT_POLICY=passive GTEST_TOTAL_SHARDS=7; seq 0 6 | xargs -P "$$(nproc)" -I PART \
 	  env GTEST_SHARD_INDEX=PART build/test/kernels_races_test --gtest_brief=1 \
 	  --gtest_filter='*emulated:Races*:Traffic*-AttentionCached.Prefill*:AttentionCached.LongRowsDoNot*:AttentionCached.RowsOf*:Sample.BlocksOfARowChangeNoBit*'

@@ -50,7 +50,7 @@ func (g gate) Create(path string) (durable.WriteFile, error) {
 	if !strings.Contains(path, "step-000002") {
 		return g.OS.Create(path)
 	}
-	const patience = 2 * time.Minute // of a test that has failed
+	const patience = time.Hour // of a test that has failed
 	select {
 	case <-g.open:
 		return g.OS.Create(path)

@@ -145,7 +145,7 @@ func hostedTeam(t *testing.T, a *api, name, dir string, sets ...string) *config.
 	models[name] = "{kind: openai, url: \"" + a.url + "\", name: big, key_env: MGRPO_TEST_HOSTED_KEY, retries: 0}"
 	cfg, err := config.Parse(filepath.Join(a.data, "team.yaml"), fmt.Appendf(nil, `
 run: {name: hosted, dir: %q, seed: 3, steps: 2, checkpoint_every: 1, threads: 2}
-store: {timeout: 60s}
+store: {timeout: 1h}
 task: {kind: jsonl, train: rows.jsonl, eval: rows.jsonl, queries_per_step: 2, verifier: {kind: numeric}}
 grpo: {rollouts: 4, align: {d: 1}}
 eval: {every: 1, queries: 2, samples: 1, before: false}

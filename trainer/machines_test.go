@@ -160,7 +160,7 @@ func sameLedgers(t *testing.T, got, want string) {
 func TestMachinesLost(t *testing.T) {
 	want, _ := rankedRun(t)
 	dir := t.TempDir()
-	cfg := load(t, dir, append(onRanks(2, "store.url="+startRedis(t), "store.lease=5s", "run.checkpoint_every=1"), onMachines(t, 2, 1)...)...)
+	cfg := load(t, dir, append(onRanks(2, "store.url="+startRedis(t), "store.lease=15s", "run.checkpoint_every=1"), onMachines(t, 2, 1)...)...)
 	worker, further := startMachine(t, cfg, 0), startMachine(t, cfg, 1)
 	strikes := []func(){
 		func() {

@@ -313,7 +313,7 @@ func TestProgramEqualsConversation(t *testing.T) {
 		t.Fatalf("the solver learned nothing: %v", v.Values)
 	}
 	dir := t.TempDir()
-	cfg := wordProblems(t, dir, "eval.every=3", "task.program.elsewhere=true", "gateway.token_env=T", "task.program.lease=5s")
+	cfg := wordProblems(t, dir, "eval.every=3", "task.program.elsewhere=true", "gateway.token_env=T", "task.program.lease=15s")
 	g := serveGateway(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

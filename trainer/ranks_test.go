@@ -309,7 +309,7 @@ func TestFollowerLost(t *testing.T) {
 					t.Error("there is no follower to strike")
 				}
 			}
-			cfg := load(t, dir, onRanks(2, "store.lease=5s", "run.checkpoint_every=1")...)
+			cfg := load(t, dir, onRanks(2, "store.lease=15s", "run.checkpoint_every=1")...)
 			if err := Train(t.Context(), cfg, Options{Observer: seen}); err != nil {
 				t.Fatalf("%v\n%s", err, seen)
 			}
@@ -348,7 +348,7 @@ func TestFollowerLostAgain(t *testing.T) {
 // agents hear of it.
 func TestFollowerLostWhileItLoads(t *testing.T) {
 	url, dir := startRedis(t), t.TempDir()
-	sets := append(untaught, onRanks(2, "store.url="+url, "store.timeout=5m")...)
+	sets := append(untaught, onRanks(2, "store.url="+url, "store.timeout=1h")...)
 	over := make(chan struct{})
 	var killing sync.WaitGroup
 	killing.Go(func() {

@@ -83,7 +83,7 @@ func TestStopInLastStep(t *testing.T) {
 // the error.
 func TestForeignPlan(t *testing.T) {
 	url := startRedis(t)
-	cfg := load(t, t.TempDir(), append(untaught, "store.url="+url, "store.timeout=5s")...)
+	cfg := load(t, t.TempDir(), append(untaught, "store.url="+url)...)
 	opt, err := redis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestForeignPlan(t *testing.T) {
 
 // TestStopBeforeTheOthersCome: nothing is in flight yet that could be finished.
 func TestStopBeforeTheOthersCome(t *testing.T) {
-	cfg := load(t, t.TempDir(), append(untaught, "store.url="+startRedis(t), "store.timeout=5m")...)
+	cfg := load(t, t.TempDir(), append(untaught, "store.url="+startRedis(t), "store.timeout=1h")...)
 	stop := make(chan struct{})
 	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
 	err := Train(t.Context(), cfg, Options{Agents: []string{"planner"}, Observer: &recorder{}, Stop: stop})
@@ -115,7 +115,7 @@ func TestStopBeforeTheOthersCome(t *testing.T) {
 // TestStopWithADeadPartner kills the researcher in a step: the planner, asked to stop, does not wait for it.
 func TestStopWithADeadPartner(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
-	sets := append(untaught, "store.url="+url, "store.lease=1s", "store.timeout=5m", "run.threads=1")
+	sets := append(untaught, "store.url="+url, "store.lease=1s", "store.timeout=1h", "run.threads=1")
 	cfg := load(t, dir, sets...)
 	partner := workerProcess(t, cfg.Dump("/"), "researcher")
 	if err := partner.Start(); err != nil {

@@ -26,7 +26,7 @@ const quickstart = "../examples/quickstart/team.yaml"
 // small makes the quickstart a matter of seconds: enough of a cold start that the planner delegates and
 // groups are not all degenerate, and a few steps of 16 rollouts.
 var small = []string{
-	"run.steps=3", "run.checkpoint_every=2", "run.threads=2", "store.timeout=30s",
+	"run.steps=3", "run.checkpoint_every=2", "run.threads=2", "store.timeout=1h",
 	"task.queries_per_step=4", "grpo.rollouts=4",
 	"agents.planner.optimizer.decay_steps=0", "agents.researcher.optimizer.decay_steps=0",
 	"agents.planner.optimizer.warmup=1", "agents.researcher.optimizer.warmup=1",

@@ -432,7 +432,7 @@ func opening(t *testing.T, timeout time.Duration) rankOrder {
 	}
 	t.Cleanup(r.Close)
 	return rankOrder{Do: "open", Options: GroupOptions{
-		Rendezvous: r.Addr(), Name: "first", Bind: "127.0.0.1", Join: 5 * time.Minute, Timeout: timeout,
+		Rendezvous: r.Addr(), Name: "first", Bind: "127.0.0.1", Join: time.Hour, Timeout: timeout,
 	}}
 }
 
@@ -440,7 +440,7 @@ func TestGroupSumsInTheOrderOfItsRanks(t *testing.T) {
 	for _, n := range []int{1, 2, 4} {
 		onDeviceNames(t, func(t *testing.T, device string) {
 			ranks := startRanks(t, n)
-			allWell(t, ranks, opening(t, 5*time.Minute))
+			allWell(t, ranks, opening(t, time.Hour))
 			for seed := range uint64(3) {
 				allWell(t, ranks, rankOrder{Do: "sums", Device: device, Seed: seed})
 			}
@@ -462,7 +462,7 @@ func TestGroupOfGPUs(t *testing.T) {
 	over := func(t *testing.T, want string) {
 		t.Helper()
 		ranks := startRanks(t, 3)
-		allWell(t, ranks, opening(t, 5*time.Minute))
+		allWell(t, ranks, opening(t, time.Hour))
 		for i, a := range all(t, ranks, rankOrder{Do: "sums", Device: "cuda:0"}) {
 			if a.Error != "" || !strings.Contains(a.Over, want) {
 				t.Errorf("rank %d: %+v, want %q", i, a, want)
@@ -509,7 +509,7 @@ func TestGroupOfGPUs(t *testing.T) {
 // A rank that is killed is an error in the others; they build another group in the processes that they are.
 func TestGroupLosesARank(t *testing.T) {
 	ranks := startRanks(t, 4)
-	open := opening(t, 5*time.Minute)
+	open := opening(t, time.Hour)
 	allWell(t, ranks, open)
 	allWell(t, ranks, rankOrder{Do: "signals"})
 	for _, p := range ranks[:3] {
@@ -538,7 +538,7 @@ func TestGroupLosesARankAtWork(t *testing.T) { onDeviceNames(t, losesARankAtWork
 func losesARankAtWork(t *testing.T, device string) {
 	t.Setenv("MGRPO_EMULATED_NCCL", "blind")
 	ranks := startRanks(t, 3)
-	open := opening(t, 5*time.Minute)
+	open := opening(t, time.Hour)
 	allWell(t, ranks, open)
 	allWell(t, ranks, rankOrder{Do: "stream", Device: device})
 	ranks[1].signal(t, syscall.SIGKILL)
@@ -589,7 +589,7 @@ func TestGroupCallsMustMatch(t *testing.T) {
 
 func TestGroupIsCancelled(t *testing.T) {
 	ranks := startRanks(t, 2)
-	allWell(t, ranks, opening(t, 5*time.Minute))
+	allWell(t, ranks, opening(t, time.Hour))
 	ranks[0].order(t, rankOrder{Do: "cancel"})
 	if a := ranks[0].answer(t); a.Error != context.Canceled.Error() {
 		t.Errorf("got %+v, want %v", a, context.Canceled)

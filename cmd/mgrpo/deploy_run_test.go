@@ -38,9 +38,9 @@ func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{config, "--set", "run.dir=" + filepath.Join(dir, "run"), "--set", "store.lease=2s"}, strings.Fields(string(small))...)
+	args := append([]string{config, "--set", "run.dir=" + filepath.Join(dir, "run"), "--set", "store.lease=10s"}, strings.Fields(string(small))...)
 	args = append(args, "--set", fmt.Sprintf("run.steps=%d", steps), "--set", "run.checkpoint_every=3")
-	d := &deployed{dir: dir, ended: make(chan struct{}), patience: 10 * time.Minute}
+	d := &deployed{dir: dir, ended: make(chan struct{}), patience: time.Hour}
 	d.cmd = exec.Command(filepath.Join(deploy, "local", "run.sh"), args...)
 	d.cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self, "DIR="+filepath.Join(dir, "redis"),
 		"PORT="+port, "HEALTH_PORT="+freePort(t))
@@ -56,7 +56,7 @@ func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
 	t.Cleanup(func() {
 		_ = d.cmd.Process.Signal(syscall.SIGTERM)
 		_ = d.cmd.Process.Signal(syscall.SIGTERM)
-		time.AfterFunc(5*time.Minute, func() { _ = d.cmd.Process.Kill() })
+		time.AfterFunc(time.Hour, func() { _ = d.cmd.Process.Kill() })
 		<-d.ended
 	})
 	return d

@@ -36,7 +36,7 @@ func TestMachines(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 	}
-	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Hour); ; time.Sleep(50 * time.Millisecond) {
 		saved, err := filepath.Glob(filepath.Join(dir, "checkpoints", "step-*", "manifest.json"))
 		if err != nil || len(saved) > 0 {
 			break

@@ -9,5 +9,9 @@ for ((n = 2; ; n++)); do
   [ -e "$dir" ] || break
   dir=$runs/quickstart-$n
 done
-bin/mgrpo train -c examples/quickstart/team.yaml --set run.dir="$dir" "$@"
+case " $* " in
+  *--listen* | *health.address*) listen=() ;;
+  *) listen=(--listen 127.0.0.1:0) ;; # at any port that is free; it prints the address of the run's page
+esac
+bin/mgrpo train "${listen[@]}" -c examples/quickstart/team.yaml --set run.dir="$dir" "$@"
 bin/mgrpo report "$dir"

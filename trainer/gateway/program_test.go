@@ -38,7 +38,7 @@ func TestPrograms(t *testing.T) {
 	t.Setenv("A_SECRET", "hidden")
 	dir := t.TempDir()
 	p, err := NewPrograms(Programs{Command: []string{"sh", "-c", `sleep 600 & echo $! >child; echo "secret=$A_SECRET" >&2; echo noise; echo "{\"answer\": \"$MGRPO_ROLLOUT $OPENAI_BASE_URL\"}"`},
-		Dir: dir, Timeout: time.Minute, BaseURL: "http://x/v1", Secret: secret, Hidden: []string{"A_SECRET"}})
+		Dir: dir, Timeout: time.Hour, BaseURL: "http://x/v1", Secret: secret, Hidden: []string{"A_SECRET"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func follow(p *Post) error {
 
 func start(t *testing.T, agent string) *Crew {
 	t.Helper()
-	c, err := Start(t.Context(), Settings{Agent: agent, Devices: []string{"cpu", "cpu", "cpu"}, Lease: 5 * time.Second, Without: []string{"LAUNCH_TEST_SECRET"}})
+	c, err := Start(t.Context(), Settings{Agent: agent, Devices: []string{"cpu", "cpu", "cpu"}, Lease: 15 * time.Second, Without: []string{"LAUNCH_TEST_SECRET"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestLost(t *testing.T) {
 // A program that does not ask whether it is a follower would start itself without end.
 func TestFollowerStartsNone(t *testing.T) {
 	t.Setenv(followerEnv, "5s")
-	c, err := Start(t.Context(), Settings{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 5 * time.Second})
+	c, err := Start(t.Context(), Settings{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 15 * time.Second})
 	if err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
 		t.Errorf("started %v, %v", c, err)
 	}

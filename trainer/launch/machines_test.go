@@ -23,7 +23,7 @@ type worker struct {
 	asked chan struct{} // closed when a machine is asked to stop
 }
 
-const lease = 3 * time.Second
+const lease = 5 * time.Second
 
 // listen has the worker of an agent listen at a port of its own.
 func listen(t *testing.T, agent string) *worker {
@@ -32,7 +32,7 @@ func listen(t *testing.T, agent string) *worker {
 	var once sync.Once
 	var err error
 	w.Machines, err = Listen(MachineSettings{Agent: agent, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1:0",
-		Key: []byte("a key of these tests"), Lease: lease, Timeout: time.Minute, Note: w.note, Stop: func(int) { once.Do(func() { close(w.asked) }) }})
+		Key: []byte("a key of these tests"), Lease: lease, Timeout: time.Hour, Note: w.note, Stop: func(int) { once.Do(func() { close(w.asked) }) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestMachinesRefuse(t *testing.T) {
 		"its agents.obeys.machines.count is 3 and the worker's is 2":     func(s *Lending) { s.Count = 3 },
 		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:     func(s *Lending) { s.Devices = s.Devices[1:] },
 		"refuses machine 1: machine 1 is there already, at 127.0.0.1":    func(*Lending) {},
-		"its store.lease is 1s and the worker's is 3s":                   func(s *Lending) { s.Lease = time.Second },
+		"its store.lease is 1s and the worker's is 5s":                   func(s *Lending) { s.Lease = time.Second },
 	} {
 		s := w.lending()
 		change(&s)

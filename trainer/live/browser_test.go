@@ -46,7 +46,7 @@ func openBrowser(t *testing.T) *browser {
 	for try := 0; ; try++ { // under load Chromium sometimes never comes up
 		b = &browser{t: t, replies: map[int]chan reply{}}
 		stop := b.start()
-		err := b.request("Browser.getVersion", nil, nil, 30*time.Second)
+		err := b.request("Browser.getVersion", nil, nil, 3*time.Minute)
 		if err == nil {
 			t.Cleanup(stop)
 			break
@@ -133,7 +133,7 @@ func (b *browser) listen(out io.Reader) {
 // call sends a command and reads its result.
 func (b *browser) call(method string, params map[string]any, result any) {
 	b.t.Helper()
-	if err := b.request(method, params, result, 2*time.Minute); err != nil {
+	if err := b.request(method, params, result, time.Hour); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -209,7 +209,7 @@ func eval[T any](b *browser, expression string) (value T) {
 // until waits for an expression to be true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Hour); ; time.Sleep(50 * time.Millisecond) {
 		if eval[bool](b, "Boolean("+expression+")") {
 			return
 		}

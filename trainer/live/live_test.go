@@ -103,7 +103,7 @@ type event struct{ id, name, html string }
 // stream opens a stream of events. last is the id of the last event that was seen, "" for none.
 func stream(t *testing.T, url, last string) (next func() event) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/events", nil)
 	if err != nil {

@@ -396,7 +396,7 @@ func TestPoison(t *testing.T) {
 
 func TestSecondWorkerIsRefused(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
-		o := Options{Lease: time.Second}
+		o := Options{Lease: 5 * time.Second}
 		join(t, b.open(t, o), "boss")
 		_, err := b.open(t, o).Join(t.Context(), "boss", team, silent)
 		if want := "store: another worker of boss is alive in run test, or was within its lease of "; err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -407,7 +407,7 @@ func TestSecondWorkerIsRefused(t *testing.T) {
 
 func TestHandshakeSaysWhatDiffers(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
-		o := Options{Lease: 400 * time.Millisecond}
+		o := Options{Lease: time.Hour}
 		join(t, b.open(t, o), "boss")
 		other := team
 		other.Agents, other.Config = []string{"boss", "help", "aide"}, map[string]string{"run.seed": "18", "x": "1"}
@@ -481,7 +481,7 @@ func TestPhasesAreApart(t *testing.T) {
 // A wait that takes too long says for whom, for what, since when, and whether they are alive.
 func TestDeadlines(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
-		boss := join(t, b.open(t, Options{Timeout: 300 * time.Millisecond, Lease: time.Minute}), "boss")
+		boss := join(t, b.open(t, Options{Lease: time.Hour}), "boss")
 		ctx := t.Context()
 		must(t, b.raw.HSet(ctx, boss.key("versions"), "boss", 0).Err()) // as if all had started
 		must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
@@ -489,6 +489,7 @@ func TestDeadlines(t *testing.T) {
 		must(t, boss.PublishPart(ctx, 1, Part{}))
 		must(t, boss.PublishManifest(ctx, 1, strings.Repeat("ab", 32)))
 		must(t, boss.PublishVersion(ctx, 1))
+		boss.opts.Timeout = 300 * time.Millisecond
 		for _, test := range []struct {
 			want string
 			wait func() error
@@ -605,7 +606,8 @@ func TestMeet(t *testing.T) {
 		must(t, help.Leave(ctx))
 		must(t, boss.Leave(ctx))
 
-		boss = join(t, b.open(t, Options{Timeout: 300 * time.Millisecond}), "boss")
+		boss = join(t, b.open(t, Options{}), "boss")
+		boss.opts.Timeout = 300 * time.Millisecond
 		err := boss.Meet(ctx, Finished, func([]string) {})
 		if want := "for help (no worker of it is alive): being finished"; err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("got  %v\nwant … %s", err, want)

@@ -53,7 +53,7 @@ func TestFailover(t *testing.T) {
 func TestFailoverThatLosesWrites(t *testing.T) {
 	t.Parallel()
 	f, master, replica := watched(t)
-	o := Options{Timeout: 10 * time.Second, Lease: time.Minute}
+	o := Options{Timeout: 30 * time.Second, Lease: time.Hour}
 	boss, help := join(t, openAt(t, f.url, o), "boss"), join(t, openAt(t, f.url, o), "help")
 	start(t, boss, help)
 	must(t, rawClient(t, &redis.Options{Addr: master.Addr()}).Do(t.Context(), "WAIT", 1, 5000).Err())

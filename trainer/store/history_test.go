@@ -190,7 +190,7 @@ func TestHistory(t *testing.T) {
 	server := startServer(t)
 	links := []*link{newLink(t, server), newLink(t, server), newLink(t, server)}
 	h := &history{began: time.Now()}
-	o := Options{Timeout: 20 * time.Second, Lease: time.Minute} // no lease runs out by itself
+	o := Options{Timeout: time.Hour, Lease: time.Hour} // no lease runs out by itself
 	boss := join(t, openAt(t, links[0].url, o), "boss")
 	first, err := openAt(t, links[1].url, o).Join(t.Context(), "help", team, silent)
 	must(t, err)

@@ -16,7 +16,7 @@ import (
 // statusOf reads the status of the run that a store is connected to.
 func statusOf(t *testing.T, s *Store) (*Status, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	return ReadStatus(ctx, s.opts)
 }

@@ -99,10 +99,10 @@ func withDefaults(o Options) Options {
 		o.process = fmt.Sprint("process ", processes.Add(1)) // each Store as if in one of its own
 	}
 	if o.Lease == 0 {
-		o.Lease = 2 * time.Second
+		o.Lease = 5 * time.Second
 	}
 	if o.Timeout == 0 {
-		o.Timeout = 20 * time.Second
+		o.Timeout = time.Hour
 	}
 	if o.MaxDeliveries == 0 {
 		o.MaxDeliveries = 5
@@ -154,7 +154,7 @@ func join(t *testing.T, s *Store, agent string) *Member {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		if err := m.Leave(ctx); err != nil && s.alive() {
 			t.Errorf("leave: %v", err)
@@ -313,12 +313,13 @@ func TestServerRestart(t *testing.T) {
 // A server that stays away is an error that says so.
 func TestServerGone(t *testing.T) {
 	server := startRedis(t, redisserver.Start, "--appendonly", "yes")
-	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket(), Timeout: time.Second}))
+	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
 	must(t, err)
 	closeAfter(t, s)
 	boss, err := s.Join(t.Context(), "boss", team, silent)
 	must(t, err)
 	server.Kill()
+	s.opts.Timeout = time.Second
 	var late *TimeoutError
 	if err := boss.Submit(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
 		t.Errorf("write: %v", err)
@@ -334,7 +335,7 @@ func TestServerGone(t *testing.T) {
 func TestTLSAndACL(t *testing.T) {
 	server := startRedis(t, redisserver.StartTLS, "--appendonly", "yes",
 		"--user", "default", "off", "--user", "trainer", "on", ">geheim", "~mgrpo:*", "&mgrpo:*", "+@all", "-@admin", "+info")
-	o := Options{Run: "r", URL: "rediss://trainer@" + server.Addr(), Password: "geheim", CAFile: server.CertFile, Timeout: 5 * time.Second}
+	o := Options{Run: "r", URL: "rediss://trainer@" + server.Addr(), Password: "geheim", CAFile: server.CertFile, Timeout: time.Hour}
 	s, err := Open(t.Context(), o)
 	must(t, err)
 	closeAfter(t, s)
@@ -373,11 +374,11 @@ func TestWaitsAreTold(t *testing.T) {
 					t.Errorf("told %q, without %q", what, part)
 				}
 			}
-		case <-time.After(15 * time.Second):
+		case <-time.After(time.Hour):
 			t.Errorf("not told: %q", parts)
 		}
 	}
-	s := openAt(t, server.URL(), Options{Timeout: time.Minute, Waiting: func(what string) { told <- what }, sayAfter: time.Millisecond})
+	s := openAt(t, server.URL(), Options{Timeout: time.Hour, Waiting: func(what string) { told <- what }, sayAfter: time.Millisecond})
 	boss := join(t, s, "boss")
 	server.Kill()
 	written := make(chan error, 1)

@@ -90,7 +90,7 @@ func TestConversation(t *testing.T) {
 	s := newStage(t,
 		says("Let me see.", "tool_calls", "echo", `{"text": "a"}`, "helper", `{"task": "b"}`),
 		says("<think>so</think> done ", "stop"))
-	got, err := s.run(t.Context(), agent.Limits{Turns: 3, CallsPerTurn: 4, TurnTokens: 64, Tokens: 1000, Wall: time.Minute})
+	got, err := s.run(t.Context(), agent.Limits{Turns: 3, CallsPerTurn: 4, TurnTokens: 64, Tokens: 1000, Wall: time.Hour})
 	if err != nil || got.Answer != "done" || !got.FormatValid || got.Finish != agent.FinishAnswer || got.Calls["helper"] != 1 || got.ID != "q/0" {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -135,7 +135,7 @@ func TestMCP(t *testing.T) {
 func testMCPTools(t *testing.T, m *MCP) {
 	tools := map[string]Tool{}
 	for _, tool := range m.Tools() {
-		tools[tool.Name()] = Limited(Attempted(tool, Attempts{Timeout: 10 * time.Second}), Limits{Bytes: 100})
+		tools[tool.Name()] = Limited(Attempted(tool, Attempts{Timeout: time.Hour}), Limits{Bytes: 100})
 	}
 	names := make([]string, 0, len(tools))
 	for name := range tools {
@@ -280,7 +280,7 @@ func TestMCPLostServer(t *testing.T) {
 	defer m.Close()
 	tools := map[string]Tool{}
 	for _, tool := range m.Tools() {
-		tools[tool.Name()] = Attempted(tool, Attempts{Timeout: 20 * time.Second})
+		tools[tool.Name()] = Attempted(tool, Attempts{Timeout: time.Hour})
 	}
 	if got := callText(t, tools["die_once"], "marker", filepath.Join(t.TempDir(), "died")); got != "alive" {
 		t.Errorf("after the death of its server: %q", got)

@@ -30,7 +30,7 @@ func chromium(t *testing.T, address string, args ...string) string {
 	if program == "" {
 		t.Fatal("no Chromium to look at the report with: apt-get install chromium")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
 		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--virtual-time-budget=4000", "--user-data-dir=" + t.TempDir()}, args...)

@@ -42,7 +42,7 @@ func (n *notes) String() string {
 
 func options(t *testing.T, kind Kind, said *notes, urls ...string) Options {
 	return Options{Kind: kind, URLs: urls, Folder: t.TempDir(), Name: "run.agent", Context: 100, Vocabulary: vocabulary, InFlight: 8,
-		Temperature: 1, Tolerance: 0.05, Patience: time.Minute, TokenBytes: func(id int32) []byte { return []byte{byte('a' + id%26)} }, Note: said.add}
+		Temperature: 1, Tolerance: 0.05, Patience: time.Hour, TokenBytes: func(id int32) []byte { return []byte{byte('a' + id%26)} }, Note: said.add}
 }
 
 // open is a policy on a server, with its first weights.
