@@ -20,6 +20,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 func main() {
@@ -86,7 +87,7 @@ func commit(ctx context.Context) string {
 }
 
 func machine() Machine {
-	return Machine{CPU: processor(), Cores: runtime.NumCPU(), Features: torch.CPUFeatures(), LibTorch: torch.Version(), Go: runtime.Version()}
+	return Machine{CPU: processor(), Cores: cgroup.Count().N, Features: torch.CPUFeatures(), LibTorch: torch.Version(), Go: runtime.Version()}
 }
 
 // processor is the model's name as Linux tells it, else the architecture.

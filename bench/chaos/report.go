@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 // report is the result of both runs.
@@ -37,7 +39,7 @@ func (c *chaos) report(took time.Duration) report {
 		Kills: len(c.kills), Pauses: c.pauses, Targets: map[string]map[string]int{}, Exact: map[string]int{},
 		Seconds: took.Seconds(), Alone: c.step.Seconds() * float64(c.o.steps),
 		Settings: settings{c.o.seed, c.o.agents, c.t.steps, c.o.every, c.o.shared},
-		Machine:  fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH),
+		Machine:  fmt.Sprintf("%d cores, %s/%s", cgroup.Count().N, runtime.GOOS, runtime.GOARCH),
 	}
 	for _, k := range c.kills {
 		if r.Targets[k.Target] == nil {

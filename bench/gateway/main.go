@@ -13,12 +13,12 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 // Results are what the file says. Speeds are tokens a second, sampled and read, in the order of the runs.
@@ -57,7 +57,7 @@ func run(ctx context.Context) (err error) {
 	width := flag.Int("width", 256, "width of the model")
 	layers := flag.Int("layers", 2, "its layers")
 	flag.Parse()
-	threads := runtime.NumCPU()
+	threads := cgroup.Count().N
 	r := Results{What: "the same conversations with one engine, held by agent.Run and through the gateway over HTTP: tokens a second", Date: time.Now().UTC().Format(time.DateOnly),
 		LoadBefore: measure.LoadAverage(), Conversations: *conversations, Turns: *turns, TurnTokens: *tokens, Width: *width, Layers: *layers, Target: 0.9}
 	if r.Machine, err = measure.Examine(commit(ctx), "cpu", threads); err != nil {

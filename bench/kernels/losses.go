@@ -2,11 +2,11 @@ package kernels
 
 import (
 	"math"
-	"runtime"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
@@ -191,7 +191,7 @@ func policyLossFromLogits(d *desk, n dims) *measure.Native {
 // sum adds up share(i) of rows 0 to n-1, on all cores.
 func sum(n int64, share func(i int64) float64) (total float64) {
 	parts := make([]float64, n)
-	measure.Share(int(n), runtime.NumCPU(), func(i, j int) {
+	measure.Share(int(n), cgroup.Count().N, func(i, j int) {
 		for ; i < j; i++ {
 			parts[i] = share(int64(i))
 		}

@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
@@ -116,7 +116,7 @@ func write(o options) error {
 	if err != nil {
 		return err
 	}
-	threads := cmp.Or(cfg.Run.Threads, runtime.NumCPU())
+	threads := cmp.Or(cfg.Run.Threads, cgroup.Count().N)
 	if r.Machine, err = measure.Examine(o.commit, "cpu", threads); err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 package measure
 
-import "runtime"
+import "github.com/mgrpo/mgrpo/trainer/cgroup"
 
 // Every provider of a case, in whatever language, makes the same inputs from this formula, in 32-bit unsigned
 // arithmetic that wraps (bench/peers/inputs.py is the other side):
@@ -22,7 +22,7 @@ func Hash(stream, i uint32) uint32 {
 
 // Uniform fills v with scale times the numbers of a stream, in [-scale, scale).
 func Uniform(v []float32, stream uint32, scale float32) {
-	Share(len(v), runtime.NumCPU(), func(from, to int) {
+	Share(len(v), cgroup.Count().N, func(from, to int) {
 		for i := from; i < to; i++ {
 			v[i] = scale * (float32(Hash(stream, uint32(i))>>8)*0x1p-23 - 1)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 // Machine is where and with what something was measured.
@@ -33,7 +34,7 @@ type Machine struct {
 // Examine describes this machine for a measurement of its device, "cpu" or "cuda:N", by a program built from commit.
 func Examine(commit, device string, threads int) (Machine, error) {
 	m := Machine{
-		CPU: field("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), Threads: threads, ISA: kernels.ISA(), Features: torch.CPUFeatures(),
+		CPU: field("/proc/cpuinfo", "model name"), Cores: cgroup.Count().N, Threads: threads, ISA: kernels.ISA(), Features: torch.CPUFeatures(),
 		L3Bytes: kilobytes(line("/sys/devices/system/cpu/cpu0/cache/index3/size")), RAMBytes: kilobytes(field("/proc/meminfo", "MemTotal")),
 		Kernel: line("/proc/sys/kernel/osrelease"), LibTorch: torch.Version(), Go: runtime.Version(), Commit: commit,
 	}

@@ -10,13 +10,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
@@ -84,7 +84,7 @@ func Read(path string) (*Results, error) { return measure.ReadFile[Results](path
 func Run(ctx context.Context, o Options) (*Results, error) {
 	r := &Results{Suite: "store", Date: time.Now().UTC().Format(time.DateTime), LoadBefore: measure.LoadAverage(), Settings: redisserver.Durable}
 	var err error
-	if r.Machine, err = measure.Examine(o.Commit, "cpu", runtime.NumCPU()); err != nil {
+	if r.Machine, err = measure.Examine(o.Commit, "cpu", cgroup.Count().N); err != nil {
 		return r, err
 	}
 	if o.Quick {
@@ -119,7 +119,7 @@ func (o Options) load(rate float64, withTLS bool) Load {
 	if rate < slices.Max(o.Rates) {
 		seconds /= 3
 	}
-	return Load{TLS: withTLS, Workers: o.Workers, Clients: 1 + o.Clients, Threads: runtime.NumCPU(), Rate: rate, Seconds: seconds,
+	return Load{TLS: withTLS, Workers: o.Workers, Clients: 1 + o.Clients, Threads: cgroup.Count().N, Rate: rate, Seconds: seconds,
 		PhaseInvocations: int64(2 * rate), TaskBytes: taskBytes, AnswerBytes: answerBytes}
 }
 

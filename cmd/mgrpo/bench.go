@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 
 	"github.com/mgrpo/mgrpo/bench/kernels"
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 type benchCmd struct {
@@ -45,7 +45,7 @@ type benchFlags struct {
 // options are the flags with their defaults filled in.
 func (f benchFlags) options() measure.Options {
 	if f.Threads == 0 {
-		f.Threads = runtime.NumCPU()
+		f.Threads = cgroup.Count().N
 	}
 	if f.Device == "cuda" {
 		f.Device = "cuda:0"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 type versionCmd struct{}
@@ -23,8 +24,8 @@ func printVersion(w io.Writer) error {
 	if cpuOnly == "" {
 		gpus = fmt.Sprintf("driver %s, %d devices", cuda.Driver(), len(devices))
 	}
-	_, err = fmt.Fprintf(w, "mgrpo     %s\nLibTorch  %s\nGo        %s %s/%s\nCPU       %d cores, %s\nCUDA      %s\n",
-		version, torch.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), torch.CPUFeatures(), gpus)
+	_, err = fmt.Fprintf(w, "mgrpo     %s\nLibTorch  %s\nGo        %s %s/%s\nCPU       %s, %s\nCUDA      %s\n",
+		version, torch.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, cgroup.Count(), torch.CPUFeatures(), gpus)
 	for _, d := range devices {
 		fmt.Fprintf(w, "          %v\n", d)
 	}

@@ -53,7 +53,8 @@ url=redis://127.0.0.1:$port/0
 mapfile -t users < <("$here/../acl.sh" "$dir" -c "$config" "$@" --set "store.url=$url")
 if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has said why
 run=${users[0]} onlooker=${users[-1]} workers=("${users[@]:1:${#users[@]}-2}")
-threads=$(($(nproc) / ${#workers[@]}))
+cores=$("$MGRPO" version | awk '$1 == "CPU" { print $2 }') # those that affinity and a container's quota leave
+threads=$((cores / ${#workers[@]}))
 
 declare -A commands # by the name of a process: its command line, quoted
 process() { # NAME COMMAND...

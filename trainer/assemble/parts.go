@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/gateway"
 	"github.com/mgrpo/mgrpo/trainer/launch"
@@ -254,7 +254,7 @@ func computeType(a *config.Agent) torch.DType {
 func threads(cfg *config.Config, devices int) int {
 	n := cfg.Run.Threads
 	if n == 0 {
-		n = runtime.NumCPU()
+		n = cgroup.Count().N
 	}
 	return max(n/max(devices, 1), 1)
 }

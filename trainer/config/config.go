@@ -60,7 +60,7 @@ type Run struct {
 	Arm             string `yaml:"arm" default:"team" enum:"team|main_only|single" doc:"team: all agents learn. main_only: sub-agents take part with frozen weights. single: the main agent alone, with the tools of the whole team."`
 	Date            string `yaml:"date" doc:"YYYY-MM-DD that chat templates print as today's. Absent: the day on which the main agent's worker begins the run, which --resume keeps." change:"worker"`
 	Matmul          string `yaml:"matmul" default:"fp32" enum:"fp32|bf16" doc:"Products of matrices in training on a CPU. bf16: their factors are rounded to bf16 and summed in fp32 where the processor has instructions for that (AMX or avx512_bf16), which takes about half the time; elsewhere as fp32. Weights, activations and gradients stay fp32; products with quantised weights, and without AMX those of adapters, are not rounded. With avx512_bf16 and no AMX, engines with dtype: bf16 round their activations in products, too."`
-	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads, divided among the agents of this process; generation takes those of idle agents, too. 0: one per core." change:"worker"`
+	Threads         int    `yaml:"threads" default:"0" min:"0" max:"4096" doc:"CPU threads, divided among the agents of this process; generation takes those of idle agents, too. 0: one for each core that the process may use: those of its affinity and of its control groups' quota, whole ones, at least 1." change:"worker"`
 }
 
 // Store is the Redis store through which the agents communicate. The password comes from an environment variable or a

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/memory"
 	"github.com/mgrpo/mgrpo/trainer/store"
@@ -25,7 +25,7 @@ func libTorch() Finding { return Finding{OK, "LibTorch", torch.Version(), ""} }
 
 func processor() Finding {
 	isa := kernels.ISA()
-	f := Finding{OK, "CPU", fmt.Sprintf("%d cores, %s; kernels use %s", runtime.NumCPU(), torch.CPUFeatures(), isa), ""}
+	f := Finding{OK, "CPU", fmt.Sprintf("%s, %s; kernels use %s", cgroup.Count(), torch.CPUFeatures(), isa), ""}
 	if isa == "portable" {
 		f.Status, f.Advice = Warn, "without AVX2 training on this CPU is many times slower"
 		if os.Getenv("MGRPO_CPU_ISA") != "" {

@@ -7,9 +7,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 // Machine is host memory in bytes.
@@ -25,37 +26,11 @@ func Host(root string) (Machine, error) {
 	if err != nil {
 		return m, err
 	}
-	for _, g := range groups(root) {
-		limit, free := g.memory()
+	for _, g := range cgroup.Groups(root, "memory") {
+		limit, free := limits(g)
 		m.Total, m.Available = min(m.Total, limit), min(m.Available, free)
 	}
 	return m, nil
-}
-
-// group is a control group's folder.
-type group struct {
-	dir string
-	v1  bool
-}
-
-// groups are the control groups of this process and those that they are in: each may have a limit.
-func groups(root string) (all []group) {
-	mounts := map[bool]string{false: filepath.Join(root, "sys/fs/cgroup"), true: filepath.Join(root, "sys/fs/cgroup/memory")}
-	own := map[bool]string{}
-	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // without it there are the uppermost
-	for line := range strings.Lines(string(text)) {
-		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && (f[1] == "" || slices.Contains(strings.Split(f[1], ","), "memory")) {
-			own[f[1] != ""] = f[2]
-		}
-	}
-	for v1, mount := range mounts {
-		at := filepath.Clean("/" + own[v1])
-		for ; at != "/"; at = filepath.Dir(at) {
-			all = append(all, group{filepath.Join(mount, at), v1})
-		}
-		all = append(all, group{mount, v1})
-	}
-	return all
 }
 
 func machineMemory(path string) (Machine, error) {
@@ -70,22 +45,22 @@ func machineMemory(path string) (Machine, error) {
 	return Machine{total << 10, available << 10}, nil // given in KiB
 }
 
-// memory is the limit of the control group and the memory that is left of it; without a limit both are
+// limits are the limit of a control group and the memory that is left of it; without a limit both are
 // math.MaxInt64. The kernel can drop the inactive part of the group's file cache, so this part counts as left.
-func (g group) memory() (limit, free int64) {
-	limits, used, cache := "memory.max", "memory.current", "inactive_file"
-	if g.v1 {
-		limits, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+func limits(g cgroup.Group) (limit, free int64) {
+	most, used, cache := "memory.max", "memory.current", "inactive_file"
+	if g.V1 {
+		most, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 	}
-	limit, err := number(filepath.Join(g.dir, limits))
+	limit, err := number(filepath.Join(g.Dir, most))
 	if err != nil { // "max", or there is no such group
 		return math.MaxInt64, math.MaxInt64
 	}
-	n, err := number(filepath.Join(g.dir, used))
+	n, err := number(filepath.Join(g.Dir, used))
 	if err != nil {
 		return math.MaxInt64, math.MaxInt64
 	}
-	stat, err := numbers(filepath.Join(g.dir, "memory.stat"), " ")
+	stat, err := numbers(filepath.Join(g.Dir, "memory.stat"), " ")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return math.MaxInt64, math.MaxInt64
 	}

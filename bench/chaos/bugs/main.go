@@ -20,12 +20,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 func main() {
@@ -51,7 +52,7 @@ func run(ctx context.Context, only string, tested bool) error {
 	}
 	errs := make([]error, len(tried))
 	var tests errgroup.Group
-	tests.SetLimit(runtime.NumCPU())
+	tests.SetLimit(cgroup.Count().N)
 	for i, b := range tried {
 		if b.Suite.Chaos == nil {
 			tests.Go(func() error { errs[i] = b.report(ctx); return nil })

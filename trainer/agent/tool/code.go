@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 // CodeConfig bounds the programs of a code tool. Zero values take the defaults in parentheses.
@@ -29,7 +30,7 @@ func (c CodeConfig) withDefaults() CodeConfig {
 		c.Output = 64 << 10
 	}
 	if c.Workers == 0 {
-		c.Workers = runtime.NumCPU()
+		c.Workers = cgroup.Count().N
 	}
 	return c
 }

@@ -9,10 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/hub"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/policy/local"
@@ -63,7 +63,7 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	}
 	threads := opt.Threads
 	if threads == 0 {
-		threads = runtime.NumCPU()
+		threads = cgroup.Count().N
 	}
 	if p.device, err = torch.Open(opt.Device, threads); err != nil {
 		return nil, err

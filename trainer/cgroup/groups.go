@@ -1,0 +1,69 @@
+// Package cgroup finds what control groups leave to this process of its machine.
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Group is the folder of a control group. Version 1 and 2 have files of other names in it.
+type Group struct {
+	Dir string
+	V1  bool
+}
+
+// Groups returns the control groups of this process that a controller ("memory", "cpu") may limit: its own, and those around
+// them. root is "/" but in tests.
+func Groups(root, controller string) (all []Group) {
+	own := map[bool]string{false: "/", true: "/"} // without the file these are the uppermost
+	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	for line := range strings.Lines(string(text)) {
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && (f[1] == "" || slices.Contains(strings.Split(f[1], ","), controller)) {
+			own[f[1] != ""] = f[2]
+		}
+	}
+	for _, m := range mounts(root, controller) {
+		at := filepath.Clean("/" + own[m.V1])
+		if inside, ok := strings.CutPrefix(at+"/", strings.TrimSuffix(m.below, "/")+"/"); ok {
+			at = filepath.Clean("/" + inside) // a container sees a part of the tree
+		}
+		for ; at != "/"; at = filepath.Dir(at) {
+			all = append(all, Group{filepath.Join(m.Dir, at), m.V1})
+		}
+		all = append(all, m.Group)
+	}
+	return all
+}
+
+// mount is the root of a tree of control groups.
+type mount struct {
+	Group
+	below string // the group that it shows as its root
+}
+
+// mounts are the trees that the kernel lists, or those where they usually are.
+func mounts(root, controller string) (all []mount) {
+	text, _ := os.ReadFile(filepath.Join(root, "proc/self/mountinfo"))
+	for line := range strings.Lines(string(text)) {
+		where, what, ok := strings.Cut(line, " - ")
+		fields, kinds := strings.Fields(where), strings.Fields(what)
+		if !ok || len(fields) < 5 || len(kinds) < 3 {
+			continue
+		}
+		v1 := kinds[0] == "cgroup" && slices.Contains(strings.Split(kinds[2], ","), controller)
+		if v1 || kinds[0] == "cgroup2" {
+			all = append(all, mount{Group{filepath.Join(root, unescape(fields[4])), v1}, unescape(fields[3])})
+		}
+	}
+	if len(all) == 0 {
+		all = []mount{{Group{filepath.Join(root, "sys/fs/cgroup"), false}, "/"}, {Group{filepath.Join(root, "sys/fs/cgroup", controller), true}, "/"}}
+	}
+	return all
+}
+
+// unescape reads a path as mountinfo writes it.
+func unescape(path string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
+}
