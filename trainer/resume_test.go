@@ -197,6 +197,8 @@ func TestResumeRefuses(t *testing.T) {
 		{"a changed key", []string{"run.steps=5", "grpo.eps_low=0.1"}, true, []string{"grpo.eps_low: 0.2 -> 0.1"}},
 		{"another seed and another model", []string{"run.steps=5", "run.seed=7", "agents.planner.model.width=32"}, true,
 			[]string{"may not: agents.planner.model.width: 64 -> 32, run.seed: 0 -> 7;"}},
+		{"another end of the schedule", []string{"run.steps=6", "agents.planner.optimizer.decay_steps=5"}, true, []string{"agents.planner.optimizer.decay_steps: 4 -> 5"}},
+		{"an end of the schedule with the run's", []string{"run.steps=6", "agents.planner.optimizer.decay_steps=6"}, true, []string{"agents.planner.optimizer.decay_steps: 4 -> 6"}},
 		{"nothing left", []string{"run.steps=4"}, true, []string{"the run is complete", "raise run.steps"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -279,6 +281,9 @@ func TestResumeProlongs(t *testing.T) {
 		seen := mustTrain(t, load(t, dir, fmt.Sprintf("run.steps=%d", last)), Options{Resume: true})
 		if lr := seen.find(t, "step", last, "planner").Values["lr"]; lr > floor*1.001 || lr < floor*0.999 {
 			t.Errorf("step %d: learning rate %v after the schedule's end, want %v", last, lr, floor)
+		}
+		if notes := seen.String(); !strings.Contains(notes, "ends at step 4") || !strings.Contains(notes, "stays at its floor, 5e-05, after step 4") {
+			t.Errorf("notes: %s", notes)
 		}
 	}
 }

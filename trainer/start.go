@@ -67,8 +67,12 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 		return nil, nil
 	}
 	if len(steps)+len(stopped) > 0 {
-		if err := unchanged(cfg, filepath.Join(dir, configFile)); err != nil {
+		notes, err := unchanged(cfg, filepath.Join(dir, configFile))
+		if err != nil {
 			return nil, err
+		}
+		for _, n := range notes {
+			opt.Observer.Note(n)
 		}
 	}
 	points, err := checkpoints.AtHand(opt.Observer)
@@ -149,28 +153,39 @@ func dateOf(cfg *config.Config, resume bool) string {
 	return time.Now().Format(time.DateOnly)
 }
 
-func unchanged(cfg *config.Config, path string) error {
+// unchanged refuses changes of what may not change when a run goes on. Notes are about what stays although run.steps was raised.
+func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error) {
 	old, err := config.Load(path, nil)
 	if err != nil {
-		return fmt.Errorf("--resume: the configuration the run began with: %w", err)
+		return nil, fmt.Errorf("--resume: the configuration the run began with: %w", err)
 	}
 	if given, kept := cfg.Run.Date, old.Run.Date; given != "" && kept != "" && given != kept {
-		return fmt.Errorf("--resume: run.date is %s and the run's own, in %s, is %s: leave it out", given, path, kept)
+		return nil, fmt.Errorf("--resume: run.date is %s and the run's own, in %s, is %s: leave it out", given, path, kept)
 	}
 	keepDecay(cfg, old)
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {
-		return fmt.Errorf("--resume: these keys differ from the run's own in %s and may not: %s; set them back, or choose another run.dir", path, strings.Join(keys, ", "))
+		return nil, fmt.Errorf("--resume: these keys differ from the run's own in %s and may not: %s; set them back, or choose another run.dir", path, strings.Join(keys, ", "))
 	}
-	return nil
+	if cfg.Run.Steps <= old.Run.Steps {
+		return nil, nil
+	}
+	for _, a := range cfg.Agents {
+		if o := a.Optimizer; o.Schedule != "constant" && o.DecaySteps < cfg.Run.Steps {
+			notes = append(notes, metrics.Warnf(a.Name, metrics.TopicStart, "the schedule (%s) ends at step %d, as it did when the run began, and run.steps is %d now: the learning rate stays at its floor, %g, after step %d",
+				o.Schedule, o.DecaySteps, cfg.Run.Steps, o.LR*o.Floor, o.DecaySteps))
+		}
+	}
+	return notes, nil
 }
 
 // keepDecay gives schedules that end with the run the end they had when it began, however often run.steps
-// was raised since: that prolongs a run and does not change the rates of the steps it has made.
+// was raised since: that prolongs a run and does not change the rates of the steps it has made. A decay_steps that is given is
+// compared as other keys are.
 func keepDecay(cfg, old *config.Config) {
 	for i := range cfg.Agents {
 		a := &cfg.Agents[i]
 		before := old.Agent(a.Name)
-		if before != nil && a.Optimizer.DecaySteps == cfg.Run.Steps {
+		if before != nil && a.Optimizer.EndsWithRun {
 			a.Optimizer.DecaySteps = before.Optimizer.DecaySteps
 		}
 	}

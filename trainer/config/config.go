@@ -273,7 +273,9 @@ type Optimizer struct {
 	Schedule    string     `yaml:"schedule" default:"constant" enum:"constant|linear|cosine" doc:"How the rate falls after the plateau (hold)."`
 	Floor       float64    `yaml:"floor" default:"0.1" min:"0" max:"1" doc:"Fraction of lr at which linear and cosine end."`
 	Hold        float64    `yaml:"hold" default:"0" min:"0" max:"1" doc:"Fraction of decay_steps during which the rate stays at lr."`
-	DecaySteps  int64      `yaml:"decay_steps" default:"0" min:"0" doc:"Step at which the rate reaches the floor. 0: run.steps at the start of the run."`
+	DecaySteps  int64      `yaml:"decay_steps" default:"0" min:"0" doc:"Step at which the rate reaches the floor, and stays there. 0: run.steps at the start of the run; where --resume comes with more steps, the schedule keeps its end."`
+
+	EndsWithRun bool `yaml:"-"` // decay_steps was not given
 }
 
 // Agent is one member of the team.

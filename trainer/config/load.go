@@ -240,7 +240,7 @@ func (e *Engine) fill() {
 
 func (o *Optimizer) fill(steps int64) {
 	if o.DecaySteps == 0 && o.Schedule != "constant" {
-		o.DecaySteps = steps
+		o.DecaySteps, o.EndsWithRun = steps, true
 	}
 }
 
