@@ -7,36 +7,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// ggufPre describes a value of tokenizer.ggml.pre: how a byte-level BPE splits and normalises text.
-type ggufPre struct {
-	digits       bool   // split digits into single digits first
-	pattern      string // "": GPT-2's, as part of ByteLevel
-	nfc          bool
-	ignoreMerges bool
-	addBOS       bool // default of add_bos_token
-}
-
-var ggufPres = map[string]ggufPre{
-	"smollm":    {digits: true},
-	"gpt-2":     {},
-	"qwen2":     {pattern: patternQwen2, nfc: true},
-	"llama-bpe": {pattern: patternLlama3, ignoreMerges: true, addBOS: true},
-}
-
 // ggufPrefix is the prefix of the tokenizer's metadata keys.
 const ggufPrefix = "tokenizer.ggml."
 
 // Token types of tokenizer.ggml.token_type.
 const (
 	ggufNormal      = 1
+	ggufUnknown     = 2
 	ggufControl     = 3
 	ggufUserDefined = 4
 	ggufUnused      = 5
+	ggufByte        = 6
 )
 
 // FromGGUF builds the files that Parse reads (tokenizer.json, tokenizer_config.json, chat_template.jinja) from the
-// metadata of a GGUF file, whose values are string, bool, int64, []string and []int64. It supports only byte-level BPE
-// (model "gpt2") with the pre-tokenizers smollm, qwen2, llama-bpe and gpt-2.
+// metadata of a GGUF file, whose values are string, bool, int64, []string, []int64 and []float64. It supports byte-level BPE
+// (model "gpt2") with the pre-tokenizers of ggufPres, and BPE of the SentencePiece kind ("llama", "gemma4").
 func FromGGUF(meta map[string]any) (files map[string][]byte, err error) {
 	g := ggufTokenizer{meta: meta}
 	files, err = g.files()
@@ -47,28 +33,27 @@ type ggufTokenizer struct {
 	meta   map[string]any
 	tokens []string
 	types  []int64
+
+	firstOnly bool // the prefix is put before the text alone, not behind added tokens too
 }
 
 func (g *ggufTokenizer) files() (map[string][]byte, error) {
-	if model, err := ggufValue[string](g, "model"); err != nil || model != "gpt2" {
-		return nil, fmt.Errorf("%smodel is %q, not gpt2: only byte-level BPE is supported", ggufPrefix, model)
-	}
-	name, err := ggufValue[string](g, "pre")
+	model, err := ggufValue[string](g, "model")
 	if err != nil {
 		return nil, err
-	}
-	pre, ok := ggufPres[name]
-	if !ok {
-		return nil, fmt.Errorf("%spre is %q: the supported pre-tokenizers are smollm, qwen2, llama-bpe and gpt-2", ggufPrefix, name)
 	}
 	if err := g.readTokens(); err != nil {
 		return nil, err
 	}
-	config, err := g.config()
-	if err != nil {
-		return nil, err
+	var tokenizer, config *ordered.Object
+	switch model {
+	case "gpt2":
+		tokenizer, config, err = g.byteLevel()
+	case "llama", "gemma4":
+		tokenizer, config, err = g.sentencePiece(model)
+	default:
+		err = fmt.Errorf("%smodel is %q: the supported ones are gpt2, llama and gemma4", ggufPrefix, model)
 	}
-	tokenizer, err := g.tokenizer(pre, config)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +62,23 @@ func (g *ggufTokenizer) files() (map[string][]byte, error) {
 		files[fileTemplate] = []byte(template)
 	}
 	return files, err
+}
+
+// byteLevel returns tokenizer.json and tokenizer_config.json of the model "gpt2".
+func (g *ggufTokenizer) byteLevel() (tokenizer, config *ordered.Object, err error) {
+	name, err := ggufValue[string](g, "pre")
+	if err != nil {
+		return nil, nil, err
+	}
+	pre, ok := ggufPres[name]
+	if !ok {
+		return nil, nil, fmt.Errorf("%spre is %q: the supported ones are %s", ggufPrefix, name, ggufPreNames())
+	}
+	if config, err = g.config(nil); err != nil {
+		return nil, nil, err
+	}
+	tokenizer, err = g.tokenizer(pre, config)
+	return tokenizer, config, err
 }
 
 func ggufValue[T any](g *ggufTokenizer, key string) (T, error) {
@@ -112,12 +114,16 @@ func (g *ggufTokenizer) readTokens() (err error) {
 	return nil
 }
 
-// config returns tokenizer_config.json.
-func (g *ggufTokenizer) config() (*ordered.Object, error) {
+// config returns tokenizer_config.json. absent has the ids of special tokens that the metadata does not name.
+func (g *ggufTokenizer) config(absent map[string]int64) (*ordered.Object, error) {
 	config := ordered.NewObject("tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", false)
 	for _, n := range []struct{ key, name string }{{"bos_token_id", "bos_token"}, {"eos_token_id", "eos_token"},
 		{"unknown_token_id", "unk_token"}, {"padding_token_id", "pad_token"}} {
-		id, err := ggufOptional(g, n.key, int64(NoID))
+		otherwise, ok := absent[n.key]
+		if !ok {
+			otherwise = int64(NoID)
+		}
+		id, err := ggufOptional(g, n.key, otherwise)
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +139,7 @@ func (g *ggufTokenizer) config() (*ordered.Object, error) {
 }
 
 func (g *ggufTokenizer) tokenizer(pre ggufPre, config *ordered.Object) (*ordered.Object, error) {
-	vocab, added, err := g.vocab()
+	vocab, added, err := g.vocab(false)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +151,7 @@ func (g *ggufTokenizer) tokenizer(pre ggufPre, config *ordered.Object) (*ordered
 	model := ordered.NewObject("type", "BPE", "dropout", nil, "unk_token", unk, "continuing_subword_prefix", nil,
 		"end_of_word_suffix", nil, "fuse_unk", hasUnk, "byte_fallback", false, "ignore_merges", pre.ignoreMerges,
 		"vocab", vocab, "merges", merges)
-	post, err := g.postProcessor(pre, config)
+	post, err := g.postProcessor(pre.addBOS, config)
 	if err != nil {
 		return nil, err
 	}
@@ -157,8 +163,9 @@ func (g *ggufTokenizer) tokenizer(pre ggufPre, config *ordered.Object) (*ordered
 }
 
 // vocab splits the tokens into vocabulary and added tokens. An added token with an id below the last normal token is also
-// in the vocabulary, because transformers would otherwise give it another id. Unused tokens only pad the embedding.
-func (g *ggufTokenizer) vocab() (vocab *ordered.Object, added []any, err error) {
+// in the vocabulary, because transformers would otherwise give it another id. Unused tokens only pad the embedding. Only
+// vocabularies of the SentencePiece kind have an unknown token and tokens of bytes.
+func (g *ggufTokenizer) vocab(sentencePiece bool) (vocab *ordered.Object, added []any, err error) {
 	last := -1
 	for id, kind := range g.types {
 		if kind == ggufNormal {
@@ -175,8 +182,15 @@ func (g *ggufTokenizer) vocab() (vocab *ordered.Object, added []any, err error) 
 			isAdded = true
 		case ggufUnused:
 			continue
+		case ggufByte, ggufUnknown:
+			if !sentencePiece {
+				return nil, nil, fmt.Errorf("token %d, %.60q, has the type %d, which byte-level BPE does not have", id, text, g.types[id])
+			}
+			if isAdded = g.types[id] == ggufUnknown; isAdded {
+				added = append(added, addedJSON(int64(id), text, true))
+			}
 		default:
-			return nil, nil, fmt.Errorf("token %d, %.60q, has the type %d, which byte-level BPE does not have", id, text, g.types[id])
+			return nil, nil, fmt.Errorf("token %d, %.60q, has the unknown type %d", id, text, g.types[id])
 		}
 		if isAdded && id > last {
 			continue
@@ -197,7 +211,7 @@ func (g *ggufTokenizer) merges() ([]any, error) {
 	merges := make([]any, len(lines))
 	for i, line := range lines {
 		left, right, ok := strings.Cut(line, " ")
-		if !ok || strings.Contains(right, " ") {
+		if !ok || right == "" || strings.Contains(right, " ") {
 			return nil, fmt.Errorf("merge %d, %.60q, is not a pair of tokens", i, line)
 		}
 		merges[i] = []any{left, right}
@@ -205,8 +219,8 @@ func (g *ggufTokenizer) merges() ([]any, error) {
 	return merges, nil
 }
 
-func (g *ggufTokenizer) postProcessor(pre ggufPre, config *ordered.Object) (any, error) {
-	addBOS, err := ggufOptional(g, "add_bos_token", pre.addBOS)
+func (g *ggufTokenizer) postProcessor(absentBOS bool, config *ordered.Object) (any, error) {
+	addBOS, err := ggufOptional(g, "add_bos_token", absentBOS)
 	if err != nil {
 		return nil, err
 	}
@@ -246,21 +260,4 @@ func (g *ggufTokenizer) postProcessor(pre ggufPre, config *ordered.Object) (any,
 		single, pair = append(single, part), append(pair, part)
 	}
 	return ordered.NewObject("type", "TemplateProcessing", "single", single, "pair", pair, "special_tokens", special), nil
-}
-
-func (p ggufPre) preTokenizer() *ordered.Object {
-	steps := []any{}
-	if p.digits {
-		steps = append(steps, ordered.NewObject("type", "Digits", "individual_digits", true))
-	}
-	if p.pattern != "" {
-		steps = append(steps, ordered.NewObject("type", "Split", "pattern", ordered.NewObject("Regex", p.pattern),
-			"behavior", "Isolated", "invert", false))
-	}
-	steps = append(steps, byteLevelJSON(p.pattern == ""))
-	return ordered.NewObject("type", "Sequence", "pretokenizers", steps)
-}
-
-func byteLevelJSON(useRegex bool) *ordered.Object {
-	return ordered.NewObject("type", "ByteLevel", "add_prefix_space", false, "trim_offsets", false, "use_regex", useRegex)
 }

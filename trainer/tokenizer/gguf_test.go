@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -117,7 +118,12 @@ func TestFromGGUFLlama3(t *testing.T) {
 
 func TestFromGGUFRefuses(t *testing.T) {
 	for want, change := range map[string]func(map[string]any){
-		"not gpt2":             func(m map[string]any) { m["tokenizer.ggml.model"] = "llama" },
+		`model is "bert"`:  func(m map[string]any) { m["tokenizer.ggml.model"] = "bert" },
+		"scores is absent": func(m map[string]any) { m["tokenizer.ggml.model"] = "llama" },
+		"of type []int64":  func(m map[string]any) { m["tokenizer.ggml.model"], m["tokenizer.ggml.scores"] = "llama", []int64{1} },
+		"2 scores for 3": func(m map[string]any) {
+			m["tokenizer.ggml.model"], m["tokenizer.ggml.scores"] = "llama", []float64{1, 2}
+		},
 		`pre is "deepseek`:     func(m map[string]any) { m["tokenizer.ggml.pre"] = "deepseek-llm" },
 		"pre is absent":        func(m map[string]any) { delete(m, "tokenizer.ggml.pre") },
 		"token types":          func(m map[string]any) { m["tokenizer.ggml.token_type"] = []int64{1} },
@@ -163,6 +169,36 @@ func TestRealGGUF(t *testing.T) {
 	})
 }
 
+// TestPublishedGGUF holds the vocabulary of a GGUF file, which MGRPO_GGUF names, against llama.cpp's ids of texts, in the file
+// with .jsonl behind its name (make test-published).
+func TestPublishedGGUF(t *testing.T) {
+	path := os.Getenv("MGRPO_GGUF")
+	if path == "" {
+		t.Skip("MGRPO_GGUF is not set")
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := FromGGUF(readGGUFMeta(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type row struct {
+		Text string
+		IDs  []int32
+	}
+	rows(t, filepath.Dir(path), filepath.Base(path), func(t *testing.T, line int, r row) {
+		if got := tok.Encode(r.Text); !slices.Equal(got, r.IDs) {
+			t.Errorf("line %d: Encode(%.200q)\n got %v\nwant %v", line, r.Text, clip(got), clip(r.IDs))
+		}
+	})
+}
+
 // readGGUFMeta reads the strings, booleans and 32-bit integers of a trusted GGUF file's metadata.
 func readGGUFMeta(b []byte) map[string]any {
 	u32 := func() uint32 { v := binary.LittleEndian.Uint32(b); b = b[4:]; return v }
@@ -188,6 +224,14 @@ func readGGUFMeta(b []byte) map[string]any {
 				list := make([]string, n)
 				for i := range list {
 					list[i] = text()
+				}
+				meta[key] = list
+				continue
+			}
+			if element == 6 {
+				list := make([]float64, n)
+				for i := range list {
+					list[i] = float64(math.Float32frombits(u32()))
 				}
 				meta[key] = list
 				continue

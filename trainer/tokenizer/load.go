@@ -15,19 +15,21 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// The files that Load reads. Only the first is required.
+// The files that Load reads. One of the first two is required.
 const (
 	fileTokenizer  = "tokenizer.json"
+	fileModel      = "tokenizer.model"
 	fileConfig     = "tokenizer_config.json"
 	fileTemplate   = "chat_template.jinja"
 	fileSpecial    = "special_tokens_map.json"
 	fileGeneration = "generation_config.json"
 )
 
-var fileNames = []string{fileTokenizer, fileConfig, fileTemplate, fileSpecial, fileGeneration}
+var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fileSpecial, fileGeneration}
 
-// Load reads a Hugging Face folder: tokenizer.json and, if present, tokenizer_config.json, chat_template.jinja,
-// special_tokens_map.json and generation_config.json. An unsupported setting is an error that names it.
+// Load reads a Hugging Face folder: tokenizer.json, or else SentencePiece's tokenizer.model, and, if present,
+// tokenizer_config.json, chat_template.jinja, special_tokens_map.json and generation_config.json. An unsupported setting is an
+// error that names it.
 func Load(dir string) (*Tokenizer, error) {
 	t, err := LoadFS(os.DirFS(dir))
 	return t, at(dir, err)
@@ -45,6 +47,10 @@ func LoadFS(fsys fs.FS) (*Tokenizer, error) {
 			return nil, err
 		}
 		files[name] = data
+	}
+	if _, err := fs.Stat(fsys, "tekken.json"); err == nil && files[fileTokenizer] == nil && files[fileModel] == nil {
+		return nil, fmt.Errorf("no %s: tekken.json alone is not read. Take %[1]s from the model's repository or from one of the same "+
+			"family with transformers' layout, or write it with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)", fileTokenizer)
 	}
 	return Parse(files)
 }
@@ -72,8 +78,8 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		}
 		t.files[name] = textfile.Bytes(data)
 	}
-	if t.files[fileTokenizer] == nil {
-		return nil, fmt.Errorf("no %s: convert a tokenizer of another format first", fileTokenizer)
+	if err := t.convertModel(); err != nil {
+		return nil, err
 	}
 	s, err := readSpec(t.files[fileTokenizer])
 	if err != nil {
@@ -95,6 +101,29 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		t.printed = *c.template
 	}
 	return t, nil
+}
+
+// convertModel makes tokenizer.json of tokenizer.model where there is only that. A checkpoint then has the former alone.
+func (t *Tokenizer) convertModel() error {
+	data, ok := t.files[fileModel]
+	delete(t.files, fileModel)
+	if t.files[fileTokenizer] != nil {
+		return nil
+	}
+	if !ok {
+		return fmt.Errorf("no %s and no %s: convert a tokenizer of another format first", fileTokenizer, fileModel)
+	}
+	config, err := readObject(t.files, fileConfig)
+	if err != nil {
+		return err
+	}
+	made, err := fromSentencePiece(data, config)
+	for name, data := range made {
+		if t.files[name] == nil {
+			t.files[name] = data
+		}
+	}
+	return at(fileModel, err)
 }
 
 func (t *Tokenizer) build(s *spec, c *config) (err error) {
