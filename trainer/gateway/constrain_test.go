@@ -42,7 +42,7 @@ func (m *model) under(c policy.Constraint, id int32, random *rand.Rand) (int32, 
 
 // schemas are of the subset that is enforced.
 var schemas = []string{
-	`{"type": "object"}`,
+	`{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "definitions": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/definitions/n"}}, "required": ["a"]}`,
 	`{"type": "object", "properties": {"answer": {"type": "integer"}, "why": {"type": "string", "maxLength": 8}}, "required": ["answer", "why"], "additionalProperties": false}`,
 	`{"type": "object", "title": "Person", "properties": {"name": {"type": "string", "description": "a name"}, "age": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null}}, "required": ["name"]}`,
 	`{"$defs": {"Color": {"enum": ["red", "grün"], "type": "string"}}, "type": "object", "properties": {"colors": {"type": "array", "items": {"$ref": "#/$defs/Color"}, "minItems": 1, "maxItems": 3}}, "required": ["colors"]}`,
@@ -138,14 +138,15 @@ func TestFormsInTraining(t *testing.T) {
 // TestSchemasRefused: what would not be held is refused by name.
 func TestSchemasRefused(t *testing.T) {
 	for schema, want := range map[string]string{
-		`{"type": "object", "properties": {"a": {"not": {"type": "null"}}}}`:                 "schema.properties.a.not cannot be enforced",
-		`{"type": "array", "uniqueItems": true}`:                                             "uniqueItems",
-		`{"type": "object", "anyOf": [{"required": ["a"]}]}`:                                 "type beside anyOf",
-		`{"allOf": [{"type": "object"}, {"required": ["a"]}]}`:                               "allOf",
-		`{"$ref": "https://example.org/schema"}`:                                             "not within the schema",
-		`{"type": "string", "maxLength": 100000000}`:                                         "maxLength",
-		`{"type": "number", "multipleOf": 0.1}`:                                              "multipleOf",
-		`[]`:                                                                                 "want an object",
+		`{"type": "object", "properties": {"a": {"not": {"type": "null"}}}}`: "schema.properties.a.not cannot be enforced",
+		`{"type": "array", "uniqueItems": true}`:                             "uniqueItems",
+		`{"type": "object", "anyOf": [{"required": ["a"]}]}`:                 "type beside anyOf",
+		`{"allOf": [{"type": "object"}, {"required": ["a"]}]}`:               "allOf",
+		`{"$ref": "https://example.org/schema"}`:                             "not within the schema",
+		`{"type": "string", "maxLength": 100000000}`:                         "maxLength",
+		`{"type": "number", "multipleOf": 0.1}`:                              "multipleOf",
+		`{"$ref": "#/$defs/none"}`:                                           "$defs",
+		`[]`:                                                                 "want an object",
 		strings.Repeat(`{"type": "array", "items": `, 40) + "true" + strings.Repeat("}", 40): "within each other",
 	} {
 		if err := checkSchema(json.RawMessage(schema)); err == nil || !strings.Contains(err.Error(), want) {

@@ -1,9 +1,7 @@
 package gateway
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -129,23 +127,25 @@ func (r *chatRequest) breaks(said reply) bool {
 	return schema != nil && len(said.calls) == 0 && valid(schema, said.text) != nil
 }
 
-// valid holds a JSON text against a schema.
+// valid holds a JSON text against a schema that checkSchema accepts.
 func valid(schema json.RawMessage, text string) error {
-	var s jsonschema.Schema
-	if err := json.Unmarshal(schema, &s); err != nil {
-		return err
-	}
-	resolved, err := s.Resolve(nil)
+	s, err := resolve(schema)
 	if err != nil {
 		return err
 	}
-	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
 	var v any
-	if err := dec.Decode(&v); err != nil {
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		return err
 	}
-	if dec.More() {
-		return fmt.Errorf("text follows the JSON value")
+	return s.Validate(v)
+}
+
+// resolve reads a schema, of whichever of the drafts that it names.
+func resolve(schema json.RawMessage) (*jsonschema.Resolved, error) {
+	var s jsonschema.Schema
+	if err := json.Unmarshal(schema, &s); err != nil {
+		return nil, err
 	}
-	return resolved.Validate(v)
+	s.Schema = ""
+	return s.Resolve(nil)
 }

@@ -38,7 +38,11 @@ func checkSchema(schema json.RawMessage) error {
 	if _, ok := v.(map[string]any); !ok {
 		return fmt.Errorf("want an object")
 	}
-	return checkNode("schema", v, 0)
+	if err := checkNode("schema", v, 0); err != nil {
+		return err
+	}
+	_, err := resolve(schema)
+	return err
 }
 
 // checkNode checks a schema at a path within the whole.
