@@ -1,0 +1,39 @@
+"""openai-agents as it comes, over /v1/responses: a function that must be called, a typed output, a stream."""
+import asyncio
+
+from agents import Agent, ModelSettings, Runner, function_tool, set_tracing_disabled
+from pydantic import BaseModel
+
+set_tracing_disabled(True)
+called = []
+
+
+@function_tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    called.append((a, b))
+    return a + b
+
+
+class Sum(BaseModel):
+    total: int
+
+
+async def main():
+    settings = ModelSettings(tool_choice="required", max_tokens=96, store=False)
+    agent = Agent(name="adder", model="smol", instructions="You add numbers.", tools=[add], model_settings=settings)
+    result = await Runner.run(agent, "What is 2 + 2?", max_turns=6)
+    assert called and isinstance(result.final_output, str), result
+    typed = Agent(name="typed", model="smol", output_type=Sum, model_settings=ModelSettings(max_tokens=96))
+    total = (await Runner.run(typed, "What is 2 + 2?")).final_output
+    assert isinstance(total, Sum), total
+    streamed = Runner.run_streamed(Agent(name="writer", model="smol", model_settings=ModelSettings(max_tokens=24)), "Count to five.")
+    text = ""
+    async for event in streamed.stream_events():
+        if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
+            text += event.data.delta
+    assert text and text == streamed.final_output, (text, streamed.final_output)
+    return f"called add{called[0]}, {total}"
+
+
+print(asyncio.run(main()))

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# setup.sh: the packages of frameworks.txt and crewai.txt in environments of their own, complete or not there. CrewAI wants other versions
+# of what both need.
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+here=bench/clients/frameworks
+for list in frameworks crewai; do
+  site=build/frameworks
+  [ $list = crewai ] && site=build/frameworks-crewai
+  cmp -s $here/$list.txt $site/.requirements && continue
+  echo "clients: downloading $list"
+  rm -rf $site
+  python3 -m venv $site
+  $site/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --only-binary=:all: -r $here/$list.txt
+  cp $here/$list.txt $site/.requirements
+done
