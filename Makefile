@@ -184,8 +184,9 @@ test-tracking: build ## forward a tiny run to the real W&B client and a real MLf
 	@trainer/metrics/track/testdata/setup.sh
 	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/metrics/track
 
-test-program: build ## real clients (openai, LangGraph, smolagents, curl) play teams through the gateway (a download of 40 MB once)
+test-program: build gsm8k ## real clients (openai, LangGraph, smolagents, curl) play teams through the gateway, and agent frameworks talk to a served model (a download of 350 MB once)
 	@bench/clients/run.sh
+	@bench/clients/frameworks/run.sh
 
 interop: build gsm8k ## compare what mgrpo wrote with transformers and peft (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 50 MB once)
 	@bench/interop/run.sh

@@ -7,7 +7,7 @@ from smolagents import AgentError, LogLevel, OpenAIServerModel, ToolCallingAgent
 
 
 def model(name):
-    # The package asks for tool_choice "required", which needs an engine that constrains what is sampled.
+    # The package asks for tool_choice "required", which a model in training learns; this one only begins to.
     return OpenAIServerModel(model_id=name, api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"], tool_choice="auto")
 
 
