@@ -155,7 +155,7 @@ func TestAgree(t *testing.T) {
 // end with it.
 func TestLost(t *testing.T) {
 	for agent, want := range map[string]string{
-		"stops":       "rank 2 of stops on cpu has given no sign of life for 5s; its last words: said on the standard output",
+		"stops":       "rank 2 of stops on cpu has given no sign of life for 15s; its last words: said on the standard output",
 		"dies":        "rank 2 of dies on cpu ended with exit status 2; its last words: said on the standard output panic: an accident",
 		"has no GPU":  "rank 2 of has no GPU on cpu ended with exit status 75",
 		"is killed":   "rank 2 of is killed on cpu was killed (signal 9)",

@@ -119,7 +119,7 @@ func TestMachineFollowerLost(t *testing.T) {
 	t.Parallel()
 	const machine = " on cpu of machine 1 (127.0.0.1)"
 	for agent, want := range map[string]string{
-		"stops":      "rank 2 of stops" + machine + " has given no sign of life for 3s",
+		"stops":      "rank 2 of stops" + machine + " has given no sign of life for 5s",
 		"dies":       "rank 2 of dies" + machine + " ended with exit status 2; its last words: said on the standard output panic: an accident",
 		"has no GPU": "rank 2 of has no GPU" + machine + " ended with exit status 75",
 		"raves":      "rank 2 of raves" + machine + " wrote something else than a reply: launch: a frame of kind 'S'",
@@ -276,7 +276,7 @@ func TestMachineVanishes(t *testing.T) {
 	wire.pulled.Store(true)
 	_, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(200_000), func(context.Context) error { return nil })
 	var lost *LostError
-	if !errors.As(err, &lost) || !strings.Contains(lost.Follower, "of machine 1") || lost.How != "has given no sign of life for 3s" && !strings.HasPrefix(lost.How, "has lost its connection") {
+	if !errors.As(err, &lost) || !strings.Contains(lost.Follower, "of machine 1") || lost.How != "has given no sign of life for 5s" && !strings.HasPrefix(lost.How, "has lost its connection") {
 		t.Error(err)
 	}
 	c.Close() // waits for the write

@@ -188,7 +188,7 @@ func TestCancelledTurn(t *testing.T) {
 func TestLostTurn(t *testing.T) {
 	for agent, want := range map[string]string{
 		"dies over a turn":  "rank 2 of dies over a turn on cpu was killed (signal 9)",
-		"stops over a turn": "rank 2 of stops over a turn on cpu has given no sign of life for 5s",
+		"stops over a turn": "rank 2 of stops over a turn on cpu has given no sign of life for 15s",
 		"has no memory":     "rank 2 of has no memory on cpu: no memory left",
 		"invents turns":     "rank 2 of invents turns on cpu answers what it was not asked",
 		"raves over a turn": "rank 2 of raves over a turn on cpu wrote something else than a reply: launch: a turn's frame is malformed",
