@@ -1,19 +1,14 @@
-// One block a row. Forward reads the row once; backward reads it twice, the second time mostly from L2
-// (a float32 row of 49,152 is 192 KiB), and writes it once.
+// Forward, a block a row, reads the row once.
 #include "mgrpo/logprob.h"
 
-#include "device.h"
-#include "row.cuh"
+#include "row_gradient.cuh"
 #include "temperature.h"
 
 namespace mgrpo::cuda {
 namespace {
 
-struct Rows {
-  int64_t rows, vocab, ld;
-  const int32_t *targets;
+struct Rows : LogitRows {
   const uint8_t *mask;
-  double tau;
 };
 
 __device__ bool target_ok(const Rows &in, int64_t row) { return in.targets[row] >= 0 && in.targets[row] < in.vocab; }
@@ -45,45 +40,27 @@ __global__ __launch_bounds__(kRowThreads, 2) void forward_kernel(const T *logits
   }
 }
 
-template <class T>
-__device__ void fill(T *row, int64_t n, double value) {
-  for (int64_t v = threadIdx.x; v < n; v += blockDim.x) narrow(value, row + v);
-}
+// The gradient of rows whose log-probs and entropies have these.
+template <class A>
+struct Gradients {
+  const uint8_t *mask;
+  double tau;
+  const A *dlogp, *dentropy;
+  int64_t *bad_row;
 
-template <class T>
-__global__ __launch_bounds__(kRowThreads, 2) void backward_kernel(T *logits, Rows in, const typename Compute<T>::type *dlogp,
-                                                               const typename Compute<T>::type *dentropy,
-                                                               int64_t *bad_row) {
-  using A = typename Compute<T>::type;
-  __shared__ Storage<RowRoom, 1> room;
-  for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
-    T *row = logits + r * in.ld;
-    if (in.mask != nullptr && in.mask[r] == 0) {
-      fill(row, in.vocab, 0);
-      continue;
-    }
-    const RowSums s = row_sums(row, in.vocab, in.tau, *room.get());
-    if (s.unreadable || s.all_impossible() || !target_ok(in, r)) {
-      if (threadIdx.x == 0) report_least(bad_row, r);
-      fill(row, in.vocab, NAN);
-      continue;
-    }
-    // As in the CPU kernel: dz_v = exp(d_v) (constant + slope d_v), and at the target G (1 - p) from S - exp(d_y). Here d_v is an exponent of 2.
-    const double g = dlogp[r], e = dentropy ? dentropy[r] : 0;
-    const double mean = s.mean_exponent(), scale = 1 / (in.tau * s.sum);
-    const int32_t y = in.targets[r];
-    const double dy = (static_cast<double>(widen(row[y])) - s.max) / in.tau, ey = exp(dy);
-    const double at_target = scale * (g * (s.sum - ey) - (ey > 0 ? e * ey * (dy - mean) : 0));
-    __syncthreads();  // every thread has read z_y
-    const A max = static_cast<A>(s.max), to_exponent = exponent_scale<A>(in.tau);
-    const A constant = static_cast<A>(-scale * (g - e * mean)), slope = static_cast<A>(-scale * e * kLn2);
-    transform(row, in.vocab, [=](A z) {
-      const A d = floored((z - max) * to_exponent);
-      return exp2_of(d) * fused(slope, d, constant);
-    });
-    __syncthreads();
-    if (threadIdx.x == 0) narrow(at_target, row + y);
+  __device__ bool skips(int64_t r) const { return mask != nullptr && mask[r] == 0; }
+  __device__ void unreadable(int64_t r) const {
+    if (threadIdx.x == 0) report_least(bad_row, r);
   }
+  __device__ void impossible(int64_t r) const { unreadable(r); }
+  __device__ Gradient<A> gradient(int64_t r, const RowSums &s, double dy) const {
+    return gradient_of<A>(s, dy, tau, dlogp[r], dentropy != nullptr ? dentropy[r] : 0);
+  }
+};
+
+template <class T, bool kStaged>
+__global__ __launch_bounds__(kRowThreads, 2) void backward_kernel(T *logits, LogitRows in, Gradients<typename Compute<T>::type> of) {
+  differentiate_rows<T, T, kStaged>(logits, in, of);
 }
 
 bool valid(const Rows &in, const void *logits, const void *output, const int64_t *bad_row) {
@@ -112,8 +89,8 @@ int32_t backward(void *logits, const Rows &in, const void *dlogp, const void *de
   using A = typename Compute<T>::type;
   Scratch<int64_t> bad(stream);
   MGRPO_TRY(bad.allocate_ones(1));
-  MGRPO_TRY(launch(backward_kernel<T>, {block_count(in.rows), kRowThreads}, stream, static_cast<T *>(logits), in,
-                   static_cast<const A *>(dlogp), static_cast<const A *>(dentropy), bad.get()));
+  const Gradients<A> of{in.mask, in.tau, static_cast<const A *>(dlogp), static_cast<const A *>(dentropy), bad.get()};
+  MGRPO_TRY(launch_rows<T>(backward_kernel<T, true>, backward_kernel<T, false>, in, stream, static_cast<T *>(logits), static_cast<const LogitRows &>(in), of));
   return finish(bad, bad_row);
 }
 
@@ -125,7 +102,7 @@ using namespace mgrpo::cuda;
 int32_t mgrpo_token_logprob_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                  const int32_t *targets, const uint8_t *mask_or_null, double tau, void *logp,
                                  void *entropy_or_null, int64_t *bad_row, void *stream) {
-  const Rows in{rows, vocab, ld, targets, mask_or_null, tau};
+  const Rows in{{rows, vocab, ld, targets, tau}, mask_or_null};
   if (!valid(in, logits, logp, bad_row)) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
   if (rows == 0) return MGRPO_OK;
@@ -140,7 +117,7 @@ int32_t mgrpo_token_logprob_cuda(const void *logits, int32_t dtype, int64_t rows
 int32_t mgrpo_token_logprob_bwd_cuda(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                      const int32_t *targets, const uint8_t *mask_or_null, double tau, const void *dlogp,
                                      const void *dentropy_or_null, int64_t *bad_row, void *stream) {
-  const Rows in{rows, vocab, ld, targets, mask_or_null, tau};
+  const Rows in{{rows, vocab, ld, targets, tau}, mask_or_null};
   if (!valid(in, logits, dlogp, bad_row)) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
   if (rows == 0) return MGRPO_OK;

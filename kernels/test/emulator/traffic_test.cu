@@ -20,7 +20,7 @@ constexpr Row kTable[] = {
     {"swiglu", 1.00},
     {"swiglu_bwd", 1.00},
     {"token_logprob", 1.02},
-    {"token_logprob_bwd", 1.51},
+    {"token_logprob_bwd", 1.03},
     {"adamw", 1.00},
     {"grad_norm", 1.01},
     {"attention_cached", 1.08},
