@@ -1,0 +1,72 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
+
+// repeated is the number of normal values that RandomOnDevice lays out again and again: a prime, so that rows differ.
+const repeated = 1<<22 - 3
+
+// RandomOnDevice makes a model for benchmarks: its weights have the deviations of Random, and are filled on the device from
+// one block of normal values that repeats. That takes a second where Random takes a minute. All values are bf16, whatever opt
+// says, so that a copy of the model in bf16 is equal to it. Weights in the host's memory or of several ranks are refused.
+func RandomOnDevice(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64, opt Options) (*Model, error) {
+	if opt.HostMaster || opt.Size > 1 || opt.Gathered {
+		return nil, errors.New("model: random weights are filled on a device only where one device holds them all")
+	}
+	m, err := allocate(ctx, dev, cfg, opt)
+	if err != nil {
+		return nil, err
+	}
+	rng := rand.New(rand.NewPCG(seed, 0x6d6772706f))
+	block := make([]float32, min(repeated, m.Layout.Numel))
+	for i := range block {
+		block[i] = float32(rng.NormFloat64())
+	}
+	err = dev.Do(ctx, func(s *torch.Scope) error {
+		normals := s.FromFloat32(block, int64(len(block)))
+		for _, l := range m.Layout.Leaves {
+			for _, t := range l.Parts {
+				s.Scoped(func() { m.repeat(s, normals, t, initialStd(&cfg, l)) })
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = m.SyncHalf(ctx)
+	}
+	if err != nil {
+		m.Close(ctx)
+		return nil, err
+	}
+	return m, nil
+}
+
+// repeat fills one tensor of the checkpoint with normals times std; -1 stands for all ones.
+func (m *Model) repeat(s *torch.Scope, normals *torch.Tensor, t arch.Tensor, std float64) {
+	rounded := s.Empty(torch.BFloat16, t.Numel())
+	switch {
+	case std < 0:
+		rounded.Fill_(1)
+	case std == 0:
+		rounded.Zero_()
+	default:
+		for from := int64(0); from < t.Numel(); {
+			at := (t.Offset + from) % normals.Numel()
+			n := min(t.Numel()-from, normals.Numel()-at)
+			rounded.Narrow(0, from, n).CopyFrom(normals.Narrow(0, at, n))
+			from += n
+		}
+		rounded.Scale_(std)
+	}
+	if m.Master != nil {
+		m.Master.Tensor.Narrow(0, t.Offset, t.Numel()).CopyFrom(rounded)
+	} else {
+		m.Half.Narrow(0, t.Offset, t.Numel()).CopyFrom(rounded)
+	}
+}
