@@ -29,6 +29,10 @@ func Devices(t *testing.T) []string {
 // Emulated is whether the GPU is an emulated one.
 func Emulated() bool { return os.Getenv("MGRPO_EMULATED_ULPS") != "" }
 
+// Real reports whether the device is a GPU that is not emulated. Its libraries choose the kernel of a product by its size and the
+// alignment of its factors, so that two ways to the same sum differ by rounding.
+func Real(device string) bool { return device != "cpu" && !Emulated() }
+
 // SkipSlow skips what takes minutes over an emulated GPU. The CPU and a real GPU have it.
 func SkipSlow(t *testing.T, device string) {
 	t.Helper()

@@ -148,6 +148,22 @@ func apart(a, b []float32, scale float64) float64 {
 	return math.Sqrt(diff / norm)
 }
 
+// cutTolerance bounds the relative difference of sums over a batch that is cut into micro-batches in two ways.
+func cutTolerance(device string) float64 {
+	if cudatest.Real(device) { // products of another number of rows are other kernels
+		return 1e-5
+	}
+	return 1e-6
+}
+
+// sameValues reports whether what two learners learned is equal to the bit, on a real GPU up to the rounding of products in bf16.
+func sameValues(device string, got, want []float32) bool {
+	if cudatest.Real(device) {
+		return len(got) == len(want) && apart(got, want, 1) < 1e-2
+	}
+	return slices.Equal(got, want)
+}
+
 func clone(batch []*Sequence) []*Sequence {
 	out := make([]*Sequence, len(batch))
 	for i, q := range batch {
@@ -317,11 +333,11 @@ func testMicroBatchesAddUp(t *testing.T, device string) {
 	for _, tokens := range []int{1, 12, 40} {
 		l := tinyLearner(t, device, func(o *Options) { kl(o); o.MicroBatchTokens = tokens })
 		got, r := gradientOf(t, l, batch)
-		if d := apart(got, want, 1); !(d < 1e-6) {
+		if d := apart(got, want, 1); !(d < cutTolerance(device)) {
 			t.Errorf("%d tokens a micro-batch: the gradient is %v off", tokens, d)
 		}
 		for name, w := range wantReport.Values {
-			closeTo(t, name, r.Values[name], w, 1e-6)
+			closeTo(t, name, r.Values[name], w, cutTolerance(device))
 		}
 	}
 }
@@ -373,11 +389,11 @@ func testMultiplicityEqualsCopies(t *testing.T, device string) {
 		}
 	}
 	got, r := gradientOf(t, l, copies)
-	if d := apart(got, want, 1); !(d < 1e-6) {
+	if d := apart(got, want, 1); !(d < cutTolerance(device)) {
 		t.Errorf("the gradient is %v off", d)
 	}
 	for _, name := range []string{"loss", "loss_weighted_tokens", "loss_groups", "ratio_mean", "clip_frac_low", "clip_frac_high", "approx_kl_k3", "entropy_mean"} {
-		closeTo(t, name, r.Values[name], wantReport.Values[name], 1e-6)
+		closeTo(t, name, r.Values[name], wantReport.Values[name], cutTolerance(device))
 	}
 	if r.Values["loss_trajectories"] == wantReport.Values["loss_trajectories"] {
 		t.Error("nothing was copied")
