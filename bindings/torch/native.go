@@ -80,6 +80,16 @@ func RoundFactors(on bool) (inForce bool) {
 	return C.mgt_round_factors(flag) != 0
 }
 
+// Deterministic says whether operations on GPUs take algorithms that give the same bits for the same inputs from now on, in the whole
+// process. An operation that has none is an *Error. It comes before the first product on a GPU.
+func Deterministic(on bool) {
+	var flag C.int
+	if on {
+		flag = 1
+	}
+	C.mgt_deterministic(flag)
+}
+
 // CPUFeatures names the instruction sets that decide which kernels run, such as
 // "avx2 fma avx512f avx512bf16". Equal features give equal bits on CPU.
 func CPUFeatures() string { return C.GoString(C.mgt_cpu_features()) }

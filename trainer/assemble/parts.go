@@ -147,6 +147,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 		if rounds := want.Config.Run.Matmul == "bf16"; torch.RoundFactors(rounds) != rounds && want.Note != nil {
 			want.Note("run.matmul has no effect: neither AMX nor avx512_bf16 is in use on this processor")
 		}
+		torch.Deterministic(want.Config.Run.GPUDeterminism)
 		torch.LendThreads(threads(want.Config, 1))
 		sharing := want.sharing(a)
 		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, want.devices()))

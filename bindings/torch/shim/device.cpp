@@ -143,6 +143,12 @@ int mgt_round_factors(int on) {
   return rounding() != Rounding::none;
 }
 
+void mgt_deterministic(int on) {
+  if (on) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS reads it with its first product
+  at::globalContext().setDeterministicAlgorithms(on != 0, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // nothing here reads memory that was not written
+}
+
 const char *mgt_cpu_features(void) {
   static const std::string features = [] {
     std::string s;

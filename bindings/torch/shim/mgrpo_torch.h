@@ -73,6 +73,9 @@ MGT_API const char *mgt_cpu_features(void);    // space-separated
 // processors none do.
 MGT_API int mgt_round_factors(int on);
 MGT_API void mgt_set_training(int on);  // of the calling thread: products of float32 matrices round in passes of training alone
+// From now on operations on GPUs take algorithms with the same bits for the same inputs, or not; one that has none fails. Attention's
+// gradient of queries is otherwise added up in an order that changes. Comes before the first product on a GPU.
+MGT_API void mgt_deterministic(int on);
 MGT_API int64_t mgt_thread(void);              // number of the calling OS thread, never reused
 MGT_API int64_t mgt_live_handles(void);        // handles returned by this library and not yet dropped
 // Loads libmgrpo_torch_cuda.so from this library's folder, once. Must come before any other LibTorch work
