@@ -33,8 +33,8 @@ How to read the tables:
 - **The floor** is the least time in which this machine could do it: the bytes that have to be moved at the rate of a copy
   (of a read, where next to nothing is written), or the operations at the rate of LibTorch's matrix product, whichever takes
   longer. Copy, read and matrix product are measured in the same run, too: before the suite, whose table has them, and right
-  before each row, where they stand in the JSON with the formula of each kernel's bytes and operations. (Rows without ceilings of
-  their own were measured when ceilings were taken once a suite.) 100 % is as fast as that ceiling.
+  before each row, where they stand in the JSON with the formula of each kernel's bytes and operations. (On a GPU, which nothing else
+  uses, they are measured once a suite, as they were for rows without ceilings of their own.) 100 % is as fast as that ceiling.
 - A **hot** call finds its inputs in the cache, where the last run left them, and its floor is that of a copy within the last
   cache; a **cold** call begins with caches that hold other data. In a cold call the threads have to be woken first, which takes
   some tens of microseconds with any provider and is most of the time of the small cases.
@@ -58,7 +58,7 @@ func text(machines []*machine) string {
 		gpu = gpu || m.is().GPU != ""
 	}
 	if !gpu {
-		b.WriteString("\n## GPU\n\nNot yet measured. On a machine with one, `make gpu-bench` measures these, of which none has numbers yet:\n\n| what | target |\n|---|---|\n")
+		b.WriteString("\n## GPU\n\nNot yet measured. On a machine with one, `build/gpu.call/start first` measures the phases and `start rest` the kernels (`make gpu-call`). None has numbers yet:\n\n| what | target |\n|---|---|\n")
 		for _, r := range unmeasured() {
 			for _, t := range r.Targets {
 				fmt.Fprintf(&b, "| %s: %s, %s | %s |\n", r.Suite, r.Name, r.Shape, t.Text)

@@ -47,7 +47,8 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
+	o, end := o.Hosted()
+	defer func() { err = errors.Join(err, end(), dev.Close()) }()
 	workloads := full()
 	switch {
 	case o.Quick:
@@ -119,7 +120,7 @@ func (w workload) openers(dev *torch.Device, o Options) []measure.Opener {
 	if !o.Peers {
 		return all
 	}
-	peers := measure.Peers{Root: o.Root, Device: o.Device, Threads: o.Threads}
+	peers := measure.PeersOf(o)
 	sizes := w.dims
 	if w.peerDType == "float32" {
 		sizes = maps.Clone(sizes)

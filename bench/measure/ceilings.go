@@ -30,9 +30,10 @@ const (
 	gpuGEMMSize    = 8192
 )
 
-// MeasureCeilings measures each ceiling `samples` times on the device spec, on a CPU with `threads` threads.
-func MeasureCeilings(ctx context.Context, spec string, threads, samples int) (c Ceilings, err error) {
-	dev, err := torch.Open(spec, threads)
+// MeasureCeilings measures each ceiling of the options' device `samples` times. Where a quick run is asked for, those of a GPU are of
+// small sizes, which an emulated GPU computes, too.
+func MeasureCeilings(ctx context.Context, o Options, samples int) (c Ceilings, err error) {
+	dev, err := torch.Open(o.Device, o.Threads)
 	if err != nil {
 		return c, err
 	}
@@ -42,7 +43,11 @@ func MeasureCeilings(ctx context.Context, spec string, threads, samples int) (c 
 			return err
 		}
 		if dev.IsCUDA() {
-			err = c.gpu(s, clock, samples)
+			bytes, size := gpuMemoryBytes, gpuGEMMSize
+			if o.Quick {
+				bytes, size = bytes>>8, size>>5
+			}
+			err = c.gpu(s, clock, int64(bytes), size, samples)
 		} else {
 			err = c.processor(s, clock, samples)
 		}
@@ -53,14 +58,14 @@ func MeasureCeilings(ctx context.Context, spec string, threads, samples int) (c 
 	return c, err
 }
 
-func (c *Ceilings) gpu(s *torch.Scope, clock Clock, samples int) (err error) {
-	from, to := s.Zeros(torch.Uint8, gpuMemoryBytes), s.Empty(torch.Uint8, gpuMemoryBytes)
-	if c.Copy, err = rates(clock, Cold, 2*gpuMemoryBytes/1e9, samples, func() { to.CopyFrom(from) }); err != nil {
+func (c *Ceilings) gpu(s *torch.Scope, clock Clock, bytes int64, size, samples int) (err error) {
+	from, to := s.Zeros(torch.Uint8, bytes), s.Empty(torch.Uint8, bytes)
+	if c.Copy, err = rates(clock, Cold, 2*float64(bytes)/1e9, samples, func() { to.CopyFrom(from) }); err != nil {
 		return err
 	}
 	c.Read = c.Copy
-	if c.GEMM, err = products(s, clock, Cold, torch.Float32, gpuGEMMSize, samples); err == nil {
-		c.GEMMBF16, err = products(s, clock, Cold, torch.BFloat16, gpuGEMMSize, samples)
+	if c.GEMM, err = products(s, clock, Cold, torch.Float32, size, samples); err == nil {
+		c.GEMMBF16, err = products(s, clock, Cold, torch.BFloat16, size, samples)
 	}
 	return err
 }

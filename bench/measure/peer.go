@@ -24,19 +24,37 @@ type Peers struct {
 	Root    string
 	Device  string
 	Threads int
+	Host    *Host // the process of all peers; nil: each has a process of its own
 }
 
-// Opener is a peer in a Python process of its own, which lives as long as the provider.
+// Host is one Python process for all peers of a suite, as on a GPU, where importing torch and opening the device take longer than
+// most rows. On a CPU each provider has a process, whose memory is measured.
+type Host struct{ process *process }
+
+// PeersOf returns how the peers of a run are started.
+func PeersOf(o Options) Peers {
+	return Peers{Root: o.Root, Device: o.Device, Threads: o.Threads, Host: o.Host}
+}
+
+// Close ends the process, if one was started.
+func (h *Host) Close() error {
+	if h == nil || h.process == nil {
+		return nil
+	}
+	return h.process.end()
+}
+
+// Opener is a peer in a Python process, which lives as long as the provider or the host.
 //
-// The process is bench/peers/serve.py. One JSON object a line goes in and one comes out:
+// The process is bench/peers/serve.py. One JSON object a line goes in and one comes out; "work" is the number of a provider:
 //
-//	{"op": "prepare", "case": {...}, "provider": NAME, "device": "cpu", "threads": N}
+//	{"op": "prepare", "work": W, "case": {...}, "provider": NAME, "device": "cpu", "threads": N}
 //	                          {"ok": true, "version": ..., "settings": {...}} or {"ok": false, "why": ...}
-//	{"op": "run", "repeat": N, "cache": "hot"}   {"seconds": [...], "peak_extra_bytes": ...}
-//	{"op": "check"}                              {"max_error": ...}
-//	{"op": "close"}                              the process ends
+//	{"op": "run", "work": W, "repeat": N, "cache": "hot"}   {"seconds": [...], "peak_extra_bytes": ...}
+//	{"op": "check", "work": W}                              {"max_error": ...}
+//	{"op": "close", "work": W}                              {"ok": true}
 //
-// An answer with "why" instead is a failure.
+// An answer with "why" instead is a failure. The process ends with its input.
 func (p Peers) Opener(provider string, workload any) Opener {
 	return Opener{Name: provider, Open: func(ctx context.Context) (Provider, Setup, error) {
 		peer, err := p.start(ctx)
@@ -59,14 +77,40 @@ func (p Peers) Opener(provider string, workload any) Opener {
 	}}
 }
 
+// peer is a provider in a process.
 type peer struct {
-	process *exec.Cmd
+	*process
+	number int
+	shared bool
+}
+
+// process is a running serve.py.
+type process struct {
+	command *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Reader
 	log     *bytes.Buffer
+	peers   int // so far
 }
 
+// start makes a provider in the host's process, or in one of its own.
 func (p Peers) start(ctx context.Context) (*peer, error) {
+	if p.Host == nil {
+		q, err := p.run(ctx)
+		return &peer{process: q}, err
+	}
+	if h := p.Host; h.process == nil || h.process.command.ProcessState != nil {
+		q, err := p.run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		h.process = q
+	}
+	p.Host.process.peers++
+	return &peer{process: p.Host.process, number: p.Host.process.peers, shared: true}, nil
+}
+
+func (p Peers) run(ctx context.Context) (*process, error) {
 	c := exec.CommandContext(ctx, "python3", filepath.Join(p.Root, "bench", "peers", "serve.py"))
 	threads := strconv.Itoa(p.Threads)
 	c.Env = append(os.Environ(), "OMP_NUM_THREADS="+threads, "MKL_NUM_THREADS="+threads,
@@ -81,7 +125,7 @@ func (p Peers) start(ctx context.Context) (*peer, error) {
 		}
 		c.Env = append(c.Env, "PYTHONPATH="+site)
 	}
-	q := &peer{process: c, log: new(bytes.Buffer)}
+	q := &process{command: c, log: new(bytes.Buffer)}
 	c.Stderr = q.log
 	var err error
 	if q.in, err = c.StdinPipe(); err != nil {
@@ -96,7 +140,8 @@ func (p Peers) start(ctx context.Context) (*peer, error) {
 }
 
 // ask sends a request and reads its answer.
-func (q *peer) ask(request, answer any) error {
+func (q *peer) ask(request map[string]any, answer any) error {
+	request["work"] = q.number
 	line, err := json.Marshal(request)
 	if err != nil {
 		return err
@@ -119,12 +164,24 @@ func (q *peer) ask(request, answer any) error {
 	return json.Unmarshal(line, answer)
 }
 
-// gone is the error of a peer that does not answer: it carries the last line that the peer wrote to its standard error.
-func (q *peer) gone(err error) error {
+// gone is the error of a process that does not answer: it carries the last line that it wrote to its standard error.
+func (q *process) gone(err error) error {
 	q.in.Close()
-	waited := q.process.Wait()
+	waited := q.command.Wait()
 	lines := strings.Split(strings.TrimSpace(q.log.String()), "\n")
 	return fmt.Errorf("the peer ended (%v, %v): %s", err, waited, lines[len(lines)-1])
+}
+
+// end closes the input and waits. A process that has ended before is no error: its unanswered request was one.
+func (q *process) end() error {
+	if q.command.ProcessState != nil {
+		return nil
+	}
+	q.in.Close()
+	if err := q.command.Wait(); err != nil {
+		return fmt.Errorf("the peer ended: %w", err)
+	}
+	return nil
 }
 
 func (q *peer) Run(_ context.Context, repeat int, cache Cache) (Samples, error) {
@@ -152,15 +209,13 @@ func (q *peer) Check(context.Context) (float64, error) {
 	return *answer.MaxError, nil
 }
 
-// Close ends the process. A process that has ended before is no error here: its unanswered request was one.
+// Close frees what the provider holds; with a process of its own it ends that.
 func (q *peer) Close() error {
-	if q.process.ProcessState != nil {
+	if !q.shared {
+		return q.end()
+	}
+	if q.command.ProcessState != nil {
 		return nil
 	}
-	fmt.Fprintln(q.in, `{"op": "close"}`)
-	q.in.Close()
-	if err := q.process.Wait(); err != nil {
-		return fmt.Errorf("the peer ended: %w", err)
-	}
-	return nil
+	return q.ask(map[string]any{"op": "close"}, &struct{}{})
 }

@@ -99,6 +99,9 @@ type Schedule struct {
 // DefaultSchedule takes 20 samples, 5 where one takes a second, 1 where it takes two minutes.
 var DefaultSchedule = Schedule{Samples: 20, Rounds: 5, Long: time.Second, Endless: 2 * time.Minute}
 
+// BriefSchedule takes three samples, where a device is there for minutes only.
+var BriefSchedule = Schedule{Samples: 3, Rounds: 3, Long: time.Second, Endless: 20 * time.Second}
+
 // QuickSchedule takes two samples: enough to show that a case runs and is right.
 var QuickSchedule = Schedule{Samples: 2, Rounds: 2, Long: time.Second, Endless: 2 * time.Minute}
 

@@ -2,6 +2,7 @@ package measure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,7 +16,9 @@ type Options struct {
 	Threads int    // of every provider
 	Peers   bool   // beside the peers, which make bench-peers brings
 	Quick   bool   // tiny shapes, few samples: whether it runs, not how fast
+	Brief   bool   // three samples of each provider
 	Only    string // cases whose label contains this
+	Host    *Host  // of the peers; nil: each has a process of its own
 	Log     func(format string, args ...any)
 	Save    func(*Results) error // after every row; may be nil
 }
@@ -23,8 +26,11 @@ type Options struct {
 // Schedule is how often providers are sampled under these options.
 func (o Options) Schedule() Schedule {
 	s := DefaultSchedule
-	if o.Quick {
+	switch {
+	case o.Quick:
 		s = QuickSchedule
+	case o.Brief:
+		s = BriefSchedule
 	}
 	s.Log = o.Log
 	return s
@@ -36,33 +42,47 @@ type Case struct {
 	Measure func(ctx context.Context) (Row, error)
 }
 
+// Hosted returns the options with one process for all peers where these compute on a GPU, and what ends that process.
+func (o Options) Hosted() (Options, func() error) {
+	if o.Peers && o.Device != "cpu" {
+		o.Host = &Host{}
+	}
+	return o, o.Host.Close
+}
+
 // rowSamples is how often each ceiling is measured before a row.
 const rowSamples = 3
 
-// Run measures the machine's ceilings and then all cases, each after its own ceilings: a machine that others use is not
-// always as fast. With an error it returns the rows that were finished before.
+// Run measures the machine's ceilings and then all cases, on a CPU each after its own ceilings: a processor that others use
+// is not always as fast. A case that fails is logged and hides none: its error is returned with the rows of the others.
 func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, error) {
 	r := &Results{Suite: suite, Date: time.Now().UTC().Format(time.DateTime), LoadBefore: LoadAverage()}
 	var err error
 	if r.Machine, err = Examine(o.Commit, o.Device, o.Threads); err != nil {
 		return r, err
 	}
-	if r.Ceilings, err = MeasureCeilings(ctx, o.Device, o.Threads, o.Schedule().Samples); err != nil {
+	if r.Ceilings, err = MeasureCeilings(ctx, o, o.Schedule().Samples); err != nil {
 		return r, err
 	}
+	var failed []error
 	for _, c := range cases {
 		if !strings.Contains(c.Label, o.Only) {
 			continue
 		}
 		before := r.Ceilings
-		if !o.Quick {
-			if before, err = MeasureCeilings(ctx, o.Device, o.Threads, rowSamples); err != nil {
+		if !o.Quick && o.Device == "cpu" {
+			if before, err = MeasureCeilings(ctx, o, rowSamples); err != nil {
 				return r, err
 			}
 		}
 		row, err := c.Measure(ctx)
+		if ctx.Err() != nil {
+			return r, errors.Join(append(failed, err)...)
+		}
 		if err != nil {
-			return r, err
+			o.Log("%v", err)
+			failed = append(failed, err)
+			continue
 		}
 		row.Ceilings = &before
 		row.Finish(r.Ceilings)
@@ -74,8 +94,8 @@ func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, 
 			return r, err
 		}
 	}
-	if len(r.Rows) == 0 {
+	if len(r.Rows) == 0 && len(failed) == 0 {
 		return r, fmt.Errorf("no case of the suite %s contains %q", suite, o.Only)
 	}
-	return r, nil
+	return r, errors.Join(failed...)
 }

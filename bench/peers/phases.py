@@ -6,6 +6,7 @@ A case is {"suite", "folder", "dtype": "float32" or "bfloat16", "prompts": [[id]
 those of the first completion of each of the first C prompts in float64, from the provider "float64", or absent.
 """
 
+import importlib.metadata
 import queue
 import resource
 import threading
@@ -101,6 +102,34 @@ class ForwardBackward(Phase):
         ratio = torch.exp(new - new.detach())
         loss = -torch.min(ratio * self.advantages, ratio.clamp(0.8, 1.2) * self.advantages).mean()
         loss.backward()
+
+
+class Liger(Phase):
+    """An update as transformers with Liger's kernels makes it: supervised on the completions, in micro-batches of 4,096 tokens, with the
+    optimizer's step. A policy gradient has the same products."""
+
+    def __init__(self, case):
+        if inputs.device != "cpu":  # its kernels are Triton's
+            import liger_kernel.transformers
+            liger_kernel.transformers.apply_liger_kernel_to_qwen3()
+            self.version = f"liger-kernel {importlib.metadata.version('liger-kernel')}, {self.version}"
+        super().__init__(case)
+        self.model.train()
+        rows = torch.tensor([p + c for p, c in zip(case["prompts"], case["completions"], strict=True)], device=inputs.device)
+        labels = rows.clone()
+        labels[:, :len(case["prompts"][0])] = -100
+        size = max(1, 4096 // rows.shape[1])
+        self.parts = list(zip(rows.split(size), labels.split(size)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=0.1, fused=True)
+        self.settings |= {"batch": list(rows.shape), "micro_batches": len(self.parts), "optimizer": "AdamW in the weights' type, clip 1, part of what is timed",
+                          "loss": "cross-entropy, linear and fused", "gradient_checkpointing": False}
+
+    def run(self):
+        self.model.zero_grad(set_to_none=True)
+        for ids, labels in self.parts:
+            (self.model(input_ids=ids, labels=labels, use_cache=False).loss / len(self.parts)).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
 
 
 def adapters(case):
@@ -312,5 +341,5 @@ def prepare(case, provider):
     return PROVIDERS[provider](case)
 
 
-PROVIDERS = {"hf-generate": Generate, "hf-forward-backward": ForwardBackward, "peft": AdapterUpdate,
+PROVIDERS = {"hf-generate": Generate, "hf-forward-backward": ForwardBackward, "hf-liger": Liger, "peft": AdapterUpdate,
              "trl": GRPO, "trl-peft": GRPO, "trl-profile": Profile, "float64": Float64}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""serve.py: one provider of one case, told what to do by lines of JSON (bench/measure/peer.go has the protocol).
+"""serve.py: providers of cases, told what to do by lines of JSON (bench/measure/peer.go has the protocol).
 
 A case's "suite" names the module that knows it: kernels.py, else phases.py. Its prepare(case, provider) gives an
 object with
@@ -11,6 +11,7 @@ object with
     peak()              bytes; where it is absent the growth of memory during a run with a cold cache is told
     close()             may be absent
 """
+import gc
 import importlib
 import json
 import os
@@ -97,18 +98,22 @@ def samples(work, repeat, cache, clock):
 
 
 def answer(request, state):
-    op = request["op"]
+    op, number = request["op"], request["work"]
     if op == "prepare":
         import torch
         import inputs
         torch.set_num_threads(request["threads"])
         inputs.device = request["device"]
-        state["clock"] = Processor(torch) if inputs.device == "cpu" else GPU(torch, inputs.device)
+        if "clock" not in state:
+            state["clock"] = Processor(torch) if inputs.device == "cpu" else GPU(torch, inputs.device)
         case = request["case"]
         module = importlib.import_module("kernels" if case["suite"] == "kernels" else "phases")
-        work = state["work"] = module.prepare(case, request["provider"])
+        work = state["works"][number] = module.prepare(case, request["provider"])
         return {"ok": True, "version": work.version, "settings": work.settings}
-    work = state["work"]
+    if op == "close":
+        close(state, number)
+        return {"ok": True}
+    work = state["works"][number]
     if op == "run":
         return samples(work, request["repeat"], request.get("cache", "hot"), state["clock"])
     if op == "check":
@@ -121,23 +126,33 @@ def answer(request, state):
     raise ValueError(f"no operation {op!r}")
 
 
+def close(state, number):
+    """Frees what a provider holds, compiled code too, which PyTorch keeps of a few shapes only."""
+    work = state["works"].pop(number, None)
+    if work is not None:
+        optional(work, "close")()
+    del work
+    if torch := sys.modules.get("torch"):
+        torch.compiler.reset()
+    gc.collect()
+    if "clock" in state:
+        state["clock"].tidy()
+
+
 def main():
     # Answers alone go to standard output: what a library prints there goes to standard error.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    state = {}
+    state = {"works": {}}
     for line in sys.stdin:
-        request = json.loads(line)
-        if request["op"] == "close":
-            break
         try:
-            reply = answer(request, state)
+            reply = answer(json.loads(line), state)
         except Exception as e:  # reported in the results
             traceback.print_exc()
             reply = {"ok": False, "why": f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"}
         print(json.dumps(reply), file=out, flush=True)
-    if "work" in state:
-        optional(state["work"], "close")()
+    for work in state["works"].values():
+        optional(work, "close")()
 
 
 main()

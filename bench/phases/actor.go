@@ -61,15 +61,26 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 		return a, err
 	}
 	a.before = m.Allocated
-	src, err := weights.Open(w.Folder)
-	if err != nil {
-		return a, err
-	}
-	defer src.Close()
-	if a.model, err = model.Load(ctx, a.device, src, a.modelOptions(w.precision, w.context())); err != nil {
+	if err := a.readWeights(ctx, w); err != nil {
 		return a, err
 	}
 	return a, a.equip(ctx, opt, w)
+}
+
+// readWeights reads the workload's folder, or makes the same weights again where that is faster.
+func (a *actor) readWeights(ctx context.Context, w *workload) (err error) {
+	opt := a.modelOptions(w.precision, w.context())
+	if w.network.large {
+		a.model, err = model.RandomOnDevice(ctx, a.device, w.network.config, 1, opt)
+		return err
+	}
+	src, err := weights.Open(w.Folder)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	a.model, err = model.Load(ctx, a.device, src, opt)
+	return err
 }
 
 // modelOptions says in which types the weights are kept: with bf16, a GPU computes everything in it, a CPU samples from a copy
@@ -127,7 +138,7 @@ func (a *actor) equip(ctx context.Context, opt actorOptions, w *workload) (err e
 	if opt.learner {
 		own, err := learner.New(ctx, a.policy(), a.params(), learner.Options{
 			Loss: mgrpo.DefaultObjective(),
-			Adam: learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}, Temperature: 1, MicroBatchTokens: microBatchTokens,
+			Adam: learner.Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}, Temperature: 1, MicroBatchTokens: w.micro,
 		})
 		if err != nil {
 			return err

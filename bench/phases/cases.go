@@ -6,16 +6,24 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // shape is how many tokens a case has.
-type shape struct{ prompts, rollouts, promptTokens, newTokens int }
+type shape struct {
+	prompts, rollouts, promptTokens, newTokens int
+	microBatch                                 int // tokens of an update's micro-batch; 0: the default of a run's configuration
+}
 
 func (s shape) String() string {
-	return fmt.Sprintf("%d prompts × %d × (%d + %d) tokens", s.prompts, s.rollouts, s.promptTokens, s.newTokens)
+	text := fmt.Sprintf("%d prompts × %d × (%d + %d) tokens", s.prompts, s.rollouts, s.promptTokens, s.newTokens)
+	if s.microBatch > 0 {
+		text += fmt.Sprintf(", micro-batches of %d", s.microBatch)
+	}
+	return text
 }
 
 // sequences is how many are sampled.
@@ -26,16 +34,21 @@ type network struct {
 	name   string
 	file   string
 	config arch.Config
-	rank   int // of the adapters of all linear maps; 0: the weights are trained
+	rank   int  // of the adapters of all linear maps; 0: the weights are trained
+	large  bool // the weights are made on the device: in Go that takes minutes
+}
+
+// folder is where weights that are made on the device are kept for the peers of all cases.
+func (n network) folder(root string) string {
+	return filepath.Join(root, "build", "bench-models", strings.Fields(n.name)[0])
 }
 
 var (
-	smolLM2     = network{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
-	small       = network{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
-	halfBillion = network{name: "24 layers, width 896, vocabulary 151,936", config: llama(24, 896, 14, 2, 4864, 151_936)}
-	tiny        = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
-	adapted     = smolLM2.adapted()
-	experts     = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
+	smolLM2 = network{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
+	small   = network{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
+	tiny    = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
+	adapted = smolLM2.adapted()
+	experts = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
 )
 
 // adapted is the network with adapters.
@@ -102,18 +115,32 @@ func (precision) name(half bool) string {
 	return "float32"
 }
 
-// gpuCases are the cases for a GPU: a model of half a billion parameters in bf16.
-func gpuCases(suite string) []bench {
-	shared, peer := shape{prompts: 8, rollouts: 8, promptTokens: 90, newTokens: 64}, phases[suite].peer
-	switch suite {
-	case "rollout":
-		few, many := shape{prompts: 8, rollouts: 1, promptTokens: 90, newTokens: 64}, shape{prompts: 64, rollouts: 1, promptTokens: 90, newTokens: 64}
-		targets := []measure.Target{faster(peer, 1), nearFloor(0.6)}
-		return []bench{{"0.5b-8", suite, halfBillion, few, half, targets}, {"0.5b-64", suite, halfBillion, many, half, targets}}
-	case "learner":
-		return []bench{{"0.5b", suite, halfBillion, shared, half, []measure.Target{faster(peer, 1)}}}
+// gpuCases are the cases for a GPU, the most telling first: shapes of Qwen 3 in bf16.
+func gpuCases(suite string) (all []bench) {
+	networks := []struct {
+		name string
+		network
+	}{{"qwen3-1.7b", qwen3Large}, {"qwen3-0.6b", qwen3Small}}
+	for _, n := range networks {
+		b := bench{name: n.name, suite: suite, weights: n.network, precision: half}
+		switch suite {
+		case "rollout":
+			b.shape = shape{prompts: 64, rollouts: 1, promptTokens: 192, newTokens: 64}
+			b.targets = []measure.Target{faster(phases[suite].peer, 3)}
+			all = append(all, b)
+		case "learner":
+			b.shape = shape{prompts: 16, rollouts: 1, promptTokens: 512, newTokens: 512}
+			small := b
+			small.name += "-small"
+			b.targets = []measure.Target{faster(liger, 1)}
+			b.shape.microBatch = b.shape.sequences() * (b.shape.promptTokens + b.shape.newTokens)
+			all = append(all, b, small)
+		case "step":
+			b.shape = shape{prompts: 8, rollouts: 8, promptTokens: 256, newTokens: 256}
+			all = append(all, b)
+		}
 	}
-	return []bench{{"0.5b", suite, halfBillion, shared, half, nil}}
+	return all
 }
 
 func casesOf(suite string, quick bool) []bench {
@@ -186,7 +213,11 @@ func (b bench) prepared(ctx context.Context, o Options, work func(*workload) err
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	w, err := prepare(ctx, b, filepath.Join(folder, "model"), o)
+	weights := filepath.Join(folder, "model")
+	if b.weights.large {
+		weights = b.weights.folder(o.Root)
+	}
+	w, err := prepare(ctx, b, weights, o)
 	if err == nil {
 		err = work(w)
 	}
@@ -196,20 +227,18 @@ func (b bench) prepared(ctx context.Context, o Options, work func(*workload) err
 	return nil
 }
 
-func peersOf(o Options) measure.Peers {
-	return measure.Peers{Root: o.Root, Device: o.Device, Threads: o.Threads}
-}
-
 // measure times the providers on the workload. Every sample begins with cold caches: the weights of a real model come
 // from memory.
 func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err error) {
 	err = b.prepared(ctx, o, func(w *workload) error {
 		var peers []measure.Opener
-		if o.Peers {
-			if err := w.askFloat64(ctx, peersOf(o)); err != nil {
+		if o.Peers && len(b.peerNames()) > 0 {
+			if err := w.askFloat64(ctx, measure.PeersOf(o)); err != nil {
 				return fmt.Errorf("log-probs in float64: %w", err)
 			}
-			peers = append(peers, peersOf(o).Opener(b.peer(), w))
+			for _, name := range b.peerNames() {
+				peers = append(peers, measure.PeersOf(o).Opener(name, w))
+			}
 		}
 		row, err = b.compare(ctx, w, o, peers...)
 		return err
@@ -220,11 +249,20 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 // inFull is our own provider that trains the weights in place of adapters.
 const inFull = "mgrpo-full"
 
-func (b bench) peer() string {
-	if b.weights.rank > 0 {
-		return phases[b.suite].adapted
+// liger is transformers with the kernels of Liger: the peer of updates on a GPU.
+const liger = "hf-liger"
+
+// peerNames are the peers beside which the case is measured. An update of one size on a GPU has none: the other one has.
+func (b bench) peerNames() []string {
+	switch {
+	case b.weights.large && b.suite == "learner" && b.shape.microBatch == 0:
+		return nil
+	case b.weights.large && b.suite == "learner":
+		return []string{liger}
+	case b.weights.rank > 0:
+		return []string{phases[b.suite].adapted}
 	}
-	return phases[b.suite].peer
+	return []string{phases[b.suite].peer}
 }
 
 func (b bench) compare(ctx context.Context, w *workload, o Options, peers ...measure.Opener) (measure.Row, error) {
@@ -244,7 +282,11 @@ func (b bench) compare(ctx context.Context, w *workload, o Options, peers ...mea
 		weight = 2
 	}
 	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, weight, w.adapters), p.flops(w.config, b.shape, w.adapters)
-	return o.Schedule().Measure(ctx, row, append(providers, peers...))
+	row, err := o.Schedule().Measure(ctx, row, append(providers, peers...))
+	if err == nil {
+		b.tell(row, o)
+	}
+	return row, err
 }
 
 // row is the case's without what follows from its weights.

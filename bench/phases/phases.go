@@ -4,7 +4,9 @@ package phases
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -28,7 +30,7 @@ func Profile(ctx context.Context, o Options, say func(string)) error {
 			continue
 		}
 		err := b.prepared(ctx, o, func(w *workload) error {
-			told, err := ask[string](ctx, peersOf(o), "trl-profile", "profile", w)
+			told, err := ask[string](ctx, measure.PeersOf(o), "trl-profile", "profile", w)
 			say(fmt.Sprintf("%s, %s\n%s", b.name, b.row().Shape, told))
 			return err
 		})
@@ -40,14 +42,31 @@ func Profile(ctx context.Context, o Options, say func(string)) error {
 }
 
 // Run measures one suite: "rollout", "learner" or "step".
-func Run(ctx context.Context, suite string, o Options) (*measure.Results, error) {
+func Run(ctx context.Context, suite string, o Options) (r *measure.Results, err error) {
+	o, end := o.Hosted()
+	defer func() { err = errors.Join(err, end()) }()
 	all := casesOf(suite, o.Quick)
 	if o.Device != "cpu" && !o.Quick {
 		all = gpuCases(suite)
 	}
 	var cases []measure.Case
-	for _, c := range all {
+	add := func(c bench) {
 		cases = append(cases, measure.Case{Label: c.name, Measure: func(ctx context.Context) (measure.Row, error) { return c.measure(ctx, o) }})
+	}
+	if suite == "rollout" && o.Device != "cpu" {
+		for _, w := range sweepsOf(o.Quick) {
+			cases = append(cases, w.cases(o)...)
+			defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx))) }() // where the last row did not run
+			for _, c := range all {
+				if c.weights.large && c.weights.name == w.network.name {
+					add(c)
+				}
+			}
+		}
+		all = slices.DeleteFunc(all, func(c bench) bool { return c.weights.large })
+	}
+	for _, c := range all {
+		add(c)
 	}
 	if suite == "rollout" && (o.Device == "cpu" || o.Quick) {
 		two := agentsOf(o.Quick)

@@ -9,7 +9,9 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/lora"
+	"github.com/mgrpo/mgrpo/trainer/policy/local"
 )
 
 // open makes our provider of a phase.
@@ -19,14 +21,19 @@ func open(ctx context.Context, p phase, w *workload, o Options) (measure.Provide
 		return nil, measure.Setup{}, err
 	}
 	closing := context.WithoutCancel(ctx)
+	setup := measure.Setup{Version: "LibTorch " + torch.Version(), Settings: a.settings(w)}
 	provider := &measure.Native{
 		Around: func(_ context.Context, f func() error) error { return f() },
 		Reset:  a.forget,
 		Work:   func() error { return p.work(ctx, a, w) },
-		Error:  func() (float64, error) { return a.logProbError(ctx, w) },
-		Done:   func() error { return a.close(closing) },
+		Error: func() (float64, error) {
+			if err := a.checkRecorded(ctx, w.config, setup.Settings, o); err != nil {
+				return 0, err
+			}
+			return a.logProbError(ctx, w)
+		},
+		Done: func() error { return a.close(closing) },
 	}
-	setup := measure.Setup{Version: "LibTorch " + torch.Version(), Settings: a.settings(w)}
 	if !w.shared {
 		return process{provider, a.device}, setup, nil
 	}
@@ -49,11 +56,30 @@ func (a *actor) settings(w *workload) map[string]any {
 	if a.engine != nil {
 		s["slots"], s["temperature"], s["stop"] = len(w.Completions), 1, "none"
 	}
+	if a.engine != nil && a.learner != nil && !a.engine.Deterministic() {
+		s["max_error_against"] = "the other forward pass, one update later"
+	}
 	if a.learner != nil {
-		s["micro_batch_tokens"], s["checkpoint_activations"] = microBatchTokens, false
+		s["micro_batch_tokens"], s["checkpoint_activations"] = w.micro, false
 		s["optimizer"] = "AdamW, clip 1, part of what is timed"
 	}
 	return s
+}
+
+// checkRecorded logs which decode passes are CUDA graphs, and adds them to the settings. A GPU that samples without any is an error: its
+// numbers would be those of launches.
+func (a *actor) checkRecorded(ctx context.Context, c arch.Config, settings map[string]any, o Options) error {
+	engine, ok := a.engine.(*local.Tenant)
+	if !ok || !a.device.IsCUDA() || c.Mixture != nil {
+		return nil
+	}
+	sizes, err := engine.Recorded(ctx)
+	settings["recorded_rows"] = sizes
+	if err == nil && len(sizes) == 0 {
+		err = errors.New("no decode pass was recorded as a CUDA graph")
+	}
+	o.Log("decode passes of %v rows are recorded as CUDA graphs", sizes)
+	return err
 }
 
 // forget drops cached prefixes, which belong to the sample before.

@@ -49,7 +49,7 @@ func TestRoofline(t *testing.T) {
 func TestRooflineFLOPs(t *testing.T) {
 	inf := math.Inf(1)
 	d := roofline.Device{Read: inf, Copy: inf, FP32: 1, BF16: 1, Prompts16: 1, Few32: 1, Few16: 1, Attention: 1, Cached: inf, Link: inf}
-	for _, c := range []arch.Config{small.config, halfBillion.config, experts.config} {
+	for _, c := range []arch.Config{small.config, qwen3Small.config, experts.config} {
 		s := shape{prompts: 3, rollouts: 5, promptTokens: 40, newTokens: 20}
 		b := bench{weights: network{config: c}, shape: s}
 		step := roofline.Floor(d, b.agent(), b.work())

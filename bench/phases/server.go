@@ -106,7 +106,7 @@ func (e elsewhere) Run(ctx context.Context, repeat int, cache measure.Cache) (me
 // lent are an actor's weights as a server gets them: anew before each sample, whereby it drops its cached prefixes.
 type lent struct{ *actor }
 
-func (l lent) Write(ctx context.Context, dir string) error { return l.export(ctx, dir) }
+func (l lent) Write(ctx context.Context, dir string) error { return l.export(ctx, dir, false) }
 
 func (l lent) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
 	return l.model.Logits(ctx, ids, ends)

@@ -1,10 +1,12 @@
 package phases
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -17,7 +19,7 @@ import (
 // workload is the input of every provider of a case; bench/peers/phases.py reads its JSON.
 type workload struct {
 	Suite       string      `json:"suite"`
-	Folder      string      `json:"folder"` // of the weights, as Hugging Face has them, in float32
+	Folder      string      `json:"folder"` // of the weights, as Hugging Face has them, in float32, or in bf16 where they are large
 	DType       string      `json:"dtype"`  // in which the peer uses them: "float32" or "bfloat16"
 	Prompts     [][]int32   `json:"prompts"`
 	Rollouts    int         `json:"rollouts"` // of each prompt
@@ -30,7 +32,9 @@ type workload struct {
 	Rank        int         `json:"rank"` // of the adapters that are trained; 0: the weights are
 
 	precision precision
+	network   network
 	config    arch.Config
+	micro     int         // tokens of a micro-batch
 	adapters  int64       // parameters of the adapters
 	shared    bool        // two providers are in this process
 	behaviour [][]float32 // the engine's log-probs of Completions
@@ -40,7 +44,7 @@ type workload struct {
 // prepare loads or makes the weights, writes them as a Hugging Face folder and samples the completions that the
 // learner trains on.
 func prepare(ctx context.Context, b bench, folder string, o Options) (w *workload, err error) {
-	w = &workload{Suite: b.suite, Folder: folder, DType: b.precision.peer(), precision: b.precision, Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
+	w = &workload{Suite: b.suite, Folder: folder, DType: b.precision.peer(), precision: b.precision, network: b.weights, micro: cmp.Or(b.shape.microBatch, microBatchTokens), Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
 		Checked: min(b.shape.prompts, 2), Rank: b.weights.rank, shared: b.weights.rank > 0}
 	a := &actor{}
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
@@ -51,8 +55,10 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 		return nil, err
 	}
 	w.config = a.model.Config
-	if err := a.export(ctx, folder); err != nil {
-		return nil, err
+	if !b.weights.large || o.Peers && len(b.peerNames()) > 0 {
+		if err := a.export(ctx, folder, b.weights.large); err != nil {
+			return nil, err
+		}
 	}
 	for i := range b.shape.prompts {
 		prompt := make([]int32, b.shape.promptTokens)
@@ -84,7 +90,11 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 // makeWeights reads the model from models/ or fills its shape.
 func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err error) {
 	opt := a.modelOptions(b.precision, b.shape.promptTokens+b.shape.newTokens)
-	if b.weights.file == "" {
+	switch {
+	case b.weights.large:
+		a.model, err = model.RandomOnDevice(ctx, a.device, b.weights.config, 1, opt)
+		return err
+	case b.weights.file == "":
 		a.model, err = model.Random(ctx, a.device, b.weights.config, 1, opt)
 		return err
 	}
@@ -101,11 +111,18 @@ func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err erro
 	return err
 }
 
-// export writes the weights for the providers.
-func (a *actor) export(ctx context.Context, folder string) error {
+// export writes the weights for the providers. Large ones are written once, in bf16.
+func (a *actor) export(ctx context.Context, folder string, large bool) error {
+	dtype := weights.F32
+	if large {
+		dtype = weights.BF16
+		if _, err := os.Stat(folder); err == nil {
+			return nil
+		}
+	}
 	params := model.All(a.model)
 	read := func(from int64, dst []float32) error { return params.Master().Read(ctx, from, dst) }
-	return weights.WriteHF(folder, a.model.Config, params.Reader(ctx, read), weights.F32, nil)
+	return weights.WriteHF(folder, a.model.Config, params.Reader(ctx, read), dtype, nil)
 }
 
 // checked are the first completions of the checked prompts.

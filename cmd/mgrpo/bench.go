@@ -39,6 +39,7 @@ type benchFlags struct {
 	Only    string `placeholder:"NAME" help:"Only cases whose name contains this."`
 	Device  string `default:"cpu" placeholder:"cpu|cuda:N" help:"Where every provider computes."`
 	Threads int    `placeholder:"N" help:"OpenMP threads of every provider (the number of cores)."`
+	Brief   bool   `help:"Three samples of each provider."`
 	Quick   bool   `help:"Tiny shapes, two samples, no peers: shows that everything runs, measures nothing."`
 }
 
@@ -50,7 +51,7 @@ func (f benchFlags) options() measure.Options {
 	if f.Device == "cuda" {
 		f.Device = "cuda:0"
 	}
-	return measure.Options{Root: ".", Commit: version, Device: f.Device, Threads: f.Threads, Peers: f.Peers && !f.Quick, Quick: f.Quick,
+	return measure.Options{Root: ".", Commit: version, Device: f.Device, Threads: f.Threads, Peers: f.Peers && !f.Quick, Quick: f.Quick, Brief: f.Brief,
 		Only: f.Only, Log: f.log, Save: f.save}
 }
 

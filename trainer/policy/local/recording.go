@@ -1,8 +1,10 @@
 package local
 
 import (
+	"context"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
@@ -80,4 +82,18 @@ func (r *recording) drop() {
 	if r.logits != nil {
 		r.logits.Drop()
 	}
+}
+
+// Recorded returns the numbers of rows whose decode passes are CUDA graphs, in ascending order. It waits for the pass that runs.
+func (t *Tenant) Recorded(ctx context.Context) (sizes []int, err error) {
+	err = t.engine.dev.Do(ctx, func(*torch.Scope) error {
+		for size, r := range t.engine.recordings {
+			if r != nil {
+				sizes = append(sizes, size)
+			}
+		}
+		return nil
+	})
+	slices.Sort(sizes)
+	return sizes, err
 }

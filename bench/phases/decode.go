@@ -1,0 +1,210 @@
+package phases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/policy/local"
+)
+
+// Decode passes alone, after prompts that are cached already, over numbers of sequences and lengths of context.
+
+// sweep is the rows of one network with random weights. All of them use one model and one engine, which the first row opens and the last
+// one closes.
+type sweep struct {
+	network
+	rows, contexts []int
+	newTokens      int
+	precision      precision
+
+	actor *actor
+}
+
+func sweepsOf(quick bool) []*sweep {
+	if quick {
+		return []*sweep{{network: tiny, rows: []int{3}, contexts: []int{21}, newTokens: 5, precision: half}}
+	}
+	var all []*sweep
+	for _, n := range []network{qwen3Large, qwen3Small} {
+		all = append(all, &sweep{network: n, rows: []int{64, 1, 8, 128}, contexts: []int{2048, 256}, newTokens: 65, precision: half})
+	}
+	return all
+}
+
+// label is what --only looks at.
+func (w *sweep) label() string { return "decode " + w.network.name }
+
+func (w *sweep) cases(o Options) (all []measure.Case) {
+	for i, length := range w.contexts {
+		for j, rows := range w.rows {
+			isLast := i == len(w.contexts)-1 && j == len(w.rows)-1
+			all = append(all, measure.Case{Label: w.label(), Measure: func(ctx context.Context) (row measure.Row, err error) {
+				if isLast {
+					defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx))) }()
+				}
+				return w.measure(ctx, rows, length, o)
+			}})
+		}
+	}
+	return all
+}
+
+// open makes the weights, and an engine that has room for the largest row.
+func (w *sweep) open(ctx context.Context, o Options) (err error) {
+	if w.actor != nil {
+		return nil
+	}
+	a := &actor{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
+		return err
+	}
+	slots, limit := most(w.rows), most(w.contexts)+w.newTokens+1
+	opt := a.modelOptions(w.precision, limit)
+	opt.Frozen = opt.Compute == torch.BFloat16
+	if a.model, err = model.RandomOnDevice(ctx, a.device, w.config, 1, opt); err != nil {
+		return err
+	}
+	engine, err := local.New(ctx, a.model, local.Options{Slots: slots, Context: limit, Note: func(text string) { o.Log("%s", text) }}, local.Terms{})
+	if err != nil {
+		return err
+	}
+	a.engine, w.actor = engine, a
+	return nil
+}
+
+func most(values []int) (most int) {
+	for _, v := range values {
+		most = max(most, v)
+	}
+	return most
+}
+
+func (w *sweep) close(ctx context.Context) error {
+	if w.actor == nil {
+		return nil
+	}
+	a := w.actor
+	w.actor = nil
+	return a.close(ctx)
+}
+
+func (w *sweep) measure(ctx context.Context, rows, length int, o Options) (measure.Row, error) {
+	row := w.row(rows, length)
+	row, err := o.Schedule().Measure(ctx, row, []measure.Opener{{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
+		if err := w.open(ctx, o); err != nil {
+			return nil, measure.Setup{}, err
+		}
+		d := &decoding{sweep: w, workload: &workload{Rollouts: 1, NewTokens: w.newTokens, Checked: min(rows, 2), config: w.config}}
+		for i := range rows {
+			prompt := make([]int32, length)
+			measure.Index(prompt, uint32(1000*rows+i), uint32(w.config.VocabSize))
+			d.workload.Prompts = append(d.workload.Prompts, prompt)
+		}
+		setup, err := d.setup(ctx, o)
+		return d, setup, err
+	}}})
+	if err == nil {
+		o.Log("%s, %d rows at %d tokens: %.0f tokens/s, %s a pass", w.network.name, rows, length, float64(rows*(w.newTokens-1))/row.Providers[0].Median,
+			measure.Seconds(row.Providers[0].Median/float64(w.newTokens-1)))
+	}
+	return row, err
+}
+
+func (w *sweep) row(rows, length int) measure.Row {
+	weight := 4.0
+	if w.precision != full {
+		weight = 2
+	}
+	passes := float64(w.newTokens - 1)
+	read := float64(w.config.Parameters()) - unread(w.config, rows)
+	cached := float64(rows*2*w.config.Layers*w.config.KVHeads*w.config.HeadDim) * (float64(length) + passes/2)
+	layers, head := matrices(w.config)
+	attended := 4 * float64(w.config.Layers*w.config.Heads*w.config.HeadDim) * (float64(length) + passes/2)
+	return measure.Row{Suite: "rollout", Name: "decode", Shape: fmt.Sprintf("%s, %d rows, %d + %d tokens", w.network.name, rows, length, w.newTokens-1),
+		DType: w.precision.ours(), Cache: measure.Cold, ReadOnly: true,
+		Bytes:   measure.Amount{Formula: fmt.Sprintf("%g·passes·(parameters + rows·cached values)", weight), Value: weight * passes * (read + cached)},
+		FLOPs:   measure.Amount{Formula: "passes·rows·(2·matrices + 4·layers·width·context)", Value: passes * float64(rows) * (2*(layers+head) + attended)},
+		Targets: []measure.Target{nearFloor(0.6)}}
+}
+
+// decoding is a row of a sweep.
+type decoding struct {
+	*sweep
+	workload *workload
+}
+
+// setup puts the prompts into the cache, which is timed: it is the prefill of the row.
+func (d *decoding) setup(ctx context.Context, o Options) (measure.Setup, error) {
+	d.actor.forget()
+	took, err := d.take(ctx, 1)
+	tokens := len(d.workload.Prompts) * len(d.workload.Prompts[0])
+	settings := map[string]any{"device": d.actor.device.Spec(), "dtype": d.precision.ours(), "slots": most(d.rows), "weights": "random",
+		"prefill_tokens_per_second": float64(tokens) / took.Seconds(), "max_error_against": "the trainer's forward pass"}
+	if err == nil {
+		_, err = d.take(ctx, d.workload.NewTokens)
+	}
+	if err == nil {
+		err = d.actor.checkRecorded(ctx, d.config, settings, o)
+	}
+	return measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, err
+}
+
+// take samples so many tokens after each prompt.
+func (d *decoding) take(ctx context.Context, tokens int) (time.Duration, error) {
+	w := *d.workload
+	w.NewTokens = tokens
+	start := time.Now()
+	sampled, err := d.actor.sample(ctx, &w)
+	d.actor.sampled = sampled
+	return time.Since(start), err
+}
+
+// Run times all tokens but the first, whose pass also computes the ends of the prompts.
+func (d *decoding) Run(ctx context.Context, repeat int, _ measure.Cache) (s measure.Samples, err error) {
+	for range repeat {
+		first, err := d.take(ctx, 1)
+		if err != nil {
+			return s, err
+		}
+		all, err := d.take(ctx, d.workload.NewTokens)
+		if err != nil {
+			return s, err
+		}
+		s.Seconds = append(s.Seconds, max(all-first, time.Microsecond).Seconds())
+	}
+	m, err := d.actor.device.Memory(ctx)
+	s.PeakExtraBytes = m.Peak
+	return s, err
+}
+
+func (d *decoding) Check(ctx context.Context) (float64, error) {
+	if _, err := d.take(ctx, d.workload.NewTokens); err != nil {
+		return 0, err
+	}
+	return d.actor.sampledError(ctx, d.workload)
+}
+
+// Close leaves the sweep's actor to the next row.
+func (d *decoding) Close() error { return nil }
+
+// qwen3 is a shape of Qwen 3 with random weights.
+func qwen3(name string, layers, width, heads, ffn int) network {
+	return network{name: name + " (random weights)", large: true, config: arch.Config{Family: arch.Qwen3, VocabSize: 151_936, Hidden: width, Layers: layers, Heads: heads, KVHeads: 8,
+		HeadDim: 128, FFN: ffn, RMSEps: 1e-6, RopeTheta: 1e6, MaxPosition: 40_960, Tied: true, EOS: []int32{0}}}
+}
+
+var (
+	qwen3Small = qwen3("Qwen3-0.6B", 28, 1024, 16, 3072)
+	qwen3Large = qwen3("Qwen3-1.7B", 28, 2048, 16, 6144)
+)
