@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published lint fmt env clean
+.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -111,7 +111,7 @@ test-cuda: ## what the CUDA build tests, with or without a GPU
 	@[ -e /dev/nvidiactl ] || export LD_LIBRARY_PATH=$(CURDIR)/build/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}; \
 	  $(FLAGS) && set -x && OMP_NUM_THREADS=1 go test -tags cuda ./cuda/... ./bindings/kernels/... ./bindings/torch && \
 	  go vet -tags cuda ./cuda/... ./bindings/... ./cmd/...
-	@$(MAKE) cubins test-emulated
+	@$(MAKE) cubins test-emulated gpu-rehearsal
 
 # The libraries of a machine with a GPU, which is emulated: a driver, kernels, and the shim's CUDA part.
 build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulated/driver.c
@@ -131,11 +131,21 @@ cubins: ## what the compiler made of each CUDA kernel, no worse than kernels/cud
 	@bench/cubins/tools.sh
 	@$(GO) run ./bench/cubins $(if $(UPDATE),-update)
 
-gpu-test: ## on a machine with a GPU: every test it can take (needs build/gpu.parts of make build CUDA=1, and torch)
-	@bench/gpu/test.sh
+gpu-call: ## build/gpu.call: one folder, at most 60 MiB, with all that a machine with a GPU and Python's torch needs
+	@$(MAKE) build CUDA=1
+	@$(FLAGS) && bench/gpu/send.sh pack
 
-gpu-bench: ## on a machine with a GPU: every kernel and phase beside its peers (SUITES='kernels rollout'; needs what gpu-test needs)
-	@bench/gpu/bench.sh $(SUITES)
+gpu-rehearsal: ## what such a machine would run first, on the emulated GPU
+	@$(MAKE) gpu-call
+	@$(MAKE) native-tests build/emulated/libcuda.so.1 CUDA=1
+	@bench/interop/setup.sh
+	@bench/gpu/rehearse.sh
+
+gpu-test: ## on a machine with a GPU: kernels, decoding, updates, a team and every test, the most telling first (needs build/gpu.call)
+	@build/gpu.call/start --seconds 3600 first
+
+gpu-bench: ## on a machine with a GPU: races, ranks, and every kernel beside its peers (needs build/gpu.call)
+	@build/gpu.call/start --seconds 7200 rest
 
 ENGINES ?= $(CURDIR)/build/engines
 

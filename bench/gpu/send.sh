@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# send.sh pack   makes build/gpu.call of build/gpu: one folder with all that a GPU machine needs. It fails above 60 MiB.
+# send.sh away   leaves in the working tree the few files that travel beside that folder: of the tracked files those of the root and of
+#                bench/gpu. Nothing is lost: git knows the others, and files with changes stay.
+# send.sh back   puts the tree back.
+#
+# Some lent machines take the working tree and named folders, 64 MiB in all, and run one command. Then: pack, away, the call that
+# names build/gpu.call and runs `build/gpu.call/start first`, back. Any other machine takes a copy of the folder:
+# `scp -r build/gpu.call HOST: && ssh HOST gpu.call/start first`.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+folder=build/gpu.call limit=$((60 << 20))
+
+pack() {
+  [ -e build/gpu/test/kernels_test ] || { echo 'send: no build/gpu: make build CUDA=1 makes it' >&2; exit 1; }
+  rm -rf $folder
+  mkdir -p $folder
+  cp bench/gpu/start $folder/
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: --python-version 3.12 \
+    --implementation cp --platform manylinux2014_x86_64 -d $folder/wheels -r bench/gpu/requirements.txt
+  # Programs share much of their code, farther apart than xz looks by itself.
+  {
+    find build/gpu -type f -print0
+    git ls-files -z -- bench/gpu bench/peers .ci/quickstart-small examples/quickstart/team.yaml kernels/cuda kernels/common kernels/include \
+      cuda bindings/kernels bindings/torch/testdata trainer/{model,learner,policy/local} testdata/{models,families,lora,mgrpo,quant} |
+      grep -zv '\.go$'
+  } | tar --null --files-from=- --owner=0 --group=0 -c | xz -T1 --x86 --lzma2=preset=2,dict=192MiB >$folder/mgrpo.tar.xz
+  sum
+}
+
+# sum prints how many bytes would travel with the tree as it would be, and fails where these are too many.
+sum() {
+  local beside call all
+  beside=$(git ls-files -z | grep -zE '^([^/]*|bench/[^/]*|bench/gpu/.*)$' | xargs -0 stat -c %s | awk '{ sum += $1 + 1024 } END { print sum }')
+  call=$(find $folder -type f -printf '%s\n' | awk '{ sum += $1 + 1024 } END { print sum }')
+  all=$((beside + call))
+  printf 'send: %d bytes in %s, %d beside it, %d in all of %d\n' "$call" $folder "$beside" $all $limit
+  [ $all -le $limit ] || { echo 'send: too much for one call: leave a test program or a testdata folder out' >&2; exit 1; }
+}
+
+case ${1-} in
+  pack) pack ;;
+  away) git sparse-checkout set --cone bench/gpu && git ls-files --others --exclude-standard | sed 's/^/send: travels too, for git does not know it: /' ;;
+  back) git sparse-checkout disable ;;
+  *) sed -n 's/^# \{0,1\}//; 2,/^set/{/^set/!p}' "$0" >&2; exit 2 ;;
+esac
