@@ -89,3 +89,12 @@ func TestTokenizerFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestCacheTokens: the cache of many long conversations is bounded, and has room for one of them.
+func TestCacheTokens(t *testing.T) {
+	for _, c := range []struct{ slots, limit, want int }{{16, 512, 0}, {16, 8192, 0}, {16, 40_960, 131_072}, {2, 131_072, 131_072}, {1, 262_144, 262_144}} {
+		if got := cacheTokens(c.slots, c.limit); got != c.want {
+			t.Errorf("%d conversations of %d tokens: a cache of %d, want %d", c.slots, c.limit, got, c.want)
+		}
+	}
+}

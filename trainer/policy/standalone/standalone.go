@@ -161,7 +161,19 @@ func (p *Policy) Engine(ctx context.Context, slots int) (*local.Tenant, error) {
 	if p.Tokenizer != nil {
 		terms.TokenBytes = p.Tokenizer.TokenBytes
 	}
-	return local.New(ctx, p.Model, local.Options{Slots: slots}, terms)
+	return local.New(ctx, p.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, p.Model.MaxPosition())}, terms)
+}
+
+// mostCached is how many tokens an engine keeps of all conversations, unless a single one may have more. Nothing else bounds the cache
+// here: of sixteen conversations with a model of 131,072 positions it would be larger than any GPU.
+const mostCached = 1 << 17
+
+// cacheTokens returns the size of the cache for conversations of so many tokens at most; 0 stands for all of them at once.
+func cacheTokens(slots, limit int) int {
+	if slots*limit <= mostCached {
+		return 0
+	}
+	return max(limit, mostCached)
 }
 
 // StopIDs returns the token ids that end a turn, from the tokenizer's files and the model's configuration.
