@@ -140,7 +140,8 @@ def quickstart(m, device, dtype):
     steps = 60 if not m.emulated else 2
     sets = [f"cold_start.queries={512 if not m.emulated else 32}", f"run.dir={folder}"]
     for agent in ("planner", "researcher"):
-        sets += [f"agents.{agent}.cold_start.steps={steps}", f"agents.{agent}.device={device}", f"agents.{agent}.dtype={dtype}"]
+        where = ("cpu", "fp32") if m.emulated and agent == "researcher" else (device, dtype)  # the emulator takes one thread at a time
+        sets += [f"agents.{agent}.cold_start.steps={steps}", f"agents.{agent}.device={where[0]}", f"agents.{agent}.dtype={where[1]}"]
     if m.emulated:
         sets += ["run.steps=1", "task.queries_per_step=1", "grpo.rollouts=2", "grpo.minibatches=1", "grpo.epochs=1", "eval.queries=1", "eval.before=false"]
         sets += [f"agents.{agent}.cold_start.{key}=1" for agent in ("planner", "researcher") for key in ("optimizer.warmup", "batch")]
