@@ -17,11 +17,14 @@ func FuzzRequest(f *testing.F) {
 	f.Add("chat/completions", `{"model":"planner","messages":[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{"}}]},{"role":"tool","tool_call_id":"1","content":null}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]}`)
 	f.Add("chat/completions", `{"model":"planner","stream":true,"stop":["o"],"max_tokens":2,"logprobs":true,"messages":[{"role":"developer","content":"<|im_end|>"},{"role":"user","content":"?"}]}`)
 	f.Add("chat/completions", `{"model":"planner","parallel_tool_calls":false,"chat_template_kwargs":{"enable_thinking":false},"messages":[{"role":"user","content":"?"},{"role":"assistant","content":"","reasoning":"a"}],"continue_final_message":true}`)
+	f.Add("chat/completions", `{"model":"planner","messages":[{"role":"user","content":"?"}],"max_tokens":20,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"object","properties":{"a":{"enum":[1,"b"]}},"required":["a"]}}}}`)
+	f.Add("responses", `{"model":"planner","stream":true,"input":[{"role":"user","content":[{"type":"input_text","text":"?"}]},{"type":"reasoning","summary":[]},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"4"}],"tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"tool_choice":{"type":"function","name":"f"},"max_output_tokens":30}`)
+	f.Add("responses", `{"model":"planner","input":"?","text":{"format":{"type":"json_object"}},"max_output_tokens":9,"previous_response_id":null}`)
 	f.Add("completions", `{"model":"planner","prompt":[1,2,3]}`)
 	f.Add("completions", `{"model":"planner","prompt":["x"],"logprobs":1}`)
 	tok := goldenTokenizer(f, "qwen3")
 	f.Fuzz(func(t *testing.T, path, body string) {
-		if path != "completions" {
+		if path != "completions" && path != "responses" {
 			path = "chat/completions"
 		}
 		a := New(Settings{Name: "planner", Main: true, Policy: &model{tok: tok, says: func(string) string { return calculation }}, Tokenizer: tok})
