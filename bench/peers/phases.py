@@ -127,7 +127,7 @@ class Liger(Phase):
     def run(self):
         self.model.zero_grad(set_to_none=True)
         for ids, labels in self.parts:
-            (self.model(input_ids=ids, labels=labels, use_cache=False).loss / len(self.parts)).backward()
+            (self.model(input_ids=ids, labels=labels, use_cache=False, return_dict=True).loss / len(self.parts)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
 

@@ -237,7 +237,11 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 				return fmt.Errorf("log-probs in float64: %w", err)
 			}
 			for _, name := range b.peerNames() {
-				peers = append(peers, measure.PeersOf(o).Opener(name, w))
+				from := measure.PeersOf(o)
+				if name == liger { // it changes transformers for its whole process
+					from.Host = nil
+				}
+				peers = append(peers, from.Opener(name, w))
 			}
 		}
 		row, err = b.compare(ctx, w, o, peers...)
