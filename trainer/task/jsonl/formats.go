@@ -3,7 +3,6 @@ package jsonl
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -12,8 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"unicode/utf8"
-
-	"github.com/parquet-go/parquet-go"
 
 	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
@@ -166,126 +163,4 @@ func (p *patient) Read(b []byte) (int, error) {
 	n, err := p.in.Read(b[:min(len(b), p.longest)])
 	p.read += n
 	return n, err
-}
-
-// Bounds on the sizes in a Parquet file's footer. The Parquet library checks the page headers.
-const (
-	maxColumnBytes = 1 << 31
-	parquetBatch   = 64 // rows read at once
-)
-
-// readParquet adds the rows of a Parquet file, each as a JSON object of its columns.
-func (r *reader) readParquet(file *os.File) (at int, err error) {
-	defer func() {
-		if p := recover(); p != nil { // the library panics on some damaged files
-			err = fmt.Errorf("the Parquet file is damaged: %v", p)
-		}
-	}()
-	info, err := file.Stat()
-	if err != nil {
-		return 0, err
-	}
-	if err := checkFooter(file, info.Size()); err != nil {
-		return 0, err
-	}
-	f, err := parquet.OpenFile(file, info.Size(), parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
-	if err != nil {
-		return 0, err
-	}
-	if n := f.NumRows(); n < 0 || n > maxRows {
-		return 0, fmt.Errorf("%d rows; at most %d are read", n, maxRows)
-	}
-	for _, g := range f.Metadata().RowGroups {
-		for _, c := range g.Columns {
-			if size := c.MetaData.TotalUncompressedSize; size < 0 || size > maxColumnBytes {
-				return 0, fmt.Errorf("column %q has %d bytes in one row group; at most %d are read: write smaller row groups", c.MetaData.PathInSchema, size, maxColumnBytes)
-			}
-		}
-	}
-	for _, g := range f.RowGroups() {
-		if at, err = r.readRowGroup(f.Schema(), g, at); err != nil {
-			return at + 1, err
-		}
-	}
-	return at, nil
-}
-
-// checkFooter refuses a file whose footer claims to be longer than the file: the library allocates the claimed size.
-func checkFooter(file io.ReaderAt, size int64) error {
-	var end [8]byte
-	if size < int64(2*len(end)) {
-		return errors.New("the Parquet file is cut off")
-	}
-	if _, err := file.ReadAt(end[:], size-int64(len(end))); err != nil {
-		return err
-	}
-	if footer := int64(binary.LittleEndian.Uint32(end[:])); footer > size-int64(len(end)) {
-		return fmt.Errorf("the Parquet file is cut off or damaged: its footer has %d bytes, and the file %d", footer, size)
-	}
-	return nil
-}
-
-// readRowGroup adds the rows of a row group after the first `at` rows and returns the new number of rows.
-func (r *reader) readRowGroup(schema *parquet.Schema, g parquet.RowGroup, at int) (int, error) {
-	rows := g.Rows()
-	defer rows.Close()
-	buffer := make([]parquet.Row, parquetBatch)
-	for {
-		n, err := rows.ReadRows(buffer)
-		for _, row := range buffer[:n] {
-			object, err := objectOf(schema, row)
-			if err == nil {
-				err = r.add(at+1, object)
-			}
-			if err != nil {
-				return at, err
-			}
-			at++
-		}
-		if err == io.EOF {
-			return at, nil
-		}
-		if err != nil {
-			return at, err
-		}
-		if n == 0 {
-			return at, io.ErrNoProgress
-		}
-	}
-}
-
-func objectOf(schema *parquet.Schema, row parquet.Row) ([]byte, error) {
-	var columns any
-	if err := schema.Reconstruct(&columns, row); err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	out := json.NewEncoder(&b)
-	out.SetEscapeHTML(false)
-	err := out.Encode(withoutNaN(columns))
-	return bytes.TrimSpace(b.Bytes()), err
-}
-
-// withoutNaN is a value with null for numbers that JSON does not have: NaN, with which some writers of Parquet mark
-// a missing number, and the infinities.
-func withoutNaN(value any) any {
-	switch v := value.(type) {
-	case map[string]any:
-		for key, x := range v {
-			v[key] = withoutNaN(x)
-		}
-	case []any:
-		for i, x := range v {
-			v[i] = withoutNaN(x)
-		}
-	case float64:
-		if v-v != 0 {
-			return nil
-		}
-	case float32:
-		if v-v != 0 {
-			return nil
-		}
-	}
-	return value
 }
