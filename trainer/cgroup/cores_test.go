@@ -54,7 +54,7 @@ func TestCores(t *testing.T) {
 		"its own in a larger one":  {map[string]string{info: two, own: "0::/pods/a/b\n", v2 + "pods/cpu.max": "max 100000\n", v2 + "pods/a/b/cpu.max": "300000 100000\n"}, 8, 3, "pods/a/b)"},
 		"a part of the tree":       {map[string]string{info: strings.Replace(two, " / /sys", " /docker/x /sys", 1), own: "0::/docker/x/y\n", v2 + "y/cpu.max": "100000 100000\n"}, 8, 1, "cgroup/y)"},
 		"its own is the part":      {map[string]string{info: strings.Replace(one, " / /sys/fs/cgroup/cpu", " /docker/x /sys/fs/cgroup/cpu", 1), own: "4:cpu,cpuacct:/docker/x\n", v1 + "cpu.cfs_quota_us": "150000\n", v1 + "cpu.cfs_period_us": "100000\n"}, 8, 1, "a quota of 1.5 "},
-		"elsewhere, with a space":  {map[string]string{info: "33 1 0:29 / /mnt/cg\\040q rw - cgroup none rw,cpu\n", own: "1:cpu:/q\n", "mnt/cg q/q/cpu.cfs_quota_us": "250000\n", "mnt/cg q/q/cpu.cfs_period_us": "100000\n"}, 8, 2, "2 of 8"},
+		"elsewhere, with a space":  {map[string]string{info: "33 1 0:29 / /run/cg\\040q rw - cgroup none rw,cpu\n", own: "1:cpu:/q\n", "run/cg q/q/cpu.cfs_quota_us": "250000\n", "run/cg q/q/cpu.cfs_period_us": "100000\n"}, 8, 2, "2 of 8"},
 		"both versions":            {map[string]string{info: two + one, own: "4:cpu,cpuacct:/\n0::/x\n", v2 + "x/memory.max": "5\n", v1 + "cpu.cfs_quota_us": "200000\n", v1 + "cpu.cfs_period_us": "100000\n"}, 8, 2, "2 of 8"},
 		"a group outside its tree": {map[string]string{info: two, own: "0::/../..\n", v2 + "cpu.max": "200000 100000\n"}, 8, 2, "2 of 8"},
 		"nonsense":                 {map[string]string{info: two, v2 + "cpu.max": "a lot\n", own: "\n::\n"}, 8, 8, "8 cores"},
