@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -207,4 +208,29 @@ func TestQuantisedRefusals(t *testing.T) {
 		})
 		wantMessage(t, err, what)
 	}
+}
+
+// What many parts of a matrix add to a gradient in bf16 is rounded once, not part by part: each of the small ones would be lost beside the
+// first.
+func TestQuantisedGradientIsRoundedOnce(t *testing.T) {
+	const k, small = 32, 16
+	row := func(value byte) []byte { return append([]byte{0, 0x3c}, bytes.Repeat([]byte{value}, k)...) } // scale 1, in fp16
+	onDevices(t, func(t *testing.T, d *Device) {
+		do(t, d, func(s *Scope) {
+			parts, dy := []QuantPart{{Q8_0, s.FromBytes(row(64), Uint8, 1, 34)}}, []float64{4}
+			for range small {
+				parts, dy = append(parts, QuantPart{Q8_0, s.FromBytes(row(1), Uint8, 1, 34)}), append(dy, 0.5)
+			}
+			x := s.Full(BFloat16, 1, 1, k)
+			x.RequireGrad(true)
+			s.Grad(true, func() {
+				Backward([]*Tensor{Linear(x, NewQuantised(k, BFloat16, parts...), nil)}, []*Tensor{from(s, dy, BFloat16, 1, 1+small)})
+			})
+			for i, v := range float64s(x.Grad()) {
+				if v != 4*64+0.5*small {
+					t.Errorf("gradient %d is %v, want %v", i, v, 4*64+0.5*small)
+				}
+			}
+		})
+	})
 }

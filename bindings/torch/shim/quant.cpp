@@ -91,16 +91,17 @@ void quant_product(const at::Tensor &x, const Blocks &w, at::Tensor y) {
 
 void quant_product_bwd(const at::Tensor &dy, const Blocks &w, at::Tensor dx, bool add) {
   check_types(dy);
-  if (dy.is_cuda()) {
-    if (!add) dx.zero_();
-    return each_piece(w, dy, [&](int64_t from, int64_t n, const at::Tensor &piece) { dx.addmm_(dy.narrow(1, from, n), piece); });
-  }
-  if (dy.scalar_type() != at::kFloat) {
-    auto wide = dx.to(at::kFloat);
-    quant_product_bwd(dy.to(at::kFloat), w, wide, add);
+  if (dx.scalar_type() != at::kFloat) {
+    auto wide = add ? dx.to(at::kFloat) : at::empty(dx.sizes(), dx.options().dtype(at::kFloat));
+    quant_product_bwd(dy, w, wide, add);
     dx.copy_(wide);
     return;
   }
+  if (dy.is_cuda()) {
+    if (!add) dx.zero_();
+    return each_piece(w, dy, [&](int64_t from, int64_t n, const at::Tensor &piece) { add_product(dx, dy.narrow(1, from, n), piece); });
+  }
+  if (dy.scalar_type() != at::kFloat) return quant_product_bwd(dy.to(at::kFloat), w, dx, add);
   const auto from = strided(dy);
   check_status(mgrpo_linear_quant_bwd_input_cpu(from.data, from.stride, w.data.const_data_ptr(), w.type, dx.mutable_data_ptr<float>(),
                                                 dy.size(0), w.k, w.rows(), add));
@@ -146,13 +147,13 @@ struct LinearQuant : torch::autograd::Function<LinearQuant> {
     const auto data = ctx->get_saved_variables();
     const auto types = ctx->saved_data["types"].toIntVector(), sizes = ctx->saved_data["sizes"].toIntVector();
     auto dy = grads[0].reshape({-1, grads[0].size(-1)}).contiguous();
-    auto dx = at::empty({dy.size(0), sizes.back()}, dy.options());
+    auto dx = at::empty({dy.size(0), sizes.back()}, dy.options().dtype(at::kFloat));
     int64_t from = 0;
     for (size_t i = 0; i < data.size(); i++) {
       quant_product_bwd(dy.narrow(1, from, data[i].size(0)), {data[i], int32_t(types[i]), sizes.back()}, dx, i > 0);
       from += data[i].size(0);
     }
-    return {dx.view(sizes), {}, {}};
+    return {dx.to(dy.scalar_type()).view(sizes), {}, {}};
   }
 };
 

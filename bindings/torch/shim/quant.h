@@ -18,7 +18,8 @@ Blocks blocks(const at::Tensor &data, int32_t type, int64_t k, const at::Tensor 
 // time. On the CPU a row of y depends on that row of x alone.
 void quant_product(const at::Tensor &x, const Blocks &w, at::Tensor y);
 
-// The gradient of x: dx = dy w, or that added to dx; dx [R, k] is contiguous.
+// The gradient of x: dx = dy w, or that added to dx; dx [R, k] is contiguous, of dy's type or float32. Products with the pieces of w are
+// added up in float32 and rounded once, where dx is not float32.
 void quant_product_bwd(const at::Tensor &dy, const Blocks &w, at::Tensor dx, bool add);
 
 // Throws unless h [N, D] meets a head's w: [V, D] of one dtype, or V rows of D weights in blocks of a type.
