@@ -125,6 +125,39 @@ TEST_P(Lora, RowDoesNotDependOnItsCompany) {
   }
 }
 
+// Runs of rows that share an adapter, as decoding has them, over more columns, and of larger ranks, than a block takes at once.
+TEST_P(Lora, RunsOfRows) {
+  const int64_t k = 264, n = 530;
+  for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
+    if (dtype == MGRPO_BFLOAT16 && backend().name == "cpu") continue;
+    Adapters adapters = three(backend(), k, n);
+    adapters.push_back(std::make_unique<Adapter>(backend(), Parts{{250, 270, 40, 0.5}, {3, 20, 33, -1}}, k, 14));
+    Ints which;
+    for (const auto &[adapter, run] : {std::pair<int32_t, int>{0, 1}, {3, 16}, {-1, 2}, {1, 17}, {0, 5}, {2, 3}, {3, 2}})
+      which.insert(which.end(), static_cast<size_t>(run), adapter);
+    const auto rows = static_cast<int64_t>(which.size());
+    Floats x = normal(rows * k, 6), y = normal(rows * n, 7);
+    if (dtype == MGRPO_BFLOAT16) x = rounded_to_bf16(x), y = rounded_to_bf16(y);
+    Array from(backend(), dtype, x), to(backend(), dtype, y);
+    ASSERT_EQ(add(backend(), adapters, &which, from, dtype, to, rows, k, n), MGRPO_OK);
+    const Floats got = to.values();
+    for (int64_t r = 0; r < rows; r++) {
+      std::vector<double> want(y.begin() + r * n, y.begin() + (r + 1) * n), magnitude(static_cast<size_t>(n), 1);
+      if (which[r] >= 0) oracle(*adapters[static_cast<size_t>(which[r])], x.data() + r * k, k, want.data(), magnitude.data());
+      for (int64_t j = 0; j < n; j++) {
+        double bound = (static_cast<double>(k) + 64) * kEpsilon * magnitude[j];
+        if (dtype == MGRPO_BFLOAT16) bound += 2 * kBf16Epsilon * std::fabs(want[j]);
+        ASSERT_NEAR(got[r * n + j], want[j], bound) << "row " << r << ", column " << j << " of adapter " << which[r];
+      }
+      if (which[r] < 0) continue;
+      Array x1(backend(), dtype, Floats(x.begin() + r * k, x.begin() + (r + 1) * k)), y1(backend(), dtype, Floats(y.begin() + r * n, y.begin() + (r + 1) * n));
+      const Ints alone{which[r]};
+      ASSERT_EQ(add(backend(), adapters, &alone, x1, dtype, y1, 1, k, n), MGRPO_OK);
+      ASSERT_TRUE(same_bits(y1.values().data(), got.data() + r * n, n)) << "row " << r;
+    }
+  }
+}
+
 TEST(LoraCpu, BitsDoNotDependOnThreads) {
   const Backend &b = cpu();
   const int64_t k = 577, n = 961;
