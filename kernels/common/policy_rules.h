@@ -31,9 +31,13 @@ inline bool valid(const mgrpo_loss_batch &b) {
   return (b.trajectories == 0 || (b.weight && b.advantage && b.coefficient)) && (b.tokens == 0 || b.mask);
 }
 
+// Whether the gradient of float32 logits is to be bfloat16.
+inline bool narrows(const mgrpo_logits &z) { return z.dtype == MGRPO_FLOAT32 && z.gradient_dtype == MGRPO_BFLOAT16; }
+
 // Whether the logits are those of tokens first..first+rows-1 of the batch, and the ratio one of tokens.
 inline bool valid(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c) {
   const bool wide = z.dtype == MGRPO_FLOAT64;
+  if (z.gradient_dtype != 0 && z.gradient_dtype != z.dtype && !narrows(z)) return false;
   if (!wide && z.dtype != MGRPO_FLOAT32 && z.dtype != MGRPO_BFLOAT16) return false;
   if (b.dtype != (wide ? MGRPO_FLOAT64 : MGRPO_FLOAT32) || is_sequence(c)) return false;
   if (z.rows < 0 || first < 0 || first > b.tokens || z.rows > b.tokens - first) return false;

@@ -70,7 +70,7 @@ int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_
                                               int64_t *bad_row, mgrpo_loss_error *error) {
   if (any_null({logits, batch, config, bad_row, error})) return MGRPO_INVALID_ARGUMENT;
   if (!valid(*config) || !valid(*batch) || !valid(*logits, first, *batch, *config)) return MGRPO_INVALID_ARGUMENT;
-  if (!valid_sizes({logits->rows, logits->ld}) || (batch->tokens > 0 && any_null({logp, entropy})))
+  if (narrows(*logits) || !valid_sizes({logits->rows, logits->ld}) || (batch->tokens > 0 && any_null({logp, entropy})))
     return MGRPO_INVALID_ARGUMENT;
   *error = {MGRPO_LOSS_OK, MGRPO_FIELD_NONE, -1, -1, 0};
   const mgrpo_loss_batch b = with_outputs(*batch, logp, entropy);

@@ -1,6 +1,7 @@
 // A block or, where the row is too long for one block's shared memory, a cluster of up to eight a row (sm_90 on): the
 // row is read once, waits in shared memory for its sums, and is written once. Where shared memory does not hold it
 // either, one block reads the row twice, the second time from L2 if that is large enough.
+// The gradient may be narrower than the logits, in whose place it is written: no thread writes before all have read what lies there.
 #include "mgrpo/policy_loss_from_logits.h"
 
 #include "cluster.cuh"
@@ -59,13 +60,39 @@ __device__ Gradient<A> gradient_of(const RowSums &s, double dy, double tau, doub
           static_cast<A>(scale * (g * (s.sum - ey) - (ey > 0 ? e * ey * (dy - mean) : 0)))};
 }
 
-template <class T>
-__device__ void fill(T *row, int64_t n, double value) {
+template <class G>
+__device__ void fill(G *row, int64_t n, double value) {
   for (int64_t v = threadIdx.x; v < n; v += kRowThreads) narrow(value, row + v);
 }
 
-// kept: room in shared memory for the block's part of a row, unless kStaged is false.
-template <class T, bool kStaged>
+// A store of so many bytes.
+template <size_t kBytes>
+struct Word;
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<16> {
+  using type = uint4;
+};
+
+// Stores the elements [begin, begin + kWidth) of a row [n]; begin is a multiple of kWidth.
+template <class G, int kWidth>
+__device__ void store(G *row, const G (&values)[kWidth], int64_t begin, int64_t n, bool is_aligned) {
+  if (is_aligned && begin + kWidth <= n) {
+    typename Word<sizeof values>::type word;
+    __builtin_memcpy(&word, values, sizeof word);
+    *reinterpret_cast<decltype(word) *>(row + begin) = word;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; i++)
+    if (begin + i < n) row[begin + i] = values[i];
+}
+
+// T: the type of the logits, G that of their gradient. kept: room in shared memory for the block's part of a row, unless kStaged is false.
+template <class T, class G, bool kStaged>
 __global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Rows in, mgrpo_loss_config c,
                                                                TokenArrays<typename Compute<T>::type> tokens,
                                                                typename Compute<T>::type *logp,
@@ -82,6 +109,7 @@ __global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Row
 
   for (int64_t r = blockIdx.x / blocks; r < in.rows; r += gridDim.x / blocks) {
     T *const row = logits + r * in.ld, *const part = row + begin;
+    G *const gradients = reinterpret_cast<G *>(row) + begin;
     const int64_t token = in.first + r;
     const auto set = [&](double lp, double h) {
       if (cluster().block_rank() > 0 || threadIdx.x > 0) return;
@@ -91,7 +119,7 @@ __global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Row
     const TokenTrajectory of = in.trajectory[r];
     if (tokens.mask[token] == 0 || !(of.weight > 0)) {
       set(0, 0);
-      fill(part, n, 0);
+      fill(gradients, n, 0);
       continue;
     }
     const int32_t y = in.targets[r];
@@ -109,12 +137,12 @@ __global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Row
     if (s.unreadable || !target_ok) {
       if (threadIdx.x == 0) report_least(bad_row, token);
       set(NAN, NAN);
-      fill(part, n, NAN);
+      fill(gradients, n, NAN);
       continue;
     }
     if (s.all_impossible()) {  // the loss refuses its log-prob of -Inf
       set(-kInf, 0);
-      fill(part, n, NAN);
+      fill(gradients, n, NAN);
       continue;
     }
     if (threadIdx.x == 0) {
@@ -129,17 +157,21 @@ __global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, Row
     const Gradient<A> gradient = *of_row.get();
     const int64_t target = y - begin;
     const bool is_aligned = aligned(part);
-    for (int64_t at = static_cast<int64_t>(threadIdx.x) * kWidth; at < n; at += static_cast<int64_t>(kRowThreads) * kWidth) {
+    constexpr int64_t kStep = static_cast<int64_t>(kRowThreads) * kWidth;
+    for (int64_t first = 0; first < n; first += kStep) {
+      const int64_t at = first + static_cast<int64_t>(threadIdx.x) * kWidth;
       Pack<T> p;
       if constexpr (kStaged) {
-        __builtin_memcpy(p.at, kept + at / kWidth, sizeof(uint4));
+        if (at < n) __builtin_memcpy(p.at, kept + at / kWidth, sizeof(uint4));
       } else {
         p = load_pack(part, at, n, is_aligned);
+        if constexpr (sizeof(G) < sizeof(T)) __syncthreads();  // what is stored now lies where others have just read, or before
       }
+      if (at >= n) continue;
+      G out[kWidth];
 #pragma unroll
-      for (int i = 0; i < kWidth; i++)
-        narrow(at + i == target ? gradient.at_target : gradient(static_cast<A>(widen(p.at[i]))), &p.at[i]);
-      store_pack(part, p, at, n, is_aligned);
+      for (int i = 0; i < kWidth; i++) narrow(at + i == target ? gradient.at_target : gradient(static_cast<A>(widen(p.at[i]))), &out[i]);
+      store(gradients, out, at, n, is_aligned);
     }
   }
 }
@@ -168,7 +200,7 @@ int32_t spread_of(int64_t row_bytes, Spread *out) {
   return MGRPO_OK;
 }
 
-template <class T>
+template <class T, class G>
 int32_t policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c,
                         void *logp, void *entropy, int64_t *bad_row, cudaStream_t stream) {
   std::vector<TokenTrajectory> host;
@@ -182,7 +214,7 @@ int32_t policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_b
   Spread spread;
   MGRPO_TRY(spread_of(z.vocab * static_cast<int64_t>(sizeof(T)), &spread));
   using A = typename Compute<T>::type;
-  return launch(spread.bytes > 0 ? gradient_kernel<T, true> : gradient_kernel<T, false>,
+  return launch(spread.bytes > 0 ? gradient_kernel<T, G, true> : gradient_kernel<T, G, false>,
                 {block_count(in.rows) * static_cast<unsigned>(spread.cluster), kRowThreads, spread.bytes, spread.cluster}, stream,
                 static_cast<T *>(z.data), in, c, token_arrays<A>(b), static_cast<A *>(logp), static_cast<A *>(entropy), bad_row);
 }
@@ -209,9 +241,9 @@ int32_t mgrpo_policy_gradient_from_logits_cuda(const mgrpo_logits *logits, int64
       return call(*logits, first, b, *config, logp, entropy, bad_row, stream_of(stream));
     };
     switch (logits->dtype) {
-      case MGRPO_FLOAT32: return run(policy_gradient<float>);
-      case MGRPO_BFLOAT16: return run(policy_gradient<__nv_bfloat16>);
-      default: return run(policy_gradient<double>);
+      case MGRPO_FLOAT32: return run(narrows(*logits) ? policy_gradient<float, __nv_bfloat16> : policy_gradient<float, float>);
+      case MGRPO_BFLOAT16: return run(policy_gradient<__nv_bfloat16, __nv_bfloat16>);
+      default: return run(policy_gradient<double, double>);
     }
   });
 }

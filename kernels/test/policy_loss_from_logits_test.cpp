@@ -76,8 +76,8 @@ struct Arrays {
   Buffer<uint8_t> mask;
   Buffer<Output> old, behaviour, ref, logp, entropy;
 
-  Arrays(const Backend &b, const Problem<Type> &p)
-      : p(p), z(b, p.logits), targets(b, p.targets), mask(b, p.mask), old(b, p.old), behaviour(b, p.behaviour),
+  Arrays(const Backend &b, const Problem<Type> &p, bool aligned = false)
+      : p(p), z(b, p.logits, aligned), targets(b, p.targets), mask(b, p.mask), old(b, p.old), behaviour(b, p.behaviour),
         ref(b, p.ref), logp(b, p.mask.size()), entropy(b, p.mask.size()) {}
 
   mgrpo_loss_batch batch(const mgrpo_loss_config &c) {
@@ -96,7 +96,7 @@ struct Arrays {
             .entropy = nullptr};
   }
   mgrpo_logits rows(int64_t first, int64_t n) {
-    return {z.get() + first * p.shape.ld, Type::kType, n, p.shape.vocab, p.shape.ld, targets.get() + first, p.tau};
+    return {z.get() + first * p.shape.ld, Type::kType, n, p.shape.vocab, p.shape.ld, targets.get() + first, p.tau, 0};
   }
   Result<Type> result(Result<Type> r) {
     r.logp = logp.values();
@@ -305,6 +305,46 @@ TEST_P(FromLogits, RejectsWhatItCannotDo) {
   z = a.rows(0, 6);
   z.dtype = MGRPO_FLOAT64;  // the batch is float32
   EXPECT_EQ(status(z, 0), MGRPO_INVALID_ARGUMENT);
+  z = a.rows(0, 6);
+  z.gradient_dtype = MGRPO_FLOAT64;
+  EXPECT_EQ(status(z, 0), MGRPO_INVALID_ARGUMENT);
+}
+
+// On a GPU the gradient of float32 logits can be bfloat16, in place of the logits: it is the one in float32, rounded.
+TEST_P(FromLogits, NarrowGradients) {
+  const mgrpo_loss_config c = configs()[2];
+  for (const bool aligned : {false, true})
+    for (const Shape &s : kShapes) {
+      Problem<InFloat32> p(s, 0.7, 3);
+      const bool spoilt = s.rows > 7;
+      if (spoilt) p.logits[static_cast<size_t>(6 * s.ld)] = nan32;
+      const auto wide = run(backend(), p, c);
+      Arrays<InFloat32> a(backend(), p, aligned);
+      const mgrpo_loss_batch batch = a.batch(c);
+      mgrpo_logits logits = a.rows(0, s.rows);
+      logits.gradient_dtype = MGRPO_BFLOAT16;
+      Result<InFloat32> got{};
+      got.status = backend().policy_loss_from_logits(&logits, &batch, &c, a.logp.get(), a.entropy.get(), &got.sums, &got.bad, &got.error);
+      if (backend().name == cpu().name) {
+        EXPECT_EQ(got.status, MGRPO_INVALID_ARGUMENT);
+        continue;
+      }
+      ASSERT_EQ(got.status, spoilt ? MGRPO_NON_FINITE : MGRPO_OK);
+      EXPECT_EQ(got.bad, spoilt ? 6 : -1);
+      got = a.result(got);
+      for (size_t r = 0; r < p.mask.size(); r++) {
+        ASSERT_EQ(std::memcmp(&got.logp[r], &wide.logp[r], sizeof(float)), 0) << r;
+        std::vector<uint16_t> half(static_cast<size_t>(s.vocab));
+        std::memcpy(half.data(), &got.dz[r * static_cast<size_t>(s.ld)], half.size() * sizeof(uint16_t));
+        for (size_t v = 0; v < half.size(); v++) {
+          const float want = wide.dz[r * static_cast<size_t>(s.ld) + v];
+          if (std::isnan(want))
+            ASSERT_TRUE(std::isnan(from_bf16(half[v]))) << r << " " << v;
+          else
+            ASSERT_EQ(half[v], to_bf16(want)) << "row " << r << " of " << s.vocab << ", column " << v;
+        }
+      }
+    }
 }
 
 TEST_P(FromLogits, ChunksMakeUpTheWhole) {
@@ -345,7 +385,7 @@ TEST(FromLogitsIndex, BeyondTwoToThe31Elements) {
   const double one = 1, advantage = -1;
   const mgrpo_loss_config c = loss_defaults();
   const mgrpo_loss_batch batch{1, rows, cu, &one, &advantage, &one, mask.data(), MGRPO_FLOAT32, nullptr, old.data(), nullptr, nullptr, nullptr};
-  const mgrpo_logits z{logits, MGRPO_BFLOAT16, rows, vocab, ld, targets.data(), 1};
+  const mgrpo_logits z{logits, MGRPO_BFLOAT16, rows, vocab, ld, targets.data(), 1, 0};
   mgrpo_loss_sums sums;
   mgrpo_loss_error error;
   int64_t bad;

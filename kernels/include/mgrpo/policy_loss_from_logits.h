@@ -19,6 +19,9 @@ typedef struct mgrpo_logits {
   int64_t rows, vocab, ld;
   const int32_t *targets;  // [rows]
   double tau;              // at least MGRPO_LEAST_TEMPERATURE
+  // 0: the gradient has the logits' dtype. MGRPO_BFLOAT16, on a GPU and of float32 logits: a row's gradient is vocab bfloat16 numbers
+  // from where the row of logits begins, so that rows are 2 ld of them apart; what follows them within the row is unspecified.
+  int32_t gradient_dtype;
 } mgrpo_logits;
 
 // Row i of the logits is token first + i of the batch, whose logp_new and entropy are not read; its dtype is float64
