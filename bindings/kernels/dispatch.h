@@ -85,7 +85,7 @@ static inline mgrpo_outcome policy_loss(mgrpo_backend b, void *batch, void *conf
 static inline mgrpo_outcome policy_loss_from_logits(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab,
                                                     int64_t ld, void *targets, double tau, void *batch, void *config,
                                                     void *logp, void *entropy, void *sums, int64_t *bad_row, void *error) {
-  const mgrpo_logits z = {logits, dtype, rows, vocab, ld, (const int32_t *)targets, tau};
+  const mgrpo_logits z = {logits, dtype, rows, vocab, ld, (const int32_t *)targets, tau, 0};
   return MGRPO_DISPATCH(b, policy_loss_from_logits, &z, (const mgrpo_loss_batch *)batch,
                         (const mgrpo_loss_config *)config, logp, entropy, (mgrpo_loss_sums *)sums, bad_row,
                         (mgrpo_loss_error *)error);
@@ -104,4 +104,11 @@ static inline mgrpo_outcome adamw(mgrpo_backend b, void *param, void *m, void *v
 static inline mgrpo_outcome sample(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                    const mgrpo_sampling *sampling, void *token, void *logp, int64_t *bad_row) {
   return MGRPO_DISPATCH(b, sample, logits, dtype, rows, vocab, ld, sampling, (int32_t *)token, (float *)logp, NULL, bad_row);
+}
+
+// On a GPU alone.
+static inline mgrpo_outcome sample_enqueue(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, void *sampling,
+                                           void *token, void *logp, void *bad_row) {
+  return outcome(b, b.gpu->mgrpo_sample_enqueue_cuda(logits, dtype, rows, vocab, ld, (const mgrpo_sampling *)sampling, (int32_t *)token,
+                                                     (float *)logp, NULL, (int64_t *)bad_row, b.stream));
 }

@@ -22,6 +22,14 @@ type Sampling struct {
 // Sampling has the layout of the C struct: slices of it are passed to C without a copy.
 var _ [unsafe.Sizeof(C.mgrpo_sampling{})]byte = [unsafe.Sizeof(Sampling{})]byte{}
 
+// SamplingSize is how many int32 words the settings of a row are.
+const SamplingSize = int(unsafe.Sizeof(Sampling{})) / 4
+
+// SamplingWords are the settings as EnqueueSample reads them.
+func SamplingWords(rows []Sampling) []int32 {
+	return unsafe.Slice((*int32)(Pointer(rows)), SamplingSize*len(rows))
+}
+
 // Sample draws one token a row. token int32, logp float32, both [Rows]; logp, which may be nil, is under softmax(z / temperature) of the
 // whole vocabulary. A row's result depends on that row alone. An *Error with NonFinite names the first row with NaN, +Inf or only -Inf (its token is -1).
 func Sample(b Backend, z Logits, rows []Sampling, token, logp unsafe.Pointer) error {
@@ -33,3 +41,24 @@ func Sample(b Backend, z Logits, rows []Sampling, token, logp unsafe.Pointer) er
 		(*C.mgrpo_sampling)(Pointer(rows)), token, logp, &row)
 	return rowFailure("sample", status, row)
 }
+
+// EnqueueSample is Sample of a GPU that only enqueues its work: rows are the bytes of as many settings as z has rows, and bad an int64, both
+// in the GPU's memory. bad, -1 before, becomes the first row with NaN, +Inf or only -Inf. CheckSampling has accepted the settings.
+func EnqueueSample(b Backend, z Logits, rows, token, logp, bad unsafe.Pointer) error {
+	const op = "sample"
+	if b.c.gpu == nil {
+		return fmt.Errorf("kernels: %s: only the work of a GPU is enqueued", op)
+	}
+	return failure(op, C.sample_enqueue(b.c, z.Data, C.int32_t(z.DType), C.int64_t(z.Rows), C.int64_t(z.Vocab), C.int64_t(z.Stride), rows, token, logp, bad))
+}
+
+// CheckSampling returns an *Error with InvalidArgument for the first row whose settings are out of range.
+func CheckSampling(rows []Sampling) error {
+	if row := C.mgrpo_sampling_out_of_range((*C.mgrpo_sampling)(Pointer(rows)), C.int64_t(len(rows))); row >= 0 {
+		return &Error{Op: "sample", Status: InvalidArgument, Row: int64(row)}
+	}
+	return nil
+}
+
+// NonFiniteRow is the *Error of a row that cannot be sampled.
+func NonFiniteRow(row int64) error { return &Error{Op: "sample", Status: NonFinite, Row: row} }

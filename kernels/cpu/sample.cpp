@@ -184,6 +184,12 @@ int64_t sample(const T *logits, int64_t rows, int64_t vocab, int64_t ld, const m
 
 using namespace mgrpo;
 
+int64_t mgrpo_sampling_out_of_range(const mgrpo_sampling *sampling, int64_t rows) {
+  for (int64_t r = 0; r < rows; r++)
+    if (!valid(sampling[r])) return r;
+  return -1;
+}
+
 int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                          const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
                          float *truncated_logp_or_null, int64_t *bad_row) {
@@ -192,11 +198,8 @@ int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_
   if (!valid_sizes({rows, ld}) || vocab < 1 || vocab > ld || vocab > std::numeric_limits<int32_t>::max())
     return MGRPO_INVALID_ARGUMENT;
   if (rows > 0 && any_null({logits, sampling, token})) return MGRPO_INVALID_ARGUMENT;
-  for (int64_t r = 0; r < rows; r++) {
-    if (valid(sampling[r])) continue;
-    *bad_row = r;
-    return MGRPO_INVALID_ARGUMENT;
-  }
+  *bad_row = mgrpo_sampling_out_of_range(sampling, rows);
+  if (*bad_row >= 0) return MGRPO_INVALID_ARGUMENT;
   const cpu::Outputs out{token, logp_or_null, truncated_logp_or_null};
   try {
     switch (dtype) {

@@ -461,44 +461,50 @@ int32_t blocks_of_row(int64_t rows, int64_t packs, int *blocks) {
 }
 
 template <class T>
-int32_t sample(const void *logits, int64_t rows, int64_t vocab, int64_t ld, const mgrpo_sampling *sampling, int32_t *token,
-               float *logp, float *truncated_logp, int64_t *bad_row, cudaStream_t stream) {
-  Scratch<mgrpo_sampling> settings(stream);
-  Scratch<int64_t> bad(stream);
-  MGRPO_TRY(settings.upload(sampling, rows));
-  MGRPO_TRY(bad.allocate_ones(1));
+int32_t enqueue(const void *logits, int64_t rows, int64_t vocab, int64_t ld, const mgrpo_sampling *sampling, const Outputs &out,
+                cudaStream_t stream) {
   int blocks;
   MGRPO_TRY(blocks_of_row(rows, vocab / Pack<T>::kWidth, &blocks));
-  MGRPO_TRY(launch(sample_kernel<T>, {block_count(rows) * static_cast<unsigned>(blocks), kRowThreads, 0, blocks}, stream,
-                   static_cast<const T *>(logits), rows, vocab, ld, settings.get(), Outputs{token, logp, truncated_logp, bad.get()}));
-  MGRPO_TRY(bad.download(bad_row, 1));
-  return *bad_row < 0 ? MGRPO_OK : MGRPO_NON_FINITE;
+  return launch(sample_kernel<T>, {block_count(rows) * static_cast<unsigned>(blocks), kRowThreads, 0, blocks}, stream,
+                static_cast<const T *>(logits), rows, vocab, ld, sampling, out);
 }
 
 }  // namespace
 }  // namespace mgrpo::cuda
 
+using namespace mgrpo::cuda;
+
+int32_t mgrpo_sample_enqueue_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                  const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
+                                  float *truncated_logp_or_null, int64_t *bad_row, void *stream) {
+  if (rows < 0 || vocab < 1 || vocab > ld || vocab > INT32_MAX) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (!logits || !sampling || !token || !bad_row) return MGRPO_INVALID_ARGUMENT;
+  const Outputs out{token, logp_or_null, truncated_logp_or_null, bad_row};
+  switch (dtype) {
+    case MGRPO_FLOAT32: return enqueue<float>(logits, rows, vocab, ld, sampling, out, stream_of(stream));
+    case MGRPO_BFLOAT16: return enqueue<__nv_bfloat16>(logits, rows, vocab, ld, sampling, out, stream_of(stream));
+  }
+  return MGRPO_INVALID_ARGUMENT;
+}
+
 int32_t mgrpo_sample_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                           const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
                           float *truncated_logp_or_null, int64_t *bad_row, void *stream) {
-  using namespace mgrpo::cuda;
   if (!bad_row) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
-  if (rows < 0 || vocab < 1 || vocab > ld || vocab > INT32_MAX) return MGRPO_INVALID_ARGUMENT;
-  if (rows == 0) return MGRPO_OK;
-  if (!logits || !sampling || !token) return MGRPO_INVALID_ARGUMENT;
+  if (rows < 0 || (rows > 0 && !sampling)) return MGRPO_INVALID_ARGUMENT;
   for (int64_t r = 0; r < rows; r++) {
     if (mgrpo::valid(sampling[r])) continue;
     *bad_row = r;
     return MGRPO_INVALID_ARGUMENT;
   }
-  switch (dtype) {
-    case MGRPO_FLOAT32:
-      return sample<float>(logits, rows, vocab, ld, sampling, token, logp_or_null, truncated_logp_or_null, bad_row,
-                           stream_of(stream));
-    case MGRPO_BFLOAT16:
-      return sample<__nv_bfloat16>(logits, rows, vocab, ld, sampling, token, logp_or_null, truncated_logp_or_null, bad_row,
-                                   stream_of(stream));
-  }
-  return MGRPO_INVALID_ARGUMENT;
+  Scratch<mgrpo_sampling> settings(stream_of(stream));
+  Scratch<int64_t> bad(stream_of(stream));
+  MGRPO_TRY(settings.upload(sampling, rows));
+  MGRPO_TRY(bad.allocate_ones(1));
+  MGRPO_TRY(mgrpo_sample_enqueue_cuda(logits, dtype, rows, vocab, ld, settings.get(), token, logp_or_null, truncated_logp_or_null, bad.get(),
+                                      stream));
+  MGRPO_TRY(bad.download(bad_row, 1));
+  return *bad_row < 0 ? MGRPO_OK : MGRPO_NON_FINITE;
 }

@@ -33,7 +33,16 @@ MGRPO_API int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t ro
                                    const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
                                    float *truncated_logp_or_null, int64_t *bad_row);
 
+// The first of the rows whose settings are out of range, -1 if there is none.
+MGRPO_API int64_t mgrpo_sampling_out_of_range(const mgrpo_sampling *sampling, int64_t rows);
+
 // The same on a GPU: logits and outputs in device memory, sampling and bad_row in host memory. Waits for the stream.
 MGRPO_API int32_t mgrpo_sample_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                     const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
                                     float *truncated_logp_or_null, int64_t *bad_row, void *stream);
+
+// The same, but it only enqueues: sampling, none of whose rows is out of range, and bad_row are in device memory, too, and *bad_row is -1
+// before.
+MGRPO_API int32_t mgrpo_sample_enqueue_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                            const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
+                                            float *truncated_logp_or_null, int64_t *bad_row, void *stream);
