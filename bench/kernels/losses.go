@@ -220,23 +220,28 @@ func (t *tokens) gradientError(i int64, z, got []float32) (dz apart) {
 	return dz
 }
 
-// headRows of logits exist at a time, as in training.
-const headRows = learner.DefaultHeadRows
-
-// linearPolicyLoss goes from hidden states and a head's weights to the loss and to both gradients. The weights'
-// gradient is added to an existing buffer, as in training.
+// linearPolicyLoss goes from hidden states and a head's weights to the loss and to both gradients. As in training, the weights'
+// gradient is added to an existing buffer, on a GPU in float32, and as many rows of logits exist at a time.
 func linearPolicyLoss(d *desk, n dims) *measure.Native {
 	h, w := d.uniform(1, 1, n["rows"], n["width"]), d.uniform(7, 0.1, n["vocab"], n["width"])
-	dw := d.keep(d.s.Zeros(d.real, n["vocab"], n["width"]))
 	w.RequireGrad(true)
-	w.SetGrad(dw)
+	gpu, real := d.s.Device().IsCUDA(), d.real
+	if gpu {
+		real = torch.Float32
+	}
+	dw := d.keep(d.s.Zeros(real, n["vocab"], n["width"]))
+	sum := dw
+	if !gpu {
+		w.SetGrad(dw)
+		sum = nil
+	}
 	t, err := newTokens(d, n)
 	var loss float64
 	work := func() (*torch.Tensor, error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := torch.LinearPolicyLoss(h, w, t.target, 1, headRows, t.batch, t.config)
+		r, err := torch.LinearPolicyLoss(h, w, sum, t.target, 1, learner.HeadRows(gpu, true), t.batch, t.config)
 		loss = r.Sums.Stats(t.totals).Loss
 		return r.DHidden, err
 	}

@@ -68,7 +68,7 @@ func TestRows(t *testing.T) {
 			for name, c := range map[string]struct {
 				want [2]float64
 				got  rows
-			}{"prompts": {prompts, w.prompts()}, "decoded": {decoded, w.decoded()}, "trained": {trained, w.trained()}} {
+			}{"prompts": {prompts, w.prompts(false)}, "decoded": {decoded, w.decoded()}, "trained": {trained, w.trained()}} {
 				if got := [2]float64{c.got.n, c.got.pairs(window)}; got != c.want {
 					t.Errorf("%+v, window %d: %s has rows and pairs %v, want %v", w, window, name, got, c.want)
 				}

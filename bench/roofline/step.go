@@ -66,11 +66,11 @@ func Floor(d Device, a Agent, w Work) Step {
 
 // prompts are computed in passes of the engine's most rows, launched one by one.
 func prompts(d Device, a Agent, w Work) (t Time) {
-	r := w.prompts()
+	r := w.prompts(d.GPU)
 	if r.n == 0 {
 		return t
 	}
-	p := pass{d: d, a: a, rows: r, passes: math.Ceil(r.n / arch.PassRows), rate: a.generation(d, false), weight: a.Weight, cached: d.Read, eager: d.Eager}
+	p := pass{d: d, a: a, rows: r, passes: math.Ceil(r.n / float64(arch.PassRows(d.GPU))), rate: a.generation(d, false), weight: a.Weight, cached: d.Read, eager: d.Eager}
 	one := p.layers().all()
 	p.head(&one, float64(w.Prompts+w.Prompts*w.Rollouts*(w.Turns-1))/p.passes) // of the rows after which a turn begins
 	t.add(one, p.passes)

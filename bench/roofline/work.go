@@ -90,10 +90,10 @@ func seen(n, window int) float64 {
 }
 
 // prompts are the rows that generation computes at once: prompts, and results with the token sampled before them.
-func (w Work) prompts() (r rows) {
-	r.add(0, w.Prompt, arch.PassRows, float64(w.Prompts))
+func (w Work) prompts(gpu bool) (r rows) {
+	r.add(0, w.Prompt, arch.PassRows(gpu), float64(w.Prompts))
 	for t := 1; t < w.Turns; t++ {
-		r.add(w.turn(t)-w.Results-1, w.turn(t), arch.PassRows, w.Sequences())
+		r.add(w.turn(t)-w.Results-1, w.turn(t), arch.PassRows(gpu), w.Sequences())
 	}
 	return r
 }

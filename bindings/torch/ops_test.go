@@ -168,7 +168,7 @@ func TestGradientsAreOfRoundedFactors(t *testing.T) {
 			w.SetGrad(s.Zeros(Float32, w.Shape()...))
 			var got HeadLoss
 			var err error
-			s.Training(func() { got, err = LinearPolicyLoss(h, w, p.targets, 0.8, 3, p.batch, p.config) })
+			s.Training(func() { got, err = LinearPolicyLoss(h, w, nil, p.targets, 0.8, 3, p.batch, p.config) })
 			if err != nil {
 				t.Fatal(err)
 			}

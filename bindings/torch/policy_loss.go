@@ -4,6 +4,8 @@ package torch
 import "C"
 
 import (
+	"unsafe"
+
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
@@ -16,22 +18,27 @@ type HeadLoss struct {
 }
 
 // LinearPolicyLoss is the policy loss of the logits h w^T: h [N, D] and w [V, D] of one dtype, targets int32 [N], a
-// token's row of h each. It adds dL/dw to w's gradient in place unless w requires none, as one that is
-// quantised. Logits exist for chunk rows at
-// a time and are computed once, so the ratio must be token or cispo. batch is as for kernels.PolicyLossFromLogits.
+// token's row of h each. It adds dL/dw to sum, float32 [V, D], or to w's gradient in place if sum is nil, unless w requires
+// none, as one that is quantised. Logits exist for chunk rows at a time and are computed once, so the ratio must be token or
+// cispo. batch is as for kernels.PolicyLossFromLogits.
 // Nothing is recorded: the caller passes h's gradient to Backward. Masked rows of h must be finite, too: they have no
 // gradient, but dL/dw multiplies them by 0.
 //
 // An *kernels.Error with NonFinite names a row of NaN or +Inf logits, a *mgrpo.Refusal the trajectory that is refused;
 // the gradients are unspecified then.
-func LinearPolicyLoss(h *Tensor, w Matrix, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch, config mgrpo.Objective) (HeadLoss, error) {
+func LinearPolicyLoss(h *Tensor, w Matrix, sum, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch, config mgrpo.Objective) (HeadLoss, error) {
 	const op = "linear policy loss"
 	t, kind := head(op, w)
 	s := h.scopeFor(op, t, targets)
+	var dw unsafe.Pointer
+	if sum != nil {
+		sum.check(op, s)
+		dw = sum.handle
+	}
 	var out HeadLoss
 	var err error
 	out.Sums, err = batch.Call(op, config, func(c kernels.LossCall) error {
-		r := C.mgt_linear_policy_loss(s.dev.native, h.handle, t.handle, kind, targets.handle, C.double(tau), C.int64_t(chunk),
+		r := C.mgt_linear_policy_loss(s.dev.native, h.handle, t.handle, kind, dw, targets.handle, C.double(tau), C.int64_t(chunk),
 			(*C.mgrpo_loss_batch)(c.Batch), (*C.mgrpo_loss_config)(c.Config),
 			(*C.mgrpo_loss_sums)(c.Sums), (*C.mgrpo_loss_error)(c.Refusal))
 		must(op, r.error, h, t, targets)

@@ -79,7 +79,7 @@ func TestLinearPolicyLossIsTheTwoPassLoss(t *testing.T) {
 				sums, dh, dw := p.twoPass(s, t)
 				p.w.RequireGrad(true)
 				p.w.SetGrad(s.Full(dt, 0.5, p.w.Shape()...)) // is added to
-				got, err := LinearPolicyLoss(p.h, p.w, p.targets, 0.8, chunk, p.batch, p.config)
+				got, err := LinearPolicyLoss(p.h, p.w, nil, p.targets, 0.8, chunk, p.batch, p.config)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -103,12 +103,65 @@ func TestLinearPolicyLossIsTheTwoPassLoss(t *testing.T) {
 	}
 }
 
+// The gradient of a head in bf16, added up by the caller in float32, is no further from float64 than the one in the head's own type, into which
+// it is rounded.
+func TestLinearPolicyLossAddsToASum(t *testing.T) {
+	const before = 8 // from here to the next bf16 it is 1/16
+	problem := func(s *Scope, dt DType) headProblem {
+		p := newHeadProblem(s, dt)
+		p.config.KL, p.config.KLCoef = mgrpo.KLNone, 0
+		return p
+	}
+	var wantH, wantW []float64
+	do(t, open(t), func(s *Scope) {
+		p := problem(s, Float64)
+		p.h, p.w = p.h.To(BFloat16).To(Float64), p.w.To(BFloat16).To(Float64)
+		_, wantH, wantW = p.twoPass(s, t)
+	})
+	onDevices(t, func(t *testing.T, d *Device) {
+		for _, chunk := range []int64{2, 3, 100} {
+			do(t, d, func(s *Scope) {
+				p := problem(s, BFloat16)
+				p.w.RequireGrad(true)
+				worst := func(sum *Tensor) (dh, dw float64) {
+					got, err := LinearPolicyLoss(p.h, p.w, sum, p.targets, 0.8, chunk, p.batch, p.config)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for i, v := range float64s(got.DHidden) {
+						dh = max(dh, math.Abs(v-wantH[i]))
+					}
+					if sum == nil {
+						sum = p.w.Grad()
+					} else if p.w.Grad() != nil {
+						t.Error("the head has a gradient of its own")
+					}
+					for i, v := range float64s(sum) {
+						dw = max(dw, math.Abs(v-before-wantW[i]))
+					}
+					return dh, dw
+				}
+				dh, dw := worst(s.Full(Float32, before, p.w.Shape()...))
+				p.w.SetGrad(s.Full(BFloat16, before, p.w.Shape()...))
+				_, rounded := worst(nil)
+				bound := 1e-2
+				if !d.IsCUDA() { // logits are rounded, too
+					bound = 5e-2
+				}
+				if !(dh < bound) || !(dw < bound) || !(dw < rounded) {
+					t.Errorf("chunks of %d: errors %g and %g, %g of the rounded gradient", chunk, dh, dw, rounded)
+				}
+			})
+		}
+	})
+}
+
 func TestLinearPolicyLossWithAFrozenHead(t *testing.T) {
 	d := open(t)
 	do(t, d, func(s *Scope) {
 		p := newHeadProblem(s, Float32)
 		_, dh, _ := p.twoPass(s, t)
-		got, err := LinearPolicyLoss(p.h, p.w, p.targets, 0.8, 4, p.batch, p.config)
+		got, err := LinearPolicyLoss(p.h, p.w, nil, p.targets, 0.8, 4, p.batch, p.config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +182,7 @@ func TestLinearPolicyLossRefusals(t *testing.T) {
 		call := func(change func(p *headProblem)) error {
 			p := newHeadProblem(s, Float32)
 			change(&p)
-			_, err := LinearPolicyLoss(p.h, p.w, p.targets, 0.8, 2, p.batch, p.config)
+			_, err := LinearPolicyLoss(p.h, p.w, nil, p.targets, 0.8, 2, p.batch, p.config)
 			return err
 		}
 		var failed *kernels.Error
@@ -175,7 +228,7 @@ func TestLinearPolicyLossKeepsItsArguments(t *testing.T) {
 	do(t, d, func(s *Scope) {
 		const n = 20000 // as many times the batch is read
 		column := s.Full(Float32, -1, n, 1)
-		_, err := LinearPolicyLoss(column, s.Full(Float32, 1, 3, 1), s.FromInt32(make([]int32, n), n), 1, 1, kernels.LossBatch{
+		_, err := LinearPolicyLoss(column, s.Full(Float32, 1, 3, 1), nil, s.FromInt32(make([]int32, n), n), 1, 1, kernels.LossBatch{
 			CuSeqlens: []int64{0, n}, Weight: []float64{1}, Advantage: []float64{1}, Coefficient: []float64{1},
 			Mask: s.Full(Uint8, 1, n).Ptr(), DType: kernels.Float32, LogpOld: column.Ptr(),
 		}, mgrpo.DefaultObjective())

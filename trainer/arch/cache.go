@@ -5,8 +5,14 @@ import "slices"
 // CacheBlock is the number of tokens of a block of the key-value cache.
 const CacheBlock = 32
 
-// PassRows is how many rows an engine computes at most in one forward pass: decoding sequences and parts of prompts.
-const PassRows = 512
+// PassRows is how many rows an engine computes at most in one forward pass: decoding sequences and parts of prompts. A GPU multiplies few
+// rows in the time of many.
+func PassRows(gpu bool) int {
+	if gpu {
+		return 4096
+	}
+	return 512
+}
 
 // CacheGroup is layers that see equally far back, so that they keep keys and values of the same tokens.
 type CacheGroup struct {

@@ -24,7 +24,7 @@ type Options struct {
 	MicroBatchTokens int   // tokens of one forward and backward pass
 	Checkpoint       bool  // recompute activations in the backward pass
 	HostState        bool  // AdamW's moments are in the host's memory, not on the model's device, as fp32 weights may be (model.Options)
-	HeadRows         int64 // rows of logits in memory at once; 0 means DefaultHeadRows, or FrozenHeadRows
+	HeadRows         int64 // rows of logits in memory at once; 0 means what HeadRows gives
 
 	// Of a mixture of experts: tokens go through the experts that Sequence.Routes names, and the coefficient of the
 	// load-balancing loss.
@@ -38,12 +38,18 @@ type Adam struct {
 	Clip                           float64 // global gradient norm; 0 is off
 }
 
-// DefaultHeadRows keeps the logits small in memory and still large enough for an efficient GEMM. Fewer are enough for a head
-// that is not trained: the gradient of its weights is what is read and written for each of these pieces.
-const (
-	DefaultHeadRows = 512
-	FrozenHeadRows  = 256
-)
+// HeadRows returns how many rows of logits are in memory at once, unless Options set it: few, but enough for efficient products. For each
+// of these pieces the gradient of a trained head is read and written, so fewer are enough for a head that is not trained. A GPU needs
+// more rows to fill it, and its memory is fast compared with its products.
+func HeadRows(gpu, trained bool) int64 {
+	switch {
+	case gpu:
+		return 4096
+	case trained:
+		return 512
+	}
+	return 256
+}
 
 // Learner owns the gradient and the optimizer state of one model's trained parameters.
 //
@@ -60,11 +66,12 @@ type Learner struct {
 	blocks []ranks.Block // of the parameters
 	share  ranks.Share   // this rank's of them
 
-	grad  *torch.Tensor // fp32 [params.Numel], or where there is a part [share.Numel]: the sum over all ranks
-	part  *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model whole
-	ahead []exchange    // of the pass that is made
-	m, v  *model.Buffer // [share.Numel]: first and second moment
-	steps int64         // updates made; AdamW's bias correction counts them
+	grad    *torch.Tensor // fp32 [params.Numel], or where there is a part [share.Numel]: the sum over all ranks
+	part    *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model whole
+	headSum *torch.Tensor // of grad, the head's [V, D], to which losses add it at once; nil: they add to the leaf's gradient
+	ahead   []exchange    // of the pass that is made
+	m, v    *model.Buffer // [share.Numel]: first and second moment
+	steps   int64         // updates made; AdamW's bias correction counts them
 
 	watch    func(done, of int) // is told of each pass; nil: nobody is
 	done, of int                // passes of the batch
@@ -109,11 +116,10 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 			}
 		}
 		if l.opt.HeadRows == 0 {
-			l.opt.HeadRows = FrozenHeadRows
-			if head, ok := mod.Head().(*torch.Tensor); ok && head.Grad() != nil {
-				l.opt.HeadRows = DefaultHeadRows
-			}
+			head, ok := mod.Head().(*torch.Tensor)
+			l.opt.HeadRows = HeadRows(mod.Device.IsCUDA(), ok && head.Grad() != nil)
 		}
+		l.headSum = l.sumOfHead(s, leaves)
 		return nil
 	})
 	if err != nil {
@@ -287,6 +293,7 @@ func (l *Learner) Close(ctx context.Context) error {
 			p.Leaf.SetGrad(nil)
 			p.Leaf.RequireGrad(false)
 		}
+		l.headSum.Drop()
 		l.grad.Drop()
 		if l.part != nil {
 			l.part.flat.Drop()

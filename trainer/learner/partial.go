@@ -49,3 +49,20 @@ func (l *Learner) collectBlock(ctx context.Context, b ranks.Place) error {
 	own.Zero_()
 	return nil
 }
+
+// sumOfHead returns the view of grad that is the head's gradient, where this rank has all of it in fp32 beside a gradient of the leaves in
+// half precision. The products of a micro-batch on a GPU are added to it without a sum of their own, and not rounded before.
+func (l *Learner) sumOfHead(s *torch.Scope, leaves []model.Param) *torch.Tensor {
+	if l.part == nil || !l.model.Device.IsCUDA() || l.group.Size() > 1 {
+		return nil
+	}
+	for _, p := range leaves {
+		if torch.Matrix(p.Leaf) != l.model.Head() {
+			continue
+		}
+		run := ranks.Run{From: p.From, To: p.From + p.Leaf.Numel()}
+		at := l.share.Within(run)[0].At
+		return s.Keep(l.grad.Narrow(0, at, run.Numel()).View(p.Leaf.Shape()...))
+	}
+	return nil
+}

@@ -128,7 +128,7 @@ func (l *Learner) policyPass(ctx context.Context, p *minibatchLoss, micro []*Seq
 // lossOfHidden computes the loss of a token-level ratio and its gradient for the hidden rows [N, Hidden] of the trained
 // tokens. It accumulates the head's gradient in the same pass, while the logits are in memory.
 func (l *Learner) lossOfHidden(s *torch.Scope, p *minibatchLoss, micro []*Sequence, b packed, rows *torch.Tensor) (outputs, grads []*torch.Tensor, err error) {
-	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), b.target, l.opt.Temperature, l.opt.HeadRows, l.lossBatch(s, p, micro), l.opt.Loss)
+	head, err := torch.LinearPolicyLoss(rows, l.model.Head(), l.headSum, b.target, l.opt.Temperature, l.opt.HeadRows, l.lossBatch(s, p, micro), l.opt.Loss)
 	if err != nil {
 		err = fmt.Errorf("learner: %w", name(err, micro))
 	} else {

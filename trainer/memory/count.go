@@ -96,13 +96,13 @@ func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Con
 
 // compute adds what sampling and training need beside what is held, with the keys to which it is proportional.
 func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, before ...*config.Agent) {
-	taught, size := cfg.Learns(a) || cfg.ColdStarts(a), valueSize(a)
+	taught, size, gpu := cfg.Learns(a) || cfg.ColdStarts(a), valueSize(a), n.Device != "cpu"
 	slots, context := cfg.Slots(a), a.ContextTokens(model.MaxPosition)
 	prefix := "agents." + a.Name + ".engine."
 	var activations int64
 	if !a.Engine.Remote() { // else the server has the cache, and its own copy of the weights
-		n.add(KVCache, cacheBytes(cfg, append(slices.Clone(before), a), model, size)-cacheBytes(cfg, before, model, size))
-		activations = samplingActivations(model, int64(slots), int64(context), size)
+		n.add(KVCache, cacheBytes(cfg, append(slices.Clone(before), a), model, size, gpu)-cacheBytes(cfg, before, model, size, gpu))
+		activations = samplingActivations(model, int64(slots), int64(context), size, gpu)
 		if given := a.Engine.CacheTokens; given > 0 {
 			n.lever(prefix+"cache_tokens", given, KVCache)
 		} else {
@@ -110,7 +110,7 @@ func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, b
 		}
 	}
 	if taught {
-		activations = max(activations, updateActivations(model, a))
+		activations = max(activations, updateActivations(model, a, gpu))
 	}
 	if activations > 0 {
 		n.add(Activations, activations)
@@ -118,7 +118,7 @@ func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, b
 	if taught {
 		n.trainingLever(a, context)
 	}
-	if n.Device != "cpu" {
+	if gpu {
 		n.add(Overhead, overhead(*n))
 	}
 }
@@ -233,12 +233,9 @@ func valueSize(a *config.Agent) int64 {
 }
 
 // updateActivations is the memory of the activations of one micro-batch of an agent.
-func updateActivations(model arch.Config, a *config.Agent) int64 {
-	headRows, context := int64(learner.DefaultHeadRows), int64(a.ContextTokens(model.MaxPosition))
-	if a.Adapts() {
-		headRows = learner.FrozenHeadRows
-	}
-	training := trainingActivations(model, &a.Engine, context, headRows, valueSize(a))
+func updateActivations(model arch.Config, a *config.Agent, gpu bool) int64 {
+	headRows, context := learner.HeadRows(gpu, !a.Adapts()), int64(a.ContextTokens(model.MaxPosition))
+	training := trainingActivations(model, &a.Engine, context, headRows, valueSize(a), gpu)
 	if a.Shard == "full" && model.Mixture != nil {
 		training += carriedRows(model, &a.Engine, context, valueSize(a))
 	}
@@ -308,10 +305,10 @@ func (n Need) sum(of func(Part) bool) (bytes int64) {
 
 // cacheBytes is the memory of the key-value cache of an engine that samples for several agents. Layers that see a window keep no more
 // than the windows.
-func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size int64) (bytes int64) {
+func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size int64, gpu bool) (bytes int64) {
 	cache := cfg.CacheOf(agents, c.MaxPosition)
 	for _, g := range c.CacheGroups() {
-		blocks := int64(g.Blocks(cache.Tokens, cache.Conversations, arch.PassRows))
+		blocks := int64(g.Blocks(cache.Tokens, cache.Conversations, arch.PassRows(gpu)))
 		bytes += 2 * int64(len(g.Layers)) * blocks * arch.CacheBlock * kvWidth(c) * size
 	}
 	return bytes
@@ -358,7 +355,7 @@ func mlpValues(c arch.Config) int64 {
 
 // trainingActivations is the memory of the activations of one micro-batch, forward and backward. A trajectory that is longer is
 // a micro-batch of its own.
-func trainingActivations(c arch.Config, e *config.Engine, context, headRows, size int64) int64 {
+func trainingActivations(c arch.Config, e *config.Engine, context, headRows, size int64, gpu bool) int64 {
 	tokens := max(int64(e.MicroBatchTokens), context)
 	layers := int64(c.Layers) * keptValues(c)
 	if e.CheckpointActivations {
@@ -375,8 +372,13 @@ func trainingActivations(c arch.Config, e *config.Engine, context, headRows, siz
 			layers += 2 * seen * heads // those of each head, before they are added up for the key's
 		}
 	}
-	// The layer whose backward pass runs also needs the gradients of its values; logits exist as values and as gradients.
-	return tokens*(layers+layerValues(c))*size + 2*4*min(headRows, tokens)*int64(c.VocabSize)
+	// The layer whose backward pass runs also needs the gradients of its values. Logits exist as values and as gradients; on a GPU they
+	// become them in place, which a sequence-level ratio and a cold start copy where that is bf16.
+	logit := int64(2 * 4)
+	if gpu {
+		logit = 4 + size%4
+	}
+	return tokens*(layers+layerValues(c))*size + logit*min(headRows, tokens)*int64(c.VocabSize)
 }
 
 // carriedRows is the memory of the rows that travel to the experts of other ranks and back in a layer's backward pass, beside what experts make of
@@ -387,8 +389,8 @@ func carriedRows(c arch.Config, e *config.Engine, context, size int64) int64 {
 
 // samplingActivations is the memory of the activations of one pass over all slots, or over as many rows of prompts as a pass has. In bf16 the cached keys and values of prompts are gathered, too, for one
 // layer and a few prompts at once.
-func samplingActivations(c arch.Config, slots, context, size int64) int64 {
-	values := max(slots, arch.PassRows)*layerValues(c)*size + slots*4*int64(c.VocabSize)
+func samplingActivations(c arch.Config, slots, context, size int64, gpu bool) int64 {
+	values := max(slots, int64(arch.PassRows(gpu)))*layerValues(c)*size + slots*4*int64(c.VocabSize)
 	if size != 4 {
 		const keys = 1 << 16 // those of one prompt may be more
 		values += 2 * min(slots*context, max(keys, context)) * kvWidth(c) * size

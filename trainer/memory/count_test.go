@@ -281,11 +281,11 @@ func TestCountOfSharedEngine(t *testing.T) {
 	cfg := team(t, "agents.help.device=cpu", "agents.help.engine.slots=4", "agents.help.engine.cache_tokens=3000", "agents.help.engine.conversations=50",
 		"agents.boss.lora.r=2", "agents.help.lora.r=2")
 	boss, help := cfg.Agent("boss"), cfg.Agent("help")
-	const block = 2 * 32 * 192 * 4      // bytes of keys and values of a layer
-	const blocks = 16*1024/32 + 94      // of a layer that sees everything: 3,000 tokens are 94 blocks
-	const conversations = 16 + 50       // each with the blocks of a window and two that it cuts
-	const passRows = arch.PassRows / 32 // blocks
-	const windows = conversations*4 + passRows
+	const block = 2 * 32 * 192 * 4               // bytes of keys and values of a layer
+	const blocks = 16*1024/32 + 94               // of a layer that sees everything: 3,000 tokens are 94 blocks
+	const conversations = 16 + 50                // each with the blocks of a window and two that it cuts
+	passRows := int64(arch.PassRows(false)) / 32 // blocks
+	windows := conversations*4 + passRows
 	for shape, want := range map[*arch.Config]int64{&smolLM2Shape: 30 * blocks * block, &windowed: (10*blocks + 20*min(windows, blocks)) * block} {
 		first, second := Count(cfg, boss, *shape, 1000, 0), Count(cfg, help, *shape, 1000, 0, boss)
 		if first.Shares || first.Of(Weights) < 4*n || !second.Shares || second.Of(Weights)+second.Of(Master) != 0 {

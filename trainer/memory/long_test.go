@@ -51,7 +51,7 @@ func TestLongTrajectory(t *testing.T) {
 	if err != nil || r.Refused != nil || r.Values["grad_norm"] == 0 {
 		t.Fatalf("%v, %+v", err, r)
 	}
-	plan := trainingActivations(cfg, &engine, tokens, learner.DefaultHeadRows, 4)
+	plan := trainingActivations(cfg, &engine, tokens, learner.HeadRows(false, true), 4, false)
 	t.Logf("%s at the peak, %s planned", Size(peak), Size(plan))
 	// What the process holds is 1.1 to 1.3 times the plan: how much the C library keeps of what was freed depends on the order in which
 	// threads allocate.

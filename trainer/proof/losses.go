@@ -327,7 +327,7 @@ func fromHidden(t *trial) error {
 	err = t.memory(func(m *kernels.Memory) (downloads, error) {
 		batch := b.batch(m)
 		return nil, t.work(t.rows*words, func() (err error) {
-			got, err = torch.LinearPolicyLoss(h, w, t.ints(targets...), tau, 3, batch, b.objective)
+			got, err = torch.LinearPolicyLoss(h, w, nil, t.ints(targets...), tau, 3, batch, b.objective)
 			return err
 		})
 	})

@@ -45,15 +45,20 @@ struct Kernels {
   }
 };
 
-// Where the gradient of w [V, D] is added up over the chunks: in the leaf's own gradient; in a float32 buffer that is
-// rounded once at the end where w is in half precision; nowhere if w is frozen.
+// Where the gradient of w [V, D] is added up over the chunks: in the caller's float32 sum; in the leaf's own gradient; in a float32
+// buffer that is rounded once at the end where w is in half precision; nowhere if w is frozen.
 struct WeightGradient {
-  const at::Tensor &w;
   at::Tensor leaf, sum;
 
-  WeightGradient(const at::Tensor &w, c10::ScalarType accumulate) : w(w) {
+  WeightGradient(const at::Tensor &w, c10::ScalarType accumulate, const at::Tensor &given) {
     if (!w.requires_grad()) return;
     TORCH_CHECK(w.is_leaf(), "w must be a leaf, or frozen");
+    if (given.defined()) {
+      TORCH_CHECK(given.scalar_type() == at::kFloat && given.sizes() == w.sizes() && given.device() == w.device() && given.is_contiguous(),
+                  "the sum of w's gradient must be float32 ", w.sizes(), ", contiguous and on ", w.device());
+      leaf = sum = given;
+      return;
+    }
     leaf = gradient_in_place(w);
     if (!leaf.defined()) {
       TORCH_CHECK(!w.grad().defined(), "the gradient of w must be contiguous");
@@ -62,17 +67,26 @@ struct WeightGradient {
     sum = accumulate == w.scalar_type() ? leaf : at::zeros(w.sizes(), w.options().dtype(accumulate));
   }
   void add(const at::Tensor &dlogits, const at::Tensor &rows) {
-    if (!sum.defined()) return;
-    add_product(sum, dlogits.t(), rows);
+    if (sum.defined()) add_product(sum, dlogits.t(), rows);
   }
   void finish() {
     if (sum.defined() && !sum.is_same(leaf)) leaf.add_(sum);
   }
 };
 
+// The logits of some rows, which become their gradient in place. Float32 logits of bfloat16 rows, as a GPU has them, become one in bfloat16.
+struct Chunk {
+  at::Tensor logits;
+  at::ScalarType type;  // of the gradient
+
+  bool narrows() const { return logits.scalar_type() != type; }
+  int32_t kernel_type() const { return narrows() ? int32_t(type) : 0; }
+  at::Tensor gradient() const { return narrows() ? logits.view(type).narrow(1, 0, logits.size(1)) : logits; }
+};
+
 }  // namespace
 
-mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk,
+mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *dw_or_null, void *targets, double tau, int64_t chunk,
                                        const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, mgrpo_loss_sums *sums,
                                        mgrpo_loss_error *refusal) {
   mgt_policy_loss r{};
@@ -88,19 +102,20 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
     const Kernels kernels(H);
     auto wide = H.options().dtype(H.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     auto logp = at::empty({H.size(0)}, wide), entropy = at::empty({H.size(0)}, wide), dh = at::empty_like(H);
-    WeightGradient dw(leaf, wide.dtype().toScalarType());
+    WeightGradient dw(leaf, wide.dtype().toScalarType(), dw_or_null ? ref(dw_or_null) : at::Tensor());
 
     auto buffer = at::empty({std::min(chunk, H.size(0)), W.size(0)}, H.options().dtype(logits_type(H)));
     for (int64_t from = 0; from < H.size(0) && r.status == MGRPO_OK; from += chunk) {
       int64_t n = std::min(chunk, H.size(0) - from);
       auto rows = H.narrow(0, from, n), logits = buffer.narrow(0, 0, n), out = dh.narrow(0, from, n);
+      const Chunk made{logits, H.scalar_type()};
       if (type != MGT_NOT_QUANTISED)
         quant_product(rows, {W, type, H.size(1)}, logits);
       else
         head_product(logits, rows, W);
-      r.status = kernels.gradient({logits.mutable_data_ptr(), int32_t(logits.scalar_type()), n, W.size(0), W.size(0), y + from, tau}, from,
+      r.status = kernels.gradient({logits.mutable_data_ptr(), int32_t(logits.scalar_type()), n, W.size(0), W.size(0), y + from, tau, made.kernel_type()}, from,
                                   *batch, *config, logp, entropy, refusal);
-      auto dlogits = logits.to(H.scalar_type());
+      auto dlogits = made.gradient();
       if (type != MGT_NOT_QUANTISED)
         quant_product_bwd(dlogits, {W, type, H.size(1)}, out, false);
       else

@@ -129,6 +129,7 @@ MGT_API mgt_tensor mgt_select(mgt_device *d, void *t, int64_t dim, int64_t index
 MGT_API mgt_tensor mgt_transpose(mgt_device *d, void *t, int64_t dim0, int64_t dim1);
 MGT_API mgt_tensor mgt_index_select(mgt_device *d, void *t, int64_t dim, void *index);
 MGT_API char *mgt_index_add_(mgt_device *d, void *t, int64_t dim, void *index, void *src);
+MGT_API char *mgt_index_copy_(mgt_device *d, void *t, int64_t dim, void *index, void *src);
 
 // Arithmetic.
 MGT_API mgt_tensor mgt_add(mgt_device *d, void *a, void *b);
@@ -190,6 +191,8 @@ MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, v
 // Tokens times experts of each, up to which mgt_experts on a GPU reads weights once a row, and so waits for nothing, where no gradient is
 // recorded.
 enum { MGT_FEW_EXPERT_ROWS = 512 };
+// Whether mgt_experts waits for nothing with any number of rows: gate_up [E 2 ffn, hidden] and down [E hidden, ffn] of a dtype.
+MGT_API int mgt_experts_together(mgt_device *d, int dtype, int64_t hidden, int64_t ffn);
 MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down);
 // What mgt_experts does before and after the experts, without gradients: the order of mgrpo/moe.h, x's rows in it, and their sums.
 MGT_API char *mgt_by_expert_(mgt_device *d, void *chosen, void *first, void *source, void *place);
@@ -198,8 +201,8 @@ MGT_API mgt_tensor mgt_expert_sums(mgt_device *d, void *rows, void *place, int64
 // A head's w is a tensor [V, D] where type is MGT_NOT_QUANTISED, else blocks of that type.
 enum { MGT_NOT_QUANTISED = -1 };
 MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk);
-// refusal is filled where status is MGRPO_REFUSED.
-MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk,
+// dL/dw is added to dw_or_null, float32 [V, D], or else to w's gradient. refusal is filled where status is MGRPO_REFUSED.
+MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *dw_or_null, void *targets, double tau, int64_t chunk,
                                                const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
                                                mgrpo_loss_sums *sums, mgrpo_loss_error *refusal);
 

@@ -29,7 +29,7 @@ type Options struct {
 	Context       int  // tokens a sequence may reach; 0 means the model's limit
 	Conversations int  // those at once, of which most may wait; below Slots it means Slots
 	CacheTokens   int  // tokens of all sequences whose keys and values are kept, at least Context; 0 means Slots × Context
-	PassRows      int  // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows
+	PassRows      int  // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows of the device
 	NoPrefixes    bool // never reuse a cached prefix
 	NoRecordings  bool // do not record decode passes as CUDA graphs
 
@@ -72,7 +72,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		opt.Context = m.MaxPosition()
 	}
 	if opt.PassRows == 0 {
-		opt.PassRows = arch.PassRows
+		opt.PassRows = arch.PassRows(m.Device.IsCUDA())
 	}
 	if opt.Slots < 1 {
 		return nil, fmt.Errorf("policy: engine.slots is %d; at least 1 is needed", opt.Slots)
