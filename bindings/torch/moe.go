@@ -83,9 +83,16 @@ func Route(logits *Tensor, r Routing) (chosen, weight *Tensor) {
 		cbool(r.Normalise), C.double(r.Balance)), logits, r.Given, chosen)
 }
 
-// FewExpertRows is how many experts' rows, those of all tokens, Experts takes on a GPU without a wait for their numbers. With more it cannot
-// be recorded.
+// FewExpertRows is how many experts' rows, those of all tokens, Experts takes on any GPU without a wait for their numbers. With more it cannot
+// be recorded, unless ExpertsTogether says so.
 const FewExpertRows = C.MGT_FEW_EXPERT_ROWS
+
+// ExpertsTogether reports whether Experts multiplies any number of rows without a wait for their numbers: on GPUs whose compute capability is
+// 9 or 10, in BFloat16, where hidden and ffn, H and F of the experts, are multiples of 8.
+func (s *Scope) ExpertsTogether(dt DType, hidden, ffn int) bool {
+	s.current("experts together")
+	return C.mgt_experts_together(s.dev.native, C.int(dt), C.int64_t(hidden), C.int64_t(ffn)) != 0
+}
 
 // Experts returns Σ_j weight[t, j] · SwiGLU-MLP of expert chosen[t, j] at x[t], [T, H]: x [T, H]; chosen int32 and weight float32
 // [T, k]; of expert e gateUp [E*2F, H] holds the rows from 2F·e on, gates first, and down [E*H, F] those from H·e on.

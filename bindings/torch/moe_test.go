@@ -144,3 +144,42 @@ func TestByExpert(t *testing.T) {
 		}
 	}
 }
+
+// On a GPU that multiplies the rows of all experts together nothing waits for their numbers, which may be many or none: the work can be
+// recorded. The results are those of each expert by itself.
+func TestExpertsTogether(t *testing.T) {
+	if err := loadCUDA(); err != nil {
+		t.Skip(err)
+	}
+	const tokens, hidden, width, n, k = 300, 16, 8, 5, 2
+	d := openOn(t, "cuda")
+	gates, downs, xs, weights := values(1, n*2*width*hidden), values(2, n*hidden*width), values(3, tokens*hidden), values(4, tokens*k)
+	var chosen []int32
+	for i := range int32(tokens) { // none goes to the last expert
+		chosen = append(chosen, i*i%4, (i*i+1)%4)
+	}
+	of := func(s *Scope, dt DType) *Tensor {
+		in := func(v []float64, shape ...int64) *Tensor { return from(s, v, BFloat16, shape...).To(dt) }
+		return Experts(in(xs, tokens, hidden), s.FromInt32(chosen, tokens, k), from(s, weights, Float32, tokens, k), in(gates, n*2*width, hidden), in(downs, n*hidden, width))
+	}
+	var want []float64
+	do(t, open(t), func(s *Scope) { want = float64s(of(s, Float32)) })
+	do(t, d, func(s *Scope) {
+		if !s.ExpertsTogether(BFloat16, hidden, width) || s.ExpertsTogether(Float32, hidden, width) || s.ExpertsTogether(BFloat16, hidden, 3) {
+			t.Skip("this GPU multiplies the rows of each expert by themselves")
+		}
+		wantNear(t, "experts", float64s(of(s, BFloat16)), want, 1e-2)
+		x, which, weight := from(s, xs, BFloat16, tokens, hidden), s.FromInt32(chosen, tokens, k), from(s, weights, Float32, tokens, k)
+		gateUp, down := from(s, gates, BFloat16, n*2*width, hidden), from(s, downs, BFloat16, n*hidden, width)
+		out := s.Keep(s.Empty(BFloat16, tokens, hidden))
+		graph, err := s.Record(func() { s.Scoped(func() { out.CopyFrom(Experts(x, which, weight, gateUp, down)) }) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Fill_(math.NaN())
+		graph.Replay()
+		wantNear(t, "recorded experts", float64s(out), want, 1e-2)
+		graph.Drop()
+		out.Drop()
+	})
+}

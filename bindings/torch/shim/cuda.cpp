@@ -75,6 +75,13 @@ void open(int) {
 
 void wait(int index) { c10::cuda::getCurrentCUDAStream(c10::DeviceIndex(index)).synchronize(); }
 
+int capability(int index) {
+  int major, minor;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+  return 10 * major + minor;
+}
+
 void *stream(int index) { return c10::cuda::getCurrentCUDAStream(c10::DeviceIndex(index)).stream(); }
 
 struct Event {
@@ -127,6 +134,10 @@ void memory(int index, mgt_memory_stats *stats) {
 }
 
 void reset_peak(int index) { c10::cuda::CUDACachingAllocator::resetPeakStats(c10::DeviceIndex(index)); }
+
+void from_host(const at::Tensor &to, const void *from) {
+  C10_CUDA_CHECK(cudaMemcpyAsync(to.mutable_data_ptr(), from, to.nbytes(), cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream(to.get_device())));
+}
 
 // A recording and the stream on which it is made: the default stream cannot be recorded.
 struct Graph {
@@ -288,7 +299,9 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               open,
                               wait,
                               stream,
+                              capability,
                               to_host,
+                              from_host,
                               memory,
                               reset_peak,
                               graph_open,

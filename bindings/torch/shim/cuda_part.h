@@ -18,7 +18,10 @@ struct cuda_part {
   void (*open)(int index);
   void (*wait)(int index);
   void *(*stream)(int index);
+  int (*capability)(int index);                       // 10 times the major number of the compute capability, and the minor number
   void (*to_host)(const at::Tensor &from, void *to);  // a contiguous tensor; waits
+  // A contiguous tensor of at most 64 KiB: CUDA copies them aside before the call returns, so that nothing waits for the work before.
+  void (*from_host)(const at::Tensor &to, const void *from);
   void (*memory)(int index, mgt_memory_stats *stats);
   void (*reset_peak)(int index);
   void *(*graph_open)(int index);

@@ -4,6 +4,7 @@
 #include "mgrpo/moe.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -158,9 +159,20 @@ void for_each_expert(const Order &o, const F &f) {
     if (first[e + 1] > first[e]) f(e, first[e], first[e + 1] - first[e]);
 }
 
+// Whether LibTorch has a kernel that multiplies the rows of all experts, by matrices of whole 16 bytes a row, and waits for nothing.
+bool multiplies_together(const at::Device &device, at::ScalarType type, int64_t in, int64_t out) {
+  if (!device.is_cuda() || type != at::kBFloat16 || in % 8 != 0 || out % 8 != 0) return false;
+  const int major = the_cuda_part->capability(device.index()) / 10;
+  return major == 9 || major == 10;
+}
+
+bool on_16_bytes(const at::Tensor &t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
+
 // x w^T, or with w as it is x w, as training multiplies.
 at::Tensor products_of_each(const at::Tensor &x, const at::Tensor &w, const Order &o, bool transposed) {
   const auto each = of_each(w, o.experts);
+  if (multiplies_together(x.device(), x.scalar_type(), each.size(1), each.size(2)) && x.size(0) > 0 && on_16_bytes(x) && on_16_bytes(w))
+    return at::_grouped_mm(x, transposed ? each.transpose(1, 2) : each, o.first.narrow(0, 1, o.experts));
   auto y = at::empty({x.size(0), each.size(transposed ? 1 : 2)}, x.options());
   for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
     auto to = y.narrow(0, from, rows);
@@ -274,6 +286,10 @@ mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void 
     if (!ours(X, G, D)) return experts_composite(xc, C, wc, G, D);
     return record ? Experts::apply(xc, C, wc, G, D) : experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, G, D);
   });
+}
+
+int mgt_experts_together(mgt_device *d, int dtype, int64_t hidden, int64_t ffn) {
+  return multiplies_together(d->device, at::ScalarType(dtype), hidden, ffn);
 }
 
 char *mgt_by_expert_(mgt_device *d, void *chosen, void *first, void *source, void *place) {

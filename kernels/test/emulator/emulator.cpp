@@ -316,6 +316,13 @@ std::map<cudaStream_t, std::deque<std::function<void()>>> streams;
 
 Work *recorded = nullptr;
 
+Counts counted;
+
+void drain(std::deque<std::function<void()>> &work) {
+  if (recorded) fail("the host waits for the GPU while work is recorded");
+  for (; !work.empty(); work.pop_front()) work.front()();
+}
+
 void in_stream(cudaStream_t stream, std::function<void()> work) {
   if (recorded)
     recorded->push_back(std::move(work));
@@ -433,6 +440,7 @@ cudaError_t launch(const void *kernel, const cudaLaunchConfig_t &config, std::fu
     return cudaSuccess;
   }
   const auto l = std::make_shared<Launch>(Launch{config, cluster, std::move(body), {}});
+  counted.launches += !recorded;
   in_stream(config.stream, [l] { run(*l); });
   return cudaSuccess;
 }
@@ -472,13 +480,13 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int d) 
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (recorded) fail("the host waits for the GPU while work is recorded");
-  for (auto &work = streams[stream]; !work.empty(); work.pop_front()) work.front()();
+  counted.waits++;
+  drain(streams[stream]);
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  for (auto &[stream, work] : streams) cudaStreamSynchronize(stream);
+  for (auto &[stream, work] : streams) drain(work);
   return cudaSuccess;
 }
 
@@ -516,6 +524,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   check_side(from, bytes, kind != cudaMemcpyHostToDevice, "cudaMemcpy");
   if (recorded && kind != cudaMemcpyDeviceToDevice) fail("%zu bytes are copied from or to the host's memory, which is not pinned, while work is recorded", bytes);
   if (kind == cudaMemcpyHostToDevice) {
+    counted.uploads++;
     const auto *begin = static_cast<const unsigned char *>(from);
     in_stream(stream, [to, copy = std::vector<unsigned char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); });
   } else {
@@ -532,6 +541,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
 
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream) {
   check_side(to, bytes, true, "cudaMemset");
+  counted.launches += !recorded;
   in_stream(stream, [=] { std::memset(to, byte, bytes); });
   return cudaSuccess;
 }
@@ -551,6 +561,8 @@ const char *cudaGetErrorString(cudaError_t error) {
 }
 
 namespace emulator {
+
+Counts &counts() { return counted; }
 
 void *allocate(size_t bytes) {
   void *p = nullptr;

@@ -237,6 +237,17 @@ bool waits(const c10::OperatorHandle &op, const std::vector<c10::IValue> &argume
   return cpu && op.schema().name() == "aten::copy_";
 }
 
+// A view launches nothing. A copy from the host's memory waits for it, as LibTorch makes it.
+void count(const c10::OperatorHandle &op, const std::vector<c10::IValue> &arguments) {
+  auto &counts = emulator::counts();
+  const auto &returns = op.schema().returns();
+  const bool view = !returns.empty() && returns[0].alias_info() && !returns[0].alias_info()->isWrite();
+  const bool uploads = op.schema().name() == "aten::copy_" && !arguments[1].toTensor().is_cuda();
+  counts.waits += waits(op, arguments);
+  counts.uploads += uploads;
+  counts.launches += !view && !waits(op, arguments);
+}
+
 // Whatever has no function of its own above.
 void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   std::lock_guard<std::recursive_mutex> lock(one_at_a_time());
@@ -246,6 +257,7 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     TORCH_CHECK(!waits(op, arguments), op.schema().name(), " waits for the GPU, or copies from or to the host's memory, while work is recorded");
     results = r->add(op, arguments, writes(op.schema()), run);
   } else {
+    count(op, arguments);
     emulator::finish();
     results = run(op, arguments);
   }

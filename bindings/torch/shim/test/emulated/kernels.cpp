@@ -104,10 +104,31 @@ Tensor &addmm_wide_out(const Tensor &self, const Tensor &a, const Tensor &b, at:
   return out.copy_(at::addmm(self, a.to(type), b.to(type), beta, alpha));
 }
 
+// Rows of x by the matrix of their group, w [groups, in, out]: those of group g end before ends[g]. The host does not learn the numbers.
+Tensor grouped(const Tensor &x, const Tensor &w, const std::optional<Tensor> &ends, const std::optional<Tensor> &bias, std::optional<at::ScalarType> type) {
+  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16 && !bias && !type && ends && ends->scalar_type() == at::kInt && x.dim() == 2 &&
+                  w.dim() == 3 && ends->size(0) == w.size(0),
+              "the emulated GPU multiplies groups of rows in bfloat16 alone");
+  for (const auto &t : {x, w}) {
+    TORCH_CHECK(reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0, "a factor of a grouped product is not on 16 bytes");
+    const bool across = t.stride(-1) == 1;
+    TORCH_CHECK((across || t.stride(-2) == 1) && t.stride(across ? -2 : -1) % 8 == 0, "rows of a grouped product's factor are not of whole 16 bytes");
+  }
+  auto row = at::ones({x.size(0)}, ends->options()).cumsum(0, at::kInt) - 1;
+  auto y = at::zeros({x.size(0), w.size(2)}, x.options().dtype(at::kFloat));
+  for (int64_t g = 0; g < w.size(0); g++) {
+    auto mine = row < ends->select(0, g);
+    if (g > 0) mine = mine * (row >= ends->select(0, g - 1));
+    y = y + mine.unsqueeze(1) * at::mm(x.to(at::kFloat), w.select(0, g).to(at::kFloat));
+  }
+  return y.to(at::kBFloat16);
+}
+
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("mm.dtype", TORCH_FN(mm_wide));
   m.impl("mm.dtype_out", TORCH_FN(mm_wide_out));
   m.impl("addmm.dtype_out", TORCH_FN(addmm_wide_out));
+  m.impl("_grouped_mm", TORCH_FN(grouped));
   m.impl("_flash_attention_forward", TORCH_FN(forward));
   m.impl("_flash_attention_backward", TORCH_FN(backward));
 }

@@ -19,9 +19,19 @@ void open(int) {}
 void wait(int) { emulator::finish(); }
 void *stream(int) { return nullptr; }
 void to_host(const at::Tensor &from, void *to) {
+  emulator::counts().waits++;
   emulator::finish();
   std::memcpy(to, from.const_data_ptr(), from.nbytes());
 }
+
+void from_host(const at::Tensor &to, const void *from) {
+  std::lock_guard<std::recursive_mutex> lock(emulated::one_at_a_time());
+  TORCH_CHECK(!emulated::recording(), "the host's memory is copied while work is recorded");
+  emulator::counts().uploads++;
+  emulator::finish();
+  std::memcpy(to.mutable_data_ptr(), from, to.nbytes());
+}
+int capability(int) { return 90; }
 
 void memory(int, mgt_memory_stats *stats) {
   stats->allocated = stats->reserved = emulated::live_bytes();
@@ -46,6 +56,7 @@ void graph_close(void *graph) {
 }
 void graph_replay(void *graph) {
   std::lock_guard<std::recursive_mutex> lock(emulated::one_at_a_time());
+  emulator::counts().launches++;
   static_cast<Graph *>(graph)->recording.replay();
 }
 void graph_drop(void *graph) { delete static_cast<Graph *>(graph); }
@@ -107,10 +118,17 @@ struct Locked<kCall, int32_t (*)(Arguments...)> {
 
 }  // namespace
 
+// What the host has asked of the emulated GPU so far; a graph is one launch.
+extern "C" MGT_API void mgt_emulated_counts(uint64_t *launches, uint64_t *uploads, uint64_t *waits) {
+  std::lock_guard<std::recursive_mutex> lock(emulated::one_at_a_time());
+  const auto &counts = emulator::counts();
+  *launches = counts.launches, *uploads = counts.uploads, *waits = counts.waits;
+}
+
 extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
   static const cuda_part part = [] {
     cuda_part p{};
-    p.device_count = device_count, p.open = open, p.wait = wait, p.to_host = to_host, p.stream = stream, p.memory = memory, p.reset_peak = reset_peak;
+    p.device_count = device_count, p.open = open, p.wait = wait, p.to_host = to_host, p.from_host = from_host, p.capability = capability, p.stream = stream, p.memory = memory, p.reset_peak = reset_peak;
     p.graph_open = graph_open, p.graph_capture = graph_capture, p.graph_close = graph_close, p.graph_replay = graph_replay, p.graph_drop = graph_drop;
     p.identity = identity, p.side_open = side_open, p.side_follow = side_follow, p.side_stream = side_stream, p.side_mark = side_mark;
     p.mark_passed = mark_passed, p.side_close = side_close;
