@@ -100,7 +100,7 @@ func TestImports(t *testing.T) {
 			refuse("only bindings/ and cuda/ speak to C")
 		case within(file, "trainer/mgrpo") && !within(file, "trainer/mgrpo/oracle") && strings.HasPrefix(imported, module) && !test:
 			refuse("the algorithm needs the standard library alone")
-		case imported == module+"bindings/kernels/emulated" && !test:
+		case (imported == module+"bindings/kernels/emulated" || imported == module+"bindings/torch/emulated") && !test:
 			refuse("no program links the emulator")
 		case imported == module+"trainer/mgrpo/oracle" && !within(file, "trainer/proof") && !test:
 			refuse("only tests and trainer/proof compare with the oracle")

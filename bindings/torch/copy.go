@@ -130,6 +130,11 @@ func (t *Tensor) SetBytes(b []byte, dt DType) {
 	must("set bytes", C.mgt_set_host_(s.dev.native, t.handle, unsafe.Pointer(unsafe.SliceData(b)), C.int(dt), C.int64_t(t.Numel())), t)
 }
 
+// SetInt32s copies v to t, int32.
+func (t *Tensor) SetInt32s(v []int32) {
+	t.SetBytes(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v)), Int32)
+}
+
 // To returns t converted to dtype dt; t itself if it has that type.
 func (t *Tensor) To(dt DType) *Tensor {
 	s := t.scopeFor("to")

@@ -40,6 +40,12 @@ func (t *Tensor) IndexAdd_(dim int, idx, src *Tensor) {
 	must("index add", C.mgt_index_add_(s.dev.native, t.handle, C.int64_t(dim), idx.handle, src.handle), t, idx, src)
 }
 
+// IndexCopy_ puts slice i of src along dim in the place of the slice of t that idx[i] (int32 or int64 [n]) names.
+func (t *Tensor) IndexCopy_(dim int, idx, src *Tensor) {
+	s := t.scopeFor("index copy", idx, src)
+	must("index copy", C.mgt_index_copy_(s.dev.native, t.handle, C.int64_t(dim), idx.handle, src.handle), t, idx, src)
+}
+
 // Add returns t + u, broadcast.
 func (t *Tensor) Add(u *Tensor) *Tensor {
 	s := t.scopeFor("add", u)

@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
@@ -13,7 +14,8 @@ import (
 // one for each group of layers, which stay where they are in memory.
 type Cache struct {
 	k, v   []*torch.Tensor // of a layer
-	tables []*torch.Tensor // of a group, int32 [sequences, blocks]
+	tables *torch.Tensor   // int32 [groups, sequences+1, blocks]: no sequence has the last row of a group
+	table  []*torch.Tensor // of a group, [sequences, blocks]: a view of tables
 	group  []int           // of a layer
 	cfg    *arch.Config
 	scale  float64
@@ -22,12 +24,17 @@ type Cache struct {
 // NewCache allocates blocks, a number for each of Config.CacheGroups, and tables for so many sequences of up to length tokens.
 func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length int) (*Cache, error) {
 	c := &Cache{cfg: &m.Config, scale: m.Config.AttentionScale(), group: make([]int, m.Config.Layers)}
+	groups := m.Config.CacheGroups()
+	if entries := len(groups) * (sequences + 1) * arch.CacheBlocks(length); entries > math.MaxInt32 {
+		return nil, fmt.Errorf("model: key-value cache for %d sequences of %d tokens: %d blocks are too many for its tables (engine.slots, engine.context)", sequences, length, entries)
+	}
 	err := m.Device.Do(ctx, func(s *torch.Scope) error {
-		for g, group := range m.Config.CacheGroups() {
+		c.tables = s.Keep(s.Zeros(torch.Int32, int64(len(groups)), int64(sequences)+1, int64(arch.CacheBlocks(length))))
+		for g, group := range groups {
 			for _, layer := range group.Layers {
 				c.group[layer] = g
 			}
-			c.tables = append(c.tables, s.Keep(s.Zeros(torch.Int32, int64(sequences), int64(arch.CacheBlocks(length)))))
+			c.table = append(c.table, s.Keep(c.tables.Select(0, int64(g)).Narrow(0, 0, int64(sequences))))
 		}
 		for _, g := range c.group {
 			shape := []int64{int64(blocks[g]), int64(m.Config.KVHeads), arch.CacheBlock, int64(m.Config.HeadDim)}
@@ -55,18 +62,21 @@ type cachedAttention struct {
 }
 
 func (a cachedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads) *torch.Tensor {
-	k, v, table := a.c.k[layer], a.c.v[layer], a.c.tables[a.c.group[layer]]
+	k, v, table := a.c.k[layer], a.c.v[layer], a.c.table[a.c.group[layer]]
 	q := heads.Cache(qkv, k, v, table, a.rows.Sequence)
 	return torch.AttentionCached(q, k, v, table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Window(layer))
 }
 
-// List makes blocks the entries from `from` on of a sequence in the table of a group.
-func (c *Cache) List(s *torch.Scope, group, sequence, from int, blocks []int32) {
-	if n := int64(len(blocks)); n > 0 {
-		row := c.tables[group].Narrow(0, int64(sequence), 1)
-		row.Narrow(1, int64(from), n).CopyFrom(s.FromInt32(blocks, 1, n))
-	}
+// Place is where the tables name block number `at` of a sequence in a group.
+func (c *Cache) Place(group, sequence, at int) int32 {
+	return int32((group*int(c.tables.Size(1))+sequence)*int(c.tables.Size(2)) + at)
 }
+
+// Nowhere is a place in the tables that no pass reads.
+func (c *Cache) Nowhere() int32 { return c.Place(0, int(c.tables.Size(1))-1, 0) }
+
+// List names blocks at places in the tables, int32 [n] each. No two of the places are the same, except Nowhere, whose block is 0.
+func (c *Cache) List(places, blocks *torch.Tensor) { c.tables.View(-1).IndexCopy_(0, places, blocks) }
 
 // Copy copies a block of a group's layers to another.
 func (c *Cache) Copy(group int, from, to int64) {
@@ -81,7 +91,7 @@ func (c *Cache) Copy(group int, from, to int64) {
 // Close frees the cache.
 func (c *Cache) Close(ctx context.Context, dev *torch.Device) error {
 	return dev.Do(ctx, func(*torch.Scope) error {
-		for _, all := range [][]*torch.Tensor{c.k, c.v, c.tables} {
+		for _, all := range [][]*torch.Tensor{c.k, c.v, c.table, {c.tables}} {
 			for _, t := range all {
 				t.Drop()
 			}

@@ -327,6 +327,9 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 // Head is the output projection [VocabSize, Hidden]; a tied model returns its embedding.
 func (d *Decoder) Head() torch.Matrix { return d.head }
 
+// DType is the type of the activations.
+func (d *Decoder) DType() torch.DType { return d.norm.DType() }
+
 // MaxPosition is the number of rows of the rotary tables.
 func (m *Model) MaxPosition() int { return m.positions }
 

@@ -279,15 +279,16 @@ func newCache(t *testing.T, m *Model, sequences, tokens int) *Cache {
 	}
 	t.Cleanup(func() { cache.Close(context.Background(), m.Device) })
 	do(t, m, func(s *torch.Scope) {
+		var places, blocks []int32
 		for g := range groups {
 			for q := range sequences {
-				list := make([]int32, each)
-				for i := range list {
-					list[i] = int32((each-1-i)*sequences + q)
+				for i := range each {
+					places, blocks = append(places, cache.Place(g, q, i)), append(blocks, int32((each-1-i)*sequences+q))
 				}
-				cache.List(s, g, q, 0, list)
 			}
 		}
+		n := int64(len(places))
+		cache.List(s.FromInt32(places, n), s.FromInt32(blocks, n))
 	})
 	return cache
 }

@@ -21,6 +21,7 @@
 namespace {
 
 constexpr size_t kStaged = 1 << 20;  // bytes from which a copy from a GPU goes through pinned memory
+constexpr size_t kAside = 64 << 10;  // bytes up to which nothing waits for a copy to a GPU
 
 at::IntArrayRef shape(const int64_t *sizes, int64_t dim) { return at::IntArrayRef(sizes, size_t(dim)); }
 at::ScalarType type(int dtype) {
@@ -32,6 +33,14 @@ at::ScalarType type(int dtype) {
 at::Tensor borrow(const void *data, int dtype, at::IntArrayRef sizes) {
   static char nothing;
   return at::from_blob(data ? const_cast<void *>(data) : &nothing, sizes, at::TensorOptions(type(dtype)));
+}
+
+// Fills t with elements of the caller's memory.
+void fill_from(const at::Tensor &t, const void *data, int dtype) {
+  if (t.is_cuda() && t.scalar_type() == type(dtype) && t.is_contiguous() && t.numel() > 0 && t.nbytes() <= kAside)
+    the_cuda_part->from_host(t, data);
+  else
+    t.copy_(borrow(data, dtype, t.sizes()));
 }
 
 // Where no gradient is recorded the elements are widened piece by piece, never all of them at once.
@@ -83,7 +92,7 @@ mgt_tensor mgt_from_host(mgt_device *d, const void *data, int dtype, const int64
     if (d->device.is_cpu()) {
       if (t.numel()) std::memcpy(t.data_ptr(), data, t.nbytes());
     } else {
-      t.copy_(borrow(data, dtype, t.sizes()));
+      fill_from(t, data, dtype);
     }
     return t;
   });
@@ -102,9 +111,8 @@ char *mgt_to_host(mgt_device *d, void *t, int dtype, void *out, int64_t numel) {
 }
 char *mgt_set_host_(mgt_device *d, void *t, const void *data, int dtype, int64_t numel) {
   return run(d, [&] {
-    auto &x = ref(t);
-    TORCH_CHECK(x.numel() == numel, x.numel(), " elements from a buffer of ", numel);
-    x.copy_(borrow(data, dtype, x.sizes()));
+    TORCH_CHECK(ref(t).numel() == numel, ref(t).numel(), " elements from a buffer of ", numel);
+    fill_from(ref(t), data, dtype);
   });
 }
 char *mgt_copy_(mgt_device *d, void *t, void *src) {
@@ -142,6 +150,9 @@ mgt_tensor mgt_transpose(mgt_device *d, void *t, int64_t dim0, int64_t dim1) {
 }
 mgt_tensor mgt_index_select(mgt_device *d, void *t, int64_t dim, void *index) {
   return make(d, [&] { return ref(t).index_select(dim, ref(index)); });
+}
+char *mgt_index_copy_(mgt_device *d, void *t, int64_t dim, void *index, void *src) {
+  return run(d, [&] { ref(t).index_copy_(dim, ref(index).to(at::kLong), ref(src)); });
 }
 char *mgt_index_add_(mgt_device *d, void *t, int64_t dim, void *index, void *src) {
   return run(d, [&] { ref(t).index_add_(dim, ref(index), ref(src)); });

@@ -16,6 +16,8 @@ type batch struct {
 	ready  []*sequence // sequences whose next token is sampled from this pass, in the order of `last`
 	last   []int32     // row of each ready sequence's newest token
 	rows   int
+	places []int32  // in the cache's tables, which get
+	blocks []int32  // the blocks that are new of its sequences
 	routes []uint16 // experts of the rows, after the pass; see tell
 }
 
@@ -102,29 +104,45 @@ func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) 
 	for _, m := range b.moves {
 		e.cache.Copy(m.group, int64(m.from), int64(m.to))
 	}
-	for _, w := range b.work {
-		e.list(s, w.q)
-	}
 	parts := []*batch{b}
 	if e.records {
 		parts = b.parts()
 	}
-	logits := make([]*torch.Tensor, len(parts))
+	results := make([]result, len(parts))
 	for i, part := range parts { // all of them before the first wait for tokens
-		logits[i] = e.logits(s, part)
-	}
-	for i, part := range parts {
-		if len(part.ready) == 0 {
-			continue
+		e.list(part)
+		if results[i], err = e.launchPart(s, part); err != nil {
+			return nil, err
 		}
-		tokens, err := sample(s, logits[i], part.ready)
+	}
+	for _, tokens := range results {
+		of, err := tokens()
 		if err != nil {
 			return nil, err
 		}
-		sampled = append(sampled, tokens...)
+		sampled = append(sampled, of...)
 	}
 	b.become(parts)
 	return sampled, nil
+}
+
+// result waits for what a part of a pass has sampled.
+type result func() ([]token, error)
+
+// launchPart launches a forward pass, recorded or not.
+func (e *Engine) launchPart(s *torch.Scope, b *batch) (result, error) {
+	if b.decodes() && e.records {
+		if r := e.recordingOf(s, b.rows); r != nil {
+			return e.replay(s, r, b)
+		}
+	}
+	logits := e.logits(s, b)
+	return func() ([]token, error) {
+		if logits == nil {
+			return nil, nil
+		}
+		return sample(s, logits, b.ready)
+	}, nil
 }
 
 // parts are the decoding rows and the others, as forward passes of their own: the first of them can be a recorded one.
@@ -156,23 +174,38 @@ func (b *batch) become(parts []*batch) {
 	*b = whole
 }
 
-// list puts what is new of a sequence's blocks into the tables on the device.
-func (e *Engine) list(s *torch.Scope, q *sequence) {
-	for g, blocks := range q.line.tables {
-		e.cache.List(s, g, q.slot, q.listed[g], blocks[q.listed[g]:])
-		q.listed[g] = len(blocks)
+// list finds what is new of the blocks of a batch's sequences: the tables on the device have to name it before the pass.
+func (e *Engine) list(b *batch) {
+	for _, w := range b.work {
+		for g, blocks := range w.q.line.tables {
+			for i := w.q.listed[g]; i < len(blocks); i++ {
+				b.places = append(b.places, e.cache.Place(g, w.q.slot, i))
+				b.blocks = append(b.blocks, blocks[i])
+			}
+			w.q.listed[g] = len(blocks)
+		}
 	}
+}
+
+// uploaded copies numbers to the device, all of them at once, and returns each of the parts.
+func uploaded(s *torch.Scope, parts ...[]int32) (on []*torch.Tensor) {
+	all := slices.Concat(parts...)
+	together, at := s.FromInt32(all, int64(len(all))), int64(0)
+	for _, part := range parts {
+		on = append(on, together.Narrow(0, at, int64(len(part))))
+		at += int64(len(part))
+	}
+	return on
 }
 
 // logits returns the logits [ready, vocabulary] of the ready sequences' newest tokens, nil if no sequence is ready.
 func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
-	if b.decodes() && e.records {
-		if logits := e.recorded(s, b); logits != nil {
-			return logits
-		}
-	}
 	chosen := routes(s, &e.model.Config, b.rows)
-	hidden := e.hidden(s, s.FromInt32(b.inputs(b.rows), 5, int64(b.rows)), chosen)
+	on := uploaded(s, b.inputs(b.rows), b.places, b.blocks, b.last)
+	if len(b.places) > 0 {
+		e.cache.List(on[1], on[2])
+	}
+	hidden := e.hidden(s, on[0].View(5, -1), chosen)
 	b.tell(chosen)
 	switch len(b.ready) {
 	case 0:
@@ -180,7 +213,7 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	case b.rows:
 		return e.head(hidden)
 	}
-	return e.head(hidden.IndexSelect(0, s.FromInt32(b.last, int64(len(b.last)))))
+	return e.head(hidden.IndexSelect(0, on[3]))
 }
 
 // hidden runs the forward pass over rows [5, n], as batch.inputs returns them, and writes their experts to chosen.

@@ -1,28 +1,34 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/bits"
 	"slices"
 
+	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// recording is a decode pass with a fixed number of rows as a CUDA graph. A single launch replaces hundreds, which would
-// take longer than a GPU needs to read the weights of a small model. A pass uses the recording with the next power of two
-// of rows, or with all slots; the surplus rows are padding.
+// recording is a decode pass with a fixed number of rows as a CUDA graph, from the blocks that its sequences open to the tokens that it
+// samples. A single launch replaces hundreds, which would take longer than a GPU needs to read the weights of a small model. A pass uses
+// the recording with the next power of two of rows, or with all slots; the surplus rows are padding.
 type recording struct {
-	graph      *torch.Graph
-	in, logits *torch.Tensor // int32 [5, rows] as batch.inputs returns them; [rows, vocabulary]
-	chosen     *torch.Tensor // experts of the rows, nil without
+	graph   *torch.Graph
+	rows    int
+	entries int           // new blocks that a pass can name
+	in      *torch.Tensor // int32, what a pass reads: see parts
+	out     *torch.Tensor // int32 [2+2*rows], what it has sampled: see read
+	logits  *torch.Tensor // [rows, vocabulary]
+	chosen  *torch.Tensor // experts of the rows, nil without
 }
 
-// recorded returns the logits of a pass in which every sequence decodes, nil if one of its size cannot be recorded. No second attempt is
-// made then.
-func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
-	size := min(1<<bits.Len(uint(b.rows-1)), e.opt.Slots)
-	if m := e.model.Config.Mixture; m != nil && size*m.PerToken > torch.FewExpertRows {
+// recordingOf returns the recording of decode passes of so many rows, nil if they cannot be recorded. No second attempt is made then.
+func (e *Engine) recordingOf(s *torch.Scope, rows int) *recording {
+	size := min(1<<bits.Len(uint(rows-1)), e.opt.Slots)
+	if m := e.model.Config.Mixture; m != nil && size*m.PerToken > torch.FewExpertRows && !e.expertsTogether(s, m.FFN) {
 		return nil
 	}
 	r, tried := e.recordings[size]
@@ -33,32 +39,106 @@ func (e *Engine) recorded(s *torch.Scope, b *batch) *torch.Tensor {
 		}
 		e.recordings[size] = r
 	}
-	if r == nil {
-		return nil
+	return r
+}
+
+// expertsTogether reports whether a pass with any number of rows of experts can be recorded.
+func (e *Engine) expertsTogether(s *torch.Scope, ffn int) bool {
+	return s.ExpertsTogether(e.decoder.DType(), e.model.Config.Hidden, ffn)
+}
+
+// replay launches a pass of b and returns its result.
+func (e *Engine) replay(s *torch.Scope, r *recording, b *batch) (result, error) {
+	if more := len(b.places) - r.entries; more > 0 { // sequences that begin where others had been
+		on := uploaded(s, b.places[:more], b.blocks[:more])
+		e.cache.List(on[0], on[1])
+		b.places, b.blocks = b.places[more:], b.blocks[more:]
 	}
-	r.in.CopyFrom(s.FromInt32(b.inputs(size), 5, int64(size)))
+	in, err := r.inputs(b, e.cache.Nowhere())
+	if err != nil {
+		return nil, err
+	}
+	r.in.SetInt32s(in)
 	r.graph.Replay()
-	b.tell(r.chosen)
-	return r.logits.Narrow(0, 0, int64(b.rows))
+	return func() ([]token, error) {
+		b.tell(r.chosen)
+		if slices.ContainsFunc(b.ready, func(q *sequence) bool { return q.allows != nil }) { // which the recorded sampling does not ask
+			return sample(s, r.logits.Narrow(0, 0, int64(b.rows)), b.ready)
+		}
+		return r.read(b.rows)
+	}, nil
+}
+
+// inputs is what a pass of b reads, with padding: how to sample its rows, the rows, and the places and blocks of new entries in the tables.
+func (r *recording) inputs(b *batch, nowhere int32) ([]int32, error) {
+	settings := make([]kernels.Sampling, r.rows)
+	for i, q := range b.ready {
+		settings[i] = q.settings()
+	}
+	if err := kernels.CheckSampling(settings); err != nil {
+		return nil, fmt.Errorf("sampling: %w", err)
+	}
+	places, blocks := make([]int32, r.entries), make([]int32, r.entries)
+	for i := copy(places, b.places); i < r.entries; i++ {
+		places[i] = nowhere
+	}
+	copy(blocks, b.blocks)
+	return slices.Concat(kernels.SamplingWords(settings), b.inputs(r.rows), places, blocks), nil
+}
+
+// parts are those of in: the settings of sampling, rows [5, rows] as batch.inputs returns them, places and blocks.
+func (r *recording) parts() (settings, rows, places, blocks *torch.Tensor) {
+	at := int64(0)
+	next := func(n int) *torch.Tensor {
+		part := r.in.Narrow(0, at, int64(n))
+		at += int64(n)
+		return part
+	}
+	return next(r.rows * kernels.SamplingSize), next(5*r.rows).View(5, -1), next(r.entries), next(r.entries)
+}
+
+// read waits for the tokens of the first rows of a pass. out has the first row that could not be sampled, an int64, then the tokens of all rows,
+// and then the bits of their log-probs.
+func (r *recording) read(rows int) ([]token, error) {
+	host := make([]int32, 2+2*r.rows)
+	r.out.Int32s(host)
+	if bad := host[0]; host[1] >= 0 && int(bad) < rows { // one of padding is nobody's
+		return nil, fmt.Errorf("sampling: %w", kernels.NonFiniteRow(int64(bad)))
+	}
+	return tokensOf(host[2:][:rows], host[2+r.rows:][:rows]), nil
 }
 
 func (e *Engine) record(s *torch.Scope, size int) (*recording, error) {
-	r := &recording{in: s.Keep(s.FromInt32((&batch{}).inputs(size), 5, int64(size)))}
+	r := &recording{rows: size, entries: size * len(e.pages.groups), out: s.Keep(s.Zeros(torch.Int32, int64(2+2*size)))}
+	padding, err := r.inputs(&batch{}, e.cache.Nowhere())
+	if err != nil {
+		return nil, err
+	}
+	r.in = s.Keep(s.FromInt32(padding, int64(len(padding))))
 	if chosen := routes(s, &e.model.Config, size); chosen != nil {
 		r.chosen = s.Keep(chosen)
 	}
-	var err error
+	var refused error
 	r.graph, err = s.Record(func() {
-		if r.logits != nil {
-			r.logits.Drop()
-		}
-		s.Scoped(func() { r.logits = s.Keep(e.head(e.hidden(s, r.in, r.chosen))) })
+		r.logits.Drop()
+		s.Scoped(func() { refused = cmp.Or(refused, e.decode(s, r)) })
 	})
-	if err != nil {
+	if err = cmp.Or(err, refused); err != nil {
 		r.drop()
 		return nil, err
 	}
 	return r, nil
+}
+
+// decode launches what a recording does.
+func (e *Engine) decode(s *torch.Scope, r *recording) error {
+	settings, rows, places, blocks := r.parts()
+	e.cache.List(places, blocks)
+	r.logits = s.Keep(e.head(e.hidden(s, rows, r.chosen)))
+	n := int64(r.rows)
+	bad, ids, logp := r.out.Narrow(0, 0, 2), r.out.Narrow(0, 2, n), r.out.Narrow(0, 2+n, n)
+	bad.Fill_(-1)
+	return kernels.EnqueueSample(model.Backend(s), logitsOf(r.logits), settings.Ptr(), ids.Ptr(), logp.Ptr(), bad.Ptr())
 }
 
 // dropRecordings frees all of them. What could not be recorded is not tried again.
@@ -75,12 +155,8 @@ func (r *recording) drop() {
 	if r.graph != nil {
 		r.graph.Drop()
 	}
-	r.in.Drop()
-	if r.chosen != nil {
-		r.chosen.Drop()
-	}
-	if r.logits != nil {
-		r.logits.Drop()
+	for _, t := range []*torch.Tensor{r.in, r.out, r.logits, r.chosen} {
+		t.Drop()
 	}
 }
 

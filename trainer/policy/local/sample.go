@@ -10,34 +10,49 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// sample draws the next token of each ready sequence; row i of logits [N, vocabulary] belongs to ready[i]. A token's
-// random number is a function of the sequence's key and the token's position.
+// settings are those of the next token's sampling. Its random number is a function of the sequence's key and the token's position.
+func (q *sequence) settings() kernels.Sampling {
+	return kernels.Sampling{
+		Temperature: q.sampling.Temperature, TopP: q.sampling.TopP, MinP: q.sampling.MinP, TopK: int32(q.sampling.TopK),
+		Key: q.key, Position: uint64(len(q.tokens)),
+	}
+}
+
+// sample draws the next token of each ready sequence; row i of logits [N, vocabulary] belongs to ready[i].
 func sample(s *torch.Scope, logits *torch.Tensor, ready []*sequence) ([]token, error) {
 	rows := make([]kernels.Sampling, len(ready))
 	for i, q := range ready {
-		rows[i] = kernels.Sampling{
-			Temperature: q.sampling.Temperature, TopP: q.sampling.TopP, MinP: q.sampling.MinP, TopK: int32(q.sampling.TopK),
-			Key: q.key, Position: uint64(len(q.tokens)),
-		}
+		rows[i] = q.settings()
 	}
 	constrain(s, logits, ready)
-	n, vocab := int64(len(ready)), logits.Size(1)
+	n := int64(len(ready))
 	drawn := s.Empty(torch.Int32, 2, n) // ids, and the bits of their log-probs: one copy to the host
 	ids, logp := drawn.Select(0, 0), drawn.Select(0, 1)
-	z := kernels.Logits{Data: logits.Ptr(), DType: kernels.DType(logits.DType()), Rows: n, Vocab: vocab, Stride: vocab}
-	if err := kernels.Sample(model.Backend(s), z, rows, ids.Ptr(), logp.Ptr()); err != nil {
+	if err := kernels.Sample(model.Backend(s), logitsOf(logits), rows, ids.Ptr(), logp.Ptr()); err != nil {
 		return nil, fmt.Errorf("sampling: %w", err)
 	}
 	host := make([]int32, 2*n)
 	drawn.Int32s(host)
-	out := make([]token, n)
-	for i := range n {
-		out[i] = token{id: host[i], logProb: math.Float32frombits(uint32(host[n+i]))}
-		if q := ready[i]; q.allows != nil && q.broken == nil {
+	out := tokensOf(host[:n], host[n:])
+	for i, q := range ready {
+		if q.allows != nil && q.broken == nil {
 			q.broken = q.allows.Accept(out[i].id)
 		}
 	}
 	return out, nil
+}
+
+func logitsOf(t *torch.Tensor) kernels.Logits {
+	return kernels.Logits{Data: t.Ptr(), DType: kernels.DType(t.DType()), Rows: t.Size(0), Vocab: t.Size(1), Stride: t.Size(1)}
+}
+
+// tokensOf are tokens by their ids and the bits of their log-probs.
+func tokensOf(ids, logp []int32) []token {
+	out := make([]token, len(ids))
+	for i, id := range ids {
+		out[i] = token{id: id, logProb: math.Float32frombits(uint32(logp[i]))}
+	}
+	return out
 }
 
 // constrain takes the tokens that may not come out of the logits of sequences with a constraint. A sequence whose constraint fails is
