@@ -148,9 +148,7 @@ func TestByExpert(t *testing.T) {
 // On a GPU that multiplies the rows of all experts together nothing waits for their numbers, which may be many or none: the work can be
 // recorded. The results are those of each expert by itself.
 func TestExpertsTogether(t *testing.T) {
-	if err := loadCUDA(); err != nil {
-		t.Skip(err)
-	}
+	needGPU(t)
 	const tokens, hidden, width, n, k = 300, 16, 8, 5, 2
 	d := openOn(t, "cuda")
 	gates, downs, xs, weights := values(1, n*2*width*hidden), values(2, n*hidden*width), values(3, tokens*hidden), values(4, tokens*k)

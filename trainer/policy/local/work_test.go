@@ -22,7 +22,7 @@ func TestWorkOfADecodePass(t *testing.T) {
 		want  emulated.Work
 	}{
 		{"recorded", false, emulated.Work{Launches: 1, Uploads: 1, Waits: 1}},
-		{"one by one", true, emulated.Work{Launches: 27, Uploads: 2, Waits: 2}},
+		{"one by one", true, emulated.Work{Launches: 25, Uploads: 2, Waits: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tenant := testEngine(t, testModelOn(t, devices[1], 1, false), Options{Slots: 8, NoRecordings: c.plain})
