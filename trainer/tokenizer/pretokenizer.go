@@ -162,19 +162,19 @@ func metaspace(c component) (mark, scheme string, err error) {
 	v, _ := c.object.Get("replacement")
 	mark, _ = v.(string)
 	if utf8.RuneCountInString(mark) != 1 {
-		return "", "", fmt.Errorf("Metaspace: replacement %v is not one character", v)
+		return "", "", fmt.Errorf("component Metaspace: replacement %v is not one character", v)
 	}
 	scheme = "always"
 	if v, ok := c.object.Get("prepend_scheme"); ok {
 		scheme, _ = v.(string)
 	}
 	if scheme != "always" && scheme != "first" && scheme != "never" {
-		return "", "", fmt.Errorf("Metaspace: prepend_scheme %q is neither always, first nor never", scheme)
+		return "", "", fmt.Errorf("component Metaspace: prepend_scheme %q is neither always, first nor never", scheme)
 	}
 	prefix, err := c.flag("add_prefix_space", scheme != "never")
 	if err == nil && !prefix && scheme != "never" {
 		if _, declared := c.object.Get("prepend_scheme"); declared {
-			return "", "", fmt.Errorf("Metaspace: add_prefix_space is false and prepend_scheme %s", scheme)
+			return "", "", fmt.Errorf("component Metaspace: add_prefix_space is false and prepend_scheme %s", scheme)
 		}
 		scheme = "never"
 	}
