@@ -315,7 +315,7 @@ func attrFilter(r *renderer, v any, args arguments) (any, error) {
 }
 
 func mapFilter(r *renderer, v any, args arguments) (any, error) {
-	items, err := r.iterate(v)
+	items, err := r.iterateUnlessNone(v)
 	if err != nil {
 		return nil, err
 	}
@@ -346,10 +346,18 @@ func mapFilter(r *renderer, v any, args arguments) (any, error) {
 	return out, r.spend(16 * len(out))
 }
 
+// iterateUnlessNone iterates over nothing for None, as Jinja's map, select and reject do.
+func (r *renderer) iterateUnlessNone(v any) ([]any, error) {
+	if v == nil {
+		return nil, nil
+	}
+	return r.iterate(v)
+}
+
 // selectFilter makes select, reject, selectattr and rejectattr.
 func selectFilter(keep, byAttribute bool) filterFunc {
 	return func(r *renderer, v any, args arguments) (any, error) {
-		items, err := r.iterate(v)
+		items, err := r.iterateUnlessNone(v)
 		if err != nil {
 			return nil, err
 		}
@@ -456,6 +464,12 @@ func replaceFilter(r *renderer, v any, args arguments) (any, error) {
 }
 
 func indentFilter(r *renderer, v any, args arguments) (any, error) {
+	if u, ok := v.(undefined); ok {
+		return nil, u.err()
+	}
+	if v == nil {
+		return nil, errors.New("indent: 'NoneType' object is no text")
+	}
 	s, err := str(v)
 	if err != nil {
 		return nil, err
