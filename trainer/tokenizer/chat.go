@@ -25,15 +25,17 @@ type Chat struct {
 	Kwargs              *ordered.Object // further variables of the template; nil: none
 }
 
-// HasTemplate says whether the tokenizer has a chat template.
-func (t *Tokenizer) HasTemplate() bool { return t.template != nil }
+// HasTemplate reports whether the tokenizer has a chat template.
+func (t *Tokenizer) HasTemplate() bool { return t.template != nil || t.withTools != nil }
 
-// Render renders a chat as Hugging Face's apply_chat_template(tokenize=False) does. Encode the text with Encode. It is an
+// Render renders a chat as Hugging Face's apply_chat_template(tokenize=False) does, with the template named tool_use where there are tools and it
+// exists. Encode the text with Encode. It is an
 // error if Jinja or Python would raise an exception (an attribute of an undefined value, None added to a string), or if
 // the template exceeds the limits on steps, memory or output.
 func (t *Tokenizer) Render(c Chat) (string, error) {
-	if t.template == nil {
-		return "", ErrNoTemplate
+	chosen, err := t.choose(c.Tools != nil)
+	if err != nil {
+		return "", err
 	}
 	vars := map[string]any{}
 	for name, text := range t.named {
@@ -58,7 +60,7 @@ func (t *Tokenizer) Render(c Chat) (string, error) {
 	if now.IsZero() {
 		now = time.Now()
 	}
-	text, err := t.template.Render(vars, now)
+	text, err := chosen.Render(vars, now)
 	if err != nil {
 		return "", fmt.Errorf("chat template: %w", err)
 	}

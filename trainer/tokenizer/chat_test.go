@@ -52,6 +52,9 @@ func TestTemplateSources(t *testing.T) {
 	if got, err := tok.Render(Chat{}); got != "D" {
 		t.Errorf("named templates: got %q, %v", got, err)
 	}
+	if got, err := tok.Render(Chat{Tools: []any{}}); got != "T" {
+		t.Errorf("named templates, with tools: got %q, %v", got, err)
+	}
 	files := map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"chat_template":"C"}`), fileTemplate: []byte("J")}
 	tok, err := Parse(files)
 	if err != nil {
@@ -60,8 +63,28 @@ func TestTemplateSources(t *testing.T) {
 	if got, err := tok.Render(Chat{}); got != "J" {
 		t.Errorf("chat_template.jinja goes before: got %q, %v", got, err)
 	}
-	delete(files, fileConfig)
-	delete(files, fileTemplate)
+	files[templateFolder+"/tool_use.jinja"] = []byte("A")
+	files[templateFolder+"/rag.jinja"] = []byte("{{ of no use")
+	if tok, err = Parse(files); err != nil {
+		t.Fatal(err)
+	}
+	saved, err := Parse(tok.Files())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tok := range []*Tokenizer{tok, saved} {
+		if plain, err := tok.Render(Chat{}); plain != "J" {
+			t.Errorf("beside additional templates: got %q, %v", plain, err)
+		}
+		if got, err := tok.Render(Chat{Tools: []any{}}); got != "A" {
+			t.Errorf("additional_chat_templates: got %q, %v", got, err)
+		}
+	}
+	if _, err := Parse(map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"chat_template":[{"name":"rag","template":"R"}]}`)}); err == nil || !strings.Contains(err.Error(), "rag") {
+		t.Errorf("no template of a name that a chat can take: %v", err)
+	}
+	clear(files)
+	files[fileTokenizer] = []byte(small)
 	if tok, err = Parse(files); err != nil {
 		t.Fatal(err)
 	}

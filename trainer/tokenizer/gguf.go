@@ -61,6 +61,9 @@ func (g *ggufTokenizer) files() (map[string][]byte, error) {
 	if template, ok := g.meta["tokenizer.chat_template"].(string); ok && err == nil {
 		files[fileTemplate] = []byte(template)
 	}
+	if template, ok := g.meta["tokenizer.chat_template."+toolTemplate].(string); ok && err == nil {
+		files[templateFolder+"/"+toolTemplate+".jinja"] = []byte(template)
+	}
 	return files, err
 }
 

@@ -11,7 +11,6 @@ import (
 	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer/textfile"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/jinja"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
@@ -28,8 +27,8 @@ const (
 var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fileSpecial, fileGeneration}
 
 // Load reads a Hugging Face folder: tokenizer.json, or else SentencePiece's tokenizer.model, and, if present,
-// tokenizer_config.json, chat_template.jinja, special_tokens_map.json and generation_config.json. An unsupported setting is an
-// error that names it.
+// tokenizer_config.json, chat_template.jinja, additional_chat_templates/NAME.jinja, special_tokens_map.json and
+// generation_config.json. An unsupported setting is an error that names it.
 func Load(dir string) (*Tokenizer, error) {
 	t, err := LoadFS(os.DirFS(dir))
 	return t, at(dir, err)
@@ -51,6 +50,9 @@ func LoadFS(fsys fs.FS) (*Tokenizer, error) {
 	if _, err := fs.Stat(fsys, "tekken.json"); err == nil && files[fileTokenizer] == nil && files[fileModel] == nil {
 		return nil, fmt.Errorf("no %s: tekken.json alone is not read. Take %[1]s from the model's repository or from one of the same "+
 			"family with transformers' layout, or write it with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)", fileTokenizer)
+	}
+	if err := readTemplateFiles(fsys, files); err != nil {
+		return nil, err
 	}
 	return Parse(files)
 }
@@ -78,6 +80,14 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		}
 		t.files[name] = textfile.Bytes(data)
 	}
+	for name, data := range files {
+		if isTemplateFile(name) {
+			if len(data) > maxFileSize {
+				return nil, fmt.Errorf("%s: larger than %d MiB", name, maxFileSize>>20)
+			}
+			t.files[name] = textfile.Bytes(data)
+		}
+	}
 	if err := t.convertModel(); err != nil {
 		return nil, err
 	}
@@ -94,13 +104,7 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 		return nil, at(fileTokenizer, err)
 	}
 	t.setStop(c)
-	if c.template != nil {
-		if t.template, err = jinja.Parse(*c.template); err != nil {
-			return nil, at("chat template", err)
-		}
-		t.printed = *c.template
-	}
-	return t, nil
+	return t, t.readTemplates()
 }
 
 // convertModel makes tokenizer.json of tokenizer.model where there is only that. A checkpoint then has the former alone.
@@ -280,12 +284,11 @@ func (t *Tokenizer) setStop(c *config) {
 
 // config is the content of the files beside tokenizer.json.
 type config struct {
-	named    map[string]string // "bos_token" etc. to token strings
-	extra    []string          // additional_special_tokens
-	known    map[string]bool   // the tokens in extra
-	added    []addedToken      // added_tokens_decoder, by id
-	stop     []int32
-	template *string
+	named map[string]string // "bos_token" etc. to token strings
+	extra []string          // additional_special_tokens
+	known map[string]bool   // the tokens in extra
+	added []addedToken      // added_tokens_decoder, by id
+	stop  []int32
 }
 
 var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
@@ -317,13 +320,6 @@ func readConfig(files map[string][]byte) (*config, error) {
 		if err := c.readAddedDecoder(o); err != nil {
 			return nil, at(name, err)
 		}
-		if err := c.readTemplate(o); err != nil {
-			return nil, at(name, err)
-		}
-	}
-	if text, ok := files[fileTemplate]; ok {
-		s := string(text)
-		c.template = &s
 	}
 	o, err := readObject(files, fileGeneration)
 	if err != nil {
@@ -416,28 +412,6 @@ func (c *config) readAddedDecoder(o *ordered.Object) error {
 		c.added = append(c.added, t)
 	}
 	sort.Slice(c.added, func(i, j int) bool { return c.added[i].id < c.added[j].id })
-	return nil
-}
-
-// readTemplate reads a template, or the template named "default" of a list.
-func (c *config) readTemplate(o *ordered.Object) error {
-	v, _ := o.Get("chat_template")
-	switch v := v.(type) {
-	case nil:
-	case string:
-		c.template = &v
-	case []any:
-		for _, e := range v {
-			named, _ := e.(*ordered.Object)
-			name, _ := named.Get("name")
-			text, _ := named.Get("template")
-			if s, ok := text.(string); ok && name == "default" {
-				c.template = &s
-			}
-		}
-	default:
-		return fmt.Errorf("chat_template is of type %s", ordered.TypeName(v))
-	}
 	return nil
 }
 

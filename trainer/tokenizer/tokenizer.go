@@ -19,11 +19,13 @@ type Tokenizer struct {
 
 	before, after []int32 // ids that EncodeWithSpecial adds
 
-	named    map[string]string // bos_token, eos_token, …: token strings that chat templates can use
-	stop     []int32
-	template *template // nil: no chat template
-	printed  string    // the chat template's source; "": none
-	files    map[string][]byte
+	named     map[string]string // bos_token, eos_token, …: token strings that chat templates can use
+	stop      []int32
+	template  *template // nil: no chat template
+	withTools *template // of chats with functions; nil: template
+	toolsErr  error     // why withTools cannot be parsed
+	printed   string    // the chat template's source; "": none
+	files     map[string][]byte
 }
 
 // model encodes normalised text between added tokens.
