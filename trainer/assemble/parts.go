@@ -118,7 +118,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	p.Policy, p.Player.Policy = sampler, sampler
 	if cfg.HasGateway() {
 		p.Gateway = gateway.New(gateway.Settings{Name: a.Name, Main: a.Role == "main", Seed: cfg.Run.Seed, Policy: sampler,
-			Tokenizer: p.Tokenizer, Limits: p.Player.Limits, Date: p.Player.Date})
+			Tokenizer: p.Tokenizer, Limits: p.Player.Limits, Variables: p.Player.Variables, Date: p.Player.Date})
 	}
 	return p, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/textfile"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
 // Player makes what plays an agent: it opens the agent's tools and reads its prompt. Its Policy is to be set. note, if set, is
@@ -40,6 +41,13 @@ func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Ta
 		if s.Date, err = time.Parse(time.DateOnly, cfg.Run.Date); err != nil {
 			return s, err
 		}
+	}
+	if a.Template != "" {
+		v, err := ordered.Parse([]byte(a.Template))
+		if err != nil {
+			return s, fmt.Errorf("agents.%s.template: %w", a.Name, err)
+		}
+		s.Variables, _ = v.(*ordered.Object)
 	}
 	if s.Part.Main {
 		for _, sub := range cfg.Subs() {

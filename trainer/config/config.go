@@ -295,6 +295,7 @@ type Agent struct {
 	Prompt       Path       `yaml:"prompt" doc:"File with its system prompt."`
 	PromptText   string     `yaml:"prompt_text" doc:"Its system prompt. Without prompt and prompt_text, the system prompt only describes the tools."`
 	PromptSingle string     `yaml:"prompt_single" doc:"main: its system prompt in the arm single, in which it has the sub-agents' tools and no sub-agents. Absent: prompt or prompt_text."`
+	Template     Variables  `yaml:"template" doc:"Variables of the model's chat template beside those that every template gets, such as {enable_thinking: false}. Requests of programs cannot change them in training."`
 	Describe     string     `yaml:"describe" doc:"sub: its description for the main agent. Absent: a line made from its name and tools."`
 	Limits       Limits     `yaml:"limits" doc:"Limits of a conversation. A conversation that reaches a limit has an invalid format."`
 	Align        AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`

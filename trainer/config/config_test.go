@@ -161,7 +161,7 @@ func TestSet(t *testing.T) {
 
 // A dump reads back as the same configuration, and dumps to the same text.
 func TestDumpRoundTrip(t *testing.T) {
-	odd := strings.ReplaceAll(minimal, "run:", "task: {kind: jsonl, train: t.jsonl, eval: /e}\nrun:") + "  odd: {role: sub, model: \"a: b #c\", prompt_text: \"line\\n\\t\\\"q\\\" é \\u0001 \", tools: [calculator, \"web\"], describe: \"yes\"}\n" +
+	odd := strings.ReplaceAll(minimal, "run:", "task: {kind: jsonl, train: t.jsonl, eval: /e}\nrun:") + "  odd: {role: sub, model: \"a: b #c\", prompt_text: \"line\\n\\t\\\"q\\\" é \\u0001 \", tools: [calculator, \"web\"], describe: \"yes\", template: {enable_thinking: false, effort: \"high\", odd: [1, 2.5, null, {a: \"true\"}]}}\n" +
 		"tools: {web: {kind: mcp, command: [\"prog\", \"--x={y}\", \"\", \"- z\"], timeout: 1m30s}}\n"
 	for name, text := range map[string]string{"minimal": minimal, "example": Example(), "odd": odd} {
 		t.Run(name, func(t *testing.T) {

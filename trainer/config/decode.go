@@ -52,6 +52,7 @@ var (
 	optionalType = reflect.TypeFor[*float64]() // a number, or the word none, which is nil
 	modelType    = reflect.TypeFor[Model]()
 	pathType     = reflect.TypeFor[Path]()
+	variables    = reflect.TypeFor[Variables]()                                          // a mapping of any names
 	modelTypes   = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Endpoint]()} // sections that a model can be
 )
 
@@ -229,6 +230,15 @@ func (d *decoder) scalar(key string, n *node, v reflect.Value) {
 			return
 		}
 		v.SetInt(int64(t))
+		return
+	case variables:
+		if n.kind != mapKind {
+			want("a mapping such as {enable_thinking: false}")
+			return
+		}
+		if len(n.keys) > 0 {
+			v.SetString(n.json())
+		}
 		return
 	case optionalType:
 		if n.kind == textKind && n.text == "none" {

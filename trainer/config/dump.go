@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -89,6 +90,8 @@ func scalarText(v reflect.Value) string {
 		if x == nil {
 			return "none"
 		}
+	case Variables:
+		return cmp.Or(string(x), "{}")
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -126,6 +129,11 @@ func quote(s string) string {
 			return s
 		}
 	}
+	return jsonText(s)
+}
+
+// jsonText is a text as a JSON string.
+func jsonText(s string) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -79,6 +79,8 @@ func typeName(t reflect.Type) string {
 		return "path, shape or endpoint"
 	case reflect.TypeFor[Path]():
 		return "path"
+	case variables:
+		return "mapping"
 	}
 	switch t.Kind() {
 	case reflect.Pointer:

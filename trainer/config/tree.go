@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -54,6 +55,33 @@ func (n *node) get(key string) *node {
 		}
 	}
 	return nil
+}
+
+// json writes a value as JSON, which is YAML, too.
+func (n *node) json() string {
+	switch n.kind {
+	case mapKind:
+		parts := make([]string, len(n.keys))
+		for i, e := range n.keys {
+			parts[i] = jsonText(e.key) + ": " + e.value.json()
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case listKind:
+		parts := make([]string, len(n.items))
+		for i, item := range n.items {
+			parts[i] = item.json()
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case nullKind:
+		return "null"
+	case boolKind:
+		return strings.ToLower(n.text)
+	case numberKind:
+		if json.Valid([]byte(n.text)) {
+			return n.text
+		}
+	}
+	return jsonText(n.text)
 }
 
 // describe describes a value for messages such as "want X; found Y".

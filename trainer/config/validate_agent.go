@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"net"
@@ -45,6 +46,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	if a.PromptSingle != "" && a.Role != "main" {
 		d.failAt(key+".prompt_single", "given for a sub-agent, which takes no part in the arm single")
 	}
+	a.validateTemplate(d, key+".template")
 	if a.Limits.MaxNewTokens > a.Limits.MaxTokens {
 		d.failAt(key+".limits.max_new_tokens", "must be at most max_tokens, %d", a.Limits.MaxTokens)
 	}
@@ -206,5 +208,21 @@ func (e *Engine) validate(d *decoder, key string) {
 	}
 	if e.DType != "auto" {
 		d.failAt(key+".dtype", "only an engine of kind local has it; this one is %s, with the type that the server was started with", e.Kind)
+	}
+}
+
+// validateTemplate refuses variables that a conversation sets, and those of a template that somebody else has.
+func (a *Agent) validateTemplate(d *decoder, key string) {
+	if a.Template != "" && a.Model.Endpoint != nil {
+		d.failAt(key, "given for a hosted model, whose chat template is its server's")
+	}
+	var given map[string]any
+	if a.Template == "" || json.Unmarshal([]byte(a.Template), &given) != nil {
+		return
+	}
+	for _, own := range []string{"messages", "tools", "documents", "add_generation_prompt"} {
+		if _, ok := given[own]; ok {
+			d.failAt(key, "%s is no variable to be set: it is made of the conversation", own)
+		}
 	}
 }

@@ -66,6 +66,9 @@ type Shape struct {
 	InitSeed     uint64  `yaml:"init_seed" default:"0" doc:"Seed of the weights. 0: from run.seed and the agent's name."`
 }
 
+// Variables are names with values of any kind, as a JSON object; "": none.
+type Variables string
+
 // Resolve resolves a path of the configuration against the configuration file's folder. Absolute paths and the empty
 // path do not change.
 func (c *Config) Resolve(p Path) string {

@@ -15,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
 // Settings are what an agent behind the gateway is made of.
@@ -24,8 +25,9 @@ type Settings struct {
 	Seed      uint64 // of the run
 	Policy    policy.Sampler
 	Tokenizer *tokenizer.Tokenizer
-	Limits    agent.Limits // all but Wall: the program has a time of its own
-	Date      time.Time    // date that templates print as today's; zero: the clock's
+	Limits    agent.Limits    // all but Wall: the program has a time of its own
+	Variables *ordered.Object // of the chat template; nil: none
+	Date      time.Time       // date that templates print as today's; zero: the clock's
 }
 
 // Bounds on what programs can make an agent hold.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -66,7 +67,7 @@ func (a *Agent) dialect(functions []json.RawMessage, kwargs *ordered.Object) (*d
 
 // probe makes the dialect.
 func (a *Agent) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.Object) (err error) {
-	d.Template, err = agent.NewTemplate(agent.TemplateConfig{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: kwargs, Date: a.Date})
+	d.Template, err = agent.NewTemplate(agent.TemplateConfig{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: joined(a.Variables, kwargs), Date: a.Date})
 	if errors.Is(err, tokenizer.ErrNoTemplate) {
 		return refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)
 	}
@@ -80,6 +81,21 @@ func (a *Agent) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.O
 		return invalid("tools", "%v", err)
 	}
 	return nil
+}
+
+// joined are the agent's variables of the template with those of a request, which go before.
+func joined(own, asked *ordered.Object) *ordered.Object {
+	if own == nil || asked == nil {
+		return cmp.Or(own, asked)
+	}
+	out := &ordered.Object{}
+	for _, from := range []*ordered.Object{own, asked} {
+		for _, key := range from.Keys() {
+			v, _ := from.Get(key)
+			out.Set(key, v)
+		}
+	}
+	return out
 }
 
 // kwargs are the request's variables of the template, nil without.

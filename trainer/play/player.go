@@ -15,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
 // Settings are what a player is made of.
@@ -25,10 +26,11 @@ type Settings struct {
 	Seed       uint64            // of the run
 	Task       task.Task
 	Tokenizer  *tokenizer.Tokenizer
-	Tools      *Toolbox       // tools of the configuration; the player closes them
-	Policy     policy.Sampler // nil: the player can only demonstrate
-	Hosted     *hosted.Model  // in place of Tokenizer and Policy; nil: those
-	Date       time.Time      // date that templates print as today's; zero: the clock's
+	Tools      *Toolbox        // tools of the configuration; the player closes them
+	Policy     policy.Sampler  // nil: the player can only demonstrate
+	Hosted     *hosted.Model   // in place of Tokenizer and Policy; nil: those
+	Variables  *ordered.Object // of the chat template; nil: none
+	Date       time.Time       // date that templates print as today's; zero: the clock's
 	Limits     agent.Limits
 	MaxLag     int64 // largest difference of policy versions within a conversation
 }
@@ -62,7 +64,7 @@ func New(s Settings) (*Player, error) {
 		}
 		return p, nil
 	}
-	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, Colleagues: s.Colleagues, Tools: p.offered(), Date: s.Date})
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, Colleagues: s.Colleagues, Tools: p.offered(), TemplateArgs: s.Variables, Date: s.Date})
 	if err == nil {
 		err = s.Limits.CheckFold(chat)
 	}
