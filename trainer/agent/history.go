@@ -80,12 +80,13 @@ func (t *Template) printCalls(content string, calls ...callformat.Printed) (stri
 	return text, err
 }
 
-// probeCallRules finds out what a template refuses: several calls in a message, and long ids.
+// probeCallRules finds out what a template does not print: several calls in a message, and long ids.
 func (t *Template) probeCallRules() {
 	one := callformat.Printed{ID: callformat.ProbeID, Name: probeFunction}
 	t.opening, _ = t.beforeTurn() // Learn has printed the same
-	_, err := t.printCalls("", one, one)
-	t.history.oneCall = err != nil
+	other := callformat.Printed{ID: "probe0002", Name: probeOther}
+	text, err := t.printCalls("", one, other)
+	t.history.oneCall = err != nil || !strings.Contains(text, probeOther)
 	long := "call_" + strings.Repeat(callformat.ProbeID, 3)
 	call := tokenizer.ToolCall{ID: long, Name: probeFunction}
 	_, err = t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", ToolCalls: []tokenizer.ToolCall{call}},

@@ -59,6 +59,7 @@ const (
 	probeAnswer   = "mgrpo-probe-answer"
 	probeThinking = "mgrpo-probe-thinking"
 	probeFunction = "mgrpo_probe_function"
+	probeOther    = "mgrpo_probe_second"
 	probeArgument = "mgrpo-probe-argument"
 )
 

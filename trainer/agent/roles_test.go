@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+)
+
+var weather = json.RawMessage(`{"type":"function","function":{"name":"get_weather","description":"weather","parameters":{"type":"object","properties":{"city":{"type":"string","description":"c"},"days":{"type":"integer","description":"d"}},"required":["city"]}}}`)
+
+// eachTemplate calls f with SmolLM2's tokenizer and each chat template of the corpus.
+func eachTemplate(t *testing.T, f func(t *testing.T, tok *tokenizer.Tokenizer)) {
+	files, err := filepath.Glob(filepath.Join("callformat", "testdata", "templates", "*.jinja"))
+	if more := os.Getenv("TEMPLATES"); more != "" {
+		found, _ := filepath.Glob(filepath.Join(more, "*", "*.jinja"))
+		files = append(files, found...)
+	}
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no templates: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			folder := golden.Folder(t, golden.File(t, "tokenizer", "smollm2"), "tokenizer.json", "tokenizer_config.json")
+			if folder["chat_template.jinja"], err = os.ReadFile(file); err != nil {
+				t.Fatal(err)
+			}
+			tok, err := tokenizer.Parse(folder)
+			if err != nil {
+				t.Skip(err)
+			}
+			f(t, tok)
+		})
+	}
+}
+
+// TestResultsAreThoseOfTheTemplate: a history with a call and its result is printed as the template prints it, and what is appended to a
+// sampled call is the end of that.
+func TestResultsAreThoseOfTheTemplate(t *testing.T) {
+	definition, err := ordered.Parse(weather)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
+		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
+		if err != nil {
+			t.Skip(err)
+		}
+		user := tokenizer.Message{Role: "user", Content: "weather?"}
+		call := tokenizer.ToolCall{ID: "abcdef123", Name: "get_weather", Arguments: ordered.NewObject("city", "Oslo")}
+		if template.history.asText {
+			call.Arguments = `{"city": "Oslo"}`
+		}
+		result := tokenizer.Message{Role: "tool", Name: "get_weather", ToolCallID: "abcdef123", Content: "SUNNY"}
+		messages := []tokenizer.Message{user, {Role: "assistant", ToolCalls: []tokenizer.ToolCall{call}}, result}
+		native, err := tok.Render(tokenizer.Chat{Messages: tokenizer.Messages(messages...), Tools: []any{definition}, AddGenerationPrompt: true})
+		if err != nil || !strings.Contains(native, "SUNNY") || !strings.Contains(native, "Oslo") {
+			t.Skip("the template prints no results")
+		}
+		_, got, err := template.Prompt(messages)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if template.describes() {
+			_, got, _ = strings.Cut(got, "weather?")
+			_, native, _ = strings.Cut(native, "weather?")
+		}
+		if got != native {
+			t.Errorf("printed as %q, want %q", got, native)
+		}
+		turn, err := tok.Render(tokenizer.Chat{Messages: tokenizer.Messages(messages[:2]...), Tools: []any{definition}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, observed, err := template.Observe(tok.Encode(turn), []tokenizer.Message{result})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(native, observed) || !strings.Contains(observed, "SUNNY") || strings.Contains(observed, "Oslo") {
+			t.Errorf("appended to a call: %q, want the end of %q", observed, native)
+		}
+	})
+}
+
+// TestCallsInHistories: clients' ids, several calls a message and messages without ids are printed by templates that refuse them.
+func TestCallsInHistories(t *testing.T) {
+	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
+		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
+		if err != nil {
+			t.Skip(err)
+		}
+		call := func(id, city string) tokenizer.ToolCall {
+			return tokenizer.ToolCall{ID: id, Name: "get_weather", Arguments: ordered.NewObject("city", city)}
+		}
+		_, text, err := template.Prompt([]tokenizer.Message{{Role: "user", Content: "weather?"},
+			{Role: "assistant", ToolCalls: []tokenizer.ToolCall{call("call_0123456789abcdef", "Oslo"), call("call_fedcba9876543210", "Rome")}},
+			{Role: "tool", ToolCallID: "call_0123456789abcdef", Content: "SUNNY"}, {Role: "tool", Content: "RAINY"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"Oslo", "Rome", "SUNNY", "RAINY"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s is not in %q", want, text)
+			}
+		}
+	})
+}
