@@ -38,7 +38,7 @@ type callable struct {
 	schema   *jsonschema.Resolved // nil: only the tool checks the arguments
 }
 
-// NewCallables returns an error if two of them have the same name, or one has none or a JSON Schema that cannot be read.
+// NewCallables returns an error if two of them have the same name, or one has none, or a JSON Schema that is not JSON.
 func NewCallables(colleagues []Colleague, tools []tool.Tool) (*Callables, error) {
 	c := &Callables{byName: map[string]callable{}}
 	for _, a := range colleagues {
@@ -59,17 +59,12 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 		return fmt.Errorf("a tool or sub-agent has no name")
 	}
 	if _, taken := c.byName[name]; taken {
-		return fmt.Errorf("two tools or sub-agents are named %q: rename one", name)
+		return fmt.Errorf("two tools or sub-agents are named %q: rename one, or give an MCP server a prefix or a list of its tools (tools.NAME.prefix, only)", name)
 	}
-	var parsed jsonschema.Schema
-	if err := json.Unmarshal(schema, &parsed); err != nil {
-		return fmt.Errorf("tool %s: its JSON Schema cannot be read: %w", name, err)
+	if !json.Valid(schema) {
+		return fmt.Errorf("tool %s: its JSON Schema is not JSON", name)
 	}
-	// A server's schema may use keywords that the validator does not know; the server checks arguments anyway.
-	resolved, err := parsed.Resolve(nil)
-	if err != nil {
-		resolved = nil
-	}
+	resolved := readable(schema)
 	definition, err := marshalPlain(struct {
 		Type     string `json:"type"`
 		Function any    `json:"function"`
@@ -85,6 +80,20 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 	c.byName[name] = callable{delegate, resolved}
 	c.definitions = append(c.definitions, definition)
 	return nil
+}
+
+// readable returns the schema of a tool's arguments for checks; nil if it has keywords or values of another draft than the validator knows. The
+// arguments are then checked by the tool alone, as a server does in any case.
+func readable(schema json.RawMessage) *jsonschema.Resolved {
+	var parsed jsonschema.Schema
+	if err := json.Unmarshal(schema, &parsed); err != nil {
+		return nil
+	}
+	resolved, err := parsed.Resolve(nil)
+	if err != nil {
+		return nil
+	}
+	return resolved
 }
 
 // Definitions are OpenAI function definitions, in the order offered. The caller must not change them.

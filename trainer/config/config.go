@@ -377,6 +377,8 @@ type Tool struct {
 	Command    []string `yaml:"command" doc:"mcp: program and arguments of a server on stdio."`
 	Dir        Path     `yaml:"dir" default:"." doc:"mcp: folder in which command runs. Absent: the folder of this file." change:"worker"`
 	Env        []string `yaml:"env" doc:"mcp: names of environment variables passed on to command. Values of 8 bytes or more are taken for secrets and replaced in what the server says."`
+	Prefix     string   `yaml:"prefix" doc:"mcp: text before the names of the server's tools, such as github_, where two servers have a tool of one name."`
+	Only       []string `yaml:"only" doc:"mcp: the server's tools that are offered, by the server's names. Absent: all."`
 	URL        string   `yaml:"url" doc:"mcp: address of a server over HTTP. retriever: address of the service."`
 	TokenEnv   string   `yaml:"token_env" doc:"mcp, retriever: environment variable whose value is sent to url as a bearer token." change:"worker"`
 	Results    int      `yaml:"results" default:"3" min:"1" max:"100" doc:"search, retriever: results of one call."`

@@ -37,6 +37,8 @@ func (t *Tool) validate(d *decoder) {
 		{"request", "retriever", t.Request != ""},
 		{"response", "retriever", t.Response != ""},
 		{"env", "mcp", len(t.Env) > 0},
+		{"prefix", "mcp", t.Prefix != ""},
+		{"only", "mcp", len(t.Only) > 0},
 		{"hosts", "visit", len(t.Hosts) > 0},
 		{"networks", "visit", len(t.Networks) > 0},
 	} {

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	maxMCPTools    = 256
+	maxMCPTools    = 10_000   // tools that a server may list
 	maxMCPResponse = 16 << 20 // bytes of one HTTP response
 	mcpTermination = 2 * time.Second
 	shortestSecret = 8 // bytes of a variable's value; a shorter one, such as a 1, stands in answers without being told
@@ -46,10 +46,23 @@ type MCPConfig struct {
 	URL      string   // instead of Command
 	TokenEnv string   // name of the environment variable with the bearer token for URL; "": no token is sent
 
+	Prefix string   // before the names of the tools
+	Only   []string // names of the tools that are taken, as the server has them; nil: all
+
 	Cache *recorded.Cache // keeps the list of the tools; if it replays, no server is started. nil: no cache
 
 	// Lost, if set, is called when the connection is lost. why includes the last output of the server on stderr.
 	Lost func(why string)
+
+	// Told, if set, is told of lines on the standard output of Command that are no messages.
+	Told func(text string)
+}
+
+// skipped tells of a line of the server that was skipped.
+func (c MCPConfig) skipped(line string) {
+	if c.Told != nil {
+		c.Told(fmt.Sprintf("%s: skipped a line on its standard output that is no message: %q. A server should print such lines on standard error", c, redact(line, c.Secrets())))
+	}
 }
 
 // MCP is a server and its tools. If the connection is lost during a call, MCP reconnects, starts the program again if
@@ -117,6 +130,7 @@ func (c MCPConfig) connect(ctx context.Context) (*mcpSession, error) {
 		s.stderr = &tail.Writer{Max: 4 << 10}
 		program.Command.Stderr = s.stderr
 		program.Command.WaitDelay = mcpTermination // a child of the server may keep stderr open
+		transport = &stdioTransport{command: program.Command, told: c.skipped}
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "mgrpo", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
 	s.ClientSession, err = client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: mcpVersion})
@@ -255,7 +269,7 @@ func (c MCPConfig) transport() (mcp.Transport, error) {
 				return nil, fmt.Errorf("%s: the environment variable %s (env) is not set", c, name)
 			}
 		}
-		return &mcp.CommandTransport{Command: cmd, TerminateDuration: mcpTermination}, nil
+		return &mcp.CommandTransport{Command: cmd}, nil
 	case len(c.Command) == 0 && c.URL != "":
 		token := ""
 		if c.TokenEnv != "" {
@@ -274,18 +288,35 @@ func (c MCPConfig) transport() (mcp.Transport, error) {
 
 // list asks the server for its tools, once: the tools of a model do not change within a run.
 func (m *MCP) list(ctx context.Context) error {
+	var seen []string
 	for t, err := range m.session.Tools(ctx, nil) {
 		if err != nil {
 			return err
 		}
-		if len(m.tools) == maxMCPTools {
+		if seen = append(seen, t.Name); len(seen) > maxMCPTools {
 			return fmt.Errorf("more than %d tools", maxMCPTools)
+		}
+		if !m.cfg.takes(t.Name) {
+			continue
 		}
 		schema, err := json.Marshal(t.InputSchema)
 		if err != nil {
 			return fmt.Errorf("%s: its schema: %w", t.Name, err)
 		}
 		m.tools = append(m.tools, mcpTool{m, t.Name, t.Description, schema})
+	}
+	return m.cfg.missing(seen)
+}
+
+// takes reports whether a tool of the server is wanted.
+func (c MCPConfig) takes(name string) bool { return len(c.Only) == 0 || slices.Contains(c.Only, name) }
+
+// missing returns an error that names the first wanted tool which the server does not have.
+func (c MCPConfig) missing(have []string) error {
+	for _, name := range c.Only {
+		if !slices.Contains(have, name) {
+			return fmt.Errorf("there is no tool %q (only): the server has %s", name, strings.Join(have, ", "))
+		}
 	}
 	return nil
 }
@@ -301,7 +332,7 @@ type listed struct {
 func (m *MCP) keep(ctx context.Context) error {
 	var list []listed
 	for _, t := range m.tools {
-		list = append(list, listed{t.Name(), t.Description(), t.Schema()})
+		list = append(list, listed{t.(mcpTool).name, t.Description(), t.Schema()})
 	}
 	text, err := json.Marshal(list)
 	if err != nil {
@@ -339,7 +370,11 @@ func (c MCPConfig) listing() recorded.Question {
 
 // Service names the server for the cache. Arguments and the query of a URL, which may be secret, are in it as a digest.
 func (c MCPConfig) Service() string {
-	return fmt.Sprintf("mcp %s %s", c, fingerprint(c.Name, strings.Join(c.Command, "\x00"), c.URL, strings.Join(c.Env, "\x00")))
+	parts := []string{c.Name, strings.Join(c.Command, "\x00"), c.URL, strings.Join(c.Env, "\x00")}
+	if len(c.Only) > 0 {
+		parts = append(parts, strings.Join(c.Only, "\x00"))
+	}
+	return fmt.Sprintf("mcp %s %s", c, fingerprint(parts...))
 }
 
 // Tools returns the server's tools.
@@ -369,7 +404,7 @@ type mcpTool struct {
 	schema            json.RawMessage
 }
 
-func (t mcpTool) Name() string            { return t.name }
+func (t mcpTool) Name() string            { return t.server.cfg.Prefix + t.name }
 func (t mcpTool) Description() string     { return t.description }
 func (t mcpTool) Schema() json.RawMessage { return t.schema }
 

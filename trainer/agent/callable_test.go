@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+)
+
+// withSchema is a tool with a schema as a server may have it.
+type withSchema struct {
+	tool.Tool
+	schema string
+}
+
+func (t withSchema) Schema() json.RawMessage { return json.RawMessage(t.schema) }
+
+// TestOddSchemas offers tools whose schemas are of other drafts or wrong in places. Their arguments are checked by the tool alone.
+func TestOddSchemas(t *testing.T) {
+	for _, schema := range []string{
+		`{"type": "object", "properties": {"ttl": {"type": "integer", "minimum": 0, "exclusiveMinimum": true}}}`,
+		`{"type": "object", "properties": {"q": {"type": "string", "required": true}}}`,
+		`{"type": "object", "properties": {"q": {"type": "integer", "minimum": "0"}}}`,
+		`{"type": "object", "properties": {"q": {"type": "strng"}}}`, `{"type": "object", "properties": {"q": {"type": "string", "pattern": "^(?!foo)\\w+$"}}}`,
+		`{"type": "object", "properties": {"q": {"$ref": "https://example.com/schema.json"}}}`, `{"type": "object", "properties": {"q": {"type": "string"}}, "required": null}`,
+		`{"type": "object", "properties": {"q": {"type": "array", "items": [{"type": "string"}]}}}`, `{"$id": "foo bar", "type": "object"}`, `{}`, `true`,
+	} {
+		base := tool.Func("odd", "", "q", "", func(context.Context, string) (string, error) { return "", nil })
+		c, err := NewCallables(nil, []tool.Tool{withSchema{base, schema}})
+		if err != nil {
+			t.Errorf("%s: %v", schema, err)
+			continue
+		}
+		if call := c.Call(ParsedCall{Name: "odd", Arguments: json.RawMessage(`{}`)}); call.Problem != "" {
+			t.Errorf("%s: %s", schema, call.Problem)
+		}
+	}
+}

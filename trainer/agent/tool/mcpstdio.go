@@ -1,0 +1,137 @@
+package tool
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// stdioTransport runs a server as a program and speaks with it over its standard input and output, a JSON message a line. Other lines that the
+// program prints there are skipped and told.
+type stdioTransport struct {
+	command *exec.Cmd
+	told    func(line string) // is told of skipped lines; nil: nobody is
+}
+
+// Connect starts the program.
+func (t *stdioTransport) Connect(ctx context.Context) (mcp.Connection, error) {
+	stdout, err := t.command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdin, err := t.command.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := t.command.Start(); err != nil {
+		return nil, err
+	}
+	messages := &messageLines{in: bufio.NewReaderSize(stdout, 64<<10), told: t.told}
+	return (&mcp.IOTransport{Reader: io.NopCloser(messages), Writer: &programInput{WriteCloser: stdin, command: t.command}}).Connect(ctx)
+}
+
+// programInput is the standard input of a program. Close ends the program: by the end of its input, else by signals.
+type programInput struct {
+	io.WriteCloser
+	command *exec.Cmd
+	once    sync.Once
+	end     error
+}
+
+func (p *programInput) Close() error {
+	p.once.Do(func() {
+		_ = p.WriteCloser.Close() // the program may be gone
+		ended := make(chan error, 1)
+		go func() { ended <- p.command.Wait() }()
+		for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+			select {
+			case p.end = <-ended:
+				return
+			case <-time.After(mcpTermination):
+				_ = p.command.Process.Signal(signal)
+			}
+		}
+		p.end = <-ended
+	})
+	return p.end
+}
+
+const (
+	maxMessage = 64 << 20 // bytes of a line
+	maxTold    = 5        // skipped lines that are told
+)
+
+// messageLines passes on the lines that are JSON-RPC messages.
+type messageLines struct {
+	in     *bufio.Reader
+	left   []byte // of the line that is being passed on
+	told   func(string)
+	skips  int
+	failed error
+}
+
+func (m *messageLines) Read(p []byte) (int, error) {
+	for len(m.left) == 0 {
+		if m.failed != nil {
+			return 0, m.failed
+		}
+		var line []byte
+		if line, m.failed = m.line(); m.failed != nil && m.failed != io.EOF {
+			return 0, m.failed
+		}
+		m.left = m.message(line)
+	}
+	n := copy(p, m.left)
+	m.left = m.left[n:]
+	return n, nil
+}
+
+// line reads a line, or what is left at the end.
+func (m *messageLines) line() (line []byte, err error) {
+	for {
+		part, err := m.in.ReadSlice('\n')
+		if line = append(line, part...); len(line) > maxMessage {
+			return nil, fmt.Errorf("a message of more than %d bytes", maxMessage)
+		}
+		if err != bufio.ErrBufferFull {
+			return line, err
+		}
+	}
+}
+
+// message returns the message of a line with its line end; nil if the line has none. What stands before a message on its line is skipped.
+func (m *messageLines) message(line []byte) []byte {
+	text := bytes.TrimSpace(bytes.TrimPrefix(line, []byte("\ufeff")))
+	if len(text) == 0 {
+		return nil
+	}
+	isMessage := func(text []byte) bool {
+		return (text[0] == '{' || text[0] == '[') && bytes.Contains(text, []byte(`"jsonrpc"`)) && json.Valid(text)
+	}
+	if isMessage(text) {
+		return append(text[:len(text):len(text)], '\n')
+	}
+	at := bytes.Index(text, []byte(`{"jsonrpc"`))
+	if at > 0 && isMessage(text[at:]) {
+		m.skip(text[:at])
+		return append(text[at:len(text):len(text)], '\n')
+	}
+	m.skip(text)
+	return nil
+}
+
+func (m *messageLines) skip(text []byte) {
+	const quoted = 200
+	if m.skips++; m.told != nil && m.skips <= maxTold {
+		m.told(string(bytes.ToValidUTF8(text[:min(len(text), quoted)], nil)))
+	}
+}
