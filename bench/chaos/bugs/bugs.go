@@ -124,7 +124,7 @@ announce(KEYS[2], ARGV[5])
 		Old: `	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	w.count(held, outcomes)
+	w.count(held, outcomes, mgrpo.Count(advantages.Groups))
 	if err := w.report(ctx, record); err != nil { // before the version: whoever stops a run by its records stops it before the next step
 		return err
 	}
@@ -138,7 +138,7 @@ announce(KEYS[2], ARGV[5])
 	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	w.count(held, outcomes)
+	w.count(held, outcomes, mgrpo.Count(advantages.Groups))
 	w.observer.Report(record)
 `,
 		Suite: training("TestLedgerBeforeVersion"),
