@@ -147,7 +147,8 @@ func sampled(logits []float32, temperature, at float64) (id int32, logProb float
 func TestShards(t *testing.T) {
 	for name, more := range map[string][]string{
 		"team": nil, "main_only": {"run.arm=main_only"},
-		"mixture": {"agents.researcher.model={family: qwen3_moe, width: 32, layers: 2, heads: 4, kv_heads: 2, head_dim: 8, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 16}"},
+		"mixture": {"agents.researcher.model={family: qwen3_moe, width: 32, layers: 2, heads: 4, kv_heads: 2, head_dim: 8, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 16}",
+			"grpo.rollouts=8", "task.queries_per_step=4"}, // enough that some group's rewards differ
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := func(size int, dir string, steps int, o Options) *recorder {

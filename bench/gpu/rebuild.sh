@@ -9,11 +9,15 @@ capability=${CAPABILITY:-$(nvidia-smi --query-gpu=compute_cap --format=csv,nohea
 case $capability in 9* | 1*) capability=${capability}a ;; esac
 rm -rf $objects
 mkdir -p $objects "$(dirname $library)"
-printf '%s\n' "${SOURCES:-kernels/cuda}"/*.cu | xargs -P "$(nproc)" -I FILE bash -c '
-  own=(); [ "$(basename FILE)" != adamw.cu ] || own=(--fmad=false) # its bits are those of every backend
-  "$@" "${own[@]}" -c -o '$objects'/"$(basename FILE)".o FILE' rebuild \
-  "$nvcc" "$@" -gencode="arch=compute_$capability,code=sm_$capability" -std=c++17 -O3 -DNDEBUG -Xcompiler=-fPIC,-fvisibility=hidden \
-  -Ikernels/include -Ikernels/common -Ikernels/cuda
+compile() { # SOURCE FLAG...; multiply-adds are fused where the source has them fused
+  "$nvcc" "${@:2}" --fmad=false -gencode="arch=compute_$capability,code=sm_$capability" -std=c++17 -O3 -DNDEBUG -Xcompiler=-fPIC,-fvisibility=hidden \
+    -Ikernels/include -Ikernels/common -Ikernels/cuda -c -o "$objects/$(basename "$1").o" "$1"
+}
+export -f compile
+export nvcc capability objects
+flags=
+[ $# = 0 ] || flags=$(printf ' %q' "$@")
+printf '%s\n' "${SOURCES:-kernels/cuda}"/*.cu | xargs -P "$(nproc)" -I FILE bash -c "compile FILE$flags"
 [ -e $library.before ] || [ ! -e $library ] || cp $library $library.before
 g++ -shared -o $library.new $objects/*.o "${CUDART:-$(dirname "$(command -v "$nvcc")")/../lib64/libcudart.so}"
 mv $library.new $library

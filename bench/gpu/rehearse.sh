@@ -9,6 +9,7 @@ rm -rf "$work"
 mkdir -p "$work/path" "$work/out"
 for program in bash cat cut date dirname env mkdir mv nproc rm sha256sum touch; do ln -s "$(command -v $program)" "$work/path/$program"; done
 # -P: nothing of the current folder is imported. TORCH_USE_RTLD_GLOBAL: libraries of CUDA are not looked for.
+# shellcheck disable=SC2016 # the program that is written expands them
 printf '#!%s\nexport PYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH} TORCH_USE_RTLD_GLOBAL=1 PYTHONDONTWRITEBYTECODE=1\nexec %s -P "$@"\n' \
   "$(command -v bash)" "$here/build/interop" "$(python3 -c 'import sys; print(sys.executable)')" >"$work/path/python3"
 chmod +x "$work/path/python3"

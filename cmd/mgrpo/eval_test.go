@@ -100,7 +100,7 @@ func TestEvalOfOtherQuestions(t *testing.T) {
 		"task.expert.kind=parts", "task.queries_per_step=1", "grpo.rollouts=2", "eval.before=false", "eval.queries=1", "eval.samples=1", "cold_start.steps=1"} {
 		set = append(set, "--set", s)
 	}
-	succeed(t, "", append([]string{"train"}, set...)...)
+	toTheEnd(t, set...)
 	var said struct {
 		Scores  []struct{ By, Of string }
 		Answers []struct{ Question string }

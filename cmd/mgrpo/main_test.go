@@ -20,8 +20,10 @@ const asProgram = "MGRPO_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
+		if path := os.Getenv(peakFile); path != "" {
+			go watchPeak(path)
+		}
 		main()
-		writePeak(os.Getenv(peakFile))
 		os.Exit(0)
 	}
 	os.Exit(m.Run())

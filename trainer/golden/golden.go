@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -29,6 +30,25 @@ func Dir(t testing.TB, kind string) string {
 		t.Fatalf("golden: %v", err)
 	}
 	return dir
+}
+
+// Dirs returns the folders of several kinds: of $MGRPO_GOLDENS those that are there. Without the variable a missing kind fails the
+// test; with it, the test is skipped if all are missing.
+func Dirs(t testing.TB, kinds ...string) []string {
+	t.Helper()
+	var dirs []string
+	for _, kind := range kinds {
+		dir := filepath.Join(root(), kind)
+		if _, err := os.Stat(dir); err == nil {
+			dirs = append(dirs, dir)
+		} else if _, foreign := os.LookupEnv(Env); !foreign {
+			t.Fatalf("golden: %v", err)
+		}
+	}
+	if len(dirs) == 0 {
+		t.Skipf("golden: %s: absent from %s", strings.Join(kinds, ", "), root())
+	}
+	return dirs
 }
 
 func root() string {
