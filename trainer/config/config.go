@@ -94,8 +94,8 @@ type Task struct {
 	Eval           Path      `yaml:"eval" doc:"File of held-out queries, in the same formats (jsonl, gsm8k)." change:"resume"`
 	EvalSets       []EvalSet `yaml:"eval_sets" keyed:"true" doc:"jsonl: further sets of held-out queries, by name. Evaluations report each; versions are compared by eval alone." change:"resume"`
 	Curriculum     []Stage   `yaml:"curriculum" keyed:"true" doc:"jsonl: stages of the training, by name, one after another from step 1 on. Each trains on some of the rows for its steps; after the last come all rows."`
-	Layout         string    `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp" doc:"jsonl: how the files name things. rows: as fields says. Else: as that benchmark is published (docs/verifiers.md)."`
-	Fields         Fields    `yaml:"fields" doc:"Names of the fields of a row, with layout rows. The verifier gets all fields."`
+	Layout         string    `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp|verl|sharegpt" doc:"jsonl: how the files name things. rows: as fields says. Else: as that benchmark is published, or that framework writes its rows (docs/verifiers.md)."`
+	Fields         Fields    `yaml:"fields" doc:"Names of the fields of a row, with layout rows. Dots lead into objects and lists, as in reward_model.ground_truth or answers.0.text; a column that has this very name comes first. The verifier gets all fields."`
 	QueriesPerStep int       `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
 	Verifier       Verifier  `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
 	Expert         Verifier  `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as verifier."`
@@ -108,7 +108,7 @@ type Task struct {
 type EvalSet struct {
 	Name   string `yaml:"-"`
 	Path   Path   `yaml:"path" required:"true" doc:"File of its queries, as of eval."`
-	Layout string `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp" doc:"How the file names things, as task.layout."`
+	Layout string `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp|verl|sharegpt" doc:"How the file names things, as task.layout."`
 }
 
 // Stage is a part of the training that takes some of the training rows.
@@ -125,7 +125,7 @@ type Stage struct {
 // Fields are the names of the fields that the task reads from a row.
 type Fields struct {
 	ID       string `yaml:"id" default:"id" doc:"Row id. A row without this field is named by its number."`
-	Question string `yaml:"question" default:"question" doc:"Text of the query."`
+	Question string `yaml:"question" default:"question" doc:"Text of the query, or messages: one of the user, after a system message or none, whose text is put in front."`
 	Answer   string `yaml:"answer" default:"answer" doc:"Reference answer, or a list of accepted answers."`
 	Choices  string `yaml:"choices" default:"choices" doc:"List of choices, for the verifier of that kind."`
 	Kind     string `yaml:"kind" default:"kind" doc:"What kind of question it is; evaluations report each kind."`

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
 )
 
 // message is a message of a chat.
@@ -19,13 +20,6 @@ type message struct {
 	ids    []string // of its calls; "": the call has none
 	answer string   // of a tool's message: the id of the call whose result it is; "": it has none
 	name   string   // of a tool's message: the name of the tool; "": it has none
-}
-
-// roles are the names of roles: OpenAI's, and those of files in ShareGPT's form.
-var roles = map[string]string{
-	"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant",
-	"tool": "tool", "function": "tool", "observation": "tool", "function_response": "tool", "system": "system", "developer": "system",
-	"function_call": "assistant", // whose text is a call
 }
 
 // parseMessage reads a message. A key with a value that is not read is an error.
@@ -44,7 +38,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 	if err != nil {
 		return m, err
 	}
-	m.Role = cmp.Or(roles[said], said)
+	m.Role = jsonl.Role(said)
 	m.Sampled = m.Role == "assistant"
 	known := []string{"role", "from", text, "weight"}
 	switch m.Role {
@@ -61,7 +55,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 			return m, fmt.Errorf("a message of the role %s: %w", m.Role, err)
 		}
 	}
-	if m.Text, err = contentOf(f[text]); err != nil {
+	if m.Text, err = jsonl.Content(f[text]); err != nil {
 		return m, fmt.Errorf("%q: %w", text, err)
 	}
 	if err := errors.Join(m.weigh(f["weight"]), f.read("tool_call_id", &m.answer), f.read("name", &m.name)); err != nil {
@@ -74,30 +68,6 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 		return m, fmt.Errorf("it has no %q", text)
 	}
 	return m, nil
-}
-
-// contentOf reads a content: a text, null, or a list of parts, which must be texts.
-func contentOf(raw json.RawMessage) (text string, err error) {
-	switch {
-	case len(raw) == 0, string(raw) == "null":
-		return "", nil
-	case raw[0] != '[':
-		return text, json.Unmarshal(raw, &text)
-	}
-	var parts []struct {
-		Type string  `json:"type"`
-		Text *string `json:"text"`
-	}
-	if err := json.Unmarshal(raw, &parts); err != nil {
-		return "", err
-	}
-	for i, p := range parts {
-		if p.Type != "text" || p.Text == nil {
-			return "", fmt.Errorf("part %d is of the type %q: only texts are read", i+1, p.Type)
-		}
-		text += *p.Text
-	}
-	return text, nil
 }
 
 // weigh reads a weight, 0 or 1. Only turns of the agent are trained on.

@@ -123,13 +123,19 @@ func TestChoicesReachTheVerifier(t *testing.T) {
 }
 
 func FuzzReadRows(f *testing.F) {
-	for _, s := range []string{`{"question":"a","answer":"b"}`, `{"id":1e9,"question":1,"answer":-0,"choices":null}`, "\xef\xbb\xbf{}", "{\"question\":\"\\ud800\",\"answer\":\"\"}"} {
+	for _, s := range []string{`{"question":"a","answer":"b"}`, `{"id":1e9,"question":1,"answer":-0,"choices":null}`, "\xef\xbb\xbf{}", "{\"question\":\"\\ud800\",\"answer\":\"\"}",
+		`{"question":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"}]}],"answer":[{"text":"b"}]}`, `{"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]}`, `{"prompt":"a","reward_model":{"ground_truth":{"target":[1]}}}`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, content string) {
 		rows, err := ReadRows(write(t, content), DefaultFields())
 		if (err == nil) != (len(rows) > 0) {
 			t.Errorf("%d rows, %v", len(rows), err)
+		}
+		for _, s := range []Settings{{Layout: "verl"}, {Layout: "sharegpt"}, {Fields: Fields{Question: "question", Answer: "answer.0.text", Level: "question.0.content.0"}}} {
+			if rows, err := s.read(write(t, content), s.Layout); err == nil && (rows[0].Question == "" || rows[0].Columns == nil) {
+				t.Errorf("%+v", rows[0])
+			}
 		}
 	})
 }

@@ -23,12 +23,14 @@ var layouts = map[string]func(object) (object, error){
 	"webwalkerqa": webWalkerQA,
 	"gaia":        gaia,
 	"browsecomp":  browseComp,
+	"verl":        verl,
+	"sharegpt":    shareGPT,
 }
 
 // Layouts are the names of the known layouts, sorted.
 func Layouts() []string { return slices.Sorted(maps.Keys(layouts)) }
 
-// renamed returns the layout whose row has its fields under other names, of which the first that is there counts.
+// renamed returns the layout whose row has its fields under other names, which may be paths. The first that is there counts.
 // Question and answer keep their names where none is given.
 func renamed(names map[string][]string) func(object) (object, error) {
 	return func(row object) (object, error) {
@@ -39,17 +41,22 @@ func renamed(names map[string][]string) func(object) (object, error) {
 				from = []string{key}
 			}
 			for _, name := range from {
-				if raw, ok := row[name]; ok {
+				if raw, err := valueOf(row, name); err == nil {
 					out[key] = raw
 					break
 				}
 			}
 			if out[key] == nil && (key == "question" || key == "answer") {
-				return nil, fmt.Errorf("no field %q, which rows of this layout have: the row has %s", from[0], list(row))
+				_, err := valueOf(row, from[0])
+				return nil, errNotOfLayout(from[0], err)
 			}
 		}
 		return out, nil
 	}
+}
+
+func errNotOfLayout(field string, err error) error {
+	return fmt.Errorf("no field %q, which rows of this layout have: %w", field, err)
 }
 
 // quoted is a text as JSON.
@@ -243,6 +250,68 @@ func pieceOf(raw json.RawMessage) (text string, err error) {
 	}
 	err = scalar(raw, &text)
 	return text, err
+}
+
+// verl: the question is prompt, a list of messages, the answer reward_model.ground_truth, and the kind data_source. Of an object as the
+// ground truth, target is the answer if there is nothing else in it: data sets with several accepted answers have them there.
+func verl(row object) (object, error) {
+	if err := refuseMedia(row); err != nil {
+		return nil, err
+	}
+	const truth = "reward_model.ground_truth"
+	out, err := renamed(map[string][]string{"id": {"id"}, "question": {"prompt"}, "answer": {truth}, "kind": {"data_source"}})(row)
+	if err != nil {
+		return nil, err
+	}
+	if out["answer"][0] == '{' {
+		var parts object
+		if err := json.Unmarshal(out["answer"], &parts); err != nil {
+			return nil, err
+		}
+		if parts["target"] == nil || len(parts) > 1 {
+			return nil, fmt.Errorf("%s is an object with %s: name the part that is the answer, with task.layout: rows and task.fields.answer: %s.NAME", truth, list(parts), truth)
+		}
+		out["answer"] = parts["target"]
+	}
+	return out, nil
+}
+
+// shareGPT: the first turn of conversations, or of messages in OpenAI's form, is the question, the last the answer.
+func shareGPT(row object) (object, error) {
+	name := "conversations"
+	if !hasValue(row[name]) && row["messages"] != nil {
+		name = "messages"
+	}
+	raw, err := valueOf(row, name)
+	if err != nil {
+		return nil, errNotOfLayout(name, err)
+	}
+	if err := refuseMedia(row); err != nil {
+		return nil, err
+	}
+	messages, err := parseMessages(raw)
+	if err != nil {
+		return nil, wrapped(name, err)
+	}
+	if system := row["system"]; hasValue(system) {
+		var first message
+		if first.role = "system"; messages[0].role == first.role {
+			return nil, fmt.Errorf("two system messages: the field %q, and the first of %s; keep one", "system", name)
+		}
+		if err := scalar(system, &first.text); err != nil {
+			return nil, wrapped("system", err)
+		}
+		messages = slices.Insert(messages, 0, first)
+	}
+	question, answer, err := conversationOf(messages)
+	if err != nil {
+		return nil, wrapped(name, err)
+	}
+	out := object{"question": quoted(question), "answer": quoted(answer)}
+	if id := row["id"]; id != nil {
+		out["id"] = id
+	}
+	return out, nil
 }
 
 // webWalkerQA: kind and level are info.hop and info.difficulty_level.

@@ -30,6 +30,8 @@ func TestLayouts(t *testing.T) {
 		"webwalkerqa.jsonl": {ID: "row-000001", Question: "When does the Lomm ferry office open?", Answer: "At 6:40.", Kind: "multi_source", Level: "medium"},
 		"gaia.jsonl":        {ID: "c61d22de-5f6c-4958-a7f6-5e9707bd3466", Question: "How many lamps are listed?\n(The file lamps.xlsx belongs to this question. It cannot be opened here.)", Answer: "17", Level: "2"},
 		"browsecomp.csv":    {ID: "row-000001", Question: "Which ferry, built between 1900 and 1910, ended at an island whose light has two lamps?", Answer: "Tarrow ferry", Kind: "History"},
+		"verl.jsonl":        {ID: "row-000001", Question: "Answer with a name.\n\nWhich river passes Tarrow?", Answer: "Lomm", Accepted: []string{"Lomm", "the Lomm"}, Kind: "made/rivers"},
+		"sharegpt.json":     {ID: "rivers_1", Question: "Answer with a name.\n\nWhich river passes Tarrow?", Answer: "Lomm"},
 	} {
 		path := filepath.Join("testdata", "layouts", file)
 		layout := strings.TrimSuffix(file, filepath.Ext(file))
@@ -51,8 +53,8 @@ func TestLayouts(t *testing.T) {
 			t.Errorf("%s: %+v, %v, %v", layout, q, score, err)
 		}
 	}
-	if names := Layouts(); len(names) != 8 {
-		t.Errorf("%v are tested with 8 files", names)
+	if names := Layouts(); len(names) != 10 {
+		t.Errorf("%v are tested with 10 files", names)
 	}
 }
 
@@ -72,7 +74,7 @@ func TestLayoutsRefuse(t *testing.T) {
 		{"fanoutqa", `{"id":"a","question":"?","answer":[null],"decomposition":[]}`, "must be a text or a number"},
 		{"gaia", `{"task_id":"a","Question":"?","Level":1,"Final answer":"?"}`, "are not published"},
 		{"browsecomp", `{"problem":"not base64","answer":"b","canary":"c"}`, "the question cannot be decrypted with the row's canary"},
-		{"squad", `{"question":"?","answer":"b"}`, "must be one of 2wiki, browsecomp, fanoutqa, frames, gaia, hotpotqa, musique, webwalkerqa"},
+		{"squad", `{"question":"?","answer":"b"}`, "must be one of 2wiki, browsecomp, fanoutqa, frames, gaia, hotpotqa, musique, sharegpt, verl, webwalkerqa"},
 	} {
 		path := write(t, c.row)
 		if _, err := Open(Settings{Train: path, Eval: path, Layout: c.layout, Main: exact}); err == nil || !strings.Contains(err.Error(), c.want) {

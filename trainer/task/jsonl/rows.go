@@ -21,10 +21,11 @@ const (
 	maxAccepted = 1000
 )
 
-// Fields are the names of the fields that the task reads from a row.
+// Fields are the names of the fields that the task reads from a row. A name may be a path into a column, such as reward_model.ground_truth
+// or answers.0.text; a column that has this very name comes first.
 type Fields struct {
 	ID       string // row id; a row without this field is named by its number; "": every row is named by its number
-	Question string
+	Question string // a text, or messages: one of the user, after a system message or none
 	Answer   string // a text, or a list of texts of which any is right
 	Choices  string // list of options; a row may lack this field; "": no row has it
 	Parts    string // list of sub-questions; a row may lack this field; "": no row has it
@@ -114,50 +115,85 @@ func (t *table) parse(text []byte, n int) (Row, error) {
 // parseRow reads row n, counted from 1.
 func parseRow(object object, n int, fields Fields) (Row, error) {
 	row := Row{ID: fmt.Sprintf("row-%06d", n)}
-	for _, f := range []struct{ key, name string }{{"question", fields.Question}, {"answer", fields.Answer}} {
-		if _, ok := object[f.name]; !ok {
-			return Row{}, fmt.Errorf("no field %q: the row has %s; name the right one in task.fields.%s", f.name, list(object), f.key)
-		}
+	question, err := required(object, "question", fields.Question)
+	if err != nil {
+		return Row{}, err
 	}
-	if err := scalar(object[fields.Question], &row.Question); err != nil {
+	answer, err := required(object, "answer", fields.Answer)
+	if err != nil {
+		return Row{}, err
+	}
+	if row.Question, err = questionOf(question); err == nil && row.Question == "" {
+		err = errors.New("empty")
+	}
+	if err != nil {
 		return Row{}, fmt.Errorf("field %q: %w", fields.Question, err)
 	}
-	if row.Question == "" {
-		return Row{}, fmt.Errorf("field %q: empty", fields.Question)
+	if question[0] == '[' {
+		if err := refuseMedia(object); err != nil {
+			return Row{}, err
+		}
 	}
-	var err error
-	if row.Answer, row.Accepted, err = readAnswer(object[fields.Answer]); err != nil {
+	if row.Answer, row.Accepted, err = readAnswer(answer); err != nil {
 		return Row{}, fmt.Errorf("field %q: %w", fields.Answer, err)
 	}
-	if raw, ok := object[fields.Choices]; ok && fields.Choices != "" {
-		if err := json.Unmarshal(raw, &row.Choices); err != nil {
-			return Row{}, fmt.Errorf("field %q: must be a list of texts: %w", fields.Choices, err)
+	return row, row.readOptional(object, fields)
+}
+
+// readOptional reads the fields that a row may lack.
+func (r *Row) readOptional(object object, fields Fields) error {
+	for _, f := range []struct {
+		name string
+		read func(json.RawMessage) error
+	}{
+		{fields.Choices, r.readChoices},
+		{fields.Parts, func(raw json.RawMessage) (err error) {
+			r.Parts, err = readParts(raw)
+			return err
+		}},
+		{fields.Kind, func(raw json.RawMessage) error { return scalarOrNull(raw, &r.Kind) }},
+		{fields.Level, func(raw json.RawMessage) error { return scalarOrNull(raw, &r.Level) }},
+		{fields.ID, r.readID},
+	} {
+		raw, err := optional(object, f.name)
+		if err != nil {
+			return err
 		}
-		if len(row.Choices) > maxChoices {
-			return Row{}, fmt.Errorf("field %q: %d choices, at most %d have a letter", fields.Choices, len(row.Choices), maxChoices)
+		if raw == nil {
+			continue
+		}
+		if err := f.read(raw); err != nil {
+			return fmt.Errorf("field %q: %w", f.name, err)
 		}
 	}
-	if raw, ok := object[fields.Parts]; ok && fields.Parts != "" {
-		if row.Parts, err = readParts(raw); err != nil {
-			return Row{}, fmt.Errorf("field %q: %w", fields.Parts, err)
-		}
+	return nil
+}
+
+func (r *Row) readChoices(raw json.RawMessage) error {
+	if err := json.Unmarshal(raw, &r.Choices); err != nil {
+		return fmt.Errorf("must be a list of texts: %w", err)
 	}
-	for name, into := range map[string]*string{fields.Kind: &row.Kind, fields.Level: &row.Level} {
-		if raw, ok := object[name]; ok && name != "" && string(raw) != "null" {
-			if err := scalar(raw, into); err != nil {
-				return Row{}, fmt.Errorf("field %q: %w", name, err)
-			}
-		}
+	if len(r.Choices) > maxChoices {
+		return fmt.Errorf("%d choices, at most %d have a letter", len(r.Choices), maxChoices)
 	}
-	if raw, ok := object[fields.ID]; ok && fields.ID != "" {
-		if err := scalar(raw, &row.ID); err != nil {
-			return Row{}, fmt.Errorf("field %q: %w", fields.ID, err)
-		}
-		if !validID.MatchString(row.ID) {
-			return Row{}, fmt.Errorf("field %q: %.80q: an id has 1 to 128 letters, digits or . _ : -", fields.ID, row.ID)
-		}
+	return nil
+}
+
+func (r *Row) readID(raw json.RawMessage) error {
+	if err := scalar(raw, &r.ID); err != nil {
+		return err
 	}
-	return row, nil
+	if !validID.MatchString(r.ID) {
+		return fmt.Errorf("%.80q: an id has 1 to 128 letters, digits or . _ : -", r.ID)
+	}
+	return nil
+}
+
+func scalarOrNull(raw json.RawMessage, into *string) error {
+	if string(raw) == "null" {
+		return nil
+	}
+	return scalar(raw, into)
 }
 
 // list returns the names of a row's fields for an error, shortened if there are many.

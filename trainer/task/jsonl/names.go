@@ -1,0 +1,104 @@
+package jsonl
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// absent is the error for a name that leads nowhere. Its text says what is there.
+type absent string
+
+func (a absent) Error() string { return string(a) }
+
+// valueOf returns the value of a field of a row. The name is the name of a column, or else a path into a column: names of fields and, in
+// lists, positions counted from 0, with dots between them, such as reward_model.ground_truth or answers.0.text. A name that has dots itself
+// comes before a path. The error is absent if there is no such field.
+func valueOf(row object, name string) (json.RawMessage, error) {
+	return within(row, "the row", "", name)
+}
+
+// within returns the value of a field of an object. where names the object in errors, and path is the path to its fields.
+func within(o object, where, path, name string) (json.RawMessage, error) {
+	if raw, ok := o[name]; ok {
+		return raw, nil
+	}
+	for end := strings.LastIndexByte(name, '.'); end >= 0; end = strings.LastIndexByte(name[:end], '.') {
+		if raw, ok := o[name[:end]]; ok {
+			return inside(raw, path+name[:end], name[end+1:])
+		}
+	}
+	return nil, absent(where + " has " + list(o))
+}
+
+// inside returns the value that the rest of a name leads to in the value at a path.
+func inside(raw json.RawMessage, path, rest string) (json.RawMessage, error) {
+	where := fmt.Sprintf("%.80q", path)
+	switch raw[0] {
+	case 'n':
+		return nil, absent(where + " is null")
+	case '{':
+		var o object
+		if err := json.Unmarshal(raw, &o); err != nil {
+			return nil, err
+		}
+		return within(o, where, path+".", rest)
+	case '[':
+		var elements []json.RawMessage
+		if err := json.Unmarshal(raw, &elements); err != nil {
+			return nil, err
+		}
+		position, rest, deeper := strings.Cut(rest, ".")
+		i, err := strconv.ParseUint(position, 10, 31)
+		switch {
+		case err != nil || i >= uint64(len(elements)):
+			return nil, absent(fmt.Sprintf("%s has %d elements, counted from 0", where, len(elements)))
+		case deeper:
+			return inside(elements[i], path+"."+position, rest)
+		}
+		return elements[i], nil
+	}
+	return nil, fmt.Errorf("%s is neither an object nor a list: nothing in it has the name %q", where, rest)
+}
+
+// required returns the value of a field that a row must have. key is the field's key in task.fields.
+func required(row object, key, name string) (json.RawMessage, error) {
+	raw, err := valueOf(row, name)
+	if errors.As(err, new(absent)) {
+		return nil, fmt.Errorf("no field %q: %w; name the right one in task.fields.%s%s", name, err, key, otherLayout(row))
+	}
+	return raw, wrapped(name, err)
+}
+
+// optional returns the value of a field that a row may lack; nil: it does, or the name is "".
+func optional(row object, name string) (json.RawMessage, error) {
+	if name == "" {
+		return nil, nil
+	}
+	raw, err := valueOf(row, name)
+	if errors.As(err, new(absent)) {
+		return nil, nil
+	}
+	return raw, wrapped(name, err)
+}
+
+// wrapped adds the name of a field to an error, if there is one.
+func wrapped(name string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("field %q: %w", name, err)
+	}
+	return err
+}
+
+// otherLayout is the end of an error for a row that is probably of another layout.
+func otherLayout(row object) string {
+	switch {
+	case row["conversations"] != nil:
+		return ", or set task.layout: sharegpt"
+	case row["prompt"] != nil && row["reward_model"] != nil:
+		return ", or set task.layout: verl"
+	}
+	return ""
+}
