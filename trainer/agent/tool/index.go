@@ -21,7 +21,7 @@ import (
 const (
 	// indexFormat names how documents become an index: passages, analysis, bleve's files. An index of another format is
 	// another index.
-	indexFormat   = "1"
+	indexFormat   = "2"
 	indexManifest = "index.json"
 	maxManifest   = 1 << 20 // bytes
 	maxIndexFiles = 100

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/blevesearch/bleve/v2"
-	"github.com/blevesearch/bleve/v2/analysis/analyzer/standard"
 	"github.com/blevesearch/bleve/v2/index/scorch"
 	"github.com/blevesearch/bleve/v2/mapping"
 	"github.com/blevesearch/bleve/v2/search"
@@ -31,7 +30,8 @@ type SearchConfig struct {
 	Told  func(text string) // is told of a building that takes long; nil: nobody is
 }
 
-// Search finds the passages of a corpus that match a query best (TF-IDF, titles count double).
+// Search finds the passages of a corpus that match a query best (TF-IDF, titles count double). Where no passage has one of the
+// query's words as they stand, stop words count too, and words in other forms.
 type Search struct {
 	Tool
 	index   bleve.Index
@@ -65,17 +65,30 @@ func NewSearch(ctx context.Context, cfg SearchConfig) (*Search, error) {
 // Close releases the index.
 func (s *Search) Close() error { return s.index.Close() }
 
+// Fields of a passage in the index. The loose ones repeat the text under the other analyzer and are not stored.
+const (
+	titleField = "title"
+	textField  = "text"
+	looseField = "_loose" // follows the name of a field
+)
+
 func passageMapping() mapping.IndexMapping {
-	text := bleve.NewTextFieldMapping()
-	text.Analyzer = standard.Name
-	text.IncludeTermVectors = false
-	text.IncludeInAll = false
 	passage := bleve.NewDocumentStaticMapping()
-	passage.AddFieldMappingsAt("title", text)
-	passage.AddFieldMappingsAt("text", text)
+	for _, name := range []string{titleField, textField} {
+		exact := bleve.NewTextFieldMapping()
+		exact.Analyzer = wordsAnalyzer
+		exact.IncludeTermVectors = false
+		exact.IncludeInAll = false
+		loose := *exact
+		loose.Name = name + looseField
+		loose.Analyzer = looseAnalyzer
+		loose.Store = false
+		loose.DocValues = false
+		passage.AddFieldMappingsAt(name, exact, &loose)
+	}
 	m := bleve.NewIndexMapping()
 	m.DefaultMapping = passage
-	m.DefaultAnalyzer = standard.Name
+	m.DefaultAnalyzer = wordsAnalyzer
 	return m
 }
 
@@ -130,17 +143,12 @@ func (s *Search) search(ctx context.Context, query string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := bleve.NewMatchQuery(query)
-	text.SetField("text")
-	title := bleve.NewMatchQuery(query)
-	title.SetField("title")
-	title.SetBoost(titleBoost)
-	request := bleve.NewSearchRequestOptions(bleve.NewDisjunctionQuery(title, text), s.results, 0, false)
-	request.Fields = []string{"title", "text"}
-	request.SortByCustom(search.SortOrder{ranking(), &search.SortDocID{}})
 	// The files of an index are mapped: reading what somebody has cut off since is a fault, which becomes a failure of the call.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	result, err := s.index.SearchInContext(ctx, request)
+	result, err := s.match(ctx, query, "", wordsAnalyzer)
+	if err == nil && len(result.Hits) == 0 {
+		result, err = s.match(ctx, query, looseField, looseAnalyzer)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -154,6 +162,21 @@ func (s *Search) search(ctx context.Context, query string) (string, error) {
 		fmt.Fprintf(&b, "[%d] %s\n%s\n\n", i+1, title, passage)
 	}
 	return strings.TrimSpace(b.String()), nil
+}
+
+// match returns the passages that have terms of the query in the fields whose names have the suffix.
+func (s *Search) match(ctx context.Context, query, suffix, analyzer string) (*bleve.SearchResult, error) {
+	text := bleve.NewMatchQuery(query)
+	text.SetField(textField + suffix)
+	text.Analyzer = analyzer
+	title := bleve.NewMatchQuery(query)
+	title.SetField(titleField + suffix)
+	title.SetBoost(titleBoost)
+	title.Analyzer = analyzer
+	request := bleve.NewSearchRequestOptions(bleve.NewDisjunctionQuery(title, text), s.results, 0, false)
+	request.Fields = []string{titleField, textField}
+	request.SortByCustom(search.SortOrder{ranking(), &search.SortDocID{}})
+	return s.index.SearchInContext(ctx, request)
 }
 
 // bounded returns the bytes of a query that are used.
