@@ -95,7 +95,7 @@ def google_test(name, command, environment, console, results):
             tail.append(line.rstrip())
             if m := re.match(r"\[==========\] Running (\d+) test", line):
                 total = m[1]
-            elif line.startswith(("[       OK ]", "[  SKIPPED ]")):
+            elif re.match(r"\[       OK \]|\[  SKIPPED \] .* \(\d+ ms\)", line):  # the list at the end has no times
                 done += 1
             elif line.startswith("[ RUN      ]"):
                 tail.clear()
