@@ -16,7 +16,8 @@ func CallText(name, argument, value string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return callformat.Hermes.Write([]callformat.Call{{Name: name, Arguments: arguments}}), nil
+	quoted, err := marshalPlain(name)
+	return callformat.HermesOpen + "\n" + `{"name":` + string(quoted) + `,"arguments":` + string(arguments) + "}\n" + callformat.HermesClose, err
 }
 
 // AroundArguments returns what stands before and after the arguments, a JSON object, in a call of a function in the Hermes format.
