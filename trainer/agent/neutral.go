@@ -37,22 +37,22 @@ func frequent(token string) bool {
 // elements are the elements of HTML that Gemma's vocabulary has.
 var elements = strings.Fields("table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 blockquote strong em b code i u s sub sup ul ol li p br hr a img div span pre")
 
-// neutralValue breaks control tokens in the texts of a JSON value, where they may have been written with escapes.
-func neutralValue(v any, neutral func(string) string) any {
+// NeutralValue breaks control tokens in the texts of a JSON value, where they may have been written with escapes.
+func NeutralValue(v any, neutral func(string) string) any {
 	switch v := v.(type) {
 	case string:
 		return neutral(v)
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {
-			out[i] = neutralValue(e, neutral)
+			out[i] = NeutralValue(e, neutral)
 		}
 		return out
 	case *ordered.Object:
 		out := &ordered.Object{}
 		for _, key := range v.Keys() {
 			e, _ := v.Get(key)
-			out.Set(neutral(key), neutralValue(e, neutral))
+			out.Set(neutral(key), NeutralValue(e, neutral))
 		}
 		return out
 	}

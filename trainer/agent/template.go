@@ -93,7 +93,7 @@ func (t *Template) placeFunctions() error {
 		if err != nil {
 			return fmt.Errorf("tool definition %s: %w", d, err)
 		}
-		t.tools = append(t.tools, neutralValue(parsed, t.Neutral))
+		t.tools = append(t.tools, NeutralValue(parsed, t.Neutral))
 	}
 	switch with, err := t.render(question, t.tools, true); {
 	case without != nil: // a template for conversations with functions alone

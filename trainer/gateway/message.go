@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
@@ -161,33 +162,11 @@ func rendered(messages []message, neutral func(string) string) []tokenizer.Messa
 			if v, err := ordered.Parse([]byte(c.Function.Arguments)); err == nil {
 				arguments = v
 			}
-			r.ToolCalls = append(r.ToolCalls, tokenizer.ToolCall{ID: neutral(c.ID), Name: neutral(c.Function.Name), Arguments: neutralValue(arguments, neutral)})
+			r.ToolCalls = append(r.ToolCalls, tokenizer.ToolCall{ID: neutral(c.ID), Name: neutral(c.Function.Name), Arguments: agent.NeutralValue(arguments, neutral)})
 		}
 		out[i] = r
 	}
 	return out
-}
-
-// neutralValue breaks control tokens in the texts of a JSON value, where they may have been written with escapes.
-func neutralValue(v any, neutral func(string) string) any {
-	switch v := v.(type) {
-	case string:
-		return neutral(v)
-	case []any:
-		out := make([]any, len(v))
-		for i, e := range v {
-			out[i] = neutralValue(e, neutral)
-		}
-		return out
-	case *ordered.Object:
-		out := &ordered.Object{}
-		for _, key := range v.Keys() {
-			e, _ := v.Get(key)
-			out.Set(neutral(key), neutralValue(e, neutral))
-		}
-		return out
-	}
-	return v
 }
 
 // lastUser is the text of the last message of a user, which of a first request is the task.
