@@ -10,7 +10,7 @@ const responseOpen, responseClose = "<tool_response>", "</tool_response>"
 func DelegationText(name, task string) (string, error) { return CallText(name, taskArgument, task) }
 
 // CallText returns a call of a function with one text as its argument in the Hermes format, for demonstrations. Every
-// Template reads it.
+// Template reads it. The JSON has no spaces: a word-level vocabulary may have a token for each piece between the values.
 func CallText(name, argument, value string) (string, error) {
 	arguments, err := marshalPlain(map[string]string{argument: value})
 	if err != nil {

@@ -83,3 +83,11 @@ func FuzzParseToolCalls(f *testing.F) {
 		}
 	})
 }
+
+// TestCallText: a call has no spaces of its own, since examples/task-in-go has words for what stands between them.
+func TestCallText(t *testing.T) {
+	got, err := CallText("clerk", "task", " cask ")
+	if want := "<tool_call>\n{\"name\":\"clerk\",\"arguments\":{\"task\":\" cask \"}}\n</tool_call>"; err != nil || got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
