@@ -38,6 +38,9 @@ func Load(dir string) (*Tokenizer, error) {
 func LoadFS(fsys fs.FS) (*Tokenizer, error) {
 	files := map[string][]byte{}
 	for _, name := range fileNames {
+		if name == fileModel && files[fileTokenizer] != nil {
+			continue
+		}
 		data, err := readFile(fsys, name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
