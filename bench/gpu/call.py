@@ -28,7 +28,7 @@ LOST = "^TestLostGPU$"
 
 
 class Step:
-    """A command with its limit in seconds, or several that run at once. `needs` is the least time with which it is worth starting."""
+    """A command with its limit in seconds, or several that run at once. A step does not start with less than `needs` seconds left."""
 
     def __init__(self, name, limit, *commands, needs=None, cwd=ROOT, gpu_tests=False, check=None):
         self.name, self.limit, self.commands = name, limit, commands
@@ -128,7 +128,7 @@ def go_test(m, package, run=None, skip=None):
 
 
 def sanitiser(tool):
-    """Small tests alone: under the tool those of 70,000 rows take minutes."""
+    """Runs small tests only: under the tool, tests of 70,000 rows take minutes."""
     return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(PACK / "test" / "kernels_test"), "--gtest_brief=1",
             "--gtest_filter=*/cuda*:-*Beyond*:*Long*:*Many*:*Large*"]
 

@@ -136,7 +136,7 @@ func TestNoStepHidesAnother(t *testing.T) {
 	}
 }
 
-// Where the time of a call is over, the next one goes on; what passed is not repeated unless it is named.
+// A call that runs out of time leaves its steps to the next call. A step that passed runs again only if it is named.
 func TestStepsAreLeftToTheNextCall(t *testing.T) {
 	m := newMachine(t, map[string]string{"build/gpu/test/kernels_test": "echo run >>" + filepath.Join(t.TempDir(), "ran")})
 	status, _, steps := m.call(t, "--seconds", "0", "first")

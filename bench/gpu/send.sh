@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # send.sh pack   makes build/gpu.call of build/gpu: one folder with all that a GPU machine needs. It fails above 60 MiB.
-# send.sh away   leaves in the working tree the few files that travel beside that folder: of the tracked files those of the root and of
-#                bench/gpu. Nothing is lost: git knows the others, and files with changes stay.
+# send.sh away   takes tracked files out of the working tree, except those of the root and of bench/gpu. Git still has them, and files
+#                with changes stay.
 # send.sh back   puts the tree back.
 #
-# Some lent machines take the working tree and named folders, 64 MiB in all, and run one command. Then: pack, away, the call that
-# names build/gpu.call and runs `build/gpu.call/start first`, back. Any other machine takes a copy of the folder:
+# A remote runner may copy the working tree and named ignored folders, 64 MiB in all, and run one command. For it: pack, away, run
+# `build/gpu.call/start first` with the folder build/gpu.call, back. Any other machine takes a copy of the folder:
 # `scp -r build/gpu.call HOST: && ssh HOST gpu.call/start first`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

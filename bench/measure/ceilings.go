@@ -30,8 +30,8 @@ const (
 	gpuGEMMSize    = 8192
 )
 
-// MeasureCeilings measures each ceiling of the options' device `samples` times. Where a quick run is asked for, those of a GPU are of
-// small sizes, which an emulated GPU computes, too.
+// MeasureCeilings measures each ceiling of the options' device `samples` times. A quick run measures a GPU's ceilings with
+// small sizes, which an emulated GPU can compute.
 func MeasureCeilings(ctx context.Context, o Options, samples int) (c Ceilings, err error) {
 	dev, err := torch.Open(o.Device, o.Threads)
 	if err != nil {

@@ -172,7 +172,7 @@ func (q *process) gone(err error) error {
 	return fmt.Errorf("the peer ended (%v, %v): %s", err, waited, lines[len(lines)-1])
 }
 
-// end closes the input and waits. A process that has ended before is no error: its unanswered request was one.
+// end closes the input and waits. It returns no error for a process that has already ended, since its unanswered request was an error.
 func (q *process) end() error {
 	if q.command.ProcessState != nil {
 		return nil

@@ -256,7 +256,7 @@ const inFull = "mgrpo-full"
 // liger is transformers with the kernels of Liger: the peer of updates on a GPU.
 const liger = "hf-liger"
 
-// peerNames are the peers beside which the case is measured. An update of one size on a GPU has none: the other one has.
+// peerNames returns the peers of the case. On a GPU only one of the two sizes of an update has peers.
 func (b bench) peerNames() []string {
 	switch {
 	case b.weights.large && b.suite == "learner" && b.shape.microBatch == 0:
