@@ -88,11 +88,12 @@ func TestAdaptersNeedLessMemory(t *testing.T) {
 	}
 }
 
-// oneBase are settings under which both agents adapt one model.
+// oneBase returns settings under which both agents adapt one model. The model is a planner after its cold start: it delegates, so that
+// the researcher has trajectories in every run.
 func oneBase(t *testing.T) []string {
 	t.Helper()
 	before := t.TempDir()
-	mustTrain(t, load(t, before, append(slices.Clone(untaught), "run.steps=1")...), Options{})
+	mustTrain(t, load(t, before, "run.steps=1", "eval.before=false", "eval.every=0", "eval.queries=2"), Options{})
 	model := archive.CheckpointsOf(before).AgentDir(1, "planner")
 	return append(slices.Clone(withAdapters), "agents.planner.model="+model, "agents.researcher.model="+model)
 }
