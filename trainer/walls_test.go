@@ -233,6 +233,31 @@ func checkLink(from, link string) error {
 	return fmt.Errorf("link %q: no such heading", link)
 }
 
+// TestSectionReferences checks that code that names a section of docs/algorithm.md names one that exists.
+func TestSectionReferences(t *testing.T) {
+	document, err := os.ReadFile("../docs/algorithm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	headings := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^#+ ([0-9.]+?)\.? `).FindAllSubmatch(document, -1) {
+		headings[string(m[1])] = true
+	}
+	reference := regexp.MustCompile(`algorithm\.md §([0-9]+(?:\.[0-9]+)?)`)
+	found := 0
+	eachFile(t, func(path string, content []byte) {
+		for _, m := range reference.FindAllSubmatch(content, -1) {
+			found++
+			if !headings[string(m[1])] {
+				t.Errorf("%s: docs/algorithm.md has no section %s", path, m[1])
+			}
+		}
+	})
+	if found < 10 {
+		t.Errorf("%d references: the pattern no longer finds them", found)
+	}
+}
+
 // slug is the anchor of a heading as Markdown viewers make it.
 func slug(title string) string {
 	title = strings.ToLower(strings.TrimSpace(title))

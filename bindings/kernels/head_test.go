@@ -295,7 +295,7 @@ type nonFiniteHead struct {
 	} `json:"cases"`
 }
 
-// attribute turns a kernel's row error into the refusal of the specification: the input that holds the value.
+// attribute turns a kernel's row error into the refusal of docs/algorithm.md §7: the input that holds the value.
 func (h goldenHead) attribute(err error) error {
 	var row *Error
 	if !errors.As(err, &row) || row.Status != NonFinite {

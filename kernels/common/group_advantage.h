@@ -1,4 +1,4 @@
-// The formulas of one group and one member (spec section 4), for CPU and GPU alike: a backend adds up the
+// The formulas of one group and one member (docs/algorithm.md §4), for CPU and GPU alike: a backend adds up the
 // moments in its own order and calls these for the rest.
 #pragma once
 #include <math.h>

@@ -1,4 +1,4 @@
-// Checks of the policy objective that need no token: arguments, and rules 1, 3 and 4 of spec section 7.
+// Checks of the policy objective that need no token: arguments, and rules 1, 3 and 4 of docs/algorithm.md §7.
 #pragma once
 #include <math.h>
 

@@ -1,4 +1,4 @@
-// The policy objective of one token and of one trajectory (spec section 5), for CPU and GPU alike: both
+// The policy objective of one token and of one trajectory (docs/algorithm.md §5), for CPU and GPU alike: both
 // backends call these functions and differ only in how they share out and add up.
 #pragma once
 #include <math.h>
@@ -34,7 +34,7 @@ MGRPO_HD Exponent clamp_exponent(const mgrpo_loss_config &c, double x) {
   return {x > 0 ? limit : -limit, true};
 }
 
-// v_t of section 5.2. exp may overflow: the cap then holds.
+// v_t of docs/algorithm.md §5.2. exp may overflow: the cap then holds.
 struct Tis {
   double value;
   bool truncated;
@@ -45,7 +45,7 @@ MGRPO_HD Tis tis_weight(const mgrpo_loss_config &c, double logp_old, double logp
   return {min_of(ratio, c.tis_cap), ratio > c.tis_cap};
 }
 
-// kl_t of section 5.4 and its derivative with respect to logp_new.
+// kl_t of docs/algorithm.md §5.4 and its derivative with respect to logp_new.
 struct Kl {
   double value, derivative;
 };
@@ -60,7 +60,7 @@ MGRPO_HD Kl kl_term(const mgrpo_loss_config &c, double logp_new, double logp_ref
   return {0, 0};
 }
 
-// l of section 5.1 for advantage a, without v_t and c_j.
+// l of docs/algorithm.md §5.1 for advantage a, without v_t and c_j.
 struct PolicyTerm {
   double loss;
   double derivative;  // with respect to the log of the ratio; for CISPO, to logp_new
@@ -103,7 +103,7 @@ struct TokenArrays {
   const T *logp_new, *logp_old, *logp_behaviour, *logp_ref, *entropy;
 };
 
-// The results of the first pass over a trajectory: rules 5 to 7 of section 7 and the sums that its ratio needs. A key
+// The results of the first pass over a trajectory: rules 5 to 7 of docs/algorithm.md §7 and the sums that its ratio needs. A key
 // is token * 8 + field, so that the least key is the first token and there the first field.
 struct TrajectoryScan {
   int64_t tokens = 0, bad_key = kNoKey, bad_count = 0, positive_key = kNoKey;

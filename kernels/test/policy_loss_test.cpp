@@ -90,7 +90,7 @@ Result run(const Backend &backend, const Batch &b, const mgrpo_loss_config &c, S
   return r;
 }
 
-// The loss as the specification writes it, from coefficients on; `frozen` stands for new where a stop-gradient is.
+// The loss as docs/algorithm.md §5 writes it, from coefficients on; `frozen` stands for new where a stop-gradient is.
 long double oracle(const Batch &b, const mgrpo_loss_config &c, const std::vector<double> &now, const std::vector<double> &frozen) {
   std::map<int64_t, double> group_weight;
   double all = 0;

@@ -35,7 +35,7 @@ func mustParse(t *testing.T, text string, sets ...string) *Config {
 
 var equal = cmp.Options{cmpopts.IgnoreUnexported(Config{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Optimizer{}, "EndsWithRun")}
 
-// The defaults are those of the specification of the algorithm.
+// The defaults are those of docs/algorithm.md.
 func TestDefaults(t *testing.T) {
 	c := mustParse(t, minimal)
 	want := GRPO{
@@ -45,7 +45,7 @@ func TestDefaults(t *testing.T) {
 		Reward: mgrpo.RewardWeights{Main: mgrpo.MainWeights{Format: 0.1, Correct: 0.9}, Sub: mgrpo.SubWeights{Format: 0.1, Main: 0.4, Expert: 0.5}},
 	}
 	if d := cmp.Diff(want, c.GRPO); d != "" {
-		t.Errorf("grpo differs from the specification (-want +got):\n%s", d)
+		t.Errorf("grpo differs from docs/algorithm.md (-want +got):\n%s", d)
 	}
 	if c.Run.Dir != "runs/t" || c.Main().Name != "boss" {
 		t.Errorf("dir %q, main %q", c.Run.Dir, c.Main().Name)

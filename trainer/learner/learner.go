@@ -204,7 +204,7 @@ func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64)
 	return r, err
 }
 
-// refused says whether err is a refusal of a batch or gradient (section 7 of the specification) and not a failure of
+// refused says whether err is a refusal of a batch or gradient (docs/algorithm.md §7) and not a failure of
 // the device or a library.
 func refused(err error) bool {
 	var loss *mgrpo.Refusal

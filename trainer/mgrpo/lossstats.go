@@ -7,7 +7,7 @@ import (
 
 // LossStats describe an optimizer batch. Means are over trained tokens, weighted by the trajectory's weight, so that a
 // weight of 2 counts like two copies. A nil pointer means that the input of the statistic is absent. The tag metric is
-// the name in docs/metrics.md where it differs from the specification's name (json).
+// the name in docs/metrics.md where that differs from the name in the golden vectors (json).
 type LossStats struct {
 	Loss        float64 `json:"loss"`
 	LossPolicy  float64 `json:"loss_policy"` // LossPolicy, LossKL and LossEntropy are signed and scaled; their sum is Loss

@@ -3,7 +3,7 @@ package mgrpo
 import "math"
 
 // RewardWeights are the weights of the parts of both rewards. The fields are keys of the configuration, as in Objective;
-// the defaults are the paper's (section 5.1).
+// the defaults are those of the paper's section 5.1.
 type RewardWeights struct {
 	Main MainWeights `yaml:"main" doc:"The main agent's."`
 	Sub  SubWeights  `yaml:"sub" doc:"A sub-agent's."`

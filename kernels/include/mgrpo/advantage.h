@@ -1,4 +1,4 @@
-// Group-relative advantages of ragged groups of rewards (spec section 4; M-GRPO, arXiv 2511.13288, eq 9-13).
+// Group-relative advantages of ragged groups of rewards (docs/algorithm.md §4; M-GRPO, arXiv 2511.13288, eq 9-13).
 //
 //   mu = sum w r / W    sigma = sqrt(sum w (r - mu)^2 / W)    A = (r - mu) / sigma
 //

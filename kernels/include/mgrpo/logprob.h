@@ -1,5 +1,5 @@
 // Log-probability of the taken token and entropy of softmax(logits / tau), and their gradient with respect to
-// the logits (spec section 5.5).
+// the logits (docs/algorithm.md §5.5).
 //
 //   forward    d_v = (z_v - max z) / tau   S = sum exp d_v   logp = d_y - ln S   H = ln S - sum d_v exp d_v / S
 //   backward   dz_v = (1/tau) [ G (1[v = y] - p_v) - E p_v (ln p_v + H) ]   with G = dL/dlogp, E = dL/dH

@@ -83,7 +83,7 @@ typedef struct mgrpo_loss_sums {
   uint8_t has_entropy, has_ref_kl, has_tis, has_behaviour;  // whether those sums were collected
 } mgrpo_loss_sums;
 
-// The statistics of spec section 6. Fields without data (see has_* of the sums) are NaN.
+// The statistics of docs/algorithm.md §5.6. Fields without data (see has_* of the sums) are NaN.
 typedef struct mgrpo_loss_stats {
   double loss, loss_policy, loss_kl, loss_entropy;
   int64_t tokens, trajectories, groups, empty_trajectories;
@@ -119,7 +119,7 @@ enum mgrpo_loss_field {
   MGRPO_FIELD_REF_KL = 8,
 };
 
-// A refusal of spec section 7; entries that do not apply are -1 (trajectory, token) or 0 (field, count).
+// A refusal of docs/algorithm.md §7; entries that do not apply are -1 (trajectory, token) or 0 (field, count).
 typedef struct mgrpo_loss_error {
   int32_t code;   // enum mgrpo_loss_error_code
   int32_t field;  // enum mgrpo_loss_field

@@ -1,4 +1,4 @@
-// The policy objective straight from logits, which become their own gradient in place (spec section 5).
+// The policy objective straight from logits, which become their own gradient in place (docs/algorithm.md §5).
 //
 //   z -> log p(y), H -> L of policy_loss.h -> dL/dz, over z
 //
@@ -31,7 +31,7 @@ typedef struct mgrpo_logits {
 //
 // *bad_row, set to -1 before the first of them, becomes the least token whose row held NaN or +Inf or whose target is
 // outside 0..vocab-1; that row becomes NaN, its logp too, and the return value is MGRPO_OK. MGRPO_REFUSED fills *error
-// by rules 1 and 4 of spec section 7. The loss itself, its statistics and the other refusals are mgrpo_policy_loss's
+// by rules 1 and 4 of docs/algorithm.md §7. The loss itself, its statistics and the other refusals are mgrpo_policy_loss's
 // over the logp and entropy written.
 MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_t first,
                                                         const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,

@@ -20,7 +20,7 @@ func (b Batch) fields() []field {
 	}
 }
 
-// checkInputs refuses missing arrays and impossible values: steps 3 to 6 of the specification's list of refusals. read
+// checkInputs refuses missing arrays and impossible values: rules 3 to 6 of docs/algorithm.md §7. read
 // is positive for the trajectories that are read.
 func (o objective) checkInputs(b Batch, read []float64) error {
 	for j := range read {

@@ -21,7 +21,7 @@ func (o objective) clamp(x float64) (clamped float64, inside bool) {
 	return min(max(x, -limit), limit), math.Abs(x) <= limit
 }
 
-// policyTerm returns l and dl/d(ln rho) of one ratio (section 5.1 of the specification, not CISPO). At a tie the
+// policyTerm returns l and dl/d(ln rho) of one ratio (docs/algorithm.md §5.1, not CISPO). At a tie the
 // unclipped branch counts.
 func (o objective) policyTerm(advantage, rho float64) (loss, slope float64) {
 	low, high := 1-o.EpsLow, 1+o.EpsHigh
