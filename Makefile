@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test-templates help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published lint fmt env clean
+.PHONY: test-templates help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published fuzz lint fmt env hooks clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -190,6 +190,9 @@ chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=3
 bugs: setup-tests build ## put each bug of docs/reliability.md into the product: a test must find it
 	$(GO) run ./bench/chaos/bugs $(ARGS)
 
+fuzz: setup-tests build ## every fuzz target for SECONDS (10) each
+	@$(FLAGS) && .ci/fuzz.py $(or $(SECONDS),10)
+
 test-tracking: build ## forward a tiny run to the real W&B client and a real MLflow server (installs 300 MB once)
 	@trainer/metrics/track/testdata/setup.sh
 	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/metrics/track
@@ -218,6 +221,9 @@ fmt: ## format Go
 
 env: ## what a go command outside make needs: eval "$(make env)"
 	@$(ENV)
+
+hooks: ## let git run what takes seconds before each commit
+	git config core.hooksPath .ci/hooks
 
 clean: ## remove everything that was built (LibTorch and downloads stay)
 	rm -rf bin build/cmake build/asan build/lib build/test build/stubs build/cxx
