@@ -6,8 +6,8 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/alignment.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <caffe2/core/common.h>
 #include <dlfcn.h>
 #include <malloc.h>
@@ -43,7 +43,8 @@ void set_threads(int n) {
   omp_set_num_threads(n);
 }
 
-// LibTorch's own CPU allocation with a count of live bytes, as the C library rounds them.
+// Memory of the C library with the alignment that LibTorch's own allocator has, and a count of live bytes as the C library rounds them.
+// LibTorch's allocator cannot be counted: c10::alloc_cpu takes its memory from mimalloc in some wheels (aarch64).
 struct CountingAllocator final : c10::Allocator {
   std::atomic<int64_t> live{0}, peak{0};
 
@@ -56,12 +57,13 @@ CountingAllocator counting;
 void count_and_free(void *p) {
   if (!p) return;
   counting.live.fetch_sub(int64_t(malloc_usable_size(p)), std::memory_order_relaxed);
-  c10::free_cpu(p);
+  std::free(p);
 }
 
 c10::DataPtr CountingAllocator::allocate(size_t n) {
-  void *p = c10::alloc_cpu(n);
-  if (p) {
+  void *p = nullptr;
+  if (n > 0) {
+    TORCH_CHECK(posix_memalign(&p, c10::gAlignment, n) == 0, "can't allocate memory: ", n, " bytes");
     auto size = int64_t(malloc_usable_size(p));
     auto now = live.fetch_add(size, std::memory_order_relaxed) + size;
     auto high = peak.load(std::memory_order_relaxed);
@@ -152,6 +154,7 @@ void mgt_deterministic(int on) {
 const char *mgt_cpu_features(void) {
   static const std::string features = [] {
     std::string s;
+#ifdef __x86_64__
 #define FEATURE(name) \
   if (__builtin_cpu_supports(name)) s += (s.empty() ? "" : " ") + std::string(name)
     FEATURE("avx2");
@@ -163,6 +166,9 @@ const char *mgt_cpu_features(void) {
     FEATURE("avx512bf16");
     FEATURE("amx-bf16");
 #undef FEATURE
+#elif defined(__aarch64__)
+    s = "asimd";
+#endif
     return s;
   }();
   return features.c_str();
