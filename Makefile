@@ -17,8 +17,8 @@ ENV   := bindings/torch/gotchx/env.sh $(SITE) && cuda/env.sh
 FLAGS := env=$$($(ENV)) && eval "$$env"
 GO    := $(FLAGS) && OMP_NUM_THREADS=1 go
 
-# The program finds its libraries beside itself, wherever the folder is moved.
-RPATH   := -Wl,-rpath,$$ORIGIN/../build/lib,-rpath,$$ORIGIN/../$(SITE)/torch/lib
+# The program finds its libraries beside itself, wherever the folder is moved, or LibTorch beside its package in a Python environment.
+RPATH   := -Wl,-rpath,$$ORIGIN/../build/lib,-rpath,$$ORIGIN/../$(SITE)/torch/lib,-rpath,$$ORIGIN/../../torch/lib
 LDFLAGS := -X main.version=$(VERSION) -extld=.ci/link.sh -extldflags "$(RPATH)"
 BUILD    = go build -v -buildvcs=false -ldflags "$$LINK_FLAGS"
 
@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test-templates help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published fuzz lint fmt env hooks clean
+.PHONY: test-templates help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published wheel test-wheel fuzz lint fmt env hooks clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -75,6 +75,12 @@ ifdef CUDA
 endif
 
 endif
+
+wheel: build ## a Python wheel of the program in dist/ (with CUDA=1: mgrpo-cuda too)
+	@deploy/wheel/build.py $(VERSION) dist
+
+test-wheel: wheel ## install the wheel into an environment of its own (0.6 GB) and train there
+	@deploy/wheel/test.sh
 
 # What gorgonia/cu is linked with; with a driver installed the program still finds the driver's own.
 build/stubs/libcuda.so: cuda/stub/libcuda.c

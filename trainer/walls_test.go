@@ -21,7 +21,7 @@ import (
 const module = "github.com/mgrpo/mgrpo/"
 
 // notOurs are folders at the root that builds and runs fill.
-var notOurs = []string{".git", "bin", "build", "runs", "models", "data"}
+var notOurs = []string{".git", "bin", "build", "dist", "runs", "models", "data"}
 
 // eachFile visits every file of the repository by its slash-separated path from the root.
 func eachFile(t *testing.T, visit func(path string, content []byte)) {
