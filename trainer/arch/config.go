@@ -47,6 +47,8 @@ type Config struct {
 	EOS []int32 // ids that end generation; those of generation_config.json, if it has any
 	Pad []int32 // at most one id
 
+	Quantisation *Quantisation // of the folder that the configuration was read from; nil: it stores plain numbers
+
 	// Raw is the parsed config.json, or nil. JSON copies the keys that Config does not have.
 	Raw json.RawMessage
 }

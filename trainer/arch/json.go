@@ -59,6 +59,7 @@ func fromKeys(k *keys) (Config, error) {
 	}
 	k.rope(f, &c)
 	k.refuseUnimplemented(f)
+	c.Quantisation = k.quantisation()
 	if f.read != nil {
 		f.read(k, &c)
 	}
@@ -100,11 +101,6 @@ func (k *keys) refuseUnimplemented(f *family) {
 		"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"} {
 		if v, has := k.values[key]; has && v != nil && v != false {
 			k.fail("%s %s is not supported: only null", key, strictjson.Show(v))
-		}
-	}
-	for _, key := range []string{"quantization_config", "compression_config"} {
-		if k.has(key) && !k.null(key) {
-			k.fail("%s: quantised Hugging Face checkpoints are not supported; use the unquantised one or a GGUF", key)
 		}
 	}
 }
@@ -168,6 +164,8 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	}
 	delete(object, "dtype")           // both versions read torch_dtype
 	delete(object, "rope_parameters") // both versions read rope_theta and rope_scaling
+	delete(object, "quantization_config")
+	delete(object, "compression_config")
 	if c.RopeScaling != nil {
 		delete(object, originalPositions) // it would have priority over the one in rope_scaling
 	}

@@ -8,7 +8,7 @@ import (
 // DType is the storage type of a tensor, with its name in the file format.
 type DType string
 
-// Storage types that can be read. The quantised ones occur in GGUF only.
+// Storage types that can be read. Those from Q8_0 to Q6_K occur in GGUF only.
 const (
 	F32  DType = "F32"
 	F16  DType = "F16"
@@ -21,6 +21,11 @@ const (
 	Q4_K DType = "Q4_K"
 	Q5_K DType = "Q5_K"
 	Q6_K DType = "Q6_K"
+
+	// Of folders with quantization_config, where other tensors have the scales.
+	F8_E4M3 DType = "F8_E4M3"
+	MXFP4   DType = "MXFP4"
+	F8_E8M0 DType = "F8_E8M0" // of scales alone
 )
 
 // encoding is the layout of a DType: blocks of blockLen values in blockBytes bytes. A block never spans two rows.
@@ -28,25 +33,30 @@ type encoding struct {
 	blockLen   int64
 	blockBytes int64
 	decode     func(dst []float32, src []byte) // whole blocks
+	scaled     bool                            // the values need scales, or are scales, of a quantised folder
 }
 
 var encodings = map[DType]encoding{
-	F32:  {1, 4, decodeF32},
-	F16:  {1, 2, decodeF16},
-	BF16: {1, 2, decodeBF16},
-	Q8_0: {32, 34, decodeQ8_0},
-	Q4_0: {32, 18, decodeQ4_0},
-	Q4_1: {32, 20, decodeQ4_1},
-	Q5_0: {32, 22, decodeQ5_0},
-	Q5_1: {32, 24, decodeQ5_1},
-	Q4_K: {256, 144, decodeQ4_K},
-	Q5_K: {256, 176, decodeQ5_K},
-	Q6_K: {256, 210, decodeQ6_K},
+	F32:  {1, 4, decodeF32, false},
+	F16:  {1, 2, decodeF16, false},
+	BF16: {1, 2, decodeBF16, false},
+	Q8_0: {32, 34, decodeQ8_0, false},
+	Q4_0: {32, 18, decodeQ4_0, false},
+	Q4_1: {32, 20, decodeQ4_1, false},
+	Q5_0: {32, 22, decodeQ5_0, false},
+	Q5_1: {32, 24, decodeQ5_1, false},
+	Q4_K: {256, 144, decodeQ4_K, false},
+	Q5_K: {256, 176, decodeQ5_K, false},
+	Q6_K: {256, 210, decodeQ6_K, false},
+
+	F8_E4M3: {1, 1, decodeE4M3, true},
+	MXFP4:   {32, 16, decodeE2M1, true},
+	F8_E8M0: {1, 1, decodeE8M0, true},
 }
 
 // Size returns the bytes of one element of F32, F16 and BF16, and 0 for a quantised or unknown type.
 func (d DType) Size() int64 {
-	if e := encodings[d]; e.blockLen == 1 {
+	if e := encodings[d]; e.blockLen == 1 && !e.scaled {
 		return e.blockBytes
 	}
 	return 0

@@ -96,12 +96,7 @@ func (s *Source) split(expected []arch.Tensor) error {
 		if !slices.Equal(all.shape, shape) {
 			return fmt.Errorf("tensor %s has the fused experts in shape %v, config.json requires %v", want.Fused, all.shape, shape)
 		}
-		row, err := storedBytes([]int64{1, want.Shape[1]}, all.dtype)
-		if err != nil {
-			return fmt.Errorf("tensor %s: %w", want.Fused, err)
-		}
-		from := (want.Index*want.FusedRows + want.FusedRow) * row
-		one, err := newTensor(want.Shape, all.dtype, all.data[from:][:want.Shape[0]*row])
+		one, err := all.matrix(want.Index*want.FusedRows+want.FusedRow, want.Shape)
 		if err == nil {
 			err = s.add("fused experts", want.Name, one)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // safetensorsBits is the size of an element, in bits, of every type of the format. Weights are only read from F32, F16 and
-// BF16.
+// BF16, and in quantised folders from F8_E4M3 and U8.
 var safetensorsBits = map[string]int64{
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
 	"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64,
@@ -51,6 +52,13 @@ func (s *Source) addSafetensors(file string) error {
 	for _, e := range entries {
 		if strings.HasSuffix(e.name, extraState) {
 			s.notes = append(s.notes, e.name+" is not a weight, and is ignored")
+			continue
+		}
+		if s.config.Quantisation != nil && slices.Contains([]string{"U8", string(F8_E4M3), string(F8_E8M0)}, e.dtype) {
+			if s.has(e.name) {
+				return fmt.Errorf("tensor %s occurs twice; the second is in %s", e.name, file)
+			}
+			s.packed[e.name] = anyTensor{dtype: e.dtype, shape: e.shape, data: data[e.begin:e.end]}
 			continue
 		}
 		t, err := newTensor(e.shape, DType(e.dtype), data[e.begin:e.end])

@@ -21,6 +21,7 @@ type Source struct {
 	path    string
 	config  arch.Config
 	tensors map[string]tensor
+	packed  map[string]anyTensor // of a quantised folder, until they are paired with their scales
 	names   []string
 	notes   []string
 	gguf    map[string]any
@@ -37,7 +38,7 @@ func Open(path string) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
-	s := &Source{path: path, tensors: map[string]tensor{}}
+	s := &Source{path: path, tensors: map[string]tensor{}, packed: map[string]anyTensor{}}
 	switch {
 	case info.IsDir():
 		err = s.openFolder()
@@ -128,6 +129,9 @@ func (s *Source) openFolder() (err error) {
 			if err := candidate.open(candidate.name); err != nil {
 				return fmt.Errorf("%s: %w", candidate.name, err)
 			}
+			if err := s.dequantise(); err != nil {
+				return fmt.Errorf("%s: %w", candidate.name, err)
+			}
 			return s.rename()
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return err
@@ -194,8 +198,12 @@ func (s *Source) Blocks(name string, rowFrom, rowTo int64, dst []byte) error {
 // TypeOf returns the type in which a tensor is stored, "" if there is no such tensor.
 func (s *Source) TypeOf(name string) DType { return s.tensors[name].dtype }
 
-// DType returns BF16 or F16 if all tensors are stored in it, and F32 otherwise, which represents all other types exactly.
+// DType returns BF16 or F16 if all tensors are stored in it, and F32 otherwise, which represents all other types exactly. Of a quantised
+// folder it is BF16, in which the field publishes the unquantised ones.
 func (s *Source) DType() DType {
+	if s.config.Quantisation != nil {
+		return BF16
+	}
 	var all DType
 	for _, t := range s.tensors {
 		if all == "" {
@@ -218,9 +226,15 @@ func (s *Source) Close() error {
 	return errors.Join(errs...)
 }
 
+func (s *Source) has(name string) bool {
+	_, plain := s.tensors[name]
+	_, packed := s.packed[name]
+	return plain || packed
+}
+
 // add registers a tensor of the given file under its Hugging Face name.
 func (s *Source) add(file, name string, t tensor) error {
-	if _, twice := s.tensors[name]; twice {
+	if s.has(name) {
 		return fmt.Errorf("tensor %s occurs twice; the second is in %s", name, file)
 	}
 	s.tensors[name] = t

@@ -13,11 +13,15 @@ type tensor struct {
 	// ropePairs is half the head dimension for GGUF query and key rows stored with the two halves of each
 	// head interleaved (row h*2P + 2j + half is Hugging Face row h*2P + half*P + j), 0 otherwise.
 	ropePairs int64
+	scales    *scales // nil: none
 }
 
 // newTensor checks that data has the size of the shape and dtype.
 func newTensor(shape []int64, dtype DType, data []byte) (tensor, error) {
 	want, err := storedBytes(shape, dtype)
+	if encodings[dtype].scaled {
+		err = cannotBeRead(dtype)
+	}
 	if err != nil {
 		return tensor{}, err
 	}
@@ -31,7 +35,7 @@ func newTensor(shape []int64, dtype DType, data []byte) (tensor, error) {
 func storedBytes(shape []int64, dtype DType) (int64, error) {
 	e, known := encodings[dtype]
 	if !known {
-		return 0, fmt.Errorf("type %s cannot be read: use F32, F16 or BF16 (in GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K)", dtype)
+		return 0, cannotBeRead(dtype)
 	}
 	n, ok := numel(shape)
 	if !ok || n/e.blockLen > (1<<62)/e.blockBytes {
@@ -41,6 +45,10 @@ func storedBytes(shape []int64, dtype DType) (int64, error) {
 		return 0, fmt.Errorf("shape %v: rows of %s must be multiples of %d", shape, dtype, e.blockLen)
 	}
 	return n / e.blockLen * e.blockBytes, nil
+}
+
+func cannotBeRead(dtype DType) error {
+	return fmt.Errorf("type %s cannot be read: use F32, F16 or BF16 (in GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K)", dtype)
 }
 
 // rows splits a valid shape into the number of rows and their length.
@@ -63,6 +71,9 @@ func (t tensor) read(from, to int64, dst []float32) error {
 	}
 	if int64(len(dst)) != (to-from)*length {
 		return fmt.Errorf("rows %d to %d have %d values, the buffer %d", from, to, (to-from)*length, len(dst))
+	}
+	if t.scales != nil {
+		return t.readScaled(from*(length/max(t.shape[len(t.shape)-1], 1)), dst)
 	}
 	e := encodings[t.dtype]
 	rowBytes := length / e.blockLen * e.blockBytes
@@ -122,4 +133,19 @@ func numel(shape []int64) (n int64, ok bool) {
 		n *= d
 	}
 	return n, true
+}
+
+// matrix is a matrix of consecutive rows of a stack of matrices, from row `first` of all of them on.
+func (t tensor) matrix(first int64, shape []int64) (tensor, error) {
+	row, err := storedBytes([]int64{1, shape[1]}, t.dtype)
+	if err != nil {
+		return tensor{}, err
+	}
+	t.shape, t.data = shape, t.data[first*row:][:shape[0]*row]
+	if t.scales != nil {
+		s := *t.scales
+		s.first += first
+		t.scales = &s
+	}
+	return t, nil
 }
