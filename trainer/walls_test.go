@@ -258,6 +258,26 @@ func TestSectionReferences(t *testing.T) {
 	}
 }
 
+// TestDocumentsNameFiles checks that the documents on the architecture name folders and files that exist.
+func TestDocumentsNameFiles(t *testing.T) {
+	name := regexp.MustCompile("`((?:trainer|kernels|bindings|cuda|bench)/[\\w./-]+)`")
+	found := 0
+	eachFile(t, func(path string, content []byte) {
+		if !within(path, "docs/decisions") && !slices.Contains([]string{"docs/native.md", "docs/memory.md", "docs/determinism.md"}, path) {
+			return
+		}
+		for _, m := range name.FindAllSubmatch(content, -1) {
+			found++
+			if _, err := os.Stat(filepath.Join("..", string(m[1]))); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+	})
+	if found < 100 {
+		t.Errorf("%d names of files: the pattern no longer finds them", found)
+	}
+}
+
 // slug is the anchor of a heading as Markdown viewers make it.
 func slug(title string) string {
 	title = strings.ToLower(strings.TrimSpace(title))

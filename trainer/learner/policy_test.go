@@ -433,7 +433,7 @@ func testRecomputedOld(t *testing.T, device string) {
 	l := tinyLearner(t, device, func(o *Options) { o.Recomputed = true })
 	batch := tinyBatch(t, l, 0.6)
 	_, r := gradientOf(t, l, batch)
-	const rounding = 1e-5 // a forward pass that records gradients multiplies matrices in another order, see docs/architecture.md
+	const rounding = 1e-5 // a forward pass that records gradients multiplies matrices in another order, see docs/decisions/001-row-independent-cpu.md
 	closeTo(t, "ratio_min", r.Values["ratio_min"], 1, rounding)
 	closeTo(t, "ratio_max", r.Values["ratio_max"], 1, rounding)
 	if r.Values["behaviour_gap_mean"] < 0.1 {
