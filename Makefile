@@ -27,7 +27,7 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test-templates help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published wheel test-wheel fuzz lint fmt env hooks clean
+.PHONY: test-templates help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published wheel test-wheel fuzz lint prose fmt env hooks clean
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -221,6 +221,9 @@ lint: build ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
+
+prose: ## count hard-to-read constructions per thousand words, room by room: a room may not exceed its limit
+	@.ci/prose.py
 
 fmt: ## format Go
 	gofmt -w $$(git ls-files '*.go')
