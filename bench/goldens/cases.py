@@ -1,0 +1,56 @@
+"""Configurations of the golden cases: those of published models, in small."""
+
+
+def text(model_type, architecture, **keys):
+    config = dict(architectures=[architecture], model_type=model_type, vocab_size=64, hidden_size=24, intermediate_size=40, num_hidden_layers=3,
+                  num_attention_heads=3, num_key_value_heads=1, head_dim=8, hidden_act="silu", max_position_embeddings=256, rms_norm_eps=1e-5,
+                  initializer_range=0.02, attention_dropout=0.0, bos_token_id=1, eos_token_id=2, pad_token_id=None, use_cache=True,
+                  tie_word_embeddings=False, torch_dtype="bfloat16")
+    config.update(keys)
+    return {k: v for k, v in config.items() if v is not ...}
+
+
+def case(note, *model, scale={}, **keys):
+    return dict(note=note, config=text(*model, **keys), scale=scale)
+
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+CASES = {
+    "ministral3-scaled-queries": case(
+        "queries scaled by position, in steps of original_max_position_embeddings 8; YaRN with mscale and mscale_all_dim equal",
+        "ministral3", "Ministral3ForCausalLM", sliding_window=None,
+        rope_parameters=dict(beta_fast=32.0, beta_slow=1.0, factor=16.0, llama_4_scaling_beta=0.1, mscale=1.0, mscale_all_dim=1.0,
+                             original_max_position_embeddings=8, rope_theta=1000000.0, rope_type="yarn", type="yarn")),
+    "granite-multipliers": case(
+        "four multipliers, none of which is 1", "granite", "GraniteForCausalLM", head_dim=..., attention_bias=False, mlp_bias=False,
+        attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=0.8, rope_theta=10000.0, rope_scaling=None),
+    "olmo3-windows": case(
+        "OLMo 2's norms, windows on three of four layers, YaRN on the fourth alone", "olmo3", "Olmo3ForCausalLM", num_hidden_layers=4, head_dim=...,
+        num_key_value_heads=3, attention_bias=False, sliding_window=6, layer_types=[SLIDING, SLIDING, SLIDING, FULL], rope_theta=500000,
+        rope_scaling=dict(attention_factor=1.2079441541679836, beta_fast=32.0, beta_slow=1.0, factor=8.0, original_max_position_embeddings=32,
+                          rope_type="yarn")),
+    "hunyuan-norms-after-rope": case(
+        "norms of heads after rotation, theta stretched by alpha; tied", "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", attention_bias=False,
+        mlp_bias=False, add_classification_head=False, cla_share_factor=2, use_qk_norm=True, use_cla=False, use_rotary_pos_emb=True, norm_type="rms",
+        rope_theta=10000.0, rope_scaling=dict(alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0, mscale_all_dim=1.0, type="dynamic"),
+        tie_word_embeddings=True),
+    "exaone4-hybrid": case(
+        "norms after attention and MLP alone; layers without a window have no positions", "exaone4", "Exaone4ForCausalLM", num_hidden_layers=4,
+        sliding_window=6, sliding_window_pattern="LLLG", layer_types=[SLIDING, SLIDING, SLIDING, FULL], rope_theta=1000000.0,
+        rope_scaling=dict(factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0, original_max_position_embeddings=32, rope_type="llama3")),
+    "exaone4-full": case(
+        "sliding_window null: every layer turns and sees all; tied", "exaone4", "Exaone4ForCausalLM", num_hidden_layers=2, sliding_window=None,
+        sliding_window_pattern=None, layer_types=[FULL, FULL], rope_theta=1000000.0,
+        rope_scaling=dict(factor=16.0, high_freq_factor=4.0, low_freq_factor=1.0, original_max_position_embeddings=32, rope_type="llama3"),
+        tie_word_embeddings=True),
+    "ernie4_5-pairs": case(
+        "RoPE on neighbouring pairs, 0.3B's biases off; tied", "ernie4_5", "Ernie4_5ForCausalLM", use_bias=False, rope_theta=500000.0,
+        tie_word_embeddings=True, attention_dropout=...),
+    "ernie4_5-biases": case(
+        "use_bias: biases on every projection", "ernie4_5", "Ernie4_5ForCausalLM", num_hidden_layers=2, use_bias=True, rope_theta=500000.0,
+        attention_dropout=...),
+    "glm4-half-rotary": case(
+        "norms before and after, fused gate and up, RoPE on neighbouring pairs of half a head", "glm4", "Glm4ForCausalLM",
+        attention_bias=False, partial_rotary_factor=0.5, rope_theta=10000.0, rms_norm_eps=1.5625e-07, num_hidden_layers=2),
+}

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# run.sh OUT [CASE ...]: makes golden cases of model families in OUT/CASE, all of cases.py unless some are named, with the
+# transformers of bench/interop/requirements.txt. Nothing of mgrpo runs.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bench/interop/setup.sh
+PYTHONPATH=build/interop:bench/goldens PYTHONDONTWRITEBYTECODE=1 TORCH_USE_RTLD_GLOBAL=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 \
+  python3 -P -S bench/goldens/families.py "$@"
