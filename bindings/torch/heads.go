@@ -15,6 +15,10 @@ type Heads struct {
 	Offset, Eps    float64
 	Cos, Sin       *Tensor // float32 [P, R/2] with R at most hd; nil: nothing turns
 	Pos            *Tensor // int32 [T]
+
+	NormsLast bool    // norms come after the turn
+	Order     *Tensor // int32 [(Heads + 2 KVHeads) hd]: the column of the product that is taken for each of its columns first; nil: as they are
+	Growth    *Tensor // float32 [P]: queries at position p are multiplied by Growth[p] at the end; nil: by nothing
 }
 
 // native is h for C, with its tensors checked.
@@ -32,6 +36,35 @@ func (h Heads) native(op string, s *Scope) C.mgt_heads {
 
 // Split returns the heads of a product: q [T, Heads, hd], k and v [T, KVHeads, hd]. No gradient flows to Cos and Sin.
 func (h Heads) Split(qkv *Tensor) (q, k, v *Tensor) {
+	qkv = h.ordered(qkv)
+	if !h.NormsLast || h.QNorm == nil {
+		q, k, v = h.split(qkv)
+		return h.grown(q), k, v
+	}
+	turned := h
+	turned.QNorm, turned.KNorm = nil, nil
+	q, k, v = turned.split(qkv)
+	return h.grown(RMSNorm(q, h.QNorm, h.Offset, h.Eps)), RMSNorm(k, h.KNorm, h.Offset, h.Eps), v
+}
+
+// ordered is the product with its columns in Order.
+func (h Heads) ordered(qkv *Tensor) *Tensor {
+	if h.Order == nil {
+		return qkv
+	}
+	return qkv.IndexSelect(1, h.Order)
+}
+
+// grown is queries times Growth, in their dtype.
+func (h Heads) grown(q *Tensor) *Tensor {
+	if h.Growth == nil {
+		return q
+	}
+	return q.Mul(h.Growth.IndexSelect(0, h.Pos).View(-1, 1, 1).To(q.DType()))
+}
+
+// split is Split but for Order and Growth, with norms before the turn.
+func (h Heads) split(qkv *Tensor) (q, k, v *Tensor) {
 	const op = "heads"
 	s := qkv.scopeFor(op, h.Pos)
 	r := C.mgt_split_heads(s.dev.native, qkv.handle, h.native(op, s))
@@ -44,6 +77,22 @@ func (h Heads) Split(qkv *Tensor) (q, k, v *Tensor) {
 // [S, W], sequence is int32 [T]. Of rows that name the same place the last one stays. On a GPU a row that names a place outside of
 // the cache is not written and is no error.
 func (h Heads) Cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
+	if !h.NormsLast || h.QNorm == nil {
+		return h.grown(h.cache(h.ordered(qkv), kCache, vCache, table, sequence))
+	}
+	q, k, v := h.Split(qkv)
+	made := qkv.scopeFor("heads to the cache").Empty(qkv.DType(), qkv.Shape()...)
+	at := int64(0)
+	for _, part := range []*Tensor{q, k, v} {
+		width := part.Size(1) * part.Size(2)
+		made.Narrow(1, at, width).CopyFrom(part.View(-1, width))
+		at += width
+	}
+	return Heads{Heads: h.Heads, KVHeads: h.KVHeads, Pos: h.Pos}.cache(made, kCache, vCache, table, sequence)
+}
+
+// cache is Cache but for Order and Growth, with norms before the turn.
+func (h Heads) cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
 	const op = "heads to the cache"
 	s := qkv.scopeFor(op, kCache, vCache, table, sequence, h.Pos)
 	return s.take(op, C.mgt_cache_heads(s.dev.native, qkv.handle, h.native(op, s), kCache.handle, vCache.handle, table.handle, sequence.handle),

@@ -31,6 +31,7 @@ func layers() []layer {
 		angle := float64(i/4) / math.Pow(100, float64(i%4)/4)
 		cos[i], sin[i] = float64(float32(math.Cos(angle))), float64(float32(math.Sin(angle)))
 	}
+	growth := []float64{1, 1.5, 1, 2, 1, 1, 0.5} // of queries, by position
 	splitBy := func(s *Scope, in []*Tensor, how Heads) []*Tensor {
 		how.Cos, how.Sin, how.Pos = from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)
 		if len(in) == 3 {
@@ -103,6 +104,15 @@ func layers() []layer {
 				return splitBy(s, in, Heads{Heads: 2, KVHeads: 1, Offset: 1, Eps: eps})
 			},
 			func(in [][]float64) []float64 { return headsOracle(in, cos, sin, pos, 8, 1) }},
+		{"heads in another order, normalised after they turn, queries that grow", [][]int64{{5, 32}, {8}, {8}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				order := make([]int32, 32)
+				for i := range order {
+					order[i] = int32(i/8*8 + 7 - i%8)
+				}
+				return splitBy(s, in, Heads{Heads: 2, KVHeads: 1, Eps: eps, NormsLast: true, Order: s.FromInt32(order, 32), Growth: from(s, growth, Float32, 7)})
+			},
+			func(in [][]float64) []float64 { return lateHeadsOracle(in, cos, sin, growth, pos) }},
 		{"attention", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
 				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0))

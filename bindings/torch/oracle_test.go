@@ -72,6 +72,24 @@ func headsOracle(in [][]float64, cos, sin []float64, pos []int32, hd int, offset
 	return slices.Concat(ropeOracle(q, cos, sin, pos, 2, hd, 8), ropeOracle(k, cos, sin, pos, 1, hd, 8), v)
 }
 
+// lateHeadsOracle is headsOracle of a product whose columns are first reversed within each head of 8, with norms after the turn, and of
+// queries that are multiplied by growth of their positions.
+func lateHeadsOracle(in [][]float64, cos, sin, growth []float64, pos []int32) []float64 {
+	const hd = 8
+	reversed := slices.Clone(in[0])
+	for i := 0; i < len(reversed); i += hd {
+		slices.Reverse(reversed[i : i+hd])
+	}
+	turned := headsOracle([][]float64{reversed}, cos, sin, pos, hd, 0)
+	rows := len(pos)
+	q, k, v := turned[:2*hd*rows], turned[2*hd*rows:3*hd*rows], turned[3*hd*rows:]
+	q, k = rmsNormOracle(q, in[1], 0, 1e-5), rmsNormOracle(k, in[2], 0, 1e-5)
+	for i := range q {
+		q[i] *= growth[pos[i/(2*hd)]]
+	}
+	return slices.Concat(q, k, v)
+}
+
 func ropeOracle(x, cos, sin []float64, pos []int32, heads, hd, rotary int) []float64 {
 	y := slices.Clone(x)
 	half := rotary / 2
