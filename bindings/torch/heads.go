@@ -17,8 +17,8 @@ type Heads struct {
 	Pos            *Tensor // int32 [T]
 
 	NormsLast bool    // norms come after the turn
-	Order     *Tensor // int32 [(Heads + 2 KVHeads) hd]: the column of the product that is taken for each of its columns first; nil: as they are
-	Growth    *Tensor // float32 [P]: queries at position p are multiplied by Growth[p] at the end; nil: by nothing
+	Order     *Tensor // int32 [(Heads + 2 KVHeads) hd]: columns of the product in the order in which they are used; nil: as they are
+	Growth    *Tensor // float32 [P]: queries at position p are multiplied by Growth[p] at the end; nil: they are not
 }
 
 // native is h for C, with its tensors checked.
@@ -47,7 +47,7 @@ func (h Heads) Split(qkv *Tensor) (q, k, v *Tensor) {
 	return h.grown(RMSNorm(q, h.QNorm, h.Offset, h.Eps)), RMSNorm(k, h.KNorm, h.Offset, h.Eps), v
 }
 
-// ordered is the product with its columns in Order.
+// ordered puts the columns of the product in Order.
 func (h Heads) ordered(qkv *Tensor) *Tensor {
 	if h.Order == nil {
 		return qkv
@@ -55,7 +55,7 @@ func (h Heads) ordered(qkv *Tensor) *Tensor {
 	return qkv.IndexSelect(1, h.Order)
 }
 
-// grown is queries times Growth, in their dtype.
+// grown multiplies queries by Growth, in their dtype.
 func (h Heads) grown(q *Tensor) *Tensor {
 	if h.Growth == nil {
 		return q
@@ -63,7 +63,7 @@ func (h Heads) grown(q *Tensor) *Tensor {
 	return q.Mul(h.Growth.IndexSelect(0, h.Pos).View(-1, 1, 1).To(q.DType()))
 }
 
-// split is Split but for Order and Growth, with norms before the turn.
+// split does the work of Split without Order and Growth, with norms before the turn.
 func (h Heads) split(qkv *Tensor) (q, k, v *Tensor) {
 	const op = "heads"
 	s := qkv.scopeFor(op, h.Pos)
@@ -91,7 +91,7 @@ func (h Heads) Cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
 	return Heads{Heads: h.Heads, KVHeads: h.KVHeads, Pos: h.Pos}.cache(made, kCache, vCache, table, sequence)
 }
 
-// cache is Cache but for Order and Growth, with norms before the turn.
+// cache does the work of Cache without Order and Growth, with norms before the turn.
 func (h Heads) cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
 	const op = "heads to the cache"
 	s := qkv.scopeFor(op, kCache, vCache, table, sequence, h.Pos)

@@ -38,9 +38,11 @@ type Config struct {
 
 	LocalTheta  float64 // rope_local_base_freq: theta, unscaled, of the layers with a window; 0: as the others
 	QueryScalar float64 // query_pre_attn_scalar: scores are divided by its root; 0: by that of HeadDim
+	QueryGrowth QueryGrowth
+	Multipliers Multipliers
 
 	Tied          bool // tie_word_embeddings: the embedding is the output head too
-	AttentionBias bool // attention_bias: biases on q, k, v and o, in families that have this key
+	AttentionBias bool // attention_bias: biases on q, k, v and, in most families, o
 	MLPBias       bool // mlp_bias: biases on gate, up and down, in families that have this key
 
 	BOS []int32 // at most one id
@@ -56,22 +58,6 @@ type Config struct {
 // Parameters returns the number of values in all tensors; a tied matrix counts once. c must be valid.
 func (c Config) Parameters() int64 { return c.Layout().Numel }
 
-// AttentionScale is the factor of the products of queries and keys.
-func (c Config) AttentionScale() float64 {
-	if c.QueryScalar > 0 {
-		return 1 / math.Sqrt(c.QueryScalar)
-	}
-	return 1 / math.Sqrt(float64(c.HeadDim))
-}
-
-// EmbeddingScale is the factor of the embedding's rows on their way into the first layer.
-func (c Config) EmbeddingScale() float64 {
-	if families[c.Family].scaledEmbedding {
-		return math.Sqrt(float64(c.Hidden))
-	}
-	return 1
-}
-
 // NormOffset is added to the weights of norms: 1 in families whose files have distances from 1.
 func (c Config) NormOffset() float64 {
 	if families[c.Family].normsFromOne {
@@ -80,11 +66,18 @@ func (c Config) NormOffset() float64 {
 	return 0
 }
 
+// NormsAfterRope reports whether norms of query and key heads come after their rotation, not before.
+func (c Config) NormsAfterRope() bool { return families[c.Family].normsAfterRope }
+
+// RotaryPairs reports whether the planes of the rotary embedding are neighbouring dimensions of a head. Otherwise the two dimensions of a
+// plane are half of the turning ones apart.
+func (c Config) RotaryPairs() bool { return families[c.Family].pairs }
+
 // GELU reports whether the gates of MLPs go through the tanh form of GELU, in place of SiLU.
 func (c Config) GELU() bool { return families[c.Family].gelu }
 
 // WithDefaults fills the fields that a configured shape may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps
-// (1e-6), RopeTheta (10000), and LocalTheta (10000) where the family has it.
+// (1e-6), RopeTheta (10000), and the family's LocalTheta where it has one.
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {
 		c.KVHeads = c.Heads
@@ -99,7 +92,7 @@ func (c Config) WithDefaults() Config {
 		c.RopeTheta = 10000
 	}
 	if f := families[c.Family]; f != nil && f.localTheta && c.LocalTheta == 0 {
-		c.LocalTheta = 10000
+		c.LocalTheta = f.defaults.LocalTheta
 	}
 	return c
 }
@@ -131,13 +124,14 @@ func (c Config) Validate() error {
 		key      string
 		set, has bool
 	}{
-		{"attention_bias", c.AttentionBias, f.attentionBias},
-		{"mlp_bias", c.MLPBias, f.mlpBias},
+		{"attention_bias", c.AttentionBias, f.attentionBias || f.useBias},
+		{"mlp_bias", c.MLPBias, f.mlpBias || f.useBias},
 		{"sliding_window", c.Windows != nil, f.windows},
 		{"no_rope_layers", c.NoRope != nil, f.noRope},
 		{"rope_local_base_freq", c.LocalTheta != 0, f.localTheta},
 		{"query_pre_attn_scalar", c.QueryScalar != 0, f.queryScalar},
-		{"partial_rotary_factor", c.RotaryDim != 0, f.partialRotary},
+		{"llama_4_scaling_beta", c.QueryGrowth != QueryGrowth{}, f.queryGrowth},
+		{"partial_rotary_factor", c.RotaryDim != 0, f.partialRotary != 0},
 		{"rope_scaling", c.RopeScaling != nil, !f.unscaledRope},
 	} {
 		if s.set && !s.has {
@@ -147,7 +141,7 @@ func (c Config) Validate() error {
 	if c.QueryScalar < 0 || math.IsNaN(c.QueryScalar) || math.IsInf(c.QueryScalar, 0) {
 		return fmt.Errorf("query_pre_attn_scalar is %g: must be positive and finite", c.QueryScalar)
 	}
-	return errors.Join(c.validateMixture(f), c.validateWindows(), c.validateRotary(), c.validateTokens())
+	return errors.Join(c.validateMultipliers(f), c.QueryGrowth.validate(), c.validateMixture(f), c.validateWindows(), c.validateRotary(), c.validateTokens())
 }
 
 func (c Config) validateSizes() error {

@@ -17,17 +17,24 @@ type family struct {
 	defaults     Config // defaults of transformers for absent keys; KVHeads 0 means Heads, HeadDim 0 means Hidden/Heads
 
 	// Keys that only some families have.
-	attentionBias, mlpBias  bool // attention_bias, mlp_bias
-	windows                 bool // sliding_window
-	noRope                  bool // no_rope_layers
-	localTheta, queryScalar bool // rope_local_base_freq, query_pre_attn_scalar
-	partialRotary           bool // partial_rotary_factor
-	unscaledRope            bool // rope_scaling is refused
+	attentionBias, mlpBias  bool    // attention_bias, mlp_bias
+	useBias                 bool    // use_bias, which stands for both
+	windows                 bool    // sliding_window
+	noRope                  bool    // layers without rotary positions
+	localTheta, queryScalar bool    // theta of layers with a window, query_pre_attn_scalar
+	partialRotary           float64 // partial_rotary_factor where the key is absent; 0: the family has no such key
+	unscaledRope            bool    // rope_scaling is refused
+	rope                    string  // rope_parameters where the key is absent, as JSON; "": none
+	queryGrowth             bool    // llama_4_scaling_beta
+	alpha                   bool    // alpha of rope_type dynamic, see RopeAlpha
+	multipliers             bool    // see Multipliers
 
 	// What the forward pass does in only some families.
 	scaledEmbedding bool // by the root of Hidden
 	normsFromOne    bool // weights of norms are distances from 1
 	gelu            bool // its tanh form in place of SiLU; the key is hidden_activation
+	normsAfterRope  bool // norms of heads
+	pairs           bool // planes of the rotary embedding are neighbours in a head, not a half apart
 
 	read  func(k *keys, c *Config)      // reads, or refuses, the family's own keys; may be nil
 	write func(c Config) map[string]any // own keys for a written config.json, so that readers do not use their defaults; may be nil

@@ -24,8 +24,8 @@ const (
 	GGUFRopeFactors = "rope_freqs.weight"
 )
 
-// pairs is Tensor.Pairs of q and k.
-func (f *family) pairs(c Config) int64 {
+// interleaved is Tensor.Pairs of q and k.
+func (f *family) interleaved(c Config) int64 {
 	if f.gguf == nil || !f.gguf.interleaved {
 		return 0
 	}

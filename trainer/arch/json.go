@@ -57,6 +57,14 @@ func fromKeys(k *keys) (Config, error) {
 	if err := k.heads(&c); err != nil {
 		return Config{}, err
 	}
+	if f.useBias {
+		c.AttentionBias = false
+		k.booleanOrNull("use_bias", &c.AttentionBias)
+		c.MLPBias = c.AttentionBias
+	}
+	if f.multipliers {
+		k.multipliers(&c)
+	}
 	k.rope(f, &c)
 	k.refuseUnimplemented(f)
 	c.Quantisation = k.quantisation()
@@ -77,11 +85,10 @@ func (k *keys) heads(c *Config) error {
 			c.KVHeads = c.Heads
 		}
 	}
-	if k.has("head_dim") && !k.null("head_dim") {
-		k.integer("head_dim", &c.HeadDim)
-		return nil
+	if k.null("head_dim") {
+		c.HeadDim = 0
 	}
-	if c.HeadDim > 0 {
+	if k.integerOrNull("head_dim", &c.HeadDim); c.HeadDim != 0 || k.values["head_dim"] != nil {
 		return nil
 	}
 	if c.Heads < 1 || c.Hidden%c.Heads != 0 {
@@ -97,8 +104,11 @@ func (k *keys) refuseUnimplemented(f *family) {
 	if !f.windows {
 		k.refuseWindows(f)
 	}
-	for _, key := range []string{"use_bidirectional_attention", "clip_qkv", "final_logit_softcapping", "attn_logit_softcapping",
-		"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"} {
+	refused := []string{"use_bidirectional_attention", "clip_qkv", "final_logit_softcapping", "attn_logit_softcapping"}
+	if !f.multipliers {
+		refused = append(refused, "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+	}
+	for _, key := range refused {
 		if v, has := k.values[key]; has && v != nil && v != false {
 			k.fail("%s %s is not supported: only null", key, strictjson.Show(v))
 		}
@@ -210,6 +220,12 @@ func (c Config) keys() map[string]any {
 	}
 	if f.mlpBias {
 		object["mlp_bias"] = c.MLPBias
+	}
+	if f.useBias {
+		object["use_bias"] = c.AttentionBias
+	}
+	if f.multipliers {
+		maps.Copy(object, writeMultipliers(c))
 	}
 	if f.write != nil {
 		maps.Copy(object, f.write(c))

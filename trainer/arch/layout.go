@@ -79,7 +79,7 @@ func (c Config) Layout() *Layout {
 	l.add("embed", Matrix, Tensor{Name: "model.embed_tokens.weight", GGUF: ggufEmbedding, Shape: []int64{vocab, d}})
 	f := families[c.Family]
 	for i := range c.Layers {
-		f.layer(&layer{layout: l, c: c, index: i, pairs: f.pairs(c)}, c)
+		f.layer(&layer{layout: l, c: c, index: i, pairs: f.interleaved(c)}, c)
 	}
 	l.add("norm", Norm, Tensor{Name: "model.norm.weight", GGUF: "output_norm.weight", Shape: []int64{d}})
 	if !c.Tied {
@@ -202,26 +202,31 @@ func (l *layer) fusedQKV() {
 		module{name: "self_attn.qkv_proj", gguf: "attn_qkv", rows: (l.c.Heads + 2*l.c.KVHeads) * l.c.HeadDim})
 }
 
-// headNorms adds norms over every query head and every key head, before rotation.
-func (l *layer) headNorms() { l.queryKeyNorms(l.c.HeadDim, l.c.HeadDim) }
+// headNorms adds norms over every query head and every key head.
+func (l *layer) headNorms() { l.headNormsNamed("self_attn.q_norm", "self_attn.k_norm") }
+
+func (l *layer) headNormsNamed(q, k string) {
+	l.norm("q_norm", q, "attn_q_norm", l.c.HeadDim)
+	l.norm("k_norm", k, "attn_k_norm", l.c.HeadDim)
+}
 
 // wholeNorms adds norms over all query heads together and over all key heads, before rotation.
-func (l *layer) wholeNorms() { l.queryKeyNorms(l.c.Heads*l.c.HeadDim, l.c.KVHeads*l.c.HeadDim) }
-
-func (l *layer) queryKeyNorms(q, k int) {
-	l.norm("q_norm", "self_attn.q_norm", "attn_q_norm", q)
-	l.norm("k_norm", "self_attn.k_norm", "attn_k_norm", k)
+func (l *layer) wholeNorms() {
+	l.norm("q_norm", "self_attn.q_norm", "attn_q_norm", l.c.Heads*l.c.HeadDim)
+	l.norm("k_norm", "self_attn.k_norm", "attn_k_norm", l.c.KVHeads*l.c.HeadDim)
 }
 
 // attendedNorm adds the norm of attention's result, before it is added to the residual stream.
-func (l *layer) attendedNorm() {
-	l.norm("attended_norm", "post_attention_layernorm", "post_attention_norm", l.c.Hidden)
+func (l *layer) attendedNorm() { l.normAfterAttention("post_attention_layernorm") }
+
+func (l *layer) normAfterAttention(name string) {
+	l.norm("attended_norm", name, "post_attention_norm", l.c.Hidden)
 }
 
 // mlpNorm adds the norm of the MLP's result, before it is added to the residual stream.
-func (l *layer) mlpNorm() {
-	l.norm("mlp_norm", "post_feedforward_layernorm", "post_ffw_norm", l.c.Hidden)
-}
+func (l *layer) mlpNorm() { l.normAfterMLP("post_feedforward_layernorm") }
+
+func (l *layer) normAfterMLP(name string) { l.norm("mlp_norm", name, "post_ffw_norm", l.c.Hidden) }
 
 // output adds the projection of attention's result into the residual stream.
 func (l *layer) output(bias bool) {

@@ -11,15 +11,11 @@ func init() {
 		defaults: Config{VocabSize: 32064, Hidden: 3072, Layers: 32, Heads: 32, FFN: 8192, RMSEps: 1e-5, MaxPosition: 4096,
 			BOS: []int32{1}, EOS: []int32{32000}, Pad: []int32{32000}},
 		windows:       true,
-		partialRotary: true,
+		partialRotary: 1,
 		unscaledRope:  true,
 		read:          everyLayerSlides(0),
 		write: func(c Config) map[string]any {
-			factor := 1.0
-			if c.RotaryDim > 0 {
-				factor = float64(c.RotaryDim) / float64(c.HeadDim)
-			}
-			return map[string]any{"sliding_window": c.windowOrNull(), "partial_rotary_factor": decimal(factor)}
+			return map[string]any{"sliding_window": c.windowOrNull(), "partial_rotary_factor": c.rotaryFactor()}
 		},
 		layer: func(l *layer, c Config) {
 			l.inputNorm()

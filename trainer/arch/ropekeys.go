@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"encoding/json"
 	"maps"
 
 	"github.com/mgrpo/mgrpo/trainer/strictjson"
@@ -26,7 +27,7 @@ func (k *keys) rope(f *family, c *Config) {
 		in = k.section("rope_parameters")
 	}
 	if in == nil {
-		in = &keys{}
+		in = f.absentRope()
 	}
 	if k.has(originalPositions) { // it has priority over the one in the section
 		in.values = maps.Clone(in.values)
@@ -37,7 +38,19 @@ func (k *keys) rope(f *family, c *Config) {
 	}
 	in.ropeParameters(f, c)
 	k.partialRotary(f, in, c)
+	if f.queryGrowth {
+		in.queryGrowth(c)
+	}
 	k.fold(in)
+}
+
+// absentRope returns the values of a configuration that has no rope_parameters.
+func (f *family) absentRope() *keys {
+	if f.rope == "" {
+		return &keys{}
+	}
+	object, err := strictjson.Object([]byte(f.rope))
+	return &keys{values: object, err: err}
 }
 
 // section is an object under a key, nil if there is none.
@@ -119,6 +132,9 @@ func (k *keys) ropeParameters(f *family, c *Config) {
 		return
 	}
 	read, ok := ropeScalings[kind]
+	if kind == "dynamic" && f.alpha && k.values["alpha"] != nil {
+		read = readRopeAlpha
+	}
 	if !ok || f.unscaledRope {
 		k.fail("rope_type %q is not supported in model_type %s: use default%s", strictjson.Brief(kind), f.name, map[bool]string{false: ", linear, dynamic, llama3 or yarn"}[f.unscaledRope])
 		return
@@ -130,13 +146,13 @@ func (k *keys) ropeParameters(f *family, c *Config) {
 
 // partialRotary reads partial_rotary_factor, which in holds or k.
 func (k *keys) partialRotary(f *family, in *keys, c *Config) {
-	factor := 1.0
+	factor := orNeutral(f.partialRotary, 1)
 	k.floatOrNull("partial_rotary_factor", &factor)
 	in.floatOrNull("partial_rotary_factor", &factor)
 	if factor == 1 {
 		return
 	}
-	if !f.partialRotary {
+	if f.partialRotary == 0 {
 		k.fail("partial_rotary_factor %g is not supported in model_type %s: only 1", factor, f.name)
 	}
 	dim := float64(c.HeadDim) * factor
@@ -145,4 +161,12 @@ func (k *keys) partialRotary(f *family, in *keys, c *Config) {
 		return
 	}
 	c.RotaryDim = int(dim)
+}
+
+// rotaryFactor returns partial_rotary_factor for a written config.json.
+func (c Config) rotaryFactor() json.Number {
+	if c.RotaryDim == 0 {
+		return decimal(1)
+	}
+	return decimal(float64(c.RotaryDim) / float64(c.HeadDim))
 }

@@ -322,7 +322,25 @@ func qkvWidth(c arch.Config) int64 { return int64(c.Heads)*int64(c.HeadDim) + 2*
 // the MLP.
 func layerValues(c arch.Config) int64 {
 	before, after, _ := c.BlockNorms()
-	return int64(2+before+after)*int64(c.Hidden) + 2*qkvWidth(c) + int64(c.Heads)*int64(c.HeadDim) + int64(c.Heads) + mlpValues(c)
+	return int64(2+before+after)*int64(c.Hidden) + 2*qkvWidth(c) + int64(c.Heads)*int64(c.HeadDim) + int64(c.Heads) + mlpValues(c) + extraValues(c)
+}
+
+// extraValues counts the values that only some families have: the product in another order, heads before their norms, queries before they
+// grow, and terms of the residual stream before they are scaled.
+func extraValues(c arch.Config) (n int64) {
+	if c.RotaryPairs() {
+		n += qkvWidth(c)
+	}
+	if c.NormsAfterRope() {
+		n += qkvWidth(c) - kvWidth(c)
+	}
+	if c.QueryGrowth != (arch.QueryGrowth{}) {
+		n += int64(c.Heads) * int64(c.HeadDim)
+	}
+	if c.ResidualScale() != 1 {
+		n += 2 * int64(c.Hidden)
+	}
+	return n
 }
 
 // keptValues counts those that are kept for the backward pass, which makes the others again: what comes out of a norm before

@@ -43,6 +43,8 @@ type Model struct {
 
 	positions int // rows of the rotary tables
 	rotations map[arch.Rotary]rotation
+	order     *torch.Tensor // of the columns of all layers' queries, keys and values, see torch.Heads; may be nil
+	growth    *torch.Tensor // of all layers' queries, see torch.Heads; may be nil
 }
 
 // Decoder is the forward pass over weights of one precision.
@@ -63,6 +65,7 @@ type layer struct {
 	gateUp, down          linear
 	mixture               *mixture // in place of gateUp and down
 	rotation              rotation
+	order, growth         *torch.Tensor
 }
 
 // Attention separates the decoder from packed training and cached generation, which implement it. The product qkv of a layer,
@@ -173,6 +176,7 @@ func (m *Model) rotary(s *torch.Scope, opt Options) {
 		m.positions = opt.MaxPosition
 	}
 	m.rotations = rotationsOf(s, &m.Config, m.positions)
+	m.order, m.growth = orderOf(s, &m.Config), growthOf(s, &m.Config, m.positions)
 }
 
 // allocate makes the buffers and the leaf views, without values.
@@ -307,7 +311,7 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 		p := fmt.Sprintf("layers.%d.", i)
 		rotary, _ := m.Config.Rotary(i)
 		l := layer{
-			cfg: &m.Config, rotation: m.rotations[rotary],
+			cfg: &m.Config, rotation: m.rotations[rotary], order: m.order, growth: m.growth,
 			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
 			attendedNorm: other(p + "attended_norm"), mlpNorm: other(p + "mlp_norm"),
 			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
@@ -351,7 +355,7 @@ func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Te
 		oldX.Drop()
 		oldH.Drop()
 	}
-	return h
+	return scaled(h, d.cfg.HiddenScale())
 }
 
 // embedded is the embedding of ids in the type of the norms, scaled where the family does that. In bf16 the scale is a bf16.
@@ -386,7 +390,19 @@ func (d *Decoder) normBefore(i int) *torch.Tensor {
 }
 
 func (d *Decoder) normOf(x *torch.Tensor, i int) *torch.Tensor {
-	return norm(d.cfg, x, d.normBefore(i))
+	h := norm(d.cfg, x, d.normBefore(i))
+	if i == len(d.layers) {
+		return scaled(h, d.cfg.HiddenScale())
+	}
+	return h
+}
+
+// scaled multiplies x by a constant of the family.
+func scaled(x *torch.Tensor, factor float64) *torch.Tensor {
+	if factor == 1 {
+		return x
+	}
+	return x.Scale(factor)
 }
 
 // norm is the RMSNorm of x; without a weight it is x.
@@ -411,19 +427,24 @@ func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor
 // and normalises.
 func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.Tensor) {
 	x, h = l.attended(i, x, h, pass)
-	return x, norm(l.cfg, l.mlp(h, pass), l.mlpNorm)
+	return x, l.added(l.mlp(h, pass), l.mlpNorm)
+}
+
+// added returns the term that the output of attention or of an MLP adds to the residual stream. The weight of its norm may be nil.
+func (l *layer) added(out, weight *torch.Tensor) *torch.Tensor {
+	return scaled(norm(l.cfg, out, weight), l.cfg.ResidualScale())
 }
 
 // attended is the residual after attention, and its norm.
 func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *torch.Tensor) {
 	a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos)).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
-	return addNorm(l.cfg, x, norm(l.cfg, l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
+	return addNorm(l.cfg, x, l.added(l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
 }
 
 // heads says how the product of queries, keys and values at the positions pos becomes heads.
 func (l *layer) heads(pos *torch.Tensor) torch.Heads {
 	return torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeads, QNorm: l.qNorm, KNorm: l.kNorm, Offset: l.cfg.NormOffset(), Eps: l.cfg.RMSEps,
-		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos}
+		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: l.cfg.NormsAfterRope(), Order: l.order, Growth: l.growth}
 }
 
 // mlp is the gated MLP of h [T, Hidden], or the layer's mixture of them.
@@ -445,7 +466,7 @@ func (m *Model) Close(ctx context.Context) error {
 			r.cos.Drop()
 			r.sin.Drop()
 		}
-		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.Half, m.gathered.flat}} {
+		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.Half, m.gathered.flat, m.order, m.growth}} {
 			for _, t := range views {
 				if t != nil {
 					t.Drop()

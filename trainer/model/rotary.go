@@ -39,3 +39,34 @@ func rotaryTables(r arch.Rotary, positions int) (cos, sin []float32) {
 	}
 	return cos, sin
 }
+
+// orderOf returns an order of the columns of queries, keys and values, int32 [columns], for a family whose rotary planes are neighbouring
+// dimensions. In this order the two dimensions of a plane are half of the turning dimensions apart, as for other families. Queries and keys
+// have the same order, so their products stay the same. The tensor is kept. Other families have nil.
+func orderOf(s *torch.Scope, cfg *arch.Config) *torch.Tensor {
+	if !cfg.RotaryPairs() {
+		return nil
+	}
+	rotary, _ := cfg.Rotary(0)
+	half := rotary.Dim / 2
+	order := make([]int32, (cfg.Heads+2*cfg.KVHeads)*cfg.HeadDim)
+	for i := range order {
+		order[i] = int32(i)
+		if head, at := i/cfg.HeadDim, i%cfg.HeadDim; head < cfg.Heads+cfg.KVHeads && at < rotary.Dim {
+			order[i] = int32(head*cfg.HeadDim + at%half*2 + at/half)
+		}
+	}
+	return s.Keep(s.FromInt32(order, int64(len(order))))
+}
+
+// growthOf returns the factors of queries by position, fp32 [positions], or nil if all are 1. The tensor is kept.
+func growthOf(s *torch.Scope, cfg *arch.Config, positions int) *torch.Tensor {
+	if cfg.QueryGrowth == (arch.QueryGrowth{}) {
+		return nil
+	}
+	growth := make([]float32, positions)
+	for p := range growth {
+		growth[p] = float32(cfg.QueryGrowth.At(p))
+	}
+	return s.Keep(s.FromFloat32(growth, int64(positions)))
+}

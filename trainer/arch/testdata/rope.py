@@ -17,9 +17,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, modeling_rope_utils
 
 SIZES = dict(vocab_size=32, hidden_size=32, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
              head_dim=16, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2)
-FAMILIES = {name: dict(SIZES, model_type=name) for name in ("llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "phi3", "gemma3_text")}
+FAMILIES = {name: dict(SIZES, model_type=name) for name in (
+    "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "phi3", "gemma3_text", "ministral3", "granite", "olmo3", "hunyuan_v1_dense", "exaone4",
+    "ernie4_5", "glm4")}
+BY_LAYER_TYPE = ("gemma3_text", "olmo3")
 FAMILIES["qwen3_moe"] = dict(SIZES, model_type="qwen3_moe", num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8)
-FAMILIES["gemma3_text"].update(layer_types=["sliding_attention", "full_attention"], sliding_window=8)
+for name in BY_LAYER_TYPE:
+    FAMILIES[name].update(layer_types=["sliding_attention", "full_attention"], sliding_window=8)
+FAMILIES["exaone4"].update(layer_types=["full_attention"] * 2, sliding_window=None)
 FAMILIES["smollm3"].update(no_rope_layers=[1, 1])
 
 SCALINGS = {
@@ -68,14 +73,16 @@ def reference(config):
 
 def supported(family, name, config):
     section = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if family == "gemma3_text" and ("type" in section and "rope_type" not in section or name == "scaled layers with a window"):
+    if family == "ministral3" and config.get("rope_scaling", config.get("rope_parameters")) is not None and "llama_4_scaling_beta" not in section:
+        return False
+    if family in BY_LAYER_TYPE and ("type" in section and "rope_type" not in section or name == "scaled layers with a window"):
         return False
     section = section.get("full_attention", section)
     partial = section.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     kind = section.get("rope_type", section.get("type", "default"))
     null = any(v is None for k, v in section.items() if k != "factor" or kind != "yarn")
     return kind in SUPPORTED and partial == 1.0 and not null and not (family == "phi3" and kind != "default") and not (
-        family == "gemma3_text" and section.get("truncate") is False and kind == "yarn")
+        family in BY_LAYER_TYPE and section.get("truncate") is False and kind == "yarn")
 
 
 def variants(family):
@@ -83,7 +90,7 @@ def variants(family):
     yield "nothing", {}
     for kind, scaling in SCALINGS.items():
         section = dict(scaling, rope_type=kind)
-        if family == "gemma3_text":
+        if family in BY_LAYER_TYPE:
             yield kind + " by layer type", {"rope_parameters": {"full_attention": dict(section, rope_theta=1e6),
                                                                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}
         else:
@@ -105,10 +112,16 @@ def variants(family):
     yield "yarn without a factor", {"rope_scaling": {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 64}}
     yield "yarn without a factor beside its original length", {"rope_scaling": {"rope_type": "yarn", "factor": None}, "original_max_position_embeddings": 64}
     yield "yarn of both weights", {"rope_scaling": dict(SCALINGS["yarn"], rope_type="yarn", mscale=0.7, mscale_all_dim=1.3)}
-    if family != "gemma3_text":
+    if family not in BY_LAYER_TYPE:
         yield "an empty rope_scaling", {"rope_scaling": {}, "rope_parameters": dict(SCALINGS["linear"], rope_type="linear", rope_theta=30000.0)}
         yield "both sections", {"rope_scaling": dict(SCALINGS["linear"], rope_type="linear"), "rope_parameters": {"rope_type": "default", "rope_theta": 30000.0}}
-    else:
+    if family == "hunyuan_v1_dense":
+        for alpha in (1000.0, 1.0, 0.0, None):
+            yield f"dynamic with alpha {alpha}", {"rope_scaling": {"rope_type": "dynamic", "factor": 1.0, "alpha": alpha}}
+    if family == "ministral3":
+        yield "queries that grow", {"rope_parameters": dict(SCALINGS["yarn"], rope_type="yarn", rope_theta=1e6, llama_4_scaling_beta=0.1)}
+        yield "queries that grow, nothing scaled", {"rope_scaling": {"rope_type": "default", "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.2}}
+    if family in BY_LAYER_TYPE:
         yield "rope_scaling over a layer type", {"rope_scaling": {"factor": 2.0}, "rope_parameters": {
             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}}
         yield "scaled layers with a window", {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6},

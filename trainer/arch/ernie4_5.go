@@ -1,0 +1,22 @@
+package arch
+
+// ERNIE45 is the family of the dense ERNIE 4.5: Llama's with rotary planes of neighbouring dimensions.
+const ERNIE45 = "ernie4_5"
+
+func init() {
+	register(&family{
+		name:         ERNIE45,
+		architecture: "Ernie4_5ForCausalLM",
+		defaults: Config{VocabSize: 103424, Hidden: 1024, Layers: 18, Heads: 16, KVHeads: 2, HeadDim: 128, FFN: 3072, RMSEps: 1e-5,
+			RopeTheta: 500000, MaxPosition: 131072, Tied: true, BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}},
+		useBias: true,
+		pairs:   true,
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(c.AttentionBias)
+			l.output(c.AttentionBias)
+			l.postNorm()
+			l.gatedMLP(c.MLPBias)
+		},
+	})
+}

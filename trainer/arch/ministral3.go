@@ -1,0 +1,36 @@
+package arch
+
+// Ministral3 is the family of the text models of Ministral 3: Mistral's with queries that grow with their position.
+const Ministral3 = "ministral3"
+
+func init() {
+	register(&family{
+		name:         Ministral3,
+		architecture: "Ministral3ForCausalLM",
+		defaults: Config{VocabSize: 131072, Hidden: 4096, Layers: 34, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336, RMSEps: 1e-5,
+			MaxPosition: 262144, BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{11}},
+		windows:     true,
+		queryGrowth: true,
+		rope: `{"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
+			"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}`,
+		read: everyLayerSlides(0),
+		write: func(c Config) map[string]any {
+			rope := map[string]any{"rope_type": "default"}
+			if c.RopeScaling != nil {
+				rope = c.RopeScaling.json()
+			}
+			rope["llama_4_scaling_beta"] = decimal(c.QueryGrowth.Beta)
+			if rope[originalPositions] = c.MaxPosition; c.QueryGrowth.Positions > 0 {
+				rope[originalPositions] = c.QueryGrowth.Positions
+			}
+			return map[string]any{"sliding_window": c.windowOrNull(), "rope_scaling": rope}
+		},
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(false)
+			l.output(false)
+			l.postNorm()
+			l.gatedMLP(false)
+		},
+	})
+}

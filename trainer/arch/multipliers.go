@@ -1,0 +1,93 @@
+package arch
+
+import (
+	"fmt"
+	"math"
+)
+
+// Multipliers are constant factors in the forward pass of Granite. Models of other families have zeros.
+type Multipliers struct {
+	Embedding float64 // embedding_multiplier, of the embedding's rows; 0: 1
+	Residual  float64 // residual_multiplier, of the outputs of attention and MLP; 0: 1
+	Attention float64 // attention_multiplier, of the products of queries and keys; 0: 1/√HeadDim
+	Logits    float64 // logits_scaling, the divisor of logits; 0: 1
+}
+
+// multiplierKeys lists the keys of config.json, each with its field and the value for which the field is 0.
+func (c *Config) multiplierKeys() []multiplierKey {
+	m := &c.Multipliers
+	return []multiplierKey{
+		{"embedding_multiplier", &m.Embedding, 1},
+		{"residual_multiplier", &m.Residual, 1},
+		{"attention_multiplier", &m.Attention, 1 / math.Sqrt(float64(c.HeadDim))},
+		{"logits_scaling", &m.Logits, 1},
+	}
+}
+
+type multiplierKey struct {
+	key     string
+	value   *float64
+	neutral float64
+}
+
+// multipliers reads all four. An absent key is 1, as in transformers.
+func (k *keys) multipliers(c *Config) {
+	for _, m := range c.multiplierKeys() {
+		*m.value = 1
+		k.float(m.key, m.value)
+		if !(*m.value > 0) || math.IsInf(*m.value, 0) {
+			k.fail("%s is %g: must be positive and finite", m.key, *m.value)
+		}
+		if *m.value == m.neutral {
+			*m.value = 0
+		}
+	}
+}
+
+// writeMultipliers writes what multipliers reads.
+func writeMultipliers(c Config) map[string]any {
+	object := map[string]any{}
+	for _, m := range c.multiplierKeys() {
+		object[m.key] = decimal(orNeutral(*m.value, m.neutral))
+	}
+	return object
+}
+
+func orNeutral(value, neutral float64) float64 {
+	if value == 0 {
+		return neutral
+	}
+	return value
+}
+
+// AttentionScale returns the factor of the products of queries and keys.
+func (c Config) AttentionScale() float64 {
+	scalar := orNeutral(c.QueryScalar, float64(c.HeadDim))
+	return orNeutral(c.Multipliers.Attention, 1/math.Sqrt(scalar))
+}
+
+// EmbeddingScale returns the factor of the embedding's rows on their way into the first layer.
+func (c Config) EmbeddingScale() float64 {
+	if families[c.Family].scaledEmbedding {
+		return math.Sqrt(float64(c.Hidden))
+	}
+	return orNeutral(c.Multipliers.Embedding, 1)
+}
+
+// ResidualScale returns the factor of the outputs of attention and MLP before they are added to the residual stream.
+func (c Config) ResidualScale() float64 { return orNeutral(c.Multipliers.Residual, 1) }
+
+// HiddenScale returns the factor of the last hidden states before the head, which is the factor of the logits.
+func (c Config) HiddenScale() float64 { return 1 / orNeutral(c.Multipliers.Logits, 1) }
+
+func (c Config) validateMultipliers(f *family) error {
+	if c.Multipliers != (Multipliers{}) && !f.multipliers {
+		return fmt.Errorf("multipliers %+v: model_type %s has none", c.Multipliers, f.name)
+	}
+	for _, m := range c.multiplierKeys() {
+		if !(*m.value >= 0) || math.IsInf(*m.value, 0) {
+			return fmt.Errorf("%s is %g: must be positive and finite", m.key, *m.value)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package arch
+
+// OLMo3 is the family of OLMo 3: OLMo 2's with windows on most layers, whose rotary embedding is not scaled.
+const OLMo3 = "olmo3"
+
+func init() {
+	register(&family{
+		name:         OLMo3,
+		architecture: "Olmo3ForCausalLM",
+		defaults: Config{VocabSize: 50304, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-5, RopeTheta: 500000,
+			LocalTheta: 500000, MaxPosition: 2048, EOS: []int32{50279}, Pad: []int32{1}},
+		attentionBias: true,
+		windows:       true,
+		localTheta:    true,
+		read:          (*keys).olmo3Windows,
+		write:         writeOLMo3,
+		layer: func(l *layer, c Config) {
+			l.qkv(c.AttentionBias)
+			l.wholeNorms()
+			l.output(c.AttentionBias)
+			l.attendedNorm()
+			l.gatedMLP(false)
+			l.mlpNorm()
+		},
+	})
+}
+
+// olmo3Windows reads which layers slide from layer_types. If the key is absent, three of four layers slide.
+func (k *keys) olmo3Windows(c *Config) {
+	window := k.slidingWindow(4096)
+	slides, given := k.layerTypes(c)
+	k.slide(c, window, func(i int) bool { return given && slides[i] || !given && (i+1)%4 != 0 })
+}
+
+// writeOLMo3 writes rope_parameters by type of layer. Older readers use rope_theta and rope_scaling, which are written too.
+func writeOLMo3(c Config) map[string]any {
+	full := map[string]any{"rope_type": "default"}
+	if c.RopeScaling != nil {
+		full = c.RopeScaling.json()
+	}
+	full["rope_theta"] = decimal(c.RopeTheta)
+	sliding := map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}
+	object := map[string]any{"layer_types": c.layerTypes(), "rope_parameters": map[string]any{fullAttention: full, slidingAttention: sliding}}
+	if c.Windows != nil {
+		object["sliding_window"] = c.window()
+	}
+	return object
+}
