@@ -10,14 +10,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// accident is why a round ended that may go well when it is begun again: a worker had other values than its predecessor, or a follower
-// was lost. The zero accident is none.
+// accident is the cause of a round's end if another round may succeed: a worker's values differed from its
+// predecessor's, or a follower was lost. The zero value means that there was no such cause.
 type accident struct {
 	kind    string
-	version int64 // from which the round began, of values that differ; that the worker had reached, of a lost follower
+	version int64 // of a conflict: the version from which the round began; of a lost follower: the version reached
 }
 
-// accidentOf is the accident that an error tells of, in a round that began from a version and reached another.
+// accidentOf returns the accident behind an error, in a round that began from version start and reached version
+// reached.
 func accidentOf(err error, start, reached int64) accident {
 	var conflict *store.ConflictError
 	var lost *launch.LostError
@@ -30,11 +31,11 @@ func accidentOf(err error, start, reached int64) accident {
 	return accident{}
 }
 
-// mayPass says whether the round is to be begun again: not after the same accident twice in a row.
+// mayPass reports whether another round is worth a try: not after the same accident twice in a row.
 func (a accident) mayPass(before accident) bool { return a.kind != "" && a != before }
 
-// lostGPU is an agent's error, or where it says that one of the agent's GPUs was lost, as in the process before at the same version, one
-// that no new process mends.
+// lostGPU returns err. If one of the agent's GPUs was lost, as it was in the previous process at the same version, the
+// result states that another process will not help, and is no longer a LostError.
 func lostGPU(dir, name string, version int64, err error) error {
 	var own *torch.LostError
 	var follower *launch.LostError
@@ -43,15 +44,15 @@ func lostGPU(dir, name string, version int64, err error) error {
 	}
 	again, unknown := archive.LostGPU(dir, name, version)
 	switch {
-	case unknown != nil: // nor is it known whether another process will mend it
+	case unknown != nil: // it is unknown whether another process would help
 		return fmt.Errorf("%v; %w", err, unknown)
 	case again:
-		return fmt.Errorf("%v; at version %d again, so starting again does not help", err, version)
+		return fmt.Errorf("%v; again at version %d, so another start does not help", err, version)
 	}
 	return err
 }
 
-// happened is the accident that the first error tells of, which is one of agent's worker.
+// happened returns the accident behind the first error of this team, which came from agent's worker.
 func (t *team) happened(agent string, err error) accident {
 	t.first.Do(func() {
 		reached := t.start.Version

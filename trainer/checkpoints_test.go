@@ -243,7 +243,7 @@ func TestLedgerOfFrozenAgent(t *testing.T) {
 	complete := map[string][]store.Outcome{"q": outcomes[:1]}
 	groups := []mgrpo.Group{{Members: []mgrpo.Member{{Query: "q", Weight: 3}, {Query: "q", Invocation: 1, Weight: 4}}}}
 	want := archive.LedgerLine{Step: 5, Rollouts: []archive.LedgerRollout{
-		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified: no score"}, {ID: "q/2", Removed: "a trajectory of it is not held"}}}
+		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified: no score"}, {ID: "q/2", Removed: "one of its trajectories is missing"}}}
 	if got := w.ledgerLine(5, outcomes, complete, groups); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// coldStart teaches the agent from demonstrations before the first step: supervised, with the packing,
-// the mask and the optimizer of the training. Agents do it side by side and need nothing of each other.
-// Asked to stop it leaves its state on disk and returns errStopping; the next start goes on from there.
+// coldStart trains the agent on demonstrations before the first step, with the packing, the mask and the optimizer of
+// the training. Agents do it independently of each other. If it is asked to stop, it writes its state to disk and
+// returns errStopping; the next start continues from there.
 func (w *worker) coldStart(ctx context.Context) error {
 	set := w.agent.ColdStart
 	if !w.cfg.ColdStarts(w.agent) {
@@ -29,7 +29,7 @@ func (w *worker) coldStart(ctx context.Context) error {
 		return fmt.Errorf("cold start: %w", err)
 	}
 	if c.Updates > 0 {
-		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart, "the cold start goes on after update %d of %d", c.Updates, set.Steps))
+		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart, "the cold start continues after update %d of %d", c.Updates, set.Steps))
 	}
 	if !c.Over {
 		if err := w.teach(ctx, &c); err != nil {
@@ -44,7 +44,7 @@ func (w *worker) coldStart(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := w.Policy.UpdateWeights(ctx, w.from); err != nil { // servers have those from before
+	if err := w.Policy.UpdateWeights(ctx, w.from); err != nil { // servers have the weights from before
 		return err
 	}
 	w.Learner.SetAdam(assemble.Adam(w.agent.Optimizer))
@@ -54,7 +54,7 @@ func (w *worker) coldStart(ctx context.Context) error {
 	return w.Learner.ResetOptimizer(ctx)
 }
 
-// teach makes the updates that c is short of, and counts them there.
+// teach makes the remaining updates and counts them in c.
 func (w *worker) teach(ctx context.Context, c *archive.ColdStart) error {
 	set := w.agent.ColdStart
 	demos, err := w.demonstrations()
@@ -65,7 +65,7 @@ func (w *worker) teach(ctx context.Context, c *archive.ColdStart) error {
 	order := newDealer(len(demos), w.cfg.Run.Seed, w.name)
 	order.skip(c.Updates * int64(set.Batch))
 	w.Learner.SetAdam(assemble.Adam(set.Optimizer))
-	counted := min(set.Steps, 20) // last updates, over which the loss is averaged
+	counted := min(set.Steps, 20) // number of last updates over which the loss is averaged
 	watch := stopWatch{w: w}
 	updating, done := unlessAsked(ctx)
 	defer done()
@@ -97,10 +97,11 @@ func (w *worker) teach(ctx context.Context, c *archive.ColdStart) error {
 	}})
 }
 
-// leaveColdStart puts the state of a cold start on disk if err ends it for a while and not for a fault. It returns err.
+// leaveColdStart writes the state of a cold start to disk if err is a request to stop and not a failure. It returns
+// err.
 func (w *worker) leaveColdStart(ctx context.Context, c archive.ColdStart, err error) error {
 	stopping := errors.Is(err, errStopping)
-	if stopping { // those who are through with theirs are to know why this worker goes
+	if stopping { // workers with a complete cold start learn why this worker leaves
 		defer w.askStop(ctx)
 	}
 	if c.Updates == 0 || !stopping && !Resumable(err) {
@@ -110,18 +111,19 @@ func (w *worker) leaveColdStart(ctx context.Context, c archive.ColdStart, err er
 	if failed != nil {
 		return failed
 	}
-	w.observer.Note(metrics.Infof(w.name, metrics.TopicStop, "the cold start is stopped after update %d of %d, for --resume to go on there: %s", c.Updates, w.agent.ColdStart.Steps, folder))
+	w.observer.Note(metrics.Infof(w.name, metrics.TopicStop, "the cold start was stopped after update %d of %d; --resume continues there: %s", c.Updates, w.agent.ColdStart.Steps, folder))
 	return err
 }
 
-// askStop has the others stop too. A store that cannot be reached is not waited for: passStopOn tells of it.
+// askStop asks the other workers to stop. It does not wait for a store that cannot be reached, which passStopOn
+// reports.
 func (w *worker) askStop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	_ = w.member.AskStop(ctx)
 }
 
-// takeReference loads the weights that the run's folder has for the KL term.
+// takeReference loads the weights for the KL term from the run's folder.
 func (w *worker) takeReference(ctx context.Context) error {
 	folder, err := w.archive.Reference()
 	if err != nil {
@@ -130,8 +132,8 @@ func (w *worker) takeReference(ctx context.Context) error {
 	return w.ReferTo(ctx, w.cfg, w.agent, folder)
 }
 
-// meetReady waits until all are ready. Whoever is ready goes on with the others, also to a stop. Only where one of them
-// has stopped in its cold start, which is why it has no worker any more, this one stops too and keeps its own.
+// meetReady waits until all agents are ready, also when a stop was asked for. If an agent has stopped in its cold
+// start, and therefore has no worker, this agent stops, too, and keeps its own cold start.
 func (w *worker) meetReady(ctx context.Context) error {
 	if w.archive.Saved() != course.None {
 		return w.member.Meet(ctx, store.Ready, w.waitsFor)
@@ -151,7 +153,7 @@ func (w *worker) meetReady(ctx context.Context) error {
 	return w.leaveColdStart(ctx, archive.ColdStart{Updates: w.agent.ColdStart.Steps, Over: true}, err)
 }
 
-// watchOthers calls leave when a stop was asked for and an agent has no worker, until ctx ends.
+// watchOthers calls leave when a stop was asked for and an agent has no worker. It returns when ctx ends.
 func (w *worker) watchOthers(ctx context.Context, leave context.CancelCauseFunc) {
 	watch := stopWatch{w: w}
 	for ctx.Err() == nil {
@@ -168,16 +170,16 @@ func (w *worker) watchOthers(ctx context.Context, leave context.CancelCauseFunc)
 	}
 }
 
-// stopInterval is how long a stop that another server was asked for may go unseen.
+// stopInterval is the longest time until a stop that was asked for at another server is noticed.
 const stopInterval = time.Second
 
-// stopWatch looks for a stop between updates: one that this process is asked for at once, those of others now and then.
+// stopWatch checks for a stop between updates: this process's own at each check, those of others at intervals.
 type stopWatch struct {
 	w      *worker
-	looked time.Time // when the store was asked
+	looked time.Time // the time of the last request to the store
 }
 
-// look returns errStopping if a stop is asked for, and, if ctx has ended, why.
+// look returns errStopping if a stop was asked for, and the cause if ctx has ended.
 func (s *stopWatch) look(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -198,8 +200,8 @@ func (s *stopWatch) look(ctx context.Context) error {
 	return err
 }
 
-// unlessAsked is a context for an update, which ends as ctx does, but not because of a stop that somebody asked for: the
-// update is then made to its end, and its weights can be kept.
+// unlessAsked returns a context for an update that ends with ctx, except when ctx ends because of a requested stop: the
+// update is then completed, so that its weights can be saved.
 func unlessAsked(ctx context.Context) (updating context.Context, done func()) {
 	updating, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -210,7 +212,7 @@ func unlessAsked(ctx context.Context) (updating context.Context, done func()) {
 	return updating, func() { stop(); cancel(nil) }
 }
 
-// demonstrations are the conversations to learn from.
+// demonstrations returns the conversations to train on.
 func (w *worker) demonstrations() ([]*learner.Sequence, error) {
 	shown, err := assemble.Demonstrations(w.cfg, w.Player, w.context())
 	out := make([]*learner.Sequence, len(shown))
@@ -220,7 +222,7 @@ func (w *worker) demonstrations() ([]*learner.Sequence, error) {
 	return out, err
 }
 
-// dealer deals out indices, reshuffled for every pass over them: a function of the seed.
+// dealer draws indices without replacement and reshuffles them for every pass, as a function of the seed.
 type dealer struct {
 	rng  *rand.Rand
 	perm []int
@@ -244,7 +246,7 @@ func (d *dealer) next() int {
 	return d.perm[d.at-1]
 }
 
-// skip deals n indices to nobody.
+// skip discards the next n indices.
 func (d *dealer) skip(n int64) {
 	for range n {
 		d.next()

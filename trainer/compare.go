@@ -12,25 +12,26 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
 
-// Answers are the answers to one held-out question.
+// Answers holds the scores of the answers to one held-out question.
 type Answers struct {
-	Set      string    `json:"set,omitempty"` // as Score.Set
-	Question string    `json:"question"`      // its id
-	Digest   string    `json:"digest"`        // of its text and answer: ids alone may be those of other questions
+	Set      string    `json:"set,omitempty"` // the set, as in Score.Set
+	Question string    `json:"question"`      // the id of the question
+	Digest   string    `json:"digest"`        // a digest of text and reference answer, since equal ids may belong to different questions
 	Correct  []float64 `json:"correct"`       // the score of each answer
 }
 
-// Difference is by how much the accuracy of one evaluation is above that of another of the same questions.
+// Difference compares the accuracies of two evaluations of the same questions.
 type Difference struct {
 	Questions int        `json:"questions"`
 	Before    float64    `json:"before"` // accuracy
 	After     float64    `json:"after"`
 	Mean      float64    `json:"mean"`
-	Interval  [2]float64 `json:"interval"` // 95 % of the differences of questions drawn again, with replacement
+	Interval  [2]float64 `json:"interval"` // the interval that holds 95 % of differences over questions drawn with replacement
 }
 
-// Compare pairs two evaluations by question: what makes a question hard for both is in neither side's favour, so the interval is
-// narrower than those of the two accuracies let one think. The evaluations may have different numbers of answers to each.
+// Compare pairs two evaluations by question. A question that is hard for both favours neither, so the interval is
+// narrower than the intervals of the two accuracies suggest. The evaluations may have different numbers of answers to a
+// question.
 func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 	earlier, err := pair(before, after)
 	if err != nil {
@@ -51,8 +52,8 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 	return Difference{len(after), first.value(), last.value(), all.value(), bootstrap(differences, seed, "difference")}, nil
 }
 
-// pair is the earlier mean score of each question of an evaluation, which may have no answers yet. It is an error if the earlier one asked
-// anything else.
+// pair returns the mean score that each question of an evaluation had in the earlier one. The questions may have no
+// answers yet. It returns an error if the earlier evaluation asked other questions.
 func pair(before, questions []Answers) ([]float64, error) {
 	if len(before) == 0 || len(before) != len(questions) {
 		return nil, fmt.Errorf("evaluations of %d and of %d questions cannot be compared", len(before), len(questions))
@@ -111,8 +112,8 @@ func (a Answers) mean() (float64, error) {
 	for _, c := range a.Correct {
 		m.add(c)
 	}
-	if !(m.value() >= 0 && m.value() <= 1) { // of no answer, or not of ours
-		return 0, fmt.Errorf("the mean score of question %q is %v, not one from 0 to 1", a.Question, m.value())
+	if !(m.value() >= 0 && m.value() <= 1) { // NaN (no answer), or outside of our range
+		return 0, fmt.Errorf("the mean score of question %q is %v; it must be from 0 to 1", a.Question, m.value())
 	}
 	return m.value(), nil
 }
@@ -122,7 +123,7 @@ func digestOf(q task.Query) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// exported are the answers as an evaluation gives them away.
+// exported returns the answers in the form that an evaluation publishes.
 func exported(questions []answered) []Answers {
 	out := make([]Answers, len(questions))
 	for i, q := range questions {
@@ -131,7 +132,7 @@ func exported(questions []answered) []Answers {
 	return out
 }
 
-// sameQuestions is an error if an evaluation that holds out n queries of each set does not ask what the earlier one asked.
+// sameQuestions returns an error if an evaluation with n queries of each set asks other questions than the earlier one.
 func sameQuestions(earlier []Answers, t task.Task, n int) error {
 	var questions []Answers
 	for _, q := range task.HeldOut(t, n) {

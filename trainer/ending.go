@@ -15,19 +15,20 @@ import (
 // ErrNothingTrained is the error of a run whose steps changed no weight.
 var ErrNothingTrained = errors.New("nothing was trained")
 
-// tally is what the steps of this process came to, as far as the end of the run has to speak of it.
+// tally counts events of this process's steps that the end of the run reports.
 type tally struct {
 	steps   int
-	sampled int            // turns of this agent
-	calls   map[string]int // how often each sub-agent was called
+	sampled int            // sampled turns of this agent
+	calls   map[string]int // number of calls of each sub-agent
 	tooLong map[string]int // by query: tokens of a prompt that left no room for an answer
-	idle    int            // steps in a row, up to the newest, without a group whose rewards differ
+	idle    int            // number of latest steps in a row without a group whose rewards differ
 }
 
-// idleSteps in a row without a reward to learn from are worth a warning, and so are twice as many, four times as many and so on.
+// idleSteps is the number of steps in a row without differing rewards after which a warning appears. It appears again
+// after twice and four times as many, and so on.
 const idleSteps = 10
 
-// learnsNothing counts a step's groups. It returns a warning if for many steps there has been none to learn from; "": nothing to warn of.
+// learnsNothing counts a step's groups. It returns a warning if many steps had nothing to learn from, else "".
 func (y *tally) learnsNothing(step mgrpo.Totals) string {
 	if step.Degenerate < step.Groups {
 		y.idle = 0
@@ -44,8 +45,8 @@ func (y *tally) learnsNothing(step mgrpo.Totals) string {
 		metrics.Steps(int64(y.idle)))
 }
 
-// count adds a step. It warns of the first queries whose prompts leave no room for an answer, and if for many steps there has been nothing to
-// learn from.
+// count adds a step to the tally. It warns of the first queries whose prompts leave no room for an answer, and if many
+// steps had nothing to learn from.
 func (w *worker) count(held *experience, outcomes []store.Outcome, groups mgrpo.Totals) {
 	y := &w.tally
 	y.steps++
@@ -70,21 +71,21 @@ func (w *worker) count(held *experience, outcomes []store.Outcome, groups mgrpo.
 		switch {
 		case len(y.tooLong) > named:
 		case w.Model == nil:
-			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask, "the prompt of %s is longer than the context of the hosted model: nothing is said to it; leave the row out", t.Query))
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask, "the prompt of %s is longer than the context of the hosted model, so no turn is asked for; leave the row out", t.Query))
 		default:
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask,
-				"the prompt of %s has %d tokens and a conversation may have %d: nothing is sampled for it; raise agents.%s.limits.max_tokens or engine.context, or leave the row out",
+				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens or engine.context, or leave the row out",
 				t.Query, len(t.Tokens), w.context(), w.name))
 		}
 	}
 }
 
-// promptTooLong says whether a conversation ended before its first turn for want of room.
+// promptTooLong reports whether a conversation ended before its first turn because its prompt left no room.
 func promptTooLong(t agent.Trajectory) bool {
 	return t.SampledTurns() == 0 && (t.Finish == agent.FinishTokens || t.Finish == agent.FinishContext)
 }
 
-// ending says, of a run that came to its end, what was not done in it and what to do about it.
+// ending returns what a completed run did not do, each with a remedy.
 func (w *worker) ending() []string {
 	y, out := w.tally, []string(nil)
 	if y.steps == 0 {
@@ -107,9 +108,9 @@ func (w *worker) ending() []string {
 	}
 	switch {
 	case !w.main && y.calls[w.name] == 0:
-		out = append(out, "nobody called it in "+steps)
+		out = append(out, "it was never called in "+steps)
 	case y.sampled == 0 && (w.main || len(out) > 0):
-		out = append(out, "not one token was sampled in "+steps)
+		out = append(out, "no token was sampled in "+steps)
 	case w.trains() && !w.trained():
 		teach := "teach them the format in a cold start"
 		if w.cfg.ColdStarts(w.agent) {
@@ -123,9 +124,9 @@ func (w *worker) ending() []string {
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
 func (w *worker) trained() bool { return w.trains() && w.Learner.Steps() > 0 }
 
-// sum speaks for the workers of a process whose run came to its end. Where there were steps to learn from and no
-// weight changed, it returns an ErrNothingTrained with the reasons. That nobody called an agent is for the main agent's process to fail of: the
-// agent's own has done what there was to do.
+// sum checks the workers of this process after a completed run. If there were steps to learn from and no weight
+// changed, it returns an ErrNothingTrained with the reasons. A sub-agent that was never called is an error of the main
+// agent's process only.
 func (t *team) sum() error {
 	calls := slices.ContainsFunc(t.workers, func(w *worker) bool { return w.main })
 	var reasons []string

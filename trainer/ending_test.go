@@ -13,7 +13,7 @@ func TestPromptsTooLong(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, t.TempDir(), append([]string{"run.steps=2", "agents.planner.limits.max_tokens=3", "agents.planner.limits.max_new_tokens=1"}, untaught...)...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
-	for _, want := range []string{"nothing was trained", "not one token was sampled in 2 steps", "left no room for an answer"} {
+	for _, want := range []string{"nothing was trained", "no token was sampled in 2 steps", "left no room for an answer"} {
 		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
@@ -40,7 +40,7 @@ func TestNobodyCalled(t *testing.T) {
 	if err := Train(t.Context(), load(t, dir, sets...), Options{Agents: []string{"planner"}, Observer: &recorder{}}); !errors.Is(err, ErrNothingTrained) {
 		t.Errorf("planner: %v", err)
 	}
-	if err := <-alone; err != nil || !strings.Contains(seen.String(), "nobody called it in 2 steps") {
+	if err := <-alone; err != nil || !strings.Contains(seen.String(), "it was never called in 2 steps") {
 		t.Errorf("researcher: %v, notes %s", err, seen)
 	}
 }
@@ -52,7 +52,7 @@ func TestNothingTrained(t *testing.T) {
 	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, untaught...)...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
 	for _, want := range []string{"planner: researcher was never called in 2 steps", "planner: no update was made in 2 steps: in every group all rewards were equal",
-		"researcher: nobody called it in 2 steps"} {
+		"researcher: it was never called in 2 steps"} {
 		if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || !strings.Contains(seen.String(), strings.SplitAfter(want, ": ")[1]) {
 			t.Errorf("got %v, want %q in it and in the notes %s", err, want, seen)
 		}

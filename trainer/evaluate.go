@@ -23,18 +23,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Evaluation is what Evaluate found.
+// Evaluation is the result of Evaluate.
 type Evaluation struct {
-	StepDir string           // the checkpoint
-	Dir     string           // where the trajectories are
-	Records []metrics.Record // one an agent, main first
+	StepDir string           // the folder of the checkpoint
+	Dir     string           // the folder of the trajectories
+	Records []metrics.Record // one for each agent, the main agent first
 	Samples int              // rollouts of each query
-	Answers []Answers        // none where rollouts have no score, and where the main agent is elsewhere
+	Answers []Answers        // nil if some rollouts have no score, or if the main agent runs elsewhere
 
-	Difference *Difference // to another evaluation of the same questions; nil: none
+	Difference *Difference // to an earlier evaluation of the same questions; may be nil
 }
 
-// Unknown is an error where rollouts have no score, and with it the evaluation no accuracy.
+// Unknown returns an error if some rollouts have no score, so that the evaluation has no accuracy.
 func (e Evaluation) Unknown() error {
 	for _, r := range e.Records {
 		if r.Unknown != "" {
@@ -44,7 +44,7 @@ func (e Evaluation) Unknown() error {
 	return nil
 }
 
-// Scores are by set, kind, level and number of parts.
+// Scores returns scores by set, kind, level and number of parts.
 func (e Evaluation) Scores() []metrics.Score {
 	for _, r := range e.Records {
 		if len(r.Scores) > 0 {
@@ -54,8 +54,8 @@ func (e Evaluation) Scores() []metrics.Score {
 	return nil
 }
 
-// costs are the tokens that all agents read and wrote for a question, and the seconds that it took: those of the whole
-// evaluation, in which conversations go on side by side, divided by its questions.
+// costs returns the tokens that all agents read and wrote for a question, and the seconds it took. The seconds are
+// those of the whole evaluation, whose conversations overlap, divided by the number of questions.
 func (e Evaluation) costs() (tokens, seconds float64, known bool) {
 	questions := 0.
 	for _, s := range e.Scores() {
@@ -73,7 +73,7 @@ func (e Evaluation) costs() (tokens, seconds float64, known bool) {
 	return tokens / questions, seconds / questions, questions > 0
 }
 
-// JSON is the evaluation as an object, indented.
+// JSON returns the evaluation as an indented object.
 func (e Evaluation) JSON() ([]byte, error) {
 	out := struct {
 		Checkpoint string           `json:"checkpoint"`
@@ -96,17 +96,17 @@ func (e Evaluation) JSON() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// EvalOptions are options of an evaluation beside the run's configuration.
+// EvalOptions are the options of an evaluation in addition to the run's configuration.
 type EvalOptions struct {
-	Agents     []string         // agents in this process, which meet the others in the run's Redis; nil means all
-	Checkpoint string           // the folder of a step; "": the newest complete one of the run
-	Task       task.Task        // in place of the configured one; nil: that
-	Observer   metrics.Observer // nil: nobody is told
+	Agents     []string         // agents in this process, which meet the others in the run's Redis; nil: all
+	Checkpoint string           // the folder of a step; "": the run's newest complete one
+	Task       task.Task        // replaces the configured task; may be nil
+	Observer   metrics.Observer // receives records and notes; may be nil
 	Gateway    *Gateway         // as in Options
-	Against    []Answers        // of an earlier evaluation of the same questions, with which this one is compared; nil: none
+	Against    []Answers        // answers of an earlier evaluation of the same questions to compare with; may be nil
 }
 
-// check says what cannot be done with the configuration.
+// check returns an error if the options do not fit the configuration.
 func (o EvalOptions) check(cfg *config.Config) error {
 	for _, name := range o.Agents {
 		if !slices.Contains(cfg.AgentNames(), name) {
@@ -114,13 +114,13 @@ func (o EvalOptions) check(cfg *config.Config) error {
 		}
 	}
 	if o.Against != nil && o.Agents != nil && !slices.Contains(o.Agents, cfg.Main().Name) {
-		return fmt.Errorf("%s is no main agent: the answers that are compared are those of %s, whose evaluation takes --against", strings.Join(o.Agents, ", "), cfg.Main().Name)
+		return fmt.Errorf("%s is not the main agent: the compared answers are those of %s, whose evaluation takes --against", strings.Join(o.Agents, ", "), cfg.Main().Name)
 	}
 	return nil
 }
 
-// Evaluate holds out once with a checkpoint of a run. It plays the rollouts that the run itself plays when it
-// evaluates that version, away from what the run has in its store, so the numbers are the same.
+// Evaluate evaluates a checkpoint of a run. It plays the rollouts that the run itself plays when it evaluates that
+// version, in a store of its own, so the numbers are the same.
 func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evaluation, err error) {
 	records := &collected{Observer: observed(opt.Observer)}
 	opt.Observer = records
@@ -138,8 +138,8 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 			switch {
 			case !w.main:
 				return err
-			case err != nil && ctx.Err() == nil: // the answers are there
-				opt.Observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "not all agents came to the end of the evaluation: %v", err))
+			case err != nil && ctx.Err() == nil: // the answers are complete
+				opt.Observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "not all agents reached the end of the evaluation: %v", err))
 				return nil
 			case err != nil:
 				return err
@@ -153,7 +153,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 		}
 	}
 	if store.Rewinds(err) {
-		err = fmt.Errorf("a worker of the evaluation was lost: start that of each agent again (%w)", err)
+		err = fmt.Errorf("a worker of the evaluation was lost: start the workers of all agents again (%w)", err)
 	}
 	if err == nil && e.Unknown() == nil && opt.Against != nil {
 		e.Difference = new(Difference)
@@ -162,17 +162,17 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 	return e, err
 }
 
-// evaluates is what Evaluate does with a checkpoint, which writes trajectories.
+// evaluates is the use of a checkpoint by Evaluate, which writes trajectories.
 const evaluates = "eval"
 
-// evaluationDir is where something that is done with a checkpoint leaves what it writes. The name ends with the beginning of a digest of
-// configuration and checkpoint, so that an evaluation with other settings, or of another run, leaves this one as it is.
+// evaluationDir returns the folder for the output of a use of a checkpoint. Its name ends with the start of a digest of
+// configuration and checkpoint, so an evaluation with other settings, or of another run, does not overwrite this one.
 func evaluationDir(cfg *config.Config, what, stepDir string) string {
 	digest := sha256.Sum256(append(cfg.Dump("/"), stepDir...))
 	return filepath.Join(cfg.RunDir(), what, fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 
-// withCheckpoint opens agents of a checkpoint in this process, away from what the run has in its store, and has do use them.
+// withCheckpoint opens agents of a checkpoint in this process, in a store of its own, and calls do with them.
 func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, what string, do func(context.Context, *team, archive.Manifest, string) error) (err error) {
 	if err := opt.check(cfg); err != nil {
 		return err
@@ -184,7 +184,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 		}
 		defer task.Close(opt.Task)
 	}
-	if opt.Against != nil { // which is said before models are loaded and questions asked
+	if opt.Against != nil { // reported before models are loaded and questions asked
 		if err := sameQuestions(opt.Against, opt.Task, cfg.Eval.Queries); err != nil {
 			return err
 		}
@@ -229,13 +229,14 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 	return errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
-// evaluate holds out: the same rollouts, on held-out queries, with nothing learned from them.
+// evaluate plays rollouts of held-out queries, without training on them.
 func (w *worker) evaluate(ctx context.Context, version int64) error {
 	_, err := w.holdOut(ctx, version)
 	return err
 }
 
-// holdOut is evaluate. At the main agent's worker it returns the questions with their answers, unless some have no score.
+// holdOut implements evaluate. At the main agent's worker it returns the questions with their answers, or nil if some
+// have no score.
 func (w *worker) holdOut(ctx context.Context, version int64) (answers []answered, err error) {
 	p := store.Eval(version)
 	clock := w.stopwatch()
@@ -266,7 +267,7 @@ func (w *worker) holdOut(ctx context.Context, version int64) (answers []answered
 	return answers, nil
 }
 
-// checkpointOf verifies a step's files of the named agents and that they are of this team.
+// checkpointOf verifies that a step's files of the named agents are whole and belong to this team.
 func checkpointOf(cfg *config.Config, stepDir string, names []string, observer metrics.Observer) (archive.Manifest, error) {
 	if _, err := os.Stat(stepDir); errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(filepath.Base(stepDir), "step-") {
 		return archive.Manifest{}, notAStep(cfg, stepDir)
@@ -289,21 +290,21 @@ func checkpointOf(cfg *config.Config, stepDir string, names []string, observer m
 	return m, nil
 }
 
-// notAStep says what a checkpoint is called, and which of them the run has.
+// notAStep returns an error that explains how a checkpoint's folder is named, and which ones the run has.
 func notAStep(cfg *config.Config, dir string) error {
 	checkpoints := archive.CheckpointsOf(cfg.RunDir())
 	steps, err := checkpoints.List()
 	if err != nil || len(steps) == 0 {
-		return fmt.Errorf("%s is no checkpoint: want the folder of a step, such as %s; this run has written none yet", dir, checkpoints.StepDir(cfg.Run.Steps))
+		return fmt.Errorf("%s is not a checkpoint: want the folder of a step, such as %s; this run has written none yet", dir, checkpoints.StepDir(cfg.Run.Steps))
 	}
 	var names []string
 	for _, step := range steps {
 		names = append(names, filepath.Base(checkpoints.StepDir(step)))
 	}
-	return fmt.Errorf("%s is no checkpoint: want the folder of a step; %s has %s", dir, checkpoints.Dir, strings.Join(names, ", "))
+	return fmt.Errorf("%s is not a checkpoint: want the folder of a step; %s has %s", dir, checkpoints.Dir, strings.Join(names, ", "))
 }
 
-// collected keeps the records that pass by.
+// collected is an observer that keeps all records.
 type collected struct {
 	metrics.Observer
 	mu      sync.Mutex
@@ -319,13 +320,12 @@ func (r *collected) Report(record metrics.Record) {
 	r.byAgent[record.Agent] = record
 }
 
-// PassAtK estimates without bias the probability that at least one of k samples of a query is right, from
-// how many of its n samples were (Chen et al. 2021), averaged over the queries: right[c] is how many
-// queries had c right ones.
+// PassAtK returns the unbiased estimate of the probability that at least one of k samples of a query is right, averaged
+// over queries (Chen et al. 2021). Each query has n samples; right[c] is the number of queries with c right ones.
 func PassAtK(right map[int]int64, n, k int) float64 {
 	var sum float64
 	var queries int64
-	for c := range n + 1 { // in an order of its own: sums of floats depend on it
+	for c := range n + 1 { // in a fixed order, since sums of floats depend on it
 		missed := 1.0 // C(n-c, k) / C(n, k)
 		for i := n - c + 1; i <= n; i++ {
 			missed *= max(1-float64(k)/float64(i), 0)
@@ -336,7 +336,7 @@ func PassAtK(right map[int]int64, n, k int) float64 {
 	return sum / float64(queries)
 }
 
-// String is the evaluation as a table of at most 80 columns.
+// String returns the evaluation as a table of at most 80 columns.
 func (e Evaluation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "checkpoint    %s\n", e.StepDir)
@@ -391,13 +391,13 @@ func (e Evaluation) String() string {
 	}
 	t.Flush()
 	if tokens, seconds, known := e.costs(); known {
-		fmt.Fprintf(&b, "\na question cost %.0f tokens and %.2f seconds, each of its samples counted\n", tokens, seconds)
+		fmt.Fprintf(&b, "\na question took %.0f tokens and %.2f seconds, summed over its samples\n", tokens, seconds)
 	}
 	fmt.Fprintf(&b, "\ntrajectories  %s\n", archive.TrajectoriesDir(e.Dir))
 	return b.String()
 }
 
-// nextK goes through the powers of two and the number of samples itself.
+// nextK returns the next k: the powers of two, and then the number of samples itself.
 func nextK(k, samples int) int {
 	if k == samples {
 		return samples + 1
@@ -405,7 +405,7 @@ func nextK(k, samples int) int {
 	return min(2*k, samples)
 }
 
-// figure is a number that may be unknown.
+// figure formats a number that may be unknown.
 func figure(v float64, known bool, digits int) string {
 	if !known {
 		return "-"

@@ -457,7 +457,7 @@ func TestWallTimeOver(t *testing.T) {
 // TestMemoryFull asks LibTorch for more memory than there is, in a step and when a worker opens its engine: what ends
 // the run says which keys to lower, to the other agents too, and when they are lower it goes on.
 func TestMemoryFull(t *testing.T) {
-	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); --resume goes on"
+	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); continue with --resume"
 	dir, url := t.TempDir(), startRedis(t)
 	cfg := load(t, dir, append(untaught, "run.checkpoint_every=1")...)
 	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir})
@@ -500,7 +500,7 @@ func TestMemoryFull(t *testing.T) {
 		return planner, researcher
 	}
 	planner, researcher := both("3000000000", "65536")
-	inEngine := "lower agents.planner.engine.slots (65536) or agents.planner.engine.micro_batch_tokens (4096); --resume goes on"
+	inEngine := "lower agents.planner.engine.slots (65536) or agents.planner.engine.micro_batch_tokens (4096); continue with --resume"
 	if planner == nil || !strings.Contains(planner.Error(), inEngine) {
 		t.Errorf("the planner: %v", planner)
 	}

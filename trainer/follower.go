@@ -17,9 +17,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// ServeFollower makes this process a follower, if a worker has started it as one, and does not return then: an agent with several
-// devices has a process for each, and its worker runs this program again for all but the first. A program that trains such agents calls
-// it first in main.
+// ServeFollower runs this process as a follower, and does not return, if a worker started it as one. An agent with
+// several devices has one process for each: its worker starts this program again for all devices except the first. A
+// program that trains such agents calls ServeFollower first in main.
 func ServeFollower() {
 	post := launch.Follower()
 	if post == nil {
@@ -28,31 +28,32 @@ func ServeFollower() {
 	leave((&follower{post: post}).live(context.Background()))
 }
 
-// leave ends the process of a follower.
+// leave ends the process of a follower with the exit status for err.
 func leave(err error) {
 	if err == nil {
 		os.Exit(0)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	var lost *torch.LostError
-	if errors.As(err, &lost) { // another process may go on
+	if errors.As(err, &lost) { // a new process can continue
 		os.Exit(launch.GPULost)
 	}
 	os.Exit(1)
 }
 
-// follower is the process of one of an agent's further ranks. It holds the agent's model on its device, an engine and its share of
-// AdamW's moments, speaks to nobody but the worker, which is rank 0, and to the group of ranks, and writes no file.
+// follower is the process of one of an agent's ranks above 0. It holds the agent's model on its device, an engine, and
+// its share of AdamW's moments. It communicates with the worker (rank 0) and the group of ranks only, and writes no
+// file.
 type follower struct {
 	post       *launch.Post
 	rank, size int
 	wanted     assemble.Wanted
 	*assemble.Parts
-	engine   policy.Policy       // nil until it is to sample
-	prepared []*learner.Sequence // of the step that is trained
+	engine   policy.Policy       // nil until the first order to sample
+	prepared []*learner.Sequence // the batch of the current step
 }
 
-// live obeys until an order fails: the worker ends its followers then, and when it ends itself.
+// live executes orders until one fails. The worker ends its followers then, and when it ends itself.
 func (f *follower) live(ctx context.Context) error {
 	for {
 		order, batch, err := f.post.Next()
@@ -73,16 +74,16 @@ func (f *follower) live(ctx context.Context) error {
 	}
 }
 
-// refusal says why an order or a request is not carried out.
+// refusal returns the reply for an order or a request that failed.
 func refusal(err error) launch.Reply {
 	var alone *torch.GroupError
 	return launch.Reply{Error: err.Error(), Memory: outOfMemory(err), Alone: errors.As(err, &alone), Missing: errors.Is(err, fs.ErrNotExist)}
 }
 
-// obey does this rank's part of what all ranks do next. The first order opens the model.
+// obey executes this rank's part of an order that all ranks receive. The first order opens the model.
 func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Sequence) (r launch.Reply, err error) {
 	if (f.Parts == nil) != (o.Kind == launch.Open) || f.engine == nil && o.Kind == launch.Renew {
-		return r, fmt.Errorf("an order to %s comes too early or again", o.Kind)
+		return r, fmt.Errorf("an order to %s comes too early or twice", o.Kind)
 	}
 	switch o.Kind {
 	case launch.Open:
@@ -129,7 +130,7 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 	return r, err
 }
 
-// sample samples a turn, beside others and beside orders.
+// sample samples a turn, concurrently with other turns and with orders.
 func (f *follower) sample(ctx context.Context, r policy.Request) (t launch.Turn) {
 	var err error
 	t.Completion, err = f.engine.Generate(ctx, r)
@@ -143,7 +144,7 @@ func (f *follower) sample(ctx context.Context, r policy.Request) (t launch.Turn)
 	return t
 }
 
-// open tries the kernels of the device and loads the weights.
+// open checks the kernels of the device and loads the weights.
 func (f *follower) open(ctx context.Context, o launch.Opening) error {
 	cfg, err := config.Parse("/follower.yaml", o.Config, nil)
 	if err != nil {
@@ -153,7 +154,7 @@ func (f *follower) open(ctx context.Context, o launch.Opening) error {
 	if a == nil {
 		return fmt.Errorf("no agent %q in the configuration of a follower", o.Agent)
 	}
-	if err = prove(ctx, a, metrics.Observers{}); err != nil { // rank 0 tells what the kernels of this machine are
+	if err = prove(ctx, a, metrics.Observers{}); err != nil { // rank 0 reports the kernels of this machine
 		return err
 	}
 	f.rank, f.size = o.Rank, o.Size
@@ -164,12 +165,12 @@ func (f *follower) open(ctx context.Context, o launch.Opening) error {
 	return archive.ReadMaster(o.Weights, f.Params.Numel(), func(read func(from int64, dst []float32) error) error { return f.Params.Restore(ctx, read) })
 }
 
-// update makes the update of a minibatch of what was prepared. A refusal is one of all ranks, which rank 0 reports.
+// update makes the update of a minibatch of prepared sequences. A refusal is the same on all ranks; rank 0 reports it.
 func (f *follower) update(ctx context.Context, o launch.Order) error {
 	var minibatch []*learner.Sequence
 	for _, i := range o.Which {
 		if i < 0 || i >= len(f.prepared) {
-			return fmt.Errorf("sequence %d of %d that were prepared", i, len(f.prepared))
+			return fmt.Errorf("sequence %d of %d prepared ones", i, len(f.prepared))
 		}
 		minibatch = append(minibatch, f.prepared[i])
 	}

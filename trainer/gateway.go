@@ -12,15 +12,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/gateway"
 )
 
-// Gateway is how programs and other workers reach the agents of a process. Whoever starts a run serves Door at /v1/ and
-// /r/, and Leases at /rollouts/.
+// Gateway gives programs and other workers access to the agents of a process. The caller that starts a run serves Door
+// at /v1/ and /r/, and Leases at /rollouts/.
 type Gateway struct {
 	Door      *gateway.Door
 	Leases    *gateway.Leases   // nil: programs elsewhere cannot ask for rollouts
-	URL       string            // at which others reach this process, without a path
-	Transport http.RoundTripper // to other workers; nil: http.DefaultTransport
+	URL       string            // the address of this process for others, without a path
+	Transport http.RoundTripper // for requests to other workers; nil: http.DefaultTransport
 
-	Open  bool // nobody is trained: whoever has Token, or anybody if that is "", may ask
+	Open  bool // no training: anyone with Token may ask, or anyone if Token is ""
 	Token string
 }
 
@@ -31,21 +31,21 @@ func (g *Gateway) leave() {
 	}
 }
 
-// openGateway lets programs in: it tells the other workers where this process is, and has the main agent's worker start
-// or lease to the programs that play rollouts.
+// openGateway opens the gateway: it publishes this process's address to the other workers, and the main agent's worker
+// starts the programs that play rollouts, or leases rollouts to them.
 func (t *team) openGateway(ctx context.Context, s setup) error {
 	if !s.Config.HasGateway() {
 		return nil
 	}
 	if s.Gateway == nil {
-		return errors.New("the configuration has a gateway, and this program serves none: set Gateway in the options")
+		return errors.New("the configuration has a gateway, but this program does not serve one: set Gateway in the options")
 	}
 	t.gateway = s.Gateway
 	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token, Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport}
 	var agents []*gateway.Agent
 	for _, w := range t.workers {
 		if w.Gateway == nil {
-			return fmt.Errorf("agents.%s is a hosted model, which has no tokens to train on: a program asks its server itself; leave the agent out of the team", w.name)
+			return fmt.Errorf("agents.%s is a hosted model, which has no tokens to train on: let the program call its server directly, and leave the agent out of the team", w.name)
 		}
 		secret, err := w.member.PublishGateway(ctx, s.Gateway.URL, freshSecret())
 		if err != nil {
@@ -69,19 +69,19 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 	return nil
 }
 
-// addressOf finds the gateway of another worker.
+// addressOf returns the address of another worker's gateway.
 func (t *team) addressOf(ctx context.Context, agent string) (*url.URL, error) {
 	address, err := t.members[0].Gateway(ctx, agent)
 	if err != nil {
 		return nil, err
 	}
 	if address == "" {
-		return nil, errors.New("its worker has not said where it is")
+		return nil, errors.New("its worker has not published its address")
 	}
 	return url.Parse(address)
 }
 
-// openPrograms has programs play the rollouts, if this is the main agent's worker and the configuration says so.
+// openPrograms lets programs play the rollouts if this is the main agent's worker and the configuration asks for it.
 func (w *worker) openPrograms(g *Gateway, secret gateway.Secret) (err error) {
 	p := w.cfg.Task.Program
 	switch {

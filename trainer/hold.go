@@ -14,8 +14,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// holdFolder keeps other processes from writing into a folder until release is called; what names it in an error. The context
-// ends if another process takes the folder over because it took this one for dead. A folder into which this process cannot write is not held.
+// holdFolder locks a folder against other processes until release is called; what names the folder in errors. The
+// returned context ends if another process takes the folder over because it considered this one dead. A folder in which
+// this process cannot write is not locked.
 func holdFolder(parent context.Context, what, dir string, s durable.Sharing, o metrics.Observer) (ctx context.Context, release func() error, err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	waiting := func(why string) { o.Note(metrics.Infof("", metrics.TopicWaiting, "%s %s", what, why)) }
@@ -30,5 +31,5 @@ func holdFolder(parent context.Context, what, dir string, s durable.Sharing, o m
 	return ctx, func() error { cancel(nil); return l.Release() }, nil
 }
 
-// sharing returns how a process of a run holds the run's folder: workers that meet in a Redis, which keeps them apart, share it.
+// sharing returns how a process locks the run's folder: workers that meet in a Redis, which keeps them apart, share it.
 func sharing(cfg *config.Config) durable.Sharing { return cfg.Store.URL != "" }

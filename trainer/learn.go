@@ -21,15 +21,15 @@ func (w *worker) normalise(ctx context.Context, groups []mgrpo.Group) (learner.A
 	for i, g := range groups {
 		rewards[i] = mgrpo.RewardGroup{Rewards: g.Rewards(), Weights: g.Weights()}
 	}
-	if w.Device == nil { // the model is hosted: nobody learns from its advantages, and the report shows them
+	if w.Device == nil { // a hosted model: its advantages are shown in the report, and not trained on
 		of, err := learner.Normaliser(kernels.CPU)(w.Rules.Convention, rewards)
 		return learner.Advantages{Groups: of, Backend: kernels.CPU.String()}, err
 	}
 	return learner.Normalise(ctx, w.Device, w.Rules.Convention, rewards)
 }
 
-// sequences are what the learner reads: the trajectories of complete rollouts with weight, advantage and
-// group, by query. n is the version that is trained.
+// sequences returns the learner's input for step n: the trajectories of complete rollouts with weight, advantage and
+// group, by query.
 func (w *worker) sequences(n int64, held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
 	out := map[string][]*learner.Sequence{}
 	for i, g := range groups {
@@ -39,7 +39,7 @@ func (w *worker) sequences(n int64, held *experience, groups []mgrpo.Group, adva
 			}
 			t := held.trajectories[trajectoryID(m.Query, m.Rollout, w.name, m.Invocation, w.main)]
 			for _, row := range t.Rows() {
-				if len(row.Tokens) == 0 { // of a program that never asked
+				if len(row.Tokens) == 0 { // from a program that never asked
 					continue
 				}
 				out[m.Query] = append(out[m.Query], &learner.Sequence{
@@ -52,7 +52,7 @@ func (w *worker) sequences(n int64, held *experience, groups []mgrpo.Group, adva
 	return out
 }
 
-// learn runs the step's optimizer updates: epochs × minibatches, each minibatch a set of whole queries.
+// learn runs the step's optimizer updates: epochs × minibatches, where each minibatch is a set of whole queries.
 func (w *worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery map[string][]*learner.Sequence) (learned, error) {
 	var out learned
 	if !w.trains() {
@@ -64,7 +64,7 @@ func (w *worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 		return out, err
 	}
 	total := w.cfg.GRPO.Epochs * w.cfg.GRPO.Minibatches
-	changed := false // the weights are no longer those that sampled
+	changed := false // whether the weights have changed since the rollouts were sampled
 	for epoch := range w.cfg.GRPO.Epochs {
 		for _, queries := range w.minibatches(n, epoch, plan.Queries) {
 			batch := slices.Concat(values(queries, byQuery)...)
@@ -91,14 +91,15 @@ func (w *worker) learn(ctx context.Context, n int64, plan store.Plan, byQuery ma
 	return out, w.countRefusals(out)
 }
 
-// watchPasses shows the passes of one of several updates, or what comes before them. Each is taken to have as many passes as this one.
+// watchPasses reports the progress of one of several updates, or of the work before them. It assumes the same number of
+// passes for each.
 func (w *worker) watchPasses(a metrics.Activity, before, updates int) {
 	w.Learner.Watch(func(done, of int) {
 		w.observer.Progress(metrics.Progress{Agent: w.name, Activity: a, Done: before*of + done, Total: updates * of})
 	})
 }
 
-// noteRefusal reports an update that was not made and keeps its batch for whoever looks for the reason.
+// noteRefusal reports an update that was refused, and saves its batch for inspection.
 func (w *worker) noteRefusal(n int64, update int, batch []*learner.Sequence, refused error) {
 	lines := make([]archive.Sequence, len(batch))
 	for i, q := range batch {
@@ -111,15 +112,16 @@ func (w *worker) noteRefusal(n int64, update int, batch []*learner.Sequence, ref
 	path, err := w.archive.WriteRefused(n, update, lines)
 	kept := "its batch is in " + path
 	if err != nil {
-		kept = fmt.Sprintf("its batch could not be kept: %v", err)
+		kept = fmt.Sprintf("its batch could not be saved: %v", err)
 	}
 	w.observer.Note(metrics.Warnf(w.name, metrics.TopicUpdate, "update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
 }
 
-// maxRefusedSteps in a row end the run: one may be an accident of its batch, several are not.
+// maxRefusedSteps is the number of steps in a row with refused updates that ends the run: one may be due to its batch,
+// several are not.
 const maxRefusedSteps = 3
 
-// countRefusals ends the run when it no longer learns.
+// countRefusals returns an error when too many steps in a row had refused updates.
 func (w *worker) countRefusals(l learned) error {
 	i := slices.IndexFunc(l.reports, func(r learner.Report) bool { return r.Refused != nil })
 	if i < 0 {
@@ -133,10 +135,10 @@ func (w *worker) countRefusals(l learned) error {
 		w.refused, w.archive.FailedDir(), l.reports[i].Refused)
 }
 
-// learned is what the updates of one step reported, in order.
+// learned holds the reports of the updates of one step, in order.
 type learned struct{ reports []learner.Report }
 
-// minibatches deals a step's queries out anew in every epoch, by the run's seed.
+// minibatches divides a step's queries into minibatches, differently in each epoch, by the run's seed.
 func (w *worker) minibatches(n int64, epoch int, queries []string) [][]string {
 	m := min(w.cfg.GRPO.Minibatches, len(queries))
 	if m <= 1 {
@@ -152,8 +154,8 @@ func (w *worker) minibatches(n int64, epoch int, queries []string) [][]string {
 	return out
 }
 
-// checkSampler compares the sampler's log-probs and experts with the trainer's before the first update of a step, of the
-// trajectories that the trained version sampled. They are of the same weights, so a difference means that the two forward
+// checkSampler compares the sampler's log-probs and experts with the trainer's before the first update of a step, for
+// trajectories that the trained version sampled. Both have the same weights, so a difference means that the two forward
 // passes disagree.
 func (w *worker) checkSampler(values map[string]float64) error {
 	gap, differs := values["gap_mean"], values["routing_differs"]

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// ledgerLine is what became of a step's rollouts. It is in the ledger before anybody hears that the step is
-// made: what the ledger names is exactly what the weights have seen.
+// ledgerLine returns the line of a step's rollouts. It is in the ledger before the step is published, so the ledger
+// names exactly the rollouts that the weights were trained on.
 func (w *worker) ledgerLine(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome, groups []mgrpo.Group) archive.LedgerLine {
 	trained := w.trainedOn(complete, groups)
 	line := archive.LedgerLine{Step: n, Rollouts: make([]archive.LedgerRollout, len(outcomes))}
@@ -24,8 +24,8 @@ func (w *worker) ledgerLine(n int64, outcomes []store.Outcome, complete map[stri
 	return line
 }
 
-// trainedOn is, by complete rollout, the weights with which the learner was given this agent's trajectories:
-// none of a frozen agent's.
+// trainedOn returns, by complete rollout, the weights of this agent's trajectories in the update; none for a frozen
+// agent.
 func (w *worker) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.Group) map[string][]float64 {
 	trained := map[string][]float64{}
 	for _, outcomes := range complete {
@@ -51,7 +51,7 @@ func (w *worker) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.G
 	return trained
 }
 
-// lines are what this agent said in a phase, with what became of it, sorted by id.
+// lines returns this agent's conversations of a phase with their results, sorted by id.
 func (w *worker) lines(held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
 	lines := map[string]*archive.Line{}
 	for id, t := range held.trajectories {

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// listenForMachines waits, for each agent here that has several machines, for the further ones, until over is closed. Whoever asks one of
-// them to stop asks this process.
+// listenForMachines waits for the further machines of each agent here that has several, until over is closed. A stop
+// that is asked for at one of them stops this process.
 func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) error {
 	here, stop := o.Stop, make(chan struct{})
 	asked := sync.OnceFunc(func() { close(stop) })
@@ -28,7 +28,7 @@ func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) er
 		}
 		var first sync.Once
 		settings.Stop = func(machine int) {
-			first.Do(func() { settings.Note(fmt.Sprintf("machine %d is asked to stop the run", machine)) })
+			first.Do(func() { settings.Note(fmt.Sprintf("machine %d was asked to stop the run", machine)) })
 			asked()
 		}
 		if o.machines[name], err = launch.Listen(settings); err != nil {
@@ -49,7 +49,7 @@ func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) er
 	return nil
 }
 
-// dismissMachines tells further machines how the run ended.
+// dismissMachines sends the end of the run to further machines.
 func (o Options) dismissMachines(ctx context.Context, err error) {
 	over := launch.Over{}
 	if err != nil && !errors.Is(err, ErrFinished) {
@@ -67,16 +67,16 @@ func machinesOf(cfg *config.Config, a *config.Agent, o metrics.Observer) (launch
 		Note: func(text string) { o.Note(metrics.Infof(a.Name, metrics.TopicWaiting, "%s", text)) }}, err
 }
 
-// LendOptions are options of a further machine beside the run's configuration.
+// LendOptions are the options of a further machine in addition to the run's configuration.
 type LendOptions struct {
 	Agent    string
-	Machine  int              // its number, from 1 on
-	Observer metrics.Observer // nil: nobody is told
+	Machine  int              // its number, from 1
+	Observer metrics.Observer // receives notes; may be nil
 	Stop     <-chan struct{}  // closed to end the run, as Options.Stop
 }
 
-// Lend has the worker of an agent use the devices of this machine, which is not the one of the worker, until the run is over. It needs
-// no store. Resumable says of its error, too, whether the same command goes on.
+// Lend offers the devices of this machine, which is not the worker's, to the worker of an agent until the run is over.
+// It needs no store. Resumable also reports for its error whether the same command can continue.
 func Lend(ctx context.Context, cfg *config.Config, opt LendOptions) error {
 	a, err := cfg.OfMachine(opt.Machine, opt.Agent)
 	if err != nil {

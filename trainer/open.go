@@ -17,26 +17,26 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// setup is what a worker is made of beside its own agent.
+// setup is what a worker needs in addition to its own agent.
 type setup struct {
 	Config      *config.Config
 	Dir         string // run.dir, resolved
 	Task        task.Task
 	Observer    metrics.Observer
-	Health      *health.Server    // learns of the worker; nil: nobody does
-	Live        *live.Page        // learns of it, too; nil: none does
-	Offers      beginnings        // the checkpoints at hand
-	Date        string            // YYYY-MM-DD, the run's as far as this process knows
-	From        *archive.Manifest // the one of them to continue; nil starts afresh
+	Health      *health.Server    // publishes the worker's state; may be nil
+	Live        *live.Page        // shows the worker; may be nil
+	Offers      beginnings        // the available checkpoints
+	Date        string            // YYYY-MM-DD, the date of the run as far as this process knows it
+	From        *archive.Manifest // the checkpoint to continue from; nil: start from the beginning
 	Checkpoints string            // folder of the run's checkpoints; "": within Dir
-	Process     *assemble.Process // of the agents here
-	Frozen      bool              // no learner at all: evaluation
-	FS          durable.FS        // to write checkpoints and ledgers to; nil: the disk
-	Gateway     *Gateway          // of this process; nil: it has none
+	Process     *assemble.Process // holds the devices and models of the agents here
+	Frozen      bool              // evaluation: without a learner
+	FS          durable.FS        // file system for checkpoints and ledgers; nil: the disk
+	Gateway     *Gateway          // of this process; may be nil
 	Stop        <-chan struct{}   // closed to ask for a clean stop; may be nil
 }
 
-// openWorker puts the agent of a member together and continues the state that s.From names.
+// openWorker builds the worker of a member's agent from the state s.From.
 func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err error) {
 	name := m.Agent()
 	a := s.Config.Agent(name)
@@ -61,7 +61,7 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 		w.observer.Note(metrics.Infof(name, metrics.TopicModel, "%s", note))
 	}
 	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !w.Policy.Deterministic() {
-		return w, cmp.Or(err, errors.New("the store was told that the run is deterministic, and the policy is not"))
+		return w, cmp.Or(err, errors.New("the store was told that the run is deterministic, but the policy is not"))
 	}
 	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
 		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: cpuFeatures(), DType: w.SaveDType,
@@ -88,13 +88,13 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 		}
 	}
 	if s.Config.GRPO.KL == "k1" && s.Config.Learns(a) {
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "as a loss, grpo.kl k1 has a gradient of 0 in expectation; k2 or k3 have one"))
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
 	}
 	return w, w.archive.Begin(ctx, s.From)
 }
 
-// checkpoints is the folder of the run's checkpoints.
+// checkpoints returns the folder of the run's checkpoints.
 func (s setup) checkpoints() string { return cmp.Or(s.Checkpoints, archive.CheckpointsDir(s.Dir)) }
 
-// context is how many tokens a conversation may reach.
+// context returns the largest number of tokens in a conversation.
 func (w *worker) context() int { return w.agent.ContextTokens(w.Model.MaxPosition()) }

@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/memory"
 )
 
-// memoryFull adds to an agent's error for want of memory what can be done about it.
+// memoryFull adds a remedy to an agent's error if memory ran out.
 func memoryFull(cfg *config.Config, name string, err error) error {
 	if !outOfMemory(err) {
 		return err
@@ -26,10 +26,10 @@ func memoryFull(cfg *config.Config, name string, err error) error {
 	for _, l := range memory.Levers(needs[:1]) { // those of followers are among them
 		keys = append(keys, fmt.Sprintf("%s (%d)", l.Key, l.Value))
 	}
-	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; --resume goes on", err, name, needs[0].Device, strings.Join(keys, " or "))
+	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; continue with --resume", err, name, needs[0].Device, strings.Join(keys, " or "))
 }
 
-// outOfMemory says whether an allocation failed, here or at a follower.
+// outOfMemory reports whether an allocation failed, here or at a follower.
 func outOfMemory(err error) bool {
 	var op *torch.Error
 	var kernel *kernels.Error

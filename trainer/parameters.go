@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// parameters are a worker's weights and moments as its archive asks for them.
+// parameters gives an archive access to a worker's weights and moments.
 type parameters struct{ w *worker }
 
 func (p parameters) Trains() bool { return p.w.Learner != nil && p.w.cfg.Learns(p.w.agent) }

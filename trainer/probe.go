@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/health"
 )
 
-// Alive has the device's thread do nothing; a busy one lets it wait until ctx ends. An agent whose model is hosted has no
-// device that could hang.
+// Alive waits until the device's thread has executed an empty job, or until ctx ends. A hosted model has no device that
+// could hang.
 func (w *worker) Alive(ctx context.Context) error {
 	if w.Device == nil {
 		return nil
@@ -20,13 +20,13 @@ func (w *worker) Alive(ctx context.Context) error {
 	return w.Device.Do(ctx, func(*torch.Scope) error { return nil })
 }
 
-// Version is the number of training steps that the weights have seen.
+// Version returns the number of training steps of the weights.
 func (w *worker) Version() int64 { return w.Policy.Version() }
 
-// Rollouts is how many conversations the agent holds at this moment.
+// Rollouts returns the number of open conversations.
 func (w *worker) Rollouts() int { return w.Player.Talking() }
 
-// Question is a query's text and its reference answer, "" where the task does not know the id.
+// Question returns a query's text and its reference answer, or "" if the task does not have the id.
 func (w *worker) Question(id string) (text, answer string) {
 	q, err := w.Player.Task.Lookup(id)
 	if err != nil {
@@ -35,7 +35,7 @@ func (w *worker) Question(id string) (text, answer string) {
 	return q.Text, q.Answer
 }
 
-// Saved finds the run's newest complete checkpoint, for a health server.
+// Saved returns a function that finds the run's newest complete checkpoint, for a health server.
 func Saved(cfg *config.Config) health.Saved {
 	checkpoints := archive.Checkpoints{Dir: archive.CheckpointsDir(cfg.RunDir())}
 	return func() (step int64, at time.Time, ok bool) {
@@ -44,7 +44,7 @@ func Saved(cfg *config.Config) health.Saved {
 			return 0, time.Time{}, false
 		}
 		step = steps[len(steps)-1]
-		info, err := os.Stat(checkpoints.StepDir(step)) // what completes it is the last to be put there
+		info, err := os.Stat(checkpoints.StepDir(step)) // the manifest, which is written last
 		if err != nil {
 			return 0, time.Time{}, false // it was removed a moment ago
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// admitPrograms admits requests of programs for this agent while a phase is played; the result ends that.
+// admitPrograms admits requests of programs for this agent while a phase is played, until end is called.
 func (w *worker) admitPrograms(p store.Phase) (end func()) {
 	if w.Gateway == nil {
 		return func() {}
@@ -25,8 +25,8 @@ func (w *worker) admitPrograms(p store.Phase) (end func()) {
 	return func() { w.Gateway.End(p.String()) }
 }
 
-// attemptByProgram is one rollout that a program plays. A program that fails has no reward of 0: its rollout is removed for
-// every agent, as one whose answer cannot be verified.
+// attemptByProgram plays one rollout by a program. If the program fails, the reward is not 0: the rollout is removed
+// for every agent, like one whose answer cannot be verified.
 func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
 	played, said, err := w.playProgram(ctx, c.phase, q, k)
 	if err != nil {
@@ -55,7 +55,7 @@ func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Quer
 	})
 }
 
-// playProgram has the program play, and returns what it says and the main agent's conversations.
+// playProgram lets the program play, and returns its result and the main agent's conversations.
 func (w *worker) playProgram(ctx context.Context, p store.Phase, q task.Query, k int) (gateway.Played, []gateway.Conversation, error) {
 	played, err := w.Programs.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
 		Run: w.cfg.Run.Name, Round: w.member.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
@@ -64,14 +64,14 @@ func (w *worker) playProgram(ctx context.Context, p store.Phase, q task.Query, k
 	}
 	for name := range played.Result.Experts {
 		if !slices.ContainsFunc(w.cfg.Subs(), func(a *config.Agent) bool { return a.Name == name }) && played.Failed == nil {
-			played.Failed = fmt.Errorf("the program scores calls of %q, which is no sub-agent", name)
+			played.Failed = fmt.Errorf("the program scores calls of %q, which is not a sub-agent", name)
 		}
 	}
 	said, err := w.Gateway.Finish(played.Ticket)
 	return played, said, err
 }
 
-// scoreProgram makes the reward of the program's own score, or of the task's verification where it gave none.
+// scoreProgram computes the reward from the program's own score, or from the task's verification if there is none.
 func (w *worker) scoreProgram(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
 	if correct == nil {
 		return w.score(ctx, q, attemptOf(t.Trajectory, ""), o)
@@ -81,8 +81,8 @@ func (w *worker) scoreProgram(ctx context.Context, q task.Query, t *trajectory, 
 	return err
 }
 
-// endCalls tells the sub-agents that a program has ended, and takes over how often each was called, which calls have no score, and the
-// tokens of all.
+// endCalls ends a program's calls at the sub-agents. It adds to the outcome the number of calls of each, the calls
+// without a score, and the tokens of all.
 func (w *worker) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.Played, lost *unscored, read *spent) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
@@ -105,7 +105,7 @@ func (w *worker) endCalls(ctx context.Context, p store.Phase, t *trajectory, pla
 	return g.Wait()
 }
 
-// endOfProgram ends an attempt of a program for this sub-agent: its conversations become trajectories, which stay here.
+// endOfProgram ends a program's rollout for this sub-agent: its conversations become trajectories, which stay here.
 func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v store.Invocation) error {
 	said, err := w.Gateway.Finish(gateway.Ticket{Phase: c.phase.String(), Query: v.Query, Rollout: v.Rollout, Attempt: v.Index})
 	if err != nil {
@@ -121,7 +121,7 @@ func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
 		}
-		if err != nil { // not held: the rollout is removed for every agent
+		if err != nil { // not held, so the rollout is removed for every agent
 			r.Failed = reasonOf(err)
 			c.held.unscored.add(v, r.Failed)
 			continue
@@ -133,8 +133,8 @@ func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v
 	return w.member.Complete(ctx, v, r)
 }
 
-// programScore is a call's expert score: the program's own, or the task's. A call of an invalid format has none, nor has
-// one that is unjudged.
+// programScore returns a call's expert score: the program's own, or the task's. A call of an invalid format and an
+// unjudged call have none.
 func (w *worker) programScore(ctx context.Context, q task.Query, t *trajectory, s gateway.Conversation, end *store.End) (*float64, error) {
 	if !t.FormatValid || t.unjudged {
 		return nil, nil
@@ -151,14 +151,13 @@ func (w *worker) programScore(ctx context.Context, q task.Query, t *trajectory, 
 		}
 	}
 	if end.ByID != nil {
-		return nil, fmt.Errorf("the program scored calls of %s, but not that with the replies %v", w.name, s.Replies)
+		return nil, fmt.Errorf("the program scored calls of %s, but not the one with the replies %v", w.name, s.Replies)
 	}
 	score, err := w.expertScore(ctx, q, attemptOf(t.Trajectory, s.Task))
 	return &score, err
 }
 
-// heldOf is the trajectory of an invocation that a program talked through. The main agent's conversations are one
-// invocation.
+// heldOf returns the trajectory of a program's invocation. The main agent's conversations are one invocation.
 func (w *worker) heldOf(q task.Query, k, i int, said []gateway.Conversation) trajectory {
 	var rows []agent.Trajectory
 	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: w.name, Invocation: i}, w.main),

@@ -9,11 +9,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/proof"
 )
 
-// prove tries the kernels of an agent's device before anything is computed there. An instruction set that fails is named and
-// left out; a device on which nothing is left is an error.
+// prove checks the kernels of an agent's device before anything is computed there. It leaves out an instruction set
+// that fails, with a note, and returns an error if none is left.
 func prove(ctx context.Context, a *config.Agent, observer metrics.Observer) error {
 	if a.Model.Endpoint != nil {
-		return nil // the model is hosted
+		return nil // a hosted model
 	}
 	left, err := proof.Settle(ctx, a.Device)
 	if err != nil {

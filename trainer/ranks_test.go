@@ -336,7 +336,7 @@ func TestFollowerLostAgain(t *testing.T) {
 	cfg := load(t, t.TempDir(), append(untaught, onRanks(2, "grpo.minibatches=2")...)...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
 	if err == nil || !Resumable(err) || !strings.Contains(err.Error(), "agent planner: ") ||
-		!strings.Contains(err.Error(), "rank 1 of planner on cpu was killed") || !strings.Contains(err.Error(), "for the second time at version 0; --resume goes on") {
+		!strings.Contains(err.Error(), "rank 1 of planner on cpu was killed") || !strings.Contains(err.Error(), "for the second time at version 0; continue with --resume") {
 		t.Errorf("%v\n%s", err, seen)
 	}
 	if n := strings.Count(seen.String(), "going back"); n != 1 {

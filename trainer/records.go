@@ -15,8 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// report reports a record, if the place is still this worker's: where a record is of an earlier step than the one before it, readers take
-// it that the run went back.
+// report reports a record if the place still belongs to this worker. Readers take a record of an earlier step than the
+// one before as a sign that the run went back.
 func (w *worker) report(ctx context.Context, r metrics.Record) error {
 	if err := w.member.ConfirmPlace(ctx); err != nil {
 		return err
@@ -25,7 +25,7 @@ func (w *worker) report(ctx context.Context, r metrics.Record) error {
 	return nil
 }
 
-// stepRecord sums up one step of this agent. docs/metrics.md says what each name means.
+// stepRecord returns the record of one step of this agent. docs/metrics.md defines the names.
 func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
 	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: w.name, Values: map[string]float64{}}
@@ -68,12 +68,12 @@ func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 	return r
 }
 
-// evalRecord sums up an evaluation; own are the outcomes by which versions are compared.
+// evalRecord returns the record of an evaluation; own are the outcomes by which versions are compared.
 func (w *worker) evalRecord(version int64, held *experience, outcomes, own []store.Outcome, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: w.name, Values: map[string]float64{}}
 	w.describeRollouts(&r, held, outcomes, clock)
 	if !w.main {
-		if why := held.unscored.first(); why != "" { // the others are no fair sample
+		if why := held.unscored.first(); why != "" { // the rest is not a fair sample
 			delete(r.Values, "expert_mean")
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicVerifier, "evaluation %d: expert score unknown: %d calls have no score: %s", version, len(held.unscored.reasons), why))
 		}
@@ -88,11 +88,11 @@ func (w *worker) evalRecord(version int64, held *experience, outcomes, own []sto
 	return r
 }
 
-// describeRollouts: what the conversations of a phase were like, for this agent.
+// describeRollouts adds figures on the conversations of a phase for this agent.
 func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
 	var format, turns, tokens, sampled, malformed, expert, correct mean
 	counted := true
-	for _, id := range slices.Sorted(maps.Keys(held.trajectories)) { // in one order: sums of scores are the same in each run
+	for _, id := range slices.Sorted(maps.Keys(held.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
 		t := held.trajectories[id]
 		format.addBool(t.FormatValid)
 		turns.add(float64(len(t.Said())))
@@ -140,8 +140,7 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 	w.describeTools(r)
 }
 
-// describeCalls is the distribution of d_k: for the main agent of all its calls, for a sub-agent of the
-// calls to it.
+// describeCalls adds the distribution of d_k: of all calls for the main agent, of its own calls for a sub-agent.
 func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 	calls, histogram, ofQuery := mean{}, map[string]int64{}, map[string][]int{}
 	for _, o := range outcomes {
@@ -163,8 +162,8 @@ func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 	r.Counts["calls"] = histogram
 }
 
-// SpreadWithin is the standard deviation within groups: the root of the mean over groups of their unbiased variances. A group of one has no
-// variance and is left out; known is false if all are.
+// SpreadWithin returns the standard deviation within groups: the root of the mean of their unbiased variances. Groups
+// of one have no variance and are left out; known is false if there are no others.
 func SpreadWithin(groups map[string][]int) (std float64, known bool) {
 	var variance mean
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
@@ -181,7 +180,8 @@ func SpreadWithin(groups map[string][]int) (std float64, known bool) {
 	return math.Sqrt(variance.value()), variance.n > 0
 }
 
-// describeBatches is how many sequences decoded together in the engine's passes since the last record, and where they were sampled.
+// describeBatches adds the number of sequences decoded together in the engine's passes since the last record, and where
+// they were sampled.
 func (w *worker) describeBatches(r *metrics.Record) {
 	s, before := w.Policy.Stats(), w.sampled
 	w.sampled = s
@@ -207,8 +207,8 @@ func (w *worker) describeBatches(r *metrics.Record) {
 	r.Values["recomputed_tokens"] = float64(s.Recomputed)
 }
 
-// describePassAtK, of an evaluation in which every rollout has a score: by how many of their samples queries were answered right, the share of queries with at
-// least one right sample, and the spread of accuracy over the samples.
+// describePassAtK adds figures of an evaluation in which every rollout has a score: queries by their number of right
+// samples, the share of queries with at least one, and the spread of accuracy over the samples.
 func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	right := map[string]int{}
 	runs := make([]mean, samples)
@@ -242,8 +242,8 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	}
 }
 
-// describeLearning merges the updates of a step: means, the smallest of minima, the largest of maxima. The
-// gap between sampler and trainer is that of the first update alone, before which both are of the same weights.
+// describeLearning merges the updates of a step: means, the smallest minimum, the largest maximum. The gap between
+// sampler and trainer is that of the first update only, before which both have the same weights.
 func describeLearning(r *metrics.Record, l learned) {
 	merged := map[string][]float64{}
 	for _, u := range l.reports {
@@ -281,11 +281,11 @@ func describeLearning(r *metrics.Record, l learned) {
 
 func (w *worker) describeMemory(r *metrics.Record) {
 	if w.Device == nil {
-		return // the model is hosted
+		return // a hosted model
 	}
 	m, err := w.Device.Memory(context.Background())
 	if err != nil {
-		return // a figure that is not known is absent
+		return // an unknown figure is left out
 	}
 	r.Values["memory_bytes"], r.Values["memory_peak_bytes"] = float64(m.Allocated), float64(m.Peak)
 	if !w.Device.IsCUDA() {
@@ -296,7 +296,7 @@ func (w *worker) describeMemory(r *metrics.Record) {
 	}
 }
 
-// accuracy is the main agent's in an evaluation; NaN if any rollout has no score.
+// accuracy returns the main agent's accuracy in an evaluation, or NaN if any rollout has no score.
 func accuracy(outcomes []store.Outcome) float64 {
 	if unknownAccuracy(outcomes) != "" {
 		return math.NaN()
@@ -320,7 +320,7 @@ func (m *mean) addBool(b bool) { m.add(b2f(b)) }
 
 func (m *mean) value() float64 { return m.sum / float64(m.n) }
 
-// into leaves a value that is not known absent.
+// into sets a value, unless it is unknown.
 func (m *mean) into(values map[string]float64, name string) {
 	if m.n > 0 {
 		values[name] = m.value()

@@ -12,10 +12,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// maxReason bounds the bytes of a verifier's error on its way through the store into ledgers and records.
+// maxReason is the largest number of bytes of a verifier's error that is published in the store, ledgers and records.
 const maxReason = 500
 
-// reasonOf is an error as others are told it.
+// reasonOf returns an error in the form in which it is published.
 func reasonOf(err error) string {
 	text := err.Error()
 	if len(text) > maxReason {
@@ -24,7 +24,7 @@ func reasonOf(err error) string {
 	return text
 }
 
-// removed says why a rollout is in no group, "" if it is; complete says whether every agent holds its trajectories.
+// removed returns why a rollout is in no group, or "" if it is in one. complete: every agent holds its trajectories.
 func removed(o store.Outcome, complete bool) string {
 	switch {
 	case o.Failed != "":
@@ -34,14 +34,14 @@ func removed(o store.Outcome, complete bool) string {
 	case o.Unscored != "":
 		return "a call has no score: " + o.Unscored
 	}
-	return "a trajectory of it is not held"
+	return "one of its trajectories is missing"
 }
 
-// unscored gathers why calls of a rollout have no score. Calls of a turn are made side by side, so the reason that is
-// kept is the first by name and not by time: a rollout that is played again has the same one.
+// unscored collects why calls of a rollout have no score. The calls of a turn run concurrently, so it keeps the reason
+// that is first by name and not by time: a rollout that is played again has the same one.
 type unscored struct {
 	mu      sync.Mutex
-	reasons map[string]string // by call
+	reasons map[string]string // by name of the call
 }
 
 func (u *unscored) add(v store.Invocation, failed string) {
@@ -63,12 +63,13 @@ func (u *unscored) first() string {
 	return ""
 }
 
-// maxRemovedSteps in a row end the run: one may be an outage that is over, several are not.
+// maxRemovedSteps is the number of steps in a row with too many removed rollouts that ends the run: one may be due to
+// an outage that has passed, several are not.
 const maxRemovedSteps = 3
 
-// countRemovals tells of a step's removed rollouts, and ends the run where too many are in several steps in a row:
-// which rollouts cannot be scored is no accident, so those that are left are not a fair sample of the policy. A rollout
-// of which a trajectory is too old for grpo.max_lag was removed by the clock and does not count.
+// countRemovals reports a step's removed rollouts, and returns an error if there are too many in several steps in a
+// row. Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. A rollout with
+// a trajectory too old for grpo.max_lag was removed because of timing and does not count.
 func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
 	held := map[string]bool{}
 	for _, ofQuery := range complete {
@@ -99,11 +100,11 @@ func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[s
 	if w.removedSteps++; w.removedSteps < maxRemovedSteps {
 		return nil
 	}
-	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed, the %drd step in a row with more than grpo.max_removed (%g): those that are left are no fair sample. %s",
+	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed, the %drd step in a row with more than grpo.max_removed (%g): the remaining ones are not a fair sample. %s",
 		n+1, gone, len(outcomes), maxRemovedSteps, w.cfg.GRPO.MaxRemoved, reason)
 }
 
-// unknownAccuracy says why an evaluation has no accuracy, "" if every rollout has a score.
+// unknownAccuracy returns why an evaluation has no accuracy, or "" if every rollout has a score.
 func unknownAccuracy(outcomes []store.Outcome) string {
 	missing, reason := 0, ""
 	for _, o := range outcomes {

@@ -13,23 +13,25 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// firstReplacement is the place in the training order from which replacement queries are counted, far beyond those of steps.
-// Like a step's own queries they are a function of the seed and their number alone.
+// firstReplacement is the place in the training order from which replacement queries are counted, far beyond the
+// queries of steps. Like a step's own queries, they are a function of the seed and their number only.
 const firstReplacement = 1 << 32
 
-// replacement is replacement query r of training step n, r < grpo.resample.
+// replacement returns replacement query r of training step n, r < grpo.resample.
 func (w *worker) replacement(n int64, r int) task.Query {
 	return w.trainQuery(n, firstReplacement, int64(w.cfg.GRPO.Resample), int64(r))
 }
 
-// attempt is rollout k of a query.
+// attempt plays rollout k of a query.
 type attempt func(ctx context.Context, q task.Query, k int) (store.Outcome, error)
 
-// playAll plays all rollouts of a phase's queries. With grpo.resample, a query whose main group is degenerate, of which there is nothing
-// to learn for the main agent, is replaced when its last rollout has ended, up to that many in all; so are replacements. It returns the plan of what remains.
+// playAll plays all rollouts of a phase's queries and returns the plan of the remaining queries. With grpo.resample, a
+// query whose main group is degenerate (all rewards equal, so the main agent learns nothing) is replaced when its last
+// rollout has ended. Replacements may be replaced, too. grpo.resample bounds the number of replacements.
 //
-// Which queries are played does not depend on the order in which they end: it is replacements 0 to m-1, and m is the first number that equals
-// that of the degenerate ones among the step's queries and these replacements, or the bound. So a step that is played again comes to the same.
+// The choice of queries does not depend on the order in which they end. It is replacements 0 to m-1, where m is the
+// bound, or the first number that equals the number of degenerate queries among the step's own and these replacements.
+// So a step that is played again has the same queries.
 func (w *worker) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, attempt attempt) (store.Plan, error) {
 	bound := 0
 	if w.resamples(p) {
@@ -39,7 +41,7 @@ func (w *worker) playAll(ctx context.Context, p store.Phase, plan store.Plan, qu
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(w.cfg.ConversationsAtOnce(w.agent))
-	ended := make(chan []store.Outcome, len(queries)+bound) // those of a query
+	ended := make(chan []store.Outcome, len(queries)+bound) // the outcomes of one query
 	begin := func(q task.Query) {
 		outcomes := make([]store.Outcome, plan.Rollouts)
 		var left atomic.Int64
@@ -83,8 +85,8 @@ func (w *worker) playAll(ctx context.Context, p store.Phase, plan store.Plan, qu
 	return replaced(plan, replacements, degenerate), g.Wait()
 }
 
-// replaced is a plan after replacements took the places of degenerate queries: of the plan's in their order, then of earlier replacements.
-// There are no more replacements than degenerate queries.
+// replaced returns the plan after replacements took the places of degenerate queries: first the plan's own in their
+// order, then earlier replacements. There are at most as many replacements as degenerate queries.
 func replaced(plan store.Plan, replacements []string, degenerate map[string]bool) store.Plan {
 	played := slices.Concat(plan.Queries, replacements)
 	plan.Queries = slices.Clone(plan.Queries)
@@ -98,7 +100,7 @@ func replaced(plan store.Plan, replacements []string, degenerate map[string]bool
 	return plan
 }
 
-// degenerate says whether the main group of a query with these outcomes is.
+// degenerate reports whether the main group of a query with these outcomes is degenerate.
 func (w *worker) degenerate(ctx context.Context, outcomes []store.Outcome) (bool, error) {
 	var rewards []mgrpo.RolloutRewards
 	for _, o := range outcomes {
@@ -110,13 +112,13 @@ func (w *worker) degenerate(ctx context.Context, outcomes []store.Outcome) (bool
 	return err == nil && advantages.Groups[0].Degenerate, err
 }
 
-// resamples says whether queries of a phase may be replaced.
+// resamples reports whether queries of a phase may be replaced.
 func (w *worker) resamples(p store.Phase) bool { return !p.Evaluates() && w.cfg.GRPO.Resample > 0 }
 
-// played is how many rollouts a phase has, those of replaced queries too.
+// played returns the number of rollouts of a phase, including those of replaced queries.
 func played(p store.Plan) int { return (len(p.Queries) + len(p.Replaced)) * p.Rollouts }
 
-// without are the outcomes of queries that were not replaced, and those of queries that were.
+// without splits outcomes by whether their queries were replaced.
 func without(outcomes []store.Outcome, replaced []string) (kept, gone []store.Outcome) {
 	for _, o := range outcomes {
 		if slices.Contains(replaced, o.Query) {

@@ -19,8 +19,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// rollOutStep rolls a training step out and says which trajectories this worker holds. One that is older than the
-// run allows is not among them, and so its rollout is removed for every agent.
+// rollOutStep plays the rollouts of a training step and publishes which trajectories this worker holds. A trajectory
+// that is older than the run allows is not among them, so its rollout is removed for every agent.
 func (w *worker) rollOutStep(ctx context.Context, n int64) (*experience, error) {
 	held, err := w.rollOut(ctx, store.Train(n))
 	if err != nil {
@@ -29,11 +29,11 @@ func (w *worker) rollOutStep(ctx context.Context, n int64) (*experience, error) 
 	if err := w.publishHeld(ctx, n, held); err != nil {
 		return nil, err
 	}
-	held.clock.lap("rollout") // it may wait for steps before it to be trained
+	held.clock.lap("rollout") // it may wait until earlier steps are trained
 	return held, nil
 }
 
-// publishHeld gives up what is too old to be trained on in step n, and names the rest.
+// publishHeld drops trajectories that are too old for training in step n, and publishes the ids of the others.
 func (w *worker) publishHeld(ctx context.Context, n int64, held *experience) error {
 	ids := make([]string, 0, len(held.trajectories))
 	for id, t := range held.trajectories {
@@ -47,11 +47,11 @@ func (w *worker) publishHeld(ctx context.Context, n int64, held *experience) err
 	return w.member.PublishTrajectories(ctx, store.Train(n), ids)
 }
 
-// rollOut is the first half of a phase, training step and evaluation alike.
+// rollOut executes the first half of a phase, in training and evaluation alike.
 func (w *worker) rollOut(ctx context.Context, p store.Phase) (held *experience, err error) {
 	defer func() {
 		if err == nil {
-			err = w.Lost() // a program may have taken that for a turn that fails
+			err = w.Lost() // a program may have taken the loss of the place for a failed turn
 		}
 	}()
 	if !w.main {
@@ -62,19 +62,19 @@ func (w *worker) rollOut(ctx context.Context, p store.Phase) (held *experience, 
 		return nil, err
 	}
 	if stop {
-		if err := w.member.AskStop(ctx); err != nil { // a successor is to know of it, too
+		if err := w.member.AskStop(ctx); err != nil { // a successor of this worker must see the stop, too
 			return nil, err
 		}
 		var conflict *store.ConflictError
 		if err := w.member.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
 			return nil, cmp.Or(err, errStopping)
-		} // the worker before this one had begun the phase: it is ended first
+		} // an earlier worker of this agent had begun the phase: it is ended first
 	}
 	queries, rollouts := w.queriesOf(p)
 	return w.lead(ctx, p, queries, rollouts)
 }
 
-// queriesOf is what a phase consists of: a function of the run's seed and the phase alone.
+// queriesOf returns the queries of a phase and the rollouts of each: a function of the run's seed and the phase only.
 func (w *worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
 	if p.Evaluates() {
 		return task.HeldOut(w.Player.Task, w.cfg.Eval.Queries), w.cfg.Eval.Samples
@@ -86,20 +86,20 @@ func (w *worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
 	return queries, w.cfg.GRPO.Rollouts
 }
 
-// trainQuery is query i of those that step n takes from the training order, per step each, counted from first. A stage of
+// trainQuery returns query i of step n in the training order, with per queries a step, counted from first. A stage of
 // the curriculum has an order of its own, which begins with the stage.
 func (w *worker) trainQuery(n, first, per, i int64) task.Query {
 	begun := int64(0)
 	for stage, s := range w.cfg.Task.Curriculum {
 		if n < begun+s.Steps {
-			return w.Player.Task.(task.Staged).TrainStage(stage, first+(n-begun)*per+i) // jsonl, the only kind that may have stages
+			return w.Player.Task.(task.Staged).TrainStage(stage, first+(n-begun)*per+i) // jsonl is the only kind that may have stages
 		}
 		begun += s.Steps
 	}
 	return w.Player.Task.Train(first + n*per + i)
 }
 
-// lead runs every rollout of a phase as the main agent and publishes its outcome.
+// lead plays every rollout of a phase as the main agent and publishes its outcome.
 func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
 	plan := store.Plan{Rollouts: rollouts}
 	for _, q := range queries {
@@ -125,7 +125,7 @@ func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, 
 	return c.held, w.member.End(ctx, p)
 }
 
-// attempt is one rollout: the main agent's conversation, the answer's verification, the outcome.
+// attempt plays one rollout: the main agent's conversation, the answer's verification, the outcome.
 func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
 	if w.Programs != nil {
 		return w.attemptByProgram(ctx, c, q, k)
@@ -134,7 +134,7 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 	var read spent
 	t, err := w.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
 		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: d.Agent, Index: d.Index, Repeat: d.Repeat, Task: d.Task}
-		r, err := w.member.Call(ctx, v) // another server's worker answers
+		r, err := w.member.Call(ctx, v) // another worker answers, possibly on another server
 		lost.add(v, r.Failed)
 		read.add(r.Tokens)
 		if err == nil && r.Failed != "" && r.Text == "" {
@@ -157,8 +157,8 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 	})
 }
 
-// conclude scores a rollout that has not failed, publishes its outcome and holds the main agent's trajectory. A rollout that
-// cannot be scored is void for every agent.
+// conclude scores a rollout that has not failed, publishes its outcome and keeps the main agent's trajectory. A rollout
+// that cannot be scored is void for every agent.
 func (w *worker) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) (store.Outcome, error) {
 	if o.Failed == "" {
 		if err := score(&o); err != nil {
@@ -175,13 +175,14 @@ func (w *worker) conclude(ctx context.Context, c *collector, t *trajectory, o st
 	return o, nil
 }
 
-// unrecorded says whether an error is the cache's: what a judge would have said is not known.
+// unrecorded reports whether an error is the cache's: the judge's answer was not recorded.
 func unrecorded(err error) bool {
 	var of *recorded.Error
 	return errors.As(err, &of)
 }
 
-// unanswered says who left a conversation without an end, its own agent or one that it called; nil: nobody did.
+// unanswered returns the error of a conversation that its model's server left without an end: its own agent's server,
+// or that of an agent it called. It returns nil if there is none.
 func unanswered(ctx context.Context, err error) *agent.UnansweredError {
 	var silent *agent.UnansweredError
 	if ctx.Err() != nil || !errors.As(err, &silent) {
@@ -201,7 +202,7 @@ func (w *worker) score(ctx context.Context, q task.Query, a task.Attempt, o *sto
 	return err
 }
 
-// serve answers the calls made to this sub-agent until the main agent ends the phase.
+// serve answers the calls of this sub-agent until the main agent ends the phase.
 func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) {
 	plan, err := w.member.Plan(ctx, p)
 	if err != nil {
@@ -228,7 +229,7 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 			return c.held, err
 		}
 		if err != nil {
-			cancel() // nobody will ask for what is being talked about
+			cancel() // the callers of the open conversations are gone
 			_ = g.Wait()
 			return nil, err
 		}
@@ -242,10 +243,10 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 	}
 }
 
-// answer is one invocation: this agent's conversation, its expert score, the text for the caller. The
+// answer handles one invocation: this agent's conversation, its expert score, and the text for the caller. The
 // trajectory stays here.
 func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) error {
-	fail := func(r store.Result, err error) error { // nothing is held: the rollout is removed for every agent
+	fail := func(r store.Result, err error) error { // no trajectory is kept, so the rollout is removed for every agent
 		r.Failed = reasonOf(err)
 		c.held.unscored.add(v, r.Failed)
 		return w.member.Complete(ctx, v, r)
@@ -280,7 +281,7 @@ func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 	return w.member.Complete(ctx, v, r)
 }
 
-// spent gathers how many tokens each conversation of a rollout read and wrote.
+// spent counts the tokens that each conversation of a rollout read and wrote.
 type spent struct {
 	mu     sync.Mutex
 	tokens []int
@@ -294,7 +295,7 @@ func (s *spent) add(tokens int) {
 
 func (s *spent) total() int { return totalTokens(s.tokens) }
 
-// totalTokens adds up numbers of tokens, of which 0 is not known. Then the total is not known either.
+// totalTokens returns the sum of numbers of tokens, where 0 means unknown. The sum is 0 if any of them is unknown.
 func totalTokens(tokens []int) (total int) {
 	for _, n := range tokens {
 		if n == 0 {
@@ -305,14 +306,14 @@ func totalTokens(tokens []int) (total int) {
 	return total
 }
 
-// sizeOf is the number of tokens of a conversation; 0: not known.
+// sizeOf returns the number of tokens of a conversation, or 0 if it is unknown.
 func sizeOf(t agent.Trajectory) int {
 	tokens, _, _ := t.Size()
 	return tokens
 }
 
-// answerText is what the caller is told. An answer counts as one even where the format is invalid for a call
-// that went wrong before.
+// answerText returns the text for the caller. An answer counts even if the format is invalid because of an earlier
+// wrong call.
 func answerText(t agent.Trajectory) string {
 	switch {
 	case t.Finish != agent.FinishAnswer:
@@ -323,7 +324,7 @@ func answerText(t agent.Trajectory) string {
 	return t.Answer
 }
 
-// attemptOf is a conversation as a verifier sees it; subtask is what a sub-agent was asked.
+// attemptOf returns a conversation in the form that a verifier reads; subtask is the request to a sub-agent.
 func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 	a := task.Attempt{Agent: t.Agent, Rollout: t.Rollout, Invocation: t.Invocation, Subtask: subtask, Answer: t.Answer}
 	for _, turn := range t.Said() {
@@ -332,13 +333,13 @@ func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 	return a
 }
 
-// unjudged says whether the answers to sub-tasks of q have no score: those of a held-out question without parts, where parts
-// are what they are compared with. Training's questions have parts.
+// unjudged reports whether the answers to sub-tasks of q have no score: this holds for a held-out question without
+// parts, since parts are the reference for these answers. Training questions have parts.
 func (w *worker) unjudged(p store.Phase, q task.Query) bool {
 	return p.Evaluates() && w.cfg.Task.Expert.Kind == "parts" && len(q.Parts) == 0
 }
 
-// expertScore verifies this sub-agent's answer; a score that no reward can be made of is an error.
+// expertScore verifies this sub-agent's answer. A score from which no reward can be computed is an error.
 func (w *worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	score, err := w.Player.Task.VerifySub(ctx, q, a)
 	if err == nil {
@@ -351,15 +352,15 @@ func (w *worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) 
 func (w *worker) converse(ctx context.Context, p store.Phase, c play.Conversation) (agent.Trajectory, error) {
 	c.Step, c.Sampling = samplingStep(p), w.sampling(p)
 	t, err := w.Player.Play(ctx, c)
-	if err == nil && t.SampledTokens() == 0 { // its prompt is too long or its model hosted; no weights sampled it, so it is not stale
+	if err == nil && t.SampledTokens() == 0 { // the prompt is too long or the model hosted; no weights sampled it, so it is not stale
 		t.Version = w.Policy.Version()
 	}
 	return t, err
 }
 
-// samplingStep keys the random numbers of a phase. Evaluations all use 0, so that two versions are
-// compared on the same numbers and `mgrpo eval` repeats what a run printed; held-out queries have ids of
-// their own, so nothing coincides with training step 0.
+// samplingStep returns the step in the key of a phase's random numbers. All evaluations use 0, so that versions are
+// compared on the same numbers, and `mgrpo eval` repeats a run's figures. Held-out queries have ids of their own, so
+// they never coincide with training step 0.
 func samplingStep(p store.Phase) int64 {
 	if p.Evaluates() {
 		return 0
@@ -375,7 +376,7 @@ func (w *worker) sampling(p store.Phase) policy.Sampling {
 	return policy.Sampling{Temperature: w.cfg.GRPO.Temperature}
 }
 
-// collector gathers the trajectories of a phase from its goroutines.
+// collector collects the trajectories of a phase from its goroutines.
 type collector struct {
 	w     *worker
 	phase store.Phase
@@ -387,14 +388,14 @@ func (w *worker) collect(p store.Phase, plan store.Plan) *collector {
 	return &collector{w: w, phase: p, held: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: w.stopwatch()}}
 }
 
-// add keeps a trajectory. An invocation given out twice has equal trajectories; the first is kept.
+// add keeps a trajectory. Repeated invocations have equal trajectories, of which it keeps the first.
 func (c *collector) add(t *trajectory) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, again := c.held.trajectories[t.ID]; again {
 		return
 	}
-	if c.phase.Evaluates() { // nothing is trained on it
+	if c.phase.Evaluates() { // evaluations are not trained on
 		for _, row := range t.Rows() {
 			row.Routes = nil
 		}
@@ -410,7 +411,7 @@ func (c *collector) add(t *trajectory) {
 	c.w.observer.Progress(p)
 }
 
-// talkOf is a conversation as texts.
+// talkOf returns a conversation as texts.
 func talkOf(t agent.Trajectory) *metrics.Talk {
 	out := &metrics.Talk{ID: t.ID}
 	for _, turn := range t.Said() {
@@ -423,5 +424,5 @@ func trajectoryID(query string, k int, name string, i int, main bool) string {
 	return agent.TrajectoryID(policy.Key{Query: query, Rollout: k, Agent: name, Invocation: i}, main)
 }
 
-// total is how many rollouts a phase has.
+// total returns the number of rollouts of a phase.
 func total(p store.Plan) int { return len(p.Queries) * p.Rollouts }

@@ -21,22 +21,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Options of a run beside its configuration.
+// Options are the options of a run in addition to its configuration.
 type Options struct {
-	Agents   []string         // agents to run in this process; nil means all
-	Resume   bool             // go on from the newest complete checkpoint
-	Observer metrics.Observer // nil: nobody is told
-	Health   *health.Server   // answers how the workers are; nil: nobody does
-	Live     *live.Page       // shows the run while it goes on, and is among Observer; nil: none does
-	Task     task.Task        // in place of the configured one; nil: that
-	Gateway  *Gateway         // through which programs talk to the agents, if the configuration has one
-	Stop     <-chan struct{}  // closed to end the run, all its agents, with a checkpoint after the step in flight, or in the cold start
+	Agents   []string         // agents to run in this process; nil: all
+	Resume   bool             // continue from the newest complete checkpoint
+	Observer metrics.Observer // receives records and notes; may be nil
+	Health   *health.Server   // publishes the workers' state; may be nil
+	Live     *live.Page       // shows the running training, and must be part of Observer; may be nil
+	Task     task.Task        // replaces the configured task; may be nil
+	Gateway  *Gateway         // through which programs reach the agents, if the configuration has a gateway
+	Stop     <-chan struct{}  // closed to end the run of all agents, with a checkpoint after the current step, or in the cold start
 
-	before   accident                    // that ended the round before
-	machines map[string]*launch.Machines // that lend agents their devices, by agent
+	before   accident                    // the cause of the previous round's end
+	machines map[string]*launch.Machines // further machines with devices for agents, by agent
 }
 
-// agents are the names of the agents to run in this process.
+// agents returns the names of the agents to run in this process.
 func (o Options) agents(cfg *config.Config) []string {
 	if o.Agents == nil {
 		return cfg.AgentNames()
@@ -44,13 +44,13 @@ func (o Options) agents(cfg *config.Config) []string {
 	return o.Agents
 }
 
-// ErrStopped is a run that ended before its last step or evaluation because it was asked to: with a checkpoint,
-// unless there was no step to finish or nobody to finish it with.
-var ErrStopped = errors.New("stopped before the end, as asked; --resume goes on")
+// ErrStopped is the error of a run that ended before its last step or evaluation because it was asked to stop. It left
+// a checkpoint, unless there was no step to finish or the other workers were missing.
+var ErrStopped = errors.New("stopped before the end, as asked; continue with --resume")
 
-// Resumable says whether nothing is wrong with a run that ended with this error: somebody asked for it, here or at
-// another worker, or somebody who was waited for, a worker or a server that samples, did not come, or a GPU was lost at a version for the first
-// time and needs a new process, or a follower was lost again. The same command goes on.
+// Resumable reports whether the same command can continue a run that ended with this error: a stop was asked for, here
+// or at another worker; a worker or a sampling server did not appear in time; a GPU was lost for the first time at its
+// version and needs a new process; or a follower was lost again.
 func Resumable(err error) bool {
 	var stop *store.StopError
 	var late *store.TimeoutError
@@ -63,12 +63,12 @@ func Resumable(err error) bool {
 		errors.As(err, &machine) || errors.As(err, &over) && over.Stopped || errors.As(err, &stop) && stop.Kind == store.Asked
 }
 
-// Train runs agents of a team until the configured last step. With every agent in one process and no
-// store.url the store is embedded; else it is the Redis that the agents share.
+// Train runs agents of a team until the configured last step. With every agent in one process and without store.url,
+// the store is embedded; otherwise it is the Redis that the agents share.
 //
-// Where a worker was lost the team goes back to what all its agents share and does what came after again:
-// a round of the run ends and the next begins, here as on the other servers. A worker that has lost a follower, a process of its own,
-// leaves its place and takes it again, as if it had been lost itself and started again.
+// If a worker is lost, the team goes back to the newest state that all agents share and repeats the steps after it: a
+// round of the run ends and the next begins, here and on the other servers. A worker that has lost a follower leaves
+// its place and takes it again, as if it had been lost itself and restarted.
 func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	opt.Observer = observed(opt.Observer)
 	over := make(chan struct{})
@@ -88,12 +88,12 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 			return err
 		}
 		defer task.Close(opt.Task)
-		// A program or a module that does not work is said now, and not after the cold start.
+		// Check programs and modules that score answers now, and not after the cold start.
 		if err = assemble.Scores(ctx, cfg, opt.Task, assemble.ScoredHere(cfg, names)); err != nil {
 			return err
 		}
 	}
-	err = errors.New("the worker's process failed") // what machines are told in a panic, which leaves no other
+	err = errors.New("the worker's process failed") // sent to further machines if we panic
 	for {
 		this, err := trainRound(ctx, cfg, opt)
 		switch {
@@ -102,7 +102,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 		case this.mayPass(opt.before):
 			opt.before = this
 		case this.kind != "":
-			return fmt.Errorf("%w, for the second time at version %d; --resume goes on where it was", err, this.version)
+			return fmt.Errorf("%w, for the second time at version %d; continue with --resume", err, this.version)
 		case Resumable(err) || !store.Rewinds(err):
 			return err
 		}
@@ -111,7 +111,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	}
 }
 
-// observed is who is told what happens: nobody, if o is nil.
+// observed returns o, or an observer that discards everything if o is nil.
 func observed(o metrics.Observer) metrics.Observer {
 	if o == nil {
 		return metrics.Observers{}
@@ -119,13 +119,14 @@ func observed(o metrics.Observer) metrics.Observer {
 	return o
 }
 
-// trainRound takes part in a round of the run. It returns the accident that ended it, if one did. The same as before ends the run.
+// trainRound takes part in one round of the run. It returns the accident that ended it, if there was one. The same
+// accident as in the round before ends the run.
 func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this accident, err error) {
-	own := *cfg // with the date that the team agrees on
+	own := *cfg // gets the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
 	offers := beginnings{dir: dir, read: func() ([]archive.Manifest, error) { return startingPoints(cfg, dir, opt) }}
-	if err := offers.renew(); err != nil { // before the folder is made: a run that may not begin leaves nothing behind
+	if err := offers.renew(); err != nil { // before the folder is made, so that a run that may not begin leaves nothing behind
 		return this, err
 	}
 	if err := durable.MkdirAll(durable.OS{}, dir); err != nil {
@@ -137,7 +138,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 	if err != nil {
 		return team.accident, err
 	}
-	// Not before the team has agreed: what is written here is held against the settings of whoever resumes.
+	// Write this after the team has agreed: a resuming process compares its settings with this file.
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
 		return this, team.giveUp(ctx, fmt.Errorf("the run's configuration is not saved: %w", err))
 	}
@@ -152,8 +153,8 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 	return team.accident, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
-// untilStopped is a context that ends, because of ErrStopped, when a stop is asked for, until done is called:
-// whatever waits for others before there is a step to finish waits no longer.
+// untilStopped returns a context that ends with ErrStopped when a stop is asked for, until done is called: before there
+// is a step to finish, nothing waits for others any longer.
 func untilStopped(parent context.Context, stop <-chan struct{}) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	over := make(chan struct{})

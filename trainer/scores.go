@@ -15,7 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// answered is a held-out question with the correctness of each of its answers.
+// answered is a held-out question with the score of each of its answers.
 type answered struct {
 	query   task.Query
 	correct []float64
@@ -23,8 +23,8 @@ type answered struct {
 	tokens  []int // of all agents, in each answer
 }
 
-// scoresOf sums up an evaluation in which every rollout has a score: each set as a whole, then by what its questions have
-// in common, where they differ in it.
+// scoresOf summarises an evaluation in which every rollout has a score: each set as a whole, then by each property in
+// which its questions differ.
 func scoresOf(questions []answered, seed uint64) []metrics.Score {
 	var scores []metrics.Score
 	for _, set := range distinct(questions, func(q task.Query) string { return q.Set }) {
@@ -54,7 +54,7 @@ func scoresOf(questions []answered, seed uint64) []metrics.Score {
 
 func b2i(b bool) int { return int(b2f(b)) }
 
-// subset is questions that have something in common.
+// subset is a set of questions with a common property.
 type subset struct {
 	name      string
 	questions []answered
@@ -110,7 +110,7 @@ func scoreOf(questions []answered, s metrics.Score, seed uint64) metrics.Score {
 	return s
 }
 
-// bestOf is the expected best of k of these scores, drawn without replacement.
+// bestOf returns the expected best of k of these scores, drawn without replacement.
 func bestOf(scores []float64, k int) float64 {
 	sorted, n := slices.Sorted(slices.Values(scores)), len(scores)
 	// The best is the i-th lowest score with probability C(i, k-1) / C(n, k), i counted from 0.
@@ -122,8 +122,8 @@ func bestOf(scores []float64, k int) float64 {
 	return expected
 }
 
-// bootstrap is the interval that holds the mean in 95 % of resamples with replacement: a function of the values, the seed
-// and the name alone.
+// bootstrap returns the interval that holds the mean in 95 % of resamples with replacement: a function of the values,
+// the seed and the name only.
 func bootstrap(values []float64, seed uint64, name string) [2]float64 {
 	const resamples = 2000
 	rng := rand.New(rand.NewPCG(seed, assemble.Hash("bootstrap "+name)))
@@ -139,7 +139,7 @@ func bootstrap(values []float64, seed uint64, name string) [2]float64 {
 	return [2]float64{means[resamples*25/1000], means[resamples*975/1000-1]}
 }
 
-// questionsOf are the queries of a plan.
+// questionsOf returns the queries of a plan.
 func (w *worker) questionsOf(plan store.Plan) ([]task.Query, error) {
 	questions := make([]task.Query, len(plan.Queries))
 	for i, id := range plan.Queries {
@@ -151,7 +151,7 @@ func (w *worker) questionsOf(plan store.Plan) ([]task.Query, error) {
 	return questions, nil
 }
 
-// ofOwnSet are the outcomes of the questions of task.eval, by which versions are compared.
+// ofOwnSet returns the outcomes of the questions of task.eval, by which versions are compared.
 func ofOwnSet(questions []task.Query, outcomes []store.Outcome) (own []store.Outcome) {
 	set := map[string]string{}
 	for _, q := range questions {
@@ -165,7 +165,7 @@ func ofOwnSet(questions []task.Query, outcomes []store.Outcome) (own []store.Out
 	return own
 }
 
-// answersOf gathers outcomes by question, in the order of the questions.
+// answersOf groups outcomes by question, in the order of the questions.
 func answersOf(questions []task.Query, outcomes []store.Outcome, samples int) []answered {
 	all, at := make([]answered, len(questions)), map[string]int{}
 	for i, q := range questions {
@@ -182,7 +182,7 @@ func answersOf(questions []task.Query, outcomes []store.Outcome, samples int) []
 	return all
 }
 
-// scoreTable writes scores as a table of at most 80 columns.
+// scoreTable formats scores as a table of at most 80 columns.
 func scoreTable(scores []metrics.Score) string {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -12,12 +12,13 @@ import (
 )
 
 // Serve lets programs talk to the agents of a checkpoint, all in this process, until ctx ends. opt.Gateway must be set.
-// Requests may choose temperature and truncation; eval's are the defaults. ready is called when the agents answer.
+// Requests may choose temperature and truncation; the defaults are those of evaluations. Serve calls ready when the
+// agents can answer.
 func Serve(ctx context.Context, cfg *config.Config, opt EvalOptions, ready func(stepDir string)) error {
 	own := *cfg
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {
-		own.Agents[i].Devices = nil // the tokens of further ones are streamed when their turn is over
+		own.Agents[i].Devices = nil // further devices would stream a turn's tokens only at its end
 	}
 	return withCheckpoint(ctx, &own, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		err := t.each(ctx, func(w *worker, ctx context.Context) error {

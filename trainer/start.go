@@ -18,21 +18,21 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// configFile is where a run's folder has the run's configuration.
+// configFile is the name of the configuration in a run's folder.
 const configFile = "config.yaml"
 
-// ErrFinished is a run of which nothing is left to train.
+// ErrFinished is the error of a run that has nothing left to train.
 var ErrFinished = errors.New("the run is complete")
 
-// beginnings are the checkpoints that a worker of this process can go on from, newest first.
+// beginnings are the checkpoints from which a worker of this process can continue, newest first.
 type beginnings struct {
 	points  []archive.Manifest
-	dir     string // of the run; "": points do not change
+	dir     string // folder of the run; "": points never change
 	listing string
 	read    func() ([]archive.Manifest, error)
 }
 
-// renew reads the checkpoints if their manifests are others than when they were read last.
+// renew reads the checkpoints again if their manifests have changed since the last time.
 func (b *beginnings) renew() error {
 	if b.dir == "" {
 		return nil
@@ -46,8 +46,8 @@ func (b *beginnings) renew() error {
 	return err
 }
 
-// startingPoints are the checkpoints that a worker of this process can go on from, newest first; none in a fresh
-// run. A folder that holds checkpoints is never started over, and a resumed run has the settings it began with.
+// startingPoints returns the checkpoints from which a worker of this process can continue, newest first; none in a
+// fresh run. A folder with checkpoints is never started over, and a resumed run keeps its settings.
 func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Manifest, error) {
 	checkpoints := archive.CheckpointsOf(dir, opt.Agents...)
 	if checkpoints.Agents == nil {
@@ -79,7 +79,7 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 	switch {
 	case err != nil || len(points) > 0:
 	case len(stopped) > 0:
-		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s has no checkpoint yet: the cold start goes on where it was stopped, of %s", dir, strings.Join(stopped, ", ")))
+		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s has no checkpoint yet: the cold start continues where it was stopped, of %s", dir, strings.Join(stopped, ", ")))
 	default:
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s has no checkpoint yet: the run starts from the beginning", dir))
 	}
@@ -91,7 +91,7 @@ func nothingLeft(cfg *config.Config, m archive.Manifest) error {
 		ErrFinished, m.Step, cfg.Run.Steps, 2*m.Step)
 }
 
-// finished says whether the last step is made and, where queries are held out, its version evaluated.
+// finished reports whether the last step is done and, if queries are held out, its version evaluated.
 func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 	if m.Step != cfg.Run.Steps || t.EvalSize() == 0 {
 		return m.Step >= cfg.Run.Steps
@@ -99,10 +99,9 @@ func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 	return archive.EvaluationsOf(m).Done(m.Step)
 }
 
-// goBack says where the team goes on, and takes newer checkpoints out of the way: their steps are about to be
-// made again.
+// goBack reports where the team continues, and sets newer checkpoints aside, since their steps will be repeated.
 func (t *team) goBack(ctx context.Context, s setup) error {
-	confirm := func() error { // what is newer may be a successor's
+	confirm := func() error { // newer checkpoints may belong to a successor
 		for _, m := range t.members {
 			if err := m.ConfirmPlace(ctx); err != nil {
 				return err
@@ -116,7 +115,7 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 	checkpoints := archive.CheckpointsOf(s.Dir)
 	if s.From == nil {
 		if at := s.Offers.points; len(at) > 0 {
-			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning, as the others have to; the checkpoint of step %d is set aside", at[0].Step))
+			s.Observer.Note(metrics.Warnf("", metrics.TopicStart, "starting from the beginning because other workers have no checkpoint; the checkpoint of step %d is set aside", at[0].Step))
 		}
 		return checkpoints.GoBack(archive.Manifest{Step: store.Afresh}, confirm)
 	}
@@ -133,16 +132,17 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 	return checkpoints.GoBack(*s.From, confirm)
 }
 
-// cpuFeatures are what bits on a CPU depend on: its features, by which LibTorch chooses its kernels, and the instruction set of ours, which
-// leave one out that fails.
+// cpuFeatures returns the properties on which bits depend on a CPU: its features, by which LibTorch chooses its
+// kernels, and the instruction set of our kernels, which is a lower one if a kernel failed its check.
 func cpuFeatures() string { return torch.CPUFeatures() + ", kernels " + kernels.ISA() }
 
-// sameFeatures says whether a checkpoint was written with this process's features; those of before kernels were named name none.
+// sameFeatures reports whether a checkpoint was written with this process's features. Old checkpoints do not name the
+// kernels.
 func sameFeatures(written string) bool {
 	return written == cpuFeatures() || written == torch.CPUFeatures()
 }
 
-// dateOf is what the run's templates print as today's date: the configured one, that of the run's folder, or today's.
+// dateOf returns the date that templates print as today's: the configured one, that of the run's folder, or today's.
 func dateOf(cfg *config.Config, resume bool) string {
 	if cfg.Run.Date != "" {
 		return cfg.Run.Date
@@ -153,7 +153,8 @@ func dateOf(cfg *config.Config, resume bool) string {
 	return time.Now().Format(time.DateOnly)
 }
 
-// unchanged refuses changes of what may not change when a run goes on. Notes are about what stays although run.steps was raised.
+// unchanged refuses changes to settings that a resumed run must keep. The notes list settings that stay although
+// run.steps was raised.
 func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error) {
 	old, err := config.Load(path, nil)
 	if err != nil {
@@ -178,9 +179,9 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 	return notes, nil
 }
 
-// keepDecay gives schedules that end with the run the end they had when it began, however often run.steps
-// was raised since: that prolongs a run and does not change the rates of the steps it has made. A decay_steps that is given is
-// compared as other keys are.
+// keepDecay gives schedules that end with the run the end they had when it began, however often run.steps was raised
+// since: this prolongs a run and does not change the learning rates of its past steps. A configured decay_steps is
+// compared like any other key.
 func keepDecay(cfg, old *config.Config) {
 	for i := range cfg.Agents {
 		a := &cfg.Agents[i]

@@ -10,16 +10,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// step is training step n as one agent's worker lives it, from its rollouts on: held is what rollOut
-// collected, where the main agent's worker leads the rollouts and a sub-agent's serves the calls made in them.
-// Trajectories stay here; only texts and outcomes went through the store. All workers run the same code.
-// Beside it: algorithm 1 of the paper.
+// step executes training step n of one agent's worker, after its rollouts. held is the result of rollOut, in which the
+// main agent's worker leads the rollouts and a sub-agent's worker serves the calls made in them. Trajectories stay
+// here; only texts and outcomes went through the store. All workers run the same code. Compare with algorithm 1 of the
+// paper.
 func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	phase := store.Train(n)
 	clock := held.clock
 	clock.resume()
 
-	// 1-2. Rolled out; the outcomes are there when the main agent's worker has verified them.
+	// 1-2. Rolled out. The main agent's worker has published the outcomes after verifying them.
 	outcomes, err := w.member.Outcomes(ctx, phase, played(held.plan))
 	if err != nil {
 		return err
@@ -51,8 +51,8 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	}
 	clock.lap("learn")
 
-	// 6. Version + 1, published; the step ends for everyone when all have.
-	if err := w.member.ConfirmPlace(ctx); err != nil { // the engine's servers may be a successor's by now
+	// 6. Publish version + 1; the step ends for all workers when all have done so.
+	if err := w.member.ConfirmPlace(ctx); err != nil { // the engine's servers may belong to a successor by now
 		return err
 	}
 	failpoint.Here("commit.load.before")
@@ -61,14 +61,14 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	}
 	failpoint.Here("commit.load.after")
 	record := w.stepRecord(n, held, outcomes, complete, groups, advantages, learned, clock)
-	if err := w.member.ConfirmPlace(ctx); err != nil { // the ledger may be a successor's by now
+	if err := w.member.ConfirmPlace(ctx); err != nil { // the ledger may belong to a successor by now
 		return err
 	}
 	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
 	w.count(held, outcomes, mgrpo.Count(advantages.Groups))
-	if err := w.report(ctx, record); err != nil { // before the version: whoever stops a run by its records stops it before the next step
+	if err := w.report(ctx, record); err != nil { // before the version, so that a stop decided by reading records comes before the next step
 		return err
 	}
 	if err := w.member.PublishVersion(ctx, n+1); err != nil {
@@ -81,27 +81,27 @@ func (w *worker) step(ctx context.Context, n int64, held *experience) error {
 	return w.countRemovals(n, outcomes, complete) // after the barrier: the step is in every agent's ledger
 }
 
-// experience is what one agent's worker keeps of a phase: its own trajectories, by id.
+// experience is one worker's data of a phase: its own trajectories, by id.
 type experience struct {
 	plan         store.Plan
-	replaced     []store.Outcome // outcomes of queries that were replaced, of which nothing is learned
+	replaced     []store.Outcome // outcomes of replaced queries, which are not trained on
 	trajectories map[string]*trajectory
 	unscored     unscored   // calls of this agent whose answers have no score: their trajectories are not held
-	stale        int        // trajectories given up for their age
-	clock        *stopwatch // runs while the phase is rolled out, and in its step
+	stale        int        // number of trajectories dropped because of their age
+	clock        *stopwatch // runs during the rollouts of the phase and during its step
 }
 
-// trajectory is one conversation with what its reward is made of.
+// trajectory is one conversation with the data for its reward.
 type trajectory struct {
 	agent.Trajectory
-	program  string   // what the program that played the rollout wrote for people
+	program  string   // text for people from the program that played the rollout
 	task     string   // the question or sub-task it started from
-	expert   *float64 // a sub-agent's own score; nil where the format is invalid, and where it is unjudged
-	unjudged bool     // a held-out question has nothing to compare a sub-agent's answer with
+	expert   *float64 // a sub-agent's own score; nil if the format is invalid or the answer unjudged
+	unjudged bool     // a held-out question has no reference for a sub-agent's answer
 }
 
-// agree returns, by query, the outcomes of the rollouts that are complete: verified, and with every trajectory
-// held by the agent it belongs to.
+// agree returns, by query, the outcomes of the complete rollouts: verified, and with every trajectory held by its
+// agent.
 func (w *worker) agree(ctx context.Context, p store.Phase, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
 	byAgent, err := w.member.Trajectories(ctx, p)
 	if err != nil {
@@ -123,7 +123,8 @@ func (w *worker) agree(ctx context.Context, p store.Phase, outcomes []store.Outc
 	return complete, nil
 }
 
-// allHeld says whether each trajectory of a rollout is held by its own agent, of which known has the ids.
+// allHeld reports whether each trajectory of a rollout is held by its own agent; known has the ids that each agent
+// holds.
 func allHeld(o store.Outcome, main string, known map[string]map[string]bool) bool {
 	if !known[main][trajectoryID(o.Query, o.Rollout, main, 0, true)] {
 		return false
@@ -138,8 +139,8 @@ func allHeld(o store.Outcome, main string, known map[string]map[string]bool) boo
 	return true
 }
 
-// groups forms this agent's group of every query, in the order of the plan; or, of a sub-agent where the
-// configuration says so, one group of the whole step.
+// groups forms this agent's group for every query, in the order of the plan. For a sub-agent the configuration may ask
+// for one group of the whole step instead.
 func (w *worker) groups(held *experience, complete map[string][]store.Outcome) ([]mgrpo.Group, error) {
 	groups := make([]mgrpo.Group, 0, len(held.plan.Queries))
 	for _, q := range held.plan.Queries {
@@ -163,8 +164,8 @@ func (w *worker) groups(held *experience, complete map[string][]store.Outcome) (
 	return groups, nil
 }
 
-// rewards are this agent's rewards in one complete rollout, in the order of issue. Nothing is refused here
-// but what another server made up: a trajectory whose reward cannot be computed is not held.
+// rewards returns this agent's rewards in one complete rollout, in the order of issue. An error means that another
+// server published wrong data: a trajectory whose reward cannot be computed is not held.
 func (w *worker) rewards(held *experience, o store.Outcome) ([]float64, error) {
 	if w.main {
 		_, err := held.trajectory(trajectoryID(o.Query, o.Rollout, w.name, 0, true))
@@ -183,10 +184,10 @@ func (w *worker) rewards(held *experience, o store.Outcome) ([]float64, error) {
 	return out, nil
 }
 
-// trajectory finds a trajectory that the store's list says is here.
+// trajectory returns a trajectory that the store lists as held here.
 func (e *experience) trajectory(id string) (*trajectory, error) {
 	if t, ok := e.trajectories[id]; ok {
 		return t, nil
 	}
-	return nil, fmt.Errorf("trajectory %s is in the store's list of this worker's, which has none of that name", id)
+	return nil, fmt.Errorf("the store lists trajectory %s as held by this worker, which does not have it", id)
 }

@@ -90,7 +90,7 @@ func TestTrajectoryThatIsNotHere(t *testing.T) {
 	complete := map[string][]store.Outcome{"q": {{Query: "q", Calls: map[string]int{"researcher": 1}}}}
 	for name, id := range map[string]string{"planner": "q/0", "researcher": "q/0/researcher/0"} {
 		w := &worker{cfg: cfg, agent: cfg.Agent(name), name: name, main: name == "planner", Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Agent(name))}}
-		if _, err := w.groups(held, complete); err == nil || !strings.Contains(err.Error(), id+" is in the store's list") {
+		if _, err := w.groups(held, complete); err == nil || !strings.Contains(err.Error(), "trajectory "+id+" as held by this worker") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

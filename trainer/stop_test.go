@@ -174,7 +174,7 @@ func TestStopInColdStart(t *testing.T) {
 	for _, updates := range []int{7, 15} {
 		seen := &recorder{}
 		err := Train(t.Context(), cfg, Options{Observer: seen, Stop: stopAfter(seen, "planner", updates), Resume: updates > 7})
-		if !errors.Is(err, ErrStopped) || !strings.Contains(seen.String(), fmt.Sprintf("the cold start is stopped after update %d of 40", updates)) {
+		if !errors.Is(err, ErrStopped) || !strings.Contains(seen.String(), fmt.Sprintf("the cold start was stopped after update %d of 40", updates)) {
 			t.Fatalf("stopped: %v\nnotes: %s", err, seen)
 		}
 		if got := steps(t, dir); len(got) > 0 {

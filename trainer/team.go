@@ -17,22 +17,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// team is the workers of this process in a round of the run, and what they share.
+// team is the workers of this process in a round of the run, and the data they share.
 type team struct {
 	store   *store.Store
-	members []*store.Member // of the agents worked for here
+	members []*store.Member // the places of the agents here
 	start   store.Start
 	workers []*worker
-	gateway *Gateway // nil: this process has none
+	gateway *Gateway // of this process; may be nil
 
-	dir      string   // the run's, or the evaluation's
-	before   accident // that ended the round before
+	dir      string   // folder of the run, or of the evaluation
+	before   accident // the cause of the previous round's end
 	first    sync.Once
-	accident accident // of the first error; see happened
+	accident accident // the cause of the first error; see happened
 }
 
-// openTeam takes the agents' places in the run, agrees with the other servers on the state to go on from, and
-// loads it. s.Offers are the states at hand. Of a team that does not open, the accident remains.
+// openTeam takes the agents' places in the run, agrees with the other servers on the state to continue from, and loads
+// it. s.Offers are the available states. If the team does not open, only its accident is set.
 func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*team, error) {
 	t, names := &team{dir: s.Dir, before: opt.before}, opt.agents(cfg)
 	options, err := assemble.Store(cfg)
@@ -55,7 +55,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 		err = t.load(ctx, s)
 	}
 	if cause := context.Cause(ctx); errors.Is(err, context.Canceled) && errors.Is(cause, ErrStopped) {
-		err = cause // what was cancelled says no more than that it was
+		err = cause // context.Canceled carries no reason
 	}
 	if err != nil {
 		return t, t.giveUp(ctx, err)
@@ -63,7 +63,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	return t, nil
 }
 
-// giveUp tells the others why this process does not take part, and leaves them.
+// giveUp publishes why this process does not take part, and leaves its places.
 func (t *team) giveUp(ctx context.Context, err error) error {
 	for _, m := range t.members {
 		t.breakOff(ctx, m, err)
@@ -71,17 +71,19 @@ func (t *team) giveUp(ctx context.Context, err error) error {
 	return errors.Join(err, t.close(context.WithoutCancel(ctx)))
 }
 
-// enter joins the run for all agents of this process and learns where it starts, of s.Offers as they are when it has the places.
+// enter joins the run for all agents of this process and sets its start, chosen from s.Offers as they are once it has
+// the places.
 func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	deterministic, err := assemble.Deterministic(s.Config)
 	if err != nil {
 		return err
 	}
-	// A program may do something else when it is played again, so a lost worker's rollouts cannot be repeated.
-	// Rollouts that were made ahead, by earlier weights, cannot either: whoever goes on from a version has that one's weights alone.
+	// A program may behave differently when it is played again, so a lost worker's rollouts cannot be repeated. Neither
+	// can rollouts that were made ahead by earlier weights: a worker that continues from a version has the weights of
+	// that version only.
 	deterministic = deterministic && !s.Config.PlayedByProgram() && s.Config.GRPO.MaxLag == 0
 	shared := s.Config.Shared()
-	if s.Frozen { // so that all have one checkpoint, and start from it
+	if s.Frozen { // all have the same checkpoint and start from it
 		shared["checkpoint"] = fmt.Sprintf("step %d, %s", s.Offers.points[0].Step, s.Offers.points[0].Digest)
 	}
 	hello := store.Hello{Config: shared, Agents: s.Config.AgentNames(), Deterministic: deterministic, Renew: s.states}
@@ -108,7 +110,8 @@ func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	return nil
 }
 
-// states are what a worker can start from, now, and whether nothing is left to do from the newest of them.
+// states returns the states from which a worker can start now, and whether nothing is left to do from the newest of
+// them.
 func (s *setup) states() (offers []store.Offer, over bool, err error) {
 	if err := s.Offers.renew(); err != nil {
 		return nil, false, err
@@ -117,22 +120,22 @@ func (s *setup) states() (offers []store.Offer, over bool, err error) {
 	return archive.StatesOf(at, s.Date), !s.Frozen && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
 }
 
-// load opens the workers on the state that the team starts from.
+// load opens the workers with the state that the team starts from.
 func (t *team) load(ctx context.Context, s setup) error {
 	at := s.Offers.points
 	if i := slices.IndexFunc(at, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
 		s.From = &at[i]
 	}
-	if s.From == nil && t.start.Version != store.Afresh { // all checkpoints would be set aside
-		return fmt.Errorf("the checkpoint of version %d, from which the team goes on, is in %s no more", t.start.Version, archive.CheckpointsDir(s.Dir))
+	if s.From == nil && t.start.Version != store.Afresh { // otherwise all checkpoints would be set aside
+		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version, archive.CheckpointsDir(s.Dir))
 	}
-	if s.From != nil && !s.Frozen && finished(s.Config, *s.From, s.Task) { // all see it
+	if s.From != nil && !s.Frozen && finished(s.Config, *s.From, s.Task) { // all workers reach this together
 		if err := t.finish(ctx); err != nil {
 			return err
 		}
 		return nothingLeft(s.Config, *s.From)
 	}
-	for _, m := range t.members { // all before the first opens: run.matmul and the instruction set are the process's
+	for _, m := range t.members { // all before the first opens: run.matmul and the instruction set are global to the process
 		if err := prove(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
 			return t.explained(s.Config, m.Agent(), t.start.Version, err)
 		}
@@ -154,7 +157,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 	return t.openGateway(ctx, s)
 }
 
-// finish has the agents of this process meet the others at the end of the run.
+// finish lets the agents of this process meet the others at the end of the run.
 func (t *team) finish(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, m := range t.members {
@@ -163,8 +166,8 @@ func (t *team) finish(ctx context.Context) error {
 	return g.Wait()
 }
 
-// each runs f for every worker side by side; the first error stops the others, here and on other servers.
-// Of several errors it returns the one that is not the consequence of another.
+// each runs f for every worker concurrently. The first error stops the others, here and on other servers. Of several
+// errors it returns one that is not the consequence of another.
 func (t *team) each(ctx context.Context, f func(*worker, context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	errs := make([]error, len(t.workers))
@@ -181,7 +184,7 @@ func (t *team) each(ctx context.Context, f func(*worker, context.Context) error)
 		})
 	}
 	err := g.Wait()
-	var told *store.StopError // what others hear of an error, perhaps of one in this very process
+	var told *store.StopError // the form in which other workers receive an error, possibly one of this process
 	if !errors.As(err, &told) {
 		return err
 	}
@@ -193,10 +196,10 @@ func (t *team) each(ctx context.Context, f func(*worker, context.Context) error)
 	return err
 }
 
-// explained is the error of an agent that has reached a version, with what can be done about it.
+// explained returns the error of an agent that has reached a version, with a remedy.
 func (t *team) explained(cfg *config.Config, name string, version int64, err error) error {
 	err = memoryFull(cfg, name, err)
-	if t.happened(name, err).mayPass(t.before) { // it is begun again by this very process
+	if t.happened(name, err).mayPass(t.before) { // this process begins again by itself
 		return err
 	}
 	return lostGPU(t.dir, name, version, err)
@@ -209,7 +212,7 @@ func (w *worker) inPlace(ctx context.Context, f func(*worker, context.Context) e
 	place := w.member.Context()
 	defer context.AfterFunc(place, func() { cancel(context.Cause(place)) })()
 	err := f(w, ctx)
-	if errors.Is(err, context.Canceled) { // what was interrupted does not know why
+	if errors.Is(err, context.Canceled) { // context.Canceled carries no reason
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
@@ -217,20 +220,20 @@ func (w *worker) inPlace(ctx context.Context, f func(*worker, context.Context) e
 	return err
 }
 
-// patience with a store that is to be told something, or that a place is free again: a lease runs out by itself.
+// patience bounds the wait for a store that must receive an end, or a place's release: a lease runs out by itself.
 const patience = 5 * time.Second
 
-// breakOff ends the round for the others, who are told why, and leaves it.
+// breakOff publishes why the round ends, and leaves it.
 func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	this := t.happened(m.Agent(), err)
 	switch {
-	case store.Rewinds(err), errors.Is(err, ErrFinished): // they know
-	case errors.Is(err, ErrStopped): // nobody else need stop
+	case store.Rewinds(err), errors.Is(err, ErrFinished): // the others know
+	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
 		_ = m.Stop(told, "interrupted")
-	case this.kind == "lost" && this.mayPass(t.before): // the place is taken again, as after an end of this process
+	case this.kind == "lost" && this.mayPass(t.before): // the place is taken again, as after the end of this process
 	case Resumable(err):
 		_ = m.Stop(told, err.Error())
 	case this.mayPass(t.before):
@@ -241,7 +244,7 @@ func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	t.leave(told, m)
 }
 
-// leave gives a place up.
+// leave gives up a place.
 func (t *team) leave(ctx context.Context, m *store.Member) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()

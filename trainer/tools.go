@@ -8,12 +8,12 @@ import (
 // maxExample bounds the bytes of an error that a warning shows.
 const maxExample = 300
 
-// describeTools counts the calls of the agent's tools since the record before, and warns of servers that were lost and
-// of tools that fail: what is learned from conversations with them may be the wrong thing.
+// describeTools adds the calls of the agent's tools since the last record, and warns of lost servers and of failing
+// tools: agents may learn wrong behaviour from such conversations.
 func (w *worker) describeTools(r *metrics.Record) {
 	usage, lost := w.Player.Usage()
 	for _, why := range lost {
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicTools, "the server of a tool was lost; it is started again: %s", why))
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicTools, "the server of a tool was lost and is being restarted: %s", why))
 	}
 	if len(usage) == 0 {
 		return

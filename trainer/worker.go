@@ -1,5 +1,5 @@
-// Package trainer is the story of M-GRPO training, readable beside the paper's algorithm: step.go is one
-// step; what happens before, between and after the steps is in this file.
+// Package trainer trains teams of agents with M-GRPO. Read it beside the paper's algorithm: step.go is one step, and
+// this file is what happens before, between and after the steps.
 package trainer
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// worker is one agent of a run: its model on its device, its engine and learner, its place in the store.
-// `mgrpo train` runs one worker an agent in one process, `mgrpo worker` a single one.
+// worker is one agent of a run: its model on its device, its engine and learner, its place in the store. `mgrpo train`
+// runs the workers of all agents in one process, `mgrpo worker` a single one.
 type worker struct {
 	*assemble.Parts
 	cfg      *config.Config
@@ -31,20 +31,20 @@ type worker struct {
 	observer metrics.Observer
 	member   *store.Member
 
-	archive      *archive.Archive // what the run leaves on disk
+	archive      *archive.Archive // the files of the run
 	from         int64            // version at which the round begins
-	refused      int              // steps in a row in which an update was refused
-	removedSteps int              // steps in a row of which too many rollouts were removed
-	sampled      policy.Stats     // the engine's, at the last record
+	refused      int              // number of latest steps in a row with a refused update
+	removedSteps int              // number of latest steps in a row with too many removed rollouts
+	sampled      policy.Stats     // the engine's statistics at the last record
 
-	tally tally // of the steps made here
+	tally tally // of the steps made in this process
 
 	stop    <-chan struct{} // closed when this process is asked for a clean stop
-	stopped bool            // Run ended because of it, here or elsewhere
+	stopped bool            // the run ended because of a stop, here or elsewhere
 }
 
-// run takes the course of the run from the version of the weights at hand to the last step, or to the version
-// at which the run is asked to stop; a checkpoint of it is there when Run returns, here and on the other servers.
+// run trains from the current version to the last step, or to the version at which the run is asked to stop. When it
+// returns, there is a checkpoint of that version, here and on the other servers.
 func (w *worker) run(ctx context.Context) error {
 	ctx, abandon := context.WithCancelCause(ctx)
 	defer w.archive.Drain()
@@ -52,8 +52,8 @@ func (w *worker) run(ctx context.Context) error {
 	err := w.live(ctx, abandon)
 	switch {
 	case errors.Is(context.Cause(ctx), ErrStopped):
-		return ErrStopped // what was interrupted does not know why
-	case err != nil && ctx.Err() == nil: // an error of its own: the checkpoint on its way need not be lost over it
+		return ErrStopped // context.Canceled carries no reason
+	case err != nil && ctx.Err() == nil: // an error of this worker: the checkpoint that is being written need not be lost
 		const patience = time.Minute
 		saved, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -62,12 +62,12 @@ func (w *worker) run(ctx context.Context) error {
 	return err
 }
 
-// live does what comes next until the run is over.
+// live executes the decisions of the course until the run is over.
 func (w *worker) live(ctx context.Context, abandon context.CancelCauseFunc) error {
 	acting, done := context.WithCancel(ctx)
 	actor := actor{w: w, done: make(chan rolledOut, 1)}
 	defer actor.work.Wait()
-	defer done() // before the wait, whichever way this ends
+	defer done() // before the wait, on every return
 	actor.work.Go(func() { w.passStopOn(acting, abandon) })
 	if err := w.Policy.UpdateWeights(ctx, w.from); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (w *worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 	}
 }
 
-// carryOut does what comes next; held is what was rolled out for it.
+// carryOut executes one command; held are the rollouts for it.
 func (w *worker) carryOut(ctx context.Context, c course.Command, held *experience) (r course.Result, err error) {
 	switch c.Kind {
 	case course.Teach:
@@ -135,12 +135,12 @@ func (w *worker) carryOut(ctx context.Context, c course.Command, held *experienc
 	return r, err
 }
 
-// actor rolls out one step at a time beside whatever else the worker does.
+// actor rolls out one step at a time, concurrently with the worker's other work.
 type actor struct {
 	w    *worker
 	busy bool // from rollOut to take
 	work sync.WaitGroup
-	done chan rolledOut // of one element: nobody need be there to take it
+	done chan rolledOut // buffered, so that a result can wait to be taken
 }
 
 type rolledOut struct {
@@ -163,7 +163,7 @@ func (a *actor) take() rolledOut {
 	return r
 }
 
-// course is what the run's course depends on, of the configuration and the task.
+// course returns the settings of the configuration and the task on which the schedule depends.
 func (w *worker) course() course.Settings {
 	return course.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
@@ -172,7 +172,7 @@ func (w *worker) course() course.Settings {
 	}
 }
 
-// beginning is the state of the checkpoint that the worker goes on from, if there is one.
+// beginning returns the state of the checkpoint from which the worker continues, if there is one.
 func (w *worker) beginning() course.State {
 	evaluated, best := int64(course.None), int64(course.None)
 	e := w.archive.Evaluations()
@@ -185,17 +185,17 @@ func (w *worker) beginning() course.State {
 	return course.Begin(w.archive.Saved(), evaluated, best)
 }
 
-// waitsFor shows who takes longer than this agent.
+// waitsFor publishes which agents take longer than this one.
 func (w *worker) waitsFor(agents []string) {
 	w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.Waiting, For: agents})
 }
 
-// errStopping is what a phase without queries means: the run ends at the version it was to begin from. The
-// main agent's worker begins one when somebody has asked for a stop, so that all workers end alike.
+// errStopping means that a phase has no queries: the run ends at the version from which the phase would have begun. The
+// main agent's worker begins such a phase when a stop was asked for, so that all workers end at the same version.
 var errStopping = errors.New("the run was asked to stop")
 
-// passStopOn asks the main agent, wherever it works, to stop when this process is asked to. Where an agent has
-// had no worker for so long that none may come, the step in flight would not end: it is abandoned.
+// passStopOn forwards a stop that this process is asked for to the main agent, wherever it runs. If an agent has had no
+// worker for so long that none may come, the current step would not end, so it is abandoned.
 func (w *worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc) {
 	select {
 	case <-ctx.Done():
@@ -215,7 +215,7 @@ func (w *worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc
 		}
 		missing, err := w.member.Missing(ctx)
 		if err == nil && len(missing) > 0 && before > 0 {
-			w.observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "no worker of %s is alive: the step in flight is abandoned", strings.Join(missing, ", ")))
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "no worker of %s is alive: the current step is abandoned", strings.Join(missing, ", ")))
 			abandon(ErrStopped)
 			return
 		}
@@ -223,7 +223,7 @@ func (w *worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc
 	}
 }
 
-// stopAsked says whether a phase is to begin no more.
+// stopAsked reports whether a stop was requested.
 func (w *worker) stopAsked(ctx context.Context) (bool, error) {
 	select {
 	case <-w.stop:
@@ -234,12 +234,12 @@ func (w *worker) stopAsked(ctx context.Context) (bool, error) {
 	return by != "", err
 }
 
-// trains says whether this agent's weights change.
+// trains reports whether this agent's weights change.
 func (w *worker) trains() bool { return w.Learner != nil }
 
 func (w *worker) mainName() string { return w.cfg.Main().Name }
 
-// stopwatch measures the parts of a step for the report; nothing that is computed depends on it.
+// stopwatch measures the parts of a step for the report; no result depends on it.
 type stopwatch struct {
 	last time.Time
 	laps map[string]float64 // seconds

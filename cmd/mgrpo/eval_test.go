@@ -69,7 +69,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	}
 
 	for _, wrong := range []string{"nowhere", dir, filepath.Join(dir, "checkpoints", "step-000009")} {
-		refused(t, "", append([]string{"eval", "--checkpoint", wrong}, set...), wrong+" is no checkpoint", "step-000001")
+		refused(t, "", append([]string{"eval", "--checkpoint", wrong}, set...), wrong+" is not a checkpoint", "step-000001")
 	}
 	model := filepath.Join(step, "planner", "model.safetensors")
 	data, err := os.ReadFile(model)

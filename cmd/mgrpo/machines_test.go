@@ -50,7 +50,7 @@ func TestMachines(t *testing.T) {
 	}
 	_, _ = further.Wait(), worker.Wait()
 	for i, cmd := range []*exec.Cmd{worker, further} {
-		want := []string{"machine 1 is asked to stop the run", "the worker of planner has ended: stopped before the end, as asked"}[i]
+		want := []string{"machine 1 was asked to stop the run", "the worker of planner has ended: stopped before the end, as asked"}[i]
 		if status := cmd.ProcessState.ExitCode(); status != exitStopped || !strings.Contains(said[i].String(), want) {
 			t.Errorf("status %d, without %q:\n%s", status, want, said[i].String())
 		}

@@ -82,17 +82,17 @@ func TestInterruptedColdStart(t *testing.T) {
 		}
 	}
 	_ = cmd.Wait()
-	if status := cmd.ProcessState.ExitCode(); status != 75 || !strings.HasSuffix(notes.String(), "mgrpo: stopped before the end, as asked; --resume goes on\n") {
+	if status := cmd.ProcessState.ExitCode(); status != 75 || !strings.HasSuffix(notes.String(), "mgrpo: stopped before the end, as asked; continue with --resume\n") {
 		t.Fatalf("status %d, %s", status, notes.String())
 	}
-	if !strings.Contains(said.String(), "the cold start is stopped after update ") {
+	if !strings.Contains(said.String(), "the cold start was stopped after update ") {
 		t.Fatalf("no word about the cold start:\n%s", said.String())
 	}
 	if isComplete(t, dir) {
 		t.Error("the file says that a run is complete which was stopped")
 	}
 	resumed := succeed(t, "", args(dir, "--resume")...)
-	if !strings.Contains(resumed, "the cold start goes on where it was stopped, of ") || !strings.Contains(resumed, "the cold start goes on after update ") {
+	if !strings.Contains(resumed, "the cold start continues where it was stopped, of ") || !strings.Contains(resumed, "the cold start continues after update ") {
 		t.Errorf("resumed:\n%s", resumed)
 	}
 	for _, agent := range []string{"planner", "researcher"} {

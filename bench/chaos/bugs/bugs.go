@@ -125,7 +125,7 @@ announce(KEYS[2], ARGV[5])
 		return err
 	}
 	w.count(held, outcomes, mgrpo.Count(advantages.Groups))
-	if err := w.report(ctx, record); err != nil { // before the version: whoever stops a run by its records stops it before the next step
+	if err := w.report(ctx, record); err != nil { // before the version, so that a stop decided by reading records comes before the next step
 		return err
 	}
 	if err := w.member.PublishVersion(ctx, n+1); err != nil {
