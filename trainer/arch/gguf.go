@@ -13,6 +13,8 @@ type gguf struct {
 	name        string // of the architecture; "": the family's
 	interleaved bool   // the two halves of each query and key head are interleaved row by row
 	ropeFactors bool   // files may have GGUFRopeFactors, the divisors of llama3 scaling
+
+	read func(m *metadata, prefix string, c *Config) // reads, or refuses, the architecture's own keys, which begin with prefix; may be nil
 }
 
 // Names in GGUF files.
@@ -41,7 +43,7 @@ func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []floa
 	if m.err != nil {
 		return Config{}, m.err
 	}
-	c := Config{Family: f.name, RMSEps: 1e-6, RopeTheta: 10000}
+	c := Config{Family: f.name, RMSEps: 1e-6, RopeTheta: 10000, LocalTheta: f.defaults.LocalTheta}
 	if s := shapes[ggufEmbedding]; len(s) == 2 && s[0] <= MaxVocab {
 		c.VocabSize = int(s[0])
 	}
@@ -104,6 +106,9 @@ func (m *metadata) architecture(c *Config) {
 	}
 	m.integer(arch+"attention.key_length", &c.HeadDim)
 	m.rope(arch+"rope.", c)
+	if read := families[c.Family].gguf.read; read != nil {
+		read(m, arch, c)
+	}
 	if HasExperts(c.Family) {
 		m.require(arch+"expert_count", arch+"expert_used_count", arch+"expert_feed_forward_length")
 		c.Mixture = &Mixture{Normalise: true, Step: 1} // as ggml computes every model of this architecture

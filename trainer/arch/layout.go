@@ -27,6 +27,9 @@ type Tensor struct {
 	// Pairs is HeadDim/2 if the two halves of each head's rows are interleaved in GGUF files, and 0 otherwise.
 	Pairs int64
 
+	// GGUFOffset is what GGUF files add to each value: 1 for norms of families whose folders have distances from 1.
+	GGUFOffset float32
+
 	// Stack is the number of tensors of this shape that GGUF files have as one, and Index the place of this one; 0: it is alone.
 	Stack, Index int64
 
@@ -81,7 +84,7 @@ func (c Config) Layout() *Layout {
 	for i := range c.Layers {
 		f.layer(&layer{layout: l, c: c, index: i, pairs: f.interleaved(c)}, c)
 	}
-	l.add("norm", Norm, Tensor{Name: "model.norm.weight", GGUF: "output_norm.weight", Shape: []int64{d}})
+	l.add("norm", Norm, Tensor{Name: "model.norm.weight", GGUF: "output_norm.weight", Shape: []int64{d}, GGUFOffset: float32(c.NormOffset())})
 	if !c.Tied {
 		l.add("head", Matrix, Tensor{Name: "lm_head.weight", GGUF: ggufHead, Shape: []int64{vocab, d}})
 	}
@@ -170,7 +173,9 @@ func (l *layer) add(leaf string, kind Kind, tensors ...Tensor) {
 
 // norm adds the weight of an RMSNorm over size values.
 func (l *layer) norm(leaf, name, gguf string, size int) {
-	l.add(leaf, Norm, l.tensor(module{name: name, gguf: gguf, rows: size}, "weight", 0))
+	t := l.tensor(module{name: name, gguf: gguf, rows: size}, "weight", 0)
+	t.GGUFOffset = float32(l.c.NormOffset())
+	l.add(leaf, Norm, t)
 }
 
 // linear adds a linear map from cols values, and its bias. Its rows are the rows of all modules.

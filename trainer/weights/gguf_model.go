@@ -106,6 +106,7 @@ func slice(g ggufTensor, want arch.Tensor) (ggufTensor, error) {
 // ggufTensor makes a tensor of the file, with the order of rows that the architecture has in GGUF files.
 func (s *Source) ggufTensor(g ggufTensor, want arch.Tensor) (tensor, error) {
 	t, err := newTensor(g.shape, g.dtype, g.data)
+	t.offset = want.GGUFOffset
 	if err != nil || want.Pairs == 0 {
 		return t, err
 	}

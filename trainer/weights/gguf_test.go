@@ -187,7 +187,11 @@ func (w *ggufWriter) bytes() []byte {
 }
 
 func (w *ggufWriter) architecture(c arch.Config) {
-	arch := strings.ReplaceAll(c.Family, "_", "")
+	arch := strings.ReplaceAll(strings.TrimSuffix(c.Family, "_text"), "_", "")
+	if c.Windows != nil {
+		w.u32(arch+".attention.sliding_window", uint32(slices.Max(c.Windows)))
+		w.f32(arch+".rope.freq_base_swa", float32(c.LocalTheta))
+	}
 	if m := c.Mixture; m != nil {
 		w.u32(arch+".expert_count", uint32(m.Experts))
 		w.u32(arch+".expert_used_count", uint32(m.PerToken))
@@ -228,9 +232,21 @@ func ggufOf(c arch.Config, weights map[string][]float32) *ggufWriter {
 		if c.Family == arch.Llama && (strings.Contains(t.Name, "q_proj") || strings.Contains(t.Name, "k_proj")) {
 			values = interleaveHeads(values, int(t.Shape[0]), c.HeadDim)
 		}
-		w.tensor(t.GGUF, 0, encodeAs(nil, F32, values), t.Shape...)
+		w.tensor(t.GGUF, 0, encodeAs(nil, F32, ggufValues(c, t.Name, values)), t.Shape...)
 	}
 	return w
+}
+
+// ggufValues are the values that a GGUF file has for a tensor: Gemma's norms are there 1 + w.
+func ggufValues(c arch.Config, name string, values []float32) []float32 {
+	if c.Family != arch.Gemma3 || !strings.HasSuffix(name, "norm.weight") && !strings.HasSuffix(name, "layernorm.weight") {
+		return values
+	}
+	stored := slices.Clone(values)
+	for i := range stored {
+		stored[i]++
+	}
+	return stored
 }
 
 // interleaveHeads reorders rows as GGUF llama files have them: reshape(heads, 2, dim/2), swap, flatten.
@@ -256,11 +272,20 @@ func writeGGUF(t *testing.T, w *ggufWriter) string {
 }
 
 func TestGGUFFamilies(t *testing.T) {
-	for _, family := range []string{arch.Llama, arch.Qwen2, arch.Qwen3, arch.Qwen3MoE} {
+	for _, family := range []string{arch.Llama, arch.Qwen2, arch.Qwen3, arch.Qwen3MoE, arch.Gemma3} {
 		cfg := tinyConfig(family)
-		cfg.Tied = family == arch.Qwen3
+		cfg.Tied = family == arch.Qwen3 || family == arch.Gemma3
 		cfg.AttentionBias = family == arch.Llama // biases are interleaved too
+		if family == arch.Gemma3 {               // of 7 layers the sixth has no window
+			cfg.Layers, cfg.LocalTheta = 7, 5000
+			cfg.Windows = []int{8, 8, 8, 8, 8, 0, 8}
+		}
 		weights, _ := randomWeights(cfg, 3)
+		for _, values := range weights { // so that 1 + w is exact
+			for i, v := range values {
+				values[i] = float32(math.Round(float64(v)*1024) / 1024)
+			}
+		}
 		s := openChecked(t, writeGGUF(t, ggufOf(cfg, weights)))
 		got := s.Config()
 		got.RMSEps = cfg.RMSEps // stored as float32
@@ -273,7 +298,7 @@ func TestGGUFFamilies(t *testing.T) {
 			}
 			shape, _, _ := s.Info(name)
 			stored := make([]byte, 4*len(want))
-			if err := s.Blocks(name, 0, shape[0], stored); err != nil || !bytes.Equal(stored, encodeAs(nil, F32, want)) {
+			if err := s.Blocks(name, 0, shape[0], stored); err != nil || !bytes.Equal(stored, encodeAs(nil, F32, ggufValues(cfg, name, want))) {
 				t.Errorf("%s: the blocks of %s differ: %v", family, name, err)
 			}
 			if s.Blocks(name, 0, shape[0]+1, stored) == nil || s.Blocks(name, 0, shape[0], stored[1:]) == nil {
@@ -282,6 +307,54 @@ func TestGGUFFamilies(t *testing.T) {
 		}
 		if _, ok := s.Bytes("model.layers.0.self_attn.q_proj.weight"); ok != (family != arch.Llama) {
 			t.Errorf("%s: raw bytes of q_proj: %v", family, ok)
+		}
+	}
+}
+
+// TestGGUFGemma3 reads the keys of windows and of the scale of queries as llama.cpp does, and refuses others.
+func TestGGUFGemma3(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		layers  int
+		change  func(w *ggufWriter)
+		windows []int
+		scalar  float64
+		fault   string
+	}{
+		{"no window", 2, func(w *ggufWriter) {}, nil, 0, ""},
+		{"pattern", 3, func(w *ggufWriter) {
+			w.u32("gemma3.attention.sliding_window", 8)
+			w.u32("gemma3.attention.sliding_window_pattern", 2)
+		}, []int{8, 0, 8}, 0, ""},
+		{"list", 2, func(w *ggufWriter) {
+			w.u32("gemma3.attention.sliding_window", 8)
+			w.key("gemma3.attention.sliding_window_pattern", ggufArray, append([]byte{ggufBool, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}, 0, 1))
+		}, []int{0, 8}, 0, ""},
+		{"27B", 62, func(w *ggufWriter) {}, nil, 8, ""},
+		{"short list", 3, func(w *ggufWriter) {
+			w.key("gemma3.attention.sliding_window_pattern", ggufArray, append([]byte{ggufBool, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}, 0, 1))
+		}, nil, 0, "sliding_window_pattern has 2 layers of 3"},
+		{"capped", 2, func(w *ggufWriter) { w.f32("gemma3.final_logit_softcapping", 30) }, nil, 0, "final_logit_softcapping 30"},
+	} {
+		cfg := tinyConfig(arch.Gemma3)
+		cfg.Layers, cfg.Tied = c.layers, true
+		if c.layers == 62 {
+			cfg.Hidden = 16
+		}
+		weights, _ := randomWeights(cfg, 3)
+		w := ggufOf(cfg, weights)
+		c.change(w)
+		s, err := Open(writeGGUF(t, w))
+		if c.fault != "" {
+			golden.WantError(t, err, c.fault)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if got := s.Config(); !slices.Equal(got.Windows, c.windows) || got.QueryScalar != c.scalar {
+			t.Errorf("%s: windows %v and scalar %g, want %v and %g", c.name, got.Windows, got.QueryScalar, c.windows, c.scalar)
 		}
 	}
 }

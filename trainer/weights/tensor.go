@@ -14,6 +14,8 @@ type tensor struct {
 	// head interleaved (row h*2P + 2j + half is Hugging Face row h*2P + half*P + j), 0 otherwise.
 	ropePairs int64
 	scales    *scales // nil: none
+	// offset is in every stored value, and is subtracted when values are read: arch.Tensor.GGUFOffset.
+	offset float32
 }
 
 // newTensor checks that data has the size of the shape and dtype.
@@ -79,6 +81,7 @@ func (t tensor) read(from, to int64, dst []float32) error {
 	rowBytes := length / e.blockLen * e.blockBytes
 	if t.ropePairs == 0 {
 		e.decode(dst, t.data[from*rowBytes:to*rowBytes])
+		t.subtractOffset(dst)
 		return nil
 	}
 	for row := from; row < to; row++ {
@@ -86,6 +89,15 @@ func (t tensor) read(from, to int64, dst []float32) error {
 		e.decode(dst[(row-from)*length:(row-from+1)*length], t.data[stored*rowBytes:(stored+1)*rowBytes])
 	}
 	return nil
+}
+
+func (t tensor) subtractOffset(values []float32) {
+	if t.offset == 0 {
+		return
+	}
+	for i := range values {
+		values[i] -= t.offset
+	}
 }
 
 // blocks copies rows from to to-1 as the file has them to dst, which must have their bytes.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes what llama.cpp (xllamacpp) makes of texts with a GGUF file's vocabulary, in the layout of testdata/tokenizer.
 
-usage: gguf.py MODEL.gguf OUT.jsonl [COUNT]
+usage: vocabulary.py MODEL.gguf OUT.jsonl [COUNT]
 """
 import json
 import sys
