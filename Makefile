@@ -93,7 +93,7 @@ test: native-tests build gsm8k ## every test
 	@$(FLAGS) && .ci/tests.py --kernels build/test --shim build/test --go ./... --race $(RACE)
 
 test-goldens: native-tests build gsm8k ## the golden tests against GOLDENS=dir, laid out like testdata/
-	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with families/, lora/, mgrpo/, models/ or tokenizer/ in it'; exit 2; }
+	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with families/, families-2026/, gguf-2026/, lora/, mgrpo/, models/, tokenizer/ or tokenizer-2026/ in it'; exit 2; }
 	@$(FLAGS) && .ci/goldens.sh $(abspath $(GOLDENS))
 
 test-asan: setup-tests ## the kernels' tests, the CUDA kernels emulated, with address and undefined-behaviour sanitisers
@@ -127,7 +127,7 @@ build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulat
 	@ln -sfn ../lib/libmgrpo_kernels_emulated.so build/emulated/libmgrpo_kernels_cuda.so
 
 # A GPU that is lost is not emulated, a model of real size takes hours, and some tests of ranks know no GPU.
-EMULATED_SKIP := TestLostGPU|TestSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$$
+EMULATED_SKIP := TestLostGPU|TestGoldenSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$$
 test-emulated: ## models, learner and engine on an emulated GPU, in the CUDA build, without one
 	@$(MAKE) native-tests build/stubs/libcuda.so build/emulated/libcuda.so.1 CUDA=1
 	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./bindings/torch ./trainer/model ./trainer/learner ./trainer/policy/local

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# goldens.sh DIR: runs the tests that compare with expected numbers on those under DIR, laid out like testdata/
-# (families/, lora/, mgrpo/, models/, tokenizer/; any may be absent). Prints how many cases of each kind were compared and what
-# was skipped; fails if a test does, or if there was nothing to compare.
+# goldens.sh DIR: runs the tests that compare with expected numbers (those with Golden in their names) on those under DIR, laid out like
+# testdata/ (families/, families-2026/, gguf-2026/, lora/, mgrpo/, models/, tokenizer/, tokenizer-2026/; any may be absent). Prints how many
+# cases of each kind were compared and what was skipped; fails if a test does, or if there was nothing to compare.
 set -euo pipefail
 [ -d "$1" ] || { echo "goldens: no folder $1" >&2; exit 2; }
 export MGRPO_GOLDENS=$1 OMP_NUM_THREADS=1
 cd "$(dirname "$0")/.."
 log=build/goldens.log
-mapfile -t packages < <(grep -rl --include='*_test.go' '"github.com/mgrpo/mgrpo/trainer/golden"' bindings cmd trainer | xargs -n1 dirname | sort -u | sed 's|^|./|')
+mapfile -t packages < <(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9]*Golden' bindings cmd trainer | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 status=0
-go test -v -count=1 -timeout 2h "${packages[@]}" >"$log" 2>&1 || status=$?
+go test -run Golden -v -count=1 -timeout 2h "${packages[@]}" >"$log" 2>&1 || status=$?
 awk '
   $1 == "golden:" && $NF == "cases" { kind = $0; sub(/^golden: /, "", kind); sub(/: [0-9]+ cases$/, "", kind); seen[kind] += $(NF - 1) }
   /golden: .*absent/ { sub(/^.*golden: /, ""); skipped[$0] }

@@ -63,7 +63,7 @@ func (g goldenChat) toolAnswers() (asked int, results []Result) {
 
 // For every golden chat that ends in answers to calls: the tokens appended are the tail of what the
 // template renders, and where the template did not rewrite history, prompt + turn + appended is all of it.
-func TestChatDeltaIsTheTemplates(t *testing.T) {
+func TestGoldenChatDeltaIsTheTemplates(t *testing.T) {
 	cases, whole := 0, 0
 	eachTokenizer(t, func(t *testing.T, dir string, tok *tokenizer.Tokenizer) {
 		for line := range bytes.Lines(readFile(t, filepath.Join(dir, "chat.jsonl"))) {

@@ -20,7 +20,7 @@ func tinyConfig(family string) Config {
 // goldenConfigs are the config.json files of the golden models.
 func goldenConfigs(t *testing.T) (paths []string) {
 	t.Helper()
-	for _, dir := range golden.Models(t) {
+	for _, dir := range golden.Models(t, Families()) {
 		paths = append(paths, filepath.Join(dir, "config.json"))
 	}
 	return paths

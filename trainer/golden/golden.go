@@ -17,7 +17,7 @@ import (
 // Env names the variable that points tests at another folder laid out like testdata/.
 const Env = "MGRPO_GOLDENS"
 
-// Dir returns the folder of one kind of golden ("mgrpo", "models", "families", "lora", "tokenizer"): below $MGRPO_GOLDENS
+// Dir returns the folder of one kind of golden ("mgrpo", "models", "families", "families-2026", "lora", "tokenizer", ...): below $MGRPO_GOLDENS
 // if that is set, else below the repository's testdata. With the variable set a missing kind skips the
 // test by name; without it a missing kind fails.
 func Dir(t testing.TB, kind string) string {
@@ -121,5 +121,26 @@ func readGzip(path string) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// Count prints how many cases of a kind were compared, in the form that `make test-goldens` sums up.
-func Count(kind string, cases int) { fmt.Printf("golden: %s: %d cases\n", kind, cases) }
+// Count prints how many cases of a kind were compared, in the form that `make test-goldens` sums up. It runs the tests with Golden in
+// their names, so Count panics in another one.
+func Count(kind string, cases int) {
+	if test := callingTest(); !strings.Contains(test, "Golden") {
+		panic(fmt.Sprintf("golden: %s compares with goldens: make test-goldens does not run it without Golden in its name", test))
+	}
+	fmt.Printf("golden: %s: %d cases\n", kind, cases)
+}
+
+// callingTest is the test function on the stack.
+func callingTest() string {
+	callers := make([]uintptr, 64)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
+	for {
+		frame, more := frames.Next()
+		if at := strings.LastIndex(frame.Function, ".Test"); at >= 0 {
+			return frame.Function[at+1:]
+		}
+		if !more {
+			return "a function that is no test"
+		}
+	}
+}

@@ -1,18 +1,23 @@
 package golden
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
-// kinds of goldens that are models with their expected numbers.
-var modelKinds = []string{"models", "families"}
+// kinds of goldens that are models with their expected numbers. Those of "gguf-2026" have a GGUF file in place of config.json and weights.
+var modelKinds = []string{"models", "families", "families-2026", "gguf-2026"}
 
-// Models lists the folders of golden models, those with an expected.json: below "models" and "families". Without any it
-// skips or fails as Dir does.
-func Models(t testing.TB) (folders []string) {
+// Models lists the folders of golden models, those with an expected.json. Without any it skips or fails as Dir does. With
+// $MGRPO_GOLDENS set, models of other families than the given ones are left out by name.
+func Models(t testing.TB, families []string) (folders []string) {
 	t.Helper()
 	for _, kind := range modelKinds {
 		found, err := filepath.Glob(filepath.Join(root(), kind, "*", "expected.json"))
@@ -20,13 +25,97 @@ func Models(t testing.TB) (folders []string) {
 			t.Fatal(err)
 		}
 		for _, f := range found {
-			folders = append(folders, filepath.Dir(f))
+			dir := filepath.Dir(f)
+			if family := familyOf(t, dir); family != "" && !slices.Contains(families, family) {
+				if _, foreign := os.LookupEnv(Env); !foreign {
+					t.Fatalf("golden: %s/%s: model_type %s is not supported", kind, filepath.Base(dir), family)
+				}
+				fmt.Printf("golden: %s/%s: absent from the supported families: model_type %s\n", kind, filepath.Base(dir), family)
+				continue
+			}
+			folders = append(folders, dir)
 		}
 	}
 	if len(folders) == 0 {
 		File(t, modelKinds[0], "CASE/expected.json")
 	}
 	return folders
+}
+
+// familyOf is the model_type of a folder's config.json, in a wrapped model that of its text model; "": there is no config.json.
+func familyOf(t testing.TB, dir string) string {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	var config struct {
+		Type string `json:"model_type"`
+		Text *struct {
+			Type string `json:"model_type"`
+		} `json:"text_config"`
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &config)
+	}
+	if err != nil {
+		t.Fatalf("golden: %s: %v", dir, err)
+	}
+	if config.Text != nil {
+		return config.Text.Type
+	}
+	return config.Type
+}
+
+// Checkpoint is what a golden folder's model is opened from: the folder, or the GGUF file in it.
+func Checkpoint(dir string) string {
+	if found, err := filepath.Glob(filepath.Join(dir, "*.gguf")); err == nil && len(found) == 1 {
+		return found[0]
+	}
+	return dir
+}
+
+// Tolerance is how far float32 numbers of a golden model may be from the expected ones: what is usual, or eight times the difference from
+// float64 that was measured when the case was made, where that is more. what is a key of measured_f32_vs_f64 in expected.json.
+func Tolerance(t testing.TB, dir, what string, usual float64) float64 {
+	t.Helper()
+	measured, _ := expected(t, dir)["measured_f32_vs_f64"].(map[string]any)
+	value, _ := measured[what].(float64)
+	return max(usual, 8*value)
+}
+
+func expected(t testing.TB, dir string) (object map[string]any) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))
+	if err == nil {
+		err = json.Unmarshal(raw, &object)
+	}
+	if err != nil {
+		t.Fatalf("golden: %s: %v", dir, err)
+	}
+	return object
+}
+
+// Trained drops the folders of Models without expected numbers of training.
+func Trained(t testing.TB, folders []string) []string {
+	t.Helper()
+	return slices.DeleteFunc(slices.Clone(folders), func(dir string) bool { return expected(t, dir)["adamw"] == nil })
+}
+
+// Published returns the name that a tensor has in a published folder, where the text models of wrappers have other prefixes: the first one
+// that is there.
+func Published(name string, there func(name string) bool) (published string, ok bool) {
+	rest, inside := strings.CutPrefix(name, "model.")
+	names := []string{name, "language_model." + name}
+	if inside {
+		names = append(names, "model.language_model."+rest)
+	}
+	for _, published := range names {
+		if there(published) {
+			return published, true
+		}
+	}
+	return "", false
 }
 
 // InSafetensors drops the folders of Models whose weights are pickled: those are loaded through gotch.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/ranks"
@@ -38,10 +39,10 @@ type adamwCase struct {
 	Final map[string]struct{ Sum, Sumsq float64 } `json:"checksums_final"`
 }
 
-// TestFiveAdamWSteps trains every golden model for five steps on its batch: losses, gradient norms before
+// TestGoldenFiveAdamWSteps trains every golden model for five steps on its batch: losses, gradient norms before
 // clipping and the parameters afterwards.
-func TestFiveAdamWSteps(t *testing.T) {
-	dirs := golden.InSafetensors(golden.Models(t))
+func TestGoldenFiveAdamWSteps(t *testing.T) {
+	dirs := golden.Trained(t, golden.InSafetensors(golden.Models(t, arch.Families())))
 	for _, dir := range dirs {
 		for _, device := range cudatest.Devices(t) {
 			t.Run(filepath.Base(dir)+"/"+device, func(t *testing.T) { fiveSteps(t, dir, device, ranks.Solo{}) })

@@ -15,9 +15,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// TestAdapterSteps trains every golden adapter for five steps: losses, gradient norms, and the adapters afterwards. The
+// TestGoldenAdapterSteps trains every golden adapter for five steps: losses, gradient norms, and the adapters afterwards. The
 // base does not change.
-func TestAdapterSteps(t *testing.T) {
+func TestGoldenAdapterSteps(t *testing.T) {
 	dirs := adapterGoldens(t)
 	for _, dir := range dirs {
 		for _, device := range cudatest.Devices(t) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
@@ -448,7 +449,7 @@ func wantShares(t *testing.T, l *Learner) {
 }
 
 func ranksAgainstGoldens(t *testing.T, device string, g ranks.Group) {
-	for _, dir := range golden.InSafetensors(golden.Models(t)) {
+	for _, dir := range golden.Trained(t, golden.InSafetensors(golden.Models(t, arch.Families()))) {
 		fiveSteps(t, dir, device, g)
 	}
 }

@@ -94,7 +94,7 @@ func openAdapted(t *testing.T, dir, device string) *adapted {
 	return f
 }
 
-func TestAdaptedModules(t *testing.T) {
+func TestGoldenAdaptedModules(t *testing.T) {
 	eachAdapted(t, "modules", func(t *testing.T, f *adapted) {
 		modules := f.a.Layout().Modules()
 		if len(modules) != len(f.want.Modules) || f.a.Numel() != f.want.Count {
@@ -123,7 +123,7 @@ func wantChecksum(t *testing.T, name string, values []float32, want checksum, to
 	}
 }
 
-func TestAdaptedLogits(t *testing.T) {
+func TestGoldenAdaptedLogits(t *testing.T) {
 	eachAdapted(t, "logits", func(t *testing.T, f *adapted) {
 		do(t, f.m, func(s *torch.Scope) {
 			vocab := int64(f.m.Config.VocabSize)
@@ -135,7 +135,7 @@ func TestAdaptedLogits(t *testing.T) {
 	})
 }
 
-func TestAdaptedLogProbs(t *testing.T) {
+func TestGoldenAdaptedLogProbs(t *testing.T) {
 	eachAdapted(t, "logprobs", func(t *testing.T, f *adapted) {
 		for _, tau := range []float64{1, 0.7} {
 			do(t, f.m, func(s *torch.Scope) {
@@ -147,8 +147,8 @@ func TestAdaptedLogProbs(t *testing.T) {
 	})
 }
 
-// TestAdaptedGradients trains nothing but the adapters: the base's weights get no gradient.
-func TestAdaptedGradients(t *testing.T) {
+// TestGoldenAdaptedGradients trains nothing but the adapters: the base's weights get no gradient.
+func TestGoldenAdaptedGradients(t *testing.T) {
 	for _, checkpointed := range []bool{false, true} {
 		eachAdapted(t, fmt.Sprintf("gradients (checkpointed: %v)", checkpointed), func(t *testing.T, f *adapted) {
 			loss, got := f.gradient(t, f.a, checkpointed)
@@ -169,8 +169,8 @@ func TestAdaptedGradients(t *testing.T) {
 	}
 }
 
-// TestAdaptedMerge computes with merged weights, as a base of their own.
-func TestAdaptedMerge(t *testing.T) {
+// TestGoldenAdaptedMerge computes with merged weights, as a base of their own.
+func TestGoldenAdaptedMerge(t *testing.T) {
 	eachAdapted(t, "merged", func(t *testing.T, f *adapted) {
 		merged := f.a.Reader(t.Context(), func(from int64, dst []float32) error { copy(dst, f.read.Values[from:]); return nil })
 		at := map[int64][]float32{}
@@ -202,8 +202,8 @@ func TestAdaptedMerge(t *testing.T) {
 	})
 }
 
-// TestAdaptedGreedy continues a prompt through the key-value cache, a token at a time.
-func TestAdaptedGreedy(t *testing.T) {
+// TestGoldenAdaptedGreedy continues a prompt through the key-value cache, a token at a time.
+func TestGoldenAdaptedGreedy(t *testing.T) {
 	eachAdapted(t, "greedy", func(t *testing.T, f *adapted) {
 		ids := append([]int32{}, f.want.Greedy.Prompt...)
 		prompt, vocab := len(ids), f.m.Config.VocabSize
@@ -238,8 +238,8 @@ func TestAdaptedGreedy(t *testing.T) {
 	})
 }
 
-// TestFreshAdaptersChangeNothing: every B is 0, and A has the distribution that is said.
-func TestFreshAdaptersChangeNothing(t *testing.T) {
+// TestGoldenFreshAdaptersChangeNothing: every B is 0, and A has the distribution that is said.
+func TestGoldenFreshAdaptersChangeNothing(t *testing.T) {
 	eachAdapted(t, "fresh", func(t *testing.T, f *adapted) {
 		layout := f.a.Layout()
 		if err := f.a.Restore(t.Context(), FreshAdapters(layout, 5, false)); err != nil {

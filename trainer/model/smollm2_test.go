@@ -54,9 +54,9 @@ func smolPrompts(t *testing.T) []smolPrompt {
 	return want.Prompts
 }
 
-// TestSmolLM2 runs the real pretrained model: next-token logits, log-probs of a given continuation and a
+// TestGoldenSmolLM2 runs the real pretrained model: next-token logits, log-probs of a given continuation and a
 // greedy continuation through the key-value cache.
-func TestSmolLM2(t *testing.T) {
+func TestGoldenSmolLM2(t *testing.T) {
 	prompts := smolPrompts(t)
 	cudatest.Each(t, func(t *testing.T, device string) {
 		m := openSmolLM2(t, device)

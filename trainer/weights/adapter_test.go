@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/golden"
 )
 
-// TestBrokenAdapters: each is refused with a message that names its folder and the fault.
-func TestBrokenAdapters(t *testing.T) {
+// TestGoldenBrokenAdapters: each is refused with a message that names its folder and the fault.
+func TestGoldenBrokenAdapters(t *testing.T) {
 	dir := filepath.Join(golden.Dir(t, "lora"), "bad")
 	raw, err := os.ReadFile(filepath.Join(dir, "cases.json"))
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/golden"
 	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 )
@@ -25,21 +26,21 @@ func scores(t *testing.T, p *standalone.Policy, temperature float64, batch int, 
 
 // Every model's rows give the expected log-probs and entropies, at both temperatures.
 func TestScoreGoldens(t *testing.T) {
-	folders := golden.Computed(golden.Models(t))
+	folders := golden.Computed(golden.Models(t, arch.Families()))
 	for _, dir := range folders {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			p, err := standalone.Open(context.Background(), dir, standalone.Options{Device: "cpu", Threads: 2, DType: "fp32"})
+			p, err := standalone.Open(context.Background(), golden.Checkpoint(dir), standalone.Options{Device: "cpu", Threads: 2, DType: "fp32"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer p.Close(context.Background())
-			compareScores(t, p, golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors")))
+			compareScores(t, p, dir, golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors")))
 		})
 	}
 	golden.CountModels("score", folders, 2)
 }
 
-func compareScores(t *testing.T, p *standalone.Policy, want golden.Tensors) {
+func compareScores(t *testing.T, p *standalone.Policy, dir string, want golden.Tensors) {
 	ids, lengths := want["input_ids"], want["lengths"].Int32s()
 	width := int(ids.Shape[1])
 	var in strings.Builder
@@ -47,20 +48,20 @@ func compareScores(t *testing.T, p *standalone.Policy, want golden.Tensors) {
 		row := fmt.Sprint(ids.Int32s()[r*width : r*width+int(n)])
 		fmt.Fprintf(&in, "{\"ids\":%s}\n", strings.ReplaceAll(row, " ", ","))
 	}
-	const tolerance = 5e-5
 	for _, temperature := range []float64{1, 0.7} {
 		suffix := fmt.Sprintf("_t%.1f", temperature)
 		logp, entropy := want["logprobs"+suffix].Data, want["entropy"+suffix].Data
 		got, _ := scores(t, p, temperature, 4096, in.String())
+		tolLogp, tolEntropy := golden.Tolerance(t, dir, "logprobs"+suffix+"_max_abs", 5e-5), golden.Tolerance(t, dir, "entropy"+suffix+"_max_abs", 5e-5)
 		for r, n := range lengths {
 			if len(got[r].LogProbs) != int(n)-1 || len(got[r].Entropy) != int(n)-1 {
 				t.Fatalf("row %d of %d ids has %d log-probs", r, n, len(got[r].LogProbs))
 			}
 			for i := range got[r].LogProbs {
-				if d := math.Abs(float64(got[r].LogProbs[i]) - logp[r*(width-1)+i]); !(d <= tolerance) {
+				if d := math.Abs(float64(got[r].LogProbs[i]) - logp[r*(width-1)+i]); !(d <= tolLogp) {
 					t.Errorf("T=%g row %d log-prob %d is off by %g", temperature, r, i, d)
 				}
-				if d := math.Abs(float64(got[r].Entropy[i]) - entropy[r*width+i]); !(d <= tolerance) {
+				if d := math.Abs(float64(got[r].Entropy[i]) - entropy[r*width+i]); !(d <= tolEntropy) {
 					t.Errorf("T=%g row %d entropy %d is off by %g", temperature, r, i, d)
 				}
 			}
