@@ -40,3 +40,4 @@ read -ra models <<<"${INTEROP_MODELS:-}"
 # CUDA are not looked for.
 PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 TQDM_DISABLE=1 \
   python3 -P -S bench/interop/check.py bin/mgrpo "${folders[@]}" "${models[@]}"
+PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 python3 -P -S examples/kernels/logprob.py
