@@ -3,19 +3,22 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/doctor"
 )
 
 type doctorCmd struct {
 	optionalConfig
-	Kernels bool `help:"Instead, try every kernel on every instruction set and GPU of this machine against float64."`
+	Agent   []string `placeholder:"NAME" help:"Only what these agents' workers need on this machine (repeatable)."`
+	Kernels bool     `help:"Instead, try every kernel on every instruction set and GPU of this machine against float64."`
 }
 
 func (doctorCmd) Help() string {
 	return `Looks at LibTorch, CPU, memory, GPUs, Redis and disk and, with a configuration, at its task, its models and the
-memory each agent will need. With --kernels it prints, for each kernel and for each instruction set and GPU,
+memory each agent will need. With --agent it looks at what one worker needs on its machine. With --kernels it prints, for each kernel and for each instruction set and GPU,
 the largest difference from float64, as a part of the largest value, and millions of values a second on small
 inputs. Exit status 1 if something would stop a run.`
 }
@@ -33,6 +36,14 @@ func (c *doctorCmd) Run(ctx context.Context) (err error) {
 		if o.Config, err = c.load(); err != nil {
 			return err
 		}
+		for _, name := range c.Agent {
+			if o.Config.Agent(name) == nil {
+				return fmt.Errorf("--agent %s: the configuration has %s", name, strings.Join(o.Config.AgentNames(), ", "))
+			}
+		}
+		o.Agents = c.Agent
+	} else if len(c.Agent) > 0 {
+		return errors.New("--agent names an agent of a configuration: name that, too")
 	}
 	if doctor.Write(os.Stdout, doctor.Examine(ctx, o)) {
 		return errors.New("a run would stop at the lines marked fail above")

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
@@ -43,16 +44,16 @@ func fits(w io.Writer, needs []memory.Need, err error) error {
 	return memory.Fits(needs, free)
 }
 
-// configured checks the needs of the configuration: it opens everything that a training opens, except weights.
-func configured(ctx context.Context, cfg *config.Config) (out []Finding) {
+// configured checks the needs of the configuration's agents: it opens everything that a training opens, except weights.
+func configured(ctx context.Context, cfg *config.Config, agents []string) (out []Finding) {
 	t, noTask := assemble.Task(cfg, len(cfg.AgentNames()))
 	if noTask != nil {
 		out = append(out, Finding{Fail, "task", oneLine(noTask), "correct the task section"})
 	} else {
-		out = append(out, opened(ctx, cfg, t)...)
+		out = append(out, opened(ctx, cfg, t, agents)...)
 		task.Close(t)
 	}
-	needs, err := assemble.MemoryNeeds(cfg, nil)
+	needs, err := assemble.MemoryNeeds(cfg, agents)
 	if err == nil {
 		return append(out, fitting(cfg, needs)...)
 	}
@@ -63,9 +64,9 @@ func configured(ctx context.Context, cfg *config.Config) (out []Finding) {
 }
 
 // opened checks how answers are scored, and assembles the parts of each agent.
-func opened(ctx context.Context, cfg *config.Config, t task.Task) []Finding {
+func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []string) []Finding {
 	out := []Finding{{OK, "task", cfg.Task.Kind, ""}}
-	if err := scores(ctx, cfg, t); err != nil {
+	if err := scores(ctx, cfg, t, agents); err != nil {
 		out = append(out, Finding{Fail, "verifier", oneLine(err), "correct task.verifier, task.expert or task.judge"})
 	}
 	train, held := queries(cfg, t)
@@ -73,7 +74,7 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task) []Finding {
 		out = append(out, Finding{Warn, "task", fmt.Sprintf("training asks %d of the %d held-out questions, too", known, len(held)),
 			"take other rows for task.eval: the accuracy is to tell of questions that no agent has learned from"})
 	}
-	for _, name := range cfg.AgentNames() {
+	for _, name := range agents {
 		var asked []task.Query
 		if name == cfg.Main().Name { // what a sub-agent is asked is the main agent's choice
 			asked = append(train, held...)
@@ -151,13 +152,13 @@ func repeated(train, held []task.Query) (n int) {
 const scorePatience = time.Minute
 
 // scores tries the verifiers. A task with a language of its own (task.Speaker) scores without verifiers.
-func scores(ctx context.Context, cfg *config.Config, t task.Task) error {
+func scores(ctx context.Context, cfg *config.Config, t task.Task, agents []string) error {
 	if _, ok := t.(task.Speaker); ok {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, scorePatience)
 	defer cancel()
-	return assemble.Scores(ctx, cfg, t, cfg.AgentNames())
+	return assemble.Scores(ctx, cfg, t, agents)
 }
 
 // fitting compares the needs of the agents with the memory and the disk of this machine.
@@ -170,9 +171,29 @@ func fitting(cfg *config.Config, needs []memory.Need) (out []Finding) {
 		out = append(out, Finding{OK, "in all", s.String(), ""})
 	}
 	if err := memory.Fits(needs, free); err != nil {
-		out = append(out, Finding{Fail, "memory", oneLine(err), ""})
+		out = append(out, together(cfg, needs, free, err))
 	}
 	return append(out, room(cfg, needs))
+}
+
+// together returns the finding for agents that do not fit on this machine together. It is a warning where they have a store on a server,
+// since their workers may then run on machines of their own, and each fits here alone.
+func together(cfg *config.Config, needs []memory.Need, free map[string]int64, err error) Finding {
+	names := map[string]bool{}
+	for _, n := range needs {
+		names[n.Agent] = true
+	}
+	if cfg.Store.URL == "" || len(names) < 2 {
+		return Finding{Fail, "memory", oneLine(err), ""}
+	}
+	for name := range names {
+		own := slices.DeleteFunc(slices.Clone(needs), func(n memory.Need) bool { return n.Agent != name })
+		if err := memory.Fits(own, free); err != nil {
+			return Finding{Fail, "memory", oneLine(err), ""}
+		}
+	}
+	return Finding{Warn, "memory", "each agent fits here alone, and all together do not: " + oneLine(err),
+		"run their workers on several machines, and mgrpo doctor --agent NAME on each"}
 }
 
 // room compares the free space of the run's disk with what the run's checkpoints take in addition to those that are there.

@@ -32,6 +32,7 @@ type Finding struct {
 // Options of an examination.
 type Options struct {
 	Config  *config.Config // nil: only the machine is examined
+	Agents  []string       // agents of the configuration whose workers run on this machine; nil: all
 	CPUOnly string         // why this program does not use CUDA; "" where it does
 }
 
@@ -44,7 +45,15 @@ func Examine(ctx context.Context, o Options) []Finding {
 	if o.Config == nil {
 		return append(findings, disk(".", 0))
 	}
-	return append(findings, configured(ctx, o.Config)...)
+	return append(findings, configured(ctx, o.Config, o.agents())...)
+}
+
+// agents returns the names of the agents that are examined.
+func (o Options) agents() []string {
+	if o.Agents != nil {
+		return o.Agents
+	}
+	return o.Config.AgentNames()
 }
 
 // Write prints the findings, at most 80 columns wide where words allow, and says whether any is a failure.

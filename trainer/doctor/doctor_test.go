@@ -14,7 +14,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/memory"
 	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
 )
 
@@ -352,5 +354,36 @@ func TestWriteFits80Columns(t *testing.T) {
 	}
 	if want := fmt.Sprintf("%-4s  %-9s bad\n%16s-> do this\n", "fail", "three", ""); !strings.HasSuffix(out.String(), want) {
 		t.Errorf("got %q", out.String())
+	}
+}
+
+// TestOneAgentsMachine examines a configuration whose agents have machines of their own: together they do not fit here.
+func TestOneAgentsMachine(t *testing.T) {
+	cfg := quickstart(t, "agents.researcher.device=cuda:7")
+	for _, f := range Examine(t.Context(), Options{Config: cfg, Agents: []string{"planner"}}) {
+		if f.Status == Fail || strings.Contains(f.Found, "researcher") {
+			t.Errorf("the planner's machine: %v", f)
+		}
+	}
+	needs, err := assemble.MemoryNeeds(cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range needs {
+		for j := range needs[i].Parts {
+			needs[i].Parts[j].Device = "cuda:0"
+		}
+	}
+	sum := memory.Sums(needs, nil)[0].Needed
+	for _, c := range []struct {
+		url  string
+		free int64
+		want Status
+	}{{"", sum - 1, Fail}, {"redis://store:6379", sum - 1, Warn}, {"redis://store:6379", 1, Fail}} {
+		cfg.Store.URL = c.url
+		free := map[string]int64{"cuda:0": c.free}
+		if f := together(cfg, needs, free, memory.Fits(needs, free)); f.Status != c.want {
+			t.Errorf("store %q, %d free: %v", c.url, c.free, f)
+		}
 	}
 }

@@ -51,7 +51,8 @@ func (g gpus) findings(o Options) (out []Finding) {
 	if o.Config == nil {
 		return out
 	}
-	for _, a := range o.Config.Agents {
+	for _, name := range o.agents() {
+		a := o.Config.Agent(name)
 		for i, device := range a.OnMachine() {
 			key := "agents." + a.Name + ".device"
 			if len(a.Devices) > 0 {
