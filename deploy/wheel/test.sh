@@ -2,7 +2,7 @@
 # test.sh: installs the newest wheel of dist/ into a new environment and trains there, with the libraries of its dependencies alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-wheel=$(ls -t dist/mgrpo-*.whl | head -1)
+wheel=$(find dist -name "mgrpo-*.whl" -printf "%T@ %p\n" | sort -n | tail -1 | cut -d" " -f2)
 rm -rf build/wheel
 python3 -m venv build/wheel
 build/wheel/bin/pip install --quiet --disable-pip-version-check --no-deps torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85 "$wheel"
