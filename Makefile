@@ -27,7 +27,8 @@ RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/p
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: test-templates help setup setup-tests native native-tests build cuda test test-goldens test-asan test-races test-cuda cubins test-emulated gpu-call gpu-rehearsal test-engines test-tracking quickstart bench ablation bench-peers gpu-test gpu-bench gsm8k svamp tables chaos bugs interop test-program test-published wheel test-wheel fuzz lint prose fmt env hooks clean
+# Every target that `make help` lists, and those that it does not.
+.PHONY: $(shell sed -nE 's/^([a-z0-9 -]+):.*\#\# .*/\1/p' Makefile) native native-tests
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
@@ -81,6 +82,21 @@ wheel: build ## a Python wheel of the program in dist/ (with CUDA=1: mgrpo-cuda 
 
 test-wheel: wheel ## install the wheel into an environment of its own (0.6 GB) and train there
 	@deploy/wheel/test.sh
+
+slurm-test: build ## deploy/slurm on a real Slurm of three nodes on this machine (installs 30 MB once, as root)
+	@timeout 1200 deploy/slurm/test/run.sh
+
+image: build ## a container image TAG (mgrpo:latest) of what is built (CUDA=1: with its CUDA part)
+	@CUDA=$(CUDA) deploy/image/build.sh $(or $(TAG),mgrpo:latest)
+
+image-test: build ## build the image without a registry and train in it (installs buildah, podman, mmdebstrap once, as root)
+	@deploy/image/test.sh
+
+kubernetes-test: ## the manifests on a real API server, which is built once in some minutes (installs etcd as root)
+	@timeout 3000 deploy/kubernetes/test/run.sh
+
+arm64-test: native ## build for arm64 Linux, and test and train on an emulated processor (needs 3 GB, installs a cross compiler as root)
+	@.ci/arm64.sh
 
 # What gorgonia/cu is linked with; with a driver installed the program still finds the driver's own.
 build/stubs/libcuda.so: cuda/stub/libcuda.c
