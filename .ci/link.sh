@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The linker of bin/mgrpo, for go build -ldflags "-extld=.ci/link.sh": g++ without the run paths that the
-# bindings name for tests. Those are folders of this machine; the program finds its libraries beside itself.
+# bindings name for tests. Those are folders of this machine; the program finds its libraries beside itself. LINK_CXX names another compiler.
 set -euo pipefail
 arguments=()
 for a in "$@"; do
@@ -9,4 +9,4 @@ for a in "$@"; do
     *) arguments+=("$a") ;;
   esac
 done
-exec g++ "${arguments[@]}"
+exec "${LINK_CXX:-g++}" "${arguments[@]}"

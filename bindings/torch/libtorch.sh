@@ -2,11 +2,16 @@
 # libtorch.sh SITE [cpu|cuda|cuda-run]: makes SITE hold torch/ and nvidia/, LibTorch 2.11.0 as its wheel unpacks.
 #   LIBTORCH=DIR           use that torch folder (lib/, include/) instead; another version is an error
 #   an importable torch    of the same version is used instead of a download
+#   ARCH=aarch64           fetches the wheels of another processor than this machine's (x86_64, aarch64)
 # `cuda` adds the compiler and headers that the CUDA kernels are built with; no GPU is needed. `cuda-run` adds
 # the libraries that LibTorch's CUDA part needs to run.
 set -euo pipefail
 site=$1 kind=${2:-cpu} want=2.11.0
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd "$(dirname "$0")" && pwd) arch=${ARCH:-$(uname -m)}
+case $arch-$kind in
+  x86_64-* | aarch64-cpu) ;;
+  *) echo "libtorch: the wheels of LibTorch $want ($kind) for $arch are not known here; x86_64 has all, aarch64 cpu" >&2; exit 1 ;;
+esac
 
 version_of() { sed -n "s/^__version__ = '\([^']*\)'/\1/p" "$1/version.py" 2>/dev/null || true; }
 link() {  # a torch folder found elsewhere, and the nvidia folder beside it
@@ -35,7 +40,7 @@ for have in $enough; do
   if [ -e "$site/.$have-$want" ]; then exit 0; fi
 done
 
-if [ "$kind" = cpu ]; then
+if [ "$kind" = cpu ] && [ "$arch" = "$(uname -m)" ]; then
   installed=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")' 2>/dev/null || true)
   if [ -n "$installed" ] && [ "$(version_of "$installed" | cut -d+ -f1)" = $want ]; then
     echo "libtorch: using the installed $installed"
@@ -44,13 +49,13 @@ if [ "$kind" = cpu ]; then
   fi
 fi
 
+platforms=()
+for tag in manylinux_2_{28,27,25,18,17,12} manylinux2014 manylinux2010; do platforms+=(--platform "${tag}_$arch"); done
 echo "libtorch: downloading $want ($kind: $size GB) into $site"
 rm -rf "$site.part"
 python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile --require-hashes --target "$site.part" \
   --only-binary=:all: --implementation cp --python-version 3.11 \
-  --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
-  --platform manylinux_2_18_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-  --platform manylinux_2_12_x86_64 --platform manylinux2010_x86_64 \
+  "${platforms[@]}" \
   -r "$here/requirements-$kind.txt"
 check "$site.part/torch" LIBTORCH
 if [ "$kind" = cpu ]; then  # what is CUDA's is not needed: half of the wheel

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # env.sh SITE: prints the export lines that building gotch needs, for `eval "$(bindings/torch/gotchx/env.sh SITE)"`.
-# SITE holds torch/ as its wheel unpacks. Only packages that import gotchx need these.
+# SITE holds torch/ as its wheel unpacks. GOTCH_CXX names another compiler than g++. Only packages that import gotchx need these.
 #
 # gotch names a dozen CUDA libraries on its link line: empty archives under build/stubs satisfy them, and
 # --as-needed keeps libtorch.so, which would ask for CUDA, out of the program. gotch's own flags -g -O3 come
@@ -17,7 +17,7 @@ build=$(cd "$build" && pwd)
 for name in cuda cudart cublas cudnn caffe2_nvrtc nvrtc-builtins nvrtc nvToolsExt c10_cuda torch_cuda; do
   printf '!<arch>\n' > "$build/stubs/lib$name.a"
 done
-printf '#!/bin/sh\nexec %q "$@" -O0 -g0 -w\n' "$(command -v g++)" > "$build/cxx.new"
+printf '#!/bin/sh\nexec %q "$@" -O0 -g0 -w\n' "$(command -v "${GOTCH_CXX:-g++}")" > "$build/cxx.new"
 chmod +x "$build/cxx.new"
 mv "$build/cxx.new" "$build/cxx"
 

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# arm64.sh: builds everything for arm64 Linux with a cross compiler, runs the kernels' tests on an emulated processor, and trains a small team
+# there (make arm64-test). The build has a copy of the tree in build/arm64, since cgo's flags name folders of the tree.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+missing=()
+command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)
+command -v qemu-aarch64-static >/dev/null || missing+=(qemu-user-static)
+[ -e /usr/src/googletest/CMakeLists.txt ] || missing+=(googletest)
+if [ ${#missing[@]} -gt 0 ]; then
+  install="apt-get install -y --no-install-recommends ${missing[*]}"
+  [ "$(id -u)" = 0 ] || { echo "arm64-test: packages are missing: $install" >&2; exit 1; }
+  echo "arm64-test: installing ${missing[*]}"
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive $install -qq >/dev/null
+fi
+
+tree=$PWD/build/arm64/tree
+mkdir -p "$tree/build"
+git ls-files -z | xargs -0 cp --parents -u -t "$tree"
+if [ ! -e "$tree/build/xgrammar" ]; then cp -a build/xgrammar "$tree/build/"; fi
+cd "$tree"
+ARCH=aarch64 bindings/torch/libtorch.sh build/site
+qemu=(qemu-aarch64-static -L /usr/aarch64-linux-gnu)
+
+export GTEST_AARCH64=$tree/build/gtest
+toolchain=-DCMAKE_TOOLCHAIN_FILE=$tree/.ci/aarch64.cmake
+if [ ! -d "$GTEST_AARCH64" ]; then
+  cmake -S /usr/src/googletest -B build/gtest-build -G Ninja "$toolchain" -DBUILD_GMOCK=OFF -DCMAKE_INSTALL_PREFIX="$GTEST_AARCH64" >/dev/null
+  ninja -C build/gtest-build install >/dev/null
+fi
+echo 'arm64-test: kernels, their tests, and the shim'
+cmake -S . -B build/cmake -G Ninja "$toolchain" -DMGRPO_TESTS=ON -DTORCH_SITE="$tree/build/site" >/dev/null
+ninja -C build/cmake mgrpo_kernels mgrpo_torch mgrpo_grammar kernels_test
+echo 'arm64-test: the kernels'\'' tests'
+# Left out are tests that take minutes on an emulated processor.
+OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 "${qemu[@]}" build/test/kernels_test --gtest_brief=1 --gtest_filter='-AttentionPacked.*:FromLogits.MatchesTheDefinition*'
+
+echo 'arm64-test: the program'
+env=$(GOTCH_CXX=aarch64-linux-gnu-g++ bindings/torch/gotchx/env.sh build/site && cuda/env.sh)
+eval "$env"
+export GOOS=linux GOARCH=arm64 CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc LINK_CXX=aarch64-linux-gnu-g++
+export CGO_LDFLAGS="$CGO_LDFLAGS -Wl,-rpath-link,$tree/build/site/nvidia/cu13/lib -Wl,-rpath-link,$tree/build/site/torch/lib"
+# shellcheck disable=SC2016 # the loader expands $ORIGIN
+go build -buildvcs=false -ldflags '-extld=.ci/link.sh -extldflags "-Wl,-rpath,$ORIGIN/../build/lib,-rpath,$ORIGIN/../build/site/torch/lib"' -o bin/mgrpo ./cmd/mgrpo
+"${qemu[@]}" bin/mgrpo version
+echo 'arm64-test: a small team'
+rm -rf build/run
+# shellcheck disable=SC2046 # words
+"${qemu[@]}" bin/mgrpo train examples/quickstart/team.yaml --set run.dir="$tree/build/run" $(tr '\n' ' ' <.ci/quickstart-small)
+test -s build/run/checkpoints/step-000002/manifest.json
+echo 'arm64-test: all of it worked'
