@@ -196,9 +196,7 @@ func TestResumeRefuses(t *testing.T) {
 		{"a fresh start over checkpoints", []string{"run.steps=4"}, false, []string{"--resume", "already holds checkpoints of steps"}},
 		{"a changed key", []string{"run.steps=5", "grpo.eps_low=0.1"}, true, []string{"grpo.eps_low: 0.2 -> 0.1"}},
 		{"another seed and another model", []string{"run.steps=5", "run.seed=7", "agents.planner.model.width=32"}, true,
-			[]string{"may not: agents.planner.model.width: 64 -> 32, run.seed: 0 -> 7;"}},
-		{"another end of the schedule", []string{"run.steps=6", "agents.planner.optimizer.decay_steps=5"}, true, []string{"agents.planner.optimizer.decay_steps: 4 -> 5"}},
-		{"an end of the schedule with the run's", []string{"run.steps=6", "agents.planner.optimizer.decay_steps=6"}, true, []string{"agents.planner.optimizer.decay_steps: 4 -> 6"}},
+			[]string{"may not: agents.planner.model.width: 64 -> 32, run.seed: 0 -> 7;", "A new run can begin with a checkpoint of this one"}},
 		{"nothing left", []string{"run.steps=4"}, true, []string{"the run is complete", "raise run.steps"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -213,6 +211,39 @@ func TestResumeRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestResumeWithOtherSettings goes on with another rate, schedule, number of rollouts and of queries: the steps that follow have them, the
+// moments stay, and a note names what changed.
+func TestResumeWithOtherSettings(t *testing.T) {
+	wholeDir, _ := whole(t)
+	dir, seen := copyRun(t, wholeDir), &recorder{}
+	changed := load(t, dir, "run.steps=5", "grpo.rollouts=6", "task.queries_per_step=3", "grpo.epochs=1", "grpo.minibatches=1",
+		"agents.planner.optimizer.lr=1e-5", "agents.planner.optimizer.schedule=cosine", "agents.planner.optimizer.decay_steps=9")
+	if err := Train(t.Context(), changed, Options{Resume: true, Observer: seen}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"goes on with other settings", "grpo.rollouts: 4 -> 6", "task.queries_per_step: 4 -> 3", "agents.planner.optimizer.lr: ", "agents.planner.optimizer.decay_steps: 4 -> 9", "keep their moments"} {
+		if !strings.Contains(seen.String(), want) {
+			t.Errorf("no %q in the notes: %s", want, seen)
+		}
+	}
+	v := seen.find(t, "step", 5, "planner").Values
+	if v["trajectories"] != 18 || v["updates"] != 1 {
+		t.Errorf("step 5 has %v trajectories and %v updates", v["trajectories"], v["updates"])
+	}
+	if want := changed.Agent("planner").Optimizer; !(v["lr"] > 0 && v["lr"] <= want.LR) {
+		t.Errorf("rate %v", v["lr"])
+	}
+	// A second resume compares with the settings that the run has now.
+	again := &recorder{}
+	if err := Train(t.Context(), load(t, dir, "run.steps=6", "grpo.rollouts=6", "task.queries_per_step=3", "grpo.epochs=1", "grpo.minibatches=1",
+		"agents.planner.optimizer.lr=1e-5", "agents.planner.optimizer.schedule=cosine", "agents.planner.optimizer.decay_steps=9"), Options{Resume: true, Observer: again}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(again.String(), "other settings") {
+		t.Errorf("nothing changed: %s", again)
 	}
 }
 
@@ -408,7 +439,7 @@ func TestRefusedSettingsLeaveNothing(t *testing.T) {
 		t.Errorf("the planner: %v", err)
 	}
 	err := researcher("run.seed=99")
-	if want := filepath.Join(dir, "researcher", "config.yaml") + " and may not: run.seed: 0 -> 99; set them back, or choose another run.dir"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := filepath.Join(dir, "researcher", "config.yaml") + " and may not: run.seed: 0 -> 99; set them back, or choose another run.dir."; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("resumed with another seed: %v", err)
 	}
 }

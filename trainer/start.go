@@ -165,10 +165,14 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 	}
 	keepDecay(cfg, old)
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {
-		return nil, fmt.Errorf("--resume: these keys differ from the run's own in %s and may not: %s; set them back, or choose another run.dir", path, strings.Join(keys, ", "))
+		return nil, fmt.Errorf("--resume: these keys differ from the run's own in %s and may not: %s; set them back, or choose another run.dir. %s",
+			path, strings.Join(keys, ", "), whyFixed)
+	}
+	if keys := cfg.ChangedOnResume(old); len(keys) > 0 {
+		notes = append(notes, metrics.Warnf("", metrics.TopicStart, "the run goes on with other settings: %s; the optimizers keep their moments", strings.Join(keys, ", ")))
 	}
 	if cfg.Run.Steps <= old.Run.Steps {
-		return nil, nil
+		return notes, nil
 	}
 	for _, a := range cfg.Agents {
 		if o := a.Optimizer; o.Schedule != "constant" && o.DecaySteps < cfg.Run.Steps {
@@ -178,6 +182,10 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 	}
 	return notes, nil
 }
+
+// whyFixed explains why most keys of a run cannot change.
+const whyFixed = "They decide which questions were seen and held out, and what the weights, rewards and log-probs of the past steps mean. " +
+	"A new run can begin with a checkpoint of this one: agents.NAME.model names the agent's folder in it"
 
 // keepDecay gives schedules that end with the run the end they had when it began, however often run.steps was raised
 // since: this prolongs a run and does not change the learning rates of its past steps. A configured decay_steps is

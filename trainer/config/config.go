@@ -96,7 +96,7 @@ type Task struct {
 	Curriculum     []Stage   `yaml:"curriculum" keyed:"true" doc:"jsonl: stages of the training, by name, one after another from step 1 on. Each trains on some of the rows for its steps; after the last come all rows."`
 	Layout         string    `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp|verl|sharegpt" doc:"jsonl: how the files name things. rows: as fields says. Else: as that benchmark is published, or that framework writes its rows (docs/verifiers.md)."`
 	Fields         Fields    `yaml:"fields" doc:"Names of the fields of a row, with layout rows. Dots lead into objects and lists, as in reward_model.ground_truth or answers.0.text; a column that has this very name comes first. The verifier gets all fields."`
-	QueriesPerStep int       `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)."`
+	QueriesPerStep int       `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)." change:"resume"`
 	Verifier       Verifier  `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
 	Expert         Verifier  `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as verifier."`
 	Judge          Judge     `yaml:"judge" doc:"The model that scores where a verifier's kind is judge."`
@@ -187,7 +187,7 @@ type Research struct {
 
 // GRPO are the settings of the algorithm: groups, alignment, advantages and loss.
 type GRPO struct {
-	Rollouts        int     `yaml:"rollouts" default:"8" min:"2" max:"4096" doc:"Rollouts of each query (K). They are compared with each other: one alone has no advantage."`
+	Rollouts        int     `yaml:"rollouts" default:"8" min:"2" max:"4096" doc:"Rollouts of each query (K). They are compared with each other: one alone has no advantage." change:"resume"`
 	Align           Align   `yaml:"align" doc:"Alignment: how rollouts with different numbers of sub-agent calls get equal weight."`
 	SubGroup        string  `yaml:"sub_group" default:"query" enum:"query|batch" doc:"Which of a sub-agent's invocations are compared with each other: the invocations of a query, as in the paper, or all invocations of a step."`
 	Convention      string  `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"How advantages are normalised: the standard deviation that divides them, or the baseline. See docs/algorithm.md, section 4."`
@@ -196,8 +196,8 @@ type GRPO struct {
 	mgrpo.Objective `yaml:",inline"`
 	Reference       string              `yaml:"reference" default:"auto" enum:"auto|start|cold_start" doc:"KL reference of agents without a reference of their own. start: the weights at the start of the run. cold_start: the weights after the cold start, which the run keeps in run.dir. auto: cold_start for an agent that has a cold start, else start."`
 	Old             string              `yaml:"old" default:"behaviour" enum:"behaviour|recomputed" doc:"Old log-probs: the sampler's, or those of another forward pass of the trainer. Absent, where an agent's engine is vllm or sglang and tis_cap is absent, too: recomputed."`
-	Epochs          int                 `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories."`
-	Minibatches     int                 `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each uses whole queries."`
+	Epochs          int                 `yaml:"epochs" default:"1" min:"1" max:"1000" doc:"Passes over a step's trajectories." change:"resume"`
+	Minibatches     int                 `yaml:"minibatches" default:"1" min:"1" max:"65536" doc:"Optimizer updates of one pass; each uses whole queries." change:"resume"`
 	Temperature     float64             `yaml:"temperature" default:"1" min:"1e-6" doc:"Sampling temperature of rollouts; all log-probs are of softmax(logits / temperature)."`
 	MaxLag          int64               `yaml:"max_lag" default:"0" min:"0" doc:"How many policy versions a trajectory may be older than the weights it trains. That many steps are rolled out ahead. A value above 0 needs old: recomputed and tis_cap, and the run is then not deterministic but for exact_lag."`
 	ExactLag        bool                `yaml:"exact_lag" default:"false" doc:"Train only when max_lag steps are rolled out ahead, or as many as there are before the next evaluation: a trajectory's age depends on its step alone, and a run without a break is deterministic. One that goes on from a checkpoint begins with young trajectories again. For comparisons; rollouts and training then take turns."`
@@ -274,7 +274,7 @@ type Optimizer struct {
 	Schedule    string     `yaml:"schedule" default:"constant" enum:"constant|linear|cosine" doc:"How the rate falls after the plateau (hold)."`
 	Floor       float64    `yaml:"floor" default:"0.1" min:"0" max:"1" doc:"Fraction of lr at which linear and cosine end."`
 	Hold        float64    `yaml:"hold" default:"0" min:"0" max:"1" doc:"Fraction of decay_steps during which the rate stays at lr."`
-	DecaySteps  int64      `yaml:"decay_steps" default:"0" min:"0" doc:"Step at which the rate reaches the floor, and stays there. 0: run.steps at the start of the run; where --resume comes with more steps, the schedule keeps its end."`
+	DecaySteps  int64      `yaml:"decay_steps" default:"0" min:"0" doc:"Step at which the rate reaches the floor, and stays there. 0: run.steps at the start of the run; where --resume comes with more steps, the schedule keeps its end unless this key is given."`
 
 	EndsWithRun bool `yaml:"-"` // decay_steps was not given
 }
@@ -300,7 +300,7 @@ type Agent struct {
 	Limits       Limits     `yaml:"limits" doc:"Limits of a conversation. A conversation that reaches a limit has an invalid format."`
 	Align        AgentAlign `yaml:"align" inherits:"grpo.align" doc:"Alignment of this sub-agent's groups."`
 	Reference    Path       `yaml:"reference" hub:"true" doc:"Weights of the KL reference, named as in model. Absent: see grpo.reference."`
-	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training."`
+	Optimizer    Optimizer  `yaml:"optimizer" doc:"AdamW of the training." change:"resume"`
 	State        string     `yaml:"optimizer_state" default:"device" enum:"device|host" doc:"Where AdamW's moments are, 8 bytes a trained parameter, and where the agent computes in bf16 the fp32 weights, 4 more. host: in the memory of the machine of a GPU, which has them a piece at a time in an update." change:"worker"`
 	Shard        string     `yaml:"shard" default:"optimizer" enum:"optimizer|full" doc:"What several devices divide among them. optimizer: AdamW's moments, and where the agent computes in bf16 the fp32 weights and gradient, too. full: besides these the weights that passes read, which the devices gather a layer at a time, but for experts, to which rows travel (docs/ranks.md). For agents whose servers sample, with engine.checkpoint_activations." change:"worker"`
 	ColdStart    Supervised `yaml:"cold_start" inherits:"cold_start" doc:"Cold start of this agent."`

@@ -245,18 +245,21 @@ func TestImportanceWeightsOfServers(t *testing.T) {
 
 func TestDiffForResume(t *testing.T) {
 	old := mustParse(t, minimal)
-	same := mustParse(t, minimal, "run.steps=900", "eval.every=1", "agents.boss.device=cuda", "store.url=redis://localhost", "run.threads=2", "agents.help.engine.slots=4", "run.dir=/elsewhere")
+	same := mustParse(t, minimal, "run.steps=900", "eval.every=1", "agents.boss.device=cuda", "store.url=redis://localhost", "run.threads=2", "agents.help.engine.slots=4", "run.dir=/elsewhere",
+		"grpo.rollouts=4", "task.queries_per_step=3", "agents.boss.optimizer.lr=0.5")
 	if d := same.DiffForResume(old); len(d) > 0 || same.Digest() != old.Digest() {
 		t.Errorf("keys that may change were refused: %v", d)
 	}
-	other := mustParse(t, strings.ReplaceAll(minimal, "help", "aide"), "grpo.rollouts=4", "agents.boss.optimizer.lr=0.5")
+	if d, want := same.ChangedOnResume(old), []string{"agents.boss.optimizer.lr: 1e-06 -> 0.5", "grpo.rollouts: 8 -> 4", "task.queries_per_step: 16 -> 3"}; !slices.Equal(d, want) {
+		t.Errorf("changes that are noted: %v", d)
+	}
+	other := mustParse(t, strings.ReplaceAll(minimal, "help", "aide"), "grpo.eps_low=0.1")
 	d := other.DiffForResume(old)
 	for _, want := range []string{
 		"agents: [boss, help] -> [boss, aide]",
-		"agents.boss.optimizer.lr: 1e-06 -> 0.5",
 		"agents.aide.role: absent -> sub",
 		"agents.help.role: sub -> absent",
-		"grpo.rollouts: 8 -> 4",
+		"grpo.eps_low: 0.2 -> 0.1",
 	} {
 		if !slices.Contains(d, want) {
 			t.Errorf("the difference lacks %q:\n%s", want, strings.Join(d, "\n"))
@@ -312,8 +315,8 @@ func TestResumableNamesKeys(t *testing.T) {
 			t.Errorf("%s is not resumable", want)
 		}
 	}
-	if slices.Contains(keys, "grpo.rollouts") || slices.Contains(keys, "run.seed") {
-		t.Error("a key that shapes the results is resumable")
+	if slices.Contains(keys, "grpo.eps_low") || slices.Contains(keys, "run.seed") {
+		t.Error("a key that the past steps share is resumable")
 	}
 }
 

@@ -181,6 +181,19 @@ func (c *Config) DiffForResume(old *Config) []string {
 	return Diff(old.fixed(old.from(old.dir)), c.fixed(c.from(old.dir)))
 }
 
+// ChangedOnResume returns a line "key: old -> new" for each key of the task, the algorithm and the agents that differs from the earlier
+// configuration and may: what it changes are the steps that follow.
+func (c *Config) ChangedOnResume(old *Config) []string {
+	learning := func(of *Config) map[string]string {
+		keys := of.values(of.from(old.dir), func(change string) bool { return change == "resume" })
+		maps.DeleteFunc(keys, func(key, _ string) bool {
+			return strings.HasPrefix(key, "run.") || strings.HasPrefix(key, "eval.") || strings.HasPrefix(key, "task.eval") || key == "agents"
+		})
+		return keys
+	}
+	return Diff(learning(old), learning(c))
+}
+
 // Diff returns a line "key: old -> new" for each key whose values differ, sorted by key.
 func Diff(old, new map[string]string) []string {
 	keys := maps.Clone(old)
