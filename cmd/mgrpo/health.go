@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"os"
+	"strconv"
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -44,4 +46,12 @@ func healthToken(cfg *config.Config) (string, error) {
 		return "", fmt.Errorf("config: health.token_env: the environment has no %s", env)
 	}
 	return token, nil
+}
+
+// hostPort returns the address that --listen names, where a port alone is one of 127.0.0.1.
+func hostPort(listen string) string {
+	if _, err := strconv.ParseUint(listen, 10, 16); err == nil {
+		return net.JoinHostPort("127.0.0.1", listen)
+	}
+	return listen
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -36,6 +37,7 @@ type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Serve a trained team, or a model, as an OpenAI endpoint."`
 	Bench      benchCmd      `cmd:"" help:"Measure kernels and phases beside their peers."`
 	Version    versionCmd    `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
+	Completion completionCmd `cmd:"" help:"Print a script that completes commands in a shell."`
 
 	Generate   generateCmd   `cmd:"" group:"lines" help:"Continue prompts."`
 	Score      scoreCmd      `cmd:"" group:"lines" help:"Log-probs and entropies of token ids."`
@@ -58,13 +60,21 @@ func newParser(c *cli) *kong.Kong {
 		kong.ExplicitGroups([]kong.Group{{Key: "lines", Title: "JSON lines in, JSON lines out:"}}))
 }
 
+// helpAsFlag turns `help COMMAND` into `COMMAND --help`.
+func helpAsFlag(args []string) []string {
+	if len(args) > 0 && args[0] == "help" {
+		return append(slices.Clone(args[1:]), "--help")
+	}
+	return args
+}
+
 func main() {
 	tool.ServeSandbox()     // the code tool runs this program again, inside limits
 	trainer.ServeFollower() // and so does the worker of an agent with several devices
 	cpuOnly = handOver()
 	var c cli
 	parser := newParser(&c)
-	command, err := parser.Parse(os.Args[1:])
+	command, err := parser.Parse(helpAsFlag(os.Args[1:]))
 	parser.FatalIfErrorf(err)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

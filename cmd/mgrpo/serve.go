@@ -17,7 +17,7 @@ type serveCmd struct {
 	Model      string `placeholder:"DIR" help:"Serve one model, in place of a team: a Hugging Face folder, a GGUF file or the name of a model in the Hub's local cache."`
 	Name       string `default:"model" help:"With --model: the name that requests give it."`
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step; absent: the run's newest."`
-	Listen     string `default:"127.0.0.1:8000" placeholder:"HOST:PORT" help:"Address to listen at."`
+	Listen     string `default:"127.0.0.1:8000" placeholder:"[HOST:]PORT" help:"Address to listen at; of 127.0.0.1 without HOST."`
 	TokenEnv   string `placeholder:"NAME" help:"Environment variable with the API key that requests need; other machines reach the server only with one."`
 	Device     string `default:"cpu" help:"With --model: cpu, cuda or cuda:N."`
 	Slots      int    `default:"16" help:"With --model: conversations at once."`
@@ -37,7 +37,7 @@ func (c *serveCmd) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := health.Listen(health.Options{Address: c.Listen, Token: token})
+	server, err := health.Listen(health.Options{Address: hostPort(c.Listen), Token: token})
 	if err != nil {
 		return fmt.Errorf("--listen and --token-env: %w", err)
 	}

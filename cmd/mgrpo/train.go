@@ -9,12 +9,12 @@ import (
 type trainCmd struct {
 	requiredConfig
 	Resume bool   `help:"Go on from the newest complete checkpoint of the run."`
-	Listen string `placeholder:"HOST:PORT" help:"Show the run at http://HOST:PORT/live while it goes on; the same as --set health.address=HOST:PORT."`
+	Listen string `placeholder:"[HOST:]PORT" help:"Show the run at http://HOST:PORT/live while it goes on, of 127.0.0.1 without HOST; the same as --set health.address."`
 }
 
 func (c *trainCmd) Run(ctx context.Context) error {
 	if c.Listen != "" {
-		c.Set = append(c.Set, "health.address="+c.Listen)
+		c.Set = append(c.Set, "health.address="+hostPort(c.Listen))
 	}
 	cfg, err := c.load()
 	if err != nil {

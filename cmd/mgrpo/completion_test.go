@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestCompletion lets bash complete command lines with the script that the program prints.
+func TestCompletion(t *testing.T) {
+	script := succeed(t, "", "completion", "bash")
+	for _, c := range []struct{ line, want, not string }{
+		{"mgrpo ", "train", "prune"},
+		{"mgrpo checkpoint ", "prune", "train"},
+		{"mgrpo checkpoint prune --", "--help", "train"},
+		{"mgrpo train --", "--resume", "--shell"},
+		{"mgrpo train team.yaml --li", "--listen", "--set"},
+		{"mgrpo bench kernels --", "--only", "--resume"},
+	} {
+		program := script + `COMP_WORDS=(` + c.line + `""); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _mgrpo; echo " ${COMPREPLY[*]} "`
+		if last := c.line[len(c.line)-1]; last != ' ' {
+			program = strings.Replace(program, c.line+`""`, c.line, 1)
+		}
+		out, err := exec.Command("bash", "-c", "complete() { :; }\n"+program).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), " "+c.want+" ") || strings.Contains(string(out), " "+c.not+" ") {
+			t.Errorf("%q: %v: %s", c.line, err, out)
+		}
+	}
+	if zsh := succeed(t, "", "completion", "zsh"); !strings.HasPrefix(zsh, "autoload") || !strings.Contains(zsh, "_mgrpo") {
+		t.Errorf("zsh: %q", zsh)
+	}
+}
+
+// TestHelpAsCommand asks for help as git and go do.
+func TestHelpAsCommand(t *testing.T) {
+	for _, command := range []string{"", "train", "bench kernels"} {
+		words := strings.Fields(command)
+		if got, want := succeed(t, "", append([]string{"help"}, words...)...), succeed(t, "", append(words, "--help")...); got != want {
+			t.Errorf("help %s: %q", command, got)
+		}
+	}
+}
+
+func TestHostPort(t *testing.T) {
+	for given, want := range map[string]string{"9464": "127.0.0.1:9464", "0.0.0.0:1": "0.0.0.0:1", "localhost:80": "localhost:80", "[::1]:5": "[::1]:5", "99999": "99999"} {
+		if got := hostPort(given); got != want {
+			t.Errorf("%s: %s", given, got)
+		}
+	}
+}
