@@ -41,8 +41,8 @@ type workload struct {
 	peerDType string // "" for ours; "float32" takes half from the peers' dims
 }
 
-// Run measures all cases.
-func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
+// Run measures all cases of the suite, or those of a shape.
+func Run(ctx context.Context, o Options, shape Shape) (r *measure.Results, err error) {
 	dev, err := torch.Open(o.Device, o.Threads)
 	if err != nil {
 		return nil, err
@@ -51,6 +51,8 @@ func Run(ctx context.Context, o Options) (r *measure.Results, err error) {
 	defer func() { err = errors.Join(err, end(), dev.Close()) }()
 	workloads := full()
 	switch {
+	case shape.workloads != nil:
+		workloads = shape.workloads
 	case o.Quick:
 		workloads = quick()
 	case dev.IsCUDA():

@@ -16,7 +16,7 @@ func TestQuick(t *testing.T) {
 }
 
 func testQuick(t *testing.T, device string) {
-	r, err := Run(t.Context(), Options{Device: device, Threads: 1, Quick: true, Log: t.Logf})
+	r, err := Run(t.Context(), Options{Device: device, Threads: 1, Quick: true, Log: t.Logf}, Shape{})
 	if err != nil {
 		t.Fatal(err)
 	}

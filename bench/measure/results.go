@@ -2,11 +2,14 @@ package measure
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 )
@@ -112,6 +115,27 @@ func (r *Results) Table() string {
 	}
 	w.Flush()
 	return b.String()
+}
+
+// CSV writes a line for each provider of each row, under a line of names. Times are in seconds, and empty where a provider has none.
+func (r *Results) CSV(to io.Writer) error {
+	w := csv.NewWriter(to)
+	w.Write([]string{"name", "shape", "dtype", "cache", "provider", "status", "median_s", "p20_s", "p80_s", "gbps", "gflops", "percent_of_floor", "ratio_to_ours", "max_error", "peak_extra_bytes"})
+	for _, row := range r.Rows {
+		for _, p := range row.Providers {
+			line := []string{row.Name, row.Shape, row.DType, string(row.Cache), p.Name, p.Status}
+			for _, v := range []float64{p.Median, p.P20, p.P80, p.GBps, p.GFLOPs, p.PercentOfFloor, row.Ratio[p.Name], p.MaxError, float64(p.PeakExtraBytes)} {
+				text := ""
+				if p.Status == "ok" && v != 0 {
+					text = strconv.FormatFloat(v, 'g', 6, 64)
+				}
+				line = append(line, text)
+			}
+			w.Write(line)
+		}
+	}
+	w.Flush()
+	return w.Error()
 }
 
 func (t Target) String() string {

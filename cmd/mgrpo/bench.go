@@ -41,6 +41,7 @@ type benchFlags struct {
 	Threads int    `placeholder:"N" help:"OpenMP threads of every provider (the number of cores)."`
 	Brief   bool   `help:"Three samples of each provider."`
 	Quick   bool   `help:"Tiny shapes, two samples, no peers: shows that everything runs, measures nothing."`
+	CSV     bool   `help:"Print the rows as CSV in place of the table."`
 }
 
 // options are the flags with their defaults filled in.
@@ -59,6 +60,9 @@ func (f benchFlags) options() measure.Options {
 func (f benchFlags) suite(run func(o measure.Options) (*measure.Results, error)) error {
 	results, err := run(f.options())
 	if results != nil && len(results.Rows) > 0 {
+		if f.CSV {
+			return errors.Join(err, results.CSV(os.Stdout))
+		}
 		fmt.Print(results.Table())
 	}
 	return err
@@ -89,8 +93,24 @@ func (f benchFlags) save(r *measure.Results) error {
 
 func (benchFlags) log(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-type benchKernelsCmd struct{ benchFlags }
+type benchKernelsCmd struct {
+	benchFlags
+	List  bool   `help:"Instead, list the kernels with the numbers that a shape has."`
+	Shape string `placeholder:"NxM" help:"Sizes in place of the suite's, for the kernel that --only names: 4096x151936."`
+	DType string `name:"dtype" default:"fp32" enum:"fp32,bf16" help:"Type of the numbers with --shape: fp32 or bf16."`
+}
 
 func (c *benchKernelsCmd) Run(ctx context.Context) error {
-	return c.suite(func(o measure.Options) (*measure.Results, error) { return kernels.Run(ctx, o) })
+	if c.List {
+		fmt.Print(kernels.List())
+		return nil
+	}
+	var shape kernels.Shape
+	if c.Shape != "" {
+		var err error
+		if shape, err = kernels.ParseShape(c.Only, c.Shape, c.DType); err != nil {
+			return err
+		}
+	}
+	return c.suite(func(o measure.Options) (*measure.Results, error) { return kernels.Run(ctx, o, shape) })
 }
