@@ -282,7 +282,7 @@ func followersOf(t *testing.T, parent int) map[string]int {
 // checkpoint with new followers, and the run ends with the bits of one that nothing interrupted.
 func TestFollowerLost(t *testing.T) {
 	want, _ := rankedRun(t)
-	const killed, stopped = "rank 1 of planner on cpu was killed", "rank 1 of planner on cpu has given no sign of life for 15s"
+	const killed, stopped = "rank 1 of planner on cpu was killed", "rank 1 of planner on cpu has sent no heartbeat for 15s"
 	for _, c := range []struct {
 		signal   syscall.Signal
 		in, note string

@@ -17,36 +17,36 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
 
-// Crew is the followers of an agent as rank 0 sees them; nil is that of an agent with one device. One goroutine gives orders. After an
-// error of an order the crew is gone: its processes may be anywhere in what was ordered.
+// Crew holds rank 0's handles on the followers of an agent; nil is the crew of an agent with one device. One goroutine
+// gives orders. After an order fails the crew has ended: its processes may be at any point of the order.
 type Crew struct {
 	lease     time.Duration
 	followers []*follower
 	addresses []string // of all ranks
 
-	ordering sync.Mutex // held while an order is carried out: a checkpoint of frozen weights reads them beside the steps
+	ordering sync.Mutex // locked while an order is executed: a checkpoint of frozen weights reads them concurrently with steps
 
 	mu   sync.Mutex
-	why  error         // of the end
-	over chan struct{} // closed when the crew has ended, for whatever reason
+	why  error         // the cause of the end
+	over chan struct{} // closed when the crew has ended
 	left sync.WaitGroup
 }
 
-// Settings of a crew.
+// Settings are the settings of a crew.
 type Settings struct {
 	Agent    string
-	Devices  []string      // of this machine: that of rank 0, which needs no follower, and those of ranks 1 to n
-	Machines *Machines     // whose devices the further ranks have; nil: there are none
-	Lease    time.Duration // a follower without a sign of life for so long is lost
-	Without  []string      // environment variables that are none of the followers' business
+	Devices  []string      // of this machine: rank 0's, which needs no follower, and those of ranks 1 to n
+	Machines *Machines     // with the devices of further ranks; nil: there are none
+	Lease    time.Duration // a follower without a heartbeat for this time counts as lost
+	Without  []string      // environment variables that followers do not inherit
 }
 
-// LostError is a follower that is gone, or that no longer answers. Nothing need be wrong with what it was to do.
+// LostError reports a follower that is gone or no longer answers. The order that it was executing need not be wrong.
 type LostError struct {
 	Follower string // rank, agent and device
 	How      string // how it was lost
-	Said     string // its last words; may be ""
-	GPU      bool   // a failure of CUDA took its GPU from it
+	Said     string // the end of its output; may be ""
+	GPU      bool   // a CUDA failure took its GPU
 }
 
 func (e *LostError) Error() string {
@@ -57,7 +57,7 @@ func (e *LostError) Error() string {
 	return text
 }
 
-// FailedError is an order that a follower could not carry out.
+// FailedError reports an order that a follower could not execute.
 type FailedError struct {
 	Follower string // rank, agent and device
 	Reason   string
@@ -67,28 +67,28 @@ type FailedError struct {
 
 func (e *FailedError) Error() string { return fmt.Sprintf("%s: %s", e.Follower, e.Reason) }
 
-// follower is a process and what is known of it.
+// follower is rank 0's handle on one follower's process.
 type follower struct {
 	link
 	agent, device string
 	rank          int
-	machine       string // on which it is, as a text; "" for this one
+	machine       string // its machine, as a text; "" for this one
 	says          []frameKind
-	stop          func() // ends the run, as its machine was asked to
-	told          *end   // how its process ended, as its machine has told
+	stop          func() // ends the run because a stop was asked for at the follower's machine
+	told          *end   // how its process ended, as its machine reported
 	writing       sync.Mutex
-	answers       chan Reply    // of one order at a time
-	asked         asked         // turns, of which many are sampled at once, also while an order is carried out
-	alive         atomic.Bool   // it gave a sign of life since the last look
+	answers       chan Reply    // replies to orders, one order at a time
+	asked         asked         // open requests for turns, many at once and also during an order
+	alive         atomic.Bool   // a heartbeat came since the last check
 	ended         chan struct{} // closed when the process is gone
 }
 
-// link leads to a follower's process, whose orders are written and whose replies are read.
+// link is the connection to a follower's process: orders are written to it, replies are read from it.
 type link interface {
 	io.ReadWriter
-	kill()         // ends the process, or what is known of it; whoever reads or writes waits no longer
-	finish() end   // kills it, and returns when it is gone
-	words() string // its last words, as far as they are known here
+	kill()         // ends the process, or the connection to it; pending reads and writes return
+	finish() end   // kills the process, and returns when it is gone
+	words() string // the end of its output, as far as it is known here
 }
 
 func newFollower(agent string, rank int, device string, l link) *follower {
@@ -123,18 +123,19 @@ func (f *follower) lost(how string) *LostError {
 	return &LostError{Follower: f.name(), How: how, Said: f.words()}
 }
 
-// errEnded is the reason of a crew that rank 0 has ended.
+// errEnded is the cause of an end that rank 0 asked for.
 var errEnded = errors.New("launch: the followers were ended")
 
-// checkParent is an error in a process that would start itself again and again.
+// checkParent returns an error in a process that would start itself again and again.
 func checkParent() error {
 	if _, follows := os.LookupEnv(followerEnv); follows {
-		return errors.New("launch: a follower runs this program as if it were a worker: call trainer.ServeFollower first in main")
+		return errors.New("launch: a follower was started as a worker: call trainer.ServeFollower first in main")
 	}
 	return nil
 }
 
-// Start waits for the further machines, and starts a follower for each device. What they are to load is the first order.
+// Start waits for the further machines and starts a follower for each device. The first order describes the model to
+// load.
 func Start(ctx context.Context, s Settings) (*Crew, error) {
 	if err := checkParent(); err != nil {
 		return nil, err
@@ -167,7 +168,7 @@ func Start(ctx context.Context, s Settings) (*Crew, error) {
 	return c, nil
 }
 
-// add adds the follower at the end of a line. All ranks then meet at addresses that their machines share.
+// add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.
 func (c *Crew) add(s Settings, l *line) {
 	f := newFollower(s.Agent, l.rank, l.device, l)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
@@ -180,13 +181,13 @@ func (c *Crew) add(s Settings, l *line) {
 	}
 }
 
-// loopback is where the ranks of one machine meet.
+// loopback is the address at which the ranks of one machine meet.
 const loopback = "127.0.0.1"
 
-// Addresses are those at which the ranks reach each other, by rank.
+// Addresses returns the addresses at which the ranks reach each other, by rank.
 func (c *Crew) Addresses() []string { return c.addresses }
 
-// parent is the thread that the kernel takes for the followers' parent. It lives as long as they do.
+// parent runs on the thread that the kernel considers the followers' parent. It lives as long as they do.
 func (c *Crew) parent(here []*follower, started chan<- error, environ []string) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -195,7 +196,7 @@ func (c *Crew) parent(here []*follower, started chan<- error, environ []string) 
 			for _, before := range here[:i] {
 				before.finish()
 			}
-			started <- fmt.Errorf("launch: %s does not start: %w", f.name(), err)
+			started <- fmt.Errorf("launch: cannot start %s: %w", f.name(), err)
 			return
 		}
 	}
@@ -205,13 +206,13 @@ func (c *Crew) parent(here []*follower, started chan<- error, environ []string) 
 	}
 }
 
-// attend takes in what a follower says until it is gone.
+// attend handles a follower's replies until it is gone.
 func (c *Crew) attend(f *follower) {
 	defer close(f.ended)
 	err := c.listen(f)
 	var failed *FailedError
 	switch {
-	case errors.As(err, &failed) && failed.Memory: // rank 0 hears of it in the same exchange, without what to do about it
+	case errors.As(err, &failed) && failed.Memory: // rank 0 learns this in the same exchange, without a remedy
 		_ = c.end(err)
 	case err != nil:
 		_ = c.endAfter(context.Background(), err)
@@ -223,7 +224,7 @@ func (c *Crew) attend(f *follower) {
 	c.end(&LostError{Follower: f.name(), How: how.How, Said: how.Said, GPU: how.GPU})
 }
 
-// listen returns an error if a follower says something other than that an order was carried out, and nil at the end of what it says.
+// listen returns an error on a failed order or an unexpected frame, and nil at the end of the follower's output.
 func (c *Crew) listen(f *follower) error {
 	for in := bufio.NewReader(f); ; f.alive.Store(true) {
 		kind, content, err := readFrame(in, f.says...)
@@ -245,9 +246,9 @@ func (c *Crew) listen(f *follower) error {
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 			return nil
 		case err != nil:
-			return f.lost("wrote something else than a reply: " + err.Error())
+			return f.lost("wrote something that is not a reply: " + err.Error())
 		case !wanted:
-			return f.lost("answers what it was not asked")
+			return f.lost("answered a turn that was not requested")
 		case f.told != nil:
 			return nil
 		case kind != replyFrame:
@@ -258,19 +259,19 @@ func (c *Crew) listen(f *follower) error {
 		select {
 		case f.answers <- reply:
 		default:
-			return f.lost("answers what it was not asked")
+			return f.lost("replied without an order")
 		}
 	}
 }
 
-// signsOfLife is how many signs of life a follower gives within a lease.
+// signsOfLife is the number of heartbeats that a follower sends within a lease.
 const signsOfLife = 5
 
-// toStart is how long a follower may take until its first.
+// toStart bounds the time until a follower's first heartbeat.
 const toStart = time.Minute
 
-// watch ends the crew when a follower has given no sign of life for a lease, or none at all since it was started. It counts looks and not
-// time, so that a worker which was itself suspended does not take its followers for dead.
+// watch ends the crew when a follower has sent no heartbeat for a lease, or none since its start. It counts checks
+// instead of measuring time, so that a worker that was itself suspended does not consider its followers dead.
 func (c *Crew) watch(f *follower) {
 	look := time.NewTicker(c.lease / signsOfLife)
 	defer look.Stop()
@@ -285,13 +286,13 @@ func (c *Crew) watch(f *follower) {
 			patience, silent = c.lease, 0
 		}
 		if silent > patience {
-			c.end(f.lost(fmt.Sprintf("has given no sign of life for %v", patience)))
+			c.end(f.lost(fmt.Sprintf("has sent no heartbeat for %v", patience)))
 			return
 		}
 	}
 }
 
-// Each has every follower carry out the order of its rank, while own does rank 0's part.
+// Each has every follower execute the order of its rank, while own does rank 0's part.
 func (c *Crew) Each(ctx context.Context, of func(rank int) Order, own func(context.Context) error) ([]Reply, error) {
 	orders := make([][][]byte, len(c.followers))
 	for i, f := range c.followers {
@@ -303,8 +304,8 @@ func (c *Crew) Each(ctx context.Context, of func(rank int) Order, own func(conte
 	return c.do(ctx, orders, own)
 }
 
-// Do has every follower carry out an order with its batch while own does rank 0's part of it, and returns what they answered. The context
-// of own ends when a follower is lost. That is then the error, whatever own makes of it.
+// Do sends every follower an order with its batch, while own does rank 0's part, and returns the replies. The context
+// of own ends when a follower is lost. The loss is then the error, whatever own returns.
 func (c *Crew) Do(ctx context.Context, o Order, batch []*learner.Sequence, own func(context.Context) error) ([]Reply, error) {
 	if c == nil {
 		return nil, own(ctx)
@@ -316,7 +317,7 @@ func (c *Crew) Do(ctx context.Context, o Order, batch []*learner.Sequence, own f
 	return c.do(ctx, slices.Repeat([][][]byte{frames}, len(c.followers)), own)
 }
 
-// do gives each follower the frames of its order. Whoever does not read them is found by watch.
+// do sends each follower the frames of its order. A follower that does not read them is noticed by watch.
 func (c *Crew) do(ctx context.Context, orders [][][]byte, own func(context.Context) error) ([]Reply, error) {
 	c.ordering.Lock()
 	defer c.ordering.Unlock()
@@ -334,7 +335,7 @@ func (c *Crew) do(ctx context.Context, orders [][][]byte, own func(context.Conte
 	})
 	for i, f := range c.followers {
 		c.left.Go(func() {
-			_ = f.send(orders[i]...) // or the process is gone: attend says why
+			_ = f.send(orders[i]...) // if the process is gone, attend reports the reason
 		})
 	}
 	if err := own(acting); err != nil {
@@ -353,7 +354,7 @@ func (c *Crew) do(ctx context.Context, orders [][][]byte, own func(context.Conte
 	return replies, nil
 }
 
-// Agree is an error if a follower has another digest than rank 0.
+// Agree returns an error if a follower's digest differs from rank 0's.
 func (c *Crew) Agree(digest uint32, replies []Reply) error {
 	for i, r := range replies {
 		if r.Digest != digest {
@@ -363,11 +364,12 @@ func (c *Crew) Agree(digest uint32, replies []Reply) error {
 	return nil
 }
 
-// soon is how long it takes, at most, until a lost process is known to be.
+// soon bounds the time until the loss of a process is noticed.
 const soon = 2 * time.Second
 
-// endAfter ends the crew because of an error of a rank's. If a follower is lost at the same time, that is the reason. A rank that has lost
-// another says so last, as that one may say why. If none does, and no process is lost, a device hangs, and a new round may go well.
+// endAfter ends the crew because of a rank's error. If a follower is lost at the same time, that is the reason. A rank
+// that has lost another one reports last, since the other may report the cause. If no rank does, and no process is
+// lost, a device hangs, and a new round may succeed.
 func (c *Crew) endAfter(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return c.end(context.Cause(ctx))
@@ -386,7 +388,7 @@ func (c *Crew) endAfter(ctx context.Context, err error) error {
 	return c.end(err)
 }
 
-// end kills the followers, once, and returns why.
+// end kills the followers, once, and returns the cause.
 func (c *Crew) end(why error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -401,7 +403,7 @@ func (c *Crew) end(why error) error {
 	return why
 }
 
-// Err is why the crew has ended, nil while it is there.
+// Err returns the cause of the crew's end, or nil while it runs.
 func (c *Crew) Err() error {
 	if c == nil {
 		return nil
@@ -411,7 +413,7 @@ func (c *Crew) Err() error {
 	return c.why
 }
 
-// Close ends the followers. They have nothing to put in order: what is to be kept is rank 0's to keep.
+// Close ends the followers. They have no state to save: rank 0 saves it.
 func (c *Crew) Close() {
 	if c == nil {
 		return

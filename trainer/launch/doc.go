@@ -1,8 +1,8 @@
-// Package launch has the processes of an agent's other ranks. The agent's worker is rank 0: it starts a process for each
-// further device (Crew), gives each the same orders over a pipe, does its own part of what it ordered, and ends them. A
-// follower is the other end of the pipes (Post): it obeys, and it ends when the worker does.
+// Package launch runs the processes of an agent's ranks above 0. The agent's worker is rank 0. It starts one process
+// for each further device (Crew), sends each the same orders over a pipe, does its own part of the work, and ends them.
+// A follower is the other end of the pipes (Post): it executes orders, and ends when the worker does.
 //
-// An order is a frame of JSON, and a frame for each sequence of its batch. Beside the orders, which are carried out one at a time, a
-// follower samples turns: a request is a frame with a number, by which it can be cancelled and is answered. What arrives is bounded and
-// checked, since a process that has gone wrong may write anything.
+// An order is a JSON frame, followed by a frame for each sequence of its batch. Orders are executed one at a time.
+// Meanwhile a follower samples turns: a request is a numbered frame; its number serves to cancel and to answer it.
+// Received frames are bounded and checked, since a faulty process may write anything.
 package launch

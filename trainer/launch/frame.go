@@ -8,27 +8,28 @@ import (
 	"io"
 )
 
-// frameKind is the first byte of a frame. Four bytes follow, the length of the content in little-endian order, and the content.
+// frameKind is the first byte of a frame. The length of the content follows, in four little-endian bytes, and then the
+// content.
 type frameKind byte
 
 const (
 	orderFrame    frameKind = 'o' // JSON of an Order
-	sequenceFrame frameKind = 's' // a sequence of the order before
+	sequenceFrame frameKind = 's' // a sequence of the preceding order
 	replyFrame    frameKind = 'r' // JSON of a Reply
-	aliveFrame    frameKind = 'a' // nothing: a sign of life
-	requestFrame  frameKind = 'q' // asks for a turn
-	cancelFrame   frameKind = 'c' // the number of a request: its turn is to end
-	turnFrame     frameKind = 't' // answers a request
+	aliveFrame    frameKind = 'a' // empty: a heartbeat
+	requestFrame  frameKind = 'q' // a request for a turn
+	cancelFrame   frameKind = 'c' // the number of a request whose turn must end
+	turnFrame     frameKind = 't' // the answer to a request
 
-	// Between machines, beside those.
-	helloFrame frameKind = 'h' // JSON of a Hello
-	wordFrame  frameKind = 'w' // JSON of a word to a machine; the last before the orders begins
-	stopFrame  frameKind = 'x' // nothing: the machine is asked to stop the run
-	endedFrame frameKind = 'e' // JSON of how a follower ended; the last
+	// Only between machines:
+	helloFrame frameKind = 'h' // JSON of a hello
+	wordFrame  frameKind = 'w' // JSON of a word to a machine; after the last one orders follow
+	stopFrame  frameKind = 'x' // empty: the machine was asked to stop the run
+	endedFrame frameKind = 'e' // JSON of an end: how a follower ended; the last frame
 )
 
-// longest is the size of the longest content of a kind, in bytes. An order has a whole configuration. A sequence or a turn has as many
-// tokens as a model's context, and of a mixture some hundred bytes of experts for each.
+// longest returns the largest content of a kind, in bytes. An order contains a whole configuration. A sequence or a
+// turn has at most as many tokens as a model's context, with some hundred bytes of experts for each token of a mixture.
 func (k frameKind) longest() uint32 {
 	switch k {
 	case orderFrame:
@@ -49,7 +50,7 @@ func (k frameKind) longest() uint32 {
 
 const frameHeader = 5
 
-// frame is the bytes of a frame.
+// frame returns the bytes of a frame.
 func frame(kind frameKind, content []byte) ([]byte, error) {
 	if uint64(len(content)) > uint64(kind.longest()) {
 		return nil, fmt.Errorf("launch: a frame of kind %q has %d bytes, more than %d", kind, len(content), kind.longest())
@@ -60,8 +61,8 @@ func frame(kind frameKind, content []byte) ([]byte, error) {
 	return append(out, content...), nil
 }
 
-// readFrame reads a frame of one of the kinds. It allocates no more than has arrived. The error is io.EOF if the other end was closed
-// between two frames.
+// readFrame reads a frame of one of the kinds. It allocates no more than has arrived. The error is io.EOF if the other
+// end was closed between two frames.
 func readFrame(r io.Reader, kinds ...frameKind) (frameKind, []byte, error) {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

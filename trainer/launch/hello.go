@@ -9,35 +9,36 @@ import (
 	"time"
 )
 
-// hello is what a machine says first, once for each of its devices.
+// hello is the first frame of a machine, sent once for each of its devices.
 type hello struct {
-	Program string   `json:"program"` // digest
+	Program string   `json:"program"` // digest of the program
 	Agent   string   `json:"agent"`
-	Machine int      `json:"machine"` // from 1 on
-	Count   int      `json:"count"`   // of the agent's machines, with the worker's
-	Device  int      `json:"device"`  // index
-	Devices []string `json:"devices"` // all of the machine
-	Address string   `json:"address"` // of the machine, as it sees its end of the connection
+	Machine int      `json:"machine"` // from 1
+	Count   int      `json:"count"`   // number of the agent's machines, including the worker's
+	Device  int      `json:"device"`  // index of the device
+	Devices []string `json:"devices"` // all devices of the machine
+	Address string   `json:"address"` // the machine's address at its end of the connection
 
 	Lease time.Duration `json:"lease"`
 }
 
-// word is what the worker says to a machine until a follower is to be started. It has one of these.
+// word is a control message to a machine, before a follower is started. Exactly one field is set; Taken accompanies
+// Refused.
 type word struct {
 	Refused string        `json:"refused,omitempty"` // why the machine cannot take part
-	Taken   bool          `json:"taken,omitempty"`   // of a refusal: another has its number, perhaps one that is gone
-	Entered bool          `json:"entered,omitempty"` // it takes part
+	Taken   bool          `json:"taken,omitempty"`   // of a refusal: another connection has this number and device, perhaps a dead one
+	Entered bool          `json:"entered,omitempty"` // the machine takes part
 	Begin   time.Duration `json:"begin,omitempty"`   // start a follower with this lease; its orders follow
 	Over    *Over         `json:"over,omitempty"`
 }
 
-// Over is how a run ended, for the machines that took part.
+// Over is the end of a run, as reported to the machines that took part.
 type Over struct {
-	Why     string `json:"why"`               // "": it is complete
-	Stopped bool   `json:"stopped,omitempty"` // it can be gone on with
+	Why     string `json:"why"`               // "": the run is complete
+	Stopped bool   `json:"stopped,omitempty"` // the run can be continued
 }
 
-// errComplete is the end of a run that is complete.
+// errComplete is the end of a complete run.
 var errComplete = errors.New("launch: the run is complete")
 
 func (o Over) err(agent string) error {
@@ -47,7 +48,7 @@ func (o Over) err(agent string) error {
 	return &OverError{agent, o}
 }
 
-// OverError is a run that ended before it was complete.
+// OverError reports a run that ended before it was complete.
 type OverError struct {
 	Agent string
 	Over
@@ -57,21 +58,21 @@ func (e *OverError) Error() string {
 	return fmt.Sprintf("the worker of %s has ended: %s", e.Agent, e.Why)
 }
 
-// AbsentError is a wait for another machine that was given up.
+// AbsentError reports that the wait for another machine ended without success.
 type AbsentError struct {
 	Who     string
 	Waited  time.Duration
-	Because string // or what to do
+	Because string // the reason or a remedy
 }
 
 func (e *AbsentError) Error() string {
-	return fmt.Sprintf("%s did not come within %v: %s", e.Who, e.Waited, e.Because)
+	return fmt.Sprintf("%s did not connect within %v: %s", e.Who, e.Waited, e.Because)
 }
 
 // maxMachine bounds the numbers in a hello.
 const maxMachine = 1 << 10
 
-// decodeHello reads what a machine says first, and refuses what makes no sense whatever the agent is.
+// decodeHello reads a machine's first frame, and refuses values that are wrong for every agent.
 func decodeHello(content []byte) (h hello, err error) {
 	if err := decodeJSON(content, &h); err != nil {
 		return h, err
@@ -82,13 +83,13 @@ func decodeHello(content []byte) (h hello, err error) {
 	return h, nil
 }
 
-// refusal is why the machine cannot take part; "" if it can.
+// refusal returns why the machine cannot take part, or "" if it can.
 func (h hello) refusal(s MachineSettings, program string) string {
 	switch {
 	case h.Agent != s.Agent:
-		return fmt.Sprintf("this is the worker of %s, and the machine is one of %.80q: give every agent an address of its own", s.Agent, h.Agent)
+		return fmt.Sprintf("this is the worker of %s, but the machine belongs to %.80q: give every agent an address of its own", s.Agent, h.Agent)
 	case h.Machine >= s.Count:
-		return fmt.Sprintf("agents.%s.machines.count is %d here, so machines are numbered to %d: there is no machine %d", s.Agent, s.Count, s.Count-1, h.Machine)
+		return fmt.Sprintf("agents.%s.machines.count is %d here, so machines are numbered up to %d: there is no machine %d", s.Agent, s.Count, s.Count-1, h.Machine)
 	case h.Count != s.Count:
 		return fmt.Sprintf("its agents.%s.machines.count is %d and the worker's is %d: give all machines of %s the same configuration", s.Agent, h.Count, s.Count, s.Agent)
 	case !slices.Equal(h.Devices, s.Devices):
@@ -96,12 +97,12 @@ func (h hello) refusal(s MachineSettings, program string) string {
 	case h.Lease != s.Lease:
 		return fmt.Sprintf("its store.lease is %v and the worker's is %v: give all machines of %s the same configuration", h.Lease, s.Lease, s.Agent)
 	case h.Program != program:
-		return fmt.Sprintf("it runs another program than the worker (%.32q, and %s): give all machines of %s the same build of mgrpo", h.Program, program, s.Agent)
+		return fmt.Sprintf("it runs another program than the worker (%.32q instead of %s): give all machines of %s the same build of mgrpo", h.Program, program, s.Agent)
 	}
 	return ""
 }
 
-// say writes a value as a frame; nil is none.
+// say writes a frame with a value as JSON, or without content if value is nil.
 func say(to io.Writer, kind frameKind, value any) (err error) {
 	var content []byte
 	if value != nil {

@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// Lending says to whom a machine lends its devices.
+// Lending is the configuration of a further machine.
 type Lending struct {
 	MachineSettings
-	Machine int             // its number, from 1 on
-	Without []string        // environment variables that are none of the followers' business
+	Machine int             // its number, from 1
+	Without []string        // environment variables that followers do not inherit
 	Asked   <-chan struct{} // closed to ask for a clean stop of the run; may be nil
 }
 
-// ErrStopped is the end of a machine that was asked to stop while there was no worker to ask.
+// ErrStopped is the end of a machine that was asked to stop while there was no worker to forward it to.
 var ErrStopped = errors.New("launch: stopped, as asked")
 
-// Lend starts a follower on each device of this machine for every round of an agent's run, until the run is over. The worker gives
-// the orders: what it sends is handed to the followers, and what they say is sent to it. The error is an *OverError if the run ended before
-// it was complete, and an *AbsentError if no worker was found for a time.
+// Lend starts a follower on each device of this machine for every round of an agent's run, until the run is over. It
+// relays the worker's orders to the followers, and their replies to the worker. The error is an *OverError if the run
+// ended before it was complete, and an *AbsentError if no worker was found in time.
 func Lend(ctx context.Context, s Lending) error {
 	if err := checkParent(); err != nil {
 		return err
@@ -47,17 +47,17 @@ func Lend(ctx context.Context, s Lending) error {
 	ended := make(chan error, len(s.Devices))
 	for i := range s.Devices {
 		devices.Go(func() {
-			// The kernel takes this thread for the parent of the followers, and kills them with it.
+			// The kernel considers this thread the parent of the followers, and kills them with it.
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			ended <- l.lend(ctx, i)
 		})
 	}
-	err = <-ended // the others' reasons are the same, or that this one has ended
+	err = <-ended // the others end for the same reason, or because this one has ended
 	over(errEnded)
 	devices.Wait()
 	close(ended)
-	for other := range ended { // where one found nobody to ask for the end, another may have been told of it
+	for other := range ended { // one device may have missed the worker's last message that another received
 		if told := new(*OverError); err == ErrStopped && (other == errComplete || errors.As(other, told)) {
 			err = other
 		}
@@ -74,11 +74,11 @@ type lender struct {
 	tls     *tls.Config
 
 	mu    sync.Mutex
-	there bool      // a device takes part
-	said  time.Time // when a wait was spoken of
+	there bool      // whether a device takes part
+	said  time.Time // time of the last note about a wait
 }
 
-// waits says what is waited for, at once and then every minute, whichever device it is that waits.
+// waits reports the wait, at once and then every minute, for all devices together.
 func (l *lender) waits(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +88,7 @@ func (l *lender) waits(err error) {
 	}
 }
 
-// takesPart says that there is a wait no longer.
+// takesPart reports the end of the wait.
 func (l *lender) takesPart() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,15 +121,15 @@ type call struct {
 
 func (c call) hangUp() { _ = c.NetConn().Close() }
 
-// refusedError is a machine that cannot take part.
+// refusedError reports that the worker refuses the machine.
 type refusedError struct {
 	why   string
-	taken bool // another has its number, perhaps this machine's connection that is about to end
+	taken bool // another connection has this machine's number, perhaps an old one of its own
 }
 
 func (e *refusedError) Error() string { return e.why }
 
-// reach connects to the worker, which may not be there yet, or be started again.
+// reach connects to the worker, which may not have started yet or may be restarting.
 func (l *lender) reach(ctx context.Context, device int) (c call, err error) {
 	const every = 500 * time.Millisecond
 	since := time.Now()
@@ -159,7 +159,7 @@ func (l *lender) reach(ctx context.Context, device int) (c call, err error) {
 	}
 }
 
-// connect connects to the worker once, and says who this is.
+// connect connects to the worker once, and introduces the machine.
 func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 	dialer := net.Dialer{Timeout: l.Lease, KeepAliveConfig: keepAlive(l.Lease)}
 	conn, err := dialer.DialContext(ctx, "tcp", l.Address)
@@ -192,12 +192,12 @@ func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 	case w.Refused != "":
 		return c, &refusedError{why: w.Refused, taken: w.Taken}
 	case !w.Entered:
-		return c, errors.New("launch: the worker begins before it has said hello")
+		return c, errors.New("launch: the worker sent an order before its greeting")
 	}
 	return c, conn.SetDeadline(time.Time{})
 }
 
-// hear is the worker's next word.
+// hear reads the worker's next control message.
 func (c call) hear() (w word, err error) {
 	_, content, err := readFrame(c.in, wordFrame)
 	if err == nil {
@@ -206,7 +206,7 @@ func (c call) hear() (w word, err error) {
 	return w, err
 }
 
-// serve has the worker use a device for a round. The error is why there is none after it.
+// serve lets the worker use a device for a round. The error is why no other round follows.
 func (l *lender) serve(ctx context.Context, c call, device int) error {
 	defer context.AfterFunc(ctx, c.hangUp)()
 	over := make(chan struct{})
@@ -214,7 +214,7 @@ func (l *lender) serve(ctx context.Context, c call, device int) error {
 	go func() {
 		select {
 		case <-l.Asked:
-			_ = say(c, stopFrame, nil) // or the worker is gone, and there is nothing to stop
+			_ = say(c, stopFrame, nil) // if the worker is gone there is nothing to stop
 		case <-over:
 		}
 	}()
@@ -223,20 +223,20 @@ func (l *lender) serve(ctx context.Context, c call, device int) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case err != nil: // the worker is gone, and may be started again
-		time.Sleep(100 * time.Millisecond) // not without end beside one that says no more than hello
+	case err != nil: // the worker is gone, and may be restarted
+		time.Sleep(100 * time.Millisecond) // slow down if the worker only greets and leaves
 		return nil
 	case w.Over != nil:
 		return w.Over.err(l.Agent)
 	case w.Begin < signsOfLife:
-		return errors.New("launch: the worker says something else than what it is to say")
+		return errors.New("launch: unexpected message from the worker")
 	}
 	l.follow(c, device, w.Begin)
 	return context.Cause(ctx)
 }
 
-// follow starts a follower and connects it with the worker until one of them is gone. Orders are handed on as they come, and what the
-// follower says frame by frame, so that how it ended can be told after a whole one.
+// follow starts a follower and connects it with the worker until one of them is gone. Orders are relayed as bytes, and
+// the follower's output frame by frame, so that its exit can be reported after a whole frame.
 func (l *lender) follow(c call, device int, lease time.Duration) {
 	var p process
 	var orders sync.WaitGroup
@@ -248,7 +248,7 @@ func (l *lender) follow(c call, device int, lease time.Duration) {
 		orders.Go(func() {
 			_, _ = io.Copy(&p, c.in)
 			p.kill()
-			_, _ = io.Copy(io.Discard, c.in) // until the worker has heard of it
+			_, _ = io.Copy(io.Discard, c.in) // until the worker has received it
 		})
 		err = relay(c, &p, 2*max(lease, toStart))
 		if how = p.finish(); err != nil {
@@ -260,8 +260,8 @@ func (l *lender) follow(c call, device int, lease time.Duration) {
 	orders.Wait()
 }
 
-// relay hands on what a follower says until it says no more. The error says what is wrong with it. The worker is the first to lose patience
-// with a silent one: this patience is for when the worker itself is gone.
+// relay forwards a follower's frames until its output ends. It returns an error if a frame is wrong. patience is longer
+// than the worker's, and serves the case in which the worker itself is gone.
 func relay(to io.Writer, p *process, patience time.Duration) error {
 	for in := bufio.NewReader(p); ; {
 		if err := p.replies.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -272,15 +272,15 @@ func relay(to io.Writer, p *process, patience time.Duration) error {
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrClosed):
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("has given no sign of life for %v", patience)
+			return fmt.Errorf("has sent no heartbeat for %v", patience)
 		case err != nil:
-			return fmt.Errorf("wrote something else than a reply: %w", err)
+			return fmt.Errorf("wrote something that is not a reply: %w", err)
 		}
 		b, err := frame(kind, content)
 		if err == nil {
 			_, err = to.Write(b)
 		}
-		if err != nil { // the worker has left, and nobody hears of it
+		if err != nil { // the worker has left and receives nothing
 			return nil
 		}
 	}

@@ -16,38 +16,39 @@ import (
 	"time"
 )
 
-// Machines are the further machines of an agent as its worker sees them. It listens, and they connect, once for each device. A
-// connection lasts as long as a follower: when that ends, the machine connects again, for the next round. nil has no machines.
+// Machines holds the connections of an agent's further machines. The worker listens, and each machine connects once for
+// each of its devices. A connection lasts as long as its follower; then the machine connects again for the next round.
+// A nil *Machines has no machines.
 type Machines struct {
 	settings  MachineSettings
 	program   string
 	tls       *tls.Config
 	listener  net.Listener
 	accepting sync.WaitGroup
-	entering  chan struct{} // has an element for each connection that has not proven itself
+	entering  chan struct{} // holds one element for each connection that is not authenticated yet
 
 	mu      sync.Mutex
-	lines   map[int]*line // that are there, by rank
-	changed chan struct{} // closed and replaced when a line comes
-	untold  map[int]bool  // machines that have been there, and have not heard that the run is over
-	over    *Over         // nil: it goes on
-	refused int           // connections that do not take part
+	lines   map[int]*line // open connections, by rank
+	changed chan struct{} // closed and replaced when a connection enters
+	untold  map[int]bool  // machines that took part and have not received the end of the run
+	over    *Over         // nil: the run continues
+	refused int           // number of refused connections
 }
 
-// MachineSettings say whose machines they are.
+// MachineSettings describes the machines of one agent.
 type MachineSettings struct {
 	Agent   string
-	Count   int      // with the worker's
-	Devices []string // of each
-	Address string   // HOST:PORT; all of this machine's addresses if HOST is a name
+	Count   int      // including the worker's machine
+	Devices []string // of each machine
+	Address string   // HOST:PORT; all addresses of this machine if HOST is a name
 	Key     []byte
-	Lease   time.Duration // who has not answered for so long is lost
+	Lease   time.Duration // a machine without an answer for this time counts as lost
 	Timeout time.Duration // the longest wait for machines
 	Note    func(text string)
-	Stop    func(machine int) // is called when a machine is asked to stop the run
+	Stop    func(machine int) // called when a machine is asked to stop the run
 }
 
-// Listen waits for machines from now on.
+// Listen starts to listen for machines.
 func Listen(s MachineSettings) (*Machines, error) {
 	digest, err := program()
 	if err != nil {
@@ -61,7 +62,7 @@ func Listen(s MachineSettings) (*Machines, error) {
 	if err != nil {
 		return nil, err
 	}
-	if net.ParseIP(host) == nil { // a name may be one that only others know this machine by
+	if net.ParseIP(host) == nil { // a name may be known to other machines only
 		host = ""
 	}
 	listening := net.ListenConfig{KeepAliveConfig: keepAlive(s.Lease)}
@@ -76,25 +77,25 @@ func Listen(s MachineSettings) (*Machines, error) {
 	return m, nil
 }
 
-// cannotListen is what to do about it; "" if that is not known.
+// cannotListen returns a remedy for an error of listening, or "".
 func cannotListen(agent string, err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Sprintf(": does another worker of %s run on this machine?", agent)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Sprintf(": it is of another machine, where the worker belongs; a further machine of %s is started with --machine N", agent)
+		return fmt.Sprintf(": the address belongs to another machine, on which the worker must run; start a further machine of %s with --machine N", agent)
 	}
 	return ""
 }
 
-// accept lets connections in, a bounded number of strangers at a time.
+// accept accepts connections, with a bounded number of unauthenticated ones at a time.
 func (m *Machines) accept() {
 	for {
 		conn, err := m.listener.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // no descriptor is left, or the other end is gone already
+		case err != nil: // out of descriptors, or the other end is already gone
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -110,7 +111,7 @@ func (m *Machines) accept() {
 	}
 }
 
-// admit has a connection prove itself.
+// admit authenticates a connection.
 func (m *Machines) admit(conn net.Conn) {
 	secure := tls.Server(conn, m.tls)
 	l := &line{conn: secure, in: bufio.NewReader(secure), here: addressOf(conn.LocalAddr()), machines: m, ready: make(chan struct{})}
@@ -131,7 +132,7 @@ func (m *Machines) admit(conn net.Conn) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		if !errors.Is(err, io.EOF) { // a machine of which another connection was refused
+		if !errors.Is(err, io.EOF) { // of a machine with another refused connection
 			m.speak(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.settings.Agent, err))
 		}
 		return
@@ -150,17 +151,17 @@ func (m *Machines) admit(conn net.Conn) {
 	m.enter(l)
 }
 
-// strays says why ranks could not meet at the two ends of a connection; "" if they can.
+// strays returns why ranks could not meet at the two ends of a connection, or "" if they can.
 func (m *Machines) strays(here, there string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, other := range m.lines {
 		if other.here != here {
-			return fmt.Sprintf("it reached this machine at %s, and another at %s, where its ranks are to meet: make agents.%s.machines.address one address that all reach", here, other.here, m.settings.Agent)
+			return fmt.Sprintf("it reached this machine at %s, but another machine at %s, and ranks must meet at one address: set agents.%s.machines.address to an address that all machines reach", here, other.here, m.settings.Agent)
 		}
 	}
 	if isLoopback(there) != isLoopback(here) {
-		return fmt.Sprintf("it says that its own address is %s, and reached this machine at %s: ranks connect both ways, without a tunnel", there, here)
+		return fmt.Sprintf("its own address is %s, but its connection comes from %s: ranks connect in both directions, without a tunnel or NAT", there, here)
 	}
 	return ""
 }
@@ -170,7 +171,7 @@ func isLoopback(address string) bool {
 	return err == nil && at.IsLoopback()
 }
 
-// speak says what became of a connection that does not take part, but not without end.
+// speak reports a refused connection, a bounded number of times.
 func (m *Machines) speak(text string) {
 	const most = 20
 	m.mu.Lock()
@@ -182,7 +183,7 @@ func (m *Machines) speak(text string) {
 	}
 }
 
-// enter keeps a line for the next round, unless the run is over.
+// enter keeps a connection for the next round, unless the run is over.
 func (m *Machines) enter(l *line) {
 	m.mu.Lock()
 	other, over := m.lines[l.rank], m.over
@@ -199,11 +200,11 @@ func (m *Machines) enter(l *line) {
 	case over != nil:
 		m.dismiss(l, *over)
 	default:
-		l.dismiss(word{Taken: true, Refused: fmt.Sprintf("machine %d is there already, at %s", other.machine, other.address)})
+		l.dismiss(word{Taken: true, Refused: fmt.Sprintf("machine %d is already connected, from %s", other.machine, other.address)})
 	}
 }
 
-// leave forgets a line.
+// leave removes a connection.
 func (m *Machines) leave(l *line) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -212,7 +213,7 @@ func (m *Machines) leave(l *line) {
 	}
 }
 
-// dismiss tells a machine that the run is over.
+// dismiss reports to a machine that the run is over.
 func (m *Machines) dismiss(l *line, over Over) {
 	l.dismiss(word{Over: &over})
 	m.mu.Lock()
@@ -220,7 +221,8 @@ func (m *Machines) dismiss(l *line, over Over) {
 	delete(m.untold, l.machine)
 }
 
-// take waits until every device of every machine is there and none belongs to a crew, and has each start a follower.
+// take waits until every device of every machine is connected and none belongs to a crew, and then has each start a
+// follower.
 func (m *Machines) take(ctx context.Context) (taken []*line, err error) {
 	if m == nil {
 		return nil, nil
@@ -251,12 +253,12 @@ func (m *Machines) take(ctx context.Context) (taken []*line, err error) {
 		}
 	}
 	for _, l := range taken {
-		_ = say(l.conn, wordFrame, word{Begin: m.settings.Lease}) // or it is gone: the crew finds it lost
+		_ = say(l.conn, wordFrame, word{Begin: m.settings.Lease}) // if it is gone, the crew will find it lost
 	}
 	return taken, nil
 }
 
-// missing are the machines that are not there with all their devices, as a text.
+// missing lists the machines of which not all devices are connected.
 func (m *Machines) missing() string {
 	var names []string
 	for rank := len(m.settings.Devices); rank < m.settings.Count*len(m.settings.Devices); rank++ {
@@ -268,8 +270,8 @@ func (m *Machines) missing() string {
 	return strings.Join(names, " and ")
 }
 
-// Close tells the machines how the run ended, and listens no longer. Those that were in a crew come back for it when their followers are
-// gone; who does not within the time in which a follower must give a sign of life is not waited for.
+// Close reports the run's end to the machines, and stops listening. Machines that were in a crew reconnect for that
+// when their followers are gone. Close waits for them for the time within which a follower must send a heartbeat.
 func (m *Machines) Close(over Over) {
 	const longest = 4 << 10
 	if m == nil {
@@ -300,7 +302,7 @@ func (m *Machines) anyUntold() bool {
 	return len(m.untold) > 0
 }
 
-// line is the connection of a device of another machine, and the link to the follower that is started there.
+// line is the connection of one device of another machine, and the link to the follower there.
 type line struct {
 	conn    *tls.Conn
 	in      *bufio.Reader
@@ -308,15 +310,16 @@ type line struct {
 	device  string
 	rank    int
 	address string        // of the machine
-	here    string        // of this one, as the machine reaches it
+	here    string        // of this machine, as the other reaches it
 	taken   bool          // it belongs to a crew; guarded by Machines.mu
-	ready   chan struct{} // closed when something has come, which belongs to the crew
-	broken  error         // why nothing more comes
+	ready   chan struct{} // closed when data has arrived, which belongs to the crew
+	broken  error         // why no more data arrives
 
 	machines *Machines
 }
 
-// await notices when a machine is gone before it belongs to a crew. All that a machine may say before is that it is asked to stop.
+// await notices if a machine is gone before it belongs to a crew. Until then a machine may only forward a request to
+// stop.
 func (l *line) await() {
 	var first []byte
 	for l.broken == nil {
@@ -333,7 +336,7 @@ func (l *line) await() {
 	close(l.ready)
 }
 
-// Write and Read are of the follower. After a failure of either its connection has ended.
+// Write and Read exchange data with the follower. After either fails the connection has ended.
 func (l *line) Write(b []byte) (int, error) { return l.conn.Write(b) }
 
 func (l *line) Read(b []byte) (int, error) {
@@ -349,7 +352,8 @@ func (l *line) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// kill closes the connection, at which the machine kills the follower. No goodbye: it would wait where nobody reads.
+// kill closes the connection, which makes the machine kill the follower. It sends no TLS close message, which would
+// block if the other end does not read.
 func (l *line) kill() {
 	l.machines.leave(l)
 	_ = l.conn.NetConn().Close()
@@ -366,7 +370,7 @@ func (l *line) finish() end {
 
 func (l *line) words() string { return "" }
 
-// dismiss says a last word.
+// dismiss sends a last control message.
 func (l *line) dismiss(w word) {
 	_ = l.conn.SetWriteDeadline(time.Now().Add(l.machines.settings.Lease))
 	_ = say(l.conn, wordFrame, w)

@@ -119,10 +119,10 @@ func TestMachineFollowerLost(t *testing.T) {
 	t.Parallel()
 	const machine = " on cpu of machine 1 (127.0.0.1)"
 	for agent, want := range map[string]string{
-		"stops":      "rank 2 of stops" + machine + " has given no sign of life for 5s",
+		"stops":      "rank 2 of stops" + machine + " has sent no heartbeat for 5s",
 		"dies":       "rank 2 of dies" + machine + " ended with exit status 2; its last words: said on the standard output panic: an accident",
 		"has no GPU": "rank 2 of has no GPU" + machine + " ended with exit status 75",
-		"raves":      "rank 2 of raves" + machine + " wrote something else than a reply: launch: a frame of kind 'S'",
+		"raves":      "rank 2 of raves" + machine + " wrote something that is not a reply: launch: a frame of kind 'S'",
 		"misses":     "rank 2 of misses" + machine + ": open /models/m: no such file; all machines of misses need its files and run.dir under the same paths",
 	} {
 		t.Run(agent, func(t *testing.T) {
@@ -154,13 +154,13 @@ func TestMachinesRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Lending){
-		"its key is another than this machine's":                         func(s *Lending) { s.Key = []byte("a key of another test") },
-		`this is the worker of obeys, and the machine is one of "other"`: func(s *Lending) { s.Agent = "other" },
-		"machines are numbered to 1: there is no machine 2":              func(s *Lending) { s.Machine = 2 },
-		"its agents.obeys.machines.count is 3 and the worker's is 2":     func(s *Lending) { s.Count = 3 },
-		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:     func(s *Lending) { s.Devices = s.Devices[1:] },
-		"refuses machine 1: machine 1 is there already, at 127.0.0.1":    func(*Lending) {},
-		"its store.lease is 1s and the worker's is 5s":                   func(s *Lending) { s.Lease = time.Second },
+		"its key differs from this machine's":                               func(s *Lending) { s.Key = []byte("a key of another test") },
+		`this is the worker of obeys, but the machine belongs to "other"`:   func(s *Lending) { s.Agent = "other" },
+		"machines are numbered up to 1: there is no machine 2":              func(s *Lending) { s.Machine = 2 },
+		"its agents.obeys.machines.count is 3 and the worker's is 2":        func(s *Lending) { s.Count = 3 },
+		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:        func(s *Lending) { s.Devices = s.Devices[1:] },
+		"refuses machine 1: machine 1 is already connected, from 127.0.0.1": func(*Lending) {},
+		"its store.lease is 1s and the worker's is 5s":                      func(s *Lending) { s.Lease = time.Second },
 	} {
 		s := w.lending()
 		change(&s)
@@ -219,7 +219,7 @@ func TestMachinesAbsent(t *testing.T) {
 	w.settings.Timeout = time.Millisecond
 	_, err := Start(t.Context(), Settings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease})
 	var absent *AbsentError
-	if !errors.As(err, &absent) || !strings.Contains(err.Error(), "machine 1 of obeys did not come within 1ms: start `mgrpo worker FILE --agent obeys --machine N` there") {
+	if !errors.As(err, &absent) || !strings.Contains(err.Error(), "machine 1 of obeys did not connect within 1ms: start `mgrpo worker FILE --agent obeys --machine N` there") {
 		t.Errorf("the worker: %v", err)
 	}
 	own := errors.New("own")
@@ -276,7 +276,7 @@ func TestMachineVanishes(t *testing.T) {
 	wire.pulled.Store(true)
 	_, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(200_000), func(context.Context) error { return nil })
 	var lost *LostError
-	if !errors.As(err, &lost) || !strings.Contains(lost.Follower, "of machine 1") || lost.How != "has given no sign of life for 5s" && !strings.HasPrefix(lost.How, "has lost its connection") {
+	if !errors.As(err, &lost) || !strings.Contains(lost.Follower, "of machine 1") || lost.How != "has sent no heartbeat for 5s" && !strings.HasPrefix(lost.How, "has lost its connection") {
 		t.Error(err)
 	}
 	c.Close() // waits for the write

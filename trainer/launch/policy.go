@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// Policy samples on all ranks of an agent: its router says which of them has a conversation.
+// Policy samples on all ranks of an agent: its router selects the rank for a conversation.
 type Policy struct {
 	policy.Policy // of rank 0
 	crew          *Crew
@@ -19,7 +19,7 @@ type Policy struct {
 	versions      versions
 }
 
-// Sampler gives rank 0's policy those of its followers, each of which has carried out an order to Sample: none if c is nil.
+// Sampler returns a policy of all ranks, whose followers have executed an order to Sample. If c is nil it returns own.
 func (c *Crew) Sampler(own policy.Policy, model arch.Config) policy.Policy {
 	if c == nil {
 		return own
@@ -28,13 +28,13 @@ func (c *Crew) Sampler(own policy.Policy, model arch.Config) policy.Policy {
 		versions: versions{oldest: own.Version(), newest: own.Version()}}
 }
 
-// Generate samples a turn on one of the ranks; see policy.Policy. Tokens of followers are shown when the turn has ended. It is an error
-// that a follower is lost, wherever the turn would be sampled.
+// Generate samples a turn on one of the ranks; see policy.Policy. A follower's tokens are shown when the turn has
+// ended. A lost follower is an error, whichever rank would sample the turn.
 func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	if err := p.crew.Err(); err != nil {
 		return policy.Completion{Finish: policy.FinishCancelled, Version: p.Version()}, err
 	}
-	rank := p.router.Enter(r.Key, func(rank int) bool { return rank == 0 || r.Constraint == nil }) // a constraint is a thing of this process
+	rank := p.router.Enter(r.Key, func(rank int) bool { return rank == 0 || r.Constraint == nil }) // a constraint exists in this process only
 	defer p.router.Leave(rank)
 	if rank == 0 {
 		return p.Policy.Generate(ctx, r)
@@ -45,7 +45,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 // Constrains reports whether rank 0 samples under constraints.
 func (p *Policy) Constrains() bool { return policy.Constrains(p.Policy) }
 
-// UpdateWeights is policy.Policy.UpdateWeights of all ranks, which hold the weights.
+// UpdateWeights calls policy.Policy.UpdateWeights on all ranks, which have the weights already.
 func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 	done := p.versions.renew(version)
 	_, err := p.crew.Do(ctx, Order{Kind: Renew, Version: version}, nil, func(ctx context.Context) error { return p.Policy.UpdateWeights(ctx, version) })
@@ -54,7 +54,7 @@ func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 	return err
 }
 
-// Stats adds the counters of all ranks up.
+// Stats returns the sums of all ranks' counters.
 func (p *Policy) Stats() policy.Stats {
 	sum := p.Policy.Stats()
 	sum.Ranks = []int64{sum.SampledTokens}
@@ -66,7 +66,7 @@ func (p *Policy) Stats() policy.Stats {
 	return sum
 }
 
-// ask has a follower sample a turn. If ctx ends, so does the follower's turn, with the tokens sampled so far.
+// ask requests a turn from a follower. If ctx ends, the follower's turn ends, too, with the tokens sampled so far.
 func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy.Completion, error) {
 	from := p.versions.from()
 	id, answer := f.asked.add()
@@ -74,7 +74,7 @@ func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy
 	if err != nil {
 		return policy.Completion{}, err
 	}
-	_ = f.send(request) // or the process is gone: attend says why
+	_ = f.send(request) // if the process is gone, attend reports the reason
 	defer context.AfterFunc(ctx, func() {
 		if cancel, err := frame(cancelFrame, order.AppendUint64(nil, id)); err == nil {
 			_ = f.send(cancel)
@@ -103,7 +103,7 @@ func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy
 	return t.Completion, nil
 }
 
-// check refuses what no follower's engine answers to a request that was made when the policy had version from.
+// check refuses answers that no follower's engine gives to a request that was made when the policy had version from.
 func (p *Policy) check(ctx context.Context, r policy.Request, t Turn, from int64) error {
 	if err := t.check(r, p.model); err != nil {
 		return err
@@ -112,18 +112,18 @@ func (p *Policy) check(ctx context.Context, r policy.Request, t Turn, from int64
 		return p.versions.check(from, t.Version)
 	}
 	if ctx.Err() == nil {
-		return errors.New("a turn was cancelled that nobody ended")
+		return errors.New("a turn was cancelled without a request to cancel it")
 	}
 	return nil // it may have had no version yet
 }
 
-// versions are those of which turns may be: while the ranks are given new weights, each of them changes in its own time.
+// versions is the range of versions that turns may have: during an update each rank changes at its own time.
 type versions struct {
 	mu             sync.Mutex
-	oldest, newest int64 // equal, but for an update
+	oldest, newest int64 // equal, except during an update
 }
 
-// renew says that the ranks are given a version, and returns what says that all have it.
+// renew begins an update of all ranks to a version; done ends it.
 func (v *versions) renew(version int64) (done func()) {
 	set := func(to *int64) {
 		v.mu.Lock()
@@ -134,24 +134,24 @@ func (v *versions) renew(version int64) (done func()) {
 	return func() { set(&v.oldest) }
 }
 
-// from is the oldest version of a turn that is asked for now.
+// from returns the oldest version that a turn requested now may have.
 func (v *versions) from() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.oldest
 }
 
-// check refuses a turn of a version that no rank had since it was asked for.
+// check refuses a turn of a version that no rank had since its request.
 func (v *versions) check(from, got int64) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if got < min(from, v.newest) || got > max(from, v.newest) {
-		return fmt.Errorf("a turn of version %d, asked for when the policy had version %d", got, from)
+		return fmt.Errorf("a turn of version %d, requested when the policy had version %d", got, from)
 	}
 	return nil
 }
 
-// asked are the turns that a follower was asked for and has not answered, by number.
+// asked holds the requests that a follower has not answered, by number.
 type asked struct {
 	mu    sync.Mutex
 	last  uint64
@@ -170,7 +170,7 @@ func (a *asked) add() (id uint64, answer <-chan Turn) {
 	return a.last, a.turns[a.last]
 }
 
-// take gives an answer to whoever asked. Nobody may have.
+// take delivers an answer to its request. wanted is false if there is none.
 func (a *asked) take(content []byte) (wanted bool, err error) {
 	id, t, err := decodeTurn(content)
 	if err != nil {

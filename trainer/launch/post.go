@@ -14,10 +14,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
 
-// Post is where a follower gets its orders, and requests for turns beside them.
+// Post is a follower's end of the pipes: it receives orders and requests for turns.
 type Post struct {
 	orders  chan received
-	mu      sync.Mutex // of replies
+	mu      sync.Mutex // guards the writing of replies
 	replies io.Writer
 	turns   turns
 }
@@ -28,14 +28,15 @@ type received struct {
 	err   error
 }
 
-// Follower returns the post of a process that Start has started, and nil in any other process. From then on the process ends when rank
-// 0 does, whatever it is doing, and ignores the signals by which a terminal or a service manager asks for an end: rank 0 gets them too.
+// Follower returns the post of a process that Start has started, and nil in any other process. From then on the process
+// ends when rank 0 does, whatever it is computing. It ignores the signals with which a terminal or a service manager
+// asks for an end, because rank 0 receives them, too.
 func Follower() *Post {
 	lease, err := time.ParseDuration(os.Getenv(followerEnv))
 	if err != nil || lease < signsOfLife {
 		return nil
 	}
-	os.Unsetenv(followerEnv) // processes that this one starts are no followers
+	os.Unsetenv(followerEnv) // processes that this one starts are not followers
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	p := &Post{orders: make(chan received), replies: os.NewFile(repliesFD, "replies")}
 	go p.live(lease / signsOfLife)
@@ -43,7 +44,7 @@ func Follower() *Post {
 	return p
 }
 
-// receive reads orders and requests, and calls gone when there is nobody who gives some.
+// receive reads orders and requests, and calls gone when rank 0 has closed the pipe.
 func (p *Post) receive(in io.Reader, gone func()) {
 	for {
 		kind, content, err := readFrame(in, orderFrame, requestFrame, cancelFrame)
@@ -69,7 +70,7 @@ func (p *Post) receive(in io.Reader, gone func()) {
 	}
 }
 
-// receiveOrder is the order that a frame has, with its batch, which follows the frame.
+// receiveOrder returns the order in a frame with its batch, which follows the frame.
 func receiveOrder(content []byte, in io.Reader) (r received) {
 	if r.order, r.err = decodeOrder(content); r.err != nil {
 		return r
@@ -87,20 +88,20 @@ func receiveOrder(content []byte, in io.Reader) (r received) {
 	return r
 }
 
-// Next waits for an order. An order that cannot be understood is an error, and none comes after it.
+// Next waits for an order. A malformed order is an error, after which no order follows.
 func (p *Post) Next() (Order, []*learner.Sequence, error) {
 	r := <-p.orders
 	return r.order, r.batch, r.err
 }
 
-// live gives signs of life.
+// live sends heartbeats.
 func (p *Post) live(interval time.Duration) {
 	for p.send(aliveFrame, nil) == nil {
 		time.Sleep(interval)
 	}
 }
 
-// Answer tells rank 0 that an order is carried out, or why it is not.
+// Answer reports to rank 0 that an order was executed, or why it failed.
 func (p *Post) Answer(r Reply) error {
 	content, err := json.Marshal(r.short())
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tail"
 )
 
-// followerEnv marks the process of a follower. Its value is the lease, within which it gives signs of life.
+// followerEnv marks a follower's process. Its value is the lease within which the follower must send a heartbeat.
 const followerEnv = "MGRPO_FOLLOWER"
 
 // Descriptors of a follower's pipes.
@@ -22,12 +22,12 @@ const (
 	repliesFD = 4
 )
 
-// process is a follower's, which this process has started: its orders are written to it, and what it says is read from it.
+// process is a follower's process that this one has started: orders are written to it, and replies are read from it.
 type process struct {
 	cmd     *exec.Cmd
 	orders  *os.File
 	replies *os.File
-	said    *tail.Writer // what it wrote on its standard output and error
+	said    *tail.Writer // the end of its standard output and error
 }
 
 // start starts this program again as a follower. The caller's thread must live as long as the process.
@@ -41,15 +41,16 @@ func (p *process) start(agent string, rank int, device string, environ []string)
 		return errors.Join(err, theirOrders.Close(), orders.Close())
 	}
 	p.orders, p.replies, p.said = orders, replies, &tail.Writer{Max: 4 << 10}
-	// The file that is running, also if another was put into its place since: both ends then speak the same protocol.
+	// The file that is running, even if it was replaced since: both ends then speak the same protocol.
 	p.cmd = exec.Command("/proc/self/exe")
 	p.cmd.Args = []string{"mgrpo", "follower", agent, fmt.Sprint("rank=", rank), "device=" + device}
 	p.cmd.Env = environ
 	p.cmd.ExtraFiles = []*os.File{theirOrders, theirReplies}
 	p.cmd.Stdout, p.cmd.Stderr = p.said, p.said
 	p.cmd.WaitDelay = time.Second
-	// A process group of its own, so that a terminal's Ctrl-C reaches rank 0 alone, which ends its followers in good order. The kernel
-	// kills it with the worker's thread that started it: a closed pipe is not seen by a process that is stopped.
+	// A process group of its own, so that a terminal's Ctrl-C reaches rank 0 only, which ends its followers in order.
+	// The kernel kills the follower together with the worker's thread that started it: a stopped process does not
+	// notice a closed pipe.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	err = p.cmd.Start()
 	err = errors.Join(err, theirOrders.Close(), theirReplies.Close())
@@ -63,25 +64,25 @@ func (p *process) Write(b []byte) (int, error) { return p.orders.Write(b) }
 
 func (p *process) Read(b []byte) (int, error) { return p.replies.Read(b) }
 
-// kill has the process end. One that has ended is not there to be killed.
+// kill kills the process. It may have ended already.
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
-// words are what it wrote last, as one line.
+// words returns the end of its output as one line.
 func (p *process) words() string { return strings.Join(strings.Fields(p.said.String()), " ") }
 
 func (p *process) closePipes() { _ = errors.Join(p.orders.Close(), p.replies.Close()) }
 
-// GPULost is the exit status of a follower from which a failure of CUDA has taken its GPU.
+// GPULost is the exit status of a follower that lost its GPU to a CUDA failure.
 const GPULost = 75
 
-// end is how a follower's process ended.
+// end describes how a follower's process ended.
 type end struct {
 	How  string `json:"how"`
-	Said string `json:"said,omitempty"` // its last words
-	GPU  bool   `json:"gpu,omitempty"`  // a failure of CUDA took its GPU from it
+	Said string `json:"said,omitempty"` // the end of its output
+	GPU  bool   `json:"gpu,omitempty"`  // a CUDA failure took its GPU
 }
 
-// finish kills the process, if it is still there, and waits until it is gone.
+// finish kills the process, if it still runs, and waits until it is gone.
 func (p *process) finish() (e end) {
 	p.kill()
 	err := p.cmd.Wait()
@@ -102,7 +103,7 @@ func (p *process) finish() (e end) {
 	return e
 }
 
-// environment is what followers get of this process's.
+// environment returns the variables that followers inherit.
 func environment(without []string) []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")

@@ -20,11 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errKey says that the other end of a connection has proven to have another key.
-var errKey = errors.New("its key is another than this machine's, or it is no worker of mgrpo: look at machines.key_env or key_file, and at machines.address")
+// errKey means that the other end of a connection has proven that its key is a different one.
+var errKey = errors.New("its key differs from this machine's, or it is not a worker of mgrpo: check machines.key_env or key_file, and machines.address")
 
-// secured is how both ends of a connection between an agent's machines prove that they have the same key: TLS 1.3, with a certificate
-// of a key pair that is derived from it. Nobody signs certificates, and no name or date in them means anything.
+// secured returns the TLS 1.3 configuration with which both ends of a connection between an agent's machines prove that
+// they have the same key: a certificate of a key pair that is derived from it. No authority signs certificates, and
+// their names and dates have no meaning.
 func secured(key []byte) (*tls.Config, error) {
 	seed, err := hkdf.Key(sha256.New, key, nil, "mgrpo: machines of an agent", ed25519.SeedSize)
 	if err != nil {
@@ -54,7 +55,7 @@ func secured(key []byte) (*tls.Config, error) {
 	}, nil
 }
 
-// program is a digest of the file that is running. Followers understand the orders of the same program alone.
+// program returns a digest of the running program's file. Followers understand only the orders of the same program.
 var program = sync.OnceValues(func() (string, error) {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -68,14 +69,14 @@ var program = sync.OnceValues(func() (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)[:16]), nil
 })
 
-// keepAlive has the kernel give a connection up whose other end has not answered for a lease.
+// keepAlive returns settings with which the kernel closes a connection if the other end has not answered for a lease.
 func keepAlive(lease time.Duration) net.KeepAliveConfig {
 	const looks = 3
 	every := max(lease/looks, time.Second)
 	return net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: looks}
 }
 
-// abandonAfter has writes fail of which nothing has arrived for a lease.
+// abandonAfter makes writes fail if no part of them has arrived for a lease.
 func abandonAfter(conn net.Conn, lease time.Duration) error {
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
@@ -88,7 +89,7 @@ func abandonAfter(conn net.Conn, lease time.Duration) error {
 	return errors.Join(err, failed)
 }
 
-// addressOf is the address of one end of a connection, without its port.
+// addressOf returns the address of one end of a connection, without its port.
 func addressOf(at net.Addr) string {
 	return at.(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("").String()
 }

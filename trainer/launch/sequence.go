@@ -9,18 +9,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
 
-// A sequence's content: its two names, each behind its length (uint32); Group, Weight, Advantage (8 bytes each); a byte of flags; the
-// numbers of its tokens and experts (uint32); and its columns. All in little-endian order; floats as their bits, so that one that
-// is not finite arrives as it is, for the learner to refuse.
+// Layout of a sequence's content: its two names, each after its length (uint32); Group, Weight, Advantage (8 bytes
+// each); a byte of flags; the numbers of its tokens and experts (uint32); and its columns. All values are
+// little-endian. Floats are sent as bits, so that a non-finite one arrives unchanged and the learner refuses it.
 const (
 	staleFlag     = 1
-	behaviourFlag = 2 // the sampler's log-probs are there, one a token
+	behaviourFlag = 2 // there is one log-prob of the sampler for each token
 	knownFlags    = staleFlag | behaviourFlag
 )
 
 var order = binary.LittleEndian
 
-// encodeSequence is the content of a sequence's frame.
+// encodeSequence returns the content of a sequence's frame.
 func encodeSequence(q *learner.Sequence) ([]byte, error) {
 	n := len(q.Tokens)
 	if len(q.Sampled) != n || q.Behaviour != nil && len(q.Behaviour) != n {
@@ -58,7 +58,7 @@ func encodeSequence(q *learner.Sequence) ([]byte, error) {
 	return out, nil
 }
 
-// decodeSequence reads what encodeSequence wrote. The learner checks the values.
+// decodeSequence reads the output of encodeSequence. The learner checks the values.
 func decodeSequence(content []byte) (*learner.Sequence, error) {
 	r := reader{rest: content}
 	q := &learner.Sequence{ID: r.text(), Whole: r.text()}
@@ -79,10 +79,10 @@ func decodeSequence(content []byte) (*learner.Sequence, error) {
 	return q, nil
 }
 
-// reader takes values off the front of a content. Behind its end every value is 0.
+// reader reads values from the front of a content. After its end every value is 0.
 type reader struct {
 	rest  []byte
-	short bool // something was asked for that was not there
+	short bool // a value was missing
 }
 
 func (r *reader) take(n int) []byte {
@@ -111,7 +111,7 @@ func (r *reader) uint64() uint64 {
 
 func (r *reader) float64() float64 { return math.Float64frombits(r.uint64()) }
 
-// count is a number of values of at least so many bytes each, of which the content must have as many.
+// count reads a number of values of at least `each` bytes each. The content must be long enough for them.
 func (r *reader) count(each int) int {
 	b := r.take(4)
 	if b == nil {
@@ -127,7 +127,7 @@ func (r *reader) count(each int) int {
 
 func (r *reader) text() string { return string(r.take(r.count(1))) }
 
-// column is n values of so many bytes each; never nil.
+// column reads n values of `bytes` bytes each; it never returns nil.
 func column[T any](r *reader, n, bytes int, of func([]byte) T) []T {
 	content, out := r.take(n*bytes), make([]T, 0, n)
 	for ; len(content) > 0; content = content[bytes:] {

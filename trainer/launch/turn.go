@@ -10,15 +10,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// Turn is what a follower answers to a request for a turn.
+// Turn is a follower's answer to a request for a turn.
 type Turn struct {
 	policy.Completion
-	Reply // why there is none
+	Reply // the error, if there is no turn
 	Stats policy.Stats
 }
 
-// encodeRequest is the content of the frame that asks for a turn: its number, then the request; integers and the bits of floats in 8
-// bytes, texts and lists behind their lengths (uint32).
+// encodeRequest returns the content of a request's frame: its number, then the request. Integers and the bits of floats
+// have 8 bytes; texts and lists follow their lengths (uint32).
 func encodeRequest(id uint64, r policy.Request) []byte {
 	k, s := r.Key, r.Sampling
 	out := make([]byte, 0, len(k.Query)+len(k.Agent)+4*len(r.Tokens)+4*len(s.StopIDs)+256)
@@ -40,7 +40,7 @@ func encodeRequest(id uint64, r policy.Request) []byte {
 	return out
 }
 
-// decodeRequest reads what encodeRequest wrote. The engine checks the values.
+// decodeRequest reads the output of encodeRequest. The engine checks the values.
 func decodeRequest(content []byte) (id uint64, r policy.Request, err error) {
 	in := reader{rest: content}
 	k, s := &r.Key, &r.Sampling
@@ -62,7 +62,8 @@ func decodeRequest(content []byte) (id uint64, r policy.Request, err error) {
 	return id, r, err
 }
 
-// encodeTurn is the content of the frame that answers request id: number and version, the finish, JSON of the rest, and the columns.
+// encodeTurn returns the content of the answer to request id: number and version, the finish, JSON of the rest, and the
+// columns.
 func encodeTurn(id uint64, t Turn) ([]byte, error) {
 	n := len(t.Tokens)
 	if len(t.LogProbs) != n {
@@ -88,13 +89,13 @@ func encodeTurn(id uint64, t Turn) ([]byte, error) {
 	return out, nil
 }
 
-// besides is what a turn has beside its tokens.
+// besides holds a turn's fields that are sent as JSON.
 type besides struct {
 	Reply
 	Stats policy.Stats `json:"stats"`
 }
 
-// decodeTurn reads what encodeTurn wrote.
+// decodeTurn reads the output of encodeTurn.
 func decodeTurn(content []byte) (id uint64, t Turn, err error) {
 	in := reader{rest: content}
 	id, t.Version = in.uint64(), int64(in.uint64())
@@ -114,7 +115,7 @@ func decodeTurn(content []byte) (id uint64, t Turn, err error) {
 	return id, t, err
 }
 
-// check refuses what no engine of a model answers to a request.
+// check refuses answers that no engine of the model gives to a request.
 func (t Turn) check(r policy.Request, model arch.Config) error {
 	switch t.Finish {
 	case policy.FinishStop, policy.FinishLength, policy.FinishContext, policy.FinishCancelled:

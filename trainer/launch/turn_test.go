@@ -188,17 +188,17 @@ func TestCancelledTurn(t *testing.T) {
 func TestLostTurn(t *testing.T) {
 	for agent, want := range map[string]string{
 		"dies over a turn":  "rank 2 of dies over a turn on cpu was killed (signal 9)",
-		"stops over a turn": "rank 2 of stops over a turn on cpu has given no sign of life for 15s",
+		"stops over a turn": "rank 2 of stops over a turn on cpu has sent no heartbeat for 15s",
 		"has no memory":     "rank 2 of has no memory on cpu: no memory left",
-		"invents turns":     "rank 2 of invents turns on cpu answers what it was not asked",
-		"raves over a turn": "rank 2 of raves over a turn on cpu wrote something else than a reply: launch: a turn's frame is malformed",
+		"invents turns":     "rank 2 of invents turns on cpu answered a turn that was not requested",
+		"raves over a turn": "rank 2 of raves over a turn on cpu wrote something that is not a reply: launch: a turn's frame is malformed",
 		"invents tokens":    "rank 2 of invents tokens on cpu: token 1048576 is outside the vocabulary of 1000",
 		"invents log-probs": "rank 2 of invents log-probs on cpu: log-prob of sampled token 0 is NaN",
 		"invents an end":    `rank 2 of invents an end on cpu: unknown finish reason "the end"`,
-		"invents a version": "rank 2 of invents a version on cpu: a turn of version 4, asked for when the policy had version 3",
+		"invents a version": "rank 2 of invents a version on cpu: a turn of version 4, requested when the policy had version 3",
 		"invents experts":   "rank 2 of invents experts on cpu: 12 recorded experts for 5 tokens of 2 each",
 		"invents an expert": "rank 2 of invents an expert on cpu: expert 4 of token 1, the model has 4",
-		"ends by itself":    "rank 2 of ends by itself on cpu: a turn was cancelled that nobody ended",
+		"ends by itself":    "rank 2 of ends by itself on cpu: a turn was cancelled without a request to cancel it",
 		"cannot tell":       "rank 2 of cannot tell on cpu: launch: a turn of 3 tokens has 0 log-probs",
 	} {
 		t.Run(agent, func(t *testing.T) {
@@ -268,7 +268,7 @@ func TestHostileRequests(t *testing.T) {
 		frames     [][]byte
 	}{
 		{"too early", "before the order to sample", false, [][]byte{request(1)}},
-		{"twice", "request 1 comes again", true, [][]byte{request(1), request(1)}},
+		{"twice", "request 1 came twice", true, [][]byte{request(1), request(1)}},
 		{"malformed", "malformed", true, [][]byte{mustFrame(t, requestFrame, []byte("{}"))}},
 		{"a malformed end", "malformed", true, [][]byte{request(1), mustFrame(t, cancelFrame, []byte("1"))}},
 		{"too long an end", "announces 9 bytes", true, [][]byte{[]byte("c\x09\x00\x00\x00123456789")}},

@@ -12,21 +12,21 @@ import (
 // mostTurns bounds the turns that a follower samples at once.
 const mostTurns = 1 << 16
 
-// turns are those that a follower is asked for at a time.
+// turns are a follower's turns in flight.
 type turns struct {
 	mu     sync.Mutex
 	sample func(ctx context.Context, r policy.Request) Turn // nil: it does not sample yet
-	ends   map[uint64]context.CancelFunc                    // of those in flight, by number
+	ends   map[uint64]context.CancelFunc                    // ends of those in flight, by number
 }
 
-// Sample has the post answer requests from now on, each as sample does.
+// Sample makes the post answer requests with sample from now on.
 func (p *Post) Sample(sample func(ctx context.Context, r policy.Request) Turn) {
 	p.turns.mu.Lock()
 	defer p.turns.mu.Unlock()
 	p.turns.sample, p.turns.ends = sample, map[uint64]context.CancelFunc{}
 }
 
-// begin begins the turn that a request asks for.
+// begin begins the turn of a request.
 func (p *Post) begin(content []byte) error {
 	id, r, err := decodeRequest(content)
 	if err != nil {
@@ -38,9 +38,9 @@ func (p *Post) begin(content []byte) error {
 	_, again := t.ends[id]
 	switch {
 	case t.sample == nil:
-		return errors.New("launch: a request comes before the order to sample")
+		return errors.New("launch: a request came before the order to sample")
 	case again:
-		return fmt.Errorf("launch: request %d comes again", id)
+		return fmt.Errorf("launch: request %d came twice", id)
 	case len(t.ends) == mostTurns:
 		return fmt.Errorf("launch: more than %d requests at once", mostTurns)
 	}
@@ -73,7 +73,7 @@ func (t *turns) cancel(content []byte) error {
 	return nil
 }
 
-// answerTurn sends what came of a request. A turn that cannot be told is an error of its own.
+// answerTurn sends the answer to a request. If a turn cannot be encoded, the answer is that error.
 func (p *Post) answerTurn(id uint64, t Turn) {
 	content, err := encodeTurn(id, t)
 	if err == nil {
@@ -83,6 +83,6 @@ func (p *Post) answerTurn(id uint64, t Turn) {
 		return
 	}
 	if content, err = encodeTurn(id, Turn{Reply: Reply{Error: err.Error()}, Stats: t.Stats}); err == nil {
-		_ = p.send(turnFrame, content) // or the worker is gone, and this process ends
+		_ = p.send(turnFrame, content) // if the worker is gone, this process ends
 	}
 }

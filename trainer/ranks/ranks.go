@@ -1,4 +1,4 @@
-// Package ranks is how the processes that train one agent together, its ranks, exchange what they have.
+// Package ranks connects the processes that train one agent together, its ranks.
 package ranks
 
 import (
@@ -7,36 +7,39 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Group is the ranks of an agent, as one of them sees it: [Solo] or *torch.Group. Every rank calls the same methods in the same
-// order, with tensors of one shape and dtype. Methods with tensors are called inside Do of their device.
+// Group is the ranks of an agent from the view of one of them: [Solo] or *torch.Group. Every rank calls the same
+// methods in the same order, with tensors of one shape and dtype. Methods with tensors are called inside Do of their
+// device.
 //
-// After an error every rank is to give up the group: where a rank was lost or did not answer in time, it is a *torch.GroupError. A tensor
-// that was to be overwritten then has any part of what was on its way, as of a rank that was killed while it sent.
+// After an error every rank must give up the group. If a rank was lost or did not answer in time, the error is a
+// *torch.GroupError. A tensor that was being overwritten may then hold any part of the data in transit.
 type Group interface {
-	// Rank is this process's number, from 0.
+	// Rank returns this process's number, from 0.
 	Rank() int
-	// Size is the number of processes.
+	// Size returns the number of processes.
 	Size() int
-	// ReduceScatter writes the sum of all ranks' t, fp32, into this rank's share of t, adding up from rank 0 to the last. The
-	// rest of t stays as it is. Of one block the shares are those of ShareOf.
+	// ReduceScatter writes the sum of all ranks' t (fp32) into this rank's share of t, adding from rank 0 to the last.
+	// The rest of t is unchanged. The shares of one block are those of ShareOf.
 	ReduceScatter(ctx context.Context, t *torch.Tensor) error
-	// Accumulate adds every rank's t to sum, fp32, which has this rank's share of t alone: from rank 0's to the last's.
+	// Accumulate adds every rank's t, in rank order, to sum (fp32), which contains this rank's share of t only.
 	Accumulate(ctx context.Context, sum, t *torch.Tensor) error
-	// AllGather overwrites every other rank's share of t with what that rank has there.
+	// AllGather overwrites every other rank's share of t with that rank's values.
 	AllGather(ctx context.Context, t *torch.Tensor) error
-	// StartAllGather begins an AllGather of t, which FinishAllGather ends, with other calls in between. The one that was started first is
-	// finished first; until then nobody writes t, or reads more of it than this rank's share.
+	// StartAllGather begins an AllGather of t. FinishAllGather ends it, and other calls may come between. Gathers
+	// finish in the order of their start; until then t must not be written, and only this rank's share may be read.
 	StartAllGather(ctx context.Context, t *torch.Tensor) error
 	FinishAllGather(ctx context.Context, t *torch.Tensor) error
-	// Send overwrites rank to's t with what rank from has.
+	// Send overwrites rank to's t with rank from's values.
 	Send(ctx context.Context, t *torch.Tensor, from, to int) error
-	// AllToAll overwrites the rows of in with those of every rank's out that are for this one: of out sent[r] rows are for rank r, and of in
-	// came[r] are from it, those of rank 0 first. Both are [rows, n], of which numbers of rows differ among ranks.
+	// AllToAll overwrites the rows of in with the rows of every rank's out that are for this rank. sent[r] rows of out
+	// are for rank r, and came[r] rows of in are from rank r, both in rank order. Both tensors are [rows, n]; numbers
+	// of rows differ among ranks.
 	AllToAll(ctx context.Context, in, out *torch.Tensor, came, sent []int64) error
-	// Exchange returns what every rank gave, by rank; a rank that gives more than most bytes is an error of all. It needs no Do.
+	// Exchange returns the bytes that each rank gave, by rank. If one gives more than most bytes, it is an error on all
+	// ranks. It needs no Do.
 	Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error)
-	// GiveUp has the calls of the other ranks fail, those under way too, and later ones of this rank return why. A rank calls it that
-	// cannot make the next call, for which the others would wait.
+	// GiveUp makes pending and later calls of the other ranks fail, and later calls of this rank return why. A rank
+	// calls it if it cannot make the next call, for which the others would wait.
 	GiveUp(why error)
 }
 

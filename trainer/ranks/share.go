@@ -6,21 +6,21 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Run is elements [From, To) of a flat buffer.
+// Run is the elements [From, To) of a flat buffer.
 type Run struct{ From, To int64 }
 
-// Numel is how many they are.
+// Numel returns the number of elements.
 func (r Run) Numel() int64 { return r.To - r.From }
 
-// Block is the parameters of a layer that lie side by side in a flat buffer. Ranks divide each block among them, so that every rank has an
-// equal share of every layer.
+// Block is adjacent parameters of one layer in a flat buffer. Ranks divide each block among them, so that every rank
+// has an equal share of every layer.
 type Block struct {
 	Run
-	Layer  int   // from 1 on; 0: of none
-	Expert int64 // elements of each expert, of a matrix of experts which ranks have whole ones of; 0: of whatever else, which ranks gather
+	Layer  int   // from 1; 0: not part of a layer
+	Expert int64 // elements of each expert, in a matrix of experts that ranks own as a whole; 0: any other matrix, which ranks gather
 }
 
-// Extend adds a block to others, in the order of the buffer. Those of a layer become one, but for experts.
+// Extend appends a block, in the order of the buffer. It merges blocks of one layer, except experts.
 func Extend(blocks []Block, b Block) []Block {
 	if i := len(blocks) - 1; i >= 0 && b.Expert == 0 && blocks[i].Expert == 0 && blocks[i].Layer == b.Layer && blocks[i].To == b.From {
 		blocks[i].To = b.To
@@ -29,13 +29,13 @@ func Extend(blocks []Block, b Block) []Block {
 	return append(blocks, b)
 }
 
-// Experts are those of so many that a rank has: as many as any other rank, or one more.
+// Experts returns the range of experts that a rank owns. Ranks own equal numbers, or one more.
 func Experts(all, rank, size int) (from, to int) {
 	first := func(rank int) int { return rank*(all/size) + min(rank, all%size) }
 	return first(rank), first(rank + 1)
 }
 
-// Share is what a rank of so many has of the block.
+// Share returns the part of the block that belongs to a rank.
 func (b Block) Share(rank, size int) Run {
 	from, to := torch.Share(b.Numel(), rank, size)
 	if b.Expert > 0 {
@@ -45,7 +45,7 @@ func (b Block) Share(rank, size int) Run {
 	return Run{b.From + from, b.From + to}
 }
 
-// Gathered is how many elements of the block ranks bring together to compute with it.
+// Gathered returns the number of elements that ranks gather to compute with the block.
 func (b Block) Gathered() int64 {
 	if b.Expert > 0 {
 		return 0
@@ -53,7 +53,7 @@ func (b Block) Gathered() int64 {
 	return b.Numel()
 }
 
-// Computed is of how many elements of the block a rank of so many computes the gradient: of all that is gathered, and of its own experts.
+// Computed returns the number of elements whose gradient a rank computes: of all gathered ones, and of its own experts.
 func (b Block) Computed(rank, size int) int64 {
 	if b.Expert > 0 {
 		return b.Share(rank, size).Numel()
@@ -61,17 +61,18 @@ func (b Block) Computed(rank, size int) int64 {
 	return b.Numel()
 }
 
-// Share is what one rank has of a flat buffer, in its order. A buffer of the share alone has these pieces one after the other.
+// Share is one rank's part of a flat buffer, in the buffer's order. A buffer that holds the share only has these pieces
+// one after the other.
 type Share []Piece
 
-// Piece is a run of a share, which a buffer of the share alone has from element At on.
+// Piece is a run of a share. A buffer that holds the share only has it from element At.
 type Piece struct {
 	Run
 	At int64
 }
 
-// ShareOf is the share of a rank of so many. Pieces begin at multiples of 64 from the beginning of their block, or with an expert. Rank 0 has
-// as much as any.
+// ShareOf returns the share of a rank. Pieces begin at multiples of 64 from the beginning of their block, or with an
+// expert. No rank has more than rank 0.
 func ShareOf(blocks []Block, rank, size int) (s Share) {
 	at := int64(0)
 	for _, b := range blocks {
@@ -86,7 +87,7 @@ func ShareOf(blocks []Block, rank, size int) (s Share) {
 	return s
 }
 
-// Numel is the number of elements.
+// Numel returns the number of elements.
 func (s Share) Numel() (n int64) {
 	for _, p := range s {
 		n += p.Numel()
@@ -94,7 +95,7 @@ func (s Share) Numel() (n int64) {
 	return n
 }
 
-// Within is the part of a share that lies in a run of the whole buffer.
+// Within returns the part of a share inside a run of the whole buffer.
 func (s Share) Within(r Run) (part Share) {
 	for _, p := range s {
 		from, to := max(p.From, r.From), min(p.To, r.To)
@@ -105,7 +106,7 @@ func (s Share) Within(r Run) (part Share) {
 	return part
 }
 
-// Cut is the same share in pieces of no more than most elements.
+// Cut returns the same share in pieces of at most `most` elements.
 func (s Share) Cut(most int64) (cut Share) {
 	for _, p := range s {
 		for from := p.From; from < p.To; from += most {
@@ -115,7 +116,8 @@ func (s Share) Cut(most int64) (cut Share) {
 	return cut
 }
 
-// In is where a piece begins in a buffer of so many elements, which is the share's alone or whole, with `all` elements.
+// In returns the offset of a piece in a buffer of numel elements: either the share's own, or the whole one with `all`
+// elements.
 func (p Piece) In(numel, all int64) int64 {
 	if numel == all {
 		return p.From
@@ -123,19 +125,19 @@ func (p Piece) In(numel, all int64) int64 {
 	return p.At
 }
 
-// Place is a block in memory, of which it has elements First to First+Room.
+// Place is a block in memory, which holds its elements First to First+Room.
 type Place struct {
 	Block
 	First, Room int64
 }
 
-// Arrange places blocks in memory, those that need room there, and says how much they need: what is of no layer first, and behind that the
-// layers, which take turns in so many places; layers that follow each other are in different ones. They are listed in the order of a backward
-// pass: from the last layer down, and last what is of none. With no turns all blocks have places of their own. Every element is as aligned as
-// in the buffer.
+// Arrange places blocks in memory, as far as they need room there, and returns the total size. Blocks without a layer
+// come first. Layers follow, in `turns` places that they use in turn, so that consecutive layers have different places.
+// Places are listed in the order of a backward pass: from the last layer down, then blocks without a layer. If turns is
+// 0 all blocks have places of their own. Every element keeps the alignment that it has in the buffer.
 func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Place, size int64) {
 	var layers, others []Place
-	long := map[int]int64{} // of the layers that take turns
+	long := map[int]int64{} // largest size among the layers of each turn
 	longest := int64(0)
 	for _, b := range blocks {
 		p := Place{Block: b, Room: room(b)}
@@ -163,13 +165,13 @@ func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Place,
 	return append(layers, others...), size
 }
 
-// aligned is the first place from at on that is as aligned as element from.
+// aligned returns the first place from `at` on with the alignment of element from.
 func aligned(at, from int64) int64 {
 	const unit = 64 // elements
 	return at + (from%unit-at%unit+unit)%unit
 }
 
-// At is where an element of the buffer is in memory.
+// At returns the place in memory of an element of the buffer.
 func At(places []Place, element int64) int64 {
 	for _, p := range places {
 		if p.From <= element && element < p.To {
