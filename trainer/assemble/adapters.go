@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// trained is the number of parameters that training changes in an agent's model of this architecture.
+// trained returns the number of parameters that training changes in an agent's model of this architecture.
 func trained(cfg *config.Config, a *config.Agent, base arch.Config) (int64, error) {
 	if !a.Adapts() {
 		return base.Parameters(), nil
@@ -23,12 +23,13 @@ func trained(cfg *config.Config, a *config.Agent, base arch.Config) (int64, erro
 	return layout.Numel, nil
 }
 
-// adapters are an agent's as they begin: new ones, or those of the configured folder. read is as for model.Adapt.
+// adapters returns an agent's initial adapters: new ones, or those of the configured folder. read is the same as in
+// model.Adapt.
 func adapters(cfg *config.Config, a *config.Agent, base arch.Config) (c lora.PEFT, l *lora.Layout, read func(int64, []float32) error, err error) {
 	if folder := a.LoRA.Folder(); folder != "" {
 		c, l, read, err = readAdapters(cfg.Resolve(folder), base)
 		if err == nil && c.Dropout > 0 {
-			err = fmt.Errorf("%s has lora_dropout %v, which this trainer does not have: set it to 0 in adapter_config.json", folder, c.Dropout)
+			err = fmt.Errorf("%s has lora_dropout %v, which is not supported: set it to 0 in adapter_config.json", folder, c.Dropout)
 		}
 		if err != nil {
 			return c, l, read, cfg.Fault("agents."+a.Name+".lora.init", err)
@@ -52,7 +53,7 @@ func readAdapters(folder string, base arch.Config) (lora.PEFT, *lora.Layout, fun
 	return read.Config, read.Layout, read.Fill, nil
 }
 
-// adapt gives the agent its adapters: those of the checkpoint to continue, or as they begin.
+// adapt gives the agent its adapters: those of the checkpoint to continue from, or the initial ones.
 func (p *Parts) adapt(ctx context.Context, want Wanted, a *config.Agent) error {
 	c, l, read, err := adapters(want.Config, a, p.base.model.Config)
 	if err != nil {
@@ -85,7 +86,7 @@ func (p *Parts) hold(ctx context.Context, c lora.PEFT, l *lora.Layout, read func
 	return adapted, err
 }
 
-// referToStart makes the policy with which the run began the one of the KL term: the base, to which new adapters add
+// referToStart makes the run's initial policy the reference of the KL term: the base, to which new adapters add
 // nothing, or the base with the configured adapters.
 func (p *Parts) referToStart(ctx context.Context, cfg *config.Config, a *config.Agent) error {
 	if folder := a.LoRA.Folder(); folder != "" {
@@ -95,7 +96,7 @@ func (p *Parts) referToStart(ctx context.Context, cfg *config.Config, a *config.
 	return p.Learner.SetReference(ctx, p.Reference)
 }
 
-// referToAdapter makes the base with the adapters in a folder the policy of the KL term.
+// referToAdapter makes the base with a folder's adapters the reference of the KL term.
 func (p *Parts) referToAdapter(ctx context.Context, folder string) error {
 	c, l, read, err := readAdapters(folder, p.base.model.Config)
 	if err != nil {

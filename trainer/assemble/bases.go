@@ -13,27 +13,27 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy/local"
 )
 
-// Process is what the agents of a process share: its cores, and the models that they adapt. Agents that adapt the same model
-// on the same device hold its weights once, and share the device's thread.
+// Process is what the agents of a process share: its cores, and the models that they adapt. Agents that adapt the same
+// model on the same device hold its weights once, and share the device's thread.
 type Process struct {
 	Agents   []string
-	Machines map[string]*launch.Machines // that lend agents their devices, by agent
+	Machines map[string]*launch.Machines // further machines with devices for agents, by agent
 
 	mu   sync.Mutex
 	held map[string]*base
 }
 
-// base is a model on a device of its own, and the engine that samples from it for all who have it.
+// base is a model on a device of its own, and the engine that samples from it for all agents of the model.
 type base struct {
 	model *model.Model
 	users int
 
 	mu     sync.Mutex
-	engine *local.Engine // nil: nobody has sampled yet
+	engine *local.Engine // nil until the first agent samples
 }
 
-// take returns the base of a key, whose model load makes, with a device, if no other agent has it yet, and what gives it back. A
-// base without a key is nobody else's.
+// take returns the base of a key, and a function that gives it back. The first agent to take it loads the model with
+// load, on a new device. A base without a key is never shared.
 func (p *Process) take(key string, load func() (*model.Model, error)) (*base, func(context.Context) error, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +69,7 @@ func (p *Process) giveBack(ctx context.Context, key string, held *base) error {
 	return errors.Join(err, held.model.Close(ctx), held.model.Device.Close())
 }
 
-// sampler returns the base's engine, which the first that asks opens.
+// sampler returns the base's engine, and opens it at the first call.
 func (b *base) sampler(ctx context.Context, opt local.Options) (*local.Engine, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +81,7 @@ func (b *base) sampler(ctx context.Context, opt local.Options) (*local.Engine, e
 	return b.engine, err
 }
 
-// baseKey names the weights in memory that an agent adapts: equal for agents that can share them.
+// baseKey identifies the weights in memory that an agent adapts: it is equal for agents that can share them.
 func baseKey(cfg *config.Config, a *config.Agent) string {
 	if !a.Adapts() {
 		return "" // its weights change
@@ -93,7 +93,7 @@ func baseKey(cfg *config.Config, a *config.Agent) string {
 	return fmt.Sprint(where, *a.Model.Shape, shapeSeed(cfg, a))
 }
 
-// sharing are the agents of this process that hold an agent's weights, itself included.
+// sharing returns the agents of this process that share an agent's weights, including itself.
 func (w Wanted) sharing(a *config.Agent) (all []*config.Agent) {
 	for _, name := range w.Process.Agents {
 		other := w.Config.Agent(name)
@@ -107,7 +107,7 @@ func (w Wanted) sharing(a *config.Agent) (all []*config.Agent) {
 	return all
 }
 
-// positions are the most tokens of a conversation of any of the agents.
+// positions returns the largest number of tokens in a conversation of any of the agents.
 func positions(agents []*config.Agent) (most int) {
 	for _, a := range agents {
 		most = max(most, a.ContextTokens(math.MaxInt))

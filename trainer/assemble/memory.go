@@ -10,8 +10,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/memory"
 )
 
-// MemoryNeeds counts the memory that each process of the named agents (nil: of all that take part) will need on this machine, before
-// anything is allocated. It reads the headers of checkpoints and no weights. The error names every model that cannot be opened.
+// MemoryNeeds counts the memory that each process of the named agents (nil: all that take part) will need on this
+// machine, before anything is allocated. It reads the headers of checkpoints and no weights. The error names every
+// model that cannot be opened.
 func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 	if names == nil {
 		names = cfg.AgentNames()
@@ -50,7 +51,8 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 	return needs, faults.Err()
 }
 
-// MachineNeeds counts the memory that the processes of an agent will need on one of its further machines, before anything is allocated.
+// MachineNeeds counts the memory that the processes of an agent will need on one of its further machines, before
+// anything is allocated.
 func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.Need, err error) {
 	a, err := cfg.OfMachine(machine, name)
 	if err != nil {
@@ -66,14 +68,14 @@ func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.
 	return needs, nil
 }
 
-// Model is what is known of an agent's model without its weights.
+// Model describes an agent's model without its weights.
 type Model struct {
 	Arch      arch.Config
 	Trained   int64 // parameters that training changes, if the agent learns
-	Quantised int64 // bytes of weights that stay quantised; 0: none do
+	Quantised int64 // bytes of weights that stay quantised, or 0
 }
 
-// ModelOf reads the headers of checkpoints and no weights. The agent's model is not hosted elsewhere.
+// ModelOf describes an agent's model. It reads the headers of checkpoints and no weights. The model must not be hosted.
 func ModelOf(cfg *config.Config, a *config.Agent) (m Model, err error) {
 	if m.Arch, m.Quantised, err = architecture(cfg, a); err == nil {
 		m.Trained, err = trained(cfg, a, m.Arch)

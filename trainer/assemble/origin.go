@@ -19,15 +19,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// origin is what an agent's weights begin as, opened: everything but the weights themselves.
+// origin is the opened source of an agent's initial weights: everything except the weights themselves.
 type origin struct {
 	arch      arch.Config
 	tokenizer *tokenizer.Tokenizer
 	source    *weights.Source // nil: random weights
 }
 
-// openOrigin opens the folder of a checkpoint or, where it is "", what the configuration names. t may be nil: it is
-// the configured task.
+// openOrigin opens the folder of a checkpoint or, if folder is "", the configured model. If t is nil it is the
+// configured task.
 func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string) (o origin, err error) {
 	if folder == "" && a.Model.Shape != nil {
 		if o.tokenizer, err = shapeTokenizer(cfg, a.Model.Shape, t); err == nil {
@@ -60,7 +60,7 @@ func (o origin) close() error {
 	return o.source.Close()
 }
 
-// model makes the agent's model of it: the weights, or random ones, which are a function of the seed.
+// model loads the agent's model, or makes one with random weights, which are a function of the seed.
 func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
 	if opt.Compute = computeType(a); opt.Frozen && cfg.HoldsBF16(a) {
 		opt.Compute = torch.BFloat16
@@ -72,7 +72,7 @@ func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, 
 	return model.Random(ctx, d, o.arch, shapeSeed(cfg, a), opt)
 }
 
-// foldable says whether the agent's conversations can be folded within its model's context.
+// foldable returns an error if the agent's conversations cannot be folded within its model's context.
 func foldable(a *config.Agent, c arch.Config) error {
 	if err := a.Foldable(c.MaxPosition); err != nil {
 		return fmt.Errorf("agents.%s.limits.fold.at: %w", a.Name, err)
@@ -80,7 +80,7 @@ func foldable(a *config.Agent, c arch.Config) error {
 	return nil
 }
 
-// shapeSeed is the seed of random weights.
+// shapeSeed returns the seed of random weights.
 func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
 	if seed := a.Model.Shape.InitSeed; seed != 0 {
 		return seed
@@ -88,8 +88,8 @@ func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
 	return cfg.Run.Seed ^ Hash(a.Name)
 }
 
-// architecture is what the agent's model will be, and the size of its weights if they stay quantised. It reads headers and
-// the tokenizer, and no weights.
+// architecture returns the architecture of the agent's model, and the size of its weights if they stay quantised. It
+// reads headers and the tokenizer, and no weights.
 func architecture(cfg *config.Config, a *config.Agent) (_ arch.Config, quantised int64, err error) {
 	o, err := openOrigin(cfg, a, nil, "")
 	if err != nil {
@@ -101,20 +101,20 @@ func architecture(cfg *config.Config, a *config.Agent) (_ arch.Config, quantised
 	return o.arch, quantised, errors.Join(hasRows(cfg, a, o.tokenizer, o.arch.VocabSize), o.close())
 }
 
-// hasRows returns an error if a conversation can contain a token for which the model's embedding, of so many rows, has none.
+// hasRows returns an error if a conversation can contain a token that has no row in the model's embedding.
 func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows int) error {
 	id, text, beyond := t.Beyond(rows)
 	if !beyond {
 		return nil
 	}
-	return cfg.Fault("agents."+a.Name+".model", fmt.Errorf("the tokenizer is larger than the model's vocabulary: its token %q has the id %d, and the model has %d rows; take the tokenizer that belongs to the model, or resize the model's embedding",
+	return cfg.Fault("agents."+a.Name+".model", fmt.Errorf("the tokenizer is larger than the model's vocabulary: its token %q has the id %d, and the model has %d rows; use the model's own tokenizer, or resize the model's embedding",
 		text, id, rows))
 }
 
-// Rehearse opens all that the agent's worker opens, but for the device, the weights and the store, and closes it
-// again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term. A hosted
-// model is asked for a turn. Rehearse returns those of the queries whose prompts leave the agent no room for an answer; how
-// many tokens a hosted model's prompts have is not known.
+// Rehearse opens everything that the agent's worker opens, except the device, the weights and the store, and closes it
+// again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term. It asks
+// a hosted model for a turn. It returns the queries whose prompts leave the agent no room for an answer; the length of
+// a hosted model's prompts is unknown.
 func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (tooLong []task.Query, err error) {
 	if a.Model.Endpoint != nil {
 		m, player, err := host(ctx, cfg, a, t, nil)
@@ -176,8 +176,8 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 	return tooLong, errors.Join(err, reference.close())
 }
 
-// longPrompts returns the queries whose prompts have limit tokens or more. A longer question makes a longer prompt, so it
-// looks at the longest questions first, and no further when many in a row have room.
+// longPrompts returns the queries whose prompts have limit tokens or more. A longer question makes a longer prompt, so
+// it looks at the longest questions first, and stops after many in a row that have room.
 func longPrompts(p *play.Player, queries []task.Query, limit int) (out []task.Query, err error) {
 	const fitting = 100
 	longest := slices.SortedStableFunc(slices.Values(queries), func(a, b task.Query) int { return cmp.Compare(len(b.Text), len(a.Text)) })
@@ -193,8 +193,8 @@ func longPrompts(p *play.Player, queries []task.Query, limit int) (out []task.Qu
 	return out, nil
 }
 
-// openReference opens the weights of the KL term, without a tokenizer: those configured, else the ones that the run
-// starts from. t is as openOrigin's.
+// openReference opens the weights of the KL term, without a tokenizer: the configured ones, or the ones that the run
+// starts from. t is the same as in openOrigin.
 func openReference(cfg *config.Config, a *config.Agent, t task.Task) (origin, error) {
 	named, key := a.Reference, ".reference"
 	if named == "" {

@@ -1,5 +1,5 @@
-// Package assemble turns a configuration into the parts that do the work: the task, the tools, the store's
-// options, and, of each agent, its device, weights, policy, player and learner.
+// Package assemble builds the parts of a run from its configuration: the task, the tools, the store's options, and for
+// each agent its device, weights, policy, player and learner.
 package assemble
 
 import (
@@ -23,47 +23,48 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// Parts are what one agent of a run is made of. An agent whose model is hosted has a Player, a Policy and Rules alone.
+// Parts are the parts of one agent of a run. An agent with a hosted model has only a Player, a Policy and Rules.
 type Parts struct {
 	Device    *torch.Device
-	Model     *model.Model  // what is sampled from and trained: with adapters, if it has some
-	Params    model.Params  // what training changes of it
-	SaveDType weights.DType // of the weights in its checkpoints
+	Model     *model.Model  // sampled from and trained; includes the adapters, if there are any
+	Params    model.Params  // the parameters that training changes
+	SaveDType weights.DType // type of the weights in checkpoints
 	Tokenizer *tokenizer.Tokenizer
 	Player    *play.Player
 	Policy    policy.Lifecycle
 	Learner   *launch.Learner // of all its devices; nil for an agent that does not learn
-	Reference *model.Model    // of the KL term; nil: there is none, or not before the cold start is over
+	Reference *model.Model    // of the KL term; nil without a KL term, and until the cold start is over
 	Rules     Rules
-	Gateway   *gateway.Agent // answers requests of programs; nil: it has none
-	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; nil: nothing does
-	Notes     []string       // tensors of the checkpoint that are not used, and why
+	Gateway   *gateway.Agent // answers requests of programs; nil: no gateway
+	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; may be nil
+	Notes     []string       // unused tensors of the checkpoint, and why they are unused
 
 	divided model.Options // how the weights are divided among the agent's devices
 
-	base  *base                         // whose weights Model has
-	crew  *launch.Crew                  // the processes of its further devices; nil: it has none
-	frees []func(context.Context) error // what is closed last, in reverse
+	base  *base                         // holds the weights of Model
+	crew  *launch.Crew                  // the processes of its further devices; nil: it has one device
+	frees []func(context.Context) error // closed last, in reverse order
 }
 
-// Wanted says how an agent is to be put together.
+// Wanted describes the parts to build.
 type Wanted struct {
 	Config  *config.Config
 	Agent   string
 	Task    task.Task
-	Weights string // a checkpoint's folder; "": what the configuration names
+	Weights string // a checkpoint's folder; "": the configured model
 	Learns  bool   // it needs a learner
 	Process *Process
 
-	// Of an agent with several devices that learns: this process's number, how many have a share of what is trained, and whether none has more.
+	// Of a learning agent with several devices: this process's number, the number of processes with a share of the
+	// trained weights, and whether no process has more than its share.
 	Rank, Size int
 	Gathered   bool
 
-	Note func(text string) // is told of servers that sample and of waits for them, and of tools that take long to open
+	Note func(text string) // receives notes on servers that sample and waits for them, and on tools that open slowly
 }
 
-// Trained loads an agent's weights on all of its devices and allocates what trains them, and nothing that samples. Where it fails nothing
-// is left.
+// Trained loads an agent's weights on all of its devices and allocates the buffers for training, but no sampler. After
+// an error nothing remains allocated.
 func Trained(ctx context.Context, want Wanted) (*Parts, error) {
 	a := want.Config.Agent(want.Agent)
 	p := &Parts{Rules: RulesOf(want.Config, a)}
@@ -74,7 +75,7 @@ func Trained(ctx context.Context, want Wanted) (*Parts, error) {
 }
 
 func (p *Parts) openModel(ctx context.Context, want Wanted, a *config.Agent) error {
-	if len(a.Ranks()) > 1 && (want.Learns || !a.Engine.Remote()) { // or the further ones have nothing to do
+	if len(a.Ranks()) > 1 && (want.Learns || !a.Engine.Remote()) { // otherwise the further devices have no work
 		return p.lead(ctx, want, a)
 	}
 	err := p.load(ctx, want, a)
@@ -84,7 +85,7 @@ func (p *Parts) openModel(ctx context.Context, want Wanted, a *config.Agent) err
 	return err
 }
 
-// Agent loads the agent's weights and allocates what samples and trains them. Where it fails nothing is left.
+// Agent loads the agent's weights and allocates what samples and trains them. After an error nothing remains allocated.
 func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	cfg, a := want.Config, want.Config.Agent(want.Agent)
 	p = &Parts{Rules: RulesOf(cfg, a)}
@@ -123,11 +124,11 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	return p, nil
 }
 
-// load brings the weights in: of the checkpoint to continue, of the configured folder or file, or random ones.
+// load loads the weights: of the checkpoint to continue from, of the configured folder or file, or random ones.
 func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	folder := want.Weights
 	if a.Adapts() || a.Quantised() {
-		folder = "" // a checkpoint has the adapters alone, or widened weights that nothing changed
+		folder = "" // a checkpoint has only the adapters, or widened weights that nothing changed
 	}
 	o, err := openOrigin(want.Config, a, want.Task, folder)
 	if err != nil {
@@ -145,7 +146,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	p.divided = model.Options{Rank: want.Rank, Size: want.Size, Gathered: want.Gathered}
 	load := func() (*model.Model, error) {
 		if rounds := want.Config.Run.Matmul == "bf16"; torch.RoundFactors(rounds) != rounds && want.Note != nil {
-			want.Note("run.matmul has no effect: neither AMX nor avx512_bf16 is in use on this processor")
+			want.Note("run.matmul has no effect: this processor uses neither AMX nor avx512_bf16")
 		}
 		torch.Deterministic(want.Config.Run.GPUDeterminism)
 		torch.LendThreads(threads(want.Config, 1))
@@ -177,8 +178,8 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	return nil
 }
 
-// saveDType is in which type an agent's weights are saved that were read in another. An agent that does not learn has
-// no float32 weights beside its folder, so what it is saved in holds them exactly.
+// saveDType returns the type in which an agent's weights are saved. If an agent does not learn, no float32 weights
+// accompany its folder, so the folder itself must hold the weights exactly.
 func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.DType {
 	switch {
 	case a.Adapts() || cfg.Run.SaveDType == "fp32" || !cfg.Learns(a) && cfg.ColdStarts(a):
@@ -189,7 +190,7 @@ func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.
 	return read
 }
 
-// learns adds what trains the agent, and the weights of its KL term unless they are those after a cold start.
+// learns adds the learner, and the weights of the KL term unless they are the weights after a cold start.
 func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group ranks.Group) error {
 	cfg := want.Config
 	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
@@ -215,7 +216,7 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group 
 	return p.setReference(ctx, cfg, a, o)
 }
 
-// ReferTo makes the weights in a folder those of the KL term, on all of the agent's devices.
+// ReferTo makes the weights in a folder the reference of the KL term, on all of the agent's devices.
 func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
 	_, err := p.crew.Do(ctx, launch.Order{Kind: launch.Refer, Folder: folder}, nil, func(ctx context.Context) error { return p.referTo(ctx, cfg, a, folder) })
 	return err
@@ -232,7 +233,7 @@ func (p *Parts) referTo(ctx context.Context, cfg *config.Config, a *config.Agent
 	return p.setReference(ctx, cfg, a, origin{arch: src.Config(), source: src})
 }
 
-// setReference loads the weights of the KL term and closes where they come from.
+// setReference loads the weights of the KL term and closes their source.
 func (p *Parts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
 	defer func() { err = errors.Join(err, o.close()) }()
 	opt := p.divided
@@ -251,7 +252,7 @@ func computeType(a *config.Agent) torch.DType {
 	return torch.Float32
 }
 
-// threads shares the cores out: every device on the CPU has its own.
+// threads divides the cores: every device on the CPU has its own threads.
 func threads(cfg *config.Config, devices int) int {
 	n := cfg.Run.Threads
 	if n == 0 {
@@ -260,7 +261,7 @@ func threads(cfg *config.Config, devices int) int {
 	return max(n/max(devices, 1), 1)
 }
 
-// devices is the number of those of all agents of this process, with those of its followers on this machine.
+// devices counts the devices on this machine of all agents of this process, including those of followers.
 func (w Wanted) devices() (n int) {
 	for _, name := range w.Process.Agents {
 		n += len(w.Config.Agent(name).OnMachine())
@@ -268,7 +269,7 @@ func (w Wanted) devices() (n int) {
 	return n
 }
 
-// Close frees what the agent holds.
+// Close frees the agent's parts.
 func (p *Parts) Close(ctx context.Context) error {
 	var errs []error
 	note := func(what string, err error) {

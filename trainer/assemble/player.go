@@ -17,8 +17,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
-// Player makes what plays an agent: it opens the agent's tools and reads its prompt. Its Policy is to be set. note, if set, is
-// told of what takes long.
+// Player returns the player of an agent: it opens the agent's tools and reads its prompt. The caller sets its Policy.
+// note, if set, is called when a step takes long.
 func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer, note func(string)) (*play.Player, error) {
 	s, err := playing(ctx, cfg, a, t, note)
 	if err != nil {
@@ -28,7 +28,7 @@ func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Tas
 	return play.New(s)
 }
 
-// playing is what a player is made of beside what gives its turns. The tools in it are open.
+// playing returns the settings of a player, without the source of its turns. Its tools are open.
 func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Settings, err error) {
 	s = play.Settings{
 		Part: task.Part{Agent: a.Name, Main: a.Role == "main", Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
@@ -63,7 +63,7 @@ func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Ta
 	return s, err
 }
 
-// absent are the agents of the configuration that its arm leaves out.
+// absent returns the agents of the configuration that its arm leaves out.
 func absent(cfg *config.Config) []string {
 	var names []string
 	for _, a := range cfg.Agents {
@@ -98,7 +98,7 @@ func describe(sub *config.Agent) string {
 	return "Another agent, without tools."
 }
 
-// shapeTokenizer is the tokenizer of a model that has none of its own yet: t's, or that of a folder. A nil t is the
+// shapeTokenizer returns the tokenizer for a model with random weights: t's, or that of a folder. If t is nil it is the
 // configured task.
 func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenizer.Tokenizer, error) {
 	if s.Tokenizer != "task" {
@@ -121,8 +121,8 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 	return speaker.Tokenizer()
 }
 
-// Demonstrations are the conversations that an agent is taught from before the first step, those of at most limit
-// tokens. It is an error if there are none.
+// Demonstrations returns the conversations for an agent's cold start, of at most limit tokens each. It returns an error
+// if there are none.
 func Demonstrations(cfg *config.Config, p *play.Player, limit int) ([]agent.Trajectory, error) {
 	source, failed, err := demonstrator(cfg, p)
 	if err != nil {
@@ -130,12 +130,12 @@ func Demonstrations(cfg *config.Config, p *play.Player, limit int) ([]agent.Traj
 	}
 	out, err := p.Demonstrations(source, cfg.ColdStart.Queries, limit)
 	if err = errors.Join(err, failed()); err == nil && len(out) == 0 {
-		err = fmt.Errorf("no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or give some", p.Part.Agent, limit)
+		err = fmt.Errorf("no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or add some", p.Part.Agent, limit)
 	}
 	return out, err
 }
 
-// demonstrator is where demonstrations come from, and what reports an error of it afterwards.
+// demonstrator returns the source of demonstrations, and a function that returns the source's error afterwards.
 func demonstrator(cfg *config.Config, p *play.Player) (source task.Demonstrator, failed func() error, err error) {
 	switch cfg.ColdStart.Demonstrations {
 	case "task":

@@ -10,13 +10,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy/local"
 )
 
-// maker makes the policy of one agent. It knows what the policy will promise before any weights are loaded.
+// maker makes the policy of one agent. Its promises are known before any weights are loaded.
 type maker struct {
-	varies string // why equal requests may give other bits, as what follows the agent's name; "": they do not
+	varies string // why equal requests may give other bits, as a phrase after the agent's name; "": they do not
 	open   func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error)
 }
 
-// makerOf chooses by the agent's engine. No other function knows which kinds of policies there are.
+// makerOf selects the maker by the agent's engine. No other function distinguishes kinds of policies.
 func makerOf(cfg *config.Config, a *config.Agent) maker {
 	if a.Engine.Remote() {
 		return remoteMaker(cfg, a)
@@ -24,7 +24,8 @@ func makerOf(cfg *config.Config, a *config.Agent) maker {
 	return localMaker(cfg, a)
 }
 
-// localMaker makes our own engine, which reads the weights of p.Model in place and samples for all agents with its base.
+// localMaker makes our own engine, which reads the weights of p.Model in place and samples for all agents with its
+// base.
 func localMaker(cfg *config.Config, a *config.Agent) maker {
 	overlap := cfg.GRPO.Slack() > 0
 	m := maker{open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
@@ -54,12 +55,12 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 	return m
 }
 
-// Deterministic says whether equal seeds and CPU features give bit-equal runs: if every agent's policy is
-// deterministic, as it will be made. A configuration that demands what its policies cannot promise is an error.
+// Deterministic reports whether equal seeds and CPU features give bit-equal runs, which is so if every agent's policy
+// will be deterministic. It returns an error if the configuration demands more than its policies can promise.
 func Deterministic(cfg *config.Config) (bool, error) {
 	demanded := cfg.Run.Deterministic
 	for _, name := range cfg.AgentNames() {
-		varies := "has a hosted model, and no server promises to repeat itself"
+		varies := "has a hosted model, whose server does not promise equal replies"
 		if a := cfg.Agent(name); a.Model.Endpoint == nil {
 			varies = makerOf(cfg, a).varies
 		}

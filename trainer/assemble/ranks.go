@@ -14,7 +14,8 @@ import (
 
 // An agent with several devices has a process for each (docs/ranks.md). This process is rank 0, and starts the others.
 
-// lead loads the agent's weights and, where it learns, allocates what trains them, here and in the processes of its further ranks.
+// lead loads the agent's weights and, if it learns, allocates the buffers for training, here and in the processes of
+// its further ranks.
 func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err error) {
 	all := a.Ranks()
 	if want.Learns {
@@ -48,16 +49,17 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 	return p.Learner.Agree(ctx, replies)
 }
 
-// configOf is the configuration of a follower: its agent has the follower's device and no other.
+// configOf returns the configuration of a follower, whose agent has the follower's device only.
 func configOf(want Wanted, a *config.Agent, device string) []byte {
 	own := want.Config.OnOneMachine()
 	other := own.Agent(a.Name)
-	other.Engine.Slots = want.Config.Slots(a)                           // which depends on the number of devices
-	other.Device, other.Devices, other.Shard = device, nil, "optimizer" // Opening says how the ranks divide the weights
+	other.Engine.Slots = want.Config.Slots(a)                           // depends on the number of devices
+	other.Device, other.Devices, other.Shard = device, nil, "optimizer" // Opening describes how the ranks divide the weights
 	return own.Dump("/")
 }
 
-// beside is the number of processes with which a rank shares its machine's threads, with itself. A further machine has no other agent.
+// beside returns the number of processes that share the threads of a rank's machine, including the rank. A further
+// machine has no other agent.
 func (w Wanted) beside(a *config.Agent, rank int) int {
 	if n := len(a.OnMachine()); rank >= n {
 		return n
@@ -65,11 +67,11 @@ func (w Wanted) beside(a *config.Agent, rank int) int {
 	return w.devices()
 }
 
-// openSampler opens what samples for the agent: an engine on each of its devices, or servers.
+// openSampler opens the agent's sampler: an engine on each of its devices, or servers.
 func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (s policy.Policy, err error) {
 	open := func(ctx context.Context) (err error) {
 		if s, err = makerOf(want.Config, a).open(ctx, p, want); err == nil {
-			p.Policy = s // which Close closes, whatever becomes of the followers
+			p.Policy = s // closed by Close, whether or not the followers succeed
 		}
 		return err
 	}
@@ -83,8 +85,8 @@ func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (
 	return p.crew.Sampler(s, p.Model.Config), nil
 }
 
-// Compare is an error if a follower of an agent that does not learn samples with other weights than rank 0, which has those of its
-// checkpoint by now. The ranks of one that learns compare what they train.
+// Compare returns an error if a follower of an agent that does not learn samples with other weights than rank 0, which
+// has loaded its checkpoint by now. Ranks of a learning agent compare their trained weights themselves.
 func (p *Parts) Compare(ctx context.Context) error {
 	if p.crew == nil || p.Learner != nil {
 		return nil
@@ -100,7 +102,7 @@ func (p *Parts) Compare(ctx context.Context) error {
 	return p.crew.Agree(digest, replies)
 }
 
-// Digest is a checksum of the weights that are sampled with.
+// Digest returns a checksum of the weights used for sampling.
 func (p *Parts) Digest(ctx context.Context) (uint32, error) {
 	if adapters, adapts := p.Params.(*model.Adapters); adapts {
 		return adapters.Digest(ctx)
@@ -113,7 +115,7 @@ func (p *Parts) OpenEngine(ctx context.Context, want Wanted) (policy.Policy, err
 	return makerOf(want.Config, want.Config.Agent(want.Agent)).open(ctx, p, want)
 }
 
-// Freeze frees what trains the agent. Further ranks end that neither sample nor have a share of the weights to keep.
+// Freeze frees the buffers for training. Further ranks end if they neither sample nor hold a share of the weights.
 func (p *Parts) Freeze(ctx context.Context) error {
 	err := p.Learner.Close(ctx)
 	p.Learner = nil
@@ -125,10 +127,10 @@ func (p *Parts) Freeze(ctx context.Context) error {
 	return err
 }
 
-// Lost is why an agent's further ranks are gone, nil while they are there or if there are none.
+// Lost returns why an agent's further ranks are gone, or nil while they run or if there are none.
 func (p *Parts) Lost() error { return p.crew.Err() }
 
-// Follower loads the weights of a follower. cfg is the configuration in o, of which want is what Join wants.
+// Follower loads the weights of a follower. cfg is the configuration in o; want is the argument for Join.
 func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {
 	want = Wanted{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
 	if !o.Frozen {
@@ -139,9 +141,9 @@ func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Par
 	return p, want, p.load(ctx, want, cfg.Agent(o.Agent))
 }
 
-// Join joins the group of an agent's ranks, whose weights are loaded, and adds what trains them.
+// Join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
 func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Group, rank, size int) error {
-	patience := want.Config.Store.Timeout // nobody waits longer for the agent, so none of its ranks does for another
+	patience := want.Config.Store.Timeout // the longest that others wait for the agent, and so for one of its ranks
 	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Rendezvous, Name: g.Name, Bind: g.Bind,
 		Rank: rank, Size: size, Join: patience, Timeout: patience})
 	if err != nil {

@@ -31,7 +31,8 @@ func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 	}
 }
 
-// Servers asks the servers that sample for an agent what they are; it waits for none. There are none for a local engine.
+// Servers asks each server that samples for an agent for its description, without waiting for absent ones. A local
+// engine has none.
 func Servers(ctx context.Context, cfg *config.Config, a *config.Agent) ([]string, error) {
 	if !a.Engine.Remote() {
 		return nil, nil
@@ -43,7 +44,7 @@ func Servers(ctx context.Context, cfg *config.Config, a *config.Agent) ([]string
 	return remote.Inspect(ctx, opt)
 }
 
-// serverOptions are those that the configuration alone decides.
+// serverOptions returns the options that follow from the configuration alone.
 func serverOptions(cfg *config.Config, a *config.Agent) (remote.Options, error) {
 	opt := remote.Options{
 		Kind: remote.Kind(a.Engine.Kind), URLs: a.Engine.URL, Folder: cfg.Resolve(a.Engine.Weights.Path), Name: cfg.Run.Name + "." + a.Name,
@@ -57,7 +58,7 @@ func serverOptions(cfg *config.Config, a *config.Agent) (remote.Options, error) 
 	return opt, nil
 }
 
-// served are the agent's weights as servers get them.
+// served gives servers access to the agent's weights.
 type served struct {
 	*Parts
 	dtype weights.DType
@@ -75,5 +76,5 @@ func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float3
 	return s.Model.Logits(ctx, ids, ends)
 }
 
-// Fixed: what has no learner is not trained, or not any more.
+// Fixed reports whether the weights are not trained, or no longer.
 func (s served) Fixed() bool { return s.Learner == nil }

@@ -11,10 +11,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// What the configuration's sections mean to the packages that do the work. Everything here was checked
-// when the configuration was loaded.
+// Settings of the packages that do the work, from sections of the configuration. All values were checked when the
+// configuration was loaded.
 
-// Rules are what an agent's rewards, groups and updates are computed by.
+// Rules are the options of an agent's rewards, groups and updates.
 type Rules struct {
 	Rewards    mgrpo.RewardWeights
 	Align      mgrpo.Align
@@ -22,7 +22,7 @@ type Rules struct {
 	Schedule   learner.Schedule
 }
 
-// RulesOf are the rules that the configuration sets for an agent.
+// RulesOf returns the rules that the configuration sets for an agent.
 func RulesOf(cfg *config.Config, a *config.Agent) Rules {
 	g := cfg.GRPO
 	return Rules{
@@ -48,7 +48,7 @@ func convention(g config.GRPO) mgrpo.Convention {
 	return c
 }
 
-// Schedule is an optimizer's learning rates over so many steps.
+// Schedule returns an optimizer's learning rates over the given number of steps.
 func Schedule(o config.Optimizer, steps int64) learner.Schedule {
 	total := o.DecaySteps
 	if total == 0 {
@@ -57,7 +57,7 @@ func Schedule(o config.Optimizer, steps int64) learner.Schedule {
 	return learner.Schedule{LR: o.LR, Warmup: o.Warmup, Kind: o.Schedule, Hold: o.Hold, Floor: o.Floor, Total: total}
 }
 
-// Adam is what AdamW computes with.
+// Adam returns the constants of AdamW.
 func Adam(o config.Optimizer) learner.Adam {
 	return learner.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps, WeightDecay: o.WeightDecay, Clip: o.Clip}
 }
@@ -66,7 +66,7 @@ func limits(l config.Limits) agent.Limits {
 	return agent.Limits{Turns: l.MaxTurns, CallsPerTurn: l.MaxCallsPerTurn, TurnTokens: l.MaxNewTokens, Tokens: l.MaxTokens, Fold: agent.Fold(l.Fold), Wall: l.WallTime}
 }
 
-// shapeConfig is the architecture of a model given by nothing but a shape.
+// shapeConfig returns the architecture of a model that is given by a shape only.
 func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error) {
 	c := arch.Config{
 		Family: s.Family, VocabSize: s.Vocab, Hidden: s.Width, Layers: s.Layers, Heads: s.Heads, KVHeads: s.KVHeads,
@@ -84,7 +84,7 @@ func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error)
 	return c, c.Validate()
 }
 
-// Hash is a number for a name, from which seeds are made.
+// Hash returns a number for a name, for use in seeds.
 func Hash(s string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(s))

@@ -5,7 +5,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// Store is what the store is opened with; it reads the secrets that the configuration only names.
+// Store returns the store's options, and reads the secrets that the configuration names.
 func Store(cfg *config.Config) (store.Options, error) {
 	c := cfg.Store
 	o := store.Options{

@@ -13,7 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// Task makes the configured task, for a process with so many agents. Its verifiers hold nothing before the first score.
+// Task makes the configured task, for a process with `local` agents. Its verifiers allocate nothing before the first
+// score.
 func Task(cfg *config.Config, local int) (task.Task, error) {
 	switch cfg.Task.Kind {
 	case "go":
@@ -88,11 +89,11 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 	})
 }
 
-// demonstratedDelegations is the share of a cold start's conversations in which the main agent delegates:
-// enough to learn how, not so many that it forgets to answer by itself.
+// demonstratedDelegations is the share of a cold start's conversations in which the main agent delegates: enough to
+// learn how, and few enough that it still answers some questions by itself.
 const demonstratedDelegations = 0.7
 
-// layout is a layout's name for the task.
+// layout returns the task's name for a layout.
 func layout(name string) string {
 	if name == "rows" {
 		return ""

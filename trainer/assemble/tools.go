@@ -25,8 +25,8 @@ func cache(cfg *config.Config) (*recorded.Cache, error) {
 	return c, nil
 }
 
-// Tools makes the tools that an agent names, each within its limits. A name without an entry in the configuration's tools
-// is a built-in of that kind. note, if set, is told of what takes long.
+// Tools makes the tools that an agent names, each with its limits. A name without an entry in the configuration's tools
+// is a built-in of that kind. note, if set, is called when a step takes long.
 func Tools(ctx context.Context, cfg *config.Config, names []string, note func(string)) (*play.Toolbox, error) {
 	kept, err := cache(cfg)
 	if err != nil {
@@ -51,19 +51,19 @@ func Tools(ctx context.Context, cfg *config.Config, names []string, note func(st
 	return b, nil
 }
 
-// openedTool is the tools of one entry of the configuration.
+// openedTool holds the tools of one entry of the configuration.
 type openedTool struct {
 	tools   []tool.Tool
-	close   func() error                // nil: nothing is open
-	secrets []string                    // that outputs must not show
-	service string                      // for the cache; "": nobody outside is asked
-	check   func(json.RawMessage) error // what is refused without asking; nil: nothing
+	close   func() error                // nil: nothing to close
+	secrets []string                    // removed from outputs
+	service string                      // key for the cache; "": the tool calls no outside service
+	check   func(json.RawMessage) error // refuses arguments without a call; may be nil
 }
 
-// one is the only tool of an entry, which has the entry's name.
+// one returns the only tool of an entry, under the entry's name.
 func one(c *config.Tool, t tool.Tool) []tool.Tool { return []tool.Tool{tool.Named(t, c.Name)} }
 
-// add puts the tools into a toolbox, within the limits of a conversation.
+// add adds the tools to a toolbox, with the limits of a conversation.
 func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
 	if o.close != nil {
 		b.OnClose(o.close)
@@ -73,7 +73,7 @@ func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
 	}
 }
 
-// wrapped are the tools with attempts, all through one gate, and around them the cache.
+// wrapped returns the tools with retries, all behind one limit of concurrent calls, and outside of that the cache.
 func (o openedTool) wrapped(c *config.Tool, kept *recorded.Cache, retried func(name string)) (tools []tool.Tool) {
 	gate := tool.NewGate(c.Parallel, c.Rate)
 	for _, t := range o.tools {
@@ -116,7 +116,7 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		o = openedTool{tools: one(c, v), close: v.Close, service: v.Service(), check: v.Check}
 	case "retriever":
 		set := tool.RetrieverConfig{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
-		if kept.Replays() { // nobody is asked
+		if kept.Replays() { // the service is never called
 			set.TokenEnv = ""
 		}
 		r, err := tool.NewRetriever(set)

@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
-// openVerifier makes a configured verifier, for a process with so many agents.
+// openVerifier makes a configured verifier, for a process with `local` agents.
 func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Verifier, error) {
 	kind := v.Kind
 	if kind == "auto" {
@@ -50,8 +50,9 @@ func openVerifier(cfg *config.Config, v config.Verifier, local int) (verify.Veri
 	return verify.New(s)
 }
 
-// scorerTokens turns a question and its answer into what a reward model reads: a chat of two messages through the
-// tokenizer's template, or where it has none both texts with a newline between them. Control tokens in both are broken.
+// scorerTokens returns a function that converts a question and its answer to the input of a reward model: a chat of two
+// messages in the tokenizer's template or, without a template, both texts with a newline between them. Control tokens
+// in both texts become plain text.
 func scorerTokens(folder string) (func(question, answer string) ([]int32, error), error) {
 	t, err := tokenizer.Load(folder)
 	if err != nil {
@@ -69,8 +70,8 @@ func scorerTokens(folder string) (func(question, answer string) ([]int32, error)
 	}, nil
 }
 
-// Scores has the reference answer of the first question scored as an answer of each of the named agents. An error says
-// that it has no score. A score of 0 is none: a verifier may be right to give it.
+// Scores scores the reference answer of the first question as an answer of each of the named agents. It returns an
+// error if an answer has no score. A score of 0 is not an error: a verifier may be right to give it.
 func Scores(ctx context.Context, cfg *config.Config, t task.Task, agents []string) error {
 	q := t.Train(0)
 	for _, name := range agents {
@@ -89,8 +90,8 @@ func Scores(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 	return nil
 }
 
-// ScoredHere returns those of the named agents whose answers a program or a module on this server scores. Whether it
-// works can be tried at any time, unlike a judge, who may be out for a while.
+// ScoredHere returns the named agents whose answers are scored by a program or a module on this server. Unlike a judge,
+// which may be unavailable for a while, these can be tested at any time.
 func ScoredHere(cfg *config.Config, agents []string) (here []string) {
 	for _, name := range cfg.AgentNames() {
 		v := cfg.Task.Verifier

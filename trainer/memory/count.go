@@ -21,13 +21,13 @@ const (
 	Weights     Kind = "weights"     // read by forward passes, quantised where they stay so, with the rotary tables and a sampler's copies
 	Master      Kind = "master"      // fp32 weights, where Weights are bf16 and trained
 	Adapters    Kind = "adapters"    // fp32: what is trained in place of the weights
-	Gradients   Kind = "gradients"   // fp32, and where Weights are bf16 those of one micro-batch besides
+	Gradients   Kind = "gradients"   // fp32; plus the bf16 gradients of one micro-batch where Weights are bf16
 	Moments     Kind = "moments"     // AdamW's, fp32
 	Reference   Kind = "reference"   // weights of the KL reference, in the type in which the agent computes
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
 	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
-	Routes      Kind = "routes"      // experts recorded with the trajectories of a mixture, in the host's memory; if all are as long as they may be
-	Overhead    Kind = "overhead"    // of CUDA: its context, kernels and workspaces, and what is lost between tensors; an estimate
+	Routes      Kind = "routes"      // experts recorded with a mixture's trajectories, in host memory, for the longest possible trajectories
+	Overhead    Kind = "overhead"    // of CUDA: its context, kernels and workspaces, and gaps between tensors; an estimate
 	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
 )
 
@@ -43,9 +43,9 @@ type Need struct {
 	Agent  string
 	Rank   int    // of the agent's devices; 0: the worker
 	Device string // where it computes: "cpu", "cuda:N"
-	Parts  []Part // no more than one of a kind, none of 0 bytes
+	Parts  []Part // at most one of each kind, none of 0 bytes
 	Files  int64  // bytes on disk of one checkpoint
-	Shares bool   // it adapts weights that another agent before it holds
+	Shares bool   // it adapts weights that an earlier agent holds
 	Levers []Lever
 }
 
@@ -56,9 +56,9 @@ type Lever struct {
 	Part
 }
 
-// Count counts the need of the worker of an agent of the configuration whose model has the given architecture, which must be valid, and
-// of whose parameters so many are trained. quantised is the size of weights that stay quantised, 0 where none do. The agents
-// before it hold the weights that it adapts.
+// Count counts the need of an agent's worker. model is the valid architecture of its model, trained the number of
+// trained parameters, and quantised the size of the weights that stay quantised, or 0. The agents `before` it hold the
+// weights that it adapts.
 func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64, before ...*config.Agent) Need {
 	p := Need{Agent: a.Name, Device: a.Ranks()[0], Shares: len(before) > 0}
 	taught := cfg.Learns(a) || cfg.ColdStarts(a)
@@ -72,17 +72,17 @@ func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quan
 		p.Files += 8 * trained
 	}
 	if s := cfg.Run.SaveDType; cfg.Learns(a) && !a.Adapts() && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {
-		p.Files += 2 * n // at most: weights saved in bf16 are there in fp32 too
+		p.Files += 2 * n // at most: weights saved in bf16 are also saved in fp32
 	}
 	p.compute(cfg, a, model, before...)
 	p.record(a, model, trajectories(cfg, a))
-	if cfg.Learns(a) || cfg.ColdStarts(a) { // a cold start that is stopped is saved from a copy, too
+	if cfg.Learns(a) || cfg.ColdStarts(a) { // a stopped cold start is saved from a copy, too
 		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * trained})
 	}
 	return p
 }
 
-// CountFollower counts the need of the process of one of an agent's further devices, which samples and trains and does nothing else. The
+// CountFollower counts the need of the process of one of an agent's further devices, which only samples and trains. The
 // arguments are those of Count.
 func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Config, trained, quantised int64) Need {
 	p := Need{Agent: a.Name, Rank: rank, Device: a.Ranks()[rank]}
@@ -94,13 +94,14 @@ func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Con
 	return p
 }
 
-// compute adds what sampling and training need beside what is held, with the keys to which it is proportional.
+// compute adds the needs of sampling and training in addition to what is held, with the keys to which they are
+// proportional.
 func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, before ...*config.Agent) {
 	taught, size, gpu := cfg.Learns(a) || cfg.ColdStarts(a), valueSize(a), n.Device != "cpu"
 	slots, context := cfg.Slots(a), a.ContextTokens(model.MaxPosition)
 	prefix := "agents." + a.Name + ".engine."
 	var activations int64
-	if !a.Engine.Remote() { // else the server has the cache, and its own copy of the weights
+	if !a.Engine.Remote() { // otherwise the server has the cache and its own copy of the weights
 		n.add(KVCache, cacheBytes(cfg, append(slices.Clone(before), a), model, size, gpu)-cacheBytes(cfg, before, model, size, gpu))
 		activations = samplingActivations(model, int64(slots), int64(context), size, gpu)
 		if given := a.Engine.CacheTokens; given > 0 {
@@ -123,7 +124,7 @@ func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, b
 	}
 }
 
-// record adds the experts that are recorded of so many sequences of a mixture.
+// record adds the experts recorded for the given number of a mixture's sequences.
 func (n *Need) record(a *config.Agent, model arch.Config, sequences int64) {
 	context := a.ContextTokens(model.MaxPosition)
 	routes := 2 * int64(model.RouteWidth()) * int64(context) * sequences
@@ -134,7 +135,7 @@ func (n *Need) record(a *config.Agent, model arch.Config, sequences int64) {
 	}
 }
 
-// trainingLever is the key to which the activations of training are proportional.
+// trainingLever adds the key to which the activations of training are proportional.
 func (n *Need) trainingLever(a *config.Agent, context int) {
 	prefix := "agents." + a.Name + ".engine."
 	if context > a.Engine.MicroBatchTokens {
@@ -144,10 +145,10 @@ func (n *Need) trainingLever(a *config.Agent, context int) {
 	}
 }
 
-// hold adds what every process of an agent holds: the weights, unless another agent does, those of the KL term, and of what training adds its
-// share.
+// hold adds what every process of an agent holds: the weights, unless an earlier agent holds them, the weights of the
+// KL term, and its share of the buffers for training.
 func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) {
-	layout := model.Layout() // which takes long to make of a mixture
+	layout := model.Layout() // slow to make for a mixture
 	half, parameters, size := a.ComputesBF16(), layout.Numel, valueSize(a)
 	taught := cfg.Learns(a) || cfg.ColdStarts(a)
 	inShares := a.Shard == "full" && taught
@@ -189,7 +190,7 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	switch {
 	case !cfg.HasKL(a):
 	case a.Adapts() && a.Reference == "":
-		if a.LoRA.Folder() != "" || cfg.KLToColdStart(a) { // a second set of adapters; else it is the base, which is there
+		if a.LoRA.Folder() != "" || cfg.KLToColdStart(a) { // a second set of adapters; otherwise it is the base, which is loaded already
 			n.add(Reference, 4*trained)
 		}
 	default:
@@ -201,21 +202,23 @@ func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trai
 	}
 }
 
-// gathered is the size of weights that no rank has whole: a share, the layer that is computed and the next without their experts, and what is in none.
+// gathered returns the size of the weights if no rank has whole layers: a share, the current layer and the next without
+// their experts, and weights outside of layers.
 func gathered(a *config.Agent, layout *arch.Layout) int64 {
 	_, most := ranks.Arrange(model.Blocks(layout, true), model.LayersThere, ranks.Block.Gathered)
 	return valueSize(a) * (longestShare(a, layout, layout.Numel) + most)
 }
 
-// oneLayer is how many gradients a rank computes at a time: of the longest layer, where ranks divide experts of its own alone, and of what is in
-// none.
+// oneLayer returns the number of gradients that a rank computes at a time: of the longest layer (only its own experts,
+// where ranks divide experts), and of weights outside of layers.
 func oneLayer(a *config.Agent, layout *arch.Layout, inShares bool) int64 {
 	of := len(a.Ranks())
 	_, most := ranks.Arrange(model.Blocks(layout, inShares), 1, func(b ranks.Block) int64 { return b.Computed(0, of) })
 	return most
 }
 
-// longestShare is the longest of an agent's ranks' shares of what is trained: of all parameters, or of adapters.
+// longestShare returns the size of the largest share of the trained values (all parameters, or adapters) among an
+// agent's ranks.
 func longestShare(a *config.Agent, layout *arch.Layout, trained int64) int64 {
 	blocks := []ranks.Block{{Run: ranks.Run{To: trained}}}
 	if trained == layout.Numel {
@@ -224,7 +227,7 @@ func longestShare(a *config.Agent, layout *arch.Layout, trained int64) int64 {
 	return ranks.ShareOf(blocks, 0, len(a.Ranks())).Numel()
 }
 
-// valueSize is the size in bytes of a value of weights in use, cache and activations.
+// valueSize returns the size in bytes of a value of weights in use, cache and activations.
 func valueSize(a *config.Agent) int64 {
 	if a.ComputesBF16() {
 		return 2
@@ -232,7 +235,7 @@ func valueSize(a *config.Agent) int64 {
 	return 4
 }
 
-// updateActivations is the memory of the activations of one micro-batch of an agent.
+// updateActivations returns the memory of the activations of one micro-batch of an agent.
 func updateActivations(model arch.Config, a *config.Agent, gpu bool) int64 {
 	headRows, context := learner.HeadRows(gpu, !a.Adapts()), int64(a.ContextTokens(model.MaxPosition))
 	training := trainingActivations(model, &a.Engine, context, headRows, valueSize(a), gpu)
@@ -245,8 +248,8 @@ func updateActivations(model arch.Config, a *config.Agent, gpu bool) int64 {
 	return training
 }
 
-// trajectories is how many sequences of an agent have recorded experts at once: those of the steps that are rolled out, of a
-// sub-agent as many as are aligned, and the engine's conversations. Servers record none.
+// trajectories returns the number of an agent's sequences with recorded experts at one time: the sequences of the steps
+// in flight (for a sub-agent as many as are aligned), and the engine's conversations. Servers record none.
 func trajectories(cfg *config.Config, a *config.Agent) int64 {
 	if a.Engine.Remote() {
 		return 0
@@ -255,17 +258,18 @@ func trajectories(cfg *config.Config, a *config.Agent) int64 {
 	if a.Role == "sub" {
 		rollouts *= int64(a.Align.D)
 	}
-	if a.Limits.Fold.At > 0 { // a stretch has a turn at least
+	if a.Limits.Fold.At > 0 { // a stretch has at least one turn
 		rollouts *= int64(a.Limits.MaxTurns)
 	}
 	return rollouts + int64(cfg.Conversations(a))
 }
 
-// What a GPU's context, the kernels of LibTorch and ours, and the workspaces of cuBLAS take, whatever the model.
+// cudaContext is the memory of a GPU's context, the kernels of LibTorch and ours, and the workspaces of cuBLAS, for any
+// model.
 const cudaContext = 768 << 20
 
-// overhead is what an agent takes of a GPU beside its tensors. Agents that share weights share a process. The allocator cannot use all that lies
-// between tensors of different sizes: a twentieth, where its segments grow.
+// overhead returns an agent's GPU memory outside of its tensors. Agents that share weights share a process. The
+// allocator cannot use all gaps between tensors of different sizes: a twentieth is lost where its segments grow.
 func overhead(n Need) int64 {
 	context := int64(cudaContext)
 	if n.Shares {
@@ -274,7 +278,7 @@ func overhead(n Need) int64 {
 	return context + n.sum(func(p Part) bool { return p.Device == n.Device })/20
 }
 
-// keep adds what the optimizer keeps between updates, where the agent has it.
+// keep adds buffers that the optimizer keeps between updates, on the device where the agent has them.
 func (n *Need) keep(a *config.Agent, kind Kind, bytes int64) {
 	if a.State == "host" {
 		n.Parts = append(n.Parts, Part{kind, "cpu", bytes})
@@ -291,7 +295,7 @@ func (n *Need) lever(key string, value int, kind Kind) {
 	n.Levers = append(n.Levers, Lever{key, value, Part{kind, n.Device, n.Of(kind)}})
 }
 
-// Of is the number of bytes that the agent needs for a purpose.
+// Of returns the number of bytes that the agent needs for a purpose.
 func (n Need) Of(kind Kind) int64 { return n.sum(func(part Part) bool { return part.Kind == kind }) }
 
 func (n Need) sum(of func(Part) bool) (bytes int64) {
@@ -303,8 +307,8 @@ func (n Need) sum(of func(Part) bool) (bytes int64) {
 	return bytes
 }
 
-// cacheBytes is the memory of the key-value cache of an engine that samples for several agents. Layers that see a window keep no more
-// than the windows.
+// cacheBytes returns the memory of the key-value cache of an engine that samples for several agents. Layers with a
+// window keep at most the windows.
 func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size int64, gpu bool) (bytes int64) {
 	cache := cfg.CacheOf(agents, c.MaxPosition)
 	for _, g := range c.CacheGroups() {
@@ -317,16 +321,16 @@ func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 func kvWidth(c arch.Config) int64  { return int64(c.KVHeads) * int64(c.HeadDim) }
 func qkvWidth(c arch.Config) int64 { return int64(c.Heads)*int64(c.HeadDim) + 2*kvWidth(c) }
 
-// layerValues counts the values of a token in one layer: two sums of the residual stream, what goes into or comes out of each
-// norm of its width, the product of queries, keys and values and the heads made of it, the attention's output and log-sum-exp, and those of
-// the MLP.
+// layerValues counts the values of a token in one layer: two sums of the residual stream, the inputs or outputs of each
+// norm of that width, the product of queries, keys and values and the heads made of it, the attention's output and
+// log-sum-exp, and the values of the MLP.
 func layerValues(c arch.Config) int64 {
 	before, after, _ := c.BlockNorms()
 	return int64(2+before+after)*int64(c.Hidden) + 2*qkvWidth(c) + int64(c.Heads)*int64(c.HeadDim) + int64(c.Heads) + mlpValues(c) + extraValues(c)
 }
 
-// extraValues counts the values that only some families have: the product in another order, heads before their norms, queries before they
-// grow, and terms of the residual stream before they are scaled.
+// extraValues counts the values that only some families have: the product in another order, heads before their norms,
+// queries before they are scaled, and terms of the residual stream before they are scaled.
 func extraValues(c arch.Config) (n int64) {
 	if c.RotaryPairs() {
 		n += qkvWidth(c)
@@ -343,8 +347,9 @@ func extraValues(c arch.Config) (n int64) {
 	return n
 }
 
-// keptValues counts those that are kept for the backward pass, which makes the others again: what comes out of a norm before
-// attention or the MLP, and the product of an MLP's gate. The product of queries, keys and values is needed for norms of heads alone.
+// keptValues counts the values that are kept for the backward pass, which recomputes the others: outputs of norms
+// before attention or the MLP, and the product of an MLP's gate. The product of queries, keys and values is kept only
+// for norms of heads.
 func keptValues(c arch.Config) int64 {
 	before, _, heads := c.BlockNorms()
 	kept := layerValues(c) - int64(before)*int64(c.Hidden)
@@ -357,8 +362,8 @@ func keptValues(c arch.Config) int64 {
 	return kept
 }
 
-// mlpValues counts the gate, up and product of an MLP. A mixture has them for each expert that a token goes through, with the
-// experts' inputs and outputs beside them and the router's logits.
+// mlpValues counts the gate, up and product of an MLP. A mixture has them for each expert of a token, and in addition
+// the experts' inputs and outputs and the router's logits.
 func mlpValues(c arch.Config) int64 {
 	dense, m := 3*int64(c.FFN), c.Mixture
 	if m == nil {
@@ -371,27 +376,28 @@ func mlpValues(c arch.Config) int64 {
 	return experts
 }
 
-// trainingActivations is the memory of the activations of one micro-batch, forward and backward. A trajectory that is longer is
-// a micro-batch of its own.
+// trainingActivations returns the memory of the activations of one micro-batch, forward and backward. A longer
+// trajectory is a micro-batch of its own.
 func trainingActivations(c arch.Config, e *config.Engine, context, headRows, size int64, gpu bool) int64 {
 	tokens := max(int64(e.MicroBatchTokens), context)
 	layers := int64(c.Layers) * keptValues(c)
 	if e.CheckpointActivations {
-		const ends = 3 // the embeddings beside the layers' outputs, and the gradients at both ends of a layer
+		const ends = 3 // the embeddings in addition to the layers' outputs, and the gradients at both ends of a layer
 		layers = (int64(c.Layers)+ends)*int64(c.Hidden) + layerValues(c)
 	}
 	if size == 4 { // our own attention's backward pass: keys and values once more, and parts of their gradients, four times their size
 		layers += 10 * kvWidth(c)
-	} else { // LibTorch's, of one layer: the keys and values that segments see, shared ones as often as they are seen, and their gradients
+	} else { // LibTorch's, of one layer: the keys and values that segments attend to, once for each segment, and their gradients
 		const seen = 4 // times
 		heads := int64(c.Heads) * int64(c.HeadDim)
-		layers += 4*seen*kvWidth(c) + 4/size*heads // and a sum of the queries' in float32
+		layers += 4*seen*kvWidth(c) + 4/size*heads // and a sum of the queries' gradients in float32
 		if c.Heads > c.KVHeads {
-			layers += 2 * seen * heads // those of each head, before they are added up for the key's
+			layers += 2 * seen * heads // the gradients of each head, before they are added up for the key's
 		}
 	}
-	// The layer whose backward pass runs also needs the gradients of its values. Logits exist as values and as gradients; on a GPU they
-	// become them in place, which a sequence-level ratio and a cold start copy where that is bf16.
+	// The layer whose backward pass runs also needs the gradients of its values. Logits exist as values and as
+	// gradients. On a GPU the gradients replace them in place; a sequence-level ratio and a cold start copy them if
+	// they are bf16.
 	logit := int64(2 * 4)
 	if gpu {
 		logit = 4 + size%4
@@ -399,14 +405,16 @@ func trainingActivations(c arch.Config, e *config.Engine, context, headRows, siz
 	return tokens*(layers+layerValues(c))*size + logit*min(headRows, tokens)*int64(c.VocabSize)
 }
 
-// carriedRows is the memory of the rows that travel to the experts of other ranks and back in a layer's backward pass, beside what experts make of
-// them: hidden states and two gradients, at home and at the experts, to which as many come as go if all experts are chosen alike.
+// carriedRows returns the memory of the rows that travel to experts of other ranks and back in a layer's backward pass,
+// in addition to what the experts compute: hidden states and two gradients, at both ends. It assumes that all experts
+// are chosen equally often.
 func carriedRows(c arch.Config, e *config.Engine, context, size int64) int64 {
 	return max(int64(e.MicroBatchTokens), context) * int64(c.Mixture.PerToken) * 2 * 3 * int64(c.Hidden) * size
 }
 
-// samplingActivations is the memory of the activations of one pass over all slots, or over as many rows of prompts as a pass has. In bf16 the cached keys and values of prompts are gathered, too, for one
-// layer and a few prompts at once.
+// samplingActivations returns the memory of the activations of one pass over all slots, or over the largest number of
+// prompt rows in a pass. In bf16 the cached keys and values of prompts are gathered, too, for one layer and a few
+// prompts at once.
 func samplingActivations(c arch.Config, slots, context, size int64, gpu bool) int64 {
 	values := max(slots, int64(arch.PassRows(gpu)))*layerValues(c)*size + slots*4*int64(c.VocabSize)
 	if size != 4 {

@@ -13,11 +13,11 @@ type Sum struct {
 	Device string
 	Agents []string
 	Needed int64 // bytes
-	Free   int64 // bytes; -1: not known
+	Free   int64 // bytes; -1: unknown
 }
 
-// Sums adds the needs of all agents up by device. The devices come in the order in which the needs name them. free maps
-// devices to free bytes; a device whose free memory is not known is absent.
+// Sums adds up the needs of all agents by device, in the order in which the needs name the devices. free maps devices
+// to free bytes; a device whose free memory is unknown is absent.
 func Sums(needs []Need, free map[string]int64) []Sum {
 	var sums []Sum
 	for _, p := range needs {
@@ -49,9 +49,9 @@ func (s Sum) String() string {
 	return text
 }
 
-// Fits compares the needs of all agents with the free memory of each device. The error names, for each device that has
-// too little, the configuration key to lower: that of the largest part that has a key. Copies for checkpoints, which have none, it
-// names where they are larger.
+// Fits compares the needs of all agents with the free memory of each device. For each device with too little, the error
+// names the configuration key to lower: the key of the largest part that has one. It also names copies for checkpoints,
+// which have no key, if they are larger.
 func Fits(needs []Need, free map[string]int64) error {
 	var errs []error
 	for _, s := range Sums(needs, free) {
@@ -79,7 +79,7 @@ func remedy(needs []Need, s Sum) string {
 	return text
 }
 
-// copiesOn is the memory of a device for copies from which checkpoints are written.
+// copiesOn returns the memory on a device for copies from which checkpoints are written.
 func copiesOn(needs []Need, device string) (bytes int64) {
 	for _, p := range needs {
 		bytes += p.sum(func(part Part) bool { return part.Kind == Snapshot && part.Device == device })
@@ -87,7 +87,7 @@ func copiesOn(needs []Need, device string) (bytes int64) {
 	return bytes
 }
 
-// Levers are the keys to lower where agents need too much memory. The key of the largest part comes first.
+// Levers returns the keys to lower if agents need too much memory. The key of the largest part comes first.
 func Levers(needs []Need) []Lever {
 	var out []Lever
 	for _, p := range needs {

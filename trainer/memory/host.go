@@ -19,8 +19,8 @@ type Machine struct {
 	Available int64 // memory that this process can still get: free memory, and caches that the kernel can drop
 }
 
-// Host reads the machine's memory from the kernel's files below root ("/"; tests use another folder). Where the limit
-// of this process's control group, or of one that it is in, is lower, it counts instead.
+// Host reads the machine's memory from the kernel's files below root ("/"; tests use another folder). If the limit of a
+// control group around this process is lower, it counts instead.
 func Host(root string) (Machine, error) {
 	m, err := machineMemory(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
@@ -45,8 +45,8 @@ func machineMemory(path string) (Machine, error) {
 	return Machine{total << 10, available << 10}, nil // given in KiB
 }
 
-// limits are the limit of a control group and the memory that is left of it; without a limit both are
-// math.MaxInt64. The kernel can drop the inactive part of the group's file cache, so this part counts as left.
+// limits returns the limit of a control group and the memory that is left; without a limit both are math.MaxInt64. The
+// kernel can drop the inactive part of the group's file cache, so this part counts as left.
 func limits(g cgroup.Group) (limit, free int64) {
 	most, used, cache := "memory.max", "memory.current", "inactive_file"
 	if g.V1 {

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// columns are the kinds in the order of the table, with names so short that the table fits into 80 columns.
+// columns lists the kinds in the order of the table, with names so short that the table fits into 80 columns.
 var columns = []struct {
 	kind Kind
 	name string
@@ -68,7 +68,7 @@ func (n Need) String() string {
 	return fmt.Sprintf("%s on %s: %s", n.name(), n.Device, strings.Join(parts, ", "))
 }
 
-// name is the agent's, with the rank of a follower.
+// name returns the agent's name, with the rank of a follower.
 func (n Need) name() string {
 	if n.Rank == 0 {
 		return n.Agent
@@ -76,7 +76,7 @@ func (n Need) name() string {
 	return fmt.Sprintf("%s/%d", n.Agent, n.Rank)
 }
 
-// shortName is the name, cut so that the table fits into 80 columns.
+// shortName returns the name, cut so that the table fits into 80 columns.
 func (n Need) shortName() string {
 	name, agent := n.name(), n.Agent
 	if over := len(name) - 11; over > 0 {
@@ -85,15 +85,15 @@ func (n Need) shortName() string {
 	return name
 }
 
-// inOneBatch says of an agent that shares weights that it shares the engine, too.
+// inOneBatch describes the shared engine of an agent that shares weights.
 func (n Need) inOneBatch() string {
 	if n.Of(KVCache) == 0 {
 		return "" // servers sample
 	}
-	return ", and samples in one batch with the others that do"
+	return ", and samples in one batch with the agents that share them"
 }
 
-// Size is a number of bytes as text for people.
+// Size formats a number of bytes for people.
 func Size(bytes int64) string {
 	value, unit := float64(bytes), 0
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
@@ -106,7 +106,7 @@ func Size(bytes int64) string {
 	return fmt.Sprintf("%.1f %s", value, units[unit])
 }
 
-// short is Size in four or five characters: 12.3M, 512M.
+// short formats a size in four or five characters: 12.3M, 512M.
 func short(bytes int64) string {
 	if bytes == 0 {
 		return "-"
