@@ -11,25 +11,25 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// shownRollouts is the number of rollouts that stand side by side.
+// shownRollouts is the number of rollouts on the page, side by side.
 const shownRollouts = 4
 
-// board is what a page knows of the run: what it has read from the store so far.
+// board is the page's copy of the run's state, as read from the store so far.
 type board struct {
 	opts    Options
-	problem string // why it knows nothing newer
+	problem string // why there is nothing newer
 
 	status     *store.Status
 	activities map[string]activity // by agent
 	records    metrics.History
-	last       string // the newest record's place in the store
-	damaged    int    // records that cannot be read
+	last       string // id of the newest record read from the store
+	damaged    int    // number of unreadable records
 
 	phase     string
 	rollouts  []rollout
-	exchanged string // names what rollouts shows
+	exchanged string // names the exchange that rollouts shows
 
-	reported string // tells the records that report shows
+	reported string // identifies the records that report shows
 	report   string // sections of the report, HTML
 }
 
@@ -78,7 +78,7 @@ func (p *Page) unreadRecords() []metrics.Line {
 	return slices.Clone(p.unread)
 }
 
-// readTeam reads who is there and what each does.
+// readTeam reads which workers are present and what each does.
 func (b *board) readTeam(ctx context.Context, at place) error {
 	status, err := at.Status(ctx)
 	if err != nil {
@@ -92,14 +92,14 @@ func (b *board) readTeam(ctx context.Context, at place) error {
 	for agent, text := range texts {
 		var a activity
 		if err := json.Unmarshal(text, &a); err != nil {
-			return fmt.Errorf("what %s does is not known: %w", agent, err)
+			return fmt.Errorf("the activity of %s is unknown: %w", agent, err)
 		}
 		b.activities[agent] = a
 	}
 	return nil
 }
 
-// readRecords reads the records that are new in the store. The page's own come back this way, too.
+// readRecords reads new records from the store, including the page's own.
 func (p *Page) readRecords(ctx context.Context, at place) error {
 	records, last, err := at.Records(ctx, p.board.last)
 	if err != nil {
@@ -123,11 +123,11 @@ func (p *Page) readRecords(ctx context.Context, at place) error {
 	return nil
 }
 
-// readRollouts reads the newest finished rollouts, if they are others than before.
+// readRollouts reads the newest finished rollouts, if they have changed.
 func (b *board) readRollouts(ctx context.Context, at place) error {
 	phase, ids, err := at.NewestOutcomes(ctx, shownRollouts)
 	name := fmt.Sprint(phase, ids)
-	if err != nil || len(ids) == 0 || name == b.exchanged { // none: a checkpoint was made, and those before stay on the page
+	if err != nil || len(ids) == 0 || name == b.exchanged { // empty while a checkpoint is made; the previous rollouts stay on the page
 		return err
 	}
 	exchanges, err := at.Exchanges(ctx, phase, ids)

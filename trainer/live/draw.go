@@ -23,7 +23,7 @@ var styleText string
 //go:embed live.js
 var scriptText string
 
-// The page's script and its style, and the policy that admits them and nothing else, from nowhere.
+// The page's script and style, and the policy that allows these only, and no other source.
 var (
 	script = report.ChartScript + scriptText
 	style  = report.Style + styleText
@@ -38,7 +38,7 @@ func source(text string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// index is the page's frame, which the events fill.
+// index writes the page's frame, which the events fill.
 func (p *Page) index(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", policy)
@@ -63,14 +63,14 @@ func (b *board) section(name string, data any) section {
 	return newSection(name, out.String())
 }
 
-// all are the records of the run so far.
+// all returns the records of the run so far.
 func (b *board) all(unread []metrics.Line) []metrics.Line {
 	if len(unread) == 0 {
 		return b.records.Lines()
 	}
 	var all metrics.History
 	lines := slices.Concat(b.records.Lines(), unread)
-	slices.SortStableFunc(lines, func(x, y metrics.Line) int { return x.Time.Compare(y.Time) }) // an older one must not undo what came after it
+	slices.SortStableFunc(lines, func(x, y metrics.Line) int { return x.Time.Compare(y.Time) }) // an older record must not override a newer one
 	for _, l := range lines {
 		all.Add(l)
 	}

@@ -14,11 +14,11 @@ import (
 // Bounds on streams of events.
 const (
 	maxViewers = 64
-	heartbeat  = 15 * time.Second // without an event, so that a viewer who is gone is noticed
-	sendTime   = 10 * time.Second // for a viewer to take an event
+	heartbeat  = 15 * time.Second // without an event, so that a viewer that has left is noticed
+	sendTime   = 10 * time.Second // time for a viewer to take an event
 )
 
-// section is a part of the page. Its name is the id of the element that it fills, and the event's type.
+// section is a part of the page. Its name is the id of its element and the type of its event.
 type section struct {
 	name   string
 	digest string // of the content
@@ -31,8 +31,8 @@ func newSection(name, content string) section {
 	return section{name, hex.EncodeToString(sum[:8]), string(data)}
 }
 
-// seen is what a viewer has on the screen: the digests of sections, by name. As text it is the id of an event, so a
-// browser that connects again, to whatever worker, says with Last-Event-ID what it need not be sent.
+// seen is what a viewer's screen shows: the digests of sections, by name. As text it is the id of an event. A browser
+// that reconnects, to any worker, sends it as Last-Event-ID, so sections that it has are not sent again.
 type seen map[string]string
 
 func parseSeen(id string) seen {
@@ -45,7 +45,7 @@ func parseSeen(id string) seen {
 	return out
 }
 
-// id lists the sections of the page alone, whatever a viewer says to have seen.
+// id lists the page's own sections only, whatever the viewer claims to have seen.
 func (s seen) id(of []section) string {
 	var parts []string
 	for _, x := range of {
@@ -56,15 +56,15 @@ func (s seen) id(of []section) string {
 	return strings.Join(parts, ",")
 }
 
-// events streams the sections of the page: all that the viewer has not seen, then each when it changes.
+// events streams the sections of the page: first all that the viewer has not seen, then each section that changes.
 func (p *Page) events(w http.ResponseWriter, r *http.Request) {
 	if !p.enter() {
-		http.Error(w, fmt.Sprintf("%d viewers are here already", maxViewers), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("the page already has %d viewers", maxViewers), http.StatusServiceUnavailable)
 		return
 	}
 	defer p.leave()
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // proxies pass events on at once
+	w.Header().Set("X-Accel-Buffering", "no") // makes proxies forward events at once
 	send := sender(w)
 	if send("retry: 2000\n\n") != nil {
 		return
@@ -97,7 +97,7 @@ func (p *Page) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// sender writes at once, to viewers who read.
+// sender returns a function that writes to a viewer without buffering.
 func sender(w http.ResponseWriter) func(text string) error {
 	c := http.NewResponseController(w)
 	return func(text string) error {
@@ -107,14 +107,14 @@ func sender(w http.ResponseWriter) func(text string) error {
 	}
 }
 
-// current is what is shown, and a channel that is closed when it changes.
+// current returns the shown sections, and a channel that is closed when they change.
 func (p *Page) current() ([]section, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.shown, p.changed
 }
 
-// enter counts a viewer, for whom the page looks at the store.
+// enter counts a viewer; while there are viewers the page reads the store.
 func (p *Page) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package live shows a run while it goes on, on a page of each worker's HTTP server:
+// Package live shows a running training on a page of each worker's HTTP server:
 //
 //	GET /live          the page
 //	GET /live/events   its content, as server-sent events
 //
-// The workers publish their records and what they do through the store, and every page reads the store: so each shows the
-// whole team. What goes through the store are statistics and the texts of conversations, never a token.
+// The workers publish their records and activities through the store, and every page reads the store, so each page
+// shows the whole team. Only statistics and texts of conversations pass through the store, never tokens.
 package live
 
 import (
@@ -17,36 +17,36 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// Path of the page; its events are at Path + "/events".
+// Path is the path of the page; its events are at Path + "/events".
 const Path = "/live"
 
-// every is the time between two looks at the store, and patience bounds how long a request to it may take.
+// every is the time between two reads of the store, and patience bounds the time of a request to it.
 const (
 	every    = time.Second
 	patience = 5 * time.Second
 )
 
-// Options of a Page.
+// Options are the options of a Page.
 type Options struct {
 	Run    string
 	Agents []string           // all agents of the run, the main agent first
-	Steps  int64              // that the run is to make
-	Token  string             // the page is shown to who has it; "": to everybody on this machine
-	Before []metrics.Line     // what the run had reported when this process started, as far as it knows
-	Warn   func(metrics.Note) // is told that something cannot be published; nil: nobody is
+	Steps  int64              // number of steps of the run
+	Token  string             // required to see the page; "": anyone on this machine may see it
+	Before []metrics.Line     // the run's records from before this process started, as far as known
+	Warn   func(metrics.Note) // receives a note if something cannot be published; may be nil
 }
 
-// Page is the page of one process. It is a metrics.Observer, and gets its workers from Joined. It reads the store only
-// while somebody looks at it.
+// Page is the page of one process. It is a metrics.Observer; Joined adds workers. It reads the store only while it has
+// viewers.
 type Page struct {
 	opts   Options
 	keeper keeper
-	board  board // is used by the goroutine of keepShowing alone
+	board  board // used by the goroutine of keepShowing only
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	wake   chan struct{} // asks for a look at the store at once
+	wake   chan struct{} // asks for an immediate read of the store
 
 	mu      sync.Mutex
 	places  map[string]place // of this process's agents
@@ -55,7 +55,7 @@ type Page struct {
 	warned  map[string]bool
 	viewers int
 	shown   []section
-	changed chan struct{} // is closed when shown is replaced
+	changed chan struct{} // closed when shown is replaced
 }
 
 // New starts a page, which Close ends.
@@ -69,7 +69,7 @@ func New(o Options) *Page {
 	return p
 }
 
-// Mount puts the page on a server.
+// Mount adds the page to a server.
 func (p *Page) Mount(s *health.Server) {
 	s.Handle(Path, p.keeper.guard(p.index))
 	s.Handle(Path+"/events", p.keeper.guard(p.events))
@@ -81,7 +81,7 @@ func (p *Page) Close() {
 	p.work.Wait()
 }
 
-// keepShowing looks at the store every second while somebody looks at the page.
+// keepShowing reads the store every second while the page has viewers.
 func (p *Page) keepShowing() {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -101,15 +101,15 @@ func (p *Page) keepShowing() {
 	}
 }
 
-// soon asks for a look at the store before the next second is over.
+// soon asks for a read of the store within the current second.
 func (p *Page) soon() {
 	select {
 	case p.wake <- struct{}{}:
-	default: // it is asked for already
+	default: // already requested
 	}
 }
 
-// show replaces what the viewers see, where it differs.
+// show replaces the changed sections and informs the viewers.
 func (p *Page) show(sections []section) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

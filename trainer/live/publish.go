@@ -11,11 +11,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// Machine is the worker of an agent, as far as the page asks it.
+// Machine gives the page access to the worker of an agent.
 type Machine interface {
-	// Rollouts is the number of conversations that the agent has in flight.
+	// Rollouts returns the number of conversations in flight.
 	Rollouts() int
-	// Question is a query's text and its reference answer, "" where the id is unknown.
+	// Question returns a query's text and its reference answer, or "" if the id is unknown.
 	Question(id string) (text, answer string)
 }
 
@@ -28,26 +28,26 @@ type place struct {
 	*store.Member
 }
 
-// doing is what an agent does, and since when.
+// doing is an agent's current activity, and since when.
 type doing struct {
 	metrics.Progress
 	since time.Time
 	talks []talk // that ended here, the newest last
 }
 
-// activity is what a worker publishes of itself.
+// activity is the state that a worker publishes.
 type activity struct {
 	Phase    string    `json:"phase"`
 	For      []string  `json:"for,omitempty"` // the awaited agents, if it waits
 	Done     int       `json:"done"`          // finished units of the phase
 	Total    int       `json:"total"`         // all units of the phase; 0: unknown
-	Since    time.Time `json:"since"`         // beginning of the phase, by the worker's clock
+	Since    time.Time `json:"since"`         // start of the phase, by the worker's clock
 	Rollouts int       `json:"rollouts"`      // conversations in flight
 	Talks    []talk    `json:"talks,omitempty"`
 }
 
-// Joined tells the page that an agent of this process has a place in the run, until the place's context ends: the page
-// publishes what the agent does, and reads the store. On a nil Page it does nothing.
+// Joined adds an agent of this process with its place in the run, until the place's context ends: the page publishes
+// the agent's activity, and reads the store. On a nil Page it does nothing.
 func (p *Page) Joined(agent string, m Machine, at member) {
 	if p == nil {
 		return
@@ -58,7 +58,7 @@ func (p *Page) Joined(agent string, m Machine, at member) {
 	p.work.Go(func() { p.keepTelling(agent, place{m, at}) })
 }
 
-// keepTelling publishes what an agent does, at most once a second.
+// keepTelling publishes an agent's activity, at most once a second.
 func (p *Page) keepTelling(agent string, at place) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -78,7 +78,7 @@ func (p *Page) keepTelling(agent string, at place) {
 	}
 }
 
-// activityOf is what an agent does.
+// activityOf returns an agent's activity.
 func (p *Page) activityOf(agent string, at place) activity {
 	p.mu.Lock()
 	d := p.doing[agent]
@@ -95,7 +95,8 @@ func (p *Page) activityOf(agent string, at place) activity {
 	return a
 }
 
-// publish does a request for an agent, and says once if it fails. It does not report what fails because the place is lost.
+// publish executes a request for an agent, and reports its first failure. It does not report a failure due to a lost
+// place.
 func (p *Page) publish(agent string, at place, request func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(at.Context(), patience)
 	defer cancel()
@@ -113,7 +114,7 @@ func (p *Page) publish(agent string, at place, request func(context.Context) err
 	return false
 }
 
-// Progress notes what an agent does.
+// Progress records an agent's activity.
 func (p *Page) Progress(x metrics.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,10 +128,10 @@ func (p *Page) Progress(x metrics.Progress) {
 	p.doing[x.Agent] = d
 }
 
-// maxUnread bounds the records that nobody has looked at.
+// maxUnread bounds the records that were not read back from the store.
 const maxUnread = 1 << 14
 
-// Report publishes a record. Training waits for the store's answer, but not for long.
+// Report publishes a record. Training waits for the store's reply, for a bounded time.
 func (p *Page) Report(r metrics.Record) {
 	l := metrics.NewLine(r)
 	p.mu.Lock()

@@ -10,21 +10,21 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// Bounds on the conversations of an agent: how many a page keeps of what ended here, and the turns of one that it shows.
+// Bounds on the conversations of an agent: the number kept of those that ended here, and the turns shown of each.
 const (
 	keptTalks  = 1024
 	shownTurns = 16
 )
 
-// talk is a conversation that has ended, as the store has it.
+// talk is a conversation that has ended, in the store's form.
 type talk struct {
 	Phase string           `json:"phase"`
-	ID    string           `json:"id"` // query/rollout, for a sub-agent query/rollout/agent/invocation
+	ID    string           `json:"id"` // query/rollout; for a sub-agent query/rollout/agent/invocation
 	Turns []metrics.Spoken `json:"turns"`
 	More  bool             `json:"more,omitempty"` // it has further turns
 }
 
-// keep adds the conversation that an agent's progress tells of, if it does, to the agent's newest.
+// keep adds the conversation in an agent's progress, if there is one, to its newest.
 func (d *doing) keep(x metrics.Progress) {
 	if x.Ended == nil {
 		return
@@ -39,15 +39,15 @@ func (d *doing) keep(x metrics.Progress) {
 		}
 	}
 	if d.talks = append(d.talks, t); len(d.talks) > keptTalks {
-		d.talks = slices.Clone(d.talks[keptTalks/2:]) // the others may be being published
+		d.talks = slices.Clone(d.talks[keptTalks/2:]) // a copy, since the slice may be in use by publish
 	}
 }
 
-// shownTalks are an agent's conversations in the rollouts that the pages show now.
+// shownTalks returns an agent's conversations in the rollouts that pages show now.
 func shownTalks(ctx context.Context, at place, all []talk) []talk {
 	phase, rollouts, err := at.NewestOutcomes(ctx, shownRollouts)
 	if err != nil {
-		return nil // the page that reads the store says so
+		return nil // the page that reads the store reports this error
 	}
 	var out []talk
 	for _, t := range all {
@@ -58,7 +58,7 @@ func shownTalks(ctx context.Context, at place, all []talk) []talk {
 	return out
 }
 
-// encode is an activity as JSON, without the conversations that the store has no room for.
+// encode returns an activity as JSON, without the conversations that do not fit into the store.
 func (a activity) encode() []byte {
 	for {
 		text, _ := json.Marshal(a) // texts and numbers: cannot fail
@@ -69,7 +69,7 @@ func (a activity) encode() []byte {
 	}
 }
 
-// said is what an agent said and read in a conversation of the rollouts on the board; nil: its worker has not shown it.
+// said returns an agent's turns in a conversation of a shown rollout, or nil if its worker has not published it.
 func (b *board) said(agent, id string) []turn {
 	talks := b.activities[agent].Talks
 	i := slices.IndexFunc(talks, func(t talk) bool { return t.Phase == b.phase && t.ID == id })
@@ -89,7 +89,7 @@ func (b *board) said(agent, id string) []turn {
 		out = append(out, t)
 	}
 	if talks[i].More {
-		out = append(out, turn{"", "and so on", "read", "more turns: the run's trajectories/ have them"})
+		out = append(out, turn{"", "and so on", "read", "more turns are in the run's trajectories/"})
 	}
 	return out
 }

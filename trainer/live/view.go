@@ -17,9 +17,9 @@ import (
 // teamView is the data of the section "team".
 type teamView struct {
 	Problem, Subtitle string
-	Damaged           int // records that cannot be read
+	Damaged           int // number of unreadable records
 	Agents            []agentView
-	Waits             []string // what the run waits for, the most important first
+	Waits             []string // reasons for waiting, the most important first
 }
 
 // named is an agent with its colour.
@@ -34,10 +34,10 @@ type agentView struct {
 	Facts       []fact
 }
 
-// fact is a number of an agent. Exact is the number itself, if it is one of its newest step's record.
+// fact is a number of an agent. Exact is the unrounded number, if it is in the record of its newest step.
 type fact struct{ Name, Label, Value, Exact string }
 
-// class is the CSS class of an agent's colour, as in the report.
+// class returns the CSS class of an agent's colour, as in the report.
 func (b *board) class(agent string) string {
 	if i := slices.Index(b.opts.Agents, agent); i >= 0 {
 		return "c" + strconv.Itoa(i%8)
@@ -70,7 +70,7 @@ func (b *board) team(unread []metrics.Line) teamView {
 	return v
 }
 
-// step is the number of steps that all agents have made, -1 if it is not known.
+// step returns the number of steps that all agents have made, or -1 if it is unknown.
 func (b *board) step() int64 {
 	made := int64(-1)
 	for _, a := range b.status.Agents {
@@ -84,7 +84,7 @@ func (b *board) step() int64 {
 	return made
 }
 
-// say adds what the store knows of an agent.
+// say fills in the store's data on an agent.
 func (b *board) say(a *agentView) {
 	if b.status == nil {
 		return
@@ -134,7 +134,7 @@ func newestSteps(records []metrics.Line) map[string]map[string]float64 {
 	return out
 }
 
-// facts are the throughput and the memory of an agent in a step.
+// facts returns the throughput and the memory of an agent in a step.
 func facts(values map[string]float64) []fact {
 	var out []fact
 	for _, f := range []struct {
@@ -166,7 +166,7 @@ type rolloutView struct {
 	Chips []chip
 	Turns []turn
 	Calls []callView
-	More  int // calls that are not shown
+	More  int // number of calls that are not shown
 }
 
 // callView is a sub-agent's whole conversation.
@@ -178,7 +178,7 @@ type callView struct {
 
 type chip struct{ Text, Kind string }
 
-// turn is a text with who said it, in the colours of the report's trajectories.
+// turn is a text with its author, in the colours of the report's trajectories.
 type turn struct{ Class, Who, Kind, Text string }
 
 func (b *board) newest() rolloutsView {
@@ -246,7 +246,7 @@ func chips(o store.Outcome) []chip {
 	return out
 }
 
-// reportOf draws the sections of the report, when there is a record that they lack.
+// reportOf draws the sections of the report if there are new records.
 func (b *board) reportOf(unread []metrics.Line) string {
 	all := b.all(unread)
 	state := recordsState(all)
@@ -261,7 +261,7 @@ func (b *board) reportOf(unread []metrics.Line) string {
 	return b.report
 }
 
-// recordsState tells two lists of records of a run apart.
+// recordsState identifies a list of records of a run.
 func recordsState(all []metrics.Line) string {
 	if len(all) == 0 {
 		return ""
@@ -270,7 +270,7 @@ func recordsState(all []metrics.Line) string {
 	return fmt.Sprint(len(all), last.Agent, last.Kind, last.Step, last.Time.UnixNano())
 }
 
-// maxRunes of a text; the page cuts longer ones.
+// maxRunes is the length at which the page cuts texts.
 const maxRunes = 2000
 
 func clip(s string) string {
