@@ -11,31 +11,32 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
-// word is what a rank tells the others after a part of its work: what came of it, or why nothing did.
+// word is a rank's report to the others after a part of its work: its result, or why it has none.
 type word[T any] struct {
 	Value           T
 	Refused, Failed string
 }
 
-// Bounds of what a rank may say beside its value: its reason, and how the word is encoded.
+// Bounds of a word in addition to its value: the reason, and the encoding.
 const (
 	mostReason   = 4 << 10
 	mostEncoding = 16 << 10
 )
 
-// refusal is another rank's refusal of a batch, in its words.
+// refusal is another rank's refusal of a batch, as a text.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// agree returns every rank's value, by rank. Where any of them has an err, all return one: a failure before a refusal, and the first
-// rank's before the others'. So all go on alike, and none waits for a rank that has given up. A value has at most `most` bytes.
+// agree returns every rank's value, by rank. If any rank has an error, all ranks return the same one: a failure before
+// a refusal, and the first rank's before the others'. So all ranks continue alike, and none waits for a rank that has
+// given up. A value has at most `most` bytes.
 func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]T, error) {
 	said, unheard := tell(ctx, g, mine, err, most)
 	if unheard != nil {
 		g.GiveUp(unheard)
 		if err != nil && !refused(err) {
-			return nil, err // which may be why
+			return nil, err // the cause of a failed exchange, if it is known
 		}
 		return nil, unheard
 	}
@@ -56,19 +57,19 @@ func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most in
 	return values, nil
 }
 
-// together returns an error where any rank has one.
+// together returns an error if any rank has one.
 func (l *Learner) together(ctx context.Context, err error) error {
 	_, err = agree(ctx, l.group, 0, err, 0)
 	return err
 }
 
-// meet runs f, which calls the group, on the device. If f does not come to its end, or cannot begin, this rank gives the group up; but not
-// for what all ranks refuse.
+// meet runs f, which calls the group, on the device. If f fails or cannot begin, this rank gives up the group, unless
+// the error is a refusal, which all ranks share.
 func (l *Learner) meet(ctx context.Context, f func(s *torch.Scope) error) error {
 	return l.meetOn(ctx, l.model.Device, f)
 }
 
-// meetOn is meet on a device that may be another model's.
+// meetOn does the same as meet on a device that may belong to another model.
 func (l *Learner) meetOn(ctx context.Context, device *torch.Device, f func(s *torch.Scope) error) error {
 	err := device.Do(ctx, f)
 	if err != nil && !refused(err) {
@@ -101,7 +102,7 @@ func tell[T any](ctx context.Context, g ranks.Group, mine T, err error, most int
 			continue
 		}
 		if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&said[r]); err != nil {
-			return nil, fmt.Errorf("learner: what rank %d says: %w", r, err)
+			return nil, fmt.Errorf("learner: the report of rank %d: %w", r, err)
 		}
 	}
 	return said, nil

@@ -19,10 +19,10 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 	if norm, err = l.norm(ctx); err != nil {
 		return norm, err
 	}
-	// The others make the update: this rank does too, and ends the group after that if ctx has ended.
+	// The other ranks make the update, so this rank does, too. If ctx has ended, it gives up the group afterwards.
 	err = l.meet(context.WithoutCancel(ctx), func(s *torch.Scope) (err error) {
 		err = l.adamW(s, norm, lr)
-		if refused(err) { // by all, as they have one norm
+		if refused(err) { // by all ranks, as they have the same norm
 			return err
 		}
 		if err = l.together(ctx, err); err != nil {
@@ -40,7 +40,7 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 	return norm, err
 }
 
-// spread gives every rank the others' shares of what forward passes read all the time, and publishes it.
+// spread gives every rank the others' shares of the weights that forward passes always read, and publishes them.
 func (l *Learner) spread(ctx context.Context) error {
 	if l.model.Gathered() {
 		return l.gatherRest(ctx, l.model)
@@ -56,8 +56,8 @@ func (l *Learner) spread(ctx context.Context) error {
 	return nil
 }
 
-// adamW updates this rank's share, as much at a time as there is of weights and moments on the device. A norm that is not finite is refused
-// with the first piece, which an empty share has, too.
+// adamW updates this rank's share, in pieces of the size that weights and moments have on the device. A norm that is
+// not finite is refused with the first piece, which an empty share has, too.
 func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
 	a := l.opt.Adam
 	cfg := kernels.AdamWConfig{
@@ -84,7 +84,7 @@ func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
 	return nil
 }
 
-// lend gives f the weights and moments of a piece of this rank's share, on the device.
+// lend calls f with the weights and moments of a piece of this rank's share, on the device.
 func (l *Learner) lend(s *torch.Scope, p ranks.Piece, f func(master, m, v *torch.Tensor) error) error {
 	weights, n := l.params.Master(), p.Numel()
 	return weights.Lend(s, p.In(weights.Numel(), l.params.Numel()), n, func(master *torch.Tensor) error {
@@ -94,9 +94,9 @@ func (l *Learner) lend(s *torch.Scope, p ranks.Piece, f func(master, m, v *torch
 	})
 }
 
-// norm sums the ranks' gradients up and returns the norm of the sum.
+// norm sums up the ranks' gradients and returns the norm of the sum.
 func (l *Learner) norm(ctx context.Context) (norm float64, err error) {
-	if l.part == nil { // otherwise each micro-batch's gradient was
+	if l.part == nil { // otherwise each micro-batch's gradient was summed already
 		err = l.meet(ctx, func(*torch.Scope) (err error) {
 			for i := 0; i < len(l.blocks) && err == nil; i++ {
 				err = l.group.ReduceScatter(ctx, l.grad.Narrow(0, l.blocks[i].From, l.blocks[i].Numel()))
@@ -123,7 +123,7 @@ func (l *Learner) norm(ctx context.Context) (norm float64, err error) {
 	return norm, err
 }
 
-// whole are the buffers of weights that every rank holds whole: those that forward passes read.
+// whole returns the buffers of weights that every rank has complete: those that forward passes read.
 func (l *Learner) whole() (all []*torch.Tensor) {
 	for _, flat := range []*torch.Tensor{l.params.Master().Tensor, l.params.Half()} {
 		if flat != nil && flat.Numel() == l.params.Numel() {
@@ -133,10 +133,10 @@ func (l *Learner) whole() (all []*torch.Tensor) {
 	return all
 }
 
-// in is a piece of this rank's share in a flat buffer, which may be that share alone.
+// in returns a piece of this rank's share in a flat buffer, which is either the whole buffer or the share's own.
 func (l *Learner) in(flat *torch.Tensor, p ranks.Piece) *torch.Tensor {
 	return flat.Narrow(0, p.In(flat.Numel(), l.params.Numel()), p.Numel())
 }
 
-// shareOf is a rank's share of the parameters.
+// shareOf returns a rank's share of the parameters.
 func (l *Learner) shareOf(rank int) ranks.Share { return ranks.ShareOf(l.blocks, rank, l.group.Size()) }

@@ -11,13 +11,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
-// failedExperts is why this rank's experts could not compute what came to them. All exchanges were made nevertheless.
+// failedExperts is the error of this rank's experts. All exchanges were made nevertheless.
 type failedExperts struct{ error }
 
 func (f failedExperts) Unwrap() error { return f.error }
 
-// carry takes this rank's rows of a layer to the ranks that have their experts, has its own experts compute what comes, and returns what comes
-// back. Every rank does so at the same time, if only with nothing. After an error that is not failedExperts the group is of no use.
+// carry dispatches this rank's rows of a layer to the ranks that own their experts, computes the rows that arrive with
+// this rank's experts, and returns the results of its own rows. Every rank must call it at the same time, even without
+// rows. After an error other than failedExperts the group is unusable.
 func (l *Learner) carry(ctx context.Context, s *torch.Scope, m *model.Model, e model.Errand) (back []*torch.Tensor, err error) {
 	r, err := l.exchangeRoads(ctx, e.Counts)
 	if err != nil {
@@ -30,7 +31,7 @@ func (l *Learner) carry(ctx context.Context, s *torch.Scope, m *model.Model, e m
 				return
 			}
 			unserved := attempt(func() { results = m.Serve(s, e.Layer, came, r.experts) })
-			if unserved != nil { // the others wait for something of this shape, of which no update will be made
+			if unserved != nil { // the others wait for results of this shape; no update will use them
 				results = model.Unserved(came)
 			}
 			if back, err = l.allToAll(ctx, s, results, r.sent, r.came); err == nil && unserved != nil {
@@ -63,7 +64,7 @@ func attempt(f func()) (err error) {
 	return nil
 }
 
-// allToAll sends rows of several tensors and returns those that came.
+// allToAll sends rows of several tensors and returns the rows that arrived.
 func (l *Learner) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Tensor, came, sent []int64) (in []*torch.Tensor, err error) {
 	n := int64(0)
 	for _, from := range came {
@@ -79,14 +80,14 @@ func (l *Learner) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Ten
 	return in, nil
 }
 
-// roads are how many rows of a layer this rank sends to each rank and how many come from it, and of all that come the number of the expert
-// among this rank's.
+// roads holds the numbers of a layer's rows that this rank sends to each rank and receives from it, and for each
+// received row the index of its expert among this rank's.
 type roads struct {
 	sent, came []int64
 	experts    []int32
 }
 
-// exchangeRoads tells the other ranks how many rows this one has for each expert. After an error the group is of no use.
+// exchangeRoads exchanges the number of rows for each expert. After an error the group is unusable.
 func (l *Learner) exchangeRoads(ctx context.Context, counts []int) (r roads, err error) {
 	defer func() {
 		if err != nil {

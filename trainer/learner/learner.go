@@ -14,20 +14,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
-// Options of a learner. Names and defaults are those of the configuration's grpo and optimizer sections.
+// Options are the options of a learner. Names and defaults are those of the configuration's grpo and optimizer
+// sections.
 type Options struct {
-	Group            ranks.Group // of the processes that train the parameters together; nil: this one alone
+	Group            ranks.Group // of the processes that train the parameters together; nil: this one only
 	Loss             mgrpo.Objective
 	Recomputed       bool // old log-probs from a forward pass of the trainer instead of the sampler's
 	Temperature      float64
 	Adam             Adam
 	MicroBatchTokens int   // tokens of one forward and backward pass
 	Checkpoint       bool  // recompute activations in the backward pass
-	HostState        bool  // AdamW's moments are in the host's memory, not on the model's device, as fp32 weights may be (model.Options)
-	HeadRows         int64 // rows of logits in memory at once; 0 means what HeadRows gives
+	HostState        bool  // AdamW's moments are in host memory, not on the model's device; fp32 weights may be there, too (model.Options)
+	HeadRows         int64 // rows of logits in memory at once; 0: the value of HeadRows
 
-	// Of a mixture of experts: tokens go through the experts that Sequence.Routes names, and the coefficient of the
-	// load-balancing loss.
+	// Of a mixture of experts: use the experts in Sequence.Routes; and the coefficient of the load-balancing loss.
 	Replay  bool
 	Balance float64
 }
@@ -53,9 +53,9 @@ func HeadRows(gpu, trained bool) int64 {
 
 // Learner owns the gradient and the optimizer state of one model's trained parameters.
 //
-// The ranks of a group have a learner each, over the same model or each its share of one, and call the same methods with the same arguments. Each
-// computes the loss of its share of the sequences, and each updates its share of the parameters. Where a method of one of them fails or
-// refuses, those of all do.
+// Each rank of a group has a learner, over a complete copy of the model or over a share of it. All ranks call the same
+// methods with the same arguments. Each computes the loss of its share of the sequences, and updates its share of the
+// parameters. If a method of one rank fails or refuses, the methods of all ranks do.
 type Learner struct {
 	model  *model.Model // computes the forward and backward passes
 	params model.Params // the trained parameters
@@ -64,16 +64,16 @@ type Learner struct {
 
 	group  ranks.Group
 	blocks []ranks.Block // of the parameters
-	share  ranks.Share   // this rank's of them
+	share  ranks.Share   // this rank's share of the blocks
 
-	grad    *torch.Tensor // fp32 [params.Numel], or where there is a part [share.Numel]: the sum over all ranks
-	part    *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model whole
-	headSum *torch.Tensor // of grad, the head's [V, D], to which losses add it at once; nil: they add to the leaf's gradient
-	ahead   []exchange    // of the pass that is made
+	grad    *torch.Tensor // fp32 [params.Numel], or [share.Numel] if part is not nil: the sum over all ranks
+	part    *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model complete
+	headSum *torch.Tensor // the head's part of grad, [V, D], to which losses add directly; nil: they add to the leaf's gradient
+	ahead   []exchange    // the remaining exchanges of the current pass
 	m, v    *model.Buffer // [share.Numel]: first and second moment
 	steps   int64         // updates made; AdamW's bias correction counts them
 
-	watch    func(done, of int) // is told of each pass; nil: nobody is
+	watch    func(done, of int) // called after each pass; may be nil
 	done, of int                // passes of the batch
 }
 
@@ -91,10 +91,10 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	l.share = l.shareOf(l.group.Rank())
 	n := params.Numel()
 	if mod.Gathered() && !opt.Checkpoint {
-		return nil, errors.New("learner: a model that no rank holds whole is trained layer by layer: set Checkpoint")
+		return nil, errors.New("learner: a model that no rank has whole is trained layer by layer: set Checkpoint")
 	}
 	if held := params.Master().Numel(); held != n && held != l.share.Numel() {
-		return nil, fmt.Errorf("learner: rank %d of %d has %d of %d fp32 weights; its share are %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
+		return nil, fmt.Errorf("learner: rank %d of %d has %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
 	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
 		for _, moment := range []**model.Buffer{&l.m, &l.v} {
@@ -131,7 +131,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	return l, nil
 }
 
-// complete brings together what passes read all the time of a model that no rank holds whole.
+// complete gathers the weights that passes always read, of a model that no rank has complete.
 func (l *Learner) complete(ctx context.Context, m *model.Model) error {
 	if !m.Gathered() {
 		return nil
@@ -158,12 +158,12 @@ func (l *Learner) ResetOptimizer(ctx context.Context) error {
 // Report describes one update. docs/metrics.md names the values.
 type Report struct {
 	Values  map[string]float64
-	Skipped bool  // nothing to learn: every advantage is 0 and no KL or entropy term is on
+	Skipped bool  // there was nothing to learn: every advantage is 0 and there is no KL or entropy term
 	Refused error // not nil: the update was not made because of a malformed or non-finite value
 }
 
-// Watch has each told, after every micro-batch of Prepare and Update from now on, how many of the batch's this rank has done, and of how many.
-// nil ends it.
+// Watch sets a function that is called after every micro-batch of Prepare and Update, with the number of this rank's
+// finished micro-batches and their total. nil removes it.
 func (l *Learner) Watch(each func(done, of int)) { l.watch = each }
 
 // passed counts a pass.
@@ -174,7 +174,8 @@ func (l *Learner) passed() {
 }
 
 // Prepare sets the log-probs that the objective needs before the first update of a step. Old log-probs are recomputed
-// if Options.Recomputed, else they are the sampler's. Reference log-probs are computed if there is a KL term.
+// if Options.Recomputed is set; otherwise they are the sampler's. Reference log-probs are computed if there is a KL
+// term.
 func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
 	for _, q := range batch {
 		if err := errors.Join(q.check(l.model.Config.VocabSize), q.checkRoutes(l.model.Config)); err != nil {
@@ -194,8 +195,8 @@ func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
 }
 
 // Update makes one optimizer step on a minibatch of sequences that went through Prepare. If it refuses the update,
-// Report.Refused says why, and weights, moments and count do not change. An error means that the device or a library
-// failed.
+// Report.Refused is the reason, and weights, moments and count do not change. An error means that the device or a
+// library failed.
 func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64) (Report, error) {
 	r, err := l.update(ctx, byID(minibatch), lr)
 	if refused(err) {
@@ -204,8 +205,8 @@ func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64)
 	return r, err
 }
 
-// refused says whether err is a refusal of a batch or gradient (docs/algorithm.md §7) and not a failure of
-// the device or a library.
+// refused reports whether err is a refusal of a batch or gradient (docs/algorithm.md §7) and not a failure of the
+// device or a library.
 func refused(err error) bool {
 	var loss *mgrpo.Refusal
 	var kernel *kernels.Error
@@ -247,8 +248,8 @@ func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Re
 	return r, err
 }
 
-// passes runs this rank's micro-batches and sums up the loss of all ranks, and with the last micro-batch the gradient of a compute
-// type that is not fp32. If this rank is unable to, all return an error.
+// passes runs this rank's micro-batches and sums up the loss of all ranks and, with the last micro-batch, the gradient
+// if the compute type is not fp32. If one rank cannot (unable), all return an error.
 func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64, unable error) error {
 	load := make([]int, l.group.Size())
 	learning := l.dealt(loss.learning, l.opt.MicroBatchTokens, forwardAndBackward, load)
@@ -280,7 +281,7 @@ func (l *Learner) zeroGrad(ctx context.Context) error {
 	return l.model.Device.Do(ctx, func(*torch.Scope) error {
 		l.grad.Zero_()
 		if l.part != nil {
-			l.part.flat.Zero_() // what is left of a pass that did not come to its end
+			l.part.flat.Zero_() // removes the rest of a failed pass
 		}
 		return nil
 	})

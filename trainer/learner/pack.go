@@ -9,19 +9,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Sequence is one trajectory as the learner reads it. Token t is trained if Sampled[t]. Its log-prob depends on the
-// tokens before it, so Sampled[0] must be false. Tokens, Sampled and Behaviour have equal length.
+// Sequence is one trajectory, or one row of it, as the learner reads it. Token t is trained if Sampled[t]. Its log-prob
+// depends on the tokens before it, so Sampled[0] must be false. Tokens, Sampled and Behaviour have equal length.
 type Sequence struct {
 	ID        string
-	Whole     string // id of the trajectory of which the sequence is a row: the rows share one weight
+	Whole     string // id of the trajectory to which this row belongs: its rows share one weight
 	Tokens    []int32
 	Sampled   []bool
 	Behaviour []float32 // the sampler's log-prob of each token in nats, read where Sampled
 	Group     int64     // sequences with the same number are compared with each other: the query
 	Weight    float64   // alignment weight; 0: dropped
 	Advantage float64
-	Stale     bool     // sampled by an older policy version than the trained one
-	Routes    []uint16 // experts of the first tokens, arch.Config.RouteWidth each, as the sampler chose them; nil: not known
+	Stale     bool     // sampled by a policy version older than the trained one
+	Routes    []uint16 // experts of the first tokens, arch.Config.RouteWidth each, as the sampler chose them; nil: unknown
 
 	old, ref []float32 // log-probs like Behaviour, of the old policy and the reference; Prepare fills them
 }
@@ -57,7 +57,7 @@ func byID(batch []*Sequence) []*Sequence {
 	return slices.SortedFunc(slices.Values(batch), func(a, b *Sequence) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// inputs are the tokens that the model reads: all before the last trained token.
+// inputs returns the tokens that the model reads: all before the last trained token.
 func (q *Sequence) inputs() []int32 {
 	last := len(q.Sampled) - 1
 	for last >= 0 && !q.Sampled[last] {

@@ -8,8 +8,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
-// partial is the gradient of one micro-batch in the compute type, where the gradient of the share alone is added up in fp32. Where a backward
-// pass goes layer by layer, the layers take turns in one piece of memory: the gradient of each is collected before that of the next begins.
+// partial is the gradient of one micro-batch in the compute type, in cases where only the share's gradient is
+// accumulated in fp32. If a backward pass goes layer by layer, the layers use one buffer in turn: the gradient of each
+// is collected before the next one's begins.
 type partial struct {
 	flat   *torch.Tensor
 	places []ranks.Place // in the order in which they are collected
@@ -33,7 +34,8 @@ func newPartial(s *torch.Scope, params []model.Param, blocks []ranks.Block, dtyp
 	return p
 }
 
-// collectBlock adds every rank's gradient of a block to that of the share. That of this rank's experts is of all ranks' rows already.
+// collectBlock adds every rank's gradient of a block to the share's. The gradient of this rank's experts covers all
+// ranks' rows already.
 func (l *Learner) collectBlock(ctx context.Context, b ranks.Place) error {
 	own, at, group := l.part.flat.Narrow(0, b.First, b.Room), int64(0), l.group
 	mine := l.share.Within(b.Run)
@@ -50,8 +52,9 @@ func (l *Learner) collectBlock(ctx context.Context, b ranks.Place) error {
 	return nil
 }
 
-// sumOfHead returns the view of grad that is the head's gradient, where this rank has all of it in fp32 beside a gradient of the leaves in
-// half precision. The products of a micro-batch on a GPU are added to it without a sum of their own, and not rounded before.
+// sumOfHead returns the view of grad that is the head's gradient, if this rank has all of it in fp32 while the leaves'
+// gradients are in half precision. On a GPU a micro-batch's products are added to it directly and are not rounded
+// before.
 func (l *Learner) sumOfHead(s *torch.Scope, leaves []model.Param) *torch.Tensor {
 	if l.part == nil || !l.model.Device.IsCUDA() || l.group.Size() > 1 {
 		return nil

@@ -11,26 +11,26 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
-// exchange is a step of a pass with something that the ranks do together: they gather a layer of a model that none holds whole, in two steps,
-// carry rows to the experts of a layer and what comes of them back, or add up the gradient of a block.
+// exchange is a step of a pass that all ranks make together: gathering a layer that no rank has complete, in two steps;
+// carrying rows to a layer's experts and the results back; or summing up the gradient of a block.
 type exchange struct {
 	step
-	at int // the layer, from 1 on; of collect: the place in partial.places
+	at int // the layer, from 1; of collect: the index in partial.places
 }
 
 type step int
 
 const (
-	start     step = iota // the layer is on its way from now on
-	finish                // it is there
-	compute               // the pass computes it
-	carry                 // to its experts, and their outputs back
-	carryBack             // and gradients, in the backward pass
-	collect               // the gradient of the block is added up
+	start     step = iota // the layer's gather begins
+	finish                // the layer is present
+	compute               // the pass computes the layer
+	carry                 // rows to experts, and their outputs back
+	carryBack             // the same with gradients, in the backward pass
+	collect               // the gradient of the block is summed up
 )
 
-// exchangesOf are those of one pass over m, in their order. Every rank makes all of them, whatever becomes of its own pass: the others
-// wait for it. While a layer is computed the next one is on its way.
+// exchangesOf lists the exchanges of one pass over m, in order. Every rank makes all of them, even if its own pass
+// fails, since the others wait for it. The next layer is gathered while a layer is computed.
 func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 	if backward = backward && l.part != nil; !backward && !m.Gathered() {
 		return nil
@@ -44,7 +44,7 @@ func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 		slices.Reverse(down)
 		visits = append(visits, down...)
 	}
-	var there [model.LayersThere]int // or on their way
+	var there [model.LayersThere]int // or being gathered
 	coming := map[int]bool{}
 	for i, layer := range visits {
 		for _, next := range visits[i:min(i+model.LayersThere, len(visits))] {
@@ -75,7 +75,7 @@ func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 	return all
 }
 
-// collectsOf are the exchanges of a layer's gradients; 0: of what is in none.
+// collectsOf returns the exchanges of a layer's gradients; layer 0 stands for weights outside of layers.
 func (l *Learner) collectsOf(layer int) (all []exchange) {
 	for i, b := range l.part.places {
 		if b.Layer == layer {
@@ -85,8 +85,9 @@ func (l *Learner) collectsOf(layer int) (all []exchange) {
 	return all
 }
 
-// each makes as many passes over m as the rank with the most micro-batches has, of which mine are this rank's. A rank with fewer, or that
-// failed, makes the exchanges of the rest with zeros, or with whatever it has, since no update will be made.
+// each runs passes over m: as many as the rank with the most micro-batches has. mine are this rank's micro-batches. A
+// rank with fewer, or one that failed, makes the exchanges of the remaining passes with zeros, or after a failure with
+// any values, since no update will follow.
 func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, passes int, backward bool, failed error, pass func(micro []*Sequence) error) error {
 	for i := range passes {
 		l.ahead = l.exchangesOf(m, backward)
@@ -97,7 +98,7 @@ func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, 
 		failed = cmp.Or(failed, unserved)
 		if err != nil {
 			if failed != nil && !refused(failed) {
-				return failed // which may be why
+				return failed // the cause, if it is known
 			}
 			return err
 		}
@@ -106,8 +107,8 @@ func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, 
 	return failed
 }
 
-// exchangeRest makes those exchanges of the pass over m that it has not come to, without rows of this rank's own. Where its experts fail at
-// those of other ranks, which is not err, it goes on.
+// exchangeRest makes the remaining exchanges of the pass over m, without rows of this rank. It continues if this rank's
+// experts fail on other ranks' rows, and returns that error as unserved.
 func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) (unserved, err error) {
 	if len(l.ahead) == 0 {
 		return nil, nil
@@ -126,7 +127,7 @@ func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) (unserved, e
 	return unserved, err
 }
 
-// exchangeNext makes the next exchange of the pass over m. Of rows that are carried it returns what comes back.
+// exchangeNext makes the next exchange of the pass over m. For carried rows it returns the results.
 func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Model, rows *model.Errand) (back []*torch.Tensor, err error) {
 	x := l.ahead[0]
 	if rows == nil && (x.step == carry || x.step == carryBack) {
@@ -147,12 +148,12 @@ func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Mod
 	return back, err
 }
 
-// gatherRest gathers what is in no layer of a model that no rank holds whole.
+// gatherRest gathers the weights outside of layers, of a model that no rank has complete.
 func (l *Learner) gatherRest(ctx context.Context, m *model.Model) error {
 	return m.Gather(0, func(block *torch.Tensor) error { return l.group.AllGather(ctx, block) })
 }
 
-// layers makes the exchanges of a pass over m as it comes to the layers.
+// layers returns hooks that make the exchanges of a pass over m when it reaches a layer.
 func (l *Learner) layers(ctx context.Context, s *torch.Scope, m *model.Model) model.Layers {
 	return model.Layers{
 		Before: func(int) (err error) {
@@ -172,7 +173,7 @@ func (l *Learner) layers(ctx context.Context, s *torch.Scope, m *model.Model) mo
 	}
 }
 
-// hidden is the forward pass of one micro-batch.
+// hidden runs the forward pass of one micro-batch.
 func (l *Learner) hidden(ctx context.Context, s *torch.Scope, m *model.Model, in model.Packed) (*torch.Tensor, error) {
 	if m.Gathered() {
 		return m.ForwardByLayer(s, in, l.layers(ctx, s, m))
@@ -189,7 +190,7 @@ func (l *Learner) forwardBackward(ctx context.Context, s *torch.Scope, in model.
 	return nil
 }
 
-// Logits is model.Logits of a model of which every rank has a share of the layers: the others call Assist meanwhile.
+// Logits calls model.Logits on a model whose layers are shared among the ranks. The other ranks call Assist meanwhile.
 func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
 	one := [][]*Sequence{nil} // pass
 	err = l.each(ctx, l.model, one, len(one), false, nil, func([]*Sequence) error {
@@ -199,7 +200,7 @@ func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [
 	return logits, err
 }
 
-// Assist has this rank's share of the layers take part in a forward pass of another rank.
+// Assist takes part in a forward pass of another rank with this rank's share of the layers.
 func (l *Learner) Assist(ctx context.Context) error {
 	return l.each(ctx, l.model, nil, 1, false, nil, nil)
 }

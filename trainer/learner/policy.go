@@ -25,7 +25,7 @@ type minibatchLoss struct {
 	observed []*Sequence // advantage 0 and no other loss term: they count in the statistics only
 }
 
-// lossPart is what the micro-batches of a rank add up to.
+// lossPart is the sum over the micro-batches of a rank.
 type lossPart struct {
 	Sums        kernels.LossSums
 	Gap, Tokens float64 // sum of |new - behaviour| over trained tokens of sequences that are not stale, and their number
@@ -56,7 +56,7 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 	for i, q := range batch {
 		p.coefficient[q] = coefficient[whole[i]]
 		switch {
-		case p.coefficient[q] == 0 || len(q.trained()) == 0: // a row of a trajectory may have no trained token
+		case p.coefficient[q] == 0 || len(q.trained()) == 0: // one row of a trajectory may have no trained token
 		case q.Advantage == 0 && l.opt.Loss.KLCoef == 0 && l.opt.Loss.EntropyCoef == 0:
 			p.observed = append(p.observed, q)
 		default:
@@ -66,9 +66,9 @@ func (l *Learner) newMinibatchLoss(batch []*Sequence) (*minibatchLoss, error) {
 	return p, nil
 }
 
-// trajectoriesOf sums up what the coefficients depend on. whole is the number of each sequence's trajectory, and first the
-// first sequence of each trajectory. A trajectory of several rows counts once, with the trained tokens of all: so a token
-// weighs the same whether or not its conversation was cut into rows.
+// trajectoriesOf sums up the values on which the coefficients depend. whole is the number of each sequence's
+// trajectory, and first the first sequence of each trajectory. A trajectory of several rows counts once, with the
+// trained tokens of all rows, so a token weighs the same whether or not its conversation was cut into rows.
 func trajectoriesOf(batch []*Sequence) (t kernels.Trajectories, whole []int, first []*Sequence) {
 	known := map[string]int{}
 	for _, q := range batch {
@@ -153,7 +153,7 @@ func (l *Learner) lossOfLogProbs(s *torch.Scope, p *minibatchLoss, micro []*Sequ
 	return []*torch.Tensor{logp, entropy}, []*torch.Tensor{dlogp, dentropy}, err
 }
 
-// head computes log-prob and entropy of the trained tokens. It reads no masked row, which may have any values.
+// head computes log-prob and entropy of the trained tokens. It reads no masked row, so these may have any values.
 func (l *Learner) head(hidden *torch.Tensor, b packed) (logp, entropy *torch.Tensor) {
 	return l.headOf(hidden.IndexSelect(0, b.source), b)
 }

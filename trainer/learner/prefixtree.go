@@ -55,10 +55,10 @@ func (t *prefixTree) add(tokens []int32) []int32 {
 	return rows
 }
 
-// missing is the number of rows that add(tokens) would add.
+// missing returns the number of rows that add(tokens) would add.
 func (t *prefixTree) missing(tokens []int32) int { return len(tokens) - len(t.walk(tokens)) }
 
-// with returns a copy to which the inputs of a group were added.
+// with returns a copy with the inputs of a group added.
 func (t prefixTree) with(group []*Sequence) prefixTree {
 	t = prefixTree{
 		ids: slices.Clone(t.ids), positions: slices.Clone(t.positions),

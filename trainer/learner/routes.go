@@ -17,8 +17,9 @@ func (q *Sequence) checkRoutes(c arch.Config) error {
 	return nil
 }
 
-// replay gives the rows of a micro-batch the experts that were recorded for them. Rows that sequences share have those of the
-// first that knows them; the others choose. It returns which rows have recorded experts of the trained version's.
+// replay gives the rows of a micro-batch their recorded experts. A row that sequences share has the experts of the
+// first sequence with recorded ones; other rows choose their own. It returns which rows have recorded experts, and
+// which have those of the trained version.
 func (b *packed) replay(s *torch.Scope, c arch.Config, micro []*Sequence) (known, fresh []bool) {
 	width, k := c.RouteWidth(), c.Mixture.PerToken
 	layers := width / k
@@ -44,16 +45,16 @@ func (b *packed) replay(s *torch.Scope, c arch.Config, micro []*Sequence) (known
 	return known, fresh
 }
 
-// routing is what the experts of an update's micro-batches depend on beside their sequences.
+// routing holds, in addition to the sequences, what the experts of an update's micro-batches depend on.
 type routing struct {
 	cfg     arch.Config
 	balance float64 // coefficient of the load-balancing loss
-	total   int     // rows of all ranks' micro-batches that learn; set where balance is not 0
+	total   int     // rows of all ranks' micro-batches that learn; set if balance is not 0
 }
 
 // routed counts the experts of micro-batches.
 type routed struct {
-	Rows, Free    int   // of the micro-batches that ran; those of them without recorded experts
+	Rows, Free    int   // of the micro-batches that ran; and of these the rows without recorded experts
 	Fresh, Differ int   // layers of rows with experts recorded by the trained version; those whose own choice differs
 	Load          []int // tokens of each expert, [layers, experts]
 	Aux           float64
@@ -73,7 +74,7 @@ func (r *routed) add(other routed) {
 	}
 }
 
-// loads is how many experts routed.Load counts.
+// loads returns the number of experts that routed.Load counts.
 func (r *routing) loads() int {
 	if r.cfg.Mixture == nil {
 		return 0
@@ -81,11 +82,11 @@ func (r *routing) loads() int {
 	return r.cfg.RoutedLayers() * r.cfg.Mixture.Experts
 }
 
-// bytes is how long a routed may be where ranks exchange it.
+// bytes bounds the size of an encoded routed.
 func (r *routing) bytes() int { return 10 * r.loads() }
 
-// watch makes a micro-batch report its experts, and recorded ones be taken if replays. The returned function adds them to sum after
-// the pass. A micro-batch of a model without experts has nothing to count.
+// watch makes a micro-batch report its experts and, if replays is set, use the recorded ones. The returned function
+// adds them to sum after the pass. A model without experts has nothing to count.
 func (r *routing) watch(s *torch.Scope, b *packed, micro []*Sequence, replays, learns bool, sum *routed) (count func()) {
 	m := r.cfg.Mixture
 	if m == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// logProbs calls set with the log-probs of each sequence's tokens under m, 0 for tokens that were not sampled. Each rank runs the
-// forward passes of its share, and has the log-probs of all.
+// logProbs calls set with the log-probs of each sequence's tokens under m, with 0 for tokens that were not sampled.
+// Each rank runs the forward passes of its share, and receives the log-probs of all.
 func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequence, set func(*Sequence, []float32)) error {
 	type scored struct {
 		Digest   uint64 // of the whole batch
@@ -32,7 +32,7 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 		return err
 	})
 	for _, q := range batch {
-		most += 6 * len(q.Tokens) // a float32 as gob writes it
+		most += 6 * len(q.Tokens) // a float32 as gob encodes it
 	}
 	all, err := agree(ctx, l.group, own, err, most)
 	if err != nil {
@@ -58,14 +58,14 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 	return nil
 }
 
-// forward returns the log-probs of the trained tokens of a micro-batch under m, in their order.
+// forward returns the log-probs of the trained tokens of a micro-batch under m, in order.
 func (l *Learner) forward(ctx context.Context, m *model.Model, run []*Sequence) (logProbs []float32, err error) {
 	err = m.Device.Do(ctx, func(s *torch.Scope) error {
 		b := pack(s, run)
 		if b.n == 0 {
 			return nil
 		}
-		if l.opt.Replay && m == l.model && m.Config.Mixture != nil { // a reference chooses for itself
+		if l.opt.Replay && m == l.model && m.Config.Mixture != nil { // a reference chooses its own experts
 			b.in.Routes = &model.Routes{}
 			b.replay(s, m.Config, run)
 		}

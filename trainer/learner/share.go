@@ -15,9 +15,10 @@ const (
 	forwardAndBackward = 3
 )
 
-// deal says which sequences of a batch each rank computes. Sequences of one group begin alike, so a group stays whole if it has no
-// more than whole rows; the others are cut as microBatches cuts them. The longest are dealt first, each to the rank with the least
-// load by then, of equals to the first; a row adds passes to its load. A rank's sequences keep their order.
+// deal divides the sequences of a batch among ranks. Sequences of one group often begin alike, so a group of at most
+// `whole` rows stays together; larger groups are cut as in microBatches. The longest are dealt first, each to the rank
+// with the least load so far, or to the first of equals; a row adds `passes` to the load. A rank's sequences keep their
+// order.
 func deal(batch []*Sequence, whole, passes int, load []int) (shares [][]*Sequence) {
 	if len(load) == 1 {
 		return [][]*Sequence{batch}
@@ -46,20 +47,20 @@ func deal(batch []*Sequence, whole, passes int, load []int) (shares [][]*Sequenc
 	return shares
 }
 
-// dealt is this rank's share of a batch, in micro-batches.
+// dealt returns this rank's share of a batch, in micro-batches.
 func (l *Learner) dealt(batch []*Sequence, whole, passes int, load []int) [][]*Sequence {
 	return microBatches(deal(batch, whole, passes, load)[l.group.Rank()], l.opt.MicroBatchTokens)
 }
 
-// planned is what the ranks must know of an update before it. Where summed, it is of all ranks.
+// planned is what the ranks must know before an update. If summed, it covers all ranks.
 type planned struct {
-	Passes   int    // micro-batches with a gradient; of all ranks, the most of one
-	Observed int    // and without
-	Rows     int    // of those with, where the load-balancing loss counts them
-	Digest   uint64 // of what all must be given alike
+	Passes   int    // micro-batches with a gradient; if summed, the largest number of a rank
+	Observed int    // micro-batches without a gradient
+	Rows     int    // rows of micro-batches with a gradient, if the load-balancing loss counts them
+	Digest   uint64 // of everything that must be equal on all ranks
 }
 
-// plan exchanges what the ranks are about to do, or why one of them cannot.
+// plan exchanges each rank's plan, or why it cannot take part.
 func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, observed int, unable error) (all planned, err error) {
 	own := planned{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.steps), math.Float64bits(lr))}
 	if l.opt.Balance != 0 {
@@ -80,7 +81,7 @@ func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine 
 	return all, err
 }
 
-// digest is of the parameters' number, of sequences, and of more.
+// digest returns a digest of the number of parameters, of sequences, and of further values.
 func (l *Learner) digest(batch []*Sequence, more ...uint64) uint64 {
 	var all []byte
 	numbers := func(values ...uint64) {

@@ -9,16 +9,17 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/ranks"
 )
 
-// pieceElements is how many values of a buffer are on their way between two ranks at a time (4 MiB).
+// pieceElements is the number of values of a buffer that travel between two ranks at a time (4 MiB).
 const pieceElements = 1 << 20
 
-// Steps is the number of updates made.
+// Steps returns the number of updates made.
 func (l *Learner) Steps() int64 { return l.steps }
 
 // SetSteps sets the update count, when a checkpoint is restored.
 func (l *Learner) SetSteps(n int64) { l.steps = n }
 
-// Copy copies the weights and moments of all ranks to rank 0: master, m and v are whole there, and nil in the others.
+// Copy copies the weights and moments of all ranks to rank 0: there master, m and v receive the complete buffers; on
+// the others they are nil.
 func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 	all := ranks.Run{To: l.params.Numel()}
 	if err := l.collect(ctx, l.params.Master(), all, master); err != nil {
@@ -30,14 +31,14 @@ func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 	return l.collect(ctx, l.v, all, v)
 }
 
-// Read copies n of the weights of all ranks, from element from on, to dst of rank 0. In the others dst is nil. It is called also after
-// Close.
+// Read copies n weights of all ranks, starting with element from, to dst on rank 0. On the others dst is nil. It also
+// works after Close.
 func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
 	return l.collect(ctx, l.params.Master(), ranks.Run{From: from, To: from + n}, dst)
 }
 
-// RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element `from` on; in the
-// others they are nil.
+// RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element
+// `from`; on the others they are nil.
 func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
 	if err := l.distribute(ctx, l.m, m); err != nil {
 		return err
@@ -45,8 +46,8 @@ func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst 
 	return l.distribute(ctx, l.v, v)
 }
 
-// RestoreWeights gives all ranks other weights. On rank 0 read fills dst with the values from element `from` on; in the others it is nil.
-// After an error the weights are of no use.
+// RestoreWeights gives all ranks new weights. On rank 0 read fills dst with the values from element `from`; on the
+// others it is nil. After an error the weights are unusable.
 func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
 	if err := l.distribute(ctx, l.params.Master(), read); err != nil {
 		return err
@@ -61,7 +62,7 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 	}))
 }
 
-// Digest is a checksum of the weights that forward passes read, by which ranks compare theirs.
+// Digest returns a checksum of the weights that forward passes read, with which ranks compare their weights.
 func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 	if l.model.Gathered() {
 		return l.model.Digest(ctx)
@@ -77,7 +78,7 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 	return sum, nil
 }
 
-// collect copies a run of a flat fp32 buffer to dst of rank 0. An error is one of all ranks.
+// collect copies a run of a flat fp32 buffer to dst on rank 0. All ranks return the same error.
 func (l *Learner) collect(ctx context.Context, flat *model.Buffer, run ranks.Run, dst []float32) error {
 	whole, own := flat.Numel() == l.params.Numel(), l.share.Within(run)
 	if whole {
@@ -101,8 +102,8 @@ func (l *Learner) collect(ctx context.Context, flat *model.Buffer, run ranks.Run
 	return l.together(ctx, cmp.Or(unread, moved))
 }
 
-// distribute fills every rank's share of a flat fp32 buffer from what rank 0 reads. After an error of read it sends zeros: the others
-// wait for values before they hear of it. An error is one of all ranks.
+// distribute fills every rank's share of a flat fp32 buffer with values that rank 0 reads. After an error of read it
+// sends zeros, since the others wait for values before they learn of the error. All ranks return the same error.
 func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(from int64, dst []float32) error) error {
 	var unread, own error
 	given := func(from int64, dst []float32) error {
@@ -129,8 +130,8 @@ func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(
 	return l.together(ctx, cmp.Or(own, moved, unread))
 }
 
-// eachPiece calls move for the pieces of a run of a flat buffer that are in the shares of others than rank 0. piece is the owner's, and
-// memory for it in the other ranks.
+// eachPiece calls move for the pieces of a run of a flat buffer that belong to ranks other than 0. piece is the owner's
+// memory, and temporary memory on other ranks.
 func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, run ranks.Run, move func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error) error {
 	for owner := 1; owner < l.group.Size(); owner++ {
 		for _, p := range l.shareOf(owner).Within(run).Cut(pieceElements) {
