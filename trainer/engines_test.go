@@ -180,7 +180,7 @@ func useServer(t *testing.T, kind string) {
 		}
 	}}
 	err := Train(t.Context(), load(t, dir+"/stale", served(engine)...), Options{Observer: seen})
-	if err == nil || !strings.Contains(err.Error(), "it still samples with the weights before") && !strings.Contains(err.Error(), "does not sample with the agent's weights") {
+	if err == nil || !strings.Contains(err.Error(), "it still samples with the previous weights") && !strings.Contains(err.Error(), "does not sample with the agent's weights") {
 		t.Errorf("a server that forgets to load: %v\nnotes: %s", err, seen)
 	}
 	t.Logf("%v", err)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Ending finds where a turn ends, token by token. All policies use it, so that a turn ends alike whoever samples it.
+// Ending finds the end of a turn, token by token. All policies use it, so that a turn ends alike with any sampler.
 type Ending struct {
 	sampling   Sampling
 	context    int // tokens that may follow the prompt until the context limit
@@ -15,13 +15,13 @@ type Ending struct {
 	text    []byte // of the tokens so far, if there are stop strings
 }
 
-// NewEnding watches a turn that follows a prompt of so many tokens. contextLimit is Sampler.ContextLimit. tokenBytes
-// gives the bytes of a token; it may be nil if there are no stop strings.
+// NewEnding returns an Ending for a turn after a prompt of the given number of tokens. contextLimit is
+// Sampler.ContextLimit. tokenBytes returns the bytes of a token; it may be nil if there are no stop strings.
 func NewEnding(s Sampling, prompt, contextLimit int, tokenBytes func(id int32) []byte) *Ending {
 	return &Ending{sampling: s, context: contextLimit - prompt, tokenBytes: tokenBytes}
 }
 
-// Add counts a sampled token. It says whether the turn ends with that token, and why.
+// Add counts a sampled token. It reports whether the turn ends with that token, and why.
 func (e *Ending) Add(id int32) (why Finish, ended bool) {
 	e.sampled++
 	switch {
@@ -35,10 +35,10 @@ func (e *Ending) Add(id int32) (why Finish, ended bool) {
 	return "", false
 }
 
-// Room is the number of tokens that the turn may still have.
+// Room returns the number of tokens that the turn may still have.
 func (e *Ending) Room() int { return min(e.sampling.MaxNew, e.context) - e.sampled }
 
-// stopString appends the token's bytes to the turn's text and says whether a stop string ends in these bytes.
+// stopString appends the token's bytes to the turn's text and reports whether a stop string ends in these bytes.
 func (e *Ending) stopString(id int32) bool {
 	if len(e.sampling.StopStrings) == 0 {
 		return false

@@ -1,4 +1,4 @@
-// Package policy defines what samples an agent's turns. A Policy continues a prompt and reports the log-prob of each
+// Package policy defines how an agent's turns are sampled. A Policy continues a prompt and reports the log-prob of each
 // sampled token under the distribution that it was sampled from. Package local implements it; packages chat, jsonl and
 // standalone use it without training.
 package policy
@@ -25,8 +25,8 @@ type Key struct {
 	Root       uint64 // names the conversation among those of this agent within the rollout; see Root
 }
 
-// Root names a conversation by its first prompt, and not by when it began, so that calls made side by side draw the same
-// random numbers in every run. repeat counts the earlier conversations of the agent within the rollout that have the same
+// Root names a conversation by its first prompt, and not by its time of arrival, so that concurrent calls draw the same
+// random numbers in every run. repeat counts the agent's earlier conversations within the rollout that have the same
 // first prompt, from 0.
 func Root(prompt []int32, repeat int) uint64 {
 	h := sha256.New()
@@ -40,7 +40,7 @@ func Root(prompt []int32, repeat int) uint64 {
 	return binary.LittleEndian.Uint64(h.Sum(nil))
 }
 
-// Branch names the n-th further conversation that begins as the one of root does; the first, of n = 0, is root.
+// Branch names the n-th further conversation that begins like the one of root; for n = 0 it returns root.
 func Branch(root uint64, n int) uint64 {
 	if n == 0 {
 		return root
@@ -48,8 +48,8 @@ func Branch(root uint64, n int) uint64 {
 	return Root([]int32{int32(root), int32(root >> 32)}, n)
 }
 
-// Sampling says how tokens are drawn and when a turn ends. Training samples with Temperature alone;
-// TopK, TopP and MinP are for generation and evaluation.
+// Sampling holds the settings for drawing tokens and ending a turn. Training samples with Temperature alone; TopK, TopP
+// and MinP are for generation and evaluation.
 type Sampling struct {
 	Temperature float64  // tau > 0; 0 is greedy
 	TopK        int      // keep the k likeliest tokens; 0 is off
@@ -60,7 +60,7 @@ type Sampling struct {
 	StopStrings []string // the turn ends when its decoded text contains one of these
 }
 
-// Finish says why a completion ended.
+// Finish is the reason for a completion's end.
 type Finish string
 
 const (
@@ -75,9 +75,9 @@ type Request struct {
 	Tokens   []int32
 	Sampling Sampling
 	Key      Key
-	Computed int // how many of Tokens went through the model in earlier turns of the conversation; 0: none, or not known
+	Computed int // number of Tokens that went through the model in earlier turns of the conversation; 0: none, or unknown
 
-	// Constraint, if set, says which tokens may come. A policy that Constrains does not, refuses the request.
+	// Constraint, if set, restricts the tokens. A policy that does not support constraints refuses the request.
 	Constraint Constraint
 
 	// OnToken, if set, is called with each sampled token, in order, before Generate returns. It runs on the
@@ -85,29 +85,30 @@ type Request struct {
 	OnToken func(id int32)
 }
 
-// Constraint follows one turn and says which tokens may come next. Log-probs are those of the distribution over the tokens that may come. A
-// policy calls its methods one after the other.
+// Constraint follows one turn and returns the tokens that may come next. Log-probs are those of the distribution over
+// these tokens. A policy calls its methods one after the other.
 type Constraint interface {
-	// Allowed returns the tokens that may come next: bit id%32 of word id/32 for each. The words are the constraint's, until the next call.
+	// Allowed returns the tokens that may come next: bit id%32 of word id/32 for each. The slice is valid until the
+	// next call.
 	Allowed() ([]int32, error)
 
-	// Accept goes on after a sampled token.
+	// Accept advances by a sampled token.
 	Accept(id int32) error
 }
 
-// Constrains reports whether a sampler knows of constraints.
+// Constrains reports whether a sampler supports constraints.
 func Constrains(s Sampler) bool {
 	c, ok := s.(interface{ Constrains() bool })
 	return ok && c.Constrains()
 }
 
-// ErrConstraint is the error for a request with a constraint to a policy that knows of none.
+// ErrConstraint is the error for a request with a constraint to a policy that does not support them.
 var ErrConstraint = errors.New("policy: only mgrpo's own engine samples under a constraint")
 
-// LeastTemperature is the smallest temperature that is not 0: the kernels take no smaller one.
+// LeastTemperature is the smallest temperature other than 0 that the kernels accept.
 const LeastTemperature = 1e-6
 
-// Check refuses a request that no engine can serve; bytes says whether the engine knows the text of its tokens.
+// Check refuses a request that no engine can serve; bytes: the engine has the text of its tokens.
 func (r Request) Check(vocabulary int, bytes bool) error {
 	s := r.Sampling
 	share := func(p float64) bool { return p >= 0 && p <= 1 }
@@ -138,19 +139,19 @@ type Completion struct {
 	Finish   Finish
 	Version  int64 // policy version that sampled every token of the turn
 
-	// Routes are the experts of a mixture that the tokens from the sequence's first on went through, those of the prompt
-	// included: arch.Config.RouteWidth numbers a token, layer by layer, the heaviest expert first. The newest token has none, since
-	// it was not computed yet. Empty: not known, or the model has no experts.
+	// Routes are the experts of a mixture that the tokens from the sequence's first one went through, including the
+	// prompt: arch.Config.RouteWidth numbers a token, layer by layer, the heaviest expert first. The newest token has
+	// none, since it was not computed yet. Empty: unknown, or the model has no experts.
 	Routes []uint16
 }
 
-// Check looks for what no policy may return for a request of at most `most` new tokens.
+// Check refuses a completion that no policy may return for a request of at most `most` new tokens.
 func (c Completion) Check(most int) error {
 	if len(c.Tokens) != len(c.LogProbs) {
 		return fmt.Errorf("engine gave %d tokens but %d log-probs", len(c.Tokens), len(c.LogProbs))
 	}
 	if len(c.Tokens) > most {
-		return fmt.Errorf("engine gave %d tokens, more than the %d asked for", len(c.Tokens), most)
+		return fmt.Errorf("engine gave %d tokens, but %d were requested", len(c.Tokens), most)
 	}
 	if len(c.Tokens) == 0 && c.Finish == FinishStop {
 		return errors.New("engine stopped without sampling a token")
@@ -169,7 +170,7 @@ func (c Completion) Check(most int) error {
 // the tokens sampled so far.
 type Sampler interface {
 	Generate(ctx context.Context, r Request) (Completion, error)
-	ContextLimit() int // most tokens of prompt plus completion
+	ContextLimit() int // largest number of tokens of prompt plus completion
 }
 
 // Policy samples the turns of one agent, whose weights change between training steps. Its constructor gets the source
@@ -179,14 +180,14 @@ type Policy interface {
 	Lifecycle
 }
 
-// Lifecycle is what a worker asks, between the turns, of whatever gives its agent's turns.
+// Lifecycle is what a worker needs, between turns, from the source of its agent's turns.
 type Lifecycle interface {
 	// UpdateWeights loads the current weights as policy version `version`. Turns that begin after it returns are sampled
 	// with them. A policy that cannot change weights under sequences in flight returns an error.
 	UpdateWeights(ctx context.Context, version int64) error
 	Version() int64 // committed training steps of the weights in use
 
-	// Deterministic says whether equal requests give bit-equal completions, whatever else is in flight.
+	// Deterministic reports whether equal requests give bit-equal completions, whatever else is in flight.
 	Deterministic() bool
 
 	Stats() Stats
@@ -195,24 +196,24 @@ type Lifecycle interface {
 	Close(ctx context.Context) error
 }
 
-// Stats counts a policy's work since it was created. A number that the policy does not know is 0.
+// Stats counts a policy's work since it was created. An unknown number is 0.
 type Stats struct {
 	Requests      int64         `json:"requests"`
 	PromptTokens  int64         `json:"prompt_tokens"`     // tokens of all prompts, reused ones included
 	ReusedTokens  int64         `json:"reused_tokens"`     // prompt tokens whose keys and values were cached
-	EvictedTokens int64         `json:"evicted_tokens"`    // tokens whose cached keys and values made room for others
-	Recomputed    int64         `json:"recomputed_tokens"` // tokens that went through the model again, since their keys and values were gone
-	PutBack       int64         `json:"put_back"`          // sequences that had to wait in the middle of a turn, for want of room
+	EvictedTokens int64         `json:"evicted_tokens"`    // tokens whose cached keys and values were evicted
+	Recomputed    int64         `json:"recomputed_tokens"` // tokens that went through the model again, since their keys and values had been evicted
+	PutBack       int64         `json:"put_back"`          // sequences that had to wait in the middle of a turn, because the cache was full
 	SampledTokens int64         `json:"sampled_tokens"`
 	Passes        int64         `json:"passes"`  // forward passes
 	Batches       map[int]int64 `json:"batches"` // passes by number of sequences decoding in them
 	MaxInFlight   int           `json:"max_in_flight"`
 
-	// Ranks are the sampled tokens by rank of an agent with several devices; nil: it has one.
+	// Ranks counts sampled tokens by rank of an agent with several devices; nil: it has one.
 	Ranks []int64 `json:"ranks,omitempty"`
 }
 
-// Plus is the work of two engines. Ranks are s's.
+// Plus returns the sum of the work of two engines. Ranks are s's.
 func (s Stats) Plus(t Stats) Stats {
 	s.Requests += t.Requests
 	s.PromptTokens += t.PromptTokens

@@ -6,32 +6,32 @@ import (
 	"sync"
 )
 
-// Router chooses which of several engines samples a turn. An engine keeps what it has computed of a prompt, so all turns of a conversation
-// go to one engine, and those of a query, whose conversations begin alike, to as few as share the work evenly. Nothing else depends
-// on where a turn is sampled.
+// Router chooses which of several engines samples a turn. An engine caches computed prompts, so all turns of a
+// conversation go to one engine. Conversations of one query, which often begin alike, go to as few engines as share the
+// work evenly. The choice has no other effect.
 type Router struct {
 	mu            sync.Mutex
 	load          []load
 	most          int
-	conversations map[Key]int    // the engine of each
-	queries       map[string]int // the engine of the newest conversation of each
+	conversations map[Key]int    // engine of each conversation
+	queries       map[string]int // engine of each query's newest conversation
 }
 
 // load is the work of an engine.
 type load struct {
-	inFlight int // turns
-	held     int // conversations that were placed there
+	inFlight int // number of turns
+	held     int // number of conversations placed there
 }
 
-// NewRouter makes a router for so many engines, which have numbers from 0 on.
+// NewRouter returns a router for engines 0 to engines-1.
 func NewRouter(engines int) *Router {
 	r := &Router{load: make([]load, engines)}
 	r.Forget()
 	return r
 }
 
-// Enter returns the engine of a turn of the conversation k, which is in flight there from now on until Leave. Engines that are not able
-// are left out, while there are others.
+// Enter returns the engine for a turn of conversation k, which is in flight there until Leave. Engines for which able
+// returns false are avoided while there are others.
 func (r *Router) Enter(k Key, able func(engine int) bool) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,8 +50,8 @@ func (r *Router) Enter(k Key, able func(engine int) bool) int {
 	return engine
 }
 
-// place chooses the engine of a conversation: that of the query's newest one, unless it has a quarter more than its share of the turns in
-// flight, and else the one with the least to do.
+// place chooses the engine of a conversation: the one of the query's newest conversation, unless it has more than 1.25
+// times its share of the turns in flight; otherwise the least loaded one.
 func (r *Router) place(query string, able func(engine int) bool) int {
 	var among []int
 	for engine := range r.load {
@@ -74,7 +74,7 @@ func (r *Router) place(query string, able func(engine int) bool) int {
 	})
 }
 
-// turns is how many are in flight.
+// turns returns the number of turns in flight.
 func (r *Router) turns() (n int) {
 	for _, l := range r.load {
 		n += l.inFlight
@@ -82,21 +82,21 @@ func (r *Router) turns() (n int) {
 	return n
 }
 
-// Leave says that a turn has ended.
+// Leave records the end of a turn.
 func (r *Router) Leave(engine int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.load[engine].inFlight--
 }
 
-// MostInFlight is the most turns that were in flight at once.
+// MostInFlight returns the largest number of turns that were in flight at once.
 func (r *Router) MostInFlight() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.most
 }
 
-// Forget says that the engines keep nothing any more, as after new weights.
+// Forget records that the engines' caches are empty, as after new weights.
 func (r *Router) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package chat is the logic of `mgrpo chat`: a person and a model take turns, and the model's words appear
-// as they are sampled.
+// Package chat implements `mgrpo chat`: a person and a model take turns, and the model's words appear as they are
+// sampled.
 package chat
 
 import (
@@ -35,7 +35,7 @@ type Session struct {
 const help = "/reset starts over, /exit or Ctrl-D ends, Ctrl-C cuts an answer short"
 
 // Run reads one message a line from in until the end of in, /exit, or the end of ctx. A value on interrupts stops the
-// answer being sampled.
+// answer that is being sampled.
 func (s *Session) Run(ctx context.Context, in io.Reader, interrupts <-chan os.Signal) error {
 	if !s.Tokenizer.HasTemplate() {
 		return tokenizer.ErrNoTemplate

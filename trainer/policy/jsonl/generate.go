@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 )
 
-// GenerateOptions say how Generate samples.
+// GenerateOptions are the options of Generate.
 type GenerateOptions struct {
 	Sampling policy.Sampling
 	Seed     uint64
@@ -85,7 +85,7 @@ func Generate(ctx context.Context, p *standalone.Policy, engine policy.Sampler, 
 	return out.tally, <-ended
 }
 
-// answer is one line being answered.
+// answer is the state of one line.
 type answer struct {
 	line       int
 	id         json.RawMessage

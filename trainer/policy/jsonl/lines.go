@@ -1,5 +1,5 @@
-// Package jsonl is the logic of `mgrpo generate` and `mgrpo score`: JSON lines in, JSON lines out, in the
-// order of the input. A line that cannot be answered gets the reply {"error"}; the other lines go on.
+// Package jsonl implements `mgrpo generate` and `mgrpo score`: JSON lines in, JSON lines out, in the order of the
+// input. A line that cannot be answered gets the reply {"error"}; the other lines are not affected.
 package jsonl
 
 import (
@@ -23,7 +23,7 @@ type Tally struct {
 	First         error // error of the first failed line
 }
 
-// Err is an error if a line failed.
+// Err returns an error if a line failed.
 func (t Tally) Err() error {
 	if t.Failed == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
 )
 
-// ScoreOptions say how Score computes.
+// ScoreOptions are the options of Score.
 type ScoreOptions struct {
 	Temperature float64   // > 0
 	BatchTokens int       // tokens of one forward pass; a longer sequence gets a pass of its own

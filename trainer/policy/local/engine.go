@@ -1,11 +1,12 @@
-// Package local is the rollout engine on our own kernels: continuous batching over a key-value cache in blocks. Prefixes
+// Package local is the rollout engine on our own kernels: continuous batching over a paged key-value cache. Prefixes
 // are shared between rollouts and kept between turns, as long as no sequence in flight needs their blocks.
 //
-// An engine serves the agents that share a model: each is a tenant, with adapters and prefixes of its own, and a pass has rows of all.
+// An engine serves agents that share a model. Each is a tenant, with its own adapters and prefixes, and a pass may have
+// rows of all tenants.
 //
-// On a CPU a sampled token and its log-prob do not depend on other sequences in flight, arrival order, prefix reuse, the size
-// of the cache or restarts. Every row of every kernel depends on that row's inputs alone, and the random number of a token is a function
-// of the sequence's key and the token's position.
+// On a CPU a sampled token and its log-prob do not depend on other sequences in flight, arrival order, prefix reuse,
+// the size of the cache or restarts. Every row of every kernel depends on that row's inputs alone, and the random
+// number of a token is a function of the sequence's key and the token's position.
 package local
 
 import (
@@ -23,20 +24,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// Options of an engine.
+// Options are the options of an engine.
 type Options struct {
 	Slots         int  // sequences in flight at once
 	Context       int  // tokens a sequence may reach; 0 means the model's limit
-	Conversations int  // those at once, of which most may wait; below Slots it means Slots
-	CacheTokens   int  // tokens of all sequences whose keys and values are kept, at least Context; 0 means Slots × Context
+	Conversations int  // conversations at once, most of which may wait; a value below Slots means Slots
+	CacheTokens   int  // tokens whose keys and values are kept, of all sequences together, at least Context; 0 means Slots × Context
 	PassRows      int  // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows of the device
 	NoPrefixes    bool // never reuse a cached prefix
 	NoRecordings  bool // do not record decode passes as CUDA graphs
 
-	Note func(text string) // is told that decode passes of a size cannot be recorded; may be nil
+	Note func(text string) // called if decode passes of a size cannot be recorded; may be nil
 }
 
-// ErrClosed is returned by calls on a closed engine, and of a tenant that has left.
+// ErrClosed is returned by calls on a closed engine, or on a tenant that has left.
 var ErrClosed = errors.New("policy: engine is closed")
 
 // Engine samples for its tenants from the weights of one model on one device.
@@ -48,21 +49,21 @@ type Engine struct {
 
 	mu       sync.Mutex
 	wake     *sync.Cond
-	tenants  []*Tenant   // by number; nil: the number is free
+	tenants  []*Tenant   // by number; nil: the number is unused
 	queue    []*sequence // waiting for a slot or for room in the cache
-	arrived  int64       // sequences so far
-	launched int64       // those of them that were in flight
+	arrived  int64       // number of sequences so far
+	launched int64       // number of these that began
 	closed   bool
 	failed   error
 	pages    *pages
-	slots    []int // those of no sequence in flight
+	slots    []int // slots without a sequence in flight
 	running  []*sequence
 	done     chan struct{}
 
-	// What passes run, on the device's thread alone.
+	// State of passes, used on the device's thread only.
 	decoder    *model.Decoder     // of all tenants
 	records    bool               // decode passes are recorded
-	recordings map[int]*recording // CUDA graphs by number of rows; nil where that cannot be recorded; empty on a CPU
+	recordings map[int]*recording // CUDA graphs by number of rows; nil if it cannot be recorded; empty on a CPU
 }
 
 // Open allocates the cache and starts the scheduler of an engine without tenants. The engine reads the model's weights in
@@ -104,7 +105,7 @@ func newEngine(m *model.Model, opt Options) *Engine {
 	return e
 }
 
-// add queues a tenant's sequence. It fails if nobody will run it.
+// add queues a tenant's sequence. It fails if the engine or the tenant is closed.
 func (e *Engine) add(q *sequence) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -185,8 +186,8 @@ func (e *Engine) next() (batch *batch, ok bool) {
 	}
 }
 
-// plan plans a pass over the sequences in flight, and gives them the blocks that it fills. If the cache is too small for all
-// of them, the youngest is put back.
+// plan plans a pass over the sequences in flight, and gives them the blocks that it fills. If the cache is too small
+// for all of them, the youngest is put back into the queue.
 func (e *Engine) plan() *batch {
 	for {
 		b := planBatch(e.running, e.opt.PassRows)
@@ -197,7 +198,8 @@ func (e *Engine) plan() *batch {
 	}
 }
 
-// putBack lets a sequence in flight wait until there is room again. It computes again what it gives up until then: random numbers are keyed by position, so it goes on as if it had never waited.
+// putBack returns a sequence in flight to the queue until there is room again. It will be computed again, with the same
+// tokens, since random numbers are keyed by position.
 func (e *Engine) putBack(q *sequence) {
 	q.tenant.stats.PutBack++
 	q.computed = q.filled
@@ -240,7 +242,7 @@ func (e *Engine) admit() (moves []move) {
 			waiting = append(waiting, q)
 			continue
 		}
-		if !e.pages.fits(len(q.tokens), from, len(e.running)) { // those behind it may not take the room that it waits for
+		if !e.pages.fits(len(q.tokens), from, len(e.running)) { // sequences behind it may not take the room that it waits for
 			waiting = append(waiting, e.queue[i:]...)
 			break
 		}
@@ -251,8 +253,8 @@ func (e *Engine) admit() (moves []move) {
 	return moves
 }
 
-// sortQueue puts those first of which the fewest rows must be computed, before others take what the cache has of them. A
-// sequence that is overtaken counts as a block cheaper each time, so that all have their turn.
+// sortQueue sorts the queue by the number of rows to compute, smallest first, so that cached prefixes are used before
+// others evict them. Each time a sequence is overtaken it counts as one block cheaper, so that none waits for ever.
 func (e *Engine) sortQueue() {
 	for _, q := range e.queue {
 		from, _ := e.pages.find(q.tenant, q.tokens)

@@ -6,13 +6,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
-// line is a sequence with cached keys and values: one in flight, or the last turn of a conversation that may go on.
+// line is a sequence with cached keys and values: one in flight, or the last turn of a conversation that may continue.
 type line struct {
 	owner   *Tenant
 	tokens  []int32   // keys and values of the first `filled` are in the cache
-	filled  int       // tokens
-	routes  []uint16  // experts of those, in a mixture
-	tables  [][]int32 // of each group of layers, the sequence's blocks in their order; noBlock where a window has passed
+	filled  int       // number of tokens
+	routes  []uint16  // experts of the filled tokens, in a mixture
+	tables  [][]int32 // for each group of layers, the sequence's blocks in order; noBlock if a window has passed
 	busy    bool      // in flight
 	stale   bool      // the weights changed while it was busy: its keys and values must not be reused
 	lastUse int64     // counter of admissions and ends
@@ -20,9 +20,9 @@ type line struct {
 
 const noBlock = -1
 
-// pages assigns blocks of the key-value cache to sequences and finds reusable prefixes. Sequences of a tenant share the blocks of a
-// common prefix; the block in which they part is copied. Those of different tenants share nothing, since keys and values depend on
-// adapters, and draw on the same blocks. It has no tensors.
+// pages assigns blocks of the key-value cache to sequences and finds reusable prefixes. Sequences of a tenant share the
+// blocks of a common prefix, and copy the block in which they part. Sequences of different tenants share no blocks,
+// since keys and values depend on adapters, but use one pool of blocks. pages has no tensors.
 type pages struct {
 	groups  []arch.CacheGroup
 	pools   []*pool // of each group
@@ -41,7 +41,7 @@ func newPages(c *arch.Config, opt Options) *pages {
 	return p
 }
 
-// blocks is the number of blocks of each group.
+// blocks returns the number of blocks of each group.
 func (p *pages) blocks() (n []int) {
 	for _, pool := range p.pools {
 		n = append(n, len(pool.owners))
@@ -55,14 +55,14 @@ type move struct {
 	from, to int32
 }
 
-// prefix is what the cache has of a sequence: the keys and values of the first `reuse` tokens of line `from`.
+// prefix is the cached part of a sequence: the keys and values of the first `reuse` tokens of line `from`.
 type prefix struct {
-	from  *line // nil: nothing
+	from  *line // nil: no part is cached
 	reuse int
 }
 
-// find returns the longest reusable prefix of an owner's sequence. soon is true if a line in flight will have a longer one:
-// waiting is then cheaper than computing the prefix twice (K rollouts of a prompt).
+// find returns the longest reusable prefix of an owner's sequence. soon is true if a line in flight will have a longer
+// one: waiting is then cheaper than computing the prefix twice (K rollouts of a prompt).
 func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
 	for _, l := range p.lines {
@@ -80,7 +80,7 @@ func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	return best, promised > best.reuse
 }
 
-// firstSeen is the index of the first block that a token at a position sees.
+// firstSeen returns the index of the first block that a token at a position attends to.
 func firstSeen(g arch.CacheGroup, position int) int {
 	if g.Window == 0 {
 		return 0
@@ -88,8 +88,8 @@ func firstSeen(g arch.CacheGroup, position int) int {
 	return max(0, position+1-g.Window) / arch.CacheBlock
 }
 
-// holds says whether a sequence can go on after the first n tokens of a line, n ≥ 1: layers with a window may have freed
-// what its next token would see.
+// holds reports whether a sequence can continue after the first n tokens of a line, n ≥ 1: layers with a window may
+// have freed blocks that the next token attends to.
 func (p *pages) holds(l *line, n int) bool {
 	for g, group := range p.groups {
 		if i := firstSeen(group, n); i*arch.CacheBlock < n && l.tables[g][i] == noBlock {
@@ -99,15 +99,15 @@ func (p *pages) holds(l *line, n int) bool {
 	return true
 }
 
-// fits says whether there is room for a sequence of so many tokens beside `running` others, of which each may need another
-// block soon. Idle lines make room. A sequence alone always fits.
+// fits reports whether there is room for a sequence of the given number of tokens in addition to `running` others, each
+// of which may need another block soon. Idle lines make room. A single sequence always fits.
 func (p *pages) fits(tokens int, from prefix, running int) bool {
 	for g, group := range p.groups {
 		need := group.Blocks(tokens+1, 1, p.rows)
 		if from.from != nil {
 			for _, b := range from.from.tables[g][:from.reuse/arch.CacheBlock] {
 				if b != noBlock && p.pools[g].inFlight[b] > 0 {
-					need-- // it is there, and stays
+					need-- // it is cached, and stays
 				}
 			}
 		}
@@ -118,7 +118,8 @@ func (p *pages) fits(tokens int, from prefix, running int) bool {
 	return true
 }
 
-// open puts a sequence in flight, which fits, behind the prefix that find gave. The moves must be made before the next pass.
+// open puts a sequence in flight, which must fit, after the prefix that find returned. The moves must be made before
+// the next pass.
 func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move) {
 	l, moves := from.from, []move(nil)
 	if l == nil || l.busy || l.filled > from.reuse {
@@ -132,7 +133,7 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move)
 	return l, moves
 }
 
-// fork makes a line in flight that begins as another one does.
+// fork makes a line in flight with a prefix of another one.
 func (p *pages) fork(from prefix) (l *line, moves []move) {
 	l = &line{tables: make([][]int32, len(p.groups)), busy: true}
 	if from.from == nil {
@@ -168,8 +169,8 @@ func (p *pages) fork(from prefix) (l *line, moves []move) {
 	return l, moves
 }
 
-// extend gives a line in flight blocks for its first n tokens. It is false if there are none: other lines in flight have
-// them. Idle lines give up what is needed.
+// extend gives a line in flight blocks for its first n tokens. It returns false if other lines in flight have them all.
+// Idle lines give up as many as are needed.
 func (p *pages) extend(l *line, n int) bool {
 	for g, pool := range p.pools {
 		for len(l.tables[g]) < arch.CacheBlocks(n) {
@@ -187,7 +188,7 @@ func (p *pages) extend(l *line, n int) bool {
 	return true
 }
 
-// giveUp takes the last block from the idle line that was used least recently. It is false if no line is idle.
+// giveUp takes the last block from the least recently used idle line. It returns false if no line is idle.
 func (p *pages) giveUp() bool {
 	var oldest *line
 	for _, l := range p.lines {
@@ -202,7 +203,7 @@ func (p *pages) giveUp() bool {
 	return true
 }
 
-// shorten lets an idle line keep its first n tokens, or nothing if no sequence can go on after them.
+// shorten keeps the first n tokens of an idle line, or drops the line if no sequence can continue after them.
 func (p *pages) shorten(l *line, n int) {
 	if n > 0 && !p.holds(l, n) {
 		n = 0
@@ -216,7 +217,7 @@ func (p *pages) shorten(l *line, n int) {
 	}
 }
 
-// cut drops the blocks of an idle line behind its cached tokens.
+// cut drops an idle line's blocks after its cached tokens.
 func (p *pages) cut(l *line) {
 	for g, table := range l.tables {
 		keep := arch.CacheBlocks(l.filled)
@@ -229,8 +230,8 @@ func (p *pages) cut(l *line) {
 	}
 }
 
-// fill says that a line in flight has the keys and values of n tokens. Blocks that no window will see again are dropped; what
-// the n-th token itself sees is kept, for sequences that end or part there.
+// fill records that a line in flight has the keys and values of n tokens. It drops blocks that no window will reach
+// again, but keeps those that the n-th token attends to, for sequences that end or part there.
 func (p *pages) fill(l *line, n int) {
 	l.filled = n
 	for g, group := range p.groups {

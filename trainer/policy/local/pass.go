@@ -16,8 +16,8 @@ type batch struct {
 	ready  []*sequence // sequences whose next token is sampled from this pass, in the order of `last`
 	last   []int32     // row of each ready sequence's newest token
 	rows   int
-	places []int32  // in the cache's tables, which get
-	blocks []int32  // the blocks that are new of its sequences
+	places []int32  // places in the cache's tables, for
+	blocks []int32  // new blocks of its sequences
 	routes []uint16 // experts of the rows, after the pass; see tell
 }
 
@@ -27,8 +27,8 @@ type work struct {
 	rows int
 }
 
-// planBatch takes the new row of every decoding sequence first, then rows of prompts up to limit. A prompt that does not
-// fit continues in the next pass. Rows with the same adapters lie together.
+// planBatch takes the new row of every decoding sequence first, then rows of prompts up to limit. A prompt that does
+// not fit continues in the next pass. Rows with the same adapters are adjacent.
 func planBatch(running []*sequence, limit int) *batch {
 	var all []work
 	rows := 0
@@ -65,7 +65,7 @@ func (b *batch) add(w work) {
 	}
 }
 
-// decodes says whether every row is a sequence's newest token.
+// decodes reports whether every row is a sequence's newest token.
 func (b *batch) decodes() bool { return b.rows == len(b.ready) && b.rows == len(b.work) }
 
 const (
@@ -109,7 +109,7 @@ func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) 
 		parts = b.parts()
 	}
 	results := make([]result, len(parts))
-	for i, part := range parts { // all of them before the first wait for tokens
+	for i, part := range parts { // launch all of them before the first wait for tokens
 		e.list(part)
 		if results[i], err = e.launchPart(s, part); err != nil {
 			return nil, err
@@ -126,7 +126,7 @@ func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) 
 	return sampled, nil
 }
 
-// result waits for what a part of a pass has sampled.
+// result waits for the tokens that a part of a pass has sampled.
 type result func() ([]token, error)
 
 // launchPart launches a forward pass, recorded or not.
@@ -145,7 +145,7 @@ func (e *Engine) launchPart(s *torch.Scope, b *batch) (result, error) {
 	}, nil
 }
 
-// parts are the decoding rows and the others, as forward passes of their own: the first of them can be a recorded one.
+// parts splits off the decoding rows as a pass of their own, which can be a recorded one.
 func (b *batch) parts() (parts []*batch) {
 	var decoding, prompts batch
 	for _, w := range b.work {
@@ -163,7 +163,7 @@ func (b *batch) parts() (parts []*batch) {
 	return parts
 }
 
-// become puts the parts together again, in their order.
+// become merges the parts again, in their order.
 func (b *batch) become(parts []*batch) {
 	whole := batch{moves: b.moves, rows: b.rows}
 	for _, part := range parts {
@@ -174,7 +174,7 @@ func (b *batch) become(parts []*batch) {
 	*b = whole
 }
 
-// list finds what is new of the blocks of a batch's sequences: the tables on the device have to name it before the pass.
+// list finds the new blocks of a batch's sequences: the tables on the device must contain them before the pass.
 func (e *Engine) list(b *batch) {
 	for _, w := range b.work {
 		for g, blocks := range w.q.line.tables {
@@ -187,7 +187,7 @@ func (e *Engine) list(b *batch) {
 	}
 }
 
-// uploaded copies numbers to the device, all of them at once, and returns each of the parts.
+// uploaded copies arrays of numbers to the device in one copy, and returns each of them.
 func uploaded(s *torch.Scope, parts ...[]int32) (on []*torch.Tensor) {
 	all := slices.Concat(parts...)
 	together, at := s.FromInt32(all, int64(len(all))), int64(0)

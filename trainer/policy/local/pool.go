@@ -1,11 +1,11 @@
 package local
 
-// pool counts who uses the blocks of a group of layers. It has no tensors.
+// pool counts the users of a layer group's blocks. It has no tensors.
 type pool struct {
 	free      []int32
 	owners    []int // lines that have the block, by block
-	inFlight  []int // those of them that are in flight
-	available int   // blocks of no line in flight: free ones, and those that lines can give up
+	inFlight  []int // number of these that are in flight
+	available int   // blocks of no line in flight: free ones, and ones that idle lines can give up
 }
 
 func newPool(blocks int) *pool {
@@ -16,7 +16,7 @@ func newPool(blocks int) *pool {
 	return p
 }
 
-// take returns a free block, of which there must be one, without owners.
+// take returns a free block without owners. There must be one.
 func (p *pool) take() int32 {
 	last := len(p.free) - 1
 	b := p.free[last]
@@ -33,7 +33,7 @@ func (p *pool) drop(b int32) {
 	}
 }
 
-// hold says that an owner of the block is in flight from now on; release says that it no longer is.
+// hold records that an owner of the block is in flight; release ends that.
 func (p *pool) hold(b int32) {
 	if p.inFlight[b]++; p.inFlight[b] == 1 {
 		p.available--

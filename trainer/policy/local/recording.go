@@ -12,20 +12,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// recording is a decode pass with a fixed number of rows as a CUDA graph, from the blocks that its sequences open to the tokens that it
-// samples. A single launch replaces hundreds, which would take longer than a GPU needs to read the weights of a small model. A pass uses
-// the recording with the next power of two of rows, or with all slots; the surplus rows are padding.
+// recording is a decode pass with a fixed number of rows as a CUDA graph, from the blocks that its sequences open to
+// the tokens that it samples. A single launch replaces hundreds, which would take longer than a GPU needs to read the
+// weights of a small model. A pass uses the recording with the next power of two of rows, or with all slots; the
+// surplus rows are padding.
 type recording struct {
 	graph   *torch.Graph
 	rows    int
 	entries int           // new blocks that a pass can name
-	in      *torch.Tensor // int32, what a pass reads: see parts
-	out     *torch.Tensor // int32 [2+2*rows], what it has sampled: see read
+	in      *torch.Tensor // int32, the inputs of a pass: see parts
+	out     *torch.Tensor // int32 [2+2*rows], the sampled tokens: see read
 	logits  *torch.Tensor // [rows, vocabulary]
-	chosen  *torch.Tensor // experts of the rows, nil without
+	chosen  *torch.Tensor // experts of the rows, or nil
 }
 
-// recordingOf returns the recording of decode passes of so many rows, nil if they cannot be recorded. No second attempt is made then.
+// recordingOf returns the recording of decode passes of `rows` rows, or nil if they cannot be recorded. It tries only
+// once for each number.
 func (e *Engine) recordingOf(s *torch.Scope, rows int) *recording {
 	size := min(1<<bits.Len(uint(rows-1)), e.opt.Slots)
 	if m := e.model.Config.Mixture; m != nil && size*m.PerToken > torch.FewExpertRows && !e.expertsTogether(s, m.FFN) {
@@ -49,7 +51,7 @@ func (e *Engine) expertsTogether(s *torch.Scope, ffn int) bool {
 
 // replay launches a pass of b and returns its result.
 func (e *Engine) replay(s *torch.Scope, r *recording, b *batch) (result, error) {
-	if more := len(b.places) - r.entries; more > 0 { // sequences that begin where others had been
+	if more := len(b.places) - r.entries; more > 0 { // for sequences that begin in reused slots
 		on := uploaded(s, b.places[:more], b.blocks[:more])
 		e.cache.List(on[0], on[1])
 		b.places, b.blocks = b.places[more:], b.blocks[more:]
@@ -62,14 +64,15 @@ func (e *Engine) replay(s *torch.Scope, r *recording, b *batch) (result, error) 
 	r.graph.Replay()
 	return func() ([]token, error) {
 		b.tell(r.chosen)
-		if slices.ContainsFunc(b.ready, func(q *sequence) bool { return q.allows != nil }) { // which the recorded sampling does not ask
+		if slices.ContainsFunc(b.ready, func(q *sequence) bool { return q.allows != nil }) { // recorded sampling does not apply constraints
 			return sample(s, r.logits.Narrow(0, 0, int64(b.rows)), b.ready)
 		}
 		return r.read(b.rows)
 	}, nil
 }
 
-// inputs is what a pass of b reads, with padding: how to sample its rows, the rows, and the places and blocks of new entries in the tables.
+// inputs returns the inputs of a pass of b, with padding: how to sample its rows, the rows, and the places and blocks
+// of new entries in the tables.
 func (r *recording) inputs(b *batch, nowhere int32) ([]int32, error) {
 	settings := make([]kernels.Sampling, r.rows)
 	for i, q := range b.ready {
@@ -86,7 +89,8 @@ func (r *recording) inputs(b *batch, nowhere int32) ([]int32, error) {
 	return slices.Concat(kernels.SamplingWords(settings), b.inputs(r.rows), places, blocks), nil
 }
 
-// parts are those of in: the settings of sampling, rows [5, rows] as batch.inputs returns them, places and blocks.
+// parts splits the tensor of inputs: the settings of sampling, rows [5, rows] as batch.inputs returns them, places and
+// blocks.
 func (r *recording) parts() (settings, rows, places, blocks *torch.Tensor) {
 	at := int64(0)
 	next := func(n int) *torch.Tensor {
@@ -97,12 +101,12 @@ func (r *recording) parts() (settings, rows, places, blocks *torch.Tensor) {
 	return next(r.rows * kernels.SamplingSize), next(5*r.rows).View(5, -1), next(r.entries), next(r.entries)
 }
 
-// read waits for the tokens of the first rows of a pass. out has the first row that could not be sampled, an int64, then the tokens of all rows,
-// and then the bits of their log-probs.
+// read waits for the tokens of the first rows of a pass. out has the first row that could not be sampled, an int64,
+// then the tokens of all rows, and then the bits of their log-probs.
 func (r *recording) read(rows int) ([]token, error) {
 	host := make([]int32, 2+2*r.rows)
 	r.out.Int32s(host)
-	if bad := host[0]; host[1] >= 0 && int(bad) < rows { // one of padding is nobody's
+	if bad := host[0]; host[1] >= 0 && int(bad) < rows { // padding rows do not matter
 		return nil, fmt.Errorf("sampling: %w", kernels.NonFiniteRow(int64(bad)))
 	}
 	return tokensOf(host[2:][:rows], host[2+r.rows:][:rows]), nil
@@ -130,7 +134,7 @@ func (e *Engine) record(s *torch.Scope, size int) (*recording, error) {
 	return r, nil
 }
 
-// decode launches what a recording does.
+// decode launches the operations of a recording.
 func (e *Engine) decode(s *torch.Scope, r *recording) error {
 	settings, rows, places, blocks := r.parts()
 	e.cache.List(places, blocks)
@@ -141,7 +145,7 @@ func (e *Engine) decode(s *torch.Scope, r *recording) error {
 	return kernels.EnqueueSample(model.Backend(s), logitsOf(r.logits), settings.Ptr(), ids.Ptr(), logp.Ptr(), bad.Ptr())
 }
 
-// dropRecordings frees all of them. What could not be recorded is not tried again.
+// dropRecordings frees all recordings. Sizes that could not be recorded are not tried again.
 func (e *Engine) dropRecordings() {
 	for size, r := range e.recordings {
 		if r != nil {
@@ -160,7 +164,8 @@ func (r *recording) drop() {
 	}
 }
 
-// Recorded returns the numbers of rows whose decode passes are CUDA graphs, in ascending order. It waits for the pass that runs.
+// Recorded returns the numbers of rows whose decode passes are CUDA graphs, in ascending order. It waits for the
+// current pass.
 func (t *Tenant) Recorded(ctx context.Context) (sizes []int, err error) {
 	err = t.engine.dev.Do(ctx, func(*torch.Scope) error {
 		for size, r := range t.engine.recordings {

@@ -5,8 +5,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
-// routes is a buffer for the experts of n rows, int32 [layers with experts, n, experts a token], which a pass writes; nil for a
-// model without experts.
+// routes returns a buffer for the experts of n rows, int32 [layers with experts, n, experts a token], which a pass
+// writes, or nil for a model without experts.
 func routes(s *torch.Scope, c *arch.Config, n int) *torch.Tensor {
 	if c.Mixture == nil {
 		return nil
@@ -14,7 +14,7 @@ func routes(s *torch.Scope, c *arch.Config, n int) *torch.Tensor {
 	return s.Empty(torch.Int32, int64(c.RoutedLayers()), int64(n), int64(c.Mixture.PerToken))
 }
 
-// tell copies the experts of the batch's rows, of which buffer may have more, to the host: those of row r are
+// tell copies the experts of the batch's rows to the host; buffer may have more rows. The experts of row r are
 // b.routes[r*width:][:width].
 func (b *batch) tell(buffer *torch.Tensor) {
 	if buffer == nil {

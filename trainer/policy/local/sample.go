@@ -10,7 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// settings are those of the next token's sampling. Its random number is a function of the sequence's key and the token's position.
+// settings returns the settings for sampling the next token. Its random number is a function of the sequence's key and
+// the token's position.
 func (q *sequence) settings() kernels.Sampling {
 	return kernels.Sampling{
 		Temperature: q.sampling.Temperature, TopP: q.sampling.TopP, MinP: q.sampling.MinP, TopK: int32(q.sampling.TopK),
@@ -46,7 +47,7 @@ func logitsOf(t *torch.Tensor) kernels.Logits {
 	return kernels.Logits{Data: t.Ptr(), DType: kernels.DType(t.DType()), Rows: t.Size(0), Vocab: t.Size(1), Stride: t.Size(1)}
 }
 
-// tokensOf are tokens by their ids and the bits of their log-probs.
+// tokensOf returns tokens from their ids and the bits of their log-probs.
 func tokensOf(ids, logp []int32) []token {
 	out := make([]token, len(ids))
 	for i, id := range ids {
@@ -55,8 +56,8 @@ func tokensOf(ids, logp []int32) []token {
 	return out
 }
 
-// constrain takes the tokens that may not come out of the logits of sequences with a constraint. A sequence whose constraint fails is
-// broken, and its row stays as it is.
+// constrain removes forbidden tokens from the logits of sequences with a constraint. If a sequence's constraint fails,
+// the sequence is broken and its row is unchanged.
 func constrain(s *torch.Scope, logits *torch.Tensor, ready []*sequence) {
 	vocab := logits.Size(1)
 	for i, q := range ready {
@@ -64,7 +65,7 @@ func constrain(s *torch.Scope, logits *torch.Tensor, ready []*sequence) {
 			continue
 		}
 		words, err := q.allows.Allowed()
-		minus := make([]float32, vocab) // what is added to the row
+		minus := make([]float32, vocab) // added to the row
 		any := false
 		for id := range minus {
 			if id/32 < len(words) && words[id/32]>>(id%32)&1 == 1 {

@@ -18,8 +18,8 @@ type sequence struct {
 	prompt   int
 	flight
 	onToken  func(id int32)
-	allows   policy.Constraint // nil: any token may come
-	broken   error             // of the constraint
+	allows   policy.Constraint // nil: any token is allowed
+	broken   error             // error of the constraint
 	ending   *policy.Ending
 	out      policy.Completion
 	err      error
@@ -30,14 +30,14 @@ type sequence struct {
 // flight is a sequence's place in the engine.
 type flight struct {
 	arrival  int64 // its number
-	before   int64 // sequences in flight until it came
+	before   int64 // number of sequences in flight before it
 	rank     int64 // in the queue; see sortQueue
-	launched bool  // once, perhaps to be put back later
+	launched bool  // it was in flight, and may have been put back later
 	line     *line // nil while waiting
 	slot     int   // -1 while waiting
 	computed int   // tokens that went through the model before this flight
 	filled   int   // tokens whose keys and values are in the cache
-	listed   []int // of each group of layers, how many of the line's blocks the tables on the device name
+	listed   []int // for each group of layers, the number of the line's blocks in the tables on the device
 }
 
 // token is a sampled id with its log-prob under softmax(logits/tau).
@@ -55,7 +55,7 @@ func newSequence(ctx context.Context, r policy.Request, t *Tenant) *sequence {
 	}
 }
 
-// cancelled is why a sequence ends before its time; nil: it does not.
+// cancelled returns why a sequence must end early, or nil.
 func (q *sequence) cancelled() error {
 	if q.tenant.leaving {
 		return ErrClosed

@@ -11,26 +11,27 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// Terms are what one tenant wants of an engine.
+// Terms are the settings of one tenant.
 type Terms struct {
 	Context    int                   // tokens a sequence may reach; 0 means the engine's limit
 	Overlap    bool                  // the weights may change under sequences in flight
 	TokenBytes func(id int32) []byte // for stop strings; may be nil
 }
 
-// Tenant is an agent for which an engine samples: the engine's model, or that with adapters. It implements policy.Policy.
+// Tenant is an agent for which an engine samples, with the engine's model or with adapters on it. It implements
+// policy.Policy.
 type Tenant struct {
 	engine *Engine
 	model  *model.Model
 	terms  Terms
 	number int  // its place in Engine.tenants
-	owns   bool // the engine
+	owns   bool // it closes the engine
 
-	version  int64 // engine.mu guards this and what follows
+	version  int64 // engine.mu guards this and the following fields
 	stats    policy.Stats
 	inFlight int
 	leaving  bool
-	gone     chan struct{} // closed by the scheduler when it has nothing of the tenant any more
+	gone     chan struct{} // closed when the scheduler holds no work of the tenant
 }
 
 var _ policy.Policy = (*Tenant)(nil)
@@ -50,8 +51,8 @@ func New(ctx context.Context, m *model.Model, opt Options, terms Terms) (*Tenant
 	return t, nil
 }
 
-// Join makes a tenant that samples from m, which is the engine's model or that with adapters. The engine reads m's weights in place: call
-// UpdateWeights after every change of them, and close the tenant before them.
+// Join makes a tenant that samples from m, which is the engine's model, or the model with adapters. The engine reads
+// m's weights in place: call UpdateWeights after every change, and close the tenant before freeing them.
 func (e *Engine) Join(ctx context.Context, m *model.Model, terms Terms) (*Tenant, error) {
 	if terms.Context == 0 || terms.Context > e.opt.Context {
 		terms.Context = e.opt.Context
@@ -72,7 +73,7 @@ func (e *Engine) Join(ctx context.Context, m *model.Model, terms Terms) (*Tenant
 	return t, nil
 }
 
-// bind makes the decoder of the tenants that there are. What was recorded of another one is of no use.
+// bind makes the decoder of the present tenants, and drops recordings of the previous one.
 func (e *Engine) bind(ctx context.Context) error {
 	return e.dev.Do(ctx, func(*torch.Scope) error {
 		e.mu.Lock()
@@ -93,7 +94,7 @@ func (e *Engine) bind(ctx context.Context) error {
 	})
 }
 
-// dismiss lets tenants go that leave, after their sequences.
+// dismiss removes departing tenants once they have no sequences.
 func (e *Engine) dismiss() {
 	for i, t := range e.tenants {
 		if t != nil && t.leaving {
@@ -104,7 +105,7 @@ func (e *Engine) dismiss() {
 	}
 }
 
-// Close fails the tenant's sequences with ErrClosed. When it returns, the engine reads the tenant's adapters no more.
+// Close fails the tenant's sequences with ErrClosed. When it returns, the engine no longer reads the tenant's adapters.
 func (t *Tenant) Close(ctx context.Context) error {
 	e := t.engine
 	if t.owns {
@@ -123,11 +124,11 @@ func (t *Tenant) Close(ctx context.Context) error {
 	if before {
 		return nil
 	}
-	return e.bind(context.WithoutCancel(ctx)) // or the decoder would keep adapters that the caller frees
+	return e.bind(context.WithoutCancel(ctx)) // otherwise the decoder would keep adapters that the caller frees
 }
 
-// Deterministic is true on a CPU, where every row of every kernel depends on that row's inputs alone, unless the weights
-// may change under sequences in flight.
+// Deterministic reports whether equal requests give equal bits. This is so on a CPU, where every row of every kernel
+// depends on that row's inputs only, unless the weights may change under sequences in flight.
 func (t *Tenant) Deterministic() bool {
 	return Deterministic(t.engine.dev.IsCUDA(), t.terms.Overlap)
 }
@@ -135,23 +136,23 @@ func (t *Tenant) Deterministic() bool {
 // Deterministic is Tenant.Deterministic for callers that have no engine yet.
 func Deterministic(onGPU, overlap bool) bool { return !onGPU && !overlap }
 
-// ContextLimit is the most tokens of prompt plus completion.
+// ContextLimit returns the largest number of tokens of prompt plus completion.
 func (t *Tenant) ContextLimit() int { return t.terms.Context }
 
-// Constrains is true: the engine samples under constraints.
+// Constrains returns true: the engine samples under constraints.
 func (t *Tenant) Constrains() bool { return true }
 
-// Version is the policy version of the weights in use.
+// Version returns the policy version of the weights in use.
 func (t *Tenant) Version() int64 {
 	t.engine.mu.Lock()
 	defer t.engine.mu.Unlock()
 	return t.version
 }
 
-// UpdateWeights tells the engine that the tenant's weights, which it reads in place, have changed and are policy version
-// `version`. The engine drops the tenant's cached keys and values. It is an error if sequences of the tenant are in flight, unless
-// Terms.Overlap is set. With Overlap a sequence in flight continues with the new weights and the cached keys and values of the
-// old weights, and its completion has the version with which it started.
+// UpdateWeights informs the engine that the tenant's weights, which it reads in place, have changed and are policy
+// version `version`. The engine drops the tenant's cached keys and values. It returns an error if sequences of the
+// tenant are in flight, unless Terms.Overlap is set. With Overlap a sequence in flight continues with the new weights
+// and the cached keys and values of the old weights, and its completion has the version with which it started.
 func (t *Tenant) UpdateWeights(_ context.Context, version int64) error {
 	e := t.engine
 	e.mu.Lock()
@@ -164,7 +165,7 @@ func (t *Tenant) UpdateWeights(_ context.Context, version int64) error {
 	return nil
 }
 
-// sequences is how many the tenant has in the engine.
+// sequences returns the number of the tenant's sequences in the engine.
 func (t *Tenant) sequences() (n int) {
 	for _, all := range [][]*sequence{t.engine.running, t.engine.queue} {
 		for _, q := range all {
@@ -194,7 +195,8 @@ func (t *Tenant) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	return q.out, q.err
 }
 
-// Stats returns a copy of the counters. Passes are those with rows of the tenant, Batches has the sequences of all tenants that decoded in them.
+// Stats returns a copy of the counters. Passes counts those with rows of the tenant; Batches counts the sequences of
+// all tenants that decoded in them.
 func (t *Tenant) Stats() policy.Stats {
 	t.engine.mu.Lock()
 	defer t.engine.mu.Unlock()

@@ -12,25 +12,24 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/durable"
 )
 
-// held is a copy of the weights that servers hold.
+// held is a copy of the weights for servers.
 type held struct {
-	stamp   string // its name: of the folder, and the version that a server reports
+	stamp   string // its name: the folder's, and the version that a server reports
 	folder  string
 	version int64
 	fixed   bool
 
-	now    expected  // what the trainer computes with these weights
-	before *expected // and computed with those before them; nil: there were none
+	now    expected  // logits of the trainer with these weights
+	before *expected // and with the previous weights; nil: there were none
 }
 
-// stampPrefix begins every stamp, so that a server which holds another trainer's weights is not taken for one that was
-// restarted.
+// stampPrefix begins every stamp, so that a server with another trainer's weights is not mistaken for a restarted one.
 const stampPrefix = "mgrpo."
 
-// prefix begins the stamps of this agent. Names of runs and agents have no dots.
+// prefix returns the beginning of this agent's stamps. Names of runs and agents have no dots.
 func (p *Policy) prefix() string { return stampPrefix + p.opt.Name + ".v" }
 
-// write puts the weights into a new folder. A stamp is used once: the same version may be written again, with other
+// write writes the weights into a new folder. A stamp is used once: the same version may be written again, with other
 // weights, after a cold start or when a run goes back.
 func (p *Policy) write(ctx context.Context, version int64, before *held) (*held, error) {
 	p.loads++
@@ -42,7 +41,7 @@ func (p *Policy) write(ctx context.Context, version int64, before *held) (*held,
 	}
 	h.now = expected{logits}
 	if before != nil {
-		was := before.now // and not where it stands, which would keep all that came before it
+		was := before.now // a copy, since a pointer would keep all earlier ones
 		h.before = &was
 	}
 	return h, p.weights.Write(ctx, h.folder)
@@ -50,14 +49,14 @@ func (p *Policy) write(ctx context.Context, version int64, before *held) (*held,
 
 func (h *held) remove() error { return durable.OS{}.RemoveAll(h.folder) }
 
-// removeLeftovers makes the folder for weights and removes what an earlier process of this agent left there.
+// removeLeftovers creates the folder for weights and removes files of an earlier process of this agent.
 func (p *Policy) removeLeftovers() error {
 	if err := durable.MkdirAll(durable.OS{}, p.opt.Folder); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(p.opt.Folder)
 	for _, e := range entries {
-		if strings.HasPrefix(strings.TrimPrefix(e.Name(), "."), p.prefix()) { // a dot: it was being written
+		if strings.HasPrefix(strings.TrimPrefix(e.Name(), "."), p.prefix()) { // a dot: writing was not finished
 			err = errors.Join(err, os.RemoveAll(filepath.Join(p.opt.Folder, e.Name())))
 		}
 	}

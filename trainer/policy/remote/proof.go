@@ -12,7 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// probe is a sequence of random tokens, and where it is cut into the prompts after which a server samples one token each.
+// probe is a sequence of random tokens, and the positions at which it is cut into prompts. A server samples one token
+// after each prompt.
 type probe struct {
 	ids  []int32
 	ends []int
@@ -20,7 +21,8 @@ type probe struct {
 
 const probePrompts = 12
 
-// newProbe takes tokens of the lower half of the vocabulary: ids at its end may have no text, and servers refuse those.
+// newProbe draws tokens from the lower half of the vocabulary: ids at its end may have no text, and servers refuse
+// those.
 func newProbe(vocabulary, contextLimit int) probe {
 	rng := rand.New(rand.NewPCG(0x6d6772706f, 1))
 	length := min(64, contextLimit-1)
@@ -34,10 +36,10 @@ func newProbe(vocabulary, contextLimit int) probe {
 	return p
 }
 
-// expected are the trainer's logits after each of the probe's prompts.
+// expected holds the trainer's logits after each of the probe's prompts.
 type expected struct{ logits [][]float32 }
 
-// logProb is the log-prob of a token under softmax(logits / temperature) after prompt i.
+// logProb returns the log-prob of a token under softmax(logits / temperature) after prompt i.
 func (e *expected) logProb(i int, id int32, temperature float64) float64 {
 	row := e.logits[i]
 	top := math.Inf(-1)
@@ -51,11 +53,11 @@ func (e *expected) logProb(i int, id int32, temperature float64) float64 {
 	return (float64(row[id])-top)/temperature - math.Log(sum)
 }
 
-// gaps are how far a server's log-probs are from what the trainer computes, in nats, on average over the probe.
+// gaps are average differences of a server's log-probs from the trainer's over the probe, in nats.
 type gaps struct {
-	now    float64 // with the weights that the server should hold
-	before float64 // with those before them; infinite where there were none
-	raw    float64 // with the weights that it should hold, the temperature left out
+	now    float64 // with the weights that the server should have
+	before float64 // with the previous weights; infinite if there were none
+	raw    float64 // with the weights that it should have, without the temperature
 	n      float64
 }
 
@@ -70,24 +72,24 @@ func (g *gaps) add(h *held, i int, id int32, logProb, temperature float64) {
 	g.before += math.Abs(logProb - h.before.logProb(i, id, temperature))
 }
 
-// verdict says what is wrong with a server whose log-probs have these gaps, if anything.
+// verdict returns an error that explains what is wrong with a server with these gaps, or nil.
 func (g *gaps) verdict(tolerance float64) error {
 	now, before, raw := g.now/g.n, g.before/g.n, g.raw/g.n
-	const clearly = 4 // times as near: chance and rounding do not make that of another pair of weights
+	const clearly = 4 // times closer: chance and rounding do not explain such a difference
 	switch {
 	case now > tolerance && raw <= tolerance:
-		return fmt.Errorf("its log-probs are those before the temperature was applied: vLLM gives the others with --logprobs-mode processed_logprobs")
+		return fmt.Errorf("its log-probs are those before the temperature was applied: start vLLM with --logprobs-mode processed_logprobs")
 	case before*clearly < now:
-		return fmt.Errorf("it still samples with the weights before: its log-probs of %.0f tokens are %.3g nats from those and %.3g from the weights that it says it has loaded", g.n, before, now)
+		return fmt.Errorf("it still samples with the previous weights: its log-probs of %.0f tokens are %.3g nats from those and %.3g from the weights that it reports", g.n, before, now)
 	case !(now <= tolerance):
 		return fmt.Errorf("it does not sample with the agent's weights: its log-probs of %.0f tokens differ from the trainer's by %.3g nats on average, more than engine.weights.tolerance %.3g", g.n, now, tolerance)
 	}
 	return nil
 }
 
-// prove has a server sample a token after each of the probe's prompts, as it samples the turns of the run, and compares
-// the log-probs. It does so at two temperatures, since at 1 those before and after the temperature are the same. gap is the
-// average difference from the trainer's, in nats.
+// prove lets a server sample a token after each of the probe's prompts, in the same way as the turns of the run, and
+// compares the log-probs. It does so at two temperatures, since at 1 log-probs before and after the temperature are
+// equal. gap is the average difference from the trainer's, in nats.
 func (p *Policy) prove(ctx context.Context, r *replica, h *held) (gap float64, err error) {
 	var mu sync.Mutex
 	var g gaps
@@ -102,7 +104,7 @@ func (p *Policy) prove(ctx context.Context, r *replica, h *held) (gap float64, e
 					return err
 				}
 				if len(a.ids) != 1 {
-					return fmt.Errorf("asked for one token, it gave %d", len(a.ids))
+					return fmt.Errorf("it returned %d tokens, but one was requested", len(a.ids))
 				}
 				mu.Lock()
 				defer mu.Unlock()

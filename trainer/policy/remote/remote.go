@@ -1,9 +1,9 @@
 // Package remote samples on inference servers that other programs run: vLLM and SGLang, over HTTP.
 //
-// A server has a copy of the weights, and its own arithmetic. So nothing that it samples is used before three things are
-// known: the server was told to take the agent's current weights, it reports their version, and the log-probs of some
-// tokens that it samples are those of the trainer's own forward pass. A server that was restarted has lost its weights;
-// whoever finds that out gives them to it again and proves them again.
+// A server has a copy of the weights and its own arithmetic. So a sampled token is used only after three checks: the
+// server has accepted the agent's current weights, it reports their version, and the log-probs of some tokens that it
+// samples equal the trainer's own. A server that was restarted has lost its weights. The request that finds out sends
+// them again and repeats the checks.
 package remote
 
 import (
@@ -19,31 +19,31 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// Weights are an agent's weights as its trainer has them.
+// Weights gives access to an agent's weights in its trainer.
 type Weights interface {
-	// Write writes them as a Hugging Face folder, which must not exist.
+	// Write writes the weights as a Hugging Face folder, which must not exist.
 	Write(ctx context.Context, dir string) error
-	// Logits are next-token logits of the trainer's forward pass, a row of the vocabulary after each ids[:end].
+	// Logits returns next-token logits of the trainer's forward pass, a row of the vocabulary after each ids[:end].
 	Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error)
-	// Fixed says whether they will change no more.
+	// Fixed reports whether the weights will not change again.
 	Fixed() bool
 }
 
-// Options of a policy.
+// Options are the options of a policy.
 type Options struct {
 	Kind        Kind
 	URLs        []string // base addresses of servers with the same model
-	Key         string   // API key, sent as a bearer token; "": none
-	Folder      string   // where weights are written, under the same path for the servers
-	Name        string   // begins the names of the folders; of the run and the agent
+	Key         string   // API key, sent as a bearer token; "": no key
+	Folder      string   // folder for weights, under the same path on the servers
+	Name        string   // beginning of folder names; unique to the run and the agent
 	Context     int      // tokens a sequence may reach
 	Vocabulary  int
-	InFlight    int                   // turns in flight at once, at most
+	InFlight    int                   // largest number of turns in flight
 	Temperature float64               // of training, > 0
-	Tolerance   float64               // most that log-probs may differ from the trainer's on average, in nats
-	Patience    time.Duration         // longest wait for a server that is away
+	Tolerance   float64               // largest average difference of log-probs from the trainer's, in nats
+	Patience    time.Duration         // longest wait for an absent server
 	TokenBytes  func(id int32) []byte // for stop strings
-	Note        func(text string)     // is told what a server is, and of waits for it
+	Note        func(text string)     // receives descriptions of servers, and notes on waits
 }
 
 // Kind is a family of servers.
@@ -71,16 +71,16 @@ type Policy struct {
 	end  context.CancelCauseFunc
 
 	mu      sync.Mutex
-	held    *held // what every server is to hold; nil before the first UpdateWeights
+	held    *held // the weights that every server should have; nil before the first UpdateWeights
 	version int64
-	loads   int // folders written
+	loads   int // number of folders written
 	stats   policy.Stats
 }
 
 var _ policy.Policy = (*Policy)(nil)
 
-// New finds out what the servers are, and waits for those that do not answer yet. A server that lacks what the policy
-// needs is an error that says how to start it.
+// New identifies the servers, and waits for those that do not answer yet. If a server lacks a feature that the policy
+// needs, the error explains how to start it.
 func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
 	p := &Policy{opt: opt, weights: w, context: opt.Context}
 	p.life, p.end = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -103,7 +103,7 @@ func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
 	return p, nil
 }
 
-// Inspect asks the servers what they are. It waits for none, and changes nothing.
+// Inspect describes the servers. It waits for none, and changes nothing.
 func Inspect(ctx context.Context, opt Options) (said []string, err error) {
 	for _, url := range opt.URLs {
 		r := newReplica(url, opt)
@@ -117,7 +117,7 @@ func Inspect(ctx context.Context, opt Options) (said []string, err error) {
 	return said, nil
 }
 
-// meet asks a server what it is, as soon as it answers.
+// meet identifies a server, as soon as it answers.
 func (p *Policy) meet(ctx context.Context, r *replica) (is facts, err error) {
 	err = p.patiently(ctx, r, func(ctx context.Context) error {
 		is, err = r.api.inspect(ctx)
@@ -126,21 +126,21 @@ func (p *Policy) meet(ctx context.Context, r *replica) (is facts, err error) {
 	return is, err
 }
 
-// Deterministic is false: what a server samples depends on what else is in flight there.
+// Deterministic returns false: a server's samples depend on its other requests.
 func (p *Policy) Deterministic() bool { return false }
 
-// ContextLimit is the most tokens of prompt plus completion, the servers' own limit included.
+// ContextLimit returns the largest number of tokens of prompt plus completion, also limited by the servers.
 func (p *Policy) ContextLimit() int { return p.context }
 
-// Version is the policy version of the weights in use.
+// Version returns the policy version of the weights in use.
 func (p *Policy) Version() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.version
 }
 
-// UpdateWeights writes the weights and has every server take them, once the turns in flight there have ended. It returns
-// when all have proved that they did. It waits for servers that are away.
+// UpdateWeights writes the weights and lets every server load them, once its turns in flight have ended. It returns
+// when all have proved them. It waits for absent servers.
 func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 	before := p.current()
 	var next *held
@@ -175,15 +175,15 @@ func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 	return err
 }
 
-// current is what every server is to hold, nil before the first UpdateWeights and after Close.
+// current returns the weights that every server should have, or nil before the first UpdateWeights and after Close.
 func (p *Policy) current() *held {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.held
 }
 
-// Generate samples one turn; see policy.Policy. A turn is one server's from its first token to its last: what has come of
-// it when the server is lost is dropped, and another attempt begins only after that one has ended.
+// Generate samples one turn; see policy.Policy. A turn is sampled by one server from its first token to its last. If
+// that server is lost, its tokens are dropped, and another attempt begins after the first has ended.
 func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	if err := r.Check(p.opt.Vocabulary, p.opt.TokenBytes != nil); err != nil {
 		return policy.Completion{}, err
@@ -197,7 +197,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.life, func() { cancel(ErrClosed) })()
-	const attempts = 5 // on servers that could prove their weights in between
+	const attempts = 5 // with servers that proved their weights in between
 	for failed := 0; ; {
 		s := p.choose(r.Key)
 		out, err := s.turn(ctx, p, r)
@@ -229,7 +229,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	}
 }
 
-// count adds a completed turn to the statistics and shows its tokens to whoever watches.
+// count adds a completed turn to the statistics and passes its tokens to OnToken.
 func (p *Policy) count(r policy.Request, out policy.Completion) {
 	p.mu.Lock()
 	p.stats.Requests++
@@ -243,7 +243,7 @@ func (p *Policy) count(r policy.Request, out policy.Completion) {
 	}
 }
 
-// seedOf is the seed of a turn: a function of its key and of where it begins. Servers take whole numbers of this size.
+// seedOf returns the seed of a turn: a function of its key and its position. Servers accept integers of this size.
 func seedOf(k policy.Key, prompt int) int64 {
 	key := mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root)
 	turn := mgrpo.StreamKey("mgrpo.turn.v1", uint64(key[0])<<32|uint64(key[1]), k.Agent, int64(prompt))
@@ -259,7 +259,7 @@ func (p *Policy) Stats() policy.Stats {
 	return s
 }
 
-// Close fails the turns in flight with ErrClosed and removes the weights' folder. The servers keep what they hold.
+// Close fails the turns in flight with ErrClosed and removes the weights' folder. The servers keep their weights.
 func (p *Policy) Close(context.Context) error {
 	p.end(ErrClosed)
 	for _, r := range p.replicas {

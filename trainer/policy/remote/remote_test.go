@@ -236,11 +236,11 @@ func TestRefusals(t *testing.T) {
 		{VLLM, "no extension", "--worker-extension-cls"},
 		{VLLM, "workers apart", "its workers hold different weights"},
 		{VLLM, "raw", "--logprobs-mode processed_logprobs"},
-		{VLLM, "says nothing of it", "was told to load the weights"},
+		{VLLM, "says nothing of it", "was asked to load the weights"},
 		{VLLM, "stale", "it does not sample with the agent's weights"},
 		{SGLang, "no versions", "cannot prove its weights"},
 		{SGLang, "raw", "before the temperature"},
-		{SGLang, "says nothing of it", "keeps no weight_version"},
+		{SGLang, "says nothing of it", "does not keep weight_version"},
 		{SGLang, "stale", "it does not sample with the agent's weights"},
 	} {
 		s, said := newServer(t, c.kind), &notes{}
@@ -275,7 +275,7 @@ func TestStaleWeights(t *testing.T) {
 		s.set(func() { s.broken = "stale" })
 		w.weights = 2
 		err := p.UpdateWeights(t.Context(), 1)
-		if err == nil || !strings.Contains(err.Error(), "it still samples with the weights before") {
+		if err == nil || !strings.Contains(err.Error(), "it still samples with the previous weights") {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
@@ -317,7 +317,7 @@ func TestHostileReplies(t *testing.T) {
 		}, "2 tokens and 1 log-probs"},
 		{"too many", VLLM, func([]byte) []byte {
 			return []byte(`{"choices": [{"token_ids": [1,2,3,4,5], "logprobs": {"content": [{"logprob":-1},{"logprob":-1},{"logprob":-1},{"logprob":-1},{"logprob":-1}]}}]}`)
-		}, "more than the 4 asked for"},
+		}, "tokens, but 4 were requested"},
 		{"minus infinity", VLLM, func([]byte) []byte {
 			return []byte(`{"choices": [{"token_ids": [1], "logprobs": {"content": [{"logprob": -9999.0}]}}]}`)
 		}, "is -9999"},

@@ -25,48 +25,48 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// replica is one server. Any number of turns pass its gate at once, or one change of its weights.
+// replica is one server. Its gate admits any number of turns at once, or one change of its weights.
 type replica struct {
 	url  string
 	key  string
 	api  protocol
 	gate *semaphore.Weighted
 
-	turns, control *http.Client // control: for all requests but those for tokens
+	turns, control *http.Client // control: for all requests except turns
 	known          connections
 
 	holds *held    // guarded by the gate
-	given []string // stamps of the weights that it has, or may have since a load that failed; guarded by the gate
+	given []string // stamps of the weights that it has, or may have after a failed load; guarded by the gate
 	lost  atomic.Bool
 }
 
 const wholeGate = 1 << 30
 
-// protocol is how a kind of server is spoken to.
+// protocol is the protocol of one kind of server.
 type protocol interface {
-	// inspect says what the server is. It refuses one that lacks what is needed.
+	// inspect identifies the server. It returns an error if the server lacks a required feature.
 	inspect(ctx context.Context) (facts, error)
-	// load has the server, in which no turn is in flight, take the weights of a folder under a stamp and drop what it has
-	// cached.
+	// load makes the server, which has no turn in flight, load the weights of a folder under a stamp and drop its
+	// cache.
 	load(ctx context.Context, folder, stamp string) error
-	// request is the path and the body that ask for tokens.
+	// request returns the path and the body of a request for tokens.
 	request(q prompt) (path string, body any)
-	// decode reads the reply to it, which somebody else wrote.
+	// decode reads the reply, which is untrusted.
 	decode(body []byte) (answer, error)
-	// stamp is the stamp that the server reports, where replies do not carry it.
+	// stamp returns the stamp that the server reports, if replies do not carry it.
 	stamp(ctx context.Context) (string, error)
 }
 
-// facts are what a server says about itself.
+// facts is a server's description of itself.
 type facts struct {
 	name    string // "vLLM 0.25.1"
-	way     string // how it is used
+	way     string // the routes through which it is used
 	context int    // tokens that a sequence may reach
 }
 
 func (is facts) at(r *replica) string { return fmt.Sprintf("%s at %s: %s", is.name, r.url, is.way) }
 
-// prompt asks for at most `most` tokens.
+// prompt is a request for at most `most` tokens.
 type prompt struct {
 	tokens   []int32
 	sampling policy.Sampling
@@ -74,22 +74,23 @@ type prompt struct {
 	seed     int64
 }
 
-// answer is what a server sampled. logProbs has one entry a token.
+// answer is a server's reply. logProbs has one entry a token.
 type answer struct {
 	ids      []int32
 	logProbs []float64
-	stamp    string // of the weights; "": the reply does not say
+	stamp    string // of the weights; "": not in the reply
 }
 
-// lostError is a server that does not answer, or has lost its weights. Whoever gives it its weights again can go on.
+// lostError reports a server that does not answer, or has lost its weights. A request can continue after sending them
+// again.
 type lostError struct {
 	error
-	turn bool // it was lost over a turn that it had been asked for
+	turn bool // it was lost during a turn
 }
 
 func (l *lostError) Unwrap() error { return l.error }
 
-// statusError is a reply that is no success.
+// statusError is a reply with an error status.
 type statusError struct {
 	code int
 	text string
@@ -101,9 +102,9 @@ func newReplica(address string, opt Options) *replica {
 	client := func(idle int) *http.Client {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxIdleConnsPerHost, t.MaxIdleConns = idle, 0
-		t.Proxy = nil                       // a proxy keeps its connection when the server behind it is another
-		t.IdleConnTimeout = 3 * time.Second // less than the servers' own, who would close it just as a turn begins
-		// A redirect could carry the key to another host.
+		t.Proxy = nil                       // a proxy keeps its connection even if the server behind it is replaced
+		t.IdleConnTimeout = 3 * time.Second // less than the servers' own limit, after which they might close it just as a turn begins
+		// A redirect could send the key to another host.
 		return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
 	r := &replica{url: strings.TrimRight(address, "/"), key: opt.Key, gate: semaphore.NewWeighted(wholeGate), turns: client(max(opt.InFlight, 1)), control: client(1)}
@@ -121,11 +122,11 @@ func (r *replica) close() {
 	r.control.CloseIdleConnections()
 }
 
-// turn samples a turn. A server may stop earlier than the turn's own rules say, at an end of text that is none of its stop
-// ids or at a limit of its own: it is then asked to go on.
+// turn samples a turn. A server may stop earlier than the turn's own rules require, at an end of text that is not one
+// of its stop ids, or at a limit of its own. It is then asked to continue.
 func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out policy.Completion, err error) {
 	if err := r.gate.Acquire(ctx, 1); err != nil {
-		return out, r.interrupted(ctx, errors.New("it is being given its weights"))
+		return out, r.interrupted(ctx, errors.New("it is loading weights"))
 	}
 	defer r.gate.Release(1)
 	if r.holds == nil || r.lost.Load() {
@@ -150,14 +151,14 @@ func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out 
 			out.LogProbs = append(out.LogProbs, float32(a.logProbs[i]))
 			if why, ended := ending.Add(id); ended {
 				out.Finish = why
-				return out, nil // what a server sampled beyond the end is no part of the turn
+				return out, nil // tokens beyond the end are not part of the turn
 			}
 		}
 	}
 }
 
-// ask sends one request for tokens and checks the reply: its form, every token, every log-prob, and that the weights of
-// the process that sampled it are those of h.
+// ask sends one request for tokens and checks the reply: its form, every token, every log-prob, and that the process
+// that sampled it has the weights h.
 func (r *replica) ask(ctx context.Context, p *Policy, h *held, q prompt) (answer, error) {
 	path, body := r.api.request(q)
 	var over net.Conn
@@ -172,7 +173,7 @@ func (r *replica) ask(ctx context.Context, p *Policy, h *held, q prompt) (answer
 		err = a.check(p, q)
 	}
 	if err != nil {
-		return answer{}, fmt.Errorf("a reply that cannot be used: %w", err)
+		return answer{}, fmt.Errorf("unusable reply: %w", err)
 	}
 	if a.stamp != "" {
 		return a, sameWeights(a.stamp, h.stamp)
@@ -190,8 +191,8 @@ func (r *replica) ask(ctx context.Context, p *Policy, h *held, q prompt) (answer
 	return a, err
 }
 
-// connections are those to a process that holds the weights of a stamp. A connection ends with its process, so whatever
-// comes over one that is known was sampled with these weights.
+// connections are the connections to a process with the weights of a stamp. A connection ends with its process, so
+// every reply over a known connection was sampled with these weights.
 type connections struct {
 	mu    sync.Mutex
 	stamp string
@@ -204,7 +205,7 @@ func (c *connections) has(conn net.Conn, stamp string) bool {
 	return c.stamp == stamp && c.all[conn]
 }
 
-// add also forgets all connections now and then, since most are closed when they have been idle for a while.
+// add also forgets all connections at intervals, since most are closed after being idle for a while.
 func (c *connections) add(conn net.Conn, stamp string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,19 +216,19 @@ func (c *connections) add(conn net.Conn, stamp string) {
 	c.all[conn] = true
 }
 
-// sameWeights compares the stamp that a server reports with that of the weights it was given.
+// sameWeights compares the stamp that a server reports with the stamp of the weights that it loaded last.
 func sameWeights(reports, given string) error {
 	switch {
 	case reports == given:
 		return nil
 	case strings.HasPrefix(reports, stampPrefix):
-		return fmt.Errorf("it holds the weights %s, and this run gave it %s: another trainer uses the same server", quote(reports), given)
+		return fmt.Errorf("it has the weights %s, but this run gave it %s: another trainer uses the same server", quote(reports), given)
 	}
-	return &lostError{error: errors.New("it was started again and has lost the weights")}
+	return &lostError{error: errors.New("it was restarted and has lost the weights")}
 }
 
-// ours says whether the server holds what it was given last. Where somebody else has given it weights since, turns may have been sampled
-// by them.
+// ours checks that the server has the weights that this run gave it last. If another trainer has given it weights
+// since, turns may have been sampled with those.
 func (r *replica) ours(ctx context.Context) error {
 	if len(r.given) == 0 {
 		return nil
@@ -239,13 +240,13 @@ func (r *replica) ours(ctx context.Context) error {
 	return sameWeights(stamp, r.given[len(r.given)-1])
 }
 
-// check refuses what no server should send.
+// check refuses replies that no server should send.
 func (a *answer) check(p *Policy, q prompt) error {
 	switch {
 	case len(a.ids) == 0:
 		return errors.New("no token was sampled")
 	case len(a.ids) > q.most:
-		return fmt.Errorf("%d tokens, more than the %d asked for", len(a.ids), q.most)
+		return fmt.Errorf("%d tokens, but %d were requested", len(a.ids), q.most)
 	case len(a.ids) != len(a.logProbs):
 		return fmt.Errorf("%d tokens and %d log-probs", len(a.ids), len(a.logProbs))
 	}
@@ -262,10 +263,10 @@ func (a *answer) check(p *Policy, q prompt) error {
 	return nil
 }
 
-// minusInfinity is what vLLM sends for it, JSON having none.
+// minusInfinity is vLLM's value for it, since JSON has none.
 const minusInfinity = -9999
 
-// call sends a request and returns the body of a reply of status 200, of at most so many bytes.
+// call sends a request and returns the body of a reply of status 200, of at most `most` bytes.
 func (r *replica) call(ctx context.Context, client *http.Client, method, path string, body any, most int64) ([]byte, error) {
 	var sent io.Reader
 	if body != nil {
@@ -304,12 +305,12 @@ func (r *replica) call(ctx context.Context, client *http.Client, method, path st
 	return nil, err
 }
 
-// broken is the error of a request without a complete reply.
+// broken returns the error of a request without a complete reply.
 func (r *replica) broken(ctx context.Context, path string, err error) error {
 	var untrusted *tls.CertificateVerificationError
 	var shown *url.Error
 	if errors.As(err, &shown) {
-		err = shown.Err // without the address, which whoever reports it adds
+		err = shown.Err // without the address, which the caller adds
 	}
 	err = fmt.Errorf("%s: %w", path, err)
 	if ctx.Err() != nil || errors.As(err, &untrusted) {
@@ -318,7 +319,7 @@ func (r *replica) broken(ctx context.Context, path string, err error) error {
 	return &lostError{error: err}
 }
 
-// ctl sends a request that is no turn and reads its reply into out, which may be nil.
+// ctl sends a request other than a turn and reads its reply into out, which may be nil.
 func (r *replica) ctl(ctx context.Context, method, path string, body, out any) error {
 	const most = 8 << 20
 	raw, err := r.call(ctx, r.control, method, path, body, most)

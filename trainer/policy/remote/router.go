@@ -10,25 +10,25 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/policy"
 )
 
-// choose picks the server of a turn. Servers that are lost are left out while there are others. The caller leaves the server when the
+// choose picks the server of a turn. It avoids lost servers while there are others. The caller calls leave when the
 // turn has ended.
 func (p *Policy) choose(k policy.Key) *replica {
 	return p.replicas[p.router.Enter(k, func(i int) bool { return !p.replicas[i].lost.Load() })]
 }
 
-// leave says that a turn has ended at a server.
+// leave records the end of a turn at a server.
 func (p *Policy) leave(r *replica) { p.router.Leave(slices.Index(p.replicas, r)) }
 
-// another says whether a server is not lost.
+// another reports whether any server is not lost.
 func (p *Policy) another() bool {
 	return slices.ContainsFunc(p.replicas, func(r *replica) bool { return !r.lost.Load() })
 }
 
-// bring has a server hold the current weights, and prove it, once the turns in flight there have ended. Of several that
-// bring a lost server back one does it, and the others find it done.
+// bring makes a server load the current weights and prove them, once its turns in flight have ended. If several callers
+// find a server lost, one does this, and the others find it done.
 func (p *Policy) bring(ctx context.Context, r *replica) error {
 	if err := r.gate.Acquire(ctx, wholeGate); err != nil {
-		return r.interrupted(ctx, errors.New("it is being given its weights"))
+		return r.interrupted(ctx, errors.New("it is loading weights"))
 	}
 	defer r.gate.Release(wholeGate)
 	h, lost := p.current(), r.lost.Load()
@@ -65,20 +65,20 @@ func (p *Policy) bring(ctx context.Context, r *replica) error {
 	return err
 }
 
-// AwayError is a server that was waited for and did not come back in time. Nothing is lost but the turns in flight.
+// AwayError reports a server that did not come back in time. Only the turns in flight are lost.
 type AwayError struct {
 	URL  string
-	Time string // that it was given
-	Why  string // it cannot be used
+	Time string // the time that it was given
+	Why  string // why it is unusable
 }
 
 func (a *AwayError) Error() string {
-	return fmt.Sprintf("the engine at %s did not come back within %s (%s): start it again, and --resume goes on", a.URL, a.Time, a.Why)
+	return fmt.Sprintf("the engine at %s did not come back within %s (%s): restart it, and continue with --resume", a.URL, a.Time, a.Why)
 }
 
 const lookEvery = time.Second
 
-// patiently does what needs a server, again and again while the server is away.
+// patiently calls do, which needs a server, repeatedly while the server is away.
 func (p *Policy) patiently(parent context.Context, r *replica, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(parent, p.opt.Patience)
 	defer cancel()
@@ -107,8 +107,8 @@ func (p *Policy) patiently(parent context.Context, r *replica, do func(ctx conte
 	}
 }
 
-// interrupted is the error of whoever waited for a server until its own context ended. A conversation whose time is over
-// because its server was away must not count as one that was too slow: that is no time-out.
+// interrupted returns the error of a wait for a server that ended with the caller's context. A conversation that ran
+// out of time because its server was away must not count as too slow: this is not a time-out.
 func (r *replica) interrupted(ctx context.Context, err error) error {
 	if r.lost.Load() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &AwayError{r.url, "the conversation's limits.wall_time", err.Error()}

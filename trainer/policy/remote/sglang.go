@@ -8,10 +8,10 @@ import (
 	"net/http"
 )
 
-// sglang speaks to an SGLang server. Each of its replies carries the version of the weights that sampled it.
+// sglang implements the protocol of SGLang. Each reply carries the version of the weights that sampled it.
 type sglang struct{ r *replica }
 
-// reserved are positions that SGLang keeps for itself at the end of its context.
+// reserved is the number of positions that SGLang keeps for itself at the end of its context.
 const reserved = 8
 
 func (g *sglang) inspect(ctx context.Context) (is facts, err error) {
@@ -21,7 +21,7 @@ func (g *sglang) inspect(ctx context.Context) (is facts, err error) {
 		Longest int    `json:"max_req_input_len"`
 	}
 	if err := g.r.ctl(ctx, http.MethodGet, "/server_info", nil, &info); err != nil {
-		return is, missing(err, "is this an SGLang server? docs/engines.md says which releases are known")
+		return is, missing(err, "is this an SGLang server? docs/engines.md lists the known releases")
 	}
 	is = facts{name: "SGLang " + info.Version, context: info.Longest,
 		way: "token ids through /generate, weights through /update_weights_from_disk, their version in every reply"}
@@ -29,7 +29,7 @@ func (g *sglang) inspect(ctx context.Context) (is facts, err error) {
 		is.context = *info.Context
 	}
 	if is.context -= reserved; is.context < 2 {
-		return is, fmt.Errorf("/server_info says neither context_length nor max_req_input_len, or too little: start it with --context-length")
+		return is, fmt.Errorf("/server_info has no context_length or max_req_input_len, or too small a value: start it with --context-length")
 	}
 	_, err = g.stamp(ctx)
 	return is, err
@@ -40,7 +40,7 @@ func (g *sglang) load(ctx context.Context, folder, stamp string) error {
 		Success bool   `json:"success"`
 		Message string `json:"message"`
 	}
-	// flush_cache as a request of its own fails while any request is in flight, such as the server's own to warm up.
+	// As a request of its own, flush_cache fails while any request is in flight, such as the server's own warm-up.
 	body := map[string]any{"model_path": folder, "weight_version": stamp, "flush_cache": true}
 	if err := g.r.ctl(ctx, http.MethodPost, "/update_weights_from_disk", body, &reply); err != nil {
 		return fmt.Errorf("loading %s: %w", folder, err)
@@ -50,7 +50,7 @@ func (g *sglang) load(ctx context.Context, folder, stamp string) error {
 	}
 	reports, err := g.stamp(ctx)
 	if err == nil && reports != stamp {
-		err = fmt.Errorf("it was told to load the weights %s and reports %s: this release keeps no weight_version", stamp, quote(reports))
+		err = fmt.Errorf("it was asked to load the weights %s but reports %s: this release does not keep weight_version", stamp, quote(reports))
 	}
 	return err
 }
@@ -75,7 +75,7 @@ func (g *sglang) request(q prompt) (path string, body any) {
 		topP = 1
 	}
 	if topK == 0 {
-		topK = -1 // all
+		topK = -1 // all tokens
 	}
 	params := map[string]any{
 		"max_new_tokens": q.most, "temperature": s.Temperature, "top_k": topK, "top_p": topP, "min_p": s.MinP, "sampling_seed": q.seed,

@@ -8,11 +8,11 @@ import (
 	"net/http"
 )
 
-// vllm speaks to a vLLM server that was started with VLLM_SERVER_DEV_MODE=1, for the routes that change weights, and with
-// the worker extension of deploy/vllm, which loads a folder and remembers whose it was.
+// vllm implements the protocol of a vLLM server that was started with VLLM_SERVER_DEV_MODE=1, for the routes that
+// change weights, and with the worker extension of deploy/vllm, which loads a folder and remembers its stamp.
 type vllm struct {
 	r     *replica
-	model string // as the server names it
+	model string // the server's name for it
 }
 
 const extension = "start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls mgrpo_weights.Weights, with deploy/vllm on PYTHONPATH (docs/engines.md)"
@@ -41,10 +41,11 @@ func (v *vllm) inspect(ctx context.Context) (is facts, err error) {
 		return is, err
 	}
 	return facts{name: "vLLM " + version.Version, context: models.Data[0].Context,
-		way: "token ids through /inference/v1/generate, weights through the worker extension, which tells their version"}, nil
+		way: "token ids through /inference/v1/generate, weights through the worker extension, which reports their version"}, nil
 }
 
-// load uses only what was seen to work in releases of a year: pause, a method of the extension, reset_prefix_cache.
+// load uses only features that worked in releases of a whole year: pause, a method of the extension,
+// reset_prefix_cache.
 func (v *vllm) load(ctx context.Context, folder, stamp string) (err error) {
 	post := func(path string, body any) error { return v.r.ctl(ctx, http.MethodPost, path, body, nil) }
 	if err := post("/pause?mode=wait", nil); err != nil {
@@ -63,14 +64,14 @@ func (v *vllm) load(ctx context.Context, folder, stamp string) (err error) {
 	}
 	reports, err := v.stamp(ctx)
 	if err == nil && reports != stamp {
-		err = fmt.Errorf("it was told to load the weights %s and reports %s", stamp, quote(reports))
+		err = fmt.Errorf("it was asked to load the weights %s but reports %s", stamp, quote(reports))
 	}
 	return err
 }
 
 func (v *vllm) stamp(ctx context.Context) (string, error) { return v.rpc(ctx, "mgrpo_version") }
 
-// rpc calls a method of the extension in every worker process. All must give the same stamp.
+// rpc calls a method of the extension in every worker process. All must return the same stamp.
 func (v *vllm) rpc(ctx context.Context, method string, args ...string) (string, error) {
 	var reply struct {
 		Results []struct {
@@ -106,7 +107,7 @@ func (v *vllm) rpc(ctx context.Context, method string, args ...string) (string, 
 	return *reply.Results[0].Stamp, nil
 }
 
-// missing adds what to do to the error of a route that a server does not have.
+// missing adds advice to the error of a route that a server does not have.
 func missing(err error, advice string) error {
 	var status *statusError
 	if errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusMethodNotAllowed || status.code == http.StatusNotImplemented) {
@@ -123,7 +124,7 @@ func (v *vllm) request(q prompt) (path string, body any) {
 	}
 	params := map[string]any{
 		"max_tokens": q.most, "temperature": s.Temperature, "top_k": s.TopK, "top_p": topP, "min_p": s.MinP, "seed": q.seed,
-		"logprobs":   0,                                      // of the sampled token alone
+		"logprobs":   0,                                      // of the sampled token only
 		"ignore_eos": true, "stop_token_ids": ids(s.StopIDs), // a turn has its own stop ids and no others
 		"detokenize": len(s.StopStrings) > 0,
 	}
@@ -133,7 +134,7 @@ func (v *vllm) request(q prompt) (path string, body any) {
 	return "/inference/v1/generate", map[string]any{"model": v.model, "token_ids": q.tokens, "sampling_params": params}
 }
 
-// ids is a list that is never null.
+// ids returns a list that is never null.
 func ids(list []int32) []int32 { return append([]int32{}, list...) }
 
 func (v *vllm) decode(body []byte) (a answer, err error) {

@@ -1,5 +1,5 @@
-// Package standalone opens one checkpoint for use outside training: it loads the weights onto a device and, if there is
-// one, the tokenizer.
+// Package standalone opens one checkpoint for use outside training: it loads the weights onto a device, and the
+// tokenizer, if there is one.
 package standalone
 
 import (
@@ -20,25 +20,25 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// Options says on which device and in which precision a policy runs.
+// Options are the device and the precision of a policy.
 type Options struct {
 	Device  string // "cpu", "cuda" or "cuda:N"
 	Threads int    // CPU threads; 0 means one a core
-	DType   string // "fp32", "bf16", "quantised" (as a GGUF file has them), or "auto": fp32 on the CPU, bf16 on a GPU
+	DType   string // "fp32", "bf16", "quantised" (as in a GGUF file), or "auto": fp32 on the CPU, bf16 on a GPU
 	Context int    // tokens of the longest sequence; 0 means the model's limit
-	Adapter string // folder of a LoRA adapter as PEFT writes it; "": none
+	Adapter string // folder of a LoRA adapter in PEFT's format; "": none
 }
 
 // Policy is a model ready to generate and to score. Its methods may be called from several goroutines.
 type Policy struct {
 	Model     *model.Model         // with the adapter, if there is one
-	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint has none that can be read: token ids in, token ids out
+	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint has none that can be read; then input and output are token ids
 	Notes     []string             // sentences about what is ignored in the checkpoint
 
-	unread  error // why the tokenizer cannot be read, nil: it can, or there is none
+	unread  error // why the tokenizer cannot be read; nil: it can, or there is none
 	device  *torch.Device
 	base    *model.Model
-	adapter *model.Adapters // nil: none
+	adapter *model.Adapters // may be nil
 	path    string
 	dtype   weights.DType // of the checkpoint's weights
 }
@@ -58,7 +58,7 @@ func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) 
 	p = &Policy{path: path, dtype: src.DType()}
 	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) {
 		if p.Tokenizer, p.unread = TokenizerOf(path, src); p.unread != nil {
-			p.Notes = append(p.Notes, fmt.Sprintf("the tokenizer cannot be read, so only token ids can be given: %v", p.unread))
+			p.Notes = append(p.Notes, fmt.Sprintf("the tokenizer cannot be read, so only token ids are accepted: %v", p.unread))
 		}
 	}
 	threads := opt.Threads
@@ -93,9 +93,9 @@ func (p *Policy) adapt(ctx context.Context, folder string) error {
 	return nil
 }
 
-// Merge writes a Hugging Face folder of the model with the adapter in it, in which every changed weight is W + scale·B A,
-// computed in float32 and rounded once to the type of the checkpoint. dir must not exist. The tokenizer goes along, so one
-// that cannot be read is an error.
+// Merge writes a Hugging Face folder of the model with the adapter merged: every changed weight is W + scale·B A,
+// computed in float32 and rounded once to the type of the checkpoint. dir must not exist. It also writes the tokenizer,
+// so it returns an error if that cannot be read.
 func (p *Policy) Merge(ctx context.Context, dir string) error {
 	if p.unread != nil {
 		return p.unread
@@ -164,11 +164,12 @@ func (p *Policy) Engine(ctx context.Context, slots int) (*local.Tenant, error) {
 	return local.New(ctx, p.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, p.Model.MaxPosition())}, terms)
 }
 
-// mostCached is how many tokens an engine keeps of all conversations, unless a single one may have more. Nothing else bounds the cache
-// here: of sixteen conversations with a model of 131,072 positions it would be larger than any GPU.
+// mostCached is the number of tokens that an engine keeps of all conversations, unless a single one may have more. No
+// other setting bounds the cache here: for sixteen conversations with a model of 131,072 positions it would exceed
+// every GPU.
 const mostCached = 1 << 17
 
-// cacheTokens returns the size of the cache for conversations of so many tokens at most; 0 stands for all of them at once.
+// cacheTokens returns the size of the cache for conversations of at most limit tokens; 0 means all of them at once.
 func cacheTokens(slots, limit int) int {
 	if slots*limit <= mostCached {
 		return 0
