@@ -13,16 +13,16 @@ import (
 )
 
 type benchCmd struct {
-	Kernels benchKernelsCmd `cmd:"" help:"Every kernel beside PyTorch."`
-	Rollout benchRolloutCmd `cmd:"" help:"Sampling beside transformers' generate."`
-	Learner benchLearnerCmd `cmd:"" help:"An update beside transformers' forward and backward pass."`
-	Step    benchStepCmd    `cmd:"" help:"A whole step of GRPO beside TRL."`
+	Kernels benchKernelsCmd `cmd:"" help:"Every kernel, compared with PyTorch."`
+	Rollout benchRolloutCmd `cmd:"" help:"Sampling, compared with transformers' generate."`
+	Learner benchLearnerCmd `cmd:"" help:"An update, compared with transformers' forward and backward pass."`
+	Step    benchStepCmd    `cmd:"" help:"A whole step of GRPO, compared with TRL."`
 
-	Quantised benchQuantisedCmd `cmd:"" help:"Decoding from quantised weights beside decoding from bf16."`
+	Quantised benchQuantisedCmd `cmd:"" help:"Decoding from quantised weights, compared with bf16."`
 
 	Roofline benchRooflineCmd `cmd:"" help:"How long a step takes at least on a GPU, from bytes, operations and launches."`
 
-	Store benchStoreCmd `cmd:"" help:"What agents share: bytes, round trips, latency, and what one Redis bears."`
+	Store benchStoreCmd `cmd:"" help:"The store: bytes, round trips, latency, and the capacity of one Redis."`
 
 	StoreClient benchStoreClientCmd `cmd:"" hidden:""`
 }
@@ -44,7 +44,7 @@ type benchFlags struct {
 	CSV     bool   `help:"Print the rows as CSV in place of the table."`
 }
 
-// options are the flags with their defaults filled in.
+// options returns the flags with their defaults filled in.
 func (f benchFlags) options() measure.Options {
 	if f.Threads == 0 {
 		f.Threads = cgroup.Count().N
@@ -68,7 +68,7 @@ func (f benchFlags) suite(run func(o measure.Options) (*measure.Results, error))
 	return err
 }
 
-// save writes the rows that are finished. Rows of a part of a suite take their places in the file of the whole suite.
+// save writes the finished rows. Rows of a part of a suite replace those in the file of the whole suite.
 func (f benchFlags) save(r *measure.Results) error {
 	path := f.Out
 	if path == "" {

@@ -12,7 +12,7 @@ import (
 
 type benchRolloutCmd struct {
 	benchFlags
-	Engine string `enum:"vllm,sglang," default:"" placeholder:"vllm|sglang" help:"Instead of the suite: our rollouts beside those of a running server, with the same weights and prompts in one run. It is started as docs/engines.md says, and computes where it was started to."`
+	Engine string `enum:"vllm,sglang," default:"" placeholder:"vllm|sglang" help:"Instead of the suite: compare our rollouts with a running server's, with the same weights and prompts in one run. Start the server as in docs/engines.md; it computes on its own device."`
 	URL    string `name:"url" placeholder:"URL" help:"With --engine: the server's address, such as http://127.0.0.1:8000."`
 	Model  string `type:"existingdir" placeholder:"DIR" help:"With --engine: the folder that it serves."`
 	DType  string `name:"dtype" enum:"float32,bfloat16" default:"float32" help:"With --engine: of the weights that ours samples from."`
@@ -28,7 +28,7 @@ func (c *benchRolloutCmd) Run(ctx context.Context) error {
 	s := phases.Server{Kind: remote.Kind(c.Engine), URL: c.URL, Model: c.Model, Half: c.DType == "bfloat16"}
 	return c.suite(func(o measure.Options) (*measure.Results, error) {
 		if c.Out == "" {
-			o.Save = nil // it is no row of the suite's file
+			o.Save = nil // it is not a row of the suite's file
 		}
 		return phases.Beside(ctx, s, o)
 	})
@@ -36,7 +36,7 @@ func (c *benchRolloutCmd) Run(ctx context.Context) error {
 
 type benchLearnerCmd struct {
 	benchFlags
-	Ranks int `default:"1" placeholder:"N" help:"Instead of the suite: an update of an agent with so many devices, each with a process, beside that of one with a single device. With --device cuda these are the first N GPUs."`
+	Ranks int `default:"1" placeholder:"N" help:"Instead of the suite: compare an update of an agent with N devices, one process each, with the update of an agent with one. With --device cuda these are the first N GPUs."`
 }
 
 func (c *benchLearnerCmd) Run(ctx context.Context) error {
@@ -48,7 +48,7 @@ func (c *benchLearnerCmd) Run(ctx context.Context) error {
 	}
 	return c.suite(func(o measure.Options) (*measure.Results, error) {
 		if c.Out == "" {
-			o.Save = nil // it is no row of the suite's file
+			o.Save = nil // it is not a row of the suite's file
 		}
 		return phases.Ranks(ctx, c.Ranks, o)
 	})

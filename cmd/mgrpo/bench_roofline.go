@@ -68,7 +68,7 @@ func deviceOf(kind string) (roofline.Device, error) {
 	return roofline.Processor(results, results.Ceilings, results.Machine.ISA)
 }
 
-// steps are those of the agents that compute here, as if each one's device were of that kind.
+// steps returns the steps of the agents that compute here, as if each one's device were of that kind.
 func (c *benchRooflineCmd) steps(cfg *config.Config, d roofline.Device) (steps []roofline.Step, err error) {
 	lengths := roofline.Work{Prompt: c.Prompt, Turns: c.Turns, Sampled: c.Sampled, Results: c.Results}
 	for _, name := range cfg.AgentNames() {
@@ -92,7 +92,7 @@ func (c *benchRooflineCmd) steps(cfg *config.Config, d roofline.Device) (steps [
 			return nil, err
 		}
 		if longest := moved.ContextTokens(m.Arch.MaxPosition); lengths.Length() > longest {
-			return nil, fmt.Errorf("conversations of %d tokens, as --prompt, --turns, --sampled and --results have them: %s may have %d (limits.max_tokens, engine.context, and the model's own limit); lower some of the four",
+			return nil, fmt.Errorf("conversations of %d tokens, as given by --prompt, --turns, --sampled and --results, are too long: %s may have %d (limits.max_tokens, engine.context, and the model's own limit); lower some of the four",
 				lengths.Length(), name, longest)
 		}
 		work := roofline.WorkOf(cfg, &moved, lengths, c.Calls)

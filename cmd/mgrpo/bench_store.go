@@ -11,8 +11,8 @@ import (
 
 type benchStoreCmd struct {
 	Out     string    `placeholder:"FILE" help:"Results (bench/results/store-MACHINE.json; none with --quick)."`
-	Workers int       `default:"999" help:"Simulated workers, besides the main agent's."`
-	Clients int       `default:"1" help:"Processes in which they live, besides the main agent's."`
+	Workers int       `default:"999" help:"Simulated workers, in addition to the main agent's."`
+	Clients int       `default:"1" help:"Processes for them, in addition to the main agent's."`
 	Rates   []float64 `default:"2000,5000,10000" help:"Invocations that become due in a second, of one load each."`
 	Seconds float64   `default:"60" help:"How long the load with the highest rate lasts; the others last a third."`
 	Quick   bool      `help:"A few workers for a second: shows that everything runs, measures nothing."`
@@ -47,7 +47,7 @@ func (c *benchStoreCmd) Run(ctx context.Context) error {
 	return err
 }
 
-// benchStoreClientCmd is a process that bench store starts.
+// benchStoreClientCmd is the command of a process that bench store starts.
 type benchStoreClientCmd struct{}
 
 func (benchStoreClientCmd) Run(ctx context.Context) error {

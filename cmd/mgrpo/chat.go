@@ -47,7 +47,7 @@ func (c *chatCmd) Run(ctx context.Context) (err error) {
 	if term.IsTerminal(int(os.Stdin.Fd())) {
 		s.Prompt = "> "
 	}
-	// From here on Ctrl-C belongs to the conversation; the context given by main ends at the first one.
+	// From here on Ctrl-C interrupts the answer; the context that main gave ends at the first one.
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
 	defer signal.Stop(interrupts)

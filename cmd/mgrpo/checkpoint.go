@@ -14,12 +14,12 @@ import (
 )
 
 type checkpointCmd struct {
-	List   checkpointListCmd   `cmd:"" help:"Say what checkpoints there are."`
+	List   checkpointListCmd   `cmd:"" help:"List the checkpoints."`
 	Verify checkpointVerifyCmd `cmd:"" help:"Read every byte and name every fault; exit status 1 if there is one."`
 	Prune  checkpointPruneCmd  `cmd:"" help:"Remove all but the newest, the best and the cold start's."`
 }
 
-// checkpointFlags say whose checkpoints.
+// checkpointFlags select the checkpoints.
 type checkpointFlags struct {
 	Run    string   `arg:"" optional:"" name:"RUN" help:"Folder of the run, such as runs/NAME, or its configuration."`
 	Config string   `short:"c" placeholder:"FILE" help:"Configuration, in place of RUN."`
@@ -27,7 +27,7 @@ type checkpointFlags struct {
 	Agent  []string `placeholder:"NAME" help:"Look at this agent's files alone: the others' are on their own servers. May be repeated."`
 }
 
-// open finds the run's checkpoints and how many of them are kept.
+// open finds the run's checkpoints and the number of them to keep.
 func (f checkpointFlags) open() (checkpoints archive.Checkpoints, keep int, err error) {
 	const usual = 2
 	if (f.Config == "") == (f.Run == "") {
@@ -49,13 +49,13 @@ func (f checkpointFlags) open() (checkpoints archive.Checkpoints, keep int, err 
 		checkpoints = archive.CheckpointsOf(filepath.Dir(filepath.Clean(dir)), f.Agent...) // the folder of the checkpoints themselves
 	}
 	if info, err := os.Stat(checkpoints.Dir); err != nil || !info.IsDir() {
-		return checkpoints, keep, fmt.Errorf("%s: no run has written checkpoints here: want a run's folder, such as runs/NAME, in which there is a folder %s", dir, filepath.Base(checkpoints.Dir))
+		return checkpoints, keep, fmt.Errorf("%s: no run has written checkpoints here: want a run's folder, such as runs/NAME, which contains a folder %s", dir, filepath.Base(checkpoints.Dir))
 	}
 	checkpoints, err = hereAlone(checkpoints)
 	return checkpoints, keep, err
 }
 
-// hereAlone leaves out agents of whom there is nothing in any checkpoint: their files are on their own servers.
+// hereAlone leaves out agents without files in any checkpoint: their files are on their own servers.
 func hereAlone(checkpoints archive.Checkpoints) (archive.Checkpoints, error) {
 	all, err := checkpoints.Summaries()
 	if err != nil || checkpoints.Agents != nil {
@@ -75,12 +75,12 @@ func hereAlone(checkpoints archive.Checkpoints) (archive.Checkpoints, error) {
 	if len(here) > 0 && len(elsewhere) > 0 {
 		slices.Sort(here)
 		checkpoints.Agents = slices.Compact(here)
-		fmt.Fprintf(os.Stderr, "mgrpo: of %s alone: of %s nothing is in %s\n", strings.Join(checkpoints.Agents, ", "), strings.Join(elsewhere, ", "), checkpoints.Dir)
+		fmt.Fprintf(os.Stderr, "mgrpo: of %s only: of %s there is nothing in %s\n", strings.Join(checkpoints.Agents, ", "), strings.Join(elsewhere, ", "), checkpoints.Dir)
 	}
 	return checkpoints, nil
 }
 
-// best returns the version that the newest checkpoint names as the best; ok is false where it names none.
+// best returns the version that the newest checkpoint names as the best; ok is false if it names none.
 func best(all []archive.Summary) (version int64, ok bool) {
 	for _, s := range slices.Backward(all) {
 		if s.Fault == nil {
@@ -119,7 +119,7 @@ func (c *checkpointListCmd) Run() error {
 	return t.Flush()
 }
 
-// bytesText is a size for people.
+// bytesText formats a size for people.
 func bytesText(n int64) string {
 	value, unit := float64(n), 0
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
@@ -167,8 +167,8 @@ func (c *checkpointVerifyCmd) Run() error {
 
 type checkpointPruneCmd struct {
 	checkpointFlags
-	Keep   *int `placeholder:"N" help:"How many of the newest to keep besides the best and step 0; absent: run.keep, or 2."`
-	DryRun bool `help:"Say what would be removed, and remove nothing."`
+	Keep   *int `placeholder:"N" help:"Number of newest checkpoints to keep, in addition to the best and step 0; absent: run.keep, or 2."`
+	DryRun bool `help:"List what would be removed, and remove nothing."`
 }
 
 func (c *checkpointPruneCmd) Run() error {

@@ -85,7 +85,7 @@ func TestCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, command := range []string{"list", "verify", "prune"} {
-		if _, stderr, status := run(t, "", "checkpoint", command, dir); status != 0 || !strings.Contains(stderr, "of planner alone: of researcher nothing is in") {
+		if _, stderr, status := run(t, "", "checkpoint", command, dir); status != 0 || !strings.Contains(stderr, "of planner only: of researcher there is nothing in") {
 			t.Errorf("%s: status %d, %s", command, status, stderr)
 		}
 	}

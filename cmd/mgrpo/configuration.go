@@ -6,7 +6,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// optionalConfig names the configuration of a command that also works without: mgrpo doctor team.yaml, or -c team.yaml.
+// optionalConfig names the configuration of a command that also works without one: mgrpo doctor team.yaml, or -c
+// team.yaml.
 type optionalConfig struct {
 	File   string   `arg:"" optional:"" name:"FILE" help:"Configuration (docs/config.md)."`
 	Config string   `short:"c" placeholder:"FILE" help:"The same as a flag."`
@@ -21,12 +22,12 @@ func (f optionalConfig) Validate() error {
 	return nil
 }
 
-// given says whether the command line names a configuration.
+// given reports whether the command line names a configuration.
 func (f optionalConfig) given() bool { return f.File != "" || f.Config != "" }
 
 func (f optionalConfig) load() (*config.Config, error) { return config.Load(f.File+f.Config, f.Set) }
 
-// requiredConfig names the configuration of a command that cannot work without: mgrpo train team.yaml.
+// requiredConfig names the configuration of a command that needs one: mgrpo train team.yaml.
 type requiredConfig struct{ optionalConfig }
 
 // Validate is called by kong before the command runs.

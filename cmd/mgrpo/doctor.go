@@ -12,7 +12,7 @@ import (
 
 type doctorCmd struct {
 	optionalConfig
-	Agent   []string `placeholder:"NAME" help:"Only what these agents' workers need on this machine (repeatable)."`
+	Agent   []string `placeholder:"NAME" help:"Check only the needs of these agents' workers on this machine (repeatable)."`
 	Kernels bool     `help:"Instead, try every kernel on every instruction set and GPU of this machine against float64."`
 }
 
@@ -43,7 +43,7 @@ func (c *doctorCmd) Run(ctx context.Context) (err error) {
 		}
 		o.Agents = c.Agent
 	} else if len(c.Agent) > 0 {
-		return errors.New("--agent names an agent of a configuration: name that, too")
+		return errors.New("--agent names an agent of a configuration: name the configuration, too")
 	}
 	if doctor.Write(os.Stdout, doctor.Examine(ctx, o)) {
 		return errors.New("a run would stop at the lines marked fail above")

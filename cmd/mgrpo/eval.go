@@ -80,6 +80,6 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []tr
 		}
 	}
 	e, err = trainer.Evaluate(ctx, cfg, opt)
-	console.Summary() // it has no records: this clears the progress line
+	console.Summary() // without records it only clears the progress line
 	return e, err
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/health"
 )
 
-// mountGateway opens the team to programs on the process's server. It returns nil if the configuration has no gateway.
+// mountGateway adds the team's gateway to the process's server. It returns nil if the configuration has no gateway.
 func mountGateway(cfg *config.Config, server *health.Server) (*trainer.Gateway, error) {
 	if !cfg.HasGateway() {
 		return nil, nil
@@ -50,7 +50,7 @@ func mountGateway(cfg *config.Config, server *health.Server) (*trainer.Gateway, 
 	return g, nil
 }
 
-// gatewayTLS is the certificate of the process's server, nil for plain HTTP.
+// gatewayTLS returns the certificate of the process's server, or nil for plain HTTP.
 func gatewayTLS(cfg *config.Config) (*tls.Config, error) {
 	if cfg.Gateway.Cert == "" {
 		return nil, nil

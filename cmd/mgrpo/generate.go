@@ -55,5 +55,5 @@ func (c *generateCmd) Run(ctx context.Context) (err error) {
 	})
 }
 
-// progressAfter is how long a run over lines may be silent.
+// progressAfter is the longest time without output while lines are processed.
 const progressAfter = 2 * time.Second

@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
-// PyTorch's own checkpoint files come in through gotch, after package weights has scanned them.
+// PyTorch's own checkpoint files are read through gotch, after package weights has scanned them.
 func init() { weights.SetBinReader(readBin) }
 
 // TorchScript modules score answers through gotch.

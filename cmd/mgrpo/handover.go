@@ -1,8 +1,8 @@
 package main
 
-// Where an NVIDIA driver answers and mgrpo-cuda lies beside bin/mgrpo, mgrpo-cuda takes over with the same
-// arguments and environment. It is a program of its own because gorgonia/cu, which it links, ends the process
-// on machines without a driver.
+// If an NVIDIA driver answers and mgrpo-cuda is next to bin/mgrpo, mgrpo-cuda takes over with the same arguments and
+// environment. It is a separate program because gorgonia/cu, which it links, ends the process on machines without a
+// driver.
 const (
 	// noCUDAEnv, set to anything, keeps bin/mgrpo from handing over.
 	noCUDAEnv = "MGRPO_NO_CUDA"
@@ -10,5 +10,5 @@ const (
 	probeEnv = "MGRPO_CUDA_PROBE"
 )
 
-// cpuOnly says why this process does not use CUDA; "" where it does.
+// cpuOnly is the reason why this process does not use CUDA, or "" if it does.
 var cpuOnly string

@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// driverFiles are there while NVIDIA's kernel driver is loaded: on Linux, and on Linux under Windows.
+// driverFiles exist while NVIDIA's kernel driver is loaded: on Linux, and on Linux under Windows.
 var driverFiles = []string{"/dev/nvidiactl", "/dev/dxg"}
 
-// handOver replaces this process by mgrpo-cuda, or returns why it goes on itself.
+// handOver replaces this process by mgrpo-cuda, or returns why it did not.
 func handOver() (reason string) {
 	self, err := os.Executable()
 	if err != nil {
@@ -28,7 +28,7 @@ func handOver() (reason string) {
 	return fmt.Sprintf("%s: %v", program, err) // Exec returns only when it failed
 }
 
-// cudaProgram returns the program beside self to hand over to, or the reason why there is none.
+// cudaProgram returns the program next to self to hand over to, or the reason why there is none.
 func cudaProgram(self string, driverFiles []string) (path, reason string) {
 	if os.Getenv(noCUDAEnv) != "" {
 		return "", noCUDAEnv + " is set"
@@ -36,7 +36,7 @@ func cudaProgram(self string, driverFiles []string) (path, reason string) {
 	if !anyExists(driverFiles) {
 		return "", "no NVIDIA driver"
 	}
-	self, err := filepath.EvalSymlinks(self) // bin/mgrpo may be linked to from a folder on the PATH
+	self, err := filepath.EvalSymlinks(self) // the PATH may contain a link to bin/mgrpo
 	if err != nil {
 		return "", err.Error()
 	}
@@ -44,8 +44,8 @@ func cudaProgram(self string, driverFiles []string) (path, reason string) {
 	if _, err := os.Stat(path); err != nil {
 		return "", "an NVIDIA driver is here, but not " + path + ": make build CUDA=1"
 	}
-	// The driver's files may be there while the driver refuses, as with no GPU visible to this process. Only
-	// the program itself can tell.
+	// The driver's files may exist while the driver refuses, for example if no GPU is visible to this process. Only the
+	// program itself can find out.
 	probe := exec.Command(path)
 	probe.Env = append(os.Environ(), probeEnv+"=1")
 	if out, err := probe.CombinedOutput(); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/health"
 )
 
-// serveHealth listens where the configuration says. Where it says nothing, a worker takes any free port of
-// its machine, and a training in one process none: the server is nil then. agents nil means all.
+// serveHealth listens at the configured address. Without one, a worker listens at any free port of its machine, and a
+// training in one process does not listen: the server is nil then. agents nil means all.
 func serveHealth(cfg *config.Config, agents []string) (*health.Server, error) {
 	o := health.Options{Address: cmp.Or(cfg.Gateway.Listen, cfg.Health.Address), Agents: agents, Saved: trainer.Saved(cfg)}
 	if o.Agents == nil {
@@ -35,7 +35,7 @@ func serveHealth(cfg *config.Config, agents []string) (*health.Server, error) {
 	return health.Listen(o)
 }
 
-// healthToken is the token that requests must carry, "" if none is configured.
+// healthToken returns the token that requests must carry, or "" if none is configured.
 func healthToken(cfg *config.Config) (string, error) {
 	env := cfg.Health.TokenEnv
 	if env == "" {

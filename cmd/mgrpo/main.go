@@ -24,18 +24,18 @@ type cli struct {
 	Train      trainCmd      `cmd:"" help:"Train every agent of a team in this process."`
 	Worker     workerCmd     `cmd:"" help:"Train one agent of a team on this server; start order does not matter."`
 	Rollout    rolloutCmd    `cmd:"" help:"Have a program on this machine play rollouts of a run."`
-	Status     statusCmd     `cmd:"" help:"Show a run's agents, versions and leases, and what it waits for."`
+	Status     statusCmd     `cmd:"" help:"Show a run's agents, versions, leases and waits."`
 	Report     reportCmd     `cmd:"" help:"Write one HTML file of a run: curves, trajectories, costs."`
 	Track      trackCmd      `cmd:"" help:"Forward a run's records to Weights & Biases or MLflow."`
 	Checkpoint checkpointCmd `cmd:"" help:"List, verify and prune the checkpoints of a run."`
-	Store      storeCmd      `cmd:"" help:"Print what a Redis server needs to know of the run."`
+	Store      storeCmd      `cmd:"" help:"Print users and settings of the run for a Redis server."`
 	Init       initCmd       `cmd:"" help:"Write a commented configuration to start from."`
-	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is not, and what to do about it."`
+	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
 	Merge      mergeCmd      `cmd:"" help:"Write a model with a LoRA adapter merged into it as a checkpoint of its own."`
 	Eval       evalCmd       `cmd:"" help:"Evaluate a checkpoint of a team on held-out queries."`
 	Chat       chatCmd       `cmd:"" help:"Talk to a model."`
 	Serve      serveCmd      `cmd:"" help:"Serve a trained team, or a model, as an OpenAI endpoint."`
-	Bench      benchCmd      `cmd:"" help:"Measure kernels and phases beside their peers."`
+	Bench      benchCmd      `cmd:"" help:"Measure kernels and phases, and compare them with peers."`
 	Version    versionCmd    `cmd:"" help:"Print the commit, LibTorch, CPU and CUDA."`
 	Completion completionCmd `cmd:"" help:"Print a script that completes commands in a shell."`
 
@@ -48,8 +48,8 @@ type cli struct {
 
 // Exit statuses. A process that a signal ended has 128 plus the signal's number, as shells report it.
 const (
-	exitFailed      = 1   // an error that would come again
-	exitStopped     = 75  // stopped before the end, as asked, because others did not come or a GPU needs a new process: --resume goes on (EX_TEMPFAIL)
+	exitFailed      = 1   // an error that a repetition would not change
+	exitStopped     = 75  // stopped before the end: as asked, because others did not appear, or because a GPU needs a new process; continue with --resume (EX_TEMPFAIL)
 	exitUsage       = 80  // a wrong command line
 	exitInterrupted = 130 // Ctrl-C or SIGTERM ended it at once
 )
@@ -69,8 +69,8 @@ func helpAsFlag(args []string) []string {
 }
 
 func main() {
-	tool.ServeSandbox()     // the code tool runs this program again, inside limits
-	trainer.ServeFollower() // and so does the worker of an agent with several devices
+	tool.ServeSandbox()     // the code tool runs this program again, with limits
+	trainer.ServeFollower() // the worker of an agent with several devices does so, too
 	cpuOnly = handOver()
 	var c cli
 	parser := newParser(&c)
@@ -78,12 +78,12 @@ func main() {
 	parser.FatalIfErrorf(err)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal cancels the command's context, the second ends the process. Trainings treat signals otherwise:
-	// stop.go.
+	// The first signal cancels the command's context, the second ends the process. Trainings handle signals
+	// differently: see stop.go.
 	context.AfterFunc(ctx, stop)
 	command.BindTo(ctx, (*context.Context)(nil))
 	if err := command.Run(); err != nil {
-		says := plain{os.Stderr} // what others said may be in it
+		says := plain{os.Stderr} // it may contain text from other programs
 		if trainer.Resumable(err) {
 			fmt.Fprintf(says, "mgrpo: %v\n", err)
 			os.Exit(exitStopped)

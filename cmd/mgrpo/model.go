@@ -21,7 +21,7 @@ type modelFlags struct {
 	Threads int    `placeholder:"N" help:"CPU threads; one a core if not given."`
 }
 
-// open loads the checkpoint, after the kernels of its device have computed what they should.
+// open checks the kernels of the device and loads the checkpoint.
 func (f modelFlags) open(ctx context.Context, length int) (*standalone.Policy, error) {
 	if f.Threads < 0 || length < 0 {
 		return nil, errors.New("--threads and --context are 0 or more")
@@ -43,7 +43,7 @@ func (f modelFlags) open(ctx context.Context, length int) (*standalone.Policy, e
 	return p, nil
 }
 
-// samplingFlags say how tokens are drawn.
+// samplingFlags are the settings for drawing tokens.
 type samplingFlags struct {
 	Temperature float64  `default:"1" help:"Divides the logits; 0 is greedy."`
 	TopK        int      `placeholder:"K" help:"Sample from the K likeliest tokens."`
@@ -78,7 +78,7 @@ func (f samplingFlags) sampling() (policy.Sampling, error) {
 	return policy.Sampling{Temperature: f.Temperature, TopK: f.TopK, TopP: f.TopP, MinP: f.MinP, MaxNew: f.MaxNew, StopStrings: f.Stop}, nil
 }
 
-// linesFlags are shared by the commands that turn JSON lines into JSON lines.
+// linesFlags are shared by the commands that read and write JSON lines.
 type linesFlags struct {
 	Input  string `short:"i" default:"-" placeholder:"FILE" help:"Read JSON lines from FILE instead of standard input."`
 	Output string `short:"o" default:"-" placeholder:"FILE" help:"Write JSON lines to FILE instead of standard output."`

@@ -40,7 +40,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 		defer opt.Live.Close()
 		opt.Live.Mount(server)
 		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URL()))
-		console.Note(metrics.Infof("", metrics.TopicHealth, "the run as it goes on: %s%s", server.URL(), live.Path))
+		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s%s", server.URL(), live.Path))
 		observers = append(observers, server, opt.Live)
 		if opt.Gateway, err = mountGateway(cfg, server); err != nil {
 			return err
@@ -54,7 +54,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	if err == nil || errors.Is(err, trainer.ErrFinished) || errors.Is(err, trainer.ErrNothingTrained) {
 		lines.Note(metrics.Infof("", metrics.TopicEnd, "the run is complete")) // mgrpo track --follow ends with it
 	}
-	if errors.Is(err, trainer.ErrFinished) { // a run that is resumed when it is complete is no failure
+	if errors.Is(err, trainer.ErrFinished) { // resuming a complete run is not a failure
 		console.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
 		err = nil
 	}
@@ -62,7 +62,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	return errors.Join(err, lines.Close(), events.Close())
 }
 
-// showLive makes the page of a run. before is what the run has reported so far.
+// showLive makes the page of a run. before holds the run's records so far.
 func showLive(cfg *config.Config, before metrics.Log, notes metrics.Observer) (*live.Page, error) {
 	token, err := healthToken(cfg)
 	if err != nil {
@@ -75,14 +75,15 @@ func showLive(cfg *config.Config, before metrics.Log, notes metrics.Observer) (*
 func recall(console *metrics.Console, dir string) metrics.Log {
 	before, err := metrics.Read(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // training does not depend on the old records
-		console.Note(metrics.Warnf("", metrics.TopicFiles, "the summary is of the steps from here on alone: %v", err))
+		console.Note(metrics.Warnf("", metrics.TopicFiles, "the summary covers the steps from here on only: %v", err))
 		return metrics.Log{}
 	}
 	console.Recall(before)
 	return before
 }
 
-// newConsole writes to a file, such as standard output. agents are those that run here; nil means all.
+// newConsole returns a console that writes to a file, such as standard output. agents are those that run here; nil
+// means all.
 func newConsole(file *os.File, cfg *config.Config, agents []string) *metrics.Console {
 	opt := metrics.ConsoleOptions{Agents: agents, Steps: cfg.Run.Steps}
 	if agents == nil {

@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// plain writes texts of models and other programs, which must not control a terminal: control characters but the ends of lines and tabs
-// become question marks. Each write is of whole characters.
+// plain writes texts of models and other programs, which must not control a terminal: it replaces control characters by
+// question marks, except newlines and tabs. Each write contains whole characters.
 type plain struct{ w io.Writer }
 
 func (p plain) Write(text []byte) (int, error) {

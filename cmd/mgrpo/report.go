@@ -20,7 +20,7 @@ type reportCmd struct {
 	Megabytes int      `default:"4" help:"Most that all trajectories together may take."`
 }
 
-// Run writes the report and prints where it is.
+// Run writes the report and prints its path.
 func (c *reportCmd) Run() error {
 	for name, n := range map[string]int{"--steps": c.Steps, "--queries": c.Queries, "--megabytes": c.Megabytes} {
 		if n < 1 {
@@ -51,11 +51,11 @@ func (c *reportCmd) Run() error {
 	return nil
 }
 
-// printHeldOut says in one line what the run achieved, if it was evaluated before and after.
+// printHeldOut prints in one line what the run achieved, if it was evaluated before and after.
 func printHeldOut(dir string) error {
 	before, after, err := metrics.HeldOut(dir)
 	if err != nil {
-		return nil // a run that was not evaluated twice has a report all the same
+		return nil // the report does not depend on two evaluations
 	}
 	cfg, err := config.Load(filepath.Join(dir, "config.yaml"), nil)
 	if err != nil {
@@ -65,7 +65,7 @@ func printHeldOut(dir string) error {
 	return nil
 }
 
-// writeReport replaces the file only by a complete one.
+// writeReport replaces the file only after the new one is complete.
 func writeReport(path string, r *report.Report, opt report.Options) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".report-*")
 	if err != nil {

@@ -58,7 +58,8 @@ func (c *serveCmd) Run(ctx context.Context) (err error) {
 	return trainer.Serve(ctx, cfg, trainer.EvalOptions{Checkpoint: c.Checkpoint, Gateway: g}, said)
 }
 
-// token is the API key that requests need, "" without --token-env, when the server listens at an address of this machine only.
+// token returns the API key that requests need, or "" without --token-env, when the server listens at an address of
+// this machine only.
 func (c *serveCmd) token() (string, error) {
 	if c.TokenEnv == "" {
 		return "", nil

@@ -29,7 +29,7 @@ func (statusCmd) Help() string {
 version each has come to, and what the run waits for.`
 }
 
-// statusPatience bounds how long the store may take to answer.
+// statusPatience bounds the time for the store's reply.
 const statusPatience = 15 * time.Second
 
 func (c *statusCmd) Run(ctx context.Context) error {
@@ -65,17 +65,17 @@ func (c *statusCmd) Run(ctx context.Context) error {
 	return printStatus(os.Stdout, s)
 }
 
-// embedded returns the error for a run whose store only its own process can reach: it says where to look instead.
+// embedded returns the error for a run whose store only its own process can reach: it names other sources.
 func embedded(cfg *config.Config) error {
 	page := "the page that mgrpo train shows with --listen 127.0.0.1:9464"
 	if _, port, _ := net.SplitHostPort(cfg.Health.Address); port != "" && port != "0" {
 		page = fmt.Sprintf("http://%s%s", cfg.Health.Address, live.Path)
 	}
 	return fmt.Errorf("store.url is not set: the store of this run is inside the process of mgrpo train, where no other process can read it; "+
-		"while it trains, look at %s; at any time, mgrpo report %s makes a page of what it has written", page, cfg.RunDir())
+		"during the training, look at %s; at any time, mgrpo report %s makes a page of the run's files", page, cfg.RunDir())
 }
 
-// statusWidth is the number of columns of a status, statusAgent that of an agent's name.
+// statusWidth is the number of columns of a status, statusAgent the number for an agent's name.
 const (
 	statusWidth = 79
 	statusAgent = 24
@@ -96,7 +96,7 @@ func printStatus(w io.Writer, s *store.Status) error {
 	}
 	for _, a := range s.Agents {
 		if a.Missing() {
-			wrap(&b, "\n", fmt.Sprintf("%s: no sign of life for %s; without one its worker counts as dead in %s", a.Agent, seconds(a.Silent), seconds(a.LeaseLeft)))
+			wrap(&b, "\n", fmt.Sprintf("%s: no heartbeat for %s; in %s its worker counts as dead", a.Agent, seconds(a.Silent), seconds(a.LeaseLeft)))
 		}
 	}
 	if s.Stop != nil {
@@ -125,14 +125,14 @@ func printCalls(b *strings.Builder, s *store.Status) {
 	for _, a := range s.Agents {
 		for i, c := range a.InHand[:min(len(a.InHand), statusCalls)] {
 			if i == 0 {
-				wrap(b, "\n", fmt.Sprintf("%s has in hand, oldest first", a.Agent))
+				wrap(b, "\n", fmt.Sprintf("%s works on, oldest first", a.Agent))
 			}
 			wrap(b, "  ", fmt.Sprintf("%s %s: %s old, delivery %d", c.Phase, c.ID, seconds(c.Age), c.Delivery))
 		}
 	}
 }
 
-// workerText says whether an agent's worker is alive, and what is left of its lease.
+// workerText describes whether an agent's worker is alive, and the rest of its lease.
 func workerText(a store.AgentStatus) string {
 	switch {
 	case a.Missing():
@@ -157,8 +157,8 @@ func shorten(s string, columns int) string {
 	return string([]rune(s)[:columns-1]) + "…"
 }
 
-// wrap writes text that other processes sent in lines of statusWidth. The newlines of indent come before the first
-// line, the rest of it before each. Control characters, which could steer a terminal, are left out.
+// wrap writes text from other processes in lines of statusWidth. The newlines of indent come before the first line, the
+// rest of it before each. Control characters, which could control a terminal, are left out.
 func wrap(b *strings.Builder, indent, text string) {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

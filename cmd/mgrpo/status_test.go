@@ -42,7 +42,7 @@ func TestStatusFits80Columns(t *testing.T) {
 		}
 		for _, want := range map[bool][]string{
 			true:  {"stopped by helper (failed): out of [2J memory long", "to leave the stopped round"},
-			false: {"alive, lease 9m59.9s", "silent, lease 6.3s", "silent: no sign of life for 8.7s; without one its worker counts as dead in 6.3s", "3 of 128 are there", "1.3s old, delivery 2", "asked to stop", "helper: a worker"},
+			false: {"alive, lease 9m59.9s", "silent, lease 6.3s", "silent: no heartbeat for 8.7s; in 6.3s its worker counts as dead", "3 of 128 are there", "1.3s old, delivery 2", "asked to stop", "helper: a worker"},
 		}[stopped] {
 			if !strings.Contains(strings.Join(strings.Fields(b.String()), " "), want) {
 				t.Errorf("the status lacks %q:\n%s", want, b.String())

@@ -8,12 +8,12 @@ import (
 	"syscall"
 )
 
-// untilStopped gives a training the two ways to end it from outside. The first SIGINT or SIGTERM closes stop: the step
-// in flight is finished and a checkpoint written, by all workers of the run. The second cancels the context; the third
-// ends the process, as is the signal's default. done restores the default of both signals.
+// untilStopped lets SIGINT and SIGTERM end a training in two ways. The first signal closes stop: all workers of the run
+// finish the current step and write a checkpoint. The second cancels the context; the third ends the process, as is the
+// signal's default. done restores the default.
 func untilStopped(parent context.Context) (ctx context.Context, stop <-chan struct{}, done func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent)) // parent ends with the first signal
-	early := parent.Err() != nil                                     // it came already
+	early := parent.Err() != nil                                     // a signal came already
 	signals, asked := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -25,7 +25,7 @@ func untilStopped(parent context.Context) (ctx context.Context, stop <-chan stru
 				return
 			}
 		}
-		fmt.Fprintln(os.Stderr, "\nmgrpo: stopping after the step, the evaluation or the update of a cold start that is in flight, with a checkpoint; again to stop at once")
+		fmt.Fprintln(os.Stderr, "\nmgrpo: stopping with a checkpoint after the current step, evaluation or cold-start update; press again to stop at once")
 		close(asked)
 		select {
 		case <-signals:

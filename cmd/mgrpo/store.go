@@ -33,7 +33,7 @@ store.password_env or store.password_file.
   mgrpo store acl -c team.yaml | redis-cli --user admin`
 }
 
-// Run prints the rules; nothing is sent anywhere.
+// Run prints the rules; it sends nothing.
 func (c *storeACLCmd) Run() error {
 	cfg, err := c.load()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/jsonl"
 )
 
-// tokenizerFlag names a model of which the tokenizer's files are enough.
+// tokenizerFlag names a model, of which only the tokenizer's files are needed.
 type tokenizerFlag struct {
 	Model string `required:"" placeholder:"MODEL" help:"Folder with a tokenizer.json, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
 }

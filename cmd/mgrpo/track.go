@@ -14,7 +14,7 @@ type trackCmd struct {
 	Dir    string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME."`
 	WandB  string `name:"wandb" placeholder:"PROJECT" required:"" xor:"tracker" help:"A project of Weights & Biases."`
 	MLflow string `name:"mlflow" placeholder:"EXPERIMENT" required:"" xor:"tracker" help:"An experiment on the MLflow server of MLFLOW_TRACKING_URI."`
-	Follow bool   `short:"f" help:"Wait for what the run is yet to report, until it is complete."`
+	Follow bool   `short:"f" help:"Wait for further records until the run is complete."`
 	Python string `default:"python3" help:"The Python that has the package wandb."`
 }
 
@@ -23,7 +23,7 @@ func (trackCmd) Help() string {
 docs/tracking.md says what arrives, and which environment variables the trackers read.`
 }
 
-// Run forwards the records and says how many there are.
+// Run forwards the records and prints their number.
 func (c *trackCmd) Run(ctx context.Context) error {
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, "mgrpo: "+format+"\n", args...) }
 	open := track.MLflow(c.MLflow, say)
@@ -35,7 +35,7 @@ func (c *trackCmd) Run(ctx context.Context) error {
 	}
 	sum, err := track.Forward(ctx, c.Dir, c.Follow, open)
 	if sum.Repeated > 0 {
-		say("%d records repeat earlier steps, as the run went back: the tracker keeps the first of each", sum.Repeated)
+		say("%d records repeat earlier steps because the run went back: the tracker keeps the first of each", sum.Repeated)
 	}
 	if sum.Damaged > 0 {
 		say("%d damaged lines were left out", sum.Damaged)

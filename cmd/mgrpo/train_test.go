@@ -119,7 +119,7 @@ func TestListen(t *testing.T) {
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		_, address, found := strings.Cut(lines.Text(), "the run as it goes on: ")
+		_, address, found := strings.Cut(lines.Text(), "the page of the run: ")
 		if !found {
 			continue
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// Sequences for a terminal. A screen of its own leaves what was there as it was.
+// Sequences for a terminal. The alternate screen preserves the terminal's content.
 const (
 	screenBegin = "\x1b[?1049h\x1b[?25l"
 	screenEnd   = "\x1b[?25h\x1b[?1049l"
@@ -27,11 +27,11 @@ const (
 
 const watchEvery = 2 * time.Second
 
-// watchStatus draws a status on the terminal until the context ends, which is no error.
+// watchStatus draws a status on the terminal until the context ends, which is not an error.
 func watchStatus(ctx context.Context, read func(context.Context) (*store.Status, error)) error {
 	out := int(os.Stdout.Fd())
 	if !term.IsTerminal(out) {
-		return errors.New("--watch draws on a terminal, and the output is none; without it the status is printed once")
+		return errors.New("--watch draws on a terminal, but the output is not one; without --watch the status is printed once")
 	}
 	fmt.Print(screenBegin)
 	defer fmt.Print(screenEnd)
@@ -43,7 +43,7 @@ func watchStatus(ctx context.Context, read func(context.Context) (*store.Status,
 			return nil
 		}
 		_, rows, failed := term.GetSize(out)
-		if failed != nil || rows == 0 { // not known
+		if failed != nil || rows == 0 { // unknown
 			rows = math.MaxInt
 		}
 		if err := drawStatus(os.Stdout, s, err, rows); err != nil {
@@ -57,7 +57,7 @@ func watchStatus(ctx context.Context, read func(context.Context) (*store.Status,
 	}
 }
 
-// drawStatus replaces what a terminal of so many rows shows by a status, or by the reason why there is none.
+// drawStatus replaces the content of a terminal with `rows` rows by a status, or by the reason why there is none.
 func drawStatus(w io.Writer, s *store.Status, why error, rows int) error {
 	var text strings.Builder
 	if why != nil {

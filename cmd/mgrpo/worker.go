@@ -32,13 +32,13 @@ func (c *workerCmd) Run(ctx context.Context) error {
 	if c.Machine != 0 {
 		return lend(ctx, cfg, c.Agent, c.Machine)
 	}
-	if cfg.Store.URL == "" && len(cfg.AgentNames()) > 1 { // said before a memory plan is printed
-		return errors.New("store.url is not set: agents in processes of their own need a Redis to meet in; mgrpo train runs all of them in one process")
+	if cfg.Store.URL == "" && len(cfg.AgentNames()) > 1 { // reported before a memory plan is printed
+		return errors.New("store.url is not set: agents in separate processes need a Redis to meet in; mgrpo train runs all of them in one process")
 	}
 	return train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
 }
 
-// lend has the worker of an agent on several machines use the devices of this one.
+// lend offers this machine's devices to the worker of an agent on several machines.
 func lend(ctx context.Context, cfg *config.Config, agent string, machine int) error {
 	if err := doctor.PreflightMachine(os.Stdout, cfg, agent, machine); err != nil {
 		return err
