@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -246,7 +245,7 @@ func (d *decoder) scalar(key string, n *node, v reflect.Value) {
 			return
 		}
 		x, err := strconv.ParseFloat(n.text, 64)
-		if n.kind != numberKind || err != nil || math.IsInf(x, 0) || math.IsNaN(x) {
+		if n.kind != numberKind || err != nil { // strconv refuses .inf and .nan, and 1e999
 			want("a number or none")
 			return
 		}
@@ -285,7 +284,7 @@ func (d *decoder) scalar(key string, n *node, v reflect.Value) {
 		v.SetUint(x)
 	case reflect.Float64:
 		x, err := strconv.ParseFloat(n.text, 64)
-		if n.kind != numberKind || err != nil || math.IsInf(x, 0) || math.IsNaN(x) {
+		if n.kind != numberKind || err != nil { // strconv refuses .inf and .nan, and 1e999
 			want("a finite number")
 			return
 		}

@@ -42,6 +42,11 @@ func TestErrors(t *testing.T) {
 				"f.yaml:9:16: eval.before: want true or false; found the number 1\n" +
 				"f.yaml:10:18: store.timeout: want a duration such as 30s or 10m; found the number 30\n" +
 				"f.yaml:10:27: store.url: want text, in quotes if it looks like something else; found the number 5"},
+		{name: "not finite", text: team + "grpo: {dual_clip: .inf, log_ratio_clamp: .nan, eps_high: -.inf, std_eps: .NaN}\n",
+			want: "f.yaml:3:19: grpo.dual_clip: want a number or none; found the number .inf\n" +
+				"f.yaml:3:42: grpo.log_ratio_clamp: want a number or none; found the number .nan\n" +
+				"f.yaml:3:58: grpo.eps_high: want a finite number; found the number -.inf\n" +
+				"f.yaml:3:74: grpo.std_eps: want a finite number; found the number .NaN"},
 		{name: "bounds", text: team + "grpo: {rollouts: 1, temperature: 0, eps_low: 1.5, log_ratio_clamp: 90}\nstore: {lease: 10ms}\nrun2: 1\n",
 			want: "f.yaml:3:18: grpo.rollouts: must be at least 2; found 1\n" +
 				"f.yaml:3:34: grpo.temperature: must be at least 1e-6; found 0\n" +

@@ -189,6 +189,7 @@ var objectives = []struct {
 	{name: "sequence_geometric", set: func(c *mgrpo.Objective) { c.Ratio = "sequence_geometric" }},
 	{name: "cispo", set: func(c *mgrpo.Objective) { c.Ratio, c.CISPOLow, c.CISPOHigh = "cispo", new(0.1), 0.2 }},
 	{name: "kl and entropy", set: func(c *mgrpo.Objective) { c.KL, c.KLCoef, c.EntropyCoef = "k3", 0.3, 0.05 }, reference: true},
+	{name: "entropy alone", set: func(c *mgrpo.Objective) { c.EntropyCoef = 0.05 }},
 	{name: "recomputed with importance weights", set: func(c *mgrpo.Objective) { c.TISCap = new(1.1) }, recomputed: true},
 }
 

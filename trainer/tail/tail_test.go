@@ -47,3 +47,12 @@ func TestBound(t *testing.T) {
 		}
 	}
 }
+
+// TestLinesOfALongText writes more at once than is ever held: the beginning of the first line that is kept is gone.
+func TestLinesOfALongText(t *testing.T) {
+	w := &Writer{Max: 9}
+	w.Write([]byte(strings.Repeat("x", 100) + "\nlast"))
+	if got := w.Lines(); got != "last" {
+		t.Errorf("%q", got)
+	}
+}

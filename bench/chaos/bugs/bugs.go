@@ -194,5 +194,40 @@ announce(KEYS[2], ARGV[5])
 		File: "trainer/launch/lend.go",
 		Old:  "say(c, endedFrame, how), c.CloseWrite()", New: "c.CloseWrite()",
 		Suite: suite{Package: "trainer/launch", Tests: "TestMachineFollowerLost"},
+	}, {
+		Name: "the warm-up of the learning rate begins at 0",
+		File: "trainer/learner/schedule.go",
+		Old:  "float64(s+1) / float64(c.Warmup)", New: "float64(s) / float64(c.Warmup)",
+		Suite: suite{Package: "trainer/learner", Tests: "TestSchedule"},
+	}, {
+		Name: "trajectories without advantage have no entropy term",
+		File: "trainer/learner/policy.go",
+		Old:  "l.opt.Loss.KLCoef == 0 && l.opt.Loss.EntropyCoef == 0:", New: "l.opt.Loss.KLCoef == 0:",
+		Suite: suite{Package: "trainer/learner", Tests: "TestUpdateAgainstOracle"},
+	}, {
+		Name: "all passes over a step have the same minibatches",
+		File: "trainer/learn.go",
+		Old:  "uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)", New: "uint64(n)*uint64(w.cfg.GRPO.Epochs)",
+		Suite: training("TestMinibatchesAreShuffled"),
+	}, {
+		Name: "the relative margin is a share of the answer",
+		File: "trainer/task/verify/number.go",
+		Old:  "new(big.Rat).Abs(want))", New: "new(big.Rat).Abs(got))",
+		Suite: suite{Package: "trainer/task/verify", Tests: "TestNumeric"},
+	}, {
+		Name: "the shortest added token that begins a text is taken",
+		File: "trainer/tokenizer/added.go",
+		Old:  "			found = &m.tokens[t]\n", New: "			return &m.tokens[t]\n",
+		Suite: suite{Package: "trainer/tokenizer", Tests: "TestLongestAddedToken"},
+	}, {
+		Name: "the bits of a tensor overflow",
+		File: "trainer/weights/safetensors.go",
+		Old:  "if !ok || n > (1<<62)/bits {", New: "if !ok {",
+		Suite: suite{Package: "trainer/weights", Tests: "TestSafetensorsHeader"},
+	}, {
+		Name: "a program's last words begin in the middle of a line",
+		File: "trainer/tail/tail.go",
+		Old:  "w.kept[over:]...), true", New: "w.kept[over:]...), w.cut",
+		Suite: suite{Package: "trainer/tail", Tests: "TestLinesOfALongText"},
 	},
 }

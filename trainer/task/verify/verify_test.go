@@ -78,6 +78,8 @@ func TestNumeric(t *testing.T) {
 		{"7", "\xff\xfe7", 1}, {"7", "٧", 0},
 	})
 	check(t, Settings{Kind: Numeric, Tolerance: 0.01}, nil, []verdict{{"1/3", "0.333", 1}, {"1/3", "0.35", 0}, {"5", "5.01", 1}, {"5", "5.011", 0}})
+	// a tenth of the reference, not of the answer
+	check(t, Settings{Kind: Numeric, Relative: 0.1}, nil, []verdict{{"100", "110", 1}, {"100", "110.5", 0}, {"100", "90", 1}, {"100", "89.5", 0}, {"-100", "-110", 1}, {"0", "0.01", 0}})
 	v, _ := New(Settings{Kind: Numeric})
 	if _, err := v.Score(context.Background(), caseOf("1", nil, "none")); err == nil {
 		t.Error("a reference without a number is accepted")
