@@ -53,4 +53,12 @@ CASES = {
     "glm4-half-rotary": case(
         "norms before and after, fused gate and up, RoPE on neighbouring pairs of half a head", "glm4", "Glm4ForCausalLM",
         attention_bias=False, partial_rotary_factor=0.5, rope_theta=10000.0, rms_norm_eps=1.5625e-07, num_hidden_layers=2),
+    "qwen2_moe-shared": case(
+        "an expert for all tokens beside 6, top 2, weights not normalised; layer 0 is dense", "qwen2_moe", "Qwen2MoeForCausalLM", head_dim=...,
+        num_key_value_heads=3, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=20, norm_topk_prob=False,
+        decoder_sparse_step=1, mlp_only_layers=[0], qkv_bias=True, use_sliding_window=False, sliding_window=32, max_window_layers=2,
+        rope_theta=1000000.0, output_router_logits=False, router_aux_loss_coef=0.001),
+    "mixtral-top2": case(
+        "4 experts, top 2, normalised, in every layer", "mixtral", "MixtralForCausalLM", num_hidden_layers=2, intermediate_size=20, num_local_experts=4,
+        num_experts_per_tok=2, rope_theta=1000000.0, sliding_window=None, output_router_logits=False, router_aux_loss_coef=0.02),
 }

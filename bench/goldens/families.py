@@ -116,12 +116,12 @@ def forward(model, row):
 
 @contextlib.contextmanager
 def routers(model):
-    """Collects of every router its layer, and the logits and the number of choices of each pass."""
+    """Collects of every pass through a router its layer, logits, weights of the chosen experts, and their numbers."""
     seen, hooks = [], []
     for name, m in model.named_modules():
         if type(m).__name__.endswith("Router"):
             layer = int(name.split("layers.")[1].split(".")[0])
-            hooks.append(m.register_forward_hook(lambda m, _, out, layer=layer: seen.append((layer, out[0].detach(), out[2].shape[-1]))))
+            hooks.append(m.register_forward_hook(lambda m, _, out, layer=layer: seen.append((layer, *(x.detach() for x in out)))))
     try:
         yield seen
     finally:
@@ -132,8 +132,8 @@ def routers(model):
 def closest(seen):
     """The least distance between the router logits of neighbours among the chosen experts and the next one."""
     gap = math.inf
-    for _, logits, k in seen:
-        best = logits.sort(-1, descending=True).values[:, : k + 1]
+    for _, logits, weights, _ in seen:
+        best = logits.sort(-1, descending=True).values[:, : weights.shape[-1] + 1]
         gap = min(gap, float((best[:, :-1] - best[:, 1:]).min()))
     return gap
 
@@ -272,11 +272,11 @@ def write(folder, name, case, seed, found):
         tensors[f"logprobs_t{temperature}"] = padded([e[0] for e in each], width - 1)
         tensors[f"entropy_t{temperature}"] = padded([e[1] for e in each], width)
     tensors.update({"grad." + n: t for n, t in got["grads"].items()})
-    layers = sorted({layer for layer, _, _ in got["routers"]})
+    layers = sorted({r[0] for r in got["routers"]})
     for i, layer in enumerate(layers):
         of = [got["routers"][b * len(layers) + i] for b in range(len(rows))]
-        tensors[f"router_logits.{layer}"] = padded([x for _, x, _ in of], width)
-        tensors[f"experts.{layer}"] = padded([x.topk(k, -1).indices for _, x, k in of], width)
+        for column, what in enumerate(("router_logits", "expert_weights", "experts"), 1):
+            tensors[f"{what}.{layer}"] = padded([r[column] for r in of], width)
     save_file({n: t.contiguous() for n, t in tensors.items()}, f"{folder}/expected.safetensors")
     expected = dict(
         case=name, note=case["note"], family=case["config"]["model_type"], weight_dtype=case["config"]["torch_dtype"], seed=seed,

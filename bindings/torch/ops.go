@@ -88,6 +88,12 @@ func (t *Tensor) Silu() *Tensor {
 	return s.take("silu", C.mgt_silu(s.dev.native, t.handle), t)
 }
 
+// Sigmoid returns 1 / (1 + exp(-t)).
+func (t *Tensor) Sigmoid() *Tensor {
+	s := t.scopeFor("sigmoid")
+	return s.take("sigmoid", C.mgt_sigmoid(s.dev.native, t.handle), t)
+}
+
 // Sum returns the sum of all elements, accumulated in float64, as a float64 scalar tensor.
 func (t *Tensor) Sum() *Tensor {
 	s := t.scopeFor("sum")

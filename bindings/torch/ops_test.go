@@ -200,6 +200,7 @@ func TestOps(t *testing.T) {
 		{"scale", func(s *Scope, a, b *Tensor) *Tensor { return a.Scale(-2) }, []float64{-2, 4, -6, -8, -10, 12}},
 		{"matmul", func(s *Scope, a, b *Tensor) *Tensor { return a.MatMul(b.View(3, 1)) }, []float64{-6.5, 18}},
 		{"softmax", func(s *Scope, a, b *Tensor) *Tensor { return a.Scale(0).Softmax(-1) }, []float64{1. / 3, 1. / 3, 1. / 3, 1. / 3, 1. / 3, 1. / 3}},
+		{"sigmoid", func(s *Scope, a, b *Tensor) *Tensor { return b.Sigmoid() }, []float64{1 / (1 + math.Exp(-0.5)), 1 / (1 + math.Exp(-2)), 1 / (1 + math.Exp(1))}},
 		{"silu", func(s *Scope, a, b *Tensor) *Tensor { return b.Silu() }, []float64{silu(0.5), silu(2), silu(-1)}},
 		{"sum", func(s *Scope, a, b *Tensor) *Tensor { return a.Sum() }, []float64{5}},
 		{"norm", func(s *Scope, a, b *Tensor) *Tensor { return a.Norm() }, []float64{math.Sqrt(91)}},

@@ -77,7 +77,8 @@ func (c Config) RotaryPairs() bool { return families[c.Family].pairs }
 func (c Config) GELU() bool { return families[c.Family].gelu }
 
 // WithDefaults fills the fields that a configured shape may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps
-// (1e-6), RopeTheta (10000), and the family's LocalTheta where it has one.
+// (1e-6), RopeTheta (10000), the family's LocalTheta where it has one, and the
+// Shared of a mixture (FFN) where the family has it.
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {
 		c.KVHeads = c.Heads
@@ -93,6 +94,10 @@ func (c Config) WithDefaults() Config {
 	}
 	if f := families[c.Family]; f != nil && f.localTheta && c.LocalTheta == 0 {
 		c.LocalTheta = f.defaults.LocalTheta
+	}
+	if f := families[c.Family]; f != nil && f.sharedExpert && c.Mixture != nil && c.Mixture.Shared == 0 {
+		m := *c.Mixture
+		m.Shared, c.Mixture = c.FFN, &m
 	}
 	return c
 }
@@ -124,7 +129,7 @@ func (c Config) Validate() error {
 		key      string
 		set, has bool
 	}{
-		{"attention_bias", c.AttentionBias, f.attentionBias || f.useBias},
+		{"attention_bias", c.AttentionBias, f.attentionBias || f.useBias || f.qkvBias},
 		{"mlp_bias", c.MLPBias, f.mlpBias || f.useBias},
 		{"sliding_window", c.Windows != nil, f.windows},
 		{"no_rope_layers", c.NoRope != nil, f.noRope},

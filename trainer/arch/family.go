@@ -18,7 +18,7 @@ type family struct {
 
 	// Keys that only some families have.
 	attentionBias, mlpBias  bool    // attention_bias, mlp_bias
-	useBias                 bool    // use_bias, which stands for both
+	useBias, qkvBias        bool    // use_bias, in place of both; qkv_bias, in place of attention_bias, on q, k and v
 	windows                 bool    // sliding_window
 	noRope                  bool    // layers without rotary positions
 	localTheta, queryScalar bool    // theta of layers with a window, query_pre_attn_scalar
@@ -28,6 +28,8 @@ type family struct {
 	queryGrowth             bool    // llama_4_scaling_beta
 	alpha                   bool    // alpha of rope_type dynamic, see RopeAlpha
 	multipliers             bool    // see Multipliers
+	sharedExpert            bool    // shared_expert_intermediate_size
+	expertsAlone            bool    // every layer has experts, of intermediate_size
 
 	// What the forward pass does in only some families.
 	scaledEmbedding bool // by the root of Hidden
@@ -64,7 +66,7 @@ func familyOf(name string) (*family, error) {
 		return f, nil
 	}
 	kind := ""
-	if strings.Contains(name, "moe") || name == "mixtral" {
+	if strings.Contains(name, "moe") {
 		kind = "a mixture of experts, which is "
 	}
 	return nil, fmt.Errorf("model_type %q is %snot supported: %s", strictjson.Brief(name), kind, supported(Families()))

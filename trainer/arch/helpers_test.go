@@ -10,11 +10,14 @@ import (
 // tinyConfig is a valid model of a few hundred parameters.
 func tinyConfig(family string) Config {
 	c := Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
-		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}.WithDefaults()
-	if families[family].defaults.Mixture != nil {
+		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}
+	switch f := families[family]; {
+	case f.expertsAlone:
+		c.Mixture = &Mixture{Experts: 3, PerToken: 2, FFN: 6, Normalise: true, Step: 1}
+	case f.defaults.Mixture != nil:
 		c.Mixture = &Mixture{Experts: 3, PerToken: 2, FFN: 5, Dense: []int{0}, Step: 1}
 	}
-	return c
+	return c.WithDefaults()
 }
 
 // goldenConfigs are the config.json files of the golden models.

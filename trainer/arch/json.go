@@ -50,12 +50,16 @@ func fromKeys(k *keys) (Config, error) {
 		*t.ids = k.idsOr(t.key, *t.ids, c.VocabSize)
 	}
 	if f.defaults.Mixture != nil {
-		c.Mixture = k.mixture(*f.defaults.Mixture)
+		k.mixture(f, &c)
 	} else {
 		k.refuseExperts()
 	}
 	if err := k.heads(&c); err != nil {
 		return Config{}, err
+	}
+	if f.qkvBias {
+		c.AttentionBias = true
+		k.boolean("qkv_bias", &c.AttentionBias)
 	}
 	if f.useBias {
 		c.AttentionBias = false
@@ -224,6 +228,9 @@ func (c Config) keys() map[string]any {
 	if f.useBias {
 		object["use_bias"] = c.AttentionBias
 	}
+	if f.qkvBias {
+		object["qkv_bias"] = c.AttentionBias
+	}
 	if f.multipliers {
 		maps.Copy(object, writeMultipliers(c))
 	}
@@ -231,7 +238,7 @@ func (c Config) keys() map[string]any {
 		maps.Copy(object, f.write(c))
 	}
 	if c.Mixture != nil {
-		maps.Copy(object, c.Mixture.keys())
+		maps.Copy(object, c.Mixture.keys(f))
 	}
 	return object
 }

@@ -2,6 +2,7 @@ package arch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -11,6 +12,7 @@ type Mixture struct {
 	PerToken  int  // num_experts_per_tok
 	FFN       int  // moe_intermediate_size: of each expert
 	Normalise bool // norm_topk_prob: the weights of the chosen experts are divided by their sum
+	Shared    int  // shared_expert_intermediate_size: width of an expert for all tokens, which has a sigmoid gate; 0: the family has no such expert
 
 	// A layer has experts if its index is not in Dense (mlp_only_layers) and its index + 1 is a multiple of Step
 	// (decoder_sparse_step). Other layers have an MLP of Config.FFN.
@@ -81,6 +83,14 @@ func (c Config) validateMixture(f *family) error {
 	if m == nil {
 		return nil
 	}
+	switch {
+	case f.sharedExpert != (m.Shared > 0):
+		return fmt.Errorf("shared_expert_intermediate_size is %d in model_type %s", m.Shared, f.name)
+	case m.Shared < 0 || m.Shared > maxFFN:
+		return fmt.Errorf("shared_expert_intermediate_size is %d: must be 1 to %d", m.Shared, maxFFN)
+	case f.expertsAlone && (m.FFN != c.FFN || m.Step != 1 || m.Dense != nil || !m.Normalise):
+		return fmt.Errorf("model_type %s has experts of intermediate_size %d in all layers, with normalised weights", f.name, c.FFN)
+	}
 	for _, s := range []struct {
 		key        string
 		value, max int
@@ -112,7 +122,9 @@ func (c Config) validateMixture(f *family) error {
 }
 
 // mixture reads the keys of a mixture of experts. Both names of the number of experts are in use.
-func (k *keys) mixture(m Mixture) *Mixture {
+func (k *keys) mixture(f *family, c *Config) {
+	m := *f.defaults.Mixture
+	c.Mixture = &m
 	k.integer("num_experts", &m.Experts)
 	named := m.Experts
 	k.integer("num_local_experts", &m.Experts)
@@ -120,37 +132,64 @@ func (k *keys) mixture(m Mixture) *Mixture {
 		k.fail("num_experts is %d but num_local_experts is %d", named, m.Experts)
 	}
 	k.integer("num_experts_per_tok", &m.PerToken)
+	if f.expertsAlone {
+		m.FFN = c.FFN
+		return
+	}
 	k.integer("moe_intermediate_size", &m.FFN)
 	k.boolean("norm_topk_prob", &m.Normalise)
 	k.integer("decoder_sparse_step", &m.Step)
 	m.Dense = k.integers("mlp_only_layers")
-	return &m
+	if f.sharedExpert {
+		k.integer("shared_expert_intermediate_size", &m.Shared)
+	}
 }
 
-func (m *Mixture) keys() map[string]any {
+// keys writes the keys that mixture reads.
+func (m *Mixture) keys(f *family) map[string]any {
+	object := map[string]any{"num_experts": m.Experts, "num_local_experts": m.Experts, "num_experts_per_tok": m.PerToken}
+	if f.expertsAlone {
+		return object
+	}
 	dense := m.Dense
 	if dense == nil {
 		dense = []int{}
 	}
-	return map[string]any{"num_experts": m.Experts, "num_local_experts": m.Experts, "num_experts_per_tok": m.PerToken,
-		"moe_intermediate_size": m.FFN, "norm_topk_prob": m.Normalise, "decoder_sparse_step": m.Step, "mlp_only_layers": dense}
+	maps.Copy(object, map[string]any{"moe_intermediate_size": m.FFN, "norm_topk_prob": m.Normalise, "decoder_sparse_step": m.Step, "mlp_only_layers": dense})
+	if f.sharedExpert {
+		object["shared_expert_intermediate_size"] = m.Shared
+	}
+	return object
 }
+
+// expertNames holds the names, within a layer, of a router, of the experts, and of an expert's projections.
+type expertNames struct{ router, experts, gate, up, down string }
+
+var mlpExperts = expertNames{"mlp.gate", "mlp.experts", "gate_proj", "up_proj", "down_proj"}
 
 // experts adds a router, and a SwiGLU MLP for each expert. The experts are stacked in one leaf for gate and up and one for
 // down, an expert's gate before its up.
-func (l *layer) experts(m *Mixture) {
-	l.linear("router", Matrix, l.c.Hidden, false, module{name: "mlp.gate", gguf: "ffn_gate_inp", rows: m.Experts})
+func (l *layer) experts(m *Mixture, names expertNames) {
+	l.linear("router", Matrix, l.c.Hidden, false, module{name: names.router, gguf: "ffn_gate_inp", rows: m.Experts})
 	var gateUp, down []module
 	for e := range m.Experts {
-		of := func(name string, rows int, fused string, fusedRows, fusedRow int) module { // of this expert; other files have those of all experts as one
-			return module{name: fmt.Sprintf("mlp.experts.%d.%s_proj", e, name), gguf: "ffn_" + name + "_exps", rows: rows, stack: m.Experts, index: e,
+		of := func(name, gguf string, rows int, fused string, fusedRows, fusedRow int) module { // of this expert; other files have those of all experts as one
+			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, stack: m.Experts, index: e,
 				fused: "mlp.experts." + fused, fusedRows: fusedRows, fusedRow: fusedRow}
 		}
-		gateUp = append(gateUp, of("gate", m.FFN, "gate_up_proj", 2*m.FFN, 0), of("up", m.FFN, "gate_up_proj", 2*m.FFN, m.FFN))
-		down = append(down, of("down", l.c.Hidden, "down_proj", l.c.Hidden, 0))
+		gateUp = append(gateUp, of(names.gate, "gate", m.FFN, "gate_up_proj", 2*m.FFN, 0), of(names.up, "up", m.FFN, "gate_up_proj", 2*m.FFN, m.FFN))
+		down = append(down, of(names.down, "down", l.c.Hidden, "down_proj", l.c.Hidden, 0))
 	}
 	l.linear("experts_gate_up", Matrix, l.c.Hidden, false, gateUp...)
 	l.linear("experts_down", Residual, m.FFN, false, down...)
 	leaves := l.layout.Leaves
 	leaves[len(leaves)-2].Experts, leaves[len(leaves)-1].Experts = m.Experts, m.Experts
+}
+
+// sharedExpert adds a SwiGLU MLP for all tokens, and its gate.
+func (l *layer) sharedExpert(m *Mixture) {
+	l.linear("shared_gate_up", Matrix, l.c.Hidden, false, module{name: "mlp.shared_expert.gate_proj", gguf: "ffn_gate_shexp", rows: m.Shared},
+		module{name: "mlp.shared_expert.up_proj", gguf: "ffn_up_shexp", rows: m.Shared})
+	l.linear("shared_down", Residual, m.Shared, false, module{name: "mlp.shared_expert.down_proj", gguf: "ffn_down_shexp", rows: l.c.Hidden})
+	l.linear("shared_gate", Matrix, l.c.Hidden, false, module{name: "mlp.shared_expert_gate", gguf: "ffn_gate_inp_shexp", rows: 1})
 }

@@ -22,7 +22,7 @@ func init() {
 			l.output(c.AttentionBias)
 			l.postNorm()
 			if c.HasExperts(l.index) {
-				l.experts(c.Mixture)
+				l.experts(c.Mixture, mlpExperts)
 			} else {
 				l.gatedMLP(false)
 			}

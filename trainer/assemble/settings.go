@@ -71,10 +71,11 @@ func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error)
 	c := arch.Config{
 		Family: s.Family, VocabSize: s.Vocab, Hidden: s.Width, Layers: s.Layers, Heads: s.Heads, KVHeads: s.KVHeads,
 		HeadDim: s.HeadDim, FFN: s.FFN, RMSEps: s.NormEps, RopeTheta: s.RopeTheta, MaxPosition: s.MaxPositions, Tied: s.Tied,
-	}.WithDefaults()
+	}
 	if s.Experts > 0 {
 		c.Mixture = &arch.Mixture{Experts: s.Experts, PerToken: s.PerToken, FFN: s.ExpertFFN, Normalise: true, Step: 1}
 	}
+	c = c.WithDefaults()
 	if c.VocabSize == 0 {
 		c.VocabSize = tok.VocabSize()
 	}

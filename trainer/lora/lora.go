@@ -222,7 +222,7 @@ func adaptable(name string) error {
 	switch {
 	case name == head || name == embedding:
 		return errors.New("adapters of the embedding and the head are not supported")
-	case strings.Contains(name, ".experts.") || strings.HasSuffix(name, ".mlp.gate"):
+	case strings.Contains(name, ".experts.") || strings.HasSuffix(name, ".gate"):
 		return errors.New("adapters of experts and routers are not supported: of a mixture of experts, name attention's projections")
 	}
 	return nil

@@ -370,6 +370,9 @@ func mlpValues(c arch.Config) int64 {
 		return dense
 	}
 	experts := int64(m.PerToken)*(3*int64(m.FFN)+2*int64(c.Hidden)) + int64(m.Experts)
+	if m.Shared > 0 {
+		experts += 3*int64(m.Shared) + 2*int64(c.Hidden)
+	}
 	if c.RoutedLayers() < c.Layers {
 		return max(dense, experts)
 	}

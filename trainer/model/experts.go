@@ -77,6 +77,9 @@ func (m *Model) Carries(layer int) bool {
 func (m *Model) departs(i int, x *torch.Tensor, pass Pass) (sum, h, weight *torch.Tensor, order torch.ByExpert) {
 	l := &m.layers[i]
 	sum, h = l.attended(i, x, m.normOf(x, i), pass)
+	if shared := l.mixture.shared(h, pass); shared != nil {
+		sum = sum.Add(shared)
+	}
 	chosen, weight := l.mixture.route(h, pass.Routes)
 	return sum, h, weight, torch.SortByExpert(chosen, m.Config.Mixture.Experts)
 }

@@ -18,12 +18,28 @@ type mixture struct {
 	router, gateUp, down *torch.Tensor
 	perToken             int
 	normalise            bool
+
+	hasShared                            bool
+	sharedGateUp, sharedDown, sharedGate linear // an expert for all tokens, and the gate whose sigmoid multiplies its output
 }
 
-// of is the mixture's output for h [T, Hidden].
-func (m *mixture) of(h *torch.Tensor, routes *Routes) *torch.Tensor {
-	chosen, weight := m.route(h, routes)
-	return torch.Experts(h, chosen, weight, m.gateUp, m.down)
+// of returns the mixture's output for h [T, Hidden].
+func (m *mixture) of(h *torch.Tensor, pass Pass) *torch.Tensor {
+	chosen, weight := m.route(h, pass.Routes)
+	out := torch.Experts(h, chosen, weight, m.gateUp, m.down)
+	if shared := m.shared(h, pass); shared != nil {
+		return out.Add(shared)
+	}
+	return out
+}
+
+// shared returns the output of the expert for all tokens, or nil for a family without one.
+func (m *mixture) shared(h *torch.Tensor, pass Pass) *torch.Tensor {
+	if !m.hasShared {
+		return nil
+	}
+	out := m.sharedDown.of(torch.SwiGLU(m.sharedGateUp.of(h, pass.Adapters)), pass.Adapters)
+	return out.Mul(m.sharedGate.of(h, pass.Adapters).Sigmoid())
 }
 
 // route chooses the experts of each row of h, int32 [T, k], and their weights. The router's logits are float32, whatever type h has.

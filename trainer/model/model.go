@@ -320,7 +320,9 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 		}
 		if m.Config.HasExperts(i) {
 			l.mixture = &mixture{index: routed, router: other(p + "router"), gateUp: matrix(p + "experts_gate_up"), down: matrix(p + "experts_down"),
-				perToken: m.Config.Mixture.PerToken, normalise: m.Config.Mixture.Normalise}
+				perToken: m.Config.Mixture.PerToken, normalise: m.Config.Mixture.Normalise,
+				hasShared:    m.Config.Mixture.Shared > 0,
+				sharedGateUp: linearOf(p + "shared_gate_up"), sharedDown: linearOf(p + "shared_down"), sharedGate: linearOf(p + "shared_gate")}
 			routed++
 		}
 		d.layers = append(d.layers, l)
@@ -450,7 +452,7 @@ func (l *layer) heads(pos *torch.Tensor) torch.Heads {
 // mlp is the gated MLP of h [T, Hidden], or the layer's mixture of them.
 func (l *layer) mlp(h *torch.Tensor, pass Pass) *torch.Tensor {
 	if l.mixture != nil {
-		return l.mixture.of(h, pass.Routes)
+		return l.mixture.of(h, pass)
 	}
 	gateUp := l.gateUp.of(h, pass.Adapters)
 	if l.cfg.GELU() {

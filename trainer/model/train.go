@@ -131,14 +131,16 @@ func trained(w torch.Matrix) bool {
 // trained says whether anything in the layer is.
 func (l *layer) trained() bool {
 	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm}
-	for _, of := range []linear{l.qkv, l.o, l.gateUp, l.down} {
+	maps := []linear{l.qkv, l.o, l.gateUp, l.down}
+	if m := l.mixture; m != nil {
+		all = append(all, m.router, m.gateUp, m.down)
+		maps = append(maps, m.sharedGateUp, m.sharedDown, m.sharedGate)
+	}
+	for _, of := range maps {
 		all = append(all, of.weight, of.bias)
 		for _, a := range of.lora {
 			all = append(all, a.Values)
 		}
-	}
-	if m := l.mixture; m != nil {
-		all = append(all, m.router, m.gateUp, m.down)
 	}
 	return slices.ContainsFunc(all, trained)
 }

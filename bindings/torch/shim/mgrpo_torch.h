@@ -139,6 +139,7 @@ MGT_API mgt_tensor mgt_scale(mgt_device *d, void *t, double factor);
 MGT_API mgt_tensor mgt_matmul(mgt_device *d, void *a, void *b);
 MGT_API mgt_tensor mgt_softmax(mgt_device *d, void *t, int64_t dim);
 MGT_API mgt_tensor mgt_silu(mgt_device *d, void *t);
+MGT_API mgt_tensor mgt_sigmoid(mgt_device *d, void *t);
 MGT_API mgt_tensor mgt_sum(mgt_device *d, void *t);   // float64
 MGT_API mgt_tensor mgt_norm(mgt_device *d, void *t);  // float64, Euclidean
 MGT_API mgt_scalar mgt_equal(mgt_device *d, void *a, void *b);

@@ -10,6 +10,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sub.h>
@@ -178,6 +179,9 @@ mgt_tensor mgt_softmax(mgt_device *d, void *t, int64_t dim) {
 }
 mgt_tensor mgt_silu(mgt_device *d, void *t) {
   return make(d, [&] { return at::silu(ref(t)); });
+}
+mgt_tensor mgt_sigmoid(mgt_device *d, void *t) {
+  return make(d, [&] { return at::sigmoid(ref(t)); });
 }
 mgt_tensor mgt_sum(mgt_device *d, void *t) {
   return make(d, [&] {

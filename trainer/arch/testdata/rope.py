@@ -21,6 +21,7 @@ FAMILIES = {name: dict(SIZES, model_type=name) for name in (
     "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "phi3", "gemma3_text", "ministral3", "granite", "olmo3", "hunyuan_v1_dense", "exaone4",
     "ernie4_5", "glm4")}
 BY_LAYER_TYPE = ("gemma3_text", "olmo3")
+FAMILIES["mixtral"] = dict(SIZES, model_type="mixtral", num_local_experts=2, num_experts_per_tok=1)
 FAMILIES["qwen3_moe"] = dict(SIZES, model_type="qwen3_moe", num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8)
 for name in BY_LAYER_TYPE:
     FAMILIES[name].update(layer_types=["sliding_attention", "full_attention"], sliding_window=8)

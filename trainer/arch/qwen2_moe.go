@@ -1,0 +1,47 @@
+package arch
+
+// Qwen2MoE is the family of Qwen 1.5 and 2's mixtures of experts: attention as in Qwen2, and layers with experts and an expert for all
+// tokens.
+const Qwen2MoE = "qwen2_moe"
+
+func init() {
+	register(&family{
+		name:         Qwen2MoE,
+		architecture: "Qwen2MoeForCausalLM",
+		defaults: Config{VocabSize: 151936, Hidden: 2048, Layers: 24, Heads: 16, KVHeads: 16, FFN: 5632, RMSEps: 1e-6, MaxPosition: 32768,
+			Mixture: &Mixture{Experts: 60, PerToken: 4, FFN: 1408, Shared: 5632, Step: 1}},
+		qkvBias:      true,
+		windows:      true,
+		sharedExpert: true,
+		read:         (*keys).everyOtherLayerSlides,
+		write:        writeUpperLayers,
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(c.AttentionBias)
+			l.output(false)
+			l.postNorm()
+			if c.HasExperts(l.index) {
+				l.experts(c.Mixture, mlpExperts)
+				l.sharedExpert(c.Mixture)
+			} else {
+				l.gatedMLP(false)
+			}
+		},
+	})
+}
+
+// everyOtherLayerSlides reads the windows of Qwen2MoE: with use_sliding_window, the layers of layer_types slide. If the
+// key is absent, every other layer below max_window_layers slides, from the first on.
+func (k *keys) everyOtherLayerSlides(c *Config) {
+	use, last, window := false, 28, k.slidingWindow(4096)
+	k.booleanOrNull("use_sliding_window", &use)
+	k.integerOrNull("max_window_layers", &last)
+	if !use {
+		window = 0
+	}
+	if slides, given := k.layerTypes(c); given {
+		k.slide(c, window, func(i int) bool { return slides[i] })
+	} else if window > 0 {
+		k.slide(c, window, func(i int) bool { return i%2 == 0 && i < last })
+	}
+}
