@@ -61,4 +61,9 @@ CASES = {
     "mixtral-top2": case(
         "4 experts, top 2, normalised, in every layer", "mixtral", "MixtralForCausalLM", num_hidden_layers=2, intermediate_size=20, num_local_experts=4,
         num_experts_per_tok=2, rope_theta=1000000.0, sliding_window=None, output_router_logits=False, router_aux_loss_coef=0.02),
+    "phi3-longrope": case(
+        "longrope within original_max_position_embeddings: short factors, and the amplitude of 1024/32; three quarters of a head turn; tied", "phi3",
+        "Phi3ForCausalLM", head_dim=..., num_attention_heads=3, attention_bias=False, rope_theta=10000.0, original_max_position_embeddings=32,
+        max_position_embeddings=1024, partial_rotary_factor=0.75, sliding_window=None, resid_pdrop=0.0, embd_pdrop=0.0, num_hidden_layers=2,
+        rope_scaling=dict(long_factor=[1.0, 4.5, 14.0], short_factor=[1.0, 1.25, 2.2], type="longrope"), tie_word_embeddings=True),
 }

@@ -137,7 +137,6 @@ func (c Config) Validate() error {
 		{"query_pre_attn_scalar", c.QueryScalar != 0, f.queryScalar},
 		{"llama_4_scaling_beta", c.QueryGrowth != QueryGrowth{}, f.queryGrowth},
 		{"partial_rotary_factor", c.RotaryDim != 0, f.partialRotary != 0},
-		{"rope_scaling", c.RopeScaling != nil, !f.unscaledRope},
 	} {
 		if s.set && !s.has {
 			return fmt.Errorf("%s is set: model_type %s does not have this key", s.key, f.name)

@@ -23,7 +23,7 @@ type family struct {
 	noRope                  bool    // layers without rotary positions
 	localTheta, queryScalar bool    // theta of layers with a window, query_pre_attn_scalar
 	partialRotary           float64 // partial_rotary_factor where the key is absent; 0: the family has no such key
-	unscaledRope            bool    // rope_scaling is refused
+	longRope                bool    // rope_scaling is RopeLong or refused
 	rope                    string  // rope_parameters where the key is absent, as JSON; "": none
 	queryGrowth             bool    // llama_4_scaling_beta
 	alpha                   bool    // alpha of rope_type dynamic, see RopeAlpha

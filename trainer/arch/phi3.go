@@ -1,7 +1,7 @@
 package arch
 
 // Phi3 is the family of Phi 3 and 4: Llama's with fused projections, a window on every layer or none, and heads of which
-// only a part may turn. Its scaling for long contexts (longrope, su) is refused.
+// only a part may turn. Models with longrope are computed up to the length of their pretraining, see [RopeLong].
 const Phi3 = "phi3"
 
 func init() {
@@ -12,10 +12,14 @@ func init() {
 			BOS: []int32{1}, EOS: []int32{32000}, Pad: []int32{32000}},
 		windows:       true,
 		partialRotary: 1,
-		unscaledRope:  true,
+		longRope:      true,
 		read:          everyLayerSlides(0),
 		write: func(c Config) map[string]any {
-			return map[string]any{"sliding_window": c.windowOrNull(), "partial_rotary_factor": c.rotaryFactor()}
+			object := map[string]any{"sliding_window": c.windowOrNull(), "partial_rotary_factor": c.rotaryFactor()}
+			if long, ok := c.RopeScaling.(*RopeLong); ok {
+				object["max_position_embeddings"], object[originalPositions] = long.MaxPosition, long.OriginalMaxPosition
+			}
+			return object
 		},
 		layer: func(l *layer, c Config) {
 			l.inputNorm()

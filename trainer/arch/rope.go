@@ -80,8 +80,16 @@ func (c Config) validateRotary() error {
 	if c.NoRope != nil && len(c.NoRope) != c.Layers {
 		return fmt.Errorf("no_rope_layers has %d layers of %d", len(c.NoRope), c.Layers)
 	}
-	if c.RopeScaling != nil {
-		return c.RopeScaling.validate()
+	if c.RopeScaling == nil {
+		return nil
 	}
-	return nil
+	long, isLong := c.RopeScaling.(*RopeLong)
+	switch f := families[c.Family]; {
+	case isLong != f.longRope:
+		return fmt.Errorf("rope_scaling is a %T: model_type %s has another kind", c.RopeScaling, f.name)
+	case isLong:
+		r, _ := c.Rotary(0)
+		return firstError(long.validate(), long.validateFor(r.Dim/2))
+	}
+	return c.RopeScaling.validate()
 }

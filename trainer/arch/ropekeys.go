@@ -29,12 +29,15 @@ func (k *keys) rope(f *family, c *Config) {
 	if in == nil {
 		in = f.absentRope()
 	}
-	if k.has(originalPositions) { // it has priority over the one in the section
+	if k.has(originalPositions) || f.longRope { // it has priority over the one in the section, which longrope does not read
 		in.values = maps.Clone(in.values)
 		if in.values == nil {
 			in.values = map[string]any{}
 		}
-		in.values[originalPositions] = k.values[originalPositions]
+		delete(in.values, originalPositions)
+		if k.has(originalPositions) {
+			in.values[originalPositions] = k.values[originalPositions]
+		}
 	}
 	in.ropeParameters(f, c)
 	k.partialRotary(f, in, c)
@@ -131,12 +134,17 @@ func (k *keys) ropeParameters(f *family, c *Config) {
 	if kind == "default" {
 		return
 	}
+	if f.longRope && (kind == "longrope" || kind == "su" || kind == "yarn") { // older names
+		k.ropeLong(c)
+		return
+	}
 	read, ok := ropeScalings[kind]
 	if kind == "dynamic" && f.alpha && k.values["alpha"] != nil {
 		read = readRopeAlpha
 	}
-	if !ok || f.unscaledRope {
-		k.fail("rope_type %q is not supported in model_type %s: use default%s", strictjson.Brief(kind), f.name, map[bool]string{false: ", linear, dynamic, llama3 or yarn"}[f.unscaledRope])
+	if !ok || f.longRope {
+		k.fail("rope_type %q is not supported in model_type %s: use default%s", strictjson.Brief(kind), f.name,
+			map[bool]string{false: ", linear, dynamic, llama3 or yarn", true: " or longrope"}[f.longRope])
 		return
 	}
 	if scaling := read(k, c); !scaling.identity() {

@@ -15,7 +15,10 @@ func tinyConfig(family string) arch.Config {
 	c := arch.Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
 		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}
 	if arch.HasExperts(family) {
-		c.Mixture = &arch.Mixture{Experts: 3, PerToken: 2, FFN: 6, Normalise: true, Step: 1}
+		c.Mixture = &arch.Mixture{Experts: 3, PerToken: 2, FFN: 5, Normalise: true, Step: 1}
+	}
+	if family == arch.Mixtral { // which has no other MLP
+		c.Mixture.FFN = c.FFN
 	}
 	return c.WithDefaults()
 }

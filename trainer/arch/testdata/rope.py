@@ -82,7 +82,7 @@ def supported(family, name, config):
     partial = section.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     kind = section.get("rope_type", section.get("type", "default"))
     null = any(v is None for k, v in section.items() if k != "factor" or kind != "yarn")
-    return kind in SUPPORTED and partial == 1.0 and not null and not (family == "phi3" and kind != "default") and not (
+    return kind in (("default", "longrope") if family == "phi3" else SUPPORTED) and partial == 1.0 and not null and not (
         family in BY_LAYER_TYPE and section.get("truncate") is False and kind == "yarn")
 
 
