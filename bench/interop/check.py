@@ -1,6 +1,6 @@
 """check.py MGRPO FOLDER...: transformers, peft and mgrpo read the same folders alike.
 
-For each folder transformers loads the model in float32 and scores random token ids; `mgrpo score` scores the
+For each folder transformers loads the class that config.json names in float32 and scores random token ids; `mgrpo score` scores the
 same ids. A folder with an adapter is loaded by peft, onto the base that it names, and transformers scores what `mgrpo merge` makes
 of it, too. Log-probs must agree within 1e-4 nats, entropies within 1e-3, an adapter must change more than that, and a folder with a
 tokenizer must give the same ids for a few texts.
@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -42,6 +43,14 @@ def scored(mgrpo, named, rows):
     return [tuple(torch.tensor(a[key], dtype=torch.float64) for key in ("logprobs", "entropy")) for a in answers]
 
 
+def class_of(folder):
+    """The class that config.json names."""
+    if folder.endswith(".gguf"):
+        return AutoModelForCausalLM
+    with open(os.path.join(folder, "config.json")) as f:
+        return getattr(transformers, json.load(f)["architectures"][0])
+
+
 def load(folder):
     """The model of a folder or of a GGUF file, and how mgrpo is told of it."""
     adapter = os.path.join(folder, "adapter_config.json")
@@ -55,7 +64,8 @@ def load(folder):
     place = {"pretrained_model_name_or_path": folder}
     if folder.endswith(".gguf"):
         place = {"pretrained_model_name_or_path": os.path.dirname(folder), "gguf_file": os.path.basename(folder)}
-    model, loading = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32, output_loading_info=True)
+    model, loading = class_of(folder).from_pretrained(**place, dtype=torch.float32, output_loading_info=True)
+    loading["unexpected_keys"] = [k for k in loading["unexpected_keys"] if not k.startswith("mtp.")]  # no class of transformers reads them
     odd = {k: sorted(v) for k, v in loading.items() if v and k != "error_msgs"} or loading["error_msgs"]
     if odd:
         sys.exit(f"{folder}: transformers finds {odd}")
@@ -91,8 +101,9 @@ def check(mgrpo, folder):
     """Whether all that is in the folder is read alike."""
     model, named = load(folder)
     generator = torch.Generator().manual_seed(1)
-    longest = min(128, model.config.max_position_embeddings)
-    rows = [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in (2, 17, longest)]
+    text = model.config.get_text_config()
+    longest = min(128, text.max_position_embeddings)
+    rows = [torch.randint(text.vocab_size, (n,), generator=generator).tolist() for n in (2, 17, longest)]
     want = [reference(model, ids) for ids in rows]
     good = equal(folder, scored(mgrpo, named, rows), want)
     if "--adapter" in named:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh: trains the quickstart team for one small step, its researcher a mixture of experts, then adapters of both agents on
-# the planner's model, and two adapters on SmolLM2 (examples/one-base, small; minutes, left out by ONE_BASE=); lets
+# the planner's model, models of which a language model is a part (wrapped.py), whole and as adapters, and two adapters on SmolLM2 (examples/one-base, small; minutes, left out by ONE_BASE=); lets
 # transformers and peft read what came out: the folders of models and adapters. FAMILIES names families of models
 # (docs/models.md) of which the team is trained as well, INTEROP_MODELS further folders.
 set -euo pipefail
@@ -24,6 +24,25 @@ train adapters examples/quickstart/team.yaml "${small[@]}" \
   --set agents.planner.model="$base" --set agents.planner.lora.r=4 --set agents.planner.lora.alpha=8 \
   --set agents.researcher.model="$base" --set agents.researcher.lora.r=3 --set agents.researcher.lora.rslora=true \
   --set 'agents.researcher.lora.targets=.*\.(q|v|down)_proj'
+# python ARGS: -P and -S: nothing of the current folder and of the machine's packages is imported. TORCH_USE_RTLD_GLOBAL: libraries of
+# CUDA are not looked for.
+python() {
+  PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 TQDM_DISABLE=1 python3 -P -S "$@"
+}
+echo 'interop: models of which a language model is a part'
+python bench/interop/wrapped.py "$run/wrapped"
+for folder in "$run"/wrapped/*; do cp "$base"/tokenizer*.json "$folder"; done
+template=$(find "$base" -name 'chat_template.jinja')
+# wrapped NAME PLANNER RESEARCHER FLAG...: a run of two such models.
+wrapped() { train "$1" examples/quickstart/team.yaml "${small[@]}" --set agents.planner.model="$run/wrapped/$2" --set agents.researcher.model="$run/wrapped/$3" "${@:4}"; }
+wrapped whole gemma3 mistral3
+wrapped visual qwen2_5_vl smolvlm
+wrapped text gemma3 mistral3 --set run.save=text
+wrapped wrapped-adapters gemma3 mistral3 --set agents.planner.lora.r=4 --set agents.researcher.lora.r=3
+for pair in planner:gemma3 researcher:mistral3; do
+  saved=$(find "$run/whole" -path "*${pair%:*}/config.json" | sort | tail -1)
+  cmp "$saved" "$run/wrapped/${pair#*:}/config.json"
+done
 if [ -n "${ONE_BASE-1}" ]; then
   echo 'interop: two adapters on SmolLM2 train three small steps (minutes)'
   smollm2=$PWD/models/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -36,8 +55,5 @@ fi
 
 mapfile -t folders < <(find "$run" \( -name config.json -o -name adapter_config.json \) -printf '%h\n' | sort)
 read -ra models <<<"${INTEROP_MODELS:-}"
-# -P and -S: nothing of the current folder and of the machine's packages is imported. TORCH_USE_RTLD_GLOBAL: libraries of
-# CUDA are not looked for.
-PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1 TQDM_DISABLE=1 \
-  python3 -P -S bench/interop/check.py bin/mgrpo "${folders[@]}" "${models[@]}"
-PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 python3 -P -S examples/kernels/logprob.py
+python bench/interop/check.py bin/mgrpo "${folders[@]}" "${models[@]}"
+python examples/kernels/logprob.py

@@ -51,6 +51,9 @@ type Config struct {
 
 	Quantisation *Quantisation // of the folder that the configuration was read from; nil: it stores plain numbers
 
+	// Wrapper is the model_type of the model of which this is the language model; "": of none. Tensors then have names as in it.
+	Wrapper string
+
 	// Raw is the parsed config.json, or nil. JSON copies the keys that Config does not have.
 	Raw json.RawMessage
 }

@@ -19,7 +19,12 @@ func ParseJSON(data []byte) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	c, err := fromKeys(&keys{values: object})
+	text, wrapper := (&keys{values: object}).unwrapped()
+	if text.err != nil {
+		return Config{}, text.err
+	}
+	c, err := fromKeys(text)
+	c.Wrapper = wrapper
 	if err == nil {
 		err = c.Validate()
 	}
@@ -168,6 +173,9 @@ func (k *keys) refuseWindows(f *family) {
 func (c Config) JSON(torchDType string) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	if c.Wrapper != "" {
+		return c.wrappedJSON(torchDType)
 	}
 	object := map[string]any{"initializer_range": 0.02, "use_cache": true, "attention_dropout": decimal(0)}
 	if c.Raw != nil {

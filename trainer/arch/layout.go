@@ -88,6 +88,9 @@ func (c Config) Layout() *Layout {
 	if !c.Tied {
 		l.add("head", Matrix, Tensor{Name: "lm_head.weight", GGUF: ggufHead, Shape: []int64{vocab, d}})
 	}
+	if c.Wrapper != "" {
+		c.wrapNames(l)
+	}
 	return l
 }
 

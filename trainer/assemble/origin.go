@@ -43,7 +43,10 @@ func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string)
 			return o, cfg.Fault("agents."+a.Name+".model", err)
 		}
 	}
-	if o.source, err = weights.Open(folder); err == nil {
+	if o.source, err = weights.Open(folder); err == nil && cfg.Run.Save == "text" && !a.Adapts() {
+		err = o.source.Alone()
+	}
+	if err == nil {
 		o.arch = o.source.Config()
 		o.tokenizer, err = standalone.TokenizerOf(folder, o.source)
 	}

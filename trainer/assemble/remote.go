@@ -66,7 +66,7 @@ type served struct {
 
 func (s served) Write(ctx context.Context, dir string) error {
 	read := s.Params.Reader(ctx, func(from int64, dst []float32) error { return s.Params.Read(ctx, from, dst) })
-	return weights.WriteHF(dir, s.Model.Config, read, s.dtype, s.Tokenizer.Files())
+	return s.Model.HF(read).WriteFolder(dir, s.dtype, s.Tokenizer.Files())
 }
 
 func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {

@@ -92,6 +92,20 @@ func (s Spec) Layout(cfg arch.Config) (*Layout, error) {
 	return l, err
 }
 
+// spelledOut names every module by its whole name. A model that a language model is a part of may have modules elsewhere whose names
+// end as targets do, and PEFT would adapt them.
+func (s Spec) spelledOut(cfg arch.Config) Spec {
+	l, err := s.place(cfg)
+	if err != nil {
+		return s
+	}
+	s.Targets, s.Exclude, s.Layers = Targets{}, Targets{}, nil
+	for _, m := range l.Modules() {
+		s.Targets.Names = append(s.Targets.Names, m.Name)
+	}
+	return s
+}
+
 // place lays out the modules that the targets name, if any.
 func (s Spec) place(cfg arch.Config) (*Layout, error) {
 	targeted, err := s.matcher()

@@ -137,7 +137,7 @@ func (s Spec) matcher() (func(name string) bool, error) {
 // layer is the number of a module's layer, -1 for a module of none.
 func layer(name string) int {
 	n := -1
-	if rest, ok := strings.CutPrefix(name, "model.layers."); ok {
+	if _, rest, ok := strings.Cut("."+name, ".layers."); ok {
 		number, _, _ := strings.Cut(rest, ".")
 		if v, err := strconv.Atoi(number); err == nil {
 			n = v
@@ -165,7 +165,7 @@ func (t Targets) matcher() (func(name string) bool, error) {
 	case t.Pattern == "":
 		return func(string) bool { return false }, nil
 	case t.allLinear():
-		return func(name string) bool { return name != head && name != embedding }, nil
+		return func(name string) bool { return name != head && !strings.HasSuffix(name, "."+embedding) }, nil
 	}
 	whole, err := expression(`(?:` + t.Pattern + `)`)
 	if err != nil {
@@ -214,13 +214,13 @@ func overrides(list []Override, otherwise float64) (func(name string) float64, e
 // The modules that every model has beside its layers.
 const (
 	head      = "lm_head"
-	embedding = "model.embed_tokens"
+	embedding = "embed_tokens"
 )
 
 // adaptable says why a linear module of a checkpoint cannot have an adapter.
 func adaptable(name string) error {
 	switch {
-	case name == head || name == embedding:
+	case name == head || strings.HasSuffix(name, "."+embedding):
 		return errors.New("adapters of the embedding and the head are not supported")
 	case strings.Contains(name, ".experts.") || strings.HasSuffix(name, ".gate"):
 		return errors.New("adapters of experts and routers are not supported: of a mixture of experts, name attention's projections")

@@ -235,6 +235,9 @@ func patterns(r strictjson.Reader) (list []Override, err error) {
 // JSON is the text of an adapter_config.json. cfg is the architecture of the base model.
 func (p PEFT) JSON(cfg arch.Config) []byte {
 	s := p.Spec
+	if cfg.Wrapper != "" {
+		s = s.spelledOut(cfg)
+	}
 	list := func(t Targets) any {
 		switch {
 		case len(t.Names) > 0:

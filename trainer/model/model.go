@@ -21,6 +21,7 @@ type Model struct {
 	Config arch.Config
 	Device *torch.Device
 	Layout *arch.Layout
+	form   *weights.Form // of the folder that it was loaded from, nil for one with a language model alone
 
 	Master  *Buffer       // [Layout.Numel]: the weights that the optimizer updates and checkpoints save; or a share of them
 	share   ranks.Share   // which Master has, and with Options.Gathered all buffers
@@ -158,7 +159,14 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 		m.Close(ctx)
 		return nil, err
 	}
+	m.form = src.Form()
 	return m, nil
+}
+
+// HF is what a folder of the model is written from, in the layout of the folder from which it was loaded. read fills dst with all
+// values of a tensor.
+func (m *Model) HF(read func(name string, dst []float32) error) weights.HF {
+	return weights.HF{Config: m.Config, Read: read, Form: m.form}
 }
 
 // prepare makes a model without tensors.

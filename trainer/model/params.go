@@ -74,7 +74,7 @@ func (p all) Restore(ctx context.Context, read func(from int64, dst []float32) e
 }
 
 func (p all) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {
-	return weights.HF{Config: p.m.Config, Read: p.Reader(ctx, master)}
+	return p.m.HF(p.Reader(ctx, master))
 }
 
 func (p all) Leaves() []Param {
@@ -115,7 +115,7 @@ func (p frozen) Read(context.Context, int64, []float32) error {
 func (p frozen) Restore(context.Context, func(from int64, dst []float32) error) error { return nil }
 
 func (p frozen) Files(ctx context.Context, _ func(from int64, dst []float32) error) weights.Files {
-	return weights.HF{Config: p.m.Config, Read: p.Reader(ctx, nil)}
+	return p.m.HF(p.Reader(ctx, nil))
 }
 
 // Reader reads tensors of the model as it holds them.

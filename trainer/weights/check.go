@@ -43,7 +43,7 @@ func (s *Source) Check() error {
 	}
 	faults = slices.Concat(few(absent), few(faults), few(unexpected))
 	if len(absent) > 0 && s.wrapper != "" {
-		faults = append(faults, fmt.Errorf("%q of the names in the file is read as %q", s.wrapper, bodyPrefix))
+		faults = append(faults, fmt.Errorf("%q of the names in the file is read as %q", s.wrapper, s.config.Body()))
 	}
 	if len(faults) == 0 {
 		faults = few(s.scanValues())
@@ -77,14 +77,14 @@ func few(faults []error) []error {
 func (s *Source) droppable(name string) (note string, err error) {
 	switch {
 	case name == headName && s.config.Tied:
-		same, err := s.sameValues(name, embeddingName)
+		same, err := s.sameValues(name, s.embeddingName())
 		if err != nil {
 			return "", err
 		}
 		if !same {
-			return "", errors.New("unexpected tensor lm_head.weight: it differs from model.embed_tokens.weight although tie_word_embeddings is true")
+			return "", fmt.Errorf("unexpected tensor %s: it differs from %s although tie_word_embeddings is true", headName, s.embeddingName())
 		}
-		return "lm_head.weight equals model.embed_tokens.weight: the two are tied, and it is ignored", nil
+		return fmt.Sprintf("%s equals %s: the two are tied, and it is ignored", headName, s.embeddingName()), nil
 	case strings.HasSuffix(name, ".rotary_emb.inv_freq"):
 		return name + " is derived from the config, and is ignored", nil
 	}

@@ -8,71 +8,76 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
-// Names of tensors that every architecture has.
-const (
-	bodyPrefix    = "model."
-	embeddingName = "model.embed_tokens.weight"
-	headName      = "lm_head.weight"
-)
+// headName is the output head's, in every architecture.
+const headName = "lm_head.weight"
+
+// embeddingName is the embedding's.
+func (s *Source) embeddingName() string { return s.config.Body() + "embed_tokens.weight" }
 
 // rename gives the tensors of a folder the names that the architecture has for them: without the prefix of a wrapper, the
 // experts of a fused tensor one by one, and a tied head that is stored in place of the embedding as the embedding.
 func (s *Source) rename() error {
 	expected := s.config.Layout().Tensors()
-	s.unwrap(expected)
+	if err := s.setAside(s.unwrap(expected)); err != nil {
+		return err
+	}
 	if err := s.split(expected); err != nil {
 		return err
 	}
+	if err := s.tie(); err != nil {
+		return err
+	}
 	head, stored := s.tensors[headName]
-	if _, both := s.tensors[embeddingName]; s.config.Tied && stored && !both {
+	if _, both := s.tensors[s.embeddingName()]; s.config.Tied && stored && !both {
 		delete(s.tensors, headName)
-		s.tensors[embeddingName] = head
-		s.notes = append(s.notes, fmt.Sprintf("%s is read as %s: the two are tied", headName, embeddingName))
+		s.tensors[s.embeddingName()] = head
+		s.notes = append(s.notes, fmt.Sprintf("%s is read as %s: the two are tied", headName, s.embeddingName()))
 	}
 	return nil
 }
 
-// unwrap finds what stands for "model." in the names of a wrapped model, such as module.model. (DistributedDataParallel),
-// _orig_mod.model. (torch.compile) or model.language_model. (the text model of a vision model), and renames all tensors that
-// begin with it.
-func (s *Source) unwrap(expected []arch.Tensor) {
-	body, ok := s.prefixOf(expected, func(t arch.Tensor) (string, bool) {
-		rest, layer := strings.CutPrefix(t.Name, bodyPrefix+"layers.0.")
-		return "layers.0." + rest, layer && t.Fused == ""
-	})
-	if !ok || body == bodyPrefix {
-		return
+// unwrap finds what the names of the file have where the architecture's have Config.Body, such as module.model.
+// (DistributedDataParallel), _orig_mod.model. (torch.compile) or language_model.model. (a language model in a vision model), and renames
+// all tensors that begin with it. stored has the names in the file of the renamed tensors.
+func (s *Source) unwrap(expected []arch.Tensor) (stored map[string]string) {
+	want := s.config.Body()
+	first := slices.IndexFunc(expected, func(t arch.Tensor) bool { return strings.HasPrefix(t.Name, want+"layers.0.") && t.Fused == "" })
+	if first < 0 {
+		return nil
 	}
-	head, _ := s.prefixOf(expected, func(t arch.Tensor) (string, bool) { return t.Name, t.Name == headName })
-	renamed := map[string]tensor{}
+	body, ok := s.prefixOf(strings.TrimPrefix(expected[first].Name, want), expected[first].Shape)
+	if !ok {
+		return nil
+	}
+	head, _ := s.prefixOf(headName, []int64{int64(s.config.VocabSize), int64(s.config.Hidden)})
+	renamed, stored := map[string]tensor{}, map[string]string{}
 	for name, t := range s.tensors {
 		to := name
-		if rest, inside := strings.CutPrefix(name, body); inside {
-			to = bodyPrefix + rest
+		if rest, inside := strings.CutPrefix(name, body); inside && !elsewhere(name) {
+			to = want + rest
 		}
 		if name == head+headName {
 			to = headName
 		}
 		if _, twice := renamed[to]; twice {
-			return
+			return nil
 		}
-		renamed[to] = t
+		renamed[to], stored[to] = t, name
 	}
-	s.tensors, s.wrapper = renamed, body
-	s.notes = append(s.notes, fmt.Sprintf("names begin with %q where %q is meant: they are read so", body, bodyPrefix))
+	s.tensors = renamed
+	if body != want {
+		s.wrapper = body
+		s.notes = append(s.notes, fmt.Sprintf("names begin with %q where %q is meant: they are read so", body, want))
+	}
+	return stored
 }
 
-// prefixOf returns what stands before the ending of a tensor in the names of the file. tail returns the ending, false for
-// tensors that are of no use. It must be the same for one tensor of the right shape, and for no other.
-func (s *Source) prefixOf(expected []arch.Tensor, tail func(arch.Tensor) (string, bool)) (prefix string, ok bool) {
-	i := slices.IndexFunc(expected, func(t arch.Tensor) bool { _, use := tail(t); return use })
-	if i < 0 {
-		return "", false
-	}
-	ending, _ := tail(expected[i])
+// prefixOf returns what stands before the ending of a tensor's name in the file. It must be the same for one tensor of the shape, and for
+// no other.
+func (s *Source) prefixOf(ending string, shape []int64) (prefix string, ok bool) {
 	for name, t := range s.tensors {
 		before, ends := strings.CutSuffix(name, ending)
-		if !ends || before != "" && !strings.HasSuffix(before, ".") || !slices.Equal(t.shape, expected[i].Shape) {
+		if !ends || elsewhere(name) || before != "" && !strings.HasSuffix(before, ".") || !slices.Equal(t.shape, shape) {
 			continue
 		}
 		if ok {

@@ -61,6 +61,13 @@ func (s *Source) addSafetensors(file string) error {
 			s.packed[e.name] = anyTensor{dtype: e.dtype, shape: e.shape, data: data[e.begin:e.end]}
 			continue
 		}
+		if _, readable := encodings[DType(e.dtype)]; !readable && (s.config.Wrapper != "" || elsewhere(e.name)) {
+			if s.has(e.name) {
+				return fmt.Errorf("tensor %s occurs twice; the second is in %s", e.name, file)
+			}
+			s.others[e.name] = anyTensor{dtype: e.dtype, shape: e.shape, data: data[e.begin:e.end]}
+			continue
+		}
 		t, err := newTensor(e.shape, DType(e.dtype), data[e.begin:e.end])
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", e.name, err)

@@ -22,6 +22,9 @@ type Source struct {
 	config  arch.Config
 	tensors map[string]tensor
 	packed  map[string]anyTensor // of a quantised folder, until they are paired with their scales
+	others  map[string]anyTensor // of parts beside the language model
+	alone   bool                 // the language model of a folder with more is read as a model of its own
+	form    *Form                // nil: the folder has the language model alone
 	names   []string
 	notes   []string
 	gguf    map[string]any
@@ -38,7 +41,7 @@ func Open(path string) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
-	s := &Source{path: path, tensors: map[string]tensor{}, packed: map[string]anyTensor{}}
+	s := &Source{path: path, tensors: map[string]tensor{}, packed: map[string]anyTensor{}, others: map[string]anyTensor{}}
 	switch {
 	case info.IsDir():
 		err = s.openFolder()
@@ -219,17 +222,22 @@ func (s *Source) DType() DType {
 // Close unmaps the files.
 func (s *Source) Close() error {
 	var errs []error
-	for _, m := range s.maps {
-		errs = append(errs, m.close())
+	if s.form != nil {
+		s.form.keepMapped(s.maps)
+	} else {
+		for _, m := range s.maps {
+			errs = append(errs, m.close())
+		}
 	}
-	s.maps, s.tensors, s.names = nil, nil, nil
+	s.maps, s.tensors, s.names, s.others, s.form = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
 func (s *Source) has(name string) bool {
 	_, plain := s.tensors[name]
 	_, packed := s.packed[name]
-	return plain || packed
+	_, beside := s.others[name]
+	return plain || packed || beside
 }
 
 // add registers a tensor of the given file under its Hugging Face name.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime"
 	"slices"
 	"sort"
 
@@ -21,9 +22,12 @@ const shardLimit = 4 << 30
 // extra replaces the derived one. read fills dst with all float32 values of a tensor, which are rounded to dtype (F32, BF16
 // or F16). dir must not exist. After a crash it is either complete or missing.
 func WriteHF(dir string, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
-	_, err := durable.NewFolder(durable.OS{}, dir, func(f *durable.Folder) error {
-		return WriteInto(f, cfg, read, dtype, extra)
-	})
+	return HF{Config: cfg, Read: read}.WriteFolder(dir, dtype, extra)
+}
+
+// WriteFolder is WriteHF in the model's Form.
+func (h HF) WriteFolder(dir string, dtype DType, extra map[string][]byte) error {
+	_, err := durable.NewFolder(durable.OS{}, dir, func(f *durable.Folder) error { return h.Write(f, dtype, extra) })
 	if err != nil {
 		return fmt.Errorf("weights: writing %s: %w", dir, err)
 	}
@@ -41,25 +45,21 @@ type Files interface {
 type HF struct {
 	Config arch.Config
 	Read   func(name string, dst []float32) error // fills dst with all values of a tensor
+	Form   *Form                                  // of the folder from which the model was read; nil: that of a language model alone
 }
 
 func (h HF) Write(f *durable.Folder, dtype DType, extra map[string][]byte) error {
-	return WriteInto(f, h.Config, h.Read, dtype, extra)
+	return h.write(f, dtype, extra, shardLimit)
 }
 
-// WriteInto writes the files of WriteHF into a folder that is being written.
-func WriteInto(f *durable.Folder, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte) error {
-	return writeHF(f, cfg, read, dtype, extra, shardLimit)
-}
-
-func writeHF(f *durable.Folder, cfg arch.Config, read func(name string, dst []float32) error, dtype DType, extra map[string][]byte, limit int64) error {
-	configJSON, err := configJSON(cfg, dtype)
+func (h HF) write(f *durable.Folder, dtype DType, extra map[string][]byte, limit int64) error {
+	configJSON, err := configJSON(h.Config, dtype)
 	if err != nil {
 		return err
 	}
 	generation := extra[generationFile]
 	if blank(generation) {
-		if generation, err = cfg.GenerationJSON(); err != nil {
+		if generation, err = h.Config.GenerationJSON(); err != nil {
 			return err
 		}
 	}
@@ -69,9 +69,19 @@ func writeHF(f *durable.Folder, cfg arch.Config, read func(name string, dst []fl
 			rest[name] = data
 		}
 	}
-	if err := writeWeights(f, weightTensors(cfg.Layout().Tensors(), read, dtype), limit); err != nil {
+	tensors := weightTensors(h.Config.Layout().Tensors(), h.Read, dtype)
+	if h.Form != nil {
+		tensors = h.Form.arrange(tensors, h.Config.Body()+"embed_tokens.weight")
+		for name, data := range h.Form.files {
+			if _, given := rest[name]; !given {
+				rest[name] = data
+			}
+		}
+	}
+	if err := writeWeights(f, tensors, limit); err != nil {
 		return err
 	}
+	runtime.KeepAlive(h.Form)
 	if err := f.CreateExtra(rest, configFile, safetensorsFile, safetensorsIndex); err != nil {
 		return err
 	}

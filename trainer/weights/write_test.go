@@ -64,7 +64,7 @@ func TestShards(t *testing.T) {
 	weights, read := randomWeights(cfg, 7)
 	dir := filepath.Join(t.TempDir(), "model")
 	files, err := durable.NewFolder(durable.OS{}, dir, func(f *durable.Folder) error {
-		return writeHF(f, cfg, read, F32, nil, 1000)
+		return HF{Config: cfg, Read: read}.write(f, F32, nil, 1000)
 	})
 	if err != nil {
 		t.Fatal(err)

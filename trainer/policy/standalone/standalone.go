@@ -105,7 +105,7 @@ func (p *Policy) Merge(ctx context.Context, dir string) error {
 	if p.Tokenizer != nil {
 		files = p.Tokenizer.Files()
 	}
-	return weights.WriteHF(dir, p.base.Config, read, p.dtype, files)
+	return p.base.HF(read).WriteFolder(dir, p.dtype, files)
 }
 
 func exists(path string) bool {

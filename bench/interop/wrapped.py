@@ -1,0 +1,58 @@
+"""wrapped.py OUT: small random models of which a language model is a part, saved as transformers saves them.
+
+Each is a folder OUT/NAME with the layout of published checkpoints of its class: gemma3 and mistral3, which get adapters, in float32, the others
+in bf16. mistral3 comes in shards with an index, and has
+a head of its own and tensors of an `mtp` module, which transformers does not read.
+"""
+import json
+import os
+import sys
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import (Gemma3Config, Gemma3ForConditionalGeneration, Mistral3Config, Mistral3ForConditionalGeneration, Qwen2_5_VLConfig,
+                          Qwen2_5_VLForConditionalGeneration, SmolVLMConfig, SmolVLMForConditionalGeneration)
+
+TEXT = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+            bos_token_id=1, eos_token_id=2, pad_token_id=0)
+SIGLIP = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+
+
+def models():
+    gemma = dict(TEXT, model_type="gemma3_text", num_hidden_layers=7, head_dim=16, query_pre_attn_scalar=16, sliding_window=8)
+    yield "gemma3", Gemma3ForConditionalGeneration(Gemma3Config(text_config=gemma, vision_config=dict(SIGLIP, model_type="siglip_vision_model"), mm_tokens_per_image=4)), {}
+    mistral = dict(TEXT, model_type="mistral", head_dim=16)
+    pixtral = dict(model_type="pixtral", hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, image_size=28, patch_size=14)
+    yield "mistral3", Mistral3ForConditionalGeneration(Mistral3Config(text_config=mistral, vision_config=pixtral, tie_word_embeddings=False)), {"max_shard_size": "200KB"}
+    qwen = dict(TEXT, rope_scaling={"type": "mrope", "mrope_section": [2, 3, 3]}, tie_word_embeddings=True)
+    vision = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, fullatt_block_indexes=[0])
+    yield "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=qwen, vision_config=vision)), {}
+    yield "smolvlm", SmolVLMForConditionalGeneration(SmolVLMConfig(text_config=dict(TEXT, model_type="llama"), vision_config=dict(SIGLIP, model_type="smolvlm_vision"), scale_factor=2)), {}
+
+
+def add_mtp(folder):
+    """Adds a shard with the tensors of a module that predicts further tokens."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    with open(index) as f:
+        content = json.load(f)
+    tensors = {"mtp.layers.0.input_layernorm.weight": torch.ones(64), "mtp.steps": torch.arange(3)}
+    save_file(tensors, os.path.join(folder, "model-mtp.safetensors"), metadata={"format": "pt"})
+    content["weight_map"].update({name: "model-mtp.safetensors" for name in tensors})
+    with open(index, "w") as f:
+        json.dump(content, f)
+
+
+def main():
+    torch.manual_seed(3)
+    for name, model, options in models():
+        folder = os.path.join(sys.argv[1], name)
+        model.to(torch.float32 if name in ("gemma3", "mistral3") else torch.bfloat16).save_pretrained(folder, **options)
+        if name == "mistral3":
+            add_mtp(folder)
+        files = [f for f in os.listdir(folder) if f.endswith(".safetensors")]
+        keys = sorted(key for file in files for key in safe_open(os.path.join(folder, file), "pt").keys())
+        print(name, len(files), "files:", ", ".join(keys[:2] + keys[-3:]), flush=True)
+
+
+main()
