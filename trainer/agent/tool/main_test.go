@@ -14,6 +14,8 @@ func TestMain(m *testing.M) {
 	case "":
 	case "absent":
 		os.Exit(1)
+	case "results":
+		serveMCPResults()
 	default:
 		serveTestMCP()
 	}

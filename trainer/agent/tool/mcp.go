@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"os"
@@ -427,8 +428,11 @@ func (t mcpTool) Call(ctx context.Context, args json.RawMessage) (string, error)
 	case err != nil:
 		return "", failedCall(err)
 	}
-	text := contentText(result)
-	if result.IsError {
+	text, err := contentText(result)
+	switch {
+	case err != nil:
+		return "", failed(err)
+	case result.IsError:
 		if text == "" {
 			text = t.name + " failed without saying why"
 		}
@@ -454,37 +458,12 @@ func failedCall(err error) error {
 // how long it asks to wait.
 type busyKey struct{}
 
-// contentText returns the text of a result for the model.
-func contentText(r *mcp.CallToolResult) string {
-	var parts []string
-	for _, c := range r.Content {
-		switch c := c.(type) {
-		case *mcp.TextContent:
-			parts = append(parts, c.Text)
-		case *mcp.EmbeddedResource:
-			if c.Resource != nil && c.Resource.Text != "" {
-				parts = append(parts, c.Resource.Text)
-				continue
-			}
-			parts = append(parts, "[a resource that is not text]")
-		default:
-			parts = append(parts, fmt.Sprintf("[content that is not text: %s]", strings.TrimPrefix(fmt.Sprintf("%T", c), "*mcp.")))
-		}
-	}
-	if len(parts) == 0 && r.StructuredContent != nil {
-		if b, err := json.Marshal(r.StructuredContent); err == nil {
-			parts = append(parts, string(b))
-		}
-	}
-	return strings.Join(parts, "\n")
-}
-
 // refuseRedirect refuses redirects, so that the token is sent to the configured server only.
 func refuseRedirect(r *http.Request, _ []*http.Request) error {
 	return fmt.Errorf("the server redirects to %s: give its final address", r.URL.Host)
 }
 
-// boundedTransport adds the token and bounds the size of a response.
+// boundedTransport adds the token, bounds the size of a response, and keeps the numbers of structured content.
 type boundedTransport struct{ token string }
 
 func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -500,6 +479,13 @@ func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		*busy = nil
 	}
 	response.Body = &boundedBody{response.Body, maxMCPResponse}
+	switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
+	case "text/event-stream":
+		response.Body = newExactEvents(response.Body)
+	case "application/json":
+		response.Body = exactBody(response.Body)
+	}
+	response.ContentLength = -1 // the body may have become longer
 	return response, nil
 }
 

@@ -151,7 +151,7 @@ func testMCPTools(t *testing.T, m *MCP) {
 	for name, want := range map[string]string{
 		"greet":      "Hello Ada.",
 		"fail":       "error: the archive is closed on Wednesday",
-		"picture":    "[content that is not text: ImageContent]",
+		"picture":    "[an image that is not shown: image/png, 1 bytes]",
 		"structured": `{"n":7}`,
 		"flood":      strings.Repeat("water ", 10000)[:100] + "\n[59900 more bytes not shown]",
 	} {

@@ -118,12 +118,12 @@ func (m *messageLines) message(line []byte) []byte {
 		return (text[0] == '{' || text[0] == '[') && bytes.Contains(text, []byte(`"jsonrpc"`)) && json.Valid(text)
 	}
 	if isMessage(text) {
-		return append(text[:len(text):len(text)], '\n')
+		return append(exactStructured(text[:len(text):len(text)]), '\n')
 	}
 	at := bytes.Index(text, []byte(`{"jsonrpc"`))
 	if at > 0 && isMessage(text[at:]) {
 		m.skip(text[:at])
-		return append(text[at:len(text):len(text)], '\n')
+		return append(exactStructured(text[at:len(text):len(text)]), '\n')
 	}
 	m.skip(text)
 	return nil
