@@ -98,6 +98,13 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 	case "code":
 		code := tool.NewCode(tool.CodeConfig{Steps: uint64(c.MaxSteps), Output: c.MaxOutput})
 		o.tools, o.close = one(c, code), code.Close
+	case "python":
+		set := tool.PythonConfig{Interpreter: c.Interpreter, Memory: c.MaxMemory, Files: c.MaxFiles, Output: c.MaxOutput, Time: c.Timeout}
+		python, err := tool.NewPython(ctx, set)
+		if err != nil {
+			return o, err
+		}
+		o.tools = one(c, python)
 	case "search":
 		set := tool.SearchConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Told: note}
 		if c.Index != "" {

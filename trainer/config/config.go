@@ -372,7 +372,7 @@ type EngineWeights struct {
 // Tool is one tool that agents can call.
 type Tool struct {
 	Name       string   `yaml:"-"`
-	Kind       string   `yaml:"kind" required:"true" enum:"search|visit|retriever|calculator|code|mcp" doc:"search: a local corpus. visit: the text of a web page. retriever: any HTTP service that answers a query with documents. calculator, code: Starlark without files or network. mcp: any MCP server (docs/tools.md)."`
+	Kind       string   `yaml:"kind" required:"true" enum:"search|visit|retriever|calculator|code|python|mcp" doc:"search: a local corpus. visit: the text of a web page. retriever: any HTTP service that answers a query with documents. calculator, code: Starlark without files or network. python: Python in a sandbox of the system (Linux). mcp: any MCP server (docs/tools.md)."`
 	Corpus     Path     `yaml:"corpus" doc:"search: a JSONL file or a folder of Markdown."`
 	Index      Path     `yaml:"index" doc:"search: folder in which the index of the corpus is kept, built by whoever needs it first and shared by all. Absent: each agent makes one in memory." change:"worker"`
 	Command    []string `yaml:"command" doc:"mcp: program and arguments of a server on stdio."`
@@ -387,7 +387,15 @@ type Tool struct {
 	Response   string   `yaml:"response" doc:"retriever: Go template that makes the text for the model of the JSON that comes back. Absent: for what Search-R1's retriever answers."`
 	MaxSteps   int64    `yaml:"max_steps" default:"1000000" min:"1" doc:"code: Starlark steps of one call."`
 	Visit      `yaml:",inline"`
+	Python     `yaml:",inline"`
 	ToolLimits `yaml:",inline"`
+}
+
+// Python sets the interpreter of a tool of the kind python and the bounds of its programs.
+type Python struct {
+	Interpreter string `yaml:"interpreter" default:"python3" doc:"python: the interpreter, a name in PATH or a path, such as that of a virtual environment, whose packages programs may import." change:"worker"`
+	MaxMemory   int64  `yaml:"max_memory" default:"536870912" min:"67108864" doc:"python: bytes of address space of a program."`
+	MaxFiles    int64  `yaml:"max_files" default:"16777216" min:"4096" doc:"python: bytes that a program may keep in /tmp, its only writable folder, for as long as it runs."`
 }
 
 // Visit says which pages a tool of the kind visit may fetch.

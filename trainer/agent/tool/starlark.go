@@ -19,9 +19,12 @@ import (
 	"go.starlark.net/syntax"
 )
 
-// ServeSandbox runs the interpreter of the code tool and does not return if the process was started as an interpreter.
+// ServeSandbox runs the interpreter of the code tool, or of the Python tool, and does not return if the process was started as one.
 // Otherwise it returns at once. Call it first in main (and in TestMain).
 func ServeSandbox() {
+	if settings := os.Getenv(pythonEnv); settings != "" {
+		exitSandbox(os.Stderr, becomePython(settings))
+	}
 	limit := os.Getenv(sandboxEnv)
 	if limit == "" {
 		return
