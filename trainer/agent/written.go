@@ -24,6 +24,7 @@ type WrittenTurn struct {
 // have the form in which the template prints them; calls for a template that prints no functions have the form that its system message
 // describes. It is an error if the template does not print the thinking, or prints calls that Parse does not read.
 func (c *Chat) Write(turn WrittenTurn) (string, error) {
+	turn = c.parted(turn)
 	switch {
 	case len(turn.Calls) == 0 && turn.Thinking == "", len(turn.Calls) > 0 && c.describes() && !c.history.calls && turn.Thinking == "":
 		return c.plain(turn), nil
@@ -45,6 +46,24 @@ func (c *Chat) Write(turn WrittenTurn) (string, error) {
 	return text, c.readsBack(ids, turn)
 }
 
+// parted is a turn whose text begins with a thinking in <think> and </think>, as the template prints it: the thinking is a part of its own
+// where the template has other marks, and the first mark is left out where the template opens the thinking itself.
+func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
+	text := strings.TrimLeft(turn.Text, Blanks)
+	if turn.Thinking != "" || !strings.HasPrefix(text, thinkOpen) {
+		return turn
+	}
+	thought, rest, closed := plainThinking.split(text)
+	switch {
+	case !closed:
+	case c.thinks.open != thinkOpen:
+		turn.Thinking, turn.Text = thought, strings.TrimLeft(rest, Blanks)
+	case c.thinks.opened:
+		turn.Text = strings.TrimPrefix(text, thinkOpen)
+	}
+	return turn
+}
+
 // plain returns a text, with calls in the Hermes format. Where the template opens the turn's thinking, the text begins with its end.
 func (c *Chat) plain(turn WrittenTurn) string {
 	text := turn.Text
@@ -58,12 +77,12 @@ func (c *Chat) plain(turn WrittenTurn) string {
 }
 
 // emptyThinking ends a thinking that the template has opened.
-func (c *Chat) emptyThinking() string { return "\n" + c.thinks.close + "\n\n" }
+func (t *Template) emptyThinking() string { return "\n" + t.thinks.close + "\n\n" }
 
 var errNoReasoning = errors.New("its reasoning_content is not printed by the model's chat template: leave it out, or write the thinking into the content as the model writes it")
 
 // printed returns the text of a turn as the template prints it after the opening of the assistant's turn.
-func (c *Chat) printed(turn WrittenTurn) (string, error) {
+func (t *Template) printed(turn WrittenTurn) (string, error) {
 	message := tokenizer.Message{Role: "assistant", Content: turn.Text, Reasoning: turn.Thinking}
 	for _, call := range turn.Calls {
 		arguments, err := ordered.Parse(call.Arguments)
@@ -73,35 +92,35 @@ func (c *Chat) printed(turn WrittenTurn) (string, error) {
 		message.ToolCalls = append(message.ToolCalls, tokenizer.ToolCall{Name: call.Name, Arguments: arguments})
 	}
 	question := tokenizer.Message{Role: "user", Content: probeUser}
-	opening, err := c.render([]tokenizer.Message{question}, c.tools, true)
+	opening, err := t.render([]tokenizer.Message{question}, t.tools, true)
 	if err != nil {
 		return "", err
 	}
-	messages := c.printable([]tokenizer.Message{question, message})
+	messages := t.printable([]tokenizer.Message{question, message})
 	if len(messages) != 2 {
 		return "", errors.New("the model's chat template prints one call a turn: write one")
 	}
-	whole, err := c.render(messages, c.tools, false)
+	whole, err := t.render(messages, t.tools, false)
 	if err != nil {
 		return "", err
 	}
 	after, same := strings.CutPrefix(whole, opening)
 	if !same { // the template opens a turn with thinking, or the end of one, and does not print that before a turn in the past
 		_, after, _ = strings.Cut(whole, probeUser)
-		before, err := c.beforeTurn()
+		before, err := t.beforeTurn()
 		if err != nil {
 			return "", err
 		}
-		if after, same = strings.CutPrefix(after, c.withoutThought(before)); !same {
+		if after, same = strings.CutPrefix(after, t.withoutThought(before)); !same {
 			return "", errors.New("the model's chat template does not print it after the opening of a turn: write the calls into the content")
 		}
 		after = strings.TrimLeft(after, "\n")
-		if c.thinks.opened && !strings.Contains(after, c.thinks.close) {
-			after = c.emptyThinking() + after
+		if t.thinks.opened && !strings.Contains(after, t.thinks.close) {
+			after = t.emptyThinking() + after
 		}
 	}
-	if turn.Thinking == "" && !c.thinks.opened {
-		after = c.withoutEmptyThought(after)
+	if turn.Thinking == "" && !t.thinks.opened {
+		after = t.withoutEmptyThought(after)
 	}
 	if !strings.Contains(after, strings.TrimSpace(turn.Thinking)) {
 		return "", errNoReasoning

@@ -62,3 +62,34 @@ func (t opensThinking) Render(c tokenizer.Chat) (string, error) {
 	}
 	return text, err
 }
+
+// TestWrittenThinkingInText writes turns whose text has the thinking, as data sets of reasoning models have it.
+func TestWrittenThinkingInText(t *testing.T) {
+	tok := goldenTokenizer(t, "qwen3")
+	turn := WrittenTurn{Text: "<think>\nHm.\n</think>\n\nTwo."}
+	for name, with := range map[string]struct {
+		tokenizer Tokenizer
+		want      string
+	}{
+		"as it is":    {tok, "<think>\nHm.\n</think>\n\nTwo."},
+		"opened":      {opensThinking{tok}, "\nHm.\n</think>\n\nTwo."},
+		"other marks": {otherMarks{tok}, "[THINK]\nHm.\n[/THINK]\n\nTwo."},
+	} {
+		c := newTestChat(t, ChatConfig{Tokenizer: with.tokenizer, Tools: []tool.Tool{echo()}})
+		text, err := c.Write(turn)
+		if err != nil || !strings.HasPrefix(text, with.want) {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+		if reply := c.Reply(tok.Encode(text)); reply.Thinking != "Hm." || strings.TrimSpace(reply.Text) != "Two." {
+			t.Errorf("%s: %q is read as %+v", name, text, reply)
+		}
+	}
+}
+
+// otherMarks is a tokenizer whose template prints thinking between other marks.
+type otherMarks struct{ *tokenizer.Tokenizer }
+
+func (t otherMarks) Render(c tokenizer.Chat) (string, error) {
+	text, err := t.Tokenizer.Render(c)
+	return strings.NewReplacer("<think>", "[THINK]", "</think>", "[/THINK]").Replace(text), err
+}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -216,7 +217,7 @@ func list(object map[string]json.RawMessage) string {
 // readAnswer reads the accepted answer, or a list of accepted answers, of which the first stands for all.
 func readAnswer(raw json.RawMessage) (answer string, accepted []string, err error) {
 	if raw[0] != '[' {
-		err = scalar(raw, &answer)
+		answer, err = readOne(raw)
 		return answer, nil, err
 	}
 	var answers []json.RawMessage
@@ -228,11 +229,27 @@ func readAnswer(raw json.RawMessage) (answer string, accepted []string, err erro
 	}
 	accepted = make([]string, len(answers))
 	for i, a := range answers {
-		if err := scalar(a, &accepted[i]); err != nil {
+		if accepted[i], err = readOne(a); err != nil {
 			return "", nil, fmt.Errorf("answer %d of the list: %w", i+1, err)
 		}
 	}
 	return accepted[0], accepted, nil
+}
+
+// readOne reads one answer, without the thinking that a reasoning model wrote before it.
+func readOne(raw json.RawMessage) (answer string, err error) {
+	var text string
+	if err := scalar(raw, &text); err != nil {
+		return "", err
+	}
+	answer = agent.WithoutThinking(text, false)
+	switch {
+	case answer == text:
+		return text, nil
+	case strings.TrimSpace(answer) == "":
+		return "", errors.New("it is thinking alone, without an answer after it")
+	}
+	return strings.TrimSpace(answer), nil
 }
 
 // validID excludes the separators of query and trajectory ids.

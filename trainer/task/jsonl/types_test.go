@@ -58,3 +58,49 @@ func TestJSONTypes(t *testing.T) {
 		}
 	}
 }
+
+// TestThinkingInAnswers leaves the thinking of a reasoning model out of reference answers, wherever they are.
+func TestThinkingInAnswers(t *testing.T) {
+	const thought = `<think>\nIs it 3? \"</think>\" ends it. No.\n</think>\n\n4`
+	for row, want := range map[string]string{
+		`{"question":"q","answer":"` + thought + `"}`:                                         "4",
+		`{"question":"q","answer":["` + thought + `","four"]}`:                                "4",
+		`{"question":"q","answer":"It is 3, or not.</think>4"}`:                               "4",
+		`{"question":"q","answer":"the tags <think> and </think>"}`:                           "the tags <think> and </think>",
+		`{"question":"q","answer":" 4 "}`:                                                     " 4 ",
+		`{"question":"q","answer":"<think>It is 4."}`:                                         "",
+		`{"question":"q","answer":"4","parts":[{"question":"p","answer":"` + thought + `"}]}`: "4",
+	} {
+		rows, err := ReadRows(write(t, row), DefaultFields())
+		if want == "" {
+			if err == nil || !strings.Contains(err.Error(), "thinking alone") {
+				t.Errorf("%s: %+v, %v", row, rows, err)
+			}
+			continue
+		}
+		if err != nil || rows[0].Answer != want || len(rows[0].Parts) > 0 && rows[0].Parts[0].Answer != want {
+			t.Errorf("%s: %+v, %v", row, rows, err)
+		}
+	}
+	layout := layouts["sharegpt"]
+	for _, turns := range []string{
+		`{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"` + thought + `"}]}`,
+		`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"` + thought + `"}]}`,
+	} {
+		out, err := layout(rowOf(t, turns))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if row, err := parseRow(out, 0, DefaultFields()); err != nil || row.Answer != "4" {
+			t.Errorf("%s: %+v, %v", turns, row, err)
+		}
+	}
+}
+
+func rowOf(t *testing.T, text string) (o object) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
