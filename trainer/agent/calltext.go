@@ -20,14 +20,5 @@ func CallText(name, argument, value string) (string, error) {
 	return callformat.HermesOpen + "\n" + `{"name":` + string(quoted) + `,"arguments":` + string(arguments) + "}\n" + callformat.HermesClose, err
 }
 
-// AroundArguments returns what stands before and after the arguments, a JSON object, in a call of a function in the Hermes format.
-func AroundArguments(name string) (before, after string) {
-	quoted, err := marshalPlain(name)
-	if err != nil {
-		panic(err) // of a text
-	}
-	return callformat.HermesOpen + "\n" + `{"name": ` + string(quoted) + `, "arguments": `, "}\n" + callformat.HermesClose
-}
-
 // ParseToolCalls reads calls in the Hermes format.
 func ParseToolCalls(text string) []ParsedCall { return callformat.Hermes.Read(text, nil).Calls }

@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -17,9 +19,12 @@ const maxGrammars = 64
 // constraint is the constraint of a request whose reply must have a form, nil if it may have any. In training there is none: the policy
 // learns to give what is asked for.
 func (a *Agent) constraint(r *chatRequest, d *dialect, rules Rules) (policy.Constraint, error) {
-	form := r.form(d)
-	if form == nil || !rules.Free {
+	if !rules.Free {
 		return nil, nil
+	}
+	form, err := r.form(d, a.Tokenizer)
+	if form == nil || err != nil {
+		return nil, err
 	}
 	if !policy.Constrains(a.Policy) {
 		return nil, refuse(400, "invalid_request", "response_format and tool_choice: %s is sampled by an engine that mgrpo does not constrain: check the reply, or ask without them", a.Name)
@@ -58,8 +63,12 @@ func (a *Agent) matcher(form json.RawMessage, stops []int32) (*grammar.Matcher, 
 	if a.vocabulary == nil {
 		tokens := make([][]byte, a.Tokenizer.VocabSize())
 		for id := range tokens {
-			if !a.Tokenizer.Special(int32(id)) {
-				tokens[id] = a.Tokenizer.TokenBytes(int32(id))
+			switch text := a.Tokenizer.TokenBytes(int32(id)); {
+			case slices.Contains(stops, int32(id)): // they have no text
+			case a.Tokenizer.Special(int32(id)):
+				tokens[id] = []byte(markOf(int32(id)))
+			case !bytes.Contains(text, []byte(markByte)):
+				tokens[id] = text
 			}
 		}
 		v, err := grammar.NewVocabulary(tokens, stops)
@@ -81,6 +90,12 @@ func (a *Agent) matcher(form json.RawMessage, stops []int32) (*grammar.Matcher, 
 	}
 	return g.Matcher()
 }
+
+// markByte begins and ends the name under which a grammar knows a special token, whose own text is not to match in texts. No JSON has
+// this byte, and tokens with it are never allowed.
+const markByte = "\x01"
+
+func markOf(special int32) string { return fmt.Sprintf("%s%d%s", markByte, special, markByte) }
 
 const thinkOpen = "<think>"
 
@@ -118,15 +133,25 @@ func (c *constraint) Accept(id int32) error {
 	return nil
 }
 
-// form is the structural tag of the replies that a request asks for; nil: any.
-func (r *chatRequest) form(d *dialect) json.RawMessage {
+// form returns the structural tag of the replies that a request asks for; nil: any. An error names the field that asks for what cannot be
+// enforced.
+func (r *chatRequest) form(d *dialect, tok *tokenizer.Tokenizer) (json.RawMessage, error) {
 	schema := r.ResponseFormat.schema()
+	if r.ToolChoice.mode != "required" && schema == nil {
+		return nil, nil
+	}
+	calls, err := r.callForm(d, tok)
+	if err != nil {
+		field := "tool_choice"
+		if schema != nil {
+			field = "response_format"
+		}
+		return nil, invalid(field, "%v; ask without it", err)
+	}
 	var one any
-	switch calls := r.callForm(); {
+	switch {
 	case r.ToolChoice.mode == "required":
 		one = calls
-	case schema == nil:
-		return nil
 	case calls == nil:
 		one = jsonForm(schema)
 	default:
@@ -139,7 +164,7 @@ func (r *chatRequest) form(d *dialect) json.RawMessage {
 	if err != nil {
 		panic(err) // of valid JSON
 	}
-	return tag
+	return tag, nil
 }
 
 type object = map[string]any
@@ -150,9 +175,11 @@ func jsonForm(schema json.RawMessage) object {
 	return object{"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": space}
 }
 
-// callForm is one or more calls of functions in the Hermes format, which is read of any model; nil without functions.
-func (r *chatRequest) callForm() any {
-	var tags []any
+// callForm returns calls of functions as the template prints them: one, or several where it prints one behind the other; nil without
+// functions.
+func (r *chatRequest) callForm(d *dialect, tok *tokenizer.Tokenizer) (any, error) {
+	var calls []any
+	several, between := !r.oneCall() && r.ToolChoice.name == "", ""
 	for _, raw := range r.Tools {
 		f := functionOf(raw)
 		if r.ToolChoice.mode == "none" || r.ToolChoice.name != "" && r.ToolChoice.name != f.Function.Name {
@@ -162,11 +189,43 @@ func (r *chatRequest) callForm() any {
 		if len(parameters) == 0 || string(parameters) == "null" {
 			parameters = json.RawMessage(`{"type":"object"}`)
 		}
-		before, after := agent.AroundArguments(f.Function.Name)
-		tags = append(tags, object{"type": "tag", "begin": before, "content": jsonForm(parameters), "end": after})
+		form, err := d.CallForm(f.Function.Name)
+		if err != nil {
+			return nil, err
+		}
+		several, between = several && form.Several, form.Between
+		arguments := jsonForm(parameters)
+		if arguments["style"] = form.Style; form.Style != "json" {
+			arguments["max_whitespace_cnt"] = 1 // space may become part of a text
+		}
+		calls = append(calls, sequence(slices.Concat(constant(tok, form.Before), []any{arguments}, constant(tok, form.After))))
 	}
-	if tags == nil {
+	if calls == nil {
+		return nil, nil
+	}
+	var one any = object{"type": "or", "elements": calls}
+	if several {
+		more := sequence(append(constant(tok, between), one))
+		one = sequence([]any{one, object{"type": "star", "content": more}})
+	}
+	return one, nil
+}
+
+func sequence(elements []any) object { return object{"type": "sequence", "elements": elements} }
+
+// constant returns a text as elements of a sequence, with the names of special tokens in their place.
+func constant(tok *tokenizer.Tokenizer, text string) []any {
+	var marked strings.Builder
+	for _, id := range tok.Encode(text) {
+		if !tok.Special(id) {
+			continue
+		}
+		before, after, _ := strings.Cut(text, tok.Token(id))
+		marked.WriteString(before + markOf(id))
+		text = after
+	}
+	if marked.WriteString(text); marked.Len() == 0 {
 		return nil
 	}
-	return object{"type": "tags_with_separator", "tags": tags, "separator": "\n", "at_least_one": true, "stop_after_first": r.oneCall() || r.ToolChoice.name != ""}
+	return []any{object{"type": "const_string", "value": marked.String()}}
 }

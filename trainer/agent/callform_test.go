@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+)
+
+// TestCallFormIsThatOfTheTemplate compares the texts around arguments with a history that the template prints.
+func TestCallFormIsThatOfTheTemplate(t *testing.T) {
+	definition, err := ordered.Parse(weather)
+	if err != nil {
+		t.Fatal(err)
+	}
+	formed := 0
+	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
+		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
+		if err != nil {
+			t.Skip(err)
+		}
+		form, err := template.CallForm("get_weather")
+		if err != nil {
+			t.Skip(err)
+		}
+		formed++
+		if form.Style != "json" || !template.history.calls {
+			return
+		}
+		call := tokenizer.ToolCall{ID: "call01000", Name: "get_weather", Arguments: ordered.NewObject("city", "Oslo")}
+		printed, err := tok.Render(tokenizer.Chat{Messages: tokenizer.Messages(tokenizer.Message{Role: "user", Content: "weather?"}, tokenizer.Message{Role: "assistant", ToolCalls: []tokenizer.ToolCall{call}}), Tools: []any{definition}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, found := strings.Cut(printed, form.Before)
+		arguments, _, _ := strings.Cut(rest, "}")
+		if !found || !strings.HasPrefix(rest, arguments+"}"+strings.TrimRight(form.After, "\n")) || !json.Valid([]byte(arguments+"}")) {
+			t.Errorf("%+v is not in %q", form, printed)
+		}
+	})
+	if formed == 0 {
+		t.Error("no template has a form")
+	}
+}
