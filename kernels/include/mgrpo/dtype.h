@@ -1,7 +1,7 @@
 // Element types of buffers that cross the C ABI. The numbers are c10::ScalarType's.
 #pragma once
 
-// The least temperature by which logits are divided: its inverse, and a gradient times that, is finite in float32.
+// The smallest temperature that divides logits: its inverse, and a gradient times the inverse, are finite in float32.
 #define MGRPO_LEAST_TEMPERATURE 1e-6
 
 enum mgrpo_dtype {

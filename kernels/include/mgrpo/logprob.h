@@ -23,7 +23,7 @@ MGRPO_API int32_t mgrpo_token_logprob_cpu(const void *logits, int32_t dtype, int
                                           void *entropy_or_null, int64_t *bad_row);
 
 // Overwrites the logits by dL/dlogits. dlogp and dentropy_or_null [rows] have the forward's output type. A row
-// of mask 0 becomes exactly 0 whatever it held. Statuses as above; also NON_FINITE for a row of -Inf only.
+// of mask 0 becomes exactly 0 for any content. Statuses as above; also NON_FINITE for a row of -Inf only.
 MGRPO_API int32_t mgrpo_token_logprob_bwd_cpu(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                               const int32_t *targets, const uint8_t *mask_or_null, double tau,
                                               const void *dlogp, const void *dentropy_or_null, int64_t *bad_row);

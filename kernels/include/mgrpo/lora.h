@@ -1,6 +1,6 @@
-// Low-rank adapters of linear maps (LoRA, Hu et al. 2021): y += scale * B (A x), for rows that may each have another adapter.
+// Low-rank adapters of linear maps (LoRA, Hu et al. 2021): y += scale * B (A x), where each row may have a different adapter.
 //
-// Batch invariance, threads and returned statuses are those of mgrpo/nn.h.
+// Batch invariance, threads and returned statuses are as in mgrpo/nn.h.
 #pragma once
 #include "mgrpo/status.h"
 
@@ -10,7 +10,7 @@ typedef struct mgrpo_lora_part {
   double scale;
 } mgrpo_lora_part;
 
-// One adapter of a linear map. values are fp32 and dense: the parts' A one after the other, then the parts' B. So all A
+// One adapter of a linear map. values are fp32 and dense: first all A, one after the other, then all B. So all A together
 // are one matrix.
 typedef struct mgrpo_lora {
   const float *values;
@@ -18,15 +18,15 @@ typedef struct mgrpo_lora {
   int64_t count;  // of parts
 } mgrpo_lora;
 
-// The most parts of an adapter: queries, keys and values are one product.
+// The largest number of parts of an adapter: queries, keys and values are one product.
 #define MGRPO_LORA_PARTS 4
 // The largest sum of the r of an adapter's parts.
 #define MGRPO_LORA_RANK 8192
 
-// Row i of y [rows, n] gets adapter which[i] of `adapters` applied to row i of x [rows, k]; -1 is none. All rows have
-// adapter 0 where which_or_null is null. The product with A is complete before that with B. Parts that reach outside of y or
-// have columns in common, more than MGRPO_LORA_PARTS or MGRPO_LORA_RANK, or a row with another adapter than those given are
-// MGRPO_INVALID_ARGUMENT. Scratch: the products with A of all rows.
+// Row i of y [rows, n] gets adapter which[i] of `adapters` applied to row i of x [rows, k]; -1 means no
+// adapter. If which_or_null is null all rows have adapter 0. The product with A is complete before the product with B.
+// MGRPO_INVALID_ARGUMENT: parts outside of y or with common columns, more than MGRPO_LORA_PARTS parts or MGRPO_LORA_RANK, or
+// a row with an adapter that was not given. Scratch: the products with A of all rows.
 MGRPO_API int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const float *x,
                                      float *y, int64_t rows, int64_t k, int64_t n);
 

@@ -9,13 +9,13 @@ typedef struct mgrpo_matrix {
   int64_t row, column;
 } mgrpo_matrix;
 
-// y[i, j] = sum_p a[i, p] b[p, j], to which what y has is added where `add` is not 0.  a [m, k], b [k, n], y [m, n] with rows
+// y[i, j] = sum_p a[i, p] b[p, j], added to y if `add` is not 0.  a [m, k], b [k, n], y [m, n] with rows
 // y_row floats apart.
-// Every element of a and b is rounded to the nearest bfloat16, even on ties; subnormal ones, and subnormal sums, count as 0. Products are
-// exact, and sums are float32 in an order that k alone decides: the bits of an element depend on its row of a and its column of
-// b, not on other rows, columns or the number of threads. NaN and infinities go where they go in float32, and so do numbers
-// above 3.39e38, which round to infinity.
-// Threads, aliasing and results as in nn.h, but a thread that gets no memory for its tile ends the process. MGRPO_UNSUPPORTED where the processor, or what MGRPO_CPU_ISA leaves of it, has no
-// such instructions; a call without rows asks for them.
+// Every element of a and b is rounded to the nearest bfloat16, ties to even; subnormal elements and sums become 0. Products
+// are exact, and sums are float32 in an order that depends on k only: the bits of an element depend on its row of a and its
+// column of b, not on other rows, columns or the number of threads. NaN and infinities propagate as in float32; numbers
+// above 3.39e38 round to infinity.
+// Threads, aliasing and results are as in nn.h, except that the process ends if a thread cannot allocate its tile.
+// MGRPO_UNSUPPORTED if the processor, limited by MGRPO_CPU_ISA, has no such instructions; call it without rows to test that.
 MGRPO_API int32_t mgrpo_matmul_bf16_cpu(mgrpo_matrix a, mgrpo_matrix b, float *y, int64_t y_row, int64_t m, int64_t k, int64_t n,
                                         int32_t add);

@@ -1,19 +1,19 @@
-// A GPU's memory. Everything happens in the order of the stream.
+// A GPU's memory. All operations follow the order of the stream.
 #pragma once
 #include "mgrpo/status.h"
 
-// Where kernels get their scratch memory, which they give back within the call. allocate returns null where there is none. Both are called
-// on the thread of the kernel's call, throw nothing, and keep to the order of the stream: what is released is in use by the work
-// launched before.
+// The allocator of kernels' scratch memory, which is released within the same call. allocate returns null if memory ran out.
+// Both functions are called on the thread of the kernel's call, must not throw, and follow the order of the stream: released
+// memory may still be in use by work that was launched before.
 typedef struct {
   void *(*allocate)(int64_t bytes, void *stream);
   void (*release)(void *memory, void *stream);
 } mgrpo_scratch;
 
-// From now on, in the whole process; null: CUDA's own pool, as in the beginning.
+// Sets the allocator of the whole process; null: CUDA's own pool, the default.
 MGRPO_API void mgrpo_set_scratch_cuda(const mgrpo_scratch *scratch_or_null);
 
-// For a caller without a tensor library, from CUDA's own pool. *memory is uninitialised; release frees it, or does nothing for null.
+// Allocates from CUDA's own pool, for a caller without a tensor library. *memory is uninitialised. release accepts null.
 MGRPO_API int32_t mgrpo_allocate_cuda(int64_t bytes, void **memory, void *stream);
 MGRPO_API int32_t mgrpo_release_cuda(void *memory, void *stream);
 

@@ -2,20 +2,20 @@
 // products of each expert with its rows.
 //
 // T tokens choose k of E experts each. Entry t * k + j is the j-th choice of token t; S = T k entries. `place` sorts
-// the entries by expert, those of an expert in their own order: entry i is row place[i] of the sorted rows, row s is
+// the entries by expert and keeps the order within an expert: entry i is row place[i] of the sorted rows, row s is
 // entry source[s], and the rows of expert e are [first[e], first[e + 1]).
-// Layout, aliasing, threads and statuses are those of mgrpo/nn.h; so is batch invariance: what belongs to a token
-// depends on that token alone, bit for bit. 1 <= k <= E, k <= MGRPO_MOE_MOST_CHOSEN, and S below 2^31.
-// Numbers that are not finite spread to the weights of their token, and so to its output.
+// Layout, aliasing, threads, statuses and batch invariance are as in mgrpo/nn.h: the results of a token
+// depend on that token alone, bit for bit. 1 <= k <= E, k <= MGRPO_MOE_MOST_CHOSEN, and S below 2^31.
+// Non-finite numbers propagate to the weights of their token, and so to its output.
 #pragma once
 #include "mgrpo/status.h"
 
 #define MGRPO_MOE_MOST_CHOSEN 64
 
 // The k largest of logits [T, E], largest first, of equal ones the lower index first, go to expert [T, k]. With
-// given_or_null [T, k] those of a token whose first is not -1 are taken instead: different ones, in [0, E), else
-// MGRPO_INVALID_ARGUMENT. weight [T, k] is softmax(logits) over all E; with normalise != 0 divided by the sum of the k,
-// which is the softmax over the k alone. differs_or_null [T]: 1 where a given set is not the set of the k largest.
+// given_or_null [T, k], a token whose first given expert is not -1 goes to the given ones instead, which must be distinct and
+// in [0, E), else MGRPO_INVALID_ARGUMENT. weight [T, k] is softmax(logits) over all E; with normalise != 0 divided by the sum of the k,
+// which is the softmax over the k alone. differs_or_null [T]: 1 if a given set is not the set of the k largest.
 MGRPO_API int32_t mgrpo_moe_route_cpu(const float *logits, const int32_t *given_or_null, int32_t *expert, float *weight,
                                       int32_t *differs_or_null, int64_t tokens, int64_t experts, int64_t k, int32_t normalise);
 

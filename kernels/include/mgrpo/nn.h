@@ -1,52 +1,53 @@
-// Forward and backward passes of the layers of a decoder-only transformer, fp32 but where a function says otherwise.
+// Forward and backward passes of the layers of a decoder-only transformer, fp32 unless a function states otherwise.
 //
 // Layout: every tensor is dense and row-major; [T, H, hd] means T rows of H heads of hd floats.
 // Batch invariance: a row of a result depends on that row's inputs alone, bit for bit. The number of
 // rows, the row's position among them and the number of threads do not matter. The bits may differ
 // between kinds of CPU, because the width of the vector registers fixes the order of the sums.
 // Threads: OpenMP, at most the caller's omp_get_max_threads(); small calls stay on the calling thread.
-// Aliasing: outputs must not overlap inputs unless a function says that it works in place.
+// Aliasing: outputs must not overlap inputs unless a function works in place.
 // Returns: MGRPO_OK, or MGRPO_INVALID_ARGUMENT for a negative size, a null pointer to a non-empty
-// tensor, a size whose bytes overflow int64, or what a function names; then nothing was written.
-// MGRPO_OUT_OF_MEMORY where a function needs scratch. No rows are no error.
+// tensor, a size whose bytes overflow int64, or a condition that a function names; then nothing was written.
+// MGRPO_OUT_OF_MEMORY if scratch cannot be allocated. Zero rows are valid.
 #pragma once
 #include "mgrpo/status.h"
 
-// The instruction set in use: "amx" (avx512, and products with bfloat16 in tiles), "avx512", "avx2" or "portable". It is the best one of the CPU unless the
-// environment variable MGRPO_CPU_ISA names a lower one before the first call.
+// Returns the instruction set in use: "amx" (avx512, and products with bfloat16 in tiles), "avx512", "avx2" or
+// "portable". It is the best one of the CPU unless the environment variable MGRPO_CPU_ISA names a lower one before the
+// first call.
 MGRPO_API const char *mgrpo_cpu_isa(void);
 
-// Changes the instruction set of all calls that begin afterwards. MGRPO_UNSUPPORTED where the CPU lacks it,
-// MGRPO_INVALID_ARGUMENT where there is none of that name.
+// Changes the instruction set of all calls that begin afterwards. Returns MGRPO_UNSUPPORTED if the CPU lacks it,
+// MGRPO_INVALID_ARGUMENT if the name is unknown.
 MGRPO_API int32_t mgrpo_cpu_use(const char *isa);
 
 // y[r, j] = b[j] + sum_k x[r, k] w[j, k].  x [rows, k], w [n, k], b [n] or null, y [rows, n].
-// w is read as it is, without a packed copy.
+// w is read in place, without a packed copy.
 MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows,
                                    int64_t k, int64_t n);
 
 // The same with w in bfloat16: each weight is widened, products and sums are float32. With "amx" x is the sum of two
-// bfloat16, which differs from it by at most 2^-17 of each number. Where `round` is not 0, the set in use is
-// "avx512" and the CPU has avx512_bf16, x is rounded to the nearest bfloat16, even on ties, and subnormal numbers and sums count
-// as 0: half the time for many rows. A thread that gets no memory for its rounded rows or its tiles ends the process.
+// bfloat16, which differs from it by at most 2^-17 of each number. If `round` is not 0, the set in use is
+// "avx512" and the CPU has avx512_bf16, x is rounded to the nearest bfloat16, ties to even, and subnormal numbers and
+// sums become 0: this halves the time for many rows. The process ends if a thread cannot allocate its rounded rows or tiles.
 MGRPO_API int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y,
                                         int64_t rows, int64_t k, int64_t n, int32_t round);
 
 // y = x * inv_rms * (offset + w) with inv_rms[r] = 1 / sqrt(mean(x[r]^2) + eps).  x, y [rows, d], w [d], d >= 1,
-// eps >= 0; offset is 0, or 1 where w holds distances from 1; inv_rms_or_null [rows] is written for the backward pass.
+// eps >= 0; offset is 0, or 1 if w holds distances from 1; inv_rms_or_null [rows] is written for the backward pass.
 // Works in place (y == x).
 MGRPO_API int32_t mgrpo_rms_norm_cpu(const float *x, const float *w, float offset, double eps, float *y,
                                      float *inv_rms_or_null, int64_t rows, int64_t d);
 
-// sum = x + residual and y = its norm, in one pass: the bits of the addition and of mgrpo_rms_norm_cpu after each
-// other. Sizes as there; x, residual, sum, y [rows, d]. sum may be x or residual, y may be either that sum is not.
+// sum = x + residual and y = its norm, in one pass, with the same bits as the addition followed by
+// mgrpo_rms_norm_cpu. x, residual, sum, y [rows, d]. sum may be x or residual; y may be the other one.
 MGRPO_API int32_t mgrpo_add_rms_norm_cpu(const float *x, const float *residual, const float *w, float offset, double eps,
                                          float *sum, float *y, float *inv_rms_or_null, int64_t rows, int64_t d);
 
-// The backward pass of both. dx [rows, d] is written, dw_or_null [d] is accumulated into. x is what was normalised: the sum of
-// mgrpo_add_rms_norm_cpu, whose gradient from elsewhere, dx_more [rows, d], is added to dx; then dx is the gradient of
-// either summand. The sum over rows has one fixed order, so that dw does not depend on the number of threads. dx may
-// be dy or dx_more.
+// The backward pass of both. dx [rows, d] is written, dw_or_null [d] is accumulated into. x is the input of the norm. After
+// mgrpo_add_rms_norm_cpu it is the sum: pass the sum's other gradient as dx_more [rows, d], which is added to dx, and dx
+// is the gradient of either summand. The sum over rows has one fixed order, so dw does not depend on the number of threads.
+// dx may be dy or dx_more.
 MGRPO_API int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, float offset,
                                          const float *inv_rms, const float *dx_more_or_null, float *dx, float *dw_or_null,
                                          int64_t rows, int64_t d);
@@ -80,13 +81,13 @@ typedef struct mgrpo_heads {
   const int32_t *pos;  // [rows] in [0, max_pos), else MGRPO_INVALID_ARGUMENT
 } mgrpo_heads;
 
-// q [rows, heads, hd], k, v [rows, kv_heads, hd].  Of normalised heads inv_q_or_null and inv_k_or_null [rows, groups] are written for
-// the backward pass, a group being a head, or the heads of a row together.
+// q [rows, heads, hd], k, v [rows, kv_heads, hd].  For normalised heads inv_q_or_null and inv_k_or_null [rows, groups] are
+// written for the backward pass. A group is a head, or the heads of a row together.
 MGRPO_API int32_t mgrpo_split_heads_cpu(const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q_or_null,
                                         float *inv_k_or_null, int64_t rows);
 
 // The backward pass. dqkv is written, dw_q_or_null and dw_k_or_null are accumulated into, as by mgrpo_rms_norm_bwd_cpu. qkv_or_null,
-// inv_q_or_null and inv_k_or_null are read of normalised heads alone.
+// inv_q_or_null and inv_k_or_null are read only if heads are normalised.
 MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float *dv, const float *qkv_or_null, mgrpo_heads how,
                                             const float *inv_q_or_null, const float *inv_k_or_null, float *dqkv, float *dw_q_or_null,
                                             float *dw_k_or_null, int64_t rows);
@@ -95,20 +96,20 @@ MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, co
 // key/value head h / (heads / kv_heads).  Segment s is the rows [cu[s], cu[s+1]); cu [batch + 1],
 // cu[0] = 0, not decreasing; T = cu[batch].  q, out [T, heads, hd], k, v [T, kv_heads, hd],
 // lse [T, heads]: the natural logarithm of the sum of exp(scale * q k). hd in [1, 256].
-// A row sees itself and all that the row before it sees. The first row of segment s comes after the row
-// follows[s], which is in [-1, cu[s]), else MGRPO_INVALID_ARGUMENT; -1 is a segment that begins a sequence, as
-// all do where follows_or_null is null. So sequences with a common beginning hold its rows once.
-// With a window above 0 the query at position i of its sequence sees the keys i - window + 1 to i alone; 0 is all of them.
-// Row t has the bits that mgrpo_attention_cached_cpu gives for the same query, keys and values, however its
-// sequence is cut into segments.
+// A row attends to itself and to the rows that the row before it attends to. The first row of segment s follows the row
+// follows[s], which must be in [-1, cu[s]), else MGRPO_INVALID_ARGUMENT. -1 means that the segment begins a sequence; so do
+// all segments if follows_or_null is null. So sequences with a common beginning contain its rows once.
+// With a window above 0 the query at position i of its sequence attends to keys i - window + 1 to i only; 0 means no window.
+// Row t has the same bits as in mgrpo_attention_cached_cpu for the same query, keys and values, for any division of its
+// sequence into segments.
 MGRPO_API int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
                                              const int32_t *follows_or_null, int64_t batch, float *out, float *lse,
                                              int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window);
 
-// dq [T, heads, hd], dk, dv [T, kv_heads, hd] are written (not accumulated into); out and lse are the
-// forward pass's. Probabilities are computed again. A key's gradient is the sum over all rows that see it, in
-// the order of the segments. The same bits for any number of threads. Scratch: at most four times dk and dv,
-// or what one segment sees, whichever is more, and a copy of k and v.
+// dq [T, heads, hd], dk, dv [T, kv_heads, hd] are written (not accumulated into); out and lse are those of
+// the forward pass. Probabilities are computed again. A key's gradient is the sum over all rows that attend to it, in the
+// order of the segments, with the same bits for any number of threads. Scratch: a copy of k and v, and the larger of four
+// times dk and dv and the keys and values that one segment attends to.
 MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
                                                  const float *out, const float *lse, const int32_t *cu,
                                                  const int32_t *follows_or_null, int64_t batch, float *dq, float *dk,
@@ -116,37 +117,37 @@ MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float 
                                                  int64_t window);
 
 // A key-value cache [blocks, kv_heads, block, hd], in blocks of `block` tokens, a power of two, at most 2^31 tokens a sequence.
-// Position p of sequence s is place p % block of the block that table[s, p / block] names.
+// Position p of sequence s is place p % block in block table[s, p / block].
 typedef struct mgrpo_pages {
   const int32_t *table;      // [sequences, width]: blocks, in the order of the positions
   int64_t sequences, width;
   int64_t blocks, kv_heads, block, hd;
 } mgrpo_pages;
 
-// mgrpo_split_heads_cpu with keys and values that go to caches: those of row r become position how.pos[r] of sequence[r].  k_cache,
-// v_cache as pages says; sequence [rows] in [0, sequences), how.pos [rows] in [0, width * block), the blocks that the table names for
-// them in [0, blocks), else MGRPO_INVALID_ARGUMENT. Of rows that name the same place the last one stays.
+// mgrpo_split_heads_cpu, which writes keys and values to caches: row r is written to position how.pos[r] of sequence[r].
+// k_cache and v_cache have the shape of pages; sequence [rows] in [0, sequences), how.pos [rows] in [0, width * block), and
+// their blocks in the table in [0, blocks), else MGRPO_INVALID_ARGUMENT. If rows name the same place, the last one remains.
 MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads how, float *q, float *k_cache, float *v_cache, mgrpo_pages pages,
                                         const int32_t *sequence, int64_t rows);
 
-// Row r attends to the first length[r] positions of sequence[r], with a window above 0 to the last window of them: the others
-// are not read, nor is what the table has for them.  q, out [rows, heads, hd]; k_cache, v_cache as pages says; sequence
-// [rows] in [0, sequences), length [rows] in [0, width * block], blocks of what is read in [0, blocks), else
-// MGRPO_INVALID_ARGUMENT; a row of length 0 gives zeros. The bits do not depend on which blocks a sequence has, nor on their
-// size. hd in [1, 256]. Decoding passes one row a sequence, prefill passes a prompt's rows one after the other with lengths
-// that grow by one: consecutive rows of a sequence share the reading of its keys and values.
+// Row r attends to the first length[r] positions of sequence[r], or with a window above 0 to the last window of them. Other
+// positions, and their entries of the table, are not read.  q, out [rows, heads, hd]; k_cache and v_cache have the shape of
+// pages; sequence [rows] in [0, sequences), length [rows] in [0, width * block], blocks that are read in [0, blocks), else
+// MGRPO_INVALID_ARGUMENT. A row of length 0 gives zeros. The bits depend neither on the blocks of a sequence nor on their
+// size. hd in [1, 256]. Decoding passes one row a sequence; prefill passes a prompt's rows in order, with lengths
+// that grow by one. Consecutive rows of a sequence share the reading of its keys and values.
 MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache,
                                              mgrpo_pages pages, const int32_t *sequence, const int32_t *length,
                                              float *out, int64_t rows, int64_t heads, float scale, int64_t window);
 
-// The same on a GPU: arrays in device memory, x, y, w and the like of one dtype, float32 or bfloat16; cos, sin, inv_rms and
-// dw are float32. Arithmetic is float32, a bfloat16 result is rounded once; the sum of mgrpo_add_rms_norm_cuda is rounded
-// before it is normalised, and so is a head between norm and turn. Attention to a cache in bfloat16 multiplies on tensor cores, softmax
-// weights as sums of two bfloat16 terms. A row's bits depend on that row alone, and so do the bits of dw on its inputs.
-// Calls only enqueue: what lies in table, sequence, pos and length is not seen by the host. A row that names a place outside its
-// table or cache gives NaN, or is not written to the cache, and nothing else is read or written for it.
-// Scratch, allocated in the stream's order: for a norm's backward pass at most 2 KiB a column; for attention where
-// a row can see more than 256 keys, hd + 2 floats a row, head and part of the row's keys, of which there are 64 at most, in 64 MiB.
+// The same on a GPU. Arrays are in device memory; x, y, w and similar have one dtype, float32 or bfloat16; cos, sin, inv_rms
+// and dw are float32. Arithmetic is float32, and a bfloat16 result is rounded once. The sum of mgrpo_add_rms_norm_cuda is
+// rounded before it is normalised, and a head between norm and rotation. Attention to a bfloat16 cache multiplies on tensor
+// cores, with softmax weights as sums of two bfloat16 terms. A row's bits depend on that row only, and the bits of dw on its
+// inputs only. Calls only enqueue, so the host does not read table, sequence, pos and length. A row that names a place outside
+// its table or cache gives NaN, or is not written to the cache, and no other memory is accessed for it.
+// Scratch, allocated in the stream's order: for a norm's backward pass at most 2 KiB a column; for attention with more than
+// 256 keys a row, hd + 2 floats for each row, head and part of the keys, at most 64 parts and 64 MiB.
 MGRPO_API int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, float offset, double eps, void *y,
                                       float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps,

@@ -1,5 +1,5 @@
 // Philox4x32-10, a counter-based generator: block(counter, key) is a pure function, so a draw is
-// addressed by what it is for and never by how many draws came before it.
+// addressed by its purpose, not by the number of draws before it.
 // Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 #include "mgrpo/status.h"

@@ -9,7 +9,7 @@
 // mgrpo_policy_loss once a micro-batch with its slice of the coefficients, mgrpo_loss_sums_merge over the
 // micro-batches and mgrpo_loss_stats_finalize. Losses and gradients of micro-batches add up to the batch's.
 //
-// All arithmetic is float64 whatever the array type; a trajectory is reduced in token order and trajectories in
+// All arithmetic is float64 for every array type; a trajectory is reduced in token order and trajectories in
 // batch order: the result does not depend on the thread count. Bytes moved a token in float32: 1 + 20 read, 8 written.
 #pragma once
 #include "mgrpo/dtype.h"
@@ -135,7 +135,8 @@ MGRPO_API int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *g
                                           mgrpo_loss_totals *totals, mgrpo_loss_error *error);
 
 // Loss and gradient of one micro-batch. dlogp_new_or_null [tokens]: dL/dnew; dentropy_or_null [tokens]: dL/dH, which
-// an entropy term needs where dL/dnew is wanted; both exactly 0 at tokens that are not trained. A micro-batch without trained tokens is no error: all sums are 0.
+// must be given with dL/dnew if there is an entropy term. Both are exactly 0 at tokens that are not trained. A micro-batch
+// without trained tokens is valid: all sums are 0.
 // MGRPO_REFUSED fills *error with the first match of rules 3 to 8; outputs are then unspecified and no parameter
 // may be updated. Indices in the error count within this micro-batch.
 MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,

@@ -2,7 +2,7 @@
 //
 //   z -> log p(y), H -> L of policy_loss.h -> dL/dz, over z
 //
-// Token-level ratios alone (TOKEN, CISPO): a token's gradient then depends on its own row, its trajectory's advantage
+// For token-level ratios (TOKEN, CISPO) only: a token's gradient then depends on its own row, its trajectory's advantage
 // and its coefficient c_j, so the row is differentiated while it is still in cache. A sequence ratio needs the
 // log-probs of the whole trajectory first: mgrpo_token_logprob, mgrpo_policy_loss, mgrpo_token_logprob_bwd.
 //
@@ -12,24 +12,24 @@
 #pragma once
 #include "mgrpo/policy_loss.h"
 
-// Logits [rows, ld] of which `vocab` columns are valid (1 <= vocab <= ld; the others are neither read nor written).
+// Logits [rows, ld] with `vocab` valid columns (1 <= vocab <= ld); the others are neither read nor written.
 typedef struct mgrpo_logits {
   void *data;
   int32_t dtype;           // float32, bfloat16 or float64
   int64_t rows, vocab, ld;
   const int32_t *targets;  // [rows]
   double tau;              // at least MGRPO_LEAST_TEMPERATURE
-  // 0: the gradient has the logits' dtype. MGRPO_BFLOAT16, on a GPU and of float32 logits: a row's gradient is vocab bfloat16 numbers
-  // from where the row of logits begins, so that rows are 2 ld of them apart; what follows them within the row is unspecified.
+  // 0: the gradient has the logits' dtype. MGRPO_BFLOAT16, for float32 logits on a GPU: a row's gradient is vocab bfloat16
+  // numbers at the start of the row of logits, so rows are 2 ld of these apart; the rest of the row is unspecified.
   int32_t gradient_dtype;
 } mgrpo_logits;
 
 // Row i of the logits is token first + i of the batch, whose logp_new and entropy are not read; its dtype is float64
 // for float64 logits, else float32. Overwrites the logits by dL/dlogits and writes those tokens' entries of logp and
 // entropy [batch tokens]. A token that the batch does not train gives a row of exact zeros, and logp = entropy = 0,
-// whatever its row held. Calls over disjoint ranges make up a batch: logits need not exist all at once.
+// for any content of its row. Calls over disjoint ranges make up a batch, so not all logits need exist at once.
 //
-// *bad_row, set to -1 before the first of them, becomes the least token whose row held NaN or +Inf or whose target is
+// *bad_row, set to -1 before the first of them, becomes the first token whose row held NaN or +Inf or whose target is
 // outside 0..vocab-1; that row becomes NaN, its logp too, and the return value is MGRPO_OK. MGRPO_REFUSED fills *error
 // by rules 1 and 4 of docs/algorithm.md §7. The loss itself, its statistics and the other refusals are mgrpo_policy_loss's
 // over the logp and entropy written.

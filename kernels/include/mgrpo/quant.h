@@ -1,13 +1,13 @@
-// Matrices that stay quantised as a GGUF file has them: rows of blocks, little endian, without gaps. A weight is what the
-// format makes of its block, in float32, and products and sums are float32.
+// Matrices quantised in GGUF's formats: rows of blocks, little endian, without gaps. A weight is dequantised to float32,
+// and products and sums are float32.
 //
 // Layout, batch invariance, threads, aliasing and statuses are those of mgrpo/nn.h. A matrix w [n, k] has n rows of
-// mgrpo_quant_row_bytes(type, k) bytes and need not be aligned; MGRPO_INVALID_ARGUMENT where that is negative.
+// mgrpo_quant_row_bytes(type, k) bytes and need not be aligned; MGRPO_INVALID_ARGUMENT if that number is negative.
 // Block layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h.
 #pragma once
 #include "mgrpo/status.h"
 
-// The numbers are those of GGUF files.
+// The numbers are GGUF's.
 enum mgrpo_quant {
   MGRPO_Q4_0 = 2,
   MGRPO_Q4_1 = 3,
@@ -22,19 +22,20 @@ enum mgrpo_quant {
 // The most columns of a matrix whose rows are multiplied.
 #define MGRPO_QUANT_COLUMNS (1 << 16)
 
-// Bytes of a row of k weights, or -1 where the type is unknown or k is no multiple of its block: 256 for types with K, else 32.
+// Returns the bytes of a row of k weights, or -1 if the type is unknown or k is not a multiple of its block (256 for types
+// with K, else 32).
 MGRPO_API int64_t mgrpo_quant_row_bytes(int32_t type, int64_t k);
 
-// y[i] = w[rows[i]], or w[i] where rows is null.  rows [count] in [0, n), else MGRPO_INVALID_ARGUMENT; y [count, k].
+// y[i] = w[rows[i]], or w[i] if rows is null.  rows [count] in [0, n), else MGRPO_INVALID_ARGUMENT; y [count, k].
 MGRPO_API int32_t mgrpo_dequantise_cpu(const void *w, int32_t type, const int32_t *rows_or_null, float *y, int64_t count,
                                        int64_t n, int64_t k);
 
 // y[r, j] = b[j] + sum_k x[r, k] w[j, k].  x [rows, k], b [n] or null, y [rows, n] with y_stride >= n floats from one row to
-// the next. k is at most MGRPO_QUANT_COLUMNS. The bits are those of mgrpo_linear_cpu with w in float32.
+// the next. k is at most MGRPO_QUANT_COLUMNS. The bits equal those of mgrpo_linear_cpu with w in float32.
 MGRPO_API int32_t mgrpo_linear_quant_cpu(const float *x, const void *w, int32_t type, const float *b_or_null, float *y,
                                          int64_t y_stride, int64_t rows, int64_t k, int64_t n);
 
-// The gradient of x: dx[r, k] = sum_j dy[r, j] w[j, k], which is added to dx where add is not 0.  dy [rows, n] with
+// The gradient of x: dx[r, k] = sum_j dy[r, j] w[j, k], added to dx if add is not 0.  dy [rows, n] with
 // dy_stride >= n, dx [rows, k].
 MGRPO_API int32_t mgrpo_linear_quant_bwd_input_cpu(const float *dy, int64_t dy_stride, const void *w, int32_t type, float *dx,
                                                    int64_t rows, int64_t k, int64_t n, int32_t add);

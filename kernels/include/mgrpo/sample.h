@@ -1,13 +1,13 @@
 // One token a row from softmax(logits / temperature), optionally truncated.
 //
-// The filters apply in Hugging Face's order, each to what the one before left, all to softmax(logits / temperature):
+// The filters apply in Hugging Face's order, each to the tokens that the previous one kept, all to softmax(logits / temperature):
 //   top_k   keep z_v >= the k-th largest logit
 //   top_p   keep v while the probability of all strictly larger logits, renormalised after top_k, is below top_p
 //   min_p   keep v with p_v >= min_p * max p
-// Ties at a cut are all kept. The draw is the inverse of the cumulative distribution in token order at
+// All ties at a cut are kept. The draw is the inverse of the cumulative distribution in token order at
 // u = the 53-bit uniform of Philox block (position low, position high, 0, 0) under the row's key: one row's
 // result depends on that row's logits and settings alone, not on the batch, its order, or the number of threads or of
-// a GPU's blocks. Backends differ by rounding, and so may their tokens where u is that near to a boundary.
+// a GPU's blocks. Backends differ by rounding, and so may their tokens if u is within rounding of a boundary.
 // Temperature 0 takes the largest logit, the smallest id among equals; its log-probs and filters are at tau = 1.
 // Without filters no sort or selection is done, and the row is read from memory once.
 #pragma once
@@ -33,7 +33,7 @@ MGRPO_API int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t ro
                                    const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
                                    float *truncated_logp_or_null, int64_t *bad_row);
 
-// The first of the rows whose settings are out of range, -1 if there is none.
+// Returns the first row with settings out of range, or -1.
 MGRPO_API int64_t mgrpo_sampling_out_of_range(const mgrpo_sampling *sampling, int64_t rows);
 
 // The same on a GPU: logits and outputs in device memory, sampling and bad_row in host memory. Waits for the stream.

@@ -12,11 +12,11 @@
 enum mgrpo_status {
   MGRPO_OK = 0,
   MGRPO_INVALID_ARGUMENT = 1,  // a size, stride, mode or pointer that the kernel's contract excludes
-  MGRPO_NON_FINITE = 2,        // NaN or Inf where the contract asks for finite numbers; no state was changed
+  MGRPO_NON_FINITE = 2,        // NaN or Inf where the contract requires finite numbers; no state was changed
   MGRPO_OUT_OF_MEMORY = 3,     // scratch could not be allocated
   MGRPO_CUDA_ERROR = 4,        // a CUDA runtime call failed: see mgrpo_cuda_last_error
   MGRPO_UNSUPPORTED = 5,       // valid, but not built for this backend
-  MGRPO_REFUSED = 6,           // the data was refused; the call's error struct says what and where
+  MGRPO_REFUSED = 6,           // the data was refused; the call's error struct has the reason and the place
 };
 
 // A fixed English sentence for a code; never null.
