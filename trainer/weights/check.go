@@ -54,7 +54,7 @@ func (s *Source) Check() error {
 	return fmt.Errorf("weights: %s: %w", s.path, oneLine(faults))
 }
 
-// absence is the error of a tensor that is missing.
+// absence returns the error of a tensor that is missing.
 func (s *Source) absence(t arch.Tensor) error {
 	if shard, ok := s.assigned[t.Name]; ok {
 		return fmt.Errorf("tensor %s is missing from %s, to which weight_map assigns it", t.Name, shard)
@@ -65,7 +65,7 @@ func (s *Source) absence(t arch.Tensor) error {
 	return fmt.Errorf("tensor %s is missing", t.Name)
 }
 
-// few are the first maxReported faults of a kind, and the number of the others.
+// few returns the first maxReported faults of a kind, and the number of the others.
 func few(faults []error) []error {
 	if more := len(faults) - maxReported; more > 0 {
 		return append(faults[:maxReported:maxReported], fmt.Errorf("and %d more", more))
@@ -73,7 +73,7 @@ func few(faults []error) []error {
 	return faults
 }
 
-// droppable says why an unexpected tensor may be ignored, or returns an error.
+// droppable returns the reason why an unexpected tensor may be ignored, or returns an error.
 func (s *Source) droppable(name string) (note string, err error) {
 	switch {
 	case name == headName && s.config.Tied:

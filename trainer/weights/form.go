@@ -14,9 +14,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/durable"
 )
 
-// Form is the layout of a folder that has more than a language model: the names of the language model's tensors, and the parts beside it,
-// such as a vision tower. A checkpoint of the model is written in it. The folder's files stay mapped as long as the Form is in use, also
-// where the folder is removed meanwhile.
+// Form is the layout of a folder that has more than a language model: the names of the language model's tensors, and other parts such as a
+// vision tower. Checkpoints of the model are written in the same layout. The folder's files stay mapped as long as the Form is in use, even
+// if the folder is removed.
 type Form struct {
 	names  map[string]string // of tensors in the folder, by their names in arch.Layout, where the two differ
 	others map[string]other  // by their names in the folder
@@ -24,23 +24,23 @@ type Form struct {
 	files  map[string][]byte // of processors of images and sound
 }
 
-// other is a tensor of a part beside the language model.
+// other holds a tensor of a part that is not the language model.
 type other struct {
 	raw    anyTensor
 	scaled *tensor // where the part is quantised: it is widened to BF16, as the language model is
 }
 
-// parts are modules beside a language model, of which a folder may have the tensors.
+// parts lists modules other than the language model. A folder may have tensors of them.
 var parts = []string{"mtp", "visual", "vision_tower", "vision_model", "vision_encoder", "vision_embedder", "multi_modal_projector", "mm_projector",
 	"connector", "audio_tower", "audio_model", "audio_encoder", "embed_vision", "embed_audio", "image_newline"}
 
-// part is the module of a tensor that is no part of the language model's body.
+// part returns the module that a tensor outside the language model belongs to.
 func part(name string) string {
 	first, _, _ := strings.Cut(strings.TrimPrefix(name, "model."), ".")
 	return first
 }
 
-// elsewhere reports whether a tensor belongs to a known part beside the language model.
+// elsewhere reports whether a tensor belongs to one of parts.
 func elsewhere(name string) bool { return slices.Contains(parts, part(name)) }
 
 // processorFiles describe how images, video and sound become inputs.
@@ -88,7 +88,7 @@ func (s *Source) noteParts() {
 		list = append(list, fmt.Sprintf("%s (%d tensors)", name, count[name]))
 	}
 	if len(list) > 0 {
-		s.notes = append(s.notes, "parts beside the language model are not trained, and are saved as they are: "+strings.Join(list, ", "))
+		s.notes = append(s.notes, "parts other than the language model are not trained, and are saved unchanged: "+strings.Join(list, ", "))
 	}
 }
 
@@ -104,7 +104,7 @@ func (f *Form) readProcessors(folder string) error {
 	return nil
 }
 
-// tie notes under which names the folder has an embedding that is the head, too. A wrapped model whose two differ is read as one whose are
+// tie records the names of the embedding and of a head that is tied to it. If the two differ in a wrapped model, they are read as
 // not tied, as transformers does.
 func (s *Source) tie() error {
 	_, head := s.tensors[headName]
@@ -129,7 +129,7 @@ func (s *Source) tie() error {
 	return nil
 }
 
-// Form is the layout of the folder, nil where it has the language model alone, or is read so.
+// Form returns the layout of the folder. It is nil if the folder has only a language model, or after Alone.
 func (s *Source) Form() *Form {
 	if s.alone {
 		return nil
@@ -156,7 +156,7 @@ func (s *Source) Alone() error {
 	return nil
 }
 
-// arrange gives the tensors of the language model their names in the folder, and adds those of other parts, all sorted by name.
+// arrange gives the language model's tensors their names in the folder, adds the tensors of other parts, and sorts by name.
 func (f *Form) arrange(text []OutTensor, embedding string) []OutTensor {
 	var all []OutTensor
 	for _, t := range text {
@@ -194,7 +194,7 @@ func (o other) out(name string) OutTensor {
 	}}
 }
 
-// keepMapped leaves the mapped files to the garbage collector, which unmaps them when nothing uses the Form any more.
+// keepMapped leaves the mapped files to the garbage collector, which unmaps them once the Form is unreachable.
 func (f *Form) keepMapped(files []*mapping) {
 	runtime.AddCleanup(f, func(files []*mapping) {
 		for _, m := range files {

@@ -87,7 +87,7 @@ func (s *Source) addNamed(g ggufTensor, named []arch.Tensor) error {
 	return nil
 }
 
-// slice is the part of a stacked tensor that the architecture wants; of another tensor it is the whole.
+// slice returns the part of a stacked tensor that the architecture expects, and any other tensor unchanged.
 func slice(g ggufTensor, want arch.Tensor) (ggufTensor, error) {
 	if want.Stack == 0 {
 		return g, nil

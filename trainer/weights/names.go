@@ -11,7 +11,7 @@ import (
 // headName is the output head's, in every architecture.
 const headName = "lm_head.weight"
 
-// embeddingName is the embedding's.
+// embeddingName returns the name of the embedding.
 func (s *Source) embeddingName() string { return s.config.Body() + "embed_tokens.weight" }
 
 // rename gives the tensors of a folder the names that the architecture has for them: without the prefix of a wrapper, the

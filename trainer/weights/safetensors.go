@@ -29,7 +29,7 @@ type headerEntry struct {
 
 const maxDims = 8
 
-// extraState is the end of names of what a module of PyTorch keeps beside its weights, such as the scales of
+// extraState ends the names of other state of PyTorch's modules, such as the scales of
 // TransformerEngine.
 const extraState = "._extra_state"
 

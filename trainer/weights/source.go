@@ -22,7 +22,7 @@ type Source struct {
 	config  arch.Config
 	tensors map[string]tensor
 	packed  map[string]anyTensor // of a quantised folder, until they are paired with their scales
-	others  map[string]anyTensor // of parts beside the language model
+	others  map[string]anyTensor // of parts other than the language model
 	alone   bool                 // the language model of a folder with more is read as a model of its own
 	form    *Form                // nil: the folder has the language model alone
 	names   []string
@@ -83,7 +83,7 @@ func ReadConfig(dir string) (arch.Config, error) {
 	return c, err
 }
 
-// readConfig is ReadConfig with notes about what is ignored.
+// readConfig returns ReadConfig's result and notes about ignored keys.
 func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 	data, err := durable.ReadSmall(filepath.Join(dir, configFile), maxConfigBytes)
 	if err != nil {

@@ -119,7 +119,7 @@ func (t tensor) blocks(from, to int64, dst []byte) error {
 	return nil
 }
 
-// storedRow is the row of the file that has a Hugging Face row.
+// storedRow returns the row of the file that has a Hugging Face row.
 func (t tensor) storedRow(row int64) int64 {
 	pairs := t.ropePairs
 	head, within := row/(2*pairs), row%(2*pairs)

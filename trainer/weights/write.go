@@ -25,7 +25,7 @@ func WriteHF(dir string, cfg arch.Config, read func(name string, dst []float32) 
 	return HF{Config: cfg, Read: read}.WriteFolder(dir, dtype, extra)
 }
 
-// WriteFolder is WriteHF in the model's Form.
+// WriteFolder writes a folder as WriteHF does, in the layout of Form.
 func (h HF) WriteFolder(dir string, dtype DType, extra map[string][]byte) error {
 	_, err := durable.NewFolder(durable.OS{}, dir, func(f *durable.Folder) error { return h.Write(f, dtype, extra) })
 	if err != nil {
@@ -34,7 +34,7 @@ func (h HF) WriteFolder(dir string, dtype DType, extra map[string][]byte) error 
 	return nil
 }
 
-// Files is what a folder of weights is written from.
+// Files writes a folder of weights.
 type Files interface {
 	// Write writes the weights, rounded to dtype where the files have a choice, what describes them, and the files of extra
 	// by name.
@@ -45,7 +45,7 @@ type Files interface {
 type HF struct {
 	Config arch.Config
 	Read   func(name string, dst []float32) error // fills dst with all values of a tensor
-	Form   *Form                                  // of the folder from which the model was read; nil: that of a language model alone
+	Form   *Form                                  // layout of the folder that the model was read from; nil: plain
 }
 
 func (h HF) Write(f *durable.Folder, dtype DType, extra map[string][]byte) error {
@@ -101,7 +101,7 @@ func configJSON(cfg arch.Config, dtype DType) ([]byte, error) {
 	return cfg.JSON(name)
 }
 
-// OutTensor is a tensor that is to be written. Write writes its Size bytes.
+// OutTensor describes a tensor to write. Write writes its Size bytes.
 type OutTensor struct {
 	Name  string
 	DType string // as the format names it: F32, I64, ...
