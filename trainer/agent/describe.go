@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
@@ -36,6 +37,8 @@ func (t *Template) describe() error {
 	}
 	b.WriteString(" Without a call, what you write is your final answer.")
 	t.prompt = b.String()
+	text, err := t.render([]tokenizer.Message{{Role: "system", Content: probeTurn}, {Role: "user", Content: probeUser}}, t.tools, true)
+	t.noSystem = err != nil || !strings.Contains(text, probeTurn)
 	return nil
 }
 

@@ -112,3 +112,24 @@ func TestCallsInHistories(t *testing.T) {
 		}
 	})
 }
+
+// TestFunctionsWithoutSystemRole describes functions in the first message of the user where the template refuses system messages, as Gemma
+// 2's does, or leaves them out.
+func TestFunctionsWithoutSystemRole(t *testing.T) {
+	for _, system := range []string{"{{ raise_exception('System role not supported') }}", ""} {
+		folder := golden.ByteTokenizer(t)
+		folder["chat_template.jinja"] = []byte("{% for m in messages %}{% if m.role == 'system' %}" + system + "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+		tok, err := tokenizer.Parse(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, err := template.Prompt([]tokenizer.Message{{Role: "user", Content: "weather?"}})
+		if _, after, found := strings.Cut(text, "get_weather"); err != nil || !found || !strings.Contains(after, "weather?") || strings.Count(text, "<|im_start|>") != 2 {
+			t.Errorf("%q: %q, %v", system, text, err)
+		}
+	}
+}

@@ -42,6 +42,7 @@ type Template struct {
 	tools     []any  // function definitions for the template; nil if it ignores them
 	always    []any  // function definitions that the template needs even where it does not print them; nil if it needs none
 	prompt    string // describes the functions in the system message; "" if the template prints them
+	noSystem  bool   // the template prints no system message, so the first user message has the description
 	history   history
 	opening   string // what the template prints between a user's message and an assistant's
 	calls     callformat.Format
@@ -141,10 +142,16 @@ func (t *Template) Prompt(messages []tokenizer.Message) ([]int32, string, error)
 	return t.cfg.Tokenizer.Encode(text), text, nil
 }
 
-// withFunctions adds the description of the functions to the system message, if the template does not print them.
+// withFunctions adds the description of the functions to the system message, if the template does not print them, or to the first message
+// of the user, if it prints no system message either.
 func (t *Template) withFunctions(messages []tokenizer.Message) []tokenizer.Message {
 	if t.prompt == "" {
 		return messages
+	}
+	if t.noSystem && len(messages) > 0 && messages[0].Role == "user" {
+		user := messages[0]
+		user.Content = t.prompt + "\n\n" + user.Content
+		return append([]tokenizer.Message{user}, messages[1:]...)
 	}
 	if len(messages) == 0 || messages[0].Role != "system" {
 		return append([]tokenizer.Message{{Role: "system", Content: t.prompt}}, messages...)
