@@ -20,7 +20,7 @@ type CallForm struct {
 // argumentStyles are notations of arguments that XGrammar can enforce: the texts around a value, whose key is KEY.
 var argumentStyles = []struct{ name, open, close string }{
 	{"qwen_xml", "<parameter=KEY>", "</parameter>"},
-	{"glm_xml", "<arg_key>KEY</arg_key>", "</arg_value>"},
+	{"glm_xml", "<arg_key>KEY</arg_key>\n", "</arg_value>"}, // of GLM 4.5: XGrammar allows space between, which later ones do not read
 }
 
 // Keys and values of the calls that CallForm has a template print.
