@@ -25,8 +25,8 @@ struct CompensatedSum {
   MGRPO_HOST_DEVICE double value() const { return sum + dropped; }
 };
 
-// The share of rewards' size up to which they count as equal: a few units in the last place of T. Sums of partial
-// credits in another order, and rounding to float32, differ by less.
+// Rewards count as equal if they differ by at most this share of their size: a few units in the last place of T. Sums
+// of partial credits in another order, and rounding to float32, differ by less.
 template <class T>
 MGRPO_HOST_DEVICE constexpr double rounding() {
   return sizeof(T) == sizeof(float) ? 0x1p-20 : 0x1p-40;

@@ -10,7 +10,7 @@ inline int64_t width_of(const mgrpo_heads &h) { return (h.heads + 2 * h.kv_heads
 
 inline bool normalised(const mgrpo_heads &h) { return h.q_norm != nullptr; }
 
-// What is normalised together: so many values, and so many times a row.
+// The groups that are normalised together: their size, and their number in a row.
 inline int64_t group_of(const mgrpo_heads &h, int64_t heads) { return h.whole ? heads * h.hd : h.hd; }
 inline int64_t groups_of(const mgrpo_heads &h, int64_t heads) { return h.whole ? 1 : heads; }
 

@@ -1,4 +1,4 @@
-// What the LoRA kernels of all backends share: the check of their adapters.
+// The check of adapters that the LoRA kernels of all backends share.
 #pragma once
 #include "check.h"
 #include "mgrpo/lora.h"

@@ -20,7 +20,7 @@ MGRPO_HOST_DEVICE inline bool before(Candidate a, Candidate b) {
   return x > y || (x == y && a.expert < b.expert);
 }
 
-// What is chosen right after `last`; the very first if that is null.
+// The choice that follows `last`, or the first one if `last` is null.
 MGRPO_HOST_DEVICE inline Candidate next_best(const float *logits, int64_t experts, const Candidate *last) {
   Candidate best{-INFINITY, experts};
   for (int64_t e = 0; e < experts; e++) {
@@ -43,7 +43,7 @@ MGRPO_HOST_DEVICE inline bool valid_choice(const int32_t *given, int64_t experts
   return true;
 }
 
-// Softmax over the experts `of` (all E where that is null) as weight(i) = expf(logit(i) - top) / sum.
+// Softmax over the experts `of` (all E if null) as weight(i) = expf(logit(i) - top) / sum.
 struct Softmax {
   float top, sum;
   MGRPO_HOST_DEVICE float operator()(float logit) const { return expf(logit - top) / sum; }

@@ -1,4 +1,4 @@
-// Checks of the policy objective that need no token: arguments, and rules 1, 3 and 4 of docs/algorithm.md §7.
+// Checks of the policy objective without tokens: arguments, and rules 1, 3 and 4 of docs/algorithm.md §7.
 #pragma once
 #include <math.h>
 
@@ -31,10 +31,10 @@ inline bool valid(const mgrpo_loss_batch &b) {
   return (b.trajectories == 0 || (b.weight && b.advantage && b.coefficient)) && (b.tokens == 0 || b.mask);
 }
 
-// Whether the gradient of float32 logits is to be bfloat16.
+// Whether the gradient of float32 logits becomes bfloat16.
 inline bool narrows(const mgrpo_logits &z) { return z.dtype == MGRPO_FLOAT32 && z.gradient_dtype == MGRPO_BFLOAT16; }
 
-// Whether the logits are those of tokens first..first+rows-1 of the batch, and the ratio one of tokens.
+// Whether the logits belong to tokens first..first+rows-1 of the batch, and the ratio is a token-level one.
 inline bool valid(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c) {
   const bool wide = z.dtype == MGRPO_FLOAT64;
   if (z.gradient_dtype != 0 && z.gradient_dtype != z.dtype && !narrows(z)) return false;

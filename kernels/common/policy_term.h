@@ -23,7 +23,7 @@ MGRPO_HD bool is_sequence(const mgrpo_loss_config &c) {
   return c.ratio == MGRPO_RATIO_SEQUENCE_PRODUCT || c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC;
 }
 
-// An exponent after the clamp; `moved` also says that its derivative is 0 (strictly outside the bounds).
+// An exponent after the clamp; `moved` means that its derivative is 0 (strictly outside the bounds).
 struct Exponent {
   double value;
   bool moved;

@@ -31,14 +31,14 @@ MGRPO_HOST_DEVICE static constexpr QuantSize quant_size(int32_t type) {
   return {0, 0};
 }
 
-// Bytes of a row of k weights, -1 where there is no such row.
+// Bytes of a row of k weights, or -1 if such a row cannot exist.
 MGRPO_HOST_DEVICE static inline int64_t quant_row_bytes(int32_t type, int64_t k) {
   const QuantSize size = quant_size(type);
   return size.length == 0 || k < 0 || k % size.length != 0 ? -1 : k / size.length * size.bytes;
 }
 
 MGRPO_HOST_DEVICE static inline float half_to_float(uint16_t h) {
-  // A float with the same fields is smaller by 2^112, also where it is subnormal.
+  // A float with the same fields is smaller by 2^112, also if it is subnormal.
   const uint32_t magnitude = static_cast<uint32_t>(h & 0x7FFF) << 13, sign = static_cast<uint32_t>(h & 0x8000) << 16;
   float value;
   memcpy(&value, &magnitude, sizeof value);

@@ -26,7 +26,7 @@ struct Tile {
 
 struct Runs {
   std::vector<Run> runs;
-  std::vector<KeySpan> spans;  // rows counted from those of the first block's head
+  std::vector<KeySpan> spans;  // rows counted from the rows of the first block's head
 
   // False if a row names a place outside of the cache.
   bool add(const mgrpo_pages &pages, const int32_t *sequence, const int32_t *length, int64_t rows, int64_t window) {

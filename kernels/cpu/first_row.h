@@ -6,7 +6,7 @@
 
 namespace mgrpo::cpu {
 
-// The first row that failed, whichever thread found it.
+// The first row that failed, found by any thread.
 class FirstRow {
  public:
   void report(int64_t row) {

@@ -128,7 +128,7 @@ int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float 
     }
   });
   if (!normalised(how)) return MGRPO_OK;
-  // dw first: the gradients of what was normalised become those of the product in place.
+  // dw first: then the gradients of the normalised values become gradients of the product in place.
   if (dw_q_or_null != nullptr) add_dw(how, how.heads, 0, dqkv, qkv_or_null, inv_q_or_null, dw_q_or_null, rows);
   if (dw_k_or_null != nullptr) add_dw(how, how.kv_heads, queries, dqkv, qkv_or_null, inv_k_or_null, dw_k_or_null, rows);
   parallel_ranges(rows, 1, work, [=](int64_t begin, int64_t end) {

@@ -68,9 +68,9 @@ struct VectorRow {
   double exponent(int32_t) const { return at_target; }
 };
 
-// Without an entropy term the gradient has no slope: float32 exponentials then stand where the logits stood. With one
-// the logits are wanted again, and the exponentials lie in the thread's scratch, which a cache of the second level
-// holds.
+// Without an entropy term the gradient has no slope: float32 exponentials then replace the logits in place. With one
+// the logits are needed again, and the exponentials are in the thread's scratch, which fits into the second-level
+// cache.
 template <class T, bool kSlope>
 struct KeptExponents : VectorRow<T> {
   static constexpr bool kInPlace = sizeof(T) == sizeof(float) && !kSlope;

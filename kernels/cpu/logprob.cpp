@@ -76,7 +76,7 @@ int64_t backward(const Rows &in, const typename Row::Output *dlogp, const typena
   return bad.row();
 }
 
-// The gradient without or with that of the entropies.
+// The gradient, with or without the entropies' part.
 template <class T>
 int64_t backward_f32(const Rows &in, const float *dlogp, const float *dentropy) {
   return dentropy ? backward<KeptExponents<T, true>>(in, dlogp, dentropy) : backward<KeptExponents<T, false>>(in, dlogp, dentropy);

@@ -56,7 +56,7 @@ void pack(const float *x, int64_t across, int64_t along, int64_t lines, int64_t 
     pack_along(x + i * across, across, min64(lines - i, panel), depth, reinterpret_cast<__m512i *>(to));
 }
 
-// kTileRows rows of which `rows` are written, by twice kTileColumns columns of which the masks' are.
+// Writes the first `rows` of kTileRows rows, by the columns in the masks of twice kTileColumns columns.
 void block(const char *a, const char *b, int64_t pairs, float *y, int64_t y_row, int64_t rows, const __mmask16 kept[2], bool add) {
   __m512 sums[kTileRows][2];
   MGRPO_UNROLL for (int r = 0; r < kTileRows; r++) {

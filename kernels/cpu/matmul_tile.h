@@ -9,8 +9,8 @@ namespace mgrpo::cpu {
 // The registers hold kTileRows x 2 * kTileColumns sums: 28 of 32, which leaves room for two vectors of b, and a's numbers are
 // broadcast from memory.
 constexpr int64_t kTileRows = 14, kTileColumns = 16;
-// Packed are at most this many rows of a and columns of b, for this many numbers of k: 24 panels of each, 12 KiB a panel. Two panels
-// of b stay in the first cache while all those of a, which the second cache holds, pass by.
+// Largest packed numbers of rows of a and columns of b, for this many numbers of k: 24 panels of each, 12 KiB a panel.
+// Two panels of b stay in the first-level cache while all panels of a stream from the second-level cache.
 constexpr int64_t kTilePanels = 24, kTileDepth = 384;
 constexpr int64_t kMostTileRows = kTilePanels * kTileRows, kMostTileColumns = kTilePanels * kTileColumns;
 constexpr int64_t kPanelBytes = kTileDepth / 2 * 64, kTileScratch = 2 * kTilePanels * kPanelBytes;

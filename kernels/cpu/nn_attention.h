@@ -119,8 +119,8 @@ MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, in
   }
 }
 
-// acc[i] += p[i] . v over the keys [from[i], to[i]) of v, if there are any: what only some of the four rows see for each
-// alone, and what all of them see at once.
+// acc[i] += p[i] . v over the keys [from[i], to[i]) of v, if any: keys that only some of the four rows attend to for
+// each row alone, and keys that all of them attend to at once.
 MGRPO_INLINE void accumulate_values(float *acc, const float *p, const int64_t *from, const int64_t *to, int rows,
                                     const float *v, int64_t stride, int64_t hd) {
   int64_t begin = from[0], end = to[0];

@@ -2,7 +2,7 @@
 //
 // Vectors run along k. A (row, output) pair has one vector accumulator, filled from k = 0 upwards, and
 // its lanes are added in one fixed tree; a tile only decides which pairs share loads. So the result of
-// a pair does not depend on its tile. The rows of w are float or, in uint16_t, bfloat16; those of x are float or, where there are
+// a pair does not depend on its tile. The rows of w are float or bfloat16 (in uint16_t). The rows of x are float or, with
 // instructions that multiply pairs of bfloat16, bfloat16 like w's.
 #pragma once
 #include "simd.h"
@@ -91,9 +91,9 @@ struct Prefetch {
   }
 };
 
-// M rows x N outputs, of which n are stored; w[j] is the row of output j. Tail says whether k has a
-// remainder: code without masked loads keeps the accumulators in registers throughout. Bfloat16 is left in `wide`
-// as float [N, k], unless that is null.
+// M rows x N outputs; the first n outputs are stored; w[j] is the row of output j. Tail: k has a remainder; code
+// without masked loads keeps the accumulators in registers throughout. Bfloat16 is widened into `wide`, float [N, k],
+// unless that is null.
 template <int M, int N, bool Tail, class Rows, class W>
 MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k,
                            const DotOutput &o, int64_t n, Prefetch ahead, float *wide = nullptr) {
@@ -205,8 +205,8 @@ void dot_widened(const Rows &rows, const TilePlan &plan, const uint16_t *w, int6
   dot_tiles<Tail>(rows, plan, 1, plan.tiles, wide, k, k, o, n, ahead);
 }
 
-// One row against eight outputs at once, since with four it has too few independent sums; returns the number of outputs.
-// A processor's own prefetching keeps up with rows of float, not with those of half their length.
+// One row against eight outputs at once, since four give too few independent sums; returns the number of outputs. A
+// processor's own prefetching keeps up with rows of float, but not with rows of half their length.
 template <bool Tail, class Rows, class W>
 __attribute__((noinline)) int64_t dot_one_row(const Rows &rows, const W *w, int64_t w_stride, int64_t n, int64_t k,
                                               const float *b, float *y, const W *ahead) {

@@ -7,8 +7,8 @@
 namespace mgrpo::cpu {
 namespace {
 
-// body(i, load, store) over [0, n) in steps of a vector: load(p) and store(p, v) access p[i...], the
-// last step only what is left.
+// body(i, load, store) over [0, n) in steps of a vector: load(p) and store(p, v) access p[i...], and in the last step
+// only the remainder.
 template <class Body>
 MGRPO_INLINE void for_vectors(int64_t n, const Body &body) {
   int64_t i = 0;

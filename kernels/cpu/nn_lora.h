@@ -1,4 +1,4 @@
-// What adapters add to a linear map.
+// The part that adapters add to a linear map.
 #pragma once
 #include "simd.h"
 

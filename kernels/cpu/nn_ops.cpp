@@ -47,7 +47,7 @@ bool runs(const NnOps *ops) {
   return ops == &kNnOpsPortable;
 }
 
-// The best set, at most that of the environment.
+// The best set, limited by the environment variable.
 const NnOps *choose() {
   const char *limit = std::getenv("MGRPO_CPU_ISA");
   bool allowed = limit == nullptr;

@@ -18,13 +18,13 @@ struct KeySpan {
   int64_t position, row, rows;
 };
 
-// The first key that the query at `position` sees: of a window, its own and those of window - 1 positions before it.
+// The first key that the query at `position` attends to: with a window its own and the window - 1 before it.
 inline int64_t first_seen(int64_t position, int64_t window) {
   return window > 0 && position >= window ? position + 1 - window : 0;
 }
 
-// The keys and values of one head. The spans' positions follow each other without a gap, the first being at or before what any
-// query sees.
+// The keys and values of one head. The spans' positions are consecutive, and the first span begins at or before the
+// first key that any query attends to.
 struct AttentionKeys {
   const KeySpan *spans;
   int64_t count;
@@ -75,7 +75,7 @@ struct NnOps {
   // With a residual, sum = x + residual is written and normalised. residual and sum, and inv_rms, may be null.
   void (*rms_norm)(const float *x, const float *residual, const float *w, float offset, double eps, float *sum,
                    float *y, float *inv_rms, int64_t rows, int64_t d);
-  // dx, to which dx_more is added where it is not null.
+  // dx, plus dx_more if that is not null.
   void (*rms_norm_dx)(const float *dy, const float *x, const float *w, float offset, const float *inv_rms,
                       const float *dx_more, float *dx, int64_t rows, int64_t d);
   // dw[j] += sum_r dy[r, j] x[r, j] inv_rms[r] for the columns j in [0, columns) of rows of d floats; runs of `run` rows lie `stride`
@@ -100,8 +100,8 @@ struct NnOps {
   // 0. lse or its entries may be null.
   void (*attend)(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd,
                  float scale, int64_t window, float *const *out, float *const *lse);
-  // Writes dq, and to dk and dv what these queries add to the keys they see, of which the first is
-  // first_seen(position, window) and the last position + rows - 1.
+  // Writes dq, and adds to dk and dv the parts of these queries, for keys first_seen(position, window) to position +
+  // rows - 1.
   void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);
 };
 

@@ -209,7 +209,7 @@ __attribute__((noinline)) void decode_blocks(const uint8_t *w, int64_t blocks, f
   }
 }
 
-// M rows x N outputs, of which n are stored, in the order of dot_tile's sums; the weights stay in registers.
+// M rows x N outputs, in the order of dot_tile's sums; the first n outputs are stored; the weights stay in registers.
 template <class Block, int M, int N>
 MGRPO_INLINE void quant_tile(const StridedRows &rows, const uint8_t *w, int64_t row_bytes, int64_t k, const DotOutput &o, int64_t n) {
   constexpr QuantSize kSize = quant_size(Block::kType);
@@ -281,8 +281,8 @@ void linear_quant(const float *x, int64_t x_stride, int32_t type, const uint8_t 
   }
 }
 
-// A tile of M rows and C vectors of columns of dx, to which n rows of the panel w [n, kQuantStrip] are added one after the
-// other: an element is one chain of multiply-adds, whatever its tile.
+// A tile of M rows and C vectors of columns of dx. The n rows of the panel w [n, kQuantStrip] are added one after the
+// other: an element is one chain of multiply-adds in any tile.
 template <int M, int C>
 MGRPO_INLINE void outer_tile(const float *dy, int64_t dy_stride, const float *w, int64_t w_stride, int64_t n, float *dx,
                              int64_t dx_stride, bool add) {

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kTile = 16, kTileDepth = 32, kTileBytes = 1024;  // a tile: 16 rows of 32 bfloat16, or of 16 float
 constexpr int64_t kPackedRows = 64;                                // rows of x that are packed at once
 
-// Loads of tiles read memory of which the compiler does not know: what was written before must be there.
+// Loads of tiles read memory without the compiler's knowledge: earlier writes must be complete.
 MGRPO_INLINE void finish_stores() { asm volatile("" ::: "memory"); }
 
 struct TileSettings {
@@ -25,7 +25,7 @@ struct TileSettings {
 
 MGRPO_INLINE __m512 widened(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
 
-// 32 numbers of a row, of which n are in memory, as two rows of bfloat16. An infinite number has no lower part.
+// 32 numbers of a row, the first n from memory, as two rows of bfloat16. An infinite number has no lower part.
 MGRPO_INLINE void split_row(const float *x, int64_t n, __m512i *upper, __m512i *lower) {
   const __mmask16 first = lane_mask(n < 16 ? n : 16), second = n > 16 ? lane_mask(n - 16) : 0;
   const __m512 a = _mm512_maskz_loadu_ps(first, x), b = _mm512_maskz_loadu_ps(second, x + (n > 16 ? 16 : 0));
@@ -84,7 +84,8 @@ MGRPO_INLINE void store_tile(const char *upper, const char *lower, const float *
     }
 }
 
-// Up to 16 packed rows against up to 32 outputs. `ahead` is a row of w, of which 32 are fetched on the way; null: none are.
+// Up to 16 packed rows against up to 32 outputs. `ahead` is a row of w from which 32 numbers are prefetched; may be
+// null.
 MGRPO_INLINE void tile_products(const char *x, const uint16_t *w, int64_t w_stride, int64_t n, int64_t k, const uint16_t *ahead,
                                 char *scratch) {
   _tile_zero(0);

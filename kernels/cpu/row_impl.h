@@ -1,4 +1,4 @@
-// The row passes for the instruction set the including file compiles for: include it as simd.h says.
+// The row passes for the instruction set of the including file; see simd.h.
 #pragma once
 #include "simd.h"
 

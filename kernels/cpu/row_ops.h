@@ -8,7 +8,7 @@ namespace mgrpo::cpu {
 // Exponentials are added up in float32 within a block of this many columns, blocks in float64.
 constexpr int64_t kRowBlock = 256;
 
-// The sums from which softmax(z / tau) of a row follows, with d_v = (z_v - max) / tau.
+// The sums that determine softmax(z / tau) of a row, with d_v = (z_v - max) / tau.
 struct RowSums {
   float max;        // max z
   double sum;       // S = sum exp d_v, at least 1
@@ -43,7 +43,7 @@ RowSums row_total(RowBlock *blocks, int64_t vocab, double tau);
 struct RowOps {
   RowSums (*sums_f32)(const float *z, int64_t vocab, float inv_tau, const RowTrace &trace);
   RowSums (*sums_bf16)(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace &trace);
-  // Fills blocks [row_blocks(vocab)] but for their factors, and exps [vocab], which may be z or null. NaN and +Inf make
+  // Fills blocks [row_blocks(vocab)] except their factors, and exps [vocab], which may be z or null. NaN and +Inf make
   // a block's sum NaN.
   void (*exponentials_f32)(const float *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);
   void (*exponentials_bf16)(const uint16_t *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);

@@ -1,6 +1,6 @@
-// Decode attention's rows, and how their keys are shared out among blocks. The keys that a row sees are cut into parts, of which
-// each has a result of its own; the results are put together in the order of the parts. Where a row is cut depends on which keys it
-// sees alone: neither its company nor the GPU changes its bits. How many blocks share the parts of a row does depend on them.
+// Decode attention's rows, and the division of their keys among blocks. The keys of a row are cut into parts with
+// separate results, which are merged in the order of the parts. The cuts depend only on the keys of the row, so neither
+// other rows nor the GPU change its bits. The number of blocks that share the parts of a row depends on both.
 #pragma once
 #include <cfloat>
 
@@ -10,12 +10,12 @@ namespace mgrpo::cuda {
 
 constexpr int kAttentionThreads = 128;
 constexpr int64_t kMaxHeadDim = 256;
-constexpr unsigned kKeyTile = 16;  // keys at positions from a multiple of it on: those of a block of the cache, unless that is smaller
+constexpr unsigned kKeyTile = 16;  // keys at positions from a multiple of it on: a cache block's keys, unless the block is smaller
 constexpr int kMostParts = 64;
 constexpr float kFloor = -FLT_MAX;  // below every score but -Inf, whose exponential is 0 then
 
-// Into how many parts so many keys are cut: of 256 keys, so that a few rows fill a GPU; of 512 from 16 parts on, as a part's
-// result is written and read once more; and of more than that from 64 on.
+// The number of parts for a number of keys: parts of 256 keys, so that a few rows fill a GPU; of 512 from 16 parts on,
+// since a part's result is written and read once more; and larger ones from 64 parts on.
 __host__ __device__ inline int parts_of(int64_t keys) {
   constexpr int64_t kShort = 256, kLong = 512, kFew = 16;
   const int64_t parts = keys <= kFew * kShort ? (keys + kShort - 1) / kShort : keys <= kFew * kLong ? kFew : (keys + kLong - 1) / kLong;
@@ -93,8 +93,8 @@ struct Attention {
   }
 };
 
-// f(part) for what this block has of the rows: parts split, split + splits... of a row for up to kHeads query heads of a
-// key/value head. Rows that see nothing are written here.
+// f(part) for this block's parts of the rows: parts split, split + splits... of a row for up to kHeads query heads of a
+// key/value head. Rows without keys are written here.
 template <int kHeads, class T, class F>
 __device__ void for_each_part(const Attention<T> &in, const F &f) {
   const int64_t per_kv = in.heads / in.kv_heads, tiles = (per_kv + kHeads - 1) / kHeads, all = in.rows * in.kv_heads * tiles;

@@ -1,13 +1,13 @@
-// Decode attention in bf16, on tensor cores. A warp takes tiles of 16 keys, each for up to 8 or 16 query heads at once: an instruction of
-// the tensor cores does what on CUDA cores are some hundred conversions, multiply-adds and shuffles, so that memory is what it waits
-// for, also where few of the 8 columns are heads. A lane's share of keys and values are packs of 16 bytes that go from
-// the cache to registers as they lie: a product does not ask in which order its terms are added, so each takes that in which a
-// lane's numbers come.
+// Decode attention in bf16, on tensor cores. A warp takes tiles of 16 keys, each for up to 8 or 16 query heads at once. One
+// tensor-core instruction replaces about a hundred conversions, multiply-adds and shuffles on CUDA cores, so the kernel is
+// memory bound, even if only few of the 8 columns are heads. A lane loads packs of 16 bytes of keys and values from the cache to
+// registers without reordering: the terms of a product may be added in any order, so each product uses the order of the
+// lane's numbers.
 //   scores [heads, keys] = q [heads, hd] k [hd, keys]: lane 4 g + t has the elements 32 c + 8 t... of a head and of a key for each c, and
 //     takes the first, second... pair of them for the columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of two products;
 //   values [hd, heads] = v [hd, keys] p [keys, heads]: it has the elements 64 e + 8 g... of the keys 4 t... 4 t + 3 for each e, whose
 //     pairs become pairs of keys, and the weights of those keys for head g, which are the scores that it computed.
-// Weights are the sum of two numbers of bf16: 16 of their bits take part, where float32 has 24 and one bf16 has 8.
+// Weights are the sum of two bf16 numbers, which keeps 16 of their bits (float32 has 24, and one bf16 has 8).
 #pragma once
 #include "attention_cached.cuh"
 #include "mma.cuh"
@@ -54,8 +54,8 @@ struct WarpAttention {
 
   __device__ static uint4 pack_at(const Bf16 *from) { return *reinterpret_cast<const uint4 *>(from); }
 
-  // 16 rows of kHd elements in the warp's room, from wherever they lie; zeros where row_of(number) is none, and beyond hd. Two lanes
-  // take a row: packs of 16 bytes, then the elements that are in none.
+  // 16 rows of kHd elements in the warp's shared memory, from any place; zeros if row_of(number) is null, and
+  // beyond hd. Two lanes take a row: first packs of 16 bytes, then the remaining elements.
   template <class F>
   __device__ const Bf16 *gathered(const F &row_of) const {
     constexpr int kPacks = kHd / 8;
@@ -89,7 +89,8 @@ struct WarpAttention {
   }
   __device__ bool sees(unsigned key) const { return key >= part.begin && key < part.end; }
 
-  // Column g of the product of keys number u is key 4 (g / 2) + g % 2 + 2 u, so that the scores of lane t are those of keys 4 t...
+  // Column g of the product of keys number u is key 4 (g / 2) + g % 2 + 2 u, so that lane t has the scores of keys 4
+  // t...
   __device__ void take_keys(const Bf16 *rows) {
     rows += (g / 2 * 4 + g % 2) * kHd + 8 * t;
 #pragma unroll
@@ -111,7 +112,7 @@ struct WarpAttention {
       for (int i = 0; i < 2 * kHalves; i++) score[i / 2][u][i % 2] = __fmul_rn(product[i], in.scale);
     }
   }
-  // The scores of keys that the row does not see are -Inf, and those of keys that the table names no block for are NaN.
+  // Scores of keys that the row does not attend to are -Inf; scores of keys without a block in the table are NaN.
   __device__ void mask(unsigned tile) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {

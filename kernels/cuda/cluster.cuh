@@ -23,7 +23,8 @@ struct LoneBlock {
 __device__ inline LoneBlock cluster() { return {}; }
 #endif
 
-// The most blocks that may share a row on the current device. A later GPU compiles sm_80's code, which knows of no cluster.
+// The largest number of blocks that may share a row on the current device. A later GPU compiles sm_80's code, which has
+// no clusters.
 inline int32_t largest_cluster(int *blocks) {
   *blocks = 1;
   int device, major;

@@ -1,4 +1,4 @@
-// A thread has one weight: those of a warp share the scales of their block.
+// Each thread has one weight; the weights of a warp share the scales of their block.
 #include "mgrpo/quant.h"
 #include "nn.cuh"
 #include "quant_block.h"

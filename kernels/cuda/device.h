@@ -42,7 +42,8 @@ inline unsigned block_count(int64_t items) {
 
 inline cudaStream_t stream_of(void *stream) { return static_cast<cudaStream_t>(stream); }
 
-// From where mgrpo_set_scratch_cuda says (mgrpo/memory.h), and back to there, whatever it says by then.
+// Scratch from the allocator of mgrpo_set_scratch_cuda (mgrpo/memory.h). It is released to the same allocator, even if
+// another one was set since.
 int32_t allocate_scratch(size_t bytes, cudaStream_t stream, const mgrpo_scratch **source, void **memory);
 void release_scratch(const mgrpo_scratch *source, void *memory, cudaStream_t stream);
 

@@ -53,7 +53,7 @@ Layout<T> layout_of(const mgrpo_heads &h, const void *q, const void *k, const vo
           {h.cos, h.sin, h.pos, h.max_pos}, rows, width_of(h), static_cast<int>(h.hd), h.offset, static_cast<float>(h.eps)};
 }
 
-// Keys and values beside each other, as queries are.
+// Keys and values next to each other, like queries.
 struct InRows {
   __device__ int64_t claim(int64_t row, int *) const { return row; }
   template <int kLanes>

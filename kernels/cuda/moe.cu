@@ -1,5 +1,6 @@
-// A mixture of experts. A token's choice is one thread's, since experts are few. Sorting is a counting sort: warps count the experts of
-// runs of entries, and then put each run's entries behind those of the runs before it, so that the order is the entries'.
+// A mixture of experts. One thread makes a token's choice, since experts are few. Sorting is a counting sort: warps
+// count the experts of runs of entries, and then place each run's entries after the entries of earlier runs, so that
+// the order of entries is kept.
 #include "mgrpo/moe.h"
 #include "moe_token.h"
 #include "nn.cuh"
@@ -41,8 +42,8 @@ __global__ __launch_bounds__(kTokenThreads) void route_bwd_kernel(const float *d
     route_token_bwd(dweight + t * k, logits + t * experts, expert + t * k, dprob, dlogits + t * experts, experts, k, normalise);
 }
 
-// Entries in runs, of which a warp takes one for up to kTile experts at a time. counts [experts, runs], and then the row of a run's
-// first entry of an expert.
+// Entries in runs; a warp takes a run for up to kTile experts at a time. counts [experts, runs] holds first the counts,
+// and then the row of a run's first entry of an expert.
 struct Sort {
   static constexpr int kTile = 1024;
   const int32_t *expert;
@@ -51,7 +52,7 @@ struct Sort {
 
   __host__ __device__ int64_t tiles() const { return (experts + kTile - 1) / kTile; }
   __device__ int64_t first_of(int64_t run) const { return entries * run / runs; }
-  // f(run, its first expert, how many) for what this block has.
+  // f(run, its first expert, how many) for this block's runs.
   template <class F>
   __device__ void for_each_tile(const F &f) const {
     for (int64_t b = blockIdx.x; b < runs * tiles(); b += gridDim.x) {

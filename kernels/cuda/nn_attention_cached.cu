@@ -1,7 +1,7 @@
-// Decode attention. In float32 a block takes the query heads of one key/value head of a row, up to eight of them, over a part of
-// the keys the row sees, so that a key is read once for all of them. The lanes of a group share a key, each with 16 bytes of it; the
-// groups of a block take keys in turn, each with a running softmax of its own. Groups are merged in their order, and then the parts
-// of a row in theirs. In bf16 tensor cores do the same (attention_cached_mma.cuh).
+// Decode attention. In float32 a block takes up to eight query heads of one key/value head of a row, over a part of the
+// row's keys, so that it reads a key once for all these heads. The lanes of a group share a key, each with 16 bytes of
+// it. The groups of a block take keys in turn, each with a running softmax. Groups are merged in order, and then the
+// parts of a row. In bf16 tensor cores do the same (attention_cached_mma.cuh).
 #include "attention_cached_mma.cuh"
 #include "mgrpo/nn.h"
 

@@ -21,7 +21,7 @@ __device__ inline float reciprocal(float x) {
 }
 __device__ float sigmoid(float g) { return reciprocal(1 + expf(-g)); }
 
-// The sigmoid and what it lacks to 1, whose digits a subtraction would lose.
+// The sigmoid and its difference from 1, whose digits a subtraction would lose.
 __device__ float2 both_sigmoids(float g) {
   const float e = expf(-g), s = reciprocal(1 + e);
   return {s, fminf(e, FLT_MAX) * s};

@@ -114,7 +114,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_bwd_kernel(const T *qkv, L
     };
     turn<T>(in.rotation, row, p.heads, in.hd, p.half, -1, load, [&](int head) { return dqkv + at + head * in.hd; });
     if (p.norm == nullptr) continue;
-    __syncthreads();  // what a thread goes on with others have turned
+    __syncthreads();  // values that other threads have rotated
     if (narrow_row<T>(p.group))
       back<false>(qkv + at, dqkv + at, p, in, row, shared);
     else

@@ -1,6 +1,6 @@
-// Two launches: the products of rows with A, then those with B. A block takes a tile of consecutive rows, which read the matrix of their
-// adapter once where they share it; rows of others have their turn one adapter after the other. Sums have one order, whatever the other
-// rows are.
+// Two launches: the products of rows with A, then the products with B. A block takes a tile of consecutive rows. Rows
+// with the same adapter share one reading of its matrix; other adapters follow one after the other. Sums have one order
+// for any other rows.
 #include "lora.h"
 
 #include <algorithm>

@@ -98,7 +98,7 @@ struct NormBack {
   const float *inv_rms;
   const T *more;  // null, or added to dx
   T *dx;
-  float *parts;   // [runs.parts, d], null: dw is not wanted
+  float *parts;   // [runs.parts, d], or null without dw
   Runs runs;
   int64_t d;
 };

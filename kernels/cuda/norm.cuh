@@ -33,7 +33,7 @@ __host__ __device__ int threads_of(int64_t d) {
   return static_cast<int>((packs_of<T>(d) + each * kWarp - 1) / (each * kWarp)) * kWarp;
 }
 
-// The sum of a number of each of kLanes lanes, for all of them.
+// The sum of one number from each of kLanes lanes, returned to every lane.
 template <int kLanes>
 __device__ float lanes_sum(float value) {
 #pragma unroll
@@ -62,7 +62,7 @@ __device__ inline float inverse_rms(float squares, int64_t d, float eps) {
   return rsqrtf(squares * (1 / static_cast<float>(d)) + eps);
 }
 
-// What multiplies x in the norm's backward pass, from the sum over the row of grad w x.
+// The factor of x in the norm's backward pass, from the sum over the row of grad w x.
 __device__ inline float along_row(float inv, float projection, int64_t d) {
   return -(inv * inv) * (projection * (1 / static_cast<float>(d)));
 }
@@ -77,7 +77,7 @@ __device__ void for_each_pack_of(const T *row, int64_t n, int thread, int thread
     f(begin, load_pack(row, begin, n, is_aligned), static_cast<int>(n - begin < kWidth ? n - begin : kWidth));
 }
 
-// What the first `count` values of a pack add to a sum of squares.
+// The contribution of the first `count` values of a pack to a sum of squares.
 template <class T>
 __device__ float add_squares(float sum, const Pack<T> &p, int count = Pack<T>::kWidth) {
 #pragma unroll
@@ -94,7 +94,7 @@ __device__ void normalise(Pack<T> *p, const Pack<T> &weight, float inv, float of
     if (i < count) narrow(widen(p->at[i]) * inv * (widen(weight.at[i]) + offset), &p->at[i]);
 }
 
-// What the first `count` values of a pack add to the sum of grad w x.
+// The contribution of the first `count` values of a pack to the sum of grad w x.
 template <class T>
 __device__ float add_projection(float sum, const Pack<T> &grad, const Pack<T> &x, const Pack<T> &weight, float offset, int count = Pack<T>::kWidth) {
 #pragma unroll
@@ -133,8 +133,8 @@ __device__ void row_back(const T *grad, const T *row, const T *w, float offset, 
   });
 }
 
-// Rows in runs, one for each team of a block; the sums of a block's runs, added up in their order, are a part of dw. What has which rows
-// depends on the number of rows and their width alone, as the order of a sum must.
+// Rows in runs, one for each team of a block. The sums of a block's runs, added up in order, are a part of dw. The
+// assignment of rows depends only on their number and width, since it determines the order of a sum.
 struct Runs {
   int64_t rows, parts;
   int teams;
@@ -152,13 +152,13 @@ constexpr int64_t kMostParts = 512;  // some four blocks of eight warps for each
 
 template <class T>
 Runs runs_of(int64_t rows, int64_t d) {
-  constexpr int64_t kLeastRun = 8;  // rows, beside which a part of dw is little
+  constexpr int64_t kLeastRun = 8;  // rows, large enough to make a part of dw cheap
   const int teams = narrow_row<T>(d) ? kNormThreads / lanes_of(packs_of<T>(d)) : 1;
   const int64_t parts = (rows + kLeastRun * teams - 1) / (kLeastRun * teams);
   return {rows, parts < kMostParts ? parts : kMostParts, teams};
 }
 
-// What a row adds to dw.
+// The contribution of a row to dw.
 template <class T>
 __device__ void add_dw(const Pack<T> &grad, const Pack<T> &x, float inv, float (&dw)[Pack<T>::kWidth]) {
 #pragma unroll

@@ -17,13 +17,13 @@ struct Pages {
 
   __device__ int64_t in_block(int64_t pos) const { return pos & ((int64_t{1} << shift) - 1); }
   __host__ __device__ int64_t longest() const { return width << shift; }
-  // The place of a position among those of all blocks, or -1 where there is none.
+  // The index of a position's place among the places of all blocks, or -1 if it has none.
   __device__ int64_t place(int64_t sequence, int64_t pos) const {
     if (sequence < 0 || sequence >= sequences || pos < 0 || pos >= longest()) return -1;
     const int64_t block = table[sequence * width + (pos >> shift)];
     return block >= 0 && block < blocks ? (block << shift) + in_block(pos) : -1;
   }
-  // The row that a head has at a position of a sequence, whose own row of the table this is; -1 where there is none.
+  // The row of a head at a position of the sequence whose row of the table this is, or -1 if it has none.
   __device__ int64_t row(const int32_t *table_row, unsigned pos, int64_t head) const {
     const int64_t block = table_row[pos >> shift];
     return block >= 0 && block < blocks ? ((block * kv_heads + head) << shift) + in_block(pos) : -1;

@@ -30,8 +30,8 @@ __device__ inline void narrow(double value, double *out) { *out = value; }
 
 constexpr double kLn2 = 0.693147180559945309417, kLog2E = 1.44269504088896340736;
 
-// Powers of 2 and their exponents' floor: below it the power is 0, and 0 * -Inf must not arise. A GPU has an instruction for those of floats;
-// exp2f has three more around it, for results below 2^-126.
+// Powers of 2 and the lower bound of their exponents: below it the power is 0, and 0 * -Inf must not arise. A GPU has
+// an instruction for floats; exp2f has three more around it, for results below 2^-126.
 __device__ inline float exp2_of(float d) {
 #ifdef __CUDACC__
   float power;
@@ -49,7 +49,7 @@ __device__ inline double floored(double d) { return fmax(d, -1076.0); }
 __device__ inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ inline double fused(double a, double b, double c) { return fma(a, b, c); }
 
-// What turns a difference of logits into an exponent of 2 at a temperature.
+// The factor that turns a difference of logits into an exponent of 2 at a temperature.
 template <class A>
 __device__ inline A exponent_scale(double tau) {
   return static_cast<A>(kLog2E / tau);
@@ -68,7 +68,7 @@ __device__ inline bool aligned(const T *row) {
   return reinterpret_cast<uintptr_t>(row) % 16 == 0;
 }
 
-// Packs that lie aligned. As 16 bytes, of which none is looked at, a pack is one load and one store.
+// Aligned packs. A pack is one load and one store of 16 bytes, without access to its elements.
 template <class T>
 __device__ inline uint4 load_bytes(const T *at) {
   return *reinterpret_cast<const uint4 *>(at);
@@ -199,7 +199,7 @@ struct RowSums {
   __device__ double mean_exponent() const { return weighted / sum; }
   __device__ bool all_impossible() const { return max == -kInf; }
 
-  // The same in terms of a maximum that is no less.
+  // The same in terms of a maximum that is at least as large.
   __device__ void raise(double to, double inv_tau) {
     if (sum != 0) {  // NaN, too
       const double d = fmax((max - to) * inv_tau, -746.0), e = exp(d);
@@ -215,7 +215,7 @@ struct RowSums {
   }
 };
 
-// The thread's own sums. NaN for a sum also tells of +Inf: Inf - Inf.
+// The thread's own sums. A sum of NaN may also stand for +Inf: Inf - Inf.
 template <class A>
 __device__ inline RowSums row_part(const OnlineSums<A> &mine) {
   RowSums s;

@@ -28,7 +28,7 @@ __device__ inline RowSums merge_cluster(const RowSums &mine, RowSums *place, dou
     part.raise(total.max, inv_tau);
     total.add(part);
   }
-  blocks.sync();  // nobody overwrites its place, or ends, before all have read
+  blocks.sync();  // wait: all must have read before a block overwrites its place or ends
   return total;
 }
 
@@ -56,7 +56,7 @@ __device__ void fill(G *row, int64_t n, double value) {
   for (int64_t v = threadIdx.x; v < n; v += kRowThreads) narrow(value, row + v);
 }
 
-// A store of so many bytes.
+// A store of `kBytes` bytes.
 template <size_t kBytes>
 struct Word;
 template <>
@@ -82,9 +82,10 @@ __device__ void store(G *row, const G (&values)[kWidth], int64_t begin, int64_t 
     if (begin + i < n) row[begin + i] = values[i];
 }
 
-// T: the type of the logits, G that of their gradient. kStaged: whether there is room in shared memory for the block's part of a row. Of a row
-// number, which the whole cluster asks: f.skips() whether it is not read, and is 0; f.unreadable() what else becomes of a row that is NaN, or whose
-// target is no column, and f.impossible() of one of -Inf alone. f.gradient(r, sums, d_y) is one thread's of every block.
+// T: the type of the logits; G: the type of their gradient. kStaged: shared memory has room for the block's part of a
+// row. The whole cluster calls these for a row number: f.skips() returns whether the row is not read, and is 0;
+// f.unreadable() handles a row that is NaN or whose target is not a column, and f.impossible() a row of -Inf only. One
+// thread of every block calls f.gradient(r, sums, d_y).
 template <class T, class G, bool kStaged, class F>
 __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
   using A = typename Compute<T>::type;

@@ -1,10 +1,12 @@
-// A row is 128 chunks of consecutive tokens, which up to eight blocks share. A warp adds a chunk up in float32, relative to the chunk's
-// largest logit; every warp then adds the chunks up in float64, in one order. So how many blocks there are changes no bit.
+// A row is 128 chunks of consecutive tokens, shared by up to eight blocks. A warp sums a chunk in float32, relative to
+// the chunk's largest logit. Then every warp sums the chunks in float64, in one order, so the number of blocks changes
+// no bit.
 //
-// Without filters a row is read once, and once more the chunk in which the running sum passes the draw. A filter is a least logit, found
-// by its bits: a pass adds the weights of the logits between two values up in 4,096 bins, the next pass goes on within the bin in which
-// the running sum passes the threshold. Weights are whole numbers, so that the order in which threads add them changes nothing. Two
-// or three passes over the chunks that reach as far up find a float32.
+// Without filters a row is read once, and the chunk in which the running sum passes the draw once more. A filter is a
+// least logit, found by its bits. A pass sums the weights of the logits between two values in 4,096 bins, and the next
+// pass continues within the bin in which the running sum passes the threshold. Weights are whole numbers, so the order
+// in which threads add them does not matter. Two or three passes over the chunks with logits of that size find a
+// float32.
 #include "mgrpo/sample.h"
 
 #include "cluster.cuh"
@@ -74,20 +76,20 @@ __device__ inline float least_value(float low, float high, const Holds &holds) {
   return Order<T>::value(from);
 }
 
-// What one warp finds of a chunk.
+// The result of one warp for a chunk.
 struct Chunk {
   float max;  // its largest logit
   float sum;  // over its tokens, of what the pass adds up; NaN where a logit is NaN or +Inf
 };
 
-// The bin that a pass goes on in, and the sum of all bins above it.
+// The bin in which a pass continues, and the sum of all bins above it.
 struct Bin {
   unsigned number;
   uint64_t above;
 };
 
 struct Shared {
-  Chunk own[kChunks];      // those of this block's warps, for the cluster to read
+  Chunk own[kChunks];      // of this block's warps, for the cluster to read
   Chunk chunk[kChunks];    // of all blocks
   double factor[kChunks];  // exp((the chunk's max - the row's) / tau)
 };
@@ -126,7 +128,7 @@ struct Row {
     __syncthreads();
   }
 
-  // A pack for each lane, or so many that the row is kChunks.
+  // A pack for each lane, or as many packs as make the row kChunks chunks.
   __device__ static int chunk_length(int64_t vocab) {
     const int packs = static_cast<int>((vocab + kChunks * kWidth - 1) / (kChunks * kWidth));
     return (packs < 32 ? 32 : packs) * kWidth;
@@ -143,7 +145,7 @@ struct Row {
   __device__ float exponential(float x, float most) const { return exp2_of(floored((x - most) * scale)); }
   __device__ double mass(int c) const { return shared.chunk[c].sum * shared.factor[c]; }
 
-  // Every chunk as f(chunk), called by a warp, finds it; then every block knows all chunks.
+  // Computes every chunk with f(chunk), called by a warp, and gives all results to every block.
   template <class F>
   __device__ void for_own_chunks(const F &f) {
     auto blocks = cluster();
@@ -154,7 +156,7 @@ struct Row {
     blocks.sync();
     const unsigned c = threadIdx.x;
     if (c < kChunks) shared.chunk[c] = *blocks.map_shared_rank(&shared.own[c], block_of(c));
-    blocks.sync();  // nobody overwrites its own, or ends, before all have read
+    blocks.sync();  // wait: all must have read before a block overwrites its own or ends
   }
   __device__ static unsigned block_of(unsigned c) { return c / kRowWarps & (cluster().num_blocks() - 1); }
 
@@ -299,7 +301,8 @@ struct Row {
 
   __device__ float top_k() { return Order<T>::value(least_key(Order<T>::key(-HUGE_VALF), Order<T>::key(max), settings.top_k, [](float) { return uint64_t{1}; })); }
 
-  // The least logit that top_p keeps of those from `least` on. What all tokens below some logit could weigh together bounds it from below.
+  // The least logit that top_p keeps, starting at `least`. The largest possible weight of all tokens below a logit
+  // bounds it from below.
   __device__ float top_p(float least) {
     const double kept = least == -HUGE_VALF ? mass() : mass_from(least);
     const auto unit = static_cast<float>(uint64_t{1} << (30 + __clz(vocab)));  // the sum of all is below 2^62

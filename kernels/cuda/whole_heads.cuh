@@ -8,16 +8,16 @@
 namespace mgrpo::cuda {
 namespace {
 
-// What the blocks of queries or of keys and values have of the heads of all rows.
+// The part of the heads of all rows that the blocks of queries, or of keys and values, have.
 struct HeadWork {
   Runs runs;
-  float *parts;  // of dw, [runs.parts, hd]; null: not wanted
+  float *parts;  // of dw, [runs.parts, hd]; null: no dw
 };
 
 template <class T>
 struct WholeHeads {
   Layout<T> in;
-  HeadWork of[2];  // queries; keys, and values beside them
+  HeadWork of[2];  // queries; keys with their values
 
   Shape shape() const { return {block_count(of[0].runs.parts + of[1].runs.parts), kHeadThreads}; }
 };
@@ -78,7 +78,8 @@ struct Lane {
   }
 };
 
-// The heads of a team's run, one after another; teams of a warp take equally many steps, the last of which may be none of theirs.
+// The heads of a team's run, one after another. Teams of a warp take equally many steps, and a team may have no head in
+// the last one.
 struct Walk {
   int64_t number, row;
   int head, heads, left, steps;

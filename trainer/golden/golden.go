@@ -59,7 +59,7 @@ func root() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "testdata")
 }
 
-// File is Dir(t, kind)/name, skipping or failing as Dir does when the file is absent.
+// File returns Dir(t, kind)/name. If the file is absent it skips or fails as Dir does.
 func File(t testing.TB, kind, name string) string {
 	t.Helper()
 	path := filepath.Join(Dir(t, kind), name)
@@ -72,8 +72,8 @@ func File(t testing.TB, kind, name string) string {
 	return path
 }
 
-// Model is the path of a pretrained model below the repository's models/, which make gsm8k fetches. Where it is absent the test fails, or with
-// $MGRPO_GOLDENS set, as on a machine that got test programs alone, is skipped.
+// Model returns the path of a pretrained model below the repository's models/, which make gsm8k downloads. If it is
+// absent the test fails, or is skipped if $MGRPO_GOLDENS is set, as on a machine with test programs only.
 func Model(t testing.TB, name string) string {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
@@ -87,7 +87,7 @@ func Model(t testing.TB, name string) string {
 	return path
 }
 
-// Folder reads those of the named files that are in a folder, as they are or compressed with gzip as NAME.gz.
+// Folder reads the named files that exist in a folder, either plain or compressed with gzip as NAME.gz.
 func Folder(t testing.TB, dir string, names ...string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -130,7 +130,7 @@ func Count(kind string, cases int) {
 	fmt.Printf("golden: %s: %d cases\n", kind, cases)
 }
 
-// callingTest is the test function on the stack.
+// callingTest returns the test function on the stack.
 func callingTest() string {
 	callers := make([]uintptr, 64)
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
@@ -140,7 +140,7 @@ func callingTest() string {
 			return frame.Function[at+1:]
 		}
 		if !more {
-			return "a function that is no test"
+			return "a function that is not a test"
 		}
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// kinds of goldens that are models with their expected numbers. Those of "gguf-2026" have a GGUF file in place of config.json and weights.
+// modelKinds are kinds of goldens that are models with their expected numbers. "gguf-2026" has a GGUF file in place of
+// config.json and weights.
 var modelKinds = []string{"models", "families", "families-2026", "gguf-2026"}
 
 // Models lists the folders of golden models, those with an expected.json. Without any it skips or fails as Dir does. With
@@ -42,7 +43,8 @@ func Models(t testing.TB, families []string) (folders []string) {
 	return folders
 }
 
-// familyOf is the model_type of a folder's config.json, in a wrapped model that of its text model; "": there is no config.json.
+// familyOf returns the model_type of a folder's config.json, or of its text model in a wrapped model, or "" without a
+// config.json.
 func familyOf(t testing.TB, dir string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, "config.json"))
@@ -67,7 +69,7 @@ func familyOf(t testing.TB, dir string) string {
 	return config.Type
 }
 
-// Checkpoint is what a golden folder's model is opened from: the folder, or the GGUF file in it.
+// Checkpoint returns the path from which a golden folder's model is opened: the folder, or the GGUF file in it.
 func Checkpoint(dir string) string {
 	if found, err := filepath.Glob(filepath.Join(dir, "*.gguf")); err == nil && len(found) == 1 {
 		return found[0]
@@ -75,8 +77,9 @@ func Checkpoint(dir string) string {
 	return dir
 }
 
-// Tolerance is how far float32 numbers of a golden model may be from the expected ones: what is usual, or eight times the difference from
-// float64 that was measured when the case was made, where that is more. what is a key of measured_f32_vs_f64 in expected.json.
+// Tolerance returns the largest difference of a golden model's float32 numbers from the expected ones: `usual`, or
+// eight times the difference from float64 that was measured when the case was made, if that is larger. what is a key of
+// measured_f32_vs_f64 in expected.json.
 func Tolerance(t testing.TB, dir, what string, usual float64) float64 {
 	t.Helper()
 	measured, _ := expected(t, dir)["measured_f32_vs_f64"].(map[string]any)
@@ -132,7 +135,7 @@ func have(folders []string, file string, has bool) []string {
 	})
 }
 
-// CountModels is Count for each kind of model, with `each` cases a folder.
+// CountModels calls Count for each kind of model, with `each` cases a folder.
 func CountModels(what string, folders []string, each int) {
 	cases := map[string]int{}
 	for _, dir := range folders {

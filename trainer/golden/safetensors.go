@@ -17,13 +17,13 @@ type Tensor struct {
 	Data  []float64
 }
 
-// Float32s is the data as float32, exact for arrays stored as F32.
+// Float32s returns the data as float32, exact for arrays stored as F32.
 func (t Tensor) Float32s() []float32 { return convert[float32](t.Data) }
 
 // Int32s and Int64s are the data of an integer array.
 func (t Tensor) Int32s() []int32 { return convert[int32](t.Data) }
 
-// Int64s is the data as int64.
+// Int64s returns the data as int64.
 func (t Tensor) Int64s() []int64 { return convert[int64](t.Data) }
 
 func convert[T int32 | int64 | float32](data []float64) []T {
