@@ -4,7 +4,7 @@ import "github.com/mgrpo/mgrpo/bench/measure"
 
 const smallProducts = "The floor is that of a large product, which AVX-512 makes three times as fast as AVX2 did; products of 16 rows, of which sampling consists, " +
 	"reach a third of its rate (rows linear), since each of their weights comes from memory for 16 rows alone. HF generate takes four times the floor: " +
-	"to be four times as fast as HF is to be at the floor."
+	"four times as fast as HF would equal the floor."
 
 const halfWeights = "In the matrix unit (AMX) a row of ours is two rows of bf16, which keeps its activations at 16 bits where HF keeps 8; attention, norms and " +
 	"the rest of a pass are float32 on both sides and take the larger part of the time. With avx512_bf16 alone activations are rounded to bf16, without it weights are widened to float32."

@@ -26,7 +26,7 @@ struct kernel_error : std::runtime_error {
   kernel_error(int32_t status, const std::string &message) : std::runtime_error(message), status(status) {}
 };
 
-// An error as C functions return it: a pointer to the message, which the status stands before.
+// Returns an error in the form of the C functions: a pointer to the message, which the status precedes.
 char *failure(const char *message, int32_t status = MGRPO_OK) noexcept;
 
 // No C++ exception may leave through a C function.
