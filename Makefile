@@ -233,7 +233,7 @@ interop: build gsm8k ## compare what mgrpo wrote with transformers and peft (FAM
 test-published: build ## published tokenizers and a published GGUF file beside Hugging Face's tokenizers and llama.cpp (a download of 500 MB once; SPEED=1 measures)
 	@bench/published/run.sh
 
-lint: build ## gofmt, vet, staticcheck
+lint: build prose ## gofmt, vet, staticcheck, and the limits of make prose
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
