@@ -31,6 +31,7 @@ type cli struct {
 	Store      storeCmd      `cmd:"" help:"Print users and settings of the run for a Redis server."`
 	Init       initCmd       `cmd:"" help:"Write a commented configuration to start from."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
+	Export     exportCmd     `cmd:"" help:"Write a model as a GGUF file."`
 	Merge      mergeCmd      `cmd:"" help:"Write a model with a LoRA adapter merged into it as a checkpoint of its own."`
 	Eval       evalCmd       `cmd:"" help:"Evaluate a checkpoint of a team on held-out queries."`
 	Chat       chatCmd       `cmd:"" help:"Talk to a model."`

@@ -32,7 +32,7 @@ func init() {
 			l.gatedMLP(false)
 			l.mlpNorm()
 		},
-		gguf: &gguf{name: "gemma3", read: gemma3GGUF},
+		gguf: &gguf{name: "gemma3", read: gemma3GGUF, write: writeGemma3GGUF},
 	})
 }
 
@@ -105,6 +105,14 @@ func gemma3GGUF(m *metadata, prefix string, c *Config) {
 	if softcap != 0 {
 		m.fail("%sfinal_logit_softcapping %g is not supported: only 0", prefix, softcap)
 	}
+}
+
+// writeGemma3GGUF writes the window. The layers that have it are those of every Gemma 3: all but each sixth.
+func writeGemma3GGUF(c Config, set func(key string, value any)) {
+	if c.Windows != nil {
+		set("attention.sliding_window", uint32(c.window()))
+	}
+	set("rope.freq_base_swa", float32(c.LocalTheta))
 }
 
 // slidingPattern reads a pattern of windows: a number, p: all layers but each p-th slide (0: all slide), or a

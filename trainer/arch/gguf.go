@@ -15,6 +15,8 @@ type gguf struct {
 	ropeFactors bool   // files may have GGUFRopeFactors, the divisors of llama3 scaling
 
 	read func(m *metadata, prefix string, c *Config) // reads, or refuses, the architecture's own keys, which begin with prefix; may be nil
+
+	write func(c Config, set func(key string, value any)) // the same keys, without prefix; may be nil
 }
 
 // Names in GGUF files.

@@ -197,9 +197,14 @@ func ReplaceFile(path string, data []byte) error {
 
 // Replace is ReplaceFile on any file system, and always writes.
 func Replace(fsys FS, path string, data []byte) error {
+	return ReplaceWith(fsys, path, func(w io.Writer) error { _, err := w.Write(data); return err })
+}
+
+// ReplaceWith is Replace with what write writes.
+func ReplaceWith(fsys FS, path string, write func(io.Writer) error) error {
 	temporary, dir := PartialName(path), filepath.Dir(path)
 	f := &Folder{fs: fsys, path: dir}
-	err := f.CreateBytes(filepath.Base(temporary), data)
+	err := f.Create(filepath.Base(temporary), write)
 	if err == nil {
 		err = fsys.Rename(temporary, path)
 	}

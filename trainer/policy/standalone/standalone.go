@@ -100,12 +100,11 @@ func (p *Policy) Merge(ctx context.Context, dir string) error {
 	if p.unread != nil {
 		return p.unread
 	}
-	read := p.adapter.Reader(ctx, func(from int64, dst []float32) error { return p.adapter.Master().Read(ctx, from, dst) })
 	var files map[string][]byte
 	if p.Tokenizer != nil {
 		files = p.Tokenizer.Files()
 	}
-	return p.base.HF(read).WriteFolder(dir, p.dtype, files)
+	return p.base.HF(p.merged(ctx)).WriteFolder(dir, p.dtype, files)
 }
 
 func exists(path string) bool {

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/weights"
+)
+
+type exportCmd struct {
+	Model   string `required:"" placeholder:"MODEL" help:"A Hugging Face folder, such as an agent's in a checkpoint, a GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
+	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter, as PEFT writes it, to merge into the model."`
+	GGUF    string `name:"gguf" required:"" placeholder:"FILE" help:"GGUF file to write."`
+	Type    string `default:"BF16" enum:"F32,BF16,F16,Q8_0" help:"Type of the matrices: F32, BF16, F16 or Q8_0."`
+}
+
+func (exportCmd) Help() string {
+	return `Writes a GGUF file with weights, tokenizer and chat template, which llama.cpp reads. What the format has no key for is refused by name.
+
+  mgrpo export --model runs/x/checkpoints/step-000020/planner --gguf planner.gguf --type Q8_0`
+}
+
+func (c *exportCmd) Run(ctx context.Context) error {
+	if err := standalone.Export(ctx, c.Model, c.Adapter, c.GGUF, weights.DType(c.Type)); err != nil {
+		return err
+	}
+	fmt.Printf("wrote %s\n", c.GGUF)
+	return nil
+}

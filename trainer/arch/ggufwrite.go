@@ -1,0 +1,112 @@
+package arch
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// GGUF returns the metadata of the architecture for a GGUF file, as the file has it (text, bool, uint32, float32), and the values of
+// GGUFRopeFactors, nil without scaling of Llama 3. GGUF has no key for some settings, and llama.cpp derives others from the size of the
+// model. So the metadata is read again: a difference is an error that names the setting.
+func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, nil, err
+	}
+	f := families[c.Family]
+	if f.gguf == nil {
+		return nil, nil, fmt.Errorf("GGUF has no architecture for model_type %s, or mgrpo does not know it", c.Family)
+	}
+	name := f.ggufName()
+	meta = map[string]any{"general.architecture": name}
+	set := func(key string, value any) { meta[name+"."+key] = value }
+	count := func(key string, n int) { set(key, uint32(n)) }
+	count("vocab_size", c.VocabSize)
+	count("embedding_length", c.Hidden)
+	count("block_count", c.Layers)
+	count("attention.head_count", c.Heads)
+	count("attention.head_count_kv", c.KVHeads)
+	count("attention.key_length", c.HeadDim)
+	count("attention.value_length", c.HeadDim)
+	count("feed_forward_length", c.FFN)
+	count("context_length", c.MaxPosition)
+	set("attention.layer_norm_rms_epsilon", float32(c.RMSEps))
+	count("rope.dimension_count", c.HeadDim)
+	set("rope.freq_base", float32(c.RopeTheta))
+	if m := c.Mixture; m != nil {
+		count("expert_count", m.Experts)
+		count("expert_used_count", m.PerToken)
+		count("expert_feed_forward_length", m.FFN)
+	}
+	if f.gguf.write != nil {
+		f.gguf.write(c, set)
+	}
+	switch scaling := c.RopeScaling.(type) {
+	case *RopeLinear:
+		set("rope.scaling.type", "linear")
+		set("rope.scaling.factor", float32(scaling.Factor))
+	case *RopeYaRN:
+		set("rope.scaling.type", "yarn")
+		set("rope.scaling.factor", float32(scaling.Factor))
+		count("rope.scaling.original_context_length", scaling.OriginalMaxPosition)
+	case *RopeLlama3:
+		for _, frequency := range (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies() {
+			ropeFactors = append(ropeFactors, float32(1/scaling.scale(frequency)))
+		}
+	}
+	return meta, ropeFactors, c.readAgain(meta, ropeFactors)
+}
+
+// readAgain compares c with the configuration that a reader derives from the metadata.
+func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
+	shapes := map[string][]int64{}
+	for _, t := range c.Layout().Tensors() {
+		shapes[t.GGUF] = t.Shape
+		if t.Stack > 0 {
+			shapes[t.GGUF] = append([]int64{t.Stack}, t.Shape...)
+		}
+	}
+	read := maps.Clone(meta)
+	for key, v := range read {
+		switch v := v.(type) {
+		case uint32:
+			read[key] = int64(v)
+		case float32:
+			read[key] = float64(v)
+		}
+	}
+	back, err := FromGGUF(read, shapes, ropeFactors)
+	if err != nil {
+		return fmt.Errorf("GGUF: %w", err)
+	}
+	ours, theirs := reflect.ValueOf(c.forward()), reflect.ValueOf(back.forward())
+	for i := range ours.NumField() {
+		if a, b := ours.Field(i).Interface(), theirs.Field(i).Interface(); !reflect.DeepEqual(a, b) {
+			return fmt.Errorf("GGUF cannot represent %s of this model: a reader would take %v for %v", ours.Type().Field(i).Name, show(b), show(a))
+		}
+	}
+	return nil
+}
+
+// forward returns the configuration without what is not about the forward pass, with numbers as float32 has them.
+func (c Config) forward() Config {
+	c.BOS, c.EOS, c.Pad, c.Raw, c.Quantisation = nil, nil, nil, nil, nil
+	for _, v := range []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.QueryScalar} {
+		*v = float64(float32(*v))
+	}
+	if !slices.ContainsFunc(c.Windows, func(w int) bool { return w != 0 }) {
+		c.Windows = nil
+	}
+	if !slices.Contains(c.NoRope, true) {
+		c.NoRope = nil
+	}
+	return c
+}
+
+func show(v any) any {
+	if p := reflect.ValueOf(v); p.Kind() == reflect.Pointer && !p.IsNil() {
+		return p.Elem().Interface()
+	}
+	return v
+}

@@ -1,0 +1,67 @@
+package arch
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestGGUFMetadata writes the metadata of each family that GGUF has, and of settings with and without a key there. GGUF itself reads
+// again what it writes; here some values are looked at.
+func TestGGUFMetadata(t *testing.T) {
+	shape := func(family string) Config {
+		return Config{Family: family, VocabSize: 100, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}.WithDefaults()
+	}
+	for _, name := range Families() {
+		if families[name].gguf == nil {
+			if _, _, err := shape(name).GGUF(); err == nil {
+				t.Errorf("%s: no error", name)
+			}
+			continue
+		}
+		c := shape(name)
+		if HasExperts(name) {
+			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Step: 1}
+		}
+		meta, factors, err := c.GGUF()
+		if err != nil || factors != nil || meta["general.architecture"] != families[name].ggufName() || meta[families[name].ggufName()+".attention.head_count_kv"] != uint32(2) {
+			t.Errorf("%s: %v, %v, %v", name, meta, factors, err)
+		}
+	}
+	for _, c := range []struct {
+		name, family string
+		change       func(c *Config)
+		want         string
+	}{
+		{"linear scaling", Llama, func(c *Config) { c.RopeScaling = &RopeLinear{Factor: 4} }, ""},
+		{"untied", Llama, func(c *Config) { c.Tied = false }, ""},
+		{"biases", Llama, func(c *Config) { c.AttentionBias = true }, ""},
+		{"scaling of Llama 3", Llama, func(c *Config) {
+			c.RopeScaling = &RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
+			c.RopeTheta = 5e5
+		}, ""},
+		{"other scaling of that kind", Llama, func(c *Config) {
+			c.RopeScaling = &RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 8, OriginalMaxPosition: 64}
+		}, "GGUF"},
+		{"windows", Gemma3, func(c *Config) { c.Layers, c.Windows = 6, []int{32, 32, 32, 32, 32, 0} }, ""},
+		{"other windows", Gemma3, func(c *Config) { c.Layers, c.Windows = 6, []int{32, 0, 32, 0, 32, 0} }, "cannot represent Windows"},
+		{"scaled queries", Gemma3, func(c *Config) { c.QueryScalar = 64 }, "cannot represent QueryScalar"},
+		{"windows of Qwen", Qwen3, func(c *Config) { c.Windows = []int{0, 32} }, "cannot represent Windows"},
+		{"yarn", Qwen3, func(c *Config) {
+			c.RopeScaling = &RopeYaRN{Factor: 4, BetaFast: 16, BetaSlow: 1, AttentionFactor: yarnScale(4, 1), Truncate: true, OriginalMaxPosition: 32}
+		}, "cannot represent RopeScaling"},
+	} {
+		m := shape(c.family)
+		c.change(&m)
+		_, factors, err := m.GGUF()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if _, scaled := m.RopeScaling.(*RopeLlama3); err == nil && scaled != (factors != nil) {
+			t.Errorf("%s: factors %v", c.name, factors)
+		}
+	}
+	if reflect.DeepEqual(shape(Llama).forward(), shape(Qwen3).forward()) {
+		t.Error("different models compare equal")
+	}
+}

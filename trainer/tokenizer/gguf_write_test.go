@@ -1,0 +1,51 @@
+package tokenizer
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestWriteGGUF writes the vocabularies of published tokenizers. GGUF compares the ids of texts of its own; here the keys are looked at.
+func TestWriteGGUF(t *testing.T) {
+	for name, pre := range map[string]string{"qwen2_5": "qwen2", "qwen3": "qwen2", "smollm2": "smollm"} {
+		tok := goldenTokenizer(t, name)
+		rows := tok.VocabSize() + 3
+		meta, err := tok.GGUF(rows)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		tokens, types := meta["tokenizer.ggml.tokens"].([]string), meta["tokenizer.ggml.token_type"].([]int32)
+		if meta["tokenizer.ggml.pre"] != pre || len(tokens) != rows || types[rows-1] != ggufUnused || types[tok.EOS()] != ggufControl || types[1000] != ggufNormal {
+			t.Errorf("%s: pre %v, %d tokens, types %v", name, meta["tokenizer.ggml.pre"], len(tokens), types[rows-4:])
+		}
+		if template, _ := meta["tokenizer.chat_template"].(string); !strings.Contains(template, "messages") {
+			t.Errorf("%s: template %.60q", name, template)
+		}
+		if _, err := tok.GGUF(tok.VocabSize() - 1); err == nil || !strings.Contains(err.Error(), "rows") {
+			t.Errorf("%s with too few rows: %v", name, err)
+		}
+	}
+}
+
+// TestWriteGGUFRefuses has tokenizers that GGUF has no keys for.
+func TestWriteGGUFRefuses(t *testing.T) {
+	const model = `"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}`
+	const pre = `"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}, "decoder": {"type": "ByteLevel"}`
+	for _, c := range []struct{ json, want string }{
+		{`"normalizer": {"type": "Lowercase"}, ` + pre + `, ` + model, "normalizer Lowercase"},
+		{`"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": true, "use_regex": true}, "decoder": {"type": "ByteLevel"}, ` + model, "add_prefix_space"},
+		{`"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": false},
+			{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}, "decoder": {"type": "ByteLevel"}, ` + model, "no value of tokenizer.ggml.pre"},
+		{pre + `, "added_tokens": [{"id": 3, "content": "<x>", "single_word": false, "lstrip": true, "rstrip": false, "normalized": false, "special": true}], ` + model, "lstrip"},
+		{`"model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}, "pre_tokenizer": {"type": "WhitespaceSplit"}`, "byte-level BPE alone"},
+	} {
+		tok, err := Parse(map[string][]byte{fileTokenizer: []byte("{" + c.json + "}")})
+		if err != nil {
+			t.Fatalf("%s: %v", c.want, err)
+		}
+		if _, err := tok.GGUF(10); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.want, err)
+		}
+	}
+}
