@@ -91,7 +91,7 @@ func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 
 // forward returns the configuration without what is not about the forward pass, with numbers as float32 has them.
 func (c Config) forward() Config {
-	c.BOS, c.EOS, c.Pad, c.Raw, c.Quantisation = nil, nil, nil, nil, nil
+	c.Wrapper, c.BOS, c.EOS, c.Pad, c.Raw, c.Quantisation = "", nil, nil, nil, nil, nil
 	for _, v := range []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.QueryScalar} {
 		*v = float64(float32(*v))
 	}
