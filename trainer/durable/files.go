@@ -195,12 +195,12 @@ func ReplaceFile(path string, data []byte) error {
 	return Replace(OS{}, path, data)
 }
 
-// Replace is ReplaceFile on any file system, and always writes.
+// Replace writes data to a file of any file system as ReplaceFile does, even if the file has these bytes.
 func Replace(fsys FS, path string, data []byte) error {
 	return ReplaceWith(fsys, path, func(w io.Writer) error { _, err := w.Write(data); return err })
 }
 
-// ReplaceWith is Replace with what write writes.
+// ReplaceWith replaces a file as Replace does, by the bytes that write produces.
 func ReplaceWith(fsys FS, path string, write func(io.Writer) error) error {
 	temporary, dir := PartialName(path), filepath.Dir(path)
 	f := &Folder{fs: fsys, path: dir}
@@ -241,7 +241,7 @@ func (f *Folder) CreateBytes(name string, data []byte) error {
 	return f.Create(name, func(w io.Writer) error { _, err := w.Write(data); return err })
 }
 
-// Path is the temporary folder in which the files are written.
+// Path returns the temporary folder in which the files are written.
 func (f *Folder) Path() string { return f.path }
 
 // Files are the files written so far.
