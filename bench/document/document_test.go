@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -186,6 +187,62 @@ func TestSize(t *testing.T) {
 	}{{"80 rewards in 10 groups", "rewards in %d groups", 10}, {"128 x 49152", "%d x 49152", 128}, {"512 x 151936", "%d x 49152", 0}, {"1 x 2 x 49152", "%d x 49152", 0}} {
 		if got, ok := size(c.shape, c.form); got != c.want || ok != (c.want > 0) {
 			t.Errorf("size(%q, %q) = %v, %v", c.shape, c.form, got, ok)
+		}
+	}
+}
+
+// readmeNames are the names by which README would call the models of families.
+var readmeNames = map[string]string{"Llama": "llama", "Mistral": "mistral", "Qwen 2": "qwen2", "Qwen 3": "qwen3", "mixtures of Qwen": "qwen3_moe", "Gemma 3": "gemma3_text",
+	"Gemma 4": "gemma4_text", "Phi": "phi3", "OLMo 2": "olmo2", "OLMo 3": "olmo3", "SmolLM3": "smollm3", "Ministral": "ministral3", "Granite": "granite", "HunYuan": "hunyuan_v1_dense",
+	"EXAONE": "exaone4", "ERNIE": "ernie4_5", "GLM": "glm4", "GPT-OSS": "gpt_oss", "gpt-oss": "gpt_oss", "Mixtral": "mixtral"}
+
+// TestReadmeNamesFamiliesWithTokenizers holds README to families whose published tokenizer is compared.
+func TestReadmeNamesFamiliesWithTokenizers(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := readAgreed(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for name, family := range readmeNames {
+		if !regexp.MustCompile(`\b` + name + `\b`).Match(text) {
+			continue
+		}
+		named++
+		if len(a.comparedTokenizers(root, family)) == 0 {
+			t.Errorf("README names %s: no published tokenizer of %s was compared", name, family)
+		}
+	}
+	if named < 3 {
+		t.Errorf("README names %d families", named)
+	}
+}
+
+// TestChecksNeedEvidence takes the evidence away: cells become empty.
+func TestChecksNeedEvidence(t *testing.T) {
+	bare := t.TempDir()
+	write := func(path, text string) {
+		path = filepath.Join(bare, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("bench/results/models.json", `{"transformers":{"version":"1.2","found":["olmo2"]}}`)
+	write("testdata/families-2026/a/config.json", `{"model_type":"gemma3","text_config":{"model_type":"gemma3_text"}}`)
+	write("testdata/families-2026/a/expected.json", `{}`)
+	table, err := checks(bare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"read by transformers 1.2 |", "| `gemma3_text` | 1 |  |  | gemma3 |  |  |  |  |\n", "| `olmo2` | 0 |  |  |  | yes |  |  |  |\n", "| `llama` | 0 |  |  | llama |  |  |  |  |\n"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, table)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Command document writes docs/benchmarks.md and its pictures from the results in bench/results. Run it in the root
+// Command document writes docs/benchmarks.md, its pictures, and the table of checks in docs/models.md from the results in bench/results. Run it in the root
 // of the repository:
 //
 //	go run ./bench/document
@@ -45,7 +45,11 @@ func document(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := map[string]string{"benchmarks.md": text(machines)}
+	checked, err := models(root)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{"benchmarks.md": text(machines), "models.md": checked}
 	for _, m := range machines {
 		for _, f := range m.figures() {
 			files[f.file] = f.svg()

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
 import torch
 import transformers
+from checked import record
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -114,6 +116,10 @@ def check(mgrpo, folder):
         good &= check_merged(mgrpo, folder, named, rows, want)
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         check_tokenizer(mgrpo, folder)
+    if good:
+        family = getattr(model.config, "text_config", model.config).model_type
+        package = "peft" if "--adapter" in named else "transformers"
+        record(package, package, [family])
     return good
 
 

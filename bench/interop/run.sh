@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # run.sh: trains the quickstart team for one small step, its researcher a mixture of experts, then adapters of both agents on
-# the planner's model, models of which a language model is a part (wrapped.py), whole and as adapters, and two adapters on SmolLM2 (examples/one-base, small; minutes, left out by ONE_BASE=); lets
-# transformers and peft read what came out: the folders of models and adapters. FAMILIES names families of models
-# (docs/models.md) of which the team is trained as well, INTEROP_MODELS further folders.
+# the planner's model, models of which a language model is a part (wrapped.py), whole and as adapters, and two adapters on SmolLM2 (examples/one-base, small; minutes, left out by ONE_BASE=); saves the golden models
+# of testdata; lets transformers and peft read what came out: the folders of models and adapters. FAMILIES names families of models
+# (docs/models.md) of which the team is trained as well, INTEROP_MODELS further folders. What is equal is kept in bench/results/models.json.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench/interop/setup.sh
@@ -52,6 +52,9 @@ if [ -n "${ONE_BASE-1}" ]; then
     --set agents.planner.model="$smollm2" --set agents.planner.limits.max_new_tokens=24 \
     --set agents.solver.model="$smollm2" --set agents.solver.limits.max_new_tokens=24
 fi
+
+mkdir -p "$run/goldens"
+MGRPO_SAVED=$run/goldens go test -count=1 ./trainer/weights -run '^TestGoldenRoundTrip$' >>$log 2>&1 || { cat $log >&2; exit 1; }
 
 mapfile -t folders < <(find "$run" \( -name config.json -o -name adapter_config.json \) -printf '%h\n' | sort)
 read -ra models <<<"${INTEROP_MODELS:-}"

@@ -35,13 +35,14 @@ if [ ! -e "$gguf.jsonl" ]; then
   py bench/published/vocabulary.py "$gguf" "$gguf.jsonl"
 fi
 
-MGRPO_GOLDENS=$build/goldens MGRPO_GGUF=$gguf go test -count=1 -v -timeout 30m ./trainer/tokenizer -run 'TestGolden(Cases|Bytes)$|TestPublishedGGUF' >"$build/log" 2>&1 || {
+MGRPO_GOLDENS=$build/goldens MGRPO_GGUF=$gguf go test -count=1 -v -timeout 30m ./trainer/tokenizer -run 'TestGolden(Cases|Bytes)$|TestGoldenPublishedGGUF' >"$build/log" 2>&1 || {
   grep -vE '^(=== |golden: )' "$build/log" | head -60 >&2
   exit 1
 }
 grep '^golden: ' "$build/log"
 echo 'published: continuations of Gemma 3 270M (minutes)'
 py bench/published/continuations.py bin/mgrpo "$gguf"
+py bench/published/record.py "$build/log"
 if [ "${SPEED-}" ]; then
   CGO_ENABLED=0 go build -o "$build/speed" ./bench/published/speed
   py bench/published/speed.py "$build/speed" "${tokenizers[@]/#/$build/npm/}" | tee "$build/speed.jsonl"

@@ -1,6 +1,8 @@
 """Writes folders/: small quantised Hugging Face folders, and in NAME/expected.safetensors what torch 2.15.0, transformers 5.24.0 and
 compressed-tensors 0.20.0 widen their matrices to, in float32. codes.json has each code of the number formats.
 
+mxfp4.safetensors has stacked matrices in blocks, and their values.
+
     pip install torch==2.15.0 transformers==5.24.0 compressed-tensors==0.20.0 safetensors numpy && python testdata/quant/folders.py
 """
 import json, math, pathlib
@@ -9,7 +11,7 @@ from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import save_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
-from transformers.integrations.mxfp4 import FP4_VALUES
+from transformers.integrations.mxfp4 import FP4_VALUES, convert_moe_packed_tensors
 
 HERE = pathlib.Path(__file__).parent
 HIDDEN, FFN, HEADS, HEAD, VOCAB = 40, 56, 2, 24, 16
@@ -81,6 +83,11 @@ write("fp8-powers", dict(fine, weight_block_size=[8, 20]), fp8_blocks(8, 20, tor
 write("fp8-tensors", dict(activation_scheme="static", dequantize=False, modules_to_not_convert=["lm_head"], quant_method="fp8", weight_block_size=None), fp8_tensor)
 for strategy, more in {"tensor": {}, "channel": {}, "block": dict(block_structure=[8, 8])}.items():
     write(f"compressed-{strategy}", *compressed(strategy, **more))
+
+torch.manual_seed(4)
+blocks, factors = torch.randint(0, 256, (3, 5, 2, 16), dtype=torch.uint8), torch.randint(110, 140, (3, 5, 2), dtype=torch.uint8)
+widened = convert_moe_packed_tensors(blocks, factors, dtype=torch.float32).transpose(1, 2)  # to experts, rows, columns
+save_file({"experts.down_proj_blocks": blocks, "experts.down_proj_scales": factors, "expected": widened.contiguous()}, HERE / "mxfp4.safetensors")
 
 codes = torch.arange(256, dtype=torch.uint8)
 text = lambda v: [None if math.isnan(x) else x for x in v.float().tolist()]

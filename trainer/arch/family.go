@@ -55,6 +55,18 @@ func register(f *family) {
 // Families lists the supported families by name, sorted.
 func Families() []string { return slices.Sorted(maps.Keys(families)) }
 
+// GGUFName is what GGUF files call the architecture of a family; "": none of them is read.
+func GGUFName(family string) string {
+	f := families[family]
+	switch {
+	case f == nil || f.gguf == nil:
+		return ""
+	case f.gguf.name == "":
+		return f.name
+	}
+	return f.gguf.name
+}
+
 // supported is for error messages: "use llama, qwen2 or qwen3".
 func supported(names []string) string {
 	last := len(names) - 1

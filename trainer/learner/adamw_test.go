@@ -122,7 +122,7 @@ func loadModel(t *testing.T, dir, device string) *model.Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	src, err := weights.Open(dir)
+	src, err := weights.Open(golden.Checkpoint(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

