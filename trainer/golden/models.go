@@ -105,13 +105,18 @@ func Trained(t testing.TB, folders []string) []string {
 	return slices.DeleteFunc(slices.Clone(folders), func(dir string) bool { return expected(t, dir)["adamw"] == nil })
 }
 
-// Published returns the name that a tensor has in a published folder, where the text models of wrappers have other prefixes: the first one
-// that is there.
+// Published returns the name that a tensor has in a published folder, where the language model of a wrapper has one of several prefixes: the
+// first name that is there. name is the tensor's name in a model of any of these layouts.
 func Published(name string, there func(name string) bool) (published string, ok bool) {
-	rest, inside := strings.CutPrefix(name, "model.")
-	names := []string{name, "language_model." + name}
-	if inside {
-		names = append(names, "model.language_model."+rest)
+	names := []string{name}
+	for _, prefix := range []string{"model.language_model.", "language_model.model.", "model."} {
+		if rest, inside := strings.CutPrefix(name, prefix); inside {
+			names = append(names, "model."+rest, "model.language_model."+rest, "language_model.model."+rest)
+			break
+		}
+	}
+	if strings.HasSuffix(name, "lm_head.weight") {
+		names = append(names, "lm_head.weight", "language_model.lm_head.weight")
 	}
 	for _, published := range names {
 		if there(published) {
