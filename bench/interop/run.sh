@@ -32,7 +32,6 @@ python() {
 echo 'interop: models of which a language model is a part'
 python bench/interop/wrapped.py "$run/wrapped"
 for folder in "$run"/wrapped/*; do cp "$base"/tokenizer*.json "$folder"; done
-template=$(find "$base" -name 'chat_template.jinja')
 # wrapped NAME PLANNER RESEARCHER FLAG...: a run of two such models.
 wrapped() { train "$1" examples/quickstart/team.yaml "${small[@]}" --set agents.planner.model="$run/wrapped/$2" --set agents.researcher.model="$run/wrapped/$3" "${@:4}"; }
 wrapped whole gemma3 mistral3
