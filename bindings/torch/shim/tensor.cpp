@@ -16,6 +16,8 @@
 #include <ATen/ops/sub.h>
 #include <ATen/ops/sum.h>
 
+#include <cmath>
+
 #include "cuda_part.h"
 #include "guard.h"
 
@@ -180,8 +182,16 @@ mgt_tensor mgt_softmax(mgt_device *d, void *t, int64_t dim) {
 mgt_tensor mgt_silu(mgt_device *d, void *t) {
   return make(d, [&] { return at::silu(ref(t)); });
 }
+// Without gradients on a CPU each value is computed alone: LibTorch's vectors round otherwise than what is left over behind them, so that a
+// row's bits would depend on the number of rows.
 mgt_tensor mgt_sigmoid(mgt_device *d, void *t) {
-  return make(d, [&] { return at::sigmoid(ref(t)); });
+  return make(d, [&] {
+    const auto &x = ref(t);
+    if (records(x) || !x.is_cpu() || x.scalar_type() != at::kFloat) return at::sigmoid(x);
+    auto y = x.clone(at::MemoryFormat::Contiguous);
+    for (float *v = y.data_ptr<float>(), *end = v + y.numel(); v != end; v++) *v = 1 / (1 + std::exp(-*v));
+    return y;
+  });
 }
 mgt_tensor mgt_sum(mgt_device *d, void *t) {
   return make(d, [&] {
