@@ -121,7 +121,7 @@ func TestEvaluationOfSets(t *testing.T) {
 		{Agent: "researcher", Values: map[string]float64{"tokens": 200, "rollout_seconds": 7}},
 	}}
 	text := e.String()
-	for _, want := range []string{"task.eval", "0.200-0.800", "  kind a kind with a", "hard", "0.2500", "a question cost 200 tokens and 2.00 seconds"} {
+	for _, want := range []string{"task.eval", "0.200-0.800", "  kind a kind with a", "hard", "0.2500", "a question took 200 tokens and 2.00 seconds"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

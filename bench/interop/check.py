@@ -105,6 +105,8 @@ def check(mgrpo, folder):
     generator = torch.Generator().manual_seed(1)
     text = model.config.get_text_config()
     longest = min(128, text.max_position_embeddings)
+    if text.model_type == "phi3":  # longer texts have other frequencies from their first token on, which mgrpo refuses
+        longest = min(longest, getattr(text, "original_max_position_embeddings", None) or longest)
     rows = [torch.randint(text.vocab_size, (n,), generator=generator).tolist() for n in (2, 17, longest)]
     want = [reference(model, ids) for ids in rows]
     good = equal(folder, scored(mgrpo, named, rows), want)

@@ -65,7 +65,7 @@ func TestPythonHostile(t *testing.T) {
 		"open('/etc/shadow').read()":    "FileNotFoundError",
 		"open('/etc/passwd').read()":    "FileNotFoundError",
 		"open('" + secret + "').read()": "FileNotFoundError",
-		"import os\nos.path.exists('/proc/1/environ'), os.path.exists('/sys'), os.path.exists('/old'), os.path.exists('/home'), os.path.exists('/root/.ssh')": "(False, False, False, False, False)",
+		"import os\nos.path.exists('/proc/1/environ'), os.path.exists('/sys'), os.path.exists('/old'), os.path.exists('/home'), os.path.exists(os.path.join('/root', '.ssh'))": "(False, False, False, False, False)",
 		"open('../../../../../../etc/shadow').read()":                              "FileNotFoundError",
 		"import os\nos.symlink('/etc/shadow', 'a')\nopen('a').read()":              "FileNotFoundError",
 		"open('/usr/lib/mine', 'w')":                                               "Read-only file system",
