@@ -106,7 +106,7 @@ def main():
     for n, seed, isa in order:
         if (n, seed, isa) in done:
             continue
-        curve, cpu, seconds = train(pathlib.Path(o.runs) / f"{isa}-{n}-{seed}", seed, isa, n)
+        curve, cpu, seconds = train(pathlib.Path(o.runs).resolve() / f"{isa}-{n}-{seed}", seed, isa, n)
         result["runs"].append({"seed": seed, "isa": isa, "threads": n, "before": curve[0]["accuracy"], "after": curve[-1]["accuracy"],
                                "curve": curve, "cpu_seconds": cpu, "seconds": seconds})
         write(o.out, result, len(order))
