@@ -1,4 +1,4 @@
-"""Keeps what other programs were found to agree with in bench/results/models.json, from which bench/document writes a table of docs/models.md."""
+"""Records in bench/results/models.json which models other programs agreed on. bench/document writes a table of docs/models.md from it."""
 import importlib.metadata
 import json
 from pathlib import Path

@@ -74,7 +74,7 @@ func goldenCases(root string) (map[string]int, error) {
 	return counts, nil
 }
 
-// familyOf returns the model_type of a folder, in a wrapped model that of its text model.
+// familyOf returns the model_type of a folder's config.json, or of its text_config if the model is wrapped.
 func familyOf(dir string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,7 +114,7 @@ func models(root string) (string, error) {
 	before, rest, begins := strings.Cut(string(data), checksBegin)
 	_, after, ends := strings.Cut(rest, checksEnd)
 	if !begins || !ends {
-		return "", errors.New("docs/models.md has no marks of its table of checks")
+		return "", errors.New("docs/models.md lacks the marks around the table of checks")
 	}
 	table, err := checks(root)
 	if err != nil {

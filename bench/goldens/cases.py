@@ -1,4 +1,4 @@
-"""Configurations of the golden cases: those of published models, in small."""
+"""Configurations of the golden cases: published models with fewer and smaller layers."""
 
 
 def text(model_type, architecture, **keys):

@@ -16,7 +16,7 @@ type exportCmd struct {
 }
 
 func (exportCmd) Help() string {
-	return `Writes a GGUF file with weights, tokenizer and chat template, which llama.cpp reads. What the format has no key for is refused by name.
+	return `Writes a GGUF file with weights, tokenizer and chat template, which llama.cpp reads. A setting that the format has no key for is refused by name.
 
   mgrpo export --model runs/x/checkpoints/step-000020/planner --gguf planner.gguf --type Q8_0`
 }

@@ -57,7 +57,7 @@ kube-apiserver --etcd-servers=http://127.0.0.1:12379 --cert-dir="$run/certs" --b
   --service-cluster-ip-range=10.96.0.0/16 --service-account-key-file="$run/sa.key" --service-account-signing-key-file="$run/sa.key" \
   --service-account-issuer=https://localhost --token-auth-file="$run/tokens.csv" --authorization-mode=RBAC \
   --disable-admission-plugins=ServiceAccount >"$run/apiserver.log" 2>&1 & pids+=($!)
-# until COMMAND: waits for it, and ends when one of the servers does.
+# until_true COMMAND: repeats the command until it succeeds. The test fails if one of the servers has ended.
 until_true() {
   until "$@" >/dev/null 2>&1; do
     for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || { tail -n 20 "$run"/*.log >&2; exit 1; }; done
