@@ -14,6 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // coldStart trains the agent on demonstrations before the first step, with the packing, the mask and the optimizer of
@@ -230,7 +231,7 @@ type dealer struct {
 }
 
 func newDealer(n int, seed uint64, name string) *dealer {
-	d := &dealer{rng: rand.New(rand.NewPCG(seed, assemble.Hash(name))), perm: make([]int, n), at: n}
+	d := &dealer{rng: rand.New(rand.NewPCG(seed, task.Hash(name))), perm: make([]int, n), at: n}
 	for i := range d.perm {
 		d.perm[i] = i
 	}

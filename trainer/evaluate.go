@@ -3,98 +3,23 @@ package trainer
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"text/tabwriter"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/score"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
-
-// Evaluation is the result of Evaluate.
-type Evaluation struct {
-	StepDir string           // the folder of the checkpoint
-	Dir     string           // the folder of the trajectories
-	Records []metrics.Record // one for each agent, the main agent first
-	Samples int              // rollouts of each query
-	Answers []Answers        // nil if some rollouts have no score, or if the main agent runs elsewhere
-
-	Difference *Difference // to an earlier evaluation of the same questions; may be nil
-}
-
-// Unknown returns an error if some rollouts have no score, so that the evaluation has no accuracy.
-func (e Evaluation) Unknown() error {
-	for _, r := range e.Records {
-		if r.Unknown != "" {
-			return errors.New(r.Unknown)
-		}
-	}
-	return nil
-}
-
-// Scores returns scores by set, kind, level and number of parts.
-func (e Evaluation) Scores() []metrics.Score {
-	for _, r := range e.Records {
-		if len(r.Scores) > 0 {
-			return r.Scores
-		}
-	}
-	return nil
-}
-
-// costs returns the tokens that all agents read and wrote for a question, and the seconds it took. The seconds are
-// those of the whole evaluation, whose conversations overlap, divided by the number of questions.
-func (e Evaluation) costs() (tokens, seconds float64, known bool) {
-	questions := 0.
-	for _, s := range e.Scores() {
-		if s.By != "" {
-			continue
-		}
-		if s.Tokens == 0 {
-			return 0, 0, false
-		}
-		questions, tokens = questions+float64(s.Questions), tokens+float64(s.Questions*s.Samples)*s.Tokens
-	}
-	for _, r := range e.Records {
-		seconds = max(seconds, r.Values["rollout_seconds"])
-	}
-	return tokens / questions, seconds / questions, questions > 0
-}
-
-// JSON returns the evaluation as an indented object.
-func (e Evaluation) JSON() ([]byte, error) {
-	out := struct {
-		Checkpoint string           `json:"checkpoint"`
-		Samples    int              `json:"samples"`
-		Scores     []metrics.Score  `json:"scores"`
-		Difference *Difference      `json:"difference,omitempty"`
-		Tokens     *float64         `json:"tokens_per_question,omitempty"`
-		Seconds    *float64         `json:"seconds_per_question,omitempty"`
-		Agents     []metrics.Record `json:"agents"`
-		Answers    []Answers        `json:"answers"`
-	}{Checkpoint: e.StepDir, Samples: e.Samples, Scores: e.Scores(), Difference: e.Difference, Answers: append([]Answers{}, e.Answers...)}
-	if tokens, seconds, known := e.costs(); known {
-		out.Tokens, out.Seconds = &tokens, &seconds
-	}
-	for _, r := range e.Records {
-		r.Scores = nil
-		out.Agents = append(out.Agents, r)
-	}
-	text, err := json.MarshalIndent(out, "", "  ")
-	return append(text, '\n'), err
-}
 
 // EvalOptions are the options of an evaluation in addition to the run's configuration.
 type EvalOptions struct {
@@ -103,7 +28,7 @@ type EvalOptions struct {
 	Task       task.Task        // replaces the configured task; may be nil
 	Observer   metrics.Observer // receives records and notes; may be nil
 	Gateway    *Gateway         // as in Options
-	Against    []Answers        // answers of an earlier evaluation of the same questions to compare with; may be nil
+	Against    []score.Answers  // answers of an earlier evaluation of the same questions to compare with; may be nil
 }
 
 // check returns an error if the options do not fit the configuration.
@@ -132,7 +57,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 				return err
 			}
 			if w.main {
-				e.Answers = exported(answers)
+				e.Answers = score.AnswersOf(answers)
 			}
 			err = w.member.Meet(ctx, store.Finished, w.waitsFor)
 			switch {
@@ -156,8 +81,8 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 		err = fmt.Errorf("a worker of the evaluation was lost: start the workers of all agents again (%w)", err)
 	}
 	if err == nil && e.Unknown() == nil && opt.Against != nil {
-		e.Difference = new(Difference)
-		*e.Difference, err = Compare(opt.Against, e.Answers, cfg.Run.Seed)
+		e.Difference = new(score.Difference)
+		*e.Difference, err = score.Compare(opt.Against, e.Answers, cfg.Run.Seed)
 	}
 	return e, err
 }
@@ -185,7 +110,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 		defer task.Close(opt.Task)
 	}
 	if opt.Against != nil { // reported before models are loaded and questions asked
-		if err := sameQuestions(opt.Against, opt.Task, cfg.Eval.Queries); err != nil {
+		if err := score.SameQuestions(opt.Against, opt.Task, cfg.Eval.Queries); err != nil {
 			return err
 		}
 	}
@@ -237,7 +162,7 @@ func (w *worker) evaluate(ctx context.Context, version int64) error {
 
 // holdOut implements evaluate. At the main agent's worker it returns the questions with their answers, or nil if some
 // have no score.
-func (w *worker) holdOut(ctx context.Context, version int64) (answers []answered, err error) {
+func (w *worker) holdOut(ctx context.Context, version int64) (answers []score.Question, err error) {
 	p := store.Eval(version)
 	clock := w.stopwatch()
 	held, err := w.rollOut(ctx, p)
@@ -256,8 +181,8 @@ func (w *worker) holdOut(ctx context.Context, version int64) (answers []answered
 	own := ofOwnSet(questions, outcomes)
 	record := w.evalRecord(version, held, outcomes, own, clock)
 	if w.main && record.Unknown == "" {
-		answers = answersOf(questions, outcomes, held.plan.Rollouts)
-		record.Scores = scoresOf(answers, w.cfg.Run.Seed)
+		answers = groupedByQuestion(questions, outcomes, held.plan.Rollouts)
+		record.Scores = score.Summary(answers, w.cfg.Run.Seed)
 	}
 	w.archive.Evaluated(version, accuracy(own))
 	if err := w.report(ctx, record); err != nil {
@@ -265,6 +190,18 @@ func (w *worker) holdOut(ctx context.Context, version int64) (answers []answered
 	}
 	w.archive.WriteTrajectories(p, w.lines(held, nil, nil))
 	return answers, nil
+}
+
+// questionsOf returns the queries of a plan.
+func (w *worker) questionsOf(plan store.Plan) ([]task.Query, error) {
+	questions := make([]task.Query, len(plan.Queries))
+	for i, id := range plan.Queries {
+		var err error
+		if questions[i], err = w.Player.Task.Lookup(id); err != nil {
+			return nil, err
+		}
+	}
+	return questions, nil
 }
 
 // checkpointOf verifies that a step's files of the named agents are whole and belong to this team.
@@ -318,97 +255,4 @@ func (r *collected) Report(record metrics.Record) {
 		r.byAgent = map[string]metrics.Record{}
 	}
 	r.byAgent[record.Agent] = record
-}
-
-// PassAtK returns the unbiased estimate of the probability that at least one of k samples of a query is right, averaged
-// over queries (Chen et al. 2021). Each query has n samples; right[c] is the number of queries with c right ones.
-func PassAtK(right map[int]int64, n, k int) float64 {
-	var sum float64
-	var queries int64
-	for c := range n + 1 { // in a fixed order, since sums of floats depend on it
-		missed := 1.0 // C(n-c, k) / C(n, k)
-		for i := n - c + 1; i <= n; i++ {
-			missed *= max(1-float64(k)/float64(i), 0)
-		}
-		sum += float64(right[c]) * (1 - missed)
-		queries += right[c]
-	}
-	return sum / float64(queries)
-}
-
-// String returns the evaluation as a table of at most 80 columns.
-func (e Evaluation) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "checkpoint    %s\n", e.StepDir)
-	for _, r := range e.Records {
-		if r.Unknown != "" {
-			fmt.Fprintln(&b, metrics.Printable(r.Unknown))
-		}
-		accuracy, ok := r.Values["accuracy"]
-		if !ok {
-			continue
-		}
-		right, queries := map[int]int64{}, int64(0)
-		for c, n := range r.Counts["right_samples"] {
-			if c, err := strconv.Atoi(c); err == nil {
-				right[c] = n
-				queries += n
-			}
-		}
-		fmt.Fprintf(&b, "held out      %d queries x %d samples\n", queries, e.Samples)
-		fmt.Fprintf(&b, "accuracy      %.4f", accuracy)
-		if std, ok := r.Values["accuracy_std"]; ok {
-			fmt.Fprintf(&b, "  (standard deviation over the samples %.4f)", std)
-		}
-		fmt.Fprintln(&b)
-		for k := 1; k <= e.Samples; k = nextK(k, e.Samples) {
-			fmt.Fprintf(&b, "%-13s %.4f\n", fmt.Sprintf("pass@%d", k), PassAtK(right, e.Samples, k))
-		}
-	}
-	b.WriteByte('\n')
-	if scores := e.Scores(); len(scores) > 0 {
-		fmt.Fprintf(&b, "%s\n", scoreTable(scores))
-	}
-	if d := e.Difference; d != nil {
-		fmt.Fprintf(&b, "difference    %+.4f  (95 %%: %+.4f to %+.4f) to the other evaluation of these %d questions\n\n", d.Mean, d.Interval[0], d.Interval[1], d.Questions)
-	}
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "agent\tn\tscore\tformat\tcalls\tturns\ttokens\tmalformed")
-	for _, r := range e.Records {
-		score, ok := r.Values["accuracy"]
-		if !ok {
-			score, ok = r.Values["expert_mean"]
-		}
-		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values["trajectories"], figure(score, ok, 3))
-		for _, c := range []struct {
-			name   string
-			digits int
-		}{{"format_valid", 3}, {"calls_mean", 2}, {"turns_mean", 1}, {"tokens_mean", 1}, {"malformed_mean", 2}} {
-			v, ok := r.Values[c.name]
-			fmt.Fprint(t, "\t", figure(v, ok, c.digits))
-		}
-		fmt.Fprintln(t)
-	}
-	t.Flush()
-	if tokens, seconds, known := e.costs(); known {
-		fmt.Fprintf(&b, "\na question took %.0f tokens and %.2f seconds, summed over its samples\n", tokens, seconds)
-	}
-	fmt.Fprintf(&b, "\ntrajectories  %s\n", archive.TrajectoriesDir(e.Dir))
-	return b.String()
-}
-
-// nextK returns the next k: the powers of two, and then the number of samples itself.
-func nextK(k, samples int) int {
-	if k == samples {
-		return samples + 1
-	}
-	return min(2*k, samples)
-}
-
-// figure formats a number that may be unknown.
-func figure(v float64, known bool, digits int) string {
-	if !known {
-		return "-"
-	}
-	return strconv.FormatFloat(v, 'f', digits, 64)
 }

@@ -2,9 +2,10 @@ package trainer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
-	"math/bits"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,34 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/score"
 )
-
-// PassAtK is the share of k-subsets of a query's samples that hold a right one.
-func TestPassAtK(t *testing.T) {
-	for n := 1; n <= 7; n++ {
-		for k := 1; k <= n; k++ {
-			right := map[int]int64{}
-			var want, queries float64
-			for c := 0; c <= n; c++ {
-				right[c] = int64(1 + c%3)
-				var hit, subsets float64
-				for set := range 1 << n { // the first c samples are the right ones
-					if bits.OnesCount(uint(set)) == k {
-						subsets++
-						if set&(1<<c-1) != 0 {
-							hit++
-						}
-					}
-				}
-				want += float64(right[c]) * hit / subsets
-				queries += float64(right[c])
-			}
-			if got := PassAtK(right, n, k); math.Abs(got-want/queries) > 1e-12 {
-				t.Errorf("n=%d k=%d: %g, want %g", n, k, got, want/queries)
-			}
-		}
-	}
-}
 
 // An accuracy of rollouts that were not all scored is no accuracy.
 func TestEvaluationWithoutScores(t *testing.T) {
@@ -183,9 +158,82 @@ func costAgrees(t *testing.T, scores []metrics.Score, agents ...metrics.Record) 
 func TestEvaluateNobody(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	for name, want := range map[string]string{"novelist": "planner, researcher", "researcher": "main agent"} {
-		_, err := Evaluate(t.Context(), cfg, EvalOptions{Agents: []string{name}, Against: []Answers{{}}})
+		_, err := Evaluate(t.Context(), cfg, EvalOptions{Agents: []string{name}, Against: []score.Answers{{}}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestEvaluationOfSets(t *testing.T) {
+	scores := []metrics.Score{
+		{Questions: 3, Samples: 4, Accuracy: 0.5, Interval: [2]float64{0.2, 0.8}, Pass: map[int]float64{4: 0.75}, Best: map[int]float64{4: 0.8}, Calls: 2.25, Tokens: 60},
+		{By: "kind", Of: "a kind with a name that is far too long for a column", Questions: 2, Samples: 4, Pass: map[int]float64{}, Best: map[int]float64{}},
+		{Set: "hard", Questions: 1, Samples: 4, Accuracy: 0.25, Pass: map[int]float64{}, Best: map[int]float64{}, Tokens: 20},
+	}
+	e := Evaluation{StepDir: "step-000030", Samples: 4, Records: []metrics.Record{
+		{Agent: "planner", Values: map[string]float64{"accuracy": 0.5, "tokens": 600, "rollout_seconds": 8}, Scores: scores},
+		{Agent: "researcher", Values: map[string]float64{"tokens": 200, "rollout_seconds": 7}},
+	}}
+	text := e.String()
+	for _, want := range []string{"task.eval", "0.200-0.800", "  kind a kind with a", "hard", "0.2500", "a question took 200 tokens and 2.00 seconds"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if len(line) > 81 {
+			t.Errorf("wider than 80: %q", line)
+		}
+	}
+	raw, err := e.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Scores  []metrics.Score  `json:"scores"`
+		Tokens  float64          `json:"tokens_per_question"`
+		Seconds float64          `json:"seconds_per_question"`
+		Agents  []metrics.Record `json:"agents"`
+	}
+	if err := json.Unmarshal(raw, &got); err != nil || len(got.Scores) != 3 || got.Scores[0].Pass[4] != 0.75 || got.Tokens != 200 || got.Seconds != 2 || len(got.Agents) != 2 || got.Agents[1].Agent != "researcher" {
+		t.Errorf("%v in\n%s", err, raw)
+	}
+}
+
+// An evaluation that cannot be compared with the earlier one is refused before its checkpoint is looked for.
+func TestEvaluateRefusesOtherQuestions(t *testing.T) {
+	cfg := load(t, t.TempDir(), "eval.queries=4")
+	for want, against := range map[string][]score.Answers{
+		"evaluations of 1 and of 4 questions":    {{Question: "a", Digest: "d", Correct: []float64{1}}},
+		`question "eval-000000" is not the same`: {{Question: "eval-000000", Digest: "d", Correct: []float64{1}}, {Question: "b", Digest: "d", Correct: []float64{1}}, {Question: "c", Digest: "d", Correct: []float64{1}}, {Question: "d", Digest: "d", Correct: []float64{1}}},
+	} {
+		if _, err := Evaluate(t.Context(), cfg, EvalOptions{Against: against}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// What an evaluation writes is read again, and other files are refused.
+func TestReadAnswers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "before.json")
+	text, err := Evaluation{Samples: 2, Answers: []score.Answers{{Set: "hard", Question: "a", Digest: "d", Correct: []float64{0, 1}}}}.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := score.ReadAnswers(path)
+	if err != nil || len(got) != 1 || got[0].Set != "hard" || got[0].Question != "a" || len(got[0].Correct) != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, other := range []string{"", "{}", `{"answers": 1}`, `{"answers": []}`} {
+		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := score.ReadAnswers(path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q: %v", other, err)
 		}
 	}
 }

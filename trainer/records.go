@@ -12,6 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/score"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
@@ -38,12 +39,12 @@ func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 	r.Values["rollouts_removed"] = float64(len(outcomes) - kept)
 	totals := mgrpo.Count(advantages.Groups)
 	r.Values["trajectories_stale"] = float64(held.stale)
-	var lag mean
+	var lag score.Mean
 	for _, t := range held.trajectories {
-		lag.add(float64(n - t.Version))
+		lag.Add(float64(n - t.Version))
 		r.Values["lag_max"] = max(r.Values["lag_max"], float64(n-t.Version))
 	}
-	lag.into(r.Values, "lag_mean")
+	lag.Into(r.Values, "lag_mean")
 	r.Values["groups"] = float64(totals.Groups)
 	r.Values["groups_degenerate"] = float64(totals.Degenerate)
 	r.Values["groups_empty"] = float64(totals.Empty)
@@ -51,13 +52,13 @@ func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 		r.Values["advantage_gpu_seconds"] = *s
 	}
 	r.Values["groups_on_"+advantages.Backend] = float64(len(advantages.Groups))
-	rewards := mean{}
+	rewards := score.Mean{}
 	for _, g := range groups {
 		for _, m := range g.Members {
-			rewards.add(m.Reward)
+			rewards.Add(m.Reward)
 		}
 	}
-	rewards.into(r.Values, "reward_mean")
+	rewards.Into(r.Values, "reward_mean")
 	describeLearning(&r, l)
 	if s := clock.laps["learn"]; s > 0 && r.Values["trained_tokens"] > 0 {
 		r.Values["learn_seconds"] = s
@@ -90,49 +91,49 @@ func (w *worker) evalRecord(version int64, held *experience, outcomes, own []sto
 
 // describeRollouts adds figures on the conversations of a phase for this agent.
 func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
-	var format, turns, tokens, sampled, malformed, expert, correct mean
+	var format, turns, tokens, sampled, malformed, expert, correct score.Mean
 	counted := true
 	for _, id := range slices.Sorted(maps.Keys(held.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
 		t := held.trajectories[id]
-		format.addBool(t.FormatValid)
-		turns.add(float64(len(t.Said())))
+		format.AddBool(t.FormatValid)
+		turns.Add(float64(len(t.Said())))
 		n, own, known := t.Size()
-		tokens.add(float64(n))
-		sampled.add(float64(own))
+		tokens.Add(float64(n))
+		sampled.Add(float64(own))
 		counted = counted && known
 		r.Values["rows_rewritten"] += float64(len(t.More))
-		malformed.add(float64(t.Malformed))
+		malformed.Add(float64(t.Malformed))
 		if !w.main && !t.unjudged {
-			expert.add(orZero(t.expert))
+			expert.Add(orZero(t.expert))
 		}
 	}
 	for _, o := range outcomes {
 		if o.Failed == "" {
-			correct.add(o.Correct)
+			correct.Add(o.Correct)
 		}
-		r.Values["rollouts_failed"] += b2f(o.Failed != "")
+		r.Values["rollouts_failed"] += score.Indicator(o.Failed != "")
 	}
-	format.into(r.Values, "format_valid")
-	turns.into(r.Values, "turns_mean")
-	malformed.into(r.Values, "malformed_mean")
-	expert.into(r.Values, "expert_mean")
+	format.Into(r.Values, "format_valid")
+	turns.Into(r.Values, "turns_mean")
+	malformed.Into(r.Values, "malformed_mean")
+	expert.Into(r.Values, "expert_mean")
 	if w.main {
-		correct.into(r.Values, "accuracy")
+		correct.Into(r.Values, "accuracy")
 	}
 	r.Values["trajectories"] = float64(len(held.trajectories))
 	for _, t := range held.trajectories {
-		r.Values["prompts_too_long"] += b2f(promptTooLong(t.Trajectory))
+		r.Values["prompts_too_long"] += score.Indicator(promptTooLong(t.Trajectory))
 	}
 	seconds := clock.laps["rollout"]
 	if seconds > 0 {
 		r.Values["rollout_seconds"] = seconds
 	}
 	if counted {
-		tokens.into(r.Values, "tokens_mean")
-		r.Values["tokens"], r.Values["sampled_tokens"] = tokens.sum, sampled.sum
+		tokens.Into(r.Values, "tokens_mean")
+		r.Values["tokens"], r.Values["sampled_tokens"] = tokens.Sum, sampled.Sum
 	}
 	if counted && seconds > 0 {
-		r.Values["rollout_tokens_per_second"] = sampled.sum / seconds
+		r.Values["rollout_tokens_per_second"] = sampled.Sum / seconds
 	}
 	r.Counts = map[string]map[string]int64{}
 	w.describeCalls(r, outcomes)
@@ -142,7 +143,7 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 
 // describeCalls adds the distribution of d_k: of all calls for the main agent, of its own calls for a sub-agent.
 func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
-	calls, histogram, ofQuery := mean{}, map[string]int64{}, map[string][]int{}
+	calls, histogram, ofQuery := score.Mean{}, map[string]int64{}, map[string][]int{}
 	for _, o := range outcomes {
 		d := o.Calls[w.name]
 		if w.main {
@@ -151,33 +152,15 @@ func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 				d += c
 			}
 		}
-		calls.add(float64(d))
+		calls.Add(float64(d))
 		histogram[strconv.Itoa(d)]++
 		ofQuery[o.Query] = append(ofQuery[o.Query], d)
 	}
-	calls.into(r.Values, "calls_mean")
-	if std, ok := SpreadWithin(ofQuery); ok {
+	calls.Into(r.Values, "calls_mean")
+	if std, ok := score.SpreadWithin(ofQuery); ok {
 		r.Values["calls_std"] = std
 	}
 	r.Counts["calls"] = histogram
-}
-
-// SpreadWithin returns the standard deviation within groups: the root of the mean of their unbiased variances. Groups
-// of one have no variance and are left out; known is false if there are no others.
-func SpreadWithin(groups map[string][]int) (std float64, known bool) {
-	var variance mean
-	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		values := groups[name]
-		n, sum, squares := len(values), 0, 0
-		for _, v := range values {
-			sum += v
-			squares += v * v
-		}
-		if n > 1 {
-			variance.add(float64(n*squares-sum*sum) / float64(n*(n-1)))
-		}
-	}
-	return math.Sqrt(variance.value()), variance.n > 0
 }
 
 // describeBatches adds the number of sequences decoded together in the engine's passes since the last record, and where
@@ -211,34 +194,34 @@ func (w *worker) describeBatches(r *metrics.Record) {
 // samples, the share of queries with at least one, and the spread of accuracy over the samples.
 func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	right := map[string]int{}
-	runs := make([]mean, samples)
+	runs := make([]score.Mean, samples)
 	for _, o := range outcomes {
-		right[o.Query] += int(b2f(o.Correct >= 1))
+		right[o.Query] += int(score.Indicator(o.Correct >= 1))
 		if o.Rollout < samples {
-			runs[o.Rollout].add(o.Correct)
+			runs[o.Rollout].Add(o.Correct)
 		}
 	}
-	solved, histogram := mean{}, map[string]int64{}
+	solved, histogram := score.Mean{}, map[string]int64{}
 	for _, n := range right {
-		solved.addBool(n > 0)
+		solved.AddBool(n > 0)
 		histogram[strconv.Itoa(n)]++
 	}
-	solved.into(r.Values, "pass_at_"+strconv.Itoa(samples))
+	solved.Into(r.Values, "pass_at_"+strconv.Itoa(samples))
 	r.Counts["right_samples"] = histogram
-	var all mean
+	var all score.Mean
 	for _, run := range runs {
-		if run.n > 0 {
-			all.add(run.value())
+		if run.N > 0 {
+			all.Add(run.Value())
 		}
 	}
-	if all.n > 1 {
+	if all.N > 1 {
 		squares := 0.0
 		for _, run := range runs {
-			if run.n > 0 {
-				squares += (run.value() - all.value()) * (run.value() - all.value())
+			if run.N > 0 {
+				squares += (run.Value() - all.Value()) * (run.Value() - all.Value())
 			}
 		}
-		r.Values["accuracy_std"] = math.Sqrt(squares / float64(all.n-1))
+		r.Values["accuracy_std"] = math.Sqrt(squares / float64(all.N-1))
 	}
 }
 
@@ -247,8 +230,8 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 func describeLearning(r *metrics.Record, l learned) {
 	merged := map[string][]float64{}
 	for _, u := range l.reports {
-		r.Values["updates_skipped"] += b2f(u.Skipped)
-		r.Values["updates_failed"] += b2f(u.Refused != nil)
+		r.Values["updates_skipped"] += score.Indicator(u.Skipped)
+		r.Values["updates_failed"] += score.Indicator(u.Refused != nil)
 		for name, v := range u.Values {
 			merged[name] = append(merged[name], v)
 		}
@@ -262,11 +245,11 @@ func describeLearning(r *metrics.Record, l learned) {
 		case strings.HasSuffix(name, "_max"):
 			r.Values[name] = slices.Max(values)
 		default:
-			var m mean
+			var m score.Mean
 			for _, v := range values {
-				m.add(v)
+				m.Add(v)
 			}
-			r.Values[name] = m.value()
+			r.Values[name] = m.Value()
 		}
 	}
 	r.Values["updates"] = float64(len(l.reports))
@@ -294,44 +277,6 @@ func (w *worker) describeMemory(r *metrics.Record) {
 	if gpu, err := cuda.MemoryOf(w.Device.Index()); err == nil {
 		r.Values["gpu_memory_used_bytes"] = float64(gpu.Total - gpu.Free)
 	}
-}
-
-// accuracy returns the main agent's accuracy in an evaluation, or NaN if any rollout has no score.
-func accuracy(outcomes []store.Outcome) float64 {
-	if unknownAccuracy(outcomes) != "" {
-		return math.NaN()
-	}
-	var correct mean
-	for _, o := range outcomes {
-		correct.add(o.Correct)
-	}
-	return correct.value()
-}
-
-// mean accumulates an average.
-type mean struct {
-	sum float64
-	n   int
-}
-
-func (m *mean) add(v float64) { m.sum += v; m.n++ }
-
-func (m *mean) addBool(b bool) { m.add(b2f(b)) }
-
-func (m *mean) value() float64 { return m.sum / float64(m.n) }
-
-// into sets a value, unless it is unknown.
-func (m *mean) into(values map[string]float64, name string) {
-	if m.n > 0 {
-		values[name] = m.value()
-	}
-}
-
-func b2f(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func orZero(v *float64) float64 {

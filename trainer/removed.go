@@ -103,17 +103,3 @@ func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[s
 	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed, the %drd step in a row with more than grpo.max_removed (%g): the remaining ones are not a fair sample. %s",
 		n+1, gone, len(outcomes), maxRemovedSteps, w.cfg.GRPO.MaxRemoved, reason)
 }
-
-// unknownAccuracy returns why an evaluation has no accuracy, or "" if every rollout has a score.
-func unknownAccuracy(outcomes []store.Outcome) string {
-	missing, reason := 0, ""
-	for _, o := range outcomes {
-		if o.Failed != "" {
-			missing, reason = missing+1, o.Failed
-		}
-	}
-	if missing == 0 {
-		return ""
-	}
-	return fmt.Sprintf("accuracy unknown: %d of %d rollouts have no score: %s", missing, len(outcomes), reason)
-}

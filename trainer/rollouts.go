@@ -15,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/recorded"
+	"github.com/mgrpo/mgrpo/trainer/score"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -293,18 +294,7 @@ func (s *spent) add(tokens int) {
 	s.tokens = append(s.tokens, tokens)
 }
 
-func (s *spent) total() int { return totalTokens(s.tokens) }
-
-// totalTokens returns the sum of numbers of tokens, where 0 means unknown. The sum is 0 if any of them is unknown.
-func totalTokens(tokens []int) (total int) {
-	for _, n := range tokens {
-		if n == 0 {
-			return 0
-		}
-		total += n
-	}
-	return total
-}
+func (s *spent) total() int { return score.TotalTokens(s.tokens) }
 
 // sizeOf returns the number of tokens of a conversation, or 0 if it is unknown.
 func sizeOf(t agent.Trajectory) int {

@@ -17,6 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/score"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
@@ -136,7 +137,7 @@ func callsOf(questions map[string][]int) (c Calls) {
 		}
 	}
 	c.Mean = float64(total) / float64(max(rollouts, 1))
-	if deviation, ok := trainer.SpreadWithin(questions); ok {
+	if deviation, ok := score.SpreadWithin(questions); ok {
 		c.Deviation = deviation
 	}
 	return c

@@ -12,12 +12,12 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/score"
 )
 
 type options struct {
@@ -195,15 +195,15 @@ func weights(checkpoints string) (files []durable.File, err error) {
 }
 
 func compare(before, after string) (c Comparison, err error) {
-	first, err := trainer.ReadAnswers(before)
+	first, err := score.ReadAnswers(before)
 	if err != nil {
 		return c, err
 	}
-	last, err := trainer.ReadAnswers(after)
+	last, err := score.ReadAnswers(after)
 	if err != nil {
 		return c, err
 	}
-	d, err := trainer.Compare(first, last, 1)
+	d, err := score.Compare(first, last, 1)
 	return Comparison{d.Questions, len(last[0].Correct), len(first[0].Correct), d.Before, d.After, d.Mean, d.Interval}, err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/score"
 )
 
 type evalCmd struct {
@@ -39,9 +40,9 @@ func (c *evalCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var against []trainer.Answers
+	var against []score.Answers
 	if c.Against != "" {
-		if against, err = trainer.ReadAnswers(c.Against); err != nil {
+		if against, err = score.ReadAnswers(c.Against); err != nil {
 			return err
 		}
 	}
@@ -58,7 +59,7 @@ func (c *evalCmd) Run(ctx context.Context) error {
 	return errors.Join(e.Unknown(), err)
 }
 
-func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []trainer.Answers) (e trainer.Evaluation, err error) {
+func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []score.Answers) (e trainer.Evaluation, err error) {
 	progress := os.Stdout
 	if c.JSON {
 		progress = os.Stderr

@@ -8,6 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/lora"
 	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
@@ -39,7 +40,7 @@ func adapters(cfg *config.Config, a *config.Agent, base arch.Config) (c lora.PEF
 		if l, err = c.Spec.Layout(base); err != nil {
 			return c, l, read, cfg.Fault("agents."+a.Name+".lora.targets", err)
 		}
-		read = model.FreshAdapters(l, cfg.Run.Seed^Hash(a.Name), a.LoRA.Init == "gaussian")
+		read = model.FreshAdapters(l, cfg.Run.Seed^task.Hash(a.Name), a.LoRA.Init == "gaussian")
 	}
 	c.Base, c.Revision = cfg.Base(a.Model.Path)
 	return c, l, read, nil

@@ -88,7 +88,7 @@ func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
 	if seed := a.Model.Shape.InitSeed; seed != 0 {
 		return seed
 	}
-	return cfg.Run.Seed ^ Hash(a.Name)
+	return cfg.Run.Seed ^ task.Hash(a.Name)
 }
 
 // architecture returns the architecture of the agent's model, and the size of its weights if they stay quantised. It

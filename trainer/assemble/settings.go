@@ -1,8 +1,6 @@
 package assemble
 
 import (
-	"hash/fnv"
-
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -83,11 +81,4 @@ func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error)
 		c.EOS = []int32{tok.EOS()}
 	}
 	return c, c.Validate()
-}
-
-// Hash returns a number for a name, for use in seeds.
-func Hash(s string) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(s))
-	return h.Sum64()
 }

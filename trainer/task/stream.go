@@ -1,6 +1,10 @@
 package task
 
-import "github.com/mgrpo/mgrpo/trainer/mgrpo"
+import (
+	"hash/fnv"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
 
 // Stream is a deterministic random stream, keyed by (seed, name, index). Each row, split and epoch has its own stream, so
 // its draws do not depend on how much other streams have drawn.
@@ -30,4 +34,11 @@ func Shuffle[T any](s *Stream, x []T) {
 		j := s.IntN(i + 1)
 		x[i], x[j] = x[j], x[i]
 	}
+}
+
+// Hash returns a number for a name, for use in seeds: FNV-1a of its bytes.
+func Hash(name string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return h.Sum64()
 }

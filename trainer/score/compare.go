@@ -1,4 +1,4 @@
-package trainer
+package score
 
 import (
 	"crypto/sha256"
@@ -37,7 +37,7 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 	if err != nil {
 		return d, err
 	}
-	var first, last, all mean
+	var first, last, all Mean
 	differences := make([]float64, len(after))
 	for i, a := range after {
 		now, err := a.mean()
@@ -45,11 +45,11 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 			return d, err
 		}
 		differences[i] = now - earlier[i]
-		first.add(earlier[i])
-		last.add(now)
-		all.add(differences[i])
+		first.Add(earlier[i])
+		last.Add(now)
+		all.Add(differences[i])
 	}
-	return Difference{len(after), first.value(), last.value(), all.value(), bootstrap(differences, seed, "difference")}, nil
+	return Difference{len(after), first.Value(), last.Value(), all.Value(), bootstrap(differences, seed, "difference")}, nil
 }
 
 // pair returns the mean score that each question of an evaluation had in the earlier one. The questions may have no
@@ -108,14 +108,14 @@ func ReadAnswers(path string) ([]Answers, error) {
 }
 
 func (a Answers) mean() (float64, error) {
-	var m mean
+	var m Mean
 	for _, c := range a.Correct {
-		m.add(c)
+		m.Add(c)
 	}
-	if !(m.value() >= 0 && m.value() <= 1) { // NaN (no answer), or outside of our range
-		return 0, fmt.Errorf("the mean score of question %q is %v; it must be from 0 to 1", a.Question, m.value())
+	if !(m.Value() >= 0 && m.Value() <= 1) { // NaN (no answer), or outside of our range
+		return 0, fmt.Errorf("the mean score of question %q is %v; it must be from 0 to 1", a.Question, m.Value())
 	}
-	return m.value(), nil
+	return m.Value(), nil
 }
 
 func digestOf(q task.Query) string {
@@ -123,17 +123,17 @@ func digestOf(q task.Query) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// exported returns the answers in the form that an evaluation publishes.
-func exported(questions []answered) []Answers {
+// AnswersOf returns the answers in the form that an evaluation publishes.
+func AnswersOf(questions []Question) []Answers {
 	out := make([]Answers, len(questions))
 	for i, q := range questions {
-		out[i] = answersTo(q.query, q.correct)
+		out[i] = answersTo(q.Query, q.Correct)
 	}
 	return out
 }
 
-// sameQuestions returns an error if an evaluation with n queries of each set asks other questions than the earlier one.
-func sameQuestions(earlier []Answers, t task.Task, n int) error {
+// SameQuestions returns an error if an evaluation with n queries of each set asks other questions than the earlier one.
+func SameQuestions(earlier []Answers, t task.Task, n int) error {
 	var questions []Answers
 	for _, q := range task.HeldOut(t, n) {
 		questions = append(questions, answersTo(q, nil))

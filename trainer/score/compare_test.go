@@ -1,10 +1,8 @@
-package trainer
+package score
 
 import (
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -59,43 +57,6 @@ func TestCompareRefuses(t *testing.T) {
 	} {
 		if _, err := Compare(c.before, c.after, 1); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
-	}
-}
-
-// An evaluation that cannot be compared with the earlier one is refused before its checkpoint is looked for.
-func TestEvaluateRefusesOtherQuestions(t *testing.T) {
-	cfg := load(t, t.TempDir(), "eval.queries=4")
-	for want, against := range map[string][]Answers{
-		"evaluations of 1 and of 4 questions":    {{"", "a", "d", []float64{1}}},
-		`question "eval-000000" is not the same`: {{"", "eval-000000", "d", []float64{1}}, {"", "b", "d", []float64{1}}, {"", "c", "d", []float64{1}}, {"", "d", "d", []float64{1}}},
-	} {
-		if _, err := Evaluate(t.Context(), cfg, EvalOptions{Against: against}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
-		}
-	}
-}
-
-// What an evaluation writes is read again, and other files are refused.
-func TestReadAnswers(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "before.json")
-	text, err := Evaluation{Samples: 2, Answers: []Answers{{"hard", "a", "d", []float64{0, 1}}}}.JSON()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got, err := ReadAnswers(path)
-	if err != nil || len(got) != 1 || got[0].Set != "hard" || got[0].Question != "a" || len(got[0].Correct) != 2 {
-		t.Errorf("%+v, %v", got, err)
-	}
-	for _, other := range []string{"", "{}", `{"answers": 1}`, `{"answers": []}`} {
-		if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ReadAnswers(path); err == nil || !strings.Contains(err.Error(), path) {
-			t.Errorf("%q: %v", other, err)
 		}
 	}
 }

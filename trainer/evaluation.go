@@ -1,0 +1,148 @@
+package trainer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/score"
+)
+
+// Evaluation is the result of Evaluate.
+type Evaluation struct {
+	StepDir string           // the folder of the checkpoint
+	Dir     string           // the folder of the trajectories
+	Records []metrics.Record // one for each agent, the main agent first
+	Samples int              // rollouts of each query
+	Answers []score.Answers  // nil if some rollouts have no score, or if the main agent runs elsewhere
+
+	Difference *score.Difference // to an earlier evaluation of the same questions; may be nil
+}
+
+// Unknown returns an error if some rollouts have no score, so that the evaluation has no accuracy.
+func (e Evaluation) Unknown() error {
+	for _, r := range e.Records {
+		if r.Unknown != "" {
+			return errors.New(r.Unknown)
+		}
+	}
+	return nil
+}
+
+// Scores returns scores by set, kind, level and number of parts.
+func (e Evaluation) Scores() []metrics.Score {
+	for _, r := range e.Records {
+		if len(r.Scores) > 0 {
+			return r.Scores
+		}
+	}
+	return nil
+}
+
+// costs returns the tokens that all agents read and wrote for a question, and the seconds it took. The seconds are
+// those of the whole evaluation, whose conversations overlap, divided by the number of questions.
+func (e Evaluation) costs() (tokens, seconds float64, known bool) {
+	questions := 0.
+	for _, s := range e.Scores() {
+		if s.By != "" {
+			continue
+		}
+		if s.Tokens == 0 {
+			return 0, 0, false
+		}
+		questions, tokens = questions+float64(s.Questions), tokens+float64(s.Questions*s.Samples)*s.Tokens
+	}
+	for _, r := range e.Records {
+		seconds = max(seconds, r.Values["rollout_seconds"])
+	}
+	return tokens / questions, seconds / questions, questions > 0
+}
+
+// JSON returns the evaluation as an indented object.
+func (e Evaluation) JSON() ([]byte, error) {
+	out := struct {
+		Checkpoint string            `json:"checkpoint"`
+		Samples    int               `json:"samples"`
+		Scores     []metrics.Score   `json:"scores"`
+		Difference *score.Difference `json:"difference,omitempty"`
+		Tokens     *float64          `json:"tokens_per_question,omitempty"`
+		Seconds    *float64          `json:"seconds_per_question,omitempty"`
+		Agents     []metrics.Record  `json:"agents"`
+		Answers    []score.Answers   `json:"answers"`
+	}{Checkpoint: e.StepDir, Samples: e.Samples, Scores: e.Scores(), Difference: e.Difference, Answers: append([]score.Answers{}, e.Answers...)}
+	if tokens, seconds, known := e.costs(); known {
+		out.Tokens, out.Seconds = &tokens, &seconds
+	}
+	for _, r := range e.Records {
+		r.Scores = nil
+		out.Agents = append(out.Agents, r)
+	}
+	text, err := json.MarshalIndent(out, "", "  ")
+	return append(text, '\n'), err
+}
+
+// String returns the evaluation as a table of at most 80 columns.
+func (e Evaluation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "checkpoint    %s\n", e.StepDir)
+	for _, r := range e.Records {
+		if r.Unknown != "" {
+			fmt.Fprintln(&b, metrics.Printable(r.Unknown))
+		}
+		accuracy, ok := r.Values["accuracy"]
+		if !ok {
+			continue
+		}
+		right, queries := map[int]int64{}, int64(0)
+		for c, n := range r.Counts["right_samples"] {
+			if c, err := strconv.Atoi(c); err == nil {
+				right[c] = n
+				queries += n
+			}
+		}
+		fmt.Fprintf(&b, "held out      %d queries x %d samples\n", queries, e.Samples)
+		fmt.Fprintf(&b, "accuracy      %.4f", accuracy)
+		if std, ok := r.Values["accuracy_std"]; ok {
+			fmt.Fprintf(&b, "  (standard deviation over the samples %.4f)", std)
+		}
+		fmt.Fprintln(&b)
+		for _, k := range score.SampleCounts(e.Samples) {
+			fmt.Fprintf(&b, "%-13s %.4f\n", fmt.Sprintf("pass@%d", k), score.PassAtK(right, e.Samples, k))
+		}
+	}
+	b.WriteByte('\n')
+	if scores := e.Scores(); len(scores) > 0 {
+		fmt.Fprintf(&b, "%s\n", score.Table(scores))
+	}
+	if d := e.Difference; d != nil {
+		fmt.Fprintf(&b, "difference    %+.4f  (95 %%: %+.4f to %+.4f) to the other evaluation of these %d questions\n\n", d.Mean, d.Interval[0], d.Interval[1], d.Questions)
+	}
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "agent\tn\tscore\tformat\tcalls\tturns\ttokens\tmalformed")
+	for _, r := range e.Records {
+		mean, ok := r.Values["accuracy"]
+		if !ok {
+			mean, ok = r.Values["expert_mean"]
+		}
+		fmt.Fprintf(t, "%.24s\t%.0f\t%s", r.Agent, r.Values["trajectories"], score.Figure(mean, ok, 3))
+		for _, c := range []struct {
+			name   string
+			digits int
+		}{{"format_valid", 3}, {"calls_mean", 2}, {"turns_mean", 1}, {"tokens_mean", 1}, {"malformed_mean", 2}} {
+			v, ok := r.Values[c.name]
+			fmt.Fprint(t, "\t", score.Figure(v, ok, c.digits))
+		}
+		fmt.Fprintln(t)
+	}
+	t.Flush()
+	if tokens, seconds, known := e.costs(); known {
+		fmt.Fprintf(&b, "\na question took %.0f tokens and %.2f seconds, summed over its samples\n", tokens, seconds)
+	}
+	fmt.Fprintf(&b, "\ntrajectories  %s\n", archive.TrajectoriesDir(e.Dir))
+	return b.String()
+}

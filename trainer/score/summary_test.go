@@ -1,0 +1,98 @@
+package score
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// bestOf is the mean, over all subsets of k scores, of the best in each.
+func TestBestOf(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		scores := rapid.SliceOfN(rapid.Float64Range(0, 1), 1, 8).Draw(t, "scores")
+		k := rapid.IntRange(1, len(scores)).Draw(t, "k")
+		var sum float64
+		var subsets int
+		for chosen := range 1 << len(scores) {
+			best, n := 0.0, 0
+			for i, s := range scores {
+				if chosen>>i&1 == 1 {
+					best, n = max(best, s), n+1
+				}
+			}
+			if n == k {
+				sum, subsets = sum+best, subsets+1
+			}
+		}
+		if got := bestOf(scores, k); math.Abs(got-sum/float64(subsets)) > 1e-12 {
+			t.Errorf("the best of %d of %v is %v, want %v", k, scores, got, sum/float64(subsets))
+		}
+	})
+}
+
+// Of many questions the interval is the normal approximation's, and it is a function of seed and name.
+func TestBootstrap(t *testing.T) {
+	values := make([]float64, 400)
+	for i := range 120 {
+		values[i] = 1
+	}
+	const p, error95 = 0.3, 1.96 * 0.0229 // sqrt(p (1 - p) / n)
+	got := bootstrap(values, 7, "all")
+	if math.Abs(got[0]-(p-error95)) > 0.006 || math.Abs(got[1]-(p+error95)) > 0.006 {
+		t.Errorf("%v, want about %v and %v", got, p-error95, p+error95)
+	}
+	if got != bootstrap(values, 7, "all") {
+		t.Error("the interval is no function of seed and name")
+	}
+	seeds, names := map[[2]float64]bool{}, map[[2]float64]bool{} // a few may be equal: ends are multiples of 1/400
+	for i := range 10 {
+		seeds[bootstrap(values, uint64(i), "all")] = true
+		names[bootstrap(values, 7, fmt.Sprint(i))] = true
+	}
+	if len(seeds) < 3 || len(names) < 3 {
+		t.Errorf("ten seeds have %d intervals, ten names %d", len(seeds), len(names))
+	}
+	if got := bootstrap([]float64{1, 1, 1}, 7, ""); got != [2]float64{1, 1} {
+		t.Errorf("of equal values: %v", got)
+	}
+}
+
+// The spread of calls is that within queries: 1, 3 has variance 2, and 5, 5, 5 none, however far apart their means are.
+func TestSpreadWithin(t *testing.T) {
+	if std, ok := SpreadWithin(map[string][]int{"a": {1, 3}, "b": {5, 5, 5}, "alone": {9}}); !ok || std != 1 {
+		t.Errorf("%v (%v), want 1", std, ok)
+	}
+	if std, ok := SpreadWithin(map[string][]int{"alone": {9}}); ok {
+		t.Errorf("%v of queries with one rollout each", std)
+	}
+}
+
+// PassAtK is the share of k-subsets of a query's samples that hold a right one.
+func TestPassAtK(t *testing.T) {
+	for n := 1; n <= 7; n++ {
+		for k := 1; k <= n; k++ {
+			right := map[int]int64{}
+			var want, queries float64
+			for c := 0; c <= n; c++ {
+				right[c] = int64(1 + c%3)
+				var hit, subsets float64
+				for set := range 1 << n { // the first c samples are the right ones
+					if bits.OnesCount(uint(set)) == k {
+						subsets++
+						if set&(1<<c-1) != 0 {
+							hit++
+						}
+					}
+				}
+				want += float64(right[c]) * hit / subsets
+				queries += float64(right[c])
+			}
+			if got := PassAtK(right, n, k); math.Abs(got-want/queries) > 1e-12 {
+				t.Errorf("n=%d k=%d: %g, want %g", n, k, got, want/queries)
+			}
+		}
+	}
+}
