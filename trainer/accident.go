@@ -58,7 +58,7 @@ func (t *team) happened(agent string, err error) accident {
 		reached := t.start.Version
 		for _, w := range t.workers {
 			if w.name == agent {
-				reached = w.Policy.Version()
+				reached = w.parts.Policy.Version()
 			}
 		}
 		t.accident = accidentOf(err, t.start.Version, reached)

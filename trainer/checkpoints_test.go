@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
@@ -105,7 +104,7 @@ func TestCheckpointOutlivesAnError(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "updates were refused in 3 steps in a row") {
 		t.Fatalf("%v", err)
 	}
-	if got := steps(t, cfg.RunDir()); !slices.Equal(got, []int64{2}) {
+	if got := stepsIn(t, cfg.RunDir()); !slices.Equal(got, []int64{2}) {
 		t.Errorf("checkpoints %v", got)
 	}
 }
@@ -145,7 +144,7 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
 	}
-	if got := steps(t, cfg.RunDir()); got[len(got)-1] != 2 {
+	if got := stepsIn(t, cfg.RunDir()); got[len(got)-1] != 2 {
 		t.Fatalf("checkpoints %v", got)
 	}
 	mustTrain(t, cfg, Options{Resume: true})
@@ -238,13 +237,13 @@ func TestLedger(t *testing.T) {
 
 // TestLedgerOfFrozenAgent: a frozen agent's ledger names every rollout and trains on none.
 func TestLedgerOfFrozenAgent(t *testing.T) {
-	w := &worker{Parts: &assemble.Parts{}, name: "solver"}
+	s := &steps{seat: &seat{name: "solver"}}
 	outcomes := []store.Outcome{{Query: "q", Calls: map[string]int{"solver": 2}}, {Query: "q", Rollout: 1, Failed: "no score"}, {Query: "q", Rollout: 2}}
 	complete := map[string][]store.Outcome{"q": outcomes[:1]}
 	groups := []mgrpo.Group{{Members: []mgrpo.Member{{Query: "q", Weight: 3}, {Query: "q", Invocation: 1, Weight: 4}}}}
 	want := archive.LedgerLine{Step: 5, Rollouts: []archive.LedgerRollout{
 		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified: no score"}, {ID: "q/2", Removed: "one of its trajectories is missing"}}}
-	if got := w.ledgerLine(5, outcomes, complete, groups); !reflect.DeepEqual(got, want) {
+	if got := s.ledgerLine(5, outcomes, complete, groups); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -380,7 +379,7 @@ func TestRefusedStepsAreRemembered(t *testing.T) {
 	}
 	defer team.close(context.WithoutCancel(t.Context()))
 	for _, w := range team.workers { // side by side: they agree on the manifest
-		w.refused = 2
+		w.steps.refused = 2
 		if err := w.archive.Checkpoint(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -389,9 +388,9 @@ func TestRefusedStepsAreRemembered(t *testing.T) {
 		if err := w.archive.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		w.refused = 0
-		if err := w.archive.Restore(t.Context(), archive.Manifest{}); err != nil || w.refused != 2 {
-			t.Errorf("%s: %d refused steps are remembered, %v", w.name, w.refused, err)
+		w.steps.refused = 0
+		if err := w.archive.Restore(t.Context(), archive.Manifest{}); err != nil || w.steps.refused != 2 {
+			t.Errorf("%s: %d refused steps are remembered, %v", w.name, w.steps.refused, err)
 		}
 	}
 }

@@ -47,11 +47,11 @@ func (y *tally) learnsNothing(step mgrpo.Totals) string {
 
 // count adds a step to the tally. It warns of the first queries whose prompts leave no room for an answer, and if many
 // steps had nothing to learn from.
-func (w *worker) count(held *experience, outcomes []store.Outcome, groups mgrpo.Totals) {
-	y := &w.tally
+func (rp *reports) count(held *experience, outcomes []store.Outcome, groups mgrpo.Totals) {
+	y := &rp.tally
 	y.steps++
-	if why := y.learnsNothing(groups); why != "" && w.trains() {
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicUpdate, "%s", why))
+	if why := y.learnsNothing(groups); why != "" && rp.trains() {
+		rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicUpdate, "%s", why))
 	}
 	if y.calls == nil {
 		y.calls, y.tooLong = map[string]int{}, map[string]int{}
@@ -70,12 +70,12 @@ func (w *worker) count(held *experience, outcomes []store.Outcome, groups mgrpo.
 		const named = 5
 		switch {
 		case len(y.tooLong) > named:
-		case w.Model == nil:
-			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask, "the prompt of %s is longer than the context of the hosted model, so no turn is asked for; leave the row out", t.Query))
+		case rp.device == nil:
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask, "the prompt of %s is longer than the context of the hosted model, so no turn is asked for; leave the row out", t.Query))
 		default:
-			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask,
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask,
 				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens or engine.context, or leave the row out",
-				t.Query, len(t.Tokens), w.context(), w.name))
+				t.Query, len(t.Tokens), rp.contextTokens, rp.name))
 		}
 	}
 }
@@ -86,8 +86,8 @@ func promptTooLong(t agent.Trajectory) bool {
 }
 
 // ending returns what a completed run did not do, each with a remedy.
-func (w *worker) ending() []string {
-	y, out := w.tally, []string(nil)
+func (rp *reports) ending() []string {
+	y, out := rp.tally, []string(nil)
 	if y.steps == 0 {
 		return nil
 	}
@@ -95,34 +95,31 @@ func (w *worker) ending() []string {
 	if len(y.tooLong) > 0 {
 		out = append(out, fmt.Sprintf("%d queries had prompts that left no room for an answer", len(y.tooLong)))
 	}
-	if w.main {
-		for _, name := range w.cfg.AgentNames()[1:] {
+	if rp.main {
+		for _, name := range rp.cfg.AgentNames()[1:] {
 			if y.calls[name] == 0 {
 				so := ""
-				if w.cfg.Learns(w.cfg.Agent(name)) {
+				if rp.cfg.Learns(rp.cfg.Agent(name)) {
 					so = ", so it learned nothing"
 				}
-				out = append(out, fmt.Sprintf("%s was never called in %s%s: have %s's prompt or its cold start's demonstrations call it", name, steps, so, w.name))
+				out = append(out, fmt.Sprintf("%s was never called in %s%s: have %s's prompt or its cold start's demonstrations call it", name, steps, so, rp.name))
 			}
 		}
 	}
 	switch {
-	case !w.main && y.calls[w.name] == 0:
+	case !rp.main && y.calls[rp.name] == 0:
 		out = append(out, "it was never called in "+steps)
-	case y.sampled == 0 && (w.main || len(out) > 0):
+	case y.sampled == 0 && (rp.main || len(out) > 0):
 		out = append(out, "no token was sampled in "+steps)
-	case w.trains() && !w.trained():
+	case rp.trains() && !rp.trained():
 		teach := "teach them the format in a cold start"
-		if w.cfg.ColdStarts(w.agent) {
+		if rp.cfg.ColdStarts(rp.agent) {
 			teach = "give them a longer cold start"
 		}
 		out = append(out, fmt.Sprintf("no update was made in %s: in every group all rewards were equal. Look at trajectories/ for what the agents answer, %s, or take easier queries", steps, teach))
 	}
 	return out
 }
-
-// trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
-func (w *worker) trained() bool { return w.trains() && w.Learner.Steps() > 0 }
 
 // sum checks the workers of this process after a completed run. If there were steps to learn from and no weight
 // changed, it returns an ErrNothingTrained with the reasons. A sub-agent that was never called is an error of the main
@@ -132,11 +129,11 @@ func (t *team) sum() error {
 	var reasons []string
 	learns, learned := false, false
 	for _, w := range t.workers {
-		for _, text := range w.ending() {
+		for _, text := range w.reports.ending() {
 			w.observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "%s", text))
 			reasons = append(reasons, w.name+": "+text)
 		}
-		learns = learns || w.trains() && w.tally.steps > 0 && (calls || w.tally.calls[w.name] > 0)
+		learns = learns || w.trains() && w.reports.tally.steps > 0 && (calls || w.reports.tally.calls[w.name] > 0)
 		learned = learned || w.trained()
 	}
 	if !learns || learned {

@@ -145,7 +145,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 		return err
 	}
 	for _, w := range team.workers {
-		err = errors.Join(err, w.Policy.UpdateWeights(ctx, from.Step))
+		err = errors.Join(err, w.parts.Policy.UpdateWeights(ctx, from.Step))
 	}
 	if err != nil {
 		return team.giveUp(ctx, err)
@@ -164,8 +164,8 @@ func (w *worker) evaluate(ctx context.Context, version int64) error {
 // have no score.
 func (w *worker) holdOut(ctx context.Context, version int64) (answers []score.Question, err error) {
 	p := store.Eval(version)
-	clock := w.stopwatch()
-	held, err := w.rollOut(ctx, p)
+	clock := newStopwatch()
+	held, err := w.rollouts.play(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (w *worker) holdOut(ctx context.Context, version int64) (answers []score.Qu
 		return nil, err
 	}
 	own := ofOwnSet(questions, outcomes)
-	record := w.evalRecord(version, held, outcomes, own, clock)
+	record := w.reports.evaluation(version, held, outcomes, own, clock)
 	if w.main && record.Unknown == "" {
 		answers = groupedByQuestion(questions, outcomes, held.plan.Rollouts)
 		record.Scores = score.Summary(answers, w.cfg.Run.Seed)
@@ -197,7 +197,7 @@ func (w *worker) questionsOf(plan store.Plan) ([]task.Query, error) {
 	questions := make([]task.Query, len(plan.Queries))
 	for i, id := range plan.Queries {
 		var err error
-		if questions[i], err = w.Player.Task.Lookup(id); err != nil {
+		if questions[i], err = w.parts.Player.Task.Lookup(id); err != nil {
 			return nil, err
 		}
 	}

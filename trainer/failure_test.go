@@ -55,7 +55,7 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	errs := eachAlone(t, t.TempDir(), startRedis(t), accident{}, func(name string, team *team) error {
 		if name == "planner" {
 			w := team.workers[0]
-			err := w.Model.Master.Fill(t.Context(), 0, w.Model.Master.Numel(), func(_ int64, dst []float32) error {
+			err := w.parts.Model.Master.Fill(t.Context(), 0, w.parts.Model.Master.Numel(), func(_ int64, dst []float32) error {
 				for i := range dst {
 					dst[i] = float32(math.NaN())
 				}
@@ -90,7 +90,7 @@ func TestLostGPU(t *testing.T) {
 					<-ctx.Done()
 					return context.Cause(ctx)
 				}
-				return errors.Join(w.Policy.UpdateWeights(ctx, version), lost)
+				return errors.Join(w.parts.Policy.UpdateWeights(ctx, version), lost)
 			})
 		})
 		return errs["planner"], errs["researcher"]
@@ -299,22 +299,22 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 
 // TestRemovalsInARow: a step within the bound starts the count anew.
 func TestRemovalsInARow(t *testing.T) {
-	w := &worker{cfg: load(t, t.TempDir()), observer: &recorder{}}
+	s := &steps{seat: &seat{cfg: load(t, t.TempDir()), observer: &recorder{}}}
 	good := []store.Outcome{{Query: "q"}, {Query: "q", Rollout: 1}, {Query: "q", Rollout: 2}, {Query: "q", Rollout: 3, Unscored: "researcher: the judge is out"}}
 	complete := map[string][]store.Outcome{"q": good[:3]}
 	bad := append([]store.Outcome{{Query: "p", Unscored: "researcher: the judge is out"}}, good...) // two of five
 	old := append([]store.Outcome{{Query: "p"}}, good...)                                           // one of five, and one that is too old
 	for i := range int64(2 * maxRemovedSteps) {
-		if err := w.countRemovals(i, old, complete); err != nil {
+		if err := s.countRemovals(i, old, complete); err != nil {
 			t.Fatalf("a rollout that is too old counts: %v", err)
 		}
 	}
 	for i, outcomes := range [][]store.Outcome{bad, bad, good, bad, bad} {
-		if err := w.countRemovals(int64(i), outcomes, complete); err != nil {
+		if err := s.countRemovals(int64(i), outcomes, complete); err != nil {
 			t.Fatalf("step %d: %v", i, err)
 		}
 	}
-	if err := w.countRemovals(5, bad, complete); err == nil || !strings.Contains(err.Error(), "a call has no score: researcher: the judge is out") {
+	if err := s.countRemovals(5, bad, complete); err == nil || !strings.Contains(err.Error(), "a call has no score: researcher: the judge is out") {
 		t.Errorf("the third in a row: %v", err)
 	}
 }
@@ -410,16 +410,16 @@ func TestRefusedUpdates(t *testing.T) {
 
 // TestRefusalsInARow counts: a step without a refusal starts the count anew.
 func TestRefusalsInARow(t *testing.T) {
-	w := &worker{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil)}
+	s := &steps{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil)}
 	bad, good := learned{}, learned{}
 	bad.reports = append(bad.reports, reportOf(nil), reportOf(errFlaky))
 	good.reports = append(good.reports, reportOf(nil))
 	for i, l := range []learned{bad, bad, good, bad, bad} {
-		if err := w.countRefusals(l); err != nil {
+		if err := s.countRefusals(l); err != nil {
 			t.Fatalf("step %d: %v", i, err)
 		}
 	}
-	if err := w.countRefusals(bad); !errors.Is(err, errFlaky) {
+	if err := s.countRefusals(bad); !errors.Is(err, errFlaky) {
 		t.Errorf("the third in a row: %v", err)
 	}
 }
@@ -469,7 +469,7 @@ func TestMemoryFull(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
-		return w.Device.Do(ctx, func(s *torch.Scope) error {
+		return w.parts.Device.Do(ctx, func(s *torch.Scope) error {
 			s.Zeros(torch.Float32, 1<<45)
 			return nil
 		})

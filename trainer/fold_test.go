@@ -9,7 +9,6 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/archive"
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
@@ -25,7 +24,7 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.align.d=3")
 	sequences := func(name string, fold bool) map[string]*learner.Sequence {
 		main := name == cfg.Main().Name
-		w := &worker{cfg: cfg, agent: cfg.Agent(name), name: name, main: main, Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Agent(name))}}
+		s := stepsOf(cfg, name)
 		held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 3}, trajectories: map[string]*trajectory{}}
 		var outcomes []store.Outcome
 		for k := range 3 {
@@ -44,16 +43,16 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 				held.trajectories[t.ID] = t
 			}
 		}
-		groups, err := w.groups(held, map[string][]store.Outcome{"q": outcomes})
+		groups, err := s.groups(held, map[string][]store.Outcome{"q": outcomes})
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := w.normalise(t.Context(), groups)
+		a, err := s.normaliser.normalise(t.Context(), groups)
 		if err != nil {
 			t.Fatal(err)
 		}
 		out := map[string]*learner.Sequence{}
-		for _, q := range w.sequences(0, held, groups, a.Groups)["q"] {
+		for _, q := range s.sequences(0, held, groups, a.Groups)["q"] {
 			out[q.ID] = q
 		}
 		return out

@@ -44,7 +44,7 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token, Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport}
 	var agents []*gateway.Agent
 	for _, w := range t.workers {
-		if w.Gateway == nil {
+		if w.parts.Gateway == nil {
 			return fmt.Errorf("agents.%s is a hosted model, which has no tokens to train on: let the program call its server directly, and leave the agent out of the team", w.name)
 		}
 		secret, err := w.member.PublishGateway(ctx, s.Gateway.URL, freshSecret())
@@ -55,7 +55,7 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 			return fmt.Errorf("the store's secret of the gateway is damaged: delete the run's key that ends with gateway")
 		}
 		round.Name = w.member.Nonce()
-		agents = append(agents, w.Gateway)
+		agents = append(agents, w.parts.Gateway)
 	}
 	if len(agents) < len(round.Agents) {
 		round.Address = t.addressOf
@@ -91,10 +91,10 @@ func (w *worker) openPrograms(g *Gateway, secret gateway.Secret) (err error) {
 		return errors.New("task.program.elsewhere: this process leases no rollouts")
 	case p.Elsewhere:
 		g.Leases.Sign(secret)
-		w.Programs = g.Leases
+		w.rollouts.programs.player = g.Leases
 		return nil
 	}
-	w.Programs, err = gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: w.cfg.Resolve(p.Dir), Timeout: p.Timeout,
+	w.rollouts.programs.player, err = gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: w.cfg.Resolve(p.Dir), Timeout: p.Timeout,
 		Parallel: p.Parallel, BaseURL: g.URL + "/v1", Secret: secret,
 		Hidden: w.cfg.SecretEnv()})
 	if err != nil {

@@ -385,7 +385,7 @@ func TestHostedIsNotCalled(t *testing.T) {
 
 // TestHostedIsAlive: what has no device cannot hang on it.
 func TestHostedIsAlive(t *testing.T) {
-	if err := (&worker{Parts: &assemble.Parts{}}).Alive(t.Context()); err != nil {
+	if err := (probe{&assemble.Parts{}}).Alive(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -402,7 +402,7 @@ func TestHostedEvaluates(t *testing.T) {
 	if err != nil || len(e.Records) != 2 || a.count() == before {
 		t.Errorf("%v, %d records, %d requests", err, len(e.Records), a.count()-before)
 	}
-	if !slices.Contains(steps(t, dir), 0) {
-		t.Errorf("checkpoints %v", steps(t, dir))
+	if !slices.Contains(stepsIn(t, dir), 0) {
+		t.Errorf("checkpoints %v", stepsIn(t, dir))
 	}
 }

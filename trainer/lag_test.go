@@ -94,9 +94,9 @@ func onlyMember(t *testing.T, o store.Options) *store.Member {
 // TestWaitsAreNoRollouts: that a phase which was rolled out ahead waits to be trained is no part of its rollouts' time.
 func TestWaitsAreNoRollouts(t *testing.T) {
 	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
-	w := &worker{name: "researcher", member: m}
+	s := &steps{seat: &seat{name: "researcher", member: m}}
 	held := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
-	if err := w.step(t.Context(), 0, held); !errors.As(err, new(*store.TimeoutError)) {
+	if err := s.step(t.Context(), 0, held); !errors.As(err, new(*store.TimeoutError)) {
 		t.Fatalf("a step in which nobody says what it holds: %v", err)
 	}
 	if s := held.clock.laps["rollout"]; s < 1 || s > time.Hour.Seconds()/2 {
@@ -108,11 +108,11 @@ func TestWaitsAreNoRollouts(t *testing.T) {
 func TestStaleTrajectories(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
 	m := onlyMember(t, store.Options{Run: "test"})
-	w := &worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}
+	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}}
 	held := &experience{trajectories: map[string]*trajectory{
 		"old": {Trajectory: agent.Trajectory{ID: "old", Version: 3}}, "new": {Trajectory: agent.Trajectory{ID: "new", Version: 4}},
 	}}
-	if err := w.publishHeld(t.Context(), 5, held); err != nil {
+	if err := ro.publishHeld(t.Context(), 5, held); err != nil {
 		t.Fatal(err)
 	}
 	published, err := m.Trajectories(t.Context(), store.Train(5))

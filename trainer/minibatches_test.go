@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
@@ -13,10 +12,10 @@ import (
 // step to step, and it is a function of the seed.
 func TestMinibatchesAreShuffled(t *testing.T) {
 	queries := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"}
-	of := func(seed uint64) *worker {
+	of := func(seed uint64) *steps {
 		cfg := &config.Config{}
 		cfg.Run.Seed, cfg.GRPO.Epochs, cfg.GRPO.Minibatches = seed, 2, 3
-		return &worker{cfg: cfg, Parts: &assemble.Parts{}}
+		return &steps{seat: &seat{cfg: cfg}}
 	}
 	seen := map[string][][]string{}
 	for _, c := range []struct {

@@ -40,50 +40,28 @@ type setup struct {
 func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err error) {
 	name := m.Agent()
 	a := s.Config.Agent(name)
-	w = &worker{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer,
-		member: m, stop: s.Stop}
+	w = &worker{seat: &seat{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer, member: m}}
+	w.stops = &stops{seat: w.seat, here: s.Stop}
 	defer func() {
 		if err != nil {
 			w.close(context.WithoutCancel(ctx))
 			w, err = nil, fmt.Errorf("agent %s: %w", name, err)
 		}
 	}()
-	want := assemble.Wanted{Config: s.Config, Agent: name, Task: s.Task, Process: s.Process,
-		Note:   func(text string) { s.Observer.Note(metrics.Infof(name, metrics.TopicEngine, "%s", text)) },
-		Learns: !s.Frozen && (s.Config.Learns(a) || s.From == nil && s.Config.ColdStarts(a))}
-	if s.From != nil {
-		want.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, name)
-	}
-	if w.Parts, err = assemble.Agent(ctx, want); err != nil {
+	if err = w.assemble(ctx, s); err != nil {
 		return w, err
 	}
-	for _, note := range w.Notes {
-		w.observer.Note(metrics.Infof(name, metrics.TopicModel, "%s", note))
-	}
-	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !w.Policy.Deterministic() {
-		return w, cmp.Or(err, errors.New("the store was told that the run is deterministic, but the policy is not"))
-	}
-	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
-		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: cpuFeatures(), DType: w.SaveDType,
-		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
-	if e := a.Model.Endpoint; e != nil {
-		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}
-		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart, "its model %s is hosted at %s: it is not trained, and the run is not deterministic", e.Name, e.URL))
-	} else {
-		kept.Tokenizer = w.Tokenizer.Files()
-	}
-	w.archive = archive.New(kept, m, parameters{w})
 	if s.From != nil {
 		w.from = s.From.Step
 		if err = w.archive.Restore(ctx, *s.From); err != nil {
 			return w, err
 		}
 	}
-	if err = w.Compare(ctx); err != nil || s.Frozen {
+	if err = w.parts.Compare(ctx); err != nil || s.Frozen {
 		return w, err
 	}
 	if s.From != nil && s.Config.KLToColdStart(a) {
-		if err = w.takeReference(ctx); err != nil {
+		if err = w.coldStart().takeReference(ctx); err != nil {
 			return w, err
 		}
 	}
@@ -93,8 +71,56 @@ func openWorker(ctx context.Context, s setup, m *store.Member) (w *worker, err e
 	return w, w.archive.Begin(ctx, s.From)
 }
 
+// assemble loads the agent and gives each part of the worker the objects it needs.
+func (w *worker) assemble(ctx context.Context, s setup) (err error) {
+	want := assemble.Wanted{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process,
+		Note:   func(text string) { s.Observer.Note(metrics.Infof(w.name, metrics.TopicEngine, "%s", text)) },
+		Learns: !s.Frozen && (s.Config.Learns(w.agent) || s.From == nil && s.Config.ColdStarts(w.agent))}
+	if s.From != nil {
+		want.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, w.name)
+	}
+	p, err := assemble.Agent(ctx, want)
+	if err != nil {
+		return err
+	}
+	w.parts, w.learner = p, p.Learner
+	if p.Model != nil {
+		w.contextTokens = w.agent.ContextTokens(p.Model.MaxPosition())
+	}
+	for _, note := range p.Notes {
+		w.observer.Note(metrics.Infof(w.name, metrics.TopicModel, "%s", note))
+	}
+	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !p.Policy.Deterministic() {
+		return cmp.Or(err, errors.New("the store was told that the run is deterministic, but the policy is not"))
+	}
+	w.archive = archive.New(w.archived(s), w.member, parameters{w})
+	n := normaliser{device: p.Device, rules: p.Rules}
+	w.rollouts = &rollouts{seat: w.seat, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost,
+		scorer: scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}}
+	w.rollouts.programs = programs{rollouts: w.rollouts, gateway: p.Gateway}
+	w.reports = &reports{seat: w.seat, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive}
+	w.steps = &steps{seat: w.seat, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
+	return nil
+}
+
+// archived returns the settings of the agent's archive.
+func (w *worker) archived(s setup) archive.Settings {
+	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
+		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: cpuFeatures(), DType: w.parts.SaveDType,
+		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
+	if e := w.agent.Model.Endpoint; e != nil {
+		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}
+		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart, "its model %s is hosted at %s: it is not trained, and the run is not deterministic", e.Name, e.URL))
+	} else {
+		kept.Tokenizer = w.parts.Tokenizer.Files()
+	}
+	return kept
+}
+
+// coldStart returns the agent's cold start.
+func (w *worker) coldStart() *coldStart {
+	return &coldStart{seat: w.seat, parts: w.parts, archive: w.archive, from: w.from, stops: w.stops}
+}
+
 // checkpoints returns the folder of the run's checkpoints.
 func (s setup) checkpoints() string { return cmp.Or(s.Checkpoints, archive.CheckpointsDir(s.Dir)) }
-
-// context returns the largest number of tokens in a conversation.
-func (w *worker) context() int { return w.agent.ContextTokens(w.Model.MaxPosition()) }

@@ -7,28 +7,32 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/health"
 )
 
+// probe shows a worker to the health server and the live page.
+type probe struct{ parts *assemble.Parts }
+
 // Alive waits until the device's thread has executed an empty job, or until ctx ends. A hosted model has no device that
 // could hang.
-func (w *worker) Alive(ctx context.Context) error {
-	if w.Device == nil {
+func (p probe) Alive(ctx context.Context) error {
+	if p.parts.Device == nil {
 		return nil
 	}
-	return w.Device.Do(ctx, func(*torch.Scope) error { return nil })
+	return p.parts.Device.Do(ctx, func(*torch.Scope) error { return nil })
 }
 
 // Version returns the number of training steps of the weights.
-func (w *worker) Version() int64 { return w.Policy.Version() }
+func (p probe) Version() int64 { return p.parts.Policy.Version() }
 
 // Rollouts returns the number of open conversations.
-func (w *worker) Rollouts() int { return w.Player.Talking() }
+func (p probe) Rollouts() int { return p.parts.Player.Talking() }
 
 // Question returns a query's text and its reference answer, or "" if the task does not have the id.
-func (w *worker) Question(id string) (text, answer string) {
-	q, err := w.Player.Task.Lookup(id)
+func (p probe) Question(id string) (text, answer string) {
+	q, err := p.parts.Player.Task.Lookup(id)
 	if err != nil {
 		return "", ""
 	}

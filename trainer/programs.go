@@ -16,23 +16,30 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// admitPrograms admits requests of programs for this agent while a phase is played, until end is called.
-func (w *worker) admitPrograms(p store.Phase) (end func()) {
-	if w.Gateway == nil {
-		return func() {}
-	}
-	w.Gateway.Begin(p.String(), gateway.Rules{Step: samplingStep(p), Sampling: w.sampling(p), Free: p.Evaluates()})
-	return func() { w.Gateway.End(p.String()) }
+// programs plays rollouts by a user's programs, which reach the agents through the gateway.
+type programs struct {
+	rollouts *rollouts
+	gateway  *gateway.Agent // answers requests of programs; nil: no gateway
+	player   gateway.Player // plays the rollouts in place of the main agent's own conversation; may be nil
 }
 
-// attemptByProgram plays one rollout by a program. If the program fails, the reward is not 0: the rollout is removed
+// admit admits requests of programs for this agent while a phase is played, until end is called.
+func (pr *programs) admit(p store.Phase) (end func()) {
+	if pr.gateway == nil {
+		return func() {}
+	}
+	pr.gateway.Begin(p.String(), gateway.Rules{Step: samplingStep(p), Sampling: sampling(pr.rollouts.cfg, p), Free: p.Evaluates()})
+	return func() { pr.gateway.End(p.String()) }
+}
+
+// attempt plays one rollout by a program. If the program fails, the reward is not 0: the rollout is removed
 // for every agent, like one whose answer cannot be verified.
-func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
-	played, said, err := w.playProgram(ctx, c.phase, q, k)
+func (pr *programs) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
+	played, said, err := pr.play(ctx, c.phase, q, k)
 	if err != nil {
 		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	t := w.heldOf(q, k, 0, said)
+	t := pr.heldOf(q, k, 0, said)
 	t.task, t.program, t.Answer = q.Text, played.Stderr, played.Result.Answer
 	if played.Result.Format != nil {
 		t.FormatValid = *played.Result.Format
@@ -43,55 +50,55 @@ func (w *worker) attemptByProgram(ctx context.Context, c *collector, q task.Quer
 	var lost unscored
 	var read spent
 	read.add(sizeOf(t.Trajectory))
-	if err := w.endCalls(ctx, c.phase, &t, played, &lost, &read); err != nil {
+	if err := pr.endCalls(ctx, c.phase, &t, played, &lost, &read); err != nil {
 		return o, err
 	}
 	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
 	if played.Failed != nil {
 		o.Failed = reasonOf(played.Failed)
 	}
-	return w.conclude(ctx, c, &t, o, func(o *store.Outcome) error {
-		return w.scoreProgram(ctx, q, &t, played.Result.Correct, o)
+	return pr.rollouts.conclude(ctx, c, &t, o, func(o *store.Outcome) error {
+		return pr.score(ctx, q, &t, played.Result.Correct, o)
 	})
 }
 
-// playProgram lets the program play, and returns its result and the main agent's conversations.
-func (w *worker) playProgram(ctx context.Context, p store.Phase, q task.Query, k int) (gateway.Played, []gateway.Conversation, error) {
-	played, err := w.Programs.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
-		Run: w.cfg.Run.Name, Round: w.member.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
+// play lets the program play, and returns its result and the main agent's conversations.
+func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int) (gateway.Played, []gateway.Conversation, error) {
+	played, err := pr.player.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
+		Run: pr.rollouts.cfg.Run.Name, Round: pr.rollouts.member.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
 	if err != nil {
 		return played, nil, err
 	}
 	for name := range played.Result.Experts {
-		if !slices.ContainsFunc(w.cfg.Subs(), func(a *config.Agent) bool { return a.Name == name }) && played.Failed == nil {
+		if !slices.ContainsFunc(pr.rollouts.cfg.Subs(), func(a *config.Agent) bool { return a.Name == name }) && played.Failed == nil {
 			played.Failed = fmt.Errorf("the program scores calls of %q, which is not a sub-agent", name)
 		}
 	}
-	said, err := w.Gateway.Finish(played.Ticket)
+	said, err := pr.gateway.Finish(played.Ticket)
 	return played, said, err
 }
 
-// scoreProgram computes the reward from the program's own score, or from the task's verification if there is none.
-func (w *worker) scoreProgram(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
+// score computes the reward from the program's own score, or from the task's verification if there is none.
+func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
 	if correct == nil {
-		return w.score(ctx, q, attemptOf(t.Trajectory, ""), o)
+		return pr.rollouts.scorer.main(ctx, q, attemptOf(t.Trajectory, ""), o)
 	}
 	o.Correct = *correct
-	o.Reward, err = w.Rules.Rewards.MainReward(o.Format, &o.Correct)
+	o.Reward, err = pr.rollouts.scorer.rewards.MainReward(o.Format, &o.Correct)
 	return err
 }
 
 // endCalls ends a program's calls at the sub-agents. It adds to the outcome the number of calls of each, the calls
 // without a score, and the tokens of all.
-func (w *worker) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.Played, lost *unscored, read *spent) error {
+func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.Played, lost *unscored, read *spent) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
-	for _, sub := range w.cfg.Subs() {
+	for _, sub := range pr.rollouts.cfg.Subs() {
 		g.Go(func() error {
 			scores := played.Result.Experts[sub.Name]
 			v := store.Invocation{Phase: p, Query: t.Query, Rollout: t.Rollout, Agent: sub.Name, Index: played.Ticket.Attempt,
 				End: &store.End{Scores: scores.Scores, ByID: scores.ByID}}
-			r, err := w.member.Call(gctx, v)
+			r, err := pr.rollouts.member.Call(gctx, v)
 			lost.add(v, r.Failed)
 			mu.Lock()
 			defer mu.Unlock()
@@ -105,19 +112,19 @@ func (w *worker) endCalls(ctx context.Context, p store.Phase, t *trajectory, pla
 	return g.Wait()
 }
 
-// endOfProgram ends a program's rollout for this sub-agent: its conversations become trajectories, which stay here.
-func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v store.Invocation) error {
-	said, err := w.Gateway.Finish(gateway.Ticket{Phase: c.phase.String(), Query: v.Query, Rollout: v.Rollout, Attempt: v.Index})
+// end ends a program's rollout for this sub-agent: its conversations become trajectories, which stay here.
+func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store.Invocation) error {
+	said, err := pr.gateway.Finish(gateway.Ticket{Phase: c.phase.String(), Query: v.Query, Rollout: v.Rollout, Attempt: v.Index})
 	if err != nil {
 		return err
 	}
 	r := store.Result{Calls: len(said)}
 	var read spent
 	for i, s := range said {
-		t := w.heldOf(q, v.Rollout, i, []gateway.Conversation{s})
+		t := pr.heldOf(q, v.Rollout, i, []gateway.Conversation{s})
 		read.add(sizeOf(t.Trajectory))
-		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && w.unjudged(c.phase, q)
-		score, err := w.programScore(ctx, q, &t, s, v.End)
+		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.rollouts.scorer.unjudged(c.phase, q)
+		score, err := pr.expertScore(ctx, q, &t, s, v.End)
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
 		}
@@ -130,18 +137,18 @@ func (w *worker) endOfProgram(ctx context.Context, c *collector, q task.Query, v
 		c.add(&t)
 	}
 	r.Tokens = read.total()
-	return w.member.Complete(ctx, v, r)
+	return pr.rollouts.member.Complete(ctx, v, r)
 }
 
-// programScore returns a call's expert score: the program's own, or the task's. A call of an invalid format and an
+// expertScore returns a call's expert score: the program's own, or the task's. A call of an invalid format and an
 // unjudged call have none.
-func (w *worker) programScore(ctx context.Context, q task.Query, t *trajectory, s gateway.Conversation, end *store.End) (*float64, error) {
+func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory, s gateway.Conversation, end *store.End) (*float64, error) {
 	if !t.FormatValid || t.unjudged {
 		return nil, nil
 	}
 	if end.Scores != nil {
 		if s.Arrival >= len(end.Scores) {
-			return nil, fmt.Errorf("the program scored %d calls of %s and made more", len(end.Scores), w.name)
+			return nil, fmt.Errorf("the program scored %d calls of %s and made more", len(end.Scores), pr.rollouts.name)
 		}
 		return &end.Scores[s.Arrival], nil
 	}
@@ -151,17 +158,17 @@ func (w *worker) programScore(ctx context.Context, q task.Query, t *trajectory, 
 		}
 	}
 	if end.ByID != nil {
-		return nil, fmt.Errorf("the program scored calls of %s, but not the one with the replies %v", w.name, s.Replies)
+		return nil, fmt.Errorf("the program scored calls of %s, but not the one with the replies %v", pr.rollouts.name, s.Replies)
 	}
-	score, err := w.expertScore(ctx, q, attemptOf(t.Trajectory, s.Task))
+	score, err := pr.rollouts.scorer.sub(ctx, q, attemptOf(t.Trajectory, s.Task))
 	return &score, err
 }
 
 // heldOf returns the trajectory of a program's invocation. The main agent's conversations are one invocation.
-func (w *worker) heldOf(q task.Query, k, i int, said []gateway.Conversation) trajectory {
+func (pr *programs) heldOf(q task.Query, k, i int, said []gateway.Conversation) trajectory {
 	var rows []agent.Trajectory
-	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: w.name, Invocation: i}, w.main),
-		Query: q.ID, Rollout: k, Agent: w.name, Invocation: i, Version: w.Policy.Version(), FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
+	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i}, pr.rollouts.main),
+		Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i, Version: pr.rollouts.policy.Version(), FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
 	subtask := q.Text
 	for _, s := range said {
 		rows = append(rows, s.Rows...)
@@ -171,10 +178,10 @@ func (w *worker) heldOf(q task.Query, k, i int, said []gateway.Conversation) tra
 	}
 	for n := range rows {
 		row := &rows[n]
-		row.Version = min(row.Version, w.Policy.Version())
+		row.Version = min(row.Version, pr.rollouts.policy.Version())
 		sum.Version = min(sum.Version, row.Version)
 		row.ID = agent.RowID(sum.ID, n)
-		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, w.name, i
+		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, pr.rollouts.name, i
 	}
 	t := trajectory{Trajectory: sum, task: subtask}
 	if len(rows) > 0 { // else the program never asked

@@ -8,29 +8,44 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda"
+	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/learner"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/play"
+	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/score"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
+// reports makes an agent's records, and warns of what they show.
+type reports struct {
+	*seat
+	player  *play.Player
+	policy  policy.Lifecycle
+	device  *torch.Device // nil: its model is hosted
+	archive *archive.Archive
+	sampled policy.Stats // the engine's statistics at the last record
+	tally   tally        // of the steps made in this process
+}
+
 // report reports a record if the place still belongs to this worker. Readers take a record of an earlier step than the
 // one before as a sign that the run went back.
-func (w *worker) report(ctx context.Context, r metrics.Record) error {
-	if err := w.member.ConfirmPlace(ctx); err != nil {
+func (s *seat) report(ctx context.Context, r metrics.Record) error {
+	if err := s.member.ConfirmPlace(ctx); err != nil {
 		return err
 	}
-	w.observer.Report(r)
+	s.observer.Report(r)
 	return nil
 }
 
-// stepRecord returns the record of one step of this agent. docs/metrics.md defines the names.
-func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
+// step returns the record of one step of this agent. docs/metrics.md defines the names.
+func (rp *reports) step(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
 	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {
-	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: w.name, Values: map[string]float64{}}
-	w.describeRollouts(&r, held, slices.Concat(outcomes, held.replaced), clock)
+	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: rp.name, Values: map[string]float64{}}
+	rp.describeRollouts(&r, held, slices.Concat(outcomes, held.replaced), clock)
 	r.Values["queries_replaced"] = float64(len(held.plan.Replaced))
 	kept := 0
 	for _, o := range complete {
@@ -64,19 +79,19 @@ func (w *worker) stepRecord(n int64, held *experience, outcomes []store.Outcome,
 		r.Values["learn_seconds"] = s
 		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / s
 	}
-	w.archive.Describe(r.Values)
-	w.describeMemory(&r)
+	rp.archive.Describe(r.Values)
+	rp.describeMemory(&r)
 	return r
 }
 
-// evalRecord returns the record of an evaluation; own are the outcomes by which versions are compared.
-func (w *worker) evalRecord(version int64, held *experience, outcomes, own []store.Outcome, clock *stopwatch) metrics.Record {
-	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: w.name, Values: map[string]float64{}}
-	w.describeRollouts(&r, held, outcomes, clock)
-	if !w.main {
+// evaluation returns the record of an evaluation; own are the outcomes by which versions are compared.
+func (rp *reports) evaluation(version int64, held *experience, outcomes, own []store.Outcome, clock *stopwatch) metrics.Record {
+	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: rp.name, Values: map[string]float64{}}
+	rp.describeRollouts(&r, held, outcomes, clock)
+	if !rp.main {
 		if why := held.unscored.first(); why != "" { // the rest is not a fair sample
 			delete(r.Values, "expert_mean")
-			w.observer.Note(metrics.Warnf(w.name, metrics.TopicVerifier, "evaluation %d: expert score unknown: %d calls have no score: %s", version, len(held.unscored.reasons), why))
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: expert score unknown: %d calls have no score: %s", version, len(held.unscored.reasons), why))
 		}
 		return r
 	}
@@ -90,7 +105,7 @@ func (w *worker) evalRecord(version int64, held *experience, outcomes, own []sto
 }
 
 // describeRollouts adds figures on the conversations of a phase for this agent.
-func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
+func (rp *reports) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
 	var format, turns, tokens, sampled, malformed, expert, correct score.Mean
 	counted := true
 	for _, id := range slices.Sorted(maps.Keys(held.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
@@ -103,7 +118,7 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 		counted = counted && known
 		r.Values["rows_rewritten"] += float64(len(t.More))
 		malformed.Add(float64(t.Malformed))
-		if !w.main && !t.unjudged {
+		if !rp.main && !t.unjudged {
 			expert.Add(orZero(t.expert))
 		}
 	}
@@ -117,7 +132,7 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 	turns.Into(r.Values, "turns_mean")
 	malformed.Into(r.Values, "malformed_mean")
 	expert.Into(r.Values, "expert_mean")
-	if w.main {
+	if rp.main {
 		correct.Into(r.Values, "accuracy")
 	}
 	r.Values["trajectories"] = float64(len(held.trajectories))
@@ -136,17 +151,17 @@ func (w *worker) describeRollouts(r *metrics.Record, held *experience, outcomes 
 		r.Values["rollout_tokens_per_second"] = sampled.Sum / seconds
 	}
 	r.Counts = map[string]map[string]int64{}
-	w.describeCalls(r, outcomes)
-	w.describeBatches(r)
-	w.describeTools(r)
+	rp.describeCalls(r, outcomes)
+	rp.describeBatches(r)
+	rp.describeTools(r)
 }
 
 // describeCalls adds the distribution of d_k: of all calls for the main agent, of its own calls for a sub-agent.
-func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
+func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 	calls, histogram, ofQuery := score.Mean{}, map[string]int64{}, map[string][]int{}
 	for _, o := range outcomes {
-		d := o.Calls[w.name]
-		if w.main {
+		d := o.Calls[rp.name]
+		if rp.main {
 			d = 0
 			for _, c := range o.Calls {
 				d += c
@@ -165,9 +180,9 @@ func (w *worker) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 
 // describeBatches adds the number of sequences decoded together in the engine's passes since the last record, and where
 // they were sampled.
-func (w *worker) describeBatches(r *metrics.Record) {
-	s, before := w.Policy.Stats(), w.sampled
-	w.sampled = s
+func (rp *reports) describeBatches(r *metrics.Record) {
+	s, before := rp.policy.Stats(), rp.sampled
+	rp.sampled = s
 	histogram := map[string]int64{}
 	for size, passes := range s.Batches {
 		if n := passes - before.Batches[size]; n > 0 {
@@ -262,19 +277,19 @@ func describeLearning(r *metrics.Record, l learned) {
 	}
 }
 
-func (w *worker) describeMemory(r *metrics.Record) {
-	if w.Device == nil {
+func (rp *reports) describeMemory(r *metrics.Record) {
+	if rp.device == nil {
 		return // a hosted model
 	}
-	m, err := w.Device.Memory(context.Background())
+	m, err := rp.device.Memory(context.Background())
 	if err != nil {
 		return // an unknown figure is left out
 	}
 	r.Values["memory_bytes"], r.Values["memory_peak_bytes"] = float64(m.Allocated), float64(m.Peak)
-	if !w.Device.IsCUDA() {
+	if !rp.device.IsCUDA() {
 		return
 	}
-	if gpu, err := cuda.MemoryOf(w.Device.Index()); err == nil {
+	if gpu, err := cuda.MemoryOf(rp.device.Index()); err == nil {
 		r.Values["gpu_memory_used_bytes"] = float64(gpu.Total - gpu.Free)
 	}
 }

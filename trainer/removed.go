@@ -70,7 +70,7 @@ const maxRemovedSteps = 3
 // countRemovals reports a step's removed rollouts, and returns an error if there are too many in several steps in a
 // row. Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. A rollout with
 // a trajectory too old for grpo.max_lag was removed because of timing and does not count.
-func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
+func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
 	held := map[string]bool{}
 	for _, ofQuery := range complete {
 		for _, o := range ofQuery {
@@ -87,19 +87,19 @@ func (w *worker) countRemovals(n int64, outcomes []store.Outcome, complete map[s
 		reason = cmp.Or(reason, why)
 	}
 	if gone == 0 {
-		w.removedSteps = 0
+		s.removedSteps = 0
 		return nil
 	}
-	if w.main {
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicVerifier, "step %d: %d of %d rollouts have no score and were removed: %s", n+1, gone, len(outcomes), reason))
+	if s.main {
+		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier, "step %d: %d of %d rollouts have no score and were removed: %s", n+1, gone, len(outcomes), reason))
 	}
-	if float64(gone) <= w.cfg.GRPO.MaxRemoved*float64(len(outcomes)) {
-		w.removedSteps = 0
+	if float64(gone) <= s.cfg.GRPO.MaxRemoved*float64(len(outcomes)) {
+		s.removedSteps = 0
 		return nil
 	}
-	if w.removedSteps++; w.removedSteps < maxRemovedSteps {
+	if s.removedSteps++; s.removedSteps < maxRemovedSteps {
 		return nil
 	}
 	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed, the %drd step in a row with more than grpo.max_removed (%g): the remaining ones are not a fair sample. %s",
-		n+1, gone, len(outcomes), maxRemovedSteps, w.cfg.GRPO.MaxRemoved, reason)
+		n+1, gone, len(outcomes), maxRemovedSteps, s.cfg.GRPO.MaxRemoved, reason)
 }

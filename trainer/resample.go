@@ -13,15 +13,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// firstReplacement is the place in the training order from which replacement queries are counted, far beyond the
-// queries of steps. Like a step's own queries, they are a function of the seed and their number only.
-const firstReplacement = 1 << 32
-
-// replacement returns replacement query r of training step n, r < grpo.resample.
-func (w *worker) replacement(n int64, r int) task.Query {
-	return w.trainQuery(n, firstReplacement, int64(w.cfg.GRPO.Resample), int64(r))
-}
-
 // attempt plays rollout k of a query.
 type attempt func(ctx context.Context, q task.Query, k int) (store.Outcome, error)
 
@@ -32,15 +23,15 @@ type attempt func(ctx context.Context, q task.Query, k int) (store.Outcome, erro
 // The choice of queries does not depend on the order in which they end. It is replacements 0 to m-1, where m is the
 // bound, or the first number that equals the number of degenerate queries among the step's own and these replacements.
 // So a step that is played again has the same queries.
-func (w *worker) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, attempt attempt) (store.Plan, error) {
+func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, attempt attempt) (store.Plan, error) {
 	bound := 0
-	if w.resamples(p) {
-		bound = w.cfg.GRPO.Resample
+	if ro.resamples(p) {
+		bound = ro.cfg.GRPO.Resample
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(w.cfg.ConversationsAtOnce(w.agent))
+	g.SetLimit(ro.cfg.ConversationsAtOnce(ro.agent))
 	ended := make(chan []store.Outcome, len(queries)+bound) // the outcomes of one query
 	begin := func(q task.Query) {
 		outcomes := make([]store.Outcome, plan.Rollouts)
@@ -67,7 +58,7 @@ func (w *worker) playAll(ctx context.Context, p store.Phase, plan store.Plan, qu
 		case <-gctx.Done():
 			return plan, cmp.Or(g.Wait(), context.Cause(gctx))
 		}
-		dead, err := w.degenerate(gctx, outcomes)
+		dead, err := ro.degenerate(gctx, outcomes)
 		if err != nil {
 			err = cmp.Or(context.Cause(gctx), err) // a rollout failed before
 			cancel()
@@ -76,7 +67,7 @@ func (w *worker) playAll(ctx context.Context, p store.Phase, plan store.Plan, qu
 		}
 		degenerate[outcomes[0].Query] = dead
 		if r := len(replacements); dead && r < bound {
-			q := w.replacement(p.Step, r)
+			q := ro.queries().replacement(p.Step, r)
 			replacements = append(replacements, q.ID)
 			begin(q)
 			playing++
@@ -101,19 +92,19 @@ func replaced(plan store.Plan, replacements []string, degenerate map[string]bool
 }
 
 // degenerate reports whether the main group of a query with these outcomes is degenerate.
-func (w *worker) degenerate(ctx context.Context, outcomes []store.Outcome) (bool, error) {
+func (ro *rollouts) degenerate(ctx context.Context, outcomes []store.Outcome) (bool, error) {
 	var rewards []mgrpo.RolloutRewards
 	for _, o := range outcomes {
 		if o.Failed == "" && o.Unscored == "" {
 			rewards = append(rewards, mgrpo.RolloutRewards{Rollout: o.Rollout, Rewards: []float64{o.Reward}})
 		}
 	}
-	advantages, err := w.normalise(ctx, []mgrpo.Group{mgrpo.MainGroup(outcomes[0].Query, w.name, rewards)})
+	advantages, err := ro.normaliser.normalise(ctx, []mgrpo.Group{mgrpo.MainGroup(outcomes[0].Query, ro.name, rewards)})
 	return err == nil && advantages.Groups[0].Degenerate, err
 }
 
 // resamples reports whether queries of a phase may be replaced.
-func (w *worker) resamples(p store.Phase) bool { return !p.Evaluates() && w.cfg.GRPO.Resample > 0 }
+func (ro *rollouts) resamples(p store.Phase) bool { return !p.Evaluates() && ro.cfg.GRPO.Resample > 0 }
 
 // played returns the number of rollouts of a phase, including those of replaced queries.
 func played(p store.Plan) int { return (len(p.Queries) + len(p.Replaced)) * p.Rollouts }

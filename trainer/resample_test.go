@@ -120,7 +120,7 @@ func (onRecord) Note(metrics.Note)         {}
 func TestDegenerate(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	cfg.GRPO.Convention = "sample"
-	w := &worker{Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Main())}, name: "planner"}
+	ro := &rollouts{seat: &seat{name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())}}
 	for name, c := range map[string]struct {
 		outcomes []store.Outcome
 		want     bool
@@ -130,7 +130,7 @@ func TestDegenerate(t *testing.T) {
 		"differ":  {[]store.Outcome{{Reward: 1}, {Rollout: 1}}, false},
 		"unknown": {[]store.Outcome{{Unscored: "no judge"}}, false},
 	} {
-		if dead, err := w.degenerate(t.Context(), c.outcomes); err != nil || dead != c.want {
+		if dead, err := ro.degenerate(t.Context(), c.outcomes); err != nil || dead != c.want {
 			t.Errorf("%s: %v, %v", name, dead, err)
 		}
 	}
@@ -141,12 +141,12 @@ type numbered struct{ task.Task }
 
 func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r", i-firstReplacement)} }
 
-// game is a main agent's worker with queries "a", "b" and "c", two rollouts of each, and at most four replacements, "r0" to "r3".
-func game(t *testing.T, sets ...string) (*worker, store.Plan, []task.Query) {
+// game returns a main agent's rollouts with queries "a", "b" and "c", two rollouts of each, and at most four replacements, "r0" to "r3".
+func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
 	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
-	w := &worker{cfg: cfg, agent: cfg.Main(), name: "planner",
-		Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Main()), Player: &play.Player{Settings: play.Settings{Task: numbered{}}}}}
-	return w, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
+	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
+		player: &play.Player{Settings: play.Settings{Task: numbered{}}}}
+	return ro, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
 }
 
 // outcome is that of rollout k. Rollouts of a dead query have one reward, those of others have different ones.
@@ -172,10 +172,10 @@ func TestAnyOrderOfEndings(t *testing.T) {
 		for _, last := range []string{"a", "b", "c", "r0", "nobody"} {
 			for _, limit := range []string{"1", "64"} {
 				t.Run(name+", last "+last+", limit "+limit, func(t *testing.T) {
-					w, plan, queries := game(t, "agents.planner.engine.slots="+limit, "agents.planner.engine.conversations="+limit)
+					ro, plan, queries := game(t, "agents.planner.engine.slots="+limit, "agents.planner.engine.conversations="+limit)
 					var mu sync.Mutex
 					played := map[string]bool{}
-					got, err := w.playAll(t.Context(), store.Train(0), plan, queries, func(_ context.Context, q task.Query, k int) (store.Outcome, error) {
+					got, err := ro.playAll(t.Context(), store.Train(0), plan, queries, func(_ context.Context, q task.Query, k int) (store.Outcome, error) {
 						if q.ID == last {
 							time.Sleep(5 * time.Millisecond)
 						}
@@ -196,9 +196,9 @@ func TestAnyOrderOfEndings(t *testing.T) {
 
 // TestReplacementsDoNotWait: a replacement begins while another query is played.
 func TestReplacementsDoNotWait(t *testing.T) {
-	w, plan, queries := game(t)
+	ro, plan, queries := game(t)
 	begun := make(chan struct{})
-	_, err := w.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+	_, err := ro.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
 		switch {
 		case q.ID == "r0" && k == 0:
 			close(begun)
@@ -218,9 +218,9 @@ func TestReplacementsDoNotWait(t *testing.T) {
 
 // TestFailureWhileReplacing: a rollout that fails ends the others, and what is said is its error.
 func TestFailureWhileReplacing(t *testing.T) {
-	w, plan, queries := game(t)
+	ro, plan, queries := game(t)
 	broken := errors.New("broken")
-	_, err := w.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+	_, err := ro.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
 		switch q.ID {
 		case "r0":
 			return store.Outcome{}, broken

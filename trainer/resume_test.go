@@ -73,7 +73,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("interrupted: %v", err)
 	}
-	if got := steps(t, dir); got[len(got)-1] != 2 {
+	if got := stepsIn(t, dir); got[len(got)-1] != 2 {
 		t.Fatalf("checkpoints %v", got)
 	}
 	second := mustTrain(t, load(t, dir, "run.steps=4"), Options{Resume: true})
@@ -148,7 +148,7 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	first.on = func(agent, phase string, _ int) {
 		switch {
 		case agent == "planner" && phase == "step-2" && heir == nil:
-			for len(steps(t, filepath.Join(dir, "researcher"))) == 0 && t.Context().Err() == nil { // it is written beside the steps
+			for len(stepsIn(t, filepath.Join(dir, "researcher"))) == 0 && t.Context().Err() == nil { // it is written beside the steps
 				time.Sleep(10 * time.Millisecond)
 			}
 			heir = work(t.Context(), "researcher", second)
@@ -166,7 +166,7 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	if err := <-planner; !Resumable(err) {
 		t.Fatalf("the planner ended with: %v", err)
 	}
-	if got := steps(t, filepath.Join(dir, "researcher")); got[0] < 3 {
+	if got := stepsIn(t, filepath.Join(dir, "researcher")); got[0] < 3 {
 		t.Fatalf("the second worker has seen one of the checkpoints %v", got)
 	}
 	planner = work(t.Context(), "planner", first)
@@ -254,7 +254,7 @@ func TestResumeOfNothing(t *testing.T) {
 	if notes := seen.String(); !strings.Contains(notes, dir+" has no checkpoint yet: the run starts from the beginning") {
 		t.Errorf("notes: %s", notes)
 	}
-	if got := steps(t, dir); !slices.Equal(got, []int64{1}) {
+	if got := stepsIn(t, dir); !slices.Equal(got, []int64{1}) {
 		t.Errorf("checkpoints %v", got)
 	}
 }
@@ -356,7 +356,7 @@ func TestBestSurvives(t *testing.T) {
 	if got := readResults(t, dir, 4); got != `{"evaluated":4,"best":{"version":1,"accuracy":0.9999}}` {
 		t.Errorf("the last results are %s", got)
 	}
-	if got := steps(t, dir); !slices.Equal(got, []int64{0, 1, 3, 4}) {
+	if got := stepsIn(t, dir); !slices.Equal(got, []int64{0, 1, 3, 4}) {
 		t.Errorf("checkpoints %v, want that of the cold start, the best and the newest two", got)
 	}
 }

@@ -20,14 +20,26 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// rollOutStep plays the rollouts of a training step and publishes which trajectories this worker holds. A trajectory
+// rollouts plays the conversations of this agent in training and evaluation.
+type rollouts struct {
+	*seat
+	player     *play.Player
+	policy     policy.Lifecycle
+	scorer     scorer
+	normaliser normaliser
+	programs   programs
+	stops      *stops
+	lost       func() error // why the agent's further ranks are gone; nil while they run
+}
+
+// step plays the rollouts of a training step and publishes which trajectories this worker holds. A trajectory
 // that is older than the run allows is not among them, so its rollout is removed for every agent.
-func (w *worker) rollOutStep(ctx context.Context, n int64) (*experience, error) {
-	held, err := w.rollOut(ctx, store.Train(n))
+func (ro *rollouts) step(ctx context.Context, n int64) (*experience, error) {
+	held, err := ro.play(ctx, store.Train(n))
 	if err != nil {
 		return nil, err
 	}
-	if err := w.publishHeld(ctx, n, held); err != nil {
+	if err := ro.publishHeld(ctx, n, held); err != nil {
 		return nil, err
 	}
 	held.clock.lap("rollout") // it may wait until earlier steps are trained
@@ -35,107 +47,85 @@ func (w *worker) rollOutStep(ctx context.Context, n int64) (*experience, error) 
 }
 
 // publishHeld drops trajectories that are too old for training in step n, and publishes the ids of the others.
-func (w *worker) publishHeld(ctx context.Context, n int64, held *experience) error {
+func (ro *rollouts) publishHeld(ctx context.Context, n int64, held *experience) error {
 	ids := make([]string, 0, len(held.trajectories))
 	for id, t := range held.trajectories {
-		if n-t.Version > w.cfg.GRPO.MaxLag {
+		if n-t.Version > ro.cfg.GRPO.MaxLag {
 			delete(held.trajectories, id)
 			held.stale++
 			continue
 		}
 		ids = append(ids, id)
 	}
-	return w.member.PublishTrajectories(ctx, store.Train(n), ids)
+	return ro.member.PublishTrajectories(ctx, store.Train(n), ids)
 }
 
-// rollOut executes the first half of a phase, in training and evaluation alike.
-func (w *worker) rollOut(ctx context.Context, p store.Phase) (held *experience, err error) {
+// play executes the first half of a phase, in training and evaluation alike.
+func (ro *rollouts) play(ctx context.Context, p store.Phase) (held *experience, err error) {
 	defer func() {
 		if err == nil {
-			err = w.Lost() // a program may have taken the loss of the place for a failed turn
+			err = ro.lost() // a program may have taken the loss of the place for a failed turn
 		}
 	}()
-	if !w.main {
-		return w.serve(ctx, p)
+	if !ro.main {
+		return ro.serve(ctx, p)
 	}
-	stop, err := w.stopAsked(ctx)
+	stop, err := ro.stops.asked(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if stop {
-		if err := w.member.AskStop(ctx); err != nil { // a successor of this worker must see the stop, too
+		if err := ro.member.AskStop(ctx); err != nil { // a successor of this worker must see the stop, too
 			return nil, err
 		}
 		var conflict *store.ConflictError
-		if err := w.member.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
+		if err := ro.member.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
 			return nil, cmp.Or(err, errStopping)
 		} // an earlier worker of this agent had begun the phase: it is ended first
 	}
-	queries, rollouts := w.queriesOf(p)
-	return w.lead(ctx, p, queries, rollouts)
+	queries, rollouts := ro.queries().of(p)
+	return ro.lead(ctx, p, queries, rollouts)
 }
 
-// queriesOf returns the queries of a phase and the rollouts of each: a function of the run's seed and the phase only.
-func (w *worker) queriesOf(p store.Phase) (queries []task.Query, rollouts int) {
-	if p.Evaluates() {
-		return task.HeldOut(w.Player.Task, w.cfg.Eval.Queries), w.cfg.Eval.Samples
-	}
-	n := int64(w.cfg.Task.QueriesPerStep)
-	for i := range n {
-		queries = append(queries, w.trainQuery(p.Step, 0, n, i))
-	}
-	return queries, w.cfg.GRPO.Rollouts
-}
-
-// trainQuery returns query i of step n in the training order, with per queries a step, counted from first. A stage of
-// the curriculum has an order of its own, which begins with the stage.
-func (w *worker) trainQuery(n, first, per, i int64) task.Query {
-	begun := int64(0)
-	for stage, s := range w.cfg.Task.Curriculum {
-		if n < begun+s.Steps {
-			return w.Player.Task.(task.Staged).TrainStage(stage, first+(n-begun)*per+i) // jsonl is the only kind that may have stages
-		}
-		begun += s.Steps
-	}
-	return w.Player.Task.Train(first + n*per + i)
-}
+// queries returns the choice of queries.
+func (ro *rollouts) queries() queries { return queries{ro.cfg, ro.player.Task} }
 
 // lead plays every rollout of a phase as the main agent and publishes its outcome.
-func (w *worker) lead(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
+func (ro *rollouts) lead(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
 	plan := store.Plan{Rollouts: rollouts}
 	for _, q := range queries {
 		plan.Queries = append(plan.Queries, q.ID)
 	}
-	if err := w.member.Begin(ctx, p, plan); err != nil {
+	if err := ro.member.Begin(ctx, p, plan); err != nil {
 		return nil, err
 	}
-	defer w.admitPrograms(p)()
-	c := w.collect(p, plan)
-	remains, err := w.playAll(ctx, p, plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
-		return w.attempt(ctx, c, q, k)
+	defer ro.programs.admit(p)()
+	c := ro.collect(p, plan)
+	remains, err := ro.playAll(ctx, p, plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+		return ro.attempt(ctx, c, q, k)
 	})
 	if err != nil {
 		return nil, err
 	}
-	if w.resamples(p) {
+	if ro.resamples(p) {
 		c.held.plan = remains
-		if err := w.member.Settle(ctx, p, remains); err != nil {
+		if err := ro.member.Settle(ctx, p, remains); err != nil {
 			return nil, err
 		}
 	}
-	return c.held, w.member.End(ctx, p)
+	return c.held, ro.member.End(ctx, p)
 }
 
 // attempt plays one rollout: the main agent's conversation, the answer's verification, the outcome.
-func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
-	if w.Programs != nil {
-		return w.attemptByProgram(ctx, c, q, k)
+func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
+	if ro.programs.player != nil {
+		return ro.programs.attempt(ctx, c, q, k)
 	}
 	var lost unscored
 	var read spent
-	t, err := w.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
+	t, err := ro.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
 		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: d.Agent, Index: d.Index, Repeat: d.Repeat, Task: d.Task}
-		r, err := w.member.Call(ctx, v) // another worker answers, possibly on another server
+		r, err := ro.member.Call(ctx, v) // another worker answers, possibly on another server
 		lost.add(v, r.Failed)
 		read.add(r.Tokens)
 		if err == nil && r.Failed != "" && r.Text == "" {
@@ -151,16 +141,16 @@ func (w *worker) attempt(ctx context.Context, c *collector, q task.Query, k int)
 	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
 	if silent != nil {
 		o.Failed = reasonOf(silent)
-		return o, w.member.PublishOutcome(ctx, c.phase, o)
+		return o, ro.member.PublishOutcome(ctx, c.phase, o)
 	}
-	return w.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text}, o, func(o *store.Outcome) error {
-		return w.score(ctx, q, attemptOf(t, ""), o)
+	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text}, o, func(o *store.Outcome) error {
+		return ro.scorer.main(ctx, q, attemptOf(t, ""), o)
 	})
 }
 
 // conclude scores a rollout that has not failed, publishes its outcome and keeps the main agent's trajectory. A rollout
 // that cannot be scored is void for every agent.
-func (w *worker) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) (store.Outcome, error) {
+func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) (store.Outcome, error) {
 	if o.Failed == "" {
 		if err := score(&o); err != nil {
 			if ctx.Err() != nil || unrecorded(err) {
@@ -169,7 +159,7 @@ func (w *worker) conclude(ctx context.Context, c *collector, t *trajectory, o st
 			o.Failed, o.Correct, o.Reward = reasonOf(err), 0, 0
 		}
 	}
-	if err := w.member.PublishOutcome(ctx, c.phase, o); err != nil {
+	if err := ro.member.PublishOutcome(ctx, c.phase, o); err != nil {
 		return o, err
 	}
 	c.add(t)
@@ -192,41 +182,30 @@ func unanswered(ctx context.Context, err error) *agent.UnansweredError {
 	return silent
 }
 
-// score verifies the main agent's answer and computes its reward.
-func (w *worker) score(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
-	if o.Format {
-		if o.Correct, err = w.Player.Task.VerifyMain(ctx, q, a); err != nil {
-			return err
-		}
-	}
-	o.Reward, err = w.Rules.Rewards.MainReward(o.Format, &o.Correct)
-	return err
-}
-
 // serve answers the calls of this sub-agent until the main agent ends the phase.
-func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) {
-	plan, err := w.member.Plan(ctx, p)
+func (ro *rollouts) serve(ctx context.Context, p store.Phase) (*experience, error) {
+	plan, err := ro.member.Plan(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	if len(plan.Queries) == 0 {
 		return nil, errStopping
 	}
-	defer w.admitPrograms(p)()
-	c := w.collect(p, plan)
+	defer ro.programs.admit(p)()
+	c := ro.collect(p, plan)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
-	most := w.cfg.ConversationsAtOnce(w.agent)
+	most := ro.cfg.ConversationsAtOnce(ro.agent)
 	g.SetLimit(most)
 	var answering atomic.Int64
 	for {
-		vs, err := w.member.Claim(gctx, p, max(most-int(answering.Load()), 1))
+		vs, err := ro.member.Claim(gctx, p, max(most-int(answering.Load()), 1))
 		if errors.Is(err, store.ErrEnded) {
-			if err := g.Wait(); err != nil || !w.resamples(p) {
+			if err := g.Wait(); err != nil || !ro.resamples(p) {
 				return c.held, err
 			}
-			c.held.plan, err = w.member.Settled(ctx, p)
+			c.held.plan, err = ro.member.Settled(ctx, p)
 			return c.held, err
 		}
 		if err != nil {
@@ -238,7 +217,7 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 			answering.Add(1)
 			g.Go(func() error {
 				defer answering.Add(-1)
-				return w.answer(gctx, c, v)
+				return ro.answer(gctx, c, v)
 			})
 		}
 	}
@@ -246,30 +225,30 @@ func (w *worker) serve(ctx context.Context, p store.Phase) (*experience, error) 
 
 // answer handles one invocation: this agent's conversation, its expert score, and the text for the caller. The
 // trajectory stays here.
-func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) error {
+func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation) error {
 	fail := func(r store.Result, err error) error { // no trajectory is kept, so the rollout is removed for every agent
 		r.Failed = reasonOf(err)
 		c.held.unscored.add(v, r.Failed)
-		return w.member.Complete(ctx, v, r)
+		return ro.member.Complete(ctx, v, r)
 	}
-	q, err := w.Player.Task.Lookup(v.Query)
+	q, err := ro.player.Task.Lookup(v.Query)
 	if err != nil {
 		return fail(store.Result{}, err)
 	}
 	if v.End != nil {
-		return w.endOfProgram(ctx, c, q, v)
+		return ro.programs.end(ctx, c, q, v)
 	}
-	t, err := w.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: v.Rollout, Invocation: v.Index, Repeat: v.Repeat, Text: v.Task})
+	t, err := ro.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: v.Rollout, Invocation: v.Index, Repeat: v.Repeat, Text: v.Task})
 	if silent := unanswered(ctx, err); silent != nil {
 		return fail(store.Result{}, silent.Err)
 	}
 	if err != nil {
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
-	held := &trajectory{Trajectory: t, task: v.Task, unjudged: w.unjudged(c.phase, q)}
+	held := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.scorer.unjudged(c.phase, q)}
 	r := store.Result{Text: answerText(t), Tokens: sizeOf(t)}
 	if t.FormatValid && !held.unjudged {
-		score, err := w.expertScore(ctx, q, attemptOf(t, v.Task))
+		score, err := ro.scorer.sub(ctx, q, attemptOf(t, v.Task))
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
 		}
@@ -279,7 +258,7 @@ func (w *worker) answer(ctx context.Context, c *collector, v store.Invocation) e
 		held.expert = &score
 	}
 	c.add(held)
-	return w.member.Complete(ctx, v, r)
+	return ro.member.Complete(ctx, v, r)
 }
 
 // spent counts the tokens that each conversation of a rollout read and wrote.
@@ -323,59 +302,26 @@ func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 	return a
 }
 
-// unjudged reports whether the answers to sub-tasks of q have no score: this holds for a held-out question without
-// parts, since parts are the reference for these answers. Training questions have parts.
-func (w *worker) unjudged(p store.Phase, q task.Query) bool {
-	return p.Evaluates() && w.cfg.Task.Expert.Kind == "parts" && len(q.Parts) == 0
-}
-
-// expertScore verifies this sub-agent's answer. A score from which no reward can be computed is an error.
-func (w *worker) expertScore(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
-	score, err := w.Player.Task.VerifySub(ctx, q, a)
-	if err == nil {
-		_, err = w.Rules.Rewards.SubReward(true, false, nil, &score)
-	}
-	return score, err
-}
-
 // converse holds one conversation of this worker's agent.
-func (w *worker) converse(ctx context.Context, p store.Phase, c play.Conversation) (agent.Trajectory, error) {
-	c.Step, c.Sampling = samplingStep(p), w.sampling(p)
-	t, err := w.Player.Play(ctx, c)
+func (ro *rollouts) converse(ctx context.Context, p store.Phase, c play.Conversation) (agent.Trajectory, error) {
+	c.Step, c.Sampling = samplingStep(p), sampling(ro.cfg, p)
+	t, err := ro.player.Play(ctx, c)
 	if err == nil && t.SampledTokens() == 0 { // the prompt is too long or the model hosted; no weights sampled it, so it is not stale
-		t.Version = w.Policy.Version()
+		t.Version = ro.policy.Version()
 	}
 	return t, err
 }
 
-// samplingStep returns the step in the key of a phase's random numbers. All evaluations use 0, so that versions are
-// compared on the same numbers, and `mgrpo eval` repeats a run's figures. Held-out queries have ids of their own, so
-// they never coincide with training step 0.
-func samplingStep(p store.Phase) int64 {
-	if p.Evaluates() {
-		return 0
-	}
-	return p.Step
-}
-
-func (w *worker) sampling(p store.Phase) policy.Sampling {
-	if p.Evaluates() {
-		e := w.cfg.Eval
-		return policy.Sampling{Temperature: e.Temperature, TopK: e.TopK, TopP: e.TopP, MinP: e.MinP}
-	}
-	return policy.Sampling{Temperature: w.cfg.GRPO.Temperature}
-}
-
 // collector collects the trajectories of a phase from its goroutines.
 type collector struct {
-	w     *worker
+	*seat
 	phase store.Phase
 	mu    sync.Mutex
 	held  *experience
 }
 
-func (w *worker) collect(p store.Phase, plan store.Plan) *collector {
-	return &collector{w: w, phase: p, held: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: w.stopwatch()}}
+func (ro *rollouts) collect(p store.Phase, plan store.Plan) *collector {
+	return &collector{seat: ro.seat, phase: p, held: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
 }
 
 // add keeps a trajectory. Repeated invocations have equal trajectories, of which it keeps the first.
@@ -391,14 +337,14 @@ func (c *collector) add(t *trajectory) {
 		}
 	}
 	c.held.trajectories[t.ID] = t
-	p := metrics.Progress{Agent: c.w.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.held.trajectories), Ended: talkOf(t.Trajectory)}
+	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.held.trajectories), Ended: talkOf(t.Trajectory)}
 	if c.phase.Evaluates() {
 		p.Activity = metrics.Evaluate
 	}
-	if c.w.main {
+	if c.main {
 		p.Total = total(c.held.plan)
 	}
-	c.w.observer.Progress(p)
+	c.observer.Progress(p)
 }
 
 // talkOf returns a conversation as texts.

@@ -5,9 +5,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/play"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -39,10 +37,9 @@ func (stagedTask) TrainStage(stage int, i int64) task.Query {
 func TestCurriculum(t *testing.T) {
 	cfg := load(t, t.TempDir(), "task.queries_per_step=2")
 	cfg.Task.Curriculum = []config.Stage{{Name: "easy", Steps: 2}, {Name: "hard", Steps: 1}}
-	w := &worker{cfg: cfg, Parts: &assemble.Parts{Player: &play.Player{Settings: play.Settings{Task: stagedTask{}}}}}
 	for step, want := range []string{"0 0,0 1", "0 2,0 3", "1 0,1 1", "all 6,all 7", "all 8,all 9"} {
-		queries, _ := w.queriesOf(store.Train(int64(step)))
-		if got := queries[0].ID + "," + queries[1].ID; got != want {
+		chosen, _ := queries{cfg, stagedTask{}}.of(store.Train(int64(step)))
+		if got := chosen[0].ID + "," + chosen[1].ID; got != want {
 			t.Errorf("step %d takes %s, want %s", step, got, want)
 		}
 	}

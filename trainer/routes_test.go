@@ -10,8 +10,8 @@ import (
 // TestEvaluationsKeepNoExperts: only what is trained on holds the experts that were recorded with it.
 func TestEvaluationsKeepNoExperts(t *testing.T) {
 	for phase, want := range map[store.Phase]int{store.Train(1): 2, store.Eval(1): 0} {
-		w := &worker{observer: &recorder{}}
-		c := w.collect(phase, store.Plan{})
+		ro := &rollouts{seat: &seat{observer: &recorder{}}}
+		c := ro.collect(phase, store.Plan{})
 		recorded := agent.Trajectory{ID: "q/0", Routes: []uint16{1, 2}}
 		folded := recorded
 		folded.More = []agent.Trajectory{recorded}

@@ -145,7 +145,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 	err = team.each(ctx, (*worker).run)
 	switch {
 	case err != nil:
-	case slices.ContainsFunc(team.workers, func(w *worker) bool { return w.stopped }):
+	case slices.ContainsFunc(team.workers, func(w *worker) bool { return w.stops.ended }):
 		err = ErrStopped
 	default:
 		err = team.sum()

@@ -22,11 +22,11 @@ func Serve(ctx context.Context, cfg *config.Config, opt EvalOptions, ready func(
 	}
 	return withCheckpoint(ctx, &own, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		err := t.each(ctx, func(w *worker, ctx context.Context) error {
-			if w.Gateway == nil {
+			if w.parts.Gateway == nil {
 				return errors.New("its model has no gateway")
 			}
-			w.Gateway.Begin(gateway.OpenPhase, gateway.Rules{Sampling: w.sampling(store.Eval(from.Step)), Free: true})
-			defer w.Gateway.End(gateway.OpenPhase)
+			w.parts.Gateway.Begin(gateway.OpenPhase, gateway.Rules{Sampling: sampling(w.cfg, store.Eval(from.Step)), Free: true})
+			defer w.parts.Gateway.End(gateway.OpenPhase)
 			if w.main {
 				ready(stepDir)
 			}

@@ -45,7 +45,7 @@ func TestRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	lead := (*launch.Crew)(nil).Lead(own, learner.Adam{})
-	w := &worker{Parts: &assemble.Parts{Model: m, Learner: lead, Params: launch.Params{Params: model.All(m), Learner: lead}}}
+	w := &worker{seat: &seat{learner: lead}, parts: &assemble.Parts{Model: m, Learner: lead, Params: launch.Params{Params: model.All(m), Learner: lead}}}
 	dir := filepath.Join(rank.Dir, string(rune('0'+rank.Group.Rank())))
 	kept := archive.New(archive.Settings{Dir: dir, Agent: "planner", DType: weights.F32}, anyPlace{}, parameters{w})
 	wantKept := func(when string) {
@@ -76,7 +76,8 @@ func TestRank(t *testing.T) {
 		}
 	}
 	wantKept("training")
-	if err := w.Freeze(ctx); err != nil {
+	w.learner = nil
+	if err := w.parts.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
 	wantKept("frozen")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
@@ -31,8 +32,8 @@ func TestForeignHolding(t *testing.T) {
 	if err := members["planner"].PublishTrajectories(ctx, store.Train(0), []string{"q/0", "q/0/researcher/0", "q/1", "q/1/researcher/0"}); err != nil {
 		t.Fatal(err)
 	}
-	w := &worker{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: members["researcher"],
-		Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Agent("researcher"))}}
+	own := stepsOf(cfg, "researcher")
+	own.member = members["researcher"]
 	held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
 		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},
 	}}
@@ -40,14 +41,14 @@ func TestForeignHolding(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := map[string]int{"researcher": 1}
-	complete, err := w.agree(ctx, store.Train(0), []store.Outcome{{Query: "q", Rollout: 0, Calls: calls}, {Query: "q", Rollout: 1, Calls: calls}})
+	complete, err := own.agree(ctx, store.Train(0), []store.Outcome{{Query: "q", Rollout: 0, Calls: calls}, {Query: "q", Rollout: 1, Calls: calls}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := complete["q"]; len(got) != 1 || got[0].Rollout != 1 {
 		t.Errorf("complete: %v, want rollout 1 alone", got)
 	}
-	if _, err := w.groups(held, complete); err != nil {
+	if _, err := own.groups(held, complete); err != nil {
 		t.Error(err)
 	}
 }
@@ -69,8 +70,8 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		members = append(members, m)
-		w := &worker{name: "planner", member: members[0], observer: seen}
-		switch err := w.report(t.Context(), metrics.Record{Kind: metrics.KindStep, Step: 7, Agent: "planner"}); {
+		own := &seat{name: "planner", member: members[0], observer: seen}
+		switch err := own.report(t.Context(), metrics.Record{Kind: metrics.KindStep, Step: 7, Agent: "planner"}); {
 		case want == "" && err != nil, want != "" && (err == nil || !store.Rewinds(err) || !strings.Contains(err.Error(), want)):
 			t.Errorf("place %d: %v", i, err)
 		}
@@ -89,9 +90,15 @@ func TestTrajectoryThatIsNotHere(t *testing.T) {
 	held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 1}}
 	complete := map[string][]store.Outcome{"q": {{Query: "q", Calls: map[string]int{"researcher": 1}}}}
 	for name, id := range map[string]string{"planner": "q/0", "researcher": "q/0/researcher/0"} {
-		w := &worker{cfg: cfg, agent: cfg.Agent(name), name: name, main: name == "planner", Parts: &assemble.Parts{Rules: assemble.RulesOf(cfg, cfg.Agent(name))}}
-		if _, err := w.groups(held, complete); err == nil || !strings.Contains(err.Error(), "trajectory "+id+" as held by this worker") {
+		if _, err := stepsOf(cfg, name).groups(held, complete); err == nil || !strings.Contains(err.Error(), "trajectory "+id+" as held by this worker") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// stepsOf returns an agent's steps without a model and a place.
+func stepsOf(cfg *config.Config, name string) *steps {
+	a := cfg.Agent(name)
+	rules := assemble.RulesOf(cfg, a)
+	return &steps{seat: &seat{cfg: cfg, agent: a, name: name, main: a.Role == "main"}, rules: rules, normaliser: normaliser{rules: rules}}
 }

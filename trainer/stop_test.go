@@ -43,7 +43,7 @@ func TestStop(t *testing.T) {
 	if !errors.Is(err, ErrStopped) {
 		t.Fatalf("stopped: %v", err)
 	}
-	if got := steps(t, dir); got[len(got)-1] != 2 {
+	if got := stepsIn(t, dir); got[len(got)-1] != 2 {
 		t.Errorf("checkpoints %v", got)
 	}
 	for _, r := range seen.records {
@@ -65,7 +65,7 @@ func TestStopInLastStep(t *testing.T) {
 	if !errors.Is(err, ErrStopped) {
 		t.Fatalf("stopped: %v", err)
 	}
-	if got := steps(t, dir); got[len(got)-1] != 4 {
+	if got := stepsIn(t, dir); got[len(got)-1] != 4 {
 		t.Fatalf("checkpoints %v", got)
 	}
 	numbers := seen.numbers()
@@ -177,7 +177,7 @@ func TestStopInColdStart(t *testing.T) {
 		if !errors.Is(err, ErrStopped) || !strings.Contains(seen.String(), fmt.Sprintf("the cold start was stopped after update %d of 40", updates)) {
 			t.Fatalf("stopped: %v\nnotes: %s", err, seen)
 		}
-		if got := steps(t, dir); len(got) > 0 {
+		if got := stepsIn(t, dir); len(got) > 0 {
 			t.Fatalf("checkpoints %v", got)
 		}
 		maps.Copy(numbers, seen.numbers())
@@ -371,7 +371,7 @@ func TestStopReachesTheOthers(t *testing.T) {
 	if err := run(false); err != nil {
 		t.Fatal(err)
 	}
-	got := steps(t, dir)
+	got := stepsIn(t, dir)
 	if last := got[len(got)-1]; last < 1 || last > 3 {
 		t.Fatalf("checkpoints %v", got)
 	}

@@ -151,8 +151,8 @@ func (t *team) load(ctx context.Context, s setup) error {
 			return t.explained(s.Config, m.Agent(), t.start.Version, err)
 		}
 		t.workers = append(t.workers, w)
-		s.Health.Joined(w.name, w, m)
-		s.Live.Joined(w.name, w, m)
+		s.Health.Joined(w.name, probe{w.parts}, m)
+		s.Live.Joined(w.name, probe{w.parts}, m)
 	}
 	return t.openGateway(ctx, s)
 }
@@ -178,7 +178,7 @@ func (t *team) each(ctx context.Context, f func(*worker, context.Context) error)
 				t.leave(ctx, w.member)
 				return nil
 			}
-			errs[i] = fmt.Errorf("agent %s: %w", w.name, t.explained(w.cfg, w.name, w.Policy.Version(), errs[i]))
+			errs[i] = fmt.Errorf("agent %s: %w", w.name, t.explained(w.cfg, w.name, w.parts.Policy.Version(), errs[i]))
 			t.breakOff(ctx, w.member, errs[i])
 			return errs[i]
 		})

@@ -198,8 +198,8 @@ func sameWeights(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// steps lists a run's committed checkpoints.
-func steps(t *testing.T, dir string) []int64 {
+// stepsIn lists a run's committed checkpoints.
+func stepsIn(t *testing.T, dir string) []int64 {
 	t.Helper()
 	s, err := archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.List()
 	if err != nil {

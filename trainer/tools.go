@@ -10,10 +10,10 @@ const maxExample = 300
 
 // describeTools adds the calls of the agent's tools since the last record, and warns of lost servers and of failing
 // tools: agents may learn wrong behaviour from such conversations.
-func (w *worker) describeTools(r *metrics.Record) {
-	usage, lost := w.Player.Usage()
+func (rp *reports) describeTools(r *metrics.Record) {
+	usage, lost := rp.player.Usage()
 	for _, why := range lost {
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicTools, "the server of a tool was lost and is being restarted: %s", why))
+		rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTools, "the server of a tool was lost and is being restarted: %s", why))
 	}
 	if len(usage) == 0 {
 		return
@@ -32,7 +32,7 @@ func (w *worker) describeTools(r *metrics.Record) {
 	}
 	for _, u := range metrics.ToolUses(r.Counts) {
 		if u.Failing() {
-			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTools,
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTools,
 				"the tool %s failed in %d of %d calls: %d took too long, %d were answered with an error, %d of them whatever the arguments were; the newest: %s",
 				u.Tool, u.Errors+u.Timeouts, u.Made(), u.Timeouts, u.Errors, usage[u.Tool].Failures, tool.Truncate(usage[u.Tool].Example, maxExample)))
 		}

@@ -61,13 +61,13 @@ func TestFailingToolsAreWarnedOf(t *testing.T) {
 	for turns, warned := range map[int]bool{3: false, 4: true} { // 9 and 12 calls
 		p.Limits.Turns = turns
 		seen := &recorder{}
-		w := &worker{Parts: &assemble.Parts{Player: p}, name: "searcher", observer: seen}
+		rp := &reports{seat: &seat{name: "searcher", observer: seen}, player: p}
 		got, err := p.Play(t.Context(), play.Conversation{Text: "?"})
 		if err != nil || got.Finish != agent.FinishTurns {
 			t.Fatalf("%s, %v", got.Finish, err)
 		}
 		r := metrics.Record{Counts: map[string]map[string]int64{}}
-		w.describeTools(&r)
+		rp.describeTools(&r)
 		if n := int64(3 * turns); r.Counts[metrics.ToolCalls]["calculator"] != n || r.Counts[metrics.ToolErrors]["calculator"] != n {
 			t.Errorf("%d turns: %v", turns, r.Counts)
 		}

@@ -285,12 +285,14 @@ func slug(title string) string {
 	return strings.ReplaceAll(title, " ", "-")
 }
 
-// The types of the story and of its archive have so few fields that a reader keeps them in mind.
+// The types of the story and of its archive have so few fields and methods that a reader keeps them in mind.
 func TestTypesAreSmall(t *testing.T) {
-	const most = 15
+	const mostFields, mostMethods = 15, 20
 	structs := map[string]map[string]*ast.StructType{"trainer": {}, "trainer/archive": {}}
+	methods := map[string]map[string]int{"trainer": {}}
 	eachFile(t, func(path string, content []byte) {
-		here := structs[filepath.ToSlash(filepath.Dir(path))]
+		folder := filepath.ToSlash(filepath.Dir(path))
+		here := structs[folder]
 		if here == nil || !strings.HasSuffix(path, ".go") {
 			return
 		}
@@ -299,9 +301,14 @@ func TestTypesAreSmall(t *testing.T) {
 			t.Fatal(err)
 		}
 		ast.Inspect(parsed, func(n ast.Node) bool {
-			if spec, ok := n.(*ast.TypeSpec); ok {
-				if s, ok := spec.Type.(*ast.StructType); ok {
-					here[spec.Name.Name] = s
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				if s, ok := n.Type.(*ast.StructType); ok {
+					here[n.Name.Name] = s
+				}
+			case *ast.FuncDecl:
+				if of := methods[folder]; of != nil && n.Recv != nil && !strings.HasSuffix(path, "_test.go") {
+					of[typeName(n.Recv.List[0].Type)]++
 				}
 			}
 			return true
@@ -312,8 +319,17 @@ func TestTypesAreSmall(t *testing.T) {
 			t.Errorf("no types were found in %s", folder)
 		}
 		for name, s := range here {
-			if n := fieldsOf(s, here); n > most {
-				t.Errorf("%s: %s has %d fields, more than %d", folder, name, n, most)
+			if n := fieldsOf(s, here); n > mostFields {
+				t.Errorf("%s: %s has %d fields, more than %d", folder, name, n, mostFields)
+			}
+			n := methods[folder][name]
+			for _, f := range s.Fields.List {
+				if len(f.Names) == 0 {
+					n += methods[folder][typeName(f.Type)]
+				}
+			}
+			if n > mostMethods {
+				t.Errorf("%s: %s has %d methods, those of embedded types included, more than %d", folder, name, n, mostMethods)
 			}
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,32 +14,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/course"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/policy"
 	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
-// worker is one agent of a run: its model on its device, its engine and learner, its place in the store. `mgrpo train`
-// runs the workers of all agents in one process, `mgrpo worker` a single one.
+// worker is one agent of a run. `mgrpo train` runs the workers of all agents in one process, `mgrpo worker` a single
+// one. Each part of its work has a type of its own, which holds only the objects it needs.
 type worker struct {
-	*assemble.Parts
-	cfg      *config.Config
-	agent    *config.Agent
-	name     string
-	main     bool
-	observer metrics.Observer
-	member   *store.Member
-
-	archive      *archive.Archive // the files of the run
-	from         int64            // version at which the round begins
-	refused      int              // number of latest steps in a row with a refused update
-	removedSteps int              // number of latest steps in a row with too many removed rollouts
-	sampled      policy.Stats     // the engine's statistics at the last record
-
-	tally tally // of the steps made in this process
-
-	stop    <-chan struct{} // closed when this process is asked for a clean stop
-	stopped bool            // the run ended because of a stop, here or elsewhere
+	*seat
+	parts    *assemble.Parts
+	archive  *archive.Archive // the files of the run
+	from     int64            // version at which the round begins
+	rollouts *rollouts        // conversations
+	steps    *steps           // updates from them
+	reports  *reports         // records of both
+	stops    *stops           // requests to end the run early
 }
 
 // run trains from the current version to the last step, or to the version at which the run is asked to stop. When it
@@ -68,8 +55,8 @@ func (w *worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 	actor := actor{w: w, done: make(chan rolledOut, 1)}
 	defer actor.work.Wait()
 	defer done() // before the wait, on every return
-	actor.work.Go(func() { w.passStopOn(acting, abandon) })
-	if err := w.Policy.UpdateWeights(ctx, w.from); err != nil {
+	actor.work.Go(func() { w.stops.passOn(acting, abandon) })
+	if err := w.parts.Policy.UpdateWeights(ctx, w.from); err != nil {
 		return err
 	}
 	if err := w.archive.Confirm(ctx); err != nil {
@@ -84,7 +71,7 @@ func (w *worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 		var err error
 		switch next := settings.Next(state); {
 		case next.Kind == course.End:
-			w.stopped = state.Stopping
+			w.stops.ended = state.Stopping
 			return nil
 		case next.Kind == course.Await || len(actor.done) > 0, actor.busy && w.cfg.GRPO.ExactLag:
 			r := actor.take()
@@ -112,9 +99,9 @@ func (w *worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 func (w *worker) carryOut(ctx context.Context, c course.Command, held *experience) (r course.Result, err error) {
 	switch c.Kind {
 	case course.Teach:
-		err = w.coldStart(ctx)
+		err = w.coldStart().run(ctx)
 	case course.Meet:
-		err = w.meetReady(ctx)
+		err = w.coldStart().meetReady(ctx)
 	case course.Save:
 		err = w.archive.Checkpoint(ctx, c.Version)
 	case course.Evaluate:
@@ -122,7 +109,7 @@ func (w *worker) carryOut(ctx context.Context, c course.Command, held *experienc
 		r.Best = err == nil && w.archive.Evaluations().IsBest(c.Version)
 	case course.Train:
 		if err = w.archive.Failed(); err == nil {
-			err = w.step(ctx, c.Version, held)
+			err = w.steps.step(ctx, c.Version, held)
 		}
 	case course.Finish:
 		if err = w.archive.Settle(ctx); err == nil {
@@ -152,7 +139,7 @@ type rolledOut struct {
 func (a *actor) rollOut(ctx context.Context, step int64) {
 	a.busy = true
 	a.work.Go(func() {
-		held, err := a.w.rollOutStep(ctx, step)
+		held, err := a.w.rollouts.step(ctx, step)
 		a.done <- rolledOut{step, held, err}
 	})
 }
@@ -167,7 +154,7 @@ func (a *actor) take() rolledOut {
 func (w *worker) course() course.Settings {
 	return course.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
-		EvalFirst: w.cfg.Eval.Before, HeldOut: w.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
+		EvalFirst: w.cfg.Eval.Before, HeldOut: w.parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
 		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),
 	}
 }
@@ -185,85 +172,11 @@ func (w *worker) beginning() course.State {
 	return course.Begin(w.archive.Saved(), evaluated, best)
 }
 
-// waitsFor publishes which agents take longer than this one.
-func (w *worker) waitsFor(agents []string) {
-	w.observer.Progress(metrics.Progress{Agent: w.name, Activity: metrics.Waiting, For: agents})
-}
-
-// errStopping means that a phase has no queries: the run ends at the version from which the phase would have begun. The
-// main agent's worker begins such a phase when a stop was asked for, so that all workers end at the same version.
-var errStopping = errors.New("the run was asked to stop")
-
-// passStopOn forwards a stop that this process is asked for to the main agent, wherever it runs. If an agent has had no
-// worker for so long that none may come, the current step would not end, so it is abandoned.
-func (w *worker) passStopOn(ctx context.Context, abandon context.CancelCauseFunc) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-w.stop:
-	}
-	if err := w.member.AskStop(ctx); err != nil && ctx.Err() == nil {
-		w.observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "the others cannot be asked to stop: %v", err))
-	}
-	look := time.NewTicker(w.cfg.Store.Lease)
-	defer look.Stop()
-	for before := 0; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-look.C:
-		}
-		missing, err := w.member.Missing(ctx)
-		if err == nil && len(missing) > 0 && before > 0 {
-			w.observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "no worker of %s is alive: the current step is abandoned", strings.Join(missing, ", ")))
-			abandon(ErrStopped)
-			return
-		}
-		before = len(missing)
-	}
-}
-
-// stopAsked reports whether a stop was requested.
-func (w *worker) stopAsked(ctx context.Context) (bool, error) {
-	select {
-	case <-w.stop:
-		return true, nil
-	default:
-	}
-	by, err := w.member.StopAsked(ctx)
-	return by != "", err
-}
-
-// trains reports whether this agent's weights change.
-func (w *worker) trains() bool { return w.Learner != nil }
-
-func (w *worker) mainName() string { return w.cfg.Main().Name }
-
-// stopwatch measures the parts of a step for the report; no result depends on it.
-type stopwatch struct {
-	last time.Time
-	laps map[string]float64 // seconds
-}
-
-func (w *worker) stopwatch() *stopwatch {
-	return &stopwatch{last: time.Now(), laps: map[string]float64{}}
-}
-
-// lap adds the time since the last lap, or since resume, to a part.
-func (s *stopwatch) lap(name string) {
-	now := time.Now()
-	s.laps[name] += now.Sub(s.last).Seconds()
-	s.last = now
-}
-
-// resume begins a lap: the time since the last one belongs to no part.
-func (s *stopwatch) resume() { s.last = time.Now() }
-
 // close frees the worker's memory.
 func (w *worker) close(ctx context.Context) error {
 	var errs []error
-	if w.Parts != nil {
-		errs = append(errs, w.Parts.Close(ctx))
+	if w.parts != nil {
+		errs = append(errs, w.parts.Close(ctx))
 	}
 	if w.archive != nil {
 		errs = append(errs, w.archive.Close())
