@@ -57,8 +57,8 @@ func (t *team) happened(agent string, err error) accident {
 	t.first.Do(func() {
 		reached := t.start.Version
 		for _, w := range t.workers {
-			if w.name == agent {
-				reached = w.parts.Policy.Version()
+			if w.Name() == agent {
+				reached = w.Parts().Policy.Version()
 			}
 		}
 		t.accident = accidentOf(err, t.start.Version, reached)

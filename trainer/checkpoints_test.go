@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -21,21 +20,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/durable"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/worker"
 )
 
 // trainOn trains a team whose checkpoints go to a file system of the test's.
 func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) error {
 	t.Helper()
-	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, setup{Dir: cfg.RunDir(), FS: fsys})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, setup{Setup: worker.Setup{Dir: cfg.RunDir(), FS: fsys}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(cfg.RunDir(), configFile), cfg.Dump(cfg.RunDir()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	err = team.each(t.Context(), (*worker).run)
+	err = team.each(t.Context(), (*worker.Worker).Run)
 	return errors.Join(err, team.close(context.WithoutCancel(t.Context())))
 }
 
@@ -95,7 +93,7 @@ func TestCheckpointOutlivesAnError(t *testing.T) {
 		if agent != "planner" || phase != "learn" {
 			return
 		}
-		if updates++; updates == 4*maxRefusedSteps { // the last before the error
+		if updates++; updates == 4*3 { // the last before the error
 			time.AfterFunc(300*time.Millisecond, func() { close(g.open) })
 		}
 	}
@@ -235,19 +233,6 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerOfFrozenAgent: a frozen agent's ledger names every rollout and trains on none.
-func TestLedgerOfFrozenAgent(t *testing.T) {
-	s := &steps{seat: &seat{name: "solver"}}
-	outcomes := []store.Outcome{{Query: "q", Calls: map[string]int{"solver": 2}}, {Query: "q", Rollout: 1, Failed: "no score"}, {Query: "q", Rollout: 2}}
-	complete := map[string][]store.Outcome{"q": outcomes[:1]}
-	groups := []mgrpo.Group{{Members: []mgrpo.Member{{Query: "q", Weight: 3}, {Query: "q", Invocation: 1, Weight: 4}}}}
-	want := archive.LedgerLine{Step: 5, Rollouts: []archive.LedgerRollout{
-		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified: no score"}, {ID: "q/2", Removed: "one of its trajectories is missing"}}}
-	if got := s.ledgerLine(5, outcomes, complete, groups); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
 // fullLedger is a file system whose ledgers have room for one line.
 type fullLedger struct{ durable.OS }
 
@@ -275,11 +260,11 @@ func (f *oneLine) Write(p []byte) (int, error) {
 // TestLedgerBeforeVersion: nobody hears of a step of which the ledger has no line.
 func TestLedgerBeforeVersion(t *testing.T) {
 	cfg := load(t, t.TempDir(), untaught...)
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: cfg.RunDir(), FS: fullLedger{}})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Setup: worker.Setup{Dir: cfg.RunDir(), FS: fullLedger{}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := team.each(t.Context(), (*worker).run); !errors.Is(err, syscall.ENOSPC) {
+	if err := team.each(t.Context(), (*worker.Worker).Run); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("%v", err)
 	}
 	versions, err := team.store.Versions(t.Context())
@@ -367,30 +352,5 @@ func TestFolderOnEachServer(t *testing.T) {
 	}
 	if aside, _ := filepath.Glob(filepath.Join(archive.CheckpointsOf(dirs["planner"]).Dir, "*.aside-1")); len(aside) != 1 {
 		t.Errorf("the planner set aside %v", aside)
-	}
-}
-
-// TestRefusedStepsAreRemembered: a worker that is killed after two void steps in a row ends with the third.
-func TestRefusedStepsAreRemembered(t *testing.T) {
-	cfg := load(t, t.TempDir(), untaught...)
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: cfg.RunDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer team.close(context.WithoutCancel(t.Context()))
-	for _, w := range team.workers { // side by side: they agree on the manifest
-		w.steps.refused = 2
-		if err := w.archive.Checkpoint(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, w := range team.workers {
-		if err := w.archive.Settle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		w.steps.refused = 0
-		if err := w.archive.Restore(t.Context(), archive.Manifest{}); err != nil || w.steps.refused != 2 {
-			t.Errorf("%s: %d refused steps are remembered, %v", w.name, w.steps.refused, err)
-		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
 // A run in which no prompt leaves room for an answer says which rows it was, in every step, trains nothing and fails.
@@ -69,32 +67,5 @@ func TestNothingTrained(t *testing.T) {
 	}
 	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"), Options{Observer: &recorder{}}); err != nil {
 		t.Errorf("a cold start alone: %v", err)
-	}
-}
-
-// TestLearnsNothing: that nothing was learned is said after many steps in a row, and again when there are twice as many.
-func TestLearnsNothing(t *testing.T) {
-	equal, some, none := mgrpo.Totals{Groups: 4, Degenerate: 4}, mgrpo.Totals{Groups: 4, Degenerate: 3}, mgrpo.Totals{Empty: 4}
-	var y tally
-	warned := map[int]string{}
-	for i := range 100 {
-		step := equal
-		switch {
-		case i == 7:
-			step = some
-		case i >= 60:
-			step = none
-		}
-		if why := y.learnsNothing(step); why != "" {
-			warned[i] = why
-		}
-	}
-	for i, want := range map[int]string{17: "the last 10 steps: within each group all rewards were equal", 27: "the last 20 steps: within", 47: "the last 40 steps: within", 87: "the last 80 steps: it has no group"} {
-		if !strings.Contains(warned[i], want) {
-			t.Errorf("step %d: %q, want %q in it", i, warned[i], want)
-		}
-	}
-	if len(warned) != 4 {
-		t.Errorf("%d warnings, want 4: %v", len(warned), warned)
 	}
 }

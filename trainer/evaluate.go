@@ -19,6 +19,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/score"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/worker"
 )
 
 // EvalOptions are the options of an evaluation in addition to the run's configuration.
@@ -51,25 +52,25 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evalu
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, evaluates, stepDir)}
-		return t.each(ctx, func(w *worker, ctx context.Context) error {
-			answers, err := w.holdOut(ctx, from.Step)
+		return t.each(ctx, func(w *worker.Worker, ctx context.Context) error {
+			answers, err := w.HoldOut(ctx, from.Step)
 			if err != nil {
 				return err
 			}
-			if w.main {
+			if w.Main() {
 				e.Answers = score.AnswersOf(answers)
 			}
-			err = w.member.Meet(ctx, store.Finished, w.waitsFor)
+			err = w.Member().Meet(ctx, store.Finished, w.WaitsFor)
 			switch {
-			case !w.main:
+			case !w.Main():
 				return err
 			case err != nil && ctx.Err() == nil: // the answers are complete
-				opt.Observer.Note(metrics.Warnf(w.name, metrics.TopicStop, "not all agents reached the end of the evaluation: %v", err))
+				opt.Observer.Note(metrics.Warnf(w.Name(), metrics.TopicStop, "not all agents reached the end of the evaluation: %v", err))
 				return nil
 			case err != nil:
 				return err
 			}
-			return w.member.Trim(ctx, from.Step)
+			return w.Member().Trim(ctx, from.Step)
 		})
 	})
 	for _, name := range cfg.AgentNames() {
@@ -140,68 +141,19 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
 	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
-		setup{Dir: dir, Checkpoints: filepath.Dir(stepDir), Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true), Frozen: true})
+		setup{Setup: worker.Setup{Dir: dir, Checkpoints: filepath.Dir(stepDir), Frozen: true},
+			Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true)})
 	if err != nil {
 		return err
 	}
 	for _, w := range team.workers {
-		err = errors.Join(err, w.parts.Policy.UpdateWeights(ctx, from.Step))
+		err = errors.Join(err, w.Parts().Policy.UpdateWeights(ctx, from.Step))
 	}
 	if err != nil {
 		return team.giveUp(ctx, err)
 	}
 	err = do(ctx, team, from, stepDir)
 	return errors.Join(err, team.close(context.WithoutCancel(ctx)))
-}
-
-// evaluate plays rollouts of held-out queries, without training on them.
-func (w *worker) evaluate(ctx context.Context, version int64) error {
-	_, err := w.holdOut(ctx, version)
-	return err
-}
-
-// holdOut implements evaluate. At the main agent's worker it returns the questions with their answers, or nil if some
-// have no score.
-func (w *worker) holdOut(ctx context.Context, version int64) (answers []score.Question, err error) {
-	p := store.Eval(version)
-	clock := newStopwatch()
-	held, err := w.rollouts.play(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	outcomes, err := w.member.Outcomes(ctx, p, total(held.plan))
-	if err != nil {
-		return nil, err
-	}
-	clock.lap("rollout")
-	questions, err := w.questionsOf(held.plan)
-	if err != nil {
-		return nil, err
-	}
-	own := ofOwnSet(questions, outcomes)
-	record := w.reports.evaluation(version, held, outcomes, own, clock)
-	if w.main && record.Unknown == "" {
-		answers = groupedByQuestion(questions, outcomes, held.plan.Rollouts)
-		record.Scores = score.Summary(answers, w.cfg.Run.Seed)
-	}
-	w.archive.Evaluated(version, accuracy(own))
-	if err := w.report(ctx, record); err != nil {
-		return nil, err
-	}
-	w.archive.WriteTrajectories(p, w.lines(held, nil, nil))
-	return answers, nil
-}
-
-// questionsOf returns the queries of a plan.
-func (w *worker) questionsOf(plan store.Plan) ([]task.Query, error) {
-	questions := make([]task.Query, len(plan.Queries))
-	for i, id := range plan.Queries {
-		var err error
-		if questions[i], err = w.parts.Player.Task.Lookup(id); err != nil {
-			return nil, err
-		}
-	}
-	return questions, nil
 }
 
 // checkpointOf verifies that a step's files of the named agents are whole and belong to this team.

@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/gateway"
+	"github.com/mgrpo/mgrpo/trainer/worker"
 )
 
 // Gateway gives programs and other workers access to the agents of a process. The caller that starts a run serves Door
@@ -44,25 +46,25 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token, Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport}
 	var agents []*gateway.Agent
 	for _, w := range t.workers {
-		if w.parts.Gateway == nil {
-			return fmt.Errorf("agents.%s is a hosted model, which has no tokens to train on: let the program call its server directly, and leave the agent out of the team", w.name)
+		if w.Parts().Gateway == nil {
+			return fmt.Errorf("agents.%s is a hosted model, which has no tokens to train on: let the program call its server directly, and leave the agent out of the team", w.Name())
 		}
-		secret, err := w.member.PublishGateway(ctx, s.Gateway.URL, freshSecret())
+		secret, err := w.Member().PublishGateway(ctx, s.Gateway.URL, freshSecret())
 		if err != nil {
 			return err
 		}
 		if round.Secret, err = base64.StdEncoding.DecodeString(secret); err != nil || len(round.Secret) != gateway.SecretSize {
 			return fmt.Errorf("the store's secret of the gateway is damaged: delete the run's key that ends with gateway")
 		}
-		round.Name = w.member.Nonce()
-		agents = append(agents, w.parts.Gateway)
+		round.Name = w.Member().Nonce()
+		agents = append(agents, w.Parts().Gateway)
 	}
 	if len(agents) < len(round.Agents) {
 		round.Address = t.addressOf
 	}
 	for _, w := range t.workers {
-		if err := w.openPrograms(s.Gateway, round.Secret); err != nil {
-			return fmt.Errorf("agent %s: %w", w.name, err)
+		if err := s.Gateway.openPrograms(s.Config, w, round.Secret); err != nil {
+			return fmt.Errorf("agent %s: %w", w.Name(), err)
 		}
 	}
 	s.Gateway.Door.Enter(round, agents)
@@ -82,24 +84,25 @@ func (t *team) addressOf(ctx context.Context, agent string) (*url.URL, error) {
 }
 
 // openPrograms lets programs play the rollouts if this is the main agent's worker and the configuration asks for it.
-func (w *worker) openPrograms(g *Gateway, secret gateway.Secret) (err error) {
-	p := w.cfg.Task.Program
+func (g *Gateway) openPrograms(cfg *config.Config, w *worker.Worker, secret gateway.Secret) error {
+	p := cfg.Task.Program
 	switch {
-	case !w.main || !w.cfg.PlayedByProgram() || g.Open:
+	case !w.Main() || !cfg.PlayedByProgram() || g.Open:
 		return nil
 	case p.Elsewhere && g.Leases == nil:
 		return errors.New("task.program.elsewhere: this process leases no rollouts")
 	case p.Elsewhere:
 		g.Leases.Sign(secret)
-		w.rollouts.programs.player = g.Leases
+		w.PlayBy(g.Leases)
 		return nil
 	}
-	w.rollouts.programs.player, err = gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: w.cfg.Resolve(p.Dir), Timeout: p.Timeout,
+	programs, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir), Timeout: p.Timeout,
 		Parallel: p.Parallel, BaseURL: g.URL + "/v1", Secret: secret,
-		Hidden: w.cfg.SecretEnv()})
+		Hidden: cfg.SecretEnv()})
 	if err != nil {
 		return fmt.Errorf("task.program.command: %w", err)
 	}
+	w.PlayBy(programs)
 	return nil
 }
 

@@ -18,7 +18,6 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/archive"
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/metrics/report"
 	"github.com/mgrpo/mgrpo/trainer/openai"
@@ -380,13 +379,6 @@ func TestHostedIsNotCalled(t *testing.T) {
 	err := Train(t.Context(), cfg, Options{Observer: &recorder{}})
 	if !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), "solver was never called in 1 step: have") {
 		t.Errorf("%v", err)
-	}
-}
-
-// TestHostedIsAlive: what has no device cannot hang on it.
-func TestHostedIsAlive(t *testing.T) {
-	if err := (probe{&assemble.Parts{}}).Alive(t.Context()); err != nil {
-		t.Error(err)
 	}
 }
 

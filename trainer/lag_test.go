@@ -1,15 +1,9 @@
 package trainer
 
 import (
-	"context"
-	"errors"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/store"
 )
 
 // TestLag lets two workers roll out ahead of what they train: they do, by no more than they may, every step is made,
@@ -70,56 +64,5 @@ func TestExactLag(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// onlyMember is the one member, researcher, of a run whose store lasts as long as the test.
-func onlyMember(t *testing.T, o store.Options) *store.Member {
-	t.Helper()
-	s, err := store.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := s.Join(t.Context(), "researcher", store.Hello{Agents: []string{"researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
-	if err != nil {
-		t.Fatal(errors.Join(err, s.Close()))
-	}
-	t.Cleanup(func() {
-		m.Leave(context.WithoutCancel(t.Context()))
-		s.Close()
-	})
-	return m
-}
-
-// TestWaitsAreNoRollouts: that a phase which was rolled out ahead waits to be trained is no part of its rollouts' time.
-func TestWaitsAreNoRollouts(t *testing.T) {
-	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
-	s := &steps{seat: &seat{name: "researcher", member: m}}
-	held := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
-	if err := s.step(t.Context(), 0, held); !errors.As(err, new(*store.TimeoutError)) {
-		t.Fatalf("a step in which nobody says what it holds: %v", err)
-	}
-	if s := held.clock.laps["rollout"]; s < 1 || s > time.Hour.Seconds()/2 {
-		t.Errorf("rollouts of one second took %.0f s", s)
-	}
-}
-
-// TestStaleTrajectories: what is older than the run allows is given up before anybody counts on it.
-func TestStaleTrajectories(t *testing.T) {
-	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
-	m := onlyMember(t, store.Options{Run: "test"})
-	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}}
-	held := &experience{trajectories: map[string]*trajectory{
-		"old": {Trajectory: agent.Trajectory{ID: "old", Version: 3}}, "new": {Trajectory: agent.Trajectory{ID: "new", Version: 4}},
-	}}
-	if err := ro.publishHeld(t.Context(), 5, held); err != nil {
-		t.Fatal(err)
-	}
-	published, err := m.Trajectories(t.Context(), store.Train(5))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ids := published["researcher"]; len(ids) != 1 || ids[0] != "new" || held.stale != 1 || held.trajectories["old"] != nil {
-		t.Errorf("published %v, %d stale, kept %v", ids, held.stale, held.trajectories)
 	}
 }

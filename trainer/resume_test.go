@@ -20,6 +20,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/worker"
 )
 
 // whole is a run of four steps that nothing interrupted, made once: its folder and what it reported.
@@ -345,11 +346,11 @@ func TestBestSurvives(t *testing.T) {
 	}
 	from.Results = json.RawMessage(`{"best":{"version":1,"accuracy":0.9999}}`)
 	cfg := load(t, dir, "run.steps=4", "run.checkpoint_every=1")
-	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Dir: dir, Offers: beginnings{points: []archive.Manifest{from}}})
+	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Setup: worker.Setup{Dir: dir}, Offers: beginnings{points: []archive.Manifest{from}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = team.each(t.Context(), (*worker).run)
+	err = team.each(t.Context(), (*worker.Worker).Run)
 	if err = errors.Join(err, team.close(t.Context())); err != nil {
 		t.Fatal(err)
 	}

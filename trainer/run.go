@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -16,9 +15,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/launch"
 	"github.com/mgrpo/mgrpo/trainer/live"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/policy/remote"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/worker"
 )
 
 // Options are the options of a run in addition to its configuration.
@@ -46,22 +45,12 @@ func (o Options) agents(cfg *config.Config) []string {
 
 // ErrStopped is the error of a run that ended before its last step or evaluation because it was asked to stop. It left
 // a checkpoint, unless there was no step to finish or the other workers were missing.
-var ErrStopped = errors.New("stopped before the end, as asked; continue with --resume")
+var ErrStopped = worker.ErrStopped
 
 // Resumable reports whether the same command can continue a run that ended with this error: a stop was asked for, here
 // or at another worker; a worker or a sampling server did not appear in time; a GPU was lost for the first time at its
 // version and needs a new process; or a follower was lost again.
-func Resumable(err error) bool {
-	var stop *store.StopError
-	var late *store.TimeoutError
-	var away *remote.AwayError
-	var gpu *torch.LostError
-	var follower *launch.LostError
-	var machine *launch.AbsentError
-	var over *launch.OverError
-	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &gpu) || errors.As(err, &follower) ||
-		errors.As(err, &machine) || errors.As(err, &over) && over.Stopped || errors.As(err, &stop) && stop.Kind == store.Asked
-}
+func Resumable(err error) bool { return worker.Resumable(err) }
 
 // Train runs agents of a team until the configured last step. With every agent in one process and without store.url,
 // the store is embedded; otherwise it is the Redis that the agents share.
@@ -133,7 +122,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 		return this, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
-	team, err := openTeam(opening, cfg, opt, setup{Dir: dir, Offers: offers, Date: dateOf(cfg, opt.Resume)})
+	team, err := openTeam(opening, cfg, opt, setup{Setup: worker.Setup{Dir: dir}, Offers: offers, Date: dateOf(cfg, opt.Resume)})
 	opened()
 	if err != nil {
 		return team.accident, err
@@ -142,13 +131,13 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
 		return this, team.giveUp(ctx, fmt.Errorf("the run's configuration is not saved: %w", err))
 	}
-	err = team.each(ctx, (*worker).run)
+	err = team.each(ctx, (*worker.Worker).Run)
 	switch {
 	case err != nil:
-	case slices.ContainsFunc(team.workers, func(w *worker) bool { return w.stops.ended }):
+	case slices.ContainsFunc(team.workers, (*worker.Worker).Stopped):
 		err = ErrStopped
 	default:
-		err = team.sum()
+		err = team.sum(opt.Observer)
 	}
 	return team.accident, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }

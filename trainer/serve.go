@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/gateway"
 	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/worker"
 )
 
 // Serve lets programs talk to the agents of a checkpoint, all in this process, until ctx ends. opt.Gateway must be set.
@@ -21,13 +22,13 @@ func Serve(ctx context.Context, cfg *config.Config, opt EvalOptions, ready func(
 		own.Agents[i].Devices = nil // further devices would stream a turn's tokens only at its end
 	}
 	return withCheckpoint(ctx, &own, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
-		err := t.each(ctx, func(w *worker, ctx context.Context) error {
-			if w.parts.Gateway == nil {
+		err := t.each(ctx, func(w *worker.Worker, ctx context.Context) error {
+			if w.Parts().Gateway == nil {
 				return errors.New("its model has no gateway")
 			}
-			w.parts.Gateway.Begin(gateway.OpenPhase, gateway.Rules{Sampling: sampling(w.cfg, store.Eval(from.Step)), Free: true})
-			defer w.parts.Gateway.End(gateway.OpenPhase)
-			if w.main {
+			w.Parts().Gateway.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.Eval(from.Step)), Free: true})
+			defer w.Parts().Gateway.End(gateway.OpenPhase)
+			if w.Main() {
 				ready(stepDir)
 			}
 			<-ctx.Done()

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
@@ -16,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/worker"
 )
 
 // configFile is the name of the configuration in a run's folder.
@@ -126,20 +126,16 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 	}
 	for _, m := range t.members {
 		if part, _ := s.From.Agent(m.Agent()); deterministic && !sameFeatures(part.CPUFeatures) {
-			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, cpuFeatures()))
+			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, worker.CPUFeatures()))
 		}
 	}
 	return checkpoints.GoBack(*s.From, confirm)
 }
 
-// cpuFeatures returns the properties on which bits depend on a CPU: its features, by which LibTorch chooses its
-// kernels, and the instruction set of our kernels, which is a lower one if a kernel failed its check.
-func cpuFeatures() string { return torch.CPUFeatures() + ", kernels " + kernels.ISA() }
-
 // sameFeatures reports whether a checkpoint was written with this process's features. Old checkpoints do not name the
 // kernels.
 func sameFeatures(written string) bool {
-	return written == cpuFeatures() || written == torch.CPUFeatures()
+	return written == worker.CPUFeatures() || written == torch.CPUFeatures()
 }
 
 // dateOf returns the date that templates print as today's: the configured one, that of the run's folder, or today's.

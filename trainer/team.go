@@ -13,16 +13,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/health"
+	"github.com/mgrpo/mgrpo/trainer/live"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/worker"
 )
 
 // team is the workers of this process in a round of the run, and the data they share.
 type team struct {
+	cfg     *config.Config
 	store   *store.Store
 	members []*store.Member // the places of the agents here
 	start   store.Start
-	workers []*worker
+	workers []*worker.Worker
 	gateway *Gateway // of this process; may be nil
 
 	dir      string   // folder of the run, or of the evaluation
@@ -31,10 +35,20 @@ type team struct {
 	accident accident // the cause of the first error; see happened
 }
 
+// setup is what a team needs in addition to its configuration.
+type setup struct {
+	worker.Setup
+	Health  *health.Server // publishes the workers' states; may be nil
+	Live    *live.Page     // shows the workers; may be nil
+	Offers  beginnings     // the available checkpoints
+	Date    string         // YYYY-MM-DD, the date of the run as far as this process knows it
+	Gateway *Gateway       // of this process; may be nil
+}
+
 // openTeam takes the agents' places in the run, agrees with the other servers on the state to continue from, and loads
 // it. s.Offers are the available states. If the team does not open, only its accident is set.
 func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*team, error) {
-	t, names := &team{dir: s.Dir, before: opt.before}, opt.agents(cfg)
+	t, names := &team{cfg: cfg, dir: s.Dir, before: opt.before}, opt.agents(cfg)
 	options, err := assemble.Store(cfg)
 	if err != nil {
 		return t, err
@@ -137,7 +151,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 	}
 	for _, m := range t.members { // all before the first opens: run.matmul and the instruction set are global to the process
 		if err := prove(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
-			return t.explained(s.Config, m.Agent(), t.start.Version, err)
+			return t.explained(m.Agent(), t.start.Version, err)
 		}
 	}
 	if !s.Frozen {
@@ -146,13 +160,14 @@ func (t *team) load(ctx context.Context, s setup) error {
 		}
 	}
 	for _, m := range t.members {
-		w, err := openWorker(ctx, s, m)
+		w, err := worker.Open(ctx, s.Setup, m)
 		if err != nil {
-			return t.explained(s.Config, m.Agent(), t.start.Version, err)
+			return t.explained(m.Agent(), t.start.Version, err)
 		}
 		t.workers = append(t.workers, w)
-		s.Health.Joined(w.name, probe{w.parts}, m)
-		s.Live.Joined(w.name, probe{w.parts}, m)
+		probe := worker.ProbeOf(w)
+		s.Health.Joined(w.Name(), probe, m)
+		s.Live.Joined(w.Name(), probe, m)
 	}
 	return t.openGateway(ctx, s)
 }
@@ -168,18 +183,18 @@ func (t *team) finish(ctx context.Context) error {
 
 // each runs f for every worker concurrently. The first error stops the others, here and on other servers. Of several
 // errors it returns one that is not the consequence of another.
-func (t *team) each(ctx context.Context, f func(*worker, context.Context) error) error {
+func (t *team) each(ctx context.Context, f func(*worker.Worker, context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	errs := make([]error, len(t.workers))
 	for i, w := range t.workers {
 		g.Go(func() error {
-			errs[i] = w.inPlace(gctx, f)
+			errs[i] = inPlace(gctx, w, f)
 			if errs[i] == nil {
-				t.leave(ctx, w.member)
+				t.leave(ctx, w.Member())
 				return nil
 			}
-			errs[i] = fmt.Errorf("agent %s: %w", w.name, t.explained(w.cfg, w.name, w.parts.Policy.Version(), errs[i]))
-			t.breakOff(ctx, w.member, errs[i])
+			errs[i] = fmt.Errorf("agent %s: %w", w.Name(), t.explained(w.Name(), w.Parts().Policy.Version(), errs[i]))
+			t.breakOff(ctx, w.Member(), errs[i])
 			return errs[i]
 		})
 	}
@@ -197,8 +212,8 @@ func (t *team) each(ctx context.Context, f func(*worker, context.Context) error)
 }
 
 // explained returns the error of an agent that has reached a version, with a remedy.
-func (t *team) explained(cfg *config.Config, name string, version int64, err error) error {
-	err = memoryFull(cfg, name, err)
+func (t *team) explained(name string, version int64, err error) error {
+	err = memoryFull(t.cfg, name, err)
 	if t.happened(name, err).mayPass(t.before) { // this process begins again by itself
 		return err
 	}
@@ -206,10 +221,10 @@ func (t *team) explained(cfg *config.Config, name string, version int64, err err
 }
 
 // inPlace runs f with a context that ends with the round and with the worker's place in it.
-func (w *worker) inPlace(ctx context.Context, f func(*worker, context.Context) error) error {
+func inPlace(ctx context.Context, w *worker.Worker, f func(*worker.Worker, context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	place := w.member.Context()
+	place := w.Member().Context()
 	defer context.AfterFunc(place, func() { cancel(context.Cause(place)) })()
 	err := f(w, ctx)
 	if errors.Is(err, context.Canceled) { // context.Canceled carries no reason
@@ -255,7 +270,7 @@ func (t *team) close(ctx context.Context) error {
 	var errs []error
 	t.gateway.leave()
 	for _, w := range t.workers {
-		errs = append(errs, w.close(ctx))
+		errs = append(errs, w.Close(ctx))
 	}
 	return errors.Join(append(errs, t.store.Close())...)
 }

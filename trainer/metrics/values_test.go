@@ -92,7 +92,7 @@ func TestDoc(t *testing.T) {
 // TestEveryNameIsDocumented reads the source of the packages that fill in Record.Values.
 func TestEveryNameIsDocumented(t *testing.T) {
 	names := map[string]string{}
-	for _, dir := range []string{"..", filepath.Join("..", "learner")} {
+	for _, dir := range []string{filepath.Join("..", "worker"), filepath.Join("..", "learner")} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func namesIn(t *testing.T, path string, names map[string]string) {
 				note(n.Index)
 			}
 		case *ast.CallExpr:
-			if sel, ok := n.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "into" && len(n.Args) == 2 {
+			if sel, ok := n.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "Into" && len(n.Args) == 2 {
 				note(n.Args[1])
 			}
 		case *ast.CompositeLit:

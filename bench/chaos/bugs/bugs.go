@@ -105,9 +105,9 @@ announce(KEYS[2], ARGV[5])
 		Suite: storeTests("TestStart"),
 	}, {
 		Name: "an agent trains on rollouts of which another lacks a trajectory",
-		File: "trainer/step.go",
-		Old:  "		if o.Failed == \"\" && allHeld(o, w.mainName(), known) {\n", New: "		if o.Failed == \"\" {\n",
-		Suite: training("TestForeignHolding"),
+		File: "trainer/worker/step.go",
+		Old:  "		if o.Failed == \"\" && allHeld(o, s.cfg.Main().Name, known) {\n", New: "		if o.Failed == \"\" {\n",
+		Suite: suite{Package: "trainer/worker", Tests: "TestForeignHolding"},
 	}, {
 		Name: "a checkpoint is written from weights that training changes meanwhile",
 		File: "trainer/archive/checkpoint.go",
@@ -115,31 +115,31 @@ announce(KEYS[2], ARGV[5])
 		Suite: training("TestStepsGoOnBesideACheckpoint"),
 	}, {
 		Name: "a resumed optimizer counts its updates from 0",
-		File: "trainer/parameters.go",
-		Old:  "	p.w.Learner.SetSteps(c.Updates)\n", New: "",
+		File: "trainer/worker/parameters.go",
+		Old:  "	p.w.learner.SetSteps(c.Updates)\n", New: "",
 		Suite: training("TestResumeEqualsUninterrupted"),
 	}, {
 		Name: "a version is published before its line is in the ledger",
-		File: "trainer/step.go",
-		Old: `	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
+		File: "trainer/worker/step.go",
+		Old: `	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	w.count(held, outcomes, mgrpo.Count(advantages.Groups))
-	if err := w.report(ctx, record); err != nil { // before the version, so that a stop decided by reading records comes before the next step
+	s.reports.count(held, outcomes, mgrpo.Count(advantages.Groups))
+	if err := s.report(ctx, record); err != nil { // before the version, so that a stop decided by reading records comes before the next step
 		return err
 	}
-	if err := w.member.PublishVersion(ctx, n+1); err != nil {
+	if err := s.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
 `,
-		New: `	if err := w.member.PublishVersion(ctx, n+1); err != nil {
+		New: `	if err := s.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
-	if err := w.archive.Record(w.ledgerLine(n, outcomes, complete, groups)); err != nil {
+	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	w.count(held, outcomes, mgrpo.Count(advantages.Groups))
-	w.observer.Report(record)
+	s.reports.count(held, outcomes, mgrpo.Count(advantages.Groups))
+	s.observer.Report(record)
 `,
 		Suite: training("TestLedgerBeforeVersion"),
 	}, {
@@ -150,9 +150,9 @@ announce(KEYS[2], ARGV[5])
 		Suite: files("TestLedger"),
 	}, {
 		Name:  "a repeated step draws other minibatches",
-		File:  "trainer/learn.go",
-		Old:   "	rng := rand.New(rand.NewPCG(w.cfg.Run.Seed, uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)))\n",
-		New:   "	rng := rand.New(rand.NewPCG(rand.Uint64(), uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)))\n",
+		File:  "trainer/worker/learn.go",
+		Old:   "	rng := rand.New(rand.NewPCG(s.cfg.Run.Seed, uint64(n)*uint64(s.cfg.GRPO.Epochs)+uint64(epoch)))\n",
+		New:   "	rng := rand.New(rand.NewPCG(rand.Uint64(), uint64(n)*uint64(s.cfg.GRPO.Epochs)+uint64(epoch)))\n",
 		Suite: chaos("-kills", "6", "-every", "3", "-point", "commit.version.after"),
 	}, {
 		Name: "a ledger is cut in the file that a suspended predecessor has open",
@@ -206,9 +206,9 @@ announce(KEYS[2], ARGV[5])
 		Suite: suite{Package: "trainer/learner", Tests: "TestUpdateAgainstOracle"},
 	}, {
 		Name: "all passes over a step have the same minibatches",
-		File: "trainer/learn.go",
-		Old:  "uint64(n)*uint64(w.cfg.GRPO.Epochs)+uint64(epoch)", New: "uint64(n)*uint64(w.cfg.GRPO.Epochs)",
-		Suite: training("TestMinibatchesAreShuffled"),
+		File: "trainer/worker/learn.go",
+		Old:  "uint64(n)*uint64(s.cfg.GRPO.Epochs)+uint64(epoch)", New: "uint64(n)*uint64(s.cfg.GRPO.Epochs)",
+		Suite: suite{Package: "trainer/worker", Tests: "TestMinibatchesAreShuffled"},
 	}, {
 		Name: "the relative margin is a share of the answer",
 		File: "trainer/task/verify/number.go",

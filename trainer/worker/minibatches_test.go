@@ -1,0 +1,42 @@
+package worker
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// TestMinibatchesAreShuffled cuts a step's queries into minibatches: each query is in one of them, the cut differs from pass to pass and from
+// step to step, and it is a function of the seed.
+func TestMinibatchesAreShuffled(t *testing.T) {
+	queries := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"}
+	of := func(seed uint64) *steps {
+		cfg := &config.Config{}
+		cfg.Run.Seed, cfg.GRPO.Epochs, cfg.GRPO.Minibatches = seed, 2, 3
+		return &steps{seat: &seat{cfg: cfg}}
+	}
+	seen := map[string][][]string{}
+	for _, c := range []struct {
+		name  string
+		seed  uint64
+		step  int64
+		epoch int
+	}{{"first", 1, 5, 0}, {"another pass", 1, 5, 1}, {"another step", 1, 6, 0}, {"another seed", 2, 5, 0}} {
+		got := of(c.seed).minibatches(c.step, c.epoch, queries)
+		all := slices.Sorted(slices.Values(slices.Concat(got...)))
+		if len(got) != 3 || !slices.Equal(all, queries) {
+			t.Errorf("%s: %v", c.name, got)
+		}
+		if again := of(c.seed).minibatches(c.step, c.epoch, queries); !reflect.DeepEqual(again, got) {
+			t.Errorf("%s: %v, and then %v", c.name, got, again)
+		}
+		for name, other := range seen {
+			if reflect.DeepEqual(got, other) {
+				t.Errorf("%s is cut as %s: %v", c.name, name, got)
+			}
+		}
+		seen[c.name] = got
+	}
+}
