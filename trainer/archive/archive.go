@@ -66,6 +66,7 @@ type Settings struct {
 	Endpoint       *store.Endpoint   // place of a hosted model, of which checkpoints have no files; nil: the model is here
 	Tokenizer      map[string][]byte // files of the tokenizer
 	DType          weights.DType     // of saved weights: F32, BF16 or F16
+	SaveMoments    bool              // checkpoints have AdamW's moments
 	Announce       bool              // notes to the observer name new checkpoints
 	Observer       metrics.Observer
 	FS             durable.FS // nil: durable.OS
@@ -164,7 +165,23 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 		return fmt.Errorf("%s/%s: %w", agentDir, stateFile, err)
 	}
 	a.reference = st.Reference
-	return a.parameters.Restore(ctx, st.Counters, f.reader("m"), f.reader("v"))
+	return a.restoreMoments(ctx, f, st)
+}
+
+// restoreMoments restores the moments and the counters. A checkpoint without moments is of an agent that had no update, or was written with
+// run.save_moments false: then AdamW begins anew, and a note is sent.
+func (a *Archive) restoreMoments(ctx context.Context, f *OptimizerFile, st state) error {
+	m, v := f.reader("m"), f.reader("v")
+	if !f.Has("m") && !f.Has("v") {
+		m = func(_ int64, dst []float32) error { clear(dst); return nil }
+		v = m
+		if st.Updates > 0 {
+			a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart,
+				"the checkpoint of step %d has no moments (run.save_moments: false): AdamW's begin at 0, so the run goes on otherwise than without the interruption", st.Version))
+			st.Updates = 0
+		}
+	}
+	return a.parameters.Restore(ctx, st.Counters, m, v)
 }
 
 // Begin sets the agent's ledger and trajectories back to a checkpoint, or empties them (nil), and prepares the archive

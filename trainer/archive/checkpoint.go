@@ -191,8 +191,10 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 			return out, err
 		}
 		master = c.reader(ctx, c.master)
-		out.Optimizer = &Optimizer{Step: st.Updates, Len: int64(len(c.master)),
-			Buffers: map[string]func(int64, []float32) error{"m": c.reader(ctx, c.m), "v": c.reader(ctx, c.v)}}
+		out.Optimizer = &Optimizer{Step: st.Updates, Len: int64(len(c.master)), Buffers: map[string]func(int64, []float32) error{}}
+		if a.settings.SaveMoments && st.Updates > 0 { // before the first update they are 0
+			out.Optimizer.Buffers["m"], out.Optimizer.Buffers["v"] = c.reader(ctx, c.m), c.reader(ctx, c.v)
+		}
 		if a.settings.DType != weights.F32 {
 			out.Optimizer.Buffers[masterBuffer] = master
 		}

@@ -71,6 +71,15 @@ func (j *journal) Rename(from, to string) error {
 	return err
 }
 
+func (j *journal) Link(from, to string) error {
+	err := durable.OS{}.Link(from, to)
+	if err == nil {
+		rel, _ := filepath.Rel(j.root, to)
+		j.log(from, func(d *disk, from string) { d.link(rel, d.find(from)) })
+	}
+	return err
+}
+
 func (j *journal) RemoveAll(path string) error {
 	_, gone := os.Lstat(path)
 	err := durable.OS{}.RemoveAll(path)

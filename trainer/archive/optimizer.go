@@ -17,8 +17,8 @@ import (
 const optimizerFile = "optimizer.safetensors"
 
 // Optimizer is the state of an optimizer that is to be saved: the number of its steps, and float32 buffers of Len values
-// each ("m" and "v" of AdamW; "master", the fp32 weights, where weights are saved in 16 bits). The function of a buffer
-// fills dst with the values that begin at index from.
+// each ("m" and "v" of AdamW, unless they are 0 or not kept; "master", the fp32 weights, where weights are saved in 16 bits). The function of a
+// buffer fills dst with the values that begin at index from.
 type Optimizer struct {
 	Step    int64
 	Len     int64
@@ -89,7 +89,7 @@ func OpenOptimizer(agentDir string) (*OptimizerFile, error) {
 	return o, nil
 }
 
-// check requires a step and at least one buffer, and equal lengths of all buffers.
+// check requires a step, and equal lengths of all buffers.
 func (o *OptimizerFile) check() (err error) {
 	if o.step, err = o.tensors.Integer(stepTensor); err != nil {
 		return err
@@ -104,8 +104,8 @@ func (o *OptimizerFile) check() (err error) {
 		}
 		o.len = shape[0]
 	}
-	if o.step < 0 || o.len < 0 {
-		return errors.New("step or buffers are missing")
+	if o.step < 0 {
+		return fmt.Errorf("%s is %d", stepTensor, o.step)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func ReadMaster(agentDir string, numel int64, restore func(read func(from int64,
 }
 
 func (o *OptimizerFile) readMaster(agentDir string, numel int64, restore func(read func(from int64, dst []float32) error) error) error {
-	if o.Len() != numel {
+	if o.Len() >= 0 && o.Len() != numel {
 		return fmt.Errorf("%s: the optimizer state has %d values, the model %d parameters; the checkpoint is of another model", agentDir, o.Len(), numel)
 	}
 	if !o.Has(masterBuffer) {
@@ -136,7 +136,7 @@ func (o *OptimizerFile) readMaster(agentDir string, numel int64, restore func(re
 // Step returns the number of the optimizer's steps.
 func (o *OptimizerFile) Step() int64 { return o.step }
 
-// Len returns the length of every buffer.
+// Len returns the length of every buffer; -1: there is none.
 func (o *OptimizerFile) Len() int64 { return o.len }
 
 // Has says whether there is a buffer of that name.

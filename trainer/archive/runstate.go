@@ -26,11 +26,11 @@ import (
 //	step-000020/results.json                   results of its evaluation, if it was evaluated
 //	step-000020/agreed                         empty; all workers have the manifest
 //	step-000020/NAME/config.json ...           agent NAME's Hugging Face folder
-//	step-000020/NAME/optimizer.safetensors
+//	step-000020/NAME/optimizer.safetensors     of an agent that learns
 //	step-000020/NAME/state.json
 //
 // All agents may share one folder, or each agent may have its own; then every folder has the manifest and the files of
-// one agent. A crash during any operation leaves the earlier checkpoints unchanged, and the new checkpoint either complete
+// one agent. Tensor files of an agent that are equal in consecutive checkpoints are one file with several names. A crash during any operation leaves the earlier checkpoints unchanged, and the new checkpoint either complete
 // or without a manifest.
 type Checkpoints struct {
 	Dir     string
@@ -119,11 +119,42 @@ func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	if err := c.prepareStep(step); err != nil {
 		return fail(err)
 	}
-	files, err := durable.WriteFolder(c.fsys(), c.AgentDir(step, a.Name), a.write)
+	files, err := durable.WriteFolder(c.fsys(), c.AgentDir(step, a.Name), func(f *durable.Folder) error {
+		if err := a.write(f); err != nil {
+			return err
+		}
+		return c.shareTensors(f, step, a.Name)
+	})
 	if err != nil {
 		return fail(err)
 	}
 	return AgentFiles{Name: a.Name, Files: files}, nil
+}
+
+// shareTensors links the agent's tensor files with those of its newest earlier checkpoint that have the same bytes, so that weights which
+// training has not changed take the room of one checkpoint.
+func (c Checkpoints) shareTensors(f *durable.Folder, step int64, agent string) error {
+	steps, err := c.steps()
+	if err != nil {
+		return err
+	}
+	for _, before := range slices.Backward(steps) {
+		m, err := readManifest(c.StepDir(before))
+		if before >= step || err != nil {
+			continue
+		}
+		part, _ := m.Agent(agent)
+		for _, there := range part.Files {
+			if filepath.Ext(there.Path) != ".safetensors" {
+				continue
+			}
+			if err := f.Share(there.Path, c.AgentDir(before, agent), there); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return nil
 }
 
 func (a AgentState) write(f *durable.Folder) error {

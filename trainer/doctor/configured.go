@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
@@ -23,10 +24,13 @@ func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
 	if err := fits(w, needs, err); err != nil {
 		return err
 	}
-	if f := room(cfg, needs); f.Status == Fail {
+	f := room(cfg, needs)
+	if f.Status == Fail {
 		return fmt.Errorf("the disk of run.dir is too small: %s: %s", f.Found, f.Advice)
 	}
-	return nil
+	one, most := checkpointBytes(cfg, needs)
+	_, err = fmt.Fprintf(w, "checkpoints: %s each, up to %s at a time\n", memory.Size(one), memory.Size(most))
+	return err
 }
 
 // PreflightMachine is Preflight of a further machine of an agent.
@@ -197,25 +201,58 @@ func together(cfg *config.Config, needs []memory.Need, free map[string]int64, er
 }
 
 // room compares the free space of the run's disk with what the run's checkpoints take in addition to those that are there.
-// On disk are the newest run.keep checkpoints, the best, that of the cold start, and the one that is being written; a short run has fewer.
 func room(cfg *config.Config, needs []memory.Need) Finding {
-	files := int64(0)
-	for _, n := range needs {
-		files += n.Files
-	}
-	checkpoints := min(int64(cfg.Run.Keep)+3, cfg.Run.Steps+1)
-	return disk(cfg.RunDir(), checkpoints*files-sizeOf(archive.CheckpointsDir(cfg.RunDir())))
+	one, most := checkpointBytes(cfg, needs)
+	f := disk(cfg.RunDir(), most-sizeOf(archive.CheckpointsDir(cfg.RunDir())))
+	f.Found += "; a checkpoint has " + memory.Size(one)
+	return f
 }
 
-// sizeOf returns the bytes of all files in a folder; 0 if there is no folder.
+// checkpointBytes returns the size of one checkpoint of all agents, and the most that checkpoints take at a time.
+// On disk are the newest run.keep checkpoints, the best, that of the cold start, and the one that is being written; a short run has fewer.
+// An agent that is not trained has one file for all of them, beside the one that is being written. A stopped cold start has the weights and
+// moments, in fp32, until the first checkpoint is complete.
+func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) {
+	taught := slices.ContainsFunc(cfg.Agents, func(a config.Agent) bool { return cfg.ColdStarts(&a) })
+	checkpoints := cfg.Run.Steps
+	if taught {
+		checkpoints++ // that of step 0
+	}
+	checkpoints = min(int64(cfg.Run.Keep)+3, checkpoints)
+	stopped := int64(0)
+	for _, n := range needs {
+		one += n.Files
+		a := cfg.Agent(n.Agent)
+		if cfg.Learns(a) {
+			most += checkpoints * n.Files
+		} else {
+			most += min(2, checkpoints) * n.Files
+		}
+		if cfg.ColdStarts(a) {
+			stopped += n.Of(memory.Snapshot)
+		}
+	}
+	return one, max(most, stopped+one)
+}
+
+// sizeOf returns the bytes of all files in a folder, each once however many names it has; 0 if there is no folder.
 func sizeOf(dir string) (size int64) {
+	seen := map[uint64]bool{}
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return nil
 		}
-		if info, err := d.Info(); err == nil {
-			size += info.Size()
+		info, err := d.Info()
+		if err != nil {
+			return nil
 		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			if seen[stat.Ino] {
+				return nil
+			}
+			seen[stat.Ino] = true
+		}
+		size += info.Size()
 		return nil
 	})
 	return size

@@ -92,7 +92,7 @@ func disk(dir string, needed int64) Finding {
 		f.Found += fmt.Sprintf("; checkpoints take up to %s", memory.Size(needed))
 	}
 	if free < needed {
-		f.Status, f.Advice = Fail, "free some, choose another run.dir, or lower run.keep"
+		f.Status, f.Advice = Fail, "free some, choose another run.dir, lower run.keep, or set run.save_moments to false (docs/config.md)"
 	}
 	return f
 }

@@ -27,6 +27,7 @@ type FS interface {
 	Mkdir(path string) error               // the parent must exist
 	Create(path string) (WriteFile, error) // the file must not exist
 	Rename(from, to string) error          // replaces an existing file
+	Link(from, to string) error            // to, which must not exist, is another name of the file
 	RemoveAll(path string) error
 	SyncDir(path string) error // after it a crash cannot undo creations, renames and removals in the folder
 }
@@ -43,6 +44,7 @@ type OS struct{}
 
 func (OS) Mkdir(path string) error      { return os.Mkdir(path, 0o777) }
 func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+func (OS) Link(from, to string) error   { return os.Link(from, to) }
 func (OS) RemoveAll(path string) error  { return os.RemoveAll(path) }
 
 func (OS) Create(path string) (WriteFile, error) {
@@ -235,6 +237,21 @@ func (f *Folder) Create(name string, write func(io.Writer) error) error {
 	}
 	f.files = append(f.files, File{name, counter.N, hex.EncodeToString(digest.Sum(nil))})
 	return nil
+}
+
+// Share makes the file of a name one file with that in another folder, a hard link, if the two have the same bytes: then both take the room of
+// one. there is the file in dir as it was written, and is read again first. Where the file system has no links, nothing changes.
+func (f *Folder) Share(name, dir string, there File) error {
+	i := slices.IndexFunc(f.files, func(own File) bool { return own.Path == name && own == there })
+	if i < 0 || there.Verify(dir) != nil {
+		return nil
+	}
+	own := filepath.Join(f.path, name)
+	linked := PartialName(own)
+	if err := f.fs.Link(filepath.Join(dir, name), linked); err != nil {
+		return nil //nolint:nilerr // the file that was written stays
+	}
+	return f.fs.Rename(linked, own)
 }
 
 func (f *Folder) CreateBytes(name string, data []byte) error {

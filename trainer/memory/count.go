@@ -61,14 +61,13 @@ type Lever struct {
 // weights that it adapts.
 func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64, before ...*config.Agent) Need {
 	p := Need{Agent: a.Name, Device: a.Ranks()[0], Shares: len(before) > 0}
-	taught := cfg.Learns(a) || cfg.ColdStarts(a)
 	n := model.Parameters()
 	p.hold(cfg, a, model, trained, quantised)
 	p.Files = 4 * n
 	if a.Adapts() {
 		p.Files = 4 * trained
 	}
-	if taught {
+	if cfg.Learns(a) && cfg.Run.SaveMoments {
 		p.Files += 8 * trained
 	}
 	if s := cfg.Run.SaveDType; cfg.Learns(a) && !a.Adapts() && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {

@@ -75,7 +75,7 @@ func TestCount(t *testing.T) {
 		{"adapters on a GPU", "help", []string{"agents.help.lora={r: 8}"},
 			map[Kind]int64{Weights: 2*n + rotary, Master: 0, Gradients: 4 * n, Moments: 8 * n}, 12 * n},
 		{"frozen after its cold start", "help", []string{"agents.help.train=false", "cold_start.demonstrations=d.jsonl", "cold_start.steps=1"},
-			map[Kind]int64{Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, Snapshot: 12 * n}, 12 * n},
+			map[Kind]int64{Master: 4 * n, Gradients: 6 * n, Moments: 8 * n, Snapshot: 12 * n}, 4 * n},
 		{"with a KL term", "boss", []string{"grpo.kl=k3"}, map[Kind]int64{Reference: 4*n + rotary}, 14 * n},
 		{"adapters with a KL term", "boss", []string{"agents.boss.lora={r: 8}", "grpo.kl=k3"}, map[Kind]int64{Reference: 0}, 12 * n},
 		{"adapters with a KL term against their cold start", "boss", []string{"agents.boss.lora={r: 8}", "grpo.kl=k3", "cold_start.demonstrations=d.jsonl", "cold_start.steps=1"},
@@ -86,6 +86,7 @@ func TestCount(t *testing.T) {
 		{"on servers", "boss", []string{"agents.boss.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}, map[Kind]int64{KVCache: 0, Moments: 8 * n}, 14 * n},
 		{"fewer slots", "boss", []string{"agents.boss.engine.slots=4"}, map[Kind]int64{KVCache: kv}, 14 * n},
 		{"a shorter context", "boss", []string{"agents.boss.engine.context=512"}, map[Kind]int64{KVCache: 2 * kv}, 14 * n},
+		{"without saved moments", "boss", []string{"run.save_moments=false"}, map[Kind]int64{Moments: 8 * n}, 6 * n},
 		{"saved in fp32", "boss", []string{"run.save_dtype=fp32"}, nil, 12 * n},
 	} {
 		p := count(t, c.agent, c.sets...)

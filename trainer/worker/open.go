@@ -101,7 +101,7 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 // archiveSettings returns the settings of the agent's archive.
 func archiveSettings(w *Worker, s Setup) archive.Settings {
 	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
-		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.parts.SaveDType,
+		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
 		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
 	if e := w.agent.Model.Endpoint; e != nil {
 		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}
