@@ -13,6 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/doctor"
 	"github.com/mgrpo/mgrpo/trainer/live"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/metrics/track"
 )
 
 // train runs a training and reports it to the terminal and to the run's files.
@@ -50,6 +51,12 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	ctx, stop, done := untilStopped(ctx)
 	defer done()
 	opt.Stop = stop
+	trackers, err := track.Follow(ctx, cfg, func(format string, args ...any) {
+		observers.Note(metrics.Infof("", metrics.TopicTracking, format, args...))
+	})
+	if err != nil {
+		return err
+	}
 	err = trainer.Train(ctx, cfg, opt)
 	if err == nil || errors.Is(err, trainer.ErrFinished) || errors.Is(err, trainer.ErrNothingTrained) {
 		lines.Note(metrics.Infof("", metrics.TopicEnd, "the run is complete")) // mgrpo track --follow ends with it
@@ -58,8 +65,10 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 		console.Note(metrics.Infof("", metrics.TopicStart, "%v", err))
 		err = nil
 	}
+	err = errors.Join(err, lines.Close(), events.Close())
+	trackers.Finish()
 	console.Summary()
-	return errors.Join(err, lines.Close(), events.Close())
+	return err
 }
 
 // showLive makes the page of a run. before holds the run's records so far.

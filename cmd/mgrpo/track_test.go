@@ -46,6 +46,31 @@ func TestTrack(t *testing.T) {
 	}
 }
 
+// TestTracking: a run whose configuration names a tracker forwards its own records, the last of them, too. It does not begin where the
+// tracker cannot work.
+func TestTracking(t *testing.T) {
+	dir := t.TempDir()
+	counts := filepath.Join(dir, "counts")
+	script := "#!/bin/sh\ncase $2 in *find_spec*) exit $MISSING ;; esac\necho '{\"next\": 0}'\nwc -l >" + counts + "\n"
+	if err := os.WriteFile(counts+".sh", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"train", filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
+	for _, s := range []string{"run.dir=" + dir, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=2", "eval.samples=1",
+		"cold_start.demonstrations=none", "tracking.wandb=agents", "tracking.python=" + counts + ".sh"} {
+		args = append(args, "--set", s)
+	}
+	t.Setenv("MISSING", "1")
+	if _, errs, status := run(t, "", args...); status != exitFailed || !strings.Contains(errs, "has no package wandb") {
+		t.Errorf("without the package: status %d: %s", status, errs)
+	}
+	t.Setenv("MISSING", "0")
+	toTheEnd(t, args[1:]...)
+	if text, err := os.ReadFile(counts); err != nil || strings.TrimSpace(string(text)) != "7" { // two evaluations and a step of two agents, and the configuration
+		t.Errorf("%q lines, %v, want 7", text, err)
+	}
+}
+
 func TestTrackUsage(t *testing.T) {
 	t.Setenv("MLFLOW_TRACKING_URI", "")
 	for _, c := range []struct {

@@ -41,6 +41,7 @@ type Config struct {
 	Tools     []Tool    `yaml:"tools" keyed:"true" doc:"Tools that agents name in their tools list. calculator and code need no entry."`
 	Cache     Cache     `yaml:"cache" doc:"What outside services answer, kept on disk: pages, retrievers, judges, MCP servers (docs/tools.md)." change:"worker"`
 	Gateway   Gateway   `yaml:"gateway" doc:"The team behind an OpenAI-compatible endpoint, so that somebody else's program holds its conversations (docs/programs.md)." change:"worker"`
+	Tracking  Tracking  `yaml:"tracking" doc:"Experiment trackers that get the run's records while it goes on (docs/tracking.md)." change:"worker"`
 	Health    Health    `yaml:"health" doc:"The HTTP endpoint of a process: GET /healthz (the process runs), /readyz (it takes part in the run), /metrics (Prometheus) and /live (a page of the run as it goes on)." change:"worker"`
 
 	dir string              // folder of the file, from which relative paths start
@@ -104,6 +105,13 @@ type Task struct {
 	Judge          Judge     `yaml:"judge" doc:"The model that scores where a verifier's kind is judge."`
 	Program        Program   `yaml:"program" doc:"The program that plays the rollouts, in place of the main agent's own conversation. Its calls of the agents are requests to the gateway (docs/programs.md)."`
 	Research       Research  `yaml:"research" doc:"The generated task: its knowledge bases and the mistakes in its demonstrations."`
+}
+
+// Tracking names the experiment trackers that get a run's records. Credentials are in the environment variables of the trackers' own clients.
+type Tracking struct {
+	WandB  string `yaml:"wandb" doc:"Project of Weights & Biases."`
+	MLflow string `yaml:"mlflow" doc:"URI/EXPERIMENT: an experiment on an MLflow server, such as http://127.0.0.1:5000/agents. EXPERIMENT alone: on the server of MLFLOW_TRACKING_URI."`
+	Python string `yaml:"python" default:"python3" doc:"Python that has the package wandb."`
 }
 
 // EvalSet is a further set of held-out queries.

@@ -28,7 +28,7 @@ func TestErrors(t *testing.T) {
 		{name: "key that only looks alike", text: team + "tools: {x: {kind: calculator, max_stops: 2, result: 1}}\n",
 			want: "f.yaml:3:31: tools.x.max_stops: unknown key; did you mean max_steps?\nf.yaml:3:45: tools.x.result: unknown key; did you mean results?"},
 		{name: "unknown section", text: team + "evaluation: {}\n",
-			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, cache, gateway, health"},
+			want: "f.yaml:3:1: evaluation: unknown key; sections are run, store, task, grpo, eval, cold_start, agents, tools, cache, gateway, tracking, health"},
 		{name: "missing", text: "run: {}\nagents: {a: {role: main}}\n",
 			want: "f.yaml:1:6: run.name: missing, but required\nf.yaml:2:10: agents.a.model: missing, but required"},
 		{name: "empty file", text: "",

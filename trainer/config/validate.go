@@ -12,6 +12,7 @@ func (c *Config) validate(d *decoder) {
 	c.validateRun(d)
 	c.validateStore(d)
 	c.Health.validate(d)
+	c.Tracking.validate(d)
 	if c.Cache.Dir == "" && c.Cache.Mode == "replay" {
 		d.failAt("cache.dir", "missing; a replay needs the folder in which a run was recorded")
 	}

@@ -3,8 +3,10 @@ package config
 import (
 	"net"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 func (c *Config) validateStore(d *decoder) {
@@ -53,6 +55,19 @@ func (h *Health) validate(d *decoder) {
 	}
 	if !d.listening("health.address", h.Address) && h.TokenEnv == "" {
 		d.failAt("health.token_env", "missing; health.address %s is open to other machines, so requests need a token", clip(h.Address))
+	}
+}
+
+func (t *Tracking) validate(d *decoder) {
+	if !strings.Contains(t.MLflow, "://") {
+		return
+	}
+	u, err := url.Parse(t.MLflow)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || path.Base(u.Path) == "/" || strings.HasSuffix(u.Path, "/") || u.Path == "":
+		d.failAt("tracking.mlflow", "want URI/EXPERIMENT, such as http://127.0.0.1:5000/agents, or EXPERIMENT alone")
+	case u.User != nil:
+		d.failAt("tracking.mlflow", "contains a user or password; put them into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
 	}
 }
 

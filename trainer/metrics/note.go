@@ -38,6 +38,7 @@ const (
 	TopicTask       Topic = "task"       // a query cannot be played
 	TopicTools      Topic = "tools"      // a tool fails
 	TopicHealth     Topic = "health"     // address of the health endpoint
+	TopicTracking   Topic = "tracking"   // an experiment tracker: where the run is, and why it gets no more records
 	TopicEngine     Topic = "engine"     // servers that sample: what they are, and waits for them
 )
 

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -35,19 +36,34 @@ type mlflow struct {
 	newest map[string]int64 // by metric, the newest step that the server has; nil: unknown
 }
 
-// MLflow returns an Opener for an experiment, which is created where it does not exist. The server and the credentials are in the
-// environment variables of MLflow's own client: MLFLOW_TRACKING_URI, and MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME
+// MLflow returns an Opener for URI/EXPERIMENT, or for an experiment on the server of MLFLOW_TRACKING_URI. The experiment is created where it
+// does not exist. The credentials are in the environment variables of MLflow's own client: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME
 // and MLFLOW_TRACKING_PASSWORD. say gets what people should know.
 func MLflow(experiment string, say func(format string, args ...any)) Opener {
 	return mlflowOpener(experiment, say, sleep)
 }
 
+// mlflowEnv separates the experiment of URI/EXPERIMENT, and returns the environment in which MLFLOW_TRACKING_URI is the URI.
+func mlflowEnv(text string) (env func(string) string, experiment string) {
+	i := strings.LastIndex(text, "/")
+	if i < 0 || !strings.Contains(text, "://") {
+		return os.Getenv, text
+	}
+	return func(name string) string {
+		if name == "MLFLOW_TRACKING_URI" {
+			return text[:i]
+		}
+		return os.Getenv(name)
+	}, text[i+1:]
+}
+
 // mlflowOpener is MLflow with its own way to wait between two attempts.
-func mlflowOpener(experiment string, say func(string, ...any), wait func(context.Context, time.Duration) bool) Opener {
+func mlflowOpener(text string, say func(string, ...any), wait func(context.Context, time.Duration) bool) Opener {
+	env, experiment := mlflowEnv(text)
 	return func(ctx context.Context, run Run) (Tracker, error) {
 		m := &mlflow{run: run, experiment: experiment, say: say}
 		var err error
-		if m.api, err = newAPI(os.Getenv, wait); err == nil {
+		if m.api, err = newAPI(env, wait); err == nil {
 			err = m.api.retry(ctx, func() error { return m.begin(ctx) })
 		}
 		if err != nil {

@@ -61,7 +61,15 @@ const (
 
 // Forward forwards the records of the run in the folder dir. With follow it waits for more until the run is complete or
 // ctx ends, which is no error; a run that has not begun is waited for, too.
-func Forward(ctx context.Context, dir string, follow bool, open Opener) (sum Sum, err error) {
+func Forward(ctx context.Context, dir string, follow bool, open Opener) (Sum, error) {
+	if !follow {
+		return forwardWhile(ctx, dir, nil, open)
+	}
+	return forwardWhile(ctx, dir, func() bool { return sleep(ctx, pause) }, open)
+}
+
+// forwardWhile is Forward. Whenever all records are forwarded it calls more, which waits and reports whether to read on; nil: there is no waiting.
+func forwardWhile(ctx context.Context, dir string, more func() bool, open Opener) (sum Sum, err error) {
 	log := &tail{dir: dir}
 	defer func() { err = errors.Join(err, log.close()) }()
 	var to Tracker
@@ -73,7 +81,7 @@ func Forward(ctx context.Context, dir string, follow bool, open Opener) (sum Sum
 	for {
 		rows, err := log.next(chunk)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && !follow:
+		case errors.Is(err, fs.ErrNotExist) && more == nil:
 			return log.sum, fmt.Errorf("%w: want the folder of a run, such as runs/NAME", err)
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return log.sum, err
@@ -86,9 +94,9 @@ func Forward(ctx context.Context, dir string, follow bool, open Opener) (sum Sum
 			if err := to.Log(ctx, rows); err != nil {
 				return log.sum, err
 			}
-		case to == nil && !follow:
+		case to == nil && more == nil:
 			return log.sum, fmt.Errorf("%s has no finished step or evaluation yet; --follow waits for them", dir)
-		case !follow || log.sum.Complete || !sleep(ctx, pause):
+		case more == nil || log.sum.Complete || !more():
 			return log.sum, nil
 		}
 	}

@@ -1,0 +1,115 @@
+package track
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// Followers forward the records of a run to the trackers of its configuration while the run writes them. A tracker that is slow or away does
+// not hold the run up.
+type Followers struct {
+	ended chan struct{}
+	work  sync.WaitGroup
+}
+
+// Follow starts the followers of a configuration: none, if it names no tracker. It returns an error if a tracker cannot work: there is no
+// package wandb, or no address of an MLflow server. say gets what people should know, and the errors of trackers.
+func Follow(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Followers, error) {
+	f := &Followers{ended: make(chan struct{})}
+	if project := cfg.Tracking.WandB; project != "" {
+		if err := hasWandB(ctx, cfg.Tracking.Python); err != nil {
+			return nil, err
+		}
+		f.start(ctx, cfg.RunDir(), "wandb", WandB(project, cfg.Tracking.Python), say)
+	}
+	if experiment := cfg.Tracking.MLflow; experiment != "" {
+		env, _ := mlflowEnv(experiment)
+		if _, err := newAPI(env, sleep); err != nil {
+			return nil, fmt.Errorf("tracking.mlflow: %w, or write URI/EXPERIMENT", err)
+		}
+		f.start(ctx, cfg.RunDir(), "mlflow", MLflow(experiment, say), say)
+	}
+	return f, nil
+}
+
+// hasWandB returns an error if a Python does not have the package wandb.
+func hasWandB(ctx context.Context, python string) error {
+	const look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('wandb') is None)"
+	err := exec.CommandContext(ctx, python, "-c", look).Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return fmt.Errorf("tracking.wandb: %s has no package wandb: %s -m pip install wandb, or name another Python in tracking.python", python, python)
+	}
+	if err != nil {
+		return fmt.Errorf("tracking.python: %w", err)
+	}
+	return nil
+}
+
+// start starts a follower. In a folder that several workers share, one of them forwards.
+func (f *Followers) start(ctx context.Context, dir, tracker string, open Opener, say func(string, ...any)) {
+	last := false
+	more := func() bool {
+		if last || ctx.Err() != nil {
+			return false
+		}
+		select {
+		case <-f.ended:
+			last = true // what was written before the end is still read
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		return true
+	}
+	f.work.Go(func() {
+		_, err := forwardWhile(ctx, dir, more, alone(filepath.Join(dir, ".tracking-"+tracker+".lock"), open))
+		if err != nil && !errors.Is(err, errTaken) && ctx.Err() == nil {
+			say("tracking (%s) has ended, the run goes on: %v; mgrpo track forwards the rest later", tracker, err)
+		}
+	})
+}
+
+// Finish waits until what the run has written is delivered, or the followers' context ends.
+func (f *Followers) Finish() {
+	close(f.ended)
+	f.work.Wait()
+}
+
+var errTaken = errors.New("another process forwards this run")
+
+// alone opens a tracker if no other process has done that with the same lock file; else the error is errTaken.
+func alone(lock string, open Opener) Opener {
+	return func(ctx context.Context, run Run) (Tracker, error) {
+		file, err := os.OpenFile(lock, os.O_CREATE|os.O_RDWR, 0o666)
+		if err != nil {
+			return nil, err
+		}
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			return nil, errors.Join(errTaken, file.Close())
+		}
+		to, err := open(ctx, run)
+		if err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+		return &locked{to, file}, nil
+	}
+}
+
+// locked is a tracker with the lock that is released when it is closed.
+type locked struct {
+	Tracker
+	lock *os.File
+}
+
+func (l *locked) Close(ctx context.Context, complete bool) error {
+	return errors.Join(l.Tracker.Close(ctx, complete), l.lock.Close())
+}

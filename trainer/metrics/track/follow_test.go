@@ -1,0 +1,93 @@
+package track
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// notes keeps what people are told.
+type notes struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (n *notes) say(format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.said = append(n.said, fmt.Sprintf(format, args...))
+}
+
+func (n *notes) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(n.said, "\n")
+}
+
+func followed(t *testing.T, dir, mlflow string) *config.Config {
+	t.Helper()
+	cfg, err := config.Load(filepath.Join(dir, "config.yaml"), []string{"run.dir=" + dir, "tracking.mlflow=" + mlflow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// TestFollowers: the tracker of a configuration gets the records while the run writes them, and at its end the last. Of two workers that share the
+// run's folder one forwards.
+func TestFollowers(t *testing.T) {
+	s, dir, told := serve(t), runDir(t), &notes{}
+	t.Setenv("MLFLOW_TRACKING_URI", "")
+	cfg := followed(t, dir, s.url+"/agents")
+	first, err := Follow(t.Context(), cfg, told.say)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, dir, step("planner", 1, 0.5))
+	for told.String() == "" {
+		time.Sleep(time.Millisecond)
+	}
+	second, err := Follow(t.Context(), cfg, told.say)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, dir, step("planner", 2, 0.5))
+	second.Finish()
+	first.Finish()
+	if len(s.runs) != 1 || strings.Join(s.runs[0].metrics, " ") != "planner/reward_mean@1 planner/reward_mean@2" || s.experiments[0] != "agents" {
+		t.Errorf("runs %+v of %v", s.runs, s.experiments)
+	}
+	if said := told.String(); said != s.url+"/#/experiments/1/runs/0" {
+		t.Errorf("said %q", said)
+	}
+}
+
+// TestFollowersRefuse: a tracker that cannot work is reported before the run begins, one that fails later is noted.
+func TestFollowersRefuse(t *testing.T) {
+	t.Setenv("MLFLOW_TRACKING_URI", "")
+	dir := runDir(t)
+	if _, err := Follow(t.Context(), followed(t, dir, "agents"), t.Errorf); err == nil || !strings.Contains(err.Error(), "tracking.mlflow: no server") {
+		t.Error(err)
+	}
+	cfg := followed(t, dir, "")
+	cfg.Tracking.WandB = "agents"
+	cfg.Tracking.Python = filepath.Join(dir, "none")
+	if _, err := Follow(t.Context(), cfg, t.Errorf); err == nil || !strings.Contains(err.Error(), "tracking.python: ") {
+		t.Error(err)
+	}
+	s, told := serve(t), &notes{}
+	f, err := Follow(t.Context(), followed(t, dir, s.url+"/nowhere/agents"), told.say) // a server at another path
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, dir, step("planner", 1, 0.5))
+	f.Finish()
+	if !strings.Contains(told.String(), "tracking (mlflow) has ended, the run goes on") {
+		t.Errorf("said %q", told)
+	}
+}
