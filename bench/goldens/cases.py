@@ -61,6 +61,17 @@ CASES = {
     "mixtral-top2": case(
         "4 experts, top 2, normalised, in every layer", "mixtral", "MixtralForCausalLM", num_hidden_layers=2, intermediate_size=20, num_local_experts=4,
         num_experts_per_tok=2, rope_theta=1000000.0, sliding_window=None, output_router_logits=False, router_aux_loss_coef=0.02),
+    "gpt_oss-sinks": case(
+        "a sink for each head, windows on every other layer, 5 experts, top 3, whose gates are clamped, biases everywhere; YaRN without truncation",
+        "gpt_oss", "GptOssForCausalLM", num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, intermediate_size=16,
+        attention_bias=True, sliding_window=6, layer_types=[SLIDING, FULL, SLIDING, FULL], num_local_experts=5, num_experts_per_tok=3,
+        swiglu_limit=7.0, experts_per_token=3, initial_context_length=32, rope_theta=150000.0, output_router_logits=False, router_aux_loss_coef=0.9,
+        rope_scaling=dict(beta_fast=32.0, beta_slow=1.0, factor=8.0, original_max_position_embeddings=32, rope_type="yarn", truncate=False),
+        scale=dict(experts=2.2)),
+    "gpt_oss-plain": case(
+        "no biases of attention, no windows, positions as they are, one expert of 4 a token", "gpt_oss", "GptOssForCausalLM", num_hidden_layers=2,
+        hidden_size=20, head_dim=12, num_key_value_heads=3, intermediate_size=12, attention_bias=False, sliding_window=128, layer_types=[FULL, FULL],
+        num_local_experts=4, num_experts_per_tok=1, rope_parameters=dict(rope_type="default", rope_theta=10000.0), output_router_logits=False),
     "phi3-longrope": case(
         "longrope within original_max_position_embeddings: short factors, and the amplitude of 1024/32; three quarters of a head turn; tied", "phi3",
         "Phi3ForCausalLM", head_dim=..., num_attention_heads=3, attention_bias=False, rope_theta=10000.0, original_max_position_embeddings=32,

@@ -260,7 +260,7 @@ def attention(b):
             return error(out[:checked], (weights @ V).reshape(checked, h, hd))
 
         b.case(f"attention_cached {n} x {length} keys, {h}/{kv} x {hd}", 4 * n * length * kv * hd,
-               lambda: b.call("attention_cached", address(q), address(keys), address(values), pages, address(sequence), address(lengths), 15,
+               lambda: b.call("attention_cached", address(q), address(keys), address(values), pages, address(sequence), address(lengths), None, 15,
                               address(out), INT(n), INT(h), FLOAT(1 / math.sqrt(hd)), INT(0)), check)
 
         qkv, pos, weight = b.normal(n, (h + 2 * kv) * hd), torch.full((n,), length - 1, device=b.device, dtype=I32), b.normal(hd)

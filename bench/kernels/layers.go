@@ -151,7 +151,7 @@ func attention(d *desk, n dims) *measure.Native {
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows, kv, hd), d.uniform(3, 1, rows, kv, hd)},
 		douts:  d.gradients(n, 1, 4, rows, heads, hd),
 		f: func(x []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionPacked(x[0], x[1], x[2], cu, nil, 1/math.Sqrt(float64(hd)), 0))
+			return one(torch.AttentionPacked(x[0], x[1], x[2], cu, nil, 1/math.Sqrt(float64(hd)), 0, nil))
 		},
 	}.native(d)
 }
@@ -171,7 +171,7 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, heads, hd), d.uniform(2, 1, rows*width, kv, block, hd), d.uniform(3, 1, rows*width, kv, block, hd)},
 		f: func(x []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionCached(x[0], x[1], x[2], table, sequence, length, 1/math.Sqrt(float64(hd)), 0))
+			return one(torch.AttentionCached(x[0], x[1], x[2], table, sequence, length, 1/math.Sqrt(float64(hd)), 0, nil))
 		},
 	}.native(d)
 }

@@ -38,7 +38,7 @@ func frozenLayers() []frozen {
 			func(s *Scope, x *Tensor, w []*Tensor) *Tensor {
 				logits := s.Zeros(Float32, 64, 4)
 				chosen, weight := Route(logits, Routing{PerToken: 1})
-				return Experts(x, chosen, weight, w[0], w[1])
+				return Experts(x, chosen, weight, MLPs{GateUp: w[0], Down: w[1]})
 			},
 			slack, 3*4*64*512 + slack}, // besides the experts' parts of the gradient of x
 		{"head", []int64{4, 64}, [][]int64{{1024, 64}},

@@ -41,12 +41,7 @@ func (o ByExpert) Rows(x *Tensor) *Tensor {
 // Sums adds up the rows [T·k, H] of each of T tokens, times weight, float32 [T, k], if that is not nil, without a gradient.
 func (o ByExpert) Sums(rows *Tensor, tokens int64, weight *Tensor) *Tensor {
 	s := rows.scopeFor("sums by token", o.Place)
-	var times unsafe.Pointer
-	if weight != nil {
-		weight.check("sums by token", s)
-		times = weight.handle
-	}
-	return s.take("sums by token", C.mgt_expert_sums(s.dev.native, rows.handle, o.Place.handle, C.int64_t(tokens), times), rows, o.Place, weight)
+	return s.take("sums by token", C.mgt_expert_sums(s.dev.native, rows.handle, o.Place.handle, C.int64_t(tokens), s.optional("sums by token", weight)), rows, o.Place, weight)
 }
 
 // Routing says how Route treats the tokens of a mixture of experts: T tokens, k of E experts each.
@@ -72,13 +67,7 @@ func Route(logits *Tensor, r Routing) (chosen, weight *Tensor) {
 	if chosen == nil {
 		chosen = s.Empty(Int32, logits.Size(0), int64(r.PerToken))
 	}
-	optional := func(t *Tensor) unsafe.Pointer {
-		if t == nil {
-			return nil
-		}
-		t.check("route", s)
-		return t.handle
-	}
+	optional := func(t *Tensor) unsafe.Pointer { return s.optional("route", t) }
 	return chosen, s.take("route", C.mgt_route(s.dev.native, logits.handle, optional(r.Given), optional(chosen), optional(r.Differs), optional(r.Prob),
 		cbool(r.Normalise), C.double(r.Balance)), logits, r.Given, chosen)
 }
@@ -94,11 +83,17 @@ func (s *Scope) ExpertsTogether(dt DType, hidden, ffn int) bool {
 	return C.mgt_experts_together(s.dev.native, C.int(dt), C.int64_t(hidden), C.int64_t(ffn)) != 0
 }
 
-// Experts returns Σ_j weight[t, j] · SwiGLU-MLP of expert chosen[t, j] at x[t], [T, H]: x [T, H]; chosen int32 and weight float32
-// [T, k]; of expert e gateUp [E*2F, H] holds the rows from 2F·e on, gates first, and down [E*H, F] those from H·e on.
-// Experts that no token chose are not read. With grad mode off, on CPU in float32, a row of the result depends on that row of x,
-// chosen and weight alone, to the bit; gateUp and down may then be bfloat16.
-func Experts(x, chosen, weight, gateUp, down *Tensor) *Tensor {
-	s := x.scopeFor("experts", chosen, weight, gateUp, down)
-	return s.take("experts", C.mgt_experts(s.dev.native, x.handle, chosen.handle, weight.handle, gateUp.handle, down.handle), x, chosen, weight, gateUp, down)
+// MLPs are the gated MLPs of E experts with H inputs and F gates each.
+type MLPs struct {
+	GateUp, Down         *Tensor // [E*2F, H], of expert e the rows from 2F·e on, gates first; [E*H, F], the rows from H·e on
+	GateUpBias, DownBias *Tensor // [E*2F] and [E*H]; nil: none
+	Clamped              bool    // ClampedGLU in place of SwiGLU
+}
+
+// Experts returns Σ_j weight[t, j] · MLP of expert chosen[t, j] at x[t], [T, H]: x [T, H]; chosen int32 and weight float32 [T, k]. Experts that no token chose are not read. With grad mode off, on CPU in float32, a row of the result depends on that row of x,
+// chosen and weight alone, to the bit; GateUp and Down may then be bfloat16.
+func Experts(x, chosen, weight *Tensor, of MLPs) *Tensor {
+	s := x.scopeFor("experts", chosen, weight, of.GateUp, of.Down)
+	return s.take("experts", C.mgt_experts(s.dev.native, x.handle, chosen.handle, weight.handle, of.GateUp.handle, of.Down.handle,
+		s.optional("experts", of.GateUpBias), s.optional("experts", of.DownBias), cbool(of.Clamped)), x, chosen, weight, of.GateUp, of.Down, of.GateUpBias, of.DownBias)
 }

@@ -15,7 +15,7 @@ func experts(name string, normalise bool) layer {
 		func(s *Scope, in []*Tensor) []*Tensor {
 			logits := in[1].To(Float32) // as a model has them, whatever type its weights are
 			chosen, weight := Route(logits, Routing{PerToken: k, Normalise: normalise, Given: s.FromInt32(given, tokens, k)})
-			return one(Experts(in[0], chosen, weight, in[2], in[3]))
+			return one(Experts(in[0], chosen, weight, MLPs{GateUp: in[2], Down: in[3]}))
 		},
 		func(in [][]float64) []float64 {
 			y := make([]float64, tokens*hidden)
@@ -30,6 +30,33 @@ func experts(name string, normalise bool) layer {
 					out := linearOracle(gluOracle(linearOracle(x, gates, nil, hidden), width, silu), in[3][int(e)*hidden*width:][:hidden*width], nil, width)
 					for i, v := range out {
 						y[t*hidden+i] += p[e] / sum * v
+					}
+				}
+			}
+			return y
+		}}
+}
+
+// expertsWithBiases is experts of the clamped gate, with biases of both products.
+func expertsWithBiases() layer {
+	const tokens, hidden, width, n, k = 5, 6, 3, 4, 2
+	given := []int32{0, 1, 1, 0, 2, 1, 1, 0, 0, 1}
+	return layer{"experts with biases", [][]int64{{tokens, hidden}, {tokens, n}, {n * 2 * width, hidden}, {n * hidden, width}, {n * 2 * width}, {n * hidden}},
+		func(s *Scope, in []*Tensor) []*Tensor {
+			chosen, weight := Route(in[1].To(Float32), Routing{PerToken: k, Normalise: true, Given: s.FromInt32(given, tokens, k)})
+			y := Experts(in[0], chosen, weight, MLPs{GateUp: in[2], Down: in[3], GateUpBias: in[4], DownBias: in[5], Clamped: true})
+			return one(y.Scale(0.25)) // weights are float32, whatever type the others have
+		},
+		func(in [][]float64) []float64 {
+			y := make([]float64, tokens*hidden)
+			for t := range tokens {
+				x, p := in[0][t*hidden:][:hidden], softmaxOf(in[1][t*n:][:n])
+				sum := p[given[t*k]] + p[given[t*k+1]]
+				for _, chosen := range given[t*k:][:k] {
+					e := int(chosen)
+					gateUp := linearOracle(x, in[2][e*2*width*hidden:][:2*width*hidden], in[4][e*2*width:][:2*width], hidden)
+					for i, v := range linearOracle(clampedGLUOracle(gateUp, width), in[3][e*hidden*width:][:hidden*width], in[5][e*hidden:][:hidden], width) {
+						y[t*hidden+i] += p[e] / sum * v / 4
 					}
 				}
 			}
@@ -126,9 +153,9 @@ func TestByExpert(t *testing.T) {
 			}
 			rows := order.Rows(x)
 			expert := s.FromInt32([]int32{0, 0, 0, 0, 1, 1, 1, 1, 1, 2}, tokens*k, 1)
-			outputs := Experts(rows, expert, s.Full(Float32, 1, tokens*k, 1), gateUp, down)
+			outputs := Experts(rows, expert, s.Full(Float32, 1, tokens*k, 1), MLPs{GateUp: gateUp, Down: down})
 			want, got := make([]float32, tokens*hidden), make([]float32, tokens*hidden)
-			Experts(x, chosen, weight, gateUp, down).Float32s(want)
+			Experts(x, chosen, weight, MLPs{GateUp: gateUp, Down: down}).Float32s(want)
 			order.Sums(outputs, tokens, weight).Float32s(got)
 			if !slices.Equal(got, want) {
 				t.Errorf("%v: got %v, want %v", dt, got, want)
@@ -158,7 +185,8 @@ func TestExpertsTogether(t *testing.T) {
 	}
 	of := func(s *Scope, dt DType) *Tensor {
 		in := func(v []float64, shape ...int64) *Tensor { return from(s, v, BFloat16, shape...).To(dt) }
-		return Experts(in(xs, tokens, hidden), s.FromInt32(chosen, tokens, k), from(s, weights, Float32, tokens, k), in(gates, n*2*width, hidden), in(downs, n*hidden, width))
+		of := MLPs{GateUp: in(gates, n*2*width, hidden), Down: in(downs, n*hidden, width)}
+		return Experts(in(xs, tokens, hidden), s.FromInt32(chosen, tokens, k), from(s, weights, Float32, tokens, k), of)
 	}
 	var want []float64
 	do(t, open(t), func(s *Scope) { want = float64s(of(s, Float32)) })
@@ -170,7 +198,7 @@ func TestExpertsTogether(t *testing.T) {
 		x, which, weight := from(s, xs, BFloat16, tokens, hidden), s.FromInt32(chosen, tokens, k), from(s, weights, Float32, tokens, k)
 		gateUp, down := from(s, gates, BFloat16, n*2*width, hidden), from(s, downs, BFloat16, n*hidden, width)
 		out := s.Keep(s.Empty(BFloat16, tokens, hidden))
-		graph, err := s.Record(func() { s.Scoped(func() { out.CopyFrom(Experts(x, which, weight, gateUp, down)) }) })
+		graph, err := s.Record(func() { s.Scoped(func() { out.CopyFrom(Experts(x, which, weight, MLPs{GateUp: gateUp, Down: down})) }) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,33 +67,45 @@ func GeGLU(gateUp *Tensor) *Tensor {
 	return s.take("geglu", C.mgt_geglu(s.dev.native, gateUp.handle), gateUp)
 }
 
+// ClampedGLU returns g·sigmoid(1.702 g)·(u + 1) of gateUp [..., 2F], whose first half is the gate: g is the gate up to 7, and u the other half within
+// [-7, 7] (gpt-oss).
+func ClampedGLU(gateUp *Tensor) *Tensor {
+	s := gateUp.scopeFor("clamped glu")
+	return s.take("clamped glu", C.mgt_clamped_glu(s.dev.native, gateUp.handle), gateUp)
+}
+
 // AttentionPacked is causal attention within each of B segments laid end to end: q [T, H, hd], k and v
 // [T, KV, hd], cu int32 [B+1] the segments' offsets from 0 to T, result [T, H, hd]. Query head h attends
 // with head h/(H/KV) of k and v; scores are multiplied by scale. A row sees itself and all that the row
 // before it sees; the first row of segment s comes after row follows[s], follows int32 [B] with values in
 // [-1, cu[s]), so sequences with a common beginning hold its rows once. -1 is a segment that begins a
 // sequence, as all do where follows is nil. With a window above 0 a row sees the last window of these rows alone.
-func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64, window int) *Tensor {
+// sinks [H] may be nil: exp(sinks[h]) is one more term of the denominator of head h's softmax. A gradient flows to sinks, too.
+func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64, window int, sinks *Tensor) *Tensor {
 	s := q.scopeFor("attention", k, v, cu)
-	var after unsafe.Pointer
-	if follows != nil {
-		follows.check("attention", s)
-		after = follows.handle
+	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, s.optional("attention", follows),
+		s.optional("attention", sinks), C.double(scale), C.int64_t(window)), q, k, v, cu, follows, sinks)
+}
+
+// optional returns the handle of a tensor that may be nil.
+func (s *Scope) optional(op string, t *Tensor) unsafe.Pointer {
+	if t == nil {
+		return nil
 	}
-	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, after, C.double(scale), C.int64_t(window)),
-		q, k, v, cu, follows)
+	t.check(op, s)
+	return t.handle
 }
 
 // AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of sequence[r] in caches as Heads.Cache
 // fills them, with a window above 0 to the last window of them: result [T, H, hd]; sequence and length int32 [T], lengths from
 // 1 to W·B. Neither the blocks of other positions nor their entries in the table are read. No gradient is
-// recorded. On CPU in float32 a row's result depends on that row and the keys and values that it sees alone, to the bit, not on
+// recorded. sinks are those of AttentionPacked. On CPU in float32 a row's result depends on that row and the keys and values that it sees alone, to the bit, not on
 // the blocks that have them. On a GPU a place outside of the cache may give NaN instead of an error, which the host would have to
 // wait for.
-func AttentionCached(q, kCache, vCache, table, sequence, length *Tensor, scale float64, window int) *Tensor {
+func AttentionCached(q, kCache, vCache, table, sequence, length *Tensor, scale float64, window int, sinks *Tensor) *Tensor {
 	s := q.scopeFor("cached attention", kCache, vCache, table, sequence, length)
 	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, table.handle, sequence.handle, length.handle,
-		C.double(scale), C.int64_t(window)), q, kCache, vCache, table, sequence, length)
+		s.optional("cached attention", sinks), C.double(scale), C.int64_t(window)), q, kCache, vCache, table, sequence, length, sinks)
 }
 
 // HeadLogProb returns, for p = softmax(h w^T / tau), log p of the target and the entropy of p of each row,

@@ -89,7 +89,16 @@ func layers() []layer {
 		{"geglu", [][]int64{{5, 14}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(GeGLU(in[0])) },
 			func(in [][]float64) []float64 { return gluOracle(in[0], 7, geluTanh) }},
-		experts("experts", false), experts("experts, weights normalised", true),
+		{"clamped glu", [][]int64{{5, 14}},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(ClampedGLU(in[0].Scale(5))) },
+			func(in [][]float64) []float64 {
+				wide := slices.Clone(in[0])
+				for i := range wide {
+					wide[i] *= 5
+				}
+				return clampedGLUOracle(wide, 7)
+			}},
+		experts("experts", false), experts("experts, weights normalised", true), expertsWithBiases(),
 		{"heads", [][]int64{{5, 32}},
 			func(s *Scope, in []*Tensor) []*Tensor { return splitBy(s, in, Heads{Heads: 2, KVHeads: 1}) },
 			func(in [][]float64) []float64 { return headsOracle(in, cos, sin, pos, 8, 0) }},
@@ -115,24 +124,38 @@ func layers() []layer {
 			func(in [][]float64) []float64 { return lateHeadsOracle(in, cos, sin, growth, pos) }},
 		{"attention", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0))
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0, nil))
 			},
 			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], cu, nil, 4, 2, 8, scale, 0)
+				return attentionOracle(in[0], in[1], in[2], cu, nil, 4, 2, 8, scale, 0, nil)
 			}},
 		{"attention with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 0))
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 0, nil))
 			},
 			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 0)
+				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 0, nil)
 			}},
 		{"attention in a window with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
-				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 3))
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 3, nil))
 			},
 			func(in [][]float64) []float64 {
-				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 3)
+				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 3, nil)
+			}},
+		{"attention with sinks", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}, {4}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0, in[3]))
+			},
+			func(in [][]float64) []float64 {
+				return attentionOracle(in[0], in[1], in[2], cu, nil, 4, 2, 8, scale, 0, in[3])
+			}},
+		{"attention with sinks in a window with shared beginnings", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}, {4}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(tree, 7), s.FromInt32(follows, 6), scale, 3, in[3]))
+			},
+			func(in [][]float64) []float64 {
+				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 3, in[3])
 			}},
 		{"head log prob", [][]int64{{5, 6}, {11, 6}},
 			func(s *Scope, in []*Tensor) []*Tensor {
@@ -350,11 +373,13 @@ func TestCachedAttentionMatchesPacked(t *testing.T) { onDevices(t, testCachedAtt
 
 func testCachedAttentionMatchesPacked(t *testing.T, d *Device) {
 	for _, window := range []int{0, 1, 3, 100} {
-		cachedAttentionMatchesPacked(t, d, window)
+		cachedAttentionMatchesPacked(t, d, window, nil)
 	}
+	cachedAttentionMatchesPacked(t, d, 3, []float64{0.5, -1, 2, 0})
+	cachedAttentionMatchesPacked(t, d, 0, []float64{-3, 1, 0, 4})
 }
 
-func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int) {
+func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int, terms []float64) {
 	const T, heads, kv, hd, blocks, block = 9, 4, 2, 8, 7, 2
 	q, k, v := values(1, T*heads*hd), values(2, T*kv*hd), values(3, T*kv*hd)
 	cu, sequence, table := []int32{0, 4, 9}, []int32{2, 2, 2, 2, 0, 0, 0, 0, 0}, []int32{5, 0, 3, -1, -1, -1, 2, 6, -1}
@@ -363,7 +388,7 @@ func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int) {
 	for r := range T {
 		product = slices.Concat(product, q[r*heads*hd:(r+1)*heads*hd], k[r*kv*hd:(r+1)*kv*hd], v[r*kv*hd:(r+1)*kv*hd])
 	}
-	want := attentionOracle(q, k, v, cu, nil, heads, kv, hd, 0.5, window)
+	want := attentionOracle(q, k, v, cu, nil, heads, kv, hd, 0.5, window, terms)
 	for _, p := range precisions {
 		do(t, d, func(s *Scope) {
 			Q, K, V := from(s, q, p.dt, T, heads, hd), from(s, k, p.dt, T, kv, hd), from(s, v, p.dt, T, kv, hd)
@@ -375,14 +400,18 @@ func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int) {
 			if !how.Cache(from(s, product, p.dt, T, (heads+2*kv)*hd), kc, vc, table, S).Equal(Q) {
 				t.Error("queries are not as they were")
 			}
-			out := AttentionCached(Q, kc, vc, table, S, L, 0.5, window)
+			var sinks *Tensor
+			if terms != nil {
+				sinks = from(s, terms, p.dt, heads)
+			}
+			out := AttentionCached(Q, kc, vc, table, S, L, 0.5, window, sinks)
 			wantClose(t, p.dt.String(), float64s(out), want, p.forward)
 			promised := p.dt == Float32 && !d.IsCUDA() // bits are, on a CPU alone
-			if promised && !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), nil, 0.5, window)) {
+			if promised && !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), nil, 0.5, window, sinks)) {
 				t.Error("cached and packed attention differ in bits")
 			}
 			for r := range int64(T) { // on a GPU a prompt goes another way than a row
-				alone := AttentionCached(Q.Narrow(0, r, 1), kc, vc, table, S.Narrow(0, r, 1), L.Narrow(0, r, 1), 0.5, window)
+				alone := AttentionCached(Q.Narrow(0, r, 1), kc, vc, table, S.Narrow(0, r, 1), L.Narrow(0, r, 1), 0.5, window, sinks)
 				wantClose(t, "a row of "+p.dt.String(), float64s(alone), want[r*heads*hd:(r+1)*heads*hd], p.forward)
 				if promised && !alone.Equal(out.Narrow(0, r, 1)) {
 					t.Errorf("row %d alone differs from the row in its batch", r)
@@ -402,13 +431,13 @@ func TestPackedAttentionOfManyRows(t *testing.T) {
 		gradients := map[DType][][]float64{}
 		for _, dt := range []DType{Float32, Float64} {
 			do(t, d, func(s *Scope) {
-				leaves := []*Tensor{from(s, values(1, T*hd), dt, T, 1, hd), from(s, values(2, T*hd), dt, T, 1, hd), from(s, values(3, T*hd), dt, T, 1, hd)}
+				leaves := []*Tensor{from(s, values(1, T*hd), dt, T, 1, hd), from(s, values(2, T*hd), dt, T, 1, hd), from(s, values(3, T*hd), dt, T, 1, hd), from(s, []float64{2}, dt, 1)}
 				for _, x := range leaves {
 					x.RequireGrad(true)
 				}
 				var out *Tensor
 				s.Grad(true, func() {
-					out = AttentionPacked(leaves[0], leaves[1], leaves[2], s.FromInt32([]int32{0, first, T}, 3), s.FromInt32([]int32{-1, first - 1}, 2), 0.5, window)
+					out = AttentionPacked(leaves[0], leaves[1], leaves[2], s.FromInt32([]int32{0, first, T}, 3), s.FromInt32([]int32{-1, first - 1}, 2), 0.5, window, leaves[3])
 				})
 				Backward([]*Tensor{out}, []*Tensor{from(s, values(4, T*hd), dt, T, 1, hd)})
 				gradients[dt] = [][]float64{float64s(out.Detach())}
@@ -448,7 +477,7 @@ func TestCachedAttentionOfAPromptGathersOnce(t *testing.T) {
 	})
 	before := peak()
 	do(t, d, func(s *Scope) {
-		AttentionCached(q, cache, cache, s.FromInt32(table, 1, length/block), s.FromInt32(sequence, rows), s.FromInt32(lengths, rows), 1, 0)
+		AttentionCached(q, cache, cache, s.FromInt32(table, 1, length/block), s.FromInt32(sequence, rows), s.FromInt32(lengths, rows), 1, 0, nil)
 	})
 	if grown := peak() - before; grown > 8<<20 {
 		t.Errorf("attention of %d rows to one sequence of %d KB took %d MB", rows, length*hd*2>>10, grown>>20)
@@ -494,23 +523,23 @@ func TestLayerErrors(t *testing.T) {
 		}},
 		{"attention offsets", "cu must rise from 0", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 3, 2, 4}, 4), nil, 1, 0)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 3, 2, 4}, 4), nil, 1, 0, nil)
 		}},
 		{"attention end", "number of rows, 4", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 5}, 2), nil, 1, 0)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 5}, 2), nil, 1, 0, nil)
 		}},
 		{"attention groups", "multiple of KV", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(s.Zeros(Float32, 4, 3, 8), x, x, s.FromInt32([]int32{0, 4}, 2), nil, 1, 0)
+			AttentionPacked(s.Zeros(Float32, 4, 3, 8), x, x, s.FromInt32([]int32{0, 4}, 2), nil, 1, 0, nil)
 		}},
 		{"attention follows", "segment 1 must follow a row before its first, 2, got 2", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1, 2}, 2), 1, 0)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1, 2}, 2), 1, 0, nil)
 		}},
 		{"attention follows length", "follows must be int32 [2]", func(s *Scope) {
 			x := s.Zeros(Float32, 4, 2, 8)
-			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1}, 1), 1, 0)
+			AttentionPacked(x, x, x, s.FromInt32([]int32{0, 2, 4}, 3), s.FromInt32([]int32{-1}, 1), 1, 0, nil)
 		}},
 		{"cache sequence", "inside the cache", func(s *Scope) { toCache(s, s.Zeros(Int32, 2, 1), 2, 0) }},
 		{"cache position", "inside the cache", func(s *Scope) { toCache(s, s.Zeros(Int32, 2, 1), 0, -1) }},
@@ -518,7 +547,7 @@ func TestLayerErrors(t *testing.T) {
 		{"cache table", "the table must be int32 [S, W]", func(s *Scope) { toCache(s, s.Zeros(Int32, 2), 0, 0) }},
 		{"cached length", "inside the cache", func(s *Scope) {
 			c := s.Zeros(Float32, 2, 1, 4, 4)
-			AttentionCached(s.Zeros(Float32, 1, 1, 4), c, c, s.Zeros(Int32, 2, 1), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{5}, 1), 1, 0)
+			AttentionCached(s.Zeros(Float32, 1, 1, 4), c, c, s.Zeros(Int32, 2, 1), s.FromInt32([]int32{0}, 1), s.FromInt32([]int32{5}, 1), 1, 0, nil)
 		}},
 		{"head target", "row 4: invalid argument; is its target", func(s *Scope) {
 			HeadLogProb(s.Zeros(Float32, 5, 3), s.Zeros(Float32, 4, 3), s.FromInt32([]int32{0, 1, 2, 3, 4}, 5), 1, 2)
@@ -580,7 +609,7 @@ func TestGradientOfASharedRow(t *testing.T) {
 				q, k, v := s.Zeros(BFloat16, answers+1, 1, 8), s.Zeros(BFloat16, answers+1, 1, 8), s.Zeros(BFloat16, answers+1, 1, 8)
 				v.RequireGrad(true)
 				s.Grad(true, func() {
-					out := AttentionPacked(q, k, v, s.FromInt32(cu, int64(len(cu))), s.FromInt32(follows, int64(len(follows))), 1, 0)
+					out := AttentionPacked(q, k, v, s.FromInt32(cu, int64(len(cu))), s.FromInt32(follows, int64(len(follows))), 1, 0, nil)
 					Backward([]*Tensor{out}, []*Tensor{s.Full(BFloat16, 1, answers+1, 1, 8)})
 				})
 				all = float64s(v.Grad())

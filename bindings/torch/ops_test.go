@@ -41,7 +41,7 @@ func TestHalfWeightsRoundTheirInput(t *testing.T) {
 			x, ones := s.Full(Float32, 1+1./512, 6, 512), s.Full(BFloat16, 1, 2, 512)
 			linear = float64s(Linear(x, ones, nil))[0]
 			chosen, weight := Route(s.Zeros(Float32, 6, 1), Routing{PerToken: 1, Normalise: true})
-			expert = float64s(Experts(x, chosen, weight, ones, s.Full(BFloat16, 1, 512, 1)))[0] // of one unit: the square of the sum
+			expert = float64s(Experts(x, chosen, weight, MLPs{GateUp: ones, Down: s.Full(BFloat16, 1, 512, 1)}))[0] // of one unit: the square of the sum
 		})
 		return linear, expert
 	}
@@ -80,7 +80,7 @@ func TestTrainingRoundsAlike(t *testing.T) {
 		},
 		"experts": func(s *Scope, x, w *Tensor) *Tensor { // two, of 24 units
 			chosen, weight := Route(s.Zeros(Float32, rows, 2), Routing{PerToken: 2, Normalise: true})
-			return Experts(x, chosen, weight, w, s.Full(Float32, 1+1./512, 2*k, n/4))
+			return Experts(x, chosen, weight, MLPs{GateUp: w, Down: s.Full(Float32, 1+1./512, 2*k, n/4)})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -105,9 +105,21 @@ func ropeOracle(x, cos, sin []float64, pos []int32, heads, hd, rotary int) []flo
 	return y
 }
 
+func clampedGate(x float64) float64 { g := min(x, 7); return g / (1 + math.Exp(-1.702*g)) }
+
+func clampedGLUOracle(x []float64, f int) []float64 {
+	up := slices.Clone(x)
+	for i := range up {
+		if i/f%2 == 1 {
+			up[i] = min(max(x[i], -7), 7) + 1
+		}
+	}
+	return gluOracle(up, f, clampedGate)
+}
+
 // attentionOracle attends from each row of q to the rows of k and v that it sees, with a window above 0 to the last
-// of them; follows may be nil.
-func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, scale float64, window int) []float64 {
+// of them; follows and sinks may be nil.
+func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, scale float64, window int, sinks []float64) []float64 {
 	out := make([]float64, len(q))
 	seen := make([][]int, len(q)/(heads*hd)) // by row
 	for b := range len(cu) - 1 {
@@ -131,6 +143,9 @@ func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, 
 				g := h / (heads / kv)
 				p := make([]float64, len(visible))
 				sum := 0.0
+				if sinks != nil {
+					sum = math.Exp(sinks[h])
+				}
 				for j, at := range visible {
 					dot := 0.0
 					for i := range hd {

@@ -15,8 +15,9 @@ func TestNormsAndGatesAreMadeAgain(t *testing.T) {
 			_, y := AddRMSNorm(x, x, w, 1, 1e-5)
 			return y
 		},
-		"swiglu": func(x, _ *Tensor) *Tensor { return SwiGLU(x) },
-		"geglu":  func(x, _ *Tensor) *Tensor { return GeGLU(x) },
+		"swiglu":      func(x, _ *Tensor) *Tensor { return SwiGLU(x) },
+		"geglu":       func(x, _ *Tensor) *Tensor { return GeGLU(x) },
+		"clamped glu": func(x, _ *Tensor) *Tensor { return ClampedGLU(x) },
 	}
 	readers := map[string]func(s *Scope, h, w *Tensor) *Tensor{
 		"linear": func(_ *Scope, h, w *Tensor) *Tensor { return Linear(h, w.View(4, -1), nil) },
@@ -26,7 +27,7 @@ func TestNormsAndGatesAreMadeAgain(t *testing.T) {
 		},
 		"experts": func(s *Scope, h, w *Tensor) *Tensor {
 			chosen, weight := Route(s.Zeros(Float32, rows, 1), Routing{PerToken: 1})
-			return Experts(h, chosen, weight, w.View(4, -1), s.Full(Float32, 0.5, h.Size(1), 2))
+			return Experts(h, chosen, weight, MLPs{GateUp: w.View(4, -1), Down: s.Full(Float32, 0.5, h.Size(1), 2)})
 		},
 	}
 	onDevices(t, func(t *testing.T, d *Device) {

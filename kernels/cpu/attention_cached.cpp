@@ -62,8 +62,8 @@ struct Runs {
 }  // namespace
 
 int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, mgrpo_pages pages,
-                                   const int32_t *sequence, const int32_t *length, float *out, int64_t rows,
-                                   int64_t heads, float scale, int64_t window) try {
+                                   const int32_t *sequence, const int32_t *length,
+                                   const float *sinks_or_null, float *out, int64_t rows, int64_t heads, float scale, int64_t window) try {
   const int64_t kv_heads = pages.kv_heads, hd = pages.hd, longest = pages.width * pages.block;
   if (!valid_pages(pages) || !valid_sizes({rows, heads, hd}) || kv_heads == 0 || heads == 0 ||
       heads % kv_heads != 0 || hd == 0 || hd > kMaxHeadDim || window < 0)
@@ -82,18 +82,19 @@ int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const f
     const Tile &tile = tiles[static_cast<size_t>(t)];
     const Run &run = all.runs[tile.run];
     const float *queries[kAttentionTile];
-    float *outputs[kAttentionTile];
+    float *outputs[kAttentionTile], sinks[kAttentionTile];
     int64_t lengths[kAttentionTile];
     int n = 0;
     for (int64_t pair = tile.first; pair < tile.end; pair++, n++) {
-      const int64_t row = run.row + pair / group, at = (row * heads + tile.kv_head * group + pair % group) * hd;
+      const int64_t row = run.row + pair / group, head = tile.kv_head * group + pair % group, at = (row * heads + head) * hd;
       queries[n] = q + at;
       outputs[n] = out + at;
       lengths[n] = length[row];
+      if (sinks_or_null != nullptr) sinks[n] = sinks_or_null[head];
     }
     const int64_t at = tile.kv_head * pages.block * hd;
     const AttentionKeys seen{all.spans.data() + run.span, static_cast<int64_t>(run.spans), k_cache + at, v_cache + at, hd};
-    nn_ops().attend(queries, lengths, n, seen, hd, scale, window, outputs, nullptr);
+    nn_ops().attend(queries, lengths, n, seen, hd, scale, window, sinks_or_null != nullptr ? sinks : nullptr, outputs, nullptr);
   });
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {

@@ -129,8 +129,8 @@ int64_t scratch_rows(const std::vector<Chunk> &wave) { return wave.back().scratc
 }  // namespace
 
 int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
-                                   const int32_t *follows_or_null, int64_t batch, float *out, float *lse,
-                                   int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window) try {
+                                   const int32_t *follows_or_null, int64_t batch, const float *sinks_or_null,
+                                   float *out, float *lse, int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window) try {
   if (!valid_layout(cu, follows_or_null, batch, heads, kv_heads, hd, window)) return MGRPO_INVALID_ARGUMENT;
   if (cu[batch] == 0) return MGRPO_OK;
   if (any_null({q, k, v, out, lse})) return MGRPO_INVALID_ARGUMENT;
@@ -142,7 +142,7 @@ int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *
     const Tile &tile = tiles[static_cast<size_t>(t)];
     const KeySpan &own = contexts.own(tile.segment);
     const float *queries[kAttentionTile];
-    float *outputs[kAttentionTile], *sums[kAttentionTile];
+    float *outputs[kAttentionTile], *sums[kAttentionTile], sinks[kAttentionTile];
     int64_t length[kAttentionTile];
     int rows = 0;
     for (int64_t pair = tile.first; pair < tile.end; pair++, rows++) {
@@ -150,11 +150,12 @@ int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *
       queries[rows] = q + row * q_stride + head * hd;
       outputs[rows] = out + row * q_stride + head * hd;
       sums[rows] = lse + row * heads + head;
+      if (sinks_or_null != nullptr) sinks[rows] = sinks_or_null[head];
       length[rows] = own.position + pair / group + 1;
     }
     const AttentionKeys seen{contexts.spans(tile.segment), contexts.count(tile.segment), keys[tile.kv_head],
                              values[tile.kv_head], hd};
-    nn_ops().attend(queries, length, rows, seen, hd, scale, window, outputs, sums);
+    nn_ops().attend(queries, length, rows, seen, hd, scale, window, sinks_or_null != nullptr ? sinks : nullptr, outputs, sums);
   };
   parallel_for(static_cast<int64_t>(tiles.size()), contexts.pair_work(heads, hd, window), attend_tile);
   return MGRPO_OK;

@@ -50,3 +50,11 @@ int32_t mgrpo_geglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f)
 int32_t mgrpo_geglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
   return glu_bwd(nn_ops().geglu_bwd, dy, gate_up, dgate_up, rows, f);
 }
+
+int32_t mgrpo_clamped_glu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f) {
+  return glu(nn_ops().clamped_glu, gate_up, y, rows, f);
+}
+
+int32_t mgrpo_clamped_glu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
+  return glu_bwd(nn_ops().clamped_glu_bwd, dy, gate_up, dgate_up, rows, f);
+}

@@ -95,6 +95,16 @@ struct SoftmaxRow {
   Vec sum;  // of exp(score - max), lane by lane
 };
 
+// The denominator of a row is sum * exp(max); what the row holds is relative to exp(max) once it is multiplied by share.
+struct Total {
+  float max, sum, share;
+};
+
+MGRPO_INLINE Total with_sink(const SoftmaxRow &row, float sink) {
+  const float max = sink > row.max ? sink : row.max, share = vexp(splat(row.max - max))[0];
+  return {max, sum_lanes(row.sum) * share + vexp(splat(sink - max))[0], share};
+}
+
 // Turns the raw scores [from, n) into exp(score - running max), rescaling what the row holds when the max rises.
 MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, int64_t n, float scale, float *acc,
                                 int64_t d) {
@@ -137,7 +147,7 @@ MGRPO_INLINE void accumulate_values(float *acc, const float *p, const int64_t *f
 }
 
 void attend(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd, float scale,
-            int64_t window, float *const *out, float *const *lse) {
+            int64_t window, const float *sinks, float *const *out, float *const *lse) {
   alignas(64) float scores[kAttentionTile * kKeyBlock];
   alignas(64) float acc[kAttentionTile * kMaxHeadDim];
   SoftmaxRow state[kAttentionTile];
@@ -173,10 +183,10 @@ void attend(const float *const *q, const int64_t *length, int rows, AttentionKey
     });
   }
   for (int i = 0; i < rows; i++) {
-    const float sum = sum_lanes(state[i].sum);
-    scale_row(acc + i * kMaxHeadDim, length[i] > 0 ? 1.0f / sum : 0.0f, padded);
+    const Total total = sinks != nullptr ? with_sink(state[i], sinks[i]) : Total{state[i].max, sum_lanes(state[i].sum), 1.0f};
+    scale_row(acc + i * kMaxHeadDim, length[i] > 0 ? total.share / total.sum : 0.0f, padded);
     memcpy(out[i], acc + i * kMaxHeadDim, static_cast<size_t>(hd) * sizeof(float));
-    if (lse != nullptr) *lse[i] = state[i].max + logf(sum);
+    if (lse != nullptr) *lse[i] = total.max + logf(total.sum);
   }
 }
 

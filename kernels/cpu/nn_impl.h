@@ -13,7 +13,7 @@ namespace {
 
 constexpr NnOps make_nn_ops(const char *name) {
   return {name, linear<float>, linear<uint16_t>, lora_expand, dequantise, linear_quant, linear_quant_bwd, rms_norm, rms_norm_dx, rms_norm_dw,
-          glu<Silu>, glu_bwd<Silu>, glu<GeluTanh>, glu_bwd<GeluTanh>, rope, moe_combine, moe_weigh, attend, attend_bwd};
+          glu<Silu>, glu_bwd<Silu>, glu<GeluTanh>, glu_bwd<GeluTanh>, glu<Clamped>, glu_bwd<Clamped>, rope, moe_combine, moe_weigh, attend, attend_bwd};
 }
 
 }  // namespace

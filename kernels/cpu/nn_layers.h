@@ -91,14 +91,22 @@ void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *d
 
 MGRPO_INLINE Vec sigmoid(Vec g) { return 1.0f / (1.0f + vexp(-g)); }
 
-// Activations of the form g sigmoid(k(g)): k, and g times its derivative.
-struct Silu {
+// Gated activations g sigmoid(k(g)) up, of the gate g: k, and g times its derivative. Limits are those within which a gate or an up is itself,
+// and has a gradient.
+struct Unlimited {
+  static MGRPO_INLINE Vec gate(Vec g) { return g; }
+  static MGRPO_INLINE Vec up(Vec u) { return u; }
+  static MGRPO_INLINE Vec of_gate(Vec, Vec gradient) { return gradient; }
+  static MGRPO_INLINE Vec of_up(Vec, Vec gradient) { return gradient; }
+};
+
+struct Silu : Unlimited {
   static MGRPO_INLINE Vec k(Vec g) { return g; }
   static MGRPO_INLINE Vec slope(Vec g) { return g; }
 };
 
 // (1 + tanh(u)) / 2 is sigmoid(2 u). Beyond 16 the sigmoid is 0 or 1, and a cube of g could overflow.
-struct GeluTanh {
+struct GeluTanh : Unlimited {
   static constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;  // 2 sqrt(2 / pi)
   static MGRPO_INLINE Vec bounded(Vec g) {
     g = g > splat(16) ? splat(16) : g;
@@ -114,12 +122,29 @@ struct GeluTanh {
   }
 };
 
+struct Clamped {
+  static constexpr float kLimit = 7, kAlpha = 1.702f;
+  static MGRPO_INLINE Vec gate(Vec g) { return g > splat(kLimit) ? splat(kLimit) : g; }
+  static MGRPO_INLINE Vec up(Vec u) {
+    u = u > splat(kLimit) ? splat(kLimit) : u;
+    return (u < splat(-kLimit) ? splat(-kLimit) : u) + splat(1);
+  }
+  static MGRPO_INLINE Vec of_gate(Vec g, Vec gradient) { return g > splat(kLimit) ? Vec{} : gradient; }
+  static MGRPO_INLINE Vec of_up(Vec u, Vec gradient) {
+    gradient = u > splat(kLimit) ? Vec{} : gradient;
+    return u < splat(-kLimit) ? Vec{} : gradient;
+  }
+  // Below -64 the sigmoid is 0, and a product with alpha could overflow.
+  static MGRPO_INLINE Vec k(Vec g) { return (g < splat(-64) ? splat(-64) : g) * splat(kAlpha); }
+  static MGRPO_INLINE Vec slope(Vec g) { return k(g); }
+};
+
 template <class Activation>
 void glu(const float *gate_up, float *y, int64_t rows, int64_t f) {
   for (int64_t r = 0; r < rows; r++, gate_up += 2 * f, y += f)
     for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
-      const Vec gate = at(gate_up);
-      put(y, gate * sigmoid(Activation::k(gate)) * at(gate_up + f));
+      const Vec gate = Activation::gate(at(gate_up));
+      put(y, gate * sigmoid(Activation::k(gate)) * Activation::up(at(gate_up + f)));
     });
 }
 
@@ -127,9 +152,10 @@ template <class Activation>
 void glu_bwd(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
   for (int64_t r = 0; r < rows; r++, dy += f, gate_up += 2 * f, dgate_up += 2 * f)
     for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
-      const Vec gate = at(gate_up), up = at(gate_up + f), grad = at(dy), s = sigmoid(Activation::k(gate));
-      put(dgate_up, grad * up * s * fma(Activation::slope(gate), 1.0f - s, splat(1.0f)));
-      put(dgate_up + f, grad * gate * s);
+      const Vec given = at(gate_up), gate = Activation::gate(given), given_up = at(gate_up + f), up = Activation::up(given_up), grad = at(dy);
+      const Vec s = sigmoid(Activation::k(gate));
+      put(dgate_up, Activation::of_gate(given, grad * up * s * fma(Activation::slope(gate), 1.0f - s, splat(1.0f))));
+      put(dgate_up + f, Activation::of_up(given_up, grad * gate * s));
     });
 }
 

@@ -87,6 +87,8 @@ struct NnOps {
   void (*swiglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
   void (*geglu)(const float *gate_up, float *y, int64_t rows, int64_t f);
   void (*geglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
+  void (*clamped_glu)(const float *gate_up, float *y, int64_t rows, int64_t f);
+  void (*clamped_glu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
   // One row: x, y [heads, hd], cos, sin [rotary / 2]; sign is -1 for the inverse.
   void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary,
                float sign);
@@ -97,9 +99,9 @@ struct NnOps {
   float (*moe_weigh)(float *g, float *a, float weight, int64_t d);
 
   // rows <= kAttentionTile query rows; row i attends to the last window of the first length[i] keys, to all where window is
-  // 0. lse or its entries may be null.
+  // 0. sinks [rows] are terms of the softmax's denominator. sinks and lse may be null.
   void (*attend)(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd,
-                 float scale, int64_t window, float *const *out, float *const *lse);
+                 float scale, int64_t window, const float *sinks, float *const *out, float *const *lse);
   // Writes dq, and adds to dk and dv the parts of these queries, for keys first_seen(position, window) to position +
   // rows - 1.
   void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);

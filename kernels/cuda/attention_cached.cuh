@@ -47,6 +47,7 @@ struct Attention {
   const T *q, *k, *v;
   Pages pages;
   const int32_t *sequence, *length;
+  const float *sinks;  // [heads], may be null
   T *out;
   float *partial;  // [rows, heads, parts, hd + 2]: weighted values, maximum, sum; of rows with more than one part
   int64_t rows, heads, kv_heads, hd;
@@ -77,7 +78,11 @@ struct Attention {
     return row < 0 ? -1 : row * hd;
   }
   __device__ float *partial_of(int64_t head, int part) const { return partial + (head * parts + part) * (hd + 2); }
-  // Takes element c of a part's weighted values, whose weights add up to `sum`.
+  // The denominator of a head of a row, by its number among the heads of all rows: the sum of the weights, relative to 2^max, and the sink's term.
+  __device__ float denominator(int64_t head, float max, float sum) const {
+    return sinks == nullptr ? sum : sum + exp2_of(sinks[head % heads] * static_cast<float>(kLog2E) - max);
+  }
+  // Takes element c of a part's weighted values. `sum` is the denominator of a row without other parts.
   __device__ void put(const Part &p, int head, int64_t c, float value, float sum) const {
     if (p.of > 1) {
       partial_of(p.first_head + head, p.number)[c] = value;

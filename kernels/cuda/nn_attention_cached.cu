@@ -105,7 +105,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
       float most = kFloor, sum = 0;
       for (int g = 0; g < kGroups; g++) most = fmaxf(most, group_max[h][g]);
       for (int g = 0; g < kGroups; g++) sum = fmaf(exp2f(group_max[h][g] - most), group_sum[h][g], sum);
-      const float rescale = exp2f(state[h].max - most);
+      const float rescale = exp2f(state[h].max - most), whole = in.denominator(part.first_head + h, most, sum);
 #pragma unroll
       for (int c = 0; c < kWide; c++)
         group_values[group][c / Pack<T>::kWidth * kLanes * Pack<T>::kWidth + lane * Pack<T>::kWidth + c % Pack<T>::kWidth] =
@@ -114,7 +114,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
       for (int64_t c = threadIdx.x; c < in.hd; c += kThreads) {
         float value = 0;
         for (int g = 0; g < kGroups; g++) value += group_values[g][c];
-        in.put(part, h, c, value, sum);
+        in.put(part, h, c, value, whole);
       }
       if (threadIdx.x == 0) in.put_sums(part, h, most, sum);
       __syncthreads();  // group_values is written again
@@ -163,10 +163,11 @@ __global__ __launch_bounds__(kAttentionThreads, kHd * kHeads <= 512 ? 4 : kHd * 
         const float most = most_of(head);
         float sum = 0;
         for (int w = 0; w < kWarps; w++) sum = fmaf(exp2_of(warp_max[w][head] - most), warp_sum[w][head], sum);
+        const float whole = in.denominator(part.first_head + head, most, sum);
         for (int64_t c = lane; c < in.hd; c += 32) {
           float value = 0;
           for (int w = 0; w < kWarps; w++) value += warp_values[w][head % 8][c];
-          in.put(part, head, c, value, sum);
+          in.put(part, head, c, value, whole);
         }
         if (lane == 0) in.put_sums(part, head, most, sum);
       }
@@ -188,6 +189,7 @@ __global__ __launch_bounds__(kThreads) void merge_kernel(Attention<T> in) {
     float most = kFloor, sum = 0;
     for (int p = 0; p < parts; p++) most = fmaxf(most, weight[p]);
     for (int p = 0; p < parts; p++) sum = fmaf(exp2f(weight[p] - most), in.partial_of(b, p)[in.hd + 1], sum);
+    sum = in.denominator(b, most, sum);
     for (int64_t c = threadIdx.x; c < in.hd; c += kThreads) {
       float value = 0;
       for (int p = 0; p < parts; p++) value = fmaf(exp2f(weight[p] - most), in.partial_of(b, p)[c], value);
@@ -262,8 +264,8 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
 }  // namespace mgrpo::cuda
 
 int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence,
-                                    const int32_t *length, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale,
-                                    int64_t window, void *stream) {
+                                    const int32_t *length, const float *sinks_or_null, int32_t dtype, void *out, int64_t rows, int64_t heads,
+                                    float scale, int64_t window, void *stream) {
   using namespace mgrpo;
   using namespace mgrpo::cuda;
   if (!valid_pages(pages) || !valid_sizes({rows, heads, pages.hd}) || pages.kv_heads == 0 || heads == 0 || heads % pages.kv_heads != 0 ||
@@ -277,7 +279,7 @@ int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const vo
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), places, sequence,
-                               length, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd, most_parts(places, window), 1,
+                               length, sinks_or_null, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd, most_parts(places, window), 1,
                                static_cast<float>(scale * kLog2E), window},
                   stream_of(stream));
   });

@@ -27,14 +27,22 @@ __device__ float2 both_sigmoids(float g) {
   return {s, fminf(e, FLT_MAX) * s};
 }
 
-// Activations of the form g sigmoid(k(g)): k, and g times its derivative.
-struct Silu {
+// Gated activations g sigmoid(k(g)) up, of the gate g: k, and g times its derivative. Limits are those within which a gate or an up is itself,
+// and has a gradient.
+struct Unlimited {
+  static __device__ float gate(float g) { return g; }
+  static __device__ float up(float u) { return u; }
+  static __device__ float of_gate(float, float gradient) { return gradient; }
+  static __device__ float of_up(float, float gradient) { return gradient; }
+};
+
+struct Silu : Unlimited {
   static __device__ float k(float g) { return g; }
   static __device__ float slope(float g) { return g; }
 };
 
 // (1 + tanh(u)) / 2 is sigmoid(2 u). Beyond 16 the sigmoid is 0 or 1, and a cube of g could overflow.
-struct GeluTanh {
+struct GeluTanh : Unlimited {
   static constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;  // 2 sqrt(2 / pi)
   static __device__ float bounded(float g) { return g > 16 ? 16.0f : g < -16 ? -16.0f : g; }
   static __device__ float k(float g) {
@@ -45,6 +53,17 @@ struct GeluTanh {
     g = bounded(g);
     return g * fmaf(g * g, 3 * kCubic, kLinear);
   }
+};
+
+struct Clamped {
+  static constexpr float kLimit = 7, kAlpha = 1.702f;
+  static __device__ float gate(float g) { return g > kLimit ? kLimit : g; }
+  static __device__ float up(float u) { return (u > kLimit ? kLimit : u < -kLimit ? -kLimit : u) + 1; }
+  static __device__ float of_gate(float g, float gradient) { return g > kLimit ? 0.0f : gradient; }
+  static __device__ float of_up(float u, float gradient) { return u > kLimit || u < -kLimit ? 0.0f : gradient; }
+  // Below -64 the sigmoid is 0, and a product with alpha could overflow.
+  static __device__ float k(float g) { return kAlpha * (g < -64 ? -64.0f : g); }
+  static __device__ float slope(float g) { return k(g); }
 };
 
 // A row's packs in tiles of a block's width; blocks take a tile of every `apart`th row.
@@ -76,8 +95,8 @@ __device__ void weigh(Pack<T> *gate, const Pack<T> &up, int count = Pack<T>::kWi
 #pragma unroll
   for (int i = 0; i < Pack<T>::kWidth; i++) {
     if (i >= count) continue;
-    const float g = widen(gate->at[i]);
-    narrow(g * sigmoid(Activation::k(g)) * widen(up.at[i]), &gate->at[i]);
+    const float g = Activation::gate(widen(gate->at[i]));
+    narrow(g * sigmoid(Activation::k(g)) * Activation::up(widen(up.at[i])), &gate->at[i]);
   }
 }
 
@@ -87,10 +106,10 @@ __device__ void weigh_back(const Pack<T> &grad, Pack<T> *gate, Pack<T> *up, int 
 #pragma unroll
   for (int i = 0; i < Pack<T>::kWidth; i++) {
     if (i >= count) continue;
-    const float d = widen(grad.at[i]), g = widen(gate->at[i]), u = widen(up->at[i]);
+    const float d = widen(grad.at[i]), given = widen(gate->at[i]), g = Activation::gate(given), given_up = widen(up->at[i]), u = Activation::up(given_up);
     const float2 s = both_sigmoids(Activation::k(g));
-    narrow(d * u * s.x * fmaf(Activation::slope(g), s.y, 1.0f), &gate->at[i]);
-    narrow(d * g * s.x, &up->at[i]);
+    narrow(Activation::of_gate(given, d * u * s.x * fmaf(Activation::slope(g), s.y, 1.0f)), &gate->at[i]);
+    narrow(Activation::of_up(given_up, d * g * s.x), &up->at[i]);
   }
 }
 
@@ -180,4 +199,12 @@ int32_t mgrpo_geglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t ro
 
 int32_t mgrpo_geglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f, void *stream) {
   return glu_bwd<GeluTanh>(dy, gate_up, dtype, dgate_up, rows, f, stream);
+}
+
+int32_t mgrpo_clamped_glu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream) {
+  return glu<Clamped>(gate_up, dtype, y, rows, f, stream);
+}
+
+int32_t mgrpo_clamped_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f, void *stream) {
+  return glu_bwd<Clamped>(dy, gate_up, dtype, dgate_up, rows, f, stream);
 }

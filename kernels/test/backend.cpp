@@ -64,6 +64,12 @@ const Backend &cpu() {
       [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_geglu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
       },
+      [](const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_clamped_glu_cpu(floats(gate_up), floats(y), rows, f));
+      },
+      [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_clamped_glu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
+      },
       [](const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k, int64_t rows) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_split_heads_cpu(floats(qkv), how, floats(q), floats(k), floats(v), inv_q, inv_k, rows));
       },
@@ -78,8 +84,8 @@ const Backend &cpu() {
             mgrpo_cache_heads_cpu(floats(qkv), how, floats(q), floats(k_cache), floats(v_cache), pages, sequence, rows));
       },
       [](const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence, const int32_t *length,
-         int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), floats(k_cache), floats(v_cache), pages, sequence, length,
+         const float *sinks, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), floats(k_cache), floats(v_cache), pages, sequence, length, sinks,
                                                              floats(out), rows, heads, scale, window));
       },
       [](const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y, int64_t rows,
@@ -154,6 +160,8 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(swiglu_bwd),
       MGRPO_ON_DEFAULT_STREAM(geglu),
       MGRPO_ON_DEFAULT_STREAM(geglu_bwd),
+      MGRPO_ON_DEFAULT_STREAM(clamped_glu),
+      MGRPO_ON_DEFAULT_STREAM(clamped_glu_bwd),
       MGRPO_ON_DEFAULT_STREAM(split_heads),
       MGRPO_ON_DEFAULT_STREAM(split_heads_bwd),
       MGRPO_ON_DEFAULT_STREAM(cache_heads),

@@ -59,13 +59,16 @@ struct Backend {
   int32_t (*swiglu_bwd)(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f);
   decltype(swiglu) geglu;
   decltype(swiglu_bwd) geglu_bwd;
+  decltype(swiglu) clamped_glu;
+  decltype(swiglu_bwd) clamped_glu_bwd;
   int32_t (*split_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k, int64_t rows);
   int32_t (*split_heads_bwd)(const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads how, const float *inv_q,
                              const float *inv_k, int32_t dtype, void *dqkv, float *dw_q, float *dw_k, int64_t rows);
   int32_t (*cache_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages,
                          const int32_t *sequence, int64_t rows);
   int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence,
-                              const int32_t *length, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window);
+                              const int32_t *length, const float *sinks, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale,
+                              int64_t window);
   int32_t (*lora_add)(const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y,
                       int64_t rows, int64_t k, int64_t n);
   decltype(&mgrpo_moe_route_cpu) moe_route;

@@ -20,6 +20,7 @@ struct Cache {
   int32_t dtype = MGRPO_FLOAT32;
   bool aligned = false;
   int64_t window = 0, block = 16;
+  Floats sinks;  // by head; empty: there are none
 
   Cache(int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd)
       : slots(slots), heads(heads), kv_heads(kv_heads), max_len(max_len), hd(hd),
@@ -37,7 +38,8 @@ struct Cache {
                  const Floats &k_blocks, const Floats &v_blocks) const {
     Array Q(b, dtype, q, aligned), K(b, dtype, k_blocks, aligned), V(b, dtype, v_blocks, aligned);
     Buffer<int32_t> s(b, slot), l(b, length), t(b, table.entries);
-    return b.attention_cached(Q.get(), K.get(), V.get(), table.pages(t.get(), kv_heads, hd), s.get(), l.get(), dtype, out.get(),
+    Buffer<float> terms(b, sinks);
+    return b.attention_cached(Q.get(), K.get(), V.get(), table.pages(t.get(), kv_heads, hd), s.get(), l.get(), sinks.empty() ? nullptr : terms.get(), dtype, out.get(),
                               static_cast<int64_t>(slot.size()), heads, kScale, window);
   }
   int64_t first(int64_t length) const { return window > 0 && length > window ? length - window : 0; }
@@ -53,7 +55,7 @@ struct Cache {
         const int64_t at = (static_cast<int64_t>(r) * heads + h) * hd;
         const int64_t base = (slot[r] * kv_heads + h / (heads / kv_heads)) * max_len * hd;
         std::vector<double> weight;
-        double sum = 0;
+        double sum = sinks.empty() ? 0 : std::exp(static_cast<double>(sinks[h]));
         for (int64_t j = first(length[r]); j < length[r]; j++) {
           double score = 0;
           for (int64_t c = 0; c < hd; c++) score += static_cast<double>(q[at + c]) * k[base + j * hd + c];
@@ -237,11 +239,13 @@ TEST_P(AttentionCached, TableOutsideTheCacheInBf16) {
   for (float v : part(out.values(), cache.row(), 3 * cache.row())) ASSERT_TRUE(std::isnan(v));
 }
 
-void prefill_in_one_call(const Backend &backend, int64_t window) {
+void prefill_in_one_call(const Backend &backend, int64_t window, bool with_sinks = false) {
   for (auto [heads, kv_heads, hd] : kShapes) {
     const int32_t tokens = 140;
     Cache cache(2, heads, kv_heads, tokens, hd);
     cache.window = window;
+    if (with_sinks) cache.sinks = normal(heads, 11, 2);
+    const float *sinks_or_null = with_sinks ? cache.sinks.data() : nullptr;
     const Floats q = normal(tokens * cache.row(), 4), k = normal(tokens * kv_heads * hd, 5),
                  v = normal(tokens * kv_heads * hd, 6);
     Ints slot(tokens, 1), pos, length;
@@ -277,7 +281,7 @@ void prefill_in_one_call(const Backend &backend, int64_t window) {
     }
     if (&backend != &cpu()) continue;
     Guarded packed(tokens * cache.row()), lse(tokens * heads);
-    mgrpo_attention_packed_cpu(q.data(), k.data(), v.data(), Ints{0, tokens}.data(), nullptr, 1, packed.begin(),
+    mgrpo_attention_packed_cpu(q.data(), k.data(), v.data(), Ints{0, tokens}.data(), nullptr, 1, sinks_or_null, packed.begin(),
                                lse.begin(), heads, kv_heads, hd, kScale, window);
     EXPECT_TRUE(same_bits(packed.values(), prefill));
   }
@@ -287,6 +291,66 @@ TEST_P(AttentionCached, PrefillInOneCallEqualsTokenByTokenAndPackedAttention) { 
 
 TEST_P(AttentionCached, PrefillOfAWindowInOneCallEqualsTokenByTokenAndPackedAttention) {
   for (int64_t window : {5, 70}) prefill_in_one_call(backend(), window);
+}
+
+TEST_P(AttentionCached, PrefillWithSinksInOneCallEqualsTokenByTokenAndPackedAttention) {
+  for (int64_t window : {0, 5, 70}) prefill_in_one_call(backend(), window, true);
+}
+
+TEST_P(AttentionCached, SinksMatchFloat64) {
+  for (auto [heads, kv_heads, hd] : kShapes)
+    for (int64_t window : {0, 7, 100}) {
+      Cache cache(5, heads, kv_heads, 150, hd);
+      cache.window = window, cache.sinks = normal(heads, 11, 2);
+      const Ints slot{3, 0, 0, 0, 4, 4, 1, 3}, length{1, 64, 65, 7, 150, 129, 0, 63};
+      const Floats q = normal(8 * cache.row(), 3);
+      EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), 0, kTolerance)) << hd << ", " << window;
+    }
+}
+
+TEST_P(AttentionCached, SinksOfLongRows) {
+  for (bool bf16 : {false, true}) {
+    if (bf16 && !has_bf16(backend())) continue;
+    Cache cache(2, 4, 2, 2700, 16);
+    if (bf16) cache.k = rounded_to_bf16(cache.k), cache.v = rounded_to_bf16(cache.v), cache.dtype = MGRPO_BFLOAT16;
+    cache.sinks = {6, 8, 0, -5};
+    const Ints slot{0, 1, 0, 1}, length{2700, 257, 1, 1400};
+    Floats q = normal(4 * cache.row(), 4);
+    if (bf16) q = rounded_to_bf16(q);
+    const Floats all = cache.attend(backend(), q, slot, length);
+    EXPECT_TRUE(close_to(all, cache.oracle(q, slot, length), bf16 ? kBf16Epsilon : 0, kTolerance)) << bf16;
+    for (int64_t r : {0, 3})
+      EXPECT_TRUE(same_bits(cache.attend(backend(), part(q, r * cache.row(), cache.row()), {slot[r]}, {length[r]}), part(all, r * cache.row(), cache.row())));
+    cache.sinks.assign(4, -INFINITY);
+    const Floats without = cache.attend(backend(), q, slot, length);
+    cache.sinks.clear();
+    EXPECT_TRUE(same_bits(without, cache.attend(backend(), q, slot, length))) << "sinks of -Inf, " << bf16;
+  }
+}
+
+TEST_P(AttentionCached, SinksInBf16MatchFloat64) {
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  for (auto [heads, kv_heads, hd] : {Shape{6, 2, 64}, {16, 2, 64}, {5, 1, 128}, {17, 1, 20}, {8, 2, 256}}) {
+    Cache cache(3, heads, kv_heads, 310, hd);
+    cache.k = rounded_to_bf16(cache.k), cache.v = rounded_to_bf16(cache.v), cache.dtype = MGRPO_BFLOAT16;
+    cache.sinks = normal(heads, 11, 2);
+    const Ints slot{1, 0, 1, 1, 2, 2, 0}, length{310, 33, 0, 1, 128, 129, 17};
+    const Floats q = rounded_to_bf16(normal(7 * cache.row(), 5));
+    for (int64_t window : {0, 128}) {
+      cache.window = window;
+      EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), kBf16Epsilon, kTolerance)) << heads << ", " << hd;
+    }
+  }
+}
+
+TEST_P(AttentionCached, SinksFarAboveAndBelowScores) {
+  Cache cache(1, 3, 1, 40, 8);
+  cache.sinks = {1e4f, 300, -1e4f};
+  const Floats q = normal(cache.row(), 3), out = cache.attend(backend(), q, {0}, {40});
+  for (int64_t c = 0; c < cache.hd; c++) EXPECT_EQ(out[c], 0.0f);
+  for (int64_t c = 0; c < cache.hd; c++) EXPECT_LT(std::fabs(out[cache.hd + c]), 1e-30f);
+  cache.sinks = {};
+  EXPECT_TRUE(same_bits(part(out, 2 * cache.hd, cache.hd), part(cache.attend(backend(), q, {0}, {40}), 2 * cache.hd, cache.hd)));
 }
 
 TEST_P(AttentionCached, RowDoesNotDependOnItsCompany) {
@@ -381,7 +445,7 @@ TEST_P(AttentionCached, EmptyAndInvalid) {
   Array Q(b, MGRPO_FLOAT32, q), K(b, MGRPO_FLOAT32, cache.k), V(b, MGRPO_FLOAT32, cache.v);
   Buffer<int32_t> slot(b, Ints{0}), length(b, Ints{1}), table(b, Ints{0});
   const auto with = [&](const void *queries, int64_t heads, int64_t kv_heads, int64_t hd, int64_t block = 8, int64_t window = 0) {
-    return b.attention_cached(queries, K.get(), V.get(), {table.get(), 1, 1, 1, kv_heads, block, hd}, slot.get(), length.get(), MGRPO_FLOAT32,
+    return b.attention_cached(queries, K.get(), V.get(), {table.get(), 1, 1, 1, kv_heads, block, hd}, slot.get(), length.get(), nullptr, MGRPO_FLOAT32,
                               out.get(), 1, heads, kScale, window);
   };
   EXPECT_EQ(with(nullptr, 4, 2, 16), MGRPO_INVALID_ARGUMENT);

@@ -15,6 +15,7 @@ struct Problem {
   float scale;
   Ints follows = {};  // by segment; empty: every segment is a sequence
   int64_t window = 0;
+  Floats sinks = {};  // by head; empty: there are none
 
   Ints cu() const {
     Ints c{0};
@@ -25,6 +26,8 @@ struct Problem {
   int64_t q_size() const { return rows() * heads * hd; }
   int64_t kv_size() const { return rows() * kv_heads * hd; }
   const int32_t *follows_or_null() const { return follows.empty() ? nullptr : follows.data(); }
+
+  const float *sinks_or_null() const { return sinks.empty() ? nullptr : sinks.data(); }
 
   // The rows that the last row of segment s sees, in the order of their positions.
   Ints seen(size_t s) const {
@@ -67,6 +70,11 @@ const Problem kProblems[] = {
     {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}, 9},        // that begin in their prefixes
     {{120, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 69, 69, -1, 312}, 70},
     {{1130, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 599, 599, 1699, 1000}, 300},
+    {{1}, 2, 1, 8, 1, {}, 0, {0.3f, -INFINITY}},
+    {{64, 65, 63}, 6, 2, 24, 0.2f, {}, 0, {0, 1, -2, 30, -30, 3}},
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}, 9, {1, 2, -1, 0.5f}},
+    {{12}, 20, 1, 16, 0.25f, {}, 0, Floats(20, 1.5f)},
+    {{35, 3}, 3, 3, 20, 4.0f, {}, 0, {200, -200, 40}},
 };
 
 struct Inputs {
@@ -101,7 +109,10 @@ Oracle oracle(const Problem &p, const Inputs &in) {
           prob.push_back(score * p.scale);
           top = std::max(top, prob.back());
         }
+        const double sink = p.sinks.empty() ? -INFINITY : p.sinks[h];
+        top = std::max(top, sink);
         for (double &x : prob) sum += x = std::exp(x - top);
+        sum += std::exp(sink - top);
         o.lse[t * p.heads + h] = top + std::log(sum);
         double delta = 0;
         for (int64_t j = 0; j < keys; j++)
@@ -132,7 +143,7 @@ struct Outputs {
 void run(const Problem &p, const Inputs &in, Outputs &o) {
   const Ints cu = p.cu();
   const int64_t batch = static_cast<int64_t>(p.lengths.size());
-  ASSERT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), p.follows_or_null(), batch,
+  ASSERT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), p.follows_or_null(), batch, p.sinks_or_null(),
                                        o.out.begin(), o.lse.begin(), p.heads, p.kv_heads, p.hd, p.scale, p.window),
             MGRPO_OK);
   ASSERT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(),
@@ -165,7 +176,7 @@ TEST(AttentionPacked, ForwardAndBackwardMatchFloat64) {
 TEST(AttentionPacked, ThreadsDoNotChangeBits) {
   const Problem problems[] = {{{200, 3, 90, 150}, 6, 2, 24, 0.2f},
                               {{90, 3, 200, 550, 150}, 6, 2, 24, 0.2f, {-1, 89, 50, 292, 89}},
-                              {{90, 3, 200, 550, 150}, 6, 2, 24, 0.2f, {-1, 89, 50, 292, 89}, 77}};
+                              {{90, 3, 200, 550, 150}, 6, 2, 24, 0.2f, {-1, 89, 50, 292, 89}, 77, {0, 1, 2, 3, -1, -2}}};
   for (const Problem &p : problems) {
     const Inputs in(p);
     Outputs one(p);
@@ -183,14 +194,14 @@ TEST(AttentionPacked, ThreadsDoNotChangeBits) {
 }
 
 // The bits of a sequence do not depend on where its rows lie.
-void shared_prefix(int64_t window) {
-  const Problem shared{{120, 100, 31}, 6, 2, 24, 0.2f, {-1, 76, 76}, window};
+void shared_prefix(int64_t window, const Floats &sinks) {
+  const Problem shared{{120, 100, 31}, 6, 2, 24, 0.2f, {-1, 76, 76}, window, sinks};
   const Inputs in(shared);
   Outputs tree(shared);
   run(shared, in, tree);
   for (size_t child : {1, 2}) {
     const Ints rows = shared.seen(child);
-    const Problem whole{{static_cast<int32_t>(rows.size())}, 6, 2, 24, 0.2f, {}, window};
+    const Problem whole{{static_cast<int32_t>(rows.size())}, 6, 2, 24, 0.2f, {}, window, sinks};
     Inputs flat(whole);
     const int64_t q_row = 6 * 24, kv_row = 2 * 24, prefix = 77;
     for (size_t t = 0; t < rows.size(); t++) {
@@ -210,7 +221,8 @@ void shared_prefix(int64_t window) {
 }
 
 TEST(AttentionPacked, SharedPrefixHasTheBitsOfTheWholeSequence) {
-  for (int64_t window : {0, 40}) shared_prefix(window);
+  for (int64_t window : {0, 40})
+    for (const Floats &sinks : {Floats{}, Floats{0, 1, -1, 2, 5, -5}}) shared_prefix(window, sinks);
 }
 
 TEST(AttentionPacked, SequenceDoesNotDependOnItsNeighbours) {
@@ -246,7 +258,7 @@ TEST(AttentionPacked, EmptyAndInvalid) {
   const Inputs in(p);
   Outputs o(p);
   const auto forward = [&](Ints cu, int64_t batch, int64_t heads, int64_t kv_heads, int64_t hd) {
-    return mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), nullptr, batch,
+    return mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), nullptr, batch, nullptr,
                                       o.out.begin(), o.lse.begin(), heads, kv_heads, hd, 1, 0);
   };
   EXPECT_EQ(forward({0}, 0, 2, 1, 4), MGRPO_OK);
@@ -258,10 +270,10 @@ TEST(AttentionPacked, EmptyAndInvalid) {
   EXPECT_EQ(forward({0, 2}, -1, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({1, 2}, 1, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({0, 2, 1}, 2, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), nullptr, nullptr, 1,
+  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), nullptr, nullptr, 1, nullptr,
                                        o.out.begin(), o.lse.begin(), 2, 1, 4, 1, 0),
             MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 2}.data(), nullptr, 1,
+  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 2}.data(), nullptr, 1, nullptr,
                                        o.out.begin(), o.lse.begin(), 2, 1, 4, 1, -1),
             MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(),
@@ -269,7 +281,7 @@ TEST(AttentionPacked, EmptyAndInvalid) {
                                            o.dv.begin(), 2, 1, 4, 1, 0),
             MGRPO_INVALID_ARGUMENT);
   for (Ints follows : {Ints{0, 0}, Ints{-1, 1}, Ints{-1, -2}, Ints{1, -1}})
-    EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 1, 2}.data(), follows.data(), 2,
+    EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 1, 2}.data(), follows.data(), 2, nullptr,
                                          o.out.begin(), o.lse.begin(), 2, 1, 4, 1, 0),
               MGRPO_INVALID_ARGUMENT);
   for (float v : o.out.values()) EXPECT_TRUE(std::isnan(v)) << "written in spite of the error";

@@ -16,6 +16,8 @@ struct Kind {
   decltype(&Backend::swiglu_bwd) backward;
   double (*activation)(double);
   double (*exponent)(double);  // the activation is g / (1 + exp(exponent)), which has the roundings of its exponent
+  double (*up)(double);
+  double most;  // the largest gate that is itself
 };
 
 double silu(double g) { return g / (1 + std::exp(-g)); }
@@ -23,9 +25,13 @@ double cubic(double g) { return std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)
 // g / 2 (1 + tanh(u)): below 0 its sum cancels, which 2 / (1 + exp(-2 u)) does not.
 double gelu_tanh(double g) { return g > 0 ? g / 2 * (1 + std::tanh(cubic(g))) : g / (1 + std::exp(-2 * cubic(g))); }
 
-const Kind kKinds[] = {{&Backend::swiglu, &Backend::swiglu_bwd, silu, [](double) { return 0.0; }},
-                       {&Backend::geglu, &Backend::geglu_bwd, gelu_tanh,
-                        [](double g) { return 2 * cubic(g); }}};
+double clamped(double g) { return std::min(g, 7.0) / (1 + std::exp(-1.702 * std::min(g, 7.0))); }
+double clamped_up(double u) { return std::clamp(u, -7.0, 7.0) + 1; }
+double same(double x) { return x; }
+
+const Kind kKinds[] = {{&Backend::swiglu, &Backend::swiglu_bwd, silu, [](double) { return 0.0; }, same, INFINITY},
+                       {&Backend::geglu, &Backend::geglu_bwd, gelu_tanh, [](double g) { return 2 * cubic(g); }, same, INFINITY},
+                       {&Backend::clamped_glu, &Backend::clamped_glu_bwd, clamped, [](double g) { return 1.702 * std::min(g, 7.0); }, clamped_up, 7}};
 
 class Glu : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(Glu);
@@ -47,7 +53,7 @@ Floats glu_bwd(const Kind &kind, const Backend &b, const Floats &dy, const Float
 std::vector<double> oracle(const Kind &kind, const Floats &gate_up, int64_t f) {
   std::vector<double> y;
   for (size_t at = 0; at < gate_up.size(); at += 2 * f)
-    for (int64_t j = 0; j < f; j++) y.push_back(kind.activation(gate_up[at + j]) * gate_up[at + f + j]);
+    for (int64_t j = 0; j < f; j++) y.push_back(kind.activation(gate_up[at + j]) * kind.up(gate_up[at + f + j]));
   return y;
 }
 
@@ -75,8 +81,8 @@ TEST_P(Glu, BackwardMatchesCentralDifferencesOfFloat64) {
         for (int64_t j = 0; j < f; j++) {
           const double gate = gate_up[r * 2 * f + j], up = gate_up[r * 2 * f + f + j], d = dy[r * f + j];
           const double bound = kBackwardTolerance * (std::fabs(d) * (std::fabs(up) + std::fabs(gate)) + 1) + 1e-8;
-          EXPECT_NEAR(grad[r * 2 * f + j], d * up * (kind.activation(gate + h) - kind.activation(gate - h)) / (2 * h), bound);
-          EXPECT_NEAR(grad[r * 2 * f + f + j], d * kind.activation(gate), bound);
+          EXPECT_NEAR(grad[r * 2 * f + j], d * kind.up(up) * (kind.activation(gate + h) - kind.activation(gate - h)) / (2 * h), bound);
+          EXPECT_NEAR(grad[r * 2 * f + f + j], d * kind.activation(gate) * (kind.up(up + h) - kind.up(up - h)) / (2 * h), bound);
         }
       Array d(backend(), MGRPO_FLOAT32, dy), in_place(backend(), MGRPO_FLOAT32, gate_up);
       ASSERT_EQ((backend().*kind.backward)(d.get(), in_place.get(), MGRPO_FLOAT32, in_place.get(), rows, f), MGRPO_OK);
@@ -86,6 +92,7 @@ TEST_P(Glu, BackwardMatchesCentralDifferencesOfFloat64) {
 
 TEST_P(Glu, HugeGatesAndNaN) {
   for (const Kind &kind : kKinds) {
+    if (kind.most < INFINITY) continue;
     const Floats gate_up{1e30f, -1e30f, 3e38f, -3e38f, NAN, 2, 2, 2, 2, 2}, y = glu(kind, backend(), gate_up, 5);
     const Floats grad = glu_bwd(kind, backend(), Floats(5, 1), gate_up, 5);
     for (int j : {0, 1}) {
@@ -96,6 +103,22 @@ TEST_P(Glu, HugeGatesAndNaN) {
     EXPECT_EQ(y[3], 0.0f);
     EXPECT_TRUE(std::isnan(y[4]) && std::isnan(grad[4]) && std::isnan(grad[9]));
   }
+}
+
+TEST_P(Glu, LimitsOfTheClampedKind) {
+  const float above = std::nextafter(7.0f, 8.0f), below = std::nextafter(-7.0f, -8.0f);
+  const Floats gates{7, above, 3e38f, -3e38f, NAN, 2, 2, 2, 2, 2, 2}, ups{2, 2, 2, 2, 2, 7, above, 3e38f, -7, below, NAN};
+  Floats gate_up = gates;
+  gate_up.insert(gate_up.end(), ups.begin(), ups.end());
+  const int64_t f = static_cast<int64_t>(gates.size());
+  const Floats y = glu(kKinds[2], backend(), gate_up, f), grad = glu_bwd(kKinds[2], backend(), Floats(gates.size(), 1), gate_up, f);
+  const std::vector<double> want = oracle(kKinds[2], gate_up, f);
+  for (int j : {0, 1, 2, 3, 5, 6, 7, 8, 9}) EXPECT_NEAR(y[j], want[j], 16 * kTolerance * std::fabs(want[j])) << j;
+  EXPECT_NE(grad[0], 0.0f);
+  EXPECT_TRUE(grad[1] == 0.0f && grad[2] == 0.0f && grad[3] == 0.0f);
+  EXPECT_TRUE(grad[f + 5] != 0.0f && grad[f + 8] != 0.0f);
+  EXPECT_TRUE(grad[f + 6] == 0.0f && grad[f + 7] == 0.0f && grad[f + 9] == 0.0f);
+  EXPECT_TRUE(std::isnan(y[4]) && std::isnan(y[10]) && std::isnan(grad[4]) && std::isnan(grad[10]));
 }
 
 TEST_P(Glu, ElementDoesNotDependOnItsPlace) {

@@ -89,6 +89,33 @@ blocks, factors = torch.randint(0, 256, (3, 5, 2, 16), dtype=torch.uint8), torch
 widened = convert_moe_packed_tensors(blocks, factors, dtype=torch.float32).transpose(1, 2)  # to experts, rows, columns
 save_file({"experts.down_proj_blocks": blocks, "experts.down_proj_scales": factors, "expected": widened.contiguous()}, HERE / "mxfp4.safetensors")
 
+# gpt-oss: fused experts in blocks, everything else in BF16. The expected matrices are gates and ups as transformers' GptOssExperts takes them apart.
+torch.manual_seed(5)
+EXPERTS, WIDTH = 2, 32
+stored = {"model.embed_tokens.weight": torch.randn(VOCAB, WIDTH), "model.norm.weight": torch.rand(WIDTH), "lm_head.weight": torch.randn(VOCAB, WIDTH)}
+layer = {"input_layernorm.weight": (WIDTH,), "post_attention_layernorm.weight": (WIDTH,), "self_attn.sinks": (HEADS,), "mlp.router.weight": (EXPERTS, WIDTH),
+         "mlp.router.bias": (EXPERTS,), "mlp.experts.gate_up_proj_bias": (EXPERTS, 2 * WIDTH), "mlp.experts.down_proj_bias": (EXPERTS, WIDTH)}
+for name, rows, cols in (("q", HEADS * HEAD, WIDTH), ("k", HEAD, WIDTH), ("v", HEAD, WIDTH), ("o", WIDTH, HEADS * HEAD)):
+    layer.update({f"self_attn.{name}_proj.weight": (rows, cols), f"self_attn.{name}_proj.bias": (rows,)})
+stored.update({f"model.layers.0.{name}": torch.randn(shape) for name, shape in layer.items()})
+stored, expected = {name: t.bfloat16() for name, t in stored.items()}, {}
+for name, rows in (("gate_up_proj", 2 * WIDTH), ("down_proj", WIDTH)):
+    blocks, factors = torch.randint(0, 256, (EXPERTS, rows, WIDTH // 32, 16), dtype=torch.uint8), torch.randint(118, 127, (EXPERTS, rows, WIDTH // 32), dtype=torch.uint8)
+    stored.update({f"model.layers.0.mlp.experts.{name}_blocks": blocks, f"model.layers.0.mlp.experts.{name}_scales": factors})
+    widened = convert_moe_packed_tensors(blocks, factors, dtype=torch.float32)  # experts, inputs, outputs
+    for e in range(EXPERTS):
+        parts = {"gate_proj": widened[e][..., ::2], "up_proj": widened[e][..., 1::2]} if name == "gate_up_proj" else {name: widened[e]}
+        expected.update({f"model.layers.0.mlp.experts.{e}.{part}.weight": w.T.contiguous() for part, w in parts.items()})
+folder = HERE / "folders" / "gpt_oss-mxfp4"
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "config.json").write_text(json.dumps(dict(
+    architectures=["GptOssForCausalLM"], model_type="gpt_oss", vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=1, num_attention_heads=HEADS,
+    num_key_value_heads=1, head_dim=HEAD, num_local_experts=EXPERTS, num_experts_per_tok=1, sliding_window=8, layer_types=["sliding_attention"], max_position_embeddings=64,
+    rms_norm_eps=1e-5, swiglu_limit=7.0, rope_theta=150000, rope_scaling=dict(beta_fast=32.0, beta_slow=1.0, factor=32.0, original_max_position_embeddings=4096, rope_type="yarn", truncate=False),
+    torch_dtype="bfloat16", quantization_config=dict(modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"], quant_method="mxfp4")), indent=1) + "\n")
+save_file(stored, folder / "model.safetensors")
+save_file(expected, folder / "expected.safetensors")
+
 codes = torch.arange(256, dtype=torch.uint8)
 text = lambda v: [None if math.isnan(x) else x for x in v.float().tolist()]
 (HERE / "codes.json").write_text(json.dumps({"F8_E4M3": text(codes.view(E4M3)), "F8_E8M0": text(codes.view(torch.float8_e8m0fnu)), "MXFP4": FP4_VALUES}) + "\n")

@@ -79,6 +79,9 @@ func (c Config) RotaryPairs() bool { return families[c.Family].pairs }
 // GELU reports whether the gates of MLPs go through the tanh form of GELU, in place of SiLU.
 func (c Config) GELU() bool { return families[c.Family].gelu }
 
+// ClampedGates reports whether the gates of experts are those of gpt-oss (torch.ClampedGLU), in place of SwiGLU.
+func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
+
 // WithDefaults fills the fields that a configured shape may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps
 // (1e-6), RopeTheta (10000), the family's LocalTheta where it has one, and the
 // Shared of a mixture (FFN) where the family has it.

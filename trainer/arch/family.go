@@ -35,6 +35,7 @@ type family struct {
 	scaledEmbedding bool // by the root of Hidden
 	normsFromOne    bool // weights of norms are distances from 1
 	gelu            bool // its tanh form in place of SiLU; the key is hidden_activation
+	clampedGates    bool // see ClampedGates
 	normsAfterRope  bool // norms of heads
 	pairs           bool // planes of the rotary embedding are neighbours in a head, not a half apart
 

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"math"
 	"os"
 	"reflect"
 	"regexp"
@@ -62,6 +63,9 @@ func TestConfigDefaults(t *testing.T) {
 		{`{"model_type":"qwen2_moe","num_hidden_layers":4,"use_sliding_window":true,"max_window_layers":3,"sliding_window":7}`, Config{Family: Qwen2MoE, VocabSize: 151936,
 			Hidden: 2048, Layers: 4, Heads: 16, KVHeads: 16, HeadDim: 128, FFN: 5632, RMSEps: 1e-6, RopeTheta: 10000, MaxPosition: 32768, AttentionBias: true,
 			Windows: []int{7, 0, 7, 0}, Mixture: &Mixture{Experts: 60, PerToken: 4, FFN: 1408, Shared: 5632, Step: 1}}},
+		{`{"model_type":"gpt_oss","num_hidden_layers":3,"num_local_experts":5,"intermediate_size":9}`, Config{Family: GPTOSS, VocabSize: 201088, Hidden: 2880, Layers: 3,
+			Heads: 64, KVHeads: 8, HeadDim: 64, FFN: 9, RMSEps: 1e-5, RopeTheta: 150000, MaxPosition: 131072, AttentionBias: true, Windows: []int{128, 0, 128},
+			RopeScaling: &RopeYaRN{32, 32, 1, 0.1*math.Log(32) + 1, false, 4096}, Mixture: &Mixture{Experts: 5, PerToken: 4, FFN: 9, Normalise: true, Step: 1}}},
 		{`{"model_type":"phi3","num_hidden_layers":1,"head_dim":4,"rope_scaling":{"type":"su","short_factor":[1,2],"long_factor":[1,9]},"max_position_embeddings":8192}`, Config{Family: Phi3,
 			VocabSize: 32064, Hidden: 3072, Layers: 1, Heads: 32, KVHeads: 32, HeadDim: 4, FFN: 8192, RMSEps: 1e-5, RopeTheta: 10000, MaxPosition: 4096,
 			BOS: []int32{1}, EOS: []int32{32000}, Pad: []int32{32000}, RopeScaling: &RopeLong{[]float64{1, 2}, []float64{1, 9}, 0, 0, 4096, 8192}}},
@@ -97,6 +101,9 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"` + strings.Repeat("x", 5000) + `"}`, []string{"model_type"}},
 		{`{"model_type":"granitemoe"}`, []string{"granitemoe", "mixture", "qwen3_moe"}},
 		{`{"model_type":"mixtral","num_local_experts":0}`, []string{"num_experts is 0"}},
+		{`{"model_type":"gpt_oss","swiglu_limit":9.0}`, []string{"swiglu_limit 9 is not supported", "only 7"}},
+		{`{"model_type":"gpt_oss","swiglu_alpha":1}`, []string{"swiglu_alpha 1 is not supported", "only 1.702"}},
+		{`{"model_type":"gpt_oss","sliding_window":null}`, []string{"sliding_window is 0 in layer 0"}},
 		{`{"model_type":"qwen2_moe","shared_expert_intermediate_size":0}`, []string{"shared_expert_intermediate_size is 0"}},
 		{`{"model_type":"qwen3_moe","num_experts_per_tok":129}`, []string{"num_experts_per_tok", "64"}},
 		{`{"model_type":"qwen3_moe","num_experts":8,"num_local_experts":9}`, []string{"num_experts", "num_local_experts"}},

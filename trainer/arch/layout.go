@@ -33,10 +33,15 @@ type Tensor struct {
 	// Stack is the number of tensors of this shape that GGUF files have as one, and Index the place of this one; 0: it is alone.
 	Stack, Index int64
 
-	// Fused is the tensor [Stack, FusedRows, columns] in which folders of transformers 5 may have all of these: this one is rows
-	// from FusedRow on of matrix Index. "": they have it alone.
-	Fused               string
-	FusedRows, FusedRow int64
+	Fused Fused // the tensor of folders that has it and others; the zero value: it is alone
+}
+
+// Fused is a tensor [Stack, Rows, columns], or [Stack, Rows] of biases, in which folders of transformers 5 may have those of all experts. An
+// expert's tensor is rows Row, Row+Step, Row+2·Step... of matrix Index.
+type Fused struct {
+	Name            string // "": none
+	Rows, Row, Step int64
+	Always          bool // it is written so, with unquantised matrices transposed: [Stack, columns, Rows]
 }
 
 // Numel returns the number of elements.
@@ -149,9 +154,8 @@ type module struct {
 	rows       int
 	pairs      int64
 
-	stack, index        int    // see Tensor
-	fused               string // within a layer, see Tensor
-	fusedRows, fusedRow int
+	stack, index int   // see Tensor
+	fused        Fused // with its name within a layer
 }
 
 // tensor is the module's weight or bias. cols is 0 for a tensor with one dimension.
@@ -162,9 +166,12 @@ func (l *layer) tensor(m module, kind string, cols int) Tensor {
 	}
 	t := Tensor{Name: fmt.Sprintf("model.layers.%d.%s.%s", l.index, m.name, kind),
 		GGUF: fmt.Sprintf("blk.%d.%s.%s", l.index, m.gguf, kind), Shape: shape, Pairs: m.pairs,
-		Stack: int64(m.stack), Index: int64(m.index), FusedRows: int64(m.fusedRows), FusedRow: int64(m.fusedRow)}
-	if m.fused != "" {
-		t.Fused = fmt.Sprintf("model.layers.%d.%s", l.index, m.fused)
+		Stack: int64(m.stack), Index: int64(m.index), Fused: m.fused}
+	if m.fused.Name != "" {
+		t.Fused.Name = fmt.Sprintf("model.layers.%d.%s", l.index, m.fused.Name)
+		if cols == 0 {
+			t.Fused.Name += "_bias"
+		}
 	}
 	return t
 }

@@ -4,7 +4,7 @@ package arch
 const Mixtral = "mixtral"
 
 func init() {
-	names := expertNames{"block_sparse_moe.gate", "block_sparse_moe.experts", "w1", "w3", "w2"}
+	names := expertNames{router: "block_sparse_moe.gate", experts: "block_sparse_moe.experts", gate: "w1", up: "w3", down: "w2"}
 	register(&family{
 		name:         Mixtral,
 		architecture: "MixtralForCausalLM",
@@ -19,7 +19,7 @@ func init() {
 			l.qkv(false)
 			l.output(false)
 			l.postNorm()
-			l.experts(c.Mixture, names)
+			l.experts(c.Mixture, names, false)
 		},
 	})
 }

@@ -163,27 +163,37 @@ func (m *Mixture) keys(f *family) map[string]any {
 }
 
 // expertNames holds the names, within a layer, of a router, of the experts, and of an expert's projections.
-type expertNames struct{ router, experts, gate, up, down string }
+type expertNames struct {
+	router, experts, gate, up, down string
+	interleaved                     bool // see Fused.Always: always fused, and rows of gate and up in turn
+}
 
-var mlpExperts = expertNames{"mlp.gate", "mlp.experts", "gate_proj", "up_proj", "down_proj"}
+var mlpExperts = expertNames{router: "mlp.gate", experts: "mlp.experts", gate: "gate_proj", up: "up_proj", down: "down_proj"}
 
-// experts adds a router, and a SwiGLU MLP for each expert. The experts are stacked in one leaf for gate and up and one for
-// down, an expert's gate before its up.
-func (l *layer) experts(m *Mixture, names expertNames) {
-	l.linear("router", Matrix, l.c.Hidden, false, module{name: names.router, gguf: "ffn_gate_inp", rows: m.Experts})
+// experts adds a router, and a gated MLP for each expert, all with biases or without. The experts are stacked in one leaf for gate and up and
+// one for down, an expert's gate before its up.
+func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
+	l.linear("router", Matrix, l.c.Hidden, bias, module{name: names.router, gguf: "ffn_gate_inp", rows: m.Experts})
+	ffn, hidden := int64(m.FFN), int64(l.c.Hidden)
+	gate, up := Fused{"gate_up_proj", 2 * ffn, 0, 1, false}, Fused{"gate_up_proj", 2 * ffn, ffn, 1, false}
+	if names.interleaved {
+		gate, up = Fused{"gate_up_proj", 2 * ffn, 0, 2, true}, Fused{"gate_up_proj", 2 * ffn, 1, 2, true}
+	}
 	var gateUp, down []module
 	for e := range m.Experts {
-		of := func(name, gguf string, rows int, fused string, fusedRows, fusedRow int) module { // of this expert; other files have those of all experts as one
-			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, stack: m.Experts, index: e,
-				fused: "mlp.experts." + fused, fusedRows: fusedRows, fusedRow: fusedRow}
+		of := func(name, gguf string, rows int, fused Fused) module { // of this expert; other files have those of all experts as one
+			fused.Name = "mlp.experts." + fused.Name
+			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, stack: m.Experts, index: e, fused: fused}
 		}
-		gateUp = append(gateUp, of(names.gate, "gate", m.FFN, "gate_up_proj", 2*m.FFN, 0), of(names.up, "up", m.FFN, "gate_up_proj", 2*m.FFN, m.FFN))
-		down = append(down, of(names.down, "down", l.c.Hidden, "down_proj", l.c.Hidden, 0))
+		gateUp = append(gateUp, of(names.gate, "gate", m.FFN, gate), of(names.up, "up", m.FFN, up))
+		down = append(down, of(names.down, "down", l.c.Hidden, Fused{"down_proj", hidden, 0, 1, names.interleaved}))
 	}
-	l.linear("experts_gate_up", Matrix, l.c.Hidden, false, gateUp...)
-	l.linear("experts_down", Residual, m.FFN, false, down...)
-	leaves := l.layout.Leaves
-	leaves[len(leaves)-2].Experts, leaves[len(leaves)-1].Experts = m.Experts, m.Experts
+	first := len(l.layout.Leaves)
+	l.linear("experts_gate_up", Matrix, l.c.Hidden, bias, gateUp...)
+	l.linear("experts_down", Residual, m.FFN, bias, down...)
+	for i := range l.layout.Leaves[first:] {
+		l.layout.Leaves[first+i].Experts = m.Experts
+	}
 }
 
 // sharedExpert adds a SwiGLU MLP for all tokens, and its gate.

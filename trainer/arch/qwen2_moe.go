@@ -21,7 +21,7 @@ func init() {
 			l.output(false)
 			l.postNorm()
 			if c.HasExperts(l.index) {
-				l.experts(c.Mixture, mlpExperts)
+				l.experts(c.Mixture, mlpExperts, false)
 				l.sharedExpert(c.Mixture)
 			} else {
 				l.gatedMLP(false)

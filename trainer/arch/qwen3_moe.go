@@ -22,7 +22,7 @@ func init() {
 			l.output(c.AttentionBias)
 			l.postNorm()
 			if c.HasExperts(l.index) {
-				l.experts(c.Mixture, mlpExperts)
+				l.experts(c.Mixture, mlpExperts, false)
 			} else {
 				l.gatedMLP(false)
 			}

@@ -55,7 +55,7 @@ func (c Config) Body() string {
 func (c Config) wrapNames(l *Layout) {
 	for _, leaf := range l.Leaves {
 		for i := range leaf.Parts {
-			for _, name := range []*string{&leaf.Parts[i].Name, &leaf.Parts[i].Fused} {
+			for _, name := range []*string{&leaf.Parts[i].Name, &leaf.Parts[i].Fused.Name} {
 				if rest, inside := strings.CutPrefix(*name, body); inside {
 					*name = c.Body() + rest
 				}

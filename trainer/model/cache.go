@@ -61,10 +61,10 @@ type cachedAttention struct {
 	rows Rows
 }
 
-func (a cachedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads) *torch.Tensor {
+func (a cachedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor {
 	k, v, table := a.c.k[layer], a.c.v[layer], a.c.table[a.c.group[layer]]
 	q := heads.Cache(qkv, k, v, table, a.rows.Sequence)
-	return torch.AttentionCached(q, k, v, table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Window(layer))
+	return torch.AttentionCached(q, k, v, table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Window(layer), sinks)
 }
 
 // Place is where the tables name block number `at` of a sequence in a group.

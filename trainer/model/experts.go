@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/arch"
 )
@@ -38,13 +40,13 @@ func (m *Model) Serve(s *torch.Scope, layer int, rows []*torch.Tensor, experts [
 	}
 	chosen := s.FromInt32(experts, n, 1)
 	if len(rows) == 1 {
-		return []*torch.Tensor{torch.Experts(rows[0], chosen, s.Full(torch.Float32, 1, n, 1), own.gateUp, own.down)}
+		return []*torch.Tensor{torch.Experts(rows[0], chosen, s.Full(torch.Float32, 1, n, 1), own.experts)}
 	}
 	s.Grad(true, func() {
 		x, weight := rows[0].Detach(), rows[2].Detach()
 		x.RequireGrad(true)
 		weight.RequireGrad(true)
-		torch.Backward([]*torch.Tensor{torch.Experts(x, chosen, weight, own.gateUp, own.down)}, []*torch.Tensor{rows[1]})
+		torch.Backward([]*torch.Tensor{torch.Experts(x, chosen, weight, own.experts)}, []*torch.Tensor{rows[1]})
 		results = []*torch.Tensor{x.Grad(), weight.Grad()}
 	})
 	return results
@@ -60,12 +62,14 @@ func Unserved(rows []*torch.Tensor) []*torch.Tensor {
 
 // ownExperts are this rank's experts of a leaf.
 func (m *Model) ownExperts(l arch.Leaf) *torch.Tensor {
-	at, cols := int64(0), l.Shape[1]
+	at := int64(0)
 	mine := m.share.Within(blockOf(l, true).Run)
 	if len(mine) > 0 { // there may be fewer experts than ranks
 		at = mine[0].At
 	}
-	return m.Compute.Narrow(0, at, mine.Numel()).View(mine.Numel()/cols, cols)
+	shape := slices.Clone(l.Shape)
+	shape[0] = mine.Numel() / (l.Numel() / l.Shape[0])
+	return m.Compute.Narrow(0, at, mine.Numel()).View(shape...)
 }
 
 // Carries says whether the rows of a layer, counted from 1, go to experts that ranks divide among them.

@@ -14,10 +14,11 @@ type Routes struct {
 
 // mixture is the router and the experts of a layer. Routers are read in float32 where there is a copy in it.
 type mixture struct {
-	index                int // among the layers that have experts
-	router, gateUp, down *torch.Tensor
-	perToken             int
-	normalise            bool
+	index              int // among the layers that have experts
+	router, routerBias *torch.Tensor
+	experts            torch.MLPs
+	perToken           int
+	normalise          bool
 
 	hasShared                            bool
 	sharedGateUp, sharedDown, sharedGate linear // an expert for all tokens, and the gate whose sigmoid multiplies its output
@@ -26,7 +27,7 @@ type mixture struct {
 // of returns the mixture's output for h [T, Hidden].
 func (m *mixture) of(h *torch.Tensor, pass Pass) *torch.Tensor {
 	chosen, weight := m.route(h, pass.Routes)
-	out := torch.Experts(h, chosen, weight, m.gateUp, m.down)
+	out := torch.Experts(h, chosen, weight, m.experts)
 	if shared := m.shared(h, pass); shared != nil {
 		return out.Add(shared)
 	}
@@ -44,7 +45,11 @@ func (m *mixture) shared(h *torch.Tensor, pass Pass) *torch.Tensor {
 
 // route chooses the experts of each row of h, int32 [T, k], and their weights. The router's logits are float32, whatever type h has.
 func (m *mixture) route(h *torch.Tensor, routes *Routes) (chosen, weight *torch.Tensor) {
-	logits := torch.Linear(h.To(torch.Float32), m.router.To(torch.Float32), nil)
+	bias := m.routerBias
+	if bias != nil {
+		bias = bias.To(torch.Float32)
+	}
+	logits := torch.Linear(h.To(torch.Float32), m.router.To(torch.Float32), bias)
 	r := torch.Routing{PerToken: m.perToken, Normalise: m.normalise}
 	if routes != nil {
 		at := func(t *torch.Tensor) *torch.Tensor {

@@ -139,7 +139,7 @@ func TestGoldenRouterLogits(t *testing.T) {
 					continue
 				}
 				m := l.mixture
-				logits := torch.Linear(torch.RMSNorm(sum, l.postNorm, f.m.Config.NormOffset(), f.m.Config.RMSEps), m.router, nil)
+				logits := torch.Linear(torch.RMSNorm(sum, l.postNorm, f.m.Config.NormOffset(), f.m.Config.RMSEps), m.router, m.routerBias)
 				_, weight := torch.Route(logits, torch.Routing{PerToken: m.perToken, Normalise: m.normalise})
 				experts, k := int64(f.m.Config.Mixture.Experts), int64(m.perToken)
 				near(t, fmt.Sprint("router logits of layer ", i), floats(logits), f.unpadded(fmt.Sprintf("router_logits.%d", i), 0, experts), tolLogits)

@@ -63,6 +63,7 @@ type layer struct {
 	attendedNorm, mlpNorm *torch.Tensor // after them
 	qkv, o                linear
 	qNorm, kNorm          *torch.Tensor
+	sinks                 *torch.Tensor // [Heads]: terms of the denominators of attention's softmax
 	gateUp, down          linear
 	mixture               *mixture // in place of gateUp and down
 	rotation              rotation
@@ -70,9 +71,9 @@ type layer struct {
 }
 
 // Attention separates the decoder from packed training and cached generation, which implement it. The product qkv of a layer,
-// whose heads are normalised and turned as heads says, gives [T, Heads, HeadDim].
+// whose heads are normalised and turned as heads says, gives [T, Heads, HeadDim]. sinks are those of torch.AttentionPacked, or nil.
 type Attention interface {
-	Attend(layer int, qkv *torch.Tensor, heads torch.Heads) *torch.Tensor
+	Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor
 }
 
 // Pass is what a forward pass of T rows knows of them beside their tokens.
@@ -323,11 +324,13 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
 			attendedNorm: other(p + "attended_norm"), mlpNorm: other(p + "mlp_norm"),
 			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
-			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"),
+			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"), sinks: other(p + "sinks"),
 			gateUp: linearOf(p + "gate_up"), down: linearOf(p + "down"),
 		}
 		if m.Config.HasExperts(i) {
-			l.mixture = &mixture{index: routed, router: other(p + "router"), gateUp: matrix(p + "experts_gate_up"), down: matrix(p + "experts_down"),
+			l.mixture = &mixture{index: routed, router: other(p + "router"), routerBias: other(p + "router_bias"),
+				experts: torch.MLPs{GateUp: matrix(p + "experts_gate_up"), Down: matrix(p + "experts_down"),
+					GateUpBias: other(p + "experts_gate_up_bias"), DownBias: other(p + "experts_down_bias"), Clamped: m.Config.ClampedGates()},
 				perToken: m.Config.Mixture.PerToken, normalise: m.Config.Mixture.Normalise,
 				hasShared:    m.Config.Mixture.Shared > 0,
 				sharedGateUp: linearOf(p + "shared_gate_up"), sharedDown: linearOf(p + "shared_down"), sharedGate: linearOf(p + "shared_gate")}
@@ -447,7 +450,7 @@ func (l *layer) added(out, weight *torch.Tensor) *torch.Tensor {
 
 // attended is the residual after attention, and its norm.
 func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *torch.Tensor) {
-	a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos)).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
+	a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
 	return addNorm(l.cfg, x, l.added(l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
 }
 

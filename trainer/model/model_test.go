@@ -238,13 +238,25 @@ func (f *fixture) wantGradient(t *testing.T, name string, got []float64) {
 // wantGradientOf is wantGradient for a tensor of a checkpoint, which the goldens may have as a part of fused experts.
 func (f *fixture) wantGradientOf(t *testing.T, p arch.Tensor, got []float64) {
 	t.Helper()
-	all, fused := golden.Published(p.Fused, func(name string) bool { return p.Fused != "" && f.want["grad."+name].Shape != nil })
+	all, fused := golden.Published(p.Fused.Name, func(name string) bool { return p.Fused.Name != "" && f.want["grad."+name].Shape != nil })
 	if !fused {
 		f.wantGradient(t, p.Name, got)
 		return
 	}
-	from := (p.Index*p.FusedRows + p.FusedRow) * p.Shape[1]
-	f.nearGradient(t, p.Name, got, golden.Tensor{Data: f.want["grad."+all].Data[from:][:len(got)]})
+	rows, cols := p.Shape[0], p.Numel()/p.Shape[0]
+	part := make([]float64, len(got))
+	for i := range part {
+		matrix, row, col := p.Index*p.Fused.Rows*cols, p.Fused.Row+int64(i)/cols*p.Fused.Step, int64(i)%cols
+		at := matrix + row*cols + col
+		if p.Fused.Always {
+			at = matrix + col*p.Fused.Rows + row
+		}
+		part[i] = f.want["grad."+all].Data[at]
+	}
+	if rows == 0 || len(got) != int(p.Numel()) {
+		t.Fatalf("%d values of %s", len(got), p.Name)
+	}
+	f.nearGradient(t, p.Name, got, golden.Tensor{Data: part})
 }
 
 func (f *fixture) nearGradient(t *testing.T, name string, got []float64, want golden.Tensor) {

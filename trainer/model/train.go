@@ -23,9 +23,9 @@ type packedAttention struct {
 	scale       float64
 }
 
-func (a packedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads) *torch.Tensor {
+func (a packedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor {
 	q, k, v := heads.Split(qkv)
-	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale, a.cfg.Window(layer))
+	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale, a.cfg.Window(layer), sinks)
 }
 
 func (m *Model) packed(in Packed) Pass {
@@ -130,10 +130,10 @@ func trained(w torch.Matrix) bool {
 
 // trained says whether anything in the layer is.
 func (l *layer) trained() bool {
-	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm}
+	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm, l.sinks}
 	maps := []linear{l.qkv, l.o, l.gateUp, l.down}
 	if m := l.mixture; m != nil {
-		all = append(all, m.router, m.gateUp, m.down)
+		all = append(all, m.router, m.routerBias, m.experts.GateUp, m.experts.Down, m.experts.GateUpBias, m.experts.DownBias)
 		maps = append(maps, m.sharedGateUp, m.sharedDown, m.sharedGate)
 	}
 	for _, of := range maps {

@@ -106,13 +106,17 @@ func layers() []kernel {
 		}),
 		layer("swiglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.SwiGLU(in[0])) }),
 		layer("geglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.GeGLU(in[0])) }),
+		layer("clamped_glu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.ClampedGLU(in[0])) }),
 		layer("heads", shaped([]int64{0, 8 * 27}, []int64{27}, []int64{27}), split),
 		layer("heads normalised together", shaped([]int64{0, 8 * 27}, []int64{4 * 27}, []int64{2 * 27}), split),
 		layer("attention_packed", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 0))
+			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 0, nil))
 		}),
 		layer("attention_packed in a window", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
-			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6))
+			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6, nil))
+		}),
+		layer("attention_packed with sinks", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}, []int64{4}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6, in[3]))
 		}),
 		layer("moe", shaped([]int64{0, 37}, []int64{0, 4}, []int64{4 * 2 * 11, 37}, []int64{4 * 37, 11}), mixed),
 		layer("head_log_prob", shaped([]int64{0, 37}, []int64{301, 37}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
@@ -164,7 +168,7 @@ func mixed(t *trial, in []*torch.Tensor) []*torch.Tensor {
 		given = append(given, e, (e+1)%4)
 	}
 	chosen, weight := torch.Route(in[1].To(torch.Float32), torch.Routing{PerToken: 2, Normalise: true, Given: t.s.FromInt32(given, in[0].Size(0), 2)})
-	return one(torch.Experts(in[0], chosen, weight, in[2], in[3]))
+	return one(torch.Experts(in[0], chosen, weight, torch.MLPs{GateUp: in[2], Down: in[3]}))
 }
 
 // cached attends to the keys and values of a product, in blocks that lie anywhere.
@@ -179,7 +183,7 @@ func cached(t *trial) error {
 		how := t.heads(t.tensor(1, hd).To(real), t.tensor(2, hd).To(real), pos)
 		keys, vals := t.s.Zeros(real, 6, 2, block, hd), t.s.Zeros(real, 6, 2, block, hd)
 		q := how.Cache(t.tensor(0, tokens, 8*hd).To(real), keys, vals, table, t.ints(sequence...))
-		return torch.AttentionCached(q, keys, vals, table, t.ints(sequence...), t.ints(length...), 0.3, 11)
+		return torch.AttentionCached(q, keys, vals, table, t.ints(sequence...), t.ints(length...), 0.3, 11, nil)
 	}
 	var got *torch.Tensor
 	err := t.work(tokens*4*hd, func() error { got = attend(t.real); return nil })

@@ -59,8 +59,8 @@ func (s *Source) absence(t arch.Tensor) error {
 	if shard, ok := s.assigned[t.Name]; ok {
 		return fmt.Errorf("tensor %s is missing from %s, to which weight_map assigns it", t.Name, shard)
 	}
-	if t.Fused != "" {
-		return fmt.Errorf("tensor %s is missing, alone and in the fused experts %s", t.Name, t.Fused)
+	if t.Fused.Name != "" {
+		return fmt.Errorf("tensor %s is missing, alone and in the fused experts %s", t.Name, t.Fused.Name)
 	}
 	return fmt.Errorf("tensor %s is missing", t.Name)
 }

@@ -48,7 +48,7 @@ func (c checksum) plus(more checksum) checksum {
 // publishedName is the tensor of the goldens that has a tensor's values: the tensor, or the fused experts of which it is a part.
 func publishedName(t arch.Tensor, published map[string]checksum) string {
 	there := func(name string) bool { return name != "" && published[name].Numel > 0 }
-	for _, name := range []string{t.Fused, t.Name} {
+	for _, name := range []string{t.Fused.Name, t.Name} {
 		if name, ok := golden.Published(name, there); ok {
 			return name
 		}

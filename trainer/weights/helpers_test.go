@@ -17,7 +17,7 @@ func tinyConfig(family string) arch.Config {
 	if arch.HasExperts(family) {
 		c.Mixture = &arch.Mixture{Experts: 3, PerToken: 2, FFN: 5, Normalise: true, Step: 1}
 	}
-	if family == arch.Mixtral { // which has no other MLP
+	if family == arch.Mixtral || family == arch.GPTOSS { // which have no other MLP
 		c.Mixture.FFN = c.FFN
 	}
 	return c.WithDefaults()

@@ -41,7 +41,7 @@ func (s *Source) rename() error {
 // all tensors that begin with it. stored has the names in the file of the renamed tensors.
 func (s *Source) unwrap(expected []arch.Tensor) (stored map[string]string) {
 	want := s.config.Body()
-	first := slices.IndexFunc(expected, func(t arch.Tensor) bool { return strings.HasPrefix(t.Name, want+"layers.0.") && t.Fused == "" })
+	first := slices.IndexFunc(expected, func(t arch.Tensor) bool { return strings.HasPrefix(t.Name, want+"layers.0.") && t.Fused.Name == "" })
 	if first < 0 {
 		return nil
 	}
@@ -92,21 +92,18 @@ func (s *Source) prefixOf(ending string, shape []int64) (prefix string, ok bool)
 func (s *Source) split(expected []arch.Tensor) error {
 	fused := map[string]bool{}
 	for _, want := range expected {
-		all, ok := s.tensors[want.Fused]
-		if want.Fused == "" || !ok {
+		name := want.Fused.Name
+		all, ok := s.tensors[name]
+		if name == "" || !ok {
 			continue
 		}
-		fused[want.Fused] = true
-		shape := []int64{want.Stack, want.FusedRows, want.Shape[1]}
-		if !slices.Equal(all.shape, shape) {
-			return fmt.Errorf("tensor %s has the fused experts in shape %v, config.json requires %v", want.Fused, all.shape, shape)
-		}
-		one, err := all.matrix(want.Index*want.FusedRows+want.FusedRow, want.Shape)
+		fused[name] = true
+		one, err := all.unfused(want)
 		if err == nil {
 			err = s.add("fused experts", want.Name, one)
 		}
 		if err != nil {
-			return fmt.Errorf("tensor %s: %w", want.Fused, err)
+			return fmt.Errorf("tensor %s: %w", name, err)
 		}
 	}
 	for name := range fused {

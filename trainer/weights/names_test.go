@@ -2,6 +2,7 @@ package weights
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -167,6 +168,57 @@ func TestFusedExperts(t *testing.T) {
 	})
 	_, err = openAndCheck(dir)
 	golden.WantError(t, err, "model.layers.1.mlp.experts.2.up_proj.weight is missing", "fused experts model.layers.1.mlp.experts.gate_up_proj")
+}
+
+// TestAlwaysFused reads fused experts of gpt-oss, whose matrices are transposed and whose gates and ups are in turn, and refuses other shapes.
+func TestAlwaysFused(t *testing.T) {
+	dir := filepath.Join("..", "..", "testdata", "families", "gpt_oss-sinks")
+	s := openChecked(t, dir)
+	file, err := OpenTensors(filepath.Join(dir, safetensorsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	const experts, hidden, ffn = 5, 24, 16
+	all := func(name string, n int) []float32 {
+		values := make([]float32, n)
+		if err := file.Read("model.layers.1.mlp.experts."+name, 0, experts, values); err != nil {
+			t.Fatal(err)
+		}
+		return values
+	}
+	gateUp, gateUpBias := all("gate_up_proj", experts*hidden*2*ffn), all("gate_up_proj_bias", experts*2*ffn)
+	down, downBias := all("down_proj", experts*ffn*hidden), all("down_proj_bias", experts*hidden)
+	for e := range experts {
+		of := func(name string) []float32 {
+			return readAll(t, s, fmt.Sprintf("model.layers.1.mlp.experts.%d.%s", e, name))
+		}
+		for i := range ffn {
+			for at, name := range []string{"gate_proj", "up_proj"} {
+				if of(name + ".bias")[i] != gateUpBias[e*2*ffn+2*i+at] {
+					t.Fatalf("bias %d of %s in expert %d", i, name, e)
+				}
+				for h := range hidden {
+					if of(name + ".weight")[i*hidden+h] != gateUp[(e*hidden+h)*2*ffn+2*i+at] || of("down_proj.weight")[h*ffn+i] != down[(e*ffn+i)*hidden+h] {
+						t.Fatalf("expert %d, unit %d, width %d", e, i, h)
+					}
+				}
+			}
+		}
+		if !slices.Equal(of("down_proj.bias"), downBias[e*hidden:][:hidden]) {
+			t.Errorf("biases of expert %d", e)
+		}
+	}
+	some := make([]float32, 3*hidden)
+	if err := s.Read("model.layers.1.mlp.experts.2.up_proj.weight", 4, 7, some); err != nil || some[hidden+1] != gateUp[(2*hidden+1)*2*ffn+11] {
+		t.Errorf("rows 4 to 6: %v", err)
+	}
+	other, _ := restore(t, tinyConfig(arch.GPTOSS), func(all []stored) []stored {
+		all = slices.DeleteFunc(all, func(s stored) bool { return s.name == "model.layers.1.mlp.experts.gate_up_proj" })
+		return append(all, stored{"model.layers.1.mlp.experts.gate_up_proj", "F32", []int64{3, 12, 8}, make([]byte, 4*3*8*12)})
+	})
+	_, err = openAndCheck(other)
+	golden.WantError(t, err, "fused experts", "[3 12 8]", "[3 8 12]")
 }
 
 // TestEmptyFiles: files without bytes are ignored, unless they would have to have something.

@@ -14,6 +14,7 @@ type tensor struct {
 	// head interleaved (row h*2P + 2j + half is Hugging Face row h*2P + half*P + j), 0 otherwise.
 	ropePairs int64
 	scales    *scales // nil: none
+	within    *within // where an expert's tensor lies in a fused one; nil: data has it
 	// offset is in every stored value, and is subtracted when values are read: arch.Tensor.GGUFOffset.
 	offset float32
 }
@@ -73,6 +74,9 @@ func (t tensor) read(from, to int64, dst []float32) error {
 	}
 	if int64(len(dst)) != (to-from)*length {
 		return fmt.Errorf("rows %d to %d have %d values, the buffer %d", from, to, (to-from)*length, len(dst))
+	}
+	if t.within != nil {
+		return t.within.read(from, to, length, dst)
 	}
 	if t.scales != nil {
 		return t.readScaled(from*(length/max(t.shape[len(t.shape)-1], 1)), dst)

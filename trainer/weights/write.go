@@ -110,11 +110,16 @@ type OutTensor struct {
 	Write func(io.Writer) error
 }
 
-// weightTensors sorts tensors by name. They share one buffer of float32 values.
+// weightTensors sorts tensors by name, and fuses those that are always fused. The others share one buffer of float32 values.
 func weightTensors(tensors []arch.Tensor, read func(name string, dst []float32) error, dtype DType) []OutTensor {
 	var buffer []float32
 	out := make([]OutTensor, 0, len(tensors))
+	fused := map[string][]arch.Tensor{}
 	for _, t := range tensors {
+		if t.Fused.Always {
+			fused[t.Fused.Name] = append(fused[t.Fused.Name], t)
+			continue
+		}
 		out = append(out, OutTensor{t.Name, string(dtype), t.Shape, t.Numel() * dtype.Size(), func(w io.Writer) error {
 			n := int(t.Numel())
 			buffer = slices.Grow(buffer[:0], n)[:n]
@@ -123,6 +128,9 @@ func weightTensors(tensors []arch.Tensor, read func(name string, dst []float32) 
 			}
 			return WriteFloats(w, dtype, buffer)
 		}})
+	}
+	for _, parts := range fused {
+		out = append(out, fuse(parts, read, dtype))
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out

@@ -4,18 +4,22 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/logaddexp.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/tril.h>
 #include <ATen/ops/triu.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -38,11 +42,20 @@ using MaybeTensor = std::optional<at::Tensor>;
 
 const int32_t *data_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<int32_t>() : nullptr; }
 
+const float *sinks_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<float>() : nullptr; }
+
+// The gradient of sinks [H], given out and its gradient, [T, H, hd], and lse [T, H], which has the sinks in it. exp(sink - lse) is a sink's share
+// of a row. Its value vector is zero.
+at::Tensor gradient_of_sinks(const at::Tensor &sinks, const at::Tensor &dout, const at::Tensor &out, const at::Tensor &lse) {
+  auto along = (dout.to(at::kFloat) * out.to(at::kFloat)).sum(2);
+  return (at::exp(sinks.to(at::kFloat).unsqueeze(0) - lse) * along).sum(0).neg().to(sinks.scalar_type());
+}
+
 at::Tensor packed(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu,
-                  const MaybeTensor &follows, double scale, int64_t window, at::Tensor *lse_out) {
+                  const MaybeTensor &follows, const MaybeTensor &sinks, double scale, int64_t window, at::Tensor *lse_out) {
   auto out = at::empty_like(q), lse = at::empty({q.size(0), q.size(1)}, q.options());
   check_status(mgrpo_attention_packed_cpu(q.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(),
-                                          cu.const_data_ptr<int32_t>(), data_or_null(follows), cu.size(0) - 1,
+                                          cu.const_data_ptr<int32_t>(), data_or_null(follows), cu.size(0) - 1, sinks_or_null(sinks),
                                           out.mutable_data_ptr<float>(), lse.mutable_data_ptr<float>(), q.size(1), k.size(1),
                                           q.size(2), float(scale), window));
   if (lse_out) *lse_out = lse;
@@ -51,10 +64,10 @@ at::Tensor packed(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
 
 struct Packed : torch::autograd::Function<Packed> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
-                            const at::Tensor &cu, const MaybeTensor &follows, double scale, int64_t window) {
+                            const at::Tensor &cu, const MaybeTensor &follows, const MaybeTensor &sinks, double scale, int64_t window) {
     at::Tensor lse;
-    auto out = packed(q, k, v, cu, follows, scale, window, &lse);
-    ctx->save_for_backward({q, k, v, cu, follows.value_or(at::Tensor()), out, lse});
+    auto out = packed(q, k, v, cu, follows, sinks, scale, window, &lse);
+    ctx->save_for_backward({q, k, v, cu, follows.value_or(at::Tensor()), out, lse, sinks.value_or(at::Tensor())});
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["window"] = window;
     return out;
@@ -70,7 +83,7 @@ struct Packed : torch::autograd::Function<Packed> {
         data_or_null(follows), cu.size(0) - 1, dq.mutable_data_ptr<float>(),
         dk.mutable_data_ptr<float>(), dv.mutable_data_ptr<float>(), q.size(1), k.size(1), q.size(2),
         float(ctx->saved_data["scale"].toDouble()), ctx->saved_data["window"].toInt()));
-    return {dq, dk, dv, {}, {}, {}, {}};
+    return {dq, dk, dv, {}, {}, saved[7].defined() ? gradient_of_sinks(saved[7], dout, out, lse) : at::Tensor(), {}, {}};
   }
 };
 
@@ -204,23 +217,35 @@ at::Tensor seen(const at::Tensor &x, const Segments &g) {
 // Of a mask, which LibTorch holds as a whole.
 constexpr int64_t kMostMasked = 16 << 20;
 
+// Attention by LibTorch with one more key for each query. Its score is the sink of the query's head, and its value vector zero. q [B, H, n, hd],
+// k and v [B, KV, m, hd], seen bool and sinks as broadcast to [B, H, n, m] and [B, H, n, 1].
+at::Tensor attend_with_sinks(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, const at::Tensor &sinks, double scale) {
+  auto with_key = [](const at::Tensor &t) { return at::cat({t, at::zeros_like(t.narrow(2, 0, 1))}, 2); };
+  const int64_t b = q.size(0), heads = q.size(1), n = q.size(2), m = k.size(2);
+  auto scores = at::zeros(seen.sizes(), q.options()).masked_fill(seen.logical_not(), -INFINITY).expand({b, heads, n, m});
+  auto mask = at::cat({scores, sinks.to(q.scalar_type()).expand({b, heads, n, 1})}, 3);
+  return std::get<0>(at::_scaled_dot_product_attention_math(q, with_key(k), with_key(v), mask, 0.0, /*is_causal=*/false, std::nullopt, scale, true));
+}
+
 // One segment after the other. The last query sees the last key, where SDPA's own causal mask would let the first one see the
 // first: a mask of our own says so, for as many rows at a time as it may have elements.
-at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const Segments &g, double scale, int64_t window) {
+at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const Segments &g, const MaybeTensor &sinks, double scale,
+                          int64_t window) {
   std::vector<at::Tensor> outs;
   auto part = [](const at::Tensor &t, int64_t from, int64_t n) { return t.narrow(0, from, n).transpose(0, 1).unsqueeze(0); };
   for (int64_t s = 0; s < g.size(); s++) {
     int64_t n = g.cu[s + 1] - g.cu[s], keys = g.key_cu[s + 1] - g.key_cu[s];
-    bool windowed = window > 0 && window < keys, masked = keys > n || windowed;
-    int64_t at_once = masked ? std::max<int64_t>(1, kMostMasked / std::max<int64_t>(1, keys)) : n;
+    bool windowed = window > 0 && window < keys, masked = keys > n || windowed || sinks;
+    int64_t at_once = masked ? std::max<int64_t>(1, kMostMasked / std::max<int64_t>(1, sinks ? keys * q.size(1) : keys)) : n;
     for (int64_t from = 0, rows; from < n; from += rows) {
       rows = std::min(at_once, n - from);
       int64_t position = keys - n + from, first = windowed ? std::max<int64_t>(0, position + 1 - window) : 0, seen = position + rows - first;
       MaybeTensor mask;
       if (masked) mask = at::ones({rows, seen}, q.options().dtype(at::kBool)).tril(position - first);
       if (windowed) mask = mask->triu(position - first - window + 1);
-      auto out = at::scaled_dot_product_attention(part(q, g.cu[s] + from, rows), part(k, g.key_cu[s] + first, seen),
-                                                  part(v, g.key_cu[s] + first, seen), mask, 0.0, /*is_causal=*/!masked, scale, true);
+      auto Q = part(q, g.cu[s] + from, rows), K = part(k, g.key_cu[s] + first, seen), V = part(v, g.key_cu[s] + first, seen);
+      auto out = sinks ? attend_with_sinks(Q, K, V, *mask, sinks->view({1, -1, 1, 1}), scale)
+                       : at::scaled_dot_product_attention(Q, K, V, mask, 0.0, /*is_causal=*/!masked, scale, true);
       outs.push_back(out.squeeze(0).transpose(0, 1));
     }
   }
@@ -247,15 +272,28 @@ struct Ragged {
   }
 };
 
-// Segments of which some see rows of others. For the backward pass k and v are gathered again: rows that many segments see would be kept as
-// often, in each layer.
-struct SharedFlash : torch::autograd::Function<SharedFlash> {
+// Puts sinks into the results of flash attention: lse [H, T], and out [T, H, hd], which it returns.
+at::Tensor put_sinks(const at::Tensor &out, at::Tensor &lse, const at::Tensor &sinks) {
+  TORCH_CHECK(lse.dim() == 2 && lse.size(0) == out.size(1) && lse.size(1) == out.size(0), "flash attention's sums are ", lse.sizes(),
+              ", not those of each head and row: sinks cannot be added to them");
+  auto all = at::logaddexp(lse, sinks.to(lse.scalar_type()).unsqueeze(1));
+  auto share = at::exp(lse - all).t().unsqueeze(2);
+  lse = all;
+  return (out.to(at::kFloat) * share).to(out.scalar_type());
+}
+
+// Flash attention of segments of which some see rows of others (seen_rows), or with sinks. For the backward pass k and v are gathered again: rows
+// that many segments see would be kept as often, in each layer. LibTorch's backward function takes probabilities from the sums, so it needs no
+// change for sums with sinks in them.
+struct OurFlash : torch::autograd::Function<OurFlash> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu,
-                            const at::Tensor &key_cu, const at::Tensor &seen_rows, const at::Tensor &places, int64_t longest,
-                            int64_t longest_keys, double scale, int64_t window) {
-    auto [out, lse, state, unused, mask] =
-        Ragged(longest, longest_keys, scale, window).forward(q, k.index_select(0, seen_rows), v.index_select(0, seen_rows), cu, key_cu);
-    ctx->save_for_backward({q, k, v, cu, key_cu, seen_rows, places, out, lse, state, unused});
+                            const at::Tensor &key_cu, const MaybeTensor &seen_rows, const MaybeTensor &places, const MaybeTensor &sinks,
+                            int64_t longest, int64_t longest_keys, double scale, int64_t window) {
+    auto all = [&](const at::Tensor &t) { return seen_rows ? t.index_select(0, *seen_rows) : t; };
+    auto [out, lse, state, unused, mask] = Ragged(longest, longest_keys, scale, window).forward(q, all(k), all(v), cu, key_cu);
+    if (sinks) out = put_sinks(out, lse, *sinks);
+    const at::Tensor none;
+    ctx->save_for_backward({q, k, v, cu, key_cu, seen_rows.value_or(none), places.value_or(none), out, lse, state, unused, sinks.value_or(none)});
     ctx->saved_data["longest"] = longest;
     ctx->saved_data["longest_keys"] = longest_keys;
     ctx->saved_data["scale"] = scale;
@@ -265,44 +303,51 @@ struct SharedFlash : torch::autograd::Function<SharedFlash> {
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     const auto &q = saved[0], &k = saved[1], &v = saved[2], &cu = saved[3], &key_cu = saved[4], &seen_rows = saved[5], &places = saved[6],
-               &out = saved[7], &lse = saved[8], &state = saved[9], &unused = saved[10];
+               &out = saved[7], &lse = saved[8], &state = saved[9], &unused = saved[10], &sinks = saved[11];
     const Ragged r(ctx->saved_data["longest"].toInt(), ctx->saved_data["longest_keys"].toInt(), ctx->saved_data["scale"].toDouble(),
                    ctx->saved_data["window"].toInt());
-    auto [dq, dks, dvs] = at::_flash_attention_backward_symint(grads[0].contiguous(), q, k.index_select(0, seen_rows), v.index_select(0, seen_rows), out,
-                                                               lse, cu, key_cu, r.longest, r.longest_keys, 0.0, /*is_causal=*/true, state, unused,
-                                                               r.scale, r.before, r.after);
-    auto dk = gradient_of_seen(dks, seen_rows, places), dv = gradient_of_seen(dvs, seen_rows, places);
-    return {dq, dk, dv, {}, {}, {}, {}, {}, {}, {}, {}};
+    auto all = [&](const at::Tensor &t) { return seen_rows.defined() ? t.index_select(0, seen_rows) : t; };
+    auto dout = grads[0].contiguous();
+    auto [dq, dks, dvs] = at::_flash_attention_backward_symint(dout, q, all(k), all(v), out, lse, cu, key_cu, r.longest, r.longest_keys, 0.0,
+                                                               /*is_causal=*/true, state, unused, r.scale, r.before, r.after);
+    auto of_rows = [&](const at::Tensor &t) { return seen_rows.defined() ? gradient_of_seen(t, seen_rows, places) : t; };
+    auto dsinks = sinks.defined() ? gradient_of_sinks(sinks, dout, out, lse.t()) : at::Tensor();
+    return {dq, of_rows(dks), of_rows(dvs), {}, {}, {}, {}, dsinks, {}, {}, {}, {}};
   }
 };
 
-// Segments with the keys and values that each sees, gathered. cu and key_cu are g's on the device.
+// Segments with the keys and values that each sees, gathered. cu and key_cu are g's on the device. No gradient of sinks is recorded where flash
+// attention takes q.
 at::Tensor attend_ragged(const at::Tensor &q, const at::Tensor &ks, const at::Tensor &vs, const at::Tensor &cu, const at::Tensor &key_cu,
-                         const Segments &g, double scale, int64_t window) {
-  if (!flashes(q)) return attend_in_turn(q, ks, vs, g, scale, window);
-  return std::get<0>(Ragged(g.longest, g.longest_keys, scale, window).forward(q, ks, vs, cu, key_cu));
+                         const Segments &g, const MaybeTensor &sinks, double scale, int64_t window) {
+  if (!flashes(q)) return attend_in_turn(q, ks, vs, g, sinks, scale, window);
+  auto [out, lse, state, unused, mask] = Ragged(g.longest, g.longest_keys, scale, window).forward(q, ks, vs, cu, key_cu);
+  return sinks ? put_sinks(out, lse, *sinks) : out;
 }
 
-at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu, const Segments &g, double scale,
-                            int64_t window) {
-  if (!g.seen_rows.defined()) return attend_ragged(q, k, v, cu, cu, g, scale, window);
-  if (flashes(q) && recorded(q, k, v))
-    return SharedFlash::apply(q, k, v, cu, g.key_offsets, g.seen_rows, g.places, g.longest, g.longest_keys, scale, window);
-  return attend_ragged(q, seen(k, g), seen(v, g), cu, g.key_offsets, g, scale, window);
+at::Tensor packed_composite(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu, const Segments &g,
+                            const MaybeTensor &sinks, double scale, int64_t window) {
+  const bool shared = g.seen_rows.defined();
+  const auto &key_cu = shared ? g.key_offsets : cu;
+  if (flashes(q) && recorded(q, k, v, sinks.value_or(at::Tensor())) && (shared || sinks)) {
+    auto given = [&](const at::Tensor &t) { return shared ? MaybeTensor(t) : std::nullopt; };
+    return OurFlash::apply(q, k, v, cu, key_cu, given(g.seen_rows), given(g.places), sinks, g.longest, g.longest_keys, scale, window);
+  }
+  return attend_ragged(q, shared ? seen(k, g) : k, shared ? seen(v, g) : v, cu, key_cu, g, sinks, scale, window);
 }
 
 // Our kernel, which only enqueues its work on a GPU.
 at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &table, const at::Tensor &sequence,
-                  const at::Tensor &length, double scale, int64_t window) {
+                  const at::Tensor &length, const MaybeTensor &sinks, double scale, int64_t window) {
   auto qc = q.contiguous(), out = at::empty_like(qc);
   const auto *sequences = sequence.const_data_ptr<int32_t>(), *lengths = length.const_data_ptr<int32_t>();
   if (q.is_cuda())
     check_status(the_cuda_part->attention_cached(qc.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), pages_of(k, table), sequences, lengths,
-                                                 int32_t(q.scalar_type()), out.mutable_data_ptr(), q.size(0), q.size(1), float(scale), window,
+                                                 sinks_or_null(sinks), int32_t(q.scalar_type()), out.mutable_data_ptr(), q.size(0), q.size(1), float(scale), window,
                                                  stream_of(q)));
   else
     check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(), pages_of(k, table),
-                                            sequences, lengths, out.mutable_data_ptr<float>(), q.size(0), q.size(1), float(scale), window),
+                                            sequences, lengths, sinks_or_null(sinks), out.mutable_data_ptr<float>(), q.size(0), q.size(1), float(scale), window),
                  ": is every sequence and length inside the cache?");
   return out;
 }
@@ -318,9 +363,11 @@ at::Tensor gathered(const at::Tensor &cache, const at::Tensor &tables, int64_t b
 }
 
 // One row for each sequence: the query heads of a group are the rows of one small attention.
-at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, double scale) {
+at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, const MaybeTensor &sinks, double scale) {
   int64_t rows = q.size(0), heads = q.size(1), kv = k.size(1), hd = q.size(2);
-  auto out = at::scaled_dot_product_attention(q.reshape({rows, kv, heads / kv, hd}), k, v, seen.unsqueeze(1).unsqueeze(1), 0.0, false, scale);
+  auto grouped = q.reshape({rows, kv, heads / kv, hd}), mask = seen.unsqueeze(1).unsqueeze(1);
+  auto out = sinks ? attend_with_sinks(grouped, k, v, mask, sinks->view({1, kv, heads / kv, 1}), scale)
+                   : at::scaled_dot_product_attention(grouped, k, v, mask, 0.0, false, scale);
   return out.reshape({rows, heads, hd});
 }
 
@@ -403,35 +450,43 @@ const Plan &known_plan(const at::Tensor &sequence, const at::Tensor &length, con
 }
 
 at::Tensor attend_alone(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table, const at::Tensor &sequence,
-                        const at::Tensor &length, const std::vector<int64_t> &lengths, double scale, int64_t window) {
-  if (ours(q)) return cached(q, kc, vc, table, sequence, length, scale, window);
+                        const at::Tensor &length, const std::vector<int64_t> &lengths, const MaybeTensor &sinks, double scale, int64_t window) {
+  if (ours(q)) return cached(q, kc, vc, table, sequence, length, sinks, scale, window);
   auto [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
   int64_t begin = window > 0 ? std::max<int64_t>(0, *shortest - window) : 0, keys = *longest - begin;
   auto key = at::arange(begin, *longest, length.options()).unsqueeze(0), ends = length.unsqueeze(1), visible = key < ends;
   if (window > 0) visible = visible & (key >= ends - window);
   auto each = table.index_select(0, sequence);
-  return attend_each(q, gathered(kc, each, begin, keys), gathered(vc, each, begin, keys), visible, scale);
+  return attend_each(q, gathered(kc, each, begin, keys), gathered(vc, each, begin, keys), visible, sinks, scale);
 }
 
 at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table, const at::Tensor &sequence,
-                            const at::Tensor &length, double scale, int64_t window) {
+                            const at::Tensor &length, const MaybeTensor &sinks, double scale, int64_t window) {
   auto out = at::empty(q.sizes(), q.options());
   const Plan &plan = known_plan(sequence, length, table, kc.size(2), window);
   if (!plan.alone.empty()) {
     auto of = [&](const at::Tensor &t) { return t.index_select(0, plan.alone_rows); };
-    out.index_copy_(0, plan.alone_rows, attend_alone(of(q), kc, vc, table, of(sequence), of(length), plan.lengths, scale, window));
+    out.index_copy_(0, plan.alone_rows, attend_alone(of(q), kc, vc, table, of(sequence), of(length), plan.lengths, sinks, scale, window));
   }
   for (const auto &p : plan.prompts) {
     auto blocks = table.index({p.sequences, p.columns}).to(at::kLong).clamp(0, kc.size(0) - 1);
     auto keys_of = [&](const at::Tensor &cache) { return cache.transpose(1, 2).index({blocks, p.offsets}); };
-    out.index_copy_(0, p.rows, attend_ragged(q.index_select(0, p.rows), keys_of(kc), keys_of(vc), p.cu, p.key_cu, p.segments, scale, window));
+    out.index_copy_(0, p.rows, attend_ragged(q.index_select(0, p.rows), keys_of(kc), keys_of(vc), p.cu, p.key_cu, p.segments, sinks, scale, window));
   }
   return out;
 }
 
+// Sinks of queries [T, H, hd]. Our kernels take them in float32.
+MaybeTensor sinks_of(void *sinks_or_null, const at::Tensor &q) {
+  if (!sinks_or_null) return std::nullopt;
+  const auto &S = ref(sinks_or_null);
+  TORCH_CHECK(S.dim() == 1 && S.size(0) == q.size(1) && S.device() == q.device() && S.is_floating_point(), "sinks must be [", q.size(1), "] on ", q.device());
+  return q.scalar_type() == at::kDouble ? S : S.to(at::kFloat).contiguous();
+}
+
 }  // namespace
 
-mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale,
+mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, void *sinks_or_null, double scale,
                                 int64_t window) {
   return make(d, [&] {
     const auto &Q = ref(q), &K = ref(k), &V = ref(v), &CU = ref(cu);
@@ -444,19 +499,21 @@ mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *
     int32s(CU, CU.size(0), "cu");
     auto follows = follows_or_null ? MaybeTensor(ref(follows_or_null)) : std::nullopt;
     if (follows) int32s(*follows, CU.size(0) - 1, "follows");
-    if (Q.is_cuda()) return packed_composite(Q, K, V, CU, gpu_segments(CU, follows, Q.size(0)), scale, window);
+    const auto sinks = sinks_of(sinks_or_null, Q);
+    if (Q.is_cuda()) return packed_composite(Q, K, V, CU, gpu_segments(CU, follows, Q.size(0)), sinks, scale, window);
     auto g = read_segments(CU, follows, Q.size(0));
     if (!cpu_fp32(Q, K, V)) {
       list_keys(g, at::kCPU);
-      return packed_composite(Q, K, V, CU, g, scale, window);
+      return packed_composite(Q, K, V, CU, g, sinks, scale, window);
     }
     auto qc = Q.contiguous(), kc = K.contiguous(), vc = V.contiguous();
-    return recorded(Q, K, V) ? Packed::apply(qc, kc, vc, CU, follows, scale, window) : packed(qc, kc, vc, CU, follows, scale, window, nullptr);
+    return recorded(Q, K, V, sinks.value_or(at::Tensor())) ? Packed::apply(qc, kc, vc, CU, follows, sinks, scale, window)
+                                                           : packed(qc, kc, vc, CU, follows, sinks, scale, window, nullptr);
   });
 }
 
-mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *table, void *sequence, void *length, double scale,
-                                int64_t window) {
+mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *table, void *sequence, void *length,
+                                void *sinks_or_null, double scale, int64_t window) {
   return make(d, [&] {
     at::NoGradGuard no_grad;
     const auto &Q = ref(q), &K = ref(k_cache), &V = ref(v_cache), &T = ref(table), &S = ref(sequence), &L = ref(length);
@@ -468,6 +525,7 @@ mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_c
     int32s(L, Q.size(0), "length", Q);
     // More rows than sequences: there is a prompt among them. Where flash attention takes it, it is faster, as products of matrices.
     bool decodes = Q.size(0) <= T.size(0);
-    return ours(Q) && (decodes || !flashes(Q)) ? cached(Q, K, V, T, S, L, scale, window) : cached_composite(Q, K, V, T, S, L, scale, window);
+    const auto sinks = sinks_of(sinks_or_null, Q);
+    return ours(Q) && (decodes || !flashes(Q)) ? cached(Q, K, V, T, S, L, sinks, scale, window) : cached_composite(Q, K, V, T, S, L, sinks, scale, window);
   });
 }

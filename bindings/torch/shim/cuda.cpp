@@ -327,6 +327,8 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               MGT_THROWING(swiglu_bwd),
                               MGT_THROWING(geglu),
                               MGT_THROWING(geglu_bwd),
+                              MGT_THROWING(clamped_glu),
+                              MGT_THROWING(clamped_glu_bwd),
                               MGT_THROWING(split_heads),
                               MGT_THROWING(split_heads_bwd),
                               MGT_THROWING(cache_heads),

@@ -51,6 +51,8 @@ struct cuda_part {
   decltype(&mgrpo_swiglu_bwd_cuda) swiglu_bwd;
   decltype(&mgrpo_geglu_cuda) geglu;
   decltype(&mgrpo_geglu_bwd_cuda) geglu_bwd;
+  decltype(&mgrpo_clamped_glu_cuda) clamped_glu;
+  decltype(&mgrpo_clamped_glu_bwd_cuda) clamped_glu_bwd;
   decltype(&mgrpo_split_heads_cuda) split_heads;
   decltype(&mgrpo_split_heads_bwd_cuda) split_heads_bwd;
   decltype(&mgrpo_cache_heads_cuda) cache_heads;

@@ -170,6 +170,7 @@ MGT_API mgt_tensor mgt_rms_norm(mgt_device *d, void *x, void *w, double offset, 
 MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *w, double offset, double eps);
 MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
 MGT_API mgt_tensor mgt_geglu(mgt_device *d, void *gate_up);
+MGT_API mgt_tensor mgt_clamped_glu(mgt_device *d, void *gate_up);
 // How a product of queries, keys and values becomes heads; NULL for what there is not.
 typedef struct {
   int64_t heads, kv_heads;
@@ -184,9 +185,10 @@ typedef struct {
 } mgt_split;
 MGT_API mgt_split mgt_split_heads(mgt_device *d, void *qkv, mgt_heads how);
 MGT_API mgt_tensor mgt_cache_heads(mgt_device *d, void *qkv, mgt_heads how, void *k_cache, void *v_cache, void *table, void *sequence);
-MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, double scale, int64_t window);
-MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *table, void *sequence, void *length,
+MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, void *sinks_or_null,
                                         double scale, int64_t window);
+MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *table, void *sequence, void *length,
+                                        void *sinks_or_null, double scale, int64_t window);
 MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
                              int normalise, double balance);
 // Tokens times experts of each, up to which mgt_experts on a GPU reads weights once a row, and so waits for nothing, where no gradient is
@@ -194,7 +196,9 @@ MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, v
 enum { MGT_FEW_EXPERT_ROWS = 512 };
 // Whether mgt_experts waits for nothing with any number of rows: gate_up [E 2 ffn, hidden] and down [E hidden, ffn] of a dtype.
 MGT_API int mgt_experts_together(mgt_device *d, int dtype, int64_t hidden, int64_t ffn);
-MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down);
+// Biases of both products, or none, and mgt_clamped_glu in place of mgt_swiglu.
+MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down, void *gate_up_bias_or_null,
+                               void *down_bias_or_null, int clamped);
 // What mgt_experts does before and after the experts, without gradients: the order of mgrpo/moe.h, x's rows in it, and their sums.
 MGT_API char *mgt_by_expert_(mgt_device *d, void *chosen, void *first, void *source, void *place);
 MGT_API mgt_tensor mgt_expert_rows(mgt_device *d, void *x, void *source);

@@ -28,6 +28,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+using MaybeTensor = std::optional<at::Tensor>;
+
 int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
 
 // --- The choice.
@@ -81,12 +83,15 @@ struct Route : torch::autograd::Function<Route> {
 struct Order {
   at::Tensor first, source, place;  // as in mgrpo/moe.h
   int64_t tokens, k, experts;
+  at::Tensor chosen;  // int32 [tokens, k]: what it was made of
+
+  at::Tensor expert_of_rows() const { return chosen.reshape(-1).index_select(0, source); }
 };
 
 Order by_expert(const at::Tensor &chosen, int64_t experts) {
   const int64_t entries = chosen.numel();
   Order o{at::empty({experts + 1}, chosen.options()), at::empty({entries}, chosen.options()), at::empty({entries}, chosen.options()),
-          chosen.size(0), chosen.size(1), experts};
+          chosen.size(0), chosen.size(1), experts, chosen};
   const int32_t *e = chosen.const_data_ptr<int32_t>();
   int32_t *first = o.first.mutable_data_ptr<int32_t>(), *source = o.source.mutable_data_ptr<int32_t>(), *place = o.place.mutable_data_ptr<int32_t>();
   if (chosen.is_cuda())
@@ -193,34 +198,67 @@ at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::
   return own;
 }
 
-at::Tensor experts(const at::Tensor &x, const Order &o, const at::Tensor &weight, const at::Tensor &gate_up, const at::Tensor &down) {
-  if (x.is_cuda() ? o.tokens * o.k <= MGT_FEW_EXPERT_ROWS : !rounds_factors() || !cpu_fp32(gate_up)) return combine(products(swiglu(products(gather(x, o), gate_up, o)), down, o), o, weight);
-  return combine(products_of_each(swiglu(products_of_each(gather(x, o), gate_up, o, true)), down, o, true), o, weight);
+// The weights of experts, as leaves of the model: gate_up [E 2 F, H] and down [E H, F], and their biases [E 2 F] and [E H], if they have any.
+struct Weights {
+  at::Tensor gate_up, down;
+  MaybeTensor gate_up_bias, down_bias;
+  bool clamped;
+
+  at::Tensor activate(const at::Tensor &h) const { return clamped ? clamped_glu(h) : swiglu(h); }
+  at::Tensor activate_bwd(const at::Tensor &dy, const at::Tensor &h) const { return clamped ? clamped_glu_bwd(dy, h) : swiglu_bwd(dy, h); }
+};
+
+at::Tensor biases_of_rows(const at::Tensor &bias, const Order &o) { return bias.view({o.experts, -1}).index_select(0, o.expert_of_rows()); }
+
+at::Tensor biased(at::Tensor y, const MaybeTensor &bias, const Order &o) { return bias ? y.add_(biases_of_rows(*bias, o)) : y; }
+
+// The gradient of a bias: the sum of dy's rows of each expert.
+at::Tensor bias_gradient(const at::Tensor &dy, const at::Tensor &bias, const Order &o) {
+  auto own = at::zeros_like(bias), each = own.view({o.experts, -1});
+  for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) { each[e].copy_(dy.narrow(0, from, rows).sum(0)); });
+  return own;
+}
+
+at::Tensor experts(const at::Tensor &x, const Order &o, const at::Tensor &weight, const Weights &w) {
+  const bool by_row = x.is_cuda() ? o.tokens * o.k <= MGT_FEW_EXPERT_ROWS : !rounds_factors() || !cpu_fp32(w.gate_up);
+  auto product = [&](const at::Tensor &x, const at::Tensor &w) { return by_row ? products(x, w, o) : products_of_each(x, w, o, true); };
+  auto h = biased(product(gather(x, o), w.gate_up), w.gate_up_bias, o);
+  return combine(biased(product(w.activate(h), w.down), w.down_bias, o), o, weight);
 }
 
 struct Experts : torch::autograd::Function<Experts> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &chosen, const at::Tensor &weight,
-                            const at::Tensor &gate_up, const at::Tensor &down) {
+                            const at::Tensor &gate_up, const at::Tensor &down, const MaybeTensor &gate_up_bias, const MaybeTensor &down_bias, bool clamped) {
     const Order o = by_expert(chosen, down.size(0) / x.size(1));
-    auto h = products_of_each(gather(x, o), gate_up, o, true);
-    auto y = combine(products_of_each(swiglu(h), down, o, true), o, weight);
-    ctx->save_for_backward({gate_up.requires_grad() && !can_be_remade(x) ? x : at::Tensor(), weight, gate_up, down, h, o.first, o.source, o.place});
+    const Weights w{gate_up, down, gate_up_bias, down_bias, clamped};
+    auto h = biased(products_of_each(gather(x, o), gate_up, o, true), gate_up_bias, o);
+    auto y = combine(biased(products_of_each(w.activate(h), down, o, true), down_bias, o), o, weight);
+    const at::Tensor none;
+    ctx->save_for_backward({gate_up.requires_grad() && !can_be_remade(x) ? x : none, weight, gate_up, down, h, o.first, o.source, o.place, chosen,
+                            gate_up_bias.value_or(none), down_bias.value_or(none)});
+    ctx->saved_data["clamped"] = clamped;
     return y;
   }
-  // The gradient of a weight is what its expert's output adds to the loss: dout W a, in which dout W is on the way to
+  // The gradient of a weight is what its expert's output adds to the loss: dout (W a + b), in which dout W is on the way to
   // the activations a anyway. So no output of an expert is kept.
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
-    const auto &weight = saved[1], &gate_up = saved[2], &down = saved[3], &h = saved[4];
-    const Order o{saved[5], saved[6], saved[7], weight.size(0), weight.size(1), saved[5].size(0) - 1};
-    auto dout = gather(grads[0].contiguous(), o), g = products_of_each(dout, down, o, false), a = swiglu(h);
+    const auto &weight = saved[1], &gate_up = saved[2], &down = saved[3], &h = saved[4], &gate_up_bias = saved[9], &down_bias = saved[10];
+    const Order o{saved[5], saved[6], saved[7], weight.size(0), weight.size(1), saved[5].size(0) - 1, saved[8]};
+    const Weights w{gate_up, down, {}, {}, ctx->saved_data["clamped"].toBool()};
+    auto dout = gather(grads[0].contiguous(), o), g = products_of_each(dout, down, o, false), a = w.activate(h);
     auto dweight = weigh(g, a, o, weight);
-    at::Tensor dx, d_gate_up, d_down;
+    at::Tensor dx, d_gate_up, d_down, d_gate_up_bias, d_down_bias;
+    if (down_bias.defined())
+      dweight.view(-1).add_((dout.to(at::kFloat) * biases_of_rows(down_bias, o)).sum(1).index_select(0, o.place));
+    if (down_bias.defined() && ctx->needs_input_grad(6))
+      d_down_bias = bias_gradient(dout * weight.view({-1, 1}).index_select(0, o.source), down_bias, o);
     if (ctx->needs_input_grad(4)) d_down = weight_gradient(dout, a, down, o);
-    auto dh = swiglu_bwd(g, h);
+    auto dh = w.activate_bwd(g, h);
+    if (gate_up_bias.defined() && ctx->needs_input_grad(5)) d_gate_up_bias = bias_gradient(dh, gate_up_bias, o);
     if (ctx->needs_input_grad(3)) d_gate_up = weight_gradient(dh, gather(saved[0].defined() ? saved[0] : remade(0), o), gate_up, o);
     if (ctx->needs_input_grad(0)) dx = combine(products_of_each(dh, gate_up, o, false), o, {});
-    return {dx, {}, dweight, d_gate_up, d_down};
+    return {dx, {}, dweight, d_gate_up, d_down, d_gate_up_bias, d_down_bias, {}};
   }
 };
 
@@ -232,15 +270,16 @@ at::Tensor combine_composite(const at::Tensor &x, const Order &o, const at::Tens
   return (weight.defined() ? by_token * weight.view({o.tokens, o.k, 1}).to(x.scalar_type()) : by_token).sum(1);
 }
 
-at::Tensor experts_composite(const at::Tensor &x, const at::Tensor &chosen, const at::Tensor &weight, const at::Tensor &gate_up,
-                             const at::Tensor &down) {
-  const Order o = by_expert(chosen, down.size(0) / x.size(1));
-  const auto gates = of_each(gate_up, o.experts), downs = of_each(down, o.experts);
+at::Tensor experts_composite(const at::Tensor &x, const at::Tensor &chosen, const at::Tensor &weight, const Weights &w) {
+  const Order o = by_expert(chosen, w.down.size(0) / x.size(1));
+  const auto gates = of_each(w.gate_up, o.experts), downs = of_each(w.down, o.experts);
+  auto bias = [&](const MaybeTensor &all, int64_t e) { return all ? MaybeTensor(all->view({o.experts, -1})[e]) : std::nullopt; };
   auto xs = gather_composite(x, o);
   std::vector<at::Tensor> outputs;
   for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
-    auto halves = at::linear(xs.narrow(0, from, rows), gates[e]).chunk(2, 1);
-    outputs.push_back(at::linear(at::silu(halves[0]) * halves[1], downs[e]));
+    auto halves = at::linear(xs.narrow(0, from, rows), gates[e], bias(w.gate_up_bias, e)).chunk(2, 1);
+    auto a = w.clamped ? clamped_glu_composite(halves[0], halves[1]) : at::silu(halves[0]) * halves[1];
+    outputs.push_back(at::linear(a, downs[e], bias(w.down_bias, e)));
   });
   if (outputs.empty()) return at::empty_like(x);
   return combine_composite(at::cat(outputs), o, weight);
@@ -272,7 +311,8 @@ mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *cho
   });
 }
 
-mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down) {
+mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down, void *gate_up_bias_or_null,
+                       void *down_bias_or_null, int clamped) {
   return make(d, [&] {
     const auto &X = ref(x), &C = ref(chosen), &W = ref(weight), &G = ref(gate_up), &D = ref(down);
     TORCH_CHECK(X.dim() == 2 && G.dim() == 2 && D.dim() == 2 && G.size(1) == X.size(1) && X.size(1) > 0 && D.size(1) > 0 && D.size(0) > 0 &&
@@ -280,11 +320,17 @@ mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void 
                 "x [T, H], gate_up [E 2 F, H] and down [E H, F] do not agree");
     int32_table(C, X, X.size(0), "chosen");
     TORCH_CHECK(W.sizes() == C.sizes() && W.scalar_type() == at::kFloat && W.device() == X.device(), "weight must be float32 of the shape of chosen");
-    const bool record = recorded(X, W, G, D);
+    auto bias = [&](void *t, const at::Tensor &of) -> MaybeTensor {
+      if (!t) return std::nullopt;
+      TORCH_CHECK(ref(t).dim() == 1 && ref(t).size(0) == of.size(0) && ref(t).device() == X.device(), "a bias of experts must have ", of.size(0), " numbers");
+      return ref(t).contiguous();
+    };
+    const Weights w{G, D, bias(gate_up_bias_or_null, G), bias(down_bias_or_null, D), clamped != 0};
+    const bool record = recorded(X, W, G, D, w.gate_up_bias.value_or(at::Tensor()), w.down_bias.value_or(at::Tensor()));
     auto xc = X.contiguous(), wc = W.contiguous();
-    if (!record && cpu_fp32(X) && D.is_cpu() && D.scalar_type() == at::kBFloat16) return experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, G, D);
-    if (!ours(X, G, D)) return experts_composite(xc, C, wc, G, D);
-    return record ? Experts::apply(xc, C, wc, G, D) : experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, G, D);
+    if (!record && cpu_fp32(X) && D.is_cpu() && D.scalar_type() == at::kBFloat16) return experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, w);
+    if (!ours(X, G, D)) return experts_composite(xc, C, wc, w);
+    return record ? Experts::apply(xc, C, wc, G, D, w.gate_up_bias, w.down_bias, w.clamped) : experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, w);
   });
 }
 

@@ -202,13 +202,13 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   }
 };
 
-// A gated activation: its kernels, and its operator in LibTorch.
+// A gated activation: its kernels, and its operators in LibTorch.
 struct SwiGlu {
   static constexpr auto kForward = &mgrpo_swiglu_cpu;
   static constexpr auto kBackward = &mgrpo_swiglu_bwd_cpu;
   static constexpr auto kForwardOnGpu = &cuda_part::swiglu;
   static constexpr auto kBackwardOnGpu = &cuda_part::swiglu_bwd;
-  static at::Tensor activate(const at::Tensor &gate) { return at::silu(gate); }
+  static at::Tensor composite(const at::Tensor &gate, const at::Tensor &up) { return at::silu(gate) * up; }
 };
 
 struct GeGlu {
@@ -216,7 +216,15 @@ struct GeGlu {
   static constexpr auto kBackward = &mgrpo_geglu_bwd_cpu;
   static constexpr auto kForwardOnGpu = &cuda_part::geglu;
   static constexpr auto kBackwardOnGpu = &cuda_part::geglu_bwd;
-  static at::Tensor activate(const at::Tensor &gate) { return at::gelu(gate, "tanh"); }
+  static at::Tensor composite(const at::Tensor &gate, const at::Tensor &up) { return at::gelu(gate, "tanh") * up; }
+};
+
+struct ClampedGlu {
+  static constexpr auto kForward = &mgrpo_clamped_glu_cpu;
+  static constexpr auto kBackward = &mgrpo_clamped_glu_bwd_cpu;
+  static constexpr auto kForwardOnGpu = &cuda_part::clamped_glu;
+  static constexpr auto kBackwardOnGpu = &cuda_part::clamped_glu_bwd;
+  static at::Tensor composite(const at::Tensor &gate, const at::Tensor &up) { return clamped_glu_composite(gate, up); }
 };
 
 template <class Kind>
@@ -259,7 +267,7 @@ at::Tensor gated(const at::Tensor &x) {
   TORCH_CHECK(x.dim() >= 1 && x.size(-1) % 2 == 0, "the last dimension must hold gate and up, so be even");
   if (!ours(x)) {
     auto halves = x.chunk(2, -1);
-    return Kind::activate(halves[0]) * halves[1];
+    return Kind::composite(halves[0], halves[1]);
   }
   auto xc = x.contiguous();
   return recorded(x) ? Glu<Kind>::apply(xc) : glu<Kind>(xc);
@@ -271,6 +279,7 @@ auto of_maker(torch::autograd::Node *node, uint32_t nr, F &&f) {
   using torch::autograd::CppNode;
   if (auto *n = dynamic_cast<CppNode<Glu<SwiGlu>> *>(node)) return f(&Glu<SwiGlu>::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<Glu<GeGlu>> *>(node)) return f(&Glu<GeGlu>::again, n->ctx_);
+  if (auto *n = dynamic_cast<CppNode<Glu<ClampedGlu>> *>(node)) return f(&Glu<ClampedGlu>::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<RmsNorm> *>(node)) return f(&RmsNorm::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<AddRmsNorm> *>(node); n && nr == 1) return f(&RmsNorm::again, n->ctx_);
   return decltype(f(&RmsNorm::again, std::declval<AutogradContext &>())){};
@@ -296,6 +305,8 @@ at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double o
 
 at::Tensor swiglu(const at::Tensor &gate_up) { return glu<SwiGlu>(gate_up); }
 at::Tensor swiglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<SwiGlu>(dy, gate_up); }
+at::Tensor clamped_glu(const at::Tensor &gate_up) { return glu<ClampedGlu>(gate_up); }
+at::Tensor clamped_glu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<ClampedGlu>(dy, gate_up); }
 
 mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
   return make(d, [&] {
@@ -368,4 +379,8 @@ mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up) {
 
 mgt_tensor mgt_geglu(mgt_device *d, void *gate_up) {
   return make(d, [&] { return gated<GeGlu>(ref(gate_up)); });
+}
+
+mgt_tensor mgt_clamped_glu(mgt_device *d, void *gate_up) {
+  return make(d, [&] { return gated<ClampedGlu>(ref(gate_up)); });
 }

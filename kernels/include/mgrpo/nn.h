@@ -63,6 +63,11 @@ MGRPO_API int32_t mgrpo_swiglu_bwd_cpu(const float *dy, const float *gate_up, fl
 MGRPO_API int32_t mgrpo_geglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
 MGRPO_API int32_t mgrpo_geglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
 
+// The gate of gpt-oss: with g = min(gate, 7) and u = min(max(up, -7), 7), y = g / (1 + exp(-1.702 g)) (u + 1). Numbers beyond
+// these limits have the gradient 0.
+MGRPO_API int32_t mgrpo_clamped_glu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
+MGRPO_API int32_t mgrpo_clamped_glu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
+
 // What becomes of the product of a layer's queries, keys and values before attention: it is split into heads, those of queries and
 // keys are normalised as mgrpo_rms_norm_cpu does, and then turned by their positions. A row of the product [rows, (heads +
 // 2 kv_heads) hd] has the heads of queries, of keys and of values. There is at least one of each, heads is a multiple of kv_heads,
@@ -100,14 +105,15 @@ MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, co
 // follows[s], which must be in [-1, cu[s]), else MGRPO_INVALID_ARGUMENT. -1 means that the segment begins a sequence; so do
 // all segments if follows_or_null is null. So sequences with a common beginning contain its rows once.
 // With a window above 0 the query at position i of its sequence attends to keys i - window + 1 to i only; 0 means no window.
+// sinks_or_null [heads]: exp(sinks[h]) is one more term of the softmax's denominator, and of the sum in lse. It has no value vector.
 // Row t has the same bits as in mgrpo_attention_cached_cpu for the same query, keys and values, for any division of its
 // sequence into segments.
 MGRPO_API int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
-                                             const int32_t *follows_or_null, int64_t batch, float *out, float *lse,
-                                             int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window);
+                                             const int32_t *follows_or_null, int64_t batch, const float *sinks_or_null,
+                                             float *out, float *lse, int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window);
 
 // dq [T, heads, hd], dk, dv [T, kv_heads, hd] are written (not accumulated into); out and lse are those of
-// the forward pass. Probabilities are computed again. A key's gradient is the sum over all rows that attend to it, in the
+// the forward pass, with sinks in them if it had any. Probabilities are computed again. A key's gradient is the sum over all rows that attend to it, in the
 // order of the segments, with the same bits for any number of threads. Scratch: a copy of k and v, and the larger of four
 // times dk and dv and the keys and values that one segment attends to.
 MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
@@ -133,15 +139,16 @@ MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads how, float
 // Row r attends to the first length[r] positions of sequence[r], or with a window above 0 to the last window of them. Other
 // positions, and their entries of the table, are not read.  q, out [rows, heads, hd]; k_cache and v_cache have the shape of
 // pages; sequence [rows] in [0, sequences), length [rows] in [0, width * block], blocks that are read in [0, blocks), else
-// MGRPO_INVALID_ARGUMENT. A row of length 0 gives zeros. The bits depend neither on the blocks of a sequence nor on their
+// MGRPO_INVALID_ARGUMENT. A row of length 0 gives zeros. sinks_or_null is that of
+// mgrpo_attention_packed_cpu. The bits depend neither on the blocks of a sequence nor on their
 // size. hd in [1, 256]. Decoding passes one row a sequence; prefill passes a prompt's rows in order, with lengths
 // that grow by one. Consecutive rows of a sequence share the reading of its keys and values.
 MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache,
                                              mgrpo_pages pages, const int32_t *sequence, const int32_t *length,
-                                             float *out, int64_t rows, int64_t heads, float scale, int64_t window);
+                                             const float *sinks_or_null, float *out, int64_t rows, int64_t heads, float scale, int64_t window);
 
-// The same on a GPU. Arrays are in device memory; x, y, w and similar have one dtype, float32 or bfloat16; cos, sin, inv_rms
-// and dw are float32. Arithmetic is float32, and a bfloat16 result is rounded once. The sum of mgrpo_add_rms_norm_cuda is
+// The same on a GPU. Arrays are in device memory; x, y, w and similar have one dtype, float32 or bfloat16; cos, sin, inv_rms,
+// dw and sinks are float32. Arithmetic is float32, and a bfloat16 result is rounded once. The sum of mgrpo_add_rms_norm_cuda is
 // rounded before it is normalised, and a head between norm and rotation. Attention to a bfloat16 cache multiplies on tensor
 // cores, with softmax weights as sums of two bfloat16 terms. A row's bits depend on that row only, and the bits of dw on its
 // inputs only. Calls only enqueue, so the host does not read table, sequence, pos and length. A row that names a place outside
@@ -161,6 +168,9 @@ MGRPO_API int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int
 MGRPO_API int32_t mgrpo_geglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
 MGRPO_API int32_t mgrpo_geglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
                                        void *stream);
+MGRPO_API int32_t mgrpo_clamped_glu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
+MGRPO_API int32_t mgrpo_clamped_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
+                                             void *stream);
 MGRPO_API int32_t mgrpo_split_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q_or_null,
                                          float *inv_k_or_null, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_split_heads_bwd_cuda(const void *dq, const void *dk, const void *dv, const void *qkv_or_null, mgrpo_heads how,
@@ -169,5 +179,5 @@ MGRPO_API int32_t mgrpo_split_heads_bwd_cuda(const void *dq, const void *dk, con
 MGRPO_API int32_t mgrpo_cache_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache,
                                          mgrpo_pages pages, const int32_t *sequence, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages,
-                                              const int32_t *sequence, const int32_t *length, int32_t dtype, void *out, int64_t rows,
-                                              int64_t heads, float scale, int64_t window, void *stream);
+                                              const int32_t *sequence, const int32_t *length, const float *sinks_or_null,
+                                              int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window, void *stream);

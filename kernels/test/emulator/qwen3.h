@@ -154,7 +154,7 @@ inline std::vector<Call> calls(const Sizes &of) {
          const mgrpo_pages at = pages(d);
          const int64_t all = at.blocks * kKeyHeads * kBlock * kHd;
          return mgrpo_attention_cached_cuda(d.normal<Bf16>(sequences * kHeads * kHd), d.normal<Bf16>(all), d.normal<Bf16>(all), at, numbered(d, sequences),
-                                            d.array<int32_t>(sequences, [=](int64_t) { return keys; }), kType, d.normal<Bf16>(sequences * kHeads * kHd), sequences, kHeads,
+                                            d.array<int32_t>(sequences, [=](int64_t) { return keys; }), nullptr, kType, d.normal<Bf16>(sequences * kHeads * kHd), sequences, kHeads,
                                             0.088f, 0, nullptr);
        }},
       {"sample", 4 * sequences * vocab, [=](Desk &d) { return sample(d, 1, 0); }},

@@ -72,6 +72,9 @@ WRONG(swiglu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int
 WRONG(geglu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("geglu", y, rows * f))
 WRONG(geglu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
       spoil("geglu_bwd", dg, 2 * rows * f))
+WRONG(clamped_glu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("clamped_glu", y, rows * f))
+WRONG(clamped_glu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
+      spoil("clamped_glu_bwd", dg, 2 * rows * f))
 WRONG(split_heads,
       (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q, float *inv_k, int64_t rows),
       (qkv, how, q, k, v, inv_q, inv_k, rows), spoil("split_heads q", q, rows * how.heads * how.hd);
@@ -87,9 +90,9 @@ WRONG(cache_heads,
       (qkv, how, q, k, v, p, sequence, rows), spoil("cache_heads q", q, rows * how.heads * how.hd);
       spoil("cache_heads k", k, (p.table[0] + 1) * p.kv_heads * p.block * p.hd); spoil("cache_heads v", v, (p.table[0] + 1) * p.kv_heads * p.block * p.hd))
 WRONG(attention_packed,
-      (const float *q, const float *k, const float *v, const int32_t *cu, const int32_t *f, int64_t batch, float *out, float *lse,
-       int64_t heads, int64_t kv, int64_t hd, float scale, int64_t window),
-      (q, k, v, cu, f, batch, out, lse, heads, kv, hd, scale, window), spoil("attention_packed", out, cu[batch] * heads * hd))
+      (const float *q, const float *k, const float *v, const int32_t *cu, const int32_t *f, int64_t batch, const float *sinks,
+       float *out, float *lse, int64_t heads, int64_t kv, int64_t hd, float scale, int64_t window),
+      (q, k, v, cu, f, batch, sinks, out, lse, heads, kv, hd, scale, window), spoil("attention_packed", out, cu[batch] * heads * hd))
 WRONG(attention_packed_bwd,
       (const float *dout, const float *q, const float *k, const float *v, const float *out, const float *lse, const int32_t *cu,
        const int32_t *f, int64_t batch, float *dq, float *dk, float *dv, int64_t heads, int64_t kv, int64_t hd, float scale,
@@ -98,9 +101,9 @@ WRONG(attention_packed_bwd,
       spoil("attention_packed_bwd dq", dq, cu[batch] * heads * hd); spoil("attention_packed_bwd dk", dk, cu[batch] * kv * hd);
       spoil("attention_packed_bwd dv", dv, cu[batch] * kv * hd))
 WRONG(attention_cached,
-      (const float *q, const float *k, const float *v, mgrpo_pages p, const int32_t *sequence, const int32_t *length, float *out,
-       int64_t rows, int64_t heads, float scale, int64_t window),
-      (q, k, v, p, sequence, length, out, rows, heads, scale, window), spoil("attention_cached", out, rows * heads * p.hd))
+      (const float *q, const float *k, const float *v, mgrpo_pages p, const int32_t *sequence, const int32_t *length, const float *sinks,
+       float *out, int64_t rows, int64_t heads, float scale, int64_t window),
+      (q, k, v, p, sequence, length, sinks, out, rows, heads, scale, window), spoil("attention_cached", out, rows * heads * p.hd))
 WRONG(dequantise, (const void *w, int32_t type, const int32_t *rows, float *y, int64_t count, int64_t n, int64_t k),
       (w, type, rows, y, count, n, k), spoil("dequantise", y, count * k))
 WRONG(linear_quant,

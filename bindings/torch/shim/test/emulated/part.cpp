@@ -143,6 +143,8 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
     MGT_EMULATED(swiglu_bwd);
     MGT_EMULATED(geglu);
     MGT_EMULATED(geglu_bwd);
+    MGT_EMULATED(clamped_glu);
+    MGT_EMULATED(clamped_glu_bwd);
     MGT_EMULATED(split_heads);
     MGT_EMULATED(split_heads_bwd);
     MGT_EMULATED(cache_heads);

@@ -1,0 +1,63 @@
+package arch
+
+// GPTOSS is the family of gpt-oss: experts in every layer, biases on every linear map, windows on every other layer, and a sink for each head,
+// a learned term of the denominator of its softmax.
+const GPTOSS = "gpt_oss"
+
+func init() {
+	names := expertNames{router: "mlp.router", experts: "mlp.experts", gate: "gate_proj", up: "up_proj", down: "down_proj", interleaved: true}
+	register(&family{
+		name:         GPTOSS,
+		architecture: "GptOssForCausalLM",
+		defaults: Config{VocabSize: 201088, Hidden: 2880, Layers: 36, Heads: 64, KVHeads: 8, HeadDim: 64, FFN: 2880, RMSEps: 1e-5, RopeTheta: 150000,
+			MaxPosition: 131072, AttentionBias: true, Mixture: &Mixture{Experts: 128, PerToken: 4, FFN: 2880, Normalise: true, Step: 1}},
+		attentionBias: true,
+		windows:       true,
+		expertsAlone:  true,
+		clampedGates:  true,
+		rope: `{"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+			"original_max_position_embeddings": 4096}`,
+		read:  (*keys).gptOSS,
+		write: writeGPTOSS,
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(c.AttentionBias)
+			l.sinks()
+			l.output(c.AttentionBias)
+			l.postNorm()
+			l.experts(c.Mixture, names, true)
+		},
+	})
+}
+
+// sinks adds a number for each head, exp of which is a term of the denominator of its softmax.
+func (l *layer) sinks() {
+	t := l.tensor(module{name: "self_attn", gguf: "attn_sinks", rows: l.c.Heads}, "sinks", 0)
+	l.add("sinks", Bias, t)
+}
+
+// gptOSS reads which layers slide from layer_types, or else every other one from the first on. Gates have the limit and the slope of
+// published models alone.
+func (k *keys) gptOSS(c *Config) {
+	for key, only := range map[string]float64{"swiglu_limit": 7, "swiglu_alpha": 1.702} {
+		value := only
+		k.float(key, &value)
+		if value != only {
+			k.fail("%s %g is not supported: only %g", key, value, only)
+		}
+	}
+	window := k.slidingWindow(128)
+	slides, given := k.layerTypes(c)
+	k.slide(c, window, func(i int) bool { return given && slides[i] || !given && i%2 == 0 })
+}
+
+func writeGPTOSS(c Config) map[string]any {
+	object := map[string]any{"layer_types": c.layerTypes(), "rope_scaling": map[string]any{"rope_type": "default"}}
+	if c.Windows != nil {
+		object["sliding_window"] = c.window()
+	}
+	if c.RopeScaling != nil {
+		object["rope_scaling"] = c.RopeScaling.json()
+	}
+	return object
+}
