@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/gateway"
@@ -43,9 +44,17 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 		return errors.New("the configuration has a gateway, but this program does not serve one: set Gateway in the options")
 	}
 	t.gateway = s.Gateway
-	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token, Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport}
+	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token, Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport, Hosted: map[string]gateway.Upstream{}}
 	var agents []*gateway.Agent
 	for _, w := range t.workers {
+		if w.Parts().Gateway == nil && s.Gateway.Open {
+			to, err := upstreamOf(s.Config.Agent(w.Name()).Model.Endpoint)
+			if err != nil {
+				return fmt.Errorf("agents.%s.model: %w", w.Name(), err)
+			}
+			round.Hosted[w.Name()] = to
+			continue
+		}
 		if w.Parts().Gateway == nil {
 			return fmt.Errorf("agents.%s is a hosted model, which has no tokens to train on: let the program call its server directly, and leave the agent out of the team", w.Name())
 		}
@@ -69,6 +78,20 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 	}
 	s.Gateway.Door.Enter(round, agents)
 	return nil
+}
+
+// upstreamOf returns where requests to an agent with a hosted model go.
+func upstreamOf(e *config.Endpoint) (to gateway.Upstream, err error) {
+	to.Model = e.Name
+	if to.URL, err = url.Parse(e.URL); err != nil {
+		return to, err
+	}
+	if e.KeyEnv != "" {
+		if to.Key = os.Getenv(e.KeyEnv); to.Key == "" {
+			return to, fmt.Errorf("key_env: the environment has no %s", e.KeyEnv)
+		}
+	}
+	return to, nil
 }
 
 // addressOf returns the address of another worker's gateway.

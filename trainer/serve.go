@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/archive"
@@ -23,11 +22,10 @@ func Serve(ctx context.Context, cfg *config.Config, opt EvalOptions, ready func(
 	}
 	return withCheckpoint(ctx, &own, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		err := t.each(ctx, func(w *worker.Worker, ctx context.Context) error {
-			if w.Parts().Gateway == nil {
-				return errors.New("its model has no gateway")
+			if g := w.Parts().Gateway; g != nil { // requests to a hosted model are passed on
+				g.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.Eval(from.Step)), Free: true})
+				defer g.End(gateway.OpenPhase)
 			}
-			w.Parts().Gateway.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.Eval(from.Step)), Free: true})
-			defer w.Parts().Gateway.End(gateway.OpenPhase)
 			if w.Main() {
 				ready(stepDir)
 			}

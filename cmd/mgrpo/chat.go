@@ -3,28 +3,61 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"golang.org/x/term"
 
+	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/policy/chat"
 )
 
 type chatCmd struct {
-	modelFlags
+	optionalConfig
+	optionalModelFlags
 	samplingFlags
-	System  string `placeholder:"TEXT" help:"System message."`
-	Context int    `default:"4096" help:"Tokens of the whole conversation, up to the model's own limit; 0: that limit."`
+	Checkpoint string `placeholder:"DIR" help:"Of a team: the folder of a step; absent: the run's newest."`
+	System     string `placeholder:"TEXT" help:"With --model: system message."`
+	Context    int    `default:"4096" help:"With --model: tokens of the whole conversation, up to the model's own limit; 0: that limit."`
 }
 
 func (chatCmd) Help() string {
-	return `One message a line, from a terminal or a pipe. /reset starts over, /exit or Ctrl-D ends, Ctrl-C cuts an answer
+	return `With --model: a conversation with one model. With a configuration, such as mgrpo chat team.yaml: questions to the team
+as it was trained, each a task of its own; what the main agent asks the others, and their answers, are shown as they happen.
+A team samples as in its evaluations: --set eval.temperature=0.
+
+One message a line, from a terminal or a pipe. /reset starts over, /exit or Ctrl-D ends, Ctrl-C cuts an answer
 short.`
 }
 
-func (c *chatCmd) Run(ctx context.Context) (err error) {
+func (c *chatCmd) Run(ctx context.Context) error {
+	if c.given() == (c.Model != "") {
+		return errors.New("name the configuration of a team, such as team.yaml, or a model with --model")
+	}
+	// From here on Ctrl-C interrupts the answer; the context that main gave ends at the first one.
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt)
+	defer signal.Stop(interrupts)
+	if c.Model == "" {
+		return c.withTeam(context.WithoutCancel(ctx), interrupts)
+	}
+	return c.withModel(ctx, interrupts)
+}
+
+// prompt is printed before a person's turn.
+func prompt() string {
+	if term.IsTerminal(int(os.Stdin.Fd())) {
+		return "> "
+	}
+	return ""
+}
+
+func (c *chatCmd) withModel(ctx context.Context, interrupts <-chan os.Signal) (err error) {
+	if c.Checkpoint != "" {
+		return errors.New("--checkpoint is for a team: --model names the folder of an agent in it")
+	}
 	sampling, err := c.sampling()
 	if err != nil {
 		return err
@@ -43,15 +76,29 @@ func (c *chatCmd) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
-	s := chat.Session{Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed, Out: plain{os.Stdout}, Notes: os.Stderr}
-	if term.IsTerminal(int(os.Stdin.Fd())) {
-		s.Prompt = "> "
-	}
-	// From here on Ctrl-C interrupts the answer; the context that main gave ends at the first one.
-	interrupts := make(chan os.Signal, 1)
-	signal.Notify(interrupts, os.Interrupt)
-	defer signal.Stop(interrupts)
+	s := chat.Session{Engine: engine, Tokenizer: p.Tokenizer, System: c.System, Sampling: sampling, Seed: c.Seed, Prompt: prompt(), Out: plain{os.Stdout}, Notes: os.Stderr}
 	ctx, stop := signal.NotifyContext(context.WithoutCancel(ctx), syscall.SIGTERM)
 	defer stop()
 	return s.Run(ctx, os.Stdin, interrupts)
+}
+
+func (c *chatCmd) withTeam(ctx context.Context, interrupts <-chan os.Signal) error {
+	if c.System != "" {
+		return errors.New("--system is for --model: a team's system prompts are agents.NAME.prompt in its configuration")
+	}
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	return trainer.Chat(ctx, cfg, trainer.EvalOptions{Checkpoint: c.Checkpoint}, func(ctx context.Context, team *trainer.TeamChat) error {
+		s := chat.Team{Ask: func(ctx context.Context, question string, tell func(string)) (string, error) {
+			return team.Ask(ctx, question, func(t trainer.Told) { tell(fmt.Sprintf("%s -> %s: %s", t.From, t.To, t.Text)) })
+		}, HeldOut: func(n int) (question, reference string) {
+			q := team.HeldOut(n)
+			return q.Text, q.Answer
+		}, Tasks: team.Tasks, Prompt: prompt(), Out: plain{os.Stdout}, Notes: plain{os.Stderr}}
+		return s.Run(ctx, os.Stdin, interrupts)
+	})
 }

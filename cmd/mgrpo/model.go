@@ -13,8 +13,19 @@ import (
 )
 
 // modelFlags are shared by the commands that compute with one checkpoint.
-type modelFlags struct {
-	Model   string `required:"" placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
+type modelFlags struct{ optionalModelFlags }
+
+// Validate is called by kong before the command runs.
+func (f modelFlags) Validate() error {
+	if f.Model == "" {
+		return errors.New("missing flags: --model=MODEL")
+	}
+	return nil
+}
+
+// optionalModelFlags are those of a command that also works without a model.
+type optionalModelFlags struct {
+	Model   string `placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
 	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter of the model, as PEFT writes it; a checkpoint of a run that trains adapters has one for each agent."`
 	Device  string `default:"cpu" help:"cpu, cuda or cuda:N."`
 	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16,quantised" help:"auto: fp32 on the CPU, bf16 on a GPU. quantised: as the GGUF file has them."`
@@ -22,7 +33,7 @@ type modelFlags struct {
 }
 
 // open checks the kernels of the device and loads the checkpoint.
-func (f modelFlags) open(ctx context.Context, length int) (*standalone.Policy, error) {
+func (f optionalModelFlags) open(ctx context.Context, length int) (*standalone.Policy, error) {
 	if f.Threads < 0 || length < 0 {
 		return nil, errors.New("--threads and --context are 0 or more")
 	}

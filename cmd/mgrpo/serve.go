@@ -73,7 +73,7 @@ func (c *serveCmd) token() (string, error) {
 
 // serveModel serves one model until ctx ends.
 func (c *serveCmd) serveModel(ctx context.Context, door *gateway.Door, token string, said func(string)) (err error) {
-	flags := modelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
+	flags := optionalModelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
 	p, err := flags.open(ctx, c.Context)
 	if err != nil {
 		return err

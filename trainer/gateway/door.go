@@ -39,6 +39,7 @@ type Round struct {
 	Agents    []string                                                  // of the team, the main agent first
 	Address   func(ctx context.Context, agent string) (*url.URL, error) // of an agent's worker; nil: all agents work here
 	Transport http.RoundTripper                                         // to other workers; nil: http.DefaultTransport
+	Hosted    map[string]Upstream                                       // agents whose models are behind other APIs; of an open round
 }
 
 // Door is the gateway of a process. It is an http.Handler for /v1/ and /r/.
@@ -206,6 +207,9 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *opti
 	body, err := readBody(w, r, maxBody)
 	if err != nil {
 		return err
+	}
+	if to, ok := round.upstream(body); ok { // another server decides what it understands
+		return to.serve(w, r, body)
 	}
 	if err := read(body); err != nil {
 		return err

@@ -246,7 +246,7 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
 	held := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.scorer.unjudged(c.phase, q)}
-	r := store.Result{Text: answerText(t), Tokens: sizeOf(t)}
+	r := store.Result{Text: AnswerText(t), Tokens: sizeOf(t)}
 	if t.FormatValid && !held.unjudged {
 		score, err := ro.scorer.sub(ctx, q, attemptOf(t, v.Task))
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
@@ -281,9 +281,9 @@ func sizeOf(t agent.Trajectory) int {
 	return tokens
 }
 
-// answerText returns the text for the caller. An answer counts even if the format is invalid because of an earlier
+// AnswerText returns the text for the caller. An answer counts even if the format is invalid because of an earlier
 // wrong call.
-func answerText(t agent.Trajectory) string {
+func AnswerText(t agent.Trajectory) string {
 	switch {
 	case t.Finish != agent.FinishAnswer:
 		return fmt.Sprintf("(no answer: %s)", t.Finish)

@@ -18,7 +18,7 @@ func TestAnswerText(t *testing.T) {
 		"(no answer: it is empty)": {Finish: agent.FinishAnswer},
 		"(no answer: turns)":       {Finish: agent.FinishTurns},
 	} {
-		if got := answerText(said); got != want {
+		if got := AnswerText(said); got != want {
 			t.Errorf("%+v: %q, want %q", said, got, want)
 		}
 	}

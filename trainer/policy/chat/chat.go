@@ -3,9 +3,7 @@
 package chat
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,43 +39,21 @@ func (s *Session) Run(ctx context.Context, in io.Reader, interrupts <-chan os.Si
 		return tokenizer.ErrNoTemplate
 	}
 	s.reset()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	lines, ended := readLines(ctx, in)
-	for {
-		fmt.Fprint(s.Out, s.Prompt)
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				return <-ended
-			}
-			if done, err := s.take(ctx, line, interrupts); done || err != nil {
-				return err
-			}
-		case <-interrupts:
-			fmt.Fprintln(s.Notes, "\n("+help+")")
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	l := Lines{Prompt: s.Prompt, Out: s.Out, Notes: s.Notes, Help: help}
+	return l.Run(ctx, in, interrupts, func(ctx context.Context, line string) (bool, error) { return s.take(ctx, line, interrupts) })
 }
 
 // take handles one line from the person.
-func (s *Session) take(ctx context.Context, line string, interrupts <-chan os.Signal) (done bool, err error) {
+func (s *Session) take(ctx context.Context, line string, interrupts <-chan os.Signal) (known bool, err error) {
 	switch command := strings.TrimSpace(line); {
-	case command == "":
-		return false, nil
-	case command == "/exit":
-		return true, nil
 	case command == "/reset":
 		s.reset()
 		fmt.Fprintln(s.Notes, "(the conversation starts over)")
-		return false, nil
+		return true, nil
 	case strings.HasPrefix(command, "/"):
-		fmt.Fprintf(s.Notes, "(there is no %s: %s)\n", command, help)
 		return false, nil
 	}
-	return false, s.answer(ctx, line, interrupts)
+	return true, s.answer(ctx, line, interrupts)
 }
 
 func (s *Session) reset() {
@@ -153,32 +129,4 @@ func (s *Session) sample(ctx context.Context, tokens []int32, interrupts <-chan 
 		return text.String(), policy.FinishCancelled, nil
 	}
 	return text.String(), out.Finish, err
-}
-
-// maxMessage is the size of the longest message, in bytes.
-const maxMessage = 1 << 20
-
-// readLines sends the lines of r, then the read error (nil at the end of r). It ends when ctx ends, except while it is
-// blocked in Read.
-func readLines(ctx context.Context, r io.Reader) (<-chan string, <-chan error) {
-	lines, ended := make(chan string), make(chan error, 1)
-	go func() {
-		defer close(lines)
-		in := bufio.NewScanner(r)
-		in.Buffer(nil, maxMessage)
-		for in.Scan() {
-			select {
-			case lines <- in.Text():
-			case <-ctx.Done():
-				ended <- ctx.Err()
-				return
-			}
-		}
-		err := in.Err()
-		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("a message is longer than %d MiB", maxMessage>>20)
-		}
-		ended <- err
-	}()
-	return lines, ended
 }

@@ -1,0 +1,108 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/play"
+	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/worker"
+)
+
+// TeamChat is a team that answers a person's questions. Each question begins new conversations of its agents, as in training.
+type TeamChat struct {
+	Main  string // name of the main agent
+	Tasks int    // number of held-out questions
+
+	workers  []*worker.Worker
+	sampling policy.Sampling
+	about    task.Query // what the tools of a task are bound to
+	asked    int
+	telling  sync.Mutex
+}
+
+// Told is a text from one agent to another: a sub-task, or the answer to it.
+type Told struct{ From, To, Text string }
+
+// Chat opens all agents of a checkpoint in this process and calls talk with them. They sample as in evaluations. A task that binds tools to its
+// queries, such as research, binds them to its first held-out query until [TeamChat.HeldOut] chooses another.
+func Chat(ctx context.Context, cfg *config.Config, opt EvalOptions, talk func(context.Context, *TeamChat) error) error {
+	if cfg.PlayedByProgram() {
+		return fmt.Errorf("task.program holds %s's conversations: run mgrpo serve, and the program against it", cfg.Main().Name)
+	}
+	own := *cfg
+	own.Gateway = config.Gateway{}
+	return withCheckpoint(ctx, &own, opt, "chat", func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
+		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.Eval(from.Step))}
+		questions := c.worker(c.Main).Parts().Player.Task
+		if c.Tasks = questions.EvalSize(); c.Tasks > 0 {
+			c.about = questions.Eval(0)
+		}
+		ctx, end := context.WithCancel(ctx)
+		defer end()
+		return t.each(ctx, func(w *worker.Worker, ctx context.Context) error {
+			if !w.Main() {
+				<-ctx.Done()
+				return nil
+			}
+			defer end()
+			return talk(ctx, c)
+		})
+	})
+}
+
+func (c *TeamChat) worker(name string) *worker.Worker {
+	i := slices.IndexFunc(c.workers, func(w *worker.Worker) bool { return w.Name() == name })
+	return c.workers[i]
+}
+
+// HeldOut returns held-out question n of the task, 0 <= n < Tasks. Later questions are about the same, such as its knowledge base.
+func (c *TeamChat) HeldOut(n int) task.Query {
+	c.about = c.worker(c.Main).Parts().Player.Task.Eval(n)
+	return c.about
+}
+
+// Ask has the main agent answer a question, and returns its answer. tell is called with every sub-task and the answer to it, one at a time.
+// It returns an error if the agents cannot answer, and the error of ctx when that ends.
+func (c *TeamChat) Ask(ctx context.Context, question string, tell func(Told)) (answer string, err error) {
+	c.asked++
+	q := c.about
+	q.ID, q.Row, q.Text = fmt.Sprintf("chat-%d", c.asked), "chat", question
+	told := func(from, to, text string) {
+		c.telling.Lock()
+		defer c.telling.Unlock()
+		tell(Told{from, to, text})
+	}
+	delegate := func(ctx context.Context, d agent.Delegation) (string, error) {
+		told(c.Main, d.Agent, d.Task)
+		t, err := c.play(ctx, d.Agent, play.Conversation{Query: q, Invocation: d.Index, Repeat: d.Repeat, Text: d.Task})
+		var silent *agent.UnansweredError
+		if errors.As(err, &silent) {
+			told(d.Agent, c.Main, fmt.Sprintf("(no answer: %v)", silent.Err))
+		}
+		if err != nil {
+			return "", err
+		}
+		text := worker.AnswerText(t)
+		told(d.Agent, c.Main, text)
+		return text, nil
+	}
+	t, err := c.play(ctx, c.Main, play.Conversation{Query: q, Text: question, Delegate: delegate})
+	if err != nil {
+		return "", err
+	}
+	return worker.AnswerText(t), nil
+}
+
+func (c *TeamChat) play(ctx context.Context, name string, of play.Conversation) (agent.Trajectory, error) {
+	of.Sampling = c.sampling
+	return c.worker(name).Parts().Player.Play(ctx, of)
+}

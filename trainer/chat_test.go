@@ -1,0 +1,94 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/gateway"
+)
+
+// withColdStart trains a team with a hosted agent for no step, so that it has a checkpoint.
+func withColdStart(t *testing.T, a *api, name string) *config.Config {
+	t.Helper()
+	cfg := hostedTeam(t, a, name, t.TempDir(), "run.steps=0", "cold_start.steps=1")
+	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err != nil && !errors.Is(err, ErrNothingTrained) {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// TestChat: the main agent answers a question with the help of the other, and both sub-task and answer are told. Questions do not know each other.
+func TestChat(t *testing.T) {
+	cfg := withColdStart(t, startAPI(t), "planner")
+	err := Chat(t.Context(), cfg, EvalOptions{}, func(ctx context.Context, c *TeamChat) error {
+		if c.Tasks != 4 || c.HeldOut(1).Answer != "7" {
+			t.Errorf("%d held-out questions, %+v", c.Tasks, c.HeldOut(1))
+		}
+		for _, question := range []string{"how many?", "why?"} {
+			var told []Told
+			answer, err := c.Ask(ctx, question, func(x Told) { told = append(told, x) })
+			if err != nil {
+				return err
+			}
+			if len(told) != 2 || told[0] != (Told{"planner", "solver", question}) || told[1].From != "solver" || told[1].To != "planner" || told[1].Text != answer {
+				t.Errorf("told %+v, answer %q", told, answer) // the script of the planner answers with what the solver said
+			}
+		}
+		ended, end := context.WithCancel(ctx)
+		end()
+		if _, err := c.Ask(ended, "what?", func(Told) {}); !errors.Is(err, context.Canceled) {
+			t.Errorf("of a question that is cut short: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestServeHosted: requests to the hosted agent of a served team reach its own server under its own name, with its key and not the client's.
+func TestServeHosted(t *testing.T) {
+	cfg := withColdStart(t, startAPI(t), "solver")
+	cfg.Gateway.Listen = "127.0.0.1:0"
+	door := gateway.NewDoor()
+	server := httptest.NewServer(door)
+	defer server.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ask := func(model, key string) (int, string) {
+		body := `{"model": "` + model + `", "logit_bias": {}, "max_tokens": 2, "messages": [{"role": "user", "content": "Reply with ok"}]}`
+		r, err := http.NewRequest("POST", server.URL+"/v1/chat/completions", strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		r.Header.Set("Authorization", "Bearer "+key)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		return resp.StatusCode, fmt.Sprint(string(text), err)
+	}
+	err := Serve(ctx, cfg, EvalOptions{Gateway: &Gateway{Door: door, URL: server.URL, Open: true, Token: "of the server"}}, func(string) {
+		defer stop()
+		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
+			t.Errorf("the hosted agent: %d %s", status, text)
+		}
+		if status, text := ask("solver", "another"); status != 401 {
+			t.Errorf("with a wrong key: %d %s", status, text)
+		}
+	})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
