@@ -79,7 +79,7 @@ func (c Config) RotaryPairs() bool { return families[c.Family].pairs }
 // GELU reports whether the gates of MLPs go through the tanh form of GELU, in place of SiLU.
 func (c Config) GELU() bool { return families[c.Family].gelu }
 
-// ClampedGates reports whether the gates of experts are those of gpt-oss (torch.ClampedGLU), in place of SwiGLU.
+// ClampedGates reports whether experts have the gates of gpt-oss (torch.ClampedGLU), in place of SwiGLU.
 func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
 
 // WithDefaults fills the fields that a configured shape may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps

@@ -18,5 +18,6 @@ func init() {
 			l.postNorm()
 			l.gatedMLP(c.MLPBias)
 		},
+		gguf: &gguf{}, // without biases
 	})
 }

@@ -56,7 +56,7 @@ func register(f *family) {
 // Families lists the supported families by name, sorted.
 func Families() []string { return slices.Sorted(maps.Keys(families)) }
 
-// GGUFName is what GGUF files call the architecture of a family; "": none of them is read.
+// GGUFName returns the name of a family's architecture in GGUF files, or "" if none of them is read.
 func GGUFName(family string) string {
 	f := families[family]
 	switch {
@@ -68,7 +68,7 @@ func GGUFName(family string) string {
 	return f.gguf.name
 }
 
-// supported is for error messages: "use llama, qwen2 or qwen3".
+// supported returns the end of an error message: "use llama, qwen2 or qwen3".
 func supported(names []string) string {
 	last := len(names) - 1
 	return "use " + strings.Join(names[:last], ", ") + " or " + names[last]

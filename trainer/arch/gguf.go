@@ -28,7 +28,7 @@ const (
 	GGUFRopeFactors = "rope_freqs.weight"
 )
 
-// interleaved is Tensor.Pairs of q and k.
+// interleaved returns Tensor.Pairs of q and k.
 func (f *family) interleaved(c Config) int64 {
 	if f.gguf == nil || !f.gguf.interleaved {
 		return 0
@@ -84,7 +84,7 @@ func (m *metadata) family() *family {
 	return nil
 }
 
-// ggufName is general.architecture, with which the architecture's keys begin.
+// ggufName returns general.architecture. The architecture's keys begin with it.
 func (f *family) ggufName() string {
 	if f.gguf.name != "" {
 		return f.gguf.name

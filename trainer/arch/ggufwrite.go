@@ -92,7 +92,11 @@ func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 // forward returns the configuration without what is not about the forward pass, with numbers as float32 has them.
 func (c Config) forward() Config {
 	c.Wrapper, c.BOS, c.EOS, c.Pad, c.Raw, c.Quantisation = "", nil, nil, nil, nil, nil
-	for _, v := range []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.QueryScalar} {
+	numbers := []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.QueryScalar}
+	for _, k := range c.multiplierKeys() {
+		numbers = append(numbers, k.value)
+	}
+	for _, v := range numbers {
 		*v = float64(float32(*v))
 	}
 	if !slices.ContainsFunc(c.Windows, func(w int) bool { return w != 0 }) {

@@ -46,6 +46,10 @@ func TestGGUFMetadata(t *testing.T) {
 		{"windows", Gemma3, func(c *Config) { c.Layers, c.Windows = 6, []int{32, 32, 32, 32, 32, 0} }, ""},
 		{"other windows", Gemma3, func(c *Config) { c.Layers, c.Windows = 6, []int{32, 0, 32, 0, 32, 0} }, "cannot represent Windows"},
 		{"scaled queries", Gemma3, func(c *Config) { c.QueryScalar = 64 }, "cannot represent QueryScalar"},
+		{"multipliers", Granite, func(c *Config) {
+			c.Multipliers = Multipliers{Embedding: 12, Residual: 0.22, Attention: 1. / 64, Logits: 8}
+		}, ""},
+		{"biases of ERNIE", ERNIE45, func(c *Config) { c.AttentionBias, c.MLPBias = true, true }, "cannot represent AttentionBias"},
 		{"windows of Qwen", Qwen3, func(c *Config) { c.Windows = []int{0, 32} }, "cannot represent Windows"},
 		{"yarn", Qwen3, func(c *Config) {
 			c.RopeScaling = &RopeYaRN{Factor: 4, BetaFast: 16, BetaSlow: 1, AttentionFactor: yarnScale(4, 1), Truncate: true, OriginalMaxPosition: 32}

@@ -30,7 +30,7 @@ func init() {
 	})
 }
 
-// sinks adds a number for each head, exp of which is a term of the denominator of its softmax.
+// sinks adds a number for each head. Its exponential is a term of the denominator of the head's softmax.
 func (l *layer) sinks() {
 	t := l.tensor(module{name: "self_attn", gguf: "attn_sinks", rows: l.c.Heads}, "sinks", 0)
 	l.add("sinks", Bias, t)

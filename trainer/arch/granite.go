@@ -19,5 +19,32 @@ func init() {
 			l.postNorm()
 			l.gatedMLP(c.MLPBias)
 		},
+		gguf: &gguf{interleaved: true, read: graniteGGUF, write: writeGraniteGGUF},
 	})
+}
+
+// ggufMultipliers are the keys of the factors in GGUF files, in the order of multiplierKeys.
+var ggufMultipliers = []string{"embedding_scale", "residual_scale", "attention.scale", "logit_scale"}
+
+// graniteGGUF reads the factors, all of which llama.cpp needs. 0 stands for the factor that changes nothing. A file that is not finetuned has no
+// positions there.
+func graniteGGUF(m *metadata, prefix string, c *Config) {
+	for i, k := range c.multiplierKeys() {
+		key := prefix + ggufMultipliers[i]
+		m.require(key)
+		m.float(key, k.value)
+		if float32(*k.value) == float32(k.neutral) {
+			*k.value = 0
+		}
+	}
+	turns := true
+	if lookup(m, prefix+"rope.scaling.finetuned", &turns); !turns {
+		m.fail("%srope.scaling.finetuned false is not supported: the model has no positions", prefix)
+	}
+}
+
+func writeGraniteGGUF(c Config, set func(key string, value any)) {
+	for i, k := range c.multiplierKeys() {
+		set(ggufMultipliers[i], float32(orNeutral(*k.value, k.neutral)))
+	}
 }

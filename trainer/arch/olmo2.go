@@ -19,5 +19,6 @@ func init() {
 			l.gatedMLP(false)
 			l.mlpNorm()
 		},
+		gguf: &gguf{},
 	})
 }

@@ -463,3 +463,31 @@ func FuzzGGUF(f *testing.F) {
 		}
 	})
 }
+
+// TestConvertedGGUF reads files that gguf-py wrote under llama.cpp's names, and with which llama.cpp continued as transformers did
+// (bench/goldens/gguf_files.py). They have the values and the architecture of the folders that they were made from.
+func TestConvertedGGUF(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "testdata", "gguf", "*.gguf"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v %v", files, err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
+		folder, converted := openChecked(t, filepath.Join("..", "..", "testdata", "families", name)), openChecked(t, file)
+		want, _, err := folder.Config().GGUF()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got, _, err := converted.Config().GGUF(); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%s: %v %v, want %v", name, got, err, want)
+		}
+		if !slices.Equal(converted.Names(), folder.Names()) {
+			t.Errorf("%s has other tensors", name)
+		}
+		for _, tensor := range folder.Names() {
+			if !slices.Equal(readAll(t, converted, tensor), readAll(t, folder, tensor)) {
+				t.Errorf("%s: %s differs", name, tensor)
+			}
+		}
+	}
+}
