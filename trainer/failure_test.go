@@ -28,7 +28,7 @@ import (
 )
 
 // eachAlone opens a team for each of two agents, with connections of its own, and gives it to run. It returns how each ended.
-func eachAlone(t *testing.T, dir, url string, before accident, run func(name string, team *team) error) map[string]error {
+func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name string, team *team) error) map[string]error {
 	errs := map[string]error{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -52,7 +52,7 @@ func eachAlone(t *testing.T, dir, url string, before accident, run func(name str
 // TestOneAgentsErrorEndsTheRun poisons the planner's weights: its worker says what is wrong, and the
 // researcher's, on a connection of its own, ends with an error that names the planner and the reason.
 func TestOneAgentsErrorEndsTheRun(t *testing.T) {
-	errs := eachAlone(t, t.TempDir(), startRedis(t), accident{}, func(name string, team *team) error {
+	errs := eachAlone(t, t.TempDir(), startRedis(t), retryCause{}, func(name string, team *team) error {
 		if name == "planner" {
 			w := team.workers[0]
 			err := w.Parts().Model.Master.Fill(t.Context(), 0, w.Parts().Model.Master.Numel(), func(_ int64, dst []float32) error {
@@ -83,7 +83,7 @@ func TestLostGPU(t *testing.T) {
 	own := &torch.LostError{Device: "cuda:0", Cause: cause}
 	follower := &launch.LostError{Follower: "rank 1 of planner on cuda:1", Said: cause, GPU: true}
 	dir, url := t.TempDir(), startRedis(t)
-	lose := func(version int64, lost error, before accident) (planner, researcher error) {
+	lose := func(version int64, lost error, before retryCause) (planner, researcher error) {
 		errs := eachAlone(t, dir, url, before, func(_ string, team *team) error {
 			return team.each(t.Context(), func(w *worker.Worker, ctx context.Context) error {
 				if w.Name() == "researcher" {
@@ -100,7 +100,7 @@ func TestLostGPU(t *testing.T) {
 		lost    error
 		kind    store.StopKind
 	}{{3, own, store.Asked}, {4, own, store.Asked}, {4, own, store.Failure}, {5, follower, store.Asked}, {5, follower, store.Failure}} {
-		planner, researcher := lose(c.version, c.lost, accidentOf(c.lost, 0, c.version))
+		planner, researcher := lose(c.version, c.lost, retryCauseOf(c.lost, 0, c.version))
 		if Resumable(planner) != (c.kind == store.Asked) || planner == nil || !strings.Contains(planner.Error(), cause) {
 			t.Errorf("version %d: the planner ends with %v", c.version, planner)
 		}

@@ -21,11 +21,11 @@ import (
 // several devices has one process for each: its worker starts this program again for all devices except the first. A
 // program that trains such agents calls ServeFollower first in main.
 func ServeFollower() {
-	post := launch.Follower()
-	if post == nil {
+	inbox := launch.Follower()
+	if inbox == nil {
 		return
 	}
-	leave((&follower{post: post}).live(context.Background()))
+	leave((&follower{inbox: inbox}).serve(context.Background()))
 }
 
 // leave ends the process of a follower with the exit status for err.
@@ -45,7 +45,7 @@ func leave(err error) {
 // its share of AdamW's moments. It communicates with the worker (rank 0) and the group of ranks only, and writes no
 // file.
 type follower struct {
-	post       *launch.Post
+	inbox      *launch.Inbox
 	rank, size int
 	wanted     assemble.Wanted
 	*assemble.Parts
@@ -53,10 +53,10 @@ type follower struct {
 	prepared []*learner.Sequence // the batch of the current step
 }
 
-// live executes orders until one fails. The worker ends its followers then, and when it ends itself.
-func (f *follower) live(ctx context.Context) error {
+// serve executes orders until one fails. The worker ends its followers then, and when it ends itself.
+func (f *follower) serve(ctx context.Context) error {
 	for {
-		order, batch, err := f.post.Next()
+		order, batch, err := f.inbox.Next()
 		if err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (f *follower) live(ctx context.Context) error {
 		case err != nil:
 			reply = refusal(err)
 		}
-		if err := errors.Join(err, f.post.Answer(reply)); err != nil {
+		if err := errors.Join(err, f.inbox.Answer(reply)); err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,7 @@ func refusal(err error) launch.Reply {
 
 // obey executes this rank's part of an order that all ranks receive. The first order opens the model.
 func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Sequence) (r launch.Reply, err error) {
-	if (f.Parts == nil) != (o.Kind == launch.Open) || f.engine == nil && o.Kind == launch.Renew {
+	if (f.Parts == nil) != (o.Kind == launch.Open) || f.engine == nil && o.Kind == launch.UpdateWeights {
 		return r, fmt.Errorf("an order to %s comes too early or twice", o.Kind)
 	}
 	switch o.Kind {
@@ -106,23 +106,23 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 		err = f.Learner.Copy(ctx, nil, nil, nil)
 	case launch.Read:
 		err = f.Learner.Read(ctx, o.Span.From, o.Span.N, nil)
-	case launch.Assist:
-		err = f.Learner.Assist(ctx)
+	case launch.JoinForward:
+		err = f.Learner.JoinForward(ctx)
 	case launch.Restore:
 		err = f.Learner.RestoreMoments(ctx, nil, nil)
-	case launch.Adopt:
+	case launch.SetWeights:
 		if err = f.Learner.RestoreWeights(ctx, nil); err == nil {
 			r.Digest, err = f.Learner.Digest(ctx)
 		}
-	case launch.Refer:
+	case launch.LoadReference:
 		err = f.ReferTo(ctx, f.wanted.Config, f.wanted.Config.Agent(f.wanted.Agent), o.Folder)
 	case launch.Sample:
 		if f.engine, err = f.OpenEngine(ctx, f.wanted); err == nil {
-			f.post.Sample(f.sample)
+			f.inbox.Sample(f.sample)
 		}
-	case launch.Weigh:
+	case launch.DigestWeights:
 		r.Digest, err = f.Digest(ctx)
-	case launch.Renew:
+	case launch.UpdateWeights:
 		err = f.engine.UpdateWeights(ctx, o.Version)
 	case launch.Release:
 		err = f.Learner.Close(ctx)

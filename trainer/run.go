@@ -31,7 +31,7 @@ type Options struct {
 	Gateway  *Gateway         // through which programs reach the agents, if the configuration has a gateway
 	Stop     <-chan struct{}  // closed to end the run of all agents, with a checkpoint after the current step, or in the cold start
 
-	before   accident                    // the cause of the previous round's end
+	before   retryCause                  // the cause of the previous round's end
 	machines map[string]*launch.Machines // further machines with devices for agents, by agent
 }
 
@@ -88,9 +88,9 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 		switch {
 		case ctx.Err() != nil:
 			return err
-		case this.mayPass(opt.before):
+		case this.mayRetry(opt.before):
 			opt.before = this
-		case this.kind != "":
+		case this.kind != noRetry:
 			return fmt.Errorf("%w, for the second time at version %d; continue with --resume", err, this.version)
 		case Resumable(err) || !store.Rewinds(err):
 			return err
@@ -108,9 +108,9 @@ func observed(o metrics.Observer) metrics.Observer {
 	return o
 }
 
-// trainRound takes part in one round of the run. It returns the accident that ended it, if there was one. The same
-// accident as in the round before ends the run.
-func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this accident, err error) {
+// trainRound takes part in one round of the run. It returns the cause that ended it, if there was one. The same
+// cause as in the round before ends the run.
+func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retryCause, err error) {
 	own := *cfg // gets the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
@@ -125,7 +125,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 	team, err := openTeam(opening, cfg, opt, setup{Setup: worker.Setup{Dir: dir}, Offers: offers, Date: dateOf(cfg, opt.Resume)})
 	opened()
 	if err != nil {
-		return team.accident, err
+		return team.cause, err
 	}
 	// Write this after the team has agreed: a resuming process compares its settings with this file.
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
@@ -139,7 +139,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this acci
 	default:
 		err = team.sum(opt.Observer)
 	}
-	return team.accident, errors.Join(err, team.close(context.WithoutCancel(ctx)))
+	return team.cause, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
 // untilStopped returns a context that ends with ErrStopped when a stop is asked for, until done is called: before there

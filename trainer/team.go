@@ -29,10 +29,10 @@ type team struct {
 	workers []*worker.Worker
 	gateway *Gateway // of this process; may be nil
 
-	dir      string   // folder of the run, or of the evaluation
-	before   accident // the cause of the previous round's end
-	first    sync.Once
-	accident accident // the cause of the first error; see happened
+	dir    string     // folder of the run, or of the evaluation
+	before retryCause // the cause of the previous round's end
+	first  sync.Once
+	cause  retryCause // the cause of the first error; see causeOf
 }
 
 // setup is what a team needs in addition to its configuration.
@@ -46,7 +46,7 @@ type setup struct {
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state to continue from, and loads
-// it. s.Offers are the available states. If the team does not open, only its accident is set.
+// it. s.Offers are the available states. If the team does not open, only its cause is set.
 func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*team, error) {
 	t, names := &team{cfg: cfg, dir: s.Dir, before: opt.before}, opt.agents(cfg)
 	options, err := assemble.Store(cfg)
@@ -214,7 +214,7 @@ func (t *team) each(ctx context.Context, f func(*worker.Worker, context.Context)
 // explained returns the error of an agent that has reached a version, with a remedy.
 func (t *team) explained(name string, version int64, err error) error {
 	err = memoryFull(t.cfg, name, err)
-	if t.happened(name, err).mayPass(t.before) { // this process begins again by itself
+	if t.causeOf(name, err).mayRetry(t.before) { // this process begins again by itself
 		return err
 	}
 	return lostGPU(t.dir, name, version, err)
@@ -242,16 +242,16 @@ const patience = 5 * time.Second
 func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	this := t.happened(m.Agent(), err)
+	this := t.causeOf(m.Agent(), err)
 	switch {
 	case store.Rewinds(err), errors.Is(err, ErrFinished): // the others know
 	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
 		_ = m.Stop(told, "interrupted")
-	case this.kind == "lost" && this.mayPass(t.before): // the place is taken again, as after the end of this process
+	case this.kind == followerLost && this.mayRetry(t.before): // the place is taken again, as after the end of this process
 	case Resumable(err):
 		_ = m.Stop(told, err.Error())
-	case this.mayPass(t.before):
+	case this.mayRetry(t.before):
 		_ = m.Rewind(told, err.Error())
 	default:
 		_ = m.Fail(told, err.Error())

@@ -42,7 +42,7 @@ type Parts struct {
 	divided model.Options // how the weights are divided among the agent's devices
 
 	base  *base                         // holds the weights of Model
-	crew  *launch.Crew                  // the processes of its further devices; nil: it has one device
+	group *launch.RankGroup             // the processes of its further devices; nil: it has one device
 	frees []func(context.Context) error // closed last, in reverse order
 }
 
@@ -201,7 +201,7 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group 
 	if err != nil {
 		return err
 	}
-	p.Learner = p.crew.Lead(own, Adam(a.Optimizer))
+	p.Learner = p.group.Lead(own, Adam(a.Optimizer))
 	p.Params = launch.Params{Params: p.Params, Learner: p.Learner}
 	if !cfg.HasKL(a) || cfg.KLToColdStart(a) {
 		return nil
@@ -218,7 +218,7 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group 
 
 // ReferTo makes the weights in a folder the reference of the KL term, on all of the agent's devices.
 func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
-	_, err := p.crew.Do(ctx, launch.Order{Kind: launch.Refer, Folder: folder}, nil, func(ctx context.Context) error { return p.referTo(ctx, cfg, a, folder) })
+	_, err := p.group.Do(ctx, launch.Order{Kind: launch.LoadReference, Folder: folder}, nil, func(ctx context.Context) error { return p.referTo(ctx, cfg, a, folder) })
 	return err
 }
 
@@ -277,7 +277,7 @@ func (p *Parts) Close(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("closing the %s: %w", what, err))
 		}
 	}
-	p.crew.Close() // before the learner, which then frees rank 0's part
+	p.group.Close() // before the learner, which then frees rank 0's part
 	if p.Gateway != nil {
 		p.Gateway.Close()
 	}

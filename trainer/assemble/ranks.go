@@ -21,7 +21,7 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 	if want.Learns {
 		want.Size, want.Gathered = len(all), a.Shard == "full"
 	}
-	p.crew, err = launch.Start(ctx, launch.Settings{Agent: a.Name, Devices: a.OnMachine(), Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
+	p.group, err = launch.Start(ctx, launch.Settings{Agent: a.Name, Devices: a.OnMachine(), Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
 	if err != nil {
 		return err
 	}
@@ -29,10 +29,10 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 		return launch.Order{Kind: launch.Open, Open: &launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights,
 			Frozen: !want.Learns, Gathered: want.Gathered, Rank: rank, Size: len(all), Beside: want.beside(a, rank)}}
 	}
-	if _, err = p.crew.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
+	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
 		return err
 	}
-	at := p.crew.Addresses()
+	at := p.group.Addresses()
 	meet, err := torch.ServeRendezvous(net.JoinHostPort(at[0], "0"))
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 	defer meet.Close()
 	name := rand.Text()
 	group := func(rank int) launch.Group { return launch.Group{Rendezvous: meet.Addr(), Name: name, Bind: at[rank]} }
-	replies, err := p.crew.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} }, func(ctx context.Context) error {
+	replies, err := p.group.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} }, func(ctx context.Context) error {
 		return p.Join(ctx, want, group(0), 0, len(all))
 	})
 	if err != nil {
@@ -75,31 +75,31 @@ func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (
 		}
 		return err
 	}
-	if a.Engine.Remote() || p.crew == nil {
+	if a.Engine.Remote() || p.group == nil {
 		err = open(ctx)
 		return s, err
 	}
-	if _, err = p.crew.Do(ctx, launch.Order{Kind: launch.Sample}, nil, open); err != nil {
+	if _, err = p.group.Do(ctx, launch.Order{Kind: launch.Sample}, nil, open); err != nil {
 		return nil, err
 	}
-	return p.crew.Sampler(s, p.Model.Config), nil
+	return p.group.Sampler(s, p.Model.Config), nil
 }
 
 // Compare returns an error if a follower of an agent that does not learn samples with other weights than rank 0, which
 // has loaded its checkpoint by now. Ranks of a learning agent compare their trained weights themselves.
 func (p *Parts) Compare(ctx context.Context) error {
-	if p.crew == nil || p.Learner != nil {
+	if p.group == nil || p.Learner != nil {
 		return nil
 	}
 	var digest uint32
-	replies, err := p.crew.Do(ctx, launch.Order{Kind: launch.Weigh}, nil, func(ctx context.Context) (err error) {
+	replies, err := p.group.Do(ctx, launch.Order{Kind: launch.DigestWeights}, nil, func(ctx context.Context) (err error) {
 		digest, err = p.Digest(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return p.crew.Agree(digest, replies)
+	return p.group.Agree(digest, replies)
 }
 
 // Digest returns a checksum of the weights used for sampling.
@@ -121,14 +121,14 @@ func (p *Parts) Freeze(ctx context.Context) error {
 	p.Learner = nil
 	_, sample := p.Policy.(*launch.Policy)
 	if params, learned := p.Params.(launch.Params); !sample && !(learned && params.Shared()) {
-		p.crew.Close()
-		p.crew = nil
+		p.group.Close()
+		p.group = nil
 	}
 	return err
 }
 
 // Lost returns why an agent's further ranks are gone, or nil while they run or if there are none.
-func (p *Parts) Lost() error { return p.crew.Err() }
+func (p *Parts) Lost() error { return p.group.Err() }
 
 // Follower loads the weights of a follower. cfg is the configuration in o; want is the argument for Join.
 func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {

@@ -22,10 +22,10 @@ const (
 	turnFrame     frameKind = 't' // the answer to a request
 
 	// Only between machines:
-	helloFrame frameKind = 'h' // JSON of a hello
-	wordFrame  frameKind = 'w' // JSON of a word to a machine; after the last one orders follow
-	stopFrame  frameKind = 'x' // empty: the machine was asked to stop the run
-	endedFrame frameKind = 'e' // JSON of an end: how a follower ended; the last frame
+	handshakeFrame frameKind = 'h' // JSON of a handshake
+	controlFrame   frameKind = 'w' // JSON of a control message to a machine; after the last one orders follow
+	stopFrame      frameKind = 'x' // empty: the machine was asked to stop the run
+	endedFrame     frameKind = 'e' // JSON of an end: how a follower ended; the last frame
 )
 
 // longest returns the largest content of a kind, in bytes. An order contains a whole configuration. A sequence or a
@@ -40,7 +40,7 @@ func (k frameKind) longest() uint32 {
 		return 64 << 20
 	case replyFrame:
 		return 1 << 20
-	case helloFrame, wordFrame, endedFrame:
+	case handshakeFrame, controlFrame, endedFrame:
 		return 64 << 10
 	case cancelFrame:
 		return 8

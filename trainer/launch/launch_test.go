@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func follow(p *Post) error {
+func follow(p *Inbox) error {
 	o, _, err := p.Next()
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func follow(p *Post) error {
 	}
 }
 
-func start(t *testing.T, agent string) *Crew {
+func start(t *testing.T, agent string) *RankGroup {
 	t.Helper()
 	c, err := Start(t.Context(), Settings{Agent: agent, Devices: []string{"cpu", "cpu", "cpu"}, Lease: 15 * time.Second, Without: []string{"LAUNCH_TEST_SECRET"}})
 	if err != nil {
@@ -278,8 +278,8 @@ func TestHostileOrders(t *testing.T) {
 		`{"kind":"read","span":{"from":-1,"n":2}}`:                          "no valid range of weights",
 		`{"kind":"read","span":{"from":9223372036854775807,"n":2}}`:         "no valid range of weights",
 		`{"kind":"gather","span":{"from":3,"n":2}}`:                         "has a field of another kind",
-		`{"kind":"renew","version":3}`:                                      "",
-		`{"kind":"renew","version":-1}`:                                     "version -1",
+		`{"kind":"update_weights","version":3}`:                             "",
+		`{"kind":"update_weights","version":-1}`:                            "version -1",
 		`{"kind":"release","version":3}`:                                    "has a field of another kind",
 		`{"kind":"rm -rf"}`:                                                 "unknown order",
 		`{"kind":"reset","batch":3}`:                                        "has a field of another kind",

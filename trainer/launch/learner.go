@@ -12,14 +12,14 @@ import (
 // 0's own part of the work.
 type Learner struct {
 	*learner.Learner
-	crew *Crew
-	adam learner.Adam
-	at   map[string]int // index of each sequence in the prepared batch, by ID
+	group *RankGroup
+	adam  learner.Adam
+	at    map[string]int // index of each sequence in the prepared batch, by ID
 }
 
 // Lead returns the learner of all ranks. c may be nil: there are no followers. adam must be the constants of own.
-func (c *Crew) Lead(own *learner.Learner, adam learner.Adam) *Learner {
-	return &Learner{Learner: own, crew: c, adam: adam}
+func (g *RankGroup) Lead(own *learner.Learner, adam learner.Adam) *Learner {
+	return &Learner{Learner: own, group: g, adam: adam}
 }
 
 // Prepare calls learner.Prepare on all ranks.
@@ -28,7 +28,7 @@ func (l *Learner) Prepare(ctx context.Context, batch []*learner.Sequence) error 
 	for i, q := range batch {
 		l.at[q.ID] = i
 	}
-	_, err := l.crew.Do(ctx, Order{Kind: Prepare}, batch, func(ctx context.Context) error { return l.Learner.Prepare(ctx, batch) })
+	_, err := l.group.Do(ctx, Order{Kind: Prepare}, batch, func(ctx context.Context) error { return l.Learner.Prepare(ctx, batch) })
 	return err
 }
 
@@ -42,7 +42,7 @@ func (l *Learner) Update(ctx context.Context, minibatch []*learner.Sequence, lr 
 		}
 		o.Which = append(o.Which, i)
 	}
-	_, err = l.crew.Do(ctx, o, nil, func(ctx context.Context) (err error) {
+	_, err = l.group.Do(ctx, o, nil, func(ctx context.Context) (err error) {
 		r, err = l.Learner.Update(ctx, minibatch, lr)
 		return err
 	})
@@ -51,7 +51,7 @@ func (l *Learner) Update(ctx context.Context, minibatch []*learner.Sequence, lr 
 
 // Supervise calls learner.Supervise on all ranks.
 func (l *Learner) Supervise(ctx context.Context, demonstrations []*learner.Sequence, lr float64) (r learner.Report, err error) {
-	_, err = l.crew.Do(ctx, Order{Kind: Supervise, AdamW: l.adamW(lr)}, demonstrations, func(ctx context.Context) (err error) {
+	_, err = l.group.Do(ctx, Order{Kind: Supervise, AdamW: l.adamW(lr)}, demonstrations, func(ctx context.Context) (err error) {
 		r, err = l.Learner.Supervise(ctx, demonstrations, lr)
 		return err
 	})
@@ -70,25 +70,25 @@ func (l *Learner) SetAdam(a learner.Adam) {
 
 // ResetOptimizer calls learner.ResetOptimizer on all ranks.
 func (l *Learner) ResetOptimizer(ctx context.Context) error {
-	_, err := l.crew.Do(ctx, Order{Kind: Reset}, nil, l.Learner.ResetOptimizer)
+	_, err := l.group.Do(ctx, Order{Kind: Reset}, nil, l.Learner.ResetOptimizer)
 	return err
 }
 
 // Copy copies the complete weights and AdamW's moments of all ranks into master, m and v.
 func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
-	_, err := l.crew.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Learner.Copy(ctx, master, m, v) })
+	_, err := l.group.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Learner.Copy(ctx, master, m, v) })
 	return err
 }
 
 // Read copies n weights, starting with element from, to dst. It also works after Close.
 func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
-	_, err := l.crew.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil, func(ctx context.Context) error { return l.Learner.Read(ctx, from, n, dst) })
+	_, err := l.group.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil, func(ctx context.Context) error { return l.Learner.Read(ctx, from, n, dst) })
 	return err
 }
 
 // Logits calls model.Logits for a model whose layers are shared among ranks. It also works after Close.
 func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
-	_, err = l.crew.Do(ctx, Order{Kind: Assist}, nil, func(ctx context.Context) (err error) {
+	_, err = l.group.Do(ctx, Order{Kind: JoinForward}, nil, func(ctx context.Context) (err error) {
 		logits, err = l.Learner.Logits(ctx, ids, ends)
 		return err
 	})
@@ -97,13 +97,13 @@ func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [
 
 // RestoreMoments gives all ranks their moments. m and v fill dst with the values from index from.
 func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
-	_, err := l.crew.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Learner.RestoreMoments(ctx, m, v) })
+	_, err := l.group.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Learner.RestoreMoments(ctx, m, v) })
 	return err
 }
 
 // RestoreWeights gives all ranks new weights. read fills dst with the values from index from.
 func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
-	replies, err := l.crew.Do(ctx, Order{Kind: Adopt}, nil, func(ctx context.Context) error { return l.Learner.RestoreWeights(ctx, read) })
+	replies, err := l.group.Do(ctx, Order{Kind: SetWeights}, nil, func(ctx context.Context) error { return l.Learner.RestoreWeights(ctx, read) })
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 
 // Close frees what all ranks need for training. The followers may continue to sample.
 func (l *Learner) Close(ctx context.Context) error {
-	_, err := l.crew.Do(ctx, Order{Kind: Release}, nil, l.Learner.Close)
+	_, err := l.group.Do(ctx, Order{Kind: Release}, nil, l.Learner.Close)
 	return err
 }
 
@@ -125,7 +125,7 @@ func (l *Learner) Agree(ctx context.Context, replies []Reply) error {
 	if err != nil {
 		return err
 	}
-	return l.crew.Agree(digest, replies)
+	return l.group.Agree(digest, replies)
 }
 
 // Params are rank 0's trained parameters. Restoring them restores the followers', too.

@@ -179,11 +179,11 @@ func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 	if err = c.HandshakeContext(ctx); err != nil {
 		return c, err
 	}
-	h := hello{Program: l.program, Agent: l.Agent, Machine: l.Machine, Count: l.Count, Device: device, Devices: l.Devices, Address: addressOf(conn.LocalAddr()), Lease: l.Lease}
-	if err = say(c, helloFrame, h); err != nil {
+	h := handshake{Program: l.program, Agent: l.Agent, Machine: l.Machine, Count: l.Count, Device: device, Devices: l.Devices, Address: addressOf(conn.LocalAddr()), Lease: l.Lease}
+	if err = writeFrame(c, handshakeFrame, h); err != nil {
 		return c, err
 	}
-	w, err := c.hear()
+	w, err := c.readControl()
 	switch {
 	case err != nil:
 		return c, err
@@ -197,9 +197,9 @@ func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 	return c, conn.SetDeadline(time.Time{})
 }
 
-// hear reads the worker's next control message.
-func (c call) hear() (w word, err error) {
-	_, content, err := readFrame(c.in, wordFrame)
+// readControl reads the worker's next control message.
+func (c call) readControl() (w control, err error) {
+	_, content, err := readFrame(c.in, controlFrame)
 	if err == nil {
 		err = decodeJSON(content, &w)
 	}
@@ -214,12 +214,12 @@ func (l *lender) serve(ctx context.Context, c call, device int) error {
 	go func() {
 		select {
 		case <-l.Asked:
-			_ = say(c, stopFrame, nil) // if the worker is gone there is nothing to stop
+			_ = writeFrame(c, stopFrame, nil) // if the worker is gone there is nothing to stop
 		case <-over:
 		}
 	}()
 	l.takesPart()
-	w, err := c.hear()
+	w, err := c.readControl()
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -256,7 +256,7 @@ func (l *lender) follow(c call, device int, lease time.Duration) {
 		}
 	}
 	_ = c.SetDeadline(time.Now().Add(l.Lease))
-	_ = errors.Join(say(c, endedFrame, how), c.CloseWrite())
+	_ = errors.Join(writeFrame(c, endedFrame, how), c.CloseWrite())
 	orders.Wait()
 }
 

@@ -118,7 +118,7 @@ func (m *Machines) admit(conn net.Conn) {
 	const toProve = 5 * time.Second
 	err := errors.Join(abandonAfter(conn, m.settings.Lease), conn.SetDeadline(time.Now().Add(min(m.settings.Lease, toProve))))
 	var content []byte
-	var h hello
+	var h handshake
 	if err == nil {
 		err = secure.Handshake()
 	}
@@ -127,8 +127,8 @@ func (m *Machines) admit(conn net.Conn) {
 		m.speak(fmt.Sprintf("a connection from %v does not prove that it has the key of %s's machines: %v", conn.RemoteAddr(), m.settings.Agent, err))
 		return
 	}
-	if _, content, err = readFrame(l.in, helloFrame); err == nil {
-		h, err = decodeHello(content)
+	if _, content, err = readFrame(l.in, handshakeFrame); err == nil {
+		h, err = decodeHandshake(content)
 	}
 	if err != nil {
 		_ = conn.Close()
@@ -139,12 +139,12 @@ func (m *Machines) admit(conn net.Conn) {
 	}
 	if why := h.refusal(m.settings, m.program); why != "" {
 		m.speak(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
-		l.dismiss(word{Refused: why})
+		l.dismiss(control{Refused: why})
 		return
 	}
 	if why := m.strays(l.here, h.Address); why != "" {
 		m.speak(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
-		l.dismiss(word{Refused: why})
+		l.dismiss(control{Refused: why})
 		return
 	}
 	l.machine, l.device, l.address, l.rank = h.Machine, h.Devices[h.Device], h.Address, h.Machine*len(h.Devices)+h.Device
@@ -188,7 +188,7 @@ func (m *Machines) enter(l *line) {
 	m.mu.Lock()
 	other, over := m.lines[l.rank], m.over
 	enters := other == nil && over == nil
-	if enters && say(l.conn, wordFrame, word{Entered: true}) == nil && l.conn.SetDeadline(time.Time{}) == nil {
+	if enters && writeFrame(l.conn, controlFrame, control{Entered: true}) == nil && l.conn.SetDeadline(time.Time{}) == nil {
 		m.lines[l.rank], m.untold[l.machine] = l, true
 		close(m.changed)
 		m.changed = make(chan struct{})
@@ -200,7 +200,7 @@ func (m *Machines) enter(l *line) {
 	case over != nil:
 		m.dismiss(l, *over)
 	default:
-		l.dismiss(word{Taken: true, Refused: fmt.Sprintf("machine %d is already connected, from %s", other.machine, other.address)})
+		l.dismiss(control{Taken: true, Refused: fmt.Sprintf("machine %d is already connected, from %s", other.machine, other.address)})
 	}
 }
 
@@ -215,13 +215,13 @@ func (m *Machines) leave(l *line) {
 
 // dismiss reports to a machine that the run is over.
 func (m *Machines) dismiss(l *line, over Over) {
-	l.dismiss(word{Over: &over})
+	l.dismiss(control{Over: &over})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.untold, l.machine)
 }
 
-// take waits until every device of every machine is connected and none belongs to a crew, and then has each start a
+// take waits until every device of every machine is connected and none belongs to a group, and then has each start a
 // follower.
 func (m *Machines) take(ctx context.Context) (taken []*line, err error) {
 	if m == nil {
@@ -253,7 +253,7 @@ func (m *Machines) take(ctx context.Context) (taken []*line, err error) {
 		}
 	}
 	for _, l := range taken {
-		_ = say(l.conn, wordFrame, word{Begin: m.settings.Lease}) // if it is gone, the crew will find it lost
+		_ = writeFrame(l.conn, controlFrame, control{Begin: m.settings.Lease}) // if it is gone, the group will find it lost
 	}
 	return taken, nil
 }
@@ -270,7 +270,7 @@ func (m *Machines) missing() string {
 	return strings.Join(names, " and ")
 }
 
-// Close reports the run's end to the machines, and stops listening. Machines that were in a crew reconnect for that
+// Close reports the run's end to the machines, and stops listening. Machines that were in a group reconnect for that
 // when their followers are gone. Close waits for them for the time within which a follower must send a heartbeat.
 func (m *Machines) Close(over Over) {
 	const longest = 4 << 10
@@ -311,14 +311,14 @@ type line struct {
 	rank    int
 	address string        // of the machine
 	here    string        // of this machine, as the other reaches it
-	taken   bool          // it belongs to a crew; guarded by Machines.mu
-	ready   chan struct{} // closed when data has arrived, which belongs to the crew
+	taken   bool          // it belongs to a group; guarded by Machines.mu
+	ready   chan struct{} // closed when data has arrived, which belongs to the group
 	broken  error         // why no more data arrives
 
 	machines *Machines
 }
 
-// await notices if a machine is gone before it belongs to a crew. Until then a machine may only forward a request to
+// await notices if a machine is gone before it belongs to a group. Until then a machine may only forward a request to
 // stop.
 func (l *line) await() {
 	var first []byte
@@ -371,8 +371,8 @@ func (l *line) finish() end {
 func (l *line) words() string { return "" }
 
 // dismiss sends a last control message.
-func (l *line) dismiss(w word) {
+func (l *line) dismiss(w control) {
 	_ = l.conn.SetWriteDeadline(time.Now().Add(l.machines.settings.Lease))
-	_ = say(l.conn, wordFrame, w)
+	_ = writeFrame(l.conn, controlFrame, w)
 	_ = l.conn.Close()
 }

@@ -72,8 +72,8 @@ func (w *worker) lend(t *testing.T, s Lending) <-chan error {
 	return ended
 }
 
-// crew starts a round: rank 1 is of this machine, ranks 2 and 3 of machine 1.
-func (w *worker) crew(t *testing.T) *Crew {
+// start starts a round: rank 1 is of this machine, ranks 2 and 3 of machine 1.
+func (w *worker) start(t *testing.T) *RankGroup {
 	t.Helper()
 	c, err := Start(t.Context(), Settings{Agent: w.settings.Agent, Devices: w.settings.Devices, Machines: w.Machines, Lease: lease})
 	if err != nil {
@@ -95,7 +95,7 @@ func TestMachines(t *testing.T) {
 	w := listen(t, "obeys")
 	ended := w.lend(t, w.lending())
 	for range 2 {
-		c := w.crew(t)
+		c := w.start(t)
 		replies, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(10_000), func(context.Context) error { return nil })
 		if err != nil || len(replies) != 3 || replies[0].Digest != 50_000 || replies[2].Digest != 50_000 {
 			t.Fatalf("%v, %v", replies, err)
@@ -129,7 +129,7 @@ func TestMachineFollowerLost(t *testing.T) {
 			t.Parallel()
 			w := listen(t, agent)
 			w.lend(t, w.lending())
-			c := w.crew(t)
+			c := w.start(t)
 			_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(ctx context.Context) error {
 				<-ctx.Done()
 				return errors.New("connection closed by peer")
@@ -148,7 +148,7 @@ func TestMachinesRefuse(t *testing.T) {
 	t.Parallel()
 	w := listen(t, "obeys")
 	w.lend(t, w.lending())
-	c := w.crew(t)
+	c := w.start(t)
 	silent, err := net.Dial("tcp", w.listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -168,14 +168,14 @@ func TestMachinesRefuse(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if w := w.hears(t, hello{Program: "another", Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1", Lease: lease}); !strings.Contains(w.Refused, "it runs another program than the worker") {
+	if w := w.hears(t, handshake{Program: "another", Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1", Lease: lease}); !strings.Contains(w.Refused, "it runs another program than the worker") {
 		t.Errorf("%+v", w)
 	}
-	if w := w.hears(t, hello{Program: w.program, Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "10.1.2.3", Lease: lease}); !strings.Contains(w.Refused, "without a tunnel") {
+	if w := w.hears(t, handshake{Program: w.program, Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "10.1.2.3", Lease: lease}); !strings.Contains(w.Refused, "without a tunnel") {
 		t.Errorf("%+v", w)
 	}
-	for _, greeting := range []any{nil, hello{}, hello{Agent: "obeys", Machine: 1 << 40, Devices: []string{"cpu"}, Address: "127.0.0.1"}} {
-		if got := w.hears(t, greeting); got != (word{}) {
+	for _, greeting := range []any{nil, handshake{}, handshake{Agent: "obeys", Machine: 1 << 40, Devices: []string{"cpu"}, Address: "127.0.0.1"}} {
+		if got := w.hears(t, greeting); got != (control{}) {
 			t.Errorf("%+v was answered with %+v", greeting, got)
 		}
 	}
@@ -193,17 +193,17 @@ func TestMachinesRefuse(t *testing.T) {
 }
 
 // hears is the worker's answer to whoever has the key and says this; nothing if the connection ends without one.
-func (w *worker) hears(t *testing.T, greeting any) (answer word) {
+func (w *worker) hears(t *testing.T, greeting any) (answer control) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", w.listener.Addr().String(), w.tls)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := say(conn, helloFrame, greeting); err != nil {
+	if err := writeFrame(conn, handshakeFrame, greeting); err != nil {
 		t.Fatal(err)
 	}
-	_, content, err := readFrame(conn, wordFrame)
+	_, content, err := readFrame(conn, controlFrame)
 	if err == nil {
 		err = decodeJSON(content, &answer)
 	}
@@ -244,7 +244,7 @@ func TestMachineAsked(t *testing.T) {
 		s.Asked = stop
 		ended := w.lend(t, s)
 		if inRound {
-			w.crew(t)
+			w.start(t)
 		}
 		close(stop)
 		<-w.asked
@@ -272,7 +272,7 @@ func TestMachineVanishes(t *testing.T) {
 	s := w.lending()
 	s.Address = wire.listener.Addr().String()
 	w.lend(t, s)
-	c := w.crew(t)
+	c := w.start(t)
 	wire.pulled.Store(true)
 	_, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(200_000), func(context.Context) error { return nil })
 	var lost *LostError
@@ -282,7 +282,7 @@ func TestMachineVanishes(t *testing.T) {
 	c.Close() // waits for the write
 	wire.cut()
 	wire.pulled.Store(false)
-	w.crew(t)
+	w.start(t)
 }
 
 // cable is what lies between a machine and the worker. When it is pulled it carries nothing, and no connection ends.
@@ -369,11 +369,11 @@ func FuzzHello(f *testing.F) {
 	}
 	settings := MachineSettings{Agent: "a", Count: 3, Devices: []string{"cpu"}}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		_, content, err := readFrame(bytes.NewReader(data), helloFrame)
+		_, content, err := readFrame(bytes.NewReader(data), handshakeFrame)
 		if err != nil {
 			return
 		}
-		h, err := decodeHello(content)
+		h, err := decodeHandshake(content)
 		if err != nil || h.refusal(settings, "p") != "" {
 			return
 		}
@@ -384,7 +384,7 @@ func FuzzHello(f *testing.F) {
 }
 
 func sayRaw(to io.Writer, content []byte) error {
-	b, err := frame(helloFrame, content)
+	b, err := frame(handshakeFrame, content)
 	if err == nil {
 		_, err = to.Write(b)
 	}

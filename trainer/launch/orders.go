@@ -17,22 +17,22 @@ import (
 type Kind string
 
 const (
-	Open      Kind = "open"      // load the weights of the agent that Order.Open describes
-	Join      Kind = "join"      // join the group of ranks, and allocate the buffers for training
-	Prepare   Kind = "prepare"   // learner.Prepare of a batch, which is kept until the next one
-	Update    Kind = "update"    // learner.Update of the sequences Which of that batch
-	Supervise Kind = "supervise" // learner.Supervise of a batch of its own
-	Reset     Kind = "reset"     // learner.ResetOptimizer
-	Gather    Kind = "gather"    // learner.Copy, to rank 0
-	Read      Kind = "read"      // learner.Read of Span, to rank 0
-	Assist    Kind = "assist"    // learner.Assist: join a forward pass of rank 0
-	Restore   Kind = "restore"   // learner.RestoreMoments, from rank 0
-	Adopt     Kind = "adopt"     // learner.RestoreWeights, from rank 0
-	Refer     Kind = "refer"     // load the reference weights of the KL term from Folder
-	Sample    Kind = "sample"    // open the engine, and answer requests for turns from now on
-	Weigh     Kind = "weigh"     // reply with the digest of a frozen agent's weights
-	Renew     Kind = "renew"     // policy.UpdateWeights to Version
-	Release   Kind = "release"   // learner.Close
+	Open          Kind = "open"           // load the weights of the agent that Order.Open describes
+	Join          Kind = "join"           // join the group of ranks, and allocate the buffers for training
+	Prepare       Kind = "prepare"        // learner.Prepare of a batch, which is kept until the next one
+	Update        Kind = "update"         // learner.Update of the sequences Which of that batch
+	Supervise     Kind = "supervise"      // learner.Supervise of a batch of its own
+	Reset         Kind = "reset"          // learner.ResetOptimizer
+	Gather        Kind = "gather"         // learner.Copy, to rank 0
+	Read          Kind = "read"           // learner.Read of Span, to rank 0
+	JoinForward   Kind = "join_forward"   // learner.JoinForward: join a forward pass of rank 0
+	Restore       Kind = "restore"        // learner.RestoreMoments, from rank 0
+	SetWeights    Kind = "set_weights"    // learner.RestoreWeights, from rank 0
+	LoadReference Kind = "load_reference" // load the reference weights of the KL term from Folder
+	Sample        Kind = "sample"         // open the engine, and answer requests for turns from now on
+	DigestWeights Kind = "digest_weights" // reply with the digest of a frozen agent's weights
+	UpdateWeights Kind = "update_weights" // policy.UpdateWeights to Version
+	Release       Kind = "release"        // learner.Close
 )
 
 // Order is the next action of all ranks. It has the fields of its kind and no others.
@@ -127,11 +127,11 @@ func (o Order) check() error {
 		want.Batch, want.AdamW = o.Batch, o.AdamW
 	case Read:
 		want.Span = o.Span
-	case Refer:
+	case LoadReference:
 		want.Folder = o.Folder
-	case Renew:
+	case UpdateWeights:
 		want.Version = o.Version
-	case Reset, Gather, Assist, Restore, Adopt, Sample, Weigh, Release:
+	case Reset, Gather, JoinForward, Restore, SetWeights, Sample, DigestWeights, Release:
 	default:
 		return fmt.Errorf("launch: unknown order %.20q", o.Kind)
 	}

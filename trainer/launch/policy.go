@@ -13,25 +13,25 @@ import (
 // Policy samples on all ranks of an agent: its router selects the rank for a conversation.
 type Policy struct {
 	policy.Policy // of rank 0
-	crew          *Crew
+	group         *RankGroup
 	router        *policy.Router
 	model         arch.Config
 	versions      versions
 }
 
-// Sampler returns a policy of all ranks, whose followers have executed an order to Sample. If c is nil it returns own.
-func (c *Crew) Sampler(own policy.Policy, model arch.Config) policy.Policy {
-	if c == nil {
+// Sampler returns a policy of all ranks, whose followers have executed an order to Sample. If g is nil it returns own.
+func (g *RankGroup) Sampler(own policy.Policy, model arch.Config) policy.Policy {
+	if g == nil {
 		return own
 	}
-	return &Policy{Policy: own, crew: c, router: policy.NewRouter(1 + len(c.followers)), model: model,
+	return &Policy{Policy: own, group: g, router: policy.NewRouter(1 + len(g.followers)), model: model,
 		versions: versions{oldest: own.Version(), newest: own.Version()}}
 }
 
 // Generate samples a turn on one of the ranks; see policy.Policy. A follower's tokens are shown when the turn has
 // ended. A lost follower is an error, whichever rank would sample the turn.
 func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
-	if err := p.crew.Err(); err != nil {
+	if err := p.group.Err(); err != nil {
 		return policy.Completion{Finish: policy.FinishCancelled, Version: p.Version()}, err
 	}
 	rank := p.router.Enter(r.Key, func(rank int) bool { return rank == 0 || r.Constraint == nil }) // a constraint exists in this process only
@@ -39,7 +39,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	if rank == 0 {
 		return p.Policy.Generate(ctx, r)
 	}
-	return p.ask(ctx, p.crew.followers[rank-1], r)
+	return p.ask(ctx, p.group.followers[rank-1], r)
 }
 
 // Constrains reports whether rank 0 samples under constraints.
@@ -48,7 +48,7 @@ func (p *Policy) Constrains() bool { return policy.Constrains(p.Policy) }
 // UpdateWeights calls policy.Policy.UpdateWeights on all ranks, which have the weights already.
 func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 	done := p.versions.renew(version)
-	_, err := p.crew.Do(ctx, Order{Kind: Renew, Version: version}, nil, func(ctx context.Context) error { return p.Policy.UpdateWeights(ctx, version) })
+	_, err := p.group.Do(ctx, Order{Kind: UpdateWeights, Version: version}, nil, func(ctx context.Context) error { return p.Policy.UpdateWeights(ctx, version) })
 	done()
 	p.router.Forget()
 	return err
@@ -58,7 +58,7 @@ func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 func (p *Policy) Stats() policy.Stats {
 	sum := p.Policy.Stats()
 	sum.Ranks = []int64{sum.SampledTokens}
-	for _, f := range p.crew.followers {
+	for _, f := range p.group.followers {
 		s := f.asked.counted()
 		sum.Ranks = append(sum.Ranks, s.SampledTokens)
 		sum = sum.Plus(s)
@@ -83,8 +83,8 @@ func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy
 	var t Turn
 	select {
 	case t = <-answer:
-	case <-p.crew.over:
-		return policy.Completion{Finish: policy.FinishCancelled}, p.crew.Err()
+	case <-p.group.over:
+		return policy.Completion{Finish: policy.FinishCancelled}, p.group.Err()
 	}
 	if t.Error != "" {
 		return policy.Completion{}, &FailedError{Follower: f.name(), Reason: t.Error, Memory: t.Memory}

@@ -42,7 +42,7 @@ func sampled(ctx context.Context, r policy.Request) (t Turn) {
 }
 
 // misbehaves is a follower's turn, by its agent's name, for a request of rank 2.
-func misbehaves(p *Post, agent string) func(ctx context.Context, r policy.Request) Turn {
+func misbehaves(p *Inbox, agent string) func(ctx context.Context, r policy.Request) Turn {
 	return func(ctx context.Context, r policy.Request) (t Turn) {
 		t = sampled(ctx, r)
 		switch agent {
@@ -101,8 +101,8 @@ func (o *own) UpdateWeights(_ context.Context, version int64) error {
 	return nil
 }
 
-// samplers starts a crew that samples with rank 0.
-func samplers(t *testing.T, agent string) (*Crew, *own, policy.Policy) {
+// samplers starts a group that samples with rank 0.
+func samplers(t *testing.T, agent string) (*RankGroup, *own, policy.Policy) {
 	t.Helper()
 	c, o := start(t, agent), &own{version: 3}
 	if _, err := c.Do(t.Context(), Order{Kind: Sample}, nil, func(context.Context) error { return nil }); err != nil {
@@ -275,7 +275,7 @@ func TestHostileRequests(t *testing.T) {
 		{"too long a request", "announces 4294967295 bytes", true, [][]byte{[]byte("q\xff\xff\xff\xff")}},
 		{"an end of nothing", "", true, [][]byte{mustFrame(t, cancelFrame, make([]byte, 8))}},
 	} {
-		p := &Post{orders: make(chan received, 1), replies: io.Discard}
+		p := &Inbox{orders: make(chan received, 1), replies: io.Discard}
 		if c.samples {
 			p.Sample(sampled)
 		}

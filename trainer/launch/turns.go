@@ -19,15 +19,15 @@ type turns struct {
 	ends   map[uint64]context.CancelFunc                    // ends of those in flight, by number
 }
 
-// Sample makes the post answer requests with sample from now on.
-func (p *Post) Sample(sample func(ctx context.Context, r policy.Request) Turn) {
+// Sample makes the inbox answer requests with sample from now on.
+func (p *Inbox) Sample(sample func(ctx context.Context, r policy.Request) Turn) {
 	p.turns.mu.Lock()
 	defer p.turns.mu.Unlock()
 	p.turns.sample, p.turns.ends = sample, map[uint64]context.CancelFunc{}
 }
 
 // begin begins the turn of a request.
-func (p *Post) begin(content []byte) error {
+func (p *Inbox) begin(content []byte) error {
 	id, r, err := decodeRequest(content)
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (t *turns) cancel(content []byte) error {
 }
 
 // answerTurn sends the answer to a request. If a turn cannot be encoded, the answer is that error.
-func (p *Post) answerTurn(id uint64, t Turn) {
+func (p *Inbox) answerTurn(id uint64, t Turn) {
 	content, err := encodeTurn(id, t)
 	if err == nil {
 		err = p.send(turnFrame, content)

@@ -190,7 +190,7 @@ func (l *Learner) forwardBackward(ctx context.Context, s *torch.Scope, in model.
 	return nil
 }
 
-// Logits calls model.Logits on a model whose layers are shared among the ranks. The other ranks call Assist meanwhile.
+// Logits calls model.Logits on a model whose layers are shared among the ranks. The other ranks call JoinForward meanwhile.
 func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
 	one := [][]*Sequence{nil} // pass
 	err = l.each(ctx, l.model, one, len(one), false, nil, func([]*Sequence) error {
@@ -200,7 +200,7 @@ func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [
 	return logits, err
 }
 
-// Assist takes part in a forward pass of another rank with this rank's share of the layers.
-func (l *Learner) Assist(ctx context.Context) error {
+// JoinForward takes part in a forward pass of another rank with this rank's share of the layers.
+func (l *Learner) JoinForward(ctx context.Context) error {
 	return l.each(ctx, l.model, nil, 1, false, nil, nil)
 }

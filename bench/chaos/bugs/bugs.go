@@ -192,7 +192,7 @@ announce(KEYS[2], ARGV[5])
 	}, {
 		Name: "a further machine does not tell how its follower ended",
 		File: "trainer/launch/lend.go",
-		Old:  "say(c, endedFrame, how), c.CloseWrite()", New: "c.CloseWrite()",
+		Old:  "writeFrame(c, endedFrame, how), c.CloseWrite()", New: "c.CloseWrite()",
 		Suite: suite{Package: "trainer/launch", Tests: "TestMachineFollowerLost"},
 	}, {
 		Name: "the warm-up of the learning rate begins at 0",

@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
 
-// Post is a follower's end of the pipes: it receives orders and requests for turns.
-type Post struct {
+// Inbox is a follower's end of the pipes: it receives orders and requests for turns.
+type Inbox struct {
 	orders  chan received
 	mu      sync.Mutex // guards the writing of replies
 	replies io.Writer
@@ -28,24 +28,24 @@ type received struct {
 	err   error
 }
 
-// Follower returns the post of a process that Start has started, and nil in any other process. From then on the process
+// Follower returns the inbox of a process that Start has started, and nil in any other process. From then on the process
 // ends when rank 0 does, whatever it is computing. It ignores the signals with which a terminal or a service manager
 // asks for an end, because rank 0 receives them, too.
-func Follower() *Post {
+func Follower() *Inbox {
 	lease, err := time.ParseDuration(os.Getenv(followerEnv))
 	if err != nil || lease < signsOfLife {
 		return nil
 	}
 	os.Unsetenv(followerEnv) // processes that this one starts are not followers
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	p := &Post{orders: make(chan received), replies: os.NewFile(repliesFD, "replies")}
-	go p.live(lease / signsOfLife)
+	p := &Inbox{orders: make(chan received), replies: os.NewFile(repliesFD, "replies")}
+	go p.heartbeat(lease / signsOfLife)
 	go p.receive(bufio.NewReader(os.NewFile(ordersFD, "orders")), func() { os.Exit(0) })
 	return p
 }
 
 // receive reads orders and requests, and calls gone when rank 0 has closed the pipe.
-func (p *Post) receive(in io.Reader, gone func()) {
+func (p *Inbox) receive(in io.Reader, gone func()) {
 	for {
 		kind, content, err := readFrame(in, orderFrame, requestFrame, cancelFrame)
 		r := received{err: err}
@@ -89,20 +89,20 @@ func receiveOrder(content []byte, in io.Reader) (r received) {
 }
 
 // Next waits for an order. A malformed order is an error, after which no order follows.
-func (p *Post) Next() (Order, []*learner.Sequence, error) {
+func (p *Inbox) Next() (Order, []*learner.Sequence, error) {
 	r := <-p.orders
 	return r.order, r.batch, r.err
 }
 
-// live sends heartbeats.
-func (p *Post) live(interval time.Duration) {
+// heartbeat sends heartbeats.
+func (p *Inbox) heartbeat(interval time.Duration) {
 	for p.send(aliveFrame, nil) == nil {
 		time.Sleep(interval)
 	}
 }
 
 // Answer reports to rank 0 that an order was executed, or why it failed.
-func (p *Post) Answer(r Reply) error {
+func (p *Inbox) Answer(r Reply) error {
 	content, err := json.Marshal(r.short())
 	if err != nil {
 		return fmt.Errorf("launch: %w", err)
@@ -110,7 +110,7 @@ func (p *Post) Answer(r Reply) error {
 	return p.send(replyFrame, content)
 }
 
-func (p *Post) send(kind frameKind, content []byte) error {
+func (p *Inbox) send(kind frameKind, content []byte) error {
 	b, err := frame(kind, content)
 	if err != nil {
 		return err

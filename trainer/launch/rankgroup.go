@@ -17,9 +17,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/learner"
 )
 
-// Crew holds rank 0's handles on the followers of an agent; nil is the crew of an agent with one device. One goroutine
-// gives orders. After an order fails the crew has ended: its processes may be at any point of the order.
-type Crew struct {
+// RankGroup holds rank 0's handles on the followers of an agent; nil is the group of an agent with one device. One goroutine
+// gives orders. After an order fails the group has ended: its processes may be at any point of the order.
+type RankGroup struct {
 	lease     time.Duration
 	followers []*follower
 	addresses []string // of all ranks
@@ -28,11 +28,11 @@ type Crew struct {
 
 	mu   sync.Mutex
 	why  error         // the cause of the end
-	over chan struct{} // closed when the crew has ended
+	over chan struct{} // closed when the group has ended
 	left sync.WaitGroup
 }
 
-// Settings are the settings of a crew.
+// Settings are the settings of a group.
 type Settings struct {
 	Agent    string
 	Devices  []string      // of this machine: rank 0's, which needs no follower, and those of ranks 1 to n
@@ -136,11 +136,11 @@ func checkParent() error {
 
 // Start waits for the further machines and starts a follower for each device. The first order describes the model to
 // load.
-func Start(ctx context.Context, s Settings) (*Crew, error) {
+func Start(ctx context.Context, s Settings) (*RankGroup, error) {
 	if err := checkParent(); err != nil {
 		return nil, err
 	}
-	c := &Crew{lease: s.Lease, over: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
+	c := &RankGroup{lease: s.Lease, over: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
 	far, err := s.Machines.take(ctx)
 	if err != nil {
 		return nil, err
@@ -169,15 +169,15 @@ func Start(ctx context.Context, s Settings) (*Crew, error) {
 }
 
 // add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.
-func (c *Crew) add(s Settings, l *line) {
+func (g *RankGroup) add(s Settings, l *line) {
 	f := newFollower(s.Agent, l.rank, l.device, l)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
 	f.says = append(f.says, stopFrame, endedFrame)
 	f.stop = func() { s.Machines.settings.Stop(l.machine) }
-	c.followers = append(c.followers, f)
-	c.addresses = append(c.addresses, l.address)
+	g.followers = append(g.followers, f)
+	g.addresses = append(g.addresses, l.address)
 	for rank := range s.Devices {
-		c.addresses[rank] = l.here
+		g.addresses[rank] = l.here
 	}
 }
 
@@ -185,10 +185,10 @@ func (c *Crew) add(s Settings, l *line) {
 const loopback = "127.0.0.1"
 
 // Addresses returns the addresses at which the ranks reach each other, by rank.
-func (c *Crew) Addresses() []string { return c.addresses }
+func (g *RankGroup) Addresses() []string { return g.addresses }
 
 // parent runs on the thread that the kernel considers the followers' parent. It lives as long as they do.
-func (c *Crew) parent(here []*follower, started chan<- error, environ []string) {
+func (g *RankGroup) parent(here []*follower, started chan<- error, environ []string) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for i, f := range here {
@@ -207,25 +207,25 @@ func (c *Crew) parent(here []*follower, started chan<- error, environ []string) 
 }
 
 // attend handles a follower's replies until it is gone.
-func (c *Crew) attend(f *follower) {
+func (g *RankGroup) attend(f *follower) {
 	defer close(f.ended)
-	err := c.listen(f)
+	err := g.listen(f)
 	var failed *FailedError
 	switch {
 	case errors.As(err, &failed) && failed.Memory: // rank 0 learns this in the same exchange, without a remedy
-		_ = c.end(err)
+		_ = g.end(err)
 	case err != nil:
-		_ = c.endAfter(context.Background(), err)
+		_ = g.endAfter(context.Background(), err)
 	}
 	how := f.finish()
 	if f.told != nil {
 		how = *f.told
 	}
-	c.end(&LostError{Follower: f.name(), How: how.How, Said: how.Said, GPU: how.GPU})
+	g.end(&LostError{Follower: f.name(), How: how.How, Said: how.Said, GPU: how.GPU})
 }
 
 // listen returns an error on a failed order or an unexpected frame, and nil at the end of the follower's output.
-func (c *Crew) listen(f *follower) error {
+func (g *RankGroup) listen(f *follower) error {
 	for in := bufio.NewReader(f); ; f.alive.Store(true) {
 		kind, content, err := readFrame(in, f.says...)
 		var reply Reply
@@ -270,95 +270,95 @@ const signsOfLife = 5
 // toStart bounds the time until a follower's first heartbeat.
 const toStart = time.Minute
 
-// watch ends the crew when a follower has sent no heartbeat for a lease, or none since its start. It counts checks
+// watch ends the group when a follower has sent no heartbeat for a lease, or none since its start. It counts checks
 // instead of measuring time, so that a worker that was itself suspended does not consider its followers dead.
-func (c *Crew) watch(f *follower) {
-	look := time.NewTicker(c.lease / signsOfLife)
+func (g *RankGroup) watch(f *follower) {
+	look := time.NewTicker(g.lease / signsOfLife)
 	defer look.Stop()
-	patience, silent := max(c.lease, toStart), time.Duration(0)
+	patience, silent := max(g.lease, toStart), time.Duration(0)
 	for {
 		select {
-		case <-c.over:
+		case <-g.over:
 			return
 		case <-look.C:
 		}
-		if silent += c.lease / signsOfLife; f.alive.Swap(false) {
-			patience, silent = c.lease, 0
+		if silent += g.lease / signsOfLife; f.alive.Swap(false) {
+			patience, silent = g.lease, 0
 		}
 		if silent > patience {
-			c.end(f.lost(fmt.Sprintf("has sent no heartbeat for %v", patience)))
+			g.end(f.lost(fmt.Sprintf("has sent no heartbeat for %v", patience)))
 			return
 		}
 	}
 }
 
 // Each has every follower execute the order of its rank, while own does rank 0's part.
-func (c *Crew) Each(ctx context.Context, of func(rank int) Order, own func(context.Context) error) ([]Reply, error) {
-	orders := make([][][]byte, len(c.followers))
-	for i, f := range c.followers {
+func (g *RankGroup) Each(ctx context.Context, of func(rank int) Order, own func(context.Context) error) ([]Reply, error) {
+	orders := make([][][]byte, len(g.followers))
+	for i, f := range g.followers {
 		var err error
 		if orders[i], err = encodeOrder(of(f.rank), nil); err != nil {
 			return nil, err
 		}
 	}
-	return c.do(ctx, orders, own)
+	return g.do(ctx, orders, own)
 }
 
 // Do sends every follower an order with its batch, while own does rank 0's part, and returns the replies. The context
 // of own ends when a follower is lost. The loss is then the error, whatever own returns.
-func (c *Crew) Do(ctx context.Context, o Order, batch []*learner.Sequence, own func(context.Context) error) ([]Reply, error) {
-	if c == nil {
+func (g *RankGroup) Do(ctx context.Context, o Order, batch []*learner.Sequence, own func(context.Context) error) ([]Reply, error) {
+	if g == nil {
 		return nil, own(ctx)
 	}
 	frames, err := encodeOrder(o, batch)
 	if err != nil {
 		return nil, err
 	}
-	return c.do(ctx, slices.Repeat([][][]byte{frames}, len(c.followers)), own)
+	return g.do(ctx, slices.Repeat([][][]byte{frames}, len(g.followers)), own)
 }
 
 // do sends each follower the frames of its order. A follower that does not read them is noticed by watch.
-func (c *Crew) do(ctx context.Context, orders [][][]byte, own func(context.Context) error) ([]Reply, error) {
-	c.ordering.Lock()
-	defer c.ordering.Unlock()
-	if err := c.Err(); err != nil {
+func (g *RankGroup) do(ctx context.Context, orders [][][]byte, own func(context.Context) error) ([]Reply, error) {
+	g.ordering.Lock()
+	defer g.ordering.Unlock()
+	if err := g.Err(); err != nil {
 		return nil, err
 	}
 	acting, done := context.WithCancelCause(ctx)
 	defer done(nil)
-	c.left.Go(func() {
+	g.left.Go(func() {
 		select {
-		case <-c.over:
-			done(c.Err())
+		case <-g.over:
+			done(g.Err())
 		case <-acting.Done():
 		}
 	})
-	for i, f := range c.followers {
-		c.left.Go(func() {
+	for i, f := range g.followers {
+		g.left.Go(func() {
 			_ = f.send(orders[i]...) // if the process is gone, attend reports the reason
 		})
 	}
 	if err := own(acting); err != nil {
-		return nil, c.endAfter(ctx, err)
+		return nil, g.endAfter(ctx, err)
 	}
-	replies := make([]Reply, len(c.followers))
-	for i, f := range c.followers {
+	replies := make([]Reply, len(g.followers))
+	for i, f := range g.followers {
 		select {
 		case replies[i] = <-f.answers:
-		case <-c.over:
-			return nil, c.Err()
+		case <-g.over:
+			return nil, g.Err()
 		case <-ctx.Done():
-			return nil, c.end(context.Cause(ctx))
+			return nil, g.end(context.Cause(ctx))
 		}
 	}
 	return replies, nil
 }
 
 // Agree returns an error if a follower's digest differs from rank 0's.
-func (c *Crew) Agree(digest uint32, replies []Reply) error {
+func (g *RankGroup) Agree(digest uint32, replies []Reply) error {
 	for i, r := range replies {
 		if r.Digest != digest {
-			return c.end(&FailedError{Follower: c.followers[i].name(), Reason: fmt.Sprintf("has other weights (%08x) than rank 0 (%08x)", r.Digest, digest)})
+			return g.end(&FailedError{Follower: g.followers[i].name(), Reason: fmt.Sprintf("has other weights (%08x) than rank 0 (%08x)", r.Digest, digest)})
 		}
 	}
 	return nil
@@ -367,57 +367,57 @@ func (c *Crew) Agree(digest uint32, replies []Reply) error {
 // soon bounds the time until the loss of a process is noticed.
 const soon = 2 * time.Second
 
-// endAfter ends the crew because of a rank's error. If a follower is lost at the same time, that is the reason. A rank
+// endAfter ends the group because of a rank's error. If a follower is lost at the same time, that is the reason. A rank
 // that has lost another one reports last, since the other may report the cause. If no rank does, and no process is
 // lost, a device hangs, and a new round may succeed.
-func (c *Crew) endAfter(ctx context.Context, err error) error {
+func (g *RankGroup) endAfter(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return c.end(context.Cause(ctx))
+		return g.end(context.Cause(ctx))
 	}
 	patience := soon
 	var own *torch.GroupError
 	var theirs *FailedError
 	if errors.As(err, &own) || errors.As(err, &theirs) && theirs.Alone {
-		err = &LostError{Follower: "a rank of " + c.followers[0].agent, How: "was lost to the others: " + err.Error()}
+		err = &LostError{Follower: "a rank of " + g.followers[0].agent, How: "was lost to the others: " + err.Error()}
 		patience *= 2
 	}
 	select {
-	case <-c.over:
+	case <-g.over:
 	case <-time.After(patience):
 	}
-	return c.end(err)
+	return g.end(err)
 }
 
 // end kills the followers, once, and returns the cause.
-func (c *Crew) end(why error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.why != nil {
-		return c.why
+func (g *RankGroup) end(why error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.why != nil {
+		return g.why
 	}
-	c.why = why
-	close(c.over)
-	for _, f := range c.followers {
+	g.why = why
+	close(g.over)
+	for _, f := range g.followers {
 		f.kill()
 	}
 	return why
 }
 
-// Err returns the cause of the crew's end, or nil while it runs.
-func (c *Crew) Err() error {
-	if c == nil {
+// Err returns the cause of the group's end, or nil while it runs.
+func (g *RankGroup) Err() error {
+	if g == nil {
 		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.why
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.why
 }
 
 // Close ends the followers. They have no state to save: rank 0 saves it.
-func (c *Crew) Close() {
-	if c == nil {
+func (g *RankGroup) Close() {
+	if g == nil {
 		return
 	}
-	c.end(errEnded)
-	c.left.Wait()
+	g.end(errEnded)
+	g.left.Wait()
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// hello is the first frame of a machine, sent once for each of its devices.
-type hello struct {
+// handshake is the first frame of a machine, sent once for each of its devices.
+type handshake struct {
 	Program string   `json:"program"` // digest of the program
 	Agent   string   `json:"agent"`
 	Machine int      `json:"machine"` // from 1
@@ -22,9 +22,9 @@ type hello struct {
 	Lease time.Duration `json:"lease"`
 }
 
-// word is a control message to a machine, before a follower is started. Exactly one field is set; Taken accompanies
+// control is a message to a machine, before a follower is started. Exactly one field is set; Taken accompanies
 // Refused.
-type word struct {
+type control struct {
 	Refused string        `json:"refused,omitempty"` // why the machine cannot take part
 	Taken   bool          `json:"taken,omitempty"`   // of a refusal: another connection has this number and device, perhaps a dead one
 	Entered bool          `json:"entered,omitempty"` // the machine takes part
@@ -69,11 +69,11 @@ func (e *AbsentError) Error() string {
 	return fmt.Sprintf("%s did not connect within %v: %s", e.Who, e.Waited, e.Because)
 }
 
-// maxMachine bounds the numbers in a hello.
+// maxMachine bounds the numbers in a handshake.
 const maxMachine = 1 << 10
 
-// decodeHello reads a machine's first frame, and refuses values that are wrong for every agent.
-func decodeHello(content []byte) (h hello, err error) {
+// decodeHandshake reads a machine's first frame, and refuses values that are wrong for every agent.
+func decodeHandshake(content []byte) (h handshake, err error) {
 	if err := decodeJSON(content, &h); err != nil {
 		return h, err
 	}
@@ -84,7 +84,7 @@ func decodeHello(content []byte) (h hello, err error) {
 }
 
 // refusal returns why the machine cannot take part, or "" if it can.
-func (h hello) refusal(s MachineSettings, program string) string {
+func (h handshake) refusal(s MachineSettings, program string) string {
 	switch {
 	case h.Agent != s.Agent:
 		return fmt.Sprintf("this is the worker of %s, but the machine belongs to %.80q: give every agent an address of its own", s.Agent, h.Agent)
@@ -102,8 +102,8 @@ func (h hello) refusal(s MachineSettings, program string) string {
 	return ""
 }
 
-// say writes a frame with a value as JSON, or without content if value is nil.
-func say(to io.Writer, kind frameKind, value any) (err error) {
+// writeFrame writes a frame with a value as JSON, or without content if value is nil.
+func writeFrame(to io.Writer, kind frameKind, value any) (err error) {
 	var content []byte
 	if value != nil {
 		if content, err = json.Marshal(value); err != nil {

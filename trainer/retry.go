@@ -1,0 +1,75 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/launch"
+	"github.com/mgrpo/mgrpo/trainer/store"
+)
+
+// retryKind is the kind of a round's end after which another round may succeed.
+type retryKind int
+
+const (
+	noRetry      retryKind = iota
+	valueDiffers           // a worker's values differed from its predecessor's
+	followerLost           // a follower was lost
+)
+
+// retryCause is the cause of a round's end if another round may succeed. The zero value means that there was no such
+// cause.
+type retryCause struct {
+	kind    retryKind
+	version int64 // valueDiffers: the version from which the round began; followerLost: the version reached
+}
+
+// retryCauseOf returns the cause behind an error, in a round that began from version start and reached version reached.
+func retryCauseOf(err error, start, reached int64) retryCause {
+	var conflict *store.ConflictError
+	var lost *launch.LostError
+	switch {
+	case errors.As(err, &conflict):
+		return retryCause{valueDiffers, start}
+	case errors.As(err, &lost):
+		return retryCause{followerLost, reached}
+	}
+	return retryCause{}
+}
+
+// mayRetry reports whether another round is worth a try: not after the same cause twice in a row.
+func (c retryCause) mayRetry(before retryCause) bool { return c.kind != noRetry && c != before }
+
+// lostGPU returns err. If one of the agent's GPUs was lost, as it was in the previous process at the same version, the
+// result states that another process will not help, and is no longer a LostError.
+func lostGPU(dir, name string, version int64, err error) error {
+	var own *torch.LostError
+	var follower *launch.LostError
+	if !errors.As(err, &own) && !(errors.As(err, &follower) && follower.GPU) {
+		return err
+	}
+	again, unknown := archive.LostGPU(dir, name, version)
+	switch {
+	case unknown != nil: // it is unknown whether another process would help
+		return fmt.Errorf("%v; %w", err, unknown)
+	case again:
+		return fmt.Errorf("%v; again at version %d, so another start does not help", err, version)
+	}
+	return err
+}
+
+// causeOf returns the cause behind the first error of this team, which came from agent's worker.
+func (t *team) causeOf(agent string, err error) retryCause {
+	t.first.Do(func() {
+		reached := t.start.Version
+		for _, w := range t.workers {
+			if w.Name() == agent {
+				reached = w.Parts().Policy.Version()
+			}
+		}
+		t.cause = retryCauseOf(err, t.start.Version, reached)
+	})
+	return t.cause
+}
