@@ -80,6 +80,47 @@ func FuzzResult(f *testing.F) {
 	})
 }
 
+// TestLeaseTimeout: a program that renews its lease for longer than task.program.timeout has failed, and no other program gets the rollout. A
+// timer of an earlier attempt that is late changes nothing.
+func TestLeaseTimeout(t *testing.T) {
+	l := NewLeases(LeaseSettings{Token: "a-token-of-the-run", Lease: time.Hour, Timeout: time.Hour})
+	l.Sign(secret)
+	played := make(chan Played, 1)
+	go func() {
+		p, err := l.Play(t.Context(), Job{Ticket: Ticket{Run: run, Round: round, Phase: phaseName, Query: "q"}, Text: "?"})
+		if err != nil {
+			t.Error(err)
+		}
+		played <- p
+	}()
+	grant := func() (o Offer) {
+		for ok := false; !ok; time.Sleep(time.Millisecond) {
+			l.mu.Lock()
+			o, ok = l.grant(httptest.NewRequest("POST", "/rollouts/lease", nil))
+			l.mu.Unlock()
+		}
+		return o
+	}
+	job := l.byID[grant().ID]
+	l.expire(job, 1) // it was not renewed
+	if second := grant(); second.Attempt != 2 {
+		t.Fatalf("attempt %d", second.Attempt)
+	}
+	l.expire(job, 1)
+	if len(l.waiting) != 0 || job.over {
+		t.Fatalf("the late timer of the first attempt: %d jobs wait, over %v", len(l.waiting), job.over)
+	}
+	l.mu.Lock()
+	job.ends = time.Now()
+	l.mu.Unlock()
+	if l.expire(job, 2); !job.over {
+		t.Fatal("after the time of a program its rollout is leased again")
+	}
+	if p := <-played; p.Failed == nil || !strings.Contains(p.Failed.Error(), "task.program.timeout") {
+		t.Errorf("after the time of a program: %+v", p)
+	}
+}
+
 // TestLeases: a lease that is not renewed goes to the next program, whose key alone counts; a result that is no result is a
 // failure; without the token nothing is leased.
 func TestLeases(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
@@ -244,6 +245,24 @@ func TestPrefixIsComputedOnce(t *testing.T) {
 	computedOnce := 5 * (prompt - 1) // every rollout but the first reuses all but the last token
 	if s.ReusedTokens < computedOnce {
 		t.Errorf("reused %d prompt tokens, want at least %d", s.ReusedTokens, computedOnce)
+	}
+}
+
+// TestTokensAreKeyedByPosition: a turn that begins with some of the tokens that were sampled goes on as the turn that sampled them.
+func TestTokensAreKeyedByPosition(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 2})
+	r := policy.Request{Tokens: []int32{1, 2, 3}, Sampling: policy.Sampling{Temperature: 1, MaxNew: 12}, Key: policy.Key{RunSeed: 3, Query: "q", Agent: "a"}}
+	whole, err := e.Generate(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := 1; k < len(whole.Tokens); k++ {
+		rest := r
+		rest.Tokens, rest.Sampling.MaxNew = slices.Concat(r.Tokens, whole.Tokens[:k]), r.Sampling.MaxNew-k
+		got, err := e.Generate(t.Context(), rest)
+		if err != nil || !slices.Equal(got.Tokens, whole.Tokens[k:]) || !slices.Equal(got.LogProbs, whole.LogProbs[k:]) {
+			t.Errorf("after %d tokens: %v, want %v (%v)", k, got.Tokens, whole.Tokens[k:], err)
+		}
 	}
 }
 

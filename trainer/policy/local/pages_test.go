@@ -163,3 +163,26 @@ func TestManyConversations(t *testing.T) {
 		t.Errorf("%+v and %+v", roomy, s)
 	}
 }
+
+// TestStaleLinesAreNotReused: keys and values of old weights that a sequence in flight still reads are no prefix of another sequence, and no
+// reason to wait for one, neither before the sequence ends nor after.
+func TestStaleLinesAreNotReused(t *testing.T) {
+	c := arch.Config{Family: arch.Qwen3, Layers: 1, KVHeads: 1, HeadDim: 8}
+	p := newPages(&c, Options{Slots: 2, PassRows: 64, CacheTokens: 8 * arch.CacheBlock})
+	owner, tokens := &Tenant{}, make([]int32, 3*arch.CacheBlock)
+	l, _ := p.open(owner, tokens, prefix{})
+	if n := len(tokens) - 10; p.extend(l, n) {
+		p.fill(l, n)
+	}
+	if from, soon := p.find(owner, tokens); from.from != l || !soon {
+		t.Fatalf("before the update: %+v, %v", from, soon)
+	}
+	p.forget(owner)
+	if from, soon := p.find(owner, tokens); from.reuse != 0 || soon {
+		t.Errorf("in flight: %d tokens are reused, waits for more: %v", from.reuse, soon)
+	}
+	p.close(l)
+	if from, soon := p.find(owner, tokens); from.reuse != 0 || soon {
+		t.Errorf("after its end: %d tokens are reused, waits for more: %v", from.reuse, soon)
+	}
+}

@@ -473,6 +473,11 @@ func TestSeveralServers(t *testing.T) {
 		}
 		holdsTo(t, r, c, w)
 	}
+	for _, r := range p.replicas {
+		if dead := r.url == a.url(); r.lost.Load() != dead {
+			t.Errorf("%s counts as lost: %v, want %v", r.url, !dead, dead)
+		}
+	}
 	a.restart()
 	w.weights = 2
 	if err := p.UpdateWeights(t.Context(), 1); err != nil {
