@@ -229,5 +229,30 @@ announce(KEYS[2], ARGV[5])
 		File: "trainer/tail/tail.go",
 		Old:  "w.kept[over:]...), true", New: "w.kept[over:]...), w.cut",
 		Suite: suite{Package: "trainer/tail", Tests: "TestLinesOfALongText"},
+	}, {
+		Name: "a token's random number is keyed by the position in its turn",
+		File: "trainer/policy/local/sample.go",
+		Old:  "Position: uint64(len(q.tokens)),", New: "Position: uint64(len(q.tokens) - q.prompt),",
+		Suite: suite{Package: "trainer/policy/local", Tests: "TestTokensAreKeyedByPosition"},
+	}, {
+		Name: "keys and values of old weights are a prefix while their sequence is in flight",
+		File: "trainer/policy/local/pages.go",
+		Old:  "l.owner != owner || l.stale ||", New: "l.owner != owner ||",
+		Suite: suite{Package: "trainer/policy/local", Tests: "TestStaleLinesAreNotReused"},
+	}, {
+		Name: "a program elsewhere may renew its lease for ever",
+		File: "trainer/gateway/lease.go",
+		Old:  "	if !time.Now().Before(job.ends) {\n", New: "	if false {\n",
+		Suite: suite{Package: "trainer/gateway", Tests: "TestLeaseTimeout"},
+	}, {
+		Name: "a late timer of an earlier lease takes the rollout from its program",
+		File: "trainer/gateway/lease.go",
+		Old:  "	if job.over || job.attempt != attempt {\n", New: "	if job.over {\n",
+		Suite: suite{Package: "trainer/gateway", Tests: "TestLeaseTimeout"},
+	}, {
+		Name: "a server that was lost during a turn gets the next turns, too",
+		File: "trainer/policy/remote/replica.go",
+		Old:  "			lost.turn = true\n			r.lost.Store(true)\n", New: "			lost.turn = true\n",
+		Suite: suite{Package: "trainer/policy/remote", Tests: "TestSeveralServers"},
 	},
 }
