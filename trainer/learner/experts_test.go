@@ -11,6 +11,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/ranks"
@@ -24,7 +25,7 @@ const (
 )
 
 // carrying is a learner of a mixture, with a KL term, of which ranks have whole models or divide them.
-func carrying(t *testing.T, device string, g ranks.Group, experts int, divided bool, opt model.Options) *Learner {
+func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, divided bool, opt model.Options) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) {
 		o.Group, o.MicroBatchTokens, o.Recomputed, o.Checkpoint, o.HostState = g, 1, true, true, opt.HostMaster
@@ -32,9 +33,9 @@ func carrying(t *testing.T, device string, g ranks.Group, experts int, divided b
 	})
 	opt = of(g, opt)
 	opt.Gathered = divided
-	l := tinyLearnerOf(t, mixtureModelIn(t, device, 1, experts, opt), o)
+	l := tinyLearnerOf(t, mixtureModelOf(t, device, 1, shape, opt), o)
 	opt.Frozen, opt.HostMaster = true, false
-	ref := mixtureModelIn(t, device, 2, experts, opt)
+	ref := mixtureModelOf(t, device, 2, shape, opt)
 	t.Cleanup(func() { ref.Close(context.Background()) })
 	if err := l.SetReference(t.Context(), ref); err != nil {
 		t.Fatal(err)
@@ -48,12 +49,13 @@ func ranksCarry(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name    string
 		options model.Options
-		experts int
+		shape   arch.Config
 	}{
-		{"float32", model.Options{Compute: torch.Float32}, 5},
-		{"fewer experts than ranks", model.Options{Compute: torch.Float32}, 3},
-		{"bf16", model.Options{Compute: torch.BFloat16}, 5},
-		{"bf16, state in the host's memory", model.Options{Compute: torch.BFloat16, HostMaster: true}, 6},
+		{"float32", model.Options{Compute: torch.Float32}, mixtureShape(5)},
+		{"biases and sinks", model.Options{Compute: torch.Float32}, biasedShape(5)},
+		{"fewer experts than ranks", model.Options{Compute: torch.Float32}, mixtureShape(3)},
+		{"bf16", model.Options{Compute: torch.BFloat16}, mixtureShape(5)},
+		{"bf16, state in the host's memory", model.Options{Compute: torch.BFloat16, HostMaster: true}, mixtureShape(6)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.options.Compute == torch.Float32 {
@@ -63,7 +65,7 @@ func ranksCarry(t *testing.T, device string, g ranks.Group) {
 			if c.options.Compute != torch.Float32 {
 				tolerance = tolCarried16
 			}
-			whole, l := carrying(t, device, g, c.experts, false, c.options), carrying(t, device, g, c.experts, true, c.options)
+			whole, l := carrying(t, device, g, c.shape, false, c.options), carrying(t, device, g, c.shape, true, c.options)
 			batch := tinyBatch(t, whole, 0.3)
 			record(t, whole, batch)
 			batch[1].Advantage = 0
@@ -87,7 +89,7 @@ func ranksCarry(t *testing.T, device string, g ranks.Group) {
 					t.Errorf("%s are %v off", what, d)
 				}
 			}
-			again := carrying(t, device, g, c.experts, true, c.options)
+			again := carrying(t, device, g, c.shape, true, c.options)
 			learn(t, again, batch)
 			if same, _, _ := stateOf(t, again); !slices.Equal(same, weights) {
 				t.Error("the same again gives other weights")
@@ -119,12 +121,15 @@ func wantOwnExperts(t *testing.T, l *Learner) {
 	experts, layers := l.model.Config.Mixture.Experts, int64(l.model.Config.RoutedLayers())
 	from, to := ranks.Experts(experts, l.group.Rank(), l.group.Size())
 	each := int64(3 * 16 * 12) // gate, up and down
-	var rest, layer [4]int64   // of no layer and of three
+	if c := l.model.Config; c.Family == arch.GPTOSS {
+		each = int64(3*16*c.FFN + 2*c.FFN + 16) // and their biases
+	}
+	var rest, layer [4]int64 // of no layer and of three
 	for _, leaf := range l.model.Layout.Leaves {
 		if leaf.Experts == 0 {
 			rest[leaf.Layer] += leaf.Numel()
 			layer[leaf.Layer] += leaf.Numel()
-		} else if strings.HasSuffix(leaf.Name, "down") {
+		} else if strings.HasSuffix(leaf.Name, "_down") {
 			layer[leaf.Layer] += int64(to-from) * each
 		}
 	}
@@ -145,8 +150,8 @@ func wantOwnExperts(t *testing.T, l *Learner) {
 
 // ranksCarryRefused: what one rank's pass, or one rank's experts, refuse or fail at is an error of all, and changes nothing.
 func ranksCarryRefused(t *testing.T, g ranks.Group) {
-	l := carrying(t, "cpu", g, 5, true, model.Options{Compute: torch.Float32})
-	whole := carrying(t, "cpu", g, 5, false, model.Options{Compute: torch.Float32})
+	l := carrying(t, "cpu", g, mixtureShape(5), true, model.Options{Compute: torch.Float32})
+	whole := carrying(t, "cpu", g, mixtureShape(5), false, model.Options{Compute: torch.Float32})
 	good := tinyBatch(t, whole, 0.3)
 	wantRefusals(t, l, good)
 	before, _, _ := stateOf(t, l)

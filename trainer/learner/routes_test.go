@@ -21,16 +21,33 @@ func mixtureLearner(t *testing.T, device string, o Options) *Learner {
 // mixtureModelIn is a tiny mixture of so many experts.
 func mixtureModelIn(t *testing.T, device string, seed uint64, experts int, opt model.Options) *model.Model {
 	t.Helper()
+	return mixtureModelOf(t, device, seed, mixtureShape(experts), opt)
+}
+
+func mixtureShape(experts int) arch.Config {
+	return arch.Config{
+		Family: arch.Qwen3MoE, VocabSize: tinyVocab, Hidden: 16, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
+		Mixture: &arch.Mixture{Experts: experts, PerToken: 2, FFN: 12, Normalise: true, Dense: []int{1}, Step: 1},
+	}
+}
+
+// biasedShape is a mixture whose experts have biases, in every layer, and whose attention has sinks.
+func biasedShape(experts int) arch.Config {
+	c := mixtureShape(experts)
+	c.Family, c.AttentionBias, c.Windows = arch.GPTOSS, true, []int{5, 0, 5}
+	c.Mixture = &arch.Mixture{Experts: experts, PerToken: 2, FFN: c.FFN, Normalise: true, Step: 1}
+	return c
+}
+
+func mixtureModelOf(t *testing.T, device string, seed uint64, shape arch.Config, opt model.Options) *model.Model {
+	t.Helper()
 	dev, err := torch.Open(device, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	m, err := model.Random(context.Background(), dev, arch.Config{
-		Family: arch.Qwen3MoE, VocabSize: tinyVocab, Hidden: 16, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
-		Mixture: &arch.Mixture{Experts: experts, PerToken: 2, FFN: 12, Normalise: true, Dense: []int{1}, Step: 1},
-	}, seed, opt)
+	m, err := model.Random(context.Background(), dev, shape, seed, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
