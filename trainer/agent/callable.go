@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -107,7 +108,7 @@ func (c *Callables) Call(p ParsedCall) Call {
 	}
 	target, known := c.byName[p.Name]
 	if !known {
-		call.Problem = bounded(fmt.Sprintf("there is no tool %q. Tools: %s.", p.Name, strings.Join(c.names, ", ")))
+		call.Problem = bounded(fmt.Sprintf("there is no tool %q. Tools: %s.", p.Name, cmp.Or(strings.Join(c.names, ", "), "none")))
 		return call
 	}
 	if target.schema != nil {

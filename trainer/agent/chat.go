@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -17,9 +18,10 @@ type ChatConfig struct {
 	System         string // system prompt; empty leaves the template's own
 	Colleagues     []Colleague
 	Tools          []tool.Tool
-	EnableThinking *bool           // nil: not passed to the template
-	TemplateArgs   *ordered.Object // further variables of the template; nil: none
-	Date           time.Time       // date that a template prints as today's; zero: the clock's
+	Functions      []json.RawMessage // OpenAI function definitions of a program, in place of colleagues and tools; nil: those
+	EnableThinking *bool             // nil: not passed to the template
+	TemplateArgs   *ordered.Object   // further variables of the template; nil: none
+	Date           time.Time         // date that a template prints as today's; zero: the clock's
 }
 
 // Chat is the dialect of a pretrained model: the model's Template with the agent's system prompt, tools and colleagues.
@@ -39,8 +41,15 @@ func NewChat(cfg ChatConfig) (*Chat, error) {
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}
+	definitions := callables.definitions
+	if cfg.Functions != nil {
+		definitions = cfg.Functions
+		if callables, err = CallablesOf(definitions); err != nil {
+			return nil, fmt.Errorf("chat: %w", err)
+		}
+	}
 	c := &Chat{system: cfg.System, callables: callables}
-	c.Template, err = NewTemplate(TemplateConfig{Tokenizer: cfg.Tokenizer, Functions: callables.definitions,
+	c.Template, err = NewTemplate(TemplateConfig{Tokenizer: cfg.Tokenizer, Functions: definitions,
 		EnableThinking: cfg.EnableThinking, TemplateArgs: cfg.TemplateArgs, Date: cfg.Date})
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)

@@ -148,7 +148,7 @@ func demonstrator(cfg *config.Config, p *play.Player) (source task.Demonstrator,
 		parts := p.Parts(play.Sloppiness(cfg.ColdStart.Sloppiness))
 		return parts, func() error { return parts.Err }, nil
 	}
-	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Alone: cfg.Run.Arm == "single"}
+	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Program: cfg.PlayedByProgram(), Alone: cfg.Run.Arm == "single"}
 	for _, a := range cfg.Agents {
 		file.Agents = append(file.Agents, a.Name)
 	}

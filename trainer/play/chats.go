@@ -10,16 +10,18 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
 )
 
 // Chats is a file of demonstrations: JSON lines, a JSON array, or Parquet. Each row is {"agent": NAME, "messages": [...]} with messages in
 // OpenAI's form, or {"conversations": [...]} in ShareGPT's; agent may
 // be left out where all agents learn from all chats. Consecutive tool messages are the results of one turn's calls.
 type Chats struct {
-	Path   string
-	Agents []string // agents that may have chats
-	Alone  bool     // the run has a single agent, which learns from all chats
-	Err    error    // error of the last Demonstrations, nil if it read the whole file
+	Path    string
+	Agents  []string // agents that may have chats
+	Program bool     // a program holds the conversations: a chat may begin with its system message, and its tools are its functions
+	Alone   bool     // the run has a single agent, which learns from all chats
+	Err     error    // error of the last Demonstrations, nil if it read the whole file
 }
 
 // maxChat is the size of the largest chat, in bytes.
@@ -36,7 +38,7 @@ func (c *Chats) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] 
 			if given == n {
 				return errEnough
 			}
-			d, err := parseChat(text)
+			d, err := parseChat(text, c.Program)
 			if err == nil && d.Agent != "" && !slices.Contains(c.Agents, d.Agent) {
 				err = fmt.Errorf("there is no agent %q: %s", d.Agent, strings.Join(c.Agents, ", "))
 			}
@@ -92,8 +94,8 @@ func (f fields) refuse(keys ...string) error {
 	return nil
 }
 
-// parseChat reads a row. Keys that would change what is learned and are not read are errors. Others, such as an id, are ignored.
-func parseChat(text []byte) (d task.Demonstration, err error) {
+// parseChat reads a row, of a program's conversation or of the agent's own. Keys that would change what is learned and are not read are errors. Others, such as an id, are ignored.
+func parseChat(text []byte, program bool) (d task.Demonstration, err error) {
 	var row fields
 	if err := json.Unmarshal(text, &row); err != nil || row == nil {
 		return d, fmt.Errorf("not a JSON object: %v", err)
@@ -112,7 +114,8 @@ func parseChat(text []byte) (d task.Demonstration, err error) {
 	if err := row.read("agent", &d.Agent); err != nil {
 		return d, err
 	}
-	if d.Tools, err = toolNames(row["tools"]); err != nil {
+	functions, names, err := functionsOf(row["tools"])
+	if err != nil {
 		return d, fmt.Errorf(`"tools": %w`, err)
 	}
 	if row.has("messages") && row.has("conversations") {
@@ -122,39 +125,79 @@ func parseChat(text []byte) (d task.Demonstration, err error) {
 	if err := errors.Join(row.read("messages", &messages), row.read("conversations", &messages)); err != nil {
 		return d, err
 	}
+	if !program {
+		d.Tools = names
+	} else if d.Program, messages, err = ownOf(functions, messages); err != nil {
+		return d, err
+	}
 	d.Segments, err = segmentsOf(messages)
 	return d, err
 }
 
-// toolNames are the names of the functions of a row: definitions of functions, or their text, as tables have them.
-func toolNames(raw json.RawMessage) (names []string, err error) {
+// ownOf takes the system message out of a program's conversation. It returns nil for one that has neither that nor functions.
+func ownOf(functions []json.RawMessage, messages []json.RawMessage) (own *task.Own, rest []json.RawMessage, err error) {
+	own = &task.Own{Functions: functions}
+	if len(messages) > 0 {
+		first, err := parseMessage(messages[0])
+		if err != nil {
+			return nil, nil, fmt.Errorf("message 1: %w", err)
+		}
+		if first.Role == "system" {
+			own.System, messages = first.Text, messages[1:]
+		}
+	}
+	if own.System == "" && len(functions) == 0 {
+		return nil, messages, nil
+	}
+	return own, messages, nil
+}
+
+// functionsOf returns the definitions of a row's functions, as requests have them, and their names. Tables have them as text.
+func functionsOf(raw json.RawMessage) (definitions []json.RawMessage, names []string, err error) {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
 		raw = json.RawMessage(text)
 	}
 	if !(fields{"tools": raw}).has("tools") {
-		return nil, nil
+		return nil, nil, nil
 	}
-	var tools []struct {
+	var tools []json.RawMessage
+	if err := json.Unmarshal(raw, &tools); err != nil {
+		return nil, nil, err
+	}
+	for i, tool := range tools {
+		definition, name, err := functionOf(tool)
+		if err != nil {
+			return nil, nil, fmt.Errorf("definition %d %w", i+1, err)
+		}
+		definitions, names = append(definitions, definition), append(names, name)
+	}
+	return definitions, names, nil
+}
+
+// functionOf returns a definition in the form {"type": "function", "function": {...}}, without spaces, as the gateway has it of a request.
+func functionOf(raw json.RawMessage) (definition json.RawMessage, name string, err error) {
+	var named struct {
 		Name     string `json:"name"`
 		Function struct {
 			Name string `json:"name"`
 		} `json:"function"`
 	}
-	if err := json.Unmarshal(raw, &tools); err != nil {
-		return nil, err
+	if err := json.Unmarshal(raw, &named); err != nil {
+		return nil, "", fmt.Errorf("is not an object: %w", err)
 	}
-	for i, t := range tools {
-		name := t.Function.Name
-		if name == "" {
-			name = t.Name
-		}
-		if name == "" {
-			return nil, fmt.Errorf("definition %d has no name of a function", i+1)
-		}
-		names = append(names, name)
+	if name = named.Function.Name; name == "" && named.Name != "" {
+		name, raw = named.Name, slices.Concat([]byte(`{"type": "function", "function": `), raw, []byte("}"))
 	}
-	return names, nil
+	if name == "" {
+		return nil, "", errors.New("has no name of a function")
+	}
+	v, err := ordered.Parse(raw)
+	if err != nil {
+		return nil, "", err
+	}
+	text, err := ordered.Dumps(v, ordered.Format{ItemSeparator: ",", KeySeparator: ":"})
+	return json.RawMessage(text), name, err
 }
 
 // segmentsOf reads the messages of a chat.

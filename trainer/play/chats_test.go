@@ -2,6 +2,7 @@ package play
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -128,12 +129,53 @@ func TestParseChat(t *testing.T) {
 		for role := range strings.FieldsSeq(roles) {
 			messages = append(messages, message(role))
 		}
-		d, err := parseChat([]byte(`{"agent": "a", "messages": [` + strings.Join(messages, ", ") + `]}`))
+		d, err := parseChat([]byte(`{"agent": "a", "messages": [`+strings.Join(messages, ", ")+`]}`), false)
 		switch {
 		case want == "" && (err != nil || len(d.Segments) != len(messages) || !d.Segments[1].Sampled):
 			t.Errorf("%q: %+v, %v", roles, d, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%q: got %v, want an error with %q", roles, err, want)
+		}
+	}
+}
+
+// TestProgramsDemonstrations: a chat of a program, in the form of OpenAI's fine-tuning files, has the prompt of the program's requests: its own
+// system message and functions, which the agent itself does not have.
+func TestProgramsDemonstrations(t *testing.T) {
+	p := searcher(t)
+	p.Part.System = "The configuration's."
+	line := `{"tools": [{"type": "function", "function": {"name": "add", "description": "Sum.", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}}],
+		"parallel_tool_calls": false, "agent": "searcher", "messages": [SYSTEM{"role": "user", "content": "1 + 2?"},
+		{"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 3}"}}]},
+		{"role": "tool", "tool_call_id": "c1", "content": "3"}, {"role": "assistant", "content": "3"}]}`
+	line = strings.ReplaceAll(line, "\n\t\t", "")
+	if _, err := demonstrate(t, p, strings.Replace(line, "SYSTEM", "", 1)); err == nil || !strings.Contains(err.Error(), `its tools have "add"`) {
+		t.Errorf("of an agent that holds its own conversations: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "chats.jsonl")
+	for system, want := range map[string]string{"": "The configuration's.", `{"role": "system", "content": "Be brief."}, `: "Be brief."} {
+		if err := os.WriteFile(path, []byte(strings.Replace(line, "SYSTEM", system, 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		chats := &Chats{Path: path, Agents: []string{"searcher"}, Program: true}
+		got, err := p.Demonstrations(chats, 100, 4096)
+		if err := errors.Join(err, chats.Err); err != nil || len(got) != 1 {
+			t.Fatalf("%d demonstrations, %v", len(got), err)
+		}
+		asked, err := agent.NewTemplate(agent.TemplateConfig{Tokenizer: p.Tokenizer, Functions: []json.RawMessage{
+			json.RawMessage(`{"type":"function","function":{"name":"add","description":"Sum.","parameters":{"type":"object","properties":{"a":{"type":"number"}}}}}`)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prompt, _, err := asked.Prompt([]tokenizer.Message{{Role: "system", Content: want}, {Role: "user", Content: "1 + 2?"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got[0].Tokens) <= len(prompt) || !slices.Equal(got[0].Tokens[:len(prompt)], prompt) || slices.Contains(got[0].Sampled[:len(prompt)], true) {
+			t.Errorf("%q: the prompt is %q", system, p.Tokenizer.Decode(got[0].Tokens, false))
+		}
+		if text := p.Tokenizer.Decode(got[0].Tokens[len(prompt):], false); !strings.Contains(text, `"add"`) {
+			t.Errorf("the turn is %q", text)
 		}
 	}
 }

@@ -41,6 +41,13 @@ type Player struct {
 	dialect func() (agent.Dialect, error) // makes the dialect of one conversation; nil: the model is hosted
 	chat    *hosted.Chat                  // nil: the model is not hosted
 	talking atomic.Int64                  // conversations in progress
+	program programDialect                // of the last demonstration with functions of a program
+}
+
+// programDialect is the dialect of conversations that a program holds; key tells one from another.
+type programDialect struct {
+	key     string
+	dialect agent.Dialect
 }
 
 // New chooses the agent's dialect: the task's where the task is a Speaker, else the model's chat template. A hosted model

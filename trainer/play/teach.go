@@ -1,6 +1,9 @@
 package play
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -69,7 +72,7 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 		}
 		return t, nil
 	}
-	dialect, err := p.dialect()
+	dialect, err := p.dialectOf(d)
 	if err != nil {
 		return t, err
 	}
@@ -91,6 +94,35 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	}
 	mask(t.Sampled, d.Segments)
 	return t, nil
+}
+
+// dialectOf returns the agent's dialect, or that of a program's conversation. Consecutive demonstrations of one program share a dialect.
+func (p *Player) dialectOf(d task.Demonstration) (agent.Dialect, error) {
+	if d.Program == nil {
+		return p.dialect()
+	}
+	if p.chat != nil || p.Tokenizer == nil {
+		return nil, errors.New("a hosted model learns nothing")
+	}
+	key := d.Program.System + "\x00" + string(bytes.Join(asBytes(d.Program.Functions), []byte{0}))
+	if p.program.dialect != nil && p.program.key == key {
+		return p.program.dialect, nil
+	}
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: p.Tokenizer, System: cmp.Or(d.Program.System, p.Part.System), Functions: d.Program.Functions,
+		TemplateArgs: p.Variables, Date: p.Date})
+	if err != nil {
+		return nil, err
+	}
+	p.program.key, p.program.dialect = key, chat
+	return chat, nil
+}
+
+func asBytes(texts []json.RawMessage) [][]byte {
+	out := make([][]byte, len(texts))
+	for i, t := range texts {
+		out[i] = t
+	}
+	return out
 }
 
 // mask takes the turns that are not trained on out of the marks of sampled tokens, in which each run is a turn.

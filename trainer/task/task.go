@@ -146,7 +146,14 @@ type Demonstration struct {
 	Agent    string
 	Segments []Segment
 	Tools    []string // functions that the agent must have, beside those that it calls
+	Program  *Own     // of a program that holds the agent's conversations; nil: the prompt is the agent's own
 	Verbatim bool     // the segments contain every word of the dialect, from the prompt to the stop words
+}
+
+// Own is what a program gives an agent in place of the configuration's prompt and tools.
+type Own struct {
+	System    string            // system message; "": the configuration's
+	Functions []json.RawMessage // OpenAI function definitions, {"type": "function", ...}
 }
 
 // Segment is a part of a demonstration. Only sampled segments are trained on.
