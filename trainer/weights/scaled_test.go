@@ -211,3 +211,49 @@ func TestStackedScales(t *testing.T) {
 		t.Errorf("expert 1: %v %v", whole, err)
 	}
 }
+
+// FuzzScaled opens folders of gpt-oss with any quantization_config and any weights, and reads every tensor of those that it does not refuse.
+func FuzzScaled(f *testing.F) {
+	cfg := tinyConfig(arch.GPTOSS)
+	cfg.Layers, cfg.Hidden, cfg.FFN, cfg.Mixture = 1, 32, 32, &arch.Mixture{Experts: 2, PerToken: 1, FFN: 32, Normalise: true, Step: 1}
+	plain, err := cfg.JSON("bfloat16")
+	if err != nil {
+		f.Fatal(err)
+	}
+	var object map[string]any
+	if err := json.Unmarshal(plain, &object); err != nil {
+		f.Fatal(err)
+	}
+	const experts = "model.layers.0.mlp.experts."
+	f.Add([]byte(`{"quant_method":"mxfp4"}`), safetensorsBytes(`{"`+experts+`gate_up_proj_blocks":{"dtype":"U8","shape":[2,64,1,16],"data_offsets":[0,2048]},"`+
+		experts+`gate_up_proj_scales":{"dtype":"U8","shape":[2,64,1],"data_offsets":[2048,2176]},"`+experts+`gate_up_proj_bias":{"dtype":"BF16","shape":[2,64],"data_offsets":[2176,2432]}}`, 2432))
+	f.Add([]byte(`{}`), safetensorsBytes(`{"`+experts+`down_proj":{"dtype":"F16","shape":[2,32,32],"data_offsets":[0,4096]}}`, 4096))
+	f.Add([]byte(`{"quant_method":"fp8","weight_block_size":[3,5]}`), safetensorsBytes(`{"model.layers.0.self_attn.q_proj.weight":{"dtype":"F8_E4M3","shape":[8,32],"data_offsets":[0,256]},`+
+		`"model.layers.0.self_attn.q_proj.weight_scale_inv":{"dtype":"F8_E8M0","shape":[3,7],"data_offsets":[256,277]}}`, 277))
+	f.Fuzz(func(t *testing.T, quantisation, file []byte) {
+		if object["quantization_config"] = json.RawMessage(quantisation); !json.Valid(quantisation) {
+			return
+		}
+		config, err := json.Marshal(object)
+		if err != nil {
+			return
+		}
+		dir := t.TempDir()
+		writeFile(t, filepath.Join(dir, configFile), config)
+		writeFile(t, filepath.Join(dir, safetensorsFile), file)
+		s, err := Open(dir)
+		if err != nil {
+			return
+		}
+		defer s.Close()
+		for _, name := range s.Names() {
+			shape, _, _ := s.Info(name)
+			if n, ok := numel(shape); !ok || n > 1<<20 {
+				continue
+			}
+			if err := s.eachChunk(name, make([]float32, 100), func(int64, []float32) error { return nil }); err != nil {
+				t.Fatalf("%s %v: %v", name, shape, err)
+			}
+		}
+	})
+}
