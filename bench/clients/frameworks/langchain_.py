@@ -23,19 +23,20 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-model = ChatOpenAI(model="smol", max_tokens=96)
-cities = []
+model = ChatOpenAI(model="smol", temperature=0, max_tokens=96)
 for method in "json_schema", "function_calling":
     city = model.with_structured_output(City, method=method).invoke("Tell me about Oslo.")
     assert isinstance(city, City), city
-    cities.append(city.name)
-responses = ChatOpenAI(model="smol", max_tokens=96, use_responses_api=True)
+    print(repr(city.name), end=", ", flush=True)
+responses = ChatOpenAI(model="smol", temperature=0, max_tokens=96, use_responses_api=True)
 assert isinstance(responses.with_structured_output(City).invoke("Tell me about Oslo."), City)
-called = model.bind_tools([add], tool_choice="add").invoke("2 + 2?").tool_calls
+called = model.bind_tools([add], tool_choice="add", parallel_tool_calls=False).invoke("2 + 2?").tool_calls
 assert [c["name"] for c in called] == ["add"], called
+print(f"add({called[0]['args']})", end=", ", flush=True)
 said = create_agent(model, [add]).invoke({"messages": [("user", "What is 2 + 2?")]})["messages"][-1]
 assert said.type == "ai", said
-deep = create_deep_agent(model=ChatOpenAI(model="smol", max_tokens=24, use_responses_api=True), tools=[add])
+print(f"LangGraph says {said.text[:20]!r}", end=", ", flush=True)
+deep = create_deep_agent(model=ChatOpenAI(model="smol", temperature=0, max_tokens=24, use_responses_api=True), tools=[add])
 said = deep.invoke({"messages": [("user", "What is 2 + 2?")]})["messages"][-1]
 assert said.type == "ai", said
-print(f"cities {cities}, add({called[0]['args']}), deepagents says {said.text[:40]!r}")
+print(f"deepagents says {said.text[:20]!r}", end="")

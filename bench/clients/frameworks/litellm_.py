@@ -6,7 +6,7 @@ import litellm
 from pydantic import BaseModel
 
 litellm.suppress_debug_info = True
-ask = {"model": "openai/smol", "api_base": os.environ["OPENAI_BASE_URL"], "messages": [{"role": "user", "content": "What is 2 + 2?"}], "max_tokens": 160}
+ask = {"model": "openai/smol", "api_base": os.environ["OPENAI_BASE_URL"], "messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature": 0, "max_tokens": 160}
 
 
 class Sum(BaseModel):
@@ -18,9 +18,11 @@ ADD = {"type": "function", "function": {"name": "add", "description": "Add two n
 whole = litellm.completion(**ask | {"max_tokens": 16}).choices[0].message.content
 pieces = [chunk.choices[0].delta.content or "" for chunk in litellm.completion(**ask | {"max_tokens": 16}, stream=True)]
 assert whole and len(pieces) > 2, (whole, pieces)
+print(f"streamed in {len(pieces)} pieces", end=", ", flush=True)
 total = Sum.model_validate_json(litellm.completion(**ask, response_format=Sum).choices[0].message.content)
-call = litellm.completion(**ask, tools=[ADD], tool_choice="required").choices[0].message.tool_calls[0].function
+print(total, end=", ", flush=True)
+call = litellm.completion(**ask, tools=[ADD], tool_choice="required", parallel_tool_calls=False).choices[0].message.tool_calls[0].function
 assert call.name == "add" and {"a", "b"} <= json.loads(call.arguments).keys(), call
 response = litellm.responses(model="openai/smol", api_base=ask["api_base"], input="What is 2 + 2?", max_output_tokens=16)
 assert response.output[0].content[0].text, response
-print(f"{total}, add({call.arguments})")
+print(f"add({call.arguments})", end="")

@@ -20,20 +20,22 @@ class Sum(BaseModel):
 
 
 async def main():
-    settings = ModelSettings(tool_choice="required", max_tokens=96, store=False)
+    settings = ModelSettings(tool_choice="required", parallel_tool_calls=False, temperature=0, max_tokens=512, store=False)
     agent = Agent(name="adder", model="smol", instructions="You add numbers.", tools=[add], model_settings=settings)
     result = await Runner.run(agent, "What is 2 + 2?", max_turns=6)
     assert called and isinstance(result.final_output, str), result
-    typed = Agent(name="typed", model="smol", output_type=Sum, model_settings=ModelSettings(max_tokens=96))
+    print(f"called add{called[0]}", end=", ", flush=True)
+    typed = Agent(name="typed", model="smol", output_type=Sum, model_settings=ModelSettings(temperature=0, max_tokens=512))
     total = (await Runner.run(typed, "What is 2 + 2?")).final_output
     assert isinstance(total, Sum), total
-    streamed = Runner.run_streamed(Agent(name="writer", model="smol", model_settings=ModelSettings(max_tokens=24)), "Count to five.")
+    print(total, end=", ", flush=True)
+    streamed = Runner.run_streamed(Agent(name="writer", model="smol", model_settings=ModelSettings(temperature=0, max_tokens=512)), "Count to five.")
     text = ""
     async for event in streamed.stream_events():
         if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
             text += event.data.delta
     assert text and text == streamed.final_output, (text, streamed.final_output)
-    return f"called add{called[0]}, {total}"
+    print(f"streamed {text[:20]!r}", end="")
 
 
-print(asyncio.run(main()))
+asyncio.run(main())

@@ -13,17 +13,16 @@ class City(BaseModel):
 
 
 async def main():
-    question, settings = "Tell me about Oslo.", {"max_tokens": 160}
-    cities = []
+    question, settings = "Tell me about Oslo.", {"temperature": 0, "max_tokens": 160, "parallel_tool_calls": False}
     for model in OpenAIChatModel("smol"), OpenAIResponsesModel("smol"):
         for output in City, NativeOutput(City):
             city = (await Agent(model, output_type=output, model_settings=settings).run(question)).output
             assert isinstance(city, City), city
-            cities.append(city.name)
-        async with Agent(model, model_settings={"max_tokens": 16}).run_stream(question) as result:
+            print(repr(city.name), end=", ", flush=True)
+        async with Agent(model, model_settings={"temperature": 0, "max_tokens": 16}).run_stream(question) as result:
             pieces = [piece async for piece in result.stream_text(delta=True, debounce_by=None)]
             assert len(pieces) > 1, pieces
-    return f"cities {cities}"
+        print(f"streamed in {len(pieces)} pieces", end="; ", flush=True)
 
 
-print(asyncio.run(main()))
+asyncio.run(main())
