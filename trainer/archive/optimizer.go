@@ -16,7 +16,7 @@ import (
 
 const optimizerFile = "optimizer.safetensors"
 
-// Optimizer is the state of an optimizer that is to be saved: the number of its steps, and float32 buffers of Len values
+// Optimizer is the state of an optimizer, as it is saved: the number of its steps, and float32 buffers of Len values
 // each ("m" and "v" of AdamW, unless they are 0 or not kept; "master", the fp32 weights, where weights are saved in 16 bits). The function of a
 // buffer fills dst with the values that begin at index from.
 type Optimizer struct {
@@ -136,10 +136,10 @@ func (o *OptimizerFile) readMaster(agentDir string, numel int64, restore func(re
 // Step returns the number of the optimizer's steps.
 func (o *OptimizerFile) Step() int64 { return o.step }
 
-// Len returns the length of every buffer; -1: there is none.
+// Len returns the length of every buffer, or -1 without buffers.
 func (o *OptimizerFile) Len() int64 { return o.len }
 
-// Has says whether there is a buffer of that name.
+// Has reports whether a buffer has that name.
 func (o *OptimizerFile) Has(buffer string) bool {
 	_, _, ok := o.tensors.Info(buffer)
 	return ok && buffer != stepTensor

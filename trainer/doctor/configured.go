@@ -209,14 +209,14 @@ func room(cfg *config.Config, needs []memory.Need) Finding {
 }
 
 // checkpointBytes returns the size of one checkpoint of all agents, and the most that checkpoints take at a time.
-// On disk are the newest run.keep checkpoints, the best, that of the cold start, and the one that is being written; a short run has fewer.
-// An agent that is not trained has one file for all of them, beside the one that is being written. A stopped cold start has the weights and
+// On disk are the newest run.keep checkpoints, the best, the checkpoint of the cold start, and the one in progress; a short run has fewer.
+// An untrained agent has a single file for these checkpoints, and a second one while a checkpoint is in progress. A stopped cold start has the weights and
 // moments, in fp32, until the first checkpoint is complete.
 func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) {
 	taught := slices.ContainsFunc(cfg.Agents, func(a config.Agent) bool { return cfg.ColdStarts(&a) })
 	checkpoints := cfg.Run.Steps
 	if taught {
-		checkpoints++ // that of step 0
+		checkpoints++ // of step 0
 	}
 	checkpoints = min(int64(cfg.Run.Keep)+3, checkpoints)
 	stopped := int64(0)

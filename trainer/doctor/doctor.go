@@ -56,7 +56,7 @@ func (o Options) agents() []string {
 	return o.Config.AgentNames()
 }
 
-// Write prints the findings, at most 80 columns wide where words allow, and says whether any is a failure.
+// Write prints the findings, at most 80 columns wide where words allow, and reports whether any is a failure.
 func Write(w io.Writer, findings []Finding) (failed bool) {
 	const margin = "                " // status, name
 	for _, f := range findings {

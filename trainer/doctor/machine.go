@@ -97,13 +97,13 @@ func disk(dir string, needed int64) Finding {
 	return f
 }
 
-// writable says whether a folder can be written to.
+// writable reports whether a folder can be written to.
 func writable(dir string) bool {
 	const write = 2 // W_OK
 	return nearest(dir, func(at string) error { return syscall.Access(at, write) }) == nil
 }
 
-// nearest asks about a folder, or where there is none yet about the one in which it is to be made.
+// nearest asks about a folder. If the folder does not exist yet, it asks about the first existing parent.
 func nearest(dir string, ask func(at string) error) error {
 	err := ask(dir)
 	for errors.Is(err, syscall.ENOENT) && filepath.Dir(dir) != dir {
