@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // errUnfinished is the error of a reply that ends inside its thinking.
 var errUnfinished = errors.New("the reply ends inside its thinking")
+
+var errNoScore = errors.New(`no score: it must reply "Score: N"`)
 
 // thinkingTags are the marks around the thinking that some servers leave in a reply.
 var (
@@ -37,6 +40,7 @@ type statedScore struct {
 	at    int     // where it stands
 	score float64 // on the scale
 	err   error   // why it cannot be read
+	of    string  // what it is a score of, such as "f1" or "maximum"; "": the answer
 }
 
 // readScore returns the score that a judge's reply states last, outside of its thinking, divided by the scale. A statement is a line
@@ -54,22 +58,42 @@ func readScore(reply string, scale float64) (float64, error) {
 		}
 	}
 	if len(all) == 0 {
-		return 0, errors.New(`no score: it must reply "Score: N"`)
+		return 0, errNoScore
 	}
-	last := all[0]
-	for _, s := range all {
+	// A key outside of a JSON object that can be read: what follows it may be the text of another key.
+	if quotedKey.MatchString(rest) && slices.ContainsFunc(all, func(s statedScore) bool { return s.err != nil || s.score != all[0].score }) {
+		return 0, errors.New("its JSON cannot be read, and holds several scores")
+	}
+	last, err := lastStated(all)
+	if err != nil {
+		return 0, err
+	}
+	return last.score / scale, nil
+}
+
+// lastStated returns the last statement. Scores of something else than the answer count only where the reply has no other, and then they
+// must be equal.
+func lastStated(all []statedScore) (statedScore, error) {
+	all = slices.DeleteFunc(slices.Clone(all), func(s statedScore) bool { return s.of == supposition })
+	if len(all) == 0 {
+		return statedScore{}, errNoScore
+	}
+	ofAnswer := slices.DeleteFunc(slices.Clone(all), func(s statedScore) bool { return s.of != "" })
+	if len(ofAnswer) == 0 {
+		for _, s := range all {
+			if s.err == nil && s.score != all[0].score {
+				return s, fmt.Errorf(`several scores (%s, %s), and no "Score: N" of the whole`, quoted(all[0].of), quoted(s.of))
+			}
+		}
+		ofAnswer = all
+	}
+	last := ofAnswer[0]
+	for _, s := range ofAnswer {
 		if s.at >= last.at {
 			last = s
 		}
-		// A key outside of a JSON object that can be read: what follows it may be the text of another key.
-		if quotedKey.MatchString(rest) && (s.err != nil || s.score != all[0].score) {
-			return 0, errors.New("its JSON cannot be read, and holds several scores")
-		}
 	}
-	if last.err != nil {
-		return 0, last.err
-	}
-	return last.score / scale, nil
+	return last, last.err
 }
 
 var (
@@ -86,6 +110,30 @@ var (
 	aloneTail  = regexp.MustCompile("^[\"'*_`\\]>)}.]*\\s*(?:(?:/|out\\s+of\\b|of\\b)\\s*\\d+(?:\\.\\d+)?)?[\\s\"'*_`\\]>)}.]*$")
 )
 
+var (
+	wordBefore = regexp.MustCompile(`(?i)([\pL\d][\pL\d'’/-]*)["'*_\x60]*[ \t]+["'*_\x60]*$`)
+	// ofTheAnswer are words before "score" that do not make it the score of something else.
+	ofTheAnswer = regexp.MustCompile(`(?i)^(?:final|overall|total|my|the|an?|its?|your|this|of|so|thus|therefore|hence|and|or|is|be|as|with|give|gives|assign|award|new|revised|updated|corrected|again|then|now|answer|answer's|answer’s)$`)
+	// supposed is what stands behind a figure that is no verdict: a condition, or the meaning of the figure.
+	supposed = regexp.MustCompile(`(?i)^["'*_\x60\])]*\s*(?:(?:only|if|when|unless|would|could|should|requires?|needs?|means?)\b|=)`)
+	inQuotes = regexp.MustCompile("[\"'“‘«\x60][*_]*$")
+)
+
+// supposition is what a score with a condition is of: nothing.
+const supposition = "a supposition"
+
+// scoreOfWhat returns what a label at a place of a text is the score of: the word before it, a quotation, or "", the answer.
+func scoreOfWhat(text string, at int) string {
+	line := text[strings.LastIndexByte(text[:at], '\n')+1 : at]
+	if strings.HasPrefix(strings.TrimSpace(line), ">") || inQuotes.MatchString(line) && !lineLabel.MatchString(line) {
+		return "a quotation"
+	}
+	if m := wordBefore.FindStringSubmatch(line); m != nil && !ofTheAnswer.MatchString(m[1]) {
+		return m[1]
+	}
+	return ""
+}
+
 // scoresInText finds the statements of a text without JSON objects, in order.
 func scoresInText(text string, scale float64) (found []statedScore) {
 	for _, at := range label.FindAllStringSubmatchIndex(text, -1) {
@@ -95,7 +143,11 @@ func scoresInText(text string, scale float64) (found []statedScore) {
 		}
 		after := text[at[1]:]
 		if m := figureHere.FindStringSubmatch(after); m != nil {
-			found = append(found, readStated(at[0], bracket, m[1], m[2], scale))
+			s := readStated(at[0], bracket, m[1], m[2], scale)
+			if s.of = scoreOfWhat(text, at[0]); supposed.MatchString(m[2]) {
+				s.of = supposition
+			}
+			found = append(found, s)
 			continue
 		}
 		if m := onNextLine.FindStringSubmatch(after); m != nil && aloneTail.MatchString(m[2]) {
@@ -113,10 +165,12 @@ func scoresInText(text string, scale float64) (found []statedScore) {
 
 var (
 	lastNumber = regexp.MustCompile(`(\d+(?:\.\d+)?)[^\d]*$`)
-	outOf      = regexp.MustCompile(`(?i)^[\s"'*_` + "`" + `\]>)}]*\(?\s*(?:/|out\s+of\b|of\b)\s*["'*_` + "`" + `]*(\d+(?:\.\d+)?)`)
+	outOf      = regexp.MustCompile(`(?i)^[\s"'*_` + "`" + `\]>)}]*(?:(?:points?|stars?|marks?)\s*)?\(?\s*(?:/|out\s+of\b|of\b)\s*["'*_` + "`" + `]*(\d+(?:\.\d+)?)`)
 	// continued is what makes a figure the beginning of another: a decimal comma, an exponent, a range, a unit, a sum.
-	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:]|to\b|or\b|and\b)\s*[\d.]|[±+~^½¼¾]|\pL|_\pL|\d)`)
+	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:]|to\b|or\b|and\b)\s*[\d.]|,?\s*(?:minus|less|plus|times)\b|[±+~^½¼¾]|\pL|_\pL|\d)`)
 	percented = regexp.MustCompile(`(?i)^\s*(?:%|per ?cent\b)`)
+	// otherScale is a scale that is named behind the figure.
+	otherScale = regexp.MustCompile(`(?i)\bscale\s+(?:of|from|is)\s+(?:(?:from\s+)?\d+(?:\.\d+)?\s*(?:to|-|–|—)\s*)?(\d+(?:\.\d+)?)|\b(\d+(?:\.\d+)?)[- ]point\s+scale|^[^.]*?[\[(]\s*\d+\s*(?:to|-|–|—)\s*(\d+)\s*[\])]`)
 )
 
 // readStated reads a figure with what stands after it on its line, and with the bracket of its label, which may name the scale.
@@ -145,6 +199,10 @@ func readStated(at int, bracket, figure, tail string, scale float64) statedScore
 			return s
 		}
 		rest = rest[len(percented.FindString(rest)):]
+	}
+	if m := otherScale.FindStringSubmatch(rest); m != nil && !sameNumber(m[1]+m[2]+m[3], scale) {
+		s.err = fmt.Errorf("the score %s is on another scale than the judge's, %v", quoted(text), scale)
+		return s
 	}
 	if continued.MatchString(strings.TrimLeft(rest, "*_`\"'")) {
 		s.err = fmt.Errorf("the score %s is not a number alone", quoted(text))
@@ -199,6 +257,9 @@ func scoresInJSON(text string, scale float64) (found []statedScore, rest string)
 	return found, string(blanked)
 }
 
+// wholeScore is a key that names the score of the whole.
+var wholeScore = regexp.MustCompile(`^(?:final|overall|total)[ _-]?score$`)
+
 // scaleKeys are the keys beside a score that name its scale.
 var scaleKeys = []string{"max_score", "maxscore", "max", "maximum", "out_of", "outof", "scale"}
 
@@ -206,7 +267,11 @@ var scaleKeys = []string{"max_score", "maxscore", "max", "maximum", "out_of", "o
 func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
 	lower := map[string]any{}
 	for key, v := range object {
-		lower[strings.ToLower(key)] = v
+		name := wholeScore.ReplaceAllString(strings.ToLower(key), "score")
+		if before, twice := lower[name]; twice && name == "score" && fmt.Sprint(before) != fmt.Sprint(v) {
+			return statedScore{at: at, err: errors.New("its JSON has several scores of the whole")}, true
+		}
+		lower[name] = v
 	}
 	value, own := lower["score"]
 	if !own {
