@@ -50,7 +50,7 @@ contexts: [{name: test, context: {cluster: test, user: admin, namespace: team}}]
 current-context: test
 END
 pids=()
-trap 'kill "${pids[@]}" 2>/dev/null || true; wait' EXIT
+trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null' EXIT # an API server that is asked to end waits for its etcd
 etcd --data-dir "$run/etcd" --listen-client-urls http://127.0.0.1:12379 --advertise-client-urls http://127.0.0.1:12379 \
   --listen-peer-urls http://127.0.0.1:12380 >"$run/etcd.log" 2>&1 & pids+=($!)
 kube-apiserver --etcd-servers=http://127.0.0.1:12379 --cert-dir="$run/certs" --bind-address=127.0.0.1 --secure-port=16443 \
