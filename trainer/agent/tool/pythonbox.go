@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,9 +35,12 @@ type shownPath struct{ At, Real string }
 // boxFailed is the exit status of a process that could not make its sandbox.
 const boxFailed = 125
 
-// pythonStart reads a program from standard input, runs it, and prints the value of its last line if that is an expression.
+// pythonStart limits its memory to the bytes in its argument, reads a program from standard input, runs it, and prints the value of its last
+// line if that is an expression.
 const pythonStart = `
-import ast, sys, traceback
+import ast, resource, sys, traceback
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+del sys.argv[1:], resource
 def run(source):
     tree = ast.parse(source, "program")
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -180,7 +184,7 @@ func becomePython(settings string) error {
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("closing files: %w", err)
 	}
-	argv := []string{b.Executable, "-s", "-B", "-c", pythonStart}
+	argv := []string{b.Executable, "-s", "-B", "-c", pythonStart, strconv.FormatInt(b.Memory, 10)}
 	// A constant seed of hashes gives sets the same order in every run.
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "PYTHONUTF8=1", "PYTHONIOENCODING=utf-8:backslashreplace", "PYTHONHASHSEED=0", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1"}
 	filter := seccompFilter()
@@ -273,7 +277,8 @@ func bind(from, at string) error {
 	return nil
 }
 
-// limit sets the limits of the program's resources. It cannot be undone.
+// limit sets the limits of the program's resources besides its memory. It cannot be undone. The interpreter limits its own memory: this
+// process may already have more, and could then no longer allocate what it needs to start the interpreter.
 func (b pythonBox) limit() error {
 	for _, l := range []struct {
 		resource int
@@ -284,7 +289,6 @@ func (b pythonBox) limit() error {
 		{unix.RLIMIT_NOFILE, 64},
 		{unix.RLIMIT_CORE, 0},
 		{unix.RLIMIT_MEMLOCK, 0},
-		{unix.RLIMIT_AS, uint64(b.Memory)}, // last: this process may have more already
 	} {
 		if err := unix.Setrlimit(l.resource, &unix.Rlimit{Cur: l.value, Max: l.value}); err != nil {
 			return fmt.Errorf("setrlimit %d to %d: %w", l.resource, l.value, err)
