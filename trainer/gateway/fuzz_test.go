@@ -80,9 +80,8 @@ func FuzzResult(f *testing.F) {
 	})
 }
 
-// TestLeaseTimeout: a program that renews its lease for longer than task.program.timeout has failed, and no other program gets the rollout. A
-// timer of an earlier attempt that is late changes nothing.
-func TestLeaseTimeout(t *testing.T) {
+// oneJob returns leases with one job that waits for a program, and its result.
+func oneJob(t *testing.T) (*Leases, <-chan Played) {
 	l := NewLeases(LeaseSettings{Token: "a-token-of-the-run", Lease: time.Hour, Timeout: time.Hour})
 	l.Sign(secret)
 	played := make(chan Played, 1)
@@ -93,6 +92,13 @@ func TestLeaseTimeout(t *testing.T) {
 		}
 		played <- p
 	}()
+	return l, played
+}
+
+// TestLeaseTimeout: a program that renews its lease for longer than task.program.timeout has failed, and no other program gets the rollout. A
+// timer of an earlier attempt that is late changes nothing.
+func TestLeaseTimeout(t *testing.T) {
+	l, played := oneJob(t)
 	grant := func() (o Offer) {
 		for ok := false; !ok; time.Sleep(time.Millisecond) {
 			l.mu.Lock()
@@ -101,7 +107,10 @@ func TestLeaseTimeout(t *testing.T) {
 		}
 		return o
 	}
-	job := l.byID[grant().ID]
+	first := grant()
+	l.mu.Lock()
+	job := l.byID[first.ID]
+	l.mu.Unlock()
 	l.expire(job, 1) // it was not renewed
 	if second := grant(); second.Attempt != 2 {
 		t.Fatalf("attempt %d", second.Attempt)
@@ -113,7 +122,11 @@ func TestLeaseTimeout(t *testing.T) {
 	l.mu.Lock()
 	job.ends = time.Now()
 	l.mu.Unlock()
-	if l.expire(job, 2); !job.over {
+	l.expire(job, 2)
+	l.mu.Lock()
+	over := job.over
+	l.mu.Unlock()
+	if !over {
 		t.Fatal("after the time of a program its rollout is leased again")
 	}
 	if p := <-played; p.Failed == nil || !strings.Contains(p.Failed.Error(), "task.program.timeout") {
@@ -124,16 +137,7 @@ func TestLeaseTimeout(t *testing.T) {
 // TestLeases: a lease that is not renewed goes to the next program, whose key alone counts; a result that is no result is a
 // failure; without the token nothing is leased.
 func TestLeases(t *testing.T) {
-	l := NewLeases(LeaseSettings{Token: "a-token-of-the-run", Lease: time.Hour, Timeout: time.Hour})
-	l.Sign(secret)
-	played := make(chan Played, 1)
-	go func() {
-		p, err := l.Play(t.Context(), Job{Ticket: Ticket{Run: run, Round: round, Phase: phaseName, Query: "q"}, Text: "?"})
-		if err != nil {
-			t.Error(err)
-		}
-		played <- p
-	}()
+	l, played := oneJob(t)
 	ask := func(method, path, key, body string) (int, Offer) {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
 		r.Header.Set("Authorization", "Bearer "+key)

@@ -21,7 +21,7 @@ func watched(t *testing.T) (f *fleet, master, replica *redisserver.Server) {
 	}
 	f = &fleet{}
 	t.Cleanup(f.stop)
-	must(t, startSentinel(f))
+	must(t, startSentinel(f, time.Second))
 	return f, f.processes[0], f.processes[1]
 }
 

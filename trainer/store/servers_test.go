@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -45,7 +46,9 @@ type fleet struct {
 }
 
 var cluster = &fleet{start: startCluster}
-var sentinel = &fleet{start: startSentinel}
+
+// sentinel is shared by tests in which no server is lost. Its Sentinel is so patient that a busy machine does not make it replace the master.
+var sentinel = &fleet{start: func(f *fleet) error { return startSentinel(f, 10*time.Minute) }}
 
 func (f *fleet) add(args ...string) (*redisserver.Server, error) {
 	p, err := redisserver.Start(args...)
@@ -130,8 +133,8 @@ func startCluster(f *fleet) error {
 	return nil
 }
 
-// startSentinel starts a master, a replica and a Sentinel that watches them.
-func startSentinel(f *fleet) error {
+// startSentinel starts a master, a replica and a Sentinel that replaces the master if it has not answered for the given time.
+func startSentinel(f *fleet, silent time.Duration) error {
 	master, err := f.add(redisserver.Durable...)
 	if err != nil {
 		return err
@@ -146,7 +149,7 @@ func startSentinel(f *fleet) error {
 		return err
 	}
 	conf := filepath.Join(master.Dir, "sentinel.conf")
-	text := fmt.Sprintf("sentinel monitor team 127.0.0.1 %s 1\nsentinel down-after-milliseconds team 1000\nsentinel failover-timeout team 5000\n", master.Port)
+	text := fmt.Sprintf("sentinel monitor team 127.0.0.1 %s 1\nsentinel down-after-milliseconds team %d\nsentinel failover-timeout team 5000\n", master.Port, silent.Milliseconds())
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return err
 	}
