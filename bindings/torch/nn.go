@@ -99,7 +99,7 @@ func (s *Scope) optional(op string, t *Tensor) unsafe.Pointer {
 // AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of sequence[r] in caches as Heads.Cache
 // fills them, with a window above 0 to the last window of them: result [T, H, hd]; sequence and length int32 [T], lengths from
 // 1 to W·B. Neither the blocks of other positions nor their entries in the table are read. No gradient is
-// recorded. sinks are those of AttentionPacked. On CPU in float32 a row's result depends on that row and the keys and values that it sees alone, to the bit, not on
+// recorded. AttentionPacked describes sinks. On CPU in float32 a row's result depends on that row and the keys and values that it sees alone, to the bit, not on
 // the blocks that have them. On a GPU a place outside of the cache may give NaN instead of an error, which the host would have to
 // wait for.
 func AttentionCached(q, kCache, vCache, table, sequence, length *Tensor, scale float64, window int, sinks *Tensor) *Tensor {

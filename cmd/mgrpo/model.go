@@ -23,7 +23,7 @@ func (f modelFlags) Validate() error {
 	return nil
 }
 
-// optionalModelFlags are those of a command that also works without a model.
+// optionalModelFlags are the model flags of commands that also work without a model.
 type optionalModelFlags struct {
 	Model   string `placeholder:"MODEL" help:"Hugging Face folder, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
 	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter of the model, as PEFT writes it; a checkpoint of a run that trains adapters has one for each agent."`

@@ -95,7 +95,7 @@ struct SoftmaxRow {
   Vec sum;  // of exp(score - max), lane by lane
 };
 
-// The denominator of a row is sum * exp(max); what the row holds is relative to exp(max) once it is multiplied by share.
+// The denominator of a row is sum * exp(max). The values of the row, multiplied by share, are relative to exp(max).
 struct Total {
   float max, sum, share;
 };

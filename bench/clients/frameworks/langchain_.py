@@ -35,8 +35,8 @@ assert [c["name"] for c in called] == ["add"], called
 print(f"add({called[0]['args']})", end=", ", flush=True)
 said = create_agent(model, [add]).invoke({"messages": [("user", "What is 2 + 2?")]})["messages"][-1]
 assert said.type == "ai", said
-print(f"LangGraph says {said.text[:20]!r}", end=", ", flush=True)
+print(f"LangGraph answered {said.text[:20]!r}", end=", ", flush=True)
 deep = create_deep_agent(model=ChatOpenAI(model="smol", temperature=0, max_tokens=24, use_responses_api=True), tools=[add])
 said = deep.invoke({"messages": [("user", "What is 2 + 2?")]})["messages"][-1]
 assert said.type == "ai", said
-print(f"deepagents says {said.text[:20]!r}", end="")
+print(f"deepagents answered {said.text[:20]!r}", end="")

@@ -83,7 +83,7 @@ struct Route : torch::autograd::Function<Route> {
 struct Order {
   at::Tensor first, source, place;  // as in mgrpo/moe.h
   int64_t tokens, k, experts;
-  at::Tensor chosen;  // int32 [tokens, k]: what it was made of
+  at::Tensor chosen;  // int32 [tokens, k]: the experts of each token, from which the order was made
 
   at::Tensor expert_of_rows() const { return chosen.reshape(-1).index_select(0, source); }
 };

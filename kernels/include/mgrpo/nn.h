@@ -139,7 +139,7 @@ MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads how, float
 // Row r attends to the first length[r] positions of sequence[r], or with a window above 0 to the last window of them. Other
 // positions, and their entries of the table, are not read.  q, out [rows, heads, hd]; k_cache and v_cache have the shape of
 // pages; sequence [rows] in [0, sequences), length [rows] in [0, width * block], blocks that are read in [0, blocks), else
-// MGRPO_INVALID_ARGUMENT. A row of length 0 gives zeros. sinks_or_null is that of
+// MGRPO_INVALID_ARGUMENT. A row of length 0 gives zeros. sinks_or_null has the meaning described at
 // mgrpo_attention_packed_cpu. The bits depend neither on the blocks of a sequence nor on their
 // size. hd in [1, 256]. Decoding passes one row a sequence; prefill passes a prompt's rows in order, with lengths
 // that grow by one. Consecutive rows of a sequence share the reading of its keys and values.
