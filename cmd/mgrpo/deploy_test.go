@@ -337,9 +337,15 @@ func manifest(t *testing.T, name string) []byte {
 	return data
 }
 
+// jobs are those of the workers on one machine each, and that of the planner on several.
+func jobs(t *testing.T) []batchv1.Job {
+	t.Helper()
+	return append(documents[batchv1.Job](t, manifest(t, "testdata/workers.yaml"), "Job"), documents[batchv1.Job](t, manifest(t, "machines/planner.yaml"), "Job")...)
+}
+
 // The pods run commands that exist, and their Jobs know what the exit codes mean.
 func TestDeployKubernetes(t *testing.T) {
-	for _, job := range documents[batchv1.Job](t, append(manifest(t, "workers.yaml"), manifest(t, "machines/planner.yaml")...), "Job") {
+	for _, job := range jobs(t) {
 		c := job.Spec.Template.Spec.Containers[0]
 		for i := range c.Args {
 			c.Args[i] = strings.ReplaceAll(c.Args[i], "$(MGRPO_MACHINE)", "1")
@@ -388,7 +394,7 @@ func TestDeploySecrets(t *testing.T) {
 		}
 	}
 	named := map[string]bool{"mgrpo-store-status password": true} // for people; no pod names it
-	for _, job := range documents[batchv1.Job](t, append(manifest(t, "workers.yaml"), manifest(t, "machines/planner.yaml")...), "Job") {
+	for _, job := range jobs(t) {
 		for _, e := range job.Spec.Template.Spec.Containers[0].Env {
 			if e.ValueFrom.SecretKeyRef == nil {
 				continue

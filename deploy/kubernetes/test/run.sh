@@ -49,6 +49,7 @@ users: [{name: admin, user: {token: testtoken}}]
 contexts: [{name: test, context: {cluster: test, user: admin, namespace: team}}]
 current-context: test
 END
+kubectl() { command kubectl --warnings-as-errors "$@"; }
 pids=()
 trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null' EXIT # an API server that is asked to end waits for its etcd
 etcd --data-dir "$run/etcd" --listen-client-urls http://127.0.0.1:12379 --advertise-client-urls http://127.0.0.1:12379 \
@@ -69,12 +70,18 @@ kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false --servic
   --cert-dir="$run/controller" --secure-port=16444 --bind-address=127.0.0.1 >"$run/controller.log" 2>&1 & pids+=($!)
 
 kubectl create namespace team
-kubectl label namespace team pod-security.kubernetes.io/enforce=restricted >/dev/null
+# enforce is for pods; warn is for what makes pods, too, and is an error below.
+kubectl label namespace team pod-security.kubernetes.io/enforce=restricted pod-security.kubernetes.io/warn=restricted >/dev/null
 echo '-- every manifest is valid'
 deploy/kubernetes/secrets.sh | kubectl apply --validate=strict -f - >/dev/null
 kubectl apply --dry-run=server --validate=strict -f deploy/kubernetes/machines/planner.yaml
-kubectl apply --validate=strict -f deploy/kubernetes/redis.yaml -f deploy/kubernetes/team.yaml -f deploy/kubernetes/workers.yaml
-if sed 's/backoffLimit/backofLimit/' deploy/kubernetes/workers.yaml | kubectl apply --dry-run=server --validate=strict -f - >/dev/null 2>&1; then
+kubectl kustomize deploy/kubernetes-gpu | kubectl apply --dry-run=server --validate=strict -f -
+kubectl apply --validate=strict -k deploy/kubernetes
+if ! diff <(kubectl kustomize deploy/kubernetes/agents) <(tail -n +2 deploy/kubernetes/testdata/workers.yaml); then
+  echo 'kubernetes-test: testdata/workers.yaml is not what agents/ makes: its first line names the command' >&2
+  exit 1
+fi
+if kubectl kustomize deploy/kubernetes | sed 's/backoffLimit/backofLimit/' | kubectl apply --dry-run=server --validate=strict -f - >/dev/null 2>&1; then
   echo 'kubernetes-test: a misspelt key was taken' >&2
   exit 1
 fi
