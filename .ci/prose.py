@@ -15,17 +15,17 @@ import sys
 LIMIT = 6
 ABOVE = {
     "bench/ablation": 20,
-    "bench/chaos": 17,
+    "bench/chaos": 16,
     "bench/cubins": 38,
-    "bench/document": 19,
-    "bench/gateway": 27,
+    "bench/document": 18,
+    "bench/gateway": 26,
     "bench/kernels": 23,
     "bench/learned": 17,
     "bench/learned/*.md": 20,
     "bench/measure": 21,
     "bench/phases": 29,
-    "bench/roofline": 40,
-    "bench/store": 33,
+    "bench/roofline": 39,
+    "bench/store": 32,
     "bindings/grammar": 15,
     "bindings/kernels": 9,
     "bindings/torch": 14,
@@ -37,31 +37,35 @@ ABOVE = {
     "docs/verifiers.md": 9,
     "examples": 47,
     "examples/task-in-go": 28,
-    "trainer/agent": 19,
-    "trainer/arch": 14,
-    "trainer/archive": 17,
-    "trainer/cgroup": 30,
+    "trainer/agent": 16,
+    "trainer/agent/callformat": 19,
+    "trainer/agent/gateway": 22,
+    "trainer/agent/hosted": 36,
+    "trainer/agent/openai": 16,
+    "trainer/agent/play": 21,
+    "trainer/agent/recorded": 35,
+    "trainer/agent/tool": 20,
     "trainer/config": 14,
-    "trainer/course": 28,
-    "trainer/doctor": 15,
-    "trainer/durable": 14,
-    "trainer/failpoint": 39,
-    "trainer/gateway": 23,
-    "trainer/health": 16,
-    "trainer/hub": 12,
-    "trainer/lora": 23,
-    "trainer/metrics": 13,
+    "trainer/engine/cgroup": 30,
+    "trainer/internal/tail": 104,
     "trainer/mgrpo": 9,
+    "trainer/mgrpo/oracle": 9,
     "trainer/model": 25,
-    "trainer/openai": 16,
-    "trainer/play": 22,
-    "trainer/proof": 34,
-    "trainer/recorded": 35,
-    "trainer/store": 16,
-    "trainer/tail": 104,
-    "trainer/task": 9,
-    "trainer/tokenizer": 9,
-    "trainer/weights": 10,
+    "trainer/model/arch": 13,
+    "trainer/model/hub": 12,
+    "trainer/model/lora": 22,
+    "trainer/model/tokenizer": 8,
+    "trainer/run/doctor": 9,
+    "trainer/run/proof": 34,
+    "trainer/run/schedule": 28,
+    "trainer/show/health": 16,
+    "trainer/show/metrics": 13,
+    "trainer/task/jsonl": 12,
+    "trainer/task/verify": 10,
+    "trainer/team/archive": 17,
+    "trainer/team/durable": 12,
+    "trainer/team/failpoint": 39,
+    "trainer/team/store": 16,
 }
 
 # Names of the patterns, each with an expression and with what to write instead.
@@ -113,9 +117,9 @@ def room(path):
         return "/".join(folders[:2]) + "/*.md"
     if not folders:
         return "."
-    if folders[0] == "trainer" and len(folders) == 1:
+    if folders == ["trainer"]:
         return "trainer/*.go"
-    return "/".join(folders[:2])
+    return "/".join(folders[: 3 if folders[0] == "trainer" else 2])
 
 
 def blocks(path, text):

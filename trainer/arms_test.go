@@ -11,11 +11,11 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
 // TestMainOnly freezes the researcher after its cold start: its weights keep every bit and it has no

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/gateway"
 )
 
 // withColdStart trains a team with a hosted agent for no step, so that it has a checkpoint.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/worker"
+	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // ErrNothingTrained is the error of a run whose steps changed no weight.

@@ -22,9 +22,9 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/phases"
-	"github.com/mgrpo/mgrpo/trainer/archive"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/policy/remote"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/remote"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // These tests train the small team with its planner on real servers: make test-engines, which installs vLLM and SGLang and sets

@@ -12,14 +12,14 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/score"
-	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/score"
+	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
-	"github.com/mgrpo/mgrpo/trainer/worker"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // EvalOptions are the options of an evaluation in addition to the run's configuration.

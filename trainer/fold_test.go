@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // TestFoldedRunResumes goes on from the second step of a run of three with folded conversations, one agent of which is a

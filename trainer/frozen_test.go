@@ -7,7 +7,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // TestFrozenInBF16ResumesExactly: an agent that nothing trains and that is held in bf16 alone takes part, is saved, and goes on

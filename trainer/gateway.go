@@ -10,9 +10,9 @@ import (
 	"net/url"
 	"os"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/gateway"
-	"github.com/mgrpo/mgrpo/trainer/worker"
+	"github.com/mgrpo/mgrpo/trainer/run/worker"
 )
 
 // Gateway gives programs and other workers access to the agents of a process. The caller that starts a run serves Door

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/durable"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
 // refusedAs fails the test unless err names run.dir or another folder and this process.

@@ -17,11 +17,11 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/agent/openai"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/metrics/report"
-	"github.com/mgrpo/mgrpo/trainer/openai"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics/report"
 	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 const hostedKey = "sk-of-the-test"

@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/launch"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // listenForMachines waits for the further machines of each agent here that has several, until over is closed. A stop

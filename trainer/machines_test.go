@@ -14,9 +14,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
 // onMachines has the planner train on so many machines with so many devices each. The first is at 127.0.0.2, the others at 127.0.0.1.

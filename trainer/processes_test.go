@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
+	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
 // TestOneProcessEqualsSeveral is the promise of the store: the team in one process, as two workers and as

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/proof"
+	"github.com/mgrpo/mgrpo/trainer/run/proof"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // prove checks the kernels of an agent's device before anything is computed there. It leaves out an instruction set

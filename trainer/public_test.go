@@ -222,7 +222,7 @@ func withoutIndent(code string) string {
 }
 
 // TestStoryIsTold: every function that docs/architecture.md names beside algorithm 1 is in the file that it names, and every
-// file of trainer/ and of trainer/worker/ is named.
+// file of trainer/ and of trainer/run/worker/ is named.
 func TestStoryIsTold(t *testing.T) {
 	text, err := os.ReadFile("../docs/architecture.md")
 	if err != nil {
@@ -230,7 +230,7 @@ func TestStoryIsTold(t *testing.T) {
 	}
 	_, told, _ := strings.Cut(string(text), "| algorithm 1 |")
 	told, _, _ = strings.Cut(told, "\n## ")
-	files := sources(t, "trainer/worker")
+	files := sources(t, "trainer/run/worker")
 	lines := 0
 	for line := range strings.Lines(told) {
 		cells := strings.Split(line, " | ")
@@ -239,9 +239,9 @@ func TestStoryIsTold(t *testing.T) {
 		}
 		lines++
 		for _, f := range quoted.FindAllStringSubmatch(cells[2], -1) {
-			found := f[1] == "course" // a room of its own
+			found := f[1] == "schedule" // a room of its own
 			for _, in := range quoted.FindAllStringSubmatch(cells[1], -1) {
-				for _, d := range files[filepath.Join("..", "trainer", "worker", in[1])].Decls {
+				for _, d := range files[filepath.Join("..", "trainer", "run", "worker", in[1])].Decls {
 					if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == f[1] {
 						found = true
 					}

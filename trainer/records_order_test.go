@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // late takes its time to write down what the researcher reports, and notes rollouts that end before that.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // withKL adds a KL term that changes what is learned, and makes one update a step.

@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/recorded"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // services are a retriever and a judge that never say the same twice, and fail now and then.

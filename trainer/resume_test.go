@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
-	"github.com/mgrpo/mgrpo/trainer/archive"
-	"github.com/mgrpo/mgrpo/trainer/store"
-	"github.com/mgrpo/mgrpo/trainer/worker"
+	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // whole is a run of four steps that nothing interrupted, made once: its folder and what it reported.

@@ -7,17 +7,17 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/durable"
-	"github.com/mgrpo/mgrpo/trainer/health"
-	"github.com/mgrpo/mgrpo/trainer/launch"
-	"github.com/mgrpo/mgrpo/trainer/live"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
+	"github.com/mgrpo/mgrpo/trainer/show/live"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
-	"github.com/mgrpo/mgrpo/trainer/worker"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // Options are the options of a run in addition to its configuration.

@@ -4,9 +4,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/health"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // Saved returns a function that finds the run's newest complete checkpoint, for a health server.

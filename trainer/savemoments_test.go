@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // TestWithoutSavedMoments: with run.save_moments false no checkpoint has AdamW's moments; the run goes on from it and reports what is missing.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"slices"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/gateway"
-	"github.com/mgrpo/mgrpo/trainer/store"
-	"github.com/mgrpo/mgrpo/trainer/worker"
+	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // Serve lets programs talk to the agents of a checkpoint, all in this process, until ctx ends. opt.Gateway must be set.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
 // sampler stands in for an SGLang server: it samples with the weights of the folder that it was told to load.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // TestSubGroupOfTheBatch compares all of a step's invocations with each other: one group, whose advantages

@@ -10,14 +10,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
-	"github.com/mgrpo/mgrpo/trainer/assemble"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/health"
-	"github.com/mgrpo/mgrpo/trainer/live"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/store"
-	"github.com/mgrpo/mgrpo/trainer/worker"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
+	"github.com/mgrpo/mgrpo/trainer/show/live"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // team is the workers of this process in a round of the run, and the data they share.

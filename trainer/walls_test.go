@@ -98,12 +98,10 @@ func TestImports(t *testing.T) {
 		switch {
 		case imported == "C" && !within(file, "bindings", "cuda"):
 			refuse("only bindings/ and cuda/ speak to C")
-		case within(file, "trainer/mgrpo") && !within(file, "trainer/mgrpo/oracle") && strings.HasPrefix(imported, module) && !test:
-			refuse("the algorithm needs the standard library alone")
 		case (imported == module+"bindings/kernels/emulated" || imported == module+"bindings/torch/emulated") && !test:
 			refuse("no program links the emulator")
-		case imported == module+"trainer/mgrpo/oracle" && !within(file, "trainer/proof") && !test:
-			refuse("only tests and trainer/proof compare with the oracle")
+		case imported == module+"trainer/mgrpo/oracle" && !within(file, "trainer/run/proof") && !test:
+			refuse("only tests and trainer/run/proof compare with the oracle")
 		case within(imported+"/", "github.com/sugarme/gotch") && !within(file, "bindings/torch/gotchx"):
 			refuse("gotch is built by bindings/torch/gotchx alone")
 		case imported == module+"bindings/torch/gotchx" && !within(file, "cmd/mgrpo"):
@@ -288,8 +286,8 @@ func slug(title string) string {
 // The types of the story and of its archive have so few fields and methods that a reader keeps them in mind.
 func TestTypesAreSmall(t *testing.T) {
 	const mostFields, mostMethods = 15, 20
-	structs := map[string]map[string]*ast.StructType{"trainer": {}, "trainer/worker": {}, "trainer/archive": {}}
-	methods := map[string]map[string]int{"trainer": {}, "trainer/worker": {}}
+	structs := map[string]map[string]*ast.StructType{"trainer": {}, "trainer/run/worker": {}, "trainer/team/archive": {}}
+	methods := map[string]map[string]int{"trainer": {}, "trainer/run/worker": {}}
 	eachFile(t, func(path string, content []byte) {
 		folder := filepath.ToSlash(filepath.Dir(path))
 		here := structs[folder]

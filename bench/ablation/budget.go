@@ -5,7 +5,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
 // budget watches a run and asks it to stop once its rollouts have cost so many tokens. A step's records all

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/archive"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // Two samples of each question, with one and three delegations, of which the second is right and, for two hops, of an invalid format.

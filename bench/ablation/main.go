@@ -20,7 +20,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 func main() {

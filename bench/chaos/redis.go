@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
+	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
 const (

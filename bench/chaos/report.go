@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 // report is the result of both runs.

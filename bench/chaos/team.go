@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/failpoint"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
 //go:embed team.yaml

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // agreed lists what other programs agreed with, by program: bench/results/models.json, which make interop and make test-published write.

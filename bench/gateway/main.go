@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 // Results are what the file says. Speeds are tokens a second, sampled and read, in the order of the runs.

@@ -95,7 +95,7 @@ def plans(m):
     out = lambda suite: [*whole, str(m.out / f"{suite}.json")]
     quick = [bench(suite, "--quick") for suite in ("rollout", "learner", "step")]
     first_py = [sys.executable, str(ROOT / "bench/gpu/first.py"), m.kernels, "cpu" if m.emulated else "cuda", str(m.out / "kernels.json")]
-    packages = ["cuda", "bindings/kernels", "bindings/torch", "trainer/model", "trainer/policy/local", "trainer/learner"]
+    packages = ["cuda", "bindings/kernels", "bindings/torch", "trainer/model", "trainer/engine/policy/local", "trainer/engine/learner"]
     if m.emulated:  # make test-emulated runs the others, which takes many minutes
         packages = ["cuda", "bindings/kernels"]
     hot = "*attention_cached*:*heads*:*gradient*:*glu*"
@@ -114,7 +114,7 @@ def plans(m):
     ]
     rest = [
         Step("racecheck", 120, sanitiser("racecheck")),
-        Step("ranks", 180, go_test(m, "trainer/learner", run=f"{RANKS}|{LOST}"), go_test(m, "bindings/torch", run=LOST)),
+        Step("ranks", 180, go_test(m, "trainer/engine/learner", run=f"{RANKS}|{LOST}"), go_test(m, "bindings/torch", run=LOST)),
         Step("step-trl", 150, bench("step", *out("step-trl"))),
         Step("kernels-peers", 300, bench("kernels", *out("kernels-peers"))),
     ]

@@ -50,7 +50,7 @@ func newMachine(t *testing.T, programs map[string]string) *machine {
 	}
 	write("bench/gpu/first.py", "")
 	all := map[string]string{"build/gpu/bin/mgrpo-cuda": trains, "build/gpu/test/kernels_test": "", "build/gpu/lib/libmgrpo_kernels_cuda.so": ""}
-	for _, folder := range []string{"cuda", "bindings/kernels", "bindings/torch", "trainer/model", "trainer/learner", "trainer/policy/local"} {
+	for _, folder := range []string{"cuda", "bindings/kernels", "bindings/torch", "trainer/model", "trainer/engine/learner", "trainer/engine/policy/local"} {
 		write(folder+"/here", "")
 		all["build/gpu/test/"+strings.ReplaceAll(folder, "/", ".")+".go_test"] = tests
 	}

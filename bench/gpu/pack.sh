@@ -12,7 +12,7 @@ for name in torch torch_cuda kernels kernels_cuda; do strip --strip-unneeded -o 
 strip --strip-unneeded -o $pack/test/kernels_test build/test/kernels_test
 
 # The name of a Go test program is the folder in which it has to run: bindings.torch runs in bindings/torch.
-for folder in cuda bindings/kernels bindings/torch trainer/model trainer/learner trainer/policy/local; do
+for folder in cuda bindings/kernels bindings/torch trainer/model trainer/engine/learner trainer/engine/policy/local; do
   go test -c -tags cuda -ldflags '-s -w' -o "$pack/test/${folder//\//.}.go_test" "./$folder"
 done
 

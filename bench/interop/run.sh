@@ -53,7 +53,7 @@ if [ -n "${ONE_BASE-1}" ]; then
 fi
 
 mkdir -p "$run/goldens"
-MGRPO_SAVED=$run/goldens go test -count=1 ./trainer/weights -run '^TestGoldenRoundTrip$' >>$log 2>&1 || { cat $log >&2; exit 1; }
+MGRPO_SAVED=$run/goldens go test -count=1 ./trainer/model/weights -run '^TestGoldenRoundTrip$' >>$log 2>&1 || { cat $log >&2; exit 1; }
 
 mapfile -t folders < <(find "$run" \( -name config.json -o -name adapter_config.json \) -printf '%h\n' | sort)
 read -ra models <<<"${INTEROP_MODELS:-}"

@@ -1,6 +1,6 @@
 package measure
 
-import "github.com/mgrpo/mgrpo/trainer/cgroup"
+import "github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 
 // Every provider of a case, in whatever language, makes the same inputs from this formula, in 32-bit unsigned
 // arithmetic that wraps (bench/peers/inputs.py is the other side):

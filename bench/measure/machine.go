@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda"
-	"github.com/mgrpo/mgrpo/trainer/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 // Machine is where and with what something was measured.

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/learner"
-	"github.com/mgrpo/mgrpo/trainer/lora"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/policy"
-	"github.com/mgrpo/mgrpo/trainer/policy/local"
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/model/lora"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
 // actor is the model, engine and learner of an agent, with the defaults of a run's configuration.

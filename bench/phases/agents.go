@@ -9,7 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 )
 
 // Two agents with adapters on one base, whose sequences decode in one batch, beside the same two one after the other.

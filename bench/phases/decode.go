@@ -8,9 +8,9 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Decode passes alone, after prompts that are cached already, over numbers of sequences and lengths of context.

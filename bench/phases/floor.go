@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // The least that a phase computes and moves. A prompt that several rollouts share is computed once; a rollout's last

@@ -7,7 +7,7 @@ import (
 	"math"
 	"os"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // quantiser makes blocks of a GGUF type from float32; number is the type's.

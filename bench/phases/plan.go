@@ -5,7 +5,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/memory"
+	"github.com/mgrpo/mgrpo/trainer/model/memory"
 )
 
 // plannedBytes is what a run's memory plan counts for the tensors of an update of this case on a GPU: all but the cache, of which the

@@ -9,9 +9,9 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
-	"github.com/mgrpo/mgrpo/trainer/lora"
-	"github.com/mgrpo/mgrpo/trainer/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/lora"
 )
 
 // open makes our provider of a phase.

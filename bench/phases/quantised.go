@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/model"
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
 // The suite "quantised": decoding from weights that stay quantised beside decoding from the same file in bf16.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/policy/remote"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/remote"
 )
 
 // Server is an inference server that samples the same prompts as our engine, with the same weights.

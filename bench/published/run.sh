@@ -35,7 +35,7 @@ if [ ! -e "$gguf.jsonl" ]; then
   py bench/published/vocabulary.py "$gguf" "$gguf.jsonl"
 fi
 
-MGRPO_GOLDENS=$build/goldens MGRPO_GGUF=$gguf go test -count=1 -v -timeout 30m ./trainer/tokenizer -run 'TestGolden(Cases|Bytes)$|TestGoldenPublishedGGUF' >"$build/log" 2>&1 || {
+MGRPO_GOLDENS=$build/goldens MGRPO_GGUF=$gguf go test -count=1 -v -timeout 30m ./trainer/model/tokenizer -run 'TestGolden(Cases|Bytes)$|TestGoldenPublishedGGUF' >"$build/log" 2>&1 || {
   grep -vE '^(=== |golden: )' "$build/log" | head -60 >&2
   exit 1
 }

@@ -3,8 +3,8 @@ package roofline
 import (
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Agent is how one agent computes.

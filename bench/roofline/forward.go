@@ -5,7 +5,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Time is seconds of a part of a step, by what binds its operations.

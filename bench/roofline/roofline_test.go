@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/arch"
-	"github.com/mgrpo/mgrpo/trainer/arch/published"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch/published"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of docs/roofline.md")

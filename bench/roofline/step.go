@@ -3,7 +3,7 @@ package roofline
 import (
 	"math"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Part is a part of a step.

@@ -3,7 +3,7 @@ package roofline
 import (
 	"math"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Work is what an agent samples and trains on in a step. In every conversation turns of Sampled tokens are followed by Results

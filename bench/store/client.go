@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	shared "github.com/mgrpo/mgrpo/trainer/store"
+	shared "github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // job describes the work of one client process.

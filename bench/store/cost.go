@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	shared "github.com/mgrpo/mgrpo/trainer/store"
+	shared "github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // Cost is the network traffic and the time of an operation, on a server that does nothing else.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	shared "github.com/mgrpo/mgrpo/trainer/store"
-	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
+	shared "github.com/mgrpo/mgrpo/trainer/team/store"
+	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
 // server is a redis-server on the loopback that writes every change to disk before it answers.

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/cgroup"
-	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
 // Sizes of the texts that travel: a question, and an answer to it.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 // goldenBatch is a packed batch as the goldens write it; absent token fields are nil.

@@ -4,8 +4,8 @@ import (
 	"io"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
-	"github.com/mgrpo/mgrpo/trainer/advantages"
-	"github.com/mgrpo/mgrpo/trainer/learner"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/advantages"
 )
 
 type advantagesCmd struct{ linesFlags }

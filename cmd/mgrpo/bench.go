@@ -9,7 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/kernels"
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 type benchCmd struct {

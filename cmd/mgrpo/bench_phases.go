@@ -7,7 +7,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/measure"
 	"github.com/mgrpo/mgrpo/bench/phases"
-	"github.com/mgrpo/mgrpo/trainer/policy/remote"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/remote"
 )
 
 type benchRolloutCmd struct {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/policy/chat"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/chat"
 )
 
 type chatCmd struct {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 // talker is a model with random weights: llama-tiny with a word for each id and a chat template. end is the word

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/store"
-	"github.com/mgrpo/mgrpo/trainer/store/redisserver"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
 // deploy/ gives mgrpo to other programs: its command lines are held against the grammar here, and its scripts run.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/doctor"
+	"github.com/mgrpo/mgrpo/trainer/run/doctor"
 )
 
 type doctorCmd struct {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/score"
+	"github.com/mgrpo/mgrpo/trainer/run/score"
 )
 
 type evalCmd struct {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
 type exportCmd struct {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 // TestExport writes a real model as a GGUF file in F16: the file has the model's token ids and, up to the rounding of its weights, its

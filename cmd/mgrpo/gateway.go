@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/gateway"
-	"github.com/mgrpo/mgrpo/trainer/health"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
 // mountGateway adds the team's gateway to the process's server. It returns nil if the configuration has no gateway.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/policy/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/jsonl"
 )
 
 type generateCmd struct {

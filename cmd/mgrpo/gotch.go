@@ -6,8 +6,8 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/bindings/torch/gotchx"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
-	"github.com/mgrpo/mgrpo/trainer/weights"
 )
 
 // PyTorch's own checkpoint files are read through gotch, after package weights has scanned them.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/health"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
 // serveHealth listens at the configured address. Without one, a worker listens at any free port of its machine, and a

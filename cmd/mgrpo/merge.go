@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
 )
 
 type mergeCmd struct {

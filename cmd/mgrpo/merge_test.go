@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 // A merged checkpoint scores as the model with the adapter does, and both as the golden numbers say; the type of the

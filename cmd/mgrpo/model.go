@@ -7,9 +7,9 @@ import (
 	"io"
 	"os"
 
-	"github.com/mgrpo/mgrpo/trainer/policy"
-	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
-	"github.com/mgrpo/mgrpo/trainer/proof"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/run/proof"
 )
 
 // modelFlags are shared by the commands that compute with one checkpoint.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/doctor"
-	"github.com/mgrpo/mgrpo/trainer/live"
-	"github.com/mgrpo/mgrpo/trainer/metrics"
-	"github.com/mgrpo/mgrpo/trainer/metrics/track"
+	"github.com/mgrpo/mgrpo/trainer/run/doctor"
+	"github.com/mgrpo/mgrpo/trainer/show/live"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics/track"
 )
 
 // train runs a training and reports it to the terminal and to the run's files.

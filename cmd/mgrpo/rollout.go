@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mgrpo/mgrpo/trainer/gateway"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 )
 
 type rolloutCmd struct {

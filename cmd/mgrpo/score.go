@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/mgrpo/mgrpo/trainer/policy/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/jsonl"
 )
 
 type scoreCmd struct {

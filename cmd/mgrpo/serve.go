@@ -7,9 +7,9 @@ import (
 	"os"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/gateway"
-	"github.com/mgrpo/mgrpo/trainer/health"
-	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
 )
 
 type serveCmd struct {

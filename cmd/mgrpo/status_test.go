@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // What others wrote into the store cannot make a status wider than a terminal, nor steer it.

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 type storeCmd struct {

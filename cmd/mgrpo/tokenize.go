@@ -3,8 +3,8 @@ package main
 import (
 	"io"
 
-	"github.com/mgrpo/mgrpo/trainer/policy/standalone"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/jsonl"
 )
 
 // tokenizerFlag names a model, of which only the tokenizer's files are needed.

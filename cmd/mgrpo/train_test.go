@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
 // The end of a resumed run tells of all its steps, and a run that is finished is no failure, whichever command is told

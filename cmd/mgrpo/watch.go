@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/mgrpo/mgrpo/trainer/store"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
 // Sequences for a terminal. The alternate screen preserves the terminal's content.

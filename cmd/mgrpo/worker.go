@@ -7,7 +7,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/doctor"
+	"github.com/mgrpo/mgrpo/trainer/run/doctor"
 )
 
 type workerCmd struct {

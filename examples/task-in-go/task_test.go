@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/task"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
 // TestLookup: a sub-agent's server makes the query that the main agent's server means.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 // chat is the template of our models. It prints the names of tools alone, since these models know no English.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // TestCallFormIsThatOfTheTemplate compares the texts around arguments with a history that the template prints.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/golden"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 // templateOf is SmolLM2's tokenizer with a chat template that prints an assistant's calls by the given Jinja.

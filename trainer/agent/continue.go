@@ -4,7 +4,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 // Continue returns the tokens and the text of messages up to the end of the last one, an assistant's, which the next turn goes on with.

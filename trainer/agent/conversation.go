@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/policy"
-	"github.com/mgrpo/mgrpo/trainer/recorded"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
 // Spec says which conversation Run runs.

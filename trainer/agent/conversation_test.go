@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/policy"
-	"github.com/mgrpo/mgrpo/trainer/recorded"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 // stage is a conversation in SmolLM2's dialect with a solver to ask and a calculator.

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/golden"
-	"github.com/mgrpo/mgrpo/trainer/policy"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 var demonstrated = []DemonstratedTurn{

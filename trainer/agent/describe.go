@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // describes reports whether the system message describes the functions, because the template does not print them.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
 // Fold says when a conversation is folded. The agent is then asked for a summary, which is a sampled turn, and its next

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
 // folded is a conversation of two delegations that is folded after the answer to the second.

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/golden"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 var loaded sync.Map // folder -> *tokenizer.Tokenizer, which takes seconds to load and does not change

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // history is what a template can print of messages other than texts of users and assistants.

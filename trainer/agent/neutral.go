@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // Neutral breaks control tokens in a text from outside.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // Tokenizer are the methods of *tokenizer.Tokenizer that a chat uses.

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 const thinkOpen, thinkClose = "<think>", "</think>"

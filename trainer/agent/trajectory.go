@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
 // Finish reasons of a trajectory. All but FinishAnswer mean an invalid format.

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // probeTurns finds out whether the template has a tool role, how it opens a turn, and which token ends a turn.

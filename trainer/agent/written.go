@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // WrittenTurn is what a turn of an agent consists of, apart from how a model writes it.

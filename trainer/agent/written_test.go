@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 // TestWrittenTurnsAreReadBack writes calls and thinking for the templates at hand. A template without thinking refuses it.

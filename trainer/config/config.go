@@ -7,7 +7,7 @@
 //	default    the value of an absent key, written as in YAML
 //	required   "true": the key must be there
 //	enum       the values allowed, separated by |
-//	family     "true": the values allowed are the families of trainer/arch
+//	family     "true": the values allowed are the families of trainer/model/arch
 //	min, max   the least and the greatest value allowed
 //	above      a bound the value must exceed
 //	below      a bound the value must stay under

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // field is one key of a section, as the struct tags describe it.

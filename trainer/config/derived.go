@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Values that depend on several keys.

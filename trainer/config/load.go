@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
-	"github.com/mgrpo/mgrpo/trainer/textfile"
 )
 
 // Load reads a configuration file, applies overrides such as "run.steps=3" in order, fills in the defaults, and checks

@@ -4,8 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/arch"
-	"github.com/mgrpo/mgrpo/trainer/lora"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/lora"
 )
 
 // validateQuantised refuses what weights that stay quantised cannot be.

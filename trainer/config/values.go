@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/hub"
+	"github.com/mgrpo/mgrpo/trainer/model/hub"
 )
 
 // Path is a path as it was written. Relative paths start from the configuration file's folder; Config.Resolve resolves

@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 type rewardInput struct {

@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/lora"
-	"github.com/mgrpo/mgrpo/trainer/ranks"
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model/lora"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
 // Adapters are Params that are low-rank adapters of a model, in a flat buffer of their own, in float32. The model's own

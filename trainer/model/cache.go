@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Cache stores the keys and values of sequences in blocks of arch.CacheBlock tokens. Each layer has a tensor [blocks, KVHeads,

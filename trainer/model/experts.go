@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Errand is rows of one rank on their way to the experts of a layer, which may be those of other ranks. Every rank has one at the same time, if

@@ -9,8 +9,8 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
-	"github.com/mgrpo/mgrpo/trainer/arch"
-	"github.com/mgrpo/mgrpo/trainer/lora"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/lora"
 )
 
 var sixLayers = arch.Config{

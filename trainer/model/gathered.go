@@ -2,7 +2,7 @@ package model
 
 import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/ranks"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 )
 
 // LayersThere is how many layers of a model that no rank holds whole are gathered at a time: the one that is computed, and the next.

@@ -1,4 +1,4 @@
-// Package model is one readable forward pass over bindings/torch for all decoder families of trainer/arch. It knows no
+// Package model is one readable forward pass over bindings/torch for all decoder families of trainer/model/arch. It knows no
 // family by name: it computes with the tensors that a layout lists. The same code trains (packed sequences, autograd)
 // and generates (rows against a key-value cache); only the Attention differs.
 package model
@@ -10,9 +10,9 @@ import (
 	"math/rand/v2"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
-	"github.com/mgrpo/mgrpo/trainer/ranks"
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
 // Model is the weights of one decoder on one device. Master is nil where the weights are frozen in bf16, and Master, Half and

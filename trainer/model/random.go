@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // repeated is the number of normal values that RandomOnDevice lays out again and again: a prime, so that rows differ.

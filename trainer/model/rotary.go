@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // rotation is the tables of a rotary embedding, fp32 [positions, planes]; nil where a layer has none.

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // Packed is a batch of sequences without padding. Segment b is rows Cu[b] to Cu[b+1]-1 and continues the sequence that

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/arch"
-	"github.com/mgrpo/mgrpo/trainer/ranks"
-	"github.com/mgrpo/mgrpo/trainer/weights"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
 // fill sets every parameter. read fills dst with the elements of a checkpoint tensor from element `from` on; dst is

@@ -8,8 +8,8 @@ type bug struct {
 	Suite    suite  // suite that must find it
 }
 
-func storeTests(tests string) suite { return suite{Package: "trainer/store", Tests: tests} }
-func files(tests string) suite      { return suite{Package: "trainer/archive", Tests: tests} }
+func storeTests(tests string) suite { return suite{Package: "trainer/team/store", Tests: tests} }
+func files(tests string) suite      { return suite{Package: "trainer/team/archive", Tests: tests} }
 func training(tests string) suite   { return suite{Package: "trainer", Tests: tests} }
 func chaos(arguments ...string) suite {
 	return suite{Chaos: arguments}
@@ -18,57 +18,57 @@ func chaos(arguments ...string) suite {
 var bugs = []bug{
 	{
 		Name: "a file is not synced before its folder gets its name",
-		File: "trainer/durable/files.go",
+		File: "trainer/team/durable/files.go",
 		Old:  "		err = file.Sync()\n", New: "",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a folder is not synced after a manifest was put into it",
-		File: "trainer/durable/files.go",
+		File: "trainer/team/durable/files.go",
 		Old:  "	return fsys.SyncDir(dir)\n", New: "	return nil\n",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a ledger's line is acknowledged before it is synced",
-		File: "trainer/archive/ledger.go",
+		File: "trainer/team/archive/ledger.go",
 		Old:  "		err = l.file.Sync()\n", New: "",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a manifest is written under its own name, and not renamed when it is complete",
-		File: "trainer/durable/files.go",
+		File: "trainer/team/durable/files.go",
 		Old:  "	temporary, dir := PartialName(path), filepath.Dir(path)\n	f := &Folder{fs: fsys,", New: "	temporary, dir := path, filepath.Dir(path)\n	f := &Folder{fs: fsys,",
 		Suite: files("TestCrash"),
 	}, {
 		Name: "a file's digest is not compared",
-		File: "trainer/durable/files.go",
+		File: "trainer/team/durable/files.go",
 		Old:  "found.SHA256 != f.SHA256 {", New: "len(found.SHA256) == 0 {",
 		Suite: files("TestDamage"),
 	}, {
 		Name: "the newest checkpoints are removed, and the oldest are kept",
-		File: "trainer/archive/prune.go",
+		File: "trainer/team/archive/prune.go",
 		Old:  "	for _, step := range slices.Backward(steps) {\n", New: "	for _, step := range steps {\n",
 		Suite: files("TestPrune"),
 	}, {
 		Name: "a checkpoint is offered without its results",
-		File: "trainer/archive/offers.go",
+		File: "trainer/team/archive/offers.go",
 		Old:  "with.Results, with.Digest = evaluated.Results, evaluated.Digest", New: "with.Digest = evaluated.Digest",
 		Suite: files("TestOffers"),
 	}, {
 		Name: "a writer's fencing token is not checked",
-		File: "trainer/store/scripts.go",
+		File: "trainer/team/store/scripts.go",
 		Old:  "~= ARGV[2] then return {'fenced'", New: "== '' then return {'fenced'",
 		Suite: storeTests("TestTakeover|TestRewind"),
 	}, {
 		Name: "a new round has the name of the one before",
-		File: "trainer/store/join.go",
+		File: "trainer/team/store/join.go",
 		Old:  "  for i = firstAgent, #ARGV do redis.call('HINCRBY', KEYS[1], ARGV[i], 1) end\n", New: "",
 		Suite: storeTests("TestRewind|TestForgottenRound"),
 	}, {
 		Name: "a write whose reply was lost fails when it is sent again",
-		File: "trainer/store/versions.go",
+		File: "trainer/team/store/versions.go",
 		Old:  "	if err == nil && word(reply, 0) == \"order\" {\n", New: "	if err == nil && word(reply, 0) != \"new\" {\n",
 		Suite: storeTests("TestFaultyNetwork|TestHistory"),
 	}, {
 		Name: "the second of two different values replaces the first",
-		File: "trainer/store/scripts.go",
+		File: "trainer/team/store/scripts.go",
 		Old: `  if there == ARGV[4] then return {'same'} end
   return {'conflict'}
 end
@@ -84,43 +84,43 @@ announce(KEYS[2], ARGV[5])
 		Suite: storeTests("TestWriteOnce"),
 	}, {
 		Name:  "a worker that takes a place over gets only invocations that no worker has claimed before",
-		File:  "trainer/store/claims.go",
+		File:  "trainer/team/store/claims.go",
 		Old:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n",
 		New:   "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n  if redis.call('HEXISTS', KEYS[5], id) == 1 then return {'none'} end\n",
 		Suite: storeTests("TestTakeover|TestPoison"),
 	}, {
 		Name: "a place is taken over from any checkpoint",
-		File: "trainer/store/join.go",
+		File: "trainer/team/store/join.go",
 		Old:  "  again = ARGV[8] == '1' and", New: "  again = true or",
 		Suite: storeTests("TestRewind"),
 	}, {
 		Name: "who waited for a place offers the checkpoints of before",
-		File: "trainer/store/join.go",
+		File: "trainer/team/store/join.go",
 		Old:  "	if h.Renew != nil {\n", New: "	if h.Renew != nil && h.Offers == nil {\n",
 		Suite: storeTests("TestOffersAreRenewed"),
 	}, {
 		Name: "the team starts from checkpoints of one step, not of one digest",
-		File: "trainer/store/join.go",
+		File: "trainer/team/store/join.go",
 		Old:  "			if !slices.ContainsFunc(there[a], o.same) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
 		Suite: storeTests("TestStart"),
 	}, {
 		Name: "an agent trains on rollouts of which another lacks a trajectory",
-		File: "trainer/worker/step.go",
+		File: "trainer/run/worker/step.go",
 		Old:  "		if o.Failed == \"\" && allHeld(o, s.cfg.Main().Name, known) {\n", New: "		if o.Failed == \"\" {\n",
-		Suite: suite{Package: "trainer/worker", Tests: "TestForeignHolding"},
+		Suite: suite{Package: "trainer/run/worker", Tests: "TestForeignHolding"},
 	}, {
 		Name: "a checkpoint is written from weights that training changes meanwhile",
-		File: "trainer/archive/checkpoint.go",
+		File: "trainer/team/archive/checkpoint.go",
 		Old:  "		master = c.reader(ctx, c.master)\n", New: "",
 		Suite: training("TestStepsGoOnBesideACheckpoint"),
 	}, {
 		Name: "a resumed optimizer counts its updates from 0",
-		File: "trainer/worker/parameters.go",
+		File: "trainer/run/worker/parameters.go",
 		Old:  "	p.w.learner.SetSteps(c.Updates)\n", New: "",
 		Suite: training("TestResumeEqualsUninterrupted"),
 	}, {
 		Name: "a version is published before its line is in the ledger",
-		File: "trainer/worker/step.go",
+		File: "trainer/run/worker/step.go",
 		Old: `	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
@@ -144,19 +144,19 @@ announce(KEYS[2], ARGV[5])
 		Suite: training("TestLedgerBeforeVersion"),
 	}, {
 		Name:  "a ledger is not cut back to the checkpoint from which the team goes on",
-		File:  "trainer/archive/ledger.go",
+		File:  "trainer/team/archive/ledger.go",
 		Old:   "	if hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
 		New:   "	if _, err := io.Copy(to, file); err != nil || hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
 		Suite: files("TestLedger"),
 	}, {
 		Name:  "a repeated step draws other minibatches",
-		File:  "trainer/worker/learn.go",
+		File:  "trainer/run/worker/learn.go",
 		Old:   "	rng := rand.New(rand.NewPCG(s.cfg.Run.Seed, uint64(n)*uint64(s.cfg.GRPO.Epochs)+uint64(epoch)))\n",
 		New:   "	rng := rand.New(rand.NewPCG(rand.Uint64(), uint64(n)*uint64(s.cfg.GRPO.Epochs)+uint64(epoch)))\n",
 		Suite: chaos("-kills", "6", "-every", "3", "-point", "commit.version.after"),
 	}, {
 		Name: "a ledger is cut in the file that a suspended predecessor has open",
-		File: "trainer/archive/ledger.go",
+		File: "trainer/team/archive/ledger.go",
 		Old: `	if err = errors.Join(err, l.file.Sync()); err == nil {
 		err = c.fsys().Rename(temporary, l.path)
 	}
@@ -176,39 +176,39 @@ announce(KEYS[2], ARGV[5])
 		Suite: training("TestRanksRepeat"),
 	}, {
 		Name: "a turn that a follower makes up is believed",
-		File: "trainer/launch/policy.go",
+		File: "trainer/engine/launch/policy.go",
 		Old:  "	if err := p.check(ctx, r, t, from); err != nil {\n", New: "	if err := p.check(ctx, r, t, from); false {\n",
-		Suite: suite{Package: "trainer/launch", Tests: "TestLostTurn"},
+		Suite: suite{Package: "trainer/engine/launch", Tests: "TestLostTurn"},
 	}, {
 		Name: "the ranks of all machines meet at the address of the first",
-		File: "trainer/assemble/ranks.go",
+		File: "trainer/run/assemble/ranks.go",
 		Old:  "Bind: at[rank]}", New: "Bind: at[min(rank, 0)]}",
 		Suite: training("TestMachinesLearnAsOne"),
 	}, {
 		Name: "the key of a machine that connects is not compared",
-		File: "trainer/launch/secure.go",
+		File: "trainer/engine/launch/secure.go",
 		Old:  "ok && bytes.Equal(theirs, public) {", New: "ok && bytes.Equal(theirs, theirs) {",
-		Suite: suite{Package: "trainer/launch", Tests: "TestMachinesRefuse"},
+		Suite: suite{Package: "trainer/engine/launch", Tests: "TestMachinesRefuse"},
 	}, {
 		Name: "a further machine does not tell how its follower ended",
-		File: "trainer/launch/lend.go",
+		File: "trainer/engine/launch/lend.go",
 		Old:  "writeFrame(c, endedFrame, how), c.CloseWrite()", New: "c.CloseWrite()",
-		Suite: suite{Package: "trainer/launch", Tests: "TestMachineFollowerLost"},
+		Suite: suite{Package: "trainer/engine/launch", Tests: "TestMachineFollowerLost"},
 	}, {
 		Name: "the warm-up of the learning rate begins at 0",
-		File: "trainer/learner/schedule.go",
+		File: "trainer/engine/learner/schedule.go",
 		Old:  "float64(s+1) / float64(c.Warmup)", New: "float64(s) / float64(c.Warmup)",
-		Suite: suite{Package: "trainer/learner", Tests: "TestSchedule"},
+		Suite: suite{Package: "trainer/engine/learner", Tests: "TestSchedule"},
 	}, {
 		Name: "trajectories without advantage have no entropy term",
-		File: "trainer/learner/policy.go",
+		File: "trainer/engine/learner/policy.go",
 		Old:  "l.opt.Loss.KLCoef == 0 && l.opt.Loss.EntropyCoef == 0:", New: "l.opt.Loss.KLCoef == 0:",
-		Suite: suite{Package: "trainer/learner", Tests: "TestUpdateAgainstOracle"},
+		Suite: suite{Package: "trainer/engine/learner", Tests: "TestUpdateAgainstOracle"},
 	}, {
 		Name: "all passes over a step have the same minibatches",
-		File: "trainer/worker/learn.go",
+		File: "trainer/run/worker/learn.go",
 		Old:  "uint64(n)*uint64(s.cfg.GRPO.Epochs)+uint64(epoch)", New: "uint64(n)*uint64(s.cfg.GRPO.Epochs)",
-		Suite: suite{Package: "trainer/worker", Tests: "TestMinibatchesAreShuffled"},
+		Suite: suite{Package: "trainer/run/worker", Tests: "TestMinibatchesAreShuffled"},
 	}, {
 		Name: "the relative margin is a share of the answer",
 		File: "trainer/task/verify/number.go",
@@ -216,43 +216,43 @@ announce(KEYS[2], ARGV[5])
 		Suite: suite{Package: "trainer/task/verify", Tests: "TestNumeric"},
 	}, {
 		Name: "the shortest added token that begins a text is taken",
-		File: "trainer/tokenizer/added.go",
+		File: "trainer/model/tokenizer/added.go",
 		Old:  "			found = &m.tokens[t]\n", New: "			return &m.tokens[t]\n",
-		Suite: suite{Package: "trainer/tokenizer", Tests: "TestLongestAddedToken"},
+		Suite: suite{Package: "trainer/model/tokenizer", Tests: "TestLongestAddedToken"},
 	}, {
 		Name: "the bits of a tensor overflow",
-		File: "trainer/weights/safetensors.go",
+		File: "trainer/model/weights/safetensors.go",
 		Old:  "if !ok || n > (1<<62)/bits {", New: "if !ok {",
-		Suite: suite{Package: "trainer/weights", Tests: "TestSafetensorsHeader"},
+		Suite: suite{Package: "trainer/model/weights", Tests: "TestSafetensorsHeader"},
 	}, {
 		Name: "a program's last words begin in the middle of a line",
-		File: "trainer/tail/tail.go",
+		File: "trainer/internal/tail/tail.go",
 		Old:  "w.kept[over:]...), true", New: "w.kept[over:]...), w.cut",
-		Suite: suite{Package: "trainer/tail", Tests: "TestLinesOfALongText"},
+		Suite: suite{Package: "trainer/internal/tail", Tests: "TestLinesOfALongText"},
 	}, {
 		Name: "a token's random number is keyed by the position in its turn",
-		File: "trainer/policy/local/sample.go",
+		File: "trainer/engine/policy/local/sample.go",
 		Old:  "Position: uint64(len(q.tokens)),", New: "Position: uint64(len(q.tokens) - q.prompt),",
-		Suite: suite{Package: "trainer/policy/local", Tests: "TestTokensAreKeyedByPosition"},
+		Suite: suite{Package: "trainer/engine/policy/local", Tests: "TestTokensAreKeyedByPosition"},
 	}, {
 		Name: "keys and values of old weights are a prefix while their sequence is in flight",
-		File: "trainer/policy/local/pages.go",
+		File: "trainer/engine/policy/local/pages.go",
 		Old:  "l.owner != owner || l.stale ||", New: "l.owner != owner ||",
-		Suite: suite{Package: "trainer/policy/local", Tests: "TestStaleLinesAreNotReused"},
+		Suite: suite{Package: "trainer/engine/policy/local", Tests: "TestStaleLinesAreNotReused"},
 	}, {
 		Name: "a program elsewhere may renew its lease for ever",
-		File: "trainer/gateway/lease.go",
+		File: "trainer/agent/gateway/lease.go",
 		Old:  "	if !time.Now().Before(job.ends) {\n", New: "	if false {\n",
-		Suite: suite{Package: "trainer/gateway", Tests: "TestLeaseTimeout"},
+		Suite: suite{Package: "trainer/agent/gateway", Tests: "TestLeaseTimeout"},
 	}, {
 		Name: "a late timer of an earlier lease takes the rollout from its program",
-		File: "trainer/gateway/lease.go",
+		File: "trainer/agent/gateway/lease.go",
 		Old:  "	if job.over || job.attempt != attempt {\n", New: "	if job.over {\n",
-		Suite: suite{Package: "trainer/gateway", Tests: "TestLeaseTimeout"},
+		Suite: suite{Package: "trainer/agent/gateway", Tests: "TestLeaseTimeout"},
 	}, {
 		Name: "a server that was lost during a turn gets the next turns, too",
-		File: "trainer/policy/remote/replica.go",
+		File: "trainer/engine/policy/remote/replica.go",
 		Old:  "			lost.turn = true\n			r.lost.Store(true)\n", New: "			lost.turn = true\n",
-		Suite: suite{Package: "trainer/policy/remote", Tests: "TestSeveralServers"},
+		Suite: suite{Package: "trainer/engine/policy/remote", Tests: "TestSeveralServers"},
 	},
 }

@@ -14,7 +14,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
 func main() {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/golden"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 // pickled returns data.pkl of a golden model's pytorch_model.bin.

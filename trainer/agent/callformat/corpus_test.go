@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/jinja"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/jinja"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
 // printer prints with a template, with arguments as objects or, where a template wants them so, as texts.

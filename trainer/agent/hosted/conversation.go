@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
-	"github.com/mgrpo/mgrpo/trainer/openai"
+	"github.com/mgrpo/mgrpo/trainer/agent/openai"
 )
 
 // Bounds on what a server may say, in bytes.

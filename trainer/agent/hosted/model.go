@@ -8,8 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/mgrpo/mgrpo/trainer/openai"
-	"github.com/mgrpo/mgrpo/trainer/policy"
+	"github.com/mgrpo/mgrpo/trainer/agent/openai"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
 // Model is a model behind an API. Any number of conversations may use it at once.

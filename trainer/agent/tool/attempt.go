@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/retry"
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
 // Attempts say how a call is made.

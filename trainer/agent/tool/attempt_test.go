@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/retry"
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
 func TestAttemptedTimeout(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/mgrpo/mgrpo/trainer/recorded"
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 )
 
 // maxKept bounds the bytes of an answer that is kept. The cache writes a byte as six at most, and bounds its entries.

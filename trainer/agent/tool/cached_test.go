@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/recorded"
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 )
 
 func testCache(t *testing.T, dir string, replay bool) *recorded.Cache {

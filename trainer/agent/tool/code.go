@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/mgrpo/mgrpo/trainer/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 // CodeConfig bounds the programs of a code tool. Zero values take the defaults in parentheses.

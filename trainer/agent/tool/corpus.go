@@ -14,7 +14,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/mgrpo/mgrpo/trainer/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 )
 
 const (

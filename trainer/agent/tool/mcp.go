@@ -20,9 +20,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/mgrpo/mgrpo/trainer/recorded"
-	"github.com/mgrpo/mgrpo/trainer/retry"
-	"github.com/mgrpo/mgrpo/trainer/tail"
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+	"github.com/mgrpo/mgrpo/trainer/internal/tail"
 )
 
 const (

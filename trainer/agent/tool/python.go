@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 // PythonConfig names the interpreter of a Python tool and bounds its programs. Zero values take the defaults in parentheses.

@@ -15,7 +15,7 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/retry"
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 )
 
 // maxRobots bounds the bytes of a robots.txt that are read; the rest says nothing (RFC 9309, section 2.5).

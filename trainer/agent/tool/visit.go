@@ -23,7 +23,7 @@ import (
 	"golang.org/x/net/html/charset"
 	"golang.org/x/net/idna"
 
-	"github.com/mgrpo/mgrpo/trainer/retry"
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
 const (

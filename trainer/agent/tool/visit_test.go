@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"github.com/mgrpo/mgrpo/trainer/retry"
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
 // website serves pages at an address of this machine, and returns its HOST:PORT.

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"unicode/utf8"
 
-	"github.com/mgrpo/mgrpo/trainer/textfile"
+	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 )
 
 // reader reads the rows of a file, one at a time.

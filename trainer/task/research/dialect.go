@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/task"
-	"github.com/mgrpo/mgrpo/trainer/tokenizer"
 )
 
 // Tokenizer returns the word-level tokenizer of the task's vocabulary.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/openai"
-	"github.com/mgrpo/mgrpo/trainer/recorded"
+	"github.com/mgrpo/mgrpo/trainer/agent/openai"
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 )
 
 // JudgeSettings configure an OpenAI-compatible chat endpoint that scores answers.

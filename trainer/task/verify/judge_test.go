@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/openai"
-	"github.com/mgrpo/mgrpo/trainer/recorded"
+	"github.com/mgrpo/mgrpo/trainer/agent/openai"
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/mgrpo/mgrpo/trainer/tail"
+	"github.com/mgrpo/mgrpo/trainer/internal/tail"
 )
 
 // process is a running program with line-based input and output.

@@ -1,0 +1,261 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/grammar"
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// Settings are what an agent behind the gateway is made of.
+type Settings struct {
+	Name      string
+	Main      bool
+	Seed      uint64 // of the run
+	Policy    policy.Sampler
+	Tokenizer *tokenizer.Tokenizer
+	Limits    agent.Limits    // all but Wall: the program has a time of its own
+	Variables *ordered.Object // of the chat template; nil: none
+	Date      time.Time       // date that templates print as today's; zero: the clock's
+}
+
+// Bounds on what programs can make an agent hold.
+const (
+	maxHeld      = 256       // requests that wait for their phase to begin
+	maxRoots     = 4096      // conversations of an attempt
+	maxTurns     = 4096      // turns of a conversation
+	maxKept      = 256 << 20 // bytes of an attempt's requests
+	maxTemplates = 256       // lists of functions whose template is kept
+)
+
+// Agent answers requests for one agent and keeps the conversations of each attempt. The worker begins and ends phases.
+type Agent struct {
+	Settings
+	talking atomic.Int64 // turns being sampled
+	held    atomic.Int64 // requests that wait for their phase
+
+	mu        sync.Mutex
+	closed    bool
+	changed   chan struct{} // closed when a phase begins or ends
+	phases    map[string]*phase
+	templates map[string]*dialect
+
+	grammars   sync.Mutex
+	vocabulary *grammar.Vocabulary // nil: no reply was constrained yet
+	compiled   map[string]*grammar.Grammar
+}
+
+// phase is a training step or an evaluation, while it is played.
+type phase struct {
+	rules    Rules
+	attempts map[string]*attempt // by rollout
+	ended    bool
+}
+
+// attempt is one try of a program at a rollout.
+type attempt struct {
+	number int
+	ctx    context.Context
+	cancel context.CancelCauseFunc // under the agent's lock
+	busy   sync.WaitGroup          // requests being answered
+
+	mu     sync.Mutex
+	forest forest
+	failed error      // why the engine could not sample a turn
+	kept   int        // bytes of its requests
+	turns  int        // sampled turns, in all
+	calls  []toolCall // of the turn that was sampled last
+}
+
+var (
+	errSuperseded = refuse(409, "superseded", "the rollout was given to another attempt: end this one")
+	errOver       = refuse(409, "over", "the rollout has ended, or the team went back to a checkpoint: end the program")
+)
+
+// New makes the gateway's side of an agent.
+func New(s Settings) *Agent {
+	return &Agent{Settings: s, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
+}
+
+// Begin admits the requests of a phase.
+func (a *Agent) Begin(name string, r Rules) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.phases[name] = &phase{rules: r, attempts: map[string]*attempt{}}
+	a.notify()
+}
+
+// End refuses further requests of a phase. Attempts that nobody finished end, too.
+func (a *Agent) End(name string) {
+	a.mu.Lock()
+	p := a.phases[name]
+	if p == nil || p.ended {
+		a.mu.Unlock()
+		return
+	}
+	p.ended = true
+	attempts := slices.Collect(maps.Values(p.attempts))
+	p.attempts = nil
+	for _, at := range attempts {
+		at.cancel(errOver)
+	}
+	a.notify()
+	a.mu.Unlock()
+	for _, at := range attempts {
+		at.busy.Wait()
+	}
+}
+
+// Close refuses all requests, those that wait for a phase included.
+func (a *Agent) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	a.notify()
+}
+
+func (a *Agent) notify() {
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// Talking is the number of turns being sampled.
+func (a *Agent) Talking() int { return int(a.talking.Load()) }
+
+// enter finds the attempt of a ticket and counts the request in; leave ends the request. A request whose phase has not
+// begun here waits for it.
+func (a *Agent) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave func(), err error) {
+	for waiting := false; ; {
+		a.mu.Lock()
+		if a.closed {
+			a.mu.Unlock()
+			return nil, Rules{}, nil, errOver
+		}
+		if p := a.phases[t.Phase]; p != nil {
+			at, err := p.attempt(t)
+			if err == nil {
+				at.busy.Add(1)
+			}
+			a.mu.Unlock()
+			if err != nil {
+				return nil, Rules{}, nil, err
+			}
+			return at, p.rules, at.busy.Done, nil
+		}
+		changed := a.changed
+		a.mu.Unlock()
+		if !waiting {
+			waiting = true
+			if a.held.Add(1) > maxHeld {
+				a.held.Add(-1)
+				return nil, Rules{}, nil, busy(2, "%s does not play %s yet, and %d requests wait for it already", a.Name, t.Phase, maxHeld)
+			}
+			defer a.held.Add(-1)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, Rules{}, nil, context.Cause(ctx)
+		}
+	}
+}
+
+// attempt is that of a ticket. A later attempt replaces an earlier one, whose turns are dropped.
+func (p *phase) attempt(t Ticket) (*attempt, error) {
+	if p.ended {
+		return nil, errOver
+	}
+	at := p.attempts[t.rollout()]
+	switch {
+	case at != nil && at.number > t.Attempt:
+		return nil, errSuperseded
+	case at != nil && at.number == t.Attempt:
+		if at.ctx.Err() != nil {
+			return nil, errOver
+		}
+		return at, nil
+	case at != nil:
+		at.cancel(errSuperseded)
+	}
+	at = &attempt{number: t.Attempt}
+	at.ctx, at.cancel = context.WithCancelCause(context.Background())
+	p.attempts[t.rollout()] = at
+	return at, nil
+}
+
+// Conversation is one invocation of an agent in an attempt.
+type Conversation struct {
+	Task      string             // the text of the last message of a user in the first request
+	Rows      []agent.Trajectory // at least one; several where the history was rewritten
+	Answer    string             // the text of the last turn, or the arguments of its last call
+	Valid     bool               // every turn ended by itself and had the form that was asked for, and no call was malformed
+	Malformed int                // calls that could not be read
+	Arrival   int                // place among the attempt's conversations by their first requests
+	Replies   []string           // ids of its replies
+}
+
+// Finish ends an attempt and returns its conversations, in an order that does not depend on when parallel calls arrived.
+// An attempt without any request has none.
+func (a *Agent) Finish(t Ticket) ([]Conversation, error) {
+	a.mu.Lock()
+	p := a.phases[t.Phase]
+	if p == nil {
+		a.mu.Unlock()
+		return nil, fmt.Errorf("gateway: %s plays no %s", a.Name, t.Phase)
+	}
+	at, err := p.attempt(t)
+	if err == nil {
+		at.cancel(errOver) // under the lock: enter counts no request in afterwards
+	}
+	a.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	at.busy.Wait()
+	if at.failed != nil {
+		return nil, at.failed
+	}
+	roots := at.forest.roots
+	at.forest = forest{}
+	for i, r := range roots { // those of requests that came to nothing are gone
+		r.arrival = i
+	}
+	roots = slices.Clone(roots)
+	slices.SortStableFunc(roots, func(x, y *root) int {
+		return cmp.Or(cmp.Compare(x.anchor.Turn, y.anchor.Turn), cmp.Compare(x.anchor.Call, y.anchor.Call),
+			cmp.Compare(x.hash, y.hash), cmp.Compare(x.repeat, y.repeat))
+	})
+	out := make([]Conversation, len(roots))
+	for i, r := range roots {
+		out[i] = r.conversation()
+	}
+	return out, nil
+}
+
+func (r *root) conversation() Conversation {
+	c := Conversation{Task: lastUser(r.first), Rows: r.rows(), Valid: true, Arrival: r.arrival}
+	for _, t := range r.turns {
+		if t.sampled {
+			c.Replies = append(c.Replies, t.reply.id)
+		}
+		c.Malformed += t.reply.malformed
+		c.Valid = c.Valid && t.out.Finish == policy.FinishStop && !t.reply.broken
+	}
+	last := r.last().reply
+	if c.Answer = strings.TrimSpace(last.text); c.Answer == "" && len(last.calls) > 0 {
+		c.Answer = last.calls[len(last.calls)-1].Function.Arguments
+	}
+	c.Valid = c.Valid && c.Malformed == 0 && c.Answer != ""
+	return c
+}

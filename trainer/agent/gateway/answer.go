@@ -1,0 +1,130 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// serveChat answers a chat request.
+func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatRequest, c call) error {
+	if !request.Stream {
+		t, err := a.chat(r.Context(), request, c)
+		if err != nil {
+			return err
+		}
+		said := map[string]any{"role": "assistant", "content": t.reply.text, "refusal": nil}
+		if t.reply.thinking != "" {
+			said["reasoning_content"] = t.reply.thinking
+		}
+		if len(t.reply.calls) > 0 {
+			said["content"], said["tool_calls"] = nullable(t.reply.text), t.reply.calls
+		}
+		if len(t.reply.written) > 0 {
+			said["mgrpo"] = map[string]any{"calls": t.reply.written}
+		}
+		choice := map[string]any{"index": 0, "message": said, "finish_reason": t.finish(), "logprobs": nil}
+		if request.LogProbs {
+			choice["logprobs"] = map[string]any{"content": a.logProbs(t), "refusal": nil}
+		}
+		return writeJSON(w, map[string]any{"id": t.reply.id, "object": "chat.completion", "created": time.Now().Unix(), "model": a.Name,
+			"choices": []any{choice}, "usage": t.usage()})
+	}
+	to := newChunks(w, a, &request.options)
+	to.object, to.chat = "chat.completion.chunk", true
+	if request.LogProbs {
+		to.logProbs = func(t *turn) any { return map[string]any{"content": a.logProbs(t)} }
+	}
+	return a.streamChat(r.Context(), to, request, c)
+}
+
+// streamChat sends the turn of a chat request to a listener while it is sampled.
+func (a *Agent) streamChat(ctx context.Context, to listener, request *chatRequest, c call) error {
+	d, err := a.dialectOf(request)
+	if err != nil {
+		return err
+	}
+	template := request.template(d)
+	s := &stream{agent: a, to: to, stopIDs: d.Stops().IDs, certain: func(text string) agent.Partial {
+		return until(request.Stop, template.Partial(text, d.offers))
+	}}
+	return s.run(ctx, c, func(ctx context.Context, c call) (*turn, error) { return a.chat(ctx, request, c) })
+}
+
+// serveText answers a request for a text.
+func (a *Agent) serveText(w http.ResponseWriter, r *http.Request, request *textRequest, c call) error {
+	if !request.Stream {
+		t, err := a.complete(r.Context(), request, c)
+		if err != nil {
+			return err
+		}
+		choice := map[string]any{"index": 0, "text": t.reply.text, "finish_reason": t.finish(), "logprobs": nil}
+		if request.LogProbs != nil {
+			choice["logprobs"] = a.textLogProbs(t)
+		}
+		return writeJSON(w, map[string]any{"id": t.reply.id, "object": "text_completion", "created": time.Now().Unix(), "model": a.Name,
+			"choices": []any{choice}, "usage": t.usage()})
+	}
+	to := newChunks(w, a, &request.options)
+	to.object = "text_completion"
+	if request.LogProbs != nil {
+		to.logProbs = func(t *turn) any { return a.textLogProbs(t) }
+	}
+	s := &stream{agent: a, to: to, stopIDs: a.Tokenizer.StopIDs(), plain: true, certain: func(text string) agent.Partial {
+		return agent.Partial{Text: agent.Held(text, request.Stop...)}
+	}}
+	return s.run(r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.complete(ctx, request, c) })
+}
+
+// textLogProbs are those of an answer with a text.
+func (a *Agent) textLogProbs(t *turn) map[string]any {
+	return map[string]any{"tokens": a.texts(t), "token_logprobs": t.out.LogProbs, "token_ids": t.out.Tokens}
+}
+
+// nullable is null for an empty text.
+func nullable(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+// finish is finish_reason.
+func (t *turn) finish() string {
+	switch {
+	case t.out.Finish != policy.FinishStop:
+		return "length"
+	case len(t.reply.calls) > 0:
+		return "tool_calls"
+	}
+	return "stop"
+}
+
+func (t *turn) usage() map[string]int {
+	sampled := len(t.out.Tokens)
+	return map[string]int{"prompt_tokens": t.size() - sampled, "completion_tokens": sampled, "total_tokens": t.size()}
+}
+
+// logProbs are those of the turn's tokens, as a chat's reply has them.
+func (a *Agent) logProbs(t *turn) []map[string]any {
+	out := make([]map[string]any, len(t.out.Tokens))
+	for i, text := range a.texts(t) {
+		var bytes []int
+		for _, b := range a.Tokenizer.TokenBytes(t.out.Tokens[i]) {
+			bytes = append(bytes, int(b))
+		}
+		out[i] = map[string]any{"token": text, "logprob": t.out.LogProbs[i], "bytes": bytes, "top_logprobs": []any{}}
+	}
+	return out
+}
+
+func (a *Agent) texts(t *turn) []string {
+	out := make([]string, len(t.out.Tokens))
+	for i, id := range t.out.Tokens {
+		out[i] = a.Tokenizer.Token(id)
+	}
+	return out
+}

@@ -1,0 +1,188 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+)
+
+// Client asks for rollouts from another machine and has a command play them.
+type Client struct {
+	URL     string // of the main agent's gateway, such as http://node0:9464
+	Token   string
+	Command []string
+	Dir     string
+	Hidden  []string     // environment variables of this process that the command does not get
+	Note    func(string) // told what happens; may be nil
+
+	HTTP *http.Client // nil: http.DefaultClient
+}
+
+// Play leases rollouts and plays them one after another until ctx ends. It waits while the gateway does not answer, and
+// gives a rollout up that was given to another program.
+func (c *Client) Play(ctx context.Context) error {
+	const pause = 2 * time.Second
+	silent := false
+	for ctx.Err() == nil {
+		offer, err := c.lease(ctx)
+		var refused *refusedError
+		switch {
+		case errors.As(err, &refused) && refused.status == http.StatusUnauthorized:
+			return err
+		case err != nil:
+			if !silent && ctx.Err() == nil {
+				silent = true
+				c.note("waiting for %s: %v", c.URL, err)
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			continue
+		case offer == nil:
+			continue
+		}
+		silent = false
+		if err := c.play(ctx, offer); err != nil && ctx.Err() == nil {
+			c.note("rollout %s, attempt %d: %v", offer.ID, offer.Attempt, err)
+		}
+	}
+	return ctx.Err()
+}
+
+func (c *Client) note(format string, args ...any) {
+	if c.Note != nil {
+		c.Note(fmt.Sprintf(format, args...))
+	}
+}
+
+// lease asks for a rollout; nil if there is none for a while.
+func (c *Client) lease(ctx context.Context) (*Offer, error) {
+	body, err := c.do(ctx, "POST", "/rollouts/lease", c.Token, nil)
+	if err != nil || len(body) == 0 {
+		return nil, err
+	}
+	var o Offer
+	if err := json.Unmarshal(body, &o); err != nil || o.ID == "" || strings.ContainsAny(o.ID, "/?#") {
+		return nil, fmt.Errorf("%s/rollouts/lease answers what is no lease: %.200q", c.URL, body)
+	}
+	return &o, nil
+}
+
+// play has the command play a rollout, renews the lease meanwhile, and reports the result.
+func (c *Client) play(ctx context.Context, o *Offer) error {
+	playing, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		c.renew(playing, o, cancel)
+	}()
+	defer func() {
+		cancel(nil)
+		<-renewed
+	}()
+	p := Programs{Command: c.Command, Dir: c.Dir, Timeout: time.Until(time.Unix(o.Deadline, 0)), BaseURL: o.BaseURL, Hidden: c.Hidden}
+	result, stderr, err := p.start(playing, o.Query, o.Rollout, o.Key)
+	if lost := context.Cause(playing); lost != nil {
+		return lost
+	}
+	if err != nil {
+		c.note("rollout %s: %v\n%s", o.ID, err, stderr)
+		result, err = json.Marshal(map[string]string{"error": fmt.Sprintf("%v: %s", err, lastLine(stderr))})
+		if err != nil {
+			return err
+		}
+	}
+	return c.report(playing, o, result)
+}
+
+// report reports the result of a rollout, again where nobody takes it, until the rollout's deadline.
+func (c *Client) report(ctx context.Context, o *Offer, result []byte) error {
+	ctx, cancel := context.WithDeadline(ctx, time.Unix(o.Deadline, 0))
+	defer cancel()
+	const retries = 20
+	_, err := retry.Do(ctx, retries, retry.Sleep, func() ([]byte, error) {
+		body, err := c.do(ctx, "PUT", "/rollouts/"+o.ID+"/result", o.Key, result)
+		var refused *refusedError
+		if err == nil || errors.As(err, &refused) && refused.status < 500 && refused.status != http.StatusTooManyRequests {
+			return body, err
+		}
+		return nil, &retry.Transient{Err: err}
+	})
+	return err
+}
+
+// renew renews a lease until ctx ends. A refusal ends the program: the rollout is another's.
+func (c *Client) renew(ctx context.Context, o *Offer, lost context.CancelCauseFunc) {
+	every := time.NewTicker(max(time.Duration(o.Renew*float64(time.Second))/3, 100*time.Millisecond))
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+		var refused *refusedError
+		if _, err := c.do(ctx, "POST", "/rollouts/"+o.ID+"/renew", o.Key, nil); errors.As(err, &refused) && refused.final() {
+			lost(err)
+			return
+		}
+	}
+}
+
+// refusedError is an answer with an error's status.
+type refusedError struct {
+	status int
+	text   string
+}
+
+func (e *refusedError) Error() string { return e.text }
+
+// final says whether the rollout is another program's by now, and not only a proxy in trouble.
+func (e *refusedError) final() bool {
+	return e.status == http.StatusUnauthorized || e.status == http.StatusNotFound || e.status == http.StatusConflict
+}
+
+// do sends a request and returns the answer's body.
+func (c *Client) do(ctx context.Context, method, path, key string, body []byte) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.URL, "/")+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Authorization", "Bearer "+key)
+	client := c.HTTP
+	if client == nil {
+		client = http.DefaultClient
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= 300 {
+		var told struct {
+			Error struct {
+				Message string `json:"message"`
+			} `json:"error"`
+		}
+		_ = json.Unmarshal(answer, &told)
+		if told.Error.Message == "" {
+			told.Error.Message = string(answer[:min(len(answer), 200)])
+		}
+		return nil, &refusedError{resp.StatusCode, fmt.Sprintf("%s: %s: %s", path, resp.Status, told.Error.Message)}
+	}
+	return answer, nil
+}

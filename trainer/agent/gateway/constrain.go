@@ -1,0 +1,231 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/bindings/grammar"
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+)
+
+// maxGrammars is how many compiled grammars an agent keeps.
+const maxGrammars = 64
+
+// constraint is the constraint of a request whose reply must have a form, nil if it may have any. In training there is none: the policy
+// learns to give what is asked for.
+func (a *Agent) constraint(r *chatRequest, d *dialect, rules Rules) (policy.Constraint, error) {
+	if !rules.Free {
+		return nil, nil
+	}
+	form, err := r.form(d, a.Tokenizer)
+	if form == nil || err != nil {
+		return nil, err
+	}
+	if !policy.Constrains(a.Policy) {
+		return nil, refuse(400, "invalid_request", "response_format and tool_choice: %s is sampled by an engine that mgrpo does not constrain: check the reply, or ask without them", a.Name)
+	}
+	m, err := a.matcher(form, d.Stops().IDs)
+	if err != nil {
+		if r.ToolChoice.mode == "required" {
+			return nil, invalid("tools", "the functions' parameters: %v", err)
+		}
+		return nil, invalid("response_format", "%v", err)
+	}
+	c := &constraint{template: r.template(d), tokens: a.Tokenizer, matcher: m, mask: make([]int32, grammar.Words(a.Tokenizer.VocabSize())), open: -1}
+	switch first := c.template.Partial("x", false); {
+	case first.Thought:
+	case first.Thinking != "":
+		c.thinks = true
+	default:
+		if ids := a.Tokenizer.Encode(thinkOpen); len(ids) == 1 {
+			c.open = ids[0]
+		}
+	}
+	for i := range c.mask {
+		c.mask[i] = -1
+	}
+	for _, id := range d.Stops().IDs {
+		c.mask[id/32] &^= 1 << (id % 32)
+	}
+	c.anything, c.mask = c.mask, slices.Clone(c.mask)
+	return c, nil
+}
+
+// matcher compiles a form, or finds it among those that were compiled before.
+func (a *Agent) matcher(form json.RawMessage, stops []int32) (*grammar.Matcher, error) {
+	a.grammars.Lock()
+	defer a.grammars.Unlock()
+	if a.vocabulary == nil {
+		tokens := make([][]byte, a.Tokenizer.VocabSize())
+		for id := range tokens {
+			switch text := a.Tokenizer.TokenBytes(int32(id)); {
+			case slices.Contains(stops, int32(id)): // they have no text
+			case a.Tokenizer.Special(int32(id)):
+				tokens[id] = []byte(markOf(int32(id)))
+			case !bytes.Contains(text, []byte(markByte)):
+				tokens[id] = text
+			}
+		}
+		v, err := grammar.NewVocabulary(tokens, stops)
+		if err != nil {
+			return nil, err
+		}
+		a.vocabulary, a.compiled = v, map[string]*grammar.Grammar{}
+	}
+	g := a.compiled[string(form)]
+	if g == nil {
+		var err error
+		if g, err = a.vocabulary.Compile(form); err != nil {
+			return nil, err
+		}
+		if len(a.compiled) >= maxGrammars {
+			clear(a.compiled)
+		}
+		a.compiled[string(form)] = g
+	}
+	return g.Matcher()
+}
+
+// markByte begins and ends the name under which a grammar knows a special token, whose own text is not to match in texts. No JSON has
+// this byte, and tokens with it are never allowed.
+const markByte = "\x01"
+
+func markOf(special int32) string { return fmt.Sprintf("%s%d%s", markByte, special, markByte) }
+
+const thinkOpen = "<think>"
+
+// constraint holds a turn to a grammar, once the model has thought.
+type constraint struct {
+	template *agent.Template
+	tokens   *tokenizer.Tokenizer
+	matcher  *grammar.Matcher
+	mask     []int32
+	anything []int32         // all tokens but those that end a turn
+	open     int32           // the token that begins a thinking, as long as it may come; -1: none may
+	thinks   bool            // the turn is in its thinking
+	said     strings.Builder // of the thinking
+}
+
+func (c *constraint) Allowed() ([]int32, error) {
+	if c.thinks {
+		return c.anything, nil
+	}
+	err := c.matcher.Allowed(c.mask)
+	if c.open >= 0 {
+		c.mask[c.open/32] |= 1 << (c.open % 32)
+	}
+	return c.mask, err
+}
+
+func (c *constraint) Accept(id int32) error {
+	begins := id == c.open
+	c.open = -1
+	if !c.thinks && !begins {
+		return c.matcher.Accept(id)
+	}
+	c.said.Write(c.tokens.TokenBytes(id))
+	c.thinks = !c.template.Partial(c.said.String(), false).Thought
+	return nil
+}
+
+// form returns the structural tag of the replies that a request asks for; nil: any. An error names the field that asks for what cannot be
+// enforced.
+func (r *chatRequest) form(d *dialect, tok *tokenizer.Tokenizer) (json.RawMessage, error) {
+	schema := r.ResponseFormat.schema()
+	if r.ToolChoice.mode != "required" && schema == nil {
+		return nil, nil
+	}
+	calls, err := r.callForm(d, tok)
+	if err != nil {
+		field := "tool_choice"
+		if schema != nil {
+			field = "response_format"
+		}
+		return nil, invalid(field, "%v; ask without it", err)
+	}
+	var one any
+	switch {
+	case r.ToolChoice.mode == "required":
+		one = calls
+	case calls == nil:
+		one = jsonForm(schema)
+	default:
+		one = object{"type": "or", "elements": []any{jsonForm(schema), calls}}
+	}
+	if first := r.template(d).Partial("x", false); !first.Thought { // after thinking come empty lines
+		one = object{"type": "sequence", "elements": []any{object{"type": "regex", "pattern": "\n{0,2}"}, one}}
+	}
+	tag, err := json.Marshal(object{"type": "structural_tag", "format": one})
+	if err != nil {
+		panic(err) // of valid JSON
+	}
+	return tag, nil
+}
+
+type object = map[string]any
+
+// jsonForm is JSON of a schema, with as much space between its parts as people put there.
+func jsonForm(schema json.RawMessage) object {
+	const space = 16
+	return object{"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": space}
+}
+
+// callForm returns calls of functions as the template prints them: one, or several where it prints one behind the other; nil without
+// functions.
+func (r *chatRequest) callForm(d *dialect, tok *tokenizer.Tokenizer) (any, error) {
+	var calls []any
+	several, between := !r.oneCall() && r.ToolChoice.name == "", ""
+	for _, raw := range r.Tools {
+		f := functionOf(raw)
+		if r.ToolChoice.mode == "none" || r.ToolChoice.name != "" && r.ToolChoice.name != f.Function.Name {
+			continue
+		}
+		parameters := f.Function.Parameters
+		if len(parameters) == 0 || string(parameters) == "null" {
+			parameters = json.RawMessage(`{"type":"object"}`)
+		}
+		form, err := d.CallForm(f.Function.Name)
+		if err != nil {
+			return nil, err
+		}
+		several, between = several && form.Several, form.Between
+		arguments := jsonForm(parameters)
+		if arguments["style"] = form.Style; form.Style != "json" {
+			arguments["max_whitespace_cnt"] = 1 // space may become part of a text
+		}
+		calls = append(calls, sequence(slices.Concat(constant(tok, form.Before), []any{arguments}, constant(tok, form.After))))
+	}
+	if calls == nil {
+		return nil, nil
+	}
+	var one any = object{"type": "or", "elements": calls}
+	if several {
+		more := sequence(append(constant(tok, between), one))
+		one = sequence([]any{one, object{"type": "star", "content": more}})
+	}
+	return one, nil
+}
+
+func sequence(elements []any) object { return object{"type": "sequence", "elements": elements} }
+
+// constant returns a text as elements of a sequence, with the names of special tokens in their place.
+func constant(tok *tokenizer.Tokenizer, text string) []any {
+	var marked strings.Builder
+	for _, id := range tok.Encode(text) {
+		if !tok.Special(id) {
+			continue
+		}
+		before, after, _ := strings.Cut(text, tok.Token(id))
+		marked.WriteString(before + markOf(id))
+		text = after
+	}
+	if marked.WriteString(text); marked.Len() == 0 {
+		return nil
+	}
+	return []any{object{"type": "const_string", "value": marked.String()}}
+}

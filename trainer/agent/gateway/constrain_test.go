@@ -1,0 +1,161 @@
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// Constrains is true of the tests' model.
+func (m *model) Constrains() bool { return true }
+
+// under is a token that a constraint allows: the one that the model would say if it may, and else any. Tokens that end texts and objects
+// are likelier, so that a reply comes to an end.
+func (m *model) under(c policy.Constraint, id int32, random *rand.Rand) (int32, error) {
+	mask, err := c.Allowed()
+	if err != nil {
+		return 0, err
+	}
+	allowed := func(id int32) bool { return mask[id/32]>>(id%32)&1 == 1 }
+	if !allowed(id) {
+		tried, most := 0, int32(m.tok.VocabSize())
+		for id = random.Int32N(most); !allowed(id); id = (id + 1) % most {
+			if tried++; tried > int(most) {
+				return 0, fmt.Errorf("nothing may come")
+			}
+		}
+		for _, end := range []string{`"`, `}`, `]`, `",`, `<tool_call>`} {
+			if ids := m.tok.Encode(end); len(ids) == 1 && allowed(ids[0]) && random.IntN(2) == 0 {
+				id = ids[0]
+			}
+		}
+		if stop := m.tok.StopIDs()[0]; allowed(stop) {
+			id = stop
+		}
+	}
+	return id, c.Accept(id)
+}
+
+// schemas are of the subset that is enforced.
+var schemas = []string{
+	`{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "definitions": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/definitions/n"}}, "required": ["a"]}`,
+	`{"type": "object", "properties": {"answer": {"type": "integer"}, "why": {"type": "string", "maxLength": 8}}, "required": ["answer", "why"], "additionalProperties": false}`,
+	`{"type": "object", "title": "Person", "properties": {"name": {"type": "string", "description": "a name"}, "age": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null}}, "required": ["name"]}`,
+	`{"$defs": {"Color": {"enum": ["red", "grün"], "type": "string"}}, "type": "object", "properties": {"colors": {"type": "array", "items": {"$ref": "#/$defs/Color"}, "minItems": 1, "maxItems": 3}}, "required": ["colors"]}`,
+	`{"type": "object", "properties": {"n": {"type": "number", "minimum": 0, "maximum": 10}, "i": {"type": "integer", "exclusiveMinimum": 3, "maximum": 12}, "b": {"type": "boolean"}}, "required": ["n", "i", "b"]}`,
+	`{"type": "object", "properties": {"id": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}, "day": {"type": "string", "format": "date"}}, "required": ["id", "day"]}`,
+	`{"type": "object", "properties": {"kind": {"const": "circle"}, "at": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "integer"}], "minItems": 2, "maxItems": 2, "items": false}}, "required": ["kind", "at"]}`,
+	`{"type": "array", "items": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}, "maxItems": 2}`,
+	`{"anyOf": [{"type": "string", "maxLength": 3}, {"type": "boolean"}]}`,
+	`{"type": "integer", "multipleOf": 5}`,
+	`{"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}}, "required": ["k"]}, {"type": "object", "properties": {"k": {"const": "b"}}, "required": ["k"]}]}`,
+	`{"$defs": {"Node": {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}}, "required": ["v", "next"]}}, "$ref": "#/$defs/Node"}`,
+}
+
+// TestSchemasAreEnforced: whatever a model would say, its content is JSON of the schema, with and without thinking before.
+func TestSchemasAreEnforced(t *testing.T) {
+	for _, name := range []string{"smollm2", "qwen3"} {
+		s := newAlone(t, name)
+		ended := 0
+		for _, schema := range schemas {
+			for _, s.says = range []string{"Certainly!", `{"answer": 3, "colors": [`, "<think>\nhm\n</think>\n\n{"} {
+				got := s.chat(object{"messages": []object{said("user", "?")}, "max_tokens": 300,
+					"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schema)}}})
+				if got.Finish == "length" {
+					continue // it went on and on
+				}
+				ended++
+				if err := valid(json.RawMessage(schema), got.Content); err != nil {
+					t.Errorf("%s, %s: %q: %v", name, schema, got.Content, err)
+				}
+				if thinks := name == "qwen3" && strings.HasPrefix(s.says, "<think>"); thinks != (got.Reasoning == "hm") {
+					t.Errorf("%s, %q: reasoning %q", name, s.says, got.Reasoning)
+				}
+			}
+		}
+		if most := 3 * len(schemas); ended < most/2 {
+			t.Errorf("%s: %d of %d replies came to an end", name, ended, most)
+		}
+	}
+}
+
+// TestChoicesAreEnforced: a function that must be called is called, with arguments of its schema.
+func TestChoicesAreEnforced(t *testing.T) {
+	tools := []object{{"type": "function", "function": object{"name": "add", "parameters": json.RawMessage(schemas[1])}}, {"type": "function", "function": object{"name": "wait"}}}
+	for _, name := range []string{"smollm2", "qwen3"} {
+		s := newAlone(t, name)
+		for _, s.says = range []string{"No.", "<think>\nhm\n</think>\n\nNo.", "<tool_call>\n{\"name\": \"wait\", \"arguments\": {}}\n</tool_call>\n<tool_call>"} {
+			for i, choice := range []any{"required", object{"type": "function", "function": object{"name": "add"}}} {
+				got, _ := s.stream(object{"messages": []object{said("user", "?")}, "tools": tools, "tool_choice": choice, "max_tokens": 300})
+				if got.Finish == "length" {
+					continue
+				}
+				if got.Finish != "tool_calls" || i == 1 && len(got.ToolCalls) != 1 {
+					t.Errorf("%s, %v: %+v", name, choice, got)
+				}
+				for _, c := range got.ToolCalls {
+					if i == 1 && c.Function.Name != "add" || c.Function.Name == "add" && valid(json.RawMessage(schemas[1]), c.Function.Arguments) != nil {
+						t.Errorf("%s, %v: %+v", name, choice, c)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestFormsInTraining: the model is not held to what is asked for, its reply reaches the client, and one that breaks it makes the format
+// of the conversation invalid.
+func TestFormsInTraining(t *testing.T) {
+	for i, c := range []struct {
+		says  string
+		more  object
+		valid bool
+	}{
+		{"No.", object{"response_format": object{"type": "json_object"}}, false},
+		{`{"a": 1}`, object{"response_format": object{"type": "json_object"}}, true},
+		{`[1]`, object{"response_format": object{"type": "json_object"}}, false},
+		{`{"a": 1}`, object{"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schemas[1])}}}, false},
+		{`{"answer": 1, "why": "so"}`, object{"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schemas[1])}}}, true},
+		{"No.", object{"tools": calculator, "tool_choice": "required"}, false},
+		{calculation, object{"tools": calculator, "tool_choice": "required"}, true},
+		{calculation, object{"tools": calculator, "tool_choice": object{"type": "function", "function": object{"name": "calculator"}}}, true},
+	} {
+		s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return c.says })
+		s.chat("planner", ticketOf("q", 1), []object{said("user", "?")}, c.more)
+		if asked := s.models["planner"].asked[0]; asked.Constraint != nil {
+			t.Errorf("%d: the model is constrained", i)
+		}
+		if got := s.finish("planner", ticketOf("q", 1)); got[0].Valid != c.valid {
+			t.Errorf("%d: %q is valid: %v", i, c.says, got[0].Valid)
+		}
+	}
+}
+
+// TestSchemasRefused: what would not be held is refused by name.
+func TestSchemasRefused(t *testing.T) {
+	for schema, want := range map[string]string{
+		`{"type": "object", "properties": {"a": {"not": {"type": "null"}}}}`: "schema.properties.a.not cannot be enforced",
+		`{"type": "array", "uniqueItems": true}`:                             "uniqueItems",
+		`{"type": "object", "anyOf": [{"required": ["a"]}]}`:                 "type beside anyOf",
+		`{"allOf": [{"type": "object"}, {"required": ["a"]}]}`:               "allOf",
+		`{"$ref": "https://example.org/schema"}`:                             "not within the schema",
+		`{"type": "string", "maxLength": 100000000}`:                         "maxLength",
+		`{"type": "number", "multipleOf": 0.1}`:                              "multipleOf",
+		`{"$ref": "#/$defs/none"}`:                                           "$defs",
+		`[]`:                                                                 "want an object",
+		strings.Repeat(`{"type": "array", "items": `, 40) + "true" + strings.Repeat("}", 40): "within each other",
+	} {
+		if err := checkSchema(json.RawMessage(schema)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", schema, err)
+		}
+	}
+	for _, schema := range schemas {
+		if err := checkSchema(json.RawMessage(schema)); err != nil {
+			t.Errorf("%s: %v", schema, err)
+		}
+	}
+}

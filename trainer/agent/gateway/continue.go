@@ -1,0 +1,52 @@
+package gateway
+
+import (
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// checkLast refuses requests whose last message and whose way of beginning the turn do not fit, as vLLM does.
+func (r *chatRequest) checkLast() error {
+	last := &r.Messages[len(r.Messages)-1]
+	asked := r.ContinueFinalMessage != nil && *r.ContinueFinalMessage
+	switch {
+	case last.Role != "assistant" && asked:
+		return invalid("continue_final_message", "the last message is of the role %s: want the assistant's", last.Role)
+	case last.Role != "assistant" && r.AddGenerationPrompt != nil && !*r.AddGenerationPrompt:
+		return invalid("add_generation_prompt", "false: nothing would open the assistant's turn; leave it out")
+	case asked && r.AddGenerationPrompt != nil && *r.AddGenerationPrompt:
+		return invalid("add_generation_prompt", "true, and continue_final_message is true: want one of them")
+	case last.Role == "assistant" && len(last.ToolCalls) > 0:
+		return invalid("messages", "the last message is the assistant's, and its tool_calls have no results: add messages of the role tool")
+	}
+	return nil
+}
+
+// continues reports whether the turn goes on with the last message, the assistant's, rather than answering it.
+func (r *chatRequest) continues() bool {
+	if r.Messages[len(r.Messages)-1].Role != "assistant" || r.ContinueFinalMessage != nil && !*r.ContinueFinalMessage {
+		return false
+	}
+	return r.AddGenerationPrompt == nil || !*r.AddGenerationPrompt
+}
+
+// placeContinuation finds the turn that goes on with the last message: after the tokens of that message, if it is a turn that was cut,
+// and else after the message as the template prints it. The caller locks.
+func (at *attempt) placeContinuation(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
+	all := chains(messages)
+	n := len(messages) - 1
+	t = &turn{asked: all[n+1].then(message{Role: "continued"}), tools: d.tools, messages: messages[:n], continued: messages[n].Content}
+	if before := at.forest.answered(request{t.asked, d.tools}, c); before != nil {
+		return before, true, nil
+	}
+	for _, before := range at.forest.known[all[n+1]] {
+		if before.out.Finish != policy.FinishStop && before.tools == d.tools {
+			t.parent = before
+			return t, false, before.root.add(t)
+		}
+	}
+	ids, text, err := d.Continue(rendered(messages, d.Neutral))
+	if err != nil {
+		return nil, false, invalid("messages", "%v", err)
+	}
+	return t, false, at.begin(t, ids, text, at.forest.rewritten(all), d, c, all[n])
+}

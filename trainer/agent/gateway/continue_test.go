@@ -1,0 +1,120 @@
+package gateway
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// TestContinues: a turn goes on with a last message of the assistant, and a later request extends what both say together.
+func TestContinues(t *testing.T) {
+	tok := goldenTokenizer(t, "smollm2")
+	s := newStage(t, tok, func(prompt string) string {
+		if strings.HasSuffix(prompt, "assistant\nThe answer") {
+			return " is 4."
+		}
+		return "ok"
+	})
+	ticket := ticketOf("q", 1)
+	question := said("user", "2 + 2?")
+	if got := s.chat("planner", ticket, []object{question, said("assistant", "The answer")}, nil); got["content"] != " is 4." {
+		t.Fatalf("%v", got)
+	}
+	s.chat("planner", ticket, []object{question, said("assistant", "The answer is 4."), said("user", "Sure?")}, nil)
+	got := s.finish("planner", ticket)
+	if len(got) != 1 || len(got[0].Rows) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	want := "assistant\nThe answer is 4.<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\nok<|im_end|>"
+	if text := tok.Decode(got[0].Rows[0].Tokens, false); !strings.HasSuffix(text, want) || got[0].Rows[0].SampledTokens() == len(got[0].Rows[0].Tokens) {
+		t.Errorf("%q", text)
+	}
+}
+
+// TestContinuesOwnTokens: a turn that was cut goes on with the tokens that were sampled.
+func TestContinuesOwnTokens(t *testing.T) {
+	tok := goldenTokenizer(t, "qwen3")
+	first := true
+	s := newStage(t, tok, func(string) string {
+		if first {
+			first = false
+			return "<think>\nhm\n</think>\n\nOne, two, three"
+		}
+		return " and so on"
+	})
+	ticket := ticketOf("q", 1)
+	cut := s.chat("planner", ticket, []object{said("user", "Count.")}, object{"max_tokens": 8})
+	rest := s.chat("planner", ticket, []object{said("user", "Count."), cut}, nil)
+	if cut["reasoning_content"] != "hm" || rest["content"] != " and so on" {
+		t.Errorf("%v, then %v", cut, rest)
+	}
+	asked := s.models["planner"].asked
+	if want := slices.Concat(asked[0].Tokens, tok.Encode("<think>\nhm\n</think>\n\nOne, two, three")[:8]); !slices.Equal(asked[1].Tokens, want) {
+		t.Errorf("%q, want %q", tok.Decode(asked[1].Tokens, false), tok.Decode(want, false))
+	}
+	if got := s.finish("planner", ticket); len(got) != 1 || len(got[0].Rows) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestReasoningSentBack: a template that prints the reasoning of earlier turns reads it from the history, under either name.
+func TestReasoningSentBack(t *testing.T) {
+	for _, field := range []string{"reasoning_content", "reasoning"} {
+		tok := goldenTokenizer(t, "qwen3")
+		s := newStage(t, tok, func(string) string { return "ok" })
+		call := object{"role": "assistant", "content": "", field: "PLAN: ask first",
+			"tool_calls": []object{{"id": "c1", "type": "function", "function": object{"name": "calculator", "arguments": "{}"}}}}
+		s.chat("planner", ticketOf("q", 1), []object{said("user", "go"), call, {"role": "tool", "tool_call_id": "c1", "content": "4"}}, object{"tools": calculator})
+		if prompt := tok.Decode(s.models["planner"].asked[0].Tokens, false); !strings.Contains(prompt, "<think>\nPLAN: ask first\n</think>\n\n<tool_call>") {
+			t.Errorf("%s: %q", field, prompt)
+		}
+	}
+}
+
+// TestOneCall: a client that takes one call a turn gets one, and the surplus is malformed.
+func TestOneCall(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "qwen3"), func(string) string { return calculation + calculation })
+	for i, most := range []any{true, false} {
+		ticket := ticketOf(string(rune('a'+i)), 1)
+		got := s.chat("planner", ticket, []object{said("user", "?")}, object{"tools": calculator, "parallel_tool_calls": most})
+		c := s.finish("planner", ticket)[0]
+		if calls := got["tool_calls"].([]any); (len(calls) == 1) != (most == false) || c.Malformed != i || c.Valid == (most == false) {
+			t.Errorf("parallel_tool_calls %v: %d calls, %+v", most, len(calls), c)
+		}
+	}
+}
+
+// TestTemplateKwargs: a request's variables reach the template, in training only if they change nothing.
+func TestTemplateKwargs(t *testing.T) {
+	tok := goldenTokenizer(t, "qwen3")
+	s := newStage(t, tok, func(string) string { return "ok" })
+	s.agents["planner"].Begin("eval-3", Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
+	defer s.agents["planner"].End("eval-3")
+	evaluation := ticketOf("q", 1)
+	evaluation.Phase = "eval-3"
+	ask := func(ticket Ticket, thinks bool) int {
+		status, _ := s.post("/v1/chat/completions", secret.Key(ticket), object{"model": "planner", "messages": []object{said("user", "?")},
+			"chat_template_kwargs": object{"enable_thinking": thinks}})
+		return status
+	}
+	if a, b, c := ask(evaluation, false), ask(ticketOf("q", 1), false), ask(ticketOf("q", 1), true); a != 200 || b != 400 || c != 200 {
+		t.Errorf("%d, %d, %d", a, b, c)
+	}
+	asked := s.models["planner"].asked
+	if prompt := tok.Decode(asked[0].Tokens, false); len(asked) != 2 || !strings.HasSuffix(prompt, "<think>\n\n</think>\n\n") {
+		t.Errorf("%q", prompt)
+	}
+}
+
+// TestModels: an agent is described by its name.
+func TestModels(t *testing.T) {
+	s := newAlone(t, "smollm2")
+	if got := s.get("models/model", 200); !strings.Contains(got, `"id":"model"`) {
+		t.Error(got)
+	}
+	if got := s.get("models/gpt-5", 404); !strings.Contains(got, "Agents: model") {
+		t.Error(got)
+	}
+}

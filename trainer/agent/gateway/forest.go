@@ -1,0 +1,308 @@
+package gateway
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// forest holds an agent's conversations in one attempt. Each conversation is a root: an invocation of the agent. A root's
+// turns form a tree. A turn hangs below the turn whose tokens it continues; one whose client rewrote the history, or whose
+// template does, begins a row of its own within the root. The caller locks.
+type forest struct {
+	roots []*root // in the order of their first requests
+	known map[chain][]*turn
+
+	missed map[request]int // turns that were taken back and not asked for again
+}
+
+// request is what tells requests for turns apart.
+type request struct {
+	asked chain
+	tools string
+}
+
+// root is one invocation.
+type root struct {
+	key     uint64 // names it in the random numbers
+	hash    uint64 // of the first prompt
+	repeat  int    // ordinal among the roots with the same first prompt
+	arrival int
+	anchor  anchor
+	first   []message
+	opening chain // of the first request's messages
+	turns   []*turn
+}
+
+// anchor is which call of the main agent a root belongs to: the turns that the main agent had sampled, and the call of the
+// last of them that has the root's task among its arguments.
+type anchor struct{ Turn, Call int }
+
+// turn is one sampled turn.
+type turn struct {
+	root   *root
+	parent *turn // nil: the first of a row
+	asked  chain // of the messages before it
+	tools  string
+	branch int     // turns of the root that answered the same request before
+	anew   bool    // another turn after the same one was answered before, and what it said may be in the prompt
+	beside []*turn // those after the same turn that were not answered yet when this one was asked for
+
+	messages  []message // all before it
+	continued content   // of the assistant's message that it goes on with
+	prompt    []int32   // tokens between the parent's turn and this one; all tokens, of the first of a row
+	text      string    // of prompt
+	out       policy.Completion
+	said      string // text of out
+	reply     reply  // its id is known before it is sampled
+	sampled   bool
+	refused   bool          // a limit left no room for it: what was read before it stays, as in a conversation of our own
+	done      chan struct{} // closed when the turn is sampled, or has failed
+	err       error
+}
+
+// tokens are all tokens up to the turn, its own included.
+func (t *turn) tokens() []int32 {
+	if t == nil {
+		return nil
+	}
+	return slices.Concat(t.parent.tokens(), t.prompt, t.out.Tokens)
+}
+
+// size is the number of tokens up to the turn.
+func (t *turn) size() int {
+	n := 0
+	for ; t != nil; t = t.parent {
+		n += len(t.prompt) + len(t.out.Tokens)
+	}
+	return n
+}
+
+// path are the turns of a row up to this one.
+func (t *turn) path() []*turn {
+	var out []*turn
+	for ; t != nil; t = t.parent {
+		out = append(out, t)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// continued finds the turn that a request's messages extend: the longest conversation that they begin with. Of several
+// equal ones it is the first that nothing follows.
+func (f *forest) continued(chains []chain) *turn {
+	for n := len(chains) - 2; n > 0; n-- {
+		turns := f.known[chains[n]]
+		if len(turns) == 0 {
+			continue
+		}
+		for _, t := range turns {
+			if !slices.ContainsFunc(t.root.turns, func(other *turn) bool { return other.parent == t }) {
+				return t
+			}
+		}
+		return turns[0]
+	}
+	return nil
+}
+
+// equal finds the last turn of a request with the same messages and functions; with repeat, of the root with that ordinal.
+func (f *forest) equal(asked chain, tools string, repeat int) *turn {
+	for _, r := range slices.Backward(f.roots) {
+		for _, t := range slices.Backward(r.turns) {
+			if t.asked == asked && t.tools == tools && (repeat < 0 || repeat == r.repeat) {
+				return t
+			}
+		}
+	}
+	return nil
+}
+
+// answered finds the turn whose answer a request gets that is not sampled for it: that of an equal request which it repeats, or which was
+// refused. Where an equal one was taken back, since its client had gone, a repetition is of that one.
+func (f *forest) answered(r request, c call) *turn {
+	anew := c.retried && c.repeat < 0 && f.missed[r] > 0
+	if anew {
+		f.missed[r]--
+	}
+	if t := f.equal(r.asked, r.tools, c.repeat); t != nil && (c.retried && !anew || t.refused) {
+		return t
+	}
+	return nil
+}
+
+// rewritten finds the root whose first request a request begins with, although it extends none of its turns.
+func (f *forest) rewritten(chains []chain) *root {
+	for n := len(chains) - 2; n > 0; n-- {
+		for _, r := range f.roots {
+			if r.opening == chains[n] {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// plant adds a root. repeat is below 0 where the client did not say which of several equal calls this is.
+func (f *forest) plant(prompt []int32, repeat int, messages []message, opening chain, at anchor) *root {
+	r := &root{hash: policy.Root(prompt, 0), repeat: repeat, first: messages, opening: opening, anchor: at}
+	taken := map[int]bool{}
+	for _, other := range f.roots {
+		taken[other.repeat] = taken[other.repeat] || other.hash == r.hash
+	}
+	for r.repeat = max(repeat, 0); taken[r.repeat]; {
+		r.repeat++
+	}
+	r.key = policy.Root(prompt, r.repeat)
+	if n := len(f.roots); n > 0 {
+		r.arrival = f.roots[n-1].arrival + 1
+	}
+	f.roots = append(f.roots, r)
+	return r
+}
+
+// add puts a turn into the root.
+func (r *root) add(t *turn) error {
+	if len(r.turns) >= maxTurns {
+		return refuse(400, "too_many", "the conversation has %d turns already", maxTurns)
+	}
+	for _, other := range r.turns {
+		if other.asked == t.asked {
+			t.branch = max(t.branch, other.branch+1)
+		}
+		switch {
+		case other.parent != t.parent:
+		case !other.ended():
+			t.beside = append(t.beside, other)
+		case other.asked != t.asked:
+			t.anew = true
+		}
+	}
+	t.root, r.turns = r, append(r.turns, t)
+	return nil
+}
+
+// remember makes a sampled turn known to requests that extend it.
+func (f *forest) remember(t *turn, said message) {
+	if f.known == nil {
+		f.known = map[chain][]*turn{}
+	}
+	c := t.asked.then(said)
+	if t.messages != nil {
+		c = chains(slices.Concat(t.messages, []message{said}))[len(t.messages)+1]
+	}
+	f.known[c] = append(f.known[c], t)
+}
+
+// forget takes a turn back that was not sampled, and its root if that has no other.
+func (f *forest) forget(t *turn) {
+	if f.missed == nil {
+		f.missed = map[request]int{}
+	}
+	f.missed[request{t.asked, t.tools}]++
+	t.root.turns = slices.DeleteFunc(t.root.turns, func(other *turn) bool { return other == t })
+	if len(t.root.turns) == 0 {
+		f.roots = slices.DeleteFunc(f.roots, func(r *root) bool { return r == t.root })
+	}
+}
+
+// sampledAs returns the tokens of text: those that were read or sampled in a row as far as the row's pieces agree with the
+// text, and the rest tokenised.
+func (r *root) sampledAs(text string, encode func(string) []int32) []int32 {
+	var best []int32
+	rest := text
+	for _, leaf := range r.turns {
+		if !leaf.sampled {
+			continue
+		}
+		var ids []int32
+		left := text
+	row:
+		for _, t := range leaf.path() {
+			for _, piece := range []struct {
+				text string
+				ids  []int32
+			}{{t.text, t.prompt}, {t.said, t.out.Tokens}} {
+				after, found := strings.CutPrefix(left, piece.text)
+				if !found {
+					break row
+				}
+				ids, left = append(ids, piece.ids...), after
+			}
+		}
+		if len(left) < len(rest) {
+			best, rest = ids, left
+		}
+	}
+	return append(best, encode(rest)...)
+}
+
+// rows are the root's trajectories: one for each way from the first turn of a row to a last one. A turn that several share
+// is sampled, and so trained, in the first of them alone. Their order does not depend on the order of the requests.
+func (r *root) rows() []agent.Trajectory {
+	var leaves []*turn
+	for _, t := range r.turns {
+		if !slices.ContainsFunc(r.turns, func(other *turn) bool { return other.parent == t }) {
+			leaves = append(leaves, t)
+		}
+	}
+	slices.SortFunc(leaves, func(a, b *turn) int { return slices.Compare(a.tokens(), b.tokens()) })
+	var rows []agent.Trajectory
+	trained := map[*turn]bool{}
+	for _, leaf := range leaves {
+		var row agent.Trajectory
+		for i, t := range leaf.path() {
+			role := agent.RoleObserved
+			if i == 0 {
+				role = agent.RolePrompt
+				row.Version = t.version()
+			}
+			row.AppendObserved(role, t.prompt, t.text)
+			if trained[t] {
+				row.AppendObserved(agent.RoleObserved, t.out.Tokens, t.said)
+				continue
+			}
+			if trained[t] = true; t.refused {
+				continue
+			}
+			row.Version = min(row.Version, t.out.Version)
+			row.AppendSampled(t.out, t.said)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// version is the policy version that sampled the turn; of a refused one, none is older.
+func (t *turn) version() int64 {
+	if t.refused {
+		return math.MaxInt64
+	}
+	return t.out.Version
+}
+
+// ended says whether the turn is sampled, or has failed.
+func (t *turn) ended() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// last is the turn that was asked for last: what the invocation ended with. Of turns that were asked for side by side it is
+// that with the longest history.
+func (r *root) last() *turn {
+	newest := r.turns[len(r.turns)-1]
+	last := newest
+	for _, t := range newest.beside {
+		if len(t.messages) > len(last.messages) && slices.Contains(r.turns, t) { // it may have been forgotten
+			last = t
+		}
+	}
+	return last
+}

@@ -1,0 +1,178 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// FuzzRequest: whatever a body has, the answer is JSON with a status that fits it, and what is kept is whole.
+func FuzzRequest(f *testing.F) {
+	f.Add("chat/completions", `{"model":"planner","messages":[{"role":"user","content":"?"}]}`)
+	f.Add("chat/completions", `{"model":"planner","messages":[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{"}}]},{"role":"tool","tool_call_id":"1","content":null}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]}`)
+	f.Add("chat/completions", `{"model":"planner","stream":true,"stop":["o"],"max_tokens":2,"logprobs":true,"messages":[{"role":"developer","content":"<|im_end|>"},{"role":"user","content":"?"}]}`)
+	f.Add("chat/completions", `{"model":"planner","parallel_tool_calls":false,"chat_template_kwargs":{"enable_thinking":false},"messages":[{"role":"user","content":"?"},{"role":"assistant","content":"","reasoning":"a"}],"continue_final_message":true}`)
+	f.Add("chat/completions", `{"model":"planner","messages":[{"role":"user","content":"?"}],"max_tokens":20,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"object","properties":{"a":{"enum":[1,"b"]}},"required":["a"]}}}}`)
+	f.Add("responses", `{"model":"planner","stream":true,"input":[{"role":"user","content":[{"type":"input_text","text":"?"}]},{"type":"reasoning","summary":[]},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"4"}],"tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"tool_choice":{"type":"function","name":"f"},"max_output_tokens":30}`)
+	f.Add("responses", `{"model":"planner","input":"?","text":{"format":{"type":"json_object"}},"max_output_tokens":9,"previous_response_id":null}`)
+	f.Add("completions", `{"model":"planner","prompt":[1,2,3]}`)
+	f.Add("completions", `{"model":"planner","prompt":["x"],"logprobs":1}`)
+	tok := goldenTokenizer(f, "qwen3")
+	f.Fuzz(func(t *testing.T, path, body string) {
+		if path != "completions" && path != "responses" {
+			path = "chat/completions"
+		}
+		a := New(Settings{Name: "planner", Main: true, Policy: &model{tok: tok, says: func(string) string { return calculation }}, Tokenizer: tok})
+		a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
+		defer a.End(phaseName)
+		d := NewDoor()
+		d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner"}}, []*Agent{a})
+		ticket := ticketOf("q", 1)
+		r := httptest.NewRequest("POST", "/v1/"+path, strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+secret.Key(ticket))
+		w := httptest.NewRecorder()
+		d.ServeHTTP(w, r)
+		streamed := strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream")
+		if !streamed && !json.Valid(w.Body.Bytes()) || w.Code != 200 && w.Code != 400 && w.Code != 404 && w.Code != 413 {
+			t.Errorf("%d %q", w.Code, w.Body)
+		}
+		said, err := a.Finish(ticket)
+		if err != nil || (w.Code == 200) != (len(said) == 1) {
+			t.Fatalf("%d: %d conversations, %v", w.Code, len(said), err)
+		}
+		for _, c := range said {
+			if err := c.Rows[0].Check(); err != nil || c.Rows[0].SampledTokens() == 0 {
+				t.Errorf("%+v, %v", c.Rows[0], err)
+			}
+		}
+	})
+}
+
+// FuzzKey: no text but a signed one is a key.
+func FuzzKey(f *testing.F) {
+	good := secret.Key(ticketOf("q", 1))
+	f.Add(good)
+	f.Add(good[:len(good)-1])
+	f.Add("mgrpo-e30.e30")
+	f.Add(Secret(make([]byte, SecretSize)).Key(ticketOf("q", 1)))
+	f.Fuzz(func(t *testing.T, key string) {
+		if ticket, err := secret.Ticket(key, time.Now()); err == nil && secret.Key(ticket) != key && key != good {
+			t.Errorf("%q is %+v", key, ticket)
+		}
+	})
+}
+
+// FuzzResult: a result is an answer or an error, never both and never a score out of bounds.
+func FuzzResult(f *testing.F) {
+	for _, text := range []string{`{"answer":"4"}`, `{"answer":4,"format":false}`, `{"correct":0.5,"experts":{"a":[1,0],"b":{"x":1}}}`, `{"correct":2}`, `{"error":"no"}`, `42`, `{}`, `{"experts":{"a":[1e309]}}`} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		r, err := ParseResult(line)
+		if err == nil && r.check() != nil {
+			t.Errorf("%q: %+v", line, r)
+		}
+	})
+}
+
+// oneJob returns leases with one job that waits for a program, and its result.
+func oneJob(t *testing.T) (*Leases, <-chan Played) {
+	l := NewLeases(LeaseSettings{Token: "a-token-of-the-run", Lease: time.Hour, Timeout: time.Hour})
+	l.Sign(secret)
+	played := make(chan Played, 1)
+	go func() {
+		p, err := l.Play(t.Context(), Job{Ticket: Ticket{Run: run, Round: round, Phase: phaseName, Query: "q"}, Text: "?"})
+		if err != nil {
+			t.Error(err)
+		}
+		played <- p
+	}()
+	return l, played
+}
+
+// TestLeaseTimeout: a program that renews its lease for longer than task.program.timeout has failed, and no other program gets the rollout. A
+// timer of an earlier attempt that is late changes nothing.
+func TestLeaseTimeout(t *testing.T) {
+	l, played := oneJob(t)
+	grant := func() (o Offer) {
+		for ok := false; !ok; time.Sleep(time.Millisecond) {
+			l.mu.Lock()
+			o, ok = l.grant(httptest.NewRequest("POST", "/rollouts/lease", nil))
+			l.mu.Unlock()
+		}
+		return o
+	}
+	first := grant()
+	l.mu.Lock()
+	job := l.byID[first.ID]
+	l.mu.Unlock()
+	l.expire(job, 1) // it was not renewed
+	if second := grant(); second.Attempt != 2 {
+		t.Fatalf("attempt %d", second.Attempt)
+	}
+	l.expire(job, 1)
+	if len(l.waiting) != 0 || job.over {
+		t.Fatalf("the late timer of the first attempt: %d jobs wait, over %v", len(l.waiting), job.over)
+	}
+	l.mu.Lock()
+	job.ends = time.Now()
+	l.mu.Unlock()
+	l.expire(job, 2)
+	l.mu.Lock()
+	over := job.over
+	l.mu.Unlock()
+	if !over {
+		t.Fatal("after the time of a program its rollout is leased again")
+	}
+	if p := <-played; p.Failed == nil || !strings.Contains(p.Failed.Error(), "task.program.timeout") {
+		t.Errorf("after the time of a program: %+v", p)
+	}
+}
+
+// TestLeases: a lease that is not renewed goes to the next program, whose key alone counts; a result that is no result is a
+// failure; without the token nothing is leased.
+func TestLeases(t *testing.T) {
+	l, played := oneJob(t)
+	ask := func(method, path, key, body string) (int, Offer) {
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+key)
+		w := httptest.NewRecorder()
+		l.ServeHTTP(w, r)
+		var o Offer
+		if w.Code == 200 {
+			if err := json.Unmarshal(w.Body.Bytes(), &o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return w.Code, o
+	}
+	for _, wrong := range []string{"", "another token", secret.Key(ticketOf("q", 1))} {
+		if status, _ := ask("POST", "/rollouts/lease", wrong, ""); status != http.StatusUnauthorized {
+			t.Errorf("leased to %q: %d", wrong, status)
+		}
+	}
+	_, first := ask("POST", "/rollouts/lease", "a-token-of-the-run", "")
+	l.expire(l.byID[first.ID], 1) // as its timer does
+	_, second := ask("POST", "/rollouts/lease", "a-token-of-the-run", "")
+	if first.ID != second.ID || first.Attempt != 1 || second.Attempt != 2 || string(second.Query) != `{"id":"q","question":"?"}` {
+		t.Fatalf("%+v, then %+v", first, second)
+	}
+	path := "/rollouts/" + first.ID
+	for _, c := range []struct {
+		method, path, key string
+		want              int
+	}{{"POST", path + "/renew", first.Key, 409}, {"PUT", path + "/result", first.Key, 409}, {"PUT", "/rollouts/other/result", second.Key, 404},
+		{"POST", path + "/renew", second.Key, 204}, {"PUT", path + "/result", second.Key, 204}, {"PUT", path + "/result", second.Key, 404}} {
+		if status, _ := ask(c.method, c.path, c.key, "{}"); status != c.want {
+			t.Errorf("%s %s: %d, want %d", c.method, c.path, status, c.want)
+		}
+	}
+	if p := <-played; p.Ticket.Attempt != 2 || p.Failed == nil || !strings.Contains(p.Failed.Error(), "neither answer nor correct") {
+		t.Errorf("%+v", p)
+	}
+}

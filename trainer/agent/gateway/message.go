@@ -1,0 +1,180 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// message is one message of a request. Its reasoning is under reasoning_content, which replies have, or reasoning.
+type message struct {
+	Role       string     `json:"role"`
+	Content    content    `json:"content"`
+	Name       string     `json:"name"`
+	ToolCallID string     `json:"tool_call_id"`
+	ToolCalls  []toolCall `json:"tool_calls"`
+	Reasoning  string     `json:"-"`
+}
+
+// UnmarshalJSON reads the fields that count. Clients send back whatever a reply had.
+func (m *message) UnmarshalJSON(data []byte) error {
+	type lenient message
+	var reasoning struct {
+		Content any `json:"reasoning_content"`
+		Short   any `json:"reasoning"`
+	}
+	if err := errors.Join(json.Unmarshal(data, (*lenient)(m)), json.Unmarshal(data, &reasoning)); err != nil {
+		return err
+	}
+	for _, text := range []any{reasoning.Short, reasoning.Content} {
+		if text, ok := text.(string); ok && text != "" {
+			m.Reasoning = text
+		}
+	}
+	return nil
+}
+
+// toolCall is a call of a function, as requests and replies have it.
+type toolCall struct {
+	ID       string       `json:"id"`
+	Type     string       `json:"type"`
+	Function functionCall `json:"function"`
+}
+
+type functionCall struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"` // JSON text
+}
+
+// content is a text, null, or a list of parts, of which only texts can be read. Parts are joined with newlines.
+type content string
+
+func (c *content) UnmarshalJSON(data []byte) error {
+	var text *string
+	if json.Unmarshal(data, &text) == nil {
+		if text != nil {
+			*c = content(*text)
+		}
+		return nil
+	}
+	var parts []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return invalid("messages", "content is neither a text nor a list of parts")
+	}
+	texts := make([]string, len(parts))
+	for i, p := range parts {
+		if !slices.Contains([]string{"text", "input_text", "output_text", "reasoning_text", "summary_text"}, p.Type) {
+			return invalid("messages", "a part of the type %q: these models read text only", p.Type)
+		}
+		texts[i] = p.Text
+	}
+	*c = content(strings.Join(texts, "\n"))
+	return nil
+}
+
+// checkMessages refuses what no template can render, and gives developer messages their older name.
+func checkMessages(messages []message) error {
+	if len(messages) == 0 {
+		return invalid("messages", "there are none")
+	}
+	for i := range messages {
+		m := &messages[i]
+		if m.Role == "developer" {
+			m.Role = "system"
+		}
+		if !slices.Contains([]string{"system", "user", "assistant", "tool"}, m.Role) {
+			return invalid("messages", "message %d has the role %q; want system, developer, user, assistant or tool", i+1, m.Role)
+		}
+		if len(m.ToolCalls) > 0 && m.Role != "assistant" {
+			return invalid("messages", "message %d, of the role %s, has tool_calls; only an assistant calls", i+1, m.Role)
+		}
+	}
+	return nil
+}
+
+// chain is a hash of messages from the first one on.
+type chain [sha256.Size]byte
+
+// then is the chain with one more message. Two messages are equal if a client that stores and repeats them may have made
+// one of the other: spaces around the content and in the arguments of calls, the ids of calls, and reasoning do not count.
+func (c chain) then(m message) chain {
+	h := sha256.New()
+	h.Write(c[:])
+	part := func(text string) { fmt.Fprintf(h, "%d:%s", len(text), text) }
+	part(m.Role)
+	part(strings.TrimSpace(string(m.Content)))
+	for _, call := range m.ToolCalls {
+		part(call.Function.Name)
+		part(plainJSON(call.Function.Arguments))
+	}
+	return chain(h.Sum(nil))
+}
+
+// chains[i] is the chain of the first i messages.
+func chains(messages []message) []chain {
+	out := make([]chain, len(messages)+1)
+	for i, m := range messages {
+		out[i+1] = out[i].then(m)
+	}
+	return out
+}
+
+// plainJSON is a JSON text without differences of spacing; a text that is no JSON stays as it is.
+func plainJSON(text string) string {
+	v, err := ordered.Parse([]byte(text))
+	if err != nil {
+		return text
+	}
+	plain, err := ordered.Dumps(v, ordered.Format{})
+	if err != nil {
+		return text
+	}
+	return plain
+}
+
+// rendered are messages as a template prints them. Control tokens in texts of users, tools and assistants are broken;
+// system prompts may have them.
+func rendered(messages []message, neutral func(string) string) []tokenizer.Message {
+	called := map[string]string{} // names of functions, by the id of the call
+	out := make([]tokenizer.Message, len(messages))
+	for i, m := range messages {
+		text := string(m.Content)
+		if m.Role != "system" {
+			text = neutral(text)
+		}
+		r := tokenizer.Message{Role: m.Role, Content: text, Reasoning: neutral(m.Reasoning), Name: neutral(m.Name), ToolCallID: neutral(m.ToolCallID)}
+		if m.Role == "tool" && r.Name == "" {
+			r.Name = neutral(called[m.ToolCallID])
+		}
+		for _, c := range m.ToolCalls {
+			called[c.ID] = c.Function.Name
+			var arguments any = c.Function.Arguments
+			if v, err := ordered.Parse([]byte(c.Function.Arguments)); err == nil {
+				arguments = v
+			}
+			r.ToolCalls = append(r.ToolCalls, tokenizer.ToolCall{ID: neutral(c.ID), Name: neutral(c.Function.Name), Arguments: agent.NeutralValue(arguments, neutral)})
+		}
+		out[i] = r
+	}
+	return out
+}
+
+// lastUser is the text of the last message of a user, which of a first request is the task.
+func lastUser(messages []message) string {
+	for _, m := range slices.Backward(messages) {
+		if m.Role == "user" {
+			return string(m.Content)
+		}
+	}
+	return ""
+}

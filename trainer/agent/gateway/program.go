@@ -1,0 +1,118 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/tail"
+)
+
+// Programs starts a command for every job.
+type Programs struct {
+	Command  []string // program and arguments, without a shell
+	Dir      string
+	Timeout  time.Duration
+	Parallel int      // programs at once
+	BaseURL  string   // of the team's main agent, ending with /v1
+	Secret   Secret   // signs the programs' keys
+	Hidden   []string // environment variables of this process that programs do not get
+
+	slots chan struct{}
+}
+
+// Environment variables of a program.
+const (
+	EnvBaseURL = "OPENAI_BASE_URL"
+	EnvKey     = "OPENAI_API_KEY"
+	EnvQuery   = "MGRPO_QUERY"
+	EnvRollout = "MGRPO_ROLLOUT"
+)
+
+// maxStderr bounds what is kept of a program's output for people.
+const maxStderr = 8 << 10
+
+// NewPrograms looks whether there is such a program.
+func NewPrograms(p Programs) (*Programs, error) {
+	look := exec.Command(p.Command[0], p.Command[1:]...)
+	look.Dir = p.Dir
+	if look.Err != nil {
+		return nil, look.Err
+	}
+	p.slots = make(chan struct{}, max(p.Parallel, 1))
+	return &p, nil
+}
+
+// Play runs the command once. A program that dies, times out or reports nothing has failed, and its output says why.
+func (p *Programs) Play(ctx context.Context, j Job) (Played, error) {
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-ctx.Done():
+		return Played{}, context.Cause(ctx)
+	}
+	t := j.Ticket
+	t.Attempt, t.Deadline = 1, deadline(p.Timeout)
+	out := Played{Ticket: t}
+	result, stderr, err := p.run(ctx, j, p.Secret.Key(t))
+	if ctx.Err() != nil {
+		return out, context.Cause(ctx)
+	}
+	if out.Result, out.Stderr = result, stderr; err != nil {
+		out.Failed = fmt.Errorf("program %s: %w: %s", p.Command[0], err, lastLine(stderr))
+	}
+	return out, nil
+}
+
+// run runs the command to its end and reads its last line.
+func (p *Programs) run(ctx context.Context, j Job, key string) (Result, string, error) {
+	line, stderr, err := p.start(ctx, j.query(), j.Ticket.Rollout, key)
+	if err != nil {
+		return Result{}, stderr, err
+	}
+	r, err := ParseResult(line)
+	return r, stderr, err
+}
+
+// start starts the command, waits for its end and returns its last line. Its children end with it.
+func (p *Programs) start(ctx context.Context, query []byte, rollout int, key string) (line []byte, said string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("it took longer than %v, task.program.timeout", p.Timeout.Round(time.Second)))
+	defer cancel()
+	stdout, stderr := tail.Writer{Max: maxResult + 1}, tail.Writer{Max: maxStderr}
+	c := exec.CommandContext(ctx, p.Command[0], p.Command[1:]...)
+	c.Dir, c.Stdout, c.Stderr = p.Dir, &stdout, &stderr
+	environment := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(p.Hidden, name)
+	})
+	c.Env = append(environment, EnvBaseURL+"="+p.BaseURL, EnvKey+"="+key, EnvQuery+"="+string(query), EnvRollout+"="+strconv.Itoa(rollout))
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = time.Second
+	err = c.Run()
+	if c.Process != nil {
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what it left running
+	}
+	switch {
+	case ctx.Err() != nil && err != nil:
+		err = context.Cause(ctx)
+	case errors.Is(err, exec.ErrWaitDelay): // a child held its output open
+		err = nil
+	}
+	lines := bytes.Split(bytes.TrimSpace(stdout.Bytes()), []byte("\n"))
+	return lines[len(lines)-1], stderr.String(), err
+}
+
+// lastLine is the last line of a text, which of a failed program's says why.
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}

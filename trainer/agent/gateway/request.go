@@ -1,0 +1,295 @@
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// options are the fields that requests for chats and for texts share. Fields that change the distribution that tokens are
+// drawn from must have the run's values in training.
+type options struct {
+	Model               string          `json:"model"`
+	MaxTokens           *int            `json:"max_tokens"`
+	MaxCompletionTokens *int            `json:"max_completion_tokens"`
+	Stop                stopStrings     `json:"stop"`
+	Stream              bool            `json:"stream"`
+	StreamOptions       streamOptions   `json:"stream_options"`
+	N                   *int            `json:"n"`
+	Temperature         *float64        `json:"temperature"`
+	TopP                *float64        `json:"top_p"`
+	TopK                *int            `json:"top_k"`
+	MinP                *float64        `json:"min_p"`
+	FrequencyPenalty    float64         `json:"frequency_penalty"`
+	PresencePenalty     float64         `json:"presence_penalty"`
+	RepetitionPenalty   *float64        `json:"repetition_penalty"`
+	LogitBias           map[string]any  `json:"logit_bias"`
+	ResponseFormat      *responseFormat `json:"response_format"`
+}
+
+// ignored are the names of fields that change nothing.
+var ignored = []string{"seed", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+
+type streamOptions struct {
+	IncludeUsage       bool `json:"include_usage"`
+	IncludeObfuscation bool `json:"include_obfuscation"`
+}
+
+// chatRequest is the body of /v1/chat/completions.
+type chatRequest struct {
+	options
+	Messages    []message         `json:"messages"`
+	Tools       []json.RawMessage `json:"tools"`
+	ToolChoice  choice            `json:"tool_choice"`
+	LogProbs    bool              `json:"logprobs"`
+	TopLogProbs int               `json:"top_logprobs"`
+
+	ParallelToolCalls    *bool           `json:"parallel_tool_calls"`
+	ChatTemplateKwargs   json.RawMessage `json:"chat_template_kwargs"`
+	AddGenerationPrompt  *bool           `json:"add_generation_prompt"`
+	ContinueFinalMessage *bool           `json:"continue_final_message"` // nil: where the last message is the assistant's
+
+	prefix string // of the reply's id; "": a chat's
+}
+
+// textRequest is the body of /v1/completions.
+type textRequest struct {
+	options
+	Prompt   prompt `json:"prompt"`
+	LogProbs *int   `json:"logprobs"`
+	Echo     bool   `json:"echo"`
+	Suffix   string `json:"suffix"`
+	BestOf   *int   `json:"best_of"`
+}
+
+// prompt is a text or token ids.
+type prompt struct {
+	text string
+	ids  []int32 // nil: text
+}
+
+func (p *prompt) UnmarshalJSON(data []byte) error {
+	var text string
+	var ids []int32
+	var texts []string
+	switch { // what cannot be read into a list leaves the beginning of it
+	case json.Unmarshal(data, &text) == nil:
+		*p = prompt{text: text}
+		return nil
+	case json.Unmarshal(data, &ids) == nil:
+		*p = prompt{ids: ids}
+		return nil
+	case json.Unmarshal(data, &texts) == nil && len(texts) == 1:
+		*p = prompt{text: texts[0]}
+		return nil
+	}
+	return invalid("prompt", "want one text or one list of token ids")
+}
+
+// stopStrings are null, a text, or a list of texts.
+type stopStrings []string
+
+// maxStops bounds the stop strings of a request.
+const maxStops = 16
+
+func (s *stopStrings) UnmarshalJSON(data []byte) error {
+	var one *string
+	if json.Unmarshal(data, &one) == nil {
+		if one != nil && *one != "" {
+			*s = stopStrings{*one}
+		}
+		return nil
+	}
+	var many []string
+	if json.Unmarshal(data, &many) != nil || len(many) > maxStops || slices.Contains(many, "") {
+		return invalid("stop", "want a text, or at most %d texts, none empty", maxStops)
+	}
+	*s = many
+	return nil
+}
+
+// parse reads a body of known fields. An unknown field may change what is sampled, so it is refused and not ignored. null means that a
+// field is not there.
+func parse(body []byte, into any) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
+		return refuse(400, "invalid_request", "the body is not a JSON object: %v", err)
+	}
+	maps.DeleteFunc(fields, func(name string, value json.RawMessage) bool {
+		return slices.Contains(ignored, name) || string(value) == "null"
+	})
+	known, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader(known))
+	dec.DisallowUnknownFields()
+	return unread(dec.Decode(into))
+}
+
+// unread explains why a body cannot be read.
+func unread(err error) error {
+	var api *apiError
+	var kind *json.UnmarshalTypeError
+	if err == nil || errors.As(err, &api) {
+		return err
+	}
+	if errors.As(err, &kind) {
+		want := map[reflect.Kind]string{reflect.String: "a text", reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Map: "an object",
+			reflect.Struct: "an object", reflect.Int: "a whole number", reflect.Float64: "a number"}[kind.Type.Kind()]
+		return invalid(strings.TrimPrefix(kind.Field, "options."), "it is of the kind %s; want %s", kind.Value, cmp.Or(want, kind.Type.String()))
+	}
+	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+		if text, err := strconv.Unquote(name); err == nil {
+			name = text
+		}
+		return invalid(name, "there is no such field here, and it might change what is sampled: leave it out")
+	}
+	return refuse(400, "invalid_request", "the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// Rules says what the requests of a phase may ask for.
+type Rules struct {
+	Step     int64           // keys the random numbers
+	Sampling policy.Sampling // the run's temperature and truncation
+	Free     bool            // a request may have a temperature and truncation of its own: nothing is trained on it
+}
+
+// sampling is how a request's turn is drawn. The room for tokens and the stop ids are the conversation's.
+func (o *options) sampling(r Rules) (policy.Sampling, error) {
+	s := r.Sampling
+	s.StopStrings = o.Stop
+	if err := o.check(); err != nil {
+		return s, err
+	}
+	for _, n := range []*int{o.MaxTokens, o.MaxCompletionTokens} {
+		if n != nil {
+			s.MaxNew = *n
+		}
+	}
+	topK := float64(s.TopK)
+	for _, f := range []setting{
+		{"temperature", o.Temperature, &s.Temperature, policy.LeastTemperature, 100, math.NaN()},
+		{"top_p", o.TopP, &s.TopP, 0, 1, 1},
+		{"min_p", o.MinP, &s.MinP, 0, 1, 0},
+		{"top_k", asFloat(o.TopK), &topK, 0, math.MaxInt32, -1},
+	} {
+		if err := f.change(r.Free); err != nil {
+			return s, err
+		}
+	}
+	s.TopK = int(topK)
+	return s, nil
+}
+
+// check refuses what no phase allows.
+func (o *options) check() error {
+	for name, n := range map[string]*int{"max_tokens": o.MaxTokens, "max_completion_tokens": o.MaxCompletionTokens} {
+		if n != nil && *n < 1 {
+			return invalid(name, "%d; want at least 1", *n)
+		}
+	}
+	switch {
+	case o.N != nil && *o.N != 1:
+		return invalid("n", "%d; one reply a request", *o.N)
+	case o.FrequencyPenalty != 0 || o.PresencePenalty != 0 || o.RepetitionPenalty != nil && *o.RepetitionPenalty != 1 || len(o.LogitBias) > 0:
+		return refuse(400, "invalid_request", "frequency_penalty, presence_penalty, repetition_penalty and logit_bias change the distribution that is trained: leave them out")
+	}
+	return o.ResponseFormat.check()
+}
+
+// setting is a number that changes the distribution which tokens are drawn from.
+type setting struct {
+	name  string
+	asked *float64 // the request's; nil: none
+	own   *float64 // the run's
+	least float64  // a smaller one is taken for 0
+	most  float64
+	off   float64 // a value that means the same as 0
+}
+
+// change sets the run's value to the request's. They may differ in a free phase alone.
+func (f setting) change(free bool) error {
+	own := *f.own
+	switch {
+	case f.asked == nil, *f.asked == own, *f.asked == f.off && (own == 0 || own == f.off):
+		return nil
+	case !free:
+		return invalid(f.name, "%v; the run trains what is sampled with %v: leave it out, or change the run's", *f.asked, own)
+	case !(*f.asked >= 0 && *f.asked <= f.most):
+		return invalid(f.name, "%v; want 0 to %v", *f.asked, f.most)
+	}
+	if *f.own = *f.asked; *f.own < f.least {
+		*f.own = 0
+	}
+	return nil
+}
+
+func asFloat(n *int) *float64 {
+	if n == nil {
+		return nil
+	}
+	return new(float64(*n))
+}
+
+// functions are the definitions that a chat offers to the model, as compact JSON in the order of their keys.
+func (r *chatRequest) functions() ([]json.RawMessage, error) {
+	if r.ToolChoice.mode == "none" {
+		return nil, nil
+	}
+	out := make([]json.RawMessage, len(r.Tools))
+	for i, raw := range r.Tools {
+		v, err := ordered.Parse(raw)
+		if err != nil {
+			return nil, invalid("tools", "%v", err)
+		}
+		if f := functionOf(raw); f.Type != "function" || f.Function.Name == "" {
+			return nil, invalid("tools", `tool %d: want {"type": "function", "function": {"name": ..., "parameters": ...}}`, i+1)
+		}
+		text, err := ordered.Dumps(v, ordered.Format{ItemSeparator: ",", KeySeparator: ":"})
+		if err != nil {
+			return nil, invalid("tools", "%v", err)
+		}
+		out[i] = json.RawMessage(text)
+	}
+	return out, nil
+}
+
+// check refuses what cannot be done.
+func (r *chatRequest) check() error {
+	if r.TopLogProbs > 0 {
+		return invalid("top_logprobs", "only the log-probs of sampled tokens are known: want 0")
+	}
+	if err := checkMessages(r.Messages); err != nil {
+		return err
+	}
+	return errors.Join(r.checkLast(), r.checkChoice())
+}
+
+func (r *textRequest) check() error {
+	switch {
+	case r.Echo:
+		return invalid("echo", "the prompt has no log-probs here: want false")
+	case r.Suffix != "":
+		return invalid("suffix", "these models only continue a text: leave it out")
+	case r.BestOf != nil && *r.BestOf != 1:
+		return invalid("best_of", "one reply a request")
+	case r.LogProbs != nil && *r.LogProbs > 1:
+		return invalid("logprobs", "only the log-probs of sampled tokens are known: want 0 or 1")
+	case r.ResponseFormat.schema() != nil:
+		return invalid("response_format", "the replies of chats alone have a format: use /v1/chat/completions")
+	case r.Prompt.text == "" && len(r.Prompt.ids) == 0:
+		return invalid("prompt", "it is empty")
+	}
+	return nil
+}

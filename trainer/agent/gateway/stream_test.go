@@ -1,0 +1,186 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// corpus are replies whose text, thinking and calls are hard to tell apart before they are complete.
+var corpus = []string{
+	"", " ", "Hello, wörld 🌍!\n", "The sum is 3, so\n</think>\n\nThe answer is 3.", "<think>A</think>Use `</think>` to end it.",
+	"<think>\nIt says \"</think>\" there.\n</think>\n\nNo.", "<think>never ends", "Use `</think>` to end it.", "Write <think> or <tool_call> first.",
+	"I see. " + calculation, "<think>\nhm\n</think>\n\n" + calculation + "\n" + calculation + " after", calculation + "</tool_call>",
+	`<tool_call>{"name": "calculator", "arguments": [</tool_call> or so`, `{"name": "calculator", "arguments": {"expression": "1"}}`,
+	`{"answer": 3}`, "[TOOL_CALLS][{\"name\": \"calculator\", \"arguments\": {}}]", "<|python_tag|>{", "a < b, and <thinner> things", "stop here STOP and not there",
+}
+
+// alone is a door with one agent whose requests may ask for anything.
+type alone struct {
+	t    *testing.T
+	door *Door
+	says string // what its model says
+}
+
+func newAlone(t *testing.T, name string) *alone {
+	s := &alone{t: t, door: NewDoor()}
+	tok := goldenTokenizer(t, name)
+	a := New(Settings{Name: "model", Main: true, Policy: &model{tok: tok, says: func(string) string { return s.says }}, Tokenizer: tok})
+	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
+	t.Cleanup(func() { a.End(OpenPhase) })
+	s.door.Enter(Round{Open: true, Agents: []string{"model"}}, []*Agent{a})
+	return s
+}
+
+func (s *alone) post(path string, body object) *httptest.ResponseRecorder {
+	s.t.Helper()
+	body["model"] = "model"
+	text, err := json.Marshal(body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	s.door.ServeHTTP(w, httptest.NewRequest("POST", "/v1/"+path, bytes.NewReader(text)))
+	if w.Code != 200 {
+		s.t.Fatalf("%s: %d %s", text, w.Code, w.Body)
+	}
+	return w
+}
+
+// get asks for what is at a path.
+func (s *alone) get(path string, status int) string {
+	s.t.Helper()
+	w := httptest.NewRecorder()
+	s.door.ServeHTTP(w, httptest.NewRequest("GET", "/v1/"+path, nil))
+	if w.Code != status {
+		s.t.Errorf("%s: %d", path, w.Code)
+	}
+	return w.Body.String()
+}
+
+// told is what a client reads of a reply.
+type told struct {
+	Content   string
+	Reasoning string `json:"reasoning_content"`
+	ToolCalls []struct {
+		Function functionCall
+	} `json:"tool_calls"`
+	Finish string
+}
+
+// chat asks for a reply at once.
+func (s *alone) chat(body object) told {
+	body["stream"] = false
+	var answer struct {
+		Choices []struct {
+			Message told
+			Finish  string `json:"finish_reason"`
+		}
+	}
+	if err := json.Unmarshal(s.post("chat/completions", body).Body.Bytes(), &answer); err != nil {
+		s.t.Fatal(err)
+	}
+	out := answer.Choices[0].Message
+	out.Finish = answer.Choices[0].Finish
+	return out
+}
+
+// stream asks for a reply in pieces, and looks whether the thinking comes first.
+func (s *alone) stream(body object) (out told, pieces int) {
+	body["stream"] = true
+	for lines := bufio.NewScanner(s.post("chat/completions", body).Body); lines.Scan(); {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok || data == "[DONE]" {
+			continue
+		}
+		var chunk struct {
+			Error   any
+			Choices []struct {
+				Delta struct {
+					told
+					Role string
+				}
+				Finish string `json:"finish_reason"`
+			}
+		}
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil || chunk.Error != nil {
+			s.t.Fatalf("%v: %s", err, data)
+		}
+		c := chunk.Choices[0]
+		if pieces++; (pieces == 1) != (c.Delta.Role == "assistant") || pieces == 1 && c.Delta.Content != "" {
+			s.t.Errorf("event %d: %s", pieces, data)
+		}
+		if c.Delta.Reasoning != "" && out.Content != "" {
+			s.t.Errorf("thinking after the text: %s", data)
+		}
+		out.Content += c.Delta.Content
+		out.Reasoning += c.Delta.Reasoning
+		out.ToolCalls = append(out.ToolCalls, c.Delta.ToolCalls...)
+		out.Finish += c.Finish
+	}
+	return out, pieces
+}
+
+// TestStreamsEqualReplies: each beginning of a reply is the same message with and without stream.
+func TestStreamsEqualReplies(t *testing.T) {
+	for name, step := range map[string]int{"qwen3": 1, "smollm2": 4} {
+		s := newAlone(t, name)
+		tok := goldenTokenizer(t, name)
+		for _, s.says = range corpus {
+			for n := 0; n <= len(tok.Encode(s.says)); n += step {
+				for _, more := range []object{{}, {"tools": calculator}, {"stop": []string{"STOP", "\n"}}} {
+					more["messages"], more["max_tokens"] = []object{said("user", "?")}, n+1
+					want := s.chat(more)
+					if got, _ := s.stream(more); !reflect.DeepEqual(got, want) {
+						t.Errorf("%s: %q, %d tokens, %v:\n%+v, want\n%+v", name, s.says, n+1, more, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestThinkingInReplies: a reply is parted into thinking and text where the model thinks, and nowhere else.
+func TestThinkingInReplies(t *testing.T) {
+	for _, c := range []struct{ name, says, reasoning, content string }{
+		{"qwen3", "The sum is 3, so\n</think>\n\nThe answer is 3.", "The sum is 3, so", "\n\nThe answer is 3."},
+		{"qwen3", "<think>A</think>Use `</think>` to end it.", "A", "Use `</think>` to end it."},
+		{"smollm2", "It ends with </think> there.", "", "It ends with </think> there."},
+	} {
+		s := newAlone(t, c.name)
+		s.says = c.says
+		got, _ := s.stream(object{"messages": []object{said("user", "?")}})
+		if got.Reasoning != c.reasoning || got.Content != c.content {
+			t.Errorf("%q: %+v", c.says, got)
+		}
+	}
+}
+
+// TestStreamsFlow: a client reads the first event before the first token, and the words as they come.
+func TestStreamsFlow(t *testing.T) {
+	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "one two three four" })
+	release := make(chan struct{})
+	s.models["planner"].hold = release
+	resp := s.send("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "messages": []object{said("user", "?")}})
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	if !lines.Scan() || !strings.Contains(lines.Text(), `"role":"assistant"`) {
+		t.Errorf("the first event: %s", lines.Text())
+	}
+	close(release)
+	n := 0
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), `"content":`) {
+			n++
+		}
+	}
+	if n != 4 {
+		t.Errorf("four words came in %d pieces", n)
+	}
+}

@@ -1,0 +1,145 @@
+package gateway
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// dialect is the chat template with a list of functions and with variables of a request.
+type dialect struct {
+	*agent.Template
+	tools     string // the list and the variables, which tell it from others
+	offers    bool   // there are functions
+	functions *agent.Callables
+
+	once sync.Once // makes it, where many ask for it at once
+	err  error
+}
+
+// dialectOf is the agent's chat template as a request wants it.
+func (a *Agent) dialectOf(r *chatRequest) (*dialect, error) {
+	functions, err := r.functions()
+	if err != nil {
+		return nil, err
+	}
+	kwargs, err := r.kwargs()
+	if err != nil {
+		return nil, err
+	}
+	return a.dialect(functions, kwargs)
+}
+
+// dialect is the agent's chat template with a list of functions and further variables, nil for none.
+func (a *Agent) dialect(functions []json.RawMessage, kwargs *ordered.Object) (*dialect, error) {
+	var key strings.Builder
+	for _, f := range functions {
+		key.Write(f)
+		key.WriteByte('\n')
+	}
+	if kwargs != nil {
+		text, err := ordered.Dumps(kwargs, ordered.Format{})
+		if err != nil {
+			return nil, invalid("chat_template_kwargs", "%v", err)
+		}
+		key.WriteString(text)
+	}
+	a.mu.Lock()
+	d := a.templates[key.String()]
+	if d == nil {
+		if len(a.templates) >= maxTemplates {
+			clear(a.templates)
+		}
+		d = &dialect{tools: key.String(), offers: len(functions) > 0}
+		a.templates[d.tools] = d
+	}
+	a.mu.Unlock()
+	d.once.Do(func() { d.err = a.probe(d, functions, kwargs) })
+	return d, d.err
+}
+
+// probe makes the dialect.
+func (a *Agent) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.Object) (err error) {
+	d.Template, err = agent.NewTemplate(agent.TemplateConfig{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: joined(a.Variables, kwargs), Date: a.Date})
+	if errors.Is(err, tokenizer.ErrNoTemplate) {
+		return refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)
+	}
+	if err != nil && kwargs != nil {
+		return invalid("chat_template_kwargs", "%v", err)
+	}
+	if err == nil {
+		d.functions, err = agent.CallablesOf(functions)
+	}
+	if err != nil {
+		return invalid("tools", "%v", err)
+	}
+	return nil
+}
+
+// joined are the agent's variables of the template with those of a request, which go before.
+func joined(own, asked *ordered.Object) *ordered.Object {
+	if own == nil || asked == nil {
+		return cmp.Or(own, asked)
+	}
+	out := &ordered.Object{}
+	for _, from := range []*ordered.Object{own, asked} {
+		for _, key := range from.Keys() {
+			v, _ := from.Get(key)
+			out.Set(key, v)
+		}
+	}
+	return out
+}
+
+// kwargs are the request's variables of the template, nil without.
+func (r *chatRequest) kwargs() (*ordered.Object, error) {
+	if len(r.ChatTemplateKwargs) == 0 {
+		return nil, nil
+	}
+	v, err := ordered.Parse(r.ChatTemplateKwargs)
+	kwargs, ok := v.(*ordered.Object)
+	if err != nil || !ok {
+		return nil, invalid("chat_template_kwargs", "want an object with variables of the chat template")
+	}
+	for _, own := range []string{"messages", "tools", "documents", "add_generation_prompt"} {
+		if slices.Contains(kwargs.Keys(), own) {
+			return nil, invalid("chat_template_kwargs", "%s is no variable of its own: it is made of the request", own)
+		}
+	}
+	if len(kwargs.Keys()) == 0 {
+		return nil, nil
+	}
+	return kwargs, nil
+}
+
+// checkKwargs refuses variables of the template that change the prompt of an agent in training: it would learn from another one than its
+// own conversations have.
+func (a *Agent) checkKwargs(r *chatRequest, d *dialect, rules Rules) error {
+	kwargs, err := r.kwargs()
+	if err != nil || kwargs == nil || rules.Free {
+		return err
+	}
+	functions, err := r.functions()
+	if err != nil {
+		return err
+	}
+	plain, err := a.dialect(functions, nil)
+	if err != nil {
+		return err
+	}
+	_, want, err := plain.Prompt(rendered(r.Messages, plain.Neutral))
+	if err != nil {
+		return invalid("messages", "%v", err)
+	}
+	if _, got, err := d.Prompt(rendered(r.Messages, d.Neutral)); err != nil || got != want {
+		return invalid("chat_template_kwargs", "they change the prompt, which in training is the agent's own: leave them out")
+	}
+	return nil
+}

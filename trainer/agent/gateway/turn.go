@@ -1,0 +1,303 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// call is a request for a turn, and how its client wants it told.
+type call struct {
+	ticket  Ticket
+	size    int             // bytes of the request
+	repeat  int             // which of several equal calls this is, as the client says; below 0: it does not
+	retried bool            // the client repeats a request whose answer it did not get
+	anchor  anchor          // of a new conversation
+	onTurn  func(id string) // is called with the reply's id before the first token; may be nil
+	onToken func(id int32)
+
+	constraint policy.Constraint // of the turn's tokens; nil: none
+}
+
+// chat samples the turn that a chat request asks for, or returns the turn that it asked for before.
+func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error) {
+	d, err := a.dialectOf(r)
+	if err != nil {
+		return nil, err
+	}
+	how := asking{options: &r.options, prefix: cmp.Or(r.prefix, "chatcmpl-"), stops: d.Stops().IDs}
+	how.constraint = func(rules Rules) (policy.Constraint, error) { return a.constraint(r, d, rules) }
+	how.place = func(at *attempt, rules Rules) (*turn, bool, error) {
+		if err := a.checkKwargs(r, d, rules); err != nil {
+			return nil, false, err
+		}
+		if r.continues() {
+			return at.placeContinuation(r.Messages, d, c)
+		}
+		return at.placeChat(r.Messages, d, c)
+	}
+	how.read = func(t *turn) reply {
+		t.said = d.Text(t.out.Tokens)
+		out := r.read(d, t.out, a.Limits.CallsPerTurn)
+		for i := range out.calls {
+			out.calls[i].ID = t.id(a.Name, c.ticket, strconv.Itoa(i))[:9]
+		}
+		out.broken = r.breaks(out)
+		return out
+	}
+	return a.answer(ctx, c, how)
+}
+
+// asking is how a request's turn is found and read.
+type asking struct {
+	*options
+	prefix     string                                     // of the reply's id
+	place      func(*attempt, Rules) (*turn, bool, error) // finds or adds the turn; true: another request has asked for it before
+	constraint func(Rules) (policy.Constraint, error)     // of its tokens
+	read       func(*turn) reply
+	stops      []int32 // tokens that end it
+}
+
+// answer finds or adds the turn that a request asks for, samples it and makes the reply.
+func (a *Agent) answer(ctx context.Context, c call, how asking) (*turn, error) {
+	at, rules, leave, err := a.enter(ctx, c.ticket)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	sampling, err := how.sampling(rules)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(at.ctx, func() { cancel(context.Cause(at.ctx)) })()
+	if c.constraint, err = how.constraint(rules); err != nil {
+		return nil, err
+	}
+	t, known, err := at.find(ctx, a.Name, c, how.prefix, func(at *attempt) (*turn, bool, error) { return how.place(at, rules) })
+	if err != nil || known {
+		return t, err
+	}
+	sampling.StopIDs = how.stops
+	out, err := a.sample(ctx, at, t, c, rules.Step, sampling)
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	defer close(t.done)
+	if t.err = err; err != nil {
+		var told *apiError
+		if ctx.Err() == nil && !errors.As(err, &told) { // the engine failed, whatever the program makes of it
+			at.failed = errors.Join(at.failed, err)
+		}
+		if !t.refused {
+			at.forest.forget(t)
+		}
+		return nil, err
+	}
+	t.out, t.sampled = out, true
+	id := t.reply.id
+	t.reply = how.read(t)
+	t.reply.id = id
+	t.reply.thinking, t.reply.text = cut(t.reply.thinking, how.Stop), cut(t.reply.text, how.Stop)
+	at.turns++
+	at.calls = t.reply.calls
+	at.forest.remember(t, message{Role: "assistant", Content: t.continued + content(t.reply.text), ToolCalls: t.reply.calls})
+	return t, nil
+}
+
+// find finds or adds a request's turn. A known one is waited for, and looked for again if the client that asked for it first
+// has gone before it was sampled.
+func (at *attempt) find(ctx context.Context, name string, c call, prefix string, place func(*attempt) (*turn, bool, error)) (t *turn, known bool, err error) {
+	for {
+		at.mu.Lock()
+		if at.kept += c.size; at.kept > maxKept {
+			at.mu.Unlock()
+			return nil, false, refuse(400, "too_many", "the rollout's requests have more than %d MiB", maxKept>>20)
+		}
+		t, known, err = place(at)
+		if err == nil && !known {
+			t.done, t.reply.id = make(chan struct{}), t.id(name, c.ticket, prefix)
+		}
+		var id string
+		if err == nil {
+			id = t.reply.id
+		}
+		at.mu.Unlock()
+		if err != nil || !known {
+			return t, known, err
+		}
+		select {
+		case <-t.done:
+			if t.err == nil && c.onTurn != nil {
+				c.onTurn(id)
+			}
+			if !errors.Is(t.err, context.Canceled) {
+				return t, true, t.err
+			}
+		case <-ctx.Done():
+			return nil, true, context.Cause(ctx)
+		}
+	}
+}
+
+// sample has the policy sample a turn.
+func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step int64, s policy.Sampling) (out policy.Completion, err error) {
+	at.mu.Lock()
+	before := t.parent.tokens()
+	tokens := append(before, t.prompt...)
+	key := policy.Key{RunSeed: a.Seed, Step: step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name,
+		Root: policy.Branch(t.row(), t.branch)} // a branch is another answer that the client wants to the same messages
+	room := a.room(len(tokens), s.MaxNew)
+	long := a.Limits.Turns > 0 && len(t.path()) > a.Limits.Turns
+	t.refused = room <= 0 || long
+	at.mu.Unlock()
+	if long {
+		return out, refuse(400, "turns", "the conversation has %d turns already, limits.max_turns of %s", a.Limits.Turns, a.Name)
+	}
+	if room <= 0 {
+		return out, &apiError{status: 400, code: "context_length_exceeded", param: "messages",
+			message: fmt.Sprintf("the conversation has %d tokens and may have %d: shorten it", len(tokens), a.longest())}
+	}
+	s.MaxNew = room
+	if c.onTurn != nil {
+		c.onTurn(t.reply.id)
+	}
+	a.talking.Add(1)
+	defer a.talking.Add(-1)
+	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, Computed: max(len(before)-1, 0), OnToken: c.onToken, Constraint: c.constraint})
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+			return out, cause
+		}
+		return out, err
+	}
+	return out, out.Check(room)
+}
+
+// row is the key of the random numbers of the turn's row. Where the client has rewritten what was said it is another one: positions are
+// those of numbers that were drawn before, and the prompt may hold what they made.
+func (t *turn) row() uint64 {
+	first := t
+	for first.parent != nil && !first.anew {
+		first = first.parent
+	}
+	return policy.Root(slices.Concat(first.parent.tokens(), first.prompt), t.root.repeat)
+}
+
+// longest is how many tokens a conversation may have.
+func (a *Agent) longest() int {
+	n := a.Policy.ContextLimit()
+	if a.Limits.Tokens > 0 {
+		n = min(n, a.Limits.Tokens)
+	}
+	return n
+}
+
+// room is how many tokens the turn after n tokens may have; asked is the client's bound, 0 without.
+func (a *Agent) room(n, asked int) int {
+	room := a.longest() - n
+	for _, limit := range []int{a.Limits.TurnTokens, asked} {
+		if limit > 0 {
+			room = min(room, limit)
+		}
+	}
+	return room
+}
+
+// placeChat says which turn a chat's messages ask for. known: another request has asked for it before. The caller locks.
+func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
+	all := chains(messages)
+	asked := all[len(messages)]
+	if t := at.forest.answered(request{asked, d.tools}, c); t != nil {
+		return t, true, nil
+	}
+	t = &turn{asked: asked, tools: d.tools, messages: messages}
+	rewritten := at.forest.rewritten(all)
+	if before := at.forest.continued(all); before != nil {
+		fits, err := before.extend(t, d.Template)
+		if err != nil {
+			return nil, false, err
+		}
+		if fits {
+			t.parent = before
+			return t, false, before.root.add(t)
+		}
+		rewritten = before.root
+	}
+	ids, text, err := d.Prompt(rendered(messages, d.Neutral))
+	if err != nil {
+		return nil, false, invalid("messages", "%v", err)
+	}
+	return t, false, at.begin(t, ids, text, rewritten, d, c, asked)
+}
+
+// begin adds a turn that begins a row with a prompt: of the root whose history the client or the template has rewritten, or of a new
+// one, whose first messages have the chain opening.
+func (at *attempt) begin(t *turn, ids []int32, text string, rewritten *root, d *dialect, c call, opening chain) error {
+	t.prompt, t.text = ids, text
+	if rewritten != nil {
+		t.prompt = rewritten.sampledAs(text, d.Encode)
+		return rewritten.add(t)
+	}
+	if len(at.forest.roots) >= maxRoots {
+		return refuse(400, "too_many", "the rollout has %d conversations already", maxRoots)
+	}
+	return at.forest.plant(ids, c.repeat, t.messages, opening, c.anchor).add(t)
+}
+
+// extend gives next the tokens between this turn and it, if the template prints this turn and what was before it as it
+// did.
+func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
+	fresh := rendered(next.messages, template.Neutral)[len(t.messages)+1:]
+	if next.tools != t.tools {
+		return false, nil
+	}
+	fits, err := template.Extends(rendered(t.messages, template.Neutral), t.reply.thinking != "", fresh)
+	if err == nil && !fits {
+		return false, nil
+	} // a template that cannot print such a history has no other way to print it either: as in our own conversation, the rest is appended
+	next.prompt, next.text, err = template.Observe(t.out.Tokens, fresh)
+	if err != nil {
+		return false, invalid("messages", "%v", err)
+	}
+	return true, nil
+}
+
+// id names a turn among those of a run. It is a function of who was asked what, so that a program that is played again gets
+// the same ids.
+func (t *turn) id(agent string, k Ticket, prefix string) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %s %s %d %d ", agent, k.Phase, k.rollout(), t.root.key, t.branch)
+	h.Write(t.asked[:])
+	return prefix + hex.EncodeToString(h.Sum(nil)[:12])
+}
+
+// anchorOf is the call of the main agent that a conversation with this task belongs to: the one with an argument that is the
+// task, or else that with the longest argument within it.
+func (at *attempt) anchorOf(task string) anchor {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	best, length := len(at.calls), 0
+	for i, c := range at.calls {
+		var arguments map[string]any
+		if json.Unmarshal([]byte(c.Function.Arguments), &arguments) != nil {
+			continue
+		}
+		for _, v := range arguments {
+			if text, ok := v.(string); ok && len(text) > length && strings.Contains(task, text) {
+				best, length = i, len(text)
+			}
+		}
+	}
+	return anchor{at.turns, best}
+}

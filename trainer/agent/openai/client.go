@@ -1,0 +1,205 @@
+// Package openai asks a model behind an OpenAI-compatible API for chat completions. The server is not trusted: replies
+// are bounded and checked, redirects are not followed, and the key is in no error.
+package openai
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+)
+
+// Settings say where the API is and how long it is waited for.
+type Settings struct {
+	URL     string        // base, such as https://host/v1
+	KeyEnv  string        // environment variable with the API key; empty: no key is sent
+	Timeout time.Duration // of one reply. 0: one minute
+	Retries int           // how often a request is repeated after a transient error
+}
+
+const (
+	maxReply  = 1 << 20 // bytes of a reply
+	maxQuoted = 200     // bytes of a quoted reply in an error
+	maxIdle   = 64      // connections kept open between requests
+)
+
+// Client asks one API. Any number of goroutines may use it.
+type Client struct {
+	endpoint, key string
+	timeout       time.Duration
+	retries       int
+	wait          func(context.Context, time.Duration) error
+	http          *http.Client
+	newName       atomic.Bool // the server refused max_tokens, and wants max_completion_tokens
+}
+
+// New returns a client. It sends nothing yet.
+func New(s Settings) (*Client, error) {
+	base, err := url.Parse(s.URL)
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil {
+		return nil, errors.New("url: must be an http or https address without a user; a key comes from an environment variable")
+	}
+	c := &Client{
+		endpoint: base.JoinPath("chat", "completions").String(), timeout: s.Timeout, retries: s.Retries, wait: retry.Sleep,
+		http: &http.Client{
+			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute},
+			// A redirect could carry the key to another host.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+	if s.KeyEnv != "" {
+		if c.key = os.Getenv(s.KeyEnv); c.key == "" {
+			return nil, fmt.Errorf("key: the environment variable %s is not set", s.KeyEnv)
+		}
+	}
+	if c.timeout <= 0 {
+		c.timeout = time.Minute
+	}
+	return c, nil
+}
+
+// Close closes the connections that are kept open.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Complete asks for a completion. It repeats the request after a time-out, a broken connection, or the status of a busy
+// or failing server, be it the reply's own or that of an error inside a reply with status 200, and after a reply that r.Check
+// does not take. A reply with another status than 200 is a *StatusError.
+func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
+	reply, err := retry.Do(ctx, c.retries, c.wait, func() (Reply, error) {
+		reply, err := c.ask(ctx, r)
+		if err == nil && r.Check != nil {
+			if unfit := r.Check(reply); unfit != nil {
+				return Reply{}, &retry.Transient{Err: unfit}
+			}
+		}
+		return reply, err
+	})
+	if err != nil {
+		return Reply{}, fmt.Errorf("%s: %w", c.endpoint, err)
+	}
+	return reply, nil
+}
+
+// ask sends a request, and again with the other name of the bound on the reply's tokens if the server wants that one.
+func (c *Client) ask(ctx context.Context, r Request) (Reply, error) {
+	newName := c.newName.Load()
+	reply, err := c.post(ctx, r, newName)
+	var refused *StatusError
+	if !newName && r.MaxTokens > 0 && errors.As(err, &refused) && refused.wantsNewName() {
+		c.newName.Store(true)
+		return c.post(ctx, r, true)
+	}
+	return reply, err
+}
+
+// post sends one request. An error is a *retry.Transient if another attempt may succeed.
+func (c *Client) post(parent context.Context, r Request, newName bool) (Reply, error) {
+	body, err := r.body(newName)
+	if err != nil {
+		return Reply{}, err
+	}
+	ctx, cancel := context.WithTimeout(parent, c.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint, bytes.NewReader(body))
+	if err != nil {
+		return Reply{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return Reply{}, interrupted(parent, err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
+	switch {
+	case err != nil:
+		return Reply{}, interrupted(parent, err)
+	case len(raw) > maxReply:
+		return Reply{}, fmt.Errorf("the reply exceeds %d bytes", maxReply)
+	case resp.StatusCode != http.StatusOK:
+		return Reply{}, c.refused(resp, string(raw))
+	}
+	return c.read(raw)
+}
+
+// read reads the body of a reply with status 200. Some servers report errors in such a reply, beside choices or in place of them.
+func (c *Client) read(raw []byte) (Reply, error) {
+	var answer struct {
+		Choices []struct {
+			Message Message         `json:"message"`
+			Finish  string          `json:"finish_reason"`
+			Error   json.RawMessage `json:"error"`
+		} `json:"choices"`
+		Usage  *Usage          `json:"usage"`
+		Object string          `json:"object"`
+		Error  json.RawMessage `json:"error"`
+	}
+	err := json.Unmarshal(raw, &answer)
+	if !absent(answer.Error) {
+		return Reply{}, c.reported(raw, answer.Error)
+	}
+	if err != nil {
+		return Reply{}, fmt.Errorf("no chat completion (%v): %s", err, c.quote(string(raw)))
+	}
+	if len(answer.Choices) == 0 {
+		if answer.Object == "error" { // of older vLLM servers
+			return Reply{}, c.reported(raw, raw)
+		}
+		return Reply{}, fmt.Errorf("no chat completion: %s", c.quote(string(raw)))
+	}
+	first := answer.Choices[0]
+	reply := Reply{Message: first.Message, Finish: finish(first.Finish)}
+	if !absent(first.Error) || reply.Finish == finishError {
+		return Reply{}, c.reported(raw, first.Error)
+	}
+	if answer.Usage.possible() {
+		reply.Usage = answer.Usage
+	}
+	return reply, nil
+}
+
+// interrupted returns the error of a request without a complete reply. It is transient unless the caller cancelled or
+// the server's certificate is not trusted.
+func interrupted(parent context.Context, err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		err = failed.Err // Complete names the address
+	}
+	var untrusted *tls.CertificateVerificationError
+	if parent.Err() != nil || errors.As(err, &untrusted) {
+		return err
+	}
+	return &retry.Transient{Err: err}
+}
+
+// quote shortens a server's reply for an error and removes the key from it.
+func (c *Client) quote(s string) string {
+	s = c.Redact(s)
+	if len(s) > maxQuoted {
+		s = strings.ToValidUTF8(s[:maxQuoted], "") + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// Redact removes the key from text that the server wrote.
+func (c *Client) Redact(s string) string {
+	if c.key == "" {
+		return s
+	}
+	return strings.ReplaceAll(s, c.key, "[key]")
+}

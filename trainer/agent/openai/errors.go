@@ -1,0 +1,103 @@
+package openai
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+)
+
+// StatusError is a reply with a status other than 200, or with an error in its body in spite of that status.
+type StatusError struct {
+	Code int
+	text string // the status with the beginning of the body, without the key
+	body string // in small letters
+}
+
+func (e *StatusError) Error() string { return e.text }
+
+// Unauthorised says whether the server does not know the key, or has seen none.
+func Unauthorised(err error) bool {
+	var e *StatusError
+	return errors.As(err, &e) && e.Code == http.StatusUnauthorized
+}
+
+// TooLong says whether an error means that a request has more tokens than the model's context.
+func TooLong(err error) bool {
+	var e *StatusError
+	return errors.As(err, &e) && e.Code == http.StatusBadRequest &&
+		(strings.Contains(e.body, "context_length_exceeded") || // OpenAI
+			strings.Contains(e.body, "maximum context length") || // OpenAI, vLLM
+			strings.Contains(e.body, "context length") && strings.Contains(e.body, "longer than") || // SGLang
+			strings.Contains(e.body, "exceed_context_size")) // llama.cpp
+}
+
+func (e *StatusError) wantsNewName() bool {
+	return e.Code == http.StatusBadRequest && strings.Contains(e.body, "max_completion_tokens")
+}
+
+// refused returns the error of a reply with a status other than 200.
+func (c *Client) refused(resp *http.Response, body string) error {
+	return retry.Refusal(resp, &StatusError{Code: resp.StatusCode, text: fmt.Sprintf("%s: %s", resp.Status, c.quote(body)), body: strings.ToLower(body)})
+}
+
+// absent reports whether a reply has no error under a key: it is missing, null, or empty.
+func absent(raw json.RawMessage) bool {
+	switch string(raw) {
+	case "", "null", "false", `""`, "{}":
+		return true
+	}
+	return false
+}
+
+// reported returns the error that the body of a reply with status 200 has: as a *retry.Transient if the server is busy or failing, which
+// is assumed where it gives no reason.
+func (c *Client) reported(body []byte, raw json.RawMessage) error {
+	var fields struct {
+		Code    json.RawMessage `json:"code"`
+		Status  json.RawMessage `json:"status"`
+		Type    string          `json:"type"`
+		Message json.RawMessage `json:"message"`
+	}
+	_ = json.Unmarshal(raw, &fields) // an error may also be a text alone
+	code := http.StatusServiceUnavailable
+	for _, named := range []json.RawMessage{fields.Code, fields.Status} {
+		if n, err := strconv.Atoi(strings.Trim(string(named), `"`)); err == nil && n >= 400 && n < 600 {
+			code = n
+			break
+		}
+		if of := statusOf(string(named)); of != 0 {
+			code = of
+			break
+		}
+	}
+	if code == http.StatusServiceUnavailable {
+		if of := statusOf(fields.Type); of != 0 {
+			code = of
+		}
+	}
+	err := &StatusError{Code: code, text: fmt.Sprintf("an error in a reply with status 200, taken as %d: %s", code, c.quote(string(body))), body: strings.ToLower(string(body))}
+	return retry.Refusal(&http.Response{StatusCode: code}, err)
+}
+
+// The words by which servers name errors that another attempt will meet again.
+var (
+	unauthorisedWords = regexp.MustCompile(`(?i)auth|api_key|permission|forbidden`)
+	refusedWords      = regexp.MustCompile(`(?i)invalid|bad_?request|context_length|exceed_context|not_?found|quota|billing|content_filter|unsupported|validation`)
+)
+
+// statusOf returns the status that an error's name stands for, 0 if it is none that lasts.
+func statusOf(name string) int {
+	switch {
+	case unauthorisedWords.MatchString(name):
+		return http.StatusUnauthorized
+	case refusedWords.MatchString(name):
+		return http.StatusBadRequest
+	}
+	return 0
+}

@@ -1,0 +1,36 @@
+package play
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// spoken is a task with a language of its own.
+type spoken struct{ task.Task }
+
+func (spoken) Name() string                                                   { return "spoken" }
+func (spoken) Tokenizer() (*tokenizer.Tokenizer, error)                       { return nil, nil }
+func (spoken) Dialect(task.Part, *tokenizer.Tokenizer) (agent.Dialect, error) { return nil, nil }
+
+// TestFoldIsRefused: no player is made of an agent whose conversations could not be folded as its limits say.
+func TestFoldIsRefused(t *testing.T) {
+	p := searcher(t)
+	for want, change := range map[string]func(*Settings){
+		"limits.fold.at is 40, but the prompt of an empty question has": func(s *Settings) { s.Limits.Fold.At = 40 },
+		"the task spoken speaks a language of its own":                  func(s *Settings) { s.Task = spoken{} },
+	} {
+		s := p.Settings
+		s.Limits = agent.Limits{TurnTokens: 20, Fold: agent.Fold{At: 2000}}
+		if _, err := New(s); err != nil {
+			t.Fatal(err)
+		}
+		change(&s)
+		if _, err := New(s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+// Package play runs the conversations of one agent. It chooses their dialect, their tools and their limits, and it
+// turns demonstrations into the tokens that such a conversation would have.
+package play
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/hosted"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// Settings are what a player is made of.
+type Settings struct {
+	Part       task.Part
+	Colleagues []agent.Colleague // the agents that it may call, with the descriptions in its prompt
+	Absent     []string          // configured agents that this run leaves out
+	Seed       uint64            // of the run
+	Task       task.Task
+	Tokenizer  *tokenizer.Tokenizer
+	Tools      *Toolbox        // tools of the configuration; the player closes them
+	Policy     policy.Sampler  // nil: the player can only demonstrate
+	Hosted     *hosted.Model   // in place of Tokenizer and Policy; nil: those
+	Variables  *ordered.Object // of the chat template; nil: none
+	Date       time.Time       // date that templates print as today's; zero: the clock's
+	Limits     agent.Limits
+	MaxLag     int64 // largest difference of policy versions within a conversation
+}
+
+// Player plays one agent of a team, in any number of conversations at once.
+type Player struct {
+	Settings
+	dialect func() (agent.Dialect, error) // makes the dialect of one conversation; nil: the model is hosted
+	chat    *hosted.Chat                  // nil: the model is not hosted
+	talking atomic.Int64                  // conversations in progress
+	program programDialect                // of the last demonstration with functions of a program
+}
+
+// programDialect is the dialect of conversations that a program holds; key tells one from another.
+type programDialect struct {
+	key     string
+	dialect agent.Dialect
+}
+
+// New chooses the agent's dialect: the task's where the task is a Speaker, else the model's chat template. A hosted model
+// speaks in messages, and so is none for a Speaker. New owns s.Tools and closes them if it fails.
+func New(s Settings) (*Player, error) {
+	p := &Player{Settings: s}
+	if s.Hosted != nil {
+		if err := p.host(); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		return p, nil
+	}
+	if speaker, ok := s.Task.(task.Speaker); ok {
+		p.dialect = func() (agent.Dialect, error) { return speaker.Dialect(s.Part, s.Tokenizer) }
+		_, err := p.dialect()
+		if err == nil && s.Limits.Fold.At > 0 {
+			err = fmt.Errorf("limits.fold: the task %s speaks a language of its own, in which no summary can be written; leave this out", s.Task.Name())
+		}
+		if err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		return p, nil
+	}
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, Colleagues: s.Colleagues, Tools: p.offered(), TemplateArgs: s.Variables, Date: s.Date})
+	if err == nil {
+		err = s.Limits.CheckFold(chat)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	p.dialect = func() (agent.Dialect, error) { return chat, nil }
+	return p, nil
+}
+
+// host makes the chat of a hosted model.
+func (p *Player) host() (err error) {
+	if _, ok := p.Task.(task.Speaker); ok {
+		return fmt.Errorf("the task %s speaks a language of its own, which a hosted model does not know", p.Task.Name())
+	}
+	p.chat, err = hosted.NewChat(p.Hosted, p.Part.System, p.Colleagues, p.offered())
+	return err
+}
+
+// offered are the tools that a chat describes.
+func (p *Player) offered() []tool.Tool {
+	all := p.Tools.all
+	return append(all[:len(all):len(all)], p.bound(task.Query{})...)
+}
+
+// Check asks a hosted model for a turn, and says what is wrong with its server. Other players have nothing to check.
+func (p *Player) Check(ctx context.Context, s policy.Sampling) error {
+	if p.chat == nil {
+		return nil
+	}
+	return p.chat.Check(ctx, s, p.Limits.TurnTokens)
+}
+
+// Conversation says which conversation to play.
+type Conversation struct {
+	Query      task.Query
+	Step       int64 // keys the sampler's random numbers, together with query, rollout and invocation
+	Rollout    int
+	Invocation int    // 0 for the main agent
+	Repeat     int    // earlier conversations of the agent within the rollout on the same text
+	Text       string // the question, or the sub-task of a sub-agent
+	Sampling   policy.Sampling
+
+	// Delegate hands a sub-task to another agent and returns the text of its answer; see agent.Env.
+	Delegate func(ctx context.Context, d agent.Delegation) (string, error)
+}
+
+// Play runs a conversation and returns its trajectory. Its errors are those of agent.Run and, of a hosted model, of
+// hosted.Chat.Run.
+func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, error) {
+	p.talking.Add(1)
+	defer p.talking.Add(-1)
+	spec := agent.Spec{
+		Key: policy.Key{RunSeed: p.Seed, Step: c.Step, Query: c.Query.ID, Rollout: c.Rollout,
+			Agent: p.Part.Agent, Invocation: c.Invocation},
+		Repeat: c.Repeat, Main: p.Part.Main, Row: c.Query.Columns, Task: c.Text, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
+	}
+	env := agent.Env{Policy: p.Policy, Tools: p.toolsFor(c.Query), Delegate: c.Delegate}
+	if p.chat != nil {
+		return p.chat.Run(ctx, spec, env)
+	}
+	var err error
+	if spec.Dialect, err = p.dialect(); err != nil {
+		return agent.Trajectory{}, err
+	}
+	return agent.Run(ctx, spec, env)
+}
+
+// PromptTokens is the number of tokens with which a conversation about a text begins.
+func (p *Player) PromptTokens(text string) (int, error) {
+	dialect, err := p.dialect()
+	if err != nil {
+		return 0, err
+	}
+	ids, _, err := dialect.Prompt(text)
+	return len(ids), err
+}
+
+// Talking is the number of conversations in progress.
+func (p *Player) Talking() int { return int(p.talking.Load()) }
+
+// Usage returns the outcomes of the tool calls since the last Usage, by tool, and the tool servers lost since then.
+func (p *Player) Usage() (byTool map[string]tool.Usage, lost []string) { return p.Tools.meter.Take() }
+
+// toolsFor adds the tools that the task binds to a query.
+func (p *Player) toolsFor(q task.Query) map[string]tool.Tool {
+	bound := p.bound(q)
+	if len(bound) == 0 {
+		return p.Tools.byName
+	}
+	tools := make(map[string]tool.Tool, len(p.Tools.byName)+len(bound))
+	for name, t := range p.Tools.byName {
+		tools[name] = t
+	}
+	for _, t := range bound {
+		tools[t.Name()] = t
+	}
+	return tools
+}
+
+// bound returns the tools that the task binds to q.
+func (p *Player) bound(q task.Query) []tool.Tool {
+	kit, ok := p.Task.(task.Toolkit)
+	if !ok {
+		return nil
+	}
+	brought := kit.Tools(q, p.Part)
+	tools := make([]tool.Tool, len(brought)) // the task may keep its slice
+	for i, t := range brought {
+		tools[i] = p.Tools.meter.Counted(tool.Limited(tool.Attempted(t, tool.Attempts{Timeout: DefaultToolTime}), tool.Limits{Bytes: DefaultToolOutput}))
+	}
+	return tools
+}
+
+// Close closes the tools.
+func (p *Player) Close() error {
+	if err := p.Tools.Close(); err != nil {
+		return fmt.Errorf("closing tools: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package play
+
+import (
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
+	"github.com/mgrpo/mgrpo/trainer/task/verify"
+)
+
+// TestTables: on real questions a planner without mistakes comes to the reference answer, whatever the kind, asking for
+// every part and for nothing else, and a researcher quotes what is in the corpus.
+func TestTables(t *testing.T) {
+	file := func(name string) string { return golden.File(t, "tables", name) }
+	compare, err := verify.New(verify.Settings{Kind: verify.Normalized})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := jsonl.Open(jsonl.Settings{Train: file("train.jsonl"), Eval: file("eval.jsonl"), Fields: jsonl.DefaultFields(), Main: compare})
+	if err != nil {
+		t.Fatal(err)
+	}
+	search, err := tool.NewSearch(t.Context(), tool.SearchConfig{Corpus: file("corpus.jsonl"), Results: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer search.Close()
+	b := &Toolbox{}
+	b.Add(search, tool.Limits{})
+	b.Add(tool.Calculator(), tool.Limits{})
+	d := &Parts{task: rows, tools: b}
+	const questions = 2000
+	for c := range d.Demonstrations(planner, questions) {
+		lines := script(t, c)
+		q, err := rows.Lookup(c.Query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := lines[len(lines)-1]; got != q.Answer {
+			t.Errorf("%s: the planner says %q, want %q: %q", q.ID, got, q.Answer, lines)
+		}
+		asked := 0
+		for _, s := range c.Segments {
+			if s.Call == nil {
+				continue
+			}
+			if i, ok := verify.Asked(q.Parts, s.Call.Subtask, 1); !ok || q.Parts[i].Question != q.Parts[asked].Question {
+				t.Errorf("%s: %q asks for part %d, %v; want %d", q.ID, s.Call.Subtask, i, ok, asked)
+			}
+			asked++
+		}
+		if asked != len(q.Parts) {
+			t.Errorf("%s: %d of %d parts are asked for", q.ID, asked, len(q.Parts))
+		}
+	}
+	const searched = 100
+	conversations, right := 0, 0
+	for c := range d.Demonstrations(researcher, searched) {
+		lines := script(t, c)
+		conversations++
+		if lines[len(lines)-1] != notFound {
+			right++
+		}
+	}
+	if right*100 < conversations*95 {
+		t.Errorf("%d of %d researchers find their part", right, conversations)
+	}
+}

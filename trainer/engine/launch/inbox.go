@@ -1,0 +1,122 @@
+package launch
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+)
+
+// Inbox is a follower's end of the pipes: it receives orders and requests for turns.
+type Inbox struct {
+	orders  chan received
+	mu      sync.Mutex // guards the writing of replies
+	replies io.Writer
+	turns   turns
+}
+
+type received struct {
+	order Order
+	batch []*learner.Sequence
+	err   error
+}
+
+// Follower returns the inbox of a process that Start has started, and nil in any other process. From then on the process
+// ends when rank 0 does, whatever it is computing. It ignores the signals with which a terminal or a service manager
+// asks for an end, because rank 0 receives them, too.
+func Follower() *Inbox {
+	lease, err := time.ParseDuration(os.Getenv(followerEnv))
+	if err != nil || lease < signsOfLife {
+		return nil
+	}
+	os.Unsetenv(followerEnv) // processes that this one starts are not followers
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	p := &Inbox{orders: make(chan received), replies: os.NewFile(repliesFD, "replies")}
+	go p.heartbeat(lease / signsOfLife)
+	go p.receive(bufio.NewReader(os.NewFile(ordersFD, "orders")), func() { os.Exit(0) })
+	return p
+}
+
+// receive reads orders and requests, and calls gone when rank 0 has closed the pipe.
+func (p *Inbox) receive(in io.Reader, gone func()) {
+	for {
+		kind, content, err := readFrame(in, orderFrame, requestFrame, cancelFrame)
+		r := received{err: err}
+		switch {
+		case err == io.EOF:
+			gone()
+			return
+		case err != nil:
+		case kind == orderFrame:
+			r = receiveOrder(content, in)
+		case kind == requestFrame:
+			r.err = p.begin(content)
+		case kind == cancelFrame:
+			r.err = p.turns.cancel(content)
+		}
+		if kind == orderFrame || r.err != nil {
+			p.orders <- r
+		}
+		if r.err != nil {
+			return
+		}
+	}
+}
+
+// receiveOrder returns the order in a frame with its batch, which follows the frame.
+func receiveOrder(content []byte, in io.Reader) (r received) {
+	if r.order, r.err = decodeOrder(content); r.err != nil {
+		return r
+	}
+	for i := 0; i < r.order.Batch && r.err == nil; i++ {
+		var q *learner.Sequence
+		if _, content, r.err = readFrame(in, sequenceFrame); r.err == nil {
+			q, r.err = decodeSequence(content)
+		}
+		r.batch = append(r.batch, q)
+	}
+	if r.err == io.EOF {
+		r.err = io.ErrUnexpectedEOF
+	}
+	return r
+}
+
+// Next waits for an order. A malformed order is an error, after which no order follows.
+func (p *Inbox) Next() (Order, []*learner.Sequence, error) {
+	r := <-p.orders
+	return r.order, r.batch, r.err
+}
+
+// heartbeat sends heartbeats.
+func (p *Inbox) heartbeat(interval time.Duration) {
+	for p.send(aliveFrame, nil) == nil {
+		time.Sleep(interval)
+	}
+}
+
+// Answer reports to rank 0 that an order was executed, or why it failed.
+func (p *Inbox) Answer(r Reply) error {
+	content, err := json.Marshal(r.short())
+	if err != nil {
+		return fmt.Errorf("launch: %w", err)
+	}
+	return p.send(replyFrame, content)
+}
+
+func (p *Inbox) send(kind frameKind, content []byte) error {
+	b, err := frame(kind, content)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err = p.replies.Write(b)
+	return err
+}

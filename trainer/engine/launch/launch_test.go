@@ -1,0 +1,344 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+)
+
+// TestMain is a follower where a test has started this binary as one. What it does is in the agent's name.
+func TestMain(m *testing.M) {
+	if p := Follower(); p != nil {
+		fmt.Println("said on the\nstandard output")
+		fmt.Fprintln(os.Stderr, follow(p))
+		os.Exit(3)
+	}
+	os.Exit(m.Run())
+}
+
+func follow(p *Inbox) error {
+	o, _, err := p.Next()
+	if err != nil {
+		return err
+	}
+	ails := o.Open.Rank == 2
+	if err := p.Answer(Reply{Digest: uint32(o.Open.Rank)}); err != nil {
+		return err
+	}
+	for {
+		next, batch, err := p.Next()
+		switch {
+		case err != nil:
+			return err
+		case next.Kind == Sample:
+			p.Sample(sampled)
+			if ails {
+				p.Sample(misbehaves(p, o.Open.Agent))
+			}
+		case ails && o.Open.Agent == "stops":
+			syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		case ails && o.Open.Agent == "dies":
+			panic("an accident")
+		case ails && o.Open.Agent == "has no GPU":
+			os.Exit(GPULost)
+		case ails && o.Open.Agent == "is killed":
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		case ails && o.Open.Agent == "fails":
+			p.Answer(Reply{Error: "no memory left", Memory: true})
+		case ails && o.Open.Agent == "misses":
+			p.Answer(Reply{Error: "open /models/m: no such file", Missing: true})
+		case ails && o.Open.Agent == "fails slowly": // after the others have heard of it
+			time.Sleep(200 * time.Millisecond)
+			p.Answer(Reply{Error: "no memory left", Memory: true})
+		case o.Open.Agent == "hangs": // rank 2 computes for ever, and a sum of rank 1 ends for want of it
+			if ails {
+				select {}
+			}
+			p.Answer(Reply{Error: "rank 2 did not answer in time", Alone: true})
+		case o.Open.Agent == "dies slowly": // rank 1 notices before rank 0 does
+			if ails {
+				time.Sleep(200 * time.Millisecond)
+				syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			}
+			p.Answer(Reply{Error: "connection closed by peer", Alone: true})
+		case ails && o.Open.Agent == "raves":
+			p.replies.Write([]byte("Segmentation fault in thread 7"))
+		case ails && o.Open.Agent == "chatters":
+			p.Answer(Reply{})
+			p.Answer(Reply{})
+			p.Answer(Reply{})
+		}
+		tokens := 0
+		for _, q := range batch {
+			tokens += len(q.Tokens)
+		}
+		if err := p.Answer(Reply{Digest: uint32(tokens + len(next.Which))}); err != nil {
+			return err
+		}
+	}
+}
+
+func start(t *testing.T, agent string) *RankGroup {
+	t.Helper()
+	c, err := Start(t.Context(), Settings{Agent: agent, Devices: []string{"cpu", "cpu", "cpu"}, Lease: 15 * time.Second, Without: []string{"LAUNCH_TEST_SECRET"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	opening := func(rank int) Order {
+		return Order{Kind: Open, Open: &Opening{Agent: agent, Rank: rank, Size: 3, Beside: 1}}
+	}
+	replies, err := c.Each(t.Context(), opening, func(context.Context) error { return nil })
+	if err != nil || len(replies) != 2 || replies[0].Digest != 1 || replies[1].Digest != 2 {
+		t.Fatalf("%v, %v", replies, err)
+	}
+	return c
+}
+
+func sequences(n int) (out []*learner.Sequence) {
+	for i := range n {
+		out = append(out, &learner.Sequence{ID: fmt.Sprint("q/", i), Whole: "q", Tokens: slices.Repeat([]int32{7}, 5), Sampled: make([]bool, 5)})
+	}
+	return out
+}
+
+// Orders arrive with their batches, however large, and every follower answers each once.
+func TestOrders(t *testing.T) {
+	c := start(t, "obeys")
+	for range 3 {
+		did := false
+		replies, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(10_000), func(context.Context) error { did = true; return nil })
+		if want := []Reply{{Digest: 50_000}, {Digest: 50_000}}; err != nil || !slices.Equal(replies, want) || !did {
+			t.Fatalf("%v, %v; rank 0 did its part: %v", replies, err, did)
+		}
+	}
+	replies, err := c.Do(t.Context(), Order{Kind: Update, Which: []int{0, 3}, AdamW: &AdamW{LR: 1e-6}}, nil, func(context.Context) error { return nil })
+	if err != nil || replies[1].Digest != 2 {
+		t.Fatalf("%v, %v", replies, err)
+	}
+	c.Close()
+	for _, f := range c.followers {
+		if err := syscall.Kill(f.link.(*process).cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("%s is still there after Close: %v", f.name(), err)
+		}
+	}
+	if _, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { t.Error("rank 0 acts alone"); return nil }); !errors.Is(err, errEnded) {
+		t.Error(err)
+	}
+}
+
+// Followers with other weights than rank 0's end.
+func TestAgree(t *testing.T) {
+	c := start(t, "obeys")
+	if err := c.Agree(2, []Reply{{Digest: 2}, {Digest: 2}}); err != nil || c.Err() != nil {
+		t.Errorf("the same weights: %v, %v", err, c.Err())
+	}
+	err := c.Agree(2, []Reply{{Digest: 2}, {Digest: 3}})
+	if want := "rank 2 of obeys on cpu: has other weights (00000003) than rank 0 (00000002)"; err == nil || err.Error() != want || c.Err() != err {
+		t.Errorf("other weights: %v, want %s", err, want)
+	}
+}
+
+// Whatever becomes of a follower, the order ends with an error that names it, also where rank 0's own part waits for it, and the others
+// end with it.
+func TestLost(t *testing.T) {
+	for agent, want := range map[string]string{
+		"stops":       "rank 2 of stops on cpu has sent no heartbeat for 15s; its last words: said on the standard output",
+		"dies":        "rank 2 of dies on cpu ended with exit status 2; its last words: said on the standard output panic: an accident",
+		"has no GPU":  "rank 2 of has no GPU on cpu ended with exit status 75",
+		"is killed":   "rank 2 of is killed on cpu was killed (signal 9)",
+		"hangs":       "a rank of hangs was lost to the others: rank 1 of hangs on cpu: rank 2 did not answer in time",
+		"dies slowly": "rank 2 of dies slowly on cpu was killed (signal 9)",
+		"raves":       `rank 2 of raves on cpu wrote something that is not a reply: launch: a frame of kind 'S'`,
+		"chatters":    "rank 2 of chatters on cpu replied without an order",
+		"fails":       "rank 2 of fails on cpu: no memory left",
+	} {
+		t.Run(agent, func(t *testing.T) {
+			c := start(t, agent)
+			_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(ctx context.Context) error {
+				<-ctx.Done() // as a collective does that somebody does not join
+				return errors.New("connection closed by peer")
+			})
+			if err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+			var lost *LostError
+			var failed *FailedError
+			if agent == "fails" {
+				if !errors.As(err, &failed) || !failed.Memory {
+					t.Errorf("%#v does not tell of memory", err)
+				}
+			} else if !errors.As(err, &lost) || lost.GPU != (agent == "has no GPU") {
+				t.Errorf("%#v is not the LostError of this follower", err)
+			}
+			c.Close()
+			if err := c.followers[0].link.(*process).cmd.Process.Signal(syscall.Signal(0)); !errors.Is(err, os.ErrProcessDone) {
+				t.Errorf("rank 1 is still there: %v", err)
+			}
+		})
+	}
+}
+
+// A program that does not ask whether it is a follower would start itself without end.
+func TestFollowerStartsNone(t *testing.T) {
+	t.Setenv(followerEnv, "5s")
+	c, err := Start(t.Context(), Settings{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 15 * time.Second})
+	if err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
+		t.Errorf("started %v, %v", c, err)
+	}
+	if err := Lend(t.Context(), Lending{}); err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
+		t.Errorf("lent: %v", err)
+	}
+}
+
+// An error of rank 0's is the reason if nothing is wrong with the followers, and so is why the context ended.
+func TestOwnError(t *testing.T) {
+	own := errors.New("own")
+	if _, err := start(t, "obeys").Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return own }); err != own {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	if _, err := start(t, "obeys").Do(ctx, Order{Kind: Reset}, nil, func(context.Context) error { cancel(own); return ctx.Err() }); err != own {
+		t.Error(err)
+	}
+}
+
+// A follower's lack of memory is the reason also where rank 0 has heard of it before, from another rank and without what to do about it.
+func TestNoMemory(t *testing.T) {
+	_, err := start(t, "fails slowly").Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return errors.New("learner: rank 2: no memory left") })
+	var failed *FailedError
+	if !errors.As(err, &failed) || !failed.Memory {
+		t.Errorf("%v does not tell of memory", err)
+	}
+}
+
+// A follower has nothing of what its environment was to be without, and no standard input.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("LAUNCH_TEST_SECRET", "open sesame")
+	c := start(t, "obeys")
+	got, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", c.followers[0].link.(*process).cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(got, []byte("\x00PATH=")) || bytes.Contains(got, []byte("sesame")) {
+		t.Errorf("environment: %q", got)
+	}
+}
+
+// Sequences arrive as they were, with values that are not finite.
+func TestSequences(t *testing.T) {
+	nan := float32(math.NaN())
+	for _, q := range []*learner.Sequence{
+		{ID: "q/0/sub/1", Whole: "q/0/sub", Tokens: []int32{1, -2, math.MaxInt32}, Sampled: []bool{false, true, true}, Behaviour: []float32{0, nan, -1},
+			Group: -1, Weight: 2.5, Advantage: math.Inf(1), Stale: true, Routes: []uint16{7, 65535}},
+		{ID: "demonstration", Tokens: []int32{4}, Sampled: []bool{false}},
+		{Tokens: []int32{}, Sampled: []bool{}},
+	} {
+		content, err := encodeSequence(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := decodeSequence(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same := cmp.Options{cmpopts.EquateNaNs(), cmpopts.IgnoreUnexported(learner.Sequence{})}
+		if d := cmp.Diff(q, got, same); d != "" {
+			t.Errorf("%s (-want +got):\n%s", q.ID, d)
+		}
+	}
+	for _, q := range []*learner.Sequence{{Tokens: []int32{1}}, {Tokens: []int32{1}, Sampled: []bool{true}, Behaviour: []float32{1, 2}}} {
+		if _, err := encodeSequence(q); err == nil {
+			t.Errorf("columns of different lengths were written: %+v", q)
+		}
+	}
+}
+
+// Orders that no rank 0 gives are refused.
+func TestHostileOrders(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"kind":"reset"}`:                                                  "",
+		`{"kind":"prepare","batch":3}`:                                      "",
+		`{"kind":"update","which":[1],"adamw":{"lr":1}}`:                    "",
+		`{"kind":"sample"}`:                                                 "",
+		`{"kind":"read","span":{"from":3,"n":2}}`:                           "",
+		`{"kind":"read"}`:                                                   "no valid range of weights",
+		`{"kind":"read","span":{"from":-1,"n":2}}`:                          "no valid range of weights",
+		`{"kind":"read","span":{"from":9223372036854775807,"n":2}}`:         "no valid range of weights",
+		`{"kind":"gather","span":{"from":3,"n":2}}`:                         "has a field of another kind",
+		`{"kind":"update_weights","version":3}`:                             "",
+		`{"kind":"update_weights","version":-1}`:                            "version -1",
+		`{"kind":"release","version":3}`:                                    "has a field of another kind",
+		`{"kind":"rm -rf"}`:                                                 "unknown order",
+		`{"kind":"reset","batch":3}`:                                        "has a field of another kind",
+		`{"kind":"reset","shell":"sh"}`:                                     "unknown field",
+		`{"kind":"reset"}{}`:                                                "more than one value",
+		`{"kind":"prepare","batch":-1}`:                                     "of -1 sequences",
+		`{"kind":"prepare","batch":1e8}`:                                    "cannot unmarshal",
+		`{"kind":"prepare","batch":100000000}`:                              "of 100000000 sequences",
+		`{"kind":"update"}`:                                                 "no learning rate",
+		`{"kind":"update","adamw":{"lr":-1}}`:                               "no learning rate",
+		`{"kind":"update","adamw":{"steps":-1}}`:                            "or count",
+		`{"kind":"open"}`:                                                   "has no complete description of the model",
+		`{"kind":"open","open":{"agent":"a","rank":0,"size":2,"beside":1}}`: "has no complete description of the model",
+		`{"kind":"open","open":{"agent":"a","rank":1,"size":2}}`:            "has no complete description of the model",
+		`{"kind":"open","open":{"agent":"a","rank":1,"size":2,"beside":1}}`: "",
+		`{"kind":"join","group":{"name":"a","bind":"10.0.0.7"}}`:            "",
+		`{"kind":"join","group":{"name":"a","bind":"0.0.0.0"}}`:             "has no complete group",
+		`{"kind":"join","group":{"name":"a","bind":"node7"}}`:               "has no complete group",
+		``: "EOF",
+	} {
+		_, err := decodeOrder([]byte(text))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want ...%s...", text, err, want)
+		}
+	}
+}
+
+// FuzzOrders: whatever comes through the pipe is an order or an error, and costs no more memory than it has bytes.
+func FuzzOrders(f *testing.F) {
+	frames, err := encodeOrder(Order{Kind: Supervise, AdamW: &AdamW{LR: 1}}, sequences(2))
+	if err != nil {
+		f.Fatal(err)
+	}
+	whole := bytes.Join(frames, nil)
+	f.Add(whole)
+	f.Add(whole[:len(whole)-1])
+	f.Add([]byte("o\xff\xff\xff\xff"))
+	receiveOrder := func(data []byte) received {
+		in := bytes.NewReader(data)
+		_, content, err := readFrame(in, orderFrame)
+		if err != nil {
+			return received{err: err}
+		}
+		return receiveOrder(content, in)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r := receiveOrder(data)
+		if r.err != nil {
+			return
+		}
+		if err := r.order.check(); err != nil || len(r.batch) != r.order.Batch {
+			t.Fatalf("%+v with %d sequences was let through: %v", r.order, len(r.batch), err)
+		}
+		again, err := encodeOrder(r.order, r.batch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back := receiveOrder(bytes.Join(again, nil)); back.err != nil || len(back.batch) != len(r.batch) {
+			t.Fatalf("what was understood is not understood again: %v", back.err)
+		}
+	})
+}

@@ -1,0 +1,151 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// Learner is the learner of all ranks of an agent: each call is an order to the followers, if there are any, and rank
+// 0's own part of the work.
+type Learner struct {
+	*learner.Learner
+	group *RankGroup
+	adam  learner.Adam
+	at    map[string]int // index of each sequence in the prepared batch, by ID
+}
+
+// Lead returns the learner of all ranks. c may be nil: there are no followers. adam must be the constants of own.
+func (g *RankGroup) Lead(own *learner.Learner, adam learner.Adam) *Learner {
+	return &Learner{Learner: own, group: g, adam: adam}
+}
+
+// Prepare calls learner.Prepare on all ranks.
+func (l *Learner) Prepare(ctx context.Context, batch []*learner.Sequence) error {
+	l.at = make(map[string]int, len(batch))
+	for i, q := range batch {
+		l.at[q.ID] = i
+	}
+	_, err := l.group.Do(ctx, Order{Kind: Prepare}, batch, func(ctx context.Context) error { return l.Learner.Prepare(ctx, batch) })
+	return err
+}
+
+// Update calls learner.Update on all ranks.
+func (l *Learner) Update(ctx context.Context, minibatch []*learner.Sequence, lr float64) (r learner.Report, err error) {
+	o := Order{Kind: Update, AdamW: l.adamW(lr)}
+	for _, q := range minibatch {
+		i, known := l.at[q.ID]
+		if !known {
+			return r, fmt.Errorf("launch: sequence %s was not prepared", q.ID)
+		}
+		o.Which = append(o.Which, i)
+	}
+	_, err = l.group.Do(ctx, o, nil, func(ctx context.Context) (err error) {
+		r, err = l.Learner.Update(ctx, minibatch, lr)
+		return err
+	})
+	return r, err
+}
+
+// Supervise calls learner.Supervise on all ranks.
+func (l *Learner) Supervise(ctx context.Context, demonstrations []*learner.Sequence, lr float64) (r learner.Report, err error) {
+	_, err = l.group.Do(ctx, Order{Kind: Supervise, AdamW: l.adamW(lr)}, demonstrations, func(ctx context.Context) (err error) {
+		r, err = l.Learner.Supervise(ctx, demonstrations, lr)
+		return err
+	})
+	return r, err
+}
+
+func (l *Learner) adamW(lr float64) *AdamW {
+	return &AdamW{Adam: l.adam, LR: lr, Steps: l.Learner.Steps()}
+}
+
+// SetAdam changes the optimizer's constants of all ranks; followers receive them with the next update.
+func (l *Learner) SetAdam(a learner.Adam) {
+	l.adam = a
+	l.Learner.SetAdam(a)
+}
+
+// ResetOptimizer calls learner.ResetOptimizer on all ranks.
+func (l *Learner) ResetOptimizer(ctx context.Context) error {
+	_, err := l.group.Do(ctx, Order{Kind: Reset}, nil, l.Learner.ResetOptimizer)
+	return err
+}
+
+// Copy copies the complete weights and AdamW's moments of all ranks into master, m and v.
+func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
+	_, err := l.group.Do(ctx, Order{Kind: Gather}, nil, func(ctx context.Context) error { return l.Learner.Copy(ctx, master, m, v) })
+	return err
+}
+
+// Read copies n weights, starting with element from, to dst. It also works after Close.
+func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
+	_, err := l.group.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil, func(ctx context.Context) error { return l.Learner.Read(ctx, from, n, dst) })
+	return err
+}
+
+// Logits calls model.Logits for a model whose layers are shared among ranks. It also works after Close.
+func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
+	_, err = l.group.Do(ctx, Order{Kind: JoinForward}, nil, func(ctx context.Context) (err error) {
+		logits, err = l.Learner.Logits(ctx, ids, ends)
+		return err
+	})
+	return logits, err
+}
+
+// RestoreMoments gives all ranks their moments. m and v fill dst with the values from index from.
+func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
+	_, err := l.group.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Learner.RestoreMoments(ctx, m, v) })
+	return err
+}
+
+// RestoreWeights gives all ranks new weights. read fills dst with the values from index from.
+func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
+	replies, err := l.group.Do(ctx, Order{Kind: SetWeights}, nil, func(ctx context.Context) error { return l.Learner.RestoreWeights(ctx, read) })
+	if err != nil {
+		return err
+	}
+	return l.Agree(ctx, replies)
+}
+
+// Close frees what all ranks need for training. The followers may continue to sample.
+func (l *Learner) Close(ctx context.Context) error {
+	_, err := l.group.Do(ctx, Order{Kind: Release}, nil, l.Learner.Close)
+	return err
+}
+
+// Agree compares the digests of the followers' weights with rank 0's.
+func (l *Learner) Agree(ctx context.Context, replies []Reply) error {
+	if len(replies) == 0 {
+		return nil
+	}
+	digest, err := l.Learner.Digest(ctx)
+	if err != nil {
+		return err
+	}
+	return l.group.Agree(digest, replies)
+}
+
+// Params are rank 0's trained parameters. Restoring them restores the followers', too.
+type Params struct {
+	model.Params
+	Learner *Learner
+}
+
+// Read implements model.Params.Read, with the other ranks if they have a share of the values.
+func (p Params) Read(ctx context.Context, from int64, dst []float32) error {
+	if !p.Shared() {
+		return p.Params.Read(ctx, from, dst)
+	}
+	return p.Learner.Read(ctx, from, int64(len(dst)), dst)
+}
+
+// Shared reports whether each rank has only its share of the values.
+func (p Params) Shared() bool { return p.Params.Master().Numel() != p.Params.Numel() }
+
+// Restore calls model.Params.Restore on all ranks.
+func (p Params) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
+	return p.Learner.RestoreWeights(ctx, read)
+}

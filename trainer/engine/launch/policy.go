@@ -1,0 +1,196 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// Policy samples on all ranks of an agent: its router selects the rank for a conversation.
+type Policy struct {
+	policy.Policy // of rank 0
+	group         *RankGroup
+	router        *policy.Router
+	model         arch.Config
+	versions      versions
+}
+
+// Sampler returns a policy of all ranks, whose followers have executed an order to Sample. If g is nil it returns own.
+func (g *RankGroup) Sampler(own policy.Policy, model arch.Config) policy.Policy {
+	if g == nil {
+		return own
+	}
+	return &Policy{Policy: own, group: g, router: policy.NewRouter(1 + len(g.followers)), model: model,
+		versions: versions{oldest: own.Version(), newest: own.Version()}}
+}
+
+// Generate samples a turn on one of the ranks; see policy.Policy. A follower's tokens are shown when the turn has
+// ended. A lost follower is an error, whichever rank would sample the turn.
+func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
+	if err := p.group.Err(); err != nil {
+		return policy.Completion{Finish: policy.FinishCancelled, Version: p.Version()}, err
+	}
+	rank := p.router.Enter(r.Key, func(rank int) bool { return rank == 0 || r.Constraint == nil }) // a constraint exists in this process only
+	defer p.router.Leave(rank)
+	if rank == 0 {
+		return p.Policy.Generate(ctx, r)
+	}
+	return p.ask(ctx, p.group.followers[rank-1], r)
+}
+
+// Constrains reports whether rank 0 samples under constraints.
+func (p *Policy) Constrains() bool { return policy.Constrains(p.Policy) }
+
+// UpdateWeights calls policy.Policy.UpdateWeights on all ranks, which have the weights already.
+func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
+	done := p.versions.renew(version)
+	_, err := p.group.Do(ctx, Order{Kind: UpdateWeights, Version: version}, nil, func(ctx context.Context) error { return p.Policy.UpdateWeights(ctx, version) })
+	done()
+	p.router.Forget()
+	return err
+}
+
+// Stats returns the sums of all ranks' counters.
+func (p *Policy) Stats() policy.Stats {
+	sum := p.Policy.Stats()
+	sum.Ranks = []int64{sum.SampledTokens}
+	for _, f := range p.group.followers {
+		s := f.asked.counted()
+		sum.Ranks = append(sum.Ranks, s.SampledTokens)
+		sum = sum.Plus(s)
+	}
+	return sum
+}
+
+// ask requests a turn from a follower. If ctx ends, the follower's turn ends, too, with the tokens sampled so far.
+func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy.Completion, error) {
+	from := p.versions.from()
+	id, answer := f.asked.add()
+	request, err := frame(requestFrame, encodeRequest(id, r))
+	if err != nil {
+		return policy.Completion{}, err
+	}
+	_ = f.send(request) // if the process is gone, attend reports the reason
+	defer context.AfterFunc(ctx, func() {
+		if cancel, err := frame(cancelFrame, order.AppendUint64(nil, id)); err == nil {
+			_ = f.send(cancel)
+		}
+	})()
+	var t Turn
+	select {
+	case t = <-answer:
+	case <-p.group.over:
+		return policy.Completion{Finish: policy.FinishCancelled}, p.group.Err()
+	}
+	if t.Error != "" {
+		return policy.Completion{}, &FailedError{Follower: f.name(), Reason: t.Error, Memory: t.Memory}
+	}
+	if err := p.check(ctx, r, t, from); err != nil {
+		return policy.Completion{}, &FailedError{Follower: f.name(), Reason: err.Error()}
+	}
+	if r.OnToken != nil {
+		for _, id := range t.Tokens {
+			r.OnToken(id)
+		}
+	}
+	if t.Finish == policy.FinishCancelled {
+		return t.Completion, context.Cause(ctx)
+	}
+	return t.Completion, nil
+}
+
+// check refuses answers that no follower's engine gives to a request that was made when the policy had version from.
+func (p *Policy) check(ctx context.Context, r policy.Request, t Turn, from int64) error {
+	if err := t.check(r, p.model); err != nil {
+		return err
+	}
+	if t.Finish != policy.FinishCancelled {
+		return p.versions.check(from, t.Version)
+	}
+	if ctx.Err() == nil {
+		return errors.New("a turn was cancelled without a request to cancel it")
+	}
+	return nil // it may have had no version yet
+}
+
+// versions is the range of versions that turns may have: during an update each rank changes at its own time.
+type versions struct {
+	mu             sync.Mutex
+	oldest, newest int64 // equal, except during an update
+}
+
+// renew begins an update of all ranks to a version; done ends it.
+func (v *versions) renew(version int64) (done func()) {
+	set := func(to *int64) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		*to = version
+	}
+	set(&v.newest)
+	return func() { set(&v.oldest) }
+}
+
+// from returns the oldest version that a turn requested now may have.
+func (v *versions) from() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.oldest
+}
+
+// check refuses a turn of a version that no rank had since its request.
+func (v *versions) check(from, got int64) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if got < min(from, v.newest) || got > max(from, v.newest) {
+		return fmt.Errorf("a turn of version %d, requested when the policy had version %d", got, from)
+	}
+	return nil
+}
+
+// asked holds the requests that a follower has not answered, by number.
+type asked struct {
+	mu    sync.Mutex
+	last  uint64
+	turns map[uint64]chan Turn
+	stats policy.Stats // the newest that came with an answer
+}
+
+func (a *asked) add() (id uint64, answer <-chan Turn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.turns == nil {
+		a.turns = map[uint64]chan Turn{}
+	}
+	a.last++
+	a.turns[a.last] = make(chan Turn, 1)
+	return a.last, a.turns[a.last]
+}
+
+// take delivers an answer to its request. wanted is false if there is none.
+func (a *asked) take(content []byte) (wanted bool, err error) {
+	id, t, err := decodeTurn(content)
+	if err != nil {
+		return false, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	answer, wanted := a.turns[id]
+	if wanted {
+		delete(a.turns, id)
+		if t.Stats.Passes >= a.stats.Passes { // answers may overtake each other
+			a.stats = t.Stats
+		}
+		answer <- t
+	}
+	return wanted, nil
+}
+
+func (a *asked) counted() policy.Stats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stats
+}

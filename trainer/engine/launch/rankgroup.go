@@ -1,0 +1,423 @@
+package launch
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+)
+
+// RankGroup holds rank 0's handles on the followers of an agent; nil is the group of an agent with one device. One goroutine
+// gives orders. After an order fails the group has ended: its processes may be at any point of the order.
+type RankGroup struct {
+	lease     time.Duration
+	followers []*follower
+	addresses []string // of all ranks
+
+	ordering sync.Mutex // locked while an order is executed: a checkpoint of frozen weights reads them concurrently with steps
+
+	mu   sync.Mutex
+	why  error         // the cause of the end
+	over chan struct{} // closed when the group has ended
+	left sync.WaitGroup
+}
+
+// Settings are the settings of a group.
+type Settings struct {
+	Agent    string
+	Devices  []string      // of this machine: rank 0's, which needs no follower, and those of ranks 1 to n
+	Machines *Machines     // with the devices of further ranks; nil: there are none
+	Lease    time.Duration // a follower without a heartbeat for this time counts as lost
+	Without  []string      // environment variables that followers do not inherit
+}
+
+// LostError reports a follower that is gone or no longer answers. The order that it was executing need not be wrong.
+type LostError struct {
+	Follower string // rank, agent and device
+	How      string // how it was lost
+	Said     string // the end of its output; may be ""
+	GPU      bool   // a CUDA failure took its GPU
+}
+
+func (e *LostError) Error() string {
+	text := fmt.Sprintf("%s %s", e.Follower, e.How)
+	if e.Said != "" {
+		text += "; its last words: " + e.Said
+	}
+	return text
+}
+
+// FailedError reports an order that a follower could not execute.
+type FailedError struct {
+	Follower string // rank, agent and device
+	Reason   string
+	Memory   bool // an allocation failed
+	Alone    bool // another rank was lost
+}
+
+func (e *FailedError) Error() string { return fmt.Sprintf("%s: %s", e.Follower, e.Reason) }
+
+// follower is rank 0's handle on one follower's process.
+type follower struct {
+	link
+	agent, device string
+	rank          int
+	machine       string // its machine, as a text; "" for this one
+	says          []frameKind
+	stop          func() // ends the run because a stop was asked for at the follower's machine
+	told          *end   // how its process ended, as its machine reported
+	writing       sync.Mutex
+	answers       chan Reply    // replies to orders, one order at a time
+	asked         asked         // open requests for turns, many at once and also during an order
+	alive         atomic.Bool   // a heartbeat came since the last check
+	ended         chan struct{} // closed when the process is gone
+}
+
+// link is the connection to a follower's process: orders are written to it, replies are read from it.
+type link interface {
+	io.ReadWriter
+	kill()         // ends the process, or the connection to it; pending reads and writes return
+	finish() end   // kills the process, and returns when it is gone
+	words() string // the end of its output, as far as it is known here
+}
+
+func newFollower(agent string, rank int, device string, l link) *follower {
+	return &follower{link: l, agent: agent, device: device, rank: rank, says: []frameKind{replyFrame, aliveFrame, turnFrame},
+		answers: make(chan Reply, 1), ended: make(chan struct{})}
+}
+
+func (f *follower) name() string {
+	return fmt.Sprintf("rank %d of %s on %s%s", f.rank, f.agent, f.device, f.machine)
+}
+
+// send writes frames, one after another.
+func (f *follower) send(frames ...[]byte) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	for _, b := range frames {
+		if _, err := f.Write(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *follower) failed(r Reply) *FailedError {
+	if r.Missing && f.machine != "" {
+		r.Error += fmt.Sprintf("; all machines of %s need its files and run.dir under the same paths, on a file system that they share", f.agent)
+	}
+	return &FailedError{f.name(), r.Error, r.Memory, r.Alone}
+}
+
+func (f *follower) lost(how string) *LostError {
+	return &LostError{Follower: f.name(), How: how, Said: f.words()}
+}
+
+// errEnded is the cause of an end that rank 0 asked for.
+var errEnded = errors.New("launch: the followers were ended")
+
+// checkParent returns an error in a process that would start itself again and again.
+func checkParent() error {
+	if _, follows := os.LookupEnv(followerEnv); follows {
+		return errors.New("launch: a follower was started as a worker: call trainer.ServeFollower first in main")
+	}
+	return nil
+}
+
+// Start waits for the further machines and starts a follower for each device. The first order describes the model to
+// load.
+func Start(ctx context.Context, s Settings) (*RankGroup, error) {
+	if err := checkParent(); err != nil {
+		return nil, err
+	}
+	c := &RankGroup{lease: s.Lease, over: make(chan struct{}), addresses: slices.Repeat([]string{loopback}, len(s.Devices))}
+	far, err := s.Machines.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, device := range s.Devices[1:] {
+		c.followers = append(c.followers, newFollower(s.Agent, i+1, device, &process{}))
+	}
+	here := slices.Clone(c.followers)
+	for _, l := range far {
+		c.add(s, l)
+	}
+	started := make(chan error)
+	c.left.Go(func() { c.parent(here, started, append(environment(s.Without), followerEnv+"="+s.Lease.String())) })
+	if err := <-started; err != nil {
+		c.left.Wait()
+		for _, l := range far {
+			l.kill()
+		}
+		return nil, err
+	}
+	for _, f := range c.followers {
+		c.left.Go(func() { c.attend(f) })
+		c.left.Go(func() { c.watch(f) })
+	}
+	return c, nil
+}
+
+// add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.
+func (g *RankGroup) add(s Settings, l *line) {
+	f := newFollower(s.Agent, l.rank, l.device, l)
+	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
+	f.says = append(f.says, stopFrame, endedFrame)
+	f.stop = func() { s.Machines.settings.Stop(l.machine) }
+	g.followers = append(g.followers, f)
+	g.addresses = append(g.addresses, l.address)
+	for rank := range s.Devices {
+		g.addresses[rank] = l.here
+	}
+}
+
+// loopback is the address at which the ranks of one machine meet.
+const loopback = "127.0.0.1"
+
+// Addresses returns the addresses at which the ranks reach each other, by rank.
+func (g *RankGroup) Addresses() []string { return g.addresses }
+
+// parent runs on the thread that the kernel considers the followers' parent. It lives as long as they do.
+func (g *RankGroup) parent(here []*follower, started chan<- error, environ []string) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for i, f := range here {
+		if err := f.link.(*process).start(f.agent, f.rank, f.device, environ); err != nil {
+			for _, before := range here[:i] {
+				before.finish()
+			}
+			started <- fmt.Errorf("launch: cannot start %s: %w", f.name(), err)
+			return
+		}
+	}
+	close(started)
+	for _, f := range here {
+		<-f.ended
+	}
+}
+
+// attend handles a follower's replies until it is gone.
+func (g *RankGroup) attend(f *follower) {
+	defer close(f.ended)
+	err := g.listen(f)
+	var failed *FailedError
+	switch {
+	case errors.As(err, &failed) && failed.Memory: // rank 0 learns this in the same exchange, without a remedy
+		_ = g.end(err)
+	case err != nil:
+		_ = g.endAfter(context.Background(), err)
+	}
+	how := f.finish()
+	if f.told != nil {
+		how = *f.told
+	}
+	g.end(&LostError{Follower: f.name(), How: how.How, Said: how.Said, GPU: how.GPU})
+}
+
+// listen returns an error on a failed order or an unexpected frame, and nil at the end of the follower's output.
+func (g *RankGroup) listen(f *follower) error {
+	for in := bufio.NewReader(f); ; f.alive.Store(true) {
+		kind, content, err := readFrame(in, f.says...)
+		var reply Reply
+		wanted := true
+		switch {
+		case err != nil:
+		case kind == replyFrame:
+			err = decodeJSON(content, &reply)
+		case kind == turnFrame:
+			wanted, err = f.asked.take(content)
+		case kind == stopFrame:
+			f.stop()
+		case kind == endedFrame:
+			f.told = &end{}
+			err = decodeJSON(content, f.told)
+		}
+		switch {
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+			return nil
+		case err != nil:
+			return f.lost("wrote something that is not a reply: " + err.Error())
+		case !wanted:
+			return f.lost("answered a turn that was not requested")
+		case f.told != nil:
+			return nil
+		case kind != replyFrame:
+			continue
+		case reply.Error != "":
+			return f.failed(reply)
+		}
+		select {
+		case f.answers <- reply:
+		default:
+			return f.lost("replied without an order")
+		}
+	}
+}
+
+// signsOfLife is the number of heartbeats that a follower sends within a lease.
+const signsOfLife = 5
+
+// toStart bounds the time until a follower's first heartbeat.
+const toStart = time.Minute
+
+// watch ends the group when a follower has sent no heartbeat for a lease, or none since its start. It counts checks
+// instead of measuring time, so that a worker that was itself suspended does not consider its followers dead.
+func (g *RankGroup) watch(f *follower) {
+	look := time.NewTicker(g.lease / signsOfLife)
+	defer look.Stop()
+	patience, silent := max(g.lease, toStart), time.Duration(0)
+	for {
+		select {
+		case <-g.over:
+			return
+		case <-look.C:
+		}
+		if silent += g.lease / signsOfLife; f.alive.Swap(false) {
+			patience, silent = g.lease, 0
+		}
+		if silent > patience {
+			g.end(f.lost(fmt.Sprintf("has sent no heartbeat for %v", patience)))
+			return
+		}
+	}
+}
+
+// Each has every follower execute the order of its rank, while own does rank 0's part.
+func (g *RankGroup) Each(ctx context.Context, of func(rank int) Order, own func(context.Context) error) ([]Reply, error) {
+	orders := make([][][]byte, len(g.followers))
+	for i, f := range g.followers {
+		var err error
+		if orders[i], err = encodeOrder(of(f.rank), nil); err != nil {
+			return nil, err
+		}
+	}
+	return g.do(ctx, orders, own)
+}
+
+// Do sends every follower an order with its batch, while own does rank 0's part, and returns the replies. The context
+// of own ends when a follower is lost. The loss is then the error, whatever own returns.
+func (g *RankGroup) Do(ctx context.Context, o Order, batch []*learner.Sequence, own func(context.Context) error) ([]Reply, error) {
+	if g == nil {
+		return nil, own(ctx)
+	}
+	frames, err := encodeOrder(o, batch)
+	if err != nil {
+		return nil, err
+	}
+	return g.do(ctx, slices.Repeat([][][]byte{frames}, len(g.followers)), own)
+}
+
+// do sends each follower the frames of its order. A follower that does not read them is noticed by watch.
+func (g *RankGroup) do(ctx context.Context, orders [][][]byte, own func(context.Context) error) ([]Reply, error) {
+	g.ordering.Lock()
+	defer g.ordering.Unlock()
+	if err := g.Err(); err != nil {
+		return nil, err
+	}
+	acting, done := context.WithCancelCause(ctx)
+	defer done(nil)
+	g.left.Go(func() {
+		select {
+		case <-g.over:
+			done(g.Err())
+		case <-acting.Done():
+		}
+	})
+	for i, f := range g.followers {
+		g.left.Go(func() {
+			_ = f.send(orders[i]...) // if the process is gone, attend reports the reason
+		})
+	}
+	if err := own(acting); err != nil {
+		return nil, g.endAfter(ctx, err)
+	}
+	replies := make([]Reply, len(g.followers))
+	for i, f := range g.followers {
+		select {
+		case replies[i] = <-f.answers:
+		case <-g.over:
+			return nil, g.Err()
+		case <-ctx.Done():
+			return nil, g.end(context.Cause(ctx))
+		}
+	}
+	return replies, nil
+}
+
+// Agree returns an error if a follower's digest differs from rank 0's.
+func (g *RankGroup) Agree(digest uint32, replies []Reply) error {
+	for i, r := range replies {
+		if r.Digest != digest {
+			return g.end(&FailedError{Follower: g.followers[i].name(), Reason: fmt.Sprintf("has other weights (%08x) than rank 0 (%08x)", r.Digest, digest)})
+		}
+	}
+	return nil
+}
+
+// soon bounds the time until the loss of a process is noticed.
+const soon = 2 * time.Second
+
+// endAfter ends the group because of a rank's error. If a follower is lost at the same time, that is the reason. A rank
+// that has lost another one reports last, since the other may report the cause. If no rank does, and no process is
+// lost, a device hangs, and a new round may succeed.
+func (g *RankGroup) endAfter(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return g.end(context.Cause(ctx))
+	}
+	patience := soon
+	var own *torch.GroupError
+	var theirs *FailedError
+	if errors.As(err, &own) || errors.As(err, &theirs) && theirs.Alone {
+		err = &LostError{Follower: "a rank of " + g.followers[0].agent, How: "was lost to the others: " + err.Error()}
+		patience *= 2
+	}
+	select {
+	case <-g.over:
+	case <-time.After(patience):
+	}
+	return g.end(err)
+}
+
+// end kills the followers, once, and returns the cause.
+func (g *RankGroup) end(why error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.why != nil {
+		return g.why
+	}
+	g.why = why
+	close(g.over)
+	for _, f := range g.followers {
+		f.kill()
+	}
+	return why
+}
+
+// Err returns the cause of the group's end, or nil while it runs.
+func (g *RankGroup) Err() error {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.why
+}
+
+// Close ends the followers. They have no state to save: rank 0 saves it.
+func (g *RankGroup) Close() {
+	if g == nil {
+		return
+	}
+	g.end(errEnded)
+	g.left.Wait()
+}

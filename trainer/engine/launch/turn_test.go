@@ -1,0 +1,332 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// mixed is the model of these tests: 2 of 4 experts for each token.
+var mixed = arch.Config{VocabSize: 1000, Layers: 1, Mixture: &arch.Mixture{Experts: 4, PerToken: 2, Step: 1}}
+
+// sampled is what a test's engine makes of a request: a token for each of the prompt, that and the rollout. A prompt that ends with -1 goes on
+// until it is cancelled.
+func sampled(ctx context.Context, r policy.Request) (t Turn) {
+	t.Finish, t.Version = policy.FinishStop, r.Key.Step
+	for _, id := range r.Tokens {
+		if id < 0 {
+			<-ctx.Done()
+			t.Finish = policy.FinishCancelled
+			break
+		}
+		t.Tokens, t.LogProbs = append(t.Tokens, id+int32(r.Key.Rollout)), append(t.LogProbs, -1)
+	}
+	if computed := len(r.Tokens) + len(t.Tokens) - 1; t.Finish == policy.FinishStop {
+		t.Routes = make([]uint16, computed*mixed.RouteWidth())
+	}
+	t.Stats.SampledTokens, t.Stats.Batches = int64(len(t.Tokens)), map[int]int64{1: 1}
+	return t
+}
+
+// misbehaves is a follower's turn, by its agent's name, for a request of rank 2.
+func misbehaves(p *Inbox, agent string) func(ctx context.Context, r policy.Request) Turn {
+	return func(ctx context.Context, r policy.Request) (t Turn) {
+		t = sampled(ctx, r)
+		switch agent {
+		case "dies over a turn":
+			syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
+		case "stops over a turn":
+			syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
+		case "has no memory":
+			return Turn{Reply: Reply{Error: "no memory left", Memory: true}}
+		case "invents turns":
+			p.answerTurn(1<<40, t)
+		case "raves over a turn":
+			p.send(turnFrame, []byte("turn"))
+		case "invents tokens":
+			t.Tokens[0] = 1 << 20
+		case "invents log-probs":
+			t.LogProbs[0] = float32(math.NaN())
+		case "invents an end":
+			t.Finish = "the end"
+		case "invents a version":
+			t.Version++
+		case "invents experts":
+			t.Routes = make([]uint16, len(t.Routes)+2)
+		case "invents an expert":
+			t.Routes[3] = 4
+		case "ends by itself":
+			t.Finish = policy.FinishCancelled
+		case "cannot tell":
+			t.LogProbs = nil
+		}
+		return t
+	}
+}
+
+// own is the policy of rank 0 in these tests.
+type own struct {
+	policy.Policy
+	mu      sync.Mutex
+	asked   int
+	version int64
+}
+
+func (o *own) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
+	o.mu.Lock()
+	o.asked++
+	o.mu.Unlock()
+	return sampled(ctx, r).Completion, context.Cause(ctx)
+}
+
+func (o *own) Version() int64 { return o.version }
+func (o *own) Stats() policy.Stats {
+	return policy.Stats{SampledTokens: 5, Batches: map[int]int64{1: 1}}
+}
+func (o *own) UpdateWeights(_ context.Context, version int64) error {
+	o.version = version
+	return nil
+}
+
+// samplers starts a group that samples with rank 0.
+func samplers(t *testing.T, agent string) (*RankGroup, *own, policy.Policy) {
+	t.Helper()
+	c, o := start(t, agent), &own{version: 3}
+	if _, err := c.Do(t.Context(), Order{Kind: Sample}, nil, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return c, o, c.Sampler(o, mixed)
+}
+
+func ask(rollout int, tokens ...int32) policy.Request {
+	return policy.Request{Key: policy.Key{Query: fmt.Sprint("q", rollout), Rollout: rollout, Step: 3}, Tokens: tokens, Sampling: policy.Sampling{MaxNew: 8}}
+}
+
+// Turns are sampled on all ranks, many at once, also while an order is carried out, and everybody gets his own.
+func TestTurns(t *testing.T) {
+	c, o, p := samplers(t, "samples")
+	var all sync.WaitGroup
+	_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error {
+		for rollout := range 60 {
+			all.Go(func() {
+				r, shown := ask(rollout, 1, 2, 3), []int32{}
+				r.OnToken = func(id int32) { shown = append(shown, id) }
+				got, err := p.Generate(t.Context(), r)
+				want := []int32{int32(1 + rollout), int32(2 + rollout), int32(3 + rollout)}
+				if err != nil || !slices.Equal(got.Tokens, want) || got.Version != 3 || got.LogProbs[2] != -1 {
+					t.Errorf("turn %d: %+v, %v", rollout, got, err)
+				}
+				if len(shown) > 0 && !slices.Equal(shown, want) {
+					t.Errorf("turn %d: shown %v", rollout, shown)
+				}
+			})
+		}
+		all.Wait()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := p.Stats()
+	if o.asked == 0 || o.asked == 60 || len(s.Ranks) != 3 || s.Ranks[0] != 5 || s.SampledTokens != 5+s.Ranks[1]+s.Ranks[2] || s.Ranks[2] == 0 || s.Batches[1] != 3 {
+		t.Errorf("rank 0 sampled %d turns of 60; %+v", o.asked, s)
+	}
+	if err := p.UpdateWeights(t.Context(), 7); err != nil || o.version != 7 {
+		t.Errorf("rank 0 has version %d: %v", o.version, err)
+	}
+}
+
+// While an update goes on, a turn may be of the version before or of the new one; who asks afterwards wants the new one.
+func TestVersionsOfTurns(t *testing.T) {
+	v := versions{oldest: 3, newest: 3}
+	allows := func(when string, from int64, want ...int64) {
+		t.Helper()
+		for _, got := range []int64{-1, 0, 2, 3, 4, 5, 1 << 62} {
+			if err := v.check(from, got); (err == nil) != slices.Contains(want, got) {
+				t.Errorf("%s, version %d: %v", when, got, err)
+			}
+		}
+	}
+	before := v.from()
+	allows("before", before, 3)
+	done := v.renew(4)
+	during := v.from()
+	allows("asked before, answered during", before, 3, 4)
+	done()
+	allows("asked during, answered after", during, 3, 4)
+	allows("after", v.from(), 4)
+}
+
+// A turn whose context ends is ended where it is sampled, and has the tokens sampled so far.
+func TestCancelledTurn(t *testing.T) {
+	_, _, p := samplers(t, "samples")
+	why := errors.New("enough")
+	for rollout := range 6 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(10*time.Millisecond, func() { cancel(why) })
+		got, err := p.Generate(ctx, ask(rollout, 4, 5, -1))
+		if err != why || got.Finish != policy.FinishCancelled || len(got.Tokens) != 2 {
+			t.Errorf("turn %d: %+v, %v", rollout, got, err)
+		}
+	}
+}
+
+// Whatever becomes of a follower over a turn, the turn ends with an error that names it; whoever is lost is lost to all turns.
+func TestLostTurn(t *testing.T) {
+	for agent, want := range map[string]string{
+		"dies over a turn":  "rank 2 of dies over a turn on cpu was killed (signal 9)",
+		"stops over a turn": "rank 2 of stops over a turn on cpu has sent no heartbeat for 15s",
+		"has no memory":     "rank 2 of has no memory on cpu: no memory left",
+		"invents turns":     "rank 2 of invents turns on cpu answered a turn that was not requested",
+		"raves over a turn": "rank 2 of raves over a turn on cpu wrote something that is not a reply: launch: a turn's frame is malformed",
+		"invents tokens":    "rank 2 of invents tokens on cpu: token 1048576 is outside the vocabulary of 1000",
+		"invents log-probs": "rank 2 of invents log-probs on cpu: log-prob of sampled token 0 is NaN",
+		"invents an end":    `rank 2 of invents an end on cpu: unknown finish reason "the end"`,
+		"invents a version": "rank 2 of invents a version on cpu: a turn of version 4, requested when the policy had version 3",
+		"invents experts":   "rank 2 of invents experts on cpu: 12 recorded experts for 5 tokens of 2 each",
+		"invents an expert": "rank 2 of invents an expert on cpu: expert 4 of token 1, the model has 4",
+		"ends by itself":    "rank 2 of ends by itself on cpu: a turn was cancelled without a request to cancel it",
+		"cannot tell":       "rank 2 of cannot tell on cpu: launch: a turn of 3 tokens has 0 log-probs",
+	} {
+		t.Run(agent, func(t *testing.T) {
+			c, _, p := samplers(t, agent)
+			var failed []error
+			for rollout := 0; len(failed) == 0 && rollout < 100; rollout++ {
+				if _, err := p.Generate(t.Context(), ask(rollout, 1, 2, 3)); err != nil {
+					failed = append(failed, err)
+				}
+			}
+			if len(failed) == 0 || !strings.HasPrefix(failed[0].Error(), want) {
+				t.Fatalf("%v, want %s", failed, want)
+			}
+			var fault *FailedError
+			if errors.As(failed[0], &fault) {
+				if fault.Memory != (agent == "has no memory") {
+					t.Errorf("%#v", fault)
+				}
+				return
+			}
+			<-c.over
+			for rollout := range 3 { // one for each rank
+				var lost *LostError
+				if _, err := p.Generate(t.Context(), ask(rollout, 1)); !errors.As(err, &lost) {
+					t.Errorf("after the loss: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// Requests and turns arrive as they were, with values that are not finite and texts that are no UTF-8.
+func TestTurnFrames(t *testing.T) {
+	inf := math.Inf(-1)
+	for _, r := range []policy.Request{
+		{Key: policy.Key{RunSeed: 1 << 63, Step: -1, Query: "q\xff", Rollout: 2, Agent: "a", Invocation: 3, Root: math.MaxUint64}, Tokens: []int32{1, math.MaxInt32}, Computed: 4,
+			Sampling: policy.Sampling{Temperature: inf, TopK: 5, TopP: 0.1, MinP: 1e-300, MaxNew: 6, StopIDs: []int32{-7}, StopStrings: []string{"", "\xfe"}}},
+		{Tokens: []int32{}},
+	} {
+		id, got, err := decodeRequest(encodeRequest(9, r))
+		if d := cmp.Diff(r, got); d != "" || id != 9 || err != nil {
+			t.Errorf("%d, %v (-want +got):\n%s", id, err, d)
+		}
+	}
+	for _, want := range []Turn{
+		{Completion: policy.Completion{Tokens: []int32{1}, LogProbs: []float32{float32(inf)}, Finish: policy.FinishStop, Version: 3,
+			Routes: []uint16{1, 65535}}, Stats: policy.Stats{Passes: 4, Batches: map[int]int64{2: 3}}},
+		{Completion: policy.Completion{Tokens: []int32{}, LogProbs: []float32{}}, Reply: Reply{Error: "no", Memory: true}},
+	} {
+		content, err := encodeTurn(9, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, got, err := decodeTurn(content)
+		if d := cmp.Diff(want, got); d != "" || id != 9 || err != nil {
+			t.Errorf("%d, %v (-want +got):\n%s", id, err, d)
+		}
+	}
+}
+
+// A follower refuses frames that no rank 0 sends.
+func TestHostileRequests(t *testing.T) {
+	request := func(id uint64) []byte { return mustFrame(t, requestFrame, encodeRequest(id, ask(0, -1))) }
+	for _, c := range []struct {
+		name, want string
+		samples    bool
+		frames     [][]byte
+	}{
+		{"too early", "before the order to sample", false, [][]byte{request(1)}},
+		{"twice", "request 1 came twice", true, [][]byte{request(1), request(1)}},
+		{"malformed", "malformed", true, [][]byte{mustFrame(t, requestFrame, []byte("{}"))}},
+		{"a malformed end", "malformed", true, [][]byte{request(1), mustFrame(t, cancelFrame, []byte("1"))}},
+		{"too long an end", "announces 9 bytes", true, [][]byte{[]byte("c\x09\x00\x00\x00123456789")}},
+		{"too long a request", "announces 4294967295 bytes", true, [][]byte{[]byte("q\xff\xff\xff\xff")}},
+		{"an end of nothing", "", true, [][]byte{mustFrame(t, cancelFrame, make([]byte, 8))}},
+	} {
+		p := &Inbox{orders: make(chan received, 1), replies: io.Discard}
+		if c.samples {
+			p.Sample(sampled)
+		}
+		gone := false
+		p.receive(bytes.NewReader(bytes.Join(c.frames, nil)), func() { gone = true })
+		if gone != (c.want == "") {
+			t.Errorf("%s: it went on to the end: %v", c.name, gone)
+		}
+		if c.want == "" {
+			continue
+		}
+		if _, _, err := p.Next(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want ...%s...", c.name, err, c.want)
+		}
+	}
+}
+
+func mustFrame(t *testing.T, kind frameKind, content []byte) []byte {
+	t.Helper()
+	b, err := frame(kind, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// FuzzTurns: whatever comes through the pipe is a request, a turn or an error, and costs no more memory than it has bytes.
+func FuzzTurns(f *testing.F) {
+	turn, err := encodeTurn(1, sampled(f.Context(), ask(2, 3, 4)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, content := range [][]byte{encodeRequest(1, ask(2, 3, 4)), turn, turn[:len(turn)-1], bytes.Repeat([]byte{255}, 200)} {
+		f.Add(content)
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if id, r, err := decodeRequest(content); err == nil {
+			if again := encodeRequest(id, r); !bytes.Equal(again, content) {
+				t.Fatalf("a request is %x, and was %x", again, content)
+			}
+		}
+		id, got, err := decodeTurn(content)
+		if err != nil {
+			return
+		}
+		again, err := encodeTurn(id, got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, back, err := decodeTurn(again); err != nil || len(back.Tokens) != len(got.Tokens) || len(back.Routes) != len(got.Routes) {
+			t.Fatalf("what was understood is not understood again: %v", err)
+		}
+	})
+}

@@ -1,0 +1,88 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// mostTurns bounds the turns that a follower samples at once.
+const mostTurns = 1 << 16
+
+// turns are a follower's turns in flight.
+type turns struct {
+	mu     sync.Mutex
+	sample func(ctx context.Context, r policy.Request) Turn // nil: it does not sample yet
+	ends   map[uint64]context.CancelFunc                    // ends of those in flight, by number
+}
+
+// Sample makes the inbox answer requests with sample from now on.
+func (p *Inbox) Sample(sample func(ctx context.Context, r policy.Request) Turn) {
+	p.turns.mu.Lock()
+	defer p.turns.mu.Unlock()
+	p.turns.sample, p.turns.ends = sample, map[uint64]context.CancelFunc{}
+}
+
+// begin begins the turn of a request.
+func (p *Inbox) begin(content []byte) error {
+	id, r, err := decodeRequest(content)
+	if err != nil {
+		return err
+	}
+	t := &p.turns
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, again := t.ends[id]
+	switch {
+	case t.sample == nil:
+		return errors.New("launch: a request came before the order to sample")
+	case again:
+		return fmt.Errorf("launch: request %d came twice", id)
+	case len(t.ends) == mostTurns:
+		return fmt.Errorf("launch: more than %d requests at once", mostTurns)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	t.ends[id] = end
+	sample := t.sample
+	go func() {
+		answer := sample(ctx, r)
+		t.mu.Lock()
+		delete(t.ends, id)
+		t.mu.Unlock()
+		end()
+		p.answerTurn(id, answer)
+	}()
+	return nil
+}
+
+// cancel ends the turn of a request, which may have ended already.
+func (t *turns) cancel(content []byte) error {
+	in := reader{rest: content}
+	id := in.uint64()
+	if in.short || len(in.rest) > 0 {
+		return errors.New("launch: a frame that cancels is malformed")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if end := t.ends[id]; end != nil {
+		end()
+	}
+	return nil
+}
+
+// answerTurn sends the answer to a request. If a turn cannot be encoded, the answer is that error.
+func (p *Inbox) answerTurn(id uint64, t Turn) {
+	content, err := encodeTurn(id, t)
+	if err == nil {
+		err = p.send(turnFrame, content)
+	}
+	if err == nil {
+		return
+	}
+	if content, err = encodeTurn(id, Turn{Reply: Reply{Error: err.Error()}, Stats: t.Stats}); err == nil {
+		_ = p.send(turnFrame, content) // if the worker is gone, this process ends
+	}
+}

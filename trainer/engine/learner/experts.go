@@ -1,0 +1,129 @@
+package learner
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// failedExperts is the error of this rank's experts. All exchanges were made nevertheless.
+type failedExperts struct{ error }
+
+func (f failedExperts) Unwrap() error { return f.error }
+
+// carry dispatches this rank's rows of a layer to the ranks that own their experts, computes the rows that arrive with
+// this rank's experts, and returns the results of its own rows. Every rank must call it at the same time, even without
+// rows. After an error other than failedExperts the group is unusable.
+func (l *Learner) carry(ctx context.Context, s *torch.Scope, m *model.Model, e model.Errand) (back []*torch.Tensor, err error) {
+	r, err := l.exchangeRoads(ctx, e.Counts)
+	if err != nil {
+		return nil, err
+	}
+	s.Scoped(func() {
+		unable := attempt(func() {
+			var came, results []*torch.Tensor
+			if came, err = l.allToAll(ctx, s, e.Rows, r.came, r.sent); err != nil {
+				return
+			}
+			unserved := attempt(func() { results = m.Serve(s, e.Layer, came, r.experts) })
+			if unserved != nil { // the others wait for results of this shape; no update will use them
+				results = model.Unserved(came)
+			}
+			if back, err = l.allToAll(ctx, s, results, r.sent, r.came); err == nil && unserved != nil {
+				err = failedExperts{unserved}
+			}
+			for _, rows := range back {
+				s.Hoist(rows)
+			}
+		})
+		if unable != nil {
+			err = unable
+			l.group.GiveUp(err)
+		}
+	})
+	return back, err
+}
+
+// attempt returns the error with which an operation of torch ends f.
+func attempt(f func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			failed, known := p.(*torch.Error)
+			if !known {
+				panic(p)
+			}
+			err = failed
+		}
+	}()
+	f()
+	return nil
+}
+
+// allToAll sends rows of several tensors and returns the rows that arrived.
+func (l *Learner) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Tensor, came, sent []int64) (in []*torch.Tensor, err error) {
+	n := int64(0)
+	for _, from := range came {
+		n += from
+	}
+	for _, rows := range out {
+		there := s.Empty(rows.DType(), n, rows.Size(1))
+		if err := l.group.AllToAll(ctx, there, rows, came, sent); err != nil {
+			return nil, err
+		}
+		in = append(in, there)
+	}
+	return in, nil
+}
+
+// roads holds the numbers of a layer's rows that this rank sends to each rank and receives from it, and for each
+// received row the index of its expert among this rank's.
+type roads struct {
+	sent, came []int64
+	experts    []int32
+}
+
+// exchangeRoads exchanges the number of rows for each expert. After an error the group is unusable.
+func (l *Learner) exchangeRoads(ctx context.Context, counts []int) (r roads, err error) {
+	defer func() {
+		if err != nil {
+			l.group.GiveUp(err)
+		}
+	}()
+	var mine []byte
+	for _, n := range counts {
+		mine = binary.LittleEndian.AppendUint32(mine, uint32(n))
+	}
+	all, err := l.group.Exchange(ctx, mine, len(mine))
+	if err != nil {
+		return r, err
+	}
+	shape := l.model.Config
+	most := max(l.opt.MicroBatchTokens, shape.MaxPosition) * shape.Mixture.PerToken // rows of a micro-batch
+	own, end := ranks.Experts(len(counts), l.group.Rank(), l.group.Size())
+	for rank, theirs := range all {
+		if len(theirs) != len(mine) {
+			return r, fmt.Errorf("learner: rank %d counts rows in %d bytes, not %d: it has another model", rank, len(theirs), len(mine))
+		}
+		came, sent, rows := 0, 0, 0
+		for e := range counts {
+			n := int(binary.LittleEndian.Uint32(theirs[4*e:]))
+			if rows += n; rows > most {
+				return r, fmt.Errorf("learner: rank %d has more than %d rows for a layer's experts: it has another configuration", rank, most)
+			}
+			if own <= e && e < end {
+				came += n
+				r.experts = append(r.experts, slices.Repeat([]int32{int32(e - own)}, n)...)
+			}
+		}
+		for e, last := ranks.Experts(len(counts), rank, l.group.Size()); e < last; e++ {
+			sent += counts[e]
+		}
+		r.came, r.sent = append(r.came, int64(came)), append(r.sent, int64(sent))
+	}
+	return r, nil
+}

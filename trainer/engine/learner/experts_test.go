@@ -1,0 +1,224 @@
+package learner
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// How far what ranks learn that divide experts may be from what ranks learn that have all of them, relative to the largest value. A product
+// of an expert has the rows of all ranks, and they are added up in another order; in bf16 gradients of micro-batches are rounded.
+const (
+	tolCarried32 = 1e-5
+	tolCarried16 = 5e-3
+)
+
+// carrying is a learner of a mixture, with a KL term, of which ranks have whole models or divide them.
+func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, divided bool, opt model.Options) *Learner {
+	t.Helper()
+	o := mixtureOptions(func(o *Options) {
+		o.Group, o.MicroBatchTokens, o.Recomputed, o.Checkpoint, o.HostState = g, 1, true, true, opt.HostMaster
+		o.Loss.KL, o.Loss.KLCoef, o.Balance = mgrpo.KL3, 0.1, 0.05
+	})
+	opt = of(g, opt)
+	opt.Gathered = divided
+	l := tinyLearnerOf(t, mixtureModelOf(t, device, 1, shape, opt), o)
+	opt.Frozen, opt.HostMaster = true, false
+	ref := mixtureModelOf(t, device, 2, shape, opt)
+	t.Cleanup(func() { ref.Close(context.Background()) })
+	if err := l.SetReference(t.Context(), ref); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// ranksCarry: ranks that divide the experts of a mixture among them learn what ranks learn that have all of them, the same every time, with
+// recorded experts, recomputed log-probs, a reference, and a loss that balances experts. No rank has more than its experts.
+func ranksCarry(t *testing.T, device string, g ranks.Group) {
+	for _, c := range []struct {
+		name    string
+		options model.Options
+		shape   arch.Config
+	}{
+		{"float32", model.Options{Compute: torch.Float32}, mixtureShape(5)},
+		{"biases and sinks", model.Options{Compute: torch.Float32}, biasedShape(5)},
+		{"fewer experts than ranks", model.Options{Compute: torch.Float32}, mixtureShape(3)},
+		{"bf16", model.Options{Compute: torch.BFloat16}, mixtureShape(5)},
+		{"bf16, state in the host's memory", model.Options{Compute: torch.BFloat16, HostMaster: true}, mixtureShape(6)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.options.Compute == torch.Float32 {
+				cudatest.SkipSlow(t, device)
+			}
+			tolerance := tolCarried32
+			if c.options.Compute != torch.Float32 {
+				tolerance = tolCarried16
+			}
+			whole, l := carrying(t, device, g, c.shape, false, c.options), carrying(t, device, g, c.shape, true, c.options)
+			batch := tinyBatch(t, whole, 0.3)
+			record(t, whole, batch)
+			batch[1].Advantage = 0
+			batch[2].Routes = nil // which chooses
+			learn := trained
+			if c.options.Compute != torch.Float32 { // which soon chooses other experts
+				learn = once
+			}
+			want, got := learn(t, whole, batch), learn(t, l, batch)
+			wantSame(t, g, "report", got.Values)
+			for name, w := range want.Values {
+				closeTo(t, name, got.Values[name], w, tolerance)
+			}
+			wantWeights, wantM, wantV := stateOf(t, whole)
+			weights, m, v := stateOf(t, l)
+			for what, pair := range map[string][2][]float32{"weights": {weights, wantWeights}, "first moments": {m, wantM}, "second moments": {v, wantV}} {
+				if g.Rank() > 0 {
+					continue
+				}
+				if d := apart(pair[0], pair[1], 1); !(d < tolerance) {
+					t.Errorf("%s are %v off", what, d)
+				}
+			}
+			again := carrying(t, device, g, c.shape, true, c.options)
+			learn(t, again, batch)
+			if same, _, _ := stateOf(t, again); !slices.Equal(same, weights) {
+				t.Error("the same again gives other weights")
+			}
+			wantOwnExperts(t, l)
+			wantRead(t, l, weights)
+		})
+	}
+}
+
+// once is a learner after one update.
+func once(t *testing.T, l *Learner, batch []*Sequence) Report {
+	t.Helper()
+	minibatch := clone(batch)
+	if err := l.Prepare(t.Context(), minibatch); err != nil {
+		t.Fatal(err)
+	}
+	r, err := l.Update(t.Context(), minibatch, 0.01)
+	if err != nil || r.Refused != nil {
+		t.Fatal(err, r.Refused)
+	}
+	return r
+}
+
+// wantOwnExperts fails unless the rank holds its share, a layer without experts, and gradients of a layer's own experts, and all ranks together
+// hold each expert once.
+func wantOwnExperts(t *testing.T, l *Learner) {
+	t.Helper()
+	experts, layers := l.model.Config.Mixture.Experts, int64(l.model.Config.RoutedLayers())
+	from, to := ranks.Experts(experts, l.group.Rank(), l.group.Size())
+	each := int64(3 * 16 * 12) // gate, up and down
+	if c := l.model.Config; c.Family == arch.GPTOSS {
+		each = int64(3*16*c.FFN + 2*c.FFN + 16) // and their biases
+	}
+	var rest, layer [4]int64 // of no layer and of three
+	for _, leaf := range l.model.Layout.Leaves {
+		if leaf.Experts == 0 {
+			rest[leaf.Layer] += leaf.Numel()
+			layer[leaf.Layer] += leaf.Numel()
+		} else if strings.HasSuffix(leaf.Name, "_down") {
+			layer[leaf.Layer] += int64(to-from) * each
+		}
+	}
+	want := layer[0] + max(layer[1], layer[2], layer[3])
+	if over := l.part.flat.Numel() - want; over < 0 || over >= 5*64 { // between blocks, so that they are aligned
+		t.Errorf("gradients of a micro-batch have %d elements, want %d", l.part.flat.Numel(), want)
+	}
+	own := int64(0)
+	for _, b := range l.blocks {
+		if b.Expert > 0 {
+			own += l.share.Within(b.Run).Numel()
+		}
+	}
+	if want := layers * int64(to-from) * each; own != want || l.share.Numel()-own > (rest[0]+rest[1]+rest[2]+rest[3])/int64(l.group.Size())+64*4 {
+		t.Errorf("of experts the rank has %d elements, want %d; of all %d", own, want, l.share.Numel())
+	}
+}
+
+// ranksCarryRefused: what one rank's pass, or one rank's experts, refuse or fail at is an error of all, and changes nothing.
+func ranksCarryRefused(t *testing.T, g ranks.Group) {
+	l := carrying(t, "cpu", g, mixtureShape(5), true, model.Options{Compute: torch.Float32})
+	whole := carrying(t, "cpu", g, mixtureShape(5), false, model.Options{Compute: torch.Float32})
+	good := tinyBatch(t, whole, 0.3)
+	wantRefusals(t, l, good)
+	before, _, _ := stateOf(t, l)
+
+	if g.Rank() == 1 { // a matrix of its experts is no more
+		inDevice(t, l.model, func(*torch.Scope) {
+			for i, leaf := range l.model.Layout.Leaves {
+				if leaf.Name == "layers.2.experts_down" {
+					model.All(l.model).Leaves()[i].Leaf.Drop()
+				}
+			}
+		})
+	}
+	_, err := update(t, l, good)
+	var lost *torch.GroupError
+	if err == nil || errors.As(err, &lost) {
+		t.Errorf("got %v, want why rank 1 could not compute", err)
+	}
+	if g.Rank() != 1 && !strings.HasPrefix(err.Error(), "learner: rank 1: torch: experts: ") {
+		t.Errorf("got %v, want why rank 1 could not compute", err)
+	}
+	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) {
+		t.Error("the weights changed")
+	}
+}
+
+// saying is a group of two whose other rank says something of its own.
+type saying struct {
+	ranks.Group
+	theirs  []byte
+	givenUp error
+}
+
+func (g *saying) Rank() int { return 0 }
+func (g *saying) Size() int { return 2 }
+func (g *saying) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, error) {
+	return [][]byte{mine, g.theirs}, nil
+}
+func (g *saying) GiveUp(why error) { g.givenUp = why }
+
+// Numbers of rows that no rank can have end the group before any memory is taken for them.
+func TestImpossibleRowsOfExperts(t *testing.T) {
+	l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.MicroBatchTokens = 1 }))
+	shape := l.model.Config
+	counts := make([]int, shape.Mixture.Experts)
+	most := shape.MaxPosition * shape.Mixture.PerToken
+	says := func(at int, n uint32) []byte {
+		said := make([]byte, 4*len(counts))
+		binary.LittleEndian.PutUint32(said[4*at:], n)
+		return said
+	}
+	for _, c := range []struct {
+		theirs []byte
+		want   string
+	}{
+		{says(0, uint32(most)), ""},
+		{says(0, uint32(most+1)), "learner: rank 1 has more than"},
+		{says(len(counts)-1, math.MaxUint32), "learner: rank 1 has more than"},
+		{says(0, 1)[4:], "learner: rank 1 counts rows in"},
+		{nil, "learner: rank 1 counts rows in"},
+	} {
+		g := &saying{theirs: c.theirs}
+		l.group = g
+		_, err := l.exchangeRoads(t.Context(), counts)
+		if (err != nil) != (c.want != "") || err != nil && !strings.HasPrefix(err.Error(), c.want) || g.givenUp != err {
+			t.Errorf("got %v and gave up because of %v, want %q", err, g.givenUp, c.want)
+		}
+	}
+	l.group = ranks.Solo{}
+}

@@ -1,0 +1,304 @@
+// Package learner turns trajectories into an update of the weights: packed micro-batches, the policy
+// loss and its gradient through our kernels, gradients into one flat buffer, AdamW.
+package learner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// Options are the options of a learner. Names and defaults are those of the configuration's grpo and optimizer
+// sections.
+type Options struct {
+	Group            ranks.Group // of the processes that train the parameters together; nil: this one only
+	Loss             mgrpo.Objective
+	Recomputed       bool // old log-probs from a forward pass of the trainer instead of the sampler's
+	Temperature      float64
+	Adam             Adam
+	MicroBatchTokens int   // tokens of one forward and backward pass
+	Checkpoint       bool  // recompute activations in the backward pass
+	HostState        bool  // AdamW's moments are in host memory, not on the model's device; fp32 weights may be there, too (model.Options)
+	HeadRows         int64 // rows of logits in memory at once; 0: the value of HeadRows
+
+	// Of a mixture of experts: use the experts in Sequence.Routes; and the coefficient of the load-balancing loss.
+	Replay  bool
+	Balance float64
+}
+
+// Adam are the optimizer's constants; each update gets its learning rate.
+type Adam struct {
+	Beta1, Beta2, Eps, WeightDecay float64
+	Clip                           float64 // global gradient norm; 0 is off
+}
+
+// HeadRows returns how many rows of logits are in memory at once, unless Options set it: few, but enough for efficient products. For each
+// of these pieces the gradient of a trained head is read and written, so fewer are enough for a head that is not trained. A GPU needs
+// more rows to fill it, and its memory is fast compared with its products.
+func HeadRows(gpu, trained bool) int64 {
+	switch {
+	case gpu:
+		return 4096
+	case trained:
+		return 512
+	}
+	return 256
+}
+
+// Learner owns the gradient and the optimizer state of one model's trained parameters.
+//
+// Each rank of a group has a learner, over a complete copy of the model or over a share of it. All ranks call the same
+// methods with the same arguments. Each computes the loss of its share of the sequences, and updates its share of the
+// parameters. If a method of one rank fails or refuses, the methods of all ranks do.
+type Learner struct {
+	model  *model.Model // computes the forward and backward passes
+	params model.Params // the trained parameters
+	opt    Options
+	ref    *model.Model // reference policy of the KL term; nil: no KL term, or SetReference was not called yet
+
+	group  ranks.Group
+	blocks []ranks.Block // of the parameters
+	share  ranks.Share   // this rank's share of the blocks
+
+	grad    *torch.Tensor // fp32 [params.Numel], or [share.Numel] if part is not nil: the sum over all ranks
+	part    *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model complete
+	headSum *torch.Tensor // the head's part of grad, [V, D], to which losses add directly; nil: they add to the leaf's gradient
+	ahead   []exchange    // the remaining exchanges of the current pass
+	m, v    *model.Buffer // [share.Numel]: first and second moment
+	steps   int64         // updates made; AdamW's bias correction counts them
+
+	watch    func(done, of int) // called after each pass; may be nil
+	done, of int                // passes of the batch
+}
+
+// New allocates gradient and moments and makes the leaves of params accumulate into the gradient. params must publish
+// to mod.
+func New(ctx context.Context, mod *model.Model, params model.Params, opt Options) (*Learner, error) {
+	l := &Learner{model: mod, params: params, opt: opt, group: opt.Group}
+	if l.group == nil {
+		l.group = ranks.Solo{}
+	}
+	leaves := params.Leaves()
+	for _, p := range leaves {
+		l.blocks = ranks.Extend(l.blocks, p.Block)
+	}
+	l.share = l.shareOf(l.group.Rank())
+	n := params.Numel()
+	if mod.Gathered() && !opt.Checkpoint {
+		return nil, errors.New("learner: a model that no rank has whole is trained layer by layer: set Checkpoint")
+	}
+	if held := params.Master().Numel(); held != n && held != l.share.Numel() {
+		return nil, fmt.Errorf("learner: rank %d of %d has %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
+	}
+	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
+		for _, moment := range []**model.Buffer{&l.m, &l.v} {
+			var err error
+			if *moment, err = model.NewBuffer(s, l.share.Numel(), opt.HostState); err != nil {
+				return err
+			}
+		}
+		for _, p := range leaves {
+			p.Leaf.RequireGrad(true)
+		}
+		if len(leaves) > 0 && (leaves[0].Leaf.DType() != torch.Float32 || mod.Gathered()) {
+			l.grad = s.Keep(s.Zeros(torch.Float32, l.share.Numel()))
+			l.part = newPartial(s, leaves, l.blocks, mod.Compute.DType(), opt.Checkpoint, l.group)
+		} else {
+			l.grad = s.Keep(s.Zeros(torch.Float32, n))
+			for _, p := range leaves {
+				p.Leaf.SetGrad(l.grad.Narrow(0, p.From, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+			}
+		}
+		if l.opt.HeadRows == 0 {
+			head, ok := mod.Head().(*torch.Tensor)
+			l.opt.HeadRows = HeadRows(mod.Device.IsCUDA(), ok && head.Grad() != nil)
+		}
+		l.headSum = l.sumOfHead(s, leaves)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("learner: gradient and optimizer state of %d parameters: %w (set train: false, or a smaller model)", n, err)
+	}
+	if err := l.complete(ctx, mod); err != nil {
+		return nil, errors.Join(err, l.Close(context.WithoutCancel(ctx)))
+	}
+	return l, nil
+}
+
+// complete gathers the weights that passes always read, of a model that no rank has complete.
+func (l *Learner) complete(ctx context.Context, m *model.Model) error {
+	if !m.Gathered() {
+		return nil
+	}
+	return l.meetOn(ctx, m.Device, func(*torch.Scope) error { return l.gatherRest(ctx, m) })
+}
+
+// SetReference sets the reference policy of the KL term. The caller owns ref and closes it after the learner.
+func (l *Learner) SetReference(ctx context.Context, ref *model.Model) error {
+	l.ref = ref
+	return l.complete(ctx, ref)
+}
+
+// ResetOptimizer sets moments and update count to 0, as between cold start and training.
+func (l *Learner) ResetOptimizer(ctx context.Context) error {
+	l.steps = 0
+	return l.model.Device.Do(ctx, func(*torch.Scope) error {
+		l.m.Clear()
+		l.v.Clear()
+		return nil
+	})
+}
+
+// Report describes one update. docs/metrics.md names the values.
+type Report struct {
+	Values  map[string]float64
+	Skipped bool  // there was nothing to learn: every advantage is 0 and there is no KL or entropy term
+	Refused error // not nil: the update was not made because of a malformed or non-finite value
+}
+
+// Watch sets a function that is called after every micro-batch of Prepare and Update, with the number of this rank's
+// finished micro-batches and their total. nil removes it.
+func (l *Learner) Watch(each func(done, of int)) { l.watch = each }
+
+// passed counts a pass.
+func (l *Learner) passed() {
+	if l.done++; l.watch != nil {
+		l.watch(l.done, l.of)
+	}
+}
+
+// Prepare sets the log-probs that the objective needs before the first update of a step. Old log-probs are recomputed
+// if Options.Recomputed is set; otherwise they are the sampler's. Reference log-probs are computed if there is a KL
+// term.
+func (l *Learner) Prepare(ctx context.Context, batch []*Sequence) error {
+	for _, q := range batch {
+		if err := errors.Join(q.check(l.model.Config.VocabSize), q.checkRoutes(l.model.Config)); err != nil {
+			return err
+		}
+		q.old = q.Behaviour
+	}
+	if l.opt.Recomputed {
+		if err := l.logProbs(ctx, l.model, batch, func(q *Sequence, v []float32) { q.old = v }); err != nil {
+			return err
+		}
+	}
+	if l.ref != nil {
+		return l.logProbs(ctx, l.ref, batch, func(q *Sequence, v []float32) { q.ref = v })
+	}
+	return nil
+}
+
+// Update makes one optimizer step on a minibatch of sequences that went through Prepare. If it refuses the update,
+// Report.Refused is the reason, and weights, moments and count do not change. An error means that the device or a
+// library failed.
+func (l *Learner) Update(ctx context.Context, minibatch []*Sequence, lr float64) (Report, error) {
+	r, err := l.update(ctx, byID(minibatch), lr)
+	if refused(err) {
+		r.Refused, err = err, nil
+	}
+	return r, err
+}
+
+// refused reports whether err is a refusal of a batch or gradient (docs/algorithm.md §7) and not a failure of the
+// device or a library.
+func refused(err error) bool {
+	var loss *mgrpo.Refusal
+	var kernel *kernels.Error
+	var op *torch.Error
+	var theirs refusal
+	return errors.As(err, &loss) || errors.As(err, &theirs) || (errors.As(err, &kernel) && kernel.Status == kernels.NonFinite) ||
+		(errors.As(err, &op) && op.Status == kernels.NonFinite) // logits, refused by the head's C++ code
+}
+
+func (l *Learner) update(ctx context.Context, batch []*Sequence, lr float64) (Report, error) {
+	loss, err := l.newMinibatchLoss(batch)
+	if errors.Is(err, errNothingToRead) {
+		return Report{Skipped: true}, nil
+	}
+	if err != nil {
+		return Report{}, err
+	}
+	clock, err := startGPUTime(ctx, l.model.Device)
+	defer clock.close()
+	if err == nil {
+		err = l.zeroGrad(ctx)
+	}
+	if err := l.passes(ctx, batch, loss, lr, err); err != nil {
+		return Report{}, err
+	}
+	r := Report{Values: loss.values(), Skipped: len(loss.learning) == 0}
+	if r.Skipped {
+		return r, nil
+	}
+	norm, err := l.apply(ctx, lr)
+	r.Values["grad_norm"], r.Values["lr"] = norm, lr
+	if err != nil {
+		return r, err
+	}
+	elapsed, known, err := clock.stop(ctx, l.model.Device)
+	if known {
+		r.Values["update_gpu_seconds"] = elapsed.Seconds()
+	}
+	return r, err
+}
+
+// passes runs this rank's micro-batches and sums up the loss of all ranks and, with the last micro-batch, the gradient
+// if the compute type is not fp32. If one rank cannot (unable), all return an error.
+func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatchLoss, lr float64, unable error) error {
+	load := make([]int, l.group.Size())
+	learning := l.dealt(loss.learning, l.opt.MicroBatchTokens, forwardAndBackward, load)
+	observed := l.dealt(loss.observed, l.opt.MicroBatchTokens, forwardOnly, load)
+	all, err := l.plan(ctx, batch, lr, learning, len(observed), unable)
+	if err != nil {
+		return err
+	}
+	loss.routing = routing{cfg: l.model.Config, balance: l.opt.Balance, total: all.Rows}
+	l.done, l.of = 0, all.Passes+all.Observed
+	err = l.each(ctx, l.model, learning, all.Passes, true, nil, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, true) })
+	// Trajectories of advantage 0 have no gradient, but they count in the statistics.
+	err = l.each(ctx, l.model, observed, all.Observed, false, err, func(micro []*Sequence) error { return l.policyPass(ctx, loss, micro, false) })
+	parts, err := agree(ctx, l.group, loss.lossPart, err, loss.routing.bytes())
+	if err != nil {
+		return err
+	}
+	loss.lossPart = lossPart{}
+	for r, p := range parts {
+		if n := len(p.Routed.Load); n > 0 && n != loss.routing.loads() {
+			return fmt.Errorf("learner: rank %d counted the tokens of %d experts, not of %d: it has another model", r, n, loss.routing.loads())
+		}
+		loss.add(p)
+	}
+	return nil
+}
+
+func (l *Learner) zeroGrad(ctx context.Context) error {
+	return l.model.Device.Do(ctx, func(*torch.Scope) error {
+		l.grad.Zero_()
+		if l.part != nil {
+			l.part.flat.Zero_() // removes the rest of a failed pass
+		}
+		return nil
+	})
+}
+
+// Close frees gradient and moments.
+func (l *Learner) Close(ctx context.Context) error {
+	return l.model.Device.Do(ctx, func(*torch.Scope) error {
+		for _, p := range l.params.Leaves() {
+			p.Leaf.SetGrad(nil)
+			p.Leaf.RequireGrad(false)
+		}
+		l.headSum.Drop()
+		l.grad.Drop()
+		if l.part != nil {
+			l.part.flat.Drop()
+		}
+		return errors.Join(l.m.Drop(), l.v.Drop())
+	})
+}

@@ -1,0 +1,71 @@
+package learner
+
+import (
+	"context"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// partial is the gradient of one micro-batch in the compute type, in cases where only the share's gradient is
+// accumulated in fp32. If a backward pass goes layer by layer, the layers use one buffer in turn: the gradient of each
+// is collected before the next one's begins.
+type partial struct {
+	flat   *torch.Tensor
+	places []ranks.Place // in the order in which they are collected
+}
+
+// newPartial allocates the memory and makes the parameters accumulate into it.
+func newPartial(s *torch.Scope, params []model.Param, blocks []ranks.Block, dtype torch.DType, byLayer bool, g ranks.Group) *partial {
+	p := &partial{}
+	var size int64
+	turns := 0
+	if byLayer {
+		turns = 1
+	}
+	p.places, size = ranks.Arrange(blocks, turns, func(b ranks.Block) int64 { return b.Computed(g.Rank(), g.Size()) })
+	p.flat = s.Keep(s.Zeros(dtype, size))
+	for _, q := range params {
+		if n := q.Leaf.Numel(); n > 0 { // there may be fewer experts than ranks
+			q.Leaf.SetGrad(p.flat.Narrow(0, ranks.At(p.places, q.From), n).View(q.Leaf.Shape()...))
+		}
+	}
+	return p
+}
+
+// collectBlock adds every rank's gradient of a block to the share's. The gradient of this rank's experts covers all
+// ranks' rows already.
+func (l *Learner) collectBlock(ctx context.Context, b ranks.Place) error {
+	own, at, group := l.part.flat.Narrow(0, b.First, b.Room), int64(0), l.group
+	mine := l.share.Within(b.Run)
+	if len(mine) > 0 {
+		at = mine[0].At
+	}
+	if b.Expert > 0 {
+		group = ranks.Solo{}
+	}
+	if err := group.Accumulate(ctx, l.grad.Narrow(0, at, mine.Numel()), own); err != nil {
+		return err
+	}
+	own.Zero_()
+	return nil
+}
+
+// sumOfHead returns the view of grad that is the head's gradient, if this rank has all of it in fp32 while the leaves'
+// gradients are in half precision. On a GPU a micro-batch's products are added to it directly and are not rounded
+// before.
+func (l *Learner) sumOfHead(s *torch.Scope, leaves []model.Param) *torch.Tensor {
+	if l.part == nil || !l.model.Device.IsCUDA() || l.group.Size() > 1 {
+		return nil
+	}
+	for _, p := range leaves {
+		if torch.Matrix(p.Leaf) != l.model.Head() {
+			continue
+		}
+		run := ranks.Run{From: p.From, To: p.From + p.Leaf.Numel()}
+		at := l.share.Within(run)[0].At
+		return s.Keep(l.grad.Narrow(0, at, run.Numel()).View(p.Leaf.Shape()...))
+	}
+	return nil
+}

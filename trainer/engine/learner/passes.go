@@ -1,0 +1,206 @@
+package learner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// exchange is a step of a pass that all ranks make together: gathering a layer that no rank has complete, in two steps;
+// carrying rows to a layer's experts and the results back; or summing up the gradient of a block.
+type exchange struct {
+	step
+	at int // the layer, from 1; of collect: the index in partial.places
+}
+
+type step int
+
+const (
+	start     step = iota // the layer's gather begins
+	finish                // the layer is present
+	compute               // the pass computes the layer
+	carry                 // rows to experts, and their outputs back
+	carryBack             // the same with gradients, in the backward pass
+	collect               // the gradient of the block is summed up
+)
+
+// exchangesOf lists the exchanges of one pass over m, in order. Every rank makes all of them, even if its own pass
+// fails, since the others wait for it. The next layer is gathered while a layer is computed.
+func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
+	if backward = backward && l.part != nil; !backward && !m.Gathered() {
+		return nil
+	}
+	var visits []int
+	for i := range m.Config.Layers {
+		visits = append(visits, i+1)
+	}
+	if backward {
+		down := slices.Clone(visits)
+		slices.Reverse(down)
+		visits = append(visits, down...)
+	}
+	var there [model.LayersThere]int // or being gathered
+	coming := map[int]bool{}
+	for i, layer := range visits {
+		for _, next := range visits[i:min(i+model.LayersThere, len(visits))] {
+			if place := &there[next%model.LayersThere]; m.Gathered() && *place != next {
+				*place, coming[next] = next, true
+				all = append(all, exchange{start, next})
+			}
+		}
+		if coming[layer] {
+			coming[layer] = false
+			all = append(all, exchange{finish, layer})
+		}
+		all = append(all, exchange{compute, layer})
+		down := i >= m.Config.Layers
+		switch {
+		case m.Carries(layer) && down:
+			all = append(all, exchange{carryBack, layer})
+		case m.Carries(layer):
+			all = append(all, exchange{carry, layer})
+		}
+		if down {
+			all = append(all, l.collectsOf(layer)...)
+		}
+	}
+	if backward {
+		all = append(all, l.collectsOf(0)...)
+	}
+	return all
+}
+
+// collectsOf returns the exchanges of a layer's gradients; layer 0 stands for weights outside of layers.
+func (l *Learner) collectsOf(layer int) (all []exchange) {
+	for i, b := range l.part.places {
+		if b.Layer == layer {
+			all = append(all, exchange{collect, i})
+		}
+	}
+	return all
+}
+
+// each runs passes over m: as many as the rank with the most micro-batches has. mine are this rank's micro-batches. A
+// rank with fewer, or one that failed, makes the exchanges of the remaining passes with zeros, or after a failure with
+// any values, since no update will follow.
+func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, passes int, backward bool, failed error, pass func(micro []*Sequence) error) error {
+	for i := range passes {
+		l.ahead = l.exchangesOf(m, backward)
+		if i < len(mine) && failed == nil {
+			failed = pass(mine[i])
+		}
+		unserved, err := l.exchangeRest(ctx, m)
+		failed = cmp.Or(failed, unserved)
+		if err != nil {
+			if failed != nil && !refused(failed) {
+				return failed // the cause, if it is known
+			}
+			return err
+		}
+		l.passed()
+	}
+	return failed
+}
+
+// exchangeRest makes the remaining exchanges of the pass over m, without rows of this rank. It continues if this rank's
+// experts fail on other ranks' rows, and returns that error as unserved.
+func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) (unserved, err error) {
+	if len(l.ahead) == 0 {
+		return nil, nil
+	}
+	err = l.meetOn(ctx, m.Device, func(s *torch.Scope) (err error) {
+		for len(l.ahead) > 0 && err == nil {
+			s.Training(func() {
+				s.Scoped(func() { _, err = l.exchangeNext(ctx, s, m, nil) })
+			})
+			if errors.As(err, new(failedExperts)) {
+				unserved, err = cmp.Or(unserved, err), nil
+			}
+		}
+		return err
+	})
+	return unserved, err
+}
+
+// exchangeNext makes the next exchange of the pass over m. For carried rows it returns the results.
+func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Model, rows *model.Errand) (back []*torch.Tensor, err error) {
+	x := l.ahead[0]
+	if rows == nil && (x.step == carry || x.step == carryBack) {
+		none := m.Nothing(s, x.at, x.step == carryBack)
+		rows = &none
+	}
+	l.ahead = l.ahead[1:]
+	switch x.step {
+	case start:
+		err = m.Gather(x.at, func(block *torch.Tensor) error { return l.group.StartAllGather(ctx, block) })
+	case finish:
+		err = m.EachBlock(x.at, func(_ ranks.Place, block *torch.Tensor) error { return l.group.FinishAllGather(ctx, block) })
+	case carry, carryBack:
+		back, err = l.carry(ctx, s, m, *rows)
+	case collect:
+		err = l.collectBlock(ctx, l.part.places[x.at])
+	}
+	return back, err
+}
+
+// gatherRest gathers the weights outside of layers, of a model that no rank has complete.
+func (l *Learner) gatherRest(ctx context.Context, m *model.Model) error {
+	return m.Gather(0, func(block *torch.Tensor) error { return l.group.AllGather(ctx, block) })
+}
+
+// layers returns hooks that make the exchanges of a pass over m when it reaches a layer.
+func (l *Learner) layers(ctx context.Context, s *torch.Scope, m *model.Model) model.Layers {
+	return model.Layers{
+		Before: func(int) (err error) {
+			for computed := false; !computed && len(l.ahead) > 0 && err == nil; {
+				computed = l.ahead[0].step == compute
+				_, err = l.exchangeNext(ctx, s, m, nil)
+			}
+			return err
+		},
+		After: func(layer int) (err error) {
+			for len(l.ahead) > 0 && l.ahead[0].step == collect && l.part.places[l.ahead[0].at].Layer == layer && err == nil {
+				_, err = l.exchangeNext(ctx, s, m, nil)
+			}
+			return err
+		},
+		Carry: func(rows model.Errand) ([]*torch.Tensor, error) { return l.exchangeNext(ctx, s, m, &rows) },
+	}
+}
+
+// hidden runs the forward pass of one micro-batch.
+func (l *Learner) hidden(ctx context.Context, s *torch.Scope, m *model.Model, in model.Packed) (*torch.Tensor, error) {
+	if m.Gathered() {
+		return m.ForwardByLayer(s, in, l.layers(ctx, s, m))
+	}
+	return m.Forward(s, in), nil
+}
+
+// forwardBackward accumulates the gradient of one micro-batch.
+func (l *Learner) forwardBackward(ctx context.Context, s *torch.Scope, in model.Packed, objective model.Objective) error {
+	if l.opt.Checkpoint {
+		return l.model.ForwardBackwardCheckpointed(s, in, objective, l.layers(ctx, s, l.model))
+	}
+	l.model.ForwardBackward(s, in, objective)
+	return nil
+}
+
+// Logits calls model.Logits on a model whose layers are shared among the ranks. The other ranks call JoinForward meanwhile.
+func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [][]float32, err error) {
+	one := [][]*Sequence{nil} // pass
+	err = l.each(ctx, l.model, one, len(one), false, nil, func([]*Sequence) error {
+		logits, err = l.model.LogitsOf(ctx, ids, ends, func(s *torch.Scope, in model.Packed) (*torch.Tensor, error) { return l.hidden(ctx, s, l.model, in) })
+		return err
+	})
+	return logits, err
+}
+
+// JoinForward takes part in a forward pass of another rank with this rank's share of the layers.
+func (l *Learner) JoinForward(ctx context.Context) error {
+	return l.each(ctx, l.model, nil, 1, false, nil, nil)
+}

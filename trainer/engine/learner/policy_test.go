@@ -1,0 +1,733 @@
+package learner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/oracle"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+const tinyVocab = 17
+
+// tinyModel is a random decoder of a few thousand parameters; equal seeds give equal weights.
+func tinyModel(t *testing.T, device string, seed uint64) *model.Model {
+	t.Helper()
+	return tinyModelIn(t, device, seed, model.Options{Compute: torch.Float32})
+}
+
+func tinyModelIn(t *testing.T, device string, seed uint64, opt model.Options) *model.Model {
+	t.Helper()
+	dev, err := torch.Open(device, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	m, err := model.Random(context.Background(), dev, arch.Config{
+		Family: arch.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
+	}, seed, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// tinyLearner trains tinyModel(t, device, 1), with options changed by set.
+func tinyLearner(t *testing.T, device string, set func(*Options)) *Learner {
+	t.Helper()
+	o := Options{Loss: mgrpo.DefaultObjective(), Temperature: 0.8, MicroBatchTokens: 1 << 20, HeadRows: 5,
+		Adam: Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.01, Clip: 1}}
+	if set != nil {
+		set(&o)
+	}
+	return tinyLearnerOf(t, tinyModel(t, device, 1), o)
+}
+
+func tinyLearnerOf(t *testing.T, m *model.Model, o Options) *Learner {
+	t.Helper()
+	return tinyLearnerFor(t, m, model.All(m), o)
+}
+
+func tinyLearnerFor(t *testing.T, m *model.Model, params model.Params, o Options) *Learner {
+	t.Helper()
+	l, err := New(context.Background(), m, params, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		l.Close(context.Background())
+		m.Close(context.Background())
+	})
+	return l
+}
+
+// tinyBatch has seven trajectories in three groups: several turns each, ragged, with multiplicities, one of
+// advantage 0, one dropped by alignment and one without a trained token. Those of a group begin alike, sampled
+// tokens included; one is the beginning of others. The sampler's log-probs are off
+// the model's by up to spread nats, so that ratios reach both clips.
+func tinyBatch(t *testing.T, l *Learner, spread float64) []*Sequence {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(5, 7))
+	advantage := []float64{1.2, -0.7, 0, 0.4, -1.1, 0.9, -0.3}
+	weight := []float64{1, 2, 1, 3, 1, 0, 1}
+	var batch []*Sequence
+	for j, n := range []int{9, 14, 6, 21, 11, 8, 5} {
+		id := fmt.Sprintf("q%d/%d", j%3, j)
+		q := &Sequence{ID: id, Whole: id, Group: int64(j % 3), Weight: weight[j], Advantage: advantage[j]}
+		for i := range n {
+			token := int32(rng.IntN(tinyVocab))
+			switch {
+			case i < 5 && j > 2:
+				token = batch[j%3].Tokens[i]
+			case i < 8 && j == 3:
+				token = batch[0].Tokens[i]
+			}
+			q.Tokens = append(q.Tokens, token)
+			q.Sampled = append(q.Sampled, j != 6 && i > 1 && i%5 > 1)
+		}
+		batch = append(batch, q)
+	}
+	err := l.logProbs(context.Background(), l.model, batch, func(q *Sequence, v []float32) { q.Behaviour = v })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range batch {
+		for _, i := range q.trained() {
+			q.Behaviour[i] = min(q.Behaviour[i]+float32(spread*(2*rng.Float64()-1)), 0)
+		}
+	}
+	return batch
+}
+
+// gradientOf makes an update of rate 0, which leaves the weights, and returns the gradient it had.
+func gradientOf(t *testing.T, l *Learner, batch []*Sequence) (grad []float32, r Report) {
+	t.Helper()
+	ctx := context.Background()
+	if err := l.Prepare(ctx, batch); err != nil {
+		t.Fatal(err)
+	}
+	r, err := l.Update(ctx, batch, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Refused != nil {
+		t.Fatal(r.Refused)
+	}
+	return readFlat(t, l, l.grad), r
+}
+
+func readFlat(t *testing.T, l *Learner, flat *torch.Tensor) []float32 {
+	t.Helper()
+	out := make([]float32, l.model.Layout.Numel)
+	if err := model.On(flat).Read(context.Background(), 0, out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// apart is |a - b| / |b|.
+func apart(a, b []float32, scale float64) float64 {
+	diff, norm := 0.0, 0.0
+	for i := range b {
+		x := float64(b[i]) * scale
+		diff += (float64(a[i]) - x) * (float64(a[i]) - x)
+		norm += x * x
+	}
+	return math.Sqrt(diff / norm)
+}
+
+// cutTolerance bounds the relative difference of sums over a batch that is cut into micro-batches in two ways.
+func cutTolerance(device string) float64 {
+	if cudatest.Real(device) { // products of another number of rows are other kernels
+		return 1e-5
+	}
+	return 1e-6
+}
+
+// sameValues reports whether what two learners learned is equal to the bit, on a real GPU up to the rounding of products in bf16.
+func sameValues(device string, got, want []float32) bool {
+	if cudatest.Real(device) {
+		return len(got) == len(want) && apart(got, want, 1) < 1e-2
+	}
+	return slices.Equal(got, want)
+}
+
+func clone(batch []*Sequence) []*Sequence {
+	out := make([]*Sequence, len(batch))
+	for i, q := range batch {
+		c := *q
+		c.Behaviour = slices.Clone(q.Behaviour)
+		out[i] = &c
+	}
+	return out
+}
+
+// objectives to compare with the oracle; each exercises another term or branch.
+var objectives = []struct {
+	name       string
+	set        func(*mgrpo.Objective)
+	recomputed bool
+	reference  bool
+}{
+	{name: "token", set: func(*mgrpo.Objective) {}},
+	{name: "token_mean, dual clip", set: func(c *mgrpo.Objective) { c.Aggregation, c.DualClip = "token_mean", new(1.5) }},
+	{name: "constant, sequence_product", set: func(c *mgrpo.Objective) {
+		c.Aggregation, c.MaxLength, c.Ratio = "constant", 64, "sequence_product"
+	}},
+	{name: "sequence_geometric", set: func(c *mgrpo.Objective) { c.Ratio = "sequence_geometric" }},
+	{name: "cispo", set: func(c *mgrpo.Objective) { c.Ratio, c.CISPOLow, c.CISPOHigh = "cispo", new(0.1), 0.2 }},
+	{name: "kl and entropy", set: func(c *mgrpo.Objective) { c.KL, c.KLCoef, c.EntropyCoef = "k3", 0.3, 0.05 }, reference: true},
+	{name: "entropy alone", set: func(c *mgrpo.Objective) { c.EntropyCoef = 0.05 }},
+	{name: "recomputed with importance weights", set: func(c *mgrpo.Objective) { c.TISCap = new(1.1) }, recomputed: true},
+}
+
+// TestUpdateAgainstOracle compares loss, statistics and the gradient of every parameter with the float64
+// objective: its derivatives by log-prob and entropy are sent backward through the same network.
+func TestUpdateAgainstOracle(t *testing.T) { cudatest.Each(t, testUpdateAgainstOracle) }
+
+func testUpdateAgainstOracle(t *testing.T, device string) {
+	for _, c := range objectives {
+		t.Run(c.name, func(t *testing.T) {
+			l := tinyLearner(t, device, func(o *Options) {
+				c.set(&o.Loss)
+				o.Recomputed = c.recomputed
+			})
+			if c.reference { // models of one learner live on one device in a run; any will do here
+				ref := tinyModel(t, device, 2)
+				t.Cleanup(func() { ref.Close(context.Background()) })
+				if err := l.SetReference(t.Context(), ref); err != nil {
+					t.Fatal(err)
+				}
+			}
+			batch := tinyBatch(t, l, 0.6)
+			grad, r := gradientOf(t, l, batch)
+			want, wantGrad := ofOracle(t, l, byID(batch))
+			for name, w := range want.Values() {
+				got, ok := r.Values[name]
+				if !ok {
+					t.Errorf("%s is not reported", name)
+				}
+				closeTo(t, name, got, w, 2e-6)
+			}
+			if d := apart(grad, wantGrad, 1); !(d < 1e-5) {
+				t.Errorf("the gradient is %v off", d)
+			}
+			if c.name == "token" && (want.ClipFracLow == 0 || want.ClipFracHigh == 0) {
+				t.Error("the case clips nothing")
+			}
+		})
+	}
+}
+
+func closeTo(t *testing.T, name string, got, want, tolerance float64) {
+	t.Helper()
+	if !(math.Abs(got-want) <= tolerance*max(1, math.Abs(want))) {
+		t.Errorf("%s: %v, want %v", name, got, want)
+	}
+}
+
+// packWhole is pack without sharing: every sequence with all of its tokens.
+func packWhole(s *torch.Scope, run []*Sequence) packed {
+	var ids, pos, source, target []int32
+	cu := []int32{0}
+	for _, q := range run {
+		first := int32(len(ids))
+		for t, id := range q.Tokens {
+			ids, pos = append(ids, id), append(pos, int32(t))
+		}
+		for _, t := range q.trained() {
+			source, target = append(source, first+int32(t)-1), append(target, q.Tokens[t])
+		}
+		cu = append(cu, int32(len(ids)))
+	}
+	vector := func(v []int32) *torch.Tensor { return s.FromInt32(v, int64(len(v))) }
+	return packed{
+		in:     model.Packed{IDs: vector(ids), Pos: vector(pos), Cu: vector(cu)},
+		source: vector(source), target: vector(target), n: len(target),
+	}
+}
+
+// ofOracle evaluates the float64 loss on the model's own log-probs of whole sequences and sends its derivatives
+// backward.
+func ofOracle(t *testing.T, l *Learner, batch []*Sequence) (oracle.LossResult, []float32) {
+	t.Helper()
+	ctx := context.Background()
+	var out oracle.LossResult
+	if err := l.zeroGrad(ctx); err != nil {
+		t.Fatal(err)
+	}
+	err := l.model.Device.Do(ctx, func(s *torch.Scope) error {
+		b := packWhole(s, batch)
+		var err error
+		l.model.ForwardBackward(s, b.in, func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+			logp, entropy := l.head(hidden, b)
+			n := int64(b.n)
+			current, spread := make([]float32, n), make([]float32, n)
+			logp.Detach().Float32s(current)
+			entropy.Detach().Float32s(spread)
+			out, err = oracle.Loss(l.opt.Loss, oracleBatch(l, batch, current, spread))
+			if err != nil {
+				out.DLogProb, out.DEntropy = make([]float64, n), make([]float64, n)
+			}
+			vector := func(v []float64) *torch.Tensor {
+				w := make([]float32, n)
+				for i := range w {
+					w[i] = float32(v[i])
+				}
+				return s.FromFloat32(w, n)
+			}
+			return []*torch.Tensor{logp, entropy}, []*torch.Tensor{vector(out.DLogProb), vector(out.DEntropy)}
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out, readFlat(t, l, l.grad)
+}
+
+// oracleBatch has the trained tokens alone, as the head has.
+func oracleBatch(l *Learner, batch []*Sequence, current, entropy []float32) oracle.Batch {
+	wide := func(v []float32) (out []float64) {
+		for _, x := range v {
+			out = append(out, float64(x))
+		}
+		return out
+	}
+	b := oracle.Batch{CuSeqlens: []int{0}, New: wide(current), Entropy: wide(entropy),
+		Old: wide(gather(batch, func(q *Sequence) []float32 { return q.old }))}
+	if l.opt.Recomputed {
+		b.Behaviour = wide(gather(batch, func(q *Sequence) []float32 { return q.Behaviour }))
+	}
+	if l.ref != nil {
+		b.Ref = wide(gather(batch, func(q *Sequence) []float32 { return q.ref }))
+	}
+	for _, q := range batch {
+		n := b.CuSeqlens[len(b.CuSeqlens)-1] + len(q.trained())
+		b.CuSeqlens = append(b.CuSeqlens, n)
+		b.Group, b.Weight, b.Advantage = append(b.Group, q.Group), append(b.Weight, q.Weight), append(b.Advantage, q.Advantage)
+	}
+	b.Mask = slices.Repeat([]bool{true}, len(b.New))
+	return b
+}
+
+// TestMicroBatchesAddUp: the coefficients are of the whole batch, whatever it is cut into.
+func TestMicroBatchesAddUp(t *testing.T) { cudatest.Each(t, testMicroBatchesAddUp) }
+
+func testMicroBatchesAddUp(t *testing.T, device string) {
+	kl := func(o *Options) { o.Loss.EntropyCoef = 0.02 }
+	whole := tinyLearner(t, device, kl)
+	batch := tinyBatch(t, whole, 0.6)
+	want, wantReport := gradientOf(t, whole, batch)
+	for _, tokens := range []int{1, 12, 40} {
+		l := tinyLearner(t, device, func(o *Options) { kl(o); o.MicroBatchTokens = tokens })
+		got, r := gradientOf(t, l, batch)
+		if d := apart(got, want, 1); !(d < cutTolerance(device)) {
+			t.Errorf("%d tokens a micro-batch: the gradient is %v off", tokens, d)
+		}
+		for name, w := range wantReport.Values {
+			closeTo(t, name, r.Values[name], w, cutTolerance(device))
+		}
+	}
+}
+
+// TestWatch: every micro-batch of a step is counted, also those without a gradient, and old log-probs by themselves.
+func TestWatch(t *testing.T) {
+	l := tinyLearner(t, "cpu", func(o *Options) { o.Recomputed, o.MicroBatchTokens = true, 1 })
+	batch := tinyBatch(t, l, 0.6) // the third has advantage 0
+	var got [][2]int
+	l.Watch(func(done, of int) { got = append(got, [2]int{done, of}) })
+	if _, err := update(t, l, batch); err != nil {
+		t.Fatal(err)
+	}
+	l.Watch(nil)
+	if _, err := update(t, l, batch); err != nil {
+		t.Fatal(err)
+	}
+	read := 0 // by the update
+	for _, q := range batch {
+		if q.Weight > 0 && len(q.trained()) > 0 {
+			read++
+		}
+	}
+	var want [][2]int
+	for _, of := range []int{len(batch), read} {
+		for i := range of {
+			want = append(want, [2]int{i + 1, of})
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("told of %v, want %v", got, want)
+	}
+}
+
+// TestMultiplicityEqualsCopies: weight 3 is three trajectories with the same tokens.
+func TestMultiplicityEqualsCopies(t *testing.T) { cudatest.Each(t, testMultiplicityEqualsCopies) }
+
+func testMultiplicityEqualsCopies(t *testing.T, device string) {
+	l := tinyLearner(t, device, nil)
+	batch := tinyBatch(t, l, 0.6)
+	want, wantReport := gradientOf(t, l, batch)
+	var copies []*Sequence
+	for _, q := range batch {
+		for i := range int(q.Weight) {
+			c := *q
+			c.ID, c.Weight = fmt.Sprintf("%s/copy%d", q.ID, i), 1
+			c.Whole = c.ID
+			copies = append(copies, &c)
+		}
+	}
+	got, r := gradientOf(t, l, copies)
+	if d := apart(got, want, 1); !(d < cutTolerance(device)) {
+		t.Errorf("the gradient is %v off", d)
+	}
+	for _, name := range []string{"loss", "loss_weighted_tokens", "loss_groups", "ratio_mean", "clip_frac_low", "clip_frac_high", "approx_kl_k3", "entropy_mean"} {
+		closeTo(t, name, r.Values[name], wantReport.Values[name], cutTolerance(device))
+	}
+	if r.Values["loss_trajectories"] == wantReport.Values["loss_trajectories"] {
+		t.Error("nothing was copied")
+	}
+}
+
+// TestZeroAdvantageStaysInTheNormaliser: such a trajectory adds no gradient but shares its group's weight
+// and is in the statistics.
+func TestZeroAdvantageStaysInTheNormaliser(t *testing.T) {
+	cudatest.Each(t, testZeroAdvantageStaysInTheNormaliser)
+}
+
+func testZeroAdvantageStaysInTheNormaliser(t *testing.T, device string) {
+	l := tinyLearner(t, device, nil)
+	batch := tinyBatch(t, l, 0.6)[:5]
+	for _, q := range batch {
+		q.Group, q.Weight = 0, 1
+	}
+	with, r := gradientOf(t, l, batch) // the third has advantage 0
+	without, bare := gradientOf(t, l, slices.Concat(batch[:2], batch[3:]))
+	if d := apart(with, without, 4.0/5); !(d < 1e-6) {
+		t.Errorf("the gradient is %v off 4/5 of that without the trajectory", d)
+	}
+	if more := r.Values["loss_tokens"] - bare.Values["loss_tokens"]; more != float64(len(batch[2].trained())) {
+		t.Errorf("the statistics count %v more tokens, want %d", more, len(batch[2].trained()))
+	}
+	if r.Values["batch_tokens"] != bare.Values["batch_tokens"] {
+		t.Error("its tokens went through a backward pass")
+	}
+}
+
+// TestRecomputedOld: old log-probs are the trainer's own, so the first update's ratio is 1 and the gap to
+// the sampler is a statistic.
+func TestRecomputedOld(t *testing.T) { cudatest.Each(t, testRecomputedOld) }
+
+func testRecomputedOld(t *testing.T, device string) {
+	l := tinyLearner(t, device, func(o *Options) { o.Recomputed = true })
+	batch := tinyBatch(t, l, 0.6)
+	_, r := gradientOf(t, l, batch)
+	const rounding = 1e-5 // a forward pass that records gradients multiplies matrices in another order, see docs/decisions/001-row-independent-cpu.md
+	closeTo(t, "ratio_min", r.Values["ratio_min"], 1, rounding)
+	closeTo(t, "ratio_max", r.Values["ratio_max"], 1, rounding)
+	if r.Values["behaviour_gap_mean"] < 0.1 {
+		t.Errorf("behaviour_gap_mean %v", r.Values["behaviour_gap_mean"])
+	}
+}
+
+// TestRecomputedOldRounds: with run.matmul bf16 the pass that recomputes old log-probs rounds the factors of the layers' products
+// and of the head's, as the update does.
+func TestRecomputedOldRounds(t *testing.T) {
+	if !torch.RoundFactors(true) {
+		t.Skip("neither AMX nor avx512_bf16 is in use")
+	}
+	defer torch.RoundFactors(false)
+	const rounding = 2e-3 // a sum whose last bit differs may be rounded to the next bfloat16; without the head it is 0.016
+	l := tinyLearner(t, "cpu", func(o *Options) { o.Recomputed = true })
+	_, r := gradientOf(t, l, tinyBatch(t, l, 0.6))
+	closeTo(t, "ratio_min", r.Values["ratio_min"], 1, rounding)
+	closeTo(t, "ratio_max", r.Values["ratio_max"], 1, rounding)
+}
+
+// TestGapOfOneVersion: log-probs of older weights are no gap between sampler and trainer.
+func TestGapOfOneVersion(t *testing.T) { cudatest.Each(t, testGapOfOneVersion) }
+
+func testGapOfOneVersion(t *testing.T, device string) {
+	l := tinyLearner(t, device, nil)
+	batch := tinyBatch(t, l, 0)
+	_, r := gradientOf(t, l, batch)
+	const rounding = 1e-5
+	closeTo(t, "gap_mean of the same weights", r.Values["gap_mean"], 0, rounding)
+	batch[0].Stale = true
+	for i := range batch[0].Behaviour {
+		batch[0].Behaviour[i]--
+	}
+	_, r = gradientOf(t, l, batch)
+	closeTo(t, "gap_mean beside a stale sequence", r.Values["gap_mean"], 0, rounding)
+	for _, q := range batch {
+		q.Stale = true
+	}
+	_, r = gradientOf(t, l, batch)
+	if gap, known := r.Values["gap_mean"]; known {
+		t.Errorf("gap_mean is %v where every sequence is stale", gap)
+	}
+}
+
+// TestCheckpointedActivations: recomputing them changes nothing.
+func TestCheckpointedActivations(t *testing.T) { cudatest.Each(t, testCheckpointedActivations) }
+
+func testCheckpointedActivations(t *testing.T, device string) {
+	plain := tinyLearner(t, device, nil)
+	batch := tinyBatch(t, plain, 0.6)
+	want, _ := gradientOf(t, plain, batch)
+	got, _ := gradientOf(t, tinyLearner(t, device, func(o *Options) { o.Checkpoint = true }), batch)
+	if d := apart(got, want, 1); !(d < 1e-6) {
+		t.Errorf("the gradient is %v off", d)
+	}
+}
+
+// TestOrderOfArrivalDoesNotMatter, to the bit, which is promised on the CPU: packing follows ids.
+func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
+	l := tinyLearner(t, "cpu", func(o *Options) { o.MicroBatchTokens = 24 })
+	batch := tinyBatch(t, l, 0.6)
+	want, wantReport := gradientOf(t, l, batch)
+	for seed := range uint64(3) {
+		rand.New(rand.NewPCG(seed, 1)).Shuffle(len(batch), func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
+		got, r := gradientOf(t, l, batch)
+		if !slices.Equal(got, want) {
+			t.Errorf("order %d: the gradient differs by %v", seed, apart(got, want, 1))
+		}
+		if !maps.Equal(r.Values, wantReport.Values) {
+			t.Errorf("order %d: %v, want %v", seed, r.Values, wantReport.Values)
+		}
+	}
+}
+
+// TestMaskedPositionsAreNotRead: masked tokens and dropped trajectories may have any values.
+func TestMaskedPositionsAreNotRead(t *testing.T) {
+	l := tinyLearner(t, "cpu", nil)
+	batch := tinyBatch(t, l, 0.6)
+	want, _ := gradientOf(t, l, batch)
+	dirty := clone(batch)
+	bad := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))}
+	for _, q := range dirty {
+		for i := range q.Tokens {
+			if !q.Sampled[i] || q.Weight == 0 {
+				q.Behaviour[i] = bad[i%3]
+			}
+		}
+		if q.Weight == 0 {
+			q.Advantage = math.NaN()
+		}
+	}
+	if got, _ := gradientOf(t, l, dirty); !slices.Equal(got, want) {
+		t.Errorf("the gradient differs by %v", apart(got, want, 1))
+	}
+}
+
+// TestRefusedUpdateChangesNothing: bad inputs and gradients that float32 cannot hold leave weights, moments
+// and the count of updates as they were, and the next good batch is learned from.
+func TestRefusedUpdateChangesNothing(t *testing.T) { cudatest.Each(t, testRefusedUpdateChangesNothing) }
+
+func testRefusedUpdateChangesNothing(t *testing.T, device string) {
+	ctx := context.Background()
+	for _, c := range []struct {
+		name  string
+		want  string
+		spoil func(l *Learner, batch []*Sequence)
+	}{
+		{"sampler's log-prob", "non_finite_input: logp_old", func(_ *Learner, b []*Sequence) { b[1].Behaviour[b[1].trained()[2]] = float32(math.NaN()) }},
+		{"advantage", "non_finite_input: advantage", func(_ *Learner, b []*Sequence) { b[3].Advantage = math.Inf(-1) }},
+		{"weight", "bad_weight", func(_ *Learner, b []*Sequence) { b[0].Weight = -1 }},
+		{"probability above 1", "positive_logprob", func(_ *Learner, b []*Sequence) { b[0].Behaviour[b[0].trained()[0]] = 0.1 }},
+		{"derivative beyond float32", "non_finite_value", func(l *Learner, _ []*Sequence) { l.opt.Loss.EntropyCoef = 1e42 }},
+		{"gradient beyond float32", "the gradient's norm is", func(l *Learner, _ []*Sequence) { l.opt.Loss.EntropyCoef = 3e39 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := tinyLearner(t, device, func(o *Options) { o.MicroBatchTokens = 24 })
+			good := tinyBatch(t, l, 0.3)
+			learn := func(batch []*Sequence) Report {
+				if err := l.Prepare(ctx, batch); err != nil {
+					t.Fatal(err)
+				}
+				r, err := l.Update(ctx, batch, 1e-3)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r
+			}
+			if r := learn(good); r.Refused != nil {
+				t.Fatal(r.Refused)
+			}
+			before := [][]float32{readFlat(t, l, l.model.Master.Tensor), readFlat(t, l, l.m.Tensor), readFlat(t, l, l.v.Tensor)}
+			bad, loss := clone(good), l.opt.Loss
+			c.spoil(l, bad)
+			r := learn(bad)
+			if r.Refused == nil || r.Skipped {
+				t.Fatalf("learned from it: %v", r)
+			}
+			if !strings.Contains(r.Refused.Error(), c.want) {
+				t.Errorf("refused because of: %v; want %s", r.Refused, c.want)
+			}
+			l.opt.Loss = loss
+			for i, flat := range []*torch.Tensor{l.model.Master.Tensor, l.m.Tensor, l.v.Tensor} {
+				if !slices.Equal(readFlat(t, l, flat), before[i]) {
+					t.Errorf("%s changed", []string{"weights", "first moment", "second moment"}[i])
+				}
+			}
+			if l.Steps() != 1 {
+				t.Errorf("%d updates are counted, want 1", l.Steps())
+			}
+			if r := learn(good); r.Refused != nil || slices.Equal(readFlat(t, l, l.model.Master.Tensor), before[0]) {
+				t.Errorf("the next batch was not learned from: %v", r.Refused)
+			}
+		})
+	}
+}
+
+// TestBFloat16 computes in half precision with a float32 master: the gradient is close to the float32
+// learner's, also right after a refused update.
+func TestBFloat16(t *testing.T) { cudatest.Each(t, testBFloat16) }
+
+func testBFloat16(t *testing.T, device string) {
+	ctx := context.Background()
+	single := tinyLearner(t, device, nil)
+	batch := tinyBatch(t, single, 0.3)
+	want, _ := gradientOf(t, single, batch)
+	half := single.opt
+	half.MicroBatchTokens = 24
+	l := tinyLearnerOf(t, tinyModelIn(t, device, 1, model.Options{Compute: torch.BFloat16}), half)
+	bad := clone(batch)
+	bad[1].Behaviour[bad[1].trained()[2]] = float32(math.NaN())
+	if err := l.Prepare(ctx, bad); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := l.Update(ctx, bad, 0); err != nil || r.Refused == nil {
+		t.Fatalf("learned from it: %v, %v", r, err)
+	}
+	got, _ := gradientOf(t, l, batch)
+	if d := apart(got, want, 1); !(d < 0.1) {
+		t.Errorf("the gradient is %v off", d)
+	}
+}
+
+// TestHalfCopyFollowsTheMaster: an update renews the copy that generation reads and is the same as without one.
+func TestHalfCopyFollowsTheMaster(t *testing.T) {
+	ctx := context.Background()
+	plain := tinyLearner(t, "cpu", nil)
+	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.Float32, HalfCopy: true}), plain.opt)
+	for _, l := range []*Learner{plain, l} {
+		batch := tinyBatch(t, l, 0.3)
+		if err := l.Prepare(ctx, batch); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Update(ctx, batch, 0.01); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(masterOf(t, l.model), masterOf(t, plain.model)) {
+		t.Error("with a bf16 copy training ends at other weights")
+	}
+	wantRounded(t, l.model)
+}
+
+// TestNothingToLearnIsSkipped: advantages of 0 and empty batches make no update, weight decay included.
+func TestNothingToLearnIsSkipped(t *testing.T) { cudatest.Each(t, testNothingToLearnIsSkipped) }
+
+func testNothingToLearnIsSkipped(t *testing.T, device string) {
+	l := tinyLearner(t, device, nil)
+	batch := tinyBatch(t, l, 0.3)
+	for _, q := range batch {
+		q.Advantage = 0
+	}
+	before := readFlat(t, l, l.model.Master.Tensor)
+	for _, b := range [][]*Sequence{batch, nil, batch[5:]} {
+		if err := l.Prepare(context.Background(), b); err != nil {
+			t.Fatal(err)
+		}
+		r, err := l.Update(context.Background(), b, 1)
+		if err != nil || !r.Skipped || r.Refused != nil {
+			t.Errorf("%d sequences: %+v, %v", len(b), r, err)
+		}
+	}
+	if !slices.Equal(readFlat(t, l, l.model.Master.Tensor), before) || l.Steps() != 0 {
+		t.Error("the weights changed")
+	}
+}
+
+// TestSuperviseIsTheMeanOverTokens, over however many micro-batches.
+func TestSuperviseIsTheMeanOverTokens(t *testing.T) {
+	cudatest.Each(t, testSuperviseIsTheMeanOverTokens)
+}
+
+func testSuperviseIsTheMeanOverTokens(t *testing.T, device string) {
+	ctx := context.Background()
+	l := tinyLearner(t, device, nil)
+	batch := tinyBatch(t, l, 0)
+	sum, n := 0.0, 0
+	for _, v := range gather(batch, func(q *Sequence) []float32 { return q.Behaviour }) {
+		sum -= float64(v)
+		n++
+	}
+	r, err := l.Supervise(ctx, batch, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeTo(t, "loss", r.Values["loss"], sum/float64(n), 1e-6)
+	want := readFlat(t, l, l.grad)
+	cut := tinyLearner(t, device, func(o *Options) { o.MicroBatchTokens, o.Checkpoint = 10, true })
+	if _, err := cut.Supervise(ctx, batch, 0); err != nil {
+		t.Fatal(err)
+	}
+	if d := apart(readFlat(t, cut, cut.grad), want, 1); !(d < 1e-6) {
+		t.Errorf("the gradient is %v off", d)
+	}
+	if _, err := l.Supervise(ctx, batch[6:], 0); err == nil {
+		t.Error("a batch without a trained token was accepted")
+	}
+}
+
+// TestSequencesAreChecked before anything reaches the device.
+func TestSequencesAreChecked(t *testing.T) {
+	l := tinyLearner(t, "cpu", nil)
+	for name, q := range map[string]*Sequence{
+		"first token sampled": {ID: "x", Tokens: []int32{1, 2}, Sampled: []bool{true, true}},
+		"outside vocabulary":  {ID: "x", Tokens: []int32{1, tinyVocab}, Sampled: []bool{false, true}},
+		"negative id":         {ID: "x", Tokens: []int32{-1, 2}, Sampled: []bool{false, true}},
+		"ragged mask":         {ID: "x", Tokens: []int32{1, 2}, Sampled: []bool{false}},
+		"ragged log-probs":    {ID: "x", Tokens: []int32{1, 2}, Sampled: []bool{false, true}, Behaviour: []float32{0}},
+	} {
+		if err := l.Prepare(context.Background(), []*Sequence{q}); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if _, err := l.Update(context.Background(), nil, 1); errors.Is(err, errNothingToRead) {
+		t.Error("an empty batch is an error")
+	}
+}
+
+// TestNonFiniteLogitsAreRefused: of weights that are no numbers nothing is learned, though the head's kernel refuses inside
+// an operation of LibTorch.
+func TestNonFiniteLogitsAreRefused(t *testing.T) { cudatest.Each(t, testNonFiniteLogitsAreRefused) }
+
+func testNonFiniteLogitsAreRefused(t *testing.T, device string) {
+	ctx := context.Background()
+	l := tinyLearner(t, device, func(o *Options) { o.Loss.Ratio = mgrpo.RatioSequenceGeometric })
+	batch := tinyBatch(t, l, 0.3)
+	if err := l.Prepare(ctx, batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.model.Device.Do(ctx, func(*torch.Scope) error { l.model.Master.Tensor.Fill_(math.NaN()); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := l.Update(ctx, batch, 1e-3); err != nil || r.Refused == nil {
+		t.Errorf("refused because of %v, error %v; want the former alone", r.Refused, err)
+	}
+}

@@ -1,0 +1,804 @@
+package learner
+
+import (
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks/rankstest"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// TestRank is one of the processes that the tests below start.
+func TestRank(t *testing.T) {
+	rank := rankstest.Join(t)
+	g := rank.Group
+	switch rank.Part {
+	case "learn":
+		t.Run("oracle", func(t *testing.T) { ranksAgainstOracle(t, g) })
+		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cpu", g) })
+		t.Run("no whole model", func(t *testing.T) { ranksGather(t, "cpu", g) })
+		t.Run("experts", func(t *testing.T) { ranksCarry(t, "cpu", g) })
+		t.Run("experts that fail", func(t *testing.T) { ranksCarryRefused(t, g) })
+		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cpu", g) })
+		t.Run("adapters", func(t *testing.T) { ranksAgainstAdapterGoldens(t, g) })
+		t.Run("refusals", func(t *testing.T) { ranksRefuseAlike(t, g) })
+		t.Run("a gradient that is not finite", func(t *testing.T) { ranksRefuseGradient(t, g) })
+		t.Run("nothing to learn", func(t *testing.T) { ranksSkip(t, g) })
+		t.Run("nothing to read", func(t *testing.T) { ranksRestoreNothing(t, g) })
+		t.Run("another update", func(t *testing.T) { ranksDiffer(t, g) })
+	case "learn on GPUs":
+		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cuda:0", g) })
+		t.Run("no whole model", func(t *testing.T) { ranksGather(t, "cuda:0", g) })
+		t.Run("experts", func(t *testing.T) { ranksCarry(t, "cuda:0", g) })
+		t.Run("goldens", func(t *testing.T) {
+			cudatest.SkipSlow(t, "cuda:0")
+			ranksAgainstGoldens(t, "cuda:0", g)
+		})
+	case "lose":
+		ranksLoseOne(t, g)
+	case "save":
+		ranksSave(t, g, rank.Dir, keeping)
+	case "go on":
+		ranksGoOn(t, g, rank.Dir, keeping)
+	case "save experts":
+		ranksSave(t, g, rank.Dir, keepingExperts)
+	case "go on with experts":
+		ranksGoOn(t, g, rank.Dir, keepingExperts)
+	default:
+		how, what, _ := strings.Cut(rank.Part, " ")
+		ranksEnd(t, g, rank.Dir, how, what)
+	}
+}
+
+// Ranks of a group learn what one learns. With four of them there are more ranks than groups of sequences.
+func TestRanksLearn(t *testing.T) {
+	for _, n := range []int{2, 4} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) { rankstest.Pass(t, n, "learn", "") })
+	}
+}
+
+// Two ranks have one GPU between them here, which is nothing that they notice.
+func TestRanksLearnOnGPUs(t *testing.T) {
+	if len(cudatest.Devices(t)) == 1 {
+		t.Skip("no GPU")
+	}
+	rankstest.Pass(t, 2, "learn on GPUs", "")
+}
+
+// A rank that is killed is an error in the others.
+func TestRanksLoseOne(t *testing.T) {
+	for rank, err := range rankstest.Run(t, 4, "lose", "") {
+		if killed := rank == 2; killed != (err != nil) || killed && !strings.Contains(err.Error(), "signal: killed") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// Wherever in its work the context of one rank ends, the others fail, and wait neither for their time-out nor for its process's end.
+func TestRanksCancelOne(t *testing.T) {
+	endOne(t, "cancel", map[string]int{"update": 4, "demonstrations": 4, "copy": 3, "weights": 2, "layers": 5, "experts": 9})
+}
+
+// So they do wherever in its work the device of one rank is lost to it.
+func TestRanksLoseADevice(t *testing.T) {
+	endOne(t, "device", map[string]int{"update": 4, "copy": 3, "weights": 2})
+}
+
+func endOne(t *testing.T, how string, exchangesOf map[string]int) {
+	t.Helper()
+	for what, exchanges := range exchangesOf {
+		for n := range exchanges {
+			dir := filepath.Join(t.TempDir(), fmt.Sprint(n)) // the part reads in it after how many exchanges
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Run(fmt.Sprint(what, " after ", n), func(t *testing.T) { rankstest.Pass(t, 2, how+" "+what, dir) })
+		}
+	}
+}
+
+// What 2 ranks leave, 4 go on with, and 3 where ranks divide experts.
+func TestRanksGoOnWithOthers(t *testing.T) {
+	dir := t.TempDir()
+	rankstest.Pass(t, 2, "save", dir)
+	rankstest.Pass(t, 4, "go on", dir)
+	rankstest.Pass(t, 2, "save experts", dir)
+	rankstest.Pass(t, 3, "go on with experts", dir)
+}
+
+// of are the options of a model whose weights the ranks of a group train.
+func of(g ranks.Group, opt model.Options) model.Options {
+	opt.Rank, opt.Size = g.Rank(), g.Size()
+	return opt
+}
+
+// wantSame fails unless every rank has the same.
+func wantSame(t *testing.T, g ranks.Group, what string, mine any) {
+	t.Helper()
+	all, err := g.Exchange(context.Background(), fmt.Appendf(nil, "%v", mine), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, theirs := range all {
+		if string(theirs) != string(all[0]) {
+			t.Errorf("%s: rank %d has %.200s, rank 0 %.200s", what, r, theirs, all[0])
+		}
+	}
+}
+
+func wantSameWeights(t *testing.T, l *Learner) {
+	t.Helper()
+	sum, err := l.Digest(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSame(t, l.group, "weights", sum)
+}
+
+func ranksAgainstOracle(t *testing.T, g ranks.Group) {
+	for _, c := range objectives {
+		set := func(g ranks.Group) func(o *Options) {
+			return func(o *Options) {
+				c.set(&o.Loss)
+				o.Recomputed, o.Group = c.recomputed, g
+			}
+		}
+		one, l := tinyLearner(t, "cpu", set(ranks.Solo{})), tinyLearner(t, "cpu", set(g))
+		if c.reference {
+			for _, l := range []*Learner{one, l} {
+				ref := tinyModel(t, "cpu", 2)
+				t.Cleanup(func() { ref.Close(context.Background()) })
+				if err := l.SetReference(t.Context(), ref); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		batch := tinyBatch(t, one, 0.6)
+		if err := one.Prepare(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		want, wantGrad := ofOracle(t, one, byID(batch))
+		grad, r := gradientOf(t, l, clone(batch))
+		for name, w := range want.Values() {
+			closeTo(t, c.name+": "+name, r.Values[name], w, 2e-6)
+		}
+		for _, p := range l.share {
+			if d := apart(grad[p.From:p.To], wantGrad[p.From:p.To], 1); !(d < 1e-5) {
+				t.Errorf("%s: the gradient of elements %d to %d is %v off", c.name, p.From, p.To, d)
+			}
+		}
+		wantSame(t, g, c.name, r.Values)
+	}
+}
+
+// trained is a learner after some updates and a supervised one.
+func trained(t *testing.T, l *Learner, batch []*Sequence) (r Report) {
+	t.Helper()
+	for i := range 3 {
+		minibatch := clone(batch[:len(batch)-i])
+		if err := l.Prepare(t.Context(), minibatch); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if r, err = l.Update(t.Context(), minibatch, 0.01); err != nil || r.Refused != nil {
+			t.Fatal(err, r.Refused)
+		}
+	}
+	supervised, err := l.Supervise(t.Context(), batch, 0.01)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Values["supervised loss"] = supervised.Values["loss"]
+	return r
+}
+
+// stateOf are the weights and moments of all ranks, on rank 0.
+func stateOf(t *testing.T, l *Learner) (weights, m, v []float32) {
+	t.Helper()
+	if n := l.params.Numel(); l.group.Rank() == 0 {
+		weights, m, v = make([]float32, n), make([]float32, n), make([]float32, n)
+	}
+	if err := l.Copy(t.Context(), weights, m, v); err != nil {
+		t.Fatal(err)
+	}
+	return weights, m, v
+}
+
+// ranksAgainstOne: what ranks learn is what one learns but for the order of a sum, and the same every time. Each sequence is a
+// micro-batch, as what a micro-batch adds up is rounded, where the compute type is bf16.
+func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
+	for _, c := range []struct {
+		name      string
+		model     model.Options
+		tolerance float64 // of weights, moments and gradient norm, relative
+		mixture   bool
+		host      bool // the ranks keep moments and fp32 weights in the host's memory
+		layers    bool // and go through their backward passes layer by layer
+	}{
+		{name: "float32", model: model.Options{Compute: torch.Float32}, tolerance: 1e-5},
+		{name: "with a bf16 copy", model: model.Options{Compute: torch.Float32, HalfCopy: true}, tolerance: 1e-5},
+		{name: "bf16", model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
+		{name: "mixture", mixture: true, tolerance: 1e-5},
+		{name: "bf16, state in the host's memory", host: true, model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
+		{name: "bf16, layer by layer", layers: true, model: model.Options{Compute: torch.BFloat16}, tolerance: 1e-2},
+	} {
+		learner := func(t *testing.T, g ranks.Group) *Learner {
+			o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Loss.EntropyCoef = g, 1, 0.02 })
+			opt := of(g, c.model)
+			o.HostState = c.host && g != ranks.Group(ranks.Solo{})
+			opt.HostMaster, o.Checkpoint = o.HostState, c.layers
+			if c.mixture {
+				o.Balance = 0.05
+				return mixtureLearner(t, device, o)
+			}
+			return tinyLearnerOf(t, tinyModelIn(t, device, 1, opt), o)
+		}
+		t.Run(c.name, func(t *testing.T) {
+			if !c.mixture && !c.host {
+				cudatest.SkipSlow(t, device)
+			}
+			one := learner(t, ranks.Solo{})
+			batch := tinyBatch(t, one, 0.3)
+			if c.mixture {
+				record(t, one, batch)
+			}
+			want := trained(t, one, batch)
+			wantWeights, wantM, wantV := stateOf(t, one)
+			var first []float32
+			for range 2 {
+				l := learner(t, g)
+				r := trained(t, l, batch)
+				got, m, v := stateOf(t, l)
+				wantSame(t, g, "report", r.Values)
+				wantSameWeights(t, l)
+				for name, w := range want.Values {
+					closeTo(t, name, r.Values[name], w, c.tolerance)
+				}
+				if len(r.Values) != len(want.Values) {
+					t.Errorf("%d values are reported, want %d", len(r.Values), len(want.Values))
+				}
+				for what, pair := range map[string][2][]float32{
+					"weights": {got, wantWeights}, "first moments": {m, wantM}, "second moments": {v, wantV},
+				} {
+					if pair[0] == nil { // of other ranks than 0
+						continue
+					}
+					if d := apart(pair[0], pair[1], 1); !(d < c.tolerance) {
+						t.Errorf("%s are %v off", what, d)
+					}
+				}
+				if first != nil && !slices.Equal(got, first) {
+					t.Error("the same again gives other weights")
+				}
+				first = got
+				wantHalf(t, l, got)
+				wantShares(t, l)
+				wantRead(t, l, got)
+			}
+		})
+	}
+}
+
+// ranksGather: ranks none of which holds the model whole learn, to the bit, what ranks learn that do, with a reference that none holds whole
+// either, recomputed log-probs and sequences without advantage. After a refused batch and other weights they go on together.
+func ranksGather(t *testing.T, device string, g ranks.Group) {
+	for _, c := range []struct {
+		name    string
+		compute torch.DType
+		host    bool
+	}{{"bf16", torch.BFloat16, false}, {"bf16, state in the host's memory", torch.BFloat16, true}, {"float32", torch.Float32, false}} {
+		learner := func(t *testing.T, g ranks.Group, gathered bool) *Learner {
+			o := mixtureOptions(func(o *Options) {
+				o.Group, o.MicroBatchTokens, o.Recomputed, o.Checkpoint, o.HostState = g, 1, true, true, c.host
+				o.Loss.KL, o.Loss.KLCoef = mgrpo.KL3, 0.1
+			})
+			opt := of(g, model.Options{Compute: c.compute, HostMaster: c.host, Gathered: gathered})
+			l := tinyLearnerOf(t, tinyModelIn(t, device, 1, opt), o)
+			opt.Frozen, opt.HostMaster = true, false
+			ref := tinyModelIn(t, device, 2, opt)
+			t.Cleanup(func() { ref.Close(context.Background()) })
+			if err := l.SetReference(t.Context(), ref); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		t.Run(c.name, func(t *testing.T) {
+			if !c.host {
+				cudatest.SkipSlow(t, device)
+			}
+			whole, l := learner(t, g, false), learner(t, g, true)
+			batch := tinyBatch(t, whole, 0.3)
+			batch[1].Advantage = 0
+			want, got := trained(t, whole, batch), trained(t, l, batch)
+			wantWeights, wantM, wantV := stateOf(t, whole)
+			weights, m, v := stateOf(t, l)
+			tolerance := 0.0
+			if c.compute == torch.Float32 { // whose sums ranks with whole models take in another order
+				tolerance = 5e-5
+			}
+			for name, w := range want.Values {
+				closeTo(t, name, got.Values[name], w, tolerance)
+			}
+			for what, pair := range map[string][2][]float32{"weights": {weights, wantWeights}, "first moments": {m, wantM}, "second moments": {v, wantV}} {
+				if g.Rank() == 0 && !(apart(pair[0], pair[1], 1) <= tolerance) {
+					t.Errorf("%s are %v off", what, apart(pair[0], pair[1], 1))
+				}
+			}
+			wantRead(t, l, weights)
+			wantGathered(t, l)
+
+			bad := clone(batch)
+			bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
+			if err := l.Prepare(t.Context(), bad); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := l.Update(t.Context(), bad, 1e-3); err != nil || r.Refused == nil {
+				t.Errorf("a batch that is to be refused: %v, %v", r.Refused, err)
+			}
+			again := learner(t, g, true)
+			restore := func(l *Learner, steps int64) {
+				var read, first, second func(int64, []float32) error
+				if g.Rank() == 0 {
+					of := func(values []float32) func(int64, []float32) error {
+						return func(from int64, dst []float32) error { copy(dst, values[from:]); return nil }
+					}
+					read, first, second = of(weights), of(m), of(v)
+				}
+				if err := errors.Join(l.RestoreWeights(t.Context(), read), l.RestoreMoments(t.Context(), first, second)); err != nil {
+					t.Fatal(err)
+				}
+				l.SetSteps(steps)
+			}
+			restore(again, l.Steps())
+			trained(t, l, batch)
+			trained(t, again, batch)
+			on, _, _ := stateOf(t, l)
+			restored, _, _ := stateOf(t, again)
+			if !slices.Equal(on, restored) || g.Rank() == 0 && slices.Equal(on, weights) {
+				t.Error("with restored weights something else is learned")
+			}
+		})
+	}
+}
+
+// wantGathered fails unless the rank holds no more than its share, and of gradients one layer and what is in none.
+func wantGathered(t *testing.T, l *Learner) {
+	t.Helper()
+	share, of := l.share.Numel(), map[int]int64{}
+	for _, leaf := range l.model.Layout.Leaves {
+		of[leaf.Layer] += leaf.Numel()
+	}
+	layer := of[0] + max(of[1], of[2])
+	got := []int64{l.params.Master().Numel(), l.model.Compute.Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
+	if want := []int64{share, share, share, share, share}; !slices.Equal(got, want) {
+		t.Errorf("weights, what is gathered of, gradient and moments have %d elements, want %d", got, want)
+	}
+	if over := l.part.flat.Numel() - layer; over < 0 || over > 128 {
+		t.Errorf("a micro-batch's gradient has %d elements, want %d and some between them", l.part.flat.Numel(), layer)
+	}
+}
+
+// wantHalf fails unless the bf16 copy is that of all ranks' weights.
+func wantHalf(t *testing.T, l *Learner, weights []float32) {
+	t.Helper()
+	if l.model.Half == nil || l.group.Rank() > 0 || l.model.Gathered() {
+		return
+	}
+	half, rounded := make([]float32, len(weights)), make([]float32, len(weights))
+	inDevice(t, l.model, func(s *torch.Scope) {
+		l.model.Half.Float32s(half)
+		s.FromFloat32(weights, int64(len(weights))).To(torch.BFloat16).Float32s(rounded)
+	})
+	if !slices.Equal(half, rounded) {
+		t.Error("the bf16 copy is not that of the weights")
+	}
+}
+
+// wantRead fails unless rank 0 reads the weights of all ranks, whichever it asks for, and alone what it holds alone.
+func wantRead(t *testing.T, l *Learner, weights []float32) {
+	t.Helper()
+	n := l.params.Numel()
+	border := l.shareOf(0)[0].To
+	for _, span := range [][2]int64{{0, n}, {0, 1}, {border - 1, border}, {border - 1, border + 1}, {border, border + 1}, {n - 1, n}} {
+		var got []float32
+		if l.group.Rank() == 0 {
+			got = make([]float32, span[1]-span[0])
+		}
+		if err := l.Read(t.Context(), span[0], span[1]-span[0], got); err != nil {
+			t.Fatal(err)
+		}
+		if l.group.Rank() == 0 && !slices.Equal(got, weights[span[0]:span[1]]) {
+			t.Errorf("weights %d to %d are not those", span[0], span[1])
+		}
+	}
+	one := make([]float32, 1)
+	if err := l.params.Read(t.Context(), n-1, one); (err == nil) != (l.params.Master().Numel() == n) {
+		t.Errorf("one rank alone reads the last of %d weights of which it has %d: %v", n, l.params.Master().Numel(), err)
+	}
+}
+
+// wantShares fails unless the rank holds no more than its share of what forward and backward passes do not read.
+func wantShares(t *testing.T, l *Learner) {
+	t.Helper()
+	n, share := l.params.Numel(), l.share.Numel()
+	state := []int64{l.params.Master().Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
+	want := []int64{n, n, share, share}
+	if l.part != nil {
+		want = []int64{share, share, share, share}
+	}
+	if !slices.Equal(state, want) {
+		t.Errorf("weights, gradient and moments have %d elements of %d, want %d", state, n, want)
+	}
+}
+
+func ranksAgainstGoldens(t *testing.T, device string, g ranks.Group) {
+	for _, dir := range golden.Trained(t, golden.InSafetensors(golden.Models(t, arch.Families()))) {
+		fiveSteps(t, dir, device, g)
+	}
+}
+
+func ranksAgainstAdapterGoldens(t *testing.T, g ranks.Group) {
+	for _, dir := range adapterGoldens(t) {
+		adapterSteps(t, dir, "cpu", g)
+	}
+}
+
+// ranksRefuseAlike: what one rank's kernels refuse, or fail at, is an error of all, and changes nothing.
+func ranksRefuseAlike(t *testing.T, g ranks.Group) {
+	for _, c := range []struct {
+		compute torch.DType
+		layers  bool // passes go layer by layer
+	}{{torch.Float32, false}, {torch.BFloat16, false}, {torch.BFloat16, true}} {
+		o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, c.layers })
+		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: c.compute})), o)
+		wantRefusals(t, l, tinyBatch(t, l, 0.3))
+	}
+}
+
+// wantRefusals fails unless a learner refuses batches like a good one in which a sequence is bad, naming it, and one that its passes fail at,
+// and learns from the good one after that.
+func wantRefusals(t *testing.T, l *Learner, good []*Sequence) {
+	t.Helper()
+	before, _, _ := stateOf(t, l)
+	bad := clone(good)
+	bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
+	r, err := update(t, l, bad)
+	if err != nil || r.Refused == nil || !strings.HasPrefix(r.Refused.Error(), "learner: "+bad[3].ID) {
+		t.Errorf("refused because of %v, error %v; want %s named", r.Refused, err, bad[3].ID)
+	}
+	wantSame(t, l.group, "refusal", r.Refused)
+
+	long := clone(good)
+	for len(long[1].Tokens) < 70 { // more than the model has positions
+		long[1].Tokens, long[1].Sampled, long[1].Behaviour = append(long[1].Tokens, 1), append(long[1].Sampled, true), append(long[1].Behaviour, -1)
+	}
+	if r, err = update(t, l, long); err == nil {
+		t.Errorf("a sequence that is too long: %+v", r)
+	}
+	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
+		t.Error("the weights changed")
+	}
+	r, err = update(t, l, good)
+	if after, _, _ := stateOf(t, l); err != nil || r.Refused != nil || l.group.Rank() == 0 && slices.Equal(after, before) {
+		t.Errorf("the next batch was not learned from: %v, %v", r.Refused, err)
+	}
+	wantSameWeights(t, l)
+}
+
+// update is one with a batch.
+func update(t *testing.T, l *Learner, batch []*Sequence) (Report, error) {
+	t.Helper()
+	if err := l.Prepare(t.Context(), batch); err != nil {
+		return Report{}, err
+	}
+	return l.Update(t.Context(), batch, 1e-3)
+}
+
+// ranksRefuseGradient: a gradient of which one rank's share is not finite is refused by all, and changes nothing.
+func ranksRefuseGradient(t *testing.T, g ranks.Group) {
+	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
+		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: compute})), mixtureOptions(func(o *Options) { o.Group = g }))
+		before, _, _ := stateOf(t, l)
+		if g.Rank() == 1 {
+			inDevice(t, l.model, func(*torch.Scope) { l.in(l.grad, l.share[0]).Fill_(math.NaN()) })
+		}
+		_, err := l.apply(t.Context(), 1e-3)
+		if !refused(err) || !strings.Contains(err.Error(), "the gradient's norm is NaN") {
+			t.Errorf("%v: got %v, want that the norm is refused", compute, err)
+		}
+		wantSame(t, g, "refusal", err)
+		if after, m, v := stateOf(t, l); !slices.Equal(after, before) || slices.ContainsFunc(slices.Concat(m, v), func(x float32) bool { return x != 0 }) || l.Steps() != 0 {
+			t.Errorf("%v: weights or moments changed", compute)
+		}
+	}
+}
+
+// ranksSkip: where nothing is to be learned no rank makes an update, and all report the same.
+func ranksSkip(t *testing.T, g ranks.Group) {
+	l := tinyLearner(t, "cpu", func(o *Options) { o.Group = g })
+	batch := tinyBatch(t, l, 0.3)
+	for _, q := range batch {
+		q.Advantage = 0
+	}
+	before, _, _ := stateOf(t, l)
+	if err := l.Prepare(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	r, err := l.Update(t.Context(), batch, 1e-3)
+	if err != nil || r.Refused != nil || !r.Skipped {
+		t.Errorf("%+v, %v; want a skipped update", r, err)
+	}
+	wantSame(t, g, "report", r.Values)
+	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
+		t.Error("the weights changed")
+	}
+	trained(t, l, tinyBatch(t, l, 0.3))
+	wantSameWeights(t, l)
+}
+
+// ranksRestoreNothing: what rank 0 cannot read is an error of all, who can go on with what it reads after that.
+func ranksRestoreNothing(t *testing.T, g ranks.Group) {
+	l := keeping(t, g, 1)
+	weights, m, v := stateOf(t, l)
+	reads := func(values []float32, until int64) func(int64, []float32) error {
+		if g.Rank() > 0 {
+			return nil
+		}
+		return func(from int64, dst []float32) error {
+			if from >= until {
+				return errors.New("the disk is gone")
+			}
+			copy(dst, values[from:])
+			return nil
+		}
+	}
+	n := l.params.Numel()
+	for what, err := range map[string]error{
+		"weights":        l.RestoreWeights(t.Context(), reads(weights, 0)),
+		"first moments":  l.RestoreMoments(t.Context(), reads(m, 1), reads(v, n)), // rank 0's share alone
+		"second moments": l.RestoreMoments(t.Context(), reads(m, n), reads(v, 0)),
+	} {
+		if err == nil || !strings.HasSuffix(err.Error(), "the disk is gone") {
+			t.Errorf("%s: got %v, want that they cannot be read", what, err)
+		}
+	}
+	if err := errors.Join(l.RestoreWeights(t.Context(), reads(weights, n)), l.RestoreMoments(t.Context(), reads(m, n), reads(v, n))); err != nil {
+		t.Fatal(err)
+	}
+	trained(t, l, tinyBatch(t, l, 0.3))
+	wantSameWeights(t, l)
+}
+
+// ending is a group at which something ends after some more exchanges.
+type ending struct {
+	ranks.Group
+	exchanges int
+	counts    string // "update", ...: exchanges; "layers": gradients of layers; "experts": rows of an update that go to experts or come back
+	end       func()
+}
+
+func (g *ending) AllToAll(ctx context.Context, in, out *torch.Tensor, came, sent []int64) error {
+	err := g.Group.AllToAll(ctx, in, out, came, sent)
+	if g.counts == "experts" {
+		g.in(g.exchanges - 1)
+	}
+	return err
+}
+
+func (g *ending) Accumulate(ctx context.Context, sum, t *torch.Tensor) error {
+	err := g.Group.Accumulate(ctx, sum, t)
+	if g.counts == "layers" {
+		g.in(g.exchanges - 1)
+	}
+	return err
+}
+
+func (g *ending) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error) {
+	all, err := g.Group.Exchange(ctx, mine, most)
+	if g.counts != "layers" && g.counts != "experts" {
+		g.in(g.exchanges - 1)
+	}
+	return all, err
+}
+
+func (g *ending) in(exchanges int) {
+	if g.exchanges = exchanges; exchanges == 0 {
+		g.end()
+	}
+}
+
+func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
+	n, err := strconv.Atoi(filepath.Base(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	failed := filepath.Join(dir, "the other rank has failed")
+	ends := &ending{Group: g, end: cancel, counts: what}
+	l := keeping(t, ends, 1)
+	switch what {
+	case "layers":
+		o := l.opt
+		o.Checkpoint = true
+		l = tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: torch.BFloat16})), o)
+	case "experts":
+		l = keepingExperts(t, ends, 1)
+	}
+	why := context.Canceled
+	if how == "device" {
+		ends.end, why = func() { l.model.Device.Close() }, torch.ErrClosed
+	}
+	batch := tinyBatch(t, l, 0.3)
+	if err := l.Prepare(ctx, batch); err != nil {
+		t.Fatal(err)
+	}
+	weights, m, v := make([]float32, l.params.Numel()), make([]float32, l.params.Numel()), make([]float32, l.params.Numel())
+	if g.Rank() == 1 {
+		ends.in(n)
+	}
+	switch what {
+	case "update", "layers", "experts":
+		_, err = l.Update(ctx, batch, 1e-3)
+	case "demonstrations":
+		_, err = l.Supervise(ctx, batch, 1e-3)
+	case "copy":
+		err = l.Copy(ctx, weights, m, v)
+	case "weights":
+		err = l.RestoreWeights(ctx, func(int64, []float32) error { return nil })
+	}
+	if g.Rank() == 1 {
+		if !errors.Is(err, why) {
+			t.Errorf("got %v, want %v", err, why)
+		}
+		for range 600 {
+			if _, err := os.Stat(failed); err == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Error("the other rank still waits after a minute")
+		return
+	}
+	var lost *torch.GroupError
+	told := how == "device" && err != nil && strings.HasSuffix(err.Error(), "rank 1: "+why.Error())
+	if !told && (!errors.As(err, &lost) || lost.TimedOut) {
+		t.Errorf("got %v, want a lost rank", err)
+	}
+	if err := os.WriteFile(failed, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ranksDiffer: ranks that were given different updates make none, and score nothing of different sequences.
+func ranksDiffer(t *testing.T, g ranks.Group) {
+	l := tinyLearner(t, "cpu", func(o *Options) { o.Group = g })
+	batch := tinyBatch(t, l, 0.3)
+	if err := l.Prepare(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if g.Rank() == 1 {
+		batch[0].Advantage = 0.5
+	}
+	_, err := l.Update(t.Context(), batch, 1e-3)
+	if err == nil || !strings.Contains(err.Error(), "rank 1 was given another update") {
+		t.Errorf("got %v, want that rank 1 was given another update", err)
+	}
+	l.opt.Recomputed = true
+	batch = tinyBatch(t, l, 0.3)
+	if g.Rank() == 1 {
+		batch[0].Tokens[1]++
+	}
+	if err = l.Prepare(t.Context(), batch); err == nil || !strings.Contains(err.Error(), "rank 1 was given another batch") {
+		t.Errorf("got %v, want that rank 1 was given another batch", err)
+	}
+}
+
+func ranksLoseOne(t *testing.T, g ranks.Group) {
+	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: torch.BFloat16})), mixtureOptions(func(o *Options) { o.Group = g }))
+	batch := tinyBatch(t, l, 0.3)
+	if err := l.Prepare(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if g.Rank() == 2 {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	_, err := l.Update(t.Context(), batch, 1e-3)
+	var lost *torch.GroupError
+	if !errors.As(err, &lost) || lost.TimedOut {
+		t.Errorf("got %v, want a lost rank", err)
+	}
+}
+
+// kept is what a checkpoint has of a learner, and what came after it.
+type kept struct {
+	Weights, M, V []float32
+	Steps         int64
+	Batch         []*Sequence
+	After         []float32
+}
+
+// keeping is a learner of which a checkpoint is made, or which takes one over.
+func keeping(t *testing.T, g ranks.Group, seed uint64) *Learner {
+	t.Helper()
+	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens = g, 1 })
+	return tinyLearnerOf(t, tinyModelIn(t, "cpu", seed, of(g, model.Options{Compute: torch.BFloat16})), o)
+}
+
+// keepingExperts is such a learner of a mixture whose experts ranks divide.
+func keepingExperts(t *testing.T, g ranks.Group, seed uint64) *Learner {
+	t.Helper()
+	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, true })
+	return tinyLearnerOf(t, mixtureModelIn(t, "cpu", seed, 5, of(g, model.Options{Compute: torch.Float32, Gathered: true})), o)
+}
+
+func ranksSave(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T, ranks.Group, uint64) *Learner) {
+	l := keeping(t, g, 1)
+	batch := tinyBatch(t, l, 0.3)
+	trained(t, l, batch)
+	k := kept{Steps: l.Steps(), Batch: batch}
+	k.Weights, k.M, k.V = stateOf(t, l)
+	trained(t, l, batch)
+	if k.After, _, _ = stateOf(t, l); g.Rank() > 0 {
+		return
+	}
+	file, err := os.Create(filepath.Join(dir, "kept"))
+	if err == nil {
+		err = errors.Join(gob.NewEncoder(file).Encode(k), file.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ranksGoOn(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T, ranks.Group, uint64) *Learner) {
+	file, err := os.Open(filepath.Join(dir, "kept"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var k kept
+	if err := gob.NewDecoder(file).Decode(&k); err != nil {
+		t.Fatal(err)
+	}
+	l := keeping(t, g, 9)
+	reads := func(values []float32) func(int64, []float32) error {
+		if g.Rank() > 0 {
+			return nil
+		}
+		return func(from int64, dst []float32) error { copy(dst, values[from:]); return nil }
+	}
+	if err := errors.Join(l.RestoreWeights(t.Context(), reads(k.Weights)), l.RestoreMoments(t.Context(), reads(k.M), reads(k.V))); err != nil {
+		t.Fatal(err)
+	}
+	l.SetSteps(k.Steps)
+	wantSameWeights(t, l)
+	weights, m, v := stateOf(t, l)
+	if g.Rank() == 0 && (!slices.Equal(weights, k.Weights) || !slices.Equal(m, k.M) || !slices.Equal(v, k.V)) {
+		t.Error("weights and moments are not those that were kept")
+	}
+	wantHalf(t, l, weights)
+	trained(t, l, k.Batch)
+	if weights, _, _ = stateOf(t, l); g.Rank() == 0 {
+		if d := apart(weights, k.After, 1); !(d < 1e-2) {
+			t.Errorf("the weights are %v off those of the ranks before", d)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package learner
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// mixtureLearner trains a tiny mixture of experts.
+func mixtureLearner(t *testing.T, device string, o Options) *Learner {
+	t.Helper()
+	return tinyLearnerOf(t, mixtureModelIn(t, device, 1, 5, model.Options{Compute: torch.Float32}), o)
+}
+
+// mixtureModelIn is a tiny mixture of so many experts.
+func mixtureModelIn(t *testing.T, device string, seed uint64, experts int, opt model.Options) *model.Model {
+	t.Helper()
+	return mixtureModelOf(t, device, seed, mixtureShape(experts), opt)
+}
+
+func mixtureShape(experts int) arch.Config {
+	return arch.Config{
+		Family: arch.Qwen3MoE, VocabSize: tinyVocab, Hidden: 16, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
+		Mixture: &arch.Mixture{Experts: experts, PerToken: 2, FFN: 12, Normalise: true, Dense: []int{1}, Step: 1},
+	}
+}
+
+// biasedShape is a mixture whose experts have biases, in every layer, and whose attention has sinks.
+func biasedShape(experts int) arch.Config {
+	c := mixtureShape(experts)
+	c.Family, c.AttentionBias, c.Windows = arch.GPTOSS, true, []int{5, 0, 5}
+	c.Mixture = &arch.Mixture{Experts: experts, PerToken: 2, FFN: c.FFN, Normalise: true, Step: 1}
+	return c
+}
+
+func mixtureModelOf(t *testing.T, device string, seed uint64, shape arch.Config, opt model.Options) *model.Model {
+	t.Helper()
+	dev, err := torch.Open(device, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	m, err := model.Random(context.Background(), dev, shape, seed, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func mixtureOptions(set func(*Options)) Options {
+	o := Options{Loss: mgrpo.DefaultObjective(), Temperature: 0.8, MicroBatchTokens: 1 << 20, HeadRows: 5, Replay: true,
+		Adam: Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.01, Clip: 1}}
+	if set != nil {
+		set(&o)
+	}
+	return o
+}
+
+// record fills the sequences' routes with the model's own choices, as a sampler would.
+func record(t *testing.T, l *Learner, batch []*Sequence) {
+	t.Helper()
+	c := l.model.Config
+	for _, q := range batch {
+		err := l.model.Device.Do(context.Background(), func(s *torch.Scope) error {
+			b := pack(s, []*Sequence{{Tokens: q.Tokens, Sampled: append(make([]bool, len(q.Tokens)-1), true)}})
+			layers, k := c.RoutedLayers(), c.Mixture.PerToken
+			b.in.Routes = &model.Routes{Chosen: s.Empty(torch.Int32, int64(layers), int64(b.rows), int64(k))}
+			l.model.Forward(s, b.in)
+			chosen := make([]int32, layers*b.rows*k)
+			b.in.Routes.Chosen.Int32s(chosen)
+			q.Routes = nil
+			for row := range b.rows {
+				for layer := range layers {
+					for _, e := range chosen[(layer*b.rows+row)*k:][:k] {
+						q.Routes = append(q.Routes, uint16(e))
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Recorded choices that are the trainer's own change nothing, to the bit; unrecorded and other ones are counted.
+func TestReplay(t *testing.T) {
+	for _, checkpoint := range []bool{false, true} {
+		l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Checkpoint = checkpoint }))
+		batch := tinyBatch(t, l, 0.6)
+		free, r := gradientOf(t, l, batch)
+		if _, known := r.Values["routing_differs"]; known || r.Values["routing_free"] != 1 {
+			t.Errorf("nothing is recorded: %v", r.Values)
+		}
+		record(t, l, batch)
+		replayed, r := gradientOf(t, l, batch)
+		if !slices.Equal(free, replayed) || r.Values["routing_differs"] != 0 || r.Values["routing_free"] != 0 {
+			t.Errorf("replay of the own choice is off by %v; differs %v, free %v", apart(free, replayed, 1), r.Values["routing_differs"], r.Values["routing_free"])
+		}
+
+		for _, q := range batch { // the two experts of the first layer change places with others
+			for at := 0; at < len(q.Routes); at += 4 {
+				a, b := q.Routes[at], q.Routes[at+1]
+				for e := range uint16(5) {
+					if e != a && e != b {
+						q.Routes[at] = e
+					}
+				}
+			}
+		}
+		forced, r := gradientOf(t, l, batch)
+		if differs := r.Values["routing_differs"]; differs < 0.5 || slices.Equal(free, forced) {
+			t.Errorf("other experts in the first of two layers: %v differ", differs)
+		}
+		for _, q := range batch {
+			q.Stale = true
+		}
+		again, r := gradientOf(t, l, batch)
+		if _, known := r.Values["routing_differs"]; known || !slices.Equal(forced, again) {
+			t.Error("stale sequences replay, and are not compared")
+		}
+		for _, q := range batch {
+			q.Routes = q.Routes[:4]
+		}
+		if _, r = gradientOf(t, l, batch); !(r.Values["routing_free"] > 0.5 && r.Values["routing_free"] < 1) {
+			t.Errorf("experts of first tokens alone: %v are free", r.Values["routing_free"])
+		}
+	}
+}
+
+// The old policy's log-probs are computed with the recorded experts, too.
+func TestReplayOfRecomputedLogProbs(t *testing.T) {
+	l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Recomputed = true }))
+	batch := tinyBatch(t, l, 0.6)
+	record(t, l, batch)
+	for _, q := range batch {
+		for i := range q.Routes {
+			q.Routes[i] = (q.Routes[i] + 1) % 5
+		}
+	}
+	_, r := gradientOf(t, l, batch)
+	const rounding = 1e-5
+	closeTo(t, "ratio_min", r.Values["ratio_min"], 1, rounding)
+	closeTo(t, "ratio_max", r.Values["ratio_max"], 1, rounding)
+}
+
+func TestRoutesAreChecked(t *testing.T) {
+	l := mixtureLearner(t, "cpu", mixtureOptions(nil))
+	for name, routes := range map[string][]uint16{"no whole token": {1, 2, 3}, "more tokens than there are": make([]uint16, 4*40), "no such expert": {0, 1, 5, 0}} {
+		batch := tinyBatch(t, l, 0)
+		batch[0].Routes = routes
+		if err := l.Prepare(context.Background(), batch); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// The load-balancing loss adds its gradient to the routers', in proportion to its coefficient, and however the batch is cut its
+// value is the mean over micro-batches by rows. At initialisation it is near 1, its least value.
+func TestLoadBalancing(t *testing.T) {
+	gradient := func(coef float64) ([]float32, Report, *Learner) {
+		l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Balance = coef }))
+		batch := tinyBatch(t, l, 0.6)
+		g, r := gradientOf(t, l, batch)
+		return g, r, l
+	}
+	none, r, _ := gradient(0)
+	if _, known := r.Values["router_aux_loss"]; known {
+		t.Error("a loss that is off is reported")
+	}
+	one, r, l := gradient(0.1)
+	if aux := r.Values["router_aux_loss"]; !(aux > 0.8 && aux < 2) {
+		t.Errorf("loss %v", aux)
+	}
+	two, _, _ := gradient(0.2)
+	changed := false
+	for _, leaf := range l.model.Layout.Leaves {
+		a, b, c := window(none, leaf), window(one, leaf), window(two, leaf)
+		for i := range a {
+			first, second := float64(b[i]-a[i]), float64(c[i]-a[i])
+			if math.Abs(second-2*first) > 1e-5+1e-3*math.Abs(second) {
+				t.Fatalf("%s: coefficient 0.1 adds %g, 0.2 adds %g", leaf.Name, first, second)
+			}
+			changed = changed || leaf.Name == "layers.0.router" && math.Abs(first) > 1e-4
+		}
+	}
+	if !changed {
+		t.Error("the router's gradient did not change")
+	}
+	for _, name := range []string{"expert_load_max", "expert_entropy", "experts_idle"} {
+		if _, known := r.Values[name]; !known {
+			t.Errorf("no %s", name)
+		}
+	}
+	if load := r.Values["expert_load_max"]; load < 1 || load > 5 || r.Values["expert_entropy"] > 1 {
+		t.Errorf("load %v, entropy %v", load, r.Values["expert_entropy"])
+	}
+}

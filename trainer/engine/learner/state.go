@@ -1,0 +1,150 @@
+package learner
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// pieceElements is the number of values of a buffer that travel between two ranks at a time (4 MiB).
+const pieceElements = 1 << 20
+
+// Steps returns the number of updates made.
+func (l *Learner) Steps() int64 { return l.steps }
+
+// SetSteps sets the update count, when a checkpoint is restored.
+func (l *Learner) SetSteps(n int64) { l.steps = n }
+
+// Copy copies the weights and moments of all ranks to rank 0: there master, m and v receive the complete buffers; on
+// the others they are nil.
+func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
+	all := ranks.Run{To: l.params.Numel()}
+	if err := l.collect(ctx, l.params.Master(), all, master); err != nil {
+		return err
+	}
+	if err := l.collect(ctx, l.m, all, m); err != nil {
+		return err
+	}
+	return l.collect(ctx, l.v, all, v)
+}
+
+// Read copies n weights of all ranks, starting with element from, to dst on rank 0. On the others dst is nil. It also
+// works after Close.
+func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
+	return l.collect(ctx, l.params.Master(), ranks.Run{From: from, To: from + n}, dst)
+}
+
+// RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element
+// `from`; on the others they are nil.
+func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
+	if err := l.distribute(ctx, l.m, m); err != nil {
+		return err
+	}
+	return l.distribute(ctx, l.v, v)
+}
+
+// RestoreWeights gives all ranks new weights. On rank 0 read fills dst with the values from element `from`; on the
+// others it is nil. After an error the weights are unusable.
+func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
+	if err := l.distribute(ctx, l.params.Master(), read); err != nil {
+		return err
+	}
+	return l.together(ctx, l.meet(ctx, func(s *torch.Scope) error {
+		if half, master := l.params.Half(), l.params.Master(); half != nil {
+			for _, p := range l.share {
+				master.CopyTo(s, p.In(master.Numel(), l.params.Numel()), l.in(half, p))
+			}
+		}
+		return l.spread(ctx)
+	}))
+}
+
+// Digest returns a checksum of the weights that forward passes read, with which ranks compare their weights.
+func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
+	if l.model.Gathered() {
+		return l.model.Digest(ctx)
+	}
+	values := make([]float32, pieceElements)
+	for from, n := int64(0), l.params.Numel(); from < n; from += pieceElements {
+		part := values[:min(pieceElements, n-from)]
+		if err := model.On(l.whole()[0]).Read(ctx, from, part); err != nil {
+			return 0, err
+		}
+		sum = model.Checksum(sum, part)
+	}
+	return sum, nil
+}
+
+// collect copies a run of a flat fp32 buffer to dst on rank 0. All ranks return the same error.
+func (l *Learner) collect(ctx context.Context, flat *model.Buffer, run ranks.Run, dst []float32) error {
+	whole, own := flat.Numel() == l.params.Numel(), l.share.Within(run)
+	if whole {
+		own = ranks.Share{{Run: run}}
+	}
+	var unread error
+	for i := 0; l.group.Rank() == 0 && i < len(own) && unread == nil; i++ {
+		p := own[i]
+		unread = flat.Copy(ctx, p.In(flat.Numel(), l.params.Numel()), dst[p.From-run.From:p.To-run.From])
+	}
+	var moved error
+	if !whole {
+		moved = l.eachPiece(ctx, flat, run, func(_ *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error {
+			if err := l.group.Send(ctx, piece, owner, 0); err != nil || l.group.Rank() > 0 {
+				return err
+			}
+			piece.Float32s(dst[at.From-run.From : at.To-run.From])
+			return nil
+		})
+	}
+	return l.together(ctx, cmp.Or(unread, moved))
+}
+
+// distribute fills every rank's share of a flat fp32 buffer with values that rank 0 reads. After an error of read it
+// sends zeros, since the others wait for values before they learn of the error. All ranks return the same error.
+func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(from int64, dst []float32) error) error {
+	var unread, own error
+	given := func(from int64, dst []float32) error {
+		if unread == nil {
+			unread = read(from, dst)
+		}
+		if unread != nil {
+			clear(dst)
+		}
+		return nil
+	}
+	for i := 0; l.group.Rank() == 0 && i < len(l.share) && own == nil; i++ {
+		p := l.share[i]
+		own = flat.Fill(ctx, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(from int64, dst []float32) error { return given(p.From+from, dst) })
+	}
+	moved := l.eachPiece(ctx, flat, ranks.Run{To: l.params.Numel()}, func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error {
+		if l.group.Rank() == 0 {
+			values := make([]float32, piece.Numel())
+			_ = given(at.From, values)
+			piece = s.FromFloat32(values, piece.Numel())
+		}
+		return l.group.Send(ctx, piece, 0, owner)
+	})
+	return l.together(ctx, cmp.Or(own, moved, unread))
+}
+
+// eachPiece calls move for the pieces of a run of a flat buffer that belong to ranks other than 0. piece is the owner's
+// memory, and temporary memory on other ranks.
+func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, run ranks.Run, move func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error) error {
+	for owner := 1; owner < l.group.Size(); owner++ {
+		for _, p := range l.shareOf(owner).Within(run).Cut(pieceElements) {
+			err := l.meet(ctx, func(s *torch.Scope) error {
+				if l.group.Rank() != owner {
+					return move(s, owner, p.Run, s.Empty(torch.Float32, p.Numel()))
+				}
+				return flat.Lend(s, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(piece *torch.Tensor) error { return move(s, owner, p.Run, piece) })
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package jsonl
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
+)
+
+func generate(t *testing.T, p *standalone.Policy, slots, inFlight int, seed uint64, in string) (string, Tally) {
+	t.Helper()
+	engine, err := p.Engine(context.Background(), slots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close(context.Background())
+	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 9, StopIDs: p.StopIDs()}, Seed: seed, InFlight: inFlight}
+	var out strings.Builder
+	tally, err := Generate(context.Background(), p, engine, opt, strings.NewReader(in), &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), tally
+}
+
+// The answers, to the byte, do not depend on how many lines are in flight, and a bad line changes nothing
+// for the others.
+func TestGenerateInOrder(t *testing.T) {
+	p := open(t, true)
+	var in strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&in, "{\"id\":%d,\"ids\":[%d,%d,5]}\n", i, i%7, 30+i%3)
+	}
+	in.WriteString("\n{\"ids\":[1,5,9]}\n{\"ids\":[1,5,9]}\n")
+	one, tally := generate(t, p, 1, 1, 3, in.String())
+	if tally.Lines != 42 || tally.Failed != 0 {
+		t.Fatalf("tally %+v", tally)
+	}
+	many, _ := generate(t, p, 6, 24, 3, in.String())
+	if one != many {
+		t.Error("answers differ between 1 and 24 lines in flight")
+	}
+	for i, r := range replies(t, many) {
+		if i < 40 && string(r.ID) != fmt.Sprint(i) || len(r.IDs) == 0 || len(r.LogProbs) != len(r.IDs) || r.Text == nil {
+			t.Errorf("answer %d is %+v", i, r)
+		}
+		if (r.FinishReason == "stop") != (r.IDs[len(r.IDs)-1] == 2) || r.FinishReason == "length" && len(r.IDs) != 9 {
+			t.Errorf("answer %d ends with %q after %v", i, r.FinishReason, r.IDs)
+		}
+	}
+	if other, _ := generate(t, p, 6, 24, 4, in.String()); other == many {
+		t.Error("another seed gives the same answers")
+	}
+	last := strings.Split(strings.TrimSpace(many), "\n")[40:]
+	if last[0] == last[1] {
+		t.Error("equal prompts on two lines have equal samples")
+	}
+
+	lines := strings.SplitAfter(in.String(), "\n")
+	lines[3] = "not json\n"
+	spoilt, tally := generate(t, p, 6, 24, 3, strings.Join(lines, ""))
+	got, want := replies(t, spoilt), replies(t, many)
+	if tally.Failed != 1 || !strings.Contains(tally.Err().Error(), "1 of 42 lines failed, the first: line 4: ") || got[3].Error == "" {
+		t.Errorf("tally %v, answer %+v", tally.Err(), got[3])
+	}
+	for i := range got {
+		if i != 3 && !slices.Equal(got[i].IDs, want[i].IDs) {
+			t.Errorf("answer %d changed with line 4", i)
+		}
+	}
+}
+
+// Text and messages are the ids they stand for; the text of an answer leaves the stop token out.
+func TestGenerateText(t *testing.T) {
+	p := open(t, true)
+	for _, c := range []struct{ in, same string }{
+		{`{"text":"w7 w8"}`, `{"ids":[7,8]}`},
+		{`{"messages":[{"role":"user","content":"w7 w8"}]}`, `{"ids":[3,7,8,4]}`},
+		{`{"messages":[{"role":"user","content":"w7 w8"}],"add_generation_prompt":false}`, `{"ids":[3,7,8]}`},
+	} {
+		got, _ := generate(t, p, 1, 1, 0, c.in)
+		want, _ := generate(t, p, 1, 1, 0, c.same)
+		if got != want {
+			t.Errorf("%s gives %s\n%s gives %s", c.in, got, c.same, want)
+		}
+		r := replies(t, got)[0]
+		var words []string
+		for _, id := range r.IDs {
+			if id != 2 {
+				words = append(words, fmt.Sprintf("w%d", id))
+			}
+		}
+		if r.Text == nil || *r.Text != strings.Join(words, " ") {
+			t.Errorf("text of %v is %v", r.IDs, r.Text)
+		}
+	}
+}
+
+func TestGenerateRefusesLines(t *testing.T) {
+	p := open(t, true)
+	lines := hostile[:len(hostile):len(hostile)]
+	lines = append(lines, struct{ line, want string }{`{"messages":[{"role":"user","content":` + strings.Repeat(" ", 3) + `null}]}`, ""},
+		struct{ line, want string }{`{"messages":{}}`, `"messages" is of type dict`},
+		struct{ line, want string }{`{"ids":[` + strings.Repeat("1,", 5000) + `1]}`, "leaves no room"})
+	var in strings.Builder
+	for _, l := range lines {
+		in.WriteString(l.line + "\n")
+	}
+	out, tally := generate(t, p, 2, 4, 0, in.String()+`{"ids":[1]}`)
+	got := replies(t, out)
+	if len(got) != len(lines)+1 || tally.Lines != len(got) {
+		t.Fatalf("%d answers to %d lines, tally %+v", len(got), len(lines)+1, tally)
+	}
+	for i, l := range lines {
+		if l.want != "" && (!strings.HasPrefix(got[i].Error, fmt.Sprintf("line %d: ", i+1)) || !strings.Contains(got[i].Error, l.want)) {
+			t.Errorf("%.60s is answered %+v, want an error with %q", l.line, got[i], l.want)
+		}
+	}
+	if last := got[len(got)-1]; last.Error != "" || len(last.IDs) == 0 {
+		t.Errorf("the good line at the end is answered %+v", last)
+	}
+
+	bare := open(t, false)
+	out, _ = generate(t, bare, 1, 1, 0, `{"text":"w1"}`+"\n"+`{"ids":[1]}`)
+	got = replies(t, out)
+	if !strings.Contains(got[0].Error, "has no tokenizer.json") || got[1].Error != "" || got[1].Text != nil {
+		t.Errorf("without a tokenizer: %+v", got)
+	}
+}
+
+// A line that is too long is refused, and the next is read.
+func TestLongLine(t *testing.T) {
+	p := open(t, false)
+	in := `{"ids":[1]}` + "\n" + `{"ids":[` + strings.Repeat(" ", MaxLine) + `1]}` + "\n" + `{"ids":[1]}`
+	out, tally := generate(t, p, 1, 1, 0, in)
+	got := replies(t, out)
+	if len(got) != 3 || tally.Failed != 1 || !strings.Contains(got[1].Error, "longer than 16 MiB") || got[2].Error != "" {
+		t.Errorf("answers %+v", got)
+	}
+}
+
+// Whoever writes a line and waits for the answer gets it.
+func TestGenerateAnswersAtOnce(t *testing.T) {
+	p := open(t, false)
+	engine, err := p.Engine(context.Background(), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close(context.Background())
+	asked, ask := io.Pipe()
+	hear, said := io.Pipe()
+	done := make(chan error)
+	go func() {
+		opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 3}, InFlight: 16}
+		_, err := Generate(context.Background(), p, engine, opt, asked, said)
+		said.Close()
+		done <- err
+	}()
+	answers := bufio.NewReader(hear)
+	for range 3 {
+		if _, err := io.WriteString(ask, `{"ids":[1,2]}`+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := answers.ReadString('\n'); err != nil || !strings.HasPrefix(line, `{"ids":[`) {
+			t.Fatalf("answer %q, %v", line, err)
+		}
+	}
+	ask.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// broken fails after some bytes, as a pipe does when its reader goes away.
+type broken struct{ left int }
+
+func (b *broken) Write(p []byte) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		return 0, io.ErrClosedPipe
+	}
+	return len(p), nil
+}
+
+// When the reader of the answers goes away, or the caller gives up, everything in flight ends.
+func TestGenerateEnds(t *testing.T) {
+	p := open(t, false)
+	engine, err := p.Engine(context.Background(), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close(context.Background())
+	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 100}, InFlight: 16}
+	in := strings.Repeat(`{"ids":[1,2]}`+"\n", 200)
+	if _, err := Generate(context.Background(), p, engine, opt, strings.NewReader(in), &broken{3000}); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("a broken pipe ends with %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r, w := io.Pipe()
+	defer w.Close()
+	go func() {
+		w.Write([]byte(in[:28]))
+		cancel()
+	}()
+	if _, err := Generate(ctx, p, engine, opt, r, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled, it ends with %v", err)
+	}
+}
+
+func FuzzParseRequest(f *testing.F) {
+	for _, h := range hostile {
+		f.Add(h.line)
+	}
+	f.Add(`{"messages":[{"role":"user","content":"w1"}],"tools":null,"id":[1,{"a":"b"}]}`)
+	p := open(f, true)
+	f.Fuzz(func(t *testing.T, line string) {
+		q, err := parseRequest(p, input{number: 1, data: []byte(line)}, true)
+		if err == nil && len(q.ids) == 0 {
+			t.Error("accepted without tokens")
+		}
+	})
+}

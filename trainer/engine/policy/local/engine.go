@@ -1,0 +1,334 @@
+// Package local is the rollout engine on our own kernels: continuous batching over a paged key-value cache. Prefixes
+// are shared between rollouts and kept between turns, as long as no sequence in flight needs their blocks.
+//
+// An engine serves agents that share a model. Each is a tenant, with its own adapters and prefixes, and a pass may have
+// rows of all tenants.
+//
+// On a CPU a sampled token and its log-prob do not depend on other sequences in flight, arrival order, prefix reuse,
+// the size of the cache or restarts. Every row of every kernel depends on that row's inputs alone, and the random
+// number of a token is a function of the sequence's key and the token's position.
+package local
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// Options are the options of an engine.
+type Options struct {
+	Slots         int  // sequences in flight at once
+	Context       int  // tokens a sequence may reach; 0 means the model's limit
+	Conversations int  // conversations at once, most of which may wait; a value below Slots means Slots
+	CacheTokens   int  // tokens whose keys and values are kept, of all sequences together, at least Context; 0 means Slots × Context
+	PassRows      int  // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows of the device
+	NoPrefixes    bool // never reuse a cached prefix
+	NoRecordings  bool // do not record decode passes as CUDA graphs
+
+	Note func(text string) // called if decode passes of a size cannot be recorded; may be nil
+}
+
+// ErrClosed is returned by calls on a closed engine, or on a tenant that has left.
+var ErrClosed = errors.New("policy: engine is closed")
+
+// Engine samples for its tenants from the weights of one model on one device.
+type Engine struct {
+	dev   *torch.Device
+	model *model.Model
+	cache *model.Cache
+	opt   Options
+
+	mu       sync.Mutex
+	wake     *sync.Cond
+	tenants  []*Tenant   // by number; nil: the number is unused
+	queue    []*sequence // waiting for a slot or for room in the cache
+	arrived  int64       // number of sequences so far
+	launched int64       // number of these that began
+	closed   bool
+	failed   error
+	pages    *pages
+	slots    []int // slots without a sequence in flight
+	running  []*sequence
+	done     chan struct{}
+
+	// State of passes, used on the device's thread only.
+	decoder    *model.Decoder     // of all tenants
+	records    bool               // decode passes are recorded
+	recordings map[int]*recording // CUDA graphs by number of rows; nil if it cannot be recorded; empty on a CPU
+}
+
+// Open allocates the cache and starts the scheduler of an engine without tenants. The engine reads the model's weights in
+// place.
+func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
+	if opt.Context == 0 || opt.Context > m.MaxPosition() {
+		opt.Context = m.MaxPosition()
+	}
+	if opt.PassRows == 0 {
+		opt.PassRows = arch.PassRows(m.Device.IsCUDA())
+	}
+	if opt.Slots < 1 {
+		return nil, fmt.Errorf("policy: engine.slots is %d; at least 1 is needed", opt.Slots)
+	}
+	if opt.CacheTokens == 0 {
+		opt.CacheTokens = arch.WholeCache(opt.Slots, opt.Context)
+	}
+	if opt.CacheTokens < opt.Context {
+		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, and one sequence may have %d tokens (engine.context)", opt.CacheTokens, opt.Context)
+	}
+	e := newEngine(m, opt)
+	e.records = m.Device.IsCUDA() && !opt.NoRecordings
+	var err error
+	if e.cache, err = m.NewCache(ctx, e.pages.blocks(), opt.Slots, opt.Context); err != nil {
+		return nil, err
+	}
+	go e.schedule()
+	return e, nil
+}
+
+// newEngine makes an engine without a cache, whose scheduler does not run.
+func newEngine(m *model.Model, opt Options) *Engine {
+	e := &Engine{dev: m.Device, model: m, opt: opt, done: make(chan struct{}), recordings: map[int]*recording{}}
+	e.pages = newPages(&m.Config, opt)
+	for i := range opt.Slots {
+		e.slots = append(e.slots, opt.Slots-1-i)
+	}
+	e.wake = sync.NewCond(&e.mu)
+	return e
+}
+
+// add queues a tenant's sequence. It fails if the engine or the tenant is closed.
+func (e *Engine) add(q *sequence) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.failed != nil:
+		return e.failed
+	case e.closed || q.tenant.leaving:
+		return ErrClosed
+	}
+	e.arrived++
+	q.arrival, q.before = e.arrived, e.launched
+	e.queue = append(e.queue, q)
+	e.wake.Signal()
+	return nil
+}
+
+// nudge wakes the scheduler. It takes the lock so that no wake-up is lost between the scheduler's check and its wait.
+func (e *Engine) nudge() {
+	e.mu.Lock()
+	e.wake.Signal()
+	e.mu.Unlock()
+}
+
+// Close stops the scheduler, fails the sequences in flight with ErrClosed and frees the cache.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	e.wake.Signal()
+	e.mu.Unlock()
+	<-e.done
+	err := e.dev.Do(ctx, func(*torch.Scope) error { e.dropRecordings(); return nil })
+	return errors.Join(err, e.cache.Close(ctx, e.dev))
+}
+
+// schedule is the scheduler's loop: admit sequences, run a pass, distribute its tokens. Only schedule uses the cache.
+func (e *Engine) schedule() {
+	defer close(e.done)
+	for {
+		batch, ok := e.next()
+		if !ok {
+			return
+		}
+		sampled, err := e.pass(batch)
+		e.mu.Lock()
+		if err != nil {
+			e.failed = fmt.Errorf("policy: %w", err)
+			e.drop(func(*sequence) error { return e.failed })
+		} else {
+			e.distribute(batch, sampled)
+		}
+		e.mu.Unlock()
+	}
+}
+
+// next waits for work and plans one pass. ok is false once the engine is closed.
+func (e *Engine) next() (batch *batch, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for {
+		e.gather()
+		if e.closed {
+			e.drop(func(*sequence) error { return ErrClosed })
+			return nil, false
+		}
+		e.drop((*sequence).cancelled)
+		e.dismiss()
+		moves := e.admit()
+		if len(e.running) > 0 {
+			b := e.plan()
+			b.moves = moves
+			return b, true
+		}
+		e.wake.Wait()
+	}
+}
+
+// plan plans a pass over the sequences in flight, and gives them the blocks that it fills. If the cache is too small
+// for all of them, the youngest is put back into the queue.
+func (e *Engine) plan() *batch {
+	for {
+		b := planBatch(e.running, e.opt.PassRows)
+		if !slices.ContainsFunc(b.work, func(w work) bool { return !e.pages.extend(w.q.line, w.q.filled+w.rows) }) {
+			return b
+		}
+		e.putBack(slices.MaxFunc(e.running, func(a, b *sequence) int { return cmp.Compare(a.arrival, b.arrival) }))
+	}
+}
+
+// putBack returns a sequence in flight to the queue until there is room again. It will be computed again, with the same
+// tokens, since random numbers are keyed by position.
+func (e *Engine) putBack(q *sequence) {
+	q.tenant.stats.PutBack++
+	q.computed = q.filled
+	e.running = slices.DeleteFunc(e.running, func(r *sequence) bool { return r == q })
+	e.land(q)
+	e.queue = append(e.queue, q)
+}
+
+// land ends a sequence's flight.
+func (e *Engine) land(q *sequence) {
+	e.pages.close(q.line)
+	q.tenant.inFlight--
+	e.slots = append(e.slots, q.slot)
+	q.line, q.slot = nil, -1
+}
+
+// gather yields to all runnable goroutines, so that conversations that are about to request a turn join the next pass:
+// those whose turn has just ended, and those that a reply of the store has woken. Without gather the first of them would
+// get a pass alone, which costs as much as a pass for all. gather returns at once if no goroutine is runnable.
+func (e *Engine) gather() {
+	e.mu.Unlock()
+	runtime.Gosched()
+	e.mu.Lock()
+}
+
+// admit moves waiting sequences into flight and returns the blocks to copy for them.
+func (e *Engine) admit() (moves []move) {
+	if len(e.slots) == 0 {
+		return nil
+	}
+	e.sortQueue()
+	waiting := e.queue[:0]
+	for i, q := range e.queue {
+		if len(e.slots) == 0 {
+			waiting = append(waiting, e.queue[i:]...)
+			break
+		}
+		from, soon := e.pages.find(q.tenant, q.tokens)
+		if soon {
+			waiting = append(waiting, q)
+			continue
+		}
+		if !e.pages.fits(len(q.tokens), from, len(e.running)) { // sequences behind it may not take the room that it waits for
+			waiting = append(waiting, e.queue[i:]...)
+			break
+		}
+		moves = append(moves, e.launch(q, from)...)
+	}
+	clear(e.queue[len(waiting):])
+	e.queue = waiting
+	return moves
+}
+
+// sortQueue sorts the queue by the number of rows to compute, smallest first, so that cached prefixes are used before
+// others evict them. Each time a sequence is overtaken it counts as one block cheaper, so that none waits for ever.
+func (e *Engine) sortQueue() {
+	for _, q := range e.queue {
+		from, _ := e.pages.find(q.tenant, q.tokens)
+		q.rank = int64(len(q.tokens)-from.reuse) + arch.CacheBlock*q.before
+	}
+	slices.SortFunc(e.queue, func(a, b *sequence) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.arrival, b.arrival))
+	})
+}
+
+// launch puts a sequence in flight.
+func (e *Engine) launch(q *sequence, from prefix) (moves []move) {
+	q.line, moves = e.pages.open(q.tenant, q.tokens, from)
+	q.filled = q.line.filled
+	last := len(e.slots) - 1
+	q.slot, e.slots = e.slots[last], e.slots[:last]
+	q.listed = make([]int, len(e.pages.groups))
+	e.running = append(e.running, q)
+	t := q.tenant
+	t.inFlight++
+	t.stats.MaxInFlight = max(t.stats.MaxInFlight, t.inFlight)
+	t.stats.Recomputed += int64(max(0, q.computed-q.filled))
+	if q.launched {
+		return moves // it had been put back
+	}
+	e.launched++
+	q.launched, q.out.Version = true, t.version
+	t.stats.Requests++
+	t.stats.PromptTokens += int64(len(q.tokens))
+	t.stats.ReusedTokens += int64(q.filled)
+	return moves
+}
+
+// drop ends the sequences for which why gives a reason.
+func (e *Engine) drop(why func(*sequence) error) {
+	ended := func(q *sequence) bool {
+		err := why(q)
+		if err == nil {
+			return false
+		}
+		q.finish(policy.FinishCancelled, err)
+		if q.line != nil {
+			e.land(q)
+		}
+		return true
+	}
+	e.queue = slices.DeleteFunc(e.queue, ended)
+	e.running = slices.DeleteFunc(e.running, ended)
+}
+
+// distribute appends the sampled tokens to their sequences and removes the sequences that have ended.
+func (e *Engine) distribute(b *batch, sampled []token) {
+	e.count(b)
+	told := b.routes
+	for _, w := range b.work {
+		w.q.filled += w.rows
+		e.pages.fill(w.q.line, w.q.filled)
+		n := w.rows * e.pages.width
+		w.q.line.routes, told = append(w.q.line.routes, told[:n]...), told[n:]
+	}
+	for i, q := range b.ready {
+		if q.broken != nil {
+			q.finish(policy.FinishCancelled, q.broken)
+			e.land(q)
+			continue
+		}
+		q.accept(sampled[i])
+		q.tenant.stats.SampledTokens++
+		q.line.tokens = append(q.line.tokens, sampled[i].id)
+		if f, ended := q.ending.Add(sampled[i].id); ended {
+			q.out.Routes = slices.Clone(q.line.routes)
+			q.finish(f, nil)
+			e.land(q)
+		}
+	}
+	e.running = slices.DeleteFunc(e.running, func(q *sequence) bool { return q.finished })
+}

@@ -1,0 +1,389 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testModel is a random model large enough for several rows, heads and passes to matter.
+func testModel(t *testing.T, threads int) *model.Model { return testModelIn(t, threads, false) }
+
+// testModelIn has a bf16 copy of its weights to generate from where half is set.
+func testModelIn(t *testing.T, threads int, half bool) *model.Model {
+	t.Helper()
+	return testModelOn(t, "cpu", threads, half)
+}
+
+func testModelOn(t *testing.T, device string, threads int, half bool) *model.Model {
+	t.Helper()
+	dev, err := torch.Open(device, threads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	return randomModel(t, dev, denseConfig, half)
+}
+
+var denseConfig = arch.Config{Family: arch.Qwen3, VocabSize: 113, Hidden: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 256,
+	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true}
+
+func randomModel(t *testing.T, dev *torch.Device, c arch.Config, half bool) *model.Model {
+	t.Helper()
+	ctx := context.Background()
+	m, err := model.Random(ctx, dev, c, 7, model.Options{Compute: torch.Float32, HalfCopy: half})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close(ctx) })
+	return m
+}
+
+func testEngine(t *testing.T, m *model.Model, opt Options) *Tenant {
+	t.Helper()
+	return testTenant(t, m, opt, Terms{})
+}
+
+func testTenant(t *testing.T, m *model.Model, opt Options, terms Terms) *Tenant {
+	t.Helper()
+	e, err := New(context.Background(), m, opt, terms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close(context.Background()) })
+	return e
+}
+
+// TestGather: what many goroutines are about to ask for is planned as one pass. On one processor the scheduler's wake-up
+// would else run before those goroutines do, and plan a pass for the first of them alone.
+func TestGather(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const sequences, times = 8, 21
+	together := 0
+	for range times { // a goroutine may be preempted between two others: once in a while, not most times
+		e := newEngine(&model.Model{Config: arch.Config{VocabSize: 113, Layers: 1}},
+			Options{Slots: sequences, Context: 16, CacheTokens: sequences * arch.CacheBlock, PassRows: 512})
+		tenant := &Tenant{engine: e, model: e.model, terms: Terms{Context: 16}}
+		var asking sync.WaitGroup
+		for i := range int32(sequences) {
+			asking.Go(func() {
+				_, err := tenant.Generate(t.Context(), policy.Request{Tokens: []int32{i}, Sampling: policy.Sampling{MaxNew: 1}})
+				if !errors.Is(err, ErrClosed) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+		if b, ok := e.next(); ok && b.rows == sequences {
+			together++
+		}
+		e.mu.Lock()
+		e.closed = true
+		e.mu.Unlock()
+		e.next() // fails what is in flight
+		asking.Wait()
+	}
+	if together <= times/2 {
+		t.Errorf("%d of %d times all %d sequences were in one pass", together, times, sequences)
+	}
+}
+
+// requests are conversations of two turns each: 4 prompts of different length, 6 rollouts of each.
+func requests() []policy.Request {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var out []policy.Request
+	for q := range 4 {
+		prompt := make([]int32, 3+17*q)
+		for i := range prompt {
+			prompt[i] = rng.Int32N(113)
+		}
+		for k := range 6 {
+			out = append(out, policy.Request{
+				Tokens:   prompt,
+				Sampling: policy.Sampling{Temperature: 1, MaxNew: 5 + k, StopIDs: []int32{9}},
+				Key:      policy.Key{RunSeed: 3, Step: 1, Query: fmt.Sprint("q", q), Rollout: k, Agent: "a"},
+			})
+		}
+	}
+	return out
+}
+
+// converse runs a request, appends an observation and runs a second turn.
+func converse(e *Tenant, r policy.Request) ([2]policy.Completion, error) {
+	first, err := e.Generate(context.Background(), r)
+	if err != nil {
+		return [2]policy.Completion{}, err
+	}
+	r.Tokens = append(append(append([]int32{}, r.Tokens...), first.Tokens...), 21, 22, int32(23+r.Key.Rollout))
+	second, err := e.Generate(context.Background(), r)
+	return [2]policy.Completion{first, second}, err
+}
+
+// run runs all conversations in the given order, with at most `inFlight` at once.
+func run(t *testing.T, e *Tenant, reqs []policy.Request, inFlight int, order []int) [][2]policy.Completion {
+	t.Helper()
+	out := make([][2]policy.Completion, len(reqs))
+	var wg sync.WaitGroup
+	limit := make(chan struct{}, inFlight)
+	for _, i := range order {
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			c, err := converse(e, reqs[i])
+			if err != nil {
+				t.Error(err)
+			}
+			out[i] = c
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func inOrder(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// TestBatchInvariance: tokens and log-probs are the same to the bit at 1, 3 and 16 sequences in flight,
+// with shuffled arrival, with and without prefix sharing, with little room for prefill, with another
+// number of threads and after a restart.
+func TestBatchInvariance(t *testing.T) {
+	t.Run("fp32", func(t *testing.T) { testBatchInvariance(t, false) })
+	t.Run("bf16", func(t *testing.T) { testBatchInvariance(t, true) })
+	t.Run("bf16 with run.matmul bf16", func(t *testing.T) {
+		defer torch.RoundFactors(false)
+		torch.RoundFactors(true)
+		testBatchInvariance(t, true)
+	})
+}
+
+func testBatchInvariance(t *testing.T, half bool) {
+	reqs := requests()
+	want := run(t, testEngine(t, testModelIn(t, 1, half), Options{Slots: 16}), reqs, 1, inOrder(len(reqs)))
+	shuffled := rand.New(rand.NewPCG(5, 6)).Perm(len(reqs))
+	for _, c := range []struct {
+		name     string
+		threads  int
+		opt      Options
+		inFlight int
+		order    []int
+		idle     int // threads of a device that lends them
+	}{
+		{"3 in flight", 1, Options{Slots: 16}, 3, inOrder(len(reqs)), 0},
+		{"16 in flight", 1, Options{Slots: 16}, 16, inOrder(len(reqs)), 0},
+		{"16 in flight, shuffled", 1, Options{Slots: 16}, 16, shuffled, 0},
+		{"without prefix sharing", 1, Options{Slots: 16, NoPrefixes: true}, 16, shuffled, 0},
+		{"fewer slots than sequences", 1, Options{Slots: 5}, 16, shuffled, 0},
+		{"prefill in pieces", 1, Options{Slots: 16, PassRows: 20}, 16, inOrder(len(reqs)), 0},
+		{"2 threads", 2, Options{Slots: 16}, 16, shuffled, 0},
+		{"threads of an idle device", 1, Options{Slots: 16}, 16, shuffled, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.idle > 0 {
+				idle, err := torch.Open("cpu", c.idle)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer idle.Close()
+				torch.LendThreads(c.threads + c.idle)
+				defer torch.LendThreads(0)
+			}
+			e := testEngine(t, testModelIn(t, c.threads, half), c.opt)
+			got := run(t, e, reqs, c.inFlight, c.order)
+			for i := range want {
+				for turn := range want[i] {
+					equal(t, fmt.Sprintf("request %d turn %d", i, turn), got[i][turn], want[i][turn])
+				}
+			}
+			s := e.Stats()
+			if c.inFlight > 1 && s.MaxInFlight < 2 {
+				t.Errorf("at most %d sequences were in flight", s.MaxInFlight)
+			}
+			if reused := s.ReusedTokens > 0; reused == c.opt.NoPrefixes {
+				t.Errorf("reused %d of %d prompt tokens with NoPrefixes %v", s.ReusedTokens, s.PromptTokens, c.opt.NoPrefixes)
+			}
+		})
+	}
+}
+
+func equal(t *testing.T, what string, got, want policy.Completion) {
+	t.Helper()
+	if got.Finish != want.Finish || len(got.Tokens) != len(want.Tokens) || len(got.LogProbs) != len(want.Tokens) {
+		t.Fatalf("%s: %d tokens, %s; want %d, %s", what, len(got.Tokens), got.Finish, len(want.Tokens), want.Finish)
+	}
+	for i := range want.Tokens {
+		if got.Tokens[i] != want.Tokens[i] || got.LogProbs[i] != want.LogProbs[i] {
+			t.Fatalf("%s, token %d: %d (%v), want %d (%v)", what, i, got.Tokens[i], got.LogProbs[i], want.Tokens[i], want.LogProbs[i])
+		}
+	}
+}
+
+// TestPrefixIsComputedOnce: K rollouts of one prompt run it through the model a single time.
+func TestPrefixIsComputedOnce(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 8})
+	reqs := requests()[18:24] // 6 rollouts of the longest prompt
+	run(t, e, reqs, 6, inOrder(6))
+	s := e.Stats()
+	prompt := int64(len(reqs[0].Tokens))
+	computedOnce := 5 * (prompt - 1) // every rollout but the first reuses all but the last token
+	if s.ReusedTokens < computedOnce {
+		t.Errorf("reused %d prompt tokens, want at least %d", s.ReusedTokens, computedOnce)
+	}
+}
+
+// TestTokensAreKeyedByPosition: a turn that begins with some of the tokens that were sampled goes on as the turn that sampled them.
+func TestTokensAreKeyedByPosition(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 2})
+	r := policy.Request{Tokens: []int32{1, 2, 3}, Sampling: policy.Sampling{Temperature: 1, MaxNew: 12}, Key: policy.Key{RunSeed: 3, Query: "q", Agent: "a"}}
+	whole, err := e.Generate(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := 1; k < len(whole.Tokens); k++ {
+		rest := r
+		rest.Tokens, rest.Sampling.MaxNew = slices.Concat(r.Tokens, whole.Tokens[:k]), r.Sampling.MaxNew-k
+		got, err := e.Generate(t.Context(), rest)
+		if err != nil || !slices.Equal(got.Tokens, whole.Tokens[k:]) || !slices.Equal(got.LogProbs, whole.LogProbs[k:]) {
+			t.Errorf("after %d tokens: %v, want %v (%v)", k, got.Tokens, whole.Tokens[k:], err)
+		}
+	}
+}
+
+func TestFinishReasons(t *testing.T) {
+	m := testModel(t, 1)
+	e := testTenant(t, m, Options{Slots: 2}, Terms{Context: 20, TokenBytes: func(id int32) []byte { return []byte{'a' + byte(id%26)} }})
+	ask := func(r policy.Request) policy.Completion {
+		t.Helper()
+		c, err := e.Generate(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	base := policy.Request{Tokens: []int32{1, 2, 3}, Sampling: policy.Sampling{Temperature: 1, MaxNew: 6}}
+	free := ask(base)
+	if free.Finish != policy.FinishLength || len(free.Tokens) != 6 {
+		t.Errorf("%s after %d tokens, want length after 6", free.Finish, len(free.Tokens))
+	}
+	stop := base
+	stop.Sampling.StopIDs = []int32{free.Tokens[2]}
+	if c := ask(stop); c.Finish != policy.FinishStop || c.Tokens[len(c.Tokens)-1] != free.Tokens[2] {
+		t.Errorf("stop id: %v", c)
+	}
+	text := base
+	text.Sampling.StopStrings = []string{string([]byte{'a' + byte(free.Tokens[1]%26), 'a' + byte(free.Tokens[2]%26)})}
+	if c := ask(text); c.Finish != policy.FinishStop || len(c.Tokens) != 3 {
+		t.Errorf("stop string over two tokens: %s after %d tokens", c.Finish, len(c.Tokens))
+	}
+	long := base
+	long.Sampling.MaxNew = 100
+	if c := ask(long); c.Finish != policy.FinishContext || len(c.Tokens) != 17 {
+		t.Errorf("%s after %d tokens, want context after 17", c.Finish, len(c.Tokens))
+	}
+	long.Tokens = make([]int32, 20)
+	if c := ask(long); c.Finish != policy.FinishContext || len(c.Tokens) != 0 {
+		t.Errorf("full context: %s after %d tokens", c.Finish, len(c.Tokens))
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
+	for name, r := range map[string]policy.Request{
+		"empty prompt":          {Sampling: policy.Sampling{MaxNew: 1}},
+		"token out of range":    {Tokens: []int32{113}, Sampling: policy.Sampling{MaxNew: 1}},
+		"nothing to sample":     {Tokens: []int32{1}},
+		"strings without bytes": {Tokens: []int32{1}, Sampling: policy.Sampling{MaxNew: 1, StopStrings: []string{"x"}}},
+	} {
+		if _, err := e.Generate(context.Background(), r); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// TestCancellation ends the context of two calls, of which one waits for the only slot, after the first
+// token: both learn the cause, and get what was sampled until then.
+func TestCancellation(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
+	ctx, cancel := context.WithCancelCause(context.Background())
+	enough := errors.New("enough")
+	long := policy.Request{Tokens: []int32{1}, Sampling: policy.Sampling{Temperature: 1, MaxNew: 150}}
+	long.OnToken = func(int32) { cancel(enough) }
+	sampled := make(chan int, 2)
+	for range 2 {
+		go func() {
+			c, err := e.Generate(ctx, long)
+			if !errors.Is(err, enough) || c.Finish != policy.FinishCancelled || len(c.LogProbs) != len(c.Tokens) {
+				t.Errorf("error %v, %+v", err, c)
+			}
+			sampled <- len(c.Tokens)
+		}()
+	}
+	if n := <-sampled + <-sampled; n != 1 {
+		t.Errorf("%d tokens were sampled, want the first alone", n)
+	}
+	c, err := e.Generate(context.Background(), policy.Request{Tokens: []int32{1}, Sampling: policy.Sampling{MaxNew: 2}})
+	if err != nil || len(c.Tokens) != 2 {
+		t.Errorf("after a cancelled call: %v, %v", c, err)
+	}
+}
+
+func TestLoadDropsTheCache(t *testing.T) {
+	m := testModel(t, 1)
+	e := testEngine(t, m, Options{Slots: 2})
+	r := policy.Request{Tokens: []int32{1, 2, 3, 4, 5, 6}, Sampling: policy.Sampling{MaxNew: 4}}
+	before, err := e.Generate(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = m.Device.Do(context.Background(), func(s *torch.Scope) error {
+		m.Master.Tensor.Narrow(0, 0, 113*96).Scale_(0.5)
+		m.Master.Tensor.Narrow(0, 5*96, 96).Scale_(9)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.UpdateWeights(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	after, err := e.Generate(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := testEngine(t, m, Options{Slots: 2}).Generate(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "after Load", after, fresh)
+	if after.Version != 1 || after.LogProbs[0] == before.LogProbs[0] {
+		t.Errorf("version %d, log-prob %v, before the update %v", after.Version, after.LogProbs[0], before.LogProbs[0])
+	}
+}
+
+func TestClosedEngine(t *testing.T) {
+	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
+	if err := e.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := e.Generate(context.Background(), policy.Request{Tokens: []int32{1}, Sampling: policy.Sampling{MaxNew: 1}})
+	if !errors.Is(err, ErrClosed) {
+		t.Errorf("error %v, want ErrClosed", err)
+	}
+}

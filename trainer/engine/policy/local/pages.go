@@ -1,0 +1,296 @@
+package local
+
+import (
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// line is a sequence with cached keys and values: one in flight, or the last turn of a conversation that may continue.
+type line struct {
+	owner   *Tenant
+	tokens  []int32   // keys and values of the first `filled` are in the cache
+	filled  int       // number of tokens
+	routes  []uint16  // experts of the filled tokens, in a mixture
+	tables  [][]int32 // for each group of layers, the sequence's blocks in order; noBlock if a window has passed
+	busy    bool      // in flight
+	stale   bool      // the weights changed while it was busy: its keys and values must not be reused
+	lastUse int64     // counter of admissions and ends
+}
+
+const noBlock = -1
+
+// pages assigns blocks of the key-value cache to sequences and finds reusable prefixes. Sequences of a tenant share the
+// blocks of a common prefix, and copy the block in which they part. Sequences of different tenants share no blocks,
+// since keys and values depend on adapters, but use one pool of blocks. pages has no tensors.
+type pages struct {
+	groups  []arch.CacheGroup
+	pools   []*pool // of each group
+	rows    int     // most rows of a pass
+	width   int     // experts of a token
+	lines   []*line
+	clock   int64
+	sharing bool // reuse cached prefixes; tests turn it off to show that results do not depend on it
+}
+
+func newPages(c *arch.Config, opt Options) *pages {
+	p := &pages{groups: c.CacheGroups(), rows: opt.PassRows, width: c.RouteWidth(), sharing: !opt.NoPrefixes}
+	for _, g := range p.groups {
+		p.pools = append(p.pools, newPool(g.Blocks(opt.CacheTokens, max(opt.Slots, opt.Conversations), opt.PassRows)))
+	}
+	return p
+}
+
+// blocks returns the number of blocks of each group.
+func (p *pages) blocks() (n []int) {
+	for _, pool := range p.pools {
+		n = append(n, len(pool.owners))
+	}
+	return n
+}
+
+// move copies the keys and values of a block to another of the same group.
+type move struct {
+	group    int
+	from, to int32
+}
+
+// prefix is the cached part of a sequence: the keys and values of the first `reuse` tokens of line `from`.
+type prefix struct {
+	from  *line // nil: no part is cached
+	reuse int
+}
+
+// find returns the longest reusable prefix of an owner's sequence. soon is true if a line in flight will have a longer
+// one: waiting is then cheaper than computing the prefix twice (K rollouts of a prompt).
+func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
+	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
+	for _, l := range p.lines {
+		if n := best.reuse; !p.sharing || l.owner != owner || l.stale || n >= min(usable, len(l.tokens)) || l.tokens[n] != tokens[n] {
+			continue // it has no longer prefix
+		}
+		c := commonPrefix(l.tokens, tokens, usable)
+		if cached := min(c, l.filled); cached > best.reuse && p.holds(l, cached) {
+			best = prefix{l, cached}
+		}
+		if l.busy && c > l.filled {
+			promised = max(promised, c)
+		}
+	}
+	return best, promised > best.reuse
+}
+
+// firstSeen returns the index of the first block that a token at a position attends to.
+func firstSeen(g arch.CacheGroup, position int) int {
+	if g.Window == 0 {
+		return 0
+	}
+	return max(0, position+1-g.Window) / arch.CacheBlock
+}
+
+// holds reports whether a sequence can continue after the first n tokens of a line, n ≥ 1: layers with a window may
+// have freed blocks that the next token attends to.
+func (p *pages) holds(l *line, n int) bool {
+	for g, group := range p.groups {
+		if i := firstSeen(group, n); i*arch.CacheBlock < n && l.tables[g][i] == noBlock {
+			return false
+		}
+	}
+	return true
+}
+
+// fits reports whether there is room for a sequence of the given number of tokens in addition to `running` others, each
+// of which may need another block soon. Idle lines make room. A single sequence always fits.
+func (p *pages) fits(tokens int, from prefix, running int) bool {
+	for g, group := range p.groups {
+		need := group.Blocks(tokens+1, 1, p.rows)
+		if from.from != nil {
+			for _, b := range from.from.tables[g][:from.reuse/arch.CacheBlock] {
+				if b != noBlock && p.pools[g].inFlight[b] > 0 {
+					need-- // it is cached, and stays
+				}
+			}
+		}
+		if need+running > p.pools[g].available && running > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// open puts a sequence in flight, which must fit, after the prefix that find returned. The moves must be made before
+// the next pass.
+func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move) {
+	l, moves := from.from, []move(nil)
+	if l == nil || l.busy || l.filled > from.reuse {
+		l, moves = p.fork(from)
+		p.lines = append(p.lines, l)
+	} else { // the next turn of a conversation
+		p.each(l, (*pool).hold)
+	}
+	p.clock++
+	l.owner, l.tokens, l.busy, l.lastUse = owner, append(l.tokens[:0], tokens...), true, p.clock
+	return l, moves
+}
+
+// fork makes a line in flight with a prefix of another one.
+func (p *pages) fork(from prefix) (l *line, moves []move) {
+	l = &line{tables: make([][]int32, len(p.groups)), busy: true}
+	if from.from == nil {
+		return l, nil
+	}
+	whole := from.reuse / arch.CacheBlock
+	l.routes = slices.Clone(from.from.routes[:from.reuse*p.width])
+	for g := range p.groups {
+		l.tables[g] = slices.Clone(from.from.tables[g][:whole])
+		for _, b := range l.tables[g] {
+			if b != noBlock {
+				p.pools[g].own(b)
+				p.pools[g].hold(b)
+			}
+		}
+	}
+	l.filled = whole * arch.CacheBlock
+	if from.reuse == l.filled {
+		return l, nil
+	}
+	var parted []int32
+	for g := range p.groups {
+		parted = append(parted, from.from.tables[g][whole])
+	}
+	if !p.extend(l, from.reuse) { // the few tokens are computed again
+		l.routes = l.routes[:l.filled*p.width]
+		return l, nil
+	}
+	l.filled = from.reuse
+	for g, b := range parted {
+		moves = append(moves, move{group: g, from: b, to: l.tables[g][whole]})
+	}
+	return l, moves
+}
+
+// extend gives a line in flight blocks for its first n tokens. It returns false if other lines in flight have them all.
+// Idle lines give up as many as are needed.
+func (p *pages) extend(l *line, n int) bool {
+	for g, pool := range p.pools {
+		for len(l.tables[g]) < arch.CacheBlocks(n) {
+			for len(pool.free) == 0 {
+				if !p.giveUp() {
+					return false
+				}
+			}
+			b := pool.take()
+			pool.own(b)
+			pool.hold(b)
+			l.tables[g] = append(l.tables[g], b)
+		}
+	}
+	return true
+}
+
+// giveUp takes the last block from the least recently used idle line. It returns false if no line is idle.
+func (p *pages) giveUp() bool {
+	var oldest *line
+	for _, l := range p.lines {
+		if !l.busy && (oldest == nil || l.lastUse < oldest.lastUse) {
+			oldest = l
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	p.shorten(oldest, (oldest.filled-1)/arch.CacheBlock*arch.CacheBlock)
+	return true
+}
+
+// shorten keeps the first n tokens of an idle line, or drops the line if no sequence can continue after them.
+func (p *pages) shorten(l *line, n int) {
+	if n > 0 && !p.holds(l, n) {
+		n = 0
+	}
+	l.owner.stats.EvictedTokens += int64(l.filled - n)
+	l.filled, l.tokens, l.routes = n, l.tokens[:n], l.routes[:n*p.width]
+	if n == 0 {
+		p.remove(l)
+	} else {
+		p.cut(l)
+	}
+}
+
+// cut drops an idle line's blocks after its cached tokens.
+func (p *pages) cut(l *line) {
+	for g, table := range l.tables {
+		keep := arch.CacheBlocks(l.filled)
+		for _, b := range table[min(keep, len(table)):] {
+			if b != noBlock {
+				p.pools[g].drop(b)
+			}
+		}
+		l.tables[g] = table[:min(keep, len(table))]
+	}
+}
+
+// fill records that a line in flight has the keys and values of n tokens. It drops blocks that no window will reach
+// again, but keeps those that the n-th token attends to, for sequences that end or part there.
+func (p *pages) fill(l *line, n int) {
+	l.filled = n
+	for g, group := range p.groups {
+		table := l.tables[g]
+		for i := firstSeen(group, n-1) - 1; i >= 0 && table[i] != noBlock; i-- {
+			p.pools[g].release(table[i])
+			p.pools[g].drop(table[i])
+			table[i] = noBlock
+		}
+	}
+}
+
+// close ends a line's flight. Its prefix stays reusable until the line is stale or gives it up.
+func (p *pages) close(l *line) {
+	p.each(l, (*pool).release)
+	p.clock++
+	l.busy, l.lastUse, l.tokens = false, p.clock, l.tokens[:l.filled]
+	if l.stale || l.filled == 0 {
+		p.remove(l)
+	} else {
+		p.cut(l)
+	}
+}
+
+// remove drops an idle line.
+func (p *pages) remove(l *line) {
+	p.each(l, (*pool).drop)
+	p.lines = slices.DeleteFunc(p.lines, func(other *line) bool { return other == l })
+}
+
+// forget drops the cached prefixes of an owner, after a change of its weights.
+func (p *pages) forget(owner *Tenant) {
+	for _, l := range slices.Clone(p.lines) {
+		switch {
+		case l.owner != owner:
+		case l.busy:
+			l.stale = true
+		default:
+			p.remove(l)
+		}
+	}
+}
+
+func (p *pages) each(l *line, do func(*pool, int32)) {
+	for g, table := range l.tables {
+		for _, b := range table {
+			if b != noBlock {
+				do(p.pools[g], b)
+			}
+		}
+	}
+}
+
+func commonPrefix(a, b []int32, limit int) int {
+	n := min(len(a), len(b), limit)
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}

@@ -1,0 +1,188 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// windowed is a model of which some layers see a window, others everything.
+func windowed(t *testing.T, windows ...int) *model.Model {
+	t.Helper()
+	ctx := context.Background()
+	dev, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	m, err := model.Random(ctx, dev, arch.Config{
+		Family: arch.Qwen3, VocabSize: 113, Hidden: 48, Layers: len(windows), Heads: 4, KVHeads: 2, HeadDim: 12, FFN: 64,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 320, Tied: true, Windows: windows,
+	}, 7, model.Options{Compute: torch.Float32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close(ctx) })
+	return m
+}
+
+// long are conversations of which each fills several blocks; some have a prompt in common.
+func long() []policy.Request {
+	rng := rand.New(rand.NewPCG(3, 4))
+	var out []policy.Request
+	for q := range 3 {
+		prompt := make([]int32, 60+45*q)
+		for i := range prompt {
+			prompt[i] = rng.Int32N(113)
+		}
+		for k := range 4 {
+			out = append(out, policy.Request{Tokens: prompt, Sampling: policy.Sampling{Temperature: 1, MaxNew: 50 + k},
+				Key: policy.Key{RunSeed: 3, Query: fmt.Sprint("q", q), Rollout: k, Agent: "a"}})
+		}
+	}
+	return out
+}
+
+// A conversation samples the same bits where its keys and values lie in a cache with room for all, and in one with room for
+// one sequence alone, in which every turn takes the blocks of another and sequences are put back in the middle of a turn; with
+// layers that see everything, with layers that see a window, and with both.
+func TestSmallCache(t *testing.T) {
+	for _, windows := range [][]int{{0, 0}, {40, 40}, {0, 40}, {20, 0, 70}} {
+		t.Run(fmt.Sprint(windows), func(t *testing.T) {
+			m, reqs := windowed(t, windows...), long()
+			want := run(t, testEngine(t, m, Options{Slots: 1, NoPrefixes: true}), reqs, 1, inOrder(len(reqs)))
+			for _, opt := range []Options{
+				{Slots: 12},
+				{Slots: 12, CacheTokens: 320},
+				{Slots: 12, CacheTokens: 320, NoPrefixes: true},
+				{Slots: 12, CacheTokens: 700, PassRows: 50},
+				{Slots: 3, CacheTokens: 700},
+			} {
+				e := testEngine(t, m, opt)
+				got := run(t, e, reqs, 12, rand.New(rand.NewPCG(5, 6)).Perm(len(reqs)))
+				for i := range want {
+					for turn := range want[i] {
+						equal(t, fmt.Sprintf("%+v, request %d turn %d", opt, i, turn), got[i][turn], want[i][turn])
+					}
+				}
+				s := e.Stats()
+				if small := opt.CacheTokens > 0; small && s.EvictedTokens == 0 || !small && s.PutBack > 0 || !small && windows[0] == 0 && s.EvictedTokens > 0 {
+					t.Errorf("%+v: %d tokens evicted, %d sequences put back", opt, s.EvictedTokens, s.PutBack)
+				}
+				if opt.CacheTokens == 320 && opt.NoPrefixes && windows[0] == 0 && s.Recomputed == 0 || s.PutBack == 0 && s.Recomputed > 0 {
+					t.Errorf("%+v: %d sequences were put back, %d tokens computed again", opt, s.PutBack, s.Recomputed)
+				}
+				e.engine.mu.Lock()
+				e.engine.pages.verify(t)
+				e.engine.mu.Unlock()
+			}
+		})
+	}
+}
+
+// verify counts anew what an engine without sequences in flight has.
+func (p *pages) verify(t *testing.T) {
+	t.Helper()
+	for g, pool := range p.pools {
+		owners := make([]int, len(pool.owners))
+		for _, l := range p.lines {
+			if l.busy || len(l.tables[g]) != arch.CacheBlocks(l.filled) {
+				t.Errorf("a line of %d tokens has %d blocks; busy: %v", l.filled, len(l.tables[g]), l.busy)
+			}
+			for _, b := range l.tables[g] {
+				if b != noBlock {
+					owners[b]++
+				}
+			}
+		}
+		free := 0
+		for b, n := range owners {
+			if n != pool.owners[b] || pool.inFlight[b] != 0 || slices.Contains(pool.free, int32(b)) != (n == 0) {
+				t.Errorf("block %d has %d owners, %d are counted, %d in flight", b, n, pool.owners[b], pool.inFlight[b])
+			}
+			if n == 0 {
+				free++
+			}
+		}
+		if len(pool.free) != free || pool.available != len(owners) {
+			t.Errorf("%d of %d blocks are free, %d listed, %d available", free, len(owners), len(pool.free), pool.available)
+		}
+	}
+}
+
+// Sixty-four conversations of several turns, most of which wait, go on in the memory of sixteen of full length.
+func TestManyConversations(t *testing.T) {
+	const conversations, full = 64, 16
+	m := windowed(t, 0, 0)
+	play := func(opt Options) ([]policy.Completion, policy.Stats) {
+		e := testEngine(t, m, opt)
+		out := make([]policy.Completion, conversations)
+		histories := make([][]int32, conversations)
+		for turn := range 4 {
+			var wg sync.WaitGroup
+			for i := range conversations { // the others' turns come between two of a conversation
+				wg.Go(func() {
+					prompt := append(histories[i], make([]int32, 20)...)
+					for j := len(histories[i]); j < len(prompt); j++ {
+						prompt[j] = int32((i*17 + j*5 + turn) % 113)
+					}
+					c, err := e.Generate(t.Context(), policy.Request{Tokens: prompt, Sampling: policy.Sampling{Temperature: 1, MaxNew: 20 + i%40},
+						Key: policy.Key{Rollout: i}, Computed: max(len(histories[i])-1, 0)})
+					if err != nil {
+						t.Error(err)
+					}
+					out[i], histories[i] = c, append(prompt, c.Tokens...)
+				})
+			}
+			wg.Wait()
+		}
+		e.engine.mu.Lock()
+		e.engine.pages.verify(t)
+		e.engine.mu.Unlock()
+		return out, e.Stats()
+	}
+	want, roomy := play(Options{Slots: conversations})
+	got, s := play(Options{Slots: full})
+	for i := range want {
+		equal(t, fmt.Sprint("conversation ", i), got[i], want[i])
+	}
+	t.Logf("room for %d: %d of %d prompt tokens reused; for %d: %d, %d given up, %d put back", conversations, roomy.ReusedTokens, roomy.PromptTokens,
+		full, s.ReusedTokens, s.EvictedTokens, s.PutBack)
+	if again := roomy.ReusedTokens - s.ReusedTokens; roomy.Recomputed != 0 || s.Recomputed < again || s.PutBack == 0 && s.Recomputed != again {
+		t.Errorf("%d tokens were computed again, %d where there is room for all, for %d that were not reused", s.Recomputed, roomy.Recomputed, again)
+	}
+	if roomy.EvictedTokens > 0 || s.EvictedTokens == 0 || s.ReusedTokens == 0 { // how much is reused depends on which turns come first
+		t.Errorf("%+v and %+v", roomy, s)
+	}
+}
+
+// TestStaleLinesAreNotReused: keys and values of old weights that a sequence in flight still reads are no prefix of another sequence, and no
+// reason to wait for one, neither before the sequence ends nor after.
+func TestStaleLinesAreNotReused(t *testing.T) {
+	c := arch.Config{Family: arch.Qwen3, Layers: 1, KVHeads: 1, HeadDim: 8}
+	p := newPages(&c, Options{Slots: 2, PassRows: 64, CacheTokens: 8 * arch.CacheBlock})
+	owner, tokens := &Tenant{}, make([]int32, 3*arch.CacheBlock)
+	l, _ := p.open(owner, tokens, prefix{})
+	if n := len(tokens) - 10; p.extend(l, n) {
+		p.fill(l, n)
+	}
+	if from, soon := p.find(owner, tokens); from.from != l || !soon {
+		t.Fatalf("before the update: %+v, %v", from, soon)
+	}
+	p.forget(owner)
+	if from, soon := p.find(owner, tokens); from.reuse != 0 || soon {
+		t.Errorf("in flight: %d tokens are reused, waits for more: %v", from.reuse, soon)
+	}
+	p.close(l)
+	if from, soon := p.find(owner, tokens); from.reuse != 0 || soon {
+		t.Errorf("after its end: %d tokens are reused, waits for more: %v", from.reuse, soon)
+	}
+}

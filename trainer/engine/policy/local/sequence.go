@@ -1,0 +1,79 @@
+package local
+
+import (
+	"context"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
+
+// sequence is one turn being sampled.
+type sequence struct {
+	tenant   *Tenant
+	ctx      context.Context
+	sampling policy.Sampling
+	key      [2]uint32
+	tokens   []int32 // prompt and sampled tokens
+	prompt   int
+	flight
+	onToken  func(id int32)
+	allows   policy.Constraint // nil: any token is allowed
+	broken   error             // error of the constraint
+	ending   *policy.Ending
+	out      policy.Completion
+	err      error
+	finished bool
+	done     chan struct{}
+}
+
+// flight is a sequence's place in the engine.
+type flight struct {
+	arrival  int64 // its number
+	before   int64 // number of sequences in flight before it
+	rank     int64 // in the queue; see sortQueue
+	launched bool  // it was in flight, and may have been put back later
+	line     *line // nil while waiting
+	slot     int   // -1 while waiting
+	computed int   // tokens that went through the model before this flight
+	filled   int   // tokens whose keys and values are in the cache
+	listed   []int // for each group of layers, the number of the line's blocks in the tables on the device
+}
+
+// token is a sampled id with its log-prob under softmax(logits/tau).
+type token struct {
+	id      int32
+	logProb float32
+}
+
+func newSequence(ctx context.Context, r policy.Request, t *Tenant) *sequence {
+	k := r.Key
+	return &sequence{
+		tenant: t, ctx: ctx, sampling: r.Sampling, flight: flight{slot: -1, computed: r.Computed}, prompt: len(r.Tokens), onToken: r.OnToken, allows: r.Constraint, done: make(chan struct{}),
+		key:    mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root),
+		tokens: slices.Clone(r.Tokens), ending: policy.NewEnding(r.Sampling, len(r.Tokens), t.terms.Context, t.terms.TokenBytes),
+	}
+}
+
+// cancelled returns why a sequence must end early, or nil.
+func (q *sequence) cancelled() error {
+	if q.tenant.leaving {
+		return ErrClosed
+	}
+	return context.Cause(q.ctx)
+}
+
+func (q *sequence) accept(t token) {
+	q.tokens = append(q.tokens, t.id)
+	q.out.LogProbs = append(q.out.LogProbs, t.logProb)
+	if q.onToken != nil {
+		q.onToken(t.id)
+	}
+}
+
+func (q *sequence) finish(f policy.Finish, err error) {
+	q.out.Tokens = q.tokens[q.prompt:]
+	q.out.Finish = f
+	q.err, q.finished = err, true
+	close(q.done)
+}

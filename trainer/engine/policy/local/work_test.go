@@ -1,0 +1,61 @@
+package local
+
+import (
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/bindings/torch/emulated"
+	"github.com/mgrpo/mgrpo/cuda/cudatest"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// A decode pass in which each of eight sequences opens a block asks a GPU for one copy, one launch and one wait where it is recorded. Where it is
+// not, its operations are launched one by one, and the settings of its sampling are a second copy.
+func TestWorkOfADecodePass(t *testing.T) {
+	devices := cudatest.Devices(t)
+	if len(devices) < 2 {
+		t.Skip("no GPU")
+	}
+	for _, c := range []struct {
+		name  string
+		plain bool
+		want  emulated.Work
+	}{
+		{"recorded", false, emulated.Work{Launches: 1, Uploads: 1, Waits: 1}},
+		{"one by one", true, emulated.Work{Launches: 25, Uploads: 2, Waits: 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tenant := testEngine(t, testModelOn(t, devices[1], 1, false), Options{Slots: 8, NoRecordings: c.plain})
+			e, all := tenant.engine, make([]*sequence, 8)
+			for i := range all {
+				all[i] = &sequence{tenant: tenant, flight: flight{slot: i, listed: make([]int, 1)}}
+			}
+			// decodeAt is the pass whose rows have a position, where a block begins.
+			decodeAt := func(s *torch.Scope, position int) {
+				for _, q := range all {
+					q.tokens, q.filled = make([]int32, position+1), position
+					if q.line == nil {
+						q.line, _ = e.pages.open(tenant, q.tokens, prefix{})
+					}
+					if !e.pages.extend(q.line, position+1) {
+						t.Fatal("no block is free")
+					}
+				}
+				tokens, err := e.compute(s, planBatch(all, 8))
+				if err != nil || len(tokens) != len(all) {
+					t.Fatalf("%d tokens, %v", len(tokens), err)
+				}
+			}
+			err := e.dev.Do(t.Context(), func(s *torch.Scope) error {
+				decodeAt(s, 0) // is recorded
+				if got := emulated.Count(t, func() { decodeAt(s, arch.CacheBlock) }); got != c.want {
+					t.Errorf("%+v, want %+v", got, c.want)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,276 @@
+// Package remote samples on inference servers that other programs run: vLLM and SGLang, over HTTP.
+//
+// A server has a copy of the weights and its own arithmetic. So a sampled token is used only after three checks: the
+// server has accepted the agent's current weights, it reports their version, and the log-probs of some tokens that it
+// samples equal the trainer's own. A server that was restarted has lost its weights. The request that finds out sends
+// them again and repeats the checks.
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
+
+// Weights gives access to an agent's weights in its trainer.
+type Weights interface {
+	// Write writes the weights as a Hugging Face folder, which must not exist.
+	Write(ctx context.Context, dir string) error
+	// Logits returns next-token logits of the trainer's forward pass, a row of the vocabulary after each ids[:end].
+	Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error)
+	// Fixed reports whether the weights will not change again.
+	Fixed() bool
+}
+
+// Options are the options of a policy.
+type Options struct {
+	Kind        Kind
+	URLs        []string // base addresses of servers with the same model
+	Key         string   // API key, sent as a bearer token; "": no key
+	Folder      string   // folder for weights, under the same path on the servers
+	Name        string   // beginning of folder names; unique to the run and the agent
+	Context     int      // tokens a sequence may reach
+	Vocabulary  int
+	InFlight    int                   // largest number of turns in flight
+	Temperature float64               // of training, > 0
+	Tolerance   float64               // largest average difference of log-probs from the trainer's, in nats
+	Patience    time.Duration         // longest wait for an absent server
+	TokenBytes  func(id int32) []byte // for stop strings
+	Note        func(text string)     // receives descriptions of servers, and notes on waits
+}
+
+// Kind is a family of servers.
+type Kind string
+
+// The kinds.
+const (
+	VLLM   Kind = "vllm"
+	SGLang Kind = "sglang"
+)
+
+// ErrClosed is returned by calls on a closed policy.
+var ErrClosed = errors.New("policy: engine is closed")
+
+// Policy implements policy.Policy.
+type Policy struct {
+	opt      Options
+	weights  Weights
+	probe    probe
+	replicas []*replica
+	router   *policy.Router
+	context  int
+
+	life context.Context // ends with Close
+	end  context.CancelCauseFunc
+
+	mu      sync.Mutex
+	held    *held // the weights that every server should have; nil before the first UpdateWeights
+	version int64
+	loads   int // number of folders written
+	stats   policy.Stats
+}
+
+var _ policy.Policy = (*Policy)(nil)
+
+// New identifies the servers, and waits for those that do not answer yet. If a server lacks a feature that the policy
+// needs, the error explains how to start it.
+func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
+	p := &Policy{opt: opt, weights: w, context: opt.Context}
+	p.life, p.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	for _, url := range opt.URLs {
+		p.replicas = append(p.replicas, newReplica(url, opt))
+	}
+	p.router = policy.NewRouter(len(p.replicas))
+	if err := p.removeLeftovers(); err != nil {
+		return nil, err
+	}
+	for _, r := range p.replicas {
+		is, err := p.meet(ctx, r)
+		if err != nil {
+			return nil, errors.Join(err, p.Close(ctx))
+		}
+		p.context = min(p.context, is.context)
+		opt.Note("samples on " + is.at(r) + "; equal seeds may give other tokens, so the run is not deterministic")
+	}
+	p.probe = newProbe(opt.Vocabulary, p.context)
+	return p, nil
+}
+
+// Inspect describes the servers. It waits for none, and changes nothing.
+func Inspect(ctx context.Context, opt Options) (said []string, err error) {
+	for _, url := range opt.URLs {
+		r := newReplica(url, opt)
+		defer r.close()
+		is, err := r.api.inspect(ctx)
+		if err != nil {
+			return said, fmt.Errorf("the engine at %s: %w", r.url, err)
+		}
+		said = append(said, is.at(r))
+	}
+	return said, nil
+}
+
+// meet identifies a server, as soon as it answers.
+func (p *Policy) meet(ctx context.Context, r *replica) (is facts, err error) {
+	err = p.patiently(ctx, r, func(ctx context.Context) error {
+		is, err = r.api.inspect(ctx)
+		return err
+	})
+	return is, err
+}
+
+// Deterministic returns false: a server's samples depend on its other requests.
+func (p *Policy) Deterministic() bool { return false }
+
+// ContextLimit returns the largest number of tokens of prompt plus completion, also limited by the servers.
+func (p *Policy) ContextLimit() int { return p.context }
+
+// Version returns the policy version of the weights in use.
+func (p *Policy) Version() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.version
+}
+
+// UpdateWeights writes the weights and lets every server load them, once its turns in flight have ended. It returns
+// when all have proved them. It waits for absent servers.
+func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
+	before := p.current()
+	var next *held
+	if before != nil && before.fixed {
+		same := *before
+		next, same.version = &same, version
+	} else {
+		var err error
+		if next, err = p.write(ctx, version, before); err != nil {
+			return fmt.Errorf("weights of version %d for the engine: %w", version, err)
+		}
+	}
+	p.mu.Lock()
+	p.held = next
+	p.mu.Unlock()
+	g, gctx := errgroup.WithContext(ctx)
+	for _, r := range p.replicas {
+		g.Go(func() error { return p.bring(gctx, r) })
+	}
+	err := g.Wait()
+	if err == nil {
+		p.mu.Lock()
+		p.version = version
+		p.mu.Unlock()
+		p.router.Forget()
+	} else {
+		err = fmt.Errorf("weights of version %d: %w", version, err)
+	}
+	if before != nil && before.stamp != next.stamp {
+		err = errors.Join(err, before.remove())
+	}
+	return err
+}
+
+// current returns the weights that every server should have, or nil before the first UpdateWeights and after Close.
+func (p *Policy) current() *held {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
+// Generate samples one turn; see policy.Policy. A turn is sampled by one server from its first token to its last. If
+// that server is lost, its tokens are dropped, and another attempt begins after the first has ended.
+func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
+	if err := r.Check(p.opt.Vocabulary, p.opt.TokenBytes != nil); err != nil {
+		return policy.Completion{}, err
+	}
+	if r.Constraint != nil {
+		return policy.Completion{}, policy.ErrConstraint
+	}
+	if len(r.Tokens) >= p.context {
+		return policy.Completion{Finish: policy.FinishContext, Version: p.Version()}, nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(p.life, func() { cancel(ErrClosed) })()
+	const attempts = 5 // with servers that proved their weights in between
+	for failed := 0; ; {
+		s := p.choose(r.Key)
+		out, err := s.turn(ctx, p, r)
+		p.leave(s)
+		var lost *lostError
+		if errors.As(err, &lost) && ctx.Err() == nil {
+			if lost.turn {
+				failed++
+			}
+			if failed == attempts {
+				return policy.Completion{}, fmt.Errorf("policy: the engine at %s failed %d times in one turn, last: %w", s.url, failed, err)
+			}
+			if p.another() {
+				continue
+			}
+			if err = p.bring(ctx, s); err == nil {
+				continue
+			}
+		}
+		var away *AwayError
+		switch {
+		case err == nil:
+			p.count(r, out)
+			return out, nil
+		case ctx.Err() != nil && !errors.As(err, &away):
+			return policy.Completion{Finish: policy.FinishCancelled, Version: p.Version()}, context.Cause(ctx)
+		}
+		return policy.Completion{}, fmt.Errorf("policy: %w", err)
+	}
+}
+
+// count adds a completed turn to the statistics and passes its tokens to OnToken.
+func (p *Policy) count(r policy.Request, out policy.Completion) {
+	p.mu.Lock()
+	p.stats.Requests++
+	p.stats.PromptTokens += int64(len(r.Tokens))
+	p.stats.SampledTokens += int64(len(out.Tokens))
+	p.mu.Unlock()
+	if r.OnToken != nil {
+		for _, id := range out.Tokens {
+			r.OnToken(id)
+		}
+	}
+}
+
+// seedOf returns the seed of a turn: a function of its key and its position. Servers accept integers of this size.
+func seedOf(k policy.Key, prompt int) int64 {
+	key := mgrpo.SampleKey(k.RunSeed, k.Step, k.Query, k.Rollout, k.Agent, k.Root)
+	turn := mgrpo.StreamKey("mgrpo.turn.v1", uint64(key[0])<<32|uint64(key[1]), k.Agent, int64(prompt))
+	return int64(turn[0] >> 1)
+}
+
+// Stats returns a copy of the counters.
+func (p *Policy) Stats() policy.Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.MaxInFlight = p.router.MostInFlight()
+	return s
+}
+
+// Close fails the turns in flight with ErrClosed and removes the weights' folder. The servers keep their weights.
+func (p *Policy) Close(context.Context) error {
+	p.end(ErrClosed)
+	for _, r := range p.replicas {
+		r.close()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held == nil {
+		return nil
+	}
+	h := p.held
+	p.held = nil
+	return h.remove()
+}

@@ -1,0 +1,349 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// replica is one server. Its gate admits any number of turns at once, or one change of its weights.
+type replica struct {
+	url  string
+	key  string
+	api  protocol
+	gate *semaphore.Weighted
+
+	turns, control *http.Client // control: for all requests except turns
+	known          connections
+
+	holds *held    // guarded by the gate
+	given []string // stamps of the weights that it has, or may have after a failed load; guarded by the gate
+	lost  atomic.Bool
+}
+
+const wholeGate = 1 << 30
+
+// protocol is the protocol of one kind of server.
+type protocol interface {
+	// inspect identifies the server. It returns an error if the server lacks a required feature.
+	inspect(ctx context.Context) (facts, error)
+	// load makes the server, which has no turn in flight, load the weights of a folder under a stamp and drop its
+	// cache.
+	load(ctx context.Context, folder, stamp string) error
+	// request returns the path and the body of a request for tokens.
+	request(q prompt) (path string, body any)
+	// decode reads the reply, which is untrusted.
+	decode(body []byte) (answer, error)
+	// stamp returns the stamp that the server reports, if replies do not carry it.
+	stamp(ctx context.Context) (string, error)
+}
+
+// facts is a server's description of itself.
+type facts struct {
+	name    string // "vLLM 0.25.1"
+	way     string // the routes through which it is used
+	context int    // tokens that a sequence may reach
+}
+
+func (is facts) at(r *replica) string { return fmt.Sprintf("%s at %s: %s", is.name, r.url, is.way) }
+
+// prompt is a request for at most `most` tokens.
+type prompt struct {
+	tokens   []int32
+	sampling policy.Sampling
+	most     int
+	seed     int64
+}
+
+// answer is a server's reply. logProbs has one entry a token.
+type answer struct {
+	ids      []int32
+	logProbs []float64
+	stamp    string // of the weights; "": not in the reply
+}
+
+// lostError reports a server that does not answer, or has lost its weights. A request can continue after sending them
+// again.
+type lostError struct {
+	error
+	turn bool // it was lost during a turn
+}
+
+func (l *lostError) Unwrap() error { return l.error }
+
+// statusError is a reply with an error status.
+type statusError struct {
+	code int
+	text string
+}
+
+func (s *statusError) Error() string { return fmt.Sprintf("status %d: %s", s.code, s.text) }
+
+func newReplica(address string, opt Options) *replica {
+	client := func(idle int) *http.Client {
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.MaxIdleConnsPerHost, t.MaxIdleConns = idle, 0
+		t.Proxy = nil                       // a proxy keeps its connection even if the server behind it is replaced
+		t.IdleConnTimeout = 3 * time.Second // less than the servers' own limit, after which they might close it just as a turn begins
+		// A redirect could send the key to another host.
+		return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	r := &replica{url: strings.TrimRight(address, "/"), key: opt.Key, gate: semaphore.NewWeighted(wholeGate), turns: client(max(opt.InFlight, 1)), control: client(1)}
+	r.lost.Store(true) // until it has proved its first weights
+	if opt.Kind == SGLang {
+		r.api = &sglang{r: r}
+	} else {
+		r.api = &vllm{r: r}
+	}
+	return r
+}
+
+func (r *replica) close() {
+	r.turns.CloseIdleConnections()
+	r.control.CloseIdleConnections()
+}
+
+// turn samples a turn. A server may stop earlier than the turn's own rules require, at an end of text that is not one
+// of its stop ids, or at a limit of its own. It is then asked to continue.
+func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out policy.Completion, err error) {
+	if err := r.gate.Acquire(ctx, 1); err != nil {
+		return out, r.interrupted(ctx, errors.New("it is loading weights"))
+	}
+	defer r.gate.Release(1)
+	if r.holds == nil || r.lost.Load() {
+		return out, &lostError{error: errors.New("it has not proved its weights")}
+	}
+	out.Version = r.holds.version
+	ending := policy.NewEnding(req.Sampling, len(req.Tokens), p.context, p.opt.TokenBytes)
+	tokens := slices.Clone(req.Tokens)
+	for {
+		a, err := r.ask(ctx, p, r.holds, prompt{tokens, req.Sampling, ending.Room(), seedOf(req.Key, len(tokens))})
+		var lost *lostError
+		if errors.As(err, &lost) {
+			lost.turn = true
+			r.lost.Store(true)
+		}
+		if err != nil {
+			return policy.Completion{}, fmt.Errorf("the engine at %s: %w", r.url, err)
+		}
+		for i, id := range a.ids {
+			tokens = append(tokens, id)
+			out.Tokens = append(out.Tokens, id)
+			out.LogProbs = append(out.LogProbs, float32(a.logProbs[i]))
+			if why, ended := ending.Add(id); ended {
+				out.Finish = why
+				return out, nil // tokens beyond the end are not part of the turn
+			}
+		}
+	}
+}
+
+// ask sends one request for tokens and checks the reply: its form, every token, every log-prob, and that the process
+// that sampled it has the weights h.
+func (r *replica) ask(ctx context.Context, p *Policy, h *held, q prompt) (answer, error) {
+	path, body := r.api.request(q)
+	var over net.Conn
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { over = c.Conn }})
+	const perToken, around = 4 << 10, 1 << 20 // bytes
+	raw, err := r.call(traced, r.turns, http.MethodPost, path, body, around+int64(q.most)*perToken)
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := r.api.decode(raw)
+	if err == nil {
+		err = a.check(p, q)
+	}
+	if err != nil {
+		return answer{}, fmt.Errorf("unusable reply: %w", err)
+	}
+	if a.stamp != "" {
+		return a, sameWeights(a.stamp, h.stamp)
+	}
+	if r.known.has(over, h.stamp) {
+		return a, nil
+	}
+	stamp, err := r.api.stamp(ctx)
+	if err == nil {
+		err = sameWeights(stamp, h.stamp)
+	}
+	if err == nil {
+		r.known.add(over, h.stamp)
+	}
+	return a, err
+}
+
+// connections are the connections to a process with the weights of a stamp. A connection ends with its process, so
+// every reply over a known connection was sampled with these weights.
+type connections struct {
+	mu    sync.Mutex
+	stamp string
+	all   map[net.Conn]bool
+}
+
+func (c *connections) has(conn net.Conn, stamp string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stamp == stamp && c.all[conn]
+}
+
+// add also forgets all connections at intervals, since most are closed after being idle for a while.
+func (c *connections) add(conn net.Conn, stamp string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	const most = 1 << 10
+	if c.stamp != stamp || len(c.all) == most {
+		c.stamp, c.all = stamp, map[net.Conn]bool{}
+	}
+	c.all[conn] = true
+}
+
+// sameWeights compares the stamp that a server reports with the stamp of the weights that it loaded last.
+func sameWeights(reports, given string) error {
+	switch {
+	case reports == given:
+		return nil
+	case strings.HasPrefix(reports, stampPrefix):
+		return fmt.Errorf("it has the weights %s, but this run gave it %s: another trainer uses the same server", quote(reports), given)
+	}
+	return &lostError{error: errors.New("it was restarted and has lost the weights")}
+}
+
+// ours checks that the server has the weights that this run gave it last. If another trainer has given it weights
+// since, turns may have been sampled with those.
+func (r *replica) ours(ctx context.Context) error {
+	if len(r.given) == 0 {
+		return nil
+	}
+	stamp, err := r.api.stamp(ctx)
+	if err != nil || slices.Contains(r.given, stamp) || !strings.HasPrefix(stamp, stampPrefix) {
+		return err
+	}
+	return sameWeights(stamp, r.given[len(r.given)-1])
+}
+
+// check refuses replies that no server should send.
+func (a *answer) check(p *Policy, q prompt) error {
+	switch {
+	case len(a.ids) == 0:
+		return errors.New("no token was sampled")
+	case len(a.ids) > q.most:
+		return fmt.Errorf("%d tokens, but %d were requested", len(a.ids), q.most)
+	case len(a.ids) != len(a.logProbs):
+		return fmt.Errorf("%d tokens and %d log-probs", len(a.ids), len(a.logProbs))
+	}
+	for i, lp := range a.logProbs {
+		if math.IsNaN(lp) || lp > 0 || lp <= minusInfinity {
+			return fmt.Errorf("the log-prob of token %d is %v: want a finite number, at most 0", i, lp)
+		}
+	}
+	for i, id := range a.ids {
+		if id < 0 || int(id) >= p.opt.Vocabulary {
+			return fmt.Errorf("policy: token %d of the reply is %d, outside the vocabulary of %d", i, id, p.opt.Vocabulary)
+		}
+	}
+	return nil
+}
+
+// minusInfinity is vLLM's value for it, since JSON has none.
+const minusInfinity = -9999
+
+// call sends a request and returns the body of a reply of status 200, of at most `most` bytes.
+func (r *replica) call(ctx context.Context, client *http.Client, method, path string, body any, most int64) ([]byte, error) {
+	var sent io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		sent = bytes.NewReader(encoded)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, r.url+path, sent)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if r.key != "" {
+		req.Header.Set("Authorization", "Bearer "+r.key)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, r.broken(ctx, path, err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
+	switch {
+	case err != nil:
+		return nil, r.broken(ctx, path, err)
+	case int64(len(raw)) > most:
+		return nil, fmt.Errorf("%s: the reply exceeds %d bytes", path, most)
+	case resp.StatusCode == http.StatusOK:
+		return raw, nil
+	}
+	err = fmt.Errorf("%s: %w", path, &statusError{resp.StatusCode, r.quote(string(raw))})
+	if code := resp.StatusCode; code >= 500 || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout {
+		return nil, &lostError{error: err}
+	}
+	return nil, err
+}
+
+// broken returns the error of a request without a complete reply.
+func (r *replica) broken(ctx context.Context, path string, err error) error {
+	var untrusted *tls.CertificateVerificationError
+	var shown *url.Error
+	if errors.As(err, &shown) {
+		err = shown.Err // without the address, which the caller adds
+	}
+	err = fmt.Errorf("%s: %w", path, err)
+	if ctx.Err() != nil || errors.As(err, &untrusted) {
+		return err
+	}
+	return &lostError{error: err}
+}
+
+// ctl sends a request other than a turn and reads its reply into out, which may be nil.
+func (r *replica) ctl(ctx context.Context, method, path string, body, out any) error {
+	const most = 8 << 20
+	raw, err := r.call(ctx, r.control, method, path, body, most)
+	if err != nil || out == nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("%s: %w in %s", path, err, r.quote(string(raw)))
+	}
+	return nil
+}
+
+// quote shortens and quotes a server's text for an error, without the key.
+func (r *replica) quote(s string) string {
+	if r.key != "" {
+		s = strings.ReplaceAll(s, r.key, "[key]")
+	}
+	return quote(s)
+}
+
+func quote(s string) string {
+	const most = 300
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return strconv.Quote(s)
+}

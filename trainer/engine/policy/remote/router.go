@@ -1,0 +1,117 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// choose picks the server of a turn. It avoids lost servers while there are others. The caller calls leave when the
+// turn has ended.
+func (p *Policy) choose(k policy.Key) *replica {
+	return p.replicas[p.router.Enter(k, func(i int) bool { return !p.replicas[i].lost.Load() })]
+}
+
+// leave records the end of a turn at a server.
+func (p *Policy) leave(r *replica) { p.router.Leave(slices.Index(p.replicas, r)) }
+
+// another reports whether any server is not lost.
+func (p *Policy) another() bool {
+	return slices.ContainsFunc(p.replicas, func(r *replica) bool { return !r.lost.Load() })
+}
+
+// bring makes a server load the current weights and prove them, once its turns in flight have ended. If several callers
+// find a server lost, one does this, and the others find it done.
+func (p *Policy) bring(ctx context.Context, r *replica) error {
+	if err := r.gate.Acquire(ctx, wholeGate); err != nil {
+		return r.interrupted(ctx, errors.New("it is loading weights"))
+	}
+	defer r.gate.Release(wholeGate)
+	h, lost := p.current(), r.lost.Load()
+	switch {
+	case h == nil:
+		return errors.New("policy: the engine has no weights: UpdateWeights comes first")
+	case r.holds != nil && r.holds.stamp == h.stamp && !lost:
+		r.holds = h
+		return nil
+	}
+	err := p.patiently(ctx, r, func(ctx context.Context) error {
+		if _, err := r.api.inspect(ctx); err != nil { // it may be another server by now
+			return err
+		}
+		if !lost {
+			if err := r.ours(ctx); err != nil {
+				return err
+			}
+		}
+		r.given = append(r.given, h.stamp)
+		if err := r.api.load(ctx, h.folder, h.stamp); err != nil {
+			return err
+		}
+		gap, err := p.prove(ctx, r, h)
+		if err == nil && lost {
+			p.opt.Note(fmt.Sprintf("the engine at %s holds version %d: the log-probs of its tokens are %.2g nats from the trainer's on average", r.url, h.version, gap))
+		}
+		return err
+	})
+	if err == nil {
+		r.holds, r.given = h, []string{h.stamp}
+		r.lost.Store(false)
+	}
+	return err
+}
+
+// AwayError reports a server that did not come back in time. Only the turns in flight are lost.
+type AwayError struct {
+	URL  string
+	Time string // the time that it was given
+	Why  string // why it is unusable
+}
+
+func (a *AwayError) Error() string {
+	return fmt.Sprintf("the engine at %s did not come back within %s (%s): restart it, and continue with --resume", a.URL, a.Time, a.Why)
+}
+
+const lookEvery = time.Second
+
+// patiently calls do, which needs a server, repeatedly while the server is away.
+func (p *Policy) patiently(parent context.Context, r *replica, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(parent, p.opt.Patience)
+	defer cancel()
+	for waited := false; ; waited = true {
+		err := do(ctx)
+		var lost *lostError
+		away := errors.As(err, &lost)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() == nil && !away:
+			return fmt.Errorf("the engine at %s: %w", r.url, err)
+		case away && !waited:
+			r.lost.Store(true)
+			p.opt.Note(fmt.Sprintf("waits for the engine at %s, at most %s: %v", r.url, p.opt.Patience, err))
+		}
+		select {
+		case <-time.After(lookEvery):
+			continue
+		case <-ctx.Done():
+		}
+		if parent.Err() == nil {
+			return &AwayError{r.url, fmt.Sprintf("store.timeout, %s", p.opt.Patience), err.Error()}
+		}
+		return r.interrupted(parent, err)
+	}
+}
+
+// interrupted returns the error of a wait for a server that ended with the caller's context. A conversation that ran
+// out of time because its server was away must not count as too slow: this is not a time-out.
+func (r *replica) interrupted(ctx context.Context, err error) error {
+	if r.lost.Load() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &AwayError{r.url, "the conversation's limits.wall_time", err.Error()}
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,51 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/model/hub"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+)
+
+// Export writes the checkpoint at path as a GGUF file of the given type of matrices, with its tokenizer and chat template. An adapter, if one
+// is named, is merged into it. What GGUF cannot represent is an error that names it.
+func Export(ctx context.Context, path, adapter, file string, dtype weights.DType) (err error) {
+	if path, err = hub.Find(path, path); err != nil {
+		return err
+	}
+	src, err := weights.Open(path)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	tok, err := TokenizerOf(path, src)
+	if err != nil {
+		return fmt.Errorf("a GGUF file needs the tokenizer: %w", err)
+	}
+	cfg := src.Config()
+	meta, err := tok.GGUF(cfg.VocabSize)
+	if err != nil {
+		return err
+	}
+	shapes := map[string][]int64{}
+	for _, t := range cfg.Layout().Tensors() {
+		shapes[t.Name] = t.Shape
+	}
+	read := func(name string, dst []float32) error { return src.Read(name, 0, shapes[name][0], dst) }
+	if adapter != "" {
+		p, err := Open(ctx, path, Options{Device: "cpu", DType: "fp32", Adapter: adapter})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
+		read = p.merged(ctx)
+	}
+	return weights.WriteGGUF(file, cfg, meta, read, dtype)
+}
+
+// merged returns what reads a tensor of the model with the adapter merged into it.
+func (p *Policy) merged(ctx context.Context) func(name string, dst []float32) error {
+	return p.adapter.Reader(ctx, func(from int64, dst []float32) error { return p.adapter.Master().Read(ctx, from, dst) })
+}

@@ -1,0 +1,204 @@
+// Package standalone opens one checkpoint for use outside training: it loads the weights onto a device, and the
+// tokenizer, if there is one.
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/hub"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+)
+
+// Options are the device and the precision of a policy.
+type Options struct {
+	Device  string // "cpu", "cuda" or "cuda:N"
+	Threads int    // CPU threads; 0 means one a core
+	DType   string // "fp32", "bf16", "quantised" (as in a GGUF file), or "auto": fp32 on the CPU, bf16 on a GPU
+	Context int    // tokens of the longest sequence; 0 means the model's limit
+	Adapter string // folder of a LoRA adapter in PEFT's format; "": none
+}
+
+// Policy is a model ready to generate and to score. Its methods may be called from several goroutines.
+type Policy struct {
+	Model     *model.Model         // with the adapter, if there is one
+	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint has none that can be read; then input and output are token ids
+	Notes     []string             // sentences about what is ignored in the checkpoint
+
+	unread  error // why the tokenizer cannot be read; nil: it can, or there is none
+	device  *torch.Device
+	base    *model.Model
+	adapter *model.Adapters // may be nil
+	path    string
+	dtype   weights.DType // of the checkpoint's weights
+}
+
+// Open loads the checkpoint at path: a Hugging Face folder, a GGUF file, or the name of a model on the Hub that is in
+// the local cache. A checkpoint without a tokenizer, or with one that cannot be read, gives a policy without a tokenizer;
+// NoTokenizer says why.
+func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) {
+	if path, err = hub.Find(path, path); err != nil {
+		return nil, err
+	}
+	src, err := weights.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	p = &Policy{path: path, dtype: src.DType()}
+	if src.GGUFMeta() != nil || exists(filepath.Join(path, "tokenizer.json")) {
+		if p.Tokenizer, p.unread = TokenizerOf(path, src); p.unread != nil {
+			p.Notes = append(p.Notes, fmt.Sprintf("the tokenizer cannot be read, so only token ids are accepted: %v", p.unread))
+		}
+	}
+	threads := opt.Threads
+	if threads == 0 {
+		threads = cgroup.Count().N
+	}
+	if p.device, err = torch.Open(opt.Device, threads); err != nil {
+		return nil, err
+	}
+	modelOptions := model.Options{Compute: computeType(opt.DType, p.device), Quantised: opt.DType == "quantised", Frozen: true, MaxPosition: opt.Context}
+	if p.base, err = model.Load(ctx, p.device, src, modelOptions); err != nil {
+		return nil, errors.Join(err, p.device.Close())
+	}
+	p.Model, p.Notes = p.base, append(src.Notes(), p.Notes...)
+	if opt.Adapter != "" {
+		if err = p.adapt(ctx, opt.Adapter); err != nil {
+			return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
+		}
+	}
+	return p, nil
+}
+
+func (p *Policy) adapt(ctx context.Context, folder string) error {
+	read, err := weights.ReadAdapter(folder, p.base.Config)
+	if err != nil {
+		return err
+	}
+	if p.adapter, err = model.Adapt(ctx, p.base, read.Config, read.Layout, read.Fill); err != nil {
+		return err
+	}
+	p.Model = p.adapter.Model()
+	return nil
+}
+
+// Merge writes a Hugging Face folder of the model with the adapter merged: every changed weight is W + scale·B A,
+// computed in float32 and rounded once to the type of the checkpoint. dir must not exist. It also writes the tokenizer,
+// so it returns an error if that cannot be read.
+func (p *Policy) Merge(ctx context.Context, dir string) error {
+	if p.unread != nil {
+		return p.unread
+	}
+	var files map[string][]byte
+	if p.Tokenizer != nil {
+		files = p.Tokenizer.Files()
+	}
+	return p.base.HF(p.merged(ctx)).WriteFolder(dir, p.dtype, files)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func computeType(name string, d *torch.Device) torch.DType {
+	if name == "bf16" || name != "fp32" && d.IsCUDA() {
+		return torch.BFloat16
+	}
+	return torch.Float32
+}
+
+// LoadTokenizer reads the tokenizer of a checkpoint without its weights: from a folder, which may have no weights, or
+// from the metadata of a GGUF file.
+func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
+	path, err := hub.Find(path, path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return tokenizer.Load(path)
+	}
+	src, err := weights.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	return TokenizerOf(path, src)
+}
+
+// TokenizerOf reads the tokenizer of an opened checkpoint: from the files beside its weights, or from a GGUF file's
+// metadata.
+func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error) {
+	if src.GGUFMeta() == nil {
+		return tokenizer.Load(path)
+	}
+	files, err := tokenizer.FromGGUF(src.GGUFMeta())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return tokenizer.Parse(files)
+}
+
+// Engine starts a rollout engine with the given number of slots on the policy's weights. Close it before the policy.
+func (p *Policy) Engine(ctx context.Context, slots int) (*local.Tenant, error) {
+	var terms local.Terms
+	if p.Tokenizer != nil {
+		terms.TokenBytes = p.Tokenizer.TokenBytes
+	}
+	return local.New(ctx, p.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, p.Model.MaxPosition())}, terms)
+}
+
+// mostCached is the number of tokens that an engine keeps of all conversations, unless a single one may have more. No
+// other setting bounds the cache here: for sixteen conversations with a model of 131,072 positions it would exceed
+// every GPU.
+const mostCached = 1 << 17
+
+// cacheTokens returns the size of the cache for conversations of at most limit tokens; 0 means all of them at once.
+func cacheTokens(slots, limit int) int {
+	if slots*limit <= mostCached {
+		return 0
+	}
+	return max(limit, mostCached)
+}
+
+// StopIDs returns the token ids that end a turn, from the tokenizer's files and the model's configuration.
+func (p *Policy) StopIDs() []int32 {
+	ids := slices.Clone(p.Model.Config.EOS)
+	if p.Tokenizer != nil {
+		ids = append(ids, p.Tokenizer.StopIDs()...)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// NoTokenizer is the error for text input to a policy without a tokenizer.
+func (p *Policy) NoTokenizer() error {
+	if p.unread != nil {
+		return fmt.Errorf("the tokenizer cannot be read: give token ids: %w", p.unread)
+	}
+	return fmt.Errorf("%s has no tokenizer.json: give token ids, or put the tokenizer's files beside the weights", p.path)
+}
+
+// Close frees the weights and the device.
+func (p *Policy) Close(ctx context.Context) error {
+	var err error
+	if p.adapter != nil {
+		err = p.adapter.Close(ctx)
+	}
+	return errors.Join(err, p.base.Close(ctx), p.device.Close())
+}

@@ -1,0 +1,168 @@
+// Package advantages answers groups of rewards with advantages, and alignments with draws, a line of JSON each.
+package advantages
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
+
+// maxLine bounds one line of JSONL: 64 MiB hold about three million rewards.
+const maxLine = 64 << 20
+
+// request is either a list of groups or one alignment.
+type request struct {
+	Groups []struct {
+		Rewards []mgrpo.Number `json:"rewards"`
+		Weights []mgrpo.Number `json:"weights"`
+	} `json:"groups"`
+	Convention json.RawMessage `json:"convention"` // a name or the four settings; absent: mgrpo
+
+	RunSeed *seed   `json:"run_seed"`
+	Query   *string `json:"query"`
+	Rollout *int    `json:"rollout"`
+	Agent   *string `json:"agent"`
+	D       *int    `json:"d"`
+	DK      *int    `json:"d_k"`
+}
+
+// seed is a 64-bit integer, as a number or as a decimal string (JSON numbers lose bits in many readers).
+type seed uint64
+
+func (s *seed) UnmarshalJSON(b []byte) error {
+	x, err := strconv.ParseUint(string(bytes.Trim(b, `"`)), 10, 64)
+	if err != nil {
+		return fmt.Errorf("run_seed %.40s: must be an unsigned 64-bit integer", b)
+	}
+	*s = seed(x)
+	return nil
+}
+
+type groupReply struct {
+	Advantage  []mgrpo.Number `json:"advantage"`
+	Mean       *mgrpo.Number  `json:"mean,omitempty"` // absent in an empty group
+	Std        *mgrpo.Number  `json:"std_population,omitempty"`
+	Degenerate bool           `json:"degenerate"`
+	Empty      bool           `json:"empty,omitempty"`
+}
+
+type alignReply struct {
+	Multiplicity []int    `json:"multiplicity"`
+	Draws        []uint32 `json:"draws"`
+}
+
+// JSONL answers each line of r with a line on w: {"groups":[{"rewards","weights"?}],
+// "convention"?} with {"groups":[{"advantage","mean","std_population","degenerate"}]}, and
+// {"run_seed","query","rollout","agent","d","d_k"} with {"multiplicity","draws"}. A line that is refused
+// is answered {"error":{...}}, a mgrpo.Refusal; the error returned is one of reading or writing.
+func JSONL(r io.Reader, w io.Writer, normalise mgrpo.Normaliser) error {
+	lines := bufio.NewScanner(textfile.NewReader(r))
+	lines.Buffer(nil, maxLine)
+	out := bufio.NewWriter(w)
+	encoder := json.NewEncoder(out)
+	for n := 1; lines.Scan(); n++ {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		reply, err := answerLine(lines.Bytes(), normalise)
+		if err != nil {
+			reply = map[string]error{"error": asRefusal(err)}
+		}
+		if err := encoder.Encode(reply); err != nil {
+			return fmt.Errorf("advantages: answer to line %d: %w", n, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("advantages: reading groups (lines of at most %d MiB): %w", maxLine>>20, err)
+	}
+	return out.Flush()
+}
+
+func answerLine(line []byte, normalise mgrpo.Normaliser) (any, error) {
+	var q request
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&q); err != nil {
+		return nil, err
+	}
+	if decoder.More() {
+		return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: "more than one value on the line"}
+	}
+	if q.Groups != nil {
+		return q.advantages(normalise)
+	}
+	return q.alignment()
+}
+
+func (q request) advantages(normalise mgrpo.Normaliser) (any, error) {
+	convention, err := parseConvention(q.Convention)
+	if err != nil {
+		return nil, err
+	}
+	groups := make([]mgrpo.RewardGroup, len(q.Groups))
+	for i, g := range q.Groups {
+		groups[i] = mgrpo.RewardGroup{Rewards: mgrpo.Floats(g.Rewards), Weights: mgrpo.Floats(g.Weights)}
+	}
+	normalised, err := normalise(convention, groups)
+	if err != nil {
+		return nil, err
+	}
+	replies := make([]groupReply, len(normalised))
+	for i, g := range normalised {
+		replies[i] = groupReply{Advantage: make([]mgrpo.Number, len(g.Advantage)), Degenerate: g.Degenerate, Empty: g.Empty}
+		for k, a := range g.Advantage {
+			replies[i].Advantage[k] = mgrpo.Number(a)
+		}
+		if !g.Empty {
+			replies[i].Mean, replies[i].Std = new(mgrpo.Number(g.Mean)), new(mgrpo.Number(g.Std))
+		}
+	}
+	return map[string]any{"groups": replies}, nil
+}
+
+func (q request) alignment() (any, error) {
+	if q.RunSeed == nil || q.Query == nil || q.Rollout == nil || q.Agent == nil || q.D == nil || q.DK == nil {
+		return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: `needs "groups", or all of "run_seed", "query", "rollout", "agent", "d", "d_k"`}
+	}
+	const most = 1 << 20
+	for _, f := range []struct {
+		name       string
+		value, low int
+	}{{"rollout", *q.Rollout, 0}, {"d", *q.D, 1}, {"d_k", *q.DK, 0}} {
+		if f.value < f.low || f.value > most {
+			return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: f.name, Message: fmt.Sprintf("must be from %d to %d", f.low, most)}
+		}
+	}
+	multiplicity, draws := mgrpo.Draw(mgrpo.AlignKey(uint64(*q.RunSeed), *q.Query, *q.Rollout, *q.Agent), *q.D, *q.DK)
+	return alignReply{multiplicity, draws}, nil
+}
+
+func parseConvention(raw json.RawMessage) (mgrpo.Convention, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return mgrpo.DefaultConvention(), nil
+	}
+	var name string
+	if json.Unmarshal(raw, &name) == nil {
+		return mgrpo.ConventionByName(name)
+	}
+	var c mgrpo.Convention
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&c); err != nil {
+		return c, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: "convention", Message: err.Error()}
+	}
+	return c, c.Validate()
+}
+
+func asRefusal(err error) *mgrpo.Refusal {
+	if r, ok := err.(*mgrpo.Refusal); ok {
+		return r
+	}
+	return &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: err.Error()}
+}

@@ -1,0 +1,67 @@
+package arch
+
+import "github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+
+// EXAONE4 is the family of EXAONE 4: norms of heads, and norms after attention and MLP instead of before them. If some layers have a
+// window, the other layers have no positions.
+const EXAONE4 = "exaone4"
+
+func init() {
+	register(&family{
+		name:         EXAONE4,
+		architecture: "Exaone4ForCausalLM",
+		defaults: Config{VocabSize: 102400, Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 32, FFN: 16384, RMSEps: 1e-5, MaxPosition: 2048,
+			BOS: []int32{0}, EOS: []int32{2}},
+		windows: true,
+		noRope:  true,
+		read:    (*keys).exaone4Windows,
+		write:   writeEXAONE4,
+		layer: func(l *layer, c Config) {
+			l.qkv(false)
+			l.headNorms()
+			l.output(false)
+			l.attendedNorm()
+			l.gatedMLP(false)
+			l.mlpNorm()
+		},
+	})
+}
+
+// exaone4Windows reads which layers slide from layer_types, or else from sliding_window_pattern n: all layers slide, except each n-th. With
+// a sliding_window, layers that do not slide have no positions.
+func (k *keys) exaone4Windows(c *Config) {
+	window := k.slidingWindow(4096)
+	slides, given := k.layerTypes(c)
+	if !given && window > 0 {
+		pattern := 4
+		if name, named := k.values["sliding_window_pattern"].(string); named {
+			k.fail("sliding_window_pattern %q is not supported without layer_types", strictjson.Brief(name))
+		}
+		k.integerOrNull("sliding_window_pattern", &pattern)
+		if pattern < 1 {
+			k.fail("sliding_window_pattern is %d: must be at least 1", pattern)
+			return
+		}
+		for i := range min(max(c.Layers, 0), maxLayers) {
+			slides = append(slides, (i+1)%pattern != 0)
+		}
+	}
+	if k.err != nil || slides == nil {
+		return
+	}
+	k.slide(c, window, func(i int) bool { return slides[i] })
+	if window > 0 {
+		c.NoRope = make([]bool, len(slides))
+		for i := range slides {
+			c.NoRope[i] = !slides[i]
+		}
+	}
+}
+
+func writeEXAONE4(c Config) map[string]any {
+	object := map[string]any{"layer_types": c.layerTypes(), "sliding_window": c.windowOrNull()}
+	if c.NoRope != nil && c.Windows == nil { // a window that no layer has leaves all layers without positions
+		object["sliding_window"] = c.MaxPosition
+	}
+	return object
+}

@@ -1,0 +1,124 @@
+package arch
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// family is the definition of a family. Each file of a family registers one.
+type family struct {
+	name         string // model_type in config.json, and `family` of a configured shape
+	architecture string // name of the class in architectures of config.json
+	defaults     Config // defaults of transformers for absent keys; KVHeads 0 means Heads, HeadDim 0 means Hidden/Heads
+
+	// Keys that only some families have.
+	attentionBias, mlpBias  bool    // attention_bias, mlp_bias
+	useBias, qkvBias        bool    // use_bias, in place of both; qkv_bias, in place of attention_bias, on q, k and v
+	windows                 bool    // sliding_window
+	noRope                  bool    // layers without rotary positions
+	localTheta, queryScalar bool    // theta of layers with a window, query_pre_attn_scalar
+	partialRotary           float64 // partial_rotary_factor where the key is absent; 0: the family has no such key
+	longRope                bool    // rope_scaling is RopeLong or refused
+	rope                    string  // rope_parameters where the key is absent, as JSON; "": none
+	queryGrowth             bool    // llama_4_scaling_beta
+	alpha                   bool    // alpha of rope_type dynamic, see RopeAlpha
+	multipliers             bool    // see Multipliers
+	sharedExpert            bool    // shared_expert_intermediate_size
+	expertsAlone            bool    // every layer has experts, of intermediate_size
+
+	// What the forward pass does in only some families.
+	scaledEmbedding bool // by the root of Hidden
+	normsFromOne    bool // weights of norms are distances from 1
+	gelu            bool // its tanh form in place of SiLU; the key is hidden_activation
+	clampedGates    bool // see ClampedGates
+	normsAfterRope  bool // norms of heads
+	pairs           bool // planes of the rotary embedding are neighbours in a head, not a half apart
+
+	read  func(k *keys, c *Config)      // reads, or refuses, the family's own keys; may be nil
+	write func(c Config) map[string]any // own keys for a written config.json, so that readers do not use their defaults; may be nil
+
+	layer func(l *layer, c Config) // the tensors of one layer
+	gguf  *gguf                    // nil: GGUF has no such architecture
+}
+
+var families = map[string]*family{}
+
+func register(f *family) {
+	f.defaults.Family = f.name
+	families[f.name] = f
+}
+
+// Families lists the supported families by name, sorted.
+func Families() []string { return slices.Sorted(maps.Keys(families)) }
+
+// GGUFName returns the name of a family's architecture in GGUF files, or "" if none of them is read.
+func GGUFName(family string) string {
+	f := families[family]
+	switch {
+	case f == nil || f.gguf == nil:
+		return ""
+	case f.gguf.name == "":
+		return f.name
+	}
+	return f.gguf.name
+}
+
+// supported returns the end of an error message: "use llama, qwen2 or qwen3".
+func supported(names []string) string {
+	last := len(names) - 1
+	return "use " + strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+func familyOf(name string) (*family, error) {
+	if f, ok := families[name]; ok {
+		return f, nil
+	}
+	kind := ""
+	if strings.Contains(name, "moe") {
+		kind = "a mixture of experts, which is "
+	}
+	return nil, fmt.Errorf("model_type %q is %snot supported: %s", strictjson.Brief(name), kind, supported(Families()))
+}
+
+// family reads model_type and architectures, which must agree where both are present.
+func (k *keys) family() (*family, error) {
+	var name string
+	k.text("model_type", &name)
+	if k.err != nil {
+		return nil, k.err
+	}
+	named, _ := k.values["architectures"].([]any)
+	if name == "" && len(named) == 0 {
+		return nil, errors.New("model_type is missing")
+	}
+	if name == "" {
+		for _, f := range families {
+			if len(named) == 1 && named[0] == f.architecture {
+				return f, nil
+			}
+		}
+		return nil, fmt.Errorf("architectures %s is not supported: %s", strictjson.Show(named), supported(architectures()))
+	}
+	f, err := familyOf(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range named {
+		if a != f.architecture {
+			return nil, fmt.Errorf("architectures names %s where model_type %q needs %s", strictjson.Show(a), f.name, f.architecture)
+		}
+	}
+	return f, nil
+}
+
+func architectures() (names []string) {
+	for _, name := range Families() {
+		names = append(names, families[name].architecture)
+	}
+	return names
+}

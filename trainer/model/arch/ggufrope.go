@@ -1,0 +1,101 @@
+package arch
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// rope reads the keys that begin with prefix as llama.cpp does: the type of scaling is linear unless named, the factor may
+// have its older name, and 0 stands for 1. A key that is not read is refused, unless it has the value that changes nothing.
+func (m *metadata) rope(prefix string, c *Config) {
+	kind, factor, attention := "linear", 1.0, 1.0
+	original := c.MaxPosition
+	m.float(prefix+"freq_base", &c.RopeTheta)
+	m.text(prefix+"scaling.type", &kind)
+	m.float(prefix+"scale_linear", &factor)
+	m.float(prefix+"scaling.factor", &factor)
+	m.float(prefix+"scaling.attn_factor", &attention)
+	m.integer(prefix+"scaling.original_context_length", &original)
+	read := []string{"freq_base", "scaling.type", "scale_linear", "scaling.factor", "scaling.attn_factor", "scaling.original_context_length"}
+	if families[c.Family].localTheta {
+		m.float(prefix+"freq_base_swa", &c.LocalTheta)
+		read = append(read, "freq_base_swa")
+	}
+	m.refuseRope(prefix, read, *c)
+	if factor == 0 {
+		factor = 1
+	}
+	switch kind {
+	case "none":
+	case "linear":
+		c.RopeScaling = &RopeLinear{Factor: factor}
+	case "yarn":
+		c.RopeScaling = &RopeYaRN{Factor: factor, BetaFast: 32, BetaSlow: 1, AttentionFactor: yarnScale(factor, 1) * attention,
+			Truncate: true, OriginalMaxPosition: original}
+		attention = 1
+	default:
+		m.fail("%sscaling.type %q is not supported: use none, linear or yarn", prefix, strictjson.Brief(kind))
+		return
+	}
+	if attention != 1 {
+		m.fail("%sscaling.attn_factor %g is not supported with scaling.type %s", prefix, attention, kind)
+	}
+	if c.RopeScaling != nil && c.RopeScaling.identity() {
+		c.RopeScaling = nil
+	}
+}
+
+// refuseRope refuses every key that begins with prefix and is not in read. A key may have the value that changes nothing, which
+// converters write.
+func (m *metadata) refuseRope(prefix string, read []string, c Config) {
+	same := map[string][]float64{
+		"dimension_count": {float64(c.HeadDim)}, "dimension_count_swa": {float64(c.HeadDim)}, "freq_base_swa": {c.RopeTheta},
+		"scaling.alpha": {0}, "scaling.yarn_log_multiplier": {0}, "scaling.yarn_ext_factor": {-1}, "scaling.yarn_attn_factor": {1, -1},
+		"scaling.yarn_beta_fast": {32, -1}, "scaling.yarn_beta_slow": {1, -1},
+	}
+	for _, key := range slices.Sorted(maps.Keys(m.values)) {
+		name, ours := strings.CutPrefix(key, prefix)
+		if !ours || slices.Contains(read, name) || name == "scaling.finetuned" { // of which no forward pass depends
+			continue
+		}
+		value := math.NaN()
+		switch v := m.values[key].(type) {
+		case int64:
+			value = float64(v)
+		case uint64:
+			value = float64(v)
+		case float64:
+			value = v
+		}
+		if !slices.Contains(same[name], value) {
+			m.fail("%s %s is not supported", key, strictjson.Brief(fmt.Sprint(m.values[key])))
+		}
+	}
+}
+
+// ropeFactors derives Llama 3.1's rope scaling from the divisors that GGUF has instead. Only the factor varies between
+// published models; every divisor is checked against the resulting scaling.
+func (f *family) ropeFactors(factors []float32, c *Config) error {
+	if !f.gguf.ropeFactors || len(factors) != c.HeadDim/2 {
+		return fmt.Errorf("%d values: expected %d frequency factors of a llama model", len(factors), c.HeadDim/2)
+	}
+	if !slices.ContainsFunc(factors, func(f float32) bool { return f != 1 }) {
+		return nil
+	}
+	if c.RopeScaling != nil {
+		return fmt.Errorf("frequency factors beside rope.scaling are not supported")
+	}
+	scaling := &RopeLlama3{Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
+	for i, frequency := range (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies() {
+		if want := 1 / scaling.scale(frequency); !(math.Abs(float64(factors[i])-want) <= 1e-4*want) {
+			return fmt.Errorf("factor %d is %g, but llama3 scaling over 8192 positions has %g; other scalings are not supported", i, factors[i], want)
+		}
+	}
+	c.RopeScaling = scaling
+	return nil
+}

@@ -1,0 +1,30 @@
+package arch
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+)
+
+// tinyConfig is a valid model of a few hundred parameters.
+func tinyConfig(family string) Config {
+	c := Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
+		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}
+	switch f := families[family]; {
+	case f.expertsAlone:
+		c.Mixture = &Mixture{Experts: 3, PerToken: 2, FFN: 6, Normalise: true, Step: 1}
+	case f.defaults.Mixture != nil:
+		c.Mixture = &Mixture{Experts: 3, PerToken: 2, FFN: 5, Dense: []int{0}, Step: 1}
+	}
+	return c.WithDefaults()
+}
+
+// goldenConfigs are the config.json files of the golden models.
+func goldenConfigs(t *testing.T) (paths []string) {
+	t.Helper()
+	for _, dir := range golden.Models(t, Families()) {
+		paths = append(paths, filepath.Join(dir, "config.json"))
+	}
+	return paths
+}

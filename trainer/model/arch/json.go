@@ -1,0 +1,313 @@
+package arch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// ParseJSON reads the text of a config.json in the style of transformers 4 or 5. Absent keys take the defaults of
+// transformers. A setting that the forward pass does not implement is an error that names the key.
+func ParseJSON(data []byte) (Config, error) {
+	object, err := strictjson.Object(data)
+	if err != nil {
+		return Config{}, err
+	}
+	text, wrapper := (&keys{values: object}).unwrapped()
+	if text.err != nil {
+		return Config{}, text.err
+	}
+	c, err := fromKeys(text)
+	c.Wrapper = wrapper
+	if err == nil {
+		err = c.Validate()
+	}
+	if err != nil {
+		return Config{}, err
+	}
+	c.Raw = append(json.RawMessage(nil), data...)
+	return c, nil
+}
+
+func fromKeys(k *keys) (Config, error) {
+	f, err := k.family()
+	if err != nil {
+		return Config{}, err
+	}
+	c := f.defaults
+	k.integer("vocab_size", &c.VocabSize)
+	k.integer("hidden_size", &c.Hidden)
+	k.integer("num_hidden_layers", &c.Layers)
+	k.integer("num_attention_heads", &c.Heads)
+	k.integer("intermediate_size", &c.FFN)
+	k.integer("max_position_embeddings", &c.MaxPosition)
+	k.float("rms_norm_eps", &c.RMSEps)
+	k.boolean("tie_word_embeddings", &c.Tied)
+	k.booleanOrNull("attention_bias", &c.AttentionBias)
+	k.booleanOrNull("mlp_bias", &c.MLPBias)
+	for _, t := range c.tokens() {
+		*t.ids = k.idsOr(t.key, *t.ids, c.VocabSize)
+	}
+	if f.defaults.Mixture != nil {
+		k.mixture(f, &c)
+	} else {
+		k.refuseExperts()
+	}
+	if err := k.heads(&c); err != nil {
+		return Config{}, err
+	}
+	if f.qkvBias {
+		c.AttentionBias = true
+		k.boolean("qkv_bias", &c.AttentionBias)
+	}
+	if f.useBias {
+		c.AttentionBias = false
+		k.booleanOrNull("use_bias", &c.AttentionBias)
+		c.MLPBias = c.AttentionBias
+	}
+	if f.multipliers {
+		k.multipliers(&c)
+	}
+	k.rope(f, &c)
+	k.refuseUnimplemented(f)
+	c.Quantisation = k.quantisation()
+	if f.read != nil {
+		f.read(k, &c)
+	}
+	return c, k.err
+}
+
+// heads reads the number of key and value heads and the size of a head. It derives values that are null or that have no
+// default.
+func (k *keys) heads(c *Config) error {
+	if k.null("num_key_value_heads") {
+		c.KVHeads = c.Heads
+	} else {
+		k.integer("num_key_value_heads", &c.KVHeads)
+		if !k.has("num_key_value_heads") && c.KVHeads == 0 {
+			c.KVHeads = c.Heads
+		}
+	}
+	if k.null("head_dim") {
+		c.HeadDim = 0
+	}
+	if k.integerOrNull("head_dim", &c.HeadDim); c.HeadDim != 0 || k.values["head_dim"] != nil {
+		return nil
+	}
+	if c.Heads < 1 || c.Hidden%c.Heads != 0 {
+		return fmt.Errorf("hidden_size %d is not a multiple of num_attention_heads %d, and head_dim is absent", c.Hidden, c.Heads)
+	}
+	c.HeadDim = c.Hidden / c.Heads
+	return nil
+}
+
+// refuseUnimplemented refuses keys that would change the forward pass in a way that no family implements.
+func (k *keys) refuseUnimplemented(f *family) {
+	k.activation(f)
+	if !f.windows {
+		k.refuseWindows(f)
+	}
+	refused := []string{"use_bidirectional_attention", "clip_qkv", "final_logit_softcapping", "attn_logit_softcapping"}
+	if !f.multipliers {
+		refused = append(refused, "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+	}
+	for _, key := range refused {
+		if v, has := k.values[key]; has && v != nil && v != false {
+			k.fail("%s %s is not supported: only null", key, strictjson.Show(v))
+		}
+	}
+}
+
+// refuseExperts refuses a mixture of experts in a family of dense models.
+func (k *keys) refuseExperts() {
+	for _, key := range []string{"num_experts", "num_local_experts", "n_routed_experts"} {
+		experts := 0
+		k.integerOrNull(key, &experts)
+		if experts > 0 {
+			k.fail("%s is %d: the family has no mixtures of experts", key, experts)
+		}
+	}
+}
+
+// activation reads that of the MLPs' gates.
+func (k *keys) activation(f *family) {
+	wanted := []string{"silu", "swish"}
+	if f.gelu {
+		wanted = []string{"gelu_pytorch_tanh"}
+	}
+	for _, key := range []string{"hidden_act", "hidden_activation"} {
+		activation := wanted[0]
+		if !k.null(key) {
+			k.text(key, &activation)
+		}
+		if !slices.Contains(wanted, activation) {
+			k.fail("%s %q is not supported in model_type %s: only %s", key, strictjson.Brief(activation), f.name, wanted[0])
+		}
+	}
+}
+
+// refuseWindows is for families without windows.
+func (k *keys) refuseWindows(f *family) {
+	sliding := false
+	k.booleanOrNull("use_sliding_window", &sliding)
+	if sliding {
+		k.fail("use_sliding_window true is not supported in model_type %s: set it to false if the model was trained without a window", f.name)
+	}
+	if layers, ok := k.values["layer_types"].([]any); ok {
+		for i, l := range layers {
+			if l != fullAttention {
+				k.fail("layer_types[%d] is %s: only %s is supported in model_type %s", i, strictjson.Show(l), fullAttention, f.name)
+			}
+		}
+	}
+}
+
+// JSON returns a config.json that transformers 4 and 5 read, for weights stored as torchDType (float32, bfloat16 or
+// float16). Keys that Config has come from Config; other keys of Raw are copied.
+func (c Config) JSON(torchDType string) ([]byte, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Wrapper != "" {
+		return c.wrappedJSON(torchDType)
+	}
+	object := map[string]any{"initializer_range": 0.02, "use_cache": true, "attention_dropout": decimal(0)}
+	if c.Raw != nil {
+		var err error
+		if object, err = strictjson.Object(c.Raw); err != nil {
+			return nil, err
+		}
+	}
+	delete(object, "dtype")           // both versions read torch_dtype
+	delete(object, "rope_parameters") // both versions read rope_theta and rope_scaling
+	delete(object, "quantization_config")
+	delete(object, "compression_config")
+	if c.RopeScaling != nil {
+		delete(object, originalPositions) // it would have priority over the one in rope_scaling
+	}
+	for key, value := range c.keys() {
+		object[key] = value
+	}
+	object["torch_dtype"] = torchDType
+	return indented(object)
+}
+
+func (c Config) keys() map[string]any {
+	f := families[c.Family]
+	object := map[string]any{
+		"architectures":           []string{f.architecture},
+		"model_type":              f.name,
+		"vocab_size":              c.VocabSize,
+		"hidden_size":             c.Hidden,
+		"num_hidden_layers":       c.Layers,
+		"num_attention_heads":     c.Heads,
+		"num_key_value_heads":     c.KVHeads,
+		"head_dim":                c.HeadDim,
+		"intermediate_size":       c.FFN,
+		"rms_norm_eps":            decimal(c.RMSEps),
+		"max_position_embeddings": c.MaxPosition,
+		"rope_theta":              decimal(c.RopeTheta),
+		"rope_scaling":            nil,
+		"tie_word_embeddings":     c.Tied,
+		"bos_token_id":            oneOrList(c.BOS),
+		"eos_token_id":            oneOrList(c.EOS),
+		"pad_token_id":            oneOrList(c.Pad),
+	}
+	if c.RopeScaling != nil {
+		object["rope_scaling"] = c.RopeScaling.json()
+	}
+	if f.gelu {
+		object["hidden_activation"] = "gelu_pytorch_tanh"
+	} else {
+		object["hidden_act"] = "silu"
+	}
+	if f.attentionBias {
+		object["attention_bias"] = c.AttentionBias
+	}
+	if f.mlpBias {
+		object["mlp_bias"] = c.MLPBias
+	}
+	if f.useBias {
+		object["use_bias"] = c.AttentionBias
+	}
+	if f.qkvBias {
+		object["qkv_bias"] = c.AttentionBias
+	}
+	if f.multipliers {
+		maps.Copy(object, writeMultipliers(c))
+	}
+	if f.write != nil {
+		maps.Copy(object, f.write(c))
+	}
+	if c.Mixture != nil {
+		maps.Copy(object, c.Mixture.keys(f))
+	}
+	return object
+}
+
+// ReadGeneration reads the token ids of a generation_config.json, which replace those of config.json. Ids that the
+// vocabulary lacks are ignored; notes has a sentence for each key with such ids.
+func (c *Config) ReadGeneration(data []byte) (notes []string, err error) {
+	object, err := strictjson.Object(data)
+	if err != nil {
+		return nil, err
+	}
+	k := &keys{values: object}
+	for _, t := range c.tokens() {
+		found := k.ids(t.key)
+		inside := slices.DeleteFunc(slices.Clone(found), func(id int32) bool { return int(id) >= c.VocabSize })
+		if len(inside) < len(found) {
+			notes = append(notes, fmt.Sprintf("%s has ids %v: those outside of the vocabulary of %d are ignored", t.key, found, c.VocabSize))
+		}
+		if len(inside) > 0 {
+			*t.ids = inside
+		}
+	}
+	return notes, errors.Join(k.err, c.Validate())
+}
+
+// GenerationJSON returns a generation_config.json with the special token ids.
+func (c Config) GenerationJSON() ([]byte, error) {
+	object := map[string]any{"_from_model_config": true}
+	for _, t := range c.tokens() {
+		if len(*t.ids) > 0 {
+			object[t.key] = oneOrList(*t.ids)
+		}
+	}
+	return indented(object)
+}
+
+func indented(object map[string]any) ([]byte, error) {
+	data, err := json.MarshalIndent(object, "", "  ")
+	return append(data, '\n'), err
+}
+
+// oneOrList writes token ids as transformers does: null, one number, or a list.
+func oneOrList(ids []int32) any {
+	switch len(ids) {
+	case 0:
+		return nil
+	case 1:
+		return ids[0]
+	}
+	return ids
+}
+
+// decimal writes a number so that Python reads it as a float, which transformers requires for some keys.
+func decimal(v float64) json.Number {
+	format := byte('f')
+	if v < 1e-4 || v >= 1e15 {
+		format = 'g'
+	}
+	text := strconv.FormatFloat(v, format, -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
+	}
+	return json.Number(text)
+}

@@ -1,0 +1,163 @@
+package arch
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// keys reads typed values of a JSON object. It keeps the first error in err. If a key is absent, the target keeps its
+// value.
+type keys struct {
+	values map[string]any
+	prefix string
+	err    error
+}
+
+func (k *keys) fail(format string, args ...any) {
+	if k.err == nil {
+		k.err = fmt.Errorf(k.prefix+format, args...)
+	}
+}
+
+func (k *keys) has(key string) bool { _, ok := k.values[key]; return ok }
+
+// null reports whether key is present and null.
+func (k *keys) null(key string) bool { v, ok := k.values[key]; return ok && v == nil }
+
+func (k *keys) require(names ...string) {
+	for _, key := range names {
+		if !k.has(key) {
+			k.fail("%s is missing", key)
+		}
+	}
+}
+
+func (k *keys) integer(key string, to *int) {
+	v, ok := k.values[key]
+	if !ok {
+		return
+	}
+	number, _ := v.(json.Number)
+	n, err := number.Int64()
+	if err != nil || n < math.MinInt32 || n > math.MaxInt32 {
+		k.fail("%s is %s: must be an integer below 2^31", key, strictjson.Show(v))
+		return
+	}
+	*to = int(n)
+}
+
+// integers reads a list; null is an empty one, as is an absent key.
+func (k *keys) integers(key string) (list []int) {
+	values, isList := k.values[key].([]any)
+	if !isList && k.values[key] != nil {
+		k.fail("%s is %s: must be a list of integers", key, strictjson.Show(k.values[key]))
+	}
+	for _, v := range values {
+		number, _ := v.(json.Number)
+		n, err := number.Int64()
+		if err != nil || n < math.MinInt32 || n > math.MaxInt32 {
+			k.fail("%s has %s: must be integers below 2^31", key, strictjson.Show(v))
+			return nil
+		}
+		list = append(list, int(n))
+	}
+	return list
+}
+
+func (k *keys) integerOrNull(key string, to *int) {
+	if !k.null(key) {
+		k.integer(key, to)
+	}
+}
+
+func (k *keys) float(key string, to *float64) {
+	v, ok := k.values[key]
+	if !ok {
+		return
+	}
+	number, _ := v.(json.Number)
+	f, err := number.Float64()
+	if err != nil {
+		k.fail("%s is %s: must be a number", key, strictjson.Show(v))
+		return
+	}
+	*to = f
+}
+
+func (k *keys) floatOrNull(key string, to *float64) {
+	if !k.null(key) {
+		k.float(key, to)
+	}
+}
+
+func (k *keys) booleanOrNull(key string, to *bool) {
+	if !k.null(key) {
+		k.boolean(key, to)
+	}
+}
+
+func (k *keys) boolean(key string, to *bool) {
+	v, ok := k.values[key]
+	if !ok {
+		return
+	}
+	b, isBool := v.(bool)
+	if !isBool {
+		k.fail("%s is %s: must be true or false", key, strictjson.Show(v))
+		return
+	}
+	*to = b
+}
+
+func (k *keys) text(key string, to *string) {
+	v, ok := k.values[key]
+	if !ok {
+		return
+	}
+	s, isText := v.(string)
+	if !isText {
+		k.fail("%s is %s: must be a string", key, strictjson.Show(v))
+		return
+	}
+	*to = s
+}
+
+// ids reads a token id, a list of them, or null (also written -1) for none.
+func (k *keys) ids(key string) []int32 {
+	list, isList := k.values[key].([]any)
+	if !isList {
+		if k.values[key] == nil {
+			return nil
+		}
+		list = []any{k.values[key]}
+	}
+	var ids []int32
+	for _, v := range list {
+		number, _ := v.(json.Number)
+		n, err := number.Int64()
+		switch {
+		case err != nil || n < -1 || n > math.MaxInt32:
+			k.fail("%s has %s: must be token ids", key, strictjson.Show(v))
+			return nil
+		case n >= 0:
+			ids = append(ids, int32(n))
+		}
+	}
+	return ids
+}
+
+// idsOr reads ids; where the key is absent they are the family's, those of them that a vocabulary has.
+func (k *keys) idsOr(key string, absent []int32, vocab int) (ids []int32) {
+	if k.has(key) {
+		return k.ids(key)
+	}
+	for _, id := range absent {
+		if int(id) < vocab {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,145 @@
+package arch
+
+import (
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// Methods of quantisation whose folders are read.
+const (
+	QuantFP8        = "fp8"
+	QuantMXFP4      = "mxfp4"
+	QuantCompressed = "compressed-tensors"
+)
+
+// Quantisation is the way in which a Hugging Face folder stores matrices: quantization_config of its config.json. The trainer
+// widens them while it reads, and writes a config.json without it.
+type Quantisation struct {
+	Method string // quant_method
+
+	// BlockRows × BlockCols values have one scale (weight_block_size, in compressed-tensors block_structure). Blocks begin at the
+	// first row and column, so the last ones may be smaller. 0: a matrix has one scale, or each row has one.
+	BlockRows, BlockCols int
+}
+
+const maxBlock = 1 << 20
+
+// quantisation reads how the folder's matrices are stored; nil: as plain numbers.
+func (k *keys) quantisation() *Quantisation {
+	if k.values["quantization"] != nil {
+		k.fail("quantization: folders that MLX has quantised are not supported; %s", unquantised)
+	}
+	in := k.section("quantization_config")
+	if in == nil {
+		in = k.section("compression_config") // its older name in compressed-tensors
+	}
+	if in == nil {
+		return nil
+	}
+	q := &Quantisation{}
+	in.text("quant_method", &q.Method)
+	switch q.Method {
+	case QuantFP8:
+		in.blocks("weight_block_size", q)
+		in.only("fmt", "e4m3")
+	case QuantMXFP4:
+	case QuantCompressed:
+		in.compressed(q)
+	default:
+		in.unknownMethod(q.Method)
+	}
+	k.fold(in)
+	return q
+}
+
+// unquantised says what to use in place of a folder that cannot be read.
+const unquantised = "use the checkpoint that was quantised, or a GGUF file of it"
+
+// unknownMethod refuses a method by its name. Old folders of bitsandbytes have none.
+func (k *keys) unknownMethod(method string) {
+	if method == "" && (k.values["load_in_4bit"] == true || k.values["load_in_8bit"] == true) {
+		method = "bitsandbytes"
+	}
+	if method == "" {
+		k.fail("quant_method is missing: only %s, %s and FP8 of %s are supported; %s", QuantFP8, QuantMXFP4, QuantCompressed, unquantised)
+		return
+	}
+	k.fail("quant_method %q is not supported: only %s, %s and FP8 of %s are; %s", strictjson.Brief(method), QuantFP8, QuantMXFP4, QuantCompressed, unquantised)
+}
+
+// only refuses every value of a key but one, and null.
+func (k *keys) only(key string, wanted any) {
+	if v := k.values[key]; v != nil && v != wanted {
+		k.fail("%s %s is not supported: only %s", key, strictjson.Show(v), strictjson.Show(wanted))
+	}
+}
+
+// blocks reads the rows and columns of blocks; null and an absent key leave them.
+func (k *keys) blocks(key string, q *Quantisation) {
+	sizes := k.integers(key)
+	if len(sizes) == 0 {
+		return
+	}
+	if len(sizes) != 2 || slices.Min(sizes) < 1 || slices.Max(sizes) > maxBlock {
+		k.fail("%s is %s: must be two sizes from 1 to %d", key, strictjson.Show(k.values[key]), maxBlock)
+		return
+	}
+	if q.BlockRows != 0 && (q.BlockRows != sizes[0] || q.BlockCols != sizes[1]) {
+		k.fail("%s differs from that of another group", key)
+	}
+	q.BlockRows, q.BlockCols = sizes[0], sizes[1]
+}
+
+// compressed reads the groups of compressed-tensors, all of which must store weights as FP8.
+func (k *keys) compressed(q *Quantisation) {
+	for _, key := range []string{"sparsity_config", "transform_config"} {
+		if object, _ := k.values[key].(map[string]any); len(object) > 0 {
+			k.fail("%s is not supported; %s", key, unquantised)
+		}
+	}
+	format := "float-quantized"
+	k.text("format", &format)
+	if format != "float-quantized" && format != "naive-quantized" {
+		k.fail("format %q is not supported: only float-quantized, which is FP8; %s", strictjson.Brief(format), unquantised)
+	}
+	groups := k.section("config_groups")
+	if groups == nil {
+		k.fail("config_groups is missing")
+		return
+	}
+	for name := range groups.values {
+		group := groups.section(name)
+		if group == nil {
+			continue
+		}
+		group.compressedWeights(q)
+		groups.fold(group)
+	}
+	k.fold(groups)
+}
+
+// compressedWeights reads the weights of a group.
+func (k *keys) compressedWeights(q *Quantisation) {
+	in := k.section("weights")
+	if in == nil {
+		return
+	}
+	var kind, strategy string
+	bits, symmetric := 0, true
+	in.text("type", &kind)
+	in.integer("num_bits", &bits)
+	in.boolean("symmetric", &symmetric)
+	if kind != "float" || bits != 8 || !symmetric {
+		in.fail("type %q of %d bits (symmetric: %v) is not supported: only symmetric float of 8; %s", strictjson.Brief(kind), bits, symmetric, unquantised)
+	}
+	in.text("strategy", &strategy)
+	if !slices.Contains([]string{"tensor", "channel", "block"}, strategy) {
+		in.fail("strategy %q is not supported: only tensor, channel and block; %s", strictjson.Brief(strategy), unquantised)
+	}
+	if strategy == "block" {
+		in.require("block_structure")
+		in.blocks("block_structure", q)
+	}
+	k.fold(in)
+}

@@ -1,0 +1,180 @@
+package arch
+
+import (
+	"encoding/json"
+	"maps"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+const originalPositions = "original_max_position_embeddings"
+
+// rope reads rope_theta and rope_scaling, or rope_parameters, which has both, as transformers' modeling_rope_utils does.
+func (k *keys) rope(f *family, c *Config) {
+	if c.RopeTheta == 0 {
+		c.RopeTheta = 10000
+	}
+	if !k.null("rope_theta") {
+		k.float("rope_theta", &c.RopeTheta)
+	}
+	if f.localTheta {
+		k.floatOrNull("rope_local_base_freq", &c.LocalTheta)
+		k.ropeByLayerType(f, c)
+		return
+	}
+	in := k.section("rope_scaling")
+	if in == nil || len(in.values) == 0 {
+		in = k.section("rope_parameters")
+	}
+	if in == nil {
+		in = f.absentRope()
+	}
+	if k.has(originalPositions) || f.longRope { // it has priority over the one in the section, which longrope does not read
+		in.values = maps.Clone(in.values)
+		if in.values == nil {
+			in.values = map[string]any{}
+		}
+		delete(in.values, originalPositions)
+		if k.has(originalPositions) {
+			in.values[originalPositions] = k.values[originalPositions]
+		}
+	}
+	in.ropeParameters(f, c)
+	k.partialRotary(f, in, c)
+	if f.queryGrowth {
+		in.queryGrowth(c)
+	}
+	k.fold(in)
+}
+
+// absentRope returns the values of a configuration that has no rope_parameters.
+func (f *family) absentRope() *keys {
+	if f.rope == "" {
+		return &keys{}
+	}
+	object, err := strictjson.Object([]byte(f.rope))
+	return &keys{values: object, err: err}
+}
+
+// section is an object under a key, nil if there is none.
+func (k *keys) section(name string) *keys {
+	if k.values[name] == nil {
+		return nil
+	}
+	object, ok := k.values[name].(map[string]any)
+	if !ok {
+		k.fail("%s is not an object", name)
+		return nil
+	}
+	return &keys{values: object, prefix: k.prefix + name + "."}
+}
+
+// fold takes over the error of a section.
+func (k *keys) fold(section *keys) {
+	if k.err == nil {
+		k.err = section.err
+	}
+}
+
+// ropeByLayerType reads rope_parameters with an object for each type of layers, and rope_scaling, whose keys replace those of
+// the layers without a window.
+func (k *keys) ropeByLayerType(f *family, c *Config) {
+	in := k.section("rope_parameters")
+	if in == nil {
+		in = &keys{}
+	}
+	for key := range in.values {
+		if key != fullAttention && key != slidingAttention {
+			in.fail("%s: only %s and %s are expected here", strictjson.Brief(key), fullAttention, slidingAttention)
+		}
+	}
+	full, scaling := in.section(fullAttention), k.section("rope_scaling")
+	if scaling != nil && scaling.has("type") && !scaling.has("rope_type") {
+		scaling.fail("type: transformers reads rope_type alone in model_type %s", f.name)
+		in.fold(scaling)
+	}
+	if full == nil {
+		full = scaling
+	} else if scaling != nil {
+		full.values = maps.Clone(full.values)
+		maps.Copy(full.values, scaling.values)
+	}
+	if full != nil {
+		full.ropeParameters(f, c)
+		if yarn, ok := c.RopeScaling.(*RopeYaRN); ok && !yarn.Truncate {
+			full.fail("truncate is false: transformers reads it outside of %s, where it is true", fullAttention)
+		}
+		k.partialRotary(f, full, c)
+		in.fold(full)
+	}
+	if sliding := in.section(slidingAttention); sliding != nil {
+		local := Config{RopeTheta: c.LocalTheta, MaxPosition: c.MaxPosition}
+		sliding.ropeParameters(f, &local)
+		if local.RopeScaling != nil {
+			sliding.fail("rope_type: layers with a window are supported without scaling only")
+		}
+		c.LocalTheta = local.RopeTheta
+		k.partialRotary(f, sliding, c)
+		in.fold(sliding)
+	}
+	k.fold(in)
+}
+
+// ropeParameters reads rope_theta and the scaling from a section. A scaling that changes nothing is none.
+func (k *keys) ropeParameters(f *family, c *Config) {
+	kind := "default"
+	k.text("type", &kind)
+	k.text("rope_type", &kind)
+	k.float("rope_theta", &c.RopeTheta)
+	for key, value := range k.values {
+		if _, object := value.(map[string]any); object {
+			k.fail("%s: parameters by layer type are not supported in model_type %s", strictjson.Brief(key), f.name)
+		}
+	}
+	if kind == "default" {
+		return
+	}
+	if f.longRope && (kind == "longrope" || kind == "su" || kind == "yarn") { // older names
+		k.ropeLong(c)
+		return
+	}
+	read, ok := ropeScalings[kind]
+	if kind == "dynamic" && f.alpha && k.values["alpha"] != nil {
+		read = readRopeAlpha
+	}
+	if !ok || f.longRope {
+		k.fail("rope_type %q is not supported in model_type %s: use default%s", strictjson.Brief(kind), f.name,
+			map[bool]string{false: ", linear, dynamic, llama3 or yarn", true: " or longrope"}[f.longRope])
+		return
+	}
+	if scaling := read(k, c); !scaling.identity() {
+		c.RopeScaling = scaling
+	}
+}
+
+// partialRotary reads partial_rotary_factor, which in holds or k.
+func (k *keys) partialRotary(f *family, in *keys, c *Config) {
+	factor := orNeutral(f.partialRotary, 1)
+	k.floatOrNull("partial_rotary_factor", &factor)
+	in.floatOrNull("partial_rotary_factor", &factor)
+	if factor == 1 {
+		return
+	}
+	if f.partialRotary == 0 {
+		k.fail("partial_rotary_factor %g is not supported in model_type %s: only 1", factor, f.name)
+	}
+	dim := float64(c.HeadDim) * factor
+	if !(factor > 0 && factor < 1) || dim < 2 || int(dim)%2 != 0 {
+		k.fail("partial_rotary_factor %g of head_dim %d: an even number of dimensions, from 2 on, must turn", factor, c.HeadDim)
+		return
+	}
+	c.RotaryDim = int(dim)
+}
+
+// rotaryFactor returns partial_rotary_factor for a written config.json.
+func (c Config) rotaryFactor() json.Number {
+	if c.RotaryDim == 0 {
+		return decimal(1)
+	}
+	return decimal(float64(c.RotaryDim) / float64(c.HeadDim))
+}

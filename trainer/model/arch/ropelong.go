@@ -1,0 +1,104 @@
+package arch
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// RopeLong is LongRoPE (Ding et al. 2024): the frequency of each plane is divided by its number in Short or, in sequences of more than
+// OriginalMaxPosition positions, in Long. Models are computed up to that length, so only Short is used: a sequence that grew beyond it
+// would need new keys for all its tokens. Cosines and sines are multiplied by √(1 + ln Factor / ln OriginalMaxPosition).
+type RopeLong struct {
+	Short, Long         []float64 // short_factor, long_factor: [Dim/2]
+	Factor              float64   // factor; 0: MaxPosition/OriginalMaxPosition
+	AttentionFactor     float64   // attention_factor, which replaces the root; 0: the root
+	OriginalMaxPosition int
+	MaxPosition         int // max_position_embeddings
+}
+
+// ropeLong reads the parameters, and bounds MaxPosition of c.
+func (k *keys) ropeLong(c *Config) {
+	r := &RopeLong{Short: k.numbers("short_factor"), Long: k.numbers("long_factor"), OriginalMaxPosition: 4096, MaxPosition: c.MaxPosition}
+	k.integer(originalPositions, &r.OriginalMaxPosition)
+	k.floatOrNull("factor", &r.Factor)
+	k.floatOrNull("attention_factor", &r.AttentionFactor)
+	c.RopeScaling, c.MaxPosition = r, min(c.MaxPosition, r.OriginalMaxPosition)
+}
+
+// numbers reads a list. An absent key is an error.
+func (k *keys) numbers(key string) (list []float64) {
+	k.require(key)
+	values, isList := k.values[key].([]any)
+	if !isList {
+		k.fail("%s is %s: must be a list of numbers", key, strictjson.Show(k.values[key]))
+	}
+	for i, v := range values {
+		one := &keys{values: map[string]any{key: v}, prefix: k.prefix}
+		var f float64
+		if one.float(key, &f); one.err != nil || !(f > 0) || math.IsInf(f, 0) {
+			k.fail("%s[%d] is %s: must be a positive number", key, i, strictjson.Show(v))
+			return nil
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+func (r *RopeLong) rescale(freqs []float64, _ Rotary) {
+	for i := range freqs {
+		freqs[i] /= r.Short[i]
+	}
+}
+
+func (r *RopeLong) amplitude() float64 {
+	if r.AttentionFactor != 0 {
+		return r.AttentionFactor
+	}
+	factor := orNeutral(r.Factor, float64(r.MaxPosition)/float64(r.OriginalMaxPosition))
+	if factor <= 1 {
+		return 1
+	}
+	return math.Sqrt(1 + math.Log(factor)/math.Log(float64(r.OriginalMaxPosition)))
+}
+
+func (r *RopeLong) identity() bool { return false }
+
+func (r *RopeLong) validate() error {
+	if r.OriginalMaxPosition < 2 || r.OriginalMaxPosition > maxPosition {
+		return fmt.Errorf("original_max_position_embeddings is %d: must be 2 to %d with rope_type longrope", r.OriginalMaxPosition, maxPosition)
+	}
+	if r.MaxPosition < 1 || r.MaxPosition > maxPosition {
+		return fmt.Errorf("max_position_embeddings is %d: must be 1 to %d", r.MaxPosition, maxPosition)
+	}
+	return firstError(positive("factor", orNeutral(r.Factor, 1)), positive("attention_factor", orNeutral(r.AttentionFactor, 1)))
+}
+
+// validateFor checks that there is a factor for each of so many planes.
+func (r *RopeLong) validateFor(planes int) error {
+	for key, factors := range map[string][]float64{"short_factor": r.Short, "long_factor": r.Long} {
+		if len(factors) != planes {
+			return fmt.Errorf("rope_scaling.%s has %d numbers: must have %d, one for each pair of turning dimensions", key, len(factors), planes)
+		}
+	}
+	return nil
+}
+
+func (r *RopeLong) json() map[string]any {
+	object := map[string]any{"type": "longrope", "short_factor": decimals(r.Short), "long_factor": decimals(r.Long)}
+	if r.Factor != 0 {
+		object["factor"] = decimal(r.Factor)
+	}
+	if r.AttentionFactor != 0 {
+		object["attention_factor"] = decimal(r.AttentionFactor)
+	}
+	return object
+}
+
+func decimals(values []float64) (list []any) {
+	for _, v := range values {
+		list = append(list, decimal(v))
+	}
+	return list
+}

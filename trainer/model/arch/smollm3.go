@@ -1,0 +1,90 @@
+package arch
+
+import (
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// SmolLM3 is the family of SmolLM3: Llama's with some layers that have no positions, and that may have a window.
+const SmolLM3 = "smollm3"
+
+func init() {
+	register(&family{
+		name:         SmolLM3,
+		architecture: "SmolLM3ForCausalLM",
+		defaults: Config{VocabSize: 128256, Hidden: 2048, Layers: 36, Heads: 16, KVHeads: 4, FFN: 11008, RMSEps: 1e-6,
+			RopeTheta: 2e6, MaxPosition: 32768, Tied: true, BOS: []int32{128000}, EOS: []int32{128001}, Pad: []int32{128004}},
+		attentionBias: true,
+		mlpBias:       true,
+		windows:       true,
+		noRope:        true,
+		read: func(k *keys, c *Config) {
+			k.noRopeLayers(c)
+			k.smolLM3Windows(c)
+		},
+		write: func(c Config) map[string]any {
+			object := c.windowKeys()
+			object["use_sliding_window"] = c.Windows != nil
+			rotary := make([]int, c.Layers)
+			for i := range rotary {
+				if c.NoRope == nil || !c.NoRope[i] {
+					rotary[i] = 1
+				}
+			}
+			object["no_rope_layers"] = rotary
+			return object
+		},
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(c.AttentionBias)
+			l.output(c.AttentionBias)
+			l.postNorm()
+			l.gatedMLP(c.MLPBias)
+		},
+	})
+}
+
+// noRopeLayers reads no_rope_layers, in which 1 is a layer with rotary positions, or else no_rope_layer_interval: each
+// n-th layer has none.
+func (k *keys) noRopeLayers(c *Config) {
+	without := make([]bool, min(max(c.Layers, 0), maxLayers))
+	if k.values["no_rope_layers"] == nil {
+		interval := 4
+		k.integer("no_rope_layer_interval", &interval)
+		if interval < 1 {
+			k.fail("no_rope_layer_interval is %d: must be at least 1", interval)
+			return
+		}
+		for i := range without {
+			without[i] = (i+1)%interval == 0
+		}
+	} else {
+		list, _ := k.values["no_rope_layers"].([]any)
+		if len(list) < len(without) {
+			k.fail("no_rope_layers must list at least %d layers", len(without))
+			return
+		}
+		for i := range without {
+			text := strictjson.Show(list[i])
+			if text != "0" && text != "1" {
+				k.fail("no_rope_layers[%d] is %s: must be 1, for a layer with rotary positions, or 0", i, text)
+			}
+			without[i] = text == "0"
+		}
+	}
+	if slices.Contains(without, true) {
+		c.NoRope = without
+	}
+}
+
+// smolLM3Windows reads which layers slide: those of layer_types, or else all without positions.
+func (k *keys) smolLM3Windows(c *Config) {
+	use, window := false, k.slidingWindow(0)
+	k.booleanOrNull("use_sliding_window", &use)
+	if slides, given := k.layerTypes(c); given {
+		k.slide(c, window, func(i int) bool { return slides[i] })
+	} else if use && window > 0 && c.NoRope != nil {
+		k.slide(c, window, func(i int) bool { return c.NoRope[i] })
+	}
+}

@@ -1,0 +1,167 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// Types of layers in layer_types.
+const (
+	fullAttention    = "full_attention"
+	slidingAttention = "sliding_attention"
+)
+
+// Window is the number of keys that a query of a layer sees at most, its own among them; 0 means all before it.
+func (c Config) Window(layer int) int {
+	if c.Windows == nil {
+		return 0
+	}
+	return c.Windows[layer]
+}
+
+// window is that of the layers that have one, 0 if none has.
+func (c Config) window() int {
+	if c.Windows == nil {
+		return 0
+	}
+	return slices.Max(c.Windows)
+}
+
+// slide gives a window to the layers that slide.
+func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
+	windows := make([]int, min(max(c.Layers, 0), maxLayers))
+	for i := range windows {
+		if !slides(i) {
+			continue
+		}
+		if window < 1 {
+			k.fail("sliding_window is %d in layer %d: must be at least 1", window, i)
+			return
+		}
+		windows[i] = window
+	}
+	if slices.ContainsFunc(windows, func(w int) bool { return w > 0 }) {
+		c.Windows = windows
+	}
+}
+
+// layerTypes reads which layers slide; given is false where the key is absent or null.
+func (k *keys) layerTypes(c *Config) (slides []bool, given bool) {
+	if k.values["layer_types"] == nil {
+		return nil, false
+	}
+	list, _ := k.values["layer_types"].([]any)
+	if len(list) != c.Layers {
+		k.fail("layer_types must list the types of %d layers", c.Layers)
+	}
+	for i, kind := range list {
+		if kind != fullAttention && kind != slidingAttention {
+			k.fail("layer_types[%d] is %s: only %s and %s are supported", i, strictjson.Show(kind), fullAttention, slidingAttention)
+		}
+		slides = append(slides, kind == slidingAttention)
+	}
+	return slides, k.err == nil
+}
+
+// slidingWindow reads sliding_window; null is 0.
+func (k *keys) slidingWindow(absent int) int {
+	if k.null("sliding_window") {
+		return 0
+	}
+	window := absent
+	k.integer("sliding_window", &window)
+	if window < 1 && k.has("sliding_window") {
+		k.fail("sliding_window is %d: must be at least 1, or null", window)
+	}
+	return window
+}
+
+// everyLayerSlides reads a window of all layers.
+func everyLayerSlides(absent int) func(k *keys, c *Config) {
+	return func(k *keys, c *Config) { k.slideEverywhere(c, k.slidingWindow(absent)) }
+}
+
+// everyLayerMaySlide reads sliding_window where use_sliding_window is true.
+func everyLayerMaySlide(k *keys, c *Config) {
+	use, window := false, k.slidingWindow(4096)
+	k.booleanOrNull("use_sliding_window", &use)
+	if !use {
+		window = 0
+	}
+	k.slideEverywhere(c, window)
+}
+
+// slideEverywhere gives all layers a window, or none if it is 0.
+func (k *keys) slideEverywhere(c *Config, window int) {
+	slides, _ := k.layerTypes(c)
+	if i := slices.Index(slides, window == 0); i >= 0 {
+		k.fail("layer_types[%d] is another than sliding_window gives to all layers of model_type %s", i, c.Family)
+	}
+	if window > 0 {
+		k.slide(c, window, func(int) bool { return true })
+	}
+}
+
+// upperLayersSlide reads the windows of Qwen 2 and 3: use_sliding_window, and layer_types or max_window_layers, from which
+// layer on there is one.
+func upperLayersSlide(k *keys, c *Config) {
+	use, first, window := false, 28, k.slidingWindow(4096)
+	k.booleanOrNull("use_sliding_window", &use)
+	k.integerOrNull("max_window_layers", &first)
+	if !use {
+		window = 0
+	}
+	if slides, given := k.layerTypes(c); given {
+		k.slide(c, window, func(i int) bool { return slides[i] })
+	} else if window > 0 {
+		k.slide(c, window, func(i int) bool { return i >= first })
+	}
+}
+
+// windowKeys are sliding_window and layer_types of a written config.json; both are null where no layer slides.
+func (c Config) windowKeys() map[string]any {
+	object := map[string]any{"sliding_window": c.windowOrNull(), "layer_types": nil}
+	if c.Windows != nil {
+		object["layer_types"] = c.layerTypes()
+	}
+	return object
+}
+
+func (c Config) windowOrNull() any {
+	if c.Windows == nil {
+		return nil
+	}
+	return c.window()
+}
+
+func (c Config) layerTypes() []string {
+	types := make([]string, c.Layers)
+	for i := range types {
+		types[i] = fullAttention
+		if c.Window(i) > 0 {
+			types[i] = slidingAttention
+		}
+	}
+	return types
+}
+
+func (c Config) validateWindows() error {
+	if c.Windows != nil && len(c.Windows) != c.Layers {
+		return fmt.Errorf("%d windows for %d layers", len(c.Windows), c.Layers)
+	}
+	for i, w := range c.Windows {
+		if w < 0 || w > maxPosition || w > 0 && w != c.window() {
+			return fmt.Errorf("sliding_window is %d in layer %d: must be one of all layers, 1 to %d", w, i, maxPosition)
+		}
+	}
+	return nil
+}
+
+// writeUpperLayers writes what upperLayersSlide reads.
+func writeUpperLayers(c Config) map[string]any {
+	object := c.windowKeys()
+	object["use_sliding_window"] = c.Windows != nil
+	return object
+}

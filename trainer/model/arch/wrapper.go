@@ -1,0 +1,186 @@
+package arch
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// body is what the names of a language model's tensors begin with, but for the head's.
+const body = "model."
+
+// textConfig is the key of the language model's configuration in that of a model of which it is a part.
+const textConfig = "text_config"
+
+// wrapper is a model_type of models of which a language model is a part, as transformers has it.
+type wrapper struct {
+	text string // model_type of the language model where text_config has none
+	body string // of its names in the module tree; "": model.language_model.
+	tied bool   // the default of tie_word_embeddings
+	flat bool   // the keys of the language model may be at the top level
+}
+
+var wrappers = map[string]wrapper{
+	"gemma3":     {text: Gemma3, tied: true},
+	"mistral3":   {text: "mistral", tied: true},
+	"internvl":   {text: Qwen2, tied: true},
+	"llava":      {text: Llama},
+	"llava_next": {text: Llama},
+	"qwen2_vl":   {text: Qwen2, flat: true},
+	"qwen2_5_vl": {text: Qwen2, flat: true},
+	"qwen3_vl":   {text: Qwen3},
+	"idefics3":   {text: Llama, body: "model.text_model."},
+	"smolvlm":    {text: Llama, body: "model.text_model."},
+}
+
+// textTypes are the families of language models whose model_type in text_config is another. Their positions have three
+// coordinates, which are equal in text.
+var textTypes = map[string]string{"qwen2_vl_text": Qwen2, "qwen2_5_vl_text": Qwen2, "qwen3_vl_text": Qwen3}
+
+// Body is what the names of all tensors but the head's begin with: where they are in transformers' module tree.
+func (c Config) Body() string {
+	if c.Wrapper == "" {
+		return body
+	}
+	if w := wrappers[c.Wrapper]; w.body != "" {
+		return w.body
+	}
+	return "model.language_model."
+}
+
+// wrapNames gives the tensors the names that a wrapper has for them.
+func (c Config) wrapNames(l *Layout) {
+	for _, leaf := range l.Leaves {
+		for i := range leaf.Parts {
+			for _, name := range []*string{&leaf.Parts[i].Name, &leaf.Parts[i].Fused.Name} {
+				if rest, inside := strings.CutPrefix(*name, body); inside {
+					*name = c.Body() + rest
+				}
+			}
+		}
+	}
+}
+
+// unwrapped returns the keys of the language model, with those that stand outside of them, and the wrapper's model_type. It is
+// "" for a language model alone.
+func (k *keys) unwrapped() (text *keys, kind string) {
+	k.text("model_type", &kind)
+	w, known := wrappers[kind]
+	text = k.section(textConfig)
+	switch {
+	case k.err != nil || text == nil && !(known && w.flat):
+		return k, ""
+	case text == nil:
+		text = &keys{values: k.values}
+	}
+	for _, a := range list(k.values["architectures"]) {
+		if name, _ := a.(string); !strings.HasSuffix(name, "ForConditionalGeneration") && !strings.HasSuffix(name, "ForCausalLM") {
+			k.fail("architectures names %s: of models with %s only those of ...ForConditionalGeneration are supported", strictjson.Show(a), textConfig)
+		}
+	}
+	text.values, text.err = maps.Clone(text.values), k.err
+	delete(text.values, "architectures")
+	text.textType(w, kind)
+	text.takeOutside(k, w)
+	return text, kind
+}
+
+func list(v any) []any { l, _ := v.([]any); return l }
+
+// textType replaces model_type by that of the family. Rotary positions with three coordinates are those of text: with one.
+func (k *keys) textType(w wrapper, outer string) {
+	name := w.text
+	if k.values["model_type"] != outer {
+		k.text("model_type", &name)
+	}
+	if family, ok := textTypes[name]; ok {
+		name = family
+	}
+	if name == "" {
+		k.fail("model_type is missing")
+	}
+	k.values["model_type"] = name
+	rope := k.section("rope_scaling")
+	if rope == nil || rope.values["type"] != "mrope" && rope.values["rope_type"] != "mrope" {
+		return
+	}
+	rope.values = maps.Clone(rope.values)
+	delete(rope.values, "type")
+	rope.values["rope_type"] = "default"
+	k.values["rope_scaling"] = rope.values
+}
+
+// takeOutside takes over the keys of the whole model that hold for the language model.
+func (k *keys) takeOutside(outer *keys, w wrapper) {
+	for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", "compression_config"} {
+		if v, has := outer.values[key]; has && v != nil {
+			k.values[key] = v
+		}
+	}
+	tied, inner := w.tied, false
+	outer.booleanOrNull("tie_word_embeddings", &tied)
+	if k.booleanOrNull("tie_word_embeddings", &inner); inner {
+		tied = true
+	}
+	k.values["tie_word_embeddings"] = tied
+	k.fold(outer)
+}
+
+// Text is the language model alone: a configuration for a folder that has no more than it.
+func (c Config) Text() (Config, error) {
+	if c.Wrapper == "" {
+		return c, nil
+	}
+	object, err := strictjson.Object(c.Raw)
+	if err != nil {
+		return c, err
+	}
+	text, isObject := object[textConfig].(map[string]any)
+	if !isObject {
+		text = object
+		for key := range text {
+			if strings.HasPrefix(key, "vision") || strings.HasPrefix(key, "image") || strings.HasPrefix(key, "video") {
+				delete(text, key)
+			}
+		}
+	}
+	c.Raw, err = json.Marshal(text)
+	c.Wrapper = ""
+	return c, err
+}
+
+// wrappedJSON is the config.json that was read, for weights in another type and without quantisation.
+func (c Config) wrappedJSON(torchDType string) ([]byte, error) {
+	object, err := strictjson.Object(c.Raw)
+	if err != nil {
+		return nil, err
+	}
+	changed := false
+	set := func(in map[string]any, otherwise string) {
+		for _, key := range []string{"quantization_config", "compression_config"} {
+			if _, has := in[key]; has {
+				delete(in, key)
+				changed = true
+			}
+		}
+		keys := slices.DeleteFunc([]string{"dtype", "torch_dtype"}, func(key string) bool { return in[key] == nil })
+		if len(keys) == 0 && otherwise != "" {
+			keys = []string{otherwise}
+		}
+		for _, key := range keys {
+			changed = changed || in[key] != torchDType
+			in[key] = torchDType
+		}
+	}
+	set(object, "torch_dtype")
+	if text, ok := object[textConfig].(map[string]any); ok {
+		set(text, "")
+	}
+	if !changed {
+		return c.Raw, nil
+	}
+	return indented(object)
+}

@@ -1,0 +1,253 @@
+// Package lora defines low-rank adapters of linear maps (LoRA, Hu et al. 2021) as PEFT defines them: which modules of a
+// model have one, their ranks and scales, their places in a flat buffer, and adapter_config.json.
+//
+// A module y = W x becomes y = W x + Scale·B(A x), with A [R, in] and B [out, R]. W stays as it is.
+package lora
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// AllLinear as Targets.Pattern names every linear map of the layers: all but the head.
+const AllLinear = "all-linear"
+
+// Limits on settings, which a file may have from anywhere.
+const (
+	maxRank     = 1 << 11 // as many as a kernel takes of three projections that are one product
+	maxPatterns = 1 << 16 // and names
+)
+
+// Spec says which modules have an adapter, and of which rank and scale.
+type Spec struct {
+	R       int     // rank
+	Alpha   float64 // the scale is Alpha/R
+	RSLoRA  bool    // the scale is Alpha/sqrt(R) (Kalajdzievski 2023)
+	Targets Targets
+	Exclude Targets // modules that have none although Targets name them; may be empty
+	Layers  []int   // layers to which a name of Targets that is not a whole name is limited; empty: all
+
+	// Ranks and Alphas of some modules, in place of R and Alpha. The first one that fits a module counts.
+	Ranks, Alphas []Override
+}
+
+// New are the settings of new adapters. alpha 0 is a scale of 1. targets are names of modules, or one regular expression,
+// or AllLinear, which is also meant where there are none.
+func New(r int, alpha float64, rslora bool, targets []string) Spec {
+	s := Spec{R: r, Alpha: alpha, RSLoRA: rslora}
+	if alpha == 0 {
+		s.Alpha = float64(r)
+		if rslora {
+			s.Alpha = math.Sqrt(s.Alpha)
+		}
+	}
+	switch {
+	case len(targets) == 0:
+		s.Targets.Pattern = AllLinear
+	case len(targets) == 1 && !plainName.MatchString(targets[0]):
+		s.Targets.Pattern = targets[0] // an expression, or AllLinear, whose dash is in no module's name
+	default:
+		s.Targets.Names = targets
+	}
+	return s
+}
+
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
+
+// Targets are the modules with an adapter: those of which a name of Names is the name or its end, beginning after a dot;
+// without Names those whose whole name the regular expression Pattern matches, or AllLinear.
+type Targets struct {
+	Names   []string
+	Pattern string
+}
+
+// Override is a value of the modules of which the regular expression Pattern matches the name's end, beginning at its
+// start or after a dot.
+type Override struct {
+	Pattern string
+	Value   float64
+}
+
+// String shows the targets in an error.
+func (t Targets) String() string {
+	if len(t.Names) > 0 {
+		return strictjson.Brief(strings.Join(t.Names, ", "))
+	}
+	return strictjson.Brief(t.Pattern)
+}
+
+// Validate checks the numbers and expressions, which need no model.
+func (s Spec) Validate() error {
+	switch {
+	case s.R < 1 || s.R > maxRank:
+		return fmt.Errorf("r is %d: must be 1 to %d", s.R, maxRank)
+	case !positive(s.Alpha):
+		return fmt.Errorf("alpha is %v: must be positive and finite", s.Alpha)
+	case len(s.Targets.Names) == 0 && s.Targets.Pattern == "":
+		return fmt.Errorf("targets are missing: name modules such as q_proj, or %s", AllLinear)
+	}
+	for _, o := range s.Ranks {
+		if o.Value < 1 || o.Value > maxRank || o.Value != math.Trunc(o.Value) {
+			return fmt.Errorf("rank_pattern: %s is %v: must be an integer from 1 to %d", strictjson.Brief(o.Pattern), o.Value, maxRank)
+		}
+	}
+	for _, o := range s.Alphas {
+		if !positive(o.Value) {
+			return fmt.Errorf("alpha_pattern: %s is %v: must be positive and finite", strictjson.Brief(o.Pattern), o.Value)
+		}
+	}
+	_, err := s.matcher()
+	return err
+}
+
+func positive(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
+
+// scale of a module's adapter.
+func (s Spec) scale(r int, alpha float64) float64 {
+	if s.RSLoRA {
+		return alpha / math.Sqrt(float64(r))
+	}
+	return alpha / float64(r)
+}
+
+// matcher returns a function that says whether a module is to have an adapter.
+func (s Spec) matcher() (func(name string) bool, error) {
+	included, err := s.Targets.matcher()
+	if err != nil {
+		return nil, fmt.Errorf("targets: %w", err)
+	}
+	excluded, err := s.Exclude.matcher()
+	if err != nil {
+		return nil, fmt.Errorf("exclude_modules: %w", err)
+	}
+	return func(name string) bool {
+		return included(name) && !excluded(name) && (len(s.Layers) == 0 || slices.Contains(s.Targets.Names, name) || slices.Contains(s.Layers, layer(name)))
+	}, nil
+}
+
+// layer is the number of a module's layer, -1 for a module of none.
+func layer(name string) int {
+	n := -1
+	if _, rest, ok := strings.Cut("."+name, ".layers."); ok {
+		number, _, _ := strings.Cut(rest, ".")
+		if v, err := strconv.Atoi(number); err == nil {
+			n = v
+		}
+	}
+	return n
+}
+
+// matcher returns a function that says whether the targets name a module.
+func (t Targets) matcher() (func(name string) bool, error) {
+	switch {
+	case len(t.Names) > 0:
+		whole := map[string]bool{}
+		for _, n := range t.Names {
+			whole[n] = true
+		}
+		return func(name string) bool {
+			for more := true; more; _, name, more = strings.Cut(name, ".") {
+				if whole[name] {
+					return true
+				}
+			}
+			return false
+		}, nil
+	case t.Pattern == "":
+		return func(string) bool { return false }, nil
+	case t.allLinear():
+		return func(name string) bool { return name != head && !strings.HasSuffix(name, "."+embedding) }, nil
+	}
+	whole, err := expression(`(?:` + t.Pattern + `)`)
+	if err != nil {
+		return nil, err
+	}
+	return whole.MatchString, nil
+}
+
+func (t Targets) allLinear() bool { return strings.EqualFold(t.Pattern, AllLinear) }
+
+// ErrSyntax is a regular expression with what Python's have and ours (RE2) do not, such as (?!...).
+var ErrSyntax = errors.New("this program's regular expressions (RE2) lack a part of it, such as (?!...) or \\1: name the modules instead")
+
+// expression compiles a regular expression that must match a whole text.
+func expression(text string) (*regexp.Regexp, error) {
+	compiled, err := regexp.Compile(`\A` + text + `\z`)
+	var fault *syntax.Error
+	if errors.As(err, &fault) {
+		if fault.Code == syntax.ErrInvalidPerlOp || fault.Code == syntax.ErrInvalidEscape {
+			return nil, fmt.Errorf("the regular expression %s: %w", strictjson.Brief(text), ErrSyntax)
+		}
+		return nil, fmt.Errorf("the regular expression %s: %s", strictjson.Brief(text), fault.Code)
+	}
+	return compiled, err
+}
+
+// overrides returns a function that gives a module's value.
+func overrides(list []Override, otherwise float64) (func(name string) float64, error) {
+	compiled := make([]*regexp.Regexp, len(list))
+	for i, o := range list {
+		var err error
+		if compiled[i], err = expression(`(?:.*\.)?(?:` + o.Pattern + `)`); err != nil {
+			return nil, err
+		}
+	}
+	return func(name string) float64 {
+		for i, c := range compiled {
+			if c.MatchString(name) {
+				return list[i].Value
+			}
+		}
+		return otherwise
+	}, nil
+}
+
+// The modules that every model has beside its layers.
+const (
+	head      = "lm_head"
+	embedding = "embed_tokens"
+)
+
+// adaptable says why a linear module of a checkpoint cannot have an adapter.
+func adaptable(name string) error {
+	switch {
+	case name == head || strings.HasSuffix(name, "."+embedding):
+		return errors.New("adapters of the embedding and the head are not supported")
+	case strings.Contains(name, ".experts.") || strings.HasSuffix(name, ".gate"):
+		return errors.New("adapters of experts and routers are not supported: of a mixture of experts, name attention's projections")
+	}
+	return nil
+}
+
+// linears are the names of all linear modules of a model.
+func linears(cfg arch.Config) (names []string) {
+	for _, t := range cfg.Layout().Tensors() {
+		if len(t.Shape) == 2 {
+			names = append(names, module(t))
+		}
+	}
+	return names
+}
+
+// choices are the last parts of the names of modules that can have an adapter, for messages.
+func choices(cfg arch.Config) string {
+	var ends []string
+	for _, name := range linears(cfg) {
+		if end := name[strings.LastIndex(name, ".")+1:]; adaptable(name) == nil && !slices.Contains(ends, end) {
+			ends = append(ends, end)
+		}
+	}
+	return strings.Join(ends, ", ")
+}
+
+// module is the name of the module that a tensor of a checkpoint belongs to.
+func module(t arch.Tensor) string { return t.Name[:strings.LastIndex(t.Name, ".")] }

@@ -1,0 +1,277 @@
+package lora
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// PEFT is the content of an adapter_config.json.
+type PEFT struct {
+	Spec     Spec
+	Base     string  // base_model_name_or_path
+	Revision string  // of Base on the Hub; "": the default
+	Dropout  float64 // lora_dropout, which only training would have
+}
+
+// ParsePEFT reads the text of an adapter_config.json. A setting that the trainer does not implement is an error that names
+// the key.
+func ParsePEFT(data []byte) (PEFT, error) {
+	var p PEFT
+	r, err := strictjson.NewReader(data)
+	if err != nil {
+		return p, err
+	}
+	kind := ""
+	var unsupported error // of another kind of adapter, whose keys are others, the kind is what is to be said
+	err = r.Object(func(key string) (err error) {
+		switch key {
+		case "rank_pattern":
+			p.Spec.Ranks, err = patterns(r)
+		case "alpha_pattern":
+			p.Spec.Alphas, err = patterns(r)
+		default:
+			var v any
+			if v, err = r.Value(0); err == nil {
+				if fault := p.set(key, v, &kind); fault != nil && unsupported == nil {
+					unsupported = fmt.Errorf("%s %w", strictjson.Brief(key), fault)
+				}
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s %w", strictjson.Brief(key), err)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return p, err
+	case kind == "":
+		return p, errors.New("peft_type is missing")
+	case kind != "LORA":
+		return p, fmt.Errorf("peft_type is %s: only LORA is supported", strictjson.Brief(kind))
+	case unsupported != nil:
+		return p, unsupported
+	}
+	if err := r.End(); err != nil {
+		return p, err
+	}
+	if err := p.Spec.Validate(); err != nil && !errors.Is(err, ErrSyntax) {
+		return p, err
+	}
+	return p, nil
+}
+
+// set takes one key's value.
+func (p *PEFT) set(key string, v any, kind *string) (err error) {
+	s := &p.Spec
+	switch key {
+	case "peft_type":
+		*kind, err = text(v)
+	case "r":
+		var r float64
+		r, err = number(v)
+		if s.R = int(r); err == nil && float64(s.R) != r {
+			err = fmt.Errorf("is %s: must be an integer", strictjson.Show(v))
+		}
+	case "lora_alpha":
+		s.Alpha, err = number(v)
+	case "lora_dropout":
+		p.Dropout, err = number(v)
+	case "use_rslora":
+		s.RSLoRA, err = boolean(v)
+	case "target_modules":
+		s.Targets, err = targets(v)
+	case "exclude_modules":
+		s.Exclude, err = targets(v)
+	case "layers_to_transform":
+		s.Layers, err = layers(v)
+	case "layers_pattern":
+		err = layerNames(v)
+	case "base_model_name_or_path":
+		if v != nil {
+			p.Base, err = text(v)
+		}
+	default:
+		allowed, known := others[key]
+		if off(v) || known && (allowed == nil || slices.Contains(allowed, v)) {
+			return nil
+		}
+		err = fmt.Errorf("is %s: this is not supported", strictjson.Show(v))
+	}
+	return err
+}
+
+// others are keys that do not change what an adapter computes, with the values that do not; nil: all values. Any other key
+// must be off: null, false, 0 or empty.
+var others = map[string][]any{
+	"auto_mapping": nil, "inference_mode": nil, "peft_version": nil, "revision": nil, "megatron_core": nil,
+	"qalora_group_size": nil, // only counts with use_qalora
+	"bias":              {"none"},
+	"task_type":         {"CAUSAL_LM"},
+	// Others change the base weights: their adapters are differences from those.
+	"init_lora_weights": {true, "gaussian", "eva", "orthogonal"},
+	// How that is done; a way that changes the base weights is refused by its name.
+	"eva_config": nil, "loftq_config": nil, "corda_config": nil, "lora_ga_config": nil,
+}
+
+func off(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case bool:
+		return !v
+	case string:
+		return v == ""
+	case json.Number:
+		f, err := v.Float64()
+		return err == nil && f == 0
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return false
+}
+
+func text(v any) (string, error) {
+	s, ok := v.(string)
+	if !ok {
+		return "", fmt.Errorf("is %s: must be a string", strictjson.Show(v))
+	}
+	return s, nil
+}
+
+func boolean(v any) (bool, error) {
+	b, ok := v.(bool)
+	if !ok {
+		return false, fmt.Errorf("is %s: must be true or false", strictjson.Show(v))
+	}
+	return b, nil
+}
+
+func number(v any) (float64, error) {
+	n, _ := v.(json.Number)
+	f, err := n.Float64()
+	if err != nil || f < 0 {
+		return 0, fmt.Errorf("is %s: must be a number from 0 on", strictjson.Show(v))
+	}
+	return f, nil
+}
+
+// targets reads a list of names, or one regular expression.
+func targets(v any) (t Targets, err error) {
+	switch v := v.(type) {
+	case nil:
+		return t, nil
+	case string:
+		return Targets{Pattern: v}, nil
+	case []any:
+		if len(v) > maxPatterns {
+			return t, fmt.Errorf("lists %d names: at most %d", len(v), maxPatterns)
+		}
+		for _, one := range v {
+			name, err := text(one)
+			if err != nil {
+				return t, err
+			}
+			t.Names = append(t.Names, name)
+		}
+		return t, nil
+	}
+	return t, fmt.Errorf("is %s: must be a list of names, or a regular expression", strictjson.Show(v))
+}
+
+// layers reads a number, or a list of them.
+func layers(v any) (list []int, err error) {
+	all, isList := v.([]any)
+	if !isList && v != nil {
+		all = []any{v}
+	}
+	for _, one := range all {
+		n, err := number(one)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, int(n))
+	}
+	return list, nil
+}
+
+// layerNames accepts the name of the list of layers that every family has, alone or among others.
+func layerNames(v any) error {
+	list, isList := v.([]any)
+	if !isList {
+		list = []any{v}
+	}
+	if off(v) || slices.Contains(list, any("layers")) {
+		return nil
+	}
+	return fmt.Errorf("is %s: the layers of a model are named layers", strictjson.Show(v))
+}
+
+// patterns reads an object of numbers, in its order.
+func patterns(r strictjson.Reader) (list []Override, err error) {
+	err = r.Object(func(pattern string) error {
+		if len(list) == maxPatterns {
+			return fmt.Errorf("has more than %d entries", maxPatterns)
+		}
+		v, err := r.Value(1)
+		if err != nil {
+			return err
+		}
+		value, err := number(v)
+		list = append(list, Override{pattern, value})
+		return err
+	})
+	return list, err
+}
+
+// JSON is the text of an adapter_config.json. cfg is the architecture of the base model.
+func (p PEFT) JSON(cfg arch.Config) []byte {
+	s := p.Spec
+	if cfg.Wrapper != "" {
+		s = s.spelledOut(cfg)
+	}
+	list := func(t Targets) any {
+		switch {
+		case len(t.Names) > 0:
+			return t.Names
+		case t.allLinear():
+			return strings.Split(choices(cfg), ", ")
+		case t.Pattern != "":
+			return t.Pattern
+		}
+		return nil
+	}
+	keys := map[string]any{
+		"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": p.Base, "revision": nil, "inference_mode": true,
+		"r": s.R, "lora_alpha": s.Alpha, "use_rslora": s.RSLoRA, "target_modules": list(s.Targets), "exclude_modules": list(s.Exclude),
+		"rank_pattern": ordered(s.Ranks), "alpha_pattern": ordered(s.Alphas), "layers_to_transform": s.Layers,
+		"lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": false, "init_lora_weights": true, "modules_to_save": nil, "use_dora": false,
+	}
+	if p.Revision != "" {
+		keys["revision"] = p.Revision
+	}
+	data, _ := json.MarshalIndent(keys, "", "  ") // strings and finite numbers: cannot fail
+	return append(data, '\n')
+}
+
+// ordered is an object of numbers in their order, which a Go map would lose.
+func ordered(list []Override) json.RawMessage {
+	text := []byte{'{'}
+	for i, o := range list {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		key, _ := json.Marshal(o.Pattern)
+		value, _ := json.Marshal(o.Value)
+		text = append(append(append(text, key...), ':'), value...)
+	}
+	return append(text, '}')
+}

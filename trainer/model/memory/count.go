@@ -1,0 +1,427 @@
+// Package memory counts the memory that the agents of a run will need, before anything is allocated, and compares it
+// with the free memory of each device. The start of a run, `mgrpo doctor` and the error of a failed allocation use
+// these counts; no other package counts memory.
+package memory
+
+import (
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// Kind is the purpose of a piece of memory.
+type Kind string
+
+// All kinds but Activations, Overhead and Routes are exact to the byte; allocators may round each allocation up.
+const (
+	Weights     Kind = "weights"     // read by forward passes, quantised where they stay so, with the rotary tables and a sampler's copies
+	Master      Kind = "master"      // fp32 weights, where Weights are bf16 and trained
+	Adapters    Kind = "adapters"    // fp32: what is trained in place of the weights
+	Gradients   Kind = "gradients"   // fp32; plus the bf16 gradients of one micro-batch where Weights are bf16
+	Moments     Kind = "moments"     // AdamW's, fp32
+	Reference   Kind = "reference"   // weights of the KL reference, in the type in which the agent computes
+	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
+	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
+	Routes      Kind = "routes"      // experts recorded with a mixture's trajectories, in host memory, for the longest possible trajectories
+	Overhead    Kind = "overhead"    // of CUDA: its context, kernels and workspaces, and gaps between tensors; an estimate
+	Snapshot    Kind = "snapshot"    // fp32 copy of trained weights and moments from which checkpoints are written
+)
+
+// Part is memory for one purpose.
+type Part struct {
+	Kind   Kind
+	Device string // "cpu" is the host's memory
+	Bytes  int64
+}
+
+// Need is the memory that one process of an agent will need: nothing, if its model is hosted.
+type Need struct {
+	Agent  string
+	Rank   int    // of the agent's devices; 0: the worker
+	Device string // where it computes: "cpu", "cuda:N"
+	Parts  []Part // at most one of each kind, none of 0 bytes
+	Files  int64  // bytes on disk of one checkpoint
+	Shares bool   // it adapts weights that an earlier agent holds
+	Levers []Lever
+}
+
+// Lever is a configuration key that a part of the memory is proportional to.
+type Lever struct {
+	Key   string // such as agents.planner.engine.slots
+	Value int
+	Part
+}
+
+// Count counts the need of an agent's worker. model is the valid architecture of its model, trained the number of
+// trained parameters, and quantised the size of the weights that stay quantised, or 0. The agents `before` it hold the
+// weights that it adapts.
+func Count(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64, before ...*config.Agent) Need {
+	p := Need{Agent: a.Name, Device: a.Ranks()[0], Shares: len(before) > 0}
+	n := model.Parameters()
+	p.hold(cfg, a, model, trained, quantised)
+	p.Files = 4 * n
+	if a.Adapts() {
+		p.Files = 4 * trained
+	}
+	if cfg.Learns(a) && cfg.Run.SaveMoments {
+		p.Files += 8 * trained
+	}
+	if s := cfg.Run.SaveDType; cfg.Learns(a) && !a.Adapts() && (s == "bf16" || s == "auto" && a.Model.Shape == nil) {
+		p.Files += 2 * n // at most: weights saved in bf16 are also saved in fp32
+	}
+	p.compute(cfg, a, model, before...)
+	p.record(a, model, trajectories(cfg, a))
+	if cfg.Learns(a) || cfg.ColdStarts(a) { // a stopped cold start is saved from a copy, too
+		p.Parts = append(p.Parts, Part{Snapshot, "cpu", 12 * trained})
+	}
+	return p
+}
+
+// CountFollower counts the need of the process of one of an agent's further devices, which only samples and trains. The
+// arguments are those of Count.
+func CountFollower(cfg *config.Config, a *config.Agent, rank int, model arch.Config, trained, quantised int64) Need {
+	p := Need{Agent: a.Name, Rank: rank, Device: a.Ranks()[rank]}
+	p.hold(cfg, a, model, trained, quantised)
+	p.compute(cfg, a, model)
+	if !a.Engine.Remote() {
+		p.record(a, model, int64(cfg.Conversations(a)))
+	}
+	return p
+}
+
+// compute adds the needs of sampling and training in addition to what is held, with the keys to which they are
+// proportional.
+func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, before ...*config.Agent) {
+	taught, size, gpu := cfg.Learns(a) || cfg.ColdStarts(a), valueSize(a), n.Device != "cpu"
+	slots, context := cfg.Slots(a), a.ContextTokens(model.MaxPosition)
+	prefix := "agents." + a.Name + ".engine."
+	var activations int64
+	if !a.Engine.Remote() { // otherwise the server has the cache and its own copy of the weights
+		n.add(KVCache, cacheBytes(cfg, append(slices.Clone(before), a), model, size, gpu)-cacheBytes(cfg, before, model, size, gpu))
+		activations = samplingActivations(model, int64(slots), int64(context), size, gpu)
+		if given := a.Engine.CacheTokens; given > 0 {
+			n.lever(prefix+"cache_tokens", given, KVCache)
+		} else {
+			n.lever(prefix+"slots", slots, KVCache)
+		}
+	}
+	if taught {
+		activations = max(activations, updateActivations(model, a, gpu))
+	}
+	if activations > 0 {
+		n.add(Activations, activations)
+	}
+	if taught {
+		n.trainingLever(a, context)
+	}
+	if gpu {
+		n.add(Overhead, overhead(*n))
+	}
+}
+
+// record adds the experts recorded for the given number of a mixture's sequences.
+func (n *Need) record(a *config.Agent, model arch.Config, sequences int64) {
+	context := a.ContextTokens(model.MaxPosition)
+	routes := 2 * int64(model.RouteWidth()) * int64(context) * sequences
+	if routes > 0 {
+		part := Part{Routes, "cpu", routes}
+		n.Parts = append(n.Parts, part)
+		n.Levers = append(n.Levers, Lever{"agents." + a.Name + ".engine.context", context, part})
+	}
+}
+
+// trainingLever adds the key to which the activations of training are proportional.
+func (n *Need) trainingLever(a *config.Agent, context int) {
+	prefix := "agents." + a.Name + ".engine."
+	if context > a.Engine.MicroBatchTokens {
+		n.lever(prefix+"context", context, Activations)
+	} else {
+		n.lever(prefix+"micro_batch_tokens", a.Engine.MicroBatchTokens, Activations)
+	}
+}
+
+// hold adds what every process of an agent holds: the weights, unless an earlier agent holds them, the weights of the
+// KL term, and its share of the buffers for training.
+func (n *Need) hold(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) {
+	layout := model.Layout() // slow to make for a mixture
+	half, parameters, size := a.ComputesBF16(), layout.Numel, valueSize(a)
+	taught := cfg.Learns(a) || cfg.ColdStarts(a)
+	inShares := a.Shard == "full" && taught
+	rotary := 4 * int64(a.ContextTokens(model.MaxPosition)) * model.RotaryWidth()
+	weights := parameters * size
+	switch {
+	case quantised > 0:
+		weights = quantised
+	case inShares:
+		weights = gathered(a, layout)
+	case cfg.HoldsBF16(a):
+		if weights = 2 * parameters; !half {
+			weights += 4 * layout.Vectors()
+		}
+	case a.Engine.DType == "bf16":
+		weights += 2 * parameters
+	}
+	if !n.Shares {
+		n.add(Weights, weights+rotary)
+		if half && !cfg.Frozen(a) {
+			n.keep(a, Master, 4*longestShare(a, layout, parameters))
+		}
+	}
+	if a.Adapts() {
+		n.add(Adapters, 4*trained)
+	}
+	if taught {
+		share := longestShare(a, layout, trained)
+		gradients := 4 * trained
+		if half && !a.Adapts() || inShares {
+			gradients = size*trained + 4*share
+			if a.Engine.CheckpointActivations { // passes go layer by layer
+				gradients = size*oneLayer(a, layout, inShares) + 4*share
+			}
+		}
+		n.add(Gradients, gradients)
+		n.keep(a, Moments, 8*share)
+	}
+	switch {
+	case !cfg.HasKL(a):
+	case a.Adapts() && a.Reference == "":
+		if a.LoRA.Folder() != "" || cfg.KLToColdStart(a) { // a second set of adapters; otherwise it is the base, which is loaded already
+			n.add(Reference, 4*trained)
+		}
+	default:
+		reference := parameters * size
+		if inShares {
+			reference = gathered(a, layout)
+		}
+		n.add(Reference, reference+rotary)
+	}
+}
+
+// gathered returns the size of the weights if no rank has whole layers: a share, the current layer and the next without
+// their experts, and weights outside of layers.
+func gathered(a *config.Agent, layout *arch.Layout) int64 {
+	_, most := ranks.Arrange(model.Blocks(layout, true), model.LayersThere, ranks.Block.Gathered)
+	return valueSize(a) * (longestShare(a, layout, layout.Numel) + most)
+}
+
+// oneLayer returns the number of gradients that a rank computes at a time: of the longest layer (only its own experts,
+// where ranks divide experts), and of weights outside of layers.
+func oneLayer(a *config.Agent, layout *arch.Layout, inShares bool) int64 {
+	of := len(a.Ranks())
+	_, most := ranks.Arrange(model.Blocks(layout, inShares), 1, func(b ranks.Block) int64 { return b.Computed(0, of) })
+	return most
+}
+
+// longestShare returns the size of the largest share of the trained values (all parameters, or adapters) among an
+// agent's ranks.
+func longestShare(a *config.Agent, layout *arch.Layout, trained int64) int64 {
+	blocks := []ranks.Block{{Run: ranks.Run{To: trained}}}
+	if trained == layout.Numel {
+		blocks = model.Blocks(layout, a.Shard == "full")
+	}
+	return ranks.ShareOf(blocks, 0, len(a.Ranks())).Numel()
+}
+
+// valueSize returns the size in bytes of a value of weights in use, cache and activations.
+func valueSize(a *config.Agent) int64 {
+	if a.ComputesBF16() {
+		return 2
+	}
+	return 4
+}
+
+// updateActivations returns the memory of the activations of one micro-batch of an agent.
+func updateActivations(model arch.Config, a *config.Agent, gpu bool) int64 {
+	headRows, context := learner.HeadRows(gpu, !a.Adapts()), int64(a.ContextTokens(model.MaxPosition))
+	training := trainingActivations(model, &a.Engine, context, headRows, valueSize(a), gpu)
+	if a.Shard == "full" && model.Mixture != nil {
+		training += carriedRows(model, &a.Engine, context, valueSize(a))
+	}
+	if a.ComputesBF16() && !a.Adapts() { // the head's gradient is added up in fp32
+		training += 4 * int64(model.VocabSize) * int64(model.Hidden)
+	}
+	return training
+}
+
+// trajectories returns the number of an agent's sequences with recorded experts at one time: the sequences of the steps
+// in flight (for a sub-agent as many as are aligned), and the engine's conversations. Servers record none.
+func trajectories(cfg *config.Config, a *config.Agent) int64 {
+	if a.Engine.Remote() {
+		return 0
+	}
+	rollouts := (1 + cfg.GRPO.MaxLag) * int64(cfg.Task.QueriesPerStep*cfg.GRPO.Rollouts)
+	if a.Role == "sub" {
+		rollouts *= int64(a.Align.D)
+	}
+	if a.Limits.Fold.At > 0 { // a stretch has at least one turn
+		rollouts *= int64(a.Limits.MaxTurns)
+	}
+	return rollouts + int64(cfg.Conversations(a))
+}
+
+// cudaContext is the memory of a GPU's context, the kernels of LibTorch and ours, and the workspaces of cuBLAS, for any
+// model.
+const cudaContext = 768 << 20
+
+// overhead returns an agent's GPU memory outside of its tensors. Agents that share weights share a process. The
+// allocator cannot use all gaps between tensors of different sizes: a twentieth is lost where its segments grow.
+func overhead(n Need) int64 {
+	context := int64(cudaContext)
+	if n.Shares {
+		context = 0
+	}
+	return context + n.sum(func(p Part) bool { return p.Device == n.Device })/20
+}
+
+// keep adds buffers that the optimizer keeps between updates, on the device where the agent has them.
+func (n *Need) keep(a *config.Agent, kind Kind, bytes int64) {
+	if a.State == "host" {
+		n.Parts = append(n.Parts, Part{kind, "cpu", bytes})
+	} else {
+		n.add(kind, bytes)
+	}
+}
+
+func (n *Need) add(kind Kind, bytes int64) {
+	n.Parts = append(n.Parts, Part{kind, n.Device, bytes})
+}
+
+func (n *Need) lever(key string, value int, kind Kind) {
+	n.Levers = append(n.Levers, Lever{key, value, Part{kind, n.Device, n.Of(kind)}})
+}
+
+// Of returns the number of bytes that the agent needs for a purpose.
+func (n Need) Of(kind Kind) int64 { return n.sum(func(part Part) bool { return part.Kind == kind }) }
+
+func (n Need) sum(of func(Part) bool) (bytes int64) {
+	for _, part := range n.Parts {
+		if of(part) {
+			bytes += part.Bytes
+		}
+	}
+	return bytes
+}
+
+// cacheBytes returns the memory of the key-value cache of an engine that samples for several agents. Layers with a
+// window keep at most the windows.
+func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size int64, gpu bool) (bytes int64) {
+	cache := cfg.CacheOf(agents, c.MaxPosition)
+	for _, g := range c.CacheGroups() {
+		blocks := int64(g.Blocks(cache.Tokens, cache.Conversations, arch.PassRows(gpu)))
+		bytes += 2 * int64(len(g.Layers)) * blocks * arch.CacheBlock * kvWidth(c) * size
+	}
+	return bytes
+}
+
+func kvWidth(c arch.Config) int64  { return int64(c.KVHeads) * int64(c.HeadDim) }
+func qkvWidth(c arch.Config) int64 { return int64(c.Heads)*int64(c.HeadDim) + 2*kvWidth(c) }
+
+// layerValues counts the values of a token in one layer: two sums of the residual stream, the inputs or outputs of each
+// norm of that width, the product of queries, keys and values and the heads made of it, the attention's output and
+// log-sum-exp, and the values of the MLP.
+func layerValues(c arch.Config) int64 {
+	before, after, _ := c.BlockNorms()
+	return int64(2+before+after)*int64(c.Hidden) + 2*qkvWidth(c) + int64(c.Heads)*int64(c.HeadDim) + int64(c.Heads) + mlpValues(c) + extraValues(c)
+}
+
+// extraValues counts the values that only some families have: the product in another order, heads before their norms,
+// queries before they are scaled, and terms of the residual stream before they are scaled.
+func extraValues(c arch.Config) (n int64) {
+	if c.RotaryPairs() {
+		n += qkvWidth(c)
+	}
+	if c.NormsAfterRope() {
+		n += qkvWidth(c) - kvWidth(c)
+	}
+	if c.QueryGrowth != (arch.QueryGrowth{}) {
+		n += int64(c.Heads) * int64(c.HeadDim)
+	}
+	if c.ResidualScale() != 1 {
+		n += 2 * int64(c.Hidden)
+	}
+	return n
+}
+
+// keptValues counts the values that are kept for the backward pass, which recomputes the others: outputs of norms
+// before attention or the MLP, and the product of an MLP's gate. The product of queries, keys and values is kept only
+// for norms of heads.
+func keptValues(c arch.Config) int64 {
+	before, _, heads := c.BlockNorms()
+	kept := layerValues(c) - int64(before)*int64(c.Hidden)
+	if !heads {
+		kept -= qkvWidth(c)
+	}
+	if c.Mixture == nil {
+		kept -= int64(c.FFN)
+	}
+	return kept
+}
+
+// mlpValues counts the gate, up and product of an MLP. A mixture has them for each expert of a token, and in addition
+// the experts' inputs and outputs and the router's logits.
+func mlpValues(c arch.Config) int64 {
+	dense, m := 3*int64(c.FFN), c.Mixture
+	if m == nil {
+		return dense
+	}
+	experts := int64(m.PerToken)*(3*int64(m.FFN)+2*int64(c.Hidden)) + int64(m.Experts)
+	if m.Shared > 0 {
+		experts += 3*int64(m.Shared) + 2*int64(c.Hidden)
+	}
+	if c.RoutedLayers() < c.Layers {
+		return max(dense, experts)
+	}
+	return experts
+}
+
+// trainingActivations returns the memory of the activations of one micro-batch, forward and backward. A longer
+// trajectory is a micro-batch of its own.
+func trainingActivations(c arch.Config, e *config.Engine, context, headRows, size int64, gpu bool) int64 {
+	tokens := max(int64(e.MicroBatchTokens), context)
+	layers := int64(c.Layers) * keptValues(c)
+	if e.CheckpointActivations {
+		const ends = 3 // the embeddings in addition to the layers' outputs, and the gradients at both ends of a layer
+		layers = (int64(c.Layers)+ends)*int64(c.Hidden) + layerValues(c)
+	}
+	if size == 4 { // our own attention's backward pass: keys and values once more, and parts of their gradients, four times their size
+		layers += 10 * kvWidth(c)
+	} else { // LibTorch's, of one layer: the keys and values that segments attend to, once for each segment, and their gradients
+		const seen = 4 // times
+		heads := int64(c.Heads) * int64(c.HeadDim)
+		layers += 4*seen*kvWidth(c) + 4/size*heads // and a sum of the queries' gradients in float32
+		if c.Heads > c.KVHeads {
+			layers += 2 * seen * heads // the gradients of each head, before they are added up for the key's
+		}
+	}
+	// The layer whose backward pass runs also needs the gradients of its values. Logits exist as values and as
+	// gradients. On a GPU the gradients replace them in place; a sequence-level ratio and a cold start copy them if
+	// they are bf16.
+	logit := int64(2 * 4)
+	if gpu {
+		logit = 4 + size%4
+	}
+	return tokens*(layers+layerValues(c))*size + logit*min(headRows, tokens)*int64(c.VocabSize)
+}
+
+// carriedRows returns the memory of the rows that travel to experts of other ranks and back in a layer's backward pass,
+// in addition to what the experts compute: hidden states and two gradients, at both ends. It assumes that all experts
+// are chosen equally often.
+func carriedRows(c arch.Config, e *config.Engine, context, size int64) int64 {
+	return max(int64(e.MicroBatchTokens), context) * int64(c.Mixture.PerToken) * 2 * 3 * int64(c.Hidden) * size
+}
+
+// samplingActivations returns the memory of the activations of one pass over all slots, or over the largest number of
+// prompt rows in a pass. In bf16 the cached keys and values of prompts are gathered, too, for one layer and a few
+// prompts at once.
+func samplingActivations(c arch.Config, slots, context, size int64, gpu bool) int64 {
+	values := max(slots, int64(arch.PassRows(gpu)))*layerValues(c)*size + slots*4*int64(c.VocabSize)
+	if size != 4 {
+		const keys = 1 << 16 // those of one prompt may be more
+		values += 2 * min(slots*context, max(keys, context)) * kvWidth(c) * size
+	}
+	return values
+}

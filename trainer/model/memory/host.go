@@ -1,0 +1,94 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+)
+
+// Machine is host memory in bytes.
+type Machine struct {
+	Total     int64
+	Available int64 // memory that this process can still get: free memory, and caches that the kernel can drop
+}
+
+// Host reads the machine's memory from the kernel's files below root ("/"; tests use another folder). If the limit of a
+// control group around this process is lower, it counts instead.
+func Host(root string) (Machine, error) {
+	m, err := machineMemory(filepath.Join(root, "proc/meminfo"))
+	if err != nil {
+		return m, err
+	}
+	for _, g := range cgroup.Groups(root, "memory") {
+		limit, free := limits(g)
+		m.Total, m.Available = min(m.Total, limit), min(m.Available, free)
+	}
+	return m, nil
+}
+
+func machineMemory(path string) (Machine, error) {
+	fields, err := numbers(path, ":")
+	if err != nil {
+		return Machine{}, err
+	}
+	total, available := fields["MemTotal"], fields["MemAvailable"]
+	if total <= 0 {
+		return Machine{}, fmt.Errorf("%s has no MemTotal", path)
+	}
+	return Machine{total << 10, available << 10}, nil // given in KiB
+}
+
+// limits returns the limit of a control group and the memory that is left; without a limit both are math.MaxInt64. The
+// kernel can drop the inactive part of the group's file cache, so this part counts as left.
+func limits(g cgroup.Group) (limit, free int64) {
+	most, used, cache := "memory.max", "memory.current", "inactive_file"
+	if g.V1 {
+		most, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+	}
+	limit, err := number(filepath.Join(g.Dir, most))
+	if err != nil { // "max", or there is no such group
+		return math.MaxInt64, math.MaxInt64
+	}
+	n, err := number(filepath.Join(g.Dir, used))
+	if err != nil {
+		return math.MaxInt64, math.MaxInt64
+	}
+	stat, err := numbers(filepath.Join(g.Dir, "memory.stat"), " ")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return math.MaxInt64, math.MaxInt64
+	}
+	return limit, max(limit-n+stat[cache], 0)
+}
+
+func number(path string) (int64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}
+
+// numbers reads lines of a name, a separator and a number, and skips other lines.
+func numbers(path, separator string) (map[string]int64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int64{}
+	for line := range strings.Lines(string(text)) {
+		name, rest, _ := strings.Cut(line, separator)
+		if words := strings.Fields(rest); len(words) > 0 {
+			if n, err := strconv.ParseInt(words[0], 10, 64); err == nil {
+				out[name] = n
+			}
+		}
+	}
+	return out, nil
+}

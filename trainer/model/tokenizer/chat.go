@@ -1,0 +1,79 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/jinja"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// ErrNoTemplate is Render's error for a tokenizer without a chat template.
+var ErrNoTemplate = errors.New("tokenizer: no chat template: add chat_template.jinja, or chat_template in tokenizer_config.json")
+
+type template = jinja.Template
+
+// Chat is the input of a chat template. Its values are those of package ordered.
+type Chat struct {
+	Messages            []any // usually each an *ordered.Object; see Messages and Message.JSON
+	Tools               []any // function definitions; nil: not passed, which a template can tell from an empty list
+	AddGenerationPrompt bool
+	EnableThinking      *bool           // nil: not passed to the template
+	Date                time.Time       // time that strftime_now prints; zero: the clock's
+	Kwargs              *ordered.Object // further variables of the template; nil: none
+}
+
+// HasTemplate reports whether the tokenizer has a chat template.
+func (t *Tokenizer) HasTemplate() bool { return t.template != nil || t.withTools != nil }
+
+// Render renders a chat as Hugging Face's apply_chat_template(tokenize=False) does, with the template named tool_use where there are tools and it
+// exists. Encode the text with Encode. It is an
+// error if Jinja or Python would raise an exception (an attribute of an undefined value, None added to a string), or if
+// the template exceeds the limits on steps, memory or output.
+func (t *Tokenizer) Render(c Chat) (string, error) {
+	chosen, err := t.choose(c.Tools != nil)
+	if err != nil {
+		return "", err
+	}
+	vars := map[string]any{}
+	for name, text := range t.named {
+		vars[name] = text
+	}
+	vars["messages"] = c.Messages
+	if c.Messages == nil {
+		vars["messages"] = []any{}
+	}
+	vars["tools"], vars["documents"] = nil, nil
+	if c.Tools != nil {
+		vars["tools"] = c.Tools
+	}
+	vars["add_generation_prompt"] = c.AddGenerationPrompt
+	if c.EnableThinking != nil {
+		vars["enable_thinking"] = *c.EnableThinking
+	}
+	for _, k := range c.Kwargs.Keys() {
+		vars[k], _ = c.Kwargs.Get(k)
+	}
+	now := c.Date
+	if now.IsZero() {
+		now = time.Now()
+	}
+	text, err := chosen.Render(vars, now)
+	if err != nil {
+		return "", fmt.Errorf("chat template: %w", err)
+	}
+	return text, nil
+}
+
+// TemplateUsesTools says whether the chat template prints tools. If it does not, the system message must describe them.
+func (t *Tokenizer) TemplateUsesTools() bool {
+	const marker = "tool_that_marks_the_prompt"
+	tool := ordered.NewObject("type", "function", "function", ordered.NewObject(
+		"name", marker, "description", marker,
+		"parameters", ordered.NewObject("type", "object", "properties", &ordered.Object{}, "required", []any{})))
+	text, err := t.Render(Chat{
+		Messages: Messages(Message{Role: "user", Content: "x"}), Tools: []any{tool}, AddGenerationPrompt: true})
+	return err == nil && strings.Contains(text, marker)
+}

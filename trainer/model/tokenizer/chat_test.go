@@ -1,0 +1,110 @@
+package tokenizer
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+func TestTemplateUsesTools(t *testing.T) {
+	for name, want := range map[string]bool{"smollm2": false, "qwen2_5": true, "qwen3": true} {
+		if got := goldenTokenizer(t, name).TemplateUsesTools(); got != want {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestMessageJSON(t *testing.T) {
+	for want, m := range map[string]Message{
+		`{"role": "user", "content": "x"}`: {Role: "user", Content: "x"},
+		`{"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [{"id": "1", "type": "function", ` +
+			`"function": {"name": "f", "arguments": {"b": 1, "a": 2}}}, {"type": "function", "function": {"name": "g", "arguments": {}}}]}`: {
+			Role: "assistant", Reasoning: "hm", ToolCalls: []ToolCall{
+				{ID: "1", Name: "f", Arguments: ordered.NewObject("b", int64(1), "a", int64(2))}, {Name: "g"}}},
+		`{"role": "tool", "content": "4", "name": "f", "tool_call_id": "1"}`: {
+			Role: "tool", Content: "4", Name: "f", ToolCallID: "1"},
+	} {
+		if got, err := ordered.Dumps(m.JSON(), ordered.Format{}); got != want {
+			t.Errorf("got %s, %v, want %s", got, err, want)
+		}
+	}
+}
+
+func TestRenderVariables(t *testing.T) {
+	tok := parseSmall(t, `{"eos_token":"<e>","chat_template":"{{ eos_token }}|{{ bos_token is defined }}|{{ tools is none }}|`+
+		`{{ enable_thinking is defined }}|{{ documents is none }}|{{ extra }}|{{ messages|length }}|{{ add_generation_prompt }}"}`)
+	got, err := tok.Render(Chat{Kwargs: ordered.NewObject("extra", 1.0)})
+	if want := "<e>|False|True|False|True|1.0|0|False"; got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	no := false
+	got, err = tok.Render(Chat{Messages: Messages(Message{}), Tools: []any{}, AddGenerationPrompt: true, EnableThinking: &no})
+	if want := "<e>|False|False|True|True||1|True"; got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
+func TestTemplateSources(t *testing.T) {
+	tok := parseSmall(t, `{"chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}]}`)
+	if got, err := tok.Render(Chat{}); got != "D" {
+		t.Errorf("named templates: got %q, %v", got, err)
+	}
+	if got, err := tok.Render(Chat{Tools: []any{}}); got != "T" {
+		t.Errorf("named templates, with tools: got %q, %v", got, err)
+	}
+	files := map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"chat_template":"C"}`), fileTemplate: []byte("J")}
+	tok, err := Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tok.Render(Chat{}); got != "J" {
+		t.Errorf("chat_template.jinja goes before: got %q, %v", got, err)
+	}
+	files[templateFolder+"/tool_use.jinja"] = []byte("A")
+	files[templateFolder+"/rag.jinja"] = []byte("{{ of no use")
+	if tok, err = Parse(files); err != nil {
+		t.Fatal(err)
+	}
+	saved, err := Parse(tok.Files())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tok := range []*Tokenizer{tok, saved} {
+		if plain, err := tok.Render(Chat{}); plain != "J" {
+			t.Errorf("beside additional templates: got %q, %v", plain, err)
+		}
+		if got, err := tok.Render(Chat{Tools: []any{}}); got != "A" {
+			t.Errorf("additional_chat_templates: got %q, %v", got, err)
+		}
+	}
+	if _, err := Parse(map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"chat_template":[{"name":"rag","template":"R"}]}`)}); err == nil || !strings.Contains(err.Error(), "rag") {
+		t.Errorf("no template of a name that a chat can take: %v", err)
+	}
+	clear(files)
+	files[fileTokenizer] = []byte(small)
+	if tok, err = Parse(files); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tok.Render(Chat{}); !errors.Is(err, ErrNoTemplate) || tok.HasTemplate() {
+		t.Errorf("no template: got %v", err)
+	}
+}
+
+func TestGenerationBlockAndDate(t *testing.T) {
+	tok := parseSmall(t, `{"chat_template":"{% generation %}a{% endgeneration %}{{ strftime_now('%Y')|int > 2000 }}"}`)
+	if got, err := tok.Render(Chat{}); !strings.HasPrefix(got, "aTrue") {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// TestRenderDate: a template that asks for today's date gets the one it is given, whatever the clock says.
+func TestRenderDate(t *testing.T) {
+	tok := parseSmall(t, `{"chat_template":"{{ strftime_now('%d %b %Y') }}"}`)
+	date := time.Date(2024, time.July, 26, 0, 0, 0, 0, time.UTC)
+	if got, err := tok.Render(Chat{Date: date}); got != "26 Jul 2024" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

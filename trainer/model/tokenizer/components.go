@@ -1,0 +1,172 @@
+package tokenizer
+
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// component is a typed object of tokenizer.json: a normaliser, pre-tokeniser, decoder or post-processor.
+type component struct {
+	kind   string
+	object *ordered.Object
+}
+
+func asComponent(v any) (component, error) {
+	o, ok := v.(*ordered.Object)
+	if !ok {
+		return component{}, fmt.Errorf("want an object, have %s", ordered.TypeName(v))
+	}
+	kind, _ := o.Get("type")
+	name, ok := kind.(string)
+	if !ok {
+		return component{}, fmt.Errorf("an object without a type")
+	}
+	return component{name, o}, nil
+}
+
+// flatten returns the components of nested Sequence components, whose parts are under key.
+func flatten(v any, key string) ([]component, error) {
+	if v == nil {
+		return nil, nil
+	}
+	c, err := asComponent(v)
+	if err != nil || c.kind != "Sequence" {
+		return []component{c}, err
+	}
+	if err := c.only(key); err != nil {
+		return nil, err
+	}
+	parts, _ := c.object.Get(key)
+	list, ok := parts.([]any)
+	if !ok {
+		return nil, fmt.Errorf("component Sequence: %s is not a list", key)
+	}
+	var all []component
+	for _, part := range list {
+		inner, err := flatten(part, key)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, inner...)
+	}
+	return all, nil
+}
+
+// only refuses keys other than the type and the given keys: an unknown setting cannot be followed.
+func (c component) only(keys ...string) error {
+	known := map[string]bool{"type": true}
+	for _, k := range keys {
+		known[k] = true
+	}
+	for _, k := range c.object.Keys() {
+		if !known[k] {
+			return fmt.Errorf("%s: unknown key %q", c.kind, k)
+		}
+	}
+	return nil
+}
+
+func (c component) flag(key string, absent bool) (bool, error) {
+	v, ok := c.object.Get(key)
+	if !ok {
+		return absent, nil
+	}
+	b, ok := v.(bool)
+	if !ok {
+		return false, fmt.Errorf("%s: %s is not true or false", c.kind, key)
+	}
+	return b, nil
+}
+
+func (c component) unsupported(what string) error {
+	return fmt.Errorf("%s %q is not supported", what, c.kind)
+}
+
+// buildPostProcessor returns the ids that the post-processor adds before and after a single text.
+func buildPostProcessor(v any) (before, after []int32, err error) {
+	list, err := flatten(v, "processors")
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, c := range list {
+		if c.kind != "ByteLevel" && (before != nil || after != nil) {
+			return nil, nil, fmt.Errorf("two steps that add tokens are not supported")
+		}
+		switch c.kind {
+		case "ByteLevel": // changes offsets only
+		case "TemplateProcessing":
+			before, after, err = processingTemplate(c)
+		case "BertProcessing", "RobertaProcessing":
+			before, after, err = processingPair(c)
+		default:
+			err = c.unsupported("post-processor")
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return before, after, nil
+}
+
+// processingPair reads BertProcessing and RobertaProcessing: cls before the text, sep after it.
+func processingPair(c component) (before, after []int32, err error) {
+	if err := c.only("sep", "cls", "trim_offsets", "add_prefix_space"); err != nil {
+		return nil, nil, err
+	}
+	ids := map[string][]int32{}
+	for _, key := range []string{"cls", "sep"} {
+		v, _ := c.object.Get(key)
+		pair, _ := v.([]any)
+		if len(pair) != 2 {
+			return nil, nil, fmt.Errorf("%s: %s is not a token and its id", c.kind, key)
+		}
+		n, ok := pair[1].(int64)
+		if !ok || n < 0 || n >= maxID {
+			return nil, nil, fmt.Errorf("%s: %s has the id %v", c.kind, key, pair[1])
+		}
+		ids[key] = []int32{int32(n)}
+	}
+	return ids["cls"], ids["sep"], nil
+}
+
+func processingTemplate(c component) (before, after []int32, err error) {
+	// Command-R's file has keys of ByteLevel here, which the tokenizers library does not read.
+	if err := c.only("single", "pair", "special_tokens", "add_prefix_space", "trim_offsets", "use_regex"); err != nil {
+		return nil, nil, err
+	}
+	v, _ := c.object.Get("special_tokens")
+	special, _ := v.(*ordered.Object)
+	v, _ = c.object.Get("single")
+	single, _ := v.([]any)
+	ids := &before
+	for _, part := range single {
+		o, _ := part.(*ordered.Object)
+		if _, ok := o.Get("Sequence"); ok && ids == &before {
+			ids = &after
+			continue
+		}
+		v, _ := o.Get("SpecialToken")
+		reference, _ := v.(*ordered.Object)
+		name, _ := reference.Get("id")
+		key, _ := name.(string)
+		v, _ = special.Get(key)
+		definition, _ := v.(*ordered.Object)
+		v, _ = definition.Get("ids")
+		list, ok := v.([]any)
+		if !ok {
+			return nil, nil, fmt.Errorf("TemplateProcessing: a part of single is neither the text (once) nor a known special token")
+		}
+		for _, id := range list {
+			n, ok := id.(int64)
+			if !ok || n < 0 || n >= maxID {
+				return nil, nil, fmt.Errorf("TemplateProcessing: id %v of %q is not the id of a token", id, key)
+			}
+			*ids = append(*ids, int32(n))
+		}
+	}
+	if ids == &before {
+		return nil, nil, fmt.Errorf("TemplateProcessing: single does not contain the text")
+	}
+	return before, after, nil
+}

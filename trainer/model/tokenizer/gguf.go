@@ -1,0 +1,266 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// ggufPrefix is the prefix of the tokenizer's metadata keys.
+const ggufPrefix = "tokenizer.ggml."
+
+// Token types of tokenizer.ggml.token_type.
+const (
+	ggufNormal      = 1
+	ggufUnknown     = 2
+	ggufControl     = 3
+	ggufUserDefined = 4
+	ggufUnused      = 5
+	ggufByte        = 6
+)
+
+// FromGGUF builds the files that Parse reads (tokenizer.json, tokenizer_config.json, chat_template.jinja) from the
+// metadata of a GGUF file, whose values are string, bool, int64, []string, []int64 and []float64. It supports byte-level BPE
+// (model "gpt2") with the pre-tokenizers of ggufPres, and BPE of the SentencePiece kind ("llama", "gemma4").
+func FromGGUF(meta map[string]any) (files map[string][]byte, err error) {
+	g := ggufTokenizer{meta: meta}
+	files, err = g.files()
+	return files, at("GGUF tokenizer", err)
+}
+
+type ggufTokenizer struct {
+	meta   map[string]any
+	tokens []string
+	types  []int64
+
+	firstOnly bool // the prefix is put before the text alone, not behind added tokens too
+}
+
+func (g *ggufTokenizer) files() (map[string][]byte, error) {
+	model, err := ggufValue[string](g, "model")
+	if err != nil {
+		return nil, err
+	}
+	if err := g.readTokens(); err != nil {
+		return nil, err
+	}
+	var tokenizer, config *ordered.Object
+	switch model {
+	case "gpt2":
+		tokenizer, config, err = g.byteLevel()
+	case "llama", "gemma4":
+		tokenizer, config, err = g.sentencePiece(model)
+	default:
+		err = fmt.Errorf("%smodel is %q: the supported ones are gpt2, llama and gemma4", ggufPrefix, model)
+	}
+	if err != nil {
+		return nil, err
+	}
+	files, err := encodeFiles(map[string]*ordered.Object{fileTokenizer: tokenizer, fileConfig: config})
+	if template, ok := g.meta["tokenizer.chat_template"].(string); ok && err == nil {
+		files[fileTemplate] = []byte(template)
+	}
+	if template, ok := g.meta["tokenizer.chat_template."+toolTemplate].(string); ok && err == nil {
+		files[templateFolder+"/"+toolTemplate+".jinja"] = []byte(template)
+	}
+	return files, err
+}
+
+// byteLevel returns tokenizer.json and tokenizer_config.json of the model "gpt2".
+func (g *ggufTokenizer) byteLevel() (tokenizer, config *ordered.Object, err error) {
+	name, err := ggufValue[string](g, "pre")
+	if err != nil {
+		return nil, nil, err
+	}
+	pre, ok := ggufPres[name]
+	if !ok {
+		return nil, nil, fmt.Errorf("%spre is %q: the supported ones are %s", ggufPrefix, name, ggufPreNames())
+	}
+	if config, err = g.config(nil); err != nil {
+		return nil, nil, err
+	}
+	tokenizer, err = g.tokenizer(pre, config)
+	return tokenizer, config, err
+}
+
+func ggufValue[T any](g *ggufTokenizer, key string) (T, error) {
+	v, ok := g.meta[ggufPrefix+key]
+	t, isT := v.(T)
+	switch {
+	case !ok:
+		return t, fmt.Errorf("%s%s is absent", ggufPrefix, key)
+	case !isT:
+		return t, fmt.Errorf("%s%s is of type %T, not %T", ggufPrefix, key, v, t)
+	}
+	return t, nil
+}
+
+// ggufOptional is ggufValue with a default for an absent key.
+func ggufOptional[T any](g *ggufTokenizer, key string, absent T) (T, error) {
+	if _, ok := g.meta[ggufPrefix+key]; !ok {
+		return absent, nil
+	}
+	return ggufValue[T](g, key)
+}
+
+func (g *ggufTokenizer) readTokens() (err error) {
+	if g.tokens, err = ggufValue[[]string](g, "tokens"); err != nil {
+		return err
+	}
+	if g.types, err = ggufValue[[]int64](g, "token_type"); err != nil {
+		return err
+	}
+	if len(g.types) != len(g.tokens) || len(g.tokens) > maxID {
+		return fmt.Errorf("%d tokens and %d token types: want as many of each, at most %d", len(g.tokens), len(g.types), maxID)
+	}
+	return nil
+}
+
+// config returns tokenizer_config.json. absent has the ids of special tokens that the metadata does not name.
+func (g *ggufTokenizer) config(absent map[string]int64) (*ordered.Object, error) {
+	config := ordered.NewObject("tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", false)
+	for _, n := range []struct{ key, name string }{{"bos_token_id", "bos_token"}, {"eos_token_id", "eos_token"},
+		{"unknown_token_id", "unk_token"}, {"padding_token_id", "pad_token"}} {
+		otherwise, ok := absent[n.key]
+		if !ok {
+			otherwise = int64(NoID)
+		}
+		id, err := ggufOptional(g, n.key, otherwise)
+		if err != nil {
+			return nil, err
+		}
+		if id == int64(NoID) {
+			continue
+		}
+		if id < 0 || id >= int64(len(g.tokens)) {
+			return nil, fmt.Errorf("%s%s is %d, but there are %d tokens", ggufPrefix, n.key, id, len(g.tokens))
+		}
+		config.Set(n.name, g.tokens[id])
+	}
+	return config, nil
+}
+
+func (g *ggufTokenizer) tokenizer(pre ggufPre, config *ordered.Object) (*ordered.Object, error) {
+	vocab, added, err := g.vocab(false)
+	if err != nil {
+		return nil, err
+	}
+	merges, err := g.merges()
+	if err != nil {
+		return nil, err
+	}
+	unk, hasUnk := config.Get("unk_token")
+	model := ordered.NewObject("type", "BPE", "dropout", nil, "unk_token", unk, "continuing_subword_prefix", nil,
+		"end_of_word_suffix", nil, "fuse_unk", hasUnk, "byte_fallback", false, "ignore_merges", pre.ignoreMerges,
+		"vocab", vocab, "merges", merges)
+	post, err := g.postProcessor(pre.addBOS, config)
+	if err != nil {
+		return nil, err
+	}
+	var normalizer any
+	if pre.nfc {
+		normalizer = ordered.NewObject("type", "NFC")
+	}
+	return tokenizerJSON(added, normalizer, pre.preTokenizer(), post, byteLevelJSON(true), model), nil
+}
+
+// vocab splits the tokens into vocabulary and added tokens. An added token with an id below the last normal token is also
+// in the vocabulary, because transformers would otherwise give it another id. Unused tokens only pad the embedding. Only
+// vocabularies of the SentencePiece kind have an unknown token and tokens of bytes.
+func (g *ggufTokenizer) vocab(sentencePiece bool) (vocab *ordered.Object, added []any, err error) {
+	last := -1
+	for id, kind := range g.types {
+		if kind == ggufNormal {
+			last = id
+		}
+	}
+	vocab, added = &ordered.Object{}, []any{}
+	for id, text := range g.tokens {
+		isAdded := false
+		switch g.types[id] {
+		case ggufNormal:
+		case ggufControl, ggufUserDefined:
+			added = append(added, addedJSON(int64(id), text, g.types[id] == ggufControl))
+			isAdded = true
+		case ggufUnused:
+			continue
+		case ggufByte, ggufUnknown:
+			if !sentencePiece {
+				return nil, nil, fmt.Errorf("token %d, %.60q, has the type %d, which byte-level BPE does not have", id, text, g.types[id])
+			}
+			if isAdded = g.types[id] == ggufUnknown; isAdded {
+				added = append(added, addedJSON(int64(id), text, true))
+			}
+		default:
+			return nil, nil, fmt.Errorf("token %d, %.60q, has the unknown type %d", id, text, g.types[id])
+		}
+		if isAdded && id > last {
+			continue
+		}
+		if _, again := vocab.Get(text); again {
+			return nil, nil, fmt.Errorf("token %d, %.60q, occurs twice", id, text)
+		}
+		vocab.Set(text, int64(id))
+	}
+	return vocab, added, nil
+}
+
+func (g *ggufTokenizer) merges() ([]any, error) {
+	lines, err := ggufValue[[]string](g, "merges")
+	if err != nil {
+		return nil, err
+	}
+	merges := make([]any, len(lines))
+	for i, line := range lines {
+		left, right, ok := strings.Cut(line, " ")
+		if !ok || right == "" || strings.Contains(right, " ") {
+			return nil, fmt.Errorf("merge %d, %.60q, is not a pair of tokens", i, line)
+		}
+		merges[i] = []any{left, right}
+	}
+	return merges, nil
+}
+
+func (g *ggufTokenizer) postProcessor(absentBOS bool, config *ordered.Object) (any, error) {
+	addBOS, err := ggufOptional(g, "add_bos_token", absentBOS)
+	if err != nil {
+		return nil, err
+	}
+	addEOS, err := ggufOptional(g, "add_eos_token", false)
+	if err != nil {
+		return nil, err
+	}
+	if !addBOS && !addEOS {
+		return byteLevelJSON(false), nil
+	}
+	text := func(name string, typeID int64) *ordered.Object {
+		return ordered.NewObject("Sequence", ordered.NewObject("id", name, "type_id", typeID))
+	}
+	single, pair := []any{text("A", 0)}, []any{text("A", 0), text("B", 1)}
+	special := &ordered.Object{}
+	around := func(key string) (*ordered.Object, error) {
+		v, ok := config.Get(key)
+		if !ok {
+			return nil, fmt.Errorf("%sadd_%s is true, but there is no such token", ggufPrefix, key)
+		}
+		id, err := ggufValue[int64](g, key+"_id")
+		special.Set(v.(string), ordered.NewObject("id", v, "ids", []any{id}, "tokens", []any{v}))
+		return ordered.NewObject("SpecialToken", ordered.NewObject("id", v, "type_id", int64(0))), err
+	}
+	if addBOS {
+		part, err := around("bos_token")
+		if err != nil {
+			return nil, err
+		}
+		single, pair = append([]any{part}, single...), append([]any{part}, pair...)
+	}
+	if addEOS {
+		part, err := around("eos_token")
+		if err != nil {
+			return nil, err
+		}
+		single, pair = append(single, part), append(pair, part)
+	}
+	return ordered.NewObject("type", "TemplateProcessing", "single", single, "pair", pair, "special_tokens", special), nil
+}

@@ -1,0 +1,249 @@
+package tokenizer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+)
+
+// ggufMeta turns a golden tokenizer into the metadata that llama.cpp's converter would have written.
+func ggufMeta(t *testing.T, name, pre string) map[string]any {
+	t.Helper()
+	tok := goldenTokenizer(t, name)
+	s, err := readSpec(tok.Files()[fileTokenizer])
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens, types := make([]string, tok.VocabSize()+2), make([]int64, tok.VocabSize()+2)
+	for id := range tokens {
+		tokens[id], types[id] = "[PAD]", ggufUnused
+		if text := tok.Token(int32(id)); text != "" {
+			tokens[id], types[id] = text, ggufNormal
+		}
+	}
+	for _, a := range s.added {
+		types[a.id] = ggufUserDefined
+		if a.special {
+			types[a.id] = ggufControl
+		}
+	}
+	merges := make([]string, len(s.merges))
+	for i, m := range s.merges {
+		merges[i] = m[0] + " " + m[1]
+	}
+	meta := map[string]any{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
+		"tokenizer.ggml.token_type": types, "tokenizer.ggml.merges": merges}
+	for key, id := range map[string]int32{"bos": tok.BOS(), "eos": tok.EOS(), "unknown": tok.Unk(), "padding": tok.Pad()} {
+		if id != NoID {
+			meta["tokenizer.ggml."+key+"_token_id"] = int64(id)
+		}
+	}
+	return meta
+}
+
+func TestFromGGUFEncodesAsGolden(t *testing.T) {
+	for name, pre := range map[string]string{"smollm2": "smollm", "qwen3": "qwen2"} {
+		t.Run(name, func(t *testing.T) {
+			files, err := FromGGUF(ggufMeta(t, name, pre))
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareOnGolden(t, name, files)
+		})
+	}
+}
+
+// compareOnGolden checks that files encode and decode every golden text as the golden tokenizer does.
+func compareOnGolden(t *testing.T, name string, files map[string][]byte) {
+	t.Helper()
+	got, err := Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := goldenTokenizer(t, name)
+	for _, p := range []struct{ got, want int32 }{{got.BOS(), want.BOS()}, {got.EOS(), want.EOS()}, {got.Pad(), want.Pad()},
+		{got.Unk(), want.Unk()}, {int32(got.VocabSize()), int32(want.VocabSize())}} {
+		if p.got != p.want {
+			t.Errorf("a special id or the size is %d, want %d", p.got, p.want)
+		}
+	}
+	type row struct {
+		Text string  `json:"text"`
+		IDs  []int32 `json:"ids"`
+	}
+	eachRow(t, golden.File(t, "tokenizer", name), "cases", func(t *testing.T, line int, r row) {
+		if ids := got.Encode(r.Text); !slices.Equal(ids, r.IDs) {
+			t.Errorf("line %d: Encode(%.100q)\n got %v\nwant %v", line, r.Text, clip(ids), clip(r.IDs))
+		}
+		for _, skip := range []bool{false, true} {
+			if a, b := got.Decode(r.IDs, skip), want.Decode(r.IDs, skip); a != b {
+				t.Errorf("line %d: Decode: got %.200q, want %.200q", line, a, b)
+			}
+		}
+	})
+}
+
+func TestFromGGUFLlama3(t *testing.T) {
+	meta := ggufMeta(t, "smollm2", "llama-bpe")
+	files, err := FromGGUF(meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := tok.Encode("Hello 1234")
+	if got := tok.EncodeWithSpecial("Hello 1234"); !slices.Equal(got, append([]int32{tok.BOS()}, plain...)) {
+		t.Errorf("EncodeWithSpecial: got %v, want the bos token before %v", got, plain)
+	}
+	meta["tokenizer.ggml.add_bos_token"] = false
+	if files, err = FromGGUF(meta); err != nil {
+		t.Fatal(err)
+	}
+	if tok, err = Parse(files); err != nil {
+		t.Fatal(err)
+	}
+	if got := tok.EncodeWithSpecial("Hello 1234"); !slices.Equal(got, plain) {
+		t.Errorf("EncodeWithSpecial without add_bos_token: got %v, want %v", got, plain)
+	}
+}
+
+func TestFromGGUFRefuses(t *testing.T) {
+	for want, change := range map[string]func(map[string]any){
+		`model is "bert"`:  func(m map[string]any) { m["tokenizer.ggml.model"] = "bert" },
+		"scores is absent": func(m map[string]any) { m["tokenizer.ggml.model"] = "llama" },
+		"of type []int64":  func(m map[string]any) { m["tokenizer.ggml.model"], m["tokenizer.ggml.scores"] = "llama", []int64{1} },
+		"2 scores for 3": func(m map[string]any) {
+			m["tokenizer.ggml.model"], m["tokenizer.ggml.scores"] = "llama", []float64{1, 2}
+		},
+		`pre is "deepseek`:     func(m map[string]any) { m["tokenizer.ggml.pre"] = "deepseek-llm" },
+		"pre is absent":        func(m map[string]any) { delete(m, "tokenizer.ggml.pre") },
+		"token types":          func(m map[string]any) { m["tokenizer.ggml.token_type"] = []int64{1} },
+		"of type []interface":  func(m map[string]any) { m["tokenizer.ggml.tokens"] = []any{"a"} },
+		"eos_token_id is 9":    func(m map[string]any) { m["tokenizer.ggml.eos_token_id"] = int64(9) },
+		"not a pair of tokens": func(m map[string]any) { m["tokenizer.ggml.merges"] = []string{"a  b"} },
+		"occurs twice":         func(m map[string]any) { m["tokenizer.ggml.tokens"] = []string{"a", "b", "a"} },
+		"has the type 6":       func(m map[string]any) { m["tokenizer.ggml.token_type"] = []int64{1, 1, 6} },
+		"there is no such token": func(m map[string]any) {
+			m["tokenizer.ggml.add_bos_token"] = true
+		},
+	} {
+		meta := map[string]any{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
+			"tokenizer.ggml.tokens": []string{"a", "b", "ab"}, "tokenizer.ggml.token_type": []int64{1, 1, 1},
+			"tokenizer.ggml.merges": []string{"a b"}}
+		if _, err := FromGGUF(meta); err != nil {
+			t.Fatal(err)
+		}
+		change(meta)
+		if _, err := FromGGUF(meta); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}
+
+// TestRealGGUF runs on the model file that `make gsm8k` puts in place.
+func TestRealGGUF(t *testing.T) {
+	path := filepath.Join("..", "..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("models/%s is not here: make gsm8k brings it", filepath.Base(path))
+	}
+	files, err := FromGGUF(readGGUFMeta(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareOnGolden(t, "smollm2", files)
+	tok, _ := Parse(files)
+	eachRow(t, golden.File(t, "tokenizer", "smollm2"), "chat", func(t *testing.T, line int, r chatRow) {
+		if got, err := tok.Render(r.Chat); err != nil || got != r.Rendered {
+			t.Errorf("line %d: Render: got %q, %v, want %q", line, got, err, r.Rendered)
+		}
+	})
+}
+
+// TestGoldenPublishedGGUF holds the vocabulary of a GGUF file, which MGRPO_GGUF names, against llama.cpp's ids of texts, in the file
+// with .jsonl behind its name (make test-published).
+func TestGoldenPublishedGGUF(t *testing.T) {
+	path := os.Getenv("MGRPO_GGUF")
+	if path == "" {
+		t.Skip("MGRPO_GGUF is not set")
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := FromGGUF(readGGUFMeta(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type row struct {
+		Text string
+		IDs  []int32
+	}
+	rows(t, filepath.Dir(path), filepath.Base(path), func(t *testing.T, line int, r row) {
+		if got := tok.Encode(r.Text); !slices.Equal(got, r.IDs) {
+			t.Errorf("line %d: Encode(%.200q)\n got %v\nwant %v", line, r.Text, clip(got), clip(r.IDs))
+		}
+	})
+}
+
+// readGGUFMeta reads the strings, booleans and 32-bit integers of a trusted GGUF file's metadata.
+func readGGUFMeta(b []byte) map[string]any {
+	u32 := func() uint32 { v := binary.LittleEndian.Uint32(b); b = b[4:]; return v }
+	u64 := func() uint64 { v := binary.LittleEndian.Uint64(b); b = b[8:]; return v }
+	text := func() string { n := u64(); s := string(b[:n]); b = b[n:]; return s }
+	u32() // magic
+	u32() // version
+	u64() // tensors
+	meta := map[string]any{}
+	for range u64() {
+		key := text()
+		switch kind := u32(); kind {
+		case 4, 5, 6: // uint32, int32, float32
+			meta[key] = int64(u32())
+		case 7:
+			meta[key] = b[0] != 0
+			b = b[1:]
+		case 8:
+			meta[key] = text()
+		case 9:
+			element, n := u32(), u64()
+			if element == 8 {
+				list := make([]string, n)
+				for i := range list {
+					list[i] = text()
+				}
+				meta[key] = list
+				continue
+			}
+			if element == 6 {
+				list := make([]float64, n)
+				for i := range list {
+					list[i] = float64(math.Float32frombits(u32()))
+				}
+				meta[key] = list
+				continue
+			}
+			list := make([]int64, n)
+			for i := range list {
+				list[i] = int64(u32())
+			}
+			meta[key] = list
+		default:
+			panic(fmt.Sprintf("key %s has the type %d", key, kind))
+		}
+	}
+	return meta
+}

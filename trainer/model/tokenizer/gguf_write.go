@@ -1,0 +1,221 @@
+package tokenizer
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// ggufPreferred are the values of tokenizer.ggml.pre that are written, one for each way to split text. Other values mean the same to
+// readers of the vocabulary.
+var ggufPreferred = []string{"gpt-2", "smollm", "command-r", "qwen2", "qwen35", "stablelm2", "llama-bpe", "glm4", "tekken", "gpt-4o", "deepseek-v3", "seed-coder", "bailingmoe"}
+
+// ggufSamples are texts whose ids a reader of the written vocabulary must find: contractions, digits, spaces, lines, other scripts, marks.
+var ggufSamples = []string{
+	"", "Hello world", " It's 2026, isn't it? I'LL see.", "a\n\n\tb   c  \r\n", "1234567890 12 3", "naïve Ångström e\u0301 ﬁ", "日本語のテキスト 漢字かな", "Привет, мир! שלום مرحبا",
+	"🙂👩‍👩‍👧 emoji", "x = {'a': [1, 2.5e-3]} # code\n    return x", "https://example.org/a_b?c=d&e", "…—“quoted” ²³ ½ ٣",
+}
+
+// GGUF returns the metadata of the tokenizer for a GGUF file whose embedding has the given number of rows, as the file has it (text, bool,
+// uint32, []string, []int32). It knows byte-level BPE. A vocabulary, a pre-tokenizer or a setting that GGUF has no key for is an error that names it, and so
+// is a text that a reader of the metadata would split differently.
+func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
+	s, err := readSpec(t.files[fileTokenizer])
+	if err != nil {
+		return nil, at(fileTokenizer, err)
+	}
+	settings, err := bpeOptions(s.options)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.kind != "BPE":
+		return nil, fmt.Errorf("GGUF: a tokenizer of the kind %s cannot be written: byte-level BPE alone can", s.kind)
+	}
+	pre, err := ggufPreOf(s, settings.ignoreMerges)
+	if err != nil {
+		return nil, fmt.Errorf("GGUF: %w", err)
+	}
+	meta := map[string]any{ggufPrefix + "model": "gpt2", ggufPrefix + "pre": pre}
+	if err := ggufTokens(s, rows, meta); err != nil {
+		return nil, fmt.Errorf("GGUF: %w", err)
+	}
+	merges := make([]string, len(s.merges))
+	for i, pair := range s.merges {
+		merges[i] = pair[0] + " " + pair[1]
+	}
+	meta[ggufPrefix+"merges"] = merges
+	for key, id := range map[string]int32{"bos_token_id": t.BOS(), "eos_token_id": t.EOS(), "unknown_token_id": t.Unk(), "padding_token_id": t.Pad()} {
+		if id != NoID {
+			meta[ggufPrefix+key] = uint32(id)
+		}
+	}
+	whole, plain := t.EncodeWithSpecial("a"), t.Encode("a")
+	meta[ggufPrefix+"add_bos_token"] = len(whole) > 0 && whole[0] == t.BOS() && t.BOS() != plain[0]
+	meta[ggufPrefix+"add_eos_token"] = len(whole) > 1 && whole[len(whole)-1] == t.EOS() && len(whole) > len(plain)
+	if err := t.ggufTemplates(meta); err != nil {
+		return nil, err
+	}
+	return meta, t.sameAsGGUF(meta)
+}
+
+// ggufTemplates sets the chat template, and the one for chats with functions.
+func (t *Tokenizer) ggufTemplates(meta map[string]any) error {
+	config, err := readObject(t.files, fileConfig)
+	if err != nil {
+		return err
+	}
+	sources, err := templatesOf(t.files, config)
+	if err != nil {
+		return err
+	}
+	if source, ok := sources[defaultTemplate]; ok {
+		meta["tokenizer.chat_template"] = source
+	}
+	if source, ok := sources[toolTemplate]; ok {
+		meta["tokenizer.chat_template."+toolTemplate] = source
+	}
+	return nil
+}
+
+// ggufPreOf returns the value of tokenizer.ggml.pre that stands for normalizer and pre-tokenizer.
+func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
+	is := ggufPre{ignoreMerges: ignoreMerges}
+	normalizers, err := flatten(s.normalizer, "normalizers")
+	if err != nil {
+		return "", err
+	}
+	for _, c := range normalizers {
+		if c.kind != "NFC" || is.nfc {
+			return "", fmt.Errorf("there is no key for the normalizer %s", c.kind)
+		}
+		is.nfc = true
+	}
+	steps, err := flatten(s.preTokenizer, "pretokenizers")
+	if err != nil {
+		return "", err
+	}
+	regex := false
+	for i, c := range steps {
+		switch {
+		case c.kind == "Digits" && i == 0:
+			is.digits, err = c.flag("individual_digits", false)
+			if !is.digits {
+				return "", fmt.Errorf("there is no key for the pre-tokenizer Digits without individual_digits")
+			}
+		case c.kind == "Split":
+			pattern, ok := ggufPattern(c)
+			if !ok {
+				return "", fmt.Errorf("there is no key for a Split of this kind: only a Regex, Isolated and not inverted, can be written")
+			}
+			is.patterns = append(is.patterns, pattern)
+		case c.kind == "ByteLevel" && i == len(steps)-1:
+			var prefix bool
+			if prefix, err = c.flag("add_prefix_space", true); err == nil {
+				regex, err = c.flag("use_regex", true)
+			}
+			if prefix {
+				return "", fmt.Errorf("there is no key for ByteLevel with add_prefix_space")
+			}
+		default:
+			return "", fmt.Errorf("there is no key for the pre-tokenizer %s at this place", c.kind)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	if len(steps) == 0 || steps[len(steps)-1].kind != "ByteLevel" {
+		return "", fmt.Errorf("the last pre-tokenizer is not ByteLevel: byte-level BPE alone can be written")
+	}
+	for _, name := range ggufPreferred {
+		known := ggufPres[name]
+		known.addBOS = false
+		if regex == (len(known.patterns) == 0) && reflect.DeepEqual(known, is) {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("no value of %spre stands for this pre-tokenizer: patterns %q, NFC %v, ignore_merges %v", ggufPrefix, is.patterns, is.nfc, is.ignoreMerges)
+}
+
+// ggufPattern returns the regular expression of a Split that isolates what it finds.
+func ggufPattern(c component) (pattern string, ok bool) {
+	p, _ := c.object.Get("pattern")
+	object, _ := p.(*ordered.Object)
+	if object == nil {
+		return "", false
+	}
+	regex, _ := object.Get("Regex")
+	behaviour, _ := c.object.Get("behavior")
+	invert, _ := c.object.Get("invert")
+	pattern, ok = regex.(string)
+	return pattern, ok && behaviour == "Isolated" && (invert == false || invert == nil)
+}
+
+// ggufTokens sets the tokens by id and their types. Rows of the embedding without a token get one that is unused.
+func ggufTokens(s *spec, rows int, meta map[string]any) error {
+	tokens, types := make([]string, rows), make([]int32, rows)
+	put := func(text string, id, kind int32) error {
+		if int(id) >= rows {
+			return fmt.Errorf("token %d, %.60q: the embedding has %d rows", id, text, rows)
+		}
+		tokens[id], types[id] = text, kind
+		return nil
+	}
+	for _, text := range slices.Sorted(maps.Keys(s.vocab)) {
+		if err := put(text, s.vocab[text], ggufNormal); err != nil {
+			return err
+		}
+	}
+	for _, a := range s.added {
+		if a.lstrip || a.rstrip || a.singleWord {
+			return fmt.Errorf("there is no key for lstrip, rstrip and single_word of the added token %.60q", a.content)
+		}
+		kind := int32(ggufUserDefined)
+		if a.special {
+			kind = ggufControl
+		}
+		if err := put(a.content, a.id, kind); err != nil {
+			return err
+		}
+	}
+	for id := range tokens {
+		if types[id] == 0 {
+			tokens[id], types[id] = fmt.Sprintf("[PAD%d]", id), ggufUnused
+		}
+	}
+	meta[ggufPrefix+"tokens"], meta[ggufPrefix+"token_type"] = tokens, types
+	return nil
+}
+
+// sameAsGGUF reads the metadata again, and compares the ids of some texts.
+func (t *Tokenizer) sameAsGGUF(meta map[string]any) error {
+	read := maps.Clone(meta)
+	for key, v := range read {
+		switch v := v.(type) {
+		case uint32:
+			read[key] = int64(v)
+		case []int32:
+			wide := make([]int64, len(v))
+			for i, n := range v {
+				wide[i] = int64(n)
+			}
+			read[key] = wide
+		}
+	}
+	files, err := FromGGUF(read)
+	if err != nil {
+		return err
+	}
+	back, err := Parse(files)
+	if err != nil {
+		return err
+	}
+	for _, text := range ggufSamples {
+		if got, want := back.EncodeWithSpecial(text), t.EncodeWithSpecial(text); !slices.Equal(got, want) {
+			return fmt.Errorf("GGUF: a reader would split %q into %v in place of %v", text, got, want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,525 @@
+package jinja
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// method returns a Python method of a string, list or dictionary, bound to the value.
+func method(object any, name string) (function, bool) {
+	if s, ok := text(object); ok {
+		if m, ok := stringMethods[name]; ok {
+			return func(r *renderer, args arguments) (any, error) {
+				if err := r.spend(len(s)); err != nil {
+					return nil, err
+				}
+				v, err := m(r, s, args)
+				return v, named("str."+name, err)
+			}, true
+		}
+	}
+	if o, ok := object.(*ordered.Object); ok {
+		if m, ok := dictMethods[name]; ok {
+			return func(r *renderer, args arguments) (any, error) {
+				v, err := m(r, o, args)
+				return v, named("dict."+name, err)
+			}, true
+		}
+	}
+	if items, ok := list(object); ok {
+		if m, ok := listMethods[name]; ok {
+			return func(r *renderer, args arguments) (any, error) {
+				v, err := m(r, items, args)
+				return v, named("list."+name, err)
+			}, true
+		}
+	}
+	return nil, false
+}
+
+func named(name string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// forbidden is the error of methods that change their value, which Hugging Face's sandbox forbids.
+const forbidden = "changing a value is not allowed in a chat template"
+
+var dictMethods = map[string]func(r *renderer, o *ordered.Object, args arguments) (any, error){
+	"keys": func(r *renderer, o *ordered.Object, args arguments) (any, error) {
+		return r.iterate(o)
+	},
+	"values": func(r *renderer, o *ordered.Object, args arguments) (any, error) {
+		values := make([]any, 0, o.Len())
+		for _, k := range o.Keys() {
+			v, _ := o.Get(k)
+			values = append(values, v)
+		}
+		return values, r.spend(16 * len(values))
+	},
+	"items": func(r *renderer, o *ordered.Object, args arguments) (any, error) { return r.items(o) },
+	"get": func(r *renderer, o *ordered.Object, args arguments) (any, error) {
+		if err := args.count(1, 2); err != nil {
+			return nil, err
+		}
+		if key, ok := text(args.list[0]); ok {
+			if v, ok := o.Get(key); ok {
+				return v, nil
+			}
+		}
+		return args.at(1, "default", nil), nil
+	},
+	"copy":       func(r *renderer, o *ordered.Object, args arguments) (any, error) { return o, nil },
+	"update":     refuse[*ordered.Object],
+	"pop":        refuse[*ordered.Object],
+	"popitem":    refuse[*ordered.Object],
+	"clear":      refuse[*ordered.Object],
+	"setdefault": refuse[*ordered.Object],
+}
+
+func refuse[T any](r *renderer, v T, args arguments) (any, error) {
+	return nil, fmt.Errorf("%s", forbidden)
+}
+
+// items returns the pairs of a dictionary.
+func (r *renderer) items(o *ordered.Object) ([]any, error) {
+	pairs := make([]any, 0, o.Len())
+	for _, k := range o.Keys() {
+		v, _ := o.Get(k)
+		pairs = append(pairs, ordered.Tuple{k, v})
+	}
+	return pairs, r.spend(64 * len(pairs))
+}
+
+var listMethods = map[string]func(r *renderer, items []any, args arguments) (any, error){
+	"index": func(r *renderer, items []any, args arguments) (any, error) {
+		if err := args.count(1, 1); err != nil {
+			return nil, err
+		}
+		for i, v := range items {
+			if same, err := r.equal(v, args.list[0]); err != nil || same {
+				return int64(i), err
+			}
+		}
+		return nil, fmt.Errorf("the value is not in the list")
+	},
+	"count": func(r *renderer, items []any, args arguments) (any, error) {
+		if err := args.count(1, 1); err != nil {
+			return nil, err
+		}
+		n := int64(0)
+		for _, v := range items {
+			same, err := r.equal(v, args.list[0])
+			if err != nil {
+				return nil, err
+			}
+			if same {
+				n++
+			}
+		}
+		return n, nil
+	},
+	"append": refuse[[]any], "extend": refuse[[]any], "insert": refuse[[]any], "pop": refuse[[]any],
+	"remove": refuse[[]any], "reverse": refuse[[]any], "sort": refuse[[]any], "clear": refuse[[]any],
+}
+
+type stringMethod func(r *renderer, s string, args arguments) (any, error)
+
+var stringMethods = map[string]stringMethod{
+	"strip":        stripMethod(true, true),
+	"lstrip":       stripMethod(true, false),
+	"rstrip":       stripMethod(false, true),
+	"split":        splitMethod(strings.Index, false),
+	"rsplit":       splitMethod(strings.LastIndex, true),
+	"splitlines":   func(r *renderer, s string, args arguments) (any, error) { return r.lines(s, args) },
+	"startswith":   affixMethod(strings.HasPrefix),
+	"endswith":     affixMethod(strings.HasSuffix),
+	"upper":        mapMethod(strings.ToUpper),
+	"lower":        mapMethod(strings.ToLower),
+	"casefold":     mapMethod(strings.ToLower),
+	"title":        mapMethod(title),
+	"capitalize":   mapMethod(capitalize),
+	"swapcase":     mapMethod(swapCase),
+	"replace":      func(r *renderer, s string, args arguments) (any, error) { return r.replace(s, args) },
+	"join":         joinMethod,
+	"find":         findMethod(strings.Index, false),
+	"rfind":        findMethod(strings.LastIndex, false),
+	"index":        findMethod(strings.Index, true),
+	"rindex":       findMethod(strings.LastIndex, true),
+	"count":        countMethod,
+	"removeprefix": cutMethod(strings.TrimPrefix),
+	"removesuffix": cutMethod(strings.TrimSuffix),
+	"partition":    partitionMethod(strings.Index),
+	"rpartition":   partitionMethod(strings.LastIndex),
+	"isdigit":      everyMethod(unicode.IsDigit),
+	"isnumeric":    everyMethod(unicode.IsNumber),
+	"isdecimal":    everyMethod(unicode.IsDigit),
+	"isalpha":      everyMethod(unicode.IsLetter),
+	"isalnum":      everyMethod(func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }),
+	"isspace":      everyMethod(isSpace),
+	"isupper":      caseMethod(unicode.IsUpper, unicode.IsLower),
+	"islower":      caseMethod(unicode.IsLower, unicode.IsUpper),
+}
+
+// count checks the number of arguments.
+func (a arguments) count(low, high int) error {
+	if n := len(a.list) + len(a.named); n < low || n > high {
+		return fmt.Errorf("%d arguments, want %d to %d", n, low, high)
+	}
+	return nil
+}
+
+// at returns the argument at an index or with a name, or absent.
+func (a arguments) at(i int, name string, absent any) any {
+	if i < len(a.list) {
+		return a.list[i]
+	}
+	if v, ok := a.named[name]; ok {
+		return v
+	}
+	return absent
+}
+
+// text returns a string argument.
+func (a arguments) text(i int, name string) (string, error) {
+	v := a.at(i, name, undefined{"the argument " + name})
+	if u, ok := v.(undefined); ok {
+		return "", u.err()
+	}
+	s, ok := text(v)
+	if !ok {
+		return "", fmt.Errorf("must be str, not %s", typeName(v))
+	}
+	return s, nil
+}
+
+func mapMethod(f func(string) string) stringMethod {
+	return func(r *renderer, s string, args arguments) (any, error) { return f(s), args.count(0, 0) }
+}
+
+// strip is Python's strip. It removes white space, or all characters in chars.
+func strip(s string, chars any, left, right bool) (string, error) {
+	drop := isSpace
+	if chars != nil {
+		set, ok := text(chars)
+		if !ok {
+			return "", fmt.Errorf("strip arg must be None or str, not %s", typeName(chars))
+		}
+		drop = func(r rune) bool { return strings.ContainsRune(set, r) }
+	}
+	if left {
+		s = strings.TrimLeftFunc(s, drop)
+	}
+	if right {
+		s = strings.TrimRightFunc(s, drop)
+	}
+	return s, nil
+}
+
+func stripMethod(left, right bool) stringMethod {
+	return func(r *renderer, s string, args arguments) (any, error) {
+		if err := args.count(0, 1); err != nil {
+			return nil, err
+		}
+		return strip(s, args.at(0, "chars", nil), left, right)
+	}
+}
+
+func splitMethod(index func(s, sep string) int, fromRight bool) stringMethod {
+	return func(r *renderer, s string, args arguments) (any, error) {
+		if err := args.count(0, 2); err != nil {
+			return nil, err
+		}
+		limit, ok := integer(args.at(1, "maxsplit", int64(-1)))
+		if !ok {
+			return nil, fmt.Errorf("maxsplit is not an integer")
+		}
+		if args.at(0, "sep", nil) == nil {
+			return r.splitSpace(s, limit, fromRight)
+		}
+		sep, err := args.text(0, "sep")
+		if err == nil && sep == "" {
+			err = fmt.Errorf("empty separator")
+		}
+		if err != nil {
+			return nil, err
+		}
+		parts := []any{}
+		for ; limit != 0; limit-- {
+			i := index(s, sep)
+			if i < 0 {
+				break
+			}
+			if fromRight {
+				parts = append(parts, s[i+len(sep):])
+				s = s[:i]
+			} else {
+				parts = append(parts, s[:i])
+				s = s[i+len(sep):]
+			}
+		}
+		parts = append(parts, s)
+		if fromRight {
+			reverse(parts)
+		}
+		return parts, r.spend(32 * len(parts))
+	}
+}
+
+func reverse(list []any) {
+	for i, j := 0, len(list)-1; i < j; i, j = i+1, j-1 {
+		list[i], list[j] = list[j], list[i]
+	}
+}
+
+// splitSpace is split without a separator.
+func (r *renderer) splitSpace(s string, limit int64, fromRight bool) (any, error) {
+	parts := []any{}
+	if fromRight && limit >= 0 {
+		for s = strings.TrimRightFunc(s, isSpace); s != ""; s = strings.TrimRightFunc(s, isSpace) {
+			i := strings.LastIndexFunc(s, isSpace)
+			if limit == 0 || i < 0 {
+				parts = append(parts, s)
+				break
+			}
+			_, n := utf8.DecodeRuneInString(s[i:])
+			parts = append(parts, s[i+n:])
+			s = s[:i]
+			limit--
+		}
+		reverse(parts)
+		return parts, r.spend(32 * len(parts))
+	}
+	for s = strings.TrimLeftFunc(s, isSpace); s != ""; s = strings.TrimLeftFunc(s, isSpace) {
+		i := strings.IndexFunc(s, isSpace)
+		if limit == 0 || i < 0 {
+			if i >= 0 && limit != 0 {
+				s = strings.TrimRightFunc(s, isSpace)
+			}
+			parts = append(parts, s)
+			break
+		}
+		parts = append(parts, s[:i])
+		s = s[i:]
+		limit--
+	}
+	return parts, r.spend(32 * len(parts))
+}
+
+// lines is splitlines.
+func (r *renderer) lines(s string, args arguments) (any, error) {
+	if err := args.count(0, 1); err != nil {
+		return nil, err
+	}
+	keep := truth(args.at(0, "keepends", false))
+	parts := []any{}
+	for s != "" {
+		i := strings.IndexFunc(s, isLineEnd)
+		if i < 0 {
+			parts = append(parts, s)
+			break
+		}
+		_, n := utf8.DecodeRuneInString(s[i:])
+		if strings.HasPrefix(s[i:], "\r\n") {
+			n = 2
+		}
+		if keep {
+			parts = append(parts, s[:i+n])
+		} else {
+			parts = append(parts, s[:i])
+		}
+		s = s[i+n:]
+	}
+	return parts, r.spend(32 * len(parts))
+}
+
+func isLineEnd(r rune) bool {
+	return r >= '\n' && r <= '\r' || r >= 0x1c && r <= 0x1e || r == 0x85 || r == 0x2028 || r == 0x2029
+}
+
+func affixMethod(has func(s, affix string) bool) stringMethod {
+	return func(r *renderer, s string, args arguments) (any, error) {
+		if err := args.count(1, 1); err != nil {
+			return nil, err
+		}
+		affixes, ok := args.at(0, "", nil).(ordered.Tuple)
+		if !ok {
+			affix, err := args.text(0, "prefix")
+			return has(s, affix), err
+		}
+		for _, v := range affixes {
+			affix, ok := text(v)
+			if !ok {
+				return nil, fmt.Errorf("a tuple of %s", typeName(v))
+			}
+			if has(s, affix) {
+				return true, nil
+			}
+		}
+		return false, nil
+	}
+}
+
+func cutMethod(cut func(s, affix string) string) stringMethod {
+	return func(r *renderer, s string, args arguments) (any, error) {
+		affix, err := args.text(0, "prefix")
+		return cut(s, affix), err
+	}
+}
+
+func (r *renderer) replace(s string, args arguments) (any, error) {
+	if err := args.count(2, 3); err != nil {
+		return nil, err
+	}
+	from, err := args.text(0, "old")
+	if err != nil {
+		return nil, err
+	}
+	to, err := args.text(1, "new")
+	if err != nil {
+		return nil, err
+	}
+	limit := int64(-1)
+	if v := args.at(2, "count", nil); v != nil {
+		n, ok := integer(v)
+		if !ok {
+			return nil, fmt.Errorf("count is not an integer")
+		}
+		limit = n
+	}
+	n := strings.Count(s, from)
+	if err := r.spendTimes(len(to), int64(n)); err != nil {
+		return nil, err
+	}
+	return strings.Replace(s, from, to, int(min(limit, int64(n)))), nil
+}
+
+func joinMethod(r *renderer, s string, args arguments) (any, error) {
+	if err := args.count(1, 1); err != nil {
+		return nil, err
+	}
+	items, err := r.iterate(args.at(0, "iterable", nil))
+	if err != nil {
+		return nil, err
+	}
+	parts := make([]string, len(items))
+	for i, v := range items {
+		part, ok := text(v)
+		if !ok {
+			return nil, fmt.Errorf("sequence item %d: expected str instance, %s found", i, typeName(v))
+		}
+		parts[i] = part
+	}
+	return r.joinTexts(parts, s)
+}
+
+func (r *renderer) joinTexts(parts []string, sep string) (any, error) {
+	size := len(sep) * len(parts)
+	for _, p := range parts {
+		size += len(p)
+	}
+	if err := r.spend(size); err != nil {
+		return nil, err
+	}
+	return strings.Join(parts, sep), nil
+}
+
+// findMethod returns the index in characters, not bytes.
+func findMethod(index func(s, sep string) int, must bool) stringMethod {
+	return func(r *renderer, s string, args arguments) (any, error) {
+		if err := args.count(1, 1); err != nil {
+			return nil, err
+		}
+		sub, err := args.text(0, "sub")
+		if err != nil {
+			return nil, err
+		}
+		i := index(s, sub)
+		if i < 0 {
+			if must {
+				return nil, fmt.Errorf("substring not found")
+			}
+			return int64(-1), nil
+		}
+		return int64(utf8.RuneCountInString(s[:i])), nil
+	}
+}
+
+func countMethod(r *renderer, s string, args arguments) (any, error) {
+	if err := args.count(1, 1); err != nil {
+		return nil, err
+	}
+	sub, err := args.text(0, "sub")
+	return int64(strings.Count(s, sub)), err
+}
+
+func partitionMethod(index func(s, sep string) int) stringMethod {
+	return func(r *renderer, s string, args arguments) (any, error) {
+		sep, err := args.text(0, "sep")
+		if err == nil && sep == "" {
+			err = fmt.Errorf("empty separator")
+		}
+		if err != nil {
+			return nil, err
+		}
+		i := index(s, sep)
+		switch {
+		case i >= 0:
+			return ordered.Tuple{s[:i], sep, s[i+len(sep):]}, nil
+		case index("ab", "") == 0: // from the left
+			return ordered.Tuple{s, "", ""}, nil
+		}
+		return ordered.Tuple{"", "", s}, nil
+	}
+}
+
+func everyMethod(is func(rune) bool) stringMethod {
+	return func(r *renderer, s string, args arguments) (any, error) {
+		return s != "" && strings.IndexFunc(s, func(c rune) bool { return !is(c) }) < 0, args.count(0, 0)
+	}
+}
+
+func caseMethod(want, not func(rune) bool) stringMethod {
+	return func(r *renderer, s string, args arguments) (any, error) {
+		return strings.ContainsFunc(s, want) && !strings.ContainsFunc(s, not), args.count(0, 0)
+	}
+}
+
+func capitalize(s string) string {
+	r, n := utf8.DecodeRuneInString(s)
+	if n == 0 {
+		return s
+	}
+	return string(unicode.ToTitle(r)) + strings.ToLower(s[n:])
+}
+
+func title(s string) string {
+	var out strings.Builder
+	inWord := false
+	for _, r := range s {
+		cased := unicode.IsLetter(r)
+		switch {
+		case cased && !inWord:
+			out.WriteRune(unicode.ToTitle(r))
+		default:
+			out.WriteRune(unicode.ToLower(r))
+		}
+		inWord = cased
+	}
+	return out.String()
+}
+
+func swapCase(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsUpper(r) {
+			return unicode.ToLower(r)
+		}
+		return unicode.ToUpper(r)
+	}, s)
+}

@@ -1,0 +1,110 @@
+package jinja
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"unicode"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+	"github.com/nikolalohinski/gonja/v2/tokens"
+)
+
+// test evaluates `v is name` with its arguments.
+func (r *renderer) test(name string, v any, args arguments) (bool, error) {
+	if is, ok := typeTests[name]; ok {
+		return is(v), named("is "+name, args.count(0, 0))
+	}
+	if is, ok := argumentTests[name]; ok {
+		if err := args.count(1, 1); err != nil {
+			return false, named("is "+name, err)
+		}
+		return is(r, v, args.list[0])
+	}
+	return false, fmt.Errorf("no test named %q", name)
+}
+
+var typeTests = map[string]func(any) bool{
+	"defined":   func(v any) bool { _, missing := v.(undefined); return !missing },
+	"undefined": func(v any) bool { _, missing := v.(undefined); return missing },
+	"none":      func(v any) bool { return v == nil },
+	"None":      func(v any) bool { return v == nil }, // the lexer replaces none by None
+	"boolean":   func(v any) bool { _, ok := v.(bool); return ok },
+	"true":      func(v any) bool { return v == true },
+	"false":     func(v any) bool { return v == false },
+	"integer":   isInteger,
+	"float":     func(v any) bool { _, ok := v.(float64); return ok },
+	"number":    isNumber,
+	"string":    func(v any) bool { _, ok := text(v); return ok },
+	"mapping":   func(v any) bool { _, ok := v.(*ordered.Object); return ok },
+	"sequence":  func(v any) bool { _, err := length(v); return err == nil },
+	"iterable":  func(v any) bool { _, err := length(v); return err == nil },
+	"callable":  func(v any) bool { _, ok := v.(function); return ok },
+	"lower":     func(v any) bool { return cased(v, unicode.IsLower, unicode.IsUpper) },
+	"upper":     func(v any) bool { return cased(v, unicode.IsUpper, unicode.IsLower) },
+	"odd":       func(v any) bool { n, ok := bigInt(v); return ok && n.Bit(0) == 1 },
+	"even":      func(v any) bool { n, ok := bigInt(v); return ok && n.Bit(0) == 0 },
+}
+
+func isInteger(v any) bool {
+	switch v.(type) {
+	case int64, *big.Int:
+		return true
+	}
+	return false
+}
+
+func cased(v any, want, not func(rune) bool) bool {
+	s, err := str(v)
+	return err == nil && strings.ContainsFunc(s, want) && !strings.ContainsFunc(s, not)
+}
+
+type argumentTest func(r *renderer, v, argument any) (bool, error)
+
+var argumentTests = map[string]argumentTest{
+	"in":          func(r *renderer, v, argument any) (bool, error) { return r.contains(argument, v) },
+	"eq":          equalTest,
+	"equalto":     equalTest,
+	"==":          equalTest,
+	"ne":          notEqualTest,
+	"!=":          notEqualTest,
+	"lt":          orderTest(tokens.LowerThan),
+	"lessthan":    orderTest(tokens.LowerThan),
+	"<":           orderTest(tokens.LowerThan),
+	"le":          orderTest(tokens.LowerThanOrEqual),
+	"<=":          orderTest(tokens.LowerThanOrEqual),
+	"gt":          orderTest(tokens.GreaterThan),
+	"greaterthan": orderTest(tokens.GreaterThan),
+	">":           orderTest(tokens.GreaterThan),
+	"ge":          orderTest(tokens.GreaterThanOrEqual),
+	">=":          orderTest(tokens.GreaterThanOrEqual),
+	"sameas": func(r *renderer, v, argument any) (bool, error) {
+		if typeName(v) != typeName(argument) {
+			return false, nil
+		}
+		return r.equal(v, argument)
+	},
+	"divisibleby": func(r *renderer, v, argument any) (bool, error) {
+		x, okX := bigInt(v)
+		y, okY := bigInt(argument)
+		if !okX || !okY || y.Sign() == 0 {
+			return false, errors.New("is divisibleby: want integers, not 0")
+		}
+		return new(big.Int).Rem(x, y).Sign() == 0, nil
+	},
+}
+
+func equalTest(r *renderer, v, argument any) (bool, error) { return r.equal(v, argument) }
+
+func notEqualTest(r *renderer, v, argument any) (bool, error) {
+	same, err := r.equal(v, argument)
+	return !same, err
+}
+
+func orderTest(op tokens.Type) argumentTest {
+	return func(r *renderer, v, argument any) (bool, error) {
+		yes, err := ordering(op, v, argument)
+		return yes == true, err
+	}
+}

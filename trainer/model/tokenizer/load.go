@@ -1,0 +1,435 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"sort"
+	"strconv"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// The files that Load reads. One of the first two is required.
+const (
+	fileTokenizer  = "tokenizer.json"
+	fileModel      = "tokenizer.model"
+	fileConfig     = "tokenizer_config.json"
+	fileTemplate   = "chat_template.jinja"
+	fileSpecial    = "special_tokens_map.json"
+	fileGeneration = "generation_config.json"
+)
+
+var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fileSpecial, fileGeneration}
+
+// Load reads a Hugging Face folder: tokenizer.json, or else SentencePiece's tokenizer.model, and, if present,
+// tokenizer_config.json, chat_template.jinja, additional_chat_templates/NAME.jinja, special_tokens_map.json and
+// generation_config.json. An unsupported setting is an error that names it.
+func Load(dir string) (*Tokenizer, error) {
+	t, err := LoadFS(os.DirFS(dir))
+	return t, at(dir, err)
+}
+
+// LoadFS is Load from the root of a file system.
+func LoadFS(fsys fs.FS) (*Tokenizer, error) {
+	files := map[string][]byte{}
+	for _, name := range fileNames {
+		if name == fileModel && files[fileTokenizer] != nil {
+			continue
+		}
+		data, err := readFile(fsys, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		files[name] = data
+	}
+	if _, err := fs.Stat(fsys, "tekken.json"); err == nil && files[fileTokenizer] == nil && files[fileModel] == nil {
+		return nil, fmt.Errorf("no %s: tekken.json alone is not read. Take %[1]s from the model's repository or from one of the same "+
+			"family with transformers' layout, or write it with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)", fileTokenizer)
+	}
+	if err := readTemplateFiles(fsys, files); err != nil {
+		return nil, err
+	}
+	return Parse(files)
+}
+
+func readFile(fsys fs.FS, name string) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	return data, at(name, err)
+}
+
+// Parse is Load from file contents by name. It ignores other names.
+func Parse(files map[string][]byte) (*Tokenizer, error) {
+	t := &Tokenizer{files: map[string][]byte{}, named: map[string]string{}}
+	for _, name := range fileNames {
+		data, ok := files[name]
+		if !ok {
+			continue
+		}
+		if len(data) > maxFileSize {
+			return nil, fmt.Errorf("%s: larger than %d MiB", name, maxFileSize>>20)
+		}
+		t.files[name] = textfile.Bytes(data)
+	}
+	for name, data := range files {
+		if isTemplateFile(name) {
+			if len(data) > maxFileSize {
+				return nil, fmt.Errorf("%s: larger than %d MiB", name, maxFileSize>>20)
+			}
+			t.files[name] = textfile.Bytes(data)
+		}
+	}
+	if err := t.convertModel(); err != nil {
+		return nil, err
+	}
+	s, err := readSpec(t.files[fileTokenizer])
+	if err != nil {
+		return nil, at(fileTokenizer, err)
+	}
+	c, err := readConfig(t.files)
+	if err != nil {
+		return nil, err
+	}
+	t.named = c.named
+	if err := t.build(s, c); err != nil {
+		return nil, at(fileTokenizer, err)
+	}
+	t.setStop(c)
+	return t, t.readTemplates()
+}
+
+// convertModel makes tokenizer.json of tokenizer.model where there is only that. A checkpoint then has the former alone.
+func (t *Tokenizer) convertModel() error {
+	data, ok := t.files[fileModel]
+	delete(t.files, fileModel)
+	if t.files[fileTokenizer] != nil {
+		return nil
+	}
+	if !ok {
+		return fmt.Errorf("no %s and no %s: convert a tokenizer of another format first", fileTokenizer, fileModel)
+	}
+	config, err := readObject(t.files, fileConfig)
+	if err != nil {
+		return err
+	}
+	made, err := fromSentencePiece(data, config)
+	for name, data := range made {
+		if t.files[name] == nil {
+			t.files[name] = data
+		}
+	}
+	return at(fileModel, err)
+}
+
+func (t *Tokenizer) build(s *spec, c *config) (err error) {
+	if t.normalize, err = buildNormalizer(s.normalizer); err != nil {
+		return at("normalizer", err)
+	}
+	if err := t.setTokens(s, c); err != nil {
+		return err
+	}
+	pre, err := buildPreTokenizer(s.preTokenizer)
+	if err != nil {
+		return at("pre_tokenizer", err)
+	}
+	switch s.kind {
+	case "BPE":
+		t.model, err = newBPE(s, pre)
+	case "WordLevel":
+		t.model, err = newWordLevel(s, pre)
+	default:
+		return fmt.Errorf("model type %q is not supported: use BPE or WordLevel", s.kind)
+	}
+	if err != nil {
+		return at("model", err)
+	}
+	if err := t.setDecoder(s.decoder); err != nil {
+		return at("decoder", err)
+	}
+	if t.before, t.after, err = buildPostProcessor(s.postProcessor); err != nil {
+		return at("post_processor", err)
+	}
+	return nil
+}
+
+// setTokens fills the table of tokens from the vocabulary and all added tokens.
+func (t *Tokenizer) setTokens(s *spec, c *config) error {
+	size := 0
+	for _, id := range s.vocab {
+		size = max(size, int(id)+1)
+	}
+	for _, a := range s.added {
+		size = max(size, int(a.id)+1)
+	}
+	if limit := 4*(len(s.vocab)+len(s.added)) + 1024; size > limit {
+		return fmt.Errorf("the largest id is %d but there are %d tokens", size-1, len(s.vocab)+len(s.added))
+	}
+	t.tokens = make([]token, size)
+	t.ids = make(map[string]int32, len(s.vocab)+len(s.added))
+	for text, id := range s.vocab {
+		if err := t.setToken(text, id); err != nil {
+			return at("vocab", err)
+		}
+	}
+	added, err := t.setAdded(s.added, c)
+	if err != nil {
+		return at("added_tokens", err)
+	}
+	t.added = newAddedTokens(added, t.normalize)
+	return nil
+}
+
+func (t *Tokenizer) setToken(text string, id int32) error {
+	if t.tokens[id].present {
+		a, b := t.tokens[id].text, text
+		return fmt.Errorf("%.60q and %.60q have the same id %d", min(a, b), max(a, b), id)
+	}
+	t.tokens[id] = token{text: text, present: true}
+	t.ids[text] = id
+	return nil
+}
+
+// setAdded registers the added tokens: the added tokens of tokenizer.json, whose flags tokenizer_config.json may change;
+// the added tokens that only tokenizer_config.json has; and the named special tokens, which are added tokens even if they
+// are only in the vocabulary. transformers does the same.
+func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error) {
+	list = slices.Clone(list)
+	place := map[string]int{}
+	for i, a := range list {
+		if _, again := place[a.content]; again {
+			return nil, fmt.Errorf("%.60q occurs twice", a.content)
+		}
+		if a.id == NoID {
+			return nil, fmt.Errorf("%.60q has no id", a.content)
+		}
+		place[a.content] = i
+	}
+	for _, a := range c.added {
+		i, ok := place[a.content]
+		switch {
+		case !ok:
+			place[a.content] = len(list)
+			list = append(list, a)
+		case list[i].id != a.id:
+			return nil, fmt.Errorf("%.60q has the id %d here and %d in %s", a.content, list[i].id, a.id, fileConfig)
+		default:
+			list[i] = a
+		}
+	}
+	next := int32(len(t.tokens)) // above every id so far
+	for _, a := range list {
+		next = max(next, a.id+1)
+	}
+	for _, text := range c.specials() {
+		if i, ok := place[text]; ok {
+			list[i].special = true
+			continue
+		}
+		id, ok := t.ids[text]
+		if !ok {
+			id = next
+			next++
+		}
+		place[text] = len(list)
+		list = append(list, addedToken{id: id, content: text, special: true})
+	}
+	for _, a := range list {
+		if err := t.registerAdded(a); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func (t *Tokenizer) registerAdded(a addedToken) error {
+	if id, ok := t.ids[a.content]; ok {
+		if id != a.id {
+			return fmt.Errorf("%.60q has the id %d here and %d in the vocabulary", a.content, a.id, id)
+		}
+	} else {
+		if int(a.id) >= len(t.tokens) { // only in tokenizer_config.json
+			if int(a.id) > len(t.tokens)+maxAdded {
+				return fmt.Errorf("%.60q has the id %d, far beyond the others", a.content, a.id)
+			}
+			t.tokens = append(t.tokens, make([]token, int(a.id)+1-len(t.tokens))...)
+		}
+		if err := t.setToken(a.content, a.id); err != nil {
+			return err
+		}
+	}
+	t.tokens[a.id].special, t.tokens[a.id].added = a.special, true
+	return nil
+}
+
+func (t *Tokenizer) setStop(c *config) {
+	add := func(id int32) {
+		if id != NoID && !slices.Contains(t.stop, id) {
+			t.stop = append(t.stop, id)
+		}
+	}
+	add(t.EOS())
+	for _, id := range c.stop {
+		add(id)
+	}
+}
+
+// config is the content of the files beside tokenizer.json.
+type config struct {
+	named map[string]string // "bos_token" etc. to token strings
+	extra []string          // additional_special_tokens
+	known map[string]bool   // the tokens in extra
+	added []addedToken      // added_tokens_decoder, by id
+	stop  []int32
+}
+
+var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
+
+// specials returns the token strings that are special by name.
+func (c *config) specials() []string {
+	var list []string
+	for _, name := range namedTokens {
+		if text, ok := c.named[name]; ok {
+			list = append(list, text)
+		}
+	}
+	return append(list, c.extra...)
+}
+
+func readConfig(files map[string][]byte) (*config, error) {
+	c := &config{named: map[string]string{}, known: map[string]bool{}}
+	for _, name := range []string{fileSpecial, fileConfig} { // the later file wins
+		o, err := readObject(files, name)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.readNames(o); err != nil {
+			return nil, at(name, err)
+		}
+		if name != fileConfig {
+			continue
+		}
+		if err := c.readAddedDecoder(o); err != nil {
+			return nil, at(name, err)
+		}
+	}
+	o, err := readObject(files, fileGeneration)
+	if err != nil {
+		return nil, err
+	}
+	return c, at(fileGeneration, c.readStop(o))
+}
+
+func readObject(files map[string][]byte, name string) (*ordered.Object, error) {
+	data, ok := files[name]
+	if !ok {
+		return nil, nil
+	}
+	v, err := ordered.Parse(data)
+	if err != nil {
+		return nil, at(name, err)
+	}
+	o, ok := v.(*ordered.Object)
+	if !ok {
+		return nil, fmt.Errorf("%s: want an object, have %s", name, ordered.TypeName(v))
+	}
+	return o, nil
+}
+
+func (c *config) readNames(o *ordered.Object) error {
+	for _, name := range namedTokens {
+		v, ok := o.Get(name)
+		if !ok {
+			continue
+		}
+		if v == nil {
+			delete(c.named, name)
+			continue
+		}
+		text, err := tokenText(v)
+		if err != nil {
+			return at(name, err)
+		}
+		c.named[name] = text
+	}
+	for _, key := range []string{"additional_special_tokens", "extra_special_tokens"} {
+		v, _ := o.Get(key)
+		list, _ := v.([]any) // extra_special_tokens may also be an object of names, for models with images
+		if len(list) > maxAdded {
+			return fmt.Errorf("%s: more than %d entries", key, maxAdded)
+		}
+		for _, v := range list {
+			text, err := tokenText(v)
+			if err != nil {
+				return at(key, err)
+			}
+			if !c.known[text] {
+				c.known[text] = true
+				c.extra = append(c.extra, text)
+			}
+		}
+	}
+	return nil
+}
+
+// tokenText reads a token, "<s>" or {"content": "<s>", …}.
+func tokenText(v any) (string, error) {
+	if o, ok := v.(*ordered.Object); ok {
+		v, _ = o.Get("content")
+	}
+	s, ok := v.(string)
+	if !ok || len(s) > maxTokenText {
+		return "", fmt.Errorf("want a token, have %s", ordered.TypeName(v))
+	}
+	return s, nil
+}
+
+func (c *config) readAddedDecoder(o *ordered.Object) error {
+	v, _ := o.Get("added_tokens_decoder")
+	decoder, _ := v.(*ordered.Object)
+	if decoder.Len() > maxAdded {
+		return fmt.Errorf("added_tokens_decoder: more than %d entries", maxAdded)
+	}
+	for _, key := range decoder.Keys() {
+		v, _ := decoder.Get(key)
+		t, err := parseAdded(v)
+		if err != nil {
+			return at("added_tokens_decoder: "+key, err)
+		}
+		id, err := strconv.ParseInt(key, 10, 32)
+		if err != nil || id < 0 || id >= maxID {
+			return fmt.Errorf("added_tokens_decoder: %.20q is not an id", key)
+		}
+		t.id = int32(id)
+		c.added = append(c.added, t)
+	}
+	sort.Slice(c.added, func(i, j int) bool { return c.added[i].id < c.added[j].id })
+	return nil
+}
+
+func (c *config) readStop(o *ordered.Object) error {
+	v, _ := o.Get("eos_token_id")
+	list, ok := v.([]any)
+	if !ok && v != nil {
+		list = []any{v}
+	}
+	for _, v := range list {
+		id, ok := v.(int64)
+		if !ok || id < 0 || id >= maxID {
+			return fmt.Errorf("eos_token_id: %v is not an id", v)
+		}
+		c.stop = append(c.stop, int32(id))
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// A normalizer changes a text before it is split. Each follows the component of the tokenizers library with its name.
+type normalizer func(string) string
+
+var normalForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
+
+// maxGrowth is how many times longer than the text a normalised text may be. Longer contents of Replace and Prepend are
+// refused, so that no text grows without bound.
+const maxGrowth = 64
+
+// buildNormalizer reads a normaliser, or nil for none.
+func buildNormalizer(v any) (normalizer, error) {
+	list, err := flatten(v, "normalizers")
+	if err != nil {
+		return nil, err
+	}
+	var steps []normalizer
+	for _, c := range list {
+		step, err := normalizerStep(c)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, step)
+	}
+	switch len(steps) {
+	case 0:
+		return nil, nil
+	case 1:
+		return steps[0], nil
+	}
+	return func(s string) string {
+		for _, step := range steps {
+			s = step(s)
+		}
+		return s
+	}, nil
+}
+
+func normalizerStep(c component) (normalizer, error) {
+	if form, ok := normalForms[c.kind]; ok {
+		return func(s string) string { return normalForm(form, s) }, c.only()
+	}
+	switch c.kind {
+	case "Lowercase":
+		return lowercase, c.only()
+	case "Strip":
+		return stripStep(c)
+	case "Prepend":
+		return prependStep(c)
+	case "Replace":
+		return replaceStep(c)
+	}
+	return nil, c.unsupported("normalizer")
+}
+
+// lowercase lowers each character by itself, as Rust's char::to_lowercase does.
+func lowercase(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return unicode.ToLower(r) != r || r == 'İ' }) {
+		return s
+	}
+	var out strings.Builder
+	for _, r := range s {
+		if r == 'İ' {
+			out.WriteString("i\u0307")
+			continue
+		}
+		out.WriteRune(unicode.ToLower(r))
+	}
+	return out.String()
+}
+
+func stripStep(c component) (normalizer, error) {
+	if err := c.only("strip_left", "strip_right"); err != nil {
+		return nil, err
+	}
+	left, err := c.flag("strip_left", true)
+	if err != nil {
+		return nil, err
+	}
+	right, err := c.flag("strip_right", true)
+	return func(s string) string {
+		if left {
+			s = strings.TrimLeftFunc(s, unicode.IsSpace)
+		}
+		if right {
+			s = strings.TrimRightFunc(s, unicode.IsSpace)
+		}
+		return s
+	}, err
+}
+
+func prependStep(c component) (normalizer, error) {
+	if err := c.only("prepend"); err != nil {
+		return nil, err
+	}
+	prefix, err := c.content("prepend")
+	return func(s string) string {
+		if s == "" {
+			return s
+		}
+		return prefix + s
+	}, err
+}
+
+func replaceStep(c component) (normalizer, error) {
+	if err := c.only("pattern", "content"); err != nil {
+		return nil, err
+	}
+	to, err := c.content("content")
+	if err != nil {
+		return nil, err
+	}
+	from, err := readPattern(c)
+	return func(s string) string { return replace(from, s, to) }, err
+}
+
+// replace replaces every match.
+func replace(from pattern, s, to string) string {
+	if from, ok := from.(literal); ok {
+		return strings.ReplaceAll(s, string(from), to)
+	}
+	var out strings.Builder
+	done := 0
+	from.matches(s, func(start, end int) {
+		out.WriteString(s[done:start])
+		out.WriteString(to)
+		done = end
+	})
+	if done == 0 && out.Len() == 0 {
+		return s
+	}
+	out.WriteString(s[done:])
+	return out.String()
+}
+
+// content reads a short text.
+func (c component) content(key string) (string, error) {
+	v, _ := c.object.Get(key)
+	s, ok := v.(string)
+	if !ok {
+		return "", fmt.Errorf("%s: %s is of type %s, not a text", c.kind, key, ordered.TypeName(v))
+	}
+	if len(s) > maxGrowth {
+		return "", fmt.Errorf("%s: %s has %d bytes: %d are allowed", c.kind, key, len(s), maxGrowth)
+	}
+	return s, nil
+}

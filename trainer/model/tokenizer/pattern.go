@@ -1,0 +1,301 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dlclark/regexp2/v2"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// Limits on patterns, which come with the file.
+const (
+	maxPattern     = 1 << 14          // bytes
+	maxBacktrack   = 1 << 24          // entries of the engine's stack in one match
+	patternTimeout = 20 * time.Second // of one match
+	probeTimeout   = 2 * time.Second  // of one match, in a text that probe makes up
+)
+
+// pattern finds the matches of a Split or Replace component in a text.
+type pattern interface {
+	// matches calls f for each match, in order, with the match's bounds in bytes. A match may be empty.
+	matches(s string, f func(start, end int))
+}
+
+// PatternError is what Encode panics with when a regular expression of tokenizer.json takes too long. Load tries each
+// pattern on texts that are known to be hard and refuses it where it is slow, so a text has to be made for the pattern.
+type PatternError struct {
+	Pattern string
+	Err     error
+}
+
+func (e *PatternError) Error() string {
+	return fmt.Sprintf("tokenizer: the pattern %.200q failed: %v", e.Pattern, e.Err)
+}
+
+func (e *PatternError) Unwrap() error { return e.Err }
+
+// literal matches a text, which is not empty.
+type literal string
+
+func (l literal) matches(s string, f func(start, end int)) {
+	for from := 0; ; {
+		i := strings.Index(s[from:], string(l))
+		if i < 0 {
+			return
+		}
+		f(from+i, from+i+len(l))
+		from += i + len(l)
+	}
+}
+
+// regex matches a regular expression in Oniguruma's Ruby syntax, which the tokenizers library uses.
+type regex struct {
+	text   string // as in the file
+	engine *regexp2.Regexp
+}
+
+func (r *regex) matches(s string, f func(start, end int)) {
+	text := []rune(s)
+	runes, bytes := 0, 0 // the same place in text and in s
+	to := func(rune int) int {
+		for ; runes < rune; runes++ {
+			bytes += utf8.RuneLen(text[runes])
+		}
+		return bytes
+	}
+	last := -1 // where the match before ends; an empty match there is none
+	err := r.engine.FindRunesMatches(text, 0, func(m regexp2.MatchView) bool {
+		index, length, _ := m.GroupRange(0)
+		if len(text) > 0 && (length > 0 || index != last) {
+			start := to(index)
+			f(start, to(index+length))
+			last = index + length
+		}
+		return true
+	})
+	if err != nil {
+		panic(&PatternError{r.text, err})
+	}
+}
+
+// compileRegex translates an expression for regexp2 and tries how long it takes.
+func compileRegex(text string) (*regex, error) {
+	if len(text) > maxPattern {
+		return nil, fmt.Errorf("a pattern of %d bytes: %d are allowed", len(text), maxPattern)
+	}
+	translated, err := translate(text)
+	if err == nil {
+		var engine *regexp2.Regexp
+		if engine, err = regexp2.Compile(translated, regexp2.Multiline, regexp2.OptionMaxBacktrackingStackSize(maxBacktrack)); err == nil {
+			r := &regex{text, engine}
+			if err = r.probe(); err == nil {
+				engine.MatchTimeout = patternTimeout
+				return r, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("the pattern %.200q is not supported: %w", text, err)
+}
+
+// probe refuses a pattern that is slow on long runs of characters, where expressions that nest repetitions take
+// exponential time.
+func (r *regex) probe() (err error) {
+	defer func() {
+		if p, ok := recover().(*PatternError); ok {
+			err = fmt.Errorf("it takes too long: %w", p.Err)
+		}
+	}()
+	r.engine.MatchTimeout = probeTimeout
+	for _, unit := range []string{"a", "A", "é", "1", " ", "\n", " \n", "!", "a1", "aA", "a ", "中", "a\u0301", "'s", "_a", "/"} {
+		run := strings.Repeat(unit, 1<<11)
+		for _, end := range []string{"", "\x00", "b", "\n!"} {
+			r.matches(run+end, func(int, int) {})
+		}
+	}
+	return nil
+}
+
+// readPattern reads {"String": …} or {"Regex": …}.
+func readPattern(c component) (pattern, error) {
+	v, _ := c.object.Get("pattern")
+	o, _ := v.(*ordered.Object)
+	if o.Len() == 1 {
+		if v, ok := o.Get("String"); ok {
+			if text, ok := v.(string); ok && text != "" && len(text) <= maxPattern {
+				return literal(text), nil
+			}
+		}
+		if v, ok := o.Get("Regex"); ok {
+			if text, ok := v.(string); ok && text != "" {
+				r, err := compileRegex(text)
+				if err != nil {
+					return nil, fmt.Errorf("component %s: %w", c.kind, err)
+				}
+				return r, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("component %s: pattern is neither {\"String\": text} nor {\"Regex\": text}", c.kind)
+}
+
+// translator rewrites Oniguruma's Ruby syntax as regexp2's where the two differ: possessive quantifiers become atomic
+// groups, \w is Unicode's, and contractions without case match ſ, which folds to s. Classes inside classes are refused,
+// since regexp2 reads them as characters.
+type translator struct {
+	in     string
+	at     int
+	out    []byte
+	atom   int   // where the last atom begins in out, -1: there is none to repeat
+	groups []int // where each open group begins in out
+}
+
+const (
+	wordClass     = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}`
+	contractions  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)`
+	contractions2 = `'(?i:[sdmt]|ll|ve|re)`
+)
+
+func translate(text string) (string, error) {
+	text = strings.ReplaceAll(text, contractions, `(?:'[sSſ]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])`)
+	text = strings.ReplaceAll(text, contractions2, `'(?:[sSſdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])`)
+	t := &translator{in: text, atom: -1}
+	for t.at < len(t.in) {
+		if err := t.next(); err != nil {
+			return "", err
+		}
+	}
+	return string(t.out), nil
+}
+
+func (t *translator) copy(n int) {
+	t.out = append(t.out, t.in[t.at:t.at+n]...)
+	t.at += n
+}
+
+func (t *translator) next() error {
+	switch c := t.in[t.at]; c {
+	case '\\':
+		t.atom = len(t.out)
+		return t.escape(false)
+	case '[':
+		t.atom = len(t.out)
+		return t.class()
+	case '(':
+		t.groups = append(t.groups, len(t.out))
+		t.copy(1)
+		t.atom = -1
+		if t.at < len(t.in) && t.in[t.at] == '?' {
+			t.copy(1)
+		}
+	case ')':
+		if len(t.groups) == 0 {
+			return fmt.Errorf("a ) without a (")
+		}
+		t.atom = t.groups[len(t.groups)-1]
+		t.groups = t.groups[:len(t.groups)-1]
+		t.copy(1)
+	case '?', '*', '+':
+		t.quantifier()
+	case '{':
+		t.copy(max(1, strings.IndexByte(t.in[t.at:], '}')+1))
+	case '|':
+		t.copy(1)
+		t.atom = -1
+	default:
+		_, n := utf8.DecodeRuneInString(t.in[t.at:])
+		t.atom = len(t.out)
+		t.copy(n)
+	}
+	return nil
+}
+
+// quantifier copies a quantifier; a + behind it makes it possessive.
+func (t *translator) quantifier() {
+	t.copy(1)
+	if t.at < len(t.in) && t.in[t.at] == '+' && t.atom >= 0 {
+		t.at++
+		repeated := string(t.out[t.atom:])
+		t.out = append(t.out[:t.atom], "(?>"+repeated+")"...)
+		return
+	}
+	if t.at < len(t.in) && t.in[t.at] == '?' {
+		t.copy(1)
+	}
+}
+
+// escape copies an escape sequence.
+func (t *translator) escape(inClass bool) error {
+	if t.at+1 == len(t.in) {
+		return fmt.Errorf("it ends in a backslash")
+	}
+	switch t.in[t.at+1] {
+	case 'w', 'W':
+		upper := t.in[t.at+1] == 'W'
+		if upper && inClass {
+			return fmt.Errorf(`\W in a class`)
+		}
+		t.at += 2
+		switch {
+		case inClass:
+			t.out = append(t.out, wordClass...)
+		case upper:
+			t.out = append(t.out, "[^"+wordClass+"]"...)
+		default:
+			t.out = append(t.out, "["+wordClass+"]"...)
+		}
+		return nil
+	case 'p', 'P':
+		return t.property()
+	case 'h', 'H', 'R', 'X', 'K', 'G', 'g', 'k', 'y', 'Y', 'O', 'N':
+		return fmt.Errorf(`\%c`, t.in[t.at+1])
+	}
+	_, n := utf8.DecodeRuneInString(t.in[t.at+1:])
+	t.copy(1 + n)
+	return nil
+}
+
+// property copies \p{Name}. \p{^Name} is \P{Name}.
+func (t *translator) property() error {
+	end := strings.IndexByte(t.in[t.at:], '}')
+	if end < 0 || t.in[t.at+2] != '{' {
+		return fmt.Errorf(`\p without a name in braces`)
+	}
+	name, letter := t.in[t.at+3:t.at+end], t.in[t.at+1]
+	if rest, negated := strings.CutPrefix(name, "^"); negated {
+		name, letter = rest, letter^('p'^'P')
+	}
+	t.out = fmt.Appendf(t.out, `\%c{%s}`, letter, name)
+	t.at += end + 1
+	return nil
+}
+
+// class copies a class of characters.
+func (t *translator) class() error {
+	t.copy(1)
+	if t.at < len(t.in) && t.in[t.at] == '^' {
+		t.copy(1)
+	}
+	for first := true; t.at < len(t.in); first = false {
+		switch c := t.in[t.at]; {
+		case c == ']' && !first:
+			t.copy(1)
+			return nil
+		case c == '[':
+			return fmt.Errorf("a class within a class")
+		case strings.HasPrefix(t.in[t.at:], "&&"):
+			return fmt.Errorf("an intersection of classes")
+		case c == '\\':
+			if err := t.escape(true); err != nil {
+				return err
+			}
+		default:
+			_, n := utf8.DecodeRuneInString(t.in[t.at:])
+			t.copy(n)
+		}
+	}
+	return fmt.Errorf("a class without an end")
+}

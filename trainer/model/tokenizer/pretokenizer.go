@@ -1,0 +1,318 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// fragment is a part of a text between added tokens.
+type fragment struct {
+	text  string
+	first bool // it begins where the text that Encode was given begins
+}
+
+// step is one pre-tokenizer: it cuts a fragment into fragments, which may have other texts. One of the fields is set.
+type step struct {
+	split splitter                            // cuts the text into pieces and changes nothing
+	cut   func(f fragment, to func(fragment)) // anything else; to gets the results in order
+}
+
+// preTokenize applies the steps to a fragment, one after the other, and calls f for each piece that is not empty.
+func preTokenize(steps []step, in fragment, f func(piece string)) {
+	switch {
+	case in.text == "":
+	case len(steps) == 0:
+		f(in.text)
+	case steps[0].split != nil:
+		for s, first := in.text, in.first; len(s) > 0; first = false {
+			n := steps[0].split(s)
+			preTokenize(steps[1:], fragment{s[:n], first}, f)
+			s = s[n:]
+		}
+	default:
+		steps[0].cut(in, func(part fragment) { preTokenize(steps[1:], part, f) })
+	}
+}
+
+// preTokenizer is the list of steps and whether the last one turns text into byte-level text. The model then reads bytes.
+type preTokenizer struct {
+	steps     []step
+	byteLevel bool
+}
+
+func buildPreTokenizer(v any) (p preTokenizer, err error) {
+	list, err := flatten(v, "pretokenizers")
+	if err != nil {
+		return p, err
+	}
+	for i, c := range list {
+		if c.kind == "ByteLevel" && i < len(list)-1 {
+			return p, fmt.Errorf("ByteLevel before another step is not supported")
+		}
+		steps, err := preTokenizerSteps(c)
+		if err != nil {
+			return p, err
+		}
+		p.steps = append(p.steps, steps...)
+		p.byteLevel = c.kind == "ByteLevel"
+	}
+	return p, nil
+}
+
+func preTokenizerSteps(c component) ([]step, error) {
+	one := func(s step, err error) ([]step, error) { return []step{s}, err }
+	switch c.kind {
+	case "ByteLevel":
+		return byteLevelSteps(c)
+	case "Digits":
+		return one(digitsStep(c))
+	case "Split":
+		return one(splitStep(c))
+	case "Metaspace":
+		return metaspaceSteps(c)
+	case "Punctuation":
+		return one(punctuationStep(c))
+	case "Whitespace":
+		return one(step{cut: dropSpaces(splitWordsAndMarks)}, c.only())
+	case "WhitespaceSplit":
+		return one(step{cut: dropSpaces(splitWords)}, c.only())
+	}
+	return nil, c.unsupported("pre-tokenizer")
+}
+
+func byteLevelSteps(c component) (steps []step, err error) {
+	if err := c.only("add_prefix_space", "trim_offsets", "use_regex"); err != nil {
+		return nil, err
+	}
+	prefix, err := c.flag("add_prefix_space", true)
+	if err != nil {
+		return nil, err
+	}
+	regex, err := c.flag("use_regex", true)
+	if prefix {
+		steps = append(steps, step{cut: func(f fragment, to func(fragment)) {
+			if !strings.HasPrefix(f.text, " ") {
+				f.text = " " + f.text
+			}
+			to(f)
+		}})
+	}
+	if regex {
+		steps = append(steps, step{split: splitGPT2})
+	}
+	return steps, err
+}
+
+func digitsStep(c component) (step, error) {
+	if err := c.only("individual_digits"); err != nil {
+		return step{}, err
+	}
+	individual, err := c.flag("individual_digits", false)
+	if individual {
+		return step{split: splitDigits}, err
+	}
+	return step{split: splitDigitRuns}, err
+}
+
+// dropSpaces applies a splitter that keeps white space apart, and drops the white space.
+func dropSpaces(split splitter) func(fragment, func(fragment)) {
+	return func(f fragment, to func(fragment)) {
+		for s, first := f.text, f.first; len(s) > 0; first = false {
+			n := split(s)
+			if r, _ := utf8.DecodeRuneInString(s); !unicode.IsSpace(r) {
+				to(fragment{s[:n], first})
+			}
+			s = s[n:]
+		}
+	}
+}
+
+// metaspaceSteps replaces spaces by a character, may put one before the text, and may split before each.
+func metaspaceSteps(c component) ([]step, error) {
+	if err := c.only("replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"); err != nil {
+		return nil, err
+	}
+	mark, scheme, err := metaspace(c)
+	if err != nil {
+		return nil, err
+	}
+	split, err := c.flag("split", true)
+	if err != nil {
+		return nil, err
+	}
+	steps := []step{{cut: func(f fragment, to func(fragment)) {
+		f.text = strings.ReplaceAll(f.text, " ", mark)
+		if (scheme == "always" || scheme == "first" && f.first) && !strings.HasPrefix(f.text, mark) {
+			f.text = mark + f.text
+		}
+		to(f)
+	}}}
+	if split {
+		steps = append(steps, step{cut: splitBy(literal(mark), mergedWithNext, false)})
+	}
+	return steps, nil
+}
+
+// metaspace reads the character and the scheme of a Metaspace pre-tokenizer or decoder.
+func metaspace(c component) (mark, scheme string, err error) {
+	v, _ := c.object.Get("replacement")
+	mark, _ = v.(string)
+	if utf8.RuneCountInString(mark) != 1 {
+		return "", "", fmt.Errorf("component Metaspace: replacement %v is not one character", v)
+	}
+	scheme = "always"
+	if v, ok := c.object.Get("prepend_scheme"); ok {
+		scheme, _ = v.(string)
+	}
+	if scheme != "always" && scheme != "first" && scheme != "never" {
+		return "", "", fmt.Errorf("component Metaspace: prepend_scheme %q is neither always, first nor never", scheme)
+	}
+	prefix, err := c.flag("add_prefix_space", scheme != "never")
+	if err == nil && !prefix && scheme != "never" {
+		if _, declared := c.object.Get("prepend_scheme"); declared {
+			return "", "", fmt.Errorf("component Metaspace: add_prefix_space is false and prepend_scheme %s", scheme)
+		}
+		scheme = "never"
+	}
+	return mark, scheme, err
+}
+
+// behavior is where Split puts what its pattern matches.
+type behavior int
+
+const (
+	removed behavior = iota
+	isolated
+	mergedWithPrevious
+	mergedWithNext
+	contiguous
+)
+
+var behaviors = map[any]behavior{"Removed": removed, "Isolated": isolated, "MergedWithPrevious": mergedWithPrevious,
+	"MergedWithNext": mergedWithNext, "Contiguous": contiguous}
+
+func (c component) behavior(absent behavior) (behavior, error) {
+	v, ok := c.object.Get("behavior")
+	if !ok {
+		return absent, nil
+	}
+	name, _ := v.(string)
+	b, ok := behaviors[name]
+	if !ok {
+		return 0, fmt.Errorf("component %s: behavior %v is not supported", c.kind, v)
+	}
+	return b, nil
+}
+
+func splitStep(c component) (step, error) {
+	if err := c.only("pattern", "behavior", "invert"); err != nil {
+		return step{}, err
+	}
+	invert, err := c.flag("invert", false)
+	if err != nil {
+		return step{}, err
+	}
+	if _, ok := c.object.Get("behavior"); !ok {
+		return step{}, fmt.Errorf("component Split: behavior is missing")
+	}
+	b, err := c.behavior(isolated)
+	if err != nil {
+		return step{}, err
+	}
+	// Where the pattern matches all of a text, to keep the matches and to remove the rest is the same.
+	if split, ok := scanners[c.regex()]; ok && (b == isolated || b == removed && invert) {
+		return step{split: split}, nil
+	}
+	if split, ok := isolators[c.regex()]; ok && b == isolated {
+		return step{split: split}, nil
+	}
+	p, err := readPattern(c)
+	return step{cut: splitBy(p, b, invert)}, err
+}
+
+// regex returns the text of the component's regular expression, "" if its pattern is something else.
+func (c component) regex() string {
+	v, _ := c.object.Get("pattern")
+	o, _ := v.(*ordered.Object)
+	v, _ = o.Get("Regex")
+	text, _ := v.(string)
+	return text
+}
+
+func punctuationStep(c component) (step, error) {
+	if err := c.only("behavior"); err != nil {
+		return step{}, err
+	}
+	b, err := c.behavior(isolated)
+	return step{cut: splitBy(punctuation{}, b, false)}, err
+}
+
+// punctuation matches each ASCII or Unicode punctuation character.
+type punctuation struct{}
+
+func (punctuation) matches(s string, f func(start, end int)) {
+	for i, r := range s {
+		if unicode.IsPunct(r) || r < utf8.RuneSelf && unicode.IsSymbol(r) {
+			f(i, i+utf8.RuneLen(r))
+		}
+	}
+}
+
+// stretch is a part of a text that matches a pattern, or that lies between matches.
+type stretch struct {
+	start, end int
+	matched    bool
+}
+
+// stretches cuts s into matches and what lies between. With invert the two change places.
+func stretches(p pattern, s string, invert bool) []stretch {
+	var list []stretch
+	done := 0
+	p.matches(s, func(start, end int) {
+		if start > done {
+			list = append(list, stretch{done, start, invert})
+		}
+		list = append(list, stretch{start, end, !invert})
+		done = end
+	})
+	if done < len(s) {
+		list = append(list, stretch{done, len(s), invert})
+	}
+	return list
+}
+
+// splitBy is Split: as NormalizedString::split of the tokenizers library.
+func splitBy(p pattern, b behavior, invert bool) func(fragment, func(fragment)) {
+	return func(f fragment, to func(fragment)) {
+		parts := stretches(p, f.text, invert)
+		for i := 0; i < len(parts); {
+			start, end := parts[i].start, parts[i].end
+			j := i + 1
+			for j < len(parts) && b.joins(parts, j) {
+				end = parts[j].end
+				j++
+			}
+			if start < end && !(b == removed && parts[i].matched) {
+				to(fragment{f.text[start:end], f.first && start == 0})
+			}
+			i = j
+		}
+	}
+}
+
+// joins reports whether parts[i] belongs to the piece of parts[i-1].
+func (b behavior) joins(parts []stretch, i int) bool {
+	switch b {
+	case contiguous:
+		return parts[i].matched == parts[i-1].matched
+	case mergedWithPrevious:
+		return parts[i].matched && !parts[i-1].matched
+	case mergedWithNext:
+		return parts[i-1].matched && !parts[i].matched
+	}
+	return false
+}

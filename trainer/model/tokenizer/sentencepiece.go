@@ -1,0 +1,119 @@
+package tokenizer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// sentencePiece returns tokenizer.json and tokenizer_config.json of the models "llama", whose tokens have scores instead of
+// merges, and "gemma4", which has merges. Both replace spaces by ▁ and write what the vocabulary lacks in bytes.
+func (g *ggufTokenizer) sentencePiece(model string) (tokenizer, config *ordered.Object, err error) {
+	absent := map[string]int64{}
+	prefix := false
+	if model == "llama" { // the defaults of llama.cpp
+		absent = map[string]int64{"unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+		prefix = true
+	}
+	if config, err = g.config(absent); err != nil {
+		return nil, nil, err
+	}
+	if prefix, err = ggufOptional(g, "add_space_prefix", prefix); err != nil {
+		return nil, nil, err
+	}
+	if remove, err := ggufOptional(g, "remove_extra_whitespaces", false); err != nil || remove {
+		return nil, nil, cmp.Or(err, fmt.Errorf("%sremove_extra_whitespaces true is not supported", ggufPrefix))
+	}
+	merges, err := g.merges()
+	if model == "llama" {
+		merges, err = g.scoredMerges()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	vocab, added, err := g.vocab(true)
+	if err != nil {
+		return nil, nil, err
+	}
+	post, err := g.postProcessor(true, config)
+	if err != nil {
+		return nil, nil, err
+	}
+	unk, hasUnk := config.Get("unk_token")
+	bpe := ordered.NewObject("type", "BPE", "dropout", nil, "unk_token", unk, "continuing_subword_prefix", nil,
+		"end_of_word_suffix", nil, "fuse_unk", hasUnk, "byte_fallback", true, "ignore_merges", false, "vocab", vocab, "merges", merges)
+	normalizer, pre, decoder := metaspaceJSON(prefix, g.firstOnly)
+	return tokenizerJSON(added, normalizer, pre, post, decoder, bpe), config, nil
+}
+
+// metaspaceJSON returns the components that replace spaces by ▁ and back. With prefix, one ▁ is put before the text; and
+// before each text behind an added token, unless firstOnly.
+func metaspaceJSON(prefix, firstOnly bool) (normalizer, pre, decoder any) {
+	replace := func(from, to string) *ordered.Object {
+		return ordered.NewObject("type", "Replace", "pattern", ordered.NewObject("String", from), "content", to)
+	}
+	decoders := []any{replace(metaspaceMark, " "), ordered.NewObject("type", "ByteFallback"), ordered.NewObject("type", "Fuse")}
+	if prefix {
+		decoders = append(decoders, ordered.NewObject("type", "Strip", "content", " ", "start", int64(1), "stop", int64(0)))
+	}
+	decoder = ordered.NewObject("type", "Sequence", "decoders", decoders)
+	switch {
+	case prefix && firstOnly:
+		return nil, ordered.NewObject("type", "Metaspace", "replacement", metaspaceMark, "prepend_scheme", "first", "split", false), decoder
+	case prefix:
+		steps := []any{ordered.NewObject("type", "Prepend", "prepend", metaspaceMark), replace(" ", metaspaceMark)}
+		return ordered.NewObject("type", "Sequence", "normalizers", steps), nil, decoder
+	}
+	return replace(" ", metaspaceMark), nil, decoder
+}
+
+// scoredMerges returns the merges that scores stand for: each way to put a token together from two others, the token with
+// the highest score first.
+func (g *ggufTokenizer) scoredMerges() ([]any, error) {
+	scores, err := ggufValue[[]float64](g, "scores")
+	if err != nil {
+		return nil, err
+	}
+	if len(scores) < len(g.tokens) {
+		return nil, fmt.Errorf("%d scores for %d tokens", len(scores), len(g.tokens))
+	}
+	ids := make(map[string]int, len(g.tokens))
+	for id, text := range g.tokens {
+		if g.types[id] == ggufNormal { // user-defined tokens are cut out of the text first, so no merge meets one
+			ids[text] = id
+		}
+	}
+	type merge struct{ left, right, token int }
+	var list []merge
+	for id, text := range g.tokens {
+		if _, ok := ids[text]; !ok || len(text) > maxTokenText {
+			continue
+		}
+		for i := range text {
+			left, okLeft := ids[text[:i]]
+			right, okRight := ids[text[i:]]
+			if okLeft && okRight {
+				list = append(list, merge{left, right, id})
+			}
+		}
+	}
+	if len(list) > maxMerges {
+		return nil, fmt.Errorf("the scores stand for %d merges: %d are allowed", len(list), maxMerges)
+	}
+	slices.SortStableFunc(list, func(a, b merge) int {
+		return cmp.Or(cmp.Compare(scores[b.token], scores[a.token]), cmp.Compare(a.left, b.left), cmp.Compare(a.right, b.right))
+	})
+	merges := make([]any, len(list))
+	for i, m := range list {
+		merges[i] = []any{g.tokens[m.left], g.tokens[m.right]}
+	}
+	return merges, nil
+}
+
+// validPiece reports whether a token of a SentencePiece model can be in tokenizer.json.
+func validPiece(text string) bool {
+	return text != "" && len(text) <= maxTokenText && utf8.ValidString(text)
+}

@@ -1,0 +1,192 @@
+package tokenizer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// Limits on tokenizer.json. The largest vocabulary in use has 262,144 tokens.
+const (
+	maxFileSize  = 64 << 20 // bytes of a file
+	maxID        = 1 << 21  // ids are smaller
+	maxMerges    = 1 << 22
+	maxAdded     = 1 << 16
+	maxTokenText = 1 << 12 // bytes of an added token
+)
+
+// spec is the parsed tokenizer.json, before the tokenizer is built.
+type spec struct {
+	normalizer, preTokenizer, postProcessor, decoder any
+
+	added   []addedToken
+	kind    string // "BPE", "WordLevel", …
+	vocab   map[string]int32
+	merges  [][2]string // nil: absent
+	options *ordered.Object
+}
+
+func readSpec(data []byte) (*spec, error) {
+	r := ordered.NewReader(bytes.NewReader(data))
+	r.UniqueKeys = true
+	s := &spec{}
+	err := r.Object(func(key string) (err error) {
+		switch key {
+		case "added_tokens":
+			s.added, err = readAdded(r)
+		case "normalizer":
+			s.normalizer, err = r.Value()
+		case "pre_tokenizer":
+			s.preTokenizer, err = r.Value()
+		case "post_processor":
+			s.postProcessor, err = r.Value()
+		case "decoder":
+			s.decoder, err = r.Value()
+		case "model":
+			err = s.readModel(r)
+		case "version", "truncation", "padding": // settings for batches, which the tokenizer ignores
+			_, err = r.Value()
+		default:
+			err = errors.New("unknown key")
+		}
+		return at(key, err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.options == nil {
+		return nil, errors.New("model is missing")
+	}
+	return s, r.End()
+}
+
+func (s *spec) readModel(r *ordered.Reader) error {
+	s.options = &ordered.Object{}
+	err := r.Object(func(key string) (err error) {
+		switch key {
+		case "vocab":
+			err = s.readVocab(r)
+		case "merges":
+			err = s.readMerges(r)
+		default:
+			var v any
+			v, err = r.Value()
+			s.options.Set(key, v)
+		}
+		return at(key, err)
+	})
+	if err != nil {
+		return err
+	}
+	if len(s.vocab) == 0 {
+		return errors.New("the vocabulary is empty or absent")
+	}
+	kind, found := s.options.Get("type")
+	s.kind, _ = kind.(string)
+	if !found && s.merges != nil { // old files lack the key
+		s.kind = "BPE"
+	}
+	return nil
+}
+
+func (s *spec) readVocab(r *ordered.Reader) error {
+	s.vocab = map[string]int32{}
+	return r.Object(func(token string) error {
+		id, err := r.Int(maxID)
+		s.vocab[token] = int32(id)
+		return at(fmt.Sprintf("%.60q", token), err)
+	})
+}
+
+// readMerges reads merges in both forms: "a b" and ["a", "b"].
+func (s *spec) readMerges(r *ordered.Reader) error {
+	s.merges = [][2]string{}
+	return r.Array(func() error {
+		if len(s.merges) == maxMerges {
+			return fmt.Errorf("more than %d merges", maxMerges)
+		}
+		var pair []string
+		text, isString, err := r.StringOrArray(func() error {
+			part, err := r.String()
+			pair = append(pair, part)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if isString {
+			pair = strings.Split(text, " ")
+		}
+		if len(pair) != 2 {
+			return fmt.Errorf("merge %d is not a pair of tokens", len(s.merges))
+		}
+		s.merges = append(s.merges, [2]string{pair[0], pair[1]})
+		return nil
+	})
+}
+
+func readAdded(r *ordered.Reader) ([]addedToken, error) {
+	var list []addedToken
+	err := r.Array(func() error {
+		if len(list) == maxAdded {
+			return fmt.Errorf("more than %d", maxAdded)
+		}
+		v, err := r.Value()
+		if err != nil {
+			return err
+		}
+		t, err := parseAdded(v)
+		list = append(list, t)
+		return at(fmt.Sprintf("entry %d", len(list)-1), err)
+	})
+	return list, err
+}
+
+func parseAdded(v any) (addedToken, error) {
+	t := addedToken{id: NoID, normalized: true}
+	o, ok := v.(*ordered.Object)
+	if !ok {
+		return t, fmt.Errorf("want an object, have %s", ordered.TypeName(v))
+	}
+	flags := map[string]*bool{"single_word": &t.singleWord, "lstrip": &t.lstrip, "rstrip": &t.rstrip,
+		"normalized": &t.normalized, "special": &t.special}
+	if special, _ := o.Get("special"); special == true {
+		t.normalized = false
+	}
+	for _, key := range o.Keys() {
+		v, _ := o.Get(key)
+		switch key {
+		case "id":
+			id, ok := v.(int64)
+			if !ok || id < 0 || id >= maxID {
+				return t, fmt.Errorf("id %v is not an integer between 0 and %d", v, maxID-1)
+			}
+			t.id = int32(id)
+		case "content":
+			if t.content, ok = v.(string); !ok || len(t.content) > maxTokenText {
+				return t, fmt.Errorf("content is not a string of at most %d bytes", maxTokenText)
+			}
+		case "__type":
+		default:
+			flag, known := flags[key]
+			if !known {
+				return t, fmt.Errorf("unknown key %q", key)
+			}
+			if *flag, ok = v.(bool); !ok {
+				return t, fmt.Errorf("%s is not true or false", key)
+			}
+		}
+	}
+	return t, nil
+}
+
+// at adds where to an error.
+func at(where string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", where, err)
+}

@@ -1,0 +1,172 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/lora"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+)
+
+// Files of an adapter's folder, as PEFT names them.
+const (
+	adapterConfigFile = "adapter_config.json"
+	adapterFile       = "adapter_model.safetensors"
+	adapterBin        = "adapter_model.bin" // read where there is no adapterFile
+)
+
+// Adapter is a LoRA adapter that was read from a folder as PEFT writes it.
+type Adapter struct {
+	Config lora.PEFT
+	Layout *lora.Layout
+	Values []float32 // [Layout.Numel]
+}
+
+// Fill fills dst with the values that begin at index from.
+func (a *Adapter) Fill(from int64, dst []float32) error {
+	copy(dst, a.Values[from:])
+	return nil
+}
+
+// IsAdapter says whether a folder holds an adapter.
+func IsAdapter(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, adapterConfigFile))
+	return err == nil
+}
+
+// ReadAdapter reads the adapter in a folder, of a base model of the given architecture. The tensors must be those of the
+// settings: one that is missing, unexpected, of another shape or not finite is an error that names it.
+func ReadAdapter(dir string, base arch.Config) (*Adapter, error) {
+	a := &Adapter{}
+	err := a.readConfig(dir)
+	if err == nil {
+		err = a.readValues(dir, base)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("weights: adapter %s: %w", dir, err)
+	}
+	return a, nil
+}
+
+func (a *Adapter) readConfig(dir string) error {
+	data, err := durable.ReadSmall(filepath.Join(dir, adapterConfigFile), maxConfigBytes)
+	if err == nil {
+		a.Config, err = lora.ParsePEFT(data)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", adapterConfigFile, err)
+	}
+	return nil
+}
+
+func (a *Adapter) readValues(dir string, base arch.Config) error {
+	file := adapterFile
+	tensors, err := OpenTensors(filepath.Join(dir, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		file = adapterBin
+		tensors, err = OpenBinTensors(filepath.Join(dir, file))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("neither %s nor %s", adapterFile, adapterBin)
+	}
+	if err != nil {
+		return err
+	}
+	defer tensors.Close()
+	if a.Layout, err = a.Config.Spec.Match(base, modulesOf(tensors.Names())); err != nil {
+		return err
+	}
+	if err := a.check(tensors); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	a.Values = make([]float32, a.Layout.Numel)
+	for _, t := range a.Layout.Tensors() {
+		dst := a.Values[t.Offset:][:t.Numel()]
+		if err := tensors.Read(t.Name, 0, t.Shape[0], dst); err != nil {
+			return err
+		}
+		for i, v := range dst {
+			if v-v != 0 { // NaN for NaN and Inf
+				return fmt.Errorf("%s: tensor %s: %s at element %d", file, t.Name, nonFinite(v), i)
+			}
+		}
+	}
+	return nil
+}
+
+// modulesOf are the modules to which tensors of an adapter's file belong.
+func modulesOf(names []string) (modules []string) {
+	for _, name := range names {
+		module := strings.TrimSuffix(strings.TrimSuffix(name, ".lora_A.weight"), ".lora_B.weight")
+		modules = append(modules, strings.TrimPrefix(module, lora.FilePrefix))
+	}
+	slices.Sort(modules)
+	return slices.Compact(modules)
+}
+
+// check compares names and shapes with the layout's.
+func (a *Adapter) check(tensors *Tensors) error {
+	var faults []error
+	want := map[string]bool{}
+	for _, t := range a.Layout.Tensors() {
+		want[t.Name] = true
+		dtype, shape, ok := tensors.Info(t.Name)
+		switch {
+		case !ok:
+			faults = append(faults, fmt.Errorf("tensor %s is missing", t.Name))
+		case !slices.Equal(shape, t.Shape):
+			faults = append(faults, fmt.Errorf("tensor %s has shape %v: the base model and %s require %v", t.Name, shape, adapterConfigFile, t.Shape))
+		case encodings[DType(dtype)].blockLen != 1:
+			faults = append(faults, fmt.Errorf("tensor %s is %s: must be F32, F16 or BF16", t.Name, dtype))
+		}
+	}
+	for _, name := range tensors.Names() {
+		if !want[name] {
+			faults = append(faults, fmt.Errorf("unexpected tensor %s", name))
+		}
+	}
+	if more := len(faults) - maxReported; more > 0 {
+		faults = append(faults[:maxReported], fmt.Errorf("and %d more", more))
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return oneLine(faults)
+}
+
+// PEFT is an adapter: the files that PEFT writes.
+type PEFT struct {
+	Config lora.PEFT
+	Layout *lora.Layout
+	Base   arch.Config
+	Read   func(from int64, dst []float32) error // fills dst with values of the layout's flat buffer
+}
+
+// Write writes adapter_config.json, adapter_model.safetensors in float32 whatever dtype is, and the files of extra.
+func (p PEFT) Write(f *durable.Folder, _ DType, extra map[string][]byte) error {
+	var out []OutTensor
+	for _, t := range p.Layout.Tensors() {
+		out = append(out, OutTensor{t.Name, string(F32), t.Shape, 4 * t.Numel(), func(w io.Writer) error {
+			values := make([]float32, t.Numel())
+			if err := p.Read(t.Offset, values); err != nil {
+				return fmt.Errorf("tensor %s: %w", t.Name, err)
+			}
+			return WriteFloats(w, F32, values)
+		}})
+	}
+	slices.SortFunc(out, func(a, b OutTensor) int { return strings.Compare(a.Name, b.Name) })
+	if err := f.Create(adapterFile, func(w io.Writer) error { return WriteSafetensors(w, out) }); err != nil {
+		return err
+	}
+	if err := f.CreateExtra(extra, adapterConfigFile, adapterFile); err != nil {
+		return err
+	}
+	return f.CreateBytes(adapterConfigFile, p.Config.JSON(p.Base))
+}

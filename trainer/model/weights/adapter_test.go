@@ -1,0 +1,91 @@
+package weights
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+)
+
+// TestGoldenBrokenAdapters: each is refused with a message that names its folder and the fault.
+func TestGoldenBrokenAdapters(t *testing.T) {
+	dir := filepath.Join(golden.Dir(t, "lora"), "bad")
+	raw, err := os.ReadFile(filepath.Join(dir, "cases.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table struct {
+		Base  string
+		Cases []struct {
+			Name, Must string
+			Literals   [][]string
+		}
+	}
+	if err := json.Unmarshal(raw, &table); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range table.Cases {
+		t.Run(c.Name, func(t *testing.T) {
+			folder := filepath.Join(dir, c.Name)
+			base, err := ReadConfig(filepath.Join(dir, table.Base))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = ReadAdapter(folder, base)
+			if c.Must == "load" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			golden.WantError(t, err, c.Name)
+			for _, any := range c.Literals {
+				named := false
+				for _, literal := range any {
+					named = named || err != nil && strings.Contains(err.Error(), literal)
+				}
+				if !named {
+					t.Errorf("%v does not name one of %q", err, any)
+				}
+			}
+			t.Log(err)
+		})
+	}
+	golden.Count("lora/bad", len(table.Cases))
+}
+
+// TestAdapterBin reads what PEFT saved of an adapter with init_lora_weights "eva", eva_config and layers_pattern: from
+// safetensors, and from a file of torch.save with the same tensors.
+func TestAdapterBin(t *testing.T) {
+	base, err := ReadConfig(filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := ReadAdapter(filepath.Join("testdata", "adapter-bin"), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "adapter-bin"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, adapterFile)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadAdapter(dir, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(want.Values) != 2*(160+64+64+64) || !slices.Equal(got.Values, want.Values) {
+		t.Errorf("%d values of .bin, %d of safetensors", len(got.Values), len(want.Values))
+	}
+	if err := os.Remove(filepath.Join(dir, adapterBin)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadAdapter(dir, base)
+	golden.WantError(t, err, adapterFile, adapterBin)
+}

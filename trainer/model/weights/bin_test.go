@@ -1,0 +1,248 @@
+package weights
+
+import (
+	"archive/zip"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+)
+
+var binGolden = filepath.Join("..", "..", "..", "testdata", "models", "qwen2-tiny-bin")
+
+// unzip returns the entries of an archive in order.
+func unzip(t testing.TB, file []byte) (names []string, contents map[string][]byte) {
+	t.Helper()
+	r, err := zip.NewReader(bytes.NewReader(file), int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents = map[string][]byte{}
+	for _, f := range r.File {
+		in, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, contents[f.Name] = append(names, f.Name), data
+	}
+	return names, contents
+}
+
+func rezip(t testing.TB, names []string, contents map[string][]byte, method uint16) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := zip.NewWriter(&out)
+	for _, name := range names {
+		f, err := w.CreateHeader(&zip.FileHeader{Name: name, Method: method})
+		if err == nil {
+			_, err = f.Write(contents[name])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestBinRefused(t *testing.T) {
+	original, err := os.ReadFile(filepath.Join(binGolden, binFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, contents := unzip(t, original)
+	with := func(name string, data []byte) map[string][]byte {
+		changed := map[string][]byte{}
+		for n, d := range contents {
+			changed[n] = d
+		}
+		changed[name] = data
+		return changed
+	}
+	pickle := contents["pytorch_model/data.pkl"]
+	swap := func(old, new string) map[string][]byte {
+		if !bytes.Contains(pickle, []byte(old)) {
+			t.Fatalf("%q does not occur", old)
+		}
+		return with("pytorch_model/data.pkl", bytes.Replace(pickle, []byte(old), []byte(new), 1))
+	}
+	for _, c := range []struct {
+		file []byte
+		want []string
+	}{
+		{nil, []string{"pytorch_model.bin is empty"}},
+		{[]byte("\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."), []string{"not a zip", "torch.save"}},
+		{original[:len(original)-1], []string{"zip"}},
+		{rezip(t, names, contents, zip.Deflate), []string{"compressed"}},
+		{rezip(t, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "pytorch_model/data.pkl" }), contents, zip.Store), []string{"data.pkl"}},
+		{rezip(t, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "pytorch_model/data/3" }), contents, zip.Store), []string{"k_proj.weight", `"3"`, "not in the archive"}},
+		{rezip(t, append(slices.Clone(names), "other/data.pkl"), with("other/data.pkl", pickle), zip.Store), []string{"other/data.pkl"}},
+		{rezip(t, append(slices.Clone(names), "pytorch_model/data/3"), contents, zip.Store), []string{"pytorch_model/data/3", "twice"}},
+		{rezip(t, names, with("pytorch_model/byteorder", []byte("big")), zip.Store), []string{"byte order", "big"}},
+		{rezip(t, names, with("pytorch_model/data/3", make([]byte, 8188)), zip.Store), []string{"k_proj.weight", "8188"}},
+		{rezip(t, names, swap("ctorch._utils\n_rebuild_tensor_v2\n", "cposix\nsystem\n"), zip.Store), []string{"posix.system"}},
+		{rezip(t, names, swap("ctorch\nFloatStorage\n", "ctorch\nQInt8Storage\n"), zip.Store), []string{"torch.QInt8Storage"}},
+		{rezip(t, names, swap("ctorch\nFloatStorage\n", "ctorch\nHalfStorage\n"), zip.Store), []string{"embed_tokens", "F16"}},
+		{rezip(t, names, swap("\x80\x02", "\x80\x04"), zip.Store), []string{"protocol 4"}},
+		{rezip(t, names, swap("M\x60\x01K\x40\x86", "M\x61\x01K\x40\x86"), zip.Store), []string{"past the end"}},
+		{rezip(t, names, swap("M\x60\x01K\x40\x86", "M\x60\x01K\xff\x86"), zip.Store), []string{"past the end"}},
+	} {
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS(binGolden)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(dir, binFile)); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(dir, binFile), c.file)
+		called := false
+		SetBinReader(func([]byte) ([]BinTensor, error) { called = true; return nil, nil })
+		_, err := Open(dir)
+		SetBinReader(nil)
+		golden.WantError(t, err, append(c.want, dir, binFile)...)
+		if called {
+			t.Errorf("%v: the other reader saw a file that the scan refuses", c.want)
+		}
+	}
+}
+
+// TestBinReader checks that another reader of the pickle must agree with the scan.
+func TestBinReader(t *testing.T) {
+	defer SetBinReader(nil)
+	SetBinReader(scanPickle)
+	openChecked(t, binGolden)
+	changed := func(change func(*BinTensor)) BinReader {
+		return func(pickled []byte) ([]BinTensor, error) {
+			tensors, err := scanPickle(pickled)
+			change(&tensors[3])
+			return tensors, err
+		}
+	}
+	for want, wrong := range map[string][]BinReader{
+		"broken": {func([]byte) ([]BinTensor, error) { return nil, errors.New("broken") }},
+		"disagree: 27 tensors and 28": {func(p []byte) ([]BinTensor, error) {
+			all, err := scanPickle(p)
+			return append(all, BinTensor{Name: "x"}), err
+		}},
+		"disagree: {": {
+			func([]byte) ([]BinTensor, error) { return nil, nil },
+			changed(func(t *BinTensor) { t.Name = "x" }),
+			changed(func(t *BinTensor) { t.Storage = "x" }),
+			changed(func(t *BinTensor) { t.DType = BF16 }),
+			changed(func(t *BinTensor) { t.Size++ }),
+			changed(func(t *BinTensor) { t.Offset++ }),
+			changed(func(t *BinTensor) { t.Shape = []int64{1} }),
+			changed(func(t *BinTensor) { t.Stride = []int64{1} }),
+		},
+	} {
+		for _, read := range wrong {
+			SetBinReader(read)
+			_, err := Open(binGolden)
+			golden.WantError(t, err, want, binFile)
+		}
+	}
+}
+
+// TestPickleOpcodes tries every opcode alone and on top of a valid state dict.
+func TestPickleOpcodes(t *testing.T) {
+	const valid = "\x80\x02}q\x00."
+	if tensors, err := scanPickle([]byte(valid)); err != nil || len(tensors) != 0 {
+		t.Fatal(tensors, err)
+	}
+	admitted := "(})XKMJcqrhjtQRsub.\x80\x88\x89\x8a\x85\x86\x87"
+	for op := range 256 {
+		_, err := scanPickle([]byte{0x80, 2, byte(op), '.'})
+		if err == nil && op != '}' {
+			t.Errorf("opcode %#x alone is accepted", op)
+		}
+		if strings.IndexByte(admitted, byte(op)) < 0 && (err == nil || !strings.Contains(err.Error(), "opcode")) {
+			t.Errorf("opcode %#x: %v", op, err)
+		}
+	}
+	for _, bad := range []string{"", "\x80", "}", "}}.", "}.x", "(.", "t.", "X\xff\xff\xff\xffa.", "h\x05.", "}K\x01K\x02s.", "}X\x01\x00\x00\x00aK\x01s.",
+		"cos\nsystem\nX\x02\x00\x00\x00ls\x85R.", "c__builtin__\neval\n.", "ccollections\nOrderedDict\nK\x01\x85R.", "\x8a\xff.", strings.Repeat("(", maxPickleDepth+1)} {
+		if _, err := scanPickle([]byte(bad)); err == nil {
+			t.Errorf("%.40q is accepted", bad)
+		}
+	}
+	// A module's state_dict: an OrderedDict with the attribute _metadata.
+	if _, err := scanPickle([]byte("\x80\x02ccollections\nOrderedDict\n)R}X\x09\x00\x00\x00_metadata}sb.")); err != nil {
+		t.Error(err)
+	}
+	if _, err := scanPickle([]byte("\x80\x02ccollections\nOrderedDict\n)R}X\x05\x00\x00\x00other}sb.")); err == nil {
+		t.Error("attribute accepted")
+	}
+}
+
+func TestPickleLong(t *testing.T) {
+	for raw, want := range map[string]int64{"\x00": 0, "\x01\x05": 5, "\x01\xff": -1, "\x02\x00\x80": -32768, "\x05\x00\x00\x00\x00\x01": 1 << 32, "\x08\xff\xff\xff\xff\xff\xff\xff\x7f": 1<<63 - 1} {
+		p := &pickleScanner{data: []byte("\x8a" + raw), at: 1}
+		if err := p.step(0x8a); err != nil || p.stack[0] != want {
+			t.Errorf("%q: %v %v", raw, p.stack, err)
+		}
+	}
+}
+
+func FuzzPickle(f *testing.F) {
+	if file, err := os.ReadFile(filepath.Join(binGolden, binFile)); err == nil {
+		_, contents := unzip(f, file)
+		f.Add(contents["pytorch_model/data.pkl"])
+	}
+	f.Add([]byte("\x80\x02}q\x00."))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tensors, err := scanPickle(data)
+		if err != nil {
+			return
+		}
+		for _, v := range tensors {
+			n, ok := numel(v.Shape)
+			if !ok || v.Offset < 0 || v.Offset+n > v.Size || v.DType.Size() == 0 {
+				t.Fatalf("%+v", v)
+			}
+		}
+	})
+}
+
+// smallArchive holds the tensor w of the values 0 and 0.
+func smallArchive(t testing.TB) []byte {
+	pickle := "\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQ" +
+		"K\x00K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtRs."
+	contents := map[string][]byte{"a/data.pkl": []byte(pickle), "a/data/0": make([]byte, 8)}
+	return rezip(t, []string{"a/data.pkl", "a/data/0"}, contents, zip.Store)
+}
+
+func FuzzBin(f *testing.F) {
+	f.Add(smallArchive(f))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		found := map[string]tensor{}
+		if scanBin(file, found) != nil {
+			return
+		}
+		for name, v := range found {
+			n, _ := numel(v.shape)
+			count, _ := rows(v.shape)
+			if err := v.read(0, count, make([]float32, n)); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
+func TestSmallArchive(t *testing.T) {
+	found := map[string]tensor{}
+	if err := scanBin(smallArchive(t), found); err != nil || len(found) != 1 || found["w"].shape[0] != 2 {
+		t.Error(found, err)
+	}
+}

@@ -1,0 +1,182 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// maxReported is the largest number of faults in an error.
+const maxReported = 8
+
+// Check compares the tensors with those of the architecture, and reads every value. Missing and unexpected tensors, wrong
+// shapes, NaN and infinite values are errors that name the tensor. Two tensors are ignored and listed in Notes: the copy of
+// the embedding as lm_head.weight in files of tied models, and the derived rotary_emb.inv_freq in old files. Call Check
+// once, before Read.
+func (s *Source) Check() error {
+	expected := s.config.Layout().Tensors()
+	want := make(map[string][]int64, len(expected))
+	for _, t := range expected {
+		want[t.Name] = t.Shape
+	}
+	var absent, faults, unexpected []error
+	for _, t := range expected {
+		if stored, ok := s.tensors[t.Name]; !ok {
+			absent = append(absent, s.absence(t))
+		} else if !slices.Equal(stored.shape, t.Shape) {
+			faults = append(faults, fmt.Errorf("tensor %s has shape %v, config.json requires %v", t.Name, stored.shape, t.Shape))
+		}
+	}
+	for _, name := range slices.Clone(s.names) {
+		if _, ok := want[name]; ok {
+			continue
+		}
+		if note, err := s.droppable(name); err != nil {
+			unexpected = append(unexpected, err)
+		} else {
+			s.drop(name, note)
+		}
+	}
+	faults = slices.Concat(few(absent), few(faults), few(unexpected))
+	if len(absent) > 0 && s.wrapper != "" {
+		faults = append(faults, fmt.Errorf("%q of the names in the file is read as %q", s.wrapper, s.config.Body()))
+	}
+	if len(faults) == 0 {
+		faults = few(s.scanValues())
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("weights: %s: %w", s.path, oneLine(faults))
+}
+
+// absence returns the error of a tensor that is missing.
+func (s *Source) absence(t arch.Tensor) error {
+	if shard, ok := s.assigned[t.Name]; ok {
+		return fmt.Errorf("tensor %s is missing from %s, to which weight_map assigns it", t.Name, shard)
+	}
+	if t.Fused.Name != "" {
+		return fmt.Errorf("tensor %s is missing, alone and in the fused experts %s", t.Name, t.Fused.Name)
+	}
+	return fmt.Errorf("tensor %s is missing", t.Name)
+}
+
+// few returns the first maxReported faults of a kind, and the number of the others.
+func few(faults []error) []error {
+	if more := len(faults) - maxReported; more > 0 {
+		return append(faults[:maxReported:maxReported], fmt.Errorf("and %d more", more))
+	}
+	return faults
+}
+
+// droppable returns the reason why an unexpected tensor may be ignored, or returns an error.
+func (s *Source) droppable(name string) (note string, err error) {
+	switch {
+	case name == headName && s.config.Tied:
+		same, err := s.sameValues(name, s.embeddingName())
+		if err != nil {
+			return "", err
+		}
+		if !same {
+			return "", fmt.Errorf("unexpected tensor %s: it differs from %s although tie_word_embeddings is true", headName, s.embeddingName())
+		}
+		return fmt.Sprintf("%s equals %s: the two are tied, and it is ignored", headName, s.embeddingName()), nil
+	case strings.HasSuffix(name, ".rotary_emb.inv_freq"):
+		return name + " is derived from the config, and is ignored", nil
+	}
+	return "", fmt.Errorf("unexpected tensor %s: the architecture in config.json has no tensor with this name", name)
+}
+
+func (s *Source) drop(name, note string) {
+	delete(s.tensors, name)
+	s.names = slices.DeleteFunc(s.names, func(n string) bool { return n == name })
+	s.notes = append(s.notes, note)
+}
+
+// scanChunk is the number of values that the scans widen at a time.
+const scanChunk = 1 << 16
+
+// scanValues looks for NaN and infinities, tensor by tensor.
+func (s *Source) scanValues() (faults []error) {
+	buffer := make([]float32, scanChunk)
+	for _, name := range s.names {
+		err := s.eachChunk(name, buffer, func(at int64, values []float32) error {
+			for i, v := range values {
+				if v-v != 0 { // NaN for NaN and Inf
+					return fmt.Errorf("%s at element %d", nonFinite(v), at+int64(i))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			faults = append(faults, fmt.Errorf("tensor %s: %w", name, err))
+		}
+	}
+	return faults
+}
+
+func nonFinite(v float32) string {
+	switch {
+	case v != v:
+		return "NaN"
+	case math.Signbit(float64(v)):
+		return "-Inf"
+	}
+	return "+Inf"
+}
+
+func (s *Source) sameValues(a, b string) (bool, error) {
+	ta, tb := s.tensors[a], s.tensors[b]
+	if !slices.Equal(ta.shape, tb.shape) {
+		return false, nil
+	}
+	var other []float32
+	same := true
+	err := s.eachChunk(a, make([]float32, scanChunk), func(at int64, values []float32) error {
+		_, length := rows(ta.shape)
+		other = slices.Grow(other[:0], len(values))[:len(values)]
+		if err := s.Read(b, at/length, (at+int64(len(values)))/length, other); err != nil {
+			return err
+		}
+		same = same && slices.Equal(values, other)
+		return nil
+	})
+	return same, err
+}
+
+// eachChunk widens a tensor, as many whole rows at a time as fit into the buffer, which grows for longer rows. at is the
+// index of the first element of values.
+func (s *Source) eachChunk(name string, buffer []float32, visit func(at int64, values []float32) error) error {
+	count, length := rows(s.tensors[name].shape)
+	if count == 0 || length == 0 {
+		return nil
+	}
+	if int64(len(buffer)) < length {
+		buffer = make([]float32, length)
+	}
+	step := int64(len(buffer)) / length
+	for from := int64(0); from < count; from += step {
+		to := min(from+step, count)
+		values := buffer[:(to-from)*length]
+		if err := s.Read(name, from, to, values); err != nil {
+			return err
+		}
+		if err := visit(from*length, values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oneLine joins errors with semicolons into one message.
+func oneLine(errs []error) error {
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	return errors.New(strings.Join(texts, "; "))
+}

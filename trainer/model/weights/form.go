@@ -1,0 +1,204 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+)
+
+// Form is the layout of a folder that has more than a language model: the names of the language model's tensors, and other parts such as a
+// vision tower. Checkpoints of the model are written in the same layout. The folder's files stay mapped as long as the Form is in use, even
+// if the folder is removed.
+type Form struct {
+	names  map[string]string // of tensors in the folder, by their names in arch.Layout, where the two differ
+	others map[string]other  // by their names in the folder
+	head   string            // the name in the folder of a head that is tied to the embedding and stored too; "": it is not
+	files  map[string][]byte // of processors of images and sound
+}
+
+// other holds a tensor of a part that is not the language model.
+type other struct {
+	raw    anyTensor
+	scaled *tensor // where the part is quantised: it is widened to BF16, as the language model is
+}
+
+// parts lists modules other than the language model. A folder may have tensors of them.
+var parts = []string{"mtp", "visual", "vision_tower", "vision_model", "vision_encoder", "vision_embedder", "multi_modal_projector", "mm_projector",
+	"connector", "audio_tower", "audio_model", "audio_encoder", "embed_vision", "embed_audio", "image_newline"}
+
+// part returns the module that a tensor outside the language model belongs to.
+func part(name string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(name, "model."), ".")
+	return first
+}
+
+// elsewhere reports whether a tensor belongs to one of parts.
+func elsewhere(name string) bool { return slices.Contains(parts, part(name)) }
+
+// processorFiles describe how images, video and sound become inputs.
+var processorFiles = []string{"preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"}
+
+// setAside takes the tensors of other parts out of the list. stored has the names of the file for those that were renamed.
+func (s *Source) setAside(stored map[string]string) error {
+	form := &Form{names: map[string]string{}, others: map[string]other{}, files: map[string][]byte{}}
+	for name, raw := range s.others {
+		form.others[name] = other{raw: raw}
+	}
+	for name, t := range s.tensors {
+		file := name
+		if was, renamed := stored[name]; renamed {
+			file = was
+		}
+		outside := s.config.Wrapper != "" && !strings.HasPrefix(name, s.config.Body()) && name != headName
+		if !elsewhere(file) && !outside {
+			form.names[name] = file
+			continue
+		}
+		one := other{raw: anyTensor{dtype: string(t.dtype), shape: t.shape, data: t.data}}
+		if t.scales != nil {
+			one.scaled = &t
+		}
+		form.others[file] = one
+		delete(s.tensors, name)
+	}
+	if s.config.Wrapper == "" && len(form.others) == 0 {
+		return nil
+	}
+	s.form = form
+	s.noteParts()
+	return form.readProcessors(s.path)
+}
+
+// noteParts names and counts the parts that are left alone.
+func (s *Source) noteParts() {
+	count := map[string]int{}
+	for name := range s.form.others {
+		count[part(name)]++
+	}
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(count)) {
+		list = append(list, fmt.Sprintf("%s (%d tensors)", name, count[name]))
+	}
+	if len(list) > 0 {
+		s.notes = append(s.notes, "parts other than the language model are not trained, and are saved unchanged: "+strings.Join(list, ", "))
+	}
+}
+
+func (f *Form) readProcessors(folder string) error {
+	for _, name := range processorFiles {
+		data, err := durable.ReadSmall(filepath.Join(folder, name), maxConfigBytes)
+		if err == nil {
+			f.files[name] = data
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// tie records the names of the embedding and of a head that is tied to it. If the two differ in a wrapped model, they are read as
+// not tied, as transformers does.
+func (s *Source) tie() error {
+	_, head := s.tensors[headName]
+	_, embedding := s.tensors[s.embeddingName()]
+	if s.form == nil || !s.config.Tied || !head {
+		return nil
+	}
+	if !embedding {
+		s.form.names[s.embeddingName()] = s.form.names[headName]
+		return nil
+	}
+	same, err := s.sameValues(headName, s.embeddingName())
+	if err != nil {
+		return err
+	}
+	if same {
+		s.form.head = s.form.names[headName]
+	} else if s.config.Wrapper != "" {
+		s.config.Tied = false
+		s.notes = append(s.notes, headName+" differs from the embedding: the two are not tied")
+	}
+	return nil
+}
+
+// Form returns the layout of the folder. It is nil if the folder has only a language model, or after Alone.
+func (s *Source) Form() *Form {
+	if s.alone {
+		return nil
+	}
+	return s.form
+}
+
+// Alone makes the language model a model of its own: what is saved of it has no other part.
+func (s *Source) Alone() error {
+	text, err := s.config.Text()
+	if err != nil {
+		return err
+	}
+	before := s.config.Body()
+	s.config, s.alone = text, true
+	renamed := map[string]tensor{}
+	for name, t := range s.tensors {
+		if rest, inside := strings.CutPrefix(name, before); inside {
+			name = text.Body() + rest
+		}
+		renamed[name] = t
+	}
+	s.tensors, s.names = renamed, slices.Sorted(maps.Keys(renamed))
+	return nil
+}
+
+// arrange gives the language model's tensors their names in the folder, adds the tensors of other parts, and sorts by name.
+func (f *Form) arrange(text []OutTensor, embedding string) []OutTensor {
+	var all []OutTensor
+	for _, t := range text {
+		if t.Name == embedding && f.head != "" {
+			again := t
+			again.Name = f.head
+			all = append(all, again)
+		}
+		if name, ok := f.names[t.Name]; ok {
+			t.Name = name
+		}
+		all = append(all, t)
+	}
+	for name, one := range f.others {
+		all = append(all, one.out(name))
+	}
+	slices.SortFunc(all, func(a, b OutTensor) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+func (o other) out(name string) OutTensor {
+	if o.scaled == nil {
+		return OutTensor{name, o.raw.dtype, o.raw.shape, int64(len(o.raw.data)), func(w io.Writer) error {
+			return guardMapped(func() error { _, err := w.Write(o.raw.data); return err })
+		}}
+	}
+	n, _ := numel(o.raw.shape)
+	return OutTensor{name, string(BF16), o.raw.shape, n * BF16.Size(), func(w io.Writer) error {
+		values := make([]float32, n)
+		count, _ := rows(o.raw.shape)
+		if err := guardMapped(func() error { return o.scaled.read(0, count, values) }); err != nil {
+			return err
+		}
+		return WriteFloats(w, BF16, values)
+	}}
+}
+
+// keepMapped leaves the mapped files to the garbage collector, which unmaps them once the Form is unreachable.
+func (f *Form) keepMapped(files []*mapping) {
+	runtime.AddCleanup(f, func(files []*mapping) {
+		for _, m := range files {
+			m.close()
+		}
+	}, files)
+}

@@ -1,0 +1,118 @@
+package weights
+
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// openGGUF maps a GGUF file, and registers its tensors under their Hugging Face names and in their order of rows.
+func (s *Source) openGGUF() error {
+	m, err := mapFile(s.path)
+	if err != nil {
+		return err
+	}
+	s.maps = append(s.maps, m)
+	var tensors []ggufTensor
+	err = guardMapped(func() (err error) {
+		s.gguf, tensors, err = parseGGUF(m.data)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if s.config, err = ggufConfig(s.gguf, tensors); err != nil {
+		return err
+	}
+	return s.addGGUF(tensors)
+}
+
+// ggufConfig derives the architecture from the metadata and the shapes of the tensors.
+func ggufConfig(meta map[string]any, tensors []ggufTensor) (arch.Config, error) {
+	shapes := map[string][]int64{}
+	var ropeFactors []float32
+	for _, t := range tensors {
+		shapes[t.name] = t.shape
+		if t.name != arch.GGUFRopeFactors {
+			continue
+		}
+		if t.dtype != F32 || len(t.data) > maxRopeFactors {
+			return arch.Config{}, fmt.Errorf("tensor %s: %v %s: expected F32 frequency factors, a number for each pair of a head's values", t.name, t.shape, t.dtype)
+		}
+		ropeFactors = make([]float32, len(t.data)/4)
+		if err := guardMapped(func() error { decodeF32(ropeFactors, t.data); return nil }); err != nil {
+			return arch.Config{}, err
+		}
+	}
+	return arch.FromGGUF(meta, shapes, ropeFactors)
+}
+
+const maxRopeFactors = 1 << 16 // bytes
+
+// addGGUF registers the tensors under their Hugging Face names.
+func (s *Source) addGGUF(tensors []ggufTensor) error {
+	known := map[string][]arch.Tensor{}
+	for _, t := range s.config.Layout().Tensors() {
+		known[t.GGUF] = append(known[t.GGUF], t)
+	}
+	for _, g := range tensors {
+		if g.name == arch.GGUFRopeFactors { // it is in Config.RopeScaling already
+			continue
+		}
+		if err := s.addNamed(g, known[g.name]); err != nil {
+			return fmt.Errorf("tensor %s: %w", g.name, err)
+		}
+	}
+	return nil
+}
+
+// addNamed registers a tensor of the file as what the architecture has under its name: one tensor, or those that it stacks.
+func (s *Source) addNamed(g ggufTensor, named []arch.Tensor) error {
+	if len(named) == 0 {
+		return fmt.Errorf("unexpected: a %s model of this shape has no tensor with this name", s.config.Family)
+	}
+	for _, want := range named {
+		one, err := slice(g, want)
+		if err != nil {
+			return err
+		}
+		t, err := s.ggufTensor(one, want)
+		if err != nil {
+			return err
+		}
+		if err := s.add(s.path, want.Name, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slice returns the part of a stacked tensor that the architecture expects, and any other tensor unchanged.
+func slice(g ggufTensor, want arch.Tensor) (ggufTensor, error) {
+	if want.Stack == 0 {
+		return g, nil
+	}
+	if len(g.shape) != 3 || g.shape[0] != want.Stack {
+		return g, fmt.Errorf("shape %v: %d stacked matrices are required", g.shape, want.Stack)
+	}
+	size, err := storedBytes(g.shape[1:], g.dtype)
+	if err != nil {
+		return g, err
+	}
+	g.shape, g.data = g.shape[1:], g.data[want.Index*size:][:size]
+	return g, nil
+}
+
+// ggufTensor makes a tensor of the file, with the order of rows that the architecture has in GGUF files.
+func (s *Source) ggufTensor(g ggufTensor, want arch.Tensor) (tensor, error) {
+	t, err := newTensor(g.shape, g.dtype, g.data)
+	t.offset = want.GGUFOffset
+	if err != nil || want.Pairs == 0 {
+		return t, err
+	}
+	if count, _ := rows(t.shape); count%(2*want.Pairs) != 0 {
+		return t, fmt.Errorf("%d rows are not whole heads of %d", count, 2*want.Pairs)
+	}
+	t.ropePairs = want.Pairs
+	return t, nil
+}

@@ -1,0 +1,70 @@
+package weights
+
+import (
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// TestWrittenGGUF writes models of each kind that GGUF has, with interleaved heads, norms of 1 + w, stacked experts, biases and rope factors,
+// and reads them again: the configuration is the same, and so is every value, up to the rounding of the type.
+func TestWrittenGGUF(t *testing.T) {
+	base := arch.Config{VocabSize: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}
+	for name, change := range map[string]func(c *arch.Config){
+		"llama": func(c *arch.Config) {
+			c.Family, c.Tied, c.RopeTheta = "llama", false, 5e5
+			c.RopeScaling = &arch.RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
+		},
+		"qwen2":       func(c *arch.Config) { c.Family = "qwen2" },
+		"gemma3_text": func(c *arch.Config) { c.Family, c.Layers, c.Windows = "gemma3_text", 6, []int{8, 8, 8, 8, 8, 0} },
+		"qwen3_moe": func(c *arch.Config) {
+			c.Family, c.Mixture = "qwen3_moe", &arch.Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Step: 1}
+		},
+	} {
+		cfg := base
+		change(&cfg)
+		cfg = cfg.WithDefaults()
+		values := map[string][]float32{}
+		random := rand.New(rand.NewPCG(1, 2))
+		for _, tensor := range cfg.Layout().Tensors() {
+			for range tensor.Numel() {
+				values[tensor.Name] = append(values[tensor.Name], math.Float32frombits(math.Float32bits(float32(random.NormFloat64()))&^0xffff)) // whole in bf16
+			}
+		}
+		for dtype, tolerance := range map[DType]float64{F32: 0, BF16: 0, F16: 1e-3, Q8_0: 5e-3} {
+			file := filepath.Join(t.TempDir(), "m.gguf")
+			read := func(name string, dst []float32) error { copy(dst, values[name]); return nil }
+			if err := WriteGGUF(file, cfg, map[string]any{"tokenizer.ggml.model": "none"}, read, dtype); err != nil {
+				t.Errorf("%s in %s: %v", name, dtype, err)
+				continue
+			}
+			src, err := Open(file)
+			if err != nil {
+				t.Errorf("%s in %s: %v", name, dtype, err)
+				continue
+			}
+			if got := src.Config(); got.Family != cfg.Family || got.Layers != cfg.Layers || got.Tied != cfg.Tied {
+				t.Errorf("%s in %s: %+v", name, dtype, got)
+			}
+			for _, tensor := range cfg.Layout().Tensors() {
+				got := make([]float32, tensor.Numel())
+				if err := src.Read(tensor.Name, 0, tensor.Shape[0], got); err != nil {
+					t.Fatalf("%s in %s: %s: %v", name, dtype, tensor.Name, err)
+				}
+				for i, v := range values[tensor.Name] {
+					allowed := tolerance * 4 // values are below 4 and 5, which Q8_0 divides into 127 parts
+					if len(tensor.Shape) == 1 {
+						allowed = 1e-6 // 1 + w and back
+					}
+					if !(math.Abs(float64(got[i]-v)) <= allowed) {
+						t.Fatalf("%s in %s: %s[%d] is %v, want %v", name, dtype, tensor.Name, i, got[i], v)
+					}
+				}
+			}
+			src.Close()
+		}
+	}
+}

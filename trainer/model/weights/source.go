@@ -1,0 +1,250 @@
+package weights
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+)
+
+// Source is an opened checkpoint: its architecture, and its tensors under Hugging Face names. The files are memory-mapped
+// read-only; a Source has no copy of the weights. Its methods, except Close and Check, may be called from several
+// goroutines at once.
+type Source struct {
+	path    string
+	config  arch.Config
+	tensors map[string]tensor
+	packed  map[string]anyTensor // of a quantised folder, until they are paired with their scales
+	others  map[string]anyTensor // of parts other than the language model
+	alone   bool                 // the language model of a folder with more is read as a model of its own
+	form    *Form                // nil: the folder has the language model alone
+	names   []string
+	notes   []string
+	gguf    map[string]any
+	maps    []*mapping
+
+	wrapper  string            // the beginning of names that stood for "model.", where it was another
+	assigned map[string]string // tensors that no file has, with the file to which the index assigns them
+}
+
+// Open reads the headers of a Hugging Face folder or of a .gguf file, and maps the weights. It refuses architectures that
+// the trainer does not implement, and files with inconsistent headers. Check compares the tensors with the architecture.
+func Open(path string) (*Source, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
+	s := &Source{path: path, tensors: map[string]tensor{}, packed: map[string]anyTensor{}, others: map[string]anyTensor{}}
+	switch {
+	case info.IsDir():
+		err = s.openFolder()
+	case strings.EqualFold(filepath.Ext(path), ".gguf"):
+		err = s.openGGUF()
+	default:
+		err = errors.New("neither a Hugging Face folder nor a .gguf file")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("weights: %s: %w", path, err), s.Close())
+	}
+	for name := range s.tensors {
+		s.names = append(s.names, name)
+	}
+	sort.Strings(s.names)
+	return s, nil
+}
+
+// Files of a Hugging Face folder. The weight files are searched in this order.
+const (
+	safetensorsFile  = "model.safetensors"
+	safetensorsIndex = "model.safetensors.index.json"
+	binFile          = "pytorch_model.bin"
+	binIndex         = "pytorch_model.bin.index.json"
+	configFile       = "config.json"
+	generationFile   = "generation_config.json"
+)
+
+// Limits on a folder's JSON files: far above the needs of dense models, and small enough to parse in bounded memory.
+const (
+	maxConfigBytes = 1 << 20
+	maxHeaderBytes = 16 << 20 // safetensors headers and shard indexes: room for maxTensors names
+	maxTensors     = 100_000
+)
+
+// ReadConfig parses config.json of a Hugging Face folder, and generation_config.json if there is one.
+func ReadConfig(dir string) (arch.Config, error) {
+	c, _, err := readConfig(dir)
+	return c, err
+}
+
+// readConfig returns ReadConfig's result and notes about ignored keys.
+func readConfig(dir string) (_ arch.Config, notes []string, err error) {
+	data, err := durable.ReadSmall(filepath.Join(dir, configFile), maxConfigBytes)
+	if err != nil {
+		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
+	}
+	cfg, err := arch.ParseJSON(data)
+	if err != nil {
+		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
+	}
+	data, err = durable.ReadSmall(filepath.Join(dir, generationFile), maxConfigBytes)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return cfg, nil, nil
+	case err == nil && blank(data):
+		return cfg, []string{generationFile + " is empty, and is ignored"}, nil
+	case err == nil:
+		notes, err = cfg.ReadGeneration(data)
+	}
+	if err != nil {
+		return arch.Config{}, nil, fmt.Errorf("%s: %w", generationFile, err)
+	}
+	for i, note := range notes {
+		notes[i] = generationFile + ": " + note
+	}
+	return cfg, notes, nil
+}
+
+func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
+
+// openFolder opens the first file of weights, or the first index, that is not empty.
+func (s *Source) openFolder() (err error) {
+	if s.config, s.notes, err = readConfig(s.path); err != nil {
+		return err
+	}
+	for _, candidate := range []struct {
+		name string
+		open func(file string) error
+	}{
+		{safetensorsFile, s.addSafetensors},
+		{safetensorsIndex, func(file string) error { return s.openIndex(file, ".safetensors", s.addSafetensors) }},
+		{binFile, s.addBin},
+		{binIndex, func(file string) error { return s.openIndex(file, ".bin", s.addBin) }},
+	} {
+		switch empty, err := s.empty(candidate.name); {
+		case err == nil && !empty:
+			if err := candidate.open(candidate.name); err != nil {
+				return fmt.Errorf("%s: %w", candidate.name, err)
+			}
+			if err := s.dequantise(); err != nil {
+				return fmt.Errorf("%s: %w", candidate.name, err)
+			}
+			return s.rename()
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	return fmt.Errorf("no weights found: want %s, %s, %s or %s%s", safetensorsFile, safetensorsIndex, binFile, binIndex, inBrackets(s.notes))
+}
+
+// inBrackets ends a message with notes.
+func inBrackets(notes []string) string {
+	if len(notes) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(notes, "; ") + ")"
+}
+
+// empty reports whether a file of the folder has no bytes, as an interrupted copy leaves it, and notes it.
+func (s *Source) empty(file string) (bool, error) {
+	info, err := os.Stat(filepath.Join(s.path, file))
+	if err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
+		return false, err
+	}
+	s.notes = append(s.notes, file+" is empty, and is ignored")
+	return true, nil
+}
+
+// Config returns the architecture from config.json and generation_config.json, or from GGUF metadata.
+func (s *Source) Config() arch.Config { return s.config }
+
+// Notes lists, as sentences, what is ignored on purpose, or read under another name.
+func (s *Source) Notes() []string { return s.notes }
+
+// GGUFMeta returns the metadata of a GGUF file, nil for other formats. Values are string, bool, int64
+// (uint64 above its range), float64, or slices []string, []bool, []int64, []float64.
+func (s *Source) GGUFMeta() map[string]any { return s.gguf }
+
+// Read widens rows rowFrom to rowTo-1 of a tensor to float32, and dequantises them if necessary. A row has all dimensions
+// except the first; a vector has rows of one value. dst must have the length of these rows. A file that was cut short
+// after Open gives an error.
+func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
+	t, ok := s.tensors[name]
+	if !ok {
+		return fmt.Errorf("weights: %s: no tensor %s", s.path, name)
+	}
+	if err := guardMapped(func() error { return t.read(rowFrom, rowTo, dst) }); err != nil {
+		return fmt.Errorf("weights: %s: %s: %w", s.path, name, err)
+	}
+	return nil
+}
+
+// Blocks copies rows rowFrom to rowTo-1 of a tensor, in the blocks of its type as the file has them, to dst, which must have
+// their bytes. A row of a GGUF file's query or key comes from where the family has it, as with Read.
+func (s *Source) Blocks(name string, rowFrom, rowTo int64, dst []byte) error {
+	t, ok := s.tensors[name]
+	if !ok {
+		return fmt.Errorf("weights: %s: no tensor %s", s.path, name)
+	}
+	if err := guardMapped(func() error { return t.blocks(rowFrom, rowTo, dst) }); err != nil {
+		return fmt.Errorf("weights: %s: %s: %w", s.path, name, err)
+	}
+	return nil
+}
+
+// TypeOf returns the type in which a tensor is stored, "" if there is no such tensor.
+func (s *Source) TypeOf(name string) DType { return s.tensors[name].dtype }
+
+// DType returns BF16 or F16 if all tensors are stored in it, and F32 otherwise, which represents all other types exactly. Of a quantised
+// folder it is BF16, in which the field publishes the unquantised ones.
+func (s *Source) DType() DType {
+	if s.config.Quantisation != nil {
+		return BF16
+	}
+	var all DType
+	for _, t := range s.tensors {
+		if all == "" {
+			all = t.dtype
+		}
+		if t.dtype != all || all != BF16 && all != F16 {
+			return F32
+		}
+	}
+	return all
+}
+
+// Close unmaps the files.
+func (s *Source) Close() error {
+	var errs []error
+	if s.form != nil {
+		s.form.keepMapped(s.maps)
+	} else {
+		for _, m := range s.maps {
+			errs = append(errs, m.close())
+		}
+	}
+	s.maps, s.tensors, s.names, s.others, s.form = nil, nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+func (s *Source) has(name string) bool {
+	_, plain := s.tensors[name]
+	_, packed := s.packed[name]
+	_, beside := s.others[name]
+	return plain || packed || beside
+}
+
+// add registers a tensor of the given file under its Hugging Face name.
+func (s *Source) add(file, name string, t tensor) error {
+	if s.has(name) {
+		return fmt.Errorf("tensor %s occurs twice; the second is in %s", name, file)
+	}
+	s.tensors[name] = t
+	return nil
+}

@@ -1,0 +1,100 @@
+package assemble
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// TestEveryArmOfEveryExample: the one line that makes an example a baseline leaves agents that can act. Alone, the main
+// agent is offered every tool of the team, and nobody to ask.
+func TestEveryArmOfEveryExample(t *testing.T) {
+	files, err := filepath.Glob("../../../examples/*/*.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	qwen, err := tokenizer.Parse(golden.Folder(t, golden.File(t, "tokenizer", "qwen3"), "tokenizer.json", "tokenizer_config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		for _, arm := range []string{"team", "main_only", "single"} {
+			cfg, err := config.Load(path, []string{"run.arm=" + arm})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cfg.Task.Kind == "go" {
+				continue // the program brings what its agents do
+			}
+			for _, name := range cfg.AgentNames() {
+				if cfg.Agent(name).Model.Endpoint != nil {
+					continue // trainer.TestHosted asks one
+				}
+				if why := cannotAct(t, cfg, name, qwen); why != "" {
+					t.Errorf("%s, %s: %s %s", path, arm, name, why)
+				}
+			}
+		}
+	}
+}
+
+// cannotAct says what is wrong with an agent's prompt, if anything.
+func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tokenizer) string {
+	t.Helper()
+	source, err := Task(cfg, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if speaker, ok := source.(task.Speaker); ok {
+		if tok, err = speaker.Tokenizer(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := Player(t.Context(), cfg, cfg.Agent(name), source, tok, nil)
+	if err != nil {
+		return err.Error()
+	}
+	defer p.Close()
+	if _, ok := source.(task.Speaker); ok {
+		return "" // its grammar says who does what
+	}
+	if cfg.ColdStart.Demonstrations != "none" {
+		if taught, err := Demonstrations(cfg, p, 4096); err != nil || len(taught) == 0 {
+			return fmt.Sprintf("learns from %d demonstrations: %v", len(taught), err)
+		}
+	}
+	p.Policy = silent{tok.StopIDs()[0]}
+	said, err := p.Play(t.Context(), play.Conversation{Text: "?"})
+	if err != nil {
+		return err.Error()
+	}
+	prompt := said.Turns[0].Text
+	offered := func(tool string) bool { return strings.Contains(prompt, `"name": "`+tool+`"`) }
+	var others []string
+	for _, a := range cfg.Agents {
+		mine := a.Name == name || cfg.Run.Arm == "single"
+		if i := slices.IndexFunc(a.Tools, func(tool string) bool { return mine && !offered(tool) }); i >= 0 {
+			return "is not offered " + a.Tools[i]
+		}
+		if a.Name != name {
+			others = append(others, a.Name)
+		}
+	}
+	switch main := cfg.Agent(name).Role == "main"; {
+	case main && cfg.Run.Arm == "single":
+		if i := slices.IndexFunc(others, func(other string) bool { return strings.Contains(prompt, other) }); i >= 0 {
+			return "is told of " + others[i]
+		}
+	case main && !slices.ContainsFunc(cfg.Agent(name).Delegates, offered) && len(others) > 0:
+		return "has nobody to ask"
+	}
+	return ""
+}

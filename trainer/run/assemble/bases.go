@@ -1,0 +1,116 @@
+package assemble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// Process is what the agents of a process share: its cores, and the models that they adapt. Agents that adapt the same
+// model on the same device hold its weights once, and share the device's thread.
+type Process struct {
+	Agents   []string
+	Machines map[string]*launch.Machines // further machines with devices for agents, by agent
+
+	mu   sync.Mutex
+	held map[string]*base
+}
+
+// base is a model on a device of its own, and the engine that samples from it for all agents of the model.
+type base struct {
+	model *model.Model
+	users int
+
+	mu     sync.Mutex
+	engine *local.Engine // nil until the first agent samples
+}
+
+// take returns the base of a key, and a function that gives it back. The first agent to take it loads the model with
+// load, on a new device. A base without a key is never shared.
+func (p *Process) take(key string, load func() (*model.Model, error)) (*base, func(context.Context) error, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	held := p.held[key]
+	if held == nil || key == "" {
+		m, err := load()
+		if err != nil {
+			return nil, nil, err
+		}
+		held = &base{model: m}
+		if p.held == nil {
+			p.held = map[string]*base{}
+		}
+		p.held[key] = held
+	}
+	held.users++
+	return held, func(ctx context.Context) error { return p.giveBack(ctx, key, held) }, nil
+}
+
+func (p *Process) giveBack(ctx context.Context, key string, held *base) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if held.users--; held.users > 0 {
+		return nil
+	}
+	if p.held[key] == held {
+		delete(p.held, key)
+	}
+	var err error
+	if held.engine != nil {
+		err = held.engine.Close(ctx)
+	}
+	return errors.Join(err, held.model.Close(ctx), held.model.Device.Close())
+}
+
+// sampler returns the base's engine, and opens it at the first call.
+func (b *base) sampler(ctx context.Context, opt local.Options) (*local.Engine, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.engine != nil {
+		return b.engine, nil
+	}
+	var err error
+	b.engine, err = local.Open(ctx, b.model, opt)
+	return b.engine, err
+}
+
+// baseKey identifies the weights in memory that an agent adapts: it is equal for agents that can share them.
+func baseKey(cfg *config.Config, a *config.Agent) string {
+	if !a.Adapts() {
+		return "" // its weights change
+	}
+	where := fmt.Sprint(a.Device, a.DType, a.Engine.DType)
+	if a.Model.Shape == nil {
+		return fmt.Sprint(where, cfg.Resolve(a.Model.Path), a.Model.Path)
+	}
+	return fmt.Sprint(where, *a.Model.Shape, shapeSeed(cfg, a))
+}
+
+// sharing returns the agents of this process that share an agent's weights, including itself.
+func (w Wanted) sharing(a *config.Agent) (all []*config.Agent) {
+	for _, name := range w.Process.Agents {
+		other := w.Config.Agent(name)
+		if other == a || baseKey(w.Config, a) != "" && baseKey(w.Config, other) == baseKey(w.Config, a) {
+			all = append(all, other)
+		}
+	}
+	if len(all) == 0 {
+		return []*config.Agent{a}
+	}
+	return all
+}
+
+// positions returns the largest number of tokens in a conversation of any of the agents.
+func positions(agents []*config.Agent) (most int) {
+	for _, a := range agents {
+		most = max(most, a.ContextTokens(math.MaxInt))
+	}
+	return most
+}

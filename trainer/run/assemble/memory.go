@@ -1,0 +1,84 @@
+package assemble
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/memory"
+)
+
+// MemoryNeeds counts the memory that each process of the named agents (nil: all that take part) will need on this
+// machine, before anything is allocated. It reads the headers of checkpoints and no weights. The error names every
+// model that cannot be opened.
+func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
+	if names == nil {
+		names = cfg.AgentNames()
+	}
+	var needs []memory.Need
+	holders := map[string][]*config.Agent{}
+	var faults config.Errors
+	for _, name := range names {
+		a := cfg.Agent(name)
+		if a == nil {
+			return nil, fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(cfg.AgentNames(), ", "))
+		}
+		if a.Model.Endpoint != nil {
+			needs = append(needs, memory.Need{Agent: name})
+			continue
+		}
+		m, err := ModelOf(cfg, a)
+		var fault *config.Error
+		switch {
+		case errors.As(err, &fault):
+			faults = append(faults, fault)
+			continue
+		case err != nil:
+			return nil, err
+		}
+		var before []*config.Agent
+		if key := baseKey(cfg, a); key != "" {
+			before = holders[key]
+			holders[key] = append(before, a)
+		}
+		needs = append(needs, memory.Count(cfg, a, m.Arch, m.Trained, m.Quantised, before...))
+		for rank := 1; rank < len(a.OnMachine()); rank++ {
+			needs = append(needs, memory.CountFollower(cfg, a, rank, m.Arch, m.Trained, m.Quantised))
+		}
+	}
+	return needs, faults.Err()
+}
+
+// MachineNeeds counts the memory that the processes of an agent will need on one of its further machines, before
+// anything is allocated.
+func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.Need, err error) {
+	a, err := cfg.OfMachine(machine, name)
+	if err != nil {
+		return nil, err
+	}
+	m, err := ModelOf(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	for i := range a.OnMachine() {
+		needs = append(needs, memory.CountFollower(cfg, a, machine*len(a.OnMachine())+i, m.Arch, m.Trained, m.Quantised))
+	}
+	return needs, nil
+}
+
+// Model describes an agent's model without its weights.
+type Model struct {
+	Arch      arch.Config
+	Trained   int64 // parameters that training changes, if the agent learns
+	Quantised int64 // bytes of weights that stay quantised, or 0
+}
+
+// ModelOf describes an agent's model. It reads the headers of checkpoints and no weights. The model must not be hosted.
+func ModelOf(cfg *config.Config, a *config.Agent) (m Model, err error) {
+	if m.Arch, m.Quantised, err = architecture(cfg, a); err == nil {
+		m.Trained, err = trained(cfg, a, m.Arch)
+	}
+	return m, err
+}

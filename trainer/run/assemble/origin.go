@@ -1,0 +1,218 @@
+package assemble
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// origin is the opened source of an agent's initial weights: everything except the weights themselves.
+type origin struct {
+	arch      arch.Config
+	tokenizer *tokenizer.Tokenizer
+	source    *weights.Source // nil: random weights
+}
+
+// openOrigin opens the folder of a checkpoint or, if folder is "", the configured model. If t is nil it is the
+// configured task.
+func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string) (o origin, err error) {
+	if folder == "" && a.Model.Shape != nil {
+		if o.tokenizer, err = shapeTokenizer(cfg, a.Model.Shape, t); err == nil {
+			o.arch, err = shapeConfig(a.Model.Shape, o.tokenizer)
+		}
+		if err != nil {
+			err = cfg.Fault("agents."+a.Name+".model", err)
+		}
+		return o, err
+	}
+	if folder == "" {
+		if folder, err = cfg.Find(a.Model.Path); err != nil {
+			return o, cfg.Fault("agents."+a.Name+".model", err)
+		}
+	}
+	if o.source, err = weights.Open(folder); err == nil && cfg.Run.Save == "text" && !a.Adapts() {
+		err = o.source.Alone()
+	}
+	if err == nil {
+		o.arch = o.source.Config()
+		o.tokenizer, err = standalone.TokenizerOf(folder, o.source)
+	}
+	if err != nil {
+		return o, errors.Join(cfg.Fault("agents."+a.Name+".model", err), o.close())
+	}
+	return o, nil
+}
+
+func (o origin) close() error {
+	if o.source == nil {
+		return nil
+	}
+	return o.source.Close()
+}
+
+// model loads the agent's model, or makes one with random weights, which are a function of the seed.
+func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
+	if opt.Compute = computeType(a); opt.Frozen && cfg.HoldsBF16(a) {
+		opt.Compute = torch.BFloat16
+	}
+	opt.Quantised = a.Quantised() && o.source != nil && o.source.GGUFMeta() != nil // a reference may be a folder
+	if o.source != nil {
+		return model.Load(ctx, d, o.source, opt)
+	}
+	return model.Random(ctx, d, o.arch, shapeSeed(cfg, a), opt)
+}
+
+// foldable returns an error if the agent's conversations cannot be folded within its model's context.
+func foldable(a *config.Agent, c arch.Config) error {
+	if err := a.Foldable(c.MaxPosition); err != nil {
+		return fmt.Errorf("agents.%s.limits.fold.at: %w", a.Name, err)
+	}
+	return nil
+}
+
+// shapeSeed returns the seed of random weights.
+func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
+	if seed := a.Model.Shape.InitSeed; seed != 0 {
+		return seed
+	}
+	return cfg.Run.Seed ^ task.Hash(a.Name)
+}
+
+// architecture returns the architecture of the agent's model, and the size of its weights if they stay quantised. It
+// reads headers and the tokenizer, and no weights.
+func architecture(cfg *config.Config, a *config.Agent) (_ arch.Config, quantised int64, err error) {
+	o, err := openOrigin(cfg, a, nil, "")
+	if err != nil {
+		return arch.Config{}, 0, err
+	}
+	if a.Quantised() && o.source != nil {
+		quantised = model.QuantisedBytes(o.source, computeType(a))
+	}
+	return o.arch, quantised, errors.Join(hasRows(cfg, a, o.tokenizer, o.arch.VocabSize), o.close())
+}
+
+// hasRows returns an error if a conversation can contain a token that has no row in the model's embedding.
+func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows int) error {
+	id, text, beyond := t.Beyond(rows)
+	if !beyond {
+		return nil
+	}
+	return cfg.Fault("agents."+a.Name+".model", fmt.Errorf("the tokenizer is larger than the model's vocabulary: its token %q has the id %d, and the model has %d rows; use the model's own tokenizer, or resize the model's embedding",
+		text, id, rows))
+}
+
+// Rehearse opens everything that the agent's worker opens, except the device, the weights and the store, and closes it
+// again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term. It asks
+// a hosted model for a turn. It returns the queries whose prompts leave the agent no room for an answer; the length of
+// a hosted model's prompts is unknown.
+func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (tooLong []task.Query, err error) {
+	if a.Model.Endpoint != nil {
+		m, player, err := host(ctx, cfg, a, t, nil)
+		if err != nil {
+			return nil, err
+		}
+		return nil, errors.Join(player.Close(), m.Close(ctx))
+	}
+	o, err := openOrigin(cfg, a, t, "")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, o.close()) }()
+	if o.source != nil {
+		if err := o.source.Check(); err != nil {
+			return nil, cfg.Fault("agents."+a.Name+".model", err)
+		}
+	}
+	if err := hasRows(cfg, a, o.tokenizer, o.arch.VocabSize); err != nil {
+		return nil, err
+	}
+	if p := cfg.Task.Program; a.Role == "main" && len(p.Command) > 0 {
+		if _, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {
+			return nil, cfg.Fault("task.program.command", err)
+		}
+	}
+	player, err := Player(ctx, cfg, a, t, o.tokenizer, nil)
+	if err != nil {
+		return nil, fmt.Errorf("agent %s: %w", a.Name, err)
+	}
+	defer func() { err = errors.Join(err, player.Close()) }()
+	if err := foldable(a, o.arch); err != nil {
+		return nil, err
+	}
+	limit := a.ContextTokens(o.arch.MaxPosition)
+	if tooLong, err = longPrompts(player, queries, limit); err != nil {
+		return nil, fmt.Errorf("agent %s: %w", a.Name, err)
+	}
+	if cfg.ColdStarts(a) {
+		if _, err := Demonstrations(cfg, player, limit); err != nil {
+			return nil, fmt.Errorf("cold start of %s: %w", a.Name, err)
+		}
+	}
+	if a.Adapts() {
+		if _, _, _, err := adapters(cfg, a, o.arch); err != nil {
+			return nil, err
+		}
+	}
+	if !cfg.HasKL(a) || cfg.KLToColdStart(a) || a.Adapts() && a.Reference == "" {
+		return tooLong, nil
+	}
+	reference, err := openReference(cfg, a, t)
+	if err != nil {
+		return nil, err
+	}
+	if reference.source != nil {
+		err = reference.source.Check()
+	}
+	return tooLong, errors.Join(err, reference.close())
+}
+
+// longPrompts returns the queries whose prompts have limit tokens or more. A longer question makes a longer prompt, so
+// it looks at the longest questions first, and stops after many in a row that have room.
+func longPrompts(p *play.Player, queries []task.Query, limit int) (out []task.Query, err error) {
+	const fitting = 100
+	longest := slices.SortedStableFunc(slices.Values(queries), func(a, b task.Query) int { return cmp.Compare(len(b.Text), len(a.Text)) })
+	for fits := 0; len(longest) > 0 && fits < fitting; longest = longest[1:] {
+		tokens, err := p.PromptTokens(longest[0].Text)
+		if err != nil {
+			return nil, fmt.Errorf("the prompt of %s: %w", longest[0].ID, err)
+		}
+		if fits++; tokens >= limit {
+			out, fits = append(out, longest[0]), 0
+		}
+	}
+	return out, nil
+}
+
+// openReference opens the weights of the KL term, without a tokenizer: the configured ones, or the ones that the run
+// starts from. t is the same as in openOrigin.
+func openReference(cfg *config.Config, a *config.Agent, t task.Task) (origin, error) {
+	named, key := a.Reference, ".reference"
+	if named == "" {
+		if a.Model.Shape != nil {
+			return openOrigin(cfg, a, t, "")
+		}
+		named, key = a.Model.Path, ".model"
+	}
+	path, err := cfg.Find(named)
+	if err != nil {
+		return origin{}, cfg.Fault("agents."+a.Name+key, err)
+	}
+	src, err := weights.Open(path)
+	if err != nil {
+		return origin{}, cfg.Fault("agents."+a.Name+key, err)
+	}
+	return origin{arch: src.Config(), source: src}, nil
+}

@@ -1,0 +1,297 @@
+// Package assemble builds the parts of a run from its configuration: the task, the tools, the store's options, and for
+// each agent its device, weights, policy, player and learner.
+package assemble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// Parts are the parts of one agent of a run. An agent with a hosted model has only a Player, a Policy and Rules.
+type Parts struct {
+	Device    *torch.Device
+	Model     *model.Model  // sampled from and trained; includes the adapters, if there are any
+	Params    model.Params  // the parameters that training changes
+	SaveDType weights.DType // type of the weights in checkpoints
+	Tokenizer *tokenizer.Tokenizer
+	Player    *play.Player
+	Policy    policy.Lifecycle
+	Learner   *launch.Learner // of all its devices; nil for an agent that does not learn
+	Reference *model.Model    // of the KL term; nil without a KL term, and until the cold start is over
+	Rules     Rules
+	Gateway   *gateway.Agent // answers requests of programs; nil: no gateway
+	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; may be nil
+	Notes     []string       // unused tensors of the checkpoint, and why they are unused
+
+	divided model.Options // how the weights are divided among the agent's devices
+
+	base  *base                         // holds the weights of Model
+	group *launch.RankGroup             // the processes of its further devices; nil: it has one device
+	frees []func(context.Context) error // closed last, in reverse order
+}
+
+// Wanted describes the parts to build.
+type Wanted struct {
+	Config  *config.Config
+	Agent   string
+	Task    task.Task
+	Weights string // a checkpoint's folder; "": the configured model
+	Learns  bool   // it needs a learner
+	Process *Process
+
+	// Of a learning agent with several devices: this process's number, the number of processes with a share of the
+	// trained weights, and whether no process has more than its share.
+	Rank, Size int
+	Gathered   bool
+
+	Note func(text string) // receives notes on servers that sample and waits for them, and on tools that open slowly
+}
+
+// Trained loads an agent's weights on all of its devices and allocates the buffers for training, but no sampler. After
+// an error nothing remains allocated.
+func Trained(ctx context.Context, want Wanted) (*Parts, error) {
+	a := want.Config.Agent(want.Agent)
+	p := &Parts{Rules: RulesOf(want.Config, a)}
+	if err := p.openModel(ctx, want, a); err != nil {
+		return nil, errors.Join(err, p.Close(context.WithoutCancel(ctx)))
+	}
+	return p, nil
+}
+
+func (p *Parts) openModel(ctx context.Context, want Wanted, a *config.Agent) error {
+	if len(a.Ranks()) > 1 && (want.Learns || !a.Engine.Remote()) { // otherwise the further devices have no work
+		return p.lead(ctx, want, a)
+	}
+	err := p.load(ctx, want, a)
+	if err == nil && want.Learns {
+		err = p.learns(ctx, want, a, ranks.Solo{})
+	}
+	return err
+}
+
+// Agent loads the agent's weights and allocates what samples and trains them. After an error nothing remains allocated.
+func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
+	cfg, a := want.Config, want.Config.Agent(want.Agent)
+	p = &Parts{Rules: RulesOf(cfg, a)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close(context.WithoutCancel(ctx)))
+			p = nil
+		}
+	}()
+	if a.Model.Endpoint != nil {
+		m, player, err := host(ctx, cfg, a, want.Task, want.Note)
+		if err != nil {
+			return p, err
+		}
+		p.Policy, p.Player = m, player
+		return p, nil
+	}
+	if err = p.openModel(ctx, want, a); err != nil {
+		return p, err
+	}
+	if err = hasRows(cfg, a, p.Tokenizer, p.Model.Config.VocabSize); err != nil {
+		return p, err
+	}
+	if p.Player, err = Player(ctx, cfg, a, want.Task, p.Tokenizer, want.Note); err != nil {
+		return p, err
+	}
+	sampler, err := p.openSampler(ctx, want, a)
+	if err != nil {
+		return p, err
+	}
+	p.Policy, p.Player.Policy = sampler, sampler
+	if cfg.HasGateway() {
+		p.Gateway = gateway.New(gateway.Settings{Name: a.Name, Main: a.Role == "main", Seed: cfg.Run.Seed, Policy: sampler,
+			Tokenizer: p.Tokenizer, Limits: p.Player.Limits, Variables: p.Player.Variables, Date: p.Player.Date})
+	}
+	return p, nil
+}
+
+// load loads the weights: of the checkpoint to continue from, of the configured folder or file, or random ones.
+func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
+	folder := want.Weights
+	if a.Adapts() || a.Quantised() {
+		folder = "" // a checkpoint has only the adapters, or widened weights that nothing changed
+	}
+	o, err := openOrigin(want.Config, a, want.Task, folder)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	if err := foldable(a, o.arch); err != nil {
+		return err
+	}
+	p.Tokenizer = o.tokenizer
+	p.SaveDType = saveDType(want.Config, a, weights.F32)
+	if o.source != nil {
+		p.SaveDType = saveDType(want.Config, a, o.source.DType())
+	}
+	p.divided = model.Options{Rank: want.Rank, Size: want.Size, Gathered: want.Gathered}
+	load := func() (*model.Model, error) {
+		if rounds := want.Config.Run.Matmul == "bf16"; torch.RoundFactors(rounds) != rounds && want.Note != nil {
+			want.Note("run.matmul has no effect: this processor uses neither AMX nor avx512_bf16")
+		}
+		torch.Deterministic(want.Config.Run.GPUDeterminism)
+		torch.LendThreads(threads(want.Config, 1))
+		sharing := want.sharing(a)
+		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, want.devices()))
+		if err != nil {
+			return nil, want.Config.Fault("agents."+a.Name+".device", err)
+		}
+		opt := p.divided
+		opt.HalfCopy, opt.Frozen, opt.HostMaster, opt.MaxPosition = a.Engine.DType == "bf16", want.Config.Frozen(a), a.State == "host", positions(sharing)
+		m, err := o.model(ctx, d, want.Config, a, opt)
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+		return m, err
+	}
+	var free func(context.Context) error
+	if p.base, free, err = want.Process.take(baseKey(want.Config, a), load); err != nil {
+		return err
+	}
+	p.frees = append(p.frees, free)
+	if o.source != nil {
+		p.Notes = o.source.Notes()
+	}
+	p.Device, p.Model, p.Params = p.base.model.Device, p.base.model, model.All(p.base.model) // as many values as trained counts
+	if a.Adapts() {
+		return p.adapt(ctx, want, a)
+	}
+	return nil
+}
+
+// saveDType returns the type in which an agent's weights are saved. If an agent does not learn, no float32 weights
+// accompany its folder, so the folder itself must hold the weights exactly.
+func saveDType(cfg *config.Config, a *config.Agent, read weights.DType) weights.DType {
+	switch {
+	case a.Adapts() || cfg.Run.SaveDType == "fp32" || !cfg.Learns(a) && cfg.ColdStarts(a):
+		return weights.F32
+	case cfg.Run.SaveDType == "bf16" && cfg.Learns(a):
+		return weights.BF16
+	}
+	return read
+}
+
+// learns adds the learner, and the weights of the KL term unless they are the weights after a cold start.
+func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group ranks.Group) error {
+	cfg := want.Config
+	own, err := learner.New(ctx, p.Model, p.Params, learner.Options{
+		Group: group, Loss: cfg.GRPO.Objective, Recomputed: cfg.GRPO.Old == "recomputed", Temperature: cfg.GRPO.Temperature,
+		Adam: Adam(a.Optimizer), MicroBatchTokens: a.Engine.MicroBatchTokens, Checkpoint: a.Engine.CheckpointActivations, HostState: a.State == "host",
+		Replay: cfg.GRPO.Routing == "replay", Balance: cfg.GRPO.RouterAuxCoef,
+	})
+	if err != nil {
+		return err
+	}
+	p.Learner = p.group.Lead(own, Adam(a.Optimizer))
+	p.Params = launch.Params{Params: p.Params, Learner: p.Learner}
+	if !cfg.HasKL(a) || cfg.KLToColdStart(a) {
+		return nil
+	}
+	if a.Adapts() && a.Reference == "" {
+		return p.referToStart(ctx, cfg, a)
+	}
+	o, err := openReference(cfg, a, want.Task)
+	if err != nil {
+		return err
+	}
+	return p.setReference(ctx, cfg, a, o)
+}
+
+// ReferTo makes the weights in a folder the reference of the KL term, on all of the agent's devices.
+func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
+	_, err := p.group.Do(ctx, launch.Order{Kind: launch.LoadReference, Folder: folder}, nil, func(ctx context.Context) error { return p.referTo(ctx, cfg, a, folder) })
+	return err
+}
+
+func (p *Parts) referTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
+	if a.Adapts() {
+		return p.referToAdapter(ctx, folder)
+	}
+	src, err := weights.Open(folder)
+	if err != nil {
+		return err
+	}
+	return p.setReference(ctx, cfg, a, origin{arch: src.Config(), source: src})
+}
+
+// setReference loads the weights of the KL term and closes their source.
+func (p *Parts) setReference(ctx context.Context, cfg *config.Config, a *config.Agent, o origin) (err error) {
+	defer func() { err = errors.Join(err, o.close()) }()
+	opt := p.divided
+	opt.Frozen, opt.MaxPosition = true, positions([]*config.Agent{a})
+	if p.Reference, err = o.model(ctx, p.Device, cfg, a, opt); err == nil {
+		p.frees = append(p.frees, p.Reference.Close)
+		err = p.Learner.SetReference(ctx, p.Reference)
+	}
+	return err
+}
+
+func computeType(a *config.Agent) torch.DType {
+	if a.ComputesBF16() {
+		return torch.BFloat16
+	}
+	return torch.Float32
+}
+
+// threads divides the cores: every device on the CPU has its own threads.
+func threads(cfg *config.Config, devices int) int {
+	n := cfg.Run.Threads
+	if n == 0 {
+		n = cgroup.Count().N
+	}
+	return max(n/max(devices, 1), 1)
+}
+
+// devices counts the devices on this machine of all agents of this process, including those of followers.
+func (w Wanted) devices() (n int) {
+	for _, name := range w.Process.Agents {
+		n += len(w.Config.Agent(name).OnMachine())
+	}
+	return n
+}
+
+// Close frees the agent's parts.
+func (p *Parts) Close(ctx context.Context) error {
+	var errs []error
+	note := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("closing the %s: %w", what, err))
+		}
+	}
+	p.group.Close() // before the learner, which then frees rank 0's part
+	if p.Gateway != nil {
+		p.Gateway.Close()
+	}
+	if p.Player != nil {
+		note("player", p.Player.Close())
+	}
+	if p.Policy != nil {
+		note("policy", p.Policy.Close(ctx))
+	}
+	if p.Learner != nil {
+		note("learner", p.Learner.Learner.Close(ctx))
+	}
+	for _, free := range slices.Backward(p.frees) {
+		note("device and its weights", free(ctx))
+	}
+	return errors.Join(errs...)
+}

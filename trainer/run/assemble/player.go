@@ -1,0 +1,156 @@
+package assemble
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/task"
+)
+
+// Player returns the player of an agent: it opens the agent's tools and reads its prompt. The caller sets its Policy.
+// note, if set, is called when a step takes long.
+func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, tok *tokenizer.Tokenizer, note func(string)) (*play.Player, error) {
+	s, err := playing(ctx, cfg, a, t, note)
+	if err != nil {
+		return nil, err
+	}
+	s.Tokenizer = tok
+	return play.New(s)
+}
+
+// playing returns the settings of a player, without the source of its turns. Its tools are open.
+func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Settings, err error) {
+	s = play.Settings{
+		Part: task.Part{Agent: a.Name, Main: a.Role == "main", Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
+		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),
+	}
+	if s.Part.System, err = systemPrompt(cfg, a); err != nil {
+		return s, err
+	}
+	if cfg.Run.Date != "" {
+		if s.Date, err = time.Parse(time.DateOnly, cfg.Run.Date); err != nil {
+			return s, err
+		}
+	}
+	if a.Template != "" {
+		v, err := ordered.Parse([]byte(a.Template))
+		if err != nil {
+			return s, fmt.Errorf("agents.%s.template: %w", a.Name, err)
+		}
+		s.Variables, _ = v.(*ordered.Object)
+	}
+	if s.Part.Main {
+		for _, sub := range cfg.Subs() {
+			if slices.Contains(a.Delegates, sub.Name) {
+				s.Colleagues = append(s.Colleagues, agent.Colleague{Name: sub.Name, Description: describe(sub)})
+			}
+		}
+	}
+	for _, c := range s.Colleagues {
+		s.Part.Delegates = append(s.Part.Delegates, c.Name)
+	}
+	s.Tools, err = Tools(ctx, cfg, s.Part.Tools, note)
+	return s, err
+}
+
+// absent returns the agents of the configuration that its arm leaves out.
+func absent(cfg *config.Config) []string {
+	var names []string
+	for _, a := range cfg.Agents {
+		if !slices.Contains(cfg.AgentNames(), a.Name) {
+			names = append(names, a.Name)
+		}
+	}
+	return names
+}
+
+func systemPrompt(cfg *config.Config, a *config.Agent) (string, error) {
+	switch {
+	case cfg.Run.Arm == "single" && a.PromptSingle != "":
+		return a.PromptSingle, nil
+	case a.Prompt == "":
+		return a.PromptText, nil
+	}
+	text, err := textfile.Read(cfg.Resolve(a.Prompt))
+	if err != nil {
+		return "", fmt.Errorf("agents.%s.prompt: %w", a.Name, err)
+	}
+	return text, nil
+}
+
+func describe(sub *config.Agent) string {
+	switch {
+	case sub.Describe != "":
+		return sub.Describe
+	case len(sub.Tools) > 0:
+		return fmt.Sprintf("Another agent, with the tools %s.", strings.Join(sub.Tools, ", "))
+	}
+	return "Another agent, without tools."
+}
+
+// shapeTokenizer returns the tokenizer for a model with random weights: t's, or that of a folder. If t is nil it is the
+// configured task.
+func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenizer.Tokenizer, error) {
+	if s.Tokenizer != "task" {
+		path, err := cfg.Find(s.Tokenizer)
+		if err != nil {
+			return nil, err
+		}
+		return tokenizer.Load(path)
+	}
+	if t == nil {
+		var err error
+		if t, err = Task(cfg, 1); err != nil {
+			return nil, err
+		}
+	}
+	speaker, ok := t.(task.Speaker)
+	if !ok {
+		return nil, fmt.Errorf("shape.tokenizer is task, but the task %s has no vocabulary of its own: name a folder with a tokenizer.json", t.Name())
+	}
+	return speaker.Tokenizer()
+}
+
+// Demonstrations returns the conversations for an agent's cold start, of at most limit tokens each. It returns an error
+// if there are none.
+func Demonstrations(cfg *config.Config, p *play.Player, limit int) ([]agent.Trajectory, error) {
+	source, failed, err := demonstrator(cfg, p)
+	if err != nil {
+		return nil, err
+	}
+	out, err := p.Demonstrations(source, cfg.ColdStart.Queries, limit)
+	if err = errors.Join(err, failed()); err == nil && len(out) == 0 {
+		err = fmt.Errorf("no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or add some", p.Part.Agent, limit)
+	}
+	return out, err
+}
+
+// demonstrator returns the source of demonstrations, and a function that returns the source's error afterwards.
+func demonstrator(cfg *config.Config, p *play.Player) (source task.Demonstrator, failed func() error, err error) {
+	switch cfg.ColdStart.Demonstrations {
+	case "task":
+		source, ok := p.Task.(task.Demonstrator)
+		if !ok {
+			return nil, nil, fmt.Errorf("the task %s has no demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
+		}
+		return source, func() error { return nil }, nil
+	case "parts":
+		parts := p.Parts(play.Sloppiness(cfg.ColdStart.Sloppiness))
+		return parts, func() error { return parts.Err }, nil
+	}
+	file := &play.Chats{Path: cfg.Resolve(cfg.ColdStart.Demonstrations), Program: cfg.PlayedByProgram(), Alone: cfg.Run.Arm == "single"}
+	for _, a := range cfg.Agents {
+		file.Agents = append(file.Agents, a.Name)
+	}
+	return file, func() error { return file.Err }, nil
+}

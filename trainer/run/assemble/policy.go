@@ -1,0 +1,76 @@
+package assemble
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
+)
+
+// maker makes the policy of one agent. Its promises are known before any weights are loaded.
+type maker struct {
+	varies string // why equal requests may give other bits, as a phrase after the agent's name; "": they do not
+	open   func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error)
+}
+
+// makerOf selects the maker by the agent's engine. No other function distinguishes kinds of policies.
+func makerOf(cfg *config.Config, a *config.Agent) maker {
+	if a.Engine.Remote() {
+		return remoteMaker(cfg, a)
+	}
+	return localMaker(cfg, a)
+}
+
+// localMaker makes our own engine, which reads the weights of p.Model in place and samples for all agents with its
+// base.
+func localMaker(cfg *config.Config, a *config.Agent) maker {
+	overlap := cfg.GRPO.Slack() > 0
+	m := maker{open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
+		positions := p.Model.MaxPosition()
+		sharing := want.sharing(a)
+		cache := cfg.CacheOf(sharing, positions)
+		plain := func(a *config.Agent) bool { return !a.Engine.CUDAGraphs }
+		engine, err := p.base.sampler(ctx, local.Options{
+			Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context,
+			NoRecordings: slices.ContainsFunc(sharing, plain), Note: want.Note})
+		if err != nil {
+			return nil, err
+		}
+		tenant, err := engine.Join(ctx, p.Model, local.Terms{Context: a.ContextTokens(positions), TokenBytes: p.Tokenizer.TokenBytes, Overlap: overlap})
+		if err != nil {
+			return nil, err
+		}
+		return tenant, nil
+	}}
+	switch onGPU := a.Device != "cpu"; {
+	case local.Deterministic(onGPU, overlap):
+	case onGPU:
+		m.varies = "is on " + a.Device + ", and equal bits are promised on the CPU only"
+	default:
+		m.varies = "samples while its weights change (grpo.max_lag)"
+	}
+	return m
+}
+
+// Deterministic reports whether equal seeds and CPU features give bit-equal runs, which is so if every agent's policy
+// will be deterministic. It returns an error if the configuration demands more than its policies can promise.
+func Deterministic(cfg *config.Config) (bool, error) {
+	demanded := cfg.Run.Deterministic
+	for _, name := range cfg.AgentNames() {
+		varies := "has a hosted model, whose server does not promise equal replies"
+		if a := cfg.Agent(name); a.Model.Endpoint == nil {
+			varies = makerOf(cfg, a).varies
+		}
+		if varies == "" {
+			continue
+		}
+		if demanded != nil && *demanded {
+			return false, fmt.Errorf("run.deterministic: agents.%s %s", name, varies)
+		}
+		return false, nil
+	}
+	return demanded == nil || *demanded, nil
+}

@@ -1,0 +1,164 @@
+package assemble
+
+import (
+	"context"
+	"crypto/rand"
+	"net"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model"
+)
+
+// An agent with several devices has a process for each (docs/ranks.md). This process is rank 0, and starts the others.
+
+// lead loads the agent's weights and, if it learns, allocates the buffers for training, here and in the processes of
+// its further ranks.
+func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err error) {
+	all := a.Ranks()
+	if want.Learns {
+		want.Size, want.Gathered = len(all), a.Shard == "full"
+	}
+	p.group, err = launch.Start(ctx, launch.Settings{Agent: a.Name, Devices: a.OnMachine(), Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
+	if err != nil {
+		return err
+	}
+	open := func(rank int) launch.Order {
+		return launch.Order{Kind: launch.Open, Open: &launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights,
+			Frozen: !want.Learns, Gathered: want.Gathered, Rank: rank, Size: len(all), Beside: want.beside(a, rank)}}
+	}
+	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
+		return err
+	}
+	at := p.group.Addresses()
+	meet, err := torch.ServeRendezvous(net.JoinHostPort(at[0], "0"))
+	if err != nil {
+		return err
+	}
+	defer meet.Close()
+	name := rand.Text()
+	group := func(rank int) launch.Group { return launch.Group{Rendezvous: meet.Addr(), Name: name, Bind: at[rank]} }
+	replies, err := p.group.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} }, func(ctx context.Context) error {
+		return p.Join(ctx, want, group(0), 0, len(all))
+	})
+	if err != nil {
+		return err
+	}
+	return p.Learner.Agree(ctx, replies)
+}
+
+// configOf returns the configuration of a follower, whose agent has the follower's device only.
+func configOf(want Wanted, a *config.Agent, device string) []byte {
+	own := want.Config.OnOneMachine()
+	other := own.Agent(a.Name)
+	other.Engine.Slots = want.Config.Slots(a)                           // depends on the number of devices
+	other.Device, other.Devices, other.Shard = device, nil, "optimizer" // Opening describes how the ranks divide the weights
+	return own.Dump("/")
+}
+
+// beside returns the number of processes that share the threads of a rank's machine, including the rank. A further
+// machine has no other agent.
+func (w Wanted) beside(a *config.Agent, rank int) int {
+	if n := len(a.OnMachine()); rank >= n {
+		return n
+	}
+	return w.devices()
+}
+
+// openSampler opens the agent's sampler: an engine on each of its devices, or servers.
+func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (s policy.Policy, err error) {
+	open := func(ctx context.Context) (err error) {
+		if s, err = makerOf(want.Config, a).open(ctx, p, want); err == nil {
+			p.Policy = s // closed by Close, whether or not the followers succeed
+		}
+		return err
+	}
+	if a.Engine.Remote() || p.group == nil {
+		err = open(ctx)
+		return s, err
+	}
+	if _, err = p.group.Do(ctx, launch.Order{Kind: launch.Sample}, nil, open); err != nil {
+		return nil, err
+	}
+	return p.group.Sampler(s, p.Model.Config), nil
+}
+
+// Compare returns an error if a follower of an agent that does not learn samples with other weights than rank 0, which
+// has loaded its checkpoint by now. Ranks of a learning agent compare their trained weights themselves.
+func (p *Parts) Compare(ctx context.Context) error {
+	if p.group == nil || p.Learner != nil {
+		return nil
+	}
+	var digest uint32
+	replies, err := p.group.Do(ctx, launch.Order{Kind: launch.DigestWeights}, nil, func(ctx context.Context) (err error) {
+		digest, err = p.Digest(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.group.Agree(digest, replies)
+}
+
+// Digest returns a checksum of the weights used for sampling.
+func (p *Parts) Digest(ctx context.Context) (uint32, error) {
+	if adapters, adapts := p.Params.(*model.Adapters); adapts {
+		return adapters.Digest(ctx)
+	}
+	return p.Model.Digest(ctx)
+}
+
+// OpenEngine opens the engine of a follower.
+func (p *Parts) OpenEngine(ctx context.Context, want Wanted) (policy.Policy, error) {
+	return makerOf(want.Config, want.Config.Agent(want.Agent)).open(ctx, p, want)
+}
+
+// Freeze frees the buffers for training. Further ranks end if they neither sample nor hold a share of the weights.
+func (p *Parts) Freeze(ctx context.Context) error {
+	err := p.Learner.Close(ctx)
+	p.Learner = nil
+	_, sample := p.Policy.(*launch.Policy)
+	if params, learned := p.Params.(launch.Params); !sample && !(learned && params.Shared()) {
+		p.group.Close()
+		p.group = nil
+	}
+	return err
+}
+
+// Lost returns why an agent's further ranks are gone, or nil while they run or if there are none.
+func (p *Parts) Lost() error { return p.group.Err() }
+
+// Follower loads the weights of a follower. cfg is the configuration in o; want is the argument for Join.
+func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {
+	want = Wanted{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
+	if !o.Frozen {
+		want.Rank, want.Size, want.Gathered = o.Rank, o.Size, o.Gathered
+	}
+	cfg.Run.Threads = threads(cfg, o.Beside)
+	p = &Parts{}
+	return p, want, p.load(ctx, want, cfg.Agent(o.Agent))
+}
+
+// Join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
+func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Group, rank, size int) error {
+	patience := want.Config.Store.Timeout // the longest that others wait for the agent, and so for one of its ranks
+	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Rendezvous, Name: g.Name, Bind: g.Bind,
+		Rank: rank, Size: size, Join: patience, Timeout: patience})
+	if err != nil {
+		return err
+	}
+	p.frees = append(p.frees, func(context.Context) error { return group.Close() })
+	err = p.Device.Do(ctx, func(s *torch.Scope) error {
+		over, err := group.Over(ctx, s)
+		if over != "" && want.Note != nil {
+			want.Note("its devices exchange weights and gradients over " + over)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.learns(ctx, want, want.Config.Agent(want.Agent), group)
+}

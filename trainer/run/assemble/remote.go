@@ -1,0 +1,80 @@
+package assemble
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/remote"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+)
+
+// remoteMaker makes a policy of servers, which get copies of p's weights.
+func remoteMaker(cfg *config.Config, a *config.Agent) maker {
+	return maker{
+		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are promised by local engines only",
+		open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
+			opt, err := serverOptions(cfg, a)
+			if err != nil {
+				return nil, err
+			}
+			opt.Context, opt.Vocabulary, opt.TokenBytes, opt.Note = a.ContextTokens(p.Model.MaxPosition()), p.Model.Config.VocabSize, p.Tokenizer.TokenBytes, want.Note
+			engine, err := remote.New(ctx, served{p, map[string]weights.DType{"bf16": weights.BF16, "fp32": weights.F32}[a.Engine.Weights.DType]}, opt)
+			if err != nil {
+				return nil, err
+			}
+			return engine, nil
+		},
+	}
+}
+
+// Servers asks each server that samples for an agent for its description, without waiting for absent ones. A local
+// engine has none.
+func Servers(ctx context.Context, cfg *config.Config, a *config.Agent) ([]string, error) {
+	if !a.Engine.Remote() {
+		return nil, nil
+	}
+	opt, err := serverOptions(cfg, a)
+	if err != nil {
+		return nil, err
+	}
+	return remote.Inspect(ctx, opt)
+}
+
+// serverOptions returns the options that follow from the configuration alone.
+func serverOptions(cfg *config.Config, a *config.Agent) (remote.Options, error) {
+	opt := remote.Options{
+		Kind: remote.Kind(a.Engine.Kind), URLs: a.Engine.URL, Folder: cfg.Resolve(a.Engine.Weights.Path), Name: cfg.Run.Name + "." + a.Name,
+		InFlight: cfg.Slots(a), Temperature: cfg.GRPO.Temperature, Tolerance: a.Engine.Weights.Tolerance, Patience: cfg.Store.Timeout,
+	}
+	if env := a.Engine.KeyEnv; env != "" {
+		if opt.Key = os.Getenv(env); opt.Key == "" {
+			return opt, fmt.Errorf("agents.%s.engine.key_env: the environment variable %s is not set", a.Name, env)
+		}
+	}
+	return opt, nil
+}
+
+// served gives servers access to the agent's weights.
+type served struct {
+	*Parts
+	dtype weights.DType
+}
+
+func (s served) Write(ctx context.Context, dir string) error {
+	read := s.Params.Reader(ctx, func(from int64, dst []float32) error { return s.Params.Read(ctx, from, dst) })
+	return s.Model.HF(read).WriteFolder(dir, s.dtype, s.Tokenizer.Files())
+}
+
+func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
+	if params, learned := s.Params.(launch.Params); learned && s.Model.Gathered() {
+		return params.Learner.Logits(ctx, ids, ends)
+	}
+	return s.Model.Logits(ctx, ids, ends)
+}
+
+// Fixed reports whether the weights are not trained, or no longer.
+func (s served) Fixed() bool { return s.Learner == nil }

@@ -1,0 +1,84 @@
+package assemble
+
+import (
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+)
+
+// Settings of the packages that do the work, from sections of the configuration. All values were checked when the
+// configuration was loaded.
+
+// Rules are the options of an agent's rewards, groups and updates.
+type Rules struct {
+	Rewards    mgrpo.RewardWeights
+	Align      mgrpo.Align
+	Convention mgrpo.Convention
+	Schedule   learner.Schedule
+}
+
+// RulesOf returns the rules that the configuration sets for an agent.
+func RulesOf(cfg *config.Config, a *config.Agent) Rules {
+	g := cfg.GRPO
+	return Rules{
+		Rewards:    g.Reward,
+		Align:      mgrpo.Align{Mode: mgrpo.AlignMode(g.Align.Mode), D: a.Align.D},
+		Convention: convention(g),
+		Schedule:   Schedule(a.Optimizer, cfg.Run.Steps),
+	}
+}
+
+func convention(g config.GRPO) mgrpo.Convention {
+	c := mgrpo.Convention{Baseline: mgrpo.BaselineMean, Eps: g.StdEps}
+	switch g.Convention {
+	case "population":
+		c.Std, c.SigmaMin = mgrpo.StdPopulation, g.SigmaMin
+	case "leave_one_out":
+		c.Std, c.Baseline = mgrpo.StdNone, mgrpo.BaselineLeaveOneOut
+	case "leave_one_out_std":
+		c.Std, c.Baseline, c.Eps = mgrpo.StdSample, mgrpo.BaselineLeaveOneOutStd, 1e-6
+	default:
+		c.Std = mgrpo.Std(g.Convention)
+	}
+	return c
+}
+
+// Schedule returns an optimizer's learning rates over the given number of steps.
+func Schedule(o config.Optimizer, steps int64) learner.Schedule {
+	total := o.DecaySteps
+	if total == 0 {
+		total = steps
+	}
+	return learner.Schedule{LR: o.LR, Warmup: o.Warmup, Kind: o.Schedule, Hold: o.Hold, Floor: o.Floor, Total: total}
+}
+
+// Adam returns the constants of AdamW.
+func Adam(o config.Optimizer) learner.Adam {
+	return learner.Adam{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps, WeightDecay: o.WeightDecay, Clip: o.Clip}
+}
+
+func limits(l config.Limits) agent.Limits {
+	return agent.Limits{Turns: l.MaxTurns, CallsPerTurn: l.MaxCallsPerTurn, TurnTokens: l.MaxNewTokens, Tokens: l.MaxTokens, Fold: agent.Fold(l.Fold), Wall: l.WallTime}
+}
+
+// shapeConfig returns the architecture of a model that is given by a shape only.
+func shapeConfig(s *config.Shape, tok *tokenizer.Tokenizer) (arch.Config, error) {
+	c := arch.Config{
+		Family: s.Family, VocabSize: s.Vocab, Hidden: s.Width, Layers: s.Layers, Heads: s.Heads, KVHeads: s.KVHeads,
+		HeadDim: s.HeadDim, FFN: s.FFN, RMSEps: s.NormEps, RopeTheta: s.RopeTheta, MaxPosition: s.MaxPositions, Tied: s.Tied,
+	}
+	if s.Experts > 0 {
+		c.Mixture = &arch.Mixture{Experts: s.Experts, PerToken: s.PerToken, FFN: s.ExpertFFN, Normalise: true, Step: 1}
+	}
+	c = c.WithDefaults()
+	if c.VocabSize == 0 {
+		c.VocabSize = tok.VocabSize()
+	}
+	if tok.EOS() != tokenizer.NoID {
+		c.EOS = []int32{tok.EOS()}
+	}
+	return c, c.Validate()
+}

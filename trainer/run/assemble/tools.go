@@ -1,0 +1,159 @@
+package assemble
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// cache opens the configured cache; nil if there is none.
+func cache(cfg *config.Config) (*recorded.Cache, error) {
+	if cfg.Cache.Dir == "" {
+		return nil, nil
+	}
+	c, err := recorded.Open(cfg.Resolve(cfg.Cache.Dir), cfg.Cache.Mode == "replay")
+	if err != nil {
+		return nil, cfg.Fault("cache.dir", err)
+	}
+	return c, nil
+}
+
+// Tools makes the tools that an agent names, each with its limits. A name without an entry in the configuration's tools
+// is a built-in of that kind. note, if set, is called when a step takes long.
+func Tools(ctx context.Context, cfg *config.Config, names []string, note func(string)) (*play.Toolbox, error) {
+	kept, err := cache(cfg)
+	if err != nil {
+		return nil, err
+	}
+	b := &play.Toolbox{}
+	for _, name := range names {
+		c := cfg.Tool(name)
+		if c == nil {
+			c = &config.Tool{Name: name, Kind: name, ToolLimits: config.ToolLimits{Timeout: play.DefaultToolTime, MaxOutput: play.DefaultToolOutput}}
+		}
+		own := kept
+		if !c.Cached {
+			own = nil
+		}
+		o, err := openTool(ctx, cfg, c, own, b.Lost, note)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("tools.%s: %w", name, err), b.Close())
+		}
+		o.add(c, own, b)
+	}
+	return b, nil
+}
+
+// openedTool holds the tools of one entry of the configuration.
+type openedTool struct {
+	tools   []tool.Tool
+	close   func() error                // nil: nothing to close
+	secrets []string                    // removed from outputs
+	service string                      // key for the cache; "": the tool calls no outside service
+	check   func(json.RawMessage) error // refuses arguments without a call; may be nil
+}
+
+// one returns the only tool of an entry, under the entry's name.
+func one(c *config.Tool, t tool.Tool) []tool.Tool { return []tool.Tool{tool.Named(t, c.Name)} }
+
+// add adds the tools to a toolbox, with the limits of a conversation.
+func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
+	if o.close != nil {
+		b.OnClose(o.close)
+	}
+	for _, t := range o.wrapped(c, kept, b.Retried) {
+		b.Add(t, tool.Limits{Calls: c.MaxCalls, Bytes: c.MaxOutput})
+	}
+}
+
+// wrapped returns the tools with retries, all behind one limit of concurrent calls, and outside of that the cache.
+func (o openedTool) wrapped(c *config.Tool, kept *recorded.Cache, retried func(name string)) (tools []tool.Tool) {
+	gate := tool.NewGate(c.Parallel, c.Rate)
+	for _, t := range o.tools {
+		name := t.Name()
+		t = tool.Attempted(t, tool.Attempts{Timeout: c.Timeout, Retries: c.Retries, Gate: gate, Secrets: o.secrets, Retried: func() { retried(name) }})
+		if o.service != "" && kept != nil {
+			service := o.service
+			if c.Kind == "mcp" {
+				service += " " + name
+			}
+			t = tool.Cached(t, kept, service, o.check)
+		}
+		tools = append(tools, t)
+	}
+	return tools
+}
+
+func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *recorded.Cache, lost, note func(string)) (o openedTool, err error) {
+	switch c.Kind {
+	case "calculator":
+		o.tools = one(c, tool.Calculator())
+	case "code":
+		code := tool.NewCode(tool.CodeConfig{Steps: uint64(c.MaxSteps), Output: c.MaxOutput})
+		o.tools, o.close = one(c, code), code.Close
+	case "python":
+		set := tool.PythonConfig{Interpreter: c.Interpreter, Memory: c.MaxMemory, Files: c.MaxFiles, Output: c.MaxOutput, Time: c.Timeout}
+		python, err := tool.NewPython(ctx, set)
+		if err != nil {
+			return o, err
+		}
+		o.tools = one(c, python)
+	case "search":
+		set := tool.SearchConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Told: note}
+		if c.Index != "" {
+			set.Index = cfg.Resolve(c.Index)
+		}
+		s, err := tool.NewSearch(ctx, set)
+		if err != nil {
+			return o, err
+		}
+		o.tools, o.close = one(c, s), s.Close
+	case "visit":
+		v, err := newVisit(c)
+		if err != nil {
+			return o, err
+		}
+		o = openedTool{tools: one(c, v), close: v.Close, service: v.Service(), check: v.Check}
+	case "retriever":
+		set := tool.RetrieverConfig{URL: c.URL, TokenEnv: c.TokenEnv, Results: c.Results, Request: c.Request, Response: c.Response}
+		if kept.Replays() { // the service is never called
+			set.TokenEnv = ""
+		}
+		r, err := tool.NewRetriever(set)
+		if err != nil {
+			return o, err
+		}
+		o = openedTool{tools: one(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
+	case "mcp":
+		set := tool.MCPConfig{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix, Only: c.Only, Cache: kept, Lost: lost, Told: note}
+		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
+		server, err := tool.ConnectMCP(ctx, set)
+		if err != nil {
+			return o, err
+		}
+		o = openedTool{tools: server.Tools(), close: server.Close, secrets: set.Secrets(), service: set.Service()}
+	default:
+		return o, fmt.Errorf("there is no tool of this name and no built-in kind %q", c.Kind)
+	}
+	return o, nil
+}
+
+func newVisit(c *config.Tool) (*tool.Visit, error) {
+	set := tool.VisitConfig{Hosts: c.Hosts, Schemes: c.Schemes, Bytes: c.MaxPage, Agent: c.UserAgent, Links: c.Links}
+	for _, n := range c.Networks {
+		network, err := netip.ParsePrefix(n)
+		if err != nil {
+			return nil, err
+		}
+		set.Networks = append(set.Networks, network.Masked())
+	}
+	return tool.NewVisit(set), nil
+}

@@ -1,0 +1,271 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/model/memory"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+)
+
+// Preflight prints the memory that the agents of this process (nil: all agents) will need, before anything is
+// allocated. It returns an error if a device has too little, or the disk too little room for checkpoints.
+func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
+	needs, err := assemble.MemoryNeeds(cfg, agents)
+	if err := fits(w, needs, err); err != nil {
+		return err
+	}
+	f := room(cfg, needs)
+	if f.Status == Fail {
+		return fmt.Errorf("the disk of run.dir is too small: %s: %s", f.Found, f.Advice)
+	}
+	one, most := checkpointBytes(cfg, needs)
+	_, err = fmt.Fprintf(w, "checkpoints: %s each, up to %s at a time\n", memory.Size(one), memory.Size(most))
+	return err
+}
+
+// PreflightMachine is Preflight of a further machine of an agent.
+func PreflightMachine(w io.Writer, cfg *config.Config, agent string, machine int) error {
+	needs, err := assemble.MachineNeeds(cfg, agent, machine)
+	return fits(w, needs, err)
+}
+
+func fits(w io.Writer, needs []memory.Need, err error) error {
+	if err != nil {
+		return err
+	}
+	free := available()
+	memory.Write(w, needs, free)
+	return memory.Fits(needs, free)
+}
+
+// configured checks the needs of the configuration's agents: it opens everything that a training opens, except weights.
+func configured(ctx context.Context, cfg *config.Config, agents []string) (out []Finding) {
+	t, noTask := assemble.Task(cfg, len(cfg.AgentNames()))
+	if noTask != nil {
+		out = append(out, Finding{Fail, "task", oneLine(noTask), "correct the task section"})
+	} else {
+		out = append(out, opened(ctx, cfg, t, agents)...)
+		task.Close(t)
+	}
+	needs, err := assemble.MemoryNeeds(cfg, agents)
+	if err == nil {
+		return append(out, fitting(cfg, needs)...)
+	}
+	if noTask != nil { // else each agent has said it
+		out = append(out, Finding{Fail, "models", oneLine(err), "correct the agent's model"})
+	}
+	return append(out, disk(cfg.RunDir(), 0))
+}
+
+// opened checks how answers are scored, and assembles the parts of each agent.
+func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []string) []Finding {
+	out := []Finding{{OK, "task", cfg.Task.Kind, ""}}
+	if err := scores(ctx, cfg, t, agents); err != nil {
+		out = append(out, Finding{Fail, "verifier", oneLine(err), "correct task.verifier, task.expert or task.judge"})
+	}
+	train, held := queries(cfg, t)
+	if known := repeated(train, held); known > 0 {
+		out = append(out, Finding{Warn, "task", fmt.Sprintf("training asks %d of the %d held-out questions, too", known, len(held)),
+			"take other rows for task.eval: the accuracy is to tell of questions that no agent has learned from"})
+	}
+	for _, name := range agents {
+		var asked []task.Query
+		if name == cfg.Main().Name { // what a sub-agent is asked is the main agent's choice
+			asked = append(train, held...)
+		}
+		tooLong, err := assemble.Rehearse(ctx, cfg, cfg.Agent(name), t, asked)
+		if err != nil {
+			out = append(out, Finding{Fail, name, oneLine(err), "without this the agent's worker does not start"})
+		}
+		if len(tooLong) > 0 {
+			out = append(out, Finding{Warn, name, fmt.Sprintf("no room for an answer after %d of %d prompts, the longest that of %s", len(tooLong), len(asked), tooLong[0].ID),
+				fmt.Sprintf("raise agents.%s.limits.max_tokens or engine.context, or leave the rows out: nothing is sampled for them", name)})
+		}
+		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
+		if a := cfg.Agent(name); a.Machines.Count > 1 {
+			if _, err := cfg.MachinesKey(a); err != nil {
+				out = append(out, Finding{Fail, name, oneLine(err), "its machines know each other by this key (docs/ranks.md)"})
+			}
+		}
+	}
+	return out
+}
+
+// servers asks those that sample for an agent what they are.
+func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Finding) {
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if path := cfg.Resolve(a.Engine.Weights.Path); a.Engine.Remote() && !writable(path) {
+		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %s cannot be written to", a.Name, path), fmt.Sprintf("agents.%s.engine.weights.path is the folder in which the server finds its weights: choose another one", a.Name)})
+	}
+	said, err := assemble.Servers(ctx, cfg, a)
+	for _, text := range said {
+		out = append(out, Finding{OK, "engine", text, ""})
+	}
+	if err != nil {
+		out = append(out, Finding{Fail, "engine", a.Name + ": " + oneLine(err), "start the server (docs/engines.md); the run waits for it"})
+	}
+	return out
+}
+
+// mostQueries is the number of training queries that are looked at.
+const mostQueries = 100_000
+
+// queries are the training queries of the first epoch and the held-out ones. There are none of a task with a
+// language of its own (task.Speaker), which makes its queries so that they fit and differ.
+func queries(cfg *config.Config, t task.Task) (train, held []task.Query) {
+	if _, ok := t.(task.Speaker); ok {
+		return nil, nil
+	}
+	for i := range int64(mostQueries) {
+		q := t.Train(i)
+		if q.ID != q.Row {
+			break
+		}
+		train = append(train, q)
+	}
+	return train, task.HeldOut(t, cfg.Eval.Queries)
+}
+
+// repeated counts the held-out queries whose question is one of the training.
+func repeated(train, held []task.Query) (n int) {
+	asked := map[string]bool{}
+	for _, q := range train {
+		asked[q.Text] = true
+	}
+	for _, q := range held {
+		if asked[q.Text] {
+			n++
+		}
+	}
+	return n
+}
+
+// scorePatience is the longest time that the verifiers may take.
+const scorePatience = time.Minute
+
+// scores tries the verifiers. A task with a language of its own (task.Speaker) scores without verifiers.
+func scores(ctx context.Context, cfg *config.Config, t task.Task, agents []string) error {
+	if _, ok := t.(task.Speaker); ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, scorePatience)
+	defer cancel()
+	return assemble.Scores(ctx, cfg, t, agents)
+}
+
+// fitting compares the needs of the agents with the memory and the disk of this machine.
+func fitting(cfg *config.Config, needs []memory.Need) (out []Finding) {
+	free := available()
+	for _, n := range needs {
+		out = append(out, Finding{OK, "needs", n.String(), ""})
+	}
+	for _, s := range memory.Sums(needs, free) {
+		out = append(out, Finding{OK, "in all", s.String(), ""})
+	}
+	if err := memory.Fits(needs, free); err != nil {
+		out = append(out, together(cfg, needs, free, err))
+	}
+	return append(out, room(cfg, needs))
+}
+
+// together returns the finding for agents that do not fit on this machine together. It is a warning where they have a store on a server,
+// since their workers may then run on machines of their own, and each fits here alone.
+func together(cfg *config.Config, needs []memory.Need, free map[string]int64, err error) Finding {
+	names := map[string]bool{}
+	for _, n := range needs {
+		names[n.Agent] = true
+	}
+	if cfg.Store.URL == "" || len(names) < 2 {
+		return Finding{Fail, "memory", oneLine(err), ""}
+	}
+	for name := range names {
+		own := slices.DeleteFunc(slices.Clone(needs), func(n memory.Need) bool { return n.Agent != name })
+		if err := memory.Fits(own, free); err != nil {
+			return Finding{Fail, "memory", oneLine(err), ""}
+		}
+	}
+	return Finding{Warn, "memory", "each agent fits here alone, and all together do not: " + oneLine(err),
+		"run their workers on several machines, and mgrpo doctor --agent NAME on each"}
+}
+
+// room compares the free space of the run's disk with what the run's checkpoints take in addition to those that are there.
+func room(cfg *config.Config, needs []memory.Need) Finding {
+	one, most := checkpointBytes(cfg, needs)
+	f := disk(cfg.RunDir(), most-sizeOf(archive.CheckpointsDir(cfg.RunDir())))
+	f.Found += "; a checkpoint has " + memory.Size(one)
+	return f
+}
+
+// checkpointBytes returns the size of one checkpoint of all agents, and the most that checkpoints take at a time.
+// On disk are the newest run.keep checkpoints, the best, the checkpoint of the cold start, and the one in progress; a short run has fewer.
+// An untrained agent has a single file for these checkpoints, and a second one while a checkpoint is in progress. A stopped cold start has the weights and
+// moments, in fp32, until the first checkpoint is complete.
+func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) {
+	taught := slices.ContainsFunc(cfg.Agents, func(a config.Agent) bool { return cfg.ColdStarts(&a) })
+	checkpoints := cfg.Run.Steps
+	if taught {
+		checkpoints++ // of step 0
+	}
+	checkpoints = min(int64(cfg.Run.Keep)+3, checkpoints)
+	stopped := int64(0)
+	for _, n := range needs {
+		one += n.Files
+		a := cfg.Agent(n.Agent)
+		if cfg.Learns(a) {
+			most += checkpoints * n.Files
+		} else {
+			most += min(2, checkpoints) * n.Files
+		}
+		if cfg.ColdStarts(a) {
+			stopped += n.Of(memory.Snapshot)
+		}
+	}
+	return one, max(most, stopped+one)
+}
+
+// sizeOf returns the bytes of all files in a folder, each once however many names it has; 0 if there is no folder.
+func sizeOf(dir string) (size int64) {
+	seen := map[uint64]bool{}
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return nil
+		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			if seen[stat.Ino] {
+				return nil
+			}
+			seen[stat.Ino] = true
+		}
+		size += info.Size()
+		return nil
+	})
+	return size
+}
+
+// available maps devices to free bytes; a device whose free memory is not known is absent.
+func available() map[string]int64 {
+	out := map[string]int64{}
+	if m, err := memory.Host("/"); err == nil {
+		out["cpu"] = m.Available
+	}
+	for index, free := range seeGPUs().free {
+		out[fmt.Sprintf("cuda:%d", index)] = free
+	}
+	return out
+}

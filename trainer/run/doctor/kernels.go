@@ -1,0 +1,123 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda"
+	"github.com/mgrpo/mgrpo/trainer/run/proof"
+)
+
+// Kernels tries every kernel on every instruction set and GPU of this machine and prints a table of the largest differences
+// from float64 and of the values a second, on one core, of inputs too small to say more than that a rate is not absurd. It
+// says whether one fails. Nothing else may compute in this process meanwhile.
+func Kernels(ctx context.Context, w io.Writer) (failed bool, err error) {
+	results, err := tryAll(ctx)
+	if err != nil {
+		return false, err
+	}
+	writeResults(w, results)
+	return slices.ContainsFunc(results, proof.Result.Failed), nil
+}
+
+func tryAll(ctx context.Context) (all []proof.Result, err error) {
+	best := kernels.ISA()
+	defer func() { err = errors.Join(err, kernels.UseISA(best)) }()
+	on := func(device string) error {
+		d, err := torch.Open(device, 1)
+		if err != nil {
+			return err
+		}
+		results, err := tryOften(ctx, d)
+		all = append(all, results...)
+		return errors.Join(err, d.Close())
+	}
+	for _, isa := range kernels.ISAs() {
+		if kernels.UseISA(isa) != nil {
+			continue // the CPU lacks it
+		}
+		if err := on("cpu"); err != nil {
+			return all, err
+		}
+	}
+	gpus := seeGPUs()
+	if gpus.err != nil {
+		return all, gpus.err
+	}
+	if len(gpus.devices) == 0 && cuda.Required() {
+		return all, errors.New("no GPU was tried: this process sees none, and MGRPO_REQUIRE_GPU is set")
+	}
+	for _, gpu := range gpus.devices {
+		if err := on(fmt.Sprintf("cuda:%d", gpu.Index)); err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// tryOften keeps the largest error and the best rate of several tries: a single one is of cold caches, or was interrupted.
+func tryOften(ctx context.Context, d *torch.Device) (best []proof.Result, err error) {
+	const tries = 5
+	for range tries {
+		results, err := proof.Try(ctx, d, proof.Thorough)
+		if err != nil {
+			return nil, err
+		}
+		for i, r := range best {
+			if results[i].Rate = max(results[i].Rate, r.Rate); r.Failed() {
+				results[i] = r
+			} else if !results[i].Failed() {
+				results[i].Error = max(results[i].Error, r.Error)
+			}
+		}
+		best = results
+	}
+	return best, nil
+}
+
+// writeResults prints a row for each kernel and two columns for each place where it was tried, and then what failed.
+func writeResults(w io.Writer, results []proof.Result) {
+	var places, names []string
+	at := map[[2]string]proof.Result{}
+	for _, r := range results {
+		if !slices.Contains(places, r.On) {
+			places = append(places, r.On)
+		}
+		if !slices.Contains(names, r.Kernel) {
+			names = append(names, r.Kernel)
+		}
+		at[[2]string{r.Kernel, r.On}] = r
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "kernel")
+	for _, on := range places {
+		fmt.Fprintf(t, "\t%s\tM/s", on)
+	}
+	fmt.Fprintln(t)
+	for _, name := range names {
+		fmt.Fprint(t, name)
+		for _, on := range places {
+			switch r, tried := at[[2]string{name, on}]; {
+			case !tried:
+				fmt.Fprint(t, "\t\t")
+			case r.Failed():
+				fmt.Fprint(t, "\tFAIL\t")
+			default:
+				fmt.Fprintf(t, "\t%.1e\t%.1f", r.Error, r.Rate/1e6)
+			}
+		}
+		fmt.Fprintln(t)
+	}
+	t.Flush()
+	for _, r := range results {
+		if r.Failed() {
+			fmt.Fprintf(w, "\n%v\n-> %s\n", r, proof.Report)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/model/memory"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+func libTorch() Finding { return Finding{OK, "LibTorch", torch.Version(), ""} }
+
+func processor() Finding {
+	isa := kernels.ISA()
+	f := Finding{OK, "CPU", fmt.Sprintf("%s, %s; kernels use %s", cgroup.Count(), torch.CPUFeatures(), isa), ""}
+	if isa == "portable" {
+		f.Status, f.Advice = Warn, "without AVX2 training on this CPU is many times slower"
+		if os.Getenv("MGRPO_CPU_ISA") != "" {
+			f.Advice += "; MGRPO_CPU_ISA asks for it"
+		}
+	}
+	return f
+}
+
+// redisPatience is the longest time that a store may take to answer.
+const redisPatience = 10 * time.Second
+
+// redis checks that the configured store answers. Without store.url it looks for a redis-server on this machine.
+func redis(ctx context.Context, cfg *config.Config) Finding {
+	if cfg == nil || cfg.Store.URL == "" {
+		if path, err := exec.LookPath("redis-server"); err == nil {
+			return Finding{OK, "Redis", path + "; `mgrpo train` without store.url needs none", ""}
+		}
+		return Finding{OK, "Redis", "no redis-server here; `mgrpo train` without store.url needs none, workers on several servers do", ""}
+	}
+	where := cfg.Store.URL
+	if u, err := url.Parse(where); err == nil {
+		where = u.Redacted()
+	}
+	fail := func(err error) Finding {
+		return Finding{Fail, "Redis", fmt.Sprintf("%s: %v", where, err), "start the server, or correct the store section; without it all agents share one process"}
+	}
+	options, err := assemble.Store(cfg)
+	if err != nil {
+		return fail(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, redisPatience)
+	defer cancel()
+	s, err := store.Open(ctx, options)
+	if err != nil {
+		return fail(err)
+	}
+	if err := s.Close(); err != nil {
+		return fail(err)
+	}
+	if options.AllowVolatile {
+		return Finding{Warn, "Redis", where + " answers; whether it keeps its data was not asked (store.allow_volatile)", "set appendonly yes and maxmemory-policy noeviction"}
+	}
+	return Finding{OK, "Redis", where + " answers, is new enough, has appendonly yes and noeviction; appendfsync, which must be always, cannot be asked with a worker's rights", ""}
+}
+
+func hostMemory() Finding {
+	m, err := memory.Host("/")
+	if err != nil {
+		return Finding{Warn, "memory", "unknown: " + err.Error(), "the needs of the agents cannot be compared with it"}
+	}
+	return Finding{OK, "memory", fmt.Sprintf("%s, %s available", memory.Size(m.Total), memory.Size(m.Available)), ""}
+}
+
+// disk compares the free space of the disk of dir, which need not exist yet, with the needed bytes.
+func disk(dir string, needed int64) Finding {
+	var stat syscall.Statfs_t
+	if err := nearest(dir, func(at string) error { return syscall.Statfs(at, &stat) }); err != nil {
+		return Finding{Fail, "disk", fmt.Sprintf("%s: %v", dir, err), "choose another run.dir"}
+	}
+	free := int64(stat.Bavail) * stat.Bsize
+	f := Finding{OK, "disk", fmt.Sprintf("%s free for %s", memory.Size(free), dir), ""}
+	if needed > 0 {
+		f.Found += fmt.Sprintf("; checkpoints take up to %s", memory.Size(needed))
+	}
+	if free < needed {
+		f.Status, f.Advice = Fail, "free some, choose another run.dir, lower run.keep, or set run.save_moments to false (docs/config.md)"
+	}
+	return f
+}
+
+// writable reports whether a folder can be written to.
+func writable(dir string) bool {
+	const write = 2 // W_OK
+	return nearest(dir, func(at string) error { return syscall.Access(at, write) }) == nil
+}
+
+// nearest asks about a folder. If the folder does not exist yet, it asks about the first existing parent.
+func nearest(dir string, ask func(at string) error) error {
+	err := ask(dir)
+	for errors.Is(err, syscall.ENOENT) && filepath.Dir(dir) != dir {
+		dir = filepath.Dir(dir)
+		err = ask(dir)
+	}
+	return err
+}
+
+// oneLine puts the text of an error that spans several lines, such as a list of mistakes, on one line.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -1,0 +1,329 @@
+package proof
+
+import (
+	"math"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+)
+
+// layer is an operation of a decoder: f with inputs of the given shapes. It is tried as in generation and with its backward
+// pass, and held against itself in float64, which is LibTorch's.
+func layer(name string, shapes func(rows int64) [][]int64, f func(t *trial, in []*torch.Tensor) []*torch.Tensor) kernel {
+	return kernel{name, floatBound, func(t *trial) error {
+		var in, same []*torch.Tensor
+		for i, shape := range shapes(t.rows) {
+			x := t.tensor(uint32(i), shape...)
+			in, same = append(in, x), append(same, x.To(torch.Float64))
+		}
+		var got []*torch.Tensor
+		if err := t.work(0, func() error { got = f(t, in); return nil }); err != nil {
+			return err
+		}
+		want := f(t, same)
+		for i := range got {
+			t.made += got[i].Numel()
+			t.compareTensors(got[i], want[i])
+		}
+		t.backward(f, in, want)
+		t.backward(f, same, want)
+		for i := range in {
+			t.compareTensors(in[i].Grad(), same[i].Grad())
+		}
+		return nil
+	}}
+}
+
+// backward fills in the gradients of in, for output gradients of the shapes of outs.
+func (t *trial) backward(f func(t *trial, in []*torch.Tensor) []*torch.Tensor, in, outs []*torch.Tensor) {
+	for _, x := range in {
+		x.RequireGrad(true)
+	}
+	t.s.Grad(true, func() {
+		got := f(t, in)
+		var grads []*torch.Tensor
+		for i, out := range outs {
+			grads = append(grads, t.tensor(uint32(100+i), out.Shape()...).To(got[i].DType()))
+		}
+		torch.Backward(got, grads)
+	})
+}
+
+// tensor is numbers in [-1, 1) of the trial's type.
+func (t *trial) tensor(stream uint32, shape ...int64) *torch.Tensor {
+	n := int64(1)
+	for _, size := range shape {
+		n *= size
+	}
+	x := t.s.FromFloat32(uniform(stream, n), shape...)
+	if t.real != torch.Float32 {
+		x = x.To(t.real)
+	}
+	return x
+}
+
+func (t *trial) ints(v ...int32) *torch.Tensor { return t.s.FromInt32(v, int64(len(v))) }
+
+func (t *trial) compareTensors(got, want *torch.Tensor) {
+	compare(t, values(got), wide(values(want)))
+}
+
+// values are a tensor's in float32: what is compared differs by more than their rounding, or is right.
+func values(x *torch.Tensor) []float32 {
+	out := make([]float32, x.Numel())
+	x.Detach().To(torch.Float32).Contiguous().Float32s(out)
+	return out
+}
+
+func one(x *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{x} }
+
+const normEps = 1e-5
+
+// layers are those of a decoder.
+func layers() []kernel {
+	shaped := func(shapes ...[]int64) func(int64) [][]int64 { // 0 stands for the rows
+		return func(rows int64) [][]int64 {
+			out := make([][]int64, len(shapes))
+			for i, shape := range shapes {
+				if out[i] = slices.Clone(shape); shape[0] == 0 {
+					out[i][0] = rows
+				}
+			}
+			return out
+		}
+	}
+	ks := []kernel{
+		layer("linear", shaped([]int64{0, 67}, []int64{45, 67}, []int64{45}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor {
+			return one(torch.Linear(in[0], in[1], in[2]))
+		}),
+		layer("rms_norm", shaped([]int64{0, 577}, []int64{577}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor {
+			return one(torch.RMSNorm(in[0], in[1], 1, normEps))
+		}),
+		layer("add_rms_norm", shaped([]int64{0, 77}, []int64{0, 77}, []int64{77}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor {
+			sum, y := torch.AddRMSNorm(in[0], in[1], in[2], 0, normEps)
+			return []*torch.Tensor{sum, y}
+		}),
+		layer("swiglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.SwiGLU(in[0])) }),
+		layer("geglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.GeGLU(in[0])) }),
+		layer("clamped_glu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.ClampedGLU(in[0])) }),
+		layer("heads", shaped([]int64{0, 8 * 27}, []int64{27}, []int64{27}), split),
+		layer("heads normalised together", shaped([]int64{0, 8 * 27}, []int64{4 * 27}, []int64{2 * 27}), split),
+		layer("attention_packed", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 0, nil))
+		}),
+		layer("attention_packed in a window", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6, nil))
+		}),
+		layer("attention_packed with sinks", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}, []int64{4}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6, in[3]))
+		}),
+		layer("moe", shaped([]int64{0, 37}, []int64{0, 4}, []int64{4 * 2 * 11, 37}, []int64{4 * 37, 11}), mixed),
+		layer("head_log_prob", shaped([]int64{0, 37}, []int64{301, 37}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+			logp, entropy := torch.HeadLogProb(in[0], in[1], t.ints(index(9, t.rows, 301)...), 0.7, 3)
+			return []*torch.Tensor{logp, entropy}
+		}),
+		{"heads to the cache and its attention", floatBound, cached},
+		{"lora", floatBound, adapted},
+		{"linear_bf16", amxBound, halved},
+		{"linear_bf16 with run.matmul bf16", floatBound, halvedRounded},
+		{"linear with run.matmul bf16", floatBound, rounded},
+		{"moe_bf16", amxBound, halvedExperts},
+	}
+	for _, q := range []struct {
+		name weights.DType
+		kind torch.QuantType
+	}{{weights.Q4_0, torch.Q4_0}, {weights.Q4_1, torch.Q4_1}, {weights.Q5_0, torch.Q5_0}, {weights.Q5_1, torch.Q5_1}, {weights.Q8_0, torch.Q8_0},
+		{weights.Q4_K, torch.Q4_K}, {weights.Q5_K, torch.Q5_K}, {weights.Q6_K, torch.Q6_K}} {
+		ks = append(ks, kernel{"quantised " + string(q.name), floatBound, func(t *trial) error { return t.quantised(q.name, q.kind) }})
+	}
+	return ks
+}
+
+// split makes four heads of queries, and two of keys and of values, of a product. 22 of their 27 dimensions turn.
+func split(t *trial, in []*torch.Tensor) []*torch.Tensor {
+	q, k, v := t.heads(in[1], in[2], index(8, in[0].Size(0), positions)).Split(in[0])
+	return []*torch.Tensor{q, k, v}
+}
+
+const positions = 41 // that heads can have
+
+func (t *trial) heads(q, k *torch.Tensor, pos []int32) torch.Heads {
+	const half = 11
+	var cos, sin []float32
+	for p := range positions {
+		for i := range half {
+			s, c := math.Sincos(float64(p) * math.Pow(100, -float64(i)/half))
+			cos, sin = append(cos, float32(c)), append(sin, float32(s))
+		}
+	}
+	return torch.Heads{Heads: 4, KVHeads: 2, QNorm: q, KNorm: k, Offset: 1, Eps: normEps,
+		Cos: t.s.FromFloat32(cos, positions, half), Sin: t.s.FromFloat32(sin, positions, half), Pos: t.ints(pos...)}
+}
+
+// mixed is a mixture of 4 experts, 2 a token. The choice is given: in float64 another would be taken of near equals.
+func mixed(t *trial, in []*torch.Tensor) []*torch.Tensor {
+	var given []int32
+	for _, e := range index(7, in[0].Size(0), 4) {
+		given = append(given, e, (e+1)%4)
+	}
+	chosen, weight := torch.Route(in[1].To(torch.Float32), torch.Routing{PerToken: 2, Normalise: true, Given: t.s.FromInt32(given, in[0].Size(0), 2)})
+	return one(torch.Experts(in[0], chosen, weight, torch.MLPs{GateUp: in[2], Down: in[3]}))
+}
+
+// cached attends to the keys and values of a product, in blocks that lie anywhere.
+func cached(t *trial) error {
+	const tokens, hd, block = 41, 27, 8
+	var sequence, pos, length []int32
+	for i := range int32(tokens) {
+		sequence, pos, length = append(sequence, i%2), append(pos, i/2), append(length, i/2+1)
+	}
+	table := t.s.FromInt32([]int32{5, 0, 3, 1, 2, 4}, 2, 3)
+	attend := func(real torch.DType) *torch.Tensor {
+		how := t.heads(t.tensor(1, hd).To(real), t.tensor(2, hd).To(real), pos)
+		keys, vals := t.s.Zeros(real, 6, 2, block, hd), t.s.Zeros(real, 6, 2, block, hd)
+		q := how.Cache(t.tensor(0, tokens, 8*hd).To(real), keys, vals, table, t.ints(sequence...))
+		return torch.AttentionCached(q, keys, vals, table, t.ints(sequence...), t.ints(length...), 0.3, 11, nil)
+	}
+	var got *torch.Tensor
+	err := t.work(tokens*4*hd, func() error { got = attend(t.real); return nil })
+	t.compareTensors(got, attend(torch.Float64))
+	return err
+}
+
+// adapted adds one of two adapters to some rows.
+func adapted(t *trial) error {
+	const k, n, r = 37, 29, 3
+	x, y := t.tensor(0, t.rows, k), t.tensor(1, t.rows, n)
+	part := []torch.LoRAPart{{From: 0, N: n, R: r, Scale: 0.5}}
+	var adapters []torch.LoRA
+	for i := range uint32(2) {
+		adapters = append(adapters, torch.LoRA{Values: t.s.FromFloat32(uniform(2+i, r*(k+n)), r*(k+n)), Parts: part})
+	}
+	which := index(5, t.rows, 3) // 2 stands for none
+	want := wide(values(y))
+	for row, a := range which {
+		if a == 2 {
+			which[row] = -1
+			continue
+		}
+		v := values(adapters[a].Values)
+		for at := range r {
+			down := 0.0
+			for i, xi := range values(x.Select(0, int64(row))) {
+				down += float64(v[at*k+i]) * float64(xi)
+			}
+			for j := range n {
+				want[row*n+j] += 0.5 * float64(v[r*k+j*r+at]) * down
+			}
+		}
+	}
+	err := t.work(t.rows*n, func() error { torch.LoRAAdd_(y, x, adapters, t.ints(which...)); return nil })
+	compare(t, values(y), want)
+	return err
+}
+
+// halved multiplies by weights in bfloat16, as the CPU samples with engine.dtype: bf16.
+func halved(t *trial) error { return t.halved(t.tensor(0, t.rows, 67)) }
+
+// halvedRounded has run.matmul bf16 in force, if it can be. x is bfloat16 already, so that nothing changes.
+func halvedRounded(t *trial) error {
+	defer t.roundFactors()()
+	return t.halved(t.tensor(0, t.rows, 67).To(torch.BFloat16).To(t.real))
+}
+
+func (t *trial) halved(x *torch.Tensor) error {
+	w := t.tensor(1, 45, 67).To(torch.BFloat16)
+	var y *torch.Tensor
+	err := t.work(t.rows*45, func() error { y = torch.Linear(x, w.To(weightType(t)), nil); return nil })
+	t.compareTensors(y, torch.Linear(x.To(torch.Float64), w.To(torch.Float64), nil))
+	return err
+}
+
+// roundFactors rounds factors on the CPU until what it returns is called.
+func (t *trial) roundFactors() (undo func()) {
+	if t.s.Device().IsCUDA() {
+		return func() {}
+	}
+	torch.RoundFactors(true)
+	return func() { torch.RoundFactors(false) }
+}
+
+// rounded is a linear layer in training whose factors are rounded to bfloat16, if that is in force on the device, forwards and backwards.
+// They are bfloat16 already, so that nothing changes.
+func rounded(t *trial) error {
+	defer t.roundFactors()()
+	in := []*torch.Tensor{t.tensor(0, t.rows, 67), t.tensor(1, 45, 67), t.tensor(2, t.rows, 45)}
+	pass := func(dtype torch.DType) (results []*torch.Tensor) {
+		var x []*torch.Tensor
+		for _, of := range in {
+			x = append(x, of.To(torch.BFloat16).To(dtype))
+		}
+		x[0].RequireGrad(true)
+		x[1].RequireGrad(true)
+		t.s.Training(func() {
+			t.s.Grad(true, func() {
+				y := torch.Linear(x[0], x[1], nil)
+				torch.Backward(one(y), one(x[2]))
+				results = []*torch.Tensor{y, x[0].Grad(), x[1].Grad()}
+			})
+		})
+		return results
+	}
+	var got []*torch.Tensor
+	err := t.work(t.rows*45, func() error { got = pass(t.real); return nil })
+	for i, want := range pass(torch.Float64) {
+		t.compareTensors(got[i], want)
+	}
+	return err
+}
+
+// halvedExperts are experts with weights in bfloat16.
+func halvedExperts(t *trial) error {
+	in := []*torch.Tensor{t.tensor(0, t.rows, 37), t.tensor(1, t.rows, 4), t.tensor(2, 4*2*11, 37).To(torch.BFloat16), t.tensor(3, 4*37, 11).To(torch.BFloat16)}
+	same := make([]*torch.Tensor, len(in))
+	for i, x := range in {
+		same[i] = x.To(torch.Float64)
+	}
+	in[2], in[3] = in[2].To(weightType(t)), in[3].To(weightType(t))
+	var y *torch.Tensor
+	err := t.work(t.rows*37, func() error { y = mixed(t, in)[0]; return nil })
+	t.compareTensors(y, mixed(t, same)[0])
+	return err
+}
+
+// weightType is bfloat16 where it can be multiplied by the trial's type.
+func weightType(t *trial) torch.DType {
+	if t.s.Device().IsCUDA() {
+		return t.real
+	}
+	return torch.BFloat16
+}
+
+// quantised widens a matrix, multiplies by it, and back.
+func (t *trial) quantised(name weights.DType, kind torch.QuantType) error {
+	const n, k = 13, 512
+	size := name.RowBytes(k)
+	data := make([]byte, n*size)
+	for i, v := range index(uint32(kind), n*size, 256) {
+		data[i] = byte(v) & 0x3b // so no scale of a block is infinite
+	}
+	exact := make([]float32, n*k)
+	name.Decode(exact, data)
+	part := torch.QuantPart{Type: kind, Blocks: t.s.FromBytes(data, torch.Uint8, n, size)}
+	w, want := torch.NewQuantised(k, t.real, part), t.s.FromFloat32(exact, n, k).To(torch.Float64)
+	compare(t, values(torch.Embedding(w, t.ints(index(3, n, n)...))), wide(values(torch.Embedding(want, t.ints(index(3, n, n)...)))))
+	x := t.tensor(0, t.rows, k)
+	same := x.To(torch.Float64)
+	var y *torch.Tensor
+	if err := t.work(t.rows*n, func() error { y = torch.Linear(x, w, nil); return nil }); err != nil {
+		return err
+	}
+	t.compareTensors(y, torch.Linear(same, want, nil))
+	grad := func(x *torch.Tensor, w torch.Matrix) *torch.Tensor {
+		t.backward(func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.Linear(in[0], w, nil)) }, one(x), one(y))
+		return x.Grad()
+	}
+	t.compareTensors(grad(x, w), grad(same, want))
+	return nil
+}

@@ -1,0 +1,228 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// follow writes a course down: "roll 0", "train 0", "save 1" and so on, rollouts at the earliest moment. best says
+// which evaluations are better than all before, and stopAt at which phase ("roll 1", "evaluate 2") a stop was asked.
+func follow(t *testing.T, c Settings, s State, best map[int64]bool, stopAt string) []string {
+	t.Helper()
+	var out []string
+	for range 1000 {
+		if n, ok := c.RollOut(s); ok {
+			what := fmt.Sprintf("roll %d", n)
+			out = append(out, what)
+			var err error
+			if s, err = c.Rolled(s, n, Result{Stop: what == stopAt}); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		next := c.Next(s)
+		if next.Kind == End {
+			return out
+		}
+		what := fmt.Sprintf("%s %d", next.Kind, next.Version)
+		out = append(out, what)
+		var err error
+		if s, err = c.Done(s, next, Result{Best: best[next.Version], Stop: what == stopAt}); err != nil {
+			t.Fatalf("%v after %v", err, out)
+		}
+	}
+	t.Fatalf("no end: %v", out[:20])
+	return nil
+}
+
+func TestCourses(t *testing.T) {
+	afresh := Begin(None, None, None)
+	all := Settings{Steps: 4, CheckpointEvery: 2, EvalEvery: 2, EvalFirst: true, HeldOut: true, ColdStarts: true}
+	set := func(change func(*Settings)) Settings {
+		c := all
+		change(&c)
+		return c
+	}
+	for name, test := range map[string]struct {
+		c      Settings
+		from   State
+		best   []int64
+		stopAt string
+		want   string
+	}{
+		"whole": {c: all, from: afresh, best: []int64{0, 4},
+			want: "teach 0, meet 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
+		"nothing held out": {c: set(func(c *Settings) { c.HeldOut = false; c.CheckpointEvery = 3 }), from: afresh,
+			want: "teach 0, meet 0, save 0, roll 0, train 0, roll 1, train 1, roll 2, train 2, save 3, roll 3, train 3, save 4, finish 4"},
+		"the best between checkpoints": {c: set(func(c *Settings) { c.CheckpointEvery = 0; c.EvalFirst = false; c.EvalEvery = 1 }), from: afresh, best: []int64{1, 3},
+			want: "teach 0, meet 0, save 0, roll 0, train 0, evaluate 1, save 1, roll 1, train 1, evaluate 2, roll 2, train 2, evaluate 3, save 3, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
+		"a random start is not kept": {c: set(func(c *Settings) { c.Steps = 1; c.ColdStarts = false }), from: afresh, best: []int64{0},
+			want: "teach 0, meet 0, evaluate 0, roll 0, train 0, save 1, evaluate 1, save 1, finish 1"},
+		"resumed": {c: all, from: Begin(2, 2, 0),
+			want: "meet 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
+		"resumed before its evaluation": {c: all, from: Begin(2, 0, 0),
+			want: "meet 2, evaluate 2, save 2, roll 2, train 2, roll 3, train 3, save 4, evaluate 4, save 4, finish 4"},
+		"resumed at the end": {c: all, from: Begin(4, 2, 0), want: "meet 4, evaluate 4, save 4, finish 4"},
+		"no steps":           {c: set(func(c *Settings) { c.Steps = 0; c.EvalFirst = false }), from: afresh, want: "teach 0, meet 0, save 0, evaluate 0, save 0, finish 0"},
+		"stopped in a step":  {c: all, from: afresh, stopAt: "roll 1", want: "teach 0, meet 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, save 1, finish 1"},
+		"stopped before an evaluation": {c: all, from: afresh, stopAt: "evaluate 2",
+			want: "teach 0, meet 0, save 0, evaluate 0, save 0, roll 0, train 0, roll 1, train 1, save 2, evaluate 2, finish 2"},
+		"stopped in its cold start":               {c: all, from: afresh, stopAt: "teach 0", want: "teach 0"},
+		"stopped because of another's cold start": {c: all, from: afresh, stopAt: "meet 0", want: "teach 0, meet 0"},
+		"stopped at once":                         {c: all, from: afresh, stopAt: "evaluate 0", want: "teach 0, meet 0, save 0, evaluate 0, finish 0"},
+		"ahead": {c: set(func(c *Settings) { c.Steps = 6; c.MaxLag = 2; c.EvalEvery = 0; c.EvalFirst = false }), from: afresh,
+			want: "teach 0, meet 0, save 0, roll 0, roll 1, roll 2, train 0, roll 3, train 1, save 2, roll 4, train 2, roll 5, train 3, save 4, train 4, train 5, save 6, evaluate 6, save 6, finish 6"},
+		"ahead, up to an evaluation": {c: set(func(c *Settings) { c.MaxLag = 3; c.EvalFirst = false; c.CheckpointEvery = 0 }), from: afresh,
+			want: "teach 0, meet 0, save 0, roll 0, roll 1, train 0, train 1, evaluate 2, roll 2, roll 3, train 2, train 3, save 4, evaluate 4, save 4, finish 4"},
+		"stopped while ahead": {c: set(func(c *Settings) { c.MaxLag = 3; c.HeldOut = false; c.CheckpointEvery = 0 }), from: afresh, stopAt: "roll 2",
+			want: "teach 0, meet 0, save 0, roll 0, roll 1, roll 2, train 0, train 1, save 2, finish 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			best := map[int64]bool{}
+			for _, v := range test.best {
+				best[v] = true
+			}
+			if got := strings.Join(follow(t, test.c, test.from, best, test.stopAt), ", "); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestWhatWasNotToBeDone(t *testing.T) {
+	c := Settings{Steps: 2}
+	s := Begin(None, None, None)
+	if _, err := c.Done(s, Command{Train, 0}, Result{}); err == nil || err.Error() != "course: command {train 0} was done, but {teach 0} is next" {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Rolled(s, 1, Result{}); err == nil {
+		t.Error("a step was passed over")
+	}
+	s.Taught, s.Ready = true, true
+	if _, err := c.Done(s, Command{Await, 0}, Result{}); err == nil {
+		t.Error("waiting is nothing that can be done")
+	}
+}
+
+// worker is one worker of TestTeams: its state, and what survives its death.
+type worker struct {
+	State
+	saved, evaluated, best int64 // of its newest checkpoint that all have
+	log                    []string
+}
+
+// TestTeams lets the workers of a team take their courses in any order that the store allows: whoever trains, saves,
+// evaluates or meets does so with all others, and whoever rolls out is at most MaxLag ahead. Now and then the
+// whole team dies and goes on from a checkpoint that all have. Nobody ever waits for what does not come, and every step
+// is trained, in order, by all; in the history that survives once.
+func TestTeams(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := Settings{
+			Steps: rapid.Int64Range(0, 9).Draw(t, "steps"), CheckpointEvery: rapid.Int64Range(0, 4).Draw(t, "checkpoint"),
+			EvalEvery: rapid.Int64Range(0, 4).Draw(t, "eval"), EvalFirst: rapid.Bool().Draw(t, "first"),
+			HeldOut: rapid.Bool().Draw(t, "holds out"), ColdStarts: rapid.Bool().Draw(t, "cold starts"),
+			MaxLag: rapid.Int64Range(0, 3).Draw(t, "lag"),
+		}
+		stopAt := rapid.Int64Range(0, 12).Draw(t, "stop")
+		team := make([]*worker, rapid.IntRange(1, 3).Draw(t, "workers"))
+		for i := range team {
+			team[i] = &worker{State: Begin(None, None, None), saved: None, evaluated: None, best: None}
+		}
+		deaths := rapid.IntRange(0, 3).Draw(t, "deaths")
+		for moves := 0; ; moves++ {
+			if moves > 2000 {
+				t.Fatalf("no end: %+v", *team[0])
+			}
+			if deaths > 0 && rapid.IntRange(0, 15).Draw(t, "dies") == 0 {
+				deaths--
+				for _, w := range team {
+					w.State = Begin(w.saved, w.evaluated, w.best)
+					w.log = slices.DeleteFunc(w.log, func(s string) bool {
+						var n int64
+						trained, _ := fmt.Sscanf(s, "train %d", &n)
+						return trained == 1 && n >= w.Version
+					})
+				}
+			}
+			if over := step(t, c, team, stopAt); over {
+				break
+			}
+		}
+		end := min(c.Steps, max(stopAt, team[0].Version))
+		for i, w := range team {
+			if !w.Over || w.Version != team[0].Version || w.Saved != w.Version || w.Version > end {
+				t.Fatalf("worker %d ended as %+v", i, w.State)
+			}
+			if want := trained(w.Version); !slices.Equal(w.log, want) {
+				t.Fatalf("worker %d did %v, want %v", i, w.log, want)
+			}
+		}
+	})
+}
+
+func trained(to int64) (out []string) {
+	for n := range to {
+		out = append(out, fmt.Sprintf("train %d", n))
+	}
+	return out
+}
+
+// step lets some worker, or all together, do what is next; it says whether the run is over.
+func step(t *rapid.T, c Settings, team []*worker, stopAt int64) (over bool) {
+	move := func(w *worker, s State, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Version < w.Version || s.Rolled < s.Version || s.Rolled > s.Version+c.MaxLag+1 {
+			t.Fatalf("from %+v to %+v", w.State, s)
+		}
+		w.State = s
+	}
+	i := rapid.IntRange(0, len(team)-1).Draw(t, "who")
+	for range team { // somebody can move, or all can together
+		w := team[i%len(team)]
+		i++
+		if n, ok := c.RollOut(w.State); ok {
+			behind := slices.ContainsFunc(team, func(o *worker) bool { return n > o.Version+c.MaxLag })
+			if behind { // the barrier of the version before holds it
+				t.Fatalf("step %d is rolled out by one while another is at %+v", n, w.State)
+			}
+			s, err := c.Rolled(w.State, n, Result{Stop: n >= stopAt})
+			move(w, s, err)
+			return false
+		}
+		if next := c.Next(w.State); next.Kind == Teach {
+			s, err := c.Done(w.State, next, Result{})
+			move(w, s, err)
+			return false
+		}
+	}
+	next := c.Next(team[0].State)
+	for _, w := range team {
+		if other := c.Next(w.State); other != next {
+			t.Fatalf("one is to do %v, another %v: %+v, %+v", next, other, team[0].State, w.State)
+		}
+	}
+	switch next.Kind {
+	case End:
+		return true
+	case Await:
+		t.Fatalf("all wait: %+v", team[0].State)
+	}
+	best := rapid.Bool().Draw(t, "best")
+	for _, w := range team {
+		s, err := c.Done(w.State, next, Result{Best: best, Stop: next.Kind == Evaluate && next.Version >= stopAt})
+		move(w, s, err)
+		switch next.Kind {
+		case Save:
+			w.saved, w.evaluated, w.best = w.Saved, w.Noted, w.Best
+		case Train:
+			w.log = append(w.log, fmt.Sprintf("train %d", next.Version))
+		}
+	}
+	return false
+}

@@ -1,0 +1,147 @@
+package score
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+)
+
+// Answers holds the scores of the answers to one held-out question.
+type Answers struct {
+	Set      string    `json:"set,omitempty"` // the set, as in Score.Set
+	Question string    `json:"question"`      // the id of the question
+	Digest   string    `json:"digest"`        // a digest of text and reference answer, since equal ids may belong to different questions
+	Correct  []float64 `json:"correct"`       // the score of each answer
+}
+
+// Difference compares the accuracies of two evaluations of the same questions.
+type Difference struct {
+	Questions int        `json:"questions"`
+	Before    float64    `json:"before"` // accuracy
+	After     float64    `json:"after"`
+	Mean      float64    `json:"mean"`
+	Interval  [2]float64 `json:"interval"` // the interval that holds 95 % of differences over questions drawn with replacement
+}
+
+// Compare pairs two evaluations by question. A question that is hard for both favours neither, so the interval is
+// narrower than the intervals of the two accuracies suggest. The evaluations may have different numbers of answers to a
+// question.
+func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
+	earlier, err := pair(before, after)
+	if err != nil {
+		return d, err
+	}
+	var first, last, all Mean
+	differences := make([]float64, len(after))
+	for i, a := range after {
+		now, err := a.mean()
+		if err != nil {
+			return d, err
+		}
+		differences[i] = now - earlier[i]
+		first.Add(earlier[i])
+		last.Add(now)
+		all.Add(differences[i])
+	}
+	return Difference{len(after), first.Value(), last.Value(), all.Value(), bootstrap(differences, seed, "difference")}, nil
+}
+
+// pair returns the mean score that each question of an evaluation had in the earlier one. The questions may have no
+// answers yet. It returns an error if the earlier evaluation asked other questions.
+func pair(before, questions []Answers) ([]float64, error) {
+	if len(before) == 0 || len(before) != len(questions) {
+		return nil, fmt.Errorf("evaluations of %d and of %d questions cannot be compared", len(before), len(questions))
+	}
+	type known struct {
+		mean   float64
+		digest string
+	}
+	earlier := map[[2]string]known{}
+	for _, a := range before {
+		m, err := a.mean()
+		if err != nil {
+			return nil, err
+		}
+		earlier[[2]string{a.Set, a.Question}] = known{m, a.Digest}
+	}
+	if len(earlier) != len(before) {
+		return nil, errors.New("an evaluation has a question twice")
+	}
+	means := make([]float64, len(questions))
+	for i, q := range questions {
+		was, there := earlier[[2]string{q.Set, q.Question}]
+		switch {
+		case !there:
+			return nil, fmt.Errorf("question %q is in one of the evaluations only, or twice", q.Question)
+		case was.digest != q.Digest:
+			return nil, fmt.Errorf("question %q is not the same in both evaluations: compare evaluations of the same questions", q.Question)
+		}
+		delete(earlier, [2]string{q.Set, q.Question})
+		means[i] = was.mean
+	}
+	return means, nil
+}
+
+// ReadAnswers reads the answers of an evaluation as Evaluation.JSON writes it.
+func ReadAnswers(path string) ([]Answers, error) {
+	const limit = 1 << 30
+	data, err := durable.ReadSmall(path, limit)
+	if err != nil {
+		return nil, err
+	}
+	var e struct {
+		Answers []Answers `json:"answers"`
+	}
+	if err := json.Unmarshal(textfile.Bytes(data), &e); err != nil {
+		return nil, fmt.Errorf("%s is no evaluation: %w", path, err)
+	}
+	if len(e.Answers) == 0 {
+		return nil, fmt.Errorf("%s has no \"answers\": want what mgrpo eval --json printed", path)
+	}
+	return e.Answers, nil
+}
+
+func (a Answers) mean() (float64, error) {
+	var m Mean
+	for _, c := range a.Correct {
+		m.Add(c)
+	}
+	if !(m.Value() >= 0 && m.Value() <= 1) { // NaN (no answer), or outside of our range
+		return 0, fmt.Errorf("the mean score of question %q is %v; it must be from 0 to 1", a.Question, m.Value())
+	}
+	return m.Value(), nil
+}
+
+func digestOf(q task.Query) string {
+	sum := sha256.Sum256([]byte(q.Text + "\x00" + q.Answer))
+	return hex.EncodeToString(sum[:8])
+}
+
+// AnswersOf returns the answers in the form that an evaluation publishes.
+func AnswersOf(questions []Question) []Answers {
+	out := make([]Answers, len(questions))
+	for i, q := range questions {
+		out[i] = answersTo(q.Query, q.Correct)
+	}
+	return out
+}
+
+// SameQuestions returns an error if an evaluation with n queries of each set asks other questions than the earlier one.
+func SameQuestions(earlier []Answers, t task.Task, n int) error {
+	var questions []Answers
+	for _, q := range task.HeldOut(t, n) {
+		questions = append(questions, answersTo(q, nil))
+	}
+	_, err := pair(earlier, questions)
+	return err
+}
+
+func answersTo(q task.Query, correct []float64) Answers {
+	return Answers{q.Set, q.ID, digestOf(q), correct}
+}

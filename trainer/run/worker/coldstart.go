@@ -1,0 +1,215 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/schedule"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// coldStart is the supervised training of an agent on demonstrations, and the wait for the others until all are ready.
+type coldStart struct {
+	*seat
+	parts   *assemble.Parts
+	archive *archive.Archive
+	from    int64 // version at which the round begins
+	stops   *stops
+}
+
+// run trains the agent on demonstrations before the first step, with the packing, the mask and the optimizer of
+// the training. Agents do it independently of each other. If it is asked to stop, it writes its state to disk and
+// returns errStopping; the next start continues from there.
+func (cs *coldStart) run(ctx context.Context) error {
+	set := cs.agent.ColdStart
+	if !cs.cfg.ColdStarts(cs.agent) {
+		return nil
+	}
+	c, err := cs.archive.RestoreColdStart(ctx)
+	if err != nil {
+		return fmt.Errorf("cold start: %w", err)
+	}
+	if c.Updates > 0 {
+		cs.observer.Note(metrics.Infof(cs.name, metrics.TopicStart, "the cold start continues after update %d of %d", c.Updates, set.Steps))
+	}
+	if !c.Over {
+		if err := cs.teach(ctx, &c); err != nil {
+			return cs.leave(ctx, c, err)
+		}
+	}
+	if cs.cfg.KLToColdStart(cs.agent) {
+		if err := cs.archive.KeepReference(ctx); err != nil {
+			return err
+		}
+		if err := cs.takeReference(ctx); err != nil {
+			return err
+		}
+	}
+	if err := cs.parts.Policy.UpdateWeights(ctx, cs.from); err != nil { // servers have the weights from before
+		return err
+	}
+	cs.learner.SetAdam(assemble.Adam(cs.agent.Optimizer))
+	if !cs.cfg.Learns(cs.agent) {
+		cs.learner = nil
+		return cs.parts.Freeze(ctx)
+	}
+	return cs.learner.ResetOptimizer(ctx)
+}
+
+// teach makes the remaining updates and counts them in c.
+func (cs *coldStart) teach(ctx context.Context, c *archive.ColdStart) error {
+	set := cs.agent.ColdStart
+	demos, err := cs.demonstrations()
+	if err != nil {
+		return fmt.Errorf("cold start: %w", err)
+	}
+	schedule := assemble.Schedule(set.Optimizer, set.Steps)
+	order := newDealer(len(demos), cs.cfg.Run.Seed, cs.name)
+	order.skip(c.Updates * int64(set.Batch))
+	cs.learner.SetAdam(assemble.Adam(set.Optimizer))
+	counted := min(set.Steps, 20) // number of last updates over which the loss is averaged
+	watch := stopWatch{stops: cs.stops}
+	updating, done := unlessAsked(ctx)
+	defer done()
+	for i := c.Updates; i < set.Steps; i++ {
+		if err := watch.look(ctx); err != nil {
+			return err
+		}
+		clock := newStopwatch()
+		batch := make([]*learner.Sequence, 0, set.Batch)
+		for range set.Batch {
+			batch = append(batch, demos[order.next()])
+		}
+		r, err := cs.learner.Supervise(updating, batch, schedule.At(i))
+		if err != nil {
+			return fmt.Errorf("cold start, update %d: %w", i+1, err)
+		}
+		c.Updates++
+		c.Tokens += r.Values["tokens"]
+		if i >= set.Steps-counted {
+			c.Loss += r.Values["loss"]
+		}
+		clock.lap("learn")
+		c.Seconds += clock.laps["learn"]
+		cs.observer.Progress(metrics.Progress{Agent: cs.name, Activity: metrics.ColdStart, Done: int(i + 1), Total: int(set.Steps)})
+	}
+	return cs.report(ctx, metrics.Record{Kind: metrics.KindColdStart, Agent: cs.name, Values: map[string]float64{
+		"loss": c.Loss / float64(counted), "updates": float64(set.Steps), "trained_tokens": c.Tokens,
+		"learn_seconds": c.Seconds, "learn_tokens_per_second": c.Tokens / c.Seconds,
+	}})
+}
+
+// leave writes the state of a cold start to disk if err is a request to stop and not a failure. It returns
+// err.
+func (cs *coldStart) leave(ctx context.Context, c archive.ColdStart, err error) error {
+	stopping := errors.Is(err, errStopping)
+	if stopping { // workers with a complete cold start learn why this worker leaves
+		defer cs.stops.ask(ctx)
+	}
+	if c.Updates == 0 || !stopping && !Resumable(err) {
+		return err
+	}
+	folder, failed := cs.archive.SaveColdStart(context.WithoutCancel(ctx), c)
+	if failed != nil {
+		return failed
+	}
+	cs.observer.Note(metrics.Infof(cs.name, metrics.TopicStop, "the cold start was stopped after update %d of %d; --resume continues there: %s", c.Updates, cs.agent.ColdStart.Steps, folder))
+	return err
+}
+
+// takeReference loads the weights for the KL term from the run's folder.
+func (cs *coldStart) takeReference(ctx context.Context) error {
+	folder, err := cs.archive.Reference()
+	if err != nil {
+		return err
+	}
+	return cs.parts.ReferTo(ctx, cs.cfg, cs.agent, folder)
+}
+
+// meetReady waits until all agents are ready, also when a stop was asked for. If an agent has stopped in its cold
+// start, and therefore has no worker, this agent stops, too, and keeps its own cold start.
+func (cs *coldStart) meetReady(ctx context.Context) error {
+	if cs.archive.Saved() != schedule.None {
+		return cs.member.Meet(ctx, store.Ready, cs.WaitsFor)
+	}
+	waiting, leave := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { cs.watchOthers(waiting, leave) })
+	err := cs.member.Meet(waiting, store.Ready, cs.WaitsFor)
+	if err != nil && waiting.Err() != nil {
+		err = context.Cause(waiting)
+	}
+	leave(nil)
+	watching.Wait()
+	if err == nil || !cs.cfg.ColdStarts(cs.agent) {
+		return err
+	}
+	return cs.leave(ctx, archive.ColdStart{Updates: cs.agent.ColdStart.Steps, Over: true}, err)
+}
+
+// watchOthers calls leave when a stop was asked for and an agent has no worker. It returns when ctx ends.
+func (cs *coldStart) watchOthers(ctx context.Context, leave context.CancelCauseFunc) {
+	watch := stopWatch{stops: cs.stops}
+	for ctx.Err() == nil {
+		if errors.Is(watch.look(ctx), errStopping) {
+			if missing, err := cs.member.Missing(ctx); err == nil && len(missing) > 0 {
+				leave(errStopping)
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(stopInterval):
+		}
+	}
+}
+
+// demonstrations returns the conversations to train on.
+func (cs *coldStart) demonstrations() ([]*learner.Sequence, error) {
+	shown, err := assemble.Demonstrations(cs.cfg, cs.parts.Player, cs.contextTokens)
+	out := make([]*learner.Sequence, len(shown))
+	for i, t := range shown {
+		out[i] = &learner.Sequence{ID: t.ID, Tokens: t.Tokens, Sampled: t.Sampled}
+	}
+	return out, err
+}
+
+// dealer draws indices without replacement and reshuffles them for every pass, as a function of the seed.
+type dealer struct {
+	rng  *rand.Rand
+	perm []int
+	at   int
+}
+
+func newDealer(n int, seed uint64, name string) *dealer {
+	d := &dealer{rng: rand.New(rand.NewPCG(seed, task.Hash(name))), perm: make([]int, n), at: n}
+	for i := range d.perm {
+		d.perm[i] = i
+	}
+	return d
+}
+
+func (d *dealer) next() int {
+	if d.at == len(d.perm) {
+		d.rng.Shuffle(len(d.perm), func(i, j int) { d.perm[i], d.perm[j] = d.perm[j], d.perm[i] })
+		d.at = 0
+	}
+	d.at++
+	return d.perm[d.at-1]
+}
+
+// skip discards the next n indices.
+func (d *dealer) skip(n int64) {
+	for range n {
+		d.next()
+	}
+}

@@ -1,0 +1,130 @@
+package worker
+
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// tally counts events of this process's steps that the end of the run reports.
+type tally struct {
+	steps   int
+	sampled int            // sampled turns of this agent
+	calls   map[string]int // number of calls of each sub-agent
+	tooLong map[string]int // by query: tokens of a prompt that left no room for an answer
+	idle    int            // number of latest steps in a row without a group whose rewards differ
+}
+
+// idleSteps is the number of steps in a row without differing rewards after which a warning appears. It appears again
+// after twice and four times as many, and so on.
+const idleSteps = 10
+
+// learnsNothing counts a step's groups. It returns a warning if many steps had nothing to learn from, else "".
+func (y *tally) learnsNothing(step mgrpo.Totals) string {
+	if step.Degenerate < step.Groups {
+		y.idle = 0
+		return ""
+	}
+	y.idle++
+	if n := y.idle / idleSteps; y.idle%idleSteps != 0 || n&(n-1) != 0 {
+		return ""
+	}
+	if step.Groups == 0 {
+		return fmt.Sprintf("it learned nothing from the rewards of the last %s: it has no group in the newest", metrics.Steps(int64(y.idle)))
+	}
+	return fmt.Sprintf("it learned nothing from the rewards of the last %s: within each group all rewards were equal. Look at trajectories/ for what the agents answer; take queries that are sometimes answered right and sometimes wrong",
+		metrics.Steps(int64(y.idle)))
+}
+
+// count adds a step to the tally. It warns of the first queries whose prompts leave no room for an answer, and if many
+// steps had nothing to learn from.
+func (rp *reports) count(held *experience, outcomes []store.Outcome, groups mgrpo.Totals) {
+	y := &rp.tally
+	y.steps++
+	if why := y.learnsNothing(groups); why != "" && rp.trains() {
+		rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicUpdate, "%s", why))
+	}
+	if y.calls == nil {
+		y.calls, y.tooLong = map[string]int{}, map[string]int{}
+	}
+	for _, o := range outcomes {
+		for name, n := range o.Calls {
+			y.calls[name] += n
+		}
+	}
+	for _, t := range held.trajectories {
+		y.sampled += t.SampledTurns()
+		if _, known := y.tooLong[t.Query]; known || !promptTooLong(t.Trajectory) {
+			continue
+		}
+		y.tooLong[t.Query] = len(t.Tokens)
+		const named = 5
+		switch {
+		case len(y.tooLong) > named:
+		case rp.device == nil:
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask, "the prompt of %s is longer than the context of the hosted model, so no turn is asked for; leave the row out", t.Query))
+		default:
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask,
+				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens or engine.context, or leave the row out",
+				t.Query, len(t.Tokens), rp.contextTokens, rp.name))
+		}
+	}
+}
+
+// promptTooLong reports whether a conversation ended before its first turn because its prompt left no room.
+func promptTooLong(t agent.Trajectory) bool {
+	return t.SampledTurns() == 0 && (t.Finish == agent.FinishTokens || t.Finish == agent.FinishContext)
+}
+
+// ending returns what a completed run did not do, each with a remedy.
+func (rp *reports) ending() []string {
+	y, out := rp.tally, []string(nil)
+	if y.steps == 0 {
+		return nil
+	}
+	steps := metrics.Steps(int64(y.steps))
+	if len(y.tooLong) > 0 {
+		out = append(out, fmt.Sprintf("%d queries had prompts that left no room for an answer", len(y.tooLong)))
+	}
+	if rp.main {
+		for _, name := range rp.cfg.AgentNames()[1:] {
+			if y.calls[name] == 0 {
+				so := ""
+				if rp.cfg.Learns(rp.cfg.Agent(name)) {
+					so = ", so it learned nothing"
+				}
+				out = append(out, fmt.Sprintf("%s was never called in %s%s: have %s's prompt or its cold start's demonstrations call it", name, steps, so, rp.name))
+			}
+		}
+	}
+	switch {
+	case !rp.main && y.calls[rp.name] == 0:
+		out = append(out, "it was never called in "+steps)
+	case y.sampled == 0 && (rp.main || len(out) > 0):
+		out = append(out, "no token was sampled in "+steps)
+	case rp.trains() && !rp.trained():
+		teach := "teach them the format in a cold start"
+		if rp.cfg.ColdStarts(rp.agent) {
+			teach = "give them a longer cold start"
+		}
+		out = append(out, fmt.Sprintf("no update was made in %s: in every group all rewards were equal. Look at trajectories/ for what the agents answer, %s, or take easier queries", steps, teach))
+	}
+	return out
+}
+
+// Ending is what a worker's steps have done when the run is complete.
+type Ending struct {
+	Missed  []string // what they did not do, each with a remedy
+	Trains  bool     // there were steps, and the agent learns
+	Called  bool     // a sub-agent was called
+	Trained bool     // a step changed the agent's weights
+}
+
+// Ending returns the end of a completed run.
+func (w *Worker) Ending() Ending {
+	y := w.reports.tally
+	return Ending{Missed: w.reports.ending(), Trains: w.trains() && y.steps > 0, Called: y.calls[w.name] > 0, Trained: w.trained()}
+}

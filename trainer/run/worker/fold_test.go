@@ -1,0 +1,91 @@
+package worker
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// spokenTokens is a trajectory with one trained token.
+func spokenTokens(id string) agent.Trajectory {
+	return agent.Trajectory{ID: id, FormatValid: true, Tokens: []int32{1, 2}, Sampled: []bool{false, true}, LogProbs: []float32{0, -1}}
+}
+
+// TestFoldIsOneTrajectory: folding one of a group's conversations changes neither its group nor its advantage, and both
+// stretches are trained as rows of one trajectory.
+func TestFoldIsOneTrajectory(t *testing.T) {
+	cfg := load(t, t.TempDir(), "grpo.align.d=3")
+	sequences := func(name string, fold bool) map[string]*learner.Sequence {
+		main := name == cfg.Main().Name
+		s := stepsOf(cfg, name)
+		held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 3}, trajectories: map[string]*trajectory{}}
+		var outcomes []store.Outcome
+		for k := range 3 {
+			o := store.Outcome{Query: "q", Rollout: k, Format: true, Correct: float64(k) / 2, Reward: float64(k) / 2, Calls: map[string]int{"researcher": 2}}
+			outcomes = append(outcomes, o)
+			calls := 2
+			if main {
+				calls = 1
+			}
+			for i := range calls {
+				score := float64(i)
+				t := &trajectory{Trajectory: spokenTokens(trajectoryID("q", k, name, i, main)), expert: &score}
+				if fold && k == 1 && i == 0 {
+					t.More = []agent.Trajectory{spokenTokens(agent.RowID(t.ID, 1))}
+				}
+				held.trajectories[t.ID] = t
+			}
+		}
+		groups, err := s.groups(held, map[string][]store.Outcome{"q": outcomes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := s.normaliser.normalise(t.Context(), groups)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]*learner.Sequence{}
+		for _, q := range s.sequences(0, held, groups, a.Groups)["q"] {
+			out[q.ID] = q
+		}
+		return out
+	}
+	for _, name := range []string{"planner", "researcher"} {
+		t.Run(name, func(t *testing.T) {
+			plain, folded := sequences(name, false), sequences(name, true)
+			id := trajectoryID("q", 1, name, 0, name == "planner")
+			row := folded[agent.RowID(id, 1)]
+			if row == nil || len(folded) != len(plain)+1 {
+				t.Fatalf("%d sequences, %d without the fold", len(folded), len(plain))
+			}
+			for of, want := range plain {
+				if got := folded[of]; got == nil || got.Advantage != want.Advantage || got.Weight != want.Weight || got.Group != want.Group || got.Whole != of {
+					t.Errorf("%s: %+v with a folded conversation in its group, %+v without", of, got, want)
+				}
+			}
+			if want := plain[id]; row.Advantage != want.Advantage || row.Weight != want.Weight || row.Group != want.Group || row.Whole != id {
+				t.Errorf("the second stretch: %+v, the trajectory: %+v", row, want)
+			}
+		})
+	}
+}
+
+// TestFoldedConversationIsWhole: who reads what was said, a verifier or a person, reads all stretches.
+func TestFoldedConversationIsWhole(t *testing.T) {
+	folded := agent.Trajectory{Turns: []agent.Turn{{Role: agent.RolePrompt, Text: "?"}, {Role: agent.RoleSampled, Text: "summary", Sampled: true}},
+		More: []agent.Trajectory{{Turns: []agent.Turn{{Role: agent.RolePrompt, Text: "? summary"}, {Role: agent.RoleSampled, Text: "!", Sampled: true}}}}}
+	want := []string{"?", "summary", "? summary", "!"}
+	var verified, shown []string
+	for _, m := range attemptOf(folded, "").Conversation {
+		verified = append(verified, m.Text)
+	}
+	for _, turn := range talkOf(folded).Turns {
+		shown = append(shown, turn.Text)
+	}
+	if !slices.Equal(verified, want) || !slices.Equal(shown, want) {
+		t.Errorf("a verifier reads %q, a person %q", verified, shown)
+	}
+}

@@ -1,0 +1,190 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// normaliser normalises rewards on the agent's device.
+type normaliser struct {
+	device *torch.Device // nil: its model is hosted
+	rules  assemble.Rules
+}
+
+// normalise turns the groups' rewards into advantages on the agent's device, all ragged groups in one launch.
+func (n normaliser) normalise(ctx context.Context, groups []mgrpo.Group) (learner.Advantages, error) {
+	rewards := make([]mgrpo.RewardGroup, len(groups))
+	for i, g := range groups {
+		rewards[i] = mgrpo.RewardGroup{Rewards: g.Rewards(), Weights: g.Weights()}
+	}
+	if n.device == nil { // a hosted model: its advantages are shown in the report, and not trained on
+		of, err := learner.Normaliser(kernels.CPU)(n.rules.Convention, rewards)
+		return learner.Advantages{Groups: of, Backend: kernels.CPU.String()}, err
+	}
+	return learner.Normalise(ctx, n.device, n.rules.Convention, rewards)
+}
+
+// sequences returns the learner's input for step n: the trajectories of complete rollouts with weight, advantage and
+// group, by query.
+func (s *steps) sequences(n int64, held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
+	out := map[string][]*learner.Sequence{}
+	for i, g := range groups {
+		for j, m := range g.Members {
+			if m.Weight == 0 {
+				continue
+			}
+			t := held.trajectories[trajectoryID(m.Query, m.Rollout, s.name, m.Invocation, s.main)]
+			for _, row := range t.Rows() {
+				if len(row.Tokens) == 0 { // from a program that never asked
+					continue
+				}
+				out[m.Query] = append(out[m.Query], &learner.Sequence{
+					ID: row.ID, Whole: t.ID, Tokens: row.Tokens, Sampled: row.Sampled, Behaviour: row.LogProbs, Routes: row.Routes,
+					Group: int64(i), Weight: m.Weight, Advantage: advantages[i].Advantage[j], Stale: row.Version != n,
+				})
+			}
+		}
+	}
+	return out
+}
+
+// learn runs the step's optimizer updates: epochs × minibatches, where each minibatch is a set of whole queries.
+func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map[string][]*learner.Sequence) (learned, error) {
+	var out learned
+	if !s.trains() {
+		return out, nil
+	}
+	s.watchPasses(metrics.LogProbs, 0, 1)
+	defer s.learner.Watch(nil)
+	if err := s.learner.Prepare(ctx, slices.Concat(values(plan.Queries, byQuery)...)); err != nil {
+		return out, err
+	}
+	total := s.cfg.GRPO.Epochs * s.cfg.GRPO.Minibatches
+	changed := false // whether the weights have changed since the rollouts were sampled
+	for epoch := range s.cfg.GRPO.Epochs {
+		for _, queries := range s.minibatches(n, epoch, plan.Queries) {
+			batch := slices.Concat(values(queries, byQuery)...)
+			s.watchPasses(metrics.Learn, len(out.reports), total)
+			failpoint.Here("learn.update.before")
+			r, err := s.learner.Update(ctx, batch, s.rules.Schedule.At(n))
+			if err != nil {
+				return out, fmt.Errorf("update %d of %d: %w", len(out.reports)+1, total, err)
+			}
+			failpoint.Here("learn.update.after")
+			out.reports = append(out.reports, r)
+			if changed {
+				delete(r.Values, "gap_mean")
+				delete(r.Values, "routing_differs")
+			} else if err := s.checkSampler(r.Values); err != nil {
+				return out, err
+			}
+			changed = changed || !r.Skipped && r.Refused == nil
+			if r.Refused != nil {
+				s.noteRefusal(n, len(out.reports), batch, r.Refused)
+			}
+		}
+	}
+	return out, s.countRefusals(out)
+}
+
+// watchPasses reports the progress of one of several updates, or of the work before them. It assumes the same number of
+// passes for each.
+func (s *steps) watchPasses(a metrics.Activity, before, updates int) {
+	s.learner.Watch(func(done, of int) {
+		s.observer.Progress(metrics.Progress{Agent: s.name, Activity: a, Done: before*of + done, Total: updates * of})
+	})
+}
+
+// noteRefusal reports an update that was refused, and saves its batch for inspection.
+func (s *steps) noteRefusal(n int64, update int, batch []*learner.Sequence, refused error) {
+	lines := make([]archive.Sequence, len(batch))
+	for i, q := range batch {
+		lines[i] = archive.Sequence{ID: q.ID, Group: q.Group, Weight: archive.Number(q.Weight), Advantage: archive.Number(q.Advantage),
+			Tokens: q.Tokens, Sampled: q.Sampled}
+		for _, v := range q.Behaviour {
+			lines[i].Behaviour = append(lines[i].Behaviour, archive.Number(v))
+		}
+	}
+	path, err := s.archive.WriteRefused(n, update, lines)
+	kept := "its batch is in " + path
+	if err != nil {
+		kept = fmt.Sprintf("its batch could not be saved: %v", err)
+	}
+	s.observer.Note(metrics.Warnf(s.name, metrics.TopicUpdate, "update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
+}
+
+// maxRefusedSteps is the number of steps in a row with refused updates that ends the run: one may be due to its batch,
+// several are not.
+const maxRefusedSteps = 3
+
+// countRefusals returns an error when too many steps in a row had refused updates.
+func (s *steps) countRefusals(l learned) error {
+	i := slices.IndexFunc(l.reports, func(r learner.Report) bool { return r.Refused != nil })
+	if i < 0 {
+		s.refused = 0
+		return nil
+	}
+	if s.refused++; s.refused < maxRefusedSteps {
+		return nil
+	}
+	return fmt.Errorf("updates were refused in %d steps in a row (batches in %s), last: %w",
+		s.refused, s.archive.FailedDir(), l.reports[i].Refused)
+}
+
+// learned holds the reports of the updates of one step, in order.
+type learned struct{ reports []learner.Report }
+
+// minibatches divides a step's queries into minibatches, differently in each epoch, by the run's seed.
+func (s *steps) minibatches(n int64, epoch int, queries []string) [][]string {
+	m := min(s.cfg.GRPO.Minibatches, len(queries))
+	if m <= 1 {
+		return [][]string{queries}
+	}
+	shuffled := slices.Clone(queries)
+	rng := rand.New(rand.NewPCG(s.cfg.Run.Seed, uint64(n)*uint64(s.cfg.GRPO.Epochs)+uint64(epoch)))
+	rng.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	out := make([][]string, m)
+	for i, q := range shuffled {
+		out[i%m] = append(out[i%m], q)
+	}
+	return out
+}
+
+// checkSampler compares the sampler's log-probs and experts with the trainer's before the first update of a step, for
+// trajectories that the trained version sampled. Both have the same weights, so a difference means that the two forward
+// passes disagree.
+func (s *steps) checkSampler(values map[string]float64) error {
+	gap, differs := values["gap_mean"], values["routing_differs"]
+	switch {
+	case gap > s.cfg.GRPO.GapStop:
+		return fmt.Errorf("the sampler's and the trainer's log-probs differ by %.3g nats on average, more than grpo.gap_stop %.3g: the two do not run the same policy", gap, s.cfg.GRPO.GapStop)
+	case differs > s.cfg.GRPO.RoutingStop:
+		return fmt.Errorf("the trainer's router would choose other experts than the sampler's for %.3g of the tokens, a layer's mean, more than grpo.routing_stop %.3g: the two do not run the same policy", differs, s.cfg.GRPO.RoutingStop)
+	case gap > s.cfg.GRPO.GapWarn:
+		s.observer.Note(metrics.Warnf(s.name, metrics.TopicGap, "log-prob gap between sampler and trainer is %.3g nats (grpo.gap_warn %.3g)", gap, s.cfg.GRPO.GapWarn))
+	}
+	if differs > s.cfg.GRPO.RoutingWarn {
+		s.observer.Note(metrics.Warnf(s.name, metrics.TopicGap, "the trainer's router would choose other experts than the sampler's for %.3g of the tokens, a layer's mean (grpo.routing_warn %.3g)", differs, s.cfg.GRPO.RoutingWarn))
+	}
+	return nil
+}
+
+func values(keys []string, m map[string][]*learner.Sequence) [][]*learner.Sequence {
+	out := make([][]*learner.Sequence, len(keys))
+	for i, k := range keys {
+		out[i] = m[k]
+	}
+	return out
+}

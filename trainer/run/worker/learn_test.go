@@ -1,0 +1,86 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// TestRefusalsInARow counts: a step without a refusal starts the count anew.
+func TestRefusalsInARow(t *testing.T) {
+	s := &steps{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil)}
+	bad, good := learned{}, learned{}
+	bad.reports = append(bad.reports, reportOf(nil), reportOf(errDivergent))
+	good.reports = append(good.reports, reportOf(nil))
+	for i, l := range []learned{bad, bad, good, bad, bad} {
+		if err := s.countRefusals(l); err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+	}
+	if err := s.countRefusals(bad); !errors.Is(err, errDivergent) {
+		t.Errorf("the third in a row: %v", err)
+	}
+}
+
+var errDivergent = errors.New("the loss is not finite")
+
+func reportOf(refused error) learner.Report { return learner.Report{Refused: refused} }
+
+// TestRefusedStepsAreRemembered: a worker that is killed after two void steps in a row ends with the third.
+func TestRefusedStepsAreRemembered(t *testing.T) {
+	workers := openWorkers(t, load(t, t.TempDir(), "cold_start.demonstrations=none"))
+	for _, w := range workers { // side by side: they agree on the manifest
+		w.steps.refused = 2
+		if err := w.archive.Checkpoint(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, w := range workers {
+		if err := w.archive.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.steps.refused = 0
+		if err := w.archive.Restore(t.Context(), archive.Manifest{}); err != nil || w.steps.refused != 2 {
+			t.Errorf("%s: %d refused steps are remembered, %v", w.name, w.steps.refused, err)
+		}
+	}
+}
+
+// openWorkers returns the workers of a new run's agents.
+func openWorkers(t *testing.T, cfg *config.Config) (workers []*Worker) {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	setup := Setup{Config: cfg, Dir: cfg.RunDir(), Task: openTask(t, cfg), Observer: &recorder{}, Process: &assemble.Process{Agents: cfg.AgentNames()}}
+	var members []*store.Member
+	for _, name := range cfg.AgentNames() {
+		hello := store.Hello{Agents: cfg.AgentNames(), Offers: []store.Offer{{Version: store.Afresh}}, Deterministic: true}
+		m, err := s.Join(t.Context(), name, hello, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Leave(context.WithoutCancel(t.Context())) })
+		members = append(members, m)
+	}
+	for _, m := range members {
+		if _, err := m.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w, err := Open(t.Context(), setup, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { w.Close(context.WithoutCancel(t.Context())) })
+		workers = append(workers, w)
+	}
+	return workers
+}

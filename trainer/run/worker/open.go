@@ -1,0 +1,125 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/bindings/kernels"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// Setup is what a worker needs in addition to its place in the run.
+type Setup struct {
+	Config      *config.Config
+	Dir         string // run.dir, resolved
+	Task        task.Task
+	Observer    metrics.Observer
+	From        *archive.Manifest // the checkpoint to continue from; nil: start from the beginning
+	Checkpoints string            // folder of the run's checkpoints; "": within Dir
+	Process     *assemble.Process // holds the devices and models of the agents here
+	Frozen      bool              // evaluation: without a learner
+	FS          durable.FS        // file system for checkpoints and ledgers; nil: the disk
+	Stop        <-chan struct{}   // closed to ask for a clean stop; may be nil
+}
+
+// Open builds the worker of a member's agent from the state s.From.
+func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) {
+	name := m.Agent()
+	a := s.Config.Agent(name)
+	w = &Worker{seat: &seat{cfg: s.Config, agent: a, name: name, main: a.Role == "main", observer: s.Observer, member: m}}
+	w.stops = &stops{seat: w.seat, here: s.Stop}
+	defer func() {
+		if err != nil {
+			w.Close(context.WithoutCancel(ctx))
+			w, err = nil, fmt.Errorf("agent %s: %w", name, err)
+		}
+	}()
+	if err = w.assemble(ctx, s); err != nil {
+		return w, err
+	}
+	if s.From != nil {
+		w.from = s.From.Step
+		if err = w.archive.Restore(ctx, *s.From); err != nil {
+			return w, err
+		}
+	}
+	if err = w.parts.Compare(ctx); err != nil || s.Frozen {
+		return w, err
+	}
+	if s.From != nil && s.Config.KLToColdStart(a) {
+		if err = coldStartOf(w).takeReference(ctx); err != nil {
+			return w, err
+		}
+	}
+	if s.Config.GRPO.KL == "k1" && s.Config.Learns(a) {
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
+	}
+	return w, w.archive.Begin(ctx, s.From)
+}
+
+// assemble loads the agent and gives each part of the worker the objects it needs.
+func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
+	want := assemble.Wanted{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process,
+		Note:   func(text string) { s.Observer.Note(metrics.Infof(w.name, metrics.TopicEngine, "%s", text)) },
+		Learns: !s.Frozen && (s.Config.Learns(w.agent) || s.From == nil && s.Config.ColdStarts(w.agent))}
+	if s.From != nil {
+		want.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, w.name)
+	}
+	p, err := assemble.Agent(ctx, want)
+	if err != nil {
+		return err
+	}
+	w.parts, w.learner = p, p.Learner
+	if p.Model != nil {
+		w.contextTokens = w.agent.ContextTokens(p.Model.MaxPosition())
+	}
+	for _, note := range p.Notes {
+		w.observer.Note(metrics.Infof(w.name, metrics.TopicModel, "%s", note))
+	}
+	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !p.Policy.Deterministic() {
+		return cmp.Or(err, errors.New("the store was told that the run is deterministic, but the policy is not"))
+	}
+	w.archive = archive.New(archiveSettings(w, s), w.member, parameters{w})
+	n := normaliser{device: p.Device, rules: p.Rules}
+	w.rollouts = &rollouts{seat: w.seat, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.Lost,
+		scorer: scorer{cfg: s.Config, task: p.Player.Task, rewards: p.Rules.Rewards}}
+	w.rollouts.programs = programs{rollouts: w.rollouts, gateway: p.Gateway}
+	w.reports = &reports{seat: w.seat, player: p.Player, policy: p.Policy, device: p.Device, archive: w.archive}
+	w.steps = &steps{seat: w.seat, policy: p.Policy, rules: p.Rules, normaliser: n, archive: w.archive, reports: w.reports}
+	return nil
+}
+
+// archiveSettings returns the settings of the agent's archive.
+func archiveSettings(w *Worker, s Setup) archive.Settings {
+	kept := archive.Settings{Dir: s.Dir, CheckpointsDir: s.checkpoints(), Agent: w.name, Team: s.Config.AgentNames(), Run: s.Config.Run.Name,
+		ConfigDigest: s.Config.Digest(), Keep: s.Config.Run.Keep, CPUFeatures: CPUFeatures(), DType: w.parts.SaveDType, SaveMoments: s.Config.Run.SaveMoments,
+		Announce: w.main || len(s.Process.Agents) <= 1, Observer: s.Observer, FS: s.FS}
+	if e := w.agent.Model.Endpoint; e != nil {
+		kept.Endpoint = &store.Endpoint{URL: e.URL, Model: e.Name}
+		w.observer.Note(metrics.Infof(w.name, metrics.TopicStart, "its model %s is hosted at %s: it is not trained, and the run is not deterministic", e.Name, e.URL))
+	} else {
+		kept.Tokenizer = w.parts.Tokenizer.Files()
+	}
+	return kept
+}
+
+// coldStartOf returns the agent's cold start.
+func coldStartOf(w *Worker) *coldStart {
+	return &coldStart{seat: w.seat, parts: w.parts, archive: w.archive, from: w.from, stops: w.stops}
+}
+
+// checkpoints returns the folder of the run's checkpoints.
+func (s Setup) checkpoints() string { return cmp.Or(s.Checkpoints, archive.CheckpointsDir(s.Dir)) }
+
+// CPUFeatures returns the properties on which bits depend on a CPU: its features, by which LibTorch chooses its
+// kernels, and the instruction set of our kernels, which is a lower one if a kernel failed its check.
+func CPUFeatures() string { return torch.CPUFeatures() + ", kernels " + kernels.ISA() }

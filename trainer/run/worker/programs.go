@@ -1,0 +1,192 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// programs plays rollouts by a user's programs, which reach the agents through the gateway.
+type programs struct {
+	rollouts *rollouts
+	gateway  *gateway.Agent // answers requests of programs; nil: no gateway
+	player   gateway.Player // plays the rollouts in place of the main agent's own conversation; may be nil
+}
+
+// admit admits requests of programs for this agent while a phase is played, until end is called.
+func (pr *programs) admit(p store.Phase) (end func()) {
+	if pr.gateway == nil {
+		return func() {}
+	}
+	pr.gateway.Begin(p.String(), gateway.Rules{Step: samplingStep(p), Sampling: Sampling(pr.rollouts.cfg, p), Free: p.Evaluates()})
+	return func() { pr.gateway.End(p.String()) }
+}
+
+// attempt plays one rollout by a program. If the program fails, the reward is not 0: the rollout is removed
+// for every agent, like one whose answer cannot be verified.
+func (pr *programs) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
+	played, said, err := pr.play(ctx, c.phase, q, k)
+	if err != nil {
+		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+	}
+	t := pr.heldOf(q, k, 0, said)
+	t.task, t.program, t.Answer = q.Text, played.Stderr, played.Result.Answer
+	if played.Result.Format != nil {
+		t.FormatValid = *played.Result.Format
+	}
+	if played.Failed != nil {
+		t.Finish, t.FormatValid = agent.FinishProgram, false
+	}
+	var lost unscored
+	var read spent
+	read.add(sizeOf(t.Trajectory))
+	if err := pr.endCalls(ctx, c.phase, &t, played, &lost, &read); err != nil {
+		return o, err
+	}
+	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
+	if played.Failed != nil {
+		o.Failed = reasonOf(played.Failed)
+	}
+	return pr.rollouts.conclude(ctx, c, &t, o, func(o *store.Outcome) error {
+		return pr.score(ctx, q, &t, played.Result.Correct, o)
+	})
+}
+
+// play lets the program play, and returns its result and the main agent's conversations.
+func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int) (gateway.Played, []gateway.Conversation, error) {
+	played, err := pr.player.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
+		Run: pr.rollouts.cfg.Run.Name, Round: pr.rollouts.member.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
+	if err != nil {
+		return played, nil, err
+	}
+	for name := range played.Result.Experts {
+		if !slices.ContainsFunc(pr.rollouts.cfg.Subs(), func(a *config.Agent) bool { return a.Name == name }) && played.Failed == nil {
+			played.Failed = fmt.Errorf("the program scores calls of %q, which is not a sub-agent", name)
+		}
+	}
+	said, err := pr.gateway.Finish(played.Ticket)
+	return played, said, err
+}
+
+// score computes the reward from the program's own score, or from the task's verification if there is none.
+func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, correct *float64, o *store.Outcome) (err error) {
+	if correct == nil {
+		return pr.rollouts.scorer.main(ctx, q, attemptOf(t.Trajectory, ""), o)
+	}
+	o.Correct = *correct
+	o.Reward, err = pr.rollouts.scorer.rewards.MainReward(o.Format, &o.Correct)
+	return err
+}
+
+// endCalls ends a program's calls at the sub-agents. It adds to the outcome the number of calls of each, the calls
+// without a score, and the tokens of all.
+func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.Played, lost *unscored, read *spent) error {
+	var mu sync.Mutex
+	g, gctx := errgroup.WithContext(ctx)
+	for _, sub := range pr.rollouts.cfg.Subs() {
+		g.Go(func() error {
+			scores := played.Result.Experts[sub.Name]
+			v := store.Invocation{Phase: p, Query: t.Query, Rollout: t.Rollout, Agent: sub.Name, Index: played.Ticket.Attempt,
+				End: &store.End{Scores: scores.Scores, ByID: scores.ByID}}
+			r, err := pr.rollouts.member.Call(gctx, v)
+			lost.add(v, r.Failed)
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Calls > 0 {
+				t.Calls[sub.Name] = r.Calls
+				read.add(r.Tokens)
+			}
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// end ends a program's rollout for this sub-agent: its conversations become trajectories, which stay here.
+func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store.Invocation) error {
+	said, err := pr.gateway.Finish(gateway.Ticket{Phase: c.phase.String(), Query: v.Query, Rollout: v.Rollout, Attempt: v.Index})
+	if err != nil {
+		return err
+	}
+	r := store.Result{Calls: len(said)}
+	var read spent
+	for i, s := range said {
+		t := pr.heldOf(q, v.Rollout, i, []gateway.Conversation{s})
+		read.add(sizeOf(t.Trajectory))
+		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.rollouts.scorer.unjudged(c.phase, q)
+		score, err := pr.expertScore(ctx, q, &t, s, v.End)
+		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
+			return err
+		}
+		if err != nil { // not held, so the rollout is removed for every agent
+			r.Failed = reasonOf(err)
+			c.held.unscored.add(v, r.Failed)
+			continue
+		}
+		t.expert = score
+		c.add(&t)
+	}
+	r.Tokens = read.total()
+	return pr.rollouts.member.Complete(ctx, v, r)
+}
+
+// expertScore returns a call's expert score: the program's own, or the task's. A call of an invalid format and an
+// unjudged call have none.
+func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory, s gateway.Conversation, end *store.End) (*float64, error) {
+	if !t.FormatValid || t.unjudged {
+		return nil, nil
+	}
+	if end.Scores != nil {
+		if s.Arrival >= len(end.Scores) {
+			return nil, fmt.Errorf("the program scored %d calls of %s and made more", len(end.Scores), pr.rollouts.name)
+		}
+		return &end.Scores[s.Arrival], nil
+	}
+	for _, id := range s.Replies {
+		if score, ok := end.ByID[id]; ok {
+			return &score, nil
+		}
+	}
+	if end.ByID != nil {
+		return nil, fmt.Errorf("the program scored calls of %s, but not the one with the replies %v", pr.rollouts.name, s.Replies)
+	}
+	score, err := pr.rollouts.scorer.sub(ctx, q, attemptOf(t.Trajectory, s.Task))
+	return &score, err
+}
+
+// heldOf returns the trajectory of a program's invocation. The main agent's conversations are one invocation.
+func (pr *programs) heldOf(q task.Query, k, i int, said []gateway.Conversation) trajectory {
+	var rows []agent.Trajectory
+	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i}, pr.rollouts.main),
+		Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i, Version: pr.rollouts.policy.Version(), FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}
+	subtask := q.Text
+	for _, s := range said {
+		rows = append(rows, s.Rows...)
+		sum.FormatValid = sum.FormatValid && s.Valid
+		sum.Malformed += s.Malformed
+		sum.Answer, subtask = s.Answer, s.Task
+	}
+	for n := range rows {
+		row := &rows[n]
+		row.Version = min(row.Version, pr.rollouts.policy.Version())
+		sum.Version = min(sum.Version, row.Version)
+		row.ID = agent.RowID(sum.ID, n)
+		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, pr.rollouts.name, i
+	}
+	t := trajectory{Trajectory: sum, task: subtask}
+	if len(rows) > 0 { // else the program never asked
+		t.Tokens, t.Sampled, t.LogProbs, t.Turns, t.More = rows[0].Tokens, rows[0].Sampled, rows[0].LogProbs, rows[0].Turns, rows[1:]
+		t.Routes = rows[0].Routes
+	}
+	return t
+}

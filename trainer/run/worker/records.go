@@ -1,0 +1,302 @@
+package worker
+
+import (
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/cuda"
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/run/score"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// reports makes an agent's records, and warns of what they show.
+type reports struct {
+	*seat
+	player  *play.Player
+	policy  policy.Lifecycle
+	device  *torch.Device // nil: its model is hosted
+	archive *archive.Archive
+	sampled policy.Stats // the engine's statistics at the last record
+	tally   tally        // of the steps made in this process
+}
+
+// report reports a record if the place still belongs to this worker. Readers take a record of an earlier step than the
+// one before as a sign that the run went back.
+func (s *seat) report(ctx context.Context, r metrics.Record) error {
+	if err := s.member.ConfirmPlace(ctx); err != nil {
+		return err
+	}
+	s.observer.Report(r)
+	return nil
+}
+
+// step returns the record of one step of this agent. docs/metrics.md defines the names.
+func (rp *reports) step(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
+	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {
+	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: rp.name, Values: map[string]float64{}}
+	rp.describeRollouts(&r, held, slices.Concat(outcomes, held.replaced), clock)
+	r.Values["queries_replaced"] = float64(len(held.plan.Replaced))
+	kept := 0
+	for _, o := range complete {
+		kept += len(o)
+	}
+	r.Values["rollouts_removed"] = float64(len(outcomes) - kept)
+	totals := mgrpo.Count(advantages.Groups)
+	r.Values["trajectories_stale"] = float64(held.stale)
+	var lag score.Mean
+	for _, t := range held.trajectories {
+		lag.Add(float64(n - t.Version))
+		r.Values["lag_max"] = max(r.Values["lag_max"], float64(n-t.Version))
+	}
+	lag.Into(r.Values, "lag_mean")
+	r.Values["groups"] = float64(totals.Groups)
+	r.Values["groups_degenerate"] = float64(totals.Degenerate)
+	r.Values["groups_empty"] = float64(totals.Empty)
+	if s := advantages.GPUSeconds; s != nil {
+		r.Values["advantage_gpu_seconds"] = *s
+	}
+	r.Values["groups_on_"+advantages.Backend] = float64(len(advantages.Groups))
+	rewards := score.Mean{}
+	for _, g := range groups {
+		for _, m := range g.Members {
+			rewards.Add(m.Reward)
+		}
+	}
+	rewards.Into(r.Values, "reward_mean")
+	describeLearning(&r, l)
+	if s := clock.laps["learn"]; s > 0 && r.Values["trained_tokens"] > 0 {
+		r.Values["learn_seconds"] = s
+		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / s
+	}
+	rp.archive.Describe(r.Values)
+	rp.describeMemory(&r)
+	return r
+}
+
+// evaluation returns the record of an evaluation; own are the outcomes by which versions are compared.
+func (rp *reports) evaluation(version int64, held *experience, outcomes, own []store.Outcome, clock *stopwatch) metrics.Record {
+	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: rp.name, Values: map[string]float64{}}
+	rp.describeRollouts(&r, held, outcomes, clock)
+	if !rp.main {
+		if why := held.unscored.first(); why != "" { // the rest is not a fair sample
+			delete(r.Values, "expert_mean")
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: expert score unknown: %d calls have no score: %s", version, len(held.unscored.reasons), why))
+		}
+		return r
+	}
+	if r.Unknown = unknownAccuracy(outcomes); r.Unknown != "" {
+		delete(r.Values, "accuracy")
+	} else {
+		r.Values["accuracy"] = accuracy(own)
+		describePassAtK(&r, own, held.plan.Rollouts)
+	}
+	return r
+}
+
+// describeRollouts adds figures on the conversations of a phase for this agent.
+func (rp *reports) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
+	var format, turns, tokens, sampled, malformed, expert, correct score.Mean
+	counted := true
+	for _, id := range slices.Sorted(maps.Keys(held.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
+		t := held.trajectories[id]
+		format.AddBool(t.FormatValid)
+		turns.Add(float64(len(t.Said())))
+		n, own, known := t.Size()
+		tokens.Add(float64(n))
+		sampled.Add(float64(own))
+		counted = counted && known
+		r.Values["rows_rewritten"] += float64(len(t.More))
+		malformed.Add(float64(t.Malformed))
+		if !rp.main && !t.unjudged {
+			expert.Add(orZero(t.expert))
+		}
+	}
+	for _, o := range outcomes {
+		if o.Failed == "" {
+			correct.Add(o.Correct)
+		}
+		r.Values["rollouts_failed"] += score.Indicator(o.Failed != "")
+	}
+	format.Into(r.Values, "format_valid")
+	turns.Into(r.Values, "turns_mean")
+	malformed.Into(r.Values, "malformed_mean")
+	expert.Into(r.Values, "expert_mean")
+	if rp.main {
+		correct.Into(r.Values, "accuracy")
+	}
+	r.Values["trajectories"] = float64(len(held.trajectories))
+	for _, t := range held.trajectories {
+		r.Values["prompts_too_long"] += score.Indicator(promptTooLong(t.Trajectory))
+	}
+	seconds := clock.laps["rollout"]
+	if seconds > 0 {
+		r.Values["rollout_seconds"] = seconds
+	}
+	if counted {
+		tokens.Into(r.Values, "tokens_mean")
+		r.Values["tokens"], r.Values["sampled_tokens"] = tokens.Sum, sampled.Sum
+	}
+	if counted && seconds > 0 {
+		r.Values["rollout_tokens_per_second"] = sampled.Sum / seconds
+	}
+	r.Counts = map[string]map[string]int64{}
+	rp.describeCalls(r, outcomes)
+	rp.describeBatches(r)
+	rp.describeTools(r)
+}
+
+// describeCalls adds the distribution of d_k: of all calls for the main agent, of its own calls for a sub-agent.
+func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
+	calls, histogram, ofQuery := score.Mean{}, map[string]int64{}, map[string][]int{}
+	for _, o := range outcomes {
+		d := o.Calls[rp.name]
+		if rp.main {
+			d = 0
+			for _, c := range o.Calls {
+				d += c
+			}
+		}
+		calls.Add(float64(d))
+		histogram[strconv.Itoa(d)]++
+		ofQuery[o.Query] = append(ofQuery[o.Query], d)
+	}
+	calls.Into(r.Values, "calls_mean")
+	if std, ok := score.SpreadWithin(ofQuery); ok {
+		r.Values["calls_std"] = std
+	}
+	r.Counts["calls"] = histogram
+}
+
+// describeBatches adds the number of sequences decoded together in the engine's passes since the last record, and where
+// they were sampled.
+func (rp *reports) describeBatches(r *metrics.Record) {
+	s, before := rp.policy.Stats(), rp.sampled
+	rp.sampled = s
+	histogram := map[string]int64{}
+	for size, passes := range s.Batches {
+		if n := passes - before.Batches[size]; n > 0 {
+			histogram[strconv.Itoa(size)] = n
+		}
+	}
+	r.Counts["decode_batch"] = histogram
+	if len(s.Ranks) > 0 {
+		byRank := map[string]int64{}
+		for rank, n := range s.Ranks {
+			if before.Ranks != nil {
+				n -= before.Ranks[rank]
+			}
+			byRank[strconv.Itoa(rank)] = n
+		}
+		r.Counts["rank_tokens"] = byRank
+	}
+	r.Values["in_flight_max"] = float64(s.MaxInFlight)
+	r.Values["evicted_tokens"] = float64(s.EvictedTokens)
+	r.Values["recomputed_tokens"] = float64(s.Recomputed)
+}
+
+// describePassAtK adds figures of an evaluation in which every rollout has a score: queries by their number of right
+// samples, the share of queries with at least one, and the spread of accuracy over the samples.
+func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
+	right := map[string]int{}
+	runs := make([]score.Mean, samples)
+	for _, o := range outcomes {
+		right[o.Query] += int(score.Indicator(o.Correct >= 1))
+		if o.Rollout < samples {
+			runs[o.Rollout].Add(o.Correct)
+		}
+	}
+	solved, histogram := score.Mean{}, map[string]int64{}
+	for _, n := range right {
+		solved.AddBool(n > 0)
+		histogram[strconv.Itoa(n)]++
+	}
+	solved.Into(r.Values, "pass_at_"+strconv.Itoa(samples))
+	r.Counts["right_samples"] = histogram
+	var all score.Mean
+	for _, run := range runs {
+		if run.N > 0 {
+			all.Add(run.Value())
+		}
+	}
+	if all.N > 1 {
+		squares := 0.0
+		for _, run := range runs {
+			if run.N > 0 {
+				squares += (run.Value() - all.Value()) * (run.Value() - all.Value())
+			}
+		}
+		r.Values["accuracy_std"] = math.Sqrt(squares / float64(all.N-1))
+	}
+}
+
+// describeLearning merges the updates of a step: means, the smallest minimum, the largest maximum. The gap between
+// sampler and trainer is that of the first update only, before which both have the same weights.
+func describeLearning(r *metrics.Record, l learned) {
+	merged := map[string][]float64{}
+	for _, u := range l.reports {
+		r.Values["updates_skipped"] += score.Indicator(u.Skipped)
+		r.Values["updates_failed"] += score.Indicator(u.Refused != nil)
+		for name, v := range u.Values {
+			merged[name] = append(merged[name], v)
+		}
+	}
+	for name, values := range merged {
+		switch {
+		case name == "gap_mean":
+			r.Values[name] = values[0]
+		case strings.HasSuffix(name, "_min"):
+			r.Values[name] = slices.Min(values)
+		case strings.HasSuffix(name, "_max"):
+			r.Values[name] = slices.Max(values)
+		default:
+			var m score.Mean
+			for _, v := range values {
+				m.Add(v)
+			}
+			r.Values[name] = m.Value()
+		}
+	}
+	r.Values["updates"] = float64(len(l.reports))
+	if len(l.reports) > 0 {
+		maps.DeleteFunc(r.Values, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+		r.Values["trained_tokens"] = 0
+		for _, u := range l.reports {
+			r.Values["trained_tokens"] += u.Values["batch_tokens"]
+		}
+	}
+}
+
+func (rp *reports) describeMemory(r *metrics.Record) {
+	if rp.device == nil {
+		return // a hosted model
+	}
+	m, err := rp.device.Memory(context.Background())
+	if err != nil {
+		return // an unknown figure is left out
+	}
+	r.Values["memory_bytes"], r.Values["memory_peak_bytes"] = float64(m.Allocated), float64(m.Peak)
+	if !rp.device.IsCUDA() {
+		return
+	}
+	if gpu, err := cuda.MemoryOf(rp.device.Index()); err == nil {
+		r.Values["gpu_memory_used_bytes"] = float64(gpu.Total - gpu.Free)
+	}
+}
+
+func orZero(v *float64) float64 {
+	if v == nil {
+		return 0
+	}
+	return *v
+}

@@ -1,0 +1,105 @@
+package worker
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// maxReason is the largest number of bytes of a verifier's error that is published in the store, ledgers and records.
+const maxReason = 500
+
+// reasonOf returns an error in the form in which it is published.
+func reasonOf(err error) string {
+	text := err.Error()
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
+	}
+	return text
+}
+
+// removed returns why a rollout is in no group, or "" if it is in one. complete: every agent holds its trajectories.
+func removed(o store.Outcome, complete bool) string {
+	switch {
+	case o.Failed != "":
+		return "not verified: " + o.Failed
+	case complete:
+		return ""
+	case o.Unscored != "":
+		return "a call has no score: " + o.Unscored
+	}
+	return "one of its trajectories is missing"
+}
+
+// unscored collects why calls of a rollout have no score. The calls of a turn run concurrently, so it keeps the reason
+// that is first by name and not by time: a rollout that is played again has the same one.
+type unscored struct {
+	mu      sync.Mutex
+	reasons map[string]string // by name of the call
+}
+
+func (u *unscored) add(v store.Invocation, failed string) {
+	if failed == "" {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.reasons == nil {
+		u.reasons = map[string]string{}
+	}
+	u.reasons[v.ID()] = v.Agent + ": " + failed
+}
+
+func (u *unscored) first() string {
+	for _, id := range slices.Sorted(maps.Keys(u.reasons)) {
+		return u.reasons[id]
+	}
+	return ""
+}
+
+// maxRemovedSteps is the number of steps in a row with too many removed rollouts that ends the run: one may be due to
+// an outage that has passed, several are not.
+const maxRemovedSteps = 3
+
+// countRemovals reports a step's removed rollouts, and returns an error if there are too many in several steps in a
+// row. Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. A rollout with
+// a trajectory too old for grpo.max_lag was removed because of timing and does not count.
+func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
+	held := map[string]bool{}
+	for _, ofQuery := range complete {
+		for _, o := range ofQuery {
+			held[o.ID()] = true
+		}
+	}
+	gone, reason := 0, ""
+	for _, o := range outcomes {
+		why := removed(o, held[o.ID()])
+		if why == "" || o.Failed == "" && o.Unscored == "" {
+			continue
+		}
+		gone++
+		reason = cmp.Or(reason, why)
+	}
+	if gone == 0 {
+		s.removedSteps = 0
+		return nil
+	}
+	if s.main {
+		s.observer.Note(metrics.Warnf(s.name, metrics.TopicVerifier, "step %d: %d of %d rollouts have no score and were removed: %s", n+1, gone, len(outcomes), reason))
+	}
+	if float64(gone) <= s.cfg.GRPO.MaxRemoved*float64(len(outcomes)) {
+		s.removedSteps = 0
+		return nil
+	}
+	if s.removedSteps++; s.removedSteps < maxRemovedSteps {
+		return nil
+	}
+	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed, the %drd step in a row with more than grpo.max_removed (%g): the remaining ones are not a fair sample. %s",
+		n+1, gone, len(outcomes), maxRemovedSteps, s.cfg.GRPO.MaxRemoved, reason)
+}

@@ -1,0 +1,161 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// TestDegenerate: a rollout that failed or has no score says nothing about its group, and a query without any other is not replaced.
+func TestDegenerate(t *testing.T) {
+	cfg := load(t, t.TempDir())
+	cfg.GRPO.Convention = "sample"
+	ro := &rollouts{seat: &seat{name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())}}
+	for name, c := range map[string]struct {
+		outcomes []store.Outcome
+		want     bool
+	}{
+		"equal":   {[]store.Outcome{{Reward: 1}, {Rollout: 1, Reward: 1}, {Rollout: 2, Failed: "lost"}}, true},
+		"rounded": {[]store.Outcome{{Reward: 0.3}, {Rollout: 1, Reward: 0.30000000000000004}}, true},
+		"differ":  {[]store.Outcome{{Reward: 1}, {Rollout: 1}}, false},
+		"unknown": {[]store.Outcome{{Unscored: "no judge"}}, false},
+	} {
+		if dead, err := ro.degenerate(t.Context(), c.outcomes); err != nil || dead != c.want {
+			t.Errorf("%s: %v, %v", name, dead, err)
+		}
+	}
+}
+
+// numbered has query i of the training order under that number.
+type numbered struct{ task.Task }
+
+func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r", i-firstReplacement)} }
+
+// game returns a main agent's rollouts with queries "a", "b" and "c", two rollouts of each, and at most four replacements, "r0" to "r3".
+func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
+	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
+	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
+		player: &play.Player{Settings: play.Settings{Task: numbered{}}}}
+	return ro, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
+}
+
+// outcome is that of rollout k. Rollouts of a dead query have one reward, those of others have different ones.
+func outcome(q task.Query, k int, dead ...string) store.Outcome {
+	o := store.Outcome{Query: q.ID, Rollout: k}
+	if !slices.Contains(dead, q.ID) {
+		o.Reward = float64(k)
+	}
+	return o
+}
+
+// TestAnyOrderOfEndings: whichever query ends last, the same ones are played and the same remain.
+func TestAnyOrderOfEndings(t *testing.T) {
+	for name, c := range map[string]struct {
+		dead            []string
+		queries, played string
+	}{
+		"replacements":       {[]string{"a", "c", "r0", "r2"}, "r3 b r1", "a b c r0 r1 r2 r3"},
+		"up to the bound":    {[]string{"a", "b", "c", "r0", "r1", "r3"}, "r3 r1 r2", "a b c r0 r1 r2 r3"},
+		"none":               {nil, "a b c", "a b c"},
+		"none of the plan's": {[]string{"r0"}, "a b c", "a b c"},
+	} {
+		for _, last := range []string{"a", "b", "c", "r0", "nobody"} {
+			for _, limit := range []string{"1", "64"} {
+				t.Run(name+", last "+last+", limit "+limit, func(t *testing.T) {
+					ro, plan, queries := game(t, "agents.planner.engine.slots="+limit, "agents.planner.engine.conversations="+limit)
+					var mu sync.Mutex
+					played := map[string]bool{}
+					got, err := ro.playAll(t.Context(), store.Train(0), plan, queries, func(_ context.Context, q task.Query, k int) (store.Outcome, error) {
+						if q.ID == last {
+							time.Sleep(5 * time.Millisecond)
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						played[q.ID] = true
+						return outcome(q, k, c.dead...), nil
+					})
+					names := strings.Join(slices.Sorted(maps.Keys(played)), " ")
+					if err != nil || names != c.played || strings.Join(got.Queries, " ") != c.queries {
+						t.Errorf("played %s, which became %v without %v, %v", names, got.Queries, got.Replaced, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestReplacementsDoNotWait: a replacement begins while another query is played.
+func TestReplacementsDoNotWait(t *testing.T) {
+	ro, plan, queries := game(t)
+	begun := make(chan struct{})
+	_, err := ro.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+		switch {
+		case q.ID == "r0" && k == 0:
+			close(begun)
+		case q.ID == "b":
+			select {
+			case <-begun:
+			case <-time.After(time.Hour):
+				t.Error("the replacement waits for the other queries")
+			}
+		}
+		return outcome(q, k, "a"), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFailureWhileReplacing: a rollout that fails ends the others, and what is said is its error.
+func TestFailureWhileReplacing(t *testing.T) {
+	ro, plan, queries := game(t)
+	broken := errors.New("broken")
+	_, err := ro.playAll(t.Context(), store.Train(0), plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+		switch q.ID {
+		case "r0":
+			return store.Outcome{}, broken
+		case "b":
+			<-ctx.Done()
+			return store.Outcome{}, ctx.Err()
+		}
+		return outcome(q, k, "a"), nil
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Replacements take places in one order, whatever order the rollouts ended in: of the plan's queries first, then of replacements.
+func TestReplaced(t *testing.T) {
+	plan := store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}
+	degenerate := map[string]bool{"c": true, "a": true, "r0": true, "r2": true}
+	got := replaced(plan, []string{"r0", "r1", "r2"}, degenerate)
+	if !slices.Equal(got.Queries, []string{"r2", "b", "r1"}) || !slices.Equal(got.Replaced, []string{"a", "c", "r0"}) {
+		t.Errorf("%v", got)
+	}
+	if !slices.Equal(plan.Queries, []string{"a", "b", "c"}) {
+		t.Errorf("the plan itself became %v", plan.Queries)
+	}
+}
+
+func TestOutcomesOfReplacedQueries(t *testing.T) {
+	outcomes := []store.Outcome{{Query: "a"}, {Query: "b"}, {Query: "a", Rollout: 1}, {Query: "c"}}
+	kept, gone := without(outcomes, []string{"b", "c"})
+	if len(kept) != 2 || kept[1].Rollout != 1 || len(gone) != 2 || gone[0].Query != "b" {
+		t.Errorf("%v, %v", kept, gone)
+	}
+	if n := played(store.Plan{Queries: []string{"a", "d", "e"}, Replaced: []string{"b", "c"}, Rollouts: 4}); n != 20 {
+		t.Errorf("%d rollouts", n)
+	}
+}

@@ -1,0 +1,43 @@
+package worker
+
+import (
+	"context"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// scorer verifies answers and computes their rewards.
+type scorer struct {
+	cfg     *config.Config
+	task    task.Task
+	rewards mgrpo.RewardWeights
+}
+
+// main verifies the main agent's answer and computes its reward.
+func (s scorer) main(ctx context.Context, q task.Query, a task.Attempt, o *store.Outcome) (err error) {
+	if o.Format {
+		if o.Correct, err = s.task.VerifyMain(ctx, q, a); err != nil {
+			return err
+		}
+	}
+	o.Reward, err = s.rewards.MainReward(o.Format, &o.Correct)
+	return err
+}
+
+// unjudged reports whether the answers to sub-tasks of q have no score: this holds for a held-out question without
+// parts, since parts are the reference for these answers. Training questions have parts.
+func (s scorer) unjudged(p store.Phase, q task.Query) bool {
+	return p.Evaluates() && s.cfg.Task.Expert.Kind == "parts" && len(q.Parts) == 0
+}
+
+// sub verifies this sub-agent's answer. A score from which no reward can be computed is an error.
+func (s scorer) sub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
+	score, err := s.task.VerifySub(ctx, q, a)
+	if err == nil {
+		_, err = s.rewards.SubReward(true, false, nil, &score)
+	}
+	return score, err
+}

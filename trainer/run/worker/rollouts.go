@@ -1,0 +1,364 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/run/score"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// rollouts plays the conversations of this agent in training and evaluation.
+type rollouts struct {
+	*seat
+	player     *play.Player
+	policy     policy.Lifecycle
+	scorer     scorer
+	normaliser normaliser
+	programs   programs
+	stops      *stops
+	lost       func() error // why the agent's further ranks are gone; nil while they run
+}
+
+// step plays the rollouts of a training step and publishes which trajectories this worker holds. A trajectory
+// that is older than the run allows is not among them, so its rollout is removed for every agent.
+func (ro *rollouts) step(ctx context.Context, n int64) (*experience, error) {
+	held, err := ro.play(ctx, store.Train(n))
+	if err != nil {
+		return nil, err
+	}
+	if err := ro.publishHeld(ctx, n, held); err != nil {
+		return nil, err
+	}
+	held.clock.lap("rollout") // it may wait until earlier steps are trained
+	return held, nil
+}
+
+// publishHeld drops trajectories that are too old for training in step n, and publishes the ids of the others.
+func (ro *rollouts) publishHeld(ctx context.Context, n int64, held *experience) error {
+	ids := make([]string, 0, len(held.trajectories))
+	for id, t := range held.trajectories {
+		if n-t.Version > ro.cfg.GRPO.MaxLag {
+			delete(held.trajectories, id)
+			held.stale++
+			continue
+		}
+		ids = append(ids, id)
+	}
+	return ro.member.PublishTrajectories(ctx, store.Train(n), ids)
+}
+
+// play executes the first half of a phase, in training and evaluation alike.
+func (ro *rollouts) play(ctx context.Context, p store.Phase) (held *experience, err error) {
+	defer func() {
+		if err == nil {
+			err = ro.lost() // a program may have taken the loss of the place for a failed turn
+		}
+	}()
+	if !ro.main {
+		return ro.serve(ctx, p)
+	}
+	stop, err := ro.stops.asked(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if stop {
+		if err := ro.member.AskStop(ctx); err != nil { // a successor of this worker must see the stop, too
+			return nil, err
+		}
+		var conflict *store.ConflictError
+		if err := ro.member.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
+			return nil, cmp.Or(err, errStopping)
+		} // an earlier worker of this agent had begun the phase: it is ended first
+	}
+	queries, rollouts := ro.queries().of(p)
+	return ro.lead(ctx, p, queries, rollouts)
+}
+
+// queries returns the choice of queries.
+func (ro *rollouts) queries() queries { return queries{ro.cfg, ro.player.Task} }
+
+// lead plays every rollout of a phase as the main agent and publishes its outcome.
+func (ro *rollouts) lead(ctx context.Context, p store.Phase, queries []task.Query, rollouts int) (*experience, error) {
+	plan := store.Plan{Rollouts: rollouts}
+	for _, q := range queries {
+		plan.Queries = append(plan.Queries, q.ID)
+	}
+	if err := ro.member.Begin(ctx, p, plan); err != nil {
+		return nil, err
+	}
+	defer ro.programs.admit(p)()
+	c := ro.collect(p, plan)
+	remains, err := ro.playAll(ctx, p, plan, queries, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
+		return ro.attempt(ctx, c, q, k)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if ro.resamples(p) {
+		c.held.plan = remains
+		if err := ro.member.Settle(ctx, p, remains); err != nil {
+			return nil, err
+		}
+	}
+	return c.held, ro.member.End(ctx, p)
+}
+
+// attempt plays one rollout: the main agent's conversation, the answer's verification, the outcome.
+func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
+	if ro.programs.player != nil {
+		return ro.programs.attempt(ctx, c, q, k)
+	}
+	var lost unscored
+	var read spent
+	t, err := ro.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: k, Text: q.Text, Delegate: func(ctx context.Context, d agent.Delegation) (string, error) {
+		v := store.Invocation{Phase: c.phase, Query: q.ID, Rollout: k, Agent: d.Agent, Index: d.Index, Repeat: d.Repeat, Task: d.Task}
+		r, err := ro.member.Call(ctx, v) // another worker answers, possibly on another server
+		lost.add(v, r.Failed)
+		read.add(r.Tokens)
+		if err == nil && r.Failed != "" && r.Text == "" {
+			err = &agent.UnansweredError{Agent: d.Agent, Err: errors.New(r.Failed)}
+		}
+		return r.Text, err
+	}})
+	silent := unanswered(ctx, err)
+	if err != nil && silent == nil {
+		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
+	}
+	read.add(sizeOf(t))
+	o = store.Outcome{Query: q.ID, Rollout: k, Format: t.FormatValid, Answer: t.Answer, Calls: t.Calls, Tokens: read.total(), Unscored: lost.first()}
+	if silent != nil {
+		o.Failed = reasonOf(silent)
+		return o, ro.member.PublishOutcome(ctx, c.phase, o)
+	}
+	return ro.conclude(ctx, c, &trajectory{Trajectory: t, task: q.Text}, o, func(o *store.Outcome) error {
+		return ro.scorer.main(ctx, q, attemptOf(t, ""), o)
+	})
+}
+
+// conclude scores a rollout that has not failed, publishes its outcome and keeps the main agent's trajectory. A rollout
+// that cannot be scored is void for every agent.
+func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) (store.Outcome, error) {
+	if o.Failed == "" {
+		if err := score(&o); err != nil {
+			if ctx.Err() != nil || unrecorded(err) {
+				return o, err
+			}
+			o.Failed, o.Correct, o.Reward = reasonOf(err), 0, 0
+		}
+	}
+	if err := ro.member.PublishOutcome(ctx, c.phase, o); err != nil {
+		return o, err
+	}
+	c.add(t)
+	return o, nil
+}
+
+// unrecorded reports whether an error is the cache's: the judge's answer was not recorded.
+func unrecorded(err error) bool {
+	var of *recorded.Error
+	return errors.As(err, &of)
+}
+
+// unanswered returns the error of a conversation that its model's server left without an end: its own agent's server,
+// or that of an agent it called. It returns nil if there is none.
+func unanswered(ctx context.Context, err error) *agent.UnansweredError {
+	var silent *agent.UnansweredError
+	if ctx.Err() != nil || !errors.As(err, &silent) {
+		return nil
+	}
+	return silent
+}
+
+// serve answers the calls of this sub-agent until the main agent ends the phase.
+func (ro *rollouts) serve(ctx context.Context, p store.Phase) (*experience, error) {
+	plan, err := ro.member.Plan(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	if len(plan.Queries) == 0 {
+		return nil, errStopping
+	}
+	defer ro.programs.admit(p)()
+	c := ro.collect(p, plan)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, gctx := errgroup.WithContext(ctx)
+	most := ro.cfg.ConversationsAtOnce(ro.agent)
+	g.SetLimit(most)
+	var answering atomic.Int64
+	for {
+		vs, err := ro.member.Claim(gctx, p, max(most-int(answering.Load()), 1))
+		if errors.Is(err, store.ErrEnded) {
+			if err := g.Wait(); err != nil || !ro.resamples(p) {
+				return c.held, err
+			}
+			c.held.plan, err = ro.member.Settled(ctx, p)
+			return c.held, err
+		}
+		if err != nil {
+			cancel() // the callers of the open conversations are gone
+			_ = g.Wait()
+			return nil, err
+		}
+		for _, v := range vs {
+			answering.Add(1)
+			g.Go(func() error {
+				defer answering.Add(-1)
+				return ro.answer(gctx, c, v)
+			})
+		}
+	}
+}
+
+// answer handles one invocation: this agent's conversation, its expert score, and the text for the caller. The
+// trajectory stays here.
+func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation) error {
+	fail := func(r store.Result, err error) error { // no trajectory is kept, so the rollout is removed for every agent
+		r.Failed = reasonOf(err)
+		c.held.unscored.add(v, r.Failed)
+		return ro.member.Complete(ctx, v, r)
+	}
+	q, err := ro.player.Task.Lookup(v.Query)
+	if err != nil {
+		return fail(store.Result{}, err)
+	}
+	if v.End != nil {
+		return ro.programs.end(ctx, c, q, v)
+	}
+	t, err := ro.converse(ctx, c.phase, play.Conversation{Query: q, Rollout: v.Rollout, Invocation: v.Index, Repeat: v.Repeat, Text: v.Task})
+	if silent := unanswered(ctx, err); silent != nil {
+		return fail(store.Result{}, silent.Err)
+	}
+	if err != nil {
+		return fmt.Errorf("invocation %s: %w", v.ID(), err)
+	}
+	held := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.scorer.unjudged(c.phase, q)}
+	r := store.Result{Text: AnswerText(t), Tokens: sizeOf(t)}
+	if t.FormatValid && !held.unjudged {
+		score, err := ro.scorer.sub(ctx, q, attemptOf(t, v.Task))
+		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
+			return err
+		}
+		if err != nil {
+			return fail(r, err)
+		}
+		held.expert = &score
+	}
+	c.add(held)
+	return ro.member.Complete(ctx, v, r)
+}
+
+// spent counts the tokens that each conversation of a rollout read and wrote.
+type spent struct {
+	mu     sync.Mutex
+	tokens []int
+}
+
+func (s *spent) add(tokens int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens = append(s.tokens, tokens)
+}
+
+func (s *spent) total() int { return score.TotalTokens(s.tokens) }
+
+// sizeOf returns the number of tokens of a conversation, or 0 if it is unknown.
+func sizeOf(t agent.Trajectory) int {
+	tokens, _, _ := t.Size()
+	return tokens
+}
+
+// AnswerText returns the text for the caller. An answer counts even if the format is invalid because of an earlier
+// wrong call.
+func AnswerText(t agent.Trajectory) string {
+	switch {
+	case t.Finish != agent.FinishAnswer:
+		return fmt.Sprintf("(no answer: %s)", t.Finish)
+	case t.Answer == "":
+		return "(no answer: it is empty)"
+	}
+	return t.Answer
+}
+
+// attemptOf returns a conversation in the form that a verifier reads; subtask is the request to a sub-agent.
+func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
+	a := task.Attempt{Agent: t.Agent, Rollout: t.Rollout, Invocation: t.Invocation, Subtask: subtask, Answer: t.Answer}
+	for _, turn := range t.Said() {
+		a.Conversation = append(a.Conversation, task.Message{Role: turn.Role, Text: turn.Text})
+	}
+	return a
+}
+
+// converse holds one conversation of this worker's agent.
+func (ro *rollouts) converse(ctx context.Context, p store.Phase, c play.Conversation) (agent.Trajectory, error) {
+	c.Step, c.Sampling = samplingStep(p), Sampling(ro.cfg, p)
+	t, err := ro.player.Play(ctx, c)
+	if err == nil && t.SampledTokens() == 0 { // the prompt is too long or the model hosted; no weights sampled it, so it is not stale
+		t.Version = ro.policy.Version()
+	}
+	return t, err
+}
+
+// collector collects the trajectories of a phase from its goroutines.
+type collector struct {
+	*seat
+	phase store.Phase
+	mu    sync.Mutex
+	held  *experience
+}
+
+func (ro *rollouts) collect(p store.Phase, plan store.Plan) *collector {
+	return &collector{seat: ro.seat, phase: p, held: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
+}
+
+// add keeps a trajectory. Repeated invocations have equal trajectories, of which it keeps the first.
+func (c *collector) add(t *trajectory) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, again := c.held.trajectories[t.ID]; again {
+		return
+	}
+	if c.phase.Evaluates() { // evaluations are not trained on
+		for _, row := range t.Rows() {
+			row.Routes = nil
+		}
+	}
+	c.held.trajectories[t.ID] = t
+	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.held.trajectories), Ended: talkOf(t.Trajectory)}
+	if c.phase.Evaluates() {
+		p.Activity = metrics.Evaluate
+	}
+	if c.main {
+		p.Total = total(c.held.plan)
+	}
+	c.observer.Progress(p)
+}
+
+// talkOf returns a conversation as texts.
+func talkOf(t agent.Trajectory) *metrics.Talk {
+	out := &metrics.Talk{ID: t.ID}
+	for _, turn := range t.Said() {
+		out.Turns = append(out.Turns, metrics.Spoken{Said: turn.Sampled, Text: turn.Text})
+	}
+	return out
+}
+
+func trajectoryID(query string, k int, name string, i int, main bool) string {
+	return agent.TrajectoryID(policy.Key{Query: query, Rollout: k, Agent: name, Invocation: i}, main)
+}
+
+// total returns the number of rollouts of a phase.
+func total(p store.Plan) int { return len(p.Queries) * p.Rollouts }

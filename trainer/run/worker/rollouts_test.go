@@ -1,0 +1,66 @@
+package worker
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// TestAnswerText: who asked is told the answer, also after a call that went wrong, and why where there is none.
+func TestAnswerText(t *testing.T) {
+	for want, said := range map[string]agent.Trajectory{
+		"42":                       {Finish: agent.FinishAnswer, FormatValid: true, Answer: "42"},
+		"43":                       {Finish: agent.FinishAnswer, Malformed: 1, Answer: "43"},
+		"(no answer: it is empty)": {Finish: agent.FinishAnswer},
+		"(no answer: turns)":       {Finish: agent.FinishTurns},
+	} {
+		if got := AnswerText(said); got != want {
+			t.Errorf("%+v: %q, want %q", said, got, want)
+		}
+	}
+}
+
+// stagedTask says which stage a query is of, and its number there.
+type stagedTask struct{ task.Task }
+
+func (stagedTask) Train(i int64) task.Query { return task.Query{ID: fmt.Sprintf("all %d", i)} }
+
+func (stagedTask) TrainStage(stage int, i int64) task.Query {
+	return task.Query{ID: fmt.Sprintf("%d %d", stage, i)}
+}
+
+// Each stage of a curriculum begins with the first query of its own order and lasts its steps; then come all queries.
+func TestCurriculum(t *testing.T) {
+	cfg := load(t, t.TempDir(), "task.queries_per_step=2")
+	cfg.Task.Curriculum = []config.Stage{{Name: "easy", Steps: 2}, {Name: "hard", Steps: 1}}
+	for step, want := range []string{"0 0,0 1", "0 2,0 3", "1 0,1 1", "all 6,all 7", "all 8,all 9"} {
+		chosen, _ := queries{cfg, stagedTask{}}.of(store.Train(int64(step)))
+		if got := chosen[0].ID + "," + chosen[1].ID; got != want {
+			t.Errorf("step %d takes %s, want %s", step, got, want)
+		}
+	}
+}
+
+// TestStaleTrajectories: what is older than the run allows is given up before anybody counts on it.
+func TestStaleTrajectories(t *testing.T) {
+	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
+	m := onlyMember(t, store.Options{Run: "test"})
+	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}}
+	held := &experience{trajectories: map[string]*trajectory{
+		"old": {Trajectory: agent.Trajectory{ID: "old", Version: 3}}, "new": {Trajectory: agent.Trajectory{ID: "new", Version: 4}},
+	}}
+	if err := ro.publishHeld(t.Context(), 5, held); err != nil {
+		t.Fatal(err)
+	}
+	published, err := m.Trajectories(t.Context(), store.Train(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids := published["researcher"]; len(ids) != 1 || ids[0] != "new" || held.stale != 1 || held.trajectories["old"] != nil {
+		t.Errorf("published %v, %d stale, kept %v", ids, held.stale, held.trajectories)
+	}
+}

@@ -1,0 +1,25 @@
+package worker
+
+import (
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// TestEvaluationsKeepNoExperts: only what is trained on holds the experts that were recorded with it.
+func TestEvaluationsKeepNoExperts(t *testing.T) {
+	for phase, want := range map[store.Phase]int{store.Train(1): 2, store.Eval(1): 0} {
+		ro := &rollouts{seat: &seat{observer: &recorder{}}}
+		c := ro.collect(phase, store.Plan{})
+		recorded := agent.Trajectory{ID: "q/0", Routes: []uint16{1, 2}}
+		folded := recorded
+		folded.More = []agent.Trajectory{recorded}
+		c.add(&trajectory{Trajectory: folded})
+		for _, row := range c.held.trajectories["q/0"].Rows() {
+			if len(row.Routes) != want {
+				t.Errorf("%v: a row has %d experts, want %d", phase, len(row.Routes), want)
+			}
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package worker
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/engine/ranks/rankstest"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+)
+
+// Where ranks compute in bf16 each has a share of the fp32 weights. What rank 0 keeps of them is whole nevertheless: the reference of
+// a KL term, the state of a cold start that is over, and what is saved of an agent that is frozen after its own.
+func TestSharedWeightsAreKeptWhole(t *testing.T) { rankstest.Pass(t, 2, "keep", t.TempDir()) }
+
+// TestRank is one of the processes that the test above starts. All of them do what rank 0 does, since no orders are given here.
+func TestRank(t *testing.T) {
+	rank := rankstest.Join(t)
+	ctx := t.Context()
+	device, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = device.Close() })
+	m, err := model.Random(ctx, device, arch.Config{Family: arch.Qwen3, VocabSize: 96, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true}, 1, model.Options{Compute: torch.BFloat16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close(context.Background()) })
+	whole := make([]float32, m.Layout.Numel)
+	if err := m.Master.Read(ctx, 0, whole); err != nil {
+		t.Fatal(err)
+	}
+	own, err := learner.New(ctx, m, model.All(m), learner.Options{Group: rank.Group})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lead := (*launch.RankGroup)(nil).Lead(own, learner.Adam{})
+	w := &Worker{seat: &seat{learner: lead}, parts: &assemble.Parts{Model: m, Learner: lead, Params: launch.Params{Params: model.All(m), Learner: lead}}}
+	dir := filepath.Join(rank.Dir, string(rune('0'+rank.Group.Rank())))
+	kept := archive.New(archive.Settings{Dir: dir, Agent: "planner", DType: weights.F32}, anyPlace{}, parameters{w})
+	wantKept := func(when string) {
+		t.Helper()
+		if err := kept.KeepReference(ctx); err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		coldStart, err := kept.SaveColdStart(ctx, archive.ColdStart{Updates: 1, Over: true})
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if rank.Group.Rank() > 0 { // it has given rank 0 its share, and got none
+			return
+		}
+		folder, err := kept.Reference()
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantTensors(t, when, folder, m.Layout.Tensors(), whole)
+		saved := make([]float32, len(whole))
+		f, err := archive.OpenOptimizer(coldStart)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := f.Read("master", 0, saved); err != nil || !slices.Equal(saved, whole) {
+			t.Errorf("%s: the state of the cold start has other weights, %v", when, err)
+		}
+	}
+	wantKept("training")
+	w.learner = nil
+	if err := w.parts.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantKept("frozen")
+}
+
+// wantTensors fails unless a folder has the weights in a flat buffer.
+func wantTensors(t *testing.T, when, folder string, tensors []arch.Tensor, whole []float32) {
+	t.Helper()
+	src, err := weights.Open(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	for _, tensor := range tensors {
+		got := make([]float32, tensor.Numel())
+		if err := src.Read(tensor.Name, 0, tensor.Shape[0], got); err != nil || !slices.Equal(got, whole[tensor.Offset:][:len(got)]) {
+			t.Errorf("%s: the reference has another %s, %v", when, tensor.Name, err)
+		}
+	}
+}
+
+// anyPlace is confirmed without a store.
+type anyPlace struct{ archive.Place }
+
+func (anyPlace) ConfirmPlace(context.Context) error { return nil }

@@ -1,0 +1,208 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// steps trains this agent on the rollouts of each step.
+type steps struct {
+	*seat
+	policy       policy.Lifecycle
+	rules        assemble.Rules
+	normaliser   normaliser
+	archive      *archive.Archive
+	reports      *reports
+	refused      int // number of latest steps in a row with a refused update
+	removedSteps int // number of latest steps in a row with too many removed rollouts
+}
+
+// step executes training step n of one agent's worker, after its rollouts. held is the result of rollOut, in which the
+// main agent's worker leads the rollouts and a sub-agent's worker serves the calls made in them. Trajectories stay
+// here; only texts and outcomes went through the store. All workers run the same code. Compare with algorithm 1 of the
+// paper.
+func (s *steps) step(ctx context.Context, n int64, held *experience) error {
+	phase := store.Train(n)
+	clock := held.clock
+	clock.resume()
+
+	// 1-2. Rolled out. The main agent's worker has published the outcomes after verifying them.
+	outcomes, err := s.member.Outcomes(ctx, phase, played(held.plan))
+	if err != nil {
+		return err
+	}
+	outcomes, held.replaced = without(outcomes, held.plan.Replaced)
+	clock.lap("rollout")
+
+	// 3. Agree on the rollouts that every agent holds completely; the others are removed for all.
+	complete, err := s.agree(ctx, phase, outcomes)
+	if err != nil {
+		return err
+	}
+
+	// 4. Align, group, normalise: one kernel call for all ragged groups.
+	groups, err := s.groups(held, complete)
+	if err != nil {
+		return fmt.Errorf("step %d: %w", n, err)
+	}
+	advantages, err := s.normaliser.normalise(ctx, groups)
+	if err != nil {
+		return fmt.Errorf("step %d: %w", n, err)
+	}
+
+	// 5. Learn: packed batches, fused loss, AdamW.
+	sequences := s.sequences(n, held, groups, advantages.Groups)
+	learned, err := s.learn(ctx, n, held.plan, sequences)
+	if err != nil {
+		return fmt.Errorf("step %d: %w", n, err)
+	}
+	clock.lap("learn")
+
+	// 6. Publish version + 1; the step ends for all workers when all have done so.
+	if err := s.member.ConfirmPlace(ctx); err != nil { // the engine's servers may belong to a successor by now
+		return err
+	}
+	failpoint.Here("commit.load.before")
+	if err := s.policy.UpdateWeights(ctx, n+1); err != nil {
+		return err
+	}
+	failpoint.Here("commit.load.after")
+	record := s.reports.step(n, held, outcomes, complete, groups, advantages, learned, clock)
+	if err := s.member.ConfirmPlace(ctx); err != nil { // the ledger may belong to a successor by now
+		return err
+	}
+	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
+		return err
+	}
+	s.reports.count(held, outcomes, mgrpo.Count(advantages.Groups))
+	if err := s.report(ctx, record); err != nil { // before the version, so that a stop decided by reading records comes before the next step
+		return err
+	}
+	if err := s.member.PublishVersion(ctx, n+1); err != nil {
+		return err
+	}
+	s.archive.WriteTrajectories(phase, s.lines(held, groups, advantages.Groups))
+	if err := s.member.Barrier(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
+		return err
+	}
+	return s.countRemovals(n, outcomes, complete) // after the barrier: the step is in every agent's ledger
+}
+
+// experience is one worker's data of a phase: its own trajectories, by id.
+type experience struct {
+	plan         store.Plan
+	replaced     []store.Outcome // outcomes of replaced queries, which are not trained on
+	trajectories map[string]*trajectory
+	unscored     unscored   // calls of this agent whose answers have no score: their trajectories are not held
+	stale        int        // number of trajectories dropped because of their age
+	clock        *stopwatch // runs during the rollouts of the phase and during its step
+}
+
+// trajectory is one conversation with the data for its reward.
+type trajectory struct {
+	agent.Trajectory
+	program  string   // text for people from the program that played the rollout
+	task     string   // the question or sub-task it started from
+	expert   *float64 // a sub-agent's own score; nil if the format is invalid or the answer unjudged
+	unjudged bool     // a held-out question has no reference for a sub-agent's answer
+}
+
+// agree returns, by query, the outcomes of the complete rollouts: verified, and with every trajectory held by its
+// agent.
+func (s *steps) agree(ctx context.Context, p store.Phase, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
+	byAgent, err := s.member.Trajectories(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]map[string]bool{}
+	for name, ids := range byAgent {
+		known[name] = map[string]bool{}
+		for _, id := range ids {
+			known[name][id] = true
+		}
+	}
+	complete := map[string][]store.Outcome{}
+	for _, o := range outcomes {
+		if o.Failed == "" && allHeld(o, s.cfg.Main().Name, known) {
+			complete[o.Query] = append(complete[o.Query], o)
+		}
+	}
+	return complete, nil
+}
+
+// allHeld reports whether each trajectory of a rollout is held by its own agent; known has the ids that each agent
+// holds.
+func allHeld(o store.Outcome, main string, known map[string]map[string]bool) bool {
+	if !known[main][trajectoryID(o.Query, o.Rollout, main, 0, true)] {
+		return false
+	}
+	for name, calls := range o.Calls {
+		for i := range calls {
+			if !known[name][trajectoryID(o.Query, o.Rollout, name, i, false)] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// groups forms this agent's group for every query, in the order of the plan. For a sub-agent the configuration may ask
+// for one group of the whole step instead.
+func (s *steps) groups(held *experience, complete map[string][]store.Outcome) ([]mgrpo.Group, error) {
+	groups := make([]mgrpo.Group, 0, len(held.plan.Queries))
+	for _, q := range held.plan.Queries {
+		var rewards []mgrpo.RolloutRewards
+		for _, o := range complete[q] {
+			r, err := s.rewards(held, o)
+			if err != nil {
+				return nil, fmt.Errorf("rollout %s: %w", o.ID(), err)
+			}
+			rewards = append(rewards, mgrpo.RolloutRewards{Rollout: o.Rollout, Rewards: r})
+		}
+		if s.main {
+			groups = append(groups, mgrpo.MainGroup(q, s.name, rewards))
+		} else {
+			groups = append(groups, s.rules.Align.Group(s.cfg.Run.Seed, q, s.name, rewards))
+		}
+	}
+	if !s.main && s.cfg.GRPO.SubGroup == "batch" {
+		return []mgrpo.Group{mgrpo.Pool(s.name, groups)}, nil
+	}
+	return groups, nil
+}
+
+// rewards returns this agent's rewards in one complete rollout, in the order of issue. An error means that another
+// server published wrong data: a trajectory whose reward cannot be computed is not held.
+func (s *steps) rewards(held *experience, o store.Outcome) ([]float64, error) {
+	if s.main {
+		_, err := held.trajectory(trajectoryID(o.Query, o.Rollout, s.name, 0, true))
+		return []float64{o.Reward}, err
+	}
+	out := make([]float64, o.Calls[s.name])
+	for i := range out {
+		t, err := held.trajectory(trajectoryID(o.Query, o.Rollout, s.name, i, false))
+		if err != nil {
+			return nil, err
+		}
+		if out[i], err = s.rules.Rewards.SubReward(t.FormatValid, o.Format, &o.Correct, t.expert); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// trajectory returns a trajectory that the store lists as held here.
+func (e *experience) trajectory(id string) (*trajectory, error) {
+	if t, ok := e.trajectories[id]; ok {
+		return t, nil
+	}
+	return nil, fmt.Errorf("the store lists trajectory %s as held by this worker, which does not have it", id)
+}

@@ -1,0 +1,137 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/launch"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/remote"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// stops handles requests to end the run early, made to this process or to another worker's.
+type stops struct {
+	*seat
+	here  <-chan struct{} // closed when this process is asked for a clean stop
+	ended bool            // the run ended because of a stop, here or elsewhere
+}
+
+// ErrStopped is the error of a run that ended before its last step or evaluation because it was asked to stop. It left
+// a checkpoint, unless there was no step to finish or the other workers were missing.
+var ErrStopped = errors.New("stopped before the end, as asked; continue with --resume")
+
+// Resumable reports whether the same command can continue a run that ended with this error: a stop was asked for, here
+// or at another worker; a worker or a sampling server did not appear in time; a GPU was lost for the first time at its
+// version and needs a new process; or a follower was lost again.
+func Resumable(err error) bool {
+	var stop *store.StopError
+	var late *store.TimeoutError
+	var away *remote.AwayError
+	var gpu *torch.LostError
+	var follower *launch.LostError
+	var machine *launch.AbsentError
+	var over *launch.OverError
+	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &gpu) || errors.As(err, &follower) ||
+		errors.As(err, &machine) || errors.As(err, &over) && over.Stopped || errors.As(err, &stop) && stop.Kind == store.Asked
+}
+
+// patience bounds the wait for a store that must receive a stop.
+const patience = 5 * time.Second
+
+// errStopping means that a phase has no queries: the run ends at the version from which the phase would have begun. The
+// main agent's worker begins such a phase when a stop was asked for, so that all workers end at the same version.
+var errStopping = errors.New("the run was asked to stop")
+
+// passOn forwards a stop that this process is asked for to the main agent, wherever it runs. If an agent has had no
+// worker for so long that none may come, the current step would not end, so it is abandoned.
+func (st *stops) passOn(ctx context.Context, abandon context.CancelCauseFunc) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-st.here:
+	}
+	if err := st.member.AskStop(ctx); err != nil && ctx.Err() == nil {
+		st.observer.Note(metrics.Warnf(st.name, metrics.TopicStop, "the others cannot be asked to stop: %v", err))
+	}
+	look := time.NewTicker(st.cfg.Store.Lease)
+	defer look.Stop()
+	for before := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		missing, err := st.member.Missing(ctx)
+		if err == nil && len(missing) > 0 && before > 0 {
+			st.observer.Note(metrics.Warnf(st.name, metrics.TopicStop, "no worker of %s is alive: the current step is abandoned", strings.Join(missing, ", ")))
+			abandon(ErrStopped)
+			return
+		}
+		before = len(missing)
+	}
+}
+
+// asked reports whether a stop was requested.
+func (st *stops) asked(ctx context.Context) (bool, error) {
+	select {
+	case <-st.here:
+		return true, nil
+	default:
+	}
+	by, err := st.member.StopAsked(ctx)
+	return by != "", err
+}
+
+// ask asks the other workers to stop. It does not wait for a store that cannot be reached, which passOn
+// reports.
+func (st *stops) ask(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_ = st.member.AskStop(ctx)
+}
+
+// stopInterval is the longest time until a stop that was asked for at another server is noticed.
+const stopInterval = time.Second
+
+// stopWatch checks for a stop between updates: this process's own at each check, those of others at intervals.
+type stopWatch struct {
+	stops  *stops
+	looked time.Time // the time of the last request to the store
+}
+
+// look returns errStopping if a stop was asked for, and the cause if ctx has ended.
+func (s *stopWatch) look(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case <-s.stops.here:
+		return errStopping
+	default:
+	}
+	if time.Since(s.looked) < stopInterval {
+		return nil
+	}
+	asked, err := s.stops.asked(ctx)
+	s.looked = time.Now()
+	if err == nil && asked {
+		err = errStopping
+	}
+	return err
+}
+
+// unlessAsked returns a context for an update that ends with ctx, except when ctx ends because of a requested stop: the
+// update is then completed, so that its weights can be saved.
+func unlessAsked(ctx context.Context) (updating context.Context, done func()) {
+	updating, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); !Resumable(cause) {
+			cancel(cause)
+		}
+	})
+	return updating, func() { stop(); cancel(nil) }
+}

@@ -1,0 +1,62 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/play"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+)
+
+// divider is a policy that divides by zero, three times at once, as often as it is asked.
+type divider struct{ tok *tokenizer.Tokenizer }
+
+func (divider) ContextLimit() int { return 1 << 20 }
+
+func (d divider) Generate(context.Context, policy.Request) (policy.Completion, error) {
+	call := `<tool_call>{"name": "calculator", "arguments": {"expression": "1/0"}}</tool_call>`
+	turn := d.tok.Encode(strings.Repeat(call, 3) + "<|im_end|>")
+	return policy.Completion{Tokens: turn, LogProbs: make([]float32, len(turn)), Finish: policy.FinishStop}, nil
+}
+
+// TestFailingToolsAreWarnedOf where enough calls failed to say so.
+func TestFailingToolsAreWarnedOf(t *testing.T) {
+	cfg, err := config.Load("../../../examples/research-qwen3/team.yaml", []string{"agents.searcher.tools=[calculator]", "agents.searcher.limits.max_calls_per_turn=3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Parse(golden.Folder(t, golden.File(t, "tokenizer", "qwen3"), "tokenizer.json", "tokenizer_config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := assemble.Player(t.Context(), cfg, cfg.Agent("searcher"), openTask(t, cfg), tok, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p.Policy = divider{tok}
+	for turns, warned := range map[int]bool{3: false, 4: true} { // 9 and 12 calls
+		p.Limits.Turns = turns
+		seen := &recorder{}
+		rp := &reports{seat: &seat{name: "searcher", observer: seen}, player: p}
+		got, err := p.Play(t.Context(), play.Conversation{Text: "?"})
+		if err != nil || got.Finish != agent.FinishTurns {
+			t.Fatalf("%s, %v", got.Finish, err)
+		}
+		r := metrics.Record{Counts: map[string]map[string]int64{}}
+		rp.describeTools(&r)
+		if n := int64(3 * turns); r.Counts[metrics.ToolCalls]["calculator"] != n || r.Counts[metrics.ToolErrors]["calculator"] != n {
+			t.Errorf("%d turns: %v", turns, r.Counts)
+		}
+		if strings.Contains(seen.String(), "calculator failed in") != warned {
+			t.Errorf("%d turns: notes: %s", turns, seen)
+		}
+	}
+}

@@ -1,0 +1,207 @@
+// Package worker is one agent's part in a run. Read it beside the paper's algorithm: step.go is one step, and this file
+// is what happens before, between and after the steps.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/run/schedule"
+	"github.com/mgrpo/mgrpo/trainer/team/archive"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// Worker is one agent of a run. `mgrpo train` runs the workers of all agents in one process, `mgrpo worker` a single
+// one. Each part of its work has a type of its own, which holds only the objects it needs.
+type Worker struct {
+	*seat
+	parts    *assemble.Parts
+	archive  *archive.Archive // the files of the run
+	from     int64            // version at which the round begins
+	rollouts *rollouts        // conversations
+	steps    *steps           // updates from them
+	reports  *reports         // records of both
+	stops    *stops           // requests to end the run early
+}
+
+// Run trains from the current version to the last step, or to the version at which the run is asked to stop. When it
+// returns, there is a checkpoint of that version, here and on the other servers.
+func (w *Worker) Run(ctx context.Context) error {
+	ctx, abandon := context.WithCancelCause(ctx)
+	defer w.archive.Drain()
+	defer abandon(nil)
+	err := w.live(ctx, abandon)
+	switch {
+	case errors.Is(context.Cause(ctx), ErrStopped):
+		return ErrStopped // context.Canceled carries no reason
+	case err != nil && ctx.Err() == nil: // an error of this worker: the checkpoint that is being written need not be lost
+		const patience = time.Minute
+		saved, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		_ = w.archive.Settle(saved)
+	}
+	return err
+}
+
+// live executes the decisions of the course until the run is over.
+func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) error {
+	acting, done := context.WithCancel(ctx)
+	actor := actor{w: w, done: make(chan rolledOut, 1)}
+	defer actor.work.Wait()
+	defer done() // before the wait, on every return
+	actor.work.Go(func() { w.stops.passOn(acting, abandon) })
+	if err := w.parts.Policy.UpdateWeights(ctx, w.from); err != nil {
+		return err
+	}
+	if err := w.archive.Confirm(ctx); err != nil {
+		return err
+	}
+	settings, state := w.course(), w.beginning()
+	held := map[int64]*experience{}
+	for {
+		if n, ok := settings.RollOut(state); ok && !actor.busy {
+			actor.rollOut(acting, n)
+		}
+		var err error
+		switch next := settings.Next(state); {
+		case next.Kind == schedule.End:
+			w.stops.ended = state.Stopping
+			return nil
+		case next.Kind == schedule.Await || len(actor.done) > 0, actor.busy && w.cfg.GRPO.ExactLag:
+			r := actor.take()
+			if r.err != nil && !errors.Is(r.err, errStopping) {
+				return r.err
+			}
+			held[r.step] = r.held
+			state, err = settings.Rolled(state, r.step, schedule.Result{Stop: r.err != nil})
+		default:
+			var result schedule.Result
+			if result, err = w.carryOut(ctx, next, held[next.Version]); err == nil {
+				state, err = settings.Done(state, next, result)
+			}
+			if next.Kind == schedule.Train {
+				delete(held, next.Version)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// carryOut executes one command; held are the rollouts for it.
+func (w *Worker) carryOut(ctx context.Context, c schedule.Command, held *experience) (r schedule.Result, err error) {
+	switch c.Kind {
+	case schedule.Teach:
+		err = coldStartOf(w).run(ctx)
+	case schedule.Meet:
+		err = coldStartOf(w).meetReady(ctx)
+	case schedule.Save:
+		err = w.archive.Checkpoint(ctx, c.Version)
+	case schedule.Evaluate:
+		_, err = w.HoldOut(ctx, c.Version)
+		r.Best = err == nil && w.archive.Evaluations().IsBest(c.Version)
+	case schedule.Train:
+		if err = w.archive.Failed(); err == nil {
+			err = w.steps.step(ctx, c.Version, held)
+		}
+	case schedule.Finish:
+		if err = w.archive.Settle(ctx); err == nil {
+			err = w.member.Meet(ctx, store.Finished, w.WaitsFor)
+		}
+	}
+	if errors.Is(err, errStopping) {
+		return schedule.Result{Stop: true}, nil
+	}
+	return r, err
+}
+
+// actor rolls out one step at a time, concurrently with the worker's other work.
+type actor struct {
+	w    *Worker
+	busy bool // from rollOut to take
+	work sync.WaitGroup
+	done chan rolledOut // buffered, so that a result can wait to be taken
+}
+
+type rolledOut struct {
+	step int64
+	held *experience
+	err  error // errStopping: there was nothing to roll out
+}
+
+func (a *actor) rollOut(ctx context.Context, step int64) {
+	a.busy = true
+	a.work.Go(func() {
+		held, err := a.w.rollouts.step(ctx, step)
+		a.done <- rolledOut{step, held, err}
+	})
+}
+
+func (a *actor) take() rolledOut {
+	r := <-a.done
+	a.busy = false
+	return r
+}
+
+// course returns the settings of the configuration and the task on which the schedule depends.
+func (w *Worker) course() schedule.Settings {
+	return schedule.Settings{
+		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
+		EvalFirst: w.cfg.Eval.Before, HeldOut: w.parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
+		ColdStarts: slices.ContainsFunc(w.cfg.Agents, func(a config.Agent) bool { return w.cfg.ColdStarts(&a) }),
+	}
+}
+
+// beginning returns the state of the checkpoint from which the worker continues, if there is one.
+func (w *Worker) beginning() schedule.State {
+	evaluated, best := int64(schedule.None), int64(schedule.None)
+	e := w.archive.Evaluations()
+	if e.Evaluated != nil {
+		evaluated = *e.Evaluated
+	}
+	if e.Best != nil {
+		best = e.Best.Version
+	}
+	return schedule.Begin(w.archive.Saved(), evaluated, best)
+}
+
+// Name returns the agent's name.
+func (w *Worker) Name() string { return w.name }
+
+// Main reports whether the agent is the main agent.
+func (w *Worker) Main() bool { return w.main }
+
+// Member returns the agent's place in the run.
+func (w *Worker) Member() *store.Member { return w.member }
+
+// Parts returns the agent's model with its sampler and learner.
+func (w *Worker) Parts() *assemble.Parts { return w.parts }
+
+// PlayBy lets a program play the rollouts in place of the main agent's own conversations.
+func (w *Worker) PlayBy(p gateway.Player) { w.rollouts.programs.player = p }
+
+// Stopped reports whether the run ended because of a stop, here or elsewhere.
+func (w *Worker) Stopped() bool { return w.stops.ended }
+
+// Close frees the worker's memory.
+func (w *Worker) Close(ctx context.Context) error {
+	var errs []error
+	if w.parts != nil {
+		errs = append(errs, w.parts.Close(ctx))
+	}
+	if w.archive != nil {
+		errs = append(errs, w.archive.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%s: closing: %w", w.name, err)
+	}
+	return nil
+}

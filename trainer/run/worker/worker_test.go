@@ -1,0 +1,68 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/task"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+const quickstart = "../../../examples/quickstart/team.yaml"
+
+// load returns the quickstart's configuration with overrides.
+func load(t *testing.T, dir string, sets ...string) *config.Config {
+	t.Helper()
+	cfg, err := config.Load(quickstart, append([]string{"run.dir=" + dir}, sets...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// openTask returns the configured task.
+func openTask(t *testing.T, cfg *config.Config) task.Task {
+	t.Helper()
+	out, err := assemble.Task(cfg, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// onlyMember is the one member, researcher, of a run whose store lasts as long as the test.
+func onlyMember(t *testing.T, o store.Options) *store.Member {
+	t.Helper()
+	s, err := store.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.Join(t.Context(), "researcher", store.Hello{Agents: []string{"researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	if err != nil {
+		t.Fatal(errors.Join(err, s.Close()))
+	}
+	t.Cleanup(func() {
+		m.Leave(context.WithoutCancel(t.Context()))
+		s.Close()
+	})
+	return m
+}
+
+// recorder is an Observer that keeps records and notes.
+type recorder struct {
+	records []metrics.Record
+	notes   []string
+}
+
+func (*recorder) Progress(metrics.Progress) {}
+
+func (r *recorder) Report(x metrics.Record) { r.records = append(r.records, x) }
+
+func (r *recorder) Note(n metrics.Note) { r.notes = append(r.notes, n.Text) }
+
+func (r *recorder) String() string { return strings.Join(r.notes, "\n") }

@@ -1,0 +1,131 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+)
+
+// patience is the time limit of a check of a device or of the store.
+const patience = 2 * time.Second
+
+// board has the state of the process that a Server shows.
+type board struct {
+	agents []string
+	saved  Saved
+
+	mu      sync.Mutex
+	workers map[string]worker
+	phases  map[string]metrics.Progress
+	records map[string]map[string]metrics.Record // the newest, by agent and kind
+}
+
+// worker is an agent's model and its place in the run.
+type worker struct {
+	Machine
+	Place
+}
+
+func newBoard(o Options) board {
+	return board{agents: slices.Clone(o.Agents), saved: o.Saved,
+		workers: map[string]worker{}, phases: map[string]metrics.Progress{}, records: map[string]map[string]metrics.Record{}}
+}
+
+// Joined tells the server that an agent's model is loaded and has a place in the run. It is called again for a new place.
+// On a nil Server it does nothing.
+func (s *Server) Joined(agent string, m Machine, p Place) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.workers[agent] = worker{m, p}
+}
+
+// Progress stores the current activity of an agent.
+func (b *board) Progress(p metrics.Progress) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.phases[p.Agent] = p
+}
+
+// Report stores a record, and replaces the last record of its kind.
+func (b *board) Report(r metrics.Record) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.records[r.Agent] == nil {
+		b.records[r.Agent] = map[string]metrics.Record{}
+	}
+	b.records[r.Agent][r.Kind] = r
+}
+
+// Note does nothing: notes are for people.
+func (*board) Note(metrics.Note) {}
+
+// placed maps agents to the workers that have a place.
+func (b *board) placed() map[string]worker {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[string]worker{}
+	for agent, w := range b.workers {
+		if w.Context().Err() == nil {
+			out[agent] = w
+		}
+	}
+	return out
+}
+
+// alive lists the devices that have failed. A device that stays busy is working. A worker without a place is starting or
+// ending, so its device is not checked.
+func (b *board) alive(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var lost []string
+	for agent, w := range b.placed() {
+		err := w.Alive(ctx)
+		if err != nil && ctx.Err() == nil && w.Context().Err() == nil {
+			lost = append(lost, fmt.Sprintf("%s: its device is lost: %s", agent, oneLine(err)))
+		}
+	}
+	slices.Sort(lost)
+	return lost
+}
+
+// ready lists what is missing until the process takes part in the run.
+func (b *board) ready(ctx context.Context) []string {
+	workers := b.placed()
+	var missing []string
+	for _, agent := range b.agents {
+		if _, ok := workers[agent]; !ok {
+			missing = append(missing, agent+": it waits for its place in the run, or for the other agents to start")
+		}
+	}
+	for _, w := range workers { // one worker is enough: all share the store
+		if _, err := ping(ctx, w); err != nil {
+			missing = append(missing, "the store does not answer: "+oneLine(err))
+		}
+		break
+	}
+	return missing
+}
+
+// ping measures a round trip to the store.
+func ping(ctx context.Context, p Place) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	start := time.Now()
+	err := p.Ping(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v", patience)
+	}
+	return time.Since(start), err
+}
+
+// oneLine is the text of an error on one line.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

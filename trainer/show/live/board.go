@@ -1,0 +1,143 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// shownRollouts is the number of rollouts on the page, side by side.
+const shownRollouts = 4
+
+// board is the page's copy of the run's state, as read from the store so far.
+type board struct {
+	opts    Options
+	problem string // why there is nothing newer
+
+	status     *store.Status
+	activities map[string]activity // by agent
+	records    metrics.History
+	last       string // id of the newest record read from the store
+	damaged    int    // number of unreadable records
+
+	phase     string
+	rollouts  []rollout
+	exchanged string // names the exchange that rollouts shows
+
+	reported string // identifies the records that report shows
+	report   string // sections of the report, HTML
+}
+
+// rollout is a finished rollout with its question.
+type rollout struct {
+	store.Exchange
+	Question, Wanted string // "": unknown here
+}
+
+func newBoard(o Options) board {
+	b := board{opts: o}
+	for _, l := range o.Before {
+		b.records.Add(l)
+	}
+	return b
+}
+
+// look reads the store, through the place of any agent of this process, and draws the page.
+func (p *Page) look() []section {
+	b := &p.board
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	b.problem = ""
+	if at, ok := p.anyPlace(); !ok {
+		b.problem = "No agent of this process has a place in the run now: it is starting, waits for its place, or has ended."
+	} else if err := errors.Join(b.readTeam(ctx, at), p.readRecords(ctx, at), b.readRollouts(ctx, at)); err != nil {
+		b.problem = "The store: " + err.Error()
+	}
+	return b.draw(p.unreadRecords())
+}
+
+func (p *Page) anyPlace() (place, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, at := range p.places {
+		if at.Context().Err() == nil {
+			return at, true
+		}
+	}
+	return place{}, false
+}
+
+func (p *Page) unreadRecords() []metrics.Line {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.unread)
+}
+
+// readTeam reads which workers are present and what each does.
+func (b *board) readTeam(ctx context.Context, at place) error {
+	status, err := at.Status(ctx)
+	if err != nil {
+		return err
+	}
+	texts, err := at.Activities(ctx)
+	if err != nil {
+		return err
+	}
+	b.status, b.activities = status, map[string]activity{}
+	for agent, text := range texts {
+		var a activity
+		if err := json.Unmarshal(text, &a); err != nil {
+			return fmt.Errorf("the activity of %s is unknown: %w", agent, err)
+		}
+		b.activities[agent] = a
+	}
+	return nil
+}
+
+// readRecords reads new records from the store, including the page's own.
+func (p *Page) readRecords(ctx context.Context, at place) error {
+	records, last, err := at.Records(ctx, p.board.last)
+	if err != nil {
+		return err
+	}
+	p.board.last = last
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range records {
+		l, err := metrics.ParseLine(r.JSON)
+		if err != nil || l.Kind == metrics.KindNote {
+			p.board.damaged++
+			continue
+		}
+		l.Agent = r.Agent
+		p.board.records.Add(l)
+		p.unread = slices.DeleteFunc(p.unread, func(own metrics.Line) bool {
+			return own.Agent == l.Agent && own.Kind == l.Kind && own.Step == l.Step && own.Time.Equal(l.Time)
+		})
+	}
+	return nil
+}
+
+// readRollouts reads the newest finished rollouts, if they have changed.
+func (b *board) readRollouts(ctx context.Context, at place) error {
+	phase, ids, err := at.NewestOutcomes(ctx, shownRollouts)
+	name := fmt.Sprint(phase, ids)
+	if err != nil || len(ids) == 0 || name == b.exchanged { // empty while a checkpoint is made; the previous rollouts stay on the page
+		return err
+	}
+	exchanges, err := at.Exchanges(ctx, phase, ids)
+	if err != nil || len(exchanges) == 0 {
+		return err
+	}
+	b.phase, b.rollouts, b.exchanged = phase.String(), nil, name
+	for _, e := range exchanges {
+		text, wanted := at.Question(e.Query)
+		b.rollouts = append(b.rollouts, rollout{e, text, wanted})
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+// Package live shows a running training on a page of each worker's HTTP server:
+//
+//	GET /live          the page
+//	GET /live/events   its content, as server-sent events
+//
+// The workers publish their records and activities through the store, and every page reads the store, so each page
+// shows the whole team. Only statistics and texts of conversations pass through the store, never tokens.
+package live
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/show/health"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+)
+
+// Path is the path of the page; its events are at Path + "/events".
+const Path = "/live"
+
+// every is the time between two reads of the store, and patience bounds the time of a request to it.
+const (
+	every    = time.Second
+	patience = 5 * time.Second
+)
+
+// Options are the options of a Page.
+type Options struct {
+	Run    string
+	Agents []string           // all agents of the run, the main agent first
+	Steps  int64              // number of steps of the run
+	Token  string             // required to see the page; "": anyone on this machine may see it
+	Before []metrics.Line     // the run's records from before this process started, as far as known
+	Warn   func(metrics.Note) // receives a note if something cannot be published; may be nil
+}
+
+// Page is the page of one process. It is a metrics.Observer; Joined adds workers. It reads the store only while it has
+// viewers.
+type Page struct {
+	opts   Options
+	keeper keeper
+	board  board // used by the goroutine of keepShowing only
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	wake   chan struct{} // asks for an immediate read of the store
+
+	mu      sync.Mutex
+	places  map[string]place // of this process's agents
+	doing   map[string]doing
+	unread  []metrics.Line // reported here, and not yet read back from the store
+	warned  map[string]bool
+	viewers int
+	shown   []section
+	changed chan struct{} // closed when shown is replaced
+}
+
+// New starts a page, which Close ends.
+func New(o Options) *Page {
+	o.Agents = slices.Clone(o.Agents)
+	p := &Page{opts: o, keeper: newKeeper(o.Token), wake: make(chan struct{}, 1), changed: make(chan struct{}),
+		places: map[string]place{}, doing: map[string]doing{}, warned: map[string]bool{}}
+	p.board = newBoard(o)
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.work.Go(p.keepShowing)
+	return p
+}
+
+// Mount adds the page to a server.
+func (p *Page) Mount(s *health.Server) {
+	s.Handle(Path, p.keeper.guard(p.index))
+	s.Handle(Path+"/events", p.keeper.guard(p.events))
+}
+
+// Close ends the page and its streams.
+func (p *Page) Close() {
+	p.cancel()
+	p.work.Wait()
+}
+
+// keepShowing reads the store every second while the page has viewers.
+func (p *Page) keepShowing() {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-tick.C:
+		case <-p.wake:
+		}
+		p.mu.Lock()
+		watched := p.viewers > 0
+		p.mu.Unlock()
+		if watched {
+			p.show(p.look())
+		}
+	}
+}
+
+// soon asks for a read of the store within the current second.
+func (p *Page) soon() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // already requested
+	}
+}
+
+// show replaces the changed sections and informs the viewers.
+func (p *Page) show(sections []section) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.Equal(sections, p.shown) {
+		p.shown = sections
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
+}

@@ -1,0 +1,155 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// Machine gives the page access to the worker of an agent.
+type Machine interface {
+	// Rollouts returns the number of conversations in flight.
+	Rollouts() int
+	// Question returns a query's text and its reference answer, or "" if the id is unknown.
+	Question(id string) (text, answer string)
+}
+
+// member is a worker's place in the run.
+type member = *store.Member
+
+// place is an agent's worker with its place in the run.
+type place struct {
+	Machine
+	*store.Member
+}
+
+// doing is an agent's current activity, and since when.
+type doing struct {
+	metrics.Progress
+	since time.Time
+	talks []talk // that ended here, the newest last
+}
+
+// activity is the state that a worker publishes.
+type activity struct {
+	Phase    string    `json:"phase"`
+	For      []string  `json:"for,omitempty"` // the awaited agents, if it waits
+	Done     int       `json:"done"`          // finished units of the phase
+	Total    int       `json:"total"`         // all units of the phase; 0: unknown
+	Since    time.Time `json:"since"`         // start of the phase, by the worker's clock
+	Rollouts int       `json:"rollouts"`      // conversations in flight
+	Talks    []talk    `json:"talks,omitempty"`
+}
+
+// Joined adds an agent of this process with its place in the run, until the place's context ends: the page publishes
+// the agent's activity, and reads the store. On a nil Page it does nothing.
+func (p *Page) Joined(agent string, m Machine, at member) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.places[agent] = place{m, at}
+	p.mu.Unlock()
+	p.work.Go(func() { p.keepTelling(agent, place{m, at}) })
+}
+
+// keepTelling publishes an agent's activity, at most once a second.
+func (p *Page) keepTelling(agent string, at place) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	told := ""
+	for {
+		text := p.activityOf(agent, at).encode()
+		if string(text) != told && p.publish(agent, at, func(ctx context.Context) error { return at.PublishActivity(ctx, text) }) {
+			told = string(text)
+		}
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-at.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// activityOf returns an agent's activity.
+func (p *Page) activityOf(agent string, at place) activity {
+	p.mu.Lock()
+	d := p.doing[agent]
+	p.mu.Unlock()
+	a := activity{For: d.For, Done: d.Done, Total: d.Total, Since: d.since, Rollouts: at.Rollouts()}
+	if d.Activity != "" {
+		a.Phase = d.Phase()
+	}
+	if len(d.talks) > 0 {
+		ctx, cancel := context.WithTimeout(at.Context(), patience)
+		defer cancel()
+		a.Talks = shownTalks(ctx, at, d.talks)
+	}
+	return a
+}
+
+// publish executes a request for an agent, and reports its first failure. It does not report a failure due to a lost
+// place.
+func (p *Page) publish(agent string, at place, request func(context.Context) error) bool {
+	ctx, cancel := context.WithTimeout(at.Context(), patience)
+	defer cancel()
+	err := request(ctx)
+	if err == nil || at.Context().Err() != nil {
+		return err == nil
+	}
+	p.mu.Lock()
+	said := p.warned[agent]
+	p.warned[agent] = true
+	p.mu.Unlock()
+	if !said && p.opts.Warn != nil {
+		p.opts.Warn(metrics.Warnf(agent, metrics.TopicHealth, "the pages at %s miss some of its statistics, which cannot be published: %v", Path, err))
+	}
+	return false
+}
+
+// Progress records an agent's activity.
+func (p *Page) Progress(x metrics.Progress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := p.doing[x.Agent]
+	if d.since.IsZero() || d.Phase() != x.Phase() {
+		d.since = time.Now().UTC()
+	}
+	d.keep(x)
+	x.For, x.Ended = slices.Clone(x.For), nil
+	d.Progress = x
+	p.doing[x.Agent] = d
+}
+
+// maxUnread bounds the records that were not read back from the store.
+const maxUnread = 1 << 14
+
+// Report publishes a record. Training waits for the store's reply, for a bounded time.
+func (p *Page) Report(r metrics.Record) {
+	l := metrics.NewLine(r)
+	p.mu.Lock()
+	p.unread = append(p.unread, l)
+	p.unread = p.unread[max(0, len(p.unread)-maxUnread):]
+	at, placed := p.places[r.Agent]
+	p.mu.Unlock()
+	if placed {
+		p.publish(r.Agent, at, func(ctx context.Context) error {
+			text, err := json.Marshal(l)
+			if err != nil {
+				return fmt.Errorf("a record: %w", err)
+			}
+			return at.PublishRecord(ctx, text)
+		})
+	}
+	p.soon()
+}
+
+// Note does nothing: notes are on the terminal and in the run's folder.
+func (*Page) Note(metrics.Note) {}

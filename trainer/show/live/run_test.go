@@ -1,0 +1,228 @@
+package live_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"image/png"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
+	"github.com/mgrpo/mgrpo/trainer/show/live"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/live.png from a run of MGRPO_STEPS steps")
+
+// gate holds a run in the middle of its last step's rollouts, until it is opened.
+type gate struct {
+	agent string // when this agent has ended
+	done  int    // so many conversations
+	steps int64
+	open  chan struct{}
+}
+
+func (g gate) Progress(p metrics.Progress) {
+	if p.Agent == g.agent && p.Activity == metrics.RollOut && p.Version == g.steps-1 && p.Done >= g.done {
+		<-g.open
+	}
+}
+func (gate) Report(metrics.Record) {}
+func (gate) Note(metrics.Note)     {}
+
+// small is the quickstart, with as little to do as shows everything.
+var small = []string{"run.checkpoint_every=100", "task.queries_per_step=2", "grpo.rollouts=4", "eval.every=1", "eval.queries=2", "eval.samples=2",
+	"cold_start.queries=64", "agents.planner.cold_start.steps=60", "agents.researcher.cold_start.steps=60"}
+
+// TestBrowserSeesTheRun: Chromium looks at the page while a team trains. Its console stays empty, and every value that it
+// shows is that of metrics.jsonl.
+func TestBrowserSeesTheRun(t *testing.T) {
+	sets, steps, held := small, "3", gate{agent: "planner", done: 4}
+	if given := os.Getenv("MGRPO_STEPS"); *update && given != "" {
+		sets, steps = []string{"cold_start.queries=1024", "eval.queries=48", "eval.every=4"}, given
+		held = gate{agent: "researcher", done: 100} // the planner's rollouts wait for it
+	}
+	dir := t.TempDir()
+	cfg, err := config.Load("../../../examples/quickstart/team.yaml", slices.Concat(sets, []string{"run.dir=" + dir, "run.steps=" + steps}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := live.New(live.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps})
+	server, err := health.Listen(health.Options{Address: "127.0.0.1:0", Agents: cfg.AgentNames()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	defer page.Close()
+	page.Mount(server)
+	lines := metrics.NewJSONL(dir)
+	held.steps, held.open = cfg.Run.Steps, make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		err := trainer.Train(t.Context(), cfg, trainer.Options{Observer: metrics.Observers{lines, page, held}, Live: page, Health: server})
+		if errors.Is(err, trainer.ErrNothingTrained) {
+			err = nil
+		}
+		ended <- err
+	}()
+	t.Run("while it goes on", func(t *testing.T) { // the browser is gone before the run ends
+		defer close(held.open)
+		b := openBrowser(t)
+		b.screen(1280, 1500, "light")
+		b.runOnLoad(curvesOf)
+		b.open(server.URL() + live.Path)
+		for _, agent := range cfg.AgentNames() {
+			b.until(fmt.Sprintf(`curves().Memory?.[%q]?.some((p) => p[0] === %d)`, agent, cfg.Run.Steps-1))
+		}
+		phase := fmt.Sprintf("step-%d", cfg.Run.Steps-1)
+		b.until(fmt.Sprintf(`document.querySelector("#team .doing b").textContent === %q && document.querySelector("#team progress") !== null`, phase))
+		b.until(fmt.Sprintf(`document.querySelector("#rollouts .lead")?.textContent.startsWith(%q)`, phase))
+		compare(t, b, dir, cfg.AgentNames())
+		whole(t, b, cfg.AgentNames()[0])
+		b.quiet()
+		if *update {
+			keep(t, b.picture())
+		}
+	})
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// whole waits until a rollout is there as a whole conversation: a prompt, and what the main agent said to it.
+func whole(t *testing.T, b *browser, main string) {
+	t.Helper()
+	b.until(fmt.Sprintf(`[...document.querySelectorAll("#rollouts article")].some((a) => { const who = [...a.querySelectorAll(".who")].map((e) => e.textContent);
+		return who[0] === "prompt" && who[1] === %q; })`, main))
+}
+
+// compare holds what the page shows against metrics.jsonl.
+func compare(t *testing.T, b *browser, dir string, agents []string) {
+	t.Helper()
+	log, err := metrics.Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := eval[map[string]map[string][][]float64](b, "curves()")
+	for _, title := range []string{"Reward", "Valid format", "Trajectory length", "Rollout throughput", "Memory"} { // whatever the agents learned
+		if len(shown[title]) == 0 {
+			t.Errorf("there is no chart of %s", title)
+		}
+	}
+	for title, of := range map[string][2]string{
+		"Reward": {metrics.KindStep, "reward_mean"}, "Held-out accuracy": {metrics.KindEval, "accuracy"}, "Valid format": {metrics.KindStep, "format_valid"},
+		"Trajectory length": {metrics.KindStep, "tokens_mean"}, "Entropy": {metrics.KindStep, "entropy_mean"}, "Rollout throughput": {metrics.KindStep, "rollout_tokens_per_second"},
+		"Learning throughput": {metrics.KindStep, "learn_tokens_per_second"},
+	} {
+		for _, agent := range agents {
+			var want []string
+			for _, l := range log.Records {
+				if v, ok := l.Values[of[1]]; ok && l.Kind == of[0] && l.Agent == agent {
+					want = append(want, fmt.Sprintf("%d %.4g", l.Step, v))
+				}
+			}
+			var got []string
+			for _, p := range shown[title][agent] {
+				got = append(got, fmt.Sprintf("%v %.4g", p[0], p[1]))
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s of %s: the page shows %v, metrics.jsonl has %v", title, agent, got, want)
+			}
+		}
+	}
+	for _, agent := range agents {
+		var last metrics.Line
+		for _, l := range log.Records {
+			if l.Kind == metrics.KindStep && l.Agent == agent {
+				last = l
+			}
+		}
+		facts := eval[map[string]float64](b, fmt.Sprintf(`Object.fromEntries([...document.querySelectorAll("#team [aria-label=%s] [data-value]")].map((e) => [e.dataset.name, Number(e.dataset.value)]))`, agent))
+		for name, v := range facts {
+			if want := last.Values[name]; v != want {
+				t.Errorf("%s of %s is shown as %v, metrics.jsonl has %v", name, agent, v, want)
+			}
+		}
+		if len(facts) < 3 {
+			t.Errorf("of %s only %v is shown", agent, facts)
+		}
+	}
+}
+
+// keep writes docs/live.png.
+func keep(t *testing.T, picture []byte) {
+	t.Helper()
+	decoded, err := png.Decode(bytes.NewReader(picture))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, decoded); err != nil {
+		t.Fatal(err)
+	}
+	if out.Len() > 300<<10 {
+		t.Errorf("%d bytes, want at most 300 KiB", out.Len())
+	}
+	if err := os.WriteFile(filepath.Join("..", "..", "..", "docs", "live.png"), out.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestBrowserHostile: what agents write is text on the page, which fits a phone, dark as well as light.
+func TestBrowserHostile(t *testing.T) {
+	const evil = `</div></script><img src=x onerror="document.title='owned'"><b>bold</b>`
+	team := start(t, "")
+	for _, agent := range agents {
+		team[agent].run(t, agent)
+	}
+	if err := outcome(t, team, 0, evil+strings.Repeat("x", 500), []string{evil, "a word"}); err != nil {
+		t.Fatal(err)
+	}
+	b := openBrowser(t)
+	b.screen(360, 800, "dark")
+	b.open(team["researcher"].url)
+	b.until(`document.querySelector("#rollouts article") !== null && document.querySelector("#report svg.chart") !== null`)
+	texts := eval[[]string](b, `[...document.querySelectorAll("#rollouts .what")].map((e) => e.textContent)`)
+	if want := []string{"task " + evil, evil, "task a word", "a word", evil + strings.Repeat("x", 500)}; !slices.Equal(texts, want) {
+		t.Errorf("the page shows %q, want %q", texts, want)
+	}
+	for agent, id := range map[string]string{"planner": "q/0", "researcher": "q/0/researcher/0"} {
+		said := agent + " says " + evil
+		team[agent].Progress(metrics.Progress{Agent: agent, Activity: metrics.RollOut, Done: 1, Ended: &metrics.Talk{ID: id,
+			Turns: []metrics.Spoken{{Text: "prompt of " + agent}, {Text: said, Said: true}, {Text: "observed " + evil}, {Text: strings.Repeat("long ", 1000), Said: true}}}})
+	}
+	b.until(`document.querySelector("#rollouts details.call") !== null && document.querySelector("#rollouts .who").textContent === "prompt"`)
+	texts = eval[[]string](b, `[...document.querySelectorAll("#rollouts .what")].map((e) => e.textContent)`)
+	long := strings.Repeat("long ", 400) + "…"
+	if want := []string{"prompt of planner", "planner says " + evil, "observed " + evil, long, "prompt of researcher", "researcher says " + evil, "observed " + evil, long}; !slices.Equal(texts, want) {
+		t.Errorf("whole conversations are %q, want %q", texts, want)
+	}
+	eval[bool](b, `(document.querySelector("#rollouts details.call").open = true)`)
+	if n := eval[int](b, `document.querySelectorAll("img, #rollouts script, #rollouts b").length`); n != 0 {
+		t.Errorf("%d elements of somebody's text", n)
+	}
+	if title := eval[string](b, "document.title"); title != "watched – mgrpo" {
+		t.Errorf("the title is %q", title)
+	}
+	if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > 360 {
+		t.Errorf("the page is %d pixels wide on a phone of 360", wide)
+	}
+	colour := func() string { return eval[string](b, "getComputedStyle(document.body).backgroundColor") }
+	dark := colour()
+	b.screen(360, 800, "light")
+	if light := colour(); dark != "rgb(19, 21, 25)" || light != "rgb(246, 246, 243)" {
+		t.Errorf("dark is %s, light %s", dark, light)
+	}
+	b.quiet()
+}
+
+// curvesOf is what a page's charts say to the pointer: points by agent, by chart.
+const curvesOf = `globalThis.curves = () => Object.fromEntries([...document.querySelectorAll("#report figure")].filter((f) => f.querySelector("svg.chart")).map((f) =>
+	[f.querySelector("figcaption b").textContent, Object.fromEntries(JSON.parse(f.querySelector("svg.chart").dataset.curves).map((c) => [c.n, c.p]))]))`

@@ -1,0 +1,95 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// Bounds on the conversations of an agent: the number kept of those that ended here, and the turns shown of each.
+const (
+	keptTalks  = 1024
+	shownTurns = 16
+)
+
+// talk is a conversation that has ended, in the store's form.
+type talk struct {
+	Phase string           `json:"phase"`
+	ID    string           `json:"id"` // query/rollout; for a sub-agent query/rollout/agent/invocation
+	Turns []metrics.Spoken `json:"turns"`
+	More  bool             `json:"more,omitempty"` // it has further turns
+}
+
+// keep adds the conversation in an agent's progress, if there is one, to its newest.
+func (d *doing) keep(x metrics.Progress) {
+	if x.Ended == nil {
+		return
+	}
+	t := talk{Phase: x.Phase(), ID: x.Ended.ID}
+	for _, turn := range x.Ended.Turns {
+		if t.More = len(t.Turns) == shownTurns; t.More {
+			break
+		}
+		if strings.TrimSpace(turn.Text) != "" {
+			t.Turns = append(t.Turns, metrics.Spoken{Said: turn.Said, Text: clip(turn.Text)})
+		}
+	}
+	if d.talks = append(d.talks, t); len(d.talks) > keptTalks {
+		d.talks = slices.Clone(d.talks[keptTalks/2:]) // a copy, since the slice may be in use by publish
+	}
+}
+
+// shownTalks returns an agent's conversations in the rollouts that pages show now.
+func shownTalks(ctx context.Context, at place, all []talk) []talk {
+	phase, rollouts, err := at.NewestOutcomes(ctx, shownRollouts)
+	if err != nil {
+		return nil // the page that reads the store reports this error
+	}
+	var out []talk
+	for _, t := range all {
+		if t.Phase == phase.String() && slices.ContainsFunc(rollouts, func(id string) bool { return t.ID == id || strings.HasPrefix(t.ID, id+"/") }) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// encode returns an activity as JSON, without the conversations that do not fit into the store.
+func (a activity) encode() []byte {
+	for {
+		text, _ := json.Marshal(a) // texts and numbers: cannot fail
+		if len(text) <= store.MaxShown || len(a.Talks) == 0 {
+			return text
+		}
+		a.Talks = a.Talks[:len(a.Talks)-1]
+	}
+}
+
+// said returns an agent's turns in a conversation of a shown rollout, or nil if its worker has not published it.
+func (b *board) said(agent, id string) []turn {
+	talks := b.activities[agent].Talks
+	i := slices.IndexFunc(talks, func(t talk) bool { return t.Phase == b.phase && t.ID == id })
+	if i < 0 {
+		return nil
+	}
+	var out []turn
+	for n, s := range talks[i].Turns {
+		t := turn{b.class(agent), agent, "said", s.Text}
+		switch {
+		case s.Said:
+		case n == 0:
+			t.Class, t.Who, t.Kind = "", "prompt", "read"
+		default:
+			t.Class, t.Who, t.Kind = "", "is told", "read"
+		}
+		out = append(out, t)
+	}
+	if talks[i].More {
+		out = append(out, turn{"", "and so on", "read", "more turns are in the run's trajectories/"})
+	}
+	return out
+}

@@ -1,0 +1,282 @@
+package live
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"html/template"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics/report"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// teamView is the data of the section "team".
+type teamView struct {
+	Problem, Subtitle string
+	Damaged           int // number of unreadable records
+	Agents            []agentView
+	Waits             []string // reasons for waiting, the most important first
+}
+
+// named is an agent with its colour.
+type named struct{ Name, Class string }
+
+type agentView struct {
+	named
+	Role, Doing string
+	For         []named // the awaited agents, if it waits
+	Since       int64   // milliseconds of Unix time; 0: unknown
+	Done, Total int
+	Facts       []fact
+}
+
+// fact is a number of an agent. Exact is the unrounded number, if it is in the record of its newest step.
+type fact struct{ Name, Label, Value, Exact string }
+
+// class returns the CSS class of an agent's colour, as in the report.
+func (b *board) class(agent string) string {
+	if i := slices.Index(b.opts.Agents, agent); i >= 0 {
+		return "c" + strconv.Itoa(i%8)
+	}
+	return "c7"
+}
+
+func (b *board) team(unread []metrics.Line) teamView {
+	v := teamView{Problem: b.problem, Damaged: b.damaged, Subtitle: fmt.Sprintf("%d steps", b.opts.Steps)}
+	newest := newestSteps(b.all(unread))
+	if b.status != nil {
+		v.Subtitle = fmt.Sprintf("round %d", b.status.Round)
+		if step := b.step(); step >= 0 {
+			v.Subtitle = fmt.Sprintf("%d of %d steps made · %s", step, b.opts.Steps, v.Subtitle)
+		}
+		v.Waits = b.status.WaitsFor()
+		if s := b.status.Stop; s != nil {
+			v.Waits = append([]string{fmt.Sprintf("The round was stopped by %s (%s): %s", s.Agent, s.Kind, s.Reason)}, v.Waits...)
+		}
+	}
+	for i, agent := range b.opts.Agents {
+		a := agentView{named: named{agent, b.class(agent)}, Role: "sub-agent", Doing: "is not known yet"}
+		if i == 0 {
+			a.Role = "main agent"
+		}
+		b.say(&a)
+		a.Facts = append(a.Facts, facts(newest[agent])...)
+		v.Agents = append(v.Agents, a)
+	}
+	return v
+}
+
+// step returns the number of steps that all agents have made, or -1 if it is unknown.
+func (b *board) step() int64 {
+	made := int64(-1)
+	for _, a := range b.status.Agents {
+		if a.Version == nil {
+			return -1
+		}
+		if made < 0 || *a.Version < made {
+			made = *a.Version
+		}
+	}
+	return made
+}
+
+// say fills in the store's data on an agent.
+func (b *board) say(a *agentView) {
+	if b.status == nil {
+		return
+	}
+	i := slices.IndexFunc(b.status.Agents, func(s store.AgentStatus) bool { return s.Agent == a.Name })
+	if i < 0 {
+		return
+	}
+	s := b.status.Agents[i]
+	version := "–"
+	if s.Version != nil {
+		version = strconv.FormatInt(*s.Version, 10)
+	}
+	a.Facts = append(a.Facts, fact{"version", "version", version, ""})
+	switch {
+	case !s.Alive && s.Finished:
+		a.Doing = "has finished"
+		return
+	case !s.Alive:
+		a.Doing = "has no worker"
+		return
+	}
+	act := b.activities[a.Name]
+	a.Doing, a.Done, a.Total, a.Since = clip(act.Phase), max(act.Done, 0), max(act.Total, 0), max(act.Since.UnixMilli(), 0)
+	for _, other := range b.opts.Agents {
+		if slices.Contains(act.For, other) {
+			a.Doing, a.For = "waits for", append(a.For, named{other, b.class(other)})
+		}
+	}
+	if a.Doing == "" {
+		a.Doing, a.Since = "is about to begin", 0
+	}
+	a.Facts = append(a.Facts, fact{"rollouts", "rollouts in flight", strconv.Itoa(act.Rollouts), ""})
+	if s.InHandAll > 0 {
+		a.Facts = append(a.Facts, fact{"in_hand", "calls in hand", strconv.FormatInt(s.InHandAll, 10), ""})
+	}
+}
+
+// newestSteps maps agents to the values of their newest steps.
+func newestSteps(records []metrics.Line) map[string]map[string]float64 {
+	out := map[string]map[string]float64{}
+	for _, l := range records {
+		if l.Kind == metrics.KindStep {
+			out[l.Agent] = l.Values
+		}
+	}
+	return out
+}
+
+// facts returns the throughput and the memory of an agent in a step.
+func facts(values map[string]float64) []fact {
+	var out []fact
+	for _, f := range []struct {
+		name, label string
+		scale       float64
+	}{
+		{"rollout_tokens_per_second", "sampled tokens/s", 1},
+		{"learn_tokens_per_second", "trained tokens/s", 1},
+		{"memory_bytes", "memory, MiB", 1 << 20},
+		{"memory_peak_bytes", "peak, MiB", 1 << 20},
+		{"gpu_memory_used_bytes", "GPU memory, MiB", 1 << 20},
+	} {
+		if v, ok := values[f.name]; ok {
+			out = append(out, fact{f.name, f.label, fmt.Sprintf("%.0f", v/f.scale), strconv.FormatFloat(v, 'f', -1, 64)})
+		}
+	}
+	return out
+}
+
+// rolloutsView is the data of the section "rollouts".
+type rolloutsView struct {
+	Phase, Query, Question, Wanted string
+	Rollouts                       []rolloutView
+}
+
+type rolloutView struct {
+	K     int
+	Class string
+	Chips []chip
+	Turns []turn
+	Calls []callView
+	More  int // number of calls that are not shown
+}
+
+// callView is a sub-agent's whole conversation.
+type callView struct {
+	named
+	Task  string
+	Turns []turn
+}
+
+type chip struct{ Text, Kind string }
+
+// turn is a text with its author, in the colours of the report's trajectories.
+type turn struct{ Class, Who, Kind, Text string }
+
+func (b *board) newest() rolloutsView {
+	if len(b.rollouts) == 0 {
+		return rolloutsView{}
+	}
+	first := b.rollouts[0]
+	v := rolloutsView{Phase: b.phase, Query: first.Query, Question: first.Question, Wanted: first.Wanted}
+	for _, r := range b.rollouts {
+		x := rolloutView{K: r.Rollout, Class: b.class(b.opts.Agents[0]), Chips: chips(r.Outcome)}
+		calls := 0
+		for _, n := range r.Calls {
+			calls += n
+		}
+		x.More = max(calls-len(r.Delegated), 0)
+		x.Turns = b.said(b.opts.Agents[0], r.ID())
+		whole := x.Turns != nil
+		for _, d := range r.Delegated {
+			if turns := b.said(d.Agent, d.ID()); turns != nil {
+				x.Calls = append(x.Calls, callView{named{d.Agent, b.class(d.Agent)}, d.Task, turns})
+			}
+			if !whole {
+				x.Turns = append(x.Turns, turn{b.class(d.Agent), fmt.Sprintf("%s is asked", d.Agent), "read", d.Task}, b.answer(d))
+			}
+		}
+		if r.Failed == "" && !whole {
+			x.Turns = append(x.Turns, turn{b.class(b.opts.Agents[0]), "answer", "said", r.Answer})
+		}
+		if why := cmp.Or(r.Failed, r.Unscored); why != "" {
+			x.Turns = append(x.Turns, turn{"", "because", "read", why})
+		}
+		v.Rollouts = append(v.Rollouts, x)
+	}
+	return v
+}
+
+func (b *board) answer(d store.Delegated) turn {
+	t := turn{b.class(d.Agent), d.Agent + " answers", "said", ""}
+	switch {
+	case d.Answer == nil:
+		t.Who, t.Kind = "no answer", "read"
+	case d.Answer.Failed != "":
+		t.Who, t.Kind, t.Text = "failed", "read", d.Answer.Failed
+	default:
+		t.Text = d.Answer.Text
+	}
+	return t
+}
+
+func chips(o store.Outcome) []chip {
+	switch {
+	case o.Failed != "":
+		return []chip{{"failed", "minus"}}
+	case o.Unscored != "":
+		return []chip{{"no score", "minus"}}
+	}
+	kind := ""
+	if o.Correct >= 1 {
+		kind = "plus"
+	}
+	out := []chip{{fmt.Sprintf("reward %.2f", o.Reward), kind}, {fmt.Sprintf("correct %.2f", o.Correct), ""}}
+	if !o.Format {
+		out = append(out, chip{"invalid format", "minus"})
+	}
+	return out
+}
+
+// reportOf draws the sections of the report if there are new records.
+func (b *board) reportOf(unread []metrics.Line) string {
+	all := b.all(unread)
+	state := recordsState(all)
+	if state == b.reported {
+		return b.report
+	}
+	var out bytes.Buffer
+	if err := (report.Growing{Agents: b.opts.Agents, Records: all}).Write(&out); err != nil {
+		return template.HTMLEscapeString(err.Error())
+	}
+	b.reported, b.report = state, out.String()
+	return b.report
+}
+
+// recordsState identifies a list of records of a run.
+func recordsState(all []metrics.Line) string {
+	if len(all) == 0 {
+		return ""
+	}
+	last := all[len(all)-1]
+	return fmt.Sprint(len(all), last.Agent, last.Kind, last.Step, last.Time.UnixNano())
+}
+
+// maxRunes is the length at which the page cuts texts.
+const maxRunes = 2000
+
+func clip(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if r := []rune(s); len(r) > maxRunes {
+		return string(r[:maxRunes]) + "…"
+	}
+	return s
+}

@@ -1,0 +1,125 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+)
+
+// part is one folder: a whole run, or the files of the agents that ran on one server.
+type part struct {
+	dir      string
+	log      metrics.Log
+	measured bool           // the folder has a metrics.jsonl
+	text     string         // config.yaml, "" if there is none
+	config   *config.Config // nil: no configuration that this version can read
+}
+
+// maxConfigBytes is the largest configuration that the report shows, in bytes.
+const maxConfigBytes = 256 << 10
+
+// credentials matches credentials in a URL. They are removed, because people pass reports around.
+var credentials = regexp.MustCompile(`://[^\s"'/@]*@`)
+
+func readPart(dir string) (*part, error) {
+	info, err := os.Stat(dir)
+	const wanted = "give the folder of a run, run.dir of its configuration, in which metrics.jsonl and trajectories/ are"
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no folder %s: %s", dir, wanted)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("%s is not a folder: %s", dir, wanted)
+	}
+	p := &part{dir: dir}
+	switch p.log, err = metrics.Read(dir); {
+	case err == nil:
+		p.measured = true
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	path := filepath.Join(dir, "config.yaml")
+	if text, err := os.ReadFile(path); err == nil && len(text) <= maxConfigBytes {
+		p.text = string(text)
+		if cfg, err := config.Parse(path, text, nil); err == nil {
+			p.config = cfg
+		}
+	}
+	return p, nil
+}
+
+// ofOneRun says whether two folders are parts of the same run. Their names and fixed settings must be equal, as far as
+// they are known, all agents must be in the same team, and no agent may have started in both folders: two starts of an
+// agent are two runs.
+func (p *part) ofOneRun(q *part) bool {
+	if a, b := p.config, q.config; a != nil && b != nil && (a.Run.Name != b.Run.Name || a.Digest() != b.Digest()) {
+		return false
+	}
+	if !p.hasTeamOf(q) || !q.hasTeamOf(p) {
+		return false
+	}
+	began := q.beginnings()
+	for agent, where := range p.beginnings() {
+		if there, both := began[agent]; both && there == where {
+			return false
+		}
+	}
+	return true
+}
+
+// hasTeamOf says whether the agents that reported in q are in p's team. It is true if p's team is unknown.
+func (p *part) hasTeamOf(q *part) bool {
+	if p.config == nil {
+		return true
+	}
+	for agent := range q.beginnings() {
+		if agent != "" && p.config.Agent(agent) == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// beginning is the first record of an agent.
+type beginning struct {
+	kind string
+	step int64
+}
+
+func (p *part) beginnings() map[string]beginning {
+	out := map[string]beginning{}
+	for _, l := range p.log.Records {
+		if _, known := out[l.Agent]; !known {
+			out[l.Agent] = beginning{l.Kind, l.Step}
+		}
+	}
+	return out
+}
+
+// runsOf groups the parts by run, in the given order.
+func runsOf(parts []*part) [][]*part {
+	var runs [][]*part
+next:
+	for _, p := range parts {
+	run:
+		for i, run := range runs {
+			for _, q := range run {
+				if !p.ofOneRun(q) {
+					continue run
+				}
+			}
+			runs[i] = append(run, p)
+			continue next
+		}
+		runs = append(runs, []*part{p})
+	}
+	return runs
+}

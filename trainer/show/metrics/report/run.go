@@ -1,0 +1,197 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+)
+
+// run is the content of a run's folders, without trajectories.
+type run struct {
+	dirs     []string
+	name     string
+	config   string            // config.yaml, "" if there is none
+	settings map[string]string // values of config.yaml by key; nil: unknown
+	steps    int64             // configured steps; 0: unknown
+	main     string            // the main agent's name; "" if unknown
+	team     []string          // agents of the configuration, main first; nil: unknown
+	agents   []string          // agents with files here, in the order of team
+	records  []metrics.Line
+	notes    []metrics.Line
+	missing  []string // sentences about missing data
+}
+
+// newRun joins the parts of a run.
+func newRun(parts []*part) (*run, error) {
+	r := &run{name: filepath.Base(filepath.Clean(parts[0].dir))}
+	if abs, err := filepath.Abs(parts[0].dir); err == nil {
+		r.name = filepath.Base(abs)
+	}
+	for _, p := range parts {
+		r.dirs = append(r.dirs, p.dir)
+		r.addMetrics(p)
+	}
+	for _, lines := range [][]metrics.Line{r.records, r.notes} {
+		slices.SortStableFunc(lines, func(a, b metrics.Line) int { return a.Time.Compare(b.Time) })
+	}
+	r.configure(parts)
+	if err := r.nameAgents(); err != nil {
+		return nil, err
+	}
+	if len(r.agents) == 0 && parts[0].measured {
+		return nil, fmt.Errorf("%s has no finished step or evaluation yet: there is nothing to report", r.dirs[0])
+	}
+	if len(r.agents) == 0 {
+		return nil, fmt.Errorf("%s has neither %s nor trajectories of any agent: it is not the folder of a run, such as runs/NAME", r.dirs[0], metrics.FileName)
+	}
+	r.lookForGaps()
+	return r, nil
+}
+
+func (r *run) lacks(format string, args ...any) {
+	r.missing = append(r.missing, fmt.Sprintf(format, args...))
+}
+
+func (r *run) addMetrics(p *part) {
+	if !p.measured {
+		r.lacks("%s has no %s: there are no curves of its agents.", filepath.Base(p.dir), metrics.FileName)
+	}
+	if p.log.Damaged > 0 {
+		r.lacks("%d lines of %s are damaged and were left out.", p.log.Damaged, metrics.FileName)
+	}
+	r.records = append(r.records, p.log.Records...)
+	r.notes = append(r.notes, p.log.Notes...)
+}
+
+// configure uses the first part that has a configuration.
+func (r *run) configure(parts []*part) {
+	i := slices.IndexFunc(parts, func(p *part) bool { return p.text != "" })
+	if i < 0 {
+		r.lacks("There is no config.yaml: the configured number of steps is unknown.")
+		return
+	}
+	r.config = credentials.ReplaceAllString(parts[i].text, "://…@")
+	cfg := parts[i].config
+	if cfg == nil {
+		r.lacks("config.yaml is not a configuration that this version reads: the number of steps and the main agent are guessed.")
+		return
+	}
+	r.name, r.steps, r.main, r.settings = cfg.Run.Name, cfg.Run.Steps, cfg.Main().Name, cfg.Shared()
+	r.team = append(r.team, r.main)
+	for _, sub := range cfg.Subs() {
+		r.team = append(r.team, sub.Name)
+	}
+}
+
+const maxAgents = 64
+
+// nameAgents lists the agents in the order of the configuration, then the other agents by name.
+func (r *run) nameAgents() error {
+	known := map[string]bool{}
+	for _, l := range r.records {
+		known[l.Agent] = true
+		if _, ok := l.Values["accuracy"]; ok && r.main == "" {
+			r.main = l.Agent
+		}
+	}
+	files, err := r.trajectoryFiles()
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		known[f.agent] = true
+	}
+	delete(known, "")
+	if len(known) > maxAgents {
+		return fmt.Errorf("%d agents, more than %d: the folder is not a run's", len(known), maxAgents)
+	}
+	for name := range known {
+		r.agents = append(r.agents, name)
+	}
+	order := r.team
+	if order == nil {
+		order = []string{r.main}
+	}
+	place := func(name string) int {
+		if i := slices.Index(order, name); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	slices.SortFunc(r.agents, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
+	return nil
+}
+
+func (r *run) lookForGaps() {
+	last, evaluations, steps := r.lastStep(), 0, 0
+	for _, l := range r.records {
+		if _, ok := l.Values["accuracy"]; ok && l.Kind == metrics.KindEval {
+			evaluations++
+		}
+		if l.Kind == metrics.KindStep {
+			steps++
+		}
+	}
+	if len(r.records) > 0 && evaluations == 0 {
+		r.lacks("There are no held-out evaluations.")
+	}
+	if len(r.records) > 0 && steps == 0 {
+		r.lacks("No training step is finished.")
+	}
+	if r.steps > 0 && last < r.steps && steps > 0 {
+		r.lacks("The run has stopped, or is still running, after step %d of %d.", last, r.steps)
+	}
+	for _, name := range r.team {
+		if !slices.Contains(r.agents, name) {
+			r.lacks("There are no files of %s. If it ran on another server, give its folder too.", name)
+		}
+	}
+}
+
+// lastStep returns the last finished training step.
+func (r *run) lastStep() int64 {
+	last := int64(0)
+	for _, l := range r.records {
+		if l.Kind == metrics.KindStep {
+			last = max(last, l.Step)
+		}
+	}
+	return last
+}
+
+// series returns the points of an agent's value, by step.
+func (r *run) series(kind, agent, name string) []point {
+	return r.computed(kind, agent, func(v map[string]float64) (float64, bool) {
+		y, ok := v[name]
+		return y, ok
+	})
+}
+
+// computed is series for the result of f on a record's values.
+func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, bool)) []point {
+	var out []point
+	for _, l := range r.records {
+		if l.Kind != kind || l.Agent != agent {
+			continue
+		}
+		if y, ok := f(l.Values); ok {
+			out = append(out, point{x: float64(l.Step), y: y})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b point) int { return cmp.Compare(a.x, b.x) })
+	return out
+}
+
+// accuracies returns an agent's held-out accuracies by step, with their standard deviation over the samples.
+func (r *run) accuracies(agent string) []point {
+	out := r.series(metrics.KindEval, agent, "accuracy")
+	for _, spread := range r.series(metrics.KindEval, agent, "accuracy_std") {
+		if i := slices.IndexFunc(out, func(p point) bool { return p.x == spread.x }); i >= 0 {
+			out[i].spread = spread.y
+		}
+	}
+	return out
+}

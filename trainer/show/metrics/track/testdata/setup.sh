@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# setup.sh: the Python packages of requirements.txt in build/tracking, a folder of their own, complete or not there.
+set -euo pipefail
+cd "$(dirname "$0")/../../../.."
+list=trainer/show/metrics/track/testdata/requirements.txt site=build/tracking
+cmp -s $list $site/.requirements && exit
+echo 'tracking: downloading wandb and MLflow (300 MB installed)'
+rm -rf $site $site.part
+python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile \
+  --only-binary=:all: --target $site.part -r $list
+cp $list $site.part/.requirements
+mv $site.part $site

@@ -1,0 +1,171 @@
+package metrics
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/metrics.md and testdata/console.txt")
+
+const docIntro = `# Metrics
+
+<!-- Generated from trainer/show/metrics/values.go: go test ./trainer/show/metrics -update -->
+
+Every agent reports a record for each training step, each held-out evaluation and the cold start. The numbers go to
+three places in the run's folder, and to the terminal:
+
+| where | what |
+|---|---|
+| ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. Kind ` + "`note`" + ` carries ` + "`severity`, `topic` and `text`" + ` instead. |
+| ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms, or by tool: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
+| ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | The conversations, with masks, log-probs, rewards and advantages. |
+
+` + "`mgrpo report runs/NAME`" + ` draws all of it in one HTML file. While a run lasts, the newest values are also at
+` + "`GET /metrics`" + ` of a worker (` + "`health:`" + ` in [config.md](config.md)), as ` + "`mgrpo_KIND_NAME{agent=\"AGENT\"}`" + ` for Prometheus;
+numbers by tool also have a label ` + "`tool`" + `. ` + "`mgrpo track`" + ` forwards the records to Weights & Biases or MLflow
+([tracking.md](tracking.md)).
+
+Step n is the n-th training step, and evaluation n is of the weights that step n left; evaluation 0 comes before
+training. Trajectories of step n are in the folder ` + "`step-(n-1)`" + `, named after the version of the weights that
+sampled them. A value that is not known is absent, never 0.
+
+A resumed run appends to the file. A record of an agent replaces that agent's earlier records of the same step and of
+later steps; readers of the file keep the last.
+
+## Evaluations
+
+The main agent's record of an evaluation also has ` + "`scores`" + `: the accuracy of each evaluation set (` + "`task.eval`" + `, and those of
+` + "`task.eval_sets`" + ` by name), and in it of each kind, level and number of parts, where its questions differ in them. ` + "`mgrpo eval`" + ` prints
+them as a table or, with ` + "`--json`" + `, as JSON, and the report shows those of the last evaluation.
+
+| field | meaning |
+|---|---|
+| ` + "`set`" + `, ` + "`by`" + `, ` + "`of`" + ` | name of the set, absent for ` + "`task.eval`" + `; ` + "`kind`" + `, ` + "`level`" + ` or ` + "`parts`" + `, and which of them |
+| ` + "`questions`" + `, ` + "`samples`" + ` | questions, and answers to each (` + "`eval.samples`" + `) |
+| ` + "`accuracy`" + ` | mean correctness over questions and samples |
+| ` + "`interval`" + ` | 95 % bootstrap interval of the accuracy: the percentiles of 2,000 resamples of the questions. A function of the results and ` + "`run.seed`" + ` |
+| ` + "`pass`" + ` | by k: unbiased estimate of the probability that one of k answers is right (correctness 1), up to ` + "`samples`" + ` |
+| ` + "`best`" + ` | by k: expected correctness of the best of k answers. Equal to ` + "`pass`" + ` where correctness is 0 or 1 |
+| ` + "`calls`" + ` | calls of sub-agents in one answer |
+| ` + "`tokens`" + ` | tokens that all agents read and wrote for one answer; absent where a hosted model's server does not say |
+
+` + "`mgrpo eval`" + ` also says what a question cost: the tokens that all agents read and wrote for its samples, and seconds, those of the whole
+evaluation divided by its questions, since conversations go on side by side. With ` + "`--agent`" + ` only the main agent's process says it.
+`
+
+// page is docs/metrics.md.
+func page() string {
+	var b strings.Builder
+	b.WriteString(docIntro)
+	for _, s := range append(Sections[:len(Sections):len(Sections)], Histograms, ByTool) {
+		fmt.Fprintf(&b, "\n## %s\n\nSource: %s.\n\n| name | unit | records | meaning |\n|---|---|---|---|\n", s.Title, s.Source)
+		for _, v := range s.Values {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", v.Name, v.Unit, v.Kinds, strings.ReplaceAll(v.Meaning, "|", `\|`))
+		}
+	}
+	return b.String()
+}
+
+func TestDoc(t *testing.T) {
+	path := filepath.Join("..", "..", "..", "docs", "metrics.md")
+	if *update {
+		if err := os.WriteFile(path, []byte(page()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil || string(got) != page() {
+		t.Errorf("docs/metrics.md is not what values.go says (%v): run go test ./trainer/show/metrics -update", err)
+	}
+}
+
+// TestEveryNameIsDocumented reads the source of the packages that fill in Record.Values.
+func TestEveryNameIsDocumented(t *testing.T) {
+	names := map[string]string{}
+	for _, dir := range []string{filepath.Join("..", "..", "run/worker"), filepath.Join("..", "..", "engine/learner")} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range files {
+			if !strings.HasSuffix(path, "_test.go") {
+				namesIn(t, path, names)
+			}
+		}
+	}
+	number := new(float64)
+	loss := mgrpo.LossStats{EntropyMean: number, RefKLMean: number, TISMean: number, TISMax: number, TISTruncatedFrac: number, BehaviourGapMean: number, BehaviourGapMax: number}
+	for name := range loss.Values() { // named by the fields' tags
+		names[name] = "mgrpo.LossStats"
+	}
+	for _, sure := range []string{"reward_mean", "accuracy", "clip_frac_low", "entropy_mean", "grad_norm", "pass_at_", "rollouts_failed"} {
+		if names[sure] == "" {
+			t.Errorf("%s is not found in the source: this test does not see what it should", sure)
+		}
+	}
+	for name, where := range names {
+		if _, ok := Find(name); !ok && name != "pass_at_" {
+			t.Errorf("%s emits %q, which values.go does not document", where, name)
+		}
+	}
+	t.Logf("%d names", len(names))
+}
+
+// namesIn collects value names from a file: keys of maps of numbers, what such maps are indexed with, and
+// names handed to a mean's into.
+func namesIn(t *testing.T, path string, names map[string]string) {
+	t.Helper()
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	note := func(e ast.Expr) {
+		if b, ok := e.(*ast.BinaryExpr); ok { // "pass_at_" + n
+			e = b.X
+		}
+		if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			name, _ := strconv.Unquote(lit.Value)
+			names[name] = set.Position(lit.Pos()).String()
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.IndexExpr:
+			if sel, ok := n.X.(*ast.SelectorExpr); ok && sel.Sel.Name == "Values" {
+				note(n.Index)
+			} else if id, ok := n.X.(*ast.Ident); ok && id.Name == "v" {
+				note(n.Index)
+			}
+		case *ast.CallExpr:
+			if sel, ok := n.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "Into" && len(n.Args) == 2 {
+				note(n.Args[1])
+			}
+		case *ast.CompositeLit:
+			if m, ok := n.Type.(*ast.MapType); ok && isNumber(m.Value) {
+				for _, e := range n.Elts {
+					note(e.(*ast.KeyValueExpr).Key)
+				}
+			}
+		}
+		return true
+	})
+}
+
+func isNumber(e ast.Expr) bool {
+	if star, ok := e.(*ast.StarExpr); ok {
+		e = star.X
+	}
+	id, ok := e.(*ast.Ident)
+	return ok && id.Name == "float64"
+}

@@ -1,0 +1,232 @@
+package archive
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// TestDropTrajectories removes what will be said again, of this agent alone.
+func TestDropTrajectories(t *testing.T) {
+	evaluated := int64(4)
+	a := New(Settings{Dir: t.TempDir(), Agent: "planner"}, nil, nil)
+	a.evaluations.Evaluated = &evaluated
+	for _, phase := range []string{"step-3", "step-4", "step-10", "eval-0", "eval-4", "eval-6"} {
+		for _, name := range []string{"planner", "researcher"} {
+			if err := writeLines(filepath.Join(TrajectoriesDir(a.settings.Dir), phase, name+".jsonl"), []string{"said"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := a.dropTrajectories(4); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(TrajectoriesDir(a.settings.Dir), "*", "planner.jsonl"))
+	var phases []string
+	for _, path := range left {
+		phases = append(phases, filepath.Base(filepath.Dir(path)))
+	}
+	if !slices.Equal(phases, []string{"eval-0", "eval-4", "step-3"}) || err != nil {
+		t.Errorf("left %v, %v", phases, err)
+	}
+	if others, _ := filepath.Glob(filepath.Join(TrajectoriesDir(a.settings.Dir), "*", "researcher.jsonl")); len(others) != 6 {
+		t.Errorf("left of the other agent %v", others)
+	}
+}
+
+func TestParts(t *testing.T) {
+	digest := strings.Repeat("0123456789abcdef", 4)
+	for _, p := range []AgentFiles{
+		{Name: "a", CPUFeatures: "avx2 fma"},
+		{Name: "c", Files: []durable.File{}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}},
+		{Name: "b", Files: []durable.File{{Path: "chat template.jinja", Size: 12, SHA256: digest}}, Ledger: LedgerMark{Size: 7, SHA256: digest}},
+	} {
+		if got := filesOf(p.Name, partOf(p)); !reflect.DeepEqual(got, p) {
+			t.Errorf("%+v, want %+v", got, p)
+		}
+	}
+}
+
+// TestHostedModelHasNoFiles: a manifest that says otherwise was made up.
+func TestHostedModelHasNoFiles(t *testing.T) {
+	c := Checkpoints{Dir: t.TempDir()}
+	elsewhere := AgentFiles{Name: "a", Files: []durable.File{}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}
+	if _, err := c.Commit(Manifest{Agents: []AgentFiles{elsewhere}}); err != nil {
+		t.Error(err)
+	}
+	if m, err := c.Verify(0); err != nil || *m.Agents[0].Endpoint != *elsewhere.Endpoint {
+		t.Errorf("%+v, %v", m, err)
+	}
+	elsewhere.Files = append(elsewhere.Files, durable.File{Path: "x", SHA256: strings.Repeat("ab", 32)})
+	if _, err := c.Commit(Manifest{Step: 1, Agents: []AgentFiles{elsewhere}}); err == nil || !strings.Contains(err.Error(), "was hosted at") {
+		t.Error(err)
+	}
+}
+
+// TestManifestsAreCompared: workers that have different manifests of a version find out when they say that they have
+// one, also where one took its place over from a worker that had said so.
+func TestManifestsAreCompared(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	worker := func(m *store.Member, manifest string) *Archive {
+		dir := t.TempDir()
+		a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: m.Agent(), Team: testNames}, m, nil)
+		if _, err := a.checkpoints.Commit(Manifest{Run: manifest, Step: 2, Agents: []AgentFiles{{Name: m.Agent()}}}); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	hello := store.Hello{Agents: testNames, Offers: []store.Offer{{Version: store.Afresh}}}
+	var g sync.WaitGroup
+	members := map[string]*store.Member{}
+	for _, name := range hello.Agents {
+		m, err := s.Join(t.Context(), name, hello, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Leave(t.Context())
+		members[name] = m
+	}
+	isConflict := func(err error) bool {
+		var conflict *store.ConflictError
+		return errors.As(err, &conflict) && strings.Contains(err.Error(), "of version 2")
+	}
+	for _, name := range hello.Agents {
+		a := worker(members[name], name) // each has its own
+		g.Go(func() {
+			if err := a.complete(t.Context(), 2); !isConflict(err) {
+				t.Errorf("%s: manifests that differ: %v", a.settings.Agent, err)
+			}
+		})
+	}
+	g.Wait()
+	heir := worker(members["planner"], "another")
+	if err := heir.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
+		t.Errorf("a manifest other than that of the worker before: %v", err)
+	}
+}
+
+// TestLostGPUIsForgotten: a GPU that was lost at a version, has served until a checkpoint, and is lost at that version after the team went
+// back, was not lost twice in a row.
+func TestLostGPUIsForgotten(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	m, err := s.Join(t.Context(), "a", store.Hello{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Leave(t.Context())
+	dir := t.TempDir()
+	lost := func(want bool) {
+		t.Helper()
+		if again, err := LostGPU(dir, "a", 3); again != want || err != nil {
+			t.Errorf("again: %v, %v; want %v", again, err, want)
+		}
+	}
+	lost(false)
+	lost(true)
+	a := New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Keep: 1, Observer: metrics.Observers{},
+		Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, nil)
+	if err := a.save(t.Context(), 4, AgentState{}, LedgerMark{}, Evaluations{}); err != nil {
+		t.Fatal(err)
+	}
+	lost(false)
+}
+
+// TestReplacedWhileLoading: a worker that is replaced before it has loaded its model leaves its successor's ledger alone.
+func TestReplacedWhileLoading(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Options{Run: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	dir := t.TempDir()
+	hello := store.Hello{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	open := func() (*store.Member, *Archive) {
+		m, err := s.Join(t.Context(), "a", hello, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m, New(Settings{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, hosted{})
+	}
+	before, late := open()
+	if err := before.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m, heir := open()
+	defer m.Leave(t.Context())
+	if err := errors.Join(heir.Begin(t.Context(), nil), heir.Record(testLine(0))); err != nil {
+		t.Fatal(err)
+	}
+	if err := late.Begin(t.Context(), nil); !store.Rewinds(err) {
+		t.Errorf("the worker that was replaced begins: %v", err)
+	}
+	if err := errors.Join(heir.Record(testLine(1)), heir.Close()); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(ledgerPath(CheckpointsOf(dir).Ledgers, "a"))
+	if lines := bytes.Count(data, []byte("\n")); err != nil || lines != 2 {
+		t.Errorf("the ledger has %d lines, %v", lines, err)
+	}
+}
+
+// hosted are the parameters of a model that is elsewhere.
+type hosted struct{ Parameters }
+
+func (hosted) Trains() bool { return false }
+
+// TestAgreedIsNotBegunAnew: whoever has one checkpoint may begin the run anew beside others that have none, but not if all had it.
+func TestAgreedIsNotBegunAnew(t *testing.T) {
+	c := Checkpoints{Dir: t.TempDir()}
+	afresh := func() bool {
+		points, _, err := c.Offers()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(StatesOf(points, "2026-01-01"), func(o store.Offer) bool { return o.Version == store.Afresh })
+	}
+	for _, step := range []int64{5, 10} {
+		if !afresh() {
+			t.Errorf("before step %d the run cannot be begun anew", step)
+		}
+		if _, err := c.Commit(Manifest{Run: "r", Step: step, Agents: []AgentFiles{{Name: "a"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if step == 10 {
+			if err := os.RemoveAll(c.StepDir(5)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !afresh() {
+			t.Errorf("step %d, which the others may not have, and the run cannot be begun anew", step)
+		}
+	}
+	for range 2 {
+		if err := c.Agree(10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if afresh() {
+		t.Error("a run whose workers all had a checkpoint may be begun anew")
+	}
+	points := make([]Manifest, 3*maxStates)
+	if n := len(StatesOf(points, "")); n > maxStates+1 {
+		t.Errorf("%d states are offered", n)
+	}
+}

@@ -1,0 +1,205 @@
+package archive
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// Checkpoint begins a version's checkpoint: it copies the weights and moments, and a goroutine writes the files while the
+// run goes on. If the version has a checkpoint already, complete or being written, only the evaluations are written
+// again. Failed, Settle and the next Checkpoint return an error of the goroutine.
+func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
+	defer a.saving.count(&a.saving.waited, time.Now())
+	evaluations := a.evaluations
+	if version == a.saved {
+		a.saving.begin(func() error { return a.diskFull(a.amend(version, evaluations)) })
+		return nil
+	}
+	a.settings.Observer.Progress(metrics.Progress{Agent: a.settings.Agent, Activity: metrics.Checkpointing, Version: version})
+	if err := a.saving.settle(ctx); err != nil { // the checkpoint before may still be written from the copy
+		return err
+	}
+	st, err := a.agentState(ctx, version)
+	if err != nil {
+		return fmt.Errorf("checkpoint %d: %w", version, err)
+	}
+	mark, started := a.ledger.Mark(), time.Now()
+	a.saved = version
+	a.saving.begin(func() error {
+		if err := a.save(ctx, version, st, mark, evaluations); err != nil {
+			return a.diskFull(fmt.Errorf("checkpoint %d: %w", version, err))
+		}
+		a.saving.count(&a.saving.took, started)
+		return nil
+	})
+	return nil
+}
+
+// Settle waits until no checkpoint is under way, and returns the error of the last.
+func (a *Archive) Settle(ctx context.Context) error { return a.saving.settle(ctx) }
+
+// Failed is the error of the last checkpoint, nil while it is under way.
+func (a *Archive) Failed() error { return a.saving.failed() }
+
+// Drain waits until no checkpoint is under way, and ignores its error.
+func (a *Archive) Drain() { a.saving.drain() }
+
+// Describe adds the times of the checkpoints since the last record to a record.
+func (a *Archive) Describe(values map[string]float64) { a.saving.describe(values) }
+
+// save writes this agent's files of a version, and agrees with the other workers on the manifest: each worker makes the
+// manifest from the parts of all, and writes it to its own disk. When all workers have it, save removes old checkpoints.
+func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark LedgerMark, evaluations Evaluations) error {
+	if err := a.place.ConfirmPlace(ctx); err != nil { // what is there may be a successor's
+		return err
+	}
+	if err := a.checkpoints.Reopen(version); err != nil { // a manifest of this version is of an earlier round
+		return err
+	}
+	files, err := a.saveAgent(version, st)
+	if err != nil {
+		return err
+	}
+	files.CPUFeatures, files.Ledger = a.settings.CPUFeatures, mark
+	if err := a.place.PublishPart(ctx, version, partOf(files)); err != nil {
+		return err
+	}
+	parts, err := a.place.Parts(ctx, version)
+	if err != nil {
+		return err
+	}
+	m := Manifest{Run: a.settings.Run, Step: version, ConfigDigest: a.settings.ConfigDigest, Results: evaluations.encode()}
+	for _, name := range a.settings.Team {
+		m.Agents = append(m.Agents, filesOf(name, parts[name]))
+	}
+	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may have another manifest of this version
+		return err
+	}
+	if _, err := a.checkpoints.Commit(m); err != nil {
+		return err
+	}
+	if err := a.complete(ctx, version); err != nil {
+		return err
+	}
+	if err := a.checkpoints.Agree(version); err != nil {
+		return err
+	}
+	if a.settings.Announce {
+		a.settings.Observer.Note(metrics.Infof(a.settings.Agent, metrics.TopicCheckpoint, "checkpoint %s", a.checkpoints.StepDir(version)))
+	}
+	if a.settings.Agent == a.settings.Team[0] {
+		if err := a.place.Trim(ctx, version-1); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(a.dropColdStart(), a.forgetLostGPU()); err != nil {
+		return err
+	}
+	return a.prune(evaluations)
+}
+
+// saveAgent writes this agent's files of a version: none of a hosted model.
+func (a *Archive) saveAgent(version int64, st AgentState) (AgentFiles, error) {
+	if a.settings.Endpoint != nil {
+		return AgentFiles{Name: a.settings.Agent, Files: []durable.File{}, Endpoint: a.settings.Endpoint}, nil
+	}
+	return a.checkpoints.SaveAgent(version, st)
+}
+
+// Confirm publishes the digest of the newest checkpoint's manifest, if there is a checkpoint. The other workers may be
+// waiting for it if this worker's predecessor was lost before it published the digest.
+func (a *Archive) Confirm(ctx context.Context) error {
+	if a.saved < 0 {
+		return nil
+	}
+	return a.confirm(ctx, a.saved)
+}
+
+func (a *Archive) confirm(ctx context.Context, version int64) error {
+	digest, err := a.checkpoints.Digest(version)
+	if err != nil {
+		return err
+	}
+	return a.place.PublishManifest(ctx, version, digest)
+}
+
+// complete waits until all workers have the manifest of a version. A worker that took a place over may have another
+// manifest. Then the version has no checkpoint, and the team goes back to a checkpoint that all have.
+func (a *Archive) complete(ctx context.Context, version int64) error {
+	if err := a.confirm(ctx, version); err != nil {
+		return err
+	}
+	digests, err := a.place.Manifests(ctx, version)
+	if err != nil {
+		return err
+	}
+	for _, name := range a.settings.Team {
+		if digests[name] != digests[a.settings.Agent] {
+			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("the worker of %s has another manifest than that of %s", name, a.settings.Agent)}
+		}
+	}
+	return nil
+}
+
+// amend writes the evaluations beside the manifest of a complete checkpoint.
+func (a *Archive) amend(version int64, evaluations Evaluations) error {
+	if err := a.checkpoints.SetResults(version, evaluations.encode()); err != nil {
+		return err
+	}
+	return a.prune(evaluations)
+}
+
+// prune removes all checkpoints except the newest ones and the best.
+func (a *Archive) prune(evaluations Evaluations) error {
+	if evaluations.Best == nil {
+		return a.checkpoints.Prune(a.settings.Keep)
+	}
+	return a.checkpoints.Prune(a.settings.Keep, evaluations.Best.Version)
+}
+
+// partOf is the description of a worker's files that the worker publishes.
+func partOf(p AgentFiles) store.Part {
+	return store.Part{CPUFeatures: p.CPUFeatures, LedgerSize: p.Ledger.Size, LedgerSHA256: p.Ledger.SHA256, Files: p.Files, Endpoint: p.Endpoint}
+}
+
+// filesOf are an agent's files as its worker published them.
+func filesOf(agent string, p store.Part) AgentFiles {
+	return AgentFiles{Name: agent, CPUFeatures: p.CPUFeatures, Files: p.Files, Endpoint: p.Endpoint,
+		Ledger: LedgerMark{Size: p.LedgerSize, SHA256: p.LedgerSHA256}}
+}
+
+// agentState is the agent's weights, tokenizer and optimizer. For an agent that trains the numbers are a copy. Of a hosted
+// model there is nothing.
+func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, error) {
+	if a.settings.Endpoint != nil {
+		return AgentState{}, nil
+	}
+	st := state{Version: version, Counters: a.parameters.Counters(), Ranks: a.parameters.Ranks(), Reference: a.reference}
+	out := AgentState{Name: a.settings.Agent, DType: a.settings.DType, Extra: a.settings.Tokenizer}
+	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
+	if a.parameters.Trains() {
+		c := a.copied
+		if err := a.parameters.Copy(ctx, c.master, c.m, c.v); err != nil {
+			return out, err
+		}
+		master = c.reader(ctx, c.master)
+		out.Optimizer = &Optimizer{Step: st.Updates, Len: int64(len(c.master)), Buffers: map[string]func(int64, []float32) error{}}
+		if a.settings.SaveMoments && st.Updates > 0 { // before the first update they are 0
+			out.Optimizer.Buffers["m"], out.Optimizer.Buffers["v"] = c.reader(ctx, c.m), c.reader(ctx, c.v)
+		}
+		if a.settings.DType != weights.F32 {
+			out.Optimizer.Buffers[masterBuffer] = master
+		}
+	}
+	out.Files = a.parameters.Files(ctx, master)
+	out.State, _ = json.Marshal(st) // integers and strings: cannot fail
+	return out, nil
+}

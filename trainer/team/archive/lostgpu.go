@@ -1,0 +1,45 @@
+package archive
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+)
+
+// LostGPU keeps in a run's folder at which version an agent's GPU was lost, and says whether it was lost at the same version the last time,
+// with no checkpoint since.
+func LostGPU(dir, agent string, version int64) (again bool, err error) {
+	type loss struct {
+		Version int64 `json:"version"`
+	}
+	const most = 1 << 10
+	path := lostGPUFile(dir, agent)
+	before := loss{Version: -1}
+	data, err := durable.ReadSmall(path, most)
+	if err == nil {
+		err = json.Unmarshal(data, &before)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	if data, err = json.Marshal(loss{version}); err == nil {
+		err = errors.Join(durable.MkdirAll(durable.OS{}, filepath.Dir(path)), durable.ReplaceFile(path, data))
+	}
+	return before.Version == version, err
+}
+
+func lostGPUFile(dir, agent string) string { return filepath.Join(dir, lostGPUsFolder, agent+".json") }
+
+// forgetLostGPU is called when a checkpoint is complete: the agent's GPU has served since it was lost.
+func (a *Archive) forgetLostGPU() error {
+	err := os.Remove(lostGPUFile(a.settings.Dir, a.settings.Agent))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

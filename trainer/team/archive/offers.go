@@ -1,0 +1,115 @@
+package archive
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+)
+
+// Skipped is a step whose checkpoint, or whose results, cannot be used, and the reason.
+type Skipped struct {
+	Step   int64
+	Reason error
+}
+
+// Unfinished says whether the step has no manifest: it is being written, or a crash interrupted the writing.
+func (s Skipped) Unfinished() bool { return errors.Is(s.Reason, errUnfinished{}) }
+
+// ErrNoCheckpoint is returned by Latest when no step verifies.
+var ErrNoCheckpoint = errors.New("no complete checkpoint")
+
+// Offers verifies the files of c.Agents in every checkpoint, byte for byte. It returns the checkpoints from which these
+// agents can go on, the newest first, and the steps that do not verify. Offers of two workers with equal steps and
+// digests are the same checkpoint. An evaluated step is offered twice: first with its results, where the digest is that
+// of results.json, and then without them, because another worker may have been killed before it wrote the results.
+func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
+	steps, err := c.steps()
+	if err != nil {
+		return nil, nil, err
+	}
+	var offers []Manifest
+	var skipped []Skipped
+	for _, step := range slices.Backward(steps) {
+		m, err := c.Verify(step)
+		if err != nil {
+			skipped = append(skipped, Skipped{step, err})
+			continue
+		}
+		m.Agreed = c.agreed(step)
+		switch evaluated, err := readResults(c.StepDir(step), m); {
+		case err == nil:
+			with := m
+			with.Results, with.Digest = evaluated.Results, evaluated.Digest
+			offers = append(offers, with)
+		case !errors.Is(err, fs.ErrNotExist):
+			skipped = append(skipped, Skipped{step, fmt.Errorf("checkpoint: %s: %w", c.StepDir(step), err)})
+		}
+		offers = append(offers, m)
+	}
+	return offers, skipped, nil
+}
+
+// Latest returns the first of the offers, and the newer steps that cannot be used.
+func (c Checkpoints) Latest() (Manifest, []Skipped, error) {
+	offers, skipped, err := c.Offers()
+	if err != nil {
+		return Manifest{}, skipped, err
+	}
+	if len(offers) == 0 {
+		return Manifest{}, skipped, fmt.Errorf("checkpoint: %s: %w", c.Dir, ErrNoCheckpoint)
+	}
+	newer := slices.DeleteFunc(skipped, func(s Skipped) bool { return s.Step < offers[0].Step })
+	return offers[0], newer, nil
+}
+
+// GoBack moves the checkpoints out of the way that are newer than the offer from which all agents go on (step -1: all
+// checkpoints), because their steps will be made again. It renames them to step-N.aside-M, which Prune removes later. It
+// also removes the results of the offer's own step if the offer is without results. Workers that share the folder may
+// all call it. confirm is called before each change: it is an error if the checkpoints may be a successor's by now.
+func (c Checkpoints) GoBack(to Manifest, confirm func() error) error {
+	steps, err := c.List()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, step := range steps {
+		if step > to.Step {
+			errs = append(errs, c.setAside(step, confirm))
+		}
+	}
+	if dir := c.StepDir(to.Step); slices.Contains(steps, to.Step) {
+		if m, err := readManifest(dir); err == nil && m.Digest == to.Digest {
+			if err := confirm(); err != nil {
+				return errors.Join(append(errs, err)...)
+			}
+			errs = append(errs, c.fsys().RemoveAll(filepath.Join(dir, resultsFile)), c.fsys().SyncDir(dir))
+		}
+	}
+	if len(steps) > 0 {
+		errs = append(errs, c.fsys().SyncDir(c.Dir))
+	}
+	return errors.Join(errs...)
+}
+
+const asideSuffix = "aside"
+
+// setAside renames a checkpoint to the first free name. Of several workers that share the folder, only one renames it.
+func (c Checkpoints) setAside(step int64, confirm func() error) error {
+	const most = 100
+	var err error
+	for n := 1; n <= most; n++ {
+		to := fmt.Sprintf("%s.%s-%d", c.StepDir(step), asideSuffix, n)
+		failpoint.Here("join.aside")
+		if err := confirm(); err != nil {
+			return err
+		}
+		if err = c.fsys().Rename(c.StepDir(step), to); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	return fmt.Errorf("checkpoint: %s cannot be set aside: %w", c.StepDir(step), err)
+}

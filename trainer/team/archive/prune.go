@@ -1,0 +1,101 @@
+package archive
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+)
+
+// Prune removes all checkpoints except the newest keep complete ones, that of step 0, which has the weights after the cold
+// start, and the steps in also, for example the best. It also removes older checkpoints that GoBack renamed, and
+// incomplete ones older than the newest complete one. A checkpoint counts as complete if the files of c.Agents have the
+// sizes in the manifest; Prune does not compute digests. Workers that share the folder may all call it.
+func (c Checkpoints) Prune(keep int, also ...int64) error {
+	doomed, err := c.Prunable(keep, also...)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range doomed {
+		errs = append(errs, c.remove(name))
+	}
+	return errors.Join(append(errs, c.removeLeftovers())...)
+}
+
+// Prunable returns the names of the folders in c.Dir that Prune would remove, the newest first.
+func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
+	if keep < 1 {
+		return nil, fmt.Errorf("checkpoint: pruning to %d checkpoints would remove all; keep at least 1", keep)
+	}
+	steps, err := c.steps()
+	if err != nil {
+		return nil, err
+	}
+	var doomed []string
+	kept, oldest := 0, int64(0)
+	for _, step := range slices.Backward(steps) {
+		m, err := readManifest(c.StepDir(step))
+		complete := err == nil && m.checkSizes(c.StepDir(step), c.Agents) == nil
+		switch {
+		case complete && kept < keep:
+			kept, oldest = kept+1, step
+		case complete && step == 0:
+		case kept == 0 || slices.Contains(also, step): // an incomplete newest step may be being written
+		default:
+			doomed = append(doomed, stepName(step))
+		}
+	}
+	if kept < keep {
+		return doomed, nil
+	}
+	aside, err := c.aside()
+	for _, name := range slices.Backward(aside) {
+		if step, _, _ := parseStep(name); step < oldest {
+			doomed = append(doomed, name)
+		}
+	}
+	return doomed, err
+}
+
+// aside returns the names of the checkpoints that GoBack renamed.
+func (c Checkpoints) aside() ([]string, error) {
+	paths, err := filepath.Glob(filepath.Join(durable.GlobQuote(c.Dir), "step-*."+asideSuffix+"-*"))
+	var names []string
+	for _, path := range paths {
+		if _, _, ok := parseStep(filepath.Base(path)); ok {
+			names = append(names, filepath.Base(path))
+		}
+	}
+	return names, err
+}
+
+// remove renames the folder before it deletes the files, so that a crash never leaves a partly deleted checkpoint under
+// its own name.
+func (c Checkpoints) remove(name string) error {
+	doomed := filepath.Join(c.Dir, removedPrefix+name)
+	if err := c.fsys().RemoveAll(doomed); err != nil {
+		return err
+	}
+	failpoint.Here("checkpoint.prune.before")
+	if err := c.fsys().Rename(filepath.Join(c.Dir, name), doomed); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	failpoint.Here("checkpoint.prune.renamed")
+	return errors.Join(c.fsys().SyncDir(c.Dir), c.fsys().RemoveAll(doomed))
+}
+
+const removedPrefix = ".removed-"
+
+// removeLeftovers deletes folders that remove had renamed before a crash.
+func (c Checkpoints) removeLeftovers() error {
+	doomed, err := filepath.Glob(filepath.Join(durable.GlobQuote(c.Dir), removedPrefix+"step-*"))
+	for _, path := range doomed {
+		err = errors.Join(err, c.fsys().RemoveAll(path))
+	}
+	return err
+}

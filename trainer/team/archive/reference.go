@@ -1,0 +1,59 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+)
+
+// KeepReference writes the current weights, in float32, into the run's folder. They are the agent's KL reference from now
+// on. Every checkpoint has the sizes and digests of the files.
+func (a *Archive) KeepReference(ctx context.Context) error {
+	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may train against other weights
+		return err
+	}
+	folder := a.referenceDir()
+	err := durable.MkdirAll(a.checkpoints.fsys(), filepath.Dir(folder))
+	if err == nil {
+		a.reference, err = durable.WriteFolder(a.checkpoints.fsys(), folder, func(f *durable.Folder) error {
+			return a.files(ctx).Write(f, weights.F32, nil)
+		})
+	}
+	if err != nil {
+		return a.diskFull(fmt.Errorf("weights of the KL reference: %w", err))
+	}
+	return nil
+}
+
+// Reference is the folder that KeepReference wrote, in this process or before the restored checkpoint. It verifies every
+// byte. The error names the files that differ, and says what to do.
+func (a *Archive) Reference() (folder string, err error) {
+	folder = a.referenceDir()
+	if len(a.reference) == 0 {
+		return "", fmt.Errorf("the checkpoint of step %d has no weights of the KL reference, which is the policy after the cold start: begin the run again in another run.dir, or with grpo.reference: start", a.saved)
+	}
+	var faults []error
+	for _, f := range a.reference {
+		if err := f.Verify(folder); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", f.Path, err))
+		}
+	}
+	if len(faults) > 0 {
+		return "", fmt.Errorf("weights of the KL reference, %s, differ from those of the checkpoint of step %d: %w; restore the folder from a copy of the run's folder, or begin the run again in another run.dir",
+			folder, a.saved, errors.Join(faults...))
+	}
+	return folder, nil
+}
+
+func (a *Archive) referenceDir() string {
+	return filepath.Join(a.settings.Dir, referenceFolder, a.settings.Agent)
+}
+
+// files are what the current weights are written from.
+func (a *Archive) files(ctx context.Context) weights.Files {
+	return a.parameters.Files(ctx, func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) })
+}

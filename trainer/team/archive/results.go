@@ -1,0 +1,83 @@
+package archive
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+)
+
+const resultsFile = "results.json"
+
+// results is the content of results.json: the results of evaluating a checkpoint. They are not in the manifest, which is
+// never changed.
+type results struct {
+	Manifest string          `json:"manifest"` // digest of the checkpoint's manifest
+	Results  json.RawMessage `json:"results"`
+	Digest   string          `json:"digest"` // SHA-256 of this file with an empty digest
+}
+
+func (r results) encode() (results, []byte, error) {
+	var err error
+	if r.Digest, err = digestOf(&r.Digest, &r); err != nil {
+		return r, nil, err
+	}
+	data, err := json.MarshalIndent(r, "", "  ")
+	return r, append(data, '\n'), err
+}
+
+// digestOf is the SHA-256 of a value's JSON with an empty digest.
+func digestOf(digest *string, v any) (string, error) {
+	*digest = ""
+	plain, err := json.MarshalIndent(v, "", "  ")
+	sum := sha256.Sum256(plain)
+	return hex.EncodeToString(sum[:]), err
+}
+
+// readResults reads the results of a step whose manifest is m; fs.ErrNotExist says that there are none.
+func readResults(stepDir string, m Manifest) (results, error) {
+	data, err := durable.ReadSmall(filepath.Join(stepDir, resultsFile), maxManifestBytes)
+	if err != nil {
+		return results{}, err
+	}
+	var r results
+	if err := json.Unmarshal(data, &r); err != nil {
+		return results{}, fmt.Errorf("%s is damaged: %w", resultsFile, err)
+	}
+	if _, again, err := r.encode(); err != nil || !bytes.Equal(again, data) {
+		return results{}, fmt.Errorf("%s is damaged: its digest does not match", resultsFile)
+	}
+	if r.Manifest != m.Digest {
+		return results{}, fmt.Errorf("%s belongs to another manifest", resultsFile)
+	}
+	return r, nil
+}
+
+// SetResults writes the results of evaluating a complete step. All workers write the same results, in a shared folder or
+// each in its own.
+func (c Checkpoints) SetResults(step int64, value json.RawMessage) error {
+	fail := func(err error) error { return fmt.Errorf("checkpoint: the results of step %d: %w", step, err) }
+	m, err := readManifest(c.StepDir(step))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail(fmt.Errorf("%s has no manifest", c.StepDir(step)))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	_, data, err := results{Manifest: m.Digest, Results: value}.encode()
+	if err != nil {
+		return fail(err)
+	}
+	defer failpoint.Around("checkpoint.results")()
+	if err := durable.Replace(c.fsys(), filepath.Join(c.StepDir(step), resultsFile), data); err != nil {
+		return fail(err)
+	}
+	return nil
+}

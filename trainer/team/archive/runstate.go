@@ -1,0 +1,313 @@
+package archive
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+)
+
+// Checkpoints is the folder of a training run's checkpoints, one a step:
+//
+//	step-000020/manifest.json                  written last: the checkpoint is complete when it is there
+//	step-000020/results.json                   results of its evaluation, if it was evaluated
+//	step-000020/agreed                         empty; all workers have the manifest
+//	step-000020/NAME/config.json ...           agent NAME's Hugging Face folder
+//	step-000020/NAME/optimizer.safetensors     of an agent that learns
+//	step-000020/NAME/state.json
+//
+// All agents may share one folder, or each agent may have its own; then every folder has the manifest and the files of
+// one agent. Tensor files of an agent that are equal in consecutive checkpoints are one file with several names. A crash during any operation leaves the earlier checkpoints unchanged, and the new checkpoint either complete
+// or without a manifest.
+type Checkpoints struct {
+	Dir     string
+	Ledgers string     // folder of the agents' ledgers; "": ledgers are ignored
+	Agents  []string   // agents whose files and ledgers are read; nil: all
+	FS      durable.FS // nil: durable.OS
+}
+
+// AgentState is one agent's part of a checkpoint that is to be written.
+type AgentState struct {
+	Name string // name of its folder: letters, digits, '-', '_' and '.'; not '.' first
+
+	Files weights.Files // its weights
+	DType weights.DType
+	Extra map[string][]byte // tokenizer files, as for weights.WriteHF
+
+	Optimizer *Optimizer      // nil for a frozen agent
+	State     json.RawMessage // content of state.json
+}
+
+const (
+	manifestFile = "manifest.json"
+	stateFile    = "state.json"
+	agreedFile   = "agreed"
+)
+
+var agentName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$`)
+
+func (c Checkpoints) fsys() durable.FS {
+	if c.FS == nil {
+		return durable.OS{}
+	}
+	return c.FS
+}
+
+// StepDir returns the folder of a step's checkpoint.
+func (c Checkpoints) StepDir(step int64) string { return filepath.Join(c.Dir, stepName(step)) }
+
+// AgentDir returns an agent's folder in a step's checkpoint, which weights.Open reads.
+func (c Checkpoints) AgentDir(step int64, agent string) string {
+	return filepath.Join(c.StepDir(step), agent)
+}
+
+func stepName(step int64) string { return fmt.Sprintf("step-%06d", step) }
+
+// Save writes all agents' folders and commits m, whose Agents it fills in. It returns the manifest.
+func (c Checkpoints) Save(m Manifest, agents []AgentState) (Manifest, error) {
+	m.Agents = nil
+	for _, a := range agents {
+		files, err := c.SaveAgent(m.Step, a)
+		if err != nil {
+			return Manifest{}, err
+		}
+		m.Agents = append(m.Agents, files)
+	}
+	return c.Commit(m)
+}
+
+// Reopen removes the manifest of a step that is about to be written. Such a manifest was written by a worker that was
+// suspended while the team went back to an earlier step.
+func (c Checkpoints) Reopen(step int64) error {
+	dir := c.StepDir(step)
+	if _, err := os.Lstat(filepath.Join(dir, manifestFile)); err != nil {
+		return nil
+	}
+	for _, name := range []string{manifestFile, resultsFile, agreedFile} {
+		if err := c.fsys().RemoveAll(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("checkpoint: step %d: %w", step, err)
+		}
+	}
+	return c.fsys().SyncDir(dir)
+}
+
+// SaveAgent writes one agent's folder of a step that has no manifest yet. It replaces files that a crash left there. When
+// it returns, the files are on the disk. Each worker calls it for its own agent, and then Commit.
+func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
+	fail := func(err error) (AgentFiles, error) {
+		return AgentFiles{}, fmt.Errorf("checkpoint: saving %s of step %d: %w", a.Name, step, err)
+	}
+	if !agentName.MatchString(a.Name) || a.Name == manifestFile || a.Name == resultsFile || a.Name == agreedFile {
+		return fail(errors.New("the agent's name must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'"))
+	}
+	if _, err := os.Lstat(filepath.Join(c.StepDir(step), manifestFile)); err == nil {
+		return fail(fmt.Errorf("%s is already complete: %w", c.StepDir(step), fs.ErrExist))
+	}
+	if err := c.prepareStep(step); err != nil {
+		return fail(err)
+	}
+	files, err := durable.WriteFolder(c.fsys(), c.AgentDir(step, a.Name), func(f *durable.Folder) error {
+		if err := a.write(f); err != nil {
+			return err
+		}
+		return c.shareTensors(f, step, a.Name)
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return AgentFiles{Name: a.Name, Files: files}, nil
+}
+
+// shareTensors links the agent's tensor files with those of its newest earlier checkpoint that have the same bytes, so that weights which
+// training has not changed take the room of one checkpoint.
+func (c Checkpoints) shareTensors(f *durable.Folder, step int64, agent string) error {
+	steps, err := c.steps()
+	if err != nil {
+		return err
+	}
+	for _, before := range slices.Backward(steps) {
+		m, err := readManifest(c.StepDir(before))
+		if before >= step || err != nil {
+			continue
+		}
+		part, _ := m.Agent(agent)
+		for _, there := range part.Files {
+			if filepath.Ext(there.Path) != ".safetensors" {
+				continue
+			}
+			if err := f.Share(there.Path, c.AgentDir(before, agent), there); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
+func (a AgentState) write(f *durable.Folder) error {
+	for _, name := range []string{optimizerFile, stateFile} {
+		if _, taken := a.Extra[name]; taken {
+			return fmt.Errorf("extra file %q is written by the checkpoint itself", name)
+		}
+	}
+	if err := a.Files.Write(f, a.DType, a.Extra); err != nil {
+		return err
+	}
+	if a.Optimizer != nil {
+		if err := a.Optimizer.write(f); err != nil {
+			return err
+		}
+	}
+	state := a.State
+	if state == nil {
+		state = json.RawMessage("{}")
+	}
+	if !json.Valid(state) {
+		return errors.New("the agent's state is not JSON")
+	}
+	return f.CreateBytes(stateFile, state)
+}
+
+// ReadState returns the state.json of an agent's folder.
+func ReadState(agentDir string) (json.RawMessage, error) {
+	data, err := durable.ReadSmall(filepath.Join(agentDir, stateFile), maxManifestBytes)
+	if err == nil && !json.Valid(data) {
+		err = errors.New("not JSON")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %s: %s: %w", agentDir, stateFile, err)
+	}
+	return data, nil
+}
+
+// prepareStep makes the step's folder.
+func (c Checkpoints) prepareStep(step int64) error {
+	if step < 0 {
+		return errors.New("negative step")
+	}
+	if err := durable.MkdirAll(c.fsys(), c.Dir); err != nil {
+		return err
+	}
+	if err := c.fsys().Mkdir(c.StepDir(step)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return c.fsys().SyncDir(c.Dir)
+}
+
+// Commit completes a step: it checks that the files in m have the listed sizes, and writes the manifest. m.Agents has the
+// result of SaveAgent of each worker, with the mark of its ledger. All workers commit the same manifest, in a shared
+// folder or each in its own. If the folder has a different manifest, Commit returns an error. It returns the manifest
+// with its digest.
+func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
+	fail := func(err error) (Manifest, error) {
+		return Manifest{}, fmt.Errorf("checkpoint: committing step %d: %w", m.Step, err)
+	}
+	if err := m.check(); err != nil {
+		return fail(err)
+	}
+	m, data, err := m.encode()
+	if err != nil {
+		return fail(err)
+	}
+	if err := c.prepareStep(m.Step); err != nil {
+		return fail(err)
+	}
+	path := filepath.Join(c.StepDir(m.Step), manifestFile)
+	switch there, err := durable.ReadSmall(path, maxManifestBytes); {
+	case err == nil && !bytes.Equal(there, data):
+		return fail(fmt.Errorf("%s is already complete, with other files: %w", c.StepDir(m.Step), fs.ErrExist))
+	case err == nil:
+		return m, c.fsys().SyncDir(c.StepDir(m.Step))
+	case !errors.Is(err, fs.ErrNotExist):
+		return fail(err)
+	}
+	if err := m.checkSizes(c.StepDir(m.Step), c.Agents); err != nil {
+		return fail(err)
+	}
+	defer failpoint.Around("checkpoint.manifest")()
+	if err := durable.Replace(c.fsys(), path, data); err != nil {
+		return fail(err)
+	}
+	return m, nil
+}
+
+// Agree writes down that all workers have the step's manifest, so that none of them begins the run anew beside it.
+func (c Checkpoints) Agree(step int64) error {
+	if c.agreed(step) {
+		return nil
+	}
+	return durable.Replace(c.fsys(), filepath.Join(c.StepDir(step), agreedFile), nil)
+}
+
+func (c Checkpoints) agreed(step int64) bool {
+	_, err := os.Lstat(filepath.Join(c.StepDir(step), agreedFile))
+	return err == nil
+}
+
+// List returns the steps that have a manifest, ascending. It does not read the manifests.
+func (c Checkpoints) List() ([]int64, error) {
+	all, err := c.steps()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(step int64) bool {
+		_, err := os.Lstat(filepath.Join(c.StepDir(step), manifestFile))
+		return err != nil
+	}), nil
+}
+
+// Listing is a digest of all manifests and results. As long as it is the same, so are the Offers, unless files were damaged.
+func (c Checkpoints) Listing() (string, error) {
+	steps, err := c.steps()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	for _, step := range steps {
+		for _, name := range []string{manifestFile, resultsFile} {
+			data, err := durable.ReadSmall(filepath.Join(c.StepDir(step), name), maxManifestBytes)
+			if err != nil { // there is none, or none that can be used
+				data = []byte("none")
+			}
+			fmt.Fprintf(sum, "%d %s %d\n%s", step, name, len(data), data)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// steps returns the steps that have a folder, ascending. If c.Dir does not exist there are none.
+func (c Checkpoints) steps() ([]int64, error) {
+	entries, err := os.ReadDir(c.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	var steps []int64
+	for _, e := range entries {
+		if step, rest, ok := parseStep(e.Name()); ok && rest == "" && e.IsDir() {
+			steps = append(steps, step)
+		}
+	}
+	slices.Sort(steps)
+	return steps, nil
+}
+
+// parseStep splits the name of a step's folder: step-000020 and, behind a dot, the rest.
+func parseStep(name string) (step int64, rest string, ok bool) {
+	name, rest, _ = strings.Cut(name, ".")
+	number, ok := strings.CutPrefix(name, "step-")
+	step, err := strconv.ParseInt(number, 10, 64)
+	return step, rest, ok && err == nil && stepName(step) == name
+}

@@ -1,0 +1,71 @@
+package archive
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+)
+
+// TestUnchangedWeightsAreOneFile: weights that are equal in consecutive checkpoints take the room of one, outlive the older checkpoint, and are
+// written anew where the older file is damaged or the file system has no links.
+func TestUnchangedWeightsAreOneFile(t *testing.T) {
+	c := Checkpoints{Dir: t.TempDir()}
+	save := func(step int64, files Checkpoints) {
+		t.Helper()
+		agents := testAgents(step)
+		agents[1] = testAgents(1)[1] // the solver's weights never change
+		if _, err := files.Save(testManifest(step), agents); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Verify(step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := func(step int64, agent string) string {
+		return filepath.Join(c.AgentDir(step, agent), "model.safetensors")
+	}
+	one := func(a, b int64, agent string) bool {
+		t.Helper()
+		first, err := os.Stat(path(a, agent))
+		second, err2 := os.Stat(path(b, agent))
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		return os.SameFile(first, second)
+	}
+	save(1, c)
+	save(2, c)
+	save(3, c)
+	if !one(1, 3, "solver") || one(1, 3, "planner") {
+		t.Errorf("one file: solver %v, want true; planner %v, want false", one(1, 3, "solver"), one(1, 3, "planner"))
+	}
+	if err := c.Prune(1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Verify(3); err != nil {
+		t.Errorf("after the older checkpoints were removed: %v", err)
+	}
+	data, err := os.ReadFile(path(3, "solver"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)-1] ^= 1
+	writeFile(t, path(3, "solver"), data)
+	save(4, c)
+	if one(3, 4, "solver") {
+		t.Error("a damaged file was taken over")
+	}
+	save(5, Checkpoints{Dir: c.Dir, FS: linkless{}})
+	if one(4, 5, "solver") {
+		t.Error("a file system without links has a link")
+	}
+}
+
+// linkless is a file system without hard links.
+type linkless struct{ durable.OS }
+
+func (linkless) Link(string, string) error { return syscall.EPERM }

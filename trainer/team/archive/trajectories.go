@@ -1,0 +1,107 @@
+package archive
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+	"github.com/mgrpo/mgrpo/trainer/team/store"
+)
+
+// Line is one line of trajectories/PHASE/AGENT.jsonl.
+type Line struct {
+	agent.Trajectory
+	Task      string   `json:"task"`
+	Expert    *float64 `json:"expert,omitempty"`
+	Reward    *float64 `json:"reward,omitempty"` // absent in evaluations and in removed rollouts
+	Weight    float64  `json:"weight,omitempty"`
+	Advantage float64  `json:"advantage,omitempty"`
+	Program   string   `json:"program,omitempty"` // what the program that played the rollout wrote for people
+	RowOf     string   `json:"row_of,omitempty"`  // a further row of this trajectory, which was folded or whose history its program rewrote
+}
+
+// WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run goes on.
+func (a *Archive) WriteTrajectories(p store.Phase, lines []*Line) {
+	if err := writeLines(a.trajectoriesOf(p.String()), lines); err != nil {
+		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
+	}
+}
+
+func (a *Archive) trajectoriesOf(phase string) string {
+	return filepath.Join(TrajectoriesDir(a.settings.Dir), phase, a.settings.Agent+".jsonl")
+}
+
+// dropTrajectories removes the agent's trajectories of phases that will be repeated: all phases of version from and
+// later, except the evaluation of from if its result is known.
+func (a *Archive) dropTrajectories(from int64) error {
+	folders, err := os.ReadDir(TrajectoriesDir(a.settings.Dir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, folder := range folders {
+		phase := folder.Name()
+		kind, number, _ := strings.Cut(phase, "-")
+		version, notNumber := strconv.ParseInt(number, 10, 64)
+		if notNumber != nil || version < from || (store.Phase{Kind: kind}).Evaluates() && a.evaluations.Done(version) {
+			continue
+		}
+		if gone := os.Remove(a.trajectoriesOf(phase)); gone != nil && !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
+}
+
+// Sequence is a line of a refused batch. Its numbers are text, because JSON has neither NaN nor infinity.
+type Sequence struct {
+	ID        string   `json:"id"`
+	Group     int64    `json:"group"`
+	Weight    Number   `json:"weight"`
+	Advantage Number   `json:"advantage"`
+	Tokens    []int32  `json:"tokens"`
+	Sampled   []bool   `json:"sampled"`
+	Behaviour []Number `json:"behaviour"` // the sampler's log-probs
+}
+
+// Number is written as text, such as "0.5", "NaN" or "-Inf".
+type Number float64
+
+// MarshalText implements encoding.TextMarshaler.
+func (n Number) MarshalText() ([]byte, error) {
+	return strconv.AppendFloat(nil, float64(n), 'g', -1, 64), nil
+}
+
+// FailedDir is the folder of refused batches.
+func (a *Archive) FailedDir() string { return filepath.Join(a.settings.Dir, failedFolder) }
+
+// WriteRefused writes the batch of a refused update for debugging, a line of JSON a sequence.
+func (a *Archive) WriteRefused(step int64, update int, batch []Sequence) (path string, err error) {
+	path = filepath.Join(a.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, a.settings.Agent, update))
+	return path, writeLines(path, batch)
+}
+
+func writeLines[T any](path string, lines []T) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	buf := bufio.NewWriterSize(f, 1<<16)
+	enc := json.NewEncoder(buf)
+	for _, line := range lines {
+		if err := enc.Encode(line); err != nil {
+			return err
+		}
+	}
+	return buf.Flush()
+}

@@ -1,0 +1,339 @@
+// Package durable replaces files and folders atomically: after a crash at any moment either the old or the new content is
+// there, complete. It also reads small files in bounded memory.
+package durable
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+)
+
+// FS has the operations of a file system that writing needs, so that tests can let any of them fail. OS is the real file
+// system. Reading uses package os.
+type FS interface {
+	Mkdir(path string) error               // the parent must exist
+	Create(path string) (WriteFile, error) // the file must not exist
+	Rename(from, to string) error          // replaces an existing file
+	Link(from, to string) error            // to, which must not exist, is another name of the file
+	RemoveAll(path string) error
+	SyncDir(path string) error // after it a crash cannot undo creations, renames and removals in the folder
+}
+
+// WriteFile is a file open for writing.
+type WriteFile interface {
+	io.Writer
+	Sync() error
+	Close() error
+}
+
+// OS is the operating system's file system.
+type OS struct{}
+
+func (OS) Mkdir(path string) error      { return os.Mkdir(path, 0o777) }
+func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+func (OS) Link(from, to string) error   { return os.Link(from, to) }
+func (OS) RemoveAll(path string) error  { return os.RemoveAll(path) }
+
+func (OS) Create(path string) (WriteFile, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+}
+
+func (OS) SyncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// MkdirAll makes a folder and its missing parents, and syncs each of their parents.
+func MkdirAll(fsys FS, path string) error {
+	path = filepath.Clean(path)
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(path)
+	if err := MkdirAll(fsys, parent); err != nil {
+		return err
+	}
+	if err := fsys.Mkdir(path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return fsys.SyncDir(parent)
+}
+
+// File is a written file: its path with forward slashes (relative to the agent's folder in a manifest),
+// size in bytes and SHA-256 in hexadecimal.
+type File struct {
+	Path   string `json:"path"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Digest reads a file and returns its size and SHA-256, and its name as the path.
+func Digest(path string) (File, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return File{}, err
+	}
+	defer file.Close()
+	digest := sha256.New()
+	n, err := io.Copy(digest, file)
+	return File{filepath.Base(path), n, hex.EncodeToString(digest.Sum(nil))}, err
+}
+
+// Verify compares a file of a folder with the size and digest that it had when it was written.
+func (f File) Verify(dir string) error {
+	path := filepath.Join(dir, f.Path)
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("is missing")
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return errors.New("is not a regular file")
+	case info.Size() != f.Size:
+		return fmt.Errorf("has %d bytes, and %d were written", info.Size(), f.Size)
+	}
+	found, err := Digest(path)
+	if err == nil && found.SHA256 != f.SHA256 {
+		err = errors.New("is altered: its SHA-256 is not that of what was written")
+	}
+	return err
+}
+
+// Folder collects the files written into one new folder.
+type Folder struct {
+	fs    FS
+	path  string
+	files []File
+}
+
+// NewFolder is WriteFolder for a folder that must not exist yet.
+func NewFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = fmt.Errorf("%s: %w", dir, fs.ErrExist)
+		}
+		return nil, err
+	}
+	return WriteFolder(fsys, dir, fill)
+}
+
+// WriteFolder writes a folder, and replaces an existing one. fill writes the files into a temporary folder beside it; when
+// they are on the disk, the temporary folder is renamed.
+func WriteFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
+	dir = filepath.Clean(dir)
+	if err := RemovePartial(fsys, dir); err != nil {
+		return nil, err
+	}
+	temporary := PartialName(dir)
+	if err := fsys.Mkdir(temporary); err != nil {
+		return nil, err
+	}
+	f := &Folder{fs: fsys, path: temporary}
+	err := fill(f)
+	if err == nil {
+		err = fsys.SyncDir(temporary)
+	}
+	if err == nil {
+		err = fsys.RemoveAll(dir)
+	}
+	if err == nil {
+		failpoint.Here("checkpoint.folder.before")
+		err = fsys.Rename(temporary, dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, fsys.RemoveAll(temporary))
+	}
+	failpoint.Here("checkpoint.folder.renamed")
+	return f.files, fsys.SyncDir(filepath.Dir(dir))
+}
+
+// PartialName is the temporary name of a file or folder while it is written. It is random, so that no two processes use
+// the same name.
+func PartialName(path string) string {
+	dir, base := filepath.Split(path)
+	return filepath.Join(dir, "."+base+"."+rand.Text()[:8]+partialSuffix)
+}
+
+const partialSuffix = ".partial"
+
+// RemovePartial removes the temporary files and folders of path that a crash left.
+func RemovePartial(fsys FS, path string) error {
+	dir, base := filepath.Split(path)
+	left, err := filepath.Glob(filepath.Join(GlobQuote(dir), "."+GlobQuote(base)+".????????"+partialSuffix))
+	for _, path := range left {
+		err = errors.Join(err, fsys.RemoveAll(path))
+	}
+	return err
+}
+
+// GlobQuote escapes the special characters of filepath.Glob.
+func GlobQuote(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// ReplaceFile writes a file atomically and syncs it: after a crash either the old or the new file is there, complete.
+// Several processes may replace the same file. A file that already has these bytes is not written.
+func ReplaceFile(path string, data []byte) error {
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
+		return nil
+	}
+	return Replace(OS{}, path, data)
+}
+
+// Replace writes data to a file of any file system as ReplaceFile does, even if the file has these bytes.
+func Replace(fsys FS, path string, data []byte) error {
+	return ReplaceWith(fsys, path, func(w io.Writer) error { _, err := w.Write(data); return err })
+}
+
+// ReplaceWith replaces a file as Replace does, by the bytes that write produces.
+func ReplaceWith(fsys FS, path string, write func(io.Writer) error) error {
+	temporary, dir := PartialName(path), filepath.Dir(path)
+	f := &Folder{fs: fsys, path: dir}
+	err := f.Create(filepath.Base(temporary), write)
+	if err == nil {
+		err = fsys.Rename(temporary, path)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(path), errors.Join(err, fsys.RemoveAll(temporary)))
+	}
+	return fsys.SyncDir(dir)
+}
+
+// Create writes a file, syncs it, and records its size and digest.
+func (f *Folder) Create(name string, write func(io.Writer) error) error {
+	file, err := f.fs.Create(filepath.Join(f.path, name))
+	if err != nil {
+		return err
+	}
+	digest := sha256.New()
+	counter := &Counter{W: io.MultiWriter(file, digest)}
+	buffered := bufio.NewWriterSize(counter, 1<<20)
+	err = write(buffered)
+	if err == nil {
+		err = buffered.Flush()
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	f.files = append(f.files, File{name, counter.N, hex.EncodeToString(digest.Sum(nil))})
+	return nil
+}
+
+// Share makes the file of a name one file with that in another folder, a hard link, if the two have the same bytes: then both take the room of
+// one. there is the file in dir as it was written, and is read again first. Where the file system has no links, nothing changes.
+func (f *Folder) Share(name, dir string, there File) error {
+	i := slices.IndexFunc(f.files, func(own File) bool { return own.Path == name && own == there })
+	if i < 0 || there.Verify(dir) != nil {
+		return nil
+	}
+	own := filepath.Join(f.path, name)
+	linked := PartialName(own)
+	if err := f.fs.Link(filepath.Join(dir, name), linked); err != nil {
+		return nil //nolint:nilerr // the file that was written stays
+	}
+	return f.fs.Rename(linked, own)
+}
+
+func (f *Folder) CreateBytes(name string, data []byte) error {
+	return f.Create(name, func(w io.Writer) error { _, err := w.Write(data); return err })
+}
+
+// Path returns the temporary folder in which the files are written.
+func (f *Folder) Path() string { return f.path }
+
+// Files are the files written so far.
+func (f *Folder) Files() []File { return slices.Clone(f.files) }
+
+// CreateExtra writes the caller's own files. Their names must be plain file names that are not in taken.
+func (f *Folder) CreateExtra(extra map[string][]byte, taken ...string) error {
+	names := make([]string, 0, len(extra))
+	for name := range extra {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		if name == "" || name[0] == '.' || strings.ContainsAny(name, `/\`) {
+			return fmt.Errorf("extra file %q must be a plain file name", name)
+		}
+		for _, t := range taken {
+			if name == t {
+				return fmt.Errorf("extra file %q is written by the checkpoint itself", name)
+			}
+		}
+		if err := f.CreateBytes(name, extra[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Counter passes on what is written and counts the bytes in N.
+type Counter struct {
+	W io.Writer
+	N int64
+}
+
+func (c *Counter) Write(p []byte) (int, error) {
+	n, err := c.W.Write(p)
+	c.N += int64(n)
+	return n, err
+}
+
+// ReadSmall reads a regular file of at most limit bytes.
+func ReadSmall(path string, limit int64) ([]byte, error) {
+	info, err := os.Stat(path) // checked before opening, because opening a FIFO blocks
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", filepath.Base(path))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("%s is larger than %d bytes", filepath.Base(path), limit)
+	}
+	return data, nil
+}
+
+// Publish writes a file that must not exist yet, and syncs it. It appears complete or not at all. If it is there already, for
+// example because another process was first, it stays as it is, and the error is fs.ErrExist.
+func Publish(path string, data []byte) error {
+	temporary, dir := PartialName(path), filepath.Dir(path)
+	f := &Folder{fs: OS{}, path: dir}
+	err := f.CreateBytes(filepath.Base(temporary), data)
+	if err == nil {
+		err = os.Link(temporary, path)
+	}
+	if err = errors.Join(err, os.Remove(temporary)); err != nil {
+		return err
+	}
+	return OS{}.SyncDir(dir)
+}

@@ -1,0 +1,428 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
+)
+
+// guarded is a redis-server behind TLS with a user for each agent and nobody else, but for its admin.
+type guarded struct {
+	admin *redis.Client
+	url   string // without a user
+	cert  string
+}
+
+const secret = "geheim"
+
+func startGuarded(t *testing.T) *guarded {
+	server := startRedis(t, redisserver.StartTLS, "--appendonly", "yes",
+		"--user", "default", "off", "--user", "admin", "on", ">"+secret, "~*", "&*", "+@all")
+	g := &guarded{url: server.URL(), cert: server.CertFile}
+	g.admin = g.client(t, "admin")
+	return g
+}
+
+// client is a bare connection of a user.
+func (g *guarded) client(t *testing.T, user string) *redis.Client {
+	pem, err := os.ReadFile(g.cert)
+	must(t, err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	return rawClient(t, &redis.Options{Addr: strings.TrimPrefix(g.url, "rediss://"), Username: user, Password: secret,
+		TLSConfig: &tls.Config{RootCAs: roots}, DisableIdentity: true})
+}
+
+// let gives a user its rules.
+func (g *guarded) let(t *testing.T, user string, rules []string) {
+	args := []any{"ACL", "SETUSER", user, "reset", ">" + secret}
+	for _, r := range rules {
+		args = append(args, r)
+	}
+	must(t, g.admin.Do(t.Context(), args...).Err())
+}
+
+func (g *guarded) open(ctx context.Context, user string) (*Store, error) {
+	return g.openAside(ctx, user, "")
+}
+
+func (g *guarded) openAside(ctx context.Context, user, aside string) (*Store, error) {
+	return Open(ctx, withDefaults(Options{Aside: aside, URL: g.url, Username: user, Password: secret, CAFile: g.cert, Timeout: 5 * time.Minute}))
+}
+
+// story is all that workers of two agents do in a run, and what they do when they begin it again, over
+// stores that open gives.
+func story(ctx context.Context, raw *redis.Client, open func(ctx context.Context, agent string) (*Store, error)) error {
+	for round, order := range [][]string{{"boss", "help"}, {"help", "boss"}} {
+		members := map[string]*Member{}
+		for _, agent := range order {
+			s, err := open(ctx, agent)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			if members[agent], err = s.Join(ctx, agent, team, silent); err != nil {
+				return err
+			}
+			// Its place is taken now, also for itself.
+			if err := refuseSecond(ctx, s, agent); err != nil {
+				return err
+			}
+		}
+		g, gctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return bossStory(gctx, members["boss"], round == 0) })
+		g.Go(func() error { return helpStory(gctx, members["help"], round == 1) })
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		if err := members["boss"].Leave(ctx); err != nil {
+			return err
+		}
+		if round == 0 { // help is killed, with an invocation in hand
+			if err := raw.Del(ctx, "mgrpo:{test}:lease:help").Err(); err != nil {
+				return err
+			}
+		} else if err := members["help"].Leave(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuseSecond asks for a place that is taken.
+func refuseSecond(ctx context.Context, s *Store, agent string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if _, err := s.Join(ctx, agent, team, func(string) { cancel() }); err == nil || !strings.Contains(err.Error(), "alive") {
+		return fmt.Errorf("a second worker of %s: %w", agent, err)
+	}
+	return nil
+}
+
+func inOrder(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func bossStory(ctx context.Context, m *Member, stops bool) error {
+	p, v := Train(0), call(0)
+	trimmed := int64(0)
+	if !stops { // the second round: a worker was lost in step 1 of the first
+		trimmed = 1
+	}
+	return inOrder(
+		func() error { _, err := m.Start(ctx); return err },
+		func() error { return m.Meet(ctx, Ready, func([]string) {}) },
+		func() error { _, err := m.PublishGateway(ctx, "http://boss:1", "fresh"); return err },
+		func() error { return m.Begin(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
+		func() error { return m.Submit(ctx, v) },
+		func() error { _, err := m.Await(ctx, v); return err },
+		func() error { return m.PublishOutcome(ctx, p, Outcome{Query: v.Query}) },
+		func() error { return m.Settle(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
+		func() error { return m.End(ctx, p) },
+		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
+		func() error { return m.PublishTrajectories(ctx, p, nil) },
+		func() error { _, err := m.Trajectories(ctx, p); return err },
+		func() error { return showStory(ctx, m) },
+		func() error { return m.AskStop(ctx) },
+		func() error { _, err := m.StopAsked(ctx); return err },
+		func() error { return m.PublishVersion(ctx, 1) },
+		func() error { return m.Barrier(ctx, 1) },
+		func() error { return m.Trim(ctx, trimmed) },
+		func() error { return m.Begin(ctx, Train(1), Plan{Queries: []string{"left behind"}, Rollouts: 1}) },
+		func() error { v.Phase = Train(1); return m.Submit(ctx, v) },
+		func() error { return m.PublishPart(ctx, 1, Part{}) },
+		func() error { _, err := m.Parts(ctx, 1); return err },
+		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
+		func() error {
+			_, err := m.Manifests(ctx, 1) // when help has said so too, it may stop, before this is read or after
+			var stopped *StopError
+			if !stops && errors.As(err, &stopped) {
+				return nil
+			}
+			return err
+		},
+		func() error { return end(ctx, m, stops) },
+	)
+}
+
+// showStory is what a worker shows, and reads to show it.
+func showStory(ctx context.Context, m *Member) error {
+	return inOrder(
+		func() error { return m.PublishRecord(ctx, []byte("{}")) },
+		func() error { return m.PublishActivity(ctx, []byte("{}")) },
+		func() error { _, _, err := m.Records(ctx, ""); return err },
+		func() error { _, err := m.Activities(ctx); return err },
+		func() error { _, err := m.Status(ctx); return err },
+	)
+}
+
+// end stops the run, or waits for the other to.
+func end(ctx context.Context, m *Member, stops bool) error {
+	if stops {
+		if err := m.Stop(ctx, "the end"); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-m.Done():
+		return nil
+	case <-ctx.Done():
+		return errors.New("the end of the run is not heard of")
+	}
+}
+
+func helpStory(ctx context.Context, m *Member, stops bool) error {
+	p := Train(0)
+	var v Invocation
+	claim := func() (err error) { v, err = claimOne(ctx, m, p); return err }
+	return inOrder(
+		func() error { _, err := m.Start(ctx); return err },
+		func() error { return m.Meet(ctx, Ready, func([]string) {}) },
+		func() error { _, err := m.PublishGateway(ctx, "http://help:1", "fresh"); return err },
+		func() error { _, err := m.Plan(ctx, p); return err },
+		claim,
+		func() error { return m.Complete(ctx, v, Result{Text: "a"}) },
+		func() error {
+			if err := claim(); !errors.Is(err, ErrEnded) {
+				return fmt.Errorf("claimed in an ended phase: %w", err)
+			}
+			return nil
+		},
+		func() error { _, err := m.Settled(ctx, p); return err },
+		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
+		func() error { return m.PublishTrajectories(ctx, p, nil) },
+		func() error { _, err := m.Trajectories(ctx, p); return err },
+		func() error { return showStory(ctx, m) },
+		func() error { return m.AskStop(ctx) },
+		func() error { return m.PublishVersion(ctx, 1) },
+		func() error { return m.Barrier(ctx, 1) },
+		func() error { p = Train(1); return claim() },
+		func() error { return m.PublishPart(ctx, 1, Part{}) },
+		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
+		func() error { return end(ctx, m, stops) },
+	)
+}
+
+// rules are what Users' users are given, by agent.
+func rules(t *testing.T, all []right) map[string][]string {
+	out := map[string][]string{}
+	for _, u := range Users("test", team.Agents)[1:3] {
+		out[u.Agents[0]] = append([]string{"on"}, u.rules(all, []string{"mgrpo:{test}:"}, false)...)
+	}
+	return out
+}
+
+// With the rules that ACLRules prints a run goes from end to end, in TLS, one user for each agent.
+func TestRulesSuffice(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	for _, u := range Users("test", team.Agents) {
+		rules, err := ACLRules("test", g.url, u, false)
+		must(t, err)
+		g.let(t, u.Name, rules)
+	}
+	each := func(agent string) string { return "test-" + agent }
+	for name, c := range map[string]struct {
+		user  func(agent string) string
+		aside string
+	}{
+		"a user for each agent": {each, ""},
+		"one process, one user": {func(string) string { return "test" }, ""},
+		"an evaluation aside":   {each, Evaluation},
+	} {
+		t.Run(name, func(t *testing.T) {
+			must(t, g.admin.FlushAll(t.Context()).Err())
+			must(t, g.admin.ScriptFlush(t.Context()).Err())
+			must(t, story(t.Context(), g.admin, func(ctx context.Context, agent string) (*Store, error) {
+				return g.openAside(ctx, c.user(agent), c.aside)
+			}))
+		})
+	}
+}
+
+// Whatever command or key is taken from a user, a run does not get to its end: the table holds nothing that
+// is not needed.
+func TestEveryRuleIsNeeded(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs the protocol for each rule")
+	}
+	g := startGuarded(t)
+	unasked := []string{"ping"} // by the client, when nothing was announced for three seconds
+	try := func(agent, what string, spoiled []right) {
+		if slices.Contains(unasked, what) {
+			return
+		}
+		must(t, g.admin.FlushAll(t.Context()).Err())
+		must(t, g.admin.ScriptFlush(t.Context()).Err())
+		for a, r := range rules(t, rights) {
+			g.let(t, a, r)
+		}
+		g.let(t, agent, rules(t, spoiled)[agent])
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := story(ctx, g.admin, g.open); err == nil || ctx.Err() != nil {
+			t.Errorf("%s without %s: %v", agent, what, err)
+		}
+	}
+	for i, r := range rights {
+		for _, agent := range team.Agents {
+			if r.who&map[string]roles{"boss": main, "help": sub}[agent] == 0 {
+				continue
+			}
+			for _, command := range strings.Fields(r.commands) {
+				try(agent, command, without(i, func(r *right) { r.commands = lacking1(r.commands, command) }))
+			}
+			if r.keys == "" || r.keys == "*" {
+				continue
+			}
+			for _, pattern := range strings.Fields(r.keys) {
+				try(agent, r.commands+" on "+pattern, without(i, func(r *right) { r.keys = lacking1(r.keys, pattern) }))
+			}
+		}
+	}
+}
+
+// without is the table with one entry spoiled; an entry that holds nothing any more is left out.
+func without(i int, spoil func(r *right)) []right {
+	all := slices.Clone(rights)
+	empty := all[i].keys != ""
+	spoil(&all[i])
+	if all[i].commands == "" || empty && all[i].keys == "" {
+		return slices.Delete(all, i, i+1)
+	}
+	return all
+}
+
+func lacking1(list, word string) string {
+	return strings.Join(slices.DeleteFunc(strings.Fields(list), func(w string) bool { return w == word }), " ")
+}
+
+// What a worker has no business with is refused, alone and inside a script.
+func TestRulesRefuse(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	for a, r := range rules(t, rights) {
+		g.let(t, a, r)
+	}
+	for agent, forbidden := range map[string][]string{
+		"boss": {
+			"HSET mgrpo:{test}:result:step-0 id forged", "SET mgrpo:{test}:lease:help x", "XRANGE mgrpo:{test}:stream:step-0:help - +",
+		},
+		"help": {
+			"HSET mgrpo:{test}:outcome:step-0 id forged", "HSET mgrpo:{test}:plan:step-0 plan forged", "HSET mgrpo:{test}:call:step-0 id forged",
+			"XADD mgrpo:{test}:stream:step-0:help * v forged", "SET mgrpo:{test}:lease:boss x", "SET mgrpo:{test}:meta x",
+			"XRANGE mgrpo:{test}:stream:step-0:aide - +", "HSET mgrpo:{test}:claimed:boss x y",
+		},
+		"both": {
+			"GET mgrpo:{other}:lease:boss", "HGETALL mgrpo:{other}:meta", "HSET mgrpo:{other}:meta hello x", "SUBSCRIBE mgrpo:{other}:events",
+			"PUBLISH mgrpo:{other}:events stop", "PSUBSCRIBE *", "HDEL mgrpo:{test}:epochs boss", "DEL mgrpo:{test}:meta", "UNLINK mgrpo:{test}:record", "XTRIM mgrpo:{test}:record MAXLEN 0", "EXPIRE mgrpo:{test}:meta 1",
+			"RENAME mgrpo:{test}:meta mgrpo:{test}:x", "KEYS *", "SCAN 0", "FLUSHALL", "FLUSHDB", "CONFIG GET *", "CONFIG SET appendonly no",
+			"ACL LIST", "CLIENT LIST", "CLIENT KILL ID 1", "SCRIPT FLUSH", "FUNCTION LIST", "MONITOR", "SAVE", "BGREWRITEAOF",
+			"REPLICAOF NO ONE", "SHUTDOWN", "SLOWLOG GET", "MODULE LIST", "MEMORY DOCTOR", "XADD mgrpo:{other}:stream:step-0:help * v x",
+		},
+	} {
+		for _, user := range team.Agents {
+			if agent != "both" && agent != user {
+				continue
+			}
+			c := g.client(t, user)
+			for _, command := range forbidden {
+				words := strings.Fields(command)
+				args := make([]any, len(words))
+				for i, w := range words {
+					args[i] = w
+				}
+				if err := c.Do(t.Context(), args...).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
+					t.Errorf("%s may %s: %v", user, command, err)
+				}
+				inside := append([]any{"EVAL", "return redis.call(unpack(ARGV))", 0}, args...)
+				if words[0] == "MONITOR" || strings.HasSuffix(words[0], "SUBSCRIBE") {
+					continue // no script may
+				}
+				if err := c.Do(t.Context(), inside...).Err(); err == nil || errors.Is(err, redis.Nil) {
+					t.Errorf("%s may %s inside a script", user, command)
+				}
+			}
+		}
+	}
+}
+
+// The rules for Redis 6.2 let a run through as well, and keep to its keys and its channel.
+func TestRulesForRedis6(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	for _, u := range Users("test", team.Agents)[1:3] {
+		rules, err := ACLRules("test", g.url, u, true)
+		must(t, err)
+		for _, r := range rules {
+			if strings.ContainsAny(r, "()%") || r == "clearselectors" {
+				t.Errorf("Redis 6.2 does not know %s", r)
+			}
+		}
+		g.let(t, u.Agents[0], rules)
+	}
+	must(t, story(t.Context(), g.admin, g.open))
+	c := g.client(t, "help")
+	for _, args := range [][]any{{"HSET", "mgrpo:{other}:meta", "hello", "x"}, {"PUBLISH", "mgrpo:{other}:events", "stop"}, {"FLUSHALL"}} {
+		if err := c.Do(t.Context(), args...).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
+			t.Errorf("help may %v: %v", args, err)
+		}
+	}
+}
+
+// A user that is taken away while it is used, or whose password is wrong, is an error that says so: what was not
+// answered is not taken for an answer.
+func TestUserIsTakenAway(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	users := Users("test", team.Agents)
+	for _, u := range users {
+		rules, err := ACLRules("test", g.url, u, false)
+		must(t, err)
+		g.let(t, u.Name, rules)
+	}
+	s, err := g.open(t.Context(), "test-boss")
+	must(t, err)
+	defer s.Close()
+	m, err := s.Join(t.Context(), "boss", team, silent)
+	must(t, err)
+	must(t, m.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	must(t, g.admin.Do(t.Context(), "ACL", "DELUSER", "test-boss").Err())
+	refused := func(what, user string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || strings.Count(err.Error(), "refuses the password of user "+user+": correct store.username") != 1 {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refused("a write", "test-boss", m.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
+	_, err = m.Await(t.Context(), call(0))
+	refused("a wait", "test-boss", err)
+	_, err = ReadStatus(t.Context(), withDefaults(Options{URL: g.url, Username: "test-status", Password: "falsch", CAFile: g.cert}))
+	refused("a status", "test-status", err)
+
+	s, err = g.open(t.Context(), "test-help")
+	must(t, err)
+	defer s.Close()
+	_, err = s.Join(t.Context(), "boss", team, silent)
+	if err == nil || !strings.Contains(err.Error(), "or is the user of another agent; `mgrpo store acl` prints the rights of each user") {
+		t.Errorf("the place of another user's agent: %v", err)
+	}
+}

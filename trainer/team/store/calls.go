@@ -1,0 +1,83 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+)
+
+// submit sends an invocation to its agent and says whether it is new, which means that it has no answer yet. Submitting
+// the same invocation again has no effect; another task under the same id is a ConflictError.
+func (m *Member) submit(ctx context.Context, v Invocation) (isNew bool, err error) {
+	defer failpoint.Around("rollout.call")()
+	if err := v.check(); err != nil {
+		return false, fmt.Errorf("store: invocation %s: %w", v.ID(), err)
+	}
+	value, err := encode(v)
+	if err != nil {
+		return false, fmt.Errorf("store: invocation %s: %w", v.ID(), err)
+	}
+	p := v.Phase.String()
+	reply, err := m.write(ctx, submitScript, "invocation "+v.ID()+" of "+p,
+		[]string{m.key("events", v.Agent), m.key("call", p), m.key("phases"), m.key("stream", p, v.Agent)},
+		v.ID(), value, "call/"+p+"/"+v.Agent, p, v.Phase.Step)
+	return word(reply, 0) == "new", err
+}
+
+// Call submits an invocation and waits for its answer.
+func (m *Member) Call(ctx context.Context, v Invocation) (Result, error) {
+	wake, unsubscribe := m.topics.subscribe(answerTopic(v))
+	defer unsubscribe()
+	isNew, err := m.submit(ctx, v)
+	if err != nil {
+		return Result{}, err
+	}
+	return m.await(ctx, v, wake, isNew)
+}
+
+func answerTopic(v Invocation) string { return "result/" + v.Phase.String() + "/" + v.ID() }
+
+// await waits for an answer. With noneYet it reads nothing before the answer's topic is published.
+func (s *Store) await(ctx context.Context, v Invocation, wake <-chan struct{}, noneYet bool) (r Result, err error) {
+	key, id := s.key("result", v.Phase.String()), v.ID()
+	err = s.waitFor(ctx, wake, func(ctx context.Context) (bool, error) {
+		if noneYet {
+			noneYet = false
+			return false, nil
+		}
+		c := redis.NewStringCmd(ctx, "hget", key, id)
+		err := s.batches.do(ctx, c)
+		if errors.Is(err, redis.Nil) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		r, err = decode[Result](key+" "+id, c.Val())
+		return err == nil, err
+	}, func() ([]string, string) {
+		return []string{v.Agent}, "the answer to " + id + " of " + v.Phase.String()
+	})
+	return r, err
+}
+
+// Complete publishes the answer to a claimed invocation and ends the claim. The first answer stays: a ConflictError says
+// that the invocation has another answer, and the trajectory of this one must not be trained on.
+func (m *Member) Complete(ctx context.Context, v Invocation, r Result) error {
+	defer failpoint.Around("rollout.answer")()
+	if err := errors.Join(v.check(), r.check()); err != nil {
+		return fmt.Errorf("store: the answer to %s: %w", v.ID(), err)
+	}
+	value, err := encode(r)
+	if err != nil {
+		return fmt.Errorf("store: the answer to %s: %w", v.ID(), err)
+	}
+	p := v.Phase.String()
+	_, err = m.write(ctx, completeScript, "the answer to "+v.ID()+" of "+p,
+		[]string{m.key("events", m.allAgents()[0]), m.key("result", p), m.key("claimed", m.agent)}, v.ID(), value, answerTopic(v), p)
+	return err
+}

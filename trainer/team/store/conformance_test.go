@@ -1,0 +1,738 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/mgrpo/mgrpo/trainer/team/durable"
+)
+
+// 300 rollouts wait for answers at once, over one reader of events, while a worker has many of their
+// invocations in flight. Everyone gets the answer to its own question.
+func TestManyWaiters(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		ctx, stop := context.WithCancel(t.Context())
+		var worker, waiters sync.WaitGroup
+		worker.Go(func() {
+			for {
+				v, err := claimOne(ctx, help, Train(0))
+				if errors.Is(err, ErrEnded) {
+					return
+				}
+				if err != nil {
+					t.Errorf("claim: %v", err)
+					return
+				}
+				worker.Go(func() {
+					if err := help.Complete(ctx, v, Result{Text: "answer to " + v.Task}); err != nil {
+						t.Errorf("complete: %v", err)
+					}
+				})
+			}
+		})
+		const n = 300
+		for i := range n {
+			waiters.Go(func() {
+				v := call(i)
+				if err := boss.Submit(ctx, v); err != nil {
+					t.Errorf("submit: %v", err)
+				}
+				r, err := boss.Await(ctx, v)
+				if err != nil || r.Text != "answer to "+v.Task {
+					t.Errorf("%s: %+v, %v", v.ID(), r, err)
+				}
+				if err := boss.PublishOutcome(ctx, Train(0), Outcome{Query: v.Query, Rollout: v.Rollout, Format: true, Correct: float64(i % 2), Reward: 0.1, Calls: map[string]int{"help": 1}}); err != nil {
+					t.Errorf("outcome: %v", err)
+				}
+			})
+		}
+		outcomes, err := help.Outcomes(ctx, Train(0), n)
+		must(t, err)
+		if !slices.IsSortedFunc(outcomes, func(a, b Outcome) int {
+			return strings.Compare(a.Query+fmt.Sprintf("/%09d", a.Rollout), b.Query+fmt.Sprintf("/%09d", b.Rollout))
+		}) {
+			t.Error("outcomes are not in the order of their ids")
+		}
+		waiters.Wait()
+		must(t, boss.End(ctx, Train(0)))
+		worker.Wait()
+		stop()
+	})
+}
+
+// Everything may be written again as it was; nothing may be written again otherwise.
+func TestWriteOnce(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		ctx := t.Context()
+		v := call(1)
+		other := v
+		other.Task = "another"
+		must(t, boss.Submit(ctx, v))
+		claimed, err := claimOne(ctx, help, Train(0))
+		must(t, err)
+		outcome := Outcome{Query: "q", Rollout: 2, Format: true, Correct: 1, Reward: 1, Calls: map[string]int{"b": 1, "a": 2}}
+		worse := outcome
+		worse.Reward = 0.5
+		for _, test := range []struct {
+			name          string
+			same, another func() error
+		}{
+			{"invocation", func() error { return boss.Submit(ctx, v) }, func() error { return boss.Submit(ctx, other) }},
+			{"answer", func() error { return help.Complete(ctx, claimed, Result{Text: "a"}) }, func() error { return help.Complete(ctx, claimed, Result{Text: "b"}) }},
+			{"outcome", func() error { return boss.PublishOutcome(ctx, Train(0), outcome) }, func() error { return boss.PublishOutcome(ctx, Train(0), worse) }},
+			{"plan", func() error { return boss.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 2}) }, func() error { return boss.Begin(ctx, Train(0), Plan{Queries: []string{"q"}, Rollouts: 3}) }},
+			{"trajectories", func() error { return help.PublishTrajectories(ctx, Train(0), []string{"b", "a"}) }, func() error { return help.PublishTrajectories(ctx, Train(0), []string{"a"}) }},
+		} {
+			for range 2 {
+				if err := test.same(); err != nil {
+					t.Errorf("%s: %v", test.name, err)
+				}
+			}
+			var conflict *ConflictError
+			if err := test.another(); !errors.As(err, &conflict) {
+				t.Errorf("%s: another value was not refused as a conflict: %v", test.name, err)
+			}
+		}
+		if r, err := boss.Await(ctx, v); err != nil || r.Text != "a" {
+			t.Errorf("the first answer does not stand: %+v, %v", r, err)
+		}
+		// Submitted twice, handed out once.
+		must(t, boss.End(ctx, Train(0)))
+		if v, err := claimOne(ctx, help, Train(0)); !errors.Is(err, ErrEnded) {
+			t.Errorf("claimed %+v, %v", v, err)
+		}
+	})
+}
+
+// Who takes a lost worker's place over is handed all that the phase has, that which was answered too and
+// after its end; and the lost one, should it wake up, changes nothing any more.
+func TestTakeover(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, dead := pair(t, b, Options{})
+		for i := range 2 {
+			must(t, boss.Submit(t.Context(), call(i)))
+		}
+		first, err := claimOne(t.Context(), dead, Train(0))
+		must(t, err)
+		must(t, dead.Complete(t.Context(), first, Result{Text: "answered"}))
+		second, err := claimOne(t.Context(), dead, Train(0))
+		must(t, err)
+		die(t, b, dead)
+		must(t, boss.End(t.Context(), Train(0)))
+
+		heir := join(t, b.open(t, Options{}), "help")
+		if s := start(t, heir); s.Version != Afresh {
+			t.Errorf("it goes on from %v", s)
+		}
+		if heir.Epoch() != dead.Epoch()+1 || heir.Nonce() != dead.Nonce() {
+			t.Errorf("epochs %d, then %d; rounds %s and %s", dead.Epoch(), heir.Epoch(), dead.Nonce(), heir.Nonce())
+		}
+		for _, want := range []Invocation{first, second} {
+			again, err := claimOne(t.Context(), heir, Train(0))
+			must(t, err)
+			if again.ID() != want.ID() || again.Task != want.Task {
+				t.Errorf("handed out %+v, then %+v", want, again)
+			}
+			must(t, heir.Complete(t.Context(), again, Result{Text: "answered"}))
+		}
+		if v, err := claimOne(t.Context(), heir, Train(0)); !errors.Is(err, ErrEnded) {
+			t.Errorf("claimed %+v, %v", v, err)
+		}
+		var fenced *FencedError
+		if err := dead.Complete(t.Context(), second, Result{Text: "late"}); !errors.As(err, &fenced) || !Rewinds(err) {
+			t.Errorf("the dead worker's answer: %v", err)
+		}
+		if err := dead.PublishVersion(t.Context(), 1); !errors.As(err, &fenced) {
+			t.Errorf("the dead worker's version: %v", err)
+		}
+		if r, err := boss.Await(t.Context(), call(1)); err != nil || r.Text != "answered" {
+			t.Errorf("answer %+v, %v", r, err)
+		}
+	})
+}
+
+// A worker that waits for a place offers what is there when it gets the place: the worker before it has made checkpoints meanwhile, and
+// deleted those that were there.
+func TestOffersAreRenewed(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		join := func(agent string, h Hello) *Member {
+			m, err := b.open(t, Options{}).Join(ctx, agent, h, silent)
+			must(t, err)
+			return m
+		}
+		boss, before := join("boss", from(3)), join("help", from(3))
+		start(t, boss, before)
+		var there atomic.Int64
+		there.Store(3)
+		waits, heir := make(chan string, 1), make(chan *Member)
+		go func() {
+			h := from()
+			h.Renew = func() ([]Offer, bool, error) { return from(there.Load()).Offers, false, nil }
+			m, err := b.open(t, Options{}).Join(ctx, "help", h, func(what string) { waits <- what })
+			if err != nil {
+				t.Error(err)
+			}
+			heir <- m
+		}()
+		if what := <-waits; !strings.Contains(what, "another worker of help is alive") {
+			t.Errorf("it waits: %s", what)
+		}
+		for v := range int64(6) {
+			must(t, before.PublishVersion(ctx, 4+v))
+		}
+		there.Store(9)
+		must(t, before.Leave(ctx))
+		m := <-heir
+		if m == nil {
+			return
+		}
+		if s := start(t, m); !s.Follows || s.Version != 9 || s.Digest != "digest9" {
+			t.Errorf("the heir goes on from %+v", s)
+		}
+		must(t, m.Leave(ctx))
+		must(t, boss.Leave(ctx))
+
+		broken := errors.New("the disk is broken")
+		h := from()
+		h.Renew = func() ([]Offer, bool, error) { return nil, false, broken }
+		if _, err := b.open(t, Options{Run: "another"}).Join(ctx, "help", h, silent); !errors.Is(err, broken) {
+			t.Errorf("joined without knowing its states: %v", err)
+		}
+	})
+}
+
+// A worker that cannot do again what the lost one did, because its checkpoint is older or because nothing is
+// ever done again alike, sends all back: everyone is told, and when all have left a round begins in which
+// nothing of the old one is left.
+func TestRewind(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		loose := from(4)
+		loose.Deterministic = false
+		for name, hello := range map[string]Hello{"older": from(4), "not deterministic": loose} {
+			ctx := t.Context()
+			newRun := Options{Run: strings.ReplaceAll(name, " ", "-")}
+			join := func(agent string) *Member {
+				m, err := b.open(t, newRun).Join(ctx, agent, hello, silent)
+				must(t, err)
+				return m
+			}
+			boss, dead := join("boss"), join("help")
+			start(t, boss, dead)
+			must(t, boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}))
+			if name == "older" {
+				must(t, dead.PublishVersion(ctx, 5))
+			}
+			die(t, b, dead)
+			waits := make(chan string, 1)
+			heir := make(chan *Member)
+			go func() {
+				m, err := b.open(t, newRun).Join(ctx, "help", hello, func(what string) { waits <- what })
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				heir <- m
+			}()
+			select {
+			case <-boss.Context().Done():
+			case <-heir:
+				t.Fatalf("%s: the place was taken over, and the round goes on", name)
+			}
+			if err := context.Cause(boss.Context()); !Rewinds(err) || !strings.Contains(err.Error(), "help: a worker of it was lost") {
+				t.Errorf("%s: the other was told %v", name, err)
+			}
+			if what := <-waits; !strings.Contains(what, "not all of its workers have left: boss") {
+				t.Errorf("%s: waits because %s", name, what)
+			}
+			must(t, boss.Leave(ctx))
+			again := <-heir
+			if again == nil {
+				return
+			}
+			boss2 := join("boss")
+			if s := start(t, again, boss2); s.Version != 4 || s.Digest != "digest4" {
+				t.Errorf("%s: started from %v", name, s)
+			}
+			if again.Nonce() == dead.Nonce() || boss2.Epoch() < boss.Epoch()+2 {
+				t.Errorf("%s: rounds %s and %s, epochs %d and %d", name, dead.Nonce(), again.Nonce(), boss.Epoch(), boss2.Epoch())
+			}
+			must(t, again.PublishVersion(ctx, 5)) // and has the checkpoint of it when it is lost
+			die(t, b, again)
+			if name == "older" {
+				m, err := b.open(t, newRun).Join(ctx, "help", from(5, 4), silent)
+				must(t, err)
+				if again = m; start(t, again).Version != 5 {
+					t.Errorf("took over from another version than that of its agent")
+				}
+			}
+			must(t, boss2.Begin(ctx, Train(4), Plan{Queries: []string{"another"}, Rollouts: 1}))
+			if err := boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !Rewinds(err) {
+				t.Errorf("%s: a worker of the round before writes: %v", name, err)
+			}
+			if name == "older" {
+				must(t, again.Leave(ctx))
+			}
+			must(t, boss2.Leave(ctx))
+		}
+	})
+}
+
+// Who takes a place over in the middle of a round has the round's date, not the one that it offers.
+func TestDateOfTheRound(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		join := func(agent, date string) *Member {
+			h := team
+			h.Offers = []Offer{{Version: Afresh, Date: date}}
+			m, err := b.open(t, Options{}).Join(t.Context(), agent, h, silent)
+			must(t, err)
+			return m
+		}
+		boss, help := join("boss", "2024-07-26"), join("help", "2024-07-26")
+		start(t, boss, help)
+		die(t, b, help)
+		help = join("help", "2024-07-27")
+		if s := start(t, help); !s.Follows || s.Date != "2024-07-26" {
+			t.Errorf("%+v", s)
+		}
+		must(t, boss.Leave(t.Context()))
+		must(t, help.Leave(t.Context()))
+	})
+}
+
+// The team goes on from the newest state that all share, and says what stands in the way of a newer one.
+func TestStart(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		for name, test := range map[string]struct {
+			boss, help []Offer
+			want       Start
+			err        string
+		}{
+			"afresh": {[]Offer{{Version: Afresh}}, []Offer{{Version: Afresh}}, Start{Offer: Offer{Version: Afresh}}, ""},
+			"dated": {[]Offer{{Version: Afresh, Date: "2024-07-26"}}, []Offer{{Version: Afresh, Date: "2025-01-01"}},
+				Start{Offer: Offer{Version: Afresh, Date: "2024-07-26"}}, ""},
+			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (digest6) is missing at help"}}, ""},
+			"another": {append([]Offer{{Version: 6, Digest: "x"}}, from(4).Offers...), from(6, 4).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (x) is missing at help", "the checkpoint of version 6 (digest6) is missing at boss"}}, ""},
+			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: the agents have no state in common to start from: the checkpoint of version 4 (digest4) is missing at help; a start from the beginning is missing at boss; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all"},
+		} {
+			o := Options{Run: name}
+			join := func(agent string, offers []Offer) *Member {
+				h := team
+				h.Offers = offers
+				m, err := b.open(t, o).Join(ctx, agent, h, silent)
+				must(t, err)
+				return m
+			}
+			boss, help := join("boss", test.boss), join("help", test.help)
+			for _, m := range []*Member{boss, help} {
+				got, err := m.Start(ctx)
+				if test.err != "" {
+					if err == nil || err.Error() != test.err {
+						t.Errorf("%s: got  %v\nwant %s", name, err, test.err)
+					}
+					continue
+				}
+				must(t, err)
+				if d := cmp.Diff(test.want, got); d != "" {
+					t.Errorf("%s (-want +got):\n%s", name, d)
+				}
+			}
+			must(t, boss.Leave(ctx))
+			must(t, help.Leave(ctx))
+		}
+	})
+}
+
+// An invocation that workers are lost over is given up, also when the team went back in between; what was
+// answered, or given back by a worker that left, does not count.
+func TestPoison(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		o := Options{MaxDeliveries: 2}
+		boss, help := pair(t, b, o)
+		claim := func(m *Member) Invocation {
+			v, err := claimOne(t.Context(), m, Train(0))
+			must(t, err)
+			return v
+		}
+		for i := range 2 {
+			must(t, boss.Submit(t.Context(), call(i)))
+		}
+		harmless := claim(help)
+		must(t, help.Complete(t.Context(), harmless, Result{Text: "ok"}))
+		for range 2 {
+			for m := help; ; {
+				if v := claim(m); v.ID() == call(1).ID() {
+					break // in hand, and the worker is lost
+				}
+				must(t, m.Complete(t.Context(), harmless, Result{Text: "ok"}))
+			}
+			die(t, b, help)
+			help = join(t, b.open(t, o), "help")
+			start(t, help)
+		}
+		must(t, help.Complete(t.Context(), claim(help), Result{Text: "ok"}))
+		must(t, boss.End(t.Context(), Train(0)))
+		if v, err := claimOne(t.Context(), help, Train(0)); !errors.Is(err, ErrEnded) {
+			t.Errorf("claimed %+v, %v", v, err)
+		}
+		r, err := boss.Await(t.Context(), call(1))
+		if want := "given up after 2 workers of help were lost over it"; err != nil || r.Failed != want {
+			t.Errorf("got %+v, %v; want %q", r, err, want)
+		}
+	})
+}
+
+func TestSecondWorkerIsRefused(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		o := Options{Lease: 5 * time.Second}
+		join(t, b.open(t, o), "boss")
+		_, err := b.open(t, o).Join(t.Context(), "boss", team, silent)
+		if want := "store: another worker of boss is alive in run test, or was within its lease of "; err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	})
+}
+
+func TestHandshakeSaysWhatDiffers(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		o := Options{Lease: time.Hour}
+		join(t, b.open(t, o), "boss")
+		other := team
+		other.Agents, other.Config = []string{"boss", "help", "aide"}, map[string]string{"run.seed": "18", "x": "1"}
+		_, err := b.open(t, o).Join(t.Context(), "help", other, silent)
+		want := "store: help differs from the worker(s) of boss: agents [boss help aide] here, [boss help] there; run.seed: 18 here, 17 there; x: 1 here, absent there"
+		if err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	})
+}
+
+func TestRoundOfAStep(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		ctx := t.Context()
+		plan := Plan{Queries: []string{"b", "a#epoch=2"}, Rollouts: 2}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			got, err := help.Plan(ctx, Train(7))
+			if d := cmp.Diff(plan, got); err != nil || d != "" {
+				t.Errorf("plan: %v\n%s", err, d)
+			}
+			lists, err := help.Trajectories(ctx, Train(7))
+			if d := cmp.Diff(map[string][]string{"boss": {"a", "b"}, "help": {}}, lists); err != nil || d != "" {
+				t.Errorf("trajectories: %v\n%s", err, d)
+			}
+			if err := help.Barrier(ctx, 1); err != nil {
+				t.Errorf("barrier: %v", err)
+			}
+		})
+		must(t, boss.Begin(ctx, Train(7), plan))
+		must(t, boss.PublishTrajectories(ctx, Train(7), []string{"b", "a"}))
+		must(t, help.PublishTrajectories(ctx, Train(7), nil))
+		for range 2 { // repeating it changes nothing
+			must(t, help.PublishVersion(ctx, 1))
+		}
+		must(t, boss.PublishVersion(ctx, 1))
+		wg.Wait()
+		if err := help.PublishVersion(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help: it does not follow the stored version, 1") {
+			t.Errorf("a version was skipped: %v", err)
+		}
+	})
+}
+
+// An evaluation and a training step with equal ids do not meet.
+func TestPhasesAreApart(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		ctx := t.Context()
+		train, eval := call(0), call(0)
+		eval.Phase, eval.Task = Eval(0), "evaluated"
+		must(t, boss.Submit(ctx, train))
+		must(t, boss.Submit(ctx, eval))
+		v, err := claimOne(ctx, help, Eval(0))
+		must(t, err)
+		if v.Task != "evaluated" {
+			t.Errorf("claimed %+v", v)
+		}
+		must(t, help.Complete(ctx, v, Result{Text: "e"}))
+		if r, err := boss.Await(ctx, eval); err != nil || r.Text != "e" {
+			t.Errorf("answer %+v, %v", r, err)
+		}
+		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		if r, err := boss.Await(ctx, train); err == nil {
+			t.Errorf("the training's invocation has the evaluation's answer: %+v", r)
+		}
+	})
+}
+
+// A wait that takes too long says for whom, for what, since when, and whether they are alive.
+func TestDeadlines(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss := join(t, b.open(t, Options{Lease: time.Hour}), "boss")
+		ctx := t.Context()
+		must(t, b.raw.HSet(ctx, boss.key("versions"), "boss", 0).Err()) // as if all had started
+		must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
+		must(t, boss.PublishTrajectories(ctx, Train(0), nil))
+		must(t, boss.PublishPart(ctx, 1, Part{}))
+		must(t, boss.PublishManifest(ctx, 1, strings.Repeat("ab", 32)))
+		must(t, boss.PublishVersion(ctx, 1))
+		boss.opts.Timeout = 300 * time.Millisecond
+		for _, test := range []struct {
+			want string
+			wait func() error
+		}{
+			{"for help (no worker of it is alive): the answer to q-0/3/help/0 of step-0", func() error { _, err := boss.Await(ctx, call(3)); return err }},
+			{"for boss (its worker is alive): the outcomes of step-0, 1 of 4 are there", func() error { _, err := boss.Outcomes(ctx, Train(0), 4); return err }},
+			{"for help (no worker of it is alive): the list of its trajectories of step-0", func() error { _, err := boss.Trajectories(ctx, Train(0)); return err }},
+			{"for help (no worker of it is alive): its part of checkpoint-1", func() error { _, err := boss.Parts(ctx, 1); return err }},
+			{"for help (no worker of it is alive): its manifest of checkpoint-1", func() error { _, err := boss.Manifests(ctx, 1); return err }},
+			{"for help (no worker of it is alive): version 1", func() error { return boss.Barrier(ctx, 1) }},
+			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Plan(ctx, Train(9)); return err }},
+			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := claimOne(ctx, boss, Train(0)); return err }},
+		} {
+			err := test.wait()
+			var late *TimeoutError
+			if !errors.As(err, &late) || !strings.HasSuffix(err.Error(), test.want) || late.Since.IsZero() || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got  %v\nwant … %s", err, test.want)
+			}
+		}
+	})
+}
+
+func TestCancelledWaitEndsWithItsCause(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss := join(t, b.open(t, Options{}), "boss")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("changed my mind")
+		time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
+		if _, err := boss.Await(ctx, call(0)); !errors.Is(err, why) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// Whoever stops the run stops everyone, waits included, and the first reason stands.
+func TestStopReachesEveryone(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		waiting := make(chan error, 1)
+		go func() { _, err := boss.Await(t.Context(), call(0)); waiting <- err }()
+		must(t, help.Fail(t.Context(), "the loss is NaN"))
+		var stop *StopError
+		if err := <-waiting; !errors.As(err, &stop) || *stop != (StopError{Agent: "help", Reason: "the loss is NaN", Kind: Failure}) {
+			t.Errorf("the wait ended with %v", err)
+		}
+		<-boss.Context().Done()
+		<-help.Done()
+		if err := context.Cause(boss.Context()); !errors.As(err, &stop) {
+			t.Errorf("the member's context ended with %v", err)
+		}
+	})
+}
+
+func TestTrim(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		ctx := t.Context()
+		for step := range int64(3) {
+			for _, p := range []Phase{Train(step), Eval(step)} {
+				v := call(0)
+				v.Phase = p
+				must(t, boss.Begin(ctx, p, Plan{Queries: []string{"q"}, Rollouts: 1}))
+				must(t, boss.Submit(ctx, v))
+				claimed, err := claimOne(ctx, help, p)
+				must(t, err)
+				must(t, help.Complete(ctx, claimed, Result{Text: "a"}))
+				must(t, boss.PublishOutcome(ctx, p, Outcome{Query: "q"}))
+				must(t, boss.PublishTrajectories(ctx, p, nil))
+			}
+			must(t, boss.PublishVersion(ctx, step+1))
+		}
+		must(t, boss.Trim(ctx, 1))
+		keys, err := b.raw.Keys(ctx, "*").Result()
+		must(t, err)
+		left := 0
+		for _, key := range keys {
+			if strings.Contains(key, "step-0") || strings.Contains(key, "eval-1") {
+				t.Errorf("%s is still there", key)
+			}
+			if strings.Contains(key, "step-2") || strings.Contains(key, "eval-2") {
+				left++
+			}
+			if !strings.HasPrefix(key, "mgrpo:{test}:") {
+				t.Errorf("%s is not a key of the run", key)
+			}
+		}
+		if left != 12 {
+			t.Errorf("%d keys of the last phases are left, want 12: %v", left, keys)
+		}
+	})
+}
+
+// Nobody begins before all are ready, and a worker that takes a place over later does not wait.
+func TestMeet(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		boss, help := pair(t, b, Options{})
+		met, late := make(chan error, 1), make(chan []string, 100)
+		go func() { met <- boss.Meet(ctx, Ready, func(agents []string) { late <- agents }) }()
+		if got := <-late; !slices.Equal(got, []string{"help"}) {
+			t.Errorf("waits for %v", got)
+		}
+		select {
+		case err := <-met:
+			t.Errorf("met one who is not ready: %v", err)
+		default:
+		}
+		alone := func(agents []string) { t.Errorf("waits for %v", agents) }
+		must(t, help.Meet(ctx, Ready, alone))
+		must(t, <-met)
+		die(t, b, help)
+		help = join(t, b.open(t, Options{}), "help")
+		must(t, help.Meet(ctx, Ready, alone))
+		must(t, help.Leave(ctx))
+		must(t, boss.Leave(ctx))
+
+		boss = join(t, b.open(t, Options{}), "boss")
+		boss.opts.Timeout = 300 * time.Millisecond
+		err := boss.Meet(ctx, Finished, func([]string) {})
+		if want := "for help (no worker of it is alive): being finished"; err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("got  %v\nwant … %s", err, want)
+		}
+	})
+}
+
+// A worker that was killed after the last meeting is started again. Its own lease still runs when the others leave, so
+// nobody is there any more when it gets an answer: it is told that the run is over, and waits for nobody. One that has
+// something left to do begins a round.
+func TestOver(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		boss, help := pair(t, b, Options{})
+		done := team
+		done.Finished = true
+		met := make(chan error, 1)
+		go func() { met <- boss.Meet(ctx, Finished, func([]string) {}) }()
+		must(t, help.Meet(ctx, Finished, func([]string) {}))
+		must(t, <-met)
+		waits, over := make(chan string, 1), make(chan error, 1)
+		again := b.open(t, Options{})
+		go func() {
+			_, err := again.Join(ctx, "boss", done, func(what string) { waits <- what })
+			over <- err
+		}()
+		<-waits // for its predecessor's lease
+		must(t, help.Leave(ctx))
+		die(t, b, boss)
+		if err := <-over; !errors.Is(err, ErrOver) {
+			t.Errorf("joined a run that is over: %v", err)
+		}
+		join(t, again, "boss")
+		if m, err := b.open(t, Options{}).Join(ctx, "help", done, silent); err != nil {
+			t.Errorf("a new round has begun: %v", err)
+		} else {
+			must(t, m.Leave(ctx))
+		}
+	})
+}
+
+// Nothing but leases expires.
+func TestOnlyLeasesExpire(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, _ := pair(t, b, Options{})
+		ctx := t.Context()
+		must(t, boss.Submit(ctx, call(0)))
+		must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
+		keys, err := b.raw.Keys(ctx, "*").Result()
+		must(t, err)
+		for _, key := range keys {
+			ttl, err := b.raw.PTTL(ctx, key).Result()
+			must(t, err)
+			if expires := ttl > 0; expires != strings.Contains(key, ":lease:") {
+				t.Errorf("%s has a time to live of %v", key, ttl)
+			}
+		}
+	})
+}
+
+// Entries that this program cannot have written are errors that name the key.
+func TestMalformedEntries(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		ctx := t.Context()
+		put := func(key, field, value string) { must(t, b.raw.HSet(ctx, "mgrpo:{test}:"+key, field, value).Err()) }
+		put("result:step-0", "q-0/0/help/0", `{"text":1}`)
+		put("outcome:step-0", "q/0", `{"query":"q","rollout":1}`)
+		put("plan:step-0", "plan", `{"queries":["q","q"],"rollouts":1}`)
+		put("trajectories:step-0", "boss", `[1]`)
+		put("part:checkpoint-1", "boss", `{"files":[{"path":"../../boss.yaml","size":3,"sha256":"`+strings.Repeat("ab", 32)+`"}]}`)
+		put("manifest:checkpoint-1", "help", `"the newest"`)
+		put("versions", "help", "many")
+		stream := "mgrpo:{test}:stream:step-0:help"
+		must(t, b.raw.Do(ctx, "XADD", stream, "*", "id", "q/0/help/0", "v", `{"phase":{"kind":"step","step":0},"query":"q","rollout":0,"agent":"boss","index":0,"task":""}`).Err())
+		for name, read := range map[string]func() error{
+			"result":       func() error { _, err := boss.Await(ctx, call(0)); return err },
+			"outcome":      func() error { _, err := boss.Outcomes(ctx, Train(0), 1); return err },
+			"plan":         func() error { _, err := help.Plan(ctx, Train(0)); return err },
+			"trajectories": func() error { _, err := boss.Trajectories(ctx, Train(0)); return err },
+			"part":         func() error { _, err := boss.Parts(ctx, 1); return err },
+			"manifest":     func() error { _, err := boss.Manifests(ctx, 1); return err },
+			"versions":     func() error { return boss.Barrier(ctx, 1) },
+			"stream":       func() error { _, err := claimOne(ctx, help, Train(0)); return err },
+		} {
+			var bad *MalformedError
+			if err := read(); !errors.As(err, &bad) || !strings.Contains(bad.Key, ":"+name) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
+// A store that was wiped is noticed by the next write.
+func TestWipedStore(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, _ := pair(t, b, Options{})
+		must(t, b.raw.FlushAll(t.Context()).Err())
+		var fenced *FencedError
+		if err := boss.PublishOutcome(t.Context(), Train(0), Outcome{Query: "q"}); !errors.As(err, &fenced) || fenced.Now != "" {
+			t.Errorf("got %v", err)
+		}
+		<-boss.Context().Done()
+	})
+}
+
+func TestBadValuesAreNotWritten(t *testing.T) {
+	b := embeddedBackend(t)
+	boss, _ := pair(t, b, Options{})
+	ctx := t.Context()
+	for name, err := range map[string]error{
+		"no query":       boss.Submit(ctx, Invocation{Phase: Train(0), Agent: "help"}),
+		"no phase":       boss.Submit(ctx, Invocation{Query: "q", Agent: "help"}),
+		"agent's name":   boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "a:b"}),
+		"long text":      boss.Submit(ctx, Invocation{Phase: Train(0), Query: "q", Agent: "help", Task: strings.Repeat("x", MaxText+1)}),
+		"NaN reward":     boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Reward: math.NaN()}),
+		"a high score":   boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Correct: 1e308}),
+		"repeated query": boss.Begin(ctx, Train(0), Plan{Queries: []string{"q", "q"}, Rollouts: 1}),
+		"outer file":     boss.PublishPart(ctx, 1, Part{Files: []durable.File{{Path: "../../x", SHA256: strings.Repeat("ab", 32)}}}),
+		"long endpoint":  boss.PublishPart(ctx, 1, Part{Endpoint: &Endpoint{URL: strings.Repeat("x", MaxText)}}),
+		"short digest":   boss.PublishManifest(ctx, 1, "abcd"),
+		"negative index": boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Rollout: -1}),
+	} {
+		if err == nil {
+			t.Errorf("%s: written", name)
+		}
+	}
+}

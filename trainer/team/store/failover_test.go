@@ -1,0 +1,76 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
+)
+
+// watched starts servers of its own: a master, its replica and a Sentinel.
+func watched(t *testing.T) (f *fleet, master, replica *redisserver.Server) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts several servers")
+	}
+	f = &fleet{}
+	t.Cleanup(f.stop)
+	must(t, startSentinel(f, time.Second))
+	return f, f.processes[0], f.processes[1]
+}
+
+func promoted(t *testing.T, replica *redisserver.Server) {
+	t.Helper()
+	must(t, replica.Await("promotion", func(c *redis.Client) bool {
+		return strings.Contains(c.Info(context.Background(), "replication").Val(), "role:master")
+	}))
+}
+
+// The master dies between a claim and its answer. What the replica had is there, the answer arrives through the
+// new master, once, and nothing is handed out again.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	f, master, replica := watched(t)
+	boss, help := join(t, openAt(t, f.url, Options{}), "boss"), join(t, openAt(t, f.url, Options{}), "help")
+	start(t, boss, help)
+	const n = 40
+	exchange(t, boss, help, n, func() {
+		must(t, rawClient(t, &redis.Options{Addr: master.Addr()}).Do(t.Context(), "WAIT", 1, 5000).Err())
+		master.Kill()
+	})
+	promoted(t, replica)
+	exactlyOnce(t, rawClient(t, &redis.Options{Addr: replica.Addr()}), n)
+}
+
+// What the master acknowledged and the replica never saw is lost. The run does not go on over the hole: the next
+// version does not follow, and an answer to what is lost is waited for until the deadline.
+func TestFailoverThatLosesWrites(t *testing.T) {
+	t.Parallel()
+	f, master, replica := watched(t)
+	o := Options{Timeout: 30 * time.Second, Lease: time.Hour}
+	boss, help := join(t, openAt(t, f.url, o), "boss"), join(t, openAt(t, f.url, o), "help")
+	start(t, boss, help)
+	must(t, rawClient(t, &redis.Options{Addr: master.Addr()}).Do(t.Context(), "WAIT", 1, 5000).Err())
+
+	must(t, replica.Cmd.Process.Signal(syscall.SIGSTOP))
+	must(t, rawClient(t, &redis.Options{Addr: master.Addr()}).Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err())
+	must(t, help.PublishVersion(t.Context(), 1))
+	must(t, boss.Submit(t.Context(), call(0)))
+	master.Kill()
+	must(t, replica.Cmd.Process.Signal(syscall.SIGCONT))
+	promoted(t, replica)
+
+	if err := help.PublishVersion(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "version 2 of help: it does not follow the stored version, 0") {
+		t.Errorf("after a version was lost: %v", err)
+	}
+	var late *TimeoutError
+	if _, err := boss.Await(t.Context(), call(0)); !errors.As(err, &late) || !strings.Contains(err.Error(), "the answer to q-0/0/help/0 of step-0") {
+		t.Errorf("the answer to an invocation that was lost: %v", err)
+	}
+}

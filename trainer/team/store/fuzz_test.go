@@ -1,0 +1,163 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Whatever stands in the store, decoding gives a value within bounds, which can be written as it was read, or a
+// MalformedError.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		`{"phase":{"kind":"step","step":3},"query":"q","rollout":0,"agent":"help","index":0,"task":"t"}`,
+		`{"query":"q","rollout":1,"format":true,"correct":1,"reward":0.1,"calls":{"help":2}}`,
+		`{"queries":["a","b"],"rollouts":8}`,
+		`["a","b"]`,
+		`{"cpu_features":"avx2","ledger_size":7,"ledger_sha256":"` + strings.Repeat("ab", 32) + `","files":[{"path":"config.json","size":3,"sha256":"` + strings.Repeat("0F", 32) + `"}]}`,
+		`{"cpu_features":"","ledger_size":0,"ledger_sha256":"","files":[{"path":"../../x","size":-1,"sha256":"00"}]}`,
+		`"` + strings.Repeat("7e", 32) + `"`,
+		`{"text":"a","failed":"NaN"}`,
+		`{"protocol":1,"agents":["a"],"config":{"k":"v"},"deterministic":true}`,
+		`[{"version":3,"digest":"ab"},{"version":-1}]`,
+		`true`, "\x00\xff", `{"text":"a"}{}`, `{"text":"a","Text":"b"}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		decoded[Invocation](t, text)
+		decoded[Result](t, text)
+		decoded[Outcome](t, text)
+		decoded[Plan](t, text)
+		decoded[idList](t, text)
+		decoded[Part](t, text)
+		decoded[sha256Text](t, text)
+		decoded[greeting](t, text)
+		decoded[offers](t, text)
+	})
+}
+
+func decoded[T any, P interface {
+	*T
+	checked
+}](t *testing.T, text string) {
+	t.Helper()
+	v, err := decode[T, P]("k", text)
+	var bad *MalformedError
+	if err != nil {
+		if !errors.As(err, &bad) {
+			t.Errorf("%T: %v", v, err)
+		}
+		return
+	}
+	written, err := encode(v)
+	if err != nil {
+		t.Fatalf("%T is read and cannot be written: %v", v, err)
+	}
+	again, err := decode[T, P]("k", written)
+	if err != nil {
+		t.Fatalf("%T is written and cannot be read: %v: %s", v, err, written)
+	}
+	if twice, err := encode(again); err != nil || twice != written {
+		t.Errorf("%T is written as %s, then as %s", v, written, twice)
+	}
+}
+
+// reply is a script's answer made of JSON: a list of texts and whole numbers.
+func reply(text string) (out []any, ok bool) {
+	var parts []any
+	if json.Unmarshal([]byte(text), &parts) != nil {
+		return nil, false
+	}
+	for _, p := range parts {
+		switch p := p.(type) {
+		case string:
+			out = append(out, p)
+		case float64:
+			out = append(out, int64(p))
+		default:
+			out = append(out, nil)
+		}
+	}
+	return out, true
+}
+
+// Whatever scripts answer, it is understood or it is a MalformedError.
+func FuzzReplies(f *testing.F) {
+	f.Add(`["entries","more","1-1","{\"phase\":{\"kind\":\"step\",\"step\":0},\"query\":\"q\",\"rollout\":0,\"agent\":\"help\",\"index\":0,\"task\":\"t\"}","q/0/help/0","3","1-2","{\"phase\":{\"kind\":\"step\",\"step\":0},\"query\":\"q\",\"rollout\":1,\"agent\":\"help\",\"index\":0,\"task\":\"t\"}","q/1/help/0","0"]`)
+	f.Add(`["joined","2","NONCE"]`)
+	f.Add(`["taken","","x"]`)
+	f.Add(`["stopping"," boss","help","why"]`)
+	f.Add(`["differs"," boss","{\"protocol\":3,\"agents\":[\"boss\"],\"config\":{}}"]`)
+	f.Add(`[]`)
+	f.Add(`[7,null]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r, ok := reply(text)
+		if !ok {
+			return
+		}
+		var bad *MalformedError
+		all, err := readClaims(r, "stream", "help", Train(0))
+		if err == nil && len(all) == 0 {
+			t.Error("it is understood, and nothing is handed out")
+		}
+		for _, c := range all {
+			if c.Agent != "help" || c.Phase != Train(0) {
+				t.Errorf("handed out %+v", c)
+			}
+		}
+		if err != nil && !errors.As(err, &bad) {
+			t.Errorf("claim: %v", err)
+		}
+		j, err := (&Store{opts: Options{Run: "r"}}).joining(&Member{agent: "help"}, team)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := j.read(r)
+		if err != nil && !errors.As(err, &bad) {
+			t.Errorf("join: %v", err)
+		}
+		if err == nil && answer.refusal == nil && answer.epoch < 1 {
+			t.Errorf("joined with epoch %d", answer.epoch)
+		}
+	})
+}
+
+// Versions are whole numbers, or the key is named.
+func FuzzVersions(f *testing.F) {
+	f.Add("boss", "3")
+	f.Add("help", "-1")
+	f.Add("", "many")
+	f.Fuzz(func(t *testing.T, agent, text string) {
+		there, err := readVersions("k", map[string]string{agent: text})
+		var bad *MalformedError
+		if err != nil && !errors.As(err, &bad) || err == nil && there[agent] < 0 {
+			t.Errorf("%v, %v", there, err)
+		}
+	})
+}
+
+// Whatever agents offer, a start is an offer of all of them or there is none.
+func FuzzStart(f *testing.F) {
+	f.Add(`[{"version":3,"digest":"ab"},{"version":-1}]`, `[{"version":3,"digest":"cd"},{"version":-1}]`)
+	f.Add(`[{"version":1,"digest":"a"}]`, `[{"version":1,"digest":"a"}]`)
+	f.Fuzz(func(t *testing.T, one, two string) {
+		a, err := decode[offers]("k", one)
+		if err != nil {
+			return
+		}
+		b, err := decode[offers]("k", two)
+		if err != nil {
+			return
+		}
+		start, err := newestShared([]string{"boss", "help"}, map[string]offers{"boss": a, "help": b})
+		if err == nil && !(slices.Contains(a, start.Offer) && slices.Contains(b, start.Offer)) {
+			t.Errorf("from %s and %s: %+v", one, two, start)
+		}
+		if err != nil && slices.ContainsFunc(a, func(o Offer) bool { return slices.Contains(b, o) }) {
+			t.Errorf("%s and %s share a state: %v", one, two, err)
+		}
+	})
+}

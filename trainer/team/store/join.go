@@ -1,0 +1,452 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+)
+
+// Afresh is the version of an offer to begin the run from the start, without a checkpoint.
+const Afresh = -1
+
+// Offer is a state from which a worker can go on: a verified checkpoint, or the start of the run.
+type Offer struct {
+	Version int64  `json:"version"`          // number of its training steps, or Afresh
+	Digest  string `json:"digest,omitempty"` // of its manifest, which is the same for all agents
+	Date    string `json:"date,omitempty"`   // today's date for prompts, YYYY-MM-DD, if the run goes on from here; the main agent's counts
+}
+
+// same says whether two workers offer the same state.
+func (o Offer) same(other Offer) bool { return o.Version == other.Version && o.Digest == other.Digest }
+
+// Hello has the settings on which the workers of a run must agree, and the states that this worker can start from.
+type Hello struct {
+	Config        map[string]string // settings on which the workers must agree, by key; no secrets
+	Agents        []string          // all agents that take part, the main agent first
+	Offers        []Offer           // newest first
+	Deterministic bool              // the work of a lost worker can be repeated bit for bit
+	Finished      bool              // nothing is left to do from the newest of the offers
+
+	// Renew reads Offers and Finished again. Join calls it before each request for the place: as long as another worker has the place,
+	// that worker may write and delete checkpoints. nil: they do not change.
+	Renew func() (offers []Offer, finished bool, err error)
+}
+
+// Join takes an agent's place in the run. If no worker is alive, the worker that joins begins a round: it deletes the
+// data of earlier rounds and fences their workers. The other workers must have the same settings, or get an error that
+// lists the differences.
+//
+// If another worker has the place, Join waits for one lease until that worker leaves or its lease expires; so a worker
+// can be started again right after a crash. Then Join returns an error. What the worker offers is what is there when it gets the place.
+//
+// If the agent's last worker in the round was lost, the new worker takes the place over on two conditions: it offers the
+// version that the store has for the agent, and the run is deterministic, so that it can repeat the lost work. Otherwise
+// it sends all agents back to a state that they share: it stops the round with a rewind, and Join waits until all
+// workers have left. waiting is called with the reason of a wait.
+//
+// If nothing is left to do for this worker, and all workers had finished the run when the last of them left, Join
+// returns ErrOver: a new round would wait for workers that do not come any more.
+func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(what string)) (*Member, error) {
+	m := &Member{Store: s, agent: agent, leaseToken: rand.Text()}
+	defer failpoint.Around("join.place")()
+	since := time.Now()
+	for refused := false; ; {
+		if err := h.renew(); err != nil {
+			return nil, err
+		}
+		j, err := s.joining(m, h)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := j.ask(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		if answer.refusal == nil {
+			break
+		}
+		patience := s.opts.Timeout
+		if answer.taken { // the other worker may be dead
+			patience = s.opts.Lease + s.opts.Lease/4
+		}
+		if answer.final || time.Since(since) > patience {
+			return nil, answer.refusal
+		}
+		if !refused {
+			refused = true
+			waiting(answer.refusal.Error())
+		}
+		select {
+		case <-time.After(min(s.opts.Lease/20, time.Second)):
+		case <-ctx.Done():
+			return nil, errors.Join(answer.refusal, context.Cause(ctx))
+		}
+	}
+	s.mu.Lock()
+	s.agents = slices.Clone(h.Agents)
+	s.mu.Unlock()
+	m.ctx, m.cancel = context.WithCancelCause(s.ctx)
+	m.beats.Go(m.beat)
+	s.listen(ctx, agent)
+	s.checkStop() // a stop before the subscription was not heard
+	return m, nil
+}
+
+func (h *Hello) renew() (err error) {
+	if h.Renew != nil {
+		h.Offers, h.Finished, err = h.Renew()
+	}
+	return err
+}
+
+// joining is a request for a place, with the keys and arguments of joinScript.
+type joining struct {
+	s      *Store
+	agent  string
+	hello  greeting
+	offers offers
+	keys   []string
+	args   []any
+}
+
+func (s *Store) joining(m *Member, h Hello) (*joining, error) {
+	agent := m.agent
+	j := &joining{s: s, agent: agent, offers: h.Offers,
+		hello: greeting{Protocol: ProtocolVersion, Agents: h.Agents, Config: h.Config, Deterministic: h.Deterministic}}
+	if err := errors.Join(j.hello.check(), j.offers.check()); err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	if !slices.Contains(h.Agents, agent) {
+		return nil, fmt.Errorf("store: %s is not an agent of %v", agent, h.Agents)
+	}
+	hello, err := encode(j.hello)
+	if err != nil {
+		return nil, fmt.Errorf("store: the greeting: %w", err)
+	}
+	offered, err := encode(j.offers)
+	if err != nil {
+		return nil, fmt.Errorf("store: the offers: %w", err)
+	}
+	j.keys = []string{s.key("epochs"), s.key("events"), s.key("meta"), s.key("versions"), s.key("phases"), s.key("stop"), s.key("offers"),
+		s.key("record"), s.key("claimed", agent), s.key("met", "ready"), s.key("met", "finished"), s.key("lease", agent)}
+	j.args = []any{agent, m.leaseToken, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), bit(h.Deterministic), strings.Join(j.offers.versions(), " "), s.opts.process, bit(h.Finished)}
+	for _, a := range h.Agents {
+		j.keys = append(j.keys, s.key("lease", a))
+		j.args = append(j.args, a)
+	}
+	return j, nil
+}
+
+// bit is a truth as scripts read it.
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// joinAnswer is a place, or the reason why the worker does not get it.
+type joinAnswer struct {
+	epoch   int64
+	nonce   string
+	refusal error
+	taken   bool // another worker of the agent has the place
+	final   bool // waiting does not help
+}
+
+// ask asks for the place once. If the worker gets it, ask fills in m.
+func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
+	var reply []any
+	err := j.s.retry(ctx, "the store", "a place for "+j.agent, func(ctx context.Context) (err error) {
+		reply, err = joinScript.Run(ctx, j.s.rdb, j.keys, j.args...).Slice()
+		return err
+	})
+	if err != nil {
+		return joinAnswer{}, err
+	}
+	answer, err := j.read(reply)
+	m.epoch, m.nonce, m.offers = answer.epoch, answer.nonce, j.offers
+	return answer, err
+}
+
+// read reads the script's reply. Any program may have written its parts.
+func (j *joining) read(reply []any) (joinAnswer, error) {
+	malformed := func(key, msg string) (joinAnswer, error) {
+		return joinAnswer{}, &MalformedError{Key: j.s.key(key), Msg: msg}
+	}
+	alive := clip(word(reply, 1))
+	switch word(reply, 0) {
+	case "joined":
+		epoch, err := strconv.ParseInt(word(reply, 1), 10, 64)
+		if err != nil || epoch < 1 {
+			return malformed("epochs", fmt.Sprintf("%q is not an epoch", clip(word(reply, 1))))
+		}
+		return joinAnswer{epoch: epoch, nonce: clip(word(reply, 2))}, nil
+	case "over":
+		return joinAnswer{}, ErrOver
+	case "taken":
+		return joinAnswer{taken: true, refusal: fmt.Errorf("store: another worker of %s is alive in run %s, or was within its lease of %v; an agent has one worker: stop the other, or wait for the lease to expire", j.agent, j.s.opts.Run, j.s.opts.Lease)}, nil
+	case "stopping":
+		return joinAnswer{refusal: fmt.Errorf("store: run %s was stopped by %s (%s), and not all of its workers have left:%s",
+			j.s.opts.Run, clip(word(reply, 2)), clip(word(reply, 3)), alive)}, nil
+	case "differs":
+		there, err := decode[greeting](j.s.key("meta"), word(reply, 2))
+		if err != nil {
+			return joinAnswer{}, err
+		}
+		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s", j.agent, alive, j.hello.differences(&there))}, nil
+	}
+	return malformed("meta", clip(fmt.Sprintf("join answered %v", reply)))
+}
+
+// joinScript gives an agent's place to a worker.
+//
+// If no worker is alive, the worker begins a round: its greeting is stored, and the epochs of all agents go up, so that
+// suspended workers of earlier rounds are fenced. The data of earlier rounds are deleted, except the record and the
+// counts of workers that were lost over invocations. Every other worker must have an equal greeting. A worker that
+// follows a lost worker within the round takes its place over and reads its streams from the beginning, or rewinds the
+// team.
+//
+// KEYS: epochs, events, meta, versions, phases, stop, offers, record, claimed by the agent, met: ready, met:
+// finished, own lease, all leases... ARGV: agent, token, lease in ms, greeting, offers, key prefix, nonce,
+// 1 if places may be taken over, offered versions separated by spaces, process, 1 if nothing is left to do, agents...
+var joinScript = redis.NewScript(`
+local agent, firstLease, firstAgent = ARGV[1], 13, 12
+local own = redis.call('GET', KEYS[12])
+if own == ARGV[2] then
+  return {'joined', redis.call('HGET', KEYS[1], agent), redis.call('HGET', KEYS[3], 'nonce')}
+end
+if own then return {'taken', ''} end
+local alive = ''
+for i = firstLease, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 1 then alive = alive .. ' ' .. ARGV[firstAgent + i - firstLease] end
+end
+if alive == '' and ARGV[11] == '1' then
+  local over = true
+  for i = firstAgent, #ARGV do over = over and redis.call('HEXISTS', KEYS[11], ARGV[i]) == 1 end
+  if over then return {'over'} end
+end
+` + drop + `
+-- Each invocation that the last worker had claimed may be the reason why it was lost, so its count of lost workers goes
+-- up. If this process had the place itself, no worker was lost.
+if redis.call('HGET', KEYS[1], ':process:' .. agent) ~= ARGV[10] then
+  for _, claim in ipairs(redis.call('HKEYS', KEYS[9])) do
+    local phase, id = string.match(claim, '^(%S+) (.*)$')
+    local step = phase and string.match(phase, '%-(%d+)$')
+    if step then
+      redis.call('HINCRBY', ARGV[6] .. 'lost:' .. phase, id, 1)
+      redis.call('ZADD', ARGV[6] .. 'losses', step, phase)
+    end
+  end
+end
+redis.call('UNLINK', KEYS[9])
+local function place()
+  local epoch = redis.call('HINCRBY', KEYS[1], agent, 1)
+  redis.call('HSET', KEYS[1], ':process:' .. agent, ARGV[10])
+  redis.call('HSET', KEYS[7], agent, ARGV[5])
+  redis.call('SET', KEYS[12], ARGV[2], 'PX', ARGV[3])
+  redis.call('PUBLISH', KEYS[2], 'offers')
+  return {'joined', tostring(epoch), redis.call('HGET', KEYS[3], 'nonce')}
+end
+if alive == '' then
+  dropPhases(ARGV[6], KEYS[5], '-inf', '+inf', firstAgent)
+  redis.call('UNLINK', KEYS[4], KEYS[6], KEYS[7], KEYS[10], KEYS[11])
+  redis.call('HDEL', KEYS[3], 'asked', 'afresh')
+  redis.call('HSET', KEYS[3], 'hello', ARGV[4], 'nonce', ARGV[7])
+  local round = redis.call('HINCRBY', KEYS[3], 'round', 1)
+  redis.call('HSET', KEYS[1], ':nonce', ARGV[7])
+  for i = firstAgent, #ARGV do redis.call('HINCRBY', KEYS[1], ARGV[i], 1) end
+  redis.call('XADD', KEYS[8], 'MAXLEN', '~', '1000000', '*', 'event', 'round', 'round', round, 'agent', agent)
+  return place()
+end
+if redis.call('EXISTS', KEYS[6]) == 1 then
+  return {'stopping', alive, redis.call('HGET', KEYS[6], 'agent') or '', redis.call('HGET', KEYS[6], 'reason') or ''}
+end
+local hello = redis.call('HGET', KEYS[3], 'hello')
+if hello ~= ARGV[4] then return {'differs', alive, hello or ''} end
+local offered, version = redis.call('HGET', KEYS[7], agent), redis.call('HGET', KEYS[4], agent)
+if not offered then return place() end
+local again = offered == ARGV[5]
+if version then
+  local function offers(state) return string.find(' ' .. ARGV[9] .. ' ', ' ' .. state .. ' ', 1, true) end
+  local beginning = version == '0' and redis.call('HGET', KEYS[3], 'afresh')
+  again = ARGV[8] == '1' and (offers(version) or beginning and offers('afresh'))
+end
+if not again then
+  local reason = 'a worker of it was lost, and its successor cannot go on from version ' .. (version or '(none yet)')
+  redis.call('HSET', KEYS[6], 'agent', agent, 'reason', reason, 'kind', 'rewind')
+  redis.call('PUBLISH', KEYS[2], 'stop')
+  return {'stopping', alive, agent, reason}
+end
+return place()
+`)
+
+// Start is the state from which a round goes on.
+type Start struct {
+	Offer
+	Refused []string // newer states, and the agents that lack them
+	Follows bool     // the worker took the place over in the middle of a round
+}
+
+// Start waits until every agent has offered its states, and chooses the newest state that all offer. If there is none,
+// the error lists the offers. A worker that took a place over in the middle of a round goes on from the agent's version
+// in the store.
+func (m *Member) Start(ctx context.Context) (Start, error) {
+	version, err := m.versionThere(ctx)
+	if err != nil {
+		return Start{}, err
+	}
+	if version != "" {
+		offered := m.offers.versions()
+		i := slices.Index(offered, version)
+		if i < 0 {
+			i = slices.Index(offered, "afresh")
+		}
+		start := Start{Offer: m.offers[i], Follows: true} // joinScript gives the place only to a worker that offers it
+		start.Date, err = m.dateThere(ctx)
+		return start, err
+	}
+	there := map[string]offers{}
+	key := m.key("offers")
+	err = m.wait(ctx, func(ctx context.Context) (bool, error) {
+		texts, err := m.rdb.HGetAll(ctx, key).Result()
+		if err != nil {
+			return false, err
+		}
+		for agent, text := range texts {
+			if there[agent], err = decode[offers](key+" "+clip(agent), text); err != nil {
+				return false, err
+			}
+		}
+		return len(lacking(m.allAgents(), there)) == 0, nil
+	}, func() ([]string, string) { return lacking(m.allAgents(), there), "joining the run" }, "offers")
+	if err != nil {
+		return Start{}, err
+	}
+	start, err := newestShared(m.allAgents(), there)
+	if err != nil {
+		return Start{}, err
+	}
+	defer failpoint.Around("join.start")()
+	_, err = m.write(ctx, startScript, "the start", []string{m.key("versions"), m.key("record"), m.key("meta")}, max(start.Version, 0), start.Version, start.Digest, start.Date)
+	return start, err
+}
+
+// dateThere is the date that the round has in the store.
+func (m *Member) dateThere(ctx context.Context) (date string, err error) {
+	err = m.retry(ctx, "the store", "the date of the round", func(ctx context.Context) error {
+		date, err = m.rdb.HGet(ctx, m.key("meta"), "date").Result()
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		return err
+	})
+	if err == nil && !validDate(date) {
+		err = &MalformedError{Key: m.key("meta"), Msg: fmt.Sprintf("%q is not a date", clip(date))}
+	}
+	return date, err
+}
+
+func validDate(s string) bool {
+	_, err := time.Parse(time.DateOnly, s)
+	return s == "" || err == nil
+}
+
+// versionThere is the version that the member's agent has in the store, "" if it has not started in this round.
+func (m *Member) versionThere(ctx context.Context) (version string, err error) {
+	err = m.retry(ctx, "the store", "the version of "+m.agent, func(ctx context.Context) error {
+		version, err = m.rdb.HGet(ctx, m.key("versions"), m.agent).Result()
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		return err
+	})
+	return version, err
+}
+
+// startScript sets the first version of an agent in a round, once.
+// KEYS: epochs, versions, record, meta. ARGV: agent, fencing token, version, offered version, digest, date.
+var startScript = redis.NewScript(fence + `
+redis.call('HSET', KEYS[4], 'date', ARGV[6])
+if tonumber(ARGV[4]) < 0 then redis.call('HSET', KEYS[4], 'afresh', '1') end
+if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3]) == 1 then
+  redis.call('XADD', KEYS[3], '*', 'event', 'start', 'agent', ARGV[1], 'epoch', epoch, 'version', ARGV[4], 'digest', ARGV[5])
+end
+return {'new'}
+`)
+
+// newestShared is the newest state that all agents offer. Of several states of the same version the first one of the
+// main agent is chosen; agents is in the run's order.
+func newestShared(agents []string, there map[string]offers) (Start, error) {
+	var start Start
+	var candidates offers
+	for _, a := range agents {
+		candidates = append(candidates, there[a]...)
+	}
+	slices.SortStableFunc(candidates, func(a, b Offer) int { return cmp.Compare(b.Version, a.Version) })
+	for i, o := range candidates { // the main agent's offers come first among equal versions
+		if slices.ContainsFunc(candidates[:i], o.same) {
+			continue
+		}
+		var without []string
+		for _, a := range agents {
+			if !slices.ContainsFunc(there[a], o.same) {
+				without = append(without, a)
+			}
+		}
+		if len(without) == 0 {
+			start.Offer = o
+			return start, nil
+		}
+		start.Refused = append(start.Refused, fmt.Sprintf("%s is missing at %s", o, strings.Join(without, ", ")))
+	}
+	return start, fmt.Errorf("store: the agents have no state in common to start from: %s; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all", strings.Join(start.Refused, "; "))
+}
+
+func (o Offer) String() string {
+	if o.Version == Afresh {
+		return "a start from the beginning"
+	}
+	return fmt.Sprintf("the checkpoint of version %d (%.8s)", o.Version, o.Digest)
+}
+
+// offers are the states that an agent can start from.
+type offers []Offer
+
+const maxOffers = 1000
+
+func (o *offers) check() error {
+	if len(*o) == 0 || len(*o) > maxOffers {
+		return fmt.Errorf("%d states to start from are offered; want 1 to %d", len(*o), maxOffers)
+	}
+	for _, x := range *o {
+		if x.Version < Afresh || len(x.Digest) > 128 || strings.ContainsFunc(x.Digest, func(c rune) bool { return c <= ' ' || c > '~' }) {
+			return fmt.Errorf("version %d with digest %.140q is not a state to start from", x.Version, x.Digest)
+		}
+		if !validDate(x.Date) {
+			return fmt.Errorf("version %d is offered with the date %.140q: want YYYY-MM-DD", x.Version, x.Date)
+		}
+	}
+	return nil
+}
+
+// versions are the versions of the offers as text, "afresh" for Afresh.
+func (o offers) versions() []string {
+	out := make([]string, len(o))
+	for i, x := range o {
+		if out[i] = strconv.FormatInt(x.Version, 10); x.Version == Afresh {
+			out[i] = "afresh"
+		}
+	}
+	return out
+}

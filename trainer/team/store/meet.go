@@ -1,0 +1,65 @@
+package store
+
+import (
+	"context"
+
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+)
+
+// Point is a moment at which all workers of a round wait for each other.
+type Point string
+
+// The workers meet when they are ready to begin the round, and when they have finished the run.
+const (
+	Ready    Point = "ready"
+	Finished Point = "finished"
+)
+
+// Meet publishes that the member's worker has reached a point, and waits until the workers of all agents have. A worker
+// that takes a place over later finds the points of the round in the store. At every read waiting is called with the
+// agents that are missing.
+func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string)) error {
+	failpoint.Here("meet", string(p), "before")
+	key := m.key("met", string(p))
+	if _, err := m.write(ctx, metScript, "being "+string(p), []string{m.key("events"), key}, "met/"+string(p)); err != nil {
+		return err
+	}
+	failpoint.Here("meet", string(p), "after")
+	there := map[string]string{}
+	return m.wait(ctx, func(ctx context.Context) (bool, error) {
+		var err error
+		if there, err = m.rdb.HGetAll(ctx, key).Result(); err != nil {
+			return false, err
+		}
+		late := lacking(m.allAgents(), there)
+		if len(late) > 0 {
+			waiting(late)
+		}
+		return len(late) == 0, nil
+	}, func() ([]string, string) { return lacking(m.allAgents(), there), "being " + string(p) }, "met/"+string(p))
+}
+
+// ConfirmPlace returns a FencedError if the place is no longer this member's. A worker that was suspended finds this out
+// before it touches files that its successor may use.
+func (m *Member) ConfirmPlace(ctx context.Context) error {
+	_, err := m.write(ctx, placeScript, "the place of "+m.agent, nil)
+	return err
+}
+
+// Missing lists the agents without a live worker.
+func (s *Store) Missing(ctx context.Context) (missing []string, err error) {
+	err = s.retry(ctx, "the store", "who is alive", func(ctx context.Context) error {
+		missing = nil
+		for _, a := range s.allAgents() {
+			n, err := s.rdb.Exists(ctx, s.key("lease", a)).Result()
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				missing = append(missing, a)
+			}
+		}
+		return nil
+	})
+	return missing, err
+}

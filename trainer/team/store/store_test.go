@@ -1,0 +1,401 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
+)
+
+// TestMain looks for goroutines left behind. The client's probe of a server that is gone sleeps up to
+// a second before it sees that its pool is closed; a link of toxiproxy that was cut may wait for ever.
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "8") // tests wait more than they compute
+	stop := goleak.Cleanup(func(status int) {
+		cluster.stop()
+		sentinel.stop()
+		os.Exit(status)
+	})
+	goleak.VerifyTestMain(m, stop, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"), goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+}
+
+// backend is a server that stores can be opened on.
+type backend struct {
+	open func(t *testing.T, o Options) *Store
+	raw  *redis.Client // for looking at keys, and for spoiling them
+}
+
+// backends runs a test on the embedded server, on a redis-server process, on a cluster of three, and on a master
+// that a Sentinel names.
+func backends(t *testing.T, test func(t *testing.T, b backend)) {
+	t.Run("embedded", func(t *testing.T) { t.Parallel(); test(t, embeddedBackend(t)) })
+	t.Run("redis-server", func(t *testing.T) { t.Parallel(); test(t, redisBackend(t)) })
+	t.Run("cluster", func(t *testing.T) { t.Parallel(); test(t, cluster.backend(t)) })
+	t.Run("sentinel", func(t *testing.T) { t.Parallel(); test(t, sentinel.backend(t)) })
+}
+
+func embeddedBackend(t *testing.T) backend {
+	t.Helper()
+	server := miniredis.NewMiniRedis()
+	server.ClockTTL(true)
+	if err := server.StartAddr("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	url := "redis://" + server.Addr()
+	return backend{
+		raw: rawClient(t, &redis.Options{Addr: server.Addr()}),
+		open: func(t *testing.T, o Options) *Store {
+			t.Helper()
+			o = withDefaults(o)
+			o.URL = url
+			s := &Store{opts: o}
+			if err := s.connect(t.Context(), o, false); err != nil { // it does not say what checkServer asks
+				t.Fatal(err)
+			}
+			closeAfter(t, s)
+			return s
+		},
+	}
+}
+
+func redisBackend(t *testing.T) backend {
+	t.Helper()
+	socket := startRedis(t, redisserver.Start, "--appendonly", "yes").Socket()
+	return backend{
+		raw: rawClient(t, &redis.Options{Network: "unix", Addr: socket}),
+		open: func(t *testing.T, o Options) *Store {
+			t.Helper()
+			o = withDefaults(o)
+			o.URL = "unix://" + socket
+			s, err := Open(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeAfter(t, s)
+			return s
+		},
+	}
+}
+
+var processes atomic.Int64
+
+func withDefaults(o Options) Options {
+	if o.Run == "" {
+		o.Run = "test"
+	}
+	if o.process == "" {
+		o.process = fmt.Sprint("process ", processes.Add(1)) // each Store as if in one of its own
+	}
+	if o.Lease == 0 {
+		o.Lease = 5 * time.Second
+	}
+	if o.Timeout == 0 {
+		o.Timeout = time.Hour
+	}
+	if o.MaxDeliveries == 0 {
+		o.MaxDeliveries = 5
+	}
+	return o
+}
+
+func closeAfter(t *testing.T, s *Store) {
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+}
+
+func rawClient(t *testing.T, o *redis.Options) *redis.Client {
+	c := redis.NewClient(o)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+var team = Hello{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}, Offers: []Offer{{Version: Afresh}}, Deterministic: true}
+
+func silent(string) {}
+
+// claimOne waits for one invocation and no more.
+func claimOne(ctx context.Context, m *Member, p Phase) (Invocation, error) {
+	vs, err := m.Claim(ctx, p, 1)
+	if err != nil {
+		return Invocation{}, err
+	}
+	return vs[0], nil
+}
+
+func from(versions ...int64) Hello {
+	h := team
+	h.Offers = nil
+	for _, v := range versions {
+		h.Offers = append(h.Offers, Offer{Version: v, Digest: fmt.Sprintf("digest%d", v)})
+	}
+	return h
+}
+
+// join takes a place, and leaves it at the test's end.
+func join(t *testing.T, s *Store, agent string) *Member {
+	t.Helper()
+	m, err := s.Join(t.Context(), agent, team, silent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		if err := m.Leave(ctx); err != nil && s.alive() {
+			t.Errorf("leave: %v", err)
+		}
+	})
+	return m
+}
+
+// pair is a main agent and a sub-agent, each on a connection of its own, that have started.
+func pair(t *testing.T, b backend, o Options) (boss, help *Member) {
+	t.Helper()
+	boss, help = join(t, b.open(t, o), "boss"), join(t, b.open(t, o), "help")
+	start(t, boss, help)
+	return boss, help
+}
+
+// start lets members that have all joined go on from what they share.
+func start(t *testing.T, members ...*Member) (s Start) {
+	t.Helper()
+	for _, m := range members {
+		var err error
+		s, err = m.Start(t.Context())
+		must(t, err)
+	}
+	return s
+}
+
+// die ends a worker as SIGKILL does: it renews nothing any more, and its lease runs out.
+func die(t *testing.T, b backend, m *Member) {
+	t.Helper()
+	m.cancel(errors.New("killed"))
+	m.beats.Wait()
+	must(t, m.rdb.Del(t.Context(), m.key("lease", m.agent)).Err())
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func call(i int) Invocation {
+	return Invocation{Phase: Train(0), Query: fmt.Sprintf("q-%d", i/10), Rollout: i % 10, Agent: "help", Task: fmt.Sprintf("task %d", i)}
+}
+
+// Open on its own is the embedded store: what mgrpo train uses.
+func TestEmbedded(t *testing.T) {
+	s, err := Open(t.Context(), Options{Run: "alone"})
+	must(t, err)
+	boss, err := s.Join(t.Context(), "boss", team, silent)
+	must(t, err)
+	help, err := s.Join(t.Context(), "help", team, silent)
+	must(t, err)
+	must(t, boss.Submit(t.Context(), call(0)))
+	v, err := claimOne(t.Context(), help, Train(0))
+	must(t, err)
+	must(t, help.Complete(t.Context(), v, Result{Text: "yes"}))
+	if r, err := boss.Await(t.Context(), call(0)); err != nil || r.Text != "yes" {
+		t.Errorf("answer %+v, %v", r, err)
+	}
+	must(t, boss.Leave(t.Context()))
+	must(t, help.Leave(t.Context()))
+	must(t, s.Close())
+	if _, err := s.Plan(t.Context(), Train(0)); err != ErrClosed {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestServerIsChecked(t *testing.T) {
+	socket := startRedis(t, redisserver.Start, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru").Socket()
+	_, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket})
+	want := `store: the version and settings of the server: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or say store.allow_volatile: "data may be lost"`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	s, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket, AllowVolatile: true})
+	must(t, err)
+	must(t, s.Close())
+}
+
+func TestInsecureStoreIsRefused(t *testing.T) {
+	for _, test := range []struct {
+		o  Options
+		ok bool
+	}{
+		{Options{URL: "redis://10.0.0.5:6379/0"}, false},
+		{Options{URL: "redis://redis.example"}, false},
+		{Options{URL: "redis://localhost.example"}, false},
+		{Options{URL: "redis://10.0.0.5:6379/0", AllowInsecure: true}, true},
+		{Options{URL: "redis://10.0.0.5:6379/0", Password: "x"}, true},
+		{Options{URL: "rediss://10.0.0.5:6379/0"}, true},
+		{Options{URL: "redis://127.0.0.1:6379/0"}, true},
+		{Options{URL: "redis://127.0.0.1:7000?addr=127.0.0.1:7001&addr=127.0.0.1:7002"}, true},
+		{Options{URL: "redis://127.0.0.1:7000?addr=127.0.0.1:7001&addr=10.0.0.5:7002"}, false},
+		{Options{URL: "redis://127.0.0.1:26379?master_name=m&addr=10.0.0.5:26379"}, false},
+		{Options{URL: "redis://127.0.0.1:26379?master_name=m&addr=10.0.0.5:26379", AllowInsecure: true}, true},
+		{Options{URL: "redis://[::1]:6379"}, true},
+		{Options{URL: "unix:///tmp/s"}, true},
+		{Options{URL: "http://127.0.0.1"}, false},
+		{Options{URL: "redis://127.0.0.1/0?evict=yes"}, false},
+		{Options{URL: "redis://127.0.0.1/x"}, false},
+	} {
+		if _, err := clientOptions(test.o); (err == nil) != test.ok {
+			t.Errorf("%+v: %v", test.o, err)
+		}
+	}
+	opts, err := clientOptions(Options{URL: "rediss://u@h1:1/2?master_name=m&addr=h2:2", Password: "p"})
+	must(t, err)
+	if opts.MasterName != "m" || len(opts.Addrs) != 2 || opts.Username != "u" || opts.Password != "p" || opts.DB != 2 || opts.TLSConfig == nil {
+		t.Errorf("%+v", opts)
+	}
+}
+
+// A server that is killed and started again is waited for: what was written is there, and waits and
+// writes go on.
+func TestServerRestart(t *testing.T) {
+	server := startServer(t)
+	open := func() *Store {
+		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
+		must(t, err)
+		closeAfter(t, s)
+		return s
+	}
+	boss, help := join(t, open(), "boss"), join(t, open(), "help")
+	must(t, boss.Submit(t.Context(), call(0)))
+	v, err := claimOne(t.Context(), help, Train(0))
+	must(t, err)
+	answer := make(chan Result, 1)
+	go func() {
+		r, err := boss.Await(t.Context(), v)
+		if err != nil {
+			t.Errorf("await: %v", err)
+		}
+		answer <- r
+	}()
+	server.Kill()
+	late := make(chan error, 1)
+	go func() { // a worker that is started meanwhile waits for it too
+		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
+		if err == nil {
+			err = s.Close()
+		}
+		late <- err
+	}()
+	written := make(chan error, 1)
+	go func() { written <- help.Complete(t.Context(), v, Result{Text: "after"}) }()
+	must(t, server.Start())
+	must(t, <-written)
+	must(t, <-late)
+	if r := <-answer; r.Text != "after" {
+		t.Errorf("answer %+v", r)
+	}
+}
+
+// A server that stays away is an error that says so.
+func TestServerGone(t *testing.T) {
+	server := startRedis(t, redisserver.Start, "--appendonly", "yes")
+	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
+	must(t, err)
+	closeAfter(t, s)
+	boss, err := s.Join(t.Context(), "boss", team, silent)
+	must(t, err)
+	server.Kill()
+	s.opts.Timeout = time.Second
+	var late *TimeoutError
+	if err := boss.Submit(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
+		t.Errorf("write: %v", err)
+	}
+	if _, err := boss.Await(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
+		t.Errorf("wait: %v", err)
+	}
+	boss.cancel(ErrClosed)
+	boss.beats.Wait()
+}
+
+// A store behind TLS and an ACL user lets in who has both, and nobody else.
+func TestTLSAndACL(t *testing.T) {
+	server := startRedis(t, redisserver.StartTLS, "--appendonly", "yes",
+		"--user", "default", "off", "--user", "trainer", "on", ">geheim", "~mgrpo:*", "&mgrpo:*", "+@all", "-@admin", "+info")
+	o := Options{Run: "r", URL: "rediss://trainer@" + server.Addr(), Password: "geheim", CAFile: server.CertFile, Timeout: time.Hour}
+	s, err := Open(t.Context(), o)
+	must(t, err)
+	closeAfter(t, s)
+	m := join(t, s, "boss")
+	must(t, m.Begin(t.Context(), Train(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
+
+	for name, spoil := range map[string]func(*Options){
+		"password":  func(o *Options) { o.Password = "falsch" },
+		"authority": func(o *Options) { o.CAFile = "" },
+		"plaintext": func(o *Options) { o.URL = "redis://trainer@" + server.Addr() },
+	} {
+		bad := o
+		spoil(&bad)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if s, err := Open(ctx, bad); err == nil {
+			t.Errorf("opened with a wrong %s", name)
+			s.Close()
+		} else if strings.Contains(err.Error(), bad.Password) {
+			t.Errorf("the error holds the password: %v", err)
+		}
+		cancel()
+	}
+}
+
+// Who waits for long is told why: the store is gone, and then back; an agent has no worker.
+func TestWaitsAreTold(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	told := make(chan string, 100)
+	expect := func(parts ...string) {
+		t.Helper()
+		select {
+		case what := <-told:
+			for _, part := range parts {
+				if !strings.Contains(what, part) {
+					t.Errorf("told %q, without %q", what, part)
+				}
+			}
+		case <-time.After(time.Hour):
+			t.Errorf("not told: %q", parts)
+		}
+	}
+	s := openAt(t, server.URL(), Options{Timeout: time.Hour, Waiting: func(what string) { told <- what }, sayAfter: time.Millisecond})
+	boss := join(t, s, "boss")
+	server.Kill()
+	written := make(chan error, 1)
+	go func() { written <- boss.AskStop(t.Context()) }()
+	expect("waits since ", " for the store at "+server.Addr()+": ", "connection refused")
+	must(t, server.Start())
+	must(t, <-written)
+	expect("the store answers again, after ")
+	s.patience.forget() // as a minute later
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { written <- boss.Meet(ctx, Ready, func([]string) {}) }()
+	expect("waits since ", " for help (no worker of it is alive): being ready")
+	server.Kill() // under what waits for an event, and writes nothing
+	s.patience.forget()
+	expect("waits since ", " for the store at "+server.Addr()+": ")
+	must(t, server.Start())
+	expect("the store answers again, after ")
+	stop()
+	<-written
+}

@@ -1,0 +1,110 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
+)
+
+// PublishVersion publishes that the member's agent has committed a step: its weights have the version, which is one more
+// than before.
+func (m *Member) PublishVersion(ctx context.Context, version int64) error {
+	defer failpoint.Around("commit.version")()
+	what := fmt.Sprintf("version %d of %s", version, m.agent)
+	reply, err := m.write(ctx, versionScript, what, []string{m.key("events"), m.key("versions"), m.key("record")}, strconv.FormatInt(version, 10))
+	if err == nil && word(reply, 0) == "order" {
+		return &ConflictError{What: what, Why: "it does not follow the stored version, " + clip(word(reply, 1))}
+	}
+	return err
+}
+
+// Versions maps the agents that have started in this round to their versions.
+func (s *Store) Versions(ctx context.Context) (map[string]int64, error) {
+	texts, err := s.rdb.HGetAll(ctx, s.key("versions")).Result()
+	if err != nil {
+		return nil, err
+	}
+	return readVersions(s.key("versions"), texts)
+}
+
+func readVersions(key string, texts map[string]string) (map[string]int64, error) {
+	out := make(map[string]int64, len(texts))
+	for agent, text := range texts {
+		v, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || v < 0 {
+			return nil, &MalformedError{Key: key + " " + clip(agent), Msg: fmt.Sprintf("%q is not a version", clip(text))}
+		}
+		out[agent] = v
+	}
+	return out, nil
+}
+
+// Barrier waits until every agent has reached a version.
+func (s *Store) Barrier(ctx context.Context, version int64) error {
+	var there map[string]int64
+	behind := func() []string {
+		var out []string
+		for _, a := range s.allAgents() {
+			if v, ok := there[a]; !ok || v < version {
+				out = append(out, a)
+			}
+		}
+		return out
+	}
+	return s.wait(ctx, func(ctx context.Context) (bool, error) {
+		var err error
+		there, err = s.Versions(ctx)
+		return err == nil && len(behind()) == 0, err
+	}, func() ([]string, string) {
+		return behind(), fmt.Sprintf("version %d", version)
+	}, "version")
+}
+
+// Fail ends the run for all agents because of an error. The first reason stays.
+func (m *Member) Fail(ctx context.Context, reason string) error { return m.stop(ctx, reason, Failure) }
+
+// Stop ends the run for all agents, which can resume it later. The first reason stays.
+func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(ctx, reason, Asked) }
+
+// Rewind ends the round for all agents. They join again and go on from the newest checkpoint that all have.
+func (m *Member) Rewind(ctx context.Context, reason string) error { return m.stop(ctx, reason, Rewind) }
+
+func (m *Member) stop(ctx context.Context, reason string, kind StopKind) error {
+	_, err := m.write(ctx, stopScript, "the end of the run", []string{m.key("events"), m.key("stop")}, clip(reason), string(kind))
+	return err
+}
+
+// AskStop asks the main agent to end the run at its next phase. The request stays in the store until the next round, and
+// stops no worker by itself.
+func (m *Member) AskStop(ctx context.Context) error {
+	_, err := m.write(ctx, askScript, "asking for a stop", []string{m.key("meta")})
+	return err
+}
+
+// StopAsked is the agent that was the first to ask for a stop, "" if there is none.
+func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
+	err = s.retry(ctx, "the store", "whether a stop was asked for", func(ctx context.Context) error {
+		agent, err = s.rdb.HGet(ctx, s.key("meta"), "asked").Result()
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		return err
+	})
+	return clip(agent), err
+}
+
+// Trim deletes the phases up to step. Call it when the results of these phases are in every agent's checkpoint.
+func (m *Member) Trim(ctx context.Context, step int64) error {
+	defer failpoint.Around("checkpoint.trim")()
+	args := []any{step, m.key("")}
+	for _, a := range m.allAgents() {
+		args = append(args, a)
+	}
+	_, err := m.write(ctx, trimScript, fmt.Sprintf("trimming up to %d", step), []string{m.key("phases")}, args...)
+	return err
+}
