@@ -56,7 +56,7 @@ ABOVE = {
     "trainer/model/lora": 22,
     "trainer/model/tokenizer": 8,
     "trainer/run/doctor": 9,
-    "trainer/run/proof": 34,
+    "trainer/run/selftest": 34,
     "trainer/run/schedule": 28,
     "trainer/show/health": 16,
     "trainer/show/metrics": 13,

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
-	"github.com/mgrpo/mgrpo/trainer/show/live"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
@@ -26,7 +26,7 @@ type Options struct {
 	Resume   bool             // continue from the newest complete checkpoint
 	Observer metrics.Observer // receives records and notes; may be nil
 	Health   *health.Server   // publishes the workers' state; may be nil
-	Live     *live.Page       // shows the running training, and must be part of Observer; may be nil
+	Live     *dashboard.Page  // shows the running training, and must be part of Observer; may be nil
 	Task     task.Task        // replaces the configured task; may be nil
 	Gateway  *Gateway         // through which programs reach the agents, if the configuration has a gateway
 	Stop     <-chan struct{}  // closed to end the run of all agents, with a checkpoint after the current step, or in the cold start

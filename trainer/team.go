@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
-	"github.com/mgrpo/mgrpo/trainer/show/live"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
@@ -38,11 +38,11 @@ type team struct {
 // setup is what a team needs in addition to its configuration.
 type setup struct {
 	worker.Setup
-	Health  *health.Server // publishes the workers' states; may be nil
-	Live    *live.Page     // shows the workers; may be nil
-	Offers  beginnings     // the available checkpoints
-	Date    string         // YYYY-MM-DD, the date of the run as far as this process knows it
-	Gateway *Gateway       // of this process; may be nil
+	Health  *health.Server  // publishes the workers' states; may be nil
+	Live    *dashboard.Page // shows the workers; may be nil
+	Offers  beginnings      // the available checkpoints
+	Date    string          // YYYY-MM-DD, the date of the run as far as this process knows it
+	Gateway *Gateway        // of this process; may be nil
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state to continue from, and loads
@@ -150,7 +150,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 		return nothingLeft(s.Config, *s.From)
 	}
 	for _, m := range t.members { // all before the first opens: run.matmul and the instruction set are global to the process
-		if err := prove(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
+		if err := selfTest(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
 			return t.explained(m.Agent(), t.start.Version, err)
 		}
 	}

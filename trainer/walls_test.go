@@ -100,8 +100,8 @@ func TestImports(t *testing.T) {
 			refuse("only bindings/ and cuda/ speak to C")
 		case (imported == module+"bindings/kernels/emulated" || imported == module+"bindings/torch/emulated") && !test:
 			refuse("no program links the emulator")
-		case imported == module+"trainer/mgrpo/oracle" && !within(file, "trainer/run/proof") && !test:
-			refuse("only tests and trainer/run/proof compare with the oracle")
+		case imported == module+"trainer/mgrpo/oracle" && !within(file, "trainer/run/selftest") && !test:
+			refuse("only tests and trainer/run/selftest compare with the oracle")
 		case within(imported+"/", "github.com/sugarme/gotch") && !within(file, "bindings/torch/gotchx"):
 			refuse("gotch is built by bindings/torch/gotchx alone")
 		case imported == module+"bindings/torch/gotchx" && !within(file, "cmd/mgrpo"):

@@ -9,7 +9,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
-	"github.com/mgrpo/mgrpo/trainer/run/proof"
+	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 )
 
 // modelFlags are shared by the commands that compute with one checkpoint.
@@ -37,7 +37,7 @@ func (f optionalModelFlags) open(ctx context.Context, length int) (*standalone.P
 	if f.Threads < 0 || length < 0 {
 		return nil, errors.New("--threads and --context are 0 or more")
 	}
-	left, err := proof.Settle(ctx, f.Device)
+	left, err := selftest.Settle(ctx, f.Device)
 	if err != nil {
 		return nil, fmt.Errorf("--device: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/doctor"
-	"github.com/mgrpo/mgrpo/trainer/show/live"
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics/track"
 )
@@ -41,7 +41,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 		defer opt.Live.Close()
 		opt.Live.Mount(server)
 		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URL()))
-		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s%s", server.URL(), live.Path))
+		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s%s", server.URL(), dashboard.Path))
 		observers = append(observers, server, opt.Live)
 		if opt.Gateway, err = mountGateway(cfg, server); err != nil {
 			return err
@@ -72,12 +72,12 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 }
 
 // showLive makes the page of a run. before holds the run's records so far.
-func showLive(cfg *config.Config, before metrics.Log, notes metrics.Observer) (*live.Page, error) {
+func showLive(cfg *config.Config, before metrics.Log, notes metrics.Observer) (*dashboard.Page, error) {
 	token, err := healthToken(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return live.New(live.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps, Token: token, Before: before.Records, Warn: notes.Note}), nil
+	return dashboard.New(dashboard.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps, Token: token, Before: before.Records, Warn: notes.Note}), nil
 }
 
 // recall gives the console the records that a resumed run wrote before.

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda"
-	"github.com/mgrpo/mgrpo/trainer/run/proof"
+	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 )
 
 // Kernels tries every kernel on every instruction set and GPU of this machine and prints a table of the largest differences
@@ -23,10 +23,10 @@ func Kernels(ctx context.Context, w io.Writer) (failed bool, err error) {
 		return false, err
 	}
 	writeResults(w, results)
-	return slices.ContainsFunc(results, proof.Result.Failed), nil
+	return slices.ContainsFunc(results, selftest.Result.Failed), nil
 }
 
-func tryAll(ctx context.Context) (all []proof.Result, err error) {
+func tryAll(ctx context.Context) (all []selftest.Result, err error) {
 	best := kernels.ISA()
 	defer func() { err = errors.Join(err, kernels.UseISA(best)) }()
 	on := func(device string) error {
@@ -62,10 +62,10 @@ func tryAll(ctx context.Context) (all []proof.Result, err error) {
 }
 
 // tryOften keeps the largest error and the best rate of several tries: a single one is of cold caches, or was interrupted.
-func tryOften(ctx context.Context, d *torch.Device) (best []proof.Result, err error) {
+func tryOften(ctx context.Context, d *torch.Device) (best []selftest.Result, err error) {
 	const tries = 5
 	for range tries {
-		results, err := proof.Try(ctx, d, proof.Thorough)
+		results, err := selftest.Try(ctx, d, selftest.Thorough)
 		if err != nil {
 			return nil, err
 		}
@@ -82,9 +82,9 @@ func tryOften(ctx context.Context, d *torch.Device) (best []proof.Result, err er
 }
 
 // writeResults prints a row for each kernel and two columns for each place where it was tried, and then what failed.
-func writeResults(w io.Writer, results []proof.Result) {
+func writeResults(w io.Writer, results []selftest.Result) {
 	var places, names []string
-	at := map[[2]string]proof.Result{}
+	at := map[[2]string]selftest.Result{}
 	for _, r := range results {
 		if !slices.Contains(places, r.On) {
 			places = append(places, r.On)
@@ -117,7 +117,7 @@ func writeResults(w io.Writer, results []proof.Result) {
 	t.Flush()
 	for _, r := range results {
 		if r.Failed() {
-			fmt.Fprintf(w, "\n%v\n-> %s\n", r, proof.Report)
+			fmt.Fprintf(w, "\n%v\n-> %s\n", r, selftest.Report)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
-	"github.com/mgrpo/mgrpo/trainer/run/proof"
+	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 )
 
 // TestKernels tries the kernels of this machine: the table has the instruction set in use, which stays in use, and portable.
@@ -28,7 +28,7 @@ func TestKernels(t *testing.T) {
 // TestWrongKernelsAreNamed: what fails is marked in the table, and named with what to do about it.
 func TestWrongKernelsAreNamed(t *testing.T) {
 	var out bytes.Buffer
-	writeResults(&out, []proof.Result{{Kernel: "rope", On: "avx2", Error: 0.5, Bound: 1e-5}, {Kernel: "rope", On: "portable", Error: 1e-7, Bound: 1e-5, Rate: 2e6},
+	writeResults(&out, []selftest.Result{{Kernel: "rope", On: "avx2", Error: 0.5, Bound: 1e-5}, {Kernel: "rope", On: "portable", Error: 1e-7, Bound: 1e-5, Rate: 2e6},
 		{Kernel: "sample", On: "avx2", Err: errors.New("row 3")}})
 	want := "kernel  avx2  M/s  portable  M/s\nrope    FAIL       1.0e-07   2.0\nsample  FAIL                 \n" +
 		"\nrope on avx2 is 0.5 of its largest value away from float64, more than 1e-05\n-> report this with what `mgrpo doctor --kernels` prints\n" +

@@ -1,11 +1,11 @@
-// Package live shows a running training on a page of each worker's HTTP server:
+// Package dashboard shows a running training on a page of each worker's HTTP server:
 //
 //	GET /live          the page
 //	GET /live/events   its content, as server-sent events
 //
 // The workers publish their records and activities through the store, and every page reads the store, so each page
 // shows the whole team. Only statistics and texts of conversations pass through the store, never tokens.
-package live
+package dashboard
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package live_test
+package dashboard_test
 
 import (
 	"bufio"
@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
-	"github.com/mgrpo/mgrpo/trainer/show/live"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
@@ -34,7 +34,7 @@ func (*machine) Question(id string) (_, _ string) { return "question of " + id, 
 
 // process is what one process of a team has: a page on a server, and the place of an agent.
 type process struct {
-	*live.Page
+	*dashboard.Page
 	machine
 	member *store.Member
 	url    string // of the page
@@ -50,7 +50,7 @@ func start(t *testing.T, token string) map[string]*process {
 	t.Cleanup(func() { s.Close() })
 	team := map[string]*process{}
 	for _, agent := range agents {
-		p := &process{Page: live.New(live.Options{Run: "watched", Agents: agents, Steps: 6, Token: token,
+		p := &process{Page: dashboard.New(dashboard.Options{Run: "watched", Agents: agents, Steps: 6, Token: token,
 			Warn: func(n metrics.Note) { t.Errorf("a warning: %s", n.Text) }})}
 		server, err := health.Listen(health.Options{Address: "127.0.0.1:0", Token: token})
 		if err != nil {
@@ -59,7 +59,7 @@ func start(t *testing.T, token string) map[string]*process {
 		t.Cleanup(func() { server.Close() })
 		t.Cleanup(p.Close)
 		p.Mount(server)
-		p.url = server.URL() + live.Path
+		p.url = server.URL() + dashboard.Path
 		hello := store.Hello{Agents: agents, Config: map[string]string{"run.seed": "17"}, Offers: []store.Offer{{Version: store.Afresh}}}
 		if p.member, err = s.Join(t.Context(), agent, hello, func(string) {}); err != nil {
 			t.Fatal(err)
@@ -285,7 +285,7 @@ func TestEarlierRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	p := live.New(live.Options{Run: "watched", Agents: agents, Before: log.Records})
+	p := dashboard.New(dashboard.Options{Run: "watched", Agents: agents, Before: log.Records})
 	defer p.Close()
 	server, err := health.Listen(health.Options{Address: "127.0.0.1:0"})
 	if err != nil {
@@ -293,7 +293,7 @@ func TestEarlierRecords(t *testing.T) {
 	}
 	defer server.Close()
 	p.Mount(server)
-	next := stream(t, server.URL()+live.Path, "")
+	next := stream(t, server.URL()+dashboard.Path, "")
 	sections(t, next, map[string][]string{"team": {"No agent of this process has a place"}, "report": {"Reward of planner"}})
 	p.Report(metrics.Record{Kind: metrics.KindStep, Step: 2, Agent: "planner", Values: map[string]float64{"reward_mean": 0.625}})
 	got := sections(t, next, map[string][]string{"report": {`[2,0.625]`}})
@@ -361,11 +361,11 @@ func TestToken(t *testing.T) {
 	url := team["planner"].url
 	first := get(t, "GET", url+"?token="+secret, "", http.Header{})
 	cookies := first.Cookies()
-	if first.StatusCode != http.StatusSeeOther || first.Header.Get("Location") != live.Path || len(cookies) != 1 {
+	if first.StatusCode != http.StatusSeeOther || first.Header.Get("Location") != dashboard.Path || len(cookies) != 1 {
 		t.Fatalf("with the token: %s to %s, %v", first.Status, first.Header.Get("Location"), cookies)
 	}
 	c := cookies[0]
-	if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != live.Path || strings.Contains(c.Value, secret) {
+	if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != dashboard.Path || strings.Contains(c.Value, secret) {
 		t.Errorf("the cookie is %s", c)
 	}
 	for name, try := range map[string]struct {
@@ -393,7 +393,7 @@ func TestToken(t *testing.T) {
 		if got := get(t, "GET", url+"/events"+try.query, "", header).StatusCode; got != try.status {
 			t.Errorf("%s, events: %d, want %d", name, got, try.status)
 		}
-		if got := get(t, "GET", strings.TrimSuffix(url, live.Path)+health.MetricsPath, "", header).StatusCode; got == 200 && try.header == "Cookie" {
+		if got := get(t, "GET", strings.TrimSuffix(url, dashboard.Path)+health.MetricsPath, "", header).StatusCode; got == 200 && try.header == "Cookie" {
 			t.Errorf("%s opens the metrics, too", name)
 		}
 	}
@@ -460,7 +460,7 @@ func TestNothingToPublishTo(t *testing.T) {
 	}
 	defer s.Close()
 	var warnings []string
-	p := live.New(live.Options{Run: "watched", Agents: agents, Warn: func(n metrics.Note) { warnings = append(warnings, n.Agent+": "+n.Text) }})
+	p := dashboard.New(dashboard.Options{Run: "watched", Agents: agents, Warn: func(n metrics.Note) { warnings = append(warnings, n.Agent+": "+n.Text) }})
 	defer p.Close()
 	m, err := s.Join(t.Context(), "planner", store.Hello{Agents: agents, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
 	if err != nil {

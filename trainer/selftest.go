@@ -5,17 +5,17 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/run/proof"
+	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// prove checks the kernels of an agent's device before anything is computed there. It leaves out an instruction set
+// selfTest checks the kernels of an agent's device before anything is computed there. It leaves out an instruction set
 // that fails, with a note, and returns an error if none is left.
-func prove(ctx context.Context, a *config.Agent, observer metrics.Observer) error {
+func selfTest(ctx context.Context, a *config.Agent, observer metrics.Observer) error {
 	if a.Model.Endpoint != nil {
 		return nil // a hosted model
 	}
-	left, err := proof.Settle(ctx, a.Device)
+	left, err := selftest.Settle(ctx, a.Device)
 	if err != nil {
 		return fmt.Errorf("agents.%s.device: %w", a.Name, err)
 	}

@@ -1,4 +1,4 @@
-package live_test
+package dashboard_test
 
 import (
 	"bufio"

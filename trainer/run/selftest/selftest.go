@@ -1,7 +1,7 @@
-// Package proof tries the kernels of a machine on small inputs and compares their results with float64: with trainer/mgrpo/oracle,
+// Package selftest tries the kernels of a machine on small inputs and compares their results with float64: with trainer/mgrpo/oracle,
 // with LibTorch's own operations in float64, or with a definition written out here. Nothing else in a run would notice
 // an instruction set or a GPU on which a kernel is wrong by a little.
-package proof
+package selftest
 
 import (
 	"context"

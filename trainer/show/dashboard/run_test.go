@@ -1,4 +1,4 @@
-package live_test
+package dashboard_test
 
 import (
 	"bytes"
@@ -14,8 +14,8 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
 	"github.com/mgrpo/mgrpo/trainer/show/health"
-	"github.com/mgrpo/mgrpo/trainer/show/live"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
@@ -54,7 +54,7 @@ func TestBrowserSeesTheRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := live.New(live.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps})
+	page := dashboard.New(dashboard.Options{Run: cfg.Run.Name, Agents: cfg.AgentNames(), Steps: cfg.Run.Steps})
 	server, err := health.Listen(health.Options{Address: "127.0.0.1:0", Agents: cfg.AgentNames()})
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestBrowserSeesTheRun(t *testing.T) {
 		b := openBrowser(t)
 		b.screen(1280, 1500, "light")
 		b.runOnLoad(curvesOf)
-		b.open(server.URL() + live.Path)
+		b.open(server.URL() + dashboard.Path)
 		for _, agent := range cfg.AgentNames() {
 			b.until(fmt.Sprintf(`curves().Memory?.[%q]?.some((p) => p[0] === %d)`, agent, cfg.Run.Steps-1))
 		}
