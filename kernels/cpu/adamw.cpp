@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "adamw_element.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
@@ -61,11 +61,11 @@ MGRPO_ADAMW_OPS(kAvx2, __attribute__((target("avx2"))))
 MGRPO_ADAMW_OPS(kAvx512, __attribute__((target("avx512f"))))
 #endif
 
-// The instruction set that nn_ops() chose, as for all kernels.
+// The instruction set that layer_loops() chose, as for all kernels.
 const AdamwOps &adamw_ops() {
 #if defined(__x86_64__)
-  if (&nn_ops() == &kNnOpsAvx512 || &nn_ops() == &kNnOpsAmx) return kAvx512;
-  if (&nn_ops() == &kNnOpsAvx2) return kAvx2;
+  if (&layer_loops() == &kLayerLoopsAvx512 || &layer_loops() == &kLayerLoopsAmx) return kAvx512;
+  if (&layer_loops() == &kLayerLoopsAvx2) return kAvx2;
 #endif
   return kPortable;
 }

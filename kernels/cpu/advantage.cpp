@@ -3,18 +3,18 @@
 #include "check.h"
 #include "first_row.h"
 #include "group_advantage.h"
-#include "group_ops.h"
-#include "nn_ops.h"
+#include "advantage_loops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
 
-// The instruction set that nn_ops() chose, as for all kernels.
-const GroupOps &group_ops() {
+// The instruction set that layer_loops() chose, as for all kernels.
+const AdvantageLoops &advantage_loops() {
 #if defined(__x86_64__)
-  if (&nn_ops() != &kNnOpsPortable) return kGroupOpsAvx2;
+  if (&layer_loops() != &kLayerLoopsPortable) return kAdvantageLoopsAvx2;
 #endif
-  return kGroupOpsPortable;
+  return kAdvantageLoopsPortable;
 }
 
 namespace {
@@ -104,7 +104,7 @@ template <class T>
 int64_t some_groups(const GroupArrays<T> &in, const mgrpo_convention &c, int64_t begin, int64_t end) {
   const bool in_fours = c.baseline != MGRPO_BASELINE_LEAVE_ONE_OUT_STD;
   for (int64_t g = begin; g < end;) {
-    if (in_fours) g = group_ops()(in, c, g, end);
+    if (in_fours) g = advantage_loops()(in, c, g, end);
     for (const int64_t left = g + 4 < end ? g + 4 : end; g < left; g++)
       if (one_group(in, c, g).code != MGRPO_ADVANTAGE_OK) return g;
   }

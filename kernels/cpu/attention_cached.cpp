@@ -2,7 +2,7 @@
 #include <new>
 #include <vector>
 
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "pages.h"
 #include "parallel.h"
 
@@ -94,7 +94,7 @@ int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const f
     }
     const int64_t at = tile.kv_head * pages.block * hd;
     const AttentionKeys seen{all.spans.data() + run.span, static_cast<int64_t>(run.spans), k_cache + at, v_cache + at, hd};
-    nn_ops().attend(queries, lengths, n, seen, hd, scale, window, sinks_or_null != nullptr ? sinks : nullptr, outputs, nullptr);
+    layer_loops().attend(queries, lengths, n, seen, hd, scale, window, sinks_or_null != nullptr ? sinks : nullptr, outputs, nullptr);
   });
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {

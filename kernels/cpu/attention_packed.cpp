@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "mgrpo/nn.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 
 using namespace mgrpo;
@@ -155,7 +155,7 @@ int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *
     }
     const AttentionKeys seen{contexts.spans(tile.segment), contexts.count(tile.segment), keys[tile.kv_head],
                              values[tile.kv_head], hd};
-    nn_ops().attend(queries, length, rows, seen, hd, scale, window, sinks_or_null != nullptr ? sinks : nullptr, outputs, sums);
+    layer_loops().attend(queries, length, rows, seen, hd, scale, window, sinks_or_null != nullptr ? sinks : nullptr, outputs, sums);
   };
   parallel_for(static_cast<int64_t>(tiles.size()), contexts.pair_work(heads, hd, window), attend_tile);
   return MGRPO_OK;
@@ -189,7 +189,7 @@ int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const 
       const Chunk &c = wave[static_cast<size_t>(task / kv_heads)];
       const int64_t h = task % kv_heads, row = contexts.own(c.segment).row + c.first;
       const int64_t at = row * q_stride + h * group * hd;
-      nn_ops().attend_bwd({q + at, dout + at, out + at, lse + row * heads + h * group, dq + at, c.rows,
+      layer_loops().attend_bwd({q + at, dout + at, out + at, lse + row * heads + h * group, dq + at, c.rows,
                            contexts.own(c.segment).position + c.first, group, hd, q_stride, scale, window},
                           {contexts.spans(c.segment), contexts.count(c.segment), keys[h], values[h], hd}, dk_of(c, h),
                           dv_of(c, h));

@@ -1,6 +1,6 @@
 #include "check.h"
 #include "mgrpo/nn.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 
 using namespace mgrpo;
@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kWorkPerElement = 8;  // an exponential and a division
 
-using Forward = decltype(NnOps::swiglu);
-using Backward = decltype(NnOps::swiglu_bwd);
+using Forward = decltype(LayerLoops::swiglu);
+using Backward = decltype(LayerLoops::swiglu_bwd);
 
 int32_t glu(Forward forward, const float *gate_up, float *y, int64_t rows, int64_t f) {
   if (!valid_sizes({rows, f, 2})) return MGRPO_INVALID_ARGUMENT;
@@ -36,25 +36,25 @@ int32_t glu_bwd(Backward backward, const float *dy, const float *gate_up, float 
 }  // namespace
 
 int32_t mgrpo_swiglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f) {
-  return glu(nn_ops().swiglu, gate_up, y, rows, f);
+  return glu(layer_loops().swiglu, gate_up, y, rows, f);
 }
 
 int32_t mgrpo_swiglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
-  return glu_bwd(nn_ops().swiglu_bwd, dy, gate_up, dgate_up, rows, f);
+  return glu_bwd(layer_loops().swiglu_bwd, dy, gate_up, dgate_up, rows, f);
 }
 
 int32_t mgrpo_geglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f) {
-  return glu(nn_ops().geglu, gate_up, y, rows, f);
+  return glu(layer_loops().geglu, gate_up, y, rows, f);
 }
 
 int32_t mgrpo_geglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
-  return glu_bwd(nn_ops().geglu_bwd, dy, gate_up, dgate_up, rows, f);
+  return glu_bwd(layer_loops().geglu_bwd, dy, gate_up, dgate_up, rows, f);
 }
 
 int32_t mgrpo_clamped_glu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f) {
-  return glu(nn_ops().clamped_glu, gate_up, y, rows, f);
+  return glu(layer_loops().clamped_glu, gate_up, y, rows, f);
 }
 
 int32_t mgrpo_clamped_glu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
-  return glu_bwd(nn_ops().clamped_glu_bwd, dy, gate_up, dgate_up, rows, f);
+  return glu_bwd(layer_loops().clamped_glu_bwd, dy, gate_up, dgate_up, rows, f);
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "heads.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "pages.h"
 #include "parallel.h"
 
@@ -16,14 +16,14 @@ namespace {
 // A row's queries or keys x [heads, hd] turned; sign is -1 for the backward pass.
 void turn(const mgrpo_heads &how, int64_t row, const float *x, int64_t heads, float *y, float sign) {
   const int64_t angle = how.rotary > 0 ? how.pos[row] * (how.rotary / 2) : 0;
-  nn_ops().rope(x, how.cos + angle, how.sin + angle, y, heads, how.hd, how.rotary, sign);
+  layer_loops().rope(x, how.cos + angle, how.sin + angle, y, heads, how.hd, how.rotary, sign);
 }
 
 // A row's queries or keys x [heads, hd] as attention reads them.
 void prepare(const mgrpo_heads &how, int64_t row, const float *x, const void *norm, int64_t heads, float *y, float *inv_rms_or_null) {
   if (norm != nullptr) {
     const int64_t groups = groups_of(how, heads);
-    nn_ops().rms_norm(x, nullptr, static_cast<const float *>(norm), how.offset, how.eps, nullptr, y,
+    layer_loops().rms_norm(x, nullptr, static_cast<const float *>(norm), how.offset, how.eps, nullptr, y,
                       inv_rms_or_null != nullptr ? inv_rms_or_null + row * groups : nullptr, groups, group_of(how, heads));
     x = y;
   }
@@ -56,7 +56,7 @@ void add_dw(const mgrpo_heads &how, int64_t heads, int64_t from, const float *dy
             int64_t rows) {
   const int64_t groups = groups_of(how, heads), d = group_of(how, heads);
   parallel_ranges(d, 16, static_cast<double>(rows) * heads * how.hd, [=](int64_t begin, int64_t end) {
-    nn_ops().rms_norm_dw(dy + from + begin, qkv + from + begin, inv_rms, dw + begin, rows * groups, d, end - begin, groups, width_of(how));
+    layer_loops().rms_norm_dw(dy + from + begin, qkv + from + begin, inv_rms, dw + begin, rows * groups, d, end - begin, groups, width_of(how));
   });
 }
 
@@ -134,7 +134,7 @@ int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float 
   parallel_ranges(rows, 1, work, [=](int64_t begin, int64_t end) {
     const auto back = [&](int64_t r, int64_t from, int64_t heads, const void *norm, const float *inv_rms) {
       const int64_t groups = groups_of(how, heads), at = r * width + from;
-      nn_ops().rms_norm_dx(dqkv + at, qkv_or_null + at, static_cast<const float *>(norm), how.offset, inv_rms + r * groups, nullptr,
+      layer_loops().rms_norm_dx(dqkv + at, qkv_or_null + at, static_cast<const float *>(norm), how.offset, inv_rms + r * groups, nullptr,
                            dqkv + at, groups, group_of(how, heads));
     };
     for (int64_t r = begin; r < end; r++) {

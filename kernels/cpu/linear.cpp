@@ -1,6 +1,6 @@
 #include "check.h"
 #include "mgrpo/nn.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
@@ -34,7 +34,7 @@ int32_t linear(Loop loop, const float *x, const Weight *w, const float *b, float
 
 int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows, int64_t k,
                          int64_t n) {
-  return mgrpo::cpu::linear(mgrpo::cpu::nn_ops().linear, x, w, b_or_null, y, rows, k, n);
+  return mgrpo::cpu::linear(mgrpo::cpu::layer_loops().linear, x, w, b_or_null, y, rows, k, n);
 }
 
 int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y, int64_t rows,

@@ -1,6 +1,6 @@
 #include "check.h"
 #include "mgrpo/quant.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 #include "quant_block.h"
 
@@ -29,7 +29,7 @@ int32_t mgrpo_dequantise_cpu(const void *w, int32_t type, const int32_t *rows_or
   if (any_null({w, y})) return MGRPO_INVALID_ARGUMENT;
   parallel_ranges(count, 1, static_cast<double>(count) * k, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++)
-      nn_ops().dequantise(type, bytes(w) + (rows_or_null != nullptr ? rows_or_null[i] : i) * row_bytes, y + i * k, k);
+      layer_loops().dequantise(type, bytes(w) + (rows_or_null != nullptr ? rows_or_null[i] : i) * row_bytes, y + i * k, k);
   });
   return MGRPO_OK;
 }
@@ -44,12 +44,12 @@ int32_t mgrpo_linear_quant_cpu(const float *x, const void *w, int32_t type, cons
   const double work = static_cast<double>(rows) * k * n;
   if (rows > n) {
     parallel_blocks(rows, kRowBlock, work, [=](int64_t begin, int64_t end) {
-      nn_ops().linear_quant(x + begin * k, k, type, bytes(w), b_or_null, y + begin * y_stride, y_stride, end - begin, k, n);
+      layer_loops().linear_quant(x + begin * k, k, type, bytes(w), b_or_null, y + begin * y_stride, y_stride, end - begin, k, n);
     });
     return MGRPO_OK;
   }
   parallel_blocks(n, kOutputBlock, work, [=](int64_t begin, int64_t end) {
-    nn_ops().linear_quant(x, k, type, bytes(w) + begin * row_bytes, b_or_null != nullptr ? b_or_null + begin : nullptr, y + begin,
+    layer_loops().linear_quant(x, k, type, bytes(w) + begin * row_bytes, b_or_null != nullptr ? b_or_null + begin : nullptr, y + begin,
                           y_stride, rows, k, end - begin);
   });
   return MGRPO_OK;
@@ -65,7 +65,7 @@ int32_t mgrpo_linear_quant_bwd_input_cpu(const float *dy, int64_t dy_stride, con
   parallel_for(strips * row_blocks, static_cast<double>(rows) * k * n, [=](int64_t i) {
     const int64_t r = i / strips * kRowBlock, c = i % strips * kQuantStrip;
     const int64_t some = rows - r < kRowBlock ? rows - r : kRowBlock, width = k - c < kQuantStrip ? k - c : kQuantStrip;
-    nn_ops().linear_quant_bwd(dy + r * dy_stride, dy_stride, type, bytes(w) + quant_row_bytes(type, c), row_bytes, dx + r * k + c, k,
+    layer_loops().linear_quant_bwd(dy + r * dy_stride, dy_stride, type, bytes(w) + quant_row_bytes(type, c), row_bytes, dx + r * k + c, k,
                               some, width, n, add != 0);
   });
   return MGRPO_OK;

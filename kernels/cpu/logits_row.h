@@ -12,7 +12,7 @@
 
 #include "first_row.h"
 #include "parallel.h"
-#include "row_ops.h"
+#include "logits_loops.h"
 
 namespace mgrpo::cpu {
 
@@ -53,7 +53,7 @@ struct VectorRow {
   // Leaves the exponentials at exps, which may be z, unless that is null.
   VectorRow(T *row, int64_t vocab, double tau, int32_t target, RowScratch &scratch, float *exps = nullptr)
       : z(row), vocab(vocab), inv_tau(static_cast<float>(1 / tau)), blocks(scratch.blocks.data()), at_target(to_float(row[target])) {
-    row_ops().exponentials(z, exps, vocab, inv_tau, blocks);
+    logits_loops().exponentials(z, exps, vocab, inv_tau, blocks);
     s = row_total(blocks, vocab, tau);
     at_target = (at_target - s.max) / tau;
   }
@@ -86,9 +86,9 @@ struct KeptExponents : VectorRow<T> {
   void gradient(double constant, double slope) {
     const float c = static_cast<float>(constant), s = static_cast<float>(slope);
     if constexpr (kSlope) {
-      row_ops().slope(exps, this->z, this->vocab, this->blocks, this->s.max, this->inv_tau, c, s);
+      logits_loops().slope(exps, this->z, this->vocab, this->blocks, this->s.max, this->inv_tau, c, s);
     } else {
-      row_ops().scale(exps, this->z, this->vocab, this->blocks, c);
+      logits_loops().scale(exps, this->z, this->vocab, this->blocks, c);
     }
   }
 

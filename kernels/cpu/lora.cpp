@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "lora.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 
 namespace mgrpo::cpu {
@@ -31,7 +31,7 @@ struct Slice {
 // u [rows, rank] gets a slice of A x, with `stride` floats from one row to the next.
 void project(const mgrpo_lora &a, Slice slice, const float *x, float *u, int64_t stride, int64_t rows, int64_t k) {
   const int64_t rank = rank_of(a), first = slice.begin(rank);
-  nn_ops().linear(x, k, a.values + first * k, k, nullptr, u + first, stride, rows, k, slice.size(rank));
+  layer_loops().linear(x, k, a.values + first * k, k, nullptr, u + first, stride, rows, k, slice.size(rank));
 }
 
 // Adds scale * B u to a slice of each part's columns.
@@ -40,7 +40,7 @@ void expand(const mgrpo_lora &a, Slice slice, const float *u, int64_t stride, fl
   for (int64_t p = 0; p < a.count; p++) {
     const mgrpo_lora_part &part = a.parts[p];
     const int64_t first = slice.begin(part.n);
-    nn_ops().lora_expand(u, stride, b + first * part.r, static_cast<float>(part.scale), y + part.from + first, n, rows, part.r,
+    layer_loops().lora_expand(u, stride, b + first * part.r, static_cast<float>(part.scale), y + part.from + first, n, rows, part.r,
                          slice.size(part.n));
     b += part.n * part.r;
     u += part.r;

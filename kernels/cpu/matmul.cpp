@@ -4,7 +4,7 @@
 
 #include "check.h"
 #include "matmul_tile.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 #include "scratch.h"
 

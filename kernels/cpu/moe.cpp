@@ -4,7 +4,7 @@
 
 #include "check.h"
 #include "moe_token.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 
 using namespace mgrpo;
@@ -106,7 +106,7 @@ int32_t mgrpo_moe_gather_cpu(const float *x, const int32_t *source, float *y, in
 
 int32_t mgrpo_moe_linear_cpu(const float *x, const float *w, const int32_t *first, float *y, int64_t entries, int64_t experts, int64_t in,
                              int64_t out) {
-  return linear(nn_ops().linear, x, w, first, y, entries, experts, in, out);
+  return linear(layer_loops().linear, x, w, first, y, entries, experts, in, out);
 }
 
 int32_t mgrpo_moe_linear_bf16_cpu(const float *x, const uint16_t *w, const int32_t *first, float *y, int64_t entries, int64_t experts,
@@ -122,7 +122,7 @@ int32_t mgrpo_moe_combine_cpu(const float *x, const int32_t *place, const float 
   if (any_null({x, place, y}) || !all_in_range(place, entries, 0, static_cast<int32_t>(entries))) return MGRPO_INVALID_ARGUMENT;
   parallel_ranges(tokens, 1, static_cast<double>(entries) * d, [=](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; t++)
-      nn_ops().moe_combine(x, place + t * k, weight_or_null != nullptr ? weight_or_null + t * k : nullptr, y + t * d, k, d);
+      layer_loops().moe_combine(x, place + t * k, weight_or_null != nullptr ? weight_or_null + t * k : nullptr, y + t * d, k, d);
   });
   return MGRPO_OK;
 }
@@ -134,7 +134,7 @@ int32_t mgrpo_moe_weigh_cpu(float *g, float *a, const int32_t *source, const flo
     return MGRPO_INVALID_ARGUMENT;
   parallel_ranges(entries, 1, static_cast<double>(entries) * d, [=](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; s++)
-      dweight[source[s]] = nn_ops().moe_weigh(g + s * d, a + s * d, weight[source[s]], d);
+      dweight[source[s]] = layer_loops().moe_weigh(g + s * d, a + s * d, weight[source[s]], d);
   });
   return MGRPO_OK;
 }

@@ -1,6 +1,6 @@
 #include "check.h"
 #include "mgrpo/nn.h"
-#include "nn_ops.h"
+#include "layer_loops.h"
 #include "parallel.h"
 
 using namespace mgrpo;
@@ -17,7 +17,7 @@ void rms_norm(const float *x, const float *residual_or_null, const float *w, flo
               float *sum_or_null, float *y, float *inv_rms_or_null, int64_t rows, int64_t d) {
   parallel_ranges(rows, 1, static_cast<double>(rows) * d, [=](int64_t begin, int64_t end) {
     const int64_t at = begin * d;
-    nn_ops().rms_norm(x + at, row_or_null(residual_or_null, at), w, offset, eps, row_or_null(sum_or_null, at),
+    layer_loops().rms_norm(x + at, row_or_null(residual_or_null, at), w, offset, eps, row_or_null(sum_or_null, at),
                       y + at, row_or_null(inv_rms_or_null, begin), end - begin, d);
   });
 }
@@ -51,11 +51,11 @@ int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, 
   // dw first: dx may be dy. A column belongs to one thread, which adds its rows in order.
   if (dw_or_null != nullptr)
     parallel_ranges(d, 16, work, [=](int64_t begin, int64_t end) {
-      nn_ops().rms_norm_dw(dy + begin, x + begin, inv_rms, dw_or_null + begin, rows, d, end - begin, rows, 0);
+      layer_loops().rms_norm_dw(dy + begin, x + begin, inv_rms, dw_or_null + begin, rows, d, end - begin, rows, 0);
     });
   parallel_ranges(rows, 1, work, [=](int64_t begin, int64_t end) {
     const int64_t at = begin * d;
-    nn_ops().rms_norm_dx(dy + at, x + at, w, offset, inv_rms + begin, row_or_null(dx_more_or_null, at), dx + at,
+    layer_loops().rms_norm_dx(dy + at, x + at, w, offset, inv_rms + begin, row_or_null(dx_more_or_null, at), dx + at,
                          end - begin, d);
   });
   return MGRPO_OK;

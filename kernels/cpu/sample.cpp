@@ -11,7 +11,7 @@
 #include "check.h"
 #include "logits_row.h"
 #include "parallel.h"
-#include "row_ops.h"
+#include "logits_loops.h"
 #include "sampling_filter.h"
 
 namespace mgrpo::cpu {
@@ -32,7 +32,7 @@ class Row {
   Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, float *exps, double *block_sums, float *descending)
       : z_(z), vocab_(vocab), settings_(settings), tau_(settings.temperature == 0 ? 1 : settings.temperature), exps_(exps),
         block_sums_(block_sums), descending_(descending) {
-    sums_ = row_ops().sums(z, vocab, static_cast<float>(1 / tau_), {exps, block_sums});
+    sums_ = logits_loops().sums(z, vocab, static_cast<float>(1 / tau_), {exps, block_sums});
   }
 
   bool readable() const { return sums_.readable && sums_.max != -kInf; }

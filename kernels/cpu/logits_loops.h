@@ -40,7 +40,7 @@ inline int64_t row_blocks(int64_t vocab) { return (vocab + kRelativeBlock - 1) /
 // The sums of the whole row; fills in the blocks' factors.
 RowSums row_total(RowBlock *blocks, int64_t vocab, double tau);
 
-struct RowOps {
+struct LogitsLoops {
   RowSums (*sums_f32)(const float *z, int64_t vocab, float inv_tau, const RowTrace &trace);
   RowSums (*sums_bf16)(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace &trace);
   // Fills blocks [row_blocks(vocab)] except their factors, and exps [vocab], which may be z or null. NaN and +Inf make
@@ -84,12 +84,12 @@ struct RowOps {
   }
 };
 
-// The set in use, as for nn_ops().
-const RowOps &row_ops();
+// The set in use, as for layer_loops().
+const LogitsLoops &logits_loops();
 
-extern const RowOps kRowOpsPortable;
+extern const LogitsLoops kLogitsLoopsPortable;
 #if defined(__x86_64__)
-extern const RowOps kRowOpsAvx2, kRowOpsAvx512;
+extern const LogitsLoops kLogitsLoopsAvx2, kLogitsLoopsAvx512;
 #endif
 
 }  // namespace mgrpo::cpu

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "row_ops.h"
+#include "logits_loops.h"
 
 #pragma GCC target("avx2,fma,avx512f,prefer-vector-width=512")
-#include "row_impl.h"
+#include "logits_loops_body.h"
 
-constinit const mgrpo::cpu::RowOps mgrpo::cpu::kRowOpsAvx512 = mgrpo::cpu::make_row_ops();
+constinit const mgrpo::cpu::LogitsLoops mgrpo::cpu::kLogitsLoopsAvx512 = mgrpo::cpu::make_logits_loops();
 #endif

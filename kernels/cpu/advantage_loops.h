@@ -1,4 +1,4 @@
-// Advantages of many small groups: four groups at a time, each in a lane of vectors. Compiled and chosen as nn_ops.h
+// Advantages of many small groups: four groups at a time, each in a lane of vectors. Compiled and chosen as layer_loops.h
 // says; AVX-512 adds nothing, since it would take eight groups of one size to fill its vectors.
 #pragma once
 #include <cstdint>
@@ -17,7 +17,7 @@ struct GroupArrays {
   mgrpo_group_stats *stats;
 };
 
-struct GroupOps {
+struct AdvantageLoops {
   // Normalises groups from `begin` on, four at a time, and returns the first that it leaves to the code for one group:
   // one of four with more than kLaneMembers members or with what may have to be refused, or of the last before `end`.
   // Results have the bits of the code for one group. Advantages of groups between the returned one and `end` may be
@@ -33,11 +33,11 @@ struct GroupOps {
   }
 };
 
-const GroupOps &group_ops();
+const AdvantageLoops &advantage_loops();
 
-extern const GroupOps kGroupOpsPortable;
+extern const AdvantageLoops kAdvantageLoopsPortable;
 #if defined(__x86_64__)
-extern const GroupOps kGroupOpsAvx2;
+extern const AdvantageLoops kAdvantageLoopsAvx2;
 #endif
 
 }  // namespace mgrpo::cpu

@@ -183,7 +183,7 @@ void row_slope(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, f
   }
 }
 
-constexpr RowOps make_row_ops() {
+constexpr LogitsLoops make_logits_loops() {
   return {row_sums<float>,  row_sums<uint16_t>,  row_exponentials<float>, row_exponentials<uint16_t>,
           row_slope<float>, row_slope<uint16_t>, row_scale<float>,        row_scale<uint16_t>};
 }

@@ -1,19 +1,19 @@
-#include "row_ops.h"
+#include "logits_loops.h"
 
 #include <cmath>
 #include <limits>
 
-#include "nn_ops.h"
+#include "layer_loops.h"
 
 namespace mgrpo::cpu {
 
-// The instruction set that nn_ops() chose, as for all kernels.
-const RowOps &row_ops() {
+// The instruction set that layer_loops() chose, as for all kernels.
+const LogitsLoops &logits_loops() {
 #if defined(__x86_64__)
-  if (&nn_ops() == &kNnOpsAvx512 || &nn_ops() == &kNnOpsAmx) return kRowOpsAvx512;
-  if (&nn_ops() == &kNnOpsAvx2) return kRowOpsAvx2;
+  if (&layer_loops() == &kLayerLoopsAvx512 || &layer_loops() == &kLayerLoopsAmx) return kLogitsLoopsAvx512;
+  if (&layer_loops() == &kLayerLoopsAvx2) return kLogitsLoopsAvx2;
 #endif
-  return kRowOpsPortable;
+  return kLogitsLoopsPortable;
 }
 
 RowSums row_total(RowBlock *blocks, int64_t vocab, double tau) {

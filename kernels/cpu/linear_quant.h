@@ -1,10 +1,10 @@
 // Matrices in GGUF's blocks (common/quant_block.h): a few rows become float32 in the first-level cache and are multiplied
-// there, by the loops of nn_dot.h or, for the gradient of the inputs, by the tiles below.
+// there, by the loops of linear_dot.h or, for the gradient of the inputs, by the tiles below.
 #pragma once
 #include <cstring>
 
 #include "mgrpo/quant.h"
-#include "nn_dot.h"
+#include "linear_dot.h"
 #include "quant_block.h"
 #include "simd.h"
 
@@ -246,7 +246,7 @@ void dequantise(int32_t type, const uint8_t *w, float *y, int64_t k) {
 // Rows of x that the weights meet in registers.
 constexpr int64_t kQuantFewRows = 4;
 
-// As linear() of nn_dot.h, w in blocks: for more than a few rows of x, as many rows of w as a pass of the tiles takes are
+// As linear() of linear_dot.h, w in blocks: for more than a few rows of x, as many rows of w as a pass of the tiles takes are
 // decoded into the cache, then multiplied.
 void linear_quant(const float *x, int64_t x_stride, int32_t type, const uint8_t *w, const float *b, float *y, int64_t y_stride,
                   int64_t rows, int64_t k, int64_t n) {

@@ -1,4 +1,4 @@
-#include "nn_ops.h"
+#include "layer_loops.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -29,48 +29,48 @@ bool amx_usable() {
 #endif
 
 // The sets that this program has, best first.
-const NnOps *const kAll[] = {
+const LayerLoops *const kAll[] = {
 #if defined(__x86_64__)
-    &kNnOpsAmx, &kNnOpsAvx512, &kNnOpsAvx2,
+    &kLayerLoopsAmx, &kLayerLoopsAvx512, &kLayerLoopsAvx2,
 #endif
-    &kNnOpsPortable};
+    &kLayerLoopsPortable};
 
-bool runs(const NnOps *ops) {
+bool runs(const LayerLoops *ops) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f");
-  if (ops == &kNnOpsAmx) return avx512 && amx_usable();
-  if (ops == &kNnOpsAvx512) return avx512;
-  if (ops == &kNnOpsAvx2) return avx2;
+  if (ops == &kLayerLoopsAmx) return avx512 && amx_usable();
+  if (ops == &kLayerLoopsAvx512) return avx512;
+  if (ops == &kLayerLoopsAvx2) return avx2;
 #endif
-  return ops == &kNnOpsPortable;
+  return ops == &kLayerLoopsPortable;
 }
 
 // The best set, limited by the environment variable.
-const NnOps *choose() {
+const LayerLoops *choose() {
   const char *limit = std::getenv("MGRPO_CPU_ISA");
   bool allowed = limit == nullptr;
-  for (const NnOps *ops : kAll) {
+  for (const LayerLoops *ops : kAll) {
     allowed = allowed || std::strcmp(limit, ops->name) == 0;
     if (allowed && runs(ops)) return ops;
   }
-  return &kNnOpsPortable;
+  return &kLayerLoopsPortable;
 }
 
-std::atomic<const NnOps *> &in_use() {
-  static std::atomic<const NnOps *> ops{choose()};
+std::atomic<const LayerLoops *> &in_use() {
+  static std::atomic<const LayerLoops *> ops{choose()};
   return ops;
 }
 
 }  // namespace
 
-const NnOps &nn_ops() { return *in_use().load(std::memory_order_relaxed); }
+const LayerLoops &layer_loops() { return *in_use().load(std::memory_order_relaxed); }
 
 bool multiplies_bf16_pairs() {
 #if defined(__x86_64__)
   static const bool has = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw");
-  return has && (&nn_ops() == &kNnOpsAvx512 || &nn_ops() == &kNnOpsAmx);
+  return has && (&layer_loops() == &kLayerLoopsAvx512 || &layer_loops() == &kLayerLoopsAmx);
 #else
   return false;
 #endif
@@ -78,18 +78,18 @@ bool multiplies_bf16_pairs() {
 
 LinearBF16 linear_bf16([[maybe_unused]] int32_t round) {
 #if defined(__x86_64__)
-  if (round != 0 && multiplies_bf16_pairs() && &nn_ops() != &kNnOpsAmx) return linear_rounded;
+  if (round != 0 && multiplies_bf16_pairs() && &layer_loops() != &kLayerLoopsAmx) return linear_rounded;
 #endif
-  return nn_ops().linear_bf16;
+  return layer_loops().linear_bf16;
 }
 
 }  // namespace mgrpo::cpu
 
-const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::nn_ops().name; }
+const char *mgrpo_cpu_isa(void) { return mgrpo::cpu::layer_loops().name; }
 
 int32_t mgrpo_cpu_use(const char *isa) {
   using namespace mgrpo::cpu;
-  for (const NnOps *ops : kAll) {
+  for (const LayerLoops *ops : kAll) {
     if (isa == nullptr || std::strcmp(isa, ops->name) != 0) continue;
     if (!runs(ops)) return MGRPO_UNSUPPORTED;
     in_use().store(ops, std::memory_order_relaxed);

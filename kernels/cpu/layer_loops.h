@@ -49,7 +49,7 @@ struct AttentionQueries {
 using LinearBF16 = void (*)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
                             int64_t y_stride, int64_t rows, int64_t k, int64_t n);
 
-struct NnOps {
+struct LayerLoops {
   const char *name;
 
   // y[r, j] for r in [0, rows), j in [0, n); rows of x, w, y are x_stride, w_stride, y_stride floats apart.
@@ -109,21 +109,21 @@ struct NnOps {
 
 // The set in use: the best one this CPU has, until mgrpo_cpu_use names another. MGRPO_CPU_ISA=portable|avx2|avx512|amx in the
 // environment, read once, lowers it.
-const NnOps &nn_ops();
+const LayerLoops &layer_loops();
 
 // Whether the set in use may be joined by the instructions that multiply pairs of bfloat16 (avx512_bf16).
 bool multiplies_bf16_pairs();
 
-// NnOps::linear_bf16 of the set in use or, where `round` is not 0 and pairs of bfloat16 are multiplied without tiles, linear_rounded.
+// LayerLoops::linear_bf16 of the set in use or, where `round` is not 0 and pairs of bfloat16 are multiplied without tiles, linear_rounded.
 LinearBF16 linear_bf16(int32_t round);
 
-// As NnOps::linear_bf16, but the rows of x are rounded to bfloat16. Needs multiplies_bf16_pairs().
+// As LayerLoops::linear_bf16, but the rows of x are rounded to bfloat16. Needs multiplies_bf16_pairs().
 void linear_rounded(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y, int64_t y_stride,
                     int64_t rows, int64_t k, int64_t n);
 
-extern const NnOps kNnOpsPortable;
+extern const LayerLoops kLayerLoopsPortable;
 #if defined(__x86_64__)
-extern const NnOps kNnOpsAvx2, kNnOpsAvx512, kNnOpsAmx;
+extern const LayerLoops kLayerLoopsAvx2, kLayerLoopsAvx512, kLayerLoopsAmx;
 #endif
 
 }  // namespace mgrpo::cpu

@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 #include "group_advantage.h"
-#include "group_ops.h"
+#include "advantage_loops.h"
 #include "simd.h"
 
 namespace mgrpo::cpu {
@@ -260,7 +260,7 @@ int64_t small_groups(const GroupArrays<T> &groups, const mgrpo_convention &c, in
   return groups.weights ? in_fours<true>(groups, c, begin, end) : in_fours<false>(groups, c, begin, end);
 }
 
-constexpr GroupOps make_group_ops() { return {small_groups<float>, small_groups<double>}; }
+constexpr AdvantageLoops make_advantage_loops() { return {small_groups<float>, small_groups<double>}; }
 
 }  // namespace
 }  // namespace mgrpo::cpu

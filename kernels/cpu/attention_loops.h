@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "nn_dot.h"
-#include "nn_ops.h"
+#include "linear_dot.h"
+#include "layer_loops.h"
 #include "simd.h"
 
 namespace mgrpo::cpu {

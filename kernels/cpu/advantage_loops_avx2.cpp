@@ -1,0 +1,6 @@
+// Four groups at a time for x86-64 with AVX2; kernels/CMakeLists.txt gives this file the flags.
+#if defined(__x86_64__)
+#include "advantage_loops_body.h"
+
+constinit const mgrpo::cpu::AdvantageLoops mgrpo::cpu::kAdvantageLoopsAvx2 = mgrpo::cpu::make_advantage_loops();
+#endif

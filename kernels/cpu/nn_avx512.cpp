@@ -1,6 +1,0 @@
-// The nn kernels' inner loops for x86-64 with AVX-512F; kernels/CMakeLists.txt gives this file the flags.
-#if defined(__x86_64__)
-#include "nn_impl.h"
-
-constinit const mgrpo::cpu::NnOps mgrpo::cpu::kNnOpsAvx512 = mgrpo::cpu::make_nn_ops("avx512");
-#endif
