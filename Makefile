@@ -25,6 +25,8 @@ BUILD    = go build -v -buildvcs=false -ldflags "$$LINK_FLAGS"
 # Packages that may run with the race detector: all but those that link gotch, whose C++ would be built again.
 RACE := ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... ./trainer/engine/policy/... ./trainer/config/... ./trainer/show/metrics/...
 
+CLANG_FORMAT := build/format/clang_format/data/bin/clang-format
+NATIVE = $$(git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' '*.c')
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Every target that `make help` lists, and those that it does not.
@@ -233,16 +235,21 @@ interop: build gsm8k ## compare what mgrpo wrote with transformers and peft (FAM
 test-published: build ## published tokenizers and a published GGUF file beside Hugging Face's tokenizers and llama.cpp (a download of 500 MB once; SPEED=1 measures)
 	@bench/published/run.sh
 
-lint: build prose ## gofmt, vet, staticcheck, and the limits of make prose
+lint: build prose $(CLANG_FORMAT) ## gofmt, clang-format, vet, staticcheck, and the limits of make prose
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
+	$(CLANG_FORMAT) --dry-run --Werror $(NATIVE)
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 
 prose: ## count hard-to-read constructions per thousand words, room by room: a room may not exceed its limit
 	@.ci/prose.py
 
-fmt: ## format Go
+fmt: $(CLANG_FORMAT) ## format Go, C++ and CUDA
 	gofmt -w $$(git ls-files '*.go')
+	$(CLANG_FORMAT) -i $(NATIVE)
+
+$(CLANG_FORMAT):
+	python3 -m pip install --quiet --root-user-action ignore --disable-pip-version-check --no-deps --target build/format clang-format==23.1.5
 
 env: ## what a go command outside make needs: eval "$(make env)"
 	@$(ENV)

@@ -18,11 +18,18 @@ static struct {
 char *load_grammar(void) {
   void *library = dlopen("libmgrpo_grammar.so", RTLD_NOW | RTLD_LOCAL);
   if (!library) return strdup(dlerror());
-  const struct { const char *name; void *to; } all[] = {
-      {"mgrpo_vocabulary_new", &f.vocabulary_new},   {"mgrpo_vocabulary_delete", &f.vocabulary_delete},
-      {"mgrpo_grammar_new", &f.grammar_new},         {"mgrpo_grammar_delete", &f.grammar_delete},
-      {"mgrpo_matcher_new", &f.matcher_new},         {"mgrpo_matcher_delete", &f.matcher_delete},
-      {"mgrpo_matcher_allowed", &f.matcher_allowed}, {"mgrpo_matcher_accept", &f.matcher_accept},
+  const struct {
+    const char *name;
+    void *to;
+  } all[] = {
+      {"mgrpo_vocabulary_new", &f.vocabulary_new},
+      {"mgrpo_vocabulary_delete", &f.vocabulary_delete},
+      {"mgrpo_grammar_new", &f.grammar_new},
+      {"mgrpo_grammar_delete", &f.grammar_delete},
+      {"mgrpo_matcher_new", &f.matcher_new},
+      {"mgrpo_matcher_delete", &f.matcher_delete},
+      {"mgrpo_matcher_allowed", &f.matcher_allowed},
+      {"mgrpo_matcher_accept", &f.matcher_accept},
       {"mgrpo_grammar_free", &f.free},
   };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -33,11 +40,14 @@ char *load_grammar(void) {
   return NULL;
 }
 
-char *mgrpo_vocabulary_new(const char *text, const int64_t *ends, int32_t count, const int32_t *stops, int32_t stop_count, mgrpo_vocabulary **out) {
+char *mgrpo_vocabulary_new(const char *text, const int64_t *ends, int32_t count, const int32_t *stops, int32_t stop_count,
+                           mgrpo_vocabulary **out) {
   return f.vocabulary_new(text, ends, count, stops, stop_count, out);
 }
 void mgrpo_vocabulary_delete(mgrpo_vocabulary *v) { f.vocabulary_delete(v); }
-char *mgrpo_grammar_new(mgrpo_vocabulary *v, const char *tag, int64_t size, mgrpo_grammar **out) { return f.grammar_new(v, tag, size, out); }
+char *mgrpo_grammar_new(mgrpo_vocabulary *v, const char *tag, int64_t size, mgrpo_grammar **out) {
+  return f.grammar_new(v, tag, size, out);
+}
 void mgrpo_grammar_delete(mgrpo_grammar *g) { f.grammar_delete(g); }
 char *mgrpo_matcher_new(mgrpo_grammar *g, mgrpo_matcher **out) { return f.matcher_new(g, out); }
 void mgrpo_matcher_delete(mgrpo_matcher *m) { f.matcher_delete(m); }

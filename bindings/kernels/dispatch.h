@@ -18,8 +18,7 @@ typedef struct mgrpo_outcome {
 static inline mgrpo_outcome outcome(mgrpo_backend backend, int32_t status) {
   mgrpo_outcome r = {status, NULL};
   // CUDA's message is the calling thread's, and Go may make its next call on another.
-  if (backend.gpu && (status == MGRPO_CUDA_ERROR || status == MGRPO_OUT_OF_MEMORY))
-    r.cause = strdup(backend.gpu->mgrpo_cuda_last_error());
+  if (backend.gpu && (status == MGRPO_CUDA_ERROR || status == MGRPO_OUT_OF_MEMORY)) r.cause = strdup(backend.gpu->mgrpo_cuda_last_error());
   return r;
 }
 
@@ -37,9 +36,7 @@ static inline mgrpo_outcome allocate(mgrpo_backend b, int64_t bytes, void **memo
   return outcome(b, b.gpu->mgrpo_allocate_cuda(bytes, memory, b.stream));
 }
 
-static inline mgrpo_outcome release(mgrpo_backend b, void *memory) {
-  return outcome(b, b.gpu->mgrpo_release_cuda(memory, b.stream));
-}
+static inline mgrpo_outcome release(mgrpo_backend b, void *memory) { return outcome(b, b.gpu->mgrpo_release_cuda(memory, b.stream)); }
 
 static inline mgrpo_outcome upload(mgrpo_backend b, void *memory, void *host, int64_t bytes) {
   return outcome(b, b.gpu->mgrpo_upload_cuda(memory, host, bytes, b.stream));
@@ -63,32 +60,29 @@ static inline mgrpo_outcome group_advantage(mgrpo_backend b, int32_t dtype, void
 }
 
 static inline mgrpo_outcome token_logprob(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                          void *targets, void *mask, double tau, void *logp, void *entropy,
-                                          int64_t *bad_row) {
-  return MGRPO_DISPATCH(b, token_logprob, logits, dtype, rows, vocab, ld, (const int32_t *)targets, (const uint8_t *)mask,
-                        tau, logp, entropy, bad_row);
+                                          void *targets, void *mask, double tau, void *logp, void *entropy, int64_t *bad_row) {
+  return MGRPO_DISPATCH(b, token_logprob, logits, dtype, rows, vocab, ld, (const int32_t *)targets, (const uint8_t *)mask, tau, logp,
+                        entropy, bad_row);
 }
 
-static inline mgrpo_outcome token_logprob_bwd(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab,
-                                              int64_t ld, void *targets, void *mask, double tau, void *dlogp, void *dentropy,
-                                              int64_t *bad_row) {
-  return MGRPO_DISPATCH(b, token_logprob_bwd, logits, dtype, rows, vocab, ld, (const int32_t *)targets,
-                        (const uint8_t *)mask, tau, dlogp, dentropy, bad_row);
+static inline mgrpo_outcome token_logprob_bwd(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                              void *targets, void *mask, double tau, void *dlogp, void *dentropy, int64_t *bad_row) {
+  return MGRPO_DISPATCH(b, token_logprob_bwd, logits, dtype, rows, vocab, ld, (const int32_t *)targets, (const uint8_t *)mask, tau, dlogp,
+                        dentropy, bad_row);
 }
 
-static inline mgrpo_outcome policy_loss(mgrpo_backend b, void *batch, void *config, void *dlogp_new, void *dentropy,
-                                        void *sums, void *error) {
-  return MGRPO_DISPATCH(b, policy_loss, (const mgrpo_loss_batch *)batch, (const mgrpo_loss_config *)config, dlogp_new,
-                        dentropy, (mgrpo_loss_sums *)sums, (mgrpo_loss_error *)error);
+static inline mgrpo_outcome policy_loss(mgrpo_backend b, void *batch, void *config, void *dlogp_new, void *dentropy, void *sums,
+                                        void *error) {
+  return MGRPO_DISPATCH(b, policy_loss, (const mgrpo_loss_batch *)batch, (const mgrpo_loss_config *)config, dlogp_new, dentropy,
+                        (mgrpo_loss_sums *)sums, (mgrpo_loss_error *)error);
 }
 
-static inline mgrpo_outcome policy_loss_from_logits(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab,
-                                                    int64_t ld, void *targets, double tau, void *batch, void *config,
-                                                    void *logp, void *entropy, void *sums, int64_t *bad_row, void *error) {
+static inline mgrpo_outcome policy_loss_from_logits(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                                    void *targets, double tau, void *batch, void *config, void *logp, void *entropy,
+                                                    void *sums, int64_t *bad_row, void *error) {
   const mgrpo_logits z = {logits, dtype, rows, vocab, ld, (const int32_t *)targets, tau, 0};
-  return MGRPO_DISPATCH(b, policy_loss_from_logits, &z, (const mgrpo_loss_batch *)batch,
-                        (const mgrpo_loss_config *)config, logp, entropy, (mgrpo_loss_sums *)sums, bad_row,
-                        (mgrpo_loss_error *)error);
+  return MGRPO_DISPATCH(b, policy_loss_from_logits, &z, (const mgrpo_loss_batch *)batch, (const mgrpo_loss_config *)config, logp, entropy,
+                        (mgrpo_loss_sums *)sums, bad_row, (mgrpo_loss_error *)error);
 }
 
 static inline mgrpo_outcome grad_norm(mgrpo_backend b, void *grad, int64_t n, double *norm) {
@@ -97,8 +91,7 @@ static inline mgrpo_outcome grad_norm(mgrpo_backend b, void *grad, int64_t n, do
 
 static inline mgrpo_outcome adamw(mgrpo_backend b, void *param, void *m, void *v, void *grad, void *bf16, int64_t n, double norm,
                                   const mgrpo_adamw_config *config) {
-  return MGRPO_DISPATCH(b, adamw, (float *)param, (float *)m, (float *)v, (const float *)grad, (uint16_t *)bf16, n, norm,
-                        config);
+  return MGRPO_DISPATCH(b, adamw, (float *)param, (float *)m, (float *)v, (const float *)grad, (uint16_t *)bf16, n, norm, config);
 }
 
 static inline mgrpo_outcome sample(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
@@ -107,8 +100,8 @@ static inline mgrpo_outcome sample(mgrpo_backend b, void *logits, int32_t dtype,
 }
 
 // On a GPU alone.
-static inline mgrpo_outcome sample_enqueue(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, void *sampling,
-                                           void *token, void *logp, void *bad_row) {
+static inline mgrpo_outcome sample_enqueue(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
+                                           void *sampling, void *token, void *logp, void *bad_row) {
   return outcome(b, b.gpu->mgrpo_sample_enqueue_cuda(logits, dtype, rows, vocab, ld, (const mgrpo_sampling *)sampling, (int32_t *)token,
                                                      (float *)logp, NULL, (int64_t *)bad_row, b.stream));
 }

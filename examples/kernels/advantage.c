@@ -1,7 +1,7 @@
 // Group-relative advantages from C: two queries, the first with four rollouts, the second with three of which one is not counted.
-#include <stdio.h>
-
 #include "mgrpo/advantage.h"
+
+#include <stdio.h>
 
 int main(void) {
   const double rewards[] = {1, 0, 0.5, 0.5, 0.2, 0.9, 0.4};

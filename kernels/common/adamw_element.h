@@ -9,10 +9,10 @@
 namespace mgrpo {
 
 struct AdamwFactors {
-  float scale;              // of the gradient
-  float keep;               // 1 - lr * weight_decay
-  float step;               // lr / (1 - beta1^step)
-  float root;               // sqrt(1 - beta2^step)
+  float scale;  // of the gradient
+  float keep;   // 1 - lr * weight_decay
+  float step;   // lr / (1 - beta1^step)
+  float root;   // sqrt(1 - beta2^step)
   float beta1, beta2, rest1, rest2, eps;
 };
 
@@ -35,9 +35,8 @@ inline AdamwFactors adamw_factors(const mgrpo_adamw_config &c) {
 }
 
 inline bool valid(const mgrpo_adamw_config &c) {
-  return c.lr >= 0 && isfinite(c.lr) && c.beta1 >= 0 && c.beta1 < 1 && c.beta2 >= 0 && c.beta2 < 1 && c.eps > 0 &&
-         isfinite(c.eps) && c.weight_decay >= 0 && isfinite(c.weight_decay) && c.max_norm >= 0 && isfinite(c.max_norm) &&
-         c.step >= 1;
+  return c.lr >= 0 && isfinite(c.lr) && c.beta1 >= 0 && c.beta1 < 1 && c.beta2 >= 0 && c.beta2 < 1 && c.eps > 0 && isfinite(c.eps) &&
+         c.weight_decay >= 0 && isfinite(c.weight_decay) && c.max_norm >= 0 && isfinite(c.max_norm) && c.step >= 1;
 }
 
 MGRPO_HOST_DEVICE inline void adamw_element(const AdamwFactors &f, float gradient, float &p, float &m, float &v) {

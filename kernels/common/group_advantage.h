@@ -55,8 +55,7 @@ MGRPO_HOST_DEVICE inline mgrpo_group_stats group_stats(const mgrpo_convention &c
   const bool empty = g.weight_sum == 0;
   const bool needs_two = c.std == MGRPO_STD_SAMPLE || c.baseline != MGRPO_BASELINE_MEAN;
   const bool degenerate = g.equal || g.std_population() < c.sigma_min || (needs_two && g.weight_sum <= 1);
-  return {empty ? 0 : g.mean, g.equal ? 0 : g.std_population(), g.weight_sum, (uint8_t)(!empty && degenerate),
-          (uint8_t)empty};
+  return {empty ? 0 : g.mean, g.equal ? 0 : g.std_population(), g.weight_sum, (uint8_t)(!empty && degenerate), (uint8_t)empty};
 }
 
 // The divisor of the centred reward, and the factor of the leave-one-out baseline.
@@ -64,16 +63,18 @@ MGRPO_HOST_DEVICE inline double advantage_scale(const mgrpo_convention &c, const
   const double w = g.weight_sum;
   const double numerator = c.baseline == MGRPO_BASELINE_LEAVE_ONE_OUT ? w / (w - 1) : 1;
   switch (c.std) {
-    case MGRPO_STD_POPULATION: return numerator / (sqrt(g.squares / w) + c.eps);
-    case MGRPO_STD_SAMPLE: return numerator / (sqrt(g.squares / (w - 1)) + c.eps);
+    case MGRPO_STD_POPULATION:
+      return numerator / (sqrt(g.squares / w) + c.eps);
+    case MGRPO_STD_SAMPLE:
+      return numerator / (sqrt(g.squares / (w - 1)) + c.eps);
   }
   return numerator;
 }
 
 // leave_one_out_std for member `self` of rewards [n]; weights_or_null holds 0 and 1 only.
 template <class T>
-MGRPO_HOST_DEVICE inline double advantage_among_others(const mgrpo_convention &c, const T *rewards,
-                                                       const double *weights_or_null, int64_t n, int64_t self) {
+MGRPO_HOST_DEVICE inline double advantage_among_others(const mgrpo_convention &c, const T *rewards, const double *weights_or_null,
+                                                       int64_t n, int64_t self) {
   const auto counts = [&](int64_t i) { return i != self && (!weights_or_null || weights_or_null[i] > 0); };
   double sum = 0, least = HUGE_VAL, most = -HUGE_VAL;
   int64_t others = 0;
@@ -96,8 +97,8 @@ MGRPO_HOST_DEVICE inline double advantage_among_others(const mgrpo_convention &c
 
 inline bool valid(const mgrpo_convention &c) {
   return c.std >= MGRPO_STD_POPULATION && c.std <= MGRPO_STD_NONE && c.baseline >= MGRPO_BASELINE_MEAN &&
-         c.baseline <= MGRPO_BASELINE_LEAVE_ONE_OUT_STD && c.eps >= 0 && isfinite(c.eps) && c.sigma_min >= 0 &&
-         isfinite(c.sigma_min) && (c.baseline != MGRPO_BASELINE_LEAVE_ONE_OUT_STD || c.std == MGRPO_STD_SAMPLE);
+         c.baseline <= MGRPO_BASELINE_LEAVE_ONE_OUT_STD && c.eps >= 0 && isfinite(c.eps) && c.sigma_min >= 0 && isfinite(c.sigma_min) &&
+         (c.baseline != MGRPO_BASELINE_LEAVE_ONE_OUT_STD || c.std == MGRPO_STD_SAMPLE);
 }
 
 }  // namespace mgrpo

@@ -85,8 +85,8 @@ MGRPO_HOST_DEVICE inline void route_token(const float *logits, const int32_t *gi
 }
 
 // One token of mgrpo_moe_route_bwd.
-MGRPO_HOST_DEVICE inline void route_token_bwd(const float *dweight, const float *logits, const int32_t *expert,
-                                              const float *dprob_or_null, float *dlogits, int64_t experts, int64_t k, bool normalise) {
+MGRPO_HOST_DEVICE inline void route_token_bwd(const float *dweight, const float *logits, const int32_t *expert, const float *dprob_or_null,
+                                              float *dlogits, int64_t experts, int64_t k, bool normalise) {
   for (int64_t e = 0; e < experts; e++) dlogits[e] = 0;
   const Softmax all = softmax_of(logits, nullptr, experts);
   if (dprob_or_null != nullptr) {

@@ -12,13 +12,11 @@ namespace mgrpo {
 
 inline bool valid(const mgrpo_loss_config &c) {
   const auto within = [](double x, double low, double high) { return x >= low && x <= high && isfinite(x); };
-  return c.ratio >= MGRPO_RATIO_TOKEN && c.ratio <= MGRPO_RATIO_CISPO &&
-         c.aggregation >= MGRPO_AGGREGATION_TRAJECTORY_MEAN && c.aggregation <= MGRPO_AGGREGATION_CONSTANT &&
-         c.kl >= MGRPO_KL_NONE && c.kl <= MGRPO_KL_K3 && within(c.eps_low, 0, 1) && within(c.eps_high, 0, HUGE_VAL) &&
-         (c.dual_clip == 0 || (c.dual_clip > 1 && isfinite(c.dual_clip))) && within(c.cispo_low, 0, 1) &&
-         within(c.cispo_high, 0, HUGE_VAL) && within(c.tis_cap, 0, HUGE_VAL) &&
-         within(c.log_ratio_clamp, 0, kMaxExponent) && within(c.kl_coef, 0, HUGE_VAL) &&
-         (c.kl_coef == 0 || c.kl != MGRPO_KL_NONE) && isfinite(c.entropy_coef) &&
+  return c.ratio >= MGRPO_RATIO_TOKEN && c.ratio <= MGRPO_RATIO_CISPO && c.aggregation >= MGRPO_AGGREGATION_TRAJECTORY_MEAN &&
+         c.aggregation <= MGRPO_AGGREGATION_CONSTANT && c.kl >= MGRPO_KL_NONE && c.kl <= MGRPO_KL_K3 && within(c.eps_low, 0, 1) &&
+         within(c.eps_high, 0, HUGE_VAL) && (c.dual_clip == 0 || (c.dual_clip > 1 && isfinite(c.dual_clip))) && within(c.cispo_low, 0, 1) &&
+         within(c.cispo_high, 0, HUGE_VAL) && within(c.tis_cap, 0, HUGE_VAL) && within(c.log_ratio_clamp, 0, kMaxExponent) &&
+         within(c.kl_coef, 0, HUGE_VAL) && (c.kl_coef == 0 || c.kl != MGRPO_KL_NONE) && isfinite(c.entropy_coef) &&
          (c.aggregation != MGRPO_AGGREGATION_CONSTANT || (c.max_length > 0 && isfinite(c.max_length)));
 }
 
@@ -56,8 +54,8 @@ inline mgrpo_loss_batch with_outputs(mgrpo_loss_batch b, const void *logp, const
   return b;
 }
 
-inline int32_t refuse(mgrpo_loss_error *error, int32_t code, int32_t field = MGRPO_FIELD_NONE, int64_t trajectory = -1,
-                      int64_t token = -1, int64_t count = 0) {
+inline int32_t refuse(mgrpo_loss_error *error, int32_t code, int32_t field = MGRPO_FIELD_NONE, int64_t trajectory = -1, int64_t token = -1,
+                      int64_t count = 0) {
   *error = {code, field, trajectory, token, count};
   return MGRPO_REFUSED;
 }

@@ -10,8 +10,8 @@ namespace mgrpo {
 
 #define MGRPO_HD MGRPO_HOST_DEVICE inline
 
-constexpr double kMaxExponent = 88.0;        // exp overflows float32 above
-constexpr double kMaxLogProb = 1e-3;         // a larger log-probability is a bug upstream, not rounding
+constexpr double kMaxExponent = 88.0;  // exp overflows float32 above
+constexpr double kMaxLogProb = 1e-3;   // a larger log-probability is a bug upstream, not rounding
 constexpr int64_t kNoKey = INT64_MAX;
 constexpr double kInfinity = __builtin_huge_val();
 
@@ -53,9 +53,12 @@ MGRPO_HD Kl kl_term(const mgrpo_loss_config &c, double logp_new, double logp_ref
   const Exponent x = clamp_exponent(c, logp_new - logp_ref);
   const double inside = x.moved ? 0 : 1;
   switch (c.kl) {
-    case MGRPO_KL_K1: return {x.value, inside};
-    case MGRPO_KL_K2: return {0.5 * x.value * x.value, inside * x.value};
-    case MGRPO_KL_K3: return {expm1(-x.value) + x.value, -inside * expm1(-x.value)};
+    case MGRPO_KL_K1:
+      return {x.value, inside};
+    case MGRPO_KL_K2:
+      return {0.5 * x.value * x.value, inside * x.value};
+    case MGRPO_KL_K3:
+      return {expm1(-x.value) + x.value, -inside * expm1(-x.value)};
   }
   return {0, 0};
 }
@@ -71,7 +74,7 @@ struct PolicyTerm {
 MGRPO_HD PolicyTerm cispo_term(const mgrpo_loss_config &c, Exponent delta, double a, double logp_new) {
   const double rho = exp(delta.value), low = 1 - c.cispo_low, high = 1 + c.cispo_high;
   const double weight = max_of(low, min_of(rho, high));
-  return {-weight * a * logp_new, -weight * a, rho, rho < low, rho > high, false, delta.moved};
+  return {-weight * a * logp_new, -weight * a, rho, rho<low, rho> high, false, delta.moved};
 }
 
 // Ties take the unclipped branch, with the full gradient.
@@ -132,8 +135,7 @@ struct TrajectoryScan {
     delta += now - old;
     tis += in.logp_behaviour ? tis_weight(c, old, in.logp_behaviour[token]).value : 1;
     if (clamp_exponent(c, now - old).value > kMaxExponent) ratio_overflow = 1;
-    if (c.kl == MGRPO_KL_K3 && in.logp_ref && -clamp_exponent(c, now - in.logp_ref[token]).value > kMaxExponent)
-      ref_overflow = 1;
+    if (c.kl == MGRPO_KL_K3 && in.logp_ref && -clamp_exponent(c, now - in.logp_ref[token]).value > kMaxExponent) ref_overflow = 1;
   }
 
   MGRPO_HD void merge(const TrajectoryScan &o) {
@@ -250,9 +252,7 @@ struct TrajectoryLoss {
   }
 
   // d ln rho / d new_t of a sequence ratio.
-  MGRPO_HD double sequence_slope() const {
-    return c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC ? 1 / (double)scan.tokens : 1;
-  }
+  MGRPO_HD double sequence_slope() const { return c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC ? 1 / (double)scan.tokens : 1; }
 
   MGRPO_HD void count(mgrpo_loss_sums &s, const PolicyTerm &t, double delta, double kl, double entropy) const {
     s.tokens++;
@@ -279,15 +279,12 @@ struct TrajectoryLoss {
   }
 };
 
-MGRPO_HD bool is_finite(const mgrpo_loss_sums &s) {
-  return isfinite(s.loss_policy) && isfinite(s.loss_kl) && isfinite(s.loss_entropy);
-}
+MGRPO_HD bool is_finite(const mgrpo_loss_sums &s) { return isfinite(s.loss_policy) && isfinite(s.loss_kl) && isfinite(s.loss_entropy); }
 
 template <class T>
 TokenArrays<T> token_arrays(const mgrpo_loss_batch &b) {
   const auto typed = [](const void *p) { return static_cast<const T *>(p); };
-  return {b.mask,          typed(b.logp_new), typed(b.logp_old), typed(b.logp_behaviour),
-          typed(b.logp_ref), typed(b.entropy)};
+  return {b.mask, typed(b.logp_new), typed(b.logp_old), typed(b.logp_behaviour), typed(b.logp_ref), typed(b.entropy)};
 }
 
 }  // namespace mgrpo

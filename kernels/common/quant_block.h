@@ -19,14 +19,22 @@ struct QuantSize {
 
 MGRPO_HOST_DEVICE static constexpr QuantSize quant_size(int32_t type) {
   switch (type) {
-    case MGRPO_Q4_0: return {32, 18};
-    case MGRPO_Q4_1: return {32, 20};
-    case MGRPO_Q5_0: return {32, 22};
-    case MGRPO_Q5_1: return {32, 24};
-    case MGRPO_Q8_0: return {32, 34};
-    case MGRPO_Q4_K: return {256, 144};
-    case MGRPO_Q5_K: return {256, 176};
-    case MGRPO_Q6_K: return {256, 210};
+    case MGRPO_Q4_0:
+      return {32, 18};
+    case MGRPO_Q4_1:
+      return {32, 20};
+    case MGRPO_Q5_0:
+      return {32, 22};
+    case MGRPO_Q5_1:
+      return {32, 24};
+    case MGRPO_Q8_0:
+      return {32, 34};
+    case MGRPO_Q4_K:
+      return {256, 144};
+    case MGRPO_Q5_K:
+      return {256, 176};
+    case MGRPO_Q6_K:
+      return {256, 210};
   }
   return {0, 0};
 }
@@ -72,14 +80,21 @@ MGRPO_HOST_DEVICE static inline float scaled(const uint8_t *b, int g, int q) {
 MGRPO_HOST_DEVICE static inline float quant_weight(int32_t type, const uint8_t *b, int i) {
   const int g = i / 32, j = i % 32;
   switch (type) {
-    case MGRPO_Q4_0: return half_at(b) * static_cast<float>(nibble_at(b + 2, i) - 8);
-    case MGRPO_Q4_1: return half_at(b) * static_cast<float>(nibble_at(b + 4, i)) + half_at(b + 2);
-    case MGRPO_Q5_0: return half_at(b) * static_cast<float>(nibble_at(b + 6, i) + 16 * bit_at(b + 2, i) - 16);
-    case MGRPO_Q5_1: return half_at(b) * static_cast<float>(nibble_at(b + 8, i) + 16 * bit_at(b + 4, i)) + half_at(b + 2);
-    case MGRPO_Q8_0: return half_at(b) * static_cast<float>(static_cast<int8_t>(b[2 + i]));
+    case MGRPO_Q4_0:
+      return half_at(b) * static_cast<float>(nibble_at(b + 2, i) - 8);
+    case MGRPO_Q4_1:
+      return half_at(b) * static_cast<float>(nibble_at(b + 4, i)) + half_at(b + 2);
+    case MGRPO_Q5_0:
+      return half_at(b) * static_cast<float>(nibble_at(b + 6, i) + 16 * bit_at(b + 2, i) - 16);
+    case MGRPO_Q5_1:
+      return half_at(b) * static_cast<float>(nibble_at(b + 8, i) + 16 * bit_at(b + 4, i)) + half_at(b + 2);
+    case MGRPO_Q8_0:
+      return half_at(b) * static_cast<float>(static_cast<int8_t>(b[2 + i]));
     // Bytes 32 g / 2 and on have group g in their low halves where g is even, else in their high ones.
-    case MGRPO_Q4_K: return scaled(b, g, b[16 + g / 2 * 32 + j] >> (g % 2 * 4) & 15);
-    case MGRPO_Q5_K: return scaled(b, g, (b[48 + g / 2 * 32 + j] >> (g % 2 * 4) & 15) + 16 * (b[16 + j] >> g & 1));
+    case MGRPO_Q4_K:
+      return scaled(b, g, b[16 + g / 2 * 32 + j] >> (g % 2 * 4) & 15);
+    case MGRPO_Q5_K:
+      return scaled(b, g, (b[48 + g / 2 * 32 + j] >> (g % 2 * 4) & 15) + 16 * (b[16 + j] >> g & 1));
     case MGRPO_Q6_K: {
       // Two halves of 128 weights, four runs of 32 each; a scale for every 16 weights.
       const int half = i / 128, run = g % 4;

@@ -10,8 +10,6 @@ inline bool valid(const mgrpo_sampling &s) {
          s.top_k >= 0;
 }
 
-MGRPO_HOST_DEVICE inline bool truncates(const mgrpo_sampling &s) {
-  return s.top_k > 0 || (s.top_p > 0 && s.top_p < 1) || s.min_p > 0;
-}
+MGRPO_HOST_DEVICE inline bool truncates(const mgrpo_sampling &s) { return s.top_k > 0 || (s.top_p > 0 && s.top_p < 1) || s.min_p > 0; }
 
 }  // namespace mgrpo

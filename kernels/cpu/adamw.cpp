@@ -47,12 +47,11 @@ struct AdamwOps {
   void (*update)(const AdamwFactors &factors, float *p, float *m, float *v, const float *g, uint16_t *bf16, int64_t n);
 };
 
-#define MGRPO_ADAMW_OPS(name, target)                                                                                       \
-  target double sum_of_squares_##name(const float *x, int64_t n) { return block_sum_of_squares(x, n); }                      \
-  target void update_##name(const AdamwFactors &factors, float *p, float *m, float *v, const float *g, uint16_t *bf16,       \
-                            int64_t n) {                                                                                     \
-    update_block(factors, p, m, v, g, bf16, n);                                                                              \
-  }                                                                                                                          \
+#define MGRPO_ADAMW_OPS(name, target)                                                                                               \
+  target double sum_of_squares_##name(const float *x, int64_t n) { return block_sum_of_squares(x, n); }                             \
+  target void update_##name(const AdamwFactors &factors, float *p, float *m, float *v, const float *g, uint16_t *bf16, int64_t n) { \
+    update_block(factors, p, m, v, g, bf16, n);                                                                                     \
+  }                                                                                                                                 \
   constexpr AdamwOps name{sum_of_squares_##name, update_##name};
 
 MGRPO_ADAMW_OPS(kPortable, )

@@ -1,9 +1,9 @@
 #include "mgrpo/advantage.h"
 
+#include "advantage_loops.h"
 #include "check.h"
 #include "first_row.h"
 #include "group_advantage.h"
-#include "advantage_loops.h"
 #include "layer_loops.h"
 #include "parallel.h"
 
@@ -67,8 +67,7 @@ GroupMoments moments(const Group &g) {
 }
 
 template <class Group, class T>
-mgrpo_advantage_error advantages(const mgrpo_convention &c, const Group &g, int64_t index, T *out,
-                                 mgrpo_group_stats *stats) {
+mgrpo_advantage_error advantages(const mgrpo_convention &c, const Group &g, int64_t index, T *out, mgrpo_group_stats *stats) {
   const mgrpo_advantage_error error = check(c, g, index);
   if (error.code != MGRPO_ADVANTAGE_OK) return error;
   const GroupMoments m = moments(g);
@@ -112,20 +111,16 @@ int64_t some_groups(const GroupArrays<T> &in, const mgrpo_convention &c, int64_t
 }
 
 template <class T>
-int32_t group_advantage(const GroupArrays<T> &in, int64_t groups, const mgrpo_convention *convention,
-                        mgrpo_advantage_error *error) {
-  if (!error || !convention || !valid(*convention) || groups < 0 || !in.offsets || in.offsets[0] != 0)
-    return MGRPO_INVALID_ARGUMENT;
+int32_t group_advantage(const GroupArrays<T> &in, int64_t groups, const mgrpo_convention *convention, mgrpo_advantage_error *error) {
+  if (!error || !convention || !valid(*convention) || groups < 0 || !in.offsets || in.offsets[0] != 0) return MGRPO_INVALID_ARGUMENT;
   for (int64_t g = 0; g < groups; g++)
     if (in.offsets[g + 1] < in.offsets[g]) return MGRPO_INVALID_ARGUMENT;
-  if ((groups > 0 && !in.stats) || (in.offsets[groups] > 0 && any_null({in.rewards, in.advantages})))
-    return MGRPO_INVALID_ARGUMENT;
+  if ((groups > 0 && !in.stats) || (in.offsets[groups] > 0 && any_null({in.rewards, in.advantages}))) return MGRPO_INVALID_ARGUMENT;
   FirstRow refused;
-  parallel_blocks(groups, kGroupBlock, 16.0 * static_cast<double>(in.offsets[groups]),
-                  [&](int64_t begin, int64_t end) {
-                    const int64_t g = some_groups(in, *convention, begin, end);
-                    if (g < end) refused.report(g);
-                  });
+  parallel_blocks(groups, kGroupBlock, 16.0 * static_cast<double>(in.offsets[groups]), [&](int64_t begin, int64_t end) {
+    const int64_t g = some_groups(in, *convention, begin, end);
+    if (g < end) refused.report(g);
+  });
   *error = {MGRPO_ADVANTAGE_OK, -1, -1};
   if (refused.row() < 0) return MGRPO_OK;
   *error = one_group(in, *convention, refused.row());
@@ -135,16 +130,14 @@ int32_t group_advantage(const GroupArrays<T> &in, int64_t groups, const mgrpo_co
 }  // namespace
 }  // namespace mgrpo::cpu
 
-int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets,
-                                  int64_t groups, const mgrpo_convention *convention, double *advantages,
-                                  mgrpo_group_stats *stats, mgrpo_advantage_error *error) {
-  return mgrpo::cpu::group_advantage<double>({rewards, weights_or_null, offsets, advantages, stats}, groups, convention,
-                                             error);
+int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
+                                  const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
+                                  mgrpo_advantage_error *error) {
+  return mgrpo::cpu::group_advantage<double>({rewards, weights_or_null, offsets, advantages, stats}, groups, convention, error);
 }
 
-int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const double *weights_or_null, const int64_t *offsets,
-                                      int64_t groups, const mgrpo_convention *convention, float *advantages,
-                                      mgrpo_group_stats *stats, mgrpo_advantage_error *error) {
-  return mgrpo::cpu::group_advantage<float>({rewards, weights_or_null, offsets, advantages, stats}, groups, convention,
-                                            error);
+int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
+                                      const mgrpo_convention *convention, float *advantages, mgrpo_group_stats *stats,
+                                      mgrpo_advantage_error *error) {
+  return mgrpo::cpu::group_advantage<float>({rewards, weights_or_null, offsets, advantages, stats}, groups, convention, error);
 }

@@ -6,8 +6,8 @@
 #pragma once
 #include <stddef.h>
 
-#include "group_advantage.h"
 #include "advantage_loops.h"
+#include "group_advantage.h"
 #include "simd.h"
 
 namespace mgrpo::cpu {
@@ -40,9 +40,7 @@ MGRPO_INLINE Quad load_quad(const float *p) { return Quad{p[0], p[1], p[2], p[3]
 MGRPO_INLINE void store_quad(float *p, Quad a) {
   for (int i = 0; i < 4; i++) p[i] = static_cast<float>(a[i]);
 }
-MGRPO_INLINE Quad root(Quad a) {
-  return Quad{__builtin_sqrt(a[0]), __builtin_sqrt(a[1]), __builtin_sqrt(a[2]), __builtin_sqrt(a[3])};
-}
+MGRPO_INLINE Quad root(Quad a) { return Quad{__builtin_sqrt(a[0]), __builtin_sqrt(a[1]), __builtin_sqrt(a[2]), __builtin_sqrt(a[3])}; }
 MGRPO_INLINE bool all_lanes(QuadInt mask) { return (mask[0] & mask[1] & mask[2] & mask[3]) != 0; }
 #endif
 
@@ -93,7 +91,7 @@ struct Four {
   int64_t padded;        // members of the longest group, in whole vectors
   QuadInt sizes, differ, refused;
   Quad weight_sum, sum, dropped, reference, mean, squares, peak;  // reference: the first reward that counts
-  Quad members[kLaneMembers];  // 0 where a member does not count; rewards, then centred ones
+  Quad members[kLaneMembers];                                     // 0 where a member does not count; rewards, then centred ones
   Quad weights[kWeighted ? kLaneMembers : 1];
   Quad sigma, scale;
   QuadInt degenerate, empty;
@@ -176,8 +174,7 @@ struct Four {
   MGRPO_INLINE void centre_all() {
     squares = peak = Quad{};
     QuadInt left = sizes;
-    for (int64_t i = 0; i < padded; i += 4, left -= 4)
-      MGRPO_UNROLL for (int j = 0; j < 4; j++) {
+    for (int64_t i = 0; i < padded; i += 4, left -= 4) MGRPO_UNROLL for (int j = 0; j < 4; j++) {
         const QuadInt inside = left > splat_quad(int64_t{j});
         const Quad centred = members[i + j] = keep(members[i + j] - mean, counts(i + j, inside));
         squares += (kWeighted ? weights[kWeighted ? i + j : 0] * centred : centred) * centred;

@@ -21,7 +21,7 @@ struct Run {
 struct Tile {
   size_t run;
   int64_t kv_head;
-  int64_t first, end; // pairs, numbered (row - run's first row) * group + query head of the group
+  int64_t first, end;  // pairs, numbered (row - run's first row) * group + query head of the group
 };
 
 struct Runs {
@@ -61,12 +61,12 @@ struct Runs {
 
 }  // namespace
 
-int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, mgrpo_pages pages,
-                                   const int32_t *sequence, const int32_t *length,
-                                   const float *sinks_or_null, float *out, int64_t rows, int64_t heads, float scale, int64_t window) try {
+int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, mgrpo_pages pages, const int32_t *sequence,
+                                   const int32_t *length, const float *sinks_or_null, float *out, int64_t rows, int64_t heads, float scale,
+                                   int64_t window) try {
   const int64_t kv_heads = pages.kv_heads, hd = pages.hd, longest = pages.width * pages.block;
-  if (!valid_pages(pages) || !valid_sizes({rows, heads, hd}) || kv_heads == 0 || heads == 0 ||
-      heads % kv_heads != 0 || hd == 0 || hd > kMaxHeadDim || window < 0)
+  if (!valid_pages(pages) || !valid_sizes({rows, heads, hd}) || kv_heads == 0 || heads == 0 || heads % kv_heads != 0 || hd == 0 ||
+      hd > kMaxHeadDim || window < 0)
     return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({q, sequence, length, out}) || !all_in_range(sequence, rows, 0, pages.sequences) ||

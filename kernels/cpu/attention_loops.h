@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "linear_dot.h"
 #include "layer_loops.h"
+#include "linear_dot.h"
 #include "simd.h"
 
 namespace mgrpo::cpu {
@@ -36,11 +36,10 @@ MGRPO_INLINE void skip(AttentionKeys &keys, int64_t position) {
 
 // M rows x V vectors of out[i] += sum_t a[i, t] b[t] over t in [0, n).
 template <int M, int V, class Load, class Store>
-MGRPO_INLINE void mul_tile(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n,
-                           const float *b, int64_t b_stride, Load at, Store put) {
+MGRPO_INLINE void mul_tile(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n, const float *b,
+                           int64_t b_stride, Load at, Store put) {
   Vec acc[M][V];
-  MGRPO_UNROLL for (int m = 0; m < M; m++)
-    MGRPO_UNROLL for (int v = 0; v < V; v++) acc[m][v] = at(out + m * out_stride + v * kLanes);
+  MGRPO_UNROLL for (int m = 0; m < M; m++) MGRPO_UNROLL for (int v = 0; v < V; v++) acc[m][v] = at(out + m * out_stride + v * kLanes);
   for (int64_t t = 0; t < n; t++, b += b_stride, a += a_col) {
     Vec bs[V];
     MGRPO_UNROLL for (int v = 0; v < V; v++) bs[v] = at(b + v * kLanes);
@@ -49,37 +48,32 @@ MGRPO_INLINE void mul_tile(float *out, int64_t out_stride, const float *a, int64
       MGRPO_UNROLL for (int v = 0; v < V; v++) acc[m][v] = fma(as, bs[v], acc[m][v]);
     }
   }
-  MGRPO_UNROLL for (int m = 0; m < M; m++)
-    MGRPO_UNROLL for (int v = 0; v < V; v++) put(out + m * out_stride + v * kLanes, acc[m][v]);
+  MGRPO_UNROLL for (int m = 0; m < M; m++) MGRPO_UNROLL for (int v = 0; v < V; v++) put(out + m * out_stride + v * kLanes, acc[m][v]);
 }
 
 template <int M>
-MGRPO_INLINE void mul_rows(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n,
-                           const float *b, int64_t b_stride, int64_t d) {
+MGRPO_INLINE void mul_rows(float *out, int64_t out_stride, const float *a, int64_t a_row, int64_t a_col, int64_t n, const float *b,
+                           int64_t b_stride, int64_t d) {
   constexpr int V = M >= 3 ? 2 : 4;  // at least 8 accumulators where d allows: additions take four cycles
   const auto at = [](const float *p) MGRPO_LAMBDA_INLINE { return load(p); };
   const auto put = [](float *p, Vec v) MGRPO_LAMBDA_INLINE { store(p, v); };
   int64_t c = 0;
-  for (; c + V * kLanes <= d; c += V * kLanes)
-    mul_tile<M, V>(out + c, out_stride, a, a_row, a_col, n, b + c, b_stride, at, put);
-  for (; c + kLanes <= d; c += kLanes)
-    mul_tile<M, 1>(out + c, out_stride, a, a_row, a_col, n, b + c, b_stride, at, put);
+  for (; c + V * kLanes <= d; c += V * kLanes) mul_tile<M, V>(out + c, out_stride, a, a_row, a_col, n, b + c, b_stride, at, put);
+  for (; c + kLanes <= d; c += kLanes) mul_tile<M, 1>(out + c, out_stride, a, a_row, a_col, n, b + c, b_stride, at, put);
   if (c < d) {
     const int64_t left = d - c;
     mul_tile<M, 1>(
-        out + c, out_stride, a, a_row, a_col, n, b + c, b_stride,
-        [left](const float *p) MGRPO_LAMBDA_INLINE { return load_n(p, left); },
+        out + c, out_stride, a, a_row, a_col, n, b + c, b_stride, [left](const float *p) MGRPO_LAMBDA_INLINE { return load_n(p, left); },
         [left](float *p, Vec v) MGRPO_LAMBDA_INLINE { store_n(p, v, left); });
   }
 }
 
 // out[i, 0..d) += sum_t a[i, t] b[t, 0..d) for i < m, t < n, with t ascending for every element;
 // a[i, t] is a[i * a_row + t * a_col].
-void mul_block(float *out, int64_t out_stride, int64_t m, const float *a, int64_t a_row, int64_t a_col, int64_t n,
-               const float *b, int64_t b_stride, int64_t d) {
+void mul_block(float *out, int64_t out_stride, int64_t m, const float *a, int64_t a_row, int64_t a_col, int64_t n, const float *b,
+               int64_t b_stride, int64_t d) {
   int64_t i = 0;
-  for (; i + 4 <= m; i += 4)
-    mul_rows<4>(out + i * out_stride, out_stride, a + i * a_row, a_row, a_col, n, b, b_stride, d);
+  for (; i + 4 <= m; i += 4) mul_rows<4>(out + i * out_stride, out_stride, a + i * a_row, a_row, a_col, n, b, b_stride, d);
   out += i * out_stride, a += i * a_row;
   if (m - i == 3) mul_rows<3>(out, out_stride, a, a_row, a_col, n, b, b_stride, d);
   if (m - i == 2) mul_rows<2>(out, out_stride, a, a_row, a_col, n, b, b_stride, d);
@@ -106,8 +100,7 @@ MGRPO_INLINE Total with_sink(const SoftmaxRow &row, float sink) {
 }
 
 // Turns the raw scores [from, n) into exp(score - running max), rescaling what the row holds when the max rises.
-MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, int64_t n, float scale, float *acc,
-                                int64_t d) {
+MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, int64_t n, float scale, float *acc, int64_t d) {
   const int64_t begin = from / kLanes * kLanes;
   Vec top = splat(-INFINITY);
   for (int64_t j = begin; j < n; j += kLanes) {
@@ -131,23 +124,23 @@ MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, in
 
 // acc[i] += p[i] . v over the keys [from[i], to[i]) of v, if any: keys that only some of the four rows attend to for
 // each row alone, and keys that all of them attend to at once.
-MGRPO_INLINE void accumulate_values(float *acc, const float *p, const int64_t *from, const int64_t *to, int rows,
-                                    const float *v, int64_t stride, int64_t hd) {
+MGRPO_INLINE void accumulate_values(float *acc, const float *p, const int64_t *from, const int64_t *to, int rows, const float *v,
+                                    int64_t stride, int64_t hd) {
   int64_t begin = from[0], end = to[0];
   for (int i = 1; i < rows; i++) begin = max64(begin, from[i]), end = min64(end, to[i]);
   end = max64(begin, end);
   const auto alone = [&](int i, int64_t first, int64_t last) MGRPO_LAMBDA_INLINE {
     if (first < last)
-      mul_block(acc + i * kMaxHeadDim, kMaxHeadDim, 1, p + i * kKeyBlock + first, kKeyBlock, 1, last - first,
-                v + first * stride, stride, hd);
+      mul_block(acc + i * kMaxHeadDim, kMaxHeadDim, 1, p + i * kKeyBlock + first, kKeyBlock, 1, last - first, v + first * stride, stride,
+                hd);
   };
   for (int i = 0; i < rows; i++) alone(i, from[i], min64(begin, to[i]));
   mul_block(acc, kMaxHeadDim, rows, p + begin, kKeyBlock, 1, end - begin, v + begin * stride, stride, hd);
   for (int i = 0; i < rows; i++) alone(i, max64(end, from[i]), to[i]);
 }
 
-void attend(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd, float scale,
-            int64_t window, const float *sinks, float *const *out, float *const *lse) {
+void attend(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd, float scale, int64_t window,
+            const float *sinks, float *const *out, float *const *lse) {
   alignas(64) float scores[kAttentionTile * kKeyBlock];
   alignas(64) float acc[kAttentionTile * kMaxHeadDim];
   SoftmaxRow state[kAttentionTile];
@@ -164,13 +157,13 @@ void attend(const float *const *q, const int64_t *length, int rows, AttentionKey
     const int64_t n_keys = min64(kKeyBlock, longest - first);
     skip(keys, first);
     for_pieces(keys, begin, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
-      dot_block(PointerRows{q}, rows, keys.k + row * keys.stride, keys.stride, n, hd, nullptr, scores + column,
-                kKeyBlock, keys.v + row * keys.stride);
+      dot_block(PointerRows{q}, rows, keys.k + row * keys.stride, keys.stride, n, hd, nullptr, scores + column, kKeyBlock,
+                keys.v + row * keys.stride);
     });
     for (int i = 0; i < rows; i++)
       if (length[i] > first && earliest[i] < first + n_keys)
-        softmax_block(state[i], scores + i * kKeyBlock, max64(earliest[i] - first, 0), min64(n_keys, length[i] - first),
-                      scale, acc + i * kMaxHeadDim, padded);
+        softmax_block(state[i], scores + i * kKeyBlock, max64(earliest[i] - first, 0), min64(n_keys, length[i] - first), scale,
+                      acc + i * kMaxHeadDim, padded);
     for_pieces(keys, begin, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       int64_t from[kAttentionTile], to[kAttentionTile];
       for (int i = 0; i < rows; i++) {
@@ -178,8 +171,8 @@ void attend(const float *const *q, const int64_t *length, int rows, AttentionKey
         to[i] = min64(n, length[i] - first - column);
       }
       for (int i = 0; i < rows; i += 4)
-        accumulate_values(acc + i * kMaxHeadDim, scores + i * kKeyBlock + column, from + i, to + i,
-                          rows - i < 4 ? rows - i : 4, keys.v + row * keys.stride, keys.stride, hd);
+        accumulate_values(acc + i * kMaxHeadDim, scores + i * kKeyBlock + column, from + i, to + i, rows - i < 4 ? rows - i : 4,
+                          keys.v + row * keys.stride, keys.stride, hd);
     });
   }
   for (int i = 0; i < rows; i++) {
@@ -195,8 +188,7 @@ constexpr int64_t kQueryBlock = 32;
 
 // From raw scores to probabilities and, in place of dprob, to the gradient of the raw scores.
 // The row sees the scores [from, to).
-MGRPO_INLINE void score_gradients(float *prob, float *dprob, int64_t n, int64_t from, int64_t to, float scale, float lse,
-                                  float delta) {
+MGRPO_INLINE void score_gradients(float *prob, float *dprob, int64_t n, int64_t from, int64_t to, float scale, float lse, float delta) {
   for (int64_t j = 0; j < n; j += kLanes) {
     const Vec p = keep_between(vexp(fma(load(prob + j), splat(scale), splat(-lse))), from - j, to - j, 0.0f);
     store(dprob + j, keep_between(p * (load(dprob + j) - splat(delta)) * splat(scale), from - j, to - j, 0.0f));
@@ -213,8 +205,7 @@ MGRPO_INLINE float dot(const float *a, const float *b, int64_t n) {
 }
 
 // Rows [first, first + rows) of query head `head` of the group against all keys they see.
-void attend_bwd_rows(const AttentionQueries &s, AttentionKeys keys, float *dk, float *dv, int64_t head,
-                     int64_t first, int64_t rows) {
+void attend_bwd_rows(const AttentionQueries &s, AttentionKeys keys, float *dk, float *dv, int64_t head, int64_t first, int64_t rows) {
   alignas(64) float prob[kQueryBlock * kKeyBlock];
   alignas(64) float dprob[kQueryBlock * kKeyBlock];
   alignas(64) float q[kQueryBlock * kMaxHeadDim], dout[kQueryBlock * kMaxHeadDim];  // dense: see HeadMajor
@@ -235,19 +226,16 @@ void attend_bwd_rows(const AttentionQueries &s, AttentionKeys keys, float *dk, f
     skip(keys, key);
     for_pieces(keys, key, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       const int64_t at = row * keys.stride;
-      dot_block(StridedRows{q, s.hd}, rows, keys.k + at, keys.stride, n, s.hd, nullptr, prob + column, kKeyBlock,
-                kNothingAhead);
-      dot_block(StridedRows{dout, s.hd}, rows, keys.v + at, keys.stride, n, s.hd, nullptr, dprob + column,
-                kKeyBlock, kNothingAhead);
+      dot_block(StridedRows{q, s.hd}, rows, keys.k + at, keys.stride, n, s.hd, nullptr, prob + column, kKeyBlock, kNothingAhead);
+      dot_block(StridedRows{dout, s.hd}, rows, keys.v + at, keys.stride, n, s.hd, nullptr, dprob + column, kKeyBlock, kNothingAhead);
     });
     for (int64_t i = 0; i < rows; i++)
-      score_gradients(prob + i * kKeyBlock, dprob + i * kKeyBlock, n_keys, first_seen(position + i, s.window) - key,
-                      position + i + 1 - key, s.scale, lse[i * lse_stride], delta[i]);
+      score_gradients(prob + i * kKeyBlock, dprob + i * kKeyBlock, n_keys, first_seen(position + i, s.window) - key, position + i + 1 - key,
+                      s.scale, lse[i * lse_stride], delta[i]);
     mul_block(dv + (key - base) * s.hd, s.hd, n_keys, prob, 1, kKeyBlock, rows, dout, s.hd, s.hd);
     mul_block(dk + (key - base) * s.hd, s.hd, n_keys, dprob, 1, kKeyBlock, rows, q, s.hd, s.hd);
     for_pieces(keys, key, key, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
-      mul_block(s.dq + offset, s.stride, rows, dprob + column, kKeyBlock, 1, n, keys.k + row * keys.stride,
-                keys.stride, s.hd);
+      mul_block(s.dq + offset, s.stride, rows, dprob + column, kKeyBlock, 1, n, keys.k + row * keys.stride, keys.stride, s.hd);
     });
   }
 }

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "check.h"
-#include "mgrpo/nn.h"
 #include "layer_loops.h"
+#include "mgrpo/nn.h"
 #include "parallel.h"
 
 using namespace mgrpo;
@@ -16,13 +16,11 @@ using namespace mgrpo::cpu;
 namespace {
 
 // Whether cu names `batch` segments end to end, each following a row before it, and the head sizes fit together.
-bool valid_layout(const int32_t *cu, const int32_t *follows, int64_t batch, int64_t heads, int64_t kv_heads,
-                  int64_t hd, int64_t window) {
+bool valid_layout(const int32_t *cu, const int32_t *follows, int64_t batch, int64_t heads, int64_t kv_heads, int64_t hd, int64_t window) {
   if (batch < 0 || cu == nullptr || cu[0] != 0 || window < 0) return false;
   for (int64_t s = 0; s < batch; s++)
     if (cu[s + 1] < cu[s] || (follows != nullptr && (follows[s] < -1 || follows[s] >= cu[s]))) return false;
-  return heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && hd > 0 && hd <= kMaxHeadDim &&
-         valid_sizes({cu[batch], heads, hd});
+  return heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && hd > 0 && hd <= kMaxHeadDim && valid_sizes({cu[batch], heads, hd});
 }
 
 // The rows that the last row of each segment attends to, from the beginning of its sequence.
@@ -82,7 +80,7 @@ class HeadMajor {
 // Consecutive (row, query head) pairs of one segment and one key/value head.
 struct Tile {
   int64_t segment, kv_head;
-  int64_t first, end; // pairs, numbered row * group + query head of the group
+  int64_t first, end;  // pairs, numbered row * group + query head of the group
 };
 
 std::vector<Tile> tiles_of(const Contexts &contexts, int64_t kv_heads, int64_t group) {
@@ -128,9 +126,9 @@ int64_t scratch_rows(const std::vector<Chunk> &wave) { return wave.back().scratc
 
 }  // namespace
 
-int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
-                                   const int32_t *follows_or_null, int64_t batch, const float *sinks_or_null,
-                                   float *out, float *lse, int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window) try {
+int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu, const int32_t *follows_or_null,
+                                   int64_t batch, const float *sinks_or_null, float *out, float *lse, int64_t heads, int64_t kv_heads,
+                                   int64_t hd, float scale, int64_t window) try {
   if (!valid_layout(cu, follows_or_null, batch, heads, kv_heads, hd, window)) return MGRPO_INVALID_ARGUMENT;
   if (cu[batch] == 0) return MGRPO_OK;
   if (any_null({q, k, v, out, lse})) return MGRPO_INVALID_ARGUMENT;
@@ -153,8 +151,7 @@ int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *
       if (sinks_or_null != nullptr) sinks[rows] = sinks_or_null[head];
       length[rows] = own.position + pair / group + 1;
     }
-    const AttentionKeys seen{contexts.spans(tile.segment), contexts.count(tile.segment), keys[tile.kv_head],
-                             values[tile.kv_head], hd};
+    const AttentionKeys seen{contexts.spans(tile.segment), contexts.count(tile.segment), keys[tile.kv_head], values[tile.kv_head], hd};
     layer_loops().attend(queries, length, rows, seen, hd, scale, window, sinks_or_null != nullptr ? sinks : nullptr, outputs, sums);
   };
   parallel_for(static_cast<int64_t>(tiles.size()), contexts.pair_work(heads, hd, window), attend_tile);
@@ -163,10 +160,9 @@ int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *
   return MGRPO_OUT_OF_MEMORY;
 }
 
-int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
-                                       const float *out, const float *lse, const int32_t *cu,
-                                       const int32_t *follows_or_null, int64_t batch, float *dq, float *dk, float *dv,
-                                       int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window) try {
+int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v, const float *out,
+                                       const float *lse, const int32_t *cu, const int32_t *follows_or_null, int64_t batch, float *dq,
+                                       float *dk, float *dv, int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window) try {
   if (!valid_layout(cu, follows_or_null, batch, heads, kv_heads, hd, window)) return MGRPO_INVALID_ARGUMENT;
   if (cu[batch] == 0) return MGRPO_OK;
   if (any_null({dout, q, k, v, out, lse, dq, dk, dv})) return MGRPO_INVALID_ARGUMENT;
@@ -190,9 +186,8 @@ int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const 
       const int64_t h = task % kv_heads, row = contexts.own(c.segment).row + c.first;
       const int64_t at = row * q_stride + h * group * hd;
       layer_loops().attend_bwd({q + at, dout + at, out + at, lse + row * heads + h * group, dq + at, c.rows,
-                           contexts.own(c.segment).position + c.first, group, hd, q_stride, scale, window},
-                          {contexts.spans(c.segment), contexts.count(c.segment), keys[h], values[h], hd}, dk_of(c, h),
-                          dv_of(c, h));
+                                contexts.own(c.segment).position + c.first, group, hd, q_stride, scale, window},
+                               {contexts.spans(c.segment), contexts.count(c.segment), keys[h], values[h], hd}, dk_of(c, h), dv_of(c, h));
     });
     // ... and every row of dk and dv adds up its parts from those places, in the order of the chunks.
     parallel_ranges(rows, 16, 2.0 * static_cast<double>(kv_stride * scratch), [&](int64_t begin, int64_t end) {

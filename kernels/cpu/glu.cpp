@@ -1,6 +1,6 @@
 #include "check.h"
-#include "mgrpo/nn.h"
 #include "layer_loops.h"
+#include "mgrpo/nn.h"
 #include "parallel.h"
 
 using namespace mgrpo;
@@ -17,9 +17,8 @@ int32_t glu(Forward forward, const float *gate_up, float *y, int64_t rows, int64
   if (!valid_sizes({rows, f, 2})) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0 || f == 0) return MGRPO_OK;
   if (any_null({gate_up, y})) return MGRPO_INVALID_ARGUMENT;
-  parallel_ranges(rows, 1, kWorkPerElement * rows * f, [=](int64_t begin, int64_t end) {
-    forward(gate_up + 2 * begin * f, y + begin * f, end - begin, f);
-  });
+  parallel_ranges(rows, 1, kWorkPerElement * rows * f,
+                  [=](int64_t begin, int64_t end) { forward(gate_up + 2 * begin * f, y + begin * f, end - begin, f); });
   return MGRPO_OK;
 }
 
@@ -35,17 +34,13 @@ int32_t glu_bwd(Backward backward, const float *dy, const float *gate_up, float 
 
 }  // namespace
 
-int32_t mgrpo_swiglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f) {
-  return glu(layer_loops().swiglu, gate_up, y, rows, f);
-}
+int32_t mgrpo_swiglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f) { return glu(layer_loops().swiglu, gate_up, y, rows, f); }
 
 int32_t mgrpo_swiglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
   return glu_bwd(layer_loops().swiglu_bwd, dy, gate_up, dgate_up, rows, f);
 }
 
-int32_t mgrpo_geglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f) {
-  return glu(layer_loops().geglu, gate_up, y, rows, f);
-}
+int32_t mgrpo_geglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f) { return glu(layer_loops().geglu, gate_up, y, rows, f); }
 
 int32_t mgrpo_geglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
   return glu_bwd(layer_loops().geglu_bwd, dy, gate_up, dgate_up, rows, f);

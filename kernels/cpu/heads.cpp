@@ -1,9 +1,10 @@
+#include "heads.h"
+
 #include <cstring>
 #include <new>
 #include <unordered_set>
 #include <vector>
 
-#include "heads.h"
 #include "layer_loops.h"
 #include "pages.h"
 #include "parallel.h"
@@ -24,7 +25,7 @@ void prepare(const mgrpo_heads &how, int64_t row, const float *x, const void *no
   if (norm != nullptr) {
     const int64_t groups = groups_of(how, heads);
     layer_loops().rms_norm(x, nullptr, static_cast<const float *>(norm), how.offset, how.eps, nullptr, y,
-                      inv_rms_or_null != nullptr ? inv_rms_or_null + row * groups : nullptr, groups, group_of(how, heads));
+                           inv_rms_or_null != nullptr ? inv_rms_or_null + row * groups : nullptr, groups, group_of(how, heads));
     x = y;
   }
   turn(how, row, x, heads, y, 1);
@@ -56,7 +57,8 @@ void add_dw(const mgrpo_heads &how, int64_t heads, int64_t from, const float *dy
             int64_t rows) {
   const int64_t groups = groups_of(how, heads), d = group_of(how, heads);
   parallel_ranges(d, 16, static_cast<double>(rows) * heads * how.hd, [=](int64_t begin, int64_t end) {
-    layer_loops().rms_norm_dw(dy + from + begin, qkv + from + begin, inv_rms, dw + begin, rows * groups, d, end - begin, groups, width_of(how));
+    layer_loops().rms_norm_dw(dy + from + begin, qkv + from + begin, inv_rms, dw + begin, rows * groups, d, end - begin, groups,
+                              width_of(how));
   });
 }
 
@@ -135,7 +137,7 @@ int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, const float 
     const auto back = [&](int64_t r, int64_t from, int64_t heads, const void *norm, const float *inv_rms) {
       const int64_t groups = groups_of(how, heads), at = r * width + from;
       layer_loops().rms_norm_dx(dqkv + at, qkv_or_null + at, static_cast<const float *>(norm), how.offset, inv_rms + r * groups, nullptr,
-                           dqkv + at, groups, group_of(how, heads));
+                                dqkv + at, groups, group_of(how, heads));
     };
     for (int64_t r = begin; r < end; r++) {
       back(r, 0, how.heads, how.q_norm, inv_q_or_null);

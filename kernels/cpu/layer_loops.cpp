@@ -23,8 +23,8 @@ bool amx_usable() {
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   constexpr unsigned kTiles = 1u << 24, kTilesOfBFloat16 = 1u << 22;
   constexpr long kAskPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return (d & kTiles) != 0 && (d & kTilesOfBFloat16) != 0 && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512bf16") && syscall(SYS_arch_prctl, kAskPermission, kTileData) == 0;
+  return (d & kTiles) != 0 && (d & kTilesOfBFloat16) != 0 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16") &&
+         syscall(SYS_arch_prctl, kAskPermission, kTileData) == 0;
 }
 #endif
 

@@ -19,9 +19,7 @@ struct KeySpan {
 };
 
 // The first key that the query at `position` attends to: with a window its own and the window - 1 before it.
-inline int64_t first_seen(int64_t position, int64_t window) {
-  return window > 0 && position >= window ? position + 1 - window : 0;
-}
+inline int64_t first_seen(int64_t position, int64_t window) { return window > 0 && position >= window ? position + 1 - window : 0; }
 
 // The keys and values of one head. The spans' positions are consecutive, and the first span begins at or before the
 // first key that any query attends to.
@@ -41,9 +39,9 @@ struct AttentionQueries {
   int64_t position;  // of the first row in its sequence
   int64_t group;     // query heads
   int64_t hd;
-  int64_t stride;    // floats from a row of q to the next: heads * hd
+  int64_t stride;  // floats from a row of q to the next: heads * hd
   float scale;
-  int64_t window;    // 0: a query sees all keys up to its own
+  int64_t window;  // 0: a query sees all keys up to its own
 };
 
 using LinearBF16 = void (*)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
@@ -53,35 +51,35 @@ struct LayerLoops {
   const char *name;
 
   // y[r, j] for r in [0, rows), j in [0, n); rows of x, w, y are x_stride, w_stride, y_stride floats apart.
-  void (*linear)(const float *x, int64_t x_stride, const float *w, int64_t w_stride, const float *b, float *y,
-                 int64_t y_stride, int64_t rows, int64_t k, int64_t n);
+  void (*linear)(const float *x, int64_t x_stride, const float *w, int64_t w_stride, const float *b, float *y, int64_t y_stride,
+                 int64_t rows, int64_t k, int64_t n);
   LinearBF16 linear_bf16;
 
   // y[i, j] += scale * sum_c u[i, c] b[j, c] for j in [0, n), c in [0, r); rows of u and y are u_stride and y_stride floats
   // apart.
-  void (*lora_expand)(const float *u, int64_t u_stride, const float *b, float scale, float *y, int64_t y_stride,
-                      int64_t rows, int64_t r, int64_t n);
+  void (*lora_expand)(const float *u, int64_t u_stride, const float *b, float scale, float *y, int64_t y_stride, int64_t rows, int64_t r,
+                      int64_t n);
 
   // A matrix in blocks of a type of mgrpo/quant.h; k weights, which follow each other, become float.
   void (*dequantise)(int32_t type, const uint8_t *w, float *y, int64_t k);
   // As linear.
-  void (*linear_quant)(const float *x, int64_t x_stride, int32_t type, const uint8_t *w, const float *b, float *y,
-                       int64_t y_stride, int64_t rows, int64_t k, int64_t n);
+  void (*linear_quant)(const float *x, int64_t x_stride, int32_t type, const uint8_t *w, const float *b, float *y, int64_t y_stride,
+                       int64_t rows, int64_t k, int64_t n);
   // dx[r, c] = sum_j dy[r, j] w[j, c] for c in [0, width), width <= kQuantStrip; w, whose rows are row_bytes apart, and dx are
   // at the first of these columns.
   void (*linear_quant_bwd)(const float *dy, int64_t dy_stride, int32_t type, const uint8_t *w, int64_t row_bytes, float *dx,
                            int64_t dx_stride, int64_t rows, int64_t width, int64_t n, bool add);
 
   // With a residual, sum = x + residual is written and normalised. residual and sum, and inv_rms, may be null.
-  void (*rms_norm)(const float *x, const float *residual, const float *w, float offset, double eps, float *sum,
-                   float *y, float *inv_rms, int64_t rows, int64_t d);
+  void (*rms_norm)(const float *x, const float *residual, const float *w, float offset, double eps, float *sum, float *y, float *inv_rms,
+                   int64_t rows, int64_t d);
   // dx, plus dx_more if that is not null.
-  void (*rms_norm_dx)(const float *dy, const float *x, const float *w, float offset, const float *inv_rms,
-                      const float *dx_more, float *dx, int64_t rows, int64_t d);
+  void (*rms_norm_dx)(const float *dy, const float *x, const float *w, float offset, const float *inv_rms, const float *dx_more, float *dx,
+                      int64_t rows, int64_t d);
   // dw[j] += sum_r dy[r, j] x[r, j] inv_rms[r] for the columns j in [0, columns) of rows of d floats; runs of `run` rows lie `stride`
   // floats apart.
-  void (*rms_norm_dw)(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d,
-                      int64_t columns, int64_t run, int64_t stride);
+  void (*rms_norm_dw)(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d, int64_t columns,
+                      int64_t run, int64_t stride);
 
   void (*swiglu)(const float *gate_up, float *y, int64_t rows, int64_t f);
   void (*swiglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
@@ -90,8 +88,7 @@ struct LayerLoops {
   void (*clamped_glu)(const float *gate_up, float *y, int64_t rows, int64_t f);
   void (*clamped_glu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
   // One row: x, y [heads, hd], cos, sin [rotary / 2]; sign is -1 for the inverse.
-  void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary,
-               float sign);
+  void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary, float sign);
 
   // One token: y[i] = sum_j weight[j] x[place[j] d + i], null weights are 1.
   void (*moe_combine)(const float *x, const int32_t *place, const float *weight, float *y, int64_t k, int64_t d);
@@ -100,8 +97,8 @@ struct LayerLoops {
 
   // rows <= kAttentionTile query rows; row i attends to the last window of the first length[i] keys, to all where window is
   // 0. sinks [rows] are terms of the softmax's denominator. sinks and lse may be null.
-  void (*attend)(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd,
-                 float scale, int64_t window, const float *sinks, float *const *out, float *const *lse);
+  void (*attend)(const float *const *q, const int64_t *length, int rows, AttentionKeys keys, int64_t hd, float scale, int64_t window,
+                 const float *sinks, float *const *out, float *const *lse);
   // Writes dq, and adds to dk and dv the parts of these queries, for keys first_seen(position, window) to position +
   // rows - 1.
   void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);

@@ -74,14 +74,13 @@ MGRPO_INLINE void store_tile(const char *upper, const char *lower, const float *
   const __mmask16 kept = lane_mask(min64(n, kTile));
   const __m512 bias = b != nullptr ? _mm512_maskz_loadu_ps(kept, b) : _mm512_setzero_ps();
   __m512i sums[16];
-  MGRPO_UNROLL for (int j = 0; j < 16; j++)
-    sums[j] = _mm512_castps_si512(_mm512_add_ps(_mm512_load_ps(upper + j * 64), _mm512_load_ps(lower + j * 64)));
+  MGRPO_UNROLL for (int j = 0; j < 16; j++) sums[j] =
+      _mm512_castps_si512(_mm512_add_ps(_mm512_load_ps(upper + j * 64), _mm512_load_ps(lower + j * 64)));
   transpose(sums);
-  MGRPO_UNROLL for (int r = 0; r < 16; r++)
-    if (r < rows) {
-      const __m512 row = _mm512_castsi512_ps(sums[r]);
-      _mm512_mask_storeu_ps(y + r * y_stride, kept, b != nullptr ? _mm512_add_ps(row, bias) : row);
-    }
+  MGRPO_UNROLL for (int r = 0; r < 16; r++) if (r < rows) {
+    const __m512 row = _mm512_castsi512_ps(sums[r]);
+    _mm512_mask_storeu_ps(y + r * y_stride, kept, b != nullptr ? _mm512_add_ps(row, bias) : row);
+  }
 }
 
 // Up to 16 packed rows against up to 32 outputs. `ahead` is a row of w from which 32 numbers are prefetched; may be

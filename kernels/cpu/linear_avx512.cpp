@@ -1,8 +1,8 @@
 // Products of rows that are rounded to bfloat16 with rows of bfloat16, for x86-64 with AVX-512 and avx512_bf16; kernels/CMakeLists.txt
 // gives this file the flags.
 #if defined(__x86_64__)
-#include "linear_dot.h"
 #include "layer_loops.h"
+#include "linear_dot.h"
 #include "scratch.h"
 
 namespace mgrpo::cpu {

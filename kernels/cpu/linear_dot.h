@@ -50,11 +50,17 @@ MGRPO_INLINE Vec fma(__m512bh a, __m512bh b, Vec c) { return (Vec)_mm512_dpbf16_
 // A step's numbers of a row of x or w, or those n that are left of it.
 template <class X, class P>
 MGRPO_INLINE auto operand(const P *p) {
-  if constexpr (kStep<X> == kLanes) return load(p); else return load_pairs(p);
+  if constexpr (kStep<X> == kLanes)
+    return load(p);
+  else
+    return load_pairs(p);
 }
 template <class X, class P>
 MGRPO_INLINE auto operand_n(const P *p, int64_t n) {
-  if constexpr (kStep<X> == kLanes) return load_n(p, n); else return load_pairs_n(p, n);
+  if constexpr (kStep<X> == kLanes)
+    return load_n(p, n);
+  else
+    return load_pairs_n(p, n);
 }
 
 struct DotOutput {
@@ -95,8 +101,8 @@ struct Prefetch {
 // without masked loads keeps the accumulators in registers throughout. Bfloat16 is widened into `wide`, float [N, k],
 // unless that is null.
 template <int M, int N, bool Tail, class Rows, class W>
-MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k,
-                           const DotOutput &o, int64_t n, Prefetch ahead, float *wide = nullptr) {
+MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k, const DotOutput &o, int64_t n,
+                           Prefetch ahead, float *wide = nullptr) {
   using X = typename Rows::Number;
   constexpr int64_t kNumbers = kStep<X>;
   const X *x[M];
@@ -105,8 +111,7 @@ MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int6
   for (int j = 0; j < N; j++) wr[j] = w + min64(j, n - 1) * w_stride;
 
   Vec acc[M][N];
-  MGRPO_UNROLL for (int m = 0; m < M; m++)
-    MGRPO_UNROLL for (int j = 0; j < N; j++) acc[m][j] = Vec{};
+  MGRPO_UNROLL for (int m = 0; m < M; m++) MGRPO_UNROLL for (int j = 0; j < N; j++) acc[m][j] = Vec{};
   const auto step = [&](auto load_at, auto keep) MGRPO_LAMBDA_INLINE {
     decltype(load_at(x[0])) xs[M];
     MGRPO_UNROLL for (int m = 0; m < M; m++) xs[m] = load_at(x[m]);
@@ -128,11 +133,10 @@ MGRPO_INLINE void dot_tile(const Rows &rows, int64_t first_row, const W *w, int6
          [i, k](float *p, Vec v) MGRPO_LAMBDA_INLINE { store_n(p + i, v, k - i); });
 
   constexpr int kStored = N < 4 ? N : 4;
-  MGRPO_UNROLL for (int j = 0; j < N; j += kStored)
-    MGRPO_UNROLL for (int m = 0; m < M; m++) {
-      const Vec4 sums = sum_lanes4(acc[m][j], acc[m][j + 1], acc[m][j + 2], kStored < 4 ? Vec{} : acc[m][(j + 3) % N]);
-      store_sums<kStored>(sums, o.y + m * o.y_stride + j, o.b != nullptr ? o.b + j : nullptr, n - j);
-    }
+  MGRPO_UNROLL for (int j = 0; j < N; j += kStored) MGRPO_UNROLL for (int m = 0; m < M; m++) {
+    const Vec4 sums = sum_lanes4(acc[m][j], acc[m][j + 1], acc[m][j + 2], kStored < 4 ? Vec{} : acc[m][(j + 3) % N]);
+    store_sums<kStored>(sums, o.y + m * o.y_stride + j, o.b != nullptr ? o.b + j : nullptr, n - j);
+  }
 }
 
 // How m rows are cut into tiles: `higher` tiles of low + 1 rows, then tiles of low rows.
@@ -146,9 +150,7 @@ MGRPO_INLINE TilePlan plan_tiles(int64_t m) {
 }
 
 // Rows of w that all tiles pass before the next are read: whole tiles of each kind that there is.
-MGRPO_INLINE int64_t outputs_at_once(const TilePlan &plan) {
-  return kFourRowOutputs == 3 && plan.low + (plan.higher > 0) == 4 ? 12 : 4;
-}
+MGRPO_INLINE int64_t outputs_at_once(const TilePlan &plan) { return kFourRowOutputs == 3 && plan.low + (plan.higher > 0) == 4 ? 12 : 4; }
 
 // Rows of w [n, k] that are needed next. Each tile prefetches `pace` of them.
 template <class W>
@@ -165,8 +167,8 @@ struct Ahead {
 
 // M rows against n outputs, N at a time.
 template <int M, int N, bool Tail, class Rows, class W, class Next>
-MGRPO_INLINE void dot_row_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k,
-                               const DotOutput &o, int64_t n, Ahead<Next> &ahead, float *wide) {
+MGRPO_INLINE void dot_row_tile(const Rows &rows, int64_t first_row, const W *w, int64_t w_stride, int64_t k, const DotOutput &o, int64_t n,
+                               Ahead<Next> &ahead, float *wide) {
   for (int64_t j = 0; j < n; j += N) {
     const DotOutput at{o.y + j, o.y_stride, o.b != nullptr ? o.b + j : nullptr};
     dot_tile<M, N, Tail>(rows, first_row, w + j * w_stride, w_stride, k, at, n - j, ahead.some(w),
@@ -176,18 +178,28 @@ MGRPO_INLINE void dot_row_tile(const Rows &rows, int64_t first_row, const W *w, 
 
 // The rows of tiles [t, end) against the n rows of w from w[0] on.
 template <bool Tail, class Rows, class W, class Next>
-MGRPO_INLINE void dot_tiles(const Rows &rows, const TilePlan &plan, int64_t t, int64_t end, const W *w, int64_t w_stride,
-                            int64_t k, const DotOutput &o, int64_t n, Ahead<Next> &ahead, float *wide = nullptr) {
+MGRPO_INLINE void dot_tiles(const Rows &rows, const TilePlan &plan, int64_t t, int64_t end, const W *w, int64_t w_stride, int64_t k,
+                            const DotOutput &o, int64_t n, Ahead<Next> &ahead, float *wide = nullptr) {
   for (int64_t i = t * plan.low + min64(t, plan.higher); t < end; t++) {
     const DotOutput at{o.y + i * o.y_stride, o.y_stride, o.b};
     const int64_t size = plan.low + (t < plan.higher);
     switch (size) {
-      case 1: dot_row_tile<1, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
-      case 2: dot_row_tile<2, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
-      case 3: dot_row_tile<3, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
-      case 4: dot_row_tile<4, kFourRowOutputs, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
+      case 1:
+        dot_row_tile<1, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide);
+        break;
+      case 2:
+        dot_row_tile<2, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide);
+        break;
+      case 3:
+        dot_row_tile<3, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide);
+        break;
+      case 4:
+        dot_row_tile<4, kFourRowOutputs, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide);
+        break;
 #if defined(__AVX512F__)
-      case 5: dot_row_tile<5, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide); break;
+      case 5:
+        dot_row_tile<5, 4, Tail>(rows, i, w, w_stride, k, at, n, ahead, wide);
+        break;
 #endif
     }
     i += size;
@@ -198,8 +210,8 @@ MGRPO_INLINE void dot_tiles(const Rows &rows, const TilePlan &plan, int64_t t, i
 constexpr int64_t kWideFloats = 24 * 1024;
 
 template <bool Tail, class Rows>
-void dot_widened(const Rows &rows, const TilePlan &plan, const uint16_t *w, int64_t w_stride, int64_t k,
-                 const DotOutput &o, int64_t n, Ahead<uint16_t> ahead) {
+void dot_widened(const Rows &rows, const TilePlan &plan, const uint16_t *w, int64_t w_stride, int64_t k, const DotOutput &o, int64_t n,
+                 Ahead<uint16_t> ahead) {
   alignas(64) float wide[kWideFloats];
   dot_tiles<Tail>(rows, plan, 0, 1, w, w_stride, k, o, n, ahead, wide);
   dot_tiles<Tail>(rows, plan, 1, plan.tiles, wide, k, k, o, n, ahead);
@@ -208,8 +220,8 @@ void dot_widened(const Rows &rows, const TilePlan &plan, const uint16_t *w, int6
 // One row against eight outputs at once, since four give too few independent sums; returns the number of outputs. A
 // processor's own prefetching keeps up with rows of float, but not with rows of half their length.
 template <bool Tail, class Rows, class W>
-__attribute__((noinline)) int64_t dot_one_row(const Rows &rows, const W *w, int64_t w_stride, int64_t n, int64_t k,
-                                              const float *b, float *y, const W *ahead) {
+__attribute__((noinline)) int64_t dot_one_row(const Rows &rows, const W *w, int64_t w_stride, int64_t n, int64_t k, const float *b,
+                                              float *y, const W *ahead) {
   constexpr int kAtOnce = 8;
   constexpr int64_t kPace = sizeof(W) == 2 ? kAtOnce * sizeof(W) : 0;
   const bool dense = ahead != nullptr && w_stride == k;
@@ -222,8 +234,8 @@ __attribute__((noinline)) int64_t dot_one_row(const Rows &rows, const W *w, int6
 }
 
 template <bool Tail, class Rows, class W>
-MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const W *w, int64_t w_stride, int64_t n, int64_t k,
-                          const float *b, float *y, int64_t y_stride, const W *ahead) {
+MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const W *w, int64_t w_stride, int64_t n, int64_t k, const float *b, float *y,
+                          int64_t y_stride, const W *ahead) {
   int64_t j = 0;
   const auto at = [&](int64_t j) { return DotOutput{y + j, y_stride, b != nullptr ? b + j : nullptr}; };
   if (m == 1) j = dot_one_row<Tail>(rows, w, w_stride, n, k, b, y, ahead);
@@ -245,8 +257,8 @@ MGRPO_INLINE void dot_all(const Rows &rows, int64_t m, const W *w, int64_t w_str
 // y[i, j] = rows(i) . w[j] + b[j] for i < m, j < n: a few rows of w at a time, read once for all m. Where w is dense,
 // the next rows, counted from `ahead`, are prefetched on the way; null: none are.
 template <class Rows, class W>
-void dot_block(const Rows &rows, int64_t m, const W *w, int64_t w_stride, int64_t n, int64_t k, const float *b,
-               float *y, int64_t y_stride, const W *ahead) {
+void dot_block(const Rows &rows, int64_t m, const W *w, int64_t w_stride, int64_t n, int64_t k, const float *b, float *y, int64_t y_stride,
+               const W *ahead) {
   if (m < 1) return;
   if (k % kStep<typename Rows::Number> == 0) return dot_all<false>(rows, m, w, w_stride, n, k, b, y, y_stride, ahead);
   dot_all<true>(rows, m, w, w_stride, n, k, b, y, y_stride, ahead);
@@ -258,8 +270,8 @@ constexpr int64_t kDotCachedFloats = 48 * 1024;
 MGRPO_INLINE int64_t cached_rows(int64_t k) { return max64(kDotCachedFloats / max64(k, 1) / kDotRows, 5) * kDotRows; }
 
 template <class W>
-void linear(const float *x, int64_t x_stride, const W *w, int64_t w_stride, const float *b, float *y,
-            int64_t y_stride, int64_t rows, int64_t k, int64_t n) {
+void linear(const float *x, int64_t x_stride, const W *w, int64_t w_stride, const float *b, float *y, int64_t y_stride, int64_t rows,
+            int64_t k, int64_t n) {
   const int64_t most = cached_rows(k);
   const int64_t blocks = (rows + most - 1) / most;
   for (int64_t i = 0; i < blocks; i++) {

@@ -1,6 +1,6 @@
 #include "check.h"
-#include "mgrpo/quant.h"
 #include "layer_loops.h"
+#include "mgrpo/quant.h"
 #include "parallel.h"
 #include "quant_block.h"
 
@@ -20,8 +20,7 @@ using namespace mgrpo::cpu;
 
 int64_t mgrpo_quant_row_bytes(int32_t type, int64_t k) { return quant_row_bytes(type, k); }
 
-int32_t mgrpo_dequantise_cpu(const void *w, int32_t type, const int32_t *rows_or_null, float *y, int64_t count, int64_t n,
-                             int64_t k) {
+int32_t mgrpo_dequantise_cpu(const void *w, int32_t type, const int32_t *rows_or_null, float *y, int64_t count, int64_t n, int64_t k) {
   const int64_t row_bytes = quant_row_bytes(type, k);
   if (!valid_sizes({count, k}) || !valid_sizes({n, k}) || row_bytes < 0) return MGRPO_INVALID_ARGUMENT;
   if (rows_or_null != nullptr ? !all_in_range(rows_or_null, count, 0, n) : count > n) return MGRPO_INVALID_ARGUMENT;
@@ -50,7 +49,7 @@ int32_t mgrpo_linear_quant_cpu(const float *x, const void *w, int32_t type, cons
   }
   parallel_blocks(n, kOutputBlock, work, [=](int64_t begin, int64_t end) {
     layer_loops().linear_quant(x, k, type, bytes(w) + begin * row_bytes, b_or_null != nullptr ? b_or_null + begin : nullptr, y + begin,
-                          y_stride, rows, k, end - begin);
+                               y_stride, rows, k, end - begin);
   });
   return MGRPO_OK;
 }
@@ -66,7 +65,7 @@ int32_t mgrpo_linear_quant_bwd_input_cpu(const float *dy, int64_t dy_stride, con
     const int64_t r = i / strips * kRowBlock, c = i % strips * kQuantStrip;
     const int64_t some = rows - r < kRowBlock ? rows - r : kRowBlock, width = k - c < kQuantStrip ? k - c : kQuantStrip;
     layer_loops().linear_quant_bwd(dy + r * dy_stride, dy_stride, type, bytes(w) + quant_row_bytes(type, c), row_bytes, dx + r * k + c, k,
-                              some, width, n, add != 0);
+                                   some, width, n, add != 0);
   });
   return MGRPO_OK;
 }

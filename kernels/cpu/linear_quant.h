@@ -3,8 +3,8 @@
 #pragma once
 #include <cstring>
 
-#include "mgrpo/quant.h"
 #include "linear_dot.h"
+#include "mgrpo/quant.h"
 #include "quant_block.h"
 #include "simd.h"
 
@@ -66,9 +66,7 @@ struct Q4_0 {
   template <class F>
   static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b));
-    each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE {
-      f(i, d * floats_of((bytes_at(b + 2 + byte) >> shift & 15) - 8));
-    });
+    each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE { f(i, d * floats_of((bytes_at(b + 2 + byte) >> shift & 15) - 8)); });
   }
 };
 
@@ -77,9 +75,7 @@ struct Q4_1 {
   template <class F>
   static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b)), m = splat(half_of(b + 2));
-    each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE {
-      f(i, fma(floats_of(bytes_at(b + 4 + byte) >> shift & 15), d, m));
-    });
+    each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE { f(i, fma(floats_of(bytes_at(b + 4 + byte) >> shift & 15), d, m)); });
   }
 };
 
@@ -89,9 +85,8 @@ struct Q5_0 {
   static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b));
     const uint32_t high = word_at(b + 2);
-    each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE {
-      f(i, d * floats_of((bytes_at(b + 6 + byte) >> shift & 15) + (bits_of(high, i) << 4) - 16));
-    });
+    each_of_32([&](int i, int byte, int shift)
+                   MGRPO_LAMBDA_INLINE { f(i, d * floats_of((bytes_at(b + 6 + byte) >> shift & 15) + (bits_of(high, i) << 4) - 16)); });
   }
 };
 
@@ -101,9 +96,8 @@ struct Q5_1 {
   static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b)), m = splat(half_of(b + 2));
     const uint32_t high = word_at(b + 4);
-    each_of_32([&](int i, int byte, int shift) MGRPO_LAMBDA_INLINE {
-      f(i, fma(floats_of((bytes_at(b + 8 + byte) >> shift & 15) + (bits_of(high, i) << 4)), d, m));
-    });
+    each_of_32([&](int i, int byte, int shift)
+                   MGRPO_LAMBDA_INLINE { f(i, fma(floats_of((bytes_at(b + 8 + byte) >> shift & 15) + (bits_of(high, i) << 4)), d, m)); });
   }
 };
 
@@ -112,8 +106,7 @@ struct Q8_0 {
   template <class F>
   static MGRPO_INLINE void decode(const uint8_t *b, const F &f) {
     const Vec d = splat(half_of(b));
-    MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes)
-      f(i, d * floats_of(signed_at(b + 2 + i)));
+    MGRPO_UNROLL for (int i = 0; i < 32; i += kLanes) f(i, d * floats_of(signed_at(b + 2 + i)));
   }
 };
 
@@ -125,8 +118,7 @@ MGRPO_INLINE void group_scales(const uint8_t *b, float *scales) {
   uint8_t packed[16];
   memcpy(packed, words, sizeof packed);
   const Vec d = splat(half_of(b)), minus = splat(-half_of(b + 2));
-  MGRPO_UNROLL for (int i = 0; i < 16; i += kLanes)
-    store(scales + i, floats_of(bytes_at(packed + i)) * (lanes_from(i) < 8 ? d : minus));
+  MGRPO_UNROLL for (int i = 0; i < 16; i += kLanes) store(scales + i, floats_of(bytes_at(packed + i)) * (lanes_from(i) < 8 ? d : minus));
 }
 
 struct Q4_K {
@@ -183,14 +175,22 @@ struct Q6_K {
 template <class F>
 MGRPO_INLINE void for_blocks(int32_t type, const F &f) {
   switch (type) {
-    case MGRPO_Q4_0: return f(Q4_0{});
-    case MGRPO_Q4_1: return f(Q4_1{});
-    case MGRPO_Q5_0: return f(Q5_0{});
-    case MGRPO_Q5_1: return f(Q5_1{});
-    case MGRPO_Q8_0: return f(Q8_0{});
-    case MGRPO_Q4_K: return f(Q4_K{});
-    case MGRPO_Q5_K: return f(Q5_K{});
-    case MGRPO_Q6_K: return f(Q6_K{});
+    case MGRPO_Q4_0:
+      return f(Q4_0{});
+    case MGRPO_Q4_1:
+      return f(Q4_1{});
+    case MGRPO_Q5_0:
+      return f(Q5_0{});
+    case MGRPO_Q5_1:
+      return f(Q5_1{});
+    case MGRPO_Q8_0:
+      return f(Q8_0{});
+    case MGRPO_Q4_K:
+      return f(Q4_K{});
+    case MGRPO_Q5_K:
+      return f(Q5_K{});
+    case MGRPO_Q6_K:
+      return f(Q6_K{});
   }
 }
 
@@ -214,21 +214,18 @@ template <class Block, int M, int N>
 MGRPO_INLINE void quant_tile(const StridedRows &rows, const uint8_t *w, int64_t row_bytes, int64_t k, const DotOutput &o, int64_t n) {
   constexpr QuantSize kSize = quant_size(Block::kType);
   Vec acc[M][N];
-  MGRPO_UNROLL for (int m = 0; m < M; m++)
-    MGRPO_UNROLL for (int j = 0; j < N; j++) acc[m][j] = Vec{};
-  for (int64_t i = 0, at = 0; i < k; i += kSize.length, at += kSize.bytes)
-    MGRPO_UNROLL for (int j = 0; j < N; j++) {
+  MGRPO_UNROLL for (int m = 0; m < M; m++) MGRPO_UNROLL for (int j = 0; j < N; j++) acc[m][j] = Vec{};
+  for (int64_t i = 0, at = 0; i < k; i += kSize.length, at += kSize.bytes) MGRPO_UNROLL for (int j = 0; j < N; j++) {
       const uint8_t *b = w + min64(j, n - 1) * row_bytes + at;
       MGRPO_UNROLL for (int64_t line = 0; line < kSize.bytes; line += kLineBytes) __builtin_prefetch(b + N * row_bytes + line, 0, 2);
       Block::decode(b, [&](int c, Vec v) MGRPO_LAMBDA_INLINE {
         MGRPO_UNROLL for (int m = 0; m < M; m++) acc[m][j] = fma(load(rows(m) + i + c), v, acc[m][j]);
       });
     }
-  MGRPO_UNROLL for (int m = 0; m < M; m++)
-    MGRPO_UNROLL for (int j = 0; j < N; j += 4) {
-      const Vec4 sums = sum_lanes4(acc[m][j], acc[m][j + 1], N > 2 ? acc[m][(j + 2) % N] : Vec{}, N > 2 ? acc[m][(j + 3) % N] : Vec{});
-      store_part(sums, o.y + m * o.y_stride + j, o.b != nullptr ? o.b + j : nullptr, min64(n - j, N));
-    }
+  MGRPO_UNROLL for (int m = 0; m < M; m++) MGRPO_UNROLL for (int j = 0; j < N; j += 4) {
+    const Vec4 sums = sum_lanes4(acc[m][j], acc[m][j + 1], N > 2 ? acc[m][(j + 2) % N] : Vec{}, N > 2 ? acc[m][(j + 3) % N] : Vec{});
+    store_part(sums, o.y + m * o.y_stride + j, o.b != nullptr ? o.b + j : nullptr, min64(n - j, N));
+  }
 }
 
 template <class Block, int M>
@@ -262,10 +259,14 @@ void linear_quant(const float *x, int64_t x_stride, int32_t type, const uint8_t 
         using Block = decltype(block);
         float *to = y + r * y_stride;
         switch (m) {
-          case 1: return quant_few_rows<Block, 1>(some, w, row_bytes, n, k, b, to, y_stride);
-          case 2: return quant_few_rows<Block, 2>(some, w, row_bytes, n, k, b, to, y_stride);
-          case 3: return quant_few_rows<Block, 3>(some, w, row_bytes, n, k, b, to, y_stride);
-          case 4: return quant_few_rows<Block, 4>(some, w, row_bytes, n, k, b, to, y_stride);
+          case 1:
+            return quant_few_rows<Block, 1>(some, w, row_bytes, n, k, b, to, y_stride);
+          case 2:
+            return quant_few_rows<Block, 2>(some, w, row_bytes, n, k, b, to, y_stride);
+          case 3:
+            return quant_few_rows<Block, 3>(some, w, row_bytes, n, k, b, to, y_stride);
+          case 4:
+            return quant_few_rows<Block, 4>(some, w, row_bytes, n, k, b, to, y_stride);
         }
       });
       continue;
@@ -284,11 +285,11 @@ void linear_quant(const float *x, int64_t x_stride, int32_t type, const uint8_t 
 // A tile of M rows and C vectors of columns of dx. The n rows of the panel w [n, kQuantStrip] are added one after the
 // other: an element is one chain of multiply-adds in any tile.
 template <int M, int C>
-MGRPO_INLINE void outer_tile(const float *dy, int64_t dy_stride, const float *w, int64_t w_stride, int64_t n, float *dx,
-                             int64_t dx_stride, bool add) {
+MGRPO_INLINE void outer_tile(const float *dy, int64_t dy_stride, const float *w, int64_t w_stride, int64_t n, float *dx, int64_t dx_stride,
+                             bool add) {
   Vec acc[M][C];
-  MGRPO_UNROLL for (int m = 0; m < M; m++)
-    MGRPO_UNROLL for (int c = 0; c < C; c++) acc[m][c] = add ? load(dx + m * dx_stride + c * kLanes) : Vec{};
+  MGRPO_UNROLL for (int m = 0; m < M; m++) MGRPO_UNROLL for (int c = 0; c < C; c++) acc[m][c] =
+      add ? load(dx + m * dx_stride + c * kLanes) : Vec{};
   for (int64_t j = 0; j < n; j++) {
     Vec ws[C];
     MGRPO_UNROLL for (int c = 0; c < C; c++) ws[c] = load(w + j * w_stride + c * kLanes);
@@ -297,16 +298,14 @@ MGRPO_INLINE void outer_tile(const float *dy, int64_t dy_stride, const float *w,
       MGRPO_UNROLL for (int c = 0; c < C; c++) acc[m][c] = fma(d, ws[c], acc[m][c]);
     }
   }
-  MGRPO_UNROLL for (int m = 0; m < M; m++)
-    MGRPO_UNROLL for (int c = 0; c < C; c++) store(dx + m * dx_stride + c * kLanes, acc[m][c]);
+  MGRPO_UNROLL for (int m = 0; m < M; m++) MGRPO_UNROLL for (int c = 0; c < C; c++) store(dx + m * dx_stride + c * kLanes, acc[m][c]);
 }
 
 template <int C>
-void outer_rows(const float *dy, int64_t dy_stride, const float *w, int64_t w_stride, int64_t n, float *dx, int64_t dx_stride,
-                int64_t rows, bool add) {
+void outer_rows(const float *dy, int64_t dy_stride, const float *w, int64_t w_stride, int64_t n, float *dx, int64_t dx_stride, int64_t rows,
+                bool add) {
   int64_t r = 0;
-  for (; r + 6 <= rows; r += 6)
-    outer_tile<6, C>(dy + r * dy_stride, dy_stride, w, w_stride, n, dx + r * dx_stride, dx_stride, add);
+  for (; r + 6 <= rows; r += 6) outer_tile<6, C>(dy + r * dy_stride, dy_stride, w, w_stride, n, dx + r * dx_stride, dx_stride, add);
   for (; r < rows; r++) outer_tile<1, C>(dy + r * dy_stride, dy_stride, w, w_stride, n, dx + r * dx_stride, dx_stride, add);
 }
 
@@ -314,8 +313,8 @@ void outer_rows(const float *dy, int64_t dy_stride, const float *w, int64_t w_st
 constexpr int64_t kPanelRows = 32;
 
 // dx[r, c] for c in [0, width): w is at the first of these columns' blocks; width <= kQuantStrip is whole blocks.
-void linear_quant_bwd(const float *dy, int64_t dy_stride, int32_t type, const uint8_t *w, int64_t row_bytes, float *dx,
-                      int64_t dx_stride, int64_t rows, int64_t width, int64_t n, bool add) {
+void linear_quant_bwd(const float *dy, int64_t dy_stride, int32_t type, const uint8_t *w, int64_t row_bytes, float *dx, int64_t dx_stride,
+                      int64_t rows, int64_t width, int64_t n, bool add) {
   alignas(64) float panel[kPanelRows * kQuantStrip];
   constexpr int kColumns = kLanes == 16 ? 4 : 2;
   int64_t j = 0;

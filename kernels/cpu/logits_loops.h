@@ -29,10 +29,10 @@ struct RowTrace {
 constexpr int64_t kRelativeBlock = 1024;
 
 struct RowBlock {
-  float max;         // max z over the block
-  float factor;      // exp((max - the row's max) / tau)
-  double sum;        // of e_v = exp((z_v - max) / tau)
-  double weighted;   // of e_v ln e_v
+  float max;        // max z over the block
+  float factor;     // exp((max - the row's max) / tau)
+  double sum;       // of e_v = exp((z_v - max) / tau)
+  double weighted;  // of e_v ln e_v
 };
 
 inline int64_t row_blocks(int64_t vocab) { return (vocab + kRelativeBlock - 1) / kRelativeBlock; }
@@ -48,32 +48,28 @@ struct LogitsLoops {
   void (*exponentials_f32)(const float *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);
   void (*exponentials_bf16)(const uint16_t *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks);
   // z_v becomes exps_v * its block's factor * (constant + slope d_v).
-  void (*slope_f32)(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
-                    float constant, float slope);
-  void (*slope_bf16)(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
-                     float constant, float slope);
+  void (*slope_f32)(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau, float constant,
+                    float slope);
+  void (*slope_bf16)(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau, float constant,
+                     float slope);
   // z_v = exps_v * (constant * its block's factor).
   void (*scale_f32)(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float constant);
   void (*scale_bf16)(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float constant);
 
-  RowSums sums(const float *z, int64_t vocab, float inv_tau, const RowTrace &trace) const {
-    return sums_f32(z, vocab, inv_tau, trace);
-  }
-  RowSums sums(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace &trace) const {
-    return sums_bf16(z, vocab, inv_tau, trace);
-  }
+  RowSums sums(const float *z, int64_t vocab, float inv_tau, const RowTrace &trace) const { return sums_f32(z, vocab, inv_tau, trace); }
+  RowSums sums(const uint16_t *z, int64_t vocab, float inv_tau, const RowTrace &trace) const { return sums_bf16(z, vocab, inv_tau, trace); }
   void exponentials(const float *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) const {
     exponentials_f32(z, exps, vocab, inv_tau, blocks);
   }
   void exponentials(const uint16_t *z, float *exps, int64_t vocab, float inv_tau, RowBlock *blocks) const {
     exponentials_bf16(z, exps, vocab, inv_tau, blocks);
   }
-  void slope(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
-             float constant, float slope) const {
+  void slope(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau, float constant,
+             float slope) const {
     slope_f32(exps, z, vocab, blocks, max, inv_tau, constant, slope);
   }
-  void slope(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
-             float constant, float slope) const {
+  void slope(const float *exps, uint16_t *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau, float constant,
+             float slope) const {
     slope_bf16(exps, z, vocab, blocks, max, inv_tau, constant, slope);
   }
   void scale(const float *exps, float *z, int64_t vocab, const RowBlock *blocks, float constant) const {

@@ -168,8 +168,7 @@ void row_scale(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, f
 }
 
 template <class T>
-void row_slope(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau,
-               float constant, float slope) {
+void row_slope(const float *exps, T *z, int64_t vocab, const RowBlock *blocks, float max, float inv_tau, float constant, float slope) {
   const Below below(max, inv_tau);
   for (int64_t begin = 0; begin < vocab; begin += kRelativeBlock, blocks++) {
     const int64_t end = min64(begin + kRelativeBlock, vocab);

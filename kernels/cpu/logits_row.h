@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "first_row.h"
-#include "parallel.h"
 #include "logits_loops.h"
+#include "parallel.h"
 
 namespace mgrpo::cpu {
 
@@ -58,9 +58,7 @@ struct VectorRow {
     at_target = (at_target - s.max) / tau;
   }
 
-  static void reserve(RowScratch &scratch, int64_t vocab) {
-    scratch.blocks.resize(static_cast<size_t>(row_blocks(vocab)));
-  }
+  static void reserve(RowScratch &scratch, int64_t vocab) { scratch.blocks.resize(static_cast<size_t>(row_blocks(vocab))); }
   bool readable() const { return s.readable; }
   double max() const { return s.max; }
   double sum() const { return s.sum; }

@@ -1,7 +1,8 @@
+#include "lora.h"
+
 #include <algorithm>
 #include <vector>
 
-#include "lora.h"
 #include "layer_loops.h"
 #include "parallel.h"
 
@@ -41,7 +42,7 @@ void expand(const mgrpo_lora &a, Slice slice, const float *u, int64_t stride, fl
     const mgrpo_lora_part &part = a.parts[p];
     const int64_t first = slice.begin(part.n);
     layer_loops().lora_expand(u, stride, b + first * part.r, static_cast<float>(part.scale), y + part.from + first, n, rows, part.r,
-                         slice.size(part.n));
+                              slice.size(part.n));
     b += part.n * part.r;
     u += part.r;
   }
@@ -50,8 +51,8 @@ void expand(const mgrpo_lora &a, Slice slice, const float *u, int64_t stride, fl
 }  // namespace
 }  // namespace mgrpo::cpu
 
-int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const float *x, float *y,
-                           int64_t rows, int64_t k, int64_t n) {
+int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const float *x, float *y, int64_t rows,
+                           int64_t k, int64_t n) {
   using namespace mgrpo;
   using namespace mgrpo::cpu;
   if (!valid_loras(adapters, count, rows, k, n)) return MGRPO_INVALID_ARGUMENT;
@@ -73,7 +74,10 @@ int32_t mgrpo_lora_add_cpu(const mgrpo_lora *adapters, int64_t count, const int3
                [&](int64_t from, int64_t m, const mgrpo_lora &a) { f(from, m, a, Slice{i % slices, slices}); });
     });
   };
-  each([=](int64_t from, int64_t m, const mgrpo_lora &a, Slice slice) { project(a, slice, x + from * k, u + from * widest, widest, m, k); });
-  each([=](int64_t from, int64_t m, const mgrpo_lora &a, Slice slice) { expand(a, slice, u + from * widest, widest, y + from * n, m, k, n); });
+  each(
+      [=](int64_t from, int64_t m, const mgrpo_lora &a, Slice slice) { project(a, slice, x + from * k, u + from * widest, widest, m, k); });
+  each([=](int64_t from, int64_t m, const mgrpo_lora &a, Slice slice) {
+    expand(a, slice, u + from * widest, widest, y + from * n, m, k, n);
+  });
   return MGRPO_OK;
 }

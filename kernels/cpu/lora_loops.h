@@ -24,8 +24,8 @@ MGRPO_INLINE void transpose(Vec (&v)[kLanes]) {
 
 // The first `width` columns of M rows: y += scale * sum_c u[c] columns[c], c < r.
 template <int M>
-MGRPO_INLINE void lora_rows(const float *u, int64_t u_stride, const Vec *columns, int64_t r, float scale, float *y,
-                            int64_t y_stride, int64_t width) {
+MGRPO_INLINE void lora_rows(const float *u, int64_t u_stride, const Vec *columns, int64_t r, float scale, float *y, int64_t y_stride,
+                            int64_t width) {
   Vec sums[M];
   MGRPO_UNROLL for (int m = 0; m < M; m++) sums[m] = Vec{};
   for (int64_t c = 0; c < r; c++) {
@@ -43,8 +43,8 @@ MGRPO_INLINE void lora_rows(const float *u, int64_t u_stride, const Vec *columns
 
 // A square block of B is turned over, so that vectors run along the columns of y: a dot product as short as r would mostly add
 // up the lanes of its vector.
-void lora_expand(const float *u, int64_t u_stride, const float *b, float scale, float *y, int64_t y_stride, int64_t rows,
-                 int64_t r, int64_t n) {
+void lora_expand(const float *u, int64_t u_stride, const float *b, float scale, float *y, int64_t y_stride, int64_t rows, int64_t r,
+                 int64_t n) {
   for (int64_t c = 0; c < r; c += kLanes)
     for (int64_t j = 0; j < n; j += kLanes) {
       const int64_t depth = min64(r - c, kLanes), width = min64(n - j, kLanes);
@@ -54,8 +54,10 @@ void lora_expand(const float *u, int64_t u_stride, const float *b, float scale, 
       const float *x = u + c;
       float *to = y + j;
       int64_t left = rows;
-      for (; left >= 8; left -= 8, x += 8 * u_stride, to += 8 * y_stride) lora_rows<8>(x, u_stride, block, depth, scale, to, y_stride, width);
-      for (; left >= 4; left -= 4, x += 4 * u_stride, to += 4 * y_stride) lora_rows<4>(x, u_stride, block, depth, scale, to, y_stride, width);
+      for (; left >= 8; left -= 8, x += 8 * u_stride, to += 8 * y_stride)
+        lora_rows<8>(x, u_stride, block, depth, scale, to, y_stride, width);
+      for (; left >= 4; left -= 4, x += 4 * u_stride, to += 4 * y_stride)
+        lora_rows<4>(x, u_stride, block, depth, scale, to, y_stride, width);
       for (; left >= 1; left -= 1, x += u_stride, to += y_stride) lora_rows<1>(x, u_stride, block, depth, scale, to, y_stride, width);
     }
 }

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "check.h"
-#include "matmul_tile.h"
 #include "layer_loops.h"
+#include "matmul_tile.h"
 #include "parallel.h"
 #include "scratch.h"
 

@@ -4,7 +4,6 @@
 // in panels of 16 rows of a, or columns of b: for each pair of numbers of k a vector with the pairs of all 16.
 #if defined(__x86_64__)
 #include "matmul_tile.h"
-
 #include "simd.h"
 #include "transpose.h"
 
@@ -32,8 +31,7 @@ void pack_along(const float *x, int64_t stride, int64_t width, int64_t depth, __
       lines[i] = (__m512i)_mm512_cvtne2ps_pbh(second, first);
     }
     transpose(lines);
-    MGRPO_UNROLL for (int i = 0; i < 16; i++)
-      if (2 * i < left) *to++ = lines[i];
+    MGRPO_UNROLL for (int i = 0; i < 16; i++) if (2 * i < left) *to++ = lines[i];
   }
 }
 
@@ -72,11 +70,10 @@ void block(const char *a, const char *b, int64_t pairs, float *y, int64_t y_row,
       sums[r][1] = _mm512_dpbf16_ps(sums[r][1], pair, b1);
     }
   }
-  MGRPO_UNROLL for (int r = 0; r < kTileRows; r++)
-    if (r < rows) {
-      _mm512_mask_storeu_ps(y + r * y_row, kept[0], sums[r][0]);
-      _mm512_mask_storeu_ps(y + r * y_row + kTileColumns, kept[1], sums[r][1]);
-    }
+  MGRPO_UNROLL for (int r = 0; r < kTileRows; r++) if (r < rows) {
+    _mm512_mask_storeu_ps(y + r * y_row, kept[0], sums[r][0]);
+    _mm512_mask_storeu_ps(y + r * y_row + kTileColumns, kept[1], sums[r][1]);
+  }
 }
 
 }  // namespace

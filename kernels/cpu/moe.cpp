@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "check.h"
-#include "moe_token.h"
 #include "layer_loops.h"
+#include "moe_token.h"
 #include "parallel.h"
 
 using namespace mgrpo;
@@ -12,8 +12,8 @@ using namespace mgrpo::cpu;
 
 namespace {
 
-constexpr double kWorkPerLogit = 16;   // an exponential, and k comparisons
-constexpr int64_t kOutputBlock = 96;   // outputs of one expert that a thread takes at once
+constexpr double kWorkPerLogit = 16;  // an exponential, and k comparisons
+constexpr int64_t kOutputBlock = 96;  // outputs of one expert that a thread takes at once
 
 bool valid_shape(int64_t tokens, int64_t experts, int64_t k) {
   return valid_sizes({tokens, experts}) && valid_sizes({tokens, k}) && k >= 1 && k <= experts && k <= MGRPO_MOE_MOST_CHOSEN &&
@@ -29,7 +29,8 @@ bool valid_first(const int32_t *first, int64_t experts, int64_t entries) {
 template <class Weight, class Loop>
 int32_t linear(Loop loop, const float *x, const Weight *w, const int32_t *first, float *y, int64_t entries, int64_t experts, int64_t in,
                int64_t out) {
-  if (!valid_sizes({entries, in, out}) || !valid_sizes({experts, in, out}) || experts < 1 || first == nullptr || !valid_first(first, experts, entries))
+  if (!valid_sizes({entries, in, out}) || !valid_sizes({experts, in, out}) || experts < 1 || first == nullptr ||
+      !valid_first(first, experts, entries))
     return MGRPO_INVALID_ARGUMENT;
   if (entries == 0 || out == 0) return MGRPO_OK;
   if (y == nullptr || (in > 0 && any_null({x, w}))) return MGRPO_INVALID_ARGUMENT;
@@ -50,15 +51,13 @@ int32_t mgrpo_moe_route_cpu(const float *logits, const int32_t *given_or_null, i
   if (!valid_shape(tokens, experts, k)) return MGRPO_INVALID_ARGUMENT;
   if (tokens == 0) return MGRPO_OK;
   if (any_null({logits, expert, weight})) return MGRPO_INVALID_ARGUMENT;
-  const auto given = [=](int64_t t) {
-    return given_or_null != nullptr && given_or_null[t * k] != kFree ? given_or_null + t * k : nullptr;
-  };
+  const auto given = [=](int64_t t) { return given_or_null != nullptr && given_or_null[t * k] != kFree ? given_or_null + t * k : nullptr; };
   for (int64_t t = 0; t < tokens; t++)
     if (given(t) != nullptr && !valid_choice(given(t), experts, k)) return MGRPO_INVALID_ARGUMENT;
   parallel_ranges(tokens, 1, kWorkPerLogit * tokens * experts, [=](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; t++)
-      route_token(logits + t * experts, given(t), expert + t * k, weight + t * k, differs_or_null != nullptr ? differs_or_null + t : nullptr,
-                  experts, k, normalise != 0);
+      route_token(logits + t * experts, given(t), expert + t * k, weight + t * k,
+                  differs_or_null != nullptr ? differs_or_null + t : nullptr, experts, k, normalise != 0);
   });
   return MGRPO_OK;
 }
@@ -71,7 +70,8 @@ int32_t mgrpo_moe_route_bwd_cpu(const float *dweight, const float *logits, const
     return MGRPO_INVALID_ARGUMENT;
   parallel_ranges(tokens, 1, kWorkPerLogit * tokens * experts, [=](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; t++)
-      route_token_bwd(dweight + t * k, logits + t * experts, expert + t * k, dprob_or_null, dlogits + t * experts, experts, k, normalise != 0);
+      route_token_bwd(dweight + t * k, logits + t * experts, expert + t * k, dprob_or_null, dlogits + t * experts, experts, k,
+                      normalise != 0);
   });
   return MGRPO_OK;
 }
@@ -130,11 +130,11 @@ int32_t mgrpo_moe_combine_cpu(const float *x, const int32_t *place, const float 
 int32_t mgrpo_moe_weigh_cpu(float *g, float *a, const int32_t *source, const float *weight, float *dweight, int64_t entries, int64_t d) {
   if (!valid_sizes({entries, d}) || entries > INT32_MAX) return MGRPO_INVALID_ARGUMENT;
   if (entries == 0) return MGRPO_OK;
-  if (any_null({source, weight, dweight}) || (d > 0 && any_null({g, a})) || !all_in_range(source, entries, 0, static_cast<int32_t>(entries)))
+  if (any_null({source, weight, dweight}) || (d > 0 && any_null({g, a})) ||
+      !all_in_range(source, entries, 0, static_cast<int32_t>(entries)))
     return MGRPO_INVALID_ARGUMENT;
   parallel_ranges(entries, 1, static_cast<double>(entries) * d, [=](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; s++)
-      dweight[source[s]] = layer_loops().moe_weigh(g + s * d, a + s * d, weight[source[s]], d);
+    for (int64_t s = begin; s < end; s++) dweight[source[s]] = layer_loops().moe_weigh(g + s * d, a + s * d, weight[source[s]], d);
   });
   return MGRPO_OK;
 }

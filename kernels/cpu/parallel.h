@@ -9,9 +9,7 @@ namespace mgrpo::cpu {
 // Multiply-adds (or elements of comparable cost) below which starting a team costs more than it gains.
 constexpr double kMinParallelWork = 1 << 18;
 
-inline int thread_count(double work) {
-  return work < kMinParallelWork || omp_in_parallel() ? 1 : omp_get_max_threads();
-}
+inline int thread_count(double work) { return work < kMinParallelWork || omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
 // f(i, thread) for i in [0, n), in any order and on any thread of 0..thread_count(work)-1: f must write to places of
 // its own only, or its thread's.

@@ -14,8 +14,8 @@ constexpr double kTokenWork = 200;  // a token's exponentials in multiply-adds
 constexpr double kNaN = __builtin_nan("");
 
 template <class T>
-int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dlogp_new, T *dentropy,
-                    mgrpo_loss_sums *sums, mgrpo_loss_error *error) {
+int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dlogp_new, T *dentropy, mgrpo_loss_sums *sums,
+                    mgrpo_loss_error *error) {
   const TokenArrays<T> in = token_arrays<T>(b);
   const double work = kTokenWork * static_cast<double>(b.tokens);
   std::vector<TrajectoryScan> scan(static_cast<size_t>(b.trajectories));
@@ -25,8 +25,7 @@ int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dl
     scan[j].finish(c);
   });
   for (int64_t j = 0; j < b.trajectories; j++)
-    if (scan[j].tokens > 0 && !std::isfinite(b.advantage[j]))
-      return refuse(error, MGRPO_LOSS_NON_FINITE_INPUT, MGRPO_FIELD_ADVANTAGE, j);
+    if (scan[j].tokens > 0 && !std::isfinite(b.advantage[j])) return refuse(error, MGRPO_LOSS_NON_FINITE_INPUT, MGRPO_FIELD_ADVANTAGE, j);
   if (const int32_t status = check_scans(scan.data(), b.trajectories, error)) return status;
 
   std::vector<mgrpo_loss_sums> part(static_cast<size_t>(b.trajectories));
@@ -63,9 +62,8 @@ std::unordered_map<int64_t, double> group_weights(int64_t trajectories, const in
   return sum;
 }
 
-int32_t coefficients(int64_t trajectories, const int64_t *group, const double *weight, const double *advantage,
-                     const int64_t *trained, const mgrpo_loss_config &c, double *coefficient, mgrpo_loss_totals *totals,
-                     mgrpo_loss_error *error) {
+int32_t coefficients(int64_t trajectories, const int64_t *group, const double *weight, const double *advantage, const int64_t *trained,
+                     const mgrpo_loss_config &c, double *coefficient, mgrpo_loss_totals *totals, mgrpo_loss_error *error) {
   if (const int32_t status = check_weights(weight, trajectories, error)) return status;
   *totals = {};
   for (int64_t j = 0; j < trajectories; j++) {
@@ -91,8 +89,12 @@ int32_t coefficients(int64_t trajectories, const int64_t *group, const double *w
       case MGRPO_AGGREGATION_TRAJECTORY_MEAN:
         coefficient[j] = weight[j] / (group_total * static_cast<double>(trained[j]));
         break;
-      case MGRPO_AGGREGATION_TOKEN_MEAN: coefficient[j] = weight[j] / totals->weighted_tokens; break;
-      case MGRPO_AGGREGATION_CONSTANT: coefficient[j] = weight[j] / (group_total * c.max_length); break;
+      case MGRPO_AGGREGATION_TOKEN_MEAN:
+        coefficient[j] = weight[j] / totals->weighted_tokens;
+        break;
+      case MGRPO_AGGREGATION_CONSTANT:
+        coefficient[j] = weight[j] / (group_total * c.max_length);
+        break;
     }
     finite = finite && std::isfinite(group_total) && std::isfinite(coefficient[j]);
   }
@@ -105,8 +107,8 @@ int32_t coefficients(int64_t trajectories, const int64_t *group, const double *w
 using namespace mgrpo;
 
 int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *group, const double *weight, const double *advantage,
-                                const int64_t *trained, const mgrpo_loss_config *config, double *coefficient,
-                                mgrpo_loss_totals *totals, mgrpo_loss_error *error) {
+                                const int64_t *trained, const mgrpo_loss_config *config, double *coefficient, mgrpo_loss_totals *totals,
+                                mgrpo_loss_error *error) {
   if (!error || !totals || !config || trajectories < 0 || !valid(*config)) return MGRPO_INVALID_ARGUMENT;
   if (trajectories > 0 && !(group && weight && advantage && trained && coefficient)) return MGRPO_INVALID_ARGUMENT;
   for (int64_t j = 0; j < trajectories; j++)
@@ -128,10 +130,9 @@ int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_co
   if (const int32_t status = check_supplied(*batch, *config, error)) return status;
   try {
     if (batch->dtype == MGRPO_FLOAT64)
-      return cpu::policy_loss(*batch, *config, static_cast<double *>(dlogp_new_or_null),
-                              static_cast<double *>(dentropy_or_null), sums, error);
-    return cpu::policy_loss(*batch, *config, static_cast<float *>(dlogp_new_or_null),
-                            static_cast<float *>(dentropy_or_null), sums, error);
+      return cpu::policy_loss(*batch, *config, static_cast<double *>(dlogp_new_or_null), static_cast<double *>(dentropy_or_null), sums,
+                              error);
+    return cpu::policy_loss(*batch, *config, static_cast<float *>(dlogp_new_or_null), static_cast<float *>(dentropy_or_null), sums, error);
   } catch (const std::bad_alloc &) {
     return MGRPO_OUT_OF_MEMORY;
   }

@@ -49,8 +49,8 @@ void policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batc
 }
 
 template <class Row>
-int32_t run(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c, void *logp,
-            void *entropy, int64_t *bad_row) {
+int32_t run(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c, void *logp, void *entropy,
+            int64_t *bad_row) {
   using Output = typename Row::Output;
   try {
     policy_gradient<Row>(z, first, b, c, static_cast<Output *>(logp), static_cast<Output *>(entropy), bad_row);
@@ -66,8 +66,8 @@ int32_t run(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, con
 using namespace mgrpo;
 
 int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
-                                              const mgrpo_loss_config *config, void *logp, void *entropy,
-                                              int64_t *bad_row, mgrpo_loss_error *error) {
+                                              const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
+                                              mgrpo_loss_error *error) {
   if (any_null({logits, batch, config, bad_row, error})) return MGRPO_INVALID_ARGUMENT;
   if (!valid(*config) || !valid(*batch) || !valid(*logits, first, *batch, *config)) return MGRPO_INVALID_ARGUMENT;
   if (narrows(*logits) || !valid_sizes({logits->rows, logits->ld}) || (batch->tokens > 0 && any_null({logp, entropy})))
@@ -84,13 +84,13 @@ int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_
       return run(slope ? cpu::run<cpu::KeptExponents<float, true>> : cpu::run<cpu::KeptExponents<float, false>>);
     case MGRPO_BFLOAT16:
       return run(slope ? cpu::run<cpu::KeptExponents<uint16_t, true>> : cpu::run<cpu::KeptExponents<uint16_t, false>>);
-    default: return run(cpu::run<cpu::DoubleRow>);
+    default:
+      return run(cpu::run<cpu::DoubleRow>);
   }
 }
 
-int32_t mgrpo_policy_loss_from_logits_cpu(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
-                                          const mgrpo_loss_config *config, void *logp, void *entropy,
-                                          mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error) {
+int32_t mgrpo_policy_loss_from_logits_cpu(const mgrpo_logits *logits, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+                                          void *logp, void *entropy, mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error) {
   if (any_null({logits, batch, sums, bad_row})) return MGRPO_INVALID_ARGUMENT;
   if (logits->rows != batch->tokens) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;

@@ -13,8 +13,7 @@ template <class Body>
 MGRPO_INLINE void for_vectors(int64_t n, const Body &body) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes)
-    body([i](const float *p) MGRPO_LAMBDA_INLINE { return load(p + i); },
-         [i](float *p, Vec v) MGRPO_LAMBDA_INLINE { store(p + i, v); });
+    body([i](const float *p) MGRPO_LAMBDA_INLINE { return load(p + i); }, [i](float *p, Vec v) MGRPO_LAMBDA_INLINE { store(p + i, v); });
   if (i < n)
     body([i, n](const float *p) MGRPO_LAMBDA_INLINE { return load_n(p + i, n - i); },
          [i, n](float *p, Vec v) MGRPO_LAMBDA_INLINE { store_n(p + i, v, n - i); });
@@ -34,14 +33,13 @@ MGRPO_INLINE void rms_norm_row(const float *x, const float *w, float offset, dou
   if (inv_rms != nullptr) *inv_rms = inv;
 }
 
-void rms_norm(const float *x, const float *residual, const float *w, float offset, double eps, float *sum, float *y,
-              float *inv_rms, int64_t rows, int64_t d) {
+void rms_norm(const float *x, const float *residual, const float *w, float offset, double eps, float *sum, float *y, float *inv_rms,
+              int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; r++) {
     const int64_t row = r * d;
     float *inv = inv_rms != nullptr ? inv_rms + r : nullptr;
     if (residual == nullptr) {
-      rms_norm_row(x + row, w, offset, eps, y + row, inv, d,
-                   [&](auto at, auto) MGRPO_LAMBDA_INLINE { return at(x + row); });
+      rms_norm_row(x + row, w, offset, eps, y + row, inv, d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { return at(x + row); });
     } else {
       rms_norm_row(sum + row, w, offset, eps, y + row, inv, d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
         const Vec v = at(x + row) + at(residual + row);
@@ -53,13 +51,11 @@ void rms_norm(const float *x, const float *residual, const float *w, float offse
 }
 
 // dx = inv (dy w - x inv^2 mean(dy w x)) + more, where w has the offset in it.
-void rms_norm_dx(const float *dy, const float *x, const float *w, float offset, const float *inv_rms,
-                 const float *dx_more, float *dx, int64_t rows, int64_t d) {
+void rms_norm_dx(const float *dy, const float *x, const float *w, float offset, const float *inv_rms, const float *dx_more, float *dx,
+                 int64_t rows, int64_t d) {
   for (int64_t r = 0; r < rows; r++, dy += d, x += d, dx += d) {
     Vec projection{};
-    for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { 
-      projection = fma(at(dy) * (at(w) + splat(offset)), at(x), projection);
-    });
+    for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { projection = fma(at(dy) * (at(w) + splat(offset)), at(x), projection); });
     const double inv = inv_rms[r];
     const float along_x = static_cast<float>(-inv * inv * sum_lanes(projection) / d);
     const float *more = dx_more != nullptr ? dx_more + r * d : nullptr;
@@ -73,8 +69,8 @@ void rms_norm_dx(const float *dy, const float *x, const float *w, float offset, 
 // Rows are summed in blocks and the blocks in order: shorter chains of additions lose less.
 constexpr int64_t kNormRowBlock = 64;
 
-void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d,
-                 int64_t columns, int64_t run, int64_t stride) {
+void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *dw, int64_t rows, int64_t d, int64_t columns, int64_t run,
+                 int64_t stride) {
   for (int64_t first = 0; first < rows; first += kNormRowBlock) {
     const int64_t last = min64(rows, first + kNormRowBlock);
     for_vectors(columns, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
@@ -91,8 +87,8 @@ void rms_norm_dw(const float *dy, const float *x, const float *inv_rms, float *d
 
 MGRPO_INLINE Vec sigmoid(Vec g) { return 1.0f / (1.0f + vexp(-g)); }
 
-// Gated activations g sigmoid(k(g)) up, of the gate g: k, and g times its derivative. Limits are those within which a gate or an up is itself,
-// and has a gradient.
+// Gated activations g sigmoid(k(g)) up, of the gate g: k, and g times its derivative. Limits are those within which a gate or an up is
+// itself, and has a gradient.
 struct Unlimited {
   static MGRPO_INLINE Vec gate(Vec g) { return g; }
   static MGRPO_INLINE Vec up(Vec u) { return u; }
@@ -152,15 +148,15 @@ template <class Activation>
 void glu_bwd(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
   for (int64_t r = 0; r < rows; r++, dy += f, gate_up += 2 * f, dgate_up += 2 * f)
     for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
-      const Vec given = at(gate_up), gate = Activation::gate(given), given_up = at(gate_up + f), up = Activation::up(given_up), grad = at(dy);
+      const Vec given = at(gate_up), gate = Activation::gate(given), given_up = at(gate_up + f), up = Activation::up(given_up),
+                grad = at(dy);
       const Vec s = sigmoid(Activation::k(gate));
       put(dgate_up, Activation::of_gate(given, grad * up * s * fma(Activation::slope(gate), 1.0f - s, splat(1.0f))));
       put(dgate_up + f, Activation::of_up(given_up, grad * gate * s));
     });
 }
 
-void rope(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary,
-          float sign) {
+void rope(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary, float sign) {
   const int64_t half = rotary / 2;
   for (int64_t h = 0; h < heads; h++, x += hd, y += hd) {
     if (rotary < hd && y != x) memcpy(y + rotary, x + rotary, static_cast<size_t>(hd - rotary) * sizeof(float));

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "check.h"
+#include "logits_loops.h"
 #include "logits_row.h"
 #include "parallel.h"
-#include "logits_loops.h"
 #include "sampling_filter.h"
 
 namespace mgrpo::cpu {
@@ -30,8 +30,13 @@ template <class T>
 class Row {
  public:
   Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, float *exps, double *block_sums, float *descending)
-      : z_(z), vocab_(vocab), settings_(settings), tau_(settings.temperature == 0 ? 1 : settings.temperature), exps_(exps),
-        block_sums_(block_sums), descending_(descending) {
+      : z_(z),
+        vocab_(vocab),
+        settings_(settings),
+        tau_(settings.temperature == 0 ? 1 : settings.temperature),
+        exps_(exps),
+        block_sums_(block_sums),
+        descending_(descending) {
     sums_ = logits_loops().sums(z, vocab, static_cast<float>(1 / tau_), {exps, block_sums});
   }
 
@@ -107,8 +112,8 @@ class Row {
   // The first token at which the running sum of exponentials exceeds u * kept.
   int32_t invert(double kept) const {
     const uint64_t at = settings_.position;
-    const double u = mgrpo_philox_uniform(mgrpo_philox(static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), 0, 0,
-                                                       settings_.key[0], settings_.key[1]));
+    const double u = mgrpo_philox_uniform(
+        mgrpo_philox(static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), 0, 0, settings_.key[0], settings_.key[1]));
     const double threshold = u * kept;
     const int64_t blocks = (vocab_ + kRowBlock - 1) / kRowBlock;
     double below = 0;
@@ -137,7 +142,7 @@ class Row {
   double tau_;
   float *exps_;
   double *block_sums_;
-  float *descending_;   // [vocab] where a filter is on: the logits, the first sorted_ of them in order
+  float *descending_;  // [vocab] where a filter is on: the logits, the first sorted_ of them in order
   int64_t sorted_ = 0;
   RowSums sums_;
 };
@@ -155,8 +160,7 @@ struct Outputs {
 
 // Returns the first row that could not be read, or -1.
 template <class T>
-int64_t sample(const T *logits, int64_t rows, int64_t vocab, int64_t ld, const mgrpo_sampling *sampling,
-               const Outputs &out) {
+int64_t sample(const T *logits, int64_t rows, int64_t vocab, int64_t ld, const mgrpo_sampling *sampling, const Outputs &out) {
   const int threads = rows < 2 ? 1 : thread_count(20.0 * static_cast<double>(rows) * static_cast<double>(vocab));
   const int64_t blocks = (vocab + kRowBlock - 1) / kRowBlock;
   std::vector<float> exps(static_cast<size_t>(threads * vocab));
@@ -190,13 +194,11 @@ int64_t mgrpo_sampling_out_of_range(const mgrpo_sampling *sampling, int64_t rows
   return -1;
 }
 
-int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                         const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
-                         float *truncated_logp_or_null, int64_t *bad_row) {
+int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const mgrpo_sampling *sampling,
+                         int32_t *token, float *logp_or_null, float *truncated_logp_or_null, int64_t *bad_row) {
   if (!bad_row) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
-  if (!valid_sizes({rows, ld}) || vocab < 1 || vocab > ld || vocab > std::numeric_limits<int32_t>::max())
-    return MGRPO_INVALID_ARGUMENT;
+  if (!valid_sizes({rows, ld}) || vocab < 1 || vocab > ld || vocab > std::numeric_limits<int32_t>::max()) return MGRPO_INVALID_ARGUMENT;
   if (rows > 0 && any_null({logits, sampling, token})) return MGRPO_INVALID_ARGUMENT;
   *bad_row = mgrpo_sampling_out_of_range(sampling, rows);
   if (*bad_row >= 0) return MGRPO_INVALID_ARGUMENT;
@@ -209,7 +211,8 @@ int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_
       case MGRPO_BFLOAT16:
         *bad_row = cpu::sample(static_cast<const uint16_t *>(logits), rows, vocab, ld, sampling, out);
         break;
-      default: return MGRPO_INVALID_ARGUMENT;
+      default:
+        return MGRPO_INVALID_ARGUMENT;
     }
   } catch (const std::bad_alloc &) {
     return MGRPO_OUT_OF_MEMORY;

@@ -116,19 +116,15 @@ MGRPO_INLINE Vec4 sum_lanes4(Vec4 a, Vec4 b, Vec4 c, Vec4 d) {
 #if defined(__AVX2__)
 typedef float Vec8 __attribute__((vector_size(32)));
 MGRPO_INLINE Vec4 sum_lanes4(Vec8 a, Vec8 b, Vec8 c, Vec8 d) {
-  const Vec8 ab = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
-                  __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
-  const Vec8 cd = __builtin_shufflevector(c, d, 0, 8, 1, 9, 4, 12, 5, 13) +
-                  __builtin_shufflevector(c, d, 2, 10, 3, 11, 6, 14, 7, 15);
-  const Vec8 s = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) +
-                 __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
+  const Vec8 ab = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) + __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+  const Vec8 cd = __builtin_shufflevector(c, d, 0, 8, 1, 9, 4, 12, 5, 13) + __builtin_shufflevector(c, d, 2, 10, 3, 11, 6, 14, 7, 15);
+  const Vec8 s = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) + __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
   return __builtin_shufflevector(s, s, 0, 1, 2, 3) + __builtin_shufflevector(s, s, 4, 5, 6, 7);
 }
 #endif
 #if defined(__AVX512F__)
 MGRPO_INLINE Vec8 fold_halves(Vec a) {
-  return __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) +
-         __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
+  return __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
 }
 MGRPO_INLINE Vec4 sum_lanes4(Vec a, Vec b, Vec c, Vec d) {
   return sum_lanes4(fold_halves(a), fold_halves(b), fold_halves(c), fold_halves(d));

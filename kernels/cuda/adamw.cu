@@ -1,9 +1,8 @@
 // An update is bit-equal to the CPU's (see adamw_element.h).
-#include "mgrpo/adamw.h"
-
 #include "adamw_element.h"
 #include "block.cuh"
 #include "device.h"
+#include "mgrpo/adamw.h"
 
 namespace mgrpo::cuda {
 namespace {
@@ -39,7 +38,8 @@ __device__ void update(const AdamwFactors &f, const Tensors &t, int64_t i) {
 
 // The four elements from i on, in loads and stores of 16 bytes.
 __device__ void update_four(const AdamwFactors &f, const Tensors &t, int64_t i) {
-  float4 p = *reinterpret_cast<const float4 *>(t.p + i), m = *reinterpret_cast<const float4 *>(t.m + i), v = *reinterpret_cast<const float4 *>(t.v + i);
+  float4 p = *reinterpret_cast<const float4 *>(t.p + i), m = *reinterpret_cast<const float4 *>(t.m + i),
+         v = *reinterpret_cast<const float4 *>(t.v + i);
   const float4 g = *reinterpret_cast<const float4 *>(t.g + i);
   adamw_element(f, g.x, p.x, m.x, v.x);
   adamw_element(f, g.y, p.y, m.y, v.y);
@@ -49,7 +49,9 @@ __device__ void update_four(const AdamwFactors &f, const Tensors &t, int64_t i) 
   *reinterpret_cast<float4 *>(t.m + i) = m;
   *reinterpret_cast<float4 *>(t.v + i) = v;
   if (!t.bf16) return;
-  const auto pair = [](float low, float high) { return static_cast<unsigned>(to_bfloat16(low)) | static_cast<unsigned>(to_bfloat16(high)) << 16; };
+  const auto pair = [](float low, float high) {
+    return static_cast<unsigned>(to_bfloat16(low)) | static_cast<unsigned>(to_bfloat16(high)) << 16;
+  };
   *reinterpret_cast<uint2 *>(t.bf16 + i) = {pair(p.x, p.y), pair(p.z, p.w)};
 }
 

@@ -1,10 +1,9 @@
 // One warp a group, since groups are small and many. Sums run over the lanes' strided shares and then a fixed tree, so they may
 // differ from the CPU's in the last bits; a group's result depends on that group alone.
-#include "mgrpo/advantage.h"
-
 #include "block.cuh"
 #include "device.h"
 #include "group_advantage.h"
+#include "mgrpo/advantage.h"
 
 namespace mgrpo::cuda {
 namespace {
@@ -135,9 +134,8 @@ __global__ __launch_bounds__(kThreads) void group_kernel(mgrpo_convention c, Gro
 }
 
 template <class T>
-int32_t group_advantage(const T *rewards, const double *weights, const int64_t *offsets, int64_t groups,
-                        const mgrpo_convention *convention, T *advantages, mgrpo_group_stats *stats,
-                        mgrpo_advantage_error *error, cudaStream_t stream) {
+int32_t group_advantage(const T *rewards, const double *weights, const int64_t *offsets, int64_t groups, const mgrpo_convention *convention,
+                        T *advantages, mgrpo_group_stats *stats, mgrpo_advantage_error *error, cudaStream_t stream) {
   if (!error || !convention || !valid(*convention) || groups < 0 || !offsets) return MGRPO_INVALID_ARGUMENT;
   *error = {MGRPO_ADVANTAGE_OK, -1, -1};
   if (groups == 0) return MGRPO_OK;
@@ -160,22 +158,18 @@ int32_t group_advantage(const T *rewards, const double *weights, const int64_t *
 }  // namespace
 }  // namespace mgrpo::cuda
 
-int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets,
-                                   int64_t groups, const mgrpo_convention *convention, double *advantages,
-                                   mgrpo_group_stats *stats, mgrpo_advantage_error *error, void *stream) {
+int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
+                                   const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
+                                   mgrpo_advantage_error *error, void *stream) {
   using namespace mgrpo::cuda;
-  return guarded([&] {
-    return group_advantage(rewards, weights_or_null, offsets, groups, convention, advantages, stats, error,
-                           stream_of(stream));
-  });
+  return guarded(
+      [&] { return group_advantage(rewards, weights_or_null, offsets, groups, convention, advantages, stats, error, stream_of(stream)); });
 }
 
-int32_t mgrpo_group_advantage_f32_cuda(const float *rewards, const double *weights_or_null, const int64_t *offsets,
-                                       int64_t groups, const mgrpo_convention *convention, float *advantages,
-                                       mgrpo_group_stats *stats, mgrpo_advantage_error *error, void *stream) {
+int32_t mgrpo_group_advantage_f32_cuda(const float *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
+                                       const mgrpo_convention *convention, float *advantages, mgrpo_group_stats *stats,
+                                       mgrpo_advantage_error *error, void *stream) {
   using namespace mgrpo::cuda;
-  return guarded([&] {
-    return group_advantage(rewards, weights_or_null, offsets, groups, convention, advantages, stats, error,
-                           stream_of(stream));
-  });
+  return guarded(
+      [&] { return group_advantage(rewards, weights_or_null, offsets, groups, convention, advantages, stats, error, stream_of(stream)); });
 }

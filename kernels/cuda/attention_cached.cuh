@@ -78,7 +78,8 @@ struct Attention {
     return row < 0 ? -1 : row * hd;
   }
   __device__ float *partial_of(int64_t head, int part) const { return partial + (head * parts + part) * (hd + 2); }
-  // The denominator of a head of a row, by its number among the heads of all rows: the sum of the weights, relative to 2^max, and the sink's term.
+  // The denominator of a head of a row, by its number among the heads of all rows: the sum of the weights, relative to 2^max, and the
+  // sink's term.
   __device__ float denominator(int64_t head, float max, float sum) const {
     return sinks == nullptr ? sum : sum + exp2_of(sinks[head % heads] * static_cast<float>(kLog2E) - max);
   }

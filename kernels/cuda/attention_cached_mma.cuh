@@ -19,10 +19,10 @@ using Bf16 = __nv_bfloat16;
 // A warp's attention of one part of a row: lane 4 g + t has g and t of its own.
 template <int kHd, int kHeads>
 struct WarpAttention {
-  static constexpr int kHalves = kHeads / 8;           // heads g and g + 8 of a lane
+  static constexpr int kHalves = kHeads / 8;  // heads g and g + 8 of a lane
   static constexpr int kBlocks = kHd / 32, kDims = kHd / 64;
-  static constexpr int kSome = kDims < 2 ? kDims : 2;   // 64s of elements whose values are loaded at once: more take all registers
-  static constexpr bool kAhead = kHd <= 128;            // whether registers suffice for keys that are loaded ahead
+  static constexpr int kSome = kDims < 2 ? kDims : 2;  // 64s of elements whose values are loaded at once: more take all registers
+  static constexpr bool kAhead = kHd <= 128;           // whether registers suffice for keys that are loaded ahead
 
   const Attention<Bf16> &in;
   const Part &part;
@@ -30,13 +30,15 @@ struct WarpAttention {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, hd = static_cast<int>(in.hd);
   const bool packs;  // whether a tile's rows are packs that follow each other, if it lies in one block of the cache
   uint4 q[kHalves][kBlocks], k[2][kBlocks];
-  float score[kHalves][2][2];         // [pair of keys][key] of the lane's heads
+  float score[kHalves][2][2];                     // [pair of keys][key] of the lane's heads
   unsigned weight[kHalves][2], rest[kHalves][2];  // of the same keys, as mma has them
-  float max[kHalves], sum[kHalves];   // of scores of all lanes, and of weights of the lane's own keys
+  float max[kHalves], sum[kHalves];               // of scores of all lanes, and of weights of the lane's own keys
   float value[kHalves][kDims][4][4];  // [pair of elements]; as mma has them: the first of heads 2 t, 2 t + 1, the second of these
 
   __device__ WarpAttention(const Attention<Bf16> &in, const Part &part, void *room)
-      : in(in), part(part), room(static_cast<uint4 *>(room)),
+      : in(in),
+        part(part),
+        room(static_cast<uint4 *>(room)),
         packs(in.hd == kHd && (1u << in.pages.shift) >= kKeyTile && aligned(in.k) && aligned(in.v)) {
     const Bf16 *heads = gathered([&](int r) { return r < part.heads ? in.q + (part.first_head + r) * in.hd : nullptr; });
 #pragma unroll

@@ -1,8 +1,7 @@
-#include "mgrpo/cuda_error.h"
-
 #include <cstdio>
 
 #include "device.h"
+#include "mgrpo/cuda_error.h"
 
 namespace mgrpo::cuda {
 namespace {

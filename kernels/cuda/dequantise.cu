@@ -31,8 +31,8 @@ __global__ __launch_bounds__(kThreads) void dequantise_kernel(Matrix in, T *y) {
 }  // namespace
 }  // namespace mgrpo::cuda
 
-int32_t mgrpo_dequantise_cuda(const void *w, int32_t type, const int32_t *rows_or_null, int32_t dtype, void *y, int64_t count,
-                              int64_t n, int64_t k, void *stream) {
+int32_t mgrpo_dequantise_cuda(const void *w, int32_t type, const int32_t *rows_or_null, int32_t dtype, void *y, int64_t count, int64_t n,
+                              int64_t k, void *stream) {
   using namespace mgrpo;
   using namespace mgrpo::cuda;
   if (!valid_sizes({count, k}) || !valid_sizes({n, k}) || quant_row_bytes(type, k) < 0) return MGRPO_INVALID_ARGUMENT;

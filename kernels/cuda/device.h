@@ -18,16 +18,16 @@ namespace mgrpo::cuda {
 // Remembers the message of a failed runtime call; returns the status for it.
 int32_t report(cudaError_t error, const char *call);
 
-#define MGRPO_CUDA_TRY(call)                                                        \
-  do {                                                                              \
-    const cudaError_t mgrpo_cuda_error_ = (call);                                   \
+#define MGRPO_CUDA_TRY(call)                                                                      \
+  do {                                                                                            \
+    const cudaError_t mgrpo_cuda_error_ = (call);                                                 \
     if (mgrpo_cuda_error_ != cudaSuccess) return ::mgrpo::cuda::report(mgrpo_cuda_error_, #call); \
   } while (0)
 
-#define MGRPO_TRY(expression)                                       \
-  do {                                                              \
-    const int32_t mgrpo_status_ = (expression);                     \
-    if (mgrpo_status_ != MGRPO_OK) return mgrpo_status_;            \
+#define MGRPO_TRY(expression)                            \
+  do {                                                   \
+    const int32_t mgrpo_status_ = (expression);          \
+    if (mgrpo_status_ != MGRPO_OK) return mgrpo_status_; \
   } while (0)
 
 // The most blocks a launch asks for; kernels stride over the rest.

@@ -24,11 +24,11 @@ struct Rotation {
 // The heads of a row that are treated alike.
 template <class T>
 struct Part {
-  T *heads_of;   // [rows, heads, hd], or a cache: what is written, in the backward pass the gradient of it
-  const T *norm; // null: not normalised
+  T *heads_of;    // [rows, heads, hd], or a cache: what is written, in the backward pass the gradient of it
+  const T *norm;  // null: not normalised
   float *inv_rms;
-  int heads, from;  // how many, and their first number in a row of the product
-  int half;         // the planes that turn
+  int heads, from;    // how many, and their first number in a row of the product
+  int half;           // the planes that turn
   int groups, group;  // what is normalised together: so many times a row, so many values
 };
 
@@ -42,15 +42,26 @@ struct Layout {
 };
 
 template <class T>
-Layout<T> layout_of(const mgrpo_heads &h, const void *q, const void *k, const void *v, const float *inv_q, const float *inv_k, int64_t rows) {
+Layout<T> layout_of(const mgrpo_heads &h, const void *q, const void *k, const void *v, const float *inv_q, const float *inv_k,
+                    int64_t rows) {
   const auto part = [&](const void *of, const void *norm, const float *inv, int64_t heads, int64_t from, int64_t rotary) {
-    return Part<T>{static_cast<T *>(const_cast<void *>(of)), static_cast<const T *>(norm), const_cast<float *>(inv), static_cast<int>(heads),
-                   static_cast<int>(from * h.hd), static_cast<int>(rotary / 2), static_cast<int>(groups_of(h, heads)),
+    return Part<T>{static_cast<T *>(const_cast<void *>(of)),
+                   static_cast<const T *>(norm),
+                   const_cast<float *>(inv),
+                   static_cast<int>(heads),
+                   static_cast<int>(from * h.hd),
+                   static_cast<int>(rotary / 2),
+                   static_cast<int>(groups_of(h, heads)),
                    static_cast<int>(group_of(h, heads))};
   };
   return {{part(q, h.q_norm, inv_q, h.heads, 0, h.rotary), part(k, h.k_norm, inv_k, h.kv_heads, h.heads, h.rotary),
            part(v, nullptr, nullptr, h.kv_heads, h.heads + h.kv_heads, 0)},
-          {h.cos, h.sin, h.pos, h.max_pos}, rows, width_of(h), static_cast<int>(h.hd), h.offset, static_cast<float>(h.eps)};
+          {h.cos, h.sin, h.pos, h.max_pos},
+          rows,
+          width_of(h),
+          static_cast<int>(h.hd),
+          h.offset,
+          static_cast<float>(h.eps)};
 }
 
 // Keys and values next to each other, like queries.

@@ -1,6 +1,5 @@
 // Forward, a block a row, reads the row once.
 #include "mgrpo/logprob.h"
-
 #include "row_gradient.cuh"
 #include "temperature.h"
 
@@ -15,7 +14,7 @@ __device__ bool target_ok(const Rows &in, int64_t row) { return in.targets[row] 
 
 template <class T>
 __global__ __launch_bounds__(kRowThreads, 2) void forward_kernel(const T *logits, Rows in, typename Compute<T>::type *logp,
-                                                              typename Compute<T>::type *entropy, int64_t *bad_row) {
+                                                                 typename Compute<T>::type *entropy, int64_t *bad_row) {
   __shared__ Storage<RowRoom, 1> room;
   for (int64_t r = blockIdx.x; r < in.rows; r += gridDim.x) {
     double lp = 0, h = 0;
@@ -84,13 +83,13 @@ int32_t forward(const void *logits, const Rows &in, void *logp, void *entropy, i
 }
 
 template <class T>
-int32_t backward(void *logits, const Rows &in, const void *dlogp, const void *dentropy, int64_t *bad_row,
-                 cudaStream_t stream) {
+int32_t backward(void *logits, const Rows &in, const void *dlogp, const void *dentropy, int64_t *bad_row, cudaStream_t stream) {
   using A = typename Compute<T>::type;
   Scratch<int64_t> bad(stream);
   MGRPO_TRY(bad.allocate_ones(1));
   const Gradients<A> of{in.mask, in.tau, static_cast<const A *>(dlogp), static_cast<const A *>(dentropy), bad.get()};
-  MGRPO_TRY(launch_rows<T>(backward_kernel<T, true>, backward_kernel<T, false>, in, stream, static_cast<T *>(logits), static_cast<const LogitRows &>(in), of));
+  MGRPO_TRY(launch_rows<T>(backward_kernel<T, true>, backward_kernel<T, false>, in, stream, static_cast<T *>(logits),
+                           static_cast<const LogitRows &>(in), of));
   return finish(bad, bad_row);
 }
 
@@ -99,32 +98,38 @@ int32_t backward(void *logits, const Rows &in, const void *dlogp, const void *de
 
 using namespace mgrpo::cuda;
 
-int32_t mgrpo_token_logprob_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                 const int32_t *targets, const uint8_t *mask_or_null, double tau, void *logp,
-                                 void *entropy_or_null, int64_t *bad_row, void *stream) {
+int32_t mgrpo_token_logprob_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const int32_t *targets,
+                                 const uint8_t *mask_or_null, double tau, void *logp, void *entropy_or_null, int64_t *bad_row,
+                                 void *stream) {
   const Rows in{{rows, vocab, ld, targets, tau}, mask_or_null};
   if (!valid(in, logits, logp, bad_row)) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
   if (rows == 0) return MGRPO_OK;
   switch (dtype) {
-    case MGRPO_FLOAT32: return forward<float>(logits, in, logp, entropy_or_null, bad_row, stream_of(stream));
-    case MGRPO_BFLOAT16: return forward<__nv_bfloat16>(logits, in, logp, entropy_or_null, bad_row, stream_of(stream));
-    case MGRPO_FLOAT64: return forward<double>(logits, in, logp, entropy_or_null, bad_row, stream_of(stream));
+    case MGRPO_FLOAT32:
+      return forward<float>(logits, in, logp, entropy_or_null, bad_row, stream_of(stream));
+    case MGRPO_BFLOAT16:
+      return forward<__nv_bfloat16>(logits, in, logp, entropy_or_null, bad_row, stream_of(stream));
+    case MGRPO_FLOAT64:
+      return forward<double>(logits, in, logp, entropy_or_null, bad_row, stream_of(stream));
   }
   return MGRPO_INVALID_ARGUMENT;
 }
 
-int32_t mgrpo_token_logprob_bwd_cuda(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                     const int32_t *targets, const uint8_t *mask_or_null, double tau, const void *dlogp,
-                                     const void *dentropy_or_null, int64_t *bad_row, void *stream) {
+int32_t mgrpo_token_logprob_bwd_cuda(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const int32_t *targets,
+                                     const uint8_t *mask_or_null, double tau, const void *dlogp, const void *dentropy_or_null,
+                                     int64_t *bad_row, void *stream) {
   const Rows in{{rows, vocab, ld, targets, tau}, mask_or_null};
   if (!valid(in, logits, dlogp, bad_row)) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
   if (rows == 0) return MGRPO_OK;
   switch (dtype) {
-    case MGRPO_FLOAT32: return backward<float>(logits, in, dlogp, dentropy_or_null, bad_row, stream_of(stream));
-    case MGRPO_BFLOAT16: return backward<__nv_bfloat16>(logits, in, dlogp, dentropy_or_null, bad_row, stream_of(stream));
-    case MGRPO_FLOAT64: return backward<double>(logits, in, dlogp, dentropy_or_null, bad_row, stream_of(stream));
+    case MGRPO_FLOAT32:
+      return backward<float>(logits, in, dlogp, dentropy_or_null, bad_row, stream_of(stream));
+    case MGRPO_BFLOAT16:
+      return backward<__nv_bfloat16>(logits, in, dlogp, dentropy_or_null, bad_row, stream_of(stream));
+    case MGRPO_FLOAT64:
+      return backward<double>(logits, in, dlogp, dentropy_or_null, bad_row, stream_of(stream));
   }
   return MGRPO_INVALID_ARGUMENT;
 }

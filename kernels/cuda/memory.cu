@@ -1,8 +1,7 @@
-#include "mgrpo/memory.h"
+#include <atomic>
 
 #include "device.h"
-
-#include <atomic>
+#include "mgrpo/memory.h"
 
 namespace mgrpo::cuda {
 namespace {

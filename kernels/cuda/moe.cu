@@ -36,8 +36,8 @@ __global__ __launch_bounds__(kTokenThreads) void route_kernel(const float *logit
 }
 
 __global__ __launch_bounds__(kTokenThreads) void route_bwd_kernel(const float *dweight, const float *logits, const int32_t *expert,
-                                                                  const float *dprob, float *dlogits, int64_t tokens,
-                                                                  int64_t experts, int64_t k, bool normalise) {
+                                                                  const float *dprob, float *dlogits, int64_t tokens, int64_t experts,
+                                                                  int64_t k, bool normalise) {
   for (int64_t t = thread_number(); t < tokens; t += thread_total())
     route_token_bwd(dweight + t * k, logits + t * experts, expert + t * k, dprob, dlogits + t * experts, experts, k, normalise);
 }
@@ -201,16 +201,18 @@ __device__ int64_t expert_of(const int32_t *first, int64_t experts, int64_t s) {
   int64_t low = 0, high = experts - 1;
   while (low < high) {
     const int64_t middle = (low + high + 1) / 2;
-    if (first[middle] <= s) low = middle;
-    else high = middle - 1;
+    if (first[middle] <= s)
+      low = middle;
+    else
+      high = middle - 1;
   }
   return low;
 }
 
 // A block of one warp an output of a row.
 template <class T>
-__global__ __launch_bounds__(kWarp) void linear_kernel(const T *x, const T *w, const int32_t *first, T *y, int64_t entries,
-                                                       int64_t experts, int64_t in, int64_t out) {
+__global__ __launch_bounds__(kWarp) void linear_kernel(const T *x, const T *w, const int32_t *first, T *y, int64_t entries, int64_t experts,
+                                                       int64_t in, int64_t out) {
   __shared__ float shared[kWarp];
   for (int64_t b = blockIdx.x; b < entries * out; b += gridDim.x) {
     const int64_t s = b / out, j = b % out;
@@ -239,8 +241,8 @@ bool valid_shape(int64_t tokens, int64_t experts, int64_t k) {
 using namespace mgrpo;
 using namespace mgrpo::cuda;
 
-int32_t mgrpo_moe_route_cuda(const float *logits, const int32_t *given_or_null, int32_t *expert, float *weight,
-                             int32_t *differs_or_null, int64_t tokens, int64_t experts, int64_t k, int32_t normalise, void *stream) {
+int32_t mgrpo_moe_route_cuda(const float *logits, const int32_t *given_or_null, int32_t *expert, float *weight, int32_t *differs_or_null,
+                             int64_t tokens, int64_t experts, int64_t k, int32_t normalise, void *stream) {
   if (!cuda::valid_shape(tokens, experts, k)) return MGRPO_INVALID_ARGUMENT;
   if (tokens == 0) return MGRPO_OK;
   if (any_null({logits, expert, weight})) return MGRPO_INVALID_ARGUMENT;
@@ -253,14 +255,14 @@ int32_t mgrpo_moe_route_bwd_cuda(const float *dweight, const float *logits, cons
   if (!cuda::valid_shape(tokens, experts, k)) return MGRPO_INVALID_ARGUMENT;
   if (tokens == 0) return MGRPO_OK;
   if (any_null({dweight, logits, expert, dlogits})) return MGRPO_INVALID_ARGUMENT;
-  return launch(route_bwd_kernel, shape_of_items(tokens, kTokenThreads), stream_of(stream), dweight, logits, expert, dprob_or_null,
-                dlogits, tokens, experts, k, normalise != 0);
+  return launch(route_bwd_kernel, shape_of_items(tokens, kTokenThreads), stream_of(stream), dweight, logits, expert, dprob_or_null, dlogits,
+                tokens, experts, k, normalise != 0);
 }
 
 int32_t mgrpo_moe_sort_cuda(const int32_t *expert, int32_t *first, int32_t *source, int32_t *place, int64_t entries, int64_t experts,
                             void *stream) {
-  if (!valid_sizes({entries}) || !valid_sizes({experts}) || entries > INT32_MAX || experts < 1 || experts >= INT32_MAX || first == nullptr ||
-      (entries > 0 && any_null({expert, source, place})))
+  if (!valid_sizes({entries}) || !valid_sizes({experts}) || entries > INT32_MAX || experts < 1 || experts >= INT32_MAX ||
+      first == nullptr || (entries > 0 && any_null({expert, source, place})))
     return MGRPO_INVALID_ARGUMENT;
   Sort sort = sort_of(expert, entries, experts);
   Scratch<int32_t> counts(stream_of(stream));
@@ -280,14 +282,15 @@ int32_t mgrpo_moe_gather_cuda(const void *x, const int32_t *source, int32_t dtyp
   if (any_null({x, source, y})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch(gather_kernel<T>, shape_of_items(entries * packs_of<T>(d), kThreads), stream_of(stream), static_cast<const T *>(x), source,
-                  static_cast<T *>(y), entries, k, d);
+    return launch(gather_kernel<T>, shape_of_items(entries * packs_of<T>(d), kThreads), stream_of(stream), static_cast<const T *>(x),
+                  source, static_cast<T *>(y), entries, k, d);
   });
 }
 
-int32_t mgrpo_moe_linear_cuda(const void *x, const void *w, const int32_t *first, int32_t dtype, void *y, int64_t entries,
-                              int64_t experts, int64_t in, int64_t out, void *stream) {
-  if (!valid_sizes({entries, in, out}) || !valid_sizes({entries, out}) || !valid_sizes({experts, in, out}) || experts < 1 || first == nullptr)
+int32_t mgrpo_moe_linear_cuda(const void *x, const void *w, const int32_t *first, int32_t dtype, void *y, int64_t entries, int64_t experts,
+                              int64_t in, int64_t out, void *stream) {
+  if (!valid_sizes({entries, in, out}) || !valid_sizes({entries, out}) || !valid_sizes({experts, in, out}) || experts < 1 ||
+      first == nullptr)
     return MGRPO_INVALID_ARGUMENT;
   if (entries == 0 || out == 0) return MGRPO_OK;
   if (y == nullptr || (in > 0 && any_null({x, w}))) return MGRPO_INVALID_ARGUMENT;
@@ -310,14 +313,14 @@ int32_t mgrpo_moe_combine_cuda(const void *x, const int32_t *place, const float 
   });
 }
 
-int32_t mgrpo_moe_weigh_cuda(void *g, void *a, const int32_t *source, const float *weight, int32_t dtype, float *dweight,
-                             int64_t entries, int64_t d, void *stream) {
+int32_t mgrpo_moe_weigh_cuda(void *g, void *a, const int32_t *source, const float *weight, int32_t dtype, float *dweight, int64_t entries,
+                             int64_t d, void *stream) {
   if (!valid_sizes({entries, d}) || entries > INT32_MAX) return MGRPO_INVALID_ARGUMENT;
   if (entries == 0) return MGRPO_OK;
   if (any_null({source, weight, dweight}) || (d > 0 && any_null({g, a}))) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch(weigh_kernel<T>, Shape{block_count(entries), kThreads}, stream_of(stream), static_cast<T *>(g), static_cast<T *>(a), source,
-                  weight, dweight, entries, d);
+    return launch(weigh_kernel<T>, Shape{block_count(entries), kThreads}, stream_of(stream), static_cast<T *>(g), static_cast<T *>(a),
+                  source, weight, dweight, entries, d);
   });
 }

@@ -12,8 +12,10 @@ namespace mgrpo::cuda {
 template <class F>
 int32_t for_dtype(int32_t dtype, const F &f) {
   switch (dtype) {
-    case MGRPO_FLOAT32: return f(float{});
-    case MGRPO_BFLOAT16: return f(__nv_bfloat16{});
+    case MGRPO_FLOAT32:
+      return f(float{});
+    case MGRPO_BFLOAT16:
+      return f(__nv_bfloat16{});
   }
   return MGRPO_INVALID_ARGUMENT;
 }

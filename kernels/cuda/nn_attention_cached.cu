@@ -41,8 +41,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
     float q[kHeads][kWide];
     Running<kWide> state[kHeads];
 #pragma unroll
-    for (int h = 0; h < kHeads; h++)
-      load_share<T, kLanes>(in.q + (part.first_head + (h < part.heads ? h : 0)) * in.hd, lane, in.hd, q[h]);
+    for (int h = 0; h < kHeads; h++) load_share<T, kLanes>(in.q + (part.first_head + (h < part.heads ? h : 0)) * in.hd, lane, in.hd, q[h]);
 
     for (unsigned base = part.begin; base < part.end; base += kGroups * kKeys) {  // all groups together: warps shuffle
       const unsigned key = base + static_cast<unsigned>(group * kKeys);
@@ -123,7 +122,9 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
 }
 
 template <int kHd, int kHeads>
-__global__ __launch_bounds__(kAttentionThreads, kHd * kHeads <= 512 ? 4 : kHd * kHeads <= 1024 ? 3 : 2) void attend_mma_kernel(Attention<Bf16> in) {
+__global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 512     ? 4
+                                                : kHd * kHeads <= 1024 ? 3
+                                                                       : 2) void attend_mma_kernel(Attention<Bf16> in) {
   constexpr int kWarps = kAttentionThreads / 32, kRow = kHd + 4;  // rows that do not all begin in one bank
   __shared__ float warp_max[kWarps][kHeads], warp_sum[kWarps][kHeads];
   alignas(16) __shared__ float warp_values[kWarps][8][kRow];
@@ -154,8 +155,9 @@ __global__ __launch_bounds__(kAttentionThreads, kHd * kHeads <= 512 ? 4 : kHd * 
         for (int e = 0; e < kHd / 64; e++)
 #pragma unroll
           for (int i = 0; i < 4; i++) {
-            const float(&pair)[4] = mine.value[half][e][i];
-            *reinterpret_cast<float2 *>(&warp_values[warp][2 * t + h][64 * e + 8 * g + 2 * i]) = make_float2(pair[h] * rescale, pair[2 + h] * rescale);
+            const float (&pair)[4] = mine.value[half][e][i];
+            *reinterpret_cast<float2 *>(&warp_values[warp][2 * t + h][64 * e + 8 * g + 2 * i]) =
+                make_float2(pair[h] * rescale, pair[2 + h] * rescale);
           }
       }
       __syncthreads();
@@ -208,11 +210,15 @@ struct Kernel {
 
 template <int kLanes, int kPacks>
 Kernel<float> kernel_for(int64_t per_kv) {
-  return per_kv <= 4 ? Kernel<float>{attend_kernel<float, kLanes, kPacks, 4>, 4} : Kernel<float>{attend_kernel<float, kLanes, kPacks, 8>, 8};
+  return per_kv <= 4 ? Kernel<float>{attend_kernel<float, kLanes, kPacks, 4>, 4}
+                     : Kernel<float>{attend_kernel<float, kLanes, kPacks, 8>, 8};
 }
 Kernel<float> kernel_of(float, int64_t hd, int64_t per_kv) {
   const int64_t packs = packs_of<float>(hd);
-  return packs <= 8 ? kernel_for<8, 1>(per_kv) : packs <= 16 ? kernel_for<16, 1>(per_kv) : packs <= 32 ? kernel_for<32, 1>(per_kv) : kernel_for<32, 2>(per_kv);
+  return packs <= 8    ? kernel_for<8, 1>(per_kv)
+         : packs <= 16 ? kernel_for<16, 1>(per_kv)
+         : packs <= 32 ? kernel_for<32, 1>(per_kv)
+                       : kernel_for<32, 2>(per_kv);
 }
 // With 16 heads of 256 elements the sums alone would take all registers.
 Kernel<Bf16> kernel_of(Bf16, int64_t hd, int64_t per_kv) {
@@ -264,8 +270,8 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
 }  // namespace mgrpo::cuda
 
 int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence,
-                                    const int32_t *length, const float *sinks_or_null, int32_t dtype, void *out, int64_t rows, int64_t heads,
-                                    float scale, int64_t window, void *stream) {
+                                    const int32_t *length, const float *sinks_or_null, int32_t dtype, void *out, int64_t rows,
+                                    int64_t heads, float scale, int64_t window, void *stream) {
   using namespace mgrpo;
   using namespace mgrpo::cuda;
   if (!valid_pages(pages) || !valid_sizes({rows, heads, pages.hd}) || pages.kv_heads == 0 || heads == 0 || heads % pages.kv_heads != 0 ||
@@ -278,9 +284,9 @@ int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const vo
   const Pages places(pages);
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), places, sequence,
-                               length, sinks_or_null, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd, most_parts(places, window), 1,
-                               static_cast<float>(scale * kLog2E), window},
+    return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), places,
+                               sequence, length, sinks_or_null, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd,
+                               most_parts(places, window), 1, static_cast<float>(scale * kLog2E), window},
                   stream_of(stream));
   });
 }

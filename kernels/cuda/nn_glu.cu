@@ -27,8 +27,8 @@ __device__ float2 both_sigmoids(float g) {
   return {s, fminf(e, FLT_MAX) * s};
 }
 
-// Gated activations g sigmoid(k(g)) up, of the gate g: k, and g times its derivative. Limits are those within which a gate or an up is itself,
-// and has a gradient.
+// Gated activations g sigmoid(k(g)) up, of the gate g: k, and g times its derivative. Limits are those within which a gate or an up is
+// itself, and has a gradient.
 struct Unlimited {
   static __device__ float gate(float g) { return g; }
   static __device__ float up(float u) { return u; }
@@ -106,7 +106,8 @@ __device__ void weigh_back(const Pack<T> &grad, Pack<T> *gate, Pack<T> *up, int 
 #pragma unroll
   for (int i = 0; i < Pack<T>::kWidth; i++) {
     if (i >= count) continue;
-    const float d = widen(grad.at[i]), given = widen(gate->at[i]), g = Activation::gate(given), given_up = widen(up->at[i]), u = Activation::up(given_up);
+    const float d = widen(grad.at[i]), given = widen(gate->at[i]), g = Activation::gate(given), given_up = widen(up->at[i]),
+                u = Activation::up(given_up);
     const float2 s = both_sigmoids(Activation::k(g));
     narrow(Activation::of_gate(given, d * u * s.x * fmaf(Activation::slope(g), s.y, 1.0f)), &gate->at[i]);
     narrow(Activation::of_up(given_up, d * g * s.x), &up->at[i]);
@@ -161,8 +162,8 @@ int32_t glu(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     const Tiles tiles = Tiles::of(rows, f, zero);
-    return launch(whole_packs<T>(f, {gate_up, y}) ? glu_kernel<T, Activation, true> : glu_kernel<T, Activation, false>, tiles.shape(), stream_of(stream),
-                  static_cast<const T *>(gate_up), static_cast<T *>(y), tiles);
+    return launch(whole_packs<T>(f, {gate_up, y}) ? glu_kernel<T, Activation, true> : glu_kernel<T, Activation, false>, tiles.shape(),
+                  stream_of(stream), static_cast<const T *>(gate_up), static_cast<T *>(y), tiles);
   });
 }
 
@@ -174,8 +175,9 @@ int32_t glu_bwd(const void *dy, const void *gate_up, int32_t dtype, void *dgate_
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     const Tiles tiles = Tiles::of(rows, f, zero);
-    return launch(whole_packs<T>(f, {dy, gate_up, dgate_up}) ? glu_bwd_kernel<T, Activation, true> : glu_bwd_kernel<T, Activation, false>, tiles.shape(),
-                  stream_of(stream), static_cast<const T *>(dy), static_cast<const T *>(gate_up), static_cast<T *>(dgate_up), tiles);
+    return launch(whole_packs<T>(f, {dy, gate_up, dgate_up}) ? glu_bwd_kernel<T, Activation, true> : glu_bwd_kernel<T, Activation, false>,
+                  tiles.shape(), stream_of(stream), static_cast<const T *>(dy), static_cast<const T *>(gate_up), static_cast<T *>(dgate_up),
+                  tiles);
   });
 }
 
@@ -188,8 +190,7 @@ int32_t mgrpo_swiglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t r
   return glu<Silu>(gate_up, dtype, y, rows, f, stream);
 }
 
-int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
-                              void *stream) {
+int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f, void *stream) {
   return glu_bwd<Silu>(dy, gate_up, dtype, dgate_up, rows, f, stream);
 }
 
@@ -205,6 +206,7 @@ int32_t mgrpo_clamped_glu_cuda(const void *gate_up, int32_t dtype, void *y, int6
   return glu<Clamped>(gate_up, dtype, y, rows, f, stream);
 }
 
-int32_t mgrpo_clamped_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f, void *stream) {
+int32_t mgrpo_clamped_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
+                                   void *stream) {
   return glu_bwd<Clamped>(dy, gate_up, dtype, dgate_up, rows, f, stream);
 }

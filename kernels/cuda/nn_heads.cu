@@ -48,7 +48,8 @@ __device__ void measure(const T *x, const Part<T> &p, const Layout<T> &in, int64
   const int thread = threadIdx.x % (kBlock ? kHeadThreads : kWarp), threads = kBlock ? threads_of<T>(p.group) : kWarp;
   for_each_group(p, !kBlock, [&](int g, int first) {
     float squares = 0;
-    for_each_pack_of(x + first, p.group, thread, threads, [&](int64_t, const Pack<T> &v, int count) { squares = add_squares(squares, v, count); });
+    for_each_pack_of(x + first, p.group, thread, threads,
+                     [&](int64_t, const Pack<T> &v, int count) { squares = add_squares(squares, v, count); });
     const float result = inverse_rms(team_sum<kBlock>(squares, shared), p.group, in.eps);
     if (thread != 0) return;
     inv[g] = result;
@@ -84,9 +85,8 @@ __global__ __launch_bounds__(kHeadThreads) void heads_kernel(const T *qkv, Layou
       }
       return v;
     };
-    turn<T>(in.rotation, row, p.heads, in.hd, p.half, 1, load, [&](int head) {
-      return p.heads_of + (queries ? row * p.heads + head : places.row_of(place, head, p.heads)) * in.hd;
-    });
+    turn<T>(in.rotation, row, p.heads, in.hd, p.half, 1, load,
+            [&](int head) { return p.heads_of + (queries ? row * p.heads + head : places.row_of(place, head, p.heads)) * in.hd; });
     __syncthreads();  // the next part may overwrite inv
   }
 }
@@ -96,8 +96,8 @@ template <bool kBlock, class T>
 __device__ void back(const T *x, T *grad, const Part<T> &p, const Layout<T> &in, int64_t row, float *shared) {
   const int thread = threadIdx.x % (kBlock ? kHeadThreads : kWarp), threads = kBlock ? threads_of<T>(p.group) : kWarp;
   for_each_group(p, !kBlock, [&](int g, int first) {
-    row_back<kBlock>(grad + first, x + first, p.norm, in.offset, p.inv_rms[row * p.groups + g], static_cast<const T *>(nullptr), grad + first,
-                     p.group, thread, threads, shared);
+    row_back<kBlock>(grad + first, x + first, p.norm, in.offset, p.inv_rms[row * p.groups + g], static_cast<const T *>(nullptr),
+                     grad + first, p.group, thread, threads, shared);
   });
 }
 
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_bwd_kernel(const T *qkv, L
 template <class T>
 struct WeightGradient {
   Part<T> part;
-  Runs runs;  // of the part's groups
+  Runs runs;     // of the part's groups
   float *parts;  // [runs.parts, group]; null: not wanted
 
   __host__ __device__ int64_t packs() const { return packs_of<T>(part.group); }
@@ -156,7 +156,8 @@ __global__ __launch_bounds__(kHeadThreads) void heads_dw_kernel(const T *qkv, co
                                                                 const __grid_constant__ WeightGradients<T> both) {
   constexpr int kWidth = Pack<T>::kWidth;
   const int64_t of_queries = both.of[0].threads(), threads = of_queries + both.of[1].threads();
-  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kHeadThreads + threadIdx.x; t < threads; t += static_cast<int64_t>(gridDim.x) * kHeadThreads) {
+  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kHeadThreads + threadIdx.x; t < threads;
+       t += static_cast<int64_t>(gridDim.x) * kHeadThreads) {
     const int which = t >= of_queries;
     const WeightGradient<T> &w = both.of[which];
     const int64_t mine = t - which * of_queries, part = mine / w.packs();
@@ -174,7 +175,8 @@ __global__ __launch_bounds__(kHeadThreads) void heads_dw_kernel(const T *qkv, co
       const T *x = qkv + r / groups * in.width + w.part.from + r % groups * d;
       return load_pack(x, begin, d, aligned(x));
     };
-    part_of_dw<T>(w.runs, part, d, mine % w.packs() * kWidth, w.parts + part * d, turned, row, [&](int64_t r) { return w.part.inv_rms[r]; });
+    part_of_dw<T>(w.runs, part, d, mine % w.packs() * kWidth, w.parts + part * d, turned, row,
+                  [&](int64_t r) { return w.part.inv_rms[r]; });
   }
 }
 
@@ -220,13 +222,17 @@ int32_t backward(const T *qkv, const mgrpo_heads &how, const Layout<T> &in, T *d
   }
   if (whole_heads(in, !how.whole || !normalised(how), {normalised(how) ? qkv : nullptr, dqkv})) {
     MGRPO_TRY(for_lanes<T>(in.hd, [&](auto lanes) {
-      const auto work_of = [&](int i, int64_t heads) { return HeadWork{normalised(how) ? both.of[i].runs : runs_of<T>(in.rows * heads, in.hd), both.of[i].parts}; };
+      const auto work_of = [&](int i, int64_t heads) {
+        return HeadWork{normalised(how) ? both.of[i].runs : runs_of<T>(in.rows * heads, in.hd), both.of[i].parts};
+      };
       const WholeHeads<T> work{in, {work_of(0, how.heads), work_of(1, how.kv_heads)}};
       return launch(whole_heads_bwd_kernel<T, lanes>, work.shape(), stream, qkv, work, dqkv);
     }));
   } else {
     const int64_t threads = both.of[0].threads() + both.of[1].threads();
-    if (threads > 0) MGRPO_TRY(launch(heads_dw_kernel<T>, {block_count((threads + kHeadThreads - 1) / kHeadThreads), kHeadThreads}, stream, qkv, in, both));
+    if (threads > 0)
+      MGRPO_TRY(
+          launch(heads_dw_kernel<T>, {block_count((threads + kHeadThreads - 1) / kHeadThreads), kHeadThreads}, stream, qkv, in, both));
     MGRPO_TRY(launch(heads_bwd_kernel<T>, {block_count(in.rows * kParts), kHeadThreads}, stream, qkv, in, dqkv));
   }
   return all.tiles() > 0 ? sum_dw(all, stream) : MGRPO_OK;

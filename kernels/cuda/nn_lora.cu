@@ -1,21 +1,20 @@
 // Two launches: the products of rows with A, then the products with B. A block takes a tile of consecutive rows. Rows
 // with the same adapter share one reading of its matrix; other adapters follow one after the other. Sums have one order
 // for any other rows.
-#include "lora.h"
-
 #include <algorithm>
 
 #include "block.cuh"
+#include "lora.h"
 #include "nn.cuh"
 
 namespace mgrpo::cuda {
 namespace {
 
 constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int64_t kAdapters = 16;  // of one launch: its arguments are at most 4 KiB
-constexpr int kVector = 8;         // elements that a lane loads at a time
+constexpr int64_t kAdapters = 16;                 // of one launch: its arguments are at most 4 KiB
+constexpr int kVector = 8;                        // elements that a lane loads at a time
 constexpr int kProjectRows = 4, kExpandRows = 8;  // of a tile
-constexpr int kDepth = 32;         // columns of B that wait in shared memory
+constexpr int kDepth = 32;                        // columns of B that wait in shared memory
 
 struct Adapter {
   const float *values;
@@ -60,8 +59,8 @@ __device__ void load_vector(const T *row, int64_t begin, int64_t n, float (&to)[
 
 // u [rows, rank] = A x. A warp takes one row of A for all rows of the tile.
 template <class T>
-__global__ __launch_bounds__(kThreads) void project_kernel(const __grid_constant__ Adapters adapters, const int32_t *which, const T *x, float *u,
-                                                           int64_t rows, int64_t k, int64_t rank) {
+__global__ __launch_bounds__(kThreads) void project_kernel(const __grid_constant__ Adapters adapters, const int32_t *which, const T *x,
+                                                           float *u, int64_t rows, int64_t k, int64_t rank) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t groups = (rank + kWarps - 1) / kWarps, tiles = (rows + kProjectRows - 1) / kProjectRows;
   for (int64_t item = blockIdx.x; item < tiles * groups; item += gridDim.x) {
@@ -95,8 +94,8 @@ struct Tiles {
 
 // Adds scale * B u to the columns [first, last) of y that a part has in common with the block's. A thread has one of the block's.
 template <class T>
-__device__ void expand(const mgrpo_lora_part &part, const float *b, const float *u, int64_t rank, const Rows &in, int64_t columns, T *y, int64_t n,
-                       Tiles &tiles) {
+__device__ void expand(const mgrpo_lora_part &part, const float *b, const float *u, int64_t rank, const Rows &in, int64_t columns, T *y,
+                       int64_t n, Tiles &tiles) {
   const int64_t first = max(part.from, columns), last = min(part.from + part.n, columns + kThreads), column = columns + threadIdx.x;
   if (first >= last) return;
   const bool mine = column >= first && column < last;
@@ -135,8 +134,8 @@ __device__ void expand(const mgrpo_lora_part &part, const float *b, const float 
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads, 3) void expand_kernel(const __grid_constant__ Adapters adapters, const int32_t *which, const float *u, T *y,
-                                                          int64_t rows, int64_t k, int64_t n, int64_t rank) {
+__global__ __launch_bounds__(kThreads, 3) void expand_kernel(const __grid_constant__ Adapters adapters, const int32_t *which,
+                                                             const float *u, T *y, int64_t rows, int64_t k, int64_t n, int64_t rank) {
   __shared__ Tiles tiles;
   const int64_t across = (n + kThreads - 1) / kThreads, down = (rows + kExpandRows - 1) / kExpandRows;
   for (int64_t item = blockIdx.x; item < across * down; item += gridDim.x) {
@@ -161,8 +160,8 @@ Adapter argument(const mgrpo_lora &a) {
 }  // namespace
 }  // namespace mgrpo::cuda
 
-int32_t mgrpo_lora_add_cuda(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const void *x, int32_t dtype,
-                            void *y, int64_t rows, int64_t k, int64_t n, void *stream) {
+int32_t mgrpo_lora_add_cuda(const mgrpo_lora *adapters, int64_t count, const int32_t *which_or_null, const void *x, int32_t dtype, void *y,
+                            int64_t rows, int64_t k, int64_t n, void *stream) {
   using namespace mgrpo;
   using namespace mgrpo::cuda;
   if (!valid_loras(adapters, count, rows, k, n)) return MGRPO_INVALID_ARGUMENT;

@@ -98,7 +98,7 @@ struct NormBack {
   const float *inv_rms;
   const T *more;  // null, or added to dx
   T *dx;
-  float *parts;   // [runs.parts, d], or null without dw
+  float *parts;  // [runs.parts, d], or null without dw
   Runs runs;
   int64_t d;
 };
@@ -150,7 +150,8 @@ __global__ __launch_bounds__(kNormThreads) void back_kernel(NormBack<T> in) {
 template <class T>
 __global__ __launch_bounds__(kNormThreads) void dw_kernel(NormBack<T> in) {
   const int64_t packs = packs_of<T>(in.d), threads = in.runs.parts * packs;
-  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kNormThreads + threadIdx.x; t < threads; t += static_cast<int64_t>(gridDim.x) * kNormThreads) {
+  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kNormThreads + threadIdx.x; t < threads;
+       t += static_cast<int64_t>(gridDim.x) * kNormThreads) {
     const auto pack_of = [&](const T *of) {
       return [=](int64_t r, int64_t begin) { return load_pack(of + r * in.d, begin, in.d, aligned(of + r * in.d)); };
     };
@@ -164,9 +165,12 @@ __global__ __launch_bounds__(kNormThreads) void dw_kernel(NormBack<T> in) {
 template <class T, class F>
 int32_t for_packs(int64_t d, bool whole, const F &f) {
   switch (whole ? packs_of_thread<T>(d) : 0) {
-    case 1: return f(std::integral_constant<int, 1>{});
-    case 2: return f(std::integral_constant<int, 2>{});
-    case 4: return f(std::integral_constant<int, 4>{});
+    case 1:
+      return f(std::integral_constant<int, 1>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    case 4:
+      return f(std::integral_constant<int, 4>{});
   }
   return f(std::integral_constant<int, 0>{});
 }

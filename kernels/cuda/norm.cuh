@@ -58,9 +58,7 @@ __device__ float team_sum(float value, float *shared) {
 }
 
 // 1 / rms of a row of d values whose squares add up to `squares`.
-__device__ inline float inverse_rms(float squares, int64_t d, float eps) {
-  return rsqrtf(squares * (1 / static_cast<float>(d)) + eps);
-}
+__device__ inline float inverse_rms(float squares, int64_t d, float eps) { return rsqrtf(squares * (1 / static_cast<float>(d)) + eps); }
 
 // The factor of x in the norm's backward pass, from the sum over the row of grad w x.
 __device__ inline float along_row(float inv, float projection, int64_t d) {
@@ -96,7 +94,8 @@ __device__ void normalise(Pack<T> *p, const Pack<T> &weight, float inv, float of
 
 // The contribution of the first `count` values of a pack to the sum of grad w x.
 template <class T>
-__device__ float add_projection(float sum, const Pack<T> &grad, const Pack<T> &x, const Pack<T> &weight, float offset, int count = Pack<T>::kWidth) {
+__device__ float add_projection(float sum, const Pack<T> &grad, const Pack<T> &x, const Pack<T> &weight, float offset,
+                                int count = Pack<T>::kWidth) {
 #pragma unroll
   for (int i = 0; i < Pack<T>::kWidth; i++)
     if (i < count) sum = fmaf(widen(grad.at[i]) * (widen(weight.at[i]) + offset), widen(x.at[i]), sum);

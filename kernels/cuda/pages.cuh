@@ -29,9 +29,7 @@ struct Pages {
     return block >= 0 && block < blocks ? ((block * kv_heads + head) << shift) + in_block(pos) : -1;
   }
   // The row of the cache, taken as rows of hd values, that a head has at a place.
-  __device__ int64_t row(int64_t place, int64_t head) const {
-    return (((place >> shift) * kv_heads + head) << shift) + in_block(place);
-  }
+  __device__ int64_t row(int64_t place, int64_t head) const { return (((place >> shift) * kv_heads + head) << shift) + in_block(place); }
 };
 
 }  // namespace mgrpo::cuda

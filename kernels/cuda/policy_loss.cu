@@ -1,9 +1,8 @@
 // One block a trajectory, two passes over its tokens with the refusals between them; trajectories are merged on
 // the host in batch order. Every formula is policy_term.h's, as on the CPU.
-#include "mgrpo/policy_loss.h"
-
 #include "block.cuh"
 #include "device.h"
+#include "mgrpo/policy_loss.h"
 #include "policy_rules.h"
 
 namespace mgrpo::cuda {
@@ -38,8 +37,8 @@ __global__ __launch_bounds__(kThreads) void scan_kernel(mgrpo_loss_config c, Tok
 
 template <class T>
 __global__ __launch_bounds__(kThreads) void loss_kernel(mgrpo_loss_config c, TokenArrays<T> in, const Trajectory *trajectory,
-                                                        int64_t trajectories, const TrajectoryScan *scans, T *dlogp_new,
-                                                        T *dentropy, TrajectoryResult *out) {
+                                                        int64_t trajectories, const TrajectoryScan *scans, T *dlogp_new, T *dentropy,
+                                                        TrajectoryResult *out) {
   __shared__ TrajectoryResult shared[kThreads];
   for (int64_t j = blockIdx.x; j < trajectories; j += gridDim.x) {
     const Trajectory tr = trajectory[j];
@@ -71,8 +70,8 @@ std::vector<Trajectory> trajectories_of(const mgrpo_loss_batch &b) {
 }
 
 template <class T>
-int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dlogp_new, T *dentropy,
-                    mgrpo_loss_sums *sums, mgrpo_loss_error *error, cudaStream_t stream) {
+int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dlogp_new, T *dentropy, mgrpo_loss_sums *sums,
+                    mgrpo_loss_error *error, cudaStream_t stream) {
   const int64_t n = b.trajectories;
   const Shape shape{block_count(n), kThreads};
   const std::vector<Trajectory> host = trajectories_of(b);
@@ -84,15 +83,14 @@ int32_t policy_loss(const mgrpo_loss_batch &b, const mgrpo_loss_config &c, T *dl
   // Refused data spoils only the outputs, so one wait serves both passes.
   Scratch<TrajectoryResult> results(stream);
   MGRPO_TRY(results.allocate(n));
-  MGRPO_TRY(launch(loss_kernel<T>, shape, stream, c, token_arrays<T>(b), trajectories.get(), n, scans.get(), dlogp_new, dentropy,
-                   results.get()));
+  MGRPO_TRY(
+      launch(loss_kernel<T>, shape, stream, c, token_arrays<T>(b), trajectories.get(), n, scans.get(), dlogp_new, dentropy, results.get()));
   std::vector<TrajectoryScan> scan(static_cast<size_t>(n));
   MGRPO_TRY(scans.download(scan.data(), n));
   std::vector<TrajectoryResult> result(static_cast<size_t>(n));
   MGRPO_TRY(results.download(result.data(), n));
   for (int64_t j = 0; j < n; j++)
-    if (scan[j].tokens > 0 && !isfinite(b.advantage[j]))
-      return refuse(error, MGRPO_LOSS_NON_FINITE_INPUT, MGRPO_FIELD_ADVANTAGE, j);
+    if (scan[j].tokens > 0 && !isfinite(b.advantage[j])) return refuse(error, MGRPO_LOSS_NON_FINITE_INPUT, MGRPO_FIELD_ADVANTAGE, j);
   MGRPO_TRY(check_scans(scan.data(), n, error));
   bool finite = true;
   for (const TrajectoryResult &r : result) {
@@ -119,9 +117,9 @@ int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_c
   if (batch->trajectories == 0) return MGRPO_OK;
   return cuda::guarded([&] {
     if (batch->dtype == MGRPO_FLOAT64)
-      return cuda::policy_loss(*batch, *config, static_cast<double *>(dlogp_new_or_null),
-                               static_cast<double *>(dentropy_or_null), sums, error, cuda::stream_of(stream));
-    return cuda::policy_loss(*batch, *config, static_cast<float *>(dlogp_new_or_null),
-                             static_cast<float *>(dentropy_or_null), sums, error, cuda::stream_of(stream));
+      return cuda::policy_loss(*batch, *config, static_cast<double *>(dlogp_new_or_null), static_cast<double *>(dentropy_or_null), sums,
+                               error, cuda::stream_of(stream));
+    return cuda::policy_loss(*batch, *config, static_cast<float *>(dlogp_new_or_null), static_cast<float *>(dentropy_or_null), sums, error,
+                             cuda::stream_of(stream));
   });
 }

@@ -1,5 +1,4 @@
 #include "mgrpo/policy_loss_from_logits.h"
-
 #include "policy_rules.h"
 #include "row_gradient.cuh"
 
@@ -49,13 +48,14 @@ struct Objective {
 };
 
 template <class T, class G, bool kStaged>
-__global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, LogitRows in, const __grid_constant__ Objective<typename Compute<T>::type> of) {
+__global__ __launch_bounds__(kRowThreads, 2) void gradient_kernel(T *logits, LogitRows in,
+                                                                  const __grid_constant__ Objective<typename Compute<T>::type> of) {
   differentiate_rows<T, G, kStaged>(logits, in, of);
 }
 
 template <class T, class G>
-int32_t policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c,
-                        void *logp, void *entropy, int64_t *bad_row, cudaStream_t stream) {
+int32_t policy_gradient(const mgrpo_logits &z, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c, void *logp,
+                        void *entropy, int64_t *bad_row, cudaStream_t stream) {
   std::vector<TokenTrajectory> host;
   for (int64_t r = 0; r < z.rows; r++) {
     const int64_t j = trajectory_of(b, first + r);
@@ -76,8 +76,8 @@ using namespace mgrpo;
 using namespace mgrpo::cuda;
 
 int32_t mgrpo_policy_gradient_from_logits_cuda(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
-                                               const mgrpo_loss_config *config, void *logp, void *entropy,
-                                               int64_t *bad_row, mgrpo_loss_error *error, void *stream) {
+                                               const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
+                                               mgrpo_loss_error *error, void *stream) {
   if (!logits || !batch || !config || !bad_row || !error) return MGRPO_INVALID_ARGUMENT;
   if (!valid(*config) || !valid(*batch) || !valid(*logits, first, *batch, *config)) return MGRPO_INVALID_ARGUMENT;
   if (batch->tokens > 0 && !(logp && entropy)) return MGRPO_INVALID_ARGUMENT;
@@ -87,20 +87,20 @@ int32_t mgrpo_policy_gradient_from_logits_cuda(const mgrpo_logits *logits, int64
   if (logits->rows == 0) return MGRPO_OK;
   MGRPO_TRY(check_supplied(b, *config, error));
   return guarded([&] {
-    const auto run = [&](auto call) {
-      return call(*logits, first, b, *config, logp, entropy, bad_row, stream_of(stream));
-    };
+    const auto run = [&](auto call) { return call(*logits, first, b, *config, logp, entropy, bad_row, stream_of(stream)); };
     switch (logits->dtype) {
-      case MGRPO_FLOAT32: return run(narrows(*logits) ? policy_gradient<float, __nv_bfloat16> : policy_gradient<float, float>);
-      case MGRPO_BFLOAT16: return run(policy_gradient<__nv_bfloat16, __nv_bfloat16>);
-      default: return run(policy_gradient<double, double>);
+      case MGRPO_FLOAT32:
+        return run(narrows(*logits) ? policy_gradient<float, __nv_bfloat16> : policy_gradient<float, float>);
+      case MGRPO_BFLOAT16:
+        return run(policy_gradient<__nv_bfloat16, __nv_bfloat16>);
+      default:
+        return run(policy_gradient<double, double>);
     }
   });
 }
 
-int32_t mgrpo_policy_loss_from_logits_cuda(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
-                                           const mgrpo_loss_config *config, void *logp, void *entropy,
-                                           mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error,
+int32_t mgrpo_policy_loss_from_logits_cuda(const mgrpo_logits *logits, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+                                           void *logp, void *entropy, mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error,
                                            void *stream) {
   if (!logits || !batch || !sums || !bad_row || logits->rows != batch->tokens) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;

@@ -1,6 +1,7 @@
 // Passes over one row of logits by one block: loading, and the sums of its softmax.
 #pragma once
 #include <cuda_bf16.h>
+
 #include <cmath>
 #include <cstdint>
 
@@ -294,7 +295,8 @@ __device__ inline void for_each_pack_ahead(const T *row, int64_t n, unsigned thr
       f(begin + i * stride, p, kWidth);
     }
   }
-  for (; begin < n; begin += stride) f(begin, load_pack(row, begin, n, is_aligned), static_cast<int>(n - begin < kWidth ? n - begin : kWidth));
+  for (; begin < n; begin += stride)
+    f(begin, load_pack(row, begin, n, is_aligned), static_cast<int>(n - begin < kWidth ? n - begin : kWidth));
 }
 
 // The sums of row [n] for every thread.

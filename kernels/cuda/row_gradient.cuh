@@ -46,8 +46,7 @@ struct Gradient {
 template <class A>
 __device__ Gradient<A> gradient_of(const RowSums &s, double dy, double tau, double g, double e) {
   const double mean = s.mean_exponent(), scale = 1 / (tau * s.sum), ey = exp(dy);
-  return {static_cast<A>(s.max), exponent_scale<A>(tau), static_cast<A>(-scale * (g - e * mean)),
-          static_cast<A>(-scale * e * kLn2),
+  return {static_cast<A>(s.max), exponent_scale<A>(tau), static_cast<A>(-scale * (g - e * mean)), static_cast<A>(-scale * e * kLn2),
           static_cast<A>(scale * (g * (s.sum - ey) - (ey > 0 ? e * ey * (dy - mean) : 0)))};
 }
 
@@ -179,8 +178,9 @@ template <class T, class Kernel, class... Arguments>
 int32_t launch_rows(Kernel *staged, Kernel *other, const LogitRows &in, cudaStream_t stream, const Arguments &...arguments) {
   Spread spread{1, 0};
   MGRPO_TRY(spread_of(in.vocab * static_cast<int64_t>(sizeof(T)), &spread));
-  return launch(spread.bytes > 0 ? staged : other, {block_count(in.rows) * static_cast<unsigned>(spread.cluster), kRowThreads, spread.bytes, spread.cluster},
-                stream, arguments...);
+  return launch(spread.bytes > 0 ? staged : other,
+                {block_count(in.rows) * static_cast<unsigned>(spread.cluster), kRowThreads, spread.bytes, spread.cluster}, stream,
+                arguments...);
 }
 
 }  // namespace mgrpo::cuda

@@ -7,10 +7,9 @@
 // pass continues within the bin in which the running sum passes the threshold. Weights are whole numbers, so the order
 // in which threads add them does not matter. Two or three passes over the chunks with logits of that size find a
 // float32.
-#include "mgrpo/sample.h"
-
 #include "cluster.cuh"
 #include "device.h"
+#include "mgrpo/sample.h"
 #include "row.cuh"
 #include "sampling_filter.h"
 
@@ -114,8 +113,13 @@ struct Row {
   bool unreadable = false;
 
   __device__ Row(const T *z, int64_t vocab, const mgrpo_sampling &settings, Shared &shared, Bins &bins)
-      : z(z), vocab(static_cast<int>(vocab)), length(chunk_length(vocab)), settings(settings), scale(exponent_scale<float>(tau())),
-        shared(shared), bins(bins) {
+      : z(z),
+        vocab(static_cast<int>(vocab)),
+        length(chunk_length(vocab)),
+        settings(settings),
+        scale(exponent_scale<float>(tau())),
+        shared(shared),
+        bins(bins) {
     for_own_chunks([&](int c) { return exponentials(c); });
     for (int c = lane() * kChunksOfLane; c < (lane() + 1) * kChunksOfLane; c++) {
       max = fmaxf(max, shared.chunk[c].max);
@@ -299,7 +303,9 @@ struct Row {
     }
   }
 
-  __device__ float top_k() { return Order<T>::value(least_key(Order<T>::key(-HUGE_VALF), Order<T>::key(max), settings.top_k, [](float) { return uint64_t{1}; })); }
+  __device__ float top_k() {
+    return Order<T>::value(least_key(Order<T>::key(-HUGE_VALF), Order<T>::key(max), settings.top_k, [](float) { return uint64_t{1}; }));
+  }
 
   // The least logit that top_p keeps, starting at `least`. The largest possible weight of all tokens below a logit
   // bounds it from below.
@@ -308,7 +314,8 @@ struct Row {
     const auto unit = static_cast<float>(uint64_t{1} << (30 + __clz(vocab)));  // the sum of all is below 2^62
     const auto weight = [&](float x) { return static_cast<uint64_t>(exponential(x, max) * unit); };
     const double budget = settings.top_p * kept * unit, likely = max + (log2((1 - settings.top_p) * kept / vocab) - 0.01) / scale;
-    const uint32_t low = Order<T>::key(least), top = Order<T>::key(max), from = likely > least ? Order<T>::key(static_cast<float>(likely)) : low;
+    const uint32_t low = Order<T>::key(least), top = Order<T>::key(max),
+                   from = likely > least ? Order<T>::key(static_cast<float>(likely)) : low;
     for (uint32_t at = from;; at = low) {
       const uint32_t found = least_key(at, top, budget, weight);
       if (found != at || at == low) return Order<T>::value(found);
@@ -478,22 +485,23 @@ int32_t enqueue(const void *logits, int64_t rows, int64_t vocab, int64_t ld, con
 using namespace mgrpo::cuda;
 
 int32_t mgrpo_sample_enqueue_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                  const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
-                                  float *truncated_logp_or_null, int64_t *bad_row, void *stream) {
+                                  const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null, float *truncated_logp_or_null,
+                                  int64_t *bad_row, void *stream) {
   if (rows < 0 || vocab < 1 || vocab > ld || vocab > INT32_MAX) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (!logits || !sampling || !token || !bad_row) return MGRPO_INVALID_ARGUMENT;
   const Outputs out{token, logp_or_null, truncated_logp_or_null, bad_row};
   switch (dtype) {
-    case MGRPO_FLOAT32: return enqueue<float>(logits, rows, vocab, ld, sampling, out, stream_of(stream));
-    case MGRPO_BFLOAT16: return enqueue<__nv_bfloat16>(logits, rows, vocab, ld, sampling, out, stream_of(stream));
+    case MGRPO_FLOAT32:
+      return enqueue<float>(logits, rows, vocab, ld, sampling, out, stream_of(stream));
+    case MGRPO_BFLOAT16:
+      return enqueue<__nv_bfloat16>(logits, rows, vocab, ld, sampling, out, stream_of(stream));
   }
   return MGRPO_INVALID_ARGUMENT;
 }
 
-int32_t mgrpo_sample_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                          const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
-                          float *truncated_logp_or_null, int64_t *bad_row, void *stream) {
+int32_t mgrpo_sample_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const mgrpo_sampling *sampling,
+                          int32_t *token, float *logp_or_null, float *truncated_logp_or_null, int64_t *bad_row, void *stream) {
   if (!bad_row) return MGRPO_INVALID_ARGUMENT;
   *bad_row = -1;
   if (rows < 0 || (rows > 0 && !sampling)) return MGRPO_INVALID_ARGUMENT;
@@ -506,8 +514,8 @@ int32_t mgrpo_sample_cuda(const void *logits, int32_t dtype, int64_t rows, int64
   Scratch<int64_t> bad(stream_of(stream));
   MGRPO_TRY(settings.upload(sampling, rows));
   MGRPO_TRY(bad.allocate_ones(1));
-  MGRPO_TRY(mgrpo_sample_enqueue_cuda(logits, dtype, rows, vocab, ld, settings.get(), token, logp_or_null, truncated_logp_or_null, bad.get(),
-                                      stream));
+  MGRPO_TRY(mgrpo_sample_enqueue_cuda(logits, dtype, rows, vocab, ld, settings.get(), token, logp_or_null, truncated_logp_or_null,
+                                      bad.get(), stream));
   MGRPO_TRY(bad.download(bad_row, 1));
   return *bad_row < 0 ? MGRPO_OK : MGRPO_NON_FINITE;
 }

@@ -26,8 +26,10 @@ struct WholeHeads {
 template <class T, class F>
 int32_t for_lanes(int64_t hd, const F &f) {
   switch (lanes_of(packs_of<T>(hd))) {
-    case 8: return f(std::integral_constant<int, 8>{});
-    case 16: return f(std::integral_constant<int, 16>{});
+    case 8:
+      return f(std::integral_constant<int, 8>{});
+    case 16:
+      return f(std::integral_constant<int, 16>{});
   }
   return f(std::integral_constant<int, kWarp>{});
 }
@@ -43,8 +45,12 @@ struct Lane {
   float cos[kWidth], sin[kWidth];
 
   __device__ Lane(int hd, int half)
-      : has(begin < hd), half(half),
-        partner(static_cast<int>(threadIdx.x) % kWarp + (begin < half ? half / kWidth : begin < 2 * half ? -half / kWidth : 0)), first(begin < half) {}
+      : has(begin < hd),
+        half(half),
+        partner(static_cast<int>(threadIdx.x) % kWarp + (begin < half       ? half / kWidth
+                                                         : begin < 2 * half ? -half / kWidth
+                                                                            : 0)),
+        first(begin < half) {}
   __device__ bool turns() const { return begin < 2 * half; }
 
   // The angles of a row; `sign` turns back.
@@ -67,8 +73,8 @@ struct Lane {
   }
   // All lanes of the warp turn theirs.
   __device__ uint4 turned(uint4 raw) const {
-    const uint4 across{__shfl_sync(kAllLanes, raw.x, partner), __shfl_sync(kAllLanes, raw.y, partner), __shfl_sync(kAllLanes, raw.z, partner),
-                       __shfl_sync(kAllLanes, raw.w, partner)};
+    const uint4 across{__shfl_sync(kAllLanes, raw.x, partner), __shfl_sync(kAllLanes, raw.y, partner),
+                       __shfl_sync(kAllLanes, raw.z, partner), __shfl_sync(kAllLanes, raw.w, partner)};
     if (!turns()) return raw;
     Pack<T> own = pack_of<T>(raw);
     const Pack<T> other = pack_of<T>(across);
@@ -86,8 +92,12 @@ struct Walk {
   bool is_new = true;  // the row
 
   __device__ Walk(const Runs &runs, int64_t part, int team, int heads)
-      : number(runs.first(part, team)), row(number / heads), head(static_cast<int>(number % heads)), heads(heads),
-        left(static_cast<int>(runs.first(part, team + 1) - number)), steps(__reduce_max_sync(kAllLanes, left)) {}
+      : number(runs.first(part, team)),
+        row(number / heads),
+        head(static_cast<int>(number % heads)),
+        heads(heads),
+        left(static_cast<int>(runs.first(part, team + 1) - number)),
+        steps(__reduce_max_sync(kAllLanes, left)) {}
   __device__ bool active() const { return left > 0; }
   __device__ void next() {
     number++, left--;
@@ -97,7 +107,8 @@ struct Walk {
 };
 
 template <class T, int kLanes, class Places>
-__global__ __launch_bounds__(kHeadThreads, 4) void whole_heads_kernel(const T *qkv, const __grid_constant__ WholeHeads<T> work, Places places) {
+__global__ __launch_bounds__(kHeadThreads, 4) void whole_heads_kernel(const T *qkv, const __grid_constant__ WholeHeads<T> work,
+                                                                      Places places) {
   const Layout<T> &in = work.in;
   const int64_t of_queries = work.of[0].runs.parts;
   for (int64_t b = blockIdx.x; b < of_queries + work.of[1].runs.parts; b += gridDim.x) {
@@ -136,7 +147,8 @@ __global__ __launch_bounds__(kHeadThreads, 4) void whole_heads_kernel(const T *q
 }
 
 template <class T, int kLanes>
-__global__ __launch_bounds__(kHeadThreads, 3) void whole_heads_bwd_kernel(const T *qkv, const __grid_constant__ WholeHeads<T> work, T *dqkv) {
+__global__ __launch_bounds__(kHeadThreads, 3) void whole_heads_bwd_kernel(const T *qkv, const __grid_constant__ WholeHeads<T> work,
+                                                                          T *dqkv) {
   constexpr int kWidth = Pack<T>::kWidth, kTeams = kHeadThreads / kLanes;
   __shared__ float shared[kHeadThreads * kWidth];
   const Layout<T> &in = work.in;

@@ -106,9 +106,8 @@ TEST_P(AdamW, NoClippingWithoutMaxNorm) {
 
 TEST_P(AdamW, RejectsImpossibleSettings) {
   for (auto edit : std::vector<void (*)(mgrpo_adamw_config &)>{
-           [](mgrpo_adamw_config &c) { c.step = 0; }, [](mgrpo_adamw_config &c) { c.beta1 = 1; },
-           [](mgrpo_adamw_config &c) { c.eps = 0; }, [](mgrpo_adamw_config &c) { c.lr = -1; },
-           [](mgrpo_adamw_config &c) { c.max_norm = kNaN; }}) {
+           [](mgrpo_adamw_config &c) { c.step = 0; }, [](mgrpo_adamw_config &c) { c.beta1 = 1; }, [](mgrpo_adamw_config &c) { c.eps = 0; },
+           [](mgrpo_adamw_config &c) { c.lr = -1; }, [](mgrpo_adamw_config &c) { c.max_norm = kNaN; }}) {
     State s = zeros(4, 1);
     mgrpo_adamw_config config = kConfig;
     edit(config);

@@ -42,8 +42,8 @@ ResultOf<T> run(const Backend &b, const Groups &in, const mgrpo_convention &conv
   Buffer<int64_t> offsets(b, in.offsets);
   Buffer<mgrpo_group_stats> stats(b, std::vector<mgrpo_group_stats>(in.count()));
   ResultOf<T> r;
-  r.status = call(b, T{})(rewards.get(), weighted ? weights.get() : nullptr, offsets.get(), static_cast<int64_t>(in.count()),
-                          &convention, advantages.get(), stats.get(), &r.error);
+  r.status = call(b, T{})(rewards.get(), weighted ? weights.get() : nullptr, offsets.get(), static_cast<int64_t>(in.count()), &convention,
+                          advantages.get(), stats.get(), &r.error);
   r.advantages = advantages.values();
   r.stats = stats.values();
   return r;
@@ -180,7 +180,8 @@ TEST_P(Advantage, RoundingIsNoSpread) {
 TEST_P(Advantage, SmallSpreadsAreNotRounding) {
   for (const mgrpo_convention &c : kConventions) {
     if (c.sigma_min > 0 || c.eps > 0) continue;
-    for (const std::vector<double> &rewards : {std::vector<double>{1e-100, 2e-100}, {1, 1 + 1e-11}, {-1e9, -1e9 - 1e-2}, {1e-15, 0, 1e-15}}) {
+    for (const std::vector<double> &rewards :
+         {std::vector<double>{1e-100, 2e-100}, {1, 1 + 1e-11}, {-1e9, -1e9 - 1e-2}, {1e-15, 0, 1e-15}}) {
       Groups in;
       for (int i = 0; i < 5; i++) in.add(rewards);
       const Result r = run(backend(), in, c);
@@ -223,8 +224,7 @@ TEST_P(Advantage, RefusalsNameTheFirstMember) {
     in.add({kNaN});
     return run(backend(), in, c);
   };
-  for (const auto &[rewards, weights, code, index] :
-       std::vector<std::tuple<std::vector<double>, std::vector<double>, int32_t, int64_t>>{
+  for (const auto &[rewards, weights, code, index] : std::vector<std::tuple<std::vector<double>, std::vector<double>, int32_t, int64_t>>{
            {{0, kInf, kNaN}, {}, MGRPO_ADVANTAGE_NON_FINITE_REWARD, 1},
            {{0, 1, kNaN}, {1, 1, 0}, MGRPO_ADVANTAGE_NON_FINITE_REWARD, 2},
            {{0, 1}, {1, -1}, MGRPO_ADVANTAGE_BAD_WEIGHT, 1},
@@ -272,8 +272,7 @@ void expect_same_alone(const Backend &b, const Groups &all, const mgrpo_conventi
     one.add({all.rewards.begin() + from, all.rewards.begin() + to}, {all.weights.begin() + from, all.weights.begin() + to});
     const ResultOf<T> alone = run<T>(b, one, c, weighted);
     ASSERT_EQ(alone.status, MGRPO_OK);
-    ASSERT_TRUE(from == to || std::memcmp(alone.advantages.data(), together.advantages.data() + from, sizeof(T) * (to - from)) == 0)
-        << g;
+    ASSERT_TRUE(from == to || std::memcmp(alone.advantages.data(), together.advantages.data() + from, sizeof(T) * (to - from)) == 0) << g;
     const mgrpo_group_stats &a = alone.stats[0], &t = together.stats[g];
     ASSERT_EQ(std::make_tuple(a.mean, a.std_population, a.weight_sum, a.degenerate, a.empty),
               std::make_tuple(t.mean, t.std_population, t.weight_sum, t.degenerate, t.empty))

@@ -38,12 +38,10 @@ const Backend &cpu() {
       mgrpo_grad_norm_cpu,
       mgrpo_adamw_cpu,
       mgrpo_sample_cpu,
-      [](const void *x, const void *w, int32_t dtype, float offset, double eps, void *y, float *inv_rms, int64_t rows,
-         int64_t d) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_rms_norm_cpu(floats(x), floats(w), offset, eps, floats(y), inv_rms, rows, d));
-      },
-      [](const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps, void *sum, void *y,
-         float *inv_rms, int64_t rows, int64_t d) -> int32_t {
+      [](const void *x, const void *w, int32_t dtype, float offset, double eps, void *y, float *inv_rms, int64_t rows, int64_t d)
+          -> int32_t { return MGRPO_FLOAT32_ONLY(mgrpo_rms_norm_cpu(floats(x), floats(w), offset, eps, floats(y), inv_rms, rows, d)); },
+      [](const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps, void *sum, void *y, float *inv_rms,
+         int64_t rows, int64_t d) -> int32_t {
         return MGRPO_FLOAT32_ONLY(
             mgrpo_add_rms_norm_cpu(floats(x), floats(residual), floats(w), offset, eps, floats(sum), floats(y), inv_rms, rows, d));
       },
@@ -75,8 +73,8 @@ const Backend &cpu() {
       },
       [](const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads how, const float *inv_q, const float *inv_k,
          int32_t dtype, void *dqkv, float *dw_q, float *dw_k, int64_t rows) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_split_heads_bwd_cpu(floats(dq), floats(dk), floats(dv), floats(qkv), how, inv_q, inv_k, floats(dqkv),
-                                                            dw_q, dw_k, rows));
+        return MGRPO_FLOAT32_ONLY(
+            mgrpo_split_heads_bwd_cpu(floats(dq), floats(dk), floats(dv), floats(qkv), how, inv_q, inv_k, floats(dqkv), dw_q, dw_k, rows));
       },
       [](const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages, const int32_t *sequence,
          int64_t rows) -> int32_t {
@@ -88,10 +86,8 @@ const Backend &cpu() {
         return MGRPO_FLOAT32_ONLY(mgrpo_attention_cached_cpu(floats(q), floats(k_cache), floats(v_cache), pages, sequence, length, sinks,
                                                              floats(out), rows, heads, scale, window));
       },
-      [](const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y, int64_t rows,
-         int64_t k, int64_t n) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_lora_add_cpu(adapters, count, which, floats(x), floats(y), rows, k, n));
-      },
+      [](const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y, int64_t rows, int64_t k,
+         int64_t n) -> int32_t { return MGRPO_FLOAT32_ONLY(mgrpo_lora_add_cpu(adapters, count, which, floats(x), floats(y), rows, k, n)); },
       mgrpo_moe_route_cpu,
       mgrpo_moe_route_bwd_cpu,
       mgrpo_moe_sort_cpu,
@@ -103,13 +99,9 @@ const Backend &cpu() {
         return MGRPO_FLOAT32_ONLY(mgrpo_moe_linear_cpu(floats(x), floats(w), first, floats(y), entries, experts, in, out));
       },
       [](const void *x, const int32_t *place, const float *weight, int32_t dtype, void *y, int64_t tokens, int64_t k,
-         int64_t d) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_moe_combine_cpu(floats(x), place, weight, floats(y), tokens, k, d));
-      },
-      [](void *g, void *a, const int32_t *source, const float *weight, int32_t dtype, float *dweight, int64_t entries,
-         int64_t d) -> int32_t {
-        return MGRPO_FLOAT32_ONLY(mgrpo_moe_weigh_cpu(floats(g), floats(a), source, weight, dweight, entries, d));
-      },
+         int64_t d) -> int32_t { return MGRPO_FLOAT32_ONLY(mgrpo_moe_combine_cpu(floats(x), place, weight, floats(y), tokens, k, d)); },
+      [](void *g, void *a, const int32_t *source, const float *weight, int32_t dtype, float *dweight, int64_t entries, int64_t d)
+          -> int32_t { return MGRPO_FLOAT32_ONLY(mgrpo_moe_weigh_cpu(floats(g), floats(a), source, weight, dweight, entries, d)); },
       [](const void *w, int32_t type, const int32_t *rows, int32_t dtype, void *y, int64_t count, int64_t n, int64_t k) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_dequantise_cpu(w, type, rows, floats(y), count, n, k));
       },

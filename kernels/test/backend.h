@@ -51,8 +51,8 @@ struct Backend {
   // Layers, with the arguments of a GPU's calls: the CPU has float32 alone and returns MGRPO_UNSUPPORTED otherwise.
   int32_t (*rms_norm)(const void *x, const void *w, int32_t dtype, float offset, double eps, void *y, float *inv_rms, int64_t rows,
                       int64_t d);
-  int32_t (*add_rms_norm)(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps, void *sum,
-                          void *y, float *inv_rms, int64_t rows, int64_t d);
+  int32_t (*add_rms_norm)(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps, void *sum, void *y,
+                          float *inv_rms, int64_t rows, int64_t d);
   int32_t (*rms_norm_bwd)(const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more, int32_t dtype,
                           float offset, void *dx, float *dw, int64_t rows, int64_t d);
   int32_t (*swiglu)(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f);
@@ -61,7 +61,8 @@ struct Backend {
   decltype(swiglu_bwd) geglu_bwd;
   decltype(swiglu) clamped_glu;
   decltype(swiglu_bwd) clamped_glu_bwd;
-  int32_t (*split_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k, int64_t rows);
+  int32_t (*split_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k,
+                         int64_t rows);
   int32_t (*split_heads_bwd)(const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads how, const float *inv_q,
                              const float *inv_k, int32_t dtype, void *dqkv, float *dw_q, float *dw_k, int64_t rows);
   int32_t (*cache_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache, mgrpo_pages pages,
@@ -69,8 +70,8 @@ struct Backend {
   int32_t (*attention_cached)(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages, const int32_t *sequence,
                               const int32_t *length, const float *sinks, int32_t dtype, void *out, int64_t rows, int64_t heads, float scale,
                               int64_t window);
-  int32_t (*lora_add)(const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y,
-                      int64_t rows, int64_t k, int64_t n);
+  int32_t (*lora_add)(const mgrpo_lora *adapters, int64_t count, const int32_t *which, const void *x, int32_t dtype, void *y, int64_t rows,
+                      int64_t k, int64_t n);
   decltype(&mgrpo_moe_route_cpu) moe_route;
   decltype(&mgrpo_moe_route_bwd_cpu) moe_route_bwd;
   decltype(&mgrpo_moe_sort_cpu) moe_sort;
@@ -155,8 +156,8 @@ class OnEveryBackend : public testing::TestWithParam<const Backend *> {
 #define MGRPO_SKIP_EMULATED() \
   if (backend().is_emulated) GTEST_SKIP() << "takes minutes on an emulated GPU, which strides over rows in every test"
 
-#define MGRPO_EVERY_BACKEND(Suite)                                                                                \
-  INSTANTIATE_TEST_SUITE_P(, Suite, testing::ValuesIn(conformance::backends()),                                    \
+#define MGRPO_EVERY_BACKEND(Suite)                                              \
+  INSTANTIATE_TEST_SUITE_P(, Suite, testing::ValuesIn(conformance::backends()), \
                            [](const testing::TestParamInfo<const conformance::Backend *> &info) { return info.param->name; })
 
 inline uint16_t to_bf16(float value) {

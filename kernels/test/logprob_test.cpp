@@ -25,9 +25,12 @@ void compare_with_oracle(const Backend &b, Shape shape, double tau, double scale
   Buffer<int32_t> y(b, targets);
   Buffer<typename Type::Output> logp(b, targets.size()), entropy(b, targets.size()), g(b, dlogp), e(b, dentropy);
   int64_t bad = 99;
-  ASSERT_EQ(b.token_logprob(z.get(), Type::kType, shape.rows, shape.vocab, shape.ld, y.get(), nullptr, tau, logp.get(), entropy.get(), &bad), MGRPO_OK);
+  ASSERT_EQ(
+      b.token_logprob(z.get(), Type::kType, shape.rows, shape.vocab, shape.ld, y.get(), nullptr, tau, logp.get(), entropy.get(), &bad),
+      MGRPO_OK);
   EXPECT_EQ(bad, -1);
-  ASSERT_EQ(b.token_logprob_bwd(z.get(), Type::kType, shape.rows, shape.vocab, shape.ld, y.get(), nullptr, tau, g.get(), e.get(), &bad), MGRPO_OK);
+  ASSERT_EQ(b.token_logprob_bwd(z.get(), Type::kType, shape.rows, shape.vocab, shape.ld, y.get(), nullptr, tau, g.get(), e.get(), &bad),
+            MGRPO_OK);
   const auto got_logp = logp.values(), got_entropy = entropy.values();
   const auto dz = z.values();
   for (size_t r = 0; r < targets.size(); r++) {
@@ -184,7 +187,9 @@ TEST(LogProbIndex, BeyondTwoToThe31Elements) {
   mask[static_cast<size_t>(last)] = 1;
   logits[last * ld + 1] = to_bf16(2);
   int64_t bad;
-  ASSERT_EQ(mgrpo_token_logprob_cpu(logits, MGRPO_BFLOAT16, rows, vocab, ld, targets.data(), mask.data(), 1, logp.data(), entropy.data(), &bad), MGRPO_OK);
+  ASSERT_EQ(
+      mgrpo_token_logprob_cpu(logits, MGRPO_BFLOAT16, rows, vocab, ld, targets.data(), mask.data(), 1, logp.data(), entropy.data(), &bad),
+      MGRPO_OK);
   std::free(logits);
   EXPECT_NEAR(logp.back(), oracle({0, 2, 0, 0}, 1, 1, 1, 0).logp, 1e-6);
   EXPECT_EQ(logp.front(), 0);

@@ -24,7 +24,10 @@ struct Matrix {
   Floats memory;
 
   Matrix(int64_t rows, int64_t columns, bool by_columns, unsigned seed, int64_t gap = 0)
-      : rows(rows), columns(columns), line((by_columns ? rows : columns) + gap), by_columns(by_columns),
+      : rows(rows),
+        columns(columns),
+        line((by_columns ? rows : columns) + gap),
+        by_columns(by_columns),
         memory(static_cast<size_t>((by_columns ? columns : rows) * line + 1), NAN) {
     const Floats values = normal(rows * columns, seed);
     for (int64_t i = 0; i < rows; i++)
@@ -33,9 +36,7 @@ struct Matrix {
   // One float into the memory, so that vectors are not aligned.
   float &at(int64_t i, int64_t j) { return memory[1 + (by_columns ? j * line + i : i * line + j)]; }
   double rounded(int64_t i, int64_t j) { return conformance::from_bf16(conformance::to_bf16(at(i, j))); }
-  mgrpo_matrix from(int64_t i, int64_t j) {
-    return by_columns ? mgrpo_matrix{&at(i, j), 1, line} : mgrpo_matrix{&at(i, j), line, 1};
-  }
+  mgrpo_matrix from(int64_t i, int64_t j) { return by_columns ? mgrpo_matrix{&at(i, j), 1, line} : mgrpo_matrix{&at(i, j), line, 1}; }
   mgrpo_matrix view() { return rows && columns ? from(0, 0) : mgrpo_matrix{}; }
 };
 
@@ -101,7 +102,8 @@ TEST_F(Matmul, ElementDoesNotDependOnItsCompany) {
 }
 
 TEST_F(Matmul, RoundsToTheNearestEven) {
-  const Floats numbers{1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1p-8f + 0x1p-20f, -1 - 0x1p-8f, 3.3895e38f}, want{1, 1 + 0x1p-6f, 1 + 0x1p-7f, -1, 0x1.FEp127f};
+  const Floats numbers{1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1p-8f + 0x1p-20f, -1 - 0x1p-8f, 3.3895e38f},
+      want{1, 1 + 0x1p-6f, 1 + 0x1p-7f, -1, 0x1.FEp127f};
   const float one = 1;
   Guarded y(5);
   ASSERT_EQ(mgrpo_matmul_bf16_cpu({numbers.data(), 1, 5}, {&one, 1, 1}, y.begin(), 1, 5, 1, 1, 0), MGRPO_OK);
@@ -156,7 +158,8 @@ TEST_F(Matmul, EmptyAndInvalid) {
 TEST_F(Matmul, MoreThan2To31Elements) {
   const int64_t m = 3, k = 2, n = 11;
   const int64_t y_row = (int64_t{1} << 31) / 2 + 3;
-  std::unique_ptr<float, decltype(&std::free)> y(static_cast<float *>(std::calloc(static_cast<size_t>(y_row * 2 + n), sizeof(float))), &std::free);
+  std::unique_ptr<float, decltype(&std::free)> y(static_cast<float *>(std::calloc(static_cast<size_t>(y_row * 2 + n), sizeof(float))),
+                                                 &std::free);
   ASSERT_TRUE(y);
   Matrix a(m, k, false, 8), b(k, n, false, 9);
   const Floats want = product(a, b);

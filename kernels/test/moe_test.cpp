@@ -26,8 +26,8 @@ Choice route(const Backend &b, const Floats &logits, int64_t experts, int64_t k,
   const int64_t tokens = static_cast<int64_t>(logits.size()) / experts;
   Buffer<float> z(b, logits), weight(b, tokens * k);
   Buffer<int32_t> fixed(b, given != nullptr ? *given : Ints{}), expert(b, tokens * k), differs(b, given != nullptr ? tokens : 0);
-  EXPECT_EQ(b.moe_route(z.get(), given != nullptr ? fixed.get() : nullptr, expert.get(), weight.get(), given != nullptr ? differs.get() : nullptr, tokens,
-                        experts, k, normalise),
+  EXPECT_EQ(b.moe_route(z.get(), given != nullptr ? fixed.get() : nullptr, expert.get(), weight.get(),
+                        given != nullptr ? differs.get() : nullptr, tokens, experts, k, normalise),
             MGRPO_OK);
   return {expert.values(), weight.values(), differs.values()};
 }
@@ -85,7 +85,7 @@ TEST_P(Moe, ChoiceAndWeightsMatchFloat64) {
 }
 
 TEST_P(Moe, TiesGoToTheLowerIndex) {
-  const Floats logits{1, 2, 2, 1, 2,  0, 0, 0, 0, 0,  -0.0f, 0, -1, 0, -0.0f};
+  const Floats logits{1, 2, 2, 1, 2, 0, 0, 0, 0, 0, -0.0f, 0, -1, 0, -0.0f};
   const Choice got = route(backend(), logits, 5, 3, true);
   EXPECT_EQ(got.expert, (Ints{1, 2, 4, 0, 1, 2, 0, 1, 3}));
   EXPECT_TRUE(close_to(got.weight, std::vector<double>(9, 1.0 / 3), kTolerance, 0));
@@ -102,7 +102,7 @@ TEST_P(Moe, FarLogitsNeitherOverflowNorVanish) {
 
 TEST_P(Moe, GivenExpertsAreTakenAndCompared) {
   const int64_t experts = 6, k = 2;
-  const Floats logits{5, 4, 3, 2, 1, 0,  5, 4, 3, 2, 1, 0,  5, 4, 3, 2, 1, 0,  0, 1, 2, 3, 4, 5};
+  const Floats logits{5, 4, 3, 2, 1, 0, 5, 4, 3, 2, 1, 0, 5, 4, 3, 2, 1, 0, 0, 1, 2, 3, 4, 5};
   const Ints given{0, 1, 1, 0, 0, 3, -1, 0};
   for (bool normalise : {false, true}) {
     const Choice got = route(backend(), logits, experts, k, normalise, &given);
@@ -155,7 +155,8 @@ TEST_P(Moe, RouteBackwardMatchesCentralDifferences) {
         const Ints expert = route(backend(), logits, experts, k, normalise).expert;
         Buffer<float> dw(backend(), dweight), z(backend(), logits), dp(backend(), dprob), got(backend(), logits.size());
         Buffer<int32_t> chosen(backend(), expert);
-        ASSERT_EQ(backend().moe_route_bwd(dw.get(), z.get(), chosen.get(), balanced ? dp.get() : nullptr, got.get(), tokens, experts, k, normalise),
+        ASSERT_EQ(backend().moe_route_bwd(dw.get(), z.get(), chosen.get(), balanced ? dp.get() : nullptr, got.get(), tokens, experts, k,
+                                          normalise),
                   MGRPO_OK);
         std::vector<double> want;
         for (int64_t t = 0; t < tokens; t++) {
@@ -226,11 +227,12 @@ TEST_P(Moe, GatherAndCombineAreEachOthersTranspose) {
     for (int64_t d : {1, 7, 64, 300})
       for (int64_t k : {1, 3}) {
         const int64_t tokens = 11, experts = 4, entries = tokens * k;
-        const Floats x = rounded_to_bf16(normal(tokens * d, 14)), y = rounded_to_bf16(normal(entries * d, 15)), weight = normal(entries, 16);
+        const Floats x = rounded_to_bf16(normal(tokens * d, 14)), y = rounded_to_bf16(normal(entries * d, 15)),
+                     weight = normal(entries, 16);
         const Order o = sorted(backend(), some_experts(entries, experts, 17), experts);
         Buffer<int32_t> source(backend(), o.source), place(backend(), o.place);
-        Array from(backend(), dtype, x), gathered(backend(), dtype, entries * d), rows(backend(), dtype, y), out(backend(), dtype, tokens * d),
-            plain(backend(), dtype, tokens * d);
+        Array from(backend(), dtype, x), gathered(backend(), dtype, entries * d), rows(backend(), dtype, y),
+            out(backend(), dtype, tokens * d), plain(backend(), dtype, tokens * d);
         Buffer<float> w(backend(), weight);
         ASSERT_EQ(backend().moe_gather(from.get(), source.get(), dtype, gathered.get(), tokens, k, d), MGRPO_OK);
         ASSERT_EQ(backend().moe_combine(rows.get(), place.get(), w.get(), dtype, out.get(), tokens, k, d), MGRPO_OK);
@@ -374,7 +376,8 @@ TEST_P(Moe, EmptyAndInvalid) {
   EXPECT_EQ(b.moe_combine(nullptr, nullptr, nullptr, MGRPO_FLOAT32, nullptr, 0, 2, 4), MGRPO_OK);
   EXPECT_EQ(b.moe_linear(nullptr, nullptr, first.get(), MGRPO_FLOAT32, nullptr, 0, 1, 4, 4), MGRPO_OK);
   EXPECT_EQ(b.moe_weigh(nullptr, nullptr, nullptr, nullptr, MGRPO_FLOAT32, nullptr, 0, 4), MGRPO_OK);
-  for (auto [experts, k] : {std::pair<int64_t, int64_t>{4, 0}, {4, 5}, {0, 0}, {-1, 1}, {100, MGRPO_MOE_MOST_CHOSEN + 1}, {int64_t{1} << 31, 1}})
+  for (auto [experts, k] :
+       {std::pair<int64_t, int64_t>{4, 0}, {4, 5}, {0, 0}, {-1, 1}, {100, MGRPO_MOE_MOST_CHOSEN + 1}, {int64_t{1} << 31, 1}})
     EXPECT_EQ(b.moe_route(f.get(), nullptr, i.get(), f.get(), nullptr, 1, experts, k, 0), MGRPO_INVALID_ARGUMENT) << experts << " " << k;
   EXPECT_EQ(b.moe_route(f.get(), nullptr, i.get(), f.get(), nullptr, huge, 4, 2, 0), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(b.moe_route(nullptr, nullptr, i.get(), f.get(), nullptr, 1, 4, 2, 0), MGRPO_INVALID_ARGUMENT);

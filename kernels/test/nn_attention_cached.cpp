@@ -23,8 +23,13 @@ struct Cache {
   Floats sinks;  // by head; empty: there are none
 
   Cache(int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd)
-      : slots(slots), heads(heads), kv_heads(kv_heads), max_len(max_len), hd(hd),
-        k(normal(slots * kv_heads * max_len * hd, 1)), v(normal(slots * kv_heads * max_len * hd, 2)) {}
+      : slots(slots),
+        heads(heads),
+        kv_heads(kv_heads),
+        max_len(max_len),
+        hd(hd),
+        k(normal(slots * kv_heads * max_len * hd, 1)),
+        v(normal(slots * kv_heads * max_len * hd, 2)) {}
 
   int64_t row() const { return heads * hd; }
   int32_t status(const Backend &b, const Floats &q, const Ints &slot, const Ints &length, Array &out) const {
@@ -39,8 +44,9 @@ struct Cache {
     Array Q(b, dtype, q, aligned), K(b, dtype, k_blocks, aligned), V(b, dtype, v_blocks, aligned);
     Buffer<int32_t> s(b, slot), l(b, length), t(b, table.entries);
     Buffer<float> terms(b, sinks);
-    return b.attention_cached(Q.get(), K.get(), V.get(), table.pages(t.get(), kv_heads, hd), s.get(), l.get(), sinks.empty() ? nullptr : terms.get(), dtype, out.get(),
-                              static_cast<int64_t>(slot.size()), heads, kScale, window);
+    return b.attention_cached(Q.get(), K.get(), V.get(), table.pages(t.get(), kv_heads, hd), s.get(), l.get(),
+                              sinks.empty() ? nullptr : terms.get(), dtype, out.get(), static_cast<int64_t>(slot.size()), heads, kScale,
+                              window);
   }
   int64_t first(int64_t length) const { return window > 0 && length > window ? length - window : 0; }
   Floats attend(const Backend &b, const Floats &q, const Ints &slot, const Ints &length) const {
@@ -120,7 +126,7 @@ TEST_P(AttentionCached, Bf16IsFloat32RoundedOnce) {
 }
 
 // Shapes that tensor cores take in a way of their own: query heads a key/value head below, at and above the columns of a product.
-const Shape kGrouped[] = {{1, 1, 64},  {6, 2, 64},  {4, 1, 80},   {5, 1, 128}, {14, 2, 64}, {8, 1, 96},  {14, 1, 64},  {28, 2, 128},
+const Shape kGrouped[] = {{1, 1, 64},  {6, 2, 64},  {4, 1, 80},   {5, 1, 128}, {14, 2, 64}, {8, 1, 96},  {14, 1, 64}, {28, 2, 128},
                           {16, 1, 96}, {17, 1, 20}, {16, 1, 256}, {8, 2, 256}, {7, 1, 130}, {4, 1, 121}, {12, 1, 3}};
 
 Cache in_bf16(Cache cache) {
@@ -155,7 +161,8 @@ TEST_P(AttentionCached, LongRowsInBf16) {
     const Ints slot{0, 1, 0, 1}, length{5000, 257, 1, 2600}, first{0, 0}, lengths{4300, 2049};
     const Floats q = rounded_to_bf16(normal(4 * cache.row(), 4)), wide_q = rounded_to_bf16(normal(2 * wide.row(), 5));
     EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), kBf16Epsilon, kTolerance)) << window;
-    EXPECT_TRUE(close_to(wide.attend(backend(), wide_q, first, lengths), wide.oracle(wide_q, first, lengths), kBf16Epsilon, kTolerance)) << window;
+    EXPECT_TRUE(close_to(wide.attend(backend(), wide_q, first, lengths), wide.oracle(wide_q, first, lengths), kBf16Epsilon, kTolerance))
+        << window;
   }
 }
 
@@ -203,7 +210,8 @@ TEST_P(AttentionCached, WhatIsNotSeenDoesNotMatterInBf16) {
     const Floats q = rounded_to_bf16(normal(4 * cache.row(), 6)), clean = cache.attend(backend(), q, slot, length);
     cache.block = block;
     for (int64_t r = 0; r < 4; r++)
-      EXPECT_TRUE(same_bits(cache.attend(backend(), part(q, r * cache.row(), cache.row()), {slot[r]}, {length[r]}), part(clean, r * cache.row(), cache.row())))
+      EXPECT_TRUE(same_bits(cache.attend(backend(), part(q, r * cache.row(), cache.row()), {slot[r]}, {length[r]}),
+                            part(clean, r * cache.row(), cache.row())))
           << "row " << r << " alone, blocks of " << block;
     for (auto *x : {&cache.k, &cache.v})  // of the second sequence nobody sees what is before 11 and from 100 on
       for (int64_t h = 2; h < 4; h++)
@@ -246,8 +254,7 @@ void prefill_in_one_call(const Backend &backend, int64_t window, bool with_sinks
     cache.window = window;
     if (with_sinks) cache.sinks = normal(heads, 11, 2);
     const float *sinks_or_null = with_sinks ? cache.sinks.data() : nullptr;
-    const Floats q = normal(tokens * cache.row(), 4), k = normal(tokens * kv_heads * hd, 5),
-                 v = normal(tokens * kv_heads * hd, 6);
+    const Floats q = normal(tokens * cache.row(), 4), k = normal(tokens * kv_heads * hd, 5), v = normal(tokens * kv_heads * hd, 6);
     Ints slot(tokens, 1), pos, length;
     for (int32_t t = 0; t < tokens; t++) pos.push_back(t), length.push_back(t + 1);
     const Table table(2, tokens, cache.block);
@@ -258,13 +265,13 @@ void prefill_in_one_call(const Backend &backend, int64_t window, bool with_sinks
       for (const Floats *x : {&k, &v}) qkv.insert(qkv.end(), &(*x)[t * kv_heads * hd], &(*x)[t * kv_heads * hd] + kv_heads * hd);
     }
     ASSERT_EQ(static_cast<int64_t>(qkv.size()), tokens * width);
-    Array product(backend, MGRPO_FLOAT32, qkv), queries(backend, MGRPO_FLOAT32, tokens * cache.row()), in_k(backend, MGRPO_FLOAT32, elements),
-        in_v(backend, MGRPO_FLOAT32, elements);
+    Array product(backend, MGRPO_FLOAT32, qkv), queries(backend, MGRPO_FLOAT32, tokens * cache.row()),
+        in_k(backend, MGRPO_FLOAT32, elements), in_v(backend, MGRPO_FLOAT32, elements);
     Buffer<int32_t> s(backend, slot), p(backend, pos), t(backend, table.entries);
     mgrpo_heads how{};
     how.heads = heads, how.kv_heads = kv_heads, how.hd = hd, how.pos = p.get();
-    ASSERT_EQ(backend.cache_heads(product.get(), how, MGRPO_FLOAT32, queries.get(), in_k.get(), in_v.get(), table.pages(t.get(), kv_heads, hd), s.get(),
-                                  tokens),
+    ASSERT_EQ(backend.cache_heads(product.get(), how, MGRPO_FLOAT32, queries.get(), in_k.get(), in_v.get(),
+                                  table.pages(t.get(), kv_heads, hd), s.get(), tokens),
               MGRPO_OK);
     ASSERT_TRUE(same_bits(queries.values(), q));
     const Floats keys = in_k.values(), values = in_v.values();
@@ -281,8 +288,8 @@ void prefill_in_one_call(const Backend &backend, int64_t window, bool with_sinks
     }
     if (&backend != &cpu()) continue;
     Guarded packed(tokens * cache.row()), lse(tokens * heads);
-    mgrpo_attention_packed_cpu(q.data(), k.data(), v.data(), Ints{0, tokens}.data(), nullptr, 1, sinks_or_null, packed.begin(),
-                               lse.begin(), heads, kv_heads, hd, kScale, window);
+    mgrpo_attention_packed_cpu(q.data(), k.data(), v.data(), Ints{0, tokens}.data(), nullptr, 1, sinks_or_null, packed.begin(), lse.begin(),
+                               heads, kv_heads, hd, kScale, window);
     EXPECT_TRUE(same_bits(packed.values(), prefill));
   }
 }
@@ -320,7 +327,8 @@ TEST_P(AttentionCached, SinksOfLongRows) {
     const Floats all = cache.attend(backend(), q, slot, length);
     EXPECT_TRUE(close_to(all, cache.oracle(q, slot, length), bf16 ? kBf16Epsilon : 0, kTolerance)) << bf16;
     for (int64_t r : {0, 3})
-      EXPECT_TRUE(same_bits(cache.attend(backend(), part(q, r * cache.row(), cache.row()), {slot[r]}, {length[r]}), part(all, r * cache.row(), cache.row())));
+      EXPECT_TRUE(same_bits(cache.attend(backend(), part(q, r * cache.row(), cache.row()), {slot[r]}, {length[r]}),
+                            part(all, r * cache.row(), cache.row())));
     cache.sinks.assign(4, -INFINITY);
     const Floats without = cache.attend(backend(), q, slot, length);
     cache.sinks.clear();
@@ -338,7 +346,8 @@ TEST_P(AttentionCached, SinksInBf16MatchFloat64) {
     const Floats q = rounded_to_bf16(normal(7 * cache.row(), 5));
     for (int64_t window : {0, 128}) {
       cache.window = window;
-      EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), kBf16Epsilon, kTolerance)) << heads << ", " << hd;
+      EXPECT_TRUE(close_to(cache.attend(backend(), q, slot, length), cache.oracle(q, slot, length), kBf16Epsilon, kTolerance))
+          << heads << ", " << hd;
     }
   }
 }
@@ -404,7 +413,8 @@ TEST_P(AttentionCached, ScoresFarApart) {
   const Floats q(cache.row(), 1.0f);
   for (int64_t j = 0; j < length; j++)  // scores that rise by thousands, from far below 0 to far above
     for (int64_t c = 0; c < cache.hd; c++) cache.k[j * cache.hd + c] = static_cast<float>((j - 150) * 1000);
-  const Floats out = cache.attend(backend(), q, {0}, {static_cast<int32_t>(length)}), last = part(cache.v, (length - 1) * cache.hd, cache.hd);
+  const Floats out = cache.attend(backend(), q, {0}, {static_cast<int32_t>(length)}),
+               last = part(cache.v, (length - 1) * cache.hd, cache.hd);
   for (int64_t h = 0; h < 2; h++) EXPECT_TRUE(same_bits(part(out, h * cache.hd, cache.hd), last));
 }
 
@@ -445,15 +455,16 @@ TEST_P(AttentionCached, EmptyAndInvalid) {
   Array Q(b, MGRPO_FLOAT32, q), K(b, MGRPO_FLOAT32, cache.k), V(b, MGRPO_FLOAT32, cache.v);
   Buffer<int32_t> slot(b, Ints{0}), length(b, Ints{1}), table(b, Ints{0});
   const auto with = [&](const void *queries, int64_t heads, int64_t kv_heads, int64_t hd, int64_t block = 8, int64_t window = 0) {
-    return b.attention_cached(queries, K.get(), V.get(), {table.get(), 1, 1, 1, kv_heads, block, hd}, slot.get(), length.get(), nullptr, MGRPO_FLOAT32,
-                              out.get(), 1, heads, kScale, window);
+    return b.attention_cached(queries, K.get(), V.get(), {table.get(), 1, 1, 1, kv_heads, block, hd}, slot.get(), length.get(), nullptr,
+                              MGRPO_FLOAT32, out.get(), 1, heads, kScale, window);
   };
   EXPECT_EQ(with(nullptr, 4, 2, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 3, 2, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 4, 0, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 4, -2, 16), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 1, 1, 257), MGRPO_INVALID_ARGUMENT);
-  for (int64_t block : {int64_t{0}, int64_t{-8}, int64_t{6}, int64_t{1} << 60}) EXPECT_EQ(with(Q.get(), 1, 1, 1, block), MGRPO_INVALID_ARGUMENT);
+  for (int64_t block : {int64_t{0}, int64_t{-8}, int64_t{6}, int64_t{1} << 60})
+    EXPECT_EQ(with(Q.get(), 1, 1, 1, block), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(with(Q.get(), 4, 2, 16, 8, -1), MGRPO_INVALID_ARGUMENT);
   EXPECT_TRUE(out.unwritten());
   EXPECT_EQ(cache.attend(b, q, {1}, {0}), Floats(cache.row(), 0.0f));

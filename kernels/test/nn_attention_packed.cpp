@@ -52,22 +52,22 @@ const Problem kProblems[] = {
     {{33, 129}, 9, 3, 64, 0.125f},
     {{70}, 2, 1, 128, 0.09f},
     {{40}, 1, 1, 256, 0.0625f},
-    {{12}, 20, 1, 16, 0.25f},  // a group larger than a tile
-    {{35, 3}, 3, 3, 20, 4.0f},  // sharp softmax
-    {{1100}, 2, 2, 8, 0.35f},  // longer than a task of the backward pass
-    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 19, 19, 19}},  // one prefix, ragged ends
-    {{20, 7}, 4, 2, 16, 0.25f, {-1, 19}},                         // one child of a whole segment
-    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}},           // children of parts of it
-    {{0, 7, 5}, 4, 2, 16, 0.25f, {-1, -1, -1}},                   // nothing shared
-    {{9, 0, 4, 0}, 4, 2, 16, 0.25f, {-1, 8, 8, 12}},              // sequences that end where their prefix ends
-    {{120, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 69, 69, -1, 312}},  // two trees, more than one block of keys
+    {{12}, 20, 1, 16, 0.25f},                                                        // a group larger than a tile
+    {{35, 3}, 3, 3, 20, 4.0f},                                                       // sharp softmax
+    {{1100}, 2, 2, 8, 0.35f},                                                        // longer than a task of the backward pass
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 19, 19, 19}},                             // one prefix, ragged ends
+    {{20, 7}, 4, 2, 16, 0.25f, {-1, 19}},                                            // one child of a whole segment
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}},                              // children of parts of it
+    {{0, 7, 5}, 4, 2, 16, 0.25f, {-1, -1, -1}},                                      // nothing shared
+    {{9, 0, 4, 0}, 4, 2, 16, 0.25f, {-1, 8, 8, 12}},                                 // sequences that end where their prefix ends
+    {{120, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 69, 69, -1, 312}},                // two trees, more than one block of keys
     {{5, 1, 64, 1, 90, 2, 63, 11}, 6, 2, 24, 0.2f, {-1, 2, 5, 40, 70, 5, -1, 200}},  // prefixes of prefixes
     {{1130, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 599, 599, 1699, 1000}},           // several tasks and waves
-    {{64, 65, 63}, 6, 2, 24, 0.2f, {}, 1},                        // itself alone
+    {{64, 65, 63}, 6, 2, 24, 0.2f, {}, 1},                                           // itself alone
     {{64, 65, 63, 7}, 6, 2, 24, 0.2f, {}, 11},
     {{130, 200}, 4, 4, 32, 0.18f, {}, 64},
-    {{33, 129}, 9, 3, 64, 0.125f, {}, 1000},                      // longer than any sequence
-    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}, 9},        // that begin in their prefixes
+    {{33, 129}, 9, 3, 64, 0.125f, {}, 1000},                // longer than any sequence
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}, 9},  // that begin in their prefixes
     {{120, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 69, 69, -1, 312}, 70},
     {{1130, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 599, 599, 1699, 1000}, 300},
     {{1}, 2, 1, 8, 1, {}, 0, {0.3f, -INFINITY}},
@@ -136,8 +136,7 @@ Oracle oracle(const Problem &p, const Inputs &in) {
 
 struct Outputs {
   Guarded out, lse, dq, dk, dv;
-  explicit Outputs(const Problem &p)
-      : out(p.q_size()), lse(p.rows() * p.heads), dq(p.q_size()), dk(p.kv_size()), dv(p.kv_size()) {}
+  explicit Outputs(const Problem &p) : out(p.q_size()), lse(p.rows() * p.heads), dq(p.q_size()), dk(p.kv_size()), dv(p.kv_size()) {}
 };
 
 void run(const Problem &p, const Inputs &in, Outputs &o) {
@@ -146,9 +145,9 @@ void run(const Problem &p, const Inputs &in, Outputs &o) {
   ASSERT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), p.follows_or_null(), batch, p.sinks_or_null(),
                                        o.out.begin(), o.lse.begin(), p.heads, p.kv_heads, p.hd, p.scale, p.window),
             MGRPO_OK);
-  ASSERT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(),
-                                           o.lse.begin(), cu.data(), p.follows_or_null(), batch, o.dq.begin(), o.dk.begin(),
-                                           o.dv.begin(), p.heads, p.kv_heads, p.hd, p.scale, p.window),
+  ASSERT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(), o.lse.begin(), cu.data(),
+                                           p.follows_or_null(), batch, o.dq.begin(), o.dk.begin(), o.dv.begin(), p.heads, p.kv_heads, p.hd,
+                                           p.scale, p.window),
             MGRPO_OK);
 }
 
@@ -258,8 +257,8 @@ TEST(AttentionPacked, EmptyAndInvalid) {
   const Inputs in(p);
   Outputs o(p);
   const auto forward = [&](Ints cu, int64_t batch, int64_t heads, int64_t kv_heads, int64_t hd) {
-    return mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), nullptr, batch, nullptr,
-                                      o.out.begin(), o.lse.begin(), heads, kv_heads, hd, 1, 0);
+    return mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), cu.data(), nullptr, batch, nullptr, o.out.begin(),
+                                      o.lse.begin(), heads, kv_heads, hd, 1, 0);
   };
   EXPECT_EQ(forward({0}, 0, 2, 1, 4), MGRPO_OK);
   EXPECT_EQ(forward({0, 0, 0}, 2, 2, 1, 4), MGRPO_OK);
@@ -270,15 +269,14 @@ TEST(AttentionPacked, EmptyAndInvalid) {
   EXPECT_EQ(forward({0, 2}, -1, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({1, 2}, 1, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({0, 2, 1}, 2, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), nullptr, nullptr, 1, nullptr,
-                                       o.out.begin(), o.lse.begin(), 2, 1, 4, 1, 0),
+  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), nullptr, nullptr, 1, nullptr, o.out.begin(), o.lse.begin(), 2,
+                                       1, 4, 1, 0),
             MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 2}.data(), nullptr, 1, nullptr,
-                                       o.out.begin(), o.lse.begin(), 2, 1, 4, 1, -1),
+  EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 2}.data(), nullptr, 1, nullptr, o.out.begin(),
+                                       o.lse.begin(), 2, 1, 4, 1, -1),
             MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(),
-                                           o.lse.begin(), Ints{0, 2}.data(), nullptr, 1, o.dq.begin(), nullptr,
-                                           o.dv.begin(), 2, 1, 4, 1, 0),
+  EXPECT_EQ(mgrpo_attention_packed_bwd_cpu(in.dout.data(), in.q.data(), in.k.data(), in.v.data(), o.out.begin(), o.lse.begin(),
+                                           Ints{0, 2}.data(), nullptr, 1, o.dq.begin(), nullptr, o.dv.begin(), 2, 1, 4, 1, 0),
             MGRPO_INVALID_ARGUMENT);
   for (Ints follows : {Ints{0, 0}, Ints{-1, 1}, Ints{-1, -2}, Ints{1, -1}})
     EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 1, 2}.data(), follows.data(), 2, nullptr,

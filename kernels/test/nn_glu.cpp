@@ -6,7 +6,7 @@ using namespace nn_testing;
 
 namespace {
 
-constexpr double kTolerance = 8 * kEpsilon;          // relative: exponential, division, two products
+constexpr double kTolerance = 8 * kEpsilon;           // relative: exponential, division, two products
 constexpr double kBackwardTolerance = 16 * kEpsilon;  // relative to |dy| (|up| + |gate|) + 1
 constexpr double kLeast = 1e-36;                      // below it denormals lose digits, and a GPU's sigmoid is 0
 
@@ -29,9 +29,10 @@ double clamped(double g) { return std::min(g, 7.0) / (1 + std::exp(-1.702 * std:
 double clamped_up(double u) { return std::clamp(u, -7.0, 7.0) + 1; }
 double same(double x) { return x; }
 
-const Kind kKinds[] = {{&Backend::swiglu, &Backend::swiglu_bwd, silu, [](double) { return 0.0; }, same, INFINITY},
-                       {&Backend::geglu, &Backend::geglu_bwd, gelu_tanh, [](double g) { return 2 * cubic(g); }, same, INFINITY},
-                       {&Backend::clamped_glu, &Backend::clamped_glu_bwd, clamped, [](double g) { return 1.702 * std::min(g, 7.0); }, clamped_up, 7}};
+const Kind kKinds[] = {
+    {&Backend::swiglu, &Backend::swiglu_bwd, silu, [](double) { return 0.0; }, same, INFINITY},
+    {&Backend::geglu, &Backend::geglu_bwd, gelu_tanh, [](double g) { return 2 * cubic(g); }, same, INFINITY},
+    {&Backend::clamped_glu, &Backend::clamped_glu_bwd, clamped, [](double g) { return 1.702 * std::min(g, 7.0); }, clamped_up, 7}};
 
 class Glu : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(Glu);
@@ -43,8 +44,8 @@ Floats glu(const Kind &kind, const Backend &b, const Floats &gate_up, int64_t f,
   return y.values();
 }
 
-Floats glu_bwd(const Kind &kind, const Backend &b, const Floats &dy, const Floats &gate_up, int64_t f,
-               int32_t dtype = MGRPO_FLOAT32, bool aligned = false) {
+Floats glu_bwd(const Kind &kind, const Backend &b, const Floats &dy, const Floats &gate_up, int64_t f, int32_t dtype = MGRPO_FLOAT32,
+               bool aligned = false) {
   Array d(b, dtype, dy, aligned), x(b, dtype, gate_up, aligned), grad(b, dtype, static_cast<int64_t>(gate_up.size()), aligned);
   EXPECT_EQ((b.*kind.backward)(d.get(), x.get(), dtype, grad.get(), static_cast<int64_t>(dy.size()) / f, f), MGRPO_OK);
   return grad.values();

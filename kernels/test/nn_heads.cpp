@@ -7,7 +7,7 @@ using namespace nn_testing;
 namespace {
 
 constexpr double kEps = 1e-5;
-constexpr double kTolerance = 64 * kEpsilon;    // of what is added up
+constexpr double kTolerance = 64 * kEpsilon;  // of what is added up
 constexpr double kBackwardTolerance = 256 * kEpsilon;
 constexpr int64_t kMaxPos = 50;
 
@@ -22,8 +22,8 @@ struct Shape {
   int64_t width() const { return (heads + 2 * kv_heads) * hd; }
 };
 // Rows that are normalised as a whole are a warp's and a block's, also of queries and keys of one row.
-const Shape kShapes[] = {{1, 1, 2, 2}, {3, 1, 6, 6}, {4, 2, 16, 16}, {2, 2, 24, 24}, {9, 3, 64, 64}, {2, 1, 128, 128}, {3, 3, 16, 12},
-                         {2, 1, 96, 32}, {1, 1, 5, 4}, {2, 1, 7, 2}, {4, 2, 8, 0}, {2, 1, 600, 600}};
+const Shape kShapes[] = {{1, 1, 2, 2},   {3, 1, 6, 6},   {4, 2, 16, 16}, {2, 2, 24, 24}, {9, 3, 64, 64}, {2, 1, 128, 128},
+                         {3, 3, 16, 12}, {2, 1, 96, 32}, {1, 1, 5, 4},   {2, 1, 7, 2},   {4, 2, 8, 0},   {2, 1, 600, 600}};
 
 // A product, how it becomes heads, and the positions of its rows.
 struct Product {
@@ -35,8 +35,12 @@ struct Product {
   float offset = 0;
 
   Product(Shape of, Norms norms, int64_t rows, unsigned seed = 1)
-      : of(of), norms(norms), rows(rows), qkv(normal(rows * of.width(), seed)),
-        q_norm(normal(group(of.heads), seed + 1)), k_norm(normal(group(of.kv_heads), seed + 2)) {
+      : of(of),
+        norms(norms),
+        rows(rows),
+        qkv(normal(rows * of.width(), seed)),
+        q_norm(normal(group(of.heads), seed + 1)),
+        k_norm(normal(group(of.kv_heads), seed + 2)) {
     for (int64_t r = 0; r < rows; r++) pos.push_back(static_cast<int32_t>((r * 7 + 49) % kMaxPos));
     for (int64_t p = 0; p < kMaxPos; p++)
       for (int64_t i = 0; i < of.rotary / 2; i++) {
@@ -80,13 +84,32 @@ struct There {
   Buffer<int32_t> pos;
 
   There(const Backend &b, const Product &p, int32_t dtype = MGRPO_FLOAT32, bool aligned = false)
-      : b(b), p(p), dtype(dtype), aligned(aligned), qkv(b, dtype, p.qkv, aligned), q_norm(b, dtype, p.q_norm, aligned),
-        k_norm(b, dtype, p.k_norm, aligned), cos(b, p.cos, aligned), sin(b, p.sin, aligned), pos(b, p.pos) {}
+      : b(b),
+        p(p),
+        dtype(dtype),
+        aligned(aligned),
+        qkv(b, dtype, p.qkv, aligned),
+        q_norm(b, dtype, p.q_norm, aligned),
+        k_norm(b, dtype, p.k_norm, aligned),
+        cos(b, p.cos, aligned),
+        sin(b, p.sin, aligned),
+        pos(b, p.pos) {}
 
   mgrpo_heads how() {
     const bool normed = p.norms != kNone;
-    return {p.of.heads, p.of.kv_heads, p.of.hd, normed ? q_norm.get() : nullptr, normed ? k_norm.get() : nullptr, p.norms == kWhole,
-            p.offset, kEps, cos.get(), sin.get(), p.of.rotary, kMaxPos, pos.get()};
+    return {p.of.heads,
+            p.of.kv_heads,
+            p.of.hd,
+            normed ? q_norm.get() : nullptr,
+            normed ? k_norm.get() : nullptr,
+            p.norms == kWhole,
+            p.offset,
+            kEps,
+            cos.get(),
+            sin.get(),
+            p.of.rotary,
+            kMaxPos,
+            pos.get()};
   }
   Split split() {
     Array q(b, dtype, p.rows * p.queries(), aligned), k(b, dtype, p.rows * p.keys(), aligned), v(b, dtype, p.rows * p.keys(), aligned),
@@ -138,7 +161,8 @@ TEST_P(Heads, MatchFloat64) {
         const Split got = split(backend(), p);
         std::vector<double> inv_q, inv_k, none;
         EXPECT_TRUE(close_to(got.q, oracle(p, 0, shape.heads, p.q_norm, true, &inv_q), 0, 8 * kTolerance)) << shape.hd << " " << norms;
-        EXPECT_TRUE(close_to(got.k, oracle(p, p.queries(), shape.kv_heads, p.k_norm, true, &inv_k), 0, 8 * kTolerance)) << shape.hd << " " << norms;
+        EXPECT_TRUE(close_to(got.k, oracle(p, p.queries(), shape.kv_heads, p.k_norm, true, &inv_k), 0, 8 * kTolerance))
+            << shape.hd << " " << norms;
         EXPECT_TRUE(close_to(got.v, oracle(p, p.queries() + p.keys(), shape.kv_heads, {}, false, &none), 0, 0));
         EXPECT_TRUE(close_to(got.inv_q, inv_q, kTolerance, 0)) << shape.hd;
         EXPECT_TRUE(close_to(got.inv_k, inv_k, kTolerance, 0)) << shape.hd;
@@ -211,12 +235,14 @@ Gradients back(const Backend &b, const Product &p, const Split &grads, const Flo
                const Floats &dw_k0, int32_t dtype = MGRPO_FLOAT32, bool aligned = false) {
   There there(b, p, dtype, aligned);
   Array dq(b, dtype, grads.q, aligned), dk(b, dtype, grads.k, aligned), dv(b, dtype, grads.v, aligned), inv_of_q(b, MGRPO_FLOAT32, inv_q),
-      inv_of_k(b, MGRPO_FLOAT32, inv_k), dqkv(b, dtype, p.rows * p.of.width(), aligned), dw_q(b, MGRPO_FLOAT32, dw_q0), dw_k(b, MGRPO_FLOAT32, dw_k0);
+      inv_of_k(b, MGRPO_FLOAT32, inv_k), dqkv(b, dtype, p.rows * p.of.width(), aligned), dw_q(b, MGRPO_FLOAT32, dw_q0),
+      dw_k(b, MGRPO_FLOAT32, dw_k0);
   const bool normed = p.norms != kNone;
   const auto or_null = [](Array &a, bool there) { return there ? static_cast<float *>(a.get()) : nullptr; };
-  EXPECT_EQ(b.split_heads_bwd(dq.get(), dk.get(), dv.get(), normed ? there.qkv.get() : nullptr, there.how(), or_null(inv_of_q, normed),
-                              or_null(inv_of_k, normed), dtype, dqkv.get(), or_null(dw_q, !dw_q0.empty()), or_null(dw_k, !dw_k0.empty()), p.rows),
-            MGRPO_OK);
+  EXPECT_EQ(
+      b.split_heads_bwd(dq.get(), dk.get(), dv.get(), normed ? there.qkv.get() : nullptr, there.how(), or_null(inv_of_q, normed),
+                        or_null(inv_of_k, normed), dtype, dqkv.get(), or_null(dw_q, !dw_q0.empty()), or_null(dw_k, !dw_k0.empty()), p.rows),
+      MGRPO_OK);
   return {dqkv.values(), dw_q.values(), dw_k.values()};
 }
 
@@ -225,7 +251,8 @@ Split gradients(const Product &p, unsigned seed) {
 }
 
 // The gradient of the queries or keys of a product in float64; dw is added to.
-std::vector<double> oracle_back(const Product &p, const Floats &dy, int64_t from, int64_t heads, const Floats &norm, std::vector<double> *dw) {
+std::vector<double> oracle_back(const Product &p, const Floats &dy, int64_t from, int64_t heads, const Floats &norm,
+                                std::vector<double> *dw) {
   const int64_t hd = p.of.hd, half = p.of.rotary / 2, n = heads * hd, d = p.group(heads);
   std::vector<double> all;
   for (int64_t r = 0; r < p.rows; r++) {
@@ -241,7 +268,8 @@ std::vector<double> oracle_back(const Product &p, const Floats &dy, int64_t from
     for (int64_t at = 0; p.norms != kNone && at < n; at += d) {
       double squares = 0, projection = 0;
       const auto weight = [&](int64_t i) { return static_cast<double>(p.offset) + norm[i]; };
-      for (int64_t i = 0; i < d; i++) squares += static_cast<double>(x[at + i]) * x[at + i], projection += g[at + i] * weight(i) * x[at + i];
+      for (int64_t i = 0; i < d; i++)
+        squares += static_cast<double>(x[at + i]) * x[at + i], projection += g[at + i] * weight(i) * x[at + i];
       const double inv = 1 / std::sqrt(squares / d + kEps);
       for (int64_t i = 0; i < d; i++) {
         (*dw)[i] += g[at + i] * x[at + i] * inv;
@@ -261,7 +289,8 @@ TEST_P(Heads, BackwardMatchesFloat64AndAccumulates) {
         Product p(shape, norms, rows);
         p.offset = 1;
         const Split s = split(backend(), p), grads = gradients(p, 7);
-        const Floats dw_q0 = norms == kNone ? Floats() : normal(p.group(shape.heads), 20), dw_k0 = norms == kNone ? Floats() : normal(p.group(shape.kv_heads), 21);
+        const Floats dw_q0 = norms == kNone ? Floats() : normal(p.group(shape.heads), 20),
+                     dw_k0 = norms == kNone ? Floats() : normal(p.group(shape.kv_heads), 21);
         const Gradients got = back(backend(), p, grads, s.inv_q, s.inv_k, dw_q0, dw_k0);
         std::vector<double> dw_q = doubles(dw_q0), dw_k = doubles(dw_k0), want;
         const std::vector<double> dq = oracle_back(p, grads.q, 0, shape.heads, p.q_norm, &dw_q),
@@ -272,10 +301,13 @@ TEST_P(Heads, BackwardMatchesFloat64AndAccumulates) {
           want.insert(want.end(), &grads.v[r * p.keys()], &grads.v[r * p.keys()] + p.keys());
         }
         EXPECT_TRUE(close_to(got.dqkv, want, kBackwardTolerance, 16 * kBackwardTolerance)) << shape.hd << " " << norms << " " << rows;
-        EXPECT_TRUE(close_to(got.dw_q, dw_q, kBackwardTolerance, kBackwardTolerance * std::sqrt(rows * shape.heads))) << shape.hd << " " << rows;
-        EXPECT_TRUE(close_to(got.dw_k, dw_k, kBackwardTolerance, kBackwardTolerance * std::sqrt(rows * shape.heads))) << shape.hd << " " << rows;
+        EXPECT_TRUE(close_to(got.dw_q, dw_q, kBackwardTolerance, kBackwardTolerance * std::sqrt(rows * shape.heads)))
+            << shape.hd << " " << rows;
+        EXPECT_TRUE(close_to(got.dw_k, dw_k, kBackwardTolerance, kBackwardTolerance * std::sqrt(rows * shape.heads)))
+            << shape.hd << " " << rows;
         for (bool of_q : {true, false}) {  // frozen weights change nothing else
-          const Gradients some = back(backend(), p, grads, s.inv_q, s.inv_k, of_q ? dw_q0 : Floats(), of_q ? Floats() : dw_k0, MGRPO_FLOAT32, true);
+          const Gradients some =
+              back(backend(), p, grads, s.inv_q, s.inv_k, of_q ? dw_q0 : Floats(), of_q ? Floats() : dw_k0, MGRPO_FLOAT32, true);
           EXPECT_TRUE(same_bits(some.dqkv, got.dqkv) && same_bits(of_q ? some.dw_q : some.dw_k, of_q ? got.dw_q : got.dw_k)) << shape.hd;
         }
       }
@@ -319,7 +351,8 @@ TEST_P(Heads, BackwardHasTheBitsOfTheNorms) {
           EXPECT_TRUE(same_bits(got.dqkv, want.dqkv)) << shape.hd << " " << norms << " " << dtype;
           EXPECT_TRUE(same_bits(got.dw_q, want.dw_q)) << shape.hd << " " << norms << " " << dtype;
           EXPECT_TRUE(same_bits(got.dw_k, want.dw_k)) << shape.hd << " " << norms << " " << dtype;
-          const Gradients there = back(backend(), p, grads, s.inv_q, s.inv_k, Floats(p.q_norm.size()), Floats(p.k_norm.size()), dtype, true);
+          const Gradients there =
+              back(backend(), p, grads, s.inv_q, s.inv_k, Floats(p.q_norm.size()), Floats(p.k_norm.size()), dtype, true);
           EXPECT_TRUE(same_bits(there.dqkv, got.dqkv) && same_bits(there.dw_q, got.dw_q) && same_bits(there.dw_k, got.dw_k))
               << shape.hd << " " << norms << " " << dtype << " aligned";
           EXPECT_TRUE(split(backend(), p, dtype, true) == s) << shape.hd << " " << norms << " " << dtype << " aligned";
@@ -333,7 +366,8 @@ TEST_P(Heads, ManyRows) {  // more than 65,535
   EXPECT_TRUE(same_bits(one.q, part(all.q, 69'999 * p.queries(), p.queries())));
   EXPECT_TRUE(same_bits(one.k, part(all.k, 69'999 * p.keys(), p.keys())));
   const Split grads = gradients(p, 7);
-  const Gradients got = back(backend(), p, grads, all.inv_q, all.inv_k, Floats(6), Floats(6)), want = apart(backend(), p, grads, all, MGRPO_FLOAT32);
+  const Gradients got = back(backend(), p, grads, all.inv_q, all.inv_k, Floats(6), Floats(6)),
+                  want = apart(backend(), p, grads, all, MGRPO_FLOAT32);
   EXPECT_TRUE(same_bits(got.dqkv, want.dqkv) && same_bits(got.dw_q, want.dw_q) && same_bits(got.dw_k, want.dw_k));
 }
 
@@ -382,7 +416,8 @@ TEST_P(Heads, PositionOutsideTheTable) {
     }
     There there(backend(), p);
     Array q(backend(), MGRPO_FLOAT32, 20), k(backend(), MGRPO_FLOAT32, 10), v(backend(), MGRPO_FLOAT32, 10);
-    EXPECT_EQ(backend().split_heads(there.qkv.get(), there.how(), MGRPO_FLOAT32, q.get(), k.get(), v.get(), nullptr, nullptr, 2), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(backend().split_heads(there.qkv.get(), there.how(), MGRPO_FLOAT32, q.get(), k.get(), v.get(), nullptr, nullptr, 2),
+              MGRPO_INVALID_ARGUMENT);
     EXPECT_TRUE(q.unwritten() && k.unwritten() && v.unwritten());
   }
 }
@@ -483,7 +518,9 @@ TEST_P(Heads, EmptyAndInvalid) {
     mgrpo_pages pages = table.pages(entries.get(), how.kv_heads, how.hd);
     EXPECT_EQ(b.split_heads(there.qkv.get(), how, MGRPO_FLOAT32, to, k.get(), v.get(), nullptr, nullptr, rows), want);
     EXPECT_EQ(b.cache_heads(there.qkv.get(), how, MGRPO_FLOAT32, to, k.get(), v.get(), pages, sequence.get(), rows), want);
-    EXPECT_EQ(b.split_heads_bwd(to, k.get(), v.get(), there.qkv.get(), how, inv.get(), inv.get(), MGRPO_FLOAT32, dqkv.get(), nullptr, nullptr, rows), want);
+    EXPECT_EQ(b.split_heads_bwd(to, k.get(), v.get(), there.qkv.get(), how, inv.get(), inv.get(), MGRPO_FLOAT32, dqkv.get(), nullptr,
+                                nullptr, rows),
+              want);
   };
   const auto with = [&](auto change) {
     mgrpo_heads how = there.how();
@@ -522,7 +559,8 @@ TEST_P(Heads, EmptyAndInvalid) {
   EXPECT_EQ(to_cache(pages, k.get()), MGRPO_INVALID_ARGUMENT);
   pages.kv_heads = 1, pages.blocks = int64_t{1} << 58;
   EXPECT_EQ(to_cache(pages, k.get()), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(b.split_heads_bwd(q.get(), k.get(), v.get(), there.qkv.get(), there.how(), nullptr, inv.get(), MGRPO_FLOAT32, dqkv.get(), nullptr, nullptr, 1),
+  EXPECT_EQ(b.split_heads_bwd(q.get(), k.get(), v.get(), there.qkv.get(), there.how(), nullptr, inv.get(), MGRPO_FLOAT32, dqkv.get(),
+                              nullptr, nullptr, 1),
             MGRPO_INVALID_ARGUMENT);
   EXPECT_TRUE(q.unwritten() && k.unwritten() && v.unwritten() && dqkv.unwritten());
 }

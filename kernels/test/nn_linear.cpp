@@ -69,8 +69,9 @@ class Linear : public testing::TestWithParam<Kind> {
       }
   }
 };
-INSTANTIATE_TEST_SUITE_P(, Linear, testing::Values(Kind::fp32, Kind::bf16, Kind::rounded),
-                         [](const auto &info) { return info.param == Kind::fp32 ? "fp32" : info.param == Kind::bf16 ? "bf16" : "rounded"; });
+INSTANTIATE_TEST_SUITE_P(, Linear, testing::Values(Kind::fp32, Kind::bf16, Kind::rounded), [](const auto &info) {
+  return info.param == Kind::fp32 ? "fp32" : info.param == Kind::bf16 ? "bf16" : "rounded";
+});
 
 TEST_P(Linear, MatchesFloat64) {
   for (int64_t rows : {1, 2, 3, 4, 5, 7, 16, 19, 33})
@@ -104,8 +105,7 @@ TEST_P(Linear, RowDoesNotDependOnItsCompany) {
       for (int64_t first : {0, 1, 13, 136}) {
         Guarded some(count * n);
         with_threads(1, [&] { run(x.data() + first * k, w.at(0), b.data(), some.begin(), count, k, n); });
-        ASSERT_TRUE(same_bits(some.begin(), all.begin() + first * n, count * n))
-            << count << " rows from " << first << ", k = " << k;
+        ASSERT_TRUE(same_bits(some.begin(), all.begin() + first * n, count * n)) << count << " rows from " << first << ", k = " << k;
       }
   }
 }
@@ -121,8 +121,7 @@ TEST_P(Linear, OutputDoesNotDependOnItsCompany) {
       for (int64_t count = 1; count <= n - first; count += 5) {
         Guarded some(rows * count);
         run(x.data(), w.at(first * k), nullptr, some.begin(), rows, k, count);
-        for (int64_t r = 0; r < rows; r++)
-          ASSERT_TRUE(same_bits(some.begin() + r * count, all.begin() + r * n + first, count));
+        for (int64_t r = 0; r < rows; r++) ASSERT_TRUE(same_bits(some.begin() + r * count, all.begin() + r * n + first, count));
       }
   }
 }

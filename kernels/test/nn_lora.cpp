@@ -150,7 +150,8 @@ TEST_P(Lora, RunsOfRows) {
         ASSERT_NEAR(got[r * n + j], want[j], bound) << "row " << r << ", column " << j << " of adapter " << which[r];
       }
       if (which[r] < 0) continue;
-      Array x1(backend(), dtype, Floats(x.begin() + r * k, x.begin() + (r + 1) * k)), y1(backend(), dtype, Floats(y.begin() + r * n, y.begin() + (r + 1) * n));
+      Array x1(backend(), dtype, Floats(x.begin() + r * k, x.begin() + (r + 1) * k)),
+          y1(backend(), dtype, Floats(y.begin() + r * n, y.begin() + (r + 1) * n));
       const Ints alone{which[r]};
       ASSERT_EQ(add(backend(), adapters, &alone, x1, dtype, y1, 1, k, n), MGRPO_OK);
       ASSERT_TRUE(same_bits(y1.values().data(), got.data() + r * n, n)) << "row " << r;

@@ -19,9 +19,9 @@ struct Type {
 };
 
 const Type kTypes[] = {
-    {"Q4_0", MGRPO_Q4_0, 32, 18, {0}},       {"Q4_1", MGRPO_Q4_1, 32, 20, {0, 2}},    {"Q5_0", MGRPO_Q5_0, 32, 22, {0}},
-    {"Q5_1", MGRPO_Q5_1, 32, 24, {0, 2}},    {"Q8_0", MGRPO_Q8_0, 32, 34, {0}},       {"Q4_K", MGRPO_Q4_K, 256, 144, {0, 2}},
-    {"Q5_K", MGRPO_Q5_K, 256, 176, {0, 2}},  {"Q6_K", MGRPO_Q6_K, 256, 210, {208}},
+    {"Q4_0", MGRPO_Q4_0, 32, 18, {0}},      {"Q4_1", MGRPO_Q4_1, 32, 20, {0, 2}},  {"Q5_0", MGRPO_Q5_0, 32, 22, {0}},
+    {"Q5_1", MGRPO_Q5_1, 32, 24, {0, 2}},   {"Q8_0", MGRPO_Q8_0, 32, 34, {0}},     {"Q4_K", MGRPO_Q4_K, 256, 144, {0, 2}},
+    {"Q5_K", MGRPO_Q5_K, 256, 176, {0, 2}}, {"Q6_K", MGRPO_Q6_K, 256, 210, {208}},
 };
 
 // The number of `count` bits from bit `at` on, the lowest first.
@@ -50,16 +50,24 @@ double weight_of(int32_t type, const uint8_t *b, int i) {
     return half(b) * scale * q - half(b + 2) * minimum;
   };
   switch (type) {
-    case MGRPO_Q4_0: return half(b) * (nibble(2) - 8);
-    case MGRPO_Q4_1: return half(b) * nibble(4) + half(b + 2);
-    case MGRPO_Q5_0: return half(b) * (nibble(6) + 16 * bits(b, 16 + i, 1) - 16);
-    case MGRPO_Q5_1: return half(b) * (nibble(8) + 16 * bits(b, 32 + i, 1)) + half(b + 2);
-    case MGRPO_Q8_0: return half(b) * static_cast<int8_t>(b[2 + i]);
-    case MGRPO_Q4_K: return scaled(bits(b, 8 * (16 + group / 2 * 32 + j) + group % 2 * 4, 4));
-    case MGRPO_Q5_K: return scaled(bits(b, 8 * (48 + group / 2 * 32 + j) + group % 2 * 4, 4) + 16 * bits(b, 8 * (16 + j) + group, 1));
+    case MGRPO_Q4_0:
+      return half(b) * (nibble(2) - 8);
+    case MGRPO_Q4_1:
+      return half(b) * nibble(4) + half(b + 2);
+    case MGRPO_Q5_0:
+      return half(b) * (nibble(6) + 16 * bits(b, 16 + i, 1) - 16);
+    case MGRPO_Q5_1:
+      return half(b) * (nibble(8) + 16 * bits(b, 32 + i, 1)) + half(b + 2);
+    case MGRPO_Q8_0:
+      return half(b) * static_cast<int8_t>(b[2 + i]);
+    case MGRPO_Q4_K:
+      return scaled(bits(b, 8 * (16 + group / 2 * 32 + j) + group % 2 * 4, 4));
+    case MGRPO_Q5_K:
+      return scaled(bits(b, 8 * (48 + group / 2 * 32 + j) + group % 2 * 4, 4) + 16 * bits(b, 8 * (16 + j) + group, 1));
   }
   const int run = group % 4;  // Q6_K: two halves of four runs
-  const int low = bits(b, 8 * (64 * (i / 128) + run % 2 * 32 + j) + run / 2 * 4, 4), high = bits(b, 8 * (128 + 32 * (i / 128) + j) + 2 * run, 2);
+  const int low = bits(b, 8 * (64 * (i / 128) + run % 2 * 32 + j) + run / 2 * 4, 4),
+            high = bits(b, 8 * (128 + 32 * (i / 128) + j) + 2 * run, 2);
   return half(b + 208) * static_cast<int8_t>(b[192 + i / 16]) * (low + 16 * high - 32);
 }
 

@@ -24,12 +24,8 @@ using Ints = std::vector<int32_t>;
 // wrote outside. The odd offset makes the buffer unaligned for vector instructions.
 class Guarded {
  public:
-  explicit Guarded(int64_t n) : n_(n), data_(static_cast<size_t>(n + 2 * kGuard), kMark) {
-    std::fill_n(begin(), n, NAN);
-  }
-  Guarded(const Floats &values) : Guarded(static_cast<int64_t>(values.size())) {
-    std::copy(values.begin(), values.end(), begin());
-  }
+  explicit Guarded(int64_t n) : n_(n), data_(static_cast<size_t>(n + 2 * kGuard), kMark) { std::fill_n(begin(), n, NAN); }
+  Guarded(const Floats &values) : Guarded(static_cast<int64_t>(values.size())) { std::copy(values.begin(), values.end(), begin()); }
   Guarded(const Guarded &) = delete;
   Guarded &operator=(const Guarded &) = delete;
   ~Guarded() {
@@ -94,9 +90,7 @@ inline Floats rounded_to_bf16(Floats values) {
 inline std::vector<double> doubles(const Floats &values) { return {values.begin(), values.end()}; }
 
 // Whether a backend takes tensors of bfloat16; asked by a call without rows.
-inline bool has_bf16(const conformance::Backend &backend) {
-  return backend.swiglu(nullptr, MGRPO_BFLOAT16, nullptr, 0, 1) == MGRPO_OK;
-}
+inline bool has_bf16(const conformance::Backend &backend) { return backend.swiglu(nullptr, MGRPO_BFLOAT16, nullptr, 0, 1) == MGRPO_OK; }
 
 inline Floats normal(int64_t n, unsigned seed, float scale = 1) {
   std::mt19937 generator(seed);
@@ -120,13 +114,10 @@ inline ::testing::AssertionResult same_bits(const Floats &a, const Floats &b) {
 }
 
 // Elements [from, from + n).
-inline Floats part(const Floats &values, int64_t from, int64_t n) {
-  return Floats(values.begin() + from, values.begin() + from + n);
-}
+inline Floats part(const Floats &values, int64_t from, int64_t n) { return Floats(values.begin() + from, values.begin() + from + n); }
 
 // |got - want| <= relative * |want| + absolute, element by element.
-inline ::testing::AssertionResult close_to(const Floats &got, const std::vector<double> &want, double relative,
-                                           double absolute) {
+inline ::testing::AssertionResult close_to(const Floats &got, const std::vector<double> &want, double relative, double absolute) {
   if (got.size() != want.size()) return ::testing::AssertionFailure() << got.size() << " elements";
   for (size_t i = 0; i < got.size(); i++)
     if (!(std::fabs(got[i] - want[i]) <= relative * std::fabs(want[i]) + absolute))
@@ -140,7 +131,10 @@ struct Table {
   Ints entries;
 
   Table(int64_t sequences, int64_t max_len, int64_t block)
-      : sequences(sequences), width((max_len + block - 1) / block), blocks(sequences * width + 3), block(block),
+      : sequences(sequences),
+        width((max_len + block - 1) / block),
+        blocks(sequences * width + 3),
+        block(block),
         entries(static_cast<size_t>(sequences * width)) {
     std::vector<int32_t> order(static_cast<size_t>(blocks));
     for (int64_t i = 0; i < blocks; i++) order[i] = static_cast<int32_t>(i);

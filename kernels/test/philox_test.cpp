@@ -1,8 +1,8 @@
+#include "mgrpo/philox.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
-
-#include "mgrpo/philox.h"
 
 namespace {
 

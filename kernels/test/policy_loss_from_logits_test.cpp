@@ -27,8 +27,7 @@ struct Problem {
   Problem(Shape shape, double tau, double scale) : shape(shape), tau(tau) {
     const auto n = static_cast<size_t>(shape.rows * shape.ld), rows = static_cast<size_t>(shape.rows);
     const auto values = normals(n, static_cast<unsigned>(n), scale), noise = normals(3 * rows, 3, 0.3);
-    for (size_t i = 0; i < n; i++)
-      logits.push_back(Type::store(static_cast<int64_t>(i) % shape.ld < shape.vocab ? values[i] : kNaN));
+    for (size_t i = 0; i < n; i++) logits.push_back(Type::store(static_cast<int64_t>(i) % shape.ld < shape.vocab ? values[i] : kNaN));
     for (size_t r = 0; r < rows; r++) {
       targets.push_back(static_cast<int32_t>((static_cast<int64_t>(r) * 7919) % shape.vocab));
       mask.push_back(r % 5 != 4);
@@ -48,8 +47,7 @@ struct Problem {
 
   std::vector<double> row(size_t r) const {
     std::vector<double> out;
-    for (int64_t v = 0; v < shape.vocab; v++)
-      out.push_back(Type::load(logits[r * static_cast<size_t>(shape.ld) + static_cast<size_t>(v)]));
+    for (int64_t v = 0; v < shape.vocab; v++) out.push_back(Type::load(logits[r * static_cast<size_t>(shape.ld) + static_cast<size_t>(v)]));
     return out;
   }
   size_t trajectory(size_t r) const { return r / 3; }
@@ -77,8 +75,15 @@ struct Arrays {
   Buffer<Output> old, behaviour, ref, logp, entropy;
 
   Arrays(const Backend &b, const Problem<Type> &p, bool aligned = false)
-      : p(p), z(b, p.logits, aligned), targets(b, p.targets), mask(b, p.mask), old(b, p.old), behaviour(b, p.behaviour),
-        ref(b, p.ref), logp(b, p.mask.size()), entropy(b, p.mask.size()) {}
+      : p(p),
+        z(b, p.logits, aligned),
+        targets(b, p.targets),
+        mask(b, p.mask),
+        old(b, p.old),
+        behaviour(b, p.behaviour),
+        ref(b, p.ref),
+        logp(b, p.mask.size()),
+        entropy(b, p.mask.size()) {}
 
   mgrpo_loss_batch batch(const mgrpo_loss_config &c) {
     return {.trajectories = static_cast<int64_t>(p.weight.size()),
@@ -277,7 +282,8 @@ TEST_P(FromLogits, RefusesAsTheLossDoes) {
   const mgrpo_loss_batch without = a.batch(c);
   const mgrpo_logits logits = a.rows(0, 6);
   c.kl = MGRPO_KL_K1, c.kl_coef = 1;
-  EXPECT_EQ(backend().policy_loss_from_logits(&logits, &without, &c, a.logp.get(), a.entropy.get(), &r.sums, &r.bad, &r.error), MGRPO_REFUSED);
+  EXPECT_EQ(backend().policy_loss_from_logits(&logits, &without, &c, a.logp.get(), a.entropy.get(), &r.sums, &r.bad, &r.error),
+            MGRPO_REFUSED);
   EXPECT_EQ(r.error.code, MGRPO_LOSS_MISSING_INPUT);
 }
 
@@ -384,7 +390,8 @@ TEST(FromLogitsIndex, BeyondTwoToThe31Elements) {
   const int64_t cu[] = {0, rows};
   const double one = 1, advantage = -1;
   const mgrpo_loss_config c = loss_defaults();
-  const mgrpo_loss_batch batch{1, rows, cu, &one, &advantage, &one, mask.data(), MGRPO_FLOAT32, nullptr, old.data(), nullptr, nullptr, nullptr};
+  const mgrpo_loss_batch batch{1,       rows,       cu,      &one,    &advantage, &one, mask.data(), MGRPO_FLOAT32,
+                               nullptr, old.data(), nullptr, nullptr, nullptr};
   const mgrpo_logits z{logits, MGRPO_BFLOAT16, rows, vocab, ld, targets.data(), 1, 0};
   mgrpo_loss_sums sums;
   mgrpo_loss_error error;

@@ -63,8 +63,8 @@ Result run(const Backend &backend, const Batch &b, const mgrpo_loss_config &c, S
   Result r{};
   mgrpo_loss_totals totals;
   r.coefficient.resize(b.count());
-  r.status = mgrpo_loss_coefficients(static_cast<int64_t>(b.count()), b.group.data(), b.weight.data(), b.advantage.data(),
-                                     b.trained.data(), &c, r.coefficient.data(), &totals, &r.error);
+  r.status = mgrpo_loss_coefficients(static_cast<int64_t>(b.count()), b.group.data(), b.weight.data(), b.advantage.data(), b.trained.data(),
+                                     &c, r.coefficient.data(), &totals, &r.error);
   if (r.status != MGRPO_OK) return r;
   Buffer<uint8_t> mask(backend, b.mask);
   Buffer<T> now(backend, cast<T>(b.now)), old(backend, cast<T>(b.old)), behaviour(backend, cast<T>(b.behaviour)),
@@ -95,7 +95,8 @@ long double oracle(const Batch &b, const mgrpo_loss_config &c, const std::vector
   std::map<int64_t, double> group_weight;
   double all = 0;
   for (size_t j = 0; j < b.count(); j++)
-    if (b.weight[j] > 0 && b.trained[j] > 0) group_weight[b.group[j]] += b.weight[j], all += b.weight[j] * static_cast<double>(b.trained[j]);
+    if (b.weight[j] > 0 && b.trained[j] > 0)
+      group_weight[b.group[j]] += b.weight[j], all += b.weight[j] * static_cast<double>(b.trained[j]);
   const auto bounded = [&](long double x) {
     return c.log_ratio_clamp > 0 ? std::min<long double>(c.log_ratio_clamp, std::max<long double>(-c.log_ratio_clamp, x)) : x;
   };
@@ -116,7 +117,7 @@ long double oracle(const Batch &b, const mgrpo_loss_config &c, const std::vector
         const long double rho = std::exp(bounded(frozen[t] - b.old[t]));
         l = -std::min<long double>(1 + c.cispo_high, std::max<long double>(1 - c.cispo_low, rho)) * A * now[t];
       } else {
-        const long double exponent = c.ratio == MGRPO_RATIO_TOKEN ? now[t] - b.old[t]
+        const long double exponent = c.ratio == MGRPO_RATIO_TOKEN              ? now[t] - b.old[t]
                                      : c.ratio == MGRPO_RATIO_SEQUENCE_PRODUCT ? sequence
                                                                                : sequence / T;
         const long double rho = std::exp(bounded(exponent));
@@ -125,7 +126,8 @@ long double oracle(const Batch &b, const mgrpo_loss_config &c, const std::vector
         if (c.dual_clip > 0 && A < 0) objective = std::max(objective, c.dual_clip * A);
         l = -objective;
       }
-      const long double v = c.tis_cap > 0 ? std::min<long double>(c.tis_cap, std::exp(static_cast<long double>(b.old[t]) - b.behaviour[t])) : 1;
+      const long double v =
+          c.tis_cap > 0 ? std::min<long double>(c.tis_cap, std::exp(static_cast<long double>(b.old[t]) - b.behaviour[t])) : 1;
       const long double x = bounded(now[t] - b.ref[t]);
       const long double kl = c.kl == MGRPO_KL_K1 ? x : c.kl == MGRPO_KL_K2 ? x * x / 2 : c.kl == MGRPO_KL_K3 ? std::exp(-x) - 1 + x : 0;
       loss += coefficient * (v * l + c.kl_coef * kl - c.entropy_coef * b.entropy[t]);
@@ -164,8 +166,8 @@ MGRPO_EVERY_BACKEND(PolicyLoss);
 TEST_P(PolicyLoss, EveryModeMatchesTheDefinitionAndItsDifferences) {
   const Batch b = random_batch(7);
   for (const mgrpo_loss_config &c : all_modes()) {
-    SCOPED_TRACE(testing::Message() << "ratio " << c.ratio << " aggregation " << c.aggregation << " kl " << c.kl << " tis "
-                                    << c.tis_cap << " dual " << c.dual_clip);
+    SCOPED_TRACE(testing::Message() << "ratio " << c.ratio << " aggregation " << c.aggregation << " kl " << c.kl << " tis " << c.tis_cap
+                                    << " dual " << c.dual_clip);
     const Result r = run<double>(backend(), b, c);
     ASSERT_EQ(r.status, MGRPO_OK);
     ASSERT_NEAR(r.stats.loss, static_cast<double>(oracle(b, c, b.now, b.now)), 1e-12);
@@ -291,14 +293,17 @@ TEST_P(PolicyLoss, RefusalsComeInTheSpecifiedOrder) {
   add([](Batch &b, auto &) { b.weight.assign(b.count(), 0); }, {MGRPO_LOSS_EMPTY_BATCH, 0, -1, -1, 0});
   add([&](Batch &b, auto &) { b.advantage[2] = kInf, b.now[first] = kNaN; },
       {MGRPO_LOSS_NON_FINITE_INPUT, MGRPO_FIELD_ADVANTAGE, 2, -1, 0});
-  add([&](Batch &b, auto &x) { x.tis_cap = 2, b.now[first] = kNaN; }, {MGRPO_LOSS_MISSING_INPUT, MGRPO_FIELD_LOGP_BEHAVIOUR, -1, -1, 0}, {false, true, true});
-  add([](Batch &, auto &x) { x.kl = MGRPO_KL_K1, x.kl_coef = 1; }, {MGRPO_LOSS_MISSING_INPUT, MGRPO_FIELD_LOGP_REF, -1, -1, 0}, {true, false, true});
+  add([&](Batch &b, auto &x) { x.tis_cap = 2, b.now[first] = kNaN; }, {MGRPO_LOSS_MISSING_INPUT, MGRPO_FIELD_LOGP_BEHAVIOUR, -1, -1, 0},
+      {false, true, true});
+  add([](Batch &, auto &x) { x.kl = MGRPO_KL_K1, x.kl_coef = 1; }, {MGRPO_LOSS_MISSING_INPUT, MGRPO_FIELD_LOGP_REF, -1, -1, 0},
+      {true, false, true});
   add([](Batch &, auto &x) { x.entropy_coef = -1; }, {MGRPO_LOSS_MISSING_INPUT, MGRPO_FIELD_ENTROPY, -1, -1, 0}, {true, true, false});
   add([&](Batch &b, auto &) { b.old[first] = -kInf, b.ref[first] = kNaN, b.now[0] = 1; },
       {MGRPO_LOSS_NON_FINITE_INPUT, MGRPO_FIELD_LOGP_OLD, 1, first, 2});
   add([&](Batch &b, auto &x) { b.ref[first] = 0.5, x.log_ratio_clamp = 0, b.now[0] = 0, b.old[0] = -900; },
       {MGRPO_LOSS_POSITIVE_LOGPROB, MGRPO_FIELD_LOGP_REF, 1, first, 0});
-  add([](Batch &b, auto &x) { x.log_ratio_clamp = 0, b.old[0] = -100, b.now[0] = -1; }, {MGRPO_LOSS_RATIO_OVERFLOW, MGRPO_FIELD_RATIO, 0, -1, 0});
+  add([](Batch &b, auto &x) { x.log_ratio_clamp = 0, b.old[0] = -100, b.now[0] = -1; },
+      {MGRPO_LOSS_RATIO_OVERFLOW, MGRPO_FIELD_RATIO, 0, -1, 0});
   add([](Batch &b, auto &x) { x.log_ratio_clamp = 0, x.kl = MGRPO_KL_K3, b.old[0] = b.now[0] = -100, b.ref[0] = -1; },
       {MGRPO_LOSS_RATIO_OVERFLOW, MGRPO_FIELD_REF_KL, 0, -1, 0});
   add([](Batch &b, auto &) { b.advantage[0] = 1e300, b.now[0] = b.old[0]; }, {MGRPO_LOSS_NON_FINITE_VALUE, 0, -1, -1, 0});

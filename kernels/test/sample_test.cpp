@@ -35,7 +35,8 @@ Drawn draw(const Backend &b, const std::vector<T> &logits, int64_t vocab, int64_
 
 // The random number that a row is drawn at.
 double uniform_of(const mgrpo_sampling &s) {
-  return mgrpo_philox_uniform(mgrpo_philox(static_cast<uint32_t>(s.position), static_cast<uint32_t>(s.position >> 32), 0, 0, s.key[0], s.key[1]));
+  return mgrpo_philox_uniform(
+      mgrpo_philox(static_cast<uint32_t>(s.position), static_cast<uint32_t>(s.position >> 32), 0, 0, s.key[0], s.key[1]));
 }
 
 // A row that a GPU with clusters gives eight blocks, if there are few, and that ends within a pack.
@@ -211,8 +212,9 @@ TEST_P(Sample, UnreadableRowsAreNamedAndOthersDrawn) {
 
 TEST_P(Sample, RejectsSettingsOutOfRange) {
   for (auto edit : std::vector<void (*)(mgrpo_sampling &)>{
-           [](mgrpo_sampling &s) { s.temperature = -1; }, [](mgrpo_sampling &s) { s.temperature = 1e-9; }, [](mgrpo_sampling &s) { s.temperature = kInf; },
-           [](mgrpo_sampling &s) { s.top_p = 1.5; }, [](mgrpo_sampling &s) { s.min_p = kNaN; }, [](mgrpo_sampling &s) { s.top_k = -1; }}) {
+           [](mgrpo_sampling &s) { s.temperature = -1; }, [](mgrpo_sampling &s) { s.temperature = 1e-9; },
+           [](mgrpo_sampling &s) { s.temperature = kInf; }, [](mgrpo_sampling &s) { s.top_p = 1.5; },
+           [](mgrpo_sampling &s) { s.min_p = kNaN; }, [](mgrpo_sampling &s) { s.top_k = -1; }}) {
     std::vector<mgrpo_sampling> rows(2, settings(1));
     edit(rows[1]);
     const Drawn d = draw(backend(), std::vector<float>(4), 2, 2, rows);
@@ -336,7 +338,8 @@ TEST_P(Sample, DrawsExactlyWhereSumsAreExact) {
     for (const Drawn &d : {draw(backend(), logits, vocab, ld, s), draw(backend(), half, vocab, ld, s)}) {
       ASSERT_EQ(d.status, MGRPO_OK) << vocab;
       for (size_t r = 0; r < s.size(); r++) {
-        EXPECT_EQ(d.token[r], static_cast<int32_t>(first + static_cast<size_t>(uniform_of(s[r]) * static_cast<double>(count)))) << vocab << " row " << r;
+        EXPECT_EQ(d.token[r], static_cast<int32_t>(first + static_cast<size_t>(uniform_of(s[r]) * static_cast<double>(count))))
+            << vocab << " row " << r;
         EXPECT_NEAR(d.logp[r], -std::log(static_cast<double>(count)), 1e-6 * vocab);
       }
     }

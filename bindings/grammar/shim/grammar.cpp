@@ -86,8 +86,8 @@ void mgrpo_grammar_delete(mgrpo_grammar *g) { delete g; }
 
 char *mgrpo_matcher_new(mgrpo_grammar *g, mgrpo_matcher **out) {
   return guarded([&] {
-    *out = new mgrpo_matcher{xgrammar::GrammarMatcher(g->compiled),
-                             xgrammar::GetBitmaskSize(g->compiled.GetTokenizerInfo().GetVocabSize())};
+    *out =
+        new mgrpo_matcher{xgrammar::GrammarMatcher(g->compiled), xgrammar::GetBitmaskSize(g->compiled.GetTokenizerInfo().GetVocabSize())};
   });
 }
 

@@ -9,8 +9,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/exp.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/ones.h>
@@ -44,27 +44,27 @@ const int32_t *data_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr
 
 const float *sinks_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<float>() : nullptr; }
 
-// The gradient of sinks [H], given out and its gradient, [T, H, hd], and lse [T, H], which has the sinks in it. exp(sink - lse) is a sink's share
-// of a row. Its value vector is zero.
+// The gradient of sinks [H], given out and its gradient, [T, H, hd], and lse [T, H], which has the sinks in it. exp(sink - lse) is a sink's
+// share of a row. Its value vector is zero.
 at::Tensor gradient_of_sinks(const at::Tensor &sinks, const at::Tensor &dout, const at::Tensor &out, const at::Tensor &lse) {
   auto along = (dout.to(at::kFloat) * out.to(at::kFloat)).sum(2);
   return (at::exp(sinks.to(at::kFloat).unsqueeze(0) - lse) * along).sum(0).neg().to(sinks.scalar_type());
 }
 
-at::Tensor packed(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu,
-                  const MaybeTensor &follows, const MaybeTensor &sinks, double scale, int64_t window, at::Tensor *lse_out) {
+at::Tensor packed(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu, const MaybeTensor &follows,
+                  const MaybeTensor &sinks, double scale, int64_t window, at::Tensor *lse_out) {
   auto out = at::empty_like(q), lse = at::empty({q.size(0), q.size(1)}, q.options());
   check_status(mgrpo_attention_packed_cpu(q.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(),
                                           cu.const_data_ptr<int32_t>(), data_or_null(follows), cu.size(0) - 1, sinks_or_null(sinks),
-                                          out.mutable_data_ptr<float>(), lse.mutable_data_ptr<float>(), q.size(1), k.size(1),
-                                          q.size(2), float(scale), window));
+                                          out.mutable_data_ptr<float>(), lse.mutable_data_ptr<float>(), q.size(1), k.size(1), q.size(2),
+                                          float(scale), window));
   if (lse_out) *lse_out = lse;
   return out;
 }
 
 struct Packed : torch::autograd::Function<Packed> {
-  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
-                            const at::Tensor &cu, const MaybeTensor &follows, const MaybeTensor &sinks, double scale, int64_t window) {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu,
+                            const MaybeTensor &follows, const MaybeTensor &sinks, double scale, int64_t window) {
     at::Tensor lse;
     auto out = packed(q, k, v, cu, follows, sinks, scale, window, &lse);
     ctx->save_for_backward({q, k, v, cu, follows.value_or(at::Tensor()), out, lse, sinks.value_or(at::Tensor())});
@@ -79,9 +79,8 @@ struct Packed : torch::autograd::Function<Packed> {
     auto dout = grads[0].contiguous(), dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
     check_status(mgrpo_attention_packed_bwd_cpu(
         dout.const_data_ptr<float>(), q.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(),
-        out.const_data_ptr<float>(), lse.const_data_ptr<float>(), cu.const_data_ptr<int32_t>(),
-        data_or_null(follows), cu.size(0) - 1, dq.mutable_data_ptr<float>(),
-        dk.mutable_data_ptr<float>(), dv.mutable_data_ptr<float>(), q.size(1), k.size(1), q.size(2),
+        out.const_data_ptr<float>(), lse.const_data_ptr<float>(), cu.const_data_ptr<int32_t>(), data_or_null(follows), cu.size(0) - 1,
+        dq.mutable_data_ptr<float>(), dk.mutable_data_ptr<float>(), dv.mutable_data_ptr<float>(), q.size(1), k.size(1), q.size(2),
         float(ctx->saved_data["scale"].toDouble()), ctx->saved_data["window"].toInt()));
     return {dq, dk, dv, {}, {}, saved[7].defined() ? gradient_of_sinks(saved[7], dout, out, lse) : at::Tensor(), {}, {}};
   }
@@ -94,11 +93,11 @@ std::vector<int64_t> read_int64s(const at::Tensor &t) {
 
 // Which keys each row attends to, in the form that LibTorch's attention takes.
 struct Segments {
-  std::vector<int64_t> cu, follows;  // follows is empty where every segment is a sequence
-  std::vector<int64_t> seen, key_cu; // the last row of segment s sees seen[key_cu[s]] to seen[key_cu[s+1]-1], by position
+  std::vector<int64_t> cu, follows;   // follows is empty where every segment is a sequence
+  std::vector<int64_t> seen, key_cu;  // the last row of segment s sees seen[key_cu[s]] to seen[key_cu[s+1]-1], by position
   int64_t longest = 0, longest_keys = 0;
-  at::Tensor seen_rows, key_offsets; // seen (int64) and key_cu (int32) on the device; undefined where follows is empty
-  at::Tensor places;                 // int32 [rows, most] there: where in seen a row is, in order, and -1 beyond
+  at::Tensor seen_rows, key_offsets;  // seen (int64) and key_cu (int32) on the device; undefined where follows is empty
+  at::Tensor places;                  // int32 [rows, most] there: where in seen a row is, in order, and -1 beyond
 
   int64_t size() const { return int64_t(cu.size()) - 1; }
 };
@@ -110,7 +109,8 @@ Segments read_segments(const at::Tensor &cu, const MaybeTensor &follows, int64_t
               "cu must rise from 0 to the number of rows, ", rows);
   if (follows) g.follows = read_int64s(*follows);
   for (size_t s = 0; s < g.follows.size(); s++)
-    TORCH_CHECK(g.follows[s] >= -1 && g.follows[s] < g.cu[s], "segment ", s, " must follow a row before its first, ", g.cu[s], ", got ", g.follows[s]);
+    TORCH_CHECK(g.follows[s] >= -1 && g.follows[s] < g.cu[s], "segment ", s, " must follow a row before its first, ", g.cu[s], ", got ",
+                g.follows[s]);
   return g;
 }
 
@@ -133,7 +133,7 @@ void list_keys(Segments &g, at::Device device) {
   for (int64_t s = 0; s < g.size(); s++) {
     int64_t row = g.follows.empty() ? -1 : g.follows[s];
     if (row >= 0) {
-      int64_t p = std::upper_bound(g.cu.begin(), g.cu.end(), row) - g.cu.begin() - 1; // holds the row
+      int64_t p = std::upper_bound(g.cu.begin(), g.cu.end(), row) - g.cu.begin() - 1;  // holds the row
       int64_t n = g.key_cu[p + 1] - g.key_cu[p] - (g.cu[p + 1] - 1 - row);
       for (int64_t i = g.key_cu[p]; i < g.key_cu[p] + n; i++) g.seen.push_back(int64_t(g.seen[i]));
     }
@@ -182,8 +182,8 @@ const Segments &gpu_segments(const at::Tensor &cu, const MaybeTensor &follows, i
   return last->segments;
 }
 
-// The gradient of x where dy is that of x.index_select(0, seen_rows). A row that several segments see gets their parts in float32, in the order of
-// the segments: index_select's own gradient is added up in the tensor's type, and on a GPU in no fixed order.
+// The gradient of x where dy is that of x.index_select(0, seen_rows). A row that several segments see gets their parts in float32, in the
+// order of the segments: index_select's own gradient is added up in the tensor's type, and on a GPU in no fixed order.
 at::Tensor gradient_of_seen(const at::Tensor &dy_any, const at::Tensor &seen_rows, const at::Tensor &places) {
   auto dy = dy_any.contiguous();
   auto sizes = dy.sizes().vec();
@@ -217,29 +217,32 @@ at::Tensor seen(const at::Tensor &x, const Segments &g) {
 // Of a mask, which LibTorch holds as a whole.
 constexpr int64_t kMostMasked = 16 << 20;
 
-// Attention by LibTorch with one more key for each query. Its score is the sink of the query's head, and its value vector zero. q [B, H, n, hd],
-// k and v [B, KV, m, hd], seen bool and sinks as broadcast to [B, H, n, m] and [B, H, n, 1].
-at::Tensor attend_with_sinks(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, const at::Tensor &sinks, double scale) {
+// Attention by LibTorch with one more key for each query. Its score is the sink of the query's head, and its value vector zero. q [B, H, n,
+// hd], k and v [B, KV, m, hd], seen bool and sinks as broadcast to [B, H, n, m] and [B, H, n, 1].
+at::Tensor attend_with_sinks(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, const at::Tensor &sinks,
+                             double scale) {
   auto with_key = [](const at::Tensor &t) { return at::cat({t, at::zeros_like(t.narrow(2, 0, 1))}, 2); };
   const int64_t b = q.size(0), heads = q.size(1), n = q.size(2), m = k.size(2);
   auto scores = at::zeros(seen.sizes(), q.options()).masked_fill(seen.logical_not(), -INFINITY).expand({b, heads, n, m});
   auto mask = at::cat({scores, sinks.to(q.scalar_type()).expand({b, heads, n, 1})}, 3);
-  return std::get<0>(at::_scaled_dot_product_attention_math(q, with_key(k), with_key(v), mask, 0.0, /*is_causal=*/false, std::nullopt, scale, true));
+  return std::get<0>(
+      at::_scaled_dot_product_attention_math(q, with_key(k), with_key(v), mask, 0.0, /*is_causal=*/false, std::nullopt, scale, true));
 }
 
 // One segment after the other. The last query sees the last key, where SDPA's own causal mask would let the first one see the
 // first: a mask of our own says so, for as many rows at a time as it may have elements.
-at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const Segments &g, const MaybeTensor &sinks, double scale,
-                          int64_t window) {
+at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const Segments &g, const MaybeTensor &sinks,
+                          double scale, int64_t window) {
   std::vector<at::Tensor> outs;
   auto part = [](const at::Tensor &t, int64_t from, int64_t n) { return t.narrow(0, from, n).transpose(0, 1).unsqueeze(0); };
   for (int64_t s = 0; s < g.size(); s++) {
     int64_t n = g.cu[s + 1] - g.cu[s], keys = g.key_cu[s + 1] - g.key_cu[s];
-    bool windowed = window > 0 && window < keys, masked = keys > n || windowed || sinks;
+    bool windowed = window > 0 && window<keys, masked = keys> n || windowed || sinks;
     int64_t at_once = masked ? std::max<int64_t>(1, kMostMasked / std::max<int64_t>(1, sinks ? keys * q.size(1) : keys)) : n;
     for (int64_t from = 0, rows; from < n; from += rows) {
       rows = std::min(at_once, n - from);
-      int64_t position = keys - n + from, first = windowed ? std::max<int64_t>(0, position + 1 - window) : 0, seen = position + rows - first;
+      int64_t position = keys - n + from, first = windowed ? std::max<int64_t>(0, position + 1 - window) : 0,
+              seen = position + rows - first;
       MaybeTensor mask;
       if (masked) mask = at::ones({rows, seen}, q.options().dtype(at::kBool)).tril(position - first);
       if (windowed) mask = mask->triu(position - first - window + 1);
@@ -268,7 +271,8 @@ struct Ragged {
     if (window > 0) before = window - 1, after = 0;
   }
   auto forward(const at::Tensor &q, const at::Tensor &ks, const at::Tensor &vs, const at::Tensor &cu, const at::Tensor &key_cu) const {
-    return at::_flash_attention_forward_symint(q, ks, vs, cu, key_cu, longest, longest_keys, 0.0, /*is_causal=*/true, false, scale, before, after);
+    return at::_flash_attention_forward_symint(q, ks, vs, cu, key_cu, longest, longest_keys, 0.0, /*is_causal=*/true, false, scale, before,
+                                               after);
   }
 };
 
@@ -282,9 +286,9 @@ at::Tensor put_sinks(const at::Tensor &out, at::Tensor &lse, const at::Tensor &s
   return (out.to(at::kFloat) * share).to(out.scalar_type());
 }
 
-// Flash attention of segments of which some see rows of others (seen_rows), or with sinks. For the backward pass k and v are gathered again: rows
-// that many segments see would be kept as often, in each layer. LibTorch's backward function takes probabilities from the sums, so it needs no
-// change for sums with sinks in them.
+// Flash attention of segments of which some see rows of others (seen_rows), or with sinks. For the backward pass k and v are gathered
+// again: rows that many segments see would be kept as often, in each layer. LibTorch's backward function takes probabilities from the sums,
+// so it needs no change for sums with sinks in them.
 struct OurFlash : torch::autograd::Function<OurFlash> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu,
                             const at::Tensor &key_cu, const MaybeTensor &seen_rows, const MaybeTensor &places, const MaybeTensor &sinks,
@@ -293,7 +297,8 @@ struct OurFlash : torch::autograd::Function<OurFlash> {
     auto [out, lse, state, unused, mask] = Ragged(longest, longest_keys, scale, window).forward(q, all(k), all(v), cu, key_cu);
     if (sinks) out = put_sinks(out, lse, *sinks);
     const at::Tensor none;
-    ctx->save_for_backward({q, k, v, cu, key_cu, seen_rows.value_or(none), places.value_or(none), out, lse, state, unused, sinks.value_or(none)});
+    ctx->save_for_backward(
+        {q, k, v, cu, key_cu, seen_rows.value_or(none), places.value_or(none), out, lse, state, unused, sinks.value_or(none)});
     ctx->saved_data["longest"] = longest;
     ctx->saved_data["longest_keys"] = longest_keys;
     ctx->saved_data["scale"] = scale;
@@ -308,16 +313,17 @@ struct OurFlash : torch::autograd::Function<OurFlash> {
                    ctx->saved_data["window"].toInt());
     auto all = [&](const at::Tensor &t) { return seen_rows.defined() ? t.index_select(0, seen_rows) : t; };
     auto dout = grads[0].contiguous();
-    auto [dq, dks, dvs] = at::_flash_attention_backward_symint(dout, q, all(k), all(v), out, lse, cu, key_cu, r.longest, r.longest_keys, 0.0,
-                                                               /*is_causal=*/true, state, unused, r.scale, r.before, r.after);
+    auto [dq, dks, dvs] =
+        at::_flash_attention_backward_symint(dout, q, all(k), all(v), out, lse, cu, key_cu, r.longest, r.longest_keys, 0.0,
+                                             /*is_causal=*/true, state, unused, r.scale, r.before, r.after);
     auto of_rows = [&](const at::Tensor &t) { return seen_rows.defined() ? gradient_of_seen(t, seen_rows, places) : t; };
     auto dsinks = sinks.defined() ? gradient_of_sinks(sinks, dout, out, lse.t()) : at::Tensor();
     return {dq, of_rows(dks), of_rows(dvs), {}, {}, {}, {}, dsinks, {}, {}, {}, {}};
   }
 };
 
-// Segments with the keys and values that each sees, gathered. cu and key_cu are g's on the device. No gradient of sinks is recorded where flash
-// attention takes q.
+// Segments with the keys and values that each sees, gathered. cu and key_cu are g's on the device. No gradient of sinks is recorded where
+// flash attention takes q.
 at::Tensor attend_ragged(const at::Tensor &q, const at::Tensor &ks, const at::Tensor &vs, const at::Tensor &cu, const at::Tensor &key_cu,
                          const Segments &g, const MaybeTensor &sinks, double scale, int64_t window) {
   if (!flashes(q)) return attend_in_turn(q, ks, vs, g, sinks, scale, window);
@@ -342,12 +348,13 @@ at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
   auto qc = q.contiguous(), out = at::empty_like(qc);
   const auto *sequences = sequence.const_data_ptr<int32_t>(), *lengths = length.const_data_ptr<int32_t>();
   if (q.is_cuda())
-    check_status(the_cuda_part->attention_cached(qc.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), pages_of(k, table), sequences, lengths,
-                                                 sinks_or_null(sinks), int32_t(q.scalar_type()), out.mutable_data_ptr(), q.size(0), q.size(1), float(scale), window,
-                                                 stream_of(q)));
+    check_status(the_cuda_part->attention_cached(qc.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), pages_of(k, table), sequences,
+                                                 lengths, sinks_or_null(sinks), int32_t(q.scalar_type()), out.mutable_data_ptr(), q.size(0),
+                                                 q.size(1), float(scale), window, stream_of(q)));
   else
-    check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(), pages_of(k, table),
-                                            sequences, lengths, sinks_or_null(sinks), out.mutable_data_ptr<float>(), q.size(0), q.size(1), float(scale), window),
+    check_status(mgrpo_attention_cached_cpu(qc.const_data_ptr<float>(), k.const_data_ptr<float>(), v.const_data_ptr<float>(),
+                                            pages_of(k, table), sequences, lengths, sinks_or_null(sinks), out.mutable_data_ptr<float>(),
+                                            q.size(0), q.size(1), float(scale), window),
                  ": is every sequence and length inside the cache?");
   return out;
 }
@@ -358,12 +365,14 @@ at::Tensor gathered(const at::Tensor &cache, const at::Tensor &tables, int64_t b
   int64_t rows = tables.size(0), kv = cache.size(1), block = cache.size(2), hd = cache.size(3);
   int64_t first = begin / block, blocks = (begin + n + block - 1) / block - first;
   auto which = tables.narrow(1, first, blocks).clamp(0, cache.size(0) - 1).flatten();
-  auto all = cache.index_select(0, which).view({rows, blocks, kv, block, hd}).permute({0, 2, 1, 3, 4}).reshape({rows, kv, blocks * block, hd});
+  auto all =
+      cache.index_select(0, which).view({rows, blocks, kv, block, hd}).permute({0, 2, 1, 3, 4}).reshape({rows, kv, blocks * block, hd});
   return all.narrow(2, begin - first * block, n);
 }
 
 // One row for each sequence: the query heads of a group are the rows of one small attention.
-at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, const MaybeTensor &sinks, double scale) {
+at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &seen, const MaybeTensor &sinks,
+                       double scale) {
   int64_t rows = q.size(0), heads = q.size(1), kv = k.size(1), hd = q.size(2);
   auto grouped = q.reshape({rows, kv, heads / kv, hd}), mask = seen.unsqueeze(1).unsqueeze(1);
   auto out = sinks ? attend_with_sinks(grouped, k, v, mask, sinks->view({1, kv, heads / kv, 1}), scale)
@@ -373,8 +382,8 @@ at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tenso
 
 // Consecutive rows of some sequences, as of prompts, with their keys and values. They attend in one call.
 struct Prompts {
-  Segments segments;                       // with key_cu, longest and longest_keys
-  std::vector<int64_t> which;              // the rows
+  Segments segments;                              // with key_cu, longest and longest_keys
+  std::vector<int64_t> which;                     // the rows
   std::vector<int64_t> sequence, column, offset;  // of each key: where in the tables its block is named, and its place in the block
   at::Tensor rows, cu, key_cu, sequences, columns, offsets;  // the same on the device
 
@@ -413,8 +422,8 @@ Plan plan_of(const at::Tensor &sequence, const at::Tensor &length, const at::Ten
   auto sequences = read_int64s(sequence), lengths = read_int64s(length);
   const int64_t rows = int64_t(sequences.size()), most = table.size(1) * block;
   for (int64_t r = 0; r < rows; r++)
-    TORCH_CHECK(lengths[r] >= 1 && lengths[r] <= most && sequences[r] >= 0 && sequences[r] < table.size(0), "lengths must be from 1 to ", most,
-                " and sequences below ", table.size(0));
+    TORCH_CHECK(lengths[r] >= 1 && lengths[r] <= most && sequences[r] >= 0 && sequences[r] < table.size(0), "lengths must be from 1 to ",
+                most, " and sequences below ", table.size(0));
   Plan plan;
   for (int64_t from = 0, end; from < rows; from = end) {
     for (end = from + 1; end < rows && sequences[end] == sequences[from] && lengths[end] == lengths[end - 1] + 1;) end++;
@@ -449,8 +458,9 @@ const Plan &known_plan(const at::Tensor &sequence, const at::Tensor &length, con
   return found->second;
 }
 
-at::Tensor attend_alone(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table, const at::Tensor &sequence,
-                        const at::Tensor &length, const std::vector<int64_t> &lengths, const MaybeTensor &sinks, double scale, int64_t window) {
+at::Tensor attend_alone(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table,
+                        const at::Tensor &sequence, const at::Tensor &length, const std::vector<int64_t> &lengths, const MaybeTensor &sinks,
+                        double scale, int64_t window) {
   if (ours(q)) return cached(q, kc, vc, table, sequence, length, sinks, scale, window);
   auto [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
   int64_t begin = window > 0 ? std::max<int64_t>(0, *shortest - window) : 0, keys = *longest - begin;
@@ -460,8 +470,8 @@ at::Tensor attend_alone(const at::Tensor &q, const at::Tensor &kc, const at::Ten
   return attend_each(q, gathered(kc, each, begin, keys), gathered(vc, each, begin, keys), visible, sinks, scale);
 }
 
-at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table, const at::Tensor &sequence,
-                            const at::Tensor &length, const MaybeTensor &sinks, double scale, int64_t window) {
+at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table,
+                            const at::Tensor &sequence, const at::Tensor &length, const MaybeTensor &sinks, double scale, int64_t window) {
   auto out = at::empty(q.sizes(), q.options());
   const Plan &plan = known_plan(sequence, length, table, kc.size(2), window);
   if (!plan.alone.empty()) {
@@ -471,7 +481,8 @@ at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at:
   for (const auto &p : plan.prompts) {
     auto blocks = table.index({p.sequences, p.columns}).to(at::kLong).clamp(0, kc.size(0) - 1);
     auto keys_of = [&](const at::Tensor &cache) { return cache.transpose(1, 2).index({blocks, p.offsets}); };
-    out.index_copy_(0, p.rows, attend_ragged(q.index_select(0, p.rows), keys_of(kc), keys_of(vc), p.cu, p.key_cu, p.segments, sinks, scale, window));
+    out.index_copy_(0, p.rows,
+                    attend_ragged(q.index_select(0, p.rows), keys_of(kc), keys_of(vc), p.cu, p.key_cu, p.segments, sinks, scale, window));
   }
   return out;
 }
@@ -480,14 +491,15 @@ at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at:
 MaybeTensor sinks_of(void *sinks_or_null, const at::Tensor &q) {
   if (!sinks_or_null) return std::nullopt;
   const auto &S = ref(sinks_or_null);
-  TORCH_CHECK(S.dim() == 1 && S.size(0) == q.size(1) && S.device() == q.device() && S.is_floating_point(), "sinks must be [", q.size(1), "] on ", q.device());
+  TORCH_CHECK(S.dim() == 1 && S.size(0) == q.size(1) && S.device() == q.device() && S.is_floating_point(), "sinks must be [", q.size(1),
+              "] on ", q.device());
   return q.scalar_type() == at::kDouble ? S : S.to(at::kFloat).contiguous();
 }
 
 }  // namespace
 
-mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, void *sinks_or_null, double scale,
-                                int64_t window) {
+mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v, void *cu, void *follows_or_null, void *sinks_or_null,
+                                double scale, int64_t window) {
   return make(d, [&] {
     const auto &Q = ref(q), &K = ref(k), &V = ref(v), &CU = ref(cu);
     TORCH_CHECK(Q.dim() == 3 && K.dim() == 3 && K.sizes() == V.sizes() && Q.size(0) == K.size(0) && Q.size(2) == K.size(2) &&
@@ -526,6 +538,7 @@ mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_c
     // More rows than sequences: there is a prompt among them. Where flash attention takes it, it is faster, as products of matrices.
     bool decodes = Q.size(0) <= T.size(0);
     const auto sinks = sinks_of(sinks_or_null, Q);
-    return ours(Q) && (decodes || !flashes(Q)) ? cached(Q, K, V, T, S, L, sinks, scale, window) : cached_composite(Q, K, V, T, S, L, sinks, scale, window);
+    return ours(Q) && (decodes || !flashes(Q)) ? cached(Q, K, V, T, S, L, sinks, scale, window)
+                                               : cached_composite(Q, K, V, T, S, L, sinks, scale, window);
   });
 }

@@ -23,8 +23,7 @@ char *mgt_set_grad_(mgt_device *d, void *t, void *grad_or_null) {
       return;
     }
     const auto &g = ref(grad_or_null);
-    TORCH_CHECK(g.sizes() == x.sizes() && g.scalar_type() == x.scalar_type(),
-                "the gradient must have the tensor's shape and dtype");
+    TORCH_CHECK(g.sizes() == x.sizes() && g.scalar_type() == x.scalar_type(), "the gradient must have the tensor's shape and dtype");
     TORCH_CHECK(!g.requires_grad(), "the gradient must not itself require a gradient");
     x.mutable_grad() = g;
   });
@@ -36,7 +35,8 @@ char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
       out.push_back(ref(outputs[i]));
       grad.push_back(grads[i] ? ref(grads[i]) : at::Tensor());
-      TORCH_CHECK(out[i].requires_grad(), "output ", i, " has no gradient history: was it made with grad mode on, from a leaf that requires grad?");
+      TORCH_CHECK(out[i].requires_grad(), "output ", i,
+                  " has no gradient history: was it made with grad mode on, from a leaf that requires grad?");
     }
     torch::autograd::backward(out, grad);
   });

@@ -61,8 +61,8 @@ void let_segments_grow() {
 void settle() {
   auto &settings = at::globalContext();
   settings.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);  // parts of a sum are added up in float32
-  settings.setSDPUseCuDNN(false);  // to plan for a shape takes it longer than a prompt's attention
-  settings.lazyInitDevice(at::kCUDA);  // memory is asked for before the first tensor
+  settings.setSDPUseCuDNN(false);                                           // to plan for a shape takes it longer than a prompt's attention
+  settings.lazyInitDevice(at::kCUDA);                                       // memory is asked for before the first tensor
   let_segments_grow();
   static const mgrpo_scratch scratch{allocate_scratch, release_scratch};
   mgrpo_set_scratch_cuda(&scratch);
@@ -136,7 +136,8 @@ void memory(int index, mgt_memory_stats *stats) {
 void reset_peak(int index) { c10::cuda::CUDACachingAllocator::resetPeakStats(c10::DeviceIndex(index)); }
 
 void from_host(const at::Tensor &to, const void *from) {
-  C10_CUDA_CHECK(cudaMemcpyAsync(to.mutable_data_ptr(), from, to.nbytes(), cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream(to.get_device())));
+  C10_CUDA_CHECK(
+      cudaMemcpyAsync(to.mutable_data_ptr(), from, to.nbytes(), cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream(to.get_device())));
 }
 
 // A recording and the stream on which it is made: the default stream cannot be recorded.
@@ -219,10 +220,12 @@ void graph_drop(void *graph) {
 
 #if __has_include(<nccl.h>)
 using nccl_abi::config;
-static_assert(ncclSuccess == int(nccl_abi::kSuccess) && ncclInProgress == int(nccl_abi::kInProgress) && ncclUint8 == int(nccl_abi::kBytes) &&
-              sizeof(ncclUniqueId) == sizeof(nccl_abi::unique_id) && offsetof(ncclConfig_t, blocking) == offsetof(config, blocking) &&
-              offsetof(ncclConfig_t, netName) == offsetof(config, net_name) && offsetof(ncclConfig_t, splitShare) == offsetof(config, split_share) &&
-              sizeof(ncclConfig_t) >= sizeof(config) && NCCL_CONFIG_UNDEF_INT == INT_MIN);
+static_assert(ncclSuccess == int(nccl_abi::kSuccess) && ncclInProgress == int(nccl_abi::kInProgress) &&
+              ncclUint8 == int(nccl_abi::kBytes) && sizeof(ncclUniqueId) == sizeof(nccl_abi::unique_id) &&
+              offsetof(ncclConfig_t, blocking) == offsetof(config, blocking) &&
+              offsetof(ncclConfig_t, netName) == offsetof(config, net_name) &&
+              offsetof(ncclConfig_t, splitShare) == offsetof(config, split_share) && sizeof(ncclConfig_t) >= sizeof(config) &&
+              NCCL_CONFIG_UNDEF_INT == INT_MIN);
 #endif
 
 std::string identity(int index) {
@@ -234,7 +237,9 @@ std::string identity(int index) {
   return hex;
 }
 
-void *side_open(int index) { return new c10::cuda::CUDAStream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, c10::DeviceIndex(index))); }
+void *side_open(int index) {
+  return new c10::cuda::CUDAStream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, c10::DeviceIndex(index)));
+}
 
 void side_follow(void *side) {
   const auto &own = *static_cast<c10::cuda::CUDAStream *>(side);

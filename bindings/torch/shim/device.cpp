@@ -114,8 +114,8 @@ const char *mgt_loaded_version(void) {
 namespace {
 thread_local bool training = false;
 
-// Whether LibTorch's products round: which instructions they take is oneDNN's affair, so one is tried. 1 + 2^-9 is a float32 and no bfloat16. It
-// is tried on a thread of its own, whose OpenMP has one thread.
+// Whether LibTorch's products round: which instructions they take is oneDNN's affair, so one is tried. 1 + 2^-9 is a float32 and no
+// bfloat16. It is tried on a thread of its own, whose OpenMP has one thread.
 bool libtorch_rounds() {
   const auto product = [] {
     omp_set_num_threads(1);
@@ -136,7 +136,9 @@ bool rounds_factors() { return training && rounding() != Rounding::none; }
 void mgt_set_training(int on) { training = on != 0; }
 
 int mgt_round_factors(int on) {
-  const auto round = [](at::Float32Precision p) { at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL, p); };
+  const auto round = [](at::Float32Precision p) {
+    at::globalContext().setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL, p);
+  };
   const auto ours = [] { return mgrpo_matmul_bf16_cpu({}, {}, nullptr, 0, 0, 0, 0, 0) == MGRPO_OK ? Rounding::ours : Rounding::none; };
   if (on) round(at::Float32Precision::BF16);
   const bool libtorch = on && libtorch_rounds();

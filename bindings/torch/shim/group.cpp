@@ -1,14 +1,10 @@
-// Processes that compute together. What lies on GPUs NCCL moves, where every rank has it and a GPU of its own. All else Gloo moves, which knows
-// memory of the host alone: what lies on a GPU goes through a copy there, a piece at a time. Every collective here is made of sends and
-// receives between pairs: sums are taken by their owner in the order of the ranks, so equal inputs give equal bits, which neither's own
+// Processes that compute together. What lies on GPUs NCCL moves, where every rank has it and a GPU of its own. All else Gloo moves, which
+// knows memory of the host alone: what lies on a GPU goes through a copy there, a piece at a time. Every collective here is made of sends
+// and receives between pairs: sums are taken by their owner in the order of the ranks, so equal inputs give equal bits, which neither's own
 // collectives promise; and a wait on a send or a receive can be aborted from another thread, which a wait on those of Gloo cannot.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Logging.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,6 +16,9 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "cuda_part.h"
 #include "guard.h"
@@ -71,7 +70,7 @@ struct mgt_group {
   std::atomic<bool> aborted{false};
   std::unique_ptr<nccl_link> link;  // reads aborted until it is gone
 
-  std::mutex mutex;  // of what follows, and of aborting
+  std::mutex mutex;                                                        // of what follows, and of aborting
   std::map<uint32_t, std::vector<c10::intrusive_ptr<c10d::Work>>> flying;  // by the number of the flight
 
   void start(const message &m, uint32_t number, uint32_t tag);
@@ -346,8 +345,7 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
     next.deadline = std::max(next.deadline, steady_clock::now() + g->timeout);
     const auto to = piece_of(into, from, piece);
     if (!sum.defined()) to.zero_();
-    for (int r = 0; r < g->size; r++)
-      to.add_(r == g->rank ? t.own : t.theirs.select(0, r).narrow(0, 0, t.own.numel()).to(flat.device()));
+    for (int r = 0; r < g->size; r++) to.add_(r == g->rank ? t.own : t.theirs.select(0, r).narrow(0, 0, t.own.numel()).to(flat.device()));
   }
 }
 
@@ -388,7 +386,8 @@ void all_gather(mgt_group *g, const at::Tensor &flat) {
 
 // The oldest gathering, which must be that of flat.
 void finish_oldest(mgt_group *g, const at::Tensor &flat) {
-  TORCH_CHECK(!g->gatherings.empty() && g->gatherings.front().flat.is_set_to(flat), "it is not the tensor whose gathering was started first");
+  TORCH_CHECK(!g->gatherings.empty() && g->gatherings.front().flat.is_set_to(flat),
+              "it is not the tensor whose gathering was started first");
   auto &x = g->gatherings.front();
   x.under_way.deadline = std::max(x.under_way.deadline, steady_clock::now() + g->timeout);  // this rank may have come late itself
   finish_gathering(g, x);
@@ -415,13 +414,15 @@ void send(mgt_group *g, const at::Tensor &flat, int from, int to) {
 // Rows of out, sent[r] for rank r, and rows of in, came[r] of rank r, those of rank 0 first. All that there are move at once: numbers of
 // pieces would differ from pair to pair.
 void all_to_all(mgt_group *g, const at::Tensor &in, const at::Tensor &out, const int64_t *came, const int64_t *sent) {
-  TORCH_CHECK(in.dim() == 2 && out.dim() == 2 && in.size(1) == out.size(1) && in.scalar_type() == out.scalar_type() &&
-                  in.is_contiguous() && out.is_contiguous(), "rows that come and rows that go must be of one size and dtype, and contiguous");
+  TORCH_CHECK(in.dim() == 2 && out.dim() == 2 && in.size(1) == out.size(1) && in.scalar_type() == out.scalar_type() && in.is_contiguous() &&
+                  out.is_contiguous(),
+              "rows that come and rows that go must be of one size and dtype, and contiguous");
   const auto each = [&](const at::Tensor &rows, const int64_t *numbers) {
     std::vector<at::Tensor> all;
     int64_t at = 0;
     for (int r = 0; r < g->size; at += numbers[r++]) {
-      TORCH_CHECK(0 <= numbers[r] && numbers[r] <= rows.size(0) - at, "more rows than the ", rows.size(0), " there are, or fewer than none");
+      TORCH_CHECK(0 <= numbers[r] && numbers[r] <= rows.size(0) - at, "more rows than the ", rows.size(0),
+                  " there are, or fewer than none");
       all.push_back(rows.narrow(0, at, numbers[r]));
     }
     TORCH_CHECK(at == rows.size(0), at, " rows are spoken of, of ", rows.size(0));
@@ -462,8 +463,8 @@ class without_sigpipe {
   without_sigpipe(const without_sigpipe &) = delete;
 };
 
-// While one is alive LibTorch logs nothing: of a join it logs every attempt that failed, with a back-trace, and the error that the call ends
-// with says the same. Where TORCH_CPP_LOG_LEVEL is set, somebody wants to read them.
+// While one is alive LibTorch logs nothing: of a join it logs every attempt that failed, with a back-trace, and the error that the call
+// ends with says the same. Where TORCH_CPP_LOG_LEVEL is set, somebody wants to read them.
 class without_log {
   static inline std::mutex mutex;
   static inline int alive = 0, level = 0;
@@ -500,8 +501,8 @@ mgt_pointer mgt_rendezvous_serve(const char *host, int port, int listening) {
 }
 void mgt_rendezvous_close(mgt_rendezvous *r) { delete r; }
 
-mgt_group_result mgt_group_open(const char *host, int port, const char *name, const char *bind, int rank, int size,
-                                int64_t join_ms, int64_t timeout_ms) {
+mgt_group_result mgt_group_open(const char *host, int port, const char *name, const char *bind, int rank, int size, int64_t join_ms,
+                                int64_t timeout_ms) {
   const auto deadline = steady_clock::now() + milliseconds(join_ms);
   const without_sigpipe guarded;
   const without_log quiet;

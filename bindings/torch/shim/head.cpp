@@ -33,16 +33,17 @@ bool kernel_dtype(const at::Tensor &t) {
 // bad_row counts from the chunk's first row.
 void check_row(int32_t status, int64_t first, int64_t bad_row) {
   if (status == MGRPO_OK) return;
-  throw kernel_error(status, c10::str("row ", first + std::max<int64_t>(bad_row, 0), ": ", mgrpo_status_string(status),
-                                      status == MGRPO_INVALID_ARGUMENT ? "; is its target inside the vocabulary?" : "; the logits are NaN or infinite"));
+  throw kernel_error(
+      status, c10::str("row ", first + std::max<int64_t>(bad_row, 0), ": ", mgrpo_status_string(status),
+                       status == MGRPO_INVALID_ARGUMENT ? "; is its target inside the vocabulary?" : "; the logits are NaN or infinite"));
 }
 
 void log_prob(const at::Tensor &logits, int64_t first, const at::Tensor &targets, double tau, at::Tensor logp, at::Tensor entropy) {
   if (logits.is_cpu() && kernel_dtype(logits)) {
     int64_t bad_row = -1;
     int32_t status = mgrpo_token_logprob_cpu(logits.const_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                             logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau,
-                                             logp.mutable_data_ptr(), entropy.mutable_data_ptr(), &bad_row);
+                                             logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, logp.mutable_data_ptr(),
+                                             entropy.mutable_data_ptr(), &bad_row);
     return check_row(status, first, bad_row);
   }
   if (logits.is_cuda() && kernel_dtype(logits)) {
@@ -56,12 +57,13 @@ void log_prob(const at::Tensor &logits, int64_t first, const at::Tensor &targets
 }
 
 // Overwrites the logits by their gradient.
-void log_prob_backward(at::Tensor logits, int64_t first, const at::Tensor &targets, double tau, const at::Tensor &dlogp, const at::Tensor &dentropy) {
+void log_prob_backward(at::Tensor logits, int64_t first, const at::Tensor &targets, double tau, const at::Tensor &dlogp,
+                       const at::Tensor &dentropy) {
   if (logits.is_cpu() && kernel_dtype(logits)) {
     int64_t bad_row = -1;
     int32_t status = mgrpo_token_logprob_bwd_cpu(logits.mutable_data_ptr(), int32_t(logits.scalar_type()), logits.size(0), logits.size(1),
-                                                 logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau,
-                                                 dlogp.const_data_ptr(), dentropy.const_data_ptr(), &bad_row);
+                                                 logits.size(1), targets.const_data_ptr<int32_t>(), nullptr, tau, dlogp.const_data_ptr(),
+                                                 dentropy.const_data_ptr(), &bad_row);
     return check_row(status, first, bad_row);
   }
   if (logits.is_cuda() && kernel_dtype(logits)) {
@@ -93,8 +95,8 @@ struct Chunks {
       if (type != MGT_NOT_QUANTISED)
         quant_product(rows, {w, type, h.size(1)}, logits);
       else if (invariant && cpu_fp32(h))
-        check_status(mgrpo_linear_cpu(rows.const_data_ptr<float>(), w.const_data_ptr<float>(), nullptr,
-                                      logits.mutable_data_ptr<float>(), n, w.size(1), w.size(0)));
+        check_status(mgrpo_linear_cpu(rows.const_data_ptr<float>(), w.const_data_ptr<float>(), nullptr, logits.mutable_data_ptr<float>(), n,
+                                      w.size(1), w.size(0)));
       else
         head_product(logits, rows, w);
       f(from, n, rows, logits);
@@ -102,7 +104,8 @@ struct Chunks {
   }
 };
 
-variable_list head(const at::Tensor &h, const at::Tensor &w, int32_t type, const at::Tensor &targets, double tau, int64_t chunk, bool invariant) {
+variable_list head(const at::Tensor &h, const at::Tensor &w, int32_t type, const at::Tensor &targets, double tau, int64_t chunk,
+                   bool invariant) {
   auto options = h.options().dtype(h.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   auto logp = at::empty({h.size(0)}, options), entropy = at::empty({h.size(0)}, options);
   Chunks{h, w, type, chunk, invariant}.each([&](int64_t from, int64_t n, const at::Tensor &, const at::Tensor &logits) {
@@ -132,18 +135,19 @@ struct Head : torch::autograd::Function<Head> {
     // Half-precision weights: the sum over chunks is in float32 and rounded once.
     bool in_place = for_w && dlogp.scalar_type() == w.scalar_type() && gradient_in_place(w).defined();
     if (for_w) dw = in_place ? w.grad() : at::zeros(w.sizes(), w.options().dtype(dlogp.scalar_type()));
-    Chunks{h, w, type, ctx->saved_data["chunk"].toInt(), false}.each([&](int64_t from, int64_t n, const at::Tensor &rows, const at::Tensor &logits) {
-      log_prob_backward(logits, from, targets.narrow(0, from, n), tau, dlogp.narrow(0, from, n), dentropy.narrow(0, from, n));
-      auto dlogits = logits.to(h.scalar_type());
-      if (for_h) {
-        auto out = dh.narrow(0, from, n);
-        if (type != MGT_NOT_QUANTISED)
-          quant_product_bwd(dlogits, {w, type, h.size(1)}, out, false);
-        else
-          product_out(out, dlogits, w);
-      }
-      if (for_w) add_product(dw, dlogits.t(), rows);
-    });
+    Chunks{h, w, type, ctx->saved_data["chunk"].toInt(), false}.each(
+        [&](int64_t from, int64_t n, const at::Tensor &rows, const at::Tensor &logits) {
+          log_prob_backward(logits, from, targets.narrow(0, from, n), tau, dlogp.narrow(0, from, n), dentropy.narrow(0, from, n));
+          auto dlogits = logits.to(h.scalar_type());
+          if (for_h) {
+            auto out = dh.narrow(0, from, n);
+            if (type != MGT_NOT_QUANTISED)
+              quant_product_bwd(dlogits, {w, type, h.size(1)}, out, false);
+            else
+              product_out(out, dlogits, w);
+          }
+          if (for_w) add_product(dw, dlogits.t(), rows);
+        });
     return {dh, for_w && !in_place ? dw.to(w.scalar_type()) : at::Tensor(), {}, {}, {}, {}};
   }
 };
@@ -155,7 +159,8 @@ mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *
   r.error = run(d, [&] {
     const auto &H = ref(h), &W = ref(w), &Y = ref(targets);
     check_head(H, W, type);
-    TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE, " and chunk at least 1; they are ", tau, " and ", chunk);
+    TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE,
+                " and chunk at least 1; they are ", tau, " and ", chunk);
     int32s(Y, H.size(0), "targets");
     auto hc = factor(H.contiguous()), wc = factor(W.contiguous());
     auto out = recorded(H, W) ? Head::apply(hc, wc, type, Y, tau, chunk) : head(hc, wc, type, Y, tau, chunk, !rounds_factors());

@@ -30,35 +30,50 @@ struct Heads {
 
   mgrpo_heads how() const {
     const auto data = [](const at::Tensor &t) { return t.defined() ? t.const_data_ptr() : nullptr; };
-    return {heads, kv_heads, hd, data(q_norm), data(k_norm), whole(), float(offset), eps, static_cast<const float *>(data(cos)),
-            static_cast<const float *>(data(sin)), cos.defined() ? 2 * cos.size(1) : 0, cos.defined() ? cos.size(0) : 0, pos.const_data_ptr<int32_t>()};
+    return {heads,
+            kv_heads,
+            hd,
+            data(q_norm),
+            data(k_norm),
+            whole(),
+            float(offset),
+            eps,
+            static_cast<const float *>(data(cos)),
+            static_cast<const float *>(data(sin)),
+            cos.defined() ? 2 * cos.size(1) : 0,
+            cos.defined() ? cos.size(0) : 0,
+            pos.const_data_ptr<int32_t>()};
   }
 };
 
 void check_norms(const Heads &h, const at::Tensor &like) {
   const auto fits = [&](const at::Tensor &w, int64_t of) {
-    return w.dim() == 1 && w.size(0) == (h.whole() ? of * h.hd : h.hd) && w.is_contiguous() && w.scalar_type() == like.scalar_type() && w.device() == like.device();
+    return w.dim() == 1 && w.size(0) == (h.whole() ? of * h.hd : h.hd) && w.is_contiguous() && w.scalar_type() == like.scalar_type() &&
+           w.device() == like.device();
   };
   TORCH_CHECK(h.q_norm.defined() == h.k_norm.defined() && (!h.normalised() || (fits(h.q_norm, h.heads) && fits(h.k_norm, h.kv_heads))),
-              "norms of heads must be [", h.hd, "], or of all of them together [", h.heads * h.hd, "] and [", h.kv_heads * h.hd, "], ", like.scalar_type(), " and on ",
-              like.device());
+              "norms of heads must be [", h.hd, "], or of all of them together [", h.heads * h.hd, "] and [", h.kv_heads * h.hd, "], ",
+              like.scalar_type(), " and on ", like.device());
 }
 
 void check_tables(const Heads &h, const at::Tensor &like) {
   TORCH_CHECK(h.cos.defined() == h.sin.defined(), "cos and sin belong together");
   if (!h.cos.defined()) return;
   for (const auto *t : {&h.cos, &h.sin})
-    TORCH_CHECK(t->device() == like.device() && t->dim() == 2 && t->size(1) <= h.hd / 2 && t->sizes() == h.cos.sizes() && t->scalar_type() == at::kFloat && t->is_contiguous(),
+    TORCH_CHECK(t->device() == like.device() && t->dim() == 2 && t->size(1) <= h.hd / 2 && t->sizes() == h.cos.sizes() &&
+                    t->scalar_type() == at::kFloat && t->is_contiguous(),
                 "cos and sin must be float32 [P, ", h.hd / 2, " at most], contiguous and on ", like.device());
 }
 
 Heads heads_of(const at::Tensor &qkv, const mgt_heads &how) {
-  TORCH_CHECK(how.heads > 0 && how.kv_heads > 0 && how.heads % how.kv_heads == 0, "the heads of queries must be a multiple of those of keys");
+  TORCH_CHECK(how.heads > 0 && how.kv_heads > 0 && how.heads % how.kv_heads == 0,
+              "the heads of queries must be a multiple of those of keys");
   const int64_t all = how.heads + 2 * how.kv_heads;
   TORCH_CHECK(qkv.dim() == 2 && qkv.size(1) > 0 && qkv.size(1) % all == 0, "qkv must be [T, (H + 2 KV) hd] of ", all, " heads");
   const auto or_none = [](void *handle) { return handle ? ref(handle) : at::Tensor(); };
-  Heads h{qkv.size(0), how.heads, how.kv_heads, qkv.size(1) / all, or_none(how.q_norm), or_none(how.k_norm), or_none(how.cos), or_none(how.sin),
-          ref(how.pos), how.offset, how.eps};
+  Heads h{qkv.size(0),         how.heads,           how.kv_heads,     qkv.size(1) / all,
+          or_none(how.q_norm), or_none(how.k_norm), or_none(how.cos), or_none(how.sin),
+          ref(how.pos),        how.offset,          how.eps};
   check_norms(h, qkv);
   check_tables(h, qkv);
   int32s(h.pos, h.rows, "pos", qkv);
@@ -73,15 +88,16 @@ constexpr auto kPositions = ": is every position in the cosine table?";
 
 // q, k and v. Of normalised heads inv has 1 / rms of queries and keys, where it is wanted.
 variable_list split(const at::Tensor &qkv, const Heads &h, variable_list *inv) {
-  auto q = at::empty({h.rows, h.heads, h.hd}, qkv.options()), k = at::empty({h.rows, h.kv_heads, h.hd}, qkv.options()), v = at::empty_like(k);
+  auto q = at::empty({h.rows, h.heads, h.hd}, qkv.options()), k = at::empty({h.rows, h.kv_heads, h.hd}, qkv.options()),
+       v = at::empty_like(k);
   at::Tensor inv_q, inv_k;
   if (inv && h.normalised()) {
     inv_q = at::empty({h.rows, h.groups(h.heads)}, qkv.options().dtype(at::kFloat));
     inv_k = at::empty({h.rows, h.groups(h.kv_heads)}, inv_q.options());
   }
   if (qkv.is_cuda())
-    check_status(the_cuda_part->split_heads(qkv.const_data_ptr(), h.how(), dtype_of(qkv), q.mutable_data_ptr(), k.mutable_data_ptr(), v.mutable_data_ptr(),
-                                            data_or_null(inv_q), data_or_null(inv_k), h.rows, stream_of(qkv)));
+    check_status(the_cuda_part->split_heads(qkv.const_data_ptr(), h.how(), dtype_of(qkv), q.mutable_data_ptr(), k.mutable_data_ptr(),
+                                            v.mutable_data_ptr(), data_or_null(inv_q), data_or_null(inv_k), h.rows, stream_of(qkv)));
   else
     check_status(mgrpo_split_heads_cpu(qkv.const_data_ptr<float>(), h.how(), q.mutable_data_ptr<float>(), k.mutable_data_ptr<float>(),
                                        v.mutable_data_ptr<float>(), data_or_null(inv_q), data_or_null(inv_k), h.rows),
@@ -91,7 +107,8 @@ variable_list split(const at::Tensor &qkv, const Heads &h, variable_list *inv) {
 }
 
 // The gradients of qkv, and of the norms' weights where they are wanted.
-variable_list split_bwd(const variable_list &grads, const at::Tensor &qkv, const Heads &h, const variable_list &inv, bool for_q_norm, bool for_k_norm) {
+variable_list split_bwd(const variable_list &grads, const at::Tensor &qkv, const Heads &h, const variable_list &inv, bool for_q_norm,
+                        bool for_k_norm) {
   auto dq = grads[0].contiguous(), dk = grads[1].contiguous(), dv = grads[2].contiguous();
   auto dqkv = at::empty({h.rows, (h.heads + 2 * h.kv_heads) * h.hd}, dq.options());
   at::Tensor dw_q, dw_k;
@@ -99,9 +116,9 @@ variable_list split_bwd(const variable_list &grads, const at::Tensor &qkv, const
   if (for_k_norm) dw_k = at::zeros(h.k_norm.sizes(), dq.options().dtype(at::kFloat));
   const void *x = qkv.defined() ? qkv.const_data_ptr() : nullptr;
   if (dq.is_cuda())
-    check_status(the_cuda_part->split_heads_bwd(dq.const_data_ptr(), dk.const_data_ptr(), dv.const_data_ptr(), x, h.how(), data_or_null(inv[0]),
-                                                data_or_null(inv[1]), dtype_of(dq), dqkv.mutable_data_ptr(), data_or_null(dw_q), data_or_null(dw_k),
-                                                h.rows, stream_of(dq)));
+    check_status(the_cuda_part->split_heads_bwd(dq.const_data_ptr(), dk.const_data_ptr(), dv.const_data_ptr(), x, h.how(),
+                                                data_or_null(inv[0]), data_or_null(inv[1]), dtype_of(dq), dqkv.mutable_data_ptr(),
+                                                data_or_null(dw_q), data_or_null(dw_k), h.rows, stream_of(dq)));
   else
     check_status(mgrpo_split_heads_bwd_cpu(dq.const_data_ptr<float>(), dk.const_data_ptr<float>(), dv.const_data_ptr<float>(),
                                            static_cast<const float *>(x), h.how(), data_or_null(inv[0]), data_or_null(inv[1]),
@@ -127,9 +144,11 @@ struct SplitHeads : torch::autograd::Function<SplitHeads> {
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     auto &data = ctx->saved_data;
-    const Heads h{grads[0].size(0), data["heads"].toInt(), data["kv_heads"].toInt(), data["hd"].toInt(), saved[1], saved[2], saved[3], saved[4], saved[5],
-                  data["offset"].toDouble(), data["eps"].toDouble()};
-    auto g = split_bwd(grads, saved[0], h, {saved[6], saved[7]}, h.normalised() && ctx->needs_input_grad(1), h.normalised() && ctx->needs_input_grad(2));
+    const Heads h{
+        grads[0].size(0), data["heads"].toInt(),     data["kv_heads"].toInt(), data["hd"].toInt(), saved[1], saved[2], saved[3], saved[4],
+        saved[5],         data["offset"].toDouble(), data["eps"].toDouble()};
+    auto g = split_bwd(grads, saved[0], h, {saved[6], saved[7]}, h.normalised() && ctx->needs_input_grad(1),
+                       h.normalised() && ctx->needs_input_grad(2));
     return {g[0], g[1], g[2], {}};
   }
 };
@@ -195,8 +214,8 @@ mgt_tensor mgt_cache_heads(mgt_device *d, void *qkv, mgt_heads how, void *k_cach
     }
     auto xc = X.contiguous(), q = at::empty({h.rows, h.heads, h.hd}, X.options());
     if (X.is_cuda())
-      check_status(the_cuda_part->cache_heads(xc.const_data_ptr(), h.how(), dtype_of(X), q.mutable_data_ptr(), K.mutable_data_ptr(), V.mutable_data_ptr(),
-                                              pages_of(K, T), sequences, h.rows, stream_of(X)));
+      check_status(the_cuda_part->cache_heads(xc.const_data_ptr(), h.how(), dtype_of(X), q.mutable_data_ptr(), K.mutable_data_ptr(),
+                                              V.mutable_data_ptr(), pages_of(K, T), sequences, h.rows, stream_of(X)));
     else
       check_status(mgrpo_cache_heads_cpu(xc.const_data_ptr<float>(), h.how(), q.mutable_data_ptr<float>(), K.mutable_data_ptr<float>(),
                                          V.mutable_data_ptr<float>(), pages_of(K, T), sequences, h.rows),

@@ -61,8 +61,8 @@ inline void check_status(int32_t status, const char *hint = "") {
 
 // An int32 tensor of n elements, such as positions and slots; the second is where `like` is.
 inline const int32_t *int32s(const at::Tensor &t, int64_t n, const char *name) {
-  TORCH_CHECK(t.scalar_type() == at::kInt && t.dim() == 1 && t.size(0) == n && t.is_contiguous(), name,
-              " must be int32 [", n, "] and contiguous");
+  TORCH_CHECK(t.scalar_type() == at::kInt && t.dim() == 1 && t.size(0) == n && t.is_contiguous(), name, " must be int32 [", n,
+              "] and contiguous");
   return t.const_data_ptr<int32_t>();
 }
 inline const int32_t *int32s(const at::Tensor &t, int64_t n, const char *name, const at::Tensor &like) {

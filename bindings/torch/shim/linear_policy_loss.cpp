@@ -32,8 +32,8 @@ struct Kernels {
     auto type = h.scalar_type();
     TORCH_CHECK(type == at::kFloat || type == at::kBFloat16 || type == at::kDouble, "float32, bfloat16 or float64 expected, not ", type);
   }
-  int32_t gradient(const mgrpo_logits &logits, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c,
-                   const at::Tensor &logp, const at::Tensor &entropy, mgrpo_loss_error *refusal) const {
+  int32_t gradient(const mgrpo_logits &logits, int64_t first, const mgrpo_loss_batch &b, const mgrpo_loss_config &c, const at::Tensor &logp,
+                   const at::Tensor &entropy, mgrpo_loss_error *refusal) const {
     auto *lp = logp.mutable_data_ptr(), *h = entropy.mutable_data_ptr();
     auto *bad = bad_row.mutable_data_ptr<int64_t>();
     return cuda ? the_cuda_part->policy_gradient_from_logits(&logits, first, &b, &c, lp, h, bad, refusal, the_cuda_part->stream(index))
@@ -74,7 +74,8 @@ struct WeightGradient {
   }
 };
 
-// The logits of some rows, which become their gradient in place. Float32 logits of bfloat16 rows, as a GPU has them, become one in bfloat16.
+// The logits of some rows, which become their gradient in place. Float32 logits of bfloat16 rows, as a GPU has them, become one in
+// bfloat16.
 struct Chunk {
   at::Tensor logits;
   at::ScalarType type;  // of the gradient
@@ -86,8 +87,8 @@ struct Chunk {
 
 }  // namespace
 
-mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *dw_or_null, void *targets, double tau, int64_t chunk,
-                                       const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, mgrpo_loss_sums *sums,
+mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *dw_or_null, void *targets, double tau,
+                                       int64_t chunk, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, mgrpo_loss_sums *sums,
                                        mgrpo_loss_error *refusal) {
   mgt_policy_loss r{};
   r.row = -1;
@@ -96,7 +97,8 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
     const auto &leaf = ref(w), &Y = ref(targets);
     check_head(ref(h), leaf, type);
     const auto H = factor(ref(h).contiguous()), W = factor(leaf);
-    TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE, " and chunk at least 1; they are ", tau, " and ", chunk);
+    TORCH_CHECK(tau >= MGRPO_LEAST_TEMPERATURE && chunk >= 1, "tau must be at least ", MGRPO_LEAST_TEMPERATURE,
+                " and chunk at least 1; they are ", tau, " and ", chunk);
     TORCH_CHECK(batch->tokens == H.size(0), "the batch has ", batch->tokens, " tokens, h ", H.size(0), " rows");
     const int32_t *y = int32s(Y, H.size(0), "targets");
     const Kernels kernels(H);
@@ -113,8 +115,9 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
         quant_product(rows, {W, type, H.size(1)}, logits);
       else
         head_product(logits, rows, W);
-      r.status = kernels.gradient({logits.mutable_data_ptr(), int32_t(logits.scalar_type()), n, W.size(0), W.size(0), y + from, tau, made.kernel_type()}, from,
-                                  *batch, *config, logp, entropy, refusal);
+      r.status = kernels.gradient(
+          {logits.mutable_data_ptr(), int32_t(logits.scalar_type()), n, W.size(0), W.size(0), y + from, tau, made.kernel_type()}, from,
+          *batch, *config, logp, entropy, refusal);
       auto dlogits = made.gradient();
       if (type != MGT_NOT_QUANTISED)
         quant_product_bwd(dlogits, {W, type, H.size(1)}, out, false);

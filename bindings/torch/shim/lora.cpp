@@ -97,20 +97,21 @@ void add_by_kernel(at::Tensor &y, const at::Tensor &x, const std::vector<mgrpo_l
   const int32_t *rows = which.defined() ? which.const_data_ptr<int32_t>() : nullptr;
   int64_t count = int64_t(adapters.size()), t = x.size(0), k = x.size(1), n = y.size(1);
   if (y.is_cuda())
-    check_status(the_cuda_part->lora_add(adapters.data(), count, rows, x.const_data_ptr(), int32_t(y.scalar_type()), y.mutable_data_ptr(), t, k, n,
-                                         stream_of(y)));
+    check_status(the_cuda_part->lora_add(adapters.data(), count, rows, x.const_data_ptr(), int32_t(y.scalar_type()), y.mutable_data_ptr(),
+                                         t, k, n, stream_of(y)));
   else
     check_status(mgrpo_lora_add_cpu(adapters.data(), count, rows, x.const_data_ptr<float>(), y.mutable_data_ptr<float>(), t, k, n));
 }
 
 }  // namespace
 
-mgt_tensor mgt_lora_add_(mgt_device *d, void *y, void *x, void **adapters, const int64_t *counts, int64_t n,
-                         const mgrpo_lora_part *parts, void *which_or_null) {
+mgt_tensor mgt_lora_add_(mgt_device *d, void *y, void *x, void **adapters, const int64_t *counts, int64_t n, const mgrpo_lora_part *parts,
+                         void *which_or_null) {
   return make(d, [&] {
     at::Tensor &Y = ref(y), which = which_or_null ? ref(which_or_null) : at::Tensor();
     const at::Tensor &X = ref(x);
-    TORCH_CHECK(X.dim() == 2 && Y.dim() == 2 && X.size(0) == Y.size(0) && X.scalar_type() == Y.scalar_type(), "x [T, K] and y [T, N] must have one T and dtype");
+    TORCH_CHECK(X.dim() == 2 && Y.dim() == 2 && X.size(0) == Y.size(0) && X.scalar_type() == Y.scalar_type(),
+                "x [T, K] and y [T, N] must have one T and dtype");
     TORCH_CHECK(Y.is_contiguous(), "y must be contiguous");
     if (which.defined()) int32s(which, X.size(0), "which", X);
     std::vector<mgrpo_lora> table;
@@ -121,7 +122,8 @@ mgt_tensor mgt_lora_add_(mgt_device *d, void *y, void *x, void **adapters, const
       }
       const at::Tensor &values = ref(adapters[i]);
       const Parts of(parts, counts[i], X.size(1));
-      TORCH_CHECK(values.dim() == 1 && values.is_contiguous() && values.size(0) == of.numel, "adapter ", i, " must have [", of.numel, "] values");
+      TORCH_CHECK(values.dim() == 1 && values.is_contiguous() && values.size(0) == of.numel, "adapter ", i, " must have [", of.numel,
+                  "] values");
       for (const auto &p : of.all)
         TORCH_CHECK(p.r >= 1 && p.from >= 0 && p.n >= 0 && p.from + p.n <= Y.size(1), "adapter ", i, " has a part outside of y's columns");
       if (recorded(Y, X, values)) {
@@ -133,7 +135,8 @@ mgt_tensor mgt_lora_add_(mgt_device *d, void *y, void *x, void **adapters, const
         add(Y, X, values, of);
         return Y;
       }
-      TORCH_CHECK(values.scalar_type() == at::kFloat && values.device() == X.device(), "adapter ", i, " must be float32 and on ", X.device());
+      TORCH_CHECK(values.scalar_type() == at::kFloat && values.device() == X.device(), "adapter ", i, " must be float32 and on ",
+                  X.device());
       table.push_back({values.const_data_ptr<float>(), parts, counts[i]});
       parts += counts[i];
     }

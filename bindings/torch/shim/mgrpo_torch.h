@@ -76,8 +76,8 @@ MGT_API void mgt_set_training(int on);  // of the calling thread: products of fl
 // From now on operations on GPUs take algorithms with the same bits for the same inputs, or not; one that has none fails. Attention's
 // gradient of queries is otherwise added up in an order that changes. Comes before the first product on a GPU.
 MGT_API void mgt_deterministic(int on);
-MGT_API int64_t mgt_thread(void);              // number of the calling OS thread, never reused
-MGT_API int64_t mgt_live_handles(void);        // handles returned by this library and not yet dropped
+MGT_API int64_t mgt_thread(void);        // number of the calling OS thread, never reused
+MGT_API int64_t mgt_live_handles(void);  // handles returned by this library and not yet dropped
 // Loads libmgrpo_torch_cuda.so from this library's folder, once. Must come before any other LibTorch work
 // of the process: the first question for CUDA is answered for good. Returns the number of GPUs.
 MGT_API mgt_scalar mgt_cuda_load(void);
@@ -87,10 +87,10 @@ MGT_API int mgt_cuda_driver(void);  // whether the NVIDIA driver's library can b
 MGT_API mgt_pointer mgt_device_open(int cuda, int index, int threads);
 MGT_API void mgt_device_close(mgt_device *d);
 MGT_API char *mgt_device_move(mgt_device *d);  // the calling thread takes the device over from one that ended
-MGT_API void mgt_use_threads(int n);  // of our kernels' OpenMP, for the calling thread, from now on; its team of before is ended
-MGT_API int mgt_threads(void);  // of our kernels' OpenMP, for the calling thread
+MGT_API void mgt_use_threads(int n);           // of our kernels' OpenMP, for the calling thread, from now on; its team of before is ended
+MGT_API int mgt_threads(void);                 // of our kernels' OpenMP, for the calling thread
 MGT_API char *mgt_device_wait(mgt_device *d);  // until all work of a GPU is done; an error that stays is said again
-MGT_API void mgt_set_grad_mode(int on);  // of the calling thread
+MGT_API void mgt_set_grad_mode(int on);        // of the calling thread
 MGT_API mgt_pointer mgt_stream(mgt_device *d);
 MGT_API mgt_memory_stats mgt_memory(mgt_device *d);
 MGT_API char *mgt_reset_peak(mgt_device *d);
@@ -105,7 +105,7 @@ MGT_API char *mgt_graph_drop(mgt_device *d, void *graph);
 
 // Handles.
 MGT_API void mgt_drop(void **handles, int64_t n);
-MGT_API void *mgt_share(void *t);  // a second, uncounted handle of the same tensor, for gotch to own
+MGT_API void *mgt_share(void *t);                      // a second, uncounted handle of the same tensor, for gotch to own
 MGT_API mgt_tensor mgt_adopt(mgt_device *d, void *t);  // a new handle of the same tensor; t stays the caller's
 MGT_API mgt_pointer mgt_data(mgt_device *d, void *t);  // error unless contiguous
 
@@ -207,8 +207,8 @@ MGT_API mgt_tensor mgt_expert_sums(mgt_device *d, void *rows, void *place, int64
 enum { MGT_NOT_QUANTISED = -1 };
 MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk);
 // dL/dw is added to dw_or_null, float32 [V, D], or else to w's gradient. refusal is filled where status is MGRPO_REFUSED.
-MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *dw_or_null, void *targets, double tau, int64_t chunk,
-                                               const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *dw_or_null, void *targets, double tau,
+                                               int64_t chunk, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
                                                mgrpo_loss_sums *sums, mgrpo_loss_error *refusal);
 
 // Groups of processes (group.cpp). A failed call leaves its group of no use: close it and open another under another name.
@@ -226,14 +226,14 @@ MGT_API mgt_pointer mgt_rendezvous_serve(const char *host, int port, int listeni
 MGT_API void mgt_rendezvous_close(mgt_rendezvous *r);
 // Waits join_ms for ranks 0 to size-1 of the group called name; each later call waits timeout_ms for them. bind is the address of
 // this machine that the others reach.
-MGT_API mgt_group_result mgt_group_open(const char *host, int port, const char *name, const char *bind, int rank, int size,
-                                        int64_t join_ms, int64_t timeout_ms);
+MGT_API mgt_group_result mgt_group_open(const char *host, int port, const char *name, const char *bind, int rank, int size, int64_t join_ms,
+                                        int64_t timeout_ms);
 // Tensors are contiguous, of one shape and dtype on every rank. Rank r's share of n elements: mgt_group_share.
 MGT_API void mgt_group_share(int64_t n, int rank, int size, int64_t *from, int64_t *to);
 // This rank's share of all t is added up from rank 0 to the last, in place.
 MGT_API mgt_group_result mgt_group_reduce_scatter_(mgt_device *d, mgt_group *g, void *t);
 MGT_API mgt_group_result mgt_group_accumulate_(mgt_device *d, mgt_group *g, void *sum, void *t);  // to sum, of the share's size
-MGT_API mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t);  // every share is its rank's
+MGT_API mgt_group_result mgt_group_all_gather_(mgt_device *d, mgt_group *g, void *t);             // every share is its rank's
 // The same in two calls, with others in between that leave t alone. Several may be under way; the one started first is finished first.
 MGT_API mgt_group_result mgt_group_start_all_gather(mgt_device *d, mgt_group *g, void *t);
 MGT_API mgt_group_result mgt_group_finish_all_gather(mgt_device *d, mgt_group *g, void *t);
@@ -243,7 +243,8 @@ MGT_API mgt_group_result mgt_group_send_(mgt_device *d, mgt_group *g, void *t, i
 MGT_API mgt_group_result mgt_group_all_to_all_(mgt_device *d, mgt_group *g, void *in, void *out, const int64_t *came, const int64_t *sent);
 // all[size · bytes] = every rank's mine[bytes].
 MGT_API mgt_group_result mgt_group_exchange(mgt_group *g, const void *mine, int64_t bytes, void *all);
-// What moves tensors on GPUs, as "NCCL 2.28.9", or "Gloo, ..." and why; empty before the first call with one. As an error is, to be freed so.
+// What moves tensors on GPUs, as "NCCL 2.28.9", or "Gloo, ..." and why; empty before the first call with one. As an error is, to be freed
+// so.
 MGT_API char *mgt_group_over(mgt_group *g);
 MGT_API void mgt_group_abort(mgt_group *g);  // from any thread: the call in progress and every later one fail
 MGT_API void mgt_group_close(mgt_group *g);  // no call may be in progress

@@ -44,14 +44,15 @@ at::Tensor route(const at::Tensor &logits, const at::Tensor &given, const at::Te
   if (logits.is_cuda())
     check_status(the_cuda_part->moe_route(z, fixed, to, w, others, tokens, experts, k, normalise, stream_of(logits)));
   else
-    check_status(mgrpo_moe_route_cpu(z, fixed, to, w, others, tokens, experts, k, normalise), ": does a token name an expert that there is not, or one twice?");
+    check_status(mgrpo_moe_route_cpu(z, fixed, to, w, others, tokens, experts, k, normalise),
+                 ": does a token name an expert that there is not, or one twice?");
   return weight;
 }
 
 // Gives the weights that route made a history.
 struct Route : torch::autograd::Function<Route> {
-  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &logits, const at::Tensor &chosen, const at::Tensor &weight, bool normalise,
-                            double balance) {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &logits, const at::Tensor &chosen, const at::Tensor &weight,
+                            bool normalise, double balance) {
     ctx->save_for_backward({logits, chosen});
     ctx->saved_data["normalise"] = normalise;
     ctx->saved_data["balance"] = balance;
@@ -66,14 +67,16 @@ struct Route : torch::autograd::Function<Route> {
     auto dweight = grads[0].contiguous(), dlogits = at::empty_like(logits);
     at::Tensor dprob;  // of balance E sum_e load_e mean_t prob_te, in which the loads are constants
     if (balance != 0)
-      dprob = at::bincount(chosen.reshape(-1), {}, experts).to(at::kFloat) * (balance * double(experts) / (double(tokens) * double(tokens) * double(k)));
+      dprob = at::bincount(chosen.reshape(-1), {}, experts).to(at::kFloat) *
+              (balance * double(experts) / (double(tokens) * double(tokens) * double(k)));
     const float *dw = dweight.const_data_ptr<float>(), *z = logits.const_data_ptr<float>();
     const float *dp = dprob.defined() ? dprob.const_data_ptr<float>() : nullptr;
     if (logits.is_cuda())
-      check_status(the_cuda_part->moe_route_bwd(dw, z, chosen.const_data_ptr<int32_t>(), dp, dlogits.mutable_data_ptr<float>(), tokens, experts, k,
-                                                normalise, stream_of(logits)));
+      check_status(the_cuda_part->moe_route_bwd(dw, z, chosen.const_data_ptr<int32_t>(), dp, dlogits.mutable_data_ptr<float>(), tokens,
+                                                experts, k, normalise, stream_of(logits)));
     else
-      check_status(mgrpo_moe_route_bwd_cpu(dw, z, chosen.const_data_ptr<int32_t>(), dp, dlogits.mutable_data_ptr<float>(), tokens, experts, k, normalise));
+      check_status(mgrpo_moe_route_bwd_cpu(dw, z, chosen.const_data_ptr<int32_t>(), dp, dlogits.mutable_data_ptr<float>(), tokens, experts,
+                                           k, normalise));
     return {dlogits, {}, {}, {}, {}};
   }
 };
@@ -90,10 +93,16 @@ struct Order {
 
 Order by_expert(const at::Tensor &chosen, int64_t experts) {
   const int64_t entries = chosen.numel();
-  Order o{at::empty({experts + 1}, chosen.options()), at::empty({entries}, chosen.options()), at::empty({entries}, chosen.options()),
-          chosen.size(0), chosen.size(1), experts, chosen};
+  Order o{at::empty({experts + 1}, chosen.options()),
+          at::empty({entries}, chosen.options()),
+          at::empty({entries}, chosen.options()),
+          chosen.size(0),
+          chosen.size(1),
+          experts,
+          chosen};
   const int32_t *e = chosen.const_data_ptr<int32_t>();
-  int32_t *first = o.first.mutable_data_ptr<int32_t>(), *source = o.source.mutable_data_ptr<int32_t>(), *place = o.place.mutable_data_ptr<int32_t>();
+  int32_t *first = o.first.mutable_data_ptr<int32_t>(), *source = o.source.mutable_data_ptr<int32_t>(),
+          *place = o.place.mutable_data_ptr<int32_t>();
   if (chosen.is_cuda())
     check_status(the_cuda_part->moe_sort(e, first, source, place, entries, experts, stream_of(chosen)));
   else
@@ -118,7 +127,8 @@ at::Tensor combine(const at::Tensor &x, const Order &o, const at::Tensor &weight
   const int32_t *place = o.place.const_data_ptr<int32_t>();
   const float *w = weight.defined() ? weight.const_data_ptr<float>() : nullptr;
   if (x.is_cuda())
-    check_status(the_cuda_part->moe_combine(x.const_data_ptr(), place, w, dtype_of(x), y.mutable_data_ptr(), o.tokens, o.k, d, stream_of(x)));
+    check_status(
+        the_cuda_part->moe_combine(x.const_data_ptr(), place, w, dtype_of(x), y.mutable_data_ptr(), o.tokens, o.k, d, stream_of(x)));
   else
     check_status(mgrpo_moe_combine_cpu(x.const_data_ptr<float>(), place, w, y.mutable_data_ptr<float>(), o.tokens, o.k, d));
   return y;
@@ -130,7 +140,8 @@ at::Tensor weigh(at::Tensor &g, at::Tensor &a, const Order &o, const at::Tensor 
   const float *w = weight.const_data_ptr<float>();
   float *dw = dweight.mutable_data_ptr<float>();
   if (g.is_cuda())
-    check_status(the_cuda_part->moe_weigh(g.mutable_data_ptr(), a.mutable_data_ptr(), source, w, dtype_of(g), dw, g.size(0), g.size(1), stream_of(g)));
+    check_status(the_cuda_part->moe_weigh(g.mutable_data_ptr(), a.mutable_data_ptr(), source, w, dtype_of(g), dw, g.size(0), g.size(1),
+                                          stream_of(g)));
   else
     check_status(mgrpo_moe_weigh_cpu(g.mutable_data_ptr<float>(), a.mutable_data_ptr<float>(), source, w, dw, g.size(0), g.size(1)));
   return dweight;
@@ -146,9 +157,11 @@ at::Tensor products(const at::Tensor &x, const at::Tensor &w, const Order &o) {
   auto y = at::empty({entries, out}, x.options());
   const int32_t *first = o.first.const_data_ptr<int32_t>();
   if (x.is_cuda())
-    check_status(the_cuda_part->moe_linear(x.const_data_ptr(), w.const_data_ptr(), first, dtype_of(x), y.mutable_data_ptr(), entries, o.experts, in, out, stream_of(x)));
+    check_status(the_cuda_part->moe_linear(x.const_data_ptr(), w.const_data_ptr(), first, dtype_of(x), y.mutable_data_ptr(), entries,
+                                           o.experts, in, out, stream_of(x)));
   else if (w.scalar_type() == at::kFloat)
-    check_status(mgrpo_moe_linear_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), first, y.mutable_data_ptr<float>(), entries, o.experts, in, out));
+    check_status(mgrpo_moe_linear_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), first, y.mutable_data_ptr<float>(), entries,
+                                      o.experts, in, out));
   else
     check_status(mgrpo_moe_linear_bf16_cpu(x.const_data_ptr<float>(), static_cast<const uint16_t *>(w.const_data_ptr()), first,
                                            y.mutable_data_ptr<float>(), entries, o.experts, in, out, rounding() != Rounding::none));
@@ -198,7 +211,8 @@ at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::
   return own;
 }
 
-// The weights of experts, as leaves of the model: gate_up [E 2 F, H] and down [E H, F], and their biases [E 2 F] and [E H], if they have any.
+// The weights of experts, as leaves of the model: gate_up [E 2 F, H] and down [E H, F], and their biases [E 2 F] and [E H], if they have
+// any.
 struct Weights {
   at::Tensor gate_up, down;
   MaybeTensor gate_up_bias, down_bias;
@@ -228,14 +242,15 @@ at::Tensor experts(const at::Tensor &x, const Order &o, const at::Tensor &weight
 
 struct Experts : torch::autograd::Function<Experts> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &chosen, const at::Tensor &weight,
-                            const at::Tensor &gate_up, const at::Tensor &down, const MaybeTensor &gate_up_bias, const MaybeTensor &down_bias, bool clamped) {
+                            const at::Tensor &gate_up, const at::Tensor &down, const MaybeTensor &gate_up_bias,
+                            const MaybeTensor &down_bias, bool clamped) {
     const Order o = by_expert(chosen, down.size(0) / x.size(1));
     const Weights w{gate_up, down, gate_up_bias, down_bias, clamped};
     auto h = biased(products_of_each(gather(x, o), gate_up, o, true), gate_up_bias, o);
     auto y = combine(biased(products_of_each(w.activate(h), down, o, true), down_bias, o), o, weight);
     const at::Tensor none;
-    ctx->save_for_backward({gate_up.requires_grad() && !can_be_remade(x) ? x : none, weight, gate_up, down, h, o.first, o.source, o.place, chosen,
-                            gate_up_bias.value_or(none), down_bias.value_or(none)});
+    ctx->save_for_backward({gate_up.requires_grad() && !can_be_remade(x) ? x : none, weight, gate_up, down, h, o.first, o.source, o.place,
+                            chosen, gate_up_bias.value_or(none), down_bias.value_or(none)});
     ctx->saved_data["clamped"] = clamped;
     return y;
   }
@@ -249,8 +264,7 @@ struct Experts : torch::autograd::Function<Experts> {
     auto dout = gather(grads[0].contiguous(), o), g = products_of_each(dout, down, o, false), a = w.activate(h);
     auto dweight = weigh(g, a, o, weight);
     at::Tensor dx, d_gate_up, d_down, d_gate_up_bias, d_down_bias;
-    if (down_bias.defined())
-      dweight.view(-1).add_((dout.to(at::kFloat) * biases_of_rows(down_bias, o)).sum(1).index_select(0, o.place));
+    if (down_bias.defined()) dweight.view(-1).add_((dout.to(at::kFloat) * biases_of_rows(down_bias, o)).sum(1).index_select(0, o.place));
     if (down_bias.defined() && ctx->needs_input_grad(6))
       d_down_bias = bias_gradient(dout * weight.view({-1, 1}).index_select(0, o.source), down_bias, o);
     if (ctx->needs_input_grad(4)) d_down = weight_gradient(dout, a, down, o);
@@ -316,21 +330,26 @@ mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void 
   return make(d, [&] {
     const auto &X = ref(x), &C = ref(chosen), &W = ref(weight), &G = ref(gate_up), &D = ref(down);
     TORCH_CHECK(X.dim() == 2 && G.dim() == 2 && D.dim() == 2 && G.size(1) == X.size(1) && X.size(1) > 0 && D.size(1) > 0 && D.size(0) > 0 &&
-                    D.size(0) % X.size(1) == 0 && G.size(0) == 2 * D.size(1) * (D.size(0) / X.size(1)) && G.scalar_type() == D.scalar_type(),
+                    D.size(0) % X.size(1) == 0 && G.size(0) == 2 * D.size(1) * (D.size(0) / X.size(1)) &&
+                    G.scalar_type() == D.scalar_type(),
                 "x [T, H], gate_up [E 2 F, H] and down [E H, F] do not agree");
     int32_table(C, X, X.size(0), "chosen");
-    TORCH_CHECK(W.sizes() == C.sizes() && W.scalar_type() == at::kFloat && W.device() == X.device(), "weight must be float32 of the shape of chosen");
+    TORCH_CHECK(W.sizes() == C.sizes() && W.scalar_type() == at::kFloat && W.device() == X.device(),
+                "weight must be float32 of the shape of chosen");
     auto bias = [&](void *t, const at::Tensor &of) -> MaybeTensor {
       if (!t) return std::nullopt;
-      TORCH_CHECK(ref(t).dim() == 1 && ref(t).size(0) == of.size(0) && ref(t).device() == X.device(), "a bias of experts must have ", of.size(0), " numbers");
+      TORCH_CHECK(ref(t).dim() == 1 && ref(t).size(0) == of.size(0) && ref(t).device() == X.device(), "a bias of experts must have ",
+                  of.size(0), " numbers");
       return ref(t).contiguous();
     };
     const Weights w{G, D, bias(gate_up_bias_or_null, G), bias(down_bias_or_null, D), clamped != 0};
     const bool record = recorded(X, W, G, D, w.gate_up_bias.value_or(at::Tensor()), w.down_bias.value_or(at::Tensor()));
     auto xc = X.contiguous(), wc = W.contiguous();
-    if (!record && cpu_fp32(X) && D.is_cpu() && D.scalar_type() == at::kBFloat16) return experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, w);
+    if (!record && cpu_fp32(X) && D.is_cpu() && D.scalar_type() == at::kBFloat16)
+      return experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, w);
     if (!ours(X, G, D)) return experts_composite(xc, C, wc, w);
-    return record ? Experts::apply(xc, C, wc, G, D, w.gate_up_bias, w.down_bias, w.clamped) : experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, w);
+    return record ? Experts::apply(xc, C, wc, G, D, w.gate_up_bias, w.down_bias, w.clamped)
+                  : experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, w);
   });
 }
 
@@ -367,7 +386,8 @@ mgt_tensor mgt_expert_sums(mgt_device *d, void *rows, void *place, int64_t token
   return make(d, [&] {
     at::NoGradGuard no_grad;
     const auto &R = ref(rows), &P = ref(place);
-    TORCH_CHECK(R.dim() == 2 && tokens > 0 && P.numel() % tokens == 0 && R.size(0) == P.numel(), "place must have an entry for each row, and as many for each token");
+    TORCH_CHECK(R.dim() == 2 && tokens > 0 && P.numel() % tokens == 0 && R.size(0) == P.numel(),
+                "place must have an entry for each row, and as many for each token");
     int32s(P, P.numel(), "place", R);
     at::Tensor weight;
     if (weight_or_null) weight = ref(weight_or_null).contiguous();

@@ -6,7 +6,7 @@
 namespace nccl_abi {
 
 enum { kSuccess = 0, kSystemError = 2, kInvalidArgument = 4, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7 };  // ncclResult_t
-enum { kBytes = 1 };                                                                            // ncclUint8
+enum { kBytes = 1 };                                                                                                  // ncclUint8
 
 struct unique_id {
   char bytes[128];

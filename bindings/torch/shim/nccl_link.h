@@ -37,8 +37,8 @@ class nccl_link {
   ~nccl_link();
   nccl_link(const nccl_link &) = delete;
 
-  // Sends and receives after what the GPU has been given to do so far, while it goes on. Messages' tensors stay until they are finished, by what
-  // start returned, or the link ends.
+  // Sends and receives after what the GPU has been given to do so far, while it goes on. Messages' tensors stay until they are finished, by
+  // what start returned, or the link ends.
   uint64_t start(const std::vector<message> &messages, deadline until);
   void finish(uint64_t flight, deadline until);
 

@@ -120,10 +120,11 @@ at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double offset, dou
   float *inv = data_or_null(inv_rms);
   int64_t rows = rows_of(x), d = w.size(0);
   if (x.is_cuda())
-    check_status(the_cuda_part->rms_norm(x.const_data_ptr(), w.const_data_ptr(), dtype_of(x), float(offset), eps, y.mutable_data_ptr(), inv, rows, d,
-                                         stream_of(x)));
+    check_status(the_cuda_part->rms_norm(x.const_data_ptr(), w.const_data_ptr(), dtype_of(x), float(offset), eps, y.mutable_data_ptr(), inv,
+                                         rows, d, stream_of(x)));
   else
-    check_status(mgrpo_rms_norm_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset), eps, y.mutable_data_ptr<float>(), inv, rows, d));
+    check_status(mgrpo_rms_norm_cpu(x.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset), eps, y.mutable_data_ptr<float>(),
+                                    inv, rows, d));
   return y;
 }
 
@@ -141,8 +142,8 @@ variable_list rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::
     check_status(the_cuda_part->rms_norm_bwd(dyc.const_data_ptr(), x.const_data_ptr(), w.const_data_ptr(), inv, from_more, dtype_of(x),
                                              float(offset), dx.mutable_data_ptr(), to_dw, rows, d, stream_of(x)));
   else
-    check_status(mgrpo_rms_norm_bwd_cpu(dyc.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset), inv,
-                                        static_cast<const float *>(from_more), dx.mutable_data_ptr<float>(), to_dw, rows, d));
+    check_status(mgrpo_rms_norm_bwd_cpu(dyc.const_data_ptr<float>(), x.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset),
+                                        inv, static_cast<const float *>(from_more), dx.mutable_data_ptr<float>(), to_dw, rows, d));
   return {dx, for_w ? dw.to(w.scalar_type()) : dw};
 }
 
@@ -174,11 +175,11 @@ variable_list add_rms_norm(const at::Tensor &x, const at::Tensor &residual, cons
   float *inv = data_or_null(inv_rms);
   int64_t rows = rows_of(x), d = w.size(0);
   if (x.is_cuda())
-    check_status(the_cuda_part->add_rms_norm(x.const_data_ptr(), residual.const_data_ptr(), w.const_data_ptr(), dtype_of(x),
-                                             float(offset), eps, sum.mutable_data_ptr(), y.mutable_data_ptr(), inv, rows, d, stream_of(x)));
+    check_status(the_cuda_part->add_rms_norm(x.const_data_ptr(), residual.const_data_ptr(), w.const_data_ptr(), dtype_of(x), float(offset),
+                                             eps, sum.mutable_data_ptr(), y.mutable_data_ptr(), inv, rows, d, stream_of(x)));
   else
-    check_status(mgrpo_add_rms_norm_cpu(x.const_data_ptr<float>(), residual.const_data_ptr<float>(), w.const_data_ptr<float>(), float(offset), eps,
-                                        sum.mutable_data_ptr<float>(), y.mutable_data_ptr<float>(), inv, rows, d));
+    check_status(mgrpo_add_rms_norm_cpu(x.const_data_ptr<float>(), residual.const_data_ptr<float>(), w.const_data_ptr<float>(),
+                                        float(offset), eps, sum.mutable_data_ptr<float>(), y.mutable_data_ptr<float>(), inv, rows, d));
   return {sum, y};
 }
 
@@ -232,7 +233,8 @@ at::Tensor glu(const at::Tensor &gate_up) {
   int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
   auto y = like_with_last(gate_up, f);
   if (gate_up.is_cuda())
-    check_status((the_cuda_part->*Kind::kForwardOnGpu)(gate_up.const_data_ptr(), dtype_of(gate_up), y.mutable_data_ptr(), rows, f, stream_of(gate_up)));
+    check_status((the_cuda_part->*Kind::kForwardOnGpu)(gate_up.const_data_ptr(), dtype_of(gate_up), y.mutable_data_ptr(), rows, f,
+                                                       stream_of(gate_up)));
   else
     check_status(Kind::kForward(gate_up.const_data_ptr<float>(), y.mutable_data_ptr<float>(), rows, f));
   return y;
@@ -243,10 +245,11 @@ at::Tensor glu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) {
   auto d_gate_up = at::empty_like(gate_up);
   int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
   if (gate_up.is_cuda())
-    check_status((the_cuda_part->*Kind::kBackwardOnGpu)(dy.const_data_ptr(), gate_up.const_data_ptr(), dtype_of(gate_up), d_gate_up.mutable_data_ptr(),
-                                                        rows, f, stream_of(gate_up)));
+    check_status((the_cuda_part->*Kind::kBackwardOnGpu)(dy.const_data_ptr(), gate_up.const_data_ptr(), dtype_of(gate_up),
+                                                        d_gate_up.mutable_data_ptr(), rows, f, stream_of(gate_up)));
   else
-    check_status(Kind::kBackward(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(), d_gate_up.mutable_data_ptr<float>(), rows, f));
+    check_status(
+        Kind::kBackward(dy.const_data_ptr<float>(), gate_up.const_data_ptr<float>(), d_gate_up.mutable_data_ptr<float>(), rows, f));
   return d_gate_up;
 }
 

@@ -10,8 +10,8 @@ inline mgrpo_pages pages_of(const at::Tensor &cache, const at::Tensor &table) {
 
 // Throws unless cache is [N, kv, B, hd] and table [S, W], as kernels for tensors such as `like` read them.
 inline void check_cache(const at::Tensor &cache, const at::Tensor &table, int64_t kv, int64_t hd, const at::Tensor &like) {
-  TORCH_CHECK(cache.dim() == 4 && cache.size(1) == kv && cache.size(3) == hd && cache.is_contiguous() && cache.scalar_type() == like.scalar_type() &&
-                  cache.device() == like.device(),
+  TORCH_CHECK(cache.dim() == 4 && cache.size(1) == kv && cache.size(3) == hd && cache.is_contiguous() &&
+                  cache.scalar_type() == like.scalar_type() && cache.device() == like.device(),
               "the cache must be [N, ", kv, ", B, ", hd, "] of ", like.scalar_type(), ", contiguous and on ", like.device());
   TORCH_CHECK(table.dim() == 2 && table.is_contiguous() && table.scalar_type() == at::kInt && table.device() == like.device(),
               "the table must be int32 [S, W], contiguous and on ", like.device());

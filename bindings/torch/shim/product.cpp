@@ -21,7 +21,9 @@ mgrpo_matrix matrix(const at::Tensor &t) {
   return {t.const_data_ptr<float>(), row, column};
 }
 
-bool is_line(const at::Tensor &t) { return (t.stride(1) == 1 && t.stride(0) >= t.size(1)) || (t.stride(0) == 1 && t.stride(1) >= t.size(0)); }
+bool is_line(const at::Tensor &t) {
+  return (t.stride(1) == 1 && t.stride(0) >= t.size(1)) || (t.stride(0) == 1 && t.stride(1) >= t.size(0));
+}
 
 bool ours_rounds(const at::Tensor &y, const at::Tensor &a, const at::Tensor &b) {
   return rounding() == Rounding::ours && cpu_fp32(y, a, b) && y.is_contiguous();

@@ -58,8 +58,9 @@ void check_types(const at::Tensor &t) {
 Blocks blocks(const at::Tensor &data, int32_t type, int64_t k, const at::Tensor &like) {
   const int64_t bytes = mgrpo_quant_row_bytes(type, k);
   TORCH_CHECK(bytes >= 0, "no rows of ", k, " weights in GGUF's type ", type);
-  TORCH_CHECK(data.scalar_type() == at::kByte && data.dim() == 2 && data.size(1) == bytes && data.is_contiguous() && data.device() == like.device(),
-              "blocks must be uint8 [N, ", bytes, "], contiguous and on ", like.device());
+  TORCH_CHECK(
+      data.scalar_type() == at::kByte && data.dim() == 2 && data.size(1) == bytes && data.is_contiguous() && data.device() == like.device(),
+      "blocks must be uint8 [N, ", bytes, "], contiguous and on ", like.device());
   return {data, type, k};
 }
 
@@ -75,7 +76,8 @@ void check_head(const at::Tensor &h, const at::Tensor &w, int32_t type) {
 
 void quant_product(const at::Tensor &x, const Blocks &w, at::Tensor y) {
   check_types(x);
-  if (x.is_cuda()) return each_piece(w, x, [&](int64_t from, int64_t n, const at::Tensor &piece) {
+  if (x.is_cuda())
+    return each_piece(w, x, [&](int64_t from, int64_t n, const at::Tensor &piece) {
       y.narrow(1, from, n).copy_(y.scalar_type() == x.scalar_type() ? at::mm(x, piece.t()) : at::mm(x, piece.t(), y.scalar_type()));
     });
   if (x.scalar_type() != at::kFloat) {
@@ -86,7 +88,8 @@ void quant_product(const at::Tensor &x, const Blocks &w, at::Tensor y) {
   }
   auto xc = x.contiguous();
   auto to = strided(y);
-  check_status(mgrpo_linear_quant_cpu(xc.const_data_ptr<float>(), w.data.const_data_ptr(), w.type, nullptr, to.data, to.stride, x.size(0), w.k, w.rows()));
+  check_status(mgrpo_linear_quant_cpu(xc.const_data_ptr<float>(), w.data.const_data_ptr(), w.type, nullptr, to.data, to.stride, x.size(0),
+                                      w.k, w.rows()));
 }
 
 void quant_product_bwd(const at::Tensor &dy, const Blocks &w, at::Tensor dx, bool add) {
@@ -180,7 +183,8 @@ mgt_tensor mgt_embedding_quant(mgt_device *d, void *w, int32_t type, int64_t k, 
     auto x = at::empty({Y.size(0), k}, rows.data.options().dtype(at::ScalarType(dtype)));
     check_types(x);
     if (x.is_cuda()) {
-      check_status(the_cuda_part->dequantise(rows.data.const_data_ptr(), type, id, dtype, x.mutable_data_ptr(), Y.size(0), rows.rows(), k, stream_of(x)));
+      check_status(the_cuda_part->dequantise(rows.data.const_data_ptr(), type, id, dtype, x.mutable_data_ptr(), Y.size(0), rows.rows(), k,
+                                             stream_of(x)));
       return x;
     }
     auto wide = x.scalar_type() == at::kFloat ? x : at::empty(x.sizes(), x.options().dtype(at::kFloat));

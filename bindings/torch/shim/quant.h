@@ -14,8 +14,8 @@ struct Blocks {
 // Throws unless data are whole rows of k weights of this type where `like` is.
 Blocks blocks(const at::Tensor &data, int32_t type, int64_t k, const at::Tensor &like);
 
-// y = x w^T: x [R, k], y [R, w.rows()], whose rows may be apart, both float32 or bfloat16, or on a GPU y float32 and x bfloat16. Weights are widened a few rows at a
-// time. On the CPU a row of y depends on that row of x alone.
+// y = x w^T: x [R, k], y [R, w.rows()], whose rows may be apart, both float32 or bfloat16, or on a GPU y float32 and x bfloat16. Weights
+// are widened a few rows at a time. On the CPU a row of y depends on that row of x alone.
 void quant_product(const at::Tensor &x, const Blocks &w, at::Tensor y);
 
 // The gradient of x: dx = dy w, or that added to dx; dx [R, k] is contiguous, of dy's type or float32. Products with the pieces of w are

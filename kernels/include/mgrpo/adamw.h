@@ -26,11 +26,11 @@ MGRPO_API int32_t mgrpo_grad_norm_cpu(const float *grad, int64_t n, double *norm
 
 // One update of param, m, v [n] from grad [n], whose norm is given; bf16_or_null [n] receives the updated
 // parameters rounded to nearest even. MGRPO_NON_FINITE, nothing written, when norm is NaN or Inf.
-MGRPO_API int32_t mgrpo_adamw_cpu(float *param, float *m, float *v, const float *grad, uint16_t *bf16_or_null, int64_t n,
-                                  double norm, const mgrpo_adamw_config *config);
+MGRPO_API int32_t mgrpo_adamw_cpu(float *param, float *m, float *v, const float *grad, uint16_t *bf16_or_null, int64_t n, double norm,
+                                  const mgrpo_adamw_config *config);
 
 // The same on a GPU: buffers in device memory, norm and config in host memory. grad_norm waits for the stream,
 // adamw only enqueues. The norm's bits differ from the CPU's (another order of addition), the update's do not.
 MGRPO_API int32_t mgrpo_grad_norm_cuda(const float *grad, int64_t n, double *norm, void *stream);
-MGRPO_API int32_t mgrpo_adamw_cuda(float *param, float *m, float *v, const float *grad, uint16_t *bf16_or_null, int64_t n,
-                                   double norm, const mgrpo_adamw_config *config, void *stream);
+MGRPO_API int32_t mgrpo_adamw_cuda(float *param, float *m, float *v, const float *grad, uint16_t *bf16_or_null, int64_t n, double norm,
+                                   const mgrpo_adamw_config *config, void *stream);

@@ -56,18 +56,18 @@ typedef struct mgrpo_advantage_error {
 // decreasing; stats: [groups]. A member of weight 0 is outside mu, sigma and the test for equality and gets A = 0.
 // Returns MGRPO_REFUSED with *error filled when a reward or weight is refused: advantages and stats are then
 // unspecified. The f32 variant reads and writes float32 rewards and advantages; its sums are float64 too.
-MGRPO_API int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets,
-                                            int64_t groups, const mgrpo_convention *convention, double *advantages,
-                                            mgrpo_group_stats *stats, mgrpo_advantage_error *error);
-MGRPO_API int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const double *weights_or_null, const int64_t *offsets,
-                                                int64_t groups, const mgrpo_convention *convention, float *advantages,
-                                                mgrpo_group_stats *stats, mgrpo_advantage_error *error);
+MGRPO_API int32_t mgrpo_group_advantage_cpu(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
+                                            const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
+                                            mgrpo_advantage_error *error);
+MGRPO_API int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
+                                                const mgrpo_convention *convention, float *advantages, mgrpo_group_stats *stats,
+                                                mgrpo_advantage_error *error);
 
 // The same on a GPU: every array in device memory, convention and error in host memory. Waits for the stream: the
 // return value is an answer about the data.
-MGRPO_API int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets,
-                                             int64_t groups, const mgrpo_convention *convention, double *advantages,
-                                             mgrpo_group_stats *stats, mgrpo_advantage_error *error, void *stream);
+MGRPO_API int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
+                                             const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
+                                             mgrpo_advantage_error *error, void *stream);
 MGRPO_API int32_t mgrpo_group_advantage_f32_cuda(const float *rewards, const double *weights_or_null, const int64_t *offsets,
                                                  int64_t groups, const mgrpo_convention *convention, float *advantages,
                                                  mgrpo_group_stats *stats, mgrpo_advantage_error *error, void *stream);

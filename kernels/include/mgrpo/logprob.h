@@ -24,16 +24,15 @@ MGRPO_API int32_t mgrpo_token_logprob_cpu(const void *logits, int32_t dtype, int
 
 // Overwrites the logits by dL/dlogits. dlogp and dentropy_or_null [rows] have the forward's output type. A row
 // of mask 0 becomes exactly 0 for any content. Statuses as above; also NON_FINITE for a row of -Inf only.
-MGRPO_API int32_t mgrpo_token_logprob_bwd_cpu(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                              const int32_t *targets, const uint8_t *mask_or_null, double tau,
-                                              const void *dlogp, const void *dentropy_or_null, int64_t *bad_row);
+MGRPO_API int32_t mgrpo_token_logprob_bwd_cpu(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const int32_t *targets,
+                                              const uint8_t *mask_or_null, double tau, const void *dlogp, const void *dentropy_or_null,
+                                              int64_t *bad_row);
 
 // The same on a GPU: every array in device memory, bad_row in host memory. Waits for the stream: the return
 // value is an answer about the data. A target out of range is reported as NON_FINITE there.
 MGRPO_API int32_t mgrpo_token_logprob_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                            const int32_t *targets, const uint8_t *mask_or_null, double tau, void *logp,
                                            void *entropy_or_null, int64_t *bad_row, void *stream);
-MGRPO_API int32_t mgrpo_token_logprob_bwd_cuda(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                               const int32_t *targets, const uint8_t *mask_or_null, double tau,
-                                               const void *dlogp, const void *dentropy_or_null, int64_t *bad_row,
-                                               void *stream);
+MGRPO_API int32_t mgrpo_token_logprob_bwd_cuda(void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const int32_t *targets,
+                                               const uint8_t *mask_or_null, double tau, const void *dlogp, const void *dentropy_or_null,
+                                               int64_t *bad_row, void *stream);

@@ -21,9 +21,8 @@ MGRPO_API int32_t mgrpo_moe_route_cpu(const float *logits, const int32_t *given_
 
 // dlogits [T, E] is written: the gradient through the weights of mgrpo_moe_route_cpu, whose expert [T, k] this is. The
 // choice has no gradient. dprob_or_null [E] is the gradient of each token's softmax from elsewhere, the same for all.
-MGRPO_API int32_t mgrpo_moe_route_bwd_cpu(const float *dweight, const float *logits, const int32_t *expert,
-                                          const float *dprob_or_null, float *dlogits, int64_t tokens, int64_t experts, int64_t k,
-                                          int32_t normalise);
+MGRPO_API int32_t mgrpo_moe_route_bwd_cpu(const float *dweight, const float *logits, const int32_t *expert, const float *dprob_or_null,
+                                          float *dlogits, int64_t tokens, int64_t experts, int64_t k, int32_t normalise);
 
 // first [E + 1], source [S] and place [S] of expert [S], whose values must be in [0, E), else MGRPO_INVALID_ARGUMENT.
 MGRPO_API int32_t mgrpo_moe_sort_cpu(const int32_t *expert, int32_t *first, int32_t *source, int32_t *place, int64_t entries,
@@ -34,8 +33,8 @@ MGRPO_API int32_t mgrpo_moe_gather_cpu(const float *x, const int32_t *source, fl
 
 // y[s, j] = sum_i x[s, i] w[e, j, i] for the rows s of each expert e.  x [S, in], w [E, out, in], y [S, out]. Weights of an
 // expert without rows are not read. Bits as mgrpo_linear_cpu and mgrpo_linear_bf16_cpu have them, `round` as there.
-MGRPO_API int32_t mgrpo_moe_linear_cpu(const float *x, const float *w, const int32_t *first, float *y, int64_t entries,
-                                       int64_t experts, int64_t in, int64_t out);
+MGRPO_API int32_t mgrpo_moe_linear_cpu(const float *x, const float *w, const int32_t *first, float *y, int64_t entries, int64_t experts,
+                                       int64_t in, int64_t out);
 MGRPO_API int32_t mgrpo_moe_linear_bf16_cpu(const float *x, const uint16_t *w, const int32_t *first, float *y, int64_t entries,
                                             int64_t experts, int64_t in, int64_t out, int32_t round);
 
@@ -46,8 +45,8 @@ MGRPO_API int32_t mgrpo_moe_combine_cpu(const float *x, const int32_t *place, co
 // The way back through the weights, on either side of the last product: with w the weight of row s and a [S, d], g [S, d]
 // the last product's input and that input's gradient if w were 1, dweight = g[s] a[s] (of the row's entry: dweight
 // [S]), then g[s] *= w and a[s] *= w.
-MGRPO_API int32_t mgrpo_moe_weigh_cpu(float *g, float *a, const int32_t *source, const float *weight, float *dweight,
-                                      int64_t entries, int64_t d);
+MGRPO_API int32_t mgrpo_moe_weigh_cpu(float *g, float *a, const int32_t *source, const float *weight, float *dweight, int64_t entries,
+                                      int64_t d);
 
 // The same on a GPU: arrays in device memory; x, y, w, g and a of one dtype, float32 or bfloat16, all else float32 and
 // int32. Arithmetic is float32. Calls only enqueue: expert, given, first, source and place are not seen by the host. A token
@@ -56,13 +55,12 @@ MGRPO_API int32_t mgrpo_moe_weigh_cpu(float *g, float *a, const int32_t *source,
 MGRPO_API int32_t mgrpo_moe_route_cuda(const float *logits, const int32_t *given_or_null, int32_t *expert, float *weight,
                                        int32_t *differs_or_null, int64_t tokens, int64_t experts, int64_t k, int32_t normalise,
                                        void *stream);
-MGRPO_API int32_t mgrpo_moe_route_bwd_cuda(const float *dweight, const float *logits, const int32_t *expert,
-                                           const float *dprob_or_null, float *dlogits, int64_t tokens, int64_t experts, int64_t k,
-                                           int32_t normalise, void *stream);
+MGRPO_API int32_t mgrpo_moe_route_bwd_cuda(const float *dweight, const float *logits, const int32_t *expert, const float *dprob_or_null,
+                                           float *dlogits, int64_t tokens, int64_t experts, int64_t k, int32_t normalise, void *stream);
 MGRPO_API int32_t mgrpo_moe_sort_cuda(const int32_t *expert, int32_t *first, int32_t *source, int32_t *place, int64_t entries,
                                       int64_t experts, void *stream);
-MGRPO_API int32_t mgrpo_moe_gather_cuda(const void *x, const int32_t *source, int32_t dtype, void *y, int64_t tokens, int64_t k,
-                                        int64_t d, void *stream);
+MGRPO_API int32_t mgrpo_moe_gather_cuda(const void *x, const int32_t *source, int32_t dtype, void *y, int64_t tokens, int64_t k, int64_t d,
+                                        void *stream);
 MGRPO_API int32_t mgrpo_moe_linear_cuda(const void *x, const void *w, const int32_t *first, int32_t dtype, void *y, int64_t entries,
                                         int64_t experts, int64_t in, int64_t out, void *stream);
 MGRPO_API int32_t mgrpo_moe_combine_cuda(const void *x, const int32_t *place, const float *weight_or_null, int32_t dtype, void *y,

@@ -23,41 +23,38 @@ MGRPO_API int32_t mgrpo_cpu_use(const char *isa);
 
 // y[r, j] = b[j] + sum_k x[r, k] w[j, k].  x [rows, k], w [n, k], b [n] or null, y [rows, n].
 // w is read in place, without a packed copy.
-MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows,
-                                   int64_t k, int64_t n);
+MGRPO_API int32_t mgrpo_linear_cpu(const float *x, const float *w, const float *b_or_null, float *y, int64_t rows, int64_t k, int64_t n);
 
 // The same with w in bfloat16: each weight is widened, products and sums are float32. With "amx" x is the sum of two
 // bfloat16, which differs from it by at most 2^-17 of each number. If `round` is not 0, the set in use is
 // "avx512" and the CPU has avx512_bf16, x is rounded to the nearest bfloat16, ties to even, and subnormal numbers and
 // sums become 0: this halves the time for many rows. The process ends if a thread cannot allocate its rounded rows or tiles.
-MGRPO_API int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y,
-                                        int64_t rows, int64_t k, int64_t n, int32_t round);
+MGRPO_API int32_t mgrpo_linear_bf16_cpu(const float *x, const uint16_t *w, const float *b_or_null, float *y, int64_t rows, int64_t k,
+                                        int64_t n, int32_t round);
 
 // y = x * inv_rms * (offset + w) with inv_rms[r] = 1 / sqrt(mean(x[r]^2) + eps).  x, y [rows, d], w [d], d >= 1,
 // eps >= 0; offset is 0, or 1 if w holds distances from 1; inv_rms_or_null [rows] is written for the backward pass.
 // Works in place (y == x).
-MGRPO_API int32_t mgrpo_rms_norm_cpu(const float *x, const float *w, float offset, double eps, float *y,
-                                     float *inv_rms_or_null, int64_t rows, int64_t d);
+MGRPO_API int32_t mgrpo_rms_norm_cpu(const float *x, const float *w, float offset, double eps, float *y, float *inv_rms_or_null,
+                                     int64_t rows, int64_t d);
 
 // sum = x + residual and y = its norm, in one pass, with the same bits as the addition followed by
 // mgrpo_rms_norm_cpu. x, residual, sum, y [rows, d]. sum may be x or residual; y may be the other one.
-MGRPO_API int32_t mgrpo_add_rms_norm_cpu(const float *x, const float *residual, const float *w, float offset, double eps,
-                                         float *sum, float *y, float *inv_rms_or_null, int64_t rows, int64_t d);
+MGRPO_API int32_t mgrpo_add_rms_norm_cpu(const float *x, const float *residual, const float *w, float offset, double eps, float *sum,
+                                         float *y, float *inv_rms_or_null, int64_t rows, int64_t d);
 
 // The backward pass of both. dx [rows, d] is written, dw_or_null [d] is accumulated into. x is the input of the norm. After
 // mgrpo_add_rms_norm_cpu it is the sum: pass the sum's other gradient as dx_more [rows, d], which is added to dx, and dx
 // is the gradient of either summand. The sum over rows has one fixed order, so dw does not depend on the number of threads.
 // dx may be dy or dx_more.
-MGRPO_API int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, float offset,
-                                         const float *inv_rms, const float *dx_more_or_null, float *dx, float *dw_or_null,
-                                         int64_t rows, int64_t d);
+MGRPO_API int32_t mgrpo_rms_norm_bwd_cpu(const float *dy, const float *x, const float *w, float offset, const float *inv_rms,
+                                         const float *dx_more_or_null, float *dx, float *dw_or_null, int64_t rows, int64_t d);
 
 // y = silu(gate) * up with silu(g) = g / (1 + exp(-g)).  gate_up [rows, 2 f]: gate, then up; y [rows, f].
 MGRPO_API int32_t mgrpo_swiglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
 
 // dgate_up [rows, 2 f] is written; it may be gate_up.
-MGRPO_API int32_t mgrpo_swiglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows,
-                                       int64_t f);
+MGRPO_API int32_t mgrpo_swiglu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
 
 // The same with the tanh form of GELU: y = g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) * up.
 MGRPO_API int32_t mgrpo_geglu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
@@ -109,23 +106,22 @@ MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, co
 // Row t has the same bits as in mgrpo_attention_cached_cpu for the same query, keys and values, for any division of its
 // sequence into segments.
 MGRPO_API int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, const float *v, const int32_t *cu,
-                                             const int32_t *follows_or_null, int64_t batch, const float *sinks_or_null,
-                                             float *out, float *lse, int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window);
+                                             const int32_t *follows_or_null, int64_t batch, const float *sinks_or_null, float *out,
+                                             float *lse, int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window);
 
 // dq [T, heads, hd], dk, dv [T, kv_heads, hd] are written (not accumulated into); out and lse are those of
-// the forward pass, with sinks in them if it had any. Probabilities are computed again. A key's gradient is the sum over all rows that attend to it, in the
-// order of the segments, with the same bits for any number of threads. Scratch: a copy of k and v, and the larger of four
-// times dk and dv and the keys and values that one segment attends to.
-MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v,
-                                                 const float *out, const float *lse, const int32_t *cu,
-                                                 const int32_t *follows_or_null, int64_t batch, float *dq, float *dk,
-                                                 float *dv, int64_t heads, int64_t kv_heads, int64_t hd, float scale,
+// the forward pass, with sinks in them if it had any. Probabilities are computed again. A key's gradient is the sum over all rows that
+// attend to it, in the order of the segments, with the same bits for any number of threads. Scratch: a copy of k and v, and the larger of
+// four times dk and dv and the keys and values that one segment attends to.
+MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v, const float *out,
+                                                 const float *lse, const int32_t *cu, const int32_t *follows_or_null, int64_t batch,
+                                                 float *dq, float *dk, float *dv, int64_t heads, int64_t kv_heads, int64_t hd, float scale,
                                                  int64_t window);
 
 // A key-value cache [blocks, kv_heads, block, hd], in blocks of `block` tokens, a power of two, at most 2^31 tokens a sequence.
 // Position p of sequence s is place p % block in block table[s, p / block].
 typedef struct mgrpo_pages {
-  const int32_t *table;      // [sequences, width]: blocks, in the order of the positions
+  const int32_t *table;  // [sequences, width]: blocks, in the order of the positions
   int64_t sequences, width;
   int64_t blocks, kv_heads, block, hd;
 } mgrpo_pages;
@@ -143,9 +139,9 @@ MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads how, float
 // mgrpo_attention_packed_cpu. The bits depend neither on the blocks of a sequence nor on their
 // size. hd in [1, 256]. Decoding passes one row a sequence; prefill passes a prompt's rows in order, with lengths
 // that grow by one. Consecutive rows of a sequence share the reading of its keys and values.
-MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache,
-                                             mgrpo_pages pages, const int32_t *sequence, const int32_t *length,
-                                             const float *sinks_or_null, float *out, int64_t rows, int64_t heads, float scale, int64_t window);
+MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, mgrpo_pages pages,
+                                             const int32_t *sequence, const int32_t *length, const float *sinks_or_null, float *out,
+                                             int64_t rows, int64_t heads, float scale, int64_t window);
 
 // The same on a GPU. Arrays are in device memory; x, y, w and similar have one dtype, float32 or bfloat16; cos, sin, inv_rms,
 // dw and sinks are float32. Arithmetic is float32, and a bfloat16 result is rounded once. The sum of mgrpo_add_rms_norm_cuda is
@@ -159,9 +155,8 @@ MGRPO_API int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtyp
                                       float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps,
                                           void *sum, void *y, float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
-MGRPO_API int32_t mgrpo_rms_norm_bwd_cuda(const void *dy, const void *x, const void *w, const float *inv_rms,
-                                          const void *dx_more_or_null, int32_t dtype, float offset, void *dx, float *dw_or_null, int64_t rows,
-                                          int64_t d, void *stream);
+MGRPO_API int32_t mgrpo_rms_norm_bwd_cuda(const void *dy, const void *x, const void *w, const float *inv_rms, const void *dx_more_or_null,
+                                          int32_t dtype, float offset, void *dx, float *dw_or_null, int64_t rows, int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_swiglu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
 MGRPO_API int32_t mgrpo_swiglu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
                                         void *stream);
@@ -179,5 +174,5 @@ MGRPO_API int32_t mgrpo_split_heads_bwd_cuda(const void *dq, const void *dk, con
 MGRPO_API int32_t mgrpo_cache_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k_cache, void *v_cache,
                                          mgrpo_pages pages, const int32_t *sequence, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const void *v_cache, mgrpo_pages pages,
-                                              const int32_t *sequence, const int32_t *length, const float *sinks_or_null,
-                                              int32_t dtype, void *out, int64_t rows, int64_t heads, float scale, int64_t window, void *stream);
+                                              const int32_t *sequence, const int32_t *length, const float *sinks_or_null, int32_t dtype,
+                                              void *out, int64_t rows, int64_t heads, float scale, int64_t window, void *stream);

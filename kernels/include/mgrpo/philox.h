@@ -15,8 +15,8 @@ typedef struct mgrpo_philox_block {
 } mgrpo_philox_block;
 
 // The four output words for counter (c0, c1, c2, c3) and key (k0, k1).
-MGRPO_HOST_DEVICE static inline mgrpo_philox_block mgrpo_philox(uint32_t c0, uint32_t c1, uint32_t c2,
-                                                                uint32_t c3, uint32_t k0, uint32_t k1) {
+MGRPO_HOST_DEVICE static inline mgrpo_philox_block mgrpo_philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0,
+                                                                uint32_t k1) {
   for (int round = 0; round < 10; round++) {
     const uint64_t p0 = (uint64_t)0xD2511F53u * c0;
     const uint64_t p1 = (uint64_t)0xCD9E8D57u * c2;

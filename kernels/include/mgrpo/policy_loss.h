@@ -31,56 +31,56 @@ enum mgrpo_aggregation {
 enum mgrpo_kl { MGRPO_KL_NONE = 0, MGRPO_KL_K1 = 1, MGRPO_KL_K2 = 2, MGRPO_KL_K3 = 3 };
 
 typedef struct mgrpo_loss_config {
-  int32_t ratio;            // enum mgrpo_ratio
-  int32_t aggregation;      // enum mgrpo_aggregation
-  int32_t kl;               // enum mgrpo_kl
-  double eps_low;           // in [0, 1]
-  double eps_high;          // >= 0
-  double dual_clip;         // C > 1; 0 = off
-  double cispo_low;         // in [0, 1]; 1 = no lower bound
-  double cispo_high;        // >= 0
-  double tis_cap;           // C_tis > 0; 0 = off
-  double log_ratio_clamp;   // D_max in (0, 88]; 0 = none
-  double kl_coef;           // beta >= 0; needs kl != NONE when > 0
-  double entropy_coef;      // eta, finite
-  double max_length;        // L_max > 0 for CONSTANT; ignored otherwise
+  int32_t ratio;           // enum mgrpo_ratio
+  int32_t aggregation;     // enum mgrpo_aggregation
+  int32_t kl;              // enum mgrpo_kl
+  double eps_low;          // in [0, 1]
+  double eps_high;         // >= 0
+  double dual_clip;        // C > 1; 0 = off
+  double cispo_low;        // in [0, 1]; 1 = no lower bound
+  double cispo_high;       // >= 0
+  double tis_cap;          // C_tis > 0; 0 = off
+  double log_ratio_clamp;  // D_max in (0, 88]; 0 = none
+  double kl_coef;          // beta >= 0; needs kl != NONE when > 0
+  double entropy_coef;     // eta, finite
+  double max_length;       // L_max > 0 for CONSTANT; ignored otherwise
 } mgrpo_loss_config;
 
 // A packed batch: trajectory j is tokens cu_seqlens[j] .. cu_seqlens[j+1]-1. Null arrays are not supplied.
 typedef struct mgrpo_loss_batch {
   int64_t trajectories;
-  int64_t tokens;             // cu_seqlens[trajectories]
-  const int64_t *cu_seqlens;  // [trajectories + 1], from 0, never decreasing
-  const double *weight;       // [trajectories]
-  const double *advantage;    // [trajectories]
-  const double *coefficient;  // [trajectories]: c_j
-  const uint8_t *mask;        // [tokens]: u_t, 0 = never read
-  int32_t dtype;              // of the arrays below and of the gradients: float32 or float64
-  const void *logp_new;       // [tokens]
-  const void *logp_old;       // [tokens]
-  const void *logp_behaviour; // [tokens] or null
-  const void *logp_ref;       // [tokens] or null
-  const void *entropy;        // [tokens] or null
+  int64_t tokens;              // cu_seqlens[trajectories]
+  const int64_t *cu_seqlens;   // [trajectories + 1], from 0, never decreasing
+  const double *weight;        // [trajectories]
+  const double *advantage;     // [trajectories]
+  const double *coefficient;   // [trajectories]: c_j
+  const uint8_t *mask;         // [tokens]: u_t, 0 = never read
+  int32_t dtype;               // of the arrays below and of the gradients: float32 or float64
+  const void *logp_new;        // [tokens]
+  const void *logp_old;        // [tokens]
+  const void *logp_behaviour;  // [tokens] or null
+  const void *logp_ref;        // [tokens] or null
+  const void *entropy;         // [tokens] or null
 } mgrpo_loss_batch;
 
 // Totals over the whole optimizer batch.
 typedef struct mgrpo_loss_totals {
-  int64_t tokens;               // sum of T_j over R
-  int64_t trajectories;         // size of R
-  int64_t groups;               // G
-  int64_t empty_trajectories;   // w_j > 0 and T_j = 0
-  double weighted_tokens;       // sum of w_j T_j over R
+  int64_t tokens;              // sum of T_j over R
+  int64_t trajectories;        // size of R
+  int64_t groups;              // G
+  int64_t empty_trajectories;  // w_j > 0 and T_j = 0
+  double weighted_tokens;      // sum of w_j T_j over R
 } mgrpo_loss_totals;
 
 // Raw sums of one micro-batch; they merge by addition, minimum and maximum. "weighted" = weighted by w_j.
 typedef struct mgrpo_loss_sums {
-  double loss_policy, loss_kl, loss_entropy;  // parts of L, signed and scaled; they add up to L
-  double weight;                              // sum of w_j over trained tokens
+  double loss_policy, loss_kl, loss_entropy;                                // parts of L, signed and scaled; they add up to L
+  double weight;                                                            // sum of w_j over trained tokens
   double clip_low, clip_high, dual_clip, log_ratio_clamped, tis_truncated;  // weighted counts
   double ratio, kl_k1, kl_k3, entropy, ref_kl, tis, behaviour_gap;          // weighted sums
   double ratio_min, ratio_max, tis_max, behaviour_gap_max;                  // +Inf, -Inf, -Inf, -Inf over no tokens
-  int64_t tokens;                             // trained tokens
-  uint8_t has_entropy, has_ref_kl, has_tis, has_behaviour;  // whether those sums were collected
+  int64_t tokens;                                                           // trained tokens
+  uint8_t has_entropy, has_ref_kl, has_tis, has_behaviour;                  // whether those sums were collected
 } mgrpo_loss_sums;
 
 // The statistics of docs/algorithm.md §5.6. Fields without data (see has_* of the sums) are NaN.
@@ -129,9 +129,8 @@ typedef struct mgrpo_loss_error {
 // c_j of every trajectory of an optimizer batch, 0 for those not in R. group, weight, advantage,
 // trained (T_j = the number of unmasked tokens), coefficient: [trajectories], host memory on every backend.
 // Refuses (MGRPO_REFUSED and *error) bad weights, an empty R and non-finite advantages, in this order.
-MGRPO_API int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *group, const double *weight,
-                                          const double *advantage, const int64_t *trained,
-                                          const mgrpo_loss_config *config, double *coefficient,
+MGRPO_API int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *group, const double *weight, const double *advantage,
+                                          const int64_t *trained, const mgrpo_loss_config *config, double *coefficient,
                                           mgrpo_loss_totals *totals, mgrpo_loss_error *error);
 
 // Loss and gradient of one micro-batch. dlogp_new_or_null [tokens]: dL/dnew; dentropy_or_null [tokens]: dL/dH, which
@@ -139,19 +138,16 @@ MGRPO_API int32_t mgrpo_loss_coefficients(int64_t trajectories, const int64_t *g
 // without trained tokens is valid: all sums are 0.
 // MGRPO_REFUSED fills *error with the first match of rules 3 to 8; outputs are then unspecified and no parameter
 // may be updated. Indices in the error count within this micro-batch.
-MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
-                                        void *dlogp_new_or_null, void *dentropy_or_null, mgrpo_loss_sums *sums,
-                                        mgrpo_loss_error *error);
+MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
+                                        void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error);
 
 // The same on a GPU: cu_seqlens, weight, advantage, coefficient, sums and error in host memory, the token arrays
 // and gradients in device memory. Waits for the stream: sums and refusal are answers about the data.
-MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
-                                         void *dlogp_new_or_null, void *dentropy_or_null, mgrpo_loss_sums *sums,
-                                         mgrpo_loss_error *error, void *stream);
+MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
+                                         void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error, void *stream);
 
 // The neutral element of the merge; into = into merged with part (order matters for bits, not for meaning);
 // the statistics of the whole batch.
 MGRPO_API void mgrpo_loss_sums_init(mgrpo_loss_sums *sums);
 MGRPO_API void mgrpo_loss_sums_merge(mgrpo_loss_sums *into, const mgrpo_loss_sums *part);
-MGRPO_API void mgrpo_loss_stats_finalize(const mgrpo_loss_sums *sums, const mgrpo_loss_totals *totals,
-                                         mgrpo_loss_stats *stats);
+MGRPO_API void mgrpo_loss_stats_finalize(const mgrpo_loss_sums *sums, const mgrpo_loss_totals *totals, mgrpo_loss_stats *stats);

@@ -15,7 +15,7 @@
 // Logits [rows, ld] with `vocab` valid columns (1 <= vocab <= ld); the others are neither read nor written.
 typedef struct mgrpo_logits {
   void *data;
-  int32_t dtype;           // float32, bfloat16 or float64
+  int32_t dtype;  // float32, bfloat16 or float64
   int64_t rows, vocab, ld;
   const int32_t *targets;  // [rows]
   double tau;              // at least MGRPO_LEAST_TEMPERATURE
@@ -33,24 +33,21 @@ typedef struct mgrpo_logits {
 // outside 0..vocab-1; that row becomes NaN, its logp too, and the return value is MGRPO_OK. MGRPO_REFUSED fills *error
 // by rules 1 and 4 of docs/algorithm.md §7. The loss itself, its statistics and the other refusals are mgrpo_policy_loss's
 // over the logp and entropy written.
-MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_t first,
-                                                        const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
-                                                        void *logp, void *entropy, int64_t *bad_row,
+MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cpu(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
+                                                        const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
                                                         mgrpo_loss_error *error);
 
 // The same on a GPU: cu_seqlens, weight, advantage, coefficient and error in host memory, all else, bad_row too, in
 // device memory. Only enqueues.
-MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cuda(const mgrpo_logits *logits, int64_t first,
-                                                         const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
-                                                         void *logp, void *entropy, int64_t *bad_row,
+MGRPO_API int32_t mgrpo_policy_gradient_from_logits_cuda(const mgrpo_logits *logits, int64_t first, const mgrpo_loss_batch *batch,
+                                                         const mgrpo_loss_config *config, void *logp, void *entropy, int64_t *bad_row,
                                                          mgrpo_loss_error *error, void *stream);
 
 // The above over all rows of a batch, and then mgrpo_policy_loss: the micro-batch's sums, its refusals, and
 // MGRPO_NON_FINITE where *bad_row (host memory) is not -1. After a refusal logits, logp and entropy are unspecified.
 MGRPO_API int32_t mgrpo_policy_loss_from_logits_cpu(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
-                                                    const mgrpo_loss_config *config, void *logp, void *entropy,
-                                                    mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error);
+                                                    const mgrpo_loss_config *config, void *logp, void *entropy, mgrpo_loss_sums *sums,
+                                                    int64_t *bad_row, mgrpo_loss_error *error);
 MGRPO_API int32_t mgrpo_policy_loss_from_logits_cuda(const mgrpo_logits *logits, const mgrpo_loss_batch *batch,
-                                                     const mgrpo_loss_config *config, void *logp, void *entropy,
-                                                     mgrpo_loss_sums *sums, int64_t *bad_row, mgrpo_loss_error *error,
-                                                     void *stream);
+                                                     const mgrpo_loss_config *config, void *logp, void *entropy, mgrpo_loss_sums *sums,
+                                                     int64_t *bad_row, mgrpo_loss_error *error, void *stream);

@@ -27,20 +27,20 @@ enum mgrpo_quant {
 MGRPO_API int64_t mgrpo_quant_row_bytes(int32_t type, int64_t k);
 
 // y[i] = w[rows[i]], or w[i] if rows is null.  rows [count] in [0, n), else MGRPO_INVALID_ARGUMENT; y [count, k].
-MGRPO_API int32_t mgrpo_dequantise_cpu(const void *w, int32_t type, const int32_t *rows_or_null, float *y, int64_t count,
-                                       int64_t n, int64_t k);
+MGRPO_API int32_t mgrpo_dequantise_cpu(const void *w, int32_t type, const int32_t *rows_or_null, float *y, int64_t count, int64_t n,
+                                       int64_t k);
 
 // y[r, j] = b[j] + sum_k x[r, k] w[j, k].  x [rows, k], b [n] or null, y [rows, n] with y_stride >= n floats from one row to
 // the next. k is at most MGRPO_QUANT_COLUMNS. The bits equal those of mgrpo_linear_cpu with w in float32.
-MGRPO_API int32_t mgrpo_linear_quant_cpu(const float *x, const void *w, int32_t type, const float *b_or_null, float *y,
-                                         int64_t y_stride, int64_t rows, int64_t k, int64_t n);
+MGRPO_API int32_t mgrpo_linear_quant_cpu(const float *x, const void *w, int32_t type, const float *b_or_null, float *y, int64_t y_stride,
+                                         int64_t rows, int64_t k, int64_t n);
 
 // The gradient of x: dx[r, k] = sum_j dy[r, j] w[j, k], added to dx if add is not 0.  dy [rows, n] with
 // dy_stride >= n, dx [rows, k].
-MGRPO_API int32_t mgrpo_linear_quant_bwd_input_cpu(const float *dy, int64_t dy_stride, const void *w, int32_t type, float *dx,
-                                                   int64_t rows, int64_t k, int64_t n, int32_t add);
+MGRPO_API int32_t mgrpo_linear_quant_bwd_input_cpu(const float *dy, int64_t dy_stride, const void *w, int32_t type, float *dx, int64_t rows,
+                                                   int64_t k, int64_t n, int32_t add);
 
 // As mgrpo_dequantise_cpu, on a GPU: arrays in device memory, y float32 or bfloat16, rounded once. A row outside of w gives
 // NaN. Products on a GPU are LibTorch's, of some rows of w at a time.
-MGRPO_API int32_t mgrpo_dequantise_cuda(const void *w, int32_t type, const int32_t *rows_or_null, int32_t dtype, void *y,
-                                        int64_t count, int64_t n, int64_t k, void *stream);
+MGRPO_API int32_t mgrpo_dequantise_cuda(const void *w, int32_t type, const int32_t *rows_or_null, int32_t dtype, void *y, int64_t count,
+                                        int64_t n, int64_t k, void *stream);

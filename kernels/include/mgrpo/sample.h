@@ -30,16 +30,16 @@ typedef struct mgrpo_sampling {
 // row's token is -1, its log-probs NaN, *bad_row (else -1) the first such row; other rows are sampled.
 // MGRPO_INVALID_ARGUMENT, with *bad_row, for settings out of range; nothing is written then.
 MGRPO_API int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                   const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
-                                   float *truncated_logp_or_null, int64_t *bad_row);
+                                   const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null, float *truncated_logp_or_null,
+                                   int64_t *bad_row);
 
 // Returns the first row with settings out of range, or -1.
 MGRPO_API int64_t mgrpo_sampling_out_of_range(const mgrpo_sampling *sampling, int64_t rows);
 
 // The same on a GPU: logits and outputs in device memory, sampling and bad_row in host memory. Waits for the stream.
 MGRPO_API int32_t mgrpo_sample_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
-                                    const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
-                                    float *truncated_logp_or_null, int64_t *bad_row, void *stream);
+                                    const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null, float *truncated_logp_or_null,
+                                    int64_t *bad_row, void *stream);
 
 // The same, but it only enqueues: sampling, none of whose rows is out of range, and bad_row are in device memory, too, and *bad_row is -1
 // before.

@@ -88,11 +88,16 @@ Piece filled() {
 
 const char *name(State s) {
   switch (s) {
-    case State::kReady: return "has not run";
-    case State::kAtWarpBarrier: return "waits for its warp";
-    case State::kAtBlockBarrier: return "waits for its block";
-    case State::kAtClusterBarrier: return "waits for its cluster";
-    case State::kEnded: return "has ended";
+    case State::kReady:
+      return "has not run";
+    case State::kAtWarpBarrier:
+      return "waits for its warp";
+    case State::kAtBlockBarrier:
+      return "waits for its block";
+    case State::kAtClusterBarrier:
+      return "waits for its cluster";
+    case State::kEnded:
+      return "has ended";
   }
   return "";
 }
@@ -309,7 +314,8 @@ void check_side(const void *p, size_t bytes, bool wanted, const char *call) {
   if (on_device(p) != wanted) fail("%s: %p is %s memory", call, p, wanted ? "no device" : "device");
   if (!wanted) return;
   const auto end = allocations.upper_bound(reinterpret_cast<uintptr_t>(p))->first;
-  if (bytes > end - reinterpret_cast<uintptr_t>(p)) fail("%s: %zu bytes at %p end %zu after their allocation", call, bytes, p, bytes - (end - reinterpret_cast<uintptr_t>(p)));
+  if (bytes > end - reinterpret_cast<uintptr_t>(p))
+    fail("%s: %zu bytes at %p end %zu after their allocation", call, bytes, p, bytes - (end - reinterpret_cast<uintptr_t>(p)));
 }
 
 std::map<cudaStream_t, std::deque<std::function<void()>>> streams;
@@ -394,7 +400,8 @@ const void *at_rank(const void *shared, unsigned rank) {
   const auto *dynamic = static_cast<const unsigned char *>(block->dynamic.get());
   if (rank >= launch_now->cluster) fail("no block %u in a cluster of %u", rank, launch_now->cluster);
   if (rank == block->rank) return p;
-  if (p >= emulator_shared_begin && p < emulator_shared_end) return reinterpret_cast<unsigned char *>(blocks[rank]->shared.data()) + (p - emulator_shared_begin);
+  if (p >= emulator_shared_begin && p < emulator_shared_end)
+    return reinterpret_cast<unsigned char *>(blocks[rank]->shared.data()) + (p - emulator_shared_begin);
   if (dynamic && p >= dynamic && p < dynamic + launch_now->config.dynamicSmemBytes)
     return static_cast<unsigned char *>(blocks[rank]->dynamic.get()) + (p - dynamic);
   fail("map_shared_rank of %p, which is not in shared memory", shared);
@@ -423,7 +430,8 @@ cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int v
 cudaError_t launch(const void *kernel, const cudaLaunchConfig_t &config, std::function<void()> body) {
   const dim3 &grid = config.gridDim, &size = config.blockDim;
   const uint64_t threads = static_cast<uint64_t>(size.x) * size.y * size.z;
-  if (grid.x < 1 || grid.x > INT32_MAX || grid.y < 1 || grid.y > 65535 || grid.z < 1 || grid.z > 65535) return cudaErrorInvalidConfiguration;
+  if (grid.x < 1 || grid.x > INT32_MAX || grid.y < 1 || grid.y > 65535 || grid.z < 1 || grid.z > 65535)
+    return cudaErrorInvalidConfiguration;
   if (threads < 1 || threads > 1024 || size.z > 64) return cudaErrorInvalidConfiguration;
   unsigned cluster = 1;
   for (unsigned i = 0; i < config.numAttrs; i++) {
@@ -433,8 +441,7 @@ cudaError_t launch(const void *kernel, const cudaLaunchConfig_t &config, std::fu
     if (kDevices[device].major < 9 || cluster < 1 || cluster > 8 || grid.x % cluster != 0) return cudaErrorInvalidConfiguration;
   }
   const auto allowed = shared_allowed.find({device, kernel});
-  if (config.dynamicSmemBytes > (allowed == shared_allowed.end() ? kSharedWithoutAsking : allowed->second))
-    return cudaErrorInvalidValue;
+  if (config.dynamicSmemBytes > (allowed == shared_allowed.end() ? kSharedWithoutAsking : allowed->second)) return cudaErrorInvalidValue;
   if (planned) {
     planned->push_back({grid.x * grid.y * grid.z, static_cast<unsigned>(threads), cluster});
     return cudaSuccess;
@@ -468,13 +475,27 @@ cudaError_t cudaGetDevice(int *d) {
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int d) {
   if (d < 0 || d >= static_cast<int>(std::size(kDevices))) return cudaErrorInvalidDevice;
   switch (attribute) {
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = kSharedWithoutAsking; return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount: *value = kDevices[d].multiprocessors; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = kDevices[d].major; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = kDevices[d].minor; return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = kDevices[d].shared_sm; return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kDevices[d].shared_optin; return cudaSuccess;
-    case cudaDevAttrClusterLaunch: *value = kDevices[d].major >= 9; return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = kSharedWithoutAsking;
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = kDevices[d].multiprocessors;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = kDevices[d].major;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = kDevices[d].minor;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = kDevices[d].shared_sm;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = kDevices[d].shared_optin;
+      return cudaSuccess;
+    case cudaDevAttrClusterLaunch:
+      *value = kDevices[d].major >= 9;
+      return cudaSuccess;
   }
   return cudaErrorInvalidValue;
 }
@@ -522,7 +543,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   if (kind == cudaMemcpyHostToHost || kind == cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
   check_side(to, bytes, kind != cudaMemcpyDeviceToHost, "cudaMemcpy");
   check_side(from, bytes, kind != cudaMemcpyHostToDevice, "cudaMemcpy");
-  if (recorded && kind != cudaMemcpyDeviceToDevice) fail("%zu bytes are copied from or to the host's memory, which is not pinned, while work is recorded", bytes);
+  if (recorded && kind != cudaMemcpyDeviceToDevice)
+    fail("%zu bytes are copied from or to the host's memory, which is not pinned, while work is recorded", bytes);
   if (kind == cudaMemcpyHostToDevice) {
     counted.uploads++;
     const auto *begin = static_cast<const unsigned char *>(from);
@@ -550,13 +572,20 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 const char *cudaGetErrorString(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-    case cudaErrorInvalidMemcpyDirection: return "invalid copy direction for memcpy";
-    case cudaErrorInvalidDevice: return "invalid device ordinal";
-    default: return "unknown error";
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorInvalidMemcpyDirection:
+      return "invalid copy direction for memcpy";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
+    default:
+      return "unknown error";
   }
 }
 

@@ -9,10 +9,10 @@
 
 #include "block.cuh"
 #include "device.h"
-#include "mma.cuh"
 #include "mgrpo/adamw.h"
 #include "mgrpo/cuda_error.h"
 #include "mgrpo/memory.h"
+#include "mma.cuh"
 
 namespace mgrpo::cuda {
 namespace {
@@ -74,10 +74,11 @@ TEST(EmulatorDeathTest, WarpsExchange) {
 // A lane's elements of a product's matrices, as figures 80 to 82 of PTX ISA 9.0 draw them; a is [16, 16], b [16, 8], c [16, 8].
 __global__ void product_kernel(int *, const float *a, const float *b, float *c) {
   const auto g = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4;
-  const unsigned from_a[4] = {bf16_pair(a[g * 16 + 2 * t], a[g * 16 + 2 * t + 1]), bf16_pair(a[(g + 8) * 16 + 2 * t], a[(g + 8) * 16 + 2 * t + 1]),
-                              bf16_pair(a[g * 16 + 2 * t + 8], a[g * 16 + 2 * t + 9]),
-                              bf16_pair(a[(g + 8) * 16 + 2 * t + 8], a[(g + 8) * 16 + 2 * t + 9])};
-  const unsigned from_b[2] = {bf16_pair(b[2 * t * 8 + g], b[(2 * t + 1) * 8 + g]), bf16_pair(b[(2 * t + 8) * 8 + g], b[(2 * t + 9) * 8 + g])};
+  const unsigned from_a[4] = {
+      bf16_pair(a[g * 16 + 2 * t], a[g * 16 + 2 * t + 1]), bf16_pair(a[(g + 8) * 16 + 2 * t], a[(g + 8) * 16 + 2 * t + 1]),
+      bf16_pair(a[g * 16 + 2 * t + 8], a[g * 16 + 2 * t + 9]), bf16_pair(a[(g + 8) * 16 + 2 * t + 8], a[(g + 8) * 16 + 2 * t + 9])};
+  const unsigned from_b[2] = {bf16_pair(b[2 * t * 8 + g], b[(2 * t + 1) * 8 + g]),
+                              bf16_pair(b[(2 * t + 8) * 8 + g], b[(2 * t + 9) * 8 + g])};
   float sum[4] = {c[g * 8 + 2 * t], c[g * 8 + 2 * t + 1], c[(g + 8) * 8 + 2 * t], c[(g + 8) * 8 + 2 * t + 1]};
   mma(sum, from_a, from_b);
   c[g * 8 + 2 * t] = sum[0], c[g * 8 + 2 * t + 1] = sum[1], c[(g + 8) * 8 + 2 * t] = sum[2], c[(g + 8) * 8 + 2 * t + 1] = sum[3];
@@ -209,7 +210,8 @@ TEST(Emulator, ScratchComesFromWhereTheCallerSays) {
     ASSERT_EQ(ours.allocate(1), MGRPO_OK);
     mgrpo_set_scratch_cuda(nullptr);
   }
-  EXPECT_EQ(asked, (std::vector<int64_t>{2 * sizeof(double), 0, 2 * sizeof(double), sizeof(float), 0})) << "given back to where it came from";
+  EXPECT_EQ(asked, (std::vector<int64_t>{2 * sizeof(double), 0, 2 * sizeof(double), sizeof(float), 0}))
+      << "given back to where it came from";
   EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OK);
   EXPECT_EQ(asked.size(), 5u);
 }

@@ -31,8 +31,8 @@ class Fiber {
   // fibers do not share a few lines of the cache.
   void start(void (*body)(), size_t skew);
   const void *stack() const { return stack_; }
-  void resume();               // goes on in the fiber until it leaves
-  void leave(bool for_good);   // in the fiber: goes back to where it was resumed
+  void resume();              // goes on in the fiber until it leaves
+  void leave(bool for_good);  // in the fiber: goes back to where it was resumed
 
  private:
   static void begun();

@@ -41,7 +41,8 @@ std::string described(const std::vector<emulator::Planned> &launches) {
 TEST(Launches, OfQwen3) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   const int64_t few = std::exchange(emulator::max_blocks, 1 << 20);
-  const std::vector<qwen3::Call> calls = qwen3::calls({.rows = 4096, .logit_rows = 4096, .vocab = 151936, .parameters = 134515008, .sequences = 128, .keys = 2048, .tokens = 16384});
+  const std::vector<qwen3::Call> calls = qwen3::calls(
+      {.rows = 4096, .logit_rows = 4096, .vocab = 151936, .parameters = 134515008, .sequences = 128, .keys = 2048, .tokens = 16384});
   EXPECT_EQ(std::size(kTable), calls.size());
   for (size_t i = 0; i < calls.size(); i++) {
     qwen3::Desk desk(false);

@@ -176,8 +176,10 @@ void access(const void *memory, size_t bytes, const void *caller) {
   if (!on_gpu) return;
   const auto *p = static_cast<const char *>(memory);
   if (static_cast<size_t>(p - stack) < stack_size) return;
-  if (static_cast<size_t>(p - shared_here) < shared_size) p = shared_own + (p - shared_here);
-  else if (on_device(p)) bytes_asked += bytes;
+  if (static_cast<size_t>(p - shared_here) < shared_size)
+    p = shared_own + (p - shared_here);
+  else if (on_device(p))
+    bytes_asked += bytes;
   const auto where = static_cast<uint32_t>(static_cast<const char *>(caller) - __executable_start);
   for (auto at = reinterpret_cast<uintptr_t>(p), end = at + bytes; at < end;) {
     Page &page = page_of(at / kPage);
@@ -210,8 +212,10 @@ void fresh(const void *memory, size_t bytes) {
   for (auto at = reinterpret_cast<uintptr_t>(memory), end = at + bytes; at < end;) {
     Page &page = page_of(at / kPage);
     const uintptr_t stop = std::min(end, (at / kPage + 1) * kPage);
-    if (stop - at == kPage) page.since = now;
-    else std::fill(&page.bytes[at % kPage], &page.bytes[at % kPage] + (stop - at), Byte{});
+    if (stop - at == kPage)
+      page.since = now;
+    else
+      std::fill(&page.bytes[at % kPage], &page.bytes[at % kPage] + (stop - at), Byte{});
     at = stop;
   }
 }

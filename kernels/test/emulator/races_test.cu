@@ -157,8 +157,10 @@ __global__ void cluster_kernel(int *out, Missing missing) {
   for (int i = 0; i < 2; i++) {
     if (threadIdx.x == 0) rank = static_cast<int>(cluster.block_rank());
     all[threadIdx.x] = number();
-    if (missing == kOfCluster) __syncthreads();
-    else if (missing != kFirst) cluster.sync();
+    if (missing == kOfCluster)
+      __syncthreads();
+    else if (missing != kFirst)
+      cluster.sync();
     out[number()] = *cluster.map_shared_rank(&rank, other) + *cluster.map_shared_rank(all + threadIdx.x, other);
     if (missing != kLast || i == 1) cluster.sync();
   }
@@ -193,12 +195,16 @@ __global__ void pack_kernel(int *out, bool is_aligned, bool waits) {
   auto *const shared = reinterpret_cast<float *>(room);
   const int own = 4 * static_cast<int>(threadIdx.x), other = own ^ 4;
   const Pack<float> pack{{1, 2, 3, 4}};
-  if (is_aligned) store_pack(shared, pack, own, 4 * kThreads, true);
-  else __builtin_memcpy(shared + own, pack.at, sizeof pack.at);
+  if (is_aligned)
+    store_pack(shared, pack, own, 4 * kThreads, true);
+  else
+    __builtin_memcpy(shared + own, pack.at, sizeof pack.at);
   if (waits) __syncthreads();
   Pack<float> read;
-  if (is_aligned) read = load_pack(shared, other, 4 * kThreads, true);
-  else __builtin_memcpy(read.at, shared + other, sizeof read.at);
+  if (is_aligned)
+    read = load_pack(shared, other, 4 * kThreads, true);
+  else
+    __builtin_memcpy(read.at, shared + other, sizeof read.at);
   out[number()] = static_cast<int>(read.at[3]);
 }
 

@@ -34,7 +34,8 @@ constexpr double kLeeway = 0.02;
 TEST(Traffic, OfQwen3) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   const int64_t few = std::exchange(emulator::max_blocks, 1 << 12);
-  const std::vector<qwen3::Call> calls = qwen3::calls({.rows = 512, .logit_rows = 8, .vocab = 151936, .parameters = 100000, .sequences = 2, .keys = 640, .tokens = 512});
+  const std::vector<qwen3::Call> calls =
+      qwen3::calls({.rows = 512, .logit_rows = 8, .vocab = 151936, .parameters = 100000, .sequences = 2, .keys = 640, .tokens = 512});
   EXPECT_EQ(std::size(kTable), calls.size());
   for (size_t i = 0; i < calls.size(); i++) {
     qwen3::Desk desk(true);

@@ -43,87 +43,88 @@ void exchange(const char *result, int32_t *values, int64_t n) {
 
 }  // namespace
 
-#define WRONG(name, parameters, arguments, change)                                                   \
-  int32_t mgrpo_##name##_cpu parameters {                                                            \
+#define WRONG(name, parameters, arguments, change)                                                                     \
+  int32_t mgrpo_##name##_cpu parameters {                                                                              \
     static const auto real = reinterpret_cast<decltype(&mgrpo_##name##_cpu)>(dlsym(RTLD_NEXT, "mgrpo_" #name "_cpu")); \
-    const int32_t status = real arguments;                                                           \
-    change;                                                                                          \
-    return status;                                                                                   \
+    const int32_t status = real arguments;                                                                             \
+    change;                                                                                                            \
+    return status;                                                                                                     \
   }
 
 WRONG(linear, (const float *x, const float *w, const float *b, float *y, int64_t rows, int64_t k, int64_t n), (x, w, b, y, rows, k, n),
-      spoil("linear", y, rows * n))
+      spoil("linear", y, rows *n))
 WRONG(linear_bf16, (const float *x, const uint16_t *w, const float *b, float *y, int64_t rows, int64_t k, int64_t n, int32_t round),
-      (x, w, b, y, rows, k, n, round), if (round != 0) spoil("linear_bf16 rounded", y, rows * n); else spoil("linear_bf16", y, rows * n))
+      (x, w, b, y, rows, k, n, round), if (round != 0) spoil("linear_bf16 rounded", y, rows *n);
+      else spoil("linear_bf16", y, rows *n))
 WRONG(matmul_bf16, (mgrpo_matrix a, mgrpo_matrix b, float *y, int64_t y_row, int64_t m, int64_t k, int64_t n, int32_t add),
       (a, b, y, y_row, m, k, n, add), spoil("matmul_bf16", y, (m - 1) * y_row + n))
 WRONG(rms_norm, (const float *x, const float *w, float o, double e, float *y, float *inv, int64_t rows, int64_t d),
-      (x, w, o, e, y, inv, rows, d), spoil("rms_norm", y, rows * d))
+      (x, w, o, e, y, inv, rows, d), spoil("rms_norm", y, rows *d))
 WRONG(add_rms_norm,
       (const float *x, const float *r, const float *w, float o, double e, float *sum, float *y, float *inv, int64_t rows, int64_t d),
-      (x, r, w, o, e, sum, y, inv, rows, d), spoil("add_rms_norm y", y, rows * d); spoil("add_rms_norm sum", sum, rows * d))
+      (x, r, w, o, e, sum, y, inv, rows, d), spoil("add_rms_norm y", y, rows *d);
+      spoil("add_rms_norm sum", sum, rows *d))
 WRONG(rms_norm_bwd,
       (const float *dy, const float *x, const float *w, float o, const float *inv, const float *more, float *dx, float *dw, int64_t rows,
        int64_t d),
-      (dy, x, w, o, inv, more, dx, dw, rows, d), spoil("rms_norm_bwd dx", dx, rows * d); spoil("rms_norm_bwd dw", dw, d))
-WRONG(swiglu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("swiglu", y, rows * f))
+      (dy, x, w, o, inv, more, dx, dw, rows, d), spoil("rms_norm_bwd dx", dx, rows *d);
+      spoil("rms_norm_bwd dw", dw, d))
+WRONG(swiglu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("swiglu", y, rows *f))
 WRONG(swiglu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
       spoil("swiglu_bwd", dg, 2 * rows * f))
-WRONG(geglu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("geglu", y, rows * f))
+WRONG(geglu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("geglu", y, rows *f))
 WRONG(geglu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
       spoil("geglu_bwd", dg, 2 * rows * f))
-WRONG(clamped_glu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("clamped_glu", y, rows * f))
+WRONG(clamped_glu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("clamped_glu", y, rows *f))
 WRONG(clamped_glu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
       spoil("clamped_glu_bwd", dg, 2 * rows * f))
-WRONG(split_heads,
-      (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q, float *inv_k, int64_t rows),
-      (qkv, how, q, k, v, inv_q, inv_k, rows), spoil("split_heads q", q, rows * how.heads * how.hd);
-      spoil("split_heads k", k, rows * how.kv_heads * how.hd); spoil("split_heads v", v, rows * how.kv_heads * how.hd))
+WRONG(split_heads, (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q, float *inv_k, int64_t rows),
+      (qkv, how, q, k, v, inv_q, inv_k, rows), spoil("split_heads q", q, rows *how.heads *how.hd);
+      spoil("split_heads k", k, rows *how.kv_heads *how.hd); spoil("split_heads v", v, rows *how.kv_heads *how.hd))
 WRONG(split_heads_bwd,
-      (const float *dq, const float *dk, const float *dv, const float *qkv, mgrpo_heads how, const float *inv_q, const float *inv_k, float *dqkv,
-       float *dw_q, float *dw_k, int64_t rows),
+      (const float *dq, const float *dk, const float *dv, const float *qkv, mgrpo_heads how, const float *inv_q, const float *inv_k,
+       float *dqkv, float *dw_q, float *dw_k, int64_t rows),
       (dq, dk, dv, qkv, how, inv_q, inv_k, dqkv, dw_q, dw_k, rows),
-      spoil("split_heads_bwd", dqkv, rows * (how.heads + 2 * how.kv_heads) * how.hd); spoil("split_heads_bwd dw_q", dw_q, how.hd);
-      spoil("split_heads_bwd dw_k", dw_k, how.hd))
-WRONG(cache_heads,
-      (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, mgrpo_pages p, const int32_t *sequence, int64_t rows),
-      (qkv, how, q, k, v, p, sequence, rows), spoil("cache_heads q", q, rows * how.heads * how.hd);
-      spoil("cache_heads k", k, (p.table[0] + 1) * p.kv_heads * p.block * p.hd); spoil("cache_heads v", v, (p.table[0] + 1) * p.kv_heads * p.block * p.hd))
+      spoil("split_heads_bwd", dqkv, rows *(how.heads + 2 * how.kv_heads) * how.hd);
+      spoil("split_heads_bwd dw_q", dw_q, how.hd); spoil("split_heads_bwd dw_k", dw_k, how.hd))
+WRONG(cache_heads, (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, mgrpo_pages p, const int32_t *sequence, int64_t rows),
+      (qkv, how, q, k, v, p, sequence, rows), spoil("cache_heads q", q, rows *how.heads *how.hd);
+      spoil("cache_heads k", k, (p.table[0] + 1) * p.kv_heads * p.block * p.hd);
+      spoil("cache_heads v", v, (p.table[0] + 1) * p.kv_heads * p.block * p.hd))
 WRONG(attention_packed,
-      (const float *q, const float *k, const float *v, const int32_t *cu, const int32_t *f, int64_t batch, const float *sinks,
-       float *out, float *lse, int64_t heads, int64_t kv, int64_t hd, float scale, int64_t window),
+      (const float *q, const float *k, const float *v, const int32_t *cu, const int32_t *f, int64_t batch, const float *sinks, float *out,
+       float *lse, int64_t heads, int64_t kv, int64_t hd, float scale, int64_t window),
       (q, k, v, cu, f, batch, sinks, out, lse, heads, kv, hd, scale, window), spoil("attention_packed", out, cu[batch] * heads * hd))
 WRONG(attention_packed_bwd,
       (const float *dout, const float *q, const float *k, const float *v, const float *out, const float *lse, const int32_t *cu,
        const int32_t *f, int64_t batch, float *dq, float *dk, float *dv, int64_t heads, int64_t kv, int64_t hd, float scale,
        int64_t window),
       (dout, q, k, v, out, lse, cu, f, batch, dq, dk, dv, heads, kv, hd, scale, window),
-      spoil("attention_packed_bwd dq", dq, cu[batch] * heads * hd); spoil("attention_packed_bwd dk", dk, cu[batch] * kv * hd);
-      spoil("attention_packed_bwd dv", dv, cu[batch] * kv * hd))
+      spoil("attention_packed_bwd dq", dq, cu[batch] * heads * hd);
+      spoil("attention_packed_bwd dk", dk, cu[batch] * kv * hd); spoil("attention_packed_bwd dv", dv, cu[batch] * kv * hd))
 WRONG(attention_cached,
       (const float *q, const float *k, const float *v, mgrpo_pages p, const int32_t *sequence, const int32_t *length, const float *sinks,
        float *out, int64_t rows, int64_t heads, float scale, int64_t window),
       (q, k, v, p, sequence, length, sinks, out, rows, heads, scale, window), spoil("attention_cached", out, rows * heads * p.hd))
 WRONG(dequantise, (const void *w, int32_t type, const int32_t *rows, float *y, int64_t count, int64_t n, int64_t k),
-      (w, type, rows, y, count, n, k), spoil("dequantise", y, count * k))
+      (w, type, rows, y, count, n, k), spoil("dequantise", y, count *k))
 WRONG(linear_quant,
       (const float *x, const void *w, int32_t type, const float *b, float *y, int64_t stride, int64_t rows, int64_t k, int64_t n),
       (x, w, type, b, y, stride, rows, k, n), spoil("linear_quant", y, (rows - 1) * stride + n))
 WRONG(linear_quant_bwd_input,
       (const float *dy, int64_t stride, const void *w, int32_t type, float *dx, int64_t rows, int64_t k, int64_t n, int32_t add),
-      (dy, stride, w, type, dx, rows, k, n, add), spoil("linear_quant_bwd_input", dx, rows * k))
-WRONG(lora_add,
-      (const mgrpo_lora *a, int64_t count, const int32_t *which, const float *x, float *y, int64_t rows, int64_t k, int64_t n),
-      (a, count, which, x, y, rows, k, n), spoil("lora_add", y, rows * n))
+      (dy, stride, w, type, dx, rows, k, n, add), spoil("linear_quant_bwd_input", dx, rows *k))
+WRONG(lora_add, (const mgrpo_lora *a, int64_t count, const int32_t *which, const float *x, float *y, int64_t rows, int64_t k, int64_t n),
+      (a, count, which, x, y, rows, k, n), spoil("lora_add", y, rows *n))
 WRONG(moe_route,
       (const float *z, const int32_t *given, int32_t *expert, float *weight, int32_t *differs, int64_t tokens, int64_t experts, int64_t k,
        int32_t normalise),
-      (z, given, expert, weight, differs, tokens, experts, k, normalise), spoil("moe_route weight", weight, tokens * k);
+      (z, given, expert, weight, differs, tokens, experts, k, normalise), spoil("moe_route weight", weight, tokens *k);
       if (!given) exchange("moe_route expert", expert, k))
 WRONG(moe_route_bwd,
       (const float *dw, const float *z, const int32_t *expert, const float *dp, float *dz, int64_t tokens, int64_t experts, int64_t k,
        int32_t normalise),
-      (dw, z, expert, dp, dz, tokens, experts, k, normalise), spoil("moe_route_bwd", dz, tokens * experts))
+      (dw, z, expert, dp, dz, tokens, experts, k, normalise), spoil("moe_route_bwd", dz, tokens *experts))
 WRONG(moe_sort, (const int32_t *expert, int32_t *first, int32_t *source, int32_t *place, int64_t entries, int64_t experts),
       (expert, first, source, place, entries, experts), exchange("moe_sort place", place, entries);
       exchange("moe_sort source", source, entries))
@@ -131,16 +132,16 @@ WRONG(moe_gather, (const float *x, const int32_t *source, float *y, int64_t toke
       spoil("moe_gather", y, tokens * k * d))
 WRONG(moe_linear,
       (const float *x, const float *w, const int32_t *first, float *y, int64_t entries, int64_t experts, int64_t in, int64_t out),
-      (x, w, first, y, entries, experts, in, out), spoil("moe_linear", y, entries * out))
+      (x, w, first, y, entries, experts, in, out), spoil("moe_linear", y, entries *out))
 WRONG(moe_linear_bf16,
       (const float *x, const uint16_t *w, const int32_t *first, float *y, int64_t entries, int64_t experts, int64_t in, int64_t out,
        int32_t round),
-      (x, w, first, y, entries, experts, in, out, round), spoil("moe_linear_bf16", y, entries * out))
+      (x, w, first, y, entries, experts, in, out, round), spoil("moe_linear_bf16", y, entries *out))
 WRONG(moe_combine, (const float *x, const int32_t *place, const float *weight, float *y, int64_t tokens, int64_t k, int64_t d),
-      (x, place, weight, y, tokens, k, d), spoil("moe_combine", y, tokens * d))
+      (x, place, weight, y, tokens, k, d), spoil("moe_combine", y, tokens *d))
 WRONG(moe_weigh, (float *g, float *a, const int32_t *source, const float *weight, float *dweight, int64_t entries, int64_t d),
-      (g, a, source, weight, dweight, entries, d), spoil("moe_weigh g", g, entries * d); spoil("moe_weigh a", a, entries * d);
-      spoil("moe_weigh dweight", dweight, entries))
+      (g, a, source, weight, dweight, entries, d), spoil("moe_weigh g", g, entries *d);
+      spoil("moe_weigh a", a, entries *d); spoil("moe_weigh dweight", dweight, entries))
 WRONG(group_advantage,
       (const double *r, const double *w, const int64_t *at, int64_t groups, const mgrpo_convention *c, double *a, mgrpo_group_stats *s,
        mgrpo_advantage_error *e),
@@ -157,10 +158,10 @@ WRONG(token_logprob,
 WRONG(token_logprob_bwd,
       (void *z, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const int32_t *y, const uint8_t *mask, double tau, const void *p,
        const void *h, int64_t *bad),
-      (z, dtype, rows, vocab, ld, y, mask, tau, p, h, bad), spoil("token_logprob_bwd", z, dtype, rows * ld))
-WRONG(policy_loss,
-      (const mgrpo_loss_batch *b, const mgrpo_loss_config *c, void *p, void *h, mgrpo_loss_sums *s, mgrpo_loss_error *e),
-      (b, c, p, h, s, e), spoil("policy_loss dlogp", p, b->dtype, b->tokens); spoil("policy_loss dentropy", h, b->dtype, b->tokens))
+      (z, dtype, rows, vocab, ld, y, mask, tau, p, h, bad), spoil("token_logprob_bwd", z, dtype, rows *ld))
+WRONG(policy_loss, (const mgrpo_loss_batch *b, const mgrpo_loss_config *c, void *p, void *h, mgrpo_loss_sums *s, mgrpo_loss_error *e),
+      (b, c, p, h, s, e), spoil("policy_loss dlogp", p, b->dtype, b->tokens);
+      spoil("policy_loss dentropy", h, b->dtype, b->tokens))
 WRONG(policy_gradient_from_logits,
       (const mgrpo_logits *z, int64_t first, const mgrpo_loss_batch *b, const mgrpo_loss_config *c, void *p, void *h, int64_t *bad,
        mgrpo_loss_error *e),
@@ -170,10 +171,11 @@ WRONG(policy_loss_from_logits,
        mgrpo_loss_error *e),
       (z, b, c, p, h, s, bad, e), spoil("policy_loss_from_logits", z->data, z->dtype, z->rows * z->ld))
 WRONG(grad_norm, (const float *g, int64_t n, double *norm), (g, n, norm), spoil("grad_norm", norm, 1))
-WRONG(adamw,
-      (float *p, float *m, float *v, const float *g, uint16_t *half, int64_t n, double norm, const mgrpo_adamw_config *c),
-      (p, m, v, g, half, n, norm, c), spoil("adamw m", m, n); spoil("adamw v", v, n); spoil("adamw", p, n))
+WRONG(adamw, (float *p, float *m, float *v, const float *g, uint16_t *half, int64_t n, double norm, const mgrpo_adamw_config *c),
+      (p, m, v, g, half, n, norm, c), spoil("adamw m", m, n);
+      spoil("adamw v", v, n); spoil("adamw", p, n))
 WRONG(sample,
       (const void *z, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld, const mgrpo_sampling *s, int32_t *token, float *p, float *t,
        int64_t *bad),
-      (z, dtype, rows, vocab, ld, s, token, p, t, bad), exchange("sample", token, rows); spoil("sample logp", p, rows))
+      (z, dtype, rows, vocab, ld, s, token, p, t, bad), exchange("sample", token, rows);
+      spoil("sample logp", p, rows))

@@ -14,15 +14,13 @@ using MaybeTensor = std::optional<at::Tensor>;
 
 // The 2.11 form gained enable_gqa. gotch says "no mask" with an undefined tensor, which 2.11 refuses.
 inline at::Tensor scaled_dot_product_attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,
-                                               const MaybeTensor &mask, double dropout, bool causal,
-                                               std::optional<double> scale) {
+                                               const MaybeTensor &mask, double dropout, bool causal, std::optional<double> scale) {
   const bool masked = mask && mask->defined();
   return at::scaled_dot_product_attention(query, key, value, masked ? mask : std::nullopt, dropout, causal, scale);
 }
 
 // The 2.11 form has alpha and out_dtype before transpose.
-inline at::Tensor _cslt_sparse_mm(const at::Tensor &compressed, const at::Tensor &dense, const MaybeTensor &bias,
-                                  bool transpose) {
+inline at::Tensor _cslt_sparse_mm(const at::Tensor &compressed, const at::Tensor &dense, const MaybeTensor &bias, bool transpose) {
   return at::_cslt_sparse_mm(compressed, dense, bias, std::nullopt, std::nullopt, transpose);
 }
 
@@ -35,8 +33,7 @@ inline ScaledProduct _scaled_mm(const at::Tensor &, const at::Tensor &, const Ma
   refuse_scaled_mm();
 }
 inline ScaledProduct _scaled_mm_out(at::Tensor &, at::Tensor &, const at::Tensor &, const at::Tensor &, const MaybeTensor &,
-                                    std::optional<at::ScalarType>, const MaybeTensor &, const MaybeTensor &,
-                                    const MaybeTensor &) {
+                                    std::optional<at::ScalarType>, const MaybeTensor &, const MaybeTensor &, const MaybeTensor &) {
   refuse_scaled_mm();
 }
 

@@ -19,9 +19,8 @@ TEST(BeforeCUDA, TheQuestionIsOpen) {
   mgt_thread();
   mgt_live_handles();
   // As libtorch_cuda registers its hooks when it is loaded.
-  CUDAHooksRegistry()->Register("CUDAHooks", [](CUDAHooksArgs args) -> std::unique_ptr<CUDAHooksInterface> {
-    return std::make_unique<LateHooks>(args);
-  });
+  CUDAHooksRegistry()->Register(
+      "CUDAHooks", [](CUDAHooksArgs args) -> std::unique_ptr<CUDAHooksInterface> { return std::make_unique<LateHooks>(args); });
   EXPECT_TRUE(detail::getCUDAHooks().hasCUDA());
 }
 

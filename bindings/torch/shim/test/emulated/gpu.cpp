@@ -1,13 +1,15 @@
 // A device "cuda:0" for a LibTorch without CUDA: its tensors lie in the memory of the emulated GPU (kernels/test/emulator), which is the
 // host's, and LibTorch's own operations on them run on the CPU. So whatever asks whether a tensor is on a GPU takes the GPU's way.
 // Operations refuse what a GPU refuses: tensors on other devices, and waits while work is recorded.
+#include "gpu.h"
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Allocator.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -15,8 +17,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-
-#include "gpu.h"
 
 namespace emulated {
 namespace {
@@ -167,24 +167,26 @@ class Call {
         to->set_nbytes(from->nbytes());
         if (from->nbytes() > 0) std::memcpy(to->mutable_data(), from->data(), from->nbytes());
       }
-      if (cpu.sizes() != gpu.sizes() || cpu.strides() != gpu.strides()) gpu.unsafeGetTensorImpl()->set_sizes_and_strides(cpu.sizes(), cpu.strides());
+      if (cpu.sizes() != gpu.sizes() || cpu.strides() != gpu.strides())
+        gpu.unsafeGetTensorImpl()->set_sizes_and_strides(cpu.sizes(), cpu.strides());
     }
   }
 
  private:
   at::Tensor to_cpu(const at::Tensor &t) {
     if (!t.is_cuda()) {
-      static const std::set<std::string> mixed{"aten::copy_", "aten::_copy_from", "aten::index.Tensor", "aten::index_put_", "aten::_index_put_impl_",
-                                               "aten::where.self"};
-      TORCH_CHECK(t.dim() == 0 || mixed.count(schema_.name() + (schema_.overload_name().empty() ? "" : "." + schema_.overload_name())), schema_.name(),
-                  ": a tensor on ", t.device(), " beside tensors on cuda:0: all must be on one device");
+      static const std::set<std::string> mixed{"aten::copy_",      "aten::_copy_from",       "aten::index.Tensor",
+                                               "aten::index_put_", "aten::_index_put_impl_", "aten::where.self"};
+      TORCH_CHECK(t.dim() == 0 || mixed.count(schema_.name() + (schema_.overload_name().empty() ? "" : "." + schema_.overload_name())),
+                  schema_.name(), ": a tensor on ", t.device(), " beside tensors on cuda:0: all must be on one device");
       return t;
     }
     auto *storage = t.storage().unsafeGetStorageImpl();
     auto [at, is_new] = storages_.try_emplace(storage);
     if (is_new) {
       auto *data = storage->mutable_data();
-      at->second = c10::Storage(c10::Storage::use_byte_size_t(), storage->nbytes(), c10::DataPtr(data, c10::Device(c10::kCPU)), c10::GetAllocator(c10::kCPU), true);
+      at->second = c10::Storage(c10::Storage::use_byte_size_t(), storage->nbytes(), c10::DataPtr(data, c10::Device(c10::kCPU)),
+                                c10::GetAllocator(c10::kCPU), true);
       owners_.emplace(at->second.unsafeGetStorageImpl(), t.storage());
     }
     auto cpu = over(t, at->second, c10::DispatchKeySet(c10::DispatchKey::CPU));
@@ -199,13 +201,14 @@ class Call {
     auto owner = owners_.find(t.storage().unsafeGetStorageImpl());
     if (owner != owners_.end()) return over(t, owner->second, kGPU);
     auto gpu = at::Tensor(at::detail::empty_strided_generic(t.sizes(), t.strides(), &memory, kGPU, t.scalar_type()));
-    if (gpu.nbytes() > 0) std::memcpy(gpu.storage().mutable_data(), t.storage().data(), std::min(gpu.storage().nbytes(), t.storage().nbytes()));
+    if (gpu.nbytes() > 0)
+      std::memcpy(gpu.storage().mutable_data(), t.storage().data(), std::min(gpu.storage().nbytes(), t.storage().nbytes()));
     return gpu;
   }
 
   const c10::FunctionSchema &schema_;
-  std::map<const c10::StorageImpl *, c10::Storage> storages_;        // the CPU's, by the GPU's
-  std::map<const c10::StorageImpl *, c10::Storage> owners_;          // and the other way round
+  std::map<const c10::StorageImpl *, c10::Storage> storages_;  // the CPU's, by the GPU's
+  std::map<const c10::StorageImpl *, c10::Storage> owners_;    // and the other way round
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;
 };
 
@@ -229,8 +232,9 @@ bool writes(const c10::FunctionSchema &schema) {
 
 // Whether the host learns what a tensor on the GPU contains.
 bool waits(const c10::OperatorHandle &op, const std::vector<c10::IValue> &arguments) {
-  static const std::set<std::string> reads{"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero", "aten::masked_select",
-                                           "aten::_unique2", "aten::repeat_interleave"};
+  static const std::set<std::string> reads{"aten::_local_scalar_dense", "aten::nonzero",       "aten::equal",
+                                           "aten::is_nonzero",          "aten::masked_select", "aten::_unique2",
+                                           "aten::repeat_interleave"};
   if (reads.count(op.schema().name())) return true;
   bool cpu = false;
   for (const auto &v : arguments) cpu |= v.isTensor() && v.toTensor().defined() && v.toTensor().is_cpu() && v.toTensor().dim() > 0;
@@ -254,7 +258,8 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   const size_t n = op.schema().arguments().size();
   std::vector<c10::IValue> arguments(stack->end() - int64_t(n), stack->end()), results;
   if (Recording *r = recording()) {
-    TORCH_CHECK(!waits(op, arguments), op.schema().name(), " waits for the GPU, or copies from or to the host's memory, while work is recorded");
+    TORCH_CHECK(!waits(op, arguments), op.schema().name(),
+                " waits for the GPU, or copies from or to the host's memory, while work is recorded");
     results = r->add(op, arguments, writes(op.schema()), run);
   } else {
     count(op, arguments);
@@ -317,7 +322,8 @@ bool views(const at::Tensor &t, const std::vector<c10::IValue> &arguments) {
 }  // namespace
 
 // Operations that write are done by a replay alone, as on a GPU. Of the others the shapes of results have to be known.
-std::vector<c10::IValue> Recording::add(const c10::OperatorHandle &op, const std::vector<c10::IValue> &arguments, bool writes, const Run &run) {
+std::vector<c10::IValue> Recording::add(const c10::OperatorHandle &op, const std::vector<c10::IValue> &arguments, bool writes,
+                                        const Run &run) {
   std::vector<c10::IValue> results;
   std::vector<Held> held;
   for (const auto &v : arguments) held.push_back(hold(v));
@@ -350,11 +356,13 @@ std::vector<c10::IValue> Recording::add(const c10::OperatorHandle &op, const std
 
 // A tensor that the recorded work made stays as long as the recording. Any other must live until each replay.
 Recording::Held Recording::hold(const c10::IValue &v) {
-  if (!v.isTensor() || !v.toTensor().defined() || !v.toTensor().is_cuda() || own_.count(v.toTensor().storage().unsafeGetStorageImpl())) return {v, {}, {}};
+  if (!v.isTensor() || !v.toTensor().defined() || !v.toTensor().is_cuda() || own_.count(v.toTensor().storage().unsafeGetStorageImpl()))
+    return {v, {}, {}};
   const auto &t = v.toTensor();
   auto storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(t.storage().unsafeGetStorageImpl());
-  at::Tensor shape = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, t.device()), nullptr, false),
-                                                              c10::DispatchKeySet(c10::DispatchKey::CUDA), t.dtype());
+  at::Tensor shape = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, t.device()), nullptr, false),
+      c10::DispatchKeySet(c10::DispatchKey::CUDA), t.dtype());
   shape.unsafeGetTensorImpl()->set_storage_offset(t.storage_offset());
   shape.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides());
   return {{}, shape, Weak(storage)};

@@ -19,7 +19,8 @@ struct Masked {
   // Scores of keys that a query does not see are -Inf. The last query and the last key are at one position.
   Tensor of(const Tensor &scores) const {
     const int64_t n = scores.size(1), m = scores.size(2);
-    auto position = at::arange(m - n, m, scores.options().dtype(at::kLong)).unsqueeze(1), key = at::arange(m, position.options()).unsqueeze(0);
+    auto position = at::arange(m - n, m, scores.options().dtype(at::kLong)).unsqueeze(1),
+         key = at::arange(m, position.options()).unsqueeze(0);
     auto hidden = key > position + (causal ? 0 : after < 0 ? m : after);
     if (before >= 0) hidden = hidden.logical_or(key < position - before);
     return scores.masked_fill(hidden, -INFINITY);
@@ -36,10 +37,10 @@ Tensor part(const Tensor &t, int64_t from, int64_t to, int64_t repeat) {
   return t.narrow(0, from, to - from).to(at::kFloat).repeat_interleave(repeat, 1, t.size(1) * repeat).transpose(0, 1);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(const Tensor &q, const Tensor &k, const Tensor &v, const std::optional<Tensor> &cu_q,
-                                                           const std::optional<Tensor> &cu_k, int64_t, int64_t, double, bool causal, bool,
-                                                           std::optional<double> scale, Size before, Size after, const std::optional<Tensor> &,
-                                                           const std::optional<Tensor> &) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(const Tensor &q, const Tensor &k, const Tensor &v,
+                                                           const std::optional<Tensor> &cu_q, const std::optional<Tensor> &cu_k, int64_t,
+                                                           int64_t, double, bool causal, bool, std::optional<double> scale, Size before,
+                                                           Size after, const std::optional<Tensor> &, const std::optional<Tensor> &) {
   TORCH_CHECK(cu_q && cu_k && q.scalar_type() != at::kFloat, "the emulated GPU's flash attention takes ragged batches of 16-bit numbers");
   const auto queries = numbers(*cu_q), keys = numbers(*cu_k);
   const int64_t group = q.size(1) / k.size(1);
@@ -58,9 +59,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(const Tensor &q, cons
   return {out, sums, at::empty({2}, q.options().dtype(at::kLong)), none, none};
 }
 
-std::tuple<Tensor, Tensor, Tensor> backward(const Tensor &dout, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &out, const Tensor &sums,
-                                            const Tensor &cu_q, const Tensor &cu_k, int64_t, int64_t, double, bool causal, const Tensor &,
-                                            const Tensor &, std::optional<double> scale, Size before, Size after) {
+std::tuple<Tensor, Tensor, Tensor> backward(const Tensor &dout, const Tensor &q, const Tensor &k, const Tensor &v, const Tensor &out,
+                                            const Tensor &sums, const Tensor &cu_q, const Tensor &cu_k, int64_t, int64_t, double,
+                                            bool causal, const Tensor &, const Tensor &, std::optional<double> scale, Size before,
+                                            Size after) {
   const auto queries = numbers(cu_q), keys = numbers(cu_k);
   const int64_t heads = k.size(1), group = q.size(1) / heads, d = q.size(2);
   const double by = scale.value_or(1 / std::sqrt(double(d)));
@@ -69,7 +71,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor &dout, const Tensor &q,
   for (size_t s = 0; s + 1 < queries.size(); s++) {
     const int64_t from = queries[s], n = queries[s + 1] - from, first = keys[s], m = keys[s + 1] - first;
     if (n == 0) continue;
-    auto Q = part(q, from, from + n, 1), K = part(k, first, first + m, group), V = part(v, first, first + m, group), D = part(dout, from, from + n, 1);
+    auto Q = part(q, from, from + n, 1), K = part(k, first, first + m, group), V = part(v, first, first + m, group),
+         D = part(dout, from, from + n, 1);
     auto P = (mask.of(at::matmul(Q, K.transpose(1, 2)) * by) - sums.narrow(1, from, n).unsqueeze(2)).exp();
     auto dP = at::matmul(D, V.transpose(1, 2)), row = (D * part(out, from, from + n, 1)).sum(2, true);
     auto dS = P * (dP - row) * by;
@@ -97,22 +100,24 @@ Tensor &mm_wide_out(const Tensor &a, const Tensor &b, at::ScalarType type, Tenso
   return out.copy_(at::mm(a.to(type), b.to(type)));
 }
 
-Tensor &addmm_wide_out(const Tensor &self, const Tensor &a, const Tensor &b, at::ScalarType type, const at::Scalar &beta, const at::Scalar &alpha,
-                       Tensor &out) {
+Tensor &addmm_wide_out(const Tensor &self, const Tensor &a, const Tensor &b, at::ScalarType type, const at::Scalar &beta,
+                       const at::Scalar &alpha, Tensor &out) {
   check_wide(a, b, type);
   TORCH_CHECK(out.scalar_type() == type && self.scalar_type() == type, "the product's type is not the sum's");
   return out.copy_(at::addmm(self, a.to(type), b.to(type), beta, alpha));
 }
 
 // Rows of x by the matrix of their group, w [groups, in, out]: those of group g end before ends[g]. The host does not learn the numbers.
-Tensor grouped(const Tensor &x, const Tensor &w, const std::optional<Tensor> &ends, const std::optional<Tensor> &bias, std::optional<at::ScalarType> type) {
-  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16 && !bias && !type && ends && ends->scalar_type() == at::kInt && x.dim() == 2 &&
-                  w.dim() == 3 && ends->size(0) == w.size(0),
+Tensor grouped(const Tensor &x, const Tensor &w, const std::optional<Tensor> &ends, const std::optional<Tensor> &bias,
+               std::optional<at::ScalarType> type) {
+  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kBFloat16 && !bias && !type && ends &&
+                  ends->scalar_type() == at::kInt && x.dim() == 2 && w.dim() == 3 && ends->size(0) == w.size(0),
               "the emulated GPU multiplies groups of rows in bfloat16 alone");
   for (const auto &t : {x, w}) {
     TORCH_CHECK(reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0, "a factor of a grouped product is not on 16 bytes");
     const bool across = t.stride(-1) == 1;
-    TORCH_CHECK((across || t.stride(-2) == 1) && t.stride(across ? -2 : -1) % 8 == 0, "rows of a grouped product's factor are not of whole 16 bytes");
+    TORCH_CHECK((across || t.stride(-2) == 1) && t.stride(across ? -2 : -1) % 8 == 0,
+                "rows of a grouped product's factor are not of whole 16 bytes");
   }
   auto row = at::ones({x.size(0)}, ends->options()).cumsum(0, at::kInt) - 1;
   auto y = at::zeros({x.size(0), w.size(2)}, x.options().dtype(at::kFloat));

@@ -1,7 +1,7 @@
-// libnccl.so.2 between processes that have an emulated GPU each: messages go over TCP. As of the real one, calls of a communicator that does not
-// block return while its thread goes on; groups of messages are moved one after the other; messages of two ranks meet in their order, and of
-// unequal sizes never. MGRPO_EMULATED_NCCL=old is a version that is too old, fails is one that cannot connect, and blind does not see that a rank
-// is lost, as the real one does not between GPUs of one machine.
+// libnccl.so.2 between processes that have an emulated GPU each: messages go over TCP. As of the real one, calls of a communicator that
+// does not block return while its thread goes on; groups of messages are moved one after the other; messages of two ranks meet in their
+// order, and of unequal sizes never. MGRPO_EMULATED_NCCL=old is a version that is too old, fails is one that cannot connect, and blind does
+// not see that a rank is lost, as the real one does not between GPUs of one machine.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -135,7 +135,8 @@ std::pair<int, int> listening() {
   auto a = local(0);
   socklen_t size = sizeof a;
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (bind(fd, reinterpret_cast<sockaddr *>(&a), size) || listen(fd, 64) || getsockname(fd, reinterpret_cast<sockaddr *>(&a), &size)) std::abort();
+  if (bind(fd, reinterpret_cast<sockaddr *>(&a), size) || listen(fd, 64) || getsockname(fd, reinterpret_cast<sockaddr *>(&a), &size))
+    std::abort();
   return {fd, ntohs(a.sin_port)};
 }
 
@@ -190,8 +191,10 @@ bool communicator::advance(lane &l, int fd) {
   if (moved <= 0) throw lost();
   l.done += size_t(moved);
   while (l.done == sizeof l.header && l.header != m.bytes)  // they never meet
-    if (stop) throw stopped();
-    else std::this_thread::yield();
+    if (stop)
+      throw stopped();
+    else
+      std::this_thread::yield();
   if (l.done == sizeof l.header + m.bytes) l.now++, l.done = 0;
   return true;
 }
@@ -243,7 +246,8 @@ int ncclGetUniqueId(unique_id *id) {
 }
 
 int ncclCommInitRankConfig(void **comm, int size, unique_id id, int rank, config *with) {
-  if (!with || with->magic != 0xcafebeef || with->size < sizeof(config) || with->blocking != 0 || rank < 0 || rank >= size) return kInvalidArgument;
+  if (!with || with->magic != 0xcafebeef || with->size < sizeof(config) || with->blocking != 0 || rank < 0 || rank >= size)
+    return kInvalidArgument;
   if (is("fails")) return kSystemError;
   int32_t root[2];
   std::memcpy(root, id.bytes, sizeof root);
@@ -276,7 +280,9 @@ int ncclGroupEnd() {
 int ncclSend(const void *from, size_t n, int, int peer, void *comm, void *stream) {
   return add({true, const_cast<char *>(static_cast<const char *>(from)), n, peer}, comm, stream);
 }
-int ncclRecv(void *to, size_t n, int, int peer, void *comm, void *stream) { return add({false, static_cast<char *>(to), n, peer}, comm, stream); }
+int ncclRecv(void *to, size_t n, int, int peer, void *comm, void *stream) {
+  return add({false, static_cast<char *>(to), n, peer}, comm, stream);
+}
 
 int ncclCommFinalize(void *comm) {
   auto *c = static_cast<communicator *>(comm);
@@ -292,7 +298,9 @@ int ncclCommDestroy(void *comm) {
 int ncclCommAbort(void *comm) { return ncclCommDestroy(comm); }
 
 const char *ncclGetErrorString(int result) {
-  return result == kRemoteError ? "remote process exited or there was a network error" : result == kSystemError ? "unhandled system error" : "invalid";
+  return result == kRemoteError   ? "remote process exited or there was a network error"
+         : result == kSystemError ? "unhandled system error"
+                                  : "invalid";
 }
 const char *ncclGetLastError(void *) { return ""; }
 

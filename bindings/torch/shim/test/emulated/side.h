@@ -1,4 +1,5 @@
-// A stream beside the current one, as far as the emulated NCCL works on it: how many groups of messages it was given, and how many are done.
+// A stream beside the current one, as far as the emulated NCCL works on it: how many groups of messages it was given, and how many are
+// done.
 #pragma once
 #include <atomic>
 #include <cstdint>
