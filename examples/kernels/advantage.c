@@ -1,4 +1,4 @@
-// Group-relative advantages from C: two queries, the first with four rollouts, the second with three of which one is not counted.
+// Group-relative advantages from C. The first query has four rollouts. The second has three, and one of them has weight 0.
 #include "mgrpo/advantage.h"
 
 #include <stdio.h>

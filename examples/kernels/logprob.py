@@ -1,4 +1,4 @@
-"""Log-probs of sampled tokens and their entropies in PyTorch, by mgrpo's kernels: no tensor of rows x vocabulary beside the logits.
+"""Log-probs of sampled tokens and their entropies in PyTorch, by mgrpo's kernels: the logits are the only tensor of rows x vocabulary.
 
 logprob(logits, targets, temperature) is differentiable in both results. On a CUDA tensor the CUDA kernels run, in PyTorch's stream.
 """
@@ -15,7 +15,7 @@ _libraries = {}
 
 
 def _call(name, tensor, *arguments):
-    """Calls mgrpo_NAME_cpu or _cuda, whichever the tensor is on."""
+    """Calls mgrpo_NAME_cpu or _cuda, depending on the tensor's device."""
     backend = tensor.device.type
     if backend not in _libraries:
         _libraries[backend] = ctypes.CDLL(str(FOLDER / ("libmgrpo_kernels.so" if backend == "cpu" else "libmgrpo_kernels_cuda.so")))
@@ -50,8 +50,8 @@ class _LogProb(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dlogp, dentropy):
         logits, targets = ctx.saved_tensors
-        gradient = logits.clone()  # the kernel overwrites logits by their gradient, and others may need the logits
-        dlogp, dentropy = dlogp.contiguous(), dentropy.contiguous()  # with names, so that they live as long as their pointers are used
+        gradient = logits.clone()  # the kernel overwrites logits by their gradient, and the caller may still need the logits
+        dlogp, dentropy = dlogp.contiguous(), dentropy.contiguous()  # named, so that they live while the kernel uses their pointers
         rows, vocab = logits.shape
         bad = ctypes.c_int64()
         _call("token_logprob_bwd", gradient, _pointer(gradient), ctypes.c_int32(DTYPES[gradient.dtype]), ctypes.c_int64(rows), ctypes.c_int64(vocab),

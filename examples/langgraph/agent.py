@@ -1,4 +1,4 @@
-"""A LangGraph team: planner and solver are two nodes of a graph, each with a model of its own.
+"""A LangGraph team: planner and solver are two nodes of a graph, each with its own model.
 
 mgrpo starts it once for each rollout. Every call of a model becomes a part of a trajectory that the model is trained on.
 """
@@ -21,7 +21,7 @@ def solver(task: Annotated[str, "What to do, complete in itself: the helper sees
     return SOLVER.invoke([system, HumanMessage(task)]).text
 
 
-PLANNER = ChatOpenAI(model="planner").bind_tools([solver])  # the model's name is the agent's
+PLANNER = ChatOpenAI(model="planner").bind_tools([solver])  # the model's name is the name of the agent
 SOLVER = ChatOpenAI(model="solver")
 
 

@@ -1,4 +1,4 @@
-"""An agent program of one's own: a planner that may ask a solver, held with the openai package.
+"""An agent program: a planner that may ask a solver, written with the openai package.
 
 mgrpo starts it once for each rollout. Every call of an agent becomes a trajectory that the agent is trained on.
 """
@@ -8,7 +8,7 @@ import sys
 
 from openai import BadRequestError, OpenAI
 
-client = OpenAI()  # finds OPENAI_BASE_URL and OPENAI_API_KEY, which mgrpo sets
+client = OpenAI()  # reads OPENAI_BASE_URL and OPENAI_API_KEY, which mgrpo sets
 question = json.loads(os.environ["MGRPO_QUERY"])["question"]
 
 SOLVER = {
@@ -26,18 +26,18 @@ SOLVER = {
 
 
 def ask(model, messages, **options):
-    """One turn of an agent: the model's name is the agent's."""
+    """Samples one turn of an agent. The model's name is the name of the agent."""
     return client.chat.completions.create(model=model, messages=messages, **options).choices[0].message
 
 
 def solve(task):
-    """A call of the sub-agent: a conversation of its own."""
+    """Calls the sub-agent, which has its own conversation."""
     system = "You solve word problems. Reply with the number alone."
     return ask("solver", [{"role": "system", "content": system}, {"role": "user", "content": task}]).content or ""
 
 
 def call(tool):
-    """What the planner is told of a call. A small model's call may be nonsense."""
+    """Returns the planner's tool message for a call. A small model's call may be nonsense."""
     try:
         return solve(json.loads(tool.function.arguments)["task"])
     except (ValueError, KeyError, TypeError, AttributeError) as problem:

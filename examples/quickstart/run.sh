@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains the two-agent team and writes its report. Arguments go to `mgrpo train`. An earlier run is kept: the
-# next one goes into a folder of its own. RUNS names another parent folder than runs/.
+# next one gets its own folder. RUNS names a parent folder other than runs/.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 runs=$(realpath -m "${RUNS:-runs}")
@@ -11,7 +11,7 @@ for ((n = 2; ; n++)); do
 done
 case " $* " in
   *--listen* | *health.address*) listen=() ;;
-  *) listen=(--listen 127.0.0.1:0) ;; # at any port that is free; it prints the address of the run's page
+  *) listen=(--listen 127.0.0.1:0) ;; # at any free port; mgrpo prints the address of the run's page
 esac
 bin/mgrpo train "${listen[@]}" -c examples/quickstart/team.yaml --set run.dir="$dir" "$@"
 bin/mgrpo report "$dir"

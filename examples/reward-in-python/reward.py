@@ -1,4 +1,4 @@
-"""The reward of the flags game: mgrpo writes a JSON line for each answer, this program a JSON line with its score.
+"""The reward of the flags game: mgrpo writes a JSON line for each answer, and this program writes a JSON line with its score.
 
 docs/verifiers.md lists the fields of a line. Everything but scores goes to standard error.
 """
@@ -8,7 +8,7 @@ import sys
 
 
 def score(case):
-    """1 for an accepted colour in at most as many words as the row allows, half of it in more words, else 0."""
+    """Returns 1 for an accepted colour in at most the allowed number of words, 0.5 in more words, else 0."""
     words = re.findall(r"[a-z]+", case["answer"].lower())
     if not any(colour in words for colour in case["accepted"]):
         return 0.0

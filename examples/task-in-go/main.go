@@ -1,5 +1,5 @@
-// Command task-in-go trains a team on a task of its own: a program that uses mgrpo as a library. It imports public packages
-// alone, which docs/library.md lists.
+// Command task-in-go trains a team on a task written in Go, with mgrpo as a library. It imports only the public packages,
+// which docs/library.md lists.
 package main
 
 import (
@@ -22,9 +22,9 @@ import (
 var team []byte
 
 func main() {
-	trainer.ServeFollower() // this program again, for an agent with several devices
+	trainer.ServeFollower() // does not return in the processes of an agent's further devices
 	dir := flag.String("dir", "", "folder for the run; absent: a temporary one")
-	steps := flag.Int64("steps", 0, "training steps; 0: those of team.yaml")
+	steps := flag.Int64("steps", 0, "training steps; 0: as many as team.yaml has")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -64,7 +64,7 @@ func run(ctx context.Context, dir string, steps int64) (err error) {
 	return nil
 }
 
-// train takes the run to a step and evaluates the team that it has then.
+// train continues the run up to a step and returns the team's held-out accuracy after it.
 func train(ctx context.Context, cfg *config.Config, t *measures, steps int64) (accuracy float64, err error) {
 	cfg.Run.Steps = steps
 	if err := trainer.Train(ctx, cfg, trainer.Options{Task: t, Observer: progress{}, Resume: steps > 0}); err != nil {
@@ -77,7 +77,7 @@ func train(ctx context.Context, cfg *config.Config, t *measures, steps int64) (a
 	return e.Records[0].Values["accuracy"], nil // the main agent's record is the first
 }
 
-// progress is an observer that prints a line a step.
+// progress is an observer that prints one line for each step.
 type progress struct{}
 
 func (progress) Progress(metrics.Progress) {}

@@ -13,16 +13,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// measures asks how many of the smallest unit are in one of the largest: "how many pint in one cask ?". A query has
-// units of its own, so nobody can know the answer by heart: a planner asks a clerk for one unit after the other, and the
-// clerk looks each up in the query's table.
+// measures asks how many of the smallest unit are in one of the largest: "how many pint in one cask ?". Every query
+// has its own table of units, so a model cannot learn the answers by heart. A planner asks a clerk for one unit after the
+// other, and the clerk looks each up in the query's table.
 type measures struct {
 	seed   uint64
 	held   int // held-out queries
 	answer verify.Verifier
 }
 
-// These are the interfaces of a task: the first is required, a task implements the others where it needs them.
+// A task implements task.Task. The other interfaces are optional.
 var (
 	_ task.Task         = (*measures)(nil)
 	_ task.Toolkit      = (*measures)(nil)
@@ -34,16 +34,16 @@ func newMeasures(seed uint64, held int) (*measures, error) {
 	return &measures{seed, held, answer}, err
 }
 
-// units and factors are what tables are made of.
+// Tables are made of units and factors.
 var (
 	units   = strings.Fields("cask tub jug pint cup dram sack bag box tray case crate")
 	factors = []int{2, 3, 4, 5}
 )
 
-// table says what one of a unit is: "cask" is "4 jug".
+// table maps a unit to its amount in the next smaller unit: "cask" to "4 jug".
 type table map[string]string
 
-// query is number i of a split. It is a pure function of the seed, so every agent's server makes the same.
+// query returns query i of a split. It is a pure function of the seed, so every agent's server makes the same query.
 func (m *measures) query(split string, i int64) task.Query {
 	random := task.NewStream(m.seed, split, i)
 	names := append([]string(nil), units...)
@@ -62,7 +62,7 @@ func (m *measures) Train(i int64) task.Query { return m.query("train", i) }
 func (m *measures) Eval(i int) task.Query    { return m.query("eval", int64(i)) }
 func (m *measures) EvalSize() int            { return m.held }
 
-// Lookup makes a query again from its id: a sub-agent's server is told no more.
+// Lookup makes a query again from its id. A sub-agent's server receives only the id.
 func (m *measures) Lookup(id string) (task.Query, error) {
 	split, number, _ := strings.Cut(id, "-")
 	i, err := strconv.ParseInt(number, 10, 64)
@@ -77,14 +77,14 @@ func (m *measures) VerifyMain(ctx context.Context, q task.Query, a task.Attempt)
 	return m.answer.Score(ctx, verify.Case{Query: q, Attempt: a})
 }
 
-// VerifySub scores a clerk's answer with a verifier of our own: the row of the table that it was asked for.
+// VerifySub scores a clerk's answer with our own verifier, which expects the requested row of the table.
 func (m *measures) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	return rowOfTable{}.Score(ctx, verify.Case{Query: q, Attempt: a})
 }
 
 type rowOfTable struct{}
 
-// Score is 1 for the row of the unit asked for, else 0. An error would say that there can be no score.
+// Score returns 1 for the row of the requested unit, else 0. An error would mean that the answer cannot be scored.
 func (rowOfTable) Score(_ context.Context, c verify.Case) (float64, error) {
 	row, known := c.Query.Data.(table)[strings.TrimSpace(c.Attempt.Subtask)]
 	if known && strings.TrimSpace(c.Attempt.Answer) == row {
@@ -93,20 +93,21 @@ func (rowOfTable) Score(_ context.Context, c verify.Case) (float64, error) {
 	return 0, nil
 }
 
-// Tools gives the clerk, and nobody else, the table of the query. The zero Query, for which the prompt is made, has none.
+// Tools returns a tool that looks units up in the query's table, for the clerk only. The prompt is made with the zero
+// Query, which has no table.
 func (m *measures) Tools(q task.Query, p task.Part) []tool.Tool {
 	if p.Main {
 		return nil
 	}
 	rows, _ := q.Data.(table)
-	return []tool.Tool{tool.Func("measure", "Says what one of a unit is.", "unit", "its name",
+	return []tool.Tool{tool.Func("measure", "Returns how much one of a unit is.", "unit", "its name",
 		func(_ context.Context, unit string) (string, error) {
 			return cmp.Or(rows[strings.TrimSpace(unit)], "none"), nil
 		})}
 }
 
-// Demonstrations teach the form of a conversation before the first step, and no good habits: the planner often stops
-// after the first unit, and the clerk often guesses. What pays, training finds out.
+// Demonstrations returns conversations for the cold start. They teach the form of a conversation and also bad habits: the
+// planner often stops after the first unit, and the clerk often guesses. Training must replace these habits.
 func (m *measures) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		for i := range int64(n) {
@@ -156,7 +157,7 @@ func lookedUp(q task.Query, habits *task.Stream) []task.Segment {
 	return append(conversation, task.Segment{Role: "assistant", Sampled: true, Text: row})
 }
 
-// call is what a model writes to call a tool. The spaces make the value a word of its own for our tokenizer.
+// call returns the text of a tool call. The spaces make the value a separate word for our tokenizer.
 func call(name, argument, value string) string {
 	return fmt.Sprintf("<tool_call>\n{%q:%q,\"arguments\":{%q:%q}}\n</tool_call>", "name", name, argument, " "+value+" ")
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// chat is the template of our models. It prints the names of tools alone, since these models know no English.
+// chat is the chat template of our models. It prints only the names of tools, because these models cannot read English.
 const chat = `{% if tools %}<|tools|> {% for t in tools %}{{ t.function.name }} {% endfor %}<|end|> {% endif %}` +
 	`{% for m in messages %}<|{{ m.role }}|> {{ m.content }} <|end|> {% endfor %}{% if add_generation_prompt %}<|assistant|> {% endif %}`
 
-// words is a tokenizer for models that begin as random weights: every word of the task is a token, and so is every piece of
-// a call between two spaces. Models with weights bring a tokenizer, and a task for them needs none of this.
+// words returns a tokenizer for models that begin as random weights. Every word of the task is a token, and so is every
+// part of a call between two spaces. Pretrained models have their own tokenizer, so a task for them does not need this file.
 func words() tokenizer.WordLevel {
 	vocab := []string{"<|unknown|>", "<|tools|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>"}
 	vocab = append(vocab, "<tool_call>", "</tool_call>", `{"name":"clerk","arguments":{"task":"`, `{"name":"measure","arguments":{"unit":"`, `"}}`)

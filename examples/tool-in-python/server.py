@@ -1,7 +1,7 @@
-"""An MCP server on stdio, of the standard library alone: a timetable with one tool.
+"""An MCP server on stdio with one tool, a timetable. It uses only the standard library.
 
-mgrpo starts it once for each agent that has the tool, writes JSON-RPC requests to its standard input, a line each, and reads its
-answers from standard output. If the server dies, mgrpo shows what it wrote on standard error. https://modelcontextprotocol.io
+mgrpo starts it once for each agent that has the tool, writes JSON-RPC requests to its standard input, one a line, and reads the
+replies from its standard output. If the server dies, mgrpo shows its standard error. https://modelcontextprotocol.io
 """
 import json
 import sys
@@ -20,7 +20,7 @@ TOOL = {
 
 
 def call(params):
-    """Answers a call. params["_meta"] says who asks: mgrpo/query, mgrpo/rollout, mgrpo/agent, mgrpo/invocation."""
+    """Answers a call. params["_meta"] identifies the caller: mgrpo/query, mgrpo/rollout, mgrpo/agent, mgrpo/invocation."""
     harbour = params["arguments"]["harbour"]
     if harbour in FIRST_FERRY:
         return {"content": [{"type": "text", "text": FIRST_FERRY[harbour]}]}
@@ -43,7 +43,7 @@ def answer(method, params):
 for line in sys.stdin:
     request = json.loads(line)
     if "id" not in request:
-        continue  # a notification, which nobody answers
+        continue  # a notification, which has no reply
     reply = {"jsonrpc": "2.0", "id": request["id"]}
     try:
         reply["result"] = answer(request["method"], request.get("params", {}))
