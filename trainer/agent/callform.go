@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,64 +13,119 @@ import (
 // CallForm is how the template prints a call of one function: the texts around its arguments.
 type CallForm struct {
 	Before, After string
-	Style         string // of the arguments: "json", or XGrammar's name of another notation
+	Pairs         *Pairs // of keys and values without quotes; nil: the arguments are JSON
 	Between       string // between two calls of one turn
 	Several       bool   // a turn may have several calls, each with Before and After
 }
 
-// argumentStyles are notations of arguments that XGrammar can enforce: the texts around a value, whose key is KEY.
-var argumentStyles = []struct{ name, open, close string }{
-	{"qwen_xml", "<parameter=KEY>", "</parameter>"},
-	{"glm_xml", "<arg_key>KEY</arg_key>\n", "</arg_value>"}, // of GLM 4.5: XGrammar allows space between, which later ones do not read
+// Pairs are the texts around keys and values that stand between marks, as Qwen3-Coder and GLM write them.
+type Pairs struct {
+	Open  string // before a key
+	Text  string // between a key and a value that is a string
+	Other string // between a key and any other value, which is JSON
+	Close string // behind a value
+	None  string // a whole call without arguments
+	End   string // with which a value ends: no string contains it
 }
+
+// Typed reports whether the marks tell a string from another value. Otherwise the types of the function's parameters decide.
+func (p *Pairs) Typed() bool { return p.Text != p.Other }
 
 // Keys and values of the calls that CallForm has a template print.
 const (
 	formKey    = "mgrpo_probe_key"
+	formKey2   = "mgrpo_probe_other"
 	formValue  = "mgrpo-probe-argument"
 	formValue2 = "mgrpo-probe-further"
+	formNumber = int64(7081352946)
 )
 
-// CallForm returns the form in which the template prints a call of a function. It is an error if the arguments are neither JSON nor in one
-// of the notations that can be enforced.
+// CallForm returns the form in which the template prints a call of a function. It is an error if the arguments are neither JSON nor keys and
+// values between marks.
 func (t *Template) CallForm(name string) (CallForm, error) {
-	text, err := t.callsText(name, formValue)
+	first := callformat.Argument{Key: formKey, Value: formValue}
+	text, err := t.callsText(name, []callformat.Argument{first})
 	if err != nil {
 		return CallForm{}, err
 	}
-	start, end, style := argumentsIn(text, formValue)
-	if style == "" {
+	form := CallForm{}
+	if reader, ok := t.calls.(callformat.Unquoted); ok {
+		form, ok = t.pairsForm(name, text, reader)
+		if !ok {
+			return CallForm{}, fmt.Errorf("the model's chat template prints the arguments of %s in more than one way: mgrpo cannot hold a reply to that notation", name)
+		}
+	} else if start, end := argumentsIn(text, formValue); end > 0 {
+		form.Before, form.After = text[:start], text[end:]
+	} else {
 		return CallForm{}, fmt.Errorf("the model's chat template prints calls as %s: mgrpo cannot hold a reply to that notation", t.calls.Name())
 	}
-	form := CallForm{Before: text[:start], After: text[end:], Style: style}
 	if read := t.calls.Read(text, t.functions).Calls; len(read) != 1 || read[0].Name != name || read[0].Problem != "" {
 		return CallForm{}, fmt.Errorf("the model's chat template prints a call of %s as %.200q, which is not read back", name, text)
 	}
-	if two, err := t.callsText(name, formValue, formValue2); err == nil {
+	further := callformat.Argument{Key: formKey, Value: formValue2}
+	if two, err := t.callsText(name, []callformat.Argument{first}, []callformat.Argument{further}); err == nil {
 		form.join(two)
 	}
 	return form, nil
 }
 
-// join finds out what stands between two calls. It leaves Several false if they are not written one behind the other.
-func (f *CallForm) join(two string) {
-	start, end, _ := argumentsIn(two, formValue)
-	if end == 0 || two[:start] != f.Before {
-		return
+// pairsForm compares calls with one argument, with two, with a number and with none.
+func (t *Template) pairsForm(name, one string, reader callformat.Unquoted) (CallForm, bool) {
+	first, second := callformat.Argument{Key: formKey, Value: formValue}, callformat.Argument{Key: formKey2, Value: formValue2}
+	two, err := t.callsText(name, []callformat.Argument{first, second})
+	number, again := t.callsText(name, []callformat.Argument{{Key: formKey, Value: formNumber}})
+	none, last := t.callsText(name, nil)
+	if errors.Join(err, again, last) != nil {
+		return CallForm{}, false
 	}
-	rest, ok := strings.CutPrefix(two[end:], f.After)
-	start, end, _ = argumentsIn(rest, formValue2)
-	if !ok || end == 0 || rest[end:] != f.After {
-		return
+	head, rest, _ := strings.Cut(one, formKey)
+	middle, tail, ok := strings.Cut(rest, formValue)
+	next, found := strings.CutPrefix(two, head+formKey+middle+formValue)
+	next, end, both := strings.Cut(next, formKey2+middle+formValue2)
+	other, numbered := strings.CutPrefix(number, head+formKey)
+	other, same := strings.CutSuffix(other, fmt.Sprint(formNumber)+tail)
+	if !ok || !found || !both || end != tail || !numbered || !same {
+		return CallForm{}, false
 	}
-	f.Between, f.Several = strings.CutSuffix(rest[:start], f.Before)
+	n := 0
+	for n < min(len(head), len(next)) && head[len(head)-1-n] == next[len(next)-1-n] {
+		n++
+	}
+	p := &Pairs{Open: head[len(head)-n:], Text: middle, Other: other, Close: next[:len(next)-n], None: none, End: reader.ValueEnd()}
+	after, closed := strings.CutPrefix(tail, p.Close)
+	return CallForm{Before: head[:len(head)-n], After: after, Pairs: p}, closed
 }
 
-// callsText returns calls of a function with one argument each, as the template prints them in a turn, without the token that ends it.
-func (t *Template) callsText(name string, values ...string) (string, error) {
+// join finds out what stands between two calls. It leaves Several false if they are not written one behind the other.
+func (f *CallForm) join(two string) {
+	var arguments string
+	if p := f.Pairs; p != nil {
+		arguments = p.Open + formKey + p.Text + formValue + p.Close
+	} else {
+		start, end := argumentsIn(two, formValue)
+		arguments = two[start:end]
+	}
+	whole := func(value string) string { return f.Before + strings.Replace(arguments, formValue, value, 1) + f.After }
+	rest, ok := strings.CutPrefix(two, whole(formValue))
+	if between, last := strings.CutSuffix(rest, whole(formValue2)); ok && last {
+		f.Between, f.Several = between, true
+	}
+}
+
+// callsText returns calls of a function, one for each list of arguments, as the template prints them in a turn, without the token that ends
+// it.
+func (t *Template) callsText(name string, each ...[]callformat.Argument) (string, error) {
 	var calls []ParsedCall
-	for _, v := range values {
-		calls = append(calls, ParsedCall{Name: name, Arguments: fmt.Appendf(nil, `{%q: %q}`, formKey, v)})
+	for _, list := range each {
+		arguments := map[string]any{} // printed in the order of the keys, which is that of the lists
+		for _, a := range list {
+			arguments[a.Key] = a.Value
+		}
+		raw, err := json.Marshal(arguments)
+		if err != nil {
+			return "", err
+		}
+		calls = append(calls, ParsedCall{Name: name, Arguments: raw})
 	}
 	if !t.history.calls {
 		w, ok := t.calls.(callformat.Writer)
@@ -78,7 +134,7 @@ func (t *Template) callsText(name string, values ...string) (string, error) {
 		}
 		return w.Write(calls), nil
 	}
-	text, err := t.markedCalls(name, values)
+	text, err := t.markedCalls(name, each)
 	if err != nil || text == "" {
 		text, err = t.printed(WrittenTurn{Calls: calls})
 	}
@@ -96,14 +152,14 @@ func (t *Template) callsText(name string, values ...string) (string, error) {
 }
 
 // markedCalls returns printed calls from their mark on; "" if the notation has no mark before the name.
-func (t *Template) markedCalls(name string, values []string) (string, error) {
+func (t *Template) markedCalls(name string, each [][]callformat.Argument) (string, error) {
 	mark := t.calls.Mark()
 	if mark == "" {
 		return "", nil
 	}
 	var calls []callformat.Printed
-	for i, v := range values {
-		calls = append(calls, callformat.Printed{ID: callID(1, i), Name: name, Arguments: []callformat.Argument{{Key: formKey, Value: v}}})
+	for i, list := range each {
+		calls = append(calls, callformat.Printed{ID: callID(1, i), Name: name, Arguments: list})
 	}
 	text, err := t.printCalls("", calls...)
 	if i := strings.Index(text, mark); err == nil && i >= 0 && i < strings.Index(text, name) {
@@ -112,27 +168,17 @@ func (t *Template) markedCalls(name string, values []string) (string, error) {
 	return "", err
 }
 
-// argumentsIn finds the arguments of a printed call and their notation; "" if there are none, or in none of the known ones.
-func argumentsIn(text, value string) (start, end int, style string) {
+// argumentsIn finds the JSON arguments of a printed call; its end is 0 if there are none.
+func argumentsIn(text, value string) (start, end int) {
 	key := strings.Index(text, `"`+formKey+`"`)
-	if key >= 0 {
-		start = strings.LastIndexByte(text[:key], '{')
-		var raw json.RawMessage
-		decoder := json.NewDecoder(strings.NewReader(text[max(start, 0):]))
-		if start >= 0 && strings.TrimSpace(text[start+1:key]) == "" && decoder.Decode(&raw) == nil && strings.Contains(string(raw), value) {
-			return start, start + int(decoder.InputOffset()), "json"
-		}
+	if key < 0 {
+		return 0, 0
 	}
-	for _, s := range argumentStyles {
-		open := strings.ReplaceAll(s.open, "KEY", formKey)
-		start = strings.Index(text, open)
-		if start < 0 {
-			continue
-		}
-		n := strings.Index(text[start:], s.close)
-		if n >= 0 && strings.Contains(text[start:start+n], value) {
-			return start, start + n + len(s.close), s.name
-		}
+	start = strings.LastIndexByte(text[:key], '{')
+	var raw json.RawMessage
+	decoder := json.NewDecoder(strings.NewReader(text[max(start, 0):]))
+	if start >= 0 && strings.TrimSpace(text[start+1:key]) == "" && decoder.Decode(&raw) == nil && strings.Contains(string(raw), value) {
+		return start, start + int(decoder.InputOffset())
 	}
-	return 0, 0, ""
+	return 0, 0
 }

@@ -30,7 +30,9 @@ func (t *Template) read(text string) Reply {
 			return Reply{Text: said, Whole: said, Thinking: strings.Trim(thought, Blanks), Calls: h.Read(text, t.functions).Calls}
 		}
 	}
-	thought, said, _ := t.thinks.split(text)
+	k := t.thinks
+	k.call = t.calls.Mark()
+	thought, said, _ := k.split(text)
 	read := t.readCalls(said)
 	return Reply{Text: said[:read.Start], Whole: said, Thinking: thought, Calls: read.Calls}
 }

@@ -15,6 +15,7 @@ type thinking struct {
 	open, close string // marks around thinking
 	opened      bool   // the prompt ends with open: a turn begins inside its thinking
 	bare        bool   // the template handles thinking, so a turn may close it although nothing opened it
+	call        string // mark of calls: a turn that begins with it has no thinking
 	key         string // of a message, under which the template reads thinking; "" if it reads none
 }
 
@@ -68,6 +69,9 @@ func (k thinking) split(text string) (thought, rest string, closed bool) {
 	if !began {
 		within = text
 	}
+	if !began && !k.opened && k.call != "" && strings.HasPrefix(strings.TrimLeft(text, Blanks), k.call) {
+		return "", text, true
+	}
 	i := k.closing(within)
 	if !began && !k.opened && i >= 0 && strings.Contains(within[:i], k.open) { // both marks are quoted
 		i = -1
@@ -117,6 +121,7 @@ func (t *Template) Partial(text string, offered bool) Partial {
 		return Partial{Thinking: strings.Trim(thought, Blanks), Text: said}
 	}
 	k := t.thinks
+	k.call = t.calls.Mark()
 	start := strings.TrimLeft(text, Blanks)
 	thought, rest, closed := k.split(text)
 	switch last := strings.LastIndex(text, k.close); {

@@ -12,6 +12,8 @@ import (
 func TestThinking(t *testing.T) {
 	plain, opened, bare := plainThinking, plainThinking, plainThinking
 	opened.opened, opened.bare, bare.bare = true, true, true
+	calls := bare
+	calls.call = "<tool_call>"
 	for _, c := range []struct {
 		how           thinking
 		text          string
@@ -32,6 +34,8 @@ func TestThinking(t *testing.T) {
 		{bare, "The sum is 3, so\n</think>\n\nThe answer is 3.", "The sum is 3, so", "\n\nThe answer is 3.", true},
 		{bare, "Use `</think>` to end it.", "", "Use `</think>` to end it.", true},
 		{bare, "An example:\n<think>\nhm\n</think>\nDone.", "", "An example:\n<think>\nhm\n</think>\nDone.", true},
+		{calls, "\n<tool_call>end it with </think>", "", "\n<tool_call>end it with </think>", true},
+		{calls, "I call.</think><tool_call>", "I call.", "<tool_call>", true},
 		{bare, "x</think>y</think>z", "x", "y</think>z", true},
 	} {
 		if thought, rest, closed := c.how.split(c.text); thought != c.thought || rest != c.rest || closed != c.closed {

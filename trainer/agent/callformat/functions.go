@@ -54,9 +54,9 @@ func typesOf(schema json.RawMessage, root map[string]json.RawMessage, depth int)
 	case json.Unmarshal(s["$ref"], &one) == nil && one != "":
 		return typesOf(resolve(one, root), root, depth+1)
 	}
-	for _, key := range []string{"anyOf", "oneOf"} {
+	for _, key := range []string{"anyOf", "oneOf", "allOf"} {
 		var branches []json.RawMessage
-		if json.Unmarshal(s[key], &branches) != nil {
+		if json.Unmarshal(s[key], &branches) != nil || key == "allOf" && len(branches) != 1 {
 			continue
 		}
 		for _, b := range branches {

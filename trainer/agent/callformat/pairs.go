@@ -21,6 +21,15 @@ type pairs struct {
 	hint     string
 }
 
+// Unquoted is a Format whose arguments are keys and values between marks, without quotes.
+type Unquoted interface {
+	Format
+	// ValueEnd is the mark with which a value ends.
+	ValueEnd() string
+}
+
+func (f *pairs) ValueEnd() string { return f.valueEnd }
+
 func (f *pairs) Name() string { return "NAME, keys and values: " + f.hint }
 
 func (f *pairs) Hint() string { return "Write " + f.hint + "." }

@@ -55,7 +55,7 @@ func TestForcedCallsOfTheCorpus(t *testing.T) {
 }
 
 // notForced are templates of testdata whose notation of arguments cannot be enforced.
-var notForced = []string{"llamacpp_MiniMax-M2", "llamacpp_deepseek-ai-DeepSeek-V3.2", "llamacpp_openbmb-MiniCPM5-1B", "trl_gemma4_v5", "trl_lfm2_2_5", "trl_lfm2_v2", "trl_muse_glimmer"}
+var notForced = []string{"trl_gemma4_v5", "trl_lfm2_2_5", "trl_lfm2_v2"}
 
 // says ends a thinking that the prompt has opened, and does not call.
 func says(prompt string) string {
@@ -71,7 +71,7 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
 	s.door.Enter(Round{Open: true, Agents: []string{"model"}}, []*Agent{a})
-	parameters := `{"type":"object","properties":{"answer":{"type":"integer","description":"n","minimum":0,"maximum":99},"unit":{"type":"boolean","description":"u"}},"required":["answer","unit"],"additionalProperties":false}`
+	parameters := `{"type":"object","properties":{"answer":{"type":"integer","description":"n","minimum":0,"maximum":99},"unit":{"type":"boolean","description":"u"},"word":{"type":"string","description":"w","maxLength":4}},"required":["answer","unit","word"],"additionalProperties":false}`
 	body, err := json.Marshal(object{"model": "model", "messages": []object{said("user", "?")}, "max_tokens": 400,
 		"tools":       []object{{"type": "function", "function": object{"name": "add", "description": "adds", "parameters": json.RawMessage(parameters)}}},
 		"tool_choice": object{"type": "function", "function": object{"name": "add"}}})

@@ -148,14 +148,23 @@ func (r *chatRequest) form(d *dialect, tok *tokenizer.Tokenizer) (json.RawMessag
 		}
 		return nil, invalid(field, "%v; ask without it", err)
 	}
-	var one any
+	var one, content any
+	if schema != nil {
+		n, err := parsed(schema)
+		if err == nil {
+			content, err = jsonForm(n, "")
+		}
+		if err != nil {
+			return nil, invalid("response_format", "%v", err)
+		}
+	}
 	switch {
 	case r.ToolChoice.mode == "required":
 		one = calls
 	case calls == nil:
-		one = jsonForm(schema)
+		one = content
 	default:
-		one = object{"type": "or", "elements": []any{jsonForm(schema), calls}}
+		one = object{"type": "or", "elements": []any{content, calls}}
 	}
 	if first := r.template(d).Partial("x", false); !first.Thought { // after thinking come empty lines
 		one = object{"type": "sequence", "elements": []any{object{"type": "regex", "pattern": "\n{0,2}"}, one}}
@@ -169,10 +178,15 @@ func (r *chatRequest) form(d *dialect, tok *tokenizer.Tokenizer) (json.RawMessag
 
 type object = map[string]any
 
-// jsonForm is JSON of a schema, with as much space between its parts as people put there.
-func jsonForm(schema json.RawMessage) object {
+// jsonForm is JSON of a schema, with as much space between its parts as people put there. No text in it contains end, if that is set.
+func jsonForm(schema node, end string) (object, error) {
 	const space = 16
-	return object{"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": space}
+	exact, err := exactSchema(schema, end)
+	form := object{"type": "json_schema", "json_schema": exact, "max_whitespace_cnt": space}
+	if end != "" {
+		form["excludes"] = []string{end}
+	}
+	return form, err
 }
 
 // callForm returns calls of functions as the template prints them: one, or several where it prints one behind the other; nil without
@@ -194,11 +208,11 @@ func (r *chatRequest) callForm(d *dialect, tok *tokenizer.Tokenizer) (any, error
 			return nil, err
 		}
 		several, between = several && form.Several, form.Between
-		arguments := jsonForm(parameters)
-		if arguments["style"] = form.Style; form.Style != "json" {
-			arguments["max_whitespace_cnt"] = 1 // space may become part of a text
+		call, err := oneCallForm(form, parameters, tok)
+		if err != nil {
+			return nil, fmt.Errorf("the parameters of %s: %w", f.Function.Name, err)
 		}
-		calls = append(calls, sequence(slices.Concat(constant(tok, form.Before), []any{arguments}, constant(tok, form.After))))
+		calls = append(calls, call)
 	}
 	if calls == nil {
 		return nil, nil
@@ -209,6 +223,20 @@ func (r *chatRequest) callForm(d *dialect, tok *tokenizer.Tokenizer) (any, error
 		one = sequence([]any{one, object{"type": "star", "content": more}})
 	}
 	return one, nil
+}
+
+// oneCallForm returns a call of a function with these parameters.
+func oneCallForm(form agent.CallForm, parameters json.RawMessage, tok *tokenizer.Tokenizer) (object, error) {
+	schema, err := parsed(parameters)
+	if err != nil {
+		return nil, err
+	}
+	if form.Pairs != nil {
+		f := pairsForm{Pairs: form.Pairs, tokens: tok, root: schema}
+		return f.arguments(form.Before, form.After)
+	}
+	arguments, err := jsonForm(schema, "")
+	return sequence(slices.Concat(constant(tok, form.Before), []any{arguments}, constant(tok, form.After))), err
 }
 
 func sequence(elements []any) object { return object{"type": "sequence", "elements": elements} }

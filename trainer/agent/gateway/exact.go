@@ -1,0 +1,149 @@
+package gateway
+
+import (
+	"encoding/json"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// node is a JSON schema with its keywords in order: objects are sampled in the order of their properties.
+type node = *ordered.Object
+
+// exactSchema returns a schema for XGrammar with patterns in place of lengths, and patterns that match whole strings: XGrammar lets control
+// characters into strings with lengths, and takes a pattern for one of the whole string. With end, the mark that ends the value, strings with
+// patterns do not contain its first character.
+func exactSchema(v any, end string) (any, error) {
+	n, ok := v.(node)
+	if !ok {
+		return v, nil
+	}
+	out := &ordered.Object{}
+	for _, key := range n.Keys() {
+		value, _ := n.Get(key)
+		var err error
+		switch inner := value.(type) {
+		case node:
+			if slices.Contains([]string{"items", "additionalProperties"}, key) {
+				value, err = exactSchema(inner, end)
+			} else if slices.Contains([]string{"properties", "$defs", "definitions"}, key) {
+				named := &ordered.Object{}
+				for _, name := range inner.Keys() {
+					one, _ := inner.Get(name)
+					if one, err = exactSchema(one, end); err != nil {
+						return nil, err
+					}
+					named.Set(name, one)
+				}
+				value = named
+			}
+		case []any:
+			if slices.Contains([]string{"anyOf", "oneOf", "allOf", "prefixItems"}, key) {
+				list := slices.Clone(inner)
+				for i := range list {
+					if list[i], err = exactSchema(list[i], end); err != nil {
+						return nil, err
+					}
+				}
+				value = list
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		out.Set(key, value)
+	}
+	return exactString(out, end)
+}
+
+// exactString replaces the keywords of a string by one pattern.
+func exactString(n node, end string) (any, error) {
+	pattern := text(n, "pattern")
+	least, most, bounded := lengths(n)
+	if pattern == "" && !bounded || text(n, "type") != "string" && text(n, "type") != "" {
+		return n, nil
+	}
+	e := exactPattern{json: true}
+	if first, _ := utf8.DecodeRuneInString(end); end != "" {
+		e.without = []rune{first}
+	}
+	whole := e.between(least, most)
+	if pattern != "" {
+		var err error
+		if whole, err = e.whole(pattern); err != nil {
+			return nil, err
+		}
+	}
+	out := &ordered.Object{}
+	for _, key := range n.Keys() {
+		if v, _ := n.Get(key); !slices.Contains([]string{"pattern", "minLength", "maxLength"}, key) {
+			out.Set(key, v)
+		}
+	}
+	out.Set("type", "string")
+	out.Set("pattern", "^"+whole+"$")
+	return out, nil
+}
+
+// text is the value of a keyword that is a string; "" if it is none.
+func text(n node, key string) string {
+	v, _ := n.Get(key)
+	s, _ := v.(string)
+	return s
+}
+
+// number is the value of a keyword that is a number.
+func number(n node, key string) (float64, bool) {
+	v, _ := n.Get(key)
+	switch v := v.(type) {
+	case int64:
+		return float64(v), true
+	case float64:
+		return v, true
+	}
+	return 0, false
+}
+
+// lengths are the bounds of a string's length; most < 0: none.
+func lengths(n node) (least, most int, bounded bool) {
+	most = -1
+	if v, ok := number(n, "minLength"); ok && v > 0 {
+		least, bounded = int(v), true
+	}
+	if v, ok := number(n, "maxLength"); ok {
+		most, bounded = int(v), true
+	}
+	return least, most, bounded
+}
+
+// formats are the expressions of string formats, as XGrammar has them for JSON.
+var formats = map[string]string{
+	"date":      `^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$`,
+	"time":      `^` + clock + `$`,
+	"date-time": `^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T` + clock + `$`,
+	"duration":  `^P([0-9]+D(T[0-9]+(S|M|H))?|[0-9]+W|T[0-9]+(S|M|H))$`,
+	"email":     `^[A-Za-z0-9_.+-]+@([A-Za-z0-9]+(-[A-Za-z0-9]+)*)(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)+$`,
+	"hostname":  `^[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9]+(-[a-z0-9]+)*)*$`,
+	"ipv4":      `^((25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])$`,
+	"uri":       `^[a-z][a-z0-9+.-]*://[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+$`,
+	"uuid":      `^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$`,
+}
+
+const clock = `([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])`
+
+// otherFormats are those that XGrammar holds in JSON alone.
+var otherFormats = []string{"ipv6", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"}
+
+// parsed is a schema in the order of its keywords.
+func parsed(schema json.RawMessage) (node, error) {
+	v, err := ordered.Parse(schema)
+	if err != nil {
+		return nil, err
+	}
+	n, _ := v.(node)
+	if n == nil {
+		n = &ordered.Object{}
+	}
+	return n, nil
+}

@@ -1,0 +1,117 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// leaf is an alternative of a schema: string, another type, or any ("").
+type leaf struct {
+	kind   string
+	schema node
+}
+
+// free reports whether all values of the type are of the schema.
+func (l leaf) free() bool {
+	for _, key := range l.schema.Keys() {
+		v, _ := l.schema.Get(key)
+		open := (key == "additionalProperties" || key == "items") && v == true
+		if key != "type" && !open && !slices.Contains(annotations, key) {
+			return false
+		}
+	}
+	return true
+}
+
+// leaves returns the alternatives of a schema; root resolves its references.
+func leaves(schema any, root node, depth int) ([]leaf, error) {
+	n, _ := schema.(node)
+	if depth > maxNesting {
+		return nil, fmt.Errorf("a schema within itself cannot be enforced there")
+	}
+	if ref, ok := n.Get("$ref"); ok {
+		return leaves(find(fmt.Sprint(ref), root), root, depth+1)
+	}
+	for _, key := range []string{"anyOf", "oneOf", "allOf"} {
+		v, ok := n.Get(key)
+		if !ok {
+			continue
+		}
+		var out []leaf
+		branches, _ := v.([]any)
+		for _, b := range branches {
+			more, err := leaves(b, root, depth+1)
+			if err != nil || len(out) > maxCount {
+				return nil, err
+			}
+			out = append(out, more...)
+		}
+		return out, nil
+	}
+	if constants := constantsOf(n); constants != nil {
+		return constants, nil
+	}
+	v, typed := n.Get("type")
+	kinds, several := v.([]any)
+	switch {
+	case !typed:
+		return []leaf{{inferred(n), n}}, nil
+	case !several:
+		return []leaf{{fmt.Sprint(v), n}}, nil
+	}
+	var out []leaf
+	for _, kind := range kinds {
+		one := &ordered.Object{}
+		for _, key := range n.Keys() {
+			v, _ := n.Get(key)
+			one.Set(key, v)
+		}
+		one.Set("type", kind)
+		out = append(out, leaf{fmt.Sprint(kind), one})
+	}
+	return out, nil
+}
+
+// constantsOf are leaves of one value each, of a schema with const or enum; nil for another.
+func constantsOf(n node) (out []leaf) {
+	v, _ := n.Get("enum")
+	values, _ := v.([]any)
+	if v, ok := n.Get("const"); ok {
+		values = []any{v}
+	}
+	for _, v := range values {
+		kind := "other"
+		if _, ok := v.(string); ok {
+			kind = "string"
+		}
+		out = append(out, leaf{kind, ordered.NewObject("const", v)})
+	}
+	return out
+}
+
+// inferred is the type of a schema that names none, by its keywords.
+func inferred(n node) string {
+	for _, key := range n.Keys() {
+		if slices.Contains([]string{"minLength", "maxLength", "pattern", "format"}, key) {
+			return "string"
+		}
+		if slices.Contains(assertions, key) {
+			return "other"
+		}
+	}
+	return ""
+}
+
+// find returns what a reference within a schema names.
+func find(ref string, root node) any {
+	var at any = root
+	for part := range strings.SplitSeq(strings.Trim(ref, "#/"), "/") {
+		if n, _ := at.(node); part != "" {
+			at, _ = n.Get(part)
+		}
+	}
+	return at
+}

@@ -1,0 +1,195 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+)
+
+// pairsForm builds the grammar of arguments that are keys and values between marks. Strings have no quotes there: where the marks do not tell
+// a string from another value, the reader takes a text that is JSON of an allowed type for that value. The grammar accepts a value only if
+// what is read is a value of the schema.
+type pairsForm struct {
+	*agent.Pairs
+	tokens *tokenizer.Tokenizer
+	root   node
+}
+
+// arguments returns a call with the marks around its arguments.
+func (f *pairsForm) arguments(before, after string) (object, error) {
+	properties, required, err := f.parameters()
+	if err != nil {
+		return nil, err
+	}
+	elements := constant(f.tokens, before)
+	for _, key := range properties.Keys() {
+		schema, _ := properties.Get(key)
+		pair, err := f.pair(key, schema)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		if !slices.Contains(required, any(key)) {
+			pair = object{"type": "optional", "content": pair}
+		}
+		elements = append(elements, pair)
+	}
+	some := sequence(append(elements, constant(f.tokens, after)...))
+	if len(required) == 0 { // some templates print a call without arguments in another way
+		return object{"type": "or", "elements": []any{sequence(constant(f.tokens, f.None)), some}}, nil
+	}
+	return some, nil
+}
+
+// parameters are the schemas of a function's parameters, and the names of those that it needs.
+func (f *pairsForm) parameters() (properties node, required []any, err error) {
+	v, _ := f.root.Get("properties")
+	if properties, _ = v.(node); properties == nil {
+		properties = &ordered.Object{}
+	}
+	for _, key := range f.root.Keys() {
+		n, _ := number(f.root, key)
+		fixed := key == "minProperties" && n > 0 || key == "maxProperties" && n < float64(properties.Len())
+		if fixed || slices.Contains(alternatives, key) {
+			return nil, nil, fmt.Errorf("parameters with %s cannot be enforced in the notation of the model's chat template", key)
+		}
+	}
+	v, _ = f.root.Get("required")
+	required, _ = v.([]any)
+	for _, key := range required {
+		if name, _ := key.(string); !slices.Contains(properties.Keys(), name) {
+			return nil, nil, fmt.Errorf("the required parameter %v has no schema", key)
+		}
+	}
+	return properties, required, nil
+}
+
+// pair is a key and its value.
+func (f *pairsForm) pair(key string, schema any) (any, error) {
+	alternatives, err := leaves(schema, f.root, 0)
+	if err != nil {
+		return nil, err
+	}
+	texts, others, err := f.split(alternatives)
+	if err != nil {
+		return nil, err
+	}
+	var forms []any
+	for _, group := range []struct {
+		middle string
+		values []any
+	}{{f.Text, texts}, {f.Other, others}} {
+		if len(group.values) > 0 {
+			value := object{"type": "or", "elements": group.values}
+			forms = append(forms, sequence(slices.Concat(constant(f.tokens, f.Open+key+group.middle), []any{value}, constant(f.tokens, f.Close))))
+		}
+	}
+	if forms == nil {
+		return nil, fmt.Errorf("a schema whose values are all read as others cannot be enforced in the notation of the model's chat template")
+	}
+	return object{"type": "or", "elements": forms}, nil
+}
+
+// split returns the forms of strings and of other values.
+func (f *pairsForm) split(leaves []leaf) (texts, others []any, err error) {
+	mixed, guarded := false, false
+	for _, l := range leaves {
+		mixed = mixed || l.kind != "string"
+		guarded = guarded || l.kind != "string" && !l.free()
+	}
+	for _, l := range leaves {
+		if l.kind == "string" {
+			some, err := f.textForms(l, mixed && !f.Typed(), guarded)
+			if err != nil {
+				return nil, nil, err
+			}
+			texts = append(texts, some...)
+			continue
+		}
+		if l.kind == "" {
+			if texts = append(texts, f.anyText()); !f.Typed() {
+				continue
+			}
+		}
+		form, err := f.json(l.schema)
+		if err != nil {
+			return nil, nil, err
+		}
+		others = append(others, form)
+	}
+	return texts, others, nil
+}
+
+// cdata begins a value that the reader takes out of its brackets.
+const cdata = "<![CDATA["
+
+// anyText is any text in which no value ends.
+func (f *pairsForm) anyText() object {
+	return object{"type": "any_text", "excludes": []string{f.End, cdata, markByte}}
+}
+
+// textForms returns the forms of a string. Among other types it must not be read as one of them: unless guarded, what is read is a value of the
+// schema all the same.
+func (f *pairsForm) textForms(l leaf, mixed, guarded bool) ([]any, error) {
+	guarded = guarded && mixed
+	if v, ok := l.schema.Get("const"); ok {
+		return f.constantText(fmt.Sprint(v), guarded), nil
+	}
+	pattern := text(l.schema, "pattern")
+	if format := text(l.schema, "format"); format != "" {
+		pattern = formats[format]
+		if pattern == "" && slices.Contains(otherFormats, format) {
+			return nil, fmt.Errorf("the format %s cannot be enforced in the notation of the model's chat template", format)
+		}
+	}
+	least, most, bounded := lengths(l.schema)
+	e := exactPattern{}
+	if end, _ := utf8.DecodeRuneInString(f.End); most < 0 || pattern != "" || most >= utf8.RuneCountInString(f.End) {
+		e.without = []rune{end}
+	}
+	switch {
+	case guarded && (pattern != "" || bounded):
+		return nil, fmt.Errorf("a string with a pattern, a format or a length beside other bounded types cannot be enforced in the notation of the model's chat template")
+	case pattern != "":
+		whole, err := e.whole(pattern)
+		return []any{object{"type": "regex", "pattern": whole}}, err
+	case guarded:
+		return []any{sequence([]any{object{"type": "regex", "pattern": unlikeJSON}, f.anyText()})}, nil
+	case !bounded:
+		return []any{f.anyText()}, nil
+	case most < 0:
+		return []any{sequence([]any{object{"type": "regex", "pattern": e.between(least, least)}, f.anyText()})}, nil
+	}
+	return []any{object{"type": "regex", "pattern": e.between(least, most)}}, nil
+}
+
+// unlikeJSON are first characters of texts that are no JSON and no literal of Python.
+const unlikeJSON = "[a-eg-mo-su-zA-EG-MO-SU-Z_]"
+
+// constantText is a string that is read as itself; nil if it would be read as another value.
+func (f *pairsForm) constantText(text string, guarded bool) []any {
+	first := text == "" || strings.ContainsRune("tfnTFN", rune(text[0])) || !isLetter(text[0])
+	if strings.Contains(text, f.End) || strings.Contains(text, cdata) || strings.Contains(text, markByte) || guarded && first {
+		return nil
+	}
+	return []any{object{"type": "const_string", "value": text}}
+}
+
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+
+// json is JSON of a part of the schema. No text in it ends the value.
+func (f *pairsForm) json(schema node) (any, error) {
+	whole := &ordered.Object{}
+	for _, n := range []node{f.root, schema} {
+		for _, key := range n.Keys() {
+			if v, _ := n.Get(key); n == schema || key == "$defs" || key == "definitions" {
+				whole.Set(key, v)
+			}
+		}
+	}
+	return jsonForm(whole, f.End)
+}
