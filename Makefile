@@ -94,7 +94,7 @@ image: build ## a container image TAG (mgrpo:latest) of what is built (CUDA=1: w
 image-test: build ## build the image without a registry and train in it (installs buildah, podman, mmdebstrap once, as root)
 	@deploy/image/test.sh
 
-kubernetes-test: ## the manifests on a real API server, which is built once in some minutes (installs etcd as root)
+kubernetes-test: build ## the manifests on a real API server, which is built once in some minutes (installs etcd as root)
 	@timeout 3000 deploy/kubernetes/test/run.sh
 
 arm64-test: native ## build for arm64 Linux, and test and train on an emulated processor (needs 3 GB, installs a cross compiler as root)

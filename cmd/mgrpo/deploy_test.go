@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
@@ -337,10 +338,13 @@ func manifest(t *testing.T, name string) []byte {
 	return data
 }
 
-// jobs are those of the workers on one machine each, and that of the planner on several.
-func jobs(t *testing.T) []batchv1.Job {
+// jobs are those of the workers: as they are, with every component, and the planner's on several machines.
+func jobs(t *testing.T) (all []batchv1.Job) {
 	t.Helper()
-	return append(documents[batchv1.Job](t, manifest(t, "testdata/workers.yaml"), "Job"), documents[batchv1.Job](t, manifest(t, "machines/planner.yaml"), "Job")...)
+	for _, name := range []string{"testdata/workers.yaml", "testdata/gpu.yaml", "machines/planner.yaml"} {
+		all = append(all, documents[batchv1.Job](t, manifest(t, name), "Job")...)
+	}
+	return all
 }
 
 // The pods run commands that exist, and their Jobs know what the exit codes mean.
@@ -387,19 +391,25 @@ func TestDeploySecrets(t *testing.T) {
 				for _, u := range users {
 					names = append(names, u[1])
 				}
-				if want := []string{"default", "research-team", "research-team-planner", "research-team-researcher", "research-team-status"}; !slices.Equal(names, want) {
+				if want := []string{"default", "research-team", "research-team-planner", "research-team-researcher", "research-team-status", "redis:replica", "redis:sentinel"}; !slices.Equal(names, want) {
 					t.Errorf("users %q, want %q", names, want)
 				}
 			}
 		}
 	}
 	named := map[string]bool{"mgrpo-store-status password": true} // for people; no pod names it
+	var containers []corev1.Container
 	for _, job := range jobs(t) {
-		for _, e := range job.Spec.Template.Spec.Containers[0].Env {
-			if e.ValueFrom.SecretKeyRef == nil {
-				continue
+		containers = append(containers, job.Spec.Template.Spec.Containers...)
+	}
+	for _, set := range documents[appsv1.StatefulSet](t, manifest(t, "testdata/gpu.yaml"), "StatefulSet") {
+		containers = append(containers, set.Spec.Template.Spec.Containers...)
+	}
+	for _, c := range containers {
+		for _, e := range c.Env {
+			if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+				named[e.ValueFrom.SecretKeyRef.Name+" "+e.ValueFrom.SecretKeyRef.Key] = true
 			}
-			named[e.ValueFrom.SecretKeyRef.Name+" "+e.ValueFrom.SecretKeyRef.Key] = true
 		}
 	}
 	named["mgrpo-redis-acl users.acl"] = strings.Contains(string(manifest(t, "redis.yaml")), "secretName: mgrpo-redis-acl}")

@@ -39,11 +39,17 @@ type manifests struct {
 	policies map[string]*networkingv1.NetworkPolicy
 }
 
-// read decodes every document that kustomization.yaml names, with the workers as kubectl kustomize makes them: a key that its type does not have is an error, and so are two
-// objects of a kind and name.
+// read decodes every document that kustomization.yaml names, with the workers as kubectl kustomize makes them. A key that its type does not have
+// is an error, and so are two objects of a kind and name.
 func read(t *testing.T) *manifests {
 	t.Helper()
 	return readAll(t, "redis.yaml", "team.yaml", "policy.yaml", filepath.Join("testdata", "workers.yaml"))
+}
+
+// teams are the team as it is and with every component.
+func teams(t *testing.T) map[string]*manifests {
+	t.Helper()
+	return map[string]*manifests{"alone": read(t), "gpu": readAll(t, filepath.Join("testdata", "gpu.yaml"))}
 }
 
 func readAll(t *testing.T, files ...string) *manifests {
@@ -132,43 +138,53 @@ func (m *manifests) team(t *testing.T) *config.Config {
 
 // Every pod is confined, and mounts volumes that are there.
 func TestPods(t *testing.T) {
-	m := read(t)
-	if len(m.templates()) != 3 {
-		t.Errorf("%d workloads, want the Redis and two workers", len(m.templates()))
-	}
-	for name, pod := range m.templates() {
-		t.Run(name, func(t *testing.T) {
-			p := pod.Spec
-			sc := p.SecurityContext
-			if sc == nil || sc.RunAsNonRoot == nil || !*sc.RunAsNonRoot || sc.RunAsUser == nil || *sc.RunAsUser == 0 || sc.FSGroup == nil || sc.SeccompProfile == nil {
-				t.Errorf("its security context is %+v", sc)
-			}
-			if p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken {
-				t.Error("it is given a token of the cluster's API")
-			}
-			if len(p.Containers) != 1 {
-				t.Fatalf("%d containers", len(p.Containers))
-			}
-			c := p.Containers[0]
-			csc := c.SecurityContext
-			if csc == nil || csc.AllowPrivilegeEscalation == nil || *csc.AllowPrivilegeEscalation || csc.ReadOnlyRootFilesystem == nil || !*csc.ReadOnlyRootFilesystem ||
-				csc.Capabilities == nil || !slices.Equal(csc.Capabilities.Drop, []corev1.Capability{"ALL"}) {
-				t.Errorf("its container's security context is %+v", csc)
-			}
-			if c.LivenessProbe == nil || c.ReadinessProbe == nil || c.Resources.Limits.Memory().IsZero() {
-				t.Error("it has no probes, or no limit of memory")
-			}
-			volumes := m.volumes(t, name, p)
-			for _, mount := range c.VolumeMounts {
-				if _, there := volumes[mount.Name]; !there {
-					t.Errorf("the volume %s is not there", mount.Name)
+	for team, m := range teams(t) {
+		if want := map[string]int{"alone": 3, "gpu": 4}[team]; len(m.templates()) != want {
+			t.Errorf("%s: %d workloads, want %d", team, len(m.templates()), want)
+		}
+		for name, pod := range m.templates() {
+			t.Run(team+"/"+name, func(t *testing.T) {
+				p := pod.Spec
+				sc := p.SecurityContext
+				if sc == nil || sc.RunAsNonRoot == nil || !*sc.RunAsNonRoot || sc.RunAsUser == nil || *sc.RunAsUser == 0 || sc.FSGroup == nil || sc.SeccompProfile == nil {
+					t.Errorf("its security context is %+v", sc)
 				}
-				delete(volumes, mount.Name)
-			}
-			if len(volumes) > 0 {
-				t.Errorf("volumes that nobody mounts: %v", volumes)
-			}
-		})
+				if p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken {
+					t.Error("it is given a token of the cluster's API")
+				}
+				volumes := m.volumes(t, name, p)
+				unused := maps.Clone(volumes)
+				for _, c := range slices.Concat(p.InitContainers, p.Containers) {
+					checkConfined(t, c)
+					for _, mount := range c.VolumeMounts {
+						if !volumes[mount.Name] {
+							t.Errorf("the volume %s is not there", mount.Name)
+						}
+						delete(unused, mount.Name)
+					}
+				}
+				for _, c := range p.Containers {
+					if c.LivenessProbe == nil || c.ReadinessProbe == nil {
+						t.Errorf("the container %s has no probes", c.Name)
+					}
+				}
+				if len(unused) > 0 {
+					t.Errorf("volumes that no container mounts: %v", unused)
+				}
+			})
+		}
+	}
+}
+
+func checkConfined(t *testing.T, c corev1.Container) {
+	t.Helper()
+	sc := c.SecurityContext
+	if sc == nil || sc.AllowPrivilegeEscalation == nil || *sc.AllowPrivilegeEscalation || sc.ReadOnlyRootFilesystem == nil || !*sc.ReadOnlyRootFilesystem ||
+		sc.Capabilities == nil || !slices.Equal(sc.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		t.Errorf("the security context of the container %s is %+v", c.Name, sc)
+	}
+	if c.Resources.Limits.Memory().IsZero() {
+		t.Errorf("the container %s has no limit of memory", c.Name)
 	}
 }
 
@@ -213,34 +229,48 @@ func mount(p corev1.PodSpec, is func(corev1.Volume) bool) string {
 
 // Every selector matches a pod, and ports are those of the pods that it matches.
 func TestSelectors(t *testing.T) {
-	m := read(t)
-	selected := func(what string, selector map[string]string) []*corev1.PodTemplateSpec {
-		t.Helper()
-		var out []*corev1.PodTemplateSpec
-		for _, pod := range m.templates() {
-			if labels.SelectorFromSet(selector).Matches(labels.Set(pod.Labels)) {
-				out = append(out, pod)
-			}
-		}
-		if len(out) == 0 || len(selector) == 0 {
-			t.Errorf("%s selects no pod: %v", what, selector)
-		}
-		return out
+	for name, m := range teams(t) {
+		t.Run(name, func(t *testing.T) { m.selectors(t) })
 	}
-	hasPort := func(what string, pods []*corev1.PodTemplateSpec, port intstr.IntOrString) {
-		t.Helper()
-		for _, pod := range pods {
-			if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool {
+}
+
+// selected lists the workloads that a selector matches.
+func (m *manifests) selected(t *testing.T, what string, selector map[string]string) map[string]*corev1.PodTemplateSpec {
+	t.Helper()
+	out := map[string]*corev1.PodTemplateSpec{}
+	for name, pod := range m.templates() {
+		if labels.SelectorFromSet(selector).Matches(labels.Set(pod.Labels)) {
+			out[name] = pod
+		}
+	}
+	if len(out) == 0 || len(selector) == 0 {
+		t.Errorf("%s selects no pod: %v", what, selector)
+	}
+	return out
+}
+
+func hasPort(t *testing.T, what string, pods map[string]*corev1.PodTemplateSpec, port intstr.IntOrString) {
+	t.Helper()
+	for _, pod := range pods {
+		if !slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+			return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
 				return port.Type == intstr.String && p.Name == port.StrVal || port.Type == intstr.Int && p.ContainerPort == port.IntVal
-			}) {
-				t.Errorf("%s: its pod has no port %s", what, port.String())
-			}
+			})
+		}) {
+			t.Errorf("%s: its pod has no port %s", what, port.String())
 		}
 	}
+}
+
+func (m *manifests) selectors(t *testing.T) {
 	for name, s := range m.services {
-		pods := selected("Service "+name, s.Spec.Selector)
+		pods := m.selected(t, "Service "+name, s.Spec.Selector)
 		for _, p := range s.Spec.Ports {
-			hasPort("Service "+name, pods, p.TargetPort)
+			target := p.TargetPort
+			if target == (intstr.IntOrString{}) {
+				target = intstr.FromInt32(p.Port)
+			}
+			hasPort(t, "Service "+name, pods, target)
 		}
 	}
 	for name, s := range m.sets {
@@ -252,38 +282,47 @@ func TestSelectors(t *testing.T) {
 			t.Errorf("StatefulSet %s does not select its own pods: %v", name, err)
 		}
 	}
-	covered := 0
+	closed := map[networkingv1.PolicyType]map[string]bool{networkingv1.PolicyTypeIngress: {}, networkingv1.PolicyTypeEgress: {}}
 	for name, n := range m.policies {
-		pods := selected("NetworkPolicy "+name, n.Spec.PodSelector.MatchLabels)
-		covered += len(pods)
-		if len(n.Spec.PolicyTypes) != 2 {
-			t.Errorf("NetworkPolicy %s does not speak of both directions", name)
-		}
-		for _, rule := range n.Spec.Ingress {
-			if len(rule.From) == 0 || len(rule.Ports) == 0 {
-				t.Errorf("NetworkPolicy %s lets anybody in", name)
-			}
-			for _, from := range rule.From {
-				if from.PodSelector != nil {
-					selected("ingress of "+name, from.PodSelector.MatchLabels)
-				}
-			}
-			for _, p := range rule.Ports {
-				hasPort("NetworkPolicy "+name, pods, *p.Port)
+		pods := m.selected(t, "NetworkPolicy "+name, n.Spec.PodSelector.MatchLabels)
+		for _, direction := range n.Spec.PolicyTypes {
+			for pod := range pods {
+				closed[direction][pod] = true
 			}
 		}
-		for _, rule := range n.Spec.Egress {
-			for _, to := range rule.To {
-				if to.PodSelector != nil {
-					for _, p := range rule.Ports {
-						hasPort("NetworkPolicy "+name, selected("egress of "+name, to.PodSelector.MatchLabels), *p.Port)
-					}
-				}
-			}
+		m.checkPolicy(t, name, n, pods)
+	}
+	for direction, pods := range closed {
+		if len(pods) != len(m.templates()) {
+			t.Errorf("%s: network policies cover %d of %d workloads", direction, len(pods), len(m.templates()))
 		}
 	}
-	if covered != len(m.templates()) {
-		t.Errorf("network policies cover %d of %d workloads", covered, len(m.templates()))
+}
+
+func (m *manifests) checkPolicy(t *testing.T, name string, n *networkingv1.NetworkPolicy, pods map[string]*corev1.PodTemplateSpec) {
+	t.Helper()
+	for _, rule := range n.Spec.Ingress {
+		if len(rule.From) == 0 || len(rule.Ports) == 0 {
+			t.Errorf("NetworkPolicy %s lets anyone in", name)
+		}
+		for _, from := range rule.From {
+			if from.PodSelector != nil {
+				m.selected(t, "ingress of "+name, from.PodSelector.MatchLabels)
+			}
+		}
+		for _, p := range rule.Ports {
+			hasPort(t, "NetworkPolicy "+name, pods, *p.Port)
+		}
+	}
+	for _, rule := range n.Spec.Egress {
+		for _, to := range rule.To {
+			if to.PodSelector == nil {
+				continue
+			}
+			for _, p := range rule.Ports {
+				hasPort(t, "NetworkPolicy "+name, m.selected(t, "egress of "+name, to.PodSelector.MatchLabels), *p.Port)
+			}
+		}
 	}
 }
 

@@ -14,15 +14,24 @@ sed -n '/^  team.yaml: |/,/^[^ ]/s/^    //p' "$here/team.yaml" >"$work/config.ya
 mapfile -t users < <("$here/../acl.sh" "$work" -c "$work/config.yaml")
 if [ ${#users[@]} -lt 3 ]; then exit 1; fi # acl.sh has said why
 
-secret() { # NAME KEY VALUE, as YAML writes it
-  printf -- '---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: Opaque\nstringData:\n  %s: %s\n' "$@"
+secret() { # NAME (KEY VALUE)..., values as YAML writes them
+  printf -- '---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: Opaque\nstringData:\n' "$1"
+  shift
+  printf '  %s: %s\n' "$@"
 }
+random() { head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n'; }
+# Servers that watch and copy one another (components/sentinel) have users of their own. The rules are those that Redis's documentation names.
+replica=$(random) sentinel=$(random)
+printf 'user redis:%s reset on #%s %s\n' \
+  replica "$(printf %s "$replica" | sha256sum | cut -d ' ' -f 1)" '+psync +replconf +ping' \
+  sentinel "$(printf %s "$sentinel" | sha256sum | cut -d ' ' -f 1)" '&* +multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish +info +client|setname +client|kill +script|kill' \
+  >>"$work/users.acl"
 secret mgrpo-redis-acl users.acl "|
 $(sed 's/^/    /' "$work/users.acl")"
+secret mgrpo-redis-servers replica "\"$replica\"" sentinel "\"$sentinel\""
 run=${users[0]}
 for user in "${users[@]:1}"; do
   secret "mgrpo-store-${user#"$run-"}" password "\"$(cat "$work/$user.password")\""
 done
-random() { head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n'; }
 secret mgrpo-machines key "\"$(random)\""
 secret mgrpo-health token "\"$(random)\""

@@ -75,16 +75,26 @@ kubectl label namespace team pod-security.kubernetes.io/enforce=restricted pod-s
 echo '-- every manifest is valid'
 deploy/kubernetes/secrets.sh | kubectl apply --validate=strict -f - >/dev/null
 kubectl apply --dry-run=server --validate=strict -f deploy/kubernetes/machines/planner.yaml
-kubectl kustomize deploy/kubernetes-gpu | kubectl apply --dry-run=server --validate=strict -f -
 kubectl apply --validate=strict -k deploy/kubernetes
-if ! diff <(kubectl kustomize deploy/kubernetes/agents) <(tail -n +2 deploy/kubernetes/testdata/workers.yaml); then
-  echo 'kubernetes-test: testdata/workers.yaml is not what agents/ makes: its first line names the command' >&2
-  exit 1
-fi
+for team in workers:kubernetes/agents gpu:kubernetes-gpu; do
+  if ! diff <(kubectl kustomize "deploy/${team#*:}") <(tail -n +2 "deploy/kubernetes/testdata/${team%:*}.yaml"); then
+    echo "kubernetes-test: testdata/${team%:*}.yaml is not what ${team#*:} makes: its first line names the command" >&2
+    exit 1
+  fi
+done
 if kubectl kustomize deploy/kubernetes | sed 's/backoffLimit/backofLimit/' | kubectl apply --dry-run=server --validate=strict -f - >/dev/null 2>&1; then
   echo 'kubernetes-test: a misspelt key was taken' >&2
   exit 1
 fi
+
+echo '-- the team on GPUs is valid, and all its pods are made'
+kubectl create namespace gpu
+kubectl label namespace gpu pod-security.kubernetes.io/enforce=restricted pod-security.kubernetes.io/warn=restricted >/dev/null
+kubectl apply -f - >/dev/null <<<'{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}'
+deploy/kubernetes/secrets.sh | kubectl -n gpu apply --validate=strict -f - >/dev/null
+kubectl -n gpu apply --validate=strict -k deploy/kubernetes-gpu
+for pod in mgrpo-redis-0 mgrpo-redis-1 mgrpo-redis-2 mgrpo-vllm-planner-0 mgrpo-vllm-planner-1; do until_true kubectl -n gpu get pod $pod; done
+for agent in planner researcher; do until_true kubectl -n gpu wait "job/mgrpo-$agent" --for=jsonpath='{.status.active}'=1 --timeout=1s; done
 
 running() { kubectl get pods -l "mgrpo/agent=$1" --field-selector=status.phase=Pending -o 'jsonpath={.items[0].metadata.name}' 2>/dev/null; }
 status() { kubectl get job "mgrpo-$1" -o "jsonpath=$2"; }
@@ -122,4 +132,7 @@ echo '-- a run that is done ends the Job well'
 end planner Succeeded 0
 complete() { [ "$(status planner '{.status.conditions[?(@.type=="Complete")].status}')" = True ]; }
 until_true complete
+echo '-- Redis with Sentinels'
+kubectl config set-context --current --namespace=gpu >/dev/null
+deploy/kubernetes/test/sentinel.sh
 echo 'kubernetes-test: all of it worked'
