@@ -97,7 +97,7 @@ image-test: build ## build the image without a registry and train in it (install
 kubernetes-test: build ## the manifests on a real API server, which is built once in some minutes (installs etcd as root)
 	@timeout 3000 deploy/kubernetes/test/run.sh
 
-arm64-test: native ## build for arm64 Linux, and test and train on an emulated processor (needs 3 GB, installs a cross compiler as root)
+arm64-test: build ## build for arm64 Linux, and test and train on an emulated processor (needs 3 GB, installs a cross compiler as root)
 	@.ci/arm64.sh
 
 # What gorgonia/cu is linked with; with a driver installed the program still finds the driver's own.
