@@ -14,12 +14,12 @@ type frameKind byte
 
 const (
 	orderFrame    frameKind = 'o' // JSON of an Order
-	sequenceFrame frameKind = 's' // a sequence of the preceding order
+	sequenceFrame frameKind = 's' // gob of a sequence of the preceding order
 	replyFrame    frameKind = 'r' // JSON of a Reply
 	aliveFrame    frameKind = 'a' // empty: a heartbeat
-	requestFrame  frameKind = 'q' // a request for a turn
+	requestFrame  frameKind = 'q' // gob of a request for a turn
 	cancelFrame   frameKind = 'c' // the number of a request whose turn must end
-	turnFrame     frameKind = 't' // the answer to a request
+	turnFrame     frameKind = 't' // gob of the answer to a request
 
 	// Only between machines:
 	handshakeFrame frameKind = 'h' // JSON of a handshake

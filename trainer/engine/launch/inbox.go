@@ -78,7 +78,7 @@ func receiveOrder(content []byte, in io.Reader) (r received) {
 	for i := 0; i < r.order.Batch && r.err == nil; i++ {
 		var q *learner.Sequence
 		if _, content, r.err = readFrame(in, sequenceFrame); r.err == nil {
-			q, r.err = decodeSequence(content)
+			q, r.err = decodeColumns[*learner.Sequence](content)
 		}
 		r.batch = append(r.batch, q)
 	}

@@ -244,13 +244,13 @@ func TestSequences(t *testing.T) {
 		{ID: "q/0/sub/1", Whole: "q/0/sub", Tokens: []int32{1, -2, math.MaxInt32}, Sampled: []bool{false, true, true}, Behaviour: []float32{0, nan, -1},
 			Group: -1, Weight: 2.5, Advantage: math.Inf(1), Stale: true, Routes: []uint16{7, 65535}},
 		{ID: "demonstration", Tokens: []int32{4}, Sampled: []bool{false}},
-		{Tokens: []int32{}, Sampled: []bool{}},
+		{},
 	} {
 		content, err := encodeSequence(q)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := decodeSequence(content)
+		got, err := decodeColumns[*learner.Sequence](content)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -70,13 +71,17 @@ func (p *Policy) Stats() policy.Stats {
 func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy.Completion, error) {
 	from := p.versions.from()
 	id, answer := f.asked.add()
-	request, err := frame(requestFrame, encodeRequest(id, r))
+	content, err := encodeColumns(request{id, r.Tokens, r.Sampling, r.Key, r.Computed})
 	if err != nil {
 		return policy.Completion{}, err
 	}
-	_ = f.send(request) // if the process is gone, attend reports the reason
+	asks, err := frame(requestFrame, content)
+	if err != nil {
+		return policy.Completion{}, err
+	}
+	_ = f.send(asks) // if the process is gone, attend reports the reason
 	defer context.AfterFunc(ctx, func() {
-		if cancel, err := frame(cancelFrame, order.AppendUint64(nil, id)); err == nil {
+		if cancel, err := frame(cancelFrame, binary.LittleEndian.AppendUint64(nil, id)); err == nil {
 			_ = f.send(cancel)
 		}
 	})()
@@ -172,19 +177,19 @@ func (a *asked) add() (id uint64, answer <-chan Turn) {
 
 // take delivers an answer to its request. wanted is false if there is none.
 func (a *asked) take(content []byte) (wanted bool, err error) {
-	id, t, err := decodeTurn(content)
+	in, err := decodeColumns[answer](content)
 	if err != nil {
 		return false, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	answer, wanted := a.turns[id]
+	waiting, wanted := a.turns[in.ID]
 	if wanted {
-		delete(a.turns, id)
-		if t.Stats.Passes >= a.stats.Passes { // answers may overtake each other
-			a.stats = t.Stats
+		delete(a.turns, in.ID)
+		if in.Turn.Stats.Passes >= a.stats.Passes { // answers may overtake each other
+			a.stats = in.Turn.Stats
 		}
-		answer <- t
+		waiting <- in.Turn
 	}
 	return wanted, nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
@@ -191,7 +192,7 @@ func TestLostTurn(t *testing.T) {
 		"stops over a turn": "rank 2 of stops over a turn on cpu has sent no heartbeat for 15s",
 		"has no memory":     "rank 2 of has no memory on cpu: no memory left",
 		"invents turns":     "rank 2 of invents turns on cpu answered a turn that was not requested",
-		"raves over a turn": "rank 2 of raves over a turn on cpu wrote something that is not a reply: launch: a turn's frame is malformed",
+		"raves over a turn": "rank 2 of raves over a turn on cpu wrote something that is not a reply: launch: a malformed launch.answer",
 		"invents tokens":    "rank 2 of invents tokens on cpu: token 1048576 is outside the vocabulary of 1000",
 		"invents log-probs": "rank 2 of invents log-probs on cpu: log-prob of sampled token 0 is NaN",
 		"invents an end":    `rank 2 of invents an end on cpu: unknown finish reason "the end"`,
@@ -199,7 +200,7 @@ func TestLostTurn(t *testing.T) {
 		"invents experts":   "rank 2 of invents experts on cpu: 12 recorded experts for 5 tokens of 2 each",
 		"invents an expert": "rank 2 of invents an expert on cpu: expert 4 of token 1, the model has 4",
 		"ends by itself":    "rank 2 of ends by itself on cpu: a turn was cancelled without a request to cancel it",
-		"cannot tell":       "rank 2 of cannot tell on cpu: launch: a turn of 3 tokens has 0 log-probs",
+		"cannot tell":       "rank 2 of cannot tell on cpu: engine gave 3 tokens but 0 log-probs",
 	} {
 		t.Run(agent, func(t *testing.T) {
 			c, _, p := samplers(t, agent)
@@ -233,44 +234,54 @@ func TestLostTurn(t *testing.T) {
 // Requests and turns arrive as they were, with values that are not finite and texts that are no UTF-8.
 func TestTurnFrames(t *testing.T) {
 	inf := math.Inf(-1)
-	for _, r := range []policy.Request{
-		{Key: policy.Key{RunSeed: 1 << 63, Step: -1, Query: "q\xff", Rollout: 2, Agent: "a", Invocation: 3, Root: math.MaxUint64}, Tokens: []int32{1, math.MaxInt32}, Computed: 4,
-			Sampling: policy.Sampling{Temperature: inf, TopK: 5, TopP: 0.1, MinP: 1e-300, MaxNew: 6, StopIDs: []int32{-7}, StopStrings: []string{"", "\xfe"}}},
-		{Tokens: []int32{}},
+	for _, want := range []request{
+		{9, []int32{1, math.MaxInt32}, policy.Sampling{Temperature: inf, TopK: 5, TopP: 0.1, MinP: 1e-300, MaxNew: 6, StopIDs: []int32{-7}, StopStrings: []string{"", "\xfe"}},
+			policy.Key{RunSeed: 1 << 63, Step: -1, Query: "q\xff", Rollout: 2, Agent: "a", Invocation: 3, Root: math.MaxUint64}, 4},
+		{},
 	} {
-		id, got, err := decodeRequest(encodeRequest(9, r))
-		if d := cmp.Diff(r, got); d != "" || id != 9 || err != nil {
-			t.Errorf("%d, %v (-want +got):\n%s", id, err, d)
-		}
+		arrives(t, want)
 	}
 	for _, want := range []Turn{
 		{Completion: policy.Completion{Tokens: []int32{1}, LogProbs: []float32{float32(inf)}, Finish: policy.FinishStop, Version: 3,
 			Routes: []uint16{1, 65535}}, Stats: policy.Stats{Passes: 4, Batches: map[int]int64{2: 3}}},
-		{Completion: policy.Completion{Tokens: []int32{}, LogProbs: []float32{}}, Reply: Reply{Error: "no", Memory: true}},
+		{Reply: Reply{Error: "no", Memory: true}},
 	} {
-		content, err := encodeTurn(9, want)
-		if err != nil {
-			t.Fatal(err)
-		}
-		id, got, err := decodeTurn(content)
-		if d := cmp.Diff(want, got); d != "" || id != 9 || err != nil {
-			t.Errorf("%d, %v (-want +got):\n%s", id, err, d)
-		}
+		arrives(t, answer{9, want})
 	}
+}
+
+// arrives checks that a value is the same after its way through a frame.
+func arrives[T any](t *testing.T, want T) {
+	t.Helper()
+	got, err := decodeColumns[T](encoded(t, want))
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, d)
+	}
+}
+
+func encoded(t testing.TB, value any) []byte {
+	t.Helper()
+	content, err := encodeColumns(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
 }
 
 // A follower refuses frames that no rank 0 sends.
 func TestHostileRequests(t *testing.T) {
-	request := func(id uint64) []byte { return mustFrame(t, requestFrame, encodeRequest(id, ask(0, -1))) }
+	asks := func(id uint64) []byte {
+		return mustFrame(t, requestFrame, encoded(t, request{ID: id, Tokens: ask(0, -1).Tokens}))
+	}
 	for _, c := range []struct {
 		name, want string
 		samples    bool
 		frames     [][]byte
 	}{
-		{"too early", "before the order to sample", false, [][]byte{request(1)}},
-		{"twice", "request 1 came twice", true, [][]byte{request(1), request(1)}},
+		{"too early", "before the order to sample", false, [][]byte{asks(1)}},
+		{"twice", "request 1 came twice", true, [][]byte{asks(1), asks(1)}},
 		{"malformed", "malformed", true, [][]byte{mustFrame(t, requestFrame, []byte("{}"))}},
-		{"a malformed end", "malformed", true, [][]byte{request(1), mustFrame(t, cancelFrame, []byte("1"))}},
+		{"a malformed end", "malformed", true, [][]byte{asks(1), mustFrame(t, cancelFrame, []byte("1"))}},
 		{"too long an end", "announces 9 bytes", true, [][]byte{[]byte("c\x09\x00\x00\x00123456789")}},
 		{"too long a request", "announces 4294967295 bytes", true, [][]byte{[]byte("q\xff\xff\xff\xff")}},
 		{"an end of nothing", "", true, [][]byte{mustFrame(t, cancelFrame, make([]byte, 8))}},
@@ -302,31 +313,24 @@ func mustFrame(t *testing.T, kind frameKind, content []byte) []byte {
 	return b
 }
 
-// FuzzTurns: whatever comes through the pipe is a request, a turn or an error, and costs no more memory than it has bytes.
+// FuzzTurns: whatever comes through the pipe is a request, a turn or an error, and is the same after its way back.
 func FuzzTurns(f *testing.F) {
-	turn, err := encodeTurn(1, sampled(f.Context(), ask(2, 3, 4)))
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, content := range [][]byte{encodeRequest(1, ask(2, 3, 4)), turn, turn[:len(turn)-1], bytes.Repeat([]byte{255}, 200)} {
+	turn := encoded(f, answer{1, sampled(f.Context(), ask(2, 3, 4))})
+	for _, content := range [][]byte{encoded(f, request{ID: 1, Tokens: []int32{3, 4}}), turn, turn[:len(turn)-1], bytes.Repeat([]byte{255}, 200)} {
 		f.Add(content)
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		if id, r, err := decodeRequest(content); err == nil {
-			if again := encodeRequest(id, r); !bytes.Equal(again, content) {
-				t.Fatalf("a request is %x, and was %x", again, content)
+		if r, err := decodeColumns[request](content); err == nil {
+			again, err := decodeColumns[request](encoded(t, r))
+			if d := cmp.Diff(r, again, cmpopts.EquateNaNs(), cmpopts.EquateEmpty()); d != "" || err != nil {
+				t.Fatalf("%v (-first +again):\n%s", err, d)
 			}
 		}
-		id, got, err := decodeTurn(content)
-		if err != nil {
-			return
-		}
-		again, err := encodeTurn(id, got)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, back, err := decodeTurn(again); err != nil || len(back.Tokens) != len(got.Tokens) || len(back.Routes) != len(got.Routes) {
-			t.Fatalf("what was understood is not understood again: %v", err)
+		if a, err := decodeColumns[answer](content); err == nil {
+			again, err := decodeColumns[answer](encoded(t, a))
+			if d := cmp.Diff(a, again, cmpopts.EquateNaNs(), cmpopts.EquateEmpty()); d != "" || err != nil {
+				t.Fatalf("%v (-first +again):\n%s", err, d)
+			}
 		}
 	})
 }

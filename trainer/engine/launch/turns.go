@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -28,10 +29,11 @@ func (p *Inbox) Sample(sample func(ctx context.Context, r policy.Request) Turn) 
 
 // begin begins the turn of a request.
 func (p *Inbox) begin(content []byte) error {
-	id, r, err := decodeRequest(content)
+	in, err := decodeColumns[request](content)
 	if err != nil {
 		return err
 	}
+	id, r := in.ID, policy.Request{Tokens: in.Tokens, Sampling: in.Sampling, Key: in.Key, Computed: in.Computed}
 	t := &p.turns
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,26 +50,24 @@ func (p *Inbox) begin(content []byte) error {
 	t.ends[id] = end
 	sample := t.sample
 	go func() {
-		answer := sample(ctx, r)
+		turn := sample(ctx, r)
 		t.mu.Lock()
 		delete(t.ends, id)
 		t.mu.Unlock()
 		end()
-		p.answerTurn(id, answer)
+		p.answerTurn(id, turn)
 	}()
 	return nil
 }
 
 // cancel ends the turn of a request, which may have ended already.
 func (t *turns) cancel(content []byte) error {
-	in := reader{rest: content}
-	id := in.uint64()
-	if in.short || len(in.rest) > 0 {
+	if len(content) != 8 {
 		return errors.New("launch: a frame that cancels is malformed")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if end := t.ends[id]; end != nil {
+	if end := t.ends[binary.LittleEndian.Uint64(content)]; end != nil {
 		end()
 	}
 	return nil
@@ -75,14 +75,15 @@ func (t *turns) cancel(content []byte) error {
 
 // answerTurn sends the answer to a request. If a turn cannot be encoded, the answer is that error.
 func (p *Inbox) answerTurn(id uint64, t Turn) {
-	content, err := encodeTurn(id, t)
+	t.Reply = t.Reply.short()
+	content, err := encodeColumns(answer{id, t})
 	if err == nil {
 		err = p.send(turnFrame, content)
 	}
 	if err == nil {
 		return
 	}
-	if content, err = encodeTurn(id, Turn{Reply: Reply{Error: err.Error()}, Stats: t.Stats}); err == nil {
+	if content, err = encodeColumns(answer{id, Turn{Reply: Reply{Error: err.Error()}.short(), Stats: t.Stats}}); err == nil {
 		_ = p.send(turnFrame, content) // if the worker is gone, this process ends
 	}
 }

@@ -1,0 +1,57 @@
+package launch
+
+import (
+	"bytes"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+)
+
+// request is the content of a request's frame.
+type request struct {
+	ID       uint64
+	Tokens   []int32
+	Sampling policy.Sampling
+	Key      policy.Key
+	Computed int
+}
+
+// answer is the content of a turn's frame: the answer to the request with this ID.
+type answer struct {
+	ID   uint64
+	Turn Turn
+}
+
+// encodeColumns returns gob of a value with long columns: a *learner.Sequence, a request or an answer. Floats are sent as bits, so
+// that a non-finite one arrives unchanged and the learner or the policy refuses it.
+func encodeColumns(value any) ([]byte, error) {
+	var out bytes.Buffer
+	if err := gob.NewEncoder(&out).Encode(value); err != nil {
+		return nil, fmt.Errorf("launch: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// decodeColumns reads the output of encodeColumns, exactly one value. The receiver checks the values.
+func decodeColumns[T any](content []byte) (value T, err error) {
+	d := gob.NewDecoder(bytes.NewReader(content))
+	if err := d.Decode(&value); err != nil {
+		return value, fmt.Errorf("launch: a malformed %T: %v", value, err) // without the reader's io.EOF, which would be the end of a pipe
+	}
+	if err := d.Decode(&value); !errors.Is(err, io.EOF) {
+		return value, fmt.Errorf("launch: more than one %T in a frame", value)
+	}
+	return value, nil
+}
+
+// encodeSequence returns the content of a sequence's frame. It refuses columns of different lengths.
+func encodeSequence(q *learner.Sequence) ([]byte, error) {
+	if n := len(q.Tokens); len(q.Sampled) != n || q.Behaviour != nil && len(q.Behaviour) != n {
+		return nil, fmt.Errorf("launch: %s: %d tokens, %d mask entries, %d log-probs", q.ID, n, len(q.Sampled), len(q.Behaviour))
+	}
+	return encodeColumns(q)
+}
