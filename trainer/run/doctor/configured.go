@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/model/memory"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics/track"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
@@ -50,6 +52,7 @@ func fits(w io.Writer, needs []memory.Need, err error) error {
 
 // configured checks the needs of the configuration's agents: it opens everything that a training opens, except weights.
 func configured(ctx context.Context, cfg *config.Config, agents []string) (out []Finding) {
+	out = tracking(ctx, cfg)
 	t, noTask := assemble.Task(cfg, len(cfg.AgentNames()))
 	if noTask != nil {
 		out = append(out, Finding{Fail, "task", oneLine(noTask), "correct the task section"})
@@ -99,6 +102,30 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		}
 	}
 	return out
+}
+
+// tracking checks the experiment trackers that get the run's records.
+func tracking(ctx context.Context, cfg *config.Config) []Finding {
+	const patience = 10 * time.Second
+	var to []string
+	if project := cfg.Tracking.WandB; project != "" {
+		to = append(to, "W&B, project "+project)
+	}
+	if experiment := cfg.Tracking.MLflow; experiment != "" {
+		to = append(to, "MLflow, "+experiment)
+	}
+	if len(to) == 0 {
+		return nil
+	}
+	if err := track.Check(ctx, cfg); err != nil {
+		return []Finding{{Fail, "tracking", oneLine(err), "without this the run does not start"}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := track.Ask(ctx, cfg); err != nil {
+		return []Finding{{Warn, "tracking", "MLflow: " + oneLine(err), "start the server, or correct the address; else the run continues without it, and mgrpo track forwards the records later"}}
+	}
+	return []Finding{{OK, "tracking", strings.Join(to, "; "), ""}}
 }
 
 // servers asks those that sample for an agent what they are.

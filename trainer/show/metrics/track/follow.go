@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,21 +22,50 @@ type Followers struct {
 	work  sync.WaitGroup
 }
 
-// Follow starts the followers of a configuration: none, if it names no tracker. It returns an error if a tracker cannot work: there is no
-// package wandb, or no address of an MLflow server. say gets what people should know, and the errors of trackers.
-func Follow(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Followers, error) {
-	f := &Followers{ended: make(chan struct{})}
-	if project := cfg.Tracking.WandB; project != "" {
+// Check returns an error if a tracker of a configuration cannot work: the Python has no package wandb, or there is no address of an MLflow server.
+func Check(ctx context.Context, cfg *config.Config) error {
+	if cfg.Tracking.WandB != "" {
 		if err := hasWandB(ctx, cfg.Tracking.Python); err != nil {
-			return nil, err
+			return err
 		}
-		f.start(ctx, cfg.RunDir(), "wandb", WandB(project, cfg.Tracking.Python), say)
 	}
 	if experiment := cfg.Tracking.MLflow; experiment != "" {
 		env, _ := mlflowEnv(experiment)
 		if _, err := newAPI(env, sleep); err != nil {
-			return nil, fmt.Errorf("tracking.mlflow: %w, or write URI/EXPERIMENT", err)
+			return fmt.Errorf("tracking.mlflow: %w, or write URI/EXPERIMENT", err)
 		}
+	}
+	return nil
+}
+
+// Ask asks the MLflow server of a configuration once for the experiment. It returns an error if the server does not answer, or refuses the user.
+func Ask(ctx context.Context, cfg *config.Config) error {
+	if cfg.Tracking.MLflow == "" {
+		return nil
+	}
+	env, experiment := mlflowEnv(cfg.Tracking.MLflow)
+	server, err := newAPI(env, sleep)
+	if err == nil {
+		err = server.get(ctx, "experiments/get-by-name", url.Values{"experiment_name": {experiment}}, nil)
+	}
+	var no *refusal
+	if errors.As(err, &no) && no.Code == notThere {
+		return nil // the run creates the experiment
+	}
+	return err
+}
+
+// Follow starts the followers of a configuration: none, if it names no tracker. It returns the error of Check. say gets messages for
+// people, and the errors of trackers.
+func Follow(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Followers, error) {
+	if err := Check(ctx, cfg); err != nil {
+		return nil, err
+	}
+	f := &Followers{ended: make(chan struct{})}
+	if project := cfg.Tracking.WandB; project != "" {
+		f.start(ctx, cfg.RunDir(), "wandb", WandB(project, cfg.Tracking.Python), say)
+	}
+	if experiment := cfg.Tracking.MLflow; experiment != "" {
 		f.start(ctx, cfg.RunDir(), "mlflow", MLflow(experiment, say), say)
 	}
 	return f, nil

@@ -133,6 +133,9 @@ func (m *mlflow) begin(ctx context.Context) error {
 	return m.params(ctx)
 }
 
+// notThere is the error code of an experiment that the server does not have.
+const notThere = "RESOURCE_DOES_NOT_EXIST"
+
 // findExperiment returns the id of the experiment, which it creates if there is none.
 func (m *mlflow) findExperiment(ctx context.Context) (string, error) {
 	var reply struct {
@@ -143,7 +146,7 @@ func (m *mlflow) findExperiment(ctx context.Context) (string, error) {
 	}
 	err := m.api.get(ctx, "experiments/get-by-name", url.Values{"experiment_name": {m.experiment}}, &reply)
 	var refused *refusal
-	if errors.As(err, &refused) && refused.Code == "RESOURCE_DOES_NOT_EXIST" {
+	if errors.As(err, &refused) && refused.Code == notThere {
 		var created struct {
 			ID string `json:"experiment_id"`
 		}
