@@ -7,36 +7,37 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Errand is rows of one rank on their way to the experts of a layer, which may be those of other ranks. Every rank has one at the same time, if
-// only with Nothing.
-type Errand struct {
+// RoutedRows holds rows of one rank that its router sends to the experts of a layer. The experts may belong to other ranks. All
+// ranks dispatch at the same time; a rank without rows dispatches NoRoutedRows.
+type RoutedRows struct {
 	Layer  int   // from 1 on
 	Counts []int // rows for each of the layer's experts
 
-	// Rows are [rows, n], those for the lowest expert first: hidden states and, on the way back, the gradients of the mixture's output and
-	// the weights, float32, with which experts' outputs are added up.
+	// Rows has tensors [rows, n], sorted by expert: hidden states, and in the backward pass also the gradients of the mixture's
+	// output and the float32 weights of the experts' outputs.
 	Rows []*torch.Tensor
 }
 
-// Carry takes rows to their experts' ranks, and brings back what Serve makes of them there.
-type Carry func(e Errand) (back []*torch.Tensor, err error)
+// Dispatch sends rows to the ranks of their experts, and returns the results of ApplyExperts there.
+type Dispatch func(rows RoutedRows) (back []*torch.Tensor, err error)
 
-// Nothing is the errand of a rank without rows.
-func (m *Model) Nothing(s *torch.Scope, layer int, backward bool) Errand {
+// NoRoutedRows returns the RoutedRows of a rank without rows.
+func (m *Model) NoRoutedRows(s *torch.Scope, layer int, backward bool) RoutedRows {
 	rows := func(dt torch.DType, n int) *torch.Tensor { return s.Empty(dt, 0, int64(n)) }
-	e := Errand{Layer: layer, Counts: make([]int, m.Config.Mixture.Experts), Rows: []*torch.Tensor{rows(m.Compute.DType(), m.Config.Hidden)}}
+	none := RoutedRows{Layer: layer, Counts: make([]int, m.Config.Mixture.Experts), Rows: []*torch.Tensor{rows(m.Compute.DType(), m.Config.Hidden)}}
 	if backward {
-		e.Rows = append(e.Rows, rows(m.Compute.DType(), m.Config.Hidden), rows(torch.Float32, 1))
+		none.Rows = append(none.Rows, rows(m.Compute.DType(), m.Config.Hidden), rows(torch.Float32, 1))
 	}
-	return e
+	return none
 }
 
-// Serve computes what has come to this rank's experts of a layer: rows as in Errand, in any order, and of each the number of its expert among
-// them. It returns their outputs or, on the way back, the gradients of the hidden states and of the weights, and adds up those of the experts.
-func (m *Model) Serve(s *torch.Scope, layer int, rows []*torch.Tensor, experts []int32) (results []*torch.Tensor) {
+// ApplyExperts applies this rank's experts of a layer to the rows that arrived: rows as in RoutedRows but in any order, and the
+// index of each row's expert among this rank's. It returns the experts' outputs. In the backward pass it returns the gradients of the
+// hidden states and of the weights, and accumulates the gradients of the experts.
+func (m *Model) ApplyExperts(s *torch.Scope, layer int, rows []*torch.Tensor, experts []int32) (results []*torch.Tensor) {
 	n, own := int64(len(experts)), m.layers[layer-1].mixture
-	if n == 0 { // as always in a rank without experts, of which there may be fewer than ranks
-		return Unserved(rows)
+	if n == 0 { // always so in a rank without experts: a layer may have fewer experts than there are ranks
+		return EmptyResults(rows)
 	}
 	chosen := s.FromInt32(experts, n, 1)
 	if len(rows) == 1 {
@@ -52,15 +53,15 @@ func (m *Model) Serve(s *torch.Scope, layer int, rows []*torch.Tensor, experts [
 	return results
 }
 
-// Unserved has the shapes of what Serve makes of rows.
-func Unserved(rows []*torch.Tensor) []*torch.Tensor {
+// EmptyResults returns tensors with the shapes of ApplyExperts' results for these rows, and without meaningful values.
+func EmptyResults(rows []*torch.Tensor) []*torch.Tensor {
 	if len(rows) == 1 {
 		return rows
 	}
 	return []*torch.Tensor{rows[0], rows[2]}
 }
 
-// ownExperts are this rank's experts of a leaf.
+// ownExperts returns this rank's experts of a leaf.
 func (m *Model) ownExperts(l arch.Leaf) *torch.Tensor {
 	at := int64(0)
 	mine := m.share.Within(blockOf(l, true).Run)
@@ -88,21 +89,21 @@ func (m *Model) departs(i int, x *torch.Tensor, pass Pass) (sum, h, weight *torc
 	return sum, h, weight, torch.SortByExpert(chosen, m.Config.Mixture.Experts)
 }
 
-// blockAway is block of a layer whose experts are those of all ranks. No family has a norm after them.
-func (m *Model) blockAway(s *torch.Scope, i int, x *torch.Tensor, pass Pass, carry Carry) (y *torch.Tensor, err error) {
+// forwardDispatched computes a layer whose experts are divided among the ranks. No family has a norm after them.
+func (m *Model) forwardDispatched(s *torch.Scope, i int, x *torch.Tensor, pass Pass, dispatch Dispatch) (y *torch.Tensor, err error) {
 	s.Scoped(func() {
 		sum, h, weight, order := m.departs(i, x, pass)
 		var back []*torch.Tensor
-		if back, err = carry(Errand{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h)}}); err == nil {
+		if back, err = dispatch(RoutedRows{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h)}}); err == nil {
 			y = s.Hoist(sum.Add(order.Sums(back[0], h.Size(0), weight)))
 		}
 	})
 	return y, err
 }
 
-// backBlockAway is backBlock of such a layer at x, given the gradient dy of its result. The gradients of what goes to the experts come back from
-// them; those of attention and router are computed after that.
-func (m *Model) backBlockAway(s *torch.Scope, i int, x, dy *torch.Tensor, pass Pass, carry Carry) (dx *torch.Tensor, err error) {
+// backwardDispatched computes the gradient of such a layer at x from the gradient dy of its result. The experts' ranks return
+// the gradients of the experts' inputs; the gradients of attention and router follow.
+func (m *Model) backwardDispatched(s *torch.Scope, i int, x, dy *torch.Tensor, pass Pass, dispatch Dispatch) (dx *torch.Tensor, err error) {
 	s.Scoped(func() {
 		s.Grad(true, func() {
 			in := x.Detach()
@@ -110,7 +111,7 @@ func (m *Model) backBlockAway(s *torch.Scope, i int, x, dy *torch.Tensor, pass P
 			sum, h, weight, order := m.departs(i, in, pass)
 			weights := weight.Detach().View(-1, 1).IndexSelect(0, order.Source)
 			var back []*torch.Tensor
-			if back, err = carry(Errand{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h), order.Rows(dy), weights}}); err != nil {
+			if back, err = dispatch(RoutedRows{i + 1, order.Counts(), []*torch.Tensor{order.Rows(h), order.Rows(dy), weights}}); err != nil {
 				return
 			}
 			dh, dweight := order.Sums(back[0], h.Size(0), nil), back[1].IndexSelect(0, order.Place).View(weight.Shape()...)

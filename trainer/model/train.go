@@ -53,9 +53,9 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 
 // Layers is told of the layers of a pass, counted from 1. After an error of it the pass ends.
 type Layers struct {
-	Before func(layer int) error // it is computed next
-	After  func(layer int) error // its gradient is complete
-	Carry  Carry                 // where ranks divide experts among them
+	Before   func(layer int) error // it is computed next
+	After    func(layer int) error // its gradient is complete
+	Dispatch Dispatch              // where ranks divide experts among them
 }
 
 // ForwardByLayer is Forward with Layers.
@@ -99,7 +99,7 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 		}
 		dy := grad
 		if m.Carries(i + 1) {
-			grad, err = m.backBlockAway(s, i, inputs[i], dy, pass, layers.Carry)
+			grad, err = m.backwardDispatched(s, i, inputs[i], dy, pass, layers.Dispatch)
 		} else {
 			grad = m.backBlock(s, inputs[i], i > lowest || toEmbedding, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
 				return []*torch.Tensor{m.scopedBlock(s, i, x, pass)}, []*torch.Tensor{dy}
@@ -157,7 +157,7 @@ func (m *Model) nextBlock(s *torch.Scope, i int, x *torch.Tensor, pass Pass, lay
 		return nil, err
 	}
 	if m.Carries(i + 1) {
-		return m.blockAway(s, i, x, pass, layers.Carry)
+		return m.forwardDispatched(s, i, x, pass, layers.Dispatch)
 	}
 	return m.scopedBlock(s, i, x, pass), nil
 }

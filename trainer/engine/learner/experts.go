@@ -16,26 +16,26 @@ type failedExperts struct{ error }
 
 func (f failedExperts) Unwrap() error { return f.error }
 
-// carry dispatches this rank's rows of a layer to the ranks that own their experts, computes the rows that arrive with
+// dispatch sends this rank's rows of a layer to the ranks that own their experts, computes the rows that arrive with
 // this rank's experts, and returns the results of its own rows. Every rank must call it at the same time, even without
 // rows. After an error other than failedExperts the group is unusable.
-func (l *Learner) carry(ctx context.Context, s *torch.Scope, m *model.Model, e model.Errand) (back []*torch.Tensor, err error) {
-	r, err := l.exchangeRoads(ctx, e.Counts)
+func (l *Learner) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, out model.RoutedRows) (back []*torch.Tensor, err error) {
+	r, err := l.exchangeCounts(ctx, out.Counts)
 	if err != nil {
 		return nil, err
 	}
 	s.Scoped(func() {
 		unable := attempt(func() {
 			var came, results []*torch.Tensor
-			if came, err = l.allToAll(ctx, s, e.Rows, r.came, r.sent); err != nil {
+			if came, err = l.allToAll(ctx, s, out.Rows, r.came, r.sent); err != nil {
 				return
 			}
-			unserved := attempt(func() { results = m.Serve(s, e.Layer, came, r.experts) })
-			if unserved != nil { // the others wait for results of this shape; no update will use them
-				results = model.Unserved(came)
+			failed := attempt(func() { results = m.ApplyExperts(s, out.Layer, came, r.experts) })
+			if failed != nil { // the others wait for results of this shape; no update will use them
+				results = model.EmptyResults(came)
 			}
-			if back, err = l.allToAll(ctx, s, results, r.sent, r.came); err == nil && unserved != nil {
-				err = failedExperts{unserved}
+			if back, err = l.allToAll(ctx, s, results, r.sent, r.came); err == nil && failed != nil {
+				err = failedExperts{failed}
 			}
 			for _, rows := range back {
 				s.Hoist(rows)
@@ -80,15 +80,15 @@ func (l *Learner) allToAll(ctx context.Context, s *torch.Scope, out []*torch.Ten
 	return in, nil
 }
 
-// roads holds the numbers of a layer's rows that this rank sends to each rank and receives from it, and for each
+// rowCounts holds the numbers of a layer's rows that this rank sends to each rank and receives from it, and for each
 // received row the index of its expert among this rank's.
-type roads struct {
+type rowCounts struct {
 	sent, came []int64
 	experts    []int32
 }
 
-// exchangeRoads exchanges the number of rows for each expert. After an error the group is unusable.
-func (l *Learner) exchangeRoads(ctx context.Context, counts []int) (r roads, err error) {
+// exchangeCounts exchanges the number of rows for each expert. After an error the group is unusable.
+func (l *Learner) exchangeCounts(ctx context.Context, counts []int) (r rowCounts, err error) {
 	defer func() {
 		if err != nil {
 			l.group.GiveUp(err)

@@ -215,7 +215,7 @@ func TestImpossibleRowsOfExperts(t *testing.T) {
 	} {
 		g := &saying{theirs: c.theirs}
 		l.group = g
-		_, err := l.exchangeRoads(t.Context(), counts)
+		_, err := l.exchangeCounts(t.Context(), counts)
 		if (err != nil) != (c.want != "") || err != nil && !strings.HasPrefix(err.Error(), c.want) || g.givenUp != err {
 			t.Errorf("got %v and gave up because of %v, want %q", err, g.givenUp, c.want)
 		}

@@ -21,12 +21,12 @@ type exchange struct {
 type step int
 
 const (
-	start     step = iota // the layer's gather begins
-	finish                // the layer is present
-	compute               // the pass computes the layer
-	carry                 // rows to experts, and their outputs back
-	carryBack             // the same with gradients, in the backward pass
-	collect               // the gradient of the block is summed up
+	start        step = iota // the layer's gather begins
+	finish                   // the layer is present
+	compute                  // the pass computes the layer
+	dispatch                 // rows to experts, and their outputs back
+	dispatchBack             // the same with gradients, in the backward pass
+	collect                  // the gradient of the block is summed up
 )
 
 // exchangesOf lists the exchanges of one pass over m, in order. Every rank makes all of them, even if its own pass
@@ -61,9 +61,9 @@ func (l *Learner) exchangesOf(m *model.Model, backward bool) (all []exchange) {
 		down := i >= m.Config.Layers
 		switch {
 		case m.Carries(layer) && down:
-			all = append(all, exchange{carryBack, layer})
+			all = append(all, exchange{dispatchBack, layer})
 		case m.Carries(layer):
-			all = append(all, exchange{carry, layer})
+			all = append(all, exchange{dispatch, layer})
 		}
 		if down {
 			all = append(all, l.collectsOf(layer)...)
@@ -127,11 +127,11 @@ func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) (unserved, e
 	return unserved, err
 }
 
-// exchangeNext makes the next exchange of the pass over m. For carried rows it returns the results.
-func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Model, rows *model.Errand) (back []*torch.Tensor, err error) {
+// exchangeNext makes the next exchange of the pass over m. For dispatched rows it returns the results.
+func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Model, rows *model.RoutedRows) (back []*torch.Tensor, err error) {
 	x := l.ahead[0]
-	if rows == nil && (x.step == carry || x.step == carryBack) {
-		none := m.Nothing(s, x.at, x.step == carryBack)
+	if rows == nil && (x.step == dispatch || x.step == dispatchBack) {
+		none := m.NoRoutedRows(s, x.at, x.step == dispatchBack)
 		rows = &none
 	}
 	l.ahead = l.ahead[1:]
@@ -140,8 +140,8 @@ func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Mod
 		err = m.Gather(x.at, func(block *torch.Tensor) error { return l.group.StartAllGather(ctx, block) })
 	case finish:
 		err = m.EachBlock(x.at, func(_ ranks.Place, block *torch.Tensor) error { return l.group.FinishAllGather(ctx, block) })
-	case carry, carryBack:
-		back, err = l.carry(ctx, s, m, *rows)
+	case dispatch, dispatchBack:
+		back, err = l.dispatch(ctx, s, m, *rows)
 	case collect:
 		err = l.collectBlock(ctx, l.part.places[x.at])
 	}
@@ -169,7 +169,7 @@ func (l *Learner) layers(ctx context.Context, s *torch.Scope, m *model.Model) mo
 			}
 			return err
 		},
-		Carry: func(rows model.Errand) ([]*torch.Tensor, error) { return l.exchangeNext(ctx, s, m, &rows) },
+		Dispatch: func(rows model.RoutedRows) ([]*torch.Tensor, error) { return l.exchangeNext(ctx, s, m, &rows) },
 	}
 }
 
