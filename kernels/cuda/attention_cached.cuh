@@ -49,10 +49,11 @@ struct Attention {
   const int32_t *sequence, *length;
   const float *sinks;  // [heads], may be null
   T *out;
-  float *partial;  // [rows, heads, parts, hd + 2]: weighted values, maximum, sum; of rows with more than one part
+  float *partial;  // [rows, heads, parts, hd + 2]: weighted values, maximum, sum; of the rows that are merged
   int64_t rows, heads, kv_heads, hd;
   int parts;       // the most that a row can have
   int splits;      // blocks that share the parts of a row
+  int alone;       // rows of more parts than this are left to merge_kernel: 1, or 0 if there are sinks, whose terms are added there
   float scale;     // of a score, times log2 e
   int64_t window;  // 0: all keys
 
@@ -78,21 +79,16 @@ struct Attention {
     return row < 0 ? -1 : row * hd;
   }
   __device__ float *partial_of(int64_t head, int part) const { return partial + (head * parts + part) * (hd + 2); }
-  // The denominator of a head of a row, by its number among the heads of all rows: the sum of the weights, relative to 2^max, and the
-  // sink's term.
-  __device__ float denominator(int64_t head, float max, float sum) const {
-    return sinks == nullptr ? sum : sum + exp2_of(sinks[head % heads] * static_cast<float>(kLog2E) - max);
-  }
-  // Takes element c of a part's weighted values. `sum` is the denominator of a row without other parts.
+  // Takes element c of a part's weighted values; `sum` is the sum of the part's weights.
   __device__ void put(const Part &p, int head, int64_t c, float value, float sum) const {
-    if (p.of > 1) {
+    if (p.of > alone) {
       partial_of(p.first_head + head, p.number)[c] = value;
     } else {
       narrow(value / sum, out + (p.first_head + head) * hd + c);
     }
   }
   __device__ void put_sums(const Part &p, int head, float max, float sum) const {
-    if (p.of == 1) return;
+    if (p.of <= alone) return;
     float *const to = partial_of(p.first_head + head, p.number) + hd;
     to[0] = max;
     to[1] = sum;

@@ -104,7 +104,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
       float most = kFloor, sum = 0;
       for (int g = 0; g < kGroups; g++) most = fmaxf(most, group_max[h][g]);
       for (int g = 0; g < kGroups; g++) sum = fmaf(exp2f(group_max[h][g] - most), group_sum[h][g], sum);
-      const float rescale = exp2f(state[h].max - most), whole = in.denominator(part.first_head + h, most, sum);
+      const float rescale = exp2f(state[h].max - most);
 #pragma unroll
       for (int c = 0; c < kWide; c++)
         group_values[group][c / Pack<T>::kWidth * kLanes * Pack<T>::kWidth + lane * Pack<T>::kWidth + c % Pack<T>::kWidth] =
@@ -113,7 +113,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
       for (int64_t c = threadIdx.x; c < in.hd; c += kThreads) {
         float value = 0;
         for (int g = 0; g < kGroups; g++) value += group_values[g][c];
-        in.put(part, h, c, value, whole);
+        in.put(part, h, c, value, sum);
       }
       if (threadIdx.x == 0) in.put_sums(part, h, most, sum);
       __syncthreads();  // group_values is written again
@@ -165,11 +165,10 @@ __global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 512     ? 4
         const float most = most_of(head);
         float sum = 0;
         for (int w = 0; w < kWarps; w++) sum = fmaf(exp2_of(warp_max[w][head] - most), warp_sum[w][head], sum);
-        const float whole = in.denominator(part.first_head + head, most, sum);
         for (int64_t c = lane; c < in.hd; c += 32) {
           float value = 0;
           for (int w = 0; w < kWarps; w++) value += warp_values[w][head % 8][c];
-          in.put(part, head, c, value, whole);
+          in.put(part, head, c, value, sum);
         }
         if (lane == 0) in.put_sums(part, head, most, sum);
       }
@@ -178,20 +177,21 @@ __global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 512     ? 4
   });
 }
 
-// One block a row and query head: puts the parts of rows that have several together.
+// One block a row and query head: puts the parts of a row together, and its head's sink, whose weight has no value.
 template <class T>
 __global__ __launch_bounds__(kThreads) void merge_kernel(Attention<T> in) {
   __shared__ float weight[kMostParts];
   for (int64_t b = blockIdx.x; b < in.rows * in.heads; b += gridDim.x) {
     const int64_t row = b / in.heads;
-    const int parts = in.known(row) ? in.cut(row).parts : 1;
-    if (parts == 1) continue;
+    if (!in.known(row) || in.length[row] == 0) continue;
+    const int parts = in.cut(row).parts;
+    if (parts <= in.alone) continue;
     if (threadIdx.x < parts) weight[threadIdx.x] = in.partial_of(b, threadIdx.x)[in.hd];
     __syncthreads();
     float most = kFloor, sum = 0;
     for (int p = 0; p < parts; p++) most = fmaxf(most, weight[p]);
     for (int p = 0; p < parts; p++) sum = fmaf(exp2f(weight[p] - most), in.partial_of(b, p)[in.hd + 1], sum);
-    sum = in.denominator(b, most, sum);
+    if (in.sinks != nullptr) sum += exp2_of(in.sinks[b % in.heads] * static_cast<float>(kLog2E) - most);
     for (int64_t c = threadIdx.x; c < in.hd; c += kThreads) {
       float value = 0;
       for (int p = 0; p < parts; p++) value = fmaf(exp2f(weight[p] - most), in.partial_of(b, p)[c], value);
@@ -246,7 +246,7 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
   const int64_t sets_of_row = in.kv_heads * ((per_kv + kernel.heads - 1) / kernel.heads);
   int64_t at_once = rows;
   Scratch<float> partial(stream);
-  if (in.parts > 1) {
+  if (in.parts > in.alone) {
     at_once = max(kScratchBytes / static_cast<int64_t>(sizeof(float)) / row_floats, int64_t{1});
     const int64_t launches = (rows + at_once - 1) / at_once;
     at_once = (rows + launches - 1) / launches;  // no launch has few rows left
@@ -257,7 +257,7 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
     in.rows = min(at_once, rows - done);
     MGRPO_TRY(splits_of(in.rows * sets_of_row, in.parts, &in.splits));
     MGRPO_TRY(launch(kernel.run, {block_count(in.rows * sets_of_row * in.splits), kThreads}, stream, in));
-    if (in.parts > 1) MGRPO_TRY(launch(merge_kernel<T>, {block_count(in.rows * in.heads), kThreads}, stream, in));
+    if (in.parts > in.alone) MGRPO_TRY(launch(merge_kernel<T>, {block_count(in.rows * in.heads), kThreads}, stream, in));
     in.q += in.rows * in.heads * in.hd;
     in.out += in.rows * in.heads * in.hd;
     in.sequence += in.rows;
@@ -286,7 +286,7 @@ int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const vo
     using T = decltype(zero);
     return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), places,
                                sequence, length, sinks_or_null, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd,
-                               most_parts(places, window), 1, static_cast<float>(scale * kLog2E), window},
+                               most_parts(places, window), 1, sinks_or_null == nullptr, static_cast<float>(scale * kLog2E), window},
                   stream_of(stream));
   });
 }
