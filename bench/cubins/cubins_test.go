@@ -81,15 +81,15 @@ var row = kernel{name: "adamw:adamw_kernel", arch: "sm_90a", threads: 256, block
 func TestCompare(t *testing.T) {
 	was := &table{compiler: "ptxas 1", kernels: []kernel{row}}
 	for want, change := range map[string]func(k *kernel){
-		"blocks of 128 threads, the row says 256":                             func(k *kernel) { k.threads = 128 },
-		"holds 5 blocks, the row says 6":                                      func(k *kernel) { k.blocks = 5 },
-		"49 registers, the row says 40":                                       func(k *kernel) { k.registers = 49 },
-		"1040 bytes of shared memory, the row says 1024":                      func(k *kernel) { k.shared = 1040 },
-		"16 bytes of stack, the row says 8":                                   func(k *kernel) { k.stack = 16 },
-		"4 loads and stores of local memory, the row says 3":                  func(k *kernel) { k.local = 4 },
-		"loads 4 bytes at once, the row says 16":                              func(k *kernel) { k.loop.loadBytes = 4 },
-		"stores 8 bytes at once, the row says 16":                             func(k *kernel) { k.loop.storeBytes = 8 },
-		"22.5 instructions of the inner loop for 16 bytes, the row says 20.0": func(k *kernel) { k.loop.instructions = 22.5 },
+		"blocks of 128 threads, the row has 256":                             func(k *kernel) { k.threads = 128 },
+		"holds 5 blocks, the row has 6":                                      func(k *kernel) { k.blocks = 5 },
+		"49 registers, the row has 40":                                       func(k *kernel) { k.registers = 49 },
+		"1040 bytes of shared memory, the row has 1024":                      func(k *kernel) { k.shared = 1040 },
+		"16 bytes of stack, the row has 8":                                   func(k *kernel) { k.stack = 16 },
+		"4 loads and stores of local memory, the row has 3":                  func(k *kernel) { k.local = 4 },
+		"loads 4 bytes at once, the row has 16":                              func(k *kernel) { k.loop.loadBytes = 4 },
+		"stores 8 bytes at once, the row has 16":                             func(k *kernel) { k.loop.storeBytes = 8 },
+		"22.5 instructions of the inner loop for 16 bytes, the row has 20.0": func(k *kernel) { k.loop.instructions = 22.5 },
 		"is new":             func(k *kernel) { k.name = "adamw:other_kernel" },
 		"has no such kernel": func(k *kernel) { k.arch = "sm_80" },
 	} {

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// examine takes the machine code of every architecture out of the library and looks at each kernel of it.
+// examine extracts the machine code of every architecture from the library, and returns the compiler and the figures of each kernel.
 func examine(ctx context.Context, library, tools string) (compiler string, all []kernel, err error) {
 	if library, err = filepath.Abs(library); err != nil {
 		return "", nil, err
@@ -61,13 +61,13 @@ func output(ctx context.Context, dir string, stdin []byte, program string, args 
 	return out, nil
 }
 
-// architecture is the end of a cubin's name as cuobjdump writes it: library.7.sm_90a.cubin.
+// architecture matches the end of a cubin's name as cuobjdump writes it: library.7.sm_90a.cubin.
 var architecture = regexp.MustCompile(`\.(sm_\d+[a-z]?)\.cubin$`)
 
 func examineCubin(ctx context.Context, tools, cubin string) (compiler string, all []kernel, err error) {
 	arch := architecture.FindStringSubmatch(cubin)
 	if arch == nil {
-		return "", nil, errors.New("its name does not say for which architecture it is")
+		return "", nil, errors.New("its name does not end in .sm_NN.cubin, so its architecture is unknown")
 	}
 	used, err := output(ctx, "", nil, filepath.Join(tools, "cuobjdump"), "-res-usage", cubin)
 	if err != nil {
@@ -88,7 +88,7 @@ func examineCubin(ctx context.Context, tools, cubin string) (compiler string, al
 	for _, f := range functions {
 		k := kernel{arch: arch[1], name: f.Name, threads: threads[f.Name]}
 		if !k.resources(used) {
-			continue // not a kernel: called by one
+			continue // a function that a kernel calls
 		}
 		if k.blocks, err = resident(k); err != nil {
 			return "", nil, err
@@ -100,7 +100,7 @@ func examineCubin(ctx context.Context, tools, cubin string) (compiler string, al
 	return compiler, all, nil
 }
 
-// resources reads the kernel's line of cuobjdump -res-usage.
+// resources reads the kernel's line of cuobjdump -res-usage, and reports whether there is one.
 func (k *kernel) resources(used []byte) bool {
 	line := regexp.MustCompile(`Function ` + regexp.QuoteMeta(k.name) + `:\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)`).FindSubmatch(used)
 	if line == nil {
@@ -112,7 +112,7 @@ func (k *kernel) resources(used []byte) bool {
 	return true
 }
 
-// maxThreads are the threads of a block that __launch_bounds__ promises, by kernel: EIATTR_MAX_THREADS in a cubin's sections.
+// maxThreads returns, by kernel, the threads of a block that __launch_bounds__ promises: EIATTR_MAX_THREADS in a cubin's sections.
 func maxThreads(cubin string) (map[string]int, error) {
 	const (
 		info     = ".nv.info."
@@ -154,7 +154,7 @@ func maxThreads(cubin string) (map[string]int, error) {
 	return out, nil
 }
 
-// function is one of nvdisasm's JSON.
+// function is a function in nvdisasm's JSON.
 type function struct {
 	Name  string        `json:"function-name"`
 	Start int           `json:"start"` // bytes
@@ -167,7 +167,7 @@ type instruction struct {
 	Operands  string `json:"operands"`
 }
 
-// disassembled reads nvdisasm's JSON: what it says of the file, and the functions.
+// disassembled returns the compiler and the functions in nvdisasm's JSON.
 func disassembled(text []byte) (compiler string, functions []function, err error) {
 	var head struct {
 		Note struct {
@@ -186,12 +186,12 @@ func disassembled(text []byte) (compiler string, functions []function, err error
 	}
 	_, version, ok := strings.Cut(head.Note.Version, ", V")
 	if !ok {
-		return "", nil, fmt.Errorf("nvdisasm's JSON does not say which ptxas compiled it: %q", head.Note.Version)
+		return "", nil, fmt.Errorf("nvdisasm's JSON has no version of ptxas in tki_toolVersion: %q", head.Note.Version)
 	}
 	return "ptxas " + version, functions, nil
 }
 
-// source is the part of a mangled name by which nvcc keeps the anonymous namespaces of files apart.
+// source matches the part of a mangled name that nvcc adds to the anonymous namespace of a file.
 var source = regexp.MustCompile(`_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]+`)
 
 // named replaces mangled names by file:name<types>.
@@ -212,7 +212,7 @@ func named(ctx context.Context, dir string, all []kernel) error {
 	for i := range all {
 		file := source.FindStringSubmatch(all[i].name)
 		if file == nil {
-			return fmt.Errorf("%s: its name does not say in which file it is", all[i].name)
+			return fmt.Errorf("%s: no file name in the kernel's mangled name", all[i].name)
 		}
 		all[i].name = file[1] + ":" + short.Replace(names[i])
 	}

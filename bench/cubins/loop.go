@@ -11,12 +11,12 @@ import (
 
 // loop is the main inner loop of a kernel.
 type loop struct {
-	loadBytes    float64 // of an average load from global memory; 0: there is no loop that loads
-	storeBytes   float64 // the same of stores; 0: the loop has none
-	instructions float64 // for 16 bytes that are loaded
+	loadBytes    float64 // of an average load from global memory; 0: no loop loads
+	storeBytes   float64 // of an average store; 0: the loop does not store
+	instructions float64 // for each 16 bytes that are loaded
 }
 
-// local counts loads and stores of local memory: spilled registers, and arrays that are indexed by variables.
+// local returns the number of loads and stores of local memory: spilled registers, and arrays that are indexed by variables.
 func (f function) local() (n int) {
 	for _, i := range f.Code {
 		if strings.HasPrefix(i.Opcode, "LDL") || strings.HasPrefix(i.Opcode, "STL") {
@@ -26,7 +26,7 @@ func (f function) local() (n int) {
 	return n
 }
 
-// target is the instruction to which a direct branch goes, -1 for anything else.
+// target returns the index of the instruction that a direct branch jumps to, or -1 for any other instruction.
 func (f function) target(at int) int {
 	i := f.Code[at]
 	if !strings.HasPrefix(i.Opcode, "BRA") {
@@ -41,7 +41,7 @@ func (f function) target(at int) int {
 	return (int(offset) - f.Start) / bytes
 }
 
-// falls says whether the next instruction may follow.
+// falls reports whether execution may continue with the next instruction.
 func (f function) falls(at int) bool {
 	i := f.Code[at]
 	conditional := i.Predicate != "" || strings.Contains(i.Operands, ",")
@@ -54,7 +54,7 @@ func (f function) falls(at int) bool {
 	return true
 }
 
-// access is the size of a load or store of global memory, 0 for anything else.
+// access returns the size of a load or store of global memory, or 0 for any other instruction.
 func (i instruction) access() (bytes int, load bool) {
 	op, _, _ := strings.Cut(i.Opcode, ".")
 	switch op {
@@ -79,7 +79,7 @@ func (i instruction) access() (bytes int, load bool) {
 type path struct {
 	instructions                  int
 	loads, loaded, stores, stored int // accesses to global memory, and their bytes
-	wide, narrow                  int // bytes of accesses of 16 bytes, and the number of others
+	wide, narrow                  int // bytes in accesses of 16 bytes; number of other accesses
 }
 
 func (p path) after(i instruction) path {
@@ -103,18 +103,18 @@ func (p path) after(i instruction) path {
 
 const widest = 16 // bytes that one load or store moves at most
 
-// Beside accesses of 16 bytes a loop may have narrow ones, for rows that are not aligned. The way of a row that is aligned moves
-// most bytes in wide accesses with fewest narrow ones; where there are no wide ones, the way counts that moves most. Of equal ways the
-// longest counts.
+// A loop may have narrow accesses next to accesses of 16 bytes, for rows that are not aligned. aligned orders paths so that the path of an
+// aligned row is the greatest: it moves the most bytes in wide accesses, with the fewest narrow ones. Of equal paths the longest counts.
 func aligned(a, b path) int {
 	return cmp.Or(cmp.Compare(a.wide, b.wide), cmp.Compare(b.narrow, a.narrow), cmp.Compare(a.instructions, b.instructions))
 }
 
+// unaligned orders paths of a loop without wide accesses: by the bytes that they move, then by length.
 func unaligned(a, b path) int {
 	return cmp.Or(cmp.Compare(a.loaded+a.stored, b.loaded+b.stored), cmp.Compare(a.instructions, b.instructions))
 }
 
-// innerLoop is the loop that holds no other and loads most from global memory, in loads of 16 bytes if there are any.
+// innerLoop returns the innermost loop that loads the most bytes from global memory, in loads of 16 bytes if there are any.
 func (f function) innerLoop() (best loop) {
 	most := path{}
 	inner := f.innermost()
@@ -137,7 +137,7 @@ func (f function) innerLoop() (best loop) {
 	return best
 }
 
-// innermost are the loops that hold no other: their first instructions, and the last branches back.
+// innermost returns the loops that contain no other loop, by their first instruction, with their last branch back.
 func (f function) innermost() map[int]int {
 	all := map[int]int{}
 	for at := range f.Code {
@@ -158,7 +158,7 @@ func (f function) innermost() map[int]int {
 	return inner
 }
 
-// way is the greatest way from a loop's head back to it, over later instructions alone.
+// way returns the greatest path from a loop's head back to it that only moves forward between them.
 func (f function) way(head, end int, compare func(a, b path) int) (best path) {
 	reached := map[int]path{head: {}}
 	for at := head; at <= end; at++ {
@@ -187,20 +187,20 @@ func (f function) way(head, end int, compare func(a, b path) int) (best path) {
 	return best
 }
 
-// resident is how many blocks of a kernel one multiprocessor holds at once, by registers, threads and static shared memory; 0 if
-// the kernel does not say how many threads it has.
+// resident returns the number of blocks of a kernel that one multiprocessor holds at once, by registers, threads and static shared
+// memory, or 0 if the kernel does not promise a number of threads.
 func resident(k kernel) (int, error) {
 	m, known := multiprocessors[k.arch]
 	if !known {
-		return 0, fmt.Errorf("the multiprocessor of %s is not known: add it to bench/cubins", k.arch)
+		return 0, fmt.Errorf("there are no figures for the multiprocessor of %s: add them to bench/cubins", k.arch)
 	}
 	if k.threads == 0 {
 		return 0, nil
 	}
 	const (
 		warp, warps, most = 32, 64, 32   // threads; of a multiprocessor; blocks
-		parts, registers  = 4, 65536 / 4 // a warp's registers lie in one of four parts,
-		step              = 8            // in steps a thread
+		parts, registers  = 4, 65536 / 4 // a warp's registers are in one of four parts,
+		step              = 8            // allocated in steps of 8 for each thread
 		reserved          = 1024         // bytes of shared memory a block
 	)
 	own := (k.threads + warp - 1) / warp
@@ -208,7 +208,7 @@ func resident(k kernel) (int, error) {
 	return min(fit, warps/own, m.shared/(k.shared+reserved), most), nil
 }
 
-// multiprocessors are those of the architectures that the library is built for (CUDA C++ Programming Guide, compute capabilities).
+// multiprocessors holds the figures of the architectures that the library is built for (CUDA C++ Programming Guide, compute capabilities).
 var multiprocessors = map[string]struct{ shared int }{
 	"sm_80":  {164 << 10},
 	"sm_90a": {228 << 10},

@@ -1,6 +1,6 @@
-// Command cubins compares what the compiler made of the CUDA kernels with kernels/cuda/cubins.txt: registers, spills, shared
-// memory, resident blocks, the width of loads, and instructions in the inner loop. No GPU is needed. A kernel that became worse
-// than its row is an error; -update rewrites the rows. `make cubins` builds the library, fetches the tools and runs it.
+// Command cubins compares the machine code of the CUDA kernels with kernels/cuda/cubins.txt: registers, spills, shared memory, resident
+// blocks, the width of loads, and instructions in the inner loop. It does not need a GPU. A kernel that is worse than its row is an error.
+// -update rewrites the rows. `make cubins` builds the library, fetches the tools and runs this command.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 func main() {
 	library := flag.String("library", "build/lib/libmgrpo_kernels_cuda.so", "library of the kernels")
 	tools := flag.String("tools", "build/cubin-tools/nvidia/cu13/bin", "folder with cuobjdump and nvdisasm")
-	table := flag.String("table", "kernels/cuda/cubins.txt", "table of what is expected")
+	table := flag.String("table", "kernels/cuda/cubins.txt", "table of the expected figures")
 	update := flag.Bool("update", false, "rewrite the table")
 	flag.Parse()
 	if err := run(context.Background(), *library, *tools, *table, *update); err != nil {
@@ -40,15 +40,15 @@ func run(ctx context.Context, library, tools, path string, update bool) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if was.compiler != compiler {
-		fmt.Printf("cubins: %s is about %s; this library was compiled by %s: not compared\n", path, was.compiler, compiler)
+		fmt.Printf("cubins: %s has figures of %s, and this library was compiled by %s: not compared\n", path, was.compiler, compiler)
 		return nil
 	}
 	if worse := was.compare(now); len(worse) > 0 {
 		for _, line := range worse {
 			fmt.Fprintln(os.Stderr, line)
 		}
-		return fmt.Errorf("%d kernels are not as %s says. If that is meant: make cubins UPDATE=1, and commit the table", len(worse), path)
+		return fmt.Errorf("%d kernels are worse than in %s. If that is intended: make cubins UPDATE=1, and commit the table", len(worse), path)
 	}
-	fmt.Printf("cubins: %d kernels are no worse than %s says\n", len(kernels), path)
+	fmt.Printf("cubins: %d kernels are as good as in %s\n", len(kernels), path)
 	return nil
 }

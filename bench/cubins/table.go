@@ -8,26 +8,26 @@ import (
 	"text/tabwriter"
 )
 
-// kernel is what the compiler made of one kernel for one architecture.
+// kernel holds the figures of one kernel's machine code for one architecture.
 type kernel struct {
 	name, arch string // file:name<types>, sm_90a
 
-	threads   int // of a block, at most; 0: not said
-	blocks    int // that a multiprocessor holds; 0: not known
-	registers int // a thread
+	threads   int // of a block, at most; 0: not promised
+	blocks    int // that a multiprocessor holds; 0: unknown
+	registers int // of a thread
 	shared    int // bytes, static
-	stack     int // bytes a thread
+	stack     int // bytes of a thread
 	local     int // loads and stores of local memory
 	loop      loop
 }
 
-// table is kernels/cuda/cubins.txt.
+// table holds the contents of kernels/cuda/cubins.txt.
 type table struct {
 	compiler string
 	kernels  []kernel
 }
 
-const preface = `# What the compiler makes of the CUDA kernels. "make cubins" compares a build with it, and "make cubins UPDATE=1" rewrites it.
+const preface = `# The machine code of the CUDA kernels in figures. "make cubins" compares a build with them, and "make cubins UPDATE=1" rewrites them.
 #
 # threads    of a block, as __launch_bounds__ promises; 0: not promised
 # blocks     that a multiprocessor holds at once, by registers, threads and static shared memory          no fewer
@@ -35,8 +35,8 @@ const preface = `# What the compiler makes of the CUDA kernels. "make cubins" co
 # shared     bytes of static shared memory a block                                                        no more
 # stack      bytes a thread                                                                               no more
 # local      loads and stores of local memory: spilled registers and arrays indexed by variables          no more
-# load       bytes of an average load from global memory in the main inner loop: 16 is as wide as can be  no fewer
-# store      bytes of an average store to it; 0: the loop stores nothing                                  no fewer
+# load       bytes of an average load from global memory in the main inner loop: 16 is the maximum        no fewer
+# store      bytes of an average store to it; 0: the loop does not store                                  no fewer
 # per16      instructions of that loop for 16 bytes that it loads                                         at most a tenth more
 #
 # compiled by `
@@ -55,7 +55,7 @@ func (t *table) text() []byte {
 	return []byte(b.String())
 }
 
-// parse reads what text writes.
+// parse reads the output of text.
 func parse(text string) (*table, error) {
 	t := &table{}
 	for line := range strings.Lines(text) {
@@ -79,7 +79,7 @@ func parse(text string) (*table, error) {
 	return t, nil
 }
 
-// compare says of each kernel that became worse what did, and names kernels that only one of the tables has.
+// compare returns a line for each kernel that became worse, with the figures, and for each kernel that only one of the tables has.
 func (t *table) compare(now *table) (worse []string) {
 	rows := map[[2]string]kernel{}
 	for _, k := range t.kernels {
@@ -104,26 +104,26 @@ func (t *table) compare(now *table) (worse []string) {
 	return worse
 }
 
-// against says in words which numbers are worse than the row allows.
+// against returns a sentence for each figure that is worse than the row allows.
 func (k kernel) against(row kernel) (words []string) {
 	say := func(worse bool, format string, args ...any) {
 		if worse {
 			words = append(words, fmt.Sprintf(format, args...))
 		}
 	}
-	say(k.threads != row.threads, "blocks of %d threads, the row says %d", k.threads, row.threads)
-	say(k.blocks < row.blocks, "a multiprocessor holds %d blocks, the row says %d: fewer registers or less shared memory, or __launch_bounds__ with a second number",
+	say(k.threads != row.threads, "blocks of %d threads, the row has %d", k.threads, row.threads)
+	say(k.blocks < row.blocks, "a multiprocessor holds %d blocks, the row has %d: fewer registers or less shared memory, or __launch_bounds__ with a second number",
 		k.blocks, row.blocks)
-	say(k.registers > row.registers+8, "%d registers, the row says %d and allows 8 more", k.registers, row.registers)
-	say(k.shared > row.shared, "%d bytes of shared memory, the row says %d", k.shared, row.shared)
-	say(k.stack > row.stack, "%d bytes of stack, the row says %d: index arrays by constants in unrolled loops", k.stack, row.stack)
-	say(k.local > row.local, "%d loads and stores of local memory, the row says %d: registers spill, or an array is indexed by a variable", k.local, row.local)
+	say(k.registers > row.registers+8, "%d registers, the row has %d and allows 8 more", k.registers, row.registers)
+	say(k.shared > row.shared, "%d bytes of shared memory, the row has %d", k.shared, row.shared)
+	say(k.stack > row.stack, "%d bytes of stack, the row has %d: index arrays by constants in unrolled loops", k.stack, row.stack)
+	say(k.local > row.local, "%d loads and stores of local memory, the row has %d: registers spill, or an array is indexed by a variable", k.local, row.local)
 	const rounding = 0.06 // of the table's numbers
-	say(k.loop.loadBytes < row.loop.loadBytes*(1-rounding), "the inner loop loads %.3g bytes at once, the row says %.3g: 16-byte packs of aligned addresses",
+	say(k.loop.loadBytes < row.loop.loadBytes*(1-rounding), "the inner loop loads %.3g bytes at once, the row has %.3g: 16-byte packs of aligned addresses",
 		k.loop.loadBytes, row.loop.loadBytes)
-	say(k.loop.storeBytes < row.loop.storeBytes*(1-rounding), "the inner loop stores %.3g bytes at once, the row says %.3g: 16-byte packs at aligned addresses",
+	say(k.loop.storeBytes < row.loop.storeBytes*(1-rounding), "the inner loop stores %.3g bytes at once, the row has %.3g: 16-byte packs at aligned addresses",
 		k.loop.storeBytes, row.loop.storeBytes)
-	say(k.loop.instructions > 1.1*row.loop.instructions+rounding, "%.1f instructions of the inner loop for 16 bytes, the row says %.1f and allows a tenth more",
+	say(k.loop.instructions > 1.1*row.loop.instructions+rounding, "%.1f instructions of the inner loop for 16 bytes, the row has %.1f and allows a tenth more",
 		k.loop.instructions, row.loop.instructions)
 	return words
 }

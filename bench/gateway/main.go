@@ -1,6 +1,6 @@
-// Command gateway measures what it costs that somebody else's program holds the conversations: many at once, held by agent.Run
-// in the process, and by clients over HTTP through the gateway, with one engine and a tiny model. Both sample the same tokens,
-// which it checks. In the root of the repository:
+// Command gateway measures the cost of conversations that a user's program holds. It plays many conversations at once with one engine
+// and a tiny model: by agent.Run in the process, and by clients over HTTP through the gateway. It checks that both sample the same
+// tokens. In the root of the repository:
 //
 //	eval "$(make env)"; go run ./bench/gateway -out bench/results/gateway.json
 package main
@@ -21,21 +21,21 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
-// Results are what the file says. Speeds are tokens a second, sampled and read, in the order of the runs.
+// Results is the content of the file. Speeds are in tokens a second, in the order of the runs.
 type Results struct {
 	What          string          `json:"what"`
 	Date          string          `json:"date"`
 	Machine       measure.Machine `json:"machine"`
 	LoadBefore    float64         `json:"load_before"`
 	Conversations int             `json:"conversations"` // at once
-	Turns         int             `json:"turns"`         // of each
+	Turns         int             `json:"turns"`         // of each conversation
 	TurnTokens    int             `json:"turn_tokens"`
-	Width         int             `json:"width"` // of the model, a llama with the tokenizer of SmolLM2
+	Width         int             `json:"width"` // of the model, a Llama with SmolLM2's tokenizer
 	Layers        int             `json:"layers"`
 	Tokens        int             `json:"tokens"` // sampled in a run
 	Own           []float64       `json:"own"`
 	Gateway       []float64       `json:"gateway"`
-	Ratio         float64         `json:"ratio"` // median of gateway/own, of runs side by side
+	Ratio         float64         `json:"ratio"` // median of gateway/own over the pairs of runs
 	Target        float64         `json:"target"`
 }
 
@@ -49,13 +49,13 @@ func main() {
 }
 
 func run(ctx context.Context) (err error) {
-	out := flag.String("out", "", "file of the results; without it they are only printed")
+	out := flag.String("out", "", "file for the results; absent: they are only printed")
 	conversations := flag.Int("conversations", 200, "conversations at once")
-	turns := flag.Int("turns", 3, "turns of each")
+	turns := flag.Int("turns", 3, "turns of each conversation")
 	tokens := flag.Int("tokens", 64, "tokens of a turn")
 	pairs := flag.Int("pairs", 5, "runs of each kind")
 	width := flag.Int("width", 256, "width of the model")
-	layers := flag.Int("layers", 2, "its layers")
+	layers := flag.Int("layers", 2, "layers of the model")
 	flag.Parse()
 	threads := cgroup.Count().N
 	r := Results{What: "the same conversations with one engine, held by agent.Run and through the gateway over HTTP: tokens a second", Date: time.Now().UTC().Format(time.DateOnly),
@@ -91,7 +91,7 @@ func run(ctx context.Context) (err error) {
 	return measure.WriteFile(*out, r)
 }
 
-// commit is the repository's, "-dirty" where tracked files differ from it.
+// commit returns the repository's commit, with "-dirty" if tracked files differ from it.
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output()
 	if err != nil {

@@ -27,12 +27,12 @@ import (
 
 const (
 	name = "solver" // of the agent
-	next = "Go on." // what the conversation says after each turn
+	next = "Go on." // the message after each turn
 )
 
 var secret = gateway.Secret(bytes.Repeat([]byte{1}, gateway.SecretSize))
 
-// stage is an engine with the two ways to it.
+// stage is an engine that both kinds of conversations use.
 type stage struct {
 	Results
 	tokenizer *tokenizer.Tokenizer
@@ -81,7 +81,7 @@ func (s *stage) close(ctx context.Context) error {
 
 func (s *stage) limits() agent.Limits { return agent.Limits{TurnTokens: s.TurnTokens} }
 
-// whole says that a turn which reached its limit has ended by itself: a random model ends none.
+// whole reports turns that reached their token limit as ended, because a model with random weights does not end a turn.
 type whole struct{ policy.Policy }
 
 func (w whole) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
@@ -92,7 +92,7 @@ func (w whole) Generate(ctx context.Context, r policy.Request) (policy.Completio
 	return out, err
 }
 
-// played is one run.
+// played is the result of one run.
 type played struct {
 	took   time.Duration
 	tokens int // sampled
@@ -100,7 +100,7 @@ type played struct {
 
 func (p played) speed() float64 { return float64(p.tokens) / p.took.Seconds() }
 
-// pair plays the conversations of a step both ways, the first of them now the one and now the other, and compares them.
+// pair plays the conversations of a step in both ways and compares their tokens. The order of the two alternates between steps.
 func (s *stage) pair(ctx context.Context, step int64) (own, through played, err error) {
 	var tokens [2][][]int32
 	ways := []func() error{
@@ -117,16 +117,16 @@ func (s *stage) pair(ctx context.Context, step int64) (own, through played, err 
 	}
 	for i := range tokens[0] {
 		if !slices.Equal(tokens[0][i], tokens[1][i]) {
-			return own, through, fmt.Errorf("conversation %d has other tokens through the gateway", i)
+			return own, through, fmt.Errorf("conversation %d: the gateway's tokens differ from agent.Run's", i)
 		}
 	}
 	return own, through, nil
 }
 
-// play holds all conversations at once, with an engine that has seen none of them, and returns the tokens of each.
+// play holds all conversations at once, with an engine that has cached none of them, and returns the tokens of each.
 func (s *stage) play(ctx context.Context, step int64, converse func(ctx context.Context, step int64, i int) (agent.Trajectory, error)) (p played, tokens [][]int32, err error) {
 	s.version++
-	if err := s.engine.UpdateWeights(ctx, s.version); err != nil { // drops what it has cached
+	if err := s.engine.UpdateWeights(ctx, s.version); err != nil { // clears its cache
 		return p, nil, err
 	}
 	phase := phaseOf(step)
@@ -154,10 +154,10 @@ func phaseOf(step int64) string { return fmt.Sprintf("step-%d", step) }
 
 func query(i int) string { return fmt.Sprintf("query-%d", i) }
 
-// task is what a conversation begins with: a word of its own.
+// task returns the first message of conversation i. Each is different, so no two share a prefix.
 func task(i int) string { return fmt.Sprintf("Tell me about number %d, and nothing else.", i) }
 
-// going is a chat that goes on after each turn, up to the last.
+// going is a chat that continues after each turn except the last.
 type going struct {
 	*agent.Chat
 	left int
@@ -170,7 +170,7 @@ func (g *going) Parse(turn []int32) agent.Action {
 	return agent.Action{Calls: []agent.Call{{Name: "next"}}}
 }
 
-// onward is the tool that says to go on.
+// onward is a tool whose result asks for the next turn.
 type onward struct{}
 
 func (onward) Name() string                                          { return "next" }
@@ -178,19 +178,19 @@ func (onward) Description() string                                   { return ""
 func (onward) Schema() json.RawMessage                               { return nil }
 func (onward) Call(context.Context, json.RawMessage) (string, error) { return next, nil }
 
-// own holds a conversation as a run does.
+// own holds a conversation with agent.Run, as a run does.
 func (s *stage) own(ctx context.Context, step int64, i int) (agent.Trajectory, error) {
 	return agent.Run(ctx, agent.Spec{Key: policy.Key{RunSeed: 1, Step: step, Query: query(i), Agent: name}, Main: true, Task: task(i), Dialect: &going{s.chat, s.Turns},
 		Sampling: policy.Sampling{Temperature: 1}, Limits: s.limits()}, agent.Env{Policy: whole{s.engine}, Tools: map[string]tool.Tool{"next": onward{}}})
 }
 
-// message is one of a chat.
+// message is a message of a chat.
 type message struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
-// through holds a conversation as a program does.
+// through holds a conversation over HTTP, as a program does.
 func (s *stage) through(ctx context.Context, step int64, i int) (t agent.Trajectory, err error) {
 	ticket := gateway.Ticket{Run: "bench", Round: "round", Phase: phaseOf(step), Query: query(i), Attempt: 1, Deadline: time.Now().Add(time.Hour).Unix()}
 	key := secret.Key(ticket)

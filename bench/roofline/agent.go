@@ -7,32 +7,32 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Agent is how one agent computes.
+// Agent describes how one agent computes.
 type Agent struct {
 	Name    string
-	Devices []string // of its processes, "cpu" or "cuda:N"; none: one
+	Devices []string // one for each process, "cpu" or "cuda:N"; empty: one process
 	Arch    arch.Config
 
 	Half    bool    // activations, gradients and the cache are bf16
-	Weight  float64 // bytes of a value of a matrix that generation reads: 4, 2, or fewer where it stays quantised
-	Rounded bool    // run.matmul: bf16 rounds factors of its products
+	Weight  float64 // bytes of a matrix value that generation reads: 4, 2, or fewer if the matrix stays quantised
+	Rounded bool    // run.matmul: bf16 rounds the factors of products
 
 	Trained    int64 // parameters; 0: the agent does not learn
-	Adapts     bool  // they are adapters
+	Adapts     bool  // the trained parameters are adapters
 	Checkpoint bool  // activations are computed again in the backward pass
 	MicroBatch int   // tokens
-	Observed   int   // forward passes without gradients: old log-probs, a reference's
+	Observed   int   // forward passes without gradients: for old log-probs, and for a reference
 	Epochs     int
-	Updates    int // of the optimizer, in a step
+	Updates    int // optimizer updates in a step
 
 	Slots  int  // sequences that each process samples at once
-	Remote bool // servers sample, and take the weights of each step
+	Remote bool // servers sample, and receive the weights after each step
 
-	layers [][]arch.Leaf // of each, once Floor has listed them
+	layers [][]arch.Leaf // the tensors of each layer; set by Floor
 }
 
-// AgentOf reads how an agent of the configuration computes. Its model has that architecture, so many parameters are trained, and
-// its weights have `quantised` bytes where they stay quantised, else 0.
+// AgentOf returns the description of an agent of the configuration. model is its architecture, trained is the number of trained
+// parameters, and quantised is the size of its weights in bytes if they stay quantised, else 0.
 func AgentOf(cfg *config.Config, a *config.Agent, model arch.Config, trained, quantised int64) Agent {
 	out := Agent{
 		Name: a.Name, Devices: a.Ranks(), Arch: model, Half: a.ComputesBF16(), Weight: 4, Rounded: cfg.Run.Matmul == "bf16" && a.Device == "cpu",
@@ -62,8 +62,8 @@ func AgentOf(cfg *config.Config, a *config.Agent, model arch.Config, trained, qu
 	return out
 }
 
-// WorkOf is what an agent does in a step, if its conversations have these numbers of tokens and turns and a rollout calls each
-// sub-agent so many times. Prompts of calls differ.
+// WorkOf returns the work of an agent in a step. lengths gives the tokens and turns of its conversations, and calls is the number
+// of calls of each sub-agent in a rollout. Every call has its own prompt.
 func WorkOf(cfg *config.Config, a *config.Agent, lengths Work, calls int) Work {
 	lengths.Prompts, lengths.Rollouts = cfg.Task.QueriesPerStep, cfg.GRPO.Rollouts
 	if a.Role == "sub" {
@@ -72,9 +72,10 @@ func WorkOf(cfg *config.Config, a *config.Agent, lengths Work, calls int) Work {
 	return lengths
 }
 
-// ranks is the number of the agent's processes, busiest how many of them one device has at most.
+// ranks returns the number of the agent's processes.
 func (a Agent) ranks() int { return max(len(a.Devices), 1) }
 
+// busiest returns the largest number of the agent's processes on one device.
 func (a Agent) busiest() int {
 	most, on := 1, map[string]int{}
 	for _, d := range a.Devices {
@@ -84,7 +85,7 @@ func (a Agent) busiest() int {
 	return most
 }
 
-// value is the size of an activation.
+// value returns the size of an activation in bytes.
 func (a Agent) value() float64 {
 	if a.Half {
 		return 2
@@ -92,7 +93,7 @@ func (a Agent) value() float64 {
 	return 4
 }
 
-// generation is the rate of the products of generation.
+// generation returns the rate of generation's products in FLOP/s. few means that a pass has few rows.
 func (a Agent) generation(d Device, few bool) float64 {
 	wide, rounded := a.Weight == 4, a.Rounded && a.Weight == 2 && d.RoundedFew16 > 0
 	switch {
@@ -110,7 +111,7 @@ func (a Agent) generation(d Device, few bool) float64 {
 	return d.Prompts16
 }
 
-// training is the rate of those of training.
+// training returns the rate of training's products in FLOP/s.
 func (a Agent) training(d Device) float64 {
 	if a.Half || a.Rounded {
 		return d.BF16

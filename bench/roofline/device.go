@@ -1,6 +1,6 @@
-// Package roofline says how long a training step takes at least: it counts the operations of a step one after another, and each
-// takes the longer of its bytes over the device's bandwidth and its operations over the device's rate (Williams, Waterman and
-// Patterson, Roofline, 2009), and the launch of its kernels besides. It measures nothing and computes nothing: all functions are pure.
+// Package roofline computes the least time of a training step from the operations of the step. The time of an operation is the larger
+// of two quotients: its bytes over the device's bandwidth, and its arithmetic over the device's rate (Williams, Waterman and
+// Patterson, Roofline, 2009). The launch of its kernels is added. The package does not measure: all functions are pure.
 package roofline
 
 import (
@@ -8,45 +8,45 @@ import (
 	"strings"
 )
 
-// Device is what a device can do. Rates are a second.
+// Device holds the rates of a device, per second.
 type Device struct {
 	Name string
-	GPU  bool // computes in bf16 where the configuration does not say otherwise
+	GPU  bool // computes in bf16 by default
 
-	Read, Copy float64 // bytes, of reading alone and of reading and writing together
+	Read, Copy float64 // bytes: reading only; reading and writing together
 
 	// Floating-point operations of matrix products.
-	FP32, BF16 float64 // of large ones
-	Prompts16  float64 // of generation's with bf16 weights and many rows; with fp32 weights they are FP32
-	Few32      float64 // of generation's with a few rows, fp32 weights
-	Few16      float64 // and bf16 weights
+	FP32, BF16 float64 // large products
+	Prompts16  float64 // generation with bf16 weights and many rows; with fp32 weights it has the rate FP32
+	Few32      float64 // generation with few rows and fp32 weights
+	Few16      float64 // generation with few rows and bf16 weights
 
-	// The same with bf16 weights where the rows are rounded to bf16, too; 0: they are not.
+	// The same with bf16 weights if the rows are rounded to bf16, too; 0: rows are not rounded.
 	RoundedPrompts16, RoundedFew16 float64
 
 	Attention float64 // operations of attention over prompts and in training
 	Cached    float64 // bytes of keys and values that decoding reads
 
-	Launch float64 // seconds that a kernel takes beside its work
+	Launch float64 // seconds that a kernel takes in addition to its work
 	Eager  float64 // seconds between two kernels that the host launches one by one; decoding on a GPU is one graph
 	Link   float64 // bytes to the host
 }
 
-// Shares of the data sheet that a large copy and a large product reach, measured on one H200: 4.3 of 4.8 TB/s, 788 of 989
-// TFLOP/s (8192 × 8192 × 8192 in bf16, random numbers). The same shares are assumed of the others.
+// Shares of the data sheet's figures that a large copy and a large product reach, measured on one H200: 4.3 of 4.8 TB/s, 788 of 989
+// TFLOP/s (8192 × 8192 × 8192 in bf16, random numbers). The other GPUs are assumed to reach the same shares.
 const (
 	copyShare    = 4.3 / 4.8
 	productShare = 788.0 / 989
 )
 
-// Seconds of launches, after NVIDIA's "Getting Started with CUDA Graphs": kernels follow each other in a graph at about a
-// microsecond beside their work, and the host launches one in some 2.5. They are orders of magnitude, not measured here.
+// Seconds of launches, from NVIDIA's "Getting Started with CUDA Graphs". In a graph a kernel takes about a microsecond in addition to
+// its work, and the host launches one in about 2.5. They are orders of magnitude and were not measured here.
 const (
 	inGraph  = 1e-6
 	fromHost = 2.5e-6
 )
 
-// GPUs are the GPUs whose figures are known: SXM parts, dense rates, from the data sheets of NVIDIA's H100, H200 and HGX B200.
+// GPUs lists the GPUs with known figures: SXM parts, dense rates, from the data sheets of NVIDIA's H100, H200 and HGX B200.
 var GPUs = []Device{
 	gpu("H100", 3.35e12, 67e12, 989e12, 64e9),
 	gpu("H200", 4.8e12, 67e12, 989e12, 64e9),
@@ -59,7 +59,7 @@ func gpu(name string, bandwidth, fp32, bf16, link float64) Device {
 		Attention: bf16, Cached: bandwidth, Launch: inGraph, Eager: fromHost, Link: link}
 }
 
-// GPU finds one by its name.
+// GPU returns one of GPUs by its name, in upper or lower case.
 func GPU(name string) (Device, error) {
 	var known []string
 	for _, d := range GPUs {

@@ -8,10 +8,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Time is seconds of a part of a step, by what binds its operations.
+// Time holds the seconds of a part of a step, by the limit of its operations: bytes, arithmetic, or launches.
 type Time struct{ Bytes, FLOPs, Launches float64 }
 
-// Seconds are all of them.
+// Seconds returns the sum.
 func (t Time) Seconds() float64 { return t.Bytes + t.FLOPs + t.Launches }
 
 func (t *Time) add(by Time, times float64) {
@@ -20,7 +20,7 @@ func (t *Time) add(by Time, times float64) {
 	t.Launches += times * by.Launches
 }
 
-// work adds an operation that begins with launches of so many seconds and takes as long as the slower of its bytes and its FLOPs.
+// work adds an operation: the seconds of its launches, and the larger of bytes/bandwidth and flops/rate.
 func (t *Time) work(launches, bytes, bandwidth, flops, rate float64) {
 	t.Launches += launches
 	if b, f := bytes/bandwidth, flops/rate; b >= f {
@@ -30,26 +30,26 @@ func (t *Time) work(launches, bytes, bandwidth, flops, rate float64) {
 	}
 }
 
-// pass is a forward pass of an agent on a device: one of several that compute some rows, with the average number of them.
+// pass is a forward pass of an agent on a device. It is one of several that compute some rows, and has the average number of rows.
 type pass struct {
 	d      Device
 	a      Agent
 	rows   rows    // of all passes
-	passes float64 // how many
+	passes float64 // number of passes
 	rate   float64 // FLOP/s of products
-	weight float64 // bytes of a value of a matrix
+	weight float64 // bytes of a matrix value
 	cached float64 // bytes/s of keys and values
-	eager  float64 // seconds of a launch by the host; 0: a graph
+	eager  float64 // seconds of a launch by the host; 0: in a graph
 	trains bool
 }
 
-// n is the number of its rows.
+// n returns the number of its rows.
 func (p pass) n() float64 { return p.rows.n / p.passes }
 
-// launch is the time of some kernels beside their work.
+// launch returns the seconds that some kernels take in addition to their work.
 func (p pass) launch(kernels float64) float64 { return kernels * math.Max(p.d.Launch, p.eager) }
 
-// forward is the time of all layers: of the products with their weights, and of the rest.
+// forward is the time of all layers: the products with their weights, and the rest.
 type forward struct{ products, rest Time }
 
 func (f forward) all() (t Time) {
@@ -58,7 +58,7 @@ func (f forward) all() (t Time) {
 	return t
 }
 
-// layers goes over all of them.
+// layers returns the time of all layers.
 func (p pass) layers() (f forward) {
 	for layer, leaves := range p.a.layers {
 		p.attention(&f.rest, p.a.Arch.Window(layer))
@@ -72,7 +72,7 @@ func (p pass) layers() (f forward) {
 	return f
 }
 
-// leavesOf are each layer's tensors, by their names within it.
+// leavesOf returns each layer's tensors, with their names within the layer.
 func leavesOf(c arch.Config) [][]arch.Leaf {
 	all := make([][]arch.Leaf, c.Layers)
 	for _, l := range c.Layout().Leaves {
@@ -85,7 +85,7 @@ func leavesOf(c arch.Config) [][]arch.Leaf {
 	return all
 }
 
-// leaf is what a layer does with one of its tensors, and the element-wise work beside it.
+// leaf adds a layer's work with one of its tensors, and the element-wise work around it.
 func (p pass) leaf(f *forward, l arch.Leaf) {
 	c, t := p.a.Arch, &f.rest
 	switch l.Name {
@@ -98,7 +98,7 @@ func (p pass) leaf(f *forward, l arch.Leaf) {
 		if l.Name == "gate_up" {
 			p.elementwise(t, 1, 3*c.FFN)
 		}
-		if p.a.Adapts { // two thin products, of which the second is added
+		if p.a.Adapts { // two thin products; the second is added to the output
 			p.elementwise(t, 2, int(l.Shape[1]+2*l.Shape[0]))
 		}
 	case "router", "experts_gate_up", "experts_down":
@@ -106,7 +106,8 @@ func (p pass) leaf(f *forward, l arch.Leaf) {
 	}
 }
 
-// mixture is a router, or the experts' gates and ups, or their downs. Each row goes through some of the experts.
+// mixture adds the work of a router, or of the experts' gate and up projections, or of their down projections. Each row goes
+// through some of the experts.
 func (p pass) mixture(f *forward, l arch.Leaf, m *arch.Mixture) {
 	k, width := float64(m.PerToken), p.a.Arch.Hidden
 	read := 1 - Unchosen(m, p.n())
@@ -124,7 +125,8 @@ func (p pass) mixture(f *forward, l arch.Leaf, m *arch.Mixture) {
 	}
 }
 
-// product multiplies n rows with a matrix, or with one of several that lie in one leaf, of whose values a share is read.
+// product adds the product of n rows with a matrix. The leaf may hold several matrices (stacked). share is the share of its values
+// that is read.
 func (p pass) product(t *Time, n float64, l arch.Leaf, share, stacked float64) {
 	in, out, v := float64(l.Shape[1]), float64(l.Shape[0])/stacked, p.a.value()
 	values := share * float64(l.Numel())
@@ -134,12 +136,13 @@ func (p pass) product(t *Time, n float64, l arch.Leaf, share, stacked float64) {
 	}
 }
 
-// elementwise are kernels that read and write so many values of each row.
+// elementwise adds kernels that read and write this number of values for each row.
 func (p pass) elementwise(t *Time, kernels float64, values int) {
 	t.work(p.launch(kernels), p.a.value()*float64(values)*p.n(), p.d.Copy, 0, 1)
 }
 
-// attention is what makes heads of the product of queries, keys and values, normalised, turned and in the cache, and attention itself.
+// attention adds the step that splits the product of queries, keys and values into heads, normalises and rotates them and writes the
+// cache, and attention itself.
 func (p pass) attention(t *Time, window int) {
 	q, kv := p.a.Arch.Heads*p.a.Arch.HeadDim, p.a.Arch.KVHeads*p.a.Arch.HeadDim
 	p.elementwise(t, 1, 2*(q+2*kv))
@@ -147,7 +150,7 @@ func (p pass) attention(t *Time, window int) {
 	t.work(p.launch(1), bytes, p.cached, 4*float64(q)*p.rows.pairs(window)/p.passes, p.d.Attention)
 }
 
-// head multiplies n rows with the output projection and writes their logits.
+// head adds the product of n rows with the output projection, and the write of their logits.
 func (p pass) head(t *Time, n float64) {
 	values := float64(p.a.Arch.Hidden * p.a.Arch.VocabSize)
 	t.work(p.launch(1), p.weight*values+4*n*float64(p.a.Arch.VocabSize), p.d.Read, 2*n*values, p.rate)

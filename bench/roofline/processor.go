@@ -9,10 +9,11 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
 
-// Processor is a CPU of which `mgrpo bench kernels` measured these results. Its ceilings may be those of another hour.
+// Processor returns the CPU on which `mgrpo bench kernels` measured these results. now holds its ceilings, which may have been measured
+// at another time.
 func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d Device, err error) {
 	if kernels.Suite != "kernels" || kernels.Machine.GPU != "" {
-		return d, fmt.Errorf("these are results of %s on %s%s: mgrpo bench kernels measures what is needed, on a CPU", kernels.Suite, kernels.Machine.CPU, kernels.Machine.GPU)
+		return d, fmt.Errorf("these are results of %s on %s%s: run mgrpo bench kernels on a CPU", kernels.Suite, kernels.Machine.CPU, kernels.Machine.GPU)
 	}
 	m := measured{results: kernels}
 	const giga = 1e9
@@ -22,8 +23,8 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 		Launch: m.seconds("group_advantage", "4 rewards in 1 groups"), Link: giga * now.Copy.Median,
 		Few32: m.flops("linear", "16 x 576 x 49152"), Few16: m.flops("linear, bf16 weights", "16 x 576 x 49152"),
 	}
-	// Weights in bf16 are widened and multiplied in fp32, or in the tiles of AMX, where each row is two rows of bf16. Where
-	// the results have a row with rounded input, run.matmul: bf16 rounds the rows to bf16.
+	// Weights in bf16 are widened and multiplied in fp32, or in the tiles of AMX, where each row is two rows of bf16. If the
+	// results have a row with rounded input, run.matmul: bf16 rounds the rows to bf16.
 	d.Prompts16 = d.FP32
 	if isa == "amx" {
 		d.Prompts16, d.Few16 = d.BF16/2, d.BF16/2
@@ -32,11 +33,11 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 	if slices.ContainsFunc(kernels.Rows, func(r measure.Row) bool { return r.Name == rounded && r.Shape == few }) {
 		d.RoundedPrompts16, d.RoundedFew16 = d.BF16, m.flops(rounded, few)
 	}
-	d.BF16 = max(d.BF16, d.FP32) // without instructions for bf16 factors are not rounded
+	d.BF16 = max(d.BF16, d.FP32) // a CPU without bf16 instructions does not round factors
 	return d, m.err
 }
 
-// measured finds what a kernel took, in a cold call.
+// measured looks up the time of a kernel's cold call.
 type measured struct {
 	results *measure.Results
 	err     error

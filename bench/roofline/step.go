@@ -12,7 +12,7 @@ type Part struct {
 	Time
 }
 
-// Step is the least time of an agent's step on a device, by parts, in their order.
+// Step is the least time of an agent's step on a device, part by part in order.
 type Step struct {
 	Agent Agent
 	Work  Work
@@ -21,15 +21,15 @@ type Step struct {
 
 // Names of parts.
 const (
-	Prompts    = "prompts"    // of conversations, and results: rows that generation computes at once
+	Prompts    = "prompts"    // of conversations, and results: rows that generation computes together
 	Decoding   = "decoding"   // a row of each conversation that samples, and its sampling
 	Learning   = "learning"   // forward and backward passes
 	Optimizer  = "optimizer"  // gradients to weights
 	Exchange   = "exchange"   // of gradients and weights between the agent's processes
-	Publishing = "publishing" // weights to servers; an engine of our own reads those that the optimizer writes
+	Publishing = "publishing" // weights to servers; our own engine reads the weights that the optimizer writes
 )
 
-// Of is the time of a part.
+// Of returns the time of a part.
 func (s Step) Of(name string) (t Time) {
 	for _, p := range s.Parts {
 		if p.Name == name {
@@ -39,7 +39,7 @@ func (s Step) Of(name string) (t Time) {
 	return t
 }
 
-// Total is the time of all parts, one after another.
+// Total returns the time of all parts, one after another.
 func (s Step) Total() (t Time) {
 	for _, p := range s.Parts {
 		t.add(p.Time, 1)
@@ -47,7 +47,7 @@ func (s Step) Total() (t Time) {
 	return t
 }
 
-// Floor is the least time of a step of so much work, on that of the agent's devices which has the most of its processes.
+// Floor returns the least time of a step with work w, on the agent's device with the most processes.
 func Floor(d Device, a Agent, w Work) Step {
 	a.layers = leavesOf(a.Arch)
 	s := Step{Agent: a, Work: w}
@@ -64,7 +64,7 @@ func Floor(d Device, a Agent, w Work) Step {
 	return s
 }
 
-// prompts are computed in passes of the engine's most rows, launched one by one.
+// prompts returns the time of prompts and results, in passes with as many rows as the engine allows. The host launches each kernel.
 func prompts(d Device, a Agent, w Work) (t Time) {
 	r := w.prompts(d.GPU)
 	if r.n == 0 {
@@ -72,12 +72,13 @@ func prompts(d Device, a Agent, w Work) (t Time) {
 	}
 	p := pass{d: d, a: a, rows: r, passes: math.Ceil(r.n / float64(arch.PassRows(d.GPU))), rate: a.generation(d, false), weight: a.Weight, cached: d.Read, eager: d.Eager}
 	one := p.layers().all()
-	p.head(&one, float64(w.Prompts+w.Prompts*w.Rollouts*(w.Turns-1))/p.passes) // of the rows after which a turn begins
+	p.head(&one, float64(w.Prompts+w.Prompts*w.Rollouts*(w.Turns-1))/p.passes) // of the last rows before a turn
 	t.add(one, p.passes)
 	return t
 }
 
-// decoding takes all slots as long as there are conversations for them. Processes on one device make passes of their own.
+// decoding returns the time of decoding. It uses all slots while there are conversations for them. Each process on a device makes its
+// own passes.
 func decoding(d Device, a Agent, w Work) (t Time) {
 	r := w.decoded()
 	if r.n == 0 {
@@ -93,7 +94,7 @@ func decoding(d Device, a Agent, w Work) (t Time) {
 	return t
 }
 
-// learning is the epochs' forward and backward passes, and those without gradients before them.
+// learning returns the time of the epochs' forward and backward passes, and of the passes without gradients before them.
 func learning(d Device, a Agent, w Work) (t Time) {
 	r := w.trained()
 	batches := a.batches(r)
@@ -104,8 +105,8 @@ func learning(d Device, a Agent, w Work) (t Time) {
 	p.head(&observed, trained)
 	t.add(observed, batches*float64(a.Observed))
 
-	// Backward: the gradients of inputs and of weights are products as large as the forward pass's; weights under adapters have none.
-	// The rest is at least twice the forward pass's: attention takes five products for two (FlashAttention, Dao et al. 2022).
+	// Backward: the gradients of inputs and of weights are products as large as the forward pass's. Weights under adapters have no
+	// gradient. The rest is at least twice the forward pass's: attention takes five products for two (FlashAttention, Dao et al. 2022).
 	both, passes := layers.all(), 2.0
 	if a.Adapts {
 		passes = 1
@@ -124,11 +125,11 @@ func learning(d Device, a Agent, w Work) (t Time) {
 	return t
 }
 
-// batches are the micro-batches of so many rows.
+// batches returns the number of micro-batches for these rows.
 func (a Agent) batches(r rows) float64 { return math.Max(1, math.Ceil(r.n/float64(a.MicroBatch))) }
 
-// exchange takes the gradients that other processes add up out to them and theirs in, and so the weights. A bf16 gradient goes with each
-// micro-batch, as a process keeps the sum of its own share alone.
+// exchange returns the time to send gradients and weights to the other processes and to receive theirs. A bf16 gradient is sent with
+// each micro-batch, because a process keeps only the sum of its own share.
 func exchange(d Device, a Agent, w Work) (t Time) {
 	updates := float64(a.Updates)
 	gradient, weights := 4*updates, 4*updates
@@ -143,7 +144,7 @@ func exchange(d Device, a Agent, w Work) (t Time) {
 	return t
 }
 
-// optimizer zeroes the gradient, takes its norm, and renews moments, weights, and the copy that generation reads.
+// optimizer returns the time to zero the gradient, compute its norm, and update moments, weights, and the copy that generation reads.
 func optimizer(d Device, a Agent) (t Time) {
 	bytes := 4 + 4 + 4 + 24.0 // zeroes; the norm; the gradient; weights and two moments, both ways
 	if a.Weight == 2 && !a.Adapts {
@@ -154,7 +155,7 @@ func optimizer(d Device, a Agent) (t Time) {
 	return t
 }
 
-// publishing takes bf16 weights to the host and back.
+// publishing returns the time to copy bf16 weights to the host and back, if servers sample.
 func publishing(d Device, a Agent) (t Time) {
 	if a.Remote {
 		t.work(0, 2*2*float64(a.Arch.Parameters()), d.Link, 0, 1)

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// Write prints the least time of each agent's step on its own device of a kind, part by part, and that of the team's step: agents
-// on different devices compute at once, those of one device take turns.
+// Write prints the least time of each agent's step, part by part, on devices of kind d, and the least time of the team's step. Agents on
+// different devices compute at once, and agents of one device take turns.
 func Write(out io.Writer, d Device, steps []Step) {
 	fmt.Fprintf(out, "%s: copies %.3g TB/s, products %.4g TFLOP/s in bf16, %.4g in fp32\n", d.Name, d.Copy/1e12, d.BF16/1e12, d.FP32/1e12)
 	for _, s := range steps {
 		w := s.Work
-		fmt.Fprintf(out, "\n%s on %s: %s parameters, %.0f conversations of %d tokens, of which %d are sampled\n", s.Agent.Name, strings.Join(s.Agent.Devices, ", "),
+		fmt.Fprintf(out, "\n%s on %s: %s parameters, %.0f conversations of %d tokens, %d of them sampled\n", s.Agent.Name, strings.Join(s.Agent.Devices, ", "),
 			parameters(s.Agent.Arch.Parameters()), w.Sequences(), w.Length(), w.Turns*w.Sampled)
 		s.write(out)
 	}
@@ -34,7 +34,7 @@ func Write(out io.Writer, d Device, steps []Step) {
 	fmt.Fprintf(out, "\na step takes at least %s, on %s\n", seconds(devices[longest]), longest)
 }
 
-// parameters is a number of them as models are named.
+// parameters returns a number of parameters in the style of model names.
 func parameters(n int64) string {
 	if n < 1e8 {
 		return fmt.Sprintf("%.2fM", float64(n)/1e6)
@@ -42,7 +42,7 @@ func parameters(n int64) string {
 	return fmt.Sprintf("%.2fB", float64(n)/1e9)
 }
 
-// write prints the parts, and of each what binds it.
+// write prints the parts, and the share of each limit in them.
 func (s Step) write(out io.Writer) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "part\ttime\tof step\tbytes\tFLOPs\tlaunches\t")
@@ -60,7 +60,7 @@ func (s Step) write(out io.Writer) {
 	t.Flush()
 }
 
-// seconds is a time for people.
+// seconds returns a readable duration.
 func seconds(s float64) string {
 	d := time.Duration(s * 1e9)
 	switch {

@@ -20,19 +20,19 @@ import (
 type job struct {
 	Store   shared.Options `json:"store"`
 	Agents  []string       `json:"agents"`  // of the run, main first
-	Members []string       `json:"members"` // those that live in this process; the main agent alone, or sub-agents
+	Members []string       `json:"members"` // agents of this process: the main agent alone, or sub-agents
 	Load    Load           `json:"load"`
 }
 
 // report is the result of a client process.
 type report struct {
-	Exchange []float64 `json:"exchange,omitempty"` // seconds from when each was due to its answer
+	Exchange []float64 `json:"exchange,omitempty"` // seconds from the due time of each invocation to its answer
 	Begun    time.Time `json:"begun"`
 	Ended    time.Time `json:"ended"`
-	CPU      float64   `json:"cpu"` // seconds of processor time while it lasted
+	CPU      float64   `json:"cpu"` // seconds of processor time during the load
 }
 
-// Client is a client process: it reads its job, takes its places in the run, and writes its report.
+// Client runs a client process: it reads a job from in, takes its agents' places in the run, and writes a report to out.
 func Client(ctx context.Context, in io.Reader, out io.Writer) error {
 	var j job
 	if err := json.NewDecoder(in).Decode(&j); err != nil {
@@ -52,7 +52,7 @@ func Client(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	var r report
-	before := cpuSeconds() // joining is over
+	before := cpuSeconds() // after joining
 	if j.Members[0] == j.Agents[0] {
 		r, err = ask(members[0], j)
 	} else {
@@ -65,7 +65,7 @@ func Client(ctx context.Context, in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(r)
 }
 
-// join takes the places.
+// join takes the places of the job's members.
 func join(ctx context.Context, s *shared.Store, j job) ([]*shared.Member, error) {
 	members := make([]*shared.Member, len(j.Members))
 	hello := shared.Hello{Agents: j.Agents, Offers: []shared.Offer{{Version: shared.Afresh}}, Deterministic: true}
@@ -78,7 +78,7 @@ func join(ctx context.Context, s *shared.Store, j job) ([]*shared.Member, error)
 	return members, nil
 }
 
-// ready waits until all agents have come, and starts.
+// ready waits until all agents have joined, and starts the round.
 func ready(m *shared.Member) error {
 	if _, err := m.Start(m.Context()); err != nil {
 		return err
@@ -97,8 +97,7 @@ func together(members []*shared.Member, do func(m *shared.Member) error) error {
 	return errors.Join(errs...)
 }
 
-// answer is the sub-agents' part: whatever is claimed is answered at once, phase after phase, until the main
-// agent stops the run.
+// answer plays the sub-agents: it answers every claimed invocation at once, phase after phase, until the main agent stops the run.
 func answer(members []*shared.Member, j job) error {
 	text := strings.Repeat("a", j.Load.AnswerBytes)
 	return together(members, func(m *shared.Member) error {
@@ -120,9 +119,9 @@ func answer(members []*shared.Member, j job) error {
 	})
 }
 
-// ask is the main agent's part: invocations become due at a steady rate, whether or not those before have been
-// answered, and go to the sub-agents in turn. As in a run there are only so many conversations: with as many in
-// flight as there are workers, the next waits, and its time counts from when it was due.
+// ask plays the main agent. Invocations become due at a steady rate, even if earlier ones are not answered, and go to the sub-agents in
+// turn. As in a run the number of conversations is limited: if as many invocations are in flight as there are workers, the next one waits,
+// and its time counts from its due time.
 func ask(m *shared.Member, j job) (report, error) {
 	r := report{Begun: time.Now()}
 	l, agents := j.Load, j.Agents[1:]
@@ -144,7 +143,7 @@ func ask(m *shared.Member, j job) (report, error) {
 	for i := range total {
 		if i%l.PhaseInvocations == 0 {
 			if n >= 0 {
-				phase.Wait() // a phase ends when all its rollouts have, as in a run
+				phase.Wait() // a phase ends with its last rollout, as in a run
 				fail(m.End(m.Context(), shared.Train(n)))
 				old := n
 				trim.Go(func() { fail(m.Trim(m.Context(), old-1)) })
@@ -178,7 +177,7 @@ func ask(m *shared.Member, j job) (report, error) {
 	}
 }
 
-// cpuSeconds is the processor time this process has used.
+// cpuSeconds returns the processor time that this process has used.
 func cpuSeconds() float64 {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -187,7 +186,7 @@ func cpuSeconds() float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
-// quantile is the q-quantile of samples.
+// quantile returns the q-quantile of samples.
 func quantile(samples []float64, q float64) float64 {
 	s := slices.Sorted(slices.Values(samples))
 	if len(s) == 0 {

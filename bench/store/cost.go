@@ -13,18 +13,18 @@ import (
 	shared "github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// Cost is the network traffic and the time of an operation, on a server that does nothing else.
+// Cost is the network traffic and the time of an operation on a server without other work.
 type Cost struct {
 	What       string  `json:"what"`
 	TLS        bool    `json:"tls"`
-	RoundTrips float64 `json:"round_trips,omitempty"` // of all agents together
+	RoundTrips float64 `json:"round_trips,omitempty"` // summed over all agents
 	Up         float64 `json:"bytes_up,omitempty"`    // to the server
 	Down       float64 `json:"bytes_down,omitempty"`
 	P50        float64 `json:"p50_s,omitempty"`
 	P99        float64 `json:"p99_s,omitempty"`
 }
 
-// The step whose cost is measured: two agents, texts of the size of the loads'.
+// The measured step has two agents and texts of the same size as the loads'.
 const queries, rollouts, calls, steps = 16, 8, 2, 5
 
 // costs plays steps with a main agent and a sub-agent, one rollout after another, through counting proxies.
@@ -153,7 +153,7 @@ func (p *play) sub(m *shared.Member, phase shared.Phase) error {
 	}
 }
 
-// agree is the end of a step, which is the same for all agents.
+// agree plays the end of a step, which is the same for all agents.
 func (p *play) agree(m *shared.Member, phase shared.Phase) error {
 	ctx := m.Context()
 	outcomes, err := m.Outcomes(ctx, phase, queries*rollouts)
@@ -176,7 +176,7 @@ func (p *play) agree(m *shared.Member, phase shared.Phase) error {
 	return m.Barrier(ctx, phase.Step+1)
 }
 
-// meter is a proxy in front of a server that counts.
+// meter is a proxy in front of a server. It counts bytes and round trips.
 type meter struct {
 	server   string
 	listener net.Listener
@@ -209,8 +209,7 @@ func (m *meter) stop() {
 	m.wg.Wait()
 }
 
-// serve passes bytes on until either side closes. A round trip begins where a connection's bytes turn from down
-// to up.
+// serve forwards bytes until either side closes. A round trip begins when a connection's direction changes from down to up.
 func (m *meter) serve(client net.Conn) {
 	server, err := net.Dial("tcp", m.server)
 	if err != nil {
@@ -242,7 +241,7 @@ func (m *meter) serve(client net.Conn) {
 	both.Wait()
 }
 
-// tally is a meter's counts.
+// tally holds a meter's counts.
 type tally struct{ up, down, trips int64 }
 
 func (m *meter) read() tally { return tally{m.up.Load(), m.down.Load(), m.trips.Load()} }
@@ -251,7 +250,7 @@ func (t tally) minus(u tally) tally { return tally{t.up - u.up, t.down - u.down,
 
 func (t *tally) add(u tally) { *t = tally{t.up + u.up, t.down + u.down, t.trips + u.trips} }
 
-// cost is a tally divided among n.
+// cost returns the tally divided by n.
 func (t tally) cost(what string, withTLS bool, n float64) Cost {
 	return Cost{What: what, TLS: withTLS, RoundTrips: float64(t.trips) / n, Up: float64(t.up) / n, Down: float64(t.down) / n}
 }

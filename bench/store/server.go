@@ -36,7 +36,7 @@ func (s *server) stop() {
 	s.Remove()
 }
 
-// info reads fields of INFO.
+// info returns the fields of INFO.
 func (s *server) info(ctx context.Context) (map[string]string, error) {
 	text, err := s.admin.Info(ctx, "server", "memory", "stats", "cpu", "persistence").Result()
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *server) info(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// number is a field of INFO as a number; 0 where it is none.
+// number returns a field of INFO as a number, or 0 if it is not a number.
 func number(info map[string]string, key string) float64 {
 	x, _ := strconv.ParseFloat(info[key], 64)
 	return x

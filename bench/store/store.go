@@ -1,5 +1,5 @@
-// Package store measures what agents share: what one rollout and one step cost on the network, how long its calls
-// take, and what one Redis sustains.
+// Package store measures the store that agents share: the network traffic of one rollout and of one step, the time of its calls,
+// and the load that one Redis sustains.
 package store
 
 import (
@@ -20,29 +20,29 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// Sizes of the texts that travel: a question, and an answer to it.
+// Sizes of the texts that agents exchange: a sub-task and its answer.
 const taskBytes, answerBytes = 200, 100
 
-// Options are those of one run of the suite.
+// Options holds the settings of one run of the suite.
 type Options struct {
-	Commit  string    // what this program was built from
+	Commit  string    // of this program
 	Client  []string  // command that runs Client on its standard input and output
 	Workers int       // simulated workers
-	Clients int       // processes in which they live, besides the main agent's
-	Rates   []float64 // invocations a second, of one load each
-	Seconds float64   // of the load with the highest rate; the others last a third
-	Quick   bool      // shows that everything runs, measures nothing
+	Clients int       // processes for them, in addition to the main agent's
+	Rates   []float64 // invocations a second; one load for each rate
+	Seconds float64   // duration of the load with the highest rate; the others last a third
+	Quick   bool      // a short run that only checks that everything works
 	Log     func(format string, args ...any)
 	Save    func(*Results) error
 }
 
-// Load describes the traffic that the store is given.
+// Load describes the traffic of one measurement.
 type Load struct {
 	TLS              bool    `json:"tls"`
 	Workers          int     `json:"workers"`
-	Clients          int     `json:"client_processes"` // the main agent's included
+	Clients          int     `json:"client_processes"` // including the main agent's
 	Threads          int     `json:"threads"`          // GOMAXPROCS of each
-	Rate             float64 `json:"rate"`             // invocations that become due in a second
+	Rate             float64 `json:"rate"`             // invocations due in a second
 	Seconds          float64 `json:"seconds"`
 	PhaseInvocations int64   `json:"phase_invocations"`
 	TaskBytes        int     `json:"task_bytes"`
@@ -54,16 +54,16 @@ type Borne struct {
 	Load
 	Invocations  int       `json:"invocations"`
 	PerSecond    float64   `json:"per_second"`     // answered, over the whole time
-	ExchangeP50  float64   `json:"exchange_p50_s"` // from when an invocation was due until its answer was there
+	ExchangeP50  float64   `json:"exchange_p50_s"` // from an invocation's due time to its answer
 	ExchangeP99  float64   `json:"exchange_p99_s"`
 	ExchangeMax  float64   `json:"exchange_max_s"`
 	RedisCores   float64   `json:"redis_cores"` // processor time over time
 	ClientCores  float64   `json:"client_cores"`
 	RedisVersion string    `json:"redis_version"`
-	RedisMemory  []float64 `json:"redis_memory_bytes"` // used_memory at equal distances
+	RedisMemory  []float64 `json:"redis_memory_bytes"` // used_memory, sampled at equal intervals
 }
 
-// Results are the results of the suite: a file of bench/results.
+// Results holds the results of the suite, as in a file of bench/results.
 type Results struct {
 	Suite      string          `json:"suite"`
 	Date       string          `json:"date"`
@@ -77,7 +77,7 @@ type Results struct {
 // Write replaces the file at path.
 func (r *Results) Write(path string) error { return measure.WriteFile(path, r) }
 
-// Read reads what Write wrote.
+// Read reads a file that Write has written.
 func Read(path string) (*Results, error) { return measure.ReadFile[Results](path) }
 
 // Run measures everything, without TLS and with it.
@@ -113,7 +113,7 @@ func Run(ctx context.Context, o Options) (*Results, error) {
 	return r, nil
 }
 
-// load is the load with a rate.
+// load returns the load for a rate.
 func (o Options) load(rate float64, withTLS bool) Load {
 	seconds := o.Seconds
 	if rate < slices.Max(o.Rates) {
@@ -123,7 +123,7 @@ func (o Options) load(rate float64, withTLS bool) Load {
 		PhaseInvocations: int64(2 * rate), TaskBytes: taskBytes, AnswerBytes: answerBytes}
 }
 
-// bear puts a load on a server of its own.
+// bear starts a server, puts a load on it, and returns the measurements.
 func bear(ctx context.Context, l Load, client []string) (Borne, error) {
 	b := Borne{Load: l}
 	s, err := startServer(l.TLS)
@@ -188,14 +188,14 @@ func (b *Borne) fill(r report, seen []sample) {
 	}
 }
 
-// sample is what the server reported at one moment.
+// sample holds the server's figures at one time.
 type sample struct {
 	at          time.Time
 	memory, cpu float64 // bytes, seconds
 	version     string
 }
 
-// watch looks at the server every few seconds until it is told to stop.
+// watch samples the server at intervals of `every` seconds until stop is closed.
 func watch(ctx context.Context, s *server, every float64, stop <-chan struct{}) (seen []sample, err error) {
 	tick := time.NewTicker(time.Duration(every * float64(time.Second)))
 	defer tick.Stop()
@@ -244,7 +244,7 @@ func (b Borne) String() string {
 		measure.Seconds(b.ExchangeMax), b.RedisCores, b.ClientCores)
 }
 
-// Table is the results as text.
+// Table returns the results as text.
 func (r *Results) Table() string {
 	var out strings.Builder
 	m := r.Machine
@@ -269,13 +269,13 @@ func yes(b bool) string {
 	return "no"
 }
 
-// CostHead and LoadHead name what Cells of a Cost and of a Borne hold.
+// CostHead and LoadHead name the columns that Cells of a Cost and of a Borne return.
 var (
 	CostHead = []string{"round trips", "bytes up", "bytes down", "p50", "p99"}
 	LoadHead = []string{"due/s", "answered/s", "exchange p50", "p99", "max", "Redis cores", "client cores", "memory min", "max", "p99 < 20 ms"}
 )
 
-// Cells are a cost's numbers as text; "" for those that were not measured.
+// Cells returns a cost's numbers as text; "" for numbers that were not measured.
 func (c Cost) Cells() []string {
 	if c.RoundTrips == 0 {
 		return []string{"", "", "", measure.Seconds(c.P50), measure.Seconds(c.P99)}
@@ -283,31 +283,29 @@ func (c Cost) Cells() []string {
 	return []string{fmt.Sprintf("%.1f", c.RoundTrips), fmt.Sprintf("%.0f", c.Up), fmt.Sprintf("%.0f", c.Down), "", ""}
 }
 
-// Cells are a load's numbers as text.
+// Cells returns a load's numbers as text.
 func (b Borne) Cells() []string {
 	low, high := b.memory()
 	return []string{fmt.Sprintf("%.0f", b.Rate), fmt.Sprintf("%.0f", b.PerSecond), measure.Seconds(b.ExchangeP50), measure.Seconds(b.ExchangeP99),
 		measure.Seconds(b.ExchangeMax), fmt.Sprintf("%.2f", b.RedisCores), fmt.Sprintf("%.2f", b.ClientCores), measure.Bytes(low), measure.Bytes(high), yes(b.Prompt())}
 }
 
-// Targets for one Redis: this many invocations a second, 99 of 100 answered within this time, and memory that does not
-// grow.
+// Targets for one Redis: the number of invocations a second, and the time within which 99 of 100 are answered. Memory must not grow.
 const (
 	TargetRate = 10000
 	TargetP99  = 20e-3 // seconds
 )
 
-// Prompt says whether 99 of 100 invocations were answered within TargetP99.
+// Prompt reports whether 99 of 100 invocations were answered within TargetP99.
 func (b Borne) Prompt() bool { return b.ExchangeP99 < TargetP99 }
 
-// Flat says whether the server's memory ceased to grow: at most a tenth more in the last third of a load than in the
-// one before.
+// Flat reports whether the server's memory stopped growing: the last third of a load has at most a tenth more than the third before.
 func (b Borne) Flat() bool {
 	n := len(b.RedisMemory) / 3
 	return n > 0 && slices.Max(b.RedisMemory[2*n:]) <= 1.1*slices.Max(b.RedisMemory[n:2*n])
 }
 
-// memory is the least and the most the server used in the second half of the load, when phases come and go.
+// memory returns the least and the most memory of the server in the second half of the load, in bytes. Phases begin and end in that half.
 func (b Borne) memory() (low, high int64) {
 	half := b.RedisMemory[len(b.RedisMemory)/2:]
 	for i, x := range half {
