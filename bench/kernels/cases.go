@@ -66,8 +66,7 @@ func full() []workload {
 	return append(all, samples(16, 49_152))
 }
 
-// gpu returns the cases of a GPU's tables, in the sizes of models of some billion parameters with Qwen's vocabulary, in
-// bf16.
+// gpu returns the cases of a GPU's tables, in bf16, at the sizes of models of some billion parameters with Qwen's vocabulary.
 func gpu() []workload {
 	const vocab = 151_936
 	near := []measure.Target{nearFloor(1.18)} // 85 % of a copy
@@ -82,8 +81,8 @@ func gpu() []workload {
 		all = append(all, w)
 	}
 	w := linearLoss(8192, 4096, vocab).inHalf()
-	w.targets = []measure.Target{nearFloor(1.15)} // of 6 N D V alone; reading and writing the logits once is 3 % more
-	w.peers = []string{"torch-compile"}           // with eager PyTorch beside it 80 GB do not suffice
+	w.targets = []measure.Target{nearFloor(1.15)} // of 6 N D V only; reading and writing the logits once is 3 % more
+	w.peers = []string{"torch-compile"}           // eager PyTorch in addition needs more than 80 GB
 	all = append(all, linearLoss(2048, 896, vocab).inHalf(), w)
 	w = optimizer(134_515_008)
 	w.targets = []measure.Target{faster("torch-fused", 1)}
@@ -98,7 +97,7 @@ func gpu() []workload {
 	return append(all, samples(64, vocab).inHalf())
 }
 
-// quick are all cases at a size that takes no time; sizes are odd where that is allowed.
+// quick returns all cases at sizes that take little time. Sizes are odd if the kernel allows it.
 func quick() []workload {
 	return []workload{
 		logProbs(133, 1003, 0).inHalf(), logProbs(133, 1003, 1).inHalf(), lossFromLogits(256, 1003).inHalf(), linearLoss(640, 64, 1003).inHalf(),
@@ -134,7 +133,7 @@ func flops(formula string, value float64) measure.Amount {
 	return measure.Amount{Formula: formula, Value: value}
 }
 
-// inHalf is the case with its numbers in bf16; accumulators stay in float32.
+// inHalf returns the case with its numbers in bf16. Accumulators stay in float32.
 func (w workload) inHalf() workload {
 	w.dims, w.dtype = maps.Clone(w.dims), "bfloat16"
 	w.dims[half] = 1
@@ -209,7 +208,7 @@ func gates(rows, width, backward int64) workload {
 	return w
 }
 
-// splits makes heads of a product, normalised and turned.
+// splits returns the case that splits a product into heads, and normalises and rotates them.
 func splits(rows, queries, kv, hd, backward int64) workload {
 	n := rows * (queries + 2*kv) * hd
 	w := workload{name: "heads", dims: dims{"rows": rows, "heads": queries, "kv_heads": kv, "head_dim": hd, "backward": backward},
@@ -248,8 +247,8 @@ func decodes(sequences, context, heads, kv, hd int64) workload {
 
 const halfWeights = "bf16 weights"
 
-// linears has weights in float32 or, of another dtype, in bf16; the peers' inputs are bf16 then, too. With measure.BF16Factors our
-// input is rounded, as an engine with dtype: bf16 does under run.matmul: bf16.
+// linears returns a case with weights in float32 (dtype "") or in bf16. With bf16 weights the peers' inputs are bf16, too. With
+// measure.BF16Factors our input is rounded, as in an engine with dtype: bf16 under run.matmul: bf16.
 func linears(rows, in, out int64, dtype string) workload {
 	w := workload{name: "linear", dims: dims{"rows": rows, "in": in, "out": out}, shape: fmt.Sprintf("%d x %d x %d", rows, in, out), dtype: dtype,
 		bytes: bytes("4 (K N + R K + R N): weights and input read, output written", 4*(in*out+rows*in+rows*out)), reads: true,
@@ -264,7 +263,8 @@ func linears(rows, in, out int64, dtype string) workload {
 	return w
 }
 
-// trainedLinears rounds factors to bf16, as run.matmul: bf16 does; its other numbers are float32, and the peers are in bf16 or in float32.
+// trainedLinears returns a case that rounds factors to bf16, as run.matmul: bf16 does. Its other numbers are float32. The peer computes in
+// bf16 or in float32.
 func trainedLinears(rows, in, out int64, peer string) workload {
 	return workload{name: "trained_linear", dims: dims{"rows": rows, "in": in, "out": out, half: 1, "backward": 1},
 		shape: fmt.Sprintf("%d x %d x %d, peer in %s", rows, in, out, peer), dtype: measure.BF16Factors, peerDType: peer,

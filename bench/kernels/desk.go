@@ -11,14 +11,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// desk is where a case's tensors lie between runs: in the memory of the device that is measured. Inputs are copied
-// there from host memory, and results are copied back to be checked.
+// desk holds a case's tensors between runs, in the memory of the measured device. It copies inputs there from host memory, and copies
+// results back for the checks.
 type desk struct {
 	dev  *torch.Device
-	s    *torch.Scope // of the running do
+	s    *torch.Scope // of the do that is running
 	real torch.DType  // float32, or bfloat16 in cases of half precision
 	kept []*torch.Tensor
-	undo func() // what the case changed in the process; clear calls it, nil: nothing
+	undo func() // reverts the case's changes of the process; clear calls it; may be nil
 }
 
 // do runs f on the device's thread.
@@ -44,7 +44,7 @@ func (d *desk) clear(ctx context.Context) error {
 
 func (d *desk) clock() (measure.Clock, error) { return measure.NewClock(d.s) }
 
-// backend is where our kernels find the tensors.
+// backend returns the kernels' backend of the tensors' device.
 func (d *desk) backend() kernels.Backend { return model.Backend(d.s) }
 
 func (d *desk) keep(t *torch.Tensor) *torch.Tensor {
@@ -52,17 +52,17 @@ func (d *desk) keep(t *torch.Tensor) *torch.Tensor {
 	return t
 }
 
-// empty is a float32 tensor to be written.
+// empty returns a float32 tensor with undefined values.
 func (d *desk) empty(shape ...int64) *torch.Tensor { return d.keep(d.s.Empty(torch.Float32, shape...)) }
 
-// floats is a float32 tensor.
+// floats returns a float32 tensor with the values v.
 func (d *desk) floats(v []float32, shape ...int64) *torch.Tensor {
 	return d.keep(d.s.FromFloat32(v, shape...))
 }
 
 func (d *desk) ints(v []int32) *torch.Tensor { return d.keep(d.s.FromInt32(v, int64(len(v)))) }
 
-// uniform is a tensor of the case's numbers in [-scale, scale).
+// uniform returns a tensor of type d.real with random values in [-scale, scale).
 func (d *desk) uniform(stream uint32, scale float32, shape ...int64) *torch.Tensor {
 	n := int64(1)
 	for _, size := range shape {
@@ -75,21 +75,21 @@ func (d *desk) uniform(stream uint32, scale float32, shape ...int64) *torch.Tens
 	return t
 }
 
-// index is n numbers below limit.
+// index returns n random numbers below limit.
 func index(stream uint32, n, limit int64) []int32 {
 	v := make([]int32, n)
 	measure.Index(v, stream, uint32(limit))
 	return v
 }
 
-// values are the elements of a tensor, as float32.
+// values returns the elements of a tensor as float32.
 func values(t *torch.Tensor) []float32 {
 	v := make([]float32, t.Numel())
 	t.Float32s(v)
 	return v
 }
 
-// rows are n rows of a matrix from the given one.
+// rows returns n rows of a matrix, beginning with row from.
 func (d *desk) rows(t *torch.Tensor, from, n int64) (v []float32) {
 	d.s.Scoped(func() { v = values(t.Narrow(0, from, n)) })
 	return v
@@ -101,7 +101,7 @@ func int32s(t *torch.Tensor) []int32 {
 	return v
 }
 
-// float64s are the elements of a float64 tensor.
+// float64s returns the elements of a float64 tensor.
 func float64s(t *torch.Tensor) []float64 {
 	v := make([]float64, t.Numel())
 	t.Bytes(bytesOf(v))
@@ -112,12 +112,12 @@ func bytesOf(v []float64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 8*len(v))
 }
 
-// apart is the error of an output: the largest difference over the largest expected value.
+// apart accumulates the error of an output: the largest difference over the largest expected value.
 type apart struct{ difference, scale float64 }
 
 func (a *apart) add(got, want float64) {
 	d := math.Abs(got - want)
-	if math.IsNaN(d) { // a NaN must not lose against the maximum
+	if math.IsNaN(d) { // the maximum must keep a NaN
 		d = math.Inf(1)
 	}
 	a.difference, a.scale = max(a.difference, d), max(a.scale, math.Abs(want))
@@ -134,7 +134,7 @@ func (a *apart) error() float64 {
 	return a.difference / a.scale
 }
 
-// between compares whole outputs; want is float64.
+// between returns the error of a whole output. want is float64.
 func between(s *torch.Scope, got, want *torch.Tensor) (worst float64) {
 	s.Scoped(func() {
 		var a apart

@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// layer is an operation of bindings/torch. leaves are the inputs that get a gradient where the outputs' are given,
-// others are its further inputs.
+// layer is an operation of bindings/torch. leaves are the inputs whose gradients are computed if douts are given. others are its
+// further inputs.
 type layer struct {
 	leaves []*torch.Tensor
 	douts  []*torch.Tensor // nil: forward only
@@ -42,7 +42,7 @@ func (l layer) run(s *torch.Scope, leaves, douts []*torch.Tensor) (outs []*torch
 	return outs
 }
 
-// error runs the layer once more, on its inputs and on the same in float64.
+// error runs the layer again, once on its inputs and once on the same inputs in float64, and returns the largest error.
 func (l layer) error(s *torch.Scope) (worst float64) {
 	wide := make([]*torch.Tensor, len(l.leaves))
 	for i, x := range l.leaves {
@@ -66,7 +66,7 @@ func (l layer) error(s *torch.Scope) (worst float64) {
 	return worst
 }
 
-// gradients are the gradients of `outputs` outputs of one shape; nil where the case has no backward pass.
+// gradients returns the gradients of `outputs` outputs of one shape, or nil if the case has no backward pass.
 func (d *desk) gradients(n dims, outputs int, stream uint32, shape ...int64) (all []*torch.Tensor) {
 	if n["backward"] == 0 {
 		return nil
@@ -129,7 +129,7 @@ func heads(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-// lengths of the sequences of a packed batch.
+// lengths returns the lengths of the sequences of a packed batch.
 func lengths(n dims) []int64 {
 	v := make([]int32, n["sequences"])
 	measure.Index(v, 5, uint32(n["longest"]-n["shortest"]+1))
@@ -164,7 +164,7 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 	for i := range rows {
 		sequences[i], lengths[i] = int32(i), int32(context)
 	}
-	for i := range blocks { // as after a while: a sequence's blocks are not beside each other
+	for i := range blocks { // as in a used cache: a sequence's blocks are not adjacent
 		blocks[i] = int32(int64(i)%width*rows + int64(i)/width)
 	}
 	sequence, length, table := d.ints(sequences), d.ints(lengths), d.keep(d.s.FromInt32(blocks, rows, width))
@@ -176,7 +176,7 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-// linear has an input in float32, whatever its weights are.
+// linear makes a linear layer's provider. Its input is float32 for weights of any type.
 func linear(d *desk, n dims) *measure.Native {
 	return layer{
 		leaves: []*torch.Tensor{d.floats(uniform(1, n["rows"]*n["in"]), n["rows"], n["in"]), d.uniform(2, 1, n["out"], n["in"])},
@@ -184,7 +184,8 @@ func linear(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-// roundFactors has products round as run.matmul: bf16 says. That is the whole process's, and other cases must not round: clear turns it off.
+// roundFactors makes products round their factors, as run.matmul: bf16 does. The setting affects the whole process, and other cases must
+// not round, so clear turns it off.
 func (d *desk) roundFactors() {
 	torch.RoundFactors(true)
 	d.undo = func() { torch.RoundFactors(false) }
@@ -196,7 +197,7 @@ func roundedLinear(d *desk, n dims) *measure.Native {
 	return p
 }
 
-// trainedLinear is a linear layer as training has it with run.matmul: bf16.
+// trainedLinear makes the provider of a linear layer in training with run.matmul: bf16.
 func trainedLinear(d *desk, n dims) *measure.Native {
 	rows, in, out := n["rows"], n["in"], n["out"]
 	p := layer{

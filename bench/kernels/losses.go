@@ -18,7 +18,7 @@ const (
 	checkedRows      = 64 // rows of logits that are compared with a float64 reference
 )
 
-// tokenLogProb is the kernel alone, with gradients of both outputs given.
+// tokenLogProb makes the provider of the kernel alone. The gradients of both outputs are given.
 func tokenLogProb(d *desk, n dims) *measure.Native {
 	rows, vocab, on := n["rows"], n["vocab"], d.backend()
 	logits, targets := d.uniform(1, 1, rows, vocab), index(2, rows, vocab)
@@ -61,7 +61,7 @@ func tokenLogProb(d *desk, n dims) *measure.Native {
 	return p
 }
 
-// uniform is n numbers in [-1, 1).
+// uniform returns n random numbers in [-1, 1).
 func uniform(stream uint32, n int64) []float32 {
 	v := make([]float32, n)
 	measure.Uniform(v, stream, 1)
@@ -72,7 +72,7 @@ func matrix(logits *torch.Tensor) kernels.Logits {
 	return kernels.Logits{Data: logits.Ptr(), DType: kernels.DType(logits.DType()), Rows: logits.Size(0), Vocab: logits.Size(1), Stride: logits.Size(1)}
 }
 
-// stride leaves checkedRows rows, spread over all of them.
+// stride returns the distance between checked rows, so that about checkedRows rows are checked.
 func stride(rows int64) int64 { return max(1, rows/checkedRows) }
 
 // distribution is the softmax of a row of logits in float64.
@@ -93,7 +93,7 @@ func softmax[T float32 | float64](z []T, target int32) distribution {
 	return distribution{lse, float64(z[target]) - lse, math.Log(sum) - weighted/sum}
 }
 
-// gradient is the gradient of a logit z, given the gradients of log-prob and entropy.
+// gradient returns the gradient of a logit z, given the gradients of log-prob and entropy.
 func (d distribution) gradient(z float64, target bool, dlogp, dentropy float64) float64 {
 	p := math.Exp(z - d.lse)
 	g := -dlogp*p - dentropy*p*(z-d.lse+d.entropy)
@@ -103,11 +103,11 @@ func (d distribution) gradient(z float64, target bool, dlogp, dentropy float64) 
 	return g
 }
 
-// tokens is a batch of trajectories of 16 tokens in groups of 8, all of weight 1: its loss is a mean over tokens.
+// tokens is a batch of trajectories of 16 tokens in groups of 8, all of weight 1. Its loss is a mean over tokens.
 type tokens struct {
 	targets   []int32
 	old       []float32 // log-probs
-	advantage []float32 // a trajectory
+	advantage []float32 // one for each trajectory
 	target    *torch.Tensor
 	batch     kernels.LossBatch
 	config    mgrpo.Objective
@@ -142,7 +142,7 @@ func newTokens(d *desk, n dims) (*tokens, error) {
 	return t, err
 }
 
-// expected is a token's share of the loss in float64 and its gradients.
+// expected returns a token's share of the loss and its gradients, in float64.
 func (t *tokens) expected(i int64, logp, entropy float64) (loss, dlogp, dentropy float64) {
 	n, a := float64(len(t.targets)), float64(t.advantage[i/trajectoryTokens])
 	ratio := math.Exp(logp - float64(t.old[i]))
@@ -154,7 +154,7 @@ func (t *tokens) expected(i int64, logp, entropy float64) (loss, dlogp, dentropy
 	return (-surrogate - entropyCoef*entropy) / n, dlogp, -entropyCoef / n
 }
 
-// policyLossFromLogits goes from logits to the loss and to their gradient, which is written over them.
+// policyLossFromLogits makes the provider of the loss and the logits' gradient, which overwrites the logits.
 func policyLossFromLogits(d *desk, n dims) *measure.Native {
 	rows, vocab, on := n["rows"], n["vocab"], d.backend()
 	logits := d.uniform(1, 1, rows, vocab)
@@ -179,7 +179,7 @@ func policyLossFromLogits(d *desk, n dims) *measure.Native {
 				count := min(checkedRows, rows-from)
 				z := d.rows(pristine, from, count)
 				want += sum(count, func(i int64) float64 { return t.loss(from+i, z[i*vocab:(i+1)*vocab]) })
-				i := from / checkedRows % count // a row of each block
+				i := from / checkedRows % count // one row of each block
 				dz.join(t.gradientError(from+i, z[i*vocab:(i+1)*vocab], d.rows(logits, from+i, 1)))
 			}
 			l.add(loss, want)
@@ -188,7 +188,7 @@ func policyLossFromLogits(d *desk, n dims) *measure.Native {
 	}
 }
 
-// sum adds up share(i) of rows 0 to n-1, on all cores.
+// sum returns the sum of share(i) over rows 0 to n-1, computed on all cores.
 func sum(n int64, share func(i int64) float64) (total float64) {
 	parts := make([]float64, n)
 	measure.Share(int(n), cgroup.Count().N, func(i, j int) {
@@ -202,14 +202,14 @@ func sum(n int64, share func(i int64) float64) (total float64) {
 	return total
 }
 
-// loss is row i's share of the loss.
+// loss returns row i's share of the loss.
 func (t *tokens) loss(i int64, z []float32) float64 {
 	r := softmax(z, t.targets[i])
 	loss, _, _ := t.expected(i, r.logp, r.entropy)
 	return loss
 }
 
-// gradientError compares row i's gradient.
+// gradientError returns the error of row i's gradient.
 func (t *tokens) gradientError(i int64, z, got []float32) (dz apart) {
 	y := t.targets[i]
 	r := softmax(z, y)
@@ -220,8 +220,8 @@ func (t *tokens) gradientError(i int64, z, got []float32) (dz apart) {
 	return dz
 }
 
-// linearPolicyLoss goes from hidden states and a head's weights to the loss and to both gradients. As in training, the weights'
-// gradient is added to an existing buffer, on a GPU in float32, and as many rows of logits exist at a time.
+// linearPolicyLoss makes the provider of the loss and both gradients from hidden states and a head's weights. As in training, the weights'
+// gradient is added to an existing buffer (float32 on a GPU), and the same number of rows of logits exists at a time.
 func linearPolicyLoss(d *desk, n dims) *measure.Native {
 	h, w := d.uniform(1, 1, n["rows"], n["width"]), d.uniform(7, 0.1, n["vocab"], n["width"])
 	w.RequireGrad(true)

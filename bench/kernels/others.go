@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// groupSizes are 1 to 15, 8 in the mean.
+// groupSizes returns sizes from 1 to 15 with a mean of 8.
 func groupSizes(groups int64) []int32 {
 	sizes := make([]int32, groups)
 	measure.Index(sizes, 2, 15)
@@ -87,7 +87,7 @@ func moments(v []float32) (mean, deviation float64) {
 	return mean, math.Sqrt(deviation)
 }
 
-// adamW is the norm and the update. Every run changes the parameters; the first run is checked.
+// adamW makes the provider of the norm and the update. Every run changes the parameters. The first run is checked.
 func adamW(d *desk, n dims) *measure.Native {
 	count, on := n["n"], d.backend()
 	before, gradient := make([]float32, count), uniform(2, count)
@@ -122,8 +122,8 @@ func adamW(d *desk, n dims) *measure.Native {
 	}
 }
 
-// sample draws from the whole distribution. Tokens differ between providers; the log-prob that each gives of its token
-// is checked.
+// sample makes the provider of draws from the whole distribution. Tokens differ between providers, so each provider's log-probs of its
+// own tokens are checked.
 func sample(d *desk, n dims) *measure.Native {
 	rows, vocab := n["rows"], n["vocab"]
 	logits, token, logp, on := d.uniform(1, 4, rows, vocab), d.ints(make([]int32, rows)), d.empty(rows), d.backend()

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// kernel is a kernel whose sizes a user may choose.
+// kernel is a kernel with sizes that a user may choose.
 type kernel struct {
 	name     string
-	sizes    []string // what the numbers of a shape mean
-	backward bool     // it also has a case of forward and backward pass
+	sizes    []string // names of a shape's numbers
+	backward bool     // there is also a case with forward and backward pass
 	make     func(n []int64, backward int64) workload
 }
 
-// chosen are the kernels by name, in the order in which they are listed.
+// chosen holds the kernels in the order of List.
 var chosen = []kernel{
 	{"group_advantage", []string{"groups"}, false, func(n []int64, _ int64) workload { return advantages(n[0]) }},
 	{"token_logprob", []string{"rows", "vocabulary"}, true, func(n []int64, b int64) workload { return logProbs(n[0], n[1], b) }},
@@ -32,7 +32,7 @@ var chosen = []kernel{
 	{"sample", []string{"rows", "vocabulary"}, false, func(n []int64, _ int64) workload { return samples(n[0], n[1]) }},
 }
 
-// List returns a line for each kernel, with the numbers that a shape of it has.
+// List returns a line for each kernel, with the names of its shape's numbers.
 func List() string {
 	var b strings.Builder
 	for _, k := range chosen {
@@ -44,7 +44,7 @@ func List() string {
 // maxSize bounds each number of a shape.
 const maxSize = 1 << 32
 
-// Shape is a kernel at sizes of the user's, in place of those of the suite. The zero Shape stands for the suite.
+// Shape is a kernel at sizes that the user chose. The zero Shape means the suite's own sizes.
 type Shape struct{ workloads []workload }
 
 // ParseShape returns a kernel at sizes such as 4096x151936, whose numbers List names, in fp32 or bf16.

@@ -1,8 +1,8 @@
-// Package kernels measures every kernel beside PyTorch's way of doing the same: `mgrpo bench kernels`.
+// Package kernels measures every kernel next to PyTorch's equivalent: `mgrpo bench kernels`.
 //
 // Kernels of the RL part are called through bindings/kernels, layers through bindings/torch, as training calls them.
-// The error is against plain Go in float64 for the former and against the same operation on float64 tensors, which
-// LibTorch's operators compute, for the latter.
+// The reference for errors is plain Go in float64 for the former. For the latter it is the same operation on float64 tensors, which
+// LibTorch's operators compute.
 package kernels
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Options of a run; Only looks at "name, shape".
+// Options holds the settings of a run. Only matches "name, shape".
 type Options = measure.Options
 
-// dims are a case's sizes, by names that the peers use too; "backward" is 0 or 1.
+// dims holds a case's sizes by name. The peers use the same names. "backward" is 0 or 1.
 type dims map[string]int64
 
 const half = "half" // 1: numbers are in bf16
@@ -31,17 +31,17 @@ type workload struct {
 	shape   string
 	dtype   string // "" for float32
 	bytes   measure.Amount
-	reads   bool // writes next to nothing: its floor is that of reading
+	reads   bool // almost only reads: its floor is the time of reading
 	flops   measure.Amount
 	caches  []measure.Cache
 	peers   []string
 	targets []measure.Target
 	open    func(d *desk, n dims) *measure.Native
 
-	peerDType string // "" for ours; "float32" takes half from the peers' dims
+	peerDType string // "": as ours; "float32": the peers' dims lack half
 }
 
-// Run measures all cases of the suite, or those of a shape.
+// Run measures all cases of the suite, or only the cases of a shape.
 func Run(ctx context.Context, o Options, shape Shape) (r *measure.Results, err error) {
 	dev, err := torch.Open(o.Device, o.Threads)
 	if err != nil {
@@ -64,10 +64,10 @@ func Run(ctx context.Context, o Options, shape Shape) (r *measure.Results, err e
 			continue
 		}
 		if dev.IsCUDA() {
-			if w.name == "linear" { // LibTorch's own there
+			if w.name == "linear" { // on a GPU LibTorch's own operation
 				continue
 			}
-			w.caches = coldOnly // a GPU's cache holds what the last launch left there, which differs from run to run
+			w.caches = coldOnly // a GPU's cache holds the last launch's data, which differs from run to run
 		}
 		for _, cache := range w.caches {
 			cases = append(cases, measure.Case{Label: w.label() + ", " + w.shape, Measure: func(ctx context.Context) (measure.Row, error) {
@@ -78,13 +78,14 @@ func Run(ctx context.Context, o Options, shape Shape) (r *measure.Results, err e
 	return measure.Run(ctx, "kernels", o, cases)
 }
 
-// rounds says whether run.matmul: bf16 has an effect on the case on this processor. Products with bf16 weights have it with avx512_bf16 alone.
+// rounds reports whether run.matmul: bf16 changes the case on this processor. It changes products with bf16 weights only on processors
+// with avx512_bf16 and without AMX.
 func (w workload) rounds() bool {
 	defer torch.RoundFactors(false)
 	return torch.RoundFactors(true) && (w.name != "linear" || kernels.ISA() == "avx512")
 }
 
-// label is the name with its pass and its type of numbers.
+// label returns the name with its pass and its type of numbers.
 func (w workload) label() string {
 	label := w.name
 	if w.dims["backward"] == 1 {
@@ -101,10 +102,10 @@ func (w workload) row(cache measure.Cache) measure.Row {
 		Bytes: w.bytes, ReadOnly: w.reads, FLOPs: w.flops, Targets: append([]measure.Target(nil), w.targets...)}
 }
 
-// OnCPU are the rows of a processor, not measured. Some processors have no use for those whose factors are rounded.
+// OnCPU returns the rows of a processor without measurements. Rows with rounded factors do not apply to some processors.
 func OnCPU() []measure.Row { return coldRows(full()) }
 
-// OnGPU are the rows of a GPU, not measured: names, shapes, formulas and targets.
+// OnGPU returns the rows of a GPU without measurements: names, shapes, formulas and targets.
 func OnGPU() []measure.Row { return coldRows(gpu()) }
 
 func coldRows(all []workload) (rows []measure.Row) {

@@ -27,11 +27,11 @@ type actor struct {
 	learner  updater
 
 	steps   int64
-	sampled []policy.Completion // by the last rollout
-	before  int64               // bytes in tensors of the process when the device was opened
+	sampled []policy.Completion // in the last rollout
+	before  int64               // bytes of the process's tensors when the device was opened
 }
 
-// updater is a learner, of one device or of several.
+// updater is a learner with one device or several.
 type updater interface {
 	Prepare(ctx context.Context, batch []*learner.Sequence) error
 	Update(ctx context.Context, minibatch []*learner.Sequence, lr float64) (learner.Report, error)
@@ -67,7 +67,7 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 	return a, a.equip(ctx, opt, w)
 }
 
-// readWeights reads the workload's folder, or makes the same weights again where that is faster.
+// readWeights reads the workload's folder, or makes the same weights again if that is faster.
 func (a *actor) readWeights(ctx context.Context, w *workload) (err error) {
 	opt := a.modelOptions(w.precision, w.context())
 	if w.network.large {
@@ -83,8 +83,8 @@ func (a *actor) readWeights(ctx context.Context, w *workload) (err error) {
 	return err
 }
 
-// modelOptions says in which types the weights are kept: with bf16, a GPU computes everything in it, a CPU samples from a copy
-// and multiplies with rounded factors (run.matmul).
+// modelOptions returns the types of the weights. With bf16, a GPU computes everything in bf16, and a CPU samples from a bf16 copy and
+// multiplies with rounded factors (run.matmul).
 func (a *actor) modelOptions(p precision, positions int) model.Options {
 	opt := model.Options{Compute: torch.Float32, HalfCopy: p != full, MaxPosition: positions}
 	if p != full && a.device.IsCUDA() {
@@ -93,7 +93,7 @@ func (a *actor) modelOptions(p precision, positions int) model.Options {
 	return opt
 }
 
-// context is the length of a sequence.
+// context returns the length of a sequence.
 func (w *workload) context() int { return len(w.Prompts[0]) + w.NewTokens }
 
 // adapt puts new adapters on all linear maps.
@@ -106,7 +106,7 @@ func (a *actor) adapt(ctx context.Context, rank int) error {
 	return err
 }
 
-// policy is the model that samples and learns, and params what is trained of it.
+// policy returns the model that samples and learns.
 func (a *actor) policy() *model.Model {
 	if a.adapters != nil {
 		return a.adapters.Model()
@@ -114,6 +114,7 @@ func (a *actor) policy() *model.Model {
 	return a.model
 }
 
+// params returns the trained parameters.
 func (a *actor) params() model.Params {
 	if a.adapters != nil {
 		return a.adapters
@@ -166,18 +167,18 @@ func (a *actor) sample(ctx context.Context, w *workload) ([]policy.Completion, e
 	return out, all.Wait()
 }
 
-// rollOut is the phase that samples.
+// rollOut plays the phase that samples.
 func rollOut(ctx context.Context, a *actor, w *workload) (err error) {
 	a.sampled, err = a.sample(ctx, w)
 	return err
 }
 
-// update is the phase that learns: the workload's completions, one update of the optimizer.
+// update plays the phase that learns: one update of the optimizer on the workload's completions.
 func update(ctx context.Context, a *actor, w *workload) error {
-	return a.learn(ctx, w.sequences(w.Completions, w.behaviour, w.Advantages), 0) // rate 0: each sample computes the same
+	return a.learn(ctx, w.sequences(w.Completions, w.behaviour, w.Advantages), 0) // rate 0: every sample computes the same numbers
 }
 
-// step samples and learns, with rewards and advantages between, as a run's step does for an agent without sub-agents.
+// step samples, computes rewards and advantages, and learns, like a run's step of an agent without sub-agents.
 func step(ctx context.Context, a *actor, w *workload) error {
 	if err := rollOut(ctx, a, w); err != nil {
 		return err
@@ -216,7 +217,7 @@ func (a *actor) learn(ctx context.Context, batch []*learner.Sequence, lr float64
 	return errors.Join(err, r.Refused)
 }
 
-// sequences pairs prompts with what was sampled.
+// sequences pairs prompts with their completions.
 func (w *workload) sequences(completions [][]int32, logProbs [][]float32, advantages []float64) (batch []*learner.Sequence) {
 	for i, tokens := range completions {
 		query := i / w.Rollouts
@@ -232,7 +233,7 @@ func (w *workload) sequences(completions [][]int32, logProbs [][]float32, advant
 	return batch
 }
 
-// evenFraction is the reward.
+// evenFraction returns the reward: the fraction of even ids.
 func evenFraction(ids []int32) float64 {
 	even := 0
 	for _, id := range ids {

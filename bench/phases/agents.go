@@ -12,12 +12,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 )
 
-// Two agents with adapters on one base, whose sequences decode in one batch, beside the same two one after the other.
+// Two agents with adapters on one base decode in one batch. The same two agents, one after the other, are measured next to them.
 
-// inTurns is our own provider with the second agent after the first.
+// inTurns is our own provider that plays the second agent after the first.
 const inTurns = "mgrpo-in-turns"
 
-// agents is a row; the shape is that of one of two agents.
+// agents is a row. Its shape describes one of the two agents.
 type agents struct {
 	network
 	shape shape
@@ -46,7 +46,7 @@ func (r agents) measure(ctx context.Context, o Options) (row measure.Row, err er
 	return o.Schedule().Measure(ctx, row, []measure.Opener{d.opener(measure.Ours, d.together), d.opener(inTurns, d.inTurns)})
 }
 
-// opener makes a provider of the agents that are there.
+// opener returns a provider that runs work with the agents of d.
 func (d *duo) opener(name string, work func(context.Context) error) measure.Opener {
 	return measure.Opener{Name: name, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) {
 		native := &measure.Native{
@@ -61,12 +61,12 @@ func (d *duo) opener(name string, work func(context.Context) error) measure.Open
 	}}
 }
 
-// duo is two agents of one engine.
+// duo holds two agents of one engine.
 type duo struct {
 	base     *actor
 	engine   *local.Engine
 	agents   []*actor
-	workload *workload // of each
+	workload *workload // of each agent
 }
 
 func openDuo(ctx context.Context, r agents, o Options) (d *duo, err error) {
@@ -147,7 +147,7 @@ func (d *duo) forget() {
 	}
 }
 
-// sampledError is the larger of the agents'.
+// sampledError returns the larger error of the two agents.
 func (d *duo) sampledError(ctx context.Context) (worst float64, err error) {
 	for _, a := range d.agents {
 		e, err := a.sampledError(ctx, d.workload)

@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// shape is how many tokens a case has.
+// shape holds the numbers of prompts, rollouts and tokens of a case.
 type shape struct {
 	prompts, rollouts, promptTokens, newTokens int
 	microBatch                                 int // tokens of an update's micro-batch; 0: the default of a run's configuration
@@ -26,19 +26,19 @@ func (s shape) String() string {
 	return text
 }
 
-// sequences is how many are sampled.
+// sequences returns the number of sampled sequences.
 func (s shape) sequences() int { return s.prompts * s.rollouts }
 
-// network is a model: a file under models/, or a shape filled with random numbers. Of some, adapters are trained alone.
+// network is a model: a file under models/, or a shape with random weights. In some, only adapters are trained.
 type network struct {
 	name   string
 	file   string
 	config arch.Config
-	rank   int  // of the adapters of all linear maps; 0: the weights are trained
-	large  bool // the weights are made on the device: in Go that takes minutes
+	rank   int  // of adapters on all linear maps; 0: the weights are trained
+	large  bool // the device makes the weights, because Go would take minutes
 }
 
-// folder is where weights that are made on the device are kept for the peers of all cases.
+// folder returns the folder of weights that the device makes. The peers of all cases read it.
 func (n network) folder(root string) string {
 	return filepath.Join(root, "build", "bench-models", strings.Fields(n.name)[0])
 }
@@ -51,7 +51,7 @@ var (
 	experts = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
 )
 
-// adapted is the network with adapters.
+// adapted returns the network with adapters.
 func (n network) adapted() network {
 	n.rank = 16
 	n.name += fmt.Sprintf(" with LoRA (r %d, all-linear)", n.rank)
@@ -74,11 +74,11 @@ func mixture(layers, width, heads, kvHeads, ffn, experts, perToken, vocab int) a
 // phase is the work of a case, ours and the peer's.
 type phase struct {
 	peer    string // of bench/peers/phases.py
-	adapted string // the peer of adapters; "": none
+	adapted string // the peer that trains adapters; "": none
 	options actorOptions
 	work    func(ctx context.Context, a *actor, w *workload) error
-	bytes   func(c arch.Config, s shape, weight float64, adapters int64) measure.Amount // weight: bytes of one that generation reads
-	flops   func(c arch.Config, s shape, adapters int64) measure.Amount                 // adapters: parameters of them
+	bytes   func(c arch.Config, s shape, weight float64, adapters int64) measure.Amount // weight: bytes of a weight that generation reads
+	flops   func(c arch.Config, s shape, adapters int64) measure.Amount                 // adapters: number of their parameters
 }
 
 var phases = map[string]phase{
@@ -96,13 +96,13 @@ type bench struct {
 	targets     []measure.Target
 }
 
-// precision is the type of the weights that are sampled from; on a GPU, of all weights.
+// precision is the type of the sampler's weights; on a GPU, of all weights.
 type precision int
 
 const (
 	full  precision = iota // float32
-	half                   // bf16, and the peer's are too
-	mixed                  // ours in bf16, the peer's in float32
+	half                   // bf16, also the peer's
+	mixed                  // ours bf16, the peer's float32
 )
 
 func (p precision) ours() string { return p.name(p != full) }
@@ -115,7 +115,7 @@ func (precision) name(half bool) string {
 	return "float32"
 }
 
-// gpuCases are the cases for a GPU, the most telling first: shapes of Qwen 3 in bf16.
+// gpuCases returns the cases for a GPU, the most important first: shapes of Qwen 3 in bf16.
 func gpuCases(suite string) (all []bench) {
 	networks := []struct {
 		name string
@@ -202,7 +202,7 @@ func smaller(peer string, share float64) measure.Target {
 	return measure.Target{Kind: measure.Memory, Peer: peer, Bound: share, Text: fmt.Sprintf("at most %g× the peak memory of %s", share, peer)}
 }
 
-// prepared makes the workload, whose files are there as long as work runs.
+// prepared makes the workload and calls work. The workload's files exist until work returns.
 func (b bench) prepared(ctx context.Context, o Options, work func(*workload) error) (err error) {
 	parent := filepath.Join(o.Root, "build")
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -227,8 +227,8 @@ func (b bench) prepared(ctx context.Context, o Options, work func(*workload) err
 	return nil
 }
 
-// measure times the providers on the workload. Every sample begins with cold caches: the weights of a real model come
-// from memory.
+// measure times the providers on the workload. Every sample begins with cold caches, because a real model's weights are read from
+// memory.
 func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err error) {
 	err = b.prepared(ctx, o, func(w *workload) error {
 		var peers []measure.Opener
@@ -238,7 +238,7 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 			}
 			for _, name := range b.peerNames() {
 				from := measure.PeersOf(o)
-				if name == liger { // it changes transformers for its whole process
+				if name == liger { // it changes transformers in its whole process
 					from.Host = nil
 				}
 				peers = append(peers, from.Opener(name, w))
@@ -250,7 +250,7 @@ func (b bench) measure(ctx context.Context, o Options) (row measure.Row, err err
 	return row, err
 }
 
-// inFull is our own provider that trains the weights in place of adapters.
+// inFull is our own provider that trains the weights instead of adapters.
 const inFull = "mgrpo-full"
 
 // liger is transformers with the kernels of Liger: the peer of updates on a GPU.
@@ -293,7 +293,7 @@ func (b bench) compare(ctx context.Context, w *workload, o Options, peers ...mea
 	return row, err
 }
 
-// row is the case's without what follows from its weights.
+// row returns the case's row without the figures that depend on its weights.
 func (b bench) row() measure.Row {
 	return measure.Row{Suite: b.suite, Name: b.name, Shape: b.weights.name + ", " + b.shape.String(), DType: b.precision.ours(), PeerDType: b.precision.peer(), Cache: measure.Cold,
 		ReadOnly: true, Targets: b.targets}

@@ -13,10 +13,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Decode passes alone, after prompts that are cached already, over numbers of sequences and lengths of context.
+// This file measures only decode passes, after cached prompts, for several numbers of sequences and lengths of context.
 
-// sweep is the rows of one network with random weights. All of them use one model and one engine, which the first row opens and the last
-// one closes.
+// sweep holds the rows of one network with random weights. All rows use one model and one engine. The first row opens them, and the last
+// row closes them.
 type sweep struct {
 	network
 	rows, contexts []int
@@ -37,7 +37,7 @@ func sweepsOf(quick bool) []*sweep {
 	return all
 }
 
-// label is what --only looks at.
+// label returns the text that --only matches.
 func (w *sweep) label() string { return "decode " + w.network.name }
 
 func (w *sweep) cases(o Options) (all []measure.Case) {
@@ -55,7 +55,7 @@ func (w *sweep) cases(o Options) (all []measure.Case) {
 	return all
 }
 
-// open makes the weights, and an engine that has room for the largest row.
+// open makes the weights, and an engine with room for the largest row.
 func (w *sweep) open(ctx context.Context, o Options) (err error) {
 	if w.actor != nil {
 		return nil
@@ -144,7 +144,7 @@ type decoding struct {
 	workload *workload
 }
 
-// setup puts the prompts into the cache, which is timed: it is the prefill of the row.
+// setup puts the prompts into the cache, and times this as the row's prefill.
 func (d *decoding) setup(ctx context.Context, o Options) (measure.Setup, error) {
 	d.actor.forget()
 	took, err := d.take(ctx, 1)
@@ -160,7 +160,7 @@ func (d *decoding) setup(ctx context.Context, o Options) (measure.Setup, error) 
 	return measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, err
 }
 
-// take samples so many tokens after each prompt.
+// take samples the given number of tokens after each prompt, and returns the duration.
 func (d *decoding) take(ctx context.Context, tokens int) (time.Duration, error) {
 	w := *d.workload
 	w.NewTokens = tokens
@@ -170,7 +170,7 @@ func (d *decoding) take(ctx context.Context, tokens int) (time.Duration, error) 
 	return time.Since(start), err
 }
 
-// Run times all tokens but the first, whose pass also computes the ends of the prompts.
+// Run times all tokens except the first. The first token's pass also computes the ends of the prompts.
 func (d *decoding) Run(ctx context.Context, repeat int, _ measure.Cache) (s measure.Samples, err error) {
 	for range repeat {
 		first, err := d.take(ctx, 1)
@@ -195,10 +195,10 @@ func (d *decoding) Check(ctx context.Context) (float64, error) {
 	return d.actor.sampledError(ctx, d.workload)
 }
 
-// Close leaves the sweep's actor to the next row.
+// Close does not close the sweep's actor, because the next row uses it.
 func (d *decoding) Close() error { return nil }
 
-// qwen3 is a shape of Qwen 3 with random weights.
+// qwen3 returns a shape of Qwen 3 with random weights.
 func qwen3(name string, layers, width, heads, ffn int) network {
 	return network{name: name + " (random weights)", large: true, config: arch.Config{Family: arch.Qwen3, VocabSize: 151_936, Hidden: width, Layers: layers, Heads: heads, KVHeads: 8,
 		HeadDim: 128, FFN: ffn, RMSEps: 1e-6, RopeTheta: 1e6, MaxPosition: 40_960, Tied: true, EOS: []int32{0}}}

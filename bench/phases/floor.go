@@ -8,10 +8,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// The least that a phase computes and moves. A prompt that several rollouts share is computed once; a rollout's last
-// token is sampled and read no more; logits are of sampled tokens alone; element-wise work is not counted.
+// The least work of a phase. A prompt that several rollouts share is computed once. A rollout's last token is sampled and not read
+// again. Only sampled tokens have logits. Element-wise work is not counted.
 
-// matrices is the number of weights of the layers' linear maps that a token passes, head the output projection's.
+// matrices returns the number of weights in the linear maps that a token passes: of the layers, and of the output projection (head).
 func matrices(c arch.Config) (layers, head float64) {
 	d, q, kv, mlp := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, 3*c.Hidden*c.FFN
 	if m := c.Mixture; m != nil {
@@ -20,7 +20,7 @@ func matrices(c arch.Config) (layers, head float64) {
 	return float64(c.Layers * (d*(q+2*kv) + q*d + mlp)), float64(d * c.VocabSize)
 }
 
-// unread is how many weights of experts a pass of so many rows leaves out, if each expert is as likely as another.
+// unread returns the number of experts' weights that a pass of this many rows does not read, if all experts are equally likely.
 func unread(c arch.Config, rows int) float64 {
 	m := c.Mixture
 	if m == nil {
@@ -30,16 +30,16 @@ func unread(c arch.Config, rows int) float64 {
 	return left * float64(c.Layers*m.Experts*3*c.Hidden*m.FFN)
 }
 
-// pairs is how many (query, key) pairs attention looks at.
+// pairs returns the number of (query, key) pairs of attention.
 func (s shape) pairs() float64 {
 	p, n := float64(s.promptTokens), float64(s.newTokens-1)
 	return float64(s.prompts) * (p*(p+1)/2 + float64(s.rollouts)*(n*p+n*(n+1)/2))
 }
 
-// tokens is how many are computed.
+// tokens returns the number of computed tokens.
 func (s shape) tokens() int { return s.prompts * (s.promptTokens + s.rollouts*(s.newTokens-1)) }
 
-// forwardFLOPs counts the operations of one forward pass; headRows is the number of rows of logits.
+// forwardFLOPs returns the operations of one forward pass. headRows is the number of rows of logits.
 func forwardFLOPs(c arch.Config, s shape, headRows int) float64 {
 	layers, head := matrices(c)
 	return 2*(layers*float64(s.tokens())+head*float64(headRows)) + 4*float64(c.Layers*c.Heads*c.HeadDim)*s.pairs()
@@ -47,7 +47,7 @@ func forwardFLOPs(c arch.Config, s shape, headRows int) float64 {
 
 const forwardFormula = "2·(matrices·tokens + head·rows) + 4·layers·width·pairs"
 
-// adapterFLOPs counts the operations of a product with adapters of so many parameters.
+// adapterFLOPs returns the operations of products with adapters. adapters is the number of their parameters.
 func (s shape) adapterFLOPs(adapters int64) float64 {
 	return 2 * float64(adapters) * float64(s.tokens())
 }
@@ -57,8 +57,8 @@ func rolloutFLOPs(c arch.Config, s shape, adapters int64) measure.Amount {
 		Value: forwardFLOPs(c, s, s.prompts+s.sequences()*(s.newTokens-1)) + s.adapterFLOPs(adapters)}
 }
 
-// learnerFLOPs are those of the forward pass, and of the gradients of inputs and of weights, which the weights under adapters
-// do not have.
+// learnerFLOPs returns the operations of the forward pass and of the gradients of inputs and weights. Weights under adapters have no
+// gradient.
 func learnerFLOPs(c arch.Config, s shape, adapters int64) measure.Amount {
 	passes := 3.0
 	if adapters > 0 {

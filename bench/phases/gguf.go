@@ -10,12 +10,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// quantiser makes blocks of a GGUF type from float32; number is the type's.
+// quantiser makes blocks of a GGUF type from float32. number is the type's number in GGUF.
 type quantiser struct {
 	name   string
 	number uint32
 	length int
-	encode func(dst []byte, v []float32) []byte // of one block
+	encode func(dst []byte, v []float32) []byte // encodes one block
 }
 
 var (
@@ -23,7 +23,7 @@ var (
 	q4_K = quantiser{"Q4_K", 12, 256, encodeQ4_K}
 )
 
-// encodeQ8_0 is the nearest multiple of the scale, largest / 127.
+// encodeQ8_0 rounds each value to the nearest multiple of the scale, which is the largest magnitude / 127.
 func encodeQ8_0(dst []byte, v []float32) []byte {
 	largest := 0.0
 	for _, x := range v {
@@ -40,7 +40,7 @@ func encodeQ8_0(dst []byte, v []float32) []byte {
 	return dst
 }
 
-// encodeQ4_K spreads 16 values between the least and the largest of each 32. It does not search for better ones.
+// encodeQ4_K rounds to 16 equally spaced values between the least and the largest of each 32. It does not search for better spacings.
 func encodeQ4_K(dst []byte, v []float32) []byte {
 	var scale, minimum [8]float64
 	for g := range 8 {
@@ -75,7 +75,7 @@ func encodeQ4_K(dst []byte, v []float32) []byte {
 	return dst
 }
 
-// steps are the values in 6 bits each, and their unit.
+// steps returns the values in 6 bits each, and their unit.
 func steps(values [8]float64) (unit float64, steps [8]byte) {
 	for _, v := range values {
 		unit = max(unit, v/63)
@@ -88,7 +88,7 @@ func steps(values [8]float64) (unit float64, steps [8]byte) {
 	return unit, steps
 }
 
-// binary16 appends a number of 0 <= v < 65504, rounded down.
+// binary16 appends v, 0 <= v < 65504, as float16, rounded down.
 func binary16(dst []byte, v float64) []byte {
 	if v < 0x1p-14 {
 		return binary.LittleEndian.AppendUint16(dst, uint16(v*0x1p24))
@@ -97,7 +97,7 @@ func binary16(dst []byte, v float64) []byte {
 	return binary.LittleEndian.AppendUint16(dst, uint16(exponent+14)<<10|uint16((fraction*2-1)*1024))
 }
 
-// writeGGUF writes a model whose matrices are in blocks of a type. read fills dst with a tensor.
+// writeGGUF writes a model with its matrices in the quantiser's blocks. read fills dst with a tensor.
 func writeGGUF(path string, c arch.Config, q quantiser, read func(name string, dst []float32) error) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -125,7 +125,7 @@ func writeGGUF(path string, c arch.Config, q quantiser, read func(name string, d
 
 func padding(n int) int { return (32 - n%32) % 32 }
 
-// tensor is a tensor's bytes: matrices in blocks, all others in float32.
+// tensor returns a tensor's bytes: matrices in blocks, other tensors in float32.
 func (q quantiser) tensor(t arch.Tensor, values []float32) (data []byte) {
 	if len(t.Shape) < 2 {
 		for _, v := range values {

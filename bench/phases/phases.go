@@ -1,5 +1,5 @@
-// Package phases measures the phases of a training step as a run goes through them, the engine's rollouts and the
-// learner's update, and the whole step, beside Hugging Face's generate, its forward and backward pass, and TRL.
+// Package phases measures the phases of a training step, as in a run: the engine's rollouts, the learner's update, and the whole step.
+// The peers are Hugging Face's generate, its forward and backward pass, and TRL.
 package phases
 
 import (
@@ -12,10 +12,10 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
 
-// Options of a run.
+// Options holds the settings of a run.
 type Options = measure.Options
 
-// OnGPU are a suite's rows of a GPU, not measured: names, shapes and targets.
+// OnGPU returns a suite's rows of a GPU without measurements: names, shapes and targets.
 func OnGPU(suite string) (rows []measure.Row) {
 	for _, b := range gpuCases(suite) {
 		rows = append(rows, b.row())
@@ -23,10 +23,10 @@ func OnGPU(suite string) (rows []measure.Row) {
 	return rows
 }
 
-// Profile says where the time of a TRL step goes, as text, for each case of the suite "step".
+// Profile passes to say, for each case of the suite "step", a text about the time of a TRL step's parts.
 func Profile(ctx context.Context, o Options, say func(string)) error {
 	for _, b := range casesOf("step", o.Quick) {
-		if !strings.Contains(b.name, o.Only) || b.precision == mixed { // its TRL is the one of the case in float32
+		if !strings.Contains(b.name, o.Only) || b.precision == mixed { // its TRL step is the same as in float32
 			continue
 		}
 		err := b.prepared(ctx, o, func(w *workload) error {
@@ -56,7 +56,7 @@ func Run(ctx context.Context, suite string, o Options) (r *measure.Results, err 
 	if suite == "rollout" && o.Device != "cpu" {
 		for _, w := range sweepsOf(o.Quick) {
 			cases = append(cases, w.cases(o)...)
-			defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx))) }() // where the last row did not run
+			defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx))) }() // if the last row did not run
 			for _, c := range all {
 				if c.weights.large && c.weights.name == w.network.name {
 					add(c)

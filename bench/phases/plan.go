@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/memory"
 )
 
-// plannedBytes is what a run's memory plan counts for the tensors of an update of this case on a GPU: all but the cache, of which the
-// case has none, and CUDA's own memory.
+// plannedBytes returns the memory plan's bytes for the tensors of this case's update on a GPU. It leaves out the cache, which the case
+// does not have, and CUDA's own memory.
 func (b bench) plannedBytes() (bytes int64, err error) {
 	text := fmt.Sprintf(`
 run: {name: plan}
@@ -28,7 +28,7 @@ agents:
 	return bytes, nil
 }
 
-// tell logs what a row on a GPU comes to: tokens a second, and of an update the peak of its memory beside the plan.
+// tell logs a GPU row's tokens a second, and for an update the peak of its memory next to the plan.
 func (b bench) tell(row measure.Row, o Options) {
 	tokens := b.shape.sequences() * (b.shape.promptTokens + b.shape.newTokens)
 	if b.suite == "rollout" {

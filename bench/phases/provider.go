@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/lora"
 )
 
-// open makes our provider of a phase.
+// open returns our provider of a phase.
 func open(ctx context.Context, p phase, w *workload, o Options) (measure.Provider, measure.Setup, error) {
 	a, err := openActor(ctx, p.options, w, o)
 	if err != nil {
@@ -66,8 +66,8 @@ func (a *actor) settings(w *workload) map[string]any {
 	return s
 }
 
-// checkRecorded logs which decode passes are CUDA graphs, and adds them to the settings. A GPU that samples without any is an error: its
-// numbers would be those of launches.
+// checkRecorded logs which decode passes are CUDA graphs, and adds them to the settings. If a GPU samples without graphs it returns an
+// error, because launches would dominate the numbers.
 func (a *actor) checkRecorded(ctx context.Context, c arch.Config, settings map[string]any, o Options) error {
 	engine, ok := a.engine.(*local.Tenant)
 	if !ok || !a.device.IsCUDA() || c.Mixture != nil {
@@ -82,14 +82,14 @@ func (a *actor) checkRecorded(ctx context.Context, c arch.Config, settings map[s
 	return err
 }
 
-// forget drops cached prefixes, which belong to the sample before.
+// forget drops the cached prefixes of the previous sample.
 func (a *actor) forget() {
 	if a.engine != nil {
-		_ = a.engine.UpdateWeights(context.Background(), a.steps) // nothing is in flight
+		_ = a.engine.UpdateWeights(context.Background(), a.steps) // cannot fail: no sequence is in flight
 	}
 }
 
-// process counts the memory of the whole process, weights and moments included, as the peers do.
+// process measures the memory of the whole process, including weights and moments, as the peers do.
 type process struct {
 	*measure.Native
 	device *torch.Device
@@ -113,7 +113,7 @@ func (p process) Run(ctx context.Context, repeat int, cache measure.Cache) (meas
 	return s, err
 }
 
-// tensors counts the memory of the provider's own tensors, where another one is in the process.
+// tensors measures the memory of the provider's own tensors, because the process has another provider.
 type tensors struct {
 	*measure.Native
 	device *torch.Device
@@ -137,8 +137,8 @@ func (p tensors) Run(ctx context.Context, repeat int, cache measure.Cache) (s me
 	return s, err
 }
 
-// logProbError is the largest error of the checked completions' log-probs, relative to the largest log-prob: those
-// of the engine where it was what ran, of the trainer's forward pass else.
+// logProbError returns the largest error of the checked completions' log-probs, relative to the largest log-prob. The log-probs come from
+// the engine if the engine ran, otherwise from the trainer's forward pass.
 func (a *actor) logProbError(ctx context.Context, w *workload) (float64, error) {
 	got, expected, err := a.newestLogProbs(ctx, w)
 	if err != nil {
@@ -153,7 +153,7 @@ func (a *actor) logProbError(ctx context.Context, w *workload) (float64, error) 
 	return worst / scale, nil
 }
 
-// newestLogProbs are the log-probs of the phase that ran last, and the reference that they are compared with.
+// newestLogProbs returns the log-probs of the phase that ran last, and their reference.
 func (a *actor) newestLogProbs(ctx context.Context, w *workload) (got, want [][]float64, err error) {
 	if a.sampled == nil {
 		got, err = a.trainingLogProbs(ctx, w, w.checked())
@@ -163,11 +163,11 @@ func (a *actor) newestLogProbs(ctx context.Context, w *workload) (got, want [][]
 	for i, before := range w.checked() {
 		c := a.sampled[i*w.Rollouts]
 		if a.engine.Deterministic() && !slices.Equal(c.Tokens, before) {
-			return nil, nil, fmt.Errorf("prompt %d was continued otherwise than before with the same weights and seed", i)
+			return nil, nil, fmt.Errorf("prompt %d: the same weights and seed sampled other tokens than before", i)
 		}
 		got, tokens = append(got, widen(c.LogProbs)), append(tokens, c.Tokens)
 	}
-	if !a.engine.Deterministic() { // products of another batch round otherwise, and another token may be sampled
+	if !a.engine.Deterministic() { // products of another batch round differently, and another token may be sampled
 		want, err = a.trainingLogProbs(ctx, w, tokens)
 		return got, want, err
 	}

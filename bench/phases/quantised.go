@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// The suite "quantised": decoding from weights that stay quantised beside decoding from the same file in bf16.
+// The suite "quantised" measures decoding from weights that stay quantised, next to decoding from the same file in bf16.
 
 // inBF16 is our own provider with the file widened to bf16.
 const inBF16 = "mgrpo-bf16"
@@ -24,13 +24,13 @@ var (
 	wideBlocks = network{name: "2 layers, width 256", config: llama(2, 256, 4, 2, 512, 257)}
 )
 
-// decode is one row: so many sequences.
+// decode is one row, with its number of sequences.
 type decode struct {
 	quantiser
 	network
 	shape shape
-	ratio float64 // the target: of bf16's time to ours
-	part  float64 // of bf16's memory
+	ratio float64 // the target for bf16's time / ours
+	part  float64 // the target for our memory / bf16's
 }
 
 // Quantised measures the suite.
@@ -97,7 +97,7 @@ func (d decode) write(ctx context.Context, file string, o Options) (err error) {
 	return writeGGUF(file, d.config, d.quantiser, params.Reader(ctx, read))
 }
 
-// opener makes a provider that decodes from the file as it is or in bf16.
+// opener returns a provider that decodes from the file, quantised or widened to bf16.
 func (d decode) opener(name, file string, quantised bool, w *workload, o Options) measure.Opener {
 	return measure.Opener{Name: name, Open: func(ctx context.Context) (_ measure.Provider, _ measure.Setup, err error) {
 		a := &actor{}
@@ -115,7 +115,7 @@ func (d decode) opener(name, file string, quantised bool, w *workload, o Options
 		}
 		defer src.Close()
 		opt := a.modelOptions(half, w.context())
-		held := 2 * d.config.Parameters() // without the fp32 weights that the copy is of
+		held := 2 * d.config.Parameters() // without the fp32 weights, the source of the copy
 		if quantised {
 			opt = model.Options{Compute: opt.Compute, Quantised: true, MaxPosition: w.context()}
 			held = model.QuantisedBytes(src, opt.Compute)
@@ -139,7 +139,7 @@ func (d decode) opener(name, file string, quantised bool, w *workload, o Options
 	}}
 }
 
-// sampledError is the largest error of the log-probs that were sampled last, relative to the largest log-prob.
+// sampledError returns the largest error of the last sampled log-probs, relative to the largest log-prob.
 func (a *actor) sampledError(ctx context.Context, w *workload) (float64, error) {
 	want, err := a.trainingLogProbs(ctx, w, [][]int32{a.sampled[0].Tokens})
 	if err != nil {

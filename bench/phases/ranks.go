@@ -17,12 +17,12 @@ import (
 // alone is our own provider with one device.
 const alone = "mgrpo-alone"
 
-// ranked is a small shape that a configuration can describe, too.
+// ranked is a small shape. A configuration can describe it, too.
 var ranked = network{name: "2 layers, width 64, vocabulary 512", config: llama(2, 64, 4, 2, 160, 512)}
 
-// Ranks measures an update of an agent with n devices, each with a process, beside that of one with a single device. On CPUs both have
-// the same number of threads: as many times faster as one is the ideal. On GPUs each rank has one, so n times is. It logs what a rank
-// holds between updates.
+// Ranks measures an update of an agent with n devices, each with a process, next to the update of an agent with one device. On CPUs both
+// have the same number of threads in total, so equal times are ideal. On GPUs each rank has its own GPU, so n times the speed is ideal.
+// Ranks logs the memory of rank 0 between updates.
 func Ranks(ctx context.Context, n int, o Options) (*measure.Results, error) {
 	b := bench{name: fmt.Sprintf("smollm2-%d-ranks", n), suite: "learner", weights: smolLM2, shape: shape{prompts: 8, rollouts: 4, promptTokens: 90, newTokens: 64}}
 	if o.Quick {
@@ -49,7 +49,7 @@ func Ranks(ctx context.Context, n int, o Options) (*measure.Results, error) {
 			return err
 		})
 		for name, bytes := range held {
-			o.Log("%s: rank 0 holds %d MiB between updates, %.2f of those of one device", name, bytes>>20, float64(bytes)/float64(held[alone]))
+			o.Log("%s: rank 0 holds %d MiB between updates, %.2f of the memory of one device", name, bytes>>20, float64(bytes)/float64(held[alone]))
 		}
 		return row, err
 	}}
@@ -57,7 +57,7 @@ func Ranks(ctx context.Context, n int, o Options) (*measure.Results, error) {
 	return measure.Run(ctx, "learner", o, []measure.Case{beside})
 }
 
-// devicesOf are n CPUs, or the first n GPUs.
+// devicesOf returns n CPUs, or the first n GPUs.
 func devicesOf(device string, n int) []string {
 	if device == "cpu" {
 		return slices.Repeat([]string{device}, n)
@@ -69,7 +69,7 @@ func devicesOf(device string, n int) []string {
 	return out
 }
 
-// openRanks opens what trains an agent with these devices, as a run does.
+// openRanks opens the device, model and learner of an agent with these devices, as a run does.
 func openRanks(ctx context.Context, b bench, devices []string, w *workload, o Options, holds func(bytes int64)) (measure.Provider, measure.Setup, error) {
 	cfg, err := config.Parse("bench.yaml", []byte(b.configuration(devices, o)), nil)
 	if err != nil {
@@ -102,7 +102,7 @@ func openRanks(ctx context.Context, b bench, devices []string, w *workload, o Op
 	return tensors{native, a.device, m.Allocated - before}, setup, nil
 }
 
-// tensorBytes is what tensors of this process take on the device of rank 0.
+// tensorBytes returns the bytes of this process's tensors on the device of rank 0.
 func tensorBytes(ctx context.Context, o Options) (int64, error) {
 	d, err := torch.Open(o.Device, o.Threads)
 	if err != nil {
@@ -112,7 +112,7 @@ func tensorBytes(ctx context.Context, o Options) (int64, error) {
 	return m.Allocated, errors.Join(err, d.Close())
 }
 
-// configuration is a file of one agent with the case's model.
+// configuration returns a configuration of one agent with the case's model.
 func (b bench) configuration(devices []string, o Options) string {
 	model := filepath.Join(o.Root, "models", b.weights.file)
 	if c := b.weights.config; b.weights.file == "" {

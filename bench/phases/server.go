@@ -15,11 +15,11 @@ import (
 type Server struct {
 	Kind  remote.Kind
 	URL   string
-	Model string // the folder that it serves, which it sees under the same path
+	Model string // the folder that it serves, under the same path here and there
 	Half  bool   // our engine samples from bf16 weights
 }
 
-// Beside measures our rollouts beside the server's, and logs the tokens a second of both.
+// Beside measures our rollouts and the server's in turn, and logs the tokens a second of both.
 func Beside(ctx context.Context, s Server, o Options) (*measure.Results, error) {
 	folder, err := filepath.Abs(s.Model)
 	if err != nil {
@@ -50,7 +50,7 @@ func Beside(ctx context.Context, s Server, o Options) (*measure.Results, error) 
 	return measure.Run(ctx, "rollout", o, []measure.Case{beside})
 }
 
-// open gives the server the weights, and proves that it has taken them.
+// open sends the weights to the server, and checks by sampling that it uses them.
 func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Provider, _ measure.Setup, err error) {
 	a, err := openActor(ctx, actorOptions{}, w, o)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s Server) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	return elsewhere{provider}, measure.Setup{Version: said}, nil
 }
 
-// complete wants that every rollout has as many tokens as were asked for.
+// complete returns err, or an error if a rollout has fewer tokens than requested.
 func (w *workload) complete(err error, a *actor) error {
 	for i := 0; i < len(a.sampled) && err == nil; i++ {
 		if n := len(a.sampled[i].Tokens); n != w.NewTokens {
@@ -94,7 +94,7 @@ func (w *workload) complete(err error, a *actor) error {
 	return err
 }
 
-// elsewhere is a provider whose memory is not this process's.
+// elsewhere is a provider that runs outside of this process, so its memory is not measured.
 type elsewhere struct{ *measure.Native }
 
 func (e elsewhere) Run(ctx context.Context, repeat int, cache measure.Cache) (measure.Samples, error) {
@@ -103,7 +103,7 @@ func (e elsewhere) Run(ctx context.Context, repeat int, cache measure.Cache) (me
 	return s, err
 }
 
-// lent are an actor's weights as a server gets them: anew before each sample, whereby it drops its cached prefixes.
+// lent supplies an actor's weights to a server. The server loads them again before each sample, which drops its cached prefixes.
 type lent struct{ *actor }
 
 func (l lent) Write(ctx context.Context, dir string) error { return l.export(ctx, dir, false) }
@@ -116,7 +116,7 @@ func (lent) Fixed() bool { return false }
 
 var _ remote.Weights = lent{}
 
-// spoken is the part of a vocabulary that prompts are drawn from: servers refuse ids without a text, which are at its end.
+// spoken returns the number of ids from which prompts are drawn. Servers refuse ids without a text, which are at the vocabulary's end.
 func (b bench) spoken(vocabulary int) int {
 	if filepath.IsAbs(b.weights.file) {
 		return vocabulary / 2

@@ -19,17 +19,17 @@ import (
 // workload is the input of every provider of a case; bench/peers/phases.py reads its JSON.
 type workload struct {
 	Suite       string      `json:"suite"`
-	Folder      string      `json:"folder"` // of the weights, as Hugging Face has them, in float32, or in bf16 where they are large
-	DType       string      `json:"dtype"`  // in which the peer uses them: "float32" or "bfloat16"
+	Folder      string      `json:"folder"` // of the weights in Hugging Face's layout, in float32; in bf16 if they are large
+	DType       string      `json:"dtype"`  // the peer's type: "float32" or "bfloat16"
 	Prompts     [][]int32   `json:"prompts"`
 	Rollouts    int         `json:"rollouts"` // of each prompt
 	NewTokens   int         `json:"new_tokens"`
 	Completions [][]int32   `json:"completions"` // number i continues prompt i / Rollouts
 	Advantages  []float64   `json:"advantages"`
-	Checked     int         `json:"checked"`             // how many prompts, from the first: the error is taken over the first completion of each
-	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of those completions, in float64
+	Checked     int         `json:"checked"`             // number of prompts, from the first, whose first completion is checked
+	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of the checked completions, in float64
 	LR          float64     `json:"lr"`
-	Rank        int         `json:"rank"` // of the adapters that are trained; 0: the weights are
+	Rank        int         `json:"rank"` // of the trained adapters; 0: the weights are trained
 
 	precision precision
 	network   network
@@ -38,7 +38,7 @@ type workload struct {
 	adapters  int64       // parameters of the adapters
 	shared    bool        // two providers are in this process
 	behaviour [][]float32 // the engine's log-probs of Completions
-	against   string      // where LogProbs are from
+	against   string      // source of LogProbs
 }
 
 // prepare loads or makes the weights, writes them as a Hugging Face folder and samples the completions that the
@@ -80,7 +80,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 		w.Advantages = append(w.Advantages, float64(1-2*(i%2)))
 	}
 	w.LogProbs, err = a.trainingLogProbs(ctx, w, w.checked())
-	w.against = "the other forward pass" // the sampler's error against the trainer, and the other way round
+	w.against = "the other forward pass" // the sampler is compared with the trainer, and the trainer with the sampler
 	if b.suite == "learner" {
 		w.LogProbs = w.sampledLogProbs()
 	}
@@ -104,7 +104,7 @@ func (a *actor) makeWeights(ctx context.Context, b bench, root string) (err erro
 	}
 	src, err := weights.Open(file)
 	if err != nil {
-		return fmt.Errorf("%w (make gsm8k brings it)", err)
+		return fmt.Errorf("%w (make gsm8k fetches it)", err)
 	}
 	defer src.Close()
 	a.model, err = model.Load(ctx, a.device, src, opt)
@@ -125,7 +125,7 @@ func (a *actor) export(ctx context.Context, folder string, large bool) error {
 	return weights.WriteHF(folder, a.model.Config, params.Reader(ctx, read), dtype, nil)
 }
 
-// checked are the first completions of the checked prompts.
+// checked returns the first completion of each checked prompt.
 func (w *workload) checked() (out [][]int32) {
 	for i := range w.Checked {
 		out = append(out, w.Completions[i*w.Rollouts])
@@ -133,7 +133,7 @@ func (w *workload) checked() (out [][]int32) {
 	return out
 }
 
-// trainingLogProbs runs checked prompts, each with its completion, through the forward pass of training.
+// trainingLogProbs returns the log-probs of the checked prompts' completions in the forward pass of training.
 func (a *actor) trainingLogProbs(ctx context.Context, w *workload, completions [][]int32) (out [][]float64, err error) {
 	err = a.device.Do(ctx, func(s *torch.Scope) error {
 		for i, completion := range completions {
@@ -146,7 +146,7 @@ func (a *actor) trainingLogProbs(ctx context.Context, w *workload, completions [
 			n, k := int64(len(ids)), int64(len(completion))
 			in := model.Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)}
 			var logp *torch.Tensor
-			s.Grad(true, func() { // without gradients the linear maps are the engine's
+			s.Grad(true, func() { // without gradients the model uses the engine's linear maps
 				rows := a.policy().Forward(s, in).Narrow(0, int64(len(prompt))-1, k).Contiguous()
 				logp, _ = torch.HeadLogProb(rows, a.model.Head(), s.FromInt32(completion, k), 1, k)
 			})
@@ -159,7 +159,7 @@ func (a *actor) trainingLogProbs(ctx context.Context, w *workload, completions [
 	return out, err
 }
 
-// sampledLogProbs are the engine's own.
+// sampledLogProbs returns the engine's log-probs of the checked completions.
 func (w *workload) sampledLogProbs() (out [][]float64) {
 	for i := range w.Checked {
 		out = append(out, widen(w.behaviour[i*w.Rollouts]))
@@ -167,7 +167,7 @@ func (w *workload) sampledLogProbs() (out [][]float64) {
 	return out
 }
 
-// askFloat64 replaces LogProbs by those that transformers computes in float64.
+// askFloat64 replaces LogProbs by the log-probs that transformers computes in float64.
 func (w *workload) askFloat64(ctx context.Context, peers measure.Peers) error {
 	told, err := ask[[][]float64](ctx, peers, "float64", "log_probs", w)
 	if err != nil {
@@ -175,12 +175,12 @@ func (w *workload) askFloat64(ctx context.Context, peers measure.Peers) error {
 	}
 	w.LogProbs, w.against = told, "transformers in float64"
 	if len(w.LogProbs) != w.Checked {
-		return fmt.Errorf("the peer gave those of %d sequences for %d", len(w.LogProbs), w.Checked)
+		return fmt.Errorf("the peer returned log-probs of %d sequences, want %d", len(w.LogProbs), w.Checked)
 	}
 	return nil
 }
 
-// ask starts a provider that measures nothing, and returns one of its settings.
+// ask starts a provider without measuring it, and returns one of its settings.
 func ask[T any](ctx context.Context, peers measure.Peers, provider, setting string, w *workload) (told T, err error) {
 	p, setup, err := peers.Opener(provider, w).Open(ctx)
 	if err != nil {
