@@ -10,16 +10,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// arm is one way to train, as a difference to that of team.yaml.
+// arm is one way to train, as a difference from team.yaml.
 type arm struct {
 	name    string
 	title   string // in the table
-	start   string // name of the cold start it begins with
-	against string // the arm that it is compared with; "": the first
+	start   string // name of its cold start
+	against string // the arm for comparison; "": the first
 	set     []string
 }
 
-// arms are the rows of the table.
+// arms holds the rows of the table.
 var arms = []arm{
 	{"draw", "co-train, duplicate/drop, d = 4", "team", "", nil},
 	{"balanced", "co-train, balanced weights d/d_k", "team", "", []string{"grpo.align.mode=balanced"}},
@@ -37,27 +37,27 @@ var arms = []arm{
 	{"no-main", "co-train, sub reward without main answer", "team", "", []string{"grpo.reward.sub.main=0", "grpo.reward.sub.expert=0.9"}},
 }
 
-// lag trains on trajectories that are up to so many versions old. The importance weights that this needs are the same at
-// every lag, so that lag-0 differs from the others in nothing but the age. No step is rolled out ahead of an evaluation,
-// so these arms have few.
+// lag returns settings that train on trajectories up to `versions` versions old. The importance weights for this are the same at every
+// lag, so lag-0 differs from the others only in the age. No step is rolled out ahead of an evaluation, so these arms have few
+// evaluations.
 func lag(versions int) []string {
 	return []string{"grpo.old=recomputed", "grpo.tis_cap=2", fmt.Sprintf("grpo.max_lag=%d", versions),
 		fmt.Sprintf("grpo.exact_lag=%v", versions > 0), "eval.every=15"}
 }
 
-// base is the arm that a is compared with.
+// base returns the name of the arm that a is compared with.
 func (a arm) base() string { return cmp.Or(a.against, arms[0].name) }
 
-// starts are the cold starts: their configuration and agents.
+// starts holds the cold starts: their configuration and agents.
 var starts = map[string]struct {
-	config string // in the repository
+	config string // path in the repository
 	agents []string
 }{
 	"team":   {"bench/ablation/team.yaml", []string{"planner", "researcher"}},
 	"single": {"bench/ablation/single.yaml", []string{"single"}},
 }
 
-// chosen are the arms of a comma-separated list, in the order of the table.
+// chosen returns the arms of a comma-separated list, in the order of the table.
 func chosen(list string) ([]arm, error) {
 	names := strings.Split(list, ",")
 	var out []arm
@@ -82,16 +82,16 @@ func armNames() []string {
 	return out
 }
 
-// endless is more steps than any token budget pays for.
+// endless sets more steps than any token budget allows.
 const endless = "run.steps=1000000"
 
-// coldStartConfig teaches the agents of a start and trains no further.
+// coldStartConfig returns the configuration of a run that only makes a cold start.
 func (b *bench) coldStartConfig(start string, seed int) (*config.Config, error) {
 	return b.configuration(start, seed, "cold-"+start, "run.steps=0", "eval.queries=1", "eval.samples=1")
 }
 
-// armConfig begins with the weights of a cold start's checkpoint. The rate is constant, so that no arm has a
-// schedule that ends before or after its tokens.
+// armConfig returns an arm's configuration, which begins with the weights of a cold start's checkpoint. The rate is constant, because a
+// schedule would end before or after the arm's tokens.
 func (b *bench) armConfig(a arm, seed int, from string) (*config.Config, error) {
 	sets := []string{endless, "run.checkpoint_every=0", "cold_start.demonstrations=none",
 		"eval.before=false", fmt.Sprintf("eval.every=%d", b.every), fmt.Sprintf("eval.samples=%d", b.samples)}
@@ -103,14 +103,14 @@ func (b *bench) armConfig(a arm, seed int, from string) (*config.Config, error) 
 	return b.configuration(a.start, seed, a.name, slices.Concat(sets, a.set)...)
 }
 
-// configuration reads a start's configuration, with a thread an agent. Settings of the command line come first, so that
-// those which define an arm override them.
+// configuration reads a start's configuration, with one thread for each agent. The command line's settings come first, so an arm's
+// settings override them.
 func (b *bench) configuration(start string, seed int, folder string, sets ...string) (*config.Config, error) {
 	own := []string{fmt.Sprintf("run.seed=%d", seed), "run.dir=" + b.dir(seed, folder), fmt.Sprintf("run.threads=%d", len(starts[start].agents))}
 	return config.Load(filepath.Join(b.root, starts[start].config), slices.Concat(b.set, own, sets))
 }
 
-// dir is the folder of a run.
+// dir returns the folder of a run.
 func (b *bench) dir(seed int, folder string) string {
 	return filepath.Join(b.work, fmt.Sprintf("seed-%d", seed), folder)
 }

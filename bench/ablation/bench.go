@@ -19,7 +19,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// bench runs arms and keeps their results.
+// bench runs arms and stores their results.
 type bench struct {
 	root     string // the repository
 	work     string // checkpoints and trajectories of the runs; absolute
@@ -35,11 +35,11 @@ type bench struct {
 	results *Results
 }
 
-// unfinished is the file of the results while there are runs to come.
+// unfinished returns the file of the results until all runs are finished.
 func (b *bench) unfinished() string { return filepath.Join(b.work, "results.json") }
 
-// all runs every arm with seeds 0 to seeds-1, except those runs that the results already hold: seed by seed, so that an
-// early end leaves whole seeds, and some at a time.
+// all runs every arm with seeds 0 to seeds-1, except runs with results. It goes seed by seed, so that an early end leaves whole seeds.
+// b.parallel runs are played at a time.
 func (b *bench) all(ctx context.Context, arms []arm, seeds int) error {
 	for seed := range seeds {
 		missing := slices.DeleteFunc(slices.Clone(arms), func(a arm) bool { return b.finished(a.name, seed) })
@@ -70,7 +70,7 @@ func (b *bench) all(ctx context.Context, arms []arm, seeds int) error {
 	return nil
 }
 
-// each does work 0 to n-1, in their order, as many at a time as the bench may. The first error ends them all.
+// each calls work with 0 to n-1 in this order, b.parallel at a time. The first error ends all calls.
 func (b *bench) each(ctx context.Context, n int, work func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(b.parallel)
@@ -91,7 +91,7 @@ func (b *bench) finished(arm string, seed int) bool {
 	return b.results.run(arm, seed) != nil
 }
 
-// startOf is the evaluation of a cold start, nil if there is none yet.
+// startOf returns the evaluation of a cold start, or nil if it has not been made.
 func (b *bench) startOf(start string, seed int) *Start {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +117,7 @@ func (b *bench) one(ctx context.Context, a arm, seed int) error {
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(cfg.RunDir()); err != nil { // of a run that was cut off
+	if err := os.RemoveAll(cfg.RunDir()); err != nil { // of an interrupted run
 		return err
 	}
 	began := time.Now()
@@ -139,12 +139,12 @@ func (b *bench) one(ctx context.Context, a arm, seed int) error {
 	return b.keep(func(r *Results) { r.Runs = append(r.Runs, run) })
 }
 
-// startDir is where the checkpoint of a cold start is.
+// startDir returns the folder of a cold start's checkpoint.
 func (b *bench) startDir(start string, seed int) string {
 	return archive.Checkpoints{Dir: filepath.Join(b.dir(seed, "cold-"+start), "checkpoints")}.StepDir(0)
 }
 
-// coldStart trains, once, the checkpoint with which the arms of a seed begin, and evaluates it on the held-out queries.
+// coldStart trains the checkpoint for the arms of a seed once, and evaluates it on the held-out queries.
 func (b *bench) coldStart(ctx context.Context, start string, seed int) error {
 	cfg, err := b.coldStartConfig(start, seed)
 	if err != nil {

@@ -8,20 +8,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// budget watches a run and asks it to stop once its rollouts have cost so many tokens. A step's records all
-// come before anyone begins what follows it, so the run ends with the step that reaches the budget. Where steps are rolled
-// out ahead of training, these are trained on after the stop: they are paid for before it, as much as a mean step costs.
+// budget watches a run and asks it to stop when its rollouts have used a number of tokens. All records of a step come before the next
+// step begins, so the run ends with the step that reaches the budget. If steps are rolled out ahead of training, they are trained on
+// after the stop. The budget counts such a step before the stop, with the tokens of a mean step.
 type budget struct {
 	label string
 	out   io.Writer
 	limit float64
-	ahead int64 // most steps that are rolled out ahead
+	ahead int64 // maximum number of steps that are rolled out ahead
 	every int64 // steps between evaluations; 0: none
 	stop  chan struct{}
 
 	mu     sync.Mutex
 	asked  bool
-	tokens float64 // of all steps so far
+	tokens float64 // of all steps until now
 	steps  int64
 	ages   []float64         // mean age of the trajectories of each step and agent
 	after  map[int64]float64 // tokens of the run up to and including a step
@@ -60,7 +60,7 @@ func (b *budget) Report(r metrics.Record) {
 	}
 }
 
-// owed are the steps that are rolled out and not yet trained on after the last one. None are beyond an evaluation.
+// owed returns the number of steps that are rolled out and not trained on yet. None of them is after an evaluation.
 func (b *budget) owed() int64 {
 	if b.every == 0 {
 		return b.ahead
@@ -68,7 +68,7 @@ func (b *budget) owed() int64 {
 	return min(b.ahead, (b.every-b.steps%b.every)%b.every)
 }
 
-// curve is the evaluations during the run, between the accuracies at the start and at the end.
+// curve returns the evaluations during the run, between the accuracies at the start and at the end.
 func (b *budget) curve(start, final float64) []Point {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +79,7 @@ func (b *budget) curve(start, final float64) []Point {
 	return append(points, Point{b.steps, b.tokens, final})
 }
 
-// age is the mean age of the trajectories, in versions: of the means of steps and agents.
+// age returns the mean age of the trajectories in versions, averaged over steps and agents.
 func (b *budget) age() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// evaluate plays the held-out queries with a checkpoint: some samples of each at temperature 1, and one greedily.
+// evaluate plays the held-out queries with a checkpoint: `samples` times each at temperature 1, and once greedily.
 func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples int, observer metrics.Observer) (Outcome, error) {
 	var out Outcome
 	sampled := *cfg
@@ -61,7 +61,7 @@ func evaluate(ctx context.Context, cfg *config.Config, stepDir string, samples i
 	return out, nil
 }
 
-// rollout is what is known of one of the main agent's trajectories.
+// rollout holds the result of one of the main agent's trajectories.
 type rollout struct {
 	hops, calls int
 	correct     float64
@@ -119,7 +119,7 @@ func rolloutsOf(ctx context.Context, t task.Task, path string) (map[string][]rol
 	}
 }
 
-// callsOf sums up delegations, by question those of each rollout.
+// callsOf summarises delegations. questions holds each rollout's delegations by question.
 func callsOf(questions map[string][]int) (c Calls) {
 	var total, rollouts int
 	for _, id := range slices.Sorted(maps.Keys(questions)) {
@@ -143,7 +143,7 @@ func callsOf(questions map[string][]int) (c Calls) {
 	return c
 }
 
-// grade says how many hops a trajectory's question has and whether it was answered.
+// grade returns the number of hops of a trajectory's question, and the score of its answer.
 func grade(ctx context.Context, t task.Task, l archive.Line) (hops int, correct float64, err error) {
 	q, err := t.Lookup(l.Query)
 	if err != nil {

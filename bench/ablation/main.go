@@ -1,10 +1,10 @@
 // Command ablation compares ways to train a team on fan-out questions at equal rollout tokens: alignments and their d, one
 // sub-agent group a batch, stale rollouts, the parts of the sub-agent's reward, the main agent alone, and a single agent
-// that does everything itself. Every arm begins with its seed's same cold start. Run it in the root of the repository:
+// that does everything itself. All arms of a seed begin with the same cold start. Run it in the root of the repository:
 //
 //	go run ./bench/ablation
 //
-// The results are kept after every run; the same command goes on after an interruption.
+// Results are saved after every run. After an interruption the same command continues.
 package main
 
 import (
@@ -41,9 +41,9 @@ func run(ctx context.Context, args []string) error {
 	flags.Float64Var(&b.tokens, "tokens", 600000, "rollout tokens of a run: prompts, sampled and observed, of all agents")
 	flags.IntVar(&b.parallel, "parallel", 2, "runs at a time")
 	flags.StringVar(&out, "out", "bench/results/ablation-fanout.json", "file of the results, written when all runs are finished")
-	flags.StringVar(&b.work, "work", "runs/ablation", "folder for checkpoints, trajectories, and the results until then, from which the command goes on")
+	flags.StringVar(&b.work, "work", "runs/ablation", "folder for checkpoints, trajectories and unfinished results; the same command continues from them")
 	flags.Int64Var(&b.every, "every", 5, "steps between evaluations")
-	flags.IntVar(&b.samples, "samples", 2, "rollouts of a held-out query in these")
+	flags.IntVar(&b.samples, "samples", 2, "rollouts of a held-out query in these evaluations")
 	flags.IntVar(&b.final, "final", 4, "rollouts of a held-out query at the start and the end")
 	flags.Func("set", "KEY=VALUE: a configuration key for all runs; may be repeated", func(s string) error {
 		b.set = append(b.set, s)
@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string) error {
 	return err
 }
 
-// commit is the repository's, "unknown" outside of one.
+// commit returns the repository's commit, or "unknown" outside of a repository.
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "rev-parse", "HEAD").Output()
 	if err != nil {
@@ -90,7 +90,7 @@ func machine() Machine {
 	return Machine{CPU: processor(), Cores: cgroup.Count().N, Features: torch.CPUFeatures(), LibTorch: torch.Version(), Go: runtime.Version()}
 }
 
-// processor is the model's name as Linux tells it, else the architecture.
+// processor returns the processor's name from Linux, else the architecture.
 func processor() string {
 	data, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(data)) {

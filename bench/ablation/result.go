@@ -12,7 +12,7 @@ import (
 	"slices"
 )
 
-// Results is the file of an ablation. It is written anew after every run, so that no finished run is lost.
+// Results is the content of an ablation's file. The file is written again after every run, so no finished run is lost.
 type Results struct {
 	What     string   `json:"what"`
 	Commit   string   `json:"commit"` // of the program that began the file
@@ -31,16 +31,16 @@ type Machine struct {
 	Go       string `json:"go"`
 }
 
-// Settings are what all runs have in common.
+// Settings holds the settings of all runs.
 type Settings struct {
 	Tokens  float64  `json:"tokens"`        // a run ends with the first step that reaches this many rollout tokens
 	Every   int64    `json:"eval_every"`    // steps between evaluations
-	Samples int      `json:"eval_samples"`  // rollouts of a held-out query in these
-	Final   int      `json:"final_samples"` // and in the evaluations at the start and the end
+	Samples int      `json:"eval_samples"`  // rollouts of a held-out query in these evaluations
+	Final   int      `json:"final_samples"` // rollouts of a held-out query at the start and the end
 	Set     []string `json:"set,omitempty"` // configuration keys set for all runs
 }
 
-// Start is the evaluation of a cold start, with which its arms begin.
+// Start is the evaluation of a cold start.
 type Start struct {
 	Name    string  `json:"name"`
 	Seed    int     `json:"seed"`
@@ -56,13 +56,13 @@ type Run struct {
 	Seconds float64 `json:"seconds"`
 	Age     float64 `json:"age"` // mean age of the trajectories that were trained on, in versions
 	Final   Outcome `json:"final"`
-	Curve   []Point `json:"curve"` // start and end included
+	Curve   []Point `json:"curve"` // including start and end
 }
 
 // Outcome is an evaluation with all held-out queries.
 type Outcome struct {
 	Accuracy float64   `json:"accuracy"` // at temperature 1
-	Hops     []float64 `json:"hops"`     // the same for questions of 1, 2, ... hops or parts
+	Hops     []float64 `json:"hops"`     // accuracy on questions of 1, 2, ... hops or parts
 	Greedy   float64   `json:"greedy"`
 	Calls    Calls     `json:"calls"`
 	Expert   *float64  `json:"expert,omitempty"` // the researcher's expert score
@@ -73,9 +73,9 @@ type Outcome struct {
 // Calls is d_k, the delegations of a rollout, over the rollouts at temperature 1.
 type Calls struct {
 	Mean      float64 `json:"mean"`
-	Deviation float64 `json:"deviation"` // standard deviation within a question: the root of the mean of their variances
-	Widest    [2]int  `json:"widest"`    // least and most of the question in which they differ most
-	Rollouts  []int   `json:"rollouts"`  // with 0, 1, ... delegations
+	Deviation float64 `json:"deviation"` // standard deviation within a question: the root of the mean variance
+	Widest    [2]int  `json:"widest"`    // least and most calls of the question with the largest difference
+	Rollouts  []int   `json:"rollouts"`  // number of rollouts with 0, 1, ... delegations
 }
 
 // Point of a learning curve: held-out accuracy after a number of rollout tokens.
@@ -85,8 +85,8 @@ type Point struct {
 	Accuracy float64 `json:"accuracy"`
 }
 
-// average is the mean accuracy of a curve over its tokens, straight between evaluations: who learns with fewer tokens has
-// more of it.
+// average returns the mean accuracy of a curve over its tokens, with straight lines between evaluations. It is higher for an arm that
+// learns with fewer tokens.
 func average(curve []Point) float64 {
 	var area float64
 	for i, p := range curve[1:] {
@@ -113,7 +113,7 @@ func (r *Results) run(arm string, seed int) *Run {
 	return nil
 }
 
-// sort brings starts and runs into an order that does not depend on which ended first.
+// sort orders starts and runs independently of the order in which they ended.
 func (r *Results) sort() {
 	slices.SortFunc(r.Starts, func(a, b Start) int { return cmp.Or(cmp.Compare(a.Seed, b.Seed), cmp.Compare(a.Name, b.Name)) })
 	slices.SortFunc(r.Runs, func(a, b Run) int {
@@ -121,8 +121,7 @@ func (r *Results) sort() {
 	})
 }
 
-// open reads the first of these files of results that is there; it must have the same settings as fresh. Without any it
-// returns fresh.
+// open reads the first of these files that exists. It must have the same settings as fresh. If none exists, open returns fresh.
 func open(fresh Results, paths ...string) (*Results, error) {
 	path, data, err := "", []byte(nil), error(fs.ErrNotExist)
 	for _, path = range paths {

@@ -8,7 +8,7 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// table is the results in Markdown: a row an arm, means over seeds with the sample standard deviation.
+// table returns the results in Markdown: one row for each arm, with means and sample standard deviations over the seeds.
 func table(r *Results, arms []arm) string {
 	var b strings.Builder
 	b.WriteString("| arm | seeds | steps | k tokens | start | over the run | final T=1 | final greedy | 1, 2, ... hops or parts (T=1) | calls, s.d. within a question | researcher expert | over the run, difference [95 %] | final, difference [95 %] |\n")
@@ -25,7 +25,7 @@ func table(r *Results, arms []arm) string {
 	return b.String()
 }
 
-// columns are an arm's numbers, one a seed.
+// columns holds an arm's numbers, one for each seed.
 type columns struct {
 	steps, tokens, start, average, final, greedy                         []float64
 	callsStart, withinStart, callsEnd, withinEnd, expertStart, expertEnd []float64
@@ -80,7 +80,7 @@ func sum(v []float64) (s float64) {
 
 func mean(v []float64) float64 { return sum(v) / float64(len(v)) }
 
-// deviation is the sample standard deviation.
+// deviation returns the sample standard deviation.
 func deviation(v []float64) float64 {
 	m, squares := mean(v), 0.0
 	for _, x := range v {
@@ -121,8 +121,8 @@ func expert(c columns) string {
 	return share(c.expertStart) + " -> " + share(c.expertEnd)
 }
 
-// difference is the mean of an arm's differences to the one it is compared with, with its interval. A difference is of
-// two runs with the same seed, cold start and held-out questions.
+// difference returns the mean difference between an arm and the arm for comparison, with its interval. Each difference is between two
+// runs with the same seed, cold start and held-out questions.
 func difference(a arm, paired []float64) string {
 	switch len(paired) {
 	case 0:
@@ -134,8 +134,8 @@ func difference(a arm, paired []float64) string {
 	return fmt.Sprintf("%+.3f [%+.3f, %+.3f] to %s", mean(paired), mean(paired)-half, mean(paired)+half, a.base())
 }
 
-// halfWidth is half the width of the 95 % interval of a mean, by Student's t: seeds are few, and the interval is to hold
-// for seeds that were not run, not only for other questions to these.
+// halfWidth returns half the width of the 95 % interval of a mean, by Student's t. There are few seeds, and the interval must hold for
+// other seeds, not only for other questions.
 func halfWidth(values []float64) float64 {
 	n := float64(len(values))
 	t := distuv.StudentsT{Sigma: 1, Nu: n - 1}

@@ -24,23 +24,23 @@ type aim struct {
 	calm   bool      // only once all agents have started
 }
 
-// debt is the number of kills that are due after so many steps. It spreads the kills over the run.
+// debt returns the number of kills that are due after `progress` steps. It spreads the kills over the run.
 func (c *chaos) debt(progress int) int {
 	const spare = 10 // steps at the end of the run without further kills
 	return min(c.o.kills, c.o.kills*(progress+1)/max(c.t.steps-spare, 1))
 }
 
-// behind is the number of kills that are overdue.
+// behind returns the number of overdue kills.
 func (c *chaos) behind() int { return c.debt(c.progress) - len(c.kills) }
 
-// hurry and urgent say that many kills are overdue. Then the time between two kills gets shorter (hurry) or zero
-// (urgent), so that all are made before the run ends.
+// hurry and urgent report that many kills are overdue. Then the time between two kills becomes shorter (hurry) or zero (urgent), so that
+// all kills are made before the run ends.
 func (c *chaos) hurry() bool  { return 2*c.behind() > c.most() }
 func (c *chaos) urgent() bool { return c.behind() > c.most() }
 func (c *chaos) most() int    { return max(4, min(10, c.o.kills/30)) }
 
-// enough says whether all kills are made and, unless all are at one failpoint, cover as many phases of every target as the
-// check requires.
+// enough reports whether all kills are made and cover as many phases of every target as the check requires. The phases do not matter if
+// all kills are at one failpoint.
 func (c *chaos) enough() bool {
 	switch {
 	case c.o.point != "" && c.o.asleep:
@@ -51,14 +51,14 @@ func (c *chaos) enough() bool {
 	return len(c.kills) >= c.o.kills && !slices.ContainsFunc(c.targets(), c.uncovered)
 }
 
-// aimAndShoot schedules the next random kill, and makes it when its time has come.
+// aimAndShoot schedules the next random kill, and makes it when it is due.
 func (c *chaos) aimAndShoot() error {
 	if c.o.point != "" || c.paused || c.enough() {
 		return nil
 	}
 	a := &c.aim
 	if a.target == "" {
-		due := len(c.kills) < c.debt(c.progress) || len(c.kills) >= c.o.kills // further kills, to cover phases
+		due := len(c.kills) < c.debt(c.progress) || len(c.kills) >= c.o.kills // more kills, to cover phases
 		if due && len(c.live) > 0 {
 			c.schedule()
 		}
@@ -83,8 +83,8 @@ func (c *chaos) aimAndShoot() error {
 	return c.shoot()
 }
 
-// inPhase says whether the target is in the right phase for a kill. As long as the check requires more phases of the
-// target, that is any phase in which it was never killed; afterwards the scheduled phase, or any phase after a while.
+// inPhase reports whether the target is in the right phase for a kill. While the check requires more phases of the target, this is any
+// phase in which it was never killed. Afterwards it is the scheduled phase, or any phase after some time.
 func (c *chaos) inPhase(a *aim) bool {
 	now := c.phaseNow(a.target)
 	if c.uncovered(a.target) {
@@ -112,7 +112,7 @@ func (c *chaos) schedule() {
 	c.aim = a
 }
 
-// targets are the agents, Redis and, where the planner has several devices, the process of the last one.
+// targets returns the agents, Redis and, if the planner has several devices, the process of the last device.
 func (c *chaos) targets() []string {
 	all := append(slices.Clone(c.t.names), redis)
 	if c.o.ranks > 1 {
@@ -134,18 +134,18 @@ func (c *chaos) timesHit(target, phase string) (n int) {
 	return n
 }
 
-// uncovered says whether a target was killed in fewer phases than bench/chaos/check requires.
+// uncovered reports whether a target was killed in fewer phases than bench/chaos/check requires.
 func (c *chaos) uncovered(target string) bool {
 	const demanded = 3
 	return len(phases)-len(c.unhit(target)) < demanded
 }
 
-// unhit are the phases in which a target was never killed.
+// unhit returns the phases in which a target was never killed.
 func (c *chaos) unhit(target string) []string {
 	return slices.DeleteFunc(slices.Clone(phases), func(phase string) bool { return c.timesHit(target, phase) > 0 })
 }
 
-// atWork says whether every agent has a worker that has finished joining.
+// atWork reports whether every agent has a worker that has finished joining.
 func (c *chaos) atWork() bool {
 	for _, agent := range c.t.names {
 		p := c.of(agent)
@@ -160,7 +160,7 @@ func (c *chaos) atWork() bool {
 	return true
 }
 
-// phaseNow is the current phase of an agent, also for its follower, or for Redis the phase of the last failpoint of any agent.
+// phaseNow returns the current phase of an agent or its follower. For Redis it returns the phase of the last failpoint of any agent.
 func (c *chaos) phaseNow(target string) string {
 	target, _, _ = strings.Cut(target, "/")
 	if p := c.of(target); p != nil {
@@ -170,7 +170,7 @@ func (c *chaos) phaseNow(target string) string {
 	return phaseOf(c.newestPoint())
 }
 
-// newestPoint is the last failpoint of any agent.
+// newestPoint returns the last failpoint of any agent.
 func (c *chaos) newestPoint() (name string) {
 	var newest int64
 	for _, p := range c.live {
@@ -181,8 +181,7 @@ func (c *chaos) newestPoint() (name string) {
 	return name
 }
 
-// shoot kills the target. One target in ten is suspended for longer than its lease instead; one in ten is killed together
-// with Redis.
+// shoot kills the target. One target in ten is suspended for longer than its lease instead. One in ten is killed together with Redis.
 func (c *chaos) shoot() error {
 	target, dice := c.aim.target, c.rng.IntN(10)
 	if agent, rank, ok := strings.Cut(target, "/"); ok {
@@ -204,7 +203,7 @@ func (c *chaos) shoot() error {
 	return nil
 }
 
-// shootFollower kills the process of an agent's further device, or stops it for ever, which its worker must notice.
+// shootFollower kills the process of an agent's further device, or stops it for ever. Its worker must notice both.
 func (c *chaos) shootFollower(agent, rank string, stops bool) error {
 	c.aim = aim{}
 	p := c.of(agent)
@@ -212,7 +211,7 @@ func (c *chaos) shootFollower(agent, rank string, stops bool) error {
 		return nil
 	}
 	pid, err := follower(p.cmd.Process.Pid, rank)
-	if pid == 0 || err != nil { // the worker is about to end, or to replace it
+	if pid == 0 || err != nil { // the worker is ending, or is replacing it
 		return err
 	}
 	signal := syscall.SIGKILL
@@ -227,7 +226,7 @@ func (c *chaos) shootFollower(agent, rank string, stops bool) error {
 	return c.killed(kill{Target: agent + "/" + rank, Point: point})
 }
 
-// follower is the process that a worker has started for a rank; 0: there is none.
+// follower returns the process that a worker has started for a rank, or 0 if there is no such process.
 func follower(worker int, rank string) (int, error) {
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -260,7 +259,7 @@ func (c *chaos) killRedis() error {
 }
 
 // pause suspends a process for longer than its lease. Every other time it starts another worker in its place; the
-// suspended worker is then fenced when it goes on.
+// suspended worker is then fenced when it continues.
 func (c *chaos) pause(target string) error {
 	process, p := c.r.cmd.Process, c.of(target)
 	if target != redis {
@@ -303,15 +302,15 @@ func (c *chaos) replaceSleepers() error {
 	return nil
 }
 
-// stopped says whether a process is suspended by SIGSTOP.
+// stopped reports whether SIGSTOP has suspended a process.
 func stopped(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, _ := strings.Cut(string(stat), ") ")
 	return err == nil && strings.HasPrefix(state, "T")
 }
 
-// arm chooses the failpoint, and its passage, at which a worker that is about to start kills itself or, one worker in
-// eight, suspends itself; "" for none. It prefers failpoints in phases in which the agent was never killed, and then those
+// arm chooses the failpoint at which a new worker kills itself or, one worker in eight, suspends itself. It also chooses the number of the
+// passage. point is "" for no failpoint. It prefers failpoints in phases in which the agent was never killed, and then those
 // at which fewest of the agent's workers have died. Only failpoints that the agent's workers have passed are possible.
 func (c *chaos) arm(agent string) (point, kill string, sleep bool) {
 	if len(c.kills) >= c.o.kills || c.o.asleep && c.pauses >= c.o.kills {

@@ -17,11 +17,11 @@ import (
 type process struct {
 	agent string
 	cmd   *exec.Cmd
-	log   string // file of the failpoints that it passed
+	log   string // file with the failpoints that it passed
 	armed string // failpoint at which it kills or suspends itself; "": none
 	sleep bool   // it suspends itself at armed
 	hit   bool   // chaos killed it at a random moment
-	rival bool   // another worker of its agent was started: the store refuses one of the two
+	rival bool   // another worker of its agent was started, and the store refuses one of the two
 }
 
 // exit is the end of a process.
@@ -34,14 +34,13 @@ type exit struct {
 type kill struct {
 	Target   string  `json:"target"` // agent, or redis
 	Phase    string  `json:"phase"`  // phase of the step in which it was killed
-	Point    string  `json:"point"`  // failpoint passed last
+	Point    string  `json:"point"`  // last failpoint before
 	Exact    bool    `json:"exact"`  // it killed itself at that failpoint
 	Progress int     `json:"progress"`
-	Seconds  float64 `json:"seconds"` // since the run began
+	Seconds  float64 `json:"seconds"` // from the beginning of the run
 }
 
-// chaos supervises the killed run: it kills workers and Redis as often as asked, and starts them again. Only one goroutine
-// uses it.
+// chaos supervises the killed run: it kills workers and Redis o.kills times, and starts them again. Only one goroutine uses it.
 type chaos struct {
 	o    options
 	t    *team
@@ -55,7 +54,7 @@ type chaos struct {
 	finished map[string]bool
 	exits    chan exit
 	later    []action
-	starts   int // number of processes so far
+	starts   int // number of processes until now
 	counts   map[string]map[string]int
 
 	kills  []kill
@@ -63,12 +62,12 @@ type chaos struct {
 	aim    aim
 	paused bool // Redis is down, or a process is suspended
 
-	progress int       // steps made, when last read
+	progress int       // number of steps at the time looked
 	looked   time.Time // when progress was read
 	stirred  time.Time // time of the last step, kill or start
 }
 
-// action is a function that is to be called at a time.
+// action is a function with the time of its call.
 type action struct {
 	at time.Time
 	do func() error
@@ -123,10 +122,10 @@ func (c *chaos) startAll() error {
 	return nil
 }
 
-// exitResumable is the exit status of a worker that stopped, and that --resume goes on.
+// exitResumable is the exit status of a stopped worker that --resume can continue.
 const exitResumable = 75
 
-// over says whether every agent has made its last step, no process runs or is suspended, and Redis is up.
+// over reports whether every agent has made its last step, no process runs or is suspended, and Redis is up.
 func (c *chaos) over() bool {
 	return len(c.finished) == len(c.t.names) && len(c.live) == 0 && len(c.later) == 0
 }
@@ -241,7 +240,7 @@ func (c *chaos) killed(k kill) error {
 	return errors.Join(err, f.Close())
 }
 
-// of is the newest process of an agent, nil if it has none.
+// of returns the newest process of an agent, or nil if it has none.
 func (c *chaos) of(agent string) *process {
 	for _, p := range slices.Backward(c.live) {
 		if p.agent == agent {
@@ -251,12 +250,12 @@ func (c *chaos) of(agent string) *process {
 	return nil
 }
 
-// in calls a function after a while.
+// in calls a function after d.
 func (c *chaos) in(d time.Duration, do func() error) {
 	c.later = append(c.later, action{time.Now().Add(d), do})
 }
 
-// due calls the functions whose time has come.
+// due calls the functions that are due.
 func (c *chaos) due() error {
 	now, waiting := time.Now(), c.later
 	c.later = nil
@@ -271,7 +270,7 @@ func (c *chaos) due() error {
 	return errors.Join(errs...)
 }
 
-// upTo is a random duration from 0 to d.
+// upTo returns a random duration from 0 to d.
 func (c *chaos) upTo(d time.Duration) time.Duration {
 	return time.Duration(c.rng.Int64N(int64(d) + 1))
 }

@@ -1,11 +1,11 @@
 // Command chaos trains a tiny team twice: once without interruption, in one process; and once as separate processes on a
-// Redis with TLS and users, while it kills workers and Redis again and again, at random moments and exactly at
-// failpoints. Then bench/chaos/check says whether anything was lost, done twice, or has a different result. Run it in the
-// root of the repository, after make build:
+// Redis with TLS and users, while it repeatedly kills workers and Redis, at random times and exactly at failpoints. Then
+// bench/chaos/check checks whether anything was lost, done twice, or has a different result. Run it in the root of the
+// repository, after make build:
 //
 //	eval "$(make env)"; go run ./bench/chaos -kills 30 -seed 1 -out bench/results/chaos-30.json
 //
-// Exit status: that of the check, or 3 if the run did not come to its end.
+// The exit status is the check's status, or 3 if the run did not reach its end.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 
 const exitStuck = 3
 
-// options are the command line.
+// options holds the command line's options.
 type options struct {
 	kills   int
 	seed    uint64
@@ -109,7 +109,7 @@ func run(ctx context.Context, o options) (status int, err error) {
 	limited, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
 	if err := c.run(limited); err != nil {
-		return exitStuck, errors.Join(c.tails(), err) // the reason last, where it is looked for
+		return exitStuck, errors.Join(c.tails(), err) // the reason comes last, where readers look first
 	}
 	report := c.report(time.Since(started))
 	if t.steps > o.steps { // the uninterrupted run must have as many steps

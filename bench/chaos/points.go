@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// phaseOf is the phase of a step to which a failpoint belongs.
+// phaseOf returns the phase of a step that contains a failpoint.
 func phaseOf(point string) string {
 	if point == "" {
-		return "start" // of the process: no failpoint yet
+		return "start" // the process has not passed a failpoint yet
 	}
 	phase, _, _ := strings.Cut(point, ".")
 	return phase
 }
 
-// lastPoint is the last failpoint in a process's log, and the time at which it was passed; "" before the first.
+// lastPoint returns the last failpoint in a process's log, and its time. The name is "" before the first failpoint.
 func lastPoint(log string) (name string, at int64) {
 	data, err := os.ReadFile(log)
 	if err != nil {

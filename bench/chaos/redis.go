@@ -58,7 +58,7 @@ func startRedis(ctx context.Context, t *team) (*server, error) {
 	return r, r.start()
 }
 
-// users are the lines of the ACL file: the output of mgrpo store acl, and the user that reads the record.
+// users returns the lines of the ACL file: the output of mgrpo store acl, and the user that reads the record.
 func (r *server) users(ctx context.Context, t *team) (string, error) {
 	args := []string{"store", "acl", "-c", t.config(), "--file"}
 	for _, s := range r.settings() {
@@ -74,14 +74,14 @@ func (r *server) users(ctx context.Context, t *team) (string, error) {
 	return fmt.Sprintf("%suser %s on #%x ~mgrpo:{%s}:record +xrange\n", out, admin, sha256.Sum256([]byte(r.password)), runName), nil
 }
 
-// settings are the workers' settings of the store. They never let an invocation be given up, because here no invocation
-// is the reason why its workers die.
+// settings returns the workers' settings of the store. With them an invocation is never given up, because here workers do not die because
+// of an invocation.
 func (r *server) settings() []string {
 	return []string{"store.url=" + r.url(false), "store.password_env=" + passwordEnv, "store.tls.ca=" + r.cert,
 		"store.lease=" + lease.String(), "store.timeout=10m", "store.max_deliveries=1000000"}
 }
 
-// url is the server's URL, for workers or for the checker.
+// url returns the server's URL, for workers or for the checker.
 func (r *server) url(checker bool) string {
 	u := url.URL{Scheme: "rediss", Host: "127.0.0.1:" + r.port}
 	if checker {

@@ -20,7 +20,7 @@ type report struct {
 	Exact    map[string]int            `json:"exact"`    // kills of workers at a failpoint, by failpoint
 	Seconds  float64                   `json:"seconds"`  // of the killed run
 	Alone    float64                   `json:"alone"`    // seconds of the uninterrupted run, before further steps
-	Metrics  bool                      `json:"metrics"`  // all reported numbers equal those of the uninterrupted run
+	Metrics  bool                      `json:"metrics"`  // all reported numbers equal the uninterrupted run's
 	Settings settings                  `json:"settings"` // of both runs
 	Findings json.RawMessage           `json:"findings"` // of bench/chaos/check
 	Machine  string                    `json:"machine"`  // cores and system
@@ -69,7 +69,7 @@ func (r report) write(path string) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// tails are the last lines of all logs, as an error.
+// tails returns the last lines of all logs as an error.
 func (c *chaos) tails() error {
 	const lines = 12
 	var out strings.Builder

@@ -26,13 +26,14 @@ var teamYAML string
 const (
 	runName   = "chaos"
 	evalEvery = 10            // eval.every of team.yaml. A run that grows must have had an evaluation at its old end
-	moreSteps = 2 * evalEvery // steps by which a run grows
+	moreSteps = 2 * evalEvery // steps that a growing run adds
 )
 
-// mixture is a researcher of the size of team.yaml's whose layers have experts.
+// mixture is a researcher of team.yaml's size, with experts in its layers.
 const mixture = "{family: qwen3_moe, width: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 32, max_positions: 192}"
 
-// adapters are those of sub-agents that adapt a model; they are on attention's projections, which a mixture of experts has, too.
+// adapters configures the adapters of sub-agents that adapt a model. They are on attention's projections, because a mixture of experts has
+// these, too.
 const adapters = "{r: 4, targets: [q_proj, k_proj, v_proj, o_proj]}"
 
 // team is the trained team, with its folders and settings.
@@ -42,7 +43,7 @@ type team struct {
 	shared bool     // one folder for all workers
 	moe    bool     // the researcher is a mixture of experts
 	steps  int      // of both runs; more than the flag if these are too few for all kills
-	set    []string // settings of both runs, beside the file and the number of steps
+	set    []string // settings of both runs, in addition to the file and the number of steps
 }
 
 func newTeam(o options) *team {
@@ -76,7 +77,7 @@ func (t *team) points() string  { return t.path("points") } // logs of failpoint
 func (t *team) program() string { return t.path("..", "mgrpo") }
 func (t *team) checker() string { return t.path("..", "check") }
 
-// dir is an agent's folder of the killed run.
+// dir returns an agent's folder in the killed run.
 func (t *team) dir(agent string) string {
 	if t.shared {
 		return t.path("run")
@@ -84,7 +85,7 @@ func (t *team) dir(agent string) string {
 	return t.path("run", agent)
 }
 
-// settings are the settings of both runs, beside the file.
+// settings returns the settings of both runs, in addition to the file.
 func (t *team) settings() []string {
 	return append(slices.Clone(t.set), "run.steps="+strconv.Itoa(t.steps))
 }
@@ -95,7 +96,7 @@ func (t *team) build(ctx context.Context, overlay string) error {
 		return err
 	}
 	text := teamYAML
-	if len(t.names) == 3 { // an agent that is never called, but trains, saves and is killed like the others
+	if len(t.names) == 3 { // an agent that is never called, but trains, saves and is killed like the other agents
 		_, researcher, _ := strings.Cut(teamYAML, "\n  researcher:\n")
 		text += "  librarian:\n" + researcher
 	}
@@ -145,7 +146,7 @@ func command(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// worker is the command of an agent's worker.
+// worker returns the command of an agent's worker.
 func (t *team) worker(r *server, agent, points, kill string) (*exec.Cmd, error) {
 	args := []string{"worker", "-c", t.config(), "--agent", agent, "--resume"}
 	for _, s := range append([]string{"run.dir=" + t.dir(agent), "store.username=" + runName + "-" + agent}, append(r.settings(), t.settings()...)...) {
@@ -162,7 +163,7 @@ func (t *team) worker(r *server, agent, points, kill string) (*exec.Cmd, error) 
 	return cmd, cmd.Start()
 }
 
-// progress is the number of steps of the main agent: the lines of its ledger.
+// progress returns the main agent's number of steps, which is the number of lines of its ledger.
 func (t *team) progress() int {
 	data, err := os.ReadFile(filepath.Join(t.dir(t.names[0]), "ledger", t.names[0]+".jsonl"))
 	if err != nil {
@@ -188,7 +189,7 @@ func (t *team) check(ctx context.Context, r *server, kills int, findings *json.R
 	return 0, err
 }
 
-// sameMetrics says whether the agents reported the same numbers as in the uninterrupted run, apart from times.
+// sameMetrics reports whether the agents reported the same numbers as in the uninterrupted run, except times.
 func (t *team) sameMetrics() (bool, error) {
 	want, err := numbers(t.whole())
 	if err != nil {
@@ -219,7 +220,7 @@ func (t *team) sameMetrics() (bool, error) {
 	return same, nil
 }
 
-// numbers are the reported values in a run's folder by "agent kind step name", without those of clock and machine.
+// numbers returns the reported values in a run's folder by "agent kind step name", without values that depend on clock or machine.
 func numbers(dir string) (map[string]float64, error) {
 	log, err := metrics.Read(dir)
 	if err != nil {
@@ -236,7 +237,7 @@ func numbers(dir string) (map[string]float64, error) {
 	return out, nil
 }
 
-// clocked says whether a value depends on the clock, the machine or the batches that happened to form.
+// clocked reports whether a value depends on the clock, the machine or the batches that happened to form.
 func clocked(name string) bool {
 	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
 		strings.HasPrefix(name, "memory_") || name == "in_flight_max"

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/bench/measure"
 )
 
-// figures are a machine's pictures: those for which there are numbers.
+// figures returns a machine's pictures. It leaves out pictures without numbers.
 func (m *machine) figures() (all []*figure) {
 	for _, r := range m.results {
 		if r.Suite == "kernels" {
@@ -25,7 +25,7 @@ func (m *machine) figures() (all []*figure) {
 		{"groups", "Group advantages: time against the number of groups", "group_advantage", "rewards in %d groups", "seconds", seconds},
 		{"tokens", "Policy loss from logits, vocabulary 49,152: time against tokens", "policy_loss_from_logits", "%d x 49152", "seconds", seconds},
 		{"head", "Policy loss from hidden states, 576 x 49,152: time against tokens", "linear_policy_loss", "%d x 576 x 49152", "seconds", seconds},
-		{"memory", "Policy loss from hidden states, 576 x 49,152: memory beside inputs against tokens", "linear_policy_loss", "%d x 576 x 49152", "bytes", extra},
+		{"memory", "Policy loss from hidden states, 576 x 49,152: memory in addition to inputs against tokens", "linear_policy_loss", "%d x 576 x 49152", "bytes", extra},
 	} {
 		if f := m.growth(g.row, g.shape, g.of); f != nil {
 			f.file, f.title, f.yTitle = fmt.Sprintf("bench-%s-%s.svg", g.file, m.slug), g.title, g.axis
@@ -38,8 +38,8 @@ func (m *machine) figures() (all []*figure) {
 func seconds(p *measure.Result) float64 { return p.Median }
 func extra(p *measure.Result) float64   { return float64(p.PeakExtraBytes) }
 
-// growth draws a number of every provider against the number in the shape of the rows of one name; nil for fewer than
-// two rows.
+// growth returns a figure of one number of each provider against the number in the rows' shape, for the rows with this name. It returns
+// nil for fewer than two rows.
 func (m *machine) growth(name, shape string, of func(*measure.Result) float64) *figure {
 	f := &figure{xTitle: "tokens"}
 	if strings.Contains(shape, "groups") {
@@ -71,7 +71,7 @@ func (m *machine) growth(name, shape string, of func(*measure.Result) float64) *
 	return f
 }
 
-// size finds the number in a shape of the given form; what stands before the form does not matter.
+// size returns the number in a shape that ends in the given form, and reports whether it does.
 func size(shape, form string) (float64, bool) {
 	before, after, _ := strings.Cut(form, "%d")
 	rest, ok := strings.CutSuffix(shape, after)
@@ -88,7 +88,7 @@ func size(shape, form string) (float64, bool) {
 	return n, err == nil
 }
 
-// roofline draws operations a second against operations a byte: each kernel with a cold cache at its largest size.
+// roofline returns a figure of operations a second against operations a byte, for each kernel with a cold cache at its largest size.
 func roofline(r *measure.Results, file string) *figure {
 	title := "Roofline of " + r.Machine.CPU + ", " + fmt.Sprint(r.Machine.Threads) + " threads, float32"
 	if r.Machine.GPU != "" {
@@ -129,7 +129,7 @@ func roofline(r *measure.Results, file string) *figure {
 	return f
 }
 
-// largest is the costliest row of each name among those with a cold cache, by operations a byte.
+// largest returns the costliest row of each name with a cold cache, ordered by operations a byte.
 func largest(rows []measure.Row) (out []measure.Row) {
 	for _, row := range rows {
 		if row.Cache != measure.Cold || row.FLOPs.Value == 0 {
@@ -153,8 +153,8 @@ func largest(rows []measure.Row) (out []measure.Row) {
 type figure struct {
 	file, title, xTitle, yTitle string
 	series                      []*series
-	roof                        []point  // a line that nothing can be above
-	legend                      []string // what the points' labels mean
+	roof                        []point  // the line of the highest possible rates
+	legend                      []string // meaning of the points' labels
 }
 
 type series struct {
@@ -168,7 +168,7 @@ type point struct {
 	label string
 }
 
-// bounds of both axes: the whole decades around all points.
+// bounds returns the bounds of both axes, in whole decades around all points.
 func (f *figure) bounds() (x0, x1, y0, y1 float64) {
 	x0, y0, x1, y1 = math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
 	all := slices.Clone(f.roof)
@@ -218,7 +218,7 @@ func (f *figure) svg() string {
 		fmt.Fprintf(&b, `<path d="%s" fill="none" stroke="black" stroke-width="1.5"/>`+"\n", path(f.roof, px, py))
 	}
 	y := top + 12
-	for i := len(f.series) - 1; i >= 0; i-- { // ours comes first and is drawn last
+	for i := len(f.series) - 1; i >= 0; i-- { // ours is first and is drawn last
 		f.series[i].svg(&b, colours[i%len(colours)], px, py)
 	}
 	for i, s := range f.series {
@@ -253,7 +253,7 @@ func path(points []point, px, py func(float64) float64) string {
 	return b.String()
 }
 
-// decade is 10^d for an axis.
+// decade returns 10^d as an axis label.
 func decade(d float64) string {
 	if d >= -2 && d <= 4 {
 		return strconv.FormatFloat(math.Pow(10, d), 'f', -1, 64)

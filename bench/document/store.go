@@ -36,7 +36,7 @@ func (m *machine) writeStoreTargets(b *strings.Builder) {
 	}
 }
 
-// writeStore writes the tables of what the store costs and of the loads that one Redis was given.
+// writeStore writes the tables of the store's costs and of the loads on one Redis.
 func (m *machine) writeStore(b *strings.Builder) {
 	r := m.store
 	if r == nil {
@@ -47,14 +47,14 @@ func (m *machine) writeStore(b *strings.Builder) {
 		fmt.Fprintf(b, " %s", r.Loads[0].RedisVersion)
 	}
 	fmt.Fprintf(b, " of the same machine with `%s`.\n\n", strings.TrimSpace(strings.ReplaceAll(strings.Join(r.Settings, " "), "  ", ` "" `)))
-	b.WriteString("What a main agent and a sub-agent cost on the network, both together, and how long calls take when nothing else goes on:\n\n")
+	b.WriteString("The network traffic of a main agent and a sub-agent together, and the duration of calls on an idle server:\n\n")
 	head(b, "what", store.CostHead)
 	for _, c := range r.Costs {
 		line(b, c.What+", "+overTLS(c.TLS), c.Cells())
 	}
-	b.WriteString("\nA load: invocations become due at a steady rate, whether or not those before were answered, and are answered at once. " +
-		"The exchange lasts from when one was due until its answer was there; above the rate that is sustained it is the length of a queue. " +
-		"Memory is Redis' in the second half.\n\n")
+	b.WriteString("\nIn a load, invocations become due at a steady rate, even if earlier ones are not answered yet, and workers answer at once. " +
+		"An exchange lasts from an invocation's due time to its answer. Above the sustained rate it measures the length of a queue. " +
+		"Memory is Redis's memory in the second half of the load.\n\n")
 	head(b, "load", store.LoadHead)
 	for _, l := range r.Loads {
 		line(b, fmt.Sprintf("%d workers in %d processes, %s, %.0f s", l.Workers, l.Clients, overTLS(l.TLS), l.Seconds), l.Cells())

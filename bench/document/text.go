@@ -13,8 +13,8 @@ import (
 
 const intro = `# Benchmarks
 
-Generated from the files in [bench/results](../bench/results) by ` + "`go run ./bench/document`" + `; edit neither by hand. To measure
-a machine of your own, with nothing else running on it:
+Generated from the files in [bench/results](../bench/results) by ` + "`go run ./bench/document`" + `; do not edit either by hand. To measure
+your own machine, while no other program runs on it:
 
 <!-- ci: run: bin/mgrpo bench kernels --quick && bin/mgrpo bench store --quick -->
 ` + "```sh" + `
@@ -27,25 +27,25 @@ go run ./bench/document
 How to read the tables:
 
 - **Ours and the peers are measured in one run, in turns**, on the same inputs, with the same number of threads and the
-  same type of numbers; on a processor a step in bf16, which samples from bf16 weights, stands beside TRL in float32. Times are
-  medians, with the 20th and 80th percentile in brackets: 20 samples, 5 where one takes more than a second, 1 where it takes
+  same type of numbers. There is one exception: on a CPU a step that samples from bf16 weights is compared with TRL in float32. Times are
+  medians, with the 20th and 80th percentile in brackets, of 20 samples; of 5 if a sample takes more than a second, and of 1 if it takes
   more than two minutes.
-- **The floor** is the least time in which this machine could do it: the bytes that have to be moved at the rate of a copy
-  (of a read, where next to nothing is written), or the operations at the rate of LibTorch's matrix product, whichever takes
-  longer. Copy, read and matrix product are measured in the same run, too: before the suite, whose table has them, and right
-  before each row, where they stand in the JSON with the formula of each kernel's bytes and operations. (On a GPU, which nothing else
-  uses, they are measured once a suite, as they were for rows without ceilings of their own.) 100 % is as fast as that ceiling.
-- A **hot** call finds its inputs in the cache, where the last run left them, and its floor is that of a copy within the last
-  cache; a **cold** call begins with caches that hold other data. In a cold call the threads have to be woken first, which takes
-  some tens of microseconds with any provider and is most of the time of the small cases.
-- **× peer** is the peer's median over ours: above 1 we are faster. Where a peer computes in bf16 on a machine without
-  instructions for it, *bf16 emulated* stands beside the ratio, and the row counts neither as a win nor for a target.
-- **Error** is the largest difference from float64 of any output, over that output's largest value, found in the same run. Of whole
-  phases it is that of log-probs: in the suites learner and step those of the forward pass, and where weights are quantised and of two agents they
-  are compared with our own pass in float32.
-- **Memory** is by how much the process grew at most during a cold run: what a provider needs beside its inputs. Where weights are
-  quantised and of two agents it is the size of the weights, which is computed; of a step with adapters ours is that of tensors, and the peers' that of their processes.
-  Gradients that PyTorch allocates count; our gradients of weights are added to a buffer that training holds anyway.
+- **The floor** is the least possible time on this machine. It is the larger of two times: the bytes at the rate of a copy (of a read, if
+  almost nothing is written), and the operations at the rate of LibTorch's matrix product. Copy, read and matrix product are measured in the
+  same run: before the suite (its table shows them), and before each row (the JSON has them, with the formulas of bytes and operations).
+  On a GPU, which no other program uses, they are measured once a suite, and some older rows on CPUs also use the suite's values. 100 % is as fast as the
+  ceiling.
+- A **hot** call finds its inputs in the cache after the previous run. Its floor is computed from a copy within the last cache. A **cold** call
+  begins with other data in the caches. It must also wake the threads, which takes some tens of microseconds for every provider, and most of
+  the time of small cases.
+- **× peer** is the peer's median over ours: above 1 we are faster. If a peer computes in bf16 on a machine without
+  bf16 instructions, the ratio is marked *bf16 emulated*, and the row counts neither as a win nor for a target.
+- **Error** is the largest difference from float64 of any output, over that output's largest value, in the same run. For whole
+  phases it is the error of log-probs. In the suites learner and step these come from the forward pass. For quantised weights, and for two
+  agents, they are compared with our own pass in float32.
+- **Memory** is the peak growth of the process during a cold run: a provider's memory in addition to its inputs. For quantised weights,
+  and for two agents, it is the computed size of the weights. For a step with adapters it is the memory of our tensors and of the peers'
+  processes. Gradients that PyTorch allocates count. Our gradients of weights are added to a buffer that training has anyway.
 `
 
 // text returns the contents of docs/benchmarks.md.
@@ -68,7 +68,7 @@ func text(machines []*machine) string {
 	return b.String()
 }
 
-// unmeasured are the rows of a GPU.
+// unmeasured returns the rows of a GPU.
 func unmeasured() []measure.Row {
 	return slices.Concat(kernels.OnGPU(), phases.OnGPU("rollout"), phases.OnGPU("learner"), phases.OnGPU("step"))
 }
@@ -82,8 +82,8 @@ func (m *machine) write(b *strings.Builder) {
 	if first.GPU == "" {
 		fmt.Fprintf(b, "\n## %s, %d cores\n\n", name, first.Cores)
 	} else {
-		fmt.Fprintf(b, "\n## %s\n\nDriver %s, beside %s with %d cores. Caches are cold and times are between two events on the GPU's stream; phases, which "+
-			"wait for the GPU themselves, are timed by the clock. Memory is what LibTorch's allocator handed out.\n\n", name, first.Driver, first.CPU, first.Cores)
+		fmt.Fprintf(b, "\n## %s\n\nDriver %s, processor %s with %d cores. Caches are cold, and times are between two events on the GPU's stream. Phases "+
+			"wait for the GPU themselves, so the clock times them. Memory is the memory from LibTorch's allocator.\n\n", name, first.Driver, first.CPU, first.Cores)
 	}
 	b.WriteString("| suite | date (UTC) | commit | threads | kernels' ISA | LibTorch | load before | copy, read GB/s | in cache GB/s | gemm GFLOP/s, in bf16 |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range m.results {
@@ -106,7 +106,7 @@ func (m *machine) write(b *strings.Builder) {
 	m.writeStore(b)
 }
 
-// writeAgain lists rows that were measured later than the rest of their file.
+// writeAgain lists the rows that were measured later than the rest of their file.
 func (m *machine) writeAgain(b *strings.Builder) {
 	begun := false
 	for _, r := range m.rows() {
@@ -128,7 +128,7 @@ func (m *machine) rows() (all []measure.Row) {
 	return all
 }
 
-// writeTargets lists the targets, what was measured, and whether they were met.
+// writeTargets lists the targets, the measured values, and whether the targets were met.
 func (m *machine) writeTargets(b *strings.Builder) {
 	b.WriteString("\n### Targets\n\n| what | target | measured | |\n|---|---|---|---|\n")
 	for _, r := range m.rows() {
@@ -149,12 +149,12 @@ func (m *machine) writeTargets(b *strings.Builder) {
 	m.writeStoreTargets(b)
 }
 
-// emulated says whether the peers of a row emulate their type of numbers.
+// emulated reports whether the peers of a row emulate their type of numbers.
 func (m *machine) emulated(row measure.Row) bool {
 	return slices.ContainsFunc(m.results, func(r *measure.Results) bool { return r.Suite == row.Suite && row.Emulated(r.Ceilings) })
 }
 
-// writeParts puts what transformers takes for the parts of a step, in their own suites, beside TRL's whole step.
+// writeParts compares TRL's whole step with the times of transformers for its parts, which other suites measured.
 func (m *machine) writeParts(b *strings.Builder, steps *measure.Results) {
 	begun := false
 	for _, step := range steps.Rows {
@@ -165,8 +165,8 @@ func (m *machine) writeParts(b *strings.Builder, steps *measure.Results) {
 		}
 		if !begun {
 			begun = true
-			b.WriteString("\nTRL's step beside its parts alone: transformers' generate, in the suite rollout, and forward and backward pass, in the suite learner, " +
-				"of the same model and shape. Rewards, clipping and the optimizer are in ours and in TRL's. `mgrpo bench step --profile` says where TRL's time goes.\n\n" +
+			b.WriteString("\nTRL's step compared with its parts alone, with the same model and shape: transformers' generate (suite rollout) and its forward and backward pass (suite learner). " +
+				"Our step and TRL's include rewards, clipping and the optimizer. `mgrpo bench step --profile` prints the time of each part of TRL's step.\n\n" +
 				"| case | ours | TRL | × ours | generate | forward and backward | both | × ours |\n|---|---|---|---|---|---|---|---|\n")
 		}
 		both := generate.Median + train.Median
@@ -175,7 +175,7 @@ func (m *machine) writeParts(b *strings.Builder, steps *measure.Results) {
 	}
 }
 
-// part is a peer's result where it computes on the shape of a step in the peer's type of numbers; nil if it was not measured.
+// part returns a peer's result for the shape of a step, in the peer's type of numbers, or nil if it was not measured.
 func (m *machine) part(peer string, step measure.Row) *measure.Result {
 	for _, row := range m.rows() {
 		p := find(row, peer)
@@ -186,14 +186,14 @@ func (m *machine) part(peer string, step measure.Row) *measure.Result {
 	return nil
 }
 
-// standing is one comparison with a peer.
+// standing is a comparison with one peer.
 type standing struct {
 	row   measure.Row
 	peer  string
 	ratio float64
 }
 
-// writeStandings says how often we are faster and lists every case where we are not.
+// writeStandings writes the number of comparisons in which we are faster, and lists the other ones.
 func (m *machine) writeStandings(b *strings.Builder) {
 	var losses []standing
 	wins, emulated := 0, 0
@@ -226,7 +226,7 @@ func (m *machine) writeStandings(b *strings.Builder) {
 	}
 }
 
-// writeRows is the table of a suite.
+// writeRows writes the table of a suite.
 func writeRows(b *strings.Builder, r *measure.Results) {
 	peers := peersOf(r)
 	fmt.Fprintf(b, "\n### %s\n\n", strings.ToUpper(r.Suite[:1])+r.Suite[1:])
@@ -238,7 +238,7 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 			}
 		}
 		if measured < len(all) {
-			fmt.Fprintf(b, "%d of the suite's %d cases are measured on this machine; the others wait.\n\n", measured, len(all))
+			fmt.Fprintf(b, "%d of the suite's %d cases are measured on this machine.\n\n", measured, len(all))
 		}
 	}
 	b.WriteString("| case | cache | ours | of floor | GB/s | GFLOP/s | error | memory |")
@@ -277,7 +277,7 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 	}
 }
 
-// peersOf are the names of a suite's peers in the order in which they appear.
+// peersOf returns the names of a suite's peers in the order of their appearance.
 func peersOf(r *measure.Results) (names []string) {
 	for _, row := range r.Rows {
 		for _, p := range row.Providers {
@@ -289,7 +289,7 @@ func peersOf(r *measure.Results) (names []string) {
 	return names
 }
 
-// find is a provider's result of a row, nil if it has none.
+// find returns a provider's result in a row, or nil if it has none.
 func find(row measure.Row, name string) *measure.Result {
 	for i := range row.Providers {
 		if row.Providers[i].Name == name {

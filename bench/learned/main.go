@@ -1,5 +1,5 @@
-// Command learned writes down what a run came to: held-out accuracy before and after, sampled and greedy, with the difference of
-// the two paired by question, the curve between, what it cost, and the digests of its ledgers. README.md says how it is used.
+// Command learned writes a run's results into a file: held-out accuracy before and after, sampled and greedy, with the difference paired by
+// question; the curve between; the costs; and the digests of the ledgers. README.md describes its use.
 package main
 
 import (
@@ -22,46 +22,46 @@ import (
 
 type options struct {
 	run, commit, out                         string
-	before, after, greedyBefore, greedyAfter string // what mgrpo eval --json printed
+	before, after, greedyBefore, greedyAfter string // files with the output of mgrpo eval --json
 }
 
-// Result is what is written.
+// Result is the content of the file.
 type Result struct {
 	Run     string          `json:"run"`
 	Machine measure.Machine `json:"machine"`
-	Config  string          `json:"config"` // of the run, all defaults written out
+	Config  string          `json:"config"` // of the run, including all defaults
 
 	Comparison                        // sampled at the temperature of training
 	Greedy      Comparison            `json:"greedy"`
-	Evaluations map[string]Evaluation `json:"evaluations"` // by the names of the options
+	Evaluations map[string]Evaluation `json:"evaluations"` // by the name of the option
 
 	Seconds Seconds          `json:"seconds"`
-	Tokens  map[string]int64 `json:"tokens"`          // sampled, and learned from; of all agents, evaluations and cold start left out
-	Sampled map[string]int64 `json:"tokens_by_agent"` // those sampled
+	Tokens  map[string]int64 `json:"tokens"`          // sampled and trained on, by all agents, without evaluations and cold start
+	Sampled map[string]int64 `json:"tokens_by_agent"` // sampled tokens
 	Curve   []Point          `json:"curve"`
 	Ledgers []durable.File   `json:"ledgers"`
-	Weights []durable.File   `json:"weights"` // of the last checkpoint: who makes the run again on such a machine has the same
+	Weights []durable.File   `json:"weights"` // of the last checkpoint; the same run on a machine of the same kind gives equal digests
 }
 
-// Comparison is of two evaluations of the same held-out questions.
+// Comparison compares two evaluations of the same held-out questions.
 type Comparison struct {
 	Questions  int        `json:"questions"`
-	Samples    int        `json:"samples"`        // answers to each, afterwards
-	Earlier    int        `json:"samples_before"` // and before
+	Samples    int        `json:"samples"`        // answers to each question in the later evaluation
+	Earlier    int        `json:"samples_before"` // answers to each question in the earlier evaluation
 	Before     float64    `json:"before"`         // accuracy
 	After      float64    `json:"after"`
 	Difference float64    `json:"difference"`
 	Interval   [2]float64 `json:"difference_interval"` // 95 %, paired by question
 }
 
-// Evaluation is one of those that are compared.
+// Evaluation is one of the compared evaluations.
 type Evaluation struct {
 	Scores  []Score            `json:"scores"`
 	Experts map[string]float64 `json:"experts,omitempty"` // by sub-agent, mean score of its answers
 	Seconds float64            `json:"seconds"`
 }
 
-// Score is how well the questions of a kind, a level or a number of parts were answered; or all, where By is "".
+// Score holds the scores of the answers to questions of a kind, a level or a number of parts, or to all questions if By is "".
 type Score struct {
 	By        string     `json:"by,omitempty"`
 	Of        string     `json:"of,omitempty"`
@@ -71,22 +71,22 @@ type Score struct {
 	Calls     float64    `json:"calls"`    // of sub-agents in one answer
 }
 
-// Seconds are on the clock, of what the main agent's worker did, and of other programs on the machine.
+// Seconds holds elapsed times of the main agent's worker. Other programs on the machine lengthen them.
 type Seconds struct {
 	ColdStart   float64 `json:"cold_start"`
 	Steps       float64 `json:"steps"`
 	Evaluations float64 `json:"evaluations"`
 }
 
-// Point is a step, or an evaluation of the weights after it.
+// Point is a step, or an evaluation of the weights after a step.
 type Point struct {
 	Step       int64              `json:"step"`
 	HeldOut    *float64           `json:"held_out,omitempty"`
 	HeldCalls  *float64           `json:"held_out_calls,omitempty"` // of sub-agents, mean of the evaluation's rollouts
 	Correct    *float64           `json:"correct,omitempty"`        // mean of the step's rollouts
 	Calls      *float64           `json:"calls,omitempty"`
-	Spread     *float64           `json:"calls_std,omitempty"`      // of the calls, within a question
-	Sampled    int64              `json:"sampled_tokens,omitempty"` // of all agents, up to here
+	Spread     *float64           `json:"calls_std,omitempty"`      // standard deviation of the calls within a question
+	Sampled    int64              `json:"sampled_tokens,omitempty"` // by all agents, up to this point
 	Entropy    map[string]float64 `json:"entropy,omitempty"`        // by agent, nats a token
 	Degenerate map[string]float64 `json:"degenerate_groups,omitempty"`
 }
@@ -94,11 +94,11 @@ type Point struct {
 func main() {
 	var o options
 	flag.StringVar(&o.run, "run", "", "folder of the run")
-	flag.StringVar(&o.commit, "commit", "", "what the run's program was built from; several, separated by commas, where pieces of it are of several builds")
+	flag.StringVar(&o.commit, "commit", "", "commit of the run's program; several, separated by commas, if several builds made parts of the run")
 	flag.StringVar(&o.before, "before", "", "evaluation of the first checkpoint")
 	flag.StringVar(&o.after, "after", "", "evaluation of the last checkpoint")
-	flag.StringVar(&o.greedyBefore, "greedy-before", "", "the first at temperature 0")
-	flag.StringVar(&o.greedyAfter, "greedy-after", "", "the last at temperature 0")
+	flag.StringVar(&o.greedyBefore, "greedy-before", "", "evaluation of the first checkpoint at temperature 0")
+	flag.StringVar(&o.greedyAfter, "greedy-after", "", "evaluation of the last checkpoint at temperature 0")
 	flag.StringVar(&o.out, "out", "", "file to write")
 	flag.Parse()
 	if err := write(o); err != nil {
@@ -132,7 +132,7 @@ func write(o options) error {
 	return os.WriteFile(o.out, append(text, '\n'), 0o644)
 }
 
-// read collects everything but the machine.
+// read collects everything except the machine.
 func read(o options) (r Result, err error) {
 	r.Run = filepath.Base(o.run)
 	config, err := os.ReadFile(filepath.Join(o.run, "config.yaml"))
@@ -169,7 +169,7 @@ func read(o options) (r Result, err error) {
 	return r, nil
 }
 
-// weights are the files of the newest checkpoint that agents sample from.
+// weights returns the files of the newest checkpoint's sampling weights.
 func weights(checkpoints string) (files []durable.File, err error) {
 	all := archive.Checkpoints{Dir: checkpoints}
 	steps, err := all.List()
@@ -207,7 +207,7 @@ func compare(before, after string) (c Comparison, err error) {
 	return Comparison{d.Questions, len(last[0].Correct), len(first[0].Correct), d.Before, d.After, d.Mean, d.Interval}, err
 }
 
-// evaluation reads what mgrpo eval --json printed.
+// evaluation reads the output of mgrpo eval --json.
 func evaluation(path string) (e Evaluation, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -230,7 +230,7 @@ func evaluation(path string) (e Evaluation, err error) {
 	return e, nil
 }
 
-// follow reads the course of the run.
+// follow reads the run's records and fills in the curve, tokens and seconds.
 func (r *Result) follow(dir string) error {
 	log, err := metrics.Read(dir)
 	if err != nil {
@@ -279,7 +279,7 @@ func (r *Result) add(record metrics.Record) {
 	}
 }
 
-// point is the curve's place for a step; records come in the order of steps.
+// point returns the curve's point for a step, and appends it if it is new. Records are in the order of steps.
 func (r *Result) point(step int64) *Point {
 	for i := range r.Curve {
 		if r.Curve[i].Step == step {

@@ -10,15 +10,15 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Ceilings are what the machine itself can do, measured in the same run as the kernels: GB/s of memory and of the
-// last cache, GFLOP/s of LibTorch's matrix product. Of a GPU the cache is not measured, and Read is Copy.
+// Ceilings holds the machine's own rates, measured in the same run as the kernels: GB/s of memory and of the last cache, GFLOP/s of
+// LibTorch's matrix product. A GPU's cache is not measured, and its Read equals Copy.
 type Ceilings struct {
 	Copy       Quantiles `json:"copy_gbps"` // bytes read plus bytes written
 	Read       Quantiles `json:"read_gbps"`
 	CachedCopy Quantiles `json:"cached_copy_gbps"`
 	CachedRead Quantiles `json:"cached_read_gbps"`
 	GEMM       Quantiles `json:"gemm_gflops"`      // float32
-	GEMMBF16   Quantiles `json:"gemm_bf16_gflops"` // says whether the machine gains from bf16
+	GEMMBF16   Quantiles `json:"gemm_bf16_gflops"` // above GEMM if the machine gains from bf16
 }
 
 const (
@@ -54,7 +54,7 @@ func MeasureCeilings(ctx context.Context, o Options, samples int) (c Ceilings, e
 		return errors.Join(err, clock.Close())
 	})
 	err = errors.Join(err, dev.Close())
-	debug.FreeOSMemory() // so that the next case does not begin with this memory
+	debug.FreeOSMemory() // otherwise the next case would begin with this memory
 	return c, err
 }
 
@@ -75,7 +75,7 @@ func (c *Ceilings) processor(s *torch.Scope, clock Clock, samples int) (err erro
 	a, b := bytes.Repeat([]byte{1}, memoryBytes), make([]byte, memoryBytes)
 	threads := s.Device().Threads()
 	copying := func(n int) { Share(n, threads, func(i, j int) { copy(b[i:j], a[i:j]) }) }
-	reading := func(n int) { Share(n, threads, func(i, j int) { bytes.IndexByte(a[i:j], 0) }) } // there is none to be found
+	reading := func(n int) { Share(n, threads, func(i, j int) { bytes.IndexByte(a[i:j], 0) }) } // there is no 0 in it, so it reads everything
 	for _, m := range []struct {
 		into  *Quantiles
 		bytes int
@@ -85,7 +85,7 @@ func (c *Ceilings) processor(s *torch.Scope, clock Clock, samples int) (err erro
 		{&c.Copy, memoryBytes, copying, 2}, {&c.Read, memoryBytes, reading, 1},
 		{&c.CachedCopy, cachedBytes, copying, 2}, {&c.CachedRead, cachedBytes, reading, 1},
 	} {
-		inner := memoryBytes / m.bytes // small buffers are gone over several times, so that starting threads costs nothing
+		inner := memoryBytes / m.bytes // small buffers are read several times, to hide the start of threads
 		*m.into, err = rates(clock, Hot, float64(inner*m.ways*m.bytes)/1e9, samples, func() {
 			for range inner {
 				m.work(m.bytes)
@@ -96,12 +96,12 @@ func (c *Ceilings) processor(s *torch.Scope, clock Clock, samples int) (err erro
 		}
 	}
 	if c.GEMM, err = products(s, clock, Hot, torch.Float32, gemmSize, samples); err == nil {
-		c.GEMMBF16, err = products(s, clock, Hot, torch.BFloat16, gemmSize/2, min(samples, 3)) // slow without instructions for it
+		c.GEMMBF16, err = products(s, clock, Hot, torch.BFloat16, gemmSize/2, min(samples, 3)) // slow without bf16 instructions
 	}
 	return err
 }
 
-// products is the rate of square ones, of numbers that are not all alike: a GPU is faster on those.
+// products returns the rate of square products in GFLOP/s. The numbers differ, because a GPU is faster if all are equal.
 func products(s *torch.Scope, clock Clock, cache Cache, dtype torch.DType, size, samples int) (q Quantiles, err error) {
 	s.Scoped(func() {
 		n := int64(size)
@@ -113,7 +113,7 @@ func products(s *torch.Scope, clock Clock, cache Cache, dtype torch.DType, size,
 	return q, err
 }
 
-// rates repeats work and gives the quantiles of amount per second. A GPU's begins with a cold cache, as its cases do.
+// rates repeats work and returns the quantiles of amount per second. On a GPU each repetition begins with a cold cache, as its cases do.
 func rates(clock Clock, cache Cache, amount float64, samples int, work func()) (Quantiles, error) {
 	work()
 	per := make([]float64, samples)
@@ -130,7 +130,7 @@ func rates(clock Clock, cache Cache, amount float64, samples int, work func()) (
 	return quantiles(per), nil
 }
 
-// Share splits [0, n) among threads.
+// Share splits [0, n) among threads, and calls work for each part at once.
 func Share(n, threads int, work func(from, to int)) {
 	var all sync.WaitGroup
 	for t := range threads {

@@ -8,11 +8,11 @@ import (
 	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// Clock times work where it runs.
+// Clock times work on a device.
 type Clock interface {
-	// Evict fills the caches with data that no provider needs. It is called between samples of a cold cache.
+	// Evict fills the caches with other data. It is called before samples with a cold cache.
 	Evict()
-	// Time runs work and returns how long it took and, with a cold cache, by how many bytes memory grew at most.
+	// Time runs work and returns its duration and, with a cold cache, the peak growth of memory in bytes.
 	Time(cache Cache, work func() error) (timing, error)
 	Close() error
 }
@@ -23,7 +23,7 @@ type timing struct {
 	grown   int64 // bytes
 }
 
-// NewClock is the clock of the scope's device, as long as the scope lives.
+// NewClock returns the clock of the scope's device. It is valid while the scope lives.
 func NewClock(s *torch.Scope) (Clock, error) {
 	if !s.Device().IsCUDA() {
 		return processor{}, nil
@@ -35,7 +35,7 @@ func NewClock(s *torch.Scope) (Clock, error) {
 	return &gpu{s, timer, s.Empty(torch.Uint8, gpuCacheBytes)}, nil
 }
 
-// processor is the clock of work on this process's own threads.
+// processor is the clock for work on this process's threads.
 type processor struct{}
 
 func (processor) Evict() {
@@ -63,15 +63,15 @@ func (processor) Time(cache Cache, work func() error) (t timing, err error) {
 
 func (processor) Close() error { return nil }
 
-// gpu is the clock of a GPU's stream: two events around the work. What Evict has put on the stream goes on while the
-// work is being launched, so that the time of the launches is not measured.
+// gpu is the clock of a GPU's stream, with two events around the work. Evict's kernels are still running while the work is launched, so
+// the launches' time is not measured.
 type gpu struct {
 	scope *torch.Scope
 	timer *cuda.Timer
 	other *torch.Tensor
 }
 
-const gpuCacheBytes = 512 << 20 // several times the cache of any GPU, and a tenth of a millisecond
+const gpuCacheBytes = 512 << 20 // several times the cache of any GPU; takes a tenth of a millisecond
 
 func (g *gpu) Evict() { g.other.Zero_() }
 

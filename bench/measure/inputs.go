@@ -2,8 +2,8 @@ package measure
 
 import "github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 
-// Every provider of a case, in whatever language, makes the same inputs from this formula, in 32-bit unsigned
-// arithmetic that wraps (bench/peers/inputs.py is the other side):
+// Every provider of a case, in Go and in Python (bench/peers/inputs.py), makes the same inputs from this formula, in 32-bit unsigned
+// arithmetic that wraps:
 //
 //	x = i * 0x9E3779B9 + stream * 0x85EBCA6B
 //	x = (x ^ x >> 16) * 0x7FEB352D
@@ -12,7 +12,7 @@ import "github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 //
 // Uniform is then (x >> 8) 2^-23 - 1, a float32 in [-1, 1) without rounding, and Index is x * n >> 32 in 64 bits.
 
-// Hash mixes element i of a stream of numbers.
+// Hash returns element i of a stream of numbers.
 func Hash(stream, i uint32) uint32 {
 	x := i*0x9E3779B9 + stream*0x85EBCA6B
 	x = (x ^ x>>16) * 0x7FEB352D
@@ -20,7 +20,7 @@ func Hash(stream, i uint32) uint32 {
 	return x ^ x>>16
 }
 
-// Uniform fills v with scale times the numbers of a stream, in [-scale, scale).
+// Uniform fills v with a stream's numbers in [-scale, scale).
 func Uniform(v []float32, stream uint32, scale float32) {
 	Share(len(v), cgroup.Count().N, func(from, to int) {
 		for i := from; i < to; i++ {

@@ -13,22 +13,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
-// Machine is where and with what something was measured.
+// Machine describes the machine and the software of a measurement.
 type Machine struct {
 	CPU      string `json:"cpu"`
 	Cores    int    `json:"cores"`
-	Threads  int    `json:"threads"`            // OpenMP threads of every provider
+	Threads  int    `json:"threads"`            // OpenMP threads of each provider
 	ISA      string `json:"isa"`                // of our kernels
-	Features string `json:"features,omitempty"` // of the CPU, as mgrpo version prints them; older results have none
+	Features string `json:"features,omitempty"` // of the CPU, as mgrpo version prints them; "" in older results
 	L3Bytes  int64  `json:"l3_bytes"`
 	RAMBytes int64  `json:"ram_bytes"`
 	GPU      string `json:"gpu,omitempty"`    // the GPU that was measured; "" for a CPU
-	Driver   string `json:"driver,omitempty"` // the GPU's: the version of CUDA that it offers
+	Driver   string `json:"driver,omitempty"` // CUDA version of the GPU's driver
 	VRAM     int64  `json:"vram_bytes,omitempty"`
 	Kernel   string `json:"kernel"`
 	LibTorch string `json:"libtorch"`
 	Go       string `json:"go"`
-	Commit   string `json:"commit"` // what the program was built from, "-dirty" where tracked files differed from it
+	Commit   string `json:"commit"` // of the program; with "-dirty" if tracked files differed from it
 }
 
 // Examine describes this machine for a measurement of its device, "cpu" or "cuda:N", by a program built from commit.
@@ -48,13 +48,13 @@ func Examine(commit, device string, threads int) (Machine, error) {
 	}
 	i, err := strconv.Atoi(index)
 	if err != nil || i >= len(devices) {
-		return m, fmt.Errorf("device %q is none of the %d GPUs of this machine", device, len(devices))
+		return m, fmt.Errorf("device %q does not exist: this machine has %d GPUs", device, len(devices))
 	}
 	m.GPU, m.VRAM, m.Driver = devices[i].Name, devices[i].Memory, cuda.Driver()
 	return m, nil
 }
 
-// Slug is a file name for results of this machine, such as amd-epyc-2c-avx2.
+// Slug returns a file name for results of this machine, such as amd-epyc-2c-avx2.
 func (m Machine) Slug() string {
 	keep := func(r rune) rune {
 		switch {
@@ -71,21 +71,21 @@ func (m Machine) Slug() string {
 	return strings.Join(append(words, strconv.Itoa(m.Cores)+"c", m.ISA), "-")
 }
 
-// LoadAverage is the number of runnable processes, averaged over a minute; a quiet machine says about 0 before a run.
+// LoadAverage returns the number of runnable processes, averaged over a minute. It is about 0 on a quiet machine before a run.
 func LoadAverage() float64 {
 	first, _, _ := strings.Cut(line("/proc/loadavg"), " ")
 	load, _ := strconv.ParseFloat(first, 64)
 	return load
 }
 
-// line is a file's first line, "" where there is no such file.
+// line returns a file's first line, or "" if the file does not exist.
 func line(path string) string {
 	data, _ := os.ReadFile(path)
 	first, _, _ := strings.Cut(string(data), "\n")
 	return strings.TrimSpace(first)
 }
 
-// field is the value of "name: value" in a file of /proc.
+// field returns the value of "name: value" in a file of /proc.
 func field(path, name string) string {
 	data, _ := os.ReadFile(path)
 	for l := range strings.Lines(string(data)) {
@@ -96,7 +96,7 @@ func field(path, name string) string {
 	return ""
 }
 
-// kilobytes reads "32768K" and "24000 kB".
+// kilobytes parses "32768K" and "24000 kB" and returns bytes.
 func kilobytes(s string) int64 {
 	n, _ := strconv.ParseInt(strings.TrimRight(s, " kKB"), 10, 64)
 	return n << 10

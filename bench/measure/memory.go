@@ -2,8 +2,8 @@ package measure
 
 import "os"
 
-// growth runs work and returns by how many bytes the process's resident memory grew at most; 0 where Linux does not
-// let a process begin its peak anew.
+// growth runs work and returns the peak growth of the process's resident memory in bytes. It returns 0 if Linux does not allow the
+// process to reset its peak.
 func growth(work func()) int64 {
 	// 5 resets VmHWM: see proc_pid_clear_refs(5).
 	if os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) != nil {

@@ -16,19 +16,19 @@ import (
 )
 
 // PeerSite is the folder of the peers' Python packages, relative to the root of the repository: make bench-peers. Peers
-// on a GPU use what the machine's Python has.
+// on a GPU use the packages of the machine's Python.
 const PeerSite = "build/peers"
 
-// Peers says how Python providers are started and where they compute. Root is the repository's.
+// Peers describes how Python providers are started, and their device. Root is the root of the repository.
 type Peers struct {
 	Root    string
 	Device  string
 	Threads int
-	Host    *Host // the process of all peers; nil: each has a process of its own
+	Host    *Host // the process of all peers; nil: each peer has its own process
 }
 
-// Host is one Python process for all peers of a suite, as on a GPU, where importing torch and opening the device take longer than
-// most rows. On a CPU each provider has a process, whose memory is measured.
+// Host is one Python process for all peers of a suite. It is used on a GPU, because importing torch and opening the device take longer
+// than most rows. On a CPU each provider has its own process, whose memory is measured.
 type Host struct{ process *process }
 
 // PeersOf returns how the peers of a run are started.
@@ -44,9 +44,9 @@ func (h *Host) Close() error {
 	return h.process.end()
 }
 
-// Opener is a peer in a Python process, which lives as long as the provider or the host.
+// Opener returns a peer in a Python process. The process lives as long as the provider or the host.
 //
-// The process is bench/peers/serve.py. One JSON object a line goes in and one comes out; "work" is the number of a provider:
+// The process is bench/peers/serve.py. It reads requests and writes replies, one JSON object a line. "work" is the number of a provider:
 //
 //	{"op": "prepare", "work": W, "case": {...}, "provider": NAME, "device": "cpu", "threads": N}
 //	                          {"ok": true, "version": ..., "settings": {...}} or {"ok": false, "why": ...}
@@ -54,7 +54,7 @@ func (h *Host) Close() error {
 //	{"op": "check", "work": W}                              {"max_error": ...}
 //	{"op": "close", "work": W}                              {"ok": true}
 //
-// An answer with "why" instead is a failure. The process ends with its input.
+// A reply with "why" is a failure. The process ends when its input ends.
 func (p Peers) Opener(provider string, workload any) Opener {
 	return Opener{Name: provider, Open: func(ctx context.Context) (Provider, Setup, error) {
 		peer, err := p.start(ctx)
@@ -90,10 +90,10 @@ type process struct {
 	in      io.WriteCloser
 	out     *bufio.Reader
 	log     *bytes.Buffer
-	peers   int // so far
+	peers   int // started until now
 }
 
-// start makes a provider in the host's process, or in one of its own.
+// start makes a provider in the host's process, or in a new process.
 func (p Peers) start(ctx context.Context) (*peer, error) {
 	if p.Host == nil {
 		q, err := p.run(ctx)
@@ -139,7 +139,7 @@ func (p Peers) run(ctx context.Context) (*process, error) {
 	return q, c.Start()
 }
 
-// ask sends a request and reads its answer.
+// ask sends a request and reads the reply.
 func (q *peer) ask(request map[string]any, answer any) error {
 	request["work"] = q.number
 	line, err := json.Marshal(request)
@@ -164,7 +164,7 @@ func (q *peer) ask(request map[string]any, answer any) error {
 	return json.Unmarshal(line, answer)
 }
 
-// gone is the error of a process that does not answer: it carries the last line that it wrote to its standard error.
+// gone returns the error of a process that does not reply, with the last line of its standard error.
 func (q *process) gone(err error) error {
 	q.in.Close()
 	waited := q.command.Wait()
@@ -172,7 +172,8 @@ func (q *process) gone(err error) error {
 	return fmt.Errorf("the peer ended (%v, %v): %s", err, waited, lines[len(lines)-1])
 }
 
-// end closes the input and waits. It returns no error for a process that has already ended, since its unanswered request was an error.
+// end closes the input and waits for the process. If the process had already ended, end returns nil, because a request has already
+// returned the error.
 func (q *process) end() error {
 	if q.command.ProcessState != nil {
 		return nil
@@ -209,7 +210,7 @@ func (q *peer) Check(context.Context) (float64, error) {
 	return *answer.MaxError, nil
 }
 
-// Close frees what the provider holds; with a process of its own it ends that.
+// Close frees the provider's memory, and ends the process if no host owns it.
 func (q *peer) Close() error {
 	if !q.shared {
 		return q.end()

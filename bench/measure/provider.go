@@ -1,6 +1,6 @@
-// Package measure times several implementations of one piece of work beside each other: in turns, on the same
-// inputs, with hot and cold caches, against ceilings of the machine measured in the same run, and with the error of
-// each against float64. Results are JSON files under bench/results and a table.
+// Package measure times several implementations of the same work in turns, on the same inputs, with hot and cold caches. It compares them
+// with ceilings of the machine that are measured in the same run, and reports the error of each against float64. Results are JSON files
+// under bench/results and a table.
 package measure
 
 import (
@@ -8,13 +8,13 @@ import (
 	"errors"
 )
 
-// Provider is one implementation of a case, ready to run: its inputs are made and its code is compiled.
+// Provider is one implementation of a case, with inputs made and code compiled.
 type Provider interface {
-	// Run does the work repeat times and returns how long each took. With Hot it first does it once untimed; with
-	// Cold it evicts the caches before each.
+	// Run does the work repeat times and returns the duration of each. With Hot it first does the work once untimed. With Cold
+	// it evicts the caches before each.
 	Run(ctx context.Context, repeat int, cache Cache) (Samples, error)
-	// Check does the work and returns its largest error against float64: the largest difference of an output over
-	// that output's largest expected value.
+	// Check does the work and returns its largest error against float64: the largest difference in an output, divided by the
+	// output's largest expected value.
 	Check(ctx context.Context) (float64, error)
 	Close() error
 }
@@ -28,10 +28,10 @@ const (
 	Cold Cache = "cold"
 )
 
-// Samples are the seconds of some runs.
+// Samples holds the seconds of some runs.
 type Samples struct {
 	Seconds        []float64
-	PeakExtraBytes int64 // by how much resident memory grew at most during a run with a cold cache; 0: not at all, or not known
+	PeakExtraBytes int64 // peak growth of resident memory during a run with a cold cache; 0: none, or unknown
 }
 
 // Setup is a provider's version and settings, as it reports them.
@@ -40,20 +40,20 @@ type Setup struct {
 	Settings map[string]any `json:"settings,omitempty"`
 }
 
-// Opener makes a provider ready. Its error stands in the row as the reason why there are no numbers.
+// Opener opens a provider. If it fails, the row has its error instead of numbers.
 type Opener struct {
 	Name string
 	Open func(ctx context.Context) (Provider, Setup, error)
 }
 
-// Native is a provider in this process. Around calls f where the work has to run, such as inside a device's Do, and
-// Clock is asked for there; nil: this process's.
+// Native is a provider in this process. Around calls f in the work's context, such as inside a device's Do; Clock is called there, too.
+// A nil Clock is the clock of this process's threads.
 type Native struct {
 	Around func(ctx context.Context, f func() error) error
 	Clock  func() (Clock, error)
-	Reset  func() // before each run, untimed: puts back what a run overwrites; may be nil
+	Reset  func() // before each run, untimed: restores values that a run overwrites; may be nil
 	Work   func() error
-	Error  func() (float64, error) // after a run: its error against float64
+	Error  func() (float64, error) // after a run: returns its error against float64
 	Done   func() error            // may be nil
 }
 
@@ -77,7 +77,7 @@ func (n *Native) Run(ctx context.Context, repeat int, cache Cache) (s Samples, e
 	return s, err
 }
 
-// timed calls f with a clock, around it what Around does.
+// timed calls f with a clock, inside Around.
 func (n *Native) timed(ctx context.Context, f func(Clock) error) error {
 	return n.Around(ctx, func() (err error) {
 		var clock Clock = processor{}

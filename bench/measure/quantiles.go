@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Quantiles summarise samples; linear interpolation between order statistics, as numpy's default.
+// Quantiles summarises samples, with linear interpolation between order statistics, as numpy does by default.
 type Quantiles struct {
 	Median float64 `json:"median"`
 	P20    float64 `json:"p20"`

@@ -14,7 +14,7 @@ import (
 	"text/tabwriter"
 )
 
-// Results are one run of one suite on one machine: a file of bench/results.
+// Results holds one run of one suite on one machine, as in a file of bench/results.
 type Results struct {
 	Suite      string   `json:"suite"`
 	Date       string   `json:"date"` // of the start, UTC
@@ -24,7 +24,7 @@ type Results struct {
 	Rows       []Row    `json:"rows"`
 }
 
-// Path is where results of a suite on a machine are kept.
+// Path returns the file for results of a suite on a machine.
 func Path(suite string, m Machine) string {
 	return filepath.Join("bench", "results", suite+"-"+m.Slug()+".json")
 }
@@ -48,10 +48,10 @@ func WriteFile(path string, results any) error {
 	return os.Rename(part, path)
 }
 
-// Read reads what Write wrote.
+// Read reads a file of Write.
 func Read(path string) (*Results, error) { return ReadFile[Results](path) }
 
-// ReadFile reads what WriteFile wrote. Unknown keys are errors: they are results of another version.
+// ReadFile reads a file of WriteFile. An unknown key is an error, because the results are of another version.
 func ReadFile[T any](path string) (*T, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -66,8 +66,8 @@ func ReadFile[T any](path string) (*T, error) {
 	return r, nil
 }
 
-// Replace puts rows of a part of the suite, on the same machine, in the places of those of the same case. Rows of another
-// run keep their own commit and date, and the ceilings that they were compared with.
+// Replace replaces rows by rows of the same case in `by`, which was measured on the same machine. Rows of another run keep their own
+// commit, date and ceilings.
 func (r *Results) Replace(by *Results) {
 	for _, row := range by.Rows {
 		if by.Date != r.Date {
@@ -84,7 +84,7 @@ func (r *Results) Replace(by *Results) {
 	}
 }
 
-// Table is the rows as text, a line a provider.
+// Table returns the rows as text, with one line for each provider.
 func (r *Results) Table() string {
 	var b strings.Builder
 	m, c := r.Machine, r.Ceilings
@@ -117,7 +117,7 @@ func (r *Results) Table() string {
 	return b.String()
 }
 
-// CSV writes a line for each provider of each row, under a line of names. Times are in seconds, and empty where a provider has none.
+// CSV writes a header and a line for each provider of each row. Times are in seconds, and empty if a provider has none.
 func (r *Results) CSV(to io.Writer) error {
 	w := csv.NewWriter(to)
 	w.Write([]string{"name", "shape", "dtype", "cache", "provider", "status", "median_s", "p20_s", "p80_s", "gbps", "gflops", "percent_of_floor", "ratio_to_ours", "max_error", "peak_extra_bytes"})
@@ -148,7 +148,7 @@ func (t Target) String() string {
 	return fmt.Sprintf("%s: %.3g, missed", t.Text, *t.Value)
 }
 
-// summary is a row in one line.
+// summary returns a row as one line.
 func summary(row Row) string {
 	line := fmt.Sprintf("%s %s %s:", row.Name, row.Shape, row.Cache)
 	for _, p := range row.Providers {
@@ -161,7 +161,7 @@ func summary(row Row) string {
 	return line
 }
 
-// Seconds is a time for people, with three digits.
+// Seconds returns a readable time with three digits.
 func Seconds(s float64) string {
 	switch {
 	case s < 1e-3:
@@ -172,7 +172,7 @@ func Seconds(s float64) string {
 	return fmt.Sprintf("%.3g s", s)
 }
 
-// Bytes is a size for people; "" for 0.
+// Bytes returns a readable size, or "" for 0.
 func Bytes(n int64) string {
 	switch {
 	case n == 0:

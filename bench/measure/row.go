@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Ours is the name of this project's provider; ratios are peers' medians over its median.
+// Ours is the name of this project's provider. Ratios are peers' medians divided by its median.
 const Ours = "mgrpo"
 
-// Amount is a number of bytes or operations with the formula it follows from.
+// Amount is a number of bytes or operations, with its formula.
 type Amount struct {
 	Formula string  `json:"formula"`
 	Value   float64 `json:"value"`
 }
 
-// BF16Factors is the type of a row whose products round their factors to bf16, where they are not bf16 already, and nothing else.
+// BF16Factors is the type of a row whose products round their factors to bf16. Other numbers are not rounded.
 const BF16Factors = "bf16 factors"
 
-// Row is one case in one state of the cache and what every provider did with it.
+// Row is one case in one state of the cache, with the result of each provider.
 type Row struct {
 	Suite        string             `json:"suite"`
 	Name         string             `json:"name"`
@@ -28,24 +28,24 @@ type Row struct {
 	DType        string             `json:"dtype"`
 	PeerDType    string             `json:"peer_dtype,omitempty"` // the peers' type; empty: the same
 	Cache        Cache              `json:"cache"`
-	Bytes        Amount             `json:"bytes"` // the least that has to be moved: inputs read once, outputs written once
+	Bytes        Amount             `json:"bytes"` // minimum to move: inputs read once, outputs written once
 	ReadOnly     bool               `json:"read_only,omitempty"`
 	FLOPs        Amount             `json:"flops"`
 	Ceilings     *Ceilings          `json:"ceilings,omitempty"` // measured right before the row; nil: the suite's
 	FloorSeconds float64            `json:"floor_seconds"`
-	FloorOf      string             `json:"floor_of"` // which ceiling it comes from
+	FloorOf      string             `json:"floor_of"` // the ceiling that determines the floor
 	Providers    []Result           `json:"providers"`
-	Ratio        map[string]float64 `json:"ratio,omitempty"` // of each peer's median to ours: above 1 we are faster
+	Ratio        map[string]float64 `json:"ratio,omitempty"` // each peer's median over ours: above 1 we are faster
 	Targets      []Target           `json:"targets,omitempty"`
-	Again        *Again             `json:"again,omitempty"` // the row was measured apart from the rest of its file
+	Again        *Again             `json:"again,omitempty"` // set if the row was measured apart from the rest of its file
 }
 
-// SameCase says whether two rows are of one case, with the same or other caches.
+// SameCase reports whether two rows are of one case, in any state of the cache.
 func (r Row) SameCase(o Row) bool {
 	return r.Suite == o.Suite && r.Name == o.Name && r.Shape == o.Shape
 }
 
-// Again says when a row was measured that has replaced another.
+// Again holds the time of a row that has replaced an earlier one.
 type Again struct {
 	Date       string  `json:"date"`
 	Commit     string  `json:"commit"`
@@ -63,13 +63,13 @@ type Result struct {
 	PercentOfFloor float64 `json:"percent_of_floor,omitempty"` // 100: as fast as the ceiling allows
 	MaxError       float64 `json:"max_error"`
 	PeakExtraBytes int64   `json:"peak_extra_bytes,omitempty"`
-	Status         string  `json:"status"` // "ok", or why there are no numbers
+	Status         string  `json:"status"` // "ok", or the reason for missing numbers
 }
 
 // Kind is the quantity that a target bounds.
 type Kind string
 
-// A target is met when the row's value is at least (Faster) or at most (the others) its bound.
+// A target is met if the row's value is at least (Faster) or at most (the other kinds) its bound.
 const (
 	Faster Kind = "faster than a peer"  // the peer's median over ours
 	Floor  Kind = "near the floor"      // our median over the floor
@@ -87,26 +87,26 @@ type Target struct {
 	Met   bool     `json:"met"`
 }
 
-// Schedule says how often to measure. Providers take turns, Rounds of them.
+// Schedule holds the numbers of samples and turns. Each provider has Rounds turns.
 type Schedule struct {
-	Samples int // of a provider; Rounds where one takes longer than Long
+	Samples int // of a provider; Rounds if a sample takes longer than Long
 	Rounds  int
 	Long    time.Duration
 	Endless time.Duration // a provider that takes longer is sampled once
 	Log     func(format string, args ...any)
 }
 
-// DefaultSchedule takes 20 samples, 5 where one takes a second, 1 where it takes two minutes.
+// DefaultSchedule takes 20 samples, 5 if a sample takes a second, 1 if it takes two minutes.
 var DefaultSchedule = Schedule{Samples: 20, Rounds: 5, Long: time.Second, Endless: 2 * time.Minute}
 
-// BriefSchedule takes three samples, where a device is there for minutes only.
+// BriefSchedule takes three samples, for a device that is available only for minutes.
 var BriefSchedule = Schedule{Samples: 3, Rounds: 3, Long: time.Second, Endless: 20 * time.Second}
 
 // QuickSchedule takes two samples: enough to show that a case runs and is right.
 var QuickSchedule = Schedule{Samples: 2, Rounds: 2, Long: time.Second, Endless: 2 * time.Minute}
 
-// Measure opens the providers, checks each, and samples them in turns. The first must work; a peer's error stands in
-// its result. row has the description; the row that is returned lacks only what Finish adds.
+// Measure opens the providers, checks each, and samples them in turns. The first must work. A peer's error is stored in its result. row
+// holds the description. The returned row is complete except for the fields that Finish sets.
 func (s Schedule) Measure(ctx context.Context, row Row, openers []Opener) (Row, error) {
 	var live []*contestant
 	defer func() {
@@ -148,14 +148,14 @@ func (s Schedule) Measure(ctx context.Context, row Row, openers []Opener) (Row, 
 type contestant struct {
 	Provider
 	result  *Result
-	repeat  int // samples a turn; 0: it has had all
+	repeat  int // samples in a turn; 0: all are taken
 	seconds []float64
 }
 
-// settle is about how long idle OpenMP threads of the last provider spin.
+// settle is approximately the time for which the previous provider's idle OpenMP threads spin.
 const settle = 2 * time.Millisecond
 
-// admit makes a provider ready, checks it and runs it to see how long it takes.
+// admit opens a provider, checks it, and runs it once to measure its duration.
 func (s Schedule) admit(ctx context.Context, o Opener, r *Result, cache Cache) (*contestant, error) {
 	provider, setup, err := o.Open(ctx)
 	if err != nil {
@@ -195,8 +195,8 @@ func (c *contestant) turn(ctx context.Context, cache Cache) error {
 	return err
 }
 
-// Finish fills in what follows from the measurements and the machine's ceilings, the row's own where it has some: rates,
-// the floor, ratios, targets.
+// Finish computes rates, floor, ratios and targets from the measurements and the machine's ceilings. It uses the row's own ceilings if
+// the row has them.
 func (r *Row) Finish(suite Ceilings) {
 	c := r.against(suite)
 	copyGBps, readGBps := c.Copy.Median, c.Read.Median
@@ -211,7 +211,7 @@ func (r *Row) Finish(suite Ceilings) {
 	r.FloorSeconds, r.FloorOf = r.Bytes.Value/(rate*1e9), where+" "+what
 	gemm := c.GEMM.Median
 	if r.DType == "bfloat16" || r.DType == BF16Factors {
-		gemm = max(gemm, c.GEMMBF16.Median) // a machine without instructions for bf16 computes in float32
+		gemm = max(gemm, c.GEMMBF16.Median) // a machine without bf16 instructions computes in float32
 	}
 	if t := r.FLOPs.Value / (gemm * 1e9); t > r.FloorSeconds {
 		r.FloorSeconds, r.FloorOf = t, "gemm"
@@ -234,7 +234,7 @@ func (r *Row) Finish(suite Ceilings) {
 	}
 }
 
-// against are the ceilings that the row is compared with.
+// against returns the ceilings for the row.
 func (r *Row) against(suite Ceilings) Ceilings {
 	if r.Ceilings != nil {
 		return *r.Ceilings
@@ -242,17 +242,17 @@ func (r *Row) against(suite Ceilings) Ceilings {
 	return suite
 }
 
-// PeersDType is the type of numbers in which the peers compute.
+// PeersDType returns the type of the peers' numbers.
 func (r *Row) PeersDType() string { return cmp.Or(r.PeerDType, r.DType) }
 
-// Emulated says whether the peers compute in a type of numbers that the machine has no instructions for: it multiplies
-// faster in float32. Being faster than that is no win.
+// Emulated reports whether the peers use a type without instructions on the machine, so that float32 products are faster. Being faster
+// than such a peer does not count as a win.
 func (r *Row) Emulated(suite Ceilings) bool {
 	c := r.against(suite)
 	return r.PeersDType() != "float32" && c.GEMMBF16.Median < c.GEMM.Median
 }
 
-// result is the provider's that has numbers, else nil.
+// result returns the result of a provider, or nil if it has no numbers.
 func (r *Row) result(name string) *Result {
 	for i := range r.Providers {
 		if p := &r.Providers[i]; p.Name == name && p.Status == "ok" {

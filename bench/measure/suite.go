@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Options of a run of a suite.
+// Options holds the settings of a suite's run.
 type Options struct {
-	Root    string // of the repository, where the peers are
-	Commit  string // what this program was built from
-	Device  string // where all providers compute: "cpu", "cuda" or "cuda:N"
-	Threads int    // of every provider
-	Peers   bool   // beside the peers, which make bench-peers brings
-	Quick   bool   // tiny shapes, few samples: whether it runs, not how fast
+	Root    string // of the repository, which contains the peers
+	Commit  string // of this program
+	Device  string // of all providers: "cpu", "cuda" or "cuda:N"
+	Threads int    // of each provider
+	Peers   bool   // measures the peers, too; make bench-peers installs them
+	Quick   bool   // tiny shapes and few samples: shows that the suite runs
 	Brief   bool   // three samples of each provider
-	Only    string // cases whose label contains this
-	Host    *Host  // of the peers; nil: each has a process of its own
+	Only    string // runs only cases whose label contains this
+	Host    *Host  // of the peers; nil: each peer has its own process
 	Log     func(format string, args ...any)
 	Save    func(*Results) error // after every row; may be nil
 }
 
-// Schedule is how often providers are sampled under these options.
+// Schedule returns the schedule for these options.
 func (o Options) Schedule() Schedule {
 	s := DefaultSchedule
 	switch {
@@ -36,13 +36,13 @@ func (o Options) Schedule() Schedule {
 	return s
 }
 
-// Case is one row of a suite. Measure gives the row complete but for Finish.
+// Case is one row of a suite. Measure returns the row before Finish.
 type Case struct {
-	Label   string // what Only looks at
+	Label   string // the text that Only matches
 	Measure func(ctx context.Context) (Row, error)
 }
 
-// Hosted returns the options with one process for all peers where these compute on a GPU, and what ends that process.
+// Hosted returns the options with one process for all peers if the device is a GPU, and a function that ends the process.
 func (o Options) Hosted() (Options, func() error) {
 	if o.Peers && o.Device != "cpu" {
 		o.Host = &Host{}
@@ -50,11 +50,11 @@ func (o Options) Hosted() (Options, func() error) {
 	return o, o.Host.Close
 }
 
-// rowSamples is how often each ceiling is measured before a row.
+// rowSamples is the number of measurements of each ceiling before a row.
 const rowSamples = 3
 
-// Run measures the machine's ceilings and then all cases, on a CPU each after its own ceilings: a processor that others use
-// is not always as fast. A case that fails is logged and hides none: its error is returned with the rows of the others.
+// Run measures the machine's ceilings and then all cases. On a CPU it measures the ceilings again before each case, because the speed of a
+// shared processor varies. If a case fails, its error is logged and returned with the rows of the other cases.
 func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, error) {
 	r := &Results{Suite: suite, Date: time.Now().UTC().Format(time.DateTime), LoadBefore: LoadAverage()}
 	var err error

@@ -116,7 +116,7 @@ func (lent) Fixed() bool { return false }
 
 var _ remote.Weights = lent{}
 
-// spoken returns the number of ids from which prompts are drawn. Servers refuse ids without a text, which are at the vocabulary's end.
+// spoken returns the number of ids that prompts may contain. Servers refuse ids without a text, which are at the vocabulary's end.
 func (b bench) spoken(vocabulary int) int {
 	if filepath.IsAbs(b.weights.file) {
 		return vocabulary / 2

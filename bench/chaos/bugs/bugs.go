@@ -94,7 +94,7 @@ announce(KEYS[2], ARGV[5])
 		Old:  "  again = ARGV[8] == '1' and", New: "  again = true or",
 		Suite: storeTests("TestRewind"),
 	}, {
-		Name: "who waited for a place offers the checkpoints of before",
+		Name: "a worker that waited for a place offers its checkpoints from before the wait",
 		File: "trainer/team/store/join.go",
 		Old:  "	if h.Renew != nil {\n", New: "	if h.Renew != nil && h.Offers == nil {\n",
 		Suite: storeTests("TestOffersAreRenewed"),
@@ -104,7 +104,7 @@ announce(KEYS[2], ARGV[5])
 		Old:  "			if !slices.ContainsFunc(there[a], o.same) {\n", New: "			if !slices.ContainsFunc(there[a], func(x Offer) bool { return x.Version == o.Version }) {\n",
 		Suite: storeTests("TestStart"),
 	}, {
-		Name: "an agent trains on rollouts of which another lacks a trajectory",
+		Name: "an agent trains on a rollout although another agent lacks a trajectory of it",
 		File: "trainer/run/worker/step.go",
 		Old:  "		if o.Failed == \"\" && allHeld(o, s.cfg.Main().Name, known) {\n", New: "		if o.Failed == \"\" {\n",
 		Suite: suite{Package: "trainer/run/worker", Tests: "TestForeignHolding"},
@@ -143,7 +143,7 @@ announce(KEYS[2], ARGV[5])
 `,
 		Suite: training("TestLedgerBeforeVersion"),
 	}, {
-		Name:  "a ledger is not cut back to the checkpoint from which the team goes on",
+		Name:  "a ledger is not cut back to the checkpoint that the team continues from",
 		File:  "trainer/team/archive/ledger.go",
 		Old:   "	if hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
 		New:   "	if _, err := io.Copy(to, file); err != nil || hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {\n",
@@ -170,12 +170,12 @@ announce(KEYS[2], ARGV[5])
 `,
 		Suite: files("TestLedgerOfSleeper"),
 	}, {
-		Name: "a follower samples on with what it computed with older weights",
+		Name: "a follower samples with keys and values of older weights",
 		File: "trainer/follower.go",
 		Old:  "		err = f.engine.UpdateWeights(ctx, o.Version)\n", New: "",
 		Suite: training("TestRanksRepeat"),
 	}, {
-		Name: "a turn that a follower makes up is believed",
+		Name: "an invented turn of a follower is accepted",
 		File: "trainer/engine/launch/policy.go",
 		Old:  "	if err := p.check(ctx, r, t, from); err != nil {\n", New: "	if err := p.check(ctx, r, t, from); false {\n",
 		Suite: suite{Package: "trainer/engine/launch", Tests: "TestLostTurn"},
@@ -190,7 +190,7 @@ announce(KEYS[2], ARGV[5])
 		Old:  "ok && bytes.Equal(theirs, public) {", New: "ok && bytes.Equal(theirs, theirs) {",
 		Suite: suite{Package: "trainer/engine/launch", Tests: "TestMachinesRefuse"},
 	}, {
-		Name: "a further machine does not tell how its follower ended",
+		Name: "a further machine does not report the end of its follower",
 		File: "trainer/engine/launch/lend.go",
 		Old:  "writeFrame(c, endedFrame, how), c.CloseWrite()", New: "c.CloseWrite()",
 		Suite: suite{Package: "trainer/engine/launch", Tests: "TestMachineFollowerLost"},
@@ -225,7 +225,7 @@ announce(KEYS[2], ARGV[5])
 		Old:  "if !ok || n > (1<<62)/bits {", New: "if !ok {",
 		Suite: suite{Package: "trainer/model/weights", Tests: "TestSafetensorsHeader"},
 	}, {
-		Name: "a program's last words begin in the middle of a line",
+		Name: "the kept end of a program's output begins in the middle of a line",
 		File: "trainer/internal/tail/tail.go",
 		Old:  "w.kept[over:]...), true", New: "w.kept[over:]...), w.cut",
 		Suite: suite{Package: "trainer/internal/tail", Tests: "TestLinesOfALongText"},
@@ -235,7 +235,7 @@ announce(KEYS[2], ARGV[5])
 		Old:  "Position: uint64(len(q.tokens)),", New: "Position: uint64(len(q.tokens) - q.prompt),",
 		Suite: suite{Package: "trainer/engine/policy/local", Tests: "TestTokensAreKeyedByPosition"},
 	}, {
-		Name: "keys and values of old weights are a prefix while their sequence is in flight",
+		Name: "keys and values of old weights are reused while their sequence is in flight",
 		File: "trainer/engine/policy/local/pages.go",
 		Old:  "l.owner != owner || l.stale ||", New: "l.owner != owner ||",
 		Suite: suite{Package: "trainer/engine/policy/local", Tests: "TestStaleLinesAreNotReused"},

@@ -1,6 +1,5 @@
-// Command bugs puts bugs into the product, each alone, and checks that a test finds each. The product itself is not
-// changed: a bug replaces a piece of a file's text in an overlay, which the compiler reads. Run it in the root of the
-// repository:
+// Command bugs puts bugs into the product, one at a time, and checks that a test finds each. It does not change the product's files: a bug
+// replaces a piece of a file's text in an overlay for the compiler. Run it in the root of the repository:
 //
 //	eval "$(make env)"; go run ./bench/chaos/bugs
 //
@@ -60,14 +59,14 @@ func run(ctx context.Context, only string, tested bool) error {
 	}
 	tests.Wait()
 	for i, b := range tried {
-		if b.Suite.Chaos != nil { // processes of its own, which share the cores
+		if b.Suite.Chaos != nil { // starts its own processes, which share the cores
 			errs[i] = b.report(ctx)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// report tries the bug and prints what became of it.
+// report tries the bug and prints the result.
 func (b bug) report(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -109,7 +108,7 @@ func withoutBugs(ctx context.Context, tried []bug, tested bool) error {
 	return nil
 }
 
-// try puts the bug in and runs its suite.
+// try puts the bug into the product and runs its suite.
 func (b bug) try(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "bug")
 	if err != nil {

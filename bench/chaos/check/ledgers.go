@@ -32,7 +32,7 @@ func (f *Findings) ledgers(s settings) {
 		f.void("the uninterrupted run's ledger has %d steps: %v", len(want), err)
 		return
 	}
-	fates := make([]map[string]string, len(want)) // of the first agent: by step, rollout to the reason of its removal
+	fates := make([]map[string]string, len(want)) // of the first agent: for each step, the reason of removal by rollout
 	seen := map[string]int64{}
 	for _, l := range want {
 		for _, r := range l.Rollouts {
@@ -61,7 +61,7 @@ func (f *Findings) ledgers(s settings) {
 	}
 }
 
-// rollouts compares the rollouts of an agent's ledger with those of the uninterrupted run.
+// rollouts compares the rollouts of an agent's ledger with the rollouts of the uninterrupted run.
 func (f *Findings) rollouts(agent string, want, got []line) {
 	times := map[string]int{}
 	for _, l := range got {

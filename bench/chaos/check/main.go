@@ -1,11 +1,10 @@
-// Command check says whether a run that was killed again and again kept the promises of docs/reliability.md. It reads the
-// ledgers and manifests of the run and of an uninterrupted run, the record of the run in Redis, and the list of kills. It
-// shares no code with the trainer.
+// Command check checks whether a repeatedly killed run kept the promises of docs/reliability.md. It reads the ledgers and manifests
+// of the run and of an uninterrupted run, the record of the run in Redis, and the list of kills. It shares no code with the trainer.
 //
 //	go run ./bench/chaos/check -run chaos -steps 50 -every 3 -whole DIR -dirs planner=DIR,researcher=DIR -store URL -ca FILE -kills FILE
 //
-// It prints its findings as JSON. Exit status: 0 the promises were kept, 1 a promise was broken, 2 the run is void: it
-// proves nothing, for example because there were too few kills.
+// It prints its findings as JSON. Exit status 0: the promises were kept. 1: a promise was broken. 2: the run is void, for example
+// because there were too few kills to prove anything.
 package main
 
 import (
@@ -32,12 +31,12 @@ type Findings struct {
 	Rollouts   int      `json:"rollouts"`   // of the uninterrupted run
 	Lost       int      `json:"lost"`       // rollouts that are missing in an agent's ledger
 	Duplicated int      `json:"duplicated"` // rollouts that are repeated in an agent's ledger
-	Equal      bool     `json:"equal"`      // weights and optimizers equal those of the uninterrupted run, bit for bit
+	Equal      bool     `json:"equal"`      // weights and optimizers equal the uninterrupted run's, bit for bit
 	Rounds     int      `json:"rounds"`
-	Takeovers  int      `json:"takeovers"` // places that another worker took over within a round, as far as the record shows it
-	Redone     int      `json:"redone"`    // repeated steps, of all agents together
+	Takeovers  int      `json:"takeovers"` // places that another worker took over within a round, as far as the record shows
+	Redone     int      `json:"redone"`    // repeated steps, summed over agents
 	Broken     []string `json:"broken"`    // broken promises
-	Void       []string `json:"void"`      // reasons why the run proves nothing
+	Void       []string `json:"void"`      // reasons for a void run
 }
 
 func (f *Findings) broken(format string, args ...any) {
@@ -48,7 +47,7 @@ func (f *Findings) void(format string, args ...any) {
 	f.Void = append(f.Void, fmt.Sprintf(format, args...))
 }
 
-// settings are the command line.
+// settings holds the command line's options.
 type settings struct {
 	run     string
 	steps   int64
@@ -99,7 +98,7 @@ func parse(args []string) (settings, error) {
 	flags.StringVar(&s.store, "store", "", "URL of its Redis, with a password that may read the record")
 	flags.StringVar(&s.ca, "ca", "", "PEM file of the authority of the server's certificate")
 	flags.StringVar(&s.kills, "kills", "", "file with a line of JSON for every kill")
-	flags.IntVar(&s.minimum, "minimum", 0, "kills without which the run is void")
+	flags.IntVar(&s.minimum, "minimum", 0, "minimum number of kills; with fewer the run is void")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}

@@ -39,7 +39,7 @@ func stepDir(dir string, step int64) string {
 }
 
 // manifests checks the last checkpoint of every agent: all agents must have the same manifest, the files must have the
-// digests in it, and the files must equal those of the uninterrupted run.
+// manifest's digests, and the files must equal the uninterrupted run's files.
 func (f *Findings) manifests(s settings) {
 	_, want, err := readManifest(s.whole, s.steps)
 	if err != nil {

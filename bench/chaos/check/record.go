@@ -20,22 +20,22 @@ type entry struct {
 	agent   string
 	epoch   int64
 	version int64
-	digest  string // of the checkpoint from which the agent starts
+	digest  string // of the checkpoint that the agent starts from
 }
 
-// history is the state after the entries so far.
+// history is the state after the entries that were read.
 type history struct {
 	f       *Findings
 	round   int64
 	from    *entry           // the round's first start
 	started int64            // version of the newest start
-	version map[string]int64 // versions of the agents that have started in the round; before the first start, those of the round before
+	version map[string]int64 // versions of the agents that have started in the round; before the first start, the versions of the previous round
 	epoch   map[string]int64 // newest epoch of each agent
 	commits map[string]int   // number of versions that each agent committed, in all rounds
 }
 
 // record checks the run's history: rounds are numbered without gaps; all agents of a round start from the same checkpoint,
-// which is not older than that of the round before; each agent's versions go up one by one from there; no epoch falls; and
+// which is not older than the previous round's; each agent's versions go up one by one from there; no epoch falls; and
 // the last round reaches the last step. A worker that joins after the others have ended begins a round without a start,
 // which does not count.
 func (f *Findings) record(ctx context.Context, s settings) {
@@ -105,7 +105,7 @@ func (h *history) commit(e entry) {
 	h.seen(e, true)
 }
 
-// seen stores the agent's epoch. A higher epoch in the middle of a round belongs to a worker that took the place over.
+// seen stores the agent's epoch. A higher epoch in the middle of a round means that another worker took the place over.
 func (h *history) seen(e entry, inRound bool) {
 	was := h.epoch[e.agent]
 	if e.epoch < was {

@@ -1,8 +1,8 @@
-// speed prints how many megabytes of text a second the tokenizer of a folder encodes on one thread.
+// Command speed prints the speed of a folder's tokenizer on one thread, in megabytes of encoded text a second.
 //
 //	go run ./bench/published/speed FOLDER TEXTS.jsonl
 //
-// TEXTS.jsonl has a JSON string a line. The time is that of the encoding alone.
+// TEXTS.jsonl has one JSON string a line. The time includes only the encoding.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 	fmt.Printf("{\"mb_per_s\": %.3f, \"tokens\": %d}\n", float64(size)/1e6/time.Since(start).Seconds(), tokens)
 }
 
-// read returns the texts of a file and how many bytes they have.
+// read returns the texts of a file and their total size in bytes.
 func read(path string) (texts []string, size int, err error) {
 	file, err := os.Open(path)
 	if err != nil {
