@@ -13,8 +13,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Adapters are Params that are low-rank adapters of a model, in a flat buffer of their own, in float32. The model's own
-// weights are not trained. Training and generation add them to the linear maps and never merge them.
+// Adapters is the low-rank adapters of a model as Params, in a flat float32 buffer of their own. The model's own weights
+// are not trained. Training and generation add the adapters' outputs to the linear maps and never merge the adapters into
+// the weights.
 type Adapters struct {
 	base    *Model
 	adapted *Model // the base's weights, with the adapters
@@ -26,8 +27,8 @@ type Adapters struct {
 
 var _ Params = (*Adapters)(nil)
 
-// Adapt makes adapters of a model. config, which layout belongs to, is written beside their values; read fills those in: dst
-// with the ones from element `from` of the flat buffer on.
+// Adapt makes adapters of a model. layout must belong to config, which is written next to the adapters' values. read sets
+// the initial values: it fills dst with the elements of the flat buffer that begin at element `from`.
 func Adapt(ctx context.Context, base *Model, config lora.PEFT, layout *lora.Layout, read func(from int64, dst []float32) error) (*Adapters, error) {
 	a := &Adapters{base: base, config: config, layout: layout}
 	err := base.Device.Do(ctx, func(s *torch.Scope) error {
@@ -58,7 +59,7 @@ func parts(m lora.Map) (all []torch.LoRAPart) {
 	return all
 }
 
-// with returns a model of the same tensors, to whose linear maps adapters are added. It must not be closed.
+// with returns a model that has the same tensors and adds adapters to its linear maps. Do not close it.
 func (m *Model) with(adapters map[string]torch.LoRA) *Model {
 	adapted := *m
 	adapted.adapters = adapters
@@ -67,7 +68,7 @@ func (m *Model) with(adapters map[string]torch.LoRA) *Model {
 	return &adapted
 }
 
-// generation is a decoder for generation with the adapters of several models.
+// generation returns a decoder for generation that holds the adapters of several models.
 func (m *Model) generation(adapters ...map[string]torch.LoRA) *Decoder {
 	matrices, rest := m.leaves, m.leaves
 	if m.halves != nil {
@@ -77,9 +78,9 @@ func (m *Model) generation(adapters ...map[string]torch.LoRA) *Decoder {
 	return &d
 }
 
-// Together is a decoder for generation in which each row goes through one of several models, nil ones among them, which have
-// their weights in common with m: Pass.Adapters has their numbers. What comes out of a row is what its model alone gives, to the bit where
-// generation is batch invariant.
+// Together returns a decoder for generation in which each row uses one of several models. Pass.Adapters holds the index of
+// each row's model. All models must share their weights with m; a nil model stands for m without adapters. Each row's
+// result is the result of its model alone, and bit for bit the same if generation is batch invariant.
 func (m *Model) Together(models []*Model) (*Decoder, error) {
 	adapters := make([]map[string]torch.LoRA, len(models))
 	for i, other := range models {
@@ -87,14 +88,14 @@ func (m *Model) Together(models []*Model) (*Decoder, error) {
 			continue
 		}
 		if &other.leaves[0] != &m.leaves[0] {
-			return nil, fmt.Errorf("model: number %d of those that generate together has weights of its own", i)
+			return nil, fmt.Errorf("model: model %d does not share its weights with the others, so they cannot generate together", i)
 		}
 		adapters[i] = other.adapters
 	}
 	return m.generation(adapters...), nil
 }
 
-// named are the adapters of one map, by the numbers of their models; nil if no model has one.
+// named returns the adapters of one map, indexed by model, or nil if no model adapts this map.
 func named(models []map[string]torch.LoRA, leaf string) (all []torch.LoRA) {
 	for i, adapters := range models {
 		if a, ok := adapters[leaf]; ok {
@@ -107,9 +108,9 @@ func named(models []map[string]torch.LoRA, leaf string) (all []torch.LoRA) {
 	return all
 }
 
-// FreshAdapters are the initial values of adapters, for Adapt. They change nothing yet: every B is 0. The values of A are
-// uniform in (-1/sqrt(in), 1/sqrt(in)), as nn.Linear's and so PEFT's are (Kaiming with a = sqrt(5)), and a function of
-// layout and seed. If gaussian is set, they are normal with standard deviation 1/R.
+// FreshAdapters returns a function that fills in the initial values of adapters, for Adapt. Every B is 0, so the adapters
+// change nothing yet. The values of A are uniform in (-1/sqrt(in), 1/sqrt(in)), as in nn.Linear and PEFT (Kaiming with a =
+// sqrt(5)); if gaussian is set, they are normal with standard deviation 1/R. The values depend on layout and seed alone.
 func FreshAdapters(layout *lora.Layout, seed uint64, gaussian bool) func(from int64, dst []float32) error {
 	values := make([]float32, layout.Numel)
 	rng := rand.New(rand.NewPCG(seed, 0x6c6f7261)) // second word: "lora"
@@ -125,10 +126,10 @@ func FreshAdapters(layout *lora.Layout, seed uint64, gaussian bool) func(from in
 	return func(from int64, dst []float32) error { copy(dst, values[from:]); return nil }
 }
 
-// Model is the base with the adapters. It shares the base's weights: use no method that changes or closes them.
+// Model returns the base with the adapters. It shares the base's weights: call no method on it that changes or closes them.
 func (a *Adapters) Model() *Model { return a.adapted }
 
-// Layout places the adapters in the flat buffer.
+// Layout returns the places of the adapters in the flat buffer.
 func (a *Adapters) Layout() *lora.Layout { return a.layout }
 
 func (a *Adapters) Numel() int64        { return a.layout.Numel }
@@ -140,7 +141,7 @@ func (a *Adapters) Read(ctx context.Context, from int64, dst []float32) error {
 	return a.master.Read(ctx, from, dst)
 }
 
-// Digest is a checksum of the adapters and of the model that they adapt.
+// Digest returns a checksum of the adapters and of the model that they adapt.
 func (a *Adapters) Digest(ctx context.Context) (uint32, error) {
 	sum, err := a.base.Digest(ctx)
 	values := make([]float32, a.Numel())
@@ -166,7 +167,7 @@ func (a *Adapters) Leaves() []Param {
 	return leaves
 }
 
-// Close frees the adapters, not the base.
+// Close frees the adapters but not the base.
 func (a *Adapters) Close(ctx context.Context) error {
 	return a.base.Device.Do(ctx, func(*torch.Scope) error {
 		for _, t := range a.leaves {
@@ -176,7 +177,7 @@ func (a *Adapters) Close(ctx context.Context) error {
 	})
 }
 
-// Reader's tensors are the merged ones: W + Scale·B A, computed in float32.
+// Reader returns a function that reads merged tensors: W + Scale·B A, computed in float32.
 func (a *Adapters) Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {
 	base := All(a.base).Reader(ctx, func(from int64, dst []float32) error { return a.base.Master.Read(ctx, from, dst) })
 	modules := map[string]lora.Module{}

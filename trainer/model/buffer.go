@@ -13,35 +13,36 @@ import (
 
 const (
 	chunkElements = 1 << 20 // values that are copied between device and host at a time (4 MiB of fp32)
-	hostPiece     = 1 << 22 // values of a buffer in the host's memory that are lent to the device at a time (16 MiB)
+	hostPiece     = 1 << 22 // values of a buffer in host memory that are copied to the device at a time (16 MiB)
 )
 
-// Buffer is fp32 values of parameters, one each: on the model's device, or in the host's memory, from where the device is lent a piece at
-// a time. That memory is outside of Go's heap, which would keep as much garbage again.
+// Buffer holds one fp32 value for each parameter. The values are on the model's device, or in host memory: then they are
+// copied to the device one piece at a time. The host memory is outside Go's heap, because the garbage collector would let
+// that heap grow to twice the size.
 type Buffer struct {
-	Tensor *torch.Tensor // [n], on the device; nil: the values are in the host's memory
-	Piece  int64         // how many values are lent at a time, at most
+	Tensor *torch.Tensor // [n], on the device; nil if the values are in host memory
+	Piece  int64         // largest number of values that Lend passes at a time
 
 	inHost []float32
-	mapped []byte // the memory of inHost
+	mapped []byte // the memory behind inHost
 }
 
-// NewBuffer makes a buffer of n zeros.
+// NewBuffer makes a buffer of n zeros, in host memory if inHost is set.
 func NewBuffer(s *torch.Scope, n int64, inHost bool) (*Buffer, error) {
 	if !inHost {
 		return On(s.Keep(s.Zeros(torch.Float32, n))), nil
 	}
 	mapped, err := unix.Mmap(-1, 0, int(4*max(n, 1)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
-		return nil, fmt.Errorf("%d bytes of the host's memory for what the optimizer keeps: %w", 4*n, err)
+		return nil, fmt.Errorf("allocating %d bytes of host memory for the optimizer's state: %w", 4*n, err)
 	}
 	return &Buffer{Piece: hostPiece, inHost: unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(mapped))), n), mapped: mapped}, nil
 }
 
-// On is the buffer of a flat tensor. Of one that is not fp32 values are converted.
+// On returns a buffer over a flat tensor. If the tensor is not fp32, values are converted.
 func On(flat *torch.Tensor) *Buffer { return &Buffer{Tensor: flat, Piece: max(flat.Numel(), 1)} }
 
-// Numel is the number of values; nil has none.
+// Numel returns the number of values; 0 for nil.
 func (b *Buffer) Numel() int64 {
 	switch {
 	case b == nil:
@@ -52,7 +53,7 @@ func (b *Buffer) Numel() int64 {
 	return int64(len(b.inHost))
 }
 
-// Lend gives f the n values from element `from` on, on the device. What f writes there stays, unless it fails.
+// Lend calls f with n values on the device, beginning with element `from`. Values that f writes are kept unless f fails.
 func (b *Buffer) Lend(s *torch.Scope, from, n int64, f func(piece *torch.Tensor) error) error {
 	if b.Tensor != nil {
 		return f(b.Tensor.Narrow(0, from, n))
@@ -66,7 +67,7 @@ func (b *Buffer) Lend(s *torch.Scope, from, n int64, f func(piece *torch.Tensor)
 	return err
 }
 
-// CopyTo fills a flat tensor on the device, of any type, with the values from element `at` on.
+// CopyTo fills a flat tensor on the device, of any type, with the values that begin at element `at`.
 func (b *Buffer) CopyTo(s *torch.Scope, at int64, dst *torch.Tensor) {
 	if b.Tensor != nil {
 		dst.CopyFrom(b.Tensor.Narrow(0, at, dst.Numel()))
@@ -86,7 +87,7 @@ func (b *Buffer) Clear() {
 	}
 }
 
-// Drop frees the buffer, which is empty then.
+// Drop frees the memory and leaves the buffer empty.
 func (b *Buffer) Drop() (err error) {
 	if b == nil {
 		return nil
@@ -99,7 +100,7 @@ func (b *Buffer) Drop() (err error) {
 	return err
 }
 
-// Read copies the values from element `from` on to dst.
+// Read copies the values that begin at element `from` to dst.
 func (b *Buffer) Read(ctx context.Context, from int64, dst []float32) error {
 	if b.Tensor == nil {
 		copy(dst, b.inHost[from:])
@@ -111,7 +112,8 @@ func (b *Buffer) Read(ctx context.Context, from int64, dst []float32) error {
 	})
 }
 
-// Copy is Read with every core of a CPU's device, since one does not fill the memory's bandwidth. The values are fp32.
+// Copy does the same as Read, with all cores if the device is a CPU: one core does not use the full memory bandwidth. The
+// values are fp32.
 func (b *Buffer) Copy(ctx context.Context, from int64, dst []float32) error {
 	if b.Tensor == nil || b.Tensor.Device().IsCUDA() {
 		return b.Read(ctx, from, dst)
@@ -128,7 +130,7 @@ func (b *Buffer) Copy(ctx context.Context, from int64, dst []float32) error {
 	})
 }
 
-// Set writes values from element `at` on.
+// Set writes values to the elements that begin at `at`.
 func (b *Buffer) Set(ctx context.Context, at int64, values []float32) error {
 	if b.Tensor == nil {
 		copy(b.inHost[at:], values)
@@ -140,7 +142,8 @@ func (b *Buffer) Set(ctx context.Context, at int64, values []float32) error {
 	})
 }
 
-// Fill sets n values from element `at` on. read fills dst with those from element `from` of them on.
+// Fill sets n values, beginning with element `at`. read fills dst with new values; its argument `from` counts from the
+// first of them.
 func (b *Buffer) Fill(ctx context.Context, at, n int64, read func(from int64, dst []float32) error) error {
 	return inPieces(n, chunkElements, read, func(from int64, values []float32) error { return b.Set(ctx, at+from, values) })
 }

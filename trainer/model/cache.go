@@ -9,24 +9,25 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Cache stores the keys and values of sequences in blocks of arch.CacheBlock tokens. Each layer has a tensor [blocks, KVHeads,
-// CacheBlock, HeadDim] for keys and another for values, in the compute type. Which blocks are a sequence's is in tables,
-// one for each group of layers, which stay where they are in memory.
+// Cache stores the keys and values of sequences in blocks of arch.CacheBlock tokens. Each layer has a tensor [blocks,
+// KVHeads, CacheBlock, HeadDim] for keys and another for values, in the compute type. Tables list the blocks of each
+// sequence. There is one table for each group of layers, and its address in memory does not change.
 type Cache struct {
-	k, v   []*torch.Tensor // of a layer
-	tables *torch.Tensor   // int32 [groups, sequences+1, blocks]: no sequence has the last row of a group
-	table  []*torch.Tensor // of a group, [sequences, blocks]: a view of tables
-	group  []int           // of a layer
+	k, v   []*torch.Tensor // one per layer
+	tables *torch.Tensor   // int32 [groups, sequences+1, blocks]; no sequence uses the last row of a group
+	table  []*torch.Tensor // one per group, [sequences, blocks]: views of tables
+	group  []int           // the group of each layer
 	cfg    *arch.Config
 	scale  float64
 }
 
-// NewCache allocates blocks, a number for each of Config.CacheGroups, and tables for so many sequences of up to length tokens.
+// NewCache allocates blocks, one number for each of Config.CacheGroups, and tables for the given number of sequences of up
+// to length tokens.
 func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length int) (*Cache, error) {
 	c := &Cache{cfg: &m.Config, scale: m.Config.AttentionScale(), group: make([]int, m.Config.Layers)}
 	groups := m.Config.CacheGroups()
 	if entries := len(groups) * (sequences + 1) * arch.CacheBlocks(length); entries > math.MaxInt32 {
-		return nil, fmt.Errorf("model: key-value cache for %d sequences of %d tokens: %d blocks are too many for its tables (engine.slots, engine.context)", sequences, length, entries)
+		return nil, fmt.Errorf("model: key-value cache for %d sequences of %d tokens: %d blocks do not fit in its tables: lower engine.slots or engine.context", sequences, length, entries)
 	}
 	err := m.Device.Do(ctx, func(s *torch.Scope) error {
 		c.tables = s.Keep(s.Zeros(torch.Int32, int64(len(groups)), int64(sequences)+1, int64(arch.CacheBlocks(length))))
@@ -49,8 +50,9 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length in
 	return c, nil
 }
 
-// Rows maps the rows of one forward pass to the cache: row r is a position, Pass.Pos[r], of the sequence whose blocks row Sequence[r] of
-// the tables lists, and attends to its first Length[r] = Pos[r]+1 tokens, or to the last of them that the layer's window holds. Int32 [T] each.
+// Rows maps the rows of one forward pass to the cache. Row r is position Pass.Pos[r] of a sequence. Row Sequence[r] of the
+// tables lists the blocks of that sequence. Row r attends to the sequence's first Length[r] = Pos[r]+1 tokens, or to the
+// last ones among them that fit in the layer's window. Both are int32 [T].
 type Rows struct{ Sequence, Length *torch.Tensor }
 
 // At returns the attention of a pass that appends rows to the cache and attends to all earlier positions.
@@ -67,18 +69,19 @@ func (a cachedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads,
 	return torch.AttentionCached(q, k, v, table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Window(layer), sinks)
 }
 
-// Place is where the tables name block number `at` of a sequence in a group.
+// Place returns the index into the tables at which block number `at` of a sequence in a group is listed.
 func (c *Cache) Place(group, sequence, at int) int32 {
 	return int32((group*int(c.tables.Size(1))+sequence)*int(c.tables.Size(2)) + at)
 }
 
-// Nowhere is a place in the tables that no pass reads.
+// Nowhere returns an index into the tables that no pass reads.
 func (c *Cache) Nowhere() int32 { return c.Place(0, int(c.tables.Size(1))-1, 0) }
 
-// List names blocks at places in the tables, int32 [n] each. No two of the places are the same, except Nowhere, whose block is 0.
+// List writes block numbers into the tables at the given places, int32 [n] each. All places must differ, except Nowhere,
+// and the block written there is 0.
 func (c *Cache) List(places, blocks *torch.Tensor) { c.tables.View(-1).IndexCopy_(0, places, blocks) }
 
-// Copy copies a block of a group's layers to another.
+// Copy copies one block of all layers of a group to another block.
 func (c *Cache) Copy(group int, from, to int64) {
 	for layer, g := range c.group {
 		if g == group && from != to {

@@ -73,12 +73,13 @@ func (m *Model) ownExperts(l arch.Leaf) *torch.Tensor {
 	return m.Compute.Narrow(0, at, mine.Numel()).View(shape...)
 }
 
-// Carries says whether the rows of a layer, counted from 1, go to experts that ranks divide among them.
+// Carries reports whether the rows of a layer, counted from 1, are sent to experts that belong to several ranks.
 func (m *Model) Carries(layer int) bool {
 	return m.Gathered() && layer > 0 && m.Config.HasExperts(layer-1)
 }
 
-// departs is a layer at x until its rows leave for their experts: sum is what the experts' outputs are added to, h their input.
+// departs computes a layer at x up to the point at which rows are sent to their experts. The experts' outputs are added to
+// sum; h is their input.
 func (m *Model) departs(i int, x *torch.Tensor, pass Pass) (sum, h, weight *torch.Tensor, order torch.ByExpert) {
 	l := &m.layers[i]
 	sum, h = l.attended(i, x, m.normOf(x, i), pass)

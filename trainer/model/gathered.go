@@ -5,22 +5,24 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 )
 
-// LayersThere is how many layers of a model that no rank holds whole are gathered at a time: the one that is computed, and the next.
+// LayersThere is the number of layers that are gathered at a time if no rank holds the whole model: the layer that is being
+// computed and the next.
 const LayersThere = 2
 
-// gathered is where forward passes read the weights of a model that no rank holds whole: what is in no layer, and LayersThere layers, which all
-// ranks bring together before they compute them (ZeRO-3, Rajbhandari et al. 2020). Experts stay where they are.
+// gathered is the memory from which forward passes read weights if no rank holds the whole model. It holds the weights
+// outside layers and LayersThere layers. All ranks gather a layer together before they compute it (ZeRO-3, Rajbhandari et
+// al. 2020). Experts are not gathered.
 type gathered struct {
 	flat   *torch.Tensor
 	places []ranks.Place
 }
 
-// Gathered says whether no rank holds the model's layers (Options.Gathered).
+// Gathered reports whether the layers are divided among ranks, so that no rank holds them all (Options.Gathered).
 func (m *Model) Gathered() bool { return m.gathered.flat != nil }
 
-// Gather brings this rank's share of a layer, counted from 1, to where forward passes read it, in place of the layer that was there; 0 stands for
-// what is in none. all has each of its blocks filled in with what the other ranks have of it. Every rank gathers the same, in the same
-// order, inside Device.Do.
+// Gather copies this rank's share of a layer, counted from 1, to the memory that forward passes read, and replaces the
+// layer that was there. Layer 0 stands for the weights outside layers. Gather then calls all for each block of the layer;
+// all must fill in the other ranks' shares. Every rank must gather the same layers in the same order, inside Device.Do.
 func (m *Model) Gather(layer int, all func(block *torch.Tensor) error) error {
 	return m.EachBlock(layer, func(b ranks.Place, block *torch.Tensor) error {
 		for _, p := range m.share.Within(b.Run) {
@@ -30,7 +32,7 @@ func (m *Model) Gather(layer int, all func(block *torch.Tensor) error) error {
 	})
 }
 
-// EachBlock calls f with the blocks of a layer where forward passes read them, inside Device.Do.
+// EachBlock calls f with each block of a layer, in the memory that forward passes read. Call it inside Device.Do.
 func (m *Model) EachBlock(layer int, f func(b ranks.Place, block *torch.Tensor) error) error {
 	for _, b := range m.gathered.places {
 		if b.Layer != layer {
@@ -43,14 +45,14 @@ func (m *Model) EachBlock(layer int, f func(b ranks.Place, block *torch.Tensor) 
 	return nil
 }
 
-// wantWhole ends what reads layers that are not there.
+// wantWhole panics if op reads the layers of a model that no rank holds whole.
 func (m *Model) wantWhole(op string) {
 	if m.Gathered() {
-		panic(&torch.Error{Op: op, Message: "this rank has a share of the model's layers, which are gathered one at a time: ForwardByLayer"})
+		panic(&torch.Error{Op: op, Message: "this rank holds only a share of the model's layers: use ForwardByLayer, which gathers them one at a time"})
 	}
 }
 
-// gatheredViews makes the memory of gathered and returns the leaves as views of it, and of this rank's share of the experts.
+// gatheredViews allocates the memory of gathered and returns the leaves as views of it and of this rank's experts.
 func (m *Model) gatheredViews(s *torch.Scope) (all []*torch.Tensor) {
 	var size int64
 	m.gathered.places, size = ranks.Arrange(Blocks(m.Layout, true), LayersThere, ranks.Block.Gathered)

@@ -6,13 +6,13 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Logits returns the next-token logits after some prefixes of a sequence, one row of VocabSize values for each of ends:
-// row i follows ids[:ends[i]]. They come from training's forward pass, with the head in fp32.
+// Logits returns the next-token logits after prefixes of a sequence. The result has one row of VocabSize values for each of
+// ends: row i follows ids[:ends[i]]. The logits are computed with the forward pass of training, with the head in fp32.
 func (m *Model) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
 	return m.LogitsOf(ctx, ids, ends, func(s *torch.Scope, in Packed) (*torch.Tensor, error) { return m.Forward(s, in), nil })
 }
 
-// LogitsOf is Logits of another forward pass.
+// LogitsOf returns the logits as Logits does, computed with another forward pass.
 func (m *Model) LogitsOf(ctx context.Context, ids []int32, ends []int, forward func(s *torch.Scope, in Packed) (*torch.Tensor, error)) ([][]float32, error) {
 	out := make([][]float32, len(ends))
 	pos, rows := make([]int32, len(ids)), make([]int32, len(ends))
@@ -30,7 +30,7 @@ func (m *Model) LogitsOf(ctx context.Context, ids []int32, ends []int, forward f
 			return err
 		}
 		hidden = hidden.IndexSelect(0, s.FromInt32(rows, n)).To(torch.Float32)
-		const most = 1 << 13 // rows of the head in fp32 at once
+		const most = 1 << 13 // rows of the head that are in fp32 at once
 		vocab := int64(m.Config.VocabSize)
 		for from := int64(0); from < vocab; from += most {
 			s.Scoped(func() {
@@ -47,7 +47,7 @@ func (m *Model) LogitsOf(ctx context.Context, ids []int32, ends []int, forward f
 	return out, err
 }
 
-// headRows are some rows of the head in float32.
+// headRows returns n rows of the head in float32, beginning with row `from`.
 func (m *Model) headRows(s *torch.Scope, from, n int64) *torch.Tensor {
 	switch head := m.Head().(type) {
 	case *torch.Quantised:

@@ -2,26 +2,26 @@ package model
 
 import "github.com/mgrpo/mgrpo/bindings/torch"
 
-// Routes are the experts through which the T rows of a forward pass go, of each layer that has experts (L layers, k of E
-// experts). The zero value and nil let every row choose. Fields that are nil are not used.
+// Routes holds the experts of the T rows of a forward pass, for each layer that has experts (L layers, k of E experts).
+// With the zero value or nil every row chooses its own experts. Fields that are nil are not used.
 type Routes struct {
-	Given   *torch.Tensor // int32 [L, T, k]: what a row takes in place of its own choice; -1 first in one that chooses
+	Given   *torch.Tensor // int32 [L, T, k]: experts that replace the row's own choice; a row whose first value is -1 chooses itself
 	Chosen  *torch.Tensor // int32 [L, T, k], written
-	Differs *torch.Tensor // int32 [L, T], written: 1 where Given is not the row's own choice
+	Differs *torch.Tensor // int32 [L, T], written: 1 if Given differs from the row's own choice
 	Prob    *torch.Tensor // float32 [L, E], written: the router's mean probabilities
 	Balance float64       // coefficient of the load-balancing loss of one layer; see torch.Routing
 }
 
-// mixture is the router and the experts of a layer. Routers are read in float32 where there is a copy in it.
+// mixture is the router and the experts of a layer. The router is read in float32 if a float32 copy exists.
 type mixture struct {
-	index              int // among the layers that have experts
+	index              int // counted among the layers that have experts
 	router, routerBias *torch.Tensor
 	experts            torch.MLPs
 	perToken           int
 	normalise          bool
 
 	hasShared                            bool
-	sharedGateUp, sharedDown, sharedGate linear // an expert for all tokens, and the gate whose sigmoid multiplies its output
+	sharedGateUp, sharedDown, sharedGate linear // an expert for all tokens, and a gate: the sigmoid of the gate multiplies the expert's output
 }
 
 // of returns the mixture's output for h [T, Hidden].

@@ -1,6 +1,6 @@
-// Package model is one readable forward pass over bindings/torch for all decoder families of trainer/model/arch. It knows no
-// family by name: it computes with the tensors that a layout lists. The same code trains (packed sequences, autograd)
-// and generates (rows against a key-value cache); only the Attention differs.
+// Package model computes one readable forward pass over bindings/torch for all decoder families of trainer/model/arch. It
+// does not depend on any family by name: it computes with the tensors that a layout lists. The same code trains (packed
+// sequences, autograd) and generates (rows against a key-value cache); only the Attention differs.
 package model
 
 import (
@@ -15,40 +15,40 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Model is the weights of one decoder on one device. Master is nil where the weights are frozen in bf16, and Master, Half and
-// Compute are nil where they stay quantised.
+// Model holds the weights of one decoder on one device. Master is nil if the weights are frozen in bf16. Master, Half and
+// Compute are nil if the weights stay quantised.
 type Model struct {
 	Config arch.Config
 	Device *torch.Device
 	Layout *arch.Layout
-	form   *weights.Form // of the folder that it was loaded from, nil for one with a language model alone
+	form   *weights.Form // form of the folder that the model was loaded from; nil if the folder holds only a language model
 
-	Master  *Buffer       // [Layout.Numel]: the weights that the optimizer updates and checkpoints save; or a share of them
-	share   ranks.Share   // which Master has, and with Options.Gathered all buffers
-	Half    *torch.Tensor // bf16 copy of Master, or of all weights where Master is a share, or the weights themselves without one; nil if nothing reads it
+	Master  *Buffer       // [Layout.Numel], or a rank's share: the weights that the optimizer updates and checkpoints save
+	share   ranks.Share   // the share in Master; with Options.Gathered, the share in all buffers
+	Half    *torch.Tensor // bf16 copy of Master, or of all weights if Master is a share; the weights themselves if there is no Master; nil if unused
 	Compute *torch.Tensor // the weights of training's forward pass: Master or Half
 
 	Decoder             // for training, over views of Compute
-	Generation *Decoder // for generation: the same decoder or, on a CPU with a bf16 copy, a decoder that reads matrices from the copy
+	Generation *Decoder // for generation: the same decoder or, on a CPU with a bf16 copy, a decoder that reads matrices from that copy
 
 	leaves    []*torch.Tensor    // views of Compute, one per Layout.Leaves
-	quantised []*torch.Quantised // with Options.Quantised, one per Layout.Leaves: a matrix in blocks, nil where leaves has a tensor
+	quantised []*torch.Quantised // with Options.Quantised, one per Layout.Leaves: a matrix in blocks; nil if leaves holds a tensor instead
 
-	halves []*torch.Tensor // views of Half and
-	wide   []*torch.Tensor // of Master, where Generation reads both; without a Master norms and biases have copies in fp32
+	halves []*torch.Tensor // views of Half, and
+	wide   []*torch.Tensor // of Master, if Generation reads both; without a Master, norms and biases have fp32 copies
 
-	gathered gathered // with Options.Gathered, what leaves are views of
-	loaded   uint32   // and the checksum of the weights as they were loaded
+	gathered gathered // with Options.Gathered: leaves are views of it
+	loaded   uint32   // with Options.Gathered: checksum of the weights as they were loaded
 
-	adapters map[string]torch.LoRA // by the names of the leaves to whose maps they are added; nil: none
+	adapters map[string]torch.LoRA // keyed by the leaf to which they are added; nil: no adapters
 
 	positions int // rows of the rotary tables
 	rotations map[arch.Rotary]rotation
 	order     *torch.Tensor // of the columns of all layers' queries, keys and values, see torch.Heads; may be nil
-	growth    *torch.Tensor // of all layers' queries, see torch.Heads; may be nil
+	growth    *torch.Tensor // factors of all layers' queries, see torch.Heads; may be nil
 }
 
-// Decoder is the forward pass over weights of one precision.
+// Decoder computes the forward pass with weights of one precision.
 type Decoder struct {
 	cfg         *arch.Config
 	embed, head torch.Matrix
@@ -56,7 +56,7 @@ type Decoder struct {
 	layers      []layer
 }
 
-// layer has nil for what its family lacks.
+// layer holds the weights of one layer. Fields that the family lacks are nil.
 type layer struct {
 	cfg                   *arch.Config
 	inputNorm, postNorm   *torch.Tensor // before attention and before the MLP
@@ -70,38 +70,40 @@ type layer struct {
 	order, growth         *torch.Tensor
 }
 
-// Attention separates the decoder from packed training and cached generation, which implement it. The product qkv of a layer,
-// whose heads are normalised and turned as heads says, gives [T, Heads, HeadDim]. sinks are those of torch.AttentionPacked, or nil.
+// Attention separates the decoder from its two kinds of attention: packed training and cached generation. qkv is a layer's
+// product of queries, keys and values; heads describes how its heads are normalised and rotated. sinks may be nil, see
+// torch.AttentionPacked. The result is [T, Heads, HeadDim].
 type Attention interface {
 	Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor
 }
 
-// Pass is what a forward pass of T rows knows of them beside their tokens.
+// Pass describes the T rows of a forward pass, apart from their tokens.
 type Pass struct {
 	Pos       *torch.Tensor // int32 [T]
 	Attention Attention
 	Routes    *Routes       // may be nil
-	Adapters  *torch.Tensor // int32 [T]: of a decoder of Together, the number of each row's model, -1 for none; nil: the first
+	Adapters  *torch.Tensor // int32 [T], for a decoder made by Together: the index of each row's model, -1 for none; nil: all use the first
 }
 
 // Options sets the precision of a model and the size of its rotary tables.
 type Options struct {
 	Compute     torch.DType // torch.Float32 or torch.BFloat16
-	HalfCopy    bool        // keep a bf16 copy beside float32: generation on a CPU then reads half the bytes
-	Frozen      bool        // nothing but adapters trains the model: in bf16 it has no Master
-	HostMaster  bool        // in bf16 Master is in the host's memory
-	Quantised   bool        // keep matrices in the blocks of a GGUF file: nothing but adapters can train such a model
+	HalfCopy    bool        // keep a bf16 copy next to float32: generation on a CPU then reads half as many bytes
+	Frozen      bool        // only adapters are trained: in bf16 the model has no Master
+	HostMaster  bool        // in bf16, Master is in host memory
+	Quantised   bool        // keep matrices in the blocks of a GGUF file: only adapters can then be trained
 	MaxPosition int         // rows of the rotary tables; 0 means the config's limit
 
-	// Of the processes that train these weights together: which this is, and how many there are; 0 means one. In bf16 Master is the
-	// share of this one. With Gathered that share is all that this one keeps: passes go layer by layer, and nothing can be sampled.
+	// Rank is the index of this process among the Size processes that train these weights together; Size 0 means one. In
+	// bf16, Master is this rank's share. With Gathered this rank keeps nothing but its share: passes proceed layer by
+	// layer, and nothing can be sampled.
 	Rank, Size int
 	Gathered   bool
 }
 
-// Random makes a model with random weights, which depend on cfg and seed alone. Weights are normal with standard
-// deviation 1/sqrt(fan in); the two projections that write to the residual stream are divided by sqrt(2·layers) (GPT-2,
-// Radford et al. 2019). Norms are 1, with their offset, and biases 0.
+// Random makes a model with random weights, which depend on cfg and seed alone. Weights are normal with standard deviation
+// 1/sqrt(fan in). The two projections that write to the residual stream are divided by sqrt(2·layers) (GPT-2, Radford et
+// al. 2019). Norms are 1, including their offset, and biases are 0.
 func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64, opt Options) (*Model, error) {
 	m, err := allocate(ctx, dev, cfg, opt)
 	if err != nil {
@@ -129,7 +131,7 @@ func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64
 	return m, nil
 }
 
-// initialStd is the standard deviation for one leaf; -1 stands for all ones.
+// initialStd returns the standard deviation of one leaf; -1 stands for all ones.
 func initialStd(cfg *arch.Config, l arch.Leaf) float64 {
 	switch l.Kind {
 	case arch.Bias:
@@ -164,8 +166,8 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 	return m, nil
 }
 
-// HF is what a folder of the model is written from, in the layout of the folder from which it was loaded. read fills dst with all
-// values of a tensor.
+// HF returns the content of a model folder, in the layout of the folder from which the model was loaded. read fills dst
+// with all values of a tensor.
 func (m *Model) HF(read func(name string, dst []float32) error) weights.HF {
 	return weights.HF{Config: m.Config, Read: read, Form: m.form}
 }
@@ -250,7 +252,7 @@ func (m *Model) allocateBuffers(s *torch.Scope, opt Options) (err error) {
 	return nil
 }
 
-// Blocks are the parameters of a layout as ranks divide them, of which gathered ones leave experts where they are.
+// Blocks returns the blocks of parameters that ranks divide among them. If gathered is set, whole experts belong to ranks.
 func Blocks(layout *arch.Layout, gathered bool) (all []ranks.Block) {
 	for _, l := range layout.Leaves {
 		all = ranks.Extend(all, blockOf(l, gathered))
@@ -274,7 +276,8 @@ func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) 
 	return all
 }
 
-// wideVectors returns fp32 tensors for norms and biases, which SyncHalf fills, and of the matrices views of Half.
+// wideVectors returns views of Half for the matrices, and fp32 tensors for norms and biases. SyncHalf fills the fp32
+// tensors.
 func (m *Model) wideVectors(s *torch.Scope) []*torch.Tensor {
 	all := m.views(s, m.Half)
 	for i, l := range m.Layout.Leaves {
@@ -286,8 +289,8 @@ func (m *Model) wideVectors(s *torch.Scope) []*torch.Tensor {
 	return all
 }
 
-// decoder binds leaves: the matrices of linear maps from matrices, all other tensors from rest, and the adapters of several models,
-// by their numbers.
+// decoder binds leaves to the layers: the matrices of linear maps come from matrices, all other tensors from rest. adapters
+// holds the adapters of several models, in the order of their indices.
 func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]torch.LoRA) Decoder {
 	at := map[string]int{}
 	for i, l := range m.Layout.Leaves {
@@ -341,23 +344,23 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 	return d
 }
 
-// Head is the output projection [VocabSize, Hidden]; a tied model returns its embedding.
+// Head returns the output projection [VocabSize, Hidden]; for a tied model, its embedding.
 func (d *Decoder) Head() torch.Matrix { return d.head }
 
-// DType is the type of the activations.
+// DType returns the type of the activations.
 func (d *Decoder) DType() torch.DType { return d.norm.DType() }
 
-// MaxPosition is the number of rows of the rotary tables.
+// MaxPosition returns the number of rows of the rotary tables.
 func (m *Model) MaxPosition() int { return m.positions }
 
-// Hidden is the forward pass without the head: ids int32 [T] give the normalised hidden states [T, Hidden] of the last
-// layer. Call it inside Device.Do.
+// Hidden computes the forward pass without the head: given ids int32 [T] it returns the normalised hidden states [T,
+// Hidden] of the last layer. Call it inside Device.Do.
 func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Tensor {
 	x := d.embedded(ids)
 	h := d.normOf(x, 0)
 	for i := range d.layers {
 		oldX, oldH := x, h
-		s.Scoped(func() { // free all tensors of the block but its result
+		s.Scoped(func() { // free all tensors of the block except its result
 			sum, out := d.layers[i].forward(i, oldX, oldH, pass)
 			x, h = addNorm(d.cfg, sum, out, d.normBefore(i+1))
 			s.Hoist(x)
@@ -371,7 +374,8 @@ func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Te
 	return scaled(h, d.cfg.HiddenScale())
 }
 
-// embedded is the embedding of ids in the type of the norms, scaled where the family does that. In bf16 the scale is a bf16.
+// embedded returns the embedding of ids in the type of the norms, scaled if the family scales it. In bf16 the scale is
+// rounded to bf16.
 func (d *Decoder) embedded(ids *torch.Tensor) *torch.Tensor {
 	x, scale := torch.Embedding(d.embed, ids), d.cfg.EmbeddingScale()
 	if held := x; held.DType() != d.norm.DType() {
@@ -393,8 +397,8 @@ func toBFloat16(v float32) float32 {
 	return math.Float32frombits((bits + 0x7fff + bits>>16&1) &^ 0xffff)
 }
 
-// normBefore is the weight of the norm before layer i, nil if the family has none; after the last layer it is the final
-// norm.
+// normBefore returns the weight of the norm before layer i, nil if the family has none. After the last layer it is the
+// final norm.
 func (d *Decoder) normBefore(i int) *torch.Tensor {
 	if i == len(d.layers) {
 		return d.norm
@@ -418,7 +422,7 @@ func scaled(x *torch.Tensor, factor float64) *torch.Tensor {
 	return x.Scale(factor)
 }
 
-// norm is the RMSNorm of x; without a weight it is x.
+// norm returns the RMSNorm of x; without a weight it returns x.
 func norm(c *arch.Config, x, weight *torch.Tensor) *torch.Tensor {
 	if weight == nil {
 		return x
@@ -426,7 +430,7 @@ func norm(c *arch.Config, x, weight *torch.Tensor) *torch.Tensor {
 	return torch.RMSNorm(x, weight, c.NormOffset(), c.RMSEps)
 }
 
-// addNorm is x + out and its norm, in one pass; without a weight both are the sum.
+// addNorm returns x + out and its norm, computed in one pass; without a weight both results are the sum.
 func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor) {
 	if weight == nil {
 		sum = x.Add(out)
@@ -435,32 +439,33 @@ func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor
 	return torch.AddRMSNorm(x, out, weight, c.NormOffset(), c.RMSEps)
 }
 
-// forward is one decoder block: attention and an MLP, each added to the residual x [T, Hidden], with norms before
-// or after them, or both; h is the norm of x. The new residual is sum + out: the caller adds them, so that one kernel adds
-// and normalises.
+// forward computes one decoder block: attention and an MLP, each added to the residual x [T, Hidden], with norms before
+// them, after them, or both. h is the norm of x. The new residual is sum + out. The caller adds them, so that one kernel
+// can add and normalise.
 func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.Tensor) {
 	x, h = l.attended(i, x, h, pass)
 	return x, l.added(l.mlp(h, pass), l.mlpNorm)
 }
 
-// added returns the term that the output of attention or of an MLP adds to the residual stream. The weight of its norm may be nil.
+// added returns the term that is added to the residual stream, given the output of attention or of an MLP. weight may be
+// nil.
 func (l *layer) added(out, weight *torch.Tensor) *torch.Tensor {
 	return scaled(norm(l.cfg, out, weight), l.cfg.ResidualScale())
 }
 
-// attended is the residual after attention, and its norm.
+// attended returns the residual after attention, and its norm.
 func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *torch.Tensor) {
 	a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
 	return addNorm(l.cfg, x, l.added(l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
 }
 
-// heads says how the product of queries, keys and values at the positions pos becomes heads.
+// heads describes how the product of queries, keys and values at the positions pos is split into heads.
 func (l *layer) heads(pos *torch.Tensor) torch.Heads {
 	return torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeads, QNorm: l.qNorm, KNorm: l.kNorm, Offset: l.cfg.NormOffset(), Eps: l.cfg.RMSEps,
 		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: l.cfg.NormsAfterRope(), Order: l.order, Growth: l.growth}
 }
 
-// mlp is the gated MLP of h [T, Hidden], or the layer's mixture of them.
+// mlp applies the gated MLP, or the layer's mixture of experts, to h [T, Hidden].
 func (l *layer) mlp(h *torch.Tensor, pass Pass) *torch.Tensor {
 	if l.mixture != nil {
 		return l.mixture.of(h, pass)

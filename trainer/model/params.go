@@ -11,40 +11,43 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Params are the trained parameters of a model. Learners, snapshots and checkpoints access no other weights. Params may
-// be fewer than the model's weights, fewer than a checkpoint's tensors, and in other memory than the model reads.
+// Params is the set of trained parameters of a model. Learners, snapshots and checkpoints access no other weights. It may
+// hold fewer values than the model's weights or a checkpoint's tensors, and its memory may differ from the memory that the
+// model reads.
 type Params interface {
-	// Numel is the number of values, the length of a whole flat buffer. A rank's buffers may have its share of them.
+	// Numel returns the number of values, which is the length of a whole flat buffer. The buffers of one rank may hold only
+	// its share.
 	Numel() int64
-	// Leaves are the tensors into which autograd accumulates.
+	// Leaves returns the tensors into which autograd accumulates.
 	Leaves() []Param
-	// Master is the buffer that the optimizer updates, [Numel], or of this rank's share of the elements (Options.Size).
+	// Master returns the buffer that the optimizer updates: [Numel], or this rank's share of the elements (Options.Size).
 	Master() *Buffer
-	// Read copies Master's values from element from on to dst. It fails where Master is a share: only all ranks can read then.
+	// Read copies the values of Master that begin at element `from` to dst. It fails if Master is a share: all ranks must
+	// then read together.
 	Read(ctx context.Context, from int64, dst []float32) error
-	// Half is the bf16 copy of Master that the optimizer renews in the same pass, nil where there is none.
+	// Half returns the bf16 copy of Master that the optimizer renews in the same pass; nil if there is none.
 	Half() *torch.Tensor
 	// Publish makes forward passes, including the sampler's, compute with Master and Half. Call it inside Device.Do after
 	// every update.
 	Publish()
-	// Restore fills Master and publishes it. read fills dst with the values from element `from` on.
+	// Restore fills Master and publishes it. read fills dst with the values that begin at element `from`.
 	Restore(ctx context.Context, read func(from int64, dst []float32) error) error
-	// Files are what a checkpoint's folder is written from. Trained values come from a copy of Master, as in Reader.
+	// Files returns the content of a checkpoint's folder. Trained values are read from a copy of Master, as in Reader.
 	Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files
-	// Reader returns a function that reads a whole checkpoint tensor by name as float32. Trained values come from a copy
-	// of Master: master fills dst with its values from element `from` on.
+	// Reader returns a function that reads a whole checkpoint tensor by name as float32. Trained values are read from a
+	// copy of Master: master fills dst with the copy's values that begin at element `from`.
 	Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error
 }
 
-// Param is a trained tensor and where its values are in the flat buffers. Where ranks divide its experts the tensor has this one's alone. Of
-// layers of which ForwardBackwardCheckpointed does not tell the block says 0.
+// Param is a trained tensor with the place of its values in the flat buffers. If ranks divide its experts, the tensor holds
+// this rank's experts only. Block.Layer is 0 for layers that ForwardBackwardCheckpointed does not report.
 type Param struct {
 	Leaf *torch.Tensor
 	ranks.Block
 }
 
-// All returns Params that are all weights of a model, in the buffers that the model reads; of one without a Master none, since
-// nothing can train it.
+// All returns all weights of a model as Params, in the buffers that the model reads. For a model without a Master the
+// result is empty, since nothing can train it.
 func All(m *Model) Params {
 	if m.Master == nil {
 		return frozen{m}
@@ -57,11 +60,11 @@ type all struct{ m *Model }
 func (p all) Numel() int64        { return p.m.Layout.Numel }
 func (p all) Master() *Buffer     { return p.m.Master }
 func (p all) Half() *torch.Tensor { return p.m.Half }
-func (p all) Publish()            { p.m.widenVectors() } // else the model's leaves are views of these buffers
+func (p all) Publish()            { p.m.widenVectors() } // all other leaves are views of these buffers
 
 func (p all) Read(ctx context.Context, from int64, dst []float32) error {
 	if p.m.sharded() {
-		return fmt.Errorf("model: this rank has a share of %d of the %d fp32 weights, and cannot read them alone", p.m.Master.Numel(), p.Numel())
+		return fmt.Errorf("model: this rank holds a share of the fp32 weights (%d of %d) and cannot read all of them alone: all ranks must read together", p.m.Master.Numel(), p.Numel())
 	}
 	return p.m.Master.Read(ctx, from, dst)
 }
@@ -99,7 +102,7 @@ func (p all) Reader(_ context.Context, master func(from int64, dst []float32) er
 	}
 }
 
-// frozen are the Params of a model that nothing trains: there are none.
+// frozen is the empty Params of a model that cannot be trained.
 type frozen struct{ m *Model }
 
 func (p frozen) Numel() int64        { return 0 }
@@ -118,7 +121,7 @@ func (p frozen) Files(ctx context.Context, _ func(from int64, dst []float32) err
 	return p.m.HF(p.Reader(ctx, nil))
 }
 
-// Reader reads tensors of the model as it holds them.
+// Reader reads tensors in the form in which the model holds them.
 func (p frozen) Reader(ctx context.Context, _ func(from int64, dst []float32) error) func(name string, dst []float32) error {
 	return func(name string, dst []float32) error {
 		for i, l := range p.m.Layout.Leaves {

@@ -10,14 +10,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// quantTypes are the types of GGUF files in which matrices can stay.
+// quantTypes maps the block types of GGUF files in which matrices can stay.
 var quantTypes = map[weights.DType]torch.QuantType{
 	weights.Q4_0: torch.Q4_0, weights.Q4_1: torch.Q4_1, weights.Q5_0: torch.Q5_0, weights.Q5_1: torch.Q5_1, weights.Q8_0: torch.Q8_0,
 	weights.Q4_K: torch.Q4_K, weights.Q5_K: torch.Q5_K, weights.Q6_K: torch.Q6_K,
 }
 
-// staysQuantised says whether a leaf of the model is held in the file's blocks with Options.Quantised: a matrix all of whose
-// tensors the file has in them.
+// staysQuantised reports whether Options.Quantised keeps a leaf in the file's blocks: it must be a matrix, and the file
+// must hold all of its tensors in such blocks.
 func staysQuantised(src *weights.Source, l arch.Leaf) bool {
 	for _, t := range l.Parts {
 		if _, ok := quantTypes[src.TypeOf(t.Name)]; !ok {
@@ -27,7 +27,7 @@ func staysQuantised(src *weights.Source, l arch.Leaf) bool {
 	return len(l.Shape) == 2
 }
 
-// QuantisedBytes is the size of the weights of a checkpoint loaded with Options.Quantised.
+// QuantisedBytes returns the size of the weights of a checkpoint that is loaded with Options.Quantised.
 func QuantisedBytes(src *weights.Source, compute torch.DType) (bytes int64) {
 	cfg := src.Config()
 	for _, l := range cfg.Layout().Leaves {
@@ -42,14 +42,14 @@ func QuantisedBytes(src *weights.Source, compute torch.DType) (bytes int64) {
 	return bytes
 }
 
-// loadQuantised makes a model of the file's blocks, and of a tensor in the compute type for every other leaf.
+// loadQuantised makes a model that holds matrices in the file's blocks and every other leaf in the compute type.
 func loadQuantised(ctx context.Context, dev *torch.Device, src *weights.Source, opt Options) (*Model, error) {
 	cfg := src.Config()
 	switch {
 	case src.GGUFMeta() == nil:
-		return nil, errors.New("model: only a GGUF file has quantised weights to keep: this checkpoint is a folder; dtype fp32 or bf16 reads it")
+		return nil, errors.New("model: this checkpoint is a folder, and only a GGUF file has quantised weights to keep: set dtype to fp32 or bf16")
 	case cfg.Mixture != nil:
-		return nil, errors.New("model: a mixture of experts cannot stay quantised: dtype fp32 or bf16 widens it")
+		return nil, errors.New("model: a mixture of experts cannot stay quantised: set dtype to fp32 or bf16")
 	}
 	m, err := prepare(dev, cfg)
 	if err != nil {
@@ -81,7 +81,7 @@ func loadQuantised(ctx context.Context, dev *torch.Device, src *weights.Source, 
 	return m, nil
 }
 
-// readBlocks reads a matrix in the file's blocks. Tensors of one type that follow each other become one part.
+// readBlocks reads a matrix in the file's blocks. Consecutive tensors of one type become one part.
 func readBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, l arch.Leaf, dt torch.DType) (*torch.Quantised, error) {
 	k := l.Shape[1]
 	var parts []torch.QuantPart
@@ -109,7 +109,7 @@ func readBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, l a
 	return torch.NewQuantised(k, dt, parts...), nil
 }
 
-// copyBlocks fills the rows of dst from row `at` on with a tensor of the file, some rows at a time.
+// copyBlocks fills the rows of dst that begin at row `at` with a tensor of the file, a few rows at a time.
 func copyBlocks(ctx context.Context, dev *torch.Device, src *weights.Source, t arch.Tensor, dst *torch.Tensor, at, rowBytes int64) error {
 	rows := t.Shape[0]
 	step := max(4*chunkElements/rowBytes, 1)

@@ -9,15 +9,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// repeated is the number of normal values that RandomOnDevice lays out again and again: a prime, so that rows differ.
+// repeated is the number of normal values that RandomOnDevice repeats. It is a prime, so that rows differ.
 const repeated = 1<<22 - 3
 
-// RandomOnDevice makes a model for benchmarks: its weights have the deviations of Random, and are filled on the device from
-// one block of normal values that repeats. That takes a second where Random takes a minute. All values are bf16, whatever opt
-// says, so that a copy of the model in bf16 is equal to it. Weights in the host's memory or of several ranks are refused.
+// RandomOnDevice makes a model for benchmarks. Its weights have the standard deviations of Random and are filled on the
+// device from one block of normal values that repeats. This takes a second; Random takes a minute. All values are
+// representable in bf16, whatever opt is, so that a bf16 copy of the model equals it. Weights in host memory or divided
+// among ranks are refused.
 func RandomOnDevice(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64, opt Options) (*Model, error) {
 	if opt.HostMaster || opt.Size > 1 || opt.Gathered {
-		return nil, errors.New("model: random weights are filled on a device only where one device holds them all")
+		return nil, errors.New("model: random weights can be filled on a device only if that device holds all of them")
 	}
 	m, err := allocate(ctx, dev, cfg, opt)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// rotation is the tables of a rotary embedding, fp32 [positions, planes]; nil where a layer has none.
+// rotation holds the tables of a rotary embedding, fp32 [positions, planes]; nil in a layer without one.
 type rotation struct{ cos, sin *torch.Tensor }
 
-// rotationsOf are the tables of all layers. They are kept.
+// rotationsOf returns the tables of all layers. They are kept in the scope.
 func rotationsOf(s *torch.Scope, cfg *arch.Config, positions int) map[arch.Rotary]rotation {
 	all := map[arch.Rotary]rotation{}
 	for i := range cfg.Layers {
@@ -25,7 +25,7 @@ func rotationsOf(s *torch.Scope, cfg *arch.Config, positions int) map[arch.Rotar
 	return all
 }
 
-// rotaryTables are cos and sin of position × frequency, [positions, planes] row-major, computed in float64 and rounded
+// rotaryTables returns cos and sin of position × frequency, [positions, planes] row-major, computed in float64 and rounded
 // once (Su et al. 2021; half-split layout as in Llama).
 func rotaryTables(r arch.Rotary, positions int) (cos, sin []float32) {
 	freqs, amplitude := r.Frequencies(), r.Amplitude()
@@ -40,9 +40,10 @@ func rotaryTables(r arch.Rotary, positions int) (cos, sin []float32) {
 	return cos, sin
 }
 
-// orderOf returns an order of the columns of queries, keys and values, int32 [columns], for a family whose rotary planes are neighbouring
-// dimensions. In this order the two dimensions of a plane are half of the turning dimensions apart, as for other families. Queries and keys
-// have the same order, so their products stay the same. The tensor is kept. Other families have nil.
+// orderOf returns an order of the columns of queries, keys and values, int32 [columns], for a family whose rotary planes
+// are pairs of neighbouring dimensions; nil for other families. In this order the two dimensions of a plane are half of the
+// rotated dimensions apart, as in other families. Queries and keys have the same order, so their products stay the same.
+// The tensor is kept in the scope.
 func orderOf(s *torch.Scope, cfg *arch.Config) *torch.Tensor {
 	if !cfg.RotaryPairs() {
 		return nil
@@ -59,7 +60,8 @@ func orderOf(s *torch.Scope, cfg *arch.Config) *torch.Tensor {
 	return s.Keep(s.FromInt32(order, int64(len(order))))
 }
 
-// growthOf returns the factors of queries by position, fp32 [positions], or nil if all are 1. The tensor is kept.
+// growthOf returns the factors of queries by position, fp32 [positions], or nil if all are 1. The tensor is kept in the
+// scope.
 func growthOf(s *torch.Scope, cfg *arch.Config, positions int) *torch.Tensor {
 	if cfg.QueryGrowth == (arch.QueryGrowth{}) {
 		return nil

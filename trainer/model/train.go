@@ -7,13 +7,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Packed is a batch of sequences without padding. Segment b is rows Cu[b] to Cu[b+1]-1 and continues the sequence that
-// ends at row Follows[b], so sequences with a common prefix store it once.
+// Packed is a batch of sequences without padding. Segment b is rows Cu[b] to Cu[b+1]-1 and continues the sequence that ends
+// at row Follows[b], so sequences with a common prefix store it once.
 type Packed struct {
 	IDs, Pos *torch.Tensor // int32 [T]
 	Cu       *torch.Tensor // int32 [B+1]
 	Follows  *torch.Tensor // int32 [B], Follows[b] < Cu[b], -1 at the start of a sequence; nil if every segment is a sequence
-	Routes   *Routes       // of a mixture of experts; may be nil
+	Routes   *Routes       // for a mixture of experts; may be nil
 }
 
 // packedAttention is causal attention within each sequence of a packed batch.
@@ -33,14 +33,14 @@ func (m *Model) packed(in Packed) Pass {
 	return Pass{Pos: in.Pos, Attention: att, Routes: in.Routes}
 }
 
-// Forward is Hidden over a packed batch.
+// Forward computes Hidden for a packed batch.
 func (m *Model) Forward(s *torch.Scope, in Packed) *torch.Tensor {
 	m.wantWhole("forward")
 	return m.Hidden(s, in.IDs, m.packed(in))
 }
 
 // Objective computes tensors to differentiate from hidden states [T, Hidden], and the gradient of the loss for each of
-// them. It runs in grad mode.
+// them. It is called in grad mode.
 type Objective func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor)
 
 // ForwardBackward accumulates the gradient of an objective into the Grad of the leaves.
@@ -51,14 +51,14 @@ func (m *Model) ForwardBackward(s *torch.Scope, in Packed, objective Objective) 
 	})
 }
 
-// Layers is told of the layers of a pass, counted from 1. After an error of it the pass ends.
+// Layers holds callbacks for the layers of a pass, counted from 1. If one returns an error, the pass ends.
 type Layers struct {
 	Before   func(layer int) error // it is computed next
 	After    func(layer int) error // its gradient is complete
 	Dispatch Dispatch              // where ranks divide experts among them
 }
 
-// ForwardByLayer is Forward with Layers.
+// ForwardByLayer computes Forward and calls the functions of layers.
 func (m *Model) ForwardByLayer(s *torch.Scope, in Packed, layers Layers) (y *torch.Tensor, err error) {
 	pass := m.packed(in)
 	x := m.embedded(in.IDs)
@@ -72,8 +72,8 @@ func (m *Model) ForwardByLayer(s *torch.Scope, in Packed, layers Layers) (y *tor
 	return m.normOf(x, len(m.layers)), nil
 }
 
-// ForwardBackwardCheckpointed is ForwardBackward with activation checkpointing (Chen et al. 2016): it keeps one hidden
-// state for each layer that gradients reach, and each such block runs again just before its backward pass.
+// ForwardBackwardCheckpointed does the same as ForwardBackward, with activation checkpointing (Chen et al. 2016). It keeps
+// one hidden state for each layer that gradients reach, and computes each such block again just before its backward pass.
 func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective, layers Layers) (err error) {
 	pass := m.packed(in)
 	toEmbedding, lowest := trained(m.embed), 0
@@ -122,13 +122,13 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 	return nil
 }
 
-// trained says whether there is a gradient to add to.
+// trained reports whether w has a gradient to accumulate.
 func trained(w torch.Matrix) bool {
 	t, ok := w.(*torch.Tensor)
 	return ok && t != nil && t.Grad() != nil
 }
 
-// trained says whether anything in the layer is.
+// trained reports whether any weight of the layer has.
 func (l *layer) trained() bool {
 	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm, l.sinks}
 	maps := []linear{l.qkv, l.o, l.gateUp, l.down}
@@ -162,14 +162,14 @@ func (m *Model) nextBlock(s *torch.Scope, i int, x *torch.Tensor, pass Pass, lay
 	return m.scopedBlock(s, i, x, pass), nil
 }
 
-// scopedBlock is block, and frees what the backward pass does not keep.
+// scopedBlock computes block and frees the tensors that the backward pass does not keep.
 func (m *Model) scopedBlock(s *torch.Scope, i int, x *torch.Tensor, pass Pass) (y *torch.Tensor) {
 	s.Scoped(func() { y = s.Hoist(m.block(i, x, pass)) })
 	return y
 }
 
-// backBlock runs one block at x forward and backward, accumulates into the leaves and returns the gradient of x, nil if it
-// is not wanted.
+// backBlock computes one block at x forward and backward, and accumulates into the leaves. It returns the gradient of x, or
+// nil unless wanted is set.
 func (m *Model) backBlock(s *torch.Scope, x *torch.Tensor, wanted bool, block Objective) *torch.Tensor {
 	var dx *torch.Tensor
 	s.Scoped(func() {

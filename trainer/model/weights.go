@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// fill sets every parameter. read fills dst with the elements of a checkpoint tensor from element `from` on; dst is
-// whole rows.
+// fill sets every parameter. read fills dst with the elements of a checkpoint tensor that begin at element `from`; dst
+// holds whole rows.
 func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, from int64, dst []float32) error) error {
 	for _, l := range m.Layout.Leaves {
 		for _, t := range l.Parts {
@@ -31,7 +31,7 @@ func (m *Model) fill(ctx context.Context, read func(l arch.Leaf, t arch.Tensor, 
 	return m.SyncHalf(ctx)
 }
 
-// rowsOf reads whole rows of a checkpoint's tensor, from element `from` on.
+// rowsOf returns a function that reads whole rows of a checkpoint's tensor, beginning with element `from`.
 func rowsOf(src *weights.Source, t arch.Tensor) func(from int64, dst []float32) error {
 	cols := t.Numel() / max(t.Shape[0], 1)
 	return func(from int64, dst []float32) error {
@@ -39,13 +39,14 @@ func rowsOf(src *weights.Source, t arch.Tensor) func(from int64, dst []float32) 
 	}
 }
 
-// rowsAtATime is the number of elements of a few whole rows of a tensor.
+// rowsAtATime returns the number of elements in a few whole rows of a tensor.
 func rowsAtATime(t arch.Tensor) int64 {
 	cols := t.Numel() / max(t.Shape[0], 1)
 	return max(chunkElements/max(cols, 1), 1) * cols
 }
 
-// inPieces reads n values, `step` at a time, and puts them where they belong. Both count from the first of them.
+// inPieces reads n values, `step` at a time, and passes each piece to put. Both functions count `from` from the first of
+// the n values.
 func inPieces(n, step int64, read, put func(from int64, values []float32) error) error {
 	values := make([]float32, min(step, n))
 	for from := int64(0); from < n; from += step {
@@ -60,7 +61,7 @@ func inPieces(n, step int64, read, put func(from int64, values []float32) error)
 	return nil
 }
 
-// put sets the parameters from element `at` on, as far as this process holds them and SyncHalf does not copy them.
+// put sets the parameters that begin at element `at`, if this process holds them and SyncHalf does not copy them.
 func (m *Model) put(ctx context.Context, at int64, values []float32) error {
 	var into []*Buffer
 	if m.Master != nil {
@@ -84,8 +85,8 @@ func (m *Model) put(ctx context.Context, at int64, values []float32) error {
 	return nil
 }
 
-// Digest is a checksum of the values that the model computes with, adapters apart. Of matrices in blocks it is of the widened values, and of a
-// model that no rank holds whole of those that it was loaded with.
+// Digest returns a checksum of the values that the model computes with, without adapters. For matrices in blocks the
+// widened values are summed. For a model that no rank holds whole it is the checksum of the loaded values.
 func (m *Model) Digest(ctx context.Context) (sum uint32, err error) {
 	if m.Gathered() {
 		return m.loaded, nil
@@ -102,7 +103,7 @@ func (m *Model) Digest(ctx context.Context) (sum uint32, err error) {
 	return sum, nil
 }
 
-// SyncHalf copies Master to the bf16 copy or, without a Master, what Generation has in float32 from Half.
+// SyncHalf copies Master to the bf16 copy. Without a Master it renews the float32 tensors of Generation from Half.
 func (m *Model) SyncHalf(ctx context.Context) error {
 	if m.Half == nil {
 		return nil
@@ -128,13 +129,13 @@ func (m *Model) widenVectors() {
 	}
 }
 
-// sharded says whether Master is a part of the weights.
+// sharded reports whether Master holds a part of the weights.
 func (m *Model) sharded() bool { return m.Master != nil && m.Master.Numel() != m.Layout.Numel }
 
-// apart says whether no forward pass can read Master.
+// apart reports whether forward passes cannot read Master.
 func (m *Model) apart() bool { return m.sharded() || m.Master.Tensor == nil }
 
-// Checksum continues the CRC-32C of values, in little-endian float32, which sum is of what came before.
+// Checksum continues a CRC-32C: it adds values, in little-endian float32, to sum, the checksum of the values before them.
 func Checksum(sum uint32, values []float32) uint32 {
 	return crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), floatBytes(values))
 }

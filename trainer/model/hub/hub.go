@@ -1,8 +1,8 @@
-// Package hub finds models in the local cache of the Hugging Face Hub, where `hf download` puts them. It downloads
-// nothing.
+// Package hub finds models in the local cache of the Hugging Face Hub, where `hf download` puts them. It downloads nothing.
 //
-// The cache has a folder models--ORG--NAME for each model: refs/REVISION has the name of a branch's or tag's commit, main unless
-// another is named, and snapshots/COMMIT has the files (https://huggingface.co/docs/huggingface_hub/guides/manage-cache).
+// The cache has a folder models--ORG--NAME for each model. Its file refs/REVISION holds the commit of a branch or tag; the
+// default is main. Its folder snapshots/COMMIT holds the files
+// (https://huggingface.co/docs/huggingface_hub/guides/manage-cache).
 package hub
 
 import (
@@ -28,14 +28,14 @@ func IsName(text string) bool {
 	return len(text) <= 200 && nameForm.MatchString(text) && !strings.Contains(model, "--") && !strings.Contains(text, "..")
 }
 
-// Split returns the model and the revision of a name, "" if it has none.
+// Split returns the model and the revision of a name; the revision is "" if the name has none.
 func Split(name string) (model, revision string) {
 	model, revision, _ = strings.Cut(name, "@")
 	return model, revision
 }
 
-// Find returns the folder or file of a model: path if it exists, else the snapshot of the Hub's model name, of main unless the
-// name has a revision. The error says how to download it.
+// Find returns the folder or file of a model: path if it exists, otherwise the cached snapshot of the Hub's model name. The
+// snapshot is of main unless the name has a revision. The error contains the command that downloads the model.
 func Find(path, name string) (string, error) {
 	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return path, err
@@ -63,14 +63,14 @@ func Find(path, name string) (string, error) {
 	return snapshot, err
 }
 
-// missing is a model that is not there, in words that say what to do.
+// missing is the error text for a model that was not found. It states how to download the model.
 type missing string
 
 func (m missing) Error() string { return string(m) }
 
 func (missing) Is(target error) bool { return target == fs.ErrNotExist }
 
-// cacheDir is the cache of huggingface_hub. The environment variables have the same priority as there.
+// cacheDir returns the cache folder of huggingface_hub, with the priority of environment variables that it uses.
 func cacheDir() (string, error) {
 	for _, v := range []struct{ name, below string }{{"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", "huggingface/hub"}} {
 		if dir := os.Getenv(v.name); dir != "" {
@@ -81,7 +81,7 @@ func cacheDir() (string, error) {
 	return filepath.Join(home, ".cache", "huggingface", "hub"), err
 }
 
-// snapshotOf is the snapshot of a commit, or of the one that refs has for a branch or tag.
+// snapshotOf returns the snapshot of a commit, or of the commit that refs holds for a branch or tag.
 func snapshotOf(model, revision string) (string, error) {
 	commit := revision
 	if !commitForm.MatchString(revision) {
@@ -95,7 +95,7 @@ func snapshotOf(model, revision string) (string, error) {
 	return snapshot, err
 }
 
-// commitOf reads the name of a commit from a file of refs.
+// commitOf reads the name of a commit from a file below refs.
 func commitOf(ref string) (string, error) {
 	const longest = 100 // bytes to read: a commit's name and white space
 	f, err := os.Open(ref)
@@ -109,7 +109,7 @@ func commitOf(ref string) (string, error) {
 	}
 	commit := strings.TrimSpace(string(text))
 	if !commitForm.MatchString(commit) {
-		return "", fmt.Errorf("%s: %.40q is not the name of a commit", ref, commit)
+		return "", fmt.Errorf("%s holds %.40q, which is not the name of a commit", ref, commit)
 	}
 	return commit, nil
 }

@@ -10,14 +10,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Layout places the adapters of a model in one flat buffer: of each linear map of the forward pass the A of its modules,
-// one after the other, then their B.
+// Layout places the adapters of a model in one flat buffer. For each linear map of the forward pass it holds the A of the
+// map's modules, one after the other, and then their B.
 type Layout struct {
 	Maps  []Map
 	Numel int64
 }
 
-// Map is the adapters of one linear map of the forward pass, a leaf of arch.Layout: of q, k and v, for instance.
+// Map is the adapters of one linear map of the forward pass, which is a leaf of arch.Layout: for instance the map for q, k
+// and v.
 type Map struct {
 	Leaf    string // arch.Leaf.Name
 	Offset  int64  // in elements, into the flat buffer
@@ -28,7 +29,7 @@ type Map struct {
 // Module is a module of the checkpoint that has an adapter.
 type Module struct {
 	Name    string // such as model.layers.0.self_attn.q_proj
-	Row     int64  // of the map's result, at which the module's begins
+	Row     int64  // first row of the module in the map's result
 	In, Out int64
 	R       int
 	Scale   float64
@@ -45,7 +46,7 @@ type Tensor struct {
 // Numel returns the number of elements.
 func (t Tensor) Numel() int64 { return t.Shape[0] * t.Shape[1] }
 
-// FilePrefix begins the names in adapter_model.safetensors; a module follows.
+// FilePrefix is the beginning of each name in adapter_model.safetensors; the module's name follows.
 const FilePrefix = "base_model.model."
 
 // Tensors lists every A and B, in the order of the flat buffer's maps and modules.
@@ -66,15 +67,15 @@ func (l *Layout) Modules() (all []Module) {
 	return all
 }
 
-// Layout finds the modules of a model that have an adapter. Every target must name one, and none may name a module that
-// cannot have one.
+// Layout finds the modules of a model that have an adapter. It fails if a target names no module, or a module that cannot
+// have an adapter.
 func (s Spec) Layout(cfg arch.Config) (*Layout, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
 	modules := linears(cfg)
 	if s.Targets.allLinear() && slices.ContainsFunc(modules, func(name string) bool { return strings.Contains(name, ".experts.") }) {
-		return nil, fmt.Errorf("targets: %s of a mixture of experts is not supported: name attention's projections, such as q_proj and v_proj", AllLinear)
+		return nil, fmt.Errorf("targets: %s is not supported for a mixture of experts: name attention's projections, such as q_proj and v_proj", AllLinear)
 	}
 	for _, target := range s.Targets.Names {
 		matches, err := Targets{Names: []string{target}}.matcher()
@@ -92,8 +93,8 @@ func (s Spec) Layout(cfg arch.Config) (*Layout, error) {
 	return l, err
 }
 
-// spelledOut names every module by its whole name. A model that a language model is a part of may have modules elsewhere whose names
-// end as targets do, and PEFT would adapt them.
+// spelledOut returns the spec with the whole name of every module. If the language model is a part of a larger model, other
+// parts may have modules whose names end in the same words, and PEFT would adapt those too.
 func (s Spec) spelledOut(cfg arch.Config) Spec {
 	l, err := s.place(cfg)
 	if err != nil {
@@ -106,7 +107,7 @@ func (s Spec) spelledOut(cfg arch.Config) Spec {
 	return s
 }
 
-// place lays out the modules that the targets name, if any.
+// place lays out the modules that the targets name. There may be none.
 func (s Spec) place(cfg arch.Config) (*Layout, error) {
 	targeted, err := s.matcher()
 	if err != nil {
@@ -142,7 +143,7 @@ func (s Spec) place(cfg arch.Config) (*Layout, error) {
 	return l, nil
 }
 
-// add gives a map's modules their places.
+// add assigns places to a map's modules.
 func (l *Layout) add(m Map) {
 	at := m.Offset
 	for i := range m.Modules {
@@ -158,8 +159,8 @@ func (l *Layout) add(m Map) {
 	l.Maps = append(l.Maps, m)
 }
 
-// Match lays out the adapters of a file that has tensors of the given modules: these must be the modules that the targets
-// name. A target that names no module is none of a file's faults: lists are often of several families.
+// Match lays out the adapters of a file that has tensors for the given modules. These must be exactly the modules that the
+// targets name. A target that names no module is not an error here: lists often name modules of several families.
 func (s *Spec) Match(cfg arch.Config, modules []string) (*Layout, error) {
 	known := map[string]bool{}
 	for _, name := range linears(cfg) {
@@ -171,7 +172,7 @@ func (s *Spec) Match(cfg arch.Config, modules []string) (*Layout, error) {
 		}
 	}
 	l, err := s.place(cfg)
-	if errors.Is(err, ErrSyntax) { // the file says what it means
+	if errors.Is(err, ErrSyntax) { // the expression is in the file's own syntax, so the file's tensors decide
 		s.Targets, s.Exclude, s.Layers = Targets{Names: modules}, Targets{}, nil
 		l, err = s.place(cfg)
 	}
@@ -184,7 +185,7 @@ func (s *Spec) Match(cfg arch.Config, modules []string) (*Layout, error) {
 	}
 	for _, name := range modules {
 		if !targeted[name] {
-			return nil, fmt.Errorf("there are tensors of %s, and target_modules does not name it", name)
+			return nil, fmt.Errorf("the file has tensors of %s, but target_modules does not name that module", name)
 		}
 	}
 	if len(modules) == 0 {

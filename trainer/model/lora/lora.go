@@ -1,7 +1,8 @@
-// Package lora defines low-rank adapters of linear maps (LoRA, Hu et al. 2021) as PEFT defines them: which modules of a
-// model have one, their ranks and scales, their places in a flat buffer, and adapter_config.json.
+// Package lora defines low-rank adapters of linear maps (LoRA, Hu et al. 2021) in the way that PEFT defines them: the
+// modules of a model that have an adapter, the adapters' ranks and scales, their places in a flat buffer, and
+// adapter_config.json.
 //
-// A module y = W x becomes y = W x + Scale·B(A x), with A [R, in] and B [out, R]. W stays as it is.
+// A module y = W x becomes y = W x + Scale·B(A x), with A [R, in] and B [out, R]. W does not change.
 package lora
 
 import (
@@ -18,30 +19,30 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// AllLinear as Targets.Pattern names every linear map of the layers: all but the head.
+// AllLinear as Targets.Pattern selects every linear map of the layers, which excludes the head.
 const AllLinear = "all-linear"
 
-// Limits on settings, which a file may have from anywhere.
+// Limits on settings, since adapter_config.json may come from an untrusted source.
 const (
-	maxRank     = 1 << 11 // as many as a kernel takes of three projections that are one product
-	maxPatterns = 1 << 16 // and names
+	maxRank     = 1 << 11 // the largest rank for which a kernel accepts three projections that are one product
+	maxPatterns = 1 << 16 // also of names
 )
 
-// Spec says which modules have an adapter, and of which rank and scale.
+// Spec defines the modules that have an adapter, and the adapters' ranks and scales.
 type Spec struct {
 	R       int     // rank
 	Alpha   float64 // the scale is Alpha/R
 	RSLoRA  bool    // the scale is Alpha/sqrt(R) (Kalajdzievski 2023)
 	Targets Targets
-	Exclude Targets // modules that have none although Targets name them; may be empty
-	Layers  []int   // layers to which a name of Targets that is not a whole name is limited; empty: all
+	Exclude Targets // modules that have no adapter although Targets selects them; may be empty
+	Layers  []int   // layers to which Targets is limited, except for whole names; empty: all layers
 
-	// Ranks and Alphas of some modules, in place of R and Alpha. The first one that fits a module counts.
+	// Ranks and Alphas replace R and Alpha for some modules. The first entry that matches a module is used.
 	Ranks, Alphas []Override
 }
 
-// New are the settings of new adapters. alpha 0 is a scale of 1. targets are names of modules, or one regular expression,
-// or AllLinear, which is also meant where there are none.
+// New returns the settings of new adapters. An alpha of 0 results in a scale of 1. targets lists names of modules, or one
+// regular expression, or AllLinear. Empty targets stand for AllLinear.
 func New(r int, alpha float64, rslora bool, targets []string) Spec {
 	s := Spec{R: r, Alpha: alpha, RSLoRA: rslora}
 	if alpha == 0 {
@@ -54,7 +55,7 @@ func New(r int, alpha float64, rslora bool, targets []string) Spec {
 	case len(targets) == 0:
 		s.Targets.Pattern = AllLinear
 	case len(targets) == 1 && !plainName.MatchString(targets[0]):
-		s.Targets.Pattern = targets[0] // an expression, or AllLinear, whose dash is in no module's name
+		s.Targets.Pattern = targets[0] // an expression, or AllLinear: no module's name has a dash
 	default:
 		s.Targets.Names = targets
 	}
@@ -63,21 +64,22 @@ func New(r int, alpha float64, rslora bool, targets []string) Spec {
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 
-// Targets are the modules with an adapter: those of which a name of Names is the name or its end, beginning after a dot;
-// without Names those whose whole name the regular expression Pattern matches, or AllLinear.
+// Targets selects modules. A module is selected if Names holds its name or an end of its name that begins after a dot. If
+// Names is empty, a module is selected if the regular expression Pattern matches its whole name, or if Pattern is
+// AllLinear.
 type Targets struct {
 	Names   []string
 	Pattern string
 }
 
-// Override is a value of the modules of which the regular expression Pattern matches the name's end, beginning at its
-// start or after a dot.
+// Override is a value for some modules: those whose name, or an end of it that begins after a dot, matches the regular
+// expression Pattern.
 type Override struct {
 	Pattern string
 	Value   float64
 }
 
-// String shows the targets in an error.
+// String formats the targets for an error.
 func (t Targets) String() string {
 	if len(t.Names) > 0 {
 		return strictjson.Brief(strings.Join(t.Names, ", "))
@@ -85,7 +87,7 @@ func (t Targets) String() string {
 	return strictjson.Brief(t.Pattern)
 }
 
-// Validate checks the numbers and expressions, which need no model.
+// Validate checks the numbers and expressions. It does not need a model.
 func (s Spec) Validate() error {
 	switch {
 	case s.R < 1 || s.R > maxRank:
@@ -111,7 +113,7 @@ func (s Spec) Validate() error {
 
 func positive(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
 
-// scale of a module's adapter.
+// scale returns the scale of a module's adapter.
 func (s Spec) scale(r int, alpha float64) float64 {
 	if s.RSLoRA {
 		return alpha / math.Sqrt(float64(r))
@@ -119,7 +121,7 @@ func (s Spec) scale(r int, alpha float64) float64 {
 	return alpha / float64(r)
 }
 
-// matcher returns a function that says whether a module is to have an adapter.
+// matcher returns a function that reports whether a module has an adapter.
 func (s Spec) matcher() (func(name string) bool, error) {
 	included, err := s.Targets.matcher()
 	if err != nil {
@@ -134,7 +136,7 @@ func (s Spec) matcher() (func(name string) bool, error) {
 	}, nil
 }
 
-// layer is the number of a module's layer, -1 for a module of none.
+// layer returns the number of a module's layer, or -1 if it is not part of a layer.
 func layer(name string) int {
 	n := -1
 	if _, rest, ok := strings.Cut("."+name, ".layers."); ok {
@@ -146,7 +148,7 @@ func layer(name string) int {
 	return n
 }
 
-// matcher returns a function that says whether the targets name a module.
+// matcher returns a function that reports whether the targets select a module.
 func (t Targets) matcher() (func(name string) bool, error) {
 	switch {
 	case len(t.Names) > 0:
@@ -176,8 +178,9 @@ func (t Targets) matcher() (func(name string) bool, error) {
 
 func (t Targets) allLinear() bool { return strings.EqualFold(t.Pattern, AllLinear) }
 
-// ErrSyntax is a regular expression with what Python's have and ours (RE2) do not, such as (?!...).
-var ErrSyntax = errors.New("this program's regular expressions (RE2) lack a part of it, such as (?!...) or \\1: name the modules instead")
+// ErrSyntax is returned for a regular expression that Python accepts and RE2, which this program uses, does not, such as
+// (?!...).
+var ErrSyntax = errors.New("this program's regular expressions (RE2) do not support a part of it, such as (?!...) or \\1: name the modules instead")
 
 // expression compiles a regular expression that must match a whole text.
 func expression(text string) (*regexp.Regexp, error) {
@@ -192,7 +195,7 @@ func expression(text string) (*regexp.Regexp, error) {
 	return compiled, err
 }
 
-// overrides returns a function that gives a module's value.
+// overrides returns a function that returns a module's value.
 func overrides(list []Override, otherwise float64) (func(name string) float64, error) {
 	compiled := make([]*regexp.Regexp, len(list))
 	for i, o := range list {
@@ -211,13 +214,13 @@ func overrides(list []Override, otherwise float64) (func(name string) float64, e
 	}, nil
 }
 
-// The modules that every model has beside its layers.
+// The modules outside layers that every model has.
 const (
 	head      = "lm_head"
 	embedding = "embed_tokens"
 )
 
-// adaptable says why a linear module of a checkpoint cannot have an adapter.
+// adaptable returns an error with the reason if a linear module of a checkpoint cannot have an adapter.
 func adaptable(name string) error {
 	switch {
 	case name == head || strings.HasSuffix(name, "."+embedding):
@@ -228,7 +231,7 @@ func adaptable(name string) error {
 	return nil
 }
 
-// linears are the names of all linear modules of a model.
+// linears returns the names of all linear modules of a model.
 func linears(cfg arch.Config) (names []string) {
 	for _, t := range cfg.Layout().Tensors() {
 		if len(t.Shape) == 2 {
@@ -238,7 +241,7 @@ func linears(cfg arch.Config) (names []string) {
 	return names
 }
 
-// choices are the last parts of the names of modules that can have an adapter, for messages.
+// choices lists, for messages, the last parts of the names of modules that can have an adapter.
 func choices(cfg arch.Config) string {
 	var ends []string
 	for _, name := range linears(cfg) {
@@ -249,5 +252,5 @@ func choices(cfg arch.Config) string {
 	return strings.Join(ends, ", ")
 }
 
-// module is the name of the module that a tensor of a checkpoint belongs to.
+// module returns the name of the module to which a tensor of a checkpoint belongs.
 func module(t arch.Tensor) string { return t.Name[:strings.LastIndex(t.Name, ".")] }

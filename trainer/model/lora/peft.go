@@ -15,12 +15,12 @@ import (
 type PEFT struct {
 	Spec     Spec
 	Base     string  // base_model_name_or_path
-	Revision string  // of Base on the Hub; "": the default
-	Dropout  float64 // lora_dropout, which only training would have
+	Revision string  // revision of Base on the Hub; "": the default
+	Dropout  float64 // lora_dropout, which is used in training only
 }
 
-// ParsePEFT reads the text of an adapter_config.json. A setting that the trainer does not implement is an error that names
-// the key.
+// ParsePEFT reads the text of an adapter_config.json. It returns an error that names the key if a setting is not
+// implemented.
 func ParsePEFT(data []byte) (PEFT, error) {
 	var p PEFT
 	r, err := strictjson.NewReader(data)
@@ -28,7 +28,7 @@ func ParsePEFT(data []byte) (PEFT, error) {
 		return p, err
 	}
 	kind := ""
-	var unsupported error // of another kind of adapter, whose keys are others, the kind is what is to be said
+	var unsupported error // reported last: for another kind of adapter, which has other keys, the error must name the kind
 	err = r.Object(func(key string) (err error) {
 		switch key {
 		case "rank_pattern":
@@ -67,7 +67,7 @@ func ParsePEFT(data []byte) (PEFT, error) {
 	return p, nil
 }
 
-// set takes one key's value.
+// set reads the value of one key.
 func (p *PEFT) set(key string, v any, kind *string) (err error) {
 	s := &p.Spec
 	switch key {
@@ -107,16 +107,16 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 	return err
 }
 
-// others are keys that do not change what an adapter computes, with the values that do not; nil: all values. Any other key
-// must be off: null, false, 0 or empty.
+// others maps keys that do not change the result of an adapter to the values for which this is true; nil: all values. Any
+// other key must be off: null, false, 0 or empty.
 var others = map[string][]any{
 	"auto_mapping": nil, "inference_mode": nil, "peft_version": nil, "revision": nil, "megatron_core": nil,
-	"qalora_group_size": nil, // only counts with use_qalora
+	"qalora_group_size": nil, // only used with use_qalora
 	"bias":              {"none"},
 	"task_type":         {"CAUSAL_LM"},
-	// Others change the base weights: their adapters are differences from those.
+	// Other values change the base weights: the adapters are then relative to the changed weights.
 	"init_lora_weights": {true, "gaussian", "eva", "orthogonal"},
-	// How that is done; a way that changes the base weights is refused by its name.
+	// Settings of those initialisations. An initialisation that changes the base weights is refused by its name above.
 	"eva_config": nil, "loftq_config": nil, "corda_config": nil, "lora_ga_config": nil,
 }
 
@@ -159,7 +159,7 @@ func number(v any) (float64, error) {
 	n, _ := v.(json.Number)
 	f, err := n.Float64()
 	if err != nil || f < 0 {
-		return 0, fmt.Errorf("is %s: must be a number from 0 on", strictjson.Show(v))
+		return 0, fmt.Errorf("is %s: must be a number of at least 0", strictjson.Show(v))
 	}
 	return f, nil
 }
@@ -203,7 +203,7 @@ func layers(v any) (list []int, err error) {
 	return list, nil
 }
 
-// layerNames accepts the name of the list of layers that every family has, alone or among others.
+// layerNames accepts the name of the list of layers that every family has, alone or in a list.
 func layerNames(v any) error {
 	list, isList := v.([]any)
 	if !isList {
@@ -212,10 +212,10 @@ func layerNames(v any) error {
 	if off(v) || slices.Contains(list, any("layers")) {
 		return nil
 	}
-	return fmt.Errorf("is %s: the layers of a model are named layers", strictjson.Show(v))
+	return fmt.Errorf("is %s: the name of a model's list of layers is \"layers\"", strictjson.Show(v))
 }
 
-// patterns reads an object of numbers, in its order.
+// patterns reads an object of numbers and keeps their order.
 func patterns(r strictjson.Reader) (list []Override, err error) {
 	err = r.Object(func(pattern string) error {
 		if len(list) == maxPatterns {
@@ -232,7 +232,7 @@ func patterns(r strictjson.Reader) (list []Override, err error) {
 	return list, err
 }
 
-// JSON is the text of an adapter_config.json. cfg is the architecture of the base model.
+// JSON returns the text of an adapter_config.json. cfg is the architecture of the base model.
 func (p PEFT) JSON(cfg arch.Config) []byte {
 	s := p.Spec
 	if cfg.Wrapper != "" {
@@ -262,7 +262,7 @@ func (p PEFT) JSON(cfg arch.Config) []byte {
 	return append(data, '\n')
 }
 
-// ordered is an object of numbers in their order, which a Go map would lose.
+// ordered returns an object of numbers in their order, which a Go map would lose.
 func ordered(list []Override) json.RawMessage {
 	text := []byte{'{'}
 	for i, o := range list {

@@ -21,7 +21,7 @@ const (
 	Weights     Kind = "weights"     // read by forward passes, quantised where they stay so, with the rotary tables and a sampler's copies
 	Master      Kind = "master"      // fp32 weights, where Weights are bf16 and trained
 	Adapters    Kind = "adapters"    // fp32: what is trained in place of the weights
-	Gradients   Kind = "gradients"   // fp32; plus the bf16 gradients of one micro-batch where Weights are bf16
+	Gradients   Kind = "gradients"   // fp32; also the bf16 gradients of one micro-batch if Weights are bf16
 	Moments     Kind = "moments"     // AdamW's, fp32
 	Reference   Kind = "reference"   // weights of the KL reference, in the type in which the agent computes
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens

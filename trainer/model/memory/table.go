@@ -88,7 +88,7 @@ func (n Need) shortName() string {
 // inOneBatch describes the shared engine of an agent that shares weights.
 func (n Need) inOneBatch() string {
 	if n.Of(KVCache) == 0 {
-		return "" // servers sample
+		return "" // the server samples
 	}
 	return ", and samples in one batch with the agents that share them"
 }
