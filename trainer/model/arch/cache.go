@@ -5,8 +5,8 @@ import "slices"
 // CacheBlock is the number of tokens of a block of the key-value cache.
 const CacheBlock = 32
 
-// PassRows is how many rows an engine computes at most in one forward pass: decoding sequences and parts of prompts. A GPU multiplies few
-// rows in the time of many.
+// PassRows returns the largest number of rows that an engine computes in one forward pass: decoding sequences and parts of
+// prompts. A GPU takes about as long for few rows as for many.
 func PassRows(gpu bool) int {
 	if gpu {
 		return 4096
@@ -14,9 +14,9 @@ func PassRows(gpu bool) int {
 	return 512
 }
 
-// CacheGroup is layers that see equally far back, so that they keep keys and values of the same tokens.
+// CacheGroup is a set of layers with the same window, so that they keep keys and values of the same tokens.
 type CacheGroup struct {
-	Window int // tokens that a token sees, itself included; 0: all before it
+	Window int // number of tokens that a token sees, including itself; 0: all tokens before it
 	Layers []int
 }
 
@@ -32,19 +32,19 @@ func (c Config) CacheGroups() (groups []CacheGroup) {
 	return groups
 }
 
-// Blocks is the number of blocks in which the group's layers keep a cache of so many tokens: all of them or, with a window,
-// what so many conversations need at most while one pass computes so many rows.
+// Blocks returns the number of blocks that the group's layers need to cache the given number of tokens. With a window it is
+// at most the number that the given number of conversations needs while one pass computes the given number of rows.
 func (g CacheGroup) Blocks(tokens, conversations, rows int) int {
 	all := CacheBlocks(tokens)
 	if g.Window == 0 {
 		return all
 	}
-	const cut = 2 // blocks of which a window sees a part: its first and its last
+	const cut = 2 // a window may see only a part of its first and of its last block
 	return min(all, conversations*(CacheBlocks(g.Window)+cut)+CacheBlocks(rows))
 }
 
-// WholeCache is the number of tokens of a cache in which each of so many sequences has room for so many tokens.
+// WholeCache returns the number of tokens of a cache that has room for the given number of tokens in each sequence.
 func WholeCache(sequences, tokens int) int { return sequences * CacheBlocks(tokens) * CacheBlock }
 
-// CacheBlocks is the number of blocks of so many tokens of a sequence.
+// CacheBlocks returns the number of blocks that hold the given number of tokens of one sequence.
 func CacheBlocks(tokens int) int { return (tokens + CacheBlock - 1) / CacheBlock }

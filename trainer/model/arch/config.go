@@ -11,7 +11,7 @@ import (
 	"math"
 )
 
-// Config is the architecture of a decoder-only model: all settings that determine the names and shapes of its tensors and
+// Config is the architecture of a decoder-only model: all settings that determine the names and shapes of its tensors, and
 // its forward pass. All families use gated MLPs, RMSNorm and RoPE.
 type Config struct {
 	Family string // a name of Families
@@ -29,29 +29,30 @@ type Config struct {
 	RMSEps      float64     // rms_norm_eps
 	RopeTheta   float64     // rope_theta
 	RopeScaling RopeScaling // rope_scaling; nil: unscaled frequencies
-	RotaryDim   int         // head_dim × partial_rotary_factor: the dimensions of a head that turn; 0: all
+	RotaryDim   int         // head_dim × partial_rotary_factor: the dimensions of a head that are rotated; 0: all
 	MaxPosition int         // max_position_embeddings
 
-	// By layer. Nil is the same as all zero.
-	Windows []int  // a query sees its own key and the Windows[i]-1 before it; 0: all before it
+	// Per layer. Nil is the same as all zero.
+	Windows []int  // a query sees its own key and the Windows[i]-1 keys before it; 0: all keys before it
 	NoRope  []bool // layers without rotary positions
 
-	LocalTheta  float64 // rope_local_base_freq: theta, unscaled, of the layers with a window; 0: as the others
-	QueryScalar float64 // query_pre_attn_scalar: scores are divided by its root; 0: by that of HeadDim
+	LocalTheta  float64 // rope_local_base_freq: unscaled theta of layers with a window; 0: the same as other layers
+	QueryScalar float64 // query_pre_attn_scalar: scores are divided by its square root; 0: by the square root of HeadDim
 	QueryGrowth QueryGrowth
 	Multipliers Multipliers
 
-	Tied          bool // tie_word_embeddings: the embedding is the output head too
+	Tied          bool // tie_word_embeddings: the embedding is also the output head
 	AttentionBias bool // attention_bias: biases on q, k, v and, in most families, o
 	MLPBias       bool // mlp_bias: biases on gate, up and down, in families that have this key
 
 	BOS []int32 // at most one id
-	EOS []int32 // ids that end generation; those of generation_config.json, if it has any
+	EOS []int32 // ids that end generation; from generation_config.json if it has any
 	Pad []int32 // at most one id
 
-	Quantisation *Quantisation // of the folder that the configuration was read from; nil: it stores plain numbers
+	Quantisation *Quantisation // how the folder of the configuration stores matrices; nil: as plain numbers
 
-	// Wrapper is the model_type of the model of which this is the language model; "": of none. Tensors then have names as in it.
+	// Wrapper is the model_type of a larger model that contains this language model; "": there is none. It determines the
+	// names of tensors.
 	Wrapper string
 
 	// Raw is the parsed config.json, or nil. JSON copies the keys that Config does not have.
@@ -61,7 +62,8 @@ type Config struct {
 // Parameters returns the number of values in all tensors; a tied matrix counts once. c must be valid.
 func (c Config) Parameters() int64 { return c.Layout().Numel }
 
-// NormOffset is added to the weights of norms: 1 in families whose files have distances from 1.
+// NormOffset returns the value that is added to the weights of norms: 1 in families whose files store weights minus 1,
+// otherwise 0.
 func (c Config) NormOffset() float64 {
 	if families[c.Family].normsFromOne {
 		return 1
@@ -69,22 +71,21 @@ func (c Config) NormOffset() float64 {
 	return 0
 }
 
-// NormsAfterRope reports whether norms of query and key heads come after their rotation, not before.
+// NormsAfterRope reports whether norms of query and key heads are applied after rotation, not before it.
 func (c Config) NormsAfterRope() bool { return families[c.Family].normsAfterRope }
 
-// RotaryPairs reports whether the planes of the rotary embedding are neighbouring dimensions of a head. Otherwise the two dimensions of a
-// plane are half of the turning ones apart.
+// RotaryPairs reports whether a plane of the rotary embedding consists of neighbouring dimensions of a head. Otherwise the
+// two dimensions of a plane are half of the rotated dimensions apart.
 func (c Config) RotaryPairs() bool { return families[c.Family].pairs }
 
-// GELU reports whether the gates of MLPs go through the tanh form of GELU, in place of SiLU.
+// GELU reports whether the gates of MLPs use the tanh form of GELU instead of SiLU.
 func (c Config) GELU() bool { return families[c.Family].gelu }
 
-// ClampedGates reports whether experts have the gates of gpt-oss (torch.ClampedGLU), in place of SwiGLU.
+// ClampedGates reports whether experts have the gates of gpt-oss (torch.ClampedGLU) instead of SwiGLU.
 func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
 
-// WithDefaults fills the fields that a configured shape may leave out: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps
-// (1e-6), RopeTheta (10000), the family's LocalTheta where it has one, and the
-// Shared of a mixture (FFN) where the family has it.
+// WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps (1e-6),
+// RopeTheta (10000), and in families that have them LocalTheta (the family's) and the Shared of a mixture (FFN).
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {
 		c.KVHeads = c.Heads
@@ -118,7 +119,7 @@ const (
 	maxFFN      = 1 << 20
 	maxPosition = 1 << 25
 
-	// Of MaxPosition * HeadDim: the rotary tables then take 512 MiB. A context of a million tokens fits with heads of 128.
+	// For MaxPosition * HeadDim: the rotary tables then take 512 MiB. A context of a million tokens fits with heads of 128.
 	maxRotary = 1 << 27
 )
 

@@ -1,6 +1,6 @@
 package arch
 
-// ERNIE45 is the family of the dense ERNIE 4.5: Llama's with rotary planes of neighbouring dimensions.
+// ERNIE45 is the family of the dense ERNIE 4.5: Llama with rotary planes of neighbouring dimensions.
 const ERNIE45 = "ernie4_5"
 
 func init() {

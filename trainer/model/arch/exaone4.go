@@ -27,8 +27,8 @@ func init() {
 	})
 }
 
-// exaone4Windows reads which layers slide from layer_types, or else from sliding_window_pattern n: all layers slide, except each n-th. With
-// a sliding_window, layers that do not slide have no positions.
+// exaone4Windows reads from layer_types which layers have a window. If the key is absent, it reads sliding_window_pattern
+// n: all layers have a window, except each n-th. If there is a sliding_window, layers without a window have no positions.
 func (k *keys) exaone4Windows(c *Config) {
 	window := k.slidingWindow(4096)
 	slides, given := k.layerTypes(c)
@@ -60,7 +60,7 @@ func (k *keys) exaone4Windows(c *Config) {
 
 func writeEXAONE4(c Config) map[string]any {
 	object := map[string]any{"layer_types": c.layerTypes(), "sliding_window": c.windowOrNull()}
-	if c.NoRope != nil && c.Windows == nil { // a window that no layer has leaves all layers without positions
+	if c.NoRope != nil && c.Windows == nil { // a window that no layer has: all layers are without positions
 		object["sliding_window"] = c.MaxPosition
 	}
 	return object

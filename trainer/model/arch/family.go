@@ -18,32 +18,32 @@ type family struct {
 
 	// Keys that only some families have.
 	attentionBias, mlpBias  bool    // attention_bias, mlp_bias
-	useBias, qkvBias        bool    // use_bias, in place of both; qkv_bias, in place of attention_bias, on q, k and v
+	useBias, qkvBias        bool    // use_bias replaces both; qkv_bias replaces attention_bias, on q, k and v
 	windows                 bool    // sliding_window
 	noRope                  bool    // layers without rotary positions
 	localTheta, queryScalar bool    // theta of layers with a window, query_pre_attn_scalar
-	partialRotary           float64 // partial_rotary_factor where the key is absent; 0: the family has no such key
-	longRope                bool    // rope_scaling is RopeLong or refused
-	rope                    string  // rope_parameters where the key is absent, as JSON; "": none
+	partialRotary           float64 // partial_rotary_factor if the key is absent; 0: the family does not have this key
+	longRope                bool    // rope_scaling must be a RopeLong
+	rope                    string  // rope_parameters if the key is absent, as JSON; "": none
 	queryGrowth             bool    // llama_4_scaling_beta
 	alpha                   bool    // alpha of rope_type dynamic, see RopeAlpha
 	multipliers             bool    // see Multipliers
 	sharedExpert            bool    // shared_expert_intermediate_size
-	expertsAlone            bool    // every layer has experts, of intermediate_size
+	expertsAlone            bool    // every layer has experts, of size intermediate_size
 
-	// What the forward pass does in only some families.
-	scaledEmbedding bool // by the root of Hidden
-	normsFromOne    bool // weights of norms are distances from 1
-	gelu            bool // its tanh form in place of SiLU; the key is hidden_activation
+	// Features of the forward pass that only some families have.
+	scaledEmbedding bool // multiplied by the square root of Hidden
+	normsFromOne    bool // files store the weights of norms minus 1
+	gelu            bool // GELU (tanh form) instead of SiLU; the key is hidden_activation
 	clampedGates    bool // see ClampedGates
 	normsAfterRope  bool // norms of heads
-	pairs           bool // planes of the rotary embedding are neighbours in a head, not a half apart
+	pairs           bool // planes of the rotary embedding are neighbouring dimensions of a head, not dimensions half a head apart
 
-	read  func(k *keys, c *Config)      // reads, or refuses, the family's own keys; may be nil
+	read  func(k *keys, c *Config)      // reads or refuses the family's own keys; may be nil
 	write func(c Config) map[string]any // own keys for a written config.json, so that readers do not use their defaults; may be nil
 
 	layer func(l *layer, c Config) // the tensors of one layer
-	gguf  *gguf                    // nil: GGUF has no such architecture
+	gguf  *gguf                    // nil: GGUF does not have this architecture
 }
 
 var families = map[string]*family{}
@@ -56,7 +56,7 @@ func register(f *family) {
 // Families lists the supported families by name, sorted.
 func Families() []string { return slices.Sorted(maps.Keys(families)) }
 
-// GGUFName returns the name of a family's architecture in GGUF files, or "" if none of them is read.
+// GGUFName returns the name of a family's architecture in GGUF files, or "" if such files are not supported.
 func GGUFName(family string) string {
 	f := families[family]
 	switch {
@@ -85,7 +85,7 @@ func familyOf(name string) (*family, error) {
 	return nil, fmt.Errorf("model_type %q is %snot supported: %s", strictjson.Brief(name), kind, supported(Families()))
 }
 
-// family reads model_type and architectures, which must agree where both are present.
+// family reads model_type and architectures, which must agree if both are present.
 func (k *keys) family() (*family, error) {
 	var name string
 	k.text("model_type", &name)
@@ -110,7 +110,7 @@ func (k *keys) family() (*family, error) {
 	}
 	for _, a := range named {
 		if a != f.architecture {
-			return nil, fmt.Errorf("architectures names %s where model_type %q needs %s", strictjson.Show(a), f.name, f.architecture)
+			return nil, fmt.Errorf("architectures names %s, but model_type %q needs %s", strictjson.Show(a), f.name, f.architecture)
 		}
 	}
 	return f, nil

@@ -1,7 +1,7 @@
 package arch
 
 // Gemma3 is the family of the text models of Gemma 3: norms before and after attention and MLP, GELU, scaled embeddings,
-// and windows on most layers, which have a rotary embedding of their own.
+// and windows on most layers. Layers with a window have their own rotary embedding.
 const Gemma3 = "gemma3_text"
 
 func init() {
@@ -50,7 +50,8 @@ func (k *keys) gemma3Scalars(c *Config) {
 	}
 }
 
-// gemma3Windows reads which layers slide: those of layer_types, or else all but each sliding_window_pattern-th.
+// gemma3Windows reads from layer_types which layers have a window. If the key is absent, all layers have one, except each
+// sliding_window_pattern-th.
 func (k *keys) gemma3Windows(c *Config) {
 	window := k.slidingWindow(4096)
 	if slides, given := k.layerTypes(c); given {
@@ -82,8 +83,8 @@ func writeGemma3(c Config) map[string]any {
 	return object
 }
 
-// gemma3GGUF reads windows and the scale of queries as llama.cpp does. A file has no key for the latter: it follows from the
-// number of layers, since 27B alone divides by the root of Hidden/Heads.
+// gemma3GGUF reads windows and the scale of queries as llama.cpp does. A file has no key for the scale. It follows from the
+// number of layers, since only the 27B model divides by the square root of Hidden/Heads.
 func gemma3GGUF(m *metadata, prefix string, c *Config) {
 	window, pattern, softcap := 0, 6, 0.0
 	m.integer(prefix+"attention.sliding_window", &window)
@@ -107,7 +108,7 @@ func gemma3GGUF(m *metadata, prefix string, c *Config) {
 	}
 }
 
-// writeGemma3GGUF writes the window. The layers that have it are those of every Gemma 3: all but each sixth.
+// writeGemma3GGUF writes the window. In every Gemma 3 the same layers have it: all but each sixth.
 func writeGemma3GGUF(c Config, set func(key string, value any)) {
 	if c.Windows != nil {
 		set("attention.sliding_window", uint32(c.window()))
@@ -115,8 +116,8 @@ func writeGemma3GGUF(c Config, set func(key string, value any)) {
 	set("rope.freq_base_swa", float32(c.LocalTheta))
 }
 
-// slidingPattern reads a pattern of windows: a number, p: all layers but each p-th slide (0: all slide), or a
-// list with a value for each layer, which it returns.
+// slidingPattern reads a pattern of windows. It is a number p: all layers but each p-th have a window (0: all have one). Or
+// it is a list with one value per layer, which slidingPattern returns.
 func (m *metadata) slidingPattern(key string, pattern *int, layers int) (slides []bool) {
 	switch list := m.values[key].(type) {
 	case []bool:
@@ -130,7 +131,7 @@ func (m *metadata) slidingPattern(key string, pattern *int, layers int) (slides 
 		return nil
 	}
 	if len(slides) != layers {
-		m.fail("%s has %d layers of %d", key, len(slides), layers)
+		m.fail("%s lists %d layers, but the model has %d", key, len(slides), layers)
 		return nil
 	}
 	return slides

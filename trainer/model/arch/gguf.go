@@ -12,9 +12,9 @@ import (
 type gguf struct {
 	name        string // of the architecture; "": the family's
 	interleaved bool   // the two halves of each query and key head are interleaved row by row
-	ropeFactors bool   // files may have GGUFRopeFactors, the divisors of llama3 scaling
+	ropeFactors bool   // files may have GGUFRopeFactors, the divisors of Llama 3's scaling
 
-	read func(m *metadata, prefix string, c *Config) // reads, or refuses, the architecture's own keys, which begin with prefix; may be nil
+	read func(m *metadata, prefix string, c *Config) // reads or refuses the architecture's own keys, which begin with prefix; may be nil
 
 	write func(c Config, set func(key string, value any)) // the same keys, without prefix; may be nil
 }
@@ -113,7 +113,7 @@ func (m *metadata) architecture(c *Config) {
 	}
 	if HasExperts(c.Family) {
 		m.require(arch+"expert_count", arch+"expert_used_count", arch+"expert_feed_forward_length")
-		c.Mixture = &Mixture{Normalise: true, Step: 1} // as ggml computes every model of this architecture
+		c.Mixture = &Mixture{Normalise: true, Step: 1} // ggml computes every model of this architecture in this way
 		m.integer(arch+"expert_count", &c.Mixture.Experts)
 		m.integer(arch+"expert_used_count", &c.Mixture.PerToken)
 		m.integer(arch+"expert_feed_forward_length", &c.Mixture.FFN)
@@ -197,7 +197,7 @@ func (m *metadata) integer(key string, to *int) {
 	*to = int(wide)
 }
 
-// tokens collects the ids of several keys. Ids outside the vocabulary stand for absent tokens, and are ignored.
+// tokens collects the ids of several keys. Ids outside the vocabulary stand for absent tokens and are ignored.
 func (m *metadata) tokens(vocab int, names ...string) (ids []int32) {
 	for _, key := range names {
 		var id int64

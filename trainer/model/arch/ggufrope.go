@@ -10,8 +10,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// rope reads the keys that begin with prefix as llama.cpp does: the type of scaling is linear unless named, the factor may
-// have its older name, and 0 stands for 1. A key that is not read is refused, unless it has the value that changes nothing.
+// rope reads the keys that begin with prefix as llama.cpp does. The type of scaling is linear unless it is named, the
+// factor may have its older name, and 0 stands for 1. Keys that are not read are refused unless they have a value that
+// changes nothing.
 func (m *metadata) rope(prefix string, c *Config) {
 	kind, factor, attention := "linear", 1.0, 1.0
 	original := c.MaxPosition
@@ -50,8 +51,8 @@ func (m *metadata) rope(prefix string, c *Config) {
 	}
 }
 
-// refuseRope refuses every key that begins with prefix and is not in read. A key may have the value that changes nothing, which
-// converters write.
+// refuseRope refuses every key that begins with prefix and is not in read. Keys are accepted if their value changes
+// nothing: converters write such keys.
 func (m *metadata) refuseRope(prefix string, read []string, c Config) {
 	same := map[string][]float64{
 		"dimension_count": {float64(c.HeadDim)}, "dimension_count_swa": {float64(c.HeadDim)}, "freq_base_swa": {c.RopeTheta},
@@ -60,7 +61,7 @@ func (m *metadata) refuseRope(prefix string, read []string, c Config) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.values)) {
 		name, ours := strings.CutPrefix(key, prefix)
-		if !ours || slices.Contains(read, name) || name == "scaling.finetuned" { // of which no forward pass depends
+		if !ours || slices.Contains(read, name) || name == "scaling.finetuned" { // no forward pass depends on "finetuned"
 			continue
 		}
 		value := math.NaN()
@@ -78,8 +79,8 @@ func (m *metadata) refuseRope(prefix string, read []string, c Config) {
 	}
 }
 
-// ropeFactors derives Llama 3.1's rope scaling from the divisors that GGUF has instead. Only the factor varies between
-// published models; every divisor is checked against the resulting scaling.
+// ropeFactors derives the rope scaling of Llama 3.1 from the divisors that GGUF stores instead. Only the factor varies
+// between published models; every divisor is compared with the resulting scaling.
 func (f *family) ropeFactors(factors []float32, c *Config) error {
 	if !f.gguf.ropeFactors || len(factors) != c.HeadDim/2 {
 		return fmt.Errorf("%d values: expected %d frequency factors of a llama model", len(factors), c.HeadDim/2)
@@ -88,7 +89,7 @@ func (f *family) ropeFactors(factors []float32, c *Config) error {
 		return nil
 	}
 	if c.RopeScaling != nil {
-		return fmt.Errorf("frequency factors beside rope.scaling are not supported")
+		return fmt.Errorf("frequency factors together with rope.scaling are not supported")
 	}
 	scaling := &RopeLlama3{Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
 	for i, frequency := range (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies() {

@@ -7,16 +7,17 @@ import (
 	"slices"
 )
 
-// GGUF returns the metadata of the architecture for a GGUF file, as the file has it (text, bool, uint32, float32), and the values of
-// GGUFRopeFactors, nil without scaling of Llama 3. GGUF has no key for some settings, and llama.cpp derives others from the size of the
-// model. So the metadata is read again: a difference is an error that names the setting.
+// GGUF returns the metadata of the architecture for a GGUF file, in the types of such files (text, bool, uint32, float32),
+// and the values of GGUFRopeFactors, which are nil without the scaling of Llama 3. GGUF has no key for some settings, and
+// llama.cpp derives others from the size of the model. GGUF therefore reads the metadata again: a difference is an error
+// that names the setting.
 func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, nil, err
 	}
 	f := families[c.Family]
 	if f.gguf == nil {
-		return nil, nil, fmt.Errorf("GGUF has no architecture for model_type %s, or mgrpo does not know it", c.Family)
+		return nil, nil, fmt.Errorf("mgrpo cannot write model_type %s as GGUF: GGUF has no architecture for it, or mgrpo does not support that", c.Family)
 	}
 	name := f.ggufName()
 	meta = map[string]any{"general.architecture": name}
@@ -89,7 +90,8 @@ func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 	return nil
 }
 
-// forward returns the configuration without what is not about the forward pass, with numbers as float32 has them.
+// forward returns the configuration without the fields that do not affect the forward pass, with numbers rounded to
+// float32.
 func (c Config) forward() Config {
 	c.Wrapper, c.BOS, c.EOS, c.Pad, c.Raw, c.Quantisation = "", nil, nil, nil, nil, nil
 	numbers := []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.QueryScalar}

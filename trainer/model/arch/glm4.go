@@ -1,7 +1,7 @@
 package arch
 
-// GLM4 is the family of GLM 4 (0414): norms before and after attention and MLP. Half of each head turns, in planes of neighbouring
-// dimensions.
+// GLM4 is the family of GLM 4 (0414): norms before and after attention and MLP. Half of each head is rotated, in planes of
+// neighbouring dimensions.
 const GLM4 = "glm4"
 
 func init() {

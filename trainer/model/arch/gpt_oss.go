@@ -1,7 +1,7 @@
 package arch
 
-// GPTOSS is the family of gpt-oss: experts in every layer, biases on every linear map, windows on every other layer, and a sink for each head,
-// a learned term of the denominator of its softmax.
+// GPTOSS is the family of gpt-oss: experts in every layer, biases on every linear map, windows on every other layer, and
+// for each head a sink, which is a learned term of the denominator of its softmax.
 const GPTOSS = "gpt_oss"
 
 func init() {
@@ -30,14 +30,14 @@ func init() {
 	})
 }
 
-// sinks adds a number for each head. Its exponential is a term of the denominator of the head's softmax.
+// sinks adds one number for each head. Its exponential is a term of the denominator of the head's softmax.
 func (l *layer) sinks() {
 	t := l.tensor(module{name: "self_attn", gguf: "attn_sinks", rows: l.c.Heads}, "sinks", 0)
 	l.add("sinks", Bias, t)
 }
 
-// gptOSS reads which layers slide from layer_types, or else every other one from the first on. Gates have the limit and the slope of
-// published models alone.
+// gptOSS reads from layer_types which layers have a window. If the key is absent, every other layer has one, beginning with
+// the first. Only the published values of the gates' limit and slope are supported.
 func (k *keys) gptOSS(c *Config) {
 	for key, only := range map[string]float64{"swiglu_limit": 7, "swiglu_alpha": 1.702} {
 		value := only

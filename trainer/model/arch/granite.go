@@ -1,6 +1,6 @@
 package arch
 
-// Granite is the family of the dense Granite 3 and 4: Llama's with four constant factors.
+// Granite is the family of the dense Granite 3 and 4: Llama with four constant factors.
 const Granite = "granite"
 
 func init() {
@@ -23,11 +23,11 @@ func init() {
 	})
 }
 
-// ggufMultipliers are the keys of the factors in GGUF files, in the order of multiplierKeys.
+// ggufMultipliers lists the keys of the factors in GGUF files, in the order of multiplierKeys.
 var ggufMultipliers = []string{"embedding_scale", "residual_scale", "attention.scale", "logit_scale"}
 
-// graniteGGUF reads the factors, all of which llama.cpp needs. 0 stands for the factor that changes nothing. A file that is not finetuned has no
-// positions there.
+// graniteGGUF reads the factors. llama.cpp requires all of them. 0 stands for the factor that changes nothing. For
+// llama.cpp, a file whose scaling is not "finetuned" is a model without positions.
 func graniteGGUF(m *metadata, prefix string, c *Config) {
 	for i, k := range c.multiplierKeys() {
 		key := prefix + ggufMultipliers[i]

@@ -1,6 +1,6 @@
 package arch
 
-// HunYuan is the family of the dense HunYuan: Llama's with norms of heads after rotation.
+// HunYuan is the family of the dense HunYuan: Llama with norms of heads after rotation.
 const HunYuan = "hunyuan_v1_dense"
 
 func init() {
@@ -24,7 +24,7 @@ func init() {
 	})
 }
 
-// refuseOtherHunYuan refuses what published configurations can ask for and transformers does not read.
+// refuseOtherHunYuan refuses settings of published configurations that transformers does not read.
 func (k *keys) refuseOtherHunYuan() {
 	for key, computed := range map[string]bool{"use_cla": false, "use_qk_norm": true, "use_rotary_pos_emb": true} {
 		value := computed

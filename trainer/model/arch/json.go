@@ -135,7 +135,7 @@ func (k *keys) refuseExperts() {
 	}
 }
 
-// activation reads that of the MLPs' gates.
+// activation reads the activation function of the MLPs' gates.
 func (k *keys) activation(f *family) {
 	wanted := []string{"silu", "swish"}
 	if f.gelu {
@@ -152,7 +152,7 @@ func (k *keys) activation(f *family) {
 	}
 }
 
-// refuseWindows is for families without windows.
+// refuseWindows refuses windows in families that do not have them.
 func (k *keys) refuseWindows(f *family) {
 	sliding := false
 	k.booleanOrNull("use_sliding_window", &sliding)
@@ -189,7 +189,7 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	delete(object, "quantization_config")
 	delete(object, "compression_config")
 	if c.RopeScaling != nil {
-		delete(object, originalPositions) // it would have priority over the one in rope_scaling
+		delete(object, originalPositions) // it would override the value in rope_scaling
 	}
 	for key, value := range c.keys() {
 		object[key] = value
@@ -251,8 +251,8 @@ func (c Config) keys() map[string]any {
 	return object
 }
 
-// ReadGeneration reads the token ids of a generation_config.json, which replace those of config.json. Ids that the
-// vocabulary lacks are ignored; notes has a sentence for each key with such ids.
+// ReadGeneration reads the token ids of a generation_config.json. They replace the ids of config.json. Ids outside the
+// vocabulary are ignored; notes has a sentence for each key with such ids.
 func (c *Config) ReadGeneration(data []byte) (notes []string, err error) {
 	object, err := strictjson.Object(data)
 	if err != nil {

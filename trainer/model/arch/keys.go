@@ -49,7 +49,7 @@ func (k *keys) integer(key string, to *int) {
 	*to = int(n)
 }
 
-// integers reads a list; null is an empty one, as is an absent key.
+// integers reads a list. The list is empty if the key is null or absent.
 func (k *keys) integers(key string) (list []int) {
 	values, isList := k.values[key].([]any)
 	if !isList && k.values[key] != nil {
@@ -125,7 +125,7 @@ func (k *keys) text(key string, to *string) {
 	*to = s
 }
 
-// ids reads a token id, a list of them, or null (also written -1) for none.
+// ids reads a token id, a list of ids, or null (also written as -1) for none.
 func (k *keys) ids(key string) []int32 {
 	list, isList := k.values[key].([]any)
 	if !isList {
@@ -149,7 +149,7 @@ func (k *keys) ids(key string) []int32 {
 	return ids
 }
 
-// idsOr reads ids; where the key is absent they are the family's, those of them that a vocabulary has.
+// idsOr reads ids. If the key is absent, they are the family's ids that are inside the vocabulary.
 func (k *keys) idsOr(key string, absent []int32, vocab int) (ids []int32) {
 	if k.has(key) {
 		return k.ids(key)

@@ -27,38 +27,39 @@ type Tensor struct {
 	// Pairs is HeadDim/2 if the two halves of each head's rows are interleaved in GGUF files, and 0 otherwise.
 	Pairs int64
 
-	// GGUFOffset is what GGUF files add to each value: 1 for norms of families whose folders have distances from 1.
+	// GGUFOffset is added to each value in GGUF files: 1 for norms of families whose folders store weights minus 1.
 	GGUFOffset float32
 
-	// Stack is the number of tensors of this shape that GGUF files have as one, and Index the place of this one; 0: it is alone.
+	// Stack is the number of tensors of this shape that GGUF files store as one tensor, and Index is the place of this one.
+	// 0: the tensor is stored alone.
 	Stack, Index int64
 
-	Fused Fused // the tensor of folders that has it and others; the zero value: it is alone
+	Fused Fused // the tensor in folders that contains this one and others; the zero value: this one is stored alone
 }
 
-// Fused is a tensor [Stack, Rows, columns], or [Stack, Rows] of biases, in which folders of transformers 5 may have those of all experts. An
-// expert's tensor is rows Row, Row+Step, Row+2·Step... of matrix Index.
+// Fused is a tensor [Stack, Rows, columns], or [Stack, Rows] for biases. Folders of transformers 5 may store the tensors of
+// all experts in it. An expert's tensor is rows Row, Row+Step, Row+2·Step... of matrix Index.
 type Fused struct {
 	Name            string // "": none
 	Rows, Row, Step int64
-	Always          bool // it is written so, with unquantised matrices transposed: [Stack, columns, Rows]
+	Always          bool // always written in this form, with unquantised matrices transposed: [Stack, columns, Rows]
 }
 
 // Numel returns the number of elements.
 func (t Tensor) Numel() int64 { return numel(t.Shape) }
 
-// Leaf is one tensor of the forward pass: a contiguous window of the flat buffer. Projections that are always applied
-// to the same input (q, k, v; gate, up) are one leaf, so that they are one matrix product; Parts lists
-// the checkpoint's tensors in it.
+// Leaf is one tensor of the forward pass: a contiguous range of the flat buffer. Projections that are always applied to the
+// same input (q, k, v; gate, up) form one leaf, so that they are one matrix product. Parts lists the checkpoint's tensors
+// in it.
 type Leaf struct {
 	Name   string // such as layers.3.qkv
-	Layer  int    // from 1 on; 0: of none
+	Layer  int    // counted from 1; 0: outside layers
 	Kind   Kind
 	Shape  []int64 // rows first; one dimension for norms and biases
 	Offset int64   // in elements, into the flat buffer
 	Parts  []Tensor
 
-	Experts int // of a mixture, whose matrices are stacked in this leaf; 0: it has others
+	Experts int // number of experts whose matrices are stacked in this leaf; 0: not a leaf of experts
 }
 
 // Numel returns the number of elements.
@@ -70,7 +71,7 @@ type Layout struct {
 	Numel  int64
 }
 
-// Vectors is the number of values in norms and biases.
+// Vectors returns the number of values in norms and biases.
 func (l *Layout) Vectors() (n int64) {
 	for _, leaf := range l.Leaves {
 		if len(leaf.Shape) == 1 {
@@ -80,7 +81,7 @@ func (l *Layout) Vectors() (n int64) {
 	return n
 }
 
-// Layout is a pure function of the architecture, which must be valid.
+// Layout returns the tensors of the architecture, which must be valid. The result depends on nothing else.
 func (c Config) Layout() *Layout {
 	l := &Layout{}
 	vocab, d := int64(c.VocabSize), int64(c.Hidden)
@@ -99,8 +100,8 @@ func (c Config) Layout() *Layout {
 	return l
 }
 
-// BlockNorms are the numbers of norms over the residual stream's width in a layer: before attention and the MLP, and after; and whether the
-// heads of queries and keys have norms.
+// BlockNorms returns how many norms over the width of the residual stream a layer has: before attention and MLP, and after
+// them. heads reports whether query and key heads have norms.
 func (c Config) BlockNorms() (before, after int, heads bool) {
 	l := &Layout{}
 	families[c.Family].layer(&layer{layout: l, c: c}, c)
@@ -139,8 +140,8 @@ func (l *Layout) add(name string, kind Kind, parts ...Tensor) {
 	l.Leaves = append(l.Leaves, leaf)
 }
 
-// layer adds the tensors of a decoder layer to a layout. Its methods are the parts of layers from which families are
-// built. trainer/model finds the parts by the names of the leaves, and skips absent ones.
+// layer adds the tensors of a decoder layer to a layout. Its methods add the parts from which families build layers.
+// trainer/model finds the parts by the names of the leaves and skips absent ones.
 type layer struct {
 	layout *Layout
 	c      Config
@@ -158,7 +159,7 @@ type module struct {
 	fused        Fused // with its name within a layer
 }
 
-// tensor is the module's weight or bias. cols is 0 for a tensor with one dimension.
+// tensor returns the module's weight or bias. cols is 0 for a tensor with one dimension.
 func (l *layer) tensor(m module, kind string, cols int) Tensor {
 	shape := []int64{int64(m.rows)}
 	if cols > 0 {
@@ -211,7 +212,7 @@ func (l *layer) qkv(bias bool) {
 		module{name: "self_attn.k_proj", gguf: "attn_k", rows: kv, pairs: l.pairs}, module{name: "self_attn.v_proj", gguf: "attn_v", rows: kv})
 }
 
-// fusedQKV adds the same as one tensor.
+// fusedQKV adds the same projections as one tensor.
 func (l *layer) fusedQKV() {
 	l.linear("qkv", Matrix, l.c.Hidden, false,
 		module{name: "self_attn.qkv_proj", gguf: "attn_qkv", rows: (l.c.Heads + 2*l.c.KVHeads) * l.c.HeadDim})

@@ -1,6 +1,6 @@
 package arch
 
-// Ministral3 is the family of the text models of Ministral 3: Mistral's with queries that grow with their position.
+// Ministral3 is the family of the text models of Ministral 3: Mistral with queries that grow with their position.
 const Ministral3 = "ministral3"
 
 func init() {

@@ -1,6 +1,6 @@
 package arch
 
-// Mixtral is the family of Mixtral: Mistral's with experts in every layer.
+// Mixtral is the family of Mixtral: Mistral with experts in every layer.
 const Mixtral = "mixtral"
 
 func init() {

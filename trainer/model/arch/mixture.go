@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Mixture is a mixture of experts in place of the MLP: of each token, a router chooses PerToken of Experts SwiGLU MLPs.
+// Mixture is a mixture of experts that replaces the MLP: for each token, a router chooses PerToken of Experts SwiGLU MLPs.
 type Mixture struct {
 	Experts   int  // num_experts
 	PerToken  int  // num_experts_per_tok
@@ -15,32 +15,32 @@ type Mixture struct {
 	Shared    int  // shared_expert_intermediate_size: width of an expert for all tokens, which has a sigmoid gate; 0: the family has no such expert
 
 	// A layer has experts if its index is not in Dense (mlp_only_layers) and its index + 1 is a multiple of Step
-	// (decoder_sparse_step). Other layers have an MLP of Config.FFN.
+	// (decoder_sparse_step). Other layers have an MLP of size Config.FFN.
 	Dense []int
 	Step  int
 }
 
-// Limits as in config.go; maxPerToken is the kernels' own.
+// Limits as in config.go; maxPerToken is the limit of the kernels.
 const (
 	maxExperts    = 1 << 12
 	maxPerToken   = 64
-	maxExpertSize = 1 << 36 // of one projection of all experts
-	maxAllExperts = 1 << 17 // of all layers, each of which has tensors with names of their own
+	maxExpertSize = 1 << 36 // elements of one projection of all experts
+	maxAllExperts = 1 << 17 // experts of all layers; each has tensors with names of their own
 )
 
-// HasExperts says whether the models of a family are mixtures of experts.
+// HasExperts reports whether the models of a family are mixtures of experts.
 func HasExperts(family string) bool {
 	f := families[family]
 	return f != nil && f.defaults.Mixture != nil
 }
 
-// HasExperts says whether a layer has a mixture of experts.
+// HasExperts reports whether a layer has a mixture of experts.
 func (c Config) HasExperts(layer int) bool {
 	m := c.Mixture
 	return m != nil && (layer+1)%m.Step == 0 && !slices.Contains(m.Dense, layer)
 }
 
-// RoutedLayers is the number of layers that have a mixture of experts.
+// RoutedLayers returns the number of layers that have a mixture of experts.
 func (c Config) RoutedLayers() (n int) {
 	for i := range c.Layers {
 		if c.HasExperts(i) {
@@ -50,7 +50,7 @@ func (c Config) RoutedLayers() (n int) {
 	return n
 }
 
-// RouteWidth is how many experts a token passes through: one number for each layer and choice.
+// RouteWidth returns the number of experts that a token passes through, added up over all layers.
 func (c Config) RouteWidth() int {
 	if c.Mixture == nil {
 		return 0
@@ -58,18 +58,19 @@ func (c Config) RouteWidth() int {
 	return c.RoutedLayers() * c.Mixture.PerToken
 }
 
-// CheckRoutes refuses recorded experts of more than so many tokens, or that the model does not have. There may be none.
+// CheckRoutes returns an error if there are recorded experts for more than the given number of tokens, or experts that the
+// model does not have. routes may be empty.
 func (c Config) CheckRoutes(routes []uint16, tokens int) error {
 	width := c.RouteWidth()
 	if len(routes) == 0 {
 		return nil
 	}
 	if width == 0 || len(routes)%width != 0 || len(routes)/width > tokens {
-		return fmt.Errorf("%d recorded experts for %d tokens of %d each", len(routes), tokens, width)
+		return fmt.Errorf("%d recorded experts do not fit %d tokens with %d experts each", len(routes), tokens, width)
 	}
 	for i, e := range routes {
 		if int(e) >= c.Mixture.Experts {
-			return fmt.Errorf("expert %d of token %d, the model has %d", e, i/width, c.Mixture.Experts)
+			return fmt.Errorf("expert %d of token %d: the model has only %d experts", e, i/width, c.Mixture.Experts)
 		}
 	}
 	return nil
@@ -78,7 +79,7 @@ func (c Config) CheckRoutes(routes []uint16, tokens int) error {
 func (c Config) validateMixture(f *family) error {
 	m := c.Mixture
 	if has := f.defaults.Mixture != nil; has != (m != nil) {
-		return fmt.Errorf("model_type %s with a mixture of experts: %v, the family has one: %v", f.name, m != nil, has)
+		return fmt.Errorf("model_type %s with a mixture of experts is %v, but for this family it must be %v", f.name, m != nil, has)
 	}
 	if m == nil {
 		return nil
@@ -106,7 +107,7 @@ func (c Config) validateMixture(f *family) error {
 	}
 	for _, layer := range m.Dense {
 		if layer < 0 || layer >= c.Layers {
-			return fmt.Errorf("mlp_only_layers has %d: the layers are 0 to %d", layer, c.Layers-1)
+			return fmt.Errorf("mlp_only_layers lists %d: the layers are 0 to %d", layer, c.Layers-1)
 		}
 	}
 	if size := int64(m.Experts) * int64(m.FFN) * int64(c.Hidden); size > maxExpertSize {
@@ -170,8 +171,8 @@ type expertNames struct {
 
 var mlpExperts = expertNames{router: "mlp.gate", experts: "mlp.experts", gate: "gate_proj", up: "up_proj", down: "down_proj"}
 
-// experts adds a router, and a gated MLP for each expert, all with biases or without. The experts are stacked in one leaf for gate and up and
-// one for down, an expert's gate before its up.
+// experts adds a router and a gated MLP for each expert, all of them with biases or all without. The experts are stacked in
+// two leaves: one for gate and up, with an expert's gate before its up, and one for down.
 func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
 	l.linear("router", Matrix, l.c.Hidden, bias, module{name: names.router, gguf: "ffn_gate_inp", rows: m.Experts})
 	ffn, hidden := int64(m.FFN), int64(l.c.Hidden)
@@ -181,7 +182,7 @@ func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
 	}
 	var gateUp, down []module
 	for e := range m.Experts {
-		of := func(name, gguf string, rows int, fused Fused) module { // of this expert; other files have those of all experts as one
+		of := func(name, gguf string, rows int, fused Fused) module { // a module of this expert; other files store the modules of all experts as one tensor
 			fused.Name = "mlp.experts." + fused.Name
 			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, stack: m.Experts, index: e, fused: fused}
 		}

@@ -7,9 +7,9 @@ import (
 
 // Multipliers are constant factors in the forward pass of Granite. Models of other families have zeros.
 type Multipliers struct {
-	Embedding float64 // embedding_multiplier, of the embedding's rows; 0: 1
-	Residual  float64 // residual_multiplier, of the outputs of attention and MLP; 0: 1
-	Attention float64 // attention_multiplier, of the products of queries and keys; 0: 1/√HeadDim
+	Embedding float64 // embedding_multiplier, for the embedding's rows; 0: 1
+	Residual  float64 // residual_multiplier, for the outputs of attention and MLP; 0: 1
+	Attention float64 // attention_multiplier, for the products of queries and keys; 0: 1/√HeadDim
 	Logits    float64 // logits_scaling, the divisor of logits; 0: 1
 }
 
@@ -30,7 +30,7 @@ type multiplierKey struct {
 	neutral float64
 }
 
-// multipliers reads all four. An absent key is 1, as in transformers.
+// multipliers reads all four keys. An absent key stands for 1, as in transformers.
 func (k *keys) multipliers(c *Config) {
 	for _, m := range c.multiplierKeys() {
 		*m.value = 1
@@ -44,7 +44,7 @@ func (k *keys) multipliers(c *Config) {
 	}
 }
 
-// writeMultipliers writes what multipliers reads.
+// writeMultipliers writes the keys that multipliers reads.
 func writeMultipliers(c Config) map[string]any {
 	object := map[string]any{}
 	for _, m := range c.multiplierKeys() {
@@ -66,7 +66,7 @@ func (c Config) AttentionScale() float64 {
 	return orNeutral(c.Multipliers.Attention, 1/math.Sqrt(scalar))
 }
 
-// EmbeddingScale returns the factor of the embedding's rows on their way into the first layer.
+// EmbeddingScale returns the factor by which the embedding's rows are multiplied before the first layer.
 func (c Config) EmbeddingScale() float64 {
 	if families[c.Family].scaledEmbedding {
 		return math.Sqrt(float64(c.Hidden))
@@ -82,7 +82,7 @@ func (c Config) HiddenScale() float64 { return 1 / orNeutral(c.Multipliers.Logit
 
 func (c Config) validateMultipliers(f *family) error {
 	if c.Multipliers != (Multipliers{}) && !f.multipliers {
-		return fmt.Errorf("multipliers %+v: model_type %s has none", c.Multipliers, f.name)
+		return fmt.Errorf("multipliers %+v are set: model_type %s does not have them", c.Multipliers, f.name)
 	}
 	for _, m := range c.multiplierKeys() {
 		if !(*m.value >= 0) || math.IsInf(*m.value, 0) {

@@ -1,6 +1,6 @@
 package arch
 
-// OLMo3 is the family of OLMo 3: OLMo 2's with windows on most layers, whose rotary embedding is not scaled.
+// OLMo3 is the family of OLMo 3: OLMo 2 with windows on most layers. The rotary embedding of those layers is not scaled.
 const OLMo3 = "olmo3"
 
 func init() {
@@ -25,14 +25,14 @@ func init() {
 	})
 }
 
-// olmo3Windows reads which layers slide from layer_types. If the key is absent, three of four layers slide.
+// olmo3Windows reads from layer_types which layers have a window. If the key is absent, three of four layers have one.
 func (k *keys) olmo3Windows(c *Config) {
 	window := k.slidingWindow(4096)
 	slides, given := k.layerTypes(c)
 	k.slide(c, window, func(i int) bool { return given && slides[i] || !given && (i+1)%4 != 0 })
 }
 
-// writeOLMo3 writes rope_parameters by type of layer. Older readers use rope_theta and rope_scaling, which are written too.
+// writeOLMo3 writes rope_parameters by type of layer. It also writes rope_theta and rope_scaling, which older readers use.
 func writeOLMo3(c Config) map[string]any {
 	full := map[string]any{"rope_type": "default"}
 	if c.RopeScaling != nil {

@@ -1,7 +1,7 @@
 package arch
 
-// Phi3 is the family of Phi 3 and 4: Llama's with fused projections, a window on every layer or none, and heads of which
-// only a part may turn. Models with longrope are computed up to the length of their pretraining, see [RopeLong].
+// Phi3 is the family of Phi 3 and 4: Llama with fused projections and a window on every layer or on none. Only a part of
+// each head may be rotated. Models with longrope are computed up to the length of their pretraining, see [RopeLong].
 const Phi3 = "phi3"
 
 func init() {

@@ -6,15 +6,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// Methods of quantisation whose folders are read.
+// Supported methods of quantisation.
 const (
 	QuantFP8        = "fp8"
 	QuantMXFP4      = "mxfp4"
 	QuantCompressed = "compressed-tensors"
 )
 
-// Quantisation is the way in which a Hugging Face folder stores matrices: quantization_config of its config.json. The trainer
-// widens them while it reads, and writes a config.json without it.
+// Quantisation describes how a Hugging Face folder stores matrices: quantization_config in its config.json. The trainer
+// widens them while it reads, and writes a config.json without this section.
 type Quantisation struct {
 	Method string // quant_method
 
@@ -25,7 +25,7 @@ type Quantisation struct {
 
 const maxBlock = 1 << 20
 
-// quantisation reads how the folder's matrices are stored; nil: as plain numbers.
+// quantisation reads how the folder's matrices are stored. It returns nil if they are plain numbers.
 func (k *keys) quantisation() *Quantisation {
 	if k.values["quantization"] != nil {
 		k.fail("quantization: folders that MLX has quantised are not supported; %s", unquantised)
@@ -53,7 +53,7 @@ func (k *keys) quantisation() *Quantisation {
 	return q
 }
 
-// unquantised says what to use in place of a folder that cannot be read.
+// unquantised is the advice in errors about a folder that cannot be read.
 const unquantised = "use the checkpoint that was quantised, or a GGUF file of it"
 
 // unknownMethod refuses a method by its name. Old folders of bitsandbytes have none.
@@ -68,14 +68,14 @@ func (k *keys) unknownMethod(method string) {
 	k.fail("quant_method %q is not supported: only %s, %s and FP8 of %s are; %s", strictjson.Brief(method), QuantFP8, QuantMXFP4, QuantCompressed, unquantised)
 }
 
-// only refuses every value of a key but one, and null.
+// only refuses every value of a key except the given one and null.
 func (k *keys) only(key string, wanted any) {
 	if v := k.values[key]; v != nil && v != wanted {
 		k.fail("%s %s is not supported: only %s", key, strictjson.Show(v), strictjson.Show(wanted))
 	}
 }
 
-// blocks reads the rows and columns of blocks; null and an absent key leave them.
+// blocks reads the rows and columns of blocks. If the key is null or absent, q keeps its values.
 func (k *keys) blocks(key string, q *Quantisation) {
 	sizes := k.integers(key)
 	if len(sizes) == 0 {
@@ -86,7 +86,7 @@ func (k *keys) blocks(key string, q *Quantisation) {
 		return
 	}
 	if q.BlockRows != 0 && (q.BlockRows != sizes[0] || q.BlockCols != sizes[1]) {
-		k.fail("%s differs from that of another group", key)
+		k.fail("%s differs from the value in another group", key)
 	}
 	q.BlockRows, q.BlockCols = sizes[0], sizes[1]
 }

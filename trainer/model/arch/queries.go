@@ -6,7 +6,7 @@ import (
 )
 
 // QueryGrowth scales queries by their position p, after rotation, by 1 + Beta·ln(1 + ⌊p/Positions⌋), as Llama 4 and
-// Ministral 3 do. The zero value leaves them as they are.
+// Ministral 3 do. The zero value does not change queries.
 type QueryGrowth struct {
 	Beta      float64 // llama_4_scaling_beta
 	Positions int     // original_max_position_embeddings

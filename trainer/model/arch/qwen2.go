@@ -1,6 +1,6 @@
 package arch
 
-// Qwen2 is the family of Qwen 2 and 2.5: Llama's with biases on q, k and v.
+// Qwen2 is the family of Qwen 2 and 2.5: Llama with biases on q, k and v.
 const Qwen2 = "qwen2"
 
 func init() {

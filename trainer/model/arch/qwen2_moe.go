@@ -1,7 +1,7 @@
 package arch
 
-// Qwen2MoE is the family of Qwen 1.5 and 2's mixtures of experts: attention as in Qwen2, and layers with experts and an expert for all
-// tokens.
+// Qwen2MoE is the family of the mixtures of experts of Qwen 1.5 and 2: attention as in Qwen2, and layers with experts and
+// with one more expert for all tokens.
 const Qwen2MoE = "qwen2_moe"
 
 func init() {
@@ -30,8 +30,8 @@ func init() {
 	})
 }
 
-// everyOtherLayerSlides reads the windows of Qwen2MoE: with use_sliding_window, the layers of layer_types slide. If the
-// key is absent, every other layer below max_window_layers slides, from the first on.
+// everyOtherLayerSlides reads the windows of Qwen2MoE. With use_sliding_window, layer_types lists the layers that have a
+// window. If that key is absent, every other layer below max_window_layers has one, beginning with the first.
 func (k *keys) everyOtherLayerSlides(c *Config) {
 	use, last, window := false, 28, k.slidingWindow(4096)
 	k.booleanOrNull("use_sliding_window", &use)

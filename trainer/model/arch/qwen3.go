@@ -1,6 +1,6 @@
 package arch
 
-// Qwen3 is the family of the dense Qwen 3: Llama's with an RMSNorm over every query and key head, before RoPE.
+// Qwen3 is the family of the dense Qwen 3: Llama with an RMSNorm over every query and key head, before RoPE.
 const Qwen3 = "qwen3"
 
 func init() {

@@ -1,6 +1,6 @@
 package arch
 
-// Qwen3MoE is the family of Qwen 3's mixtures of experts: attention as in Qwen3, and experts in all or some layers.
+// Qwen3MoE is the family of the mixtures of experts of Qwen 3: attention as in Qwen3, and experts in all or some layers.
 const Qwen3MoE = "qwen3_moe"
 
 func init() {

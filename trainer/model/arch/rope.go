@@ -8,11 +8,11 @@ import (
 // Rotary is the rotary position embedding of a layer (Su et al. 2021). Layers with equal values share their tables.
 type Rotary struct {
 	Theta   float64
-	Dim     int         // even: the first Dim dimensions of a head turn, in Dim/2 planes
-	Scaling RopeScaling // nil: none
+	Dim     int         // even: the first Dim dimensions of a head are rotated, in Dim/2 planes
+	Scaling RopeScaling // nil: not scaled
 }
 
-// Rotary returns the embedding of a layer; ok is false for a layer without one.
+// Rotary returns the embedding of a layer. ok is false for a layer without one.
 func (c Config) Rotary(layer int) (r Rotary, ok bool) {
 	if c.NoRope != nil && c.NoRope[layer] {
 		return Rotary{}, false
@@ -27,7 +27,7 @@ func (c Config) Rotary(layer int) (r Rotary, ok bool) {
 	return r, true
 }
 
-// RotaryWidth is the number of cosines and sines at each position, in the tables of all layers.
+// RotaryWidth returns the number of cosines and sines for each position, in the tables of all layers.
 func (c Config) RotaryWidth() (width int64) {
 	tables := map[Rotary]bool{}
 	for i := range c.Layers {
@@ -39,7 +39,7 @@ func (c Config) RotaryWidth() (width int64) {
 	return width
 }
 
-// Frequencies are the angles per position of the Dim/2 planes, in radians: Theta^(-2i/Dim), rescaled.
+// Frequencies returns the angles per position of the Dim/2 planes, in radians: Theta^(-2i/Dim), rescaled.
 func (r Rotary) Frequencies() []float64 {
 	freqs := make([]float64, r.Dim/2)
 	for i := range freqs {
@@ -51,7 +51,7 @@ func (r Rotary) Frequencies() []float64 {
 	return freqs
 }
 
-// Amplitude is the factor of cosines and sines, and so of queries and keys.
+// Amplitude returns the factor of cosines and sines, and therefore of rotated queries and keys.
 func (r Rotary) Amplitude() float64 {
 	if r.Scaling == nil {
 		return 1
@@ -78,7 +78,7 @@ func (c Config) validateRotary() error {
 		}
 	}
 	if c.NoRope != nil && len(c.NoRope) != c.Layers {
-		return fmt.Errorf("no_rope_layers has %d layers of %d", len(c.NoRope), c.Layers)
+		return fmt.Errorf("no_rope_layers lists %d layers, but the model has %d", len(c.NoRope), c.Layers)
 	}
 	if c.RopeScaling == nil {
 		return nil
@@ -86,7 +86,7 @@ func (c Config) validateRotary() error {
 	long, isLong := c.RopeScaling.(*RopeLong)
 	switch f := families[c.Family]; {
 	case isLong != f.longRope:
-		return fmt.Errorf("rope_scaling is a %T: model_type %s has another kind", c.RopeScaling, f.name)
+		return fmt.Errorf("rope_scaling is a %T: model_type %s does not support this kind", c.RopeScaling, f.name)
 	case isLong:
 		r, _ := c.Rotary(0)
 		return firstError(long.validate(), long.validateFor(r.Dim/2))

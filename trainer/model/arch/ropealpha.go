@@ -13,7 +13,7 @@ func readRopeAlpha(k *keys, _ *Config) RopeScaling {
 }
 
 func (r *RopeAlpha) rescale(freqs []float64, rotary Rotary) {
-	for i := 1; i < len(freqs); i++ { // the first stays, and has no other where Dim is 2
+	for i := 1; i < len(freqs); i++ { // the first stays; if Dim is 2, there are no others
 		freqs[i] *= math.Pow(r.Alpha, -2*float64(i)/float64(rotary.Dim-2))
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 const originalPositions = "original_max_position_embeddings"
 
-// rope reads rope_theta and rope_scaling, or rope_parameters, which has both, as transformers' modeling_rope_utils does.
+// rope reads rope_theta and rope_scaling, or rope_parameters, which holds both, as transformers' modeling_rope_utils does.
 func (k *keys) rope(f *family, c *Config) {
 	if c.RopeTheta == 0 {
 		c.RopeTheta = 10000
@@ -29,7 +29,7 @@ func (k *keys) rope(f *family, c *Config) {
 	if in == nil {
 		in = f.absentRope()
 	}
-	if k.has(originalPositions) || f.longRope { // it has priority over the one in the section, which longrope does not read
+	if k.has(originalPositions) || f.longRope { // it has priority over the value in the section; longrope does not read that value
 		in.values = maps.Clone(in.values)
 		if in.values == nil {
 			in.values = map[string]any{}
@@ -56,7 +56,7 @@ func (f *family) absentRope() *keys {
 	return &keys{values: object, err: err}
 }
 
-// section is an object under a key, nil if there is none.
+// section returns the object under a key, or nil if there is none.
 func (k *keys) section(name string) *keys {
 	if k.values[name] == nil {
 		return nil
@@ -69,15 +69,15 @@ func (k *keys) section(name string) *keys {
 	return &keys{values: object, prefix: k.prefix + name + "."}
 }
 
-// fold takes over the error of a section.
+// fold copies the error of a section to k unless k already has one.
 func (k *keys) fold(section *keys) {
 	if k.err == nil {
 		k.err = section.err
 	}
 }
 
-// ropeByLayerType reads rope_parameters with an object for each type of layers, and rope_scaling, whose keys replace those of
-// the layers without a window.
+// ropeByLayerType reads rope_parameters with an object for each type of layer, and rope_scaling. The keys of rope_scaling
+// replace those for layers without a window.
 func (k *keys) ropeByLayerType(f *family, c *Config) {
 	in := k.section("rope_parameters")
 	if in == nil {
@@ -90,7 +90,7 @@ func (k *keys) ropeByLayerType(f *family, c *Config) {
 	}
 	full, scaling := in.section(fullAttention), k.section("rope_scaling")
 	if scaling != nil && scaling.has("type") && !scaling.has("rope_type") {
-		scaling.fail("type: transformers reads rope_type alone in model_type %s", f.name)
+		scaling.fail("type: transformers reads only rope_type in model_type %s", f.name)
 		in.fold(scaling)
 	}
 	if full == nil {
@@ -120,7 +120,7 @@ func (k *keys) ropeByLayerType(f *family, c *Config) {
 	k.fold(in)
 }
 
-// ropeParameters reads rope_theta and the scaling from a section. A scaling that changes nothing is none.
+// ropeParameters reads rope_theta and the scaling from a section. A scaling that changes nothing is treated as absent.
 func (k *keys) ropeParameters(f *family, c *Config) {
 	kind := "default"
 	k.text("type", &kind)
@@ -152,7 +152,7 @@ func (k *keys) ropeParameters(f *family, c *Config) {
 	}
 }
 
-// partialRotary reads partial_rotary_factor, which in holds or k.
+// partialRotary reads partial_rotary_factor, which is in `in` or in k.
 func (k *keys) partialRotary(f *family, in *keys, c *Config) {
 	factor := orNeutral(f.partialRotary, 1)
 	k.floatOrNull("partial_rotary_factor", &factor)
@@ -165,7 +165,7 @@ func (k *keys) partialRotary(f *family, in *keys, c *Config) {
 	}
 	dim := float64(c.HeadDim) * factor
 	if !(factor > 0 && factor < 1) || dim < 2 || int(dim)%2 != 0 {
-		k.fail("partial_rotary_factor %g of head_dim %d: an even number of dimensions, from 2 on, must turn", factor, c.HeadDim)
+		k.fail("partial_rotary_factor %g of head_dim %d: must result in an even number of rotated dimensions, at least 2", factor, c.HeadDim)
 		return
 	}
 	c.RotaryDim = int(dim)

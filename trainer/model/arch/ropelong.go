@@ -7,18 +7,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// RopeLong is LongRoPE (Ding et al. 2024): the frequency of each plane is divided by its number in Short or, in sequences of more than
-// OriginalMaxPosition positions, in Long. Models are computed up to that length, so only Short is used: a sequence that grew beyond it
-// would need new keys for all its tokens. Cosines and sines are multiplied by √(1 + ln Factor / ln OriginalMaxPosition).
+// RopeLong is LongRoPE (Ding et al. 2024). The frequency of each plane is divided by the plane's factor in Short or, in
+// sequences of more than OriginalMaxPosition positions, in Long. Here models are computed up to OriginalMaxPosition only,
+// so Long is not used: a sequence that grew beyond this length would need new keys for all its tokens. Cosines and sines
+// are multiplied by √(1 + ln Factor / ln OriginalMaxPosition).
 type RopeLong struct {
 	Short, Long         []float64 // short_factor, long_factor: [Dim/2]
 	Factor              float64   // factor; 0: MaxPosition/OriginalMaxPosition
-	AttentionFactor     float64   // attention_factor, which replaces the root; 0: the root
+	AttentionFactor     float64   // attention_factor, which replaces the square root; 0: the square root
 	OriginalMaxPosition int
 	MaxPosition         int // max_position_embeddings
 }
 
-// ropeLong reads the parameters, and bounds MaxPosition of c.
+// ropeLong reads the parameters and limits MaxPosition of c.
 func (k *keys) ropeLong(c *Config) {
 	r := &RopeLong{Short: k.numbers("short_factor"), Long: k.numbers("long_factor"), OriginalMaxPosition: 4096, MaxPosition: c.MaxPosition}
 	k.integer(originalPositions, &r.OriginalMaxPosition)
@@ -75,11 +76,11 @@ func (r *RopeLong) validate() error {
 	return firstError(positive("factor", orNeutral(r.Factor, 1)), positive("attention_factor", orNeutral(r.AttentionFactor, 1)))
 }
 
-// validateFor checks that there is a factor for each of so many planes.
+// validateFor checks that there is one factor for each of the given number of planes.
 func (r *RopeLong) validateFor(planes int) error {
 	for key, factors := range map[string][]float64{"short_factor": r.Short, "long_factor": r.Long} {
 		if len(factors) != planes {
-			return fmt.Errorf("rope_scaling.%s has %d numbers: must have %d, one for each pair of turning dimensions", key, len(factors), planes)
+			return fmt.Errorf("rope_scaling.%s has %d numbers: must have %d, one for each pair of rotated dimensions", key, len(factors), planes)
 		}
 	}
 	return nil

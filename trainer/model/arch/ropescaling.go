@@ -10,12 +10,12 @@ import (
 type RopeScaling interface {
 	rescale(freqs []float64, r Rotary)
 	amplitude() float64
-	identity() bool // frequencies and amplitude stay as they are
+	identity() bool // frequencies and amplitude do not change
 	validate() error
 	json() map[string]any // rope_scaling in config.json
 }
 
-// ropeScalings reads the parameters of each rope_type.
+// ropeScalings maps each rope_type to a function that reads its parameters.
 var ropeScalings = map[string]func(k *keys, c *Config) RopeScaling{
 	"linear": func(k *keys, _ *Config) RopeScaling {
 		r := &RopeLinear{}
@@ -57,8 +57,8 @@ func (r *RopeLinear) json() map[string]any {
 	return map[string]any{"rope_type": "linear", "factor": decimal(r.Factor)}
 }
 
-// RopeDynamic changes nothing up to MaxPosition positions, and no model here reads more. Factor says how transformers rescales
-// longer sequences, by their length.
+// RopeDynamic changes nothing up to MaxPosition positions, which are the most that models read here. transformers uses
+// Factor to rescale longer sequences by their length.
 type RopeDynamic struct{ Factor float64 }
 
 func (r *RopeDynamic) rescale([]float64, Rotary) {}
@@ -69,9 +69,9 @@ func (r *RopeDynamic) json() map[string]any {
 	return map[string]any{"rope_type": "dynamic", "factor": decimal(r.Factor)}
 }
 
-// RopeLlama3 rescales frequencies as Llama 3.1 does: wavelengths above
-// OriginalMaxPosition/LowFreqFactor are stretched by Factor, those below OriginalMaxPosition/HighFreqFactor stay, and
-// those between are interpolated.
+// RopeLlama3 rescales frequencies as Llama 3.1 does. Wavelengths above OriginalMaxPosition/LowFreqFactor are stretched by
+// Factor, wavelengths below OriginalMaxPosition/HighFreqFactor do not change, and wavelengths between them are
+// interpolated.
 type RopeLlama3 struct {
 	Factor              float64
 	LowFreqFactor       float64
@@ -85,7 +85,7 @@ func (r *RopeLlama3) rescale(freqs []float64, _ Rotary) {
 	}
 }
 
-// scale is the factor of the inverse frequency f (radians per position).
+// scale returns the factor of the inverse frequency f (radians per position).
 func (r *RopeLlama3) scale(f float64) float64 {
 	wavelength, original := 2*math.Pi/f, float64(r.OriginalMaxPosition)
 	switch {
@@ -114,9 +114,9 @@ func (r *RopeLlama3) json() map[string]any {
 		"high_freq_factor": decimal(r.HighFreqFactor), originalPositions: r.OriginalMaxPosition}
 }
 
-// RopeYaRN is YaRN (Peng et al. 2023): planes that turn more than BetaFast times over OriginalMaxPosition positions stay,
-// those that turn less than BetaSlow times are slowed down by Factor, those between are interpolated by their index.
-// Cosines and sines are multiplied by AttentionFactor.
+// RopeYaRN is YaRN (Peng et al. 2023). Planes that rotate more than BetaFast times over OriginalMaxPosition positions do
+// not change, planes that rotate less than BetaSlow times are slowed down by Factor, and planes between them are
+// interpolated by their index. Cosines and sines are multiplied by AttentionFactor.
 type RopeYaRN struct {
 	Factor              float64
 	BetaFast, BetaSlow  float64
@@ -153,7 +153,7 @@ func (k *keys) yarn(c *Config) *RopeYaRN {
 	return r
 }
 
-// yarnScale is the temperature that the paper found for a factor, with its logarithm weighted.
+// yarnScale returns the temperature that the paper gives for a factor; weight multiplies its logarithm.
 func yarnScale(factor, weight float64) float64 {
 	if !(factor > 1) {
 		return 1
@@ -176,7 +176,7 @@ func (r *RopeYaRN) rescale(freqs []float64, rotary Rotary) {
 	}
 }
 
-// index is the plane that turns so many times over OriginalMaxPosition positions, where planes were dense.
+// index returns the index, as a real number, of the plane that rotates `turns` times over OriginalMaxPosition positions.
 func (r *RopeYaRN) index(turns float64, rotary Rotary) float64 {
 	return float64(rotary.Dim) * math.Log(float64(r.OriginalMaxPosition)/(turns*2*math.Pi)) / (2 * math.Log(rotary.Theta))
 }

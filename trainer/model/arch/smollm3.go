@@ -6,7 +6,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// SmolLM3 is the family of SmolLM3: Llama's with some layers that have no positions, and that may have a window.
+// SmolLM3 is the family of SmolLM3: Llama with some layers that have no positions and may have a window.
 const SmolLM3 = "smollm3"
 
 func init() {
@@ -45,8 +45,8 @@ func init() {
 	})
 }
 
-// noRopeLayers reads no_rope_layers, in which 1 is a layer with rotary positions, or else no_rope_layer_interval: each
-// n-th layer has none.
+// noRopeLayers reads no_rope_layers, in which 1 stands for a layer with rotary positions. If the key is absent, it reads
+// no_rope_layer_interval n: each n-th layer has no rotary positions.
 func (k *keys) noRopeLayers(c *Config) {
 	without := make([]bool, min(max(c.Layers, 0), maxLayers))
 	if k.values["no_rope_layers"] == nil {
@@ -78,7 +78,8 @@ func (k *keys) noRopeLayers(c *Config) {
 	}
 }
 
-// smolLM3Windows reads which layers slide: those of layer_types, or else all without positions.
+// smolLM3Windows reads from layer_types which layers have a window. If the key is absent, the layers without positions have
+// one.
 func (k *keys) smolLM3Windows(c *Config) {
 	use, window := false, k.slidingWindow(0)
 	k.booleanOrNull("use_sliding_window", &use)

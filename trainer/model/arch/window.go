@@ -13,7 +13,7 @@ const (
 	slidingAttention = "sliding_attention"
 )
 
-// Window is the number of keys that a query of a layer sees at most, its own among them; 0 means all before it.
+// Window returns the largest number of keys that a query of a layer sees, including its own; 0 means all keys before it.
 func (c Config) Window(layer int) int {
 	if c.Windows == nil {
 		return 0
@@ -21,7 +21,7 @@ func (c Config) Window(layer int) int {
 	return c.Windows[layer]
 }
 
-// window is that of the layers that have one, 0 if none has.
+// window returns the window of the layers that have one, or 0 if there are none.
 func (c Config) window() int {
 	if c.Windows == nil {
 		return 0
@@ -29,7 +29,7 @@ func (c Config) window() int {
 	return slices.Max(c.Windows)
 }
 
-// slide gives a window to the layers that slide.
+// slide sets a window for the layers for which slides returns true.
 func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
 	windows := make([]int, min(max(c.Layers, 0), maxLayers))
 	for i := range windows {
@@ -47,7 +47,7 @@ func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
 	}
 }
 
-// layerTypes reads which layers slide; given is false where the key is absent or null.
+// layerTypes reads which layers have a window. given is false if the key is absent or null.
 func (k *keys) layerTypes(c *Config) (slides []bool, given bool) {
 	if k.values["layer_types"] == nil {
 		return nil, false
@@ -78,12 +78,12 @@ func (k *keys) slidingWindow(absent int) int {
 	return window
 }
 
-// everyLayerSlides reads a window of all layers.
+// everyLayerSlides returns a function that reads one window for all layers.
 func everyLayerSlides(absent int) func(k *keys, c *Config) {
 	return func(k *keys, c *Config) { k.slideEverywhere(c, k.slidingWindow(absent)) }
 }
 
-// everyLayerMaySlide reads sliding_window where use_sliding_window is true.
+// everyLayerMaySlide reads sliding_window if use_sliding_window is true.
 func everyLayerMaySlide(k *keys, c *Config) {
 	use, window := false, k.slidingWindow(4096)
 	k.booleanOrNull("use_sliding_window", &use)
@@ -93,19 +93,19 @@ func everyLayerMaySlide(k *keys, c *Config) {
 	k.slideEverywhere(c, window)
 }
 
-// slideEverywhere gives all layers a window, or none if it is 0.
+// slideEverywhere sets a window for all layers, or for none if it is 0.
 func (k *keys) slideEverywhere(c *Config, window int) {
 	slides, _ := k.layerTypes(c)
 	if i := slices.Index(slides, window == 0); i >= 0 {
-		k.fail("layer_types[%d] is another than sliding_window gives to all layers of model_type %s", i, c.Family)
+		k.fail("layer_types[%d] contradicts sliding_window, which holds for all layers of model_type %s", i, c.Family)
 	}
 	if window > 0 {
 		k.slide(c, window, func(int) bool { return true })
 	}
 }
 
-// upperLayersSlide reads the windows of Qwen 2 and 3: use_sliding_window, and layer_types or max_window_layers, from which
-// layer on there is one.
+// upperLayersSlide reads the windows of Qwen 2 and 3: with use_sliding_window, the layers of layer_types have one. If that
+// key is absent, the layers from max_window_layers up have one.
 func upperLayersSlide(k *keys, c *Config) {
 	use, first, window := false, 28, k.slidingWindow(4096)
 	k.booleanOrNull("use_sliding_window", &use)
@@ -120,7 +120,7 @@ func upperLayersSlide(k *keys, c *Config) {
 	}
 }
 
-// windowKeys are sliding_window and layer_types of a written config.json; both are null where no layer slides.
+// windowKeys returns sliding_window and layer_types for a written config.json. Both are null if no layer has a window.
 func (c Config) windowKeys() map[string]any {
 	object := map[string]any{"sliding_window": c.windowOrNull(), "layer_types": nil}
 	if c.Windows != nil {
@@ -153,13 +153,13 @@ func (c Config) validateWindows() error {
 	}
 	for i, w := range c.Windows {
 		if w < 0 || w > maxPosition || w > 0 && w != c.window() {
-			return fmt.Errorf("sliding_window is %d in layer %d: must be one of all layers, 1 to %d", w, i, maxPosition)
+			return fmt.Errorf("sliding_window is %d in layer %d: must be the same in all layers that have one, 1 to %d", w, i, maxPosition)
 		}
 	}
 	return nil
 }
 
-// writeUpperLayers writes what upperLayersSlide reads.
+// writeUpperLayers writes the keys that upperLayersSlide reads.
 func writeUpperLayers(c Config) map[string]any {
 	object := c.windowKeys()
 	object["use_sliding_window"] = c.Windows != nil

@@ -9,16 +9,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// body is what the names of a language model's tensors begin with, but for the head's.
+// body is the beginning of the names of a language model's tensors, except the head's.
 const body = "model."
 
-// textConfig is the key of the language model's configuration in that of a model of which it is a part.
+// textConfig is the key under which the configuration of a larger model holds its language model's configuration.
 const textConfig = "text_config"
 
-// wrapper is a model_type of models of which a language model is a part, as transformers has it.
+// wrapper is a model_type of models that contain a language model, as transformers defines it.
 type wrapper struct {
-	text string // model_type of the language model where text_config has none
-	body string // of its names in the module tree; "": model.language_model.
+	text string // model_type of the language model if text_config has none
+	body string // beginning of its names in the module tree; "": model.language_model.
 	tied bool   // the default of tie_word_embeddings
 	flat bool   // the keys of the language model may be at the top level
 }
@@ -36,11 +36,11 @@ var wrappers = map[string]wrapper{
 	"smolvlm":    {text: Llama, body: "model.text_model."},
 }
 
-// textTypes are the families of language models whose model_type in text_config is another. Their positions have three
+// textTypes maps values of model_type in text_config to families that have another model_type. Their positions have three
 // coordinates, which are equal in text.
 var textTypes = map[string]string{"qwen2_vl_text": Qwen2, "qwen2_5_vl_text": Qwen2, "qwen3_vl_text": Qwen3}
 
-// Body is what the names of all tensors but the head's begin with: where they are in transformers' module tree.
+// Body returns the beginning of the names of all tensors except the head's: their place in transformers' module tree.
 func (c Config) Body() string {
 	if c.Wrapper == "" {
 		return body
@@ -51,7 +51,7 @@ func (c Config) Body() string {
 	return "model.language_model."
 }
 
-// wrapNames gives the tensors the names that a wrapper has for them.
+// wrapNames renames the tensors as the wrapper names them.
 func (c Config) wrapNames(l *Layout) {
 	for _, leaf := range l.Leaves {
 		for i := range leaf.Parts {
@@ -64,8 +64,8 @@ func (c Config) wrapNames(l *Layout) {
 	}
 }
 
-// unwrapped returns the keys of the language model, with those that stand outside of them, and the wrapper's model_type. It is
-// "" for a language model alone.
+// unwrapped returns the keys of the language model, including those that are stored outside text_config, and the wrapper's
+// model_type. kind is "" for a language model that is not part of another model.
 func (k *keys) unwrapped() (text *keys, kind string) {
 	k.text("model_type", &kind)
 	w, known := wrappers[kind]
@@ -78,7 +78,7 @@ func (k *keys) unwrapped() (text *keys, kind string) {
 	}
 	for _, a := range list(k.values["architectures"]) {
 		if name, _ := a.(string); !strings.HasSuffix(name, "ForConditionalGeneration") && !strings.HasSuffix(name, "ForCausalLM") {
-			k.fail("architectures names %s: of models with %s only those of ...ForConditionalGeneration are supported", strictjson.Show(a), textConfig)
+			k.fail("architectures names %s: for models with %s, only ...ForConditionalGeneration is supported", strictjson.Show(a), textConfig)
 		}
 	}
 	text.values, text.err = maps.Clone(text.values), k.err
@@ -90,7 +90,8 @@ func (k *keys) unwrapped() (text *keys, kind string) {
 
 func list(v any) []any { l, _ := v.([]any); return l }
 
-// textType replaces model_type by that of the family. Rotary positions with three coordinates are those of text: with one.
+// textType replaces model_type by the family's. It also replaces rotary positions with three coordinates by positions with
+// one, which are the same for text.
 func (k *keys) textType(w wrapper, outer string) {
 	name := w.text
 	if k.values["model_type"] != outer {
@@ -113,7 +114,7 @@ func (k *keys) textType(w wrapper, outer string) {
 	k.values["rope_scaling"] = rope.values
 }
 
-// takeOutside takes over the keys of the whole model that hold for the language model.
+// takeOutside copies the keys of the whole model that apply to the language model.
 func (k *keys) takeOutside(outer *keys, w wrapper) {
 	for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", "compression_config"} {
 		if v, has := outer.values[key]; has && v != nil {
@@ -129,7 +130,7 @@ func (k *keys) takeOutside(outer *keys, w wrapper) {
 	k.fold(outer)
 }
 
-// Text is the language model alone: a configuration for a folder that has no more than it.
+// Text returns the configuration of the language model alone, for a folder that holds nothing else.
 func (c Config) Text() (Config, error) {
 	if c.Wrapper == "" {
 		return c, nil
@@ -152,7 +153,7 @@ func (c Config) Text() (Config, error) {
 	return c, err
 }
 
-// wrappedJSON is the config.json that was read, for weights in another type and without quantisation.
+// wrappedJSON returns the config.json that was read, changed for weights in another type and without quantisation.
 func (c Config) wrappedJSON(torchDType string) ([]byte, error) {
 	object, err := strictjson.Object(c.Raw)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 type bpe struct {
 	pre     preTokenizer
 	bytes   [256]symbol     // byte-level: the symbols of bytes
-	runes   map[rune]symbol // else: the symbols of the vocabulary's characters
+	runes   map[rune]symbol // otherwise: the symbols of the vocabulary's characters
 	absent  func(r rune) symbol
 	merges  map[uint64]merge // by the ids of the pair
 	whole   map[string]int32 // ignore_merges: pieces that are tokens without merging
@@ -71,8 +71,8 @@ func newBPE(s *spec, pre preTokenizer) (*bpe, error) {
 // metaspaceMark stands for a space in vocabularies of the SentencePiece kind.
 const metaspaceMark = "▁"
 
-// separates reports whether no merge joins a text to a mark behind it, unless the text ends in a mark. A piece can then be
-// cut before each mark that follows something else, with the same ids, and the parts are remembered as words are.
+// separates reports whether no merge joins a text to a mark that follows it, unless the text ends in a mark. A piece can
+// then be cut before each mark that follows another character, without changing the ids. The parts are cached as words are.
 func (m *bpe) separates(s *spec, mark string) bool {
 	if _, ok := s.vocab[mark]; !ok {
 		return false
@@ -185,8 +185,9 @@ func byteTokens(vocab map[string]int32) map[byte]int32 {
 	return ids
 }
 
-// absentSymbol returns the symbol of a character that the vocabulary lacks: with byte_fallback the tokens of its UTF-8
-// bytes if the vocabulary has all of them; else the unknown token if there is one; else nothing.
+// absentSymbol returns the symbol of a character that is not in the vocabulary. With byte_fallback it consists of the
+// tokens of the character's UTF-8 bytes, if the vocabulary has all of them. Otherwise it is the unknown token, or nothing
+// if there is no unknown token.
 func absentSymbol(text string, fallback map[byte]int32, unk int32) symbol {
 	var ids []int32
 	for i := range len(text) {
@@ -218,7 +219,8 @@ func (m *bpe) encode(ids []int32, f fragment) []int32 {
 	return ids
 }
 
-// wordLength returns where s can be cut first: before the first mark that does not follow a mark and is not at the start.
+// wordLength returns the first place at which s can be cut: before the first mark that is not at the start and does not
+// follow another mark.
 func wordLength(s, mark string) int {
 	start := 0
 	for strings.HasPrefix(s[start:], mark) {
@@ -253,7 +255,7 @@ func (m *bpe) encodePiece(ids []int32, piece string) []int32 {
 	return ids[:from+len(merged)]
 }
 
-// appendSymbols appends the symbols of a piece. With fuse_unk neighbouring unknown characters are one token.
+// appendSymbols appends the symbols of a piece. With fuse_unk, neighbouring unknown characters become one token.
 func (m *bpe) appendSymbols(ids []int32, piece string) []int32 {
 	afterUnk := false
 	add := func(s symbol) {

@@ -1,7 +1,7 @@
 package tokenizer
 
-// Byte-level vocabularies write each byte as a printable character (GPT-2's table): bytes that are printable in Latin-1
-// as themselves, the other 68 as U+0100 and up, in order.
+// Byte-level vocabularies write each byte as a printable character (GPT-2's table): bytes that are printable in Latin-1 as
+// themselves, the other 68 as the characters from U+0100 up, in order.
 var (
 	byteRune = func() (table [256]rune) {
 		next := rune(0x100)

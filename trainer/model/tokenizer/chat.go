@@ -15,23 +15,23 @@ var ErrNoTemplate = errors.New("tokenizer: no chat template: add chat_template.j
 
 type template = jinja.Template
 
-// Chat is the input of a chat template. Its values are those of package ordered.
+// Chat is the input of a chat template. Its values are values of package ordered.
 type Chat struct {
 	Messages            []any // usually each an *ordered.Object; see Messages and Message.JSON
-	Tools               []any // function definitions; nil: not passed, which a template can tell from an empty list
+	Tools               []any // function definitions; nil: not passed to the template, which can distinguish this from an empty list
 	AddGenerationPrompt bool
 	EnableThinking      *bool           // nil: not passed to the template
-	Date                time.Time       // time that strftime_now prints; zero: the clock's
+	Date                time.Time       // time that strftime_now prints; zero: the current time
 	Kwargs              *ordered.Object // further variables of the template; nil: none
 }
 
 // HasTemplate reports whether the tokenizer has a chat template.
 func (t *Tokenizer) HasTemplate() bool { return t.template != nil || t.withTools != nil }
 
-// Render renders a chat as Hugging Face's apply_chat_template(tokenize=False) does, with the template named tool_use where there are tools and it
-// exists. Encode the text with Encode. It is an
-// error if Jinja or Python would raise an exception (an attribute of an undefined value, None added to a string), or if
-// the template exceeds the limits on steps, memory or output.
+// Render renders a chat as Hugging Face's apply_chat_template(tokenize=False) does. It uses the template named tool_use if
+// that exists and the chat has tools. Encode the text with Encode. Render returns an error if Jinja or Python would raise
+// an exception (an attribute of an undefined value, None added to a string), or if the template exceeds the limits on
+// steps, memory or output.
 func (t *Tokenizer) Render(c Chat) (string, error) {
 	chosen, err := t.choose(c.Tools != nil)
 	if err != nil {
@@ -67,7 +67,7 @@ func (t *Tokenizer) Render(c Chat) (string, error) {
 	return text, nil
 }
 
-// TemplateUsesTools says whether the chat template prints tools. If it does not, the system message must describe them.
+// TemplateUsesTools reports whether the chat template prints tools. If it does not, the system message must describe them.
 func (t *Tokenizer) TemplateUsesTools() bool {
 	const marker = "tool_that_marks_the_prompt"
 	tool := ordered.NewObject("type", "function", "function", ordered.NewObject(

@@ -25,7 +25,7 @@ func asComponent(v any) (component, error) {
 	return component{name, o}, nil
 }
 
-// flatten returns the components of nested Sequence components, whose parts are under key.
+// flatten returns the components of nested Sequence components. The list of a Sequence's parts has the given key.
 func flatten(v any, key string) ([]component, error) {
 	if v == nil {
 		return nil, nil
@@ -53,7 +53,8 @@ func flatten(v any, key string) ([]component, error) {
 	return all, nil
 }
 
-// only refuses keys other than the type and the given keys: an unknown setting cannot be followed.
+// only returns an error if there are keys other than the type and the given keys: an unknown setting could change the
+// result.
 func (c component) only(keys ...string) error {
 	known := map[string]bool{"type": true}
 	for _, k := range keys {

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// TokenBytes returns the bytes that an id adds to a text behind others, none for an id without a token.
+// TokenBytes returns the bytes that an id adds after other text. It returns nil for an id without a token.
 func (t *Tokenizer) TokenBytes(id int32) []byte {
 	if !t.known(id) {
 		return nil
@@ -13,7 +13,7 @@ func (t *Tokenizer) TokenBytes(id int32) []byte {
 	return []byte(t.tokenText(id, false))
 }
 
-// tokenText returns what a token adds to a text. The first of a text loses a mark that is a space elsewhere.
+// tokenText returns the text that a token adds. The first token of a text loses a mark that is a space elsewhere.
 func (t *Tokenizer) tokenText(id int32, first bool) string {
 	text := t.tokens[id].bytes
 	if t.decoder.firstDrop == "" {
@@ -42,9 +42,9 @@ func (t *Tokenizer) Bytes(ids []int32) []byte {
 	return out
 }
 
-// Decode turns ids into text. It joins the bytes of all tokens and replaces each maximal part that is not UTF-8 by a
-// U+FFFD. Of a tokenizer with byte tokens (<0x00> and so on), a run of these that is not UTF-8 gives a U+FFFD for each of its
-// bytes, as in the tokenizers library.
+// Decode converts ids to text. It joins the bytes of all tokens and replaces each maximal part that is not UTF-8 with one
+// U+FFFD. If the tokenizer has byte tokens (<0x00> and so on), a run of them that is not UTF-8 becomes one U+FFFD for each
+// byte, as in the tokenizers library.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	s := t.NewStream(skipSpecial)
 	var text strings.Builder
@@ -61,9 +61,9 @@ type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
 	started     bool
-	stripped    int    // how many characters the decoder's Strip has taken off the text's start
-	inText      bool   // the text has begun, and Strip ended
-	pending     []byte // the start of a character, at most 3 bytes; or a run of byte tokens
+	stripped    int    // number of characters that the decoder's Strip has removed from the start of the text
+	inText      bool   // the text has begun, and Strip has ended
+	pending     []byte // the first bytes of a character, at most 3; or a run of byte tokens
 }
 
 // NewStream starts a streaming decode.
@@ -108,7 +108,7 @@ func (s *Stream) pushRun(text string, isByte bool) string {
 	return text
 }
 
-// strip takes the decoder's characters off the start of the text.
+// strip removes the decoder's characters from the start of the text.
 func (s *Stream) strip(text string) string {
 	for !s.inText && text != "" {
 		if s.stripped == s.t.decoder.stripLeft || !strings.HasPrefix(text, s.t.decoder.strip) {
@@ -121,8 +121,8 @@ func (s *Stream) strip(text string) string {
 	return text
 }
 
-// Flush returns the text of an incomplete character at the end: "" or U+FFFD; or that of the byte tokens at the end. The
-// stream can then decode another text.
+// Flush returns the text of an incomplete character at the end, "" or U+FFFD, or the text of the byte tokens at the end.
+// Then the stream can decode another text.
 func (s *Stream) Flush() string {
 	text := validUTF8(string(s.pending))
 	if s.t.decoder.runs {
@@ -148,8 +148,8 @@ func unfinished(b []byte) int {
 	return 0
 }
 
-// surrogateStart says whether b is the first two of three bytes of an encoded surrogate. It cannot become a character, but
-// Python's incremental decoder waits for the third byte, and the chunks must equal Python's.
+// surrogateStart reports whether b is the first two of the three bytes of an encoded surrogate. It cannot become a
+// character, but Python's incremental decoder waits for the third byte, and the chunks must equal Python's.
 func surrogateStart(b []byte) bool {
 	return len(b) == 2 && b[0] == 0xed && b[1] >= 0xa0 && b[1] <= 0xbf
 }

@@ -6,18 +6,18 @@ import (
 	"unicode/utf8"
 )
 
-// decoder is how the texts of tokens become a text, after the steps on single tokens, which were done when the tokenizer
-// was loaded.
+// decoder describes how the texts of tokens are joined to a text. Steps on single tokens are not part of it: they are done
+// when the tokenizer is loaded.
 type decoder struct {
-	spaces    bool   // a space between tokens: there is no decoder
+	spaces    bool   // there is no decoder: tokens are joined with spaces
 	runs      bool   // ByteFallback: a run of byte tokens is decoded as a whole, see byteRun
-	firstDrop string // Metaspace: the character that the first token loses instead of having spaces for it
-	stripLeft int    // Strip behind Fuse: how many of strip the text loses at its start
+	firstDrop string // Metaspace: the character that becomes a space, or is dropped in the first token
+	stripLeft int    // Strip after Fuse: the number of characters in strip that are removed from the start of the text
 	strip     string
 }
 
-// byteRun returns the text of consecutive byte tokens: the characters if the bytes are UTF-8, else a U+FFFD for each
-// byte, as the tokenizers library's ByteFallback does.
+// byteRun returns the text of consecutive byte tokens: the characters if the bytes are UTF-8, otherwise one U+FFFD for each
+// byte, as ByteFallback of the tokenizers library does.
 func byteRun(bytes []byte) string {
 	if utf8.Valid(bytes) {
 		return string(bytes)
@@ -53,7 +53,7 @@ func (t *Tokenizer) setDecoder(v any) error {
 	return nil
 }
 
-// addDecoderStep does a step on each token, or notes a step on the whole text.
+// addDecoderStep applies a step to each token, or notes a step on the whole text.
 func (t *Tokenizer) addDecoderStep(c component, fused *bool) error {
 	switch {
 	case c.kind == "Fuse":
@@ -62,7 +62,7 @@ func (t *Tokenizer) addDecoderStep(c component, fused *bool) error {
 	case c.kind == "Strip":
 		return t.addStrip(c, *fused)
 	case *fused:
-		return fmt.Errorf("decoder %q behind Fuse is not supported", c.kind)
+		return fmt.Errorf("decoder %q after Fuse is not supported", c.kind)
 	case c.kind == "ByteFallback":
 		t.decoder.runs = true
 		for i := range t.tokens {
@@ -72,7 +72,7 @@ func (t *Tokenizer) addDecoderStep(c component, fused *bool) error {
 		}
 		return c.only()
 	case t.decoder.runs:
-		return fmt.Errorf("decoder %q behind ByteFallback is not supported", c.kind)
+		return fmt.Errorf("decoder %q after ByteFallback is not supported", c.kind)
 	case c.kind == "Replace":
 		change, err := replaceStep(c)
 		if err != nil {
@@ -94,7 +94,7 @@ func (t *Tokenizer) eachToken(change func(string) string) {
 	}
 }
 
-// addStrip takes characters off each token or, behind Fuse, off the text.
+// addStrip removes characters from each token or, after Fuse, from the text.
 func (t *Tokenizer) addStrip(c component, fused bool) error {
 	if err := c.only("content", "start", "stop"); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (t *Tokenizer) addStrip(c component, fused bool) error {
 	}
 	if fused || t.decoder.runs {
 		if !fused || stop > 0 || t.decoder.stripLeft > 0 {
-			return fmt.Errorf("component Strip: only one with start, behind Fuse or before ByteFallback, is supported")
+			return fmt.Errorf("component Strip: only a start, after Fuse or before ByteFallback, is supported")
 		}
 		t.decoder.stripLeft, t.decoder.strip = start, content
 		return nil
@@ -126,7 +126,7 @@ func (t *Tokenizer) addStrip(c component, fused bool) error {
 
 const maxStrip = 64
 
-// count reads a small number, -1 if it is something else.
+// count reads a small number. It returns -1 if the value is anything else.
 func (c component) count(key string) int {
 	v, _ := c.object.Get(key)
 	n, ok := v.(int64)
@@ -136,7 +136,7 @@ func (c component) count(key string) int {
 	return int(n)
 }
 
-// addMetaspace makes spaces of a character, which the first token of a text loses instead.
+// addMetaspace replaces a character by spaces. The first token of a text loses it instead.
 func (t *Tokenizer) addMetaspace(c component) error {
 	if err := c.only("replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"); err != nil {
 		return err
@@ -217,7 +217,7 @@ func checkReplace(c component) error {
 		return err
 	}
 	if to, _ := c.object.Get("content"); p != literal(metaspaceMark) || to != " " {
-		return fmt.Errorf("component Replace: only ▁ by a space is supported before ByteLevel")
+		return fmt.Errorf("component Replace: before ByteLevel, only ▁ replaced by a space is supported")
 	}
 	return c.only("pattern", "content")
 }

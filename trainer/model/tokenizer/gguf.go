@@ -34,7 +34,7 @@ type ggufTokenizer struct {
 	tokens []string
 	types  []int64
 
-	firstOnly bool // the prefix is put before the text alone, not behind added tokens too
+	firstOnly bool // the prefix is put before the text only, not also after added tokens
 }
 
 func (g *ggufTokenizer) files() (map[string][]byte, error) {
@@ -96,7 +96,7 @@ func ggufValue[T any](g *ggufTokenizer, key string) (T, error) {
 	return t, nil
 }
 
-// ggufOptional is ggufValue with a default for an absent key.
+// ggufOptional returns the value of a key, or the given default if the key is absent.
 func ggufOptional[T any](g *ggufTokenizer, key string, absent T) (T, error) {
 	if _, ok := g.meta[ggufPrefix+key]; !ok {
 		return absent, nil
@@ -112,12 +112,12 @@ func (g *ggufTokenizer) readTokens() (err error) {
 		return err
 	}
 	if len(g.types) != len(g.tokens) || len(g.tokens) > maxID {
-		return fmt.Errorf("%d tokens and %d token types: want as many of each, at most %d", len(g.tokens), len(g.types), maxID)
+		return fmt.Errorf("%d tokens and %d token types: the numbers must be equal and at most %d", len(g.tokens), len(g.types), maxID)
 	}
 	return nil
 }
 
-// config returns tokenizer_config.json. absent has the ids of special tokens that the metadata does not name.
+// config returns tokenizer_config.json. absent holds the ids of special tokens that the metadata does not name.
 func (g *ggufTokenizer) config(absent map[string]int64) (*ordered.Object, error) {
 	config := ordered.NewObject("tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", false)
 	for _, n := range []struct{ key, name string }{{"bos_token_id", "bos_token"}, {"eos_token_id", "eos_token"},
@@ -166,8 +166,8 @@ func (g *ggufTokenizer) tokenizer(pre ggufPre, config *ordered.Object) (*ordered
 }
 
 // vocab splits the tokens into vocabulary and added tokens. An added token with an id below the last normal token is also
-// in the vocabulary, because transformers would otherwise give it another id. Unused tokens only pad the embedding. Only
-// vocabularies of the SentencePiece kind have an unknown token and tokens of bytes.
+// put into the vocabulary, because transformers would otherwise give it another id. Unused tokens are left out: they only
+// fill rows of the embedding. Only vocabularies of the SentencePiece kind have an unknown token and tokens for bytes.
 func (g *ggufTokenizer) vocab(sentencePiece bool) (vocab *ordered.Object, added []any, err error) {
 	last := -1
 	for id, kind := range g.types {

@@ -8,17 +8,17 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// ggufPre describes a value of tokenizer.ggml.pre: how a byte-level BPE splits and normalises text, as in the tokenizer.json
-// that the models with this value were published with.
+// ggufPre describes a value of tokenizer.ggml.pre: how a byte-level BPE normalises and splits text. It matches the
+// tokenizer.json of the published models that have this value.
 type ggufPre struct {
 	digits       bool     // split digits into single digits first
-	patterns     []string // Split steps, one after the other; none: GPT-2's pattern, as part of ByteLevel
+	patterns     []string // Split steps, applied in turn; none: the pattern of GPT-2, as part of ByteLevel
 	nfc          bool
 	ignoreMerges bool
 	addBOS       bool // default of add_bos_token
 }
 
-// Further patterns of published files, for which there is no hand-written splitter.
+// Further patterns of published files. There is no hand-written splitter for them.
 const (
 	patternQwen35    = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	patternSeedCoder = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^` + "\r\n" + `\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}` + "\r\n" + `]+|\s*[` + "\r\n" + `]+|\s+(?!\S)|\s+`

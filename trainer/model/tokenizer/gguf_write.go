@@ -9,19 +9,21 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// ggufPreferred are the values of tokenizer.ggml.pre that are written, one for each way to split text. Other values mean the same to
-// readers of the vocabulary.
+// ggufPreferred lists the values of tokenizer.ggml.pre that are written, one for each way to split text. Other values mean
+// the same to programs that read the vocabulary.
 var ggufPreferred = []string{"gpt-2", "smollm", "command-r", "qwen2", "qwen35", "stablelm2", "llama-bpe", "glm4", "tekken", "gpt-4o", "deepseek-v3", "seed-coder", "bailingmoe"}
 
-// ggufSamples are texts whose ids a reader of the written vocabulary must find: contractions, digits, spaces, lines, other scripts, marks.
+// ggufSamples are texts whose ids must not change when the written vocabulary is read: contractions, digits, spaces, lines,
+// other scripts, marks.
 var ggufSamples = []string{
 	"", "Hello world", " It's 2026, isn't it? I'LL see.", "a\n\n\tb   c  \r\n", "1234567890 12 3", "naïve Ångström e\u0301 ﬁ", "日本語のテキスト 漢字かな", "Привет, мир! שלום مرحبا",
 	"🙂👩‍👩‍👧 emoji", "x = {'a': [1, 2.5e-3]} # code\n    return x", "https://example.org/a_b?c=d&e", "…—“quoted” ²³ ½ ٣",
 }
 
-// GGUF returns the metadata of the tokenizer for a GGUF file whose embedding has the given number of rows, as the file has it (text, bool,
-// uint32, []string, []int32). It knows byte-level BPE. A vocabulary, a pre-tokenizer or a setting that GGUF has no key for is an error that names it, and so
-// is a text that a reader of the metadata would split differently.
+// GGUF returns the metadata of the tokenizer for a GGUF file, in the types of such files (text, bool, uint32, []string,
+// []int32). rows is the number of rows of the embedding. Only byte-level BPE is supported. GGUF returns an error that names
+// the vocabulary, pre-tokenizer or setting for which the format has no key. It also returns an error if a reader of the
+// metadata would split a text differently.
 func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
 	s, err := readSpec(t.files[fileTokenizer])
 	if err != nil {
@@ -32,7 +34,7 @@ func (t *Tokenizer) GGUF(rows int) (map[string]any, error) {
 	case err != nil:
 		return nil, err
 	case s.kind != "BPE":
-		return nil, fmt.Errorf("GGUF: a tokenizer of the kind %s cannot be written: byte-level BPE alone can", s.kind)
+		return nil, fmt.Errorf("GGUF: a tokenizer of the kind %s cannot be written: only byte-level BPE can", s.kind)
 	}
 	pre, err := ggufPreOf(s, settings.ignoreMerges)
 	if err != nil {
@@ -127,7 +129,7 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 		}
 	}
 	if len(steps) == 0 || steps[len(steps)-1].kind != "ByteLevel" {
-		return "", fmt.Errorf("the last pre-tokenizer is not ByteLevel: byte-level BPE alone can be written")
+		return "", fmt.Errorf("the last pre-tokenizer is not ByteLevel: only byte-level BPE can be written")
 	}
 	for _, name := range ggufPreferred {
 		known := ggufPres[name]
@@ -139,7 +141,7 @@ func ggufPreOf(s *spec, ignoreMerges bool) (string, error) {
 	return "", fmt.Errorf("no value of %spre stands for this pre-tokenizer: patterns %q, NFC %v, ignore_merges %v", ggufPrefix, is.patterns, is.nfc, is.ignoreMerges)
 }
 
-// ggufPattern returns the regular expression of a Split that isolates what it finds.
+// ggufPattern returns the regular expression of a Split that isolates its matches.
 func ggufPattern(c component) (pattern string, ok bool) {
 	p, _ := c.object.Get("pattern")
 	object, _ := p.(*ordered.Object)
@@ -153,7 +155,7 @@ func ggufPattern(c component) (pattern string, ok bool) {
 	return pattern, ok && behaviour == "Isolated" && (invert == false || invert == nil)
 }
 
-// ggufTokens sets the tokens by id and their types. Rows of the embedding without a token get one that is unused.
+// ggufTokens sets the tokens by id, and their types. Rows of the embedding without a token get an unused token.
 func ggufTokens(s *spec, rows int, meta map[string]any) error {
 	tokens, types := make([]string, rows), make([]int32, rows)
 	put := func(text string, id, kind int32) error {
@@ -214,7 +216,7 @@ func (t *Tokenizer) sameAsGGUF(meta map[string]any) error {
 	}
 	for _, text := range ggufSamples {
 		if got, want := back.EncodeWithSpecial(text), t.EncodeWithSpecial(text); !slices.Equal(got, want) {
-			return fmt.Errorf("GGUF: a reader would split %q into %v in place of %v", text, got, want)
+			return fmt.Errorf("GGUF: a reader would split %q into %v instead of %v", text, got, want)
 		}
 	}
 	return nil

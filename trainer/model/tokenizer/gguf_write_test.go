@@ -38,7 +38,7 @@ func TestWriteGGUFRefuses(t *testing.T) {
 		{`"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": false},
 			{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}, "decoder": {"type": "ByteLevel"}, ` + model, "no value of tokenizer.ggml.pre"},
 		{pre + `, "added_tokens": [{"id": 3, "content": "<x>", "single_word": false, "lstrip": true, "rstrip": false, "normalized": false, "special": true}], ` + model, "lstrip"},
-		{`"model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}, "pre_tokenizer": {"type": "WhitespaceSplit"}`, "byte-level BPE alone"},
+		{`"model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}, "pre_tokenizer": {"type": "WhitespaceSplit"}`, "only byte-level BPE"},
 	} {
 		tok, err := Parse(map[string][]byte{fileTokenizer: []byte("{" + c.json + "}")})
 		if err != nil {

@@ -26,15 +26,15 @@ const (
 
 var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fileSpecial, fileGeneration}
 
-// Load reads a Hugging Face folder: tokenizer.json, or else SentencePiece's tokenizer.model, and, if present,
+// Load reads a Hugging Face folder: tokenizer.json or, if that is absent, SentencePiece's tokenizer.model. It also reads
 // tokenizer_config.json, chat_template.jinja, additional_chat_templates/NAME.jinja, special_tokens_map.json and
-// generation_config.json. An unsupported setting is an error that names it.
+// generation_config.json if they are present. An unsupported setting is an error that names it.
 func Load(dir string) (*Tokenizer, error) {
 	t, err := LoadFS(os.DirFS(dir))
 	return t, at(dir, err)
 }
 
-// LoadFS is Load from the root of a file system.
+// LoadFS does the same as Load, from the root of a file system.
 func LoadFS(fsys fs.FS) (*Tokenizer, error) {
 	files := map[string][]byte{}
 	for _, name := range fileNames {
@@ -51,7 +51,7 @@ func LoadFS(fsys fs.FS) (*Tokenizer, error) {
 		files[name] = data
 	}
 	if _, err := fs.Stat(fsys, "tekken.json"); err == nil && files[fileTokenizer] == nil && files[fileModel] == nil {
-		return nil, fmt.Errorf("no %s: tekken.json alone is not read. Take %[1]s from the model's repository or from one of the same "+
+		return nil, fmt.Errorf("no %s: tekken.json alone cannot be read. Take %[1]s from the model's repository or from one of the same "+
 			"family with transformers' layout, or write it with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)", fileTokenizer)
 	}
 	if err := readTemplateFiles(fsys, files); err != nil {
@@ -70,7 +70,7 @@ func readFile(fsys fs.FS, name string) ([]byte, error) {
 	return data, at(name, err)
 }
 
-// Parse is Load from file contents by name. It ignores other names.
+// Parse does the same as Load, from file contents by name. It ignores other names.
 func Parse(files map[string][]byte) (*Tokenizer, error) {
 	t := &Tokenizer{files: map[string][]byte{}, named: map[string]string{}}
 	for _, name := range fileNames {
@@ -110,7 +110,8 @@ func Parse(files map[string][]byte) (*Tokenizer, error) {
 	return t, t.readTemplates()
 }
 
-// convertModel makes tokenizer.json of tokenizer.model where there is only that. A checkpoint then has the former alone.
+// convertModel makes tokenizer.json from tokenizer.model if only the latter exists. A checkpoint then contains only
+// tokenizer.json.
 func (t *Tokenizer) convertModel() error {
 	data, ok := t.files[fileModel]
 	delete(t.files, fileModel)
@@ -228,7 +229,7 @@ func (t *Tokenizer) setAdded(list []addedToken, c *config) ([]addedToken, error)
 			list[i] = a
 		}
 	}
-	next := int32(len(t.tokens)) // above every id so far
+	next := int32(len(t.tokens)) // larger than every id so far
 	for _, a := range list {
 		next = max(next, a.id+1)
 	}
@@ -285,7 +286,7 @@ func (t *Tokenizer) setStop(c *config) {
 	}
 }
 
-// config is the content of the files beside tokenizer.json.
+// config is the content of the files next to tokenizer.json.
 type config struct {
 	named map[string]string // "bos_token" etc. to token strings
 	extra []string          // additional_special_tokens
@@ -309,7 +310,7 @@ func (c *config) specials() []string {
 
 func readConfig(files map[string][]byte) (*config, error) {
 	c := &config{named: map[string]string{}, known: map[string]bool{}}
-	for _, name := range []string{fileSpecial, fileConfig} { // the later file wins
+	for _, name := range []string{fileSpecial, fileConfig} { // the later file has priority
 		o, err := readObject(files, name)
 		if err != nil {
 			return nil, err
@@ -365,7 +366,7 @@ func (c *config) readNames(o *ordered.Object) error {
 	}
 	for _, key := range []string{"additional_special_tokens", "extra_special_tokens"} {
 		v, _ := o.Get(key)
-		list, _ := v.([]any) // extra_special_tokens may also be an object of names, for models with images
+		list, _ := v.([]any) // extra_special_tokens may also be an object with names, in models for images
 		if len(list) > maxAdded {
 			return fmt.Errorf("%s: more than %d entries", key, maxAdded)
 		}

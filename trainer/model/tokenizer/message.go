@@ -7,15 +7,15 @@ import "github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 type Message struct {
 	Role       string
 	Content    string
-	Reasoning  string     // reasoning_content, left out if empty
-	ToolCalls  []ToolCall // of an assistant
-	Name       string     // of a tool, left out if empty
-	ToolCallID string     // left out if empty
+	Reasoning  string     // reasoning_content; omitted if empty
+	ToolCalls  []ToolCall // calls by an assistant
+	Name       string     // name of a tool; omitted if empty
+	ToolCallID string     // omitted if empty
 }
 
 // ToolCall is one call of a function by an assistant.
 type ToolCall struct {
-	ID        string // left out if empty
+	ID        string // omitted if empty
 	Name      string
 	Arguments any // an ordered value, usually *ordered.Object; nil means no arguments
 }

@@ -70,7 +70,7 @@ func decompose(form norm.Form, s string) []mark {
 	return out
 }
 
-// compose is the canonical composition algorithm (Unicode 3.11, D117).
+// compose implements the canonical composition algorithm (Unicode 3.11, D117).
 func compose(in []mark) []mark {
 	out := in[:0]
 	starter := -1

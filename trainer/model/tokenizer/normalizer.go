@@ -15,8 +15,8 @@ type normalizer func(string) string
 
 var normalForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
 
-// maxGrowth is how many times longer than the text a normalised text may be. Longer contents of Replace and Prepend are
-// refused, so that no text grows without bound.
+// maxGrowth limits the length of a normalised text, as a multiple of the text's length. Longer contents of Replace and
+// Prepend are refused, so that no text grows without bound.
 const maxGrowth = 64
 
 // buildNormalizer reads a normaliser, or nil for none.
@@ -152,7 +152,7 @@ func (c component) content(key string) (string, error) {
 		return "", fmt.Errorf("%s: %s is of type %s, not a text", c.kind, key, ordered.TypeName(v))
 	}
 	if len(s) > maxGrowth {
-		return "", fmt.Errorf("%s: %s has %d bytes: %d are allowed", c.kind, key, len(s), maxGrowth)
+		return "", fmt.Errorf("%s: %s has %d bytes: at most %d are allowed", c.kind, key, len(s), maxGrowth)
 	}
 	return s, nil
 }

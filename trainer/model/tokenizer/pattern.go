@@ -11,12 +11,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// Limits on patterns, which come with the file.
+// Limits on patterns, since they come from files.
 const (
 	maxPattern     = 1 << 14          // bytes
-	maxBacktrack   = 1 << 24          // entries of the engine's stack in one match
-	patternTimeout = 20 * time.Second // of one match
-	probeTimeout   = 2 * time.Second  // of one match, in a text that probe makes up
+	maxBacktrack   = 1 << 24          // entries of the engine's stack during one match
+	patternTimeout = 20 * time.Second // longest time of one match
+	probeTimeout   = 2 * time.Second  // longest time of one match in the texts of probe
 )
 
 // pattern finds the matches of a Split or Replace component in a text.
@@ -25,8 +25,9 @@ type pattern interface {
 	matches(s string, f func(start, end int))
 }
 
-// PatternError is what Encode panics with when a regular expression of tokenizer.json takes too long. Load tries each
-// pattern on texts that are known to be hard and refuses it where it is slow, so a text has to be made for the pattern.
+// PatternError is the value with which Encode panics if a regular expression of tokenizer.json takes too long. Load tries
+// each pattern on texts that are known to be hard and refuses slow patterns. So only a text that was made for the pattern
+// can cause this.
 type PatternError struct {
 	Pattern string
 	Err     error
@@ -54,7 +55,7 @@ func (l literal) matches(s string, f func(start, end int)) {
 
 // regex matches a regular expression in Oniguruma's Ruby syntax, which the tokenizers library uses.
 type regex struct {
-	text   string // as in the file
+	text   string // as written in the file
 	engine *regexp2.Regexp
 }
 
@@ -67,7 +68,7 @@ func (r *regex) matches(s string, f func(start, end int)) {
 		}
 		return bytes
 	}
-	last := -1 // where the match before ends; an empty match there is none
+	last := -1 // end of the previous match; an empty match there does not count
 	err := r.engine.FindRunesMatches(text, 0, func(m regexp2.MatchView) bool {
 		index, length, _ := m.GroupRange(0)
 		if len(text) > 0 && (length > 0 || index != last) {
@@ -82,10 +83,10 @@ func (r *regex) matches(s string, f func(start, end int)) {
 	}
 }
 
-// compileRegex translates an expression for regexp2 and tries how long it takes.
+// compileRegex translates an expression for regexp2 and measures its time on hard texts.
 func compileRegex(text string) (*regex, error) {
 	if len(text) > maxPattern {
-		return nil, fmt.Errorf("a pattern of %d bytes: %d are allowed", len(text), maxPattern)
+		return nil, fmt.Errorf("a pattern of %d bytes: at most %d are allowed", len(text), maxPattern)
 	}
 	translated, err := translate(text)
 	if err == nil {
@@ -101,8 +102,8 @@ func compileRegex(text string) (*regex, error) {
 	return nil, fmt.Errorf("the pattern %.200q is not supported: %w", text, err)
 }
 
-// probe refuses a pattern that is slow on long runs of characters, where expressions that nest repetitions take
-// exponential time.
+// probe refuses a pattern that is slow on long runs of characters. Expressions with nested repetitions take exponential
+// time there.
 func (r *regex) probe() (err error) {
 	defer func() {
 		if p, ok := recover().(*PatternError); ok {
@@ -143,14 +144,14 @@ func readPattern(c component) (pattern, error) {
 }
 
 // translator rewrites Oniguruma's Ruby syntax as regexp2's where the two differ: possessive quantifiers become atomic
-// groups, \w is Unicode's, and contractions without case match ſ, which folds to s. Classes inside classes are refused,
+// groups, \w is Unicode's, and case-insensitive contractions match ſ, which folds to s. Classes inside classes are refused,
 // since regexp2 reads them as characters.
 type translator struct {
 	in     string
 	at     int
 	out    []byte
-	atom   int   // where the last atom begins in out, -1: there is none to repeat
-	groups []int // where each open group begins in out
+	atom   int   // start of the last atom in out; -1: there is no atom to repeat
+	groups []int // start of each open group in out
 }
 
 const (
@@ -213,7 +214,7 @@ func (t *translator) next() error {
 	return nil
 }
 
-// quantifier copies a quantifier; a + behind it makes it possessive.
+// quantifier copies a quantifier. A + after it makes it possessive.
 func (t *translator) quantifier() {
 	t.copy(1)
 	if t.at < len(t.in) && t.in[t.at] == '+' && t.atom >= 0 {

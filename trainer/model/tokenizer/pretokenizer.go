@@ -12,13 +12,13 @@ import (
 // fragment is a part of a text between added tokens.
 type fragment struct {
 	text  string
-	first bool // it begins where the text that Encode was given begins
+	first bool // it begins at the start of the text that was passed to Encode
 }
 
 // step is one pre-tokenizer: it cuts a fragment into fragments, which may have other texts. One of the fields is set.
 type step struct {
-	split splitter                            // cuts the text into pieces and changes nothing
-	cut   func(f fragment, to func(fragment)) // anything else; to gets the results in order
+	split splitter                            // cuts the text into pieces without changing it
+	cut   func(f fragment, to func(fragment)) // any other step; it passes its results to `to`, in order
 }
 
 // preTokenize applies the steps to a fragment, one after the other, and calls f for each piece that is not empty.
@@ -38,7 +38,8 @@ func preTokenize(steps []step, in fragment, f func(piece string)) {
 	}
 }
 
-// preTokenizer is the list of steps and whether the last one turns text into byte-level text. The model then reads bytes.
+// preTokenizer holds the steps. byteLevel reports whether the last one converts text to byte-level text; the model then
+// reads bytes.
 type preTokenizer struct {
 	steps     []step
 	byteLevel bool
@@ -131,7 +132,8 @@ func dropSpaces(split splitter) func(fragment, func(fragment)) {
 	}
 }
 
-// metaspaceSteps replaces spaces by a character, may put one before the text, and may split before each.
+// metaspaceSteps replaces spaces by a character. It may also put that character before the text and split the text before
+// each such character.
 func metaspaceSteps(c component) ([]step, error) {
 	if err := c.only("replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"); err != nil {
 		return nil, err
@@ -181,7 +183,7 @@ func metaspace(c component) (mark, scheme string, err error) {
 	return mark, scheme, err
 }
 
-// behavior is where Split puts what its pattern matches.
+// behavior determines to which piece Split assigns a match of its pattern.
 type behavior int
 
 const (
@@ -223,7 +225,7 @@ func splitStep(c component) (step, error) {
 	if err != nil {
 		return step{}, err
 	}
-	// Where the pattern matches all of a text, to keep the matches and to remove the rest is the same.
+	// If the pattern matches all of a text, keeping the matches is the same as removing the rest.
 	if split, ok := scanners[c.regex()]; ok && (b == isolated || b == removed && invert) {
 		return step{split: split}, nil
 	}
@@ -234,7 +236,7 @@ func splitStep(c component) (step, error) {
 	return step{cut: splitBy(p, b, invert)}, err
 }
 
-// regex returns the text of the component's regular expression, "" if its pattern is something else.
+// regex returns the text of the component's regular expression, or "" if its pattern is not a regular expression.
 func (c component) regex() string {
 	v, _ := c.object.Get("pattern")
 	o, _ := v.(*ordered.Object)
@@ -262,13 +264,14 @@ func (punctuation) matches(s string, f func(start, end int)) {
 	}
 }
 
-// stretch is a part of a text that matches a pattern, or that lies between matches.
+// stretch is a part of a text that matches a pattern, or that lies between two matches.
 type stretch struct {
 	start, end int
 	matched    bool
 }
 
-// stretches cuts s into matches and what lies between. With invert the two change places.
+// stretches cuts s into matches and the parts between them. With invert, the parts between matches count as matches and the
+// matches do not.
 func stretches(p pattern, s string, invert bool) []stretch {
 	var list []stretch
 	done := 0
@@ -285,7 +288,7 @@ func stretches(p pattern, s string, invert bool) []stretch {
 	return list
 }
 
-// splitBy is Split: as NormalizedString::split of the tokenizers library.
+// splitBy implements Split, as NormalizedString::split of the tokenizers library does.
 func splitBy(p pattern, b behavior, invert bool) func(fragment, func(fragment)) {
 	return func(f fragment, to func(fragment)) {
 		parts := stretches(p, f.text, invert)

@@ -9,8 +9,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// sentencePiece returns tokenizer.json and tokenizer_config.json of the models "llama", whose tokens have scores instead of
-// merges, and "gemma4", which has merges. Both replace spaces by ▁ and write what the vocabulary lacks in bytes.
+// sentencePiece returns tokenizer.json and tokenizer_config.json for the models "llama", whose tokens have scores instead
+// of merges, and "gemma4", which has merges. Both replace spaces by ▁ and write characters that are not in the vocabulary
+// as bytes.
 func (g *ggufTokenizer) sentencePiece(model string) (tokenizer, config *ordered.Object, err error) {
 	absent := map[string]int64{}
 	prefix := false
@@ -49,8 +50,8 @@ func (g *ggufTokenizer) sentencePiece(model string) (tokenizer, config *ordered.
 	return tokenizerJSON(added, normalizer, pre, post, decoder, bpe), config, nil
 }
 
-// metaspaceJSON returns the components that replace spaces by ▁ and back. With prefix, one ▁ is put before the text; and
-// before each text behind an added token, unless firstOnly.
+// metaspaceJSON returns the components that replace spaces by ▁ and back. With prefix, a ▁ is put before the text and,
+// unless firstOnly is set, before each text that follows an added token.
 func metaspaceJSON(prefix, firstOnly bool) (normalizer, pre, decoder any) {
 	replace := func(from, to string) *ordered.Object {
 		return ordered.NewObject("type", "Replace", "pattern", ordered.NewObject("String", from), "content", to)
@@ -70,8 +71,8 @@ func metaspaceJSON(prefix, firstOnly bool) (normalizer, pre, decoder any) {
 	return replace(" ", metaspaceMark), nil, decoder
 }
 
-// scoredMerges returns the merges that scores stand for: each way to put a token together from two others, the token with
-// the highest score first.
+// scoredMerges derives merges from scores: each pair of tokens that form a token. Pairs that form a token with a higher
+// score come first.
 func (g *ggufTokenizer) scoredMerges() ([]any, error) {
 	scores, err := ggufValue[[]float64](g, "scores")
 	if err != nil {
@@ -101,7 +102,7 @@ func (g *ggufTokenizer) scoredMerges() ([]any, error) {
 		}
 	}
 	if len(list) > maxMerges {
-		return nil, fmt.Errorf("the scores stand for %d merges: %d are allowed", len(list), maxMerges)
+		return nil, fmt.Errorf("the scores stand for %d merges: at most %d are allowed", len(list), maxMerges)
 	}
 	slices.SortStableFunc(list, func(a, b merge) int {
 		return cmp.Or(cmp.Compare(scores[b.token], scores[a.token]), cmp.Compare(a.left, b.left), cmp.Compare(a.right, b.right))

@@ -86,7 +86,7 @@ func (s *spec) readModel(r *ordered.Reader) error {
 	}
 	kind, found := s.options.Get("type")
 	s.kind, _ = kind.(string)
-	if !found && s.merges != nil { // old files lack the key
+	if !found && s.merges != nil { // old files do not have this key
 		s.kind = "BPE"
 	}
 	return nil
@@ -183,7 +183,7 @@ func parseAdded(v any) (addedToken, error) {
 	return t, nil
 }
 
-// at adds where to an error.
+// at adds a place to an error.
 func at(where string, err error) error {
 	if err == nil {
 		return nil

@@ -9,14 +9,14 @@ import (
 // pieces that are tokenised separately.
 type splitter func(s string) int
 
-// The patterns of Split and ByteLevel that most files have, as in tokenizer.json. Each has a hand-written splitter, which is
-// many times as fast as a regular expression. Each pattern matches all of any text.
+// Patterns of Split and ByteLevel that most files have, written as in tokenizer.json. Each has a hand-written splitter,
+// which is many times as fast as a regular expression. The matches of each pattern cover the whole of any text.
 const (
 	patternGPT2   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	patternQwen2  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	patternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
-	// OpenAI's o200k, which GPT-OSS has, and Mistral's of it for Tekken.
+	// OpenAI's o200k, which GPT-OSS uses, and Mistral's variant for Tekken.
 	patternO200k = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
 		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
 		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -24,14 +24,14 @@ const (
 		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|` +
 		`\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
-	// DeepSeek V3's, the last of three: it does not match a digit, which the first step has split off.
+	// The last of three patterns of DeepSeek V3. It does not match digits: an earlier step splits them off.
 	patternDeepSeek = `[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_` + "`" + `{|}~][A-Za-z]+|[^` + "\r\n" + `\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|` +
 		` ?[\p{P}\p{S}]+[` + "\r\n" + `]*|\s*[` + "\r\n" + `]+|\s+(?!\S)|\s+`
 	patternDigits3 = `\p{N}{1,3}`
 	patternCJK     = "[一-龥\u3040-ゟ゠-ヿ]+"
 )
 
-// scanners are the splitters of patterns that match all of any text.
+// scanners maps patterns whose matches cover the whole of any text to their splitters.
 var scanners = map[string]splitter{
 	patternGPT2:   splitGPT2,
 	patternQwen2:  func(s string) int { return splitTiktoken(s, 1) },
@@ -40,7 +40,8 @@ var scanners = map[string]splitter{
 	patternTekken: func(s string) int { return splitByCase(s, 1, false) },
 }
 
-// isolators are the splitters of further patterns with the behaviour Isolated: a piece is a match, or what lies before one.
+// isolators maps further patterns with the behaviour Isolated to their splitters. A piece is a match, or the text before a
+// match.
 var isolators = map[string]splitter{
 	patternDeepSeek: splitDeepSeek,
 	patternDigits3:  splitDigits3,
@@ -78,7 +79,7 @@ func runeClass(r rune) class {
 	return other
 }
 
-// decodeRune is utf8.DecodeRuneInString, inlined for ASCII. s is not empty.
+// decodeRune does the same as utf8.DecodeRuneInString, inlined for ASCII. s must not be empty.
 func decodeRune(s string) (rune, int) {
 	if b := s[0]; b < utf8.RuneSelf {
 		return rune(b), 1
@@ -95,7 +96,7 @@ func classAt(s string, i int) (class, int) {
 	return runeClass(r), n
 }
 
-// run returns the end of the characters of class want from s[i] on, at most limit characters.
+// run returns the end of the run of characters of class want that begins at s[i], after at most limit characters.
 func run(s string, i int, want class, limit int) int {
 	for ; i < len(s) && limit > 0; limit-- {
 		c, n := classAt(s, i)
@@ -107,7 +108,7 @@ func run(s string, i int, want class, limit int) int {
 	return i
 }
 
-// splitGPT2 is patternGPT2.
+// splitGPT2 implements patternGPT2.
 func splitGPT2(s string) int {
 	if n := contraction(s, false); n > 0 {
 		return n
@@ -124,7 +125,7 @@ func splitGPT2(s string) int {
 	return whitespace(s)
 }
 
-// splitTiktoken is patternQwen2 and patternLlama3. digits is the largest number of digits in a piece.
+// splitTiktoken implements patternQwen2 and patternLlama3. digits is the largest number of digits in a piece.
 func splitTiktoken(s string, digits int) int {
 	if n := contraction(s, true); n > 0 {
 		return n
@@ -177,8 +178,8 @@ func contraction(s string, ignoreCase bool) int {
 	return 0
 }
 
-// whitespace matches \s+(?!\S)|\s+ at the start of s, which is white space: all white space, without the last character
-// if other text follows and more than one character remains.
+// whitespace matches \s+(?!\S)|\s+ at the start of s, which must be white space. It matches all white space; but if other
+// text follows and there is more than one character, it leaves the last one.
 func whitespace(s string) int {
 	end, last := 0, 0
 	for end < len(s) {
@@ -195,7 +196,8 @@ func whitespace(s string) int {
 	return end
 }
 
-// whitespaceLines matches \s*[\r\n]+|\s+(?!\S)|\s+: if the white space has a line end, everything up to the last line end.
+// whitespaceLines matches \s*[\r\n]+|\s+(?!\S)|\s+. If the white space has a line end, it matches everything up to the last
+// line end.
 func whitespaceLines(s string) int {
 	lines := 0
 	for i := 0; i < len(s); {
@@ -214,7 +216,7 @@ func whitespaceLines(s string) int {
 	return whitespace(s)
 }
 
-// splitDigits is the Digits step with individual_digits: each number character is a piece.
+// splitDigits implements the Digits step with individual_digits: each digit is a piece.
 func splitDigits(s string) int {
 	c, n := classAt(s, 0)
 	for c != number && n < len(s) {
@@ -227,7 +229,7 @@ func splitDigits(s string) int {
 	return n
 }
 
-// splitDigitRuns is the Digits step without individual_digits.
+// splitDigitRuns implements the Digits step without individual_digits.
 func splitDigitRuns(s string) int {
 	if c, n := classAt(s, 0); c == number {
 		return run(s, n, number, len(s))
@@ -235,7 +237,7 @@ func splitDigitRuns(s string) int {
 	return splitDigits(s)
 }
 
-// splitWords is the WhitespaceSplit step. The caller drops the white space pieces.
+// splitWords implements the WhitespaceSplit step. The caller drops the white space pieces.
 func splitWords(s string) int {
 	r, n := utf8.DecodeRuneInString(s)
 	white := unicode.IsSpace(r)
@@ -249,7 +251,7 @@ func splitWords(s string) int {
 	return n
 }
 
-// splitWordsAndMarks is the Whitespace step, \w+|[^\w\s]+. The caller drops the white space pieces.
+// splitWordsAndMarks implements the Whitespace step, \w+|[^\w\s]+. The caller drops the white space pieces.
 func splitWordsAndMarks(s string) int {
 	kind := func(r rune) int {
 		switch {
@@ -272,7 +274,7 @@ func splitWordsAndMarks(s string) int {
 	return n
 }
 
-// isWord says whether r is in Unicode's \w (UTS 18, annex C).
+// isWord reports whether r is in Unicode's \w (UTS 18, annex C).
 func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic) ||
 		r == 0x200c || r == 0x200d

@@ -2,7 +2,7 @@ package tokenizer
 
 import "unicode"
 
-// letterCase is how patternO200k and patternTekken sort letters and marks.
+// letterCase classifies letters and marks for patternO200k and patternTekken.
 type letterCase uint8
 
 const (
@@ -31,7 +31,7 @@ func runeCase(r rune) letterCase {
 	return noLetter
 }
 
-// caseRun returns the end of the characters from s[i] on that are in one of two cases.
+// caseRun returns the end of the run of characters in one of two cases that begins at s[i].
 func caseRun(s string, i int, a, b letterCase) int {
 	for i < len(s) {
 		c, n := caseAt(s, i)
@@ -51,8 +51,8 @@ func caseAt(s string, i int) (letterCase, int) {
 	return runeCase(r), n
 }
 
-// splitByCase is patternO200k and patternTekken. digits is the largest number of digits in a piece; with contractions, a
-// word takes the contraction that follows it.
+// splitByCase implements patternO200k and patternTekken. digits is the largest number of digits in a piece. With
+// contractions, a word includes the contraction that follows it.
 func splitByCase(s string, digits int, contractions bool) int {
 	c, n := classAt(s, 0)
 	prefixed := c == other || c == space // [^\r\n\p{L}\p{N}]?
@@ -91,8 +91,8 @@ func splitByCase(s string, digits int, contractions bool) int {
 	return whitespaceLines(s)
 }
 
-// lowerWord matches [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ at s[i] and returns its end, 0 where it
-// does not match.
+// lowerWord matches [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ at s[i] and returns the end of the match, or
+// 0 if there is no match.
 func lowerWord(s string, i int) int {
 	last := 0 // the end of the last character of both cases
 	for i < len(s) {
@@ -111,8 +111,8 @@ func lowerWord(s string, i int) int {
 	return last
 }
 
-// upperWord matches [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+ at s[i], where lowerWord does not match, and returns its end, 0 where
-// it does not match either.
+// upperWord matches [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+ at s[i], after lowerWord has not matched there. It returns the end of
+// the match, or 0 if there is no match.
 func upperWord(s string, i int) int {
 	if end := caseRun(s, i, upperCase, bothCases); end > i {
 		return end

@@ -2,8 +2,8 @@ package tokenizer
 
 import "unicode"
 
-// isolate makes a splitter of a function that returns the length of the match at the start of a text, 0 where there is
-// none: a piece is a match, or what lies before the next one.
+// isolate makes a splitter from a function that returns the length of the match at the start of a text, or 0 if there is
+// none. A piece is a match, or the text before the next match.
 func isolate(match func(s string) int) splitter {
 	return func(s string) int {
 		if n := match(s); n > 0 {
@@ -77,7 +77,7 @@ func matchDeepSeek(s string) int {
 // isMark reports whether r is in \p{P} or \p{S}.
 func isMark(r rune) bool { return unicode.IsPunct(r) || unicode.IsSymbol(r) }
 
-// letters returns the end of [\p{L}\p{M}]* from s[i] on.
+// letters returns the end of the match of [\p{L}\p{M}]* at s[i].
 func letters(s string, i int) int {
 	for i < len(s) {
 		r, n := decodeRune(s[i:])

@@ -34,8 +34,8 @@ type spModel struct {
 	characterMap                 bool
 }
 
-// fromSentencePiece returns the files that tokenizer.model stands for, by way of the metadata that a GGUF file would have.
-// config is tokenizer_config.json, nil if there is none.
+// fromSentencePiece converts tokenizer.model to the files of Parse. It first converts it to the metadata that a GGUF file
+// would have. config is tokenizer_config.json, or nil.
 func fromSentencePiece(data []byte, config *ordered.Object) (map[string][]byte, error) {
 	m := &spModel{unk: 0, bos: 1, eos: 2, pad: -1, kind: 1, prefix: true, remove: true, escape: true}
 	if err := m.read(data); err != nil {
@@ -69,7 +69,7 @@ func fromSentencePiece(data []byte, config *ordered.Object) (map[string][]byte, 
 	return g.files()
 }
 
-// read reads the model. Fields that do not matter here are skipped.
+// read reads the model. It skips fields that are not needed.
 func (m *spModel) read(data []byte) error {
 	return eachField(data, func(field protowire.Number, number uint64, text []byte) error {
 		switch field {
@@ -135,7 +135,8 @@ func (m *spModel) readPiece(data []byte) error {
 	return nil
 }
 
-// eachField calls f for each field of a protocol buffers message: with its number, or the bytes of a nested one.
+// eachField calls f for each field of a protocol buffers message. It passes the field's number value, or the bytes of a
+// nested message.
 func eachField(data []byte, f func(field protowire.Number, number uint64, bytes []byte) error) error {
 	for len(data) > 0 {
 		field, kind, n := protowire.ConsumeTag(data)

@@ -12,19 +12,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// Names of chat templates. A chat with functions takes the second if there is one, as in transformers.
+// Names of chat templates. A chat with functions uses the second if it exists, as in transformers.
 const (
 	defaultTemplate = "default"
 	toolTemplate    = "tool_use"
 )
 
-// templateFolder has further templates beside chat_template.jinja: NAME.jinja.
+// templateFolder contains further templates, NAME.jinja, in addition to chat_template.jinja.
 const templateFolder = "additional_chat_templates"
 
-// maxTemplates bounds the number of a tokenizer's templates.
+// maxTemplates is the largest number of templates of a tokenizer.
 const maxTemplates = 64
 
-// templates are the sources of a tokenizer's chat templates by name.
+// templates holds the sources of a tokenizer's chat templates by name.
 type templates map[string]string
 
 // readTemplateFiles adds chat_template.jinja and additional_chat_templates/ to the files of a folder.
@@ -69,7 +69,8 @@ func (t *Tokenizer) readTemplates() error {
 	return t.parseTemplates(sources)
 }
 
-// templatesOf returns the templates of files, which go before those of tokenizer_config.json, as in transformers.
+// templatesOf returns the templates of files. They have priority over the templates of tokenizer_config.json, as in
+// transformers.
 func templatesOf(files map[string][]byte, config *ordered.Object) (templates, error) {
 	found := templates{}
 	for name, text := range files {
@@ -116,8 +117,8 @@ func (t templates) read(config *ordered.Object) error {
 	return nil
 }
 
-// parseTemplates parses the templates that a chat can take. Those of other names are chosen by hand in transformers alone. What is wrong with
-// tool_use beside default concerns chats with functions only.
+// parseTemplates parses the templates that a chat can use. Templates with other names can be chosen in transformers only.
+// If there is a default template, an error in tool_use only affects chats with functions.
 func (t *Tokenizer) parseTemplates(sources templates) (err error) {
 	if source, ok := sources[defaultTemplate]; ok {
 		if t.template, err = jinja.Parse(source); err != nil {
@@ -132,7 +133,7 @@ func (t *Tokenizer) parseTemplates(sources templates) (err error) {
 		t.printed += source
 	}
 	if len(sources) > 0 && t.template == nil && t.withTools == nil {
-		return fmt.Errorf("chat template: none is named %s or %s: %s", defaultTemplate, toolTemplate, strings.Join(sources.names(), ", "))
+		return fmt.Errorf("chat template: there is no template named %s or %s: %s", defaultTemplate, toolTemplate, strings.Join(sources.names(), ", "))
 	}
 	return nil
 }
@@ -152,8 +153,8 @@ func (t *Tokenizer) choose(tools bool) (*template, error) {
 	return t.template, nil
 }
 
-// foldTemplates moves templates from additional_chat_templates/ into tokenizer_config.json, where transformers finds them, too: a checkpoint has
-// no folders.
+// foldTemplates moves templates from additional_chat_templates/ into tokenizer_config.json, where transformers also finds
+// them: a checkpoint does not contain folders.
 func foldTemplates(files map[string][]byte, sources templates, config *ordered.Object) error {
 	folded := false
 	for name := range files {

@@ -4,7 +4,7 @@
 // approximation.
 package tokenizer
 
-// NoID is the id of a token that the tokenizer lacks, such as a missing beginning-of-text token.
+// NoID stands for a token that the tokenizer does not have, such as a missing beginning-of-text token.
 const NoID int32 = -1
 
 // Tokenizer is immutable and safe for concurrent use.
@@ -12,7 +12,7 @@ type Tokenizer struct {
 	model  model
 	added  *addedTokens
 	tokens []token          // by id
-	ids    map[string]int32 // by token string, added tokens included
+	ids    map[string]int32 // by token string, including added tokens
 
 	normalize normalizer // nil: none
 	decoder   decoder
@@ -22,7 +22,7 @@ type Tokenizer struct {
 	named     map[string]string // bos_token, eos_token, …: token strings that chat templates can use
 	stop      []int32
 	template  *template // nil: no chat template
-	withTools *template // of chats with functions; nil: template
+	withTools *template // for chats with functions; nil: the same as template
 	toolsErr  error     // why withTools cannot be parsed
 	printed   string    // the chat template's source; "": none
 	files     map[string][]byte
@@ -35,14 +35,14 @@ type model interface {
 
 type token struct {
 	text    string // the token in the vocabulary
-	bytes   string // what the token adds to a text, before the decoder's steps on the whole text
-	isByte  bool   // bytes is one byte of a character, which its neighbours complete
+	bytes   string // bytes that the token adds to a text, before the decoder's steps on the whole text
+	isByte  bool   // bytes is a single byte of a character that neighbouring tokens complete
 	present bool
 	special bool
 	added   bool
 }
 
-// VocabSize is the largest id plus 1. A model's embedding may have more rows.
+// VocabSize returns the largest id plus 1. A model's embedding may have more rows.
 func (t *Tokenizer) VocabSize() int { return len(t.tokens) }
 
 // ID returns the id of a token, given as in the vocabulary (byte-level text for byte-level BPE).
@@ -51,7 +51,7 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 	return id, ok
 }
 
-// Token returns the token of an id as in the vocabulary, "" for an id without a token.
+// Token returns the token of an id as it is in the vocabulary, or "" for an id without a token.
 func (t *Tokenizer) Token(id int32) string {
 	if !t.known(id) {
 		return ""
@@ -59,26 +59,27 @@ func (t *Tokenizer) Token(id int32) string {
 	return t.tokens[id].text
 }
 
-// Special says whether the id is a special token, which Decode can skip.
+// Special reports whether the id is a special token, which Decode can skip.
 func (t *Tokenizer) Special(id int32) bool { return t.known(id) && t.tokens[id].special }
 
-// Added reports whether the id is an added token, special or not, which Encode finds in a text before the model splits it.
+// Added reports whether the id is an added token, special or not. Encode finds added tokens in a text before the model
+// splits it.
 func (t *Tokenizer) Added(id int32) bool { return t.known(id) && t.tokens[id].added }
 
 func (t *Tokenizer) known(id int32) bool {
 	return id >= 0 && int(id) < len(t.tokens) && t.tokens[id].present
 }
 
-// BOS is the id of the beginning-of-text token, NoID if there is none.
+// BOS returns the id of the beginning-of-text token, or NoID.
 func (t *Tokenizer) BOS() int32 { return t.namedID("bos_token") }
 
-// EOS is the id of the end-of-text token, NoID if there is none.
+// EOS returns the id of the end-of-text token, or NoID.
 func (t *Tokenizer) EOS() int32 { return t.namedID("eos_token") }
 
-// Pad is the id of the padding token, NoID if there is none.
+// Pad returns the id of the padding token, or NoID.
 func (t *Tokenizer) Pad() int32 { return t.namedID("pad_token") }
 
-// Unk is the id of the unknown token, NoID if there is none.
+// Unk returns the id of the unknown token, or NoID.
 func (t *Tokenizer) Unk() int32 { return t.namedID("unk_token") }
 
 // StopIDs returns the ids that end a turn: EOS and the ids of generation_config.json, without duplicates.
@@ -97,9 +98,9 @@ func (t *Tokenizer) namedID(name string) int32 {
 	return NoID
 }
 
-// Encode encodes text. It recognises added tokens in the text and adds no special tokens. Bytes that are not UTF-8 count
-// as U+FFFD. Encode panics with a *PatternError where a regular expression of the file takes longer than 20 seconds for a
-// match.
+// Encode encodes text. It recognises added tokens in the text and adds no special tokens. Bytes that are not UTF-8 are
+// treated as U+FFFD. Encode panics with a *PatternError if a regular expression of the file takes longer than 20 seconds
+// for one match.
 func (t *Tokenizer) Encode(text string) []int32 {
 	text = validUTF8(text)
 	ids := make([]int32, 0, len(text)/4+1)
@@ -123,8 +124,8 @@ func (t *Tokenizer) Encode(text string) []int32 {
 	return ids
 }
 
-// EncodeWithSpecial is Encode with the tokens of the file's post-processor, such as Llama 3's beginning-of-text token. A
-// rendered chat already contains these tokens: use Encode for it.
+// EncodeWithSpecial encodes text and adds the tokens of the file's post-processor, such as Llama 3's beginning-of-text
+// token. A rendered chat already contains these tokens: use Encode for it.
 func (t *Tokenizer) EncodeWithSpecial(text string) []int32 {
 	ids := append([]int32(nil), t.before...)
 	ids = append(ids, t.Encode(text)...)

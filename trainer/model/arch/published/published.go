@@ -1,4 +1,5 @@
-// Package published has the shapes of published models, from their config.json, for tests and for the tables of the documentation.
+// Package published holds the shapes of published models, from their config.json, for tests and for the tables of the
+// documentation.
 package published
 
 import "github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -9,7 +10,7 @@ type Model struct {
 	Arch arch.Config
 }
 
-// Qwen3 are models of one family, in the order of their sizes; the last is a mixture of experts.
+// Qwen3 lists models of one family, in the order of their sizes. The last one is a mixture of experts.
 var Qwen3 = []Model{
 	{"Qwen3-1.7B", qwen3(28, 2048, 16, 8, 6144, true)},
 	{"Qwen3-4B", qwen3(36, 2560, 32, 8, 9728, true)},

@@ -151,8 +151,8 @@ func desugarExpression(list []*tokens.Token, depth int) ([]*tokens.Token, error)
 	}
 }
 
-// isDict says whether tokens between brackets are the content of a dictionary {…}, in which the parser does not accept a
-// trailing comma.
+// isDict reports whether tokens between brackets are the content of a dictionary {…}. The parser does not accept a trailing
+// comma there.
 func isDict(inside []*tokens.Token) bool {
 	return find(inside, func(t *tokens.Token) bool { return t.Type == tokens.Colon }) >= 0
 }

@@ -288,7 +288,7 @@ func (r *renderer) evalSlice(n *nodes.GetSlice, s *scope) (any, error) {
 	return nil, fmt.Errorf("'%s' object cannot be sliced", typeName(object))
 }
 
-// slice is Python's list[start:stop:step].
+// slice implements Python's list[start:stop:step].
 func slice[T any](r *renderer, list []T, bounds [3]*int64) ([]T, error) {
 	n := int64(len(list))
 	step := int64(1)

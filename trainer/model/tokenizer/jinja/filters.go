@@ -305,7 +305,7 @@ func attrFilter(r *renderer, v any, args arguments) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o, ok := v.(*ordered.Object); ok { // an object has keys; only attributes count here
+	if o, ok := v.(*ordered.Object); ok { // an object has keys; only attributes are looked up here
 		if m, ok := method(o, name); ok {
 			return m, nil
 		}
@@ -468,7 +468,7 @@ func indentFilter(r *renderer, v any, args arguments) (any, error) {
 		return nil, u.err()
 	}
 	if v == nil {
-		return nil, errors.New("indent: 'NoneType' object is no text")
+		return nil, errors.New("indent: 'NoneType' object is not a text")
 	}
 	s, err := str(v)
 	if err != nil {

@@ -100,7 +100,7 @@ func namespaceFunction(r *renderer, args arguments) (any, error) {
 	return ns, r.spend(64 * len(ns.vars))
 }
 
-// ErrRaised is wrapped by the error of raise_exception.
+// ErrRaised is wrapped in the error of raise_exception.
 var ErrRaised = errors.New("raised by the template")
 
 func raiseFunction(r *renderer, args arguments) (any, error) {

@@ -17,7 +17,7 @@ const (
 )
 
 // lexer splits a template into tokens as Jinja2 does with trim_blocks and lstrip_blocks. It applies white space control to
-// the text, so that gonja's parser gets plain delimiters.
+// the text, so that gonja's parser receives plain delimiters.
 type lexer struct {
 	rest      string
 	line      int
@@ -62,7 +62,7 @@ func (l *lexer) emit(kind tokens.Type, val string) {
 	l.out = append(l.out, &tokens.Token{Type: kind, Val: val, Line: l.line})
 }
 
-// data emits the text before a tag; block says whether lstrip_blocks applies to it.
+// data emits the text before a tag. block reports whether lstrip_blocks applies to it.
 func (l *lexer) data(text string, block bool) {
 	lines := strings.Count(text, "\n")
 	if block {
@@ -153,7 +153,7 @@ func (l *lexer) raw(opening, body string) error {
 	}
 }
 
-// after continues after a tag that ended with sign; block says whether trim_blocks applies.
+// after continues after a tag that ended with sign. block reports whether trim_blocks applies.
 func (l *lexer) after(rest string, sign byte, block bool) {
 	l.rest = rest
 	switch {
@@ -255,7 +255,7 @@ var keywords = map[string]tokens.Type{
 
 func (l *lexer) name(s string) {
 	if s == "none" {
-		s = "None" // the spelling of gonja's parser
+		s = "None" // gonja's parser expects this spelling
 	}
 	if kind, ok := keywords[s]; ok {
 		l.emit(kind, s)
@@ -385,5 +385,5 @@ func unescape(s string) (string, error) {
 	return out.String(), nil
 }
 
-// isSpace is Python's str.isspace.
+// isSpace reports what Python's str.isspace does for one character.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }

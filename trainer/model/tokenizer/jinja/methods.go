@@ -175,7 +175,7 @@ func (a arguments) count(low, high int) error {
 	return nil
 }
 
-// at returns the argument at an index or with a name, or absent.
+// at returns the argument at an index or with a name. If there is no such argument, it returns absent.
 func (a arguments) at(i int, name string, absent any) any {
 	if i < len(a.list) {
 		return a.list[i]
@@ -203,7 +203,7 @@ func mapMethod(f func(string) string) stringMethod {
 	return func(r *renderer, s string, args arguments) (any, error) { return f(s), args.count(0, 0) }
 }
 
-// strip is Python's strip. It removes white space, or all characters in chars.
+// strip does the same as Python's strip: it removes white space, or all characters in chars.
 func strip(s string, chars any, left, right bool) (string, error) {
 	drop := isSpace
 	if chars != nil {
@@ -278,7 +278,7 @@ func reverse(list []any) {
 	}
 }
 
-// splitSpace is split without a separator.
+// splitSpace implements split without a separator.
 func (r *renderer) splitSpace(s string, limit int64, fromRight bool) (any, error) {
 	parts := []any{}
 	if fromRight && limit >= 0 {
@@ -312,7 +312,7 @@ func (r *renderer) splitSpace(s string, limit int64, fromRight bool) (any, error
 	return parts, r.spend(32 * len(parts))
 }
 
-// lines is splitlines.
+// lines implements splitlines.
 func (r *renderer) lines(s string, args arguments) (any, error) {
 	if err := args.count(0, 1); err != nil {
 		return nil, err

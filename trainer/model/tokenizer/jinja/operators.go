@@ -178,7 +178,7 @@ func (r *renderer) spendTimes(size int, n int64) error {
 	return r.spend(size * int(n))
 }
 
-// integers is Python's integer arithmetic: // and % round towards minus infinity.
+// integers does Python's integer arithmetic: // and % round towards minus infinity.
 func integers(op *tokens.Token, x, y *big.Int) (any, error) {
 	z := new(big.Int)
 	switch op.Type {

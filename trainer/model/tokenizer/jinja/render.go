@@ -13,7 +13,7 @@ import (
 // Limits on one rendering.
 const (
 	maxSteps  = 5e6       // nodes visited, elements compared
-	maxBytes  = 256 << 20 // of all strings and lists that the template makes
+	maxBytes  = 256 << 20 // bytes of all strings and lists that the template makes
 	maxOutput = 64 << 20
 	maxCalls  = 60 // nested macro calls
 )
@@ -33,7 +33,7 @@ type renderer struct {
 	loops int
 }
 
-// scope maps names to values. The body of a for has its own scope, the body of an if has not.
+// scope maps names to values. The body of a for has its own scope; the body of an if does not.
 type scope struct {
 	vars   map[string]any
 	parent *scope
@@ -118,7 +118,7 @@ type lineError struct {
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
 func (e *lineError) Unwrap() error { return e.err }
 
-// inLine adds the line to an error that has none, so that the innermost line is named.
+// inLine adds the line to an error without a line, so that the error names the innermost line.
 func inLine(line int, err error) error {
 	var inner *lineError
 	if err == nil || err == errBreak || err == errContinue || errors.As(err, &inner) {
@@ -290,7 +290,7 @@ func (r *renderer) assign(target nodes.Expression, v any, s *scope) error {
 	return fmt.Errorf("cannot assign to %T", target)
 }
 
-// capture renders a body into a string of its own.
+// capture renders a body into a separate string.
 func (r *renderer) capture(body *nodes.Wrapper, s *scope) (string, error) {
 	outer := r.out
 	r.out = strings.Builder{}

@@ -1,10 +1,10 @@
 // Package jinja renders Hugging Face chat templates. gonja parses them, and this package evaluates them as Jinja2 does with
-// Python values: undefined values fail when used, None is not converted to text, integers have any size, dictionaries
-// keep their order. gonja's evaluator is more lenient. Its lexer supports no inline if in an expression, no line breaks
-// in a tag and no Python string escapes, so lex.go and desugar.go prepare the input of its parser.
+// Python values: undefined values fail when used, None is not converted to text, integers have any size, dictionaries keep
+// their order. gonja's own evaluator is more lenient, so it is not used. gonja's lexer does not support an inline if in an
+// expression, line breaks in a tag, or Python string escapes, so lex.go and desugar.go prepare the input of its parser.
 //
-// A template can only compute text from its variables: there is no include, import, file or environment access, and
-// steps, memory and output are bounded.
+// A template can only compute text from its variables: there is no include, import, file or environment access, and steps,
+// memory and output are bounded.
 package jinja
 
 import (

@@ -11,14 +11,14 @@ import (
 
 // A value is a value of package ordered, an ordered.Tuple, or of a type below.
 type (
-	// undefined is the value of a missing name, key or attribute. It prints as "" and is false. Every other use is an
-	// error that names what was missing.
+	// undefined is the value of a missing name, key or attribute. It prints as "" and is false. Every other use is an error
+	// that names the missing item.
 	undefined struct{ what string }
 
 	// function is a global function, a method bound to its value, or a macro.
 	function func(r *renderer, args arguments) (any, error)
 
-	// namespace has variables that a loop's body can set for the code after the loop.
+	// namespace holds variables that a loop's body can set for the code after the loop.
 	namespace struct{ vars map[string]any }
 
 	// loop is the variable loop in the body of a for.
@@ -56,7 +56,7 @@ func typeName(v any) string {
 	return ordered.TypeName(v)
 }
 
-// str is Python's str. An undefined value gives "".
+// str returns Python's str of a value. An undefined value gives "".
 func str(v any) (string, error) {
 	switch v := v.(type) {
 	case undefined:
@@ -99,7 +99,7 @@ func truth(v any) bool {
 	case *ordered.Object:
 		return v.Len() > 0
 	}
-	return true // a *big.Int is beyond int64, so not 0
+	return true // a *big.Int does not fit in an int64, so it is not 0
 }
 
 // list returns the elements of a list or tuple.
@@ -113,7 +113,7 @@ func list(v any) ([]any, bool) {
 	return nil, false
 }
 
-// iterate returns the items of a for: elements, keys or characters; none for an undefined value.
+// iterate returns the items over which a for iterates: elements, keys or characters; nothing for an undefined value.
 func (r *renderer) iterate(v any) ([]any, error) {
 	if items, ok := list(v); ok {
 		return items, nil
@@ -138,7 +138,7 @@ func (r *renderer) iterate(v any) ([]any, error) {
 	return nil, fmt.Errorf("'%s' object is not iterable", typeName(v))
 }
 
-// length is Python's len.
+// length returns Python's len of a value.
 func length(v any) (int, error) {
 	if items, ok := list(v); ok {
 		return len(items), nil
@@ -205,7 +205,7 @@ func small(b *big.Int) any {
 
 func isNumber(v any) bool { _, ok := float(v); return ok }
 
-// equal is Python's ==.
+// equal reports whether Python's == is true.
 func (r *renderer) equal(a, b any) (bool, error) {
 	if err := r.spend(1); err != nil {
 		return false, err
@@ -320,7 +320,7 @@ func compare(a, b any) (int, error) {
 	return 0, fmt.Errorf("'<' not supported between instances of '%s' and '%s'", typeName(a), typeName(b))
 }
 
-// contains is Python's `element in container`.
+// contains reports whether Python's `element in container` is true.
 func (r *renderer) contains(container, element any) (bool, error) {
 	if s, ok := text(container); ok {
 		t, ok := text(element)

@@ -1,5 +1,5 @@
-// Package jsonl is the logic of `mgrpo tokenize` and `mgrpo render`: JSON lines in, JSON lines out, one at a time. It
-// ignores unknown keys. An error names its line; the replies to earlier lines have been written.
+// Package jsonl implements `mgrpo tokenize` and `mgrpo render`: it reads JSON lines and writes JSON lines, one at a time.
+// It ignores unknown keys. An error names its line; the replies to earlier lines have been written by then.
 package jsonl
 
 import (
@@ -122,7 +122,7 @@ func line(data []byte, out *bufio.Writer, f func(*ordered.Object) (*ordered.Obje
 	return out.WriteByte('\n')
 }
 
-// field returns a key's value, or *fallback if the key is absent or null. Without a fallback that is an error.
+// field returns a key's value, or *fallback if the key is absent or null. Without a fallback, an absent key is an error.
 func field[T any](row *ordered.Object, key string, fallback *T) (T, error) {
 	v, _ := row.Get(key)
 	if v == nil && fallback != nil {

@@ -50,7 +50,7 @@ func (o *Object) Keys() []string {
 	return o.keys
 }
 
-// Len is the number of keys.
+// Len returns the number of keys.
 func (o *Object) Len() int { return len(o.Keys()) }
 
 // MarshalJSON writes the object with its keys in order.

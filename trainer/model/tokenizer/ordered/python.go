@@ -52,7 +52,7 @@ func TypeName(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// Format is the layout of Dumps. The zero Format is that of Python's json.dumps(x, ensure_ascii=False).
+// Format is the layout of Dumps. The zero Format is the layout of Python's json.dumps(x, ensure_ascii=False).
 type Format struct {
 	Indent        *string // nil: one line
 	ItemSeparator string  // "": ", ", or "," with an indent
@@ -212,8 +212,8 @@ func jsonFloat(f float64) string {
 	return FloatRepr(f)
 }
 
-// FloatRepr formats a float as Python's repr does: the shortest digits that parse to the same value, always with a point
-// or an exponent; an exponent from 1e16 on and below 1e-4.
+// FloatRepr formats a float as Python's repr does: with the shortest digits that parse to the same value, and always with a
+// point or an exponent. It uses an exponent from 1e16 up and below 1e-4.
 func FloatRepr(f float64) string {
 	switch {
 	case math.IsNaN(f):

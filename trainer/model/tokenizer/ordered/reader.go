@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// Limits on what a Reader takes.
+// Limits of a Reader.
 const (
 	MaxDepth  = 512     // nesting of arrays and objects
 	MaxDigits = 4300    // digits of an integer, Python's limit
-	MaxValues = 1 << 22 // values that Value reads in all
+	MaxValues = 1 << 22 // values that Value reads in total
 )
 
 // Parse parses one JSON value. As in Python, the last of equal keys wins, at the place of the first. Unpaired surrogates
@@ -247,7 +247,7 @@ func number(s string) (any, error) {
 		return n, nil
 	}
 	if len(s) > MaxDigits {
-		return nil, fmt.Errorf("json: an integer of %d digits; at most %d are taken", len(s), MaxDigits)
+		return nil, fmt.Errorf("json: an integer of %d digits; at most %d are allowed", len(s), MaxDigits)
 	}
 	n, ok := new(big.Int).SetString(s, 10)
 	if !ok {
