@@ -19,10 +19,10 @@ import (
 const (
 	adapterConfigFile = "adapter_config.json"
 	adapterFile       = "adapter_model.safetensors"
-	adapterBin        = "adapter_model.bin" // read where there is no adapterFile
+	adapterBin        = "adapter_model.bin" // read if there is no adapterFile
 )
 
-// Adapter is a LoRA adapter that was read from a folder as PEFT writes it.
+// Adapter is a LoRA adapter that was read from a folder in PEFT's format.
 type Adapter struct {
 	Config lora.PEFT
 	Layout *lora.Layout
@@ -35,14 +35,14 @@ func (a *Adapter) Fill(from int64, dst []float32) error {
 	return nil
 }
 
-// IsAdapter says whether a folder holds an adapter.
+// IsAdapter reports whether a folder holds an adapter.
 func IsAdapter(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, adapterConfigFile))
 	return err == nil
 }
 
-// ReadAdapter reads the adapter in a folder, of a base model of the given architecture. The tensors must be those of the
-// settings: one that is missing, unexpected, of another shape or not finite is an error that names it.
+// ReadAdapter reads the adapter in a folder, for a base model of the given architecture. The tensors must match the
+// adapter's settings: a tensor that is missing, unexpected, of another shape or not finite is an error that names it.
 func ReadAdapter(dir string, base arch.Config) (*Adapter, error) {
 	a := &Adapter{}
 	err := a.readConfig(dir)
@@ -74,7 +74,7 @@ func (a *Adapter) readValues(dir string, base arch.Config) error {
 		tensors, err = OpenBinTensors(filepath.Join(dir, file))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("neither %s nor %s", adapterFile, adapterBin)
+		return fmt.Errorf("the folder contains neither %s nor %s", adapterFile, adapterBin)
 	}
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (a *Adapter) readValues(dir string, base arch.Config) error {
 	return nil
 }
 
-// modulesOf are the modules to which tensors of an adapter's file belong.
+// modulesOf returns the modules to which the tensors of an adapter's file belong.
 func modulesOf(names []string) (modules []string) {
 	for _, name := range names {
 		module := strings.TrimSuffix(strings.TrimSuffix(name, ".lora_A.weight"), ".lora_B.weight")
@@ -141,7 +141,7 @@ func (a *Adapter) check(tensors *Tensors) error {
 	return oneLine(faults)
 }
 
-// PEFT is an adapter: the files that PEFT writes.
+// PEFT is an adapter to write, in the files of PEFT.
 type PEFT struct {
 	Config lora.PEFT
 	Layout *lora.Layout
@@ -149,7 +149,8 @@ type PEFT struct {
 	Read   func(from int64, dst []float32) error // fills dst with values of the layout's flat buffer
 }
 
-// Write writes adapter_config.json, adapter_model.safetensors in float32 whatever dtype is, and the files of extra.
+// Write writes adapter_config.json, adapter_model.safetensors (always in float32: it ignores dtype), and the files of
+// extra.
 func (p PEFT) Write(f *durable.Folder, _ DType, extra map[string][]byte) error {
 	var out []OutTensor
 	for _, t := range p.Layout.Tensors() {

@@ -34,9 +34,9 @@ type BinReader func(pickled []byte) ([]BinTensor, error)
 
 var binReader atomic.Pointer[BinReader]
 
-// SetBinReader sets a second reader for the pickles of pytorch_model.bin files, nil for none. It gets only pickles that the
-// scan accepted, and must find the same tensors as the scan. A pickle is a program, so two independent readings are
-// compared. Values are read once, from the mapped file.
+// SetBinReader sets a second reader for the pickles of pytorch_model.bin files; nil removes it. A pickle is a program, so
+// two independent readings are compared. The second reader receives only pickles that the scan accepted, and must find the
+// same tensors. Values are read once, from the mapped file.
 func SetBinReader(read BinReader) {
 	if read == nil {
 		binReader.Store(nil)
@@ -65,7 +65,7 @@ func (s *Source) addBin(file string) error {
 	return nil
 }
 
-// agree compares the scanned tensors with those that the second reader finds in the same pickle.
+// agree compares the scanned tensors with the tensors that the second reader finds in the same pickle.
 func agree(scanned []BinTensor, read BinReader, pickled []byte) error {
 	found, err := read(pickled)
 	if err != nil {
@@ -86,8 +86,9 @@ func agree(scanned []BinTensor, read BinReader, pickled []byte) error {
 	return nil
 }
 
-// scanBin checks an archive of torch.save and collects its tensors, whose data are slices of file. The archive must have
-// one data.pkl that scanPickle accepts, and every storage that it names, uncompressed and with the right size.
+// scanBin checks an archive of torch.save and collects its tensors; their data are slices of file. The archive must have
+// one data.pkl that scanPickle accepts. Every storage that it names must be in the archive, uncompressed and with the right
+// size.
 func scanBin(file []byte, found map[string]tensor) error {
 	if !bytes.HasPrefix(file, []byte("PK\x03\x04")) {
 		return errors.New("not a zip archive: save files from before PyTorch 1.6, and other pickles, again with torch.save")

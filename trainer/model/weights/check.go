@@ -13,10 +13,10 @@ import (
 // maxReported is the largest number of faults in an error.
 const maxReported = 8
 
-// Check compares the tensors with those of the architecture, and reads every value. Missing and unexpected tensors, wrong
-// shapes, NaN and infinite values are errors that name the tensor. Two tensors are ignored and listed in Notes: the copy of
-// the embedding as lm_head.weight in files of tied models, and the derived rotary_emb.inv_freq in old files. Call Check
-// once, before Read.
+// Check compares the tensors with the architecture's, and reads every value. Missing and unexpected tensors, wrong shapes,
+// NaN and infinite values are errors that name the tensor. Two tensors are ignored and listed in Notes: the copy of the
+// embedding as lm_head.weight in files of tied models, and the derived rotary_emb.inv_freq in old files. Call Check once,
+// before Read.
 func (s *Source) Check() error {
 	expected := s.config.Layout().Tensors()
 	want := make(map[string][]int64, len(expected))
@@ -43,7 +43,7 @@ func (s *Source) Check() error {
 	}
 	faults = slices.Concat(few(absent), few(faults), few(unexpected))
 	if len(absent) > 0 && s.wrapper != "" {
-		faults = append(faults, fmt.Errorf("%q of the names in the file is read as %q", s.wrapper, s.config.Body()))
+		faults = append(faults, fmt.Errorf("the names in the file have %q, which is read as %q", s.wrapper, s.config.Body()))
 	}
 	if len(faults) == 0 {
 		faults = few(s.scanValues())
@@ -54,18 +54,18 @@ func (s *Source) Check() error {
 	return fmt.Errorf("weights: %s: %w", s.path, oneLine(faults))
 }
 
-// absence returns the error of a tensor that is missing.
+// absence returns the error for a missing tensor.
 func (s *Source) absence(t arch.Tensor) error {
 	if shard, ok := s.assigned[t.Name]; ok {
 		return fmt.Errorf("tensor %s is missing from %s, to which weight_map assigns it", t.Name, shard)
 	}
 	if t.Fused.Name != "" {
-		return fmt.Errorf("tensor %s is missing, alone and in the fused experts %s", t.Name, t.Fused.Name)
+		return fmt.Errorf("tensor %s is missing, both alone and in the fused experts %s", t.Name, t.Fused.Name)
 	}
 	return fmt.Errorf("tensor %s is missing", t.Name)
 }
 
-// few returns the first maxReported faults of a kind, and the number of the others.
+// few returns the first maxReported faults of one kind, and an error with the number of the others.
 func few(faults []error) []error {
 	if more := len(faults) - maxReported; more > 0 {
 		return append(faults[:maxReported:maxReported], fmt.Errorf("and %d more", more))

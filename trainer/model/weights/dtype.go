@@ -8,7 +8,7 @@ import (
 // DType is the storage type of a tensor, with its name in the file format.
 type DType string
 
-// Storage types that can be read. Those from Q8_0 to Q6_K occur in GGUF only.
+// Storage types that can be read. The types from Q8_0 to Q6_K occur in GGUF only.
 const (
 	F32  DType = "F32"
 	F16  DType = "F16"
@@ -22,10 +22,10 @@ const (
 	Q5_K DType = "Q5_K"
 	Q6_K DType = "Q6_K"
 
-	// Of folders with quantization_config, where other tensors have the scales.
+	// Types of folders with quantization_config, in which other tensors hold the scales.
 	F8_E4M3 DType = "F8_E4M3"
 	MXFP4   DType = "MXFP4"
-	F8_E8M0 DType = "F8_E8M0" // of scales alone
+	F8_E8M0 DType = "F8_E8M0" // for scales only
 )
 
 // encoding is the layout of a DType: blocks of blockLen values in blockBytes bytes. A block never spans two rows.
@@ -33,7 +33,7 @@ type encoding struct {
 	blockLen   int64
 	blockBytes int64
 	decode     func(dst []float32, src []byte) // whole blocks
-	scaled     bool                            // the values need scales, or are scales, of a quantised folder
+	scaled     bool                            // for quantised folders: the values need scales, or are scales
 }
 
 var encodings = map[DType]encoding{
@@ -62,7 +62,8 @@ func (d DType) Size() int64 {
 	return 0
 }
 
-// RowBytes returns the bytes of a row of k values, which must be whole blocks; 0 for a type that cannot be read.
+// RowBytes returns the number of bytes of a row of k values, which must be whole blocks. It returns 0 for a type that
+// cannot be read.
 func (d DType) RowBytes(k int64) int64 {
 	e, ok := encodings[d]
 	if !ok {
@@ -71,7 +72,7 @@ func (d DType) RowBytes(k int64) int64 {
 	return k / e.blockLen * e.blockBytes
 }
 
-// Decode writes the values of whole blocks to dst, which has as many as they hold.
+// Decode writes the values of whole blocks to dst, whose length must be the number of values in src.
 func (d DType) Decode(dst []float32, src []byte) { encodings[d].decode(dst, src) }
 
 func decodeF32(dst []float32, src []byte) {

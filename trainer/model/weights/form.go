@@ -14,27 +14,27 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// Form is the layout of a folder that has more than a language model: the names of the language model's tensors, and other parts such as a
-// vision tower. Checkpoints of the model are written in the same layout. The folder's files stay mapped as long as the Form is in use, even
-// if the folder is removed.
+// Form is the layout of a folder that contains more than a language model: the names of the language model's tensors, and
+// other parts such as a vision tower. Checkpoints of the model are written in the same layout. The folder's files stay
+// mapped as long as the Form is in use, even if the folder is removed.
 type Form struct {
-	names  map[string]string // of tensors in the folder, by their names in arch.Layout, where the two differ
+	names  map[string]string // names of tensors in the folder, by their names in arch.Layout; only names that differ
 	others map[string]other  // by their names in the folder
-	head   string            // the name in the folder of a head that is tied to the embedding and stored too; "": it is not
-	files  map[string][]byte // of processors of images and sound
+	head   string            // name in the folder of a head that is tied to the embedding but also stored; "": it is not stored
+	files  map[string][]byte // files of processors for images and sound
 }
 
-// other holds a tensor of a part that is not the language model.
+// other is a tensor of a part that does not belong to the language model.
 type other struct {
 	raw    anyTensor
-	scaled *tensor // where the part is quantised: it is widened to BF16, as the language model is
+	scaled *tensor // set if the part is quantised: it is then widened to BF16, like the language model
 }
 
-// parts lists modules other than the language model. A folder may have tensors of them.
+// parts lists modules outside the language model whose tensors a folder may contain.
 var parts = []string{"mtp", "visual", "vision_tower", "vision_model", "vision_encoder", "vision_embedder", "multi_modal_projector", "mm_projector",
 	"connector", "audio_tower", "audio_model", "audio_encoder", "embed_vision", "embed_audio", "image_newline"}
 
-// part returns the module that a tensor outside the language model belongs to.
+// part returns the module to which a tensor outside the language model belongs.
 func part(name string) string {
 	first, _, _ := strings.Cut(strings.TrimPrefix(name, "model."), ".")
 	return first
@@ -46,7 +46,7 @@ func elsewhere(name string) bool { return slices.Contains(parts, part(name)) }
 // processorFiles describe how images, video and sound become inputs.
 var processorFiles = []string{"preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"}
 
-// setAside takes the tensors of other parts out of the list. stored has the names of the file for those that were renamed.
+// setAside moves the tensors of other parts out of the list. stored holds the names in the file of renamed tensors.
 func (s *Source) setAside(stored map[string]string) error {
 	form := &Form{names: map[string]string{}, others: map[string]other{}, files: map[string][]byte{}}
 	for name, raw := range s.others {
@@ -77,7 +77,7 @@ func (s *Source) setAside(stored map[string]string) error {
 	return form.readProcessors(s.path)
 }
 
-// noteParts names and counts the parts that are left alone.
+// noteParts adds a note that names the parts that are not trained, with their numbers of tensors.
 func (s *Source) noteParts() {
 	count := map[string]int{}
 	for name := range s.form.others {
@@ -104,8 +104,8 @@ func (f *Form) readProcessors(folder string) error {
 	return nil
 }
 
-// tie records the names of the embedding and of a head that is tied to it. If the two differ in a wrapped model, they are read as
-// not tied, as transformers does.
+// tie records the names of the embedding and of a head that is tied to it. If the two differ in a wrapped model, they are
+// read as untied, as transformers does.
 func (s *Source) tie() error {
 	_, head := s.tensors[headName]
 	_, embedding := s.tensors[s.embeddingName()]
@@ -137,7 +137,7 @@ func (s *Source) Form() *Form {
 	return s.form
 }
 
-// Alone makes the language model a model of its own: what is saved of it has no other part.
+// Alone detaches the language model from the other parts: checkpoints then contain only the language model.
 func (s *Source) Alone() error {
 	text, err := s.config.Text()
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// within is where an expert's matrix or bias lies in a fused tensor.
+// within describes the place of an expert's matrix or bias in a fused tensor.
 type within struct {
 	whole       tensor // [rows, columns]
 	first, step int64  // row i is row first + i·step of whole
 
-	// Row i is column + i·step of the rows of whole from first on, one for each column of the matrix.
+	// Row i consists of element column + i·step of each row of whole from `first` on, one for each column of the matrix.
 	transposed bool
 	column     int64
 }
@@ -22,7 +22,7 @@ type within struct {
 func (t tensor) unfused(want arch.Tensor) (tensor, error) {
 	f, isMatrix := want.Fused, len(want.Shape) == 2
 	if f.Always && t.scales != nil && t.dtype != MXFP4 {
-		return tensor{}, fmt.Errorf("fused experts of type %s are not supported: only plain ones and %s", t.dtype, MXFP4)
+		return tensor{}, fmt.Errorf("fused experts of type %s are not supported: only plain types and %s", t.dtype, MXFP4)
 	}
 	shape, transposed := []int64{want.Stack, f.Rows}, f.Always && isMatrix && t.scales == nil
 	if isMatrix {
@@ -55,7 +55,7 @@ func (t tensor) unfused(want arch.Tensor) (tensor, error) {
 	return one, nil
 }
 
-// read widens rows from to to-1 of cols values each.
+// read widens rows from to to-1, with cols values each.
 func (in *within) read(from, to, cols int64, dst []float32) error {
 	if in.transposed {
 		in.readTransposed(from, to, cols, dst)
@@ -85,7 +85,7 @@ func (in *within) readTransposed(from, to, cols int64, dst []float32) {
 	}
 }
 
-// fuse returns the tensor of a folder that has parts, which are those of all experts in order.
+// fuse returns the folder's tensor that contains parts: the same tensor of all experts, in order.
 func fuse(parts []arch.Tensor, read func(name string, dst []float32) error, dtype DType) OutTensor {
 	f, cols := parts[0].Fused, int64(1)
 	shape := []int64{parts[0].Stack, f.Rows}

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// ggufTypes are the tensor types by their number in the file. Types without an entry in encodings cannot be read; they
+// ggufTypes maps the numbers of tensor types in files to types. Types without an entry in encodings cannot be read; they
 // are here for error messages.
 var ggufTypes = map[uint32]DType{
 	0: F32, 1: F16, 2: Q4_0, 3: Q4_1, 6: Q5_0, 7: Q5_1, 8: Q8_0, 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: Q4_K, 13: Q5_K,
@@ -22,11 +22,11 @@ var ggufTypes = map[uint32]DType{
 // Limits on GGUF metadata. The largest vocabularies have 256k tokens and twice as many merges.
 const (
 	maxGGUFKeys     = 1 << 14
-	maxGGUFElements = 1 << 22 // of all arrays together
+	maxGGUFElements = 1 << 22 // in all arrays together
 	maxGGUFText     = 1 << 26 // bytes of all strings together
 )
 
-// ggufTensor is a tensor of the file. shape has the rows first, where the file has the columns first.
+// ggufTensor is a tensor of the file. Its shape has the rows first; in the file the columns are first.
 type ggufTensor struct {
 	name   string
 	dtype  DType
@@ -43,7 +43,7 @@ func parseGGUF(file []byte) (meta map[string]any, tensors []ggufTensor, err erro
 		return nil, nil, errors.New("not a GGUF file: does not start with GGUF")
 	}
 	if version := r.u32(); r.err == nil && version != 2 && version != 3 {
-		return nil, nil, fmt.Errorf("GGUF version %d: only 2 and 3 (little endian) are read", version)
+		return nil, nil, fmt.Errorf("GGUF version %d: only versions 2 and 3 (little endian) are supported", version)
 	}
 	tensorCount, keyCount := r.u64(), r.u64()
 	if tensorCount > maxTensors || keyCount > maxGGUFKeys {
@@ -65,7 +65,7 @@ func parseGGUF(file []byte) (meta map[string]any, tensors []ggufTensor, err erro
 	return meta, tensors, locateGGUF(file, r, meta, tensors)
 }
 
-// locateGGUF gives every tensor its slice of the data section.
+// locateGGUF finds every tensor's slice of the data section.
 func locateGGUF(file []byte, r *ggufReader, meta map[string]any, tensors []ggufTensor) error {
 	if r.err != nil {
 		return r.err
@@ -119,7 +119,7 @@ func checkGGUFOverlap(tensors []ggufTensor) error {
 	return nil
 }
 
-// ggufReader reads values one after the other. After the first error, which it keeps, it does not advance.
+// ggufReader reads values one after the other. After an error, which it keeps, it does not advance.
 type ggufReader struct {
 	data     []byte
 	at       int

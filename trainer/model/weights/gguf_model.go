@@ -6,7 +6,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// openGGUF maps a GGUF file, and registers its tensors under their Hugging Face names and in their order of rows.
+// openGGUF maps a GGUF file, and registers its tensors under their Hugging Face names and with Hugging Face's order of
+// rows.
 func (s *Source) openGGUF() error {
 	m, err := mapFile(s.path)
 	if err != nil {
@@ -37,7 +38,7 @@ func ggufConfig(meta map[string]any, tensors []ggufTensor) (arch.Config, error) 
 			continue
 		}
 		if t.dtype != F32 || len(t.data) > maxRopeFactors {
-			return arch.Config{}, fmt.Errorf("tensor %s: %v %s: expected F32 frequency factors, a number for each pair of a head's values", t.name, t.shape, t.dtype)
+			return arch.Config{}, fmt.Errorf("tensor %s: %v %s: expected F32 frequency factors, one for each pair of a head's dimensions", t.name, t.shape, t.dtype)
 		}
 		ropeFactors = make([]float32, len(t.data)/4)
 		if err := guardMapped(func() error { decodeF32(ropeFactors, t.data); return nil }); err != nil {
@@ -66,7 +67,8 @@ func (s *Source) addGGUF(tensors []ggufTensor) error {
 	return nil
 }
 
-// addNamed registers a tensor of the file as what the architecture has under its name: one tensor, or those that it stacks.
+// addNamed registers a tensor of the file under the names that the architecture has for it: one tensor, or the tensors that
+// it stacks.
 func (s *Source) addNamed(g ggufTensor, named []arch.Tensor) error {
 	if len(named) == 0 {
 		return fmt.Errorf("unexpected: a %s model of this shape has no tensor with this name", s.config.Family)
@@ -103,7 +105,7 @@ func slice(g ggufTensor, want arch.Tensor) (ggufTensor, error) {
 	return g, nil
 }
 
-// ggufTensor makes a tensor of the file, with the order of rows that the architecture has in GGUF files.
+// ggufTensor makes a tensor from the file's, with a mapping from the file's order of rows.
 func (s *Source) ggufTensor(g ggufTensor, want arch.Tensor) (tensor, error) {
 	t, err := newTensor(g.shape, g.dtype, g.data)
 	t.offset = want.GGUFOffset

@@ -14,16 +14,16 @@ import (
 
 const ggufAlignment = 32 // of tensors' data, in bytes
 
-// ggufFileTypes are general.file_type of files whose matrices have one type.
+// ggufFileTypes holds general.file_type for files whose matrices all have one type.
 var ggufFileTypes = map[DType]uint32{F32: 0, F16: 1, Q8_0: 7, BF16: 32}
 
-// ggufOut is a tensor that is to be written: the parts are stacked, or there is one.
+// ggufOut is a tensor to write. If it has several parts, they are stacked.
 type ggufOut struct {
 	name   string
 	dtype  DType
 	shape  []int64 // rows first
 	parts  []arch.Tensor
-	values []float32 // in place of parts
+	values []float32 // instead of parts
 }
 
 // bytes returns the size of the tensor in the file.
@@ -35,9 +35,10 @@ func (t ggufOut) bytes() int64 {
 	return n
 }
 
-// WriteGGUF writes a GGUF file (version 3, little endian) that llama.cpp and Open read. Matrices are rounded to dtype: F32, F16, BF16 or Q8_0,
-// whose rows must be multiples of 32 (others become F16). Norms and biases are F32. meta has the tokenizer's metadata; read
-// fills dst with all values of a tensor by its Hugging Face name. After a crash the file is either complete or missing.
+// WriteGGUF writes a GGUF file (version 3, little endian) that llama.cpp and Open can read. Matrices are rounded to dtype:
+// F32, F16, BF16 or Q8_0. Q8_0 needs rows that are multiples of 32 values; other rows become F16. Norms and biases are F32.
+// meta is the tokenizer's metadata; read fills dst with all values of a tensor by its Hugging Face name. After a crash the
+// file is either complete or missing.
 func WriteGGUF(path string, cfg arch.Config, meta map[string]any, read func(name string, dst []float32) error, dtype DType) error {
 	fileType, ok := ggufFileTypes[dtype]
 	if !ok {
@@ -152,7 +153,7 @@ func ggufNumber(dtype DType) uint32 {
 			return number
 		}
 	}
-	panic("weights: no number for " + string(dtype))
+	panic("weights: GGUF has no tensor type " + string(dtype))
 }
 
 func (w *ggufEncoder) keyValue(key string, value any) {
@@ -193,7 +194,7 @@ func (w *ggufEncoder) keyValue(key string, value any) {
 	}
 }
 
-// tensor writes the values of a tensor, in the order of rows that GGUF has.
+// tensor writes the values of a tensor, in GGUF's order of rows.
 func (w *ggufEncoder) tensor(t ggufOut, read func(name string, dst []float32) error) {
 	if t.values != nil {
 		w.encode(t.dtype, t.values)
@@ -216,7 +217,7 @@ func (w *ggufEncoder) tensor(t ggufOut, read func(name string, dst []float32) er
 	w.pad()
 }
 
-// interleaved returns the values in the buffer with the rows of a query or key head in GGUF's order.
+// interleaved returns the values in the buffer, with the rows of each query or key head in GGUF's order.
 func (w *ggufEncoder) interleaved(part arch.Tensor) []float32 {
 	if part.Pairs == 0 {
 		return w.buffer
@@ -246,8 +247,9 @@ func (w *ggufEncoder) encode(dtype DType, values []float32) {
 	}
 }
 
-// encodeQ8_0 appends blocks of 32 values: the scale, the largest magnitude divided by 127, as float16, and the rounded multiples of it. As in
-// ggml, halves are rounded away from zero and the scale of the multiples is not yet rounded.
+// encodeQ8_0 appends blocks of 32 values. A block is a scale (the largest magnitude divided by 127, as float16) and the
+// values divided by it, as rounded integers. As in ggml, halves are rounded away from zero, and values are divided by the
+// scale before it is rounded to float16.
 func encodeQ8_0(dst []byte, src []float32) []byte {
 	for block := range slices.Chunk(src, 32) {
 		largest := float32(0)

@@ -13,8 +13,8 @@ import (
 
 const maxShards = 4096
 
-// openIndex reads a shard index and adds every shard with add. What the shards have counts: an entry of weight_map that no
-// shard has is noted, and so is a tensor that weight_map does not list.
+// openIndex reads a shard index and calls add for every shard. Only the tensors in the shards count: an entry of weight_map
+// that is in no shard is noted, and so is a tensor that weight_map does not list.
 func (s *Source) openIndex(file, ext string, add func(shard string) error) error {
 	data, err := durable.ReadSmall(filepath.Join(s.path, file), maxHeaderBytes)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Source) openIndex(file, ext string, add func(shard string) error) error
 	return nil
 }
 
-// compareIndex notes in which tensors weight_map and the shards differ.
+// compareIndex adds notes about tensors that only weight_map or only the shards contain.
 func (s *Source) compareIndex(file string, weightMap map[string]string) {
 	s.assigned = map[string]string{}
 	var absent, unlisted []string
@@ -57,14 +57,14 @@ func (s *Source) compareIndex(file string, weightMap map[string]string) {
 		}
 	}
 	if len(absent) > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%s lists %s, which no shard has", file, some(absent)))
+		s.notes = append(s.notes, fmt.Sprintf("%s lists %s, which is in no shard", file, some(absent)))
 	}
 	if len(unlisted) > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%s does not list %s, which is read", file, some(unlisted)))
+		s.notes = append(s.notes, fmt.Sprintf("%s does not list %s, which is read anyway", file, some(unlisted)))
 	}
 }
 
-// some names the first of several things.
+// some returns the first of several names and the number of the others.
 func some(names []string) string {
 	if len(names) == 1 {
 		return names[0]
@@ -72,7 +72,7 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
 }
 
-// parseIndex returns weight_map: tensor name to shard file, each a plain file name ending in ext.
+// parseIndex returns weight_map, which maps tensor names to shard files. Each must be a plain file name that ends in ext.
 func parseIndex(data []byte, ext string) (map[string]string, error) {
 	r, err := strictjson.NewReader(data)
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// headName is the output head's, in every architecture.
+// headName is the name of the output head in every architecture.
 const headName = "lm_head.weight"
 
 // embeddingName returns the name of the embedding.
 func (s *Source) embeddingName() string { return s.config.Body() + "embed_tokens.weight" }
 
-// rename gives the tensors of a folder the names that the architecture has for them: without the prefix of a wrapper, the
-// experts of a fused tensor one by one, and a tied head that is stored in place of the embedding as the embedding.
+// rename gives the tensors of a folder the names that the architecture has for them. It removes the prefix of a wrapper,
+// splits fused tensors of experts, and renames a tied head that is stored instead of the embedding.
 func (s *Source) rename() error {
 	expected := s.config.Layout().Tensors()
 	if err := s.setAside(s.unwrap(expected)); err != nil {
@@ -36,9 +36,9 @@ func (s *Source) rename() error {
 	return nil
 }
 
-// unwrap finds what the names of the file have where the architecture's have Config.Body, such as module.model.
-// (DistributedDataParallel), _orig_mod.model. (torch.compile) or language_model.model. (a language model in a vision model), and renames
-// all tensors that begin with it. stored has the names in the file of the renamed tensors.
+// unwrap finds the prefix that the names in the file have instead of Config.Body, such as module.model.
+// (DistributedDataParallel), _orig_mod.model. (torch.compile) or language_model.model. (a language model in a vision
+// model). It renames all tensors that begin with it. stored maps the new names of these tensors to their names in the file.
 func (s *Source) unwrap(expected []arch.Tensor) (stored map[string]string) {
 	want := s.config.Body()
 	first := slices.IndexFunc(expected, func(t arch.Tensor) bool { return strings.HasPrefix(t.Name, want+"layers.0.") && t.Fused.Name == "" })
@@ -67,13 +67,13 @@ func (s *Source) unwrap(expected []arch.Tensor) (stored map[string]string) {
 	s.tensors = renamed
 	if body != want {
 		s.wrapper = body
-		s.notes = append(s.notes, fmt.Sprintf("names begin with %q where %q is meant: they are read so", body, want))
+		s.notes = append(s.notes, fmt.Sprintf("names begin with %q instead of %q, and are read as if they began with the latter", body, want))
 	}
 	return stored
 }
 
-// prefixOf returns what stands before the ending of a tensor's name in the file. It must be the same for one tensor of the shape, and for
-// no other.
+// prefixOf returns the part of a tensor's name in the file before the given ending. Exactly one tensor of the shape must
+// have a name with this ending.
 func (s *Source) prefixOf(ending string, shape []int64) (prefix string, ok bool) {
 	for name, t := range s.tensors {
 		before, ends := strings.CutSuffix(name, ending)
@@ -88,7 +88,7 @@ func (s *Source) prefixOf(ending string, shape []int64) (prefix string, ok bool)
 	return prefix, ok
 }
 
-// split replaces fused tensors of experts by the experts' own.
+// split replaces each fused tensor of experts by the experts' own tensors.
 func (s *Source) split(expected []arch.Tensor) error {
 	fused := map[string]bool{}
 	for _, want := range expected {

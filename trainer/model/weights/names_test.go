@@ -236,7 +236,7 @@ func TestEmptyFiles(t *testing.T) {
 	}
 	index := `{"weight_map":{"model.embed_tokens.weight":"model-00001-of-00002.safetensors","old.weight":"model-00002-of-00002.safetensors"}}`
 	writeFile(t, filepath.Join(dir, safetensorsIndex), []byte(index))
-	expectSame(t, dir, values, safetensorsFile+" is empty", "model-00002-of-00002.safetensors is empty", "old.weight, which no shard has", "is read")
+	expectSame(t, dir, values, safetensorsFile+" is empty", "model-00002-of-00002.safetensors is empty", "old.weight, which is in no shard", "is read")
 	if err := os.WriteFile(filepath.Join(dir, safetensorsIndex), []byte(strings.ReplaceAll(index, "-00001", "-00002")), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -13,10 +13,10 @@ import (
 // Limits of the scan, far above the needs of dense models.
 const (
 	maxPickleBytes = 16 << 20
-	maxPickleDepth = 1 << 18 // entries of stack and memo: the items of a state dict are on the stack before SETITEMS
+	maxPickleDepth = 1 << 18 // entries of stack and memo; all items of a state dict are on the stack before SETITEMS
 )
 
-// Values on the scanner's stack. Other values of pickles are refused.
+// Values on the scanner's stack. Pickles with other values are refused.
 type (
 	pickleMark    struct{}
 	pickleGlobal  string
@@ -84,7 +84,7 @@ func (p *pickleScanner) step(op byte) error {
 	case 0x80: // PROTO
 		version, err := p.byte()
 		if err == nil && version != 2 {
-			err = fmt.Errorf("protocol %d: only 2 is read", version)
+			err = fmt.Errorf("protocol %d: only 2 is supported", version)
 		}
 		return err
 	case '(': // MARK
@@ -158,7 +158,7 @@ func (p *pickleScanner) long(width int) error {
 	var v int64
 	for i := len(raw) - 1; i >= 0; i-- {
 		if v = v<<8 | int64(raw[i]); i == len(raw)-1 {
-			v = int64(int8(raw[i])) // the top byte carries the sign
+			v = int64(int8(raw[i])) // sign-extended from the top byte
 		}
 	}
 	p.push(v)
@@ -233,7 +233,7 @@ func (p *pickleScanner) tuple(op byte) error {
 	return nil
 }
 
-// persistent turns ('storage', class, key, location, size) into a storage.
+// persistent converts ('storage', class, key, location, size) to a storage.
 func (p *pickleScanner) persistent() error {
 	items, err := p.popN(1)
 	if err != nil {
@@ -280,7 +280,7 @@ func (p *pickleScanner) reduce() error {
 	return errors.New("call of something other than OrderedDict() or _rebuild_tensor_v2(...)")
 }
 
-// rebuildTensor checks (storage, offset, shape, stride, requires_grad, backward_hooks[, metadata]).
+// rebuildTensor checks the arguments (storage, offset, shape, stride, requires_grad, backward_hooks[, metadata]).
 func rebuildTensor(args pickleTuple) (*BinTensor, error) {
 	if len(args) != 6 {
 		return nil, fmt.Errorf("_rebuild_tensor_v2 with %d arguments", len(args))
@@ -328,7 +328,7 @@ func integerTuple(v any) ([]int64, bool) {
 	return values, ok
 }
 
-// setItems adds the pairs above the mark (or one pair) to the dict below.
+// setItems adds the pairs above the mark (or one pair) to the dict below them.
 func (p *pickleScanner) setItems(op byte) error {
 	var items []any
 	var err error
@@ -424,7 +424,7 @@ func (p *pickleScanner) take(n int) ([]byte, error) {
 	return p.data[p.at-n : p.at], nil
 }
 
-// popN pops n values, none of which may be a mark.
+// popN pops n values. None of them may be a mark.
 func (p *pickleScanner) popN(n int) ([]any, error) {
 	if len(p.stack) < n {
 		return nil, errors.New("stack is empty")

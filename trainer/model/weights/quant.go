@@ -2,7 +2,7 @@ package weights
 
 import "encoding/binary"
 
-// Block layouts of the GGUF quantisations (little endian; d and m are binary16). The arithmetic is that of the format:
+// Block layouts of the GGUF quantisations (little endian; d and m are binary16). The arithmetic follows the format:
 // products d*q are exact in float32, and only the addition of a minimum rounds.
 
 // blocks32 calls f with every block of 32 values.
@@ -68,8 +68,8 @@ func decodeQ5_1(dst []float32, src []byte) {
 	})
 }
 
-// decodeQ4_K: d, dmin, 12 bytes of 6-bit scales and minima for 8 groups of 32, 128 bytes of nibbles;
-// value = d*scale*q - dmin*min. Each 32 bytes have group 2i in the low and 2i+1 in the high nibbles.
+// decodeQ4_K: d, dmin, 12 bytes of 6-bit scales and minima for 8 groups of 32, 128 bytes of nibbles; value = d*scale*q -
+// dmin*min. Each run of 32 bytes holds group 2i in the low and group 2i+1 in the high nibbles.
 func decodeQ4_K(dst []float32, src []byte) {
 	for i := 0; i < len(dst)/256; i++ {
 		v, b := dst[256*i:256*i+256], src[144*i:144*i+144]
@@ -85,8 +85,8 @@ func decodeQ4_K(dst []float32, src []byte) {
 	}
 }
 
-// scaleMinK4 unpacks the 6-bit scale and minimum of group g: groups 0-3 lie in the low 6 bits of bytes
-// g and g+4; groups 4-7 take 4 bits from byte g+4 and their top 2 from the high bits of the former.
+// scaleMinK4 unpacks the 6-bit scale and minimum of group g. Groups 0-3 are in the low 6 bits of bytes g and g+4. Groups
+// 4-7 take 4 bits from byte g+4 and their top 2 bits from the high bits of the bytes of groups 0-3.
 func scaleMinK4(p []byte, g int) (scale, minimum byte) {
 	if g < 4 {
 		return p[g] & 63, p[g+4] & 63
@@ -95,7 +95,7 @@ func scaleMinK4(p []byte, g int) (scale, minimum byte) {
 }
 
 // decodeQ5_K: d, dmin, 12 bytes of scales and minima as in Q4_K, 32 bytes of high bits, 128 bytes of nibbles as in Q4_K;
-// value = d*scale*q - dmin*min. Bit g of a byte of high bits belongs to group g.
+// value = d*scale*q - dmin*min. In each byte of high bits, bit g belongs to group g.
 func decodeQ5_K(dst []float32, src []byte) {
 	for i := 0; i < len(dst)/256; i++ {
 		v, b := dst[256*i:256*i+256], src[176*i:176*i+176]
@@ -111,8 +111,8 @@ func decodeQ5_K(dst []float32, src []byte) {
 	}
 }
 
-// decodeQ6_K: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, d;
-// value = d*scale*(q-32), a scale for every 16 values. Each half of 128 values interleaves four runs of 32.
+// decodeQ6_K: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, d; value = d*scale*(q-32), with one
+// scale for every 16 values. Each half of 128 values interleaves four runs of 32.
 func decodeQ6_K(dst []float32, src []byte) {
 	for i := 0; i < len(dst)/256; i++ {
 		v, b := dst[256*i:256*i+256], src[210*i:210*i+210]

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
-// safetensorsBits is the size of an element, in bits, of every type of the format. Weights are only read from F32, F16 and
-// BF16, and in quantised folders from F8_E4M3 and U8.
+// safetensorsBits holds the size in bits of an element of every type of the format. Weights are read from F32, F16 and BF16
+// only, and in quantised folders also from F8_E4M3 and U8.
 var safetensorsBits = map[string]int64{
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
 	"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64,
@@ -29,8 +29,7 @@ type headerEntry struct {
 
 const maxDims = 8
 
-// extraState ends the names of other state of PyTorch's modules, such as the scales of
-// TransformerEngine.
+// extraState is the end of names of other state in PyTorch modules, such as the scales of TransformerEngine.
 const extraState = "._extra_state"
 
 // addSafetensors maps a safetensors file of the folder and registers its tensors.
@@ -88,7 +87,7 @@ func parseSafetensors(file []byte) (entries []headerEntry, data []byte, err erro
 	}
 	length := binary.LittleEndian.Uint64(file)
 	if length > uint64(len(file)-8) {
-		return nil, nil, fmt.Errorf("too short: the header is said to take %d bytes, %d are left", length, len(file)-8)
+		return nil, nil, fmt.Errorf("too short: the header should have %d bytes, but only %d are left", length, len(file)-8)
 	}
 	if length > maxHeaderBytes {
 		return nil, nil, fmt.Errorf("header of %d bytes is above the limit of %d", length, maxHeaderBytes)
@@ -205,7 +204,7 @@ func checkTiling(entries []headerEntry, size int64) error {
 		at = e.end
 	}
 	if at != size {
-		return fmt.Errorf("%d bytes of data belong to no tensor", size-at)
+		return fmt.Errorf("%d bytes of data do not belong to any tensor", size-at)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func TestSafetensorsHeader(t *testing.T) {
 		{`{} x`, 0, []string{"header", "after"}},
 		{`[]`, 0, []string{"header"}},
 		{`{"w":5}`, 0, []string{"w"}},
-		{`{}`, 3, []string{"3 bytes", "no tensor"}},
+		{`{}`, 3, []string{"3 bytes", "do not belong to any tensor"}},
 		{`{"__metadata__":{"a":1}}`, 0, []string{"header"}},
 		{entry(`"dtype":"F32","shape":[1]`), 4, []string{"w", "data_offsets"}},
 		{entry(`"dtype":"F32","shape":[1],"data_offsets":[0]`), 4, []string{"w", "data_offsets"}},

@@ -10,16 +10,17 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// scales are the factors of the blocks of a matrix, or of stacked matrices.
+// scales holds the factors of the blocks of a matrix, or of stacked matrices.
 type scales struct {
-	factors        tensor // one number a block: [gridRows, gridCols] of each of the stacked matrices
-	rows, cols     int64  // of a block; the last ones may be smaller
-	gridRows, grid int64  // blocks in a column of a matrix, and in a row
-	stacked        int64  // rows of one matrix
-	first          int64  // the row, among the rows of all stacked matrices, at which the tensor begins
+	factors        tensor // one number for each block: [gridRows, gridCols] for each of the stacked matrices
+	rows, cols     int64  // size of a block; the last blocks may be smaller
+	gridRows, grid int64  // number of blocks in a column of a matrix, and in a row
+	stacked        int64  // number of rows of one matrix
+	first          int64  // first row of the tensor, counted among the rows of all stacked matrices
 }
 
-// readScaled widens rows of a matrix, from row `from` of the tensor on, and multiplies them by the factors of their blocks in float32.
+// readScaled widens rows of a matrix, beginning with row `from` of the tensor, and multiplies them in float32 by the
+// factors of their blocks.
 func (t tensor) readScaled(from int64, dst []float32) error {
 	cols := t.shape[len(t.shape)-1]
 	if cols == 0 {
@@ -46,14 +47,14 @@ func (t tensor) readScaled(from int64, dst []float32) error {
 	return nil
 }
 
-// bytes are n elements, from element `from` on, of a tensor whose elements are whole bytes.
+// bytes returns the bytes of n elements, beginning with element `from`, of a tensor whose elements are whole bytes.
 func (t tensor) bytes(from, n int64) []byte {
 	size := encodings[t.dtype].blockBytes
 	return t.data[from*size : (from+n)*size]
 }
 
-// dequantise pairs the packed tensors of a quantised folder with their scales, so that they are read as other matrices are. The scales
-// of activations and of the cache are ignored: only weights are stored in fewer bits here.
+// dequantise pairs the packed tensors of a quantised folder with their scales, so that they can be read like other
+// matrices. The scales of activations and of the cache are ignored: here only weights are stored in fewer bits.
 func (s *Source) dequantise() error {
 	if s.config.Quantisation == nil {
 		return nil
@@ -79,7 +80,7 @@ func (s *Source) dequantise() error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.packed)) {
-		return fmt.Errorf("tensor %s of type %s belongs to no quantised matrix", name, s.packed[name].dtype)
+		return fmt.Errorf("tensor %s of type %s does not belong to a quantised matrix", name, s.packed[name].dtype)
 	}
 	if pairs > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("%d matrices are stored as %s: they are widened, and saved unquantised", pairs, s.config.Quantisation.Method))
@@ -87,23 +88,24 @@ func (s *Source) dequantise() error {
 	return nil
 }
 
-// scalesActivations reports whether a name is that of a scale of activations, or of cached keys and values.
+// scalesActivations reports whether a name is the name of a scale for activations or for cached keys and values.
 func scalesActivations(name string) bool {
 	return slices.ContainsFunc([]string{"activation_scale", "input_scale", "output_scale", ".q_scale", ".k_scale", ".v_scale"},
 		func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
-// Ends of the names of mxfp4's two halves.
+// Ends of the names of the two halves of an mxfp4 matrix.
 const (
 	blocksEnd = "_blocks"
 	scalesEnd = "_scales"
 )
 
-// pair makes a matrix of a packed tensor and its scales, which it takes out of the lists. It reports false for a tensor that is neither.
+// pair makes a matrix from a packed tensor and its scales, and removes both from the lists. It returns false for a tensor
+// that is neither.
 func (s *Source) pair(name string) (paired bool, err error) {
 	one, ok := s.packed[name]
 	if !ok {
-		return false, nil // it was the scale of another
+		return false, nil // it was the scale of another tensor
 	}
 	matrix, base := one, name
 	var factors tensor
@@ -127,7 +129,7 @@ func (s *Source) pair(name string) (paired bool, err error) {
 	return true, s.add("the file with "+name, base, t)
 }
 
-// takeScale removes and returns the scales of an FP8 matrix. Although one of its names ends in inv, values are multiplied by them.
+// takeScale removes and returns the scales of an FP8 matrix. Values are multiplied by them, even if the name ends in _inv.
 func (s *Source) takeScale(name string) (factors tensor, err error) {
 	found := 0
 	for _, end := range []string{"_scale_inv", "_scale"} {
@@ -148,7 +150,7 @@ func (s *Source) takeScale(name string) (factors tensor, err error) {
 	return factors, nil
 }
 
-// takeBlocks is the matrix of mxfp4's blocks [..., rows, columns/32, 16], and removes and returns its scales.
+// takeBlocks returns the matrix of mxfp4 blocks [..., rows, columns/32, 16], and removes and returns its scales.
 func (s *Source) takeBlocks(one anyTensor, scalesName string) (matrix anyTensor, factors tensor, err error) {
 	of, ok := s.packed[scalesName]
 	if !ok || of.dtype != "U8" {
@@ -157,7 +159,7 @@ func (s *Source) takeBlocks(one anyTensor, scalesName string) (matrix anyTensor,
 	delete(s.packed, scalesName)
 	n := len(one.shape)
 	if n < 3 || one.shape[n-1] != 16 {
-		return matrix, factors, fmt.Errorf("shape %v: blocks of mxfp4 have 16 bytes of 32 values", one.shape)
+		return matrix, factors, fmt.Errorf("shape %v: blocks of mxfp4 must have 16 bytes, which hold 32 values", one.shape)
 	}
 	if one.shape[n-2] > math.MaxInt64/32 {
 		return matrix, factors, fmt.Errorf("shape %v overflows", one.shape)
@@ -167,11 +169,11 @@ func (s *Source) takeBlocks(one anyTensor, scalesName string) (matrix anyTensor,
 	return anyTensor{dtype: string(MXFP4), shape: shape, data: one.data}, tensor{shape: of.shape, dtype: F8_E8M0, data: of.data}, nil
 }
 
-// newScaled checks a packed matrix, or stacked ones, against its scales.
+// newScaled checks the scales of a packed matrix, or of stacked matrices.
 func newScaled(m anyTensor, factors tensor, q *arch.Quantisation) (tensor, error) {
 	n := len(m.shape)
 	if n < 2 || n > 3 {
-		return tensor{}, fmt.Errorf("shape %v: only matrices, and stacked ones, can be quantised", m.shape)
+		return tensor{}, fmt.Errorf("shape %v: only matrices and stacked matrices can be quantised", m.shape)
 	}
 	t := tensor{shape: m.shape, dtype: DType(m.dtype), data: m.data}
 	if want, err := storedBytes(m.shape, t.dtype); err != nil || want != int64(len(m.data)) {
@@ -192,7 +194,7 @@ func newScaled(m anyTensor, factors tensor, q *arch.Quantisation) (tensor, error
 		s.rows, s.cols = 1, cols
 	}
 	if !fits(factors.shape, m.shape, s.rows, s.cols) {
-		return tensor{}, fmt.Errorf("scales of shape %v fit a matrix of %v neither as one, nor as one a row, nor as one a block", factors.shape, m.shape)
+		return tensor{}, fmt.Errorf("scales of shape %v do not fit a matrix of %v: they must be one number, one for each row, or one for each block", factors.shape, m.shape)
 	}
 	s.gridRows, s.grid = blocksIn(rows, s.rows), blocksIn(cols, s.cols)
 	s.rows, s.cols = max(s.rows, 1), max(s.cols, 1)
@@ -200,7 +202,7 @@ func newScaled(m anyTensor, factors tensor, q *arch.Quantisation) (tensor, error
 	return t, nil
 }
 
-// fits reports whether there is a scale for each block of so many rows and columns. Dimensions of 1 may be left out.
+// fits reports whether there is a scale for each block of the given size. Dimensions of 1 may be omitted.
 func fits(have, matrix []int64, rows, cols int64) bool {
 	n := len(matrix)
 	want := slices.Clone(matrix)
@@ -214,7 +216,7 @@ func blocksIn(size, block int64) int64 {
 	return size/block + min(size%block, 1)
 }
 
-// decodeE4M3 widens FP8 of 4 exponent and 3 fraction bits, without infinities (OCP 8-bit floating point, E4M3).
+// decodeE4M3 widens FP8 with 4 exponent and 3 fraction bits and without infinities (OCP 8-bit floating point, E4M3).
 func decodeE4M3(dst []float32, src []byte) {
 	for i := range dst {
 		dst[i] = e4m3[src[i]]
@@ -246,7 +248,7 @@ func decodeE8M0(dst []float32, src []byte) {
 	}
 }
 
-// decodeE2M1 widens FP4, of which a byte has two, the earlier one in its low half (OCP microscaling formats, E2M1).
+// decodeE2M1 widens FP4. A byte holds two values; the earlier one is in its low half (OCP microscaling formats, E2M1).
 func decodeE2M1(dst []float32, src []byte) {
 	for i := range dst {
 		dst[i] = e2m1[src[i/2]>>(4*(i%2))&15]

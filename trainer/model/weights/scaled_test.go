@@ -135,7 +135,7 @@ func TestHostileScales(t *testing.T) {
 		"no values":         {fp8, []stored{stored{packedName, "F8_E4M3", []int64{0, 8}, nil}, scale(0)}, "requires [6 8]"},
 		"a vector":          {fp8, []stored{stored{packedName, "F8_E4M3", []int64{48}, make([]byte, 48)}, scale(1)}, "[48]"},
 		"NaN":               {fp8, []stored{nan, scale(1)}, "NaN at element 0"},
-		"packed otherwise":  {fp8, []stored{stored{packedName, "U8", []int64{6, 4}, make([]byte, 24)}}, "belongs to no quantised matrix"},
+		"packed otherwise":  {fp8, []stored{stored{packedName, "U8", []int64{6, 4}, make([]byte, 24)}}, "does not belong to a quantised matrix"},
 		"blocks of 8":       {`{"quant_method":"mxfp4"}`, []stored{stored{"x_blocks", "U8", []int64{1, 1, 8}, make([]byte, 8)}, stored{"x_scales", "U8", []int64{1, 1}, []byte{1}}}, "16 bytes"},
 		"blocks alone":      {`{"quant_method":"mxfp4"}`, []stored{stored{"x_blocks", "U8", []int64{1, 1, 16}, make([]byte, 16)}}, "x_scales"},
 		"other scales":      {`{"quant_method":"mxfp4"}`, []stored{stored{"x_blocks", "U8", []int64{1, 1, 16}, make([]byte, 16)}, stored{"x_scales", "U8", []int64{1, 2}, []byte{1, 1}}}, "[1 2]"},

@@ -15,23 +15,23 @@ import (
 )
 
 // Source is an opened checkpoint: its architecture, and its tensors under Hugging Face names. The files are memory-mapped
-// read-only; a Source has no copy of the weights. Its methods, except Close and Check, may be called from several
-// goroutines at once.
+// read-only; a Source does not copy the weights. Its methods, except Close and Check, may be called from several goroutines
+// at once.
 type Source struct {
 	path    string
 	config  arch.Config
 	tensors map[string]tensor
-	packed  map[string]anyTensor // of a quantised folder, until they are paired with their scales
-	others  map[string]anyTensor // of parts other than the language model
-	alone   bool                 // the language model of a folder with more is read as a model of its own
-	form    *Form                // nil: the folder has the language model alone
+	packed  map[string]anyTensor // tensors of a quantised folder that are not yet paired with their scales
+	others  map[string]anyTensor // tensors of parts other than the language model
+	alone   bool                 // see Alone
+	form    *Form                // nil: the folder contains only a language model
 	names   []string
 	notes   []string
 	gguf    map[string]any
 	maps    []*mapping
 
-	wrapper  string            // the beginning of names that stood for "model.", where it was another
-	assigned map[string]string // tensors that no file has, with the file to which the index assigns them
+	wrapper  string            // beginning of names in the file that replaces "model."; "": names are the architecture's
+	assigned map[string]string // tensors that are in no file, with the files to which the index assigns them
 }
 
 // Open reads the headers of a Hugging Face folder or of a .gguf file, and maps the weights. It refuses architectures that
@@ -48,7 +48,7 @@ func Open(path string) (*Source, error) {
 	case strings.EqualFold(filepath.Ext(path), ".gguf"):
 		err = s.openGGUF()
 	default:
-		err = errors.New("neither a Hugging Face folder nor a .gguf file")
+		err = errors.New("this is neither a Hugging Face folder nor a .gguf file")
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("weights: %s: %w", path, err), s.Close())
@@ -77,7 +77,7 @@ const (
 	maxTensors     = 100_000
 )
 
-// ReadConfig parses config.json of a Hugging Face folder, and generation_config.json if there is one.
+// ReadConfig parses config.json in a Hugging Face folder, and generation_config.json if it exists.
 func ReadConfig(dir string) (arch.Config, error) {
 	c, _, err := readConfig(dir)
 	return c, err
@@ -113,7 +113,7 @@ func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 
 func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
 
-// openFolder opens the first file of weights, or the first index, that is not empty.
+// openFolder opens the first weight file, or the first index, that is not empty.
 func (s *Source) openFolder() (err error) {
 	if s.config, s.notes, err = readConfig(s.path); err != nil {
 		return err
@@ -140,10 +140,10 @@ func (s *Source) openFolder() (err error) {
 			return err
 		}
 	}
-	return fmt.Errorf("no weights found: want %s, %s, %s or %s%s", safetensorsFile, safetensorsIndex, binFile, binIndex, inBrackets(s.notes))
+	return fmt.Errorf("no weights found: the folder must contain %s, %s, %s or %s%s", safetensorsFile, safetensorsIndex, binFile, binIndex, inBrackets(s.notes))
 }
 
-// inBrackets ends a message with notes.
+// inBrackets formats notes for the end of a message.
 func inBrackets(notes []string) string {
 	if len(notes) == 0 {
 		return ""
@@ -151,7 +151,8 @@ func inBrackets(notes []string) string {
 	return " (" + strings.Join(notes, "; ") + ")"
 }
 
-// empty reports whether a file of the folder has no bytes, as an interrupted copy leaves it, and notes it.
+// empty reports whether a file of the folder has no bytes, which can be the result of an interrupted copy, and adds a note
+// if so.
 func (s *Source) empty(file string) (bool, error) {
 	info, err := os.Stat(filepath.Join(s.path, file))
 	if err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
@@ -164,7 +165,7 @@ func (s *Source) empty(file string) (bool, error) {
 // Config returns the architecture from config.json and generation_config.json, or from GGUF metadata.
 func (s *Source) Config() arch.Config { return s.config }
 
-// Notes lists, as sentences, what is ignored on purpose, or read under another name.
+// Notes lists, as sentences, tensors and files that are ignored on purpose or read under another name.
 func (s *Source) Notes() []string { return s.notes }
 
 // GGUFMeta returns the metadata of a GGUF file, nil for other formats. Values are string, bool, int64
@@ -185,8 +186,8 @@ func (s *Source) Read(name string, rowFrom, rowTo int64, dst []float32) error {
 	return nil
 }
 
-// Blocks copies rows rowFrom to rowTo-1 of a tensor, in the blocks of its type as the file has them, to dst, which must have
-// their bytes. A row of a GGUF file's query or key comes from where the family has it, as with Read.
+// Blocks copies rows rowFrom to rowTo-1 of a tensor to dst, in the blocks of the tensor's type, as they are in the file.
+// dst must have the size of these rows. The rows of queries and keys in a GGUF file are reordered as by Read.
 func (s *Source) Blocks(name string, rowFrom, rowTo int64, dst []byte) error {
 	t, ok := s.tensors[name]
 	if !ok {
@@ -201,8 +202,8 @@ func (s *Source) Blocks(name string, rowFrom, rowTo int64, dst []byte) error {
 // TypeOf returns the type in which a tensor is stored, "" if there is no such tensor.
 func (s *Source) TypeOf(name string) DType { return s.tensors[name].dtype }
 
-// DType returns BF16 or F16 if all tensors are stored in it, and F32 otherwise, which represents all other types exactly. Of a quantised
-// folder it is BF16, in which the field publishes the unquantised ones.
+// DType returns BF16 or F16 if all tensors are stored in it. Otherwise it returns F32, which represents all other types
+// exactly. For a quantised folder it returns BF16, because the unquantised models are published in BF16.
 func (s *Source) DType() DType {
 	if s.config.Quantisation != nil {
 		return BF16

@@ -14,8 +14,8 @@ type tensor struct {
 	// head interleaved (row h*2P + 2j + half is Hugging Face row h*2P + half*P + j), 0 otherwise.
 	ropePairs int64
 	scales    *scales // nil: none
-	within    *within // where an expert's tensor lies in a fused one; nil: data has it
-	// offset is in every stored value, and is subtracted when values are read: arch.Tensor.GGUFOffset.
+	within    *within // place of an expert's tensor in a fused one; nil: data holds the tensor
+	// offset is included in every stored value, and is subtracted when values are read: arch.Tensor.GGUFOffset.
 	offset float32
 }
 
@@ -34,7 +34,7 @@ func newTensor(shape []int64, dtype DType, data []byte) (tensor, error) {
 	return tensor{shape: shape, dtype: dtype, data: data}, nil
 }
 
-// storedBytes returns the size of a tensor in its file.
+// storedBytes returns the size in bytes of a tensor in its file.
 func storedBytes(shape []int64, dtype DType) (int64, error) {
 	e, known := encodings[dtype]
 	if !known {
@@ -73,7 +73,7 @@ func (t tensor) read(from, to int64, dst []float32) error {
 		return fmt.Errorf("rows %d to %d of %d", from, to, count)
 	}
 	if int64(len(dst)) != (to-from)*length {
-		return fmt.Errorf("rows %d to %d have %d values, the buffer %d", from, to, (to-from)*length, len(dst))
+		return fmt.Errorf("rows %d to %d have %d values, but the buffer has %d", from, to, (to-from)*length, len(dst))
 	}
 	if t.within != nil {
 		return t.within.read(from, to, length, dst)
@@ -104,13 +104,13 @@ func (t tensor) subtractOffset(values []float32) {
 	}
 }
 
-// blocks copies rows from to to-1 as the file has them to dst, which must have their bytes.
+// blocks copies rows from to to-1 to dst as they are in the file. dst must have their size.
 func (t tensor) blocks(from, to int64, dst []byte) error {
 	count, length := rows(t.shape)
 	e := encodings[t.dtype]
 	rowBytes := length / e.blockLen * e.blockBytes
 	if from < 0 || from > to || to > count || int64(len(dst)) != (to-from)*rowBytes {
-		return fmt.Errorf("rows %d to %d of %d into %d bytes: a row has %d", from, to, count, len(dst), rowBytes)
+		return fmt.Errorf("rows %d to %d of %d do not fit %d bytes: a row has %d", from, to, count, len(dst), rowBytes)
 	}
 	if t.ropePairs == 0 {
 		copy(dst, t.data[from*rowBytes:to*rowBytes])
@@ -123,15 +123,15 @@ func (t tensor) blocks(from, to int64, dst []byte) error {
 	return nil
 }
 
-// storedRow returns the row of the file that has a Hugging Face row.
+// storedRow returns the row of the file that holds a Hugging Face row.
 func (t tensor) storedRow(row int64) int64 {
 	pairs := t.ropePairs
 	head, within := row/(2*pairs), row%(2*pairs)
 	return head*2*pairs + 2*(within%pairs) + within/pairs
 }
 
-// numel multiplies the sizes of a shape read from a file; ok is false for a negative size or a product
-// above the largest int64.
+// numel multiplies the sizes of a shape that was read from a file. ok is false if a size is negative or the product exceeds
+// the largest int64.
 func numel(shape []int64) (n int64, ok bool) {
 	n = 1
 	for _, d := range shape {
@@ -151,7 +151,7 @@ func numel(shape []int64) (n int64, ok bool) {
 	return n, true
 }
 
-// matrix is a matrix of consecutive rows of a stack of matrices, from row `first` of all of them on.
+// matrix returns one matrix of a stack. Its rows are consecutive and begin at row `first` of the stack.
 func (t tensor) matrix(first int64, shape []int64) (tensor, error) {
 	row, err := storedBytes([]int64{1, shape[1]}, t.dtype)
 	if err != nil {

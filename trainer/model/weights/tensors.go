@@ -8,15 +8,15 @@ import (
 	"slices"
 )
 
-// Tensors is a memory-mapped file with any tensors, such as the state of an optimizer or an adapter. (A Source has only the
-// tensors of a model.)
+// Tensors is a memory-mapped file with any tensors, such as the state of an optimizer or an adapter. (A Source holds only
+// the tensors of a model.)
 type Tensors struct {
 	path    string
 	m       *mapping
 	tensors map[string]anyTensor
 }
 
-// anyTensor is a tensor of a type that need not be one of weights.
+// anyTensor is a tensor whose type may be one that weights cannot have.
 type anyTensor struct {
 	dtype string
 	shape []int64
@@ -37,7 +37,7 @@ func OpenTensors(path string) (*Tensors, error) {
 	})
 }
 
-// OpenBinTensors maps a file that torch.save wrote of a dictionary of weights.
+// OpenBinTensors maps a file in which torch.save stored a dictionary of weights.
 func OpenBinTensors(path string) (*Tensors, error) {
 	return openTensors(path, func(file []byte, into map[string]anyTensor) error {
 		found := map[string]tensor{}
@@ -90,7 +90,7 @@ func (t *Tensors) Read(name string, from, to int64, dst []float32) error {
 func (t *Tensors) Integer(name string) (value int64, err error) {
 	err = t.use(name, func(one anyTensor) error {
 		if one.dtype != "I64" || !slices.Equal(one.shape, []int64{1}) {
-			return fmt.Errorf("is %s %v, not I64 [1]", one.dtype, one.shape)
+			return fmt.Errorf("is %s %v but must be I64 [1]", one.dtype, one.shape)
 		}
 		value = int64(binary.LittleEndian.Uint64(one.data))
 		return nil

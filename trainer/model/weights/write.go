@@ -34,14 +34,14 @@ func (h HF) WriteFolder(dir string, dtype DType, extra map[string][]byte) error 
 	return nil
 }
 
-// Files writes a folder of weights.
+// Files is the content of a folder of weights.
 type Files interface {
-	// Write writes the weights, rounded to dtype where the files have a choice, what describes them, and the files of extra
-	// by name.
+	// Write writes the weights, their description, and the files of extra by name. The weights are rounded to dtype if the
+	// format allows a choice.
 	Write(f *durable.Folder, dtype DType, extra map[string][]byte) error
 }
 
-// HF is a whole model: the files of WriteHF.
+// HF is a whole model, written to the files of WriteHF.
 type HF struct {
 	Config arch.Config
 	Read   func(name string, dst []float32) error // fills dst with all values of a tensor
@@ -110,7 +110,8 @@ type OutTensor struct {
 	Write func(io.Writer) error
 }
 
-// weightTensors sorts tensors by name, and fuses those that are always fused. The others share one buffer of float32 values.
+// weightTensors sorts tensors by name, and fuses the tensors that are always written fused. The others share one buffer of
+// float32 values.
 func weightTensors(tensors []arch.Tensor, read func(name string, dst []float32) error, dtype DType) []OutTensor {
 	var buffer []float32
 	out := make([]OutTensor, 0, len(tensors))
@@ -136,9 +137,9 @@ func weightTensors(tensors []arch.Tensor, read func(name string, dst []float32) 
 	return out
 }
 
-// WriteFloats encodes and writes values, a chunk at a time. A value that F16 has no room for is an error.
+// WriteFloats encodes and writes values, one chunk at a time. It returns an error for a value that F16 cannot represent.
 func WriteFloats(w io.Writer, dtype DType, values []float32) error {
-	const beyond = 65520 // rounds to infinity
+	const beyond = 65520 // this and larger values round to infinity
 	var encoded []byte
 	for chunk := range slices.Chunk(values, scanChunk) {
 		if i := slices.IndexFunc(chunk, func(v float32) bool { return v >= beyond || v <= -beyond }); dtype == F16 && i >= 0 {
