@@ -74,7 +74,7 @@ func TestReferenceSurvives(t *testing.T) {
 			altered := append([]byte{}, data...)
 			altered[len(altered)-3] ^= 1
 			return os.WriteFile(kept, altered, 0o644)
-		}, "model.safetensors: is altered"},
+		}, "model.safetensors: was changed"},
 	} {
 		if err := c.harm(); err != nil {
 			t.Fatal(err)

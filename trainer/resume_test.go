@@ -279,7 +279,7 @@ func TestResumePassesDamageOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if notes := seen.String(); !strings.Contains(notes, "checkpoint of step 4 cannot be used") || !strings.Contains(notes, "researcher/model.safetensors: is altered") {
+	if notes := seen.String(); !strings.Contains(notes, "checkpoint of step 4 cannot be used") || !strings.Contains(notes, "researcher/model.safetensors: was changed") {
 		t.Errorf("notes: %s", notes)
 	}
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))

@@ -214,7 +214,7 @@ func TestStopInColdStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := mustTrain(t, load(t, damaged, "run.steps=4"), Options{Resume: true})
-	if !strings.Contains(seen.String(), "the cold start begins again with its first update") {
+	if !strings.Contains(seen.String(), "the cold start begins again with the first update") {
 		t.Errorf("notes: %s", seen)
 	}
 	sameWeights(t, digests(t, damaged, 4), digests(t, wholeDir, 4))

@@ -68,7 +68,7 @@ func TestCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	faults, stderr, status := run(t, "", "checkpoint", "verify", dir)
-	for _, want := range []string{"step 1: ", "planner/state.json: is altered", "step 4: ", "researcher/config.json: is missing", "researcher/model.safetensors: is missing"} {
+	for _, want := range []string{"step 1: ", "planner/state.json: was changed", "step 4: ", "researcher/config.json: is missing", "researcher/model.safetensors: is missing"} {
 		if !strings.Contains(faults, want) {
 			t.Errorf("no %q in %s", want, faults)
 		}

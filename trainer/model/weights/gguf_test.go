@@ -333,7 +333,7 @@ func TestGGUFGemma3(t *testing.T) {
 		{"27B", 62, func(w *ggufWriter) {}, nil, 8, ""},
 		{"short list", 3, func(w *ggufWriter) {
 			w.key("gemma3.attention.sliding_window_pattern", ggufArray, append([]byte{ggufBool, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}, 0, 1))
-		}, nil, 0, "sliding_window_pattern has 2 layers of 3"},
+		}, nil, 0, "sliding_window_pattern lists 2 layers, but the model has 3"},
 		{"capped", 2, func(w *ggufWriter) { w.f32("gemma3.final_logit_softcapping", 30) }, nil, 0, "final_logit_softcapping 30"},
 	} {
 		cfg := tinyConfig(arch.Gemma3)

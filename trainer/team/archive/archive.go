@@ -32,14 +32,15 @@ func CheckpointsDir(dir string) string { return filepath.Join(dir, checkpointsFo
 // TrajectoriesDir is the folder of the trajectories in a run's folder.
 func TrajectoriesDir(dir string) string { return filepath.Join(dir, trajectoriesFolder) }
 
-// CheckpointsOf are the checkpoints and ledgers in a run's folder, of the named agents or, without names, of all.
+// CheckpointsOf returns the checkpoints and ledgers in a run's folder, for the named agents or, without names, for all
+// agents.
 func CheckpointsOf(dir string, agents ...string) Checkpoints {
 	return Checkpoints{Dir: CheckpointsDir(dir), Ledgers: filepath.Join(dir, ledgerFolder), Agents: agents}
 }
 
-// Archive writes the files of one agent's worker: checkpoints, the agent's ledger, its trajectories, and batches that
-// were refused. Checkpoints are written while the steps go on, and all workers agree on their manifests. Only one
-// goroutine may use an Archive.
+// Archive writes the files of one agent's worker: checkpoints, the agent's ledger, its trajectories, and batches of refused
+// updates. Checkpoints are written while the steps continue, and all workers agree on their manifests. Only one goroutine
+// may use an Archive.
 type Archive struct {
 	settings    Settings
 	checkpoints Checkpoints
@@ -48,7 +49,7 @@ type Archive struct {
 	evaluations Evaluations
 	saved       int64 // version of the newest checkpoint, complete or being written; -1: there is none yet
 	saving      saving
-	copied      *copied        // copy from which checkpoints are written; nil before Begin, and for an agent that does not train
+	copied      *copied        // copy from which checkpoints are written; nil before Begin, and for an agent that is not trained
 	ledger      *Ledger        // nil before Begin
 	reference   []durable.File // weights of the KL reference that KeepReference wrote
 }
@@ -63,7 +64,7 @@ type Settings struct {
 	ConfigDigest   string
 	Keep           int               // number of newest checkpoints that are kept
 	CPUFeatures    string            // of this machine
-	Endpoint       *store.Endpoint   // place of a hosted model, of which checkpoints have no files; nil: the model is here
+	Endpoint       *store.Endpoint   // place of a hosted model, whose checkpoints have no files; nil: the model is here
 	Tokenizer      map[string][]byte // files of the tokenizer
 	DType          weights.DType     // of saved weights: F32, BF16 or F16
 	SaveMoments    bool              // checkpoints have AdamW's moments
@@ -82,55 +83,55 @@ type Place interface {
 	Trim(ctx context.Context, step int64) error
 }
 
-// Parameters are the numbers in the agent's checkpoints: its weights and AdamW's moments m and v, three flat float32
+// Parameters provides the numbers in the agent's checkpoints: its weights and AdamW's moments m and v, three flat float32
 // buffers of the same length.
 type Parameters interface {
-	// Trains says whether training changes the weights. If not, there are no moments.
+	// Trains reports whether training changes the weights. If not, there are no moments.
 	Trains() bool
-	// Numel is the length of the buffers.
+	// Numel returns the length of the buffers.
 	Numel() int64
-	// Read fills dst with the weights that begin at index from.
+	// Read fills dst with the weights that begin at index `from`.
 	Read(ctx context.Context, from int64, dst []float32) error
-	// Copy copies all buffers at one moment. The slices have the buffers' length.
+	// Copy copies all buffers at the same moment. The slices have the buffers' length.
 	Copy(ctx context.Context, master, m, v []float32) error
-	// Files are what the agent's folder is written from. They take the weights from master, which fills dst with those
-	// that begin at index from.
+	// Files returns the content of the agent's folder. It takes the weights from master, which fills dst with the weights
+	// that begin at index `from`.
 	Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files
 	Counters() Counters
-	// Ranks is the number of devices that train the agent together.
+	// Ranks returns the number of devices that train the agent together.
 	Ranks() int
-	// RestoreMaster replaces the weights. master fills dst with the weights that begin at index from.
+	// RestoreMaster replaces the weights. master fills dst with the weights that begin at index `from`.
 	RestoreMaster(ctx context.Context, master func(from int64, dst []float32) error) error
-	// Restore replaces the moments and the counters. m and v fill dst with the values that begin at index from.
+	// Restore replaces the moments and the counters. m and v fill dst with the values that begin at index `from`.
 	Restore(ctx context.Context, c Counters, m, v func(from int64, dst []float32) error) error
 }
 
-// Counters are the counts of an agent's training that a checkpoint keeps.
+// Counters holds the counts of an agent's training that a checkpoint keeps.
 type Counters struct {
 	Updates int64 `json:"updates"` // optimizer updates, for AdamW's bias correction
-	Refused int   `json:"refused"` // steps in a row, up to this one, in which an update was refused
+	Refused int   `json:"refused"` // number of consecutive steps, up to this one, in which an update was refused
 }
 
 // state is the content of an agent's state.json.
 type state struct {
-	Version int64 `json:"version"` // training steps committed
+	Version int64 `json:"version"` // number of committed training steps
 	Counters
-	Ranks     int            `json:"ranks"`               // devices that trained together; another number may go on
+	Ranks     int            `json:"ranks"`               // devices that trained together; a run may continue with another number
 	Reference []durable.File `json:"reference,omitempty"` // weights of the KL reference, if it is the policy after the cold start
 }
 
-// New returns the archive of an agent that has no checkpoint yet. It touches no file.
+// New returns the archive of an agent that does not have a checkpoint yet. It does not touch any file.
 func New(s Settings, place Place, p Parameters) *Archive {
 	a := &Archive{settings: s, checkpoints: CheckpointsOf(s.Dir, s.Agent), place: place, parameters: p, saved: -1}
 	a.checkpoints.Dir, a.checkpoints.FS = s.CheckpointsDir, s.FS
 	return a
 }
 
-// Saved is the version of the newest checkpoint, complete or being written; -1: there is none yet.
+// Saved returns the version of the newest checkpoint, complete or being written; -1: there is none yet.
 func (a *Archive) Saved() int64 { return a.saved }
 
-// Restore restores the evaluations, the optimizer and the counters of a checkpoint. The caller has read the weights of
-// the checkpoint's folder already. Where these are rounded to bf16, Restore also restores the fp32 weights.
+// Restore restores the evaluations, the optimizer and the counters of a checkpoint. The caller must have read the weights
+// of the checkpoint's folder before. If these are rounded to bf16, Restore also restores the fp32 weights.
 func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	a.saved = from.Step
 	if len(from.Results) > 0 {
@@ -147,7 +148,7 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 		return err
 	}
 	defer f.Close()
-	err = f.readMaster(agentDir, a.parameters.Numel(), func(read func(from int64, dst []float32) error) error { // also for an evaluation, so that it computes with the weights of the run
+	err = f.readMaster(agentDir, a.parameters.Numel(), func(read func(from int64, dst []float32) error) error { // also before an evaluation, so that it computes with the weights of the run
 		return a.parameters.RestoreMaster(ctx, read)
 	})
 	if err != nil {
@@ -168,8 +169,8 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 	return a.restoreMoments(ctx, f, st)
 }
 
-// restoreMoments restores the moments and the counters. A checkpoint without moments is of an agent that had no update, or was written with
-// run.save_moments false: then AdamW begins anew, and a note is sent.
+// restoreMoments restores the moments and the counters. A checkpoint has no moments if the agent had no update yet, or if
+// it was written with run.save_moments false. In the second case AdamW begins anew, and a note is sent.
 func (a *Archive) restoreMoments(ctx context.Context, f *OptimizerFile, st state) error {
 	m, v := f.reader("m"), f.reader("v")
 	if !f.Has("m") && !f.Has("v") {
@@ -177,22 +178,22 @@ func (a *Archive) restoreMoments(ctx context.Context, f *OptimizerFile, st state
 		v = m
 		if st.Updates > 0 {
 			a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart,
-				"the checkpoint of step %d has no moments (run.save_moments: false): AdamW's begin at 0, so the run goes on otherwise than without the interruption", st.Version))
+				"the checkpoint of step %d has no moments (run.save_moments: false): AdamW's moments begin at 0, so the results will differ from a run without the interruption", st.Version))
 			st.Updates = 0
 		}
 	}
 	return a.parameters.Restore(ctx, st.Counters, m, v)
 }
 
-// Begin sets the agent's ledger and trajectories back to a checkpoint, or empties them (nil), and prepares the archive
-// for writing. It changes no file if the place is another worker's by now.
+// Begin resets the agent's ledger and trajectories to a checkpoint, or empties them (nil), and prepares the archive for
+// writing. It does not change any file if another worker has taken the agent's place in the meantime.
 func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 	if a.parameters.Trains() {
 		if a.copied, err = newCopied(a.parameters.Numel()); err != nil {
 			return err
 		}
 	}
-	if err := a.place.ConfirmPlace(ctx); err != nil { // to load a model takes long enough to be replaced meanwhile
+	if err := a.place.ConfirmPlace(ctx); err != nil { // another worker may have taken the place while the model was loaded
 		return err
 	}
 	var at LedgerMark
@@ -213,7 +214,7 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 // Record appends a step's line to the ledger.
 func (a *Archive) Record(line LedgerLine) error { return a.diskFull(a.ledger.Append(line)) }
 
-// Close frees the memory and closes the ledger. Call Drain first: no checkpoint may be under way.
+// Close frees the memory and closes the ledger. Call Drain first: no checkpoint may be in progress.
 func (a *Archive) Close() error {
 	var errs []error
 	if a.copied != nil {
@@ -225,11 +226,11 @@ func (a *Archive) Close() error {
 	return errors.Join(errs...)
 }
 
-// diskFull completes an error because of a full disk: it adds what to do.
+// diskFull adds advice to an error that a full disk caused.
 func (a *Archive) diskFull(err error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return fmt.Errorf("%w: the disk of run.dir, %s, is full; the complete checkpoints there are intact. Free some space (for example with mgrpo checkpoint prune --keep 1), or move the folder and set run.dir to its new place; then --resume goes on",
+	return fmt.Errorf("%w: the disk of run.dir, %s, is full; the complete checkpoints there are intact. Free some space (for example with mgrpo checkpoint prune --keep 1), or move the folder and set run.dir to its new place; then continue with --resume",
 		err, a.settings.Dir)
 }

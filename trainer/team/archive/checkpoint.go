@@ -14,8 +14,8 @@ import (
 )
 
 // Checkpoint begins a version's checkpoint: it copies the weights and moments, and a goroutine writes the files while the
-// run goes on. If the version has a checkpoint already, complete or being written, only the evaluations are written
-// again. Failed, Settle and the next Checkpoint return an error of the goroutine.
+// run continues. If the version already has a checkpoint, complete or being written, only the evaluations are written
+// again. An error of the goroutine is returned by Failed, Settle and the next Checkpoint.
 func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 	defer a.saving.count(&a.saving.waited, time.Now())
 	evaluations := a.evaluations
@@ -24,7 +24,7 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 		return nil
 	}
 	a.settings.Observer.Progress(metrics.Progress{Agent: a.settings.Agent, Activity: metrics.Checkpointing, Version: version})
-	if err := a.saving.settle(ctx); err != nil { // the checkpoint before may still be written from the copy
+	if err := a.saving.settle(ctx); err != nil { // the previous checkpoint may still be written from the copy
 		return err
 	}
 	st, err := a.agentState(ctx, version)
@@ -43,25 +43,26 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 	return nil
 }
 
-// Settle waits until no checkpoint is under way, and returns the error of the last.
+// Settle waits until no checkpoint is in progress, and returns the error of the last one.
 func (a *Archive) Settle(ctx context.Context) error { return a.saving.settle(ctx) }
 
-// Failed is the error of the last checkpoint, nil while it is under way.
+// Failed returns the error of the last checkpoint, or nil while it is in progress.
 func (a *Archive) Failed() error { return a.saving.failed() }
 
-// Drain waits until no checkpoint is under way, and ignores its error.
+// Drain waits until no checkpoint is in progress, and ignores errors.
 func (a *Archive) Drain() { a.saving.drain() }
 
 // Describe adds the times of the checkpoints since the last record to a record.
 func (a *Archive) Describe(values map[string]float64) { a.saving.describe(values) }
 
 // save writes this agent's files of a version, and agrees with the other workers on the manifest: each worker makes the
-// manifest from the parts of all, and writes it to its own disk. When all workers have it, save removes old checkpoints.
+// manifest from the parts of all workers and writes it to its own disk. When all workers have it, save removes old
+// checkpoints.
 func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark LedgerMark, evaluations Evaluations) error {
-	if err := a.place.ConfirmPlace(ctx); err != nil { // what is there may be a successor's
+	if err := a.place.ConfirmPlace(ctx); err != nil { // the files there may belong to a successor
 		return err
 	}
-	if err := a.checkpoints.Reopen(version); err != nil { // a manifest of this version is of an earlier round
+	if err := a.checkpoints.Reopen(version); err != nil { // a manifest of this version belongs to an earlier round
 		return err
 	}
 	files, err := a.saveAgent(version, st)
@@ -106,7 +107,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	return a.prune(evaluations)
 }
 
-// saveAgent writes this agent's files of a version: none of a hosted model.
+// saveAgent writes this agent's files of a version. For a hosted model there are none.
 func (a *Archive) saveAgent(version int64, st AgentState) (AgentFiles, error) {
 	if a.settings.Endpoint != nil {
 		return AgentFiles{Name: a.settings.Agent, Files: []durable.File{}, Endpoint: a.settings.Endpoint}, nil
@@ -131,8 +132,8 @@ func (a *Archive) confirm(ctx context.Context, version int64) error {
 	return a.place.PublishManifest(ctx, version, digest)
 }
 
-// complete waits until all workers have the manifest of a version. A worker that took a place over may have another
-// manifest. Then the version has no checkpoint, and the team goes back to a checkpoint that all have.
+// complete waits until all workers have the manifest of a version. A worker that took over a place may have another
+// manifest. Then the version has no checkpoint, and the team goes back to a checkpoint that all workers have.
 func (a *Archive) complete(ctx context.Context, version int64) error {
 	if err := a.confirm(ctx, version); err != nil {
 		return err
@@ -143,13 +144,13 @@ func (a *Archive) complete(ctx context.Context, version int64) error {
 	}
 	for _, name := range a.settings.Team {
 		if digests[name] != digests[a.settings.Agent] {
-			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("the worker of %s has another manifest than that of %s", name, a.settings.Agent)}
+			return &store.ConflictError{What: fmt.Sprintf("the manifest of version %d", version), Why: fmt.Sprintf("the worker of %s and the worker of %s have different manifests", name, a.settings.Agent)}
 		}
 	}
 	return nil
 }
 
-// amend writes the evaluations beside the manifest of a complete checkpoint.
+// amend writes the evaluations next to the manifest of a complete checkpoint.
 func (a *Archive) amend(version int64, evaluations Evaluations) error {
 	if err := a.checkpoints.SetResults(version, evaluations.encode()); err != nil {
 		return err
@@ -165,19 +166,19 @@ func (a *Archive) prune(evaluations Evaluations) error {
 	return a.checkpoints.Prune(a.settings.Keep, evaluations.Best.Version)
 }
 
-// partOf is the description of a worker's files that the worker publishes.
+// partOf returns the description of a worker's files that the worker publishes.
 func partOf(p AgentFiles) store.Part {
 	return store.Part{CPUFeatures: p.CPUFeatures, LedgerSize: p.Ledger.Size, LedgerSHA256: p.Ledger.SHA256, Files: p.Files, Endpoint: p.Endpoint}
 }
 
-// filesOf are an agent's files as its worker published them.
+// filesOf returns an agent's files as its worker published them.
 func filesOf(agent string, p store.Part) AgentFiles {
 	return AgentFiles{Name: agent, CPUFeatures: p.CPUFeatures, Files: p.Files, Endpoint: p.Endpoint,
 		Ledger: LedgerMark{Size: p.LedgerSize, SHA256: p.LedgerSHA256}}
 }
 
-// agentState is the agent's weights, tokenizer and optimizer. For an agent that trains the numbers are a copy. Of a hosted
-// model there is nothing.
+// agentState returns the agent's weights, tokenizer and optimizer. If the agent is trained, the numbers come from a copy.
+// For a hosted model the result is empty.
 func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, error) {
 	if a.settings.Endpoint != nil {
 		return AgentState{}, nil
@@ -192,7 +193,7 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 		}
 		master = c.reader(ctx, c.master)
 		out.Optimizer = &Optimizer{Step: st.Updates, Len: int64(len(c.master)), Buffers: map[string]func(int64, []float32) error{}}
-		if a.settings.SaveMoments && st.Updates > 0 { // before the first update they are 0
+		if a.settings.SaveMoments && st.Updates > 0 { // before the first update the moments are 0
 			out.Optimizer.Buffers["m"], out.Optimizer.Buffers["v"] = c.reader(ctx, c.m), c.reader(ctx, c.v)
 		}
 		if a.settings.DType != weights.F32 {

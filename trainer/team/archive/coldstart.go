@@ -13,11 +13,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// ColdStart is the progress of an agent's cold start that was stopped.
+// ColdStart is the progress of an agent's stopped cold start.
 type ColdStart struct {
-	Updates int64   `json:"updates"` // updates made
-	Over    bool    `json:"over"`    // all updates are made; AdamW's moments are then not saved
-	Loss    float64 `json:"loss"`    // sum over the updates; the cold start's record has the mean
+	Updates int64   `json:"updates"` // number of completed updates
+	Over    bool    `json:"over"`    // all updates are completed; AdamW's moments are then not saved
+	Loss    float64 `json:"loss"`    // sum over the updates; the cold start's record holds the mean
 	Tokens  float64 `json:"tokens"`  // tokens of all updates
 	Seconds float64 `json:"seconds"` // duration of all updates
 }
@@ -69,12 +69,13 @@ func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string
 		})
 	}
 	if err != nil {
-		return "", a.diskFull(fmt.Errorf("state of the cold start: %w", err))
+		return "", a.diskFull(fmt.Errorf("saving the state of the cold start: %w", err))
 	}
 	return folder, nil
 }
 
-// copyNow copies the weights and moments, in memory of its own for an agent of which no checkpoint will have moments.
+// copyNow copies the weights and moments. If the agent's checkpoints will not have moments, it allocates separate memory
+// for them.
 func (a *Archive) copyNow(ctx context.Context) (held *copied, free func() error, err error) {
 	held, free = a.copied, func() error { return nil }
 	if held == nil {
@@ -89,8 +90,8 @@ func (a *Archive) copyNow(ctx context.Context) (held *copied, free func() error,
 	return held, free, nil
 }
 
-// RestoreColdStart restores the weights and moments of a stopped cold start. If there is none it changes nothing and
-// returns the zero value; the same for a damaged one, of which it sends a note.
+// RestoreColdStart restores the weights and moments of a stopped cold start. If there is no such state, or if it is
+// damaged, it changes nothing and returns the zero value; for a damaged one it also sends a note.
 func (a *Archive) RestoreColdStart(ctx context.Context) (ColdStart, error) {
 	folder := coldStartDir(a.settings.Dir, a.settings.Agent)
 	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
@@ -98,7 +99,7 @@ func (a *Archive) RestoreColdStart(ctx context.Context) (ColdStart, error) {
 	}
 	c, f, err := openColdStart(folder, a.parameters.Numel())
 	if err != nil {
-		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart, "the cold start begins again with its first update, because its saved state cannot be used: %s: %v", folder, err))
+		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicStart, "the cold start begins again with the first update, because its saved state cannot be used: %s: %v", folder, err))
 		return ColdStart{}, nil
 	}
 	defer f.Close()
@@ -128,12 +129,12 @@ func openColdStart(folder string, numel int64) (c ColdStart, f *OptimizerFile, e
 		return c, nil, err
 	}
 	if c = state.ColdStart; f.Len() != numel || f.Step() != c.Updates || !f.Has(masterBuffer) || !c.Over && !(f.Has("m") && f.Has("v")) {
-		return c, nil, errors.Join(fmt.Errorf("%s is of another model, with %d parameters", optimizerFile, f.Len()), f.Close())
+		return c, nil, errors.Join(fmt.Errorf("%s belongs to another model, with %d parameters", optimizerFile, f.Len()), f.Close())
 	}
 	return c, f, nil
 }
 
-// dropColdStart removes the folder of a stopped cold start. A complete checkpoint replaces it.
+// dropColdStart removes the folder of a stopped cold start, once a complete checkpoint has replaced it.
 func (a *Archive) dropColdStart() error {
 	return a.checkpoints.fsys().RemoveAll(coldStartDir(a.settings.Dir, a.settings.Agent))
 }

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copied is a copy of the weights and moments, from which a checkpoint is written while training goes on. Its memory is
-// outside of Go's heap: a larger heap would make the garbage collector run later and keep more garbage. The memory is
-// allocated once, because fresh memory takes longer than the copy.
+// copied is a copy of the weights and moments from which a checkpoint is written while training continues. Its memory is
+// outside Go's heap: a larger heap would make the garbage collector run later and keep more garbage. The memory is
+// allocated once, because allocating it takes longer than copying.
 type copied struct {
 	mapped []byte
 	master []float32 // the weights
@@ -21,7 +21,7 @@ func newCopied(numel int64) (*copied, error) {
 	bytes := 3 * 4 * numel
 	mapped, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
-		return nil, fmt.Errorf("%d bytes of memory for the copy from which a checkpoint is written: %w", bytes, err)
+		return nil, fmt.Errorf("allocating %d bytes for the copy of weights and moments that checkpoints are written from: %w", bytes, err)
 	}
 	all := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(mapped))), 3*numel)
 	return &copied{mapped, all[:numel], all[numel : 2*numel], all[2*numel:]}, nil

@@ -126,7 +126,7 @@ func TestDamagedLedger(t *testing.T) {
 		if int64(at) >= part.Ledger.Size {
 			want = want[:1]
 		}
-		if err != nil || len(offers) != 2-len(want) || len(skipped) != len(want) || !strings.Contains(skipped[0].Reason.Error(), "ledger solver.jsonl is altered") {
+		if err != nil || len(offers) != 2-len(want) || len(skipped) != len(want) || !strings.Contains(skipped[0].Reason.Error(), "ledger solver.jsonl was changed") {
 			t.Fatalf("byte %d of %d: %v %v %v", at, len(original), offers, skipped, err)
 		}
 	}
@@ -137,7 +137,7 @@ func TestDamagedLedger(t *testing.T) {
 	if len(skipped) != 1 {
 		t.Fatalf("cut short: %v", skipped)
 	}
-	golden.WantError(t, skipped[0].Reason, "ledger solver.jsonl has", "the manifest says")
+	golden.WantError(t, skipped[0].Reason, "ledger solver.jsonl has", "but the manifest requires")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

@@ -2,20 +2,20 @@ package archive
 
 import "encoding/json"
 
-// Evaluations are the results of the run's evaluations so far. A checkpoint includes them. All workers compute the same
+// Evaluations holds the results of the run's evaluations so far. A checkpoint includes them. All workers compute the same
 // results, because all read the same outcomes.
 type Evaluations struct {
 	Evaluated *int64 `json:"evaluated,omitempty"` // newest version whose evaluation is complete
 	Best      *Best  `json:"best,omitempty"`
 }
 
-// Best is the version with the highest held-out accuracy, the earliest of equal ones.
+// Best is the version with the highest held-out accuracy, and the earliest if several are equal.
 type Best struct {
 	Version  int64   `json:"version"`
 	Accuracy float64 `json:"accuracy"`
 }
 
-// EvaluationsOf are the evaluations in a checkpoint's manifest; none if they cannot be read.
+// EvaluationsOf returns the evaluations in a checkpoint's manifest. The result is empty if they cannot be read.
 func EvaluationsOf(m Manifest) Evaluations {
 	var e Evaluations
 	if len(m.Results) == 0 || json.Unmarshal(m.Results, &e) != nil {
@@ -24,13 +24,13 @@ func EvaluationsOf(m Manifest) Evaluations {
 	return e
 }
 
-// Done says whether the newest complete evaluation is of this version.
+// Done reports whether the newest complete evaluation is the evaluation of this version.
 func (e Evaluations) Done(version int64) bool { return e.Evaluated != nil && *e.Evaluated == version }
 
-// IsBest says whether a version is the best so far.
+// IsBest reports whether a version is the best so far.
 func (e Evaluations) IsBest(version int64) bool { return e.Best != nil && e.Best.Version == version }
 
-// with adds an evaluation. A version with accuracy 0 or NaN never becomes the best.
+// with returns the evaluations with one more. A version with accuracy 0 or NaN never becomes the best.
 func (e Evaluations) with(version int64, accuracy float64) Evaluations {
 	e.Evaluated = &version
 	if accuracy > 0 && (e.Best == nil || accuracy > e.Best.Accuracy) {
@@ -44,7 +44,7 @@ func (e Evaluations) encode() json.RawMessage {
 	return data
 }
 
-// Evaluations are the results of the run's evaluations so far.
+// Evaluations returns the results of the run's evaluations so far.
 func (a *Archive) Evaluations() Evaluations { return a.evaluations }
 
 // Evaluated adds the result of an evaluation.

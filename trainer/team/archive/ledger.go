@@ -16,18 +16,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
-// LedgerLine lists the rollouts of one training step, and what one agent did with each. It has no times or other values
-// that differ when the step is repeated.
+// LedgerLine lists the rollouts of one training step and their use by one agent. It contains no times or other values that
+// differ when the step is repeated.
 type LedgerLine struct {
 	Step     int64           `json:"step"` // counted from 0: the version before the step
 	Rollouts []LedgerRollout `json:"rollouts"`
-	Updates  int64           `json:"updates"` // optimizer updates since the start of the run; 0 for a frozen agent
+	Updates  int64           `json:"updates"` // number of optimizer updates since the start of the run; 0 for a frozen agent
 }
 
 // LedgerRollout is a rollout in a ledger. The agent trained on it, or it was removed for all agents.
 type LedgerRollout struct {
 	ID      string    `json:"id"`                // QUERY/ROLLOUT
-	Trained []float64 `json:"trained,omitzero"`  // weights of this agent's trajectories in it, in the order of issue
+	Trained []float64 `json:"trained,omitzero"`  // weights of this agent's trajectories in the rollout, in the order of issue
 	Removed string    `json:"removed,omitempty"` // reason of the removal
 }
 
@@ -38,22 +38,22 @@ type LedgerMark struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// Ledger is an agent's file of LedgerLines, a JSON object a line. A run only appends to it, or cuts it back to a
+// Ledger is an agent's file of LedgerLines, with one JSON object per line. A run only appends to it, or cuts it back to a
 // checkpoint.
 type Ledger struct {
 	path   string
 	file   durable.WriteFile
 	size   int64
-	digest hash.Hash // of all its bytes
-	err    error     // the first error; after it nothing is written
+	digest hash.Hash // of all bytes of the file
+	err    error     // the first error; after it, nothing is written
 }
 
 func ledgerPath(dir, agent string) string { return filepath.Join(dir, agent+".jsonl") }
 
-// OpenLedger opens an agent's ledger for appending, and creates a missing one. The ledger must begin with the lines that
-// the mark describes. Later lines belong to steps that will be made again, and are cut off: OpenLedger copies the lines
-// of the mark into a new file, and renames it to the ledger's name. A suspended worker that was replaced meanwhile still
-// has the old file open; its later writes go into the old file, which has no name any more.
+// OpenLedger opens an agent's ledger for appending, and creates it if it is missing. The ledger must begin with the lines
+// that the mark describes. Later lines belong to steps that will be made again, and are removed: OpenLedger copies the
+// lines of the mark to a new file, and renames it to the ledger's name. A suspended worker that was replaced in the
+// meantime still has the old file open. Its later writes go to the old file, which then has no name.
 func (c Checkpoints) OpenLedger(agent string, at LedgerMark) (*Ledger, error) {
 	l := &Ledger{path: ledgerPath(c.Ledgers, agent), size: at.Size}
 	fail := func(err error) (*Ledger, error) { return nil, fmt.Errorf("checkpoint: %s: %w", l.path, err) }
@@ -123,7 +123,7 @@ func (m LedgerMark) verify(path string) error {
 	return err
 }
 
-// copy is verify, and also copies the lines to a writer. It returns the hash of the lines.
+// copy does the same as verify, and also copies the lines to a writer. It returns the hash of the lines.
 func (m LedgerMark) copy(path string, to io.Writer) (hash.Hash, error) {
 	digest := sha256.New()
 	if m.Size == 0 {
@@ -149,10 +149,10 @@ func (m LedgerMark) copy(path string, to io.Writer) (hash.Hash, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", what, err)
 	case n < m.Size:
-		return nil, fmt.Errorf("%s has %d bytes, the manifest says %d", what, n, m.Size)
+		return nil, fmt.Errorf("%s has %d bytes, but the manifest requires %d", what, n, m.Size)
 	}
 	if hex.EncodeToString(digest.Sum(nil)) != m.SHA256 {
-		return nil, fmt.Errorf("%s is altered: the SHA-256 of its first %d bytes is not the manifest's", what, m.Size)
+		return nil, fmt.Errorf("%s was changed: the SHA-256 of its first %d bytes differs from the manifest", what, m.Size)
 	}
 	return digest, nil
 }

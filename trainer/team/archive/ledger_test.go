@@ -54,7 +54,7 @@ func TestLedger(t *testing.T) {
 		t.Errorf("%+v %v, want %+v", lines, err, want)
 	}
 	_, err = c.OpenLedger("planner", LedgerMark{marks[0].Size, marks[1].SHA256})
-	golden.WantError(t, err, "ledger planner.jsonl is altered")
+	golden.WantError(t, err, "ledger planner.jsonl was changed")
 	_, err = c.OpenLedger("../../x", LedgerMark{})
 	golden.WantError(t, err, "not the name of an agent")
 	if l = mustOpenLedger(t, c, LedgerMark{}); l.Close() != nil { // afresh

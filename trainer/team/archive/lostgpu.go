@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// LostGPU keeps in a run's folder at which version an agent's GPU was lost, and says whether it was lost at the same version the last time,
-// with no checkpoint since.
+// LostGPU records in a run's folder the version at which an agent's GPU was lost. It reports whether the GPU was lost at
+// the same version the last time, with no checkpoint since then.
 func LostGPU(dir, agent string, version int64) (again bool, err error) {
 	type loss struct {
 		Version int64 `json:"version"`
@@ -35,7 +35,7 @@ func LostGPU(dir, agent string, version int64) (again bool, err error) {
 
 func lostGPUFile(dir, agent string) string { return filepath.Join(dir, lostGPUsFolder, agent+".json") }
 
-// forgetLostGPU is called when a checkpoint is complete: the agent's GPU has served since it was lost.
+// forgetLostGPU removes the record when a checkpoint is complete: the agent's GPU has worked since it was lost.
 func (a *Archive) forgetLostGPU() error {
 	err := os.Remove(lostGPUFile(a.settings.Dir, a.settings.Agent))
 	if errors.Is(err, fs.ErrNotExist) {

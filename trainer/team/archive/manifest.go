@@ -22,21 +22,21 @@ type Manifest struct {
 	Format       int             `json:"format"` // set by encode
 	Run          string          `json:"run"`
 	Step         int64           `json:"step"`
-	ConfigDigest string          `json:"config_digest"` // of the run's configuration
+	ConfigDigest string          `json:"config_digest"` // digest of the run's configuration
 	Agents       []AgentFiles    `json:"agents"`
-	Agreed       bool            `json:"-"`                 // all workers had it: see Checkpoints.Agree
-	Results      json.RawMessage `json:"results,omitempty"` // of the evaluations before the checkpoint, as JSON; results.json has those after it
+	Agreed       bool            `json:"-"`                 // all workers have the manifest: see Checkpoints.Agree
+	Results      json.RawMessage `json:"results,omitempty"` // results of the evaluations before the checkpoint, as JSON; results.json holds the later ones
 	Digest       string          `json:"digest"`            // SHA-256 of this file with an empty digest; set by encode
 }
 
 // AgentFiles is one agent's part of a checkpoint.
 type AgentFiles struct {
 	Name        string         `json:"name"`
-	CPUFeatures string         `json:"cpu_features,omitempty"` // of its machine; only machines with equal features give equal bits
+	CPUFeatures string         `json:"cpu_features,omitempty"` // of the agent's machine; only machines with equal features produce equal bits
 	Files       []durable.File `json:"files"`                  // in the agent's folder
 	Ledger      LedgerMark     `json:"ledger"`                 // its ledger up to this step
 
-	Endpoint *store.Endpoint `json:"endpoint,omitempty"` // of a hosted model, which has no files; nil: the model was here
+	Endpoint *store.Endpoint `json:"endpoint,omitempty"` // place of a hosted model, which has no files; nil: the model was here
 }
 
 // manifestFormat changes with the meaning of the files in a run's folder.
@@ -55,10 +55,10 @@ func (m Manifest) encode() (Manifest, []byte, error) {
 	return m, append(data, '\n'), err
 }
 
-// errUnfinished is a step's folder without a manifest.
+// errUnfinished is the error for a step's folder without a manifest.
 type errUnfinished struct{}
 
-func (errUnfinished) Error() string        { return "unfinished: it has no " + manifestFile }
+func (errUnfinished) Error() string        { return "unfinished: there is no " + manifestFile }
 func (errUnfinished) Is(target error) bool { return target == fs.ErrNotExist }
 
 // readManifest reads and checks manifest.json: encoding it again must give the same bytes.
@@ -75,7 +75,7 @@ func readManifest(stepDir string) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("%s is damaged: %w", manifestFile, err)
 	}
 	if m.Format < manifestFormat {
-		return Manifest{}, fmt.Errorf("%s is of format %d: it is damaged, or an older mgrpo wrote it; this mgrpo reads format %d", manifestFile, m.Format, manifestFormat)
+		return Manifest{}, fmt.Errorf("%s has format %d: it is damaged, or was written by an older mgrpo; this mgrpo reads format %d", manifestFile, m.Format, manifestFormat)
 	}
 	if _, again, err := m.encode(); err != nil || !bytes.Equal(again, data) {
 		return Manifest{}, fmt.Errorf("%s is damaged: its digest does not match", manifestFile)
@@ -83,7 +83,7 @@ func readManifest(stepDir string) (Manifest, error) {
 	return m, m.check()
 }
 
-// Digest is the digest of a step's manifest, without the results in results.json.
+// Digest returns the digest of a step's manifest, without the results in results.json.
 func (c Checkpoints) Digest(step int64) (string, error) {
 	m, err := readManifest(c.StepDir(step))
 	if err != nil {
@@ -92,21 +92,21 @@ func (c Checkpoints) Digest(step int64) (string, error) {
 	return m.Digest, nil
 }
 
-// check checks the values of a manifest that is not damaged.
+// check checks the values of a manifest whose digest matches.
 func (m Manifest) check() error {
 	for i, a := range m.Agents {
 		if !agentName.MatchString(a.Name) || slices.ContainsFunc(m.Agents[:i], func(b AgentFiles) bool { return a.Name == b.Name }) {
-			return fmt.Errorf("%s: agent %q has no valid name, or is listed twice", manifestFile, a.Name)
+			return fmt.Errorf("%s: agent %q has an invalid name, or is listed twice", manifestFile, a.Name)
 		}
 		if a.Ledger != (LedgerMark{}) && (a.Ledger.Size <= 0 || !isDigest(a.Ledger.SHA256)) {
-			return fmt.Errorf("%s: the ledger of %s has %d bytes and the digest %.80q, which is not possible", manifestFile, a.Name, a.Ledger.Size, a.Ledger.SHA256)
+			return fmt.Errorf("%s: the ledger of %s has %d bytes and the digest %.80q, which is impossible", manifestFile, a.Name, a.Ledger.Size, a.Ledger.SHA256)
 		}
 		if a.Endpoint != nil && len(a.Files) > 0 {
-			return fmt.Errorf("%s: %s has %d files, and its model was hosted at %.80q", manifestFile, a.Name, len(a.Files), a.Endpoint.URL)
+			return fmt.Errorf("%s: %s has %d files, but its model was hosted at %.80q", manifestFile, a.Name, len(a.Files), a.Endpoint.URL)
 		}
 		for _, f := range a.Files {
 			if !filepath.IsLocal(f.Path) || f.Size < 0 || !isDigest(f.SHA256) {
-				return fmt.Errorf("%s: file %q of %d bytes with digest %.80q is not possible", manifestFile, f.Path, f.Size, f.SHA256)
+				return fmt.Errorf("%s: file %q of %d bytes with digest %.80q is impossible", manifestFile, f.Path, f.Size, f.SHA256)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func isDigest(text string) bool {
 	return err == nil && len(sum) == sha256.Size
 }
 
-// of returns the parts of the named agents, or of all.
+// of returns the parts of the named agents, or of all agents.
 func (m Manifest) of(names []string) ([]AgentFiles, error) {
 	if names == nil {
 		return m.Agents, nil
@@ -127,7 +127,7 @@ func (m Manifest) of(names []string) ([]AgentFiles, error) {
 	for _, name := range names {
 		a, ok := m.Agent(name)
 		if !ok {
-			return nil, fmt.Errorf("%s has no agent %s", manifestFile, name)
+			return nil, fmt.Errorf("%s does not contain the agent %s", manifestFile, name)
 		}
 		out = append(out, a)
 	}
@@ -150,28 +150,29 @@ func (m Manifest) checkSizes(stepDir string, names []string) error {
 				return err
 			}
 			if !info.Mode().IsRegular() || info.Size() != f.Size {
-				return fmt.Errorf("%s/%s has %d bytes, the manifest says %d", a.Name, f.Path, info.Size(), f.Size)
+				return fmt.Errorf("%s/%s has %d bytes, but the manifest requires %d", a.Name, f.Path, info.Size(), f.Size)
 			}
 		}
 	}
 	return nil
 }
 
-// Verify reads the files of the named agents in a step's folder, without names those of all, and compares them with the manifest. The
-// error names every file that is missing, cut short or altered. It does not read ledgers, which are in another folder; Checkpoints.Verify does.
+// Verify reads the files of the named agents in a step's folder, or the files of all agents if there are no names, and
+// compares them with the manifest. The error names every file that is missing, truncated or changed. It does not read
+// ledgers, which are in another folder; Checkpoints.Verify does.
 func Verify(stepDir string, agents ...string) (Manifest, error) { return verify(stepDir, agents, "") }
 
-// Verify reads all files of a step's checkpoint, and the ledgers up to it, of c.Agents. The error names every file that is
-// missing, cut short or altered.
+// Verify reads all files of a step's checkpoint, and the ledgers up to this step, for the agents in c.Agents. The error
+// names every file that is missing, truncated or changed.
 func (c Checkpoints) Verify(step int64) (Manifest, error) {
 	m, err := verify(c.StepDir(step), c.Agents, c.Ledgers)
 	if err == nil && m.Step != step {
-		return Manifest{}, fmt.Errorf("checkpoint: %s: manifest is of step %d", c.StepDir(step), m.Step)
+		return Manifest{}, fmt.Errorf("checkpoint: %s: the manifest belongs to step %d", c.StepDir(step), m.Step)
 	}
 	return m, err
 }
 
-// verify compares the files of the named agents (nil: of all) and, if ledgers is a folder, their ledgers.
+// verify compares the files of the named agents (nil: of all agents) and, if ledgers is a folder, their ledgers.
 func verify(stepDir string, names []string, ledgers string) (Manifest, error) {
 	fail := func(err error) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("checkpoint: %s: %w", stepDir, err)

@@ -10,22 +10,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
-// Skipped is a step whose checkpoint, or whose results, cannot be used, and the reason.
+// Skipped is a step whose checkpoint or results cannot be used, and the reason.
 type Skipped struct {
 	Step   int64
 	Reason error
 }
 
-// Unfinished says whether the step has no manifest: it is being written, or a crash interrupted the writing.
+// Unfinished reports whether the step has no manifest: it is being written, or a crash interrupted the writing.
 func (s Skipped) Unfinished() bool { return errors.Is(s.Reason, errUnfinished{}) }
 
-// ErrNoCheckpoint is returned by Latest when no step verifies.
+// ErrNoCheckpoint is returned by Latest if no step can be verified.
 var ErrNoCheckpoint = errors.New("no complete checkpoint")
 
 // Offers verifies the files of c.Agents in every checkpoint, byte for byte. It returns the checkpoints from which these
-// agents can go on, the newest first, and the steps that do not verify. Offers of two workers with equal steps and
-// digests are the same checkpoint. An evaluated step is offered twice: first with its results, where the digest is that
-// of results.json, and then without them, because another worker may have been killed before it wrote the results.
+// agents can continue, the newest first, and the steps that fail verification. If offers of two workers have equal steps
+// and digests, they are the same checkpoint. An evaluated step is offered twice: first with its results and the digest of
+// results.json, and then without results, because another worker may have been killed before it wrote them.
 func (c Checkpoints) Offers() ([]Manifest, []Skipped, error) {
 	steps, err := c.steps()
 	if err != nil {
@@ -66,10 +66,10 @@ func (c Checkpoints) Latest() (Manifest, []Skipped, error) {
 	return offers[0], newer, nil
 }
 
-// GoBack moves the checkpoints out of the way that are newer than the offer from which all agents go on (step -1: all
-// checkpoints), because their steps will be made again. It renames them to step-N.aside-M, which Prune removes later. It
-// also removes the results of the offer's own step if the offer is without results. Workers that share the folder may
-// all call it. confirm is called before each change: it is an error if the checkpoints may be a successor's by now.
+// GoBack renames the checkpoints that are newer than the offer from which all agents continue (step -1: all checkpoints),
+// because their steps will be made again. The new name is step-N.aside-M; Prune removes such folders later. GoBack also
+// removes the results of the offer's own step if the offer has no results. Workers that share the folder may all call it.
+// confirm is called before each change; it returns an error if the checkpoints may already belong to a successor.
 func (c Checkpoints) GoBack(to Manifest, confirm func() error) error {
 	steps, err := c.List()
 	if err != nil {
@@ -97,7 +97,7 @@ func (c Checkpoints) GoBack(to Manifest, confirm func() error) error {
 
 const asideSuffix = "aside"
 
-// setAside renames a checkpoint to the first free name. Of several workers that share the folder, only one renames it.
+// setAside renames a checkpoint to the first free name. If several workers share the folder, only one of them renames it.
 func (c Checkpoints) setAside(step int64, confirm func() error) error {
 	const most = 100
 	var err error

@@ -16,16 +16,16 @@ import (
 
 const optimizerFile = "optimizer.safetensors"
 
-// Optimizer is the state of an optimizer, as it is saved: the number of its steps, and float32 buffers of Len values
-// each ("m" and "v" of AdamW, unless they are 0 or not kept; "master", the fp32 weights, where weights are saved in 16 bits). The function of a
-// buffer fills dst with the values that begin at index from.
+// Optimizer is the saved state of an optimizer: the number of its steps, and float32 buffers of Len values each. The
+// buffers are "m" and "v" of AdamW, unless they are 0 or not saved, and "master", the fp32 weights, if weights are saved in
+// 16 bits. The function of a buffer fills dst with the values that begin at index `from`.
 type Optimizer struct {
 	Step    int64
 	Len     int64
 	Buffers map[string]func(from int64, dst []float32) error
 }
 
-// Names of tensors in the file, beside the moments.
+// Names of tensors in the file, in addition to the moments.
 const (
 	stepTensor   = "step"
 	masterBuffer = "master" // fp32 weights of an agent whose folder has bf16 weights
@@ -39,7 +39,7 @@ func (o *Optimizer) write(f *durable.Folder) error {
 	}
 	sort.Strings(names)
 	if o.Len < 0 || o.Step < 0 || slices.Contains(names, stepTensor) {
-		return fmt.Errorf("optimizer: length %d, step %d, buffers %v", o.Len, o.Step, names)
+		return fmt.Errorf("optimizer: invalid state: length %d, step %d, buffers %v", o.Len, o.Step, names)
 	}
 	tensors := []weights.OutTensor{{Name: stepTensor, DType: "I64", Shape: []int64{1}, Size: 8, Write: func(w io.Writer) error {
 		return binary.Write(w, binary.LittleEndian, o.Step)
@@ -105,13 +105,13 @@ func (o *OptimizerFile) check() (err error) {
 		o.len = shape[0]
 	}
 	if o.step < 0 {
-		return fmt.Errorf("%s is %d", stepTensor, o.step)
+		return fmt.Errorf("%s is %d: must not be negative", stepTensor, o.step)
 	}
 	return nil
 }
 
-// ReadMaster has restore read the fp32 weights in an agent's folder of a run checkpoint, if it has some beside others. The model has
-// numel parameters.
+// ReadMaster calls restore with a function that reads the fp32 weights in an agent's folder of a run checkpoint, if the
+// folder has them in addition to rounded weights. The model has numel parameters.
 func ReadMaster(agentDir string, numel int64, restore func(read func(from int64, dst []float32) error) error) error {
 	o, err := OpenOptimizer(agentDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +125,7 @@ func ReadMaster(agentDir string, numel int64, restore func(read func(from int64,
 
 func (o *OptimizerFile) readMaster(agentDir string, numel int64, restore func(read func(from int64, dst []float32) error) error) error {
 	if o.Len() >= 0 && o.Len() != numel {
-		return fmt.Errorf("%s: the optimizer state has %d values, the model %d parameters; the checkpoint is of another model", agentDir, o.Len(), numel)
+		return fmt.Errorf("%s: the optimizer state has %d values, but the model has %d parameters: the checkpoint belongs to another model", agentDir, o.Len(), numel)
 	}
 	if !o.Has(masterBuffer) {
 		return nil

@@ -11,10 +11,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
-// Prune removes all checkpoints except the newest keep complete ones, that of step 0, which has the weights after the cold
-// start, and the steps in also, for example the best. It also removes older checkpoints that GoBack renamed, and
-// incomplete ones older than the newest complete one. A checkpoint counts as complete if the files of c.Agents have the
-// sizes in the manifest; Prune does not compute digests. Workers that share the folder may all call it.
+// Prune removes all checkpoints except the newest `keep` complete ones, the checkpoint of step 0, which holds the weights
+// after the cold start, and the steps in `also`, for example the best. It also removes older checkpoints that GoBack
+// renamed, and incomplete ones that are older than the newest complete one. A checkpoint counts as complete if the files of
+// c.Agents have the sizes in the manifest; Prune does not compute digests. Workers that share the folder may all call it.
 func (c Checkpoints) Prune(keep int, also ...int64) error {
 	doomed, err := c.Prunable(keep, also...)
 	if err != nil {
@@ -30,7 +30,7 @@ func (c Checkpoints) Prune(keep int, also ...int64) error {
 // Prunable returns the names of the folders in c.Dir that Prune would remove, the newest first.
 func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 	if keep < 1 {
-		return nil, fmt.Errorf("checkpoint: pruning to %d checkpoints would remove all; keep at least 1", keep)
+		return nil, fmt.Errorf("checkpoint: pruning to %d checkpoints would remove all of them: keep at least 1", keep)
 	}
 	steps, err := c.steps()
 	if err != nil {
@@ -45,7 +45,7 @@ func (c Checkpoints) Prunable(keep int, also ...int64) ([]string, error) {
 		case complete && kept < keep:
 			kept, oldest = kept+1, step
 		case complete && step == 0:
-		case kept == 0 || slices.Contains(also, step): // an incomplete newest step may be being written
+		case kept == 0 || slices.Contains(also, step): // the newest step may be incomplete because it is being written
 		default:
 			doomed = append(doomed, stepName(step))
 		}
@@ -74,8 +74,8 @@ func (c Checkpoints) aside() ([]string, error) {
 	return names, err
 }
 
-// remove renames the folder before it deletes the files, so that a crash never leaves a partly deleted checkpoint under
-// its own name.
+// remove renames the folder before it deletes the files, so that a crash never leaves a partly deleted checkpoint under its
+// original name.
 func (c Checkpoints) remove(name string) error {
 	doomed := filepath.Join(c.Dir, removedPrefix+name)
 	if err := c.fsys().RemoveAll(doomed); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// KeepReference writes the current weights, in float32, into the run's folder. They are the agent's KL reference from now
-// on. Every checkpoint has the sizes and digests of the files.
+// KeepReference writes the current weights, in float32, to the run's folder. From then on they are the agent's KL
+// reference. Every checkpoint contains the sizes and digests of the files.
 func (a *Archive) KeepReference(ctx context.Context) error {
 	if err := a.place.ConfirmPlace(ctx); err != nil { // a successor may train against other weights
 		return err
@@ -29,12 +29,12 @@ func (a *Archive) KeepReference(ctx context.Context) error {
 	return nil
 }
 
-// Reference is the folder that KeepReference wrote, in this process or before the restored checkpoint. It verifies every
-// byte. The error names the files that differ, and says what to do.
+// Reference returns the folder that KeepReference wrote, in this process or before the restored checkpoint. It verifies
+// every byte. The error names the files that differ, and states what to do.
 func (a *Archive) Reference() (folder string, err error) {
 	folder = a.referenceDir()
 	if len(a.reference) == 0 {
-		return "", fmt.Errorf("the checkpoint of step %d has no weights of the KL reference, which is the policy after the cold start: begin the run again in another run.dir, or with grpo.reference: start", a.saved)
+		return "", fmt.Errorf("the checkpoint of step %d does not have the weights of the KL reference, which is the policy after the cold start: begin the run again in another run.dir, or set grpo.reference: start", a.saved)
 	}
 	var faults []error
 	for _, f := range a.reference {
@@ -43,7 +43,7 @@ func (a *Archive) Reference() (folder string, err error) {
 		}
 	}
 	if len(faults) > 0 {
-		return "", fmt.Errorf("weights of the KL reference, %s, differ from those of the checkpoint of step %d: %w; restore the folder from a copy of the run's folder, or begin the run again in another run.dir",
+		return "", fmt.Errorf("the weights of the KL reference in %s differ from the digests in the checkpoint of step %d: %w; restore the folder from a copy of the run's folder, or begin the run again in another run.dir",
 			folder, a.saved, errors.Join(faults...))
 	}
 	return folder, nil
@@ -53,7 +53,7 @@ func (a *Archive) referenceDir() string {
 	return filepath.Join(a.settings.Dir, referenceFolder, a.settings.Agent)
 }
 
-// files are what the current weights are written from.
+// files returns the content of a folder with the current weights.
 func (a *Archive) files(ctx context.Context) weights.Files {
 	return a.parameters.Files(ctx, func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) })
 }

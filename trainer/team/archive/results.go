@@ -33,7 +33,7 @@ func (r results) encode() (results, []byte, error) {
 	return r, append(data, '\n'), err
 }
 
-// digestOf is the SHA-256 of a value's JSON with an empty digest.
+// digestOf returns the SHA-256 of a value's JSON with an empty digest.
 func digestOf(digest *string, v any) (string, error) {
 	*digest = ""
 	plain, err := json.MarshalIndent(v, "", "  ")
@@ -41,7 +41,7 @@ func digestOf(digest *string, v any) (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
-// readResults reads the results of a step whose manifest is m; fs.ErrNotExist says that there are none.
+// readResults reads the results of a step whose manifest is m. The error is fs.ErrNotExist if there are no results.
 func readResults(stepDir string, m Manifest) (results, error) {
 	data, err := durable.ReadSmall(filepath.Join(stepDir, resultsFile), maxManifestBytes)
 	if err != nil {
@@ -60,8 +60,8 @@ func readResults(stepDir string, m Manifest) (results, error) {
 	return r, nil
 }
 
-// SetResults writes the results of evaluating a complete step. All workers write the same results, in a shared folder or
-// each in its own.
+// SetResults writes the results of evaluating a complete step. All workers write the same results, either in a shared
+// folder or each in its own.
 func (c Checkpoints) SetResults(step int64, value json.RawMessage) error {
 	fail := func(err error) error { return fmt.Errorf("checkpoint: the results of step %d: %w", step, err) }
 	m, err := readManifest(c.StepDir(step))

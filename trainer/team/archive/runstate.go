@@ -35,11 +35,11 @@ import (
 type Checkpoints struct {
 	Dir     string
 	Ledgers string     // folder of the agents' ledgers; "": ledgers are ignored
-	Agents  []string   // agents whose files and ledgers are read; nil: all
+	Agents  []string   // agents whose files and ledgers are read; nil: all agents
 	FS      durable.FS // nil: durable.OS
 }
 
-// AgentState is one agent's part of a checkpoint that is to be written.
+// AgentState is one agent's part of a checkpoint that will be written.
 type AgentState struct {
 	Name string // name of its folder: letters, digits, '-', '_' and '.'; not '.' first
 
@@ -76,7 +76,7 @@ func (c Checkpoints) AgentDir(step int64, agent string) string {
 
 func stepName(step int64) string { return fmt.Sprintf("step-%06d", step) }
 
-// Save writes all agents' folders and commits m, whose Agents it fills in. It returns the manifest.
+// Save writes all agents' folders and commits m after filling in m.Agents. It returns the manifest.
 func (c Checkpoints) Save(m Manifest, agents []AgentState) (Manifest, error) {
 	m.Agents = nil
 	for _, a := range agents {
@@ -104,14 +104,14 @@ func (c Checkpoints) Reopen(step int64) error {
 	return c.fsys().SyncDir(dir)
 }
 
-// SaveAgent writes one agent's folder of a step that has no manifest yet. It replaces files that a crash left there. When
-// it returns, the files are on the disk. Each worker calls it for its own agent, and then Commit.
+// SaveAgent writes one agent's folder of a step that does not have a manifest yet. It replaces files that a crash left
+// there. When it returns, the files are on disk. Each worker calls it for its own agent, and then Commit.
 func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	fail := func(err error) (AgentFiles, error) {
 		return AgentFiles{}, fmt.Errorf("checkpoint: saving %s of step %d: %w", a.Name, step, err)
 	}
 	if !agentName.MatchString(a.Name) || a.Name == manifestFile || a.Name == resultsFile || a.Name == agreedFile {
-		return fail(errors.New("the agent's name must be 1 to 64 letters, digits, '-', '_' or '.', not starting with '.'"))
+		return fail(errors.New("the agent's name must be 1 to 64 letters, digits, '-', '_' or '.', and must not begin with '.'"))
 	}
 	if _, err := os.Lstat(filepath.Join(c.StepDir(step), manifestFile)); err == nil {
 		return fail(fmt.Errorf("%s is already complete: %w", c.StepDir(step), fs.ErrExist))
@@ -131,8 +131,8 @@ func (c Checkpoints) SaveAgent(step int64, a AgentState) (AgentFiles, error) {
 	return AgentFiles{Name: a.Name, Files: files}, nil
 }
 
-// shareTensors links the agent's tensor files with those of its newest earlier checkpoint that have the same bytes, so that weights which
-// training has not changed take the room of one checkpoint.
+// shareTensors replaces the agent's tensor files by hard links to files of its newest earlier checkpoint that have the same
+// bytes. Weights that training did not change then take the space of one checkpoint.
 func (c Checkpoints) shareTensors(f *durable.Folder, step int64, agent string) error {
 	steps, err := c.steps()
 	if err != nil {
@@ -207,10 +207,10 @@ func (c Checkpoints) prepareStep(step int64) error {
 	return c.fsys().SyncDir(c.Dir)
 }
 
-// Commit completes a step: it checks that the files in m have the listed sizes, and writes the manifest. m.Agents has the
-// result of SaveAgent of each worker, with the mark of its ledger. All workers commit the same manifest, in a shared
-// folder or each in its own. If the folder has a different manifest, Commit returns an error. It returns the manifest
-// with its digest.
+// Commit completes a step: it checks that the files in m have the listed sizes, and writes the manifest. m.Agents holds the
+// results of SaveAgent of all workers, with the marks of their ledgers. All workers commit the same manifest, either in a
+// shared folder or each in its own. If the folder has a different manifest, Commit returns an error. It returns the
+// manifest with its digest.
 func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
 	fail := func(err error) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("checkpoint: committing step %d: %w", m.Step, err)
@@ -244,7 +244,8 @@ func (c Checkpoints) Commit(m Manifest) (Manifest, error) {
 	return m, nil
 }
 
-// Agree writes down that all workers have the step's manifest, so that none of them begins the run anew beside it.
+// Agree records that all workers have the step's manifest. Then no worker offers to begin the run anew although this
+// checkpoint exists.
 func (c Checkpoints) Agree(step int64) error {
 	if c.agreed(step) {
 		return nil
@@ -269,7 +270,8 @@ func (c Checkpoints) List() ([]int64, error) {
 	}), nil
 }
 
-// Listing is a digest of all manifests and results. As long as it is the same, so are the Offers, unless files were damaged.
+// Listing returns a digest of all manifests and results. As long as it is the same, Offers returns the same, unless files
+// were damaged.
 func (c Checkpoints) Listing() (string, error) {
 	steps, err := c.steps()
 	if err != nil {
@@ -279,7 +281,7 @@ func (c Checkpoints) Listing() (string, error) {
 	for _, step := range steps {
 		for _, name := range []string{manifestFile, resultsFile} {
 			data, err := durable.ReadSmall(filepath.Join(c.StepDir(step), name), maxManifestBytes)
-			if err != nil { // there is none, or none that can be used
+			if err != nil { // there are no results, or none that can be used
 				data = []byte("none")
 			}
 			fmt.Fprintf(sum, "%d %s %d\n%s", step, name, len(data), data)
@@ -288,7 +290,7 @@ func (c Checkpoints) Listing() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// steps returns the steps that have a folder, ascending. If c.Dir does not exist there are none.
+// steps returns the steps that have a folder, ascending. If c.Dir does not exist, the list is empty.
 func (c Checkpoints) steps() ([]int64, error) {
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -304,7 +306,7 @@ func (c Checkpoints) steps() ([]int64, error) {
 	return steps, nil
 }
 
-// parseStep splits the name of a step's folder: step-000020 and, behind a dot, the rest.
+// parseStep splits the name of a step's folder: step-000020 and, after a dot, the rest.
 func parseStep(name string) (step int64, rest string, ok bool) {
 	name, rest, _ = strings.Cut(name, ".")
 	number, ok := strings.CutPrefix(name, "step-")

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// saving runs the jobs that write checkpoints while the steps go on, one job after the other. After a failed job no
+// saving runs the jobs that write checkpoints while the steps continue, one job after the other. After a failed job no
 // other job runs.
 type saving struct {
 	last *job // nil: there was no job
 
 	mu     sync.Mutex
-	took   float64 // seconds from copy to completion, of the checkpoints completed since the last record
+	took   float64 // seconds from copy to completion, for the checkpoints completed since the last record
 	waited float64 // seconds that steps waited for checkpoints since the last record
 }
 
@@ -21,7 +21,7 @@ type job struct {
 	err  error // valid once done is closed
 }
 
-// begin starts a job, which runs when the job before has ended.
+// begin starts a job, which runs when the previous job has ended.
 func (s *saving) begin(f func() error) {
 	before, j := s.last, &job{done: make(chan struct{})}
 	s.last = j
@@ -50,7 +50,7 @@ func (s *saving) settle(ctx context.Context) error {
 	}
 }
 
-// failed is the error of the last job, nil while it runs.
+// failed returns the error of the last job, or nil while it runs.
 func (s *saving) failed() error {
 	if s.last == nil {
 		return nil

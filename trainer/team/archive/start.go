@@ -7,8 +7,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// AtHand returns the checkpoints from which a run can go on, the newest first. The observer gets a note for each
-// checkpoint that cannot be used. It is an error if there are checkpoints and none of them can be used.
+// AtHand returns the checkpoints from which a run can continue, the newest first. The observer receives a note for each
+// checkpoint that cannot be used. It is an error if there are checkpoints but none of them can be used.
 func (c Checkpoints) AtHand(observer metrics.Observer) ([]Manifest, error) {
 	steps, err := c.List()
 	if err != nil {
@@ -27,12 +27,12 @@ func (c Checkpoints) AtHand(observer metrics.Observer) ([]Manifest, error) {
 	return points, nil
 }
 
-// maxStates bounds the states that a worker offers; the store takes no more than a few times as many.
+// maxStates is the largest number of states that a worker offers. The store accepts only a few times as many.
 const maxStates = 200
 
-// StatesOf are the states that a worker with these checkpoints can offer: the newest. A worker with checkpoints of at most one step
-// also offers to begin the run from the start, unless all workers had that checkpoint: the others may have been killed before they
-// completed it. date is the run's date.
+// StatesOf returns the states that a worker with these checkpoints can offer: the newest ones. A worker with a checkpoint
+// of at most one step also offers to begin the run from the start, unless all workers had that checkpoint: the other
+// workers may have been killed before they completed it. date is the run's date.
 func StatesOf(points []Manifest, date string) []store.Offer {
 	var out []store.Offer
 	for _, m := range points[:min(len(points), maxStates)] {

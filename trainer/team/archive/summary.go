@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// Summary describes a step's folder. The sizes of the files were checked, the digests were not.
+// Summary describes a step's folder. The sizes of the files were checked, but not their digests.
 type Summary struct {
 	Name     string
 	Manifest Manifest // with its results, if it was evaluated; empty if it cannot be read (see Fault)
-	Fault    error    // why the checkpoint is not complete; nil: it is complete
-	Agents   []string // agents whose folders are there, or, of hosted models, whose ledgers are
+	Fault    error    // reason why the checkpoint is not complete; nil: it is complete
+	Agents   []string // agents whose folders exist or, for hosted models, whose ledgers exist
 	Bytes    int64    // size of all files
 }
 

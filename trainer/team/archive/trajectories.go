@@ -23,11 +23,11 @@ type Line struct {
 	Reward    *float64 `json:"reward,omitempty"` // absent in evaluations and in removed rollouts
 	Weight    float64  `json:"weight,omitempty"`
 	Advantage float64  `json:"advantage,omitempty"`
-	Program   string   `json:"program,omitempty"` // what the program that played the rollout wrote for people
-	RowOf     string   `json:"row_of,omitempty"`  // a further row of this trajectory, which was folded or whose history its program rewrote
+	Program   string   `json:"program,omitempty"` // messages for people that the program which played the rollout wrote
+	RowOf     string   `json:"row_of,omitempty"`  // id of the trajectory that this row continues, after it was folded or its program rewrote its history
 }
 
-// WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run goes on.
+// WriteTrajectories writes the agent's trajectories of a phase. After an error it sends a note, and the run continues.
 func (a *Archive) WriteTrajectories(p store.Phase, lines []*Line) {
 	if err := writeLines(a.trajectoriesOf(p.String()), lines); err != nil {
 		a.settings.Observer.Note(metrics.Warnf(a.settings.Agent, metrics.TopicFiles, "trajectories of %s are not saved: %v", p, err))
@@ -38,8 +38,8 @@ func (a *Archive) trajectoriesOf(phase string) string {
 	return filepath.Join(TrajectoriesDir(a.settings.Dir), phase, a.settings.Agent+".jsonl")
 }
 
-// dropTrajectories removes the agent's trajectories of phases that will be repeated: all phases of version from and
-// later, except the evaluation of from if its result is known.
+// dropTrajectories removes the agent's trajectories of phases that will be repeated: all phases of version `from` and
+// later, except the evaluation of `from` if its result is already available.
 func (a *Archive) dropTrajectories(from int64) error {
 	folders, err := os.ReadDir(TrajectoriesDir(a.settings.Dir))
 	if errors.Is(err, os.ErrNotExist) {
@@ -59,7 +59,7 @@ func (a *Archive) dropTrajectories(from int64) error {
 	return err
 }
 
-// Sequence is a line of a refused batch. Its numbers are text, because JSON has neither NaN nor infinity.
+// Sequence is a line of a refused batch. Its numbers are text, because JSON cannot represent NaN or infinity.
 type Sequence struct {
 	ID        string   `json:"id"`
 	Group     int64    `json:"group"`
@@ -81,7 +81,7 @@ func (n Number) MarshalText() ([]byte, error) {
 // FailedDir is the folder of refused batches.
 func (a *Archive) FailedDir() string { return filepath.Join(a.settings.Dir, failedFolder) }
 
-// WriteRefused writes the batch of a refused update for debugging, a line of JSON a sequence.
+// WriteRefused writes the batch of a refused update for debugging, one JSON object per line and sequence.
 func (a *Archive) WriteRefused(step int64, update int, batch []Sequence) (path string, err error) {
 	path = filepath.Join(a.FailedDir(), fmt.Sprintf("step-%d-%s-update-%d.jsonl", step, a.settings.Agent, update))
 	return path, writeLines(path, batch)

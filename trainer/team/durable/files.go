@@ -21,7 +21,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
-// FS has the operations of a file system that writing needs, so that tests can let any of them fail. OS is the real file
+// FS has the file system operations that writing needs, so that tests can make each of them fail. OS is the real file
 // system. Reading uses package os.
 type FS interface {
 	Mkdir(path string) error               // the parent must exist
@@ -29,7 +29,7 @@ type FS interface {
 	Rename(from, to string) error          // replaces an existing file
 	Link(from, to string) error            // to, which must not exist, is another name of the file
 	RemoveAll(path string) error
-	SyncDir(path string) error // after it a crash cannot undo creations, renames and removals in the folder
+	SyncDir(path string) error // afterwards a crash cannot undo creations, renames and removals in the folder
 }
 
 // WriteFile is a file open for writing.
@@ -107,11 +107,11 @@ func (f File) Verify(dir string) error {
 	case !info.Mode().IsRegular():
 		return errors.New("is not a regular file")
 	case info.Size() != f.Size:
-		return fmt.Errorf("has %d bytes, and %d were written", info.Size(), f.Size)
+		return fmt.Errorf("has %d bytes, but %d were written", info.Size(), f.Size)
 	}
 	found, err := Digest(path)
 	if err == nil && found.SHA256 != f.SHA256 {
-		err = errors.New("is altered: its SHA-256 is not that of what was written")
+		err = errors.New("was changed: its SHA-256 differs from the SHA-256 of the written bytes")
 	}
 	return err
 }
@@ -123,7 +123,7 @@ type Folder struct {
 	files []File
 }
 
-// NewFolder is WriteFolder for a folder that must not exist yet.
+// NewFolder writes a folder as WriteFolder does, but the folder must not exist yet.
 func NewFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
@@ -134,8 +134,8 @@ func NewFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
 	return WriteFolder(fsys, dir, fill)
 }
 
-// WriteFolder writes a folder, and replaces an existing one. fill writes the files into a temporary folder beside it; when
-// they are on the disk, the temporary folder is renamed.
+// WriteFolder writes a folder, and replaces an existing one. fill writes the files into a temporary folder next to it. When
+// the files are on disk, the temporary folder is renamed.
 func WriteFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) {
 	dir = filepath.Clean(dir)
 	if err := RemovePartial(fsys, dir); err != nil {
@@ -164,8 +164,8 @@ func WriteFolder(fsys FS, dir string, fill func(*Folder) error) ([]File, error) 
 	return f.files, fsys.SyncDir(filepath.Dir(dir))
 }
 
-// PartialName is the temporary name of a file or folder while it is written. It is random, so that no two processes use
-// the same name.
+// PartialName returns the temporary name of a file or folder while it is written. The name is random, so that two processes
+// do not use the same one.
 func PartialName(path string) string {
 	dir, base := filepath.Split(path)
 	return filepath.Join(dir, "."+base+"."+rand.Text()[:8]+partialSuffix)
@@ -173,7 +173,7 @@ func PartialName(path string) string {
 
 const partialSuffix = ".partial"
 
-// RemovePartial removes the temporary files and folders of path that a crash left.
+// RemovePartial removes the temporary files and folders of path that a crash left behind.
 func RemovePartial(fsys FS, path string) error {
 	dir, base := filepath.Split(path)
 	left, err := filepath.Glob(filepath.Join(GlobQuote(dir), "."+GlobQuote(base)+".????????"+partialSuffix))
@@ -189,7 +189,7 @@ func GlobQuote(path string) string {
 }
 
 // ReplaceFile writes a file atomically and syncs it: after a crash either the old or the new file is there, complete.
-// Several processes may replace the same file. A file that already has these bytes is not written.
+// Several processes may replace the same file. If the file already has these bytes, it is not written.
 func ReplaceFile(path string, data []byte) error {
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
 		return nil
@@ -197,12 +197,12 @@ func ReplaceFile(path string, data []byte) error {
 	return Replace(OS{}, path, data)
 }
 
-// Replace writes data to a file of any file system as ReplaceFile does, even if the file has these bytes.
+// Replace writes data to a file of any file system as ReplaceFile does, even if the file already has these bytes.
 func Replace(fsys FS, path string, data []byte) error {
 	return ReplaceWith(fsys, path, func(w io.Writer) error { _, err := w.Write(data); return err })
 }
 
-// ReplaceWith replaces a file as Replace does, by the bytes that write produces.
+// ReplaceWith replaces a file as Replace does, with the bytes that write produces.
 func ReplaceWith(fsys FS, path string, write func(io.Writer) error) error {
 	temporary, dir := PartialName(path), filepath.Dir(path)
 	f := &Folder{fs: fsys, path: dir}
@@ -239,8 +239,9 @@ func (f *Folder) Create(name string, write func(io.Writer) error) error {
 	return nil
 }
 
-// Share makes the file of a name one file with that in another folder, a hard link, if the two have the same bytes: then both take the room of
-// one. there is the file in dir as it was written, and is read again first. Where the file system has no links, nothing changes.
+// Share replaces a written file by a hard link to the file of the same name in another folder, if both have the same bytes.
+// Then they take the space of one file. `there` describes the file in dir when it was written; the file is read again
+// first. If the file system does not support links, nothing changes.
 func (f *Folder) Share(name, dir string, there File) error {
 	i := slices.IndexFunc(f.files, func(own File) bool { return own.Path == name && own == there })
 	if i < 0 || there.Verify(dir) != nil {
@@ -261,7 +262,7 @@ func (f *Folder) CreateBytes(name string, data []byte) error {
 // Path returns the temporary folder in which the files are written.
 func (f *Folder) Path() string { return f.path }
 
-// Files are the files written so far.
+// Files returns the files written so far.
 func (f *Folder) Files() []File { return slices.Clone(f.files) }
 
 // CreateExtra writes the caller's own files. Their names must be plain file names that are not in taken.
@@ -287,7 +288,7 @@ func (f *Folder) CreateExtra(extra map[string][]byte, taken ...string) error {
 	return nil
 }
 
-// Counter passes on what is written and counts the bytes in N.
+// Counter passes on the bytes that are written and counts them in N.
 type Counter struct {
 	W io.Writer
 	N int64
@@ -323,8 +324,8 @@ func ReadSmall(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// Publish writes a file that must not exist yet, and syncs it. It appears complete or not at all. If it is there already, for
-// example because another process was first, it stays as it is, and the error is fs.ErrExist.
+// Publish writes a file that must not exist yet, and syncs it. It appears complete or not at all. If the file already
+// exists, for example because another process was first, it is not changed, and the error is fs.ErrExist.
 func Publish(path string, data []byte) error {
 	temporary, dir := PartialName(path), filepath.Dir(path)
 	f := &Folder{fs: OS{}, path: dir}

@@ -17,12 +17,12 @@ import (
 	"unicode"
 )
 
-// Sharing is what the holder of a lock lets other processes do with the folder.
+// Sharing determines whether other processes may hold the same folder.
 type Sharing bool
 
 const (
 	Exclusive Sharing = false // no other process may hold the folder
-	Shared    Sharing = true  // other processes may hold it, too, if all of them share it
+	Shared    Sharing = true  // other processes may also hold it if all of them share it
 )
 
 const (
@@ -30,17 +30,18 @@ const (
 	lockFile   = "held" // in lockFolder: the file that holders lock with flock; every other file there is the record of a holder
 )
 
-// Times of the heartbeat. They matter only where flock does not reach all holders.
+// Times of the heartbeat. They matter only if flock does not work between all holders.
 var (
 	beatInterval = 5 * time.Second
-	silence      = 6 * beatInterval // a holder on another machine that has been silent for as long is dead
+	silence      = 6 * beatInterval // a holder on another machine is considered dead after this silence
 )
 
 // Lock is a process's hold on a folder. It ends with Release or with the process.
 //
-// Processes on one machine, and machines whose network file system passes flock on, are kept apart by flock, which the kernel
-// releases when a process dies. Where flock does not reach, holders are kept apart by records: each holder has a file in the
-// folder, whose modification time it changes as long as it lives. A record that does not change belongs to a dead process.
+// Processes on one machine are kept apart by flock, and so are machines whose network file system passes flock on. The
+// kernel releases it when a process dies. Where flock does not work, holders are kept apart by records: each holder has a
+// file in the folder and changes the file's modification time as long as it lives. A record that does not change belongs to
+// a dead process.
 type Lock struct {
 	dir    string
 	file   *os.File // locked with flock; nil if the file system has no flock
@@ -53,7 +54,7 @@ type Lock struct {
 type Holder struct {
 	PID     int       `json:"pid"`
 	Host    string    `json:"host"`
-	Boot    string    `json:"boot"`    // names the running kernel; processes with equal names see each other's flock
+	Boot    string    `json:"boot"`    // identifies the running kernel; processes with equal values see each other's flock
 	Command string    `json:"command"` // such as "mgrpo train"
 	Since   time.Time `json:"since"`
 	Sharing Sharing   `json:"shared"`
@@ -61,13 +62,13 @@ type Holder struct {
 	path string
 }
 
-// HeldError is the error of a process that may not use a folder, because others do.
+// HeldError is the error of a process that may not use a folder, because other processes do.
 type HeldError struct {
 	Dir     string
-	Holders []Holder // those that have a record; empty if it could not be read
+	Holders []Holder // holders that have a record; empty if it could not be read
 }
 
-// Error names the folder and its holders, and says what to do.
+// Error names the folder and its holders, and states what to do.
 func (e *HeldError) Error() string {
 	var who []string
 	for _, h := range e.Holders {
@@ -81,10 +82,10 @@ func (h Holder) String() string {
 	return fmt.Sprintf("%s, process %d on %s since %s", h.Command, h.PID, h.Host, h.Since.Format(time.DateTime))
 }
 
-// AcquireLock takes hold of a folder, which it makes if there is none. The error is a *HeldError if other processes hold the
-// folder and either they or this one does not share it. A holder that is dead is no obstacle. If only its silence can show
-// that, AcquireLock waits for it and calls waiting with the reason. lost is called if another process has taken this one for
-// dead and the folder over.
+// AcquireLock takes hold of a folder, and makes it if it does not exist. The error is a *HeldError if other processes hold
+// the folder, unless they and this one all share it. A dead holder does not count. If only its silence can show that it is
+// dead, AcquireLock waits and calls waiting with the reason. lost is called if another process has considered this one dead
+// and has taken over the folder.
 func AcquireLock(ctx context.Context, dir string, s Sharing, command string, waiting func(what string), lost func(error)) (*Lock, error) {
 	l := &Lock{dir: dir}
 	locks := filepath.Join(dir, lockFolder)
@@ -119,8 +120,7 @@ func writeRecord(path string, text []byte) error {
 	return os.Rename(unfinished, path)
 }
 
-// flock locks the file of the folder's locks. The file may have been removed by its last holder between the calls; then it
-// is made again.
+// flock locks the file of the folder's locks. If its last holder removes the file between the calls, flock makes it again.
 func (l *Lock) flock(locks string, s Sharing) error {
 	how := syscall.LOCK_EX
 	if s == Shared {
@@ -167,7 +167,7 @@ func flock(f *os.File, how int) error {
 }
 
 // outlive removes the records of dead holders that do not share the folder with own. It returns a *HeldError if one of them
-// lives.
+// is alive.
 func (l *Lock) outlive(ctx context.Context, own Holder, waiting func(string)) error {
 	marks := map[string]time.Time{}
 	var doubtful []Holder
@@ -184,7 +184,7 @@ func (l *Lock) outlive(ctx context.Context, own Holder, waiting func(string)) er
 	if len(doubtful) == 0 {
 		return nil
 	}
-	waiting(fmt.Sprintf("%s was in use by %s, which may have died: waiting %v for a sign of life", l.dir, doubtful[0], silence))
+	waiting(fmt.Sprintf("%s was in use by %s, which may have died: waiting %v to see whether it is alive", l.dir, doubtful[0], silence))
 	for start := time.Now(); time.Since(start) < silence; {
 		select {
 		case <-ctx.Done():
@@ -213,14 +213,14 @@ func (l *Lock) beat(ctx context.Context, lost func(error)) {
 			return
 		case now := <-tick.C:
 			if err := os.Chtimes(l.record, now, now); errors.Is(err, fs.ErrNotExist) {
-				lost(fmt.Errorf("%s was taken over by another process, which had heard nothing from this one for %v", l.dir, silence))
+				lost(fmt.Errorf("%s was taken over by another process, because this one did not renew its record for %v", l.dir, silence))
 				return
 			}
 		}
 	}
 }
 
-// Release gives the folder up. The last holder removes the lock's files, and the folder if nothing else is in it.
+// Release gives the folder up. The last holder removes the lock's files, and the folder if it is otherwise empty.
 func (l *Lock) Release() error {
 	if l.stop != nil {
 		l.stop()
@@ -244,13 +244,13 @@ func (l *Lock) Release() error {
 		}
 	}
 	err := l.file.Close()
-	if os.Remove(locks) == nil { // fails as long as something is in it
+	if os.Remove(locks) == nil { // fails as long as the folder is not empty
 		_ = os.Remove(l.dir)
 	}
 	return err
 }
 
-// holders reads the records in a folder of locks, as far as they can be read.
+// holders reads the records in a folder of locks and skips those that cannot be read.
 func holders(locks string) (out []Holder) {
 	entries, _ := os.ReadDir(locks)
 	for _, e := range entries {
@@ -278,8 +278,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// mark returns the modification time of a record; zero if there is none. The file is opened, because a network file system
-// then asks its server.
+// mark returns the modification time of a record, or zero if there is no record. It opens the file, because a network file
+// system then asks its server.
 func mark(path string) time.Time {
 	f, err := os.Open(path)
 	if err != nil {
@@ -293,7 +293,7 @@ func mark(path string) time.Time {
 	return info.ModTime()
 }
 
-// boot names the running kernel.
+// boot returns an identifier of the running kernel.
 func boot() string {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

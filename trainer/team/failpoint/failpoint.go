@@ -1,11 +1,10 @@
-// Package failpoint names the moments at which a worker may be killed: before and after everything that
-// commits something. In an ordinary build a passage is nothing at all. Built with the tag failpoint, a
-// process kills itself, or puts itself to sleep, at a passage of one's choice and keeps a log of those before it, which is how
-// bench/chaos kills workers exactly where it hurts and knows where it hit them.
+// Package failpoint names the moments at which a worker may be killed: before and after everything that commits something.
+// In an ordinary build its functions do nothing. In a build with the tag failpoint, a process kills or suspends itself at a
+// chosen point and logs the points that it passed before. bench/chaos uses this to kill workers at chosen moments.
 package failpoint
 
 // Environment of a process built with the tag failpoint.
 const (
-	KillEnv = "MGRPO_FAILPOINT"     // NAME:N: SIGKILL to itself at the N-th passage of NAME, from 1; NAME:N:stop: SIGSTOP
+	KillEnv = "MGRPO_FAILPOINT"     // NAME:N: the process sends itself SIGKILL when it passes NAME for the N-th time, counted from 1; NAME:N:stop: SIGSTOP
 	LogEnv  = "MGRPO_FAILPOINT_LOG" // file that gets a line "UNIXNANO NAME" for every passage
 )

@@ -2,10 +2,10 @@
 
 package failpoint
 
-// Here is a moment named by its parts, which dots join.
+// Here marks a moment. Its name is the parts, joined by dots.
 func Here(...string) {}
 
-// Around is the moment before what follows, PARTS.before; what it returns is the moment after, PARTS.after.
+// Around marks two moments: PARTS.before when it is called, and PARTS.after when the function that it returns is called.
 func Around(...string) (after func()) { return nothing }
 
 func nothing() {}

@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// Here is a moment named by its parts, which dots join.
+// Here marks a moment. Its name is the parts, joined by dots.
 func Here(parts ...string) { armed().pass(strings.Join(parts, ".")) }
 
-// Around is the moment before what follows, PARTS.before; what it returns is the moment after, PARTS.after.
+// Around marks two moments: PARTS.before when it is called, and PARTS.after when the function that it returns is called.
 func Around(parts ...string) (after func()) {
 	name := strings.Join(parts, ".")
 	Here(name, "before")
 	return func() { Here(name, "after") }
 }
 
-// points is what the environment asks of this process.
+// points holds the settings that the environment has for this process.
 type points struct {
 	mu   sync.Mutex
-	log  *os.File // nil: no log is kept
-	name string   // where to die; "": nowhere
-	left int      // passages of it until then
-	stop bool     // sleep there instead
+	log  *os.File // nil: no log is written
+	name string   // moment at which the process ends; "": none
+	left int      // number of passages of this moment that remain
+	stop bool     // suspend the process instead of ending it
 }
 
 var armed = sync.OnceValue(func() *points {
@@ -44,14 +44,14 @@ var armed = sync.OnceValue(func() *points {
 		count, stop := strings.CutSuffix(count, ":stop")
 		n, err := strconv.Atoi(count)
 		if err != nil || n < 1 {
-			panic(fmt.Sprintf("failpoint: %s is %q, and neither NAME:N nor NAME:N:stop", KillEnv, text))
+			panic(fmt.Sprintf("failpoint: %s is %q: must be NAME:N or NAME:N:stop", KillEnv, text))
 		}
 		p.name, p.left, p.stop = name, n, stop
 	}
 	return p
 })
 
-// pass is one passage. The log has it before the process dies of it.
+// pass handles one passage. It is logged before the process ends.
 func (p *points) pass(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

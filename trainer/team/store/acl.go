@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// User is a user of the server, for ACLRules.
+// User describes a user of the server, for ACLRules.
 type User struct {
 	Name   string   // user name on the server
 	Agents []string // agents whose workers log in with it: one, all (one process for the team), or none (mgrpo status)
-	Main   bool     // the main agent is among them
+	Main   bool     // the main agent is one of them
 }
 
-// Evaluation is the Aside of an evaluation beside a run, for which the run's users have their rights, too.
+// Evaluation is the Aside of an evaluation that runs next to a training run. The run's users have their rights for it, too.
 const Evaluation = "eval"
 
-// Users are the users of a run: one for a process that trains all agents, one for the worker of each agent, and one for
+// Users returns the users of a run: one for a process that trains all agents, one for the worker of each agent, and one for
 // mgrpo status, which only reads. The first agent is the main agent.
 func Users(run string, agents []string) []User {
 	users := []User{{Name: run, Agents: agents, Main: true}}
@@ -49,21 +49,21 @@ func (u User) roles() roles {
 	return sub
 }
 
-// right allows some users some commands on the keys whose names behind "mgrpo:{RUN}:" match one of the patterns. AGENT
-// in a pattern is each of the user's agents. Commands without keys have no pattern.
+// right allows some users some commands on the keys whose names after "mgrpo:{RUN}:" match one of the patterns. AGENT in a
+// pattern stands for each of the user's agents. Commands without keys have no pattern.
 type right struct {
 	who      roles
 	commands string
 	keys     string
 }
 
-// rights lists all commands of scripts, waits and connections. The server checks the keys of a script as if it reads and
-// writes all of them, and then checks each command inside. So every worker may read all keys of its run; the rights for
-// the other commands decide what it may write.
+// rights lists all commands of scripts, waits and connections. The server checks the keys of a script as if the script read
+// and wrote all of them, and then checks each command inside it. So every worker may read all keys of its run, and the
+// rights for the other commands decide which keys it may write.
 //
-// The first worker that joins begins the round, so every worker may delete phases and write meta, epochs and versions.
-// The worker of a sub-agent cannot submit an invocation, begin or end a phase, or publish an outcome. The worker of the
-// main agent cannot answer an invocation.
+// The first worker that joins begins the round, so every worker may delete phases and write meta, epochs and versions. The
+// worker of a sub-agent cannot submit an invocation, begin or end a phase, or publish an outcome. The worker of the main
+// agent cannot answer an invocation.
 var rights = []right{
 	{everyone, "info ping subscribe", ""},
 	{everyone, "hget hgetall hlen hexists exists pttl time zrangebyscore", "*"},
@@ -93,7 +93,7 @@ var rights = []right{
 	{sub, "xrange", "stream:*:AGENT"},
 }
 
-// ACLRules are the rules of ACL SETUSER that give a user of the server at url exactly the rights that it needs for a
+// ACLRules returns the rules of ACL SETUSER that give a user of the server at url exactly the rights that it needs for a
 // run. They remove all earlier rights of the user and keep its passwords. With redis6 the rules are for Redis 6.2, which
 // cannot bind commands to keys.
 func ACLRules(run, url string, u User, redis6 bool) ([]string, error) {
@@ -116,14 +116,14 @@ func ACLRules(run, url string, u User, redis6 bool) ([]string, error) {
 	return append(out, u.rules(all, prefixes, redis6)...), nil
 }
 
-// rules are the user's part of the rights. Commands on all keys come first; the others are in selectors, which bind
+// rules returns the user's part of the rights. Commands on all keys come first; the others are in selectors, which bind
 // commands to keys. The user of mgrpo status may read all keys and write none.
 func (u User) rules(all []right, prefixes []string, redis6 bool) []string {
 	keys := "~"
 	if u.roles() == watcher && !redis6 {
 		keys = "%R~"
 	}
-	top := []string{keys + prefixes[0] + "*"} // the keys of what is aside from the run begin like the run's own
+	top := []string{keys + prefixes[0] + "*"} // keys of an evaluation next to the run begin with the same prefix as the run's own
 	for _, prefix := range prefixes {
 		top = append(top, "&"+prefix+"events", "&"+prefix+"events:*")
 	}

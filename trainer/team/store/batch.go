@@ -15,7 +15,7 @@ const (
 	maxBatches    = 4
 )
 
-// batches sends the commands of many goroutines together: commands that arrive while other batches are under way go into
+// batches sends the commands of many goroutines together: commands that arrive while other batches are in progress go into
 // the next batch. The command of a single goroutine is sent at once.
 type batches struct {
 	rdb redis.UniversalClient
@@ -62,7 +62,7 @@ func (b *batches) add(a *command) bool {
 	return true
 }
 
-// close waits for the batches under way. The client must be closed already.
+// close waits for the batches in progress. The client must be closed already.
 func (b *batches) close() {
 	b.mu.Lock()
 	b.closed = true
@@ -88,8 +88,8 @@ func (b *batches) send() {
 	}
 }
 
-// exec sends a pipeline. Afterwards each command has a reply or an error. If the connection fails, for example because
-// the password is refused, the client returns an error that no command has; exec gives it to all commands.
+// exec sends a pipeline. Afterwards each command has a reply or an error. If the connection fails, for example because the
+// password is refused, the client returns an error that is not set in any command; exec sets it in all commands.
 func exec(ctx context.Context, p redis.Pipeliner) []redis.Cmder {
 	cmds, err := p.Exec(ctx)
 	if err != nil && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
@@ -100,7 +100,8 @@ func exec(ctx context.Context, p redis.Pipeliner) []redis.Cmder {
 	return cmds
 }
 
-// next is the next batch of waiting commands, nil if no command waits. It drops commands whose context has ended.
+// next returns the next batch of waiting commands, or nil if no command is waiting. It drops commands whose context has
+// ended.
 func (b *batches) next() []*command {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,7 +124,7 @@ func (b *batches) next() []*command {
 	return batch
 }
 
-// eval runs a script. If the server has the script already, it is one command of a batch.
+// eval runs a script. If the server already has the script, it is one command of a batch.
 func (b *batches) eval(ctx context.Context, script *redis.Script, keys []string, args []any) ([]any, error) {
 	all := make([]any, 0, 3+len(keys)+len(args))
 	all = append(all, "evalsha", script.Hash(), len(keys))

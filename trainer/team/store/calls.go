@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
-// submit sends an invocation to its agent and says whether it is new, which means that it has no answer yet. Submitting
-// the same invocation again has no effect; another task under the same id is a ConflictError.
+// submit sends an invocation to its agent and reports whether it is new, which means that it does not have an answer yet.
+// Submitting the same invocation again has no effect. If the id was used for another task, the error is a ConflictError.
 func (m *Member) submit(ctx context.Context, v Invocation) (isNew bool, err error) {
 	defer failpoint.Around("rollout.call")()
 	if err := v.check(); err != nil {
@@ -41,7 +41,7 @@ func (m *Member) Call(ctx context.Context, v Invocation) (Result, error) {
 
 func answerTopic(v Invocation) string { return "result/" + v.Phase.String() + "/" + v.ID() }
 
-// await waits for an answer. With noneYet it reads nothing before the answer's topic is published.
+// await waits for an answer. With noneYet it reads nothing until the answer's topic is published.
 func (s *Store) await(ctx context.Context, v Invocation, wake <-chan struct{}, noneYet bool) (r Result, err error) {
 	key, id := s.key("result", v.Phase.String()), v.ID()
 	err = s.waitFor(ctx, wake, func(ctx context.Context) (bool, error) {
@@ -65,8 +65,8 @@ func (s *Store) await(ctx context.Context, v Invocation, wake <-chan struct{}, n
 	return r, err
 }
 
-// Complete publishes the answer to a claimed invocation and ends the claim. The first answer stays: a ConflictError says
-// that the invocation has another answer, and the trajectory of this one must not be trained on.
+// Complete publishes the answer to a claimed invocation and ends the claim. The first answer is kept: a ConflictError means
+// that the invocation already has another answer, and the caller must not train on the trajectory of this one.
 func (m *Member) Complete(ctx context.Context, v Invocation, r Result) error {
 	defer failpoint.Around("rollout.answer")()
 	if err := errors.Join(v.check(), r.check()); err != nil {

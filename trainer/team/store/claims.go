@@ -12,10 +12,10 @@ import (
 )
 
 // claimScript returns the entries that follow the worker's position in its agent's stream, and stores the claims. It
-// returns at most one entry less than ARGV[5], and whether more entries follow. With each entry it returns how many
-// workers were lost while they had it claimed. The same position gives the same entries, and perhaps later ones, so a
-// claim whose reply was lost is repeated.
-// KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, fencing token, phase, position, limit + 1.
+// returns at most ARGV[5] - 1 entries, and whether more entries follow. With each entry it returns how many workers were
+// lost while they had claimed it. The same position results in the same entries, and perhaps later ones, so a claim whose
+// reply was lost can be repeated. KEYS: epochs, plan, stream, claimed by the agent, lost. ARGV: agent, fencing token,
+// phase, position, limit + 1.
 var claimScript = redis.NewScript(fence + `
 local found = redis.call('XRANGE', KEYS[3], ARGV[4], '+', 'COUNT', ARGV[5])
 if not found[1] then
@@ -35,7 +35,7 @@ return reply
 // maxClaims is the largest number of invocations that a call of Claim returns.
 const maxClaims = 64
 
-// queues are the positions of a member in the streams of its agent, by phase.
+// queues holds the positions of a member in its agent's streams, by phase.
 type queues struct {
 	mu     sync.Mutex
 	phases map[Phase]*queue
@@ -43,10 +43,10 @@ type queues struct {
 
 // queue is the position of a member in the stream of one phase.
 type queue struct {
-	turn     chan struct{}   // the claim that reads has the token; the others wait for it
+	turn     chan struct{}   // the claim that is reading holds the token; the others wait for it
 	position string          // start of the next XRANGE
-	empty    bool            // the last claim was followed by no entry
-	wake     <-chan struct{} // receives when a topic was published since
+	empty    bool            // no entry followed the last claim
+	wake     <-chan struct{} // receives if a topic was published since then
 	end      func()          // ends the subscription
 }
 
@@ -87,11 +87,11 @@ func (q *queues) close() {
 }
 
 // Claim waits for the next invocations of the member's agent in a phase, and returns from 1 to n of them. A claim lasts
-// until Complete; a worker may have any number of claims at a time. A worker that took the place over claims all
-// invocations of the phase again, also the answered ones, because their trajectories were lost with its predecessor.
-// ErrEnded says that the phase has ended and that no invocation is left.
+// until Complete; a worker may have any number of claims at a time. A worker that took over the place claims all
+// invocations of the phase again, including the answered ones, because their trajectories were lost with its predecessor.
+// ErrEnded means that the phase has ended and no invocation is left.
 //
-// Any number of goroutines may call Claim. They take turns, so that only one of them asks the server.
+// Any number of goroutines may call Claim. They take turns, so that only one of them sends a request at a time.
 func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, err error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -127,8 +127,8 @@ func (m *Member) Claim(ctx context.Context, p Phase, n int) (vs []Invocation, er
 	return vs, err
 }
 
-// take asks for up to n invocations. It answers invocations that are given up itself, and asks again if there were no
-// others. An empty result without an error says that no invocation is there yet.
+// take requests up to n invocations. If some of them are given up, it answers these itself; if no others were returned, it
+// requests again. An empty result without an error means that there is no invocation yet.
 func (m *Member) take(ctx context.Context, p Phase, q *queue, n int) (vs []Invocation, err error) {
 	stream := m.key("stream", p.String(), m.agent)
 	keys := []string{m.key("plan", p.String()), stream, m.key("claimed", m.agent), m.key("lost", p.String())}
@@ -161,9 +161,10 @@ func (m *Member) take(ctx context.Context, p Phase, q *queue, n int) (vs []Invoc
 	return vs, nil
 }
 
-// giveUp answers an invocation over which too many workers were lost. A conflict means that one of them had answered it.
+// giveUp answers an invocation if too many workers were lost while they had claimed it. A conflict means that one of these
+// workers had answered it.
 func (m *Member) giveUp(ctx context.Context, c claimed) error {
-	failed := fmt.Sprintf("given up after %d workers of %s were lost over it", c.lost, m.agent)
+	failed := fmt.Sprintf("given up after %d workers of %s were lost while they had claimed it", c.lost, m.agent)
 	err := m.Complete(ctx, c.Invocation, Result{Failed: failed})
 	var conflict *ConflictError
 	if errors.As(err, &conflict) {
@@ -172,14 +173,14 @@ func (m *Member) giveUp(ctx context.Context, c claimed) error {
 	return err
 }
 
-// claimed is an invocation that the script has handed out.
+// claimed is an invocation that the script has returned.
 type claimed struct {
 	Invocation
 	entry string
-	lost  int // workers that were lost while they had it claimed
+	lost  int // number of workers that were lost while they had claimed it
 }
 
-// readClaims reads the script's reply. Any program may have written its parts.
+// readClaims reads the script's reply. Its parts may come from any program.
 func readClaims(reply []any, stream, agent string, p Phase) (all []claimed, err error) {
 	for i := 2; i == 2 || i < len(reply); i += 4 {
 		c := claimed{entry: clip(word(reply, i))}

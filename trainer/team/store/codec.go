@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// Bounds on values in the store.
+// Limits of values in the store.
 const (
 	MaxText  = 1 << 20  // bytes of one text: a sub-task, an answer
 	MaxID    = 512      // bytes of a query id
 	maxValue = 16 << 20 // bytes of one encoded value
 )
 
-// encode writes a value canonically: equal values have equal bytes. So a script can tell a repeated write from a
+// encode encodes a value canonically: equal values have equal bytes. So a script can distinguish a repeated write from a
 // conflicting one.
 func encode(v any) (string, error) {
 	var b strings.Builder
@@ -37,7 +37,7 @@ func encode(v any) (string, error) {
 // checked is a value that can check its own bounds.
 type checked interface{ check() error }
 
-// decode reads a value that any program may have written. Unknown fields, trailing text and values out of bounds are a
+// decode reads a value that may come from any program. Unknown fields, text after the value and values out of bounds are a
 // MalformedError.
 func decode[T any, P interface {
 	*T
@@ -133,7 +133,7 @@ func (o *Outcome) check() error {
 
 func (p *Plan) check() error {
 	if p.Rollouts < 1 || p.Rollouts > math.MaxInt32 {
-		return fmt.Errorf("%d rollouts of a query", p.Rollouts)
+		return fmt.Errorf("%d rollouts per query are not allowed", p.Rollouts)
 	}
 	for i, q := range p.Queries {
 		if err := checkID(q); err != nil {
@@ -172,7 +172,7 @@ func (g *greeting) check() error {
 	return nil
 }
 
-// differences lists the differences between two greetings, "" if they are equal.
+// differences lists the differences between two greetings. It returns "" if they are equal.
 func (g *greeting) differences(other *greeting) string {
 	var out []string
 	if g.Protocol != other.Protocol {

@@ -250,7 +250,7 @@ func TestRewind(t *testing.T) {
 			case <-heir:
 				t.Fatalf("%s: the place was taken over, and the round goes on", name)
 			}
-			if err := context.Cause(boss.Context()); !Rewinds(err) || !strings.Contains(err.Error(), "help: a worker of it was lost") {
+			if err := context.Cause(boss.Context()); !Rewinds(err) || !strings.Contains(err.Error(), "help: its worker was lost") {
 				t.Errorf("%s: the other was told %v", name, err)
 			}
 			if what := <-waits; !strings.Contains(what, "not all of its workers have left: boss") {
@@ -325,7 +325,7 @@ func TestStart(t *testing.T) {
 				Start{Offer: Offer{Version: Afresh, Date: "2024-07-26"}}, ""},
 			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (digest6) is missing at help"}}, ""},
 			"another": {append([]Offer{{Version: 6, Digest: "x"}}, from(4).Offers...), from(6, 4).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (x) is missing at help", "the checkpoint of version 6 (digest6) is missing at boss"}}, ""},
-			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: the agents have no state in common to start from: the checkpoint of version 4 (digest4) is missing at help; a start from the beginning is missing at boss; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all"},
+			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: there is no state that all agents can start from: the checkpoint of version 4 (digest4) is missing at help; a start from the beginning is missing at boss; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all"},
 		} {
 			o := Options{Run: name}
 			join := func(agent string, offers []Offer) *Member {
@@ -388,7 +388,7 @@ func TestPoison(t *testing.T) {
 			t.Errorf("claimed %+v, %v", v, err)
 		}
 		r, err := boss.Await(t.Context(), call(1))
-		if want := "given up after 2 workers of help were lost over it"; err != nil || r.Failed != want {
+		if want := "given up after 2 workers of help were lost while they had claimed it"; err != nil || r.Failed != want {
 			t.Errorf("got %+v, %v; want %q", r, err, want)
 		}
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// silence keeps the client from writing to standard error. The errors that the client returns say the same.
+// silence keeps the client from writing to standard error. The client returns the same errors.
 type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
@@ -57,17 +57,18 @@ func clientOptions(o Options) (*redis.UniversalOptions, error) {
 	return opts, nil
 }
 
-// checkLocal refuses an address that is not on this machine. It is for servers with neither TLS nor a password.
+// checkLocal returns an error for an address that is not on this machine. It is used for servers with neither TLS nor a
+// password.
 func checkLocal(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || loopback(host) { // an address without host and port is the path of a socket
 		return nil
 	}
 	return fmt.Errorf("store: %s has neither TLS nor a password, and is not on this machine: use rediss://, set store.password_env, "+
-		"or say store.allow_insecure: \"anyone may read and write\"", addr)
+		"or set store.allow_insecure: \"anyone may read and write\"", addr)
 }
 
-// dialLocal is the dialer for servers with neither TLS nor a password. It checks every address, because a Sentinel or a
+// dialLocal dials servers with neither TLS nor a password. It checks every address, because a Sentinel or a
 // cluster names servers that are not in the URL.
 func dialLocal(ctx context.Context, network, addr string) (net.Conn, error) {
 	if err := checkLocal(addr); err != nil {
@@ -140,7 +141,7 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 	return opts, nil
 }
 
-// loopback says whether a host is always this machine.
+// loopback reports whether a host is always this machine.
 func loopback(host string) bool {
 	if host == "" || host == "localhost" {
 		return true
@@ -149,13 +150,13 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// isCluster says whether redis.NewUniversalClient makes a client for a cluster.
+// isCluster reports whether redis.NewUniversalClient makes a client for a cluster.
 func isCluster(opts *redis.UniversalOptions) bool {
 	return opts.MasterName == "" && (opts.IsClusterMode || len(opts.Addrs) > 1)
 }
 
-// addCertificates completes the settings of TLS. Without o.ServerName a server's certificate must have the host name
-// that was dialled, which may differ from the URL's host.
+// addCertificates completes the settings of TLS. If o.ServerName is empty, a server's certificate must contain the host
+// name that was dialled, which may differ from the URL's host.
 func addCertificates(c *tls.Config, o Options) error {
 	c.ServerName = o.ServerName
 	if o.CAFile != "" {
@@ -165,7 +166,7 @@ func addCertificates(c *tls.Config, o Options) error {
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("store: tls.ca: %s holds no certificate in PEM form", o.CAFile)
+			return fmt.Errorf("store: tls.ca: %s does not contain a certificate in PEM format", o.CAFile)
 		}
 	}
 	if o.CertFile != "" {
@@ -181,7 +182,7 @@ func addCertificates(c *tls.Config, o Options) error {
 // The oldest version of Redis that has exclusive ranges (XRANGE) and ACL rules for channels.
 const minMajor, minMinor = 6, 2
 
-// checkServer refuses a server that is too old or may lose data. Of a cluster it checks all masters.
+// checkServer returns an error if the server is too old or may lose data. In a cluster it checks all masters.
 func (s *Store) checkServer(ctx context.Context, allowVolatile bool) error {
 	return s.retry(ctx, "the store", "the version and settings of the server", func(ctx context.Context) error {
 		if c, ok := s.rdb.(*redis.ClusterClient); ok {
@@ -197,7 +198,7 @@ func checkInfo(ctx context.Context, rdb redis.Cmdable, allowVolatile bool) error
 	if err != nil {
 		return err
 	}
-	if strings.Contains(text, "\nloading:1") { // its data are not read yet
+	if strings.Contains(text, "\nloading:1") { // the server has not read its data yet
 		return errLoading
 	}
 	info := map[string]string{}
@@ -208,7 +209,7 @@ func checkInfo(ctx context.Context, rdb redis.Cmdable, allowVolatile bool) error
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor); err != nil {
-		return fmt.Errorf("the server does not say its version (redis_version is %q)", info["redis_version"])
+		return fmt.Errorf("the server does not report its version (redis_version is %q)", info["redis_version"])
 	}
 	if major < minMajor || major == minMajor && minor < minMinor {
 		return fmt.Errorf("the server is Redis %s; %d.%d or newer is needed", info["redis_version"], minMajor, minMinor)
@@ -224,7 +225,7 @@ func checkInfo(ctx context.Context, rdb redis.Cmdable, allowVolatile bool) error
 		missing = append(missing, "maxmemory-policy noeviction (it is "+policy+")")
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the server may lose data: set %s in redis.conf, or with CONFIG SET; or say store.allow_volatile: \"data may be lost\"", strings.Join(missing, " and "))
+		return fmt.Errorf("the server may lose data: set %s in redis.conf, or with CONFIG SET; or set store.allow_volatile: \"data may be lost\"", strings.Join(missing, " and "))
 	}
 	return nil
 }

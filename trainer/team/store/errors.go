@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrEnded is returned by Claim when the phase has ended: no invocation of it needs an answer any more.
+// ErrEnded is returned by Claim when the phase has ended: none of its invocations needs an answer any longer.
 var ErrEnded = errors.New("store: the phase has ended")
 
 // ErrOver is returned by Join when all workers have finished the run and nothing is left to do.
@@ -22,13 +22,13 @@ var ErrOver = errors.New("store: the run is over")
 // ErrClosed is the error of operations on a Store that was closed.
 var ErrClosed = errors.New("store: closed")
 
-// TimeoutError says that a wait took longer than the store's timeout.
+// TimeoutError is the error of a wait that took longer than the store's timeout.
 type TimeoutError struct {
 	Whom  string        // the awaited agents, and whether their workers are alive
-	What  string        // what they have not done
+	What  string        // the awaited action
 	Since time.Time     // when the wait began
 	After time.Duration // how long it lasted
-	Last  error         // the last failure to reach the store, if there was one
+	Last  error         // last failure to reach the store, if there was one
 }
 
 func (e *TimeoutError) Error() string {
@@ -42,8 +42,8 @@ func (e *TimeoutError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
 
-// ConflictError says that a key that is written once has another value already, or that a version does not follow the
-// stored one. The stored value stays.
+// ConflictError is returned if a key that is written once already has another value, or if a version does not follow the
+// stored one. The stored value does not change.
 type ConflictError struct {
 	What string
 	Why  string // "": the stored value differs
@@ -56,11 +56,11 @@ func (e *ConflictError) Error() string {
 	return "store: " + e.What + " was already written with another value, which cannot be changed"
 }
 
-// FencedError says that this member's epoch is over: another worker has taken the agent's place, or the store has lost
-// its data. The write has no effect now; if it was sent before, that first try may have had its effect.
+// FencedError is returned if this member's epoch is over: another worker has taken the agent's place, or the store has lost
+// its data. The write has no effect now. If it was sent before, the first attempt may have had its effect.
 type FencedError struct {
 	Agent string
-	Epoch int64  // the member's own
+	Epoch int64  // the member's own epoch
 	Now   string // the agent's epoch in the store; "": the store has lost it
 }
 
@@ -71,17 +71,17 @@ func (e *FencedError) Error() string {
 	return fmt.Sprintf("store: this worker of %s (epoch %d) was replaced by another (epoch %s)", e.Agent, e.Epoch, e.Now)
 }
 
-// StopKind says why a round was ended.
+// StopKind is the kind of reason for which a round was ended.
 type StopKind string
 
-// A round is ended because the user asked for it, because of an error, or to go on from an earlier version.
+// A round is ended because the user asked for it, because of an error, or to continue from an earlier version.
 const (
 	Asked   StopKind = "asked"
 	Failure StopKind = "failed"
 	Rewind  StopKind = "rewind"
 )
 
-// StopError says that an agent has ended the round for all.
+// StopError is returned after an agent has ended the round for all agents.
 type StopError struct {
 	Agent  string // agent whose worker ended the round
 	Reason string
@@ -98,7 +98,7 @@ func (e *StopError) Error() string {
 	return fmt.Sprintf("store: the run was stopped by %s: %s", e.Agent, e.Reason)
 }
 
-// Rewinds says whether an error ended only the round and not the run: the team goes back to a checkpoint, this worker
+// Rewinds reports whether an error ended only the round and not the run: the team goes back to a checkpoint, this worker
 // was replaced, or the store has lost the round. The worker may join again.
 func Rewinds(err error) bool {
 	var stop *StopError
@@ -106,22 +106,22 @@ func Rewinds(err error) bool {
 	return errors.As(err, &stop) && stop.Kind == Rewind || errors.As(err, &fenced)
 }
 
-// MalformedError says that a key has a value which this program cannot have written.
+// MalformedError is returned if a key has a value that this program cannot have written.
 type MalformedError struct{ Key, Msg string }
 
 func (e *MalformedError) Error() string {
 	return fmt.Sprintf("store: %s has a malformed value: %s; this program did not write it", e.Key, e.Msg)
 }
 
-// errLoading says that the server answers but is still reading its data from the disk.
+// errLoading is returned if the server answers but is still reading its data from disk.
 var errLoading = errors.New("the server is still loading its data")
 
-// advised marks an error that advise has already completed.
+// advised marks an error to which advise has already added advice.
 type advised struct{ error }
 
 func (a advised) Unwrap() error { return a.error }
 
-// advise completes the error of a user who was refused by the server: it adds the user, and what to do.
+// advise completes the error of a user that the server refused: it adds the user and states what to do.
 func (s *Store) advise(err error) error {
 	var reply redis.Error
 	if !errors.As(err, &reply) || errors.As(err, new(advised)) {
@@ -143,7 +143,7 @@ func (s *Store) advise(err error) error {
 	return err
 }
 
-// transient says whether an operation may succeed later: the network failed, or the server is starting or failing over.
+// transient reports whether an operation may succeed later: the network failed, or the server is starting or failing over.
 // All operations are idempotent, so they may be repeated even if they took effect.
 func transient(err error) bool {
 	var network net.Error

@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// How often a wait reads its key without an event. An event may be lost, and a store that is back sends none.
+// Intervals at which a wait reads its key without an event. An event may be lost, and a store sends none when it becomes
+// reachable again.
 const (
 	lookAgain = 5 * time.Second
 	lookGone  = time.Second // while the store cannot be reached
@@ -73,7 +74,7 @@ func wakeAll(waiting map[chan struct{}]bool) {
 }
 
 // readEvents wakes the goroutines that wait for a published topic, until the Store is closed. Topics that are published
-// while the connection is down are lost; when it is up again, all goroutines are woken and read their keys.
+// while the connection is down are lost. When it is up again, all goroutines are woken and read their keys.
 func (s *Store) readEvents() {
 	for message := range s.channel.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
 		switch message := message.(type) {
@@ -95,13 +96,13 @@ func (s *Store) listen(ctx context.Context, agent string) {
 	_ = s.channel.Subscribe(ctx, s.key("events", agent)) // after a failure the client subscribes when the connection is up again
 }
 
-// alive says whether the run goes on and the Store is open.
+// alive reports whether the run continues and the Store is open.
 func (s *Store) alive() bool { return s.ctx.Err() == nil }
 
-// checkStop ends the Store's context if the round that it takes part in has been stopped.
+// checkStop ends the Store's context if the Store's round has been stopped.
 func (s *Store) checkStop() {
 	if len(s.allAgents()) == 0 {
-		return // no member has joined: the stored stop is of an earlier round
+		return // no member has joined: the stored stop belongs to an earlier round
 	}
 	stop, err := s.rdb.HGetAll(s.ctx, s.key("stop")).Result()
 	if err == nil && len(stop) > 0 {
@@ -109,7 +110,7 @@ func (s *Store) checkStop() {
 	}
 }
 
-// clip limits the length of text from the store that goes into a message.
+// clip limits the length of a text from the store for a message.
 func clip(s string) string {
 	const most = 2000
 	s = strings.ToValidUTF8(s, "?")
@@ -120,15 +121,15 @@ func clip(s string) string {
 }
 
 // wait calls look until it returns true: at once, whenever one of the topics is announced, and every few seconds. It
-// returns an error when the context or the run ends, after the store's timeout, and when look fails while the server can
-// be reached. When the wait takes long, awaited says which agents have not done what.
+// returns an error when the context or the run ends, after the store's timeout, and when look fails while the server can be
+// reached. If the wait takes long, awaited returns the agents and the awaited action for a message.
 func (s *Store) wait(ctx context.Context, look func(context.Context) (bool, error), awaited func() (agents []string, what string), names ...string) error {
 	wake, unsubscribe := s.topics.subscribe(names...)
 	defer unsubscribe()
 	return s.waitFor(ctx, wake, look, awaited)
 }
 
-// waitFor is wait for a caller that has subscribed already.
+// waitFor does the same as wait, for a caller that has subscribed already.
 func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(context.Context) (bool, error), awaited func() (agents []string, what string)) error {
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
@@ -173,13 +174,13 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 	}
 }
 
-// overdue says whether an operation failed only because its context ended.
+// overdue reports whether an operation failed only because its context ended.
 func overdue(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// liveliness lists agents for a message, and says of each whether its worker is alive. dead says whether an agent has no
-// live worker. The error says why it could not be read.
+// liveliness lists agents for a message, with whether their workers are alive. dead reports whether there is an agent
+// without a live worker. The error is the reason why this could not be read.
 func (s *Store) liveliness(agents []string) (text string, dead bool, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()

@@ -13,27 +13,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Bounds on what NewestOutcomes and Exchanges read.
+// Limits of NewestOutcomes and Exchanges.
 const (
-	newestPhases = 8      // in which finished rollouts are looked for
+	newestPhases = 8      // phases in which finished rollouts are looked for
 	maxListed    = 10_000 // outcomes of a phase
-	shownCalls   = 8      // of a rollout
+	shownCalls   = 8      // invocations of a rollout
 )
 
-// Exchange is a finished rollout, by what went through the store of it.
+// Exchange is a finished rollout with the messages about it that went through the store.
 type Exchange struct {
 	Outcome
-	Delegated []Delegated // at most 8, by agent and index; Outcome.Calls counts all
+	Delegated []Delegated // at most 8, by agent and index; Outcome.Calls counts all of them
 }
 
 // Delegated is an invocation with its answer.
 type Delegated struct {
 	Invocation
-	Answer *Result // nil: none
+	Answer *Result // nil: there is no answer
 }
 
-// NewestOutcomes names finished rollouts of one query of the newest phase that has any: of the query with the most of
-// them, at most n, by rollout. ids is empty if the store has no finished rollout.
+// NewestOutcomes returns the ids of finished rollouts of one query. It takes the newest phase that has any, and in it the
+// query with the most finished rollouts; it returns at most n of them, sorted. ids is empty if the store has no finished
+// rollout.
 func (s *Store) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []string, err error) {
 	names, err := s.newestPhases(ctx)
 	if err != nil {
@@ -66,7 +67,8 @@ func (s *Store) NewestOutcomes(ctx context.Context, n int) (p Phase, ids []strin
 	return p, nil, nil
 }
 
-// mostOfOne chooses the query with the most rollouts, the last by name among equals, and its first n rollouts.
+// mostOfOne chooses the query with the most rollouts, the last by name if several have the same number, and returns its
+// first n rollouts.
 func mostOfOne(ids []string, n int) []string {
 	byQuery := map[string][]int{}
 	for _, id := range ids {
@@ -89,7 +91,7 @@ func mostOfOne(ids []string, n int) []string {
 	return out
 }
 
-// Exchanges reads finished rollouts by their ids. One that is not in the store any more is left out.
+// Exchanges reads finished rollouts by their ids. Rollouts that are no longer in the store are omitted.
 func (s *Store) Exchanges(ctx context.Context, p Phase, ids []string) ([]Exchange, error) {
 	var out []Exchange
 	for _, id := range ids {
@@ -137,7 +139,7 @@ func (s *Store) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegated,
 	for i, id := range ids {
 		text, ok := tasks[i].(string)
 		if !ok {
-			continue // trimmed meanwhile
+			continue // the key was deleted in the meantime
 		}
 		var d Delegated
 		if d.Invocation, err = decode[Invocation](calls+" "+clip(id), text); err != nil {

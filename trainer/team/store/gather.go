@@ -16,7 +16,7 @@ import (
 // the hash kind:PHASE, by agent.
 type report struct {
 	kind string
-	what string // in messages, in front of the phase's name
+	what string // in messages, before the phase's name
 }
 
 var (
@@ -49,17 +49,17 @@ func (s *Store) Trajectories(ctx context.Context, p Phase) (map[string][]string,
 // Part describes the files of a checkpoint that one agent's worker has written to its disk.
 type Part struct {
 	CPUFeatures  string         `json:"cpu_features"`
-	LedgerSize   int64          `json:"ledger_size"`   // bytes of the agent's ledger up to the checkpoint's version
-	LedgerSHA256 string         `json:"ledger_sha256"` // of these bytes; "": the ledger is empty
-	Files        []durable.File `json:"files"`         // in the agent's folder
+	LedgerSize   int64          `json:"ledger_size"`   // size in bytes of the agent's ledger up to the checkpoint's version
+	LedgerSHA256 string         `json:"ledger_sha256"` // digest of these bytes; "": the ledger is empty
+	Files        []durable.File `json:"files"`         // files in the agent's folder
 
-	Endpoint *Endpoint `json:"endpoint,omitempty"` // of a hosted model, which has no files; nil: the model is here
+	Endpoint *Endpoint `json:"endpoint,omitempty"` // place of a hosted model, which has no files; nil: the model is here
 }
 
-// Endpoint is where a hosted model was asked.
+// Endpoint is the place of a hosted model.
 type Endpoint struct {
 	URL   string `json:"url"`
-	Model string `json:"model"` // its name there
+	Model string `json:"model"` // the model's name there
 }
 
 // PublishPart publishes, once, the member's part of a version's checkpoint.
@@ -102,7 +102,7 @@ func publish[T any, P interface {
 	return m.writeOnce(ctx, p, r.kind, m.agent, said, r.kind, m.agent+"'s "+r.kind)
 }
 
-// gather waits until every agent has made a report of a phase, and checks the values.
+// gather waits until every agent has published its report of a phase, and checks the values.
 func gather[T any, P interface {
 	*T
 	checked
@@ -168,7 +168,7 @@ func checkDigest(text string) error {
 	return nil
 }
 
-// Bounds on a part of a checkpoint.
+// Limits of a part of a checkpoint.
 const (
 	maxPartFiles = 10_000
 	maxPartText  = 4096 // bytes of a path, or of a CPU's features
@@ -181,7 +181,7 @@ func (p *Part) check() error {
 	case len(p.Files) > maxPartFiles:
 		return fmt.Errorf("%d files; a part of a checkpoint has at most %d", len(p.Files), maxPartFiles)
 	case p.LedgerSize < 0 || (p.LedgerSize == 0) != (p.LedgerSHA256 == ""):
-		return fmt.Errorf("a ledger of %d bytes has the digest %q", p.LedgerSize, clip(p.LedgerSHA256))
+		return fmt.Errorf("a ledger of %d bytes cannot have the digest %q", p.LedgerSize, clip(p.LedgerSHA256))
 	case p.Endpoint != nil && (len(p.Endpoint.URL)+len(p.Endpoint.Model) > maxPartText || !utf8.ValidString(p.Endpoint.URL+p.Endpoint.Model)):
 		return fmt.Errorf("an endpoint of %d bytes", len(p.Endpoint.URL)+len(p.Endpoint.Model))
 	}
@@ -192,7 +192,7 @@ func (p *Part) check() error {
 	}
 	for _, f := range p.Files {
 		if !filepath.IsLocal(f.Path) || len(f.Path) > maxPartText || !utf8.ValidString(f.Path) {
-			return fmt.Errorf("file %q is not within the agent's folder", clip(f.Path))
+			return fmt.Errorf("file %q is outside the agent's folder", clip(f.Path))
 		}
 		if f.Size < 0 {
 			return fmt.Errorf("file %q of %d bytes", clip(f.Path), f.Size)

@@ -19,43 +19,44 @@ import (
 // Afresh is the version of an offer to begin the run from the start, without a checkpoint.
 const Afresh = -1
 
-// Offer is a state from which a worker can go on: a verified checkpoint, or the start of the run.
+// Offer is a state from which a worker can continue: a verified checkpoint, or the start of the run.
 type Offer struct {
 	Version int64  `json:"version"`          // number of its training steps, or Afresh
 	Digest  string `json:"digest,omitempty"` // of its manifest, which is the same for all agents
-	Date    string `json:"date,omitempty"`   // today's date for prompts, YYYY-MM-DD, if the run goes on from here; the main agent's counts
+	Date    string `json:"date,omitempty"`   // today's date for prompts, YYYY-MM-DD, if the run continues from here; the main agent's date is used
 }
 
-// same says whether two workers offer the same state.
+// same reports whether two workers offer the same state.
 func (o Offer) same(other Offer) bool { return o.Version == other.Version && o.Digest == other.Digest }
 
-// Hello has the settings on which the workers of a run must agree, and the states that this worker can start from.
+// Hello holds the settings on which the workers of a run must agree, and the states from which this worker can start.
 type Hello struct {
 	Config        map[string]string // settings on which the workers must agree, by key; no secrets
-	Agents        []string          // all agents that take part, the main agent first
+	Agents        []string          // all agents of the run, the main agent first
 	Offers        []Offer           // newest first
 	Deterministic bool              // the work of a lost worker can be repeated bit for bit
-	Finished      bool              // nothing is left to do from the newest of the offers
+	Finished      bool              // nothing is left to do after the newest of the offers
 
-	// Renew reads Offers and Finished again. Join calls it before each request for the place: as long as another worker has the place,
-	// that worker may write and delete checkpoints. nil: they do not change.
+	// Renew reads Offers and Finished again. Join calls it before each request for the place: as long as another worker has
+	// the place, that worker may write and delete checkpoints. nil: they do not change.
 	Renew func() (offers []Offer, finished bool, err error)
 }
 
-// Join takes an agent's place in the run. If no worker is alive, the worker that joins begins a round: it deletes the
-// data of earlier rounds and fences their workers. The other workers must have the same settings, or get an error that
-// lists the differences.
+// Join takes an agent's place in the run. If no worker is alive, the worker that joins begins a round: it deletes the data
+// of earlier rounds and fences their workers. The other workers must have the same settings; otherwise they receive an
+// error that lists the differences.
 //
-// If another worker has the place, Join waits for one lease until that worker leaves or its lease expires; so a worker
-// can be started again right after a crash. Then Join returns an error. What the worker offers is what is there when it gets the place.
+// If another worker has the place, Join waits for one lease, until that worker leaves or its lease expires. So a worker can
+// be started again immediately after a crash. Then Join returns an error. The worker offers the states that it has at the
+// moment when it gets the place.
 //
-// If the agent's last worker in the round was lost, the new worker takes the place over on two conditions: it offers the
-// version that the store has for the agent, and the run is deterministic, so that it can repeat the lost work. Otherwise
-// it sends all agents back to a state that they share: it stops the round with a rewind, and Join waits until all
-// workers have left. waiting is called with the reason of a wait.
+// If the agent's last worker in the round was lost, the new worker takes over the place on two conditions: it offers the
+// version that the store has for the agent, and the run is deterministic, so that it can repeat the lost work. Otherwise it
+// sends all agents back to a state that they share: it stops the round with a rewind, and Join waits until all workers have
+// left. waiting is called with the reason for a wait.
 //
-// If nothing is left to do for this worker, and all workers had finished the run when the last of them left, Join
-// returns ErrOver: a new round would wait for workers that do not come any more.
+// If nothing is left to do for this worker, and all workers had finished the run when the last of them left, Join returns
+// ErrOver: a new round would wait for workers that will not come back.
 func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(what string)) (*Member, error) {
 	m := &Member{Store: s, agent: agent, leaseToken: rand.Text()}
 	defer failpoint.Around("join.place")()
@@ -98,7 +99,7 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(wh
 	m.ctx, m.cancel = context.WithCancelCause(s.ctx)
 	m.beats.Go(m.beat)
 	s.listen(ctx, agent)
-	s.checkStop() // a stop before the subscription was not heard
+	s.checkStop() // a stop before the subscription was not received
 	return m, nil
 }
 
@@ -147,7 +148,7 @@ func (s *Store) joining(m *Member, h Hello) (*joining, error) {
 	return j, nil
 }
 
-// bit is a truth as scripts read it.
+// bit converts a bool to the number that scripts read.
 func bit(b bool) int {
 	if b {
 		return 1
@@ -155,16 +156,16 @@ func bit(b bool) int {
 	return 0
 }
 
-// joinAnswer is a place, or the reason why the worker does not get it.
+// joinAnswer is a place, or the reason why the worker does not get one.
 type joinAnswer struct {
 	epoch   int64
 	nonce   string
 	refusal error
 	taken   bool // another worker of the agent has the place
-	final   bool // waiting does not help
+	final   bool // waiting would not help
 }
 
-// ask asks for the place once. If the worker gets it, ask fills in m.
+// ask requests the place once. If the worker gets it, ask fills in m.
 func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
 	var reply []any
 	err := j.s.retry(ctx, "the store", "a place for "+j.agent, func(ctx context.Context) (err error) {
@@ -179,7 +180,7 @@ func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
 	return answer, err
 }
 
-// read reads the script's reply. Any program may have written its parts.
+// read reads the script's reply. Its parts may come from any program.
 func (j *joining) read(reply []any) (joinAnswer, error) {
 	malformed := func(key, msg string) (joinAnswer, error) {
 		return joinAnswer{}, &MalformedError{Key: j.s.key(key), Msg: msg}
@@ -206,20 +207,20 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 		}
 		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s", j.agent, alive, j.hello.differences(&there))}, nil
 	}
-	return malformed("meta", clip(fmt.Sprintf("join answered %v", reply)))
+	return malformed("meta", clip(fmt.Sprintf("join returned %v", reply)))
 }
 
 // joinScript gives an agent's place to a worker.
 //
-// If no worker is alive, the worker begins a round: its greeting is stored, and the epochs of all agents go up, so that
-// suspended workers of earlier rounds are fenced. The data of earlier rounds are deleted, except the record and the
-// counts of workers that were lost over invocations. Every other worker must have an equal greeting. A worker that
-// follows a lost worker within the round takes its place over and reads its streams from the beginning, or rewinds the
+// If no worker is alive, the worker begins a round: its greeting is stored, and the epochs of all agents increase, so that
+// suspended workers of earlier rounds are fenced. The data of earlier rounds are deleted, except the record and the numbers
+// of workers that were lost while they had claimed invocations. Every other worker must have an equal greeting. A worker
+// that follows a lost worker within the round takes over its place and reads its streams from the beginning, or rewinds the
 // team.
 //
-// KEYS: epochs, events, meta, versions, phases, stop, offers, record, claimed by the agent, met: ready, met:
-// finished, own lease, all leases... ARGV: agent, token, lease in ms, greeting, offers, key prefix, nonce,
-// 1 if places may be taken over, offered versions separated by spaces, process, 1 if nothing is left to do, agents...
+// KEYS: epochs, events, meta, versions, phases, stop, offers, record, claimed by the agent, met: ready, met: finished, own
+// lease, all leases... ARGV: agent, token, lease in ms, greeting, offers, key prefix, nonce, 1 if places may be taken over,
+// offered versions separated by spaces, process, 1 if nothing is left to do, agents...
 var joinScript = redis.NewScript(`
 local agent, firstLease, firstAgent = ARGV[1], 13, 12
 local own = redis.call('GET', KEYS[12])
@@ -283,7 +284,7 @@ if version then
   again = ARGV[8] == '1' and (offers(version) or beginning and offers('afresh'))
 end
 if not again then
-  local reason = 'a worker of it was lost, and its successor cannot go on from version ' .. (version or '(none yet)')
+  local reason = 'its worker was lost, and the successor cannot continue from version ' .. (version or '(none yet)')
   redis.call('HSET', KEYS[6], 'agent', agent, 'reason', reason, 'kind', 'rewind')
   redis.call('PUBLISH', KEYS[2], 'stop')
   return {'stopping', alive, agent, reason}
@@ -291,16 +292,16 @@ end
 return place()
 `)
 
-// Start is the state from which a round goes on.
+// Start is the state from which a round continues.
 type Start struct {
 	Offer
-	Refused []string // newer states, and the agents that lack them
-	Follows bool     // the worker took the place over in the middle of a round
+	Refused []string // newer states, with the agents that do not have them
+	Follows bool     // the worker took over the place in the middle of a round
 }
 
-// Start waits until every agent has offered its states, and chooses the newest state that all offer. If there is none,
-// the error lists the offers. A worker that took a place over in the middle of a round goes on from the agent's version
-// in the store.
+// Start waits until every agent has offered its states, and chooses the newest state that all agents offer. If there is
+// none, the error lists the offers. A worker that took over a place in the middle of a round continues from the agent's
+// version in the store.
 func (m *Member) Start(ctx context.Context) (Start, error) {
 	version, err := m.versionThere(ctx)
 	if err != nil {
@@ -342,7 +343,7 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 	return start, err
 }
 
-// dateThere is the date that the round has in the store.
+// dateThere returns the round's date in the store.
 func (m *Member) dateThere(ctx context.Context) (date string, err error) {
 	err = m.retry(ctx, "the store", "the date of the round", func(ctx context.Context) error {
 		date, err = m.rdb.HGet(ctx, m.key("meta"), "date").Result()
@@ -362,7 +363,7 @@ func validDate(s string) bool {
 	return s == "" || err == nil
 }
 
-// versionThere is the version that the member's agent has in the store, "" if it has not started in this round.
+// versionThere returns the version of the member's agent in the store, or "" if it has not started in this round.
 func (m *Member) versionThere(ctx context.Context) (version string, err error) {
 	err = m.retry(ctx, "the store", "the version of "+m.agent, func(ctx context.Context) error {
 		version, err = m.rdb.HGet(ctx, m.key("versions"), m.agent).Result()
@@ -385,8 +386,8 @@ end
 return {'new'}
 `)
 
-// newestShared is the newest state that all agents offer. Of several states of the same version the first one of the
-// main agent is chosen; agents is in the run's order.
+// newestShared returns the newest state that all agents offer. If several states have the same version, it is the first one
+// that the main agent offers. agents is in the run's order.
 func newestShared(agents []string, there map[string]offers) (Start, error) {
 	var start Start
 	var candidates offers
@@ -410,7 +411,7 @@ func newestShared(agents []string, there map[string]offers) (Start, error) {
 		}
 		start.Refused = append(start.Refused, fmt.Sprintf("%s is missing at %s", o, strings.Join(without, ", ")))
 	}
-	return start, fmt.Errorf("store: the agents have no state in common to start from: %s; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all", strings.Join(start.Refused, "; "))
+	return start, fmt.Errorf("store: there is no state that all agents can start from: %s; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all", strings.Join(start.Refused, "; "))
 }
 
 func (o Offer) String() string {
@@ -420,14 +421,14 @@ func (o Offer) String() string {
 	return fmt.Sprintf("the checkpoint of version %d (%.8s)", o.Version, o.Digest)
 }
 
-// offers are the states that an agent can start from.
+// offers lists the states from which an agent can start.
 type offers []Offer
 
 const maxOffers = 1000
 
 func (o *offers) check() error {
 	if len(*o) == 0 || len(*o) > maxOffers {
-		return fmt.Errorf("%d states to start from are offered; want 1 to %d", len(*o), maxOffers)
+		return fmt.Errorf("the worker offers %d states to start from; the number must be 1 to %d", len(*o), maxOffers)
 	}
 	for _, x := range *o {
 		if x.Version < Afresh || len(x.Digest) > 128 || strings.ContainsFunc(x.Digest, func(c rune) bool { return c <= ' ' || c > '~' }) {
@@ -440,7 +441,7 @@ func (o *offers) check() error {
 	return nil
 }
 
-// versions are the versions of the offers as text, "afresh" for Afresh.
+// versions returns the versions of the offers as text, "afresh" for Afresh.
 func (o offers) versions() []string {
 	out := make([]string, len(o))
 	for i, x := range o {

@@ -9,14 +9,14 @@ import (
 // Point is a moment at which all workers of a round wait for each other.
 type Point string
 
-// The workers meet when they are ready to begin the round, and when they have finished the run.
+// The workers wait for each other when they are ready to begin the round, and when they have finished the run.
 const (
 	Ready    Point = "ready"
 	Finished Point = "finished"
 )
 
 // Meet publishes that the member's worker has reached a point, and waits until the workers of all agents have. A worker
-// that takes a place over later finds the points of the round in the store. At every read waiting is called with the
+// that takes over a place later finds the points of the round in the store. After every read, waiting is called with the
 // agents that are missing.
 func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string)) error {
 	failpoint.Here("meet", string(p), "before")
@@ -39,8 +39,8 @@ func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string
 	}, func() ([]string, string) { return lacking(m.allAgents(), there), "being " + string(p) }, "met/"+string(p))
 }
 
-// ConfirmPlace returns a FencedError if the place is no longer this member's. A worker that was suspended finds this out
-// before it touches files that its successor may use.
+// ConfirmPlace returns a FencedError if the place no longer belongs to this member. A worker that was suspended detects
+// this before it touches files that its successor may use.
 func (m *Member) ConfirmPlace(ctx context.Context) error {
 	_, err := m.write(ctx, placeScript, "the place of "+m.agent, nil)
 	return err

@@ -9,16 +9,16 @@ import (
 )
 
 // Member is one agent's place in the run. Its writes carry its epoch; once another worker has taken the place, they fail
-// with a FencedError and change nothing. Waits should have contexts derived from Context, so that they end with the
+// with a FencedError and change nothing. Contexts of waits should be derived from Context, so that the waits end with the
 // place.
 type Member struct {
 	*Store
 	agent      string
 	epoch      int64
-	leaseToken string // value of its lease, which tells this worker from other workers of the agent
+	leaseToken string // value of its lease, which distinguishes this worker from other workers of the agent
 	nonce      string
 
-	offers offers // states that it could start from
+	offers offers // states from which it could start
 	queues queues // positions in the streams of invocations
 
 	ctx    context.Context
@@ -26,17 +26,17 @@ type Member struct {
 	beats  sync.WaitGroup
 }
 
-// Agent is the name of the agent.
+// Agent returns the name of the agent.
 func (m *Member) Agent() string { return m.agent }
 
-// Epoch is the number of workers that have had the place, with this one.
+// Epoch returns the number of workers that have had the place, including this one.
 func (m *Member) Epoch() int64 { return m.epoch }
 
-// fencingToken is the member's epoch and the round's nonce. A write has an effect only if the store has the same ones.
-// The epoch alone is not enough, because a store that lost its data counts from 1 again.
+// fencingToken returns the member's epoch and the round's nonce. A write has an effect only if the store has the same
+// values. The epoch alone is not enough, because a store that lost its data counts from 1 again.
 func (m *Member) fencingToken() string { return strconv.FormatInt(m.epoch, 10) + ":" + m.nonce }
 
-// fencedBy is the error of a writer whose fencing token differs from the store's.
+// fencedBy returns the error of a writer whose fencing token differs from the token in the store.
 func (m *Member) fencedBy(reply []any) *FencedError {
 	e := &FencedError{Agent: m.agent, Epoch: m.epoch, Now: clip(word(reply, 1))}
 	if now, err := strconv.ParseInt(e.Now, 10, 64); err != nil || now <= m.epoch {
@@ -45,13 +45,14 @@ func (m *Member) fencedBy(reply []any) *FencedError {
 	return e
 }
 
-// Nonce is a random name of the round.
+// Nonce returns a random name of the round.
 func (m *Member) Nonce() string { return m.nonce }
 
-// Context ends when the run ends or the member loses its place. Its cause is a *StopError, a *FencedError or ErrClosed.
+// Context returns a context that ends when the run ends or the member loses its place. Its cause is a *StopError, a
+// *FencedError or ErrClosed.
 func (m *Member) Context() context.Context { return m.ctx }
 
-// Leave gives the place up, so that another worker can take it at once.
+// Leave gives up the place, so that another worker can take it at once.
 func (m *Member) Leave(ctx context.Context) error {
 	m.cancel(ErrClosed)
 	m.beats.Wait()
@@ -59,7 +60,7 @@ func (m *Member) Leave(ctx context.Context) error {
 	_, err := m.write(ctx, leaveScript, "leaving", []string{m.key("lease", m.agent), m.key("claimed", m.agent)}, m.leaseToken)
 	var fenced *FencedError
 	if errors.As(err, &fenced) {
-		return nil // another worker has the place already
+		return nil // another worker already has the place
 	}
 	return err
 }

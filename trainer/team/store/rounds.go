@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
-// mainAgent lists only the main agent, the first of Hello.Agents, which begins and ends phases.
+// mainAgent returns a list with only the main agent, the first of Hello.Agents. It begins and ends phases.
 func (s *Store) mainAgent() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
 	return plan, err
 }
 
-// Settle publishes what remains of a phase's plan, before its end: some queries replaced by others.
+// Settle publishes the final plan of a phase, before the phase ends: some queries may have been replaced by others.
 func (m *Member) Settle(ctx context.Context, p Phase, plan Plan) error {
 	if err := plan.check(); err != nil {
 		return fmt.Errorf("store: settled plan of %s: %w", p, err)
@@ -74,12 +74,12 @@ func (m *Member) Settle(ctx context.Context, p Phase, plan Plan) error {
 	return m.writeOnce(ctx, p, "plan", "settled", plan, "plan", "the settled plan")
 }
 
-// Settled returns what remains of the plan of a phase that has ended; it is an error if Settle was not called before.
+// Settled returns the final plan of a phase that has ended. It returns an error if Settle was not called before.
 func (s *Store) Settled(ctx context.Context, p Phase) (Plan, error) {
 	key := s.key("plan", p.String())
 	text, err := s.rdb.HGet(ctx, key, "settled").Result()
 	if errors.Is(err, redis.Nil) {
-		return Plan{}, &MalformedError{Key: key, Msg: "the phase has ended, but its plan is not settled: have all workers the same configuration?"}
+		return Plan{}, &MalformedError{Key: key, Msg: "the phase has ended, but its final plan is missing: do all workers have the same configuration?"}
 	}
 	if err != nil {
 		return Plan{}, fmt.Errorf("store: settled plan of %s: %w", p, err)
@@ -88,7 +88,7 @@ func (s *Store) Settled(ctx context.Context, p Phase) (Plan, error) {
 }
 
 // End publishes that all rollouts of a phase have ended. Claim then returns ErrEnded to every worker once all invocations
-// are handed out.
+// are claimed.
 func (m *Member) End(ctx context.Context, p Phase) error {
 	defer failpoint.Around("rollout.end")()
 	return m.writeOnce(ctx, p, "plan", "ended", true, "plan", "the end")

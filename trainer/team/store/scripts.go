@@ -2,10 +2,10 @@ package store
 
 import "github.com/redis/go-redis/v9"
 
-// Every write is one of these scripts. A script is atomic, and safe to repeat when its reply was lost. KEYS[1] is the
-// hash of epochs, ARGV[1] the writer's agent, and ARGV[2] its fencing token (epoch:nonce); a writer whose fencing token
-// is not the newest changes nothing. In scripts that publish a topic KEYS[2] is the channel. A reply is an array whose
-// first word says what happened.
+// Every write is one of these scripts. A script is atomic, and can safely be repeated when its reply was lost. KEYS[1] is
+// the hash of epochs, ARGV[1] the writer's agent, and ARGV[2] its fencing token (epoch:nonce). A writer whose fencing token
+// is not the newest does not change anything. In scripts that publish a topic, KEYS[2] is the channel. A reply is an array;
+// its first word is the result.
 
 // fence is the beginning of every script except join.
 const fence = `
@@ -71,8 +71,8 @@ announce(KEYS[2], 'version')
 return {'new'}
 `)
 
-// stopScript ends the round. The first reason stays.
-// KEYS: epochs, events, stop. ARGV: agent, fencing token, reason, kind.
+// stopScript ends the round. The first reason is kept. KEYS: epochs, events, stop. ARGV: agent, fencing token, reason,
+// kind.
 var stopScript = redis.NewScript(fence + `
 if redis.call('EXISTS', KEYS[3]) == 0 then
   redis.call('HSET', KEYS[3], 'agent', ARGV[1], 'reason', ARGV[3], 'kind', ARGV[4])
@@ -104,7 +104,7 @@ redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'agent', ARGV[1], 'reco
 return {'new'}
 `)
 
-// activityScript stores what the worker does. KEYS: epochs, activity. ARGV: agent, fencing token, activity.
+// activityScript stores the worker's current activity. KEYS: epochs, activity. ARGV: agent, fencing token, activity.
 var activityScript = redis.NewScript(fence + `
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
 return {'new'}
@@ -122,8 +122,8 @@ dropPhases(ARGV[4], KEYS[2], '-inf', ARGV[3], 5)
 return {'new'}
 `)
 
-// drop deletes all keys of a range of phases. It makes the names of the keys from the prefix, whose hash tag keeps them
-// on one node.
+// drop deletes all keys of a range of phases. It forms the names of the keys from the prefix; its hash tag keeps them on
+// one node.
 const drop = `
 local function dropPhases(prefix, phases, from, to, firstAgent)
   for _, phase in ipairs(redis.call('ZRANGEBYSCORE', phases, from, to)) do
@@ -138,8 +138,8 @@ local function dropPhases(prefix, phases, from, to, firstAgent)
 end
 `
 
-// beatScript renews a lease. It also tells the worker if the round was stopped, in case the published message was lost.
-// KEYS: epochs, lease, stop. ARGV: agent, fencing token, token, lease in ms.
+// beatScript renews a lease. It also returns whether the round was stopped, in case the published message was lost. KEYS:
+// epochs, lease, stop. ARGV: agent, fencing token, token, lease in ms.
 var beatScript = redis.NewScript(fence + `
 redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
 if redis.call('EXISTS', KEYS[3]) == 1 then return {'stopped'} end

@@ -10,21 +10,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Bounds on what workers show to people. Nothing in a run depends on it.
+// Limits of the values that workers publish for people. Training does not depend on these values.
 const (
 	MaxShown   = 64 << 10 // bytes of a record, or of an activity
 	maxRecords = 4096     // records in the store, of all agents together
 	recordPage = 512      // records read at once
 )
 
-// Record is a record of a run's numbers, such as those of a step, as an agent's worker has published it.
+// Record holds a run's numbers, such as the numbers of a step, as an agent's worker published them.
 type Record struct {
 	Agent string
 	JSON  json.RawMessage
 }
 
-// PublishRecord appends a record of the member's agent, a JSON object of at most MaxShown bytes, to the run's. The store
-// keeps the newest 4096 records, also over rounds. When a reply is lost, the record may be there twice.
+// PublishRecord appends a record of the member's agent to the records of the run. A record is a JSON object of at most
+// MaxShown bytes. The store keeps the newest 4096 records, across rounds. If a reply is lost, the record may be stored
+// twice.
 func (m *Member) PublishRecord(ctx context.Context, record []byte) error {
 	if err := checkShown(record); err != nil {
 		return fmt.Errorf("store: a record: %w", err)
@@ -33,8 +34,8 @@ func (m *Member) PublishRecord(ctx context.Context, record []byte) error {
 	return err
 }
 
-// PublishActivity stores what the member's worker does now, a JSON object of at most MaxShown bytes, in place of what it
-// did before.
+// PublishActivity stores the current activity of the member's worker, a JSON object of at most MaxShown bytes. It replaces
+// the previous one.
 func (m *Member) PublishActivity(ctx context.Context, activity []byte) error {
 	if err := checkShown(activity); err != nil {
 		return fmt.Errorf("store: an activity: %w", err)
@@ -53,8 +54,8 @@ func checkShown(text []byte) error {
 	return nil
 }
 
-// Records reads the records behind a place, oldest first, and returns the place behind them. The place "" is the
-// beginning. Who published them may have sent any JSON object.
+// Records reads the records after a place, oldest first, and returns the place after the last of them. The place "" is the
+// beginning. The publisher may have sent any JSON object.
 func (s *Store) Records(ctx context.Context, after string) (records []Record, last string, err error) {
 	from, last := "-", after
 	if after != "" {
@@ -88,8 +89,8 @@ func readRecord(key string, e redis.XMessage) (Record, error) {
 	return Record{agent, json.RawMessage(text)}, nil
 }
 
-// Activities reads what each agent's newest worker has published of what it does. An agent whose worker has not
-// published any is absent.
+// Activities returns the published activity of each agent's newest worker. Agents whose worker has not published one are
+// absent.
 func (s *Store) Activities(ctx context.Context) (map[string]json.RawMessage, error) {
 	texts, err := s.rdb.HGetAll(ctx, s.key("activity")).Result()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Status describes a run, read from the store. Workers may write while it is read, so its parts are not from exactly the
-// same moment.
+// Status describes a run as read from the store. Workers may write while it is read, so its parts may come from slightly
+// different moments.
 type Status struct {
 	Run    string        `json:"run"`
 	Round  int64         `json:"round"` // number of the round
@@ -31,17 +31,17 @@ type AgentStatus struct {
 	Agent     string  `json:"agent"`
 	Epoch     int64   `json:"epoch"`
 	Alive     bool    `json:"alive"`                   // a worker has the place
-	LeaseLeft float64 `json:"lease_left_seconds"`      // until its worker counts as dead if it is silent from now on
-	Silent    float64 `json:"silent_seconds"`          // since its worker's last sign of life, if it has the lease of this configuration
-	Version   *int64  `json:"version,omitempty"`       // committed training steps; absent: not started in this round
-	Lag       int64   `json:"lag"`                     // versions behind the newest of all agents
+	LeaseLeft float64 `json:"lease_left_seconds"`      // time until its worker counts as dead if it remains silent
+	Silent    float64 `json:"silent_seconds"`          // time since its worker's last sign of life, if the worker has this configuration's lease
+	Version   *int64  `json:"version,omitempty"`       // number of committed training steps; absent: not started in this round
+	Lag       int64   `json:"lag"`                     // number of versions behind the agent with the newest version
 	Ready     bool    `json:"ready"`                   // its worker was ready to begin this round
 	Finished  bool    `json:"finished"`                // its worker has finished the run
 	InHand    []Call  `json:"in_hand,omitempty"`       // claimed invocations, oldest first
 	InHandAll int64   `json:"in_hand_count,omitempty"` // number of claimed invocations; InHand lists the oldest
 }
 
-// Missing says whether a worker that has the place has missed signs of life, of which there are four in a lease.
+// Missing reports whether a worker that has the place has missed signs of life. There are four of them per lease.
 func (a AgentStatus) Missing() bool { return a.Alive && a.Silent > a.LeaseLeft }
 
 // Call is an invocation that a worker has claimed and not answered.
@@ -49,7 +49,7 @@ type Call struct {
 	Phase    string  `json:"phase"`
 	ID       string  `json:"id"`
 	Age      float64 `json:"age_seconds"` // since it was submitted
-	Delivery int64   `json:"delivery"`    // 1: no worker was lost over it
+	Delivery int64   `json:"delivery"`    // 1: no worker was lost while it had claimed the invocation
 }
 
 // PhaseStatus is the progress of a phase.
@@ -60,30 +60,30 @@ type PhaseStatus struct {
 	Outcomes   int64    `json:"outcomes"`          // published outcomes
 	Rollouts   int64    `json:"rollouts"`          // planned rollouts
 	Unanswered int64    `json:"unanswered"`        // invocations without an answer
-	Lacking    []string `json:"lacking,omitempty"` // agents that have not made the report that all make next
+	Lacking    []string `json:"lacking,omitempty"` // agents that have not published the report that is due next
 	Behind     []string `json:"behind,omitempty"`  // agents that have not committed the step
-	lacks      report   // the report that they have not made
-	planless   bool     // it is the saving of a checkpoint
+	lacks      report   // the report that they have not published
+	planless   bool     // the phase is the saving of a checkpoint
 	step       int64
 }
 
-// StopStatus says why the round was ended.
+// StopStatus describes why the round was ended.
 type StopStatus struct {
 	Agent  string   `json:"agent"`
 	Reason string   `json:"reason"`
 	Kind   StopKind `json:"kind"`
 }
 
-// EmptyError says that the store has no data of a run.
+// EmptyError is returned if the store has no data of a run.
 type EmptyError struct{ Run string }
 
 func (e *EmptyError) Error() string {
 	return fmt.Sprintf("store: the store has no data of run %s: no worker of the run has joined yet, or the data were deleted; check store.url and run.name", e.Run)
 }
 
-// Limits of what a status reads.
+// Limits of a status.
 const (
-	statusPhases = 1000 // phases shown, the newest
+	statusPhases = 1000 // newest phases that are read
 	statusShown  = 20   // phases and calls that are listed
 	statusCalls  = 10_000
 )
@@ -191,7 +191,7 @@ func (r *statusReader) run() error {
 	return nil
 }
 
-// number is the count that a reply has as text, 0 if the key is missing.
+// number returns the count that a reply holds as text, or 0 if the key is missing.
 func (r *statusReader) number(key string, cmd *redis.StringCmd) (int64, error) {
 	if cmd.Err() != nil {
 		return 0, nil
@@ -304,7 +304,8 @@ func (r *statusReader) inHand(agent string, claims map[string]string) ([]Call, e
 	return out, err
 }
 
-// newestPhases are the names of the newest phases, the oldest first. Without checkpoints there is one for each step.
+// newestPhases returns the names of the newest phases, the oldest first. There is one phase for each step, without
+// checkpoints.
 func (s *Store) newestPhases(ctx context.Context) (names []string, err error) {
 	for from := int64(0); ; from += statusPhases {
 		page, err := s.rdb.ZRangeByScore(ctx, s.key("phases"), &redis.ZRangeBy{Min: "-inf", Max: "+inf", Offset: from, Count: statusPhases}).Result()
@@ -319,7 +320,7 @@ func (s *Store) newestPhases(ctx context.Context) (names []string, err error) {
 	}
 }
 
-// listPhases lists the phases from the oldest version of any agent on, and all checkpoints, which are saved after later
+// listPhases lists the phases from the oldest version of any agent, and all checkpoints, which may be saved after later
 // steps have begun.
 func (r *statusReader) listPhases() error {
 	names, err := r.s.newestPhases(r.ctx)
@@ -355,11 +356,11 @@ func parsePhase(name string) (Phase, error) {
 	return p, nil
 }
 
-// hasNoPlan says whether a phase is the saving of a checkpoint, which has no rollouts.
+// hasNoPlan reports whether a phase is the saving of a checkpoint, which has no rollouts.
 func (p Phase) hasNoPlan() bool { return p.Kind == checkpointOf(0).Kind }
 
-// reports are the reports that every agent makes in a phase, in this order. A worker that starts from a checkpoint has
-// its manifest already and does not report its part.
+// reports returns the reports that every agent publishes in a phase, in this order. A worker that starts from a checkpoint
+// already has its manifest and does not report its part.
 func (p Phase) reports() []report {
 	switch p.Kind {
 	case Train(0).Kind:
@@ -403,7 +404,7 @@ func (r *statusReader) progress() error {
 		for j, said := range a.said {
 			lacking := r.silent(said)
 			if j > 0 && len(st.Lacking) > 0 && len(lacking) == len(r.names) {
-				break // nobody has made this report yet: the run still waits for the report before it
+				break // this report is not due yet: the run still waits for the previous report
 			}
 			st.Lacking, st.lacks = lacking, phase.reports()[j]
 		}
@@ -430,7 +431,7 @@ func (r *statusReader) progress() error {
 	return nil
 }
 
-// silent lists the agents that have not made a report.
+// silent lists the agents that have not published a report.
 func (r *statusReader) silent(said []*redis.BoolCmd) []string {
 	var out []string
 	for i, there := range said {
@@ -452,7 +453,7 @@ func (r *statusReader) behind(version int64) []string {
 	return out
 }
 
-// pending says whether the phase is incomplete.
+// pending reports whether the phase is incomplete.
 func (p *PhaseStatus) pending() bool {
 	if p.planless {
 		return len(p.Lacking) > 0
@@ -460,8 +461,8 @@ func (p *PhaseStatus) pending() bool {
 	return !p.Begun || !p.Ended || p.Outcomes < p.Rollouts || len(p.Lacking) > 0 || len(p.Behind) > 0
 }
 
-// WaitsFor lists what the run waits for, a line each, the most important first. The list is empty when the run has
-// nothing left to do.
+// WaitsFor lists the events that the run is waiting for, one per line, the most important first. The list is empty if the
+// run has nothing left to do.
 func (s *Status) WaitsFor() []string {
 	var out []string
 	say := func(agents []string, what string) {
@@ -489,7 +490,7 @@ func (s *Status) WaitsFor() []string {
 	return out
 }
 
-// main lists only the main agent, which begins and ends phases.
+// main returns a list with only the main agent, which begins and ends phases.
 func (s *Status) main() []string {
 	if len(s.Agents) == 0 {
 		return nil
@@ -497,7 +498,7 @@ func (s *Status) main() []string {
 	return []string{s.Agents[0].Agent}
 }
 
-// waits says what a phase waits for now: the first of its stages that is incomplete.
+// waits calls say with the events that a phase is waiting for: the first of its stages that is incomplete.
 func (p *PhaseStatus) waits(say func(agents []string, what string), main []string) {
 	switch {
 	case p.planless:

@@ -1,12 +1,12 @@
-// Package store exchanges data between the agents of a run through Redis: sub-tasks and their answers, outcomes,
-// lists of trajectories, versions and statistics. Only texts and statistics go through the store; tokens, log-probs,
-// gradients and weights never do. docs/protocol.md describes the protocol.
+// Package store exchanges data between the agents of a run through Redis: sub-tasks and their answers, outcomes, lists of
+// trajectories, versions and statistics. Only text and statistics pass through the store; tokens, log-probs, gradients and
+// weights never do. docs/protocol.md describes the protocol.
 //
-// A Store is a connection to the server. A Member is one agent's place in the run. A process may have several members
-// of one Store (mgrpo train) or one member (mgrpo worker); both use the same code, and the server cannot tell them apart.
+// A Store is a connection to the server. A Member is one agent's place in the run. A process may have several members of
+// one Store (mgrpo train) or one member (mgrpo worker); both use the same code, and the server cannot distinguish them.
 //
-// Every write is a Lua script. A script is idempotent by id, checks that the writer's epoch is the newest of its agent,
-// and publishes a topic on the run's channel. A Store listens to the channel on one connection for all goroutines. A
+// Every write is a Lua script. A script is idempotent by id, checks that the writer's epoch is the newest of its agent, and
+// publishes a topic on the run's channel. A Store receives the channel's messages on one connection for all goroutines. A
 // goroutine that waits reads its key, sleeps until the topic of the key is published, and reads the key again.
 package store
 
@@ -27,31 +27,31 @@ import (
 // together.
 const ProtocolVersion = 7
 
-// Options says which store to open and how long to wait.
+// Options defines which store to open and how long to wait.
 type Options struct {
 	Run   string // name of the run, which names its keys
-	Aside string // name of what is done aside from the run, with keys of its own among the run's; "": the run itself
+	Aside string // name of an activity next to the run, such as an evaluation, whose keys are separate; "": the run itself
 	URL   string // redis://, rediss:// or unix://; "": an embedded store of this process, which ends with Close
 
 	Username, Password           string
 	CAFile, CertFile, KeyFile    string // PEM files for rediss://
 	ServerName                   string // name in the server's certificate; "": the URL's host
-	AllowInsecure, AllowVolatile bool   // the configuration allows it with a sentence
+	AllowInsecure, AllowVolatile bool   // the configuration allows it explicitly
 
 	Lease   time.Duration // a worker that is silent for longer counts as dead; 0: 15 s
 	Timeout time.Duration // longest wait for another agent; 0: 30 min
 
-	MaxDeliveries int // an invocation is given up after this many workers were lost while they had it claimed; 0: 5
+	MaxDeliveries int // an invocation is given up after this many workers were lost while they had claimed it; 0: 5
 
 	// Waiting receives a message, at most once a minute, when a wait is long because the store cannot be reached or an
-	// agent has no worker, and another when the store answers again. nil: no messages.
+	// agent has no worker, and another message when the store answers again. nil: no messages.
 	Waiting func(what string) `json:"-"`
 
-	sayAfter time.Duration // shorter waits cause no message; 0: sayAfter
+	sayAfter time.Duration // shorter waits do not cause a message; 0: sayAfter
 	process  string        // random name of the process; "": thisProcess
 }
 
-// thisProcess is a random name of the process. When the same process takes a place again, its worker was not lost.
+// thisProcess is a random name of the process. If the same process takes a place again, its worker was not lost.
 var thisProcess = rand.Text()
 
 // Store is a connection to the shared data of one run. Its methods may be called from any number of goroutines.
@@ -60,7 +60,7 @@ type Store struct {
 	embedded *miniredis.Miniredis // nil with a real server
 	rdb      redis.UniversalClient
 	batches  batches       // groups commands that are sent together
-	channel  *redis.PubSub // published topics, on a connection of its own
+	channel  *redis.PubSub // published topics, on a separate connection
 	topics   topics
 	patience patience
 
@@ -69,7 +69,7 @@ type Store struct {
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
-	agents []string // all agents of the run, known from the first Join on
+	agents []string // all agents of the run, set by the first Join
 }
 
 // Open connects to a server, or starts an embedded one, and checks its version and settings.
@@ -144,8 +144,8 @@ func (s *Store) greet(ctx context.Context, o Options, check bool) error {
 	})
 }
 
-// Close ends all waits and closes the connection. The data of an embedded store are lost. Members should Leave before,
-// or their places stay taken until their leases expire.
+// Close ends all waits and closes the connection. The data of an embedded store are lost. Members should call Leave before;
+// otherwise their places remain taken until their leases expire.
 func (s *Store) Close() error {
 	s.cancel(ErrClosed)
 	err := s.channel.Close()
@@ -158,14 +158,14 @@ func (s *Store) Close() error {
 	return err
 }
 
-// Done is closed when the run stops or fails, or the Store is closed; Err says which.
+// Done returns a channel that is closed when the run stops or fails, or the Store is closed; Err returns the reason.
 func (s *Store) Done() <-chan struct{} { return s.ctx.Done() }
 
-// Err is nil while the run goes on, and a *StopError or ErrClosed afterwards.
+// Err returns nil while the run continues, and a *StopError or ErrClosed afterwards.
 func (s *Store) Err() error { return context.Cause(s.ctx) }
 
-// key is the name of a key of the run. The braces are the hash tag of Redis Cluster: all keys of a run lie on one node,
-// so a script may use several of them.
+// key returns the name of a key of the run. The braces are the hash tag of Redis Cluster: all keys of a run are on one
+// node, so a script may use several of them.
 func (s *Store) key(parts ...string) string {
 	prefix := "mgrpo:{" + s.opts.Run + "}:"
 	if s.opts.Aside != "" {
@@ -174,8 +174,8 @@ func (s *Store) key(parts ...string) string {
 	return prefix + strings.Join(parts, ":")
 }
 
-// write evaluates a script that writes for the member. It repeats the script while the server cannot be reached, up to
-// the store's timeout. what names the written value in errors.
+// write evaluates a script that writes for the member. It repeats the script while the server cannot be reached, up to the
+// store's timeout. `what` names the written value in errors.
 func (m *Member) write(ctx context.Context, script *redis.Script, what string, keys []string, args ...any) (reply []any, err error) {
 	args = append([]any{m.agent, m.fencingToken()}, args...)
 	err = m.retry(ctx, "the store", what, func(ctx context.Context) error {
@@ -196,7 +196,7 @@ func (m *Member) write(ctx context.Context, script *redis.Script, what string, k
 	return reply, nil
 }
 
-// word is element i of a script's reply as text, "" if the reply is shorter.
+// word returns element i of a script's reply as text, or "" if the reply is shorter.
 func word(reply []any, i int) string {
 	if i >= len(reply) {
 		return ""
@@ -245,7 +245,7 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 	}
 }
 
-// waitError is the error of a wait whose context has ended: a TimeoutError after a deadline, the cause after a
+// waitError returns the error of a wait whose context has ended: a TimeoutError after a deadline, the cause after a
 // cancellation.
 func (s *Store) waitError(ctx context.Context, whom, what string, since time.Time, last error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -227,7 +227,7 @@ func TestEmbedded(t *testing.T) {
 func TestServerIsChecked(t *testing.T) {
 	socket := startRedis(t, redisserver.Start, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru").Socket()
 	_, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket})
-	want := `store: the version and settings of the server: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or say store.allow_volatile: "data may be lost"`
+	want := `store: the version and settings of the server: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or set store.allow_volatile: "data may be lost"`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

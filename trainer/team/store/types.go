@@ -5,61 +5,61 @@ import (
 	"strconv"
 )
 
-// Phase is the rollouts of a training step, the rollouts of an evaluation, or the saving of a checkpoint. The names of
-// all keys of a phase end with the phase's name.
+// Phase is one of three things: the rollouts of a training step, the rollouts of an evaluation, or the saving of a
+// checkpoint. The names of all keys of a phase end with the phase's name.
 type Phase struct {
 	Kind string `json:"kind"` // "step", "eval" or "checkpoint"
 	Step int64  `json:"step"` // the version trained from, evaluated, or saved
 }
 
-// Train is the phase of training step n, counted from 0.
+// Train returns the phase of training step n, counted from 0.
 func Train(n int64) Phase { return Phase{Kind: "step", Step: n} }
 
-// Eval is the phase of the evaluation made at version n.
+// Eval returns the phase of the evaluation made at version n.
 func Eval(n int64) Phase { return Phase{Kind: "eval", Step: n} }
 
-// Evaluates says whether the phase is an evaluation.
+// Evaluates reports whether the phase is an evaluation.
 func (p Phase) Evaluates() bool { return p.Kind == Eval(0).Kind }
 
-// checkpointOf is the phase in which the workers make the checkpoint of version n.
+// checkpointOf returns the phase in which the workers make the checkpoint of version n.
 func checkpointOf(n int64) Phase { return Phase{Kind: "checkpoint", Step: n} }
 
-// String is the phase's name in keys and messages, such as step-12 or eval-20.
+// String returns the phase's name in keys and messages, such as step-12 or eval-20.
 func (p Phase) String() string { return p.Kind + "-" + strconv.FormatInt(p.Step, 10) }
 
-// Invocation is one call of a sub-agent within a rollout, or the end of a program's calls of it.
+// Invocation is one call of a sub-agent within a rollout, or the message that a program's calls of it have ended.
 type Invocation struct {
 	Phase   Phase  `json:"phase"`
 	Query   string `json:"query"`
 	Rollout int    `json:"rollout"`
 	Agent   string `json:"agent"`            // the sub-agent called
-	Index   int    `json:"index"`            // 0-based, in the order of issue within (query, rollout, agent); of an End the attempt
+	Index   int    `json:"index"`            // 0-based, in the order of issue within (query, rollout, agent); for an End, the attempt
 	Repeat  int    `json:"repeat,omitempty"` // earlier calls of the agent within the rollout with the same task
 	Task    string `json:"task"`             // the sub-task's text
 	End     *End   `json:"end,omitempty"`    // nil: a call
 }
 
-// End tells a sub-agent that an attempt of a program at a rollout has ended. The sub-agent's calls in it were made through
-// the gateway.
+// End reports to a sub-agent that an attempt of a program at a rollout has ended. The program made its calls of the
+// sub-agent through the gateway.
 type End struct {
 	Scores []float64          `json:"scores"`          // the program's own score of each call, in the order of their first requests
-	ByID   map[string]float64 `json:"by_id,omitempty"` // the same by the id of any reply of the call
+	ByID   map[string]float64 `json:"by_id,omitempty"` // the same by the id of any reply within the call
 }
 
-// ID names the invocation within its phase: query/rollout/agent/index.
+// ID returns the invocation's name within its phase: query/rollout/agent/index.
 func (v Invocation) ID() string {
 	return fmt.Sprintf("%s/%d/%s/%d", v.Query, v.Rollout, v.Agent, v.Index)
 }
 
-// Result is a sub-agent's answer. Failed is the reason why there is no answer, and Text is then the message to the caller.
+// Result is a sub-agent's answer. Failed is the reason why there is no answer; Text is then the message to the caller.
 type Result struct {
 	Text   string `json:"text"`
-	Calls  int    `json:"calls,omitempty"`  // of an End: d_k, the calls that the attempt made
-	Tokens int    `json:"tokens,omitempty"` // that the sub-agent read and wrote; 0: not known
+	Calls  int    `json:"calls,omitempty"`  // for an End: d_k, the number of calls that the attempt made
+	Tokens int    `json:"tokens,omitempty"` // tokens that the sub-agent read and wrote; 0: unknown
 	Failed string `json:"failed,omitempty"`
 }
 
-// Outcome is what the main agent's worker publishes when a rollout is verified.
+// Outcome is the result that the main agent's worker publishes when a rollout is verified.
 type Outcome struct {
 	Query   string         `json:"query"`
 	Rollout int            `json:"rollout"`
@@ -68,19 +68,19 @@ type Outcome struct {
 	Reward  float64        `json:"reward"`  // the main agent's reward
 	Answer  string         `json:"answer,omitempty"`
 	Calls   map[string]int `json:"calls,omitempty"`  // d_k of each sub-agent
-	Tokens  int            `json:"tokens,omitempty"` // that all agents read and wrote; 0: not known
-	Failed  string         `json:"failed,omitempty"` // why the rollout failed; the other results are then ignored
+	Tokens  int            `json:"tokens,omitempty"` // tokens that all agents read and wrote; 0: unknown
+	Failed  string         `json:"failed,omitempty"` // reason why the rollout failed; the other results are then ignored
 
-	Unscored string `json:"unscored,omitempty"` // why a call could not be scored; training leaves the rollout out, evaluation counts its score
+	Unscored string `json:"unscored,omitempty"` // reason why a call could not be scored; training omits the rollout, evaluation counts its score
 }
 
-// ID names the outcome within its phase: query/rollout.
+// ID returns the outcome's name within its phase: query/rollout.
 func (o Outcome) ID() string { return fmt.Sprintf("%s/%d", o.Query, o.Rollout) }
 
 // Plan lists the queries of a phase.
 type Plan struct {
 	Queries  []string `json:"queries"`  // in the phase's order
-	Rollouts int      `json:"rollouts"` // of each query
+	Rollouts int      `json:"rollouts"` // rollouts of each query
 
-	Replaced []string `json:"replaced,omitempty"` // queries that were played too, and that Queries has others for
+	Replaced []string `json:"replaced,omitempty"` // queries that were also played, and that are replaced in Queries
 }

@@ -23,7 +23,7 @@ func (m *Member) PublishVersion(ctx context.Context, version int64) error {
 	return err
 }
 
-// Versions maps the agents that have started in this round to their versions.
+// Versions returns the versions of the agents that have started in this round.
 func (s *Store) Versions(ctx context.Context) (map[string]int64, error) {
 	texts, err := s.rdb.HGetAll(ctx, s.key("versions")).Result()
 	if err != nil {
@@ -65,13 +65,13 @@ func (s *Store) Barrier(ctx context.Context, version int64) error {
 	}, "version")
 }
 
-// Fail ends the run for all agents because of an error. The first reason stays.
+// Fail ends the run for all agents because of an error. The first reason is kept.
 func (m *Member) Fail(ctx context.Context, reason string) error { return m.stop(ctx, reason, Failure) }
 
-// Stop ends the run for all agents, which can resume it later. The first reason stays.
+// Stop ends the run for all agents, which can resume it later. The first reason is kept.
 func (m *Member) Stop(ctx context.Context, reason string) error { return m.stop(ctx, reason, Asked) }
 
-// Rewind ends the round for all agents. They join again and go on from the newest checkpoint that all have.
+// Rewind ends the round for all agents. They join again and continue from the newest checkpoint that all of them have.
 func (m *Member) Rewind(ctx context.Context, reason string) error { return m.stop(ctx, reason, Rewind) }
 
 func (m *Member) stop(ctx context.Context, reason string, kind StopKind) error {
@@ -79,14 +79,14 @@ func (m *Member) stop(ctx context.Context, reason string, kind StopKind) error {
 	return err
 }
 
-// AskStop asks the main agent to end the run at its next phase. The request stays in the store until the next round, and
-// stops no worker by itself.
+// AskStop asks the main agent to end the run at its next phase. The request remains in the store until the next round. It
+// does not stop any worker by itself.
 func (m *Member) AskStop(ctx context.Context) error {
 	_, err := m.write(ctx, askScript, "asking for a stop", []string{m.key("meta")})
 	return err
 }
 
-// StopAsked is the agent that was the first to ask for a stop, "" if there is none.
+// StopAsked returns the first agent that asked for a stop, or "" if there is none.
 func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
 	err = s.retry(ctx, "the store", "whether a stop was asked for", func(ctx context.Context) error {
 		agent, err = s.rdb.HGet(ctx, s.key("meta"), "asked").Result()

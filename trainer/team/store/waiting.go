@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A wait causes a message after sayAfter. The next message of any wait comes no sooner than sayAgain.
+// A wait causes a message after sayAfter. The next message, of any wait, follows after sayAgain at the earliest.
 const (
 	sayAfter = 5 * time.Second
 	sayAgain = time.Minute
@@ -17,10 +17,10 @@ const (
 type patience struct {
 	mu   sync.Mutex
 	next time.Time // earliest time of the next message
-	gone time.Time // when the store was lost, if a message said so; else zero
+	gone time.Time // when the store was lost, if a message reported this; otherwise zero
 }
 
-// due says whether a wait that began at since may cause a message now.
+// due reports whether a wait that began at `since` may cause a message now.
 func (s *Store) due(since time.Time) bool {
 	if s.opts.Waiting == nil || time.Since(since) < s.opts.sayAfter {
 		return false
@@ -49,7 +49,7 @@ func (s *Store) sayGone(since time.Time, err error) {
 	s.patience.gone = since
 }
 
-// sayBack sends the message that the store answers again, if a message had said that it did not.
+// sayBack sends the message that the store answers again, if a message reported that it did not.
 func (s *Store) sayBack() {
 	s.patience.mu.Lock()
 	since := s.patience.gone

@@ -25,7 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Durable are settings with which every write is on disk before the server answers it.
+// Durable holds settings with which every write is on disk before the server answers it.
 var Durable = []string{"--save", "", "--appendonly", "yes", "--appendfsync", "always"}
 
 // Server is a redis-server on a port of 127.0.0.1. It may be killed and started again. Its data and its log, the file
@@ -37,10 +37,10 @@ type Server struct {
 	Cmd       *exec.Cmd
 }
 
-// Start starts a server, or with --sentinel a Sentinel, in a folder of its own, and waits until it answers.
+// Start starts a server, or with --sentinel a Sentinel, in a new folder, and waits until it answers.
 func Start(args ...string) (*Server, error) { return start(false, args) }
 
-// StartTLS is Start for a server that accepts only TLS.
+// StartTLS starts a server that accepts only TLS.
 func StartTLS(args ...string) (*Server, error) { return start(true, args) }
 
 func start(withTLS bool, args []string) (s *Server, err error) {
@@ -104,7 +104,7 @@ func (s *Server) Await(what string, there func(*redis.Client) bool) error {
 	return fmt.Errorf("redis-server %v: no %s:\n%s", s.Args, what, log)
 }
 
-// Client is a connection of the default user. It repeats no command and checks no certificate.
+// Client returns a connection of the default user. It does not repeat commands or check certificates.
 func (s *Server) Client() *redis.Client {
 	o := &redis.Options{Addr: s.Addr(), MaxRetries: -1, DialerRetries: 1}
 	if s.CertFile != "" {
@@ -127,12 +127,12 @@ func (s *Server) Remove() {
 	os.RemoveAll(s.Dir)
 }
 
-// Addr is the server's host and port. Socket is the path of its socket.
+// Addr returns the server's host and port.
 func (s *Server) Addr() string   { return "127.0.0.1:" + s.Port }
 func (s *Server) Socket() string { return filepath.Join(s.Dir, "socket") }
 func (s *Server) log() string    { return filepath.Join(s.Dir, "log") }
 
-// URL is the URL of the server, without a user.
+// URL returns the URL of the server, without a user.
 func (s *Server) URL() string {
 	if s.CertFile != "" {
 		return "rediss://" + s.Addr()
@@ -140,8 +140,8 @@ func (s *Server) URL() string {
 	return "redis://" + s.Addr()
 }
 
-// FreePort is a port of 127.0.0.1 that is free, and so is the next port. It is outside of the range from which the
-// kernel gives ports to clients: a client could take such a port before the server starts, or while it is down.
+// FreePort returns a port of 127.0.0.1 that is free; the next port is also free. The port is outside the range from which
+// the kernel gives ports to clients: a client could take such a port before the server starts, or while it is down.
 func FreePort() (string, error) {
 	var err error
 	for range 100 {
