@@ -80,7 +80,7 @@ func TestTrackUsage(t *testing.T) {
 	}{
 		{"runs/none", exitUsage, "--wandb"},
 		{"runs/none --wandb p --mlflow e", exitUsage, "--mlflow"},
-		{"runs/none --mlflow e", exitFailed, "want the folder of a run"},
+		{"runs/none --mlflow e", exitFailed, "give the folder of a run"},
 	} {
 		_, errs, status := run(t, "", append([]string{"track"}, strings.Fields(c.args)...)...)
 		if status != c.status || !strings.Contains(errs, c.want) {

@@ -17,7 +17,7 @@ const shownRollouts = 4
 // board is the page's copy of the run's state, as read from the store so far.
 type board struct {
 	opts    Options
-	problem string // why there is nothing newer
+	problem string // reason why there is nothing newer
 
 	status     *store.Status
 	activities map[string]activity // by agent
@@ -78,7 +78,7 @@ func (p *Page) unreadRecords() []metrics.Line {
 	return slices.Clone(p.unread)
 }
 
-// readTeam reads which workers are present and what each does.
+// readTeam reads which workers are present and their activities.
 func (b *board) readTeam(ctx context.Context, at place) error {
 	status, err := at.Status(ctx)
 	if err != nil {
@@ -92,7 +92,7 @@ func (b *board) readTeam(ctx context.Context, at place) error {
 	for agent, text := range texts {
 		var a activity
 		if err := json.Unmarshal(text, &a); err != nil {
-			return fmt.Errorf("the activity of %s is unknown: %w", agent, err)
+			return fmt.Errorf("the activity of %s cannot be read: %w", agent, err)
 		}
 		b.activities[agent] = a
 	}
@@ -127,7 +127,7 @@ func (p *Page) readRecords(ctx context.Context, at place) error {
 func (b *board) readRollouts(ctx context.Context, at place) error {
 	phase, ids, err := at.NewestOutcomes(ctx, shownRollouts)
 	name := fmt.Sprint(phase, ids)
-	if err != nil || len(ids) == 0 || name == b.exchanged { // empty while a checkpoint is made; the previous rollouts stay on the page
+	if err != nil || len(ids) == 0 || name == b.exchanged { // the list is empty while a checkpoint is made; the previous rollouts then remain on the page
 		return err
 	}
 	exchanges, err := at.Exchanges(ctx, phase, ids)

@@ -47,10 +47,10 @@ func (p *Page) index(w http.ResponseWriter, _ *http.Request) {
 		Style  template.CSS
 		Script template.JS
 	}{p.opts.Run, template.CSS(style), template.JS(script)}
-	_ = templates.Execute(w, data) // the viewer may be gone
+	_ = templates.Execute(w, data) // the viewer may have disconnected
 }
 
-// draw draws the sections of the page. unread are records that the store has not sent back yet.
+// draw draws the sections of the page. unread holds records that were not read back from the store yet.
 func (b *board) draw(unread []metrics.Line) []section {
 	return []section{b.section("team", b.team(unread)), b.section("rollouts", b.newest()), newSection("report", b.reportOf(unread))}
 }

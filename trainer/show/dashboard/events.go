@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Bounds on streams of events.
+// Limits of streams of events.
 const (
 	maxViewers = 64
 	heartbeat  = 15 * time.Second // without an event, so that a viewer that has left is noticed
-	sendTime   = 10 * time.Second // time for a viewer to take an event
+	sendTime   = 10 * time.Second // time for a viewer to receive an event
 )
 
 // section is a part of the page. Its name is the id of its element and the type of its event.
 type section struct {
 	name   string
-	digest string // of the content
+	digest string // digest of the content
 	data   string // the content, HTML, as JSON: one line
 }
 
@@ -31,8 +31,8 @@ func newSection(name, content string) section {
 	return section{name, hex.EncodeToString(sum[:8]), string(data)}
 }
 
-// seen is what a viewer's screen shows: the digests of sections, by name. As text it is the id of an event. A browser
-// that reconnects, to any worker, sends it as Last-Event-ID, so sections that it has are not sent again.
+// seen holds the digests of the sections that a viewer's screen shows, by name. In text form it is the id of an event. A
+// browser that reconnects, to any worker, sends it as Last-Event-ID, so that unchanged sections are not sent again.
 type seen map[string]string
 
 func parseSeen(id string) seen {
@@ -45,7 +45,7 @@ func parseSeen(id string) seen {
 	return out
 }
 
-// id lists the page's own sections only, whatever the viewer claims to have seen.
+// id encodes the digests of the page's own sections only, even if the viewer sent other names.
 func (s seen) id(of []section) string {
 	var parts []string
 	for _, x := range of {
@@ -56,7 +56,7 @@ func (s seen) id(of []section) string {
 	return strings.Join(parts, ",")
 }
 
-// events streams the sections of the page: first all that the viewer has not seen, then each section that changes.
+// events streams the sections of the page: first those that the viewer has not seen, then each section that changes.
 func (p *Page) events(w http.ResponseWriter, r *http.Request) {
 	if !p.enter() {
 		http.Error(w, fmt.Sprintf("the page already has %d viewers", maxViewers), http.StatusServiceUnavailable)

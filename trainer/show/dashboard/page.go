@@ -17,7 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// Path is the path of the page; its events are at Path + "/events".
+// Path is the path of the page. Its events are at Path + "/events".
 const Path = "/live"
 
 // every is the time between two reads of the store, and patience bounds the time of a request to it.
@@ -32,7 +32,7 @@ type Options struct {
 	Agents []string           // all agents of the run, the main agent first
 	Steps  int64              // number of steps of the run
 	Token  string             // required to see the page; "": anyone on this machine may see it
-	Before []metrics.Line     // the run's records from before this process started, as far as known
+	Before []metrics.Line     // the run's records from before this process started, as far as they are known
 	Warn   func(metrics.Note) // receives a note if something cannot be published; may be nil
 }
 

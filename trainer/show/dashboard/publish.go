@@ -28,11 +28,11 @@ type place struct {
 	*store.Member
 }
 
-// doing is an agent's current activity, and since when.
+// doing is an agent's current activity and the time at which it began.
 type doing struct {
 	metrics.Progress
 	since time.Time
-	talks []talk // that ended here, the newest last
+	talks []talk // conversations that ended in this process, the newest last
 }
 
 // activity is the state that a worker publishes.
@@ -40,14 +40,14 @@ type activity struct {
 	Phase    string    `json:"phase"`
 	For      []string  `json:"for,omitempty"` // the awaited agents, if it waits
 	Done     int       `json:"done"`          // finished units of the phase
-	Total    int       `json:"total"`         // all units of the phase; 0: unknown
+	Total    int       `json:"total"`         // number of units of the phase; 0: unknown
 	Since    time.Time `json:"since"`         // start of the phase, by the worker's clock
 	Rollouts int       `json:"rollouts"`      // conversations in flight
 	Talks    []talk    `json:"talks,omitempty"`
 }
 
-// Joined adds an agent of this process with its place in the run, until the place's context ends: the page publishes
-// the agent's activity, and reads the store. On a nil Page it does nothing.
+// Joined adds an agent of this process with its place in the run, until the place's context ends: the page publishes the
+// agent's activity and reads the store. On a nil Page it does nothing.
 func (p *Page) Joined(agent string, m Machine, at member) {
 	if p == nil {
 		return
@@ -128,7 +128,7 @@ func (p *Page) Progress(x metrics.Progress) {
 	p.doing[x.Agent] = d
 }
 
-// maxUnread bounds the records that were not read back from the store.
+// maxUnread is the largest number of records that were not read back from the store.
 const maxUnread = 1 << 14
 
 // Report publishes a record. Training waits for the store's reply, for a bounded time.
@@ -151,5 +151,5 @@ func (p *Page) Report(r metrics.Record) {
 	p.soon()
 }
 
-// Note does nothing: notes are on the terminal and in the run's folder.
+// Note does nothing: notes are shown on the terminal and in the run's folder.
 func (*Page) Note(metrics.Note) {}

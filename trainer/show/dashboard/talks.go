@@ -10,7 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// Bounds on the conversations of an agent: the number kept of those that ended here, and the turns shown of each.
+// Limits on an agent's conversations: the number that are kept after they ended in this process, and the number of turns
+// that are shown of each.
 const (
 	keptTalks  = 1024
 	shownTurns = 16
@@ -24,7 +25,7 @@ type talk struct {
 	More  bool             `json:"more,omitempty"` // it has further turns
 }
 
-// keep adds the conversation in an agent's progress, if there is one, to its newest.
+// keep adds the conversation in an agent's progress, if there is one, to its newest conversations.
 func (d *doing) keep(x metrics.Progress) {
 	if x.Ended == nil {
 		return
@@ -47,7 +48,7 @@ func (d *doing) keep(x metrics.Progress) {
 func shownTalks(ctx context.Context, at place, all []talk) []talk {
 	phase, rollouts, err := at.NewestOutcomes(ctx, shownRollouts)
 	if err != nil {
-		return nil // the page that reads the store reports this error
+		return nil // the page reports this error when it reads the store
 	}
 	var out []talk
 	for _, t := range all {
@@ -58,7 +59,7 @@ func shownTalks(ctx context.Context, at place, all []talk) []talk {
 	return out
 }
 
-// encode returns an activity as JSON, without the conversations that do not fit into the store.
+// encode returns an activity as JSON, without the conversations that exceed the store's limit.
 func (a activity) encode() []byte {
 	for {
 		text, _ := json.Marshal(a) // texts and numbers: cannot fail

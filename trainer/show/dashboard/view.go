@@ -84,7 +84,7 @@ func (b *board) step() int64 {
 	return made
 }
 
-// say fills in the store's data on an agent.
+// say fills in the store's data about an agent.
 func (b *board) say(a *agentView) {
 	if b.status == nil {
 		return

@@ -15,7 +15,7 @@ import (
 // patience is the time limit of a check of a device or of the store.
 const patience = 2 * time.Second
 
-// board has the state of the process that a Server shows.
+// board holds the state of the process that a Server shows.
 type board struct {
 	agents []string
 	saved  Saved
@@ -23,7 +23,7 @@ type board struct {
 	mu      sync.Mutex
 	workers map[string]worker
 	phases  map[string]metrics.Progress
-	records map[string]map[string]metrics.Record // the newest, by agent and kind
+	records map[string]map[string]metrics.Record // newest records, by agent and kind
 }
 
 // worker is an agent's model and its place in the run.
@@ -55,7 +55,7 @@ func (b *board) Progress(p metrics.Progress) {
 	b.phases[p.Agent] = p
 }
 
-// Report stores a record, and replaces the last record of its kind.
+// Report stores a record in place of the last record of its kind.
 func (b *board) Report(r metrics.Record) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,8 +81,8 @@ func (b *board) placed() map[string]worker {
 	return out
 }
 
-// alive lists the devices that have failed. A device that stays busy is working. A worker without a place is starting or
-// ending, so its device is not checked.
+// alive lists the devices that have failed. A device that is busy for a long time has not failed. A worker without a place
+// is starting or ending, so its device is not checked.
 func (b *board) alive(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -97,7 +97,7 @@ func (b *board) alive(ctx context.Context) []string {
 	return lost
 }
 
-// ready lists what is missing until the process takes part in the run.
+// ready lists the conditions that are not yet met for the process to take part in the run.
 func (b *board) ready(ctx context.Context) []string {
 	workers := b.placed()
 	var missing []string
@@ -106,7 +106,7 @@ func (b *board) ready(ctx context.Context) []string {
 			missing = append(missing, agent+": it waits for its place in the run, or for the other agents to start")
 		}
 	}
-	for _, w := range workers { // one worker is enough: all share the store
+	for _, w := range workers { // one worker is enough: all use the same store
 		if _, err := ping(ctx, w); err != nil {
 			missing = append(missing, "the store does not answer: "+oneLine(err))
 		}
@@ -127,5 +127,5 @@ func ping(ctx context.Context, p Place) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// oneLine is the text of an error on one line.
+// oneLine returns the text of an error on one line.
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

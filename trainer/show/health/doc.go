@@ -1,10 +1,10 @@
-// Package health tells other programs over HTTP whether a training process is alive, whether its workers are ready, and
-// what its newest numbers are.
+// Package health answers requests over HTTP about a training process: whether it is alive, whether its workers are ready,
+// and what its newest numbers are.
 //
 //	GET /healthz   200 while the process answers and no device of its workers has failed. A busy device has
 //	               not failed, and a run that waits is not dead: the run's own deadlines end operations
 //	               that take too long.
-//	GET /readyz    200 when every agent of the process has its model loaded and its place in the run, and
+//	GET /readyz    200 when every agent of the process has loaded its model and has its place in the run, and
 //	               the store answers. Otherwise the answer lists what is missing.
 //	GET /metrics   Prometheus text: the newest value of every metric in docs/metrics.md, and the state of
 //	               the run.
@@ -31,9 +31,9 @@ const (
 // MinToken is the smallest number of bytes of a token. Shorter tokens can be guessed.
 const MinToken = 16
 
-// Options of a Server.
+// Options are the settings of a Server.
 type Options struct {
-	Address string      // HOST:PORT to listen at; port 0 takes a free one
+	Address string      // HOST:PORT to listen on; port 0 means any free port
 	Token   string      // requests must have "Authorization: Bearer TOKEN"; "": no token, only on a loopback address
 	TLS     *tls.Config // with the server's certificate; nil: plain HTTP
 	Agents  []string    // agents of this process
@@ -49,17 +49,17 @@ type Machine interface {
 	// Alive runs an empty function on the device's thread. It returns ctx's error if the thread is busy until ctx ends,
 	// and another error if the device has failed.
 	Alive(ctx context.Context) error
-	// Version is the number of training steps of the weights.
+	// Version returns the number of training steps of the weights.
 	Version() int64
-	// Rollouts is the number of conversations that the agent has in flight.
+	// Rollouts returns the number of conversations that the agent has in flight.
 	Rollouts() int
 }
 
 // Place is an agent's place in a run: a *store.Member.
 type Place interface {
-	// Context ends when another worker takes the place, or the worker leaves.
+	// Context returns a context that ends when another worker takes the place or the worker leaves.
 	Context() context.Context
-	// Epoch is the number of workers that have had the place.
+	// Epoch returns the number of workers that have had the place.
 	Epoch() int64
 	// Ping waits until the store answers.
 	Ping(ctx context.Context) error

@@ -190,13 +190,13 @@ func TestRefused(t *testing.T) {
 	}
 	s := listen(t, Options{})
 	for address, want := range map[string]string{
-		strings.TrimPrefix(s.URL(), "http://"): "already: want another port",
-		"8000":                                 `"8000" is no address to listen at: want HOST:PORT`,
-		"127.0.0.1:99999":                      "want HOST:PORT with a port from 0 to 65535",
-		"127.0.0.1:unheard-of":                 "want HOST:PORT with a port from 0 to 65535",
-		"http://127.0.0.1:80":                  "want HOST:PORT",
-		"192.0.2.1:0":                          `"192.0.2.1" is no address of this machine: want one that is, such as 127.0.0.1`,
-		"no name:0":                            `"no name" is no address of this machine`,
+		strings.TrimPrefix(s.URL(), "http://"): "already listens on",
+		"8000":                                 `"8000" is not an address to listen on: use HOST:PORT`,
+		"127.0.0.1:99999":                      "use HOST:PORT with a port from 0 to 65535",
+		"127.0.0.1:unheard-of":                 "use HOST:PORT with a port from 0 to 65535",
+		"http://127.0.0.1:80":                  "use HOST:PORT",
+		"192.0.2.1:0":                          `"192.0.2.1" is not an address of this machine: use one of its addresses, such as 127.0.0.1`,
+		"no name:0":                            `"no name" is not an address of this machine`,
 	} {
 		if _, err := Listen(Options{Address: address}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", address, err, want)

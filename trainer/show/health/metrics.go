@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// desc describes a metric of a process, or of an agent.
+// desc returns the description of a metric of a process, or of an agent.
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("mgrpo_"+name, help, labels, nil)
 }
@@ -31,7 +31,7 @@ var (
 	savedSince = desc("checkpoint_age_seconds", "Time since the newest complete checkpoint was written.")
 )
 
-// registry has all metrics of /metrics: of the run, the Go runtime and the process.
+// registry returns all metrics of /metrics: of the run, the Go runtime and the process.
 func (b *board) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(b, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -80,7 +80,7 @@ func (b *board) collectWorkers(gauge func(*prometheus.Desc, float64, ...string))
 		gauge(epoch, float64(w.Epoch()), agent)
 		gauge(rollouts, float64(w.Rollouts()), agent)
 	}
-	for _, w := range workers { // one worker is enough: all share the store
+	for _, w := range workers { // one worker is enough: all use the same store
 		took, err := ping(context.Background(), w)
 		if err != nil {
 			gauge(storeUp, 0)
@@ -111,7 +111,7 @@ func (b *board) collectRecords(gauge func(*prometheus.Desc, float64, ...string))
 	}
 }
 
-// help is the description of a value in docs/metrics.md.
+// help returns the description of a value in docs/metrics.md.
 func help(name string) string {
 	v, _ := metrics.Find(name)
 	if v.Unit == "" {

@@ -23,13 +23,13 @@ import (
 const (
 	maxConnections = 512
 	maxHeaderBytes = 8 << 10
-	maxScrapes     = 4                // of /metrics at once
-	requestTime    = 5 * time.Second  // for the client to send a request, without the body if its handler is mounted
-	answerTime     = 10 * time.Second // for the client to read the answer, unless its handler is mounted
+	maxScrapes     = 4                // simultaneous requests for /metrics
+	requestTime    = 5 * time.Second  // time for the client to send a request, without the body if its handler is mounted
+	answerTime     = 10 * time.Second // time for the client to read the answer, unless its handler is mounted
 	idleTime       = time.Minute
 )
 
-// Server answers requests about one process. It is a metrics.Observer, and gets its workers from Joined.
+// Server answers requests about one process. It is a metrics.Observer, and receives its workers from Joined.
 type Server struct {
 	board
 	scheme   string // http or https
@@ -71,28 +71,29 @@ func Listen(o Options) (*Server, error) {
 	return s, nil
 }
 
-// refusedAddress says why nothing can listen at an address, and what is wanted in its place.
+// refusedAddress returns an error that explains why the server cannot listen at an address, and which address to use
+// instead.
 func refusedAddress(address string, why error) error {
 	host, _, malformed := net.SplitHostPort(address)
 	var form *net.AddrError
-	var name *net.DNSError // of the host, or of a port that is no number
+	var name *net.DNSError // for a host, or for a port that is not a number
 	switch {
 	case malformed != nil, errors.As(why, &form), errors.As(why, &name) && name.Name != host:
-		return fmt.Errorf("%q is no address to listen at: want HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:8000", address)
+		return fmt.Errorf("%q is not an address to listen on: use HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:8000", address)
 	case name != nil, errors.Is(why, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("%q is no address of this machine: want one that is, such as 127.0.0.1, or 0.0.0.0 for all of them", host)
+		return fmt.Errorf("%q is not an address of this machine: use one of its addresses, such as 127.0.0.1, or 0.0.0.0 for all of them", host)
 	case errors.Is(why, syscall.EADDRINUSE):
-		return fmt.Errorf("something listens at %s already: want another port for every process of a machine, or 0 for any that is free", address)
+		return fmt.Errorf("another program already listens on %s: use a different port for every process of a machine, or 0 for any free port", address)
 	case errors.Is(why, syscall.EACCES):
-		return fmt.Errorf("this user may not listen at %s: want a port from 1024 on", address)
+		return fmt.Errorf("this user is not allowed to listen on %s: use a port from 1024 up", address)
 	}
 	return why
 }
 
-// Handle mounts another package's handler at a pattern of http.ServeMux; it panics if the pattern is taken. Handlers may be
-// mounted while the server runs. The server's token does not guard them: a handler decides itself whom it answers. It must
-// bound the bodies that it reads, and has no limits of time but those that it sets with http.ResponseController. On a nil
-// Server it does nothing.
+// Handle mounts another package's handler at a pattern of http.ServeMux. It panics if the pattern is already used. Handlers
+// may be mounted while the server runs. The server's token does not protect them: a handler must check permissions itself.
+// It must also limit the bodies that it reads. It has no time limits except those that it sets with
+// http.ResponseController. On a nil Server Handle does nothing.
 func (s *Server) Handle(pattern string, h http.Handler) {
 	if s == nil {
 		return
@@ -100,8 +101,8 @@ func (s *Server) Handle(pattern string, h http.Handler) {
 	s.routes.Handle(pattern, unhurried(h))
 }
 
-// unhurried lifts the limits of time while a handler works, as a read limit would also cancel the handler's context. They
-// hold again for what is left of the request's body and of the answer.
+// unhurried removes the time limits while a handler runs, since a read limit would also cancel the handler's context. The
+// limits apply again to the rest of the request's body and of the answer.
 func unhurried(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
@@ -112,10 +113,10 @@ func unhurried(h http.Handler) http.Handler {
 	})
 }
 
-// checkToken refuses tokens that can be guessed or that no header can carry.
+// checkToken returns an error for tokens that can be guessed or that a header cannot carry.
 func checkToken(token string) error {
 	if len(token) < MinToken {
-		return fmt.Errorf("a token of %d bytes can be guessed; want %d or more, for example from: openssl rand -hex 32", len(token), MinToken)
+		return fmt.Errorf("a token of %d bytes can be guessed; use %d or more, for example from: openssl rand -hex 32", len(token), MinToken)
 	}
 	if strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return errors.New("a token must be printable ASCII without spaces")
@@ -123,10 +124,10 @@ func checkToken(token string) error {
 	return nil
 }
 
-// URL of the server, without a path.
+// URL returns the URL of the server, without a path.
 func (s *Server) URL() string { return s.scheme + "://" + s.listener.Addr().String() }
 
-// Close ends the server. Requests under way have a second to end.
+// Close ends the server. Requests in progress have one second to end.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -140,7 +141,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// handler answers the three paths, only with the token if there is one.
+// handler answers requests for the three paths. If there is a token, requests must have it.
 func (s *Server) handler(token string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+AlivePath, check(s.alive))
@@ -152,7 +153,7 @@ func (s *Server) handler(token string) http.Handler {
 	return guard(token, mux)
 }
 
-// check answers with the list of what is wrong, a line each, or ok.
+// check answers with the faults that wrong lists, one per line, or with ok.
 func check(wrong func(context.Context) []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -12,12 +12,12 @@ import (
 	"unicode/utf8"
 )
 
-// ConsoleOptions describe the terminal and the run of a Console.
+// ConsoleOptions describes the terminal and the run of a Console.
 type ConsoleOptions struct {
-	Agents   []string // agents whose records arrive here, main first; a step's table is printed when all have reported
+	Agents   []string // agents whose records are reported here, main agent first; a step's table is printed when all have reported
 	Steps    int64    // steps of the whole run; 0: unknown
 	Terminal bool     // the output is a terminal: a single progress line is redrawn in place
-	Color    bool     // use colours; set it for a terminal only, and not where NO_COLOR is set
+	Color    bool     // use colours; set it only for a terminal, and not if NO_COLOR is set
 	Width    int      // columns of the terminal; 0 means 80
 	Now      func() time.Time
 }
@@ -43,8 +43,8 @@ type Console struct {
 	order    []string          // keys of pending, oldest first
 
 	run     History // records of the whole run, for the summary
-	resumed bool    // the run has records of an earlier process
-	made    int     // steps whose table this process printed
+	resumed bool    // the run has records from an earlier process
+	made    int     // number of steps whose tables this process printed
 }
 
 // table collects the records of one step or evaluation, by agent.
@@ -158,7 +158,7 @@ func (c *Console) finish(key string) {
 	c.print(c.stepTable(t))
 }
 
-// Note prints a line; a warning stands out.
+// Note prints a line. A warning is highlighted.
 func (c *Console) Note(n Note) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,8 +175,8 @@ func (c *Console) Note(n Note) {
 	c.print(text + "\n")
 }
 
-// Summary prints unfinished tables and a summary of the run, including recalled records. It does not say why the run
-// ended.
+// Summary prints unfinished tables and a summary of the run, including recalled records. It does not print the reason why
+// the run ended.
 func (c *Console) Summary() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,20 +26,21 @@ type Line struct {
 	Text     string   `json:"text,omitempty"`
 }
 
-// NewLine is the line of a record that is reported now. It leaves out values that are not finite, which JSON cannot express.
+// NewLine returns the line of a record that is reported now. It omits values that are not finite, which JSON cannot
+// represent.
 func NewLine(r Record) Line {
 	r.Values = finite(r.Values)
 	return Line{Time: time.Now().UTC(), Record: r}
 }
 
 // JSONL appends each record and note to metrics.jsonl as a line, in a single write. Several processes may append to the
-// same file. A resumed run appends records of the same steps again; Read keeps the last.
+// same file. A resumed run appends records of the same steps again; Read keeps the last ones.
 type JSONL struct {
 	path string
 	mu   sync.Mutex
 	file *os.File // opened when the first line is written, and again after a failure
-	held []byte   // lines that are not written yet: a step inside a checkpoint is never reported again
-	err  error    // why they are not
+	held []byte   // lines that are not written yet: they must not be dropped, because a step inside a checkpoint is never reported again
+	err  error    // reason why they are not written
 }
 
 // NewJSONL returns the writer for a run's folder. The first line creates the file.
@@ -56,7 +57,7 @@ func (j *JSONL) Note(n Note) {
 	j.write(Line{Time: time.Now().UTC(), Record: Record{Kind: KindNote, Agent: n.Agent}, Severity: n.Severity, Topic: n.Topic, Text: n.Text})
 }
 
-// Close closes the file and returns why there are lines that could not be written.
+// Close closes the file. If some lines could not be written, it returns the reason.
 func (j *JSONL) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -87,7 +88,8 @@ func (j *JSONL) write(l Line) {
 	j.err = err
 }
 
-// flush writes what is held. After a failure the file is opened anew, which ends a line that was written in part, and all is written again.
+// flush writes the held lines. After a failure it opens the file again, which ends a partly written line, and writes all
+// held lines again.
 func (j *JSONL) flush() (err error) {
 	if j.file == nil {
 		if j.file, err = appendTo(j.path); err != nil {

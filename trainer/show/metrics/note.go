@@ -10,10 +10,10 @@ type Note struct {
 	Text     string // without the name of the severity, which observers add
 }
 
-// Severity says whether a note needs attention.
+// Severity tells observers whether a note needs attention.
 type Severity string
 
-// The severities. Notes of older versions have none.
+// The severities. Notes of older versions do not have one.
 const (
 	Info    Severity = "info"
 	Warning Severity = "warning"
@@ -24,25 +24,25 @@ type Topic string
 
 // The topics.
 const (
-	TopicStart      Topic = "start"      // the step at which the run starts, resumes, or to which it goes back
+	TopicStart      Topic = "start"      // the step from which the run starts, resumes, or continues after it went back
 	TopicModel      Topic = "model"      // a part of a checkpoint that is not used
-	TopicStop       Topic = "stop"       // why the run ends before its last step
-	TopicEnd        Topic = "end"        // the run has made its last step and evaluation; of the file alone
+	TopicStop       Topic = "stop"       // reason why the run ends before its last step
+	TopicEnd        Topic = "end"        // the run has made its last step and evaluation; only in the file
 	TopicWaiting    Topic = "waiting"    // a wait for another agent takes longer than usual
-	TopicSettings   Topic = "settings"   // a setting without the effect that a user may expect
+	TopicSettings   Topic = "settings"   // a setting that does not have the effect a user may expect
 	TopicCheckpoint Topic = "checkpoint" // a checkpoint was written
 	TopicFiles      Topic = "files"      // a file other than a checkpoint could not be written
 	TopicUpdate     Topic = "update"     // an update of the weights was refused
 	TopicGap        Topic = "gap"        // sampler and trainer disagree about log-probs
 	TopicVerifier   Topic = "verifier"   // answers could not be scored
-	TopicTask       Topic = "task"       // a query cannot be played
+	TopicTask       Topic = "task"       // a query cannot be used
 	TopicTools      Topic = "tools"      // a tool fails
 	TopicHealth     Topic = "health"     // address of the health endpoint
-	TopicTracking   Topic = "tracking"   // an experiment tracker: where the run is, and why it gets no more records
-	TopicEngine     Topic = "engine"     // servers that sample: what they are, and waits for them
+	TopicTracking   Topic = "tracking"   // an experiment tracker: the run's address, and why the tracker receives no further records
+	TopicEngine     Topic = "engine"     // servers that sample: their programs and versions, and waits for them
 )
 
-// Steps is a number of steps as text: 1 step, 2 steps.
+// Steps formats a number of steps: 1 step, 2 steps.
 func Steps(n int64) string {
 	if n == 1 {
 		return "1 step"

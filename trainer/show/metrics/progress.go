@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Activity is a kind of work of an agent. Its text is the value of the label `phase` of mgrpo_phase_info.
+// Activity is the kind of work that an agent does. Its text is the value of the label `phase` of mgrpo_phase_info.
 type Activity string
 
 // The activities.
@@ -13,7 +13,7 @@ const (
 	ColdStart     Activity = "cold_start"
 	RollOut       Activity = "step" // conversations to train on
 	Evaluate      Activity = "eval"
-	LogProbs      Activity = "log-probs" // of what was sampled, under the weights as they are and the reference
+	LogProbs      Activity = "log-probs" // log-probs of the sampled tokens, under the current weights and the reference
 	Learn         Activity = "learn"
 	Checkpointing Activity = "checkpoint"
 	Waiting       Activity = "waiting"
@@ -25,18 +25,18 @@ type Progress struct {
 	Activity    Activity
 	Version     int64    // policy version that rolls out, is evaluated or is saved
 	For         []string // the awaited agents, if the activity is Waiting
-	Done, Total int      // finished units and all units; Total 0: unknown
+	Done, Total int      // finished units and total units; Total 0: unknown
 
-	Ended *Talk // the conversation that is the newest of Done; nil: none
+	Ended *Talk // newest conversation counted in Done; nil: there is none
 }
 
-// Talk is the texts of a conversation that has ended. Its ID is the trajectory's.
+// Talk holds the texts of a conversation that has ended. Its ID is the trajectory's.
 type Talk struct {
 	ID    string
 	Turns []Spoken
 }
 
-// Spoken is a turn: what an agent said, or read.
+// Spoken is a turn of a conversation: the text that an agent wrote or read.
 type Spoken struct {
 	Said bool   `json:"said,omitempty"`
 	Text string `json:"text"`

@@ -23,8 +23,8 @@ type Log struct {
 	Damaged int    // number of unreadable lines, such as a line cut by a crash
 }
 
-// Read reads the metrics.jsonl of a run's folder. A run that was resumed from a checkpoint or started again reports an
-// earlier step again. The new record replaces the same agent's records of that step and of later steps.
+// Read reads the metrics.jsonl of a run's folder. A run that was resumed from a checkpoint or started again reports earlier
+// steps again. The new record replaces the same agent's records of that step and of later steps.
 func Read(dir string) (Log, error) {
 	f, err := os.Open(filepath.Join(dir, FileName))
 	if err != nil {
@@ -64,7 +64,7 @@ func read(r io.Reader) (Log, error) {
 	return log, in.Err()
 }
 
-// ParseLine reads a line that any program may have written.
+// ParseLine reads a line. The line may come from any program.
 func ParseLine(text []byte) (Line, error) {
 	var l Line
 	if err := json.Unmarshal(text, &l); err != nil {
@@ -73,16 +73,16 @@ func ParseLine(text []byte) (Line, error) {
 	switch l.Kind {
 	case KindStep, KindEval, KindColdStart, KindNote:
 	default:
-		return Line{}, fmt.Errorf("a line of the unknown kind %.64q", l.Kind)
+		return Line{}, fmt.Errorf("a line has the unknown kind %.64q", l.Kind)
 	}
 	if l.Step < 0 {
-		return Line{}, fmt.Errorf("a line of step %d", l.Step)
+		return Line{}, fmt.Errorf("a line has the invalid step %d", l.Step)
 	}
 	return l, nil
 }
 
-// History collects the valid records of a run, of which it is given all in the order in which they were written. A run that
-// was resumed reports steps again: a record replaces the same agent's records of its step and of later steps.
+// History collects the valid records of a run. All records must be added, in the order in which they were written. A
+// resumed run reports steps again: a record replaces the same agent's records of its step and of later steps.
 type History struct {
 	read    int
 	byAgent map[string][]placed // in order of Line.place
@@ -120,7 +120,7 @@ func (h *History) Lines() []Line {
 	return out
 }
 
-// HeldOut reads the held-out accuracies before the first step and at the last evaluation. It is an error if either is
+// HeldOut reads the held-out accuracies before the first step and at the last evaluation. It returns an error if either is
 // missing.
 func HeldOut(dir string) (before, after float64, err error) {
 	log, err := Read(dir)
@@ -134,7 +134,7 @@ func HeldOut(dir string) (before, after float64, err error) {
 		}
 	}
 	if len(heldOut) < 2 || heldOut[0].Step > 0 {
-		return 0, 0, fmt.Errorf("metrics: %s has no held-out evaluation before training and one after it (eval.before: true)", filepath.Join(dir, FileName))
+		return 0, 0, fmt.Errorf("metrics: %s must have a held-out evaluation before training and one after it (eval.before: true)", filepath.Join(dir, FileName))
 	}
 	for _, l := range []Line{heldOut[0], heldOut[len(heldOut)-1]} {
 		if l.Unknown != "" {

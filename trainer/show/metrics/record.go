@@ -9,8 +9,8 @@ const (
 	KindEval      = "eval"       // one held-out evaluation
 )
 
-// Record is the report of one agent on one step, evaluation or cold start. Agent "" is the whole team. Values are numbers
-// by name (docs/metrics.md lists them); an unknown value is absent, never 0. Counts are histograms: by name, the number
+// Record is the report of one agent on one step, evaluation or cold start. Agent "" is the whole team. Values holds numbers
+// by name (docs/metrics.md lists them); an unknown value is absent, never 0. Counts holds histograms: by name, the number
 // of occurrences of each integer.
 type Record struct {
 	Kind   string                      `json:"kind"`
@@ -19,27 +19,27 @@ type Record struct {
 	Values map[string]float64          `json:"values"`
 	Counts map[string]map[string]int64 `json:"counts,omitempty"`
 
-	Unknown string  `json:"unknown,omitempty"` // why an evaluation has no accuracy
-	Scores  []Score `json:"scores,omitempty"`  // of an evaluation, by set, kind, level and number of parts; the main agent's
+	Unknown string  `json:"unknown,omitempty"` // reason why an evaluation has no accuracy
+	Scores  []Score `json:"scores,omitempty"`  // scores of an evaluation, by set, kind, level and number of parts; only in the main agent's record
 }
 
-// Score is how well the questions of a set, or some of them, were answered in an evaluation.
+// Score holds the results of an evaluation for the questions of a set, or for some of them.
 type Score struct {
 	Set       string          `json:"set,omitempty"` // name of the set; "": task.eval
-	By        string          `json:"by,omitempty"`  // what the questions have in common: "kind", "level" or "parts"; "": nothing
-	Of        string          `json:"of,omitempty"`  // which kind, level or number of parts
+	By        string          `json:"by,omitempty"`  // property that the questions share: "kind", "level" or "parts"; "": none
+	Of        string          `json:"of,omitempty"`  // value of this property: a kind, a level or a number of parts
 	Questions int             `json:"questions"`
-	Samples   int             `json:"samples"`          // answers to each
+	Samples   int             `json:"samples"`          // number of answers to each question
 	Accuracy  float64         `json:"accuracy"`         // mean correctness
-	Interval  [2]float64      `json:"interval"`         // 95 % of the accuracies of questions drawn again, with replacement
+	Interval  [2]float64      `json:"interval"`         // interval that contains 95 % of the accuracies when questions are resampled with replacement
 	Pass      map[int]float64 `json:"pass"`             // by k: probability that one of k answers is right
 	Best      map[int]float64 `json:"best"`             // by k: expected correctness of the best of k answers
-	Calls     float64         `json:"calls"`            // of sub-agents in one answer
-	Tokens    float64         `json:"tokens,omitempty"` // that all agents read and wrote for one answer; 0: not known
+	Calls     float64         `json:"calls"`            // number of calls of sub-agents in one answer
+	Tokens    float64         `json:"tokens,omitempty"` // tokens that all agents read and wrote for one answer; 0: unknown
 }
 
-// place is the position of a record in the run: cold start, evaluation 0, step 1, evaluation 1, step 2 and so on.
-// Evaluation n is of the weights after step n.
+// place returns the position of a record in the run: cold start, evaluation 0, step 1, evaluation 1, step 2 and so on.
+// Evaluation n evaluates the weights after step n.
 func (r Record) place() int64 {
 	switch r.Kind {
 	case KindStep:
@@ -50,34 +50,34 @@ func (r Record) place() int64 {
 	return -1
 }
 
-// Observer gets the records, notes and progress of a run. Its methods are called from several goroutines.
+// Observer receives the records, notes and progress of a run. Its methods are called from several goroutines.
 type Observer interface {
-	// Progress gets the progress of an agent.
+	// Progress receives the progress of an agent.
 	Progress(p Progress)
-	// Report gets a finished record.
+	// Report receives a finished record.
 	Report(r Record)
-	// Note gets a message for people.
+	// Note receives a message for people.
 	Note(n Note)
 }
 
 // Observers passes each call on to several observers, in order.
 type Observers []Observer
 
-// Progress tells every observer.
+// Progress calls every observer.
 func (o Observers) Progress(p Progress) {
 	for _, x := range o {
 		x.Progress(p)
 	}
 }
 
-// Report tells every observer.
+// Report calls every observer.
 func (o Observers) Report(r Record) {
 	for _, x := range o {
 		x.Report(r)
 	}
 }
 
-// Note tells every observer.
+// Note calls every observer.
 func (o Observers) Note(n Note) {
 	for _, x := range o {
 		x.Note(n)

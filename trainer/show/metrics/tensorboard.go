@@ -32,10 +32,10 @@ func NewTensorBoard(dir string) *TensorBoard {
 	return &TensorBoard{dir: filepath.Join(dir, "tensorboard"), files: map[string]*os.File{}}
 }
 
-// Progress is no event.
+// Progress does nothing: progress is not written as an event.
 func (*TensorBoard) Progress(Progress) {}
 
-// Note is no event.
+// Note does nothing: notes are not written as events.
 func (*TensorBoard) Note(Note) {}
 
 // Report writes a record as one event.
@@ -94,7 +94,7 @@ func (t *TensorBoard) file(r Record, now time.Time) (*os.File, error) {
 	return f, err
 }
 
-// event is the part of tensorflow.Event that we use (tensorflow/core/util/event.proto).
+// event is the part of tensorflow.Event that is used here (tensorflow/core/util/event.proto).
 type event struct {
 	at      time.Time
 	step    int64
@@ -121,7 +121,7 @@ func (e event) encode() []byte {
 	return b
 }
 
-// summaryOf encodes a tensorflow.Summary: a scalar for each value and tool count, a histogram for each other count.
+// summaryOf encodes a tensorflow.Summary: a scalar for each value and tool count, and a histogram for each other count.
 func summaryOf(r Record) []byte {
 	summary := []byte{}
 	scalar := func(name string, v float64) {
@@ -174,7 +174,7 @@ func histogram(counts map[string]int64) []byte {
 	return appendBytes(appendBytes(b, 6, limits), 7, buckets)
 }
 
-// Integers returns the integer keys of a histogram in order, and the counts by key. Other keys are left out.
+// Integers returns the integer keys of a histogram in order, and the counts by key. Other keys are omitted.
 func Integers(counts map[string]int64) (keys []int64, byKey map[int64]int64) {
 	byKey = map[int64]int64{}
 	for text, c := range counts {
@@ -203,7 +203,7 @@ func appendFixed(b []byte, v float64) []byte {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// frame is a TFRecord: length, its checksum, the data, their checksum.
+// frame encodes a TFRecord: length, its checksum, the data, their checksum.
 func frame(data []byte) []byte {
 	b := binary.LittleEndian.AppendUint64(make([]byte, 0, len(data)+16), uint64(len(data)))
 	b = binary.LittleEndian.AppendUint32(b, masked(b))
@@ -211,7 +211,7 @@ func frame(data []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, masked(data))
 }
 
-// masked is TensorFlow's masked CRC-32C, which is safe for data that contain CRCs.
+// masked returns TensorFlow's masked CRC-32C, which is safe for data that contain CRCs.
 func masked(data []byte) uint32 {
 	crc := crc32.Checksum(data, castagnoli)
 	return (crc>>15 | crc<<17) + 0xa282ead8

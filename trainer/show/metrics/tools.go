@@ -10,7 +10,7 @@ type ToolUse struct {
 	Tool             string
 	Calls            int64
 	Errors, Timeouts int64 // calls that ended with an error, and calls that timed out
-	Failures         int64 // errors that other arguments would not have prevented
+	Failures         int64 // errors that would have occurred with any arguments
 	Refused, Retries int64 // calls beyond max_calls, and further attempts at calls
 	Milliseconds     int64 // total of all calls
 }
@@ -28,16 +28,16 @@ func ToolUses(counts map[string]map[string]int64) []ToolUse {
 	return out
 }
 
-// Made is how many calls were made; the others were refused, since their conversation may call no more.
+// Made returns the number of calls that were made. The others were refused, since their conversation had reached its limit.
 func (u ToolUse) Made() int64 { return u.Calls - u.Refused }
 
-// FailedShare is the share of the calls made that ended with an error or timed out.
+// FailedShare returns the share of the calls made that ended with an error or timed out.
 func (u ToolUse) FailedShare() float64 {
 	return float64(u.Errors+u.Timeouts) / float64(max(u.Made(), 1))
 }
 
-// Failing says whether so many calls failed that a warning is due: the rewards of rollouts that called the tool then say
-// little about the agent.
+// Failing reports whether enough calls failed for a warning: the rewards of rollouts that called the tool are then a poor
+// measure of the agent.
 func (u ToolUse) Failing() bool {
 	const share, fewest = 0.1, 10
 	return u.Made() >= fewest && u.FailedShare() > share

@@ -30,37 +30,37 @@ three places in the run's folder, and to the terminal:
 | ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms, or by tool: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
 | ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | The conversations, with masks, log-probs, rewards and advantages. |
 
-` + "`mgrpo report runs/NAME`" + ` draws all of it in one HTML file. While a run lasts, the newest values are also at
+` + "`mgrpo report runs/NAME`" + ` draws all of this in one HTML file. During a run, the newest values are also at
 ` + "`GET /metrics`" + ` of a worker (` + "`health:`" + ` in [config.md](config.md)), as ` + "`mgrpo_KIND_NAME{agent=\"AGENT\"}`" + ` for Prometheus;
 numbers by tool also have a label ` + "`tool`" + `. ` + "`mgrpo track`" + ` forwards the records to Weights & Biases or MLflow
 ([tracking.md](tracking.md)).
 
-Step n is the n-th training step, and evaluation n is of the weights that step n left; evaluation 0 comes before
+Step n is the n-th training step, and evaluation n evaluates the weights after step n; evaluation 0 comes before
 training. Trajectories of step n are in the folder ` + "`step-(n-1)`" + `, named after the version of the weights that
-sampled them. A value that is not known is absent, never 0.
+sampled them. An unknown value is absent, never 0.
 
 A resumed run appends to the file. A record of an agent replaces that agent's earlier records of the same step and of
 later steps; readers of the file keep the last.
 
 ## Evaluations
 
-The main agent's record of an evaluation also has ` + "`scores`" + `: the accuracy of each evaluation set (` + "`task.eval`" + `, and those of
-` + "`task.eval_sets`" + ` by name), and in it of each kind, level and number of parts, where its questions differ in them. ` + "`mgrpo eval`" + ` prints
-them as a table or, with ` + "`--json`" + `, as JSON, and the report shows those of the last evaluation.
+The main agent's record of an evaluation also has ` + "`scores`" + `: the accuracy of each evaluation set (` + "`task.eval`" + `, and the sets of
+` + "`task.eval_sets`" + ` by name), and within it the accuracy for each kind, level and number of parts, if its questions differ in them. ` + "`mgrpo eval`" + ` prints
+them as a table or, with ` + "`--json`" + `, as JSON, and the report shows the scores of the last evaluation.
 
 | field | meaning |
 |---|---|
-| ` + "`set`" + `, ` + "`by`" + `, ` + "`of`" + ` | name of the set, absent for ` + "`task.eval`" + `; ` + "`kind`" + `, ` + "`level`" + ` or ` + "`parts`" + `, and which of them |
+| ` + "`set`" + `, ` + "`by`" + `, ` + "`of`" + ` | name of the set, absent for ` + "`task.eval`" + `; ` + "`kind`" + `, ` + "`level`" + ` or ` + "`parts`" + `, and its value |
 | ` + "`questions`" + `, ` + "`samples`" + ` | questions, and answers to each (` + "`eval.samples`" + `) |
 | ` + "`accuracy`" + ` | mean correctness over questions and samples |
 | ` + "`interval`" + ` | 95 % bootstrap interval of the accuracy: the percentiles of 2,000 resamples of the questions. A function of the results and ` + "`run.seed`" + ` |
 | ` + "`pass`" + ` | by k: unbiased estimate of the probability that one of k answers is right (correctness 1), up to ` + "`samples`" + ` |
-| ` + "`best`" + ` | by k: expected correctness of the best of k answers. Equal to ` + "`pass`" + ` where correctness is 0 or 1 |
+| ` + "`best`" + ` | by k: expected correctness of the best of k answers. Equal to ` + "`pass`" + ` if correctness is 0 or 1 |
 | ` + "`calls`" + ` | calls of sub-agents in one answer |
-| ` + "`tokens`" + ` | tokens that all agents read and wrote for one answer; absent where a hosted model's server does not say |
+| ` + "`tokens`" + ` | tokens that all agents read and wrote for one answer; absent if a hosted model's server does not report it |
 
-` + "`mgrpo eval`" + ` also says what a question cost: the tokens that all agents read and wrote for its samples, and seconds, those of the whole
-evaluation divided by its questions, since conversations go on side by side. With ` + "`--agent`" + ` only the main agent's process says it.
+` + "`mgrpo eval`" + ` also prints the cost of a question: the tokens that all agents read and wrote for its samples, and seconds (the time of the whole
+evaluation divided by its questions, since conversations run in parallel). With ` + "`--agent`" + ` only the main agent's process prints it.
 `
 
 // page is docs/metrics.md.
@@ -85,7 +85,7 @@ func TestDoc(t *testing.T) {
 	}
 	got, err := os.ReadFile(path)
 	if err != nil || string(got) != page() {
-		t.Errorf("docs/metrics.md is not what values.go says (%v): run go test ./trainer/show/metrics -update", err)
+		t.Errorf("docs/metrics.md differs from values.go (%v): run go test ./trainer/show/metrics -update", err)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestOffers(t *testing.T) {
 		_, err := Verify(c.StepDir(2))
 		golden.WantError(t, err, "is missing")
 		_, err = verify(c.StepDir(2), []string{"nobody"}, "")
-		golden.WantError(t, err, "no agent nobody")
+		golden.WantError(t, err, "does not contain the agent nobody")
 	}
 }
 

@@ -51,7 +51,7 @@ const (
 
 const maxPoints = 400 // of a curve
 
-// Empty says whether the chart has no points.
+// Empty reports whether the chart has no points.
 func (c chart) Empty() bool {
 	for _, v := range c.Curves {
 		if len(v.points) > 0 {

@@ -11,11 +11,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// related refuses runs that cannot be compared: runs of different tasks, whose rewards and accuracies differ in meaning,
-// and runs without a common agent.
+// related returns an error for runs that cannot be compared: runs of different tasks, because their rewards and accuracies
+// have different meanings, and runs without a common agent.
 func related(runs []*run) error {
 	if len(runs) > maxRuns {
-		return fmt.Errorf("%d runs; at most %d are compared", len(runs), maxRuns)
+		return fmt.Errorf("%d runs are too many: at most %d can be compared", len(runs), maxRuns)
 	}
 	first := runs[0]
 	for _, r := range runs[1:] {
@@ -39,7 +39,7 @@ type comparison struct {
 	Missing    []string
 	Numbers    table
 	Settings   table
-	NoSettings string // why Settings has no rows
+	NoSettings string // reason why Settings has no rows
 	Agents     []comparedAgent
 }
 
@@ -48,7 +48,7 @@ type comparedAgent struct {
 	Cards        []card
 }
 
-// compared are runs with distinct names.
+// compared holds runs with distinct names.
 type compared struct {
 	runs  []*run
 	names []string
@@ -68,7 +68,7 @@ func writeComparison(w io.Writer, runs []*run) error {
 			p.Missing = append(p.Missing, c.names[i]+": "+m)
 		}
 		if r.settings == nil {
-			p.NoSettings = "Not known: " + c.names[i] + " has no configuration that can be read."
+			p.NoSettings = "Unknown: " + c.names[i] + " does not have a readable configuration."
 		}
 	}
 	for i, name := range c.agents() {
@@ -77,7 +77,8 @@ func writeComparison(w io.Writer, runs []*run) error {
 	return comparisonTemplate.Execute(w, p)
 }
 
-// distinctNames returns names for the runs: their own names or, if these are equal, with the folder's name or path.
+// distinctNames returns names for the runs: their own names or, if these are equal, names that include the folder's name or
+// path.
 func distinctNames(runs []*run) []string {
 	var out []string
 	for _, name := range []func(*run) string{
@@ -98,10 +99,10 @@ func distinctNames(runs []*run) []string {
 	return out
 }
 
-// class is a run's colour.
+// class returns the CSS class of a run's colour.
 func (compared) class(i int) string { return fmt.Sprintf("c%d", i%8) }
 
-// agents returns the agents of all runs, in the order of the first run that has them.
+// agents returns the agents of all runs, in the order of the first run that contains them.
 func (c compared) agents() []string {
 	var out []string
 	for _, r := range c.runs {
@@ -145,7 +146,7 @@ func (c compared) cards(agent string) []card {
 		step("Training accuracy", "verified answers", "accuracy"),
 		step("Expert score", "in training", "expert_mean"),
 		step("Valid format", "share of trajectories", "format_valid"),
-		step("Delegations d_k", "mean calls a rollout", "calls_mean"),
+		step("Delegations d_k", "mean calls per rollout", "calls_mean"),
 		step("Trajectory length", "mean tokens, read and written", "tokens_mean"),
 		step("Entropy", "nats per trained token", "entropy_mean"),
 		step("KL, old to new", "k3 estimate, nats per token", "approx_kl_k3"),

@@ -75,7 +75,7 @@ func TestNothingMeasured(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, metrics.FileName), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open([]string{dir}); err == nil || !strings.Contains(err.Error(), dir+" has no finished step or evaluation yet") {
+	if _, err := Open([]string{dir}); err == nil || !strings.Contains(err.Error(), dir+" does not contain a finished step or evaluation yet") {
 		t.Error(err)
 	}
 }

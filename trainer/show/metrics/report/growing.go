@@ -6,14 +6,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// Growing is a run that goes on, by what it has reported so far.
+// Growing is a run that is still in progress, with its records so far.
 type Growing struct {
-	Agents  []string       // the main agent first; their order gives them their colours
-	Records []metrics.Line // valid ones, as metrics.History gives them
+	Agents  []string       // main agent first; the order determines the colours
+	Records []metrics.Line // valid records, as metrics.History returns them
 }
 
-// Write writes the sections of the report that these records decide, as HTML without a frame: figures, curves, learning,
-// costs and tools. Style and ChartScript belong to it.
+// Write writes the sections of the report that depend only on these records, as HTML without a frame: figures, curves,
+// learning, costs and tools. They need Style and ChartScript.
 func (g Growing) Write(w io.Writer) error {
 	r := &run{agents: g.Agents, main: g.Agents[0], records: g.Records}
 	return pageTemplate.ExecuteTemplate(w, "growing", r.sections())

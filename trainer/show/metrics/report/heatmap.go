@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// heatmap has a histogram for each step: the share of each integer in the step.
+// heatmap holds a histogram for each step: the share of each integer in the step.
 type heatmap struct {
 	Title string
 	Note  string
@@ -28,7 +28,7 @@ const (
 	maxRows    = 13 // the last row adds up all larger integers
 )
 
-// Empty says whether the heatmap has no steps.
+// Empty reports whether the heatmap has no steps.
 func (h heatmap) Empty() bool { return len(h.steps) == 0 }
 
 // calls returns the heatmap of an agent's d_k.

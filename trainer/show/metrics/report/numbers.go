@@ -53,7 +53,7 @@ func (c compared) numbers() table {
 	return t
 }
 
-// cell formats a number and, if difference is true, its difference from the first run's number.
+// cell formats a number and, if difference is set, its difference from the first run's number.
 func (row numberRow) cell(f, first figure, difference bool) string {
 	if !f.ok {
 		return "–"

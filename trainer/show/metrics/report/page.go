@@ -19,13 +19,13 @@ import (
 //go:embed page.html
 var pageText string
 
-// Style is the look of the report, for every page of a run.
+// Style is the style sheet of the report, for every page of a run.
 //
 //go:embed page.css
 var Style string
 
-// ChartScript lets the charts of Growing tell their values. A page calls charted(element) for each element that has
-// charts, and has an element with the id "tip".
+// ChartScript makes the charts of Growing show their values under the pointer. A page calls charted(element) for each
+// element that has charts, and has an element with the id "tip".
 //
 //go:embed charts.js
 var ChartScript string
@@ -46,7 +46,7 @@ var (
 	comparisonTemplate = template.Must(template.Must(template.New("comparison").Parse(sharedText)).Parse(comparisonText))
 )
 
-// frame is the data that every page has.
+// frame holds the data of every page.
 type frame struct {
 	Name     string
 	Policy   string // Content-Security-Policy
@@ -80,11 +80,11 @@ type page struct {
 	Evals, Scores   table
 	Totals          table
 	Tools           table
-	Failing         []string // sentences about tools that fail often
+	Failing         []string // sentences about tools that often fail
 	Notes           []note
 	Warnings        int
 	Config          string
-	Reading         string // sentence that says which trajectories are included
+	Reading         string // sentence about the included trajectories
 	HasTrajectories bool
 }
 
@@ -123,7 +123,7 @@ func write(w io.Writer, r *run, read reading) error {
 	return pageTemplate.Execute(w, p)
 }
 
-// sections are the parts of the page that the run's records alone decide.
+// sections returns the parts of the page that depend only on the run's records.
 func (r *run) sections() page {
 	p := page{
 		frame: frame{Smoothed: r.smoothed()}, Tiles: r.tiles(),
@@ -134,7 +134,7 @@ func (r *run) sections() page {
 	return p
 }
 
-// smoothed says whether the run has enough steps for smoothed curves.
+// smoothed reports whether the run has enough steps for smoothed curves.
 func (r *run) smoothed() bool {
 	return slices.ContainsFunc(r.agents, func(name string) bool {
 		return len(r.series(metrics.KindStep, name, "reward_mean")) >= fewestToSmooth
@@ -191,7 +191,7 @@ func (r *run) perAgent(kind, value string, agents []string) []curve {
 	return out
 }
 
-// heldOutNote explains the curves of accuracies.
+// heldOutNote is the subtitle of charts of accuracies.
 const heldOutNote = "bars: ± standard deviation over samples"
 
 var unset = math.NaN()
@@ -326,6 +326,6 @@ func (d reading) describe() string {
 	if len(d.Rollouts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d rollouts: %d of the %d queries of %d phases, spread evenly over the run, whatever their content. More: mgrpo report --steps, --queries, --megabytes.",
+	return fmt.Sprintf("%d rollouts: %d of the %d queries of %d phases, spread evenly over the run, independently of their content. For more: mgrpo report --steps, --queries, --megabytes.",
 		len(d.Rollouts), d.queries, d.of, d.steps)
 }

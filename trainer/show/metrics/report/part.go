@@ -17,21 +17,21 @@ type part struct {
 	dir      string
 	log      metrics.Log
 	measured bool           // the folder has a metrics.jsonl
-	text     string         // config.yaml, "" if there is none
-	config   *config.Config // nil: no configuration that this version can read
+	text     string         // text of config.yaml; "": there is no such file
+	config   *config.Config // nil: this version cannot read the configuration
 }
 
 // maxConfigBytes is the largest configuration that the report shows, in bytes.
 const maxConfigBytes = 256 << 10
 
-// credentials matches credentials in a URL. They are removed, because people pass reports around.
+// credentials matches credentials in a URL. They are removed, because reports are shared.
 var credentials = regexp.MustCompile(`://[^\s"'/@]*@`)
 
 func readPart(dir string) (*part, error) {
 	info, err := os.Stat(dir)
-	const wanted = "give the folder of a run, run.dir of its configuration, in which metrics.jsonl and trajectories/ are"
+	const wanted = "give the folder of a run (run.dir in its configuration), which contains metrics.jsonl and trajectories/"
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no folder %s: %s", dir, wanted)
+		return nil, fmt.Errorf("the folder %s does not exist: %s", dir, wanted)
 	}
 	if err != nil {
 		return nil, err
@@ -56,9 +56,9 @@ func readPart(dir string) (*part, error) {
 	return p, nil
 }
 
-// ofOneRun says whether two folders are parts of the same run. Their names and fixed settings must be equal, as far as
-// they are known, all agents must be in the same team, and no agent may have started in both folders: two starts of an
-// agent are two runs.
+// ofOneRun reports whether two folders are parts of the same run. Their names and fixed settings must be equal, as far as
+// they are known; all agents must belong to the same team; and no agent may have started in both folders, since two starts
+// of an agent are two runs.
 func (p *part) ofOneRun(q *part) bool {
 	if a, b := p.config, q.config; a != nil && b != nil && (a.Run.Name != b.Run.Name || a.Digest() != b.Digest()) {
 		return false
@@ -75,7 +75,7 @@ func (p *part) ofOneRun(q *part) bool {
 	return true
 }
 
-// hasTeamOf says whether the agents that reported in q are in p's team. It is true if p's team is unknown.
+// hasTeamOf reports whether the agents that reported in q belong to p's team. It returns true if p's team is unknown.
 func (p *part) hasTeamOf(q *part) bool {
 	if p.config == nil {
 		return true

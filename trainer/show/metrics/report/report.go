@@ -9,9 +9,9 @@ import (
 	"io"
 )
 
-// Options bound the content of the report. A zero field means its default.
+// Options limits the content of the report. A zero field stands for its default.
 type Options struct {
-	Steps   int // training steps whose trajectories are included, the first and the last among them; default 5
+	Steps   int // training steps whose trajectories are included, always with the first and the last; default 5
 	Queries int // queries of each step, with all rollouts of a query; default 6
 	Bytes   int // size of all trajectories as JSON; default 4 MiB
 }
@@ -36,8 +36,8 @@ type Report struct{ runs []*run }
 const maxRuns = 8
 
 // Open reads folders. They are the folder of a run, the folders of a run whose agents ran on several servers, or the
-// folders of several runs to compare. The report names missing files. It is an error if a folder has no files of a run,
-// or if the runs cannot be compared.
+// folders of several runs to compare. The report names missing files. Open returns an error if a folder does not contain
+// files of a run, or if the runs cannot be compared.
 func Open(dirs []string) (*Report, error) {
 	if len(dirs) == 0 {
 		return nil, errors.New("report: give at least one folder of a run, such as runs/NAME")
@@ -64,7 +64,7 @@ func Open(dirs []string) (*Report, error) {
 	return r, nil
 }
 
-// Compares says whether the report compares several runs.
+// Compares reports whether the report compares several runs.
 func (r *Report) Compares() bool { return len(r.runs) > 1 }
 
 // Write writes the report.

@@ -288,10 +288,10 @@ func TestMissingPieces(t *testing.T) {
 			edit(t, filepath.Join(dir, "trajectories", "step-5", "planner.jsonl"), func(s string) string {
 				return strings.Replace(s, `"sampled":[false`, `"sampled":[true`, 1) + "{\"query\":7}\n\x00\n"
 			})
-		}, "3 trajectories of planner are damaged"},
+		}, "3 damaged trajectories of planner"},
 		{"damaged metrics", func(t *testing.T, dir string) {
 			edit(t, filepath.Join(dir, "metrics.jsonl"), func(s string) string { return s[:len(s)-40] })
-		}, "1 lines of metrics.jsonl are damaged"},
+		}, "1 damaged lines of metrics.jsonl"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := copyRun(t)
@@ -467,7 +467,7 @@ func TestOpenNowhere(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{"nowhere": "there is no folder nowhere: give the folder of a run", file: "is not a folder: give the folder of a run"} {
+	for dir, want := range map[string]string{"nowhere": "the folder nowhere does not exist: give the folder of a run", file: "is not a folder: give the folder of a run"} {
 		if _, err := Open([]string{dir}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", dir, err, want)
 		}

@@ -9,16 +9,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// run is the content of a run's folders, without trajectories.
+// run holds the content of a run's folders, without trajectories.
 type run struct {
 	dirs     []string
 	name     string
-	config   string            // config.yaml, "" if there is none
+	config   string            // text of config.yaml; "": there is no such file
 	settings map[string]string // values of config.yaml by key; nil: unknown
 	steps    int64             // configured steps; 0: unknown
 	main     string            // the main agent's name; "" if unknown
-	team     []string          // agents of the configuration, main first; nil: unknown
-	agents   []string          // agents with files here, in the order of team
+	team     []string          // agents in the configuration, main agent first; nil: unknown
+	agents   []string          // agents that have files here, in the order of team
 	records  []metrics.Line
 	notes    []metrics.Line
 	missing  []string // sentences about missing data
@@ -42,10 +42,10 @@ func newRun(parts []*part) (*run, error) {
 		return nil, err
 	}
 	if len(r.agents) == 0 && parts[0].measured {
-		return nil, fmt.Errorf("%s has no finished step or evaluation yet: there is nothing to report", r.dirs[0])
+		return nil, fmt.Errorf("%s does not contain a finished step or evaluation yet: there is nothing to report", r.dirs[0])
 	}
 	if len(r.agents) == 0 {
-		return nil, fmt.Errorf("%s has neither %s nor trajectories of any agent: it is not the folder of a run, such as runs/NAME", r.dirs[0], metrics.FileName)
+		return nil, fmt.Errorf("%s contains neither %s nor trajectories of an agent: give the folder of a run, such as runs/NAME", r.dirs[0], metrics.FileName)
 	}
 	r.lookForGaps()
 	return r, nil
@@ -57,10 +57,10 @@ func (r *run) lacks(format string, args ...any) {
 
 func (r *run) addMetrics(p *part) {
 	if !p.measured {
-		r.lacks("%s has no %s: there are no curves of its agents.", filepath.Base(p.dir), metrics.FileName)
+		r.lacks("%s does not contain %s: there are no curves for its agents.", filepath.Base(p.dir), metrics.FileName)
 	}
 	if p.log.Damaged > 0 {
-		r.lacks("%d lines of %s are damaged and were left out.", p.log.Damaged, metrics.FileName)
+		r.lacks("%d damaged lines of %s were skipped.", p.log.Damaged, metrics.FileName)
 	}
 	r.records = append(r.records, p.log.Records...)
 	r.notes = append(r.notes, p.log.Notes...)
@@ -76,7 +76,7 @@ func (r *run) configure(parts []*part) {
 	r.config = credentials.ReplaceAllString(parts[i].text, "://…@")
 	cfg := parts[i].config
 	if cfg == nil {
-		r.lacks("config.yaml is not a configuration that this version reads: the number of steps and the main agent are guessed.")
+		r.lacks("This version cannot read config.yaml: the number of steps and the main agent are guesses.")
 		return
 	}
 	r.name, r.steps, r.main, r.settings = cfg.Run.Name, cfg.Run.Steps, cfg.Main().Name, cfg.Shared()
@@ -170,7 +170,7 @@ func (r *run) series(kind, agent, name string) []point {
 	})
 }
 
-// computed is series for the result of f on a record's values.
+// computed returns the points of f's result for each record's values, by step.
 func (r *run) computed(kind, agent string, f func(map[string]float64) (float64, bool)) []point {
 	var out []point
 	for _, l := range r.records {

@@ -8,7 +8,7 @@ import (
 	"sort"
 )
 
-// reading is the report's trajectories, as its script reads them.
+// reading holds the report's trajectories in the form that its script reads.
 type reading struct {
 	Agents   []string  `json:"agents"`
 	Phases   []string  `json:"phases"` // labels
@@ -43,7 +43,7 @@ type trajectory struct {
 	Answer     string         `json:"answer"`
 	Calls      map[string]int `json:"calls,omitempty"`
 	Version    int64          `json:"version"`
-	Tokens     int            `json:"tokens,omitempty"` // 0: not known
+	Tokens     int            `json:"tokens,omitempty"` // 0: unknown
 	Sampled    int            `json:"sampled"`
 	Turns      []turn         `json:"turns"`
 }
@@ -53,7 +53,7 @@ type turn struct {
 	Role   string  `json:"role"`
 	Text   string  `json:"text,omitempty"`
 	Tokens []token `json:"tokens,omitempty"`
-	Cut    int     `json:"cut,omitempty"` // number of characters or tokens left out at the end
+	Cut    int     `json:"cut,omitempty"` // number of characters or tokens omitted at the end
 }
 
 // token is a token's text and log-prob, marshalled as [text, log-prob].
@@ -66,9 +66,10 @@ func (t token) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{t.text, json.Number(fmt.Sprintf("%.3f", t.logProb))})
 }
 
-// sample chooses trajectories of a few steps, the first and the last among them, and of the first and the last
-// evaluation: a few queries of each, spread evenly, with all their rollouts, until opt.Bytes are used up, of which each has the
-// same share and what those before it left. The choice does not depend on the content of trajectories, so it is a fair sample of the run.
+// sample chooses trajectories of a few steps, including the first and the last, and of the first and the last evaluation.
+// It takes a few queries of each, evenly spread, with all their rollouts, until opt.Bytes are used. Each phase has an equal
+// share of the bytes, plus the bytes that earlier phases did not use. The choice does not depend on the content of
+// trajectories, so it is a fair sample of the run.
 func (r *run) sample(opt Options) (reading, error) {
 	out := reading{Agents: r.agents, Rollouts: []rollout{}, Phases: []string{}}
 	files, err := r.trajectoryFiles()
@@ -163,7 +164,7 @@ func spread[T any](list []T, n int) []T {
 }
 
 // rolloutsOf reads n queries of a phase. It returns their rollouts by query, the queries in order, and the number of
-// queries of the phase.
+// queries in the phase.
 func (r *run) rolloutsOf(files []trajectoryFile, n int, speakers *speakers) (byQuery map[string][]rollout, queries []string, all int, err error) {
 	for _, f := range files {
 		found, err := queriesIn(f.path)
@@ -190,7 +191,7 @@ func (r *run) rolloutsOf(files []trajectoryFile, n int, speakers *speakers) (byQ
 			return nil, nil, 0, err
 		}
 		if damaged > 0 {
-			r.lacks("%s: %d trajectories of %s are damaged and left out.", f.phase.label(), damaged, f.agent)
+			r.lacks("%s: %d damaged trajectories of %s were skipped.", f.phase.label(), damaged, f.agent)
 		}
 		for _, l := range lines {
 			shown := speakers.show(l, slices.Index(r.agents, l.Agent))

@@ -60,8 +60,8 @@ func heldOutTiles(heldOut []point) []tile {
 	}
 }
 
-// rewardTile returns the tile of an agent's reward, or a tile that says that the agent was never called. ok is false for
-// an agent without a training step.
+// rewardTile returns the tile of an agent's reward. If the agent was never called, the tile states this. ok is false for an
+// agent without a training step.
 func (r *run) rewardTile(name string) (t tile, ok bool) {
 	steps := r.computed(metrics.KindStep, name, func(map[string]float64) (float64, bool) { return 0, true })
 	reward := r.series(metrics.KindStep, name, "reward_mean")
@@ -212,7 +212,7 @@ func explainBatches(total map[int64]int64) string {
 	text := fmt.Sprintf("A forward pass computes the next token of every conversation that waits for one. A bar counts the passes with that many conversations: %.1f on average.",
 		float64(rows)/float64(passes))
 	if alone := float64(total[1]) / float64(passes); alone >= 0.3 {
-		text += fmt.Sprintf(" In %.0f %% of the passes it was a single conversation: at the end of a phase, when few conversations are left, or all through it, where too few "+
+		text += fmt.Sprintf(" In %.0f %% of the passes there was only one conversation. This happens at the end of a phase, when few conversations are left, or throughout, if too few "+
 			"rollouts are in flight or conversations wait much longer for tools and other agents than a pass takes.", 100*alone)
 	}
 	return text

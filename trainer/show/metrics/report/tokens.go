@@ -19,14 +19,14 @@ const (
 // speakers decodes tokens with the tokenizers in the run's checkpoints.
 type speakers struct {
 	dirs   []string
-	loaded map[string]*tokenizer.Tokenizer // by agent; nil: no checkpoint has the agent's tokenizer
+	loaded map[string]*tokenizer.Tokenizer // by agent; nil: no checkpoint contains the agent's tokenizer
 }
 
 func (r *run) speakers() *speakers {
 	return &speakers{dirs: r.dirs, loaded: map[string]*tokenizer.Tokenizer{}}
 }
 
-// of returns an agent's tokenizer from the newest checkpoint that has one, else nil.
+// of returns an agent's tokenizer from the newest checkpoint that contains one, or nil.
 func (s *speakers) of(name string) *tokenizer.Tokenizer {
 	if t, ok := s.loaded[name]; ok {
 		return t
@@ -60,7 +60,7 @@ func (s *speakers) show(l line, agentIndex int) trajectory {
 	}
 	out.Tokens, out.Sampled, _ = l.Size()
 	var tok *tokenizer.Tokenizer
-	if len(l.Tokens) > 0 { // else the model is hosted
+	if len(l.Tokens) > 0 { // otherwise the model is hosted
 		tok = s.of(l.Agent)
 	}
 	for _, row := range l.Rows() {
@@ -80,7 +80,7 @@ func showTurn(tok *tokenizer.Tokenizer, row *agent.Trajectory, t agent.Turn) tur
 	return turn{Role: t.Role, Text: text, Cut: utf8.RuneCountInString(t.Text) - utf8.RuneCountInString(text)}
 }
 
-// covers says whether the tokenizer has all ids: an older checkpoint may be of another model.
+// covers reports whether the tokenizer has all ids: an older checkpoint may contain another model.
 func covers(tok *tokenizer.Tokenizer, ids []int32) bool {
 	for _, id := range ids {
 		if id < 0 || int(id) >= tok.VocabSize() {

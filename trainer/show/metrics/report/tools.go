@@ -6,9 +6,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// tools returns a table with a row for each tool of each agent, and a sentence for each tool that fails often.
+// tools returns a table with a row for each tool of each agent, and a sentence for each tool that often fails.
 func (r *run) tools() (t table, failing []string) {
-	t.Head = []string{"agent", "tool", "calls", "errors", "whatever the arguments", "time-outs", "refused", "retries", "failed", "ms a call"}
+	t.Head = []string{"agent", "tool", "calls", "errors", "independent of the arguments", "time-outs", "refused", "retries", "failed", "ms per call"}
 	for _, agent := range r.agents {
 		counts := map[string]map[string]int64{}
 		for _, v := range metrics.ByTool.Values {
@@ -27,7 +27,7 @@ func (r *run) tools() (t table, failing []string) {
 				number(float64(u.Refused)), number(float64(u.Retries)),
 				fmt.Sprintf("%.1f %%", 100*u.FailedShare()), number(float64(u.Milliseconds) / float64(max(u.Made(), 1)))})
 			if u.Failing() {
-				failing = append(failing, fmt.Sprintf("%s of %s failed in %.0f %% of its %d calls: rewards of rollouts that called it say little about the agent.",
+				failing = append(failing, fmt.Sprintf("%s of %s failed in %.0f %% of its %d calls: rewards of rollouts that called it are a poor measure of the agent.",
 					clip(u.Tool), agent, 100*u.FailedShare(), u.Made()))
 			}
 		}

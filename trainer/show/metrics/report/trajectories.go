@@ -36,8 +36,8 @@ type trajectoryFile struct {
 	agent string
 }
 
-// phase is a folder of trajectories. Version N of the policy sampled step-N, the data of training step N+1. eval-N is
-// the evaluation after step N.
+// phase is a folder of trajectories. step-N holds trajectories that version N of the policy sampled, the data of training
+// step N+1. eval-N is the evaluation after step N.
 type phase struct {
 	eval bool
 	n    int64
@@ -149,7 +149,7 @@ func trajectoriesOf(f trajectoryFile, queries []string) (out []line, damaged int
 	return whole(out), damaged, err
 }
 
-// whole puts further rows into the trajectories of which they are rows. Rows of a trajectory that is not there are left out.
+// whole adds further rows to the trajectories to which they belong. It omits rows whose trajectory is not in lines.
 func whole(lines []line) (out []line) {
 	rows := map[string][]agent.Trajectory{}
 	for _, l := range lines {
@@ -169,5 +169,5 @@ func whole(lines []line) (out []line) {
 	return out
 }
 
-// isMain says whether a trajectory is the main agent's: its id has no invocation.
+// isMain reports whether a trajectory belongs to the main agent: its id then has no invocation.
 func (l *line) isMain() bool { return l.ID == l.Query+"/"+strconv.Itoa(l.Rollout) }

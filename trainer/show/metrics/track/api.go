@@ -19,12 +19,12 @@ import (
 const (
 	maxReply   = 16 << 20 // bytes; a run has a few hundred metrics
 	replyLimit = time.Minute
-	retries    = 7 // as MLflow's own client
+	retries    = 7 // the same number as MLflow's own client
 	firstWait  = time.Second
 	longWait   = time.Minute
 )
 
-// api is the REST API of an MLflow tracking server.
+// api is a client for the REST API of an MLflow tracking server.
 type api struct {
 	base   *url.URL
 	client *http.Client
@@ -37,7 +37,7 @@ func newAPI(env func(string) string, wait func(context.Context, time.Duration) b
 	const wanted = "MLFLOW_TRACKING_URI, such as http://127.0.0.1:5000"
 	text := env("MLFLOW_TRACKING_URI")
 	if text == "" {
-		return api{}, errors.New("no server: set " + wanted)
+		return api{}, errors.New("no server is given: set " + wanted)
 	}
 	base, err := url.Parse(strings.TrimRight(text, "/"))
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
@@ -47,13 +47,13 @@ func newAPI(env func(string) string, wait func(context.Context, time.Duration) b
 	if token := env("MLFLOW_TRACKING_TOKEN"); token != "" {
 		sign = func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
 	}
-	if user, password := env("MLFLOW_TRACKING_USERNAME"), env("MLFLOW_TRACKING_PASSWORD"); user != "" && password != "" { // first, as in MLflow's client
+	if user, password := env("MLFLOW_TRACKING_USERNAME"), env("MLFLOW_TRACKING_PASSWORD"); user != "" && password != "" { // has priority, as in MLflow's client
 		sign = func(r *http.Request) { r.SetBasicAuth(user, password) }
 	}
 	return api{base: base, client: &http.Client{Timeout: replyLimit}, sign: sign, wait: wait}, nil
 }
 
-// transient is an error after which another attempt may succeed.
+// transient marks an error after which another attempt may succeed.
 type transient struct{ error }
 
 func (t *transient) Unwrap() error { return t.error }
@@ -88,7 +88,7 @@ func (a api) post(ctx context.Context, path string, body map[string]any, reply a
 	return a.call(ctx, http.MethodPost, path, nil, text, reply)
 }
 
-// call makes one request. reply nil: the reply does not matter.
+// call makes one request. If reply is nil, the content of the reply is ignored.
 func (a api) call(ctx context.Context, method, path string, query url.Values, body []byte, reply any) error {
 	u := a.base.JoinPath("api/2.0/mlflow", path)
 	u.RawQuery = query.Encode()
@@ -118,7 +118,7 @@ func (a api) call(ctx context.Context, method, path string, query url.Values, bo
 		return nil
 	}
 	if err := json.Unmarshal(text, reply); err != nil {
-		return fmt.Errorf("%s: the reply is not MLflow's: %w: %s", path, err, excerpt(text))
+		return fmt.Errorf("%s: the reply does not come from MLflow: %w: %s", path, err, excerpt(text))
 	}
 	return nil
 }
@@ -127,7 +127,7 @@ func (a api) call(ctx context.Context, method, path string, query url.Values, bo
 type refusal struct {
 	path   string
 	status int
-	Code   string `json:"error_code"` // "": not MLflow's
+	Code   string `json:"error_code"` // "": the reply does not come from MLflow
 	Text   string `json:"message"`
 }
 
@@ -147,12 +147,12 @@ func refused(path string, status int, text []byte) error {
 	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests, status >= 500 && status != http.StatusNotImplemented:
 		return &transient{r}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return fmt.Errorf("%w; credentials are MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD", r)
+		return fmt.Errorf("%w; set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD", r)
 	}
 	return r
 }
 
-// excerpt is the beginning of a text that somebody else wrote, for a message.
+// excerpt returns the beginning of a foreign text, for a message.
 func excerpt(text []byte) string {
 	const most = 300
 	clean := strings.Map(func(r rune) rune {

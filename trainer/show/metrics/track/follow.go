@@ -15,8 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// Followers forward the records of a run to the trackers of its configuration while the run writes them. A tracker that is slow or away does
-// not hold the run up.
+// Followers forwards the records of a run to the trackers of its configuration while the run writes them. A tracker that is
+// slow or unreachable does not delay the run.
 type Followers struct {
 	ended chan struct{}
 	work  sync.WaitGroup
@@ -77,7 +77,7 @@ func hasWandB(ctx context.Context, python string) error {
 	err := exec.CommandContext(ctx, python, "-c", look).Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return fmt.Errorf("tracking.wandb: %s has no package wandb: %s -m pip install wandb, or name another Python in tracking.python", python, python)
+		return fmt.Errorf("tracking.wandb: %s does not have the package wandb: run %s -m pip install wandb, or name another Python in tracking.python", python, python)
 	}
 	if err != nil {
 		return fmt.Errorf("tracking.python: %w", err)
@@ -85,7 +85,7 @@ func hasWandB(ctx context.Context, python string) error {
 	return nil
 }
 
-// start starts a follower. In a folder that several workers share, one of them forwards.
+// start starts a follower. If several workers share a folder, one of them forwards the records.
 func (f *Followers) start(ctx context.Context, dir, tracker string, open Opener, say func(string, ...any)) {
 	last := false
 	more := func() bool {
@@ -94,7 +94,7 @@ func (f *Followers) start(ctx context.Context, dir, tracker string, open Opener,
 		}
 		select {
 		case <-f.ended:
-			last = true // what was written before the end is still read
+			last = true // lines that were written before the end are still read
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
@@ -103,12 +103,12 @@ func (f *Followers) start(ctx context.Context, dir, tracker string, open Opener,
 	f.work.Go(func() {
 		_, err := forwardWhile(ctx, dir, more, alone(filepath.Join(dir, ".tracking-"+tracker+".lock"), open))
 		if err != nil && !errors.Is(err, errTaken) && ctx.Err() == nil {
-			say("tracking (%s) has ended, the run goes on: %v; mgrpo track forwards the rest later", tracker, err)
+			say("tracking (%s) has ended, the run continues: %v; mgrpo track can forward the rest later", tracker, err)
 		}
 	})
 }
 
-// Finish waits until what the run has written is delivered, or the followers' context ends.
+// Finish waits until all records of the run are delivered, or the followers' context ends.
 func (f *Followers) Finish() {
 	close(f.ended)
 	f.work.Wait()
@@ -116,7 +116,7 @@ func (f *Followers) Finish() {
 
 var errTaken = errors.New("another process forwards this run")
 
-// alone opens a tracker if no other process has done that with the same lock file; else the error is errTaken.
+// alone opens a tracker if no other process has opened one with the same lock file. Otherwise the error is errTaken.
 func alone(lock string, open Opener) Opener {
 	return func(ctx context.Context, run Run) (Tracker, error) {
 		file, err := os.OpenFile(lock, os.O_CREATE|os.O_RDWR, 0o666)
@@ -134,7 +134,7 @@ func alone(lock string, open Opener) Opener {
 	}
 }
 
-// locked is a tracker with the lock that is released when it is closed.
+// locked is a tracker with a lock that is released when the tracker is closed.
 type locked struct {
 	Tracker
 	lock *os.File

@@ -87,7 +87,7 @@ func TestFollowersRefuse(t *testing.T) {
 	}
 	report(t, dir, step("planner", 1, 0.5))
 	f.Finish()
-	if !strings.Contains(told.String(), "tracking (mlflow) has ended, the run goes on") {
+	if !strings.Contains(told.String(), "tracking (mlflow) has ended, the run continues") {
 		t.Errorf("said %q", told)
 	}
 }

@@ -31,19 +31,20 @@ type mlflow struct {
 	experiment string
 	say        func(format string, args ...any)
 
-	page   string           // address of the run for people
-	id     string           // "": not found or created yet
-	newest map[string]int64 // by metric, the newest step that the server has; nil: unknown
+	page   string           // address of the run's page
+	id     string           // "": not yet found or created
+	newest map[string]int64 // newest step that the server has, by metric; nil: unknown
 }
 
-// MLflow returns an Opener for URI/EXPERIMENT, or for an experiment on the server of MLFLOW_TRACKING_URI. The experiment is created where it
-// does not exist. The credentials are in the environment variables of MLflow's own client: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME
-// and MLFLOW_TRACKING_PASSWORD. say gets what people should know.
+// MLflow returns an Opener for URI/EXPERIMENT, or for an experiment on the server of MLFLOW_TRACKING_URI. The experiment is
+// created if it does not exist. The credentials are in the environment variables of MLflow's own client:
+// MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. say receives messages for people.
 func MLflow(experiment string, say func(format string, args ...any)) Opener {
 	return mlflowOpener(experiment, say, sleep)
 }
 
-// mlflowEnv separates the experiment of URI/EXPERIMENT, and returns the environment in which MLFLOW_TRACKING_URI is the URI.
+// mlflowEnv separates the experiment from URI/EXPERIMENT. It returns an environment in which MLFLOW_TRACKING_URI is the
+// URI.
 func mlflowEnv(text string) (env func(string) string, experiment string) {
 	i := strings.LastIndex(text, "/")
 	if i < 0 || !strings.Contains(text, "://") {
@@ -57,7 +58,7 @@ func mlflowEnv(text string) (env func(string) string, experiment string) {
 	}, text[i+1:]
 }
 
-// mlflowOpener is MLflow with its own way to wait between two attempts.
+// mlflowOpener returns an Opener as MLflow does, with a function that waits between two attempts.
 func mlflowOpener(text string, say func(string, ...any), wait func(context.Context, time.Duration) bool) Opener {
 	env, experiment := mlflowEnv(text)
 	return func(ctx context.Context, run Run) (Tracker, error) {
@@ -79,7 +80,7 @@ type metric struct {
 	Key       string      `json:"key"`
 	Value     float64     `json:"value"`
 	Timestamp int64       `json:"timestamp"` // ms
-	Step      json.Number `json:"step"`      // some servers write it as text
+	Step      json.Number `json:"step"`      // text, because some servers send it as text
 }
 
 type pair struct {
@@ -126,7 +127,7 @@ func (m *mlflow) begin(ctx context.Context) error {
 		return err
 	}
 	if id == "" {
-		return errors.New("the server's reply names no run")
+		return errors.New("the server's reply does not name a run")
 	}
 	m.id = id
 	m.page = m.api.base.Redacted() + "/#/experiments/" + url.PathEscape(experiment) + "/runs/" + url.PathEscape(id)
@@ -151,7 +152,7 @@ func (m *mlflow) findExperiment(ctx context.Context) (string, error) {
 			ID string `json:"experiment_id"`
 		}
 		err = m.api.post(ctx, "experiments/create", map[string]any{"name": m.experiment}, &created)
-		if errors.As(err, &refused) && refused.Code == "RESOURCE_ALREADY_EXISTS" { // somebody else was faster
+		if errors.As(err, &refused) && refused.Code == "RESOURCE_ALREADY_EXISTS" { // another client was faster
 			err = &transient{err}
 		}
 		reply.Experiment.ID = created.ID
@@ -162,19 +163,20 @@ func (m *mlflow) findExperiment(ctx context.Context) (string, error) {
 	case reply.Experiment.Stage == "deleted":
 		return "", fmt.Errorf("the experiment %q is deleted: restore it, or name another one", m.experiment)
 	case reply.Experiment.ID == "":
-		return "", errors.New("the server's reply names no experiment")
+		return "", errors.New("the server's reply does not name an experiment")
 	}
 	return reply.Experiment.ID, nil
 }
 
-// state reads what the server has of the run.
+// state reads the state of the run from the server.
 func (m *mlflow) state(ctx context.Context) (found, error) {
 	var reply struct{ Run found }
 	err := m.api.get(ctx, "runs/get", url.Values{"run_id": {m.id}}, &reply)
 	return reply.Run, err
 }
 
-// params writes the configuration. MLflow never changes a parameter, so one whose key was changed for a resume stays.
+// params writes the configuration. MLflow never changes a parameter, so a parameter keeps its first value if its key was
+// changed for a resume.
 func (m *mlflow) params(ctx context.Context) error {
 	there, err := m.state(ctx)
 	if err != nil {
@@ -201,7 +203,8 @@ func (m *mlflow) params(ctx context.Context) error {
 	return nil
 }
 
-// paramText is a value of the configuration for people, who find a longer one in the run's folder.
+// paramText returns a value of the configuration for people. A value that is too long is cut; the run's folder has the
+// whole value.
 func paramText(yaml string) string {
 	var text string
 	if json.Unmarshal([]byte(yaml), &text) != nil {
@@ -223,13 +226,14 @@ func (m *mlflow) Log(ctx context.Context, rows []Row) error {
 	}
 	for part := range slices.Chunk(all, maxMetrics) {
 		if err := m.api.retry(ctx, func() error { return m.send(ctx, part) }); err != nil {
-			return fmt.Errorf("MLflow: %w; the same command goes on from there", err)
+			return fmt.Errorf("MLflow: %w; run the same command again to forward the rest", err)
 		}
 	}
 	return nil
 }
 
-// send writes those metrics that the server lacks. After a failure nobody knows which it has, so they are read anew.
+// send writes the metrics that the server does not have yet. After a failure it is unknown which ones it has, so they are
+// read again.
 func (m *mlflow) send(ctx context.Context, part []metric) error {
 	if m.newest == nil {
 		there, err := m.state(ctx)
@@ -240,14 +244,14 @@ func (m *mlflow) send(ctx context.Context, part []metric) error {
 		for _, has := range there.Data.Metrics {
 			step, err := has.Step.Int64()
 			if err != nil {
-				return fmt.Errorf("the server has %q at step %q, which is no number", has.Key, has.Step)
+				return fmt.Errorf("the server has %q at step %q, which is not a number", has.Key, has.Step)
 			}
 			m.newest[has.Key] = step
 		}
 	}
 	var lacks []metric
 	for _, x := range part {
-		step, _ := x.Step.Int64() // our own
+		step, _ := x.Step.Int64() // written by Log: always an integer
 		if newest, any := m.newest[x.Key]; !any || step > newest {
 			lacks = append(lacks, x)
 		}
@@ -265,7 +269,7 @@ func (m *mlflow) send(ctx context.Context, part []metric) error {
 	return nil
 }
 
-// Close implements Tracker. A run that is not complete stays as running, because it may be continued.
+// Close implements Tracker. A run that is not complete keeps the status running, because it may be continued.
 func (m *mlflow) Close(ctx context.Context, complete bool) error {
 	if !complete {
 		return nil

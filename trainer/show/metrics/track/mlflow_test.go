@@ -269,19 +269,19 @@ func TestMLflowHostile(t *testing.T) {
 		want   string
 		calls  int
 	}{
-		"a page":           {200, []string{"<html>\x1b[31mhello"}, "not MLflow's", 1},
-		"null":             {200, []string{"null"}, "names no experiment", 1},
-		"a list":           {200, []string{"[]"}, "not MLflow's", 1},
+		"a page":           {200, []string{"<html>\x1b[31mhello"}, "does not come from MLflow", 1},
+		"null":             {200, []string{"null"}, "does not name an experiment", 1},
+		"a list":           {200, []string{"[]"}, "does not come from MLflow", 1},
 		"endless":          {200, []string{strings.Repeat(" ", maxReply+1)}, "longer than", 1},
-		"deep":             {200, []string{strings.Repeat("[", 1<<20)}, "not MLflow's", 1},
+		"deep":             {200, []string{strings.Repeat("[", 1<<20)}, "does not come from MLflow", 1},
 		"not MLflow":       {404, []string{"404 page not found"}, "404 page not found", 1},
 		"needs a key":      {401, []string{"no"}, "MLFLOW_TRACKING_TOKEN", 1},
 		"refused":          {400, []string{`{"error_code":"INVALID_PARAMETER_VALUE","message":"bad\u001b[2J name"}`}, "INVALID_PARAMETER_VALUE bad [2J name", 1},
 		"broken":           {503, []string{"try later"}, "after 8 attempts: experiments/get-by-name: status 503: try later", 8},
 		"always conflicts": {404, []string{`{"error_code":"RESOURCE_DOES_NOT_EXIST"}`, `{"error_code":"RESOURCE_ALREADY_EXISTS"}`}, "RESOURCE_ALREADY_EXISTS", 3},
 		"deleted":          {200, []string{deleted}, "is deleted", 1},
-		"no run":           {200, []string{fine, `{"runs":[{}]}`, "{}"}, "names no run", 3},
-		"no number":        {200, []string{fine, `{"runs":[{"info":{"run_id":"r"}}]}`, "{}", `{"run":{"data":{"metrics":[{"key":"k","step":1.5}]}}}`}, "no number", -1},
+		"no run":           {200, []string{fine, `{"runs":[{}]}`, "{}"}, "does not name a run", 3},
+		"no number":        {200, []string{fine, `{"runs":[{"info":{"run_id":"r"}}]}`, "{}", `{"run":{"data":{"metrics":[{"key":"k","step":1.5}]}}}`}, "not a number", -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls := 0

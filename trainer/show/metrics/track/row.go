@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// rowOf names the numbers of a record: AGENT/NAME of a step, AGENT/KIND/NAME of other kinds, and AGENT/NAME/TOOL where they
-// are counted by tool.
+// rowOf names the numbers of a record: AGENT/NAME for a step, AGENT/KIND/NAME for other kinds, and AGENT/NAME/TOOL for
+// counts by tool.
 func rowOf(l metrics.Line) Row {
 	prefix := named(cmp.Or(l.Agent, "team")) + "/"
 	if l.Kind != metrics.KindStep {
@@ -37,7 +37,7 @@ func byTool(name string) bool {
 
 const maxName = 64
 
-// named is a part of a name that every tracker takes. Tools of MCP servers have names that somebody else chose.
+// named returns a part of a name that every tracker accepts. The tools of MCP servers may have any names.
 func named(part string) string {
 	part = strings.Map(func(r rune) rune {
 		switch {

@@ -19,22 +19,22 @@ import (
 // maxLine is the size of the longest line of metrics.jsonl in bytes; a record has a few kilobytes.
 const maxLine = 4 << 20
 
-// tail reads metrics.jsonl from its beginning and then what is appended.
+// tail reads metrics.jsonl from its beginning, and then the lines that are appended.
 //
-// A run that went back to a checkpoint reports steps again. Readers of the file keep the last report. A tracker cannot take
-// back a step, so tail keeps the first.
+// A run that went back to a checkpoint reports steps again. Readers of the file keep the last report. A tracker cannot
+// remove a step, so tail keeps the first report.
 type tail struct {
 	dir    string
 	file   *os.File // nil: not opened yet
 	in     *bufio.Reader
-	read   int64  // bytes
-	part   []byte // a last line whose end is not written yet
+	read   int64  // number of bytes read
+	part   []byte // a last line that is not written to its end yet
 	first  []byte // the first line
 	newest map[series]int64
 	sum    Sum
 }
 
-// series are the records of one kind of an agent.
+// series identifies the records of one kind of an agent.
 type series struct{ agent, kind string }
 
 func (t *tail) open() (err error) {
@@ -53,13 +53,14 @@ func (t *tail) close() error {
 	return t.file.Close()
 }
 
-// id is the same as long as the file begins with the same line, which has the time at which the run began.
+// id returns the same value as long as the file begins with the same line. That line contains the time at which the run
+// began.
 func (t *tail) id(name string) string {
 	sum := sha256.Sum256(append([]byte(name+"\n"), t.first...))
 	return hex.EncodeToString(sum[:8])
 }
 
-// next returns the next rows, most at once. None: there are no more yet.
+// next returns at most `most` further rows. An empty result means that there are no further rows yet.
 func (t *tail) next(most int) ([]Row, error) {
 	if t.file == nil {
 		if err := t.open(); err != nil {
@@ -88,7 +89,7 @@ func (t *tail) next(most int) ([]Row, error) {
 	return rows, nil
 }
 
-// line returns a line whose end is written, or io.EOF.
+// line returns a line that is written to its end, or io.EOF.
 func (t *tail) line() ([]byte, error) {
 	for {
 		piece, err := t.in.ReadSlice('\n')
@@ -107,7 +108,7 @@ func (t *tail) line() ([]byte, error) {
 	}
 }
 
-// grows is an error if the file was cut or another one took its place: then the numbers of the rows mean something else.
+// grows returns an error if the file was cut or replaced by another one: rows then have different numbers.
 func (t *tail) grows() error {
 	own, err := t.file.Stat()
 	if err != nil {
@@ -123,7 +124,7 @@ func (t *tail) grows() error {
 	return err
 }
 
-// row reads a line. ok is false where there is nothing to forward.
+// row reads a line. ok is false if the line does not contain a record to forward.
 func (t *tail) row(text []byte) (r Row, ok bool) {
 	var l metrics.Line
 	if err := json.Unmarshal(text, &l); err != nil {
@@ -139,7 +140,7 @@ func (t *tail) row(text []byte) (r Row, ok bool) {
 		t.sum.Damaged++
 		return r, false
 	}
-	t.sum.Complete = false // the run was prolonged
+	t.sum.Complete = false // the run was extended
 	of := series{l.Agent, l.Kind}
 	if newest, any := t.newest[of]; any && l.Step <= newest {
 		t.sum.Repeated++

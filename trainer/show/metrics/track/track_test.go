@@ -214,8 +214,8 @@ func TestNothingToForward(t *testing.T) {
 		dir  func() string
 		want string
 	}{
-		"no folder":    {func() string { return filepath.Join(t.TempDir(), "none") }, "want the folder of a run"},
-		"no record":    {func() string { d := runDir(t); ends(t, d); return d }, "no finished step"},
+		"no folder":    {func() string { return filepath.Join(t.TempDir(), "none") }, "give the folder of a run"},
+		"no record":    {func() string { d := runDir(t); ends(t, d); return d }, "does not contain a finished step"},
 		"no config":    {func() string { d := t.TempDir(); report(t, d, step("a", 1, 1)); return d }, "config.yaml"},
 		"no metrics":   {func() string { d := runDir(t); write(t, d, strings.Repeat("x", maxLine+2)); return d }, "not a file of metrics"},
 		"not a folder": {func() string { return "track_test.go" }, metrics.FileName},

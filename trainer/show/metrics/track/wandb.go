@@ -21,28 +21,29 @@ import (
 //go:embed forward.py
 var wandbScript string
 
-// maxAnswer is the longest line that the Python process may answer with, in bytes.
+// maxAnswer is the length in bytes of the longest line that the Python process may answer with.
 const maxAnswer = 4 << 10
 
-// wandb is a run at Weights & Biases. A Python process with their client writes it; a row of ours is a step of theirs.
+// wandb is a run at Weights & Biases. A Python process with the wandb client writes it. A Row becomes a step of the W&B
+// run.
 type wandb struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
-	next int64 // the first row that they do not have
+	next int64 // first row that W&B does not have yet
 }
 
 // WandB returns an Opener for a project of Weights & Biases. python is the name or path of a Python that has the package
 // wandb. Everything else is set by the client's own environment variables, such as WANDB_API_KEY, WANDB_ENTITY and
 // WANDB_MODE.
 //
-// Offline, the client cannot know what it wrote before, and would append a second folder to the first on the server: a run is
-// written offline once.
+// Offline, the client does not have access to the rows that it wrote before, and would append a second folder to the first
+// one on the server: write a run offline only once.
 func WandB(project, python string) Opener {
 	return func(ctx context.Context, run Run) (Tracker, error) {
 		w := &wandb{cmd: exec.Command(python, "-c", wandbScript)}
 		w.cmd.Env = wandbEnv(run, project)
 		w.cmd.Stderr = os.Stderr
-		// Ctrl-C is for us alone: the client still delivers what it was given.
+		// Ctrl-C must reach this process only: the client still delivers the rows that it has received.
 		w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if err := w.start(ctx, run.Params); err != nil {
 			return nil, fmt.Errorf("W&B: %w", err)
@@ -51,13 +52,13 @@ func WandB(project, python string) Opener {
 	}
 }
 
-// wandbEnv is our environment and what it leaves open: the client reads all of its settings from there.
+// wandbEnv returns this process's environment, with settings of the client that are not set there.
 func wandbEnv(run Run, project string) []string {
 	env := append(os.Environ(), "WANDB_PROJECT="+project, "PYTHONSAFEPATH=1", "PYTHONUNBUFFERED=1")
 	for _, setting := range []string{
 		"WANDB_RUN_ID=" + run.ID, "WANDB_RESUME=allow", "WANDB_NAME=" + run.Name, "WANDB_RUN_GROUP=" + run.Name,
 		"WANDB_DIR=" + run.Dir,
-		// What this process prints and uses is not what the run does.
+		// The output and resource use of this process are not those of the run.
 		"WANDB_CONSOLE=off", "WANDB_DISABLE_GIT=true", "WANDB_DISABLE_CODE=true", "WANDB_X_DISABLE_STATS=true",
 	} {
 		name, _, _ := strings.Cut(setting, "=")
@@ -68,7 +69,7 @@ func wandbEnv(run Run, project string) []string {
 	return env
 }
 
-// start starts the process and reads its answer. Until then the end of ctx kills it.
+// start starts the process and reads its answer. Until the answer arrives, the end of ctx kills the process.
 func (w *wandb) start(ctx context.Context, params map[string]string) error {
 	in, err := w.cmd.StdinPipe()
 	if err != nil {
@@ -83,7 +84,7 @@ func (w *wandb) start(ctx context.Context, params map[string]string) error {
 		return fmt.Errorf("%w; --python names the Python that has the package wandb", err)
 	}
 	defer context.AfterFunc(ctx, w.kill)()
-	_ = w.send(tree(params)) // a process that does not read it does not answer
+	_ = w.send(tree(params)) // if this fails, the process does not answer either
 	if err := w.answer(out); err != nil {
 		w.kill()
 		_ = w.end()
@@ -94,20 +95,20 @@ func (w *wandb) start(ctx context.Context, params map[string]string) error {
 
 func (w *wandb) kill() { _ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) }
 
-// answer reads which row is next. It fails where the process ends without an answer.
+// answer reads the number of the next row. It returns an error if the process ends without an answer.
 func (w *wandb) answer(out io.Reader) error {
 	var answer struct {
 		Next *int64 `json:"next"`
 	}
 	text, err := bufio.NewReader(io.LimitReader(out, maxAnswer)).ReadBytes('\n')
 	if errors.Is(err, io.EOF) && len(text) == 0 {
-		return errors.New("its client did not begin the run; the lines above say why")
+		return errors.New("the client did not begin the run; the lines above give the reason")
 	}
 	if err == nil {
 		err = json.Unmarshal(text, &answer)
 	}
 	if err != nil || answer.Next == nil || *answer.Next < 0 {
-		return fmt.Errorf("its Python process answered %.100q, want the number of the next row", text)
+		return fmt.Errorf("the client's Python process answered %.100q instead of the number of the next row", text)
 	}
 	w.next = *answer.Next
 	return nil
@@ -130,7 +131,7 @@ func (w *wandb) end() error {
 	_ = w.in.Close()
 	w.in = nil
 	if err := w.cmd.Wait(); err != nil {
-		return fmt.Errorf("its Python process: %w", err)
+		return fmt.Errorf("the client's Python process: %w", err)
 	}
 	return nil
 }
@@ -148,15 +149,15 @@ func (w *wandb) Log(_ context.Context, rows []Row) error {
 	return nil
 }
 
-// Close implements Tracker. W&B calls every run whose client has ended finished, until another one continues it.
+// Close implements Tracker. W&B shows every run whose client has ended as finished, until another client continues it.
 func (w *wandb) Close(context.Context, bool) error {
 	if err := w.end(); err != nil {
-		return fmt.Errorf("W&B: not everything was delivered; the same command goes on: %w", err)
+		return fmt.Errorf("W&B: not everything was delivered; run the same command again to forward the rest: %w", err)
 	}
 	return nil
 }
 
-// wandbRow is a row as forward.py reads it. _timestamp is where the client looks for the time of a row.
+// wandbRow returns a row in the form that forward.py reads. The client reads the time of a row from _timestamp.
 func wandbRow(r Row) any {
 	values := maps.Clone(r.Values)
 	values["step"] = float64(r.Step)
@@ -170,8 +171,8 @@ func wandbRow(r Row) any {
 	return map[string]any{"index": r.Index, "values": values, "histograms": histograms}
 }
 
-// binned spreads counts of integers over bins of equal width, at most as many as a histogram of W&B may have. Bin i is from
-// edges[i] to edges[i+1]. No counts give no bins.
+// binned distributes counts of integers over bins of equal width. There are at most as many bins as a histogram of W&B may
+// have. Bin i is from edges[i] to edges[i+1]. Without counts there are no bins.
 func binned(counts map[string]int64) (bins []int64, edges []float64) {
 	const most = 512
 	keys, byKey := metrics.Integers(counts)
@@ -179,7 +180,7 @@ func binned(counts map[string]int64) (bins []int64, edges []float64) {
 		return nil, nil
 	}
 	lowest := keys[0]
-	span := uint64(keys[len(keys)-1]) - uint64(lowest) // right also where the difference is no int64
+	span := uint64(keys[len(keys)-1]) - uint64(lowest) // correct even if the difference overflows an int64
 	width := span/most + 1
 	bins = make([]int64, span/width+1)
 	for _, k := range keys {
@@ -210,7 +211,7 @@ func tree(params map[string]string) map[string]any {
 	return root
 }
 
-// typed is a value of the configuration as JSON: a number, a truth value or a text.
+// typed returns a value of the configuration as JSON: a number, a boolean or a text.
 func typed(text string) any {
 	if json.Valid([]byte(text)) {
 		return json.RawMessage(text)
