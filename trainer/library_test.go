@@ -27,7 +27,7 @@ func TestTaskOfAProgram(t *testing.T) {
 		Train(t.Context(), cfg, Options{Resume: true}),
 		func() error { _, err := Evaluate(t.Context(), cfg, EvalOptions{}); return err }(),
 	} {
-		if err == nil || !strings.Contains(err.Error(), "task.kind: the task go is brought by a Go program") {
+		if err == nil || !strings.Contains(err.Error(), "task.kind: the task go must come from a Go program") {
 			t.Errorf("without the program's task: %v", err)
 		}
 	}

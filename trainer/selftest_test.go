@@ -37,7 +37,7 @@ func TestWrongKernelIsLeftOut(t *testing.T) {
 		}
 		return
 	}
-	if note := seen.String(); err != nil || kernels.ISA() == best || strings.Count(note, best+" is left out, the kernels use "+kernels.ISA()) != 1 || !strings.Contains(note, "rms_norm on "+best) {
+	if note := seen.String(); err != nil || kernels.ISA() == best || strings.Count(note, best+" is not used, the kernels use "+kernels.ISA()) != 1 || !strings.Contains(note, "rms_norm on "+best) {
 		t.Errorf("%v, %s is in use, notes: %s", err, kernels.ISA(), note)
 	}
 }

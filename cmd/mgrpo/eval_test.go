@@ -60,7 +60,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	if text := succeed(t, "", append([]string{"eval", "--against", earlier}, set...)...); !strings.Contains(text, "difference    +0.0000  (95 %: +0.0000 to +0.0000) to the other evaluation of these 9") {
 		t.Errorf("against itself:\n%s", text)
 	}
-	refused(t, "", append([]string{"eval", "--against", earlier, "--queries", "4"}, set...), "evaluations of 9 and of 4 questions cannot be compared")
+	refused(t, "", append([]string{"eval", "--against", earlier, "--queries", "4"}, set...), "evaluations of 9 and 4 questions cannot be compared")
 	if !strings.Contains(named, "9 queries x 3 samples") || !strings.Contains(named, "pass@3 ") {
 		t.Errorf("with 3 samples:\n%s", named)
 	}

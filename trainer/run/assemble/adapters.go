@@ -54,7 +54,7 @@ func readAdapters(folder string, base arch.Config) (lora.PEFT, *lora.Layout, fun
 	return read.Config, read.Layout, read.Fill, nil
 }
 
-// adapt gives the agent its adapters: those of the checkpoint to continue from, or the initial ones.
+// adapt gives the agent its adapters: the adapters of the checkpoint to continue from, or the initial ones.
 func (p *Parts) adapt(ctx context.Context, want Wanted, a *config.Agent) error {
 	c, l, read, err := adapters(want.Config, a, p.base.model.Config)
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *Parts) adapt(ctx context.Context, want Wanted, a *config.Agent) error {
 			return err
 		}
 		if saved.Layout.Numel != l.Numel {
-			return fmt.Errorf("%s has adapters of %d parameters, the configuration's have %d", want.Weights, saved.Layout.Numel, l.Numel)
+			return fmt.Errorf("%s has adapters of %d parameters, but those of the configuration have %d", want.Weights, saved.Layout.Numel, l.Numel)
 		}
 		read = saved.Fill
 	}
@@ -78,7 +78,7 @@ func (p *Parts) adapt(ctx context.Context, want Wanted, a *config.Agent) error {
 	return nil
 }
 
-// hold makes adapters of the base that are freed with it.
+// hold makes adapters of the base. They are freed with it.
 func (p *Parts) hold(ctx context.Context, c lora.PEFT, l *lora.Layout, read func(from int64, dst []float32) error) (*model.Adapters, error) {
 	adapted, err := model.Adapt(ctx, p.base.model, c, l, read)
 	if err == nil {

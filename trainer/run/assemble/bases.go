@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Process is what the agents of a process share: its cores, and the models that they adapt. Agents that adapt the same
-// model on the same device hold its weights once, and share the device's thread.
+// Process holds the objects that the agents of a process share: its cores, and the models that they adapt. Agents that
+// adapt the same model on the same device hold its weights once, and share the device's thread.
 type Process struct {
 	Agents   []string
 	Machines map[string]*launch.Machines // further machines with devices for agents, by agent
@@ -23,7 +23,7 @@ type Process struct {
 	held map[string]*base
 }
 
-// base is a model on a device of its own, and the engine that samples from it for all agents of the model.
+// base is a model on its own device, and the engine that samples from it for all agents of the model.
 type base struct {
 	model *model.Model
 	users int
@@ -32,7 +32,7 @@ type base struct {
 	engine *local.Engine // nil until the first agent samples
 }
 
-// take returns the base of a key, and a function that gives it back. The first agent to take it loads the model with
+// take returns the base of a key, and a function that gives it back. The first agent that takes it loads the model with
 // load, on a new device. A base without a key is never shared.
 func (p *Process) take(key string, load func() (*model.Model, error)) (*base, func(context.Context) error, error) {
 	p.mu.Lock()

@@ -10,9 +10,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/memory"
 )
 
-// MemoryNeeds counts the memory that each process of the named agents (nil: all that take part) will need on this
-// machine, before anything is allocated. It reads the headers of checkpoints and no weights. The error names every
-// model that cannot be opened.
+// MemoryNeeds counts the memory that each process of the named agents (nil: all agents that take part) will need on this
+// machine, before anything is allocated. It reads only the headers of checkpoints. The error names every model that cannot
+// be opened.
 func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 	if names == nil {
 		names = cfg.AgentNames()
@@ -23,7 +23,7 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 	for _, name := range names {
 		a := cfg.Agent(name)
 		if a == nil {
-			return nil, fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(cfg.AgentNames(), ", "))
+			return nil, fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(cfg.AgentNames(), ", "))
 		}
 		if a.Model.Endpoint != nil {
 			needs = append(needs, memory.Need{Agent: name})
@@ -72,10 +72,10 @@ func MachineNeeds(cfg *config.Config, name string, machine int) (needs []memory.
 type Model struct {
 	Arch      arch.Config
 	Trained   int64 // parameters that training changes, if the agent learns
-	Quantised int64 // bytes of weights that stay quantised, or 0
+	Quantised int64 // bytes of the weights that stay quantised, or 0
 }
 
-// ModelOf describes an agent's model. It reads the headers of checkpoints and no weights. The model must not be hosted.
+// ModelOf describes an agent's model. It reads only the headers of checkpoints. The model must not be hosted.
 func ModelOf(cfg *config.Config, a *config.Agent) (m Model, err error) {
 	if m.Arch, m.Quantised, err = architecture(cfg, a); err == nil {
 		m.Trained, err = trained(cfg, a, m.Arch)

@@ -26,8 +26,8 @@ type origin struct {
 	source    *weights.Source // nil: random weights
 }
 
-// openOrigin opens the folder of a checkpoint or, if folder is "", the configured model. If t is nil it is the
-// configured task.
+// openOrigin opens the folder of a checkpoint or, if folder is "", the configured model. If t is nil, the configured task
+// is used.
 func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string) (o origin, err error) {
 	if folder == "" && a.Model.Shape != nil {
 		if o.tokenizer, err = shapeTokenizer(cfg, a.Model.Shape, t); err == nil {
@@ -63,7 +63,7 @@ func (o origin) close() error {
 	return o.source.Close()
 }
 
-// model loads the agent's model, or makes one with random weights, which are a function of the seed.
+// model loads the model of the agent, or makes one with random weights, which depend on the seed only.
 func (o origin) model(ctx context.Context, d *torch.Device, cfg *config.Config, a *config.Agent, opt model.Options) (*model.Model, error) {
 	if opt.Compute = computeType(a); opt.Frozen && cfg.HoldsBF16(a) {
 		opt.Compute = torch.BFloat16
@@ -91,8 +91,8 @@ func shapeSeed(cfg *config.Config, a *config.Agent) uint64 {
 	return cfg.Run.Seed ^ task.Hash(a.Name)
 }
 
-// architecture returns the architecture of the agent's model, and the size of its weights if they stay quantised. It
-// reads headers and the tokenizer, and no weights.
+// architecture returns the architecture of the agent's model, and the size of its weights if they stay quantised. It reads
+// headers and the tokenizer, but no weights.
 func architecture(cfg *config.Config, a *config.Agent) (_ arch.Config, quantised int64, err error) {
 	o, err := openOrigin(cfg, a, nil, "")
 	if err != nil {
@@ -110,14 +110,14 @@ func hasRows(cfg *config.Config, a *config.Agent, t *tokenizer.Tokenizer, rows i
 	if !beyond {
 		return nil
 	}
-	return cfg.Fault("agents."+a.Name+".model", fmt.Errorf("the tokenizer is larger than the model's vocabulary: its token %q has the id %d, and the model has %d rows; use the model's own tokenizer, or resize the model's embedding",
+	return cfg.Fault("agents."+a.Name+".model", fmt.Errorf("the tokenizer is larger than the model's vocabulary: its token %q has the id %d, but the model has %d rows; use the model's own tokenizer, or resize the model's embedding",
 		text, id, rows))
 }
 
 // Rehearse opens everything that the agent's worker opens, except the device, the weights and the store, and closes it
-// again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term. It asks
-// a hosted model for a turn. It returns the queries whose prompts leave the agent no room for an answer; the length of
-// a hosted model's prompts is unknown.
+// again: model files, tokenizer, chat template, prompt, tools, demonstrations, and the weights of the KL term. It requests
+// a turn from a hosted model. It returns the queries whose prompts leave the agent no room for an answer; the length of a
+// hosted model's prompts is unknown.
 func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, queries []task.Query) (tooLong []task.Query, err error) {
 	if a.Model.Endpoint != nil {
 		m, player, err := host(ctx, cfg, a, t, nil)
@@ -179,15 +179,15 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 	return tooLong, errors.Join(err, reference.close())
 }
 
-// longPrompts returns the queries whose prompts have limit tokens or more. A longer question makes a longer prompt, so
-// it looks at the longest questions first, and stops after many in a row that have room.
+// longPrompts returns the queries whose prompts have at least limit tokens. A longer question makes a longer prompt. So
+// longPrompts tries the longest questions first, and stops after several in a row whose prompts leave room.
 func longPrompts(p *play.Player, queries []task.Query, limit int) (out []task.Query, err error) {
 	const fitting = 100
 	longest := slices.SortedStableFunc(slices.Values(queries), func(a, b task.Query) int { return cmp.Compare(len(b.Text), len(a.Text)) })
 	for fits := 0; len(longest) > 0 && fits < fitting; longest = longest[1:] {
 		tokens, err := p.PromptTokens(longest[0].Text)
 		if err != nil {
-			return nil, fmt.Errorf("the prompt of %s: %w", longest[0].ID, err)
+			return nil, fmt.Errorf("making the prompt of %s: %w", longest[0].ID, err)
 		}
 		if fits++; tokens >= limit {
 			out, fits = append(out, longest[0]), 0
@@ -196,8 +196,8 @@ func longPrompts(p *play.Player, queries []task.Query, limit int) (out []task.Qu
 	return out, nil
 }
 
-// openReference opens the weights of the KL term, without a tokenizer: the configured ones, or the ones that the run
-// starts from. t is the same as in openOrigin.
+// openReference opens the weights of the KL term, without a tokenizer: the configured weights, or the weights from which
+// the run starts. t is the same as in openOrigin.
 func openReference(cfg *config.Config, a *config.Agent, t task.Task) (origin, error) {
 	named, key := a.Reference, ".reference"
 	if named == "" {

@@ -23,7 +23,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Parts are the parts of one agent of a run. An agent with a hosted model has only a Player, a Policy and Rules.
+// Parts holds the parts of one agent of a run. An agent with a hosted model has only a Player, a Policy and Rules.
 type Parts struct {
 	Device    *torch.Device
 	Model     *model.Model  // sampled from and trained; includes the adapters, if there are any
@@ -32,17 +32,17 @@ type Parts struct {
 	Tokenizer *tokenizer.Tokenizer
 	Player    *play.Player
 	Policy    policy.Lifecycle
-	Learner   *launch.Learner // of all its devices; nil for an agent that does not learn
-	Reference *model.Model    // of the KL term; nil without a KL term, and until the cold start is over
+	Learner   *launch.Learner // on all of the agent's devices; nil for an agent that does not learn
+	Reference *model.Model    // for the KL term; nil without a KL term, and until the cold start is over
 	Rules     Rules
 	Gateway   *gateway.Agent // answers requests of programs; nil: no gateway
-	Programs  gateway.Player // plays the rollouts in place of the main agent's own conversation; may be nil
-	Notes     []string       // unused tensors of the checkpoint, and why they are unused
+	Programs  gateway.Player // plays the rollouts instead of the main agent's own conversation; may be nil
+	Notes     []string       // unused tensors of the checkpoint, and the reasons why they are unused
 
 	divided model.Options // how the weights are divided among the agent's devices
 
 	base  *base                         // holds the weights of Model
-	group *launch.RankGroup             // the processes of its further devices; nil: it has one device
+	group *launch.RankGroup             // processes of the agent's further devices; nil: it has one device
 	frees []func(context.Context) error // closed last, in reverse order
 }
 
@@ -52,11 +52,11 @@ type Wanted struct {
 	Agent   string
 	Task    task.Task
 	Weights string // a checkpoint's folder; "": the configured model
-	Learns  bool   // it needs a learner
+	Learns  bool   // the agent needs a learner
 	Process *Process
 
-	// Of a learning agent with several devices: this process's number, the number of processes with a share of the
-	// trained weights, and whether no process has more than its share.
+	// For a learning agent with several devices: this process's rank, the number of processes with a share of the trained
+	// weights, and whether no process has more than its share.
 	Rank, Size int
 	Gathered   bool
 
@@ -85,7 +85,8 @@ func (p *Parts) openModel(ctx context.Context, want Wanted, a *config.Agent) err
 	return err
 }
 
-// Agent loads the agent's weights and allocates what samples and trains them. After an error nothing remains allocated.
+// Agent loads the agent's weights and allocates the objects that sample and train them. After an error nothing remains
+// allocated.
 func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	cfg, a := want.Config, want.Config.Agent(want.Agent)
 	p = &Parts{Rules: RulesOf(cfg, a)}
@@ -124,11 +125,11 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	return p, nil
 }
 
-// load loads the weights: of the checkpoint to continue from, of the configured folder or file, or random ones.
+// load loads the weights: from the checkpoint to continue from, from the configured folder or file, or random ones.
 func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 	folder := want.Weights
 	if a.Adapts() || a.Quantised() {
-		folder = "" // a checkpoint has only the adapters, or widened weights that nothing changed
+		folder = "" // a checkpoint has only the adapters, or widened weights that did not change
 	}
 	o, err := openOrigin(want.Config, a, want.Task, folder)
 	if err != nil {
@@ -261,7 +262,7 @@ func threads(cfg *config.Config, devices int) int {
 	return max(n/max(devices, 1), 1)
 }
 
-// devices counts the devices on this machine of all agents of this process, including those of followers.
+// devices counts the devices on this machine that the agents of this process use, including their followers' devices.
 func (w Wanted) devices() (n int) {
 	for _, name := range w.Process.Agents {
 		n += len(w.Config.Agent(name).OnMachine())

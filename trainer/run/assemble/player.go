@@ -98,8 +98,8 @@ func describe(sub *config.Agent) string {
 	return "Another agent, without tools."
 }
 
-// shapeTokenizer returns the tokenizer for a model with random weights: t's, or that of a folder. If t is nil it is the
-// configured task.
+// shapeTokenizer returns the tokenizer for a model with random weights: the tokenizer of t, or of a folder. If t is nil,
+// the configured task is used.
 func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenizer.Tokenizer, error) {
 	if s.Tokenizer != "task" {
 		path, err := cfg.Find(s.Tokenizer)
@@ -116,7 +116,7 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 	}
 	speaker, ok := t.(task.Speaker)
 	if !ok {
-		return nil, fmt.Errorf("shape.tokenizer is task, but the task %s has no vocabulary of its own: name a folder with a tokenizer.json", t.Name())
+		return nil, fmt.Errorf("shape.tokenizer is task, but the task %s does not have a vocabulary: name a folder with a tokenizer.json", t.Name())
 	}
 	return speaker.Tokenizer()
 }
@@ -130,7 +130,7 @@ func Demonstrations(cfg *config.Config, p *play.Player, limit int) ([]agent.Traj
 	}
 	out, err := p.Demonstrations(source, cfg.ColdStart.Queries, limit)
 	if err = errors.Join(err, failed()); err == nil && len(out) == 0 {
-		err = fmt.Errorf("no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or add some", p.Part.Agent, limit)
+		err = fmt.Errorf("there are no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or add some", p.Part.Agent, limit)
 	}
 	return out, err
 }
@@ -141,7 +141,7 @@ func demonstrator(cfg *config.Config, p *play.Player) (source task.Demonstrator,
 	case "task":
 		source, ok := p.Task.(task.Demonstrator)
 		if !ok {
-			return nil, nil, fmt.Errorf("the task %s has no demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
+			return nil, nil, fmt.Errorf("the task %s does not have demonstrations: name a JSONL file of chats in cold_start.demonstrations", p.Task.Name())
 		}
 		return source, func() error { return nil }, nil
 	case "parts":

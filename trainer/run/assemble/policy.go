@@ -10,9 +10,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
 )
 
-// maker makes the policy of one agent. Its promises are known before any weights are loaded.
+// maker makes the policy of one agent. It determines, before any weights are loaded, whether results are reproducible.
 type maker struct {
-	varies string // why equal requests may give other bits, as a phrase after the agent's name; "": they do not
+	varies string // reason why equal requests may give other bits, as a phrase after the agent's name; "": they give equal bits
 	open   func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error)
 }
 
@@ -24,8 +24,8 @@ func makerOf(cfg *config.Config, a *config.Agent) maker {
 	return localMaker(cfg, a)
 }
 
-// localMaker makes our own engine, which reads the weights of p.Model in place and samples for all agents with its
-// base.
+// localMaker returns the maker of our own engine. It reads the weights of p.Model in place and samples for all agents with
+// its base.
 func localMaker(cfg *config.Config, a *config.Agent) maker {
 	overlap := cfg.GRPO.Slack() > 0
 	m := maker{open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
@@ -48,19 +48,19 @@ func localMaker(cfg *config.Config, a *config.Agent) maker {
 	switch onGPU := a.Device != "cpu"; {
 	case local.Deterministic(onGPU, overlap):
 	case onGPU:
-		m.varies = "is on " + a.Device + ", and equal bits are promised on the CPU only"
+		m.varies = "is on " + a.Device + ", and equal bits are guaranteed on the CPU only"
 	default:
 		m.varies = "samples while its weights change (grpo.max_lag)"
 	}
 	return m
 }
 
-// Deterministic reports whether equal seeds and CPU features give bit-equal runs, which is so if every agent's policy
-// will be deterministic. It returns an error if the configuration demands more than its policies can promise.
+// Deterministic reports whether equal seeds and CPU features result in bit-equal runs. This is true if every agent's policy
+// is deterministic. It returns an error if the configuration demands more than its policies can guarantee.
 func Deterministic(cfg *config.Config) (bool, error) {
 	demanded := cfg.Run.Deterministic
 	for _, name := range cfg.AgentNames() {
-		varies := "has a hosted model, whose server does not promise equal replies"
+		varies := "has a hosted model, whose server does not guarantee equal replies"
 		if a := cfg.Agent(name); a.Model.Endpoint == nil {
 			varies = makerOf(cfg, a).varies
 		}

@@ -14,8 +14,8 @@ import (
 
 // An agent with several devices has a process for each (docs/ranks.md). This process is rank 0, and starts the others.
 
-// lead loads the agent's weights and, if it learns, allocates the buffers for training, here and in the processes of
-// its further ranks.
+// lead loads the agent's weights and, if it learns, allocates the buffers for training, in this process and in the
+// processes of its further ranks.
 func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err error) {
 	all := a.Ranks()
 	if want.Learns {
@@ -58,8 +58,8 @@ func configOf(want Wanted, a *config.Agent, device string) []byte {
 	return own.Dump("/")
 }
 
-// beside returns the number of processes that share the threads of a rank's machine, including the rank. A further
-// machine has no other agent.
+// beside returns the number of processes that share the cores of a rank's machine, including the rank. There is no other
+// agent on a further machine.
 func (w Wanted) beside(a *config.Agent, rank int) int {
 	if n := len(a.OnMachine()); rank >= n {
 		return n
@@ -71,7 +71,7 @@ func (w Wanted) beside(a *config.Agent, rank int) int {
 func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (s policy.Policy, err error) {
 	open := func(ctx context.Context) (err error) {
 		if s, err = makerOf(want.Config, a).open(ctx, p, want); err == nil {
-			p.Policy = s // closed by Close, whether or not the followers succeed
+			p.Policy = s // Close closes it even if the followers fail
 		}
 		return err
 	}
@@ -85,8 +85,8 @@ func (p *Parts) openSampler(ctx context.Context, want Wanted, a *config.Agent) (
 	return p.group.Sampler(s, p.Model.Config), nil
 }
 
-// Compare returns an error if a follower of an agent that does not learn samples with other weights than rank 0, which
-// has loaded its checkpoint by now. Ranks of a learning agent compare their trained weights themselves.
+// Compare returns an error if a follower of an agent that does not learn samples with weights that differ from rank 0's.
+// Rank 0 must have loaded its checkpoint. Ranks of a learning agent compare their trained weights themselves.
 func (p *Parts) Compare(ctx context.Context) error {
 	if p.group == nil || p.Learner != nil {
 		return nil
@@ -127,7 +127,7 @@ func (p *Parts) Freeze(ctx context.Context) error {
 	return err
 }
 
-// Lost returns why an agent's further ranks are gone, or nil while they run or if there are none.
+// Lost returns the reason why an agent's further ranks are gone, or nil while they run or if there are none.
 func (p *Parts) Lost() error { return p.group.Err() }
 
 // Follower loads the weights of a follower. cfg is the configuration in o; want is the argument for Join.
@@ -143,7 +143,7 @@ func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Par
 
 // Join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
 func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Group, rank, size int) error {
-	patience := want.Config.Store.Timeout // the longest that others wait for the agent, and so for one of its ranks
+	patience := want.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
 	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Rendezvous, Name: g.Name, Bind: g.Bind,
 		Rank: rank, Size: size, Join: patience, Timeout: patience})
 	if err != nil {

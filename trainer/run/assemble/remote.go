@@ -12,10 +12,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// remoteMaker makes a policy of servers, which get copies of p's weights.
+// remoteMaker returns the maker of a policy that samples on servers. The servers receive copies of p's weights.
 func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 	return maker{
-		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are promised by local engines only",
+		varies: "samples on an engine of kind " + a.Engine.Kind + ", and equal bits are guaranteed by local engines only",
 		open: func(ctx context.Context, p *Parts, want Wanted) (policy.Policy, error) {
 			opt, err := serverOptions(cfg, a)
 			if err != nil {
@@ -31,8 +31,8 @@ func remoteMaker(cfg *config.Config, a *config.Agent) maker {
 	}
 }
 
-// Servers asks each server that samples for an agent for its description, without waiting for absent ones. A local
-// engine has none.
+// Servers requests a description from each server that samples for an agent, without waiting for absent ones. An agent with
+// a local engine has none.
 func Servers(ctx context.Context, cfg *config.Config, a *config.Agent) ([]string, error) {
 	if !a.Engine.Remote() {
 		return nil, nil
@@ -76,5 +76,5 @@ func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float3
 	return s.Model.Logits(ctx, ids, ends)
 }
 
-// Fixed reports whether the weights are not trained, or no longer.
+// Fixed reports whether the weights are not trained, or no longer trained.
 func (s served) Fixed() bool { return s.Learner == nil }

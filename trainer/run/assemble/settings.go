@@ -9,10 +9,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// Settings of the packages that do the work, from sections of the configuration. All values were checked when the
-// configuration was loaded.
+// Settings of other packages, made from sections of the configuration. All values were checked when the configuration was
+// loaded.
 
-// Rules are the options of an agent's rewards, groups and updates.
+// Rules holds the options of an agent's rewards, groups and updates.
 type Rules struct {
 	Rewards    mgrpo.RewardWeights
 	Align      mgrpo.Align

@@ -18,7 +18,7 @@ import (
 func Task(cfg *config.Config, local int) (task.Task, error) {
 	switch cfg.Task.Kind {
 	case "go":
-		return nil, cfg.Fault("task.kind", errors.New("the task go is brought by a Go program, in trainer.Options (docs/library.md): start that program"))
+		return nil, cfg.Fault("task.kind", errors.New("the task go must come from a Go program, in trainer.Options (docs/library.md): start that program"))
 	case "research":
 		return researchTask(cfg)
 	}
@@ -89,8 +89,8 @@ func rows(cfg *config.Config, local int) (_ task.Task, err error) {
 	})
 }
 
-// demonstratedDelegations is the share of a cold start's conversations in which the main agent delegates: enough to
-// learn how, and few enough that it still answers some questions by itself.
+// demonstratedDelegations is the share of a cold start's conversations in which the main agent delegates: enough to learn
+// how, but not so many that it no longer answers any question itself.
 const demonstratedDelegations = 0.7
 
 // layout returns the task's name for a layout.

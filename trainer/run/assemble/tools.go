@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// cache opens the configured cache; nil if there is none.
+// cache opens the configured cache. It returns nil if there is none.
 func cache(cfg *config.Config) (*recorded.Cache, error) {
 	if cfg.Cache.Dir == "" {
 		return nil, nil
@@ -56,8 +56,8 @@ type openedTool struct {
 	tools   []tool.Tool
 	close   func() error                // nil: nothing to close
 	secrets []string                    // removed from outputs
-	service string                      // key for the cache; "": the tool calls no outside service
-	check   func(json.RawMessage) error // refuses arguments without a call; may be nil
+	service string                      // key for the cache; "": the tool does not call an outside service
+	check   func(json.RawMessage) error // refuses invalid arguments before a call; may be nil
 }
 
 // one returns the only tool of an entry, under the entry's name.
@@ -73,7 +73,7 @@ func (o openedTool) add(c *config.Tool, kept *recorded.Cache, b *play.Toolbox) {
 	}
 }
 
-// wrapped returns the tools with retries, all behind one limit of concurrent calls, and outside of that the cache.
+// wrapped returns the tools with retries, all behind one limit of concurrent calls, and the cache around that limit.
 func (o openedTool) wrapped(c *config.Tool, kept *recorded.Cache, retried func(name string)) (tools []tool.Tool) {
 	gate := tool.NewGate(c.Parallel, c.Rate)
 	for _, t := range o.tools {

@@ -19,8 +19,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// Preflight prints the memory that the agents of this process (nil: all agents) will need, before anything is
-// allocated. It returns an error if a device has too little, or the disk too little room for checkpoints.
+// Preflight prints the memory that the agents of this process (nil: all agents) will need, before anything is allocated. It
+// returns an error if a device has too little memory, or if the disk is too small for the checkpoints.
 func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
 	needs, err := assemble.MemoryNeeds(cfg, agents)
 	if err := fits(w, needs, err); err != nil {
@@ -35,7 +35,7 @@ func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
 	return err
 }
 
-// PreflightMachine is Preflight of a further machine of an agent.
+// PreflightMachine does the same as Preflight, for a further machine of an agent.
 func PreflightMachine(w io.Writer, cfg *config.Config, agent string, machine int) error {
 	needs, err := assemble.MachineNeeds(cfg, agent, machine)
 	return fits(w, needs, err)
@@ -64,7 +64,7 @@ func configured(ctx context.Context, cfg *config.Config, agents []string) (out [
 	if err == nil {
 		return append(out, fitting(cfg, needs)...)
 	}
-	if noTask != nil { // else each agent has said it
+	if noTask != nil { // otherwise each agent's finding contains it
 		out = append(out, Finding{Fail, "models", oneLine(err), "correct the agent's model"})
 	}
 	return append(out, disk(cfg.RunDir(), 0))
@@ -78,26 +78,26 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 	}
 	train, held := queries(cfg, t)
 	if known := repeated(train, held); known > 0 {
-		out = append(out, Finding{Warn, "task", fmt.Sprintf("training asks %d of the %d held-out questions, too", known, len(held)),
-			"take other rows for task.eval: the accuracy is to tell of questions that no agent has learned from"})
+		out = append(out, Finding{Warn, "task", fmt.Sprintf("training uses %d of the %d held-out questions, too", known, len(held)),
+			"use other rows for task.eval: the accuracy must be measured on questions that no agent was trained on"})
 	}
 	for _, name := range agents {
 		var asked []task.Query
-		if name == cfg.Main().Name { // what a sub-agent is asked is the main agent's choice
+		if name == cfg.Main().Name { // a sub-agent's prompts depend on the main agent
 			asked = append(train, held...)
 		}
 		tooLong, err := assemble.Rehearse(ctx, cfg, cfg.Agent(name), t, asked)
 		if err != nil {
-			out = append(out, Finding{Fail, name, oneLine(err), "without this the agent's worker does not start"})
+			out = append(out, Finding{Fail, name, oneLine(err), "correct this: otherwise the agent's worker will not start"})
 		}
 		if len(tooLong) > 0 {
-			out = append(out, Finding{Warn, name, fmt.Sprintf("no room for an answer after %d of %d prompts, the longest that of %s", len(tooLong), len(asked), tooLong[0].ID),
-				fmt.Sprintf("raise agents.%s.limits.max_tokens or engine.context, or leave the rows out: nothing is sampled for them", name)})
+			out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", len(tooLong), len(asked), tooLong[0].ID),
+				fmt.Sprintf("raise agents.%s.limits.max_tokens or engine.context, or remove the rows: nothing is sampled for them", name)})
 		}
 		out = append(out, servers(ctx, cfg, cfg.Agent(name))...)
 		if a := cfg.Agent(name); a.Machines.Count > 1 {
 			if _, err := cfg.MachinesKey(a); err != nil {
-				out = append(out, Finding{Fail, name, oneLine(err), "its machines know each other by this key (docs/ranks.md)"})
+				out = append(out, Finding{Fail, name, oneLine(err), "its machines identify each other by this key (docs/ranks.md)"})
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if path := cfg.Resolve(a.Engine.Weights.Path); a.Engine.Remote() && !writable(path) {
-		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %s cannot be written to", a.Name, path), fmt.Sprintf("agents.%s.engine.weights.path is the folder in which the server finds its weights: choose another one", a.Name)})
+		out = append(out, Finding{Fail, "engine", fmt.Sprintf("%s: %s cannot be written to", a.Name, path), fmt.Sprintf("agents.%s.engine.weights.path must be a folder in which the server can read its weights: choose another one", a.Name)})
 	}
 	said, err := assemble.Servers(ctx, cfg, a)
 	for _, text := range said {
@@ -146,11 +146,11 @@ func servers(ctx context.Context, cfg *config.Config, a *config.Agent) (out []Fi
 	return out
 }
 
-// mostQueries is the number of training queries that are looked at.
+// mostQueries is the largest number of training queries that are checked.
 const mostQueries = 100_000
 
-// queries are the training queries of the first epoch and the held-out ones. There are none of a task with a
-// language of its own (task.Speaker), which makes its queries so that they fit and differ.
+// queries returns the training queries of the first epoch and the held-out queries. The lists are empty for a task with its
+// own language (task.Speaker), since such a task makes queries that fit and do not repeat.
 func queries(cfg *config.Config, t task.Task) (train, held []task.Query) {
 	if _, ok := t.(task.Speaker); ok {
 		return nil, nil
@@ -165,7 +165,7 @@ func queries(cfg *config.Config, t task.Task) (train, held []task.Query) {
 	return train, task.HeldOut(t, cfg.Eval.Queries)
 }
 
-// repeated counts the held-out queries whose question is one of the training.
+// repeated counts the held-out queries whose question is also a training question.
 func repeated(train, held []task.Query) (n int) {
 	asked := map[string]bool{}
 	for _, q := range train {
@@ -182,7 +182,7 @@ func repeated(train, held []task.Query) (n int) {
 // scorePatience is the longest time that the verifiers may take.
 const scorePatience = time.Minute
 
-// scores tries the verifiers. A task with a language of its own (task.Speaker) scores without verifiers.
+// scores tries the verifiers. A task with its own language (task.Speaker) scores without verifiers.
 func scores(ctx context.Context, cfg *config.Config, t task.Task, agents []string) error {
 	if _, ok := t.(task.Speaker); ok {
 		return nil
@@ -207,8 +207,8 @@ func fitting(cfg *config.Config, needs []memory.Need) (out []Finding) {
 	return append(out, room(cfg, needs))
 }
 
-// together returns the finding for agents that do not fit on this machine together. It is a warning where they have a store on a server,
-// since their workers may then run on machines of their own, and each fits here alone.
+// together returns the finding for agents that do not fit on this machine together. It is a warning if the store is on a
+// server: the workers can then run on different machines, and each of them fits here alone.
 func together(cfg *config.Config, needs []memory.Need, free map[string]int64, err error) Finding {
 	names := map[string]bool{}
 	for _, n := range needs {
@@ -223,11 +223,12 @@ func together(cfg *config.Config, needs []memory.Need, free map[string]int64, er
 			return Finding{Fail, "memory", oneLine(err), ""}
 		}
 	}
-	return Finding{Warn, "memory", "each agent fits here alone, and all together do not: " + oneLine(err),
+	return Finding{Warn, "memory", "each agent fits here alone, but not all of them together: " + oneLine(err),
 		"run their workers on several machines, and mgrpo doctor --agent NAME on each"}
 }
 
-// room compares the free space of the run's disk with what the run's checkpoints take in addition to those that are there.
+// room compares the free space of the run's disk with the space that the run's checkpoints need in addition to existing
+// ones.
 func room(cfg *config.Config, needs []memory.Need) Finding {
 	one, most := checkpointBytes(cfg, needs)
 	f := disk(cfg.RunDir(), most-sizeOf(archive.CheckpointsDir(cfg.RunDir())))
@@ -235,15 +236,15 @@ func room(cfg *config.Config, needs []memory.Need) Finding {
 	return f
 }
 
-// checkpointBytes returns the size of one checkpoint of all agents, and the most that checkpoints take at a time.
-// On disk are the newest run.keep checkpoints, the best, the checkpoint of the cold start, and the one in progress; a short run has fewer.
-// An untrained agent has a single file for these checkpoints, and a second one while a checkpoint is in progress. A stopped cold start has the weights and
-// moments, in fp32, until the first checkpoint is complete.
+// checkpointBytes returns the size of one checkpoint of all agents, and the largest size of all checkpoints at one time.
+// The disk holds the newest run.keep checkpoints, the best, the checkpoint of the cold start, and the one in progress; a
+// short run has fewer. An untrained agent has a single file for all of these, and a second one while a checkpoint is in
+// progress. A stopped cold start has the weights and moments, in fp32, until the first checkpoint is complete.
 func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) {
 	taught := slices.ContainsFunc(cfg.Agents, func(a config.Agent) bool { return cfg.ColdStarts(&a) })
 	checkpoints := cfg.Run.Steps
 	if taught {
-		checkpoints++ // of step 0
+		checkpoints++ // the checkpoint of step 0
 	}
 	checkpoints = min(int64(cfg.Run.Keep)+3, checkpoints)
 	stopped := int64(0)
@@ -262,7 +263,8 @@ func checkpointBytes(cfg *config.Config, needs []memory.Need) (one, most int64) 
 	return one, max(most, stopped+one)
 }
 
-// sizeOf returns the bytes of all files in a folder, each once however many names it has; 0 if there is no folder.
+// sizeOf returns the bytes of all files in a folder. A file with several names counts once. The result is 0 if the folder
+// does not exist.
 func sizeOf(dir string) (size int64) {
 	seen := map[uint64]bool{}
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
@@ -285,7 +287,7 @@ func sizeOf(dir string) (size int64) {
 	return size
 }
 
-// available maps devices to free bytes; a device whose free memory is not known is absent.
+// available returns the free bytes of each device. Devices whose free memory is unknown are absent.
 func available() map[string]int64 {
 	out := map[string]int64{}
 	if m, err := memory.Host("/"); err == nil {

@@ -1,5 +1,5 @@
-// Package doctor examines a machine, and a configuration that is to run on it. It reports what is present, what is
-// missing, and what to do about it. Every training runs Preflight, which compares the memory.
+// Package doctor examines a machine, and optionally a configuration that will run on it. It reports the available and the
+// missing requirements, and how to correct problems. Every training runs Preflight, which compares the memory.
 package doctor
 
 import (
@@ -14,7 +14,7 @@ import (
 // Status of a finding.
 type Status string
 
-// From good to bad. A warning does not stop a run; a failure will.
+// Ordered from good to bad. A warning does not stop a run; a failure will.
 const (
 	OK   Status = "ok"
 	Warn Status = "warn"
@@ -29,14 +29,14 @@ type Finding struct {
 	Advice string // what to do; "": nothing
 }
 
-// Options of an examination.
+// Options are the settings of an examination.
 type Options struct {
 	Config  *config.Config // nil: only the machine is examined
 	Agents  []string       // agents of the configuration whose workers run on this machine; nil: all
-	CPUOnly string         // why this program does not use CUDA; "" where it does
+	CPUOnly string         // reason why this program does not use CUDA; "" if it does
 }
 
-// Examine runs all checks. It allocates no model and changes nothing.
+// Examine runs all checks. It does not allocate a model or change anything.
 func Examine(ctx context.Context, o Options) []Finding {
 	gpus := seeGPUs()
 	findings := []Finding{libTorch(), processor(), hostMemory()}
@@ -56,7 +56,8 @@ func (o Options) agents() []string {
 	return o.Config.AgentNames()
 }
 
-// Write prints the findings, at most 80 columns wide where words allow, and reports whether any is a failure.
+// Write prints the findings, at most 80 columns wide unless a word is longer, and reports whether there is a failure among
+// them.
 func Write(w io.Writer, findings []Finding) (failed bool) {
 	const margin = "                " // status, name
 	for _, f := range findings {

@@ -201,7 +201,7 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 		{"research", research, researchModels, "", ""},
 		{"no tokenizer", own, append(ownModels, "agents.solver.model="+filepath.Join(testdata, "models", "llama-tiny")), "solver", "tokenizer.json"},
 		{"missing tensors", own, append(ownModels, "agents.solver.model="+damaged), "solver", "model.norm.weight"},
-		{"a tokenizer of another model", own, append(ownModels, "agents.solver.model="+mismatched), "solver", `its token "ot" has the id 320, and the model has 320 rows`},
+		{"a tokenizer of another model", own, append(ownModels, "agents.solver.model="+mismatched), "solver", `its token "ot" has the id 320, but the model has 320 rows`},
 		{"no prompt", own, append(ownModels, "agents.planner.prompt=missing.txt"), "planner", "agents.planner.prompt"},
 		{"no corpus", research, append(researchModels, "tools.search.corpus=missing"), "searcher", "tools.search"},
 		{"an MCP server that is not there", missing, nil, "boss", "tools.lookup"},
@@ -263,7 +263,7 @@ agents: {boss: {role: main, model: {family: llama, width: 32, layers: 1, heads: 
 		sets       []string
 		task, boss string // the warnings; "": there is none
 	}{
-		{nil, "training asks 1 of the 2 held-out questions, too", "no room for an answer after 1 of 6 prompts, the longest that of train-row-000003"},
+		{nil, "training uses 1 of the 2 held-out questions, too", "1 of 6 prompts leave no room for an answer; the longest is the prompt of train-row-000003"},
 		{[]string{"agents.boss.limits.max_tokens=1000", "task.eval=other.jsonl"}, "", ""},
 	} {
 		rows("other.jsonl", "four?", "five?")

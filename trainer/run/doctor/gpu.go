@@ -10,10 +10,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/memory"
 )
 
-// gpus are the GPUs that the driver shows to this process.
+// gpus holds the GPUs that the driver shows to this process.
 type gpus struct {
 	devices []cuda.Device
-	free    map[int]int64 // bytes by index
+	free    map[int]int64 // free bytes, by index
 	err     error
 }
 
@@ -33,17 +33,17 @@ func seeGPUs() (g gpus) {
 	return g
 }
 
-// findings has one finding for each GPU, and a failure for each agent whose GPU is missing.
+// findings returns one finding for each GPU, and a failure for each agent whose GPU is missing.
 func (g gpus) findings(o Options) (out []Finding) {
 	switch {
 	case g.err != nil:
 		out = append(out, Finding{Fail, "GPU", oneLine(g.err), "check the driver with nvidia-smi"})
 	case len(g.devices) == 0 && cuda.Required():
-		out = append(out, Finding{Fail, "GPU", cmp.Or(o.CPUOnly, "none that this process may use"), "MGRPO_REQUIRE_GPU is set: check the driver with nvidia-smi, and that this is mgrpo-cuda"})
+		out = append(out, Finding{Fail, "GPU", cmp.Or(o.CPUOnly, "there is no GPU that this process may use"), "MGRPO_REQUIRE_GPU is set: check the driver with nvidia-smi, and that this is mgrpo-cuda"})
 	case o.CPUOnly != "":
 		out = append(out, Finding{OK, "GPU", "not in use: " + o.CPUOnly, ""})
 	case len(g.devices) == 0:
-		out = append(out, Finding{OK, "GPU", "none that this process may use", ""})
+		out = append(out, Finding{OK, "GPU", "there is no GPU that this process may use", ""})
 	}
 	for _, d := range g.devices {
 		out = append(out, Finding{OK, "GPU", fmt.Sprintf("%v, %s free, driver %s", d, memory.Size(g.free[d.Index]), cuda.Driver()), ""})
@@ -69,7 +69,7 @@ func (g gpus) findings(o Options) (out []Finding) {
 	return out
 }
 
-// gpuIndex is N of "cuda:N", 0 of "cuda"; ok is false for the CPU.
+// gpuIndex returns N for "cuda:N" and 0 for "cuda". ok is false for the CPU.
 func gpuIndex(device string) (index int, ok bool) {
 	rest, ok := strings.CutPrefix(device, "cuda")
 	if n, err := strconv.Atoi(strings.TrimPrefix(rest, ":")); err == nil {

@@ -14,9 +14,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 )
 
-// Kernels tries every kernel on every instruction set and GPU of this machine and prints a table of the largest differences
-// from float64 and of the values a second, on one core, of inputs too small to say more than that a rate is not absurd. It
-// says whether one fails. Nothing else may compute in this process meanwhile.
+// Kernels tries every kernel with every instruction set and on every GPU of this machine. It prints a table of the largest
+// differences from float64 and of the rates in values per second, on one core. The inputs are small, so a rate only shows
+// that it is not absurdly low. failed reports whether a kernel fails. Nothing else may compute in this process at the same
+// time.
 func Kernels(ctx context.Context, w io.Writer) (failed bool, err error) {
 	results, err := tryAll(ctx)
 	if err != nil {
@@ -40,7 +41,7 @@ func tryAll(ctx context.Context) (all []selftest.Result, err error) {
 	}
 	for _, isa := range kernels.ISAs() {
 		if kernels.UseISA(isa) != nil {
-			continue // the CPU lacks it
+			continue // the CPU does not have it
 		}
 		if err := on("cpu"); err != nil {
 			return all, err
@@ -51,7 +52,7 @@ func tryAll(ctx context.Context) (all []selftest.Result, err error) {
 		return all, gpus.err
 	}
 	if len(gpus.devices) == 0 && cuda.Required() {
-		return all, errors.New("no GPU was tried: this process sees none, and MGRPO_REQUIRE_GPU is set")
+		return all, errors.New("no GPU was tried: this process does not see any, but MGRPO_REQUIRE_GPU is set")
 	}
 	for _, gpu := range gpus.devices {
 		if err := on(fmt.Sprintf("cuda:%d", gpu.Index)); err != nil {
@@ -61,7 +62,8 @@ func tryAll(ctx context.Context) (all []selftest.Result, err error) {
 	return all, nil
 }
 
-// tryOften keeps the largest error and the best rate of several tries: a single one is of cold caches, or was interrupted.
+// tryOften keeps the largest error and the best rate of several tries. A single try may be slow because of cold caches or
+// an interruption.
 func tryOften(ctx context.Context, d *torch.Device) (best []selftest.Result, err error) {
 	const tries = 5
 	for range tries {
@@ -81,7 +83,7 @@ func tryOften(ctx context.Context, d *torch.Device) (best []selftest.Result, err
 	return best, nil
 }
 
-// writeResults prints a row for each kernel and two columns for each place where it was tried, and then what failed.
+// writeResults prints a row for each kernel, with two columns for each place where it was tried, and then the failures.
 func writeResults(w io.Writer, results []selftest.Result) {
 	var places, names []string
 	at := map[[2]string]selftest.Result{}

@@ -31,8 +31,8 @@ func TestWrongKernelsAreNamed(t *testing.T) {
 	writeResults(&out, []selftest.Result{{Kernel: "rope", On: "avx2", Error: 0.5, Bound: 1e-5}, {Kernel: "rope", On: "portable", Error: 1e-7, Bound: 1e-5, Rate: 2e6},
 		{Kernel: "sample", On: "avx2", Err: errors.New("row 3")}})
 	want := "kernel  avx2  M/s  portable  M/s\nrope    FAIL       1.0e-07   2.0\nsample  FAIL                 \n" +
-		"\nrope on avx2 is 0.5 of its largest value away from float64, more than 1e-05\n-> report this with what `mgrpo doctor --kernels` prints\n" +
-		"\nsample on avx2: row 3\n-> report this with what `mgrpo doctor --kernels` prints\n"
+		"\nrope on avx2 differs from float64 by 0.5 of its largest value, more than 1e-05\n-> report this with the output of `mgrpo doctor --kernels`\n" +
+		"\nsample on avx2: row 3\n-> report this with the output of `mgrpo doctor --kernels`\n"
 	if out.String() != want {
 		t.Errorf("%q\nwant %q", out.String(), want)
 	}
@@ -44,7 +44,7 @@ func TestRequiredGPU(t *testing.T) {
 		t.Skip("there is a GPU")
 	}
 	t.Setenv("MGRPO_REQUIRE_GPU", "1")
-	if failed, err := Kernels(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "sees none") {
+	if failed, err := Kernels(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "does not see any") {
 		t.Errorf("kernels: failed %v, %v", failed, err)
 	}
 	for _, o := range []Options{{}, {CPUOnly: "this is the program for CPUs"}} {

@@ -29,7 +29,7 @@ func processor() Finding {
 	if isa == "portable" {
 		f.Status, f.Advice = Warn, "without AVX2 training on this CPU is many times slower"
 		if os.Getenv("MGRPO_CPU_ISA") != "" {
-			f.Advice += "; MGRPO_CPU_ISA asks for it"
+			f.Advice += "; MGRPO_CPU_ISA selects this"
 		}
 	}
 	return f
@@ -42,9 +42,9 @@ const redisPatience = 10 * time.Second
 func redis(ctx context.Context, cfg *config.Config) Finding {
 	if cfg == nil || cfg.Store.URL == "" {
 		if path, err := exec.LookPath("redis-server"); err == nil {
-			return Finding{OK, "Redis", path + "; `mgrpo train` without store.url needs none", ""}
+			return Finding{OK, "Redis", path + "; `mgrpo train` without store.url does not need one", ""}
 		}
-		return Finding{OK, "Redis", "no redis-server here; `mgrpo train` without store.url needs none, workers on several servers do", ""}
+		return Finding{OK, "Redis", "there is no redis-server here; `mgrpo train` without store.url does not need one, but workers on several servers do", ""}
 	}
 	where := cfg.Store.URL
 	if u, err := url.Parse(where); err == nil {
@@ -67,20 +67,20 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 		return fail(err)
 	}
 	if options.AllowVolatile {
-		return Finding{Warn, "Redis", where + " answers; whether it keeps its data was not asked (store.allow_volatile)", "set appendonly yes and maxmemory-policy noeviction"}
+		return Finding{Warn, "Redis", where + " answers; its persistence was not checked (store.allow_volatile)", "set appendonly yes and maxmemory-policy noeviction"}
 	}
-	return Finding{OK, "Redis", where + " answers, is new enough, has appendonly yes and noeviction; appendfsync, which must be always, cannot be asked with a worker's rights", ""}
+	return Finding{OK, "Redis", where + " answers, is new enough, and has appendonly yes and noeviction; appendfsync, which must be always, cannot be read with a worker's rights", ""}
 }
 
 func hostMemory() Finding {
 	m, err := memory.Host("/")
 	if err != nil {
-		return Finding{Warn, "memory", "unknown: " + err.Error(), "the needs of the agents cannot be compared with it"}
+		return Finding{Warn, "memory", "unknown: " + err.Error(), "the agents' needs cannot be compared with the memory of this machine"}
 	}
 	return Finding{OK, "memory", fmt.Sprintf("%s, %s available", memory.Size(m.Total), memory.Size(m.Available)), ""}
 }
 
-// disk compares the free space of the disk of dir, which need not exist yet, with the needed bytes.
+// disk compares the free space of the disk of dir, which may not exist yet, with the needed bytes.
 func disk(dir string, needed int64) Finding {
 	var stat syscall.Statfs_t
 	if err := nearest(dir, func(at string) error { return syscall.Statfs(at, &stat) }); err != nil {
@@ -92,7 +92,7 @@ func disk(dir string, needed int64) Finding {
 		f.Found += fmt.Sprintf("; checkpoints take up to %s", memory.Size(needed))
 	}
 	if free < needed {
-		f.Status, f.Advice = Fail, "free some, choose another run.dir, lower run.keep, or set run.save_moments to false (docs/config.md)"
+		f.Status, f.Advice = Fail, "free some space, choose another run.dir, lower run.keep, or set run.save_moments to false (docs/config.md)"
 	}
 	return f
 }
@@ -103,7 +103,7 @@ func writable(dir string) bool {
 	return nearest(dir, func(at string) error { return syscall.Access(at, write) }) == nil
 }
 
-// nearest asks about a folder. If the folder does not exist yet, it asks about the first existing parent.
+// nearest calls ask for a folder. If the folder does not exist yet, it calls ask for the first existing parent.
 func nearest(dir string, ask func(at string) error) error {
 	err := ask(dir)
 	for errors.Is(err, syscall.ENOENT) && filepath.Dir(dir) != dir {

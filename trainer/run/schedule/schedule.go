@@ -1,33 +1,33 @@
-// Package schedule decides what a worker does next: roll out, train, evaluate, save or end. It is a state machine, a pure
-// function of the settings and of the commands that were done. It does no I/O, reads no clock and draws no random
-// numbers. So all workers of a run take the same decisions without a message, because their settings and events are
-// equal. The worker carries the commands out.
+// Package schedule decides the next action of a worker: roll out, train, evaluate, save or end. It is a state machine, a
+// pure function of the settings and of the commands that were done. It does not do I/O, read a clock or draw random
+// numbers. Since the settings and events of all workers are equal, they make the same decisions without exchanging
+// messages. The worker carries out the commands.
 package schedule
 
 import "fmt"
 
-// Settings are the settings of a run on which the course depends.
+// Settings holds the settings of a run on which the schedule depends.
 type Settings struct {
 	Steps           int64 // total number of training steps
 	CheckpointEvery int64 // steps between checkpoints; 0: only one at the end
 	EvalEvery       int64 // steps between evaluations; 0: only one at the end
-	EvalFirst       bool  // version 0 is evaluated, too
+	EvalFirst       bool  // version 0 is also evaluated
 	HeldOut         bool  // the task has held-out queries; without them nothing is evaluated
-	ColdStarts      bool  // an agent has a cold start, so that version 0 gets a checkpoint
-	MaxLag          int64 // steps that rollouts may be ahead of training
+	ColdStarts      bool  // an agent has a cold start, so version 0 gets a checkpoint
+	MaxLag          int64 // number of steps by which rollouts may be ahead of training
 }
 
 // State is the state of a worker between two commands. Begin returns the first state.
 type State struct {
-	Version   int64 // training steps committed
-	Rolled    int64 // steps rolled out; at least Version, at most Version + MaxLag + 1
-	Saved     int64 // newest version that has a checkpoint; None
-	Evaluated int64 // newest version whose evaluation is complete; None
-	Best      int64 // version with the best evaluation; None
-	Noted     int64 // newest version whose evaluation is in its checkpoint; None
+	Version   int64 // number of committed training steps
+	Rolled    int64 // number of steps that were rolled out; at least Version, at most Version + MaxLag + 1
+	Saved     int64 // newest version that has a checkpoint; or None
+	Evaluated int64 // newest version whose evaluation is complete; or None
+	Best      int64 // version with the best evaluation; or None
+	Noted     int64 // newest version whose evaluation is in its checkpoint; or None
 
 	Taught   bool // the cold start is done
-	Ready    bool // all workers were ready to begin
+	Ready    bool // all workers are ready to begin
 	Stopping bool // the run was asked to stop, so the next step has no queries
 	Over     bool // all workers have finished
 }
@@ -35,8 +35,8 @@ type State struct {
 // None stands for no version.
 const None = -1
 
-// Begin is the first state of a round: the start of the run (saved is None), or a checkpoint. evaluated and best are the
-// evaluations in the checkpoint.
+// Begin returns the first state of a round: the start of the run (saved is None), or a checkpoint. evaluated and best come
+// from the evaluations in the checkpoint.
 func Begin(saved, evaluated, best int64) State {
 	return State{Version: max(saved, 0), Rolled: max(saved, 0), Saved: saved, Taught: saved != None,
 		Evaluated: evaluated, Best: best, Noted: evaluated}
@@ -66,11 +66,11 @@ type Command struct {
 
 // Result is the result of a command.
 type Result struct {
-	Best bool // of Evaluate: the version is better than all before
-	Stop bool // the run was asked to stop: after Teach and Meet it ends; in Evaluate and rollouts there were no queries
+	Best bool // after Evaluate: the version is better than all earlier ones
+	Stop bool // the run was asked to stop: after Teach and Meet the run ends; Evaluate and rollouts had no queries
 }
 
-// Next is the next command, beside rollouts. It stays the same until Done.
+// Next returns the next command. Rollouts run in parallel and are not commands. The result is the same until Done.
 func (c Settings) Next(s State) Command {
 	v := s.Version
 	switch {
@@ -83,7 +83,7 @@ func (c Settings) Next(s State) Command {
 	case s.Saved < v && c.savesAt(v):
 		return Command{Save, v}
 	case c.evaluates(s, v) && !s.Stopping:
-		return Command{Evaluate, v} // the engine is idle: RollOut begins no rollouts of version v before
+		return Command{Evaluate, v} // the engine is idle: RollOut does not begin rollouts of version v before the evaluation
 	case s.Evaluated == v && s.Noted < v && (s.Saved == v || s.Best == v && v > 0):
 		return Command{Save, v}
 	case v < c.Steps && s.Rolled > v:
@@ -96,14 +96,14 @@ func (c Settings) Next(s State) Command {
 	return Command{Finish, v}
 }
 
-// RollOut says whether the rollouts of a step may begin now, and of which step. Only one step is rolled out at a time: the
-// caller asks again after Rolled.
+// RollOut returns the step whose rollouts may begin now; ok is false if none may begin. Only one step is rolled out at a
+// time: the caller asks again after Rolled.
 func (c Settings) RollOut(s State) (step int64, ok bool) {
 	n := s.Rolled
 	if s.Over || !s.Ready || s.Stopping || n >= c.Steps || n > s.Version+c.MaxLag {
 		return 0, false
 	}
-	for v := s.Version; v <= n; v++ { // an evaluation and its checkpoint come before the step
+	for v := s.Version; v <= n; v++ { // evaluations and their checkpoints precede the step
 		if c.evaluates(s, v) {
 			return 0, false
 		}
@@ -114,10 +114,10 @@ func (c Settings) RollOut(s State) (step int64, ok bool) {
 	return n, true
 }
 
-// Rolled is the state after the rollouts of a step.
+// Rolled returns the state after the rollouts of a step.
 func (c Settings) Rolled(s State, step int64, r Result) (State, error) {
 	if step != s.Rolled {
-		return s, fmt.Errorf("course: step %d was rolled out, but step %d is next", step, s.Rolled)
+		return s, fmt.Errorf("schedule: step %d was rolled out, but step %d is next", step, s.Rolled)
 	}
 	if r.Stop {
 		s.Stopping = true
@@ -127,14 +127,14 @@ func (c Settings) Rolled(s State, step int64, r Result) (State, error) {
 	return s, nil
 }
 
-// Done is the state after a command, which must be that of Next.
+// Done returns the state after a command, which must be the command that Next returned.
 func (c Settings) Done(s State, did Command, r Result) (State, error) {
 	if next := c.Next(s); did != next {
-		return s, fmt.Errorf("course: command %v was done, but %v is next", did, next)
+		return s, fmt.Errorf("schedule: command %v was done, but %v is next", did, next)
 	}
 	switch did.Kind {
 	case Teach, Meet:
-		if r.Stop { // there is no version yet that all have
+		if r.Stop { // there is no version yet that all workers have
 			s.Stopping, s.Over = true, true
 			return s, nil
 		}
@@ -157,13 +157,13 @@ func (c Settings) Done(s State, did Command, r Result) (State, error) {
 	case Finish:
 		s.Over = true
 	default:
-		return s, fmt.Errorf("course: %s is not a command that can be done", did.Kind)
+		return s, fmt.Errorf("schedule: %s is not a command that can be done", did.Kind)
 	}
 	return s, nil
 }
 
-// savesAt says whether a version gets a checkpoint whatever its evaluation is. It is saved before the evaluation, so that
-// a crash in the evaluation does not lose the training. A cold start is training, too.
+// savesAt reports whether a version gets a checkpoint independently of its evaluation. It is saved before the evaluation,
+// so that a crash during the evaluation does not lose the training. A cold start is also training.
 func (c Settings) savesAt(v int64) bool {
 	if v == 0 {
 		return c.ColdStarts
@@ -171,7 +171,8 @@ func (c Settings) savesAt(v int64) bool {
 	return v == c.Steps || c.CheckpointEvery > 0 && v%c.CheckpointEvery == 0
 }
 
-// evaluates says whether a version must still be evaluated. The last version always is, and no version twice.
+// evaluates reports whether a version must still be evaluated. The last version is always evaluated, and no version is
+// evaluated twice.
 func (c Settings) evaluates(s State, v int64) bool {
 	switch {
 	case !c.HeldOut || s.Evaluated == v:

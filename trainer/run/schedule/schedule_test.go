@@ -96,7 +96,7 @@ func TestCourses(t *testing.T) {
 func TestWhatWasNotToBeDone(t *testing.T) {
 	c := Settings{Steps: 2}
 	s := Begin(None, None, None)
-	if _, err := c.Done(s, Command{Train, 0}, Result{}); err == nil || err.Error() != "course: command {train 0} was done, but {teach 0} is next" {
+	if _, err := c.Done(s, Command{Train, 0}, Result{}); err == nil || err.Error() != "schedule: command {train 0} was done, but {teach 0} is next" {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.Rolled(s, 1, Result{}); err == nil {

@@ -26,7 +26,7 @@ type Difference struct {
 	Before    float64    `json:"before"` // accuracy
 	After     float64    `json:"after"`
 	Mean      float64    `json:"mean"`
-	Interval  [2]float64 `json:"interval"` // the interval that holds 95 % of differences over questions drawn with replacement
+	Interval  [2]float64 `json:"interval"` // interval that contains 95 % of the differences when questions are resampled with replacement
 }
 
 // Compare pairs two evaluations by question. A question that is hard for both favours neither, so the interval is
@@ -56,7 +56,7 @@ func Compare(before, after []Answers, seed uint64) (d Difference, err error) {
 // answers yet. It returns an error if the earlier evaluation asked other questions.
 func pair(before, questions []Answers) ([]float64, error) {
 	if len(before) == 0 || len(before) != len(questions) {
-		return nil, fmt.Errorf("evaluations of %d and of %d questions cannot be compared", len(before), len(questions))
+		return nil, fmt.Errorf("evaluations of %d and %d questions cannot be compared", len(before), len(questions))
 	}
 	type known struct {
 		mean   float64
@@ -71,7 +71,7 @@ func pair(before, questions []Answers) ([]float64, error) {
 		earlier[[2]string{a.Set, a.Question}] = known{m, a.Digest}
 	}
 	if len(earlier) != len(before) {
-		return nil, errors.New("an evaluation has a question twice")
+		return nil, errors.New("an evaluation contains a question twice")
 	}
 	means := make([]float64, len(questions))
 	for i, q := range questions {
@@ -99,10 +99,10 @@ func ReadAnswers(path string) ([]Answers, error) {
 		Answers []Answers `json:"answers"`
 	}
 	if err := json.Unmarshal(textfile.Bytes(data), &e); err != nil {
-		return nil, fmt.Errorf("%s is no evaluation: %w", path, err)
+		return nil, fmt.Errorf("%s is not an evaluation: %w", path, err)
 	}
 	if len(e.Answers) == 0 {
-		return nil, fmt.Errorf("%s has no \"answers\": want what mgrpo eval --json printed", path)
+		return nil, fmt.Errorf("%s does not contain \"answers\": give a file with the output of mgrpo eval --json", path)
 	}
 	return e.Answers, nil
 }
@@ -112,7 +112,7 @@ func (a Answers) mean() (float64, error) {
 	for _, c := range a.Correct {
 		m.Add(c)
 	}
-	if !(m.Value() >= 0 && m.Value() <= 1) { // NaN (no answer), or outside of our range
+	if !(m.Value() >= 0 && m.Value() <= 1) { // NaN (no answer), or outside our range
 		return 0, fmt.Errorf("the mean score of question %q is %v; it must be from 0 to 1", a.Question, m.Value())
 	}
 	return m.Value(), nil

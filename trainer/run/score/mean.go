@@ -39,8 +39,8 @@ func Indicator(b bool) float64 {
 	return 0
 }
 
-// SpreadWithin returns the standard deviation within groups: the root of the mean of their unbiased variances. Groups
-// of one have no variance and are left out; known is false if there are no others.
+// SpreadWithin returns the standard deviation within groups: the square root of the mean of their unbiased variances.
+// Groups of one have no variance and are omitted; known is false if there are no other groups.
 func SpreadWithin(groups map[string][]int) (std float64, known bool) {
 	var variance Mean
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
@@ -57,7 +57,7 @@ func SpreadWithin(groups map[string][]int) (std float64, known bool) {
 	return math.Sqrt(variance.Value()), variance.N > 0
 }
 
-// bootstrap returns the interval that holds the mean in 95 % of resamples with replacement: a function of the values,
+// bootstrap returns the interval that contains the mean in 95 % of resamples with replacement. It depends on the values,
 // the seed and the name only.
 func bootstrap(values []float64, seed uint64, name string) [2]float64 {
 	const resamples = 2000

@@ -18,8 +18,8 @@ import (
 type Question struct {
 	Query   task.Query
 	Correct []float64
-	Calls   int   // of sub-agents, in all answers
-	Tokens  []int // of all agents, in each answer; 0: unknown
+	Calls   int   // calls of sub-agents, in all answers
+	Tokens  []int // tokens of all agents, in each answer; 0: unknown
 }
 
 // Summary summarises an evaluation in which every rollout has a score: each set as a whole, then by each property in

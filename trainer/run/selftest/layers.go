@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// layer is an operation of a decoder: f with inputs of the given shapes. It is tried as in generation and with its backward
-// pass, and held against itself in float64, which is LibTorch's.
+// layer returns a kernel that tries an operation of a decoder: f with inputs of the given shapes. The operation is tried as
+// in generation and with its backward pass, and compared with itself in float64, which LibTorch computes.
 func layer(name string, shapes func(rows int64) [][]int64, f func(t *trial, in []*torch.Tensor) []*torch.Tensor) kernel {
 	return kernel{name, floatBound, func(t *trial) error {
 		var in, same []*torch.Tensor
@@ -35,7 +35,7 @@ func layer(name string, shapes func(rows int64) [][]int64, f func(t *trial, in [
 	}}
 }
 
-// backward fills in the gradients of in, for output gradients of the shapes of outs.
+// backward fills in the gradients of the tensors in `in`, for output gradients of the shapes of outs.
 func (t *trial) backward(f func(t *trial, in []*torch.Tensor) []*torch.Tensor, in, outs []*torch.Tensor) {
 	for _, x := range in {
 		x.RequireGrad(true)
@@ -50,7 +50,7 @@ func (t *trial) backward(f func(t *trial, in []*torch.Tensor) []*torch.Tensor, i
 	})
 }
 
-// tensor is numbers in [-1, 1) of the trial's type.
+// tensor returns numbers in [-1, 1) in the trial's type.
 func (t *trial) tensor(stream uint32, shape ...int64) *torch.Tensor {
 	n := int64(1)
 	for _, size := range shape {
@@ -69,7 +69,7 @@ func (t *trial) compareTensors(got, want *torch.Tensor) {
 	compare(t, values(got), wide(values(want)))
 }
 
-// values are a tensor's in float32: what is compared differs by more than their rounding, or is right.
+// values returns a tensor in float32. The rounding does not matter: errors of a wrong kernel are larger.
 func values(x *torch.Tensor) []float32 {
 	out := make([]float32, x.Numel())
 	x.Detach().To(torch.Float32).Contiguous().Float32s(out)
@@ -80,9 +80,9 @@ func one(x *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{x} }
 
 const normEps = 1e-5
 
-// layers are those of a decoder.
+// layers returns the operations of a decoder.
 func layers() []kernel {
-	shaped := func(shapes ...[]int64) func(int64) [][]int64 { // 0 stands for the rows
+	shaped := func(shapes ...[]int64) func(int64) [][]int64 { // 0 stands for the number of rows
 		return func(rows int64) [][]int64 {
 			out := make([][]int64, len(shapes))
 			for i, shape := range shapes {
@@ -140,13 +140,13 @@ func layers() []kernel {
 	return ks
 }
 
-// split makes four heads of queries, and two of keys and of values, of a product. 22 of their 27 dimensions turn.
+// split makes four heads of queries, and two of keys and of values, from a product. 22 of their 27 dimensions are rotated.
 func split(t *trial, in []*torch.Tensor) []*torch.Tensor {
 	q, k, v := t.heads(in[1], in[2], index(8, in[0].Size(0), positions)).Split(in[0])
 	return []*torch.Tensor{q, k, v}
 }
 
-const positions = 41 // that heads can have
+const positions = 41 // number of positions that heads can have
 
 func (t *trial) heads(q, k *torch.Tensor, pos []int32) torch.Heads {
 	const half = 11
@@ -161,7 +161,8 @@ func (t *trial) heads(q, k *torch.Tensor, pos []int32) torch.Heads {
 		Cos: t.s.FromFloat32(cos, positions, half), Sin: t.s.FromFloat32(sin, positions, half), Pos: t.ints(pos...)}
 }
 
-// mixed is a mixture of 4 experts, 2 a token. The choice is given: in float64 another would be taken of near equals.
+// mixed computes a mixture of 4 experts, 2 per token. The choice is given: in float64, others of nearly equal experts would
+// be chosen.
 func mixed(t *trial, in []*torch.Tensor) []*torch.Tensor {
 	var given []int32
 	for _, e := range index(7, in[0].Size(0), 4) {
@@ -171,7 +172,7 @@ func mixed(t *trial, in []*torch.Tensor) []*torch.Tensor {
 	return one(torch.Experts(in[0], chosen, weight, torch.MLPs{GateUp: in[2], Down: in[3]}))
 }
 
-// cached attends to the keys and values of a product, in blocks that lie anywhere.
+// cached attends to the keys and values of a product, in scattered blocks of a cache.
 func cached(t *trial) error {
 	const tokens, hd, block = 41, 27, 8
 	var sequence, pos, length []int32
@@ -200,7 +201,7 @@ func adapted(t *trial) error {
 	for i := range uint32(2) {
 		adapters = append(adapters, torch.LoRA{Values: t.s.FromFloat32(uniform(2+i, r*(k+n)), r*(k+n)), Parts: part})
 	}
-	which := index(5, t.rows, 3) // 2 stands for none
+	which := index(5, t.rows, 3) // 2 stands for no adapter
 	want := wide(values(y))
 	for row, a := range which {
 		if a == 2 {
@@ -223,10 +224,11 @@ func adapted(t *trial) error {
 	return err
 }
 
-// halved multiplies by weights in bfloat16, as the CPU samples with engine.dtype: bf16.
+// halved multiplies by weights in bfloat16, as sampling on the CPU does with engine.dtype: bf16.
 func halved(t *trial) error { return t.halved(t.tensor(0, t.rows, 67)) }
 
-// halvedRounded has run.matmul bf16 in force, if it can be. x is bfloat16 already, so that nothing changes.
+// halvedRounded does the same with run.matmul bf16, if that can be enabled. x is bfloat16 already, so the rounding does not
+// change it.
 func halvedRounded(t *trial) error {
 	defer t.roundFactors()()
 	return t.halved(t.tensor(0, t.rows, 67).To(torch.BFloat16).To(t.real))
@@ -240,7 +242,7 @@ func (t *trial) halved(x *torch.Tensor) error {
 	return err
 }
 
-// roundFactors rounds factors on the CPU until what it returns is called.
+// roundFactors rounds factors on the CPU until the function that it returns is called.
 func (t *trial) roundFactors() (undo func()) {
 	if t.s.Device().IsCUDA() {
 		return func() {}
@@ -249,8 +251,8 @@ func (t *trial) roundFactors() (undo func()) {
 	return func() { torch.RoundFactors(false) }
 }
 
-// rounded is a linear layer in training whose factors are rounded to bfloat16, if that is in force on the device, forwards and backwards.
-// They are bfloat16 already, so that nothing changes.
+// rounded tries a linear layer in training, forward and backward, whose factors are rounded to bfloat16 if that is enabled
+// on the device. The factors are bfloat16 already, so the rounding does not change them.
 func rounded(t *trial) error {
 	defer t.roundFactors()()
 	in := []*torch.Tensor{t.tensor(0, t.rows, 67), t.tensor(1, 45, 67), t.tensor(2, t.rows, 45)}
@@ -278,7 +280,7 @@ func rounded(t *trial) error {
 	return err
 }
 
-// halvedExperts are experts with weights in bfloat16.
+// halvedExperts tries experts with weights in bfloat16.
 func halvedExperts(t *trial) error {
 	in := []*torch.Tensor{t.tensor(0, t.rows, 37), t.tensor(1, t.rows, 4), t.tensor(2, 4*2*11, 37).To(torch.BFloat16), t.tensor(3, 4*37, 11).To(torch.BFloat16)}
 	same := make([]*torch.Tensor, len(in))
@@ -292,7 +294,7 @@ func halvedExperts(t *trial) error {
 	return err
 }
 
-// weightType is bfloat16 where it can be multiplied by the trial's type.
+// weightType returns bfloat16 if it can be multiplied by the trial's type; otherwise it returns the trial's type.
 func weightType(t *trial) torch.DType {
 	if t.s.Device().IsCUDA() {
 		return t.real
@@ -300,13 +302,13 @@ func weightType(t *trial) torch.DType {
 	return torch.BFloat16
 }
 
-// quantised widens a matrix, multiplies by it, and back.
+// quantised widens a matrix, multiplies by it, and computes the backward pass.
 func (t *trial) quantised(name weights.DType, kind torch.QuantType) error {
 	const n, k = 13, 512
 	size := name.RowBytes(k)
 	data := make([]byte, n*size)
 	for i, v := range index(uint32(kind), n*size, 256) {
-		data[i] = byte(v) & 0x3b // so no scale of a block is infinite
+		data[i] = byte(v) & 0x3b // the mask keeps the scales of blocks finite
 	}
 	exact := make([]float32, n*k)
 	name.Decode(exact, data)

@@ -13,12 +13,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/oracle"
 )
 
-// all are the kernels that are tried.
+// all returns all kernels that are tried.
 func all() []kernel {
 	return append(append(layers(), kernel{"moe_route", floatBound, route}, kernel{"linear_policy_loss", floatBound, fromHidden}), losses()...)
 }
 
-// losses are the kernels of the RL part, which need no tensors.
+// losses returns the kernels of the RL part, which do not need tensors.
 func losses() []kernel {
 	return []kernel{
 		{"group_advantage", 1e-12, func(t *trial) error { return advantage[float64](t, kernels.Float64) }},
@@ -33,10 +33,11 @@ func losses() []kernel {
 	}
 }
 
-// vocab has several blocks of each size that kernels use, and a rest.
+// vocab contains several blocks of each size that kernels use, and a remainder.
 const vocab = 2051
 
-// memory runs f with arrays in the backend's memory, gives them back, and brings back those that f returns.
+// memory calls f, which may allocate arrays in the backend's memory. Afterwards it downloads the arrays that f returned and
+// frees all.
 func (t *trial) memory(f func(m *kernels.Memory) (results []interface{ Download() error }, err error)) error {
 	m := kernels.NewMemory(t.on)
 	results, err := f(m)
@@ -51,14 +52,14 @@ func (t *trial) memory(f func(m *kernels.Memory) (results []interface{ Download(
 
 type downloads = []interface{ Download() error }
 
-// route chooses 2 of 7 experts, and back. No two logits of a row are nearly equal.
+// route tries the choice of 2 of 7 experts, forward and backward. The logits of a row are never nearly equal.
 func route(t *trial) error {
 	const experts = 7
 	var z []float32
 	var want, place, dz []float64
 	g := uniform(1, 2*t.rows)
 	for r := range t.rows {
-		first := index(uint32(r), 1, experts)[0] // the largest logit is that of expert e with e + first = 6, modulo 7
+		first := index(uint32(r), 1, experts)[0] // the largest logit belongs to the expert e with e + first = 6, modulo 7
 		best := []int32{(2*experts - 1 - first) % experts, (2*experts - 2 - first) % experts}
 		p, sum := make([]float64, experts), 0.0
 		for e := range int32(experts) {
@@ -124,7 +125,7 @@ func advantage[T float32 | float64](t *trial, dtype kernels.DType) error {
 	return errors.Join(err, wrong)
 }
 
-// logits are rows of a vocabulary, of the trial's type, and the same numbers in float64.
+// logits returns rows of logits over a vocabulary, in the trial's type, and the same numbers in float64.
 func (t *trial) logits() (host []byte, z []float64, dtype kernels.DType) {
 	numbers := uniform(1, t.rows*vocab)
 	for _, v := range numbers {
@@ -143,12 +144,12 @@ func (t *trial) logits() (host []byte, z []float64, dtype kernels.DType) {
 	return host, z, kernels.Float32
 }
 
-// matrix is rows of logits at an address.
+// matrix describes rows of logits at an address.
 func (t *trial) matrix(at unsafe.Pointer, dtype kernels.DType) kernels.Logits {
 	return kernels.Logits{Data: at, DType: dtype, Rows: t.rows, Vocab: vocab, Stride: vocab}
 }
 
-// floats reads logits back.
+// floats converts logits to float32.
 func (t *trial) floats(host []byte) []float32 {
 	var out []float32
 	for len(host) > 0 {
@@ -200,7 +201,7 @@ func logProbBackward(t *trial) error {
 	return err
 }
 
-// trajectories are tokens whose ratios lie on both sides of the clip, some of them not trained.
+// trajectories holds tokens whose ratios lie on both sides of the clip range. Some of them are not trained.
 type trajectories struct {
 	oracle.Batch
 	objective mgrpo.Objective
@@ -210,7 +211,7 @@ type trajectories struct {
 	c         []float64
 }
 
-// trajectories cuts the rows into two; logp and entropy are those of the current policy.
+// trajectories splits the rows into two trajectories. logp and entropy are those of the current policy.
 func (t *trial) trajectories(logp, entropy []float64) (*trajectories, error) {
 	b := &trajectories{objective: mgrpo.DefaultObjective(), cu: []int64{0, t.rows / 2, t.rows}}
 	b.objective.EntropyCoef = 0.01
@@ -231,7 +232,7 @@ func (t *trial) trajectories(logp, entropy []float64) (*trajectories, error) {
 	return b, err
 }
 
-// batch is the batch as kernels take it, but for the current policy.
+// batch returns the batch in the form that kernels take, without the current policy's values.
 func (b *trajectories) batch(m *kernels.Memory) kernels.LossBatch {
 	return kernels.LossBatch{CuSeqlens: b.cu, Weight: b.Weight, Advantage: b.Advantage, Coefficient: b.c, DType: kernels.Float32,
 		Mask: kernels.Put(m, b.mask).Pointer(), LogpOld: kernels.Put(m, b.old).Pointer()}
@@ -298,7 +299,8 @@ func fromLogits(t *trial) error {
 	return err
 }
 
-// fromHidden is the policy loss of a head, whose logits exist some rows at a time, and its gradient for the hidden states.
+// fromHidden tries the policy loss computed from hidden states, for which logits exist only a few rows at a time, and its
+// gradient for the hidden states.
 func fromHidden(t *trial) error {
 	const width, words = 37, 301
 	h, w := t.tensor(1, t.rows, width), t.tensor(2, words, width)
@@ -398,8 +400,8 @@ func adamW(t *trial) error {
 	return err
 }
 
-// sample draws with and without temperature. A token is right where the random number lies within its probabilities, which
-// begin and end by the rounding of sums apart from those in float64.
+// sample draws with and without temperature. A token is right if the random number lies within its interval of
+// probabilities. The ends of the interval may differ from float64 by rounding.
 func sample(t *trial) error {
 	host, z, dtype := t.logits()
 	rows, token, logp := make([]kernels.Sampling, t.rows), make([]int32, t.rows), make([]float32, t.rows)
@@ -428,14 +430,14 @@ func sample(t *trial) error {
 		}
 		want = append(want, p)
 		if !drawn(row, int(y), rows[r]) {
-			return fmt.Errorf("row %d: token %d is not the one to be drawn", r, y)
+			return fmt.Errorf("row %d: token %d is not the token for the random number", r, y)
 		}
 	}
 	compare(t, logp, want)
 	return nil
 }
 
-// drawn says whether a token is that of the row's random number.
+// drawn reports whether a token is the one that belongs to the row's random number.
 func drawn(z []float64, token int, s kernels.Sampling) bool {
 	top, sum, before := math.Inf(-1), 0.0, 0.0
 	for _, v := range z {

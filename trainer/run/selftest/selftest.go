@@ -1,6 +1,6 @@
-// Package selftest tries the kernels of a machine on small inputs and compares their results with float64: with trainer/mgrpo/oracle,
-// with LibTorch's own operations in float64, or with a definition written out here. Nothing else in a run would notice
-// an instruction set or a GPU on which a kernel is wrong by a little.
+// Package selftest tries the kernels of a machine on small inputs and compares their results with float64: with
+// trainer/mgrpo/oracle, with LibTorch's own operations in float64, or with a definition written here. Without it a run
+// would not notice an instruction set or a GPU on which a kernel is slightly wrong.
 package selftest
 
 import (
@@ -15,51 +15,52 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Result is what became of a kernel.
+// Result is the result of trying a kernel.
 type Result struct {
 	Kernel string
 	On     string  // an instruction set of the CPU, or a device such as cuda:0
-	Error  float64 // largest difference from float64, as a part of the largest value of its result; NaN counts as infinite
-	Bound  float64 // of Error
-	Rate   float64 // values of its results a second; of the small inputs here
-	Err    error   // it failed altogether
+	Error  float64 // largest difference from float64, relative to the largest value of the result; NaN counts as infinite
+	Bound  float64 // largest allowed Error
+	Rate   float64 // values of the result per second, for the small inputs used here
+	Err    error   // the kernel did not run
 }
 
-// Failed says whether the kernel is not to be used.
+// Failed reports whether the kernel must not be used.
 func (r Result) Failed() bool { return r.Err != nil || !(r.Error <= r.Bound) }
 
 func (r Result) String() string {
 	if r.Err != nil {
 		return fmt.Sprintf("%s on %s: %v", r.Kernel, r.On, r.Err)
 	}
-	return fmt.Sprintf("%s on %s is %.2g of its largest value away from float64, more than %.2g", r.Kernel, r.On, r.Error, r.Bound)
+	return fmt.Sprintf("%s on %s differs from float64 by %.2g of its largest value, more than %.2g", r.Kernel, r.On, r.Error, r.Bound)
 }
 
-// kernel is one that is tried.
+// kernel is a kernel that is tried.
 type kernel struct {
 	name  string
 	bound float64
 	try   func(t *trial) error
 }
 
-// trial is the place where a kernel is tried, and what came out.
+// trial is one try of a kernel: its place and its results.
 type trial struct {
 	s     *torch.Scope
 	on    kernels.Backend
-	real  torch.DType // of the layers' tensors: float32, on a GPU bfloat16, too
+	real  torch.DType // type of the layers' tensors: float32, on a GPU also bfloat16
 	rows  int64       // size of the inputs
 	worst float64
-	took  time.Duration // of the calls that are measured, and the values of their results
+	took  time.Duration // time of the measured calls, and the number of values in their results
 	made  int64
 }
 
-// Sizes of the inputs: rows of logits, hidden states and the like. Both are odd, so that no loop comes out even.
+// Sizes of the inputs: rows of logits, hidden states and so on. Both are odd, so that loops have remainders.
 const (
 	Quick    = 5
 	Thorough = 67
 )
 
-// Try tries every kernel on a device, on the CPU with the instruction set in use; none on a GPU for which this build has none.
+// Try tries every kernel on a device. On the CPU it uses the current instruction set. On a GPU for which this build has no
+// kernels it tries none.
 func Try(ctx context.Context, d *torch.Device, rows int64) ([]Result, error) {
 	return try(ctx, d, rows, all())
 }
@@ -100,16 +101,16 @@ func try(ctx context.Context, d *torch.Device, rows int64, all []kernel) (out []
 	return out, nil
 }
 
-// Bounds. Sums of some hundred products in float32 err by some units of 1e-7. A GPU's products and exponentials are LibTorch's and
-// CUDA's, whose last digits are not promised. bfloat16 has 8 binary digits, and steps of a layer round to it.
+// Bounds. Sums of some hundred products in float32 have errors of some units of 1e-7. LibTorch and CUDA do not guarantee
+// the last digits of a GPU's products and exponentials. bfloat16 has 8 binary digits, and steps of a layer round to it.
 const (
 	floatBound = 1e-5
-	amxBound   = 4e-5 // bfloat16 weights times the sum of two bfloat16, as mgrpo/nn.h says
+	amxBound   = 4e-5 // bfloat16 weights times the sum of two bfloat16, see mgrpo/nn.h
 	gpuBound   = 1e-4
 	halfBound  = 1e-1
 )
 
-// work runs a call that makes so many values and counts its time.
+// work calls f, which computes the given number of values, and adds up its time.
 func (t *trial) work(values int64, f func() error) error {
 	start := time.Now()
 	err := f()
@@ -117,7 +118,7 @@ func (t *trial) work(values int64, f func() error) error {
 	return err
 }
 
-// compare takes note of how far results are away from what is expected.
+// compare records the largest difference between results and expected values.
 func compare[T float32 | float64](t *trial, got []T, want []float64) {
 	largest := 1e-30
 	for _, w := range want {
@@ -136,7 +137,7 @@ func compare[T float32 | float64](t *trial, got []T, want []float64) {
 	}
 }
 
-// uniform is n numbers in [-1, 1), a function of stream alone.
+// uniform returns n numbers in [-1, 1), which depend on stream only.
 func uniform(stream uint32, n int64) []float32 {
 	out := make([]float32, n)
 	for i := range out {
@@ -146,7 +147,7 @@ func uniform(stream uint32, n int64) []float32 {
 	return out
 }
 
-// index is n numbers in [0, below), a function of stream alone.
+// index returns n numbers in [0, below), which depend on stream only.
 func index(stream uint32, n int64, below int32) []int32 {
 	out := make([]int32, n)
 	for i := range out {

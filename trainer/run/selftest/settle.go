@@ -16,17 +16,17 @@ var settled struct {
 	devices map[string]error
 }
 
-// Settle tries the kernels of a device before a process first computes there, on Quick inputs, and does so once. On the CPU it
-// leaves out instruction sets on which one fails: from then on the process uses the best one on which none does. It returns
-// the failures. The error is that nothing is left, or that one fails on a GPU. A device that cannot be opened, and a GPU for which
-// this build has no kernels, is nothing to settle: who computes there will say so.
+// Settle tries the kernels of a device on Quick inputs, once, before the process first computes there. On the CPU it
+// excludes instruction sets on which a kernel fails: from then on the process uses the best remaining one. It returns the
+// failures. It returns an error if no instruction set remains, or if a kernel fails on a GPU. A device that cannot be
+// opened, and a GPU for which this build has no kernels, are ignored: the code that computes there reports the error.
 func Settle(ctx context.Context, device string) (left []Result, err error) {
 	settled.Lock()
 	defer settled.Unlock()
 	if err, known := settled.devices[device]; known {
 		return nil, err
 	}
-	d, err := torch.Open(device, 1) // one thread: several would wait for each other longer than they work
+	d, err := torch.Open(device, 1) // several threads would wait for each other longer than they work
 	if err != nil {
 		return nil, nil
 	}
@@ -45,7 +45,7 @@ func settle(ctx context.Context, d *torch.Device) (left []Result, err error) {
 	sets := kernels.ISAs()
 	for _, isa := range sets[slices.Index(sets, kernels.ISA()):] {
 		if !d.IsCUDA() && kernels.UseISA(isa) != nil {
-			continue // the CPU lacks it
+			continue // the CPU does not have it
 		}
 		results, err := Try(ctx, d, Quick)
 		if err != nil {
@@ -62,15 +62,15 @@ func settle(ctx context.Context, d *torch.Device) (left []Result, err error) {
 	return left, fmt.Errorf("%s computes wrong results: %w; use another device, and %s", d.Spec(), failures(left), Report)
 }
 
-// LeftOut says of a failure that Settle returns without an error what follows from it.
+// LeftOut describes the consequence of a failure that Settle returns without an error.
 func (r Result) LeftOut() string {
-	return fmt.Sprintf("%v: %s is left out, the kernels use %s; %s", r, r.On, kernels.ISA(), Report)
+	return fmt.Sprintf("%v: %s is not used, the kernels use %s; %s", r, r.On, kernels.ISA(), Report)
 }
 
-// Report is what to do about a failure.
-const Report = "report this with what `mgrpo doctor --kernels` prints"
+// Report is the advice for a failure.
+const Report = "report this with the output of `mgrpo doctor --kernels`"
 
-// failures joins what failed.
+// failures joins the failures to an error.
 func failures(left []Result) error {
 	var errs []error
 	for _, r := range left {

@@ -17,7 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// coldStart is the supervised training of an agent on demonstrations, and the wait for the others until all are ready.
+// coldStart is the supervised training of an agent on demonstrations, and the wait until all agents are ready.
 type coldStart struct {
 	*seat
 	parts   *assemble.Parts
@@ -26,8 +26,8 @@ type coldStart struct {
 	stops   *stops
 }
 
-// run trains the agent on demonstrations before the first step, with the packing, the mask and the optimizer of
-// the training. Agents do it independently of each other. If it is asked to stop, it writes its state to disk and
+// run trains the agent on demonstrations before the first step, with the packing, the mask and the optimizer of the
+// training. Agents do this independently of each other. If the agent is asked to stop, it writes its state to disk and
 // returns errStopping; the next start continues from there.
 func (cs *coldStart) run(ctx context.Context) error {
 	set := cs.agent.ColdStart
@@ -54,7 +54,7 @@ func (cs *coldStart) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := cs.parts.Policy.UpdateWeights(ctx, cs.from); err != nil { // servers have the weights from before
+	if err := cs.parts.Policy.UpdateWeights(ctx, cs.from); err != nil { // the servers still have the earlier weights
 		return err
 	}
 	cs.learner.SetAdam(assemble.Adam(cs.agent.Optimizer))
@@ -112,7 +112,7 @@ func (cs *coldStart) teach(ctx context.Context, c *archive.ColdStart) error {
 // err.
 func (cs *coldStart) leave(ctx context.Context, c archive.ColdStart, err error) error {
 	stopping := errors.Is(err, errStopping)
-	if stopping { // workers with a complete cold start learn why this worker leaves
+	if stopping { // workers with a complete cold start must learn why this worker leaves
 		defer cs.stops.ask(ctx)
 	}
 	if c.Updates == 0 || !stopping && !Resumable(err) {
@@ -135,8 +135,8 @@ func (cs *coldStart) takeReference(ctx context.Context) error {
 	return cs.parts.ReferTo(ctx, cs.cfg, cs.agent, folder)
 }
 
-// meetReady waits until all agents are ready, also when a stop was asked for. If an agent has stopped in its cold
-// start, and therefore has no worker, this agent stops, too, and keeps its own cold start.
+// meetReady waits until all agents are ready, even if a stop was requested. If an agent has stopped in its cold start, and
+// therefore has no worker, this agent stops, too, and keeps its own cold start.
 func (cs *coldStart) meetReady(ctx context.Context) error {
 	if cs.archive.Saved() != schedule.None {
 		return cs.member.Meet(ctx, store.Ready, cs.WaitsFor)
@@ -156,7 +156,7 @@ func (cs *coldStart) meetReady(ctx context.Context) error {
 	return cs.leave(ctx, archive.ColdStart{Updates: cs.agent.ColdStart.Steps, Over: true}, err)
 }
 
-// watchOthers calls leave when a stop was asked for and an agent has no worker. It returns when ctx ends.
+// watchOthers calls leave if a stop was requested and an agent has no worker. It returns when ctx ends.
 func (cs *coldStart) watchOthers(ctx context.Context, leave context.CancelCauseFunc) {
 	watch := stopWatch{stops: cs.stops}
 	for ctx.Err() == nil {
@@ -183,7 +183,7 @@ func (cs *coldStart) demonstrations() ([]*learner.Sequence, error) {
 	return out, err
 }
 
-// dealer draws indices without replacement and reshuffles them for every pass, as a function of the seed.
+// dealer draws indices without replacement and reshuffles them for every pass. The order depends on the seed only.
 type dealer struct {
 	rng  *rand.Rand
 	perm []int

@@ -14,15 +14,16 @@ type tally struct {
 	steps   int
 	sampled int            // sampled turns of this agent
 	calls   map[string]int // number of calls of each sub-agent
-	tooLong map[string]int // by query: tokens of a prompt that left no room for an answer
+	tooLong map[string]int // tokens of prompts that left no room for an answer, by query
 	idle    int            // number of latest steps in a row without a group whose rewards differ
 }
 
-// idleSteps is the number of steps in a row without differing rewards after which a warning appears. It appears again
-// after twice and four times as many, and so on.
+// idleSteps is the number of consecutive steps without differing rewards after which a warning appears. The warning is
+// repeated after twice and four times as many, and so on.
 const idleSteps = 10
 
-// learnsNothing counts a step's groups. It returns a warning if many steps had nothing to learn from, else "".
+// learnsNothing counts a step's groups. It returns a warning if many consecutive steps had nothing to learn from, otherwise
+// "".
 func (y *tally) learnsNothing(step mgrpo.Totals) string {
 	if step.Degenerate < step.Groups {
 		y.idle = 0
@@ -33,7 +34,7 @@ func (y *tally) learnsNothing(step mgrpo.Totals) string {
 		return ""
 	}
 	if step.Groups == 0 {
-		return fmt.Sprintf("it learned nothing from the rewards of the last %s: it has no group in the newest", metrics.Steps(int64(y.idle)))
+		return fmt.Sprintf("it learned nothing from the rewards of the last %s: there is no group of this agent in the newest step", metrics.Steps(int64(y.idle)))
 	}
 	return fmt.Sprintf("it learned nothing from the rewards of the last %s: within each group all rewards were equal. Look at trajectories/ for what the agents answer; take queries that are sometimes answered right and sometimes wrong",
 		metrics.Steps(int64(y.idle)))
@@ -65,10 +66,10 @@ func (rp *reports) count(held *experience, outcomes []store.Outcome, groups mgrp
 		switch {
 		case len(y.tooLong) > named:
 		case rp.device == nil:
-			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask, "the prompt of %s is longer than the context of the hosted model, so no turn is asked for; leave the row out", t.Query))
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask, "the prompt of %s is longer than the context of the hosted model, so no turn is requested; remove the row", t.Query))
 		default:
 			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTask,
-				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens or engine.context, or leave the row out",
+				"the prompt of %s has %d tokens and a conversation may have %d, so nothing is sampled; raise agents.%s.limits.max_tokens or engine.context, or remove the row",
 				t.Query, len(t.Tokens), rp.contextTokens, rp.name))
 		}
 	}
@@ -79,7 +80,7 @@ func promptTooLong(t agent.Trajectory) bool {
 	return t.SampledTurns() == 0 && (t.Finish == agent.FinishTokens || t.Finish == agent.FinishContext)
 }
 
-// ending returns what a completed run did not do, each with a remedy.
+// ending lists the expected actions that did not happen in a completed run, each with a remedy.
 func (rp *reports) ending() []string {
 	y, out := rp.tally, []string(nil)
 	if y.steps == 0 {
@@ -115,15 +116,15 @@ func (rp *reports) ending() []string {
 	return out
 }
 
-// Ending is what a worker's steps have done when the run is complete.
+// Ending summarises a worker's steps when the run is complete.
 type Ending struct {
-	Missed  []string // what they did not do, each with a remedy
+	Missed  []string // expected actions that did not happen, each with a remedy
 	Trains  bool     // there were steps, and the agent learns
 	Called  bool     // a sub-agent was called
 	Trained bool     // a step changed the agent's weights
 }
 
-// Ending returns the end of a completed run.
+// Ending returns the summary of a completed run.
 func (w *Worker) Ending() Ending {
 	y := w.reports.tally
 	return Ending{Missed: w.reports.ending(), Trains: w.trains() && y.steps > 0, Called: y.calls[w.name] > 0, Trained: w.trained()}

@@ -24,7 +24,7 @@ func TestLearnsNothing(t *testing.T) {
 			warned[i] = why
 		}
 	}
-	for i, want := range map[int]string{17: "the last 10 steps: within each group all rewards were equal", 27: "the last 20 steps: within", 47: "the last 40 steps: within", 87: "the last 80 steps: it has no group"} {
+	for i, want := range map[int]string{17: "the last 10 steps: within each group all rewards were equal", 27: "the last 20 steps: within", 47: "the last 40 steps: within", 87: "the last 80 steps: there is no group"} {
 		if !strings.Contains(warned[i], want) {
 			t.Errorf("step %d: %q, want %q in it", i, warned[i], want)
 		}

@@ -19,11 +19,11 @@ import (
 
 // normaliser normalises rewards on the agent's device.
 type normaliser struct {
-	device *torch.Device // nil: its model is hosted
+	device *torch.Device // nil: the agent's model is hosted
 	rules  assemble.Rules
 }
 
-// normalise turns the groups' rewards into advantages on the agent's device, all ragged groups in one launch.
+// normalise converts the groups' rewards to advantages on the agent's device, all ragged groups in one launch.
 func (n normaliser) normalise(ctx context.Context, groups []mgrpo.Group) (learner.Advantages, error) {
 	rewards := make([]mgrpo.RewardGroup, len(groups))
 	for i, g := range groups {
@@ -47,7 +47,7 @@ func (s *steps) sequences(n int64, held *experience, groups []mgrpo.Group, advan
 			}
 			t := held.trajectories[trajectoryID(m.Query, m.Rollout, s.name, m.Invocation, s.main)]
 			for _, row := range t.Rows() {
-				if len(row.Tokens) == 0 { // from a program that never asked
+				if len(row.Tokens) == 0 { // from a program that never sent a request
 					continue
 				}
 				out[m.Query] = append(out[m.Query], &learner.Sequence{
@@ -72,7 +72,7 @@ func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map
 		return out, err
 	}
 	total := s.cfg.GRPO.Epochs * s.cfg.GRPO.Minibatches
-	changed := false // whether the weights have changed since the rollouts were sampled
+	changed := false // the weights have changed since the rollouts were sampled
 	for epoch := range s.cfg.GRPO.Epochs {
 		for _, queries := range s.minibatches(n, epoch, plan.Queries) {
 			batch := slices.Concat(values(queries, byQuery)...)
@@ -125,11 +125,11 @@ func (s *steps) noteRefusal(n int64, update int, batch []*learner.Sequence, refu
 	s.observer.Note(metrics.Warnf(s.name, metrics.TopicUpdate, "update %d of step %d was refused, the weights are as before: %v; %s", update, n, refused, kept))
 }
 
-// maxRefusedSteps is the number of steps in a row with refused updates that ends the run: one may be due to its batch,
-// several are not.
+// maxRefusedSteps is the number of consecutive steps with refused updates after which the run ends. One such step may be
+// due to its batch, several are not.
 const maxRefusedSteps = 3
 
-// countRefusals returns an error when too many steps in a row had refused updates.
+// countRefusals returns an error if too many consecutive steps had refused updates.
 func (s *steps) countRefusals(l learned) error {
 	i := slices.IndexFunc(l.reports, func(r learner.Report) bool { return r.Refused != nil })
 	if i < 0 {
@@ -139,7 +139,7 @@ func (s *steps) countRefusals(l learned) error {
 	if s.refused++; s.refused < maxRefusedSteps {
 		return nil
 	}
-	return fmt.Errorf("updates were refused in %d steps in a row (batches in %s), last: %w",
+	return fmt.Errorf("updates were refused in %d consecutive steps (batches in %s), last: %w",
 		s.refused, s.archive.FailedDir(), l.reports[i].Refused)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// Setup is what a worker needs in addition to its place in the run.
+// Setup holds the data that a worker needs in addition to its place in the run.
 type Setup struct {
 	Config      *config.Config
 	Dir         string // run.dir, resolved
@@ -28,7 +28,7 @@ type Setup struct {
 	Process     *assemble.Process // holds the devices and models of the agents here
 	Frozen      bool              // evaluation: without a learner
 	FS          durable.FS        // file system for checkpoints and ledgers; nil: the disk
-	Stop        <-chan struct{}   // closed to ask for a clean stop; may be nil
+	Stop        <-chan struct{}   // closed to request a clean stop; may be nil
 }
 
 // Open builds the worker of a member's agent from the state s.From.
@@ -86,7 +86,7 @@ func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 		w.observer.Note(metrics.Infof(w.name, metrics.TopicModel, "%s", note))
 	}
 	if deterministic, err := assemble.Deterministic(s.Config); err != nil || deterministic && !p.Policy.Deterministic() {
-		return cmp.Or(err, errors.New("the store was told that the run is deterministic, but the policy is not"))
+		return cmp.Or(err, errors.New("the run is deterministic according to the store, but the policy is not"))
 	}
 	w.archive = archive.New(archiveSettings(w, s), w.member, parameters{w})
 	n := normaliser{device: p.Device, rules: p.Rules}
@@ -120,6 +120,6 @@ func coldStartOf(w *Worker) *coldStart {
 // checkpoints returns the folder of the run's checkpoints.
 func (s Setup) checkpoints() string { return cmp.Or(s.Checkpoints, archive.CheckpointsDir(s.Dir)) }
 
-// CPUFeatures returns the properties on which bits depend on a CPU: its features, by which LibTorch chooses its
-// kernels, and the instruction set of our kernels, which is a lower one if a kernel failed its check.
+// CPUFeatures returns the properties of the CPU that determine the bits of results: its features, by which LibTorch chooses
+// its kernels, and the instruction set of our kernels. The instruction set is a lower one if a kernel failed its check.
 func CPUFeatures() string { return torch.CPUFeatures() + ", kernels " + kernels.ISA() }

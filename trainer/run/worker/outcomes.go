@@ -26,7 +26,7 @@ func groupedByQuestion(queries []task.Query, outcomes []store.Outcome, samples i
 	return all
 }
 
-// ofOwnSet returns the outcomes of the questions of task.eval, by which versions are compared.
+// ofOwnSet returns the outcomes of the questions of task.eval. Versions are compared by these.
 func ofOwnSet(queries []task.Query, outcomes []store.Outcome) (own []store.Outcome) {
 	set := map[string]string{}
 	for _, q := range queries {
@@ -52,7 +52,7 @@ func accuracy(outcomes []store.Outcome) float64 {
 	return correct.Value()
 }
 
-// unknownAccuracy returns why an evaluation has no accuracy, or "" if every rollout has a score.
+// unknownAccuracy returns the reason why an evaluation has no accuracy, or "" if every rollout has a score.
 func unknownAccuracy(outcomes []store.Outcome) string {
 	missing, reason := 0, ""
 	for _, o := range outcomes {

@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 )
 
-// Probe shows a worker to the health server and the live page.
+// Probe gives the health server and the live page access to a worker.
 type Probe struct{ parts *assemble.Parts }
 
 // ProbeOf returns the probe of a worker.

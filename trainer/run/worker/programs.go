@@ -20,7 +20,7 @@ import (
 type programs struct {
 	rollouts *rollouts
 	gateway  *gateway.Agent // answers requests of programs; nil: no gateway
-	player   gateway.Player // plays the rollouts in place of the main agent's own conversation; may be nil
+	player   gateway.Player // plays the rollouts instead of the main agent's own conversation; may be nil
 }
 
 // admit admits requests of programs for this agent while a phase is played, until end is called.
@@ -32,8 +32,8 @@ func (pr *programs) admit(p store.Phase) (end func()) {
 	return func() { pr.gateway.End(p.String()) }
 }
 
-// attempt plays one rollout by a program. If the program fails, the reward is not 0: the rollout is removed
-// for every agent, like one whose answer cannot be verified.
+// attempt plays one rollout by a program. If the program fails, the rollout does not get the reward 0: it is removed for
+// every agent, like a rollout whose answer cannot be verified.
 func (pr *programs) attempt(ctx context.Context, c *collector, q task.Query, k int) (o store.Outcome, err error) {
 	played, said, err := pr.play(ctx, c.phase, q, k)
 	if err != nil {
@@ -88,8 +88,8 @@ func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, corr
 	return err
 }
 
-// endCalls ends a program's calls at the sub-agents. It adds to the outcome the number of calls of each, the calls
-// without a score, and the tokens of all.
+// endCalls ends a program's calls at the sub-agents. It adds to the outcome the number of calls of each sub-agent, the
+// calls without a score, and the tokens of all.
 func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.Played, lost *unscored, read *spent) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
@@ -112,7 +112,7 @@ func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, 
 	return g.Wait()
 }
 
-// end ends a program's rollout for this sub-agent: its conversations become trajectories, which stay here.
+// end ends a program's rollout for this sub-agent: its conversations become trajectories, which this worker keeps.
 func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store.Invocation) error {
 	said, err := pr.gateway.Finish(gateway.Ticket{Phase: c.phase.String(), Query: v.Query, Rollout: v.Rollout, Attempt: v.Index})
 	if err != nil {
@@ -128,7 +128,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
 		}
-		if err != nil { // not held, so the rollout is removed for every agent
+		if err != nil { // not kept, so the rollout is removed for every agent
 			r.Failed = reasonOf(err)
 			c.held.unscored.add(v, r.Failed)
 			continue
@@ -140,15 +140,15 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 	return pr.rollouts.member.Complete(ctx, v, r)
 }
 
-// expertScore returns a call's expert score: the program's own, or the task's. A call of an invalid format and an
-// unjudged call have none.
+// expertScore returns a call's expert score: the program's own score, or the task's. Calls in an invalid format and
+// unjudged calls have none.
 func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory, s gateway.Conversation, end *store.End) (*float64, error) {
 	if !t.FormatValid || t.unjudged {
 		return nil, nil
 	}
 	if end.Scores != nil {
 		if s.Arrival >= len(end.Scores) {
-			return nil, fmt.Errorf("the program scored %d calls of %s and made more", len(end.Scores), pr.rollouts.name)
+			return nil, fmt.Errorf("the program scored %d calls of %s but made more", len(end.Scores), pr.rollouts.name)
 		}
 		return &end.Scores[s.Arrival], nil
 	}
@@ -184,7 +184,7 @@ func (pr *programs) heldOf(q task.Query, k, i int, said []gateway.Conversation) 
 		row.Query, row.Rollout, row.Agent, row.Invocation = q.ID, k, pr.rollouts.name, i
 	}
 	t := trajectory{Trajectory: sum, task: subtask}
-	if len(rows) > 0 { // else the program never asked
+	if len(rows) > 0 { // otherwise the program never sent a request
 		t.Tokens, t.Sampled, t.LogProbs, t.Turns, t.More = rows[0].Tokens, rows[0].Sampled, rows[0].LogProbs, rows[0].Turns, rows[1:]
 		t.Routes = rows[0].Routes
 	}

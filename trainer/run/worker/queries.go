@@ -13,7 +13,7 @@ type queries struct {
 	task task.Task
 }
 
-// of returns the queries of a phase and the rollouts of each: a function of the run's seed and the phase only.
+// of returns the queries of a phase and the number of rollouts of each. They depend on the run's seed and the phase only.
 func (q queries) of(p store.Phase) (queries []task.Query, rollouts int) {
 	if p.Evaluates() {
 		return task.HeldOut(q.task, q.cfg.Eval.Queries), q.cfg.Eval.Samples
@@ -25,8 +25,8 @@ func (q queries) of(p store.Phase) (queries []task.Query, rollouts int) {
 	return queries, q.cfg.GRPO.Rollouts
 }
 
-// train returns query i of step n in the training order, with per queries a step, counted from first. A stage of
-// the curriculum has an order of its own, which begins with the stage.
+// train returns query i of step n in the training order, with `per` queries per step, counted from `first`. A stage of the
+// curriculum has its own order, which begins with the stage.
 func (q queries) train(n, first, per, i int64) task.Query {
 	begun := int64(0)
 	for stage, s := range q.cfg.Task.Curriculum {
@@ -50,8 +50,8 @@ func (q queries) lookUp(plan store.Plan) ([]task.Query, error) {
 	return questions, nil
 }
 
-// firstReplacement is the place in the training order from which replacement queries are counted, far beyond the
-// queries of steps. Like a step's own queries, they are a function of the seed and their number only.
+// firstReplacement is the place in the training order from which replacement queries are counted, far beyond the queries of
+// steps. Like a step's own queries, they depend on the seed and their number only.
 const firstReplacement = 1 << 32
 
 // replacement returns replacement query r of training step n, r < grpo.resample.
@@ -60,8 +60,8 @@ func (q queries) replacement(n int64, r int) task.Query {
 }
 
 // samplingStep returns the step in the key of a phase's random numbers. All evaluations use 0, so that versions are
-// compared on the same numbers, and `mgrpo eval` repeats a run's figures. Held-out queries have ids of their own, so
-// they never coincide with training step 0.
+// compared with the same numbers, and `mgrpo eval` repeats a run's figures. Held-out queries have different ids, so they
+// never coincide with training step 0.
 func samplingStep(p store.Phase) int64 {
 	if p.Evaluates() {
 		return 0

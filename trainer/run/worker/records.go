@@ -25,14 +25,14 @@ type reports struct {
 	*seat
 	player  *play.Player
 	policy  policy.Lifecycle
-	device  *torch.Device // nil: its model is hosted
+	device  *torch.Device // nil: the agent's model is hosted
 	archive *archive.Archive
 	sampled policy.Stats // the engine's statistics at the last record
 	tally   tally        // of the steps made in this process
 }
 
-// report reports a record if the place still belongs to this worker. Readers take a record of an earlier step than the
-// one before as a sign that the run went back.
+// report reports a record if the place still belongs to this worker. Readers interpret a record of an earlier step than the
+// previous record as a sign that the run went back.
 func (s *seat) report(ctx context.Context, r metrics.Record) error {
 	if err := s.member.ConfirmPlace(ctx); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (rp *reports) step(n int64, held *experience, outcomes []store.Outcome, com
 	return r
 }
 
-// evaluation returns the record of an evaluation; own are the outcomes by which versions are compared.
+// evaluation returns the record of an evaluation. `own` holds the outcomes by which versions are compared.
 func (rp *reports) evaluation(version int64, held *experience, outcomes, own []store.Outcome, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: rp.name, Values: map[string]float64{}}
 	rp.describeRollouts(&r, held, outcomes, clock)
@@ -104,7 +104,7 @@ func (rp *reports) evaluation(version int64, held *experience, outcomes, own []s
 	return r
 }
 
-// describeRollouts adds figures on the conversations of a phase for this agent.
+// describeRollouts adds figures about the conversations of a phase for this agent.
 func (rp *reports) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
 	var format, turns, tokens, sampled, malformed, expert, correct score.Mean
 	counted := true
@@ -156,7 +156,7 @@ func (rp *reports) describeRollouts(r *metrics.Record, held *experience, outcome
 	rp.describeTools(r)
 }
 
-// describeCalls adds the distribution of d_k: of all calls for the main agent, of its own calls for a sub-agent.
+// describeCalls adds the distribution of d_k: for the main agent of all its calls, for a sub-agent of the calls to it.
 func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 	calls, histogram, ofQuery := score.Mean{}, map[string]int64{}, map[string][]int{}
 	for _, o := range outcomes {
@@ -178,8 +178,8 @@ func (rp *reports) describeCalls(r *metrics.Record, outcomes []store.Outcome) {
 	r.Counts["calls"] = histogram
 }
 
-// describeBatches adds the number of sequences decoded together in the engine's passes since the last record, and where
-// they were sampled.
+// describeBatches adds the number of sequences decoded together in the engine's passes since the last record, and the ranks
+// on which tokens were sampled.
 func (rp *reports) describeBatches(r *metrics.Record) {
 	s, before := rp.policy.Stats(), rp.sampled
 	rp.sampled = s
@@ -240,8 +240,8 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 	}
 }
 
-// describeLearning merges the updates of a step: means, the smallest minimum, the largest maximum. The gap between
-// sampler and trainer is that of the first update only, before which both have the same weights.
+// describeLearning merges the updates of a step: means, the smallest minimum, the largest maximum. The gap between sampler
+// and trainer is taken from the first update only, since before it both have the same weights.
 func describeLearning(r *metrics.Record, l learned) {
 	merged := map[string][]float64{}
 	for _, u := range l.reports {
@@ -283,7 +283,7 @@ func (rp *reports) describeMemory(r *metrics.Record) {
 	}
 	m, err := rp.device.Memory(context.Background())
 	if err != nil {
-		return // an unknown figure is left out
+		return // an unknown figure is omitted
 	}
 	r.Values["memory_bytes"], r.Values["memory_peak_bytes"] = float64(m.Allocated), float64(m.Peak)
 	if !rp.device.IsCUDA() {

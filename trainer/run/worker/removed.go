@@ -24,7 +24,8 @@ func reasonOf(err error) string {
 	return text
 }
 
-// removed returns why a rollout is in no group, or "" if it is in one. complete: every agent holds its trajectories.
+// removed returns the reason why a rollout is in no group, or "" if it is in one. complete means that every agent holds its
+// trajectories.
 func removed(o store.Outcome, complete bool) string {
 	switch {
 	case o.Failed != "":
@@ -37,8 +38,8 @@ func removed(o store.Outcome, complete bool) string {
 	return "one of its trajectories is missing"
 }
 
-// unscored collects why calls of a rollout have no score. The calls of a turn run concurrently, so it keeps the reason
-// that is first by name and not by time: a rollout that is played again has the same one.
+// unscored collects the reasons why calls of a rollout have no score. The calls of a turn run concurrently, so the first
+// reason by name is reported, not by time: a rollout that is played again has the same reason.
 type unscored struct {
 	mu      sync.Mutex
 	reasons map[string]string // by name of the call
@@ -63,13 +64,13 @@ func (u *unscored) first() string {
 	return ""
 }
 
-// maxRemovedSteps is the number of steps in a row with too many removed rollouts that ends the run: one may be due to
-// an outage that has passed, several are not.
+// maxRemovedSteps is the number of consecutive steps with too many removed rollouts after which the run ends. One such step
+// may be due to a temporary outage, several are not.
 const maxRemovedSteps = 3
 
-// countRemovals reports a step's removed rollouts, and returns an error if there are too many in several steps in a
-// row. Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. A rollout with
-// a trajectory too old for grpo.max_lag was removed because of timing and does not count.
+// countRemovals reports a step's removed rollouts, and returns an error if there are too many in several consecutive steps.
+// Rollouts do not lack scores at random, so the remaining ones are not a fair sample of the policy. Rollouts that were
+// removed because a trajectory was too old for grpo.max_lag do not count.
 func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[string][]store.Outcome) error {
 	held := map[string]bool{}
 	for _, ofQuery := range complete {
@@ -100,6 +101,6 @@ func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[st
 	if s.removedSteps++; s.removedSteps < maxRemovedSteps {
 		return nil
 	}
-	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed, the %drd step in a row with more than grpo.max_removed (%g): the remaining ones are not a fair sample. %s",
+	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed, the %drd consecutive step with more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
 		n+1, gone, len(outcomes), maxRemovedSteps, s.cfg.GRPO.MaxRemoved, reason)
 }

@@ -17,12 +17,13 @@ import (
 type attempt func(ctx context.Context, q task.Query, k int) (store.Outcome, error)
 
 // playAll plays all rollouts of a phase's queries and returns the plan of the remaining queries. With grpo.resample, a
-// query whose main group is degenerate (all rewards equal, so the main agent learns nothing) is replaced when its last
-// rollout has ended. Replacements may be replaced, too. grpo.resample bounds the number of replacements.
+// query is degenerate if all rewards of its main group are equal, so that the main agent learns nothing from it. Such a
+// query is replaced when its last rollout has ended. Replacements may be replaced, too. grpo.resample limits the number of
+// replacements.
 //
-// The choice of queries does not depend on the order in which they end. It is replacements 0 to m-1, where m is the
-// bound, or the first number that equals the number of degenerate queries among the step's own and these replacements.
-// So a step that is played again has the same queries.
+// The choice of queries does not depend on the order in which they end. The replacements are numbers 0 to m-1. m is the
+// limit or, if it is smaller, the first number that equals the number of degenerate queries among the step's own queries
+// and these replacements. So a step that is played again has the same queries.
 func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, attempt attempt) (store.Plan, error) {
 	bound := 0
 	if ro.resamples(p) {
@@ -60,7 +61,7 @@ func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan,
 		}
 		dead, err := ro.degenerate(gctx, outcomes)
 		if err != nil {
-			err = cmp.Or(context.Cause(gctx), err) // a rollout failed before
+			err = cmp.Or(context.Cause(gctx), err) // an earlier rollout failed
 			cancel()
 			_ = g.Wait()
 			return plan, err
@@ -76,8 +77,8 @@ func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan,
 	return replaced(plan, replacements, degenerate), g.Wait()
 }
 
-// replaced returns the plan after replacements took the places of degenerate queries: first the plan's own in their
-// order, then earlier replacements. There are at most as many replacements as degenerate queries.
+// replaced returns the plan after replacements took the places of degenerate queries: first of the plan's own queries in
+// their order, then of earlier replacements. There are at most as many replacements as degenerate queries.
 func replaced(plan store.Plan, replacements []string, degenerate map[string]bool) store.Plan {
 	played := slices.Concat(plan.Queries, replacements)
 	plan.Queries = slices.Clone(plan.Queries)

@@ -27,7 +27,7 @@ func (s scorer) main(ctx context.Context, q task.Query, a task.Attempt, o *store
 	return err
 }
 
-// unjudged reports whether the answers to sub-tasks of q have no score: this holds for a held-out question without
+// unjudged reports whether the answers to sub-tasks of q have no score. This is the case for a held-out question without
 // parts, since parts are the reference for these answers. Training questions have parts.
 func (s scorer) unjudged(p store.Phase, q task.Query) bool {
 	return p.Evaluates() && s.cfg.Task.Expert.Kind == "parts" && len(q.Parts) == 0

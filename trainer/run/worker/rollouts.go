@@ -29,11 +29,11 @@ type rollouts struct {
 	normaliser normaliser
 	programs   programs
 	stops      *stops
-	lost       func() error // why the agent's further ranks are gone; nil while they run
+	lost       func() error // reason why the agent's further ranks are gone; nil while they run
 }
 
-// step plays the rollouts of a training step and publishes which trajectories this worker holds. A trajectory
-// that is older than the run allows is not among them, so its rollout is removed for every agent.
+// step plays the rollouts of a training step and publishes the trajectories that this worker holds. A trajectory that is
+// older than the run allows is dropped, so its rollout is removed for every agent.
 func (ro *rollouts) step(ctx context.Context, n int64) (*experience, error) {
 	held, err := ro.play(ctx, store.Train(n))
 	if err != nil {
@@ -60,11 +60,11 @@ func (ro *rollouts) publishHeld(ctx context.Context, n int64, held *experience) 
 	return ro.member.PublishTrajectories(ctx, store.Train(n), ids)
 }
 
-// play executes the first half of a phase, in training and evaluation alike.
+// play executes the first half of a phase, both in training and in evaluation.
 func (ro *rollouts) play(ctx context.Context, p store.Phase) (held *experience, err error) {
 	defer func() {
 		if err == nil {
-			err = ro.lost() // a program may have taken the loss of the place for a failed turn
+			err = ro.lost() // a program may have treated the loss of the place as a failed turn
 		}
 	}()
 	if !ro.main {
@@ -75,13 +75,13 @@ func (ro *rollouts) play(ctx context.Context, p store.Phase) (held *experience, 
 		return nil, err
 	}
 	if stop {
-		if err := ro.member.AskStop(ctx); err != nil { // a successor of this worker must see the stop, too
+		if err := ro.member.AskStop(ctx); err != nil { // a successor of this worker must also see the stop
 			return nil, err
 		}
 		var conflict *store.ConflictError
 		if err := ro.member.Begin(ctx, p, store.Plan{Rollouts: 1}); !errors.As(err, &conflict) {
 			return nil, cmp.Or(err, errStopping)
-		} // an earlier worker of this agent had begun the phase: it is ended first
+		} // an earlier worker of this agent had already begun the phase: the phase is ended first
 	}
 	queries, rollouts := ro.queries().of(p)
 	return ro.lead(ctx, p, queries, rollouts)
@@ -149,7 +149,7 @@ func (ro *rollouts) attempt(ctx context.Context, c *collector, q task.Query, k i
 }
 
 // conclude scores a rollout that has not failed, publishes its outcome and keeps the main agent's trajectory. A rollout
-// that cannot be scored is void for every agent.
+// that cannot be scored is removed for every agent.
 func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o store.Outcome, score func(*store.Outcome) error) (store.Outcome, error) {
 	if o.Failed == "" {
 		if err := score(&o); err != nil {
@@ -166,14 +166,14 @@ func (ro *rollouts) conclude(ctx context.Context, c *collector, t *trajectory, o
 	return o, nil
 }
 
-// unrecorded reports whether an error is the cache's: the judge's answer was not recorded.
+// unrecorded reports whether an error comes from the cache: the judge's answer was not recorded.
 func unrecorded(err error) bool {
 	var of *recorded.Error
 	return errors.As(err, &of)
 }
 
-// unanswered returns the error of a conversation that its model's server left without an end: its own agent's server,
-// or that of an agent it called. It returns nil if there is none.
+// unanswered returns the error of a conversation that a model's server did not finish. The server may belong to this agent
+// or to an agent that it called. unanswered returns nil if there is none.
 func unanswered(ctx context.Context, err error) *agent.UnansweredError {
 	var silent *agent.UnansweredError
 	if ctx.Err() != nil || !errors.As(err, &silent) {
@@ -223,8 +223,8 @@ func (ro *rollouts) serve(ctx context.Context, p store.Phase) (*experience, erro
 	}
 }
 
-// answer handles one invocation: this agent's conversation, its expert score, and the text for the caller. The
-// trajectory stays here.
+// answer handles one invocation: this agent's conversation, its expert score, and the text for the caller. This worker
+// keeps the trajectory.
 func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation) error {
 	fail := func(r store.Result, err error) error { // no trajectory is kept, so the rollout is removed for every agent
 		r.Failed = reasonOf(err)
@@ -281,8 +281,8 @@ func sizeOf(t agent.Trajectory) int {
 	return tokens
 }
 
-// AnswerText returns the text for the caller. An answer counts even if the format is invalid because of an earlier
-// wrong call.
+// AnswerText returns the text for the caller. An answer is used even if the format is invalid because of an earlier wrong
+// call.
 func AnswerText(t agent.Trajectory) string {
 	switch {
 	case t.Finish != agent.FinishAnswer:
@@ -293,7 +293,7 @@ func AnswerText(t agent.Trajectory) string {
 	return t.Answer
 }
 
-// attemptOf returns a conversation in the form that a verifier reads; subtask is the request to a sub-agent.
+// attemptOf returns a conversation in the form that a verifier reads. subtask is the request to a sub-agent.
 func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 	a := task.Attempt{Agent: t.Agent, Rollout: t.Rollout, Invocation: t.Invocation, Subtask: subtask, Answer: t.Answer}
 	for _, turn := range t.Said() {
@@ -306,7 +306,7 @@ func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 func (ro *rollouts) converse(ctx context.Context, p store.Phase, c play.Conversation) (agent.Trajectory, error) {
 	c.Step, c.Sampling = samplingStep(p), Sampling(ro.cfg, p)
 	t, err := ro.player.Play(ctx, c)
-	if err == nil && t.SampledTokens() == 0 { // the prompt is too long or the model hosted; no weights sampled it, so it is not stale
+	if err == nil && t.SampledTokens() == 0 { // the prompt is too long or the model is hosted; weights did not sample it, so it is not stale
 		t.Version = ro.policy.Version()
 	}
 	return t, err
@@ -324,7 +324,7 @@ func (ro *rollouts) collect(p store.Phase, plan store.Plan) *collector {
 	return &collector{seat: ro.seat, phase: p, held: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
 }
 
-// add keeps a trajectory. Repeated invocations have equal trajectories, of which it keeps the first.
+// add keeps a trajectory. Repeated invocations have equal trajectories; add keeps the first.
 func (c *collector) add(t *trajectory) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

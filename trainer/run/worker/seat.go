@@ -15,7 +15,7 @@ type seat struct {
 	main          bool
 	observer      metrics.Observer
 	member        *store.Member
-	learner       *launch.Learner // nil for an agent that does not learn, and for one whose cold start was all it learned
+	learner       *launch.Learner // nil for an agent that does not learn, and for an agent that learns in its cold start only
 	contextTokens int             // largest number of tokens in a conversation; 0: its model is hosted
 }
 
@@ -25,7 +25,7 @@ func (s *seat) trains() bool { return s.learner != nil }
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
 func (s *seat) trained() bool { return s.trains() && s.learner.Steps() > 0 }
 
-// WaitsFor publishes which agents take longer than this one.
+// WaitsFor publishes the agents that take longer than this one.
 func (s *seat) WaitsFor(agents []string) {
 	s.observer.Progress(metrics.Progress{Agent: s.name, Activity: metrics.Waiting, For: agents})
 }

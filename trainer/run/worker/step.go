@@ -21,14 +21,14 @@ type steps struct {
 	normaliser   normaliser
 	archive      *archive.Archive
 	reports      *reports
-	refused      int // number of latest steps in a row with a refused update
-	removedSteps int // number of latest steps in a row with too many removed rollouts
+	refused      int // number of consecutive latest steps with a refused update
+	removedSteps int // number of consecutive latest steps with too many removed rollouts
 }
 
-// step executes training step n of one agent's worker, after its rollouts. held is the result of rollOut, in which the
-// main agent's worker leads the rollouts and a sub-agent's worker serves the calls made in them. Trajectories stay
-// here; only texts and outcomes went through the store. All workers run the same code. Compare with algorithm 1 of the
-// paper.
+// step executes training step n of one agent's worker, after its rollouts. `held` is the result of rollOut, in which the
+// main agent's worker leads the rollouts and a sub-agent's worker serves the calls made in them. This worker keeps its
+// trajectories; only text and outcomes passed through the store. All workers run the same code. Compare with algorithm 1 of
+// the paper.
 func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 	phase := store.Train(n)
 	clock := held.clock
@@ -83,7 +83,7 @@ func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 		return err
 	}
 	s.reports.count(held, outcomes, mgrpo.Count(advantages.Groups))
-	if err := s.report(ctx, record); err != nil { // before the version, so that a stop decided by reading records comes before the next step
+	if err := s.report(ctx, record); err != nil { // published before the version, so that a stop that is decided by reading records comes before the next step
 		return err
 	}
 	if err := s.member.PublishVersion(ctx, n+1); err != nil {
@@ -110,13 +110,13 @@ type experience struct {
 type trajectory struct {
 	agent.Trajectory
 	program  string   // text for people from the program that played the rollout
-	task     string   // the question or sub-task it started from
+	task     string   // question or sub-task with which it started
 	expert   *float64 // a sub-agent's own score; nil if the format is invalid or the answer unjudged
 	unjudged bool     // a held-out question has no reference for a sub-agent's answer
 }
 
-// agree returns, by query, the outcomes of the complete rollouts: verified, and with every trajectory held by its
-// agent.
+// agree returns the outcomes of the complete rollouts, by query: rollouts that were verified and whose trajectories are all
+// held by their agents.
 func (s *steps) agree(ctx context.Context, p store.Phase, outcomes []store.Outcome) (map[string][]store.Outcome, error) {
 	byAgent, err := s.member.Trajectories(ctx, p)
 	if err != nil {
@@ -138,8 +138,7 @@ func (s *steps) agree(ctx context.Context, p store.Phase, outcomes []store.Outco
 	return complete, nil
 }
 
-// allHeld reports whether each trajectory of a rollout is held by its own agent; known has the ids that each agent
-// holds.
+// allHeld reports whether each trajectory of a rollout is held by its own agent. known holds the ids that each agent holds.
 func allHeld(o store.Outcome, main string, known map[string]map[string]bool) bool {
 	if !known[main][trajectoryID(o.Query, o.Rollout, main, 0, true)] {
 		return false

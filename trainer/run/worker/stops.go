@@ -16,11 +16,11 @@ import (
 // stops handles requests to end the run early, made to this process or to another worker's.
 type stops struct {
 	*seat
-	here  <-chan struct{} // closed when this process is asked for a clean stop
+	here  <-chan struct{} // closed when a clean stop of this process is requested
 	ended bool            // the run ended because of a stop, here or elsewhere
 }
 
-// ErrStopped is the error of a run that ended before its last step or evaluation because it was asked to stop. It left
+// ErrStopped is the error of a run that ended before its last step or evaluation because a stop was requested. The run left
 // a checkpoint, unless there was no step to finish or the other workers were missing.
 var ErrStopped = errors.New("stopped before the end, as asked; continue with --resume")
 
@@ -42,12 +42,12 @@ func Resumable(err error) bool {
 // patience bounds the wait for a store that must receive a stop.
 const patience = 5 * time.Second
 
-// errStopping means that a phase has no queries: the run ends at the version from which the phase would have begun. The
-// main agent's worker begins such a phase when a stop was asked for, so that all workers end at the same version.
+// errStopping means that a phase has no queries: the run ends at the version at which the phase would have begun. The main
+// agent's worker begins such a phase when a stop was requested, so that all workers end at the same version.
 var errStopping = errors.New("the run was asked to stop")
 
-// passOn forwards a stop that this process is asked for to the main agent, wherever it runs. If an agent has had no
-// worker for so long that none may come, the current step would not end, so it is abandoned.
+// passOn forwards a stop request of this process to the main agent, on any machine. If an agent has had no worker for so
+// long that none may come, the current step would not end, so it is abandoned.
 func (st *stops) passOn(ctx context.Context, abandon context.CancelCauseFunc) {
 	select {
 	case <-ctx.Done():
@@ -94,16 +94,16 @@ func (st *stops) ask(ctx context.Context) {
 	_ = st.member.AskStop(ctx)
 }
 
-// stopInterval is the longest time until a stop that was asked for at another server is noticed.
+// stopInterval is the longest time until a stop that was requested at another server is noticed.
 const stopInterval = time.Second
 
-// stopWatch checks for a stop between updates: this process's own at each check, those of others at intervals.
+// stopWatch checks for a stop between updates: for a stop of this process at each check, for stops of others at intervals.
 type stopWatch struct {
 	stops  *stops
 	looked time.Time // the time of the last request to the store
 }
 
-// look returns errStopping if a stop was asked for, and the cause if ctx has ended.
+// look returns errStopping if a stop was requested, and the cause if ctx has ended.
 func (s *stopWatch) look(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

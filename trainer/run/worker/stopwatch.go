@@ -2,7 +2,7 @@ package worker
 
 import "time"
 
-// stopwatch measures the parts of a step for the report; no result depends on it.
+// stopwatch measures the parts of a step for the report. Results do not depend on it.
 type stopwatch struct {
 	last time.Time
 	laps map[string]float64 // seconds
@@ -19,5 +19,5 @@ func (s *stopwatch) lap(name string) {
 	s.last = now
 }
 
-// resume begins a lap: the time since the last one belongs to no part.
+// resume begins a lap without adding the time since the last one to any part.
 func (s *stopwatch) resume() { s.last = time.Now() }

@@ -5,7 +5,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// maxExample bounds the bytes of an error that a warning shows.
+// maxExample is the largest number of bytes of an error in a warning.
 const maxExample = 300
 
 // describeTools adds the calls of the agent's tools since the last record, and warns of lost servers and of failing
@@ -33,7 +33,7 @@ func (rp *reports) describeTools(r *metrics.Record) {
 	for _, u := range metrics.ToolUses(r.Counts) {
 		if u.Failing() {
 			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicTools,
-				"the tool %s failed in %d of %d calls: %d took too long, %d were answered with an error, %d of them whatever the arguments were; the newest: %s",
+				"the tool %s failed in %d of %d calls: %d took too long, %d were answered with an error, %d of them independent of the arguments; the newest: %s",
 				u.Tool, u.Errors+u.Timeouts, u.Made(), u.Timeouts, u.Errors, usage[u.Tool].Failures, tool.Truncate(usage[u.Tool].Example, maxExample)))
 		}
 	}

@@ -1,5 +1,5 @@
-// Package worker is one agent's part in a run. Read it beside the paper's algorithm: step.go is one step, and this file
-// is what happens before, between and after the steps.
+// Package worker is one agent's part in a run. Read it together with the paper's algorithm: step.go contains one step, and
+// this file contains the actions before, between and after the steps.
 package worker
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// Worker is one agent of a run. `mgrpo train` runs the workers of all agents in one process, `mgrpo worker` a single
-// one. Each part of its work has a type of its own, which holds only the objects it needs.
+// Worker is one agent of a run. `mgrpo train` runs the workers of all agents in one process, `mgrpo worker` runs a single
+// one. Each part of its work has a separate type, which holds only the objects it needs.
 type Worker struct {
 	*seat
 	parts    *assemble.Parts
@@ -40,8 +40,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	err := w.live(ctx, abandon)
 	switch {
 	case errors.Is(context.Cause(ctx), ErrStopped):
-		return ErrStopped // context.Canceled carries no reason
-	case err != nil && ctx.Err() == nil: // an error of this worker: the checkpoint that is being written need not be lost
+		return ErrStopped // context.Canceled does not contain a reason
+	case err != nil && ctx.Err() == nil: // an error of this worker: the checkpoint that is being written can still be completed
 		const patience = time.Minute
 		saved, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -50,7 +50,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// live executes the decisions of the course until the run is over.
+// live executes the decisions of the schedule until the run is over.
 func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) error {
 	acting, done := context.WithCancel(ctx)
 	actor := actor{w: w, done: make(chan rolledOut, 1)}
@@ -96,7 +96,7 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 	}
 }
 
-// carryOut executes one command; held are the rollouts for it.
+// carryOut executes one command. `held` holds the rollouts for it.
 func (w *Worker) carryOut(ctx context.Context, c schedule.Command, held *experience) (r schedule.Result, err error) {
 	switch c.Kind {
 	case schedule.Teach:
@@ -185,7 +185,7 @@ func (w *Worker) Member() *store.Member { return w.member }
 // Parts returns the agent's model with its sampler and learner.
 func (w *Worker) Parts() *assemble.Parts { return w.parts }
 
-// PlayBy lets a program play the rollouts in place of the main agent's own conversations.
+// PlayBy makes a program play the rollouts instead of the main agent's own conversations.
 func (w *Worker) PlayBy(p gateway.Player) { w.rollouts.programs.player = p }
 
 // Stopped reports whether the run ended because of a stop, here or elsewhere.
