@@ -83,7 +83,7 @@ func TestAttemptedRetries(t *testing.T) {
 		"busy too long":        {[]error{busy, busy, busy}, "error: after 3 attempts: busy", 3, true},
 		"an error of the call": {[]error{errors.New("no such page")}, "error: no such page", 1, false},
 		"a failure":            {[]error{failed(errors.New("no key"))}, "error: no key", 1, true},
-		"a long rest":          {[]error{&retry.Transient{Err: failed(errors.New("busy")), After: time.Hour}}, "error: the server asks to wait 1h0m0s, and the longest wait is 30s: busy", 1, true},
+		"a long rest":          {[]error{&retry.Transient{Err: failed(errors.New("busy")), After: time.Hour}}, "error: the server asks to wait 1h0m0s, but the longest wait is 30s: busy", 1, true},
 	} {
 		calls, retried := 0, 0
 		moody := Func("moody", "", "x", "", func(context.Context, string) (string, error) {

@@ -1,4 +1,4 @@
-// Package retry repeats requests that failed for a reason that may pass.
+// Package retry repeats requests that failed for a temporary reason.
 package retry
 
 import (
@@ -19,13 +19,13 @@ const (
 // Transient is an error after which another attempt may succeed.
 type Transient struct {
 	Err   error
-	After time.Duration // wait that the server asks for; 0: not given
+	After time.Duration // wait that the server requested; 0: not given
 }
 
 func (t *Transient) Error() string { return t.Err.Error() }
 func (t *Transient) Unwrap() error { return t.Err }
 
-// Do calls f until it succeeds, fails with an error that is no Transient, or was called retries+1 times. wait is called
+// Do calls f until it succeeds, fails with an error that is not a Transient, or was called retries+1 times. wait is called
 // between the calls; the wait doubles each time and is shortened at random, so that requests that failed together are not
 // repeated together.
 func Do[T any](ctx context.Context, retries int, wait func(context.Context, time.Duration) error, f func() (T, error)) (T, error) {
@@ -43,7 +43,7 @@ func Do[T any](ctx context.Context, retries int, wait func(context.Context, time
 			return none, fmt.Errorf("after %d attempts: %w", attempt+1, err)
 		}
 		if again.After > LongWait {
-			return none, fmt.Errorf("the server asks to wait %s, and the longest wait is %s: %w", again.After, LongWait, err)
+			return none, fmt.Errorf("the server asks to wait %s, but the longest wait is %s: %w", again.After, LongWait, err)
 		}
 		pause := min(FirstWait<<min(attempt, 16), LongWait)
 		pause = max(pause/2+rand.N(pause/2), again.After)
@@ -63,8 +63,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Refusal returns the error of a reply with a status that is no success: err, as a Transient if the server is busy or
-// failing (RFC 9110, RFC 6585).
+// Refusal returns the error of a reply whose status is not a success: err, as a Transient if the server is busy or failing
+// (RFC 9110, RFC 6585).
 func Refusal(r *http.Response, err error) error {
 	switch code := r.StatusCode; {
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
@@ -73,7 +73,7 @@ func Refusal(r *http.Response, err error) error {
 	return err
 }
 
-// after parses a Retry-After header, seconds or a date; 0 if it is neither.
+// after parses a Retry-After header, seconds or a date. It returns 0 if the header is neither.
 func after(header string) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

@@ -1,4 +1,4 @@
-// Package tail keeps the end of what a program writes, which says why it failed.
+// Package tail keeps the end of a program's output, which usually contains the reason for a failure.
 package tail
 
 import (
@@ -12,11 +12,11 @@ type Writer struct {
 	Max int
 
 	mu   sync.Mutex
-	kept []byte // at most twice Max
-	cut  bool   // something was dropped before kept
+	kept []byte // at most twice Max bytes
+	cut  bool   // bytes before kept were dropped
 }
 
-// Write never fails.
+// Write keeps the end of p. It never fails.
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -27,13 +27,13 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end is what is kept, and whether something came before it.
+// end returns the kept bytes, and whether earlier bytes were dropped.
 func (w *Writer) end() ([]byte, bool) {
 	over := len(w.kept) - w.Max
 	return w.kept[max(over, 0):], w.cut || over > 0
 }
 
-// Bytes are the last Max bytes.
+// Bytes returns the last Max bytes.
 func (w *Writer) Bytes() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -41,10 +41,10 @@ func (w *Writer) Bytes() []byte {
 	return bytes.Clone(end)
 }
 
-// String is the last Max bytes, with U+FFFD for what is not UTF-8.
+// String returns the last Max bytes. Bytes that are not UTF-8 become U+FFFD.
 func (w *Writer) String() string { return strings.ToValidUTF8(string(w.Bytes()), "\uFFFD") }
 
-// Lines is like String, without a line of which the beginning was dropped.
+// Lines returns the same as String, without a first line whose beginning was dropped.
 func (w *Writer) Lines() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -18,10 +18,11 @@ const mark = "\ufeff"
 // errUTF16 is the error for a text that begins with a byte order mark of UTF-16 or UTF-32.
 var errUTF16 = errors.New("the text is UTF-16: save it as UTF-8")
 
-// Bytes returns a text without its byte order mark. Other encodings than UTF-8 are not looked for.
+// Bytes returns a text without its byte order mark. It does not detect encodings other than UTF-8.
 func Bytes(text []byte) []byte { return bytes.TrimPrefix(text, []byte(mark)) }
 
-// Read returns the text of a file, without a byte order mark and with line feeds as line ends, as Python's open does. It is an error if the file is not UTF-8.
+// Read returns the text of a file, without a byte order mark and with line feeds as line ends, as Python's open does. It
+// returns an error if the file is not UTF-8.
 func Read(path string) (string, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
