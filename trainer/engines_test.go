@@ -165,7 +165,7 @@ func useServer(t *testing.T, kind string) {
 			t.Errorf("step %d: a gap of %v nats, %v updates of which %v skipped, importance weight %v", step, gap, v["updates"], v["updates_skipped"], v["tis_mean"])
 		}
 	}
-	for _, want := range []string{"not deterministic", "waits for the engine", "holds version 0", "holds version 1"} {
+	for _, want := range []string{"not deterministic", "waits for the engine", "has version 0", "has version 1"} {
 		if !strings.Contains(seen.String(), want) {
 			t.Errorf("nobody said %q:\n%s", want, seen)
 		}

@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// Cores are the cores that this process may compute on.
+// Cores describes the cores that this process may compute on.
 type Cores struct {
-	N        int     // at least 1: of the quota the whole cores
-	Machine  int     // the machine's
-	Affinity int     // that the process may run on
-	Quota    float64 // cores' worth of time that a control group leaves to it; 0: all
+	N        int     // usable cores, at least 1; of a quota, the whole cores
+	Machine  int     // cores of the machine
+	Affinity int     // cores on which the process may run
+	Quota    float64 // core time that a control group allows, in cores; 0: no limit
 	Group    string  // folder of the control group with the quota
 }
 
 // Count counts the cores of this process.
 func Count() Cores { return count("/", runtime.NumCPU()) }
 
-// count counts them below another root, where affinity is the number that the process may run on.
+// count counts the cores below another root. affinity is the number of cores on which the process may run.
 func count(root string, affinity int) Cores {
 	c := Cores{N: affinity, Machine: max(online(filepath.Join(root, "sys/devices/system/cpu/online")), affinity), Affinity: affinity}
 	for _, g := range Groups(root, "cpu") {
@@ -36,7 +36,7 @@ func count(root string, affinity int) Cores {
 	return c
 }
 
-// String says how many cores there are, and what leaves no more.
+// String returns the number of cores, and the limit that excludes the others.
 func (c Cores) String() string {
 	switch {
 	case c.Quota > 0 && c.Quota < float64(c.Affinity):
@@ -47,7 +47,7 @@ func (c Cores) String() string {
 	return fmt.Sprintf("%d cores", c.N)
 }
 
-// cores is the group's quota: time on cores divided by the time in which it may be used. 0: it has none.
+// cores returns the group's quota: time on cores divided by the period in which it may be used. 0: there is no quota.
 func (g Group) cores() float64 {
 	var quota, period string
 	if g.V1 {
@@ -55,7 +55,7 @@ func (g Group) cores() float64 {
 	} else {
 		quota, period = word(filepath.Join(g.Dir, "cpu.max"), 0), word(filepath.Join(g.Dir, "cpu.max"), 1)
 	}
-	q, err1 := strconv.ParseFloat(quota, 64) // "max" and -1 are none
+	q, err1 := strconv.ParseFloat(quota, 64) // "max" and -1 mean that there is no quota
 	p, err2 := strconv.ParseFloat(period, 64)
 	if cores := q / p; err1 == nil && err2 == nil && q > 0 && p > 0 && !math.IsInf(cores, 0) {
 		return cores
@@ -63,7 +63,7 @@ func (g Group) cores() float64 {
 	return 0
 }
 
-// word is the i-th word of a file, "" if it has fewer.
+// word returns the i-th word of a file, or "" if it has fewer words.
 func word(path string, i int) string {
 	text, _ := os.ReadFile(path)
 	if words := strings.Fields(string(text)); i < len(words) {

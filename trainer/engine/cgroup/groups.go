@@ -1,4 +1,4 @@
-// Package cgroup finds what control groups leave to this process of its machine.
+// Package cgroup finds the control groups that limit this process's use of its machine.
 package cgroup
 
 import (
@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// Group is the folder of a control group. Version 1 and 2 have files of other names in it.
+// Group is the folder of a control group. The names of its files differ between version 1 and 2.
 type Group struct {
 	Dir string
 	V1  bool
 }
 
-// Groups returns the control groups of this process that a controller ("memory", "cpu") may limit: its own, and those around
-// them. root is "/" but in tests.
+// Groups returns the control groups of this process that a controller ("memory", "cpu") may limit: its own group and the
+// groups around it. root is "/" except in tests.
 func Groups(root, controller string) (all []Group) {
-	own := map[bool]string{false: "/", true: "/"} // without the file these are the uppermost
+	own := map[bool]string{false: "/", true: "/"} // without the file these are the outermost groups
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	for line := range strings.Lines(string(text)) {
 		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && (f[1] == "" || slices.Contains(strings.Split(f[1], ","), controller)) {
@@ -40,10 +40,10 @@ func Groups(root, controller string) (all []Group) {
 // mount is the root of a tree of control groups.
 type mount struct {
 	Group
-	below string // the group that it shows as its root
+	below string // the group that is mounted as its root
 }
 
-// mounts are the trees that the kernel lists, or those where they usually are.
+// mounts returns the trees that the kernel lists, or the usual ones if there is no list.
 func mounts(root, controller string) (all []mount) {
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/mountinfo"))
 	for line := range strings.Lines(string(text)) {
@@ -63,7 +63,7 @@ func mounts(root, controller string) (all []mount) {
 	return all
 }
 
-// unescape reads a path as mountinfo writes it.
+// unescape decodes a path in the format of mountinfo.
 func unescape(path string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
 }

@@ -23,7 +23,7 @@ const (
 
 	// Only between machines:
 	handshakeFrame frameKind = 'h' // JSON of a handshake
-	controlFrame   frameKind = 'w' // JSON of a control message to a machine; after the last one orders follow
+	controlFrame   frameKind = 'w' // JSON of a control message to a machine; orders follow after the last one
 	stopFrame      frameKind = 'x' // empty: the machine was asked to stop the run
 	endedFrame     frameKind = 'e' // JSON of an end: how a follower ended; the last frame
 )

@@ -13,7 +13,7 @@ import (
 type handshake struct {
 	Program string   `json:"program"` // digest of the program
 	Agent   string   `json:"agent"`
-	Machine int      `json:"machine"` // from 1
+	Machine int      `json:"machine"` // counted from 1
 	Count   int      `json:"count"`   // number of the agent's machines, including the worker's
 	Device  int      `json:"device"`  // index of the device
 	Devices []string `json:"devices"` // all devices of the machine
@@ -25,8 +25,8 @@ type handshake struct {
 // control is a message to a machine, before a follower is started. Exactly one field is set; Taken accompanies
 // Refused.
 type control struct {
-	Refused string        `json:"refused,omitempty"` // why the machine cannot take part
-	Taken   bool          `json:"taken,omitempty"`   // of a refusal: another connection has this number and device, perhaps a dead one
+	Refused string        `json:"refused,omitempty"` // reason why the machine cannot take part
+	Taken   bool          `json:"taken,omitempty"`   // if refused: another connection, perhaps a dead one, has this number and device
 	Entered bool          `json:"entered,omitempty"` // the machine takes part
 	Begin   time.Duration `json:"begin,omitempty"`   // start a follower with this lease; its orders follow
 	Over    *Over         `json:"over,omitempty"`
@@ -83,11 +83,11 @@ func decodeHandshake(content []byte) (h handshake, err error) {
 	return h, nil
 }
 
-// refusal returns why the machine cannot take part, or "" if it can.
+// refusal returns the reason why the machine cannot take part, or "" if it can.
 func (h handshake) refusal(s MachineSettings, program string) string {
 	switch {
 	case h.Agent != s.Agent:
-		return fmt.Sprintf("this is the worker of %s, but the machine belongs to %.80q: give every agent an address of its own", s.Agent, h.Agent)
+		return fmt.Sprintf("this is the worker of %s, but the machine belongs to %.80q: give every agent a different address", s.Agent, h.Agent)
 	case h.Machine >= s.Count:
 		return fmt.Sprintf("agents.%s.machines.count is %d here, so machines are numbered up to %d: there is no machine %d", s.Agent, s.Count, s.Count-1, h.Machine)
 	case h.Count != s.Count:

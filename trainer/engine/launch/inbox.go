@@ -101,7 +101,7 @@ func (p *Inbox) heartbeat(interval time.Duration) {
 	}
 }
 
-// Answer reports to rank 0 that an order was executed, or why it failed.
+// Answer reports to rank 0 that an order was executed, or the reason why it failed.
 func (p *Inbox) Answer(r Reply) error {
 	content, err := json.Marshal(r.short())
 	if err != nil {

@@ -80,7 +80,7 @@ func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 	return err
 }
 
-// Read copies n weights, starting with element from, to dst. It also works after Close.
+// Read copies n weights, beginning with element `from`, to dst. It also works after Close.
 func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
 	_, err := l.group.Do(ctx, Order{Kind: Read, Span: &Span{From: from, N: n}}, nil, func(ctx context.Context) error { return l.Learner.Read(ctx, from, n, dst) })
 	return err
@@ -95,13 +95,13 @@ func (l *Learner) Logits(ctx context.Context, ids []int32, ends []int) (logits [
 	return logits, err
 }
 
-// RestoreMoments gives all ranks their moments. m and v fill dst with the values from index from.
+// RestoreMoments gives all ranks their moments. m and v fill dst with the values that begin at index `from`.
 func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
 	_, err := l.group.Do(ctx, Order{Kind: Restore}, nil, func(ctx context.Context) error { return l.Learner.RestoreMoments(ctx, m, v) })
 	return err
 }
 
-// RestoreWeights gives all ranks new weights. read fills dst with the values from index from.
+// RestoreWeights gives all ranks new weights. read fills dst with the values that begin at index `from`.
 func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
 	replies, err := l.group.Do(ctx, Order{Kind: SetWeights}, nil, func(ctx context.Context) error { return l.Learner.RestoreWeights(ctx, read) })
 	if err != nil {
@@ -110,7 +110,7 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 	return l.Agree(ctx, replies)
 }
 
-// Close frees what all ranks need for training. The followers may continue to sample.
+// Close frees the buffers that all ranks need for training. The followers may continue to sample.
 func (l *Learner) Close(ctx context.Context) error {
 	_, err := l.group.Do(ctx, Order{Kind: Release}, nil, l.Learner.Close)
 	return err
@@ -128,7 +128,7 @@ func (l *Learner) Agree(ctx context.Context, replies []Reply) error {
 	return l.group.Agree(digest, replies)
 }
 
-// Params are rank 0's trained parameters. Restoring them restores the followers', too.
+// Params is the set of rank 0's trained parameters. Restoring them also restores the followers'.
 type Params struct {
 	model.Params
 	Learner *Learner

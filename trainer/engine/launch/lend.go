@@ -17,17 +17,17 @@ import (
 // Lending is the configuration of a further machine.
 type Lending struct {
 	MachineSettings
-	Machine int             // its number, from 1
+	Machine int             // number of the machine, counted from 1
 	Without []string        // environment variables that followers do not inherit
-	Asked   <-chan struct{} // closed to ask for a clean stop of the run; may be nil
+	Asked   <-chan struct{} // closed to request a clean stop of the run; may be nil
 }
 
 // ErrStopped is the end of a machine that was asked to stop while there was no worker to forward it to.
 var ErrStopped = errors.New("launch: stopped, as asked")
 
-// Lend starts a follower on each device of this machine for every round of an agent's run, until the run is over. It
-// relays the worker's orders to the followers, and their replies to the worker. The error is an *OverError if the run
-// ended before it was complete, and an *AbsentError if no worker was found in time.
+// Lend starts a follower on each device of this machine for every round of an agent's run, until the run is over. It relays
+// the worker's orders to the followers, and their replies to the worker. The error is an *OverError if the run ended before
+// it was complete, and an *AbsentError if no worker was found in time.
 func Lend(ctx context.Context, s Lending) error {
 	if err := checkParent(); err != nil {
 		return err
@@ -206,7 +206,7 @@ func (c call) readControl() (w control, err error) {
 	return w, err
 }
 
-// serve lets the worker use a device for a round. The error is why no other round follows.
+// serve lets the worker use a device for a round. The error is the reason why no other round follows.
 func (l *lender) serve(ctx context.Context, c call, device int) error {
 	defer context.AfterFunc(ctx, c.hangUp)()
 	over := make(chan struct{})
@@ -214,7 +214,7 @@ func (l *lender) serve(ctx context.Context, c call, device int) error {
 	go func() {
 		select {
 		case <-l.Asked:
-			_ = writeFrame(c, stopFrame, nil) // if the worker is gone there is nothing to stop
+			_ = writeFrame(c, stopFrame, nil) // if the worker is gone, there is nothing to stop
 		case <-over:
 		}
 	}()

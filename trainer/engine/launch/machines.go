@@ -95,7 +95,7 @@ func (m *Machines) accept() {
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // out of descriptors, or the other end is already gone
+		case err != nil: // there are no free descriptors, or the other end is already gone
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -151,13 +151,13 @@ func (m *Machines) admit(conn net.Conn) {
 	m.enter(l)
 }
 
-// strays returns why ranks could not meet at the two ends of a connection, or "" if they can.
+// strays returns the reason why ranks could not meet at the two ends of a connection, or "" if they can.
 func (m *Machines) strays(here, there string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, other := range m.lines {
 		if other.here != here {
-			return fmt.Sprintf("it reached this machine at %s, but another machine at %s, and ranks must meet at one address: set agents.%s.machines.address to an address that all machines reach", here, other.here, m.settings.Agent)
+			return fmt.Sprintf("it reached this machine at %s, but another machine at %s, but ranks must meet at one address: set agents.%s.machines.address to an address that all machines can reach", here, other.here, m.settings.Agent)
 		}
 	}
 	if isLoopback(there) != isLoopback(here) {
@@ -258,7 +258,7 @@ func (m *Machines) take(ctx context.Context) (taken []*line, err error) {
 	return taken, nil
 }
 
-// missing lists the machines of which not all devices are connected.
+// missing lists the machines for which not all devices are connected.
 func (m *Machines) missing() string {
 	var names []string
 	for rank := len(m.settings.Devices); rank < m.settings.Count*len(m.settings.Devices); rank++ {
@@ -270,8 +270,9 @@ func (m *Machines) missing() string {
 	return strings.Join(names, " and ")
 }
 
-// Close reports the run's end to the machines, and stops listening. Machines that were in a group reconnect for that
-// when their followers are gone. Close waits for them for the time within which a follower must send a heartbeat.
+// Close reports the run's end to the machines, and stops listening. Machines that were in a group connect again to receive
+// this report when their followers are gone. Close waits for them for the time within which a follower must send a
+// heartbeat.
 func (m *Machines) Close(over Over) {
 	const longest = 4 << 10
 	if m == nil {
@@ -313,7 +314,7 @@ type line struct {
 	here    string        // of this machine, as the other reaches it
 	taken   bool          // it belongs to a group; guarded by Machines.mu
 	ready   chan struct{} // closed when data has arrived, which belongs to the group
-	broken  error         // why no more data arrives
+	broken  error         // reason why no further data arrives
 
 	machines *Machines
 }

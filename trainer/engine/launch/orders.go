@@ -21,7 +21,7 @@ const (
 	Join          Kind = "join"           // join the group of ranks, and allocate the buffers for training
 	Prepare       Kind = "prepare"        // learner.Prepare of a batch, which is kept until the next one
 	Update        Kind = "update"         // learner.Update of the sequences Which of that batch
-	Supervise     Kind = "supervise"      // learner.Supervise of a batch of its own
+	Supervise     Kind = "supervise"      // learner.Supervise with a separate batch
 	Reset         Kind = "reset"          // learner.ResetOptimizer
 	Gather        Kind = "gather"         // learner.Copy, to rank 0
 	Read          Kind = "read"           // learner.Read of Span, to rank 0
@@ -64,12 +64,12 @@ type AdamW struct {
 
 // Opening describes a follower's model.
 type Opening struct {
-	Config   []byte `json:"config"` // a configuration in which the agent has one device, the follower's, and paths are absolute
+	Config   []byte `json:"config"` // a configuration in which the agent has only the follower's device, and paths are absolute
 	Agent    string `json:"agent"`
-	Weights  string `json:"weights"`  // folder of the checkpoint to continue from; "": the one that the configuration names
-	Frozen   bool   `json:"frozen"`   // no training: rank 0 does not send the fp32 weights that a checkpoint has in addition
+	Weights  string `json:"weights"`  // folder of the checkpoint to continue from; "": the weights that the configuration names
+	Frozen   bool   `json:"frozen"`   // no training: rank 0 does not send the fp32 weights that a checkpoint contains in addition
 	Gathered bool   `json:"gathered"` // no rank holds complete layers
-	Rank     int    `json:"rank"`     // from 1
+	Rank     int    `json:"rank"`     // counted from 1
 	Size     int    `json:"size"`
 	Beside   int    `json:"beside"` // number of processes that share the threads of the follower's machine
 }
@@ -83,11 +83,11 @@ type Group struct {
 
 // Reply is a follower's reply to an order after executing it.
 type Reply struct {
-	Error   string `json:"error,omitempty"`   // why the order failed
+	Error   string `json:"error,omitempty"`   // reason why the order failed
 	Memory  bool   `json:"memory,omitempty"`  // an allocation failed
 	Alone   bool   `json:"alone,omitempty"`   // another rank was lost
 	Missing bool   `json:"missing,omitempty"` // a file does not exist
-	Digest  uint32 `json:"digest,omitempty"`  // of the weights
+	Digest  uint32 `json:"digest,omitempty"`  // digest of the weights
 }
 
 // short returns the reply with a long error cut.
@@ -97,13 +97,13 @@ func (r Reply) short() Reply {
 	return r
 }
 
-// Bounds of an order's values.
+// Limits of an order's values.
 const (
 	maxBatch = 1 << 24 // sequences of a batch
 	maxRanks = 1 << 10
 )
 
-// decodeOrder reads an order and refuses incomplete and senseless ones.
+// decodeOrder reads an order and refuses incomplete or invalid ones.
 func decodeOrder(content []byte) (o Order, err error) {
 	if err := decodeJSON(content, &o); err != nil {
 		return o, err
@@ -111,7 +111,7 @@ func decodeOrder(content []byte) (o Order, err error) {
 	return o, o.check()
 }
 
-// check refuses orders that rank 0 never sends. It does not know the batch to which an order refers.
+// check refuses orders that rank 0 never sends. It does not have access to the batch to which an order refers.
 func (o Order) check() error {
 	var want Order // the fields that an order of its kind has
 	switch o.Kind {
@@ -141,17 +141,17 @@ func (o Order) check() error {
 		o.Version != want.Version:
 		return fmt.Errorf("launch: an order to %s has a field of another kind", o.Kind)
 	case o.Kind == Open && (open == nil || open.Agent == "" || open.Rank < 1 || open.Rank >= open.Size || open.Size > maxRanks || open.Beside < 1):
-		return fmt.Errorf("launch: an order to %s has no complete description of the model", o.Kind)
+		return fmt.Errorf("launch: an order to %s does not have a complete description of the model", o.Kind)
 	case o.Kind == Join && (o.Group == nil || o.Group.Name == "" || !isAddress(o.Group.Bind)):
-		return fmt.Errorf("launch: an order to %s has no complete group", o.Kind)
+		return fmt.Errorf("launch: an order to %s does not have a complete group", o.Kind)
 	case (o.Kind == Update || o.Kind == Supervise) && (adam == nil || math.IsNaN(adam.LR) || adam.LR < 0 || adam.Steps < 0):
-		return fmt.Errorf("launch: an order to %s has no learning rate or count", o.Kind)
+		return fmt.Errorf("launch: an order to %s does not have a learning rate or count", o.Kind)
 	case o.Kind == Read && (o.Span == nil || o.Span.From < 0 || o.Span.N < 0 || o.Span.N > math.MaxInt64-o.Span.From):
-		return fmt.Errorf("launch: an order to %s has no valid range of weights", o.Kind)
+		return fmt.Errorf("launch: an order to %s does not have a valid range of weights", o.Kind)
 	case o.Version < 0:
 		return fmt.Errorf("launch: an order to %s version %d", o.Kind, o.Version)
 	case o.Batch < 0 || max(o.Batch, len(o.Which)) > maxBatch:
-		return fmt.Errorf("launch: an order to %s of %d sequences", o.Kind, cmp.Or(o.Batch, len(o.Which)))
+		return fmt.Errorf("launch: an order to %s has an invalid number of sequences: %d", o.Kind, cmp.Or(o.Batch, len(o.Which)))
 	}
 	return nil
 }

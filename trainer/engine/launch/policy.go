@@ -29,8 +29,8 @@ func (g *RankGroup) Sampler(own policy.Policy, model arch.Config) policy.Policy 
 		versions: versions{oldest: own.Version(), newest: own.Version()}}
 }
 
-// Generate samples a turn on one of the ranks; see policy.Policy. A follower's tokens are shown when the turn has
-// ended. A lost follower is an error, whichever rank would sample the turn.
+// Generate samples a turn on one of the ranks; see policy.Policy. A follower's tokens are passed on when the turn has
+// ended. A lost follower is an error, even if another rank would sample the turn.
 func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	if err := p.group.Err(); err != nil {
 		return policy.Completion{Finish: policy.FinishCancelled, Version: p.Version()}, err
@@ -108,7 +108,7 @@ func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy
 	return t.Completion, nil
 }
 
-// check refuses answers that no follower's engine gives to a request that was made when the policy had version from.
+// check refuses answers that no follower's engine gives to a request that was made when the policy had version `from`.
 func (p *Policy) check(ctx context.Context, r policy.Request, t Turn, from int64) error {
 	if err := t.check(r, p.model); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (p *Policy) check(ctx context.Context, r policy.Request, t Turn, from int64
 	if ctx.Err() == nil {
 		return errors.New("a turn was cancelled without a request to cancel it")
 	}
-	return nil // it may have had no version yet
+	return nil // it may not have had a version yet
 }
 
 // versions is the range of versions that turns may have: during an update each rank changes at its own time.

@@ -123,7 +123,7 @@ func (f *follower) lost(how string) *LostError {
 	return &LostError{Follower: f.name(), How: how, Said: f.words()}
 }
 
-// errEnded is the cause of an end that rank 0 asked for.
+// errEnded is the cause of an end that rank 0 requested.
 var errEnded = errors.New("launch: the followers were ended")
 
 // checkParent returns an error in a process that would start itself again and again.
@@ -270,8 +270,8 @@ const signsOfLife = 5
 // toStart bounds the time until a follower's first heartbeat.
 const toStart = time.Minute
 
-// watch ends the group when a follower has sent no heartbeat for a lease, or none since its start. It counts checks
-// instead of measuring time, so that a worker that was itself suspended does not consider its followers dead.
+// watch ends the group when a follower has sent no heartbeat for a lease, or none since its start. It counts checks instead
+// of measuring time, so that a worker that was itself suspended does not consider its followers dead.
 func (g *RankGroup) watch(f *follower) {
 	look := time.NewTicker(g.lease / signsOfLife)
 	defer look.Stop()

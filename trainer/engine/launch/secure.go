@@ -42,7 +42,7 @@ func secured(key []byte) (*tls.Config, error) {
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: pair}},
 		ClientAuth:             tls.RequireAnyClientCert,
-		InsecureSkipVerify:     true, // by authorities and names; VerifyConnection compares the key, and the handshake proves it
+		InsecureSkipVerify:     true, // by authorities and names; instead VerifyConnection compares the key, and the handshake proves it
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) > 0 {
@@ -55,7 +55,7 @@ func secured(key []byte) (*tls.Config, error) {
 	}, nil
 }
 
-// program returns a digest of the running program's file. Followers understand only the orders of the same program.
+// program returns a digest of the running program's file. Followers accept only orders of the same program.
 var program = sync.OnceValues(func() (string, error) {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 // Turn is a follower's answer to a request for a turn.
 type Turn struct {
 	policy.Completion
-	Reply // the error, if there is no turn
+	Reply // holds the error, if there is no turn
 	Stats policy.Stats
 }
 

@@ -13,11 +13,11 @@ import (
 // mostTurns bounds the turns that a follower samples at once.
 const mostTurns = 1 << 16
 
-// turns are a follower's turns in flight.
+// turns holds a follower's turns in flight.
 type turns struct {
 	mu     sync.Mutex
-	sample func(ctx context.Context, r policy.Request) Turn // nil: it does not sample yet
-	ends   map[uint64]context.CancelFunc                    // ends of those in flight, by number
+	sample func(ctx context.Context, r policy.Request) Turn // nil: the follower does not sample yet
+	ends   map[uint64]context.CancelFunc                    // functions that end turns in flight, by number
 }
 
 // Sample makes the inbox answer requests with sample from now on.

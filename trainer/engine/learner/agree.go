@@ -11,13 +11,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 )
 
-// word is a rank's report to the others after a part of its work: its result, or why it has none.
+// word is a rank's report to the others after a part of its work: its result, or the reason why it has none.
 type word[T any] struct {
 	Value           T
 	Refused, Failed string
 }
 
-// Bounds of a word in addition to its value: the reason, and the encoding.
+// Limits of a word in addition to its value: the reason, and the encoding.
 const (
 	mostReason   = 4 << 10
 	mostEncoding = 16 << 10
@@ -28,9 +28,9 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// agree returns every rank's value, by rank. If any rank has an error, all ranks return the same one: a failure before
-// a refusal, and the first rank's before the others'. So all ranks continue alike, and none waits for a rank that has
-// given up. A value has at most `most` bytes.
+// agree returns every rank's value, by rank. If any rank has an error, all ranks return the same error: a failure takes
+// precedence over a refusal, and a lower rank over a higher one. So all ranks continue in the same way, and no rank waits
+// for one that has given up. A value has at most `most` bytes.
 func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]T, error) {
 	said, unheard := tell(ctx, g, mine, err, most)
 	if unheard != nil {
@@ -63,8 +63,8 @@ func (l *Learner) together(ctx context.Context, err error) error {
 	return err
 }
 
-// meet runs f, which calls the group, on the device. If f fails or cannot begin, this rank gives up the group, unless
-// the error is a refusal, which all ranks share.
+// meet runs f, which calls the group, on the device. If f fails or cannot begin, this rank gives up the group, unless the
+// error is a refusal, which all ranks share.
 func (l *Learner) meet(ctx context.Context, f func(s *torch.Scope) error) error {
 	return l.meetOn(ctx, l.model.Device, f)
 }

@@ -107,13 +107,13 @@ func (l *Learner) exchangeCounts(ctx context.Context, counts []int) (r rowCounts
 	own, end := ranks.Experts(len(counts), l.group.Rank(), l.group.Size())
 	for rank, theirs := range all {
 		if len(theirs) != len(mine) {
-			return r, fmt.Errorf("learner: rank %d counts rows in %d bytes, not %d: it has another model", rank, len(theirs), len(mine))
+			return r, fmt.Errorf("learner: rank %d counts rows in %d bytes instead of %d: it has a different model", rank, len(theirs), len(mine))
 		}
 		came, sent, rows := 0, 0, 0
 		for e := range counts {
 			n := int(binary.LittleEndian.Uint32(theirs[4*e:]))
 			if rows += n; rows > most {
-				return r, fmt.Errorf("learner: rank %d has more than %d rows for a layer's experts: it has another configuration", rank, most)
+				return r, fmt.Errorf("learner: rank %d has more than %d rows for a layer's experts: it has a different configuration", rank, most)
 			}
 			if own <= e && e < end {
 				came += n

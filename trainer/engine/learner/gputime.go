@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// gpuTime measures the GPU time of an update or a normalisation between two events on the device's stream. On a CPU it
-// measures nothing.
+// gpuTime measures the GPU time of an update or a normalisation between two events on the device's stream. On a CPU it does
+// not measure anything.
 type gpuTime struct{ timer *cuda.Timer }
 
 func startGPUTime(ctx context.Context, dev *torch.Device) (g gpuTime, err error) {

@@ -14,10 +14,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Options are the options of a learner. Names and defaults are those of the configuration's grpo and optimizer
+// Options holds the options of a learner. Names and defaults are the same as in the configuration's grpo and optimizer
 // sections.
 type Options struct {
-	Group            ranks.Group // of the processes that train the parameters together; nil: this one only
+	Group            ranks.Group // the processes that train the parameters together; nil: only this process
 	Loss             mgrpo.Objective
 	Recomputed       bool // old log-probs from a forward pass of the trainer instead of the sampler's
 	Temperature      float64
@@ -27,12 +27,13 @@ type Options struct {
 	HostState        bool  // AdamW's moments are in host memory, not on the model's device; fp32 weights may be there, too (model.Options)
 	HeadRows         int64 // rows of logits in memory at once; 0: the value of HeadRows
 
-	// Of a mixture of experts: use the experts in Sequence.Routes; and the coefficient of the load-balancing loss.
+	// For a mixture of experts: Replay uses the experts in Sequence.Routes, and the coefficient belongs to the
+	// load-balancing loss.
 	Replay  bool
 	Balance float64
 }
 
-// Adam are the optimizer's constants; each update gets its learning rate.
+// Adam holds the optimizer's constants; each update receives its learning rate separately.
 type Adam struct {
 	Beta1, Beta2, Eps, WeightDecay float64
 	Clip                           float64 // global gradient norm; 0 is off
@@ -91,10 +92,10 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	l.share = l.shareOf(l.group.Rank())
 	n := params.Numel()
 	if mod.Gathered() && !opt.Checkpoint {
-		return nil, errors.New("learner: a model that no rank has whole is trained layer by layer: set Checkpoint")
+		return nil, errors.New("learner: a model that no rank holds completely is trained layer by layer: set Checkpoint")
 	}
 	if held := params.Master().Numel(); held != n && held != l.share.Numel() {
-		return nil, fmt.Errorf("learner: rank %d of %d has %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
+		return nil, fmt.Errorf("learner: rank %d of %d holds %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
 	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
 		for _, moment := range []**model.Buffer{&l.m, &l.v} {
@@ -270,7 +271,7 @@ func (l *Learner) passes(ctx context.Context, batch []*Sequence, loss *minibatch
 	loss.lossPart = lossPart{}
 	for r, p := range parts {
 		if n := len(p.Routed.Load); n > 0 && n != loss.routing.loads() {
-			return fmt.Errorf("learner: rank %d counted the tokens of %d experts, not of %d: it has another model", r, n, loss.routing.loads())
+			return fmt.Errorf("learner: rank %d counted the tokens of %d experts instead of %d: it has a different model", r, n, loss.routing.loads())
 		}
 		loss.add(p)
 	}

@@ -16,7 +16,7 @@ type Sequence struct {
 	Whole     string // id of the trajectory to which this row belongs: its rows share one weight
 	Tokens    []int32
 	Sampled   []bool
-	Behaviour []float32 // the sampler's log-prob of each token in nats, read where Sampled
+	Behaviour []float32 // log-prob of each token from the sampler, in nats; read only where Sampled is true
 	Group     int64     // sequences with the same number are compared with each other: the query
 	Weight    float64   // alignment weight; 0: dropped
 	Advantage float64

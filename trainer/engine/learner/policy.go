@@ -25,7 +25,7 @@ type minibatchLoss struct {
 	observed []*Sequence // advantage 0 and no other loss term: they count in the statistics only
 }
 
-// lossPart is the sum over the micro-batches of a rank.
+// lossPart holds sums over the micro-batches of a rank.
 type lossPart struct {
 	Sums        kernels.LossSums
 	Gap, Tokens float64 // sum of |new - behaviour| over trained tokens of sequences that are not stale, and their number

@@ -698,16 +698,16 @@ func ranksDiffer(t *testing.T, g ranks.Group) {
 		batch[0].Advantage = 0.5
 	}
 	_, err := l.Update(t.Context(), batch, 1e-3)
-	if err == nil || !strings.Contains(err.Error(), "rank 1 was given another update") {
-		t.Errorf("got %v, want that rank 1 was given another update", err)
+	if err == nil || !strings.Contains(err.Error(), "rank 1 received a different update") {
+		t.Errorf("got %v, want that rank 1 received a different update", err)
 	}
 	l.opt.Recomputed = true
 	batch = tinyBatch(t, l, 0.3)
 	if g.Rank() == 1 {
 		batch[0].Tokens[1]++
 	}
-	if err = l.Prepare(t.Context(), batch); err == nil || !strings.Contains(err.Error(), "rank 1 was given another batch") {
-		t.Errorf("got %v, want that rank 1 was given another batch", err)
+	if err = l.Prepare(t.Context(), batch); err == nil || !strings.Contains(err.Error(), "rank 1 received a different batch") {
+		t.Errorf("got %v, want that rank 1 received a different batch", err)
 	}
 }
 

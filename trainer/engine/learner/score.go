@@ -12,7 +12,7 @@ import (
 // Each rank runs the forward passes of its share, and receives the log-probs of all.
 func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequence, set func(*Sequence, []float32)) error {
 	type scored struct {
-		Digest   uint64 // of the whole batch
+		Digest   uint64 // digest of the whole batch
 		LogProbs []float32
 	}
 	shares := deal(byID(batch), l.opt.MicroBatchTokens, forwardOnly, make([]int, l.group.Size()))
@@ -32,7 +32,7 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 		return err
 	})
 	for _, q := range batch {
-		most += 6 * len(q.Tokens) // a float32 as gob encodes it
+		most += 6 * len(q.Tokens) // size of a float32 in gob's encoding
 	}
 	all, err := agree(ctx, l.group, own, err, most)
 	if err != nil {
@@ -40,7 +40,7 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 	}
 	for r, share := range shares {
 		if all[r].Digest != all[0].Digest {
-			return fmt.Errorf("learner: rank %d was given another batch than rank 0", r)
+			return fmt.Errorf("learner: rank %d received a different batch from rank 0", r)
 		}
 		flat := all[r].LogProbs
 		for _, q := range share {

@@ -52,7 +52,7 @@ func (l *Learner) dealt(batch []*Sequence, whole, passes int, load []int) [][]*S
 	return microBatches(deal(batch, whole, passes, load)[l.group.Rank()], l.opt.MicroBatchTokens)
 }
 
-// planned is what the ranks must know before an update. If summed, it covers all ranks.
+// planned holds the data that ranks must exchange before an update. If summed, it covers all ranks.
 type planned struct {
 	Passes   int    // micro-batches with a gradient; if summed, the largest number of a rank
 	Observed int    // micro-batches without a gradient
@@ -60,7 +60,7 @@ type planned struct {
 	Digest   uint64 // of everything that must be equal on all ranks
 }
 
-// plan exchanges each rank's plan, or why it cannot take part.
+// plan exchanges each rank's plan, or the reason why it cannot take part.
 func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine [][]*Sequence, observed int, unable error) (all planned, err error) {
 	own := planned{Passes: len(mine), Observed: observed, Digest: l.digest(batch, uint64(l.steps), math.Float64bits(lr))}
 	if l.opt.Balance != 0 {
@@ -72,7 +72,7 @@ func (l *Learner) plan(ctx context.Context, batch []*Sequence, lr float64, mine 
 	plans, err := agree(ctx, l.group, own, unable, 0)
 	for r, p := range plans {
 		if p.Digest != plans[0].Digest {
-			return all, fmt.Errorf("learner: rank %d was given another update than rank 0: other sequences, another learning rate, or other updates before it", r)
+			return all, fmt.Errorf("learner: rank %d received a different update from rank 0: other sequences, another learning rate, or other updates before it", r)
 		}
 		all.Passes = max(all.Passes, p.Passes)
 		all.Observed = max(all.Observed, p.Observed)

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// pieceElements is the number of values of a buffer that travel between two ranks at a time (4 MiB).
+// pieceElements is the number of values of a buffer that are sent between two ranks at a time (4 MiB).
 const pieceElements = 1 << 20
 
 // Steps returns the number of updates made.
@@ -31,14 +31,14 @@ func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 	return l.collect(ctx, l.v, all, v)
 }
 
-// Read copies n weights of all ranks, starting with element from, to dst on rank 0. On the others dst is nil. It also
+// Read copies n weights of all ranks, beginning with element `from`, to dst on rank 0. On the others dst is nil. It also
 // works after Close.
 func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
 	return l.collect(ctx, l.params.Master(), ranks.Run{From: from, To: from + n}, dst)
 }
 
-// RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values from element
-// `from`; on the others they are nil.
+// RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values that begin at
+// element `from`; on the others they are nil.
 func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst []float32) error) error {
 	if err := l.distribute(ctx, l.m, m); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (l *Learner) RestoreMoments(ctx context.Context, m, v func(from int64, dst 
 	return l.distribute(ctx, l.v, v)
 }
 
-// RestoreWeights gives all ranks new weights. On rank 0 read fills dst with the values from element `from`; on the
+// RestoreWeights gives all ranks new weights. On rank 0 read fills dst with the values that begin at element `from`; on the
 // others it is nil. After an error the weights are unusable.
 func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst []float32) error) error {
 	if err := l.distribute(ctx, l.params.Master(), read); err != nil {

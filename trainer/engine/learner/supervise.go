@@ -22,7 +22,7 @@ func (l *Learner) Supervise(ctx context.Context, demonstrations []*Sequence, lr 
 	if total == 0 {
 		return Report{}, fmt.Errorf("learner: none of %d demonstrations has a trained token", len(batch))
 	}
-	const alone = 0 // demonstrations belong to no group
+	const alone = 0 // demonstrations do not belong to a group
 	mine := l.dealt(batch, alone, forwardAndBackward, make([]int, l.group.Size()))
 	all, err := l.plan(ctx, batch, lr, mine, 0, l.zeroGrad(ctx))
 	if err != nil {

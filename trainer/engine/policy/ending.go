@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Ending finds the end of a turn, token by token. All policies use it, so that a turn ends alike with any sampler.
+// Ending finds the end of a turn, token by token. All policies use it, so that a turn ends in the same way with any
+// sampler.
 type Ending struct {
 	sampling   Sampling
 	context    int // tokens that may follow the prompt until the context limit
@@ -21,7 +22,7 @@ func NewEnding(s Sampling, prompt, contextLimit int, tokenBytes func(id int32) [
 	return &Ending{sampling: s, context: contextLimit - prompt, tokenBytes: tokenBytes}
 }
 
-// Add counts a sampled token. It reports whether the turn ends with that token, and why.
+// Add counts a sampled token. It reports whether the turn ends with that token, and the reason.
 func (e *Ending) Add(id int32) (why Finish, ended bool) {
 	e.sampled++
 	switch {

@@ -17,7 +17,7 @@ import (
 // counter of the Philox generator. So a token's random number does not depend on time, on the batch or on arrival order.
 type Key struct {
 	RunSeed    uint64 // seed of the whole run
-	Step       int64  // training step the rollout belongs to
+	Step       int64  // training step to which the rollout belongs
 	Query      string // query id, epoch included
 	Rollout    int    // k: which of the K attempts at the query
 	Agent      string // agent's name
@@ -40,7 +40,7 @@ func Root(prompt []int32, repeat int) uint64 {
 	return binary.LittleEndian.Uint64(h.Sum(nil))
 }
 
-// Branch names the n-th further conversation that begins like the one of root; for n = 0 it returns root.
+// Branch names the n-th further conversation that begins like the conversation of root; for n = 0 it returns root.
 func Branch(root uint64, n int) uint64 {
 	if n == 0 {
 		return root
@@ -85,8 +85,8 @@ type Request struct {
 	OnToken func(id int32)
 }
 
-// Constraint follows one turn and returns the tokens that may come next. Log-probs are those of the distribution over
-// these tokens. A policy calls its methods one after the other.
+// Constraint follows one turn and returns the tokens that may come next. Log-probs belong to the distribution over these
+// tokens. A policy calls its methods one after the other.
 type Constraint interface {
 	// Allowed returns the tokens that may come next: bit id%32 of word id/32 for each. The slice is valid until the
 	// next call.
@@ -108,13 +108,13 @@ var ErrConstraint = errors.New("policy: only mgrpo's own engine samples under a 
 // LeastTemperature is the smallest temperature other than 0 that the kernels accept.
 const LeastTemperature = 1e-6
 
-// Check refuses a request that no engine can serve; bytes: the engine has the text of its tokens.
+// Check refuses a request that no engine can serve. bytes reports whether the engine has the text of its tokens.
 func (r Request) Check(vocabulary int, bytes bool) error {
 	s := r.Sampling
 	share := func(p float64) bool { return p >= 0 && p <= 1 }
 	switch {
 	case s.Temperature != 0 && !(s.Temperature >= LeastTemperature && s.Temperature <= math.MaxFloat32):
-		return fmt.Errorf("policy: the temperature is %v; want 0, which is greedy, or at least %v", s.Temperature, LeastTemperature)
+		return fmt.Errorf("policy: the temperature is %v; it must be 0, which is greedy, or at least %v", s.Temperature, LeastTemperature)
 	case s.TopK < 0 || s.TopK > math.MaxInt32 || !share(s.TopP) || !share(s.MinP):
 		return fmt.Errorf("policy: top_k %d, top_p %v, min_p %v; want top_k of 0 to %d, and the others from 0 to 1", s.TopK, s.TopP, s.MinP, math.MaxInt32)
 	case len(r.Tokens) == 0:
@@ -122,7 +122,7 @@ func (r Request) Check(vocabulary int, bytes bool) error {
 	case s.MaxNew < 1:
 		return fmt.Errorf("policy: MaxNew is %d; at least 1 is needed", s.MaxNew)
 	case len(s.StopStrings) > 0 && !bytes:
-		return errors.New("policy: stop strings need a tokenizer, and this engine has none")
+		return errors.New("policy: stop strings need a tokenizer, but this engine does not have one")
 	}
 	for i, id := range r.Tokens {
 		if id < 0 || int(id) >= vocabulary {
@@ -139,8 +139,8 @@ type Completion struct {
 	Finish   Finish
 	Version  int64 // policy version that sampled every token of the turn
 
-	// Routes are the experts of a mixture that the tokens from the sequence's first one went through, including the
-	// prompt: arch.Config.RouteWidth numbers a token, layer by layer, the heaviest expert first. The newest token has
+	// Routes are the experts of a mixture that the tokens, beginning with the sequence's first, went through, including the
+	// prompt: arch.Config.RouteWidth numbers per token, layer by layer, the heaviest expert first. The newest token has
 	// none, since it was not computed yet. Empty: unknown, or the model has no experts.
 	Routes []uint16
 }
@@ -148,17 +148,17 @@ type Completion struct {
 // Check refuses a completion that no policy may return for a request of at most `most` new tokens.
 func (c Completion) Check(most int) error {
 	if len(c.Tokens) != len(c.LogProbs) {
-		return fmt.Errorf("engine gave %d tokens but %d log-probs", len(c.Tokens), len(c.LogProbs))
+		return fmt.Errorf("the engine returned %d tokens but %d log-probs", len(c.Tokens), len(c.LogProbs))
 	}
 	if len(c.Tokens) > most {
-		return fmt.Errorf("engine gave %d tokens, but %d were requested", len(c.Tokens), most)
+		return fmt.Errorf("the engine returned %d tokens, but %d were requested", len(c.Tokens), most)
 	}
 	if len(c.Tokens) == 0 && c.Finish == FinishStop {
-		return errors.New("engine stopped without sampling a token")
+		return errors.New("the engine stopped without sampling a token")
 	}
 	for i, lp := range c.LogProbs {
 		if math.IsNaN(float64(lp)) || math.IsInf(float64(lp), 0) || lp > 0 {
-			return fmt.Errorf("log-prob of sampled token %d is %v, want a finite number <= 0", i, lp)
+			return fmt.Errorf("the log-prob of sampled token %d is %v, but must be a finite number <= 0", i, lp)
 		}
 	}
 	return nil
@@ -173,21 +173,21 @@ type Sampler interface {
 	ContextLimit() int // largest number of tokens of prompt plus completion
 }
 
-// Policy samples the turns of one agent, whose weights change between training steps. Its constructor gets the source
+// Policy samples the turns of one agent, whose weights change between training steps. Its constructor receives the source
 // of the weights.
 type Policy interface {
 	Sampler
 	Lifecycle
 }
 
-// Lifecycle is what a worker needs, between turns, from the source of its agent's turns.
+// Lifecycle holds the methods that a worker calls, between turns, on the source of its agent's turns.
 type Lifecycle interface {
 	// UpdateWeights loads the current weights as policy version `version`. Turns that begin after it returns are sampled
 	// with them. A policy that cannot change weights under sequences in flight returns an error.
 	UpdateWeights(ctx context.Context, version int64) error
 	Version() int64 // committed training steps of the weights in use
 
-	// Deterministic reports whether equal requests give bit-equal completions, whatever else is in flight.
+	// Deterministic reports whether equal requests give bit-equal completions, independently of other requests in flight.
 	Deterministic() bool
 
 	Stats() Stats
@@ -199,7 +199,7 @@ type Lifecycle interface {
 // Stats counts a policy's work since it was created. An unknown number is 0.
 type Stats struct {
 	Requests      int64         `json:"requests"`
-	PromptTokens  int64         `json:"prompt_tokens"`     // tokens of all prompts, reused ones included
+	PromptTokens  int64         `json:"prompt_tokens"`     // tokens of all prompts, including reused ones
 	ReusedTokens  int64         `json:"reused_tokens"`     // prompt tokens whose keys and values were cached
 	EvictedTokens int64         `json:"evicted_tokens"`    // tokens whose cached keys and values were evicted
 	Recomputed    int64         `json:"recomputed_tokens"` // tokens that went through the model again, since their keys and values had been evicted

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// Router chooses which of several engines samples a turn. An engine caches computed prompts, so all turns of a
-// conversation go to one engine. Conversations of one query, which often begin alike, go to as few engines as share the
-// work evenly. The choice has no other effect.
+// Router chooses which of several engines samples a turn. An engine caches computed prompts, so all turns of a conversation
+// go to one engine. Conversations of one query often begin alike, so they go to as few engines as possible while the work
+// is shared evenly. The choice has no other effect.
 type Router struct {
 	mu            sync.Mutex
 	load          []load

@@ -14,7 +14,7 @@ import (
 // After an error every rank must give up the group. If a rank was lost or did not answer in time, the error is a
 // *torch.GroupError. A tensor that was being overwritten may then hold any part of the data in transit.
 type Group interface {
-	// Rank returns this process's number, from 0.
+	// Rank returns this process's number, counted from 0.
 	Rank() int
 	// Size returns the number of processes.
 	Size() int
@@ -29,16 +29,16 @@ type Group interface {
 	// finish in the order of their start; until then t must not be written, and only this rank's share may be read.
 	StartAllGather(ctx context.Context, t *torch.Tensor) error
 	FinishAllGather(ctx context.Context, t *torch.Tensor) error
-	// Send overwrites rank to's t with rank from's values.
+	// Send overwrites t on rank `to` with the values of t on rank `from`.
 	Send(ctx context.Context, t *torch.Tensor, from, to int) error
-	// AllToAll overwrites the rows of in with the rows of every rank's out that are for this rank. sent[r] rows of out
-	// are for rank r, and came[r] rows of in are from rank r, both in rank order. Both tensors are [rows, n]; numbers
-	// of rows differ among ranks.
+	// AllToAll overwrites the rows of `in` with the rows that all ranks send to this rank. sent[r] rows of `out` are for
+	// rank r, and came[r] rows of `in` come from rank r, both in rank order. Both tensors are [rows, n]; numbers of rows
+	// differ among ranks.
 	AllToAll(ctx context.Context, in, out *torch.Tensor, came, sent []int64) error
-	// Exchange returns the bytes that each rank gave, by rank. If one gives more than most bytes, it is an error on all
-	// ranks. It needs no Do.
+	// Exchange returns the bytes that each rank passed, by rank. If a rank passes more than `most` bytes, all ranks return
+	// an error. It need not be called inside Do.
 	Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error)
-	// GiveUp makes pending and later calls of the other ranks fail, and later calls of this rank return why. A rank
+	// GiveUp makes pending and later calls of the other ranks fail, and makes later calls of this rank return why. A rank
 	// calls it if it cannot make the next call, for which the others would wait.
 	GiveUp(why error)
 }
@@ -64,7 +64,7 @@ func (Solo) AllToAll(_ context.Context, in, out *torch.Tensor, _, _ []int64) err
 }
 func (Solo) GiveUp(error) {}
 
-// Accumulate adds t to sum without a copy of t in sum's dtype.
+// Accumulate adds t to sum without a copy of all of t in sum's dtype.
 func (Solo) Accumulate(_ context.Context, sum, t *torch.Tensor) error {
 	const piece = 1 << 20 // a CPU adds bf16 to fp32 through an fp32 copy of the piece
 	for from, all := int64(0), t.Numel(); from < all; from += piece {

@@ -131,10 +131,10 @@ type Place struct {
 	First, Room int64
 }
 
-// Arrange places blocks in memory, as far as they need room there, and returns the total size. Blocks without a layer
-// come first. Layers follow, in `turns` places that they use in turn, so that consecutive layers have different places.
-// Places are listed in the order of a backward pass: from the last layer down, then blocks without a layer. If turns is
-// 0 all blocks have places of their own. Every element keeps the alignment that it has in the buffer.
+// Arrange places blocks in memory, as far as they need room there, and returns the total size. Blocks without a layer come
+// first. Layers follow, in `turns` places that they use in turn, so that consecutive layers have different places. Places
+// are listed in the order of a backward pass: from the last layer down, then blocks without a layer. If turns is 0, all
+// blocks have separate places. Every element keeps the alignment that it has in the buffer.
 func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Place, size int64) {
 	var layers, others []Place
 	long := map[int]int64{} // largest size among the layers of each turn
@@ -165,7 +165,7 @@ func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Place,
 	return append(layers, others...), size
 }
 
-// aligned returns the first place from `at` on with the alignment of element from.
+// aligned returns the first place at or after `at` with the alignment of element `from`.
 func aligned(at, from int64) int64 {
 	const unit = 64 // elements
 	return at + (from%unit-at%unit+unit)%unit

@@ -22,7 +22,7 @@ type Session struct {
 	Sampling  policy.Sampling
 	Seed      uint64
 
-	Prompt string // printed before a person's turn, such as "> "; "" where the input is not a terminal
+	Prompt string // printed before a person's turn, such as "> "; "" if the input is not a terminal
 	Out    io.Writer
 	Notes  io.Writer // messages about the session, such as a cut answer
 
@@ -63,7 +63,7 @@ func (s *Session) reset() {
 	}
 }
 
-// answer samples the model's turn. If the context has no room for it, the question is dropped too.
+// answer samples the model's turn. If the context does not have enough room for it, the question is also dropped.
 func (s *Session) answer(ctx context.Context, question string, interrupts <-chan os.Signal) error {
 	asked := append(s.messages[:len(s.messages):len(s.messages)], tokenizer.Message{Role: "user", Content: question})
 	prompt, err := s.Tokenizer.Render(tokenizer.Chat{Messages: tokenizer.Messages(asked...), AddGenerationPrompt: true})
@@ -72,7 +72,7 @@ func (s *Session) answer(ctx context.Context, question string, interrupts <-chan
 	}
 	tokens := s.Tokenizer.Encode(prompt)
 	if limit := s.Engine.ContextLimit(); len(tokens) >= limit {
-		fmt.Fprintf(s.Notes, "(%d tokens so far, and the context is %d: /reset starts over, --context makes it longer)\n", len(tokens), limit)
+		fmt.Fprintf(s.Notes, "(the conversation has %d tokens, and the context is %d: /reset starts over, --context makes it longer)\n", len(tokens), limit)
 		return nil
 	}
 	text, finish, err := s.sample(ctx, tokens, interrupts)

@@ -10,16 +10,17 @@ import (
 	"strings"
 )
 
-// Lines are the lines that a person writes.
+// Lines reads the lines that a person writes.
 type Lines struct {
-	Prompt string // printed before each line, such as "> "; "" where the input is not a terminal
+	Prompt string // printed before each line, such as "> "; "" if the input is not a terminal
 	Out    io.Writer
 	Notes  io.Writer
 	Help   string // the commands
 }
 
-// Run calls take with each line of in that is not blank, until the end of in, /exit, or the end of ctx. take reports whether it knows the
-// line; a command that it does not know is answered with the help, as is a value on interrupts between two lines.
+// Run calls take with each line of in that is not blank, until the end of in, /exit, or the end of ctx. take reports
+// whether it recognises the line. For a command that it does not recognise, and for a value on interrupts between two
+// lines, Run prints the help.
 func (l Lines) Run(ctx context.Context, in io.Reader, interrupts <-chan os.Signal, take func(ctx context.Context, line string) (known bool, err error)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Team is a person's conversation with a team of agents. Each line is a question of its own.
+// Team is a person's conversation with a team of agents. Each line is a separate question.
 type Team struct {
-	// Ask returns the team's answer. It calls tell with what the agents tell each other.
+	// Ask returns the team's answer. It calls tell with the messages between the agents.
 	Ask func(ctx context.Context, question string, tell func(string)) (answer string, err error)
 	// HeldOut returns held-out question n of the team's task, 0 <= n < Tasks, and the reference answer.
 	HeldOut func(n int) (question, reference string)
@@ -19,10 +19,10 @@ type Team struct {
 
 	Prompt string // as in Lines
 	Out    io.Writer
-	Notes  io.Writer // what the agents tell each other, and messages about the session
+	Notes  io.Writer // messages between the agents, and messages about the session
 }
 
-const teamHelp = "/ask N asks held-out question N, from 1 on; /exit or Ctrl-D ends, Ctrl-C cuts an answer short; every line is a question of its own"
+const teamHelp = "/ask N asks held-out question N, counted from 1; /exit or Ctrl-D ends, Ctrl-C cuts an answer short; every line is a separate question"
 
 // Run reads one question a line from in until the end of in, /exit, or the end of ctx. A value on interrupts ends the question that is being
 // answered.
@@ -40,7 +40,7 @@ func (t *Team) take(ctx context.Context, line string, interrupts <-chan os.Signa
 	case command == "/ask":
 		n, err := strconv.Atoi(strings.TrimSpace(argument))
 		if err != nil || n < 1 || n > t.Tasks {
-			fmt.Fprintf(t.Notes, "(/ask N: want a number from 1 to %d, the number of held-out questions)\n", t.Tasks)
+			fmt.Fprintf(t.Notes, "(/ask N: N must be a number from 1 to %d, the number of held-out questions)\n", t.Tasks)
 			return true, nil
 		}
 		question, reference := t.HeldOut(n - 1)
@@ -51,7 +51,7 @@ func (t *Team) take(ctx context.Context, line string, interrupts <-chan os.Signa
 		fmt.Fprintf(t.Notes, "(the reference answer: %s)\n", reference)
 		return true, nil
 	case command == "/reset":
-		fmt.Fprintln(t.Notes, "(there is nothing to reset: every line is a question of its own)")
+		fmt.Fprintln(t.Notes, "(there is nothing to reset: every line is a separate question)")
 		return true, nil
 	case strings.HasPrefix(command, "/"):
 		return false, nil

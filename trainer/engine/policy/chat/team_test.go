@@ -32,7 +32,7 @@ func TestTeam(t *testing.T) {
 	if out.String() != "an answer\nan answer\n" {
 		t.Errorf("answers %q", out.String())
 	}
-	for _, want := range []string{"planner -> solver: why?", "second?", "(the reference answer: two)", "want a number from 1 to 2", "no such word", "there is no /what: /ask N"} {
+	for _, want := range []string{"planner -> solver: why?", "second?", "(the reference answer: two)", "must be a number from 1 to 2", "no such word", "there is no /what: /ask N"} {
 		if !strings.Contains(notes.String(), want) {
 			t.Errorf("no %q in %s", want, notes.String())
 		}

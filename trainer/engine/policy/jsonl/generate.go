@@ -29,10 +29,10 @@ type completion struct {
 	FinishReason policy.Finish   `json:"finish_reason"`
 }
 
-// Generate continues the prompt of every line of r: {"ids"|"text"|"messages"} gives {"ids", "text",
-// "logprobs", "finish_reason"} of the sampled tokens. The ids include a stop token; the text leaves out all special
-// tokens. A line's "id" is copied to its reply. A reply depends on the line number, the seed and the prompt alone.
-// Generate returns an error if reading, writing or the engine fails; the Tally counts refused lines.
+// Generate continues the prompt of every line of r: for {"ids"|"text"|"messages"} it writes {"ids", "text", "logprobs",
+// "finish_reason"} of the sampled tokens. The ids include a stop token; the text omits all special tokens. A line's "id" is
+// copied to its reply. A reply depends on the line number, the seed and the prompt alone. Generate returns an error if
+// reading, writing or the engine fails; the Tally counts refused lines.
 func Generate(ctx context.Context, p *standalone.Policy, engine policy.Sampler, opt GenerateOptions, r io.Reader, w io.Writer) (Tally, error) {
 	ctx, stop := context.WithCancel(ctx)
 	var calls sync.WaitGroup

@@ -131,7 +131,7 @@ func TestGenerateRefusesLines(t *testing.T) {
 	bare := open(t, false)
 	out, _ = generate(t, bare, 1, 1, 0, `{"text":"w1"}`+"\n"+`{"ids":[1]}`)
 	got = replies(t, out)
-	if !strings.Contains(got[0].Error, "has no tokenizer.json") || got[1].Error != "" || got[1].Text != nil {
+	if !strings.Contains(got[0].Error, "does not contain tokenizer.json") || got[1].Error != "" || got[1].Text != nil {
 		t.Errorf("without a tokenizer: %+v", got)
 	}
 }

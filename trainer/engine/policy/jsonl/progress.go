@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Progress prints from time to time how many lines and tokens are done. A nil *Progress prints nothing.
+// Progress prints at intervals how many lines and tokens are done. A nil *Progress prints nothing.
 type Progress struct {
 	mu            sync.Mutex
 	lines, tokens int
@@ -16,7 +16,7 @@ type Progress struct {
 	done          sync.WaitGroup
 }
 
-// StartProgress prints a line to w after `after`, then every 5 × `after` until Stop. what is the verb for the tokens:
+// StartProgress prints a line to w after `after`, then every 5 × `after` until Stop. `what` is the verb for the tokens:
 // "sampled" or "scored".
 func StartProgress(w io.Writer, what string, after time.Duration) *Progress {
 	p := &Progress{began: time.Now(), stop: make(chan struct{})}

@@ -66,7 +66,7 @@ func tokens(p *standalone.Policy, row *ordered.Object, chat bool) (ids []int32, 
 		}
 	}
 	if len(given) != 1 {
-		return nil, false, fmt.Errorf("want exactly one of %q, have %q", keys, given)
+		return nil, false, fmt.Errorf("the line must have exactly one of %q, but has %q", keys, given)
 	}
 	if given[0] == "ids" {
 		ids, err = chats.ReadIDs(row)

@@ -29,7 +29,7 @@ type score struct {
 // headRows is the number of rows of logits in memory at once.
 const headRows = 512
 
-// Score answers every line of r, {"ids"|"text"}, with {"logprobs","entropy"}: for each id but the first, its log-prob
+// Score answers every line of r, {"ids"|"text"}, with {"logprobs","entropy"}: for each id except the first, its log-prob
 // under softmax(logits / temperature) given the ids before it, and the entropy of that distribution, in nats. Lines that
 // have already arrived share a forward pass, packed without padding. Score returns an error if reading, writing or the
 // device fails; the Tally counts refused lines.
@@ -97,7 +97,7 @@ func (s *scorer) parse(in input) *scored {
 	l := &scored{number: in.number}
 	l.request, l.err = parseRequest(s.policy, in, false)
 	if limit := s.policy.Model.MaxPosition(); l.err == nil && len(l.ids) > limit {
-		l.err = fmt.Errorf("%d tokens, more than the context of %d", len(l.ids), limit)
+		l.err = fmt.Errorf("%d tokens are more than the context of %d", len(l.ids), limit)
 	}
 	if l.err != nil {
 		l.ids = nil

@@ -27,7 +27,7 @@ import (
 // Options are the options of an engine.
 type Options struct {
 	Slots         int  // sequences in flight at once
-	Context       int  // tokens a sequence may reach; 0 means the model's limit
+	Context       int  // tokens that a sequence may reach; 0 means the model's limit
 	Conversations int  // conversations at once, most of which may wait; a value below Slots means Slots
 	CacheTokens   int  // tokens whose keys and values are kept, of all sequences together, at least Context; 0 means Slots × Context
 	PassRows      int  // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows of the device
@@ -82,7 +82,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		opt.CacheTokens = arch.WholeCache(opt.Slots, opt.Context)
 	}
 	if opt.CacheTokens < opt.Context {
-		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, and one sequence may have %d tokens (engine.context)", opt.CacheTokens, opt.Context)
+		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, but one sequence may have %d tokens (engine.context)", opt.CacheTokens, opt.Context)
 	}
 	e := newEngine(m, opt)
 	e.records = m.Device.IsCUDA() && !opt.NoRecordings
@@ -186,8 +186,8 @@ func (e *Engine) next() (batch *batch, ok bool) {
 	}
 }
 
-// plan plans a pass over the sequences in flight, and gives them the blocks that it fills. If the cache is too small
-// for all of them, the youngest is put back into the queue.
+// plan plans a pass over the sequences in flight, and gives them the blocks that it fills. If the cache is too small for
+// all sequences, the youngest one is put back into the queue.
 func (e *Engine) plan() *batch {
 	for {
 		b := planBatch(e.running, e.opt.PassRows)
@@ -242,7 +242,7 @@ func (e *Engine) admit() (moves []move) {
 			waiting = append(waiting, q)
 			continue
 		}
-		if !e.pages.fits(len(q.tokens), from, len(e.running)) { // sequences behind it may not take the room that it waits for
+		if !e.pages.fits(len(q.tokens), from, len(e.running)) { // later sequences must not take the room for which it waits
 			waiting = append(waiting, e.queue[i:]...)
 			break
 		}

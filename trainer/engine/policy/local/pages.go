@@ -67,7 +67,7 @@ func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
 	for _, l := range p.lines {
 		if n := best.reuse; !p.sharing || l.owner != owner || l.stale || n >= min(usable, len(l.tokens)) || l.tokens[n] != tokens[n] {
-			continue // it has no longer prefix
+			continue // its common prefix is not longer
 		}
 		c := commonPrefix(l.tokens, tokens, usable)
 		if cached := min(c, l.filled); cached > best.reuse && p.holds(l, cached) {
@@ -107,7 +107,7 @@ func (p *pages) fits(tokens int, from prefix, running int) bool {
 		if from.from != nil {
 			for _, b := range from.from.tables[g][:from.reuse/arch.CacheBlock] {
 				if b != noBlock && p.pools[g].inFlight[b] > 0 {
-					need-- // it is cached, and stays
+					need-- // the block is cached, and is kept
 				}
 			}
 		}
@@ -158,7 +158,7 @@ func (p *pages) fork(from prefix) (l *line, moves []move) {
 	for g := range p.groups {
 		parted = append(parted, from.from.tables[g][whole])
 	}
-	if !p.extend(l, from.reuse) { // the few tokens are computed again
+	if !p.extend(l, from.reuse) { // there is no block to copy to; these few tokens are computed again
 		l.routes = l.routes[:l.filled*p.width]
 		return l, nil
 	}
@@ -244,7 +244,7 @@ func (p *pages) fill(l *line, n int) {
 	}
 }
 
-// close ends a line's flight. Its prefix stays reusable until the line is stale or gives it up.
+// close ends a line's flight. Its prefix remains reusable until the line becomes stale or gives it up.
 func (p *pages) close(l *line) {
 	p.each(l, (*pool).release)
 	p.clock++

@@ -21,7 +21,7 @@ type batch struct {
 	routes []uint16 // experts of the rows, after the pass; see tell
 }
 
-// work is consecutive rows of one sequence: its tokens from q.filled on.
+// work is consecutive rows of one sequence: its tokens, beginning with q.filled.
 type work struct {
 	q    *sequence
 	rows int

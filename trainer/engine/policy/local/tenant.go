@@ -13,7 +13,7 @@ import (
 
 // Terms are the settings of one tenant.
 type Terms struct {
-	Context    int                   // tokens a sequence may reach; 0 means the engine's limit
+	Context    int                   // tokens that a sequence may reach; 0 means the engine's limit
 	Overlap    bool                  // the weights may change under sequences in flight
 	TokenBytes func(id int32) []byte // for stop strings; may be nil
 }
@@ -127,13 +127,13 @@ func (t *Tenant) Close(ctx context.Context) error {
 	return e.bind(context.WithoutCancel(ctx)) // otherwise the decoder would keep adapters that the caller frees
 }
 
-// Deterministic reports whether equal requests give equal bits. This is so on a CPU, where every row of every kernel
+// Deterministic reports whether equal requests give equal bits. This is true on a CPU, where every row of every kernel
 // depends on that row's inputs only, unless the weights may change under sequences in flight.
 func (t *Tenant) Deterministic() bool {
 	return Deterministic(t.engine.dev.IsCUDA(), t.terms.Overlap)
 }
 
-// Deterministic is Tenant.Deterministic for callers that have no engine yet.
+// Deterministic returns the same as Tenant.Deterministic, for callers that do not have an engine yet.
 func Deterministic(onGPU, overlap bool) bool { return !onGPU && !overlap }
 
 // ContextLimit returns the largest number of tokens of prompt plus completion.

@@ -41,7 +41,7 @@ func (p *Policy) write(ctx context.Context, version int64, before *held) (*held,
 	}
 	h.now = expected{logits}
 	if before != nil {
-		was := before.now // a copy, since a pointer would keep all earlier ones
+		was := before.now // a copy, since a pointer would keep all earlier ones alive
 		h.before = &was
 	}
 	return h, p.weights.Write(ctx, h.folder)

@@ -53,11 +53,11 @@ func (e *expected) logProb(i int, id int32, temperature float64) float64 {
 	return (float64(row[id])-top)/temperature - math.Log(sum)
 }
 
-// gaps are average differences of a server's log-probs from the trainer's over the probe, in nats.
+// gaps holds average differences of a server's log-probs from the trainer's over the probe, in nats.
 type gaps struct {
-	now    float64 // with the weights that the server should have
+	now    float64 // with the server's expected weights
 	before float64 // with the previous weights; infinite if there were none
-	raw    float64 // with the weights that it should have, without the temperature
+	raw    float64 // with the expected weights, without the temperature
 	n      float64
 }
 
@@ -78,18 +78,18 @@ func (g *gaps) verdict(tolerance float64) error {
 	const clearly = 4 // times closer: chance and rounding do not explain such a difference
 	switch {
 	case now > tolerance && raw <= tolerance:
-		return fmt.Errorf("its log-probs are those before the temperature was applied: start vLLM with --logprobs-mode processed_logprobs")
+		return fmt.Errorf("its log-probs do not include the temperature: start vLLM with --logprobs-mode processed_logprobs")
 	case before*clearly < now:
-		return fmt.Errorf("it still samples with the previous weights: its log-probs of %.0f tokens are %.3g nats from those and %.3g from the weights that it reports", g.n, before, now)
+		return fmt.Errorf("it still samples with the previous weights: its log-probs of %.0f tokens differ by %.3g nats from the previous weights and by %.3g from the weights that it reports", g.n, before, now)
 	case !(now <= tolerance):
 		return fmt.Errorf("it does not sample with the agent's weights: its log-probs of %.0f tokens differ from the trainer's by %.3g nats on average, more than engine.weights.tolerance %.3g", g.n, now, tolerance)
 	}
 	return nil
 }
 
-// prove lets a server sample a token after each of the probe's prompts, in the same way as the turns of the run, and
-// compares the log-probs. It does so at two temperatures, since at 1 log-probs before and after the temperature are
-// equal. gap is the average difference from the trainer's, in nats.
+// prove makes a server sample a token after each of the probe's prompts, in the same way as the turns of the run, and
+// compares the log-probs. It uses two temperatures, since at 1 log-probs with and without the temperature are equal. gap is
+// the average difference from the trainer's, in nats.
 func (p *Policy) prove(ctx context.Context, r *replica, h *held) (gap float64, err error) {
 	var mu sync.Mutex
 	var g gaps

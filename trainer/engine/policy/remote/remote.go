@@ -1,9 +1,9 @@
 // Package remote samples on inference servers that other programs run: vLLM and SGLang, over HTTP.
 //
-// A server has a copy of the weights and its own arithmetic. So a sampled token is used only after three checks: the
-// server has accepted the agent's current weights, it reports their version, and the log-probs of some tokens that it
-// samples equal the trainer's own. A server that was restarted has lost its weights. The request that finds out sends
-// them again and repeats the checks.
+// A server has a copy of the weights and its own arithmetic. So a sampled token is used only after three checks: the server
+// has accepted the agent's current weights, it reports their version, and the log-probs of some tokens that it samples
+// equal the trainer's own. A server that was restarted has lost its weights. The request that detects this sends them again
+// and repeats the checks.
 package remote
 
 import (
@@ -23,7 +23,7 @@ import (
 type Weights interface {
 	// Write writes the weights as a Hugging Face folder, which must not exist.
 	Write(ctx context.Context, dir string) error
-	// Logits returns next-token logits of the trainer's forward pass, a row of the vocabulary after each ids[:end].
+	// Logits returns next-token logits of the trainer's forward pass, with a row of the vocabulary for each ids[:end].
 	Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error)
 	// Fixed reports whether the weights will not change again.
 	Fixed() bool
@@ -36,10 +36,10 @@ type Options struct {
 	Key         string   // API key, sent as a bearer token; "": no key
 	Folder      string   // folder for weights, under the same path on the servers
 	Name        string   // beginning of folder names; unique to the run and the agent
-	Context     int      // tokens a sequence may reach
+	Context     int      // tokens that a sequence may reach
 	Vocabulary  int
 	InFlight    int                   // largest number of turns in flight
-	Temperature float64               // of training, > 0
+	Temperature float64               // temperature of training, > 0
 	Tolerance   float64               // largest average difference of log-probs from the trainer's, in nats
 	Patience    time.Duration         // longest wait for an absent server
 	TokenBytes  func(id int32) []byte // for stop strings
@@ -103,7 +103,7 @@ func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
 	return p, nil
 }
 
-// Inspect describes the servers. It waits for none, and changes nothing.
+// Inspect describes the servers. It does not wait for absent ones, and does not change anything.
 func Inspect(ctx context.Context, opt Options) (said []string, err error) {
 	for _, url := range opt.URLs {
 		r := newReplica(url, opt)

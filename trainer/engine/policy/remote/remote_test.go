@@ -239,7 +239,7 @@ func TestRefusals(t *testing.T) {
 		{VLLM, "says nothing of it", "was asked to load the weights"},
 		{VLLM, "stale", "it does not sample with the agent's weights"},
 		{SGLang, "no versions", "cannot prove its weights"},
-		{SGLang, "raw", "before the temperature"},
+		{SGLang, "raw", "do not include the temperature"},
 		{SGLang, "says nothing of it", "does not keep weight_version"},
 		{SGLang, "stale", "it does not sample with the agent's weights"},
 	} {
@@ -311,7 +311,7 @@ func TestHostileReplies(t *testing.T) {
 		{"no log-probs", VLLM, func([]byte) []byte { return []byte(`{"choices": [{"token_ids": [1]}]}`) }, "no log-probs"},
 		{"null", VLLM, func([]byte) []byte {
 			return []byte(`{"choices": [{"token_ids": [1], "logprobs": {"content": [{"logprob": null}]}}]}`)
-		}, "has no log-prob"},
+		}, "does not have a log-prob"},
 		{"too few", VLLM, func([]byte) []byte {
 			return []byte(`{"choices": [{"token_ids": [1, 2], "logprobs": {"content": [{"logprob": -1}]}}]}`)
 		}, "2 tokens and 1 log-probs"},
@@ -336,16 +336,16 @@ func TestHostileReplies(t *testing.T) {
 		}, "invalid character"},
 		{"no version", SGLang, func(b []byte) []byte {
 			return []byte(`{"output_ids": [1], "meta_info": {"output_token_logprobs": [[-1, 1, null]]}}`)
-		}, "no weight_version"},
+		}, "does not report weight_version"},
 		{"another token", SGLang, func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"output_ids":[`), []byte(`"output_ids":[1,`), 1)
 		}, "tokens and"},
 		{"the log-prob of another", SGLang, func(b []byte) []byte {
 			return []byte(`{"output_ids": [2], "meta_info": {"weight_version": "v", "output_token_logprobs": [[-1, 1, null]]}}`)
-		}, "its log-prob is of"},
+		}, "its log-prob belongs to"},
 		{"short pairs", SGLang, func(b []byte) []byte {
 			return []byte(`{"output_ids": [1], "meta_info": {"weight_version": "v", "output_token_logprobs": [[-1]]}}`)
-		}, "no log-prob and id"},
+		}, "does not have a log-prob and an id"},
 		{"foreign weights", SGLang, func(b []byte) []byte { return bytes.Replace(b, []byte(`"mgrpo.run`), []byte(`"mgrpo.other`), 1) }, "another trainer"},
 	} {
 		s := newServer(t, c.kind)
@@ -385,7 +385,7 @@ func TestRestartedServer(t *testing.T) {
 				})
 			}
 			turns.Wait()
-			if n := strings.Count(said.String(), "holds version 0"); n < 2 {
+			if n := strings.Count(said.String(), "has version 0"); n < 2 {
 				t.Errorf("%s: proved %d times:\n%s", kind, n, said)
 			}
 		}

@@ -74,11 +74,11 @@ type prompt struct {
 	seed     int64
 }
 
-// answer is a server's reply. logProbs has one entry a token.
+// answer is a server's reply. logProbs has one entry per token.
 type answer struct {
 	ids      []int32
 	logProbs []float64
-	stamp    string // of the weights; "": not in the reply
+	stamp    string // stamp of the weights; "": not in the reply
 }
 
 // lostError reports a server that does not answer, or has lost its weights. A request can continue after sending them
@@ -252,7 +252,7 @@ func (a *answer) check(p *Policy, q prompt) error {
 	}
 	for i, lp := range a.logProbs {
 		if math.IsNaN(lp) || lp > 0 || lp <= minusInfinity {
-			return fmt.Errorf("the log-prob of token %d is %v: want a finite number, at most 0", i, lp)
+			return fmt.Errorf("the log-prob of token %d is %v, but must be a finite number, at most 0", i, lp)
 		}
 	}
 	for i, id := range a.ids {
@@ -263,7 +263,7 @@ func (a *answer) check(p *Policy, q prompt) error {
 	return nil
 }
 
-// minusInfinity is vLLM's value for it, since JSON has none.
+// minusInfinity is the value that vLLM sends for minus infinity, which JSON cannot represent.
 const minusInfinity = -9999
 
 // call sends a request and returns the body of a reply of status 200, of at most `most` bytes.

@@ -25,7 +25,7 @@ func (p *Policy) another() bool {
 }
 
 // bring makes a server load the current weights and prove them, once its turns in flight have ended. If several callers
-// find a server lost, one does this, and the others find it done.
+// find that a server is lost, one of them does this, and the others wait for it.
 func (p *Policy) bring(ctx context.Context, r *replica) error {
 	if err := r.gate.Acquire(ctx, wholeGate); err != nil {
 		return r.interrupted(ctx, errors.New("it is loading weights"))
@@ -34,7 +34,7 @@ func (p *Policy) bring(ctx context.Context, r *replica) error {
 	h, lost := p.current(), r.lost.Load()
 	switch {
 	case h == nil:
-		return errors.New("policy: the engine has no weights: UpdateWeights comes first")
+		return errors.New("policy: the engine does not have weights: call UpdateWeights first")
 	case r.holds != nil && r.holds.stamp == h.stamp && !lost:
 		r.holds = h
 		return nil
@@ -54,7 +54,7 @@ func (p *Policy) bring(ctx context.Context, r *replica) error {
 		}
 		gap, err := p.prove(ctx, r, h)
 		if err == nil && lost {
-			p.opt.Note(fmt.Sprintf("the engine at %s holds version %d: the log-probs of its tokens are %.2g nats from the trainer's on average", r.url, h.version, gap))
+			p.opt.Note(fmt.Sprintf("the engine at %s has version %d: the log-probs of its tokens differ from the trainer's by %.2g nats on average", r.url, h.version, gap))
 		}
 		return err
 	})
@@ -68,8 +68,8 @@ func (p *Policy) bring(ctx context.Context, r *replica) error {
 // AwayError reports a server that did not come back in time. Only the turns in flight are lost.
 type AwayError struct {
 	URL  string
-	Time string // the time that it was given
-	Why  string // why it is unusable
+	Time string // time that it had to come back
+	Why  string // reason why it is unusable
 }
 
 func (a *AwayError) Error() string {

@@ -29,7 +29,7 @@ func (g *sglang) inspect(ctx context.Context) (is facts, err error) {
 		is.context = *info.Context
 	}
 	if is.context -= reserved; is.context < 2 {
-		return is, fmt.Errorf("/server_info has no context_length or max_req_input_len, or too small a value: start it with --context-length")
+		return is, fmt.Errorf("/server_info does not report context_length or max_req_input_len, or reports too small a value: start it with --context-length")
 	}
 	_, err = g.stamp(ctx)
 	return is, err
@@ -63,7 +63,7 @@ func (g *sglang) stamp(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if info.Version == nil {
-		return "", errors.New("/model_info has no weight_version: this release cannot prove its weights")
+		return "", errors.New("/model_info does not report weight_version: this release cannot prove its weights")
 	}
 	return *info.Version, nil
 }
@@ -107,7 +107,7 @@ func (g *sglang) decode(body []byte) (a answer, err error) {
 		var lp *float64
 		var id *int32
 		if len(t) < 2 || json.Unmarshal(t[0], &lp) != nil || json.Unmarshal(t[1], &id) != nil || lp == nil || id == nil {
-			return a, fmt.Errorf("token %d has no log-prob and id", i)
+			return a, fmt.Errorf("token %d does not have a log-prob and an id", i)
 		}
 		a.ids, a.logProbs = append(a.ids, *id), append(a.logProbs, *lp)
 	}
@@ -116,7 +116,7 @@ func (g *sglang) decode(body []byte) (a answer, err error) {
 	}
 	for i, id := range reply.IDs {
 		if id != a.ids[i] {
-			return a, fmt.Errorf("token %d is %d, and its log-prob is of %d", i, id, a.ids[i])
+			return a, fmt.Errorf("token %d is %d, but its log-prob belongs to %d", i, id, a.ids[i])
 		}
 	}
 	return a, nil

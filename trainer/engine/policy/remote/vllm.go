@@ -12,7 +12,7 @@ import (
 // change weights, and with the worker extension of deploy/vllm, which loads a folder and remembers its stamp.
 type vllm struct {
 	r     *replica
-	model string // the server's name for it
+	model string // the server's name for the model
 }
 
 const extension = "start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls mgrpo_weights.Weights, with deploy/vllm on PYTHONPATH (docs/engines.md)"
@@ -34,7 +34,7 @@ func (v *vllm) inspect(ctx context.Context) (is facts, err error) {
 		return is, err
 	}
 	if len(models.Data) == 0 || models.Data[0].Context < 2 {
-		return is, errors.New("/v1/models names no model with its max_model_len: is this a vLLM server?")
+		return is, errors.New("/v1/models does not list a model with max_model_len: is this a vLLM server?")
 	}
 	v.model = models.Data[0].ID
 	if _, err := v.stamp(ctx); err != nil {
@@ -152,7 +152,7 @@ func (v *vllm) decode(body []byte) (a answer, err error) {
 		return a, err
 	}
 	if len(reply.Choices) != 1 {
-		return a, fmt.Errorf("%d choices, want 1", len(reply.Choices))
+		return a, fmt.Errorf("there are %d choices, but 1 was requested", len(reply.Choices))
 	}
 	c := reply.Choices[0]
 	if c.LogProbs == nil {
@@ -161,7 +161,7 @@ func (v *vllm) decode(body []byte) (a answer, err error) {
 	a.ids = c.IDs
 	for i, t := range c.LogProbs.Content {
 		if t.LogProb == nil {
-			return a, fmt.Errorf("token %d has no log-prob", i)
+			return a, fmt.Errorf("token %d does not have a log-prob", i)
 		}
 		a.logProbs = append(a.logProbs, *t.LogProb)
 	}

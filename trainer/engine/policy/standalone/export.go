@@ -9,8 +9,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// Export writes the checkpoint at path as a GGUF file of the given type of matrices, with its tokenizer and chat template. An adapter, if one
-// is named, is merged into it. What GGUF cannot represent is an error that names it.
+// Export writes the checkpoint at path as a GGUF file, with matrices in the given type, its tokenizer and its chat
+// template. If an adapter is named, it is merged. Export returns an error that names any setting that GGUF cannot
+// represent.
 func Export(ctx context.Context, path, adapter, file string, dtype weights.DType) (err error) {
 	if path, err = hub.Find(path, path); err != nil {
 		return err
@@ -45,7 +46,7 @@ func Export(ctx context.Context, path, adapter, file string, dtype weights.DType
 	return weights.WriteGGUF(file, cfg, meta, read, dtype)
 }
 
-// merged returns what reads a tensor of the model with the adapter merged into it.
+// merged returns a function that reads a tensor of the model with the adapter merged into it.
 func (p *Policy) merged(ctx context.Context) func(name string, dst []float32) error {
 	return p.adapter.Reader(ctx, func(from int64, dst []float32) error { return p.adapter.Master().Read(ctx, from, dst) })
 }

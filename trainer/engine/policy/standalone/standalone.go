@@ -1,5 +1,5 @@
-// Package standalone opens one checkpoint for use outside training: it loads the weights onto a device, and the
-// tokenizer, if there is one.
+// Package standalone opens one checkpoint for use outside training: it loads the weights onto a device, and the tokenizer,
+// if there is one.
 package standalone
 
 import (
@@ -23,7 +23,7 @@ import (
 // Options are the device and the precision of a policy.
 type Options struct {
 	Device  string // "cpu", "cuda" or "cuda:N"
-	Threads int    // CPU threads; 0 means one a core
+	Threads int    // number of CPU threads; 0 means one per core
 	DType   string // "fp32", "bf16", "quantised" (as in a GGUF file), or "auto": fp32 on the CPU, bf16 on a GPU
 	Context int    // tokens of the longest sequence; 0 means the model's limit
 	Adapter string // folder of a LoRA adapter in PEFT's format; "": none
@@ -32,10 +32,10 @@ type Options struct {
 // Policy is a model ready to generate and to score. Its methods may be called from several goroutines.
 type Policy struct {
 	Model     *model.Model         // with the adapter, if there is one
-	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint has none that can be read; then input and output are token ids
-	Notes     []string             // sentences about what is ignored in the checkpoint
+	Tokenizer *tokenizer.Tokenizer // nil if the checkpoint does not have a readable one; then input and output are token ids
+	Notes     []string             // sentences about parts of the checkpoint that are ignored
 
-	unread  error // why the tokenizer cannot be read; nil: it can, or there is none
+	unread  error // reason why the tokenizer cannot be read; nil: it can, or there is none
 	device  *torch.Device
 	base    *model.Model
 	adapter *model.Adapters // may be nil
@@ -43,9 +43,8 @@ type Policy struct {
 	dtype   weights.DType // of the checkpoint's weights
 }
 
-// Open loads the checkpoint at path: a Hugging Face folder, a GGUF file, or the name of a model on the Hub that is in
-// the local cache. A checkpoint without a tokenizer, or with one that cannot be read, gives a policy without a tokenizer;
-// NoTokenizer says why.
+// Open loads the checkpoint at path: a Hugging Face folder, a GGUF file, or the name of a model on the Hub that is in the
+// local cache. If the checkpoint does not have a readable tokenizer, the policy has none; NoTokenizer returns the reason.
 func Open(ctx context.Context, path string, opt Options) (p *Policy, err error) {
 	if path, err = hub.Find(path, path); err != nil {
 		return nil, err
@@ -141,7 +140,7 @@ func LoadTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	return TokenizerOf(path, src)
 }
 
-// TokenizerOf reads the tokenizer of an opened checkpoint: from the files beside its weights, or from a GGUF file's
+// TokenizerOf reads the tokenizer of an opened checkpoint: from the files next to its weights, or from a GGUF file's
 // metadata.
 func TokenizerOf(path string, src *weights.Source) (*tokenizer.Tokenizer, error) {
 	if src.GGUFMeta() == nil {
@@ -163,12 +162,13 @@ func (p *Policy) Engine(ctx context.Context, slots int) (*local.Tenant, error) {
 	return local.New(ctx, p.Model, local.Options{Slots: slots, CacheTokens: cacheTokens(slots, p.Model.MaxPosition())}, terms)
 }
 
-// mostCached is the number of tokens that an engine keeps of all conversations, unless a single one may have more. No
-// other setting bounds the cache here: for sixteen conversations with a model of 131,072 positions it would exceed
-// every GPU.
+// mostCached is the number of tokens of all conversations whose keys and values an engine keeps, unless a single
+// conversation may have more. No other setting limits the cache here: for sixteen conversations with a model of 131,072
+// positions it would exceed every GPU.
 const mostCached = 1 << 17
 
-// cacheTokens returns the size of the cache for conversations of at most limit tokens; 0 means all of them at once.
+// cacheTokens returns the size of the cache for conversations of at most limit tokens; 0 means that all of them fit at
+// once.
 func cacheTokens(slots, limit int) int {
 	if slots*limit <= mostCached {
 		return 0
@@ -191,7 +191,7 @@ func (p *Policy) NoTokenizer() error {
 	if p.unread != nil {
 		return fmt.Errorf("the tokenizer cannot be read: give token ids: %w", p.unread)
 	}
-	return fmt.Errorf("%s has no tokenizer.json: give token ids, or put the tokenizer's files beside the weights", p.path)
+	return fmt.Errorf("%s does not contain tokenizer.json: give token ids, or put the tokenizer's files next to the weights", p.path)
 }
 
 // Close frees the weights and the device.

@@ -21,7 +21,7 @@ const rankEnv = "MGRPO_TEST_RANK"
 type Rank struct {
 	Group *torch.Group
 	Part  string
-	Dir   string // a folder that all processes see
+	Dir   string // a folder that all processes can access
 }
 
 type started struct {
@@ -29,8 +29,9 @@ type started struct {
 	Group     torch.GroupOptions
 }
 
-// Run starts size processes of this test's binary, which run a test called TestRank alone, and waits for all. It returns what became of each:
-// nil, or an error with what it printed. In a verbose run it logs what rank 0 printed, which tells what took how long.
+// Run starts `size` processes of this test's binary, which run only a test called TestRank, and waits for all. It returns
+// the result of each: nil, or an error with its output. In a verbose run it logs the output of rank 0, which contains the
+// times of its parts.
 func Run(t *testing.T, size int, part, dir string) []error {
 	t.Helper()
 	meet, err := torch.ServeRendezvous("127.0.0.1:0")
@@ -38,7 +39,7 @@ func Run(t *testing.T, size int, part, dir string) []error {
 		t.Fatal(err)
 	}
 	defer meet.Close()
-	const patience = 3 * time.Minute // of a machine that does much else
+	const patience = 3 * time.Minute // long enough for a machine that is busy with other work
 	errs := make([]error, size)
 	var all sync.WaitGroup
 	for rank := range size {
@@ -73,7 +74,7 @@ func Pass(t *testing.T, size int, part, dir string) {
 	}
 }
 
-// Join makes TestRank the rank as which Run started this process. It skips the test where Run did not.
+// Join returns the rank as which Run started this process. If Run did not start it, Join skips the test.
 func Join(t *testing.T) Rank {
 	t.Helper()
 	text, ok := os.LookupEnv(rankEnv)
