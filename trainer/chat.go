@@ -24,7 +24,7 @@ type TeamChat struct {
 
 	workers  []*worker.Worker
 	sampling policy.Sampling
-	about    task.Query // what the tools of a task are bound to
+	about    task.Query // the query to which a task's tools are bound
 	asked    int
 	telling  sync.Mutex
 }
@@ -32,11 +32,12 @@ type TeamChat struct {
 // Told is a text from one agent to another: a sub-task, or the answer to it.
 type Told struct{ From, To, Text string }
 
-// Chat opens all agents of a checkpoint in this process and calls talk with them. They sample as in evaluations. A task that binds tools to its
-// queries, such as research, binds them to its first held-out query until [TeamChat.HeldOut] chooses another.
+// Chat opens all agents of a checkpoint in this process and calls talk with them. They sample as in evaluations. A task
+// that binds tools to its queries, such as research, binds them to its first held-out query until [TeamChat.HeldOut]
+// chooses another.
 func Chat(ctx context.Context, cfg *config.Config, opt EvalOptions, talk func(context.Context, *TeamChat) error) error {
 	if cfg.PlayedByProgram() {
-		return fmt.Errorf("task.program holds %s's conversations: run mgrpo serve, and the program against it", cfg.Main().Name)
+		return fmt.Errorf("task.program holds the conversations of %s: run mgrpo serve, and let the program use it", cfg.Main().Name)
 	}
 	own := *cfg
 	own.Gateway = config.Gateway{}
@@ -64,14 +65,15 @@ func (c *TeamChat) worker(name string) *worker.Worker {
 	return c.workers[i]
 }
 
-// HeldOut returns held-out question n of the task, 0 <= n < Tasks. Later questions are about the same, such as its knowledge base.
+// HeldOut returns held-out question n of the task, 0 <= n < Tasks. Tools are then bound to this query, for example to its
+// knowledge base, also for later questions.
 func (c *TeamChat) HeldOut(n int) task.Query {
 	c.about = c.worker(c.Main).Parts().Player.Task.Eval(n)
 	return c.about
 }
 
-// Ask has the main agent answer a question, and returns its answer. tell is called with every sub-task and the answer to it, one at a time.
-// It returns an error if the agents cannot answer, and the error of ctx when that ends.
+// Ask makes the main agent answer a question, and returns its answer. It calls tell with every sub-task and the answer to
+// it, one at a time. It returns an error if the agents cannot answer, and the error of ctx when that ends.
 func (c *TeamChat) Ask(ctx context.Context, question string, tell func(Told)) (answer string, err error) {
 	c.asked++
 	q := c.about

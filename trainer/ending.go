@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// ErrNothingTrained is the error of a run whose steps changed no weight.
+// ErrNothingTrained is the error of a run whose steps did not change any weight.
 var ErrNothingTrained = errors.New("nothing was trained")
 
 // sum checks the workers of this process after a completed run. If there were steps to learn from and no weight

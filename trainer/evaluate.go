@@ -25,7 +25,7 @@ import (
 // EvalOptions are the options of an evaluation in addition to the run's configuration.
 type EvalOptions struct {
 	Agents     []string         // agents in this process, which meet the others in the run's Redis; nil: all
-	Checkpoint string           // the folder of a step; "": the run's newest complete one
+	Checkpoint string           // folder of a step; "": the run's newest complete one
 	Task       task.Task        // replaces the configured task; may be nil
 	Observer   metrics.Observer // receives records and notes; may be nil
 	Gateway    *Gateway         // as in Options
@@ -36,17 +36,17 @@ type EvalOptions struct {
 func (o EvalOptions) check(cfg *config.Config) error {
 	for _, name := range o.Agents {
 		if !slices.Contains(cfg.AgentNames(), name) {
-			return fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(cfg.AgentNames(), ", "))
+			return fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(cfg.AgentNames(), ", "))
 		}
 	}
 	if o.Against != nil && o.Agents != nil && !slices.Contains(o.Agents, cfg.Main().Name) {
-		return fmt.Errorf("%s is not the main agent: the compared answers are those of %s, whose evaluation takes --against", strings.Join(o.Agents, ", "), cfg.Main().Name)
+		return fmt.Errorf("%s is not the main agent: --against compares answers of %s, so give it to the evaluation of that agent", strings.Join(o.Agents, ", "), cfg.Main().Name)
 	}
 	return nil
 }
 
-// Evaluate evaluates a checkpoint of a run. It plays the rollouts that the run itself plays when it evaluates that
-// version, in a store of its own, so the numbers are the same.
+// Evaluate evaluates a checkpoint of a run. It plays the same rollouts as the run itself when it evaluates that version, in
+// a separate store, so the numbers are the same.
 func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evaluation, err error) {
 	records := &collected{Observer: observed(opt.Observer)}
 	opt.Observer = records
@@ -98,7 +98,7 @@ func evaluationDir(cfg *config.Config, what, stepDir string) string {
 	return filepath.Join(cfg.RunDir(), what, fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 
-// withCheckpoint opens agents of a checkpoint in this process, in a store of its own, and calls do with them.
+// withCheckpoint opens agents of a checkpoint in this process, with a separate store, and calls do with them.
 func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, what string, do func(context.Context, *team, archive.Manifest, string) error) (err error) {
 	if err := opt.check(cfg); err != nil {
 		return err
@@ -130,7 +130,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, wh
 	dir := evaluationDir(cfg, what, stepDir)
 	if what == evaluates {
 		var release func() error
-		ctx, release, err = holdFolder(ctx, "the evaluation's folder", dir, opt.Agents != nil, observer)
+		ctx, release, err = holdFolder(ctx, "the folder of the evaluation", dir, opt.Agents != nil, observer)
 		if err != nil {
 			return err
 		}
@@ -166,11 +166,11 @@ func checkpointOf(cfg *config.Config, stepDir string, names []string, observer m
 		return m, err
 	}
 	if want := (archive.Checkpoints{Dir: filepath.Dir(stepDir)}).StepDir(m.Step); filepath.Base(want) != filepath.Base(stepDir) {
-		return m, fmt.Errorf("%s holds step %d: give the folder its name %s back", stepDir, m.Step, filepath.Base(want))
+		return m, fmt.Errorf("%s contains step %d: rename the folder to %s", stepDir, m.Step, filepath.Base(want))
 	}
 	for _, name := range cfg.AgentNames() {
 		if _, ok := m.Agent(name); !ok {
-			return m, fmt.Errorf("%s holds no agent %q of this configuration", stepDir, name)
+			return m, fmt.Errorf("%s does not contain agent %q of this configuration", stepDir, name)
 		}
 	}
 	if m.ConfigDigest != cfg.Digest() {
@@ -184,13 +184,13 @@ func notAStep(cfg *config.Config, dir string) error {
 	checkpoints := archive.CheckpointsOf(cfg.RunDir())
 	steps, err := checkpoints.List()
 	if err != nil || len(steps) == 0 {
-		return fmt.Errorf("%s is not a checkpoint: want the folder of a step, such as %s; this run has written none yet", dir, checkpoints.StepDir(cfg.Run.Steps))
+		return fmt.Errorf("%s is not a checkpoint: give the folder of a step, such as %s; this run has not written any yet", dir, checkpoints.StepDir(cfg.Run.Steps))
 	}
 	var names []string
 	for _, step := range steps {
 		names = append(names, filepath.Base(checkpoints.StepDir(step)))
 	}
-	return fmt.Errorf("%s is not a checkpoint: want the folder of a step; %s has %s", dir, checkpoints.Dir, strings.Join(names, ", "))
+	return fmt.Errorf("%s is not a checkpoint: give the folder of a step; %s contains %s", dir, checkpoints.Dir, strings.Join(names, ", "))
 }
 
 // collected is an observer that keeps all records.

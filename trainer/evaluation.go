@@ -44,8 +44,8 @@ func (e Evaluation) Scores() []metrics.Score {
 	return nil
 }
 
-// costs returns the tokens that all agents read and wrote for a question, and the seconds it took. The seconds are
-// those of the whole evaluation, whose conversations overlap, divided by the number of questions.
+// costs returns the tokens that all agents read and wrote for a question, and the seconds it took. The seconds are the time
+// of the whole evaluation, whose conversations overlap, divided by the number of questions.
 func (e Evaluation) costs() (tokens, seconds float64, known bool) {
 	questions := 0.
 	for _, s := range e.Scores() {

@@ -17,9 +17,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// ServeFollower runs this process as a follower, and does not return, if a worker started it as one. An agent with
-// several devices has one process for each: its worker starts this program again for all devices except the first. A
-// program that trains such agents calls ServeFollower first in main.
+// ServeFollower checks whether a worker started this process as a follower. If so, it runs as a follower and does not
+// return. An agent with several devices has one process for each: its worker starts this program again for all devices
+// except the first. A program that trains such agents calls ServeFollower first in main.
 func ServeFollower() {
 	inbox := launch.Follower()
 	if inbox == nil {
@@ -41,9 +41,8 @@ func leave(err error) {
 	os.Exit(1)
 }
 
-// follower is the process of one of an agent's ranks above 0. It holds the agent's model on its device, an engine, and
-// its share of AdamW's moments. It communicates with the worker (rank 0) and the group of ranks only, and writes no
-// file.
+// follower is the process of one of an agent's ranks above 0. It holds the agent's model on its device, an engine, and its
+// share of AdamW's moments. It communicates with the worker (rank 0) and the group of ranks only, and does not write files.
 type follower struct {
 	inbox      *launch.Inbox
 	rank, size int
@@ -53,7 +52,7 @@ type follower struct {
 	prepared []*learner.Sequence // the batch of the current step
 }
 
-// serve executes orders until one fails. The worker ends its followers then, and when it ends itself.
+// serve executes orders until one fails. The worker then ends its followers, and also when it ends itself.
 func (f *follower) serve(ctx context.Context) error {
 	for {
 		order, batch, err := f.inbox.Next()
@@ -83,7 +82,7 @@ func refusal(err error) launch.Reply {
 // obey executes this rank's part of an order that all ranks receive. The first order opens the model.
 func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Sequence) (r launch.Reply, err error) {
 	if (f.Parts == nil) != (o.Kind == launch.Open) || f.engine == nil && o.Kind == launch.UpdateWeights {
-		return r, fmt.Errorf("an order to %s comes too early or twice", o.Kind)
+		return r, fmt.Errorf("an order to %s came too early or twice", o.Kind)
 	}
 	switch o.Kind {
 	case launch.Open:
@@ -152,7 +151,7 @@ func (f *follower) open(ctx context.Context, o launch.Opening) error {
 	}
 	a := cfg.Agent(o.Agent)
 	if a == nil {
-		return fmt.Errorf("no agent %q in the configuration of a follower", o.Agent)
+		return fmt.Errorf("there is no agent %q in the configuration of a follower", o.Agent)
 	}
 	if err = selfTest(ctx, a, metrics.Observers{}); err != nil { // rank 0 reports the kernels of this machine
 		return err
@@ -170,7 +169,7 @@ func (f *follower) update(ctx context.Context, o launch.Order) error {
 	var minibatch []*learner.Sequence
 	for _, i := range o.Which {
 		if i < 0 || i >= len(f.prepared) {
-			return fmt.Errorf("sequence %d of %d prepared ones", i, len(f.prepared))
+			return fmt.Errorf("sequence %d does not exist: %d were prepared", i, len(f.prepared))
 		}
 		minibatch = append(minibatch, f.prepared[i])
 	}

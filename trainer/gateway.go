@@ -19,11 +19,11 @@ import (
 // at /v1/ and /r/, and Leases at /rollouts/.
 type Gateway struct {
 	Door      *gateway.Door
-	Leases    *gateway.Leases   // nil: programs elsewhere cannot ask for rollouts
+	Leases    *gateway.Leases   // nil: programs elsewhere cannot request rollouts
 	URL       string            // the address of this process for others, without a path
 	Transport http.RoundTripper // for requests to other workers; nil: http.DefaultTransport
 
-	Open  bool // no training: anyone with Token may ask, or anyone if Token is ""
+	Open  bool // no training: anyone with Token may send requests, or anyone if Token is ""
 	Token string
 }
 
@@ -56,7 +56,7 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 			continue
 		}
 		if w.Parts().Gateway == nil {
-			return fmt.Errorf("agents.%s is a hosted model, which has no tokens to train on: let the program call its server directly, and leave the agent out of the team", w.Name())
+			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and remove the agent from the team", w.Name())
 		}
 		secret, err := w.Member().PublishGateway(ctx, s.Gateway.URL, freshSecret())
 		if err != nil {
@@ -80,7 +80,7 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 	return nil
 }
 
-// upstreamOf returns where requests to an agent with a hosted model go.
+// upstreamOf returns the server to which requests for an agent with a hosted model are sent.
 func upstreamOf(e *config.Endpoint) (to gateway.Upstream, err error) {
 	to.Model = e.Name
 	if to.URL, err = url.Parse(e.URL); err != nil {
@@ -88,7 +88,7 @@ func upstreamOf(e *config.Endpoint) (to gateway.Upstream, err error) {
 	}
 	if e.KeyEnv != "" {
 		if to.Key = os.Getenv(e.KeyEnv); to.Key == "" {
-			return to, fmt.Errorf("key_env: the environment has no %s", e.KeyEnv)
+			return to, fmt.Errorf("key_env: the environment variable %s is not set", e.KeyEnv)
 		}
 	}
 	return to, nil
@@ -113,7 +113,7 @@ func (g *Gateway) openPrograms(cfg *config.Config, w *worker.Worker, secret gate
 	case !w.Main() || !cfg.PlayedByProgram() || g.Open:
 		return nil
 	case p.Elsewhere && g.Leases == nil:
-		return errors.New("task.program.elsewhere: this process leases no rollouts")
+		return errors.New("task.program.elsewhere: this process does not lease rollouts")
 	case p.Elsewhere:
 		g.Leases.Sign(secret)
 		w.PlayBy(g.Leases)

@@ -71,5 +71,5 @@ func TestEvaluateTwice(t *testing.T) {
 	}
 	defer other.Release()
 	_, err = Evaluate(t.Context(), cfg, EvalOptions{})
-	refusedAs(t, err, "the evaluation's folder")
+	refusedAs(t, err, "the folder of the evaluation")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// listenForMachines waits for the further machines of each agent here that has several, until over is closed. A stop
-// that is asked for at one of them stops this process.
+// listenForMachines waits for the further machines of each agent here that has several, until over is closed. A stop that
+// is requested at one of them stops this process.
 func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) error {
 	here, stop := o.Stop, make(chan struct{})
 	asked := sync.OnceFunc(func() { close(stop) })
@@ -70,7 +70,7 @@ func machinesOf(cfg *config.Config, a *config.Agent, o metrics.Observer) (launch
 // LendOptions are the options of a further machine in addition to the run's configuration.
 type LendOptions struct {
 	Agent    string
-	Machine  int              // its number, from 1
+	Machine  int              // number of the machine, counted from 1
 	Observer metrics.Observer // receives notes; may be nil
 	Stop     <-chan struct{}  // closed to end the run, as Options.Stop
 }

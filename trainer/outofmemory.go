@@ -23,7 +23,7 @@ func memoryFull(cfg *config.Config, name string, err error) error {
 		return errors.Join(err, uncounted)
 	}
 	var keys []string
-	for _, l := range memory.Levers(needs[:1]) { // those of followers are among them
+	for _, l := range memory.Levers(needs[:1]) { // needs of followers are among them
 		keys = append(keys, fmt.Sprintf("%s (%d)", l.Key, l.Value))
 	}
 	return fmt.Errorf("%w: there is not enough memory for %s on %s: lower %s; continue with --resume", err, name, needs[0].Device, strings.Join(keys, " or "))

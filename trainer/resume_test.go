@@ -194,10 +194,10 @@ func TestResumeRefuses(t *testing.T) {
 		resume bool
 		want   []string
 	}{
-		{"a fresh start over checkpoints", []string{"run.steps=4"}, false, []string{"--resume", "already holds checkpoints of steps"}},
+		{"a fresh start over checkpoints", []string{"run.steps=4"}, false, []string{"--resume", "already contains checkpoints of steps"}},
 		{"a changed key", []string{"run.steps=5", "grpo.eps_low=0.1"}, true, []string{"grpo.eps_low: 0.2 -> 0.1"}},
 		{"another seed and another model", []string{"run.steps=5", "run.seed=7", "agents.planner.model.width=32"}, true,
-			[]string{"may not: agents.planner.model.width: 64 -> 32, run.seed: 0 -> 7;", "A new run can begin with a checkpoint of this one"}},
+			[]string{"but differ: agents.planner.model.width: 64 -> 32, run.seed: 0 -> 7;", "A new run can begin with a checkpoint of this one"}},
 		{"nothing left", []string{"run.steps=4"}, true, []string{"the run is complete", "raise run.steps"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestResumeWithOtherSettings(t *testing.T) {
 	if err := Train(t.Context(), changed, Options{Resume: true, Observer: seen}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"goes on with other settings", "grpo.rollouts: 4 -> 6", "task.queries_per_step: 4 -> 3", "agents.planner.optimizer.lr: ", "agents.planner.optimizer.decay_steps: 4 -> 9", "keep their moments"} {
+	for _, want := range []string{"continues with other settings", "grpo.rollouts: 4 -> 6", "task.queries_per_step: 4 -> 3", "agents.planner.optimizer.lr: ", "agents.planner.optimizer.decay_steps: 4 -> 9", "keep their moments"} {
 		if !strings.Contains(seen.String(), want) {
 			t.Errorf("no %q in the notes: %s", want, seen)
 		}
@@ -299,7 +299,7 @@ func TestResumeWithOtherKernels(t *testing.T) {
 	}
 	defer kernels.UseISA(before)
 	seen := mustTrain(t, load(t, copyRun(t, wholeDir), "run.steps=5"), Options{Resume: true})
-	if notes := seen.String(); !strings.Contains(notes, "kernels "+before+" and this one has") || !strings.Contains(notes, "kernels "+other+": bits may differ") {
+	if notes := seen.String(); !strings.Contains(notes, "kernels "+before+", but this one has") || !strings.Contains(notes, "kernels "+other+": bits may differ") {
 		t.Errorf("notes: %s", notes)
 	}
 }
@@ -440,7 +440,7 @@ func TestRefusedSettingsLeaveNothing(t *testing.T) {
 		t.Errorf("the planner: %v", err)
 	}
 	err := researcher("run.seed=99")
-	if want := filepath.Join(dir, "researcher", "config.yaml") + " and may not: run.seed: 0 -> 99; set them back, or choose another run.dir."; err == nil || !strings.Contains(err.Error(), want) {
+	if want := filepath.Join(dir, "researcher", "config.yaml") + ", but differ: run.seed: 0 -> 99; set them back, or choose another run.dir."; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("resumed with another seed: %v", err)
 	}
 }

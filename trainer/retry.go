@@ -23,10 +23,10 @@ const (
 // cause.
 type retryCause struct {
 	kind    retryKind
-	version int64 // valueDiffers: the version from which the round began; followerLost: the version reached
+	version int64 // valueDiffers: the version at which the round began; followerLost: the version reached
 }
 
-// retryCauseOf returns the cause behind an error, in a round that began from version start and reached version reached.
+// retryCauseOf returns the cause behind an error, in a round that began at version start and reached version reached.
 func retryCauseOf(err error, start, reached int64) retryCause {
 	var conflict *store.ConflictError
 	var lost *launch.LostError
@@ -39,11 +39,11 @@ func retryCauseOf(err error, start, reached int64) retryCause {
 	return retryCause{}
 }
 
-// mayRetry reports whether another round is worth a try: not after the same cause twice in a row.
+// mayRetry reports whether another round may help: not after the same cause twice in a row.
 func (c retryCause) mayRetry(before retryCause) bool { return c.kind != noRetry && c != before }
 
-// lostGPU returns err. If one of the agent's GPUs was lost, as it was in the previous process at the same version, the
-// result states that another process will not help, and is no longer a LostError.
+// lostGPU returns err. If one of the agent's GPUs was lost, and was also lost in the previous process at the same version,
+// the result states that another process will not help, and is no longer a LostError.
 func lostGPU(dir, name string, version int64, err error) error {
 	var own *torch.LostError
 	var follower *launch.LostError

@@ -28,8 +28,8 @@ type Options struct {
 	Health   *health.Server   // publishes the workers' state; may be nil
 	Live     *dashboard.Page  // shows the running training, and must be part of Observer; may be nil
 	Task     task.Task        // replaces the configured task; may be nil
-	Gateway  *Gateway         // through which programs reach the agents, if the configuration has a gateway
-	Stop     <-chan struct{}  // closed to end the run of all agents, with a checkpoint after the current step, or in the cold start
+	Gateway  *Gateway         // gives programs access to the agents, if the configuration has a gateway
+	Stop     <-chan struct{}  // closed to end the run of all agents, with a checkpoint after the current step or during the cold start
 
 	before   retryCause                  // the cause of the previous round's end
 	machines map[string]*launch.Machines // further machines with devices for agents, by agent
@@ -43,21 +43,21 @@ func (o Options) agents(cfg *config.Config) []string {
 	return o.Agents
 }
 
-// ErrStopped is the error of a run that ended before its last step or evaluation because it was asked to stop. It left
+// ErrStopped is the error of a run that ended before its last step or evaluation because a stop was requested. The run left
 // a checkpoint, unless there was no step to finish or the other workers were missing.
 var ErrStopped = worker.ErrStopped
 
-// Resumable reports whether the same command can continue a run that ended with this error: a stop was asked for, here
-// or at another worker; a worker or a sampling server did not appear in time; a GPU was lost for the first time at its
-// version and needs a new process; or a follower was lost again.
+// Resumable reports whether the same command can continue a run that ended with this error: a stop was requested, here or
+// at another worker; a worker or a sampling server did not appear in time; a GPU was lost for the first time at its version
+// and a new process is needed; or a follower was lost again.
 func Resumable(err error) bool { return worker.Resumable(err) }
 
-// Train runs agents of a team until the configured last step. With every agent in one process and without store.url,
-// the store is embedded; otherwise it is the Redis that the agents share.
+// Train runs agents of a team until the configured last step. With every agent in one process and without store.url, the
+// store is embedded; otherwise it is the Redis that the agents share.
 //
-// If a worker is lost, the team goes back to the newest state that all agents share and repeats the steps after it: a
-// round of the run ends and the next begins, here and on the other servers. A worker that has lost a follower leaves
-// its place and takes it again, as if it had been lost itself and restarted.
+// If a worker is lost, the team goes back to the newest state that all agents share and repeats the steps after it: one
+// round of the run ends and the next begins, here and on the other servers. A worker that has lost a follower leaves its
+// place and takes it again, as if it had been lost itself and restarted.
 func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	opt.Observer = observed(opt.Observer)
 	over := make(chan struct{})
@@ -82,7 +82,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 			return err
 		}
 	}
-	err = errors.New("the worker's process failed") // sent to further machines if we panic
+	err = errors.New("the worker's process failed") // sent to further machines after a panic here
 	for {
 		this, err := trainRound(ctx, cfg, opt)
 		switch {
@@ -115,7 +115,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retr
 	cfg = &own
 	dir := cfg.RunDir()
 	offers := beginnings{dir: dir, read: func() ([]archive.Manifest, error) { return startingPoints(cfg, dir, opt) }}
-	if err := offers.renew(); err != nil { // before the folder is made, so that a run that may not begin leaves nothing behind
+	if err := offers.renew(); err != nil { // before the folder is made, so that a run that may not begin does not create it
 		return this, err
 	}
 	if err := durable.MkdirAll(durable.OS{}, dir); err != nil {
@@ -129,7 +129,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retr
 	}
 	// Write this after the team has agreed: a resuming process compares its settings with this file.
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
-		return this, team.giveUp(ctx, fmt.Errorf("the run's configuration is not saved: %w", err))
+		return this, team.giveUp(ctx, fmt.Errorf("saving the run's configuration: %w", err))
 	}
 	err = team.each(ctx, (*worker.Worker).Run)
 	switch {
@@ -142,8 +142,8 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retr
 	return team.cause, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
-// untilStopped returns a context that ends with ErrStopped when a stop is asked for, until done is called: before there
-// is a step to finish, nothing waits for others any longer.
+// untilStopped returns a context that ends with ErrStopped when a stop is requested, until done is called. Before there is
+// a step to finish, no wait for other workers is necessary any longer.
 func untilStopped(parent context.Context, stop <-chan struct{}) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	over := make(chan struct{})

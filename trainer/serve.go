@@ -11,14 +11,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// Serve lets programs talk to the agents of a checkpoint, all in this process, until ctx ends. opt.Gateway must be set.
-// Requests may choose temperature and truncation; the defaults are those of evaluations. Serve calls ready when the
-// agents can answer.
+// Serve gives programs access to the agents of a checkpoint, all in this process, until ctx ends. opt.Gateway must be set.
+// Requests may set temperature and truncation; the defaults are those of evaluations. Serve calls ready when the agents can
+// answer.
 func Serve(ctx context.Context, cfg *config.Config, opt EvalOptions, ready func(stepDir string)) error {
 	own := *cfg
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {
-		own.Agents[i].Devices = nil // further devices would stream a turn's tokens only at its end
+		own.Agents[i].Devices = nil // further devices would send a turn's tokens only at its end
 	}
 	return withCheckpoint(ctx, &own, opt, "serve", func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
 		err := t.each(ctx, func(w *worker.Worker, ctx context.Context) error {

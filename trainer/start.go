@@ -24,7 +24,7 @@ const configFile = "config.yaml"
 // ErrFinished is the error of a run that has nothing left to train.
 var ErrFinished = errors.New("the run is complete")
 
-// beginnings are the checkpoints from which a worker of this process can continue, newest first.
+// beginnings holds the checkpoints from which a worker of this process can continue, newest first.
 type beginnings struct {
 	points  []archive.Manifest
 	dir     string // folder of the run; "": points never change
@@ -46,8 +46,8 @@ func (b *beginnings) renew() error {
 	return err
 }
 
-// startingPoints returns the checkpoints from which a worker of this process can continue, newest first; none in a
-// fresh run. A folder with checkpoints is never started over, and a resumed run keeps its settings.
+// startingPoints returns the checkpoints from which a worker of this process can continue, newest first. The list is empty
+// in a fresh run. A run never starts over in a folder with checkpoints, and a resumed run keeps its settings.
 func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Manifest, error) {
 	checkpoints := archive.CheckpointsOf(dir, opt.Agents...)
 	if checkpoints.Agents == nil {
@@ -60,9 +60,9 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 	stopped := archive.StoppedColdStarts(dir, checkpoints.Agents)
 	switch {
 	case !opt.Resume && len(steps) > 0:
-		return nil, fmt.Errorf("%s already holds checkpoints of steps %v: continue with --resume, or choose another run.dir", dir, steps)
+		return nil, fmt.Errorf("%s already contains checkpoints of steps %v: continue with --resume, or choose another run.dir", dir, steps)
 	case !opt.Resume && len(stopped) > 0:
-		return nil, fmt.Errorf("%s already holds a cold start that was stopped, of %s: continue with --resume, or choose another run.dir", dir, strings.Join(stopped, ", "))
+		return nil, fmt.Errorf("%s already contains a stopped cold start of %s: continue with --resume, or choose another run.dir", dir, strings.Join(stopped, ", "))
 	case !opt.Resume:
 		return nil, nil
 	}
@@ -87,11 +87,11 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 }
 
 func nothingLeft(cfg *config.Config, m archive.Manifest) error {
-	return fmt.Errorf("--resume: %w: its newest checkpoint is of step %d, and run.steps is %d; to train on from there, raise run.steps, as by --set run.steps=%d",
+	return fmt.Errorf("--resume: %w: its newest checkpoint is of step %d, and run.steps is %d; to continue training, raise run.steps, for example with --set run.steps=%d",
 		ErrFinished, m.Step, cfg.Run.Steps, 2*m.Step)
 }
 
-// finished reports whether the last step is done and, if queries are held out, its version evaluated.
+// finished reports whether the last step is done and, if queries are held out, its version was evaluated.
 func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 	if m.Step != cfg.Run.Steps || t.EvalSize() == 0 {
 		return m.Step >= cfg.Run.Steps
@@ -99,7 +99,7 @@ func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 	return archive.EvaluationsOf(m).Done(m.Step)
 }
 
-// goBack reports where the team continues, and sets newer checkpoints aside, since their steps will be repeated.
+// goBack reports where the team continues, and renames newer checkpoints, since their steps will be repeated.
 func (t *team) goBack(ctx context.Context, s setup) error {
 	confirm := func() error { // newer checkpoints may belong to a successor
 		for _, m := range t.members {
@@ -126,7 +126,7 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 	}
 	for _, m := range t.members {
 		if part, _ := s.From.Agent(m.Agent()); deterministic && !sameFeatures(part.CPUFeatures) {
-			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s and this one has %s: bits may differ from here on", part.CPUFeatures, worker.CPUFeatures()))
+			s.Observer.Note(metrics.Warnf(m.Agent(), metrics.TopicStart, "the checkpoint was written on a CPU with %s, but this one has %s: bits may differ from here on", part.CPUFeatures, worker.CPUFeatures()))
 		}
 	}
 	return checkpoints.GoBack(*s.From, confirm)
@@ -138,7 +138,7 @@ func sameFeatures(written string) bool {
 	return written == worker.CPUFeatures() || written == torch.CPUFeatures()
 }
 
-// dateOf returns the date that templates print as today's: the configured one, that of the run's folder, or today's.
+// dateOf returns the date that templates print as today's: the configured date, the date in the run's folder, or today's.
 func dateOf(cfg *config.Config, resume bool) string {
 	if cfg.Run.Date != "" {
 		return cfg.Run.Date
@@ -149,30 +149,30 @@ func dateOf(cfg *config.Config, resume bool) string {
 	return time.Now().Format(time.DateOnly)
 }
 
-// unchanged refuses changes to settings that a resumed run must keep. The notes list settings that stay although
-// run.steps was raised.
+// unchanged refuses changes to settings that a resumed run must keep. The notes list settings that keep their values
+// although run.steps was raised.
 func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error) {
 	old, err := config.Load(path, nil)
 	if err != nil {
-		return nil, fmt.Errorf("--resume: the configuration the run began with: %w", err)
+		return nil, fmt.Errorf("--resume: reading the configuration with which the run began: %w", err)
 	}
 	if given, kept := cfg.Run.Date, old.Run.Date; given != "" && kept != "" && given != kept {
-		return nil, fmt.Errorf("--resume: run.date is %s and the run's own, in %s, is %s: leave it out", given, path, kept)
+		return nil, fmt.Errorf("--resume: run.date is %s, but in %s the run's date is %s: remove it", given, path, kept)
 	}
 	keepDecay(cfg, old)
 	if keys := cfg.DiffForResume(old); len(keys) > 0 {
-		return nil, fmt.Errorf("--resume: these keys differ from the run's own in %s and may not: %s; set them back, or choose another run.dir. %s",
+		return nil, fmt.Errorf("--resume: these keys must be the same as in %s, but differ: %s; set them back, or choose another run.dir. %s",
 			path, strings.Join(keys, ", "), whyFixed)
 	}
 	if keys := cfg.ChangedOnResume(old); len(keys) > 0 {
-		notes = append(notes, metrics.Warnf("", metrics.TopicStart, "the run goes on with other settings: %s; the optimizers keep their moments", strings.Join(keys, ", ")))
+		notes = append(notes, metrics.Warnf("", metrics.TopicStart, "the run continues with other settings: %s; the optimizers keep their moments", strings.Join(keys, ", ")))
 	}
 	if cfg.Run.Steps <= old.Run.Steps {
 		return notes, nil
 	}
 	for _, a := range cfg.Agents {
 		if o := a.Optimizer; o.Schedule != "constant" && o.DecaySteps < cfg.Run.Steps {
-			notes = append(notes, metrics.Warnf(a.Name, metrics.TopicStart, "the schedule (%s) ends at step %d, as it did when the run began, and run.steps is %d now: the learning rate stays at its floor, %g, after step %d",
+			notes = append(notes, metrics.Warnf(a.Name, metrics.TopicStart, "the schedule (%s) ends at step %d, as it did when the run began, but run.steps is now %d: the learning rate stays at its floor, %g, after step %d",
 				o.Schedule, o.DecaySteps, cfg.Run.Steps, o.LR*o.Floor, o.DecaySteps))
 		}
 	}
@@ -180,12 +180,12 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 }
 
 // whyFixed explains why most keys of a run cannot change.
-const whyFixed = "They decide which questions were seen and held out, and what the weights, rewards and log-probs of the past steps mean. " +
-	"A new run can begin with a checkpoint of this one: agents.NAME.model names the agent's folder in it"
+const whyFixed = "They determine which questions were seen and held out, and the meaning of the weights, rewards and log-probs of past steps. " +
+	"A new run can begin with a checkpoint of this one: set agents.NAME.model to the agent's folder in the checkpoint"
 
-// keepDecay gives schedules that end with the run the end they had when it began, however often run.steps was raised
-// since: this prolongs a run and does not change the learning rates of its past steps. A configured decay_steps is
-// compared like any other key.
+// keepDecay sets the end of schedules that end with the run to their end when the run began, even if run.steps was raised
+// several times since. Raising run.steps prolongs a run and does not change the learning rates of its past steps. A
+// configured decay_steps is compared like any other key.
 func keepDecay(cfg, old *config.Config) {
 	for i := range cfg.Agents {
 		a := &cfg.Agents[i]

@@ -183,7 +183,7 @@ func TestStopInColdStart(t *testing.T) {
 		maps.Copy(numbers, seen.numbers())
 	}
 	damaged := copyRun(t, dir)
-	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err == nil || !strings.Contains(err.Error(), "already holds a cold start that was stopped, of planner, researcher: continue with --resume") {
+	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err == nil || !strings.Contains(err.Error(), "already contains a stopped cold start of planner, researcher: continue with --resume") {
 		t.Errorf("started over: %v", err)
 	}
 	if err := Train(t.Context(), load(t, dir, "run.steps=4", "run.seed=9"), Options{Observer: &recorder{}, Resume: true}); err == nil || !strings.Contains(err.Error(), "run.seed: 0 -> 9") {

@@ -20,14 +20,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// team is the workers of this process in a round of the run, and the data they share.
+// team holds the workers of this process in a round of the run, and the data they share.
 type team struct {
 	cfg     *config.Config
 	store   *store.Store
 	members []*store.Member // the places of the agents here
 	start   store.Start
 	workers []*worker.Worker
-	gateway *Gateway // of this process; may be nil
+	gateway *Gateway // gateway of this process; may be nil
 
 	dir    string     // folder of the run, or of the evaluation
 	before retryCause // the cause of the previous round's end
@@ -35,18 +35,18 @@ type team struct {
 	cause  retryCause // the cause of the first error; see causeOf
 }
 
-// setup is what a team needs in addition to its configuration.
+// setup holds the data that a team needs in addition to its configuration.
 type setup struct {
 	worker.Setup
 	Health  *health.Server  // publishes the workers' states; may be nil
 	Live    *dashboard.Page // shows the workers; may be nil
 	Offers  beginnings      // the available checkpoints
-	Date    string          // YYYY-MM-DD, the date of the run as far as this process knows it
+	Date    string          // YYYY-MM-DD, the date of the run as far as it is known to this process
 	Gateway *Gateway        // of this process; may be nil
 }
 
-// openTeam takes the agents' places in the run, agrees with the other servers on the state to continue from, and loads
-// it. s.Offers are the available states. If the team does not open, only its cause is set.
+// openTeam takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
+// loads it. s.Offers holds the available states. If the team does not open, only its cause is set.
 func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*team, error) {
 	t, names := &team{cfg: cfg, dir: s.Dir, before: opt.before}, opt.agents(cfg)
 	options, err := assemble.Store(cfg)
@@ -54,7 +54,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 		return t, err
 	}
 	if options.URL == "" && len(names) < len(cfg.AgentNames()) {
-		return t, fmt.Errorf("store.url is not set: agents in processes of their own need a Redis to meet in")
+		return t, fmt.Errorf("store.url is not set: agents in separate processes need a Redis")
 	}
 	if s.Frozen {
 		options.Aside = store.Evaluation
@@ -69,7 +69,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 		err = t.load(ctx, s)
 	}
 	if cause := context.Cause(ctx); errors.Is(err, context.Canceled) && errors.Is(cause, ErrStopped) {
-		err = cause // context.Canceled carries no reason
+		err = cause // context.Canceled does not contain a reason
 	}
 	if err != nil {
 		return t, t.giveUp(ctx, err)
@@ -77,7 +77,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	return t, nil
 }
 
-// giveUp publishes why this process does not take part, and leaves its places.
+// giveUp publishes the reason why this process does not take part, and leaves its places.
 func (t *team) giveUp(ctx context.Context, err error) error {
 	for _, m := range t.members {
 		t.breakOff(ctx, m, err)
@@ -85,16 +85,16 @@ func (t *team) giveUp(ctx context.Context, err error) error {
 	return errors.Join(err, t.close(context.WithoutCancel(ctx)))
 }
 
-// enter joins the run for all agents of this process and sets its start, chosen from s.Offers as they are once it has
-// the places.
+// enter joins the run for all agents of this process and sets the state from which it starts. The state is chosen from
+// s.Offers, as it is when the process has the places.
 func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	deterministic, err := assemble.Deterministic(s.Config)
 	if err != nil {
 		return err
 	}
-	// A program may behave differently when it is played again, so a lost worker's rollouts cannot be repeated. Neither
-	// can rollouts that were made ahead by earlier weights: a worker that continues from a version has the weights of
-	// that version only.
+	// A program may behave differently when it is played again, so a lost worker's rollouts cannot be repeated. Rollouts
+	// that were made ahead with earlier weights cannot be repeated either: a worker that continues at a version has the
+	// weights of that version only.
 	deterministic = deterministic && !s.Config.PlayedByProgram() && s.Config.GRPO.MaxLag == 0
 	shared := s.Config.Shared()
 	if s.Frozen { // all have the same checkpoint and start from it
@@ -118,14 +118,14 @@ func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 		}
 	}
 	if given := s.Config.Run.Date; given != "" && given != t.start.Date {
-		return fmt.Errorf("run.date is %s here and %s for the main agent's worker: give all workers the same, or only that one", given, t.start.Date)
+		return fmt.Errorf("run.date is %s here, but %s for the main agent's worker: give all workers the same date, or only the main agent's worker", given, t.start.Date)
 	}
 	s.Config.Run.Date = t.start.Date
 	return nil
 }
 
-// states returns the states from which a worker can start now, and whether nothing is left to do from the newest of
-// them.
+// states returns the states from which a worker can start now. over reports whether nothing is left to do after the newest
+// of them.
 func (s *setup) states() (offers []store.Offer, over bool, err error) {
 	if err := s.Offers.renew(); err != nil {
 		return nil, false, err
@@ -134,13 +134,13 @@ func (s *setup) states() (offers []store.Offer, over bool, err error) {
 	return archive.StatesOf(at, s.Date), !s.Frozen && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
 }
 
-// load opens the workers with the state that the team starts from.
+// load opens the workers with the state from which the team starts.
 func (t *team) load(ctx context.Context, s setup) error {
 	at := s.Offers.points
 	if i := slices.IndexFunc(at, func(m archive.Manifest) bool { return m.Step == t.start.Version && m.Digest == t.start.Digest }); i >= 0 {
 		s.From = &at[i]
 	}
-	if s.From == nil && t.start.Version != store.Afresh { // otherwise all checkpoints would be set aside
+	if s.From == nil && t.start.Version != store.Afresh { // otherwise all checkpoints would be renamed
 		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version, archive.CheckpointsDir(s.Dir))
 	}
 	if s.From != nil && !s.Frozen && finished(s.Config, *s.From, s.Task) { // all workers reach this together
@@ -149,7 +149,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 		}
 		return nothingLeft(s.Config, *s.From)
 	}
-	for _, m := range t.members { // all before the first opens: run.matmul and the instruction set are global to the process
+	for _, m := range t.members { // all devices, before the first worker opens: run.matmul and the instruction set are global to the process
 		if err := selfTest(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
 			return t.explained(m.Agent(), t.start.Version, err)
 		}
@@ -181,8 +181,8 @@ func (t *team) finish(ctx context.Context) error {
 	return g.Wait()
 }
 
-// each runs f for every worker concurrently. The first error stops the others, here and on other servers. Of several
-// errors it returns one that is not the consequence of another.
+// each runs f for every worker concurrently. The first error stops the others, here and on other servers. If there are
+// several errors, it returns one that is not the consequence of another.
 func (t *team) each(ctx context.Context, f func(*worker.Worker, context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	errs := make([]error, len(t.workers))
@@ -199,7 +199,7 @@ func (t *team) each(ctx context.Context, f func(*worker.Worker, context.Context)
 		})
 	}
 	err := g.Wait()
-	var told *store.StopError // the form in which other workers receive an error, possibly one of this process
+	var told *store.StopError // the form in which other workers receive an error, which may come from this process
 	if !errors.As(err, &told) {
 		return err
 	}
@@ -214,7 +214,7 @@ func (t *team) each(ctx context.Context, f func(*worker.Worker, context.Context)
 // explained returns the error of an agent that has reached a version, with a remedy.
 func (t *team) explained(name string, version int64, err error) error {
 	err = memoryFull(t.cfg, name, err)
-	if t.causeOf(name, err).mayRetry(t.before) { // this process begins again by itself
+	if t.causeOf(name, err).mayRetry(t.before) { // this process begins a new round without a restart
 		return err
 	}
 	return lostGPU(t.dir, name, version, err)
@@ -227,7 +227,7 @@ func inPlace(ctx context.Context, w *worker.Worker, f func(*worker.Worker, conte
 	place := w.Member().Context()
 	defer context.AfterFunc(place, func() { cancel(context.Cause(place)) })()
 	err := f(w, ctx)
-	if errors.Is(err, context.Canceled) { // context.Canceled carries no reason
+	if errors.Is(err, context.Canceled) { // context.Canceled does not contain a reason
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
@@ -235,16 +235,16 @@ func inPlace(ctx context.Context, w *worker.Worker, f func(*worker.Worker, conte
 	return err
 }
 
-// patience bounds the wait for a store that must receive an end, or a place's release: a lease runs out by itself.
+// patience limits the wait for a store that must receive an end, or a place's release: a lease expires without it.
 const patience = 5 * time.Second
 
-// breakOff publishes why the round ends, and leaves it.
+// breakOff publishes the reason why the round ends, and leaves the round.
 func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	this := t.causeOf(m.Agent(), err)
 	switch {
-	case store.Rewinds(err), errors.Is(err, ErrFinished): // the others know
+	case store.Rewinds(err), errors.Is(err, ErrFinished): // the others already have this information
 	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
 		_ = m.Stop(told, "interrupted")

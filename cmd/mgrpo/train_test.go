@@ -41,7 +41,7 @@ func TestEndOfResumedRun(t *testing.T) {
 	}
 	again := train("--set", "run.steps=3", "--resume")
 	steps, tokens = end(again)
-	if !strings.Contains(again, "the run is complete: its newest checkpoint is of step 3, and run.steps is 3; to train on from there, raise run.steps") || !strings.HasPrefix(steps, "3 steps") || tokens != all {
+	if !strings.Contains(again, "the run is complete: its newest checkpoint is of step 3, and run.steps is 3; to continue training, raise run.steps") || !strings.HasPrefix(steps, "3 steps") || tokens != all {
 		t.Errorf("finished:\n%s", again)
 	}
 }
