@@ -31,8 +31,6 @@ ABOVE = {
     "trainer/agent/recorded": 35,
     "trainer/agent/tool": 20,
     "trainer/config": 14,
-    "trainer/engine/cgroup": 30,
-    "trainer/internal/tail": 104,
     "trainer/mgrpo": 9,
     "trainer/mgrpo/oracle": 9,
     "trainer/model": 25,
@@ -46,10 +44,6 @@ ABOVE = {
     "trainer/show/metrics": 13,
     "trainer/task/jsonl": 12,
     "trainer/task/verify": 10,
-    "trainer/team/archive": 17,
-    "trainer/team/durable": 12,
-    "trainer/team/failpoint": 39,
-    "trainer/team/store": 16,
 }
 
 # Names of the patterns, each with an expression and with what to write instead.
