@@ -50,6 +50,16 @@ func (o Options) Hosted() (Options, func() error) {
 	return o, o.Host.Close
 }
 
+// someLabels lists the labels of a few cases.
+func someLabels(cases []Case) string {
+	const few = 8
+	var labels []string
+	for _, c := range cases[:min(few, len(cases))] {
+		labels = append(labels, c.Label)
+	}
+	return strings.Join(labels, ", ")
+}
+
 // rowSamples is the number of measurements of each ceiling before a row.
 const rowSamples = 3
 
@@ -95,7 +105,7 @@ func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, 
 		}
 	}
 	if len(r.Rows) == 0 && len(failed) == 0 {
-		return r, fmt.Errorf("no case of the suite %s contains %q", suite, o.Only)
+		return r, fmt.Errorf("no case of the suite %s contains %q; its first cases are %s", suite, o.Only, someLabels(cases))
 	}
 	return r, errors.Join(failed...)
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
@@ -25,7 +27,13 @@ func (f optionalConfig) Validate() error {
 // given reports whether the command line names a configuration.
 func (f optionalConfig) given() bool { return f.File != "" || f.Config != "" }
 
-func (f optionalConfig) load() (*config.Config, error) { return config.Load(f.File+f.Config, f.Set) }
+func (f optionalConfig) load() (*config.Config, error) {
+	cfg, err := config.Load(f.File+f.Config, f.Set)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w; mgrpo init %s writes one to start from", err, f.File+f.Config)
+	}
+	return cfg, err
+}
 
 // requiredConfig names the configuration of a command that needs one: mgrpo train team.yaml.
 type requiredConfig struct{ optionalConfig }

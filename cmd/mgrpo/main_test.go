@@ -204,6 +204,9 @@ func TestConfigurationAsArgument(t *testing.T) {
 			t.Errorf("%v with two configurations: status %d, %s", command, status, stderr)
 		}
 	}
+	if _, stderr, status := run(t, "", "train", "absent.yaml"); status != 1 || !strings.Contains(stderr, "mgrpo init absent.yaml writes one to start from") {
+		t.Errorf("a configuration that is not there: status %d, %s", status, stderr)
+	}
 	for _, command := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"status"}, {"store", "acl"}} {
 		if _, stderr, status := run(t, "", command...); status != 80 || !strings.Contains(stderr, "team.yaml") || !strings.Contains(stderr, "mgrpo init") {
 			t.Errorf("%v without a configuration: status %d, %s", command, status, stderr)

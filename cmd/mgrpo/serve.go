@@ -37,7 +37,11 @@ func (c *serveCmd) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := health.Listen(health.Options{Address: hostPort(c.Listen), Token: token})
+	address, err := hostPort(c.Listen)
+	if err != nil {
+		return err
+	}
+	server, err := health.Listen(health.Options{Address: address, Token: token})
 	if err != nil {
 		return fmt.Errorf("--listen and --token-env: %w", err)
 	}

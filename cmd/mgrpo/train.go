@@ -14,7 +14,11 @@ type trainCmd struct {
 
 func (c *trainCmd) Run(ctx context.Context) error {
 	if c.Listen != "" {
-		c.Set = append(c.Set, "health.address="+hostPort(c.Listen))
+		address, err := hostPort(c.Listen)
+		if err != nil {
+			return err
+		}
+		c.Set = append(c.Set, "health.address="+address)
 	}
 	cfg, err := c.load()
 	if err != nil {

@@ -85,11 +85,14 @@ func (c *Config) Fault(key string, err error) *Error {
 	return &Error{Where: pos.String(), Key: key, Msg: err.Error(), pos: pos, cause: err}
 }
 
-// nearest returns the candidate that word is a slip of the pen of: one edit away, or two for words of eight letters and
-// more, and with a letter in common. It returns "" if there is none.
+// nearest returns the candidate that word probably meant: one edit away, two for words of eight letters and more, three from twelve letters
+// on (query_per_step, queries_per_step), and with a letter in common. It returns "" if there is none.
 func nearest(word string, candidates []string) string {
 	best, bestDist := "", 2
-	if len(word) >= 8 {
+	switch {
+	case len(word) >= 12:
+		bestDist = 4
+	case len(word) >= 8:
 		bestDist = 3
 	}
 	for _, c := range candidates {

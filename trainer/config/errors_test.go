@@ -19,6 +19,8 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:4:3: grpo.eps_lo: unknown key; did you mean eps_low?"},
 		{name: "swapped letters", text: team + "grpo: {rollotus: 4}\n",
 			want: "f.yaml:3:8: grpo.rollotus: unknown key; did you mean rollouts?"},
+		{name: "another number and three edits", text: team + "task: {query_per_step: 4}\n",
+			want: "f.yaml:3:8: task.query_per_step: unknown key; did you mean queries_per_step?"},
 		{name: "key of another section", text: team + "eval: {rollouts: 4}\n",
 			want: "f.yaml:3:8: eval.rollouts: unknown key; did you mean grpo.rollouts?"},
 		{name: "key like no other", text: team + "store: {zzzzzzzzz: 4}\n",

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model/memory"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics/track"
@@ -52,7 +53,7 @@ func fits(w io.Writer, needs []memory.Need, err error) error {
 
 // configured checks the needs of the configuration's agents: it opens everything that a training opens, except weights.
 func configured(ctx context.Context, cfg *config.Config, agents []string) (out []Finding) {
-	out = tracking(ctx, cfg)
+	out = append(tracking(ctx, cfg), divergence(cfg)...)
 	t, noTask := assemble.Task(cfg, len(cfg.AgentNames()))
 	if noTask != nil {
 		out = append(out, Finding{Fail, "task", oneLine(noTask), "correct the task section"})
@@ -102,6 +103,15 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		}
 	}
 	return out
+}
+
+// divergence warns if the KL divergence from the reference weights is measured and not limited.
+func divergence(cfg *config.Config) []Finding {
+	if cfg.GRPO.KL == mgrpo.KLNone || cfg.GRPO.KLCoef > 0 {
+		return nil
+	}
+	return []Finding{{Warn, "grpo", fmt.Sprintf("grpo.kl %s has the weight 0 (grpo.kl_coef): the divergence is measured, at the cost of the reference weights, and does not limit the policy", cfg.GRPO.KL),
+		"set grpo.kl_coef, such as 0.001, or remove grpo.kl"}}
 }
 
 // tracking checks the experiment trackers that get the run's records.

@@ -98,6 +98,18 @@ func TestExamineTracking(t *testing.T) {
 	}
 }
 
+// A KL term without a weight is a warning.
+func TestExamineDivergence(t *testing.T) {
+	for set, want := range map[string]int{"grpo.kl=none": 0, "grpo.kl=k3": 1} {
+		if got := divergence(quickstart(t, set)); len(got) != want || want > 0 && (got[0].Status != Warn || !strings.Contains(got[0].Found, "grpo.kl k3 has the weight 0")) {
+			t.Errorf("%s: %+v", set, got)
+		}
+	}
+	if got := divergence(quickstart(t, "grpo.kl=k3", "grpo.kl_coef=0.1")); got != nil {
+		t.Errorf("with a weight: %+v", got)
+	}
+}
+
 func TestExamineConfiguration(t *testing.T) {
 	findings := Examine(context.Background(), Options{Config: quickstart(t)})
 	needs := find(findings, "needs")
@@ -353,6 +365,11 @@ func TestCheckpointBytes(t *testing.T) {
 		if one, most := of(c.sets...); one != 2*each || most != c.most {
 			t.Errorf("%v: %d, up to %d; want %d, up to %d", c.sets, one, most, 2*each, c.most)
 		}
+	}
+	// A cold start that was stopped has files of its own beside the first checkpoint.
+	needs := []memory.Need{{Agent: "planner", Files: each, Parts: []memory.Part{{Kind: memory.Snapshot, Bytes: 5 * each}}}, {Agent: "researcher", Files: each}}
+	if _, most := checkpointBytes(quickstart(t, "run.keep=2", "run.steps=1"), needs); most != 7*each {
+		t.Errorf("with a stopped cold start up to %d, want %d", most, 7*each)
 	}
 }
 

@@ -1,11 +1,14 @@
 package track
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -65,6 +68,34 @@ func TestFollowers(t *testing.T) {
 	if said := told.String(); said != s.url+"/#/experiments/1/runs/0" {
 		t.Errorf("said %q", said)
 	}
+}
+
+// kept is a tracker that keeps the steps of its rows.
+type kept struct{ steps []int64 }
+
+func (k *kept) Log(_ context.Context, rows []Row) error {
+	for _, r := range rows {
+		k.steps = append(k.steps, r.Step)
+	}
+	return nil
+}
+
+func (k *kept) Close(context.Context, bool) error { return nil }
+
+// TestFollowersReadTheEnd: records that were written while a follower waited are delivered when the run ends.
+func TestFollowersReadTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, to, f := runDir(t), &kept{}, &Followers{ended: make(chan struct{})}
+		f.start(t.Context(), dir, "kept", func(context.Context, Run) (Tracker, error) { return to, nil }, t.Errorf)
+		report(t, dir, step("planner", 1, 0.5))
+		time.Sleep(2 * pause)
+		synctest.Wait() // it has read the first record, and waits
+		report(t, dir, step("planner", 2, 0.5))
+		f.Finish()
+		if !slices.Equal(to.steps, []int64{1, 2}) {
+			t.Errorf("the tracker got the steps %v", to.steps)
+		}
+	})
 }
 
 // TestFollowersRefuse: a tracker that cannot work is reported before the run begins, one that fails later is noted.

@@ -1,0 +1,39 @@
+package gateway
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// TestUpstream: a hosted model gets its own name and key, and neither the client's key nor its cookies, also if it needs no key.
+func TestUpstream(t *testing.T) {
+	var got *http.Request
+	var body string
+	api := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		got, body = r, string(text)
+	}))
+	defer api.Close()
+	base, err := url.Parse(api.URL + "/proxied/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"", "its own"} {
+		r := httptest.NewRequest("POST", "/v1/chat/completions", nil)
+		r.Header.Set("Authorization", "Bearer the client's")
+		r.Header.Set("Cookie", "session=1")
+		if err := (Upstream{URL: base, Model: "big", Key: key}).serve(httptest.NewRecorder(), r, []byte(`{"model": "solver", "n": 1}`)); err != nil {
+			t.Fatal(err)
+		}
+		if sent := got.Header.Get("Authorization"); sent != strings.TrimSuffix("Bearer "+key, "Bearer ") || got.Header.Get("Cookie") != "" {
+			t.Errorf("with the key %q it gets the key %q and the cookies %q", key, sent, got.Header.Get("Cookie"))
+		}
+		if got.URL.Path != "/proxied/v1/chat/completions" || body != `{"model":"big","n":1}` || got.ContentLength != int64(len(body)) {
+			t.Errorf("it gets %s at %s", body, got.URL.Path)
+		}
+	}
+}
