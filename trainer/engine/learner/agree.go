@@ -11,13 +11,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/ranks"
 )
 
-// word is a rank's report to the others after a part of its work: its result, or the reason why it has none.
-type word[T any] struct {
+// status is a rank's report to the others after a part of its work: its result, or the reason why it has none.
+type status[T any] struct {
 	Value           T
 	Refused, Failed string
 }
 
-// Limits of a word in addition to its value: the reason, and the encoding.
+// Limits of a status in addition to its value: the reason, and the encoding.
 const (
 	mostReason   = 4 << 10
 	mostEncoding = 16 << 10
@@ -32,27 +32,27 @@ func (r refusal) Error() string { return string(r) }
 // precedence over a refusal, and a lower rank over a higher one. So all ranks continue in the same way, and no rank waits
 // for one that has given up. A value has at most `most` bytes.
 func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]T, error) {
-	said, unheard := tell(ctx, g, mine, err, most)
-	if unheard != nil {
-		g.GiveUp(unheard)
+	statuses, lost := exchangeStatus(ctx, g, mine, err, most)
+	if lost != nil {
+		g.GiveUp(lost)
 		if err != nil && !refused(err) {
 			return nil, err // the cause of a failed exchange, if it is known
 		}
-		return nil, unheard
+		return nil, lost
 	}
-	failed := slices.IndexFunc(said, func(w word[T]) bool { return w.Failed != "" })
-	unwilling := slices.IndexFunc(said, func(w word[T]) bool { return w.Refused != "" })
+	failed := slices.IndexFunc(statuses, func(s status[T]) bool { return s.Failed != "" })
+	refusing := slices.IndexFunc(statuses, func(s status[T]) bool { return s.Refused != "" })
 	switch {
-	case failed == g.Rank(), failed < 0 && unwilling == g.Rank():
+	case failed == g.Rank(), failed < 0 && refusing == g.Rank():
 		return nil, err
 	case failed >= 0:
-		return nil, fmt.Errorf("learner: rank %d: %s", failed, said[failed].Failed)
-	case unwilling >= 0:
-		return nil, refusal(said[unwilling].Refused)
+		return nil, fmt.Errorf("learner: rank %d: %s", failed, statuses[failed].Failed)
+	case refusing >= 0:
+		return nil, refusal(statuses[refusing].Refused)
 	}
-	values := make([]T, len(said))
-	for r, w := range said {
-		values[r] = w.Value
+	values := make([]T, len(statuses))
+	for r, s := range statuses {
+		values[r] = s.Value
 	}
 	return values, nil
 }
@@ -63,14 +63,14 @@ func (l *Learner) together(ctx context.Context, err error) error {
 	return err
 }
 
-// meet runs f, which calls the group, on the device. If f fails or cannot begin, this rank gives up the group, unless the
+// runOrGiveUp runs f, which calls the group, on the device. If f fails or cannot begin, this rank gives up the group, unless the
 // error is a refusal, which all ranks share.
-func (l *Learner) meet(ctx context.Context, f func(s *torch.Scope) error) error {
-	return l.meetOn(ctx, l.model.Device, f)
+func (l *Learner) runOrGiveUp(ctx context.Context, f func(s *torch.Scope) error) error {
+	return l.runOnOrGiveUp(ctx, l.model.Device, f)
 }
 
-// meetOn does the same as meet on a device that may belong to another model.
-func (l *Learner) meetOn(ctx context.Context, device *torch.Device, f func(s *torch.Scope) error) error {
+// runOnOrGiveUp does the same as runOrGiveUp on a device that may belong to another model.
+func (l *Learner) runOnOrGiveUp(ctx context.Context, device *torch.Device, f func(s *torch.Scope) error) error {
 	err := device.Do(ctx, f)
 	if err != nil && !refused(err) {
 		l.group.GiveUp(err)
@@ -78,34 +78,34 @@ func (l *Learner) meetOn(ctx context.Context, device *torch.Device, f func(s *to
 	return err
 }
 
-// tell exchanges words.
-func tell[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]word[T], error) {
-	said := make([]word[T], g.Size())
-	w := &said[g.Rank()]
-	w.Value = mine
+// exchangeStatus exchanges the ranks' statuses. It returns them by rank.
+func exchangeStatus[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]status[T], error) {
+	statuses := make([]status[T], g.Size())
+	own := &statuses[g.Rank()]
+	own.Value = mine
 	switch {
 	case refused(err):
-		w.Refused = reason(err)
+		own.Refused = reason(err)
 	case err != nil:
-		w.Failed = reason(err)
+		own.Failed = reason(err)
 	}
 	var encoded bytes.Buffer
-	if err := gob.NewEncoder(&encoded).Encode(w); err != nil {
+	if err := gob.NewEncoder(&encoded).Encode(own); err != nil {
 		return nil, fmt.Errorf("learner: %w", err)
 	}
-	heard, err := g.Exchange(ctx, encoded.Bytes(), most+mostReason+mostEncoding)
+	received, err := g.Exchange(ctx, encoded.Bytes(), most+mostReason+mostEncoding)
 	if err != nil {
 		return nil, fmt.Errorf("learner: %w", err)
 	}
-	for r, b := range heard {
+	for r, b := range received {
 		if r == g.Rank() {
 			continue
 		}
-		if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&said[r]); err != nil {
+		if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&statuses[r]); err != nil {
 			return nil, fmt.Errorf("learner: the report of rank %d: %w", r, err)
 		}
 	}
-	return said, nil
+	return statuses, nil
 }
 
 func reason(err error) string {

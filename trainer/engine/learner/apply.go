@@ -20,7 +20,7 @@ func (l *Learner) apply(ctx context.Context, lr float64) (norm float64, err erro
 		return norm, err
 	}
 	// The other ranks make the update, so this rank does, too. If ctx has ended, it gives up the group afterwards.
-	err = l.meet(context.WithoutCancel(ctx), func(s *torch.Scope) (err error) {
+	err = l.runOrGiveUp(context.WithoutCancel(ctx), func(s *torch.Scope) (err error) {
 		err = l.adamW(s, norm, lr)
 		if refused(err) { // by all ranks, as they have the same norm
 			return err
@@ -69,7 +69,7 @@ func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
 	}
 	for _, p := range pieces {
 		s.Scoped(func() {
-			err = l.lend(s, p, func(master, m, v *torch.Tensor) error {
+			err = l.onDevice(s, p, func(master, m, v *torch.Tensor) error {
 				var copied unsafe.Pointer
 				if half := l.params.Half(); half != nil {
 					copied = l.in(half, p).Ptr()
@@ -84,8 +84,8 @@ func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
 	return nil
 }
 
-// lend calls f with the weights and moments of a piece of this rank's share, on the device.
-func (l *Learner) lend(s *torch.Scope, p ranks.Piece, f func(master, m, v *torch.Tensor) error) error {
+// onDevice calls f with the weights and moments of a piece of this rank's share, on the device.
+func (l *Learner) onDevice(s *torch.Scope, p ranks.Piece, f func(master, m, v *torch.Tensor) error) error {
 	weights, n := l.params.Master(), p.Numel()
 	return weights.Lend(s, p.In(weights.Numel(), l.params.Numel()), n, func(master *torch.Tensor) error {
 		return l.m.Lend(s, p.At, n, func(m *torch.Tensor) error {
@@ -97,7 +97,7 @@ func (l *Learner) lend(s *torch.Scope, p ranks.Piece, f func(master, m, v *torch
 // norm sums up the ranks' gradients and returns the norm of the sum.
 func (l *Learner) norm(ctx context.Context) (norm float64, err error) {
 	if l.part == nil { // otherwise each micro-batch's gradient was summed already
-		err = l.meet(ctx, func(*torch.Scope) (err error) {
+		err = l.runOrGiveUp(ctx, func(*torch.Scope) (err error) {
 			for i := 0; i < len(l.blocks) && err == nil; i++ {
 				err = l.group.ReduceScatter(ctx, l.grad.Narrow(0, l.blocks[i].From, l.blocks[i].Numel()))
 			}

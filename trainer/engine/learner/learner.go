@@ -137,7 +137,7 @@ func (l *Learner) complete(ctx context.Context, m *model.Model) error {
 	if !m.Gathered() {
 		return nil
 	}
-	return l.meetOn(ctx, m.Device, func(*torch.Scope) error { return l.gatherRest(ctx, m) })
+	return l.runOnOrGiveUp(ctx, m.Device, func(*torch.Scope) error { return l.gatherRest(ctx, m) })
 }
 
 // SetReference sets the reference policy of the KL term. The caller owns ref and closes it after the learner.

@@ -113,7 +113,7 @@ func (l *Learner) exchangeRest(ctx context.Context, m *model.Model) (unserved, e
 	if len(l.ahead) == 0 {
 		return nil, nil
 	}
-	err = l.meetOn(ctx, m.Device, func(s *torch.Scope) (err error) {
+	err = l.runOnOrGiveUp(ctx, m.Device, func(s *torch.Scope) (err error) {
 		for len(l.ahead) > 0 && err == nil {
 			s.Training(func() {
 				s.Scoped(func() { _, err = l.exchangeNext(ctx, s, m, nil) })

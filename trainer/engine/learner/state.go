@@ -52,7 +52,7 @@ func (l *Learner) RestoreWeights(ctx context.Context, read func(from int64, dst 
 	if err := l.distribute(ctx, l.params.Master(), read); err != nil {
 		return err
 	}
-	return l.together(ctx, l.meet(ctx, func(s *torch.Scope) error {
+	return l.together(ctx, l.runOrGiveUp(ctx, func(s *torch.Scope) error {
 		if half, master := l.params.Half(), l.params.Master(); half != nil {
 			for _, p := range l.share {
 				master.CopyTo(s, p.In(master.Numel(), l.params.Numel()), l.in(half, p))
@@ -135,7 +135,7 @@ func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(
 func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, run ranks.Run, move func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error) error {
 	for owner := 1; owner < l.group.Size(); owner++ {
 		for _, p := range l.shareOf(owner).Within(run).Cut(pieceElements) {
-			err := l.meet(ctx, func(s *torch.Scope) error {
+			err := l.runOrGiveUp(ctx, func(s *torch.Scope) error {
 				if l.group.Rank() != owner {
 					return move(s, owner, p.Run, s.Empty(torch.Float32, p.Numel()))
 				}
