@@ -28,11 +28,11 @@ type Machines struct {
 	entering  chan struct{} // holds one element for each connection that is not authenticated yet
 
 	mu      sync.Mutex
-	lines   map[int]*line // open connections, by rank
-	changed chan struct{} // closed and replaced when a connection enters
-	untold  map[int]bool  // machines that took part and have not received the end of the run
-	over    *Over         // nil: the run continues
-	refused int           // number of refused connections
+	conns   map[int]*deviceConn // open connections, by rank
+	changed chan struct{}       // closed and replaced when a connection enters
+	untold  map[int]bool        // machines that took part and have not received the end of the run
+	over    *Over               // nil: the run continues
+	refused int                 // number of refused connections
 }
 
 // MachineSettings describes the machines of one agent.
@@ -72,7 +72,7 @@ func Listen(s MachineSettings) (*Machines, error) {
 	}
 	const mostStrangers = 64
 	m := &Machines{settings: s, program: digest, tls: config, listener: listener, entering: make(chan struct{}, mostStrangers),
-		lines: map[int]*line{}, changed: make(chan struct{}), untold: map[int]bool{}}
+		conns: map[int]*deviceConn{}, changed: make(chan struct{}), untold: map[int]bool{}}
 	m.accepting.Go(m.accept)
 	return m, nil
 }
@@ -114,7 +114,7 @@ func (m *Machines) accept() {
 // admit authenticates a connection.
 func (m *Machines) admit(conn net.Conn) {
 	secure := tls.Server(conn, m.tls)
-	l := &line{conn: secure, in: bufio.NewReader(secure), here: addressOf(conn.LocalAddr()), machines: m, ready: make(chan struct{})}
+	l := &deviceConn{conn: secure, in: bufio.NewReader(secure), here: addressOf(conn.LocalAddr()), machines: m, ready: make(chan struct{})}
 	const toProve = 5 * time.Second
 	err := errors.Join(abandonAfter(conn, m.settings.Lease), conn.SetDeadline(time.Now().Add(min(m.settings.Lease, toProve))))
 	var content []byte
@@ -155,7 +155,7 @@ func (m *Machines) admit(conn net.Conn) {
 func (m *Machines) strays(here, there string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, other := range m.lines {
+	for _, other := range m.conns {
 		if other.here != here {
 			return fmt.Sprintf("it reached this machine at %s, but another machine at %s, but ranks must meet at one address: set agents.%s.machines.address to an address that all machines can reach", here, other.here, m.settings.Agent)
 		}
@@ -184,12 +184,12 @@ func (m *Machines) speak(text string) {
 }
 
 // enter keeps a connection for the next round, unless the run is over.
-func (m *Machines) enter(l *line) {
+func (m *Machines) enter(l *deviceConn) {
 	m.mu.Lock()
-	other, over := m.lines[l.rank], m.over
+	other, over := m.conns[l.rank], m.over
 	enters := other == nil && over == nil
 	if enters && writeFrame(l.conn, controlFrame, control{Entered: true}) == nil && l.conn.SetDeadline(time.Time{}) == nil {
-		m.lines[l.rank], m.untold[l.machine] = l, true
+		m.conns[l.rank], m.untold[l.machine] = l, true
 		close(m.changed)
 		m.changed = make(chan struct{})
 	}
@@ -205,16 +205,16 @@ func (m *Machines) enter(l *line) {
 }
 
 // leave removes a connection.
-func (m *Machines) leave(l *line) {
+func (m *Machines) leave(l *deviceConn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.lines[l.rank] == l {
-		delete(m.lines, l.rank)
+	if m.conns[l.rank] == l {
+		delete(m.conns, l.rank)
 	}
 }
 
 // dismiss reports to a machine that the run is over.
-func (m *Machines) dismiss(l *line, over Over) {
+func (m *Machines) dismiss(l *deviceConn, over Over) {
 	l.dismiss(control{Over: &over})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,7 +223,7 @@ func (m *Machines) dismiss(l *line, over Over) {
 
 // take waits until every device of every machine is connected and none belongs to a group, and then has each start a
 // follower.
-func (m *Machines) take(ctx context.Context) (taken []*line, err error) {
+func (m *Machines) take(ctx context.Context) (taken []*deviceConn, err error) {
 	if m == nil {
 		return nil, nil
 	}
@@ -232,8 +232,8 @@ func (m *Machines) take(ctx context.Context) (taken []*line, err error) {
 		m.mu.Lock()
 		missing := m.missing()
 		for rank := len(m.settings.Devices); missing == "" && rank < m.settings.Count*len(m.settings.Devices); rank++ {
-			m.lines[rank].taken = true
-			taken = append(taken, m.lines[rank])
+			m.conns[rank].taken = true
+			taken = append(taken, m.conns[rank])
 		}
 		changed := m.changed
 		m.mu.Unlock()
@@ -263,7 +263,7 @@ func (m *Machines) missing() string {
 	var names []string
 	for rank := len(m.settings.Devices); rank < m.settings.Count*len(m.settings.Devices); rank++ {
 		name := fmt.Sprintf("machine %d of %s", rank/len(m.settings.Devices), m.settings.Agent)
-		if l := m.lines[rank]; (l == nil || l.taken) && !slices.Contains(names, name) {
+		if l := m.conns[rank]; (l == nil || l.taken) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -280,8 +280,8 @@ func (m *Machines) Close(over Over) {
 	}
 	over.Why = over.Why[:min(len(over.Why), longest)]
 	m.mu.Lock()
-	closed, idle := m.over != nil, m.lines
-	m.over, m.lines = &over, map[int]*line{}
+	closed, idle := m.over != nil, m.conns
+	m.over, m.conns = &over, map[int]*deviceConn{}
 	m.mu.Unlock()
 	if closed {
 		return
@@ -303,8 +303,8 @@ func (m *Machines) anyUntold() bool {
 	return len(m.untold) > 0
 }
 
-// line is the connection of one device of another machine, and the link to the follower there.
-type line struct {
+// deviceConn is the connection of one device of another machine, and the link to the follower there.
+type deviceConn struct {
 	conn    *tls.Conn
 	in      *bufio.Reader
 	machine int
@@ -321,7 +321,7 @@ type line struct {
 
 // await notices if a machine is gone before it belongs to a group. Until then a machine may only forward a request to
 // stop.
-func (l *line) await() {
+func (l *deviceConn) await() {
 	var first []byte
 	for l.broken == nil {
 		if first, l.broken = l.in.Peek(1); l.broken != nil || frameKind(first[0]) != stopFrame {
@@ -338,9 +338,9 @@ func (l *line) await() {
 }
 
 // Write and Read exchange data with the follower. After either fails the connection has ended.
-func (l *line) Write(b []byte) (int, error) { return l.conn.Write(b) }
+func (l *deviceConn) Write(b []byte) (int, error) { return l.conn.Write(b) }
 
-func (l *line) Read(b []byte) (int, error) {
+func (l *deviceConn) Read(b []byte) (int, error) {
 	<-l.ready
 	if l.broken != nil {
 		return 0, io.EOF
@@ -355,12 +355,12 @@ func (l *line) Read(b []byte) (int, error) {
 
 // kill closes the connection, which makes the machine kill the follower. It sends no TLS close message, which would
 // block if the other end does not read.
-func (l *line) kill() {
+func (l *deviceConn) kill() {
 	l.machines.leave(l)
 	_ = l.conn.NetConn().Close()
 }
 
-func (l *line) finish() end {
+func (l *deviceConn) finish() end {
 	l.kill()
 	how := "has lost its connection"
 	if l.broken != nil && !errors.Is(l.broken, io.EOF) {
@@ -369,10 +369,10 @@ func (l *line) finish() end {
 	return end{How: how}
 }
 
-func (l *line) words() string { return "" }
+func (l *deviceConn) words() string { return "" }
 
 // dismiss sends a last control message.
-func (l *line) dismiss(w control) {
+func (l *deviceConn) dismiss(w control) {
 	_ = l.conn.SetWriteDeadline(time.Now().Add(l.machines.settings.Lease))
 	_ = writeFrame(l.conn, controlFrame, w)
 	_ = l.conn.Close()

@@ -169,7 +169,7 @@ func Start(ctx context.Context, s Settings) (*RankGroup, error) {
 }
 
 // add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.
-func (g *RankGroup) add(s Settings, l *line) {
+func (g *RankGroup) add(s Settings, l *deviceConn) {
 	f := newFollower(s.Agent, l.rank, l.device, l)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
 	f.says = append(f.says, stopFrame, endedFrame)
