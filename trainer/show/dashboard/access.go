@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// keeper decides who may see the page.
-type keeper struct {
+// access decides who may see the page.
+type access struct {
 	token  string // "": no token is needed
 	cookie string // the cookie's value in a browser that has sent the token
 }
@@ -21,14 +21,14 @@ type keeper struct {
 // it to every port of this host.
 const cookieName = "mgrpo_live"
 
-func newKeeper(token string) keeper {
+func newAccess(token string) access {
 	mac := hmac.New(sha256.New, []byte(token))
 	mac.Write([]byte("the page at " + Path))
-	return keeper{token, hex.EncodeToString(mac.Sum(nil))}
+	return access{token, hex.EncodeToString(mac.Sum(nil))}
 }
 
 // guard passes permitted requests on. Responses are for this page only: no other site may frame or read them.
-func (k keeper) guard(next http.HandlerFunc) http.Handler {
+func (a access) guard(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range map[string]string{"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
 			"Cross-Origin-Resource-Policy": "same-origin"} {
@@ -39,11 +39,11 @@ func (k keeper) guard(next http.HandlerFunc) http.Handler {
 		case r.Method != http.MethodGet:
 			w.Header().Set("Allow", http.MethodGet)
 			http.Error(w, "only GET", http.StatusMethodNotAllowed)
-		case k.token == "" && !thisMachine(r.Host):
+		case a.token == "" && !thisMachine(r.Host):
 			http.Error(w, "without a token the page is for this machine only, under the name localhost or its address; set health.token_env", http.StatusForbidden)
-		case k.token != "" && equal(given, k.token):
-			k.admit(w, r)
-		case k.token != "" && !k.knows(r):
+		case a.token != "" && equal(given, a.token):
+			a.admit(w, r)
+		case a.token != "" && !a.recognises(r):
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "the token of health.token_env is needed: open "+Path+"?token=TOKEN", http.StatusUnauthorized)
 		default:
@@ -53,17 +53,17 @@ func (k keeper) guard(next http.HandlerFunc) http.Handler {
 }
 
 // admit sets a browser's cookie, and removes the token from its address bar.
-func (k keeper) admit(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: k.cookie, Path: Path, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
+func (a access) admit(w http.ResponseWriter, r *http.Request) {
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: a.cookie, Path: Path, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
 	http.Redirect(w, r, Path, http.StatusSeeOther)
 }
 
-// knows reports whether a request has the cookie, or the token in the form that /metrics accepts.
-func (k keeper) knows(r *http.Request) bool {
-	if c, err := r.Cookie(cookieName); err == nil && equal(c.Value, k.cookie) {
+// recognises reports whether a request has the cookie, or the token in the form that /metrics accepts.
+func (a access) recognises(r *http.Request) bool {
+	if c, err := r.Cookie(cookieName); err == nil && equal(c.Value, a.cookie) {
 		return true
 	}
-	return equal(r.Header.Get("Authorization"), "Bearer "+k.token)
+	return equal(r.Header.Get("Authorization"), "Bearer "+a.token)
 }
 
 // equal compares digests in constant time, so that the time of a response reveals neither text nor its length.

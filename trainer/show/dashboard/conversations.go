@@ -13,12 +13,12 @@ import (
 // Limits on an agent's conversations: the number that are kept after they ended in this process, and the number of turns
 // that are shown of each.
 const (
-	keptTalks  = 1024
-	shownTurns = 16
+	keptConversations = 1024
+	shownTurns        = 16
 )
 
-// talk is a conversation that has ended, in the store's form.
-type talk struct {
+// conversation is a conversation that has ended, in the store's form.
+type conversation struct {
 	Phase string           `json:"phase"`
 	ID    string           `json:"id"` // query/rollout; for a sub-agent query/rollout/agent/invocation
 	Turns []metrics.Spoken `json:"turns"`
@@ -26,11 +26,11 @@ type talk struct {
 }
 
 // keep adds the conversation in an agent's progress, if there is one, to its newest conversations.
-func (d *doing) keep(x metrics.Progress) {
+func (d *activityNow) keep(x metrics.Progress) {
 	if x.Ended == nil {
 		return
 	}
-	t := talk{Phase: x.Phase(), ID: x.Ended.ID}
+	t := conversation{Phase: x.Phase(), ID: x.Ended.ID}
 	for _, turn := range x.Ended.Turns {
 		if t.More = len(t.Turns) == shownTurns; t.More {
 			break
@@ -39,18 +39,18 @@ func (d *doing) keep(x metrics.Progress) {
 			t.Turns = append(t.Turns, metrics.Spoken{Said: turn.Said, Text: clip(turn.Text)})
 		}
 	}
-	if d.talks = append(d.talks, t); len(d.talks) > keptTalks {
-		d.talks = slices.Clone(d.talks[keptTalks/2:]) // a copy, since the slice may be in use by publish
+	if d.conversations = append(d.conversations, t); len(d.conversations) > keptConversations {
+		d.conversations = slices.Clone(d.conversations[keptConversations/2:]) // a copy, since the slice may be in use by publish
 	}
 }
 
-// shownTalks returns an agent's conversations in the rollouts that pages show now.
-func shownTalks(ctx context.Context, at place, all []talk) []talk {
+// shownConversations returns an agent's conversations in the rollouts that pages show now.
+func shownConversations(ctx context.Context, at place, all []conversation) []conversation {
 	phase, rollouts, err := at.NewestOutcomes(ctx, shownRollouts)
 	if err != nil {
 		return nil // the page reports this error when it reads the store
 	}
-	var out []talk
+	var out []conversation
 	for _, t := range all {
 		if t.Phase == phase.String() && slices.ContainsFunc(rollouts, func(id string) bool { return t.ID == id || strings.HasPrefix(t.ID, id+"/") }) {
 			out = append(out, t)
@@ -72,13 +72,13 @@ func (a activity) encode() []byte {
 
 // said returns an agent's turns in a conversation of a shown rollout, or nil if its worker has not published it.
 func (b *board) said(agent, id string) []turn {
-	talks := b.activities[agent].Talks
-	i := slices.IndexFunc(talks, func(t talk) bool { return t.Phase == b.phase && t.ID == id })
+	conversations := b.activities[agent].Talks
+	i := slices.IndexFunc(conversations, func(t conversation) bool { return t.Phase == b.phase && t.ID == id })
 	if i < 0 {
 		return nil
 	}
 	var out []turn
-	for n, s := range talks[i].Turns {
+	for n, s := range conversations[i].Turns {
 		t := turn{b.class(agent), agent, "said", s.Text}
 		switch {
 		case s.Said:
@@ -89,7 +89,7 @@ func (b *board) said(agent, id string) []turn {
 		}
 		out = append(out, t)
 	}
-	if talks[i].More {
+	if conversations[i].More {
 		out = append(out, turn{"", "and so on", "read", "more turns are in the run's trajectories/"})
 	}
 	return out

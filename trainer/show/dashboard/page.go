@@ -40,7 +40,7 @@ type Options struct {
 // viewers.
 type Page struct {
 	opts   Options
-	keeper keeper
+	access access
 	board  board // used by the goroutine of keepShowing only
 
 	ctx    context.Context
@@ -50,7 +50,7 @@ type Page struct {
 
 	mu      sync.Mutex
 	places  map[string]place // of this process's agents
-	doing   map[string]doing
+	now     map[string]activityNow
 	unread  []metrics.Line // reported here, and not yet read back from the store
 	warned  map[string]bool
 	viewers int
@@ -61,8 +61,8 @@ type Page struct {
 // New starts a page, which Close ends.
 func New(o Options) *Page {
 	o.Agents = slices.Clone(o.Agents)
-	p := &Page{opts: o, keeper: newKeeper(o.Token), wake: make(chan struct{}, 1), changed: make(chan struct{}),
-		places: map[string]place{}, doing: map[string]doing{}, warned: map[string]bool{}}
+	p := &Page{opts: o, access: newAccess(o.Token), wake: make(chan struct{}, 1), changed: make(chan struct{}),
+		places: map[string]place{}, now: map[string]activityNow{}, warned: map[string]bool{}}
 	p.board = newBoard(o)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.work.Go(p.keepShowing)
@@ -71,8 +71,8 @@ func New(o Options) *Page {
 
 // Mount adds the page to a server.
 func (p *Page) Mount(s *health.Server) {
-	s.Handle(Path, p.keeper.guard(p.index))
-	s.Handle(Path+"/events", p.keeper.guard(p.events))
+	s.Handle(Path, p.access.guard(p.index))
+	s.Handle(Path+"/events", p.access.guard(p.events))
 }
 
 // Close ends the page and its streams.

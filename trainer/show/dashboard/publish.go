@@ -28,22 +28,22 @@ type place struct {
 	*store.Member
 }
 
-// doing is an agent's current activity and the time at which it began.
-type doing struct {
+// activityNow is an agent's current activity and the time at which it began.
+type activityNow struct {
 	metrics.Progress
-	since time.Time
-	talks []talk // conversations that ended in this process, the newest last
+	since         time.Time
+	conversations []conversation // conversations that ended in this process, the newest last
 }
 
 // activity is the state that a worker publishes.
 type activity struct {
-	Phase    string    `json:"phase"`
-	For      []string  `json:"for,omitempty"` // the awaited agents, if it waits
-	Done     int       `json:"done"`          // finished units of the phase
-	Total    int       `json:"total"`         // number of units of the phase; 0: unknown
-	Since    time.Time `json:"since"`         // start of the phase, by the worker's clock
-	Rollouts int       `json:"rollouts"`      // conversations in flight
-	Talks    []talk    `json:"talks,omitempty"`
+	Phase    string         `json:"phase"`
+	For      []string       `json:"for,omitempty"` // the awaited agents, if it waits
+	Done     int            `json:"done"`          // finished units of the phase
+	Total    int            `json:"total"`         // number of units of the phase; 0: unknown
+	Since    time.Time      `json:"since"`         // start of the phase, by the worker's clock
+	Rollouts int            `json:"rollouts"`      // conversations in flight
+	Talks    []conversation `json:"talks,omitempty"`
 }
 
 // Joined adds an agent of this process with its place in the run, until the place's context ends: the page publishes the
@@ -55,11 +55,11 @@ func (p *Page) Joined(agent string, m Machine, at member) {
 	p.mu.Lock()
 	p.places[agent] = place{m, at}
 	p.mu.Unlock()
-	p.work.Go(func() { p.keepTelling(agent, place{m, at}) })
+	p.work.Go(func() { p.keepPublishing(agent, place{m, at}) })
 }
 
-// keepTelling publishes an agent's activity, at most once a second.
-func (p *Page) keepTelling(agent string, at place) {
+// keepPublishing publishes an agent's activity, at most once a second.
+func (p *Page) keepPublishing(agent string, at place) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	told := ""
@@ -81,16 +81,16 @@ func (p *Page) keepTelling(agent string, at place) {
 // activityOf returns an agent's activity.
 func (p *Page) activityOf(agent string, at place) activity {
 	p.mu.Lock()
-	d := p.doing[agent]
+	d := p.now[agent]
 	p.mu.Unlock()
 	a := activity{For: d.For, Done: d.Done, Total: d.Total, Since: d.since, Rollouts: at.Rollouts()}
 	if d.Activity != "" {
 		a.Phase = d.Phase()
 	}
-	if len(d.talks) > 0 {
+	if len(d.conversations) > 0 {
 		ctx, cancel := context.WithTimeout(at.Context(), patience)
 		defer cancel()
-		a.Talks = shownTalks(ctx, at, d.talks)
+		a.Talks = shownConversations(ctx, at, d.conversations)
 	}
 	return a
 }
@@ -118,14 +118,14 @@ func (p *Page) publish(agent string, at place, request func(context.Context) err
 func (p *Page) Progress(x metrics.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	d := p.doing[x.Agent]
+	d := p.now[x.Agent]
 	if d.since.IsZero() || d.Phase() != x.Phase() {
 		d.since = time.Now().UTC()
 	}
 	d.keep(x)
 	x.For, x.Ended = slices.Clone(x.For), nil
 	d.Progress = x
-	p.doing[x.Agent] = d
+	p.now[x.Agent] = d
 }
 
 // maxUnread is the largest number of records that were not read back from the store.
