@@ -142,8 +142,8 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retr
 	return team.cause, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
-// untilStopped returns a context that ends with ErrStopped when a stop is requested, until done is called. Before there is
-// a step to finish, no wait for other workers is necessary any longer.
+// untilStopped returns a context that ends with ErrStopped when a stop is requested, until done is called. It is for waits for other
+// workers at a time when there is no step to finish yet.
 func untilStopped(parent context.Context, stop <-chan struct{}) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	over := make(chan struct{})

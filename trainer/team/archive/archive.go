@@ -148,7 +148,7 @@ func (a *Archive) Restore(ctx context.Context, from Manifest) error {
 		return err
 	}
 	defer f.Close()
-	err = f.readMaster(agentDir, a.parameters.Numel(), func(read func(from int64, dst []float32) error) error { // also before an evaluation, so that it computes with the weights of the run
+	err = f.readMaster(agentDir, a.parameters.Numel(), func(read func(from int64, dst []float32) error) error { // for an evaluation, too
 		return a.parameters.RestoreMaster(ctx, read)
 	})
 	if err != nil {
