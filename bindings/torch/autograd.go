@@ -38,7 +38,7 @@ func (t *Tensor) SetGrad(g *Tensor) {
 }
 
 // Backward accumulates into the leaves' gradients the product of outputs' Jacobians with grads, and frees
-// the recorded graph. grads[i] has the shape and dtype of outputs[i]; nil stands for 1 where outputs[i] is
+// the recorded graph. grads[i] has the shape and dtype of outputs[i]; nil means 1 if outputs[i] is
 // a scalar.
 func Backward(outputs, grads []*Tensor) {
 	if len(outputs) == 0 || len(outputs) != len(grads) {

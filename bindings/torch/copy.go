@@ -111,8 +111,8 @@ func (t *Tensor) Item() float64 {
 	return float64(r.value)
 }
 
-// CopyFrom copies src, broadcast to t's shape and converted to its dtype, into t. src alone may belong to
-// another device; nothing may write to it or drop it meanwhile.
+// CopyFrom copies src, broadcast to t's shape and converted to its dtype, into t. Only src may belong to another device. It must not be
+// written or dropped meanwhile.
 func (t *Tensor) CopyFrom(src *Tensor) {
 	s := t.scopeFor("copy from")
 	if src == nil || src.handle == nil {
@@ -147,7 +147,7 @@ func (t *Tensor) Contiguous() *Tensor {
 	return s.take("contiguous", C.mgt_contiguous(s.dev.native, t.handle), t)
 }
 
-// Clone returns a copy with storage of its own; gradients flow through it.
+// Clone returns a copy with its own storage. Gradients flow through it.
 func (t *Tensor) Clone() *Tensor {
 	s := t.scopeFor("clone")
 	return s.take("clone", C.mgt_clone(s.dev.native, t.handle), t)

@@ -1,5 +1,5 @@
-// Package torch drives LibTorch from Go: devices that own an OS thread each, scopes that own tensors, the
-// operations a decoder and its training need, and autograd.
+// Package torch calls LibTorch from Go. It has devices that own one OS thread each, scopes that own tensors, the operations of a decoder
+// and its training, and autograd.
 //
 // All work of a device runs in Device.Do on the device's own thread. Operations panic with *Error there and
 // Do returns it, so that model code reads like the formula it implements:
@@ -10,8 +10,8 @@
 //		return nil
 //	})
 //
-// A tensor dies with the scope it was made in unless kept; there are no finalizers. Using a tensor that is
-// gone, from another goroutine, or outside Do is an *Error. Gradients are recorded only within Scope.Grad.
+// A tensor dies with the scope it was made in unless kept; there are no finalizers. Use of a dropped tensor,
+// use from another goroutine, and use outside of Do are an *Error. Gradients are recorded only within Scope.Grad.
 package torch
 
 // #include "mgrpo_torch.h"
@@ -41,7 +41,7 @@ type Device struct {
 
 	jobs    chan *job
 	closing chan struct{} // closed by Close
-	done    chan struct{} // closed when the thread is gone
+	done    chan struct{} // closed when the thread has ended
 	once    sync.Once
 
 	thread atomic.Int64          // mgt_thread() of the owning thread
@@ -51,13 +51,13 @@ type Device struct {
 	native *C.mgt_device
 	kept   []*Tensor
 	live   []*Tensor // spare storage for a Scope
-	dead   []uintptr // spare storage for handles about to be dropped; were they pointers, cgo would look at each
+	dead   []uintptr // spare storage for handles to be dropped; uintptr, because cgo would check each pointer
 	lost   error     // why the thread cannot use the device; every Do returns it
 
-	wait func() (said string) // for the work of a GPU; what is wrong with it
+	wait func() (said string) // waits for a GPU's work; returns its error message, or ""
 }
 
-// job is one call of Do on its way to the device's thread.
+// job is one call of Do for the device's thread.
 type job struct {
 	f      func(*Scope) error
 	result chan outcome
@@ -65,12 +65,12 @@ type job struct {
 
 type outcome struct {
 	err      error
-	panicked any  // a panic of f that is no *Error; it is raised again in the caller
+	panicked any  // a panic of f that is not an *Error; it is raised again in the caller
 	exited   bool // f called runtime.Goexit, as testing's FailNow does
 }
 
 // Open starts a device: "cpu", "cuda" (the first GPU) or "cuda:N". threads is the number of OpenMP threads
-// that CPU work of this device uses, at least 1; several CPU devices may share out the cores.
+// that CPU work of this device uses, at least 1; several CPU devices may divide the cores.
 func Open(spec string, threads int) (*Device, error) {
 	d := &Device{
 		spec: spec, threads: threads,
@@ -108,7 +108,7 @@ func Open(spec string, threads int) (*Device, error) {
 	return d, nil
 }
 
-// checkLibrary refuses a LibTorch other than the one this was compiled for: its C++ ABI is fixed per version.
+// checkLibrary refuses a LibTorch of another version than the package was compiled for, because each version has its own C++ ABI.
 var checkLibrary = sync.OnceValue(func() error {
 	built, loaded := C.GoString(C.mgt_built_version()), Version()
 	if built != loaded {
@@ -118,8 +118,8 @@ var checkLibrary = sync.OnceValue(func() error {
 	return nil
 })
 
-// loadCUDA loads the CUDA part where an NVIDIA driver is installed. It is tried once, before the first
-// device of any kind: LibTorch decides at its first use whether there is CUDA.
+// loadCUDA loads the CUDA part if an NVIDIA driver is installed. It runs once, before the first device of any kind, because LibTorch
+// decides at its first use whether CUDA is available.
 var loadCUDA = sync.OnceValue(func() error {
 	if C.mgt_cuda_driver() == 0 {
 		return errors.New("no NVIDIA driver (libcuda.so.1) on this machine: use device \"cpu\"")
@@ -134,7 +134,8 @@ var loadCUDA = sync.OnceValue(func() error {
 	return nil
 })
 
-// ownThread is the goroutine that owns the OS thread: it opens the native device, does jobs in the order in which they come, and closes it.
+// ownThread runs in the goroutine that owns the OS thread: it opens the native device, does jobs in the order of their arrival, and closes
+// the device.
 func (d *Device) ownThread(started chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	cuda := C.int(0)
@@ -157,7 +158,7 @@ func (d *Device) ownThread(started chan<- error) {
 }
 
 func (d *Device) serve() {
-	// A job that calls runtime.Goexit ends this goroutine and its thread: another one carries on.
+	// A job that calls runtime.Goexit ends this goroutine and its thread. Another one continues.
 	finished := false
 	defer func() {
 		if !finished {
@@ -176,7 +177,7 @@ func (d *Device) serve() {
 	}
 }
 
-// resume takes the native device over on a new thread.
+// resume continues with the native device on a new thread.
 func (d *Device) resume() {
 	runtime.LockOSThread()
 	if said := message(C.mgt_device_move(d.native)); said != "" {
@@ -199,7 +200,7 @@ func (d *Device) shutdown() {
 	close(d.done)
 }
 
-// do runs one job in a scope of its own and reports how it ended.
+// do runs one job in a new scope and stores its result.
 func (d *Device) do(j *job) {
 	if d.lost != nil {
 		j.result <- outcome{err: d.lost}
@@ -231,12 +232,11 @@ func (d *Device) do(j *job) {
 	out = outcome{err: j.f(s)}
 }
 
-// Do runs f on the device's thread and returns its error. Calls are served one after the other; ctx only
-// ends the wait for the thread, f itself is not interrupted. Tensors that f makes are dropped when it ends
-// unless kept. Grad mode starts off. An operation that fails inside f ends f and Do returns its *Error;
-// any other panic of f goes on in the goroutine that called Do. Do inside a Do of the same device is an
-// error; of another device it is allowed, but two devices must not wait for each other. A GPU that is lost to the process
-// is a *LostError, from the call in which it is found on.
+// Do runs f on the device's thread and returns its error. Calls run one after the other. ctx only ends the wait for the thread; it does not
+// interrupt f. Tensors that f makes are dropped when f ends, unless they are kept. Grad mode is off at first. If an operation inside f fails,
+// f ends and Do returns the *Error. Any other panic of f continues in the goroutine that called Do. Do inside a Do of the same device is an
+// error. Do of another device is allowed there, but two devices must not wait for each other. If the process has lost the GPU, this call and
+// all later ones return a *LostError.
 func (d *Device) Do(ctx context.Context, f func(s *Scope) error) error {
 	if d.onThread() {
 		return &Error{Op: "do", Message: "called inside Do of the same device: use the scope at hand"}
@@ -270,8 +270,7 @@ func (d *Device) Do(ctx context.Context, f func(s *Scope) error) error {
 // onThread reports whether the caller runs inside Do of d.
 func (d *Device) onThread() bool { return int64(C.mgt_thread()) == d.thread.Load() }
 
-// Close waits for the running Do, drops every tensor still kept and ends the device's thread. Closing
-// again is harmless.
+// Close waits for the running Do, drops all kept tensors and ends the device's thread. Further calls have no effect.
 func (d *Device) Close() error {
 	if d.onThread() {
 		return &Error{Op: "close", Message: "called inside Do of the same device"}

@@ -19,7 +19,7 @@ const (
 	BFloat16 DType = 15
 )
 
-// Size returns the bytes of one element, 0 for a type not listed above.
+// Size returns the bytes of one element, or 0 for an unlisted type.
 func (d DType) Size() int {
 	switch d {
 	case Uint8, Int8, Bool:

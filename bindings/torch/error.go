@@ -7,13 +7,13 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 )
 
-// Error is the error of an operation of this package. Inside Device.Do operations panic with it and Do returns it;
-// nothing else of this package panics.
+// Error is the error of an operation of this package. Inside Device.Do operations panic with it, and Do returns it. The package has no
+// other panics.
 type Error struct {
 	Op      string         // the operation, such as "matmul"
-	Message string         // what was wrong, in LibTorch's or this package's words
+	Message string         // LibTorch's or this package's description
 	Shapes  []string       // its tensors, such as "float32[2 3]", in the order of the arguments
-	Status  kernels.Status // why one of our kernels did not carry it out; 0 where the error is not a kernel's
+	Status  kernels.Status // reason of one of our kernels; 0 if the error does not come from a kernel
 }
 
 func (e *Error) Error() string {
@@ -23,7 +23,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("torch: %s: %s (%s)", e.Op, e.Message, strings.Join(e.Shapes, ", "))
 }
 
-// OutOfMemory says whether the operation failed because there was no memory for its result.
+// OutOfMemory reports whether the operation failed because memory was full.
 func (e *Error) OutOfMemory() bool {
 	for _, words := range []string{"can't allocate memory", "out of memory", "bad_alloc"} { // the CPU's allocator, CUDA, C++
 		if strings.Contains(e.Message, words) {
@@ -33,11 +33,11 @@ func (e *Error) OutOfMemory() bool {
 	return false
 }
 
-// LostError is a GPU that a failure of CUDA, such as an illegal address, has made useless to this process: CUDA repeats that failure for every
-// call. A new process can use the GPU.
+// LostError reports that this process can no longer use a GPU after a failure of CUDA, such as an illegal address. CUDA returns that failure
+// for every later call. A new process can use the GPU.
 type LostError struct {
 	Device string // "cuda:N"
-	Cause  string // in CUDA's words
+	Cause  string // CUDA's message
 }
 
 func (e *LostError) Error() string {

@@ -5,16 +5,15 @@ import "C"
 
 import "unsafe"
 
-// Graph is work of a GPU that was recorded once and is launched as a whole: a CUDA graph.
+// Graph is recorded work of a GPU that is launched as a whole: a CUDA graph.
 type Graph struct {
 	dev    *Device
 	handle unsafe.Pointer
 }
 
-// Record runs f twice, to warm up and to record, and returns what its second run launched. Both must launch the same
-// work, on tensors that stay where they are, and wait for none of it. What f makes and keeps can be read after a Replay,
-// as long as the graph lives. The error is an *Error: work that fails or cannot be recorded, and any on a CPU. The device goes on
-// as before then.
+// Record runs f twice, to warm up and to record, and returns the work of the second run as a graph. Both runs must launch the same work on
+// tensors that stay at their addresses, and must not wait for it. Tensors that f makes and keeps can be read after a Replay, while the graph
+// lives. Work that fails or cannot be recorded, and any work on a CPU, is an *Error. The device can be used after it.
 func (s *Scope) Record(f func()) (*Graph, error) {
 	const op = "record"
 	s.current(op)
@@ -41,7 +40,7 @@ func (g *Graph) record(op string, f func()) (err error) {
 		if p := recover(); p != nil {
 			failed, ok := p.(*Error)
 			if !ok {
-				C.mgt_graph_close(g.dev.native, g.handle) // and leaves it to the process, which ends
+				C.mgt_graph_close(g.dev.native, g.handle) // the process keeps it until it ends
 				panic(p)
 			}
 			err = failed
@@ -53,7 +52,7 @@ func (g *Graph) record(op string, f func()) (err error) {
 	return nil
 }
 
-// Replay launches the recorded work once more, after all work that was launched before.
+// Replay launches the recorded work again, after all work that was launched before.
 func (g *Graph) Replay() { must("replay", C.mgt_graph_replay(g.dev.native, g.handle)) }
 
 // Drop frees the graph and the memory of its intermediate results.

@@ -18,14 +18,14 @@ import (
 	"unsafe"
 )
 
-// Rendezvous is a TCP store of LibTorch through which the ranks of groups find each other. Whoever reaches it can read and
-// write it: listen on an address of a private network.
+// Rendezvous is a TCP store of LibTorch that the ranks of groups use to find each other. It has no access control: listen on an address of a
+// private network.
 type Rendezvous struct {
 	addr   string
 	native *C.mgt_rendezvous
 }
 
-// ServeRendezvous serves a rendezvous at addr, "host:port", where port 0 means a free one.
+// ServeRendezvous serves a rendezvous at addr, "host:port", with port 0 for a free port.
 func ServeRendezvous(addr string) (*Rendezvous, error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -50,44 +50,44 @@ func ServeRendezvous(addr string) (*Rendezvous, error) {
 // Addr returns the address that GroupOptions.Rendezvous takes.
 func (r *Rendezvous) Addr() string { return r.addr }
 
-// Close ends the service. Groups that are open go on.
+// Close ends the service. Open groups continue.
 func (r *Rendezvous) Close() {
 	C.mgt_rendezvous_close(r.native)
 	r.native = nil
 }
 
-// GroupOptions says which group a process joins, and as what.
+// GroupOptions names the group that a process joins, and its rank.
 type GroupOptions struct {
 	Rendezvous string        // Rendezvous.Addr
-	Name       string        // of the group; never that of an earlier group of the same rendezvous
-	Bind       string        // the address of this machine that the other ranks reach; whoever reaches it can disturb the group
-	Rank, Size int           // this process's number, from 0, and how many processes there are
-	Join       time.Duration // how long opening waits for the others
-	Timeout    time.Duration // how long each call waits for the others
+	Name       string        // of the group; never the name of an earlier group of the same rendezvous
+	Bind       string        // the address of this machine for the other ranks; any process that reaches it can disturb the group
+	Rank, Size int           // this process's number, from 0; number of processes
+	Join       time.Duration // maximum wait for the others when the group is opened
+	Timeout    time.Duration // maximum wait for the others in each call
 }
 
-// Group is processes that compute together. Tensors on GPUs travel over NCCL where every rank has a GPU of its own; all else over Gloo, through
-// the host's memory. Every rank calls the same methods in the same order, with tensors of one shape and dtype, inside Do of their device; one
-// goroutine at a time uses a Group.
+// Group is a set of processes that compute together. NCCL sends tensors on GPUs if every rank has its own GPU. Gloo sends all other data,
+// through the host's memory. Every rank must call the same methods in the same order, with tensors of one shape and dtype, inside Do of their
+// device. Only one goroutine at a time may use a Group.
 //
-// A call that fails or ends with its context closes the group, so that the other ranks fail too, and leaves any part of what was on its way in
-// the tensor that it was to overwrite. Gloo does not see that a rank is gone which was killed while it sent, and NCCL between GPUs of one
-// machine sees it of none: the others wait for Timeout, or until ctx ends, so whoever starts the processes is to watch them. To go on, open
-// another group under another name: equal inputs and sizes give equal bits, whatever happened before.
+// A call that fails, or ends with its context, closes the group, so the other ranks fail, too. The tensor that it should overwrite may then
+// hold part of the data. Gloo does not notice a rank that was killed while it sent, and NCCL between GPUs of one machine notices no lost rank.
+// The others then wait for Timeout or until ctx ends, so the program that starts the processes must watch them. To continue, open another
+// group under another name. Equal inputs and sizes give equal bits after any such error.
 type Group struct {
 	rank, size int
 
 	mu     sync.Mutex
 	native *C.mgt_group
-	ended  error // why native is nil
+	ended  error // the reason if native is nil
 }
 
-// GroupError is the failure of a group's call because of another rank.
+// GroupError reports that a group's call failed because of another rank.
 type GroupError struct {
 	Op       string // "open", "reduce scatter", ...
-	Rank     int    // the rank that was lost or waited for; -1 where it is not known
-	TimedOut bool   // it did not answer in time; otherwise its connection broke
-	Message  string // in the words of LibTorch or Gloo
+	Rank     int    // the lost or late rank; -1 if unknown
+	TimedOut bool   // it did not reply in time; otherwise its connection broke
+	Message  string // message of LibTorch or Gloo
 }
 
 func (e *GroupError) Error() string {
@@ -101,12 +101,12 @@ func (e *GroupError) Error() string {
 	return fmt.Sprintf("torch: group: %s: %s %s: %s", e.Op, who, how, e.Message)
 }
 
-// toAnswer is how long after GroupOptions.Join LibTorch may say itself what it waited for. Of a rendezvous that takes the connection and
-// says nothing it never does, and on a busy machine it is late.
+// toAnswer is the additional time after GroupOptions.Join for LibTorch's own error, which names the awaited rank. On a busy machine that error
+// is late, and it never comes if a rendezvous accepts the connection without replying.
 const toAnswer = 10 * time.Second
 
-// OpenGroup waits for all ranks of a group and connects this process with them. Where ctx ends first, or nothing answers in time, LibTorch's
-// waiting goes on unseen.
+// OpenGroup waits for all ranks of a group and connects this process with them. If ctx ends first, or no reply comes in time, OpenGroup
+// returns while LibTorch still waits in the background.
 func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 	host, port, err := net.SplitHostPort(o.Rendezvous)
 	if err != nil {
@@ -164,7 +164,7 @@ func OpenGroup(ctx context.Context, o GroupOptions) (*Group, error) {
 	return nil, err
 }
 
-// nameInterface has NCCL, which looks for an interface itself, listen where Gloo does, unless the user chose one.
+// nameInterface makes NCCL, which otherwise chooses an interface itself, listen at Gloo's address, unless the user chose an interface.
 func nameInterface(bind string) {
 	const key = "NCCL_SOCKET_IFNAME"
 	if _, chosen := os.LookupEnv(key); chosen {
@@ -182,7 +182,7 @@ func nameInterface(bind string) {
 	}
 }
 
-// groupError takes over the error of r.
+// groupError returns the error of r and frees its C memory.
 func groupError(op string, r C.mgt_group_result) error {
 	said := message(r.error)
 	switch {
@@ -194,22 +194,21 @@ func groupError(op string, r C.mgt_group_result) error {
 	return &GroupError{Op: op, Rank: int(r.peer), TimedOut: r.why == C.MGT_GROUP_TIMED_OUT, Message: said}
 }
 
-// Rank returns this process's number, Size the number of processes.
+// Rank returns this process's number.
 func (g *Group) Rank() int { return g.rank }
 
 // Size returns the number of processes.
 func (g *Group) Size() int { return g.size }
 
-// Share returns which of n elements are those of a rank of so many: from from up to to. Shares begin at multiples of 64; the last may be
-// shorter or empty.
+// Share returns the range [from, to) of a rank's share of n elements. Shares begin at multiples of 64. The last may be shorter or empty.
 func Share(n int64, rank, size int) (from, to int64) {
 	var first, last C.int64_t
 	C.mgt_group_share(C.int64_t(n), C.int(rank), C.int(size), &first, &last)
 	return int64(first), int64(last)
 }
 
-// ReduceScatter writes the sum of all ranks' t, float32 or float64, into this rank's share of t: element by element, from rank 0
-// to the last. The rest of t stays as it is.
+// ReduceScatter writes the sum of all ranks' t, float32 or float64, into this rank's share of t. Each element is summed from rank 0 to the
+// last. The rest of t does not change.
 func (g *Group) ReduceScatter(ctx context.Context, t *Tensor) error {
 	s := t.scopeFor("reduce scatter")
 	return g.call(ctx, "reduce scatter", func() C.mgt_group_result {
@@ -217,7 +216,8 @@ func (g *Group) ReduceScatter(ctx context.Context, t *Tensor) error {
 	})
 }
 
-// Accumulate adds every rank's t, of any dtype, to sum, float32 or float64, which has this rank's share of t alone: rank 0's first.
+// Accumulate adds this rank's share of every rank's t, of any dtype, to sum, rank 0's first. sum is float32 or float64 and has the size of
+// the share.
 func (g *Group) Accumulate(ctx context.Context, sum, t *Tensor) error {
 	s := t.scopeFor("accumulate")
 	return g.call(ctx, "accumulate", func() C.mgt_group_result {
@@ -225,7 +225,7 @@ func (g *Group) Accumulate(ctx context.Context, sum, t *Tensor) error {
 	})
 }
 
-// AllGather overwrites every other rank's share of t with what that rank has there.
+// AllGather overwrites every other rank's share of t with that rank's values.
 func (g *Group) AllGather(ctx context.Context, t *Tensor) error {
 	s := t.scopeFor("all gather")
 	return g.call(ctx, "all gather", func() C.mgt_group_result {
@@ -233,8 +233,8 @@ func (g *Group) AllGather(ctx context.Context, t *Tensor) error {
 	})
 }
 
-// StartAllGather begins an AllGather of t. The group may make other calls before FinishAllGather; until then nobody writes t, or reads more
-// of it than this rank's share.
+// StartAllGather begins an AllGather of t. The group may make other calls before FinishAllGather; until then t must not be written,
+// and only this rank's share may be read.
 func (g *Group) StartAllGather(ctx context.Context, t *Tensor) error {
 	s := t.scopeFor("start all gather")
 	return g.call(ctx, "start all gather", func() C.mgt_group_result {
@@ -242,7 +242,7 @@ func (g *Group) StartAllGather(ctx context.Context, t *Tensor) error {
 	})
 }
 
-// FinishAllGather ends that of t, which was started first of those under way.
+// FinishAllGather ends the AllGather of t, which must be the first that was started and not finished.
 func (g *Group) FinishAllGather(ctx context.Context, t *Tensor) error {
 	s := t.scopeFor("all gather")
 	return g.call(ctx, "all gather", func() C.mgt_group_result {
@@ -250,7 +250,7 @@ func (g *Group) FinishAllGather(ctx context.Context, t *Tensor) error {
 	})
 }
 
-// Send overwrites rank to's t with what rank from has. The other ranks call it, too.
+// Send overwrites rank to's t with rank from's values. The other ranks must call it, too.
 func (g *Group) Send(ctx context.Context, t *Tensor, from, to int) error {
 	s := t.scopeFor("send")
 	if min(from, to) < 0 || max(from, to) >= g.size {
@@ -261,8 +261,8 @@ func (g *Group) Send(ctx context.Context, t *Tensor, from, to int) error {
 	})
 }
 
-// AllToAll overwrites the rows of in with those of out of all ranks that are for this one: sent[r] rows of out are for rank r, and came[r] of in
-// from it, those of rank 0 first. in and out [rows, n] have a number of rows in each rank, and n and dtype in all.
+// AllToAll sends rows of out to all ranks and receives rows into in. sent[r] rows of out go to rank r, and came[r] rows of in come from rank
+// r, in the order of ranks. in and out are [rows, n]. The number of rows may differ between ranks; n and dtype must be equal.
 func (g *Group) AllToAll(ctx context.Context, in, out *Tensor, came, sent []int64) error {
 	s := out.scopeFor("all to all", in)
 	if len(came) != g.size || len(sent) != g.size {
@@ -273,10 +273,10 @@ func (g *Group) AllToAll(ctx context.Context, in, out *Tensor, came, sent []int6
 	})
 }
 
-// atOnce is how many bytes a rank sends in the round that tells how many it has. The rest of more bytes takes a second round.
+// atOnce is the number of bytes that a rank sends together with its length in the first round. Longer data needs a second round.
 const atOnce = 4 << 10
 
-// Exchange returns what every rank gave, by rank; no rank may give more than most bytes. It needs no Do.
+// Exchange returns the bytes of every rank, by rank. A rank may pass at most `most` bytes. Exchange may be called outside of Do.
 func (g *Group) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, error) {
 	first := make([]byte, 8+atOnce)
 	binary.LittleEndian.PutUint64(first, uint64(len(mine)))
@@ -311,7 +311,7 @@ func (g *Group) Exchange(ctx context.Context, mine []byte, most int) ([][]byte, 
 	return all, nil
 }
 
-// exchange returns every rank's bytes, of which all ranks give as many, and at least one.
+// exchange returns every rank's bytes. All ranks must pass the same number, at least one.
 func (g *Group) exchange(ctx context.Context, mine []byte) ([][]byte, error) {
 	flat := make([]byte, g.size*len(mine))
 	err := g.call(ctx, "exchange", func() C.mgt_group_result {
@@ -320,7 +320,7 @@ func (g *Group) exchange(ctx context.Context, mine []byte) ([][]byte, error) {
 	return slices.Collect(slices.Chunk(flat, len(mine))), err
 }
 
-// call runs f, and aborts it where ctx ends.
+// call runs f, and aborts it if ctx ends.
 func (g *Group) call(ctx context.Context, op string, f func() C.mgt_group_result) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -340,27 +340,27 @@ func (g *Group) call(ctx context.Context, op string, f func() C.mgt_group_result
 		<-aborted
 		return g.abandon(ctx.Err())
 	}
-	if err != nil { // whatever it is: the others would wait for what this rank has not sent
+	if err != nil { // after any error the others would wait for this rank's data
 		return g.abandon(err)
 	}
 	return nil
 }
 
-// end closes the group's connections; every later call returns why.
+// end closes the group's connections. Every later call returns why.
 func (g *Group) end(why error) {
 	C.mgt_group_close(g.native)
 	g.native, g.ended = nil, why
 }
 
-// abandon ends a group whose other ranks wait for what does not come. What is on its way is lost.
+// abandon ends a group while other ranks wait for this rank's data. Data in transit is lost.
 func (g *Group) abandon(why error) error {
 	C.mgt_group_abort(g.native)
 	g.end(why)
 	return why
 }
 
-// Over has the ranks agree on what moves tensors that lie on GPUs, as they would in the first call with one: "NCCL" with its version, or "Gloo"
-// and why. On a CPU it is empty.
+// Over makes the ranks agree on the transport of tensors on GPUs, as the first call with such a tensor would. It returns "NCCL" with its
+// version, or "Gloo" with the reason, and "" on a CPU.
 func (g *Group) Over(ctx context.Context, s *Scope) (over string, err error) {
 	if !s.dev.cuda {
 		return "", nil
@@ -376,8 +376,8 @@ func (g *Group) Over(ctx context.Context, s *Scope) (over string, err error) {
 	return message(C.mgt_group_over(g.native)), nil
 }
 
-// GiveUp closes the connections to the other ranks, whose calls fail, after an error between two calls. It waits for the call in
-// progress. Every later call returns why; a group that has ended already keeps its own reason.
+// GiveUp closes the connections to the other ranks after an error between two calls, so that their calls fail. It waits for the call in
+// progress. Every later call returns why. A group that has already ended keeps its own reason.
 func (g *Group) GiveUp(why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -386,8 +386,8 @@ func (g *Group) GiveUp(why error) {
 	}
 }
 
-// Close closes the connections to the other ranks, when what this rank has sent has arrived. It waits for the call in progress; closing again is
-// harmless.
+// Close closes the connections to the other ranks when this rank's data has arrived. It waits for the call in progress. Further calls have no
+// effect.
 func (g *Group) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -5,23 +5,23 @@ import "C"
 
 import "unsafe"
 
-// Heads says what becomes of the product of a layer's queries, keys and values before attention. Row r of a product
-// [T, (Heads + 2 KVHeads) hd] has heads of queries, of keys and of values. Those of queries and keys are normalised, and then turned
-// by their position: elements i and i + R/2 of a head are the plane that turns by the angle whose cosine and sine are Cos[Pos[r], i]
-// and Sin[Pos[r], i]; elements from R on stay. On a GPU a position that is not below P gives NaN instead of an error.
+// Heads describes the step between the product of a layer's queries, keys and values and attention. Row r of a product
+// [T, (Heads + 2 KVHeads) hd] has heads of queries, of keys and of values. The heads of queries and keys are normalised and then rotated by
+// their position: elements i and i + R/2 of a head form a plane, which is rotated by the angle with the cosine Cos[Pos[r], i] and the sine
+// Sin[Pos[r], i]. Elements from R on do not change. On a GPU a position of P or more gives NaN instead of an error.
 type Heads struct {
 	Heads, KVHeads int     // the first is a multiple of the second
-	QNorm, KNorm   *Tensor // weights as RMSNorm has them, of the product's dtype, of each head [hd] or of all heads together [Heads hd] and [KVHeads hd]; nil: no norm
+	QNorm, KNorm   *Tensor // weights as of RMSNorm, in the product's dtype: [hd] for each head, or [Heads hd] and [KVHeads hd] for all heads together; nil: no norm
 	Offset, Eps    float64
-	Cos, Sin       *Tensor // float32 [P, R/2] with R at most hd; nil: nothing turns
+	Cos, Sin       *Tensor // float32 [P, R/2] with R at most hd; nil: no rotation
 	Pos            *Tensor // int32 [T]
 
-	NormsLast bool    // norms come after the turn
-	Order     *Tensor // int32 [(Heads + 2 KVHeads) hd]: columns of the product in the order in which they are used; nil: as they are
-	Growth    *Tensor // float32 [P]: queries at position p are multiplied by Growth[p] at the end; nil: they are not
+	NormsLast bool    // norms come after the rotation
+	Order     *Tensor // int32 [(Heads + 2 KVHeads) hd]: the product's columns in the order of their use; nil: unchanged
+	Growth    *Tensor // float32 [P]: queries at position p are multiplied by Growth[p] at the end; nil: unchanged
 }
 
-// native is h for C, with its tensors checked.
+// native checks h's tensors and returns h for C.
 func (h Heads) native(op string, s *Scope) C.mgt_heads {
 	of := func(t *Tensor) unsafe.Pointer {
 		if t == nil {
@@ -47,7 +47,7 @@ func (h Heads) Split(qkv *Tensor) (q, k, v *Tensor) {
 	return h.grown(RMSNorm(q, h.QNorm, h.Offset, h.Eps)), RMSNorm(k, h.KNorm, h.Offset, h.Eps), v
 }
 
-// ordered puts the columns of the product in Order.
+// ordered returns the product with its columns in Order.
 func (h Heads) ordered(qkv *Tensor) *Tensor {
 	if h.Order == nil {
 		return qkv
@@ -55,7 +55,7 @@ func (h Heads) ordered(qkv *Tensor) *Tensor {
 	return qkv.IndexSelect(1, h.Order)
 }
 
-// grown multiplies queries by Growth, in their dtype.
+// grown returns queries multiplied by Growth, in their dtype.
 func (h Heads) grown(q *Tensor) *Tensor {
 	if h.Growth == nil {
 		return q
@@ -63,7 +63,7 @@ func (h Heads) grown(q *Tensor) *Tensor {
 	return q.Mul(h.Growth.IndexSelect(0, h.Pos).View(-1, 1, 1).To(q.DType()))
 }
 
-// split does the work of Split without Order and Growth, with norms before the turn.
+// split does the work of Split without Order and Growth, with norms before the rotation.
 func (h Heads) split(qkv *Tensor) (q, k, v *Tensor) {
 	const op = "heads"
 	s := qkv.scopeFor(op, h.Pos)
@@ -72,10 +72,10 @@ func (h Heads) split(qkv *Tensor) (q, k, v *Tensor) {
 	return s.take(op, r.q), s.take(op, r.k), s.take(op, r.v)
 }
 
-// Cache is Split without gradients, and makes the keys and values of row r position Pos[r] of sequence[r] in caches in blocks,
-// [N, KVHeads, B, hd], B a power of two: position p is place p % B of the block that table[sequence[r], p / B] names. table is int32
-// [S, W], sequence is int32 [T]. Of rows that name the same place the last one stays. On a GPU a row that names a place outside of
-// the cache is not written and is no error.
+// Cache computes Split without gradients, and writes the keys and values of row r to position Pos[r] of sequence[r] in paged caches
+// [N, KVHeads, B, hd], with B a power of two. Position p is place p % B of block table[sequence[r], p / B]. table is int32 [S, W], sequence is
+// int32 [T]. If several rows name the same place, the last one is kept. On a GPU a row that names a place outside of the cache is skipped
+// without an error.
 func (h Heads) Cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
 	if !h.NormsLast || h.QNorm == nil {
 		return h.grown(h.cache(h.ordered(qkv), kCache, vCache, table, sequence))
@@ -91,7 +91,7 @@ func (h Heads) Cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
 	return Heads{Heads: h.Heads, KVHeads: h.KVHeads, Pos: h.Pos}.cache(made, kCache, vCache, table, sequence)
 }
 
-// cache does the work of Cache without Order and Growth, with norms before the turn.
+// cache does the work of Cache without Order and Growth, with norms before the rotation.
 func (h Heads) cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
 	const op = "heads to the cache"
 	s := qkv.scopeFor(op, kCache, vCache, table, sequence, h.Pos)

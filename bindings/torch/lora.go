@@ -21,9 +21,9 @@ type LoRA struct {
 }
 
 // LoRAAdd_ adds adapters to y [T, N], the result of a linear map of x [T, K], in place, and returns y. Row t has the
-// adapter which[t], int32 [T], none if that is -1; if which is nil, all rows have the first. Gradients are recorded if
-// there is one adapter and no which. With grad mode off, on CPU in float32, a row of the result depends on that row and
-// its adapter alone, to the bit. On a GPU a number outside of the table is no error, and the row has no adapter.
+// adapter which[t], int32 [T], or none if that is -1. If which is nil, all rows have the first. Gradients are recorded if
+// there is one adapter and which is nil. With grad mode off, on a CPU in float32, the bits of a row of the result depend only on that row and
+// its adapter. On a GPU a number outside of the table is not an error: the row has no adapter.
 func LoRAAdd_(y, x *Tensor, adapters []LoRA, which *Tensor) *Tensor {
 	s := y.scopeFor("lora", x)
 	var rows unsafe.Pointer

@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// Memory is how much memory is in use, in bytes.
+// Memory holds the memory in use, in bytes.
 type Memory struct {
-	Allocated int64 // in live tensors: on CPU all of the process, on a GPU all of this process on that GPU
-	Reserved  int64 // held from the system for tensors; on CPU equal to Allocated
+	Allocated int64 // in live tensors: on a CPU of the whole process, on a GPU of this process on that GPU
+	Reserved  int64 // allocated from the system for tensors; on a CPU equal to Allocated
 	Peak      int64 // highest Allocated since the process or Scope.ResetPeak began
-	RSS       int64 // resident memory of the process, from /proc/self/status; 0 where there is none
+	RSS       int64 // resident memory of the process, from /proc/self/status; 0 without that file
 	PeakRSS   int64 // highest RSS since the process started
 }
 
-// Memory returns how much memory tensors use now and did at most.
+// Memory returns the current and the peak memory of tensors and of the process.
 func (d *Device) Memory(ctx context.Context) (m Memory, err error) {
 	err = d.Do(ctx, func(s *Scope) error {
 		m = s.Memory()
@@ -29,7 +29,7 @@ func (d *Device) Memory(ctx context.Context) (m Memory, err error) {
 	return m, err
 }
 
-// Memory is Device.Memory inside a Do, without RSS and PeakRSS, which take longer to find out.
+// Memory returns Device.Memory inside a Do, without RSS and PeakRSS, which take longer to read.
 func (s *Scope) Memory() (m Memory) {
 	s.current("memory")
 	r := C.mgt_memory(s.dev.native)
@@ -38,7 +38,7 @@ func (s *Scope) Memory() (m Memory) {
 	return m
 }
 
-// ResetPeak begins Memory's Peak anew.
+// ResetPeak sets Memory's Peak to the current memory.
 func (s *Scope) ResetPeak() {
 	s.current("reset peak")
 	must("reset peak", C.mgt_reset_peak(s.dev.native))

@@ -5,15 +5,14 @@ import "C"
 
 import "unsafe"
 
-// ByExpert is the order of T·k rows, one for each expert that a token chose, in which those of the lowest expert come first, and of one
-// expert in the order of the tokens.
+// ByExpert is an order of T·k rows, one for each expert that a token chose. Rows are sorted by expert, and the rows of one expert by token.
 type ByExpert struct {
 	First  *Tensor // int32 [E+1]: the rows of expert e are those from First[e] up to First[e+1]
-	Source *Tensor // int32 [T·k]: of each row, token·k + which of its choices
-	Place  *Tensor // int32 [T·k]: the row of each of these
+	Source *Tensor // int32 [T·k]: for each row, token·k + the number of its choice
+	Place  *Tensor // int32 [T·k]: for each token·k + choice, its row
 }
 
-// SortByExpert is the order of what tokens chose, int32 [T, k], of so many experts.
+// SortByExpert returns the order for the tokens' chosen experts, int32 [T, k]. experts is the number of experts, E.
 func SortByExpert(chosen *Tensor, experts int) ByExpert {
 	s := chosen.scopeFor("sort by expert")
 	o := ByExpert{s.Empty(Int32, int64(experts)+1), s.Empty(Int32, chosen.Numel()), s.Empty(Int32, chosen.Numel())}
@@ -21,7 +20,7 @@ func SortByExpert(chosen *Tensor, experts int) ByExpert {
 	return o
 }
 
-// Counts are how many rows each expert has. Of a GPU it waits for them.
+// Counts returns the number of rows of each expert. On a GPU it waits for the result.
 func (o ByExpert) Counts() []int {
 	first := make([]int32, o.First.Size(0))
 	o.First.Int32s(first)
@@ -32,35 +31,36 @@ func (o ByExpert) Counts() []int {
 	return counts
 }
 
-// Rows are x's [T, H], each once for each of its choices, [T·k, H], without a gradient.
+// Rows returns the rows of x [T, H], one for each choice, in this order: [T·k, H], without a gradient.
 func (o ByExpert) Rows(x *Tensor) *Tensor {
 	s := x.scopeFor("rows by expert", o.Source)
 	return s.take("rows by expert", C.mgt_expert_rows(s.dev.native, x.handle, o.Source.handle), x, o.Source)
 }
 
-// Sums adds up the rows [T·k, H] of each of T tokens, times weight, float32 [T, k], if that is not nil, without a gradient.
+// Sums returns the sum of each token's rows [T·k, H], multiplied by weight, float32 [T, k], unless that is nil. The result is [T, H], without
+// a gradient.
 func (o ByExpert) Sums(rows *Tensor, tokens int64, weight *Tensor) *Tensor {
 	s := rows.scopeFor("sums by token", o.Place)
 	return s.take("sums by token", C.mgt_expert_sums(s.dev.native, rows.handle, o.Place.handle, C.int64_t(tokens), s.optional("sums by token", weight)), rows, o.Place, weight)
 }
 
-// Routing says how Route treats the tokens of a mixture of experts: T tokens, k of E experts each.
+// Routing holds Route's options for a mixture of experts: T tokens, each with k of E experts.
 type Routing struct {
 	PerToken  int     // k
 	Normalise bool    // weights are divided by their sum
-	Given     *Tensor // int32 [T, k], experts to take in place of the likeliest; -1 first in a row that chooses; nil: all do
+	Given     *Tensor // int32 [T, k], experts to use in place of the likeliest; a row that begins with -1 chooses; nil: all choose
 	Chosen    *Tensor // int32 [T, k], written: the experts of each token; nil: Route makes it
-	Differs   *Tensor // int32 [T], written: 1 where the given experts are not the likeliest ones; may be nil
+	Differs   *Tensor // int32 [T], written: 1 if the given experts are not the likeliest; may be nil
 	Prob      *Tensor // float32 [E], written: the mean of softmax(logits) over the tokens; may be nil
 
-	// Balance is the coefficient of a loss E·Σ load[e]·Prob[e], whose gradient the backward pass adds to that of the
-	// logits; load[e] is the share of expert e in Chosen, a constant. 0: none.
+	// Balance is the coefficient of a loss E·Σ load[e]·Prob[e]. The backward pass adds its gradient to the logits' gradient.
+	// load[e] is the share of expert e in Chosen, a constant. 0: no such loss.
 	Balance float64
 }
 
-// Route chooses the k experts of the largest logits [T, E], float32, for each token, the lower number of equal ones, or
-// takes those given, and returns them, int32 [T, k], with their weights, float32 [T, k]: softmax over all E experts, without a
-// gradient of the choice. A row depends on that row of the logits alone, to the bit.
+// Route chooses for each token the k experts with the largest logits [T, E], float32 (of equal logits the lower number), or uses the given
+// experts. It returns them, int32 [T, k], with their weights, float32 [T, k]: softmax over all E experts. The choice has no gradient. The bits
+// of a row depend only on that row of the logits.
 func Route(logits *Tensor, r Routing) (chosen, weight *Tensor) {
 	s := logits.scopeFor("route")
 	chosen = r.Chosen
@@ -72,12 +72,12 @@ func Route(logits *Tensor, r Routing) (chosen, weight *Tensor) {
 		cbool(r.Normalise), C.double(r.Balance)), logits, r.Given, chosen)
 }
 
-// FewExpertRows is how many experts' rows, those of all tokens, Experts takes on any GPU without a wait for their numbers. With more it cannot
-// be recorded, unless ExpertsTogether says so.
+// FewExpertRows is the largest number of experts' rows, over all tokens, that Experts processes on any GPU without waiting for the counts. With
+// more rows it cannot be recorded, unless ExpertsTogether returns true.
 const FewExpertRows = C.MGT_FEW_EXPERT_ROWS
 
-// ExpertsTogether reports whether Experts multiplies any number of rows without a wait for their numbers: on GPUs whose compute capability is
-// 9 or 10, in BFloat16, where hidden and ffn, H and F of the experts, are multiples of 8.
+// ExpertsTogether reports whether Experts multiplies any number of rows without waiting for their counts. This is so on GPUs of compute
+// capability 9 or 10, in BFloat16, if hidden and ffn (H and F of the experts) are multiples of 8.
 func (s *Scope) ExpertsTogether(dt DType, hidden, ffn int) bool {
 	s.current("experts together")
 	return C.mgt_experts_together(s.dev.native, C.int(dt), C.int64_t(hidden), C.int64_t(ffn)) != 0
@@ -85,13 +85,14 @@ func (s *Scope) ExpertsTogether(dt DType, hidden, ffn int) bool {
 
 // MLPs are the gated MLPs of E experts with H inputs and F gates each.
 type MLPs struct {
-	GateUp, Down         *Tensor // [E*2F, H], of expert e the rows from 2F·e on, gates first; [E*H, F], the rows from H·e on
+	GateUp, Down         *Tensor // [E*2F, H]: expert e has 2F rows from 2F·e on, gates first; [E*H, F]: expert e has H rows from H·e on
 	GateUpBias, DownBias *Tensor // [E*2F] and [E*H]; nil: none
 	Clamped              bool    // ClampedGLU in place of SwiGLU
 }
 
-// Experts returns Σ_j weight[t, j] · MLP of expert chosen[t, j] at x[t], [T, H]: x [T, H]; chosen int32 and weight float32 [T, k]. Experts that no token chose are not read. With grad mode off, on CPU in float32, a row of the result depends on that row of x,
-// chosen and weight alone, to the bit; GateUp and Down may then be bfloat16.
+// Experts returns Σ_j weight[t, j] · MLP of expert chosen[t, j] at x[t], [T, H]. x is [T, H]; chosen is int32 and weight float32, both [T, k].
+// Experts without tokens are not read. With grad mode off, on a CPU in float32, the bits of a row of the result depend only on that row of x,
+// chosen and weight. GateUp and Down may then be bfloat16.
 func Experts(x, chosen, weight *Tensor, of MLPs) *Tensor {
 	s := x.scopeFor("experts", chosen, weight, of.GateUp, of.Down)
 	return s.take("experts", C.mgt_experts(s.dev.native, x.handle, chosen.handle, weight.handle, of.GateUp.handle, of.Down.handle,

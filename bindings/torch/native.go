@@ -1,8 +1,8 @@
 package torch
 
-// The C side, in shim/. Handles are C memory; the only Go memory that crosses is listed as noescape or is a struct of
-// mgrpo/policy_loss.h, and no call keeps it or calls back. A struct that Go allocates must be complete in C: a pointer to an
-// incomplete one is memory of C to cgo, and the garbage collector frees what it points to during the call.
+// The C side is in shim/. Handles are C memory. The only Go memory that calls pass is listed as noescape or is a struct of
+// mgrpo/policy_loss.h. No call keeps it or calls back. A struct that Go allocates must be complete in C: cgo treats a pointer to an incomplete
+// struct as C memory, and the garbage collector could free the struct during the call.
 
 /*
 #cgo CFLAGS: -I${SRCDIR}/shim -I${SRCDIR}/../../kernels/include
@@ -33,10 +33,10 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 )
 
-// maxDim is the most dimensions a tensor may have here.
+// maxDim is the largest number of dimensions of a tensor.
 const maxDim = C.MGT_MAX_DIM
 
-// message takes over a C error: nil pointer means success and "".
+// message returns a C error's text and frees it. A nil pointer means success and returns "".
 func message(err *C.char) string {
 	if err == nil {
 		return ""
@@ -45,7 +45,7 @@ func message(err *C.char) string {
 	return C.GoString(err)
 }
 
-// must panics with the *Error of op if err is one.
+// must panics with op's *Error if err is not nil.
 func must(op string, err *C.char, tensors ...*Tensor) {
 	if err != nil {
 		status := kernels.Status(C.mgt_error_status(err))
@@ -55,7 +55,7 @@ func must(op string, err *C.char, tensors ...*Tensor) {
 	}
 }
 
-// sizes returns a shape as C sees it; n is 0 for a scalar.
+// sizes returns a shape for C. n is 0 for a scalar.
 func sizes(shape []int64) (p *C.int64_t, n C.int64_t) {
 	if len(shape) == 0 {
 		return nil, 0
@@ -63,15 +63,15 @@ func sizes(shape []int64) (p *C.int64_t, n C.int64_t) {
 	return (*C.int64_t)(unsafe.Pointer(&shape[0])), C.int64_t(len(shape))
 }
 
-// liveHandles counts the handles that the shim gave out and has not had back, in the whole process.
+// liveHandles returns the number of handles of the whole process that the shim has returned and that are not dropped.
 func liveHandles() int64 { return int64(C.mgt_live_handles()) }
 
 // Version returns the version of the LibTorch library in use, such as "2.11.0".
 func Version() string { return C.GoString(C.mgt_loaded_version()) }
 
-// RoundFactors says whether products of fp32 matrices in training round their factors to bf16 from now on, in the whole process
-// and on the CPU alone; sums stay fp32. With avx512_bf16 and no AMX it is for products with bf16 weights, too, in training or
-// not. inForce is false where neither AMX nor avx512_bf16 is in use.
+// RoundFactors sets whether products of fp32 matrices in training round their factors to bf16, in the whole process and only on the CPU. Sums
+// stay fp32. With avx512_bf16 and without AMX it also affects products with bf16 weights, in training or not. inForce is false if neither AMX
+// nor avx512_bf16 is in use.
 func RoundFactors(on bool) (inForce bool) {
 	var flag C.int
 	if on {
@@ -80,8 +80,8 @@ func RoundFactors(on bool) (inForce bool) {
 	return C.mgt_round_factors(flag) != 0
 }
 
-// Deterministic says whether operations on GPUs take algorithms that give the same bits for the same inputs from now on, in the whole
-// process. An operation that has none is an *Error. It comes before the first product on a GPU.
+// Deterministic sets whether operations on GPUs use algorithms that give the same bits for the same inputs, in the whole process. An operation
+// without such an algorithm then is an *Error. Call it before the first product on a GPU.
 func Deterministic(on bool) {
 	var flag C.int
 	if on {
@@ -90,6 +90,6 @@ func Deterministic(on bool) {
 	C.mgt_deterministic(flag)
 }
 
-// CPUFeatures names the instruction sets that decide which kernels run, such as
-// "avx2 fma avx512f avx512bf16". Equal features give equal bits on CPU.
+// CPUFeatures returns the instruction sets that decide which kernels run, such as
+// "avx2 fma avx512f avx512bf16". Equal features give equal bits on a CPU.
 func CPUFeatures() string { return C.GoString(C.mgt_cpu_features()) }

@@ -6,8 +6,8 @@ import "C"
 import "unsafe"
 
 // Linear returns x w^T + b: x [..., K], w [N, K], b [N] or nil, result [..., N]. With grad mode off, on CPU
-// in float32, a row of the result depends on that row of x alone, to the bit, whatever else is in the
-// batch. To a quantised w no gradient flows, and b must be frozen too.
+// in float32, the bits of a row of the result depend only on that row of x, for any batch. A quantised w
+// gets no gradient, and its b must be frozen, too.
 func Linear(x *Tensor, w Matrix, b *Tensor) *Tensor {
 	s := x.scopeFor("linear", w.tensors()...)
 	var bias unsafe.Pointer
@@ -22,15 +22,15 @@ func Linear(x *Tensor, w Matrix, b *Tensor) *Tensor {
 	return s.take("linear", C.mgt_linear(s.dev.native, x.handle, t.handle, bias), x, t, b)
 }
 
-// Logits returns x w^T of a head w [V, D] for x [T, D], as Linear does, but on a GPU in float32 where x is BFloat16, unless a gradient is
-// recorded. So HeadLogProb has the same logits.
+// Logits returns x w^T of a head w [V, D] for x [T, D], like Linear. But on a GPU the result is float32 if x is BFloat16 and no gradient is
+// recorded, so that HeadLogProb has the same logits.
 func Logits(x *Tensor, w Matrix) *Tensor {
 	t, kind := head("logits", w)
 	s := x.scopeFor("logits", t)
 	return s.take("logits", C.mgt_logits(s.dev.native, x.handle, t.handle, kind), x, t)
 }
 
-// Embedding returns the rows of w [V, D] that ids (int32, or int64 where w is a tensor, [T]) name: [T, D].
+// Embedding returns the rows of w [V, D] with the numbers ids: [T, D]. ids is int32 [T]; int64 is allowed, too, if w is a tensor.
 func Embedding(w Matrix, ids *Tensor) *Tensor {
 	s := ids.scopeFor("embedding", w.tensors()...)
 	if q, ok := w.(*Quantised); ok {
@@ -47,7 +47,7 @@ func RMSNorm(x, w *Tensor, offset, eps float64) *Tensor {
 }
 
 // AddRMSNorm returns x + residual, of one shape, and RMSNorm of that sum, with the bits of RMSNorm(x.Add(residual), w,
-// offset, eps). The forward and the backward pass each go over memory once.
+// offset, eps). The forward and the backward pass each read and write memory once.
 func AddRMSNorm(x, residual, w *Tensor, offset, eps float64) (sum, y *Tensor) {
 	s := x.scopeFor("add rms norm", residual, w)
 	r := C.mgt_add_rms_norm(s.dev.native, x.handle, residual.handle, w.handle, C.double(offset), C.double(eps))
@@ -61,7 +61,7 @@ func SwiGLU(gateUp *Tensor) *Tensor {
 	return s.take("swiglu", C.mgt_swiglu(s.dev.native, gateUp.handle), gateUp)
 }
 
-// GeGLU is SwiGLU with the tanh form of GELU in place of silu.
+// GeGLU returns SwiGLU with the tanh form of GELU in place of silu.
 func GeGLU(gateUp *Tensor) *Tensor {
 	s := gateUp.scopeFor("geglu")
 	return s.take("geglu", C.mgt_geglu(s.dev.native, gateUp.handle), gateUp)
@@ -74,13 +74,13 @@ func ClampedGLU(gateUp *Tensor) *Tensor {
 	return s.take("clamped glu", C.mgt_clamped_glu(s.dev.native, gateUp.handle), gateUp)
 }
 
-// AttentionPacked is causal attention within each of B segments laid end to end: q [T, H, hd], k and v
+// AttentionPacked returns causal attention within each of B segments laid end to end: q [T, H, hd], k and v
 // [T, KV, hd], cu int32 [B+1] the segments' offsets from 0 to T, result [T, H, hd]. Query head h attends
-// with head h/(H/KV) of k and v; scores are multiplied by scale. A row sees itself and all that the row
-// before it sees; the first row of segment s comes after row follows[s], follows int32 [B] with values in
-// [-1, cu[s]), so sequences with a common beginning hold its rows once. -1 is a segment that begins a
-// sequence, as all do where follows is nil. With a window above 0 a row sees the last window of these rows alone.
-// sinks [H] may be nil: exp(sinks[h]) is one more term of the denominator of head h's softmax. A gradient flows to sinks, too.
+// with head h/(H/KV) of k and v; scores are multiplied by scale. A row attends to itself and to
+// all rows that the row before it attends to. The first row of segment s comes after row follows[s], with follows int32 [B] and values in
+// [-1, cu[s]), so sequences with a common beginning store its rows once. -1 marks a segment that begins a sequence. If follows is nil, all
+// segments do. With a window above 0 a row attends only to the last `window` of these rows. sinks [H] may be nil. exp(sinks[h]) is one more
+// term of the denominator of head h's softmax. sinks gets a gradient, too.
 func AttentionPacked(q, k, v, cu, follows *Tensor, scale float64, window int, sinks *Tensor) *Tensor {
 	s := q.scopeFor("attention", k, v, cu)
 	return s.take("attention", C.mgt_attention_packed(s.dev.native, q.handle, k.handle, v.handle, cu.handle, s.optional("attention", follows),
@@ -96,12 +96,11 @@ func (s *Scope) optional(op string, t *Tensor) unsafe.Pointer {
 	return t.handle
 }
 
-// AttentionCached attends from row r of q [T, H, hd] to the first length[r] positions of sequence[r] in caches as Heads.Cache
-// fills them, with a window above 0 to the last window of them: result [T, H, hd]; sequence and length int32 [T], lengths from
-// 1 to W·B. Neither the blocks of other positions nor their entries in the table are read. No gradient is
-// recorded. AttentionPacked describes sinks. On CPU in float32 a row's result depends on that row and the keys and values that it sees alone, to the bit, not on
-// the blocks that have them. On a GPU a place outside of the cache may give NaN instead of an error, which the host would have to
-// wait for.
+// AttentionCached returns attention [T, H, hd] from row r of q [T, H, hd] to the first length[r] positions of sequence[r] in caches that
+// Heads.Cache has filled. With a window above 0 it is the last `window` of these positions. sequence and length are int32 [T], with lengths
+// from 1 to W·B. The blocks of other positions, and their entries in the table, are not read. No gradient is recorded. AttentionPacked
+// describes sinks. On a CPU in float32 the bits of a row's result depend only on that row and on its keys and values, and not on their blocks.
+// On a GPU a place outside of the cache may give NaN instead of an error, because the host would have to wait for an error.
 func AttentionCached(q, kCache, vCache, table, sequence, length *Tensor, scale float64, window int, sinks *Tensor) *Tensor {
 	s := q.scopeFor("cached attention", kCache, vCache, table, sequence, length)
 	return s.take("cached attention", C.mgt_attention_cached(s.dev.native, q.handle, kCache.handle, vCache.handle, table.handle, sequence.handle, length.handle,

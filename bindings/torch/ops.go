@@ -28,19 +28,19 @@ func (t *Tensor) Transpose(d0, d1 int) *Tensor {
 	return s.take("transpose", C.mgt_transpose(s.dev.native, t.handle, C.int64_t(d0), C.int64_t(d1)), t)
 }
 
-// IndexSelect returns the slices of t along dim that idx (int32 or int64 [n]) names, in that order.
+// IndexSelect returns the slices of t along dim with the numbers idx (int32 or int64 [n]), in that order.
 func (t *Tensor) IndexSelect(dim int, idx *Tensor) *Tensor {
 	s := t.scopeFor("index select", idx)
 	return s.take("index select", C.mgt_index_select(s.dev.native, t.handle, C.int64_t(dim), idx.handle), t, idx)
 }
 
-// IndexAdd_ adds slice i of src along dim to the slice of t that idx[i] names.
+// IndexAdd_ adds slice i of src along dim to slice idx[i] of t.
 func (t *Tensor) IndexAdd_(dim int, idx, src *Tensor) {
 	s := t.scopeFor("index add", idx, src)
 	must("index add", C.mgt_index_add_(s.dev.native, t.handle, C.int64_t(dim), idx.handle, src.handle), t, idx, src)
 }
 
-// IndexCopy_ puts slice i of src along dim in the place of the slice of t that idx[i] (int32 or int64 [n]) names.
+// IndexCopy_ copies slice i of src along dim over slice idx[i] of t. idx is int32 or int64 [n].
 func (t *Tensor) IndexCopy_(dim int, idx, src *Tensor) {
 	s := t.scopeFor("index copy", idx, src)
 	must("index copy", C.mgt_index_copy_(s.dev.native, t.handle, C.int64_t(dim), idx.handle, src.handle), t, idx, src)

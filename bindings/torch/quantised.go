@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// Matrix is what linear maps and heads multiply by and embeddings take rows from: a *Tensor [N, K] or a *Quantised.
+// Matrix is the matrix of a linear map, a head or an embedding: a *Tensor [N, K] or a *Quantised.
 type Matrix interface {
-	DType() DType       // of the rows that an embedding gives
+	DType() DType       // of the rows that an embedding returns
 	Size(dim int) int64 // N, K
 	Drop()
 	tensors() []*Tensor
@@ -18,10 +18,10 @@ type Matrix interface {
 
 func (t *Tensor) tensors() []*Tensor { return []*Tensor{t} }
 
-// QuantType is a quantisation of GGUF files, by its number there.
+// QuantType is a quantisation type, with its number in GGUF files.
 type QuantType int32
 
-// The quantisations that can be multiplied.
+// The supported quantisation types.
 const (
 	Q4_0 QuantType = 2
 	Q4_1 QuantType = 3
@@ -39,8 +39,8 @@ type QuantPart struct {
 	Blocks *Tensor
 }
 
-// Quantised is a frozen matrix [N, K] in the blocks of a GGUF file. It is widened tile by tile in the products, to what the
-// format defines; on a CPU in float32 the results have the bits of the widened matrix's, without a gradient recorded.
+// Quantised is a frozen matrix [N, K] in the blocks of a GGUF file. Products widen it tile by tile to the format's values. On a CPU in float32,
+// without a recorded gradient, the results have the same bits as with the widened matrix.
 type Quantised struct {
 	handles []unsafe.Pointer
 	types   []C.int32_t
@@ -49,8 +49,8 @@ type Quantised struct {
 	dtype   DType
 }
 
-// NewQuantised makes a matrix with rows of k weights of its parts, which stand below each other: an embedding's or a head's has
-// one. An embedding gives rows of type dt, Float32 or BFloat16. The parts' tensors must live as long as the matrix.
+// NewQuantised returns a matrix with rows of k weights. Its parts follow each other in rows. The matrix of an embedding or a head has one part.
+// An embedding returns rows of type dt, Float32 or BFloat16. The parts' tensors must live as long as the matrix.
 func NewQuantised(k int64, dt DType, parts ...QuantPart) *Quantised {
 	q := &Quantised{k: k, dtype: dt}
 	for _, p := range parts {
@@ -63,10 +63,10 @@ func NewQuantised(k int64, dt DType, parts ...QuantPart) *Quantised {
 	return q
 }
 
-// DType is the type of the rows that an embedding gives.
+// DType returns the type of the rows that an embedding returns.
 func (q *Quantised) DType() DType { return q.dtype }
 
-// Size is N for dimension 0 and K for dimension 1.
+// Size returns N for dimension 0 and K for dimension 1.
 func (q *Quantised) Size(dim int) int64 { return [...]int64{q.rows, q.k}[dim] }
 
 // Drop frees the parts.
@@ -78,7 +78,7 @@ func (q *Quantised) Drop() {
 
 func (q *Quantised) tensors() []*Tensor { return q.blocks }
 
-// only is the one part of an embedding or a head.
+// only returns the single part of an embedding's or a head's matrix.
 func (q *Quantised) only(op string) (*Tensor, C.int32_t) {
 	if len(q.blocks) != 1 {
 		fail(op, fmt.Sprintf("a matrix of %d parts: 1 is needed", len(q.blocks)))
@@ -86,7 +86,7 @@ func (q *Quantised) only(op string) (*Tensor, C.int32_t) {
 	return q.blocks[0], q.types[0]
 }
 
-// head returns what a head's functions take of its matrix.
+// head returns the arguments of a head's functions for its matrix.
 func head(op string, w Matrix) (*Tensor, C.int32_t) {
 	if q, ok := w.(*Quantised); ok {
 		return q.only(op)
@@ -104,7 +104,7 @@ func (q *Quantised) embedding(s *Scope, ids *Tensor) *Tensor {
 	return s.take("embedding", C.mgt_embedding_quant(s.dev.native, blocks.handle, kind, C.int64_t(q.k), C.int(q.dtype), ids.handle), blocks, ids)
 }
 
-// Widen returns rows from to from+n-1 in float32: [n, K]. They must lie in one part.
+// Widen returns rows from to from+n-1 in float32: [n, K]. They must be in one part.
 func (q *Quantised) Widen(s *Scope, from, n int64) *Tensor {
 	for i, t := range q.blocks {
 		if rows := t.Size(0); from < rows {

@@ -9,8 +9,8 @@ import "unsafe"
 // the function it was given to.
 type Scope struct {
 	dev   *Device
-	depth int       // how many Scoped are open
-	live  []*Tensor // in the order they were made; nil where dropped or kept
+	depth int       // number of open Scoped calls
+	live  []*Tensor // in the order of creation; nil if dropped or kept
 	grad  bool
 }
 
@@ -34,7 +34,7 @@ func (s *Scope) Stream() unsafe.Pointer {
 	return r.value
 }
 
-// Scoped runs f in an inner scope: tensors that f makes are dropped when it ends unless kept or hoisted.
+// Scoped runs f in an inner scope: tensors that f makes are dropped when it ends, unless they are kept or hoisted.
 func (s *Scope) Scoped(f func()) {
 	s.current("scoped")
 	mark := len(s.live)
@@ -56,7 +56,7 @@ func (s *Scope) Hoist(t *Tensor) *Tensor {
 	return t
 }
 
-// Training runs f, which is a pass of training, with and without gradients: in others RoundFactors rounds no fp32 matrices.
+// Training runs f, a pass of training with or without gradients. RoundFactors rounds the factors of fp32 products only inside Training.
 func (s *Scope) Training(f func()) {
 	s.current("training")
 	C.mgt_set_training(1)
@@ -78,8 +78,7 @@ func (s *Scope) setGrad(on bool) {
 	C.mgt_set_grad_mode(cbool(on))
 }
 
-// Keep lets t outlive the scope: it lives until t.Drop inside some Do of the same device, or until the
-// device is closed. It returns t.
+// Keep makes t outlive the scope: it lives until t.Drop inside a Do of the same device, or until the device is closed. It returns t.
 func (s *Scope) Keep(t *Tensor) *Tensor {
 	s.current("keep")
 	t.check("keep", s)
@@ -91,8 +90,8 @@ func (s *Scope) Keep(t *Tensor) *Tensor {
 	return t
 }
 
-// Adopt returns a tensor that shares the at::Tensor behind handle, which stays the caller's. Tensors of other LibTorch
-// bindings enter this package through it; the caller guarantees that handle is an at::Tensor* on this scope's device.
+// Adopt returns a tensor that shares the at::Tensor of handle. The caller still owns handle, and guarantees that it is an at::Tensor* on this
+// scope's device. Adopt imports tensors of other LibTorch bindings.
 func (s *Scope) Adopt(handle unsafe.Pointer) *Tensor {
 	s.current("adopt")
 	if handle == nil {
@@ -115,7 +114,7 @@ func (s *Scope) take(op string, r C.mgt_tensor, args ...*Tensor) *Tensor {
 	return t
 }
 
-// sweep drops the tensors registered since mark, except those hoisted out of the scope that ends.
+// sweep drops the tensors registered since mark, except tensors hoisted out of the ending scope.
 func (s *Scope) sweep(mark int) {
 	d, end := s.dev, mark
 	for _, t := range s.live[mark:] {
@@ -134,7 +133,7 @@ func (s *Scope) sweep(mark int) {
 	d.bury()
 }
 
-// close drops everything that is left.
+// close drops all remaining tensors.
 func (s *Scope) close() {
 	s.depth = -1
 	s.sweep(0)

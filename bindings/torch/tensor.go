@@ -9,8 +9,8 @@ import (
 )
 
 // Tensor is an n-dimensional array on a device, up to 8 dimensions. Its shape and dtype may be read
-// anywhere; everything else belongs inside Do of its device. Operations return a new tensor, registered
-// with the innermost scope; those whose names end in an underscore, and CopyFrom and SetBytes, write into
+// anywhere. Everything else must happen inside Do of its device. Operations return a new tensor, registered
+// with the innermost scope. Operations whose names end in an underscore, CopyFrom and SetBytes write into
 // the receiver.
 type Tensor struct {
 	dev    *Device
@@ -30,7 +30,7 @@ func (t *Tensor) release() unsafe.Pointer {
 	return h
 }
 
-// check panics unless t is alive and of the device of s.
+// check panics unless t is alive and on the device of s.
 func (t *Tensor) check(op string, s *Scope) {
 	switch {
 	case t == nil:
@@ -60,7 +60,7 @@ func (t *Tensor) scopeFor(op string, others ...*Tensor) *Scope {
 
 func (t *Tensor) describe() string { return fmt.Sprintf("%v%v", t.dtype, t.sizes[:t.dim]) }
 
-// Drop frees t's hold on its storage now. Dropping again is harmless.
+// Drop releases t's storage now. Further calls have no effect.
 func (t *Tensor) Drop() {
 	if t == nil || t.handle == nil {
 		return
@@ -113,7 +113,7 @@ func (t *Tensor) Numel() int64 {
 // DType returns the type of the elements.
 func (t *Tensor) DType() DType { return t.dtype }
 
-// Device returns the device that t lives on.
+// Device returns t's device.
 func (t *Tensor) Device() *Device { return t.dev }
 
 // Ptr returns the address of the first element, in the device's memory, valid while the storage lives. A
@@ -125,8 +125,7 @@ func (t *Tensor) Ptr() unsafe.Pointer {
 	return r.value
 }
 
-// Handle returns the at::Tensor* behind t, lent for as long as t lives. Other LibTorch bindings read the tensor through
-// it.
+// Handle returns t's at::Tensor*, for other LibTorch bindings. It is valid while t lives, and t owns it.
 func (t *Tensor) Handle() unsafe.Pointer {
 	t.scopeFor("handle")
 	return t.handle

@@ -5,18 +5,18 @@ import "C"
 
 import "sync"
 
-// loans is about the OpenMP threads of the process's CPU devices, each of which has a share of its own.
+// loans counts the OpenMP threads of the process's CPU devices. Each device has its own share.
 var loans threadLoans
 
 type threadLoans struct {
 	mu    sync.Mutex
-	limit int // no loan makes used larger than this; 0: nothing is lent
-	all   int // shares of the devices that are open
-	used  int // shares of those that run a job, and loans; more than all for a while, when a lender's job begins
+	limit int // maximum of used after a loan; 0: no loans
+	all   int // sum of the shares of open devices
+	used  int // shares of devices that run a job, and loans; temporarily above all when a lender's job begins
 }
 
-// LendThreads lets the process's CPU devices lend each other the threads of those that are idle (Scope.OnIdleThreads), up to `limit` in use at
-// once; 0, as a process begins with, ends that.
+// LendThreads allows the process's CPU devices to use the threads of idle devices (Scope.OnIdleThreads), with up to `limit` threads in use at
+// once. 0, the default, disallows it.
 func LendThreads(limit int) {
 	loans.mu.Lock()
 	defer loans.mu.Unlock()
@@ -35,7 +35,7 @@ func (l *threadLoans) use(n int) {
 	l.used += n
 }
 
-// borrow takes all that are idle.
+// borrow takes all idle threads, up to the limit, and returns their number.
 func (l *threadLoans) borrow() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,22 +44,22 @@ func (l *threadLoans) borrow() (n int) {
 	return n
 }
 
-// lends says whether a device with this share has others to lend it to.
+// lends reports whether a device with this share may lend its threads to other devices.
 func (l *threadLoans) lends(share int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.limit > 0 && l.all > share
 }
 
-// begin counts the device's threads as used: a job begins.
+// begin counts the device's threads as used when a job begins.
 func (d *Device) begin() {
 	if !d.cuda {
 		loans.use(d.threads)
 	}
 }
 
-// end counts them as idle again. A lender's idle team would count among the threads that share the cores, and libgomp would send the borrower's threads to
-// sleep between two parallel regions: so the team is ended.
+// end counts the device's threads as idle again. It ends the OpenMP team of a lender: libgomp would count an idle team among the threads that
+// share the cores, and let the borrower's threads sleep between two parallel regions.
 func (d *Device) end() {
 	if d.cuda {
 		return
@@ -70,9 +70,9 @@ func (d *Device) end() {
 	loans.use(-d.threads)
 }
 
-// OnIdleThreads runs f on the threads of the device and, where LendThreads allows it, on those of the process's other CPU devices that do nothing
-// when it begins: agents that wait for each other would leave cores idle otherwise. How many there are is left to chance, so it is for
-// what does not depend on it, as LibTorch's matrix products do. It does not nest.
+// OnIdleThreads runs f on the threads of the device and, if LendThreads allows it, on the threads of the process's other CPU devices that are
+// idle when f begins. Without it, agents that wait for each other would leave cores idle. The number of threads varies, so f must not depend on
+// it; LibTorch's matrix products do. Calls must not be nested.
 func (s *Scope) OnIdleThreads(f func()) {
 	s.current("on idle threads")
 	borrowed := 0
@@ -87,7 +87,7 @@ func (s *Scope) OnIdleThreads(f func()) {
 	f()
 }
 
-// threads is how many OpenMP would use now; tests ask.
+// threads returns the number of threads that OpenMP would use now, for tests.
 func (s *Scope) threads() int {
 	s.current("threads")
 	return int(C.mgt_threads())

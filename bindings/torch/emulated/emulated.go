@@ -1,4 +1,4 @@
-// Package emulated counts what tests ask of the emulated GPU (shim/test/emulated), which `make test-emulated` has in place of one.
+// Package emulated counts the work of tests on the emulated GPU (shim/test/emulated), which `make test-emulated` uses in place of a GPU.
 package emulated
 
 /*
@@ -22,7 +22,7 @@ import "C"
 
 import "testing"
 
-// Work is what the host asks of a GPU: operations and graphs that it launches, copies of its memory, and waits for what was launched.
+// Work counts the host's requests to a GPU: launches of operations and graphs, copies from host memory, and waits for launched work.
 type Work struct{ Launches, Uploads, Waits int }
 
 // Count returns the work of f. Without an emulated GPU it skips the test.

@@ -1,8 +1,7 @@
-// Package gotchx joins bindings/torch to gotch: tensors of one are tensors of the other, sharing storage, so
-// a gotch module can be a reward model or a custom head, and PyTorch's own checkpoint files come in through
-// gotch's reader. Build gotch modules inside Scope.Grad(true): some of gotch's constructors transform their
-// weights once, and what was not recorded gets no gradient. It is the only package that imports gotch;
-// building it needs the environment that env.sh prints.
+// Package gotchx connects bindings/torch with gotch. Tensors of one become tensors of the other and share storage. So a gotch module can be a
+// reward model or a custom head, and gotch's reader can read PyTorch's checkpoint files. Build gotch modules inside Scope.Grad(true): some of
+// gotch's constructors transform their weights once, and without recording these get no gradient. It is the only package that imports gotch.
+// Building it needs the environment that env.sh prints.
 package gotchx
 
 import (
@@ -24,7 +23,7 @@ func FromGotch(s *torch.Scope, t *ts.Tensor) *torch.Tensor {
 	return shared
 }
 
-// ToGotch returns a gotch tensor that shares t's storage and gradient history, for the caller to drop; it
+// ToGotch returns a gotch tensor that shares t's storage and gradient history, which the caller must drop. It
 // may outlive t. Use it inside Do of t's device: gotch reports errors by the calling thread.
 func ToGotch(t *torch.Tensor) *ts.Tensor { return ts.FromCtensor(t.Share()) }
 

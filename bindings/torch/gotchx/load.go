@@ -17,7 +17,7 @@ import (
 // BinTensor is a tensor of a state dict: a view of one of the storages in the file.
 type BinTensor struct {
 	Name    string
-	Storage string // its key: the file data/KEY of the archive
+	Storage string // its key, for the archive's file data/KEY
 	DType   torch.DType
 	Size    int64 // elements of the storage
 	Offset  int64 // of the tensor's first element in it
@@ -25,11 +25,11 @@ type BinTensor struct {
 	Stride  []int64
 }
 
-// StateDict lists the tensors of a state dict, by name, from its pickle: data.pkl in a file that torch.save wrote, such
-// as pytorch_model.bin. gotch's unpickler reads it; storages are only named, so no value is read or copied.
+// StateDict lists the tensors of a state dict, by name, from its pickle: data.pkl in a file of torch.save, such as
+// pytorch_model.bin. gotch's unpickler reads it. Storages are only named, so values are neither read nor copied.
 //
-// gotch's unpickler trusts the pickle: it allocates as much as the pickle says. Check an untrusted one first (package
-// weights scans opcodes and sizes). A pickle that makes the unpickler panic is an error here.
+// gotch's unpickler trusts the pickle, also the sizes that it allocates. Check an untrusted pickle first (package weights scans opcodes and
+// sizes). If the unpickler panics, StateDict returns an error.
 func StateDict(pickled []byte) (tensors []BinTensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -69,8 +69,8 @@ func StateDict(pickled []byte) (tensors []BinTensor, err error) {
 	return tensors, err
 }
 
-// storage names a storage, where gotch's type would hold its values: gotch's reader of whole files does not know
-// bfloat16 and reads the values one by one.
+// storage only names a storage. gotch's own type would hold the values, and gotch's reader of whole files does not support bfloat16 and reads
+// values one by one.
 type storage struct {
 	key   string
 	dtype gotch.DType
@@ -96,7 +96,7 @@ func findClass(module, name string) (any, error) {
 	return nil, fmt.Errorf("%s.%s has no place in a state dict of float32, float16 or bfloat16 tensors", module, name)
 }
 
-// findStorage takes ('storage', type, key, location, size).
+// findStorage returns the storage for a persistent id ('storage', type, key, location, size).
 func findStorage(id any) (any, error) {
 	tuple, ok := id.(*pickle.Tuple)
 	if !ok || tuple.Len() != 5 || tuple.Get(0) != "storage" {

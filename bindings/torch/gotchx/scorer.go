@@ -19,8 +19,8 @@ type Scorer struct {
 	module *ts.CModule
 }
 
-// OpenScorer loads a file that torch.jit.save wrote onto a device of its own. The file is a program that runs in this
-// process: open only the files of somebody whose programs you would run.
+// OpenScorer loads a file of torch.jit.save onto a new device. The file is a program that runs in this process, so open only files whose
+// author you trust.
 func OpenScorer(ctx context.Context, path, device string, threads int) (*Scorer, error) {
 	d, err := torch.Open(device, threads)
 	if err != nil {
@@ -40,7 +40,7 @@ func OpenScorer(ctx context.Context, path, device string, threads int) (*Scorer,
 	return s, nil
 }
 
-// Score scores a batch of sequences of at least one token. What the module refuses, and an output of another shape or
+// Score returns the scores of a batch of sequences, each with at least one token. An error of the module, and an output of another shape or
 // dtype, is an error.
 func (s *Scorer) Score(ctx context.Context, batch [][]int32) ([]float32, error) {
 	longest := 0

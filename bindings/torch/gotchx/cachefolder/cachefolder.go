@@ -1,9 +1,9 @@
-// Package cachefolder keeps gotch from making a folder. Before main, gotch creates $GOTCH_CACHE or
-// $HOME/.cache/gotch for its downloads and ends the process where it cannot, as for a user without a home. We
-// download nothing through it, so a folder that is always there will do.
+// Package cachefolder prevents gotch from making a folder. Before main, gotch creates $GOTCH_CACHE or $HOME/.cache/gotch for its
+// downloads, and ends the process if it cannot, for example if the user has no home. We do not download with it, so any folder that
+// always exists suffices.
 //
-// This runs first: Go initialises packages by import path as soon as what they import is, and this path sorts
-// before gotch's. It must import nothing but os.
+// This package runs first: Go initialises packages in the order of their import paths as soon as their imports are initialised, and this
+// path sorts before gotch's. It must import only os.
 package cachefolder
 
 import "os"
