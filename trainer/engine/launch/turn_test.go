@@ -194,13 +194,13 @@ func TestLostTurn(t *testing.T) {
 		"invents turns":     "rank 2 of invents turns on cpu answered a turn that was not requested",
 		"raves over a turn": "rank 2 of raves over a turn on cpu wrote something that is not a reply: launch: a malformed launch.answer",
 		"invents tokens":    "rank 2 of invents tokens on cpu: token 1048576 is outside the vocabulary of 1000",
-		"invents log-probs": "rank 2 of invents log-probs on cpu: log-prob of sampled token 0 is NaN",
+		"invents log-probs": "rank 2 of invents log-probs on cpu: the log-prob of sampled token 0 is NaN",
 		"invents an end":    `rank 2 of invents an end on cpu: unknown finish reason "the end"`,
 		"invents a version": "rank 2 of invents a version on cpu: a turn of version 4, requested when the policy had version 3",
 		"invents experts":   "rank 2 of invents experts on cpu: 12 recorded experts do not fit 5 tokens with 2 experts each",
 		"invents an expert": "rank 2 of invents an expert on cpu: expert 4 of token 1: the model has only 4 experts",
 		"ends by itself":    "rank 2 of ends by itself on cpu: a turn was cancelled without a request to cancel it",
-		"cannot tell":       "rank 2 of cannot tell on cpu: engine gave 3 tokens but 0 log-probs",
+		"cannot tell":       "rank 2 of cannot tell on cpu: the engine returned 3 tokens but 0 log-probs",
 	} {
 		t.Run(agent, func(t *testing.T) {
 			c, _, p := samplers(t, agent)

@@ -336,7 +336,7 @@ func TestHostileReplies(t *testing.T) {
 		}, "invalid character"},
 		{"no version", SGLang, func(b []byte) []byte {
 			return []byte(`{"output_ids": [1], "meta_info": {"output_token_logprobs": [[-1, 1, null]]}}`)
-		}, "does not report weight_version"},
+		}, "no weight_version"},
 		{"another token", SGLang, func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"output_ids":[`), []byte(`"output_ids":[1,`), 1)
 		}, "tokens and"},

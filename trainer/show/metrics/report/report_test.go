@@ -269,7 +269,7 @@ func TestMissingPieces(t *testing.T) {
 		want   string
 	}{
 		{"no config", remove("config.yaml"), "no config.yaml"},
-		{"no metrics", remove("metrics.jsonl"), "no metrics.jsonl"},
+		{"no metrics", remove("metrics.jsonl"), "does not contain metrics.jsonl"},
 		{"no trajectories", remove("trajectories"), "no trajectories"},
 		{"no checkpoints", remove("checkpoints"), "tokenizer: its trajectories are shown by turns"},
 		{"no evaluations", keep(`"kind":"step"`), "no held-out evaluations"},
