@@ -10,7 +10,7 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Driver returns the version of the CUDA driver, such as "13.0"; "" if there is none.
+// Driver returns the version of the CUDA driver, such as "13.0", or "" without a driver.
 func Driver() string {
 	v := cu.Version()
 	if v <= 0 {
@@ -59,9 +59,9 @@ func MemoryOf(index int) (m Memory, err error) {
 	return m, err
 }
 
-// onDevice runs f with the primary context of GPU index, the one that LibTorch works in, current.
+// onDevice runs f with the primary context of GPU index as the current one. LibTorch uses that context, too.
 func onDevice(index int, f func() error) (err error) {
-	runtime.LockOSThread() // contexts are current on a thread
+	runtime.LockOSThread() // a context is current on one thread
 	defer runtime.UnlockOSThread()
 	gpu, err := cu.GetDevice(index)
 	if err != nil {

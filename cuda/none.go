@@ -7,10 +7,10 @@ import (
 	"unsafe"
 )
 
-// Driver returns the version of the CUDA driver, such as "13.0"; "" if there is none.
+// Driver returns the version of the CUDA driver, such as "13.0", or "" without a driver.
 func Driver() string { return "" }
 
-// Devices returns the GPUs of this machine, none in a build without CUDA.
+// Devices returns the GPUs of this machine; in a build without CUDA an empty list.
 func Devices() ([]Device, error) { return nil, nil }
 
 // MemoryOf returns the state of the memory of GPU index.

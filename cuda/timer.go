@@ -35,8 +35,8 @@ func NewTimer(index int, stream unsafe.Pointer) (*Timer, error) {
 	return t, nil
 }
 
-// streamOf returns a stream made elsewhere, for which cu has no constructor: a cu.Stream holds a CUstream and
-// nothing else, or this does not compile.
+// streamOf returns a stream of another library as a cu.Stream. cu has no constructor for it. The conversion only compiles if a cu.Stream
+// holds just a CUstream.
 func streamOf(stream unsafe.Pointer) cu.Stream {
 	var _ [unsafe.Sizeof(cu.Stream{})]byte = [unsafe.Sizeof(stream)]byte{}
 	return *(*cu.Stream)(unsafe.Pointer(&stream))

@@ -1,5 +1,5 @@
-// Package grammar constrains what is sampled to a grammar. It is the only Go that speaks to XGrammar, whose library is loaded when a
-// vocabulary is first made: a program that never constrains anything runs without it.
+// Package grammar constrains sampled tokens to a grammar. It is the only Go package that calls XGrammar. Its library is loaded when the first
+// vocabulary is made, so a program that does not constrain replies runs without it.
 package grammar
 
 /*
@@ -27,7 +27,7 @@ var load = sync.OnceValue(func() error {
 	return fmt.Errorf("grammar: %s: build it with make build", C.GoString(text))
 })
 
-// failure is the error that a function of the library has returned.
+// failure returns the error of a library function, or nil, and frees its text.
 func failure(text *C.char) error {
 	if text == nil {
 		return nil
@@ -36,14 +36,14 @@ func failure(text *C.char) error {
 	return errors.New(C.GoString(text))
 }
 
-// Vocabulary is the tokens that a model may sample. It is immutable.
+// Vocabulary holds the tokens that a model may sample. It is immutable.
 type Vocabulary struct {
 	c     *C.mgrpo_vocabulary
 	count int
 }
 
-// NewVocabulary makes the vocabulary of the tokens with these bytes, in the order of their ids. A token without bytes is never allowed. A
-// reply ends with one of the tokens stops.
+// NewVocabulary returns the vocabulary of tokens with these bytes, in the order of their ids. A token without bytes is never allowed. A reply
+// ends with one of the tokens stops.
 func NewVocabulary(tokens [][]byte, stops []int32) (*Vocabulary, error) {
 	if err := load(); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ type Grammar struct {
 	count int
 }
 
-// Compile compiles a structural tag of XGrammar: a JSON text.
+// Compile returns the grammar of a structural tag of XGrammar, which is a JSON text.
 func (v *Vocabulary) Compile(tag []byte) (*Grammar, error) {
 	if len(tag) == 0 {
 		return nil, errors.New("grammar: it is empty")
@@ -86,13 +86,13 @@ func (v *Vocabulary) Compile(tag []byte) (*Grammar, error) {
 	return g, nil
 }
 
-// Matcher follows one reply through a grammar. It is for one goroutine at a time.
+// Matcher follows one reply through a grammar. Only one goroutine at a time may use it.
 type Matcher struct {
 	c     *C.mgrpo_matcher
 	count int
 }
 
-// Matcher begins a reply.
+// Matcher returns a matcher for a new reply.
 func (g *Grammar) Matcher() (*Matcher, error) {
 	m := &Matcher{count: g.count}
 	if err := failure(C.mgrpo_matcher_new(g.c, &m.c)); err != nil {
@@ -103,7 +103,7 @@ func (g *Grammar) Matcher() (*Matcher, error) {
 	return m, nil
 }
 
-// Words is how many words of 32 bits a mask over n tokens has.
+// Words returns the number of 32-bit words of a mask over n tokens.
 func Words(n int) int { return (n + 31) / 32 }
 
 // Allowed sets bit id%32 of mask[id/32] for each token that may come next and clears the others. mask has Words of the vocabulary's size.
@@ -116,7 +116,7 @@ func (m *Matcher) Allowed(mask []int32) error {
 	return err
 }
 
-// Accept goes on after a token. It is an error if the token was not allowed.
+// Accept advances by one token. It returns an error if the token was not allowed.
 func (m *Matcher) Accept(token int32) error {
 	var ok C.int32_t
 	err := failure(C.mgrpo_matcher_accept(m.c, C.int32_t(token), &ok))

@@ -13,7 +13,7 @@ type AdamWConfig struct {
 }
 
 // GradNorm returns the L2 norm of grad, float32 [n]. On CPU its bits do not depend on the number of threads.
-// NaN or Inf in grad makes it NaN or Inf, which is no error here.
+// NaN or Inf in grad makes the norm NaN or Inf, which is not an error here.
 func GradNorm(b Backend, grad unsafe.Pointer, n int64) (float64, error) {
 	var norm C.double
 	status := C.grad_norm(b.c, grad, C.int64_t(n), &norm)

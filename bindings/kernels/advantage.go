@@ -31,7 +31,7 @@ func encodeConvention(c mgrpo.Convention) (C.mgrpo_convention, error) {
 	return C.mgrpo_convention{std: std, baseline: baseline, eps: C.double(c.Eps), sigma_min: C.double(c.SigmaMin)}, nil
 }
 
-// C writes into mgrpo.GroupStats directly: both have the same layout, and C's flags are 0 or 1, as Go's are.
+// C writes into mgrpo.GroupStats directly. Both have the same layout, and C's flags are 0 or 1, like Go's.
 var _ [unsafe.Sizeof(C.mgrpo_group_stats{})]byte = [unsafe.Sizeof(mgrpo.GroupStats{})]byte{}
 
 var advantageCodes = map[C.int32_t]mgrpo.Code{
@@ -49,7 +49,7 @@ var advantageCodes = map[C.int32_t]mgrpo.Code{
 // description of the mismatch for arguments that do not fit.
 func GroupAdvantage(b Backend, rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) (*tensor.Dense, []mgrpo.GroupStats, error) {
 	var backing any
-	switch n := rewards.Shape().TotalSize(); rewards.Dtype() { // of a view, DataSize counts its whole window
+	switch n := rewards.Shape().TotalSize(); rewards.Dtype() { // DataSize of a view would count its whole window
 	case tensor.Float64:
 		backing = make([]float64, n)
 	case tensor.Float32:
@@ -65,8 +65,8 @@ func GroupAdvantage(b Backend, rewards, weights *tensor.Dense, offsets []int64, 
 	return advantages, stats, nil
 }
 
-// GroupAdvantageInto is GroupAdvantage with the caller's memory for the results: advantages is row-major, has the
-// rewards' size and type and does not overlap them; stats has an element for each group.
+// GroupAdvantageInto computes GroupAdvantage into the caller's memory. advantages is row-major, has the rewards' size and type, and does not
+// overlap them. stats has one element for each group.
 func GroupAdvantageInto(b Backend, advantages *tensor.Dense, stats []mgrpo.GroupStats, rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) error {
 	n := rewards.Shape().TotalSize()
 	if len(offsets) == 0 || offsets[0] != 0 || offsets[len(offsets)-1] != int64(n) || !slices.IsSorted(offsets) {
@@ -123,7 +123,7 @@ func groupAdvantage[T float32 | float64](b Backend, rewards []T, weights []float
 // GroupStatsBytes is the size of one group's GroupStats in a Backend's memory.
 const GroupStatsBytes = C.sizeof_mgrpo_group_stats
 
-// GroupAdvantageRaw is GroupAdvantageInto for arrays in the memory of b: rewards and advantages [offsets[groups]] of
+// GroupAdvantageRaw computes GroupAdvantageInto for arrays in the memory of b: rewards and advantages [offsets[groups]] of
 // dtype (Float64 or Float32), weights float64 as many or nil (all 1), offsets int64 [groups+1], stats groups times
 // GroupStatsBytes.
 func GroupAdvantageRaw(b Backend, dtype DType, rewards, weights, offsets unsafe.Pointer, groups int64, convention mgrpo.Convention, advantages, stats unsafe.Pointer) error {
@@ -150,7 +150,7 @@ func advantageFailure(r C.mgrpo_outcome, refusal C.mgrpo_advantage_error, groups
 	return e
 }
 
-// rowMajor returns t itself if its elements lie in memory in row-major order, else a copy that does.
+// rowMajor returns t itself if its elements are in row-major order in memory, else a row-major copy.
 func rowMajor(t *tensor.Dense) (*tensor.Dense, error) {
 	if t.IsMasked() {
 		return nil, fmt.Errorf("kernels: group_advantage: masked tensors are not supported: select the members first")

@@ -6,13 +6,13 @@ import "C"
 
 import "unsafe"
 
-// ISA names the instruction set that the CPU kernels use, such as "avx2".
+// ISA returns the instruction set that the CPU kernels use, such as "avx2".
 func ISA() string { return C.GoString(C.mgrpo_cpu_isa()) }
 
-// ISAs are the instruction sets of the CPU kernels, best first. A CPU may lack some.
+// ISAs returns the instruction sets of the CPU kernels, best first. A CPU may lack some of them.
 func ISAs() []string { return []string{"amx", "avx512", "avx2", "portable"} }
 
-// UseISA changes the instruction set of all calls that begin afterwards. A CPU that lacks it is an *Error with Unsupported.
+// UseISA changes the instruction set of all calls that begin afterwards. If the CPU lacks it, UseISA returns an *Error with Unsupported.
 func UseISA(name string) error {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))

@@ -1,10 +1,10 @@
-// Package kernels is the Go side of libmgrpo_kernels: group advantages, token log-probs, the policy loss, AdamW
+// Package kernels calls libmgrpo_kernels from Go: group advantages, token log-probs, the policy loss, AdamW
 // and sampling, on CPU and, in builds with the tag cuda, on a GPU.
 //
 // Arrays of tokens and parameters are raw addresses in the memory of the call's Backend (host memory on CPU,
-// device memory on a GPU); Pointer gives the address of a Go slice. A call keeps no address and returns when
-// its results are there, except AdamW on a GPU, which is ordered by the stream. On CPU the work is shared
-// among the OpenMP threads of the calling OS thread; no result depends on how many there are.
+// device memory on a GPU); Pointer gives the address of a Go slice. A call does not keep addresses and returns when
+// its results are written, except AdamW on a GPU, which is ordered by the stream. On a CPU the OpenMP threads of the
+// calling OS thread divide the work. Results do not depend on their number.
 //
 // Shapes, formulas and sources are in kernels/include/mgrpo.
 package kernels
@@ -33,22 +33,22 @@ const (
 	BFloat16 DType = C.MGRPO_BFLOAT16
 )
 
-// Backend is where a call's arrays are and its work is done. The zero value is CPU.
+// Backend is the device of a call's arrays and of its work. The zero value is CPU.
 type Backend struct {
 	c    C.mgrpo_backend
 	name string
 }
 
-// CPU works on host memory.
+// CPU is the backend that works on host memory.
 var CPU Backend
 
-// OfTable is a GPU whose kernels are in a library that the caller loaded: table is the address of a mgrpo_gpu (gpu.h).
+// OfTable returns the backend of a GPU with kernels in a library that the caller has loaded. table is the address of a mgrpo_gpu (gpu.h).
 // Tests use it to run the kernels on an emulated GPU.
 func OfTable(name string, table unsafe.Pointer) Backend {
 	return Backend{c: C.mgrpo_backend{gpu: (*C.mgrpo_gpu)(table)}, name: name}
 }
 
-// String names the backend: cpu, cuda, or the name given to OfTable.
+// String returns the backend's name: cpu, cuda, or the name given to OfTable.
 func (b Backend) String() string {
 	if b.c.gpu == nil {
 		return "cpu"
@@ -56,14 +56,14 @@ func (b Backend) String() string {
 	return b.name
 }
 
-// Pointer returns the address of s's elements, nil for an empty slice. The caller keeps the slice alive as long as the
-// address is used. A GPU's kernels cannot read it.
+// Pointer returns the address of s's elements, or nil for an empty slice. The caller must keep the slice alive while the address is used. A
+// GPU's kernels cannot read it.
 func Pointer[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
 
 // Status is a code of mgrpo/status.h.
 type Status int32
 
-// The codes a caller may tell apart.
+// The codes that a caller may distinguish.
 const (
 	InvalidArgument Status = C.MGRPO_INVALID_ARGUMENT
 	NonFinite       Status = C.MGRPO_NON_FINITE
@@ -75,12 +75,12 @@ const (
 
 func (s Status) String() string { return C.GoString(C.mgrpo_status_string(C.int32_t(s))) }
 
-// Error is a call that a kernel did not carry out, for a reason other than refused data.
+// Error reports that a kernel did not perform a call, for a reason other than refused data.
 type Error struct {
 	Op     string // the kernel's name
 	Status Status
-	Row    int64  // the offending row; -1 if there is none
-	Cause  string // CUDA's own message of what failed; "" if there is none
+	Row    int64  // the offending row, or -1
+	Cause  string // CUDA's error message, or ""
 }
 
 func (e *Error) Error() string {
@@ -95,7 +95,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// failure turns a call's outcome into an error, nil for success.
+// failure returns a call's outcome as an error, or nil for success.
 func failure(op string, r C.mgrpo_outcome) error { return rowFailure(op, r, -1) }
 
 func rowFailure(op string, r C.mgrpo_outcome, row C.int64_t) error {

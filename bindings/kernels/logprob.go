@@ -5,7 +5,7 @@ import "C"
 
 import "unsafe"
 
-// Logits are rows of a [Rows, Stride] matrix of which the first Vocab columns are valid.
+// Logits describes a [Rows, Stride] matrix. The first Vocab columns of its rows are valid.
 type Logits struct {
 	Data                unsafe.Pointer
 	DType               DType // Float32, BFloat16; Float64 for TokenLogProb and its backward

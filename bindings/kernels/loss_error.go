@@ -26,8 +26,8 @@ var lossFields = map[C.int32_t]string{
 	C.MGRPO_FIELD_REF_KL:         "ref_kl",
 }
 
-// lossRefusal turns C's description of a refused batch into a Refusal. No parameter may be updated from such a batch.
-// Trajectory and token are numbers within the batch given.
+// lossRefusal returns C's description of a refused batch as a Refusal. Such a batch must not update parameters. Trajectory and token are
+// numbers within the given batch.
 func lossRefusal(e C.mgrpo_loss_error) *mgrpo.Refusal {
 	r := &mgrpo.Refusal{Code: lossCodes[e.code], Field: lossFields[e.field]}
 	if e.trajectory >= 0 {

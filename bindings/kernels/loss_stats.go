@@ -12,10 +12,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// LossTotals count over a whole optimizer batch.
+// LossTotals holds counts over a whole optimizer batch.
 type LossTotals struct{ c C.mgrpo_loss_totals }
 
-// LossSums are the raw sums of one or several micro-batches. The zero value holds none.
+// LossSums holds the raw sums of one or several micro-batches. The zero value holds no micro-batch.
 type LossSums struct {
 	c     C.mgrpo_loss_sums
 	begun bool
@@ -40,7 +40,7 @@ func (s LossSums) MarshalBinary() ([]byte, error) {
 	return slices.Clone(s.bytes()), nil
 }
 
-// UnmarshalBinary takes what MarshalBinary gave.
+// UnmarshalBinary decodes the output of MarshalBinary.
 func (s *LossSums) UnmarshalBinary(b []byte) error {
 	if len(b) != 0 && len(b) != len(s.bytes()) {
 		return fmt.Errorf("kernels: sums of a loss in %d bytes, expected %d", len(b), len(s.bytes()))
@@ -54,7 +54,7 @@ func (s *LossSums) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&s.c)), unsafe.Sizeof(s.c))
 }
 
-// Stats finishes the statistics of a batch whose micro-batches have all been merged.
+// Stats returns the statistics of a batch after all of its micro-batches have been merged.
 func (s LossSums) Stats(totals LossTotals) mgrpo.LossStats {
 	if !s.begun {
 		C.mgrpo_loss_sums_init(&s.c)
@@ -75,7 +75,7 @@ func (s LossSums) Stats(totals LossTotals) mgrpo.LossStats {
 	}
 }
 
-// collected returns a statistic, or nil where C gives NaN because the array that it is computed from was not supplied.
+// collected returns a statistic, or nil if C returned NaN because the statistic's input array was not supplied.
 func collected(x C.double) *float64 {
 	if math.IsNaN(float64(x)) {
 		return nil

@@ -9,7 +9,7 @@ import (
 )
 
 // Memory holds the arrays of one or several calls in the memory of a backend, for callers without a tensor library. The
-// first failure is kept for Err, so that a caller puts several arrays and checks once.
+// first failure is kept for Err, so a caller can put several arrays and check once.
 type Memory struct {
 	backend Backend
 	arrays  []unsafe.Pointer
@@ -19,10 +19,10 @@ type Memory struct {
 // NewMemory returns an empty Memory on a backend.
 func NewMemory(b Backend) *Memory { return &Memory{backend: b} }
 
-// Err is the first failure of Put, or nil.
+// Err returns the first failure of Put, or nil.
 func (m *Memory) Err() error { return m.err }
 
-// Free gives all arrays back once the kernels that were called before have ended.
+// Free frees all arrays after the kernels that were called before have ended.
 func (m *Memory) Free() error {
 	var errs []error
 	for _, at := range m.arrays {
@@ -32,14 +32,14 @@ func (m *Memory) Free() error {
 	return errors.Join(errs...)
 }
 
-// Array is a slice in the memory of a backend: on the CPU the slice itself, on a GPU a copy of it.
+// Array is a slice in the memory of a backend: the slice itself on the CPU, a copy on a GPU.
 type Array[T any] struct {
 	on   Backend
 	host []T
 	at   unsafe.Pointer
 }
 
-// Put copies a slice, whose type has no pointers, into the memory. The array of an empty slice has a nil Pointer.
+// Put copies a slice into the memory. Its type must not contain pointers. The array of an empty slice has a nil Pointer.
 func Put[T any](m *Memory, host []T) Array[T] {
 	a := Array[T]{on: m.backend, host: host, at: Pointer(host)}
 	if m.backend.c.gpu == nil || len(host) == 0 || m.err != nil {
@@ -59,10 +59,10 @@ func (m *Memory) upload(host unsafe.Pointer, bytes int64) unsafe.Pointer {
 	return at
 }
 
-// Pointer is the array's address in the backend's memory.
+// Pointer returns the array's address in the backend's memory.
 func (a Array[T]) Pointer() unsafe.Pointer { return a.at }
 
-// Download brings what kernels wrote into the slice that was put. It waits for them.
+// Download waits for the kernels and copies the array back into the slice that was put.
 func (a Array[T]) Download() error {
 	if a.on.c.gpu == nil || len(a.host) == 0 {
 		return nil

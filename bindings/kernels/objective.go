@@ -21,7 +21,7 @@ var (
 	klCodes = map[mgrpo.KL]C.int32_t{mgrpo.KLNone: C.MGRPO_KL_NONE, mgrpo.KL1: C.MGRPO_KL_K1, mgrpo.KL2: C.MGRPO_KL_K2, mgrpo.KL3: C.MGRPO_KL_K3}
 )
 
-// encodeObjective gives the C form, in which 0 stands for off (1 for no lower CISPO bound).
+// encodeObjective returns the C form. There 0 means off, and 1 means no lower CISPO bound.
 func encodeObjective(c mgrpo.Objective) (C.mgrpo_loss_config, error) {
 	var out C.mgrpo_loss_config
 	var known [3]bool

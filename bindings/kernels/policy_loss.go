@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// Trajectories are the trajectories of a whole optimizer batch, one entry each.
+// Trajectories holds the trajectories of a whole optimizer batch, with one entry for each.
 type Trajectories struct {
 	Group     []int64   // any ids
 	Weight    []float64 // w_j; 0 = dropped
@@ -20,8 +20,8 @@ type Trajectories struct {
 	Trained   []int64 // T_j: tokens with mask 1
 }
 
-// LossCoefficients returns the coefficient c_j of every trajectory of an optimizer batch, 0 for those that are
-// not read, and the batch's totals. A *mgrpo.Refusal is a bad weight, an empty batch or an advantage that is not finite.
+// LossCoefficients returns the coefficient c_j of every trajectory of an optimizer batch (0 for trajectories that are not read), and the
+// batch's totals. It returns a *mgrpo.Refusal for a bad weight, an empty batch, and an advantage that is not finite.
 func LossCoefficients(config mgrpo.Objective, t Trajectories) ([]float64, LossTotals, error) {
 	var totals LossTotals
 	c, err := encodeObjective(config)
@@ -50,12 +50,12 @@ type LossBatch struct {
 	Coefficient []float64 // this micro-batch's part of LossCoefficients
 
 	Mask                                              unsafe.Pointer // uint8 [tokens], 0 = never read
-	DType                                             DType          // of what follows: Float32 or Float64
+	DType                                             DType          // of the next arrays: Float32 or Float64
 	LogpNew, LogpOld, LogpBehaviour, LogpRef, Entropy unsafe.Pointer // [tokens]
 }
 
-// PolicyLoss writes dL/dnew to dlogpNew and dL/dH to dentropy, both [tokens] of the batch's DType and exactly 0 where
-// nothing is trained, and returns the micro-batch's sums. A nil gradient is not computed; with an entropy term either
+// PolicyLoss writes dL/dnew to dlogpNew and dL/dH to dentropy, both [tokens] of the batch's DType and exactly 0 for tokens
+// that are not trained, and returns the micro-batch's sums. A nil gradient is not computed; with an entropy term either
 // both are nil or neither is. After a *mgrpo.Refusal the gradients are unspecified; its positions count within this
 // micro-batch.
 func PolicyLoss(b Backend, batch LossBatch, config mgrpo.Objective, dlogpNew, dentropy unsafe.Pointer) (LossSums, error) {
@@ -64,14 +64,14 @@ func PolicyLoss(b Backend, batch LossBatch, config mgrpo.Objective, dlogpNew, de
 	})
 }
 
-// PolicyLossFromLogits overwrites the logits with the gradient of the policy loss in one trip of each row through
-// cache, writes log-prob and entropy of each token and returns the micro-batch's sums. Row i of the logits is token i
+// PolicyLossFromLogits overwrites the logits with the gradient of the policy loss, moves each row through the cache once, writes
+// log-prob and entropy of each token, and returns the micro-batch's sums. Row i of the logits is token i
 // of the batch, whose LogpNew and Entropy are not read; targets int32 [Rows]; logp and entropy [Rows] of the batch's
-// DType, which is Float64 for Float64 logits, else Float32. The ratio is token or cispo. Tokens that are not trained
-// become rows of exact zeros whatever they held.
+// DType, which is Float64 for Float64 logits, else Float32. The ratio is token or cispo. The rows of tokens that are
+// not trained become exact zeros, for any earlier values.
 //
 // An *Error with NonFinite names the first row with NaN or +Inf or a target outside the vocabulary; a *mgrpo.Refusal is
-// PolicyLoss's. After either the arrays are unspecified.
+// as of PolicyLoss. After either error the arrays are unspecified.
 func PolicyLossFromLogits(b Backend, z Logits, targets unsafe.Pointer, tau float64, batch LossBatch, config mgrpo.Objective,
 	logp, entropy unsafe.Pointer) (LossSums, error) {
 	const op = "policy_loss_from_logits"
@@ -83,11 +83,11 @@ func PolicyLossFromLogits(b Backend, z Logits, targets unsafe.Pointer, tau float
 	})
 }
 
-// LossCall is the addresses of a batch, its options and its results in the C form of mgrpo/policy_loss.h.
+// LossCall holds the addresses of a batch, its options and its results in the C form of mgrpo/policy_loss.h.
 type LossCall struct{ Batch, Config, Sums, Refusal unsafe.Pointer }
 
-// Call lends the batch to a C function, here or in another library, that computes its sums. An error whose status is
-// Refused becomes the *mgrpo.Refusal that the function described in Refusal.
+// Call passes the batch to a C function, in this or another library, that computes its sums. If the function's error has the status Refused,
+// Call returns the *mgrpo.Refusal that the function has written to Refusal.
 func (b LossBatch) Call(op string, config mgrpo.Objective, call func(LossCall) error) (LossSums, error) {
 	c, err := encodeObjective(config)
 	if err != nil {
@@ -111,7 +111,7 @@ func (b LossBatch) Call(op string, config mgrpo.Objective, call func(LossCall) e
 	return sums, err
 }
 
-// encode fills the C struct; the Go memory it points to is pinned.
+// encode returns the C struct. It pins the Go memory that the struct points to.
 func (b LossBatch) encode(pin *runtime.Pinner) C.mgrpo_loss_batch {
 	held := func(p unsafe.Pointer) unsafe.Pointer {
 		if p != nil {

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// Sampling is how one row's token is drawn. Filters apply in the order top_k, top_p, min_p to
-// softmax(z / temperature); ties at a cut are all kept.
+// Sampling holds the settings of one row's draw. Filters apply in the order top_k, top_p, min_p to
+// softmax(z / temperature); all ties at a cut are kept.
 type Sampling struct {
 	Temperature float64 // 0: the largest logit, log-probs at temperature 1
 	TopP        float64 // in (0, 1]; 0 or 1 = off
@@ -22,16 +22,16 @@ type Sampling struct {
 // Sampling has the layout of the C struct: slices of it are passed to C without a copy.
 var _ [unsafe.Sizeof(C.mgrpo_sampling{})]byte = [unsafe.Sizeof(Sampling{})]byte{}
 
-// SamplingSize is how many int32 words the settings of a row are.
+// SamplingSize is the size of a row's settings in int32 words.
 const SamplingSize = int(unsafe.Sizeof(Sampling{})) / 4
 
-// SamplingWords are the settings as EnqueueSample reads them.
+// SamplingWords returns the settings in the form that EnqueueSample reads.
 func SamplingWords(rows []Sampling) []int32 {
 	return unsafe.Slice((*int32)(Pointer(rows)), SamplingSize*len(rows))
 }
 
 // Sample draws one token a row. token int32, logp float32, both [Rows]; logp, which may be nil, is under softmax(z / temperature) of the
-// whole vocabulary. A row's result depends on that row alone. An *Error with NonFinite names the first row with NaN, +Inf or only -Inf (its token is -1).
+// whole vocabulary. A row's result depends only on that row. An *Error with NonFinite names the first row with NaN, +Inf or only -Inf (its token is -1).
 func Sample(b Backend, z Logits, rows []Sampling, token, logp unsafe.Pointer) error {
 	if int64(len(rows)) != z.Rows {
 		return fmt.Errorf("kernels: sample: %d settings for %d rows", len(rows), z.Rows)
@@ -42,8 +42,9 @@ func Sample(b Backend, z Logits, rows []Sampling, token, logp unsafe.Pointer) er
 	return rowFailure("sample", status, row)
 }
 
-// EnqueueSample is Sample of a GPU that only enqueues its work: rows are the bytes of as many settings as z has rows, and bad an int64, both
-// in the GPU's memory. bad, -1 before, becomes the first row with NaN, +Inf or only -Inf. CheckSampling has accepted the settings.
+// EnqueueSample enqueues the work of Sample on a GPU without waiting for it. rows holds the bytes of one setting for each row of z, and bad is
+// an int64, both in the GPU's memory. bad must be -1 before, and becomes the first row with NaN, +Inf or only -Inf. CheckSampling must have
+// accepted the settings.
 func EnqueueSample(b Backend, z Logits, rows, token, logp, bad unsafe.Pointer) error {
 	const op = "sample"
 	if b.c.gpu == nil {
@@ -60,5 +61,5 @@ func CheckSampling(rows []Sampling) error {
 	return nil
 }
 
-// NonFiniteRow is the *Error of a row that cannot be sampled.
+// NonFiniteRow returns the *Error of a row that cannot be sampled.
 func NonFiniteRow(row int64) error { return &Error{Op: "sample", Status: NonFinite, Row: row} }

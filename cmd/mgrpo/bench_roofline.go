@@ -27,7 +27,7 @@ func (benchRooflineCmd) Help() string {
 and where the time goes (docs/roofline.md).`
 }
 
-// Validate is called by kong before the command runs.
+// Validate checks the options. kong calls it before the command runs.
 func (c benchRooflineCmd) Validate() error {
 	if c.Prompt < 1 || c.Turns < 1 || c.Sampled < 1 || c.Results < 0 || c.Calls < 0 {
 		return errors.New("--prompt, --turns and --sampled must be at least 1, --results and --calls at least 0")

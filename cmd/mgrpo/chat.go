@@ -46,7 +46,7 @@ func (c *chatCmd) Run(ctx context.Context) error {
 	return c.withModel(ctx, interrupts)
 }
 
-// prompt is printed before a person's turn.
+// prompt returns the text that is printed before a person's turn.
 func prompt() string {
 	if term.IsTerminal(int(os.Stdin.Fd())) {
 		return "> "

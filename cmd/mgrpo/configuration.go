@@ -16,7 +16,7 @@ type optionalConfig struct {
 	Set    []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key, such as run.steps=3. May be repeated."`
 }
 
-// Validate is called by kong before the command runs.
+// Validate checks the options. kong calls it before the command runs.
 func (f optionalConfig) Validate() error {
 	if f.File != "" && f.Config != "" {
 		return errors.New("the configuration is given twice, as FILE and with -c: keep one")
@@ -38,7 +38,7 @@ func (f optionalConfig) load() (*config.Config, error) {
 // requiredConfig names the configuration of a command that needs one: mgrpo train team.yaml.
 type requiredConfig struct{ optionalConfig }
 
-// Validate is called by kong before the command runs.
+// Validate checks the options. kong calls it before the command runs.
 func (f requiredConfig) Validate() error {
 	if !f.given() {
 		return errors.New("name the configuration, such as team.yaml; `mgrpo init` writes one to start from")

@@ -15,7 +15,7 @@ import (
 // modelFlags are shared by the commands that compute with one checkpoint.
 type modelFlags struct{ optionalModelFlags }
 
-// Validate is called by kong before the command runs.
+// Validate checks the options. kong calls it before the command runs.
 func (f modelFlags) Validate() error {
 	if f.Model == "" {
 		return errors.New("missing flags: --model=MODEL")

@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/jsonl"
 )
 
-// tokenizerFlag names a model, of which only the tokenizer's files are needed.
+// tokenizerFlag names a model. Only the files of its tokenizer are needed.
 type tokenizerFlag struct {
 	Model string `required:"" placeholder:"MODEL" help:"Folder with a tokenizer.json, GGUF file, or ORG/NAME[@REVISION] of the Hub if it is in the local cache."`
 }

@@ -1,5 +1,5 @@
 // Package emulated runs the CUDA kernels on an emulated GPU (kernels/test/emulator), for tests on machines without a
-// GPU. It loads a library of `make native-tests` that no program links.
+// GPU. It loads a library of `make native-tests`, which programs do not link.
 package emulated
 
 /*
@@ -10,7 +10,7 @@ package emulated
 
 static mgrpo_gpu table;
 
-// Go's build cache does not see a change of gpu.h, but one of this number.
+// Go's build cache ignores a change of gpu.h, but not a change of this number.
 _Static_assert(sizeof table == 15 * sizeof(void *), "gpu.h has another number of functions");
 
 // Returns the dynamic linker's error message, or NULL.
@@ -34,7 +34,7 @@ import (
 
 var load = sync.OnceValue(func() *C.char { return C.load() })
 
-// Table is the address of the kernels' table, for kernels.OfTable. The emulator runs one call at a time.
+// Table returns the address of the kernels' table, for kernels.OfTable. The emulator runs one call at a time.
 func Table(t testing.TB) unsafe.Pointer {
 	t.Helper()
 	if wrong := load(); wrong != nil {
