@@ -17,7 +17,8 @@ type Heads struct {
 	Pos            *Tensor // int32 [T]
 
 	NormsLast bool    // norms come after the rotation
-	Order     *Tensor // int32 [(Heads + 2 KVHeads) hd]: the product's columns in the order of their use; nil: unchanged
+	Order     *Tensor // int32 [(Heads + 2 KVHeads) hd]: the product's columns in the order of their use, some of them twice; nil: unchanged
+	VNorm     *Tensor // weight [hd] of the norm of each value head, with offset 0; nil: no norm
 	Growth    *Tensor // float32 [P]: queries at position p are multiplied by Growth[p] at the end; nil: unchanged
 }
 
@@ -39,12 +40,20 @@ func (h Heads) Split(qkv *Tensor) (q, k, v *Tensor) {
 	qkv = h.ordered(qkv)
 	if !h.NormsLast || h.QNorm == nil {
 		q, k, v = h.split(qkv)
-		return h.grown(q), k, v
+		return h.grown(q), k, h.valued(v)
 	}
 	turned := h
 	turned.QNorm, turned.KNorm = nil, nil
 	q, k, v = turned.split(qkv)
-	return h.grown(RMSNorm(q, h.QNorm, h.Offset, h.Eps)), RMSNorm(k, h.KNorm, h.Offset, h.Eps), v
+	return h.grown(RMSNorm(q, h.QNorm, h.Offset, h.Eps)), RMSNorm(k, h.KNorm, h.Offset, h.Eps), h.valued(v)
+}
+
+// valued normalises values by VNorm.
+func (h Heads) valued(v *Tensor) *Tensor {
+	if h.VNorm == nil {
+		return v
+	}
+	return RMSNorm(v, h.VNorm, 0, h.Eps)
 }
 
 // ordered returns the product with its columns in Order.
@@ -77,11 +86,11 @@ func (h Heads) split(qkv *Tensor) (q, k, v *Tensor) {
 // int32 [T]. If several rows name the same place, the last one is kept. On a GPU a row that names a place outside of the cache is skipped
 // without an error.
 func (h Heads) Cache(qkv, kCache, vCache, table, sequence *Tensor) (q *Tensor) {
-	if !h.NormsLast || h.QNorm == nil {
+	if (!h.NormsLast || h.QNorm == nil) && h.VNorm == nil {
 		return h.grown(h.cache(h.ordered(qkv), kCache, vCache, table, sequence))
 	}
 	q, k, v := h.Split(qkv)
-	made := qkv.scopeFor("heads to the cache").Empty(qkv.DType(), qkv.Shape()...)
+	made := qkv.scopeFor("heads to the cache").Empty(q.DType(), q.Size(0), (q.Size(1)+2*k.Size(1))*q.Size(2))
 	at := int64(0)
 	for _, part := range []*Tensor{q, k, v} {
 		width := part.Size(1) * part.Size(2)

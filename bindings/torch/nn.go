@@ -22,12 +22,18 @@ func Linear(x *Tensor, w Matrix, b *Tensor) *Tensor {
 	return s.take("linear", C.mgt_linear(s.dev.native, x.handle, t.handle, bias), x, t, b)
 }
 
+// Capped is a head [V, D] whose logits z become Cap·tanh(z/Cap) (Gemma 2). Cap is positive. Logits, HeadLogProb and LinearPolicyLoss take it.
+type Capped struct {
+	Matrix
+	Cap float64
+}
+
 // Logits returns x w^T of a head w [V, D] for x [T, D], like Linear. But on a GPU the result is float32 if x is BFloat16 and no gradient is
-// recorded, so that HeadLogProb has the same logits.
+// recorded, so that HeadLogProb has the same logits. The logits of a Capped head record no gradient.
 func Logits(x *Tensor, w Matrix) *Tensor {
-	t, kind := head("logits", w)
+	t, kind, limit := head("logits", w)
 	s := x.scopeFor("logits", t)
-	return s.take("logits", C.mgt_logits(s.dev.native, x.handle, t.handle, kind), x, t)
+	return s.take("logits", C.mgt_logits(s.dev.native, x.handle, t.handle, kind, limit), x, t)
 }
 
 // Embedding returns the rows of w [V, D] with the numbers ids: [T, D]. ids is int32 [T]; int64 is allowed, too, if w is a tensor.
@@ -112,9 +118,9 @@ func AttentionCached(q, kCache, vCache, table, sequence, length *Tensor, scale f
 // again in the backward pass, so the [N, V] matrix never exists. Gradients flow to h and w from both
 // results, but not to a quantised w.
 func HeadLogProb(h *Tensor, w Matrix, targets *Tensor, tau float64, chunk int64) (logp, entropy *Tensor) {
-	t, kind := head("head log prob", w)
+	t, kind, limit := head("head log prob", w)
 	s := h.scopeFor("head log prob", t, targets)
-	r := C.mgt_head_log_prob(s.dev.native, h.handle, t.handle, kind, targets.handle, C.double(tau), C.int64_t(chunk))
+	r := C.mgt_head_log_prob(s.dev.native, h.handle, t.handle, kind, targets.handle, C.double(tau), C.int64_t(chunk), limit)
 	must("head log prob", r.error, h, t, targets)
 	return s.take("head log prob", r.first), s.take("head log prob", r.second)
 }

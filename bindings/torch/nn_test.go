@@ -86,6 +86,15 @@ func layers() []layer {
 		{"swiglu", [][]int64{{5, 14}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(SwiGLU(in[0])) },
 			func(in [][]float64) []float64 { return gluOracle(in[0], 7, silu) }},
+		{"gelu", [][]int64{{5, 7}},
+			func(s *Scope, in []*Tensor) []*Tensor { return one(in[0].GELU()) },
+			func(in [][]float64) []float64 {
+				y := slices.Clone(in[0])
+				for i, x := range y {
+					y[i] = geluTanh(x)
+				}
+				return y
+			}},
 		{"geglu", [][]int64{{5, 14}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(GeGLU(in[0])) },
 			func(in [][]float64) []float64 { return gluOracle(in[0], 7, geluTanh) }},
@@ -162,7 +171,13 @@ func layers() []layer {
 				logp, entropy := HeadLogProb(in[0], in[1], s.FromInt32(targets, 5), tau, 2)
 				return []*Tensor{logp, entropy}
 			},
-			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau) }},
+			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau, 0) }},
+		{"capped head log prob", [][]int64{{5, 6}, {11, 6}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				logp, entropy := HeadLogProb(in[0], Capped{in[1], 1.5}, s.FromInt32(targets, 5), tau, 2)
+				return []*Tensor{logp, entropy}
+			},
+			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau, 1.5) }},
 	}
 }
 

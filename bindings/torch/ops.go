@@ -88,6 +88,12 @@ func (t *Tensor) Silu() *Tensor {
 	return s.take("silu", C.mgt_silu(s.dev.native, t.handle), t)
 }
 
+// GELU returns the tanh form of GELU: t (1 + tanh(√(2/π) (t + 0.044715 t³))) / 2.
+func (t *Tensor) GELU() *Tensor {
+	s := t.scopeFor("gelu")
+	return s.take("gelu", C.mgt_gelu(s.dev.native, t.handle), t)
+}
+
 // Sigmoid returns 1 / (1 + exp(-t)).
 func (t *Tensor) Sigmoid() *Tensor {
 	s := t.scopeFor("sigmoid")

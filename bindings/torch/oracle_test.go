@@ -166,8 +166,13 @@ func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, 
 }
 
 // headOracle returns the log-probabilities of the targets, then the entropies.
-func headOracle(h, w []float64, targets []int32, d int, tau float64) []float64 {
+func headOracle(h, w []float64, targets []int32, d int, tau, limit float64) []float64 {
 	logits := linearOracle(h, w, nil, d)
+	for i, z := range logits {
+		if limit > 0 {
+			logits[i] = limit * math.Tanh(z/limit)
+		}
+	}
 	n, vocab := len(targets), len(w)/d
 	out := make([]float64, 2*n)
 	for r := range n {

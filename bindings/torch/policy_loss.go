@@ -27,7 +27,7 @@ type HeadLoss struct {
 // unspecified then.
 func LinearPolicyLoss(h *Tensor, w Matrix, sum, targets *Tensor, tau float64, chunk int64, batch kernels.LossBatch, config mgrpo.Objective) (HeadLoss, error) {
 	const op = "linear policy loss"
-	t, kind := head(op, w)
+	t, kind, limit := head(op, w)
 	s := h.scopeFor(op, t, targets)
 	var dw unsafe.Pointer
 	if sum != nil {
@@ -37,7 +37,7 @@ func LinearPolicyLoss(h *Tensor, w Matrix, sum, targets *Tensor, tau float64, ch
 	var out HeadLoss
 	var err error
 	out.Sums, err = batch.Call(op, config, func(c kernels.LossCall) error {
-		r := C.mgt_linear_policy_loss(s.dev.native, h.handle, t.handle, kind, dw, targets.handle, C.double(tau), C.int64_t(chunk),
+		r := C.mgt_linear_policy_loss(s.dev.native, h.handle, t.handle, kind, dw, targets.handle, C.double(tau), C.int64_t(chunk), limit,
 			(*C.mgrpo_loss_batch)(c.Batch), (*C.mgrpo_loss_config)(c.Config),
 			(*C.mgrpo_loss_sums)(c.Sums), (*C.mgrpo_loss_error)(c.Refusal))
 		must(op, r.error, h, t, targets)

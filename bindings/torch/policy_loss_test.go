@@ -16,6 +16,7 @@ import (
 // headProblem is seven tokens in two trajectories, one token masked, over a head of 6 by 11.
 type headProblem struct {
 	h, w    *Tensor
+	limit   float64 // of logits; 0: none
 	targets *Tensor
 	batch   kernels.LossBatch
 	config  mgrpo.Objective
@@ -50,6 +51,14 @@ func newHeadProblemOf(s *Scope, dt DType, width, vocab int64) headProblem {
 	return p
 }
 
+// head is w, with the limit of its logits.
+func (p headProblem) head(w *Tensor) Matrix {
+	if p.limit == 0 {
+		return w
+	}
+	return Capped{w, p.limit}
+}
+
 // twoPass computes log-probs, their loss, and sends its gradient backward through the head.
 func (p headProblem) twoPass(s *Scope, t *testing.T) (sums kernels.LossSums, dh, dw []float64) {
 	t.Helper()
@@ -57,7 +66,7 @@ func (p headProblem) twoPass(s *Scope, t *testing.T) (sums kernels.LossSums, dh,
 	h.RequireGrad(true)
 	w.RequireGrad(true)
 	s.Grad(true, func() {
-		logp, entropy := HeadLogProb(h, w, p.targets, 0.8, 3)
+		logp, entropy := HeadLogProb(h, p.head(w), p.targets, 0.8, 3)
 		batch := p.batch
 		batch.LogpNew, batch.Entropy = logp.Detach().Ptr(), entropy.Detach().Ptr()
 		g, e := s.Zeros(logp.DType(), logp.Shape()...), s.Zeros(logp.DType(), logp.Shape()...)
@@ -73,13 +82,14 @@ func (p headProblem) twoPass(s *Scope, t *testing.T) (sums kernels.LossSums, dh,
 func TestLinearPolicyLossIsTheTwoPassLoss(t *testing.T) {
 	d := open(t)
 	for dt, tolerance := range map[DType]float64{Float32: 1e-5, Float64: 1e-12, BFloat16: 2e-2} {
-		for _, chunk := range []int64{1, 3, 100} {
+		for chunk, limit := range map[int64]float64{1: 0, 3: 1.5, 4: 0, 100: 0.7} {
 			do(t, d, func(s *Scope) {
 				p := newHeadProblem(s, dt)
+				p.limit = limit
 				sums, dh, dw := p.twoPass(s, t)
 				p.w.RequireGrad(true)
 				p.w.SetGrad(s.Full(dt, 0.5, p.w.Shape()...)) // is added to
-				got, err := LinearPolicyLoss(p.h, p.w, nil, p.targets, 0.8, chunk, p.batch, p.config)
+				got, err := LinearPolicyLoss(p.h, p.head(p.w), nil, p.targets, 0.8, chunk, p.batch, p.config)
 				if err != nil {
 					t.Fatal(err)
 				}

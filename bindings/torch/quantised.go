@@ -87,11 +87,15 @@ func (q *Quantised) only(op string) (*Tensor, C.int32_t) {
 }
 
 // head returns the arguments of a head's functions for its matrix.
-func head(op string, w Matrix) (*Tensor, C.int32_t) {
-	if q, ok := w.(*Quantised); ok {
-		return q.only(op)
+func head(op string, w Matrix) (t *Tensor, kind C.int32_t, limit C.double) {
+	if c, ok := w.(Capped); ok {
+		w, limit = c.Matrix, C.double(c.Cap)
 	}
-	return w.(*Tensor), C.MGT_NOT_QUANTISED
+	if q, ok := w.(*Quantised); ok {
+		t, kind = q.only(op)
+		return t, kind, limit
+	}
+	return w.(*Tensor), C.MGT_NOT_QUANTISED, limit
 }
 
 func (q *Quantised) linear(s *Scope, x *Tensor, bias unsafe.Pointer) *Tensor {

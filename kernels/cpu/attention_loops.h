@@ -124,18 +124,17 @@ MGRPO_INLINE void softmax_block(SoftmaxRow &row, float *scores, int64_t from, in
 
 // acc[i] += p[i] . v over the keys [from[i], to[i]) of v, if any: keys that only some of the four rows attend to for
 // each row alone, and keys that all of them attend to at once.
-MGRPO_INLINE void accumulate_values(float *acc, const float *p, const int64_t *from, const int64_t *to, int rows, const float *v,
-                                    int64_t stride, int64_t hd) {
+MGRPO_INLINE void accumulate_values(float *acc, int64_t acc_stride, const float *p, const int64_t *from, const int64_t *to, int rows,
+                                    const float *v, int64_t stride, int64_t hd) {
   int64_t begin = from[0], end = to[0];
   for (int i = 1; i < rows; i++) begin = max64(begin, from[i]), end = min64(end, to[i]);
   end = max64(begin, end);
   const auto alone = [&](int i, int64_t first, int64_t last) MGRPO_LAMBDA_INLINE {
     if (first < last)
-      mul_block(acc + i * kMaxHeadDim, kMaxHeadDim, 1, p + i * kKeyBlock + first, kKeyBlock, 1, last - first, v + first * stride, stride,
-                hd);
+      mul_block(acc + i * acc_stride, acc_stride, 1, p + i * kKeyBlock + first, kKeyBlock, 1, last - first, v + first * stride, stride, hd);
   };
   for (int i = 0; i < rows; i++) alone(i, from[i], min64(begin, to[i]));
-  mul_block(acc, kMaxHeadDim, rows, p + begin, kKeyBlock, 1, end - begin, v + begin * stride, stride, hd);
+  mul_block(acc, acc_stride, rows, p + begin, kKeyBlock, 1, end - begin, v + begin * stride, stride, hd);
   for (int i = 0; i < rows; i++) alone(i, max64(end, from[i]), to[i]);
 }
 
@@ -148,7 +147,7 @@ void attend(const float *const *q, const int64_t *length, int rows, AttentionKey
   int64_t earliest[kAttentionTile], begin = INT64_MAX, longest = 0;  // keys that the rows see
   for (int i = 0; i < rows; i++) {
     state[i] = {-INFINITY, Vec{}};
-    for (int64_t c = 0; c < padded; c += kLanes) store(acc + i * kMaxHeadDim + c, Vec{});
+    for (int64_t c = 0; c < padded; c += kLanes) store(acc + i * padded + c, Vec{});
     earliest[i] = first_seen(length[i] - 1, window);
     begin = min64(begin, earliest[i]);
     longest = max64(longest, length[i]);
@@ -163,7 +162,7 @@ void attend(const float *const *q, const int64_t *length, int rows, AttentionKey
     for (int i = 0; i < rows; i++)
       if (length[i] > first && earliest[i] < first + n_keys)
         softmax_block(state[i], scores + i * kKeyBlock, max64(earliest[i] - first, 0), min64(n_keys, length[i] - first), scale,
-                      acc + i * kMaxHeadDim, padded);
+                      acc + i * padded, padded);
     for_pieces(keys, begin, first, n_keys, [&](int64_t column, int64_t n, int64_t row) MGRPO_LAMBDA_INLINE {
       int64_t from[kAttentionTile], to[kAttentionTile];
       for (int i = 0; i < rows; i++) {
@@ -171,14 +170,14 @@ void attend(const float *const *q, const int64_t *length, int rows, AttentionKey
         to[i] = min64(n, length[i] - first - column);
       }
       for (int i = 0; i < rows; i += 4)
-        accumulate_values(acc + i * kMaxHeadDim, scores + i * kKeyBlock + column, from + i, to + i, rows - i < 4 ? rows - i : 4,
+        accumulate_values(acc + i * padded, padded, scores + i * kKeyBlock + column, from + i, to + i, rows - i < 4 ? rows - i : 4,
                           keys.v + row * keys.stride, keys.stride, hd);
     });
   }
   for (int i = 0; i < rows; i++) {
     const Total total = sinks != nullptr ? with_sink(state[i], sinks[i]) : Total{state[i].max, sum_lanes(state[i].sum), 1.0f};
-    scale_row(acc + i * kMaxHeadDim, length[i] > 0 ? total.share / total.sum : 0.0f, padded);
-    memcpy(out[i], acc + i * kMaxHeadDim, static_cast<size_t>(hd) * sizeof(float));
+    scale_row(acc + i * padded, length[i] > 0 ? total.share / total.sum : 0.0f, padded);
+    memcpy(out[i], acc + i * padded, static_cast<size_t>(hd) * sizeof(float));
     if (lse != nullptr) *lse[i] = total.max + logf(total.sum);
   }
 }

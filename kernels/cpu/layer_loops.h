@@ -6,7 +6,7 @@
 namespace mgrpo::cpu {
 
 // hd above this does not fit the attention kernels' scratch on the stack.
-constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kMaxHeadDim = 512;
 // Query rows that share one pass over keys and values.
 constexpr int kAttentionTile = 16;
 // Columns that a call of linear_quant_bwd takes: whole blocks of every type.

@@ -52,6 +52,7 @@ const Problem kProblems[] = {
     {{33, 129}, 9, 3, 64, 0.125f},
     {{70}, 2, 1, 128, 0.09f},
     {{40}, 1, 1, 256, 0.0625f},
+    {{33, 7}, 2, 1, 512, 0.044f},
     {{12}, 20, 1, 16, 0.25f},                                                        // a group larger than a tile
     {{35, 3}, 3, 3, 20, 4.0f},                                                       // sharp softmax
     {{1100}, 2, 2, 8, 0.35f},                                                        // longer than a task of the backward pass
@@ -265,7 +266,7 @@ TEST(AttentionPacked, EmptyAndInvalid) {
   EXPECT_EQ(forward({0, 2}, 1, 3, 2, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({0, 2}, 1, 2, 0, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({0, 2}, 1, 2, 1, 0), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(forward({0, 2}, 1, 2, 1, 257), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(forward({0, 2}, 1, 2, 1, 513), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({0, 2}, -1, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({1, 2}, 1, 2, 1, 4), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(forward({0, 2, 1}, 2, 2, 1, 4), MGRPO_INVALID_ARGUMENT);

@@ -458,10 +458,13 @@ const Plan &known_plan(const at::Tensor &sequence, const at::Tensor &length, con
   return found->second;
 }
 
+// Whether our kernel over a cache takes these queries.
+bool fits_kernel(const at::Tensor &q) { return ours(q) && (q.is_cpu() || q.size(2) <= 256); }
+
 at::Tensor attend_alone(const at::Tensor &q, const at::Tensor &kc, const at::Tensor &vc, const at::Tensor &table,
                         const at::Tensor &sequence, const at::Tensor &length, const std::vector<int64_t> &lengths, const MaybeTensor &sinks,
                         double scale, int64_t window) {
-  if (ours(q)) return cached(q, kc, vc, table, sequence, length, sinks, scale, window);
+  if (fits_kernel(q)) return cached(q, kc, vc, table, sequence, length, sinks, scale, window);
   auto [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
   int64_t begin = window > 0 ? std::max<int64_t>(0, *shortest - window) : 0, keys = *longest - begin;
   auto key = at::arange(begin, *longest, length.options()).unsqueeze(0), ends = length.unsqueeze(1), visible = key < ends;
@@ -538,7 +541,7 @@ mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_c
     // More rows than sequences: there is a prompt among them. Where flash attention takes it, it is faster, as products of matrices.
     bool decodes = Q.size(0) <= T.size(0);
     const auto sinks = sinks_of(sinks_or_null, Q);
-    return ours(Q) && (decodes || !flashes(Q)) ? cached(Q, K, V, T, S, L, sinks, scale, window)
-                                               : cached_composite(Q, K, V, T, S, L, sinks, scale, window);
+    return fits_kernel(Q) && (decodes || !flashes(Q)) ? cached(Q, K, V, T, S, L, sinks, scale, window)
+                                                      : cached_composite(Q, K, V, T, S, L, sinks, scale, window);
   });
 }

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "cap.h"
 #include "cuda_part.h"
 #include "guard.h"
 #include "kernel.h"
@@ -84,6 +85,7 @@ struct Chunks {
   const at::Tensor &h, &w;
   int32_t type;  // of w's blocks, or MGT_NOT_QUANTISED
   int64_t chunk;
+  double cap;      // of the logits; 0: none
   bool invariant;  // our linear, whose rows do not depend on the chunk; LibTorch's is faster
   at::Tensor buffer = at::empty({std::min(chunk, h.size(0)), w.size(0)}, h.options().dtype(logits_type(h)));
 
@@ -99,16 +101,17 @@ struct Chunks {
                                       w.size(1), w.size(0)));
       else
         head_product(logits, rows, w);
+      cap_logits(logits, cap);
       f(from, n, rows, logits);
     }
   }
 };
 
-variable_list head(const at::Tensor &h, const at::Tensor &w, int32_t type, const at::Tensor &targets, double tau, int64_t chunk,
+variable_list head(const at::Tensor &h, const at::Tensor &w, int32_t type, const at::Tensor &targets, double tau, int64_t chunk, double cap,
                    bool invariant) {
   auto options = h.options().dtype(h.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   auto logp = at::empty({h.size(0)}, options), entropy = at::empty({h.size(0)}, options);
-  Chunks{h, w, type, chunk, invariant}.each([&](int64_t from, int64_t n, const at::Tensor &, const at::Tensor &logits) {
+  Chunks{h, w, type, chunk, cap, invariant}.each([&](int64_t from, int64_t n, const at::Tensor &, const at::Tensor &logits) {
     log_prob(logits, from, targets.narrow(0, from, n), tau, logp.narrow(0, from, n), entropy.narrow(0, from, n));
   });
   return {logp, entropy};
@@ -116,17 +119,18 @@ variable_list head(const at::Tensor &h, const at::Tensor &w, int32_t type, const
 
 struct Head : torch::autograd::Function<Head> {
   static variable_list forward(AutogradContext *ctx, const at::Tensor &h, const at::Tensor &w, int64_t type, const at::Tensor &targets,
-                               double tau, int64_t chunk) {
+                               double tau, int64_t chunk, double cap) {
     ctx->save_for_backward({h, w, targets});
     ctx->saved_data["type"] = type;
     ctx->saved_data["tau"] = tau;
     ctx->saved_data["chunk"] = chunk;
-    return head(h, w, int32_t(type), targets, tau, chunk, false);
+    ctx->saved_data["cap"] = cap;
+    return head(h, w, int32_t(type), targets, tau, chunk, cap, false);
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     const auto &h = saved[0], &w = saved[1], &targets = saved[2];
-    double tau = ctx->saved_data["tau"].toDouble();
+    double tau = ctx->saved_data["tau"].toDouble(), cap = ctx->saved_data["cap"].toDouble();
     auto type = int32_t(ctx->saved_data["type"].toInt());
     bool for_h = ctx->needs_input_grad(0), for_w = ctx->needs_input_grad(1);
     auto dlogp = grads[0].contiguous(), dentropy = grads[1].contiguous();
@@ -135,9 +139,11 @@ struct Head : torch::autograd::Function<Head> {
     // Half-precision weights: the sum over chunks is in float32 and rounded once.
     bool in_place = for_w && dlogp.scalar_type() == w.scalar_type() && gradient_in_place(w).defined();
     if (for_w) dw = in_place ? w.grad() : at::zeros(w.sizes(), w.options().dtype(dlogp.scalar_type()));
-    Chunks{h, w, type, ctx->saved_data["chunk"].toInt(), false}.each(
+    Chunks{h, w, type, ctx->saved_data["chunk"].toInt(), cap, false}.each(
         [&](int64_t from, int64_t n, const at::Tensor &rows, const at::Tensor &logits) {
+          const auto slope = slope_of_cap(logits, cap);
           log_prob_backward(logits, from, targets.narrow(0, from, n), tau, dlogp.narrow(0, from, n), dentropy.narrow(0, from, n));
+          if (slope.defined()) logits.mul_(slope);
           auto dlogits = logits.to(h.scalar_type());
           if (for_h) {
             auto out = dh.narrow(0, from, n);
@@ -148,13 +154,13 @@ struct Head : torch::autograd::Function<Head> {
           }
           if (for_w) add_product(dw, dlogits.t(), rows);
         });
-    return {dh, for_w && !in_place ? dw.to(w.scalar_type()) : at::Tensor(), {}, {}, {}, {}};
+    return {dh, for_w && !in_place ? dw.to(w.scalar_type()) : at::Tensor(), {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk) {
+mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk, double cap) {
   mgt_pair r{};
   r.error = run(d, [&] {
     const auto &H = ref(h), &W = ref(w), &Y = ref(targets);
@@ -163,7 +169,7 @@ mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *
                 " and chunk at least 1; they are ", tau, " and ", chunk);
     int32s(Y, H.size(0), "targets");
     auto hc = factor(H.contiguous()), wc = factor(W.contiguous());
-    auto out = recorded(H, W) ? Head::apply(hc, wc, type, Y, tau, chunk) : head(hc, wc, type, Y, tau, chunk, !rounds_factors());
+    auto out = recorded(H, W) ? Head::apply(hc, wc, type, Y, tau, chunk, cap) : head(hc, wc, type, Y, tau, chunk, cap, !rounds_factors());
     own(r.first, out[0]);
     own(r.second, out[1]);
   });

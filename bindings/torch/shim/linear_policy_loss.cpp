@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "cap.h"
 #include "cuda_part.h"
 #include "guard.h"
 #include "kernel.h"
@@ -88,8 +89,8 @@ struct Chunk {
 }  // namespace
 
 mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *dw_or_null, void *targets, double tau,
-                                       int64_t chunk, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, mgrpo_loss_sums *sums,
-                                       mgrpo_loss_error *refusal) {
+                                       int64_t chunk, double cap, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+                                       mgrpo_loss_sums *sums, mgrpo_loss_error *refusal) {
   mgt_policy_loss r{};
   r.row = -1;
   r.error = run(d, [&] {
@@ -115,10 +116,13 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
         quant_product(rows, {W, type, H.size(1)}, logits);
       else
         head_product(logits, rows, W);
+      cap_logits(logits, cap);
+      const auto slope = slope_of_cap(logits, cap);
       r.status = kernels.gradient(
           {logits.mutable_data_ptr(), int32_t(logits.scalar_type()), n, W.size(0), W.size(0), y + from, tau, made.kernel_type()}, from,
           *batch, *config, logp, entropy, refusal);
       auto dlogits = made.gradient();
+      if (slope.defined()) dlogits.mul_(slope);
       if (type != MGT_NOT_QUANTISED)
         quant_product_bwd(dlogits, {W, type, H.size(1)}, out, false);
       else

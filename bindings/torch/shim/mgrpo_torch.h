@@ -139,6 +139,7 @@ MGT_API mgt_tensor mgt_scale(mgt_device *d, void *t, double factor);
 MGT_API mgt_tensor mgt_matmul(mgt_device *d, void *a, void *b);
 MGT_API mgt_tensor mgt_softmax(mgt_device *d, void *t, int64_t dim);
 MGT_API mgt_tensor mgt_silu(mgt_device *d, void *t);
+MGT_API mgt_tensor mgt_gelu(mgt_device *d, void *t);  // its tanh form
 MGT_API mgt_tensor mgt_sigmoid(mgt_device *d, void *t);
 MGT_API mgt_tensor mgt_sum(mgt_device *d, void *t);   // float64
 MGT_API mgt_tensor mgt_norm(mgt_device *d, void *t);  // float64, Euclidean
@@ -155,8 +156,8 @@ MGT_API char *mgt_backward(mgt_device *d, void **outputs, void **grads, int64_t 
 
 // Layers of a decoder; shapes are in bindings/torch.
 MGT_API mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null);
-// As mgt_linear, or mgt_linear_quant where w is blocks of a type; on a GPU float32 of bfloat16.
-MGT_API mgt_tensor mgt_logits(mgt_device *d, void *x, void *w, int32_t type);
+// As mgt_linear, or mgt_linear_quant where w is blocks of a type; on a GPU float32 of bfloat16. cap (cap.h) is 0 for none.
+MGT_API mgt_tensor mgt_logits(mgt_device *d, void *x, void *w, int32_t type, double cap);
 // Low-rank adapters (mgrpo/lora.h): adapters[i] is the fp32 tensor of adapter i's values, with counts[i] of the parts, which
 // follow each other. y is changed and returned.
 struct mgrpo_lora_part;
@@ -205,10 +206,10 @@ MGT_API mgt_tensor mgt_expert_rows(mgt_device *d, void *x, void *source);
 MGT_API mgt_tensor mgt_expert_sums(mgt_device *d, void *rows, void *place, int64_t tokens, void *weight_or_null);
 // A head's w is a tensor [V, D] where type is MGT_NOT_QUANTISED, else blocks of that type.
 enum { MGT_NOT_QUANTISED = -1 };
-MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk);
+MGT_API mgt_pair mgt_head_log_prob(mgt_device *d, void *h, void *w, int32_t type, void *targets, double tau, int64_t chunk, double cap);
 // dL/dw is added to dw_or_null, float32 [V, D], or else to w's gradient. refusal is filled where status is MGRPO_REFUSED.
 MGT_API mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t type, void *dw_or_null, void *targets, double tau,
-                                               int64_t chunk, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
+                                               int64_t chunk, double cap, const mgrpo_loss_batch *batch, const mgrpo_loss_config *config,
                                                mgrpo_loss_sums *sums, mgrpo_loss_error *refusal);
 
 // Groups of processes (group.cpp). A failed call leaves its group of no use: close it and open another under another name.

@@ -15,6 +15,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "cap.h"
 #include "cuda_part.h"
 #include "guard.h"
 #include "kernel.h"
@@ -323,11 +324,16 @@ mgt_tensor mgt_linear(mgt_device *d, void *x, void *w, void *b_or_null) {
   });
 }
 
-mgt_tensor mgt_logits(mgt_device *d, void *x, void *w, int32_t type) {
+mgt_tensor mgt_logits(mgt_device *d, void *x, void *w, int32_t type, double cap) {
   const auto &X = ref(x), &W = ref(w);
   const bool quantised = type != MGT_NOT_QUANTISED;
-  if (logits_type(X) == X.scalar_type() || recorded(X, W))
-    return quantised ? mgt_linear_quant(d, x, &w, &type, 1, nullptr) : mgt_linear(d, x, w, nullptr);
+  std::optional<at::NoGradGuard> alone;  // no gradient flows through capped logits
+  if (cap > 0) alone.emplace();
+  if (logits_type(X) == X.scalar_type() || recorded(X, W)) {
+    auto r = quantised ? mgt_linear_quant(d, x, &w, &type, 1, nullptr) : mgt_linear(d, x, w, nullptr);
+    if (!r.error && cap > 0) cap_logits(ref(r.handle), cap);
+    return r;
+  }
   return make(d, [&] {
     check_head(X, W, type);
     auto logits = at::empty({X.size(0), W.size(0)}, X.options().dtype(logits_type(X)));
@@ -335,6 +341,7 @@ mgt_tensor mgt_logits(mgt_device *d, void *x, void *w, int32_t type) {
       quant_product(X, {W, type, X.size(1)}, logits);
     else
       head_product(logits, X, W);
+    cap_logits(logits, cap);
     return logits;
   });
 }

@@ -7,6 +7,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mul.h>
@@ -190,6 +191,16 @@ mgt_tensor mgt_sigmoid(mgt_device *d, void *t) {
     if (records(x) || !x.is_cpu() || x.scalar_type() != at::kFloat) return at::sigmoid(x);
     auto y = x.clone(at::MemoryFormat::Contiguous);
     for (float *v = y.data_ptr<float>(), *end = v + y.numel(); v != end; v++) *v = 1 / (1 + std::exp(-*v));
+    return y;
+  });
+}
+mgt_tensor mgt_gelu(mgt_device *d, void *t) {
+  return make(d, [&] {
+    const auto &x = ref(t);
+    if (records(x) || !x.is_cpu() || x.scalar_type() != at::kFloat) return at::gelu(x, "tanh");
+    auto y = x.clone(at::MemoryFormat::Contiguous);
+    for (float *v = y.data_ptr<float>(), *end = v + y.numel(); v != end; v++)
+      *v = *v / 2 * (1 + std::tanh(0.7978845608f * (*v + 0.044715f * *v * *v * *v)));
     return y;
   });
 }

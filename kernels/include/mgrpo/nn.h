@@ -97,7 +97,7 @@ MGRPO_API int32_t mgrpo_split_heads_bwd_cpu(const float *dq, const float *dk, co
 // Causal self-attention of `batch` segments packed end to end; grouped queries: query head h reads
 // key/value head h / (heads / kv_heads).  Segment s is the rows [cu[s], cu[s+1]); cu [batch + 1],
 // cu[0] = 0, not decreasing; T = cu[batch].  q, out [T, heads, hd], k, v [T, kv_heads, hd],
-// lse [T, heads]: the natural logarithm of the sum of exp(scale * q k). hd in [1, 256].
+// lse [T, heads]: the natural logarithm of the sum of exp(scale * q k). hd in [1, 512].
 // A row attends to itself and to the rows that the row before it attends to. The first row of segment s follows the row
 // follows[s], which must be in [-1, cu[s]), else MGRPO_INVALID_ARGUMENT. -1 means that the segment begins a sequence; so do
 // all segments if follows_or_null is null. So sequences with a common beginning contain its rows once.
@@ -137,7 +137,7 @@ MGRPO_API int32_t mgrpo_cache_heads_cpu(const float *qkv, mgrpo_heads how, float
 // pages; sequence [rows] in [0, sequences), length [rows] in [0, width * block], blocks that are read in [0, blocks), else
 // MGRPO_INVALID_ARGUMENT. A row of length 0 gives zeros. sinks_or_null has the meaning described at
 // mgrpo_attention_packed_cpu. The bits depend neither on the blocks of a sequence nor on their
-// size. hd in [1, 256]. Decoding passes one row a sequence; prefill passes a prompt's rows in order, with lengths
+// size. hd in [1, 512] on a CPU, [1, 256] on a GPU. Decoding passes one row a sequence; prefill passes a prompt's rows in order, with lengths
 // that grow by one. Consecutive rows of a sequence share the reading of its keys and values.
 MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cache, const float *v_cache, mgrpo_pages pages,
                                              const int32_t *sequence, const int32_t *length, const float *sinks_or_null, float *out,

@@ -1,0 +1,29 @@
+// Logits z that are capped: cap tanh(z / cap), as Gemma 2 does. A cap of 0 stands for none.
+#pragma once
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+
+#include "kernel.h"
+
+// Caps contiguous logits in place. On a CPU each value is computed alone: LibTorch's vectors round otherwise than what is left over behind
+// them, so that a row's bits would depend on the number of rows.
+inline void cap_logits(at::Tensor logits, double cap) {
+  if (!(cap > 0)) return;
+  if (!cpu_fp32(logits)) {
+    logits.div_(cap).tanh_().mul_(cap);
+    return;
+  }
+  auto *values = logits.data_ptr<float>();
+  at::parallel_for(0, logits.numel(), 1 << 14, [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; i++) values[i] = float(cap) * std::tanh(values[i] / float(cap));
+  });
+}
+
+// The derivative of capped logits by z, undefined where there is no cap.
+inline at::Tensor slope_of_cap(const at::Tensor &capped, double cap) {
+  if (!(cap > 0)) return {};
+  return capped.div(cap).square_().neg_().add_(1);
+}
