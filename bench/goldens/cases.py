@@ -16,7 +16,29 @@ def case(note, *model, scale={}, **keys):
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
+def gemma4(full_theta=1000000.0, factor=0.25):
+    return dict(sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+                full_attention=dict(rope_type="proportional", partial_rotary_factor=factor, rope_theta=full_theta))
+
+
 CASES = {
+    "gemma4-shared-keys": case(
+        "E2B's parts: inputs of each layer, the last three layers attend to keys and values of earlier ones and have MLPs of twice the width, larger "
+        "heads without a window, a quarter of whose planes turn, norms of values, capped logits, factors of layers; tied",
+        "gemma4_text", "Gemma4ForCausalLM", num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=1, head_dim=8, global_head_dim=16,
+        hidden_act=..., hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-4, attention_bias=False, sliding_window=6,
+        layer_types=[SLIDING, FULL, SLIDING, FULL, SLIDING, FULL], rope_parameters=gemma4(), final_logit_softcapping=6.0, hidden_size_per_layer_input=12,
+        vocab_size_per_layer_input=64, num_kv_shared_layers=3, use_double_wide_mlp=True, attention_k_eq_v=False, num_global_key_value_heads=None,
+        enable_moe_block=False, num_experts=None, top_k_experts=None, moe_intermediate_size=None, use_bidirectional_attention=None,
+        pad_token_id=0, tie_word_embeddings=True, scale=dict(q_norm=0.4, k_norm=0.4)),
+    "gemma4-keys-are-values": case(
+        "31B's parts: without a window values are the product of the keys, of fewer and larger heads; no inputs of layers; capped logits; tied",
+        "gemma4_text", "Gemma4ForCausalLM", num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, head_dim=8, global_head_dim=20,
+        hidden_act=..., hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, attention_bias=False, sliding_window=6,
+        layer_types=[SLIDING, SLIDING, SLIDING, FULL], rope_parameters=gemma4(), final_logit_softcapping=8.0, hidden_size_per_layer_input=0,
+        vocab_size_per_layer_input=64, num_kv_shared_layers=0, use_double_wide_mlp=False, attention_k_eq_v=True, num_global_key_value_heads=2,
+        enable_moe_block=False, num_experts=None, top_k_experts=None, moe_intermediate_size=None, use_bidirectional_attention="vision",
+        pad_token_id=0, tie_word_embeddings=True, scale=dict(q_norm=0.4, k_norm=0.4)),
     "ministral3-scaled-queries": case(
         "queries scaled by position, in steps of original_max_position_embeddings 8; YaRN with mscale and mscale_all_dim equal",
         "ministral3", "Ministral3ForCausalLM", sliding_window=None,

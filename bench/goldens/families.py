@@ -57,6 +57,8 @@ def value(name, shape, seed):
     g = generator(seed, name)
     normal = lambda std: torch.randn(shape, generator=g) * std
     module = name.split(".")[-2]
+    if name.endswith("layer_scalar"):
+        return torch.rand(shape, generator=g) + 0.5
     if name.endswith("bias"):
         return normal(0.3)
     if name.endswith("sinks"):
@@ -65,7 +67,7 @@ def value(name, shape, seed):
         return torch.rand(shape, generator=g) + 0.5
     if module in ("gate", "router"):
         return normal(0.5)
-    if module in ("embed_tokens", "lm_head"):
+    if module in ("embed_tokens", "embed_tokens_per_layer", "lm_head"):
         return normal(0.3)
     return normal(0.9 / math.sqrt(shape[-1]))
 
@@ -162,7 +164,7 @@ def gradients(model, rows, coefs):
     model.zero_grad()
     loss = loss_of(model, rows, coefs)
     loss.backward()
-    return float(loss.detach()), {n: p.grad.clone() if p.grad is not None else torch.zeros_like(p) for n, p in model.named_parameters()}
+    return float(loss.detach()), {n: p.grad.clone() if p.grad is not None else torch.zeros_like(p) for n, p in model.named_parameters()} | {n: torch.zeros_like(b) for n, b in constants_of(model).items()}
 
 
 def adamw(model, rows, coefs):
@@ -199,8 +201,14 @@ def padded(rows, width):
     return out
 
 
+def constants_of(model):
+    """Buffers that are stored as parameters are, and that no optimizer changes."""
+    stored = model.state_dict()
+    return {n: b for n, b in model.named_buffers() if n in stored}
+
+
 def parameters_of(model):
-    return {n: p.detach() for n, p in model.named_parameters()}
+    return {n: p.detach() for n, p in model.named_parameters()} | constants_of(model)
 
 
 def everything(folder, config, rows, coefs, dtype=torch.float32):
@@ -240,7 +248,7 @@ def attempt(folder, case, seed):
     config = case["config"]
     model = build(config)
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in parameters_of(model).items():
             p.copy_(value(name, p.shape, seed) * case.get("scale", {}).get(name.split(".")[-2], 1))
     publish(model.to(getattr(torch, config["torch_dtype"])), folder, config)
     ids, coef = batch(config["vocab_size"], seed)

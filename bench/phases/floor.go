@@ -13,11 +13,18 @@ import (
 
 // matrices returns the number of weights in the linear maps that a token passes: of the layers, and of the output projection (head).
 func matrices(c arch.Config) (layers, head float64) {
-	d, q, kv, mlp := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, 3*c.Hidden*c.FFN
-	if m := c.Mixture; m != nil {
-		mlp = d*m.Experts + m.PerToken*3*d*m.FFN
+	d := c.Hidden
+	for i := range c.Layers {
+		q, kv, mlp := c.Heads*c.HeadDimOf(i), c.KVWidth(i), 3*d*c.FFNOf(i)
+		if m := c.Mixture; m != nil {
+			mlp = d*m.Experts + m.PerToken*3*d*m.FFN
+		}
+		if c.KVLayer(i) != i {
+			kv = 0
+		}
+		layers += float64(d*(q+2*kv) + q*d + mlp + 3*d*c.LayerInputs())
 	}
-	return float64(c.Layers * (d*(q+2*kv) + q*d + mlp)), float64(d * c.VocabSize)
+	return layers, float64(d * c.VocabSize)
 }
 
 // unread returns the number of experts' weights that a pass of this many rows does not read, if all experts are equally likely.

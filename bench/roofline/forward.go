@@ -61,7 +61,7 @@ func (f forward) all() (t Time) {
 // layers returns the time of all layers.
 func (p pass) layers() (f forward) {
 	for layer, leaves := range p.a.layers {
-		p.attention(&f.rest, p.a.Arch.Window(layer))
+		p.attention(&f.rest, layer)
 		for _, l := range leaves {
 			p.leaf(&f, l)
 		}
@@ -91,12 +91,12 @@ func (p pass) leaf(f *forward, l arch.Leaf) {
 	switch l.Name {
 	case "input_norm", "post_norm":
 		p.elementwise(t, 1, 4*c.Hidden) // reads two, writes their sum and its norm
-	case "attended_norm", "mlp_norm":
+	case "attended_norm", "mlp_norm", "own_norm", "factor":
 		p.elementwise(t, 1, 2*c.Hidden)
-	case "qkv", "o", "gate_up", "down":
+	case "qkv", "o", "gate_up", "down", "input_gate", "input_up":
 		p.product(&f.products, p.n(), l, 1, 1)
 		if l.Name == "gate_up" {
-			p.elementwise(t, 1, 3*c.FFN)
+			p.elementwise(t, 1, int(3*l.Shape[0]/2))
 		}
 		if p.a.Adapts { // two thin products; the second is added to the output
 			p.elementwise(t, 2, int(l.Shape[1]+2*l.Shape[0]))
@@ -143,8 +143,8 @@ func (p pass) elementwise(t *Time, kernels float64, values int) {
 
 // attention adds the step that splits the product of queries, keys and values into heads, normalises and rotates them and writes the
 // cache, and attention itself.
-func (p pass) attention(t *Time, window int) {
-	q, kv := p.a.Arch.Heads*p.a.Arch.HeadDim, p.a.Arch.KVHeads*p.a.Arch.HeadDim
+func (p pass) attention(t *Time, layer int) {
+	q, kv, window := p.a.Arch.Heads*p.a.Arch.HeadDimOf(layer), p.a.Arch.KVWidth(layer), p.a.Arch.Window(layer)
 	p.elementwise(t, 1, 2*(q+2*kv))
 	bytes := p.a.value() * 2 * (float64(kv)*p.rows.keys(window)/p.passes + float64(q)*p.n())
 	t.work(p.launch(1), bytes, p.cached, 4*float64(q)*p.rows.pairs(window)/p.passes, p.d.Attention)

@@ -128,7 +128,7 @@ func TestGoldenAdaptedLogits(t *testing.T) {
 		do(t, f.m, func(s *torch.Scope) {
 			vocab := int64(f.m.Config.VocabSize)
 			for name, m := range map[string]*Model{"logits": f.m, "logits_base": f.base} {
-				logits := torch.Linear(m.Forward(s, f.packed(s)), m.Head(), nil)
+				logits := torch.Logits(m.Forward(s, f.packed(s)), m.Head())
 				near(t, name, floats(logits), f.unpadded(name, 0, vocab), tolLogits)
 			}
 		})
@@ -196,7 +196,7 @@ func TestGoldenAdaptedMerge(t *testing.T) {
 			}
 		}
 		do(t, f.m, func(s *torch.Scope) {
-			logits := torch.Linear(f.base.Forward(s, f.packed(s)), f.base.Head(), nil)
+			logits := torch.Logits(f.base.Forward(s, f.packed(s)), f.base.Head())
 			near(t, "merged logits", floats(logits), f.unpadded("logits_merged", 0, int64(f.m.Config.VocabSize)), tolMerged)
 		})
 	})
@@ -221,7 +221,7 @@ func TestGoldenAdaptedGreedy(t *testing.T) {
 				}
 				r := Rows{Sequence: s.FromInt32(sequence, n), Length: s.FromInt32(length, n)}
 				hidden := f.m.Generation.Hidden(s, s.FromInt32(ids[from:], n), Pass{Pos: s.FromInt32(pos, n), Attention: cache.At(r)})
-				logits := floats(torch.Linear(hidden.Narrow(0, n-1, 1), f.m.Generation.Head(), nil))
+				logits := floats(torch.Logits(hidden.Narrow(0, n-1, 1), f.m.Generation.Head()))
 				near(t, fmt.Sprintf("logits of token %d", i), logits, f.fixture.want["greedy_logits"].Data[i*vocab:][:vocab], tolLogits)
 				best := 0
 				for j, z := range logits {
@@ -246,7 +246,7 @@ func TestGoldenFreshAdaptersChangeNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		do(t, f.m, func(s *torch.Scope) {
-			logits := func(m *Model) []float64 { return floats(torch.Linear(m.Forward(s, f.packed(s)), m.Head(), nil)) }
+			logits := func(m *Model) []float64 { return floats(torch.Logits(m.Forward(s, f.packed(s)), m.Head())) }
 			near(t, "logits", logits(f.m), logits(f.base), 0)
 		})
 		digests := map[uint32]bool{}

@@ -13,7 +13,7 @@ import (
 // KVHeads, CacheBlock, HeadDim] for keys and another for values, in the compute type. Tables list the blocks of each
 // sequence. There is one table for each group of layers, and its address in memory does not change.
 type Cache struct {
-	k, v   []*torch.Tensor // one per layer
+	k, v   []*torch.Tensor // one per layer; nil if it uses those of arch.Config.KVLayer
 	tables *torch.Tensor   // int32 [groups, sequences+1, blocks]; no sequence uses the last row of a group
 	table  []*torch.Tensor // one per group, [sequences, blocks]: views of tables
 	group  []int           // the group of each layer
@@ -37,8 +37,12 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length in
 			}
 			c.table = append(c.table, s.Keep(c.tables.Select(0, int64(g)).Narrow(0, 0, int64(sequences))))
 		}
-		for _, g := range c.group {
-			shape := []int64{int64(blocks[g]), int64(m.Config.KVHeads), arch.CacheBlock, int64(m.Config.HeadDim)}
+		for layer, g := range c.group {
+			if m.Config.KVLayer(layer) != layer {
+				c.k, c.v = append(c.k, nil), append(c.v, nil)
+				continue
+			}
+			shape := []int64{int64(blocks[g]), int64(m.Config.KVHeadsOf(layer)), arch.CacheBlock, int64(m.Config.HeadDimOf(layer))}
 			c.k = append(c.k, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...)))
 			c.v = append(c.v, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...)))
 		}
@@ -64,8 +68,14 @@ type cachedAttention struct {
 }
 
 func (a cachedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor {
-	k, v, table := a.c.k[layer], a.c.v[layer], a.c.table[a.c.group[layer]]
-	q := heads.Cache(qkv, k, v, table, a.rows.Sequence)
+	of := a.c.cfg.KVLayer(layer)
+	k, v, table := a.c.k[of], a.c.v[of], a.c.table[a.c.group[of]]
+	var q *torch.Tensor
+	if of == layer {
+		q = heads.Cache(qkv, k, v, table, a.rows.Sequence)
+	} else {
+		q, _, _ = heads.Split(qkv)
+	}
 	return torch.AttentionCached(q, k, v, table, a.rows.Sequence, a.rows.Length, a.c.scale, a.c.cfg.Window(layer), sinks)
 }
 
@@ -84,7 +94,7 @@ func (c *Cache) List(places, blocks *torch.Tensor) { c.tables.View(-1).IndexCopy
 // Copy copies one block of all layers of a group to another block.
 func (c *Cache) Copy(group int, from, to int64) {
 	for layer, g := range c.group {
-		if g == group && from != to {
+		if g == group && from != to && c.k[layer] != nil {
 			c.k[layer].Narrow(0, to, 1).CopyFrom(c.k[layer].Narrow(0, from, 1))
 			c.v[layer].Narrow(0, to, 1).CopyFrom(c.v[layer].Narrow(0, from, 1))
 		}
@@ -96,7 +106,9 @@ func (c *Cache) Close(ctx context.Context, dev *torch.Device) error {
 	return dev.Do(ctx, func(*torch.Scope) error {
 		for _, all := range [][]*torch.Tensor{c.k, c.v, c.table, {c.tables}} {
 			for _, t := range all {
-				t.Drop()
+				if t != nil {
+					t.Drop()
+				}
 			}
 		}
 		return nil

@@ -163,7 +163,7 @@ func sampledLogits(t *testing.T, m *Model, ids []int32) (logits []float64) {
 		n := int64(len(ids))
 		r := Rows{Sequence: s.FromInt32(make([]int32, n), n), Length: s.FromInt32([]int32{1, 2, 3, 4, 5}, n)}
 		hidden := m.Generation.Hidden(s, s.FromInt32(ids, n), Pass{Pos: s.FromInt32([]int32{0, 1, 2, 3, 4}, n), Attention: cache.At(r)})
-		logits = floats(torch.Linear(hidden.Narrow(0, n-1, 1), m.Generation.Head(), nil))
+		logits = floats(torch.Logits(hidden.Narrow(0, n-1, 1), m.Generation.Head()))
 	})
 	return logits
 }

@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"math"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
@@ -37,6 +38,7 @@ func (m *Model) LogitsOf(ctx context.Context, ids []int32, ends []int, forward f
 				width := min(most, vocab-from)
 				piece := make([]float32, n*width)
 				torch.Linear(hidden, m.headRows(s, from, width), nil).Float32s(piece)
+				capped(piece, m.Config.LogitCap)
 				for i := range out {
 					copy(out[i][from:], piece[int64(i)*width:int64(i+1)*width])
 				}
@@ -47,9 +49,18 @@ func (m *Model) LogitsOf(ctx context.Context, ids []int32, ends []int, forward f
 	return out, err
 }
 
+// capped applies the cap of logits, 0 for none.
+func capped(logits []float32, limit float64) {
+	for i, z := range logits {
+		if limit > 0 {
+			logits[i] = float32(limit * math.Tanh(float64(z)/limit))
+		}
+	}
+}
+
 // headRows returns n rows of the head in float32, beginning with row `from`.
 func (m *Model) headRows(s *torch.Scope, from, n int64) *torch.Tensor {
-	switch head := m.Head().(type) {
+	switch head := m.HeadMatrix().(type) {
 	case *torch.Quantised:
 		return head.Widen(s, from, n)
 	case *torch.Tensor:

@@ -44,8 +44,7 @@ type Model struct {
 
 	positions int // rows of the rotary tables
 	rotations map[arch.Rotary]rotation
-	order     *torch.Tensor // of the columns of all layers' queries, keys and values, see torch.Heads; may be nil
-	growth    *torch.Tensor // factors of all layers' queries, see torch.Heads; may be nil
+	heads     headTables
 }
 
 // Decoder computes the forward pass with weights of one precision.
@@ -53,6 +52,7 @@ type Decoder struct {
 	cfg         *arch.Config
 	embed, head torch.Matrix
 	norm        *torch.Tensor
+	inputs      *inputs // embeddings that layers add; nil: they add none
 	layers      []layer
 }
 
@@ -67,7 +67,10 @@ type layer struct {
 	gateUp, down          linear
 	mixture               *mixture // in place of gateUp and down
 	rotation              rotation
-	order, growth         *torch.Tensor
+	tables                *headTables
+	own                   *ownInput
+	factor                *torch.Tensor // of the layer's result, [1]
+	index                 int
 }
 
 // Attention separates the decoder from its two kinds of attention: packed training and cached generation. qkv is a layer's
@@ -83,6 +86,7 @@ type Pass struct {
 	Attention Attention
 	Routes    *Routes       // may be nil
 	Adapters  *torch.Tensor // int32 [T], for a decoder made by Together: the index of each row's model, -1 for none; nil: all use the first
+	inputs    *torch.Tensor // embeddings that layers add, [T, Layers·Inputs]; nil: they add none
 }
 
 // Options sets the precision of a model and the size of its rotary tables.
@@ -187,7 +191,7 @@ func (m *Model) rotary(s *torch.Scope, opt Options) {
 		m.positions = opt.MaxPosition
 	}
 	m.rotations = rotationsOf(s, &m.Config, m.positions)
-	m.order, m.growth = orderOf(s, &m.Config), growthOf(s, &m.Config, m.positions)
+	m.heads = headTablesOf(s, &m.Config, m.positions)
 }
 
 // allocate makes the buffers and the leaf views, without values.
@@ -315,6 +319,9 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 		return linear{held(name, matrix), other(name + "_bias"), named(adapters, name)}
 	}
 	d := Decoder{cfg: &m.Config, embed: held("embed", other), norm: other("norm"), head: held("head", matrix)}
+	if m.Config.LayerInputs() > 0 {
+		d.inputs = &inputs{embed: held("inputs_embed", other), project: linearOf("inputs"), norm: other("inputs_norm")}
+	}
 	if m.Config.Tied {
 		d.head = held("embed", matrix)
 	}
@@ -323,12 +330,15 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 		p := fmt.Sprintf("layers.%d.", i)
 		rotary, _ := m.Config.Rotary(i)
 		l := layer{
-			cfg: &m.Config, rotation: m.rotations[rotary], order: m.order, growth: m.growth,
+			cfg: &m.Config, rotation: m.rotations[rotary], tables: &m.heads, index: i, factor: other(p + arch.FactorLeaf),
 			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
 			attendedNorm: other(p + "attended_norm"), mlpNorm: other(p + "mlp_norm"),
 			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
 			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"), sinks: other(p + "sinks"),
 			gateUp: linearOf(p + "gate_up"), down: linearOf(p + "down"),
+		}
+		if d.inputs != nil {
+			l.own = &ownInput{gate: linearOf(p + "input_gate"), up: linearOf(p + "input_up"), norm: other(p + "own_norm")}
 		}
 		if m.Config.HasExperts(i) {
 			l.mixture = &mixture{index: routed, router: other(p + "router"), routerBias: other(p + "router_bias"),
@@ -344,8 +354,17 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 	return d
 }
 
-// Head returns the output projection [VocabSize, Hidden]; for a tied model, its embedding.
-func (d *Decoder) Head() torch.Matrix { return d.head }
+// Head returns the output projection [VocabSize, Hidden], with the cap of its logits if the family has one. For a tied model it is the
+// embedding.
+func (d *Decoder) Head() torch.Matrix {
+	if d.cfg.LogitCap > 0 {
+		return torch.Capped{Matrix: d.head, Cap: d.cfg.LogitCap}
+	}
+	return d.head
+}
+
+// HeadMatrix returns the matrix of Head.
+func (d *Decoder) HeadMatrix() torch.Matrix { return d.head }
 
 // DType returns the type of the activations.
 func (d *Decoder) DType() torch.DType { return d.norm.DType() }
@@ -357,6 +376,7 @@ func (m *Model) MaxPosition() int { return m.positions }
 // Hidden] of the last layer. Call it inside Device.Do.
 func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Tensor {
 	x := d.embedded(ids)
+	pass.inputs = d.inputsOf(s, ids, x, pass)
 	h := d.normOf(x, 0)
 	for i := range d.layers {
 		oldX, oldH := x, h
@@ -367,6 +387,7 @@ func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Te
 			if h != x {
 				s.Hoist(h)
 			}
+			hoistKept(s, pass, i)
 		})
 		oldX.Drop()
 		oldH.Drop()
@@ -377,7 +398,12 @@ func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Te
 // embedded returns the embedding of ids in the type of the norms, scaled if the family scales it. In bf16 the scale is
 // rounded to bf16.
 func (d *Decoder) embedded(ids *torch.Tensor) *torch.Tensor {
-	x, scale := torch.Embedding(d.embed, ids), d.cfg.EmbeddingScale()
+	return d.rowsOf(d.embed, ids, d.cfg.EmbeddingScale())
+}
+
+// rowsOf are rows of an embedding in the type of the norms, scaled.
+func (d *Decoder) rowsOf(embedding torch.Matrix, ids *torch.Tensor, scale float64) *torch.Tensor {
+	x := torch.Embedding(embedding, ids)
 	if held := x; held.DType() != d.norm.DType() {
 		x = held.To(d.norm.DType())
 		held.Drop()
@@ -430,8 +456,11 @@ func norm(c *arch.Config, x, weight *torch.Tensor) *torch.Tensor {
 	return torch.RMSNorm(x, weight, c.NormOffset(), c.RMSEps)
 }
 
-// addNorm returns x + out and its norm, computed in one pass; without a weight both results are the sum.
+// addNorm returns x + out and its norm, computed in one pass; without a weight both results are the sum. out may be nil.
 func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor) {
+	if out == nil {
+		return x, norm(c, x, weight)
+	}
 	if weight == nil {
 		sum = x.Add(out)
 		return sum, sum
@@ -441,10 +470,18 @@ func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor
 
 // forward computes one decoder block: attention and an MLP, each added to the residual x [T, Hidden], with norms before
 // them, after them, or both. h is the norm of x. The new residual is sum + out. The caller adds them, so that one kernel
-// can add and normalise.
+// can add and normalise. A nil out adds nothing.
 func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.Tensor) {
 	x, h = l.attended(i, x, h, pass)
-	return x, l.added(l.mlp(h, pass), l.mlpNorm)
+	out = l.added(l.mlp(h, pass), l.mlpNorm)
+	if l.own != nil {
+		x = x.Add(out)
+		out = l.own.of(l, x, pass)
+	}
+	if l.factor == nil {
+		return x, out
+	}
+	return x.Add(out).Mul(l.factor.Detach().To(x.DType())), nil
 }
 
 // added returns the term that is added to the residual stream, given the output of attention or of an MLP. weight may be
@@ -455,14 +492,21 @@ func (l *layer) added(out, weight *torch.Tensor) *torch.Tensor {
 
 // attended returns the residual after attention, and its norm.
 func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *torch.Tensor) {
-	a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDim))
+	a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDimOf(i)))
 	return addNorm(l.cfg, x, l.added(l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
 }
 
 // heads describes how the product of queries, keys and values at the positions pos is split into heads.
 func (l *layer) heads(pos *torch.Tensor) torch.Heads {
-	return torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeads, QNorm: l.qNorm, KNorm: l.kNorm, Offset: l.cfg.NormOffset(), Eps: l.cfg.RMSEps,
-		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: l.cfg.NormsAfterRope(), Order: l.order, Growth: l.growth}
+	h := torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeadsOf(l.index), QNorm: l.qNorm, KNorm: l.kNorm, Offset: l.cfg.NormOffset(), Eps: l.cfg.RMSEps,
+		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: l.cfg.NormsAfterRope(), Order: l.tables.orders[columnsOf(l.cfg, l.index)], Growth: l.tables.growth}
+	switch {
+	case l.cfg.KVLayer(l.index) != l.index:
+		h.KVHeads, h.KNorm = 1, l.qNorm // see orderOf
+	case l.cfg.ValueNorms():
+		h.VNorm = l.tables.ones.Narrow(0, 0, int64(l.cfg.HeadDimOf(l.index))).To(l.qNorm.DType())
+	}
+	return h
 }
 
 // mlp applies the gated MLP, or the layer's mixture of experts, to h [T, Hidden].
@@ -484,7 +528,7 @@ func (m *Model) Close(ctx context.Context) error {
 			r.cos.Drop()
 			r.sin.Drop()
 		}
-		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, {m.Half, m.gathered.flat, m.order, m.growth}} {
+		for _, views := range [][]*torch.Tensor{m.leaves, m.halves, m.wide, m.heads.tensors(), {m.Half, m.gathered.flat}} {
 			for _, t := range views {
 				if t != nil {
 					t.Drop()

@@ -119,7 +119,7 @@ func each(t *testing.T, kind string, test func(t *testing.T, f *fixture)) {
 func TestGoldenLogits(t *testing.T) {
 	each(t, "logits", func(t *testing.T, f *fixture) {
 		do(t, f.m, func(s *torch.Scope) {
-			logits := torch.Linear(f.m.Forward(s, f.packed(s)), f.m.Head(), nil)
+			logits := torch.Logits(f.m.Forward(s, f.packed(s)), f.m.Head())
 			near(t, "logits", floats(logits), f.unpadded("logits", 0, int64(f.m.Config.VocabSize)), f.tolerance(t, "logits_max_abs", tolLogits))
 		})
 	})
@@ -284,7 +284,7 @@ func TestGoldenCachedRows(t *testing.T) {
 				k := int64(to - from)
 				r := Rows{Sequence: s.FromInt32(rows, k), Length: s.FromInt32(length, k)}
 				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), Pass{Pos: s.FromInt32(pos, k), Attention: cache.At(r)})
-				return floats(torch.Linear(h, f.m.Head(), nil))
+				return floats(torch.Logits(h, f.m.Head()))
 			}
 			prompt := step(0, 0, n)
 			var decoded []float64

@@ -44,6 +44,7 @@ type Params interface {
 type Param struct {
 	Leaf *torch.Tensor
 	ranks.Block
+	Constant bool // no optimizer changes it, and no gradient flows to it
 }
 
 // All returns all weights of a model as Params, in the buffers that the model reads. For a model without a Master the
@@ -83,7 +84,7 @@ func (p all) Files(ctx context.Context, master func(from int64, dst []float32) e
 func (p all) Leaves() []Param {
 	leaves := make([]Param, len(p.m.leaves))
 	for i, l := range p.m.Layout.Leaves {
-		leaves[i] = Param{p.m.leaves[i], blockOf(l, p.m.Gathered())}
+		leaves[i] = Param{p.m.leaves[i], blockOf(l, p.m.Gathered()), l.Constant()}
 	}
 	return leaves
 }

@@ -35,7 +35,7 @@ func TestQuantisedBits(t *testing.T) {
 			n := int64(len(ids))
 			pos := []int32{0, 1, 2, 3, 4, 5, 6}
 			h := m.Forward(s, Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)})
-			y := torch.Linear(h.Narrow(0, n-1, 1), m.Generation.Head(), nil)
+			y := torch.Logits(h.Narrow(0, n-1, 1), m.Generation.Head())
 			logits = make([]float32, y.Numel())
 			y.Float32s(logits)
 		})

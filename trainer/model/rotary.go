@@ -40,26 +40,6 @@ func rotaryTables(r arch.Rotary, positions int) (cos, sin []float32) {
 	return cos, sin
 }
 
-// orderOf returns an order of the columns of queries, keys and values, int32 [columns], for a family whose rotary planes
-// are pairs of neighbouring dimensions; nil for other families. In this order the two dimensions of a plane are half of the
-// rotated dimensions apart, as in other families. Queries and keys have the same order, so their products stay the same.
-// The tensor is kept in the scope.
-func orderOf(s *torch.Scope, cfg *arch.Config) *torch.Tensor {
-	if !cfg.RotaryPairs() {
-		return nil
-	}
-	rotary, _ := cfg.Rotary(0)
-	half := rotary.Dim / 2
-	order := make([]int32, (cfg.Heads+2*cfg.KVHeads)*cfg.HeadDim)
-	for i := range order {
-		order[i] = int32(i)
-		if head, at := i/cfg.HeadDim, i%cfg.HeadDim; head < cfg.Heads+cfg.KVHeads && at < rotary.Dim {
-			order[i] = int32(head*cfg.HeadDim + at%half*2 + at/half)
-		}
-	}
-	return s.Keep(s.FromInt32(order, int64(len(order))))
-}
-
 // growthOf returns the factors of queries by position, fp32 [positions], or nil if all are 1. The tensor is kept in the
 // scope.
 func growthOf(s *torch.Scope, cfg *arch.Config, positions int) *torch.Tensor {

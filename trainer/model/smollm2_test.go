@@ -116,7 +116,7 @@ func appendRows(s *torch.Scope, m *Model, c *Cache, ids []int32, from int) []flo
 	r := Rows{Sequence: s.FromInt32(sequence, n), Length: s.FromInt32(length, n)}
 	hidden := m.Hidden(s, s.FromInt32(ids, n), Pass{Pos: s.FromInt32(pos, n), Attention: c.At(r)})
 	logits := make([]float32, m.Config.VocabSize)
-	torch.Linear(hidden.Narrow(0, n-1, 1), m.Head(), nil).Float32s(logits)
+	torch.Logits(hidden.Narrow(0, n-1, 1), m.Head()).Float32s(logits)
 	return logits
 }
 

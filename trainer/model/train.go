@@ -21,15 +21,21 @@ type packedAttention struct {
 	cu, follows *torch.Tensor
 	cfg         *arch.Config
 	scale       float64
+	kept        keptKV
 }
 
 func (a packedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor {
 	q, k, v := heads.Split(qkv)
+	if of := a.cfg.KVLayer(layer); of != layer {
+		k, v = a.kept[of].k, a.kept[of].v
+	} else if a.cfg.SharesKV(layer) {
+		a.kept[layer] = keysValues{k, v}
+	}
 	return torch.AttentionPacked(q, k, v, a.cu, a.follows, a.scale, a.cfg.Window(layer), sinks)
 }
 
 func (m *Model) packed(in Packed) Pass {
-	att := packedAttention{cu: in.Cu, follows: in.Follows, cfg: &m.Config, scale: m.Config.AttentionScale()}
+	att := packedAttention{cu: in.Cu, follows: in.Follows, cfg: &m.Config, scale: m.Config.AttentionScale(), kept: keptKV{}}
 	return Pass{Pos: in.Pos, Attention: att, Routes: in.Routes}
 }
 
@@ -62,6 +68,7 @@ type Layers struct {
 func (m *Model) ForwardByLayer(s *torch.Scope, in Packed, layers Layers) (y *torch.Tensor, err error) {
 	pass := m.packed(in)
 	x := m.embedded(in.IDs)
+	pass.inputs = m.inputsOf(s, in.IDs, x, pass)
 	for i := range m.layers {
 		input := x
 		if x, err = m.nextBlock(s, i, input, pass, layers); err != nil {
@@ -77,11 +84,13 @@ func (m *Model) ForwardByLayer(s *torch.Scope, in Packed, layers Layers) (y *tor
 func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective Objective, layers Layers) (err error) {
 	pass := m.packed(in)
 	toEmbedding, lowest := trained(m.embed), 0
-	for !toEmbedding && lowest < len(m.layers) && !m.layers[lowest].trained() {
+	toInputs := m.inputs != nil && (toEmbedding || m.inputs.trained())
+	for !toEmbedding && !toInputs && lowest < len(m.layers) && !m.layers[lowest].trained() {
 		lowest++
 	}
 	inputs := make([]*torch.Tensor, len(m.layers)+1)
 	inputs[0] = m.embedded(in.IDs)
+	pass.inputs = m.inputsOf(s, in.IDs, inputs[0], pass)
 	for i := range m.layers {
 		if inputs[i+1], err = m.nextBlock(s, i, inputs[i], pass, layers); err != nil {
 			return err
@@ -89,6 +98,12 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 		if i < lowest {
 			inputs[i].Drop()
 		}
+	}
+	kept := pass.Attention.(packedAttention).kept
+	leaves := kept.asLeaves(lowest)
+	if pass.inputs != nil {
+		pass.inputs = pass.inputs.Detach()
+		pass.inputs.RequireGrad(toInputs)
 	}
 	grad := m.backBlock(s, inputs[len(m.layers)], lowest < len(m.layers), func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
 		return objective(m.normOf(x, len(m.layers)))
@@ -102,7 +117,8 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 			grad, err = m.backwardDispatched(s, i, inputs[i], dy, pass, layers.Dispatch)
 		} else {
 			grad = m.backBlock(s, inputs[i], i > lowest || toEmbedding, func(x *torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
-				return []*torch.Tensor{m.scopedBlock(s, i, x, pass)}, []*torch.Tensor{dy}
+				y := m.scopedBlock(s, i, x, pass)
+				return kept.extend(i, leaves, []*torch.Tensor{y}, []*torch.Tensor{dy})
 			})
 		}
 		if err != nil {
@@ -114,12 +130,34 @@ func (m *Model) ForwardBackwardCheckpointed(s *torch.Scope, in Packed, objective
 			return err
 		}
 	}
-	if toEmbedding {
-		s.Grad(true, func() {
-			torch.Backward([]*torch.Tensor{m.embedded(in.IDs)}, []*torch.Tensor{grad})
-		})
-	}
+	m.backEmbedding(s, in.IDs, grad, pass, toEmbedding, toInputs)
 	return nil
+}
+
+// backEmbedding accumulates the gradients of the embeddings, given the gradients of their outputs: grad, and that of pass.inputs.
+func (m *Model) backEmbedding(s *torch.Scope, ids, grad *torch.Tensor, pass Pass, toEmbedding, toInputs bool) {
+	s.Grad(true, func() {
+		var outputs, grads []*torch.Tensor
+		x := m.embedded(ids)
+		if toEmbedding {
+			outputs, grads = append(outputs, x), append(grads, grad)
+		}
+		if toInputs {
+			outputs, grads = append(outputs, m.inputsOf(s, ids, x, pass)), append(grads, pass.inputs.Grad())
+		}
+		if len(outputs) > 0 {
+			torch.Backward(outputs, grads)
+		}
+	})
+}
+
+func (n *inputs) trained() bool {
+	return trained(n.embed) || trained(n.norm) || n.project.trained()
+}
+
+// trained reports whether the map or one of its adapters is trained.
+func (l linear) trained() bool {
+	return trained(l.weight) || trained(l.bias) || slices.ContainsFunc(l.lora, func(a torch.LoRA) bool { return trained(a.Values) })
 }
 
 // trained reports whether w has a gradient to accumulate.
@@ -132,22 +170,22 @@ func trained(w torch.Matrix) bool {
 func (l *layer) trained() bool {
 	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm, l.sinks}
 	maps := []linear{l.qkv, l.o, l.gateUp, l.down}
+	if l.own != nil {
+		all, maps = append(all, l.own.norm), append(maps, l.own.gate, l.own.up)
+	}
 	if m := l.mixture; m != nil {
 		all = append(all, m.router, m.routerBias, m.experts.GateUp, m.experts.Down, m.experts.GateUpBias, m.experts.DownBias)
 		maps = append(maps, m.sharedGateUp, m.sharedDown, m.sharedGate)
 	}
-	for _, of := range maps {
-		all = append(all, of.weight, of.bias)
-		for _, a := range of.lora {
-			all = append(all, a.Values)
-		}
-	}
-	return slices.ContainsFunc(all, trained)
+	return slices.ContainsFunc(all, trained) || slices.ContainsFunc(maps, linear.trained)
 }
 
 // block computes layer i: residual in, residual out.
 func (m *Model) block(i int, x *torch.Tensor, pass Pass) *torch.Tensor {
 	sum, out := m.layers[i].forward(i, x, m.normOf(x, i), pass)
+	if out == nil {
+		return sum
+	}
 	return sum.Add(out)
 }
 
@@ -164,7 +202,10 @@ func (m *Model) nextBlock(s *torch.Scope, i int, x *torch.Tensor, pass Pass, lay
 
 // scopedBlock computes block and frees the tensors that the backward pass does not keep.
 func (m *Model) scopedBlock(s *torch.Scope, i int, x *torch.Tensor, pass Pass) (y *torch.Tensor) {
-	s.Scoped(func() { y = s.Hoist(m.block(i, x, pass)) })
+	s.Scoped(func() {
+		y = s.Hoist(m.block(i, x, pass))
+		hoistKept(s, pass, i)
+	})
 	return y
 }
 

@@ -63,7 +63,7 @@ func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
 	cfg := kernels.AdamWConfig{
 		LR: lr, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay, MaxNorm: a.Clip, Step: l.steps + 1,
 	}
-	pieces := l.share.Cut(min(l.m.Piece, l.params.Master().Piece))
+	pieces := l.share.Without(l.fixed).Cut(min(l.m.Piece, l.params.Master().Piece))
 	if len(pieces) == 0 {
 		pieces = ranks.Share{{}}
 	}

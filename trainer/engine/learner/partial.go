@@ -60,7 +60,7 @@ func (l *Learner) sumOfHead(s *torch.Scope, leaves []model.Param) *torch.Tensor 
 		return nil
 	}
 	for _, p := range leaves {
-		if torch.Matrix(p.Leaf) != l.model.Head() {
+		if torch.Matrix(p.Leaf) != l.model.HeadMatrix() {
 			continue
 		}
 		run := ranks.Run{From: p.From, To: p.From + p.Leaf.Numel()}

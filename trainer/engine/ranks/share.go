@@ -116,6 +116,25 @@ func (s Share) Cut(most int64) (cut Share) {
 	return cut
 }
 
+// Without returns the pieces of the share that lie outside of runs, which are in order.
+func (s Share) Without(runs []Run) (rest Share) {
+	for _, p := range s {
+		for _, r := range runs {
+			if r.To <= p.From || r.From >= p.To {
+				continue
+			}
+			if r.From > p.From {
+				rest = append(rest, Piece{Run{p.From, r.From}, p.At})
+			}
+			p = Piece{Run{min(r.To, p.To), p.To}, p.At + min(r.To, p.To) - p.From}
+		}
+		if p.From < p.To {
+			rest = append(rest, p)
+		}
+	}
+	return rest
+}
+
 // In returns the offset of a piece in a buffer of numel elements: either the share's own, or the whole one with `all`
 // elements.
 func (p Piece) In(numel, all int64) int64 {

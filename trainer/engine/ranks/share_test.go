@@ -123,3 +123,20 @@ func TestWithinKeepsPlaces(t *testing.T) {
 		}
 	}
 }
+
+func TestShareWithout(t *testing.T) {
+	share := Share{{Run{10, 20}, 0}, {Run{30, 40}, 10}}
+	for _, c := range []struct {
+		runs []Run
+		want Share
+	}{
+		{nil, share},
+		{[]Run{{0, 10}, {20, 30}, {40, 50}}, share},
+		{[]Run{{10, 11}, {19, 31}}, Share{{Run{11, 19}, 1}, {Run{31, 40}, 11}}},
+		{[]Run{{35, 45}}, Share{{Run{10, 20}, 0}, {Run{30, 35}, 10}}},
+	} {
+		if got := share.Without(c.runs); !slices.Equal(got, c.want) {
+			t.Errorf("%v: %v, want %v", c.runs, got, c.want)
+		}
+	}
+}

@@ -14,7 +14,8 @@ func PassRows(gpu bool) int {
 	return 512
 }
 
-// CacheGroup is a set of layers with the same window, so that they keep keys and values of the same tokens.
+// CacheGroup is a set of layers with the same window, so that they keep keys and values of the same tokens. Layers without keys and values
+// are in no group.
 type CacheGroup struct {
 	Window int // number of tokens that a token sees, including itself; 0: all tokens before it
 	Layers []int
@@ -23,6 +24,9 @@ type CacheGroup struct {
 // CacheGroups returns the groups of the layers, in the order of their first layers.
 func (c Config) CacheGroups() (groups []CacheGroup) {
 	for i := range c.Layers {
+		if c.KVLayer(i) != i {
+			continue
+		}
 		at := slices.IndexFunc(groups, func(g CacheGroup) bool { return g.Window == c.Window(i) })
 		if at < 0 {
 			at, groups = len(groups), append(groups, CacheGroup{Window: c.Window(i)})

@@ -40,6 +40,8 @@ type Config struct {
 	QueryScalar float64 // query_pre_attn_scalar: scores are divided by its square root; 0: by the square root of HeadDim
 	QueryGrowth QueryGrowth
 	Multipliers Multipliers
+	LogitCap    float64  // final_logit_softcapping: logits z are LogitCap·tanh(z/LogitCap); 0: they are z
+	ByLayer     *ByLayer // nil: layers differ in windows and rotary positions alone
 
 	Tied          bool // tie_word_embeddings: the embedding is also the output head
 	AttentionBias bool // attention_bias: biases on q, k, v and, in most families, o
@@ -144,6 +146,7 @@ func (c Config) Validate() error {
 		{"query_pre_attn_scalar", c.QueryScalar != 0, f.queryScalar},
 		{"llama_4_scaling_beta", c.QueryGrowth != QueryGrowth{}, f.queryGrowth},
 		{"partial_rotary_factor", c.RotaryDim != 0, f.partialRotary != 0},
+		{"final_logit_softcapping", c.LogitCap != 0, f.logitCap},
 	} {
 		if s.set && !s.has {
 			return fmt.Errorf("%s is set: model_type %s does not have this key", s.key, f.name)
@@ -152,7 +155,13 @@ func (c Config) Validate() error {
 	if c.QueryScalar < 0 || math.IsNaN(c.QueryScalar) || math.IsInf(c.QueryScalar, 0) {
 		return fmt.Errorf("query_pre_attn_scalar is %g: must be positive and finite", c.QueryScalar)
 	}
-	return errors.Join(c.validateMultipliers(f), c.QueryGrowth.validate(), c.validateMixture(f), c.validateWindows(), c.validateRotary(), c.validateTokens())
+	if c.LogitCap < 0 || math.IsNaN(c.LogitCap) || math.IsInf(c.LogitCap, 0) {
+		return fmt.Errorf("final_logit_softcapping is %g: must be positive and finite", c.LogitCap)
+	}
+	if err := errors.Join(c.validateWindows(), c.validateByLayer(f)); err != nil {
+		return err
+	}
+	return errors.Join(c.validateMultipliers(f), c.QueryGrowth.validate(), c.validateMixture(f), c.validateRotary(), c.validateTokens())
 }
 
 func (c Config) validateSizes() error {

@@ -22,6 +22,7 @@ type family struct {
 	windows                 bool    // sliding_window
 	noRope                  bool    // layers without rotary positions
 	localTheta, queryScalar bool    // theta of layers with a window, query_pre_attn_scalar
+	byLayer, logitCap       bool    // see ByLayer, final_logit_softcapping
 	partialRotary           float64 // partial_rotary_factor if the key is absent; 0: the family does not have this key
 	longRope                bool    // rope_scaling must be a RopeLong
 	rope                    string  // rope_parameters if the key is absent, as JSON; "": none
@@ -33,6 +34,8 @@ type family struct {
 
 	// Features of the forward pass that only some families have.
 	scaledEmbedding bool // multiplied by the square root of Hidden
+	unscaledScores  bool // queries times keys are not scaled
+	valueNorms      bool // norms of value heads, without weights
 	normsFromOne    bool // files store the weights of norms minus 1
 	gelu            bool // GELU (tanh form) instead of SiLU; the key is hidden_activation
 	clampedGates    bool // see ClampedGates

@@ -113,7 +113,10 @@ func (k *keys) refuseUnimplemented(f *family) {
 	if !f.windows {
 		k.refuseWindows(f)
 	}
-	refused := []string{"use_bidirectional_attention", "clip_qkv", "final_logit_softcapping", "attn_logit_softcapping"}
+	refused := []string{"clip_qkv", "attn_logit_softcapping"}
+	if !f.logitCap {
+		refused = append(refused, "use_bidirectional_attention", "final_logit_softcapping")
+	}
 	if !f.multipliers {
 		refused = append(refused, "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 	}
@@ -191,6 +194,7 @@ func (c Config) JSON(torchDType string) ([]byte, error) {
 	if c.RopeScaling != nil {
 		delete(object, originalPositions) // it would override the value in rope_scaling
 	}
+	delete(object, "per_layer_config") // both versions read the keys of layers without a window
 	for key, value := range c.keys() {
 		object[key] = value
 	}
@@ -244,6 +248,10 @@ func (c Config) keys() map[string]any {
 	}
 	if f.write != nil {
 		maps.Copy(object, f.write(c))
+	}
+	if f.byLayer { // both types of layers are in rope_parameters
+		delete(object, "rope_theta")
+		delete(object, "rope_scaling")
 	}
 	if c.Mixture != nil {
 		maps.Copy(object, c.Mixture.keys(f))

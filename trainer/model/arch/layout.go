@@ -86,6 +86,7 @@ func (c Config) Layout() *Layout {
 	l := &Layout{}
 	vocab, d := int64(c.VocabSize), int64(c.Hidden)
 	l.add("embed", Matrix, Tensor{Name: "model.embed_tokens.weight", GGUF: ggufEmbedding, Shape: []int64{vocab, d}})
+	c.inputsOfLayers(l)
 	f := families[c.Family]
 	for i := range c.Layers {
 		f.layer(&layer{layout: l, c: c, index: i, pairs: f.interleaved(c)}, c)
@@ -109,7 +110,7 @@ func (c Config) BlockNorms() (before, after int, heads bool) {
 		switch strings.TrimPrefix(leaf.Name, "layers.0.") {
 		case "input_norm", "post_norm":
 			before++
-		case "attended_norm", "mlp_norm":
+		case "attended_norm", "mlp_norm", "own_norm":
 			after++
 		case "q_norm":
 			heads = true
@@ -205,11 +206,18 @@ func (l *layer) linear(leaf string, kind Kind, cols int, bias bool, modules ...m
 // inputNorm adds the norm before attention.
 func (l *layer) inputNorm() { l.norm("input_norm", "input_layernorm", "attn_norm", l.c.Hidden) }
 
-// qkv adds the projections to queries, keys and values.
+// qkv adds the projections to queries, keys and values, as far as the layer has them.
 func (l *layer) qkv(bias bool) {
-	q, kv := l.c.Heads*l.c.HeadDim, l.c.KVHeads*l.c.HeadDim
-	l.linear("qkv", Matrix, l.c.Hidden, bias, module{name: "self_attn.q_proj", gguf: "attn_q", rows: q, pairs: l.pairs},
-		module{name: "self_attn.k_proj", gguf: "attn_k", rows: kv, pairs: l.pairs}, module{name: "self_attn.v_proj", gguf: "attn_v", rows: kv})
+	q, kv := l.c.Heads*l.c.HeadDimOf(l.index), l.c.KVWidth(l.index)
+	modules := []module{{name: "self_attn.q_proj", gguf: "attn_q", rows: q, pairs: l.pairs},
+		{name: "self_attn.k_proj", gguf: "attn_k", rows: kv, pairs: l.pairs}, {name: "self_attn.v_proj", gguf: "attn_v", rows: kv}}
+	switch {
+	case l.c.KVLayer(l.index) != l.index:
+		modules = modules[:1]
+	case l.c.KeysAreValues(l.index):
+		modules = modules[:2]
+	}
+	l.linear("qkv", Matrix, l.c.Hidden, bias, modules...)
 }
 
 // fusedQKV adds the same projections as one tensor.
@@ -222,8 +230,10 @@ func (l *layer) fusedQKV() {
 func (l *layer) headNorms() { l.headNormsNamed("self_attn.q_norm", "self_attn.k_norm") }
 
 func (l *layer) headNormsNamed(q, k string) {
-	l.norm("q_norm", q, "attn_q_norm", l.c.HeadDim)
-	l.norm("k_norm", k, "attn_k_norm", l.c.HeadDim)
+	l.norm("q_norm", q, "attn_q_norm", l.c.HeadDimOf(l.index))
+	if l.c.KVLayer(l.index) == l.index {
+		l.norm("k_norm", k, "attn_k_norm", l.c.HeadDimOf(l.index))
+	}
 }
 
 // wholeNorms adds norms over all query heads together and over all key heads, before rotation.
@@ -246,7 +256,7 @@ func (l *layer) normAfterMLP(name string) { l.norm("mlp_norm", name, "post_ffw_n
 
 // output adds the projection of attention's result into the residual stream.
 func (l *layer) output(bias bool) {
-	l.linear("o", Residual, l.c.Heads*l.c.HeadDim, bias, module{name: "self_attn.o_proj", gguf: "attn_output", rows: l.c.Hidden})
+	l.linear("o", Residual, l.c.Heads*l.c.HeadDimOf(l.index), bias, module{name: "self_attn.o_proj", gguf: "attn_output", rows: l.c.Hidden})
 }
 
 // postNorm adds the norm between attention and MLP.
@@ -262,9 +272,10 @@ func (l *layer) fusedMLP() {
 
 // gatedMLP adds a gated MLP.
 func (l *layer) gatedMLP(bias bool) {
-	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{name: "mlp.gate_proj", gguf: "ffn_gate", rows: l.c.FFN},
-		module{name: "mlp.up_proj", gguf: "ffn_up", rows: l.c.FFN})
-	l.linear("down", Residual, l.c.FFN, bias, module{name: "mlp.down_proj", gguf: "ffn_down", rows: l.c.Hidden})
+	width := l.c.FFNOf(l.index)
+	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{name: "mlp.gate_proj", gguf: "ffn_gate", rows: width},
+		module{name: "mlp.up_proj", gguf: "ffn_up", rows: width})
+	l.linear("down", Residual, width, bias, module{name: "mlp.down_proj", gguf: "ffn_down", rows: l.c.Hidden})
 }
 
 func numel(shape []int64) int64 {

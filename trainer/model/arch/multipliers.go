@@ -62,6 +62,9 @@ func orNeutral(value, neutral float64) float64 {
 
 // AttentionScale returns the factor of the products of queries and keys.
 func (c Config) AttentionScale() float64 {
+	if families[c.Family].unscaledScores {
+		return 1
+	}
 	scalar := orNeutral(c.QueryScalar, float64(c.HeadDim))
 	return orNeutral(c.Multipliers.Attention, 1/math.Sqrt(scalar))
 }

@@ -17,7 +17,7 @@ func (c Config) Rotary(layer int) (r Rotary, ok bool) {
 	if c.NoRope != nil && c.NoRope[layer] {
 		return Rotary{}, false
 	}
-	r = Rotary{Theta: c.RopeTheta, Dim: c.HeadDim, Scaling: c.RopeScaling}
+	r = Rotary{Theta: c.RopeTheta, Dim: c.HeadDimOf(layer), Scaling: c.RopeScaling}
 	if c.RotaryDim > 0 {
 		r.Dim = c.RotaryDim
 	}
@@ -84,7 +84,10 @@ func (c Config) validateRotary() error {
 		return nil
 	}
 	long, isLong := c.RopeScaling.(*RopeLong)
+	_, proportional := c.RopeScaling.(*RopeProportional)
 	switch f := families[c.Family]; {
+	case proportional != f.byLayer:
+		return fmt.Errorf("rope_scaling is a %T: model_type %s has another kind", c.RopeScaling, f.name)
 	case isLong != f.longRope:
 		return fmt.Errorf("rope_scaling is a %T: model_type %s does not support this kind", c.RopeScaling, f.name)
 	case isLong:

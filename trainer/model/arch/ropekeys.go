@@ -17,6 +17,9 @@ func (k *keys) rope(f *family, c *Config) {
 	if !k.null("rope_theta") {
 		k.float("rope_theta", &c.RopeTheta)
 	}
+	if f.byLayer {
+		return // its read does
+	}
 	if f.localTheta {
 		k.floatOrNull("rope_local_base_freq", &c.LocalTheta)
 		k.ropeByLayerType(f, c)

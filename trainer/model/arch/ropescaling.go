@@ -6,7 +6,7 @@ import (
 )
 
 // RopeScaling changes the frequencies of a rotary embedding for contexts that are longer than those of pretraining:
-// *[RopeLinear], *[RopeDynamic], *[RopeAlpha], *[RopeLlama3], *[RopeYaRN] or *[RopeLong].
+// *[RopeLinear], *[RopeDynamic], *[RopeAlpha], *[RopeLlama3], *[RopeYaRN], *[RopeLong] or *[RopeProportional].
 type RopeScaling interface {
 	rescale(freqs []float64, r Rotary)
 	amplitude() float64

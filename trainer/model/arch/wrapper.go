@@ -25,6 +25,7 @@ type wrapper struct {
 
 var wrappers = map[string]wrapper{
 	"gemma3":     {text: Gemma3, tied: true},
+	"gemma4":     {text: Gemma4, tied: true},
 	"mistral3":   {text: "mistral", tied: true},
 	"internvl":   {text: Qwen2, tied: true},
 	"llava":      {text: Llama},

@@ -167,7 +167,7 @@ func (t Targets) matcher() (func(name string) bool, error) {
 	case t.Pattern == "":
 		return func(string) bool { return false }, nil
 	case t.allLinear():
-		return func(name string) bool { return name != head && !strings.HasSuffix(name, "."+embedding) }, nil
+		return func(name string) bool { return name != head && !embeds(name) }, nil
 	}
 	whole, err := expression(`(?:` + t.Pattern + `)`)
 	if err != nil {
@@ -216,14 +216,20 @@ func overrides(list []Override, otherwise float64) (func(name string) float64, e
 
 // The modules outside layers that every model has.
 const (
-	head      = "lm_head"
-	embedding = "embed_tokens"
+	head              = "lm_head"
+	embedding         = "embed_tokens"
+	embeddingOfInputs = "embed_tokens_per_layer" // see arch.ByLayer.Inputs
 )
+
+// embeds reports whether a module is an embedding.
+func embeds(name string) bool {
+	return strings.HasSuffix(name, "."+embedding) || strings.HasSuffix(name, "."+embeddingOfInputs)
+}
 
 // adaptable returns an error with the reason if a linear module of a checkpoint cannot have an adapter.
 func adaptable(name string) error {
 	switch {
-	case name == head || strings.HasSuffix(name, "."+embedding):
+	case name == head || embeds(name):
 		return errors.New("adapters of the embedding and the head are not supported")
 	case strings.Contains(name, ".experts.") || strings.HasSuffix(name, ".gate"):
 		return errors.New("adapters of experts and routers are not supported: of a mixture of experts, name attention's projections")

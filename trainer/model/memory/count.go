@@ -312,24 +312,37 @@ func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 	cache := cfg.CacheOf(agents, c.MaxPosition)
 	for _, g := range c.CacheGroups() {
 		blocks := int64(g.Blocks(cache.Tokens, cache.Conversations, arch.PassRows(gpu)))
-		bytes += 2 * int64(len(g.Layers)) * blocks * arch.CacheBlock * kvWidth(c) * size
+		for _, layer := range g.Layers {
+			bytes += 2 * blocks * arch.CacheBlock * int64(c.KVWidth(layer)) * size
+		}
 	}
 	return bytes
 }
 
-func kvWidth(c arch.Config) int64  { return int64(c.KVHeads) * int64(c.HeadDim) }
-func qkvWidth(c arch.Config) int64 { return int64(c.Heads)*int64(c.HeadDim) + 2*kvWidth(c) }
+// The largest width over the layers: of keys, of queries, of both with values, and of the MLP.
+func kvWidth(c arch.Config) int64    { return widest(c, c.KVWidth) }
+func queryWidth(c arch.Config) int64 { return int64(c.Heads) * widest(c, c.HeadDimOf) }
+func qkvWidth(c arch.Config) int64   { return queryWidth(c) + 2*kvWidth(c) }
+func ffnWidth(c arch.Config) int64   { return widest(c, c.FFNOf) }
+
+func widest(c arch.Config, of func(layer int) int) (most int64) {
+	for i := range c.Layers {
+		most = max(most, int64(of(i)))
+	}
+	return most
+}
 
 // layerValues counts the values of a token in one layer: two sums of the residual stream, the inputs or outputs of each
 // norm of that width, the product of queries, keys and values and the heads made of it, the attention's output and
 // log-sum-exp, and the values of the MLP.
 func layerValues(c arch.Config) int64 {
 	before, after, _ := c.BlockNorms()
-	return int64(2+before+after)*int64(c.Hidden) + 2*qkvWidth(c) + int64(c.Heads)*int64(c.HeadDim) + int64(c.Heads) + mlpValues(c) + extraValues(c)
+	return int64(2+before+after)*int64(c.Hidden) + 2*qkvWidth(c) + queryWidth(c) + int64(c.Heads) + mlpValues(c) + extraValues(c)
 }
 
 // extraValues counts the values that only some families have: the product in another order, heads before their norms,
-// queries before they are scaled, and terms of the residual stream before they are scaled.
+// queries before they are scaled, terms of the residual stream before they are scaled, values before
+// their norm, and the results of adding a layer's embedding.
 func extraValues(c arch.Config) (n int64) {
 	if c.RotaryPairs() {
 		n += qkvWidth(c)
@@ -338,10 +351,16 @@ func extraValues(c arch.Config) (n int64) {
 		n += qkvWidth(c) - kvWidth(c)
 	}
 	if c.QueryGrowth != (arch.QueryGrowth{}) {
-		n += int64(c.Heads) * int64(c.HeadDim)
+		n += queryWidth(c)
 	}
 	if c.ResidualScale() != 1 {
 		n += 2 * int64(c.Hidden)
+	}
+	if c.ValueNorms() {
+		n += kvWidth(c) + 2*int64(c.Hidden) // and two sums for the factor of a layer
+	}
+	if width := int64(c.LayerInputs()); width > 0 {
+		n += 5*width + 2*int64(c.Hidden) // gate, GELU, embedding, product, and the projection
 	}
 	return n
 }
@@ -356,7 +375,7 @@ func keptValues(c arch.Config) int64 {
 		kept -= qkvWidth(c)
 	}
 	if c.Mixture == nil {
-		kept -= int64(c.FFN)
+		kept -= ffnWidth(c)
 	}
 	return kept
 }
@@ -364,7 +383,7 @@ func keptValues(c arch.Config) int64 {
 // mlpValues counts the gate, up and product of an MLP. A mixture has them for each expert of a token, and in addition
 // the experts' inputs and outputs and the router's logits.
 func mlpValues(c arch.Config) int64 {
-	dense, m := 3*int64(c.FFN), c.Mixture
+	dense, m := 3*ffnWidth(c), c.Mixture
 	if m == nil {
 		return dense
 	}
@@ -391,7 +410,7 @@ func trainingActivations(c arch.Config, e *config.Engine, context, headRows, siz
 		layers += 10 * kvWidth(c)
 	} else { // LibTorch's, of one layer: the keys and values that segments attend to, once for each segment, and their gradients
 		const seen = 4 // times
-		heads := int64(c.Heads) * int64(c.HeadDim)
+		heads := queryWidth(c)
 		layers += 4*seen*kvWidth(c) + 4/size*heads // and a sum of the queries' gradients in float32
 		if c.Heads > c.KVHeads {
 			layers += 2 * seen * heads // the gradients of each head, before they are added up for the key's

@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// Form is the layout of a folder that contains more than a language model: the names of the language model's tensors, and
+// Form is the layout of a folder that contains more than the tensors of a language model: their names, and
 // other parts such as a vision tower. Checkpoints of the model are written in the same layout. The folder's files stay
 // mapped as long as the Form is in use, even if the folder is removed.
 type Form struct {
@@ -28,6 +28,7 @@ type Form struct {
 type other struct {
 	raw    anyTensor
 	scaled *tensor // set if the part is quantised: it is then widened to BF16, like the language model
+	unread bool    // see arch.Config.Unread
 }
 
 // parts lists modules outside the language model whose tensors a folder may contain.
@@ -58,7 +59,8 @@ func (s *Source) setAside(stored map[string]string) error {
 			file = was
 		}
 		outside := s.config.Wrapper != "" && !strings.HasPrefix(name, s.config.Body()) && name != headName
-		if !elsewhere(file) && !outside {
+		unread := s.config.Unread(name)
+		if !elsewhere(file) && !outside && !unread {
 			form.names[name] = file
 			continue
 		}
@@ -66,6 +68,7 @@ func (s *Source) setAside(stored map[string]string) error {
 		if t.scales != nil {
 			one.scaled = &t
 		}
+		one.unread = unread
 		form.others[file] = one
 		delete(s.tensors, name)
 	}
@@ -79,9 +82,16 @@ func (s *Source) setAside(stored map[string]string) error {
 
 // noteParts adds a note that names the parts that are not trained, with their numbers of tensors.
 func (s *Source) noteParts() {
-	count := map[string]int{}
-	for name := range s.form.others {
-		count[part(name)]++
+	count, unread := map[string]int{}, 0
+	for name, one := range s.form.others {
+		if one.unread {
+			unread++
+		} else {
+			count[part(name)]++
+		}
+	}
+	if unread > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%d tensors of layers that attend to the keys and values of others are not read, and are saved unchanged", unread))
 	}
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(count)) {

@@ -1,0 +1,235 @@
+package arch
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// Gemma4 is the family of the text models of Gemma 4. It adds to Gemma 3: norms of values, larger heads in layers without a window, a
+// constant factor of each layer's result, shared keys and values, and an embedding for each layer.
+const Gemma4 = "gemma4_text"
+
+func init() {
+	register(&family{
+		name:         Gemma4,
+		architecture: "Gemma4ForCausalLM",
+		defaults: Config{VocabSize: 262144, Hidden: 2304, Layers: 30, Heads: 8, KVHeads: 4, HeadDim: 256, FFN: 9216, RMSEps: 1e-6,
+			RopeTheta: 1e6, LocalTheta: 10000, MaxPosition: 131072, Tied: true, BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}},
+		attentionBias:   true,
+		windows:         true,
+		localTheta:      true,
+		byLayer:         true,
+		logitCap:        true,
+		scaledEmbedding: true,
+		unscaledScores:  true,
+		valueNorms:      true,
+		gelu:            true,
+		read:            (*keys).gemma4,
+		write:           writeGemma4,
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			l.qkv(c.AttentionBias)
+			l.headNorms()
+			l.output(c.AttentionBias)
+			l.attendedNorm()
+			l.normBeforeMLP("pre_feedforward_layernorm")
+			l.gatedMLP(false)
+			l.mlpNorm()
+			l.inputOfLayer()
+			l.factor()
+		},
+	})
+}
+
+// gemma4 reads the keys that only Gemma 4 has.
+func (k *keys) gemma4(c *Config) {
+	k.gemma4Windows(c)
+	k.gemma4Rope(c)
+	k.refuseOptions()
+	k.floatOrNull("final_logit_softcapping", &c.LogitCap)
+	b := &ByLayer{GlobalHeadDim: 512, Inputs: 256, InputsVocab: 262144}
+	k.integer("global_head_dim", &b.GlobalHeadDim)
+	k.boolean("attention_k_eq_v", &b.KeysAreValues)
+	if b.KeysAreValues {
+		k.integerOrNull("num_global_key_value_heads", &b.GlobalKVHeads)
+	}
+	k.overrides(c, b)
+	k.integerOrNull("num_kv_shared_layers", &b.SharedKV)
+	k.booleanOrNull("use_double_wide_mlp", &b.DoubleWide)
+	k.integerOrNull("hidden_size_per_layer_input", &b.Inputs)
+	k.integerOrNull("vocab_size_per_layer_input", &b.InputsVocab)
+	c.ByLayer = b.normal(c)
+}
+
+// refuseOptions refuses what the forward pass lacks.
+func (k *keys) refuseOptions() {
+	experts, bidirectional := false, ""
+	k.booleanOrNull("enable_moe_block", &experts)
+	if experts {
+		k.fail("enable_moe_block true is not supported: only false")
+	}
+	if !k.null("use_bidirectional_attention") {
+		k.text("use_bidirectional_attention", &bidirectional)
+	}
+	if bidirectional != "" && bidirectional != "vision" { // in text the latter is causal
+		k.fail("use_bidirectional_attention %q is not supported: only null or vision", strictjson.Brief(bidirectional))
+	}
+}
+
+// gemma4Windows reads which layers slide: those of layer_types, or else all but each sixth. The last layer never does.
+func (k *keys) gemma4Windows(c *Config) {
+	window := k.slidingWindow(512)
+	slides, given := k.layerTypes(c)
+	k.slide(c, window, func(i int) bool { return i != c.Layers-1 && (given && slides[i] || !given && (i+1)%6 != 0) })
+}
+
+// gemma4Rope reads rope_parameters of both types of layers. transformers reads no older key.
+func (k *keys) gemma4Rope(c *Config) {
+	c.RopeTheta, c.LocalTheta, c.RopeScaling = 1e6, 10000, &RopeProportional{Fraction: 0.25, Factor: 1}
+	in := k.section("rope_parameters")
+	if in == nil {
+		return
+	}
+	full, sliding := in.section(fullAttention), in.section(slidingAttention)
+	if full == nil || sliding == nil && c.Windows != nil {
+		in.fail("%s and %s are needed", fullAttention, slidingAttention)
+	}
+	if full != nil {
+		c.RopeTheta, c.RopeScaling = full.proportional(true)
+		in.fold(full)
+	}
+	if sliding != nil {
+		c.LocalTheta, _ = sliding.proportional(false)
+		in.fold(sliding)
+	}
+	k.fold(in)
+}
+
+// proportional reads the parameters of one type of layers.
+func (k *keys) proportional(allowed bool) (theta float64, scaling RopeScaling) {
+	kind, r := "default", &RopeProportional{Fraction: 1, Factor: 1}
+	k.require("rope_theta")
+	k.float("rope_theta", &theta)
+	k.text("rope_type", &kind)
+	if kind == "default" {
+		return theta, nil
+	}
+	if kind != "proportional" || !allowed {
+		k.fail("rope_type %q is not supported: use default, or proportional for layers without a window", strictjson.Brief(kind))
+	}
+	k.floatOrNull("partial_rotary_factor", &r.Fraction)
+	k.floatOrNull("factor", &r.Factor)
+	if r.identity() {
+		return theta, nil
+	}
+	return theta, r
+}
+
+// overrides reads per_layer_config. transformers 5.24 writes it in place of global_head_dim and num_global_key_value_heads.
+func (k *keys) overrides(c *Config, b *ByLayer) {
+	in := k.section("per_layer_config")
+	if in == nil {
+		return
+	}
+	b.GlobalHeadDim, b.GlobalKVHeads = 0, 0
+	for i := range min(max(c.Layers, 0), maxLayers) {
+		one := in.section(strconv.Itoa(i))
+		if one == nil {
+			one = &keys{}
+		}
+		for key := range one.values {
+			if key != "head_dim" && key != "num_key_value_heads" {
+				one.fail("%s is not supported here", strictjson.Brief(key))
+			}
+		}
+		dim, kv := c.HeadDim, c.KVHeads
+		one.integer("head_dim", &dim)
+		one.integer("num_key_value_heads", &kv)
+		switch first := b.GlobalHeadDim == 0; {
+		case c.Window(i) > 0 && (dim != c.HeadDim || kv != c.KVHeads):
+			one.fail("layers with a window are supported without overrides only")
+		case c.Window(i) == 0 && first:
+			b.GlobalHeadDim, b.GlobalKVHeads = dim, kv
+		case c.Window(i) == 0 && (dim != b.GlobalHeadDim || kv != b.GlobalKVHeads):
+			one.fail("layers without a window are supported with equal overrides only")
+		}
+		in.fold(one)
+	}
+	k.fold(in)
+}
+
+func writeGemma4(c Config) map[string]any {
+	full := map[string]any{"rope_type": "default"}
+	if c.RopeScaling != nil {
+		full = c.RopeScaling.json()
+	}
+	full["rope_theta"] = decimal(c.RopeTheta)
+	object := map[string]any{
+		"layer_types":             c.layerTypes(),
+		"rope_parameters":         map[string]any{fullAttention: full, slidingAttention: map[string]any{"rope_type": "default", "rope_theta": decimal(c.LocalTheta)}},
+		"final_logit_softcapping": nil,
+		"enable_moe_block":        false,
+	}
+	if c.LogitCap > 0 {
+		object["final_logit_softcapping"] = decimal(c.LogitCap)
+	}
+	if c.Windows != nil {
+		object["sliding_window"] = c.window()
+	}
+	b := ByLayer{}
+	if c.ByLayer != nil {
+		b = *c.ByLayer
+	}
+	object["global_head_dim"] = orDefault(b.GlobalHeadDim, c.HeadDim)
+	object["num_global_key_value_heads"] = nil
+	if b.GlobalKVHeads > 0 {
+		object["num_global_key_value_heads"] = b.GlobalKVHeads
+	}
+	object["attention_k_eq_v"] = b.KeysAreValues
+	object["num_kv_shared_layers"] = b.SharedKV
+	object["use_double_wide_mlp"] = b.DoubleWide
+	object["hidden_size_per_layer_input"] = b.Inputs
+	object["vocab_size_per_layer_input"] = orDefault(b.InputsVocab, c.VocabSize)
+	return object
+}
+
+func orDefault(n, absent int) int {
+	if n == 0 {
+		return absent
+	}
+	return n
+}
+
+// RopeProportional turns only the first planes of a head, a Fraction of all. Frequencies are computed over the whole head and divided
+// by Factor.
+type RopeProportional struct{ Fraction, Factor float64 }
+
+func (r *RopeProportional) rescale(freqs []float64, rotary Rotary) {
+	turning := int(r.Fraction * float64(rotary.Dim) / 2)
+	for i := range freqs {
+		freqs[i] /= r.Factor
+		if i >= turning {
+			freqs[i] = 0
+		}
+	}
+}
+
+func (r *RopeProportional) amplitude() float64 { return 1 }
+func (r *RopeProportional) identity() bool     { return r.Fraction == 1 && r.Factor == 1 }
+
+func (r *RopeProportional) validate() error {
+	if !(r.Fraction >= 0 && r.Fraction <= 1) {
+		return fmt.Errorf("rope_parameters.partial_rotary_factor is %g: must be 0 to 1", r.Fraction)
+	}
+	if !(r.Factor > 0) || math.IsInf(r.Factor, 0) {
+		return fmt.Errorf("rope_parameters.factor is %g: must be positive and finite", r.Factor)
+	}
+	return nil
+}
+
+func (r *RopeProportional) json() map[string]any {
+	return map[string]any{"rope_type": "proportional", "partial_rotary_factor": decimal(r.Fraction), "factor": decimal(r.Factor)}
+}

@@ -1,0 +1,39 @@
+package model
+
+import "github.com/mgrpo/mgrpo/bindings/torch"
+
+// keptKV holds the keys and values that later layers of a training pass share, by layer.
+type keptKV map[int]keysValues
+
+type keysValues struct{ k, v *torch.Tensor }
+
+// hoistKept moves the kept keys and values of layer i out of the innermost scope.
+func hoistKept(s *torch.Scope, pass Pass, i int) {
+	if packed, ok := pass.Attention.(packedAttention); ok {
+		if kv, kept := packed.kept[i]; kept {
+			s.Hoist(kv.k)
+			s.Hoist(kv.v)
+		}
+	}
+}
+
+// asLeaves replaces the kept tensors with leaves, and returns them. From layer lowest on, leaves accumulate the gradients of later layers.
+func (k keptKV) asLeaves(lowest int) keptKV {
+	leaves := keptKV{}
+	for i, kv := range k {
+		leaf := keysValues{kv.k.Detach(), kv.v.Detach()}
+		leaf.k.RequireGrad(i >= lowest)
+		leaf.v.RequireGrad(i >= lowest)
+		k[i], leaves[i] = leaf, leaf
+	}
+	return leaves
+}
+
+// extend adds the keys and values that layer i has computed again to an objective's outputs, and the gradients of leaves to its grads.
+func (k keptKV) extend(i int, leaves keptKV, outputs, grads []*torch.Tensor) ([]*torch.Tensor, []*torch.Tensor) {
+	leaf, kept := leaves[i]
+	if !kept {
+		return outputs, grads
+	}
+	return append(outputs, k[i].k, k[i].v), append(grads, leaf.k.Grad(), leaf.v.Grad())
+}
