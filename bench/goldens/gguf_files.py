@@ -34,11 +34,45 @@ def turned(w, heads):
     return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
+def head_dim(c):
+    return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+
+
+def theta(c):
+    """rope_theta, stretched by the alpha of HunYuan."""
+    alpha, dim = (c.get("rope_scaling") or {}).get("alpha"), head_dim(c)
+    base = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
+    return base * alpha ** (dim / (dim - 2)) if alpha else base
+
+
 def granite(writer, c):
     writer.add_attention_scale(c["attention_multiplier"])
     writer.add_embedding_scale(c["embedding_multiplier"])
     writer.add_residual_scale(c["residual_multiplier"])
     writer.add_logit_scale(c["logits_scaling"])
+
+
+def olmo3(writer, c):
+    writer.add_sliding_window(c["sliding_window"])
+    scaling = c["rope_scaling"]
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(scaling["factor"])
+    writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+
+
+def ministral3(writer, c):
+    rope = c["rope_parameters"]
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+    writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+
+
+def glm4(writer, c):
+    writer.add_rope_dimension_count(int(head_dim(c) * c["partial_rotary_factor"]))
 
 
 def nothing(writer, c):
@@ -47,6 +81,10 @@ def nothing(writer, c):
 
 # The architecture, whether rows of queries and keys are turned, and the keys that only this architecture has.
 FAMILIES = {
+    "olmo3": (gguf.MODEL_ARCH.OLMO2, False, olmo3),
+    "ministral3": (gguf.MODEL_ARCH.MISTRAL3, True, ministral3),
+    "glm4": (gguf.MODEL_ARCH.GLM4, False, glm4),
+    "hunyuan_v1_dense": (gguf.MODEL_ARCH.HUNYUAN_DENSE, False, nothing),
     "granite": (gguf.MODEL_ARCH.GRANITE, True, granite),
     "olmo2": (gguf.MODEL_ARCH.OLMO2, False, nothing),
     "ernie4_5": (gguf.MODEL_ARCH.ERNIE4_5, False, nothing),
@@ -57,7 +95,6 @@ def write(folder, path, c, eos):
     arch, pairs, own = FAMILIES[c["model_type"]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
-    head_dim = c.get("head_dim") or c["hidden_size"] // heads
     writer.add_context_length(c["max_position_embeddings"])
     writer.add_embedding_length(c["hidden_size"])
     writer.add_block_count(c["num_hidden_layers"])
@@ -65,8 +102,11 @@ def write(folder, path, c, eos):
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv)
     writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    writer.add_rope_freq_base(c["rope_theta"])
-    writer.add_rope_dimension_count(head_dim)
+    writer.add_key_length(head_dim(c))
+    writer.add_value_length(head_dim(c))
+    writer.add_rope_freq_base(theta(c))
+    if "partial_rotary_factor" not in c:
+        writer.add_rope_dimension_count(head_dim(c))
     writer.add_vocab_size(c["vocab_size"])
     own(writer, c)
     pairs_of_letters = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(c["vocab_size"] - 3)]

@@ -14,6 +14,8 @@ type gguf struct {
 	interleaved bool   // the two halves of each query and key head are interleaved row by row
 	ropeFactors bool   // files may have GGUFRopeFactors, the divisors of Llama 3's scaling
 
+	fits func(m *metadata) bool // reports whether a file belongs to this family, if two families share the architecture's name; may be nil
+
 	read func(m *metadata, prefix string, c *Config) // reads or refuses the architecture's own keys, which begin with prefix; may be nil
 
 	write func(c Config, set func(key string, value any)) // the same keys, without prefix; may be nil
@@ -75,7 +77,7 @@ func (m *metadata) family() *family {
 		if f.gguf == nil {
 			continue
 		}
-		if f.ggufName() == name {
+		if f.ggufName() == name && (f.gguf.fits == nil || f.gguf.fits(m)) {
 			return f
 		}
 		known = append(known, f.ggufName())

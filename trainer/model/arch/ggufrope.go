@@ -27,6 +27,21 @@ func (m *metadata) rope(prefix string, c *Config) {
 		m.float(prefix+"freq_base_swa", &c.LocalTheta)
 		read = append(read, "freq_base_swa")
 	}
+	if families[c.Family].partialRotary != 0 {
+		turning := c.HeadDim
+		if m.integer(prefix+"dimension_count", &turning); turning != c.HeadDim {
+			c.RotaryDim = turning
+		}
+		read = append(read, "dimension_count")
+	}
+	yarn := RopeYaRN{BetaFast: 32, BetaSlow: 1}
+	all := 0.0 // mscale_all_dim; mscale is 1
+	if families[c.Family].queryGrowth {
+		m.float(prefix+"scaling.yarn_log_multiplier", &all)
+		m.float(prefix+"scaling.yarn_beta_fast", &yarn.BetaFast)
+		m.float(prefix+"scaling.yarn_beta_slow", &yarn.BetaSlow)
+		read = append(read, "scaling.yarn_log_multiplier", "scaling.yarn_beta_fast", "scaling.yarn_beta_slow")
+	}
 	m.refuseRope(prefix, read, *c)
 	if factor == 0 {
 		factor = 1
@@ -36,9 +51,9 @@ func (m *metadata) rope(prefix string, c *Config) {
 	case "linear":
 		c.RopeScaling = &RopeLinear{Factor: factor}
 	case "yarn":
-		c.RopeScaling = &RopeYaRN{Factor: factor, BetaFast: 32, BetaSlow: 1, AttentionFactor: yarnScale(factor, 1) * attention,
-			Truncate: true, OriginalMaxPosition: original}
-		attention = 1
+		yarn.Factor, yarn.Truncate, yarn.OriginalMaxPosition = factor, true, original
+		yarn.AttentionFactor = yarnScale(factor, 1) / yarnScale(factor, all) * attention
+		c.RopeScaling, attention = &yarn, 1
 	default:
 		m.fail("%sscaling.type %q is not supported: use none, linear or yarn", prefix, strictjson.Brief(kind))
 		return

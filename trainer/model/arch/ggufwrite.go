@@ -19,6 +19,7 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 	if f.gguf == nil {
 		return nil, nil, fmt.Errorf("mgrpo cannot write model_type %s as GGUF: GGUF has no architecture for it, or mgrpo does not support that", c.Family)
 	}
+	c = c.withoutAlpha()
 	name := f.ggufName()
 	meta = map[string]any{"general.architecture": name}
 	set := func(key string, value any) { meta[name+"."+key] = value }
@@ -33,7 +34,7 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 	count("feed_forward_length", c.FFN)
 	count("context_length", c.MaxPosition)
 	set("attention.layer_norm_rms_epsilon", float32(c.RMSEps))
-	count("rope.dimension_count", c.HeadDim)
+	count("rope.dimension_count", orDefault(c.RotaryDim, c.HeadDim))
 	set("rope.freq_base", float32(c.RopeTheta))
 	if m := c.Mixture; m != nil {
 		count("expert_count", m.Experts)
@@ -93,8 +94,9 @@ func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 // forward returns the configuration without the fields that do not affect the forward pass, with numbers rounded to
 // float32.
 func (c Config) forward() Config {
+	c = c.withoutAlpha()
 	c.Wrapper, c.BOS, c.EOS, c.Pad, c.Raw, c.Quantisation = "", nil, nil, nil, nil, nil
-	numbers := []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.QueryScalar}
+	numbers := []*float64{&c.RMSEps, &c.RopeTheta, &c.LocalTheta, &c.QueryScalar, &c.LogitCap, &c.QueryGrowth.Beta}
 	for _, k := range c.multiplierKeys() {
 		numbers = append(numbers, k.value)
 	}

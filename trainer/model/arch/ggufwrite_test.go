@@ -20,6 +20,10 @@ func TestGGUFMetadata(t *testing.T) {
 			continue
 		}
 		c := shape(name)
+		if name == OLMo3 { // without windows it is OLMo 2
+			c.Layers, c.Windows = 4, []int{8, 8, 8, 0}
+			c.LocalTheta = c.RopeTheta
+		}
 		if HasExperts(name) {
 			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Step: 1}
 		}

@@ -23,5 +23,6 @@ func init() {
 			l.fusedMLP()
 			l.normAfterMLP("post_mlp_layernorm")
 		},
+		gguf: &gguf{},
 	})
 }

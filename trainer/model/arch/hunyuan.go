@@ -21,6 +21,7 @@ func init() {
 			l.postNorm()
 			l.gatedMLP(false)
 		},
+		gguf: &gguf{name: "hunyuan-dense"},
 	})
 }
 

@@ -32,5 +32,31 @@ func init() {
 			l.postNorm()
 			l.gatedMLP(false)
 		},
+		gguf: &gguf{name: "mistral3", interleaved: true, read: ministral3GGUF, write: writeMinistral3GGUF},
 	})
+}
+
+// ministral3GGUF reads the scaling of queries, whose steps are YaRN's original positions there.
+func ministral3GGUF(m *metadata, prefix string, c *Config) {
+	beta := 0.0
+	m.float(prefix+"attention.temperature_scale", &beta)
+	if beta == 0 {
+		return
+	}
+	c.QueryGrowth = QueryGrowth{Beta: beta, Positions: c.MaxPosition}
+	m.integer(prefix+"rope.scaling.original_context_length", &c.QueryGrowth.Positions)
+}
+
+func writeMinistral3GGUF(c Config, set func(key string, value any)) {
+	if c.QueryGrowth != (QueryGrowth{}) {
+		set("attention.temperature_scale", float32(c.QueryGrowth.Beta))
+		set("rope.scaling.original_context_length", uint32(c.QueryGrowth.Positions))
+	}
+	if yarn, ok := c.RopeScaling.(*RopeYaRN); ok {
+		if yarn.AttentionFactor == 1 {
+			set("rope.scaling.yarn_log_multiplier", float32(1))
+		}
+		set("rope.scaling.yarn_beta_fast", float32(yarn.BetaFast))
+		set("rope.scaling.yarn_beta_slow", float32(yarn.BetaSlow))
+	}
 }

@@ -19,6 +19,6 @@ func init() {
 			l.gatedMLP(false)
 			l.mlpNorm()
 		},
-		gguf: &gguf{},
+		gguf: &gguf{fits: func(m *metadata) bool { return !m.olmoSlides() }},
 	})
 }

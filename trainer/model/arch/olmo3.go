@@ -22,7 +22,40 @@ func init() {
 			l.gatedMLP(false)
 			l.mlpNorm()
 		},
+		gguf: &gguf{name: OLMo2, fits: (*metadata).olmoSlides, read: olmo3GGUF, write: writeOLMo3GGUF},
 	})
+}
+
+// olmoSlides reports whether layers of a file have a window, as in OLMo 3.
+func (m *metadata) olmoSlides() bool {
+	window := 0
+	m.integer(OLMo2+".attention.sliding_window", &window)
+	return window > 0
+}
+
+// olmo3GGUF reads windows as llama.cpp does. All layers have the same theta there.
+func olmo3GGUF(m *metadata, prefix string, c *Config) {
+	window, pattern, local := 0, 4, c.RopeTheta
+	m.integer(prefix+"attention.sliding_window", &window)
+	slides := m.slidingPattern(prefix+"attention.sliding_window_pattern", &pattern, c.Layers)
+	(&keys{}).slide(c, window, func(i int) bool {
+		if slides != nil {
+			return slides[i]
+		}
+		return pattern == 0 || i%pattern < pattern-1
+	})
+	m.float(prefix+"rope.freq_base_swa", &local)
+	if local != c.RopeTheta {
+		m.fail("%srope.freq_base_swa %g is not supported: only rope.freq_base, %g", prefix, local, c.RopeTheta)
+	}
+	c.LocalTheta = local
+}
+
+// writeOLMo3GGUF writes the window. The layers that have it are those of every OLMo 3: three of four.
+func writeOLMo3GGUF(c Config, set func(key string, value any)) {
+	if c.Windows != nil {
+		set("attention.sliding_window", uint32(c.window()))
+	}
 }
 
 // olmo3Windows reads from layer_types which layers have a window. If the key is absent, three of four layers have one.

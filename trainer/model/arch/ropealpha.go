@@ -18,6 +18,16 @@ func (r *RopeAlpha) rescale(freqs []float64, rotary Rotary) {
 	}
 }
 
+// withoutAlpha returns the same rotary embedding with the theta that Alpha comes to, which GGUF files have in its place.
+func (c Config) withoutAlpha() Config {
+	if r, stretched := c.RopeScaling.(*RopeAlpha); stretched {
+		dim := float64(c.HeadDim)
+		c.RopeTheta *= math.Pow(r.Alpha, dim/(dim-2))
+		c.RopeScaling = nil
+	}
+	return c
+}
+
 func (r *RopeAlpha) amplitude() float64 { return 1 }
 func (r *RopeAlpha) identity() bool     { return r.Alpha == 1 || r.Alpha == 0 } // transformers ignores 0
 func (r *RopeAlpha) validate() error    { return positive("alpha", r.Alpha) }
