@@ -24,7 +24,7 @@ const taskArgument = "task"
 
 var colleagueSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What to do, complete in itself: the helper sees nothing else."}},"required":["task"]}`)
 
-// maxProblem is the size of the longest error about arguments, in bytes: the error may quote them.
+// maxProblem is the length in bytes of the longest error about arguments. Such an error may quote the arguments.
 const maxProblem = 400
 
 // Callables are the functions that a chat offers to its model: sub-agents and tools.
@@ -39,7 +39,8 @@ type callable struct {
 	schema   *jsonschema.Resolved // nil: only the tool checks the arguments
 }
 
-// NewCallables returns an error if two of them have the same name, or one has none, or a JSON Schema that is not JSON.
+// NewCallables returns an error if two functions have the same name, if one has no name, or if its JSON Schema is not
+// valid JSON.
 func NewCallables(colleagues []Colleague, tools []tool.Tool) (*Callables, error) {
 	c := &Callables{byName: map[string]callable{}}
 	for _, a := range colleagues {
@@ -83,8 +84,9 @@ func (c *Callables) add(name, description string, schema json.RawMessage, delega
 	return nil
 }
 
-// readable returns the schema of a tool's arguments for checks; nil if it has keywords or values of another draft than the validator knows. The
-// arguments are then checked by the tool alone, as a server does in any case.
+// readable returns the JSON Schema of a tool's arguments, ready for checks. It returns nil if the schema uses keywords
+// or values of a draft that the validator does not support. The tool then checks its arguments alone, as MCP servers
+// always do.
 func readable(schema json.RawMessage) *jsonschema.Resolved {
 	var parsed jsonschema.Schema
 	if err := json.Unmarshal(schema, &parsed); err != nil {
@@ -97,10 +99,10 @@ func readable(schema json.RawMessage) *jsonschema.Resolved {
 	return resolved
 }
 
-// Definitions are OpenAI function definitions, in the order offered. The caller must not change them.
+// Definitions returns OpenAI function definitions, in the order offered. The caller must not change them.
 func (c *Callables) Definitions() []json.RawMessage { return c.definitions }
 
-// Call turns a parsed call into a Call. Its Problem says why it cannot be executed.
+// Call turns a parsed call into a Call. If the call cannot be executed, its Problem is the reason.
 func (c *Callables) Call(p ParsedCall) Call {
 	call := Call{Name: p.Name, Arguments: p.Arguments, Problem: p.Problem}
 	if call.Problem != "" {
@@ -142,7 +144,7 @@ func bounded(s string) string {
 	return strings.ToValidUTF8(s[:maxProblem], "") + "…"
 }
 
-// marshalPlain is json.Marshal without the HTML escapes, which cost tokens.
+// marshalPlain encodes v as JSON without HTML escapes, because escapes cost tokens.
 func marshalPlain(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

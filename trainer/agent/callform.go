@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 )
 
-// CallForm is how the template prints a call of one function: the texts around its arguments.
+// CallForm holds the texts that the template prints before and after the arguments of a call to one function.
 type CallForm struct {
 	Before, After string
 	Pairs         *Pairs // of keys and values without quotes; nil: the arguments are JSON
@@ -60,7 +60,7 @@ func (t *Template) CallForm(name string) (CallForm, error) {
 		return CallForm{}, fmt.Errorf("the model's chat template prints calls as %s: mgrpo cannot hold a reply to that notation", t.calls.Name())
 	}
 	if read := t.calls.Read(text, t.functions).Calls; len(read) != 1 || read[0].Name != name || read[0].Problem != "" {
-		return CallForm{}, fmt.Errorf("the model's chat template prints a call of %s as %.200q, which is not read back", name, text)
+		return CallForm{}, fmt.Errorf("the model's chat template prints a call of %s as %.200q, which mgrpo cannot read back", name, text)
 	}
 	further := callformat.Argument{Key: formKey, Value: formValue2}
 	if two, err := t.callsText(name, []callformat.Argument{first}, []callformat.Argument{further}); err == nil {

@@ -15,13 +15,13 @@ import (
 // ChatConfig configures a Chat.
 type ChatConfig struct {
 	Tokenizer      Tokenizer
-	System         string // system prompt; empty leaves the template's own
+	System         string // system prompt; empty: the template's own
 	Colleagues     []Colleague
 	Tools          []tool.Tool
-	Functions      []json.RawMessage // OpenAI function definitions of a program, in place of colleagues and tools; nil: those
+	Functions      []json.RawMessage // OpenAI function definitions of a program, in place of colleagues and tools; nil: colleagues and tools
 	EnableThinking *bool             // nil: not passed to the template
 	TemplateArgs   *ordered.Object   // further variables of the template; nil: none
-	Date           time.Time         // date that a template prints as today's; zero: the clock's
+	Date           time.Time         // the date that a template prints as today; zero: the clock's date
 }
 
 // Chat is the dialect of a pretrained model: the model's Template with the agent's system prompt, tools and colleagues.
@@ -79,8 +79,8 @@ func (c *Chat) Parse(turn []int32) Action {
 	return Action{Calls: calls}
 }
 
-// Observe renders the results as the template does after an assistant turn, from the end of that turn to the opening of
-// the next.
+// Observe renders the results as the template does after an assistant's turn: from the end of that turn to the opening
+// of the next.
 func (c *Chat) Observe(turn []int32, results []Result) ([]int32, string, error) {
 	messages := make([]tokenizer.Message, len(results))
 	for i, r := range results {

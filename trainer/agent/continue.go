@@ -7,8 +7,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// Continue returns the tokens and the text of messages up to the end of the last one, an assistant's, which the next turn goes on with.
-// A last message that has only reasoning goes on thinking.
+// Continue returns the tokens and the text of messages up to the end of the last message. The last message must be the
+// assistant's, and the next turn continues it. If it has only reasoning, the turn continues the reasoning.
 func (t *Template) Continue(messages []tokenizer.Message) ([]int32, string, error) {
 	messages = t.withFunctions(t.printable(messages))
 	last := messages[len(messages)-1]
@@ -28,7 +28,8 @@ func (t *Template) Continue(messages []tokenizer.Message) ([]int32, string, erro
 	return t.cfg.Tokenizer.Encode(text), text, nil
 }
 
-// Within is the template of a turn that goes on with a message of the assistant: whether it begins in thinking depends on the message.
+// Within returns the template for a turn that continues an assistant's message. Whether that turn begins in thinking
+// depends on the message.
 func (t *Template) Within(content, reasoning string) *Template {
 	if content == "" && reasoning == "" {
 		return t

@@ -15,27 +15,27 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// Spec says which conversation Run runs.
+// Spec specifies the conversation that Run runs.
 type Spec struct {
 	Key      policy.Key      // names the trajectory and seeds its sampling; Run sets Root
 	Repeat   int             // earlier conversations of this agent within the rollout with the same task
-	Main     bool            // the main agent of the rollout, not an invocation of a sub-agent
+	Main     bool            // the main agent of the rollout, rather than an invocation of a sub-agent
 	Task     string          // question of the main agent, sub-task of a sub-agent
-	Row      json.RawMessage // the query's row with all its columns, for tools; nil without
+	Row      json.RawMessage // the query's row with all its columns, for tools; nil: no row
 	Dialect  Dialect
 	Sampling policy.Sampling // Temperature, TopK, TopP, MinP; Run sets the other fields for each turn
 	Limits   Limits
 	MaxLag   int64 // largest difference of policy versions between turns
 }
 
-// Limits bound a conversation; 0 is no limit. A conversation that reaches a limit ends with an invalid format, except
-// for CallsPerTurn: surplus calls get an error as their result, like malformed calls.
+// Limits bound a conversation; 0 means no limit. A conversation that reaches a limit ends with an invalid format.
+// CallsPerTurn is an exception: surplus calls get an error as their result, like malformed calls.
 type Limits struct {
 	Turns        int           // sampled turns, without summaries
 	CallsPerTurn int           // calls executed for one turn
 	TurnTokens   int           // sampled tokens of a turn
-	Tokens       int           // all tokens: prompt, sampled, observed; of a folded conversation, of a stretch
-	Fold         Fold          // needs a dialect in which an answer is any text
+	Tokens       int           // all tokens: prompt, sampled, observed; applies to each stretch of a folded conversation
+	Fold         Fold          // needs a dialect that accepts any text as an answer
 	Wall         time.Duration // from the first prompt to the answer, calls included
 }
 
@@ -44,8 +44,8 @@ type Env struct {
 	Policy policy.Sampler
 	Tools  map[string]tool.Tool
 
-	// Delegate asks a sub-agent and waits for its answer. An error ends the conversation; if only the sub-agent failed, the
-	// answer says so.
+	// Delegate asks a sub-agent and waits for its answer. An error ends the conversation. If only the sub-agent failed,
+	// Delegate returns no error and the answer describes the failure.
 	Delegate func(ctx context.Context, d Delegation) (answer string, err error)
 }
 
@@ -53,29 +53,30 @@ type Env struct {
 type Delegation struct {
 	Agent  string
 	Index  int // counts this rollout's delegations to the agent from 0, in the order issued
-	Repeat int // counts those of them, from 0, that had the same task
+	Repeat int // counts, from 0, the delegations among them with the same task
 	Task   string
 }
 
-var errWall = errors.New("wall time of the conversation is over")
+var errWall = errors.New("the conversation used up its wall time (limits.wall)")
 
-// Voice gives the turns of one conversation. It appends all that is read and said to the conversation's trajectory.
-// Its methods are called one after the other.
+// Voice produces the turns of one conversation. It appends everything that the agent reads and samples to the
+// conversation's trajectory. Its methods must not be called concurrently.
 type Voice interface {
-	// Open appends what the agent reads before its first turn: the question or sub-task with all that surrounds it.
+	// Open appends the text that the agent reads before its first turn: the question or sub-task and everything around
+	// it.
 	Open(task string) error
 
-	// Turn appends the agent's next turn and returns its meaning, or the Finish constant of the limit that it reached. An
-	// error is one of the infrastructure; see Run.
+	// Turn appends the agent's next turn and returns its meaning, or the Finish constant of the limit that the turn
+	// reached. An error means that the infrastructure failed; see Run.
 	Turn(ctx context.Context) (a Action, finish string, err error)
 
 	// Observe appends the results of the newest turn's calls, in the order issued.
 	Observe(results []Result) error
 }
 
-// Run runs a conversation of a policy and returns its trajectory. A reached limit, a turn outside the grammar or a failing
-// tool is part of the trajectory and not an error. Run returns an error if the infrastructure failed (engine, store,
-// cancellation, policy versions more than MaxLag apart), with the trajectory up to then.
+// Run runs a conversation of a policy and returns its trajectory. If a limit is reached, a turn is outside the grammar
+// or a tool fails, the trajectory records it, and Run returns no error. Run returns an error if the infrastructure
+// failed (engine, store, cancellation, policy versions more than MaxLag apart), together with the trajectory so far.
 func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 	if spec.Dialect == nil || env.Policy == nil {
 		return Trajectory{}, errors.New("conversation: Spec.Dialect and Env.Policy must be set")
@@ -83,8 +84,9 @@ func Run(ctx context.Context, spec Spec, env Env) (Trajectory, error) {
 	return Converse(ctx, spec, env, func(t *Trajectory) Voice { return &sampler{spec: spec, policy: env.Policy, traj: t} })
 }
 
-// Converse is Run with turns of another origin: voice makes what gives them, for the trajectory in the making. What of
-// spec and env is about tokens (Dialect, Sampling, MaxLag, Policy, the limits of tokens) is for the voice alone.
+// Converse runs a conversation like Run, but the turns come from the Voice that voice returns for the new trajectory.
+// Only the voice uses the fields of spec and env that concern tokens: Dialect, Sampling, MaxLag, Policy and the limits
+// of tokens.
 func Converse(ctx context.Context, spec Spec, env Env, voice func(*Trajectory) Voice) (Trajectory, error) {
 	c := &conversation{spec: spec, env: env}
 	c.traj = Trajectory{
@@ -112,8 +114,9 @@ func Converse(ctx context.Context, spec Spec, env Env, voice func(*Trajectory) V
 	return c.traj, nil
 }
 
-// UnansweredError says that an agent gave no answer and that it was not its fault: the server of a hosted model failed, or
-// the workers that were to answer did. The rollout has no result, which is not the same as a wrong one.
+// UnansweredError means that an agent gave no answer through no fault of its own: the server of a hosted model failed,
+// or the workers that should have answered failed. The rollout then has no result. That is different from a wrong
+// answer.
 type UnansweredError struct {
 	Agent string
 	Err   error
@@ -123,7 +126,7 @@ func (e *UnansweredError) Error() string { return fmt.Sprintf("%s gave no answer
 
 func (e *UnansweredError) Unwrap() error { return e.Err }
 
-// interrupted says whether err comes from an expired context: the context's error or cause, or a network deadline.
+// interrupted reports whether err comes from an expired context: the context's error or cause, or a network deadline.
 func interrupted(err error) bool {
 	return errors.Is(err, errWall) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, os.ErrDeadlineExceeded)
 }
@@ -135,10 +138,10 @@ type conversation struct {
 	traj  Trajectory
 	asked map[subtask]int
 
-	called map[string]int // calls of each tool
+	called map[string]int // number of calls of each tool
 }
 
-// subtask is what an agent was asked; a conversation counts how often.
+// subtask is a task given to a sub-agent. A conversation counts how often it gives the same one.
 type subtask struct{ agent, task string }
 
 func (c *conversation) end(finish string) {
@@ -146,7 +149,7 @@ func (c *conversation) end(finish string) {
 	c.traj.FormatValid = finish == FinishAnswer && c.traj.Malformed == 0
 }
 
-// converse runs the loop: a turn, its calls, their results.
+// converse runs the loop of a turn, its calls and their results.
 func (c *conversation) converse(ctx context.Context) error {
 	if err := c.voice.Open(c.spec.Task); err != nil {
 		return fmt.Errorf("prompt: %w", err)
@@ -186,8 +189,8 @@ func (c *conversation) converse(ctx context.Context) error {
 	}
 }
 
-// admit counts malformed calls. It replaces the calls beyond CallsPerTurn by a single call with a Problem, so that a
-// turn with a thousand calls gets few results.
+// admit counts malformed calls. It replaces all calls beyond CallsPerTurn by one call with a Problem, so that a turn
+// with a thousand calls gets few results.
 func (c *conversation) admit(calls []Call) (admitted []Call) {
 	limit := c.spec.Limits.CallsPerTurn
 	for i, call := range calls {
@@ -203,13 +206,13 @@ func (c *conversation) admit(calls []Call) (admitted []Call) {
 	return admitted
 }
 
-// Surplus is the problem of the calls of a turn beyond its limit.
+// Surplus returns the Problem of the calls of a turn that are beyond the limit.
 func Surplus(calls, limit int) string {
 	return fmt.Sprintf("%d call(s) not executed: at most %d calls a turn. Wait for the answers, then call again.", calls, limit)
 }
 
-// execute runs the calls of a turn concurrently and returns their results in the order issued. The first failed
-// delegation cancels the other calls, and so does a cache that cannot answer.
+// execute runs the calls of a turn concurrently and returns their results in the order issued. It cancels the other
+// calls when a delegation fails, or when a cache has no answer.
 func (c *conversation) execute(ctx context.Context, calls []Call) ([]Result, error) {
 	results := make([]Result, len(calls))
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -254,7 +257,7 @@ func (c *conversation) delegation(call Call) Delegation {
 
 func (c *conversation) delegate(ctx context.Context, d Delegation) (string, error) {
 	if c.env.Delegate == nil {
-		return "", fmt.Errorf("delegation to %q, but Env.Delegate is nil: the dialect offers a sub-agent that the environment lacks", d.Agent)
+		return "", fmt.Errorf("delegation to %q, but Env.Delegate is nil: the dialect offers a sub-agent that is missing from the environment", d.Agent)
 	}
 	answer, err := c.env.Delegate(ctx, d)
 	if err != nil {
@@ -274,8 +277,8 @@ func (c *conversation) origin(call Call) tool.Origin {
 	return o
 }
 
-// callTool returns the result of a call as the agent reads it. An error is one of the cache: what the tool would have
-// answered is not known.
+// callTool returns the result of a call as the agent reads it. It returns an error only if the cache failed, because
+// the tool's answer is then unknown.
 func (c *conversation) callTool(ctx context.Context, call Call) (string, error) {
 	t, ok := c.env.Tools[call.Name]
 	if !ok {

@@ -12,9 +12,9 @@ type DemonstratedTurn struct {
 }
 
 // Demonstrate turns a written conversation into the tokens that Run would have collected; sampled marks the tokens of
-// the agent's turns. Each turn ends with the token that ends it in the template. Demonstrate returns an error that names the turn,
-// counted from 1, if a call has an unknown name or arguments that do not fit, or if the number of results differs from
-// the number of calls.
+// the agent's turns. Each turn ends with the template's end-of-turn token. Demonstrate returns an error if a call has
+// an unknown name or arguments that do not fit, or if the number of results differs from the number of calls. The error
+// names the turn, counted from 1.
 func (c *Chat) Demonstrate(question string, turns []DemonstratedTurn) (tokens []int32, sampled []bool, err error) {
 	add := func(ids []int32, own bool) {
 		tokens = append(tokens, ids...)

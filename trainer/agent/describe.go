@@ -13,8 +13,9 @@ import (
 // describes reports whether the system message describes the functions, because the template does not print them.
 func (t *Template) describes() bool { return len(t.cfg.Functions) > 0 && t.tools == nil }
 
-// describe explains the functions and how to call them, for a template that does not print them. The example of a call has the notation in which
-// the template prints calls. If it prints none, it is Hermes's.
+// describe writes a system message that explains the functions and how to call them, for a template that does not print
+// them. The example of a call has the notation in which the template prints calls. If the template prints no calls, the
+// example has Hermes's notation.
 func (t *Template) describe() error {
 	if !t.describes() {
 		return nil

@@ -10,23 +10,23 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// Fold says when a conversation is folded. The agent is then asked for a summary, which is a sampled turn, and its next
-// turn follows the prompt with the question and the summary in place of all that it has read and said. What lies between
-// two folds is a stretch, a row of the trajectory (Trajectory.More). The zero value never folds.
+// Fold configures when a conversation is folded. The agent then writes a summary, which is a sampled turn. Its next
+// turn follows a prompt with the question and the summary instead of the whole history. A stretch is the part of the
+// conversation between two folds. It is a row of the trajectory (Trajectory.More). The zero value never folds.
 type Fold struct {
-	At   int // tokens of a stretch, newest results included, from which on it is folded
-	Keep int // last turns with their results that follow the summary, token by token
+	At   int // a stretch is folded once it has this number of tokens, newest results included
+	Keep int // number of last turns that follow the summary with their results, token by token
 }
 
-// What a model reads when its conversation is folded.
+// Texts that a model reads when its conversation is folded.
 const (
 	askForSummary = "This conversation is getting long and goes on without its beginning. Write a summary of all that you need to " +
 		"finish the task: what you have found out and from where, what failed, what is left to do. Make no call in it."
 	afterFold = "\n\nYou have worked on this before. Your summary:\n"
 )
 
-// CheckFold returns an error if every stretch would be folded after its first turn: if the prompt of an empty question and a
-// summary of TurnTokens reach Fold.At.
+// CheckFold returns an error if every stretch would be folded after its first turn. That happens if the prompt of an
+// empty question and a summary of TurnTokens together reach Fold.At.
 func (l Limits) CheckFold(d Dialect) error {
 	if l.Fold.At == 0 {
 		return nil
@@ -39,9 +39,9 @@ func (l Limits) CheckFold(d Dialect) error {
 	return err
 }
 
-// folding is what a sampler knows of the next fold.
+// folding is a sampler's state for the next fold.
 type folding struct {
-	task   string     // what the conversation is about
+	task   string     // the question or sub-task
 	recent []exchange // the newest turns of the stretch, at most Fold.Keep
 	asked  bool       // the next turn is the summary
 }
@@ -58,15 +58,17 @@ func (f *folding) remember(keep int, e exchange) {
 	f.recent = f.recent[max(len(f.recent)-keep, 0):]
 }
 
-// asking adds the wish for a summary to the newest result. It is no message of its own: some templates have none there.
+// asking appends the request for a summary to the newest result. A message of its own would not work, because some
+// templates allow none there.
 func asking(results []Result) []Result {
 	out := slices.Clone(results)
 	out[len(out)-1].Text += "\n\n" + askForSummary
 	return out
 }
 
-// lastResults are the tokens of a stretch's last results, with the wish for a summary. Where they would leave no room for one, each
-// is cut to the same length, half as long until there is room, and says how much is missing.
+// lastResults returns the tokens of a stretch's last results, with the request for a summary. If they leave no room for
+// a summary, it cuts every result to the same length and halves that length until there is room. A cut result states
+// how much of it is missing.
 func (v *sampler) lastResults(results []Result) (ids []int32, text string, err error) {
 	const shortest = 64 // bytes
 	room, _ := v.left()
@@ -88,11 +90,11 @@ func (v *sampler) lastResults(results []Result) (ids []int32, text string, err e
 	}
 }
 
-// foldedTask is the question with which a stretch after a fold begins.
+// foldedTask returns the question that begins a stretch after a fold.
 func foldedTask(task, summary string) string { return task + afterFold + summary }
 
-// fold samples the summary and begins the stretch that follows it. Its results are those of Turn; the Action is empty
-// unless the summary is none.
+// fold samples the summary and begins the next stretch. It returns the same results as Turn; the Action is empty unless
+// the turn is not a summary.
 func (v *sampler) fold(ctx context.Context) (Action, string, error) {
 	finish, err := v.sample(ctx)
 	if err != nil || finish != "" {
@@ -100,7 +102,7 @@ func (v *sampler) fold(ctx context.Context) (Action, string, error) {
 	}
 	said := v.spec.Dialect.Parse(v.turn)
 	if !said.Final || said.Answer == "" {
-		return Action{Invalid: "want a summary, which is text and makes no call"}, "", nil
+		return Action{Invalid: "expected a summary: a text without calls"}, "", nil
 	}
 	v.next.asked = false
 	ids, text, err := v.spec.Dialect.Prompt(foldedTask(v.next.task, said.Answer))
@@ -116,7 +118,7 @@ func (v *sampler) fold(ctx context.Context) (Action, string, error) {
 	return Action{}, "", nil
 }
 
-// fitting are the newest exchanges that have fewer than the given number of tokens.
+// fitting returns the newest exchanges that together have fewer than room tokens.
 func fitting(recent []exchange, room int) []exchange {
 	for i, e := range slices.Backward(recent) {
 		if room -= len(e.ids); room <= 0 {
@@ -126,8 +128,8 @@ func fitting(recent []exchange, room int) []exchange {
 	return recent
 }
 
-// begin begins a stretch. Nothing of what it begins with is trained in it: what the agent has sampled of that is trained
-// in the stretch before.
+// begin begins a stretch. None of its first tokens are trained in it: those that the agent sampled are trained in the
+// stretch before.
 func (v *sampler) begin(ids []int32, text string) {
 	t := v.traj
 	if len(v.row().Tokens) > 0 {
@@ -139,7 +141,8 @@ func (v *sampler) begin(ids []int32, text string) {
 	v.spec.Key.Root = v.root(ids)
 }
 
-// root is the key of a stretch's random numbers, since positions count anew. Stretches that begin alike have different ones.
+// root returns the key of a stretch's random numbers, because positions count from 0 again. Stretches with the same
+// beginning get different keys.
 func (v *sampler) root(ids []int32) uint64 {
 	root, before := policy.Root(ids, v.spec.Repeat), 0
 	for _, r := range v.roots {

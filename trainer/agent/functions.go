@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// CallablesOf reads OpenAI function definitions that somebody else offers to a model. Their calls are checked as those of
-// an agent's own tools.
+// CallablesOf reads OpenAI function definitions that a program offers to a model. Calls of them are checked like calls
+// of an agent's own tools.
 func CallablesOf(definitions []json.RawMessage) (*Callables, error) {
 	c := &Callables{byName: map[string]callable{}}
 	for _, d := range definitions {

@@ -14,18 +14,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// history is what a template can print of messages other than texts of users and assistants.
+// history records which messages a template can print, other than the texts of users and assistants.
 type history struct {
 	toolRole bool // tool messages that answer calls
-	calls    bool // an assistant's calls; if not, they are part of its text
+	calls    bool // an assistant's calls; false: they are part of its text
 	asText   bool // the arguments of calls are JSON texts, not objects
 	oneCall  bool // a message has one call at most
 	shortIDs bool // ids of calls are nine letters and digits
 }
 
-// probeCalls finds out how the template prints calls, and takes the format that reads them. Of a template that prints functions but
-// no calls, the prompt may show the notation. If it does not, the system message describes the functions and Hermes's notation. A template
-// that offers functions and prints calls that cannot be read is an error.
+// probeCalls finds out how the template prints calls and chooses the format that reads them. If a template prints
+// functions but no calls, its prompt may show the notation. Otherwise the system message describes the functions and
+// the notation is Hermes's. probeCalls returns an error if the template offers functions and prints calls in an unknown
+// notation.
 func (t *Template) probeCalls() error {
 	t.calls = callformat.Hermes
 	format, err := t.learnCalls()
@@ -35,7 +36,7 @@ func (t *Template) probeCalls() error {
 		t.probeCallRules()
 	case len(t.cfg.Functions) == 0:
 	case errors.Is(err, callformat.ErrUnknown):
-		return fmt.Errorf("%w: take a template of another notation, or leave the tools out", err)
+		return fmt.Errorf("%w: use a template with another notation, or remove the tools", err)
 	case t.tools != nil:
 		prompt, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}}, t.tools, true)
 		if err != nil {
@@ -50,7 +51,8 @@ func (t *Template) probeCalls() error {
 	return nil
 }
 
-// learnCalls learns the format with arguments as objects, as transformers' templates want them, or as JSON texts.
+// learnCalls learns the format with arguments as objects, which is the convention of transformers' templates, or as
+// JSON texts.
 func (t *Template) learnCalls() (format callformat.Format, err error) {
 	for _, t.history.asText = range []bool{false, true} {
 		var again error
@@ -65,7 +67,7 @@ func (t *Template) learnCalls() (format callformat.Format, err error) {
 	return nil, err
 }
 
-// printCalls is a callformat.Printer.
+// printCalls implements callformat.Printer.
 func (t *Template) printCalls(content string, calls ...callformat.Printed) (string, error) {
 	m := tokenizer.Message{Role: "assistant", Content: content}
 	for _, c := range calls {
@@ -80,7 +82,7 @@ func (t *Template) printCalls(content string, calls ...callformat.Printed) (stri
 	return text, err
 }
 
-// probeCallRules finds out what a template does not print: several calls in a message, and long ids.
+// probeCallRules finds out whether the template refuses several calls in a message, or long ids.
 func (t *Template) probeCallRules() {
 	one := callformat.Printed{ID: callformat.ProbeID, Name: probeFunction}
 	t.opening, _ = t.beforeTurn() // Learn has printed the same
@@ -94,12 +96,13 @@ func (t *Template) probeCallRules() {
 	t.history.shortIDs = err != nil
 }
 
-// printable makes of messages what the template can print.
+// printable converts messages into messages that the template can print.
 func (t *Template) printable(messages []tokenizer.Message) []tokenizer.Message {
 	return t.withResults(t.withCalls(withIDs(messages)))
 }
 
-// withIDs gives an id to each call and each tool message that has none, as if results came in the order of the calls.
+// withIDs gives an id to each call and each tool message without one. It assumes that results come in the order of the
+// calls.
 func withIDs(messages []tokenizer.Message) []tokenizer.Message {
 	out := slices.Clone(messages)
 	var open []tokenizer.ToolCall // calls without a result so far
@@ -127,10 +130,10 @@ func withIDs(messages []tokenizer.Message) []tokenizer.Message {
 	return out
 }
 
-// callID is the id of a call that has none: nine letters and digits.
+// callID returns the id for a call without one: nine letters and digits.
 func callID(message, call int) string { return fmt.Sprintf("call%02d%03d", message%100, call%1000) }
 
-// withCalls writes calls as the template wants them.
+// withCalls writes calls in the form that the template expects.
 func (t *Template) withCalls(messages []tokenizer.Message) []tokenizer.Message {
 	var out []tokenizer.Message
 	for i, m := range messages {
@@ -147,7 +150,7 @@ func (t *Template) withCalls(messages []tokenizer.Message) []tokenizer.Message {
 			out = append(out, m)
 			continue
 		}
-		// Each call is a message of its own, with its result behind it. The results of calls that come later are not there yet.
+		// Each call becomes a message of its own, followed by its result. Results of later calls are not there yet.
 		for j, c := range m.ToolCalls {
 			one := tokenizer.Message{Role: "assistant", ToolCalls: []tokenizer.ToolCall{c}}
 			if j == 0 {
@@ -165,14 +168,14 @@ func (t *Template) withCalls(messages []tokenizer.Message) []tokenizer.Message {
 	return out
 }
 
-// withoutResults are messages without the results of some calls.
+// withoutResults returns messages without the results of the given calls.
 func withoutResults(messages []tokenizer.Message, calls []tokenizer.ToolCall) []tokenizer.Message {
 	return slices.DeleteFunc(slices.Clone(messages), func(m tokenizer.Message) bool {
 		return m.Role == "tool" && slices.ContainsFunc(calls, func(c tokenizer.ToolCall) bool { return c.ID == m.ToolCallID })
 	})
 }
 
-// adapted are calls with ids and arguments as the template wants them.
+// adapted returns calls with ids and arguments in the form that the template expects.
 func (t *Template) adapted(calls []tokenizer.ToolCall) []tokenizer.ToolCall {
 	out := slices.Clone(calls)
 	for i, c := range out {
@@ -197,7 +200,7 @@ func argumentsText(arguments any) (string, bool) {
 	return text, err == nil
 }
 
-// shortID is an id of nine letters and digits. One that is such an id stays.
+// shortID returns an id of nine letters and digits. It returns an id that already has this form as it is.
 func shortID(id string) string {
 	if nineLetters.MatchString(id) {
 		return id
@@ -208,7 +211,7 @@ func shortID(id string) string {
 
 var nineLetters = regexp.MustCompile(`^[a-zA-Z0-9]{9}$`)
 
-// asText is a message with its calls as part of its text.
+// asText returns a message with its calls as part of its text.
 func (t *Template) asText(m tokenizer.Message) tokenizer.Message {
 	w, ok := t.calls.(callformat.Writer)
 	if !ok {
@@ -227,7 +230,7 @@ func (t *Template) asText(m tokenizer.Message) tokenizer.Message {
 	return m
 }
 
-// withResults turns tool messages into a user message for a template without a tool role.
+// withResults turns tool messages into a user message, for a template without a tool role.
 func (t *Template) withResults(messages []tokenizer.Message) []tokenizer.Message {
 	if t.history.toolRole || !slices.ContainsFunc(messages, func(m tokenizer.Message) bool { return m.Role == "tool" }) {
 		return messages
@@ -252,7 +255,7 @@ func (t *Template) withResults(messages []tokenizer.Message) []tokenizer.Message
 	return out
 }
 
-// objects are messages for the template, with thinking under the key that it reads.
+// objects returns messages as the template's objects, with thinking under the key that the template reads.
 func (t *Template) objects(messages []tokenizer.Message) []any {
 	list := tokenizer.Messages(messages...)
 	for i, m := range messages {

@@ -11,9 +11,10 @@ import (
 // Neutral breaks control tokens in a text from outside.
 func (t *Template) Neutral(text string) string { return t.neutral.Replace(text) }
 
-// Neutralizer breaks control tokens in text from outside: a tool's output or a sub-task that contains <|im_end|> must not end a
-// turn, and one that contains </think>, <tool_call> or </tool_response> must not become that token, either. Control tokens are the special tokens and all other
-// added tokens but for white space and tags of HTML, which are added for their frequency.
+// Neutralizer returns a replacer that breaks control tokens in text from outside. A tool's output or a sub-task that
+// contains <|im_end|> must not end a turn, and </think>, <tool_call> or </tool_response> in it must not become that
+// token. Control tokens are the special tokens and all other added tokens except white space and HTML tags, which
+// vocabularies add only because they are frequent.
 func Neutralizer(t Tokenizer) *strings.Replacer {
 	var pairs []string
 	for id := range int32(t.VocabSize()) {
@@ -34,10 +35,10 @@ func frequent(token string) bool {
 	return strings.HasPrefix(token, "<") && strings.HasSuffix(token, ">") && slices.Contains(elements, name)
 }
 
-// elements are the elements of HTML that Gemma's vocabulary has.
+// elements are the HTML elements in Gemma's vocabulary.
 var elements = strings.Fields("table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 blockquote strong em b code i u s sub sup ul ol li p br hr a img div span pre")
 
-// NeutralValue breaks control tokens in the texts of a JSON value, where they may have been written with escapes.
+// NeutralValue breaks control tokens in the texts of a JSON value. In the JSON itself they may be written with escapes.
 func NeutralValue(v any, neutral func(string) string) any {
 	switch v := v.(type) {
 	case string:

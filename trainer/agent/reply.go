@@ -10,9 +10,9 @@ import (
 // ParsedCall is one call as a model wrote it: a name and a JSON object of arguments, or a Problem.
 type ParsedCall = callformat.Call
 
-// Reply is what a sampled turn says.
+// Reply is the content of a sampled turn.
 type Reply struct {
-	Text     string       // without end-of-turn token, thinking, and all from the first call on
+	Text     string       // without end-of-turn token and thinking, up to the first call
 	Whole    string       // without end-of-turn token and thinking
 	Thinking string       // without its tags
 	Calls    []ParsedCall // in the order written
@@ -37,7 +37,8 @@ func (t *Template) read(text string) Reply {
 	return Reply{Text: said[:read.Start], Whole: said, Thinking: thought, Calls: read.Calls}
 }
 
-// readCalls reads calls in the template's notation, or if there are none in Hermes's, which demonstrations may be written in.
+// readCalls reads calls in the template's notation. If it finds none, it tries Hermes's notation, because
+// demonstrations may use it.
 func (t *Template) readCalls(text string) callformat.Reading {
 	read := t.calls.Read(text, t.functions)
 	if len(read.Calls) == 0 && t.calls != callformat.Hermes {
@@ -46,7 +47,7 @@ func (t *Template) readCalls(text string) callformat.Reading {
 	return read
 }
 
-// withoutStop leaves out the token that ended a turn.
+// withoutStop removes the token that ended a turn.
 func (t *Template) withoutStop(turn []int32) []int32 {
 	if n := len(turn); n > 0 && slices.Contains(t.stops, turn[n-1]) {
 		return turn[:n-1]
@@ -57,8 +58,8 @@ func (t *Template) withoutStop(turn []int32) []int32 {
 // OpensThinking reports whether the template opens the assistant's turn with the mark of thinking.
 func (t *Template) OpensThinking() bool { return t.thinks.opened }
 
-// CallMark is the text with which the first call of a turn begins, "" if calls have no mark.
+// CallMark returns the text that begins the first call of a turn, or "" if calls have no mark.
 func (t *Template) CallMark() string { return t.calls.Mark() }
 
-// CallFormat describes the notation of calls, for people.
+// CallFormat returns the name of the calls' notation, for people.
 func (t *Template) CallFormat() string { return t.calls.Name() }

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// sampler is the Voice of a policy: tokens go in and out, and a dialect translates them.
+// sampler is the Voice of a policy. Tokens go in and out, and a dialect translates them.
 type sampler struct {
 	spec     Spec
 	policy   policy.Sampler
@@ -18,7 +18,7 @@ type sampler struct {
 	newest   int64   // newest policy version that sampled a turn
 	computed int     // tokens of the row that went through the model
 	next     folding
-	roots    []uint64 // of the stretches so far
+	roots    []uint64 // random-number keys of the stretches so far
 }
 
 func (v *sampler) Open(task string) error {
@@ -44,7 +44,7 @@ func (v *sampler) Observe(results []Result) error {
 	return err
 }
 
-// row is the stretch in which the conversation is.
+// row returns the current stretch.
 func (v *sampler) row() *Trajectory {
 	if n := len(v.traj.More); n > 0 {
 		return &v.traj.More[n-1]
@@ -77,7 +77,7 @@ func (v *sampler) sample(ctx context.Context) (finish string, err error) {
 	}
 	s := v.spec.Sampling
 	s.MaxNew, s.StopIDs, s.StopStrings = room, stops.IDs, stops.Strings
-	// The capacity ends at the length, so an engine that appends to the slice copies it.
+	// The capacity equals the length, so an engine that appends to the slice copies it.
 	row := v.row()
 	tokens := row.Tokens[:len(row.Tokens):len(row.Tokens)]
 	out, err := v.policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: v.spec.Key, Computed: v.computed})
@@ -104,12 +104,13 @@ func (v *sampler) sample(ctx context.Context) (finish string, err error) {
 		if cancelled != nil {
 			return "", cancelled
 		}
-		return "", errors.New("the engine answered \"cancelled\", but the context was not cancelled")
+		return "", errors.New("the engine returned \"cancelled\", but the context was not cancelled")
 	}
 	return "", fmt.Errorf("unknown finish reason %q from the engine", out.Finish)
 }
 
-// room returns the number of tokens that the next turn may sample, and the finish reason if it samples all of them.
+// room returns the number of tokens that the next turn may sample, and the finish reason if the turn reaches that
+// number.
 func (v *sampler) room(dialectMax int) (int, string) {
 	room, binding := v.left()
 	tighten := func(n int, finish string) {
@@ -126,7 +127,7 @@ func (v *sampler) room(dialectMax int) (int, string) {
 	return room, binding
 }
 
-// left returns the number of tokens that the row may grow by, and the finish reason when it has.
+// left returns the number of tokens by which the row may grow, and the finish reason if it grows that much.
 func (v *sampler) left() (int, string) {
 	have := len(v.row().Tokens)
 	if most := v.spec.Limits.Tokens; most > 0 && most <= v.policy.ContextLimit() {
@@ -135,7 +136,7 @@ func (v *sampler) left() (int, string) {
 	return v.policy.ContextLimit() - have, FinishContext
 }
 
-// accept checks a completion before it is appended to the trajectory, on which the learner trains.
+// accept checks a completion before it is appended to the trajectory. The learner trains on the trajectory.
 func (v *sampler) accept(out policy.Completion, room int) error {
 	if err := out.Check(room); err != nil {
 		return err

@@ -13,13 +13,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// Tokenizer are the methods of *tokenizer.Tokenizer that a chat uses.
+// Tokenizer holds the methods of *tokenizer.Tokenizer that a chat uses.
 type Tokenizer interface {
 	Encode(text string) []int32 // recognises added tokens in the text and adds no special tokens
 	Decode(ids []int32, skipSpecial bool) string
 	Render(c tokenizer.Chat) (string, error)
 	Special(id int32) bool
-	Added(id int32) bool // matched in a text before the model splits it; special tokens are
+	Added(id int32) bool // matched in a text before the model splits it, as special tokens are
 	Token(id int32) string
 	VocabSize() int
 	StopIDs() []int32
@@ -31,29 +31,29 @@ type TemplateConfig struct {
 	Functions      []json.RawMessage // OpenAI function definitions that the model is offered
 	EnableThinking *bool             // nil: not passed to the template
 	TemplateArgs   *ordered.Object   // further variables of the template; nil: none
-	Date           time.Time         // date that a template prints as today's; zero: the clock's
+	Date           time.Time         // the date that a template prints as today; zero: the clock's date
 }
 
-// Template is a model's chat template, as a conversation that only appends tokens uses
-// it, and the format in which the model writes calls. If the template does not print functions, the system message describes them. If it has no tool role, a user message
-// carries the results. A Template is immutable; several conversations may use it at once.
+// Template is a model's chat template, used for a conversation that only appends tokens, and the format in which the
+// model writes calls. If the template does not print functions, the system message describes them. If it has no tool
+// role, a user message carries the results. A Template is immutable; several conversations may use it at once.
 type Template struct {
 	cfg       TemplateConfig
 	tools     []any  // function definitions for the template; nil if it ignores them
-	always    []any  // function definitions that the template needs even where it does not print them; nil if it needs none
+	always    []any  // function definitions for a template that fails without them, even if it does not print them; nil if not needed
 	prompt    string // describes the functions in the system message; "" if the template prints them
-	noSystem  bool   // the template prints no system message, so the first user message has the description
+	noSystem  bool   // the template prints no system message, so the description is in the first user message
 	history   history
-	opening   string // what the template prints between a user's message and an assistant's
+	opening   string // the text that the template prints between a user's message and an assistant's
 	calls     callformat.Format
 	functions callformat.Functions
 	thinks    thinking
 	stops     []int32
-	end       int32 // of stops: with which the template ends a turn
+	end       int32 // the one of stops that the template prints at the end of a turn
 	neutral   *strings.Replacer
 }
 
-// Texts of the messages that probe a template. No template contains them.
+// Texts of the messages that probe a template. No template contains these texts.
 const (
 	probeUser     = "mgrpo-probe-user"
 	probeTurn     = "mgrpo-probe-turn"
@@ -67,7 +67,7 @@ const (
 // NewTemplate probes the template and returns an error if it cannot render a conversation.
 func NewTemplate(cfg TemplateConfig) (*Template, error) {
 	if cfg.Tokenizer == nil {
-		return nil, errors.New("needs a tokenizer")
+		return nil, errors.New("the template needs a tokenizer")
 	}
 	t := &Template{cfg: cfg, neutral: Neutralizer(cfg.Tokenizer), functions: callformat.FunctionsOf(cfg.Functions)}
 	if err := t.placeFunctions(); err != nil {
@@ -82,7 +82,8 @@ func NewTemplate(cfg TemplateConfig) (*Template, error) {
 	return t, t.describe()
 }
 
-// placeFunctions passes the definitions to the template if it prints them, else the system message will have them.
+// placeFunctions passes the definitions to the template if it prints them. Otherwise the system message will describe
+// them.
 func (t *Template) placeFunctions() error {
 	if len(t.cfg.Functions) == 0 {
 		return nil
@@ -97,7 +98,7 @@ func (t *Template) placeFunctions() error {
 		t.tools = append(t.tools, NeutralValue(parsed, t.Neutral))
 	}
 	switch with, err := t.render(question, t.tools, true); {
-	case without != nil: // a template for conversations with functions alone
+	case without != nil: // the template needs functions in every conversation
 		t.always = t.tools
 		return err
 	case err != nil || with != plain:
@@ -107,7 +108,7 @@ func (t *Template) placeFunctions() error {
 	return nil
 }
 
-// render applies the chat template. With open, the text ends with the opening of an assistant's turn.
+// render applies the chat template. If open is true, the text ends with the opening of an assistant's turn.
 func (t *Template) render(messages []tokenizer.Message, tools []any, open bool) (string, error) {
 	text, err := t.cfg.Tokenizer.Render(tokenizer.Chat{
 		Messages:            t.objects(messages),
@@ -123,17 +124,17 @@ func (t *Template) render(messages []tokenizer.Message, tools []any, open bool) 
 	return text, nil
 }
 
-// Stops ends a turn at the model's end-of-turn tokens.
+// Stops returns the model's end-of-turn tokens.
 func (t *Template) Stops() Stops { return Stops{IDs: t.stops} }
 
 // Encode tokenises a text that Prompt or Observe may have returned.
 func (t *Template) Encode(text string) []int32 { return t.cfg.Tokenizer.Encode(text) }
 
-// Text decodes a turn, control tokens included.
+// Text decodes a turn, including control tokens.
 func (t *Template) Text(turn []int32) string { return t.cfg.Tokenizer.Decode(turn, false) }
 
-// Prompt returns the tokens and the text of messages up to the opening of the assistant's turn. The texts are rendered as
-// they are: Neutral breaks control tokens in texts from outside.
+// Prompt returns the tokens and the text of messages up to the opening of the assistant's turn. It renders the texts as
+// they are. Call Neutral first to break control tokens in texts from outside.
 func (t *Template) Prompt(messages []tokenizer.Message) ([]int32, string, error) {
 	text, err := t.render(t.withFunctions(t.printable(messages)), t.tools, true)
 	if err != nil {
@@ -142,8 +143,8 @@ func (t *Template) Prompt(messages []tokenizer.Message) ([]int32, string, error)
 	return t.cfg.Tokenizer.Encode(text), text, nil
 }
 
-// withFunctions adds the description of the functions to the system message, if the template does not print them, or to the first message
-// of the user, if it prints no system message either.
+// withFunctions adds the description of the functions if the template does not print them. The description goes into
+// the system message, or into the first user message if the template prints no system message either.
 func (t *Template) withFunctions(messages []tokenizer.Message) []tokenizer.Message {
 	if t.prompt == "" {
 		return messages
@@ -161,8 +162,8 @@ func (t *Template) withFunctions(messages []tokenizer.Message) []tokenizer.Messa
 	return append([]tokenizer.Message{system}, messages[1:]...)
 }
 
-// Observe returns the tokens, and their text, from the end of a sampled turn to the opening of the next, with messages
-// between. It does not repeat an end-of-turn token that the policy sampled.
+// Observe returns the tokens from the end of a sampled turn to the opening of the next, with messages between, and
+// their text. It does not repeat an end-of-turn token that the policy sampled.
 func (t *Template) Observe(turn []int32, messages []tokenizer.Message) ([]int32, string, error) {
 	text, err := t.delta(messages)
 	if err != nil {
@@ -179,10 +180,10 @@ func (t *Template) Observe(turn []int32, messages []tokenizer.Message) ([]int32,
 	return ids, t.cfg.Tokenizer.Decode(ids, false), nil
 }
 
-// Extends reports whether the template still prints the messages before a turn, and the turn's thinking, as it did when the
-// turn was sampled, once messages follow. If not, a client that renders the whole history shows the model another prompt
-// than the tokens at hand with Observe's tokens appended. Spaces that the template itself prints before a turn's text, as
-// Llama 2's does, make no difference: the model has sampled its own, and those are the tokens at hand.
+// Extends reports whether the template still prints the messages before a turn, and the turn's thinking, in the same
+// way once further messages follow. If not, a client that renders the whole history shows the model a different prompt
+// from the sampled tokens followed by Observe's tokens. Spaces that the template itself prints before a turn's text, as
+// Llama 2's template does, do not count: the model has sampled its own spaces.
 func (t *Template) Extends(before []tokenizer.Message, thought bool, messages []tokenizer.Message) (bool, error) {
 	before = t.withFunctions(t.printable(before))
 	prompt, err := t.render(before, t.tools, true)

@@ -10,7 +10,7 @@ import (
 
 const thinkOpen, thinkClose = "<think>", "</think>"
 
-// thinking is how the turns of a template's model think.
+// thinking describes how the model of a template writes its thinking.
 type thinking struct {
 	open, close string // marks around thinking
 	opened      bool   // the prompt ends with open: a turn begins inside its thinking
@@ -19,10 +19,10 @@ type thinking struct {
 	key         string // of a message, under which the template reads thinking; "" if it reads none
 }
 
-// plainThinking has the marks of models whose template handles no thinking.
+// plainThinking has the default marks, for models whose template does not handle thinking.
 var plainThinking = thinking{open: thinkOpen, close: thinkClose}
 
-// probeThinks finds out how the template handles thinking. opening is the text with which it opens an assistant's turn.
+// probeThinks finds out how the template handles thinking. opening is the text that opens an assistant's turn.
 func (t *Template) probeThinks(opening string) {
 	t.thinks = plainThinking
 	for _, key := range []string{"reasoning_content", "reasoning", "thinking"} {
@@ -36,7 +36,7 @@ func (t *Template) probeThinks(opening string) {
 	t.thinks.bare = !strings.HasSuffix(opening, t.thinks.close) && (t.thinks.key != "" || t.dropsThinking())
 }
 
-// printsThinking reports whether the template prints an assistant's thinking, and takes the marks around it.
+// printsThinking reports whether the template prints an assistant's thinking, and stores the marks around it.
 func (t *Template) printsThinking() bool {
 	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn, Reasoning: probeThinking}}, t.tools, false)
 	before, after, found := strings.Cut(text, probeThinking)
@@ -55,15 +55,16 @@ var (
 	firstMark = regexp.MustCompile(`^\s*(<[^<>]*>|\[/[A-Z]+\])`)
 )
 
-// dropsThinking reports whether the template takes thinking out of an assistant's text, which only those of models that think do.
+// dropsThinking reports whether the template removes thinking from an assistant's text. Only templates of reasoning
+// models do so.
 func (t *Template) dropsThinking() bool {
 	inText := thinkOpen + "\n" + probeThinking + "\n" + thinkClose + "\n\n" + probeTurn
 	text, err := t.render([]tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: inText}}, t.tools, false)
 	return err == nil && !strings.Contains(text, probeThinking)
 }
 
-// split parts a turn's text into its thinking, without the marks, and what follows. Thinking comes first: a mark further on is text.
-// closed reports whether the thinking has ended; a turn without any has.
+// split separates a turn's text into its thinking, without the marks, and the rest. Thinking comes first, so a later
+// mark is text. closed reports whether the thinking has ended. It is true for a turn without thinking.
 func (k thinking) split(text string) (thought, rest string, closed bool) {
 	within, began := strings.CutPrefix(strings.TrimLeft(text, Blanks), k.open)
 	if !began {
@@ -85,10 +86,10 @@ func (k thinking) split(text string) (thought, rest string, closed bool) {
 	return "", text, true
 }
 
-// Blanks are the characters around thinking that are no part of it.
+// Blanks are the characters around thinking that do not belong to it.
 const Blanks = " \t\r\n"
 
-// closing finds the first closing mark that is not quoted, or returns -1.
+// closing returns the index of the first closing mark that is not quoted, or -1.
 func (k thinking) closing(text string) int {
 	for from := 0; ; {
 		i := strings.Index(text[from:], k.close)
@@ -107,14 +108,15 @@ func quoted(text string, i, j int) bool {
 	return i > 0 && j < len(text) && text[i-1] == text[j] && strings.IndexByte("`'\"", text[j]) >= 0
 }
 
-// Partial is the part of an unfinished turn's Reply that no continuation changes: its Thinking and its Text begin with these.
+// Partial is the part of an unfinished turn's Reply that no continuation changes: the final Thinking and Text begin
+// with these.
 type Partial struct {
 	Thinking string
 	Thought  bool // the thinking is complete
 	Text     string
 }
 
-// Partial reads the text of an unfinished turn. offered reports whether functions were offered: without them no text is a call.
+// Partial reads the text of an unfinished turn. If offered is false, the model has no functions and no text is a call.
 func (t *Template) Partial(text string, offered bool) Partial {
 	if h, ok := t.calls.(callformat.Harmony); ok {
 		thought, said, _ := h.Split(text)
@@ -125,11 +127,11 @@ func (t *Template) Partial(text string, offered bool) Partial {
 	start := strings.TrimLeft(text, Blanks)
 	thought, rest, closed := k.split(text)
 	switch last := strings.LastIndex(text, k.close); {
-	case strings.HasPrefix(k.open, start): // what it begins with is not known yet
+	case strings.HasPrefix(k.open, start): // the text may still become an opening mark
 		return Partial{}
 	case last > 0 && last+len(k.close) == len(text) && strings.IndexByte("`'\"", text[last-1]) >= 0: // the next character may quote it
 		return Partial{}
-	case closed && rest == text && k.bare: // all of it is thinking if a closing mark follows
+	case closed && rest == text && k.bare: // the whole text is thinking if a closing mark follows
 		return Partial{}
 	case !closed:
 		return Partial{Thinking: strings.TrimRight(Held(thought, k.close), Blanks)}
@@ -139,11 +141,12 @@ func (t *Template) Partial(text string, offered bool) Partial {
 	return Partial{thought, true, rest[:min(t.calls.Held(rest), callformat.Hermes.Held(rest))]}
 }
 
-// Held is a text up to the first of the marks, without an end with which a mark may begin.
+// Held returns the beginning of a text up to the first of the marks, without a tail that may be the beginning of a
+// mark.
 func Held(text string, marks ...string) string { return text[:callformat.Held(text, marks...)] }
 
-// WithoutThinking drops the thinking of a reasoning model's answer: what <think> and </think> enclose at its beginning, or all up to a
-// </think> alone. opened reports whether the prompt ended with <think>.
+// WithoutThinking removes the thinking of a reasoning model's answer: the text between <think> and </think> at its
+// beginning, or everything up to a lone </think>. opened reports whether the prompt ended with <think>.
 func WithoutThinking(text string, opened bool) string {
 	k := plainThinking
 	k.opened, k.bare = opened, true

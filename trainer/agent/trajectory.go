@@ -1,7 +1,7 @@
-// Package agent runs a conversation of one agent: sampled turns, observations, tool calls and delegations to sub-agents,
-// from the first prompt to the answer or a limit.
+// Package agent runs a conversation of one agent: sampled turns, observations, tool calls and delegations to
+// sub-agents, from the first prompt to the answer or a limit.
 //
-// A conversation only appends tokens. Sampled ids are kept as they are and never decoded and encoded again. After a
+// A conversation only appends tokens. Sampled ids are kept as they are and are never decoded and encoded again. After a
 // sampled turn only the template's delta is appended, even if the template would render the history differently. So the
 // learner computes the log-probs of the sampled tokens in exactly the context in which they were sampled.
 package agent
@@ -26,45 +26,46 @@ const (
 	FinishProgram = "program" // the program that played the rollout failed
 )
 
-// Trajectory is all tokens that one agent read and sampled in one rollout (main agent) or one invocation (sub-agent).
-// Tokens, Sampled and LogProbs have equal length. A hosted model shows no tokens: its trajectory has turns with their
-// texts, from token 0 to token 0, and perhaps a Usage. It is never trained on.
+// Trajectory holds all tokens that one agent read and sampled in one rollout (main agent) or one invocation
+// (sub-agent). Tokens, Sampled and LogProbs have equal length. A hosted model's server returns no tokens: its
+// trajectory has turns with texts, from token 0 to token 0, and perhaps a Usage. It is never trained on.
 //
-// What the agent read last need not begin with all that it read before: a conversation may be folded, and a program may
-// rewrite its history. Such a trajectory has several rows. The first has the fields of the whole; the others, More, have
-// Tokens, Sampled, LogProbs, Routes, Turns and a Version of their own. A token is Sampled in one row alone.
+// The last prompt need not begin with the earlier ones: a conversation may be folded, and a program may rewrite its
+// history. Such a trajectory has several rows. The first row has the fields of the whole trajectory. The other rows,
+// More, have their own Tokens, Sampled, LogProbs, Routes, Turns and Version. Each sampled token is marked Sampled in
+// exactly one row.
 type Trajectory struct {
-	ID         string `json:"id"` // query/rollout, for a sub-agent query/rollout/agent/invocation; of a further row with +1, +2, ...
+	ID         string `json:"id"` // query/rollout, for a sub-agent query/rollout/agent/invocation; further rows append +1, +2, ...
 	Query      string `json:"query"`
 	Rollout    int    `json:"rollout"`
 	Agent      string `json:"agent"`
 	Invocation int    `json:"invocation"` // 0 for the main agent
 
 	Tokens   []int32   `json:"tokens"`
-	Sampled  []bool    `json:"sampled"`   // true where the policy sampled the token: these are trained
-	LogProbs []float32 `json:"log_probs"` // natural log, of sampled tokens under softmax(logits/tau); 0 elsewhere
+	Sampled  []bool    `json:"sampled"`   // true if the policy sampled the token: these tokens are trained
+	LogProbs []float32 `json:"log_probs"` // natural log of the probability under softmax(logits/tau) for sampled tokens; 0 for the others
 	Version  int64     `json:"version"`   // oldest policy version that sampled a turn
-	Routes   []uint16  `json:"-"`         // experts of the first tokens, as in policy.Completion, each as when it was first computed
+	Routes   []uint16  `json:"-"`         // experts chosen for the first tokens, as in policy.Completion, each recorded when first computed
 
 	More []Trajectory `json:"-"` // further rows
 
 	Turns       []Turn         `json:"turns"`
 	FormatValid bool           `json:"format_valid"`
-	Malformed   int            `json:"malformed"` // calls that could not be parsed or executed; an error was their result
+	Malformed   int            `json:"malformed"` // calls that could not be parsed or executed; their result was an error
 	Finish      string         `json:"finish"`    // one of the Finish constants
 	Answer      string         `json:"answer"`    // empty unless Finish is FinishAnswer
 	Calls       map[string]int `json:"calls"`     // d_k: delegations issued per sub-agent
 
-	Usage *Usage `json:"usage,omitempty"` // of a hosted model; nil: its server does not say
+	Usage *Usage `json:"usage,omitempty"` // of a hosted model; nil: its server does not report it
 }
 
-// Usage is how many tokens a hosted model's server counts in a trajectory.
+// Usage is the number of tokens in a trajectory, as the server of a hosted model counts them.
 type Usage struct {
-	Tokens  int `json:"tokens"`  // of the newest turn with all before it
-	Sampled int `json:"sampled"` // of all turns, hidden reasoning included
+	Tokens  int `json:"tokens"`  // the newest turn and everything before it
+	Sampled int `json:"sampled"` // all turns, hidden reasoning included
 }
 
-// Turn is tokens [From, To) of a trajectory, with their text.
+// Turn is the range [From, To) of a trajectory's tokens, with their text.
 type Turn struct {
 	Role    string `json:"role"` // RolePrompt, RoleSampled or RoleObserved
 	Text    string `json:"text"`
@@ -80,7 +81,7 @@ const (
 	RoleObserved = "observed"  // results of calls, as the dialect renders them
 )
 
-// Rows are the token sequences of a trajectory, of which it is the first itself.
+// Rows returns the token sequences of a trajectory. The first is the trajectory itself.
 func (t *Trajectory) Rows() []*Trajectory {
 	rows := []*Trajectory{t}
 	for i := range t.More {
@@ -89,7 +90,7 @@ func (t *Trajectory) Rows() []*Trajectory {
 	return rows
 }
 
-// SampledTokens counts the tokens of a row that carry loss.
+// SampledTokens returns the number of tokens of a row that contribute to the loss.
 func (t *Trajectory) SampledTokens() int {
 	n := 0
 	for _, s := range t.Sampled {
@@ -100,7 +101,8 @@ func (t *Trajectory) SampledTokens() int {
 	return n
 }
 
-// Size is the number of tokens of all rows, and of those sampled. known is false for a hosted model whose server does not say.
+// Size returns the number of tokens of all rows, and the number of sampled ones. known is false for a hosted model
+// whose server does not report them.
 func (t *Trajectory) Size() (tokens, sampled int, known bool) {
 	switch {
 	case len(t.Tokens) > 0:
@@ -114,7 +116,8 @@ func (t *Trajectory) Size() (tokens, sampled int, known bool) {
 	return 0, 0, false
 }
 
-// Said are the turns of all rows. Each row begins with what the agent read before its first turn in it.
+// Said returns the turns of all rows. Each row begins with the text that the agent read before its first turn in the
+// row.
 func (t *Trajectory) Said() (turns []Turn) {
 	for _, row := range t.Rows() {
 		turns = append(turns, row.Turns...)
@@ -122,7 +125,7 @@ func (t *Trajectory) Said() (turns []Turn) {
 	return turns
 }
 
-// SampledTurns counts the agent's own turns.
+// SampledTurns returns the number of the agent's own turns.
 func (t *Trajectory) SampledTurns() int {
 	n := 0
 	for _, turn := range t.Said() {
@@ -133,8 +136,8 @@ func (t *Trajectory) SampledTurns() int {
 	return n
 }
 
-// Check reports the first inconsistency of a row that was read from outside: unequal lengths, turns that leave
-// gaps or overlap, a turn whose kind contradicts the mask.
+// Check returns the first inconsistency of a row that comes from outside: unequal lengths, turns that leave gaps or
+// overlap, or a turn whose kind contradicts the mask.
 func (t *Trajectory) Check() error {
 	n := len(t.Tokens)
 	if len(t.Sampled) != n || len(t.LogProbs) != n {

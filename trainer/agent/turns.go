@@ -28,13 +28,13 @@ func (t *Template) probeTurns() error {
 	return t.probeStops(delta)
 }
 
-// probeStops finds the tokens that end a turn. delta is what follows an assistant's text.
+// probeStops finds the tokens that end a turn. delta is the template's text after an assistant's message.
 func (t *Template) probeStops(delta string) error {
 	t.stops = t.cfg.Tokenizer.StopIDs()
 	ids := t.cfg.Tokenizer.Encode(delta)
 	_, channels := t.calls.(callformat.Harmony)
 	switch {
-	case channels && len(t.stops) > 0: // what ends a message in a channel does not end the turn
+	case channels && len(t.stops) > 0: // the end of a message in a channel does not end the turn
 		t.end = t.stops[0]
 		for _, id := range t.cfg.Tokenizer.Encode("<|call|>") {
 			if t.cfg.Tokenizer.Special(id) && !slices.Contains(t.stops, id) {
@@ -54,10 +54,10 @@ func (t *Template) probeStops(delta string) error {
 	return nil
 }
 
-// delta returns the template's text between an assistant's turn and its next turn. It renders a fixed conversation and
-// not the real one: some templates rewrite history (Qwen3 drops earlier thinking), so a rendering of the real
-// conversation need not be a prefix of the next rendering. Messages that begin with results follow a turn with the calls that they
-// answer, since some templates print them only then, and what they print differs.
+// delta returns the template's text between an assistant's turn and its next turn. It renders a fixed conversation
+// instead of the real one. Some templates rewrite history (Qwen3 drops earlier thinking), so a rendering of the real
+// conversation need not be a prefix of the next one. If the messages begin with results, they follow a turn with the
+// calls that they answer: some templates print results only then, or print them differently.
 func (t *Template) delta(messages []tokenizer.Message) (string, error) {
 	if t.history.toolRole && t.history.calls && len(messages) > 0 && messages[0].Role == "tool" {
 		text, err := t.afterCalls(messages)
@@ -68,7 +68,7 @@ func (t *Template) delta(messages []tokenizer.Message) (string, error) {
 	return t.afterText(messages)
 }
 
-// afterText returns the template's text behind an assistant's text.
+// afterText returns the template's text after an assistant's text.
 func (t *Template) afterText(messages []tokenizer.Message) (string, error) {
 	fixed := []tokenizer.Message{{Role: "user", Content: probeUser}, {Role: "assistant", Content: probeTurn}}
 	text, err := t.render(append(fixed, t.printable(messages)...), t.always, true)
@@ -82,7 +82,8 @@ func (t *Template) afterText(messages []tokenizer.Message) (string, error) {
 	return delta, nil
 }
 
-// afterCalls returns the template's text behind an assistant's calls, of which the messages begin with the results.
+// afterCalls returns the template's text after an assistant's calls. The messages begin with the results of those
+// calls.
 func (t *Template) afterCalls(messages []tokenizer.Message) (string, error) {
 	calling := tokenizer.Message{Role: "assistant"}
 	tools := t.tools
@@ -90,7 +91,7 @@ func (t *Template) afterCalls(messages []tokenizer.Message) (string, error) {
 	for i := range messages {
 		m := &messages[i]
 		if m.Role != "tool" {
-			tools = t.always // some templates print the functions beside the last message of a user
+			tools = t.always // some templates print the functions next to the last message of a user
 			continue
 		}
 		if m.ToolCallID == "" {
@@ -102,7 +103,7 @@ func (t *Template) afterCalls(messages []tokenizer.Message) (string, error) {
 		calling.ToolCalls = append(calling.ToolCalls, tokenizer.ToolCall{ID: m.ToolCallID, Name: m.Name, Arguments: ordered.NewObject("key", probeArgument)})
 	}
 	fixed := []tokenizer.Message{{Role: "user", Content: probeUser}, calling}
-	if t.history.oneCall { // all results follow the last call: the turn at hand has made the others
+	if t.history.oneCall { // all results follow the last call, because the turn already contains the others
 		fixed[1].ToolCalls = calling.ToolCalls[:1]
 	}
 	fixed[1].ToolCalls = t.adapted(fixed[1].ToolCalls)
@@ -132,8 +133,8 @@ func (t *Template) afterCalls(messages []tokenizer.Message) (string, error) {
 	return t.behindCalls(text, same)
 }
 
-// behindCalls cuts a rendering behind the calls of the turn that follows the first user's message. The calls are within the text
-// before an index.
+// behindCalls returns a rendering from the end of the calls on. The calls belong to the turn after the first user's
+// message and end before the index before.
 func (t *Template) behindCalls(text string, before int) (string, error) {
 	begin := strings.Index(text, probeUser) + len(probeUser)
 	begin += len(text[begin:]) - len(strings.TrimPrefix(text[begin:], t.opening))

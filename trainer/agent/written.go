@@ -13,16 +13,17 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// WrittenTurn is what a turn of an agent consists of, apart from how a model writes it.
+// WrittenTurn holds the parts of an agent's turn, independent of a model's notation.
 type WrittenTurn struct {
 	Thinking string // without tags
 	Text     string
 	Calls    []ParsedCall // after Text
 }
 
-// Write returns the text of a turn as the model writes it, with the token that ends the turn where the template prints one. Thinking and calls
-// have the form in which the template prints them; calls for a template that prints no functions have the form that its system message
-// describes. It is an error if the template does not print the thinking, or prints calls that Parse does not read.
+// Write returns the text of a turn as the model writes it, with the end-of-turn token if the template prints one.
+// Thinking and calls have the form in which the template prints them. For a template that prints no functions, calls
+// have the form that its system message describes. Write returns an error if the template does not print the thinking,
+// or prints calls that Parse cannot read.
 func (c *Chat) Write(turn WrittenTurn) (string, error) {
 	turn = c.parted(turn)
 	switch {
@@ -46,8 +47,9 @@ func (c *Chat) Write(turn WrittenTurn) (string, error) {
 	return text, c.readsBack(ids, turn)
 }
 
-// parted is a turn whose text begins with a thinking in <think> and </think>, as the template prints it: the thinking is a part of its own
-// where the template has other marks, and the first mark is left out where the template opens the thinking itself.
+// parted adapts a turn whose text begins with thinking in <think> and </think> to the template. If the template has
+// other marks, the thinking moves from the text to its own field. If the template itself opens the thinking, the first
+// mark is removed.
 func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
 	text := strings.TrimLeft(turn.Text, Blanks)
 	if turn.Thinking != "" || !strings.HasPrefix(text, thinkOpen) {
@@ -64,7 +66,8 @@ func (c *Chat) parted(turn WrittenTurn) WrittenTurn {
 	return turn
 }
 
-// plain returns a text, with calls in the Hermes format. Where the template opens the turn's thinking, the text begins with its end.
+// plain returns the text of a turn with calls in the Hermes format. If the template opens the turn's thinking, the text
+// first closes it.
 func (c *Chat) plain(turn WrittenTurn) string {
 	text := turn.Text
 	if len(turn.Calls) > 0 {
@@ -76,10 +79,10 @@ func (c *Chat) plain(turn WrittenTurn) string {
 	return text
 }
 
-// emptyThinking ends a thinking that the template has opened.
+// emptyThinking returns the text that closes thinking that the template has opened.
 func (t *Template) emptyThinking() string { return "\n" + t.thinks.close + "\n\n" }
 
-var errNoReasoning = errors.New("its reasoning_content is not printed by the model's chat template: leave it out, or write the thinking into the content as the model writes it")
+var errNoReasoning = errors.New("the model's chat template does not print reasoning_content: leave it out, or write the thinking into the content as the model writes it")
 
 // printed returns the text of a turn as the template prints it after the opening of the assistant's turn.
 func (t *Template) printed(turn WrittenTurn) (string, error) {
@@ -98,21 +101,21 @@ func (t *Template) printed(turn WrittenTurn) (string, error) {
 	}
 	messages := t.printable([]tokenizer.Message{question, message})
 	if len(messages) != 2 {
-		return "", errors.New("the model's chat template prints one call a turn: write one")
+		return "", errors.New("the model's chat template prints only one call per turn: write one")
 	}
 	whole, err := t.render(messages, t.tools, false)
 	if err != nil {
 		return "", err
 	}
 	after, same := strings.CutPrefix(whole, opening)
-	if !same { // the template opens a turn with thinking, or the end of one, and does not print that before a turn in the past
+	if !same { // the template opens a new turn with thinking, or with its end, but does not print that before a past turn
 		_, after, _ = strings.Cut(whole, probeUser)
 		before, err := t.beforeTurn()
 		if err != nil {
 			return "", err
 		}
 		if after, same = strings.CutPrefix(after, t.withoutThought(before)); !same {
-			return "", errors.New("the model's chat template does not print it after the opening of a turn: write the calls into the content")
+			return "", errors.New("the model's chat template does not print the turn after the opening of a turn: write the calls into the content")
 		}
 		after = strings.TrimLeft(after, "\n")
 		if t.thinks.opened && !strings.Contains(after, t.thinks.close) {
@@ -128,14 +131,14 @@ func (t *Template) printed(turn WrittenTurn) (string, error) {
 	return after, nil
 }
 
-// beforeTurn is what the template prints between a user's message and an assistant's.
+// beforeTurn returns the text that the template prints between a user's message and an assistant's.
 func (t *Template) beforeTurn() (string, error) {
 	text, err := t.printCalls(probeTurn)
 	text, _, _ = strings.Cut(text, probeTurn)
 	return text, err
 }
 
-// withoutThought is the opening of a turn without an empty thought at its end.
+// withoutThought returns the opening of a turn without an empty thought at its end.
 func (t *Template) withoutThought(opening string) string {
 	before, end := strings.CutSuffix(strings.TrimSpace(opening), t.thinks.close)
 	if !end {
@@ -144,7 +147,7 @@ func (t *Template) withoutThought(opening string) string {
 	return strings.TrimSuffix(strings.TrimSpace(before), t.thinks.open)
 }
 
-// withoutEmptyThought is a turn without an empty thought at its beginning.
+// withoutEmptyThought returns a turn without an empty thought at its beginning.
 func (t *Template) withoutEmptyThought(turn string) string {
 	within, open := strings.CutPrefix(strings.TrimLeft(turn, Blanks), t.thinks.open)
 	rest, end := strings.CutPrefix(strings.TrimLeft(within, Blanks), t.thinks.close)
@@ -154,7 +157,7 @@ func (t *Template) withoutEmptyThought(turn string) string {
 	return strings.TrimLeft(rest, Blanks)
 }
 
-// readsBack returns an error unless the calls of a turn are read from its tokens.
+// readsBack returns an error unless the calls of a turn can be read from its tokens.
 func (c *Chat) readsBack(ids []int32, turn WrittenTurn) error {
 	read := c.Reply(ids).Calls
 	same := len(read) == len(turn.Calls)
@@ -162,7 +165,7 @@ func (c *Chat) readsBack(ids []int32, turn WrittenTurn) error {
 		same = read[i].Name == turn.Calls[i].Name && sameJSON(read[i].Arguments, turn.Calls[i].Arguments)
 	}
 	if !same {
-		return fmt.Errorf("its calls are printed by the model's chat template as %.200q, which is not read back: write them into the content, as in %s", c.Text(ids), strings.TrimPrefix(callformat.Hermes.Hint(), "Write "))
+		return fmt.Errorf("the model's chat template prints its calls as %.200q, which mgrpo cannot read back: write them into the content, as in %s", c.Text(ids), strings.TrimPrefix(callformat.Hermes.Hint(), "Write "))
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func TestWrittenTurnsAreReadBack(t *testing.T) {
 		text, err = c.Write(WrittenTurn{Thinking: "Hm.", Text: "Two."})
 		if thinks := strings.HasSuffix(dir, "qwen3"); thinks != (err == nil) || thinks && !strings.HasPrefix(text, "<think>\nHm.\n</think>\n\nTwo.") {
 			t.Errorf("thinking is written as %q, %v", text, err)
-		} else if !thinks && !strings.Contains(err.Error(), "reasoning_content is not printed") {
+		} else if !thinks && !strings.Contains(err.Error(), "does not print reasoning_content") {
 			t.Error(err)
 		}
 	})
