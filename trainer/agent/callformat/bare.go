@@ -11,21 +11,22 @@ const (
 	llamaOpen = "<|python_start|><|python_end|>" // as Llama 4's template prints it
 )
 
-// bare is a turn that is nothing but calls, without any mark: JSON objects with semicolons or spaces between them, a list of
-// them, or a list of Python's calls. Such a turn may as well be an answer, so an object is a call only if it has the keys of one.
+// bare is a turn that consists only of calls, without any mark: JSON objects with semicolons or spaces between them, a
+// list of them, or a list of Python calls. Such a turn may also be an answer, so an object is a call only if it has the
+// keys of a call.
 type bare struct{ tagged }
 
-// bareOpenings may stand before the calls.
+// bareOpenings are marks that may precede the calls.
 var bareOpenings = []string{pythonTag, "<|python_start|>", "<|python_end|>"}
 
 func (b bare) Name() string { return "JSON that is the whole turn: " + b.example() }
 
 func (b bare) Hint() string { return "Write " + b.example() + " and nothing else." }
 
-// Mark implements Format: there is none.
+// Mark implements Format. The notation has no mark.
 func (bare) Mark() string { return "" }
 
-// begin returns where the turn's first character is that is no opening or white space.
+// begin returns the index of the turn's first character after openings and white space.
 func (bare) begin(text string) int {
 	at := skipSpace(text, 0)
 	for _, o := range bareOpenings {
@@ -70,7 +71,7 @@ func (b bare) Read(text string, functions Functions) Reading {
 	return Reading{Calls: calls, End: end}
 }
 
-// offered reports whether all calls are of known functions.
+// offered reports whether there are calls and all of them are of known functions.
 func offered(calls []Call, functions Functions) bool {
 	return len(calls) > 0 && !slices.ContainsFunc(calls, func(c Call) bool {
 		_, known := functions[c.Name]
@@ -78,8 +79,8 @@ func offered(calls []Call, functions Functions) bool {
 	})
 }
 
-// isCall reports whether a value, or each of a list, has the keys of a call and no others, and with the arguments missing the name of a
-// function.
+// isCall reports whether a value, or each element of a list, has the keys of a call and no others. If the arguments are
+// missing, the name must be a known function's.
 func (b bare) isCall(raw json.RawMessage, functions Functions) bool {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) == nil {
@@ -99,7 +100,7 @@ func (b bare) isCall(raw json.RawMessage, functions Functions) bool {
 	return known || object(fields[b.arguments]) != nil
 }
 
-// begun reports whether a text that is no JSON begins as a call of a known function does.
+// begun reports whether a text that is not JSON begins like a call of a known function.
 func (b bare) begun(text string, functions Functions) bool {
 	dec := json.NewDecoder(strings.NewReader(text))
 	if first, err := dec.Token(); err == nil && first == json.Delim('[') {

@@ -1,26 +1,27 @@
-// Package callformat reads the calls of functions that a model writes in its turns. Each family of models has a notation of
-// its own, and its chat template prints it: Learn has a template print a few calls and returns the Format that reads them.
+// Package callformat reads the function calls that a model writes in its turns. Each family of models has its own
+// notation, and the family's chat template prints it. Learn asks a template to print a few calls and returns the Format
+// that reads them.
 //
 // One file holds one notation:
 //
 //	hermes.go   <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Qwen 2.5 and 3, Hermes, SmolLM, Granite 4
 //	tagged.go   the same JSON, or a list of it, between other marks and with other keys: Command-R, Granite 3, Phi-4, Jamba,
 //	            Nemotron Nano, Apertus, Apriel, MiniMax-M1
-//	bare.go     JSON without any mark, or a list of Python's calls: Llama 3 and 4
+//	bare.go     JSON without any mark, or a list of Python calls: Llama 3 and 4
 //	mistral.go  [TOOL_CALLS] with a list, or with a name and [ARGS]: all versions of Mistral, Devstral, Ministral
 //	named.go    a name, then its arguments as JSON: DeepSeek, Kimi K2, Hunyuan, Solar, Functionary
 //	pairs.go    a name, then keys and values between marks: Qwen3-Coder, Qwen3.5, Nemotron 3, GLM, MiniMax-M2, DeepSeek V3.2,
 //	            Seed-OSS, MiniCPM
-//	python.go   a list of Python's calls between marks: LFM2
+//	python.go   a list of Python calls between marks: LFM2
 //	gemma.go    call:NAME{key:<|"|>text<|"|>}: Gemma 4
 //	harmony.go  messages in channels: GPT-OSS
 //
-// Marks that tagged.go, named.go and pairs.go look for are those that the template printed. A reader never panics, looks at
-// each byte a bounded number of times, and reports a call that it cannot read as a Call with a Problem, which tells the model
+// tagged.go, named.go and pairs.go look for the marks that the template printed. A reader never panics and looks at
+// each byte a bounded number of times. If it cannot read a call, it returns a Call whose Problem explains to the model
 // what to write instead.
 //
-// Streams: Held is stable under continuation. For a text s and any continuation s+c, the Start that Read finds in s+c is at
-// least Held(s). A client may thus be shown s[:Held(s)] while the model still samples.
+// Streams: Held is stable under continuation. For a text s and any continuation s+c, the Start that Read finds in s+c
+// is at least Held(s). A client may therefore receive s[:Held(s)] while the model still samples.
 package callformat
 
 import (
@@ -32,8 +33,8 @@ import (
 	"strings"
 )
 
-// Call is one call as a model wrote it: a name and a JSON object of arguments, or a Problem that tells the model what to
-// write instead.
+// Call is one call as a model wrote it: a name and a JSON object of arguments, or a Problem that explains to the model
+// what to write instead.
 type Call struct {
 	Name      string
 	Arguments json.RawMessage
@@ -43,29 +44,29 @@ type Call struct {
 // Reading is the result of reading a turn.
 type Reading struct {
 	Calls []Call // in the order written
-	Start int    // where the first call begins, its mark included; the length of the text if there is none
-	End   int    // behind the last call and its closing mark
+	Start int    // index of the first call, including its mark; the length of the text if there are no calls
+	End   int    // index after the last call and its closing mark
 }
 
 // Format is a notation of calls.
 type Format interface {
 	// Name describes the notation for people.
 	Name() string
-	// Mark is the text with which the first call of a turn begins; "" if it has none.
+	// Mark returns the text that begins the first call of a turn, or "" if the notation has no mark.
 	Mark() string
-	// Read returns the calls of a turn without its thinking. The functions decide about values whose type the notation does not
-	// write, and whether an object without a mark is a call.
+	// Read returns the calls of a turn; the text must not contain the turn's thinking. The functions decide the types
+	// of values if the notation does not write them, and whether an object without a mark is a call.
 	Read(text string, functions Functions) Reading
 	// Held returns the length of the part of an unfinished text that comes before any call, however the text continues.
 	Held(text string) int
-	// Hint shows the model how to write a call.
+	// Hint returns an instruction that shows the model how to write a call.
 	Hint() string
 }
 
-// none is the Reading of a text without calls.
+// none returns the Reading of a text without calls.
 func none(text string) Reading { return Reading{Start: len(text), End: len(text)} }
 
-// Held is the length of text before the first of some marks, or before an end with which a mark may begin.
+// Held returns the length of text before the first of the marks, without a tail that may be the beginning of a mark.
 func Held(text string, marks ...string) int {
 	end := len(text)
 	for _, m := range marks {
@@ -104,12 +105,12 @@ func jsonProblem(err error) string {
 	return err.Error()
 }
 
-// invalid is a call whose JSON cannot be read.
+// invalid returns the Call for JSON that cannot be read.
 func invalid(err error, hint string) Call {
 	return Call{Problem: "the tool call is not valid JSON (" + jsonProblem(err) + "). " + hint}
 }
 
-// callOf reads a call's JSON object, whose arguments are under key.
+// callOf reads a call's JSON object; key is the key of its arguments.
 func callOf(raw json.RawMessage, name, key, hint string) Call {
 	fields := object(raw)
 	if fields == nil {
@@ -122,7 +123,8 @@ func callOf(raw json.RawMessage, name, key, hint string) Call {
 	return withArguments(call.Name, fields[key], key, hint)
 }
 
-// withArguments is a call with the given arguments: an object, or a text that contains one, because some templates teach this.
+// withArguments returns a call with the given arguments: an object, or a text that contains one, because some templates
+// teach the latter.
 func withArguments(name string, arguments json.RawMessage, key, hint string) Call {
 	var text string
 	if json.Unmarshal(arguments, &text) == nil && json.Valid([]byte(text)) {
@@ -135,7 +137,8 @@ func withArguments(name string, arguments json.RawMessage, key, hint string) Cal
 	return Call{Name: name, Arguments: arguments}
 }
 
-// object returns the fields of a JSON object, nil for another value. A struct would ignore the case of keys.
+// object returns the fields of a JSON object, or nil for another value. It does not decode into a struct, which would
+// ignore the case of keys.
 func object(raw json.RawMessage) map[string]json.RawMessage {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(raw, &fields) != nil {
@@ -144,7 +147,7 @@ func object(raw json.RawMessage) map[string]json.RawMessage {
 	return fields
 }
 
-// skipSpace returns the first index from i on that has no white space.
+// skipSpace returns the first index from i on that is not white space.
 func skipSpace(text string, i int) int {
 	return len(text) - len(strings.TrimLeft(text[i:], " \t\r\n"))
 }

@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// Functions are the functions that a model may call, with the types of their parameters. The zero value knows none.
+// Functions are the functions that a model may call, with the types of their parameters. The zero value contains no
+// functions.
 type Functions map[string]map[string]types
 
 // types are the JSON types that a parameter may have; nil: any.
 type types []string
 
-// FunctionsOf reads OpenAI function definitions. What it cannot read may have any type.
+// FunctionsOf reads OpenAI function definitions. A parameter whose schema it cannot read may have any type.
 func FunctionsOf(definitions []json.RawMessage) Functions {
 	out := Functions{}
 	for _, d := range definitions {
@@ -78,7 +79,7 @@ func typesOf(schema json.RawMessage, root map[string]json.RawMessage, depth int)
 	return out
 }
 
-// resolve finds what a reference within a schema names.
+// resolve returns the part of a schema that a reference names.
 func resolve(ref string, root map[string]json.RawMessage) json.RawMessage {
 	path, ok := strings.CutPrefix(ref, "#/")
 	if !ok {
@@ -117,8 +118,8 @@ func (t types) allow(kind string) bool {
 	return t == nil || slices.Contains(t, kind) || kind == "integer" && slices.Contains(t, "number")
 }
 
-// value turns a text that a model wrote without quotes into JSON. A text that is JSON, or a literal of Python, of a type that
-// the parameter may have is that value. Any other text is a string: its type is then the caller's to check.
+// value converts a text that a model wrote without quotes into JSON. If the text is JSON or a Python literal of a type
+// that the parameter may have, that is the value. Any other text is a string. The caller checks its type.
 func (t types) value(text string) json.RawMessage {
 	if !slices.Equal(t, types{"string"}) {
 		trimmed := strings.TrimSpace(text)
@@ -129,7 +130,7 @@ func (t types) value(text string) json.RawMessage {
 		if len(raw) > 0 && (typeOf(raw) != "string" && t.allow(typeOf(raw)) || typeOf(raw) == "string" && !t.allow("string")) {
 			return raw
 		}
-		// A value of a wrong type stays what it is where no text is allowed, so that the check of the arguments can name its type.
+		// If no text is allowed, a value of a wrong type is kept, so that the check of the arguments can name its type.
 		if len(raw) > 0 && !t.allow("string") {
 			return raw
 		}
@@ -137,18 +138,18 @@ func (t types) value(text string) json.RawMessage {
 	return quoted(text)
 }
 
-// quoted is a text as a JSON string without the HTML escapes, which cost tokens.
+// quoted returns a text as a JSON string without HTML escapes, because escapes cost tokens.
 func quoted(text string) json.RawMessage {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(text); err != nil { // a string always has JSON
+	if err := enc.Encode(text); err != nil { // cannot happen: every string can be encoded
 		return json.RawMessage(`""`)
 	}
 	return json.RawMessage(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// fields builds a JSON object from keys and values in their order. A key that comes again replaces the value.
+// fields builds a JSON object from keys and values in their order. A repeated key replaces the earlier value.
 type fields struct {
 	keys   []string
 	values map[string]json.RawMessage

@@ -16,8 +16,8 @@ const (
 // HarmonyEnds are the marks that end a message. Only <|call|> and <|return|> end a turn.
 var HarmonyEnds = []string{harmonyEnd, "<|call|>", "<|return|>"}
 
-// Harmony is what GPT-OSS writes: messages in channels. Those of the channel analysis are its thinking, those to functions.NAME
-// are calls, any others are its text.
+// Harmony is the notation of GPT-OSS: messages in channels. Messages in the channel analysis are thinking. Messages to
+// functions.NAME are calls. All others are text.
 type Harmony struct{}
 
 // Name implements Format.
@@ -29,7 +29,7 @@ func (Harmony) Hint() string { return harmonyHint }
 // Mark implements Format.
 func (Harmony) Mark() string { return harmonyChannel }
 
-// Held implements Format. Thinking and text are in messages of their own; see Split.
+// Held implements Format. Thinking and text are in separate messages; see Split.
 func (Harmony) Held(text string) int { return len(text) }
 
 // Read implements Format.
@@ -55,8 +55,8 @@ func (Harmony) Read(text string, _ Functions) Reading {
 	return r
 }
 
-// Split returns the thinking and the text of a turn, which may be unfinished: both are then beginnings of those of the whole.
-// ok is false for a turn that has no messages in channels.
+// Split returns the thinking and the text of a turn. If the turn is unfinished, both are beginnings of the finished
+// turn's thinking and text. ok is false for a turn without messages in channels.
 func (Harmony) Split(text string) (thinking, said string, ok bool) {
 	var thoughts, texts strings.Builder
 	for m := range harmonyMessages(text) {
@@ -79,7 +79,7 @@ type harmonyPart struct {
 	start, bodyAt int
 }
 
-// harmonyMessages are the messages of a turn. The arguments of a call may contain marks.
+// harmonyMessages returns an iterator over the messages of a turn. The arguments of a call may contain marks.
 func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
 	return func(yield func(harmonyPart) bool) {
 		for at := 0; at < len(text); {
@@ -88,7 +88,7 @@ func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
 				return
 			}
 			if i := strings.LastIndex(header, harmonyStart); i >= 0 && !strings.HasPrefix(header[i+len(harmonyStart):], "assistant") {
-				return // somebody else's
+				return // not the assistant's message
 			}
 			m := harmonyPart{start: at, bodyAt: len(text) - len(body)}
 			m.channel, m.to = harmonyHeader(header)
@@ -112,7 +112,7 @@ func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
 	}
 }
 
-// harmonyHeader reads the channel and the recipient of a message. The recipient stands before the channel or behind it.
+// harmonyHeader reads the channel and the recipient of a message. The recipient may come before or after the channel.
 func harmonyHeader(header string) (channel, to string) {
 	if _, after, found := strings.Cut(header, harmonyChannel); found {
 		after, _, _ = strings.Cut(strings.TrimSpace(after), "<|")

@@ -13,7 +13,8 @@ const (
 //
 //	<tool_call>{"name": ..., "arguments": {...}}</tool_call>
 //
-// with any text between but the tags. A block that cannot be read has a Problem. A text in the arguments may contain the tags.
+// with any text between them except the tags. A block that cannot be read has a Problem. A text in the arguments may
+// contain the tags.
 var Hermes Writer = hermes{}
 
 type hermes struct{}
@@ -32,7 +33,7 @@ func (hermes) Read(text string, _ Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
 		between, block, found := strings.Cut(text[at:], HermesOpen)
-		if i := strings.LastIndex(between, HermesClose); i >= 0 { // a model that may write it drifts into writing nothing else
+		if i := strings.LastIndex(between, HermesClose); i >= 0 { // if this were accepted, a model would drift into writing only closing tags
 			r.Calls = append(r.Calls, Call{Problem: HermesClose + " without " + HermesOpen + ". " + hermesHint})
 			r.End = at + i + len(HermesClose)
 		}
@@ -71,7 +72,7 @@ func hermesBlock(block string) (Call, string) {
 	return callOf(raw, "name", "arguments", hermesHint), rest
 }
 
-// learnHermes knows the format by the key "arguments" of an object between its tags.
+// learnHermes recognises the format by its opening tag and an object that begins with the key "name".
 func learnHermes(p *probes) Format {
 	if i := strings.Index(p.one, probeName); strings.HasSuffix(strings.TrimSpace(p.one[:i]), `"name": "`) && strings.Contains(p.one[:i], HermesOpen) {
 		return Hermes

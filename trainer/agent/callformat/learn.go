@@ -19,10 +19,11 @@ type Argument struct {
 	Value any
 }
 
-// Printer prints an assistant's message with a template, from behind the user's message to the end.
+// Printer prints an assistant's message with a template and returns the text from the end of the user's message to the
+// end.
 type Printer func(content string, calls ...Printed) (string, error)
 
-// Texts of the calls that a template prints. No template contains them.
+// Texts of the calls that a template prints. No template contains these texts.
 const (
 	probeText   = "mgrpo-probe-turn"
 	probeName   = "mgrpo_probe_function"
@@ -32,14 +33,15 @@ const (
 	probeValue  = "mgrpo-probe-argument"
 	probeValue2 = "mgrpo-probe-further"
 	probeNumber = int64(7081352946)
-	ProbeID     = "probe0001" // nine letters and digits, as Mistral's templates want them
+	ProbeID     = "probe0001" // nine letters and digits, because Mistral's templates require that
 	probeID2    = "probe0002"
 )
 
 var (
-	// ErrNotPrinted is Learn's error for a template that does not print calls.
+	// ErrNotPrinted is the error that Learn returns for a template that does not print calls.
 	ErrNotPrinted = errors.New("the chat template does not print calls")
-	// ErrUnknown is Learn's error for a template that prints calls in a notation that no Format reads.
+	// ErrUnknown is the error that Learn returns for a template that prints calls in a notation that no Format can
+	// read.
 	ErrUnknown = errors.New("the chat template prints calls in a notation that cannot be read")
 )
 
@@ -53,8 +55,8 @@ type probes struct {
 	two           string // two calls with one argument each; "" if the template allows one call only
 }
 
-// Learn has a template print calls and returns the format that reads them, or ErrNotPrinted or ErrUnknown. It returns a
-// format only if that reads back what the template printed.
+// Learn asks a template to print calls and returns the format that reads them, or ErrNotPrinted or ErrUnknown. It
+// returns a format only if the format reads back the printed calls.
 func Learn(print Printer) (Format, error) {
 	p, err := takeProbes(print)
 	if err != nil {
@@ -100,7 +102,7 @@ func takeProbes(print Printer) (*probes, error) {
 	return p, nil
 }
 
-// readBy reports whether a format reads what the template printed.
+// readBy reports whether a format reads back the printed calls.
 func (p *probes) readBy(f Format) bool {
 	for text, want := range map[string][]string{
 		p.one: {probeName, probeValue}, p.keys: {probeName, probeValue, probeKey2, probeValue2}, p.none: {probeName},
@@ -129,12 +131,13 @@ func (p *probes) readBy(f Format) bool {
 	return true
 }
 
-// pieces cuts a text into marks, words, white space and single characters, so that two texts have no half of a mark in common.
+// pieces splits a text into marks, words, white space and single characters, so that a common part of two texts never
+// ends inside a mark.
 func pieces(text string) []string { return piece.FindAllString(text, -1) }
 
 var piece = regexp.MustCompile(`</?[^<>\s]*>?|\[/?[A-Z_]+\]|\s+|[\pL\pN_:-]+|.`)
 
-// commonEnd is the longest end of both texts that begins at a piece of both.
+// commonEnd returns the longest common end of both texts that begins at a piece of both.
 func commonEnd(a, b string) string {
 	as, bs := pieces(a), pieces(b)
 	n := 0
@@ -144,7 +147,7 @@ func commonEnd(a, b string) string {
 	return strings.Join(as[len(as)-n:], "")
 }
 
-// commonBegin is the longest beginning of both texts that ends at a piece of both.
+// commonBegin returns the longest common beginning of both texts that ends at a piece of both.
 func commonBegin(a, b string) string {
 	as, bs := pieces(a), pieces(b)
 	n := 0
@@ -154,23 +157,24 @@ func commonBegin(a, b string) string {
 	return strings.Join(as[:n], "")
 }
 
-// thought is an empty thought that a template prints before a turn's text or calls, or the end of one.
+// thought matches an empty thought that a template prints before a turn's text or calls, or the end of a thought.
 var thought = regexp.MustCompile(`(?s)^.*(</[\w:]*think[\w:]*>|\[/THINK\]|<\|END_THINKING\|>)`)
 
-// opening is the part of a printed text that belongs to the calls: without the opening of the assistant's turn and without
-// the thought before them. The text ends where the calls have their first name or value.
+// opening returns the part of a printed text that belongs to the calls, without the opening of the assistant's turn and
+// any thought before them. The text must end at the first name or value of the calls.
 func (p *probes) opening(text string) string {
 	text = strings.TrimPrefix(text, commonBegin(text, p.before))
 	return strings.TrimSpace(thought.ReplaceAllString(text, ""))
 }
 
-// closing is the part of a printed text that belongs to the calls: without the end of the assistant's turn. The text begins
-// behind the last value.
+// closing returns the part of a printed text that belongs to the calls, without the end of the assistant's turn. The
+// text must begin after the last value.
 func (p *probes) closing(text string) string {
 	return strings.TrimSpace(strings.TrimSuffix(text, commonEnd(text, p.after)))
 }
 
-// around cuts a printed text at the first of some texts; all must be there in this order.
+// around splits a printed text at the first occurrence of each of the given texts. All of them must occur, in this
+// order.
 func around(text string, at ...string) (parts []string, ok bool) {
 	for _, a := range at {
 		var before string
@@ -182,7 +186,7 @@ func around(text string, at ...string) (parts []string, ok bool) {
 	return append(parts, text), true
 }
 
-// firstMark is the first mark at the beginning of a text, or the text up to its first white space.
+// firstMark returns the mark at the beginning of a text, or the text up to its first white space.
 func firstMark(text string) string {
 	if m := mark.FindString(text); m != "" {
 		return m

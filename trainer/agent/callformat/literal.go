@@ -7,12 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// literals reads values as Python and Gemma 4 write them, and turns them into JSON: texts in single or double quotes or
-// between <|"|>, numbers, True, true, False, false, None, null, lists, tuples, and objects whose keys need no quotes.
+// literals reads values in the notation of Python and Gemma 4, and converts them to JSON: texts in single or double
+// quotes or between <|"|>, numbers, True, true, False, false, None, null, lists, tuples, and objects whose keys may be
+// without quotes.
 type literals struct {
 	text    string
 	at      int
-	lenient bool // a quote closes a text only where the notation can go on: some templates do not escape quotes
+	lenient bool // a quote closes a text only if the notation can continue after it: some templates do not escape quotes
 }
 
 var errLiteral = errors.New("not a literal")
@@ -22,7 +23,7 @@ const (
 	maxLiteralDepth = 100
 )
 
-// literalOf reads a text that is one literal.
+// literalOf reads a text that consists of one literal.
 func literalOf(text string) (json.RawMessage, error) {
 	p := &literals{text: text}
 	v, err := p.value(0)
@@ -38,7 +39,7 @@ func literalOf(text string) (json.RawMessage, error) {
 
 func (p *literals) space() { p.at = skipSpace(p.text, p.at) }
 
-// next reports whether the text goes on with a mark, and steps over it.
+// next reports whether a mark follows, and skips it.
 func (p *literals) next(mark string) bool {
 	if !strings.HasPrefix(p.text[p.at:], mark) {
 		return false
@@ -138,7 +139,7 @@ func (p *literals) object(depth int) (json.RawMessage, error) {
 	}
 }
 
-// key reads a key, with quotes or without, and what follows it.
+// key reads a key, with or without quotes, and the mark that must follow it.
 func (p *literals) key(follows string) (key string, err error) {
 	rest := p.text[p.at:]
 	if strings.HasPrefix(rest, gemmaQuote) || rest != "" && (rest[0] == '"' || rest[0] == '\'') {
@@ -195,7 +196,8 @@ func (p *literals) str() (string, error) {
 	return "", errLiteral
 }
 
-// closes reports whether what follows a quote at index i can follow a text: the end of a list or a call, or another item.
+// closes reports whether the text after index i can follow a closing quote: the end of a list or a call, or another
+// item.
 func (p *literals) closes(i int) bool {
 	rest := strings.TrimLeft(p.text[i:], " \t\r\n")
 	if rest == "" {
@@ -221,7 +223,7 @@ func isNameRune(r rune) bool {
 
 var escapes = map[byte]string{'n': "\n", 't': "\t", 'r': "\r", 'b': "\b", 'f': "\f", '\\': `\`, '\'': "'", '"': `"`, '/': "/", '\n': ""}
 
-// escape reads what follows a backslash. Python keeps the backslash of an escape that it does not know.
+// escape reads an escape after its backslash. An unknown escape keeps its backslash, as in Python.
 func (p *literals) escape(b *strings.Builder) {
 	c := p.text[p.at]
 	p.at++
@@ -240,7 +242,7 @@ func (p *literals) escape(b *strings.Builder) {
 	b.WriteByte(c)
 }
 
-// surrogate joins a high surrogate with the low one that follows it, as JSON writes characters above U+FFFF.
+// surrogate joins a high surrogate with the low one that follows it. JSON writes characters above U+FFFF in this way.
 func (p *literals) surrogate(r rune) rune {
 	if r < 0xd800 || r > 0xdbff || p.at+6 > len(p.text) || p.text[p.at:p.at+2] != `\u` {
 		return r

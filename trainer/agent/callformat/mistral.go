@@ -11,7 +11,7 @@ const (
 	mistralArgs = "[ARGS]"
 )
 
-// mistral reads what all versions of Mistral's models write:
+// mistral reads the notations of all versions of Mistral's models:
 //
 //	[TOOL_CALLS][{"name": ..., "arguments": {...}, "id": ...}, ...]
 //	[TOOL_CALLS]NAME[ARGS]{...}[TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}
@@ -54,7 +54,7 @@ func (m mistral) Read(text string, _ Functions) Reading {
 		if i = skipSpace(text, r.End); strings.HasPrefix(text[i:], ",") {
 			i = skipSpace(text, i+1)
 		}
-		if r.Calls[len(r.Calls)-1].Problem != "" { // further calls may follow one that cannot be read
+		if r.Calls[len(r.Calls)-1].Problem != "" { // readable calls may follow an unreadable one
 			if next := strings.Index(text[r.End:], mistralMark); next >= 0 {
 				i = r.End + next
 			}
@@ -63,7 +63,7 @@ func (m mistral) Read(text string, _ Functions) Reading {
 	return r
 }
 
-// named reads NAME[ARGS]{...} at an index and returns the call and where it ends.
+// named reads NAME[ARGS]{...} at an index and returns the call and the index of its end.
 func (m mistral) named(text string, at int) (Call, int) {
 	name, arguments, found := strings.Cut(text[at:], mistralArgs)
 	name, _, _ = strings.Cut(name, mistralID)

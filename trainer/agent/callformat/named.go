@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// named is a function's name and then its arguments as JSON, each between marks that the template prints.
+// named is a function's name followed by its arguments as JSON, each between marks that the template prints.
 type named struct {
-	section string         // mark before the first call; "" if there is none
-	mark    string         // with which each call begins
+	section string         // mark before the first call; may be empty
+	mark    string         // mark at the beginning of each call
 	call    *regexp.Regexp // from the mark to the arguments; its group is the name
-	close   string         // behind the arguments; may be empty
-	end     string         // mark behind the last call; "" if there is none
+	close   string         // mark after the arguments; may be empty
+	end     string         // mark after the last call; may be empty
 	hint    string
 }
 
@@ -56,7 +56,7 @@ func (n *named) Read(text string, _ Functions) Reading {
 	return n.withSection(text, r)
 }
 
-// withSection moves the ends of a reading to the marks around all calls.
+// withSection extends a reading to the marks around all calls.
 func (n *named) withSection(text string, r Reading) Reading {
 	if n.section != "" {
 		if i := strings.Index(text, n.section); i >= 0 && i < r.Start {
@@ -72,7 +72,7 @@ func (n *named) withSection(text string, r Reading) Reading {
 	return r
 }
 
-// learnNamed finds the JSON that has the arguments and not the name, and the marks before and behind both.
+// learnNamed finds the JSON that has the arguments but not the name, and the marks before and after both.
 func learnNamed(p *probes) Format {
 	i := strings.LastIndex(p.one, probeName)
 	value, raw := jsonWith(p.one, probeKey)
@@ -83,7 +83,7 @@ func learnNamed(p *probes) Format {
 	middle := p.one[i+len(probeName) : value]
 	behind := p.closing(p.one[value+len(raw):])
 	n := &named{mark: begin, close: behind}
-	if between := p.between(); between != "" { // what two calls have between them is the end of one and the beginning of the other
+	if between := p.between(); between != "" { // the text between two calls is the end of one and the beginning of the other
 		n.mark = strings.TrimSpace(commonEnd(begin, between))
 		n.section = strings.TrimSpace(strings.TrimSuffix(begin, n.mark))
 		n.close = strings.TrimSpace(strings.TrimSuffix(between, commonEnd(begin, between)))
@@ -93,13 +93,13 @@ func learnNamed(p *probes) Format {
 		return nil
 	}
 	whole := n.mark
-	n.mark, _, _ = strings.Cut(n.mark, ProbeID) // an id differs
+	n.mark, _, _ = strings.Cut(n.mark, ProbeID) // ids differ between calls
 	n.call = regexp.MustCompile(`^` + pattern(whole) + `\s*([^\s<>\[\]{}|"]+?)` + pattern(middle) + `\s*`)
 	n.hint = n.section + whole + "NAME" + middle + "{...}" + n.close + n.end
 	return n
 }
 
-// between is what the template prints between the arguments of one call and the name of the next.
+// between returns the text that the template prints between the arguments of one call and the name of the next.
 func (p *probes) between() string {
 	i := strings.LastIndex(p.two, probeOther)
 	value, raw := jsonWith(p.two, probeKey)
@@ -109,8 +109,8 @@ func (p *probes) between() string {
 	return p.two[value+len(raw) : i]
 }
 
-// pattern is a regular expression for a text that a template printed: white space may be missing or be more, and numbers and the probe's id
-// may be others.
+// pattern returns a regular expression for a text that a template printed. It allows any amount of white space,
+// including none, other numbers, and another id in place of the probe's.
 func pattern(text string) string {
 	var b strings.Builder
 	for _, part := range varying.FindAllString(text, -1) {

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// pairs is a function's name and then keys and values, each between marks that the template prints. Values have no quotes: their
-// types are those that the function's parameters have.
+// pairs is a function's name followed by keys and values, each between marks that the template prints. Values have no
+// quotes: the function's parameters determine their types.
 type pairs struct {
-	section  string         // mark before the first call; "" if there is none
-	mark     string         // with which each call begins
-	call     *regexp.Regexp // from the mark to behind the name, its group
-	key      *regexp.Regexp // from the mark of a key to the value; its groups are the key, and the type where the template writes one
-	keyMark  string         // with which a key begins
-	valueEnd string         // behind a value
-	callEnd  string         // behind the last value of a call
-	end      string         // mark behind the last call, without callEnd; "" if there is none
-	padded   bool           // values stand on lines of their own
+	section  string         // mark before the first call; may be empty
+	mark     string         // mark at the beginning of each call
+	call     *regexp.Regexp // from the mark to the end of the name; its group is the name
+	key      *regexp.Regexp // from the mark of a key to the value; its groups are the key, and the type if the template writes one
+	keyMark  string         // mark before a key
+	valueEnd string         // mark after a value
+	callEnd  string         // mark after the last value of a call
+	end      string         // mark after the last call, without callEnd; may be empty
+	padded   bool           // each value is on its own lines
 	hint     string
 }
 
@@ -71,7 +71,7 @@ func (f *pairs) Read(text string, functions Functions) Reading {
 	return f.withSection(text, r)
 }
 
-// withSection moves the ends of a reading to the marks around all calls.
+// withSection extends a reading to the marks around all calls.
 func (f *pairs) withSection(text string, r Reading) Reading {
 	if i := strings.LastIndex(text[:r.Start], f.section); f.section != "" && i >= 0 {
 		if len(r.Calls) > 0 {
@@ -93,7 +93,7 @@ func (f *pairs) withSection(text string, r Reading) Reading {
 	return r
 }
 
-// arguments reads keys and values from an index on, to the end of the call, and returns where that is.
+// arguments reads keys and values from an index to the end of the call, and returns the index of that end.
 func (f *pairs) arguments(text string, at int, known map[string]types) (arguments []byte, end int, closed bool) {
 	var out fields
 	for {
@@ -120,8 +120,9 @@ func (f *pairs) arguments(text string, at int, known map[string]types) (argument
 	}
 }
 
-// valueTo is where a value ends: at the first valueEnd that another key or the end of the call follows, so that a text may
-// contain marks. A model that leaves out the last end of a value ends its call anyway.
+// valueTo returns the end of a value: the first valueEnd that is followed by another key or the end of the call, so
+// that a text may contain marks. If the model omitted the last valueEnd, valueTo returns the first one after from, or
+// -1.
 func (f *pairs) valueTo(text string, from int) int {
 	first := -1
 	for at := from; ; {
@@ -141,7 +142,8 @@ func (f *pairs) valueTo(text string, from int) int {
 	}
 }
 
-// value is a value as JSON. Where the template writes types, "string" or string="true" is a text and any other is JSON.
+// value returns a value as JSON. If the template writes types, "string" or string="true" means a text, and any other
+// type means JSON.
 func (f *pairs) value(text, declared string, known types) []byte {
 	if f.padded {
 		text = strings.TrimSuffix(strings.TrimPrefix(text, "\n"), "\n")
@@ -171,7 +173,7 @@ func learnPairs(p *probes) Format {
 	head, middle, next, tail := parts[1], parts[2], parts[3], p.closing(parts[5])
 	keyMark := commonEnd(head, next)
 	f := &pairs{keyMark: strings.TrimSpace(keyMark), padded: strings.HasSuffix(middle, "\n")}
-	behind := strings.TrimSuffix(head, keyMark) // the name
+	behind := strings.TrimSuffix(head, keyMark) // the marks after the name
 	f.valueEnd = strings.TrimSpace(strings.TrimSuffix(next, keyMark))
 	rest, closed := strings.CutPrefix(strings.TrimSpace(tail), f.valueEnd)
 	rest = strings.TrimSpace(rest)
@@ -181,7 +183,7 @@ func learnPairs(p *probes) Format {
 	}
 	f.end = strings.TrimSpace(strings.TrimPrefix(rest, f.callEnd))
 	opening := p.opening(p.keys[:begin])
-	if i := strings.LastIndex(opening, probeName); i >= 0 { // the name stands before the marks, too
+	if i := strings.LastIndex(opening, probeName); i >= 0 { // the name also precedes the marks
 		opening = opening[i+len(probeName):]
 	}
 	f.mark = opening
@@ -198,7 +200,7 @@ func learnPairs(p *probes) Format {
 	return f
 }
 
-// attributes is the pattern of what stands between a key and its value, with a group for the value of an attribute.
+// attributes returns the pattern of the text between a key and its value, with a group for the value of an attribute.
 func attributes(text string) string {
 	i := attribute.FindStringSubmatchIndex(text)
 	if i == nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// python is a list of calls as Python writes them, between marks: [f(a='text', b=[1, None]), g()].
+// python is a list of Python calls between marks: [f(a='text', b=[1, None]), g()].
 type python struct{ open, close string }
 
 func (p python) Name() string { return "Python's calls between " + p.open + " and " + p.close }
@@ -33,9 +33,9 @@ func (p python) Read(text string, _ Functions) Reading {
 	}
 }
 
-// pythonCalls reads a list of calls, or one without a list around it, and returns where they end. Some templates do not escape
-// the quotes in a text: what cannot be read as Python writes it is read again, with quotes that end a text only where the
-// call can go on.
+// pythonCalls reads a list of calls, or one call without a list around it, and returns the index of their end. Some
+// templates do not escape the quotes in a text. If a text cannot be read as Python, pythonCalls reads it again and lets
+// a quote end a text only if the call can continue after it.
 func pythonCalls(text string, at int, hint string) ([]Call, int) {
 	for _, lenient := range []bool{false, true} {
 		p := &literals{text: text, at: at, lenient: lenient}

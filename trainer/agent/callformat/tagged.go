@@ -7,8 +7,8 @@ import (
 
 // tagged is JSON between marks: objects with a name and arguments, or a list of them.
 type tagged struct {
-	open, close string // without white space around; close may be empty
-	inner       string // key of an object within, such as "function"; ""
+	open, close string // without surrounding white space; close may be empty
+	inner       string // key of an inner object with the call, such as "function"; may be empty
 	name        string // key of the name; "": the name is the object's only key, and the arguments are its value
 	arguments   string
 	list        bool
@@ -78,7 +78,8 @@ func (t tagged) call(raw []byte) Call {
 	return Call{}
 }
 
-// readValues reads objects, or lists of them, with commas, semicolons or white space between them, and returns where they end.
+// readValues reads objects or lists of objects, separated by commas, semicolons or white space, and returns the index
+// of their end.
 func readValues(text string, at int, call func(raw []byte) Call, hint string) (calls []Call, end int) {
 	for {
 		raw, n, err := decode(text[at:])
@@ -105,7 +106,8 @@ func readValues(text string, at int, call func(raw []byte) Call, hint string) (c
 	}
 }
 
-// learnTagged finds JSON that has the name and the arguments, and the marks around it. Without marks it is bare.
+// learnTagged finds the JSON that has the name and the arguments, and the marks around it. Without marks the format is
+// bare.
 func learnTagged(p *probes) Format {
 	i, raw := jsonWith(p.one, probeName)
 	if raw == nil {
@@ -128,7 +130,7 @@ func learnTagged(p *probes) Format {
 	return t
 }
 
-// jsonWith finds the outermost JSON value of a text that contains a name as a string and the probe's value.
+// jsonWith finds the outermost JSON value of a text that contains a name as a string, and the probe's value.
 func jsonWith(text, name string) (int, json.RawMessage) {
 	for i := range strings.Index(text, name) {
 		if text[i] != '{' && text[i] != '[' {
@@ -141,7 +143,7 @@ func jsonWith(text, name string) (int, json.RawMessage) {
 	return 0, nil
 }
 
-// keys finds out under which keys an object has the name and the arguments.
+// keys finds the keys under which an object has the name and the arguments.
 func (t *tagged) keys(raw json.RawMessage) bool {
 	all := object(raw)
 	for key, v := range all {

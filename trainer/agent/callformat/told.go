@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// Writer is a Format that can write calls, for templates that do not print them.
+// Writer is a Format that can also write calls, for templates that do not print them.
 type Writer interface {
 	Format
-	// Write returns calls as a model writes them. Arguments are JSON objects.
+	// Write returns calls in the model's notation. Arguments are JSON objects.
 	Write(calls []Call) string
 }
 
-// told are notations of models whose templates print functions but no calls. Each is known by a mark in the prompt.
+// told lists the notations of models whose templates print functions but no calls. A mark in the prompt identifies each
+// notation.
 var told = []struct {
-	mark   string // in a prompt that offers functions
+	mark   string // occurs in a prompt that offers functions
 	format Writer
 }{
 	{"<|tool_list_start|>", python{"<|tool_call_start|>", "<|tool_call_end|>"}},                                              // LFM2
@@ -26,7 +27,8 @@ var told = []struct {
 	{HermesOpen, hermes{}},
 }
 
-// Told returns the notation that a prompt with functions asks for, of a template that does not print calls; nil if none is known.
+// Told returns the notation that a prompt with functions asks for, or nil if it is unknown. It serves templates that do
+// not print calls.
 func Told(prompt string) Writer {
 	for _, t := range told {
 		if strings.Contains(prompt, t.mark) {
@@ -54,7 +56,7 @@ func (t tagged) Write(calls []Call) string {
 	return t.open + "[" + strings.Join(texts, ", ") + "]" + t.close
 }
 
-// Write implements Writer. Values are literals of Python.
+// Write implements Writer. Values are Python literals.
 func (p python) Write(calls []Call) string {
 	texts := make([]string, len(calls))
 	for i, c := range calls {
@@ -70,7 +72,7 @@ func pythonArguments(raw json.RawMessage) string {
 	return strings.Join(parts, ", ")
 }
 
-// eachField goes over the fields of a JSON object in their order.
+// eachField calls f for each field of a JSON object in their order.
 func eachField(raw json.RawMessage, f func(key string, v json.RawMessage)) {
 	dec := json.NewDecoder(strings.NewReader(string(raw)))
 	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
@@ -86,7 +88,7 @@ func eachField(raw json.RawMessage, f func(key string, v json.RawMessage)) {
 	}
 }
 
-// pythonValue writes a JSON value as a literal of Python. JSON's texts are literals of Python, too.
+// pythonValue writes a JSON value as a Python literal. A JSON string is a Python literal, too.
 func pythonValue(v json.RawMessage) string {
 	switch typeOf(v) {
 	case "boolean":
