@@ -352,7 +352,7 @@ func TestProgramEqualsConversation(t *testing.T) {
 func TestProgramsThatFail(t *testing.T) {
 	for name, c := range map[string]struct{ script, want string }{
 		"dies":    {"echo no such file >&2; exit 3", "exit status 3: no such file"},
-		"silent":  {"true", "reported nothing"},
+		"silent":  {"true", "printed nothing"},
 		"slow":    {"sleep 60", "longer than"},
 		"reports": {`echo '{"error": "the API is down"}'`, "the API is down"},
 	} {

@@ -18,32 +18,32 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// Settings are what an agent behind the gateway is made of.
+// Settings configure an agent behind the gateway.
 type Settings struct {
 	Name      string
 	Main      bool
 	Seed      uint64 // of the run
 	Policy    policy.Sampler
 	Tokenizer *tokenizer.Tokenizer
-	Limits    agent.Limits    // all but Wall: the program has a time of its own
+	Limits    agent.Limits    // all except Wall: the program has its own time limit
 	Variables *ordered.Object // of the chat template; nil: none
-	Date      time.Time       // date that templates print as today's; zero: the clock's
+	Date      time.Time       // the date that templates print as today; zero: the clock's date
 }
 
-// Bounds on what programs can make an agent hold.
+// Bounds on the memory that programs can make an agent use.
 const (
-	maxHeld      = 256       // requests that wait for their phase to begin
+	maxHeld      = 256       // requests waiting for their phase to begin
 	maxRoots     = 4096      // conversations of an attempt
 	maxTurns     = 4096      // turns of a conversation
 	maxKept      = 256 << 20 // bytes of an attempt's requests
-	maxTemplates = 256       // lists of functions whose template is kept
+	maxTemplates = 256       // cached templates, one for each list of functions
 )
 
-// Agent answers requests for one agent and keeps the conversations of each attempt. The worker begins and ends phases.
+// Agent answers requests for one agent and stores the conversations of each attempt. The worker begins and ends phases.
 type Agent struct {
 	Settings
 	talking atomic.Int64 // turns being sampled
-	held    atomic.Int64 // requests that wait for their phase
+	held    atomic.Int64 // requests waiting for their phase
 
 	mu        sync.Mutex
 	closed    bool
@@ -52,38 +52,38 @@ type Agent struct {
 	templates map[string]*dialect
 
 	grammars   sync.Mutex
-	vocabulary *grammar.Vocabulary // nil: no reply was constrained yet
+	vocabulary *grammar.Vocabulary // nil until a reply is constrained
 	compiled   map[string]*grammar.Grammar
 }
 
-// phase is a training step or an evaluation, while it is played.
+// phase is a training step or an evaluation that is in progress.
 type phase struct {
 	rules    Rules
 	attempts map[string]*attempt // by rollout
 	ended    bool
 }
 
-// attempt is one try of a program at a rollout.
+// attempt is one attempt of a program at a rollout.
 type attempt struct {
 	number int
 	ctx    context.Context
-	cancel context.CancelCauseFunc // under the agent's lock
+	cancel context.CancelCauseFunc // guarded by the agent's lock
 	busy   sync.WaitGroup          // requests being answered
 
 	mu     sync.Mutex
 	forest forest
-	failed error      // why the engine could not sample a turn
+	failed error      // errors of the engine, if it could not sample a turn
 	kept   int        // bytes of its requests
-	turns  int        // sampled turns, in all
-	calls  []toolCall // of the turn that was sampled last
+	turns  int        // all sampled turns
+	calls  []toolCall // calls of the turn that was sampled last
 }
 
 var (
-	errSuperseded = refuse(409, "superseded", "the rollout was given to another attempt: end this one")
+	errSuperseded = refuse(409, "superseded", "another attempt now has this rollout: end this attempt")
 	errOver       = refuse(409, "over", "the rollout has ended, or the team went back to a checkpoint: end the program")
 )
 
-// New makes the gateway's side of an agent.
+// New creates an agent of the gateway.
 func New(s Settings) *Agent {
 	return &Agent{Settings: s, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
 }
@@ -96,7 +96,7 @@ func (a *Agent) Begin(name string, r Rules) {
 	a.notify()
 }
 
-// End refuses further requests of a phase. Attempts that nobody finished end, too.
+// End refuses further requests of a phase. It also ends the attempts that are still running.
 func (a *Agent) End(name string) {
 	a.mu.Lock()
 	p := a.phases[name]
@@ -117,7 +117,7 @@ func (a *Agent) End(name string) {
 	}
 }
 
-// Close refuses all requests, those that wait for a phase included.
+// Close refuses all requests, including those that wait for a phase.
 func (a *Agent) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -130,11 +130,11 @@ func (a *Agent) notify() {
 	a.changed = make(chan struct{})
 }
 
-// Talking is the number of turns being sampled.
+// Talking returns the number of turns being sampled.
 func (a *Agent) Talking() int { return int(a.talking.Load()) }
 
-// enter finds the attempt of a ticket and counts the request in; leave ends the request. A request whose phase has not
-// begun here waits for it.
+// enter finds the attempt of a ticket and registers the request with it; leave ends the request. If the phase has not
+// begun here, enter waits for it.
 func (a *Agent) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave func(), err error) {
 	for waiting := false; ; {
 		a.mu.Lock()
@@ -159,7 +159,7 @@ func (a *Agent) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave
 			waiting = true
 			if a.held.Add(1) > maxHeld {
 				a.held.Add(-1)
-				return nil, Rules{}, nil, busy(2, "%s does not play %s yet, and %d requests wait for it already", a.Name, t.Phase, maxHeld)
+				return nil, Rules{}, nil, busy(2, "%s has not begun %s yet, and %d requests already wait for it", a.Name, t.Phase, maxHeld)
 			}
 			defer a.held.Add(-1)
 		}
@@ -171,7 +171,8 @@ func (a *Agent) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave
 	}
 }
 
-// attempt is that of a ticket. A later attempt replaces an earlier one, whose turns are dropped.
+// attempt returns the attempt of a ticket. A later attempt replaces an earlier one, and the turns of the earlier one
+// are dropped.
 func (p *phase) attempt(t Ticket) (*attempt, error) {
 	if p.ended {
 		return nil, errOver
@@ -197,16 +198,16 @@ func (p *phase) attempt(t Ticket) (*attempt, error) {
 // Conversation is one invocation of an agent in an attempt.
 type Conversation struct {
 	Task      string             // the text of the last message of a user in the first request
-	Rows      []agent.Trajectory // at least one; several where the history was rewritten
+	Rows      []agent.Trajectory // at least one; several if the history was rewritten
 	Answer    string             // the text of the last turn, or the arguments of its last call
-	Valid     bool               // every turn ended by itself and had the form that was asked for, and no call was malformed
+	Valid     bool               // every turn ended by itself and had the requested form, and no call was malformed
 	Malformed int                // calls that could not be read
-	Arrival   int                // place among the attempt's conversations by their first requests
+	Arrival   int                // ordinal among the attempt's conversations, in the order of their first requests
 	Replies   []string           // ids of its replies
 }
 
-// Finish ends an attempt and returns its conversations, in an order that does not depend on when parallel calls arrived.
-// An attempt without any request has none.
+// Finish ends an attempt and returns its conversations, in an order that does not depend on when parallel calls
+// arrived. An attempt without requests has no conversations.
 func (a *Agent) Finish(t Ticket) ([]Conversation, error) {
 	a.mu.Lock()
 	p := a.phases[t.Phase]
@@ -216,7 +217,7 @@ func (a *Agent) Finish(t Ticket) ([]Conversation, error) {
 	}
 	at, err := p.attempt(t)
 	if err == nil {
-		at.cancel(errOver) // under the lock: enter counts no request in afterwards
+		at.cancel(errOver) // under the lock, so that enter registers no request afterwards
 	}
 	a.mu.Unlock()
 	if err != nil {
@@ -228,7 +229,7 @@ func (a *Agent) Finish(t Ticket) ([]Conversation, error) {
 	}
 	roots := at.forest.roots
 	at.forest = forest{}
-	for i, r := range roots { // those of requests that came to nothing are gone
+	for i, r := range roots { // roots of failed requests have been removed
 		r.arrival = i
 	}
 	roots = slices.Clone(roots)

@@ -79,12 +79,12 @@ func (a *Agent) serveText(w http.ResponseWriter, r *http.Request, request *textR
 	return s.run(r.Context(), c, func(ctx context.Context, c call) (*turn, error) { return a.complete(ctx, request, c) })
 }
 
-// textLogProbs are those of an answer with a text.
+// textLogProbs returns the log-probs of a turn in the form of /v1/completions.
 func (a *Agent) textLogProbs(t *turn) map[string]any {
 	return map[string]any{"tokens": a.texts(t), "token_logprobs": t.out.LogProbs, "token_ids": t.out.Tokens}
 }
 
-// nullable is null for an empty text.
+// nullable returns nil, which JSON writes as null, for an empty text.
 func nullable(text string) any {
 	if text == "" {
 		return nil
@@ -92,7 +92,7 @@ func nullable(text string) any {
 	return text
 }
 
-// finish is finish_reason.
+// finish returns the finish_reason.
 func (t *turn) finish() string {
 	switch {
 	case t.out.Finish != policy.FinishStop:
@@ -108,7 +108,7 @@ func (t *turn) usage() map[string]int {
 	return map[string]int{"prompt_tokens": t.size() - sampled, "completion_tokens": sampled, "total_tokens": t.size()}
 }
 
-// logProbs are those of the turn's tokens, as a chat's reply has them.
+// logProbs returns the log-probs of the turn's tokens in the form of /v1/chat/completions.
 func (a *Agent) logProbs(t *turn) []map[string]any {
 	out := make([]map[string]any, len(t.out.Tokens))
 	for i, text := range a.texts(t) {

@@ -83,7 +83,7 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 	if strings.Contains(w.Body.String(), "context_length_exceeded") {
 		t.Skip("its own prompt is longer than the context of the test's model")
 	}
-	if w.Code == 400 && strings.Contains(w.Body.String(), "hold a reply to that notation") || w.Code == 400 && os.Getenv("TEMPLATES") != "" {
+	if w.Code == 400 && strings.Contains(w.Body.String(), "constrain a reply to that notation") || w.Code == 400 && os.Getenv("TEMPLATES") != "" {
 		if !refused && os.Getenv("TEMPLATES") == "" {
 			t.Errorf("%s", w.Body)
 		}

@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// chunks send a reply as the chunks of OpenAI's streams. Their field delta is that of a chat, text that of a text.
+// chunks sends a reply as the chunks of OpenAI's streams. Chunks of a chat have the field delta, chunks of a text the
+// field text.
 type chunks struct {
 	events
 	agent    *Agent
 	object   string
 	id       string
 	usage    bool
-	logProbs func(t *turn) any // those of the last chunk; nil: none
+	logProbs func(t *turn) any // returns the log-probs for the last chunk; nil: no log-probs
 	chat     bool
 }
 
-// newChunks makes the chunks of a request with the options o.
+// newChunks returns the chunks for a request with the options o.
 func newChunks(w http.ResponseWriter, a *Agent, o *options) *chunks {
 	return &chunks{events: events{w: w}, agent: a, usage: o.StreamOptions.IncludeUsage}
 }
@@ -57,7 +58,7 @@ func (s *chunks) end(t *turn) {
 
 func (s *chunks) fail(err *apiError) { s.send("", err.body()) }
 
-// lastDelta has what a reply has beside its text.
+// lastDelta returns the parts of a reply other than its text: the calls.
 func (r *reply) lastDelta() map[string]any {
 	delta := map[string]any{}
 	if len(r.calls) > 0 {
@@ -73,7 +74,7 @@ func (r *reply) lastDelta() map[string]any {
 	return delta
 }
 
-// choice sends a choice. finish is its finish_reason, nil before the last.
+// choice sends a choice. finish is its finish_reason, which is nil in all chunks but the last.
 func (s *chunks) choice(choice map[string]any, finish any) {
 	choice["index"], choice["finish_reason"] = 0, finish
 	s.chunk(map[string]any{"choices": []any{choice}})

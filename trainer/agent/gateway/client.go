@@ -14,20 +14,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
-// Client asks for rollouts from another machine and has a command play them.
+// Client leases rollouts from another machine and plays each with a command.
 type Client struct {
-	URL     string // of the main agent's gateway, such as http://node0:9464
+	URL     string // address of the main agent's gateway, such as http://node0:9464
 	Token   string
 	Command []string
 	Dir     string
 	Hidden  []string     // environment variables of this process that the command does not get
-	Note    func(string) // told what happens; may be nil
+	Note    func(string) // receives progress messages; may be nil
 
 	HTTP *http.Client // nil: http.DefaultClient
 }
 
-// Play leases rollouts and plays them one after another until ctx ends. It waits while the gateway does not answer, and
-// gives a rollout up that was given to another program.
+// Play leases rollouts and plays them one after another until ctx ends. It waits while the gateway does not answer. It
+// drops a rollout that was given to another program.
 func (c *Client) Play(ctx context.Context) error {
 	const pause = 2 * time.Second
 	silent := false
@@ -64,7 +64,7 @@ func (c *Client) note(format string, args ...any) {
 	}
 }
 
-// lease asks for a rollout; nil if there is none for a while.
+// lease requests a rollout. It returns nil if no rollout becomes available for a while.
 func (c *Client) lease(ctx context.Context) (*Offer, error) {
 	body, err := c.do(ctx, "POST", "/rollouts/lease", c.Token, nil)
 	if err != nil || len(body) == 0 {
@@ -72,12 +72,12 @@ func (c *Client) lease(ctx context.Context) (*Offer, error) {
 	}
 	var o Offer
 	if err := json.Unmarshal(body, &o); err != nil || o.ID == "" || strings.ContainsAny(o.ID, "/?#") {
-		return nil, fmt.Errorf("%s/rollouts/lease answers what is no lease: %.200q", c.URL, body)
+		return nil, fmt.Errorf("%s/rollouts/lease returned something other than a lease: %.200q", c.URL, body)
 	}
 	return &o, nil
 }
 
-// play has the command play a rollout, renews the lease meanwhile, and reports the result.
+// play plays a rollout with the command, renews the lease meanwhile, and reports the result.
 func (c *Client) play(ctx context.Context, o *Offer) error {
 	playing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -105,7 +105,7 @@ func (c *Client) play(ctx context.Context, o *Offer) error {
 	return c.report(playing, o, result)
 }
 
-// report reports the result of a rollout, again where nobody takes it, until the rollout's deadline.
+// report reports the result of a rollout. If that fails, it tries again until the rollout's deadline.
 func (c *Client) report(ctx context.Context, o *Offer, result []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, time.Unix(o.Deadline, 0))
 	defer cancel()
@@ -121,7 +121,8 @@ func (c *Client) report(ctx context.Context, o *Offer, result []byte) error {
 	return err
 }
 
-// renew renews a lease until ctx ends. A refusal ends the program: the rollout is another's.
+// renew renews a lease until ctx ends. If the gateway refuses, another program has the rollout, and renew ends this
+// one.
 func (c *Client) renew(ctx context.Context, o *Offer, lost context.CancelCauseFunc) {
 	every := time.NewTicker(max(time.Duration(o.Renew*float64(time.Second))/3, 100*time.Millisecond))
 	defer every.Stop()
@@ -139,7 +140,7 @@ func (c *Client) renew(ctx context.Context, o *Offer, lost context.CancelCauseFu
 	}
 }
 
-// refusedError is an answer with an error's status.
+// refusedError is a reply with the status of an error.
 type refusedError struct {
 	status int
 	text   string
@@ -147,12 +148,13 @@ type refusedError struct {
 
 func (e *refusedError) Error() string { return e.text }
 
-// final says whether the rollout is another program's by now, and not only a proxy in trouble.
+// final reports whether the refusal is permanent because another program has the rollout, rather than a temporary
+// failure of a proxy.
 func (e *refusedError) final() bool {
 	return e.status == http.StatusUnauthorized || e.status == http.StatusNotFound || e.status == http.StatusConflict
 }
 
-// do sends a request and returns the answer's body.
+// do sends a request and returns the body of the reply.
 func (c *Client) do(ctx context.Context, method, path, key string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.URL, "/")+path, bytes.NewReader(body))
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// maxGrammars is how many compiled grammars an agent keeps.
+// maxGrammars is the number of compiled grammars that an agent caches.
 const maxGrammars = 64
 
-// constraint is the constraint of a request whose reply must have a form, nil if it may have any. In training there is none: the policy
-// learns to give what is asked for.
+// constraint returns the constraint on a request's reply, or nil if the request does not ask for a form. In training it
+// always returns nil, because the policy must learn to produce the requested form.
 func (a *Agent) constraint(r *chatRequest, d *dialect, rules Rules) (policy.Constraint, error) {
 	if !rules.Free {
 		return nil, nil
@@ -27,7 +27,7 @@ func (a *Agent) constraint(r *chatRequest, d *dialect, rules Rules) (policy.Cons
 		return nil, err
 	}
 	if !policy.Constrains(a.Policy) {
-		return nil, refuse(400, "invalid_request", "response_format and tool_choice: %s is sampled by an engine that mgrpo does not constrain: check the reply, or ask without them", a.Name)
+		return nil, refuse(400, "invalid_request", "response_format and tool_choice: mgrpo cannot constrain the engine that samples for %s: leave them out and check the reply", a.Name)
 	}
 	m, err := a.matcher(form, d.Stops().IDs)
 	if err != nil {
@@ -56,7 +56,7 @@ func (a *Agent) constraint(r *chatRequest, d *dialect, rules Rules) (policy.Cons
 	return c, nil
 }
 
-// matcher compiles a form, or finds it among those that were compiled before.
+// matcher compiles a form, or returns a matcher of the cached grammar.
 func (a *Agent) matcher(form json.RawMessage, stops []int32) (*grammar.Matcher, error) {
 	a.grammars.Lock()
 	defer a.grammars.Unlock()
@@ -64,7 +64,7 @@ func (a *Agent) matcher(form json.RawMessage, stops []int32) (*grammar.Matcher, 
 		tokens := make([][]byte, a.Tokenizer.VocabSize())
 		for id := range tokens {
 			switch text := a.Tokenizer.TokenBytes(int32(id)); {
-			case slices.Contains(stops, int32(id)): // they have no text
+			case slices.Contains(stops, int32(id)): // stop tokens have no text
 			case a.Tokenizer.Special(int32(id)):
 				tokens[id] = []byte(markOf(int32(id)))
 			case !bytes.Contains(text, []byte(markByte)):
@@ -91,24 +91,24 @@ func (a *Agent) matcher(form json.RawMessage, stops []int32) (*grammar.Matcher, 
 	return g.Matcher()
 }
 
-// markByte begins and ends the name under which a grammar knows a special token, whose own text is not to match in texts. No JSON has
-// this byte, and tokens with it are never allowed.
+// markByte begins and ends the name of a special token in a grammar. The special token's own text must not match
+// ordinary text. No JSON contains this byte, and tokens with it are never allowed.
 const markByte = "\x01"
 
 func markOf(special int32) string { return fmt.Sprintf("%s%d%s", markByte, special, markByte) }
 
 const thinkOpen = "<think>"
 
-// constraint holds a turn to a grammar, once the model has thought.
+// constraint restricts a turn to a grammar, once the turn's thinking has ended.
 type constraint struct {
 	template *agent.Template
 	tokens   *tokenizer.Tokenizer
 	matcher  *grammar.Matcher
 	mask     []int32
-	anything []int32         // all tokens but those that end a turn
-	open     int32           // the token that begins a thinking, as long as it may come; -1: none may
-	thinks   bool            // the turn is in its thinking
-	said     strings.Builder // of the thinking
+	anything []int32         // all tokens except those that end a turn
+	open     int32           // the token that begins thinking, while it is still allowed; -1: not allowed
+	thinks   bool            // the turn is inside its thinking
+	said     strings.Builder // text of the thinking
 }
 
 func (c *constraint) Allowed() ([]int32, error) {
@@ -133,8 +133,8 @@ func (c *constraint) Accept(id int32) error {
 	return nil
 }
 
-// form returns the structural tag of the replies that a request asks for; nil: any. An error names the field that asks for what cannot be
-// enforced.
+// form returns the structural tag of the replies that a request asks for, or nil if any reply is allowed. If a request
+// cannot be enforced, the error names its field.
 func (r *chatRequest) form(d *dialect, tok *tokenizer.Tokenizer) (json.RawMessage, error) {
 	schema := r.ResponseFormat.schema()
 	if r.ToolChoice.mode != "required" && schema == nil {
@@ -146,7 +146,7 @@ func (r *chatRequest) form(d *dialect, tok *tokenizer.Tokenizer) (json.RawMessag
 		if schema != nil {
 			field = "response_format"
 		}
-		return nil, invalid(field, "%v; ask without it", err)
+		return nil, invalid(field, "%v; leave it out", err)
 	}
 	var one, content any
 	if schema != nil {
@@ -166,12 +166,12 @@ func (r *chatRequest) form(d *dialect, tok *tokenizer.Tokenizer) (json.RawMessag
 	default:
 		one = object{"type": "or", "elements": []any{content, calls}}
 	}
-	if first := r.template(d).Partial("x", false); !first.Thought { // after thinking come empty lines
+	if first := r.template(d).Partial("x", false); !first.Thought { // empty lines follow the thinking
 		one = object{"type": "sequence", "elements": []any{object{"type": "regex", "pattern": "\n{0,2}"}, one}}
 	}
 	tag, err := json.Marshal(object{"type": "structural_tag", "format": one})
 	if err != nil {
-		panic(err) // of valid JSON
+		panic(err) // cannot happen: all parts are valid JSON
 	}
 	return tag, nil
 }
@@ -189,8 +189,8 @@ func jsonForm(schema node, end string) (object, error) {
 	return form, err
 }
 
-// callForm returns calls of functions as the template prints them: one, or several where it prints one behind the other; nil without
-// functions.
+// callForm returns the form of calls as the template prints them: one call, or several if the template prints them one
+// after another. It returns nil if there are no functions.
 func (r *chatRequest) callForm(d *dialect, tok *tokenizer.Tokenizer) (any, error) {
 	var calls []any
 	several, between := !r.oneCall() && r.ToolChoice.name == "", ""
@@ -241,7 +241,7 @@ func oneCallForm(form agent.CallForm, parameters json.RawMessage, tok *tokenizer
 
 func sequence(elements []any) object { return object{"type": "sequence", "elements": elements} }
 
-// constant returns a text as elements of a sequence, with the names of special tokens in their place.
+// constant returns a text as elements of a sequence. Names of special tokens replace the special tokens.
 func constant(tok *tokenizer.Tokenizer, text string) []any {
 	var marked strings.Builder
 	for _, id := range tok.Encode(text) {

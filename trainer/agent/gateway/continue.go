@@ -4,24 +4,24 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// checkLast refuses requests whose last message and whose way of beginning the turn do not fit, as vLLM does.
+// checkLast refuses requests whose last message contradicts their options for the beginning of the turn, as vLLM does.
 func (r *chatRequest) checkLast() error {
 	last := &r.Messages[len(r.Messages)-1]
 	asked := r.ContinueFinalMessage != nil && *r.ContinueFinalMessage
 	switch {
 	case last.Role != "assistant" && asked:
-		return invalid("continue_final_message", "the last message is of the role %s: want the assistant's", last.Role)
+		return invalid("continue_final_message", "the last message has the role %s, but must have the role assistant", last.Role)
 	case last.Role != "assistant" && r.AddGenerationPrompt != nil && !*r.AddGenerationPrompt:
-		return invalid("add_generation_prompt", "false: nothing would open the assistant's turn; leave it out")
+		return invalid("add_generation_prompt", "false, so nothing would open the assistant's turn: leave it out")
 	case asked && r.AddGenerationPrompt != nil && *r.AddGenerationPrompt:
-		return invalid("add_generation_prompt", "true, and continue_final_message is true: want one of them")
+		return invalid("add_generation_prompt", "it is true and so is continue_final_message: set only one of them")
 	case last.Role == "assistant" && len(last.ToolCalls) > 0:
-		return invalid("messages", "the last message is the assistant's, and its tool_calls have no results: add messages of the role tool")
+		return invalid("messages", "the last message is the assistant's, and its tool_calls have no results: add messages with the role tool")
 	}
 	return nil
 }
 
-// continues reports whether the turn goes on with the last message, the assistant's, rather than answering it.
+// continues reports whether the turn continues the last message, which is the assistant's, instead of answering it.
 func (r *chatRequest) continues() bool {
 	if r.Messages[len(r.Messages)-1].Role != "assistant" || r.ContinueFinalMessage != nil && !*r.ContinueFinalMessage {
 		return false
@@ -29,8 +29,9 @@ func (r *chatRequest) continues() bool {
 	return r.AddGenerationPrompt == nil || !*r.AddGenerationPrompt
 }
 
-// placeContinuation finds the turn that goes on with the last message: after the tokens of that message, if it is a turn that was cut,
-// and else after the message as the template prints it. The caller locks.
+// placeContinuation finds the turn that continues the last message. If that message is a turn that a limit cut off, the
+// new turn follows its sampled tokens. Otherwise it follows the message as the template prints it. The caller must hold
+// the lock.
 func (at *attempt) placeContinuation(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
 	all := chains(messages)
 	n := len(messages) - 1

@@ -17,29 +17,29 @@ import (
 	"time"
 )
 
-// maxBody bounds the bytes of a request.
+// maxBody is the largest number of bytes in a request.
 const maxBody = 16 << 20
 
 // Headers of the gateway.
 const (
-	// CallHeader is the ordinal of a call among calls with equal prompts that a program makes side by side, from 0.
+	// CallHeader is the ordinal of a call, from 0, among parallel calls of a program with equal prompts.
 	CallHeader = "X-Mgrpo-Call"
 
-	anchorHeader    = "X-Mgrpo-Anchor"    // of the front door, to the worker of another agent
-	forwardedHeader = "X-Mgrpo-Forwarded" // a request is forwarded once
+	anchorHeader    = "X-Mgrpo-Anchor"    // from the first Door, for the worker of another agent
+	forwardedHeader = "X-Mgrpo-Forwarded" // a request is forwarded only once
 	retryHeader     = "X-Stainless-Retry-Count"
 )
 
-// Round is a run's round, as a process takes part in it.
+// Round holds the facts about a run's round that its processes share.
 type Round struct {
 	Run, Name string // Name is random
-	Open      bool   // anybody may ask, and nothing of a request is kept: Token is the key, "" none
+	Open      bool   // any client may send requests, and none are stored; Token is the key, "" means no key
 	Token     string
 	Secret    Secret
-	Agents    []string                                                  // of the team, the main agent first
-	Address   func(ctx context.Context, agent string) (*url.URL, error) // of an agent's worker; nil: all agents work here
-	Transport http.RoundTripper                                         // to other workers; nil: http.DefaultTransport
-	Hosted    map[string]Upstream                                       // agents whose models are behind other APIs; of an open round
+	Agents    []string                                                  // all agents of the team, the main agent first
+	Address   func(ctx context.Context, agent string) (*url.URL, error) // returns the address of an agent's worker; nil: all agents work here
+	Transport http.RoundTripper                                         // for requests to other workers; nil: http.DefaultTransport
+	Hosted    map[string]Upstream                                       // agents whose models are behind other APIs; only in an open round
 }
 
 // Door is the gateway of a process. It is an http.Handler for /v1/ and /r/.
@@ -50,7 +50,7 @@ type Door struct {
 	mux    *http.ServeMux
 }
 
-// NewDoor makes a door behind which nobody works yet.
+// NewDoor returns a door that does not serve any agents yet.
 func NewDoor() *Door {
 	d := &Door{mux: http.NewServeMux()}
 	for path, h := range map[string]func(http.ResponseWriter, *http.Request, string) error{
@@ -68,7 +68,8 @@ func NewDoor() *Door {
 // ServeHTTP implements http.Handler.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.mux.ServeHTTP(w, r) }
 
-// handle answers a path. Errors that come before the first byte of an answer are told to the client.
+// handle registers the handler of a path. If the handler returns an error before the first byte of a reply, the client
+// receives the error.
 func (d *Door) handle(pattern string, h func(http.ResponseWriter, *http.Request, string) error) {
 	d.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		key := r.PathValue("key")
@@ -81,7 +82,7 @@ func (d *Door) handle(pattern string, h func(http.ResponseWriter, *http.Request,
 	})
 }
 
-// Enter takes part in a round with the agents that work here. It replaces the round before it, whose tickets are void.
+// Enter joins a round with the agents that work here. It replaces the previous round, whose tickets become invalid.
 func (d *Door) Enter(r Round, agents []*Agent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,14 +92,14 @@ func (d *Door) Enter(r Round, agents []*Agent) {
 	}
 }
 
-// now is the round and the agents at work.
+// now returns the round and the agents that work here.
 func (d *Door) now() (Round, map[string]*Agent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.round, d.agents
 }
 
-// admit reads the key of a request.
+// admit checks the key of a request and returns its ticket.
 func (d *Door) admit(key string) (Ticket, Round, map[string]*Agent, error) {
 	round, agents := d.now()
 	if len(agents) == 0 {
@@ -112,7 +113,7 @@ func (d *Door) admit(key string) (Ticket, Round, map[string]*Agent, error) {
 	}
 	t, err := round.Secret.Ticket(key, time.Now())
 	if err != nil || t.Run != round.Run {
-		return t, round, nil, refuse(401, "invalid_api_key", "%v: a program's key is in its environment, OPENAI_API_KEY", orForeign(err))
+		return t, round, nil, refuse(401, "invalid_api_key", "%v: use the key in the program's environment variable OPENAI_API_KEY", orForeign(err))
 	}
 	if t.Round != round.Name {
 		return t, round, nil, errOver
@@ -157,7 +158,7 @@ func modelObject(name string) map[string]any {
 	return map[string]any{"id": name, "object": "model", "created": 0, "owned_by": "mgrpo"}
 }
 
-// noAgent refuses a name that is no agent's.
+// noAgent returns the refusal of a name that is not an agent's.
 func (r *Round) noAgent(name string) error {
 	return refuse(404, "model_not_found", "there is no agent %q. Agents: %s", name, strings.Join(r.Agents, ", "))
 }
@@ -197,8 +198,8 @@ func (d *Door) serveResponse(w http.ResponseWriter, r *http.Request, key string)
 	})
 }
 
-// serve reads a request and has its agent answer it, here or at its own worker. task is the text by which the call of the
-// main agent is found that the request belongs to.
+// serve reads a request and lets its agent answer it, here or at the agent's own worker. task returns the text that
+// identifies the main agent's call to which the request belongs.
 func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *options, read func([]byte) error, task func() string, answer func(*Agent, call) error) error {
 	ticket, round, agents, err := d.admit(key)
 	if err != nil {
@@ -208,7 +209,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *opti
 	if err != nil {
 		return err
 	}
-	if to, ok := round.upstream(body); ok { // another server decides what it understands
+	if to, ok := round.upstream(body); ok { // the other server decides which fields it accepts
 		return to.serve(w, r, body)
 	}
 	if err := read(body); err != nil {
@@ -234,7 +235,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *opti
 	return d.forward(w, r, round, o.Model, c.anchor, key, body)
 }
 
-// callOf reads what the headers say of a request.
+// callOf reads the request's headers that concern the call.
 func callOf(r *http.Request, t Ticket) (call, error) {
 	c := call{ticket: t, repeat: -1}
 	if text := r.Header.Get(CallHeader); text != "" {
@@ -248,14 +249,14 @@ func callOf(r *http.Request, t Ticket) (call, error) {
 		c.retried = n > 0
 	}
 	turn, at, _ := strings.Cut(r.Header.Get(anchorHeader), ".")
-	c.anchor.Turn, _ = strconv.Atoi(turn) // without a front door both are 0
+	c.anchor.Turn, _ = strconv.Atoi(turn) // both are 0 if no other Door forwarded the request
 	c.anchor.Call, _ = strconv.Atoi(at)
 	return c, nil
 }
 
 // forward passes a request on to the worker of its agent.
 func (d *Door) forward(w http.ResponseWriter, r *http.Request, round Round, name string, at anchor, key string, body []byte) error {
-	if round.Address == nil || r.Header.Get(forwardedHeader) != "" { // a worker that is asked for another agent by a worker has a wrong address
+	if round.Address == nil || r.Header.Get(forwardedHeader) != "" { // a worker that receives another worker's request for a third agent was reached at a wrong address
 		return refuse(404, "model_not_found", "%s does not work here; is gateway.advertise the address of its own worker?", name)
 	}
 	to, err := round.Address(r.Context(), name)
@@ -281,7 +282,7 @@ func (d *Door) forward(w http.ResponseWriter, r *http.Request, round Round, name
 	return nil
 }
 
-// OpenPhase is the phase of the requests of an open round. The agents begin it.
+// OpenPhase is the phase of the requests in an open round. The agents begin it.
 const OpenPhase = "open"
 
 // forget drops an attempt of an open round.
@@ -296,7 +297,7 @@ func (a *Agent) forget(t Ticket) {
 	}
 }
 
-// anchorOf finds the call of this, the main agent, to which a conversation of another with this task belongs.
+// anchorOf finds the call of a, the main agent, to which a sub-agent's conversation with this task belongs.
 func (a *Agent) anchorOf(t Ticket, task string) anchor {
 	a.mu.Lock()
 	var at *attempt
@@ -310,10 +311,10 @@ func (a *Agent) anchorOf(t Ticket, task string) anchor {
 	return at.anchorOf(task)
 }
 
-// readBody reads a request's body, for which a client has a minute.
+// readBody reads a request's body. The client has one minute to send it.
 func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	c := http.NewResponseController(w)
-	_ = c.SetReadDeadline(time.Now().Add(time.Minute)) // a test's recorder has none
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute)) // a test's recorder does not support deadlines
 	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 }
@@ -326,6 +327,6 @@ func writeJSON(w http.ResponseWriter, v any) error {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(b.Bytes()) // if it fails the client has gone
+	_, _ = w.Write(b.Bytes()) // if it fails, the client has gone
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// apiError is an error as OpenAI's clients read it.
+// apiError is an error in the form that OpenAI's clients read.
 type apiError struct {
 	status  int
 	code    string
@@ -23,19 +23,19 @@ func refuse(status int, code, format string, args ...any) *apiError {
 	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
 }
 
-// invalid refuses a field of a request.
+// invalid returns the refusal of a request because of one of its fields.
 func invalid(param, format string, args ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, code: "invalid_request", param: param, message: param + ": " + fmt.Sprintf(format, args...)}
 }
 
-// busy asks the client to come again. OpenAI's clients do so by themselves.
+// busy returns an error that asks the client to try again later. OpenAI's clients do so automatically.
 func busy(seconds int, format string, args ...any) *apiError {
 	e := refuse(http.StatusTooManyRequests, "busy", format, args...)
 	e.retry = seconds
 	return e
 }
 
-// asAPI turns any error into one for the client.
+// asAPI converts any error into an error for the client.
 func asAPI(err error) *apiError {
 	var api *apiError
 	var large *http.MaxBytesError
@@ -48,7 +48,7 @@ func asAPI(err error) *apiError {
 	return refuse(http.StatusInternalServerError, "server_error", "%v", err)
 }
 
-// body is the error's JSON.
+// body returns the error's JSON.
 func (e *apiError) body() []byte {
 	kind := "invalid_request_error"
 	if e.status >= 500 {
@@ -60,7 +60,7 @@ func (e *apiError) body() []byte {
 	}
 	out, err := json.Marshal(map[string]any{"error": map[string]any{"message": e.message, "type": kind, "param": param, "code": e.code}})
 	if err != nil {
-		panic(err) // texts only
+		panic(err) // cannot happen: the value contains only texts
 	}
 	return out
 }
@@ -72,7 +72,7 @@ func (e *apiError) write(w http.ResponseWriter) {
 		w.Header().Set("Retry-After", strconv.Itoa(e.retry))
 	}
 	if e.status == http.StatusConflict {
-		w.Header().Set("X-Should-Retry", "false") // OpenAI's clients repeat a 409 otherwise
+		w.Header().Set("X-Should-Retry", "false") // otherwise OpenAI's clients repeat the request after a 409
 	}
 	w.WriteHeader(e.status)
 	w.Write(e.body())

@@ -9,17 +9,17 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// forest holds an agent's conversations in one attempt. Each conversation is a root: an invocation of the agent. A root's
-// turns form a tree. A turn hangs below the turn whose tokens it continues; one whose client rewrote the history, or whose
-// template does, begins a row of its own within the root. The caller locks.
+// forest holds an agent's conversations in one attempt. Each conversation is a root: an invocation of the agent. A
+// root's turns form a tree. The parent of a turn is the turn whose tokens it continues. If the client or its template
+// rewrote the history, the turn has no parent and begins a new row within the root. The caller must hold the lock.
 type forest struct {
 	roots []*root // in the order of their first requests
 	known map[chain][]*turn
 
-	missed map[request]int // turns that were taken back and not asked for again
+	missed map[request]int // number of turns that were removed and not requested again
 }
 
-// request is what tells requests for turns apart.
+// request identifies the requests for one turn.
 type request struct {
 	asked chain
 	tools string
@@ -27,44 +27,44 @@ type request struct {
 
 // root is one invocation.
 type root struct {
-	key     uint64 // names it in the random numbers
+	key     uint64 // part of the key of its random numbers
 	hash    uint64 // of the first prompt
 	repeat  int    // ordinal among the roots with the same first prompt
 	arrival int
 	anchor  anchor
 	first   []message
-	opening chain // of the first request's messages
+	opening chain // chain of the first request's messages
 	turns   []*turn
 }
 
-// anchor is which call of the main agent a root belongs to: the turns that the main agent had sampled, and the call of the
-// last of them that has the root's task among its arguments.
+// anchor identifies the main agent's call to which a root belongs: the number of turns that the main agent had sampled,
+// and the index of the call, within the last of these turns, that has the root's task among its arguments.
 type anchor struct{ Turn, Call int }
 
 // turn is one sampled turn.
 type turn struct {
 	root   *root
-	parent *turn // nil: the first of a row
-	asked  chain // of the messages before it
+	parent *turn // nil: the first turn of a row
+	asked  chain // chain of the messages before it
 	tools  string
-	branch int     // turns of the root that answered the same request before
-	anew   bool    // another turn after the same one was answered before, and what it said may be in the prompt
-	beside []*turn // those after the same turn that were not answered yet when this one was asked for
+	branch int     // number of earlier turns of the root that answered the same request
+	anew   bool    // another turn with the same parent was answered before, and its text may be in the prompt
+	beside []*turn // turns with the same parent that were not answered yet when this one was requested
 
-	messages  []message // all before it
-	continued content   // of the assistant's message that it goes on with
-	prompt    []int32   // tokens between the parent's turn and this one; all tokens, of the first of a row
+	messages  []message // all messages before it
+	continued content   // content of the assistant's message that it continues
+	prompt    []int32   // tokens between the parent's turn and this one; for the first turn of a row, all tokens before it
 	text      string    // of prompt
 	out       policy.Completion
 	said      string // text of out
-	reply     reply  // its id is known before it is sampled
+	reply     reply  // its id is set before it is sampled
 	sampled   bool
-	refused   bool          // a limit left no room for it: what was read before it stays, as in a conversation of our own
-	done      chan struct{} // closed when the turn is sampled, or has failed
+	refused   bool          // a limit left no room for it; its prompt stays in the trajectory, as in agent.Run
+	done      chan struct{} // closed when the turn is sampled or has failed
 	err       error
 }
 
-// tokens are all tokens up to the turn, its own included.
+// tokens returns all tokens up to the end of the turn.
 func (t *turn) tokens() []int32 {
 	if t == nil {
 		return nil
@@ -72,7 +72,7 @@ func (t *turn) tokens() []int32 {
 	return slices.Concat(t.parent.tokens(), t.prompt, t.out.Tokens)
 }
 
-// size is the number of tokens up to the turn.
+// size returns the number of tokens up to the end of the turn.
 func (t *turn) size() int {
 	n := 0
 	for ; t != nil; t = t.parent {
@@ -81,7 +81,7 @@ func (t *turn) size() int {
 	return n
 }
 
-// path are the turns of a row up to this one.
+// path returns the turns of a row up to this one.
 func (t *turn) path() []*turn {
 	var out []*turn
 	for ; t != nil; t = t.parent {
@@ -91,8 +91,8 @@ func (t *turn) path() []*turn {
 	return out
 }
 
-// continued finds the turn that a request's messages extend: the longest conversation that they begin with. Of several
-// equal ones it is the first that nothing follows.
+// continued finds the turn that a request's messages extend: the end of the longest conversation that they begin with.
+// If several conversations are equal, it returns the first turn without a successor.
 func (f *forest) continued(chains []chain) *turn {
 	for n := len(chains) - 2; n > 0; n-- {
 		turns := f.known[chains[n]]
@@ -109,7 +109,8 @@ func (f *forest) continued(chains []chain) *turn {
 	return nil
 }
 
-// equal finds the last turn of a request with the same messages and functions; with repeat, of the root with that ordinal.
+// equal finds the last turn of a request with the same messages and functions. If repeat is not negative, only the root
+// with that ordinal counts.
 func (f *forest) equal(asked chain, tools string, repeat int) *turn {
 	for _, r := range slices.Backward(f.roots) {
 		for _, t := range slices.Backward(r.turns) {
@@ -121,8 +122,9 @@ func (f *forest) equal(asked chain, tools string, repeat int) *turn {
 	return nil
 }
 
-// answered finds the turn whose answer a request gets that is not sampled for it: that of an equal request which it repeats, or which was
-// refused. Where an equal one was taken back, since its client had gone, a repetition is of that one.
+// answered finds an existing turn that answers a request: the turn of an equal request that was refused, or that this
+// request repeats. If an equal turn was removed because its client had gone, a repeated request means the removed turn,
+// so answered returns nil.
 func (f *forest) answered(r request, c call) *turn {
 	anew := c.retried && c.repeat < 0 && f.missed[r] > 0
 	if anew {
@@ -134,7 +136,8 @@ func (f *forest) answered(r request, c call) *turn {
 	return nil
 }
 
-// rewritten finds the root whose first request a request begins with, although it extends none of its turns.
+// rewritten finds the root whose first request a request begins with, although the request extends none of the root's
+// turns.
 func (f *forest) rewritten(chains []chain) *root {
 	for n := len(chains) - 2; n > 0; n-- {
 		for _, r := range f.roots {
@@ -146,7 +149,7 @@ func (f *forest) rewritten(chains []chain) *root {
 	return nil
 }
 
-// plant adds a root. repeat is below 0 where the client did not say which of several equal calls this is.
+// plant adds a root. repeat is negative if the client did not number its equal calls.
 func (f *forest) plant(prompt []int32, repeat int, messages []message, opening chain, at anchor) *root {
 	r := &root{hash: policy.Root(prompt, 0), repeat: repeat, first: messages, opening: opening, anchor: at}
 	taken := map[int]bool{}
@@ -164,7 +167,7 @@ func (f *forest) plant(prompt []int32, repeat int, messages []message, opening c
 	return r
 }
 
-// add puts a turn into the root.
+// add adds a turn to the root.
 func (r *root) add(t *turn) error {
 	if len(r.turns) >= maxTurns {
 		return refuse(400, "too_many", "the conversation has %d turns already", maxTurns)
@@ -185,7 +188,7 @@ func (r *root) add(t *turn) error {
 	return nil
 }
 
-// remember makes a sampled turn known to requests that extend it.
+// remember registers a sampled turn, so that later requests can extend it.
 func (f *forest) remember(t *turn, said message) {
 	if f.known == nil {
 		f.known = map[chain][]*turn{}
@@ -197,7 +200,7 @@ func (f *forest) remember(t *turn, said message) {
 	f.known[c] = append(f.known[c], t)
 }
 
-// forget takes a turn back that was not sampled, and its root if that has no other.
+// forget removes a turn that was not sampled, and its root if the root has no other turns.
 func (f *forest) forget(t *turn) {
 	if f.missed == nil {
 		f.missed = map[request]int{}
@@ -209,8 +212,8 @@ func (f *forest) forget(t *turn) {
 	}
 }
 
-// sampledAs returns the tokens of text: those that were read or sampled in a row as far as the row's pieces agree with the
-// text, and the rest tokenised.
+// sampledAs returns the tokens of text. As far as the text agrees with the pieces of a row, these are the tokens that
+// were read or sampled in that row. The rest of the text is tokenised.
 func (r *root) sampledAs(text string, encode func(string) []int32) []int32 {
 	var best []int32
 	rest := text
@@ -240,8 +243,9 @@ func (r *root) sampledAs(text string, encode func(string) []int32) []int32 {
 	return append(best, encode(rest)...)
 }
 
-// rows are the root's trajectories: one for each way from the first turn of a row to a last one. A turn that several share
-// is sampled, and so trained, in the first of them alone. Their order does not depend on the order of the requests.
+// rows returns the root's trajectories, one for each path from the first turn of a row to a last turn. A turn that
+// several rows share is marked as sampled, and so trained, only in the first of them. The order of the rows does not
+// depend on the order of the requests.
 func (r *root) rows() []agent.Trajectory {
 	var leaves []*turn
 	for _, t := range r.turns {
@@ -276,7 +280,8 @@ func (r *root) rows() []agent.Trajectory {
 	return rows
 }
 
-// version is the policy version that sampled the turn; of a refused one, none is older.
+// version returns the policy version that sampled the turn. For a refused turn it returns the largest number, so that
+// it is never the oldest.
 func (t *turn) version() int64 {
 	if t.refused {
 		return math.MaxInt64
@@ -284,7 +289,7 @@ func (t *turn) version() int64 {
 	return t.out.Version
 }
 
-// ended says whether the turn is sampled, or has failed.
+// ended reports whether the turn is sampled or has failed.
 func (t *turn) ended() bool {
 	select {
 	case <-t.done:
@@ -294,13 +299,13 @@ func (t *turn) ended() bool {
 	}
 }
 
-// last is the turn that was asked for last: what the invocation ended with. Of turns that were asked for side by side it is
-// that with the longest history.
+// last returns the turn that was requested last, which is the end of the invocation. Among turns that were requested in
+// parallel, it is the turn with the longest history.
 func (r *root) last() *turn {
 	newest := r.turns[len(r.turns)-1]
 	last := newest
 	for _, t := range newest.beside {
-		if len(t.messages) > len(last.messages) && slices.Contains(r.turns, t) { // it may have been forgotten
+		if len(t.messages) > len(last.messages) && slices.Contains(r.turns, t) { // it may have been removed
 			last = t
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// responseFormat is what a reply's content must be.
+// responseFormat is the form that a reply's content must have.
 type responseFormat struct {
 	Type       string `json:"type"` // text, json_object or json_schema
 	JSONSchema *struct {
@@ -21,7 +21,7 @@ type responseFormat struct {
 // anyObject is the schema of json_object.
 var anyObject = json.RawMessage(`{"type":"object","additionalProperties":true}`)
 
-// schema is the schema of the content, nil if it may be any text.
+// schema returns the JSON schema of the content, or nil if any text is allowed.
 func (f *responseFormat) schema() json.RawMessage {
 	switch {
 	case f == nil || f.Type == "text":
@@ -37,7 +37,7 @@ func (f *responseFormat) check() error {
 	case f == nil || f.Type == "text" || f.Type == "json_object":
 		return nil
 	case f.Type != "json_schema":
-		return invalid("response_format", "the type %q; want text, json_object or json_schema", f.Type)
+		return invalid("response_format", "the type is %q, but must be text, json_object or json_schema", f.Type)
 	case f.JSONSchema == nil || len(f.JSONSchema.Schema) == 0:
 		return invalid("response_format", "json_schema has no schema")
 	}
@@ -53,11 +53,11 @@ type choice struct {
 	name string // of the function that must be called; "": any
 }
 
-// UnmarshalJSON reads the forms of chat requests and of those for responses.
+// UnmarshalJSON reads the forms of /v1/chat/completions and of /v1/responses.
 func (c *choice) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &c.mode) == nil {
 		if !slices.Contains([]string{"auto", "none", "required"}, c.mode) {
-			return invalid("tool_choice", "%q; want auto, none, required or a function", c.mode)
+			return invalid("tool_choice", "it is %q, but must be auto, none, required or a function", c.mode)
 		}
 		return nil
 	}
@@ -69,7 +69,7 @@ func (c *choice) UnmarshalJSON(data []byte) error {
 		} `json:"function"`
 	}
 	if json.Unmarshal(data, &named) != nil || named.Type != "function" || named.Name == "" && named.Function.Name == "" {
-		return invalid("tool_choice", `want auto, none, required or {"type": "function", "function": {"name": ...}}`)
+		return invalid("tool_choice", `it must be auto, none, required or {"type": "function", "function": {"name": ...}}`)
 	}
 	c.mode, c.name = "required", named.Function.Name
 	if c.name == "" {
@@ -78,7 +78,7 @@ func (c *choice) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// checkChoice refuses a tool_choice that no reply can hold.
+// checkChoice refuses a tool_choice that no reply can satisfy.
 func (r *chatRequest) checkChoice() error {
 	if r.ToolChoice.mode != "required" {
 		return nil
@@ -89,7 +89,7 @@ func (r *chatRequest) checkChoice() error {
 		names = append(names, f.Function.Name)
 		if len(f.Function.Parameters) > 0 && (r.ToolChoice.name == "" || r.ToolChoice.name == f.Function.Name) {
 			if err := checkSchema(f.Function.Parameters); err != nil {
-				return invalid("tools", "the parameters of %s, which tool_choice may have called: %v", f.Function.Name, err)
+				return invalid("tools", "the parameters of %s, which tool_choice may require: %v", f.Function.Name, err)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func functionOf(raw json.RawMessage) (f function) {
 	return f
 }
 
-// breaks reports whether a reply is not what the request's response_format and tool_choice ask for.
+// breaks reports whether a reply violates the request's response_format or tool_choice.
 func (r *chatRequest) breaks(said reply) bool {
 	if r.ToolChoice.mode == "required" {
 		return len(said.calls) == 0 || r.ToolChoice.name != "" && slices.ContainsFunc(said.calls, func(c toolCall) bool { return c.Function.Name != r.ToolChoice.name })
@@ -127,7 +127,7 @@ func (r *chatRequest) breaks(said reply) bool {
 	return schema != nil && len(said.calls) == 0 && valid(schema, said.text) != nil
 }
 
-// valid holds a JSON text against a schema that checkSchema accepts.
+// valid checks a JSON text against a schema that checkSchema accepts.
 func valid(schema json.RawMessage, text string) error {
 	s, err := resolve(schema)
 	if err != nil {
@@ -140,7 +140,7 @@ func valid(schema json.RawMessage, text string) error {
 	return s.Validate(v)
 }
 
-// resolve reads a schema, of whichever of the drafts that it names.
+// resolve reads a schema, whichever draft it names.
 func resolve(schema json.RawMessage) (*jsonschema.Resolved, error) {
 	var s jsonschema.Schema
 	if err := json.Unmarshal(schema, &s); err != nil {

@@ -8,48 +8,48 @@ import (
 	"time"
 )
 
-// Job is a rollout that a program is to play.
+// Job is a rollout for a program to play.
 type Job struct {
-	Ticket Ticket          // without attempt and deadline, which whoever plays it sets
+	Ticket Ticket          // without attempt and deadline, which the Player sets
 	Text   string          // the question
 	Row    json.RawMessage // the row with all its columns; nil: the task has no rows
 }
 
-// query is the row as a program gets it: the task's own, or one made of the question.
+// query returns the row in the form that a program receives: the task's own row, or a row made from the question.
 func (j Job) query() json.RawMessage {
 	if j.Row != nil {
 		return j.Row
 	}
 	row, err := json.Marshal(map[string]string{"id": j.Ticket.Query, "question": j.Text})
 	if err != nil {
-		panic(err) // two texts
+		panic(err) // cannot happen: the value contains only two texts
 	}
 	return row
 }
 
-// Played is how a job ended.
+// Played is the outcome of a job.
 type Played struct {
-	Ticket Ticket // of the attempt that counts
+	Ticket Ticket // ticket of the attempt that produced the outcome
 	Result Result
-	Stderr string // the end of what the program wrote there; "" of a program elsewhere
-	Failed error  // why there is no result; nil if there is one
+	Stderr string // the end of the program's stderr; "" if the program ran on another machine
+	Failed error  // the reason why there is no result; nil if there is one
 }
 
-// Result is what a program reports.
+// Result is a program's report.
 type Result struct {
-	Answer  string             // the team's answer, which the task verifies where Correct is nil
+	Answer  string             // the team's answer; the task verifies it if Correct is nil
 	Correct *float64           // its score in [0, 1]
-	Format  *bool              // nil: valid if every turn of the main agent is
+	Format  *bool              // nil: valid if every turn of the main agent is valid
 	Experts map[string]Experts // scores of the sub-agents' calls, by agent
 }
 
-// Experts are a program's own scores, in [0, 1], of an agent's calls.
+// Experts holds a program's own scores, in [0, 1], of an agent's calls.
 type Experts struct {
 	Scores []float64          // in the order of the calls' first requests
 	ByID   map[string]float64 // or by the id of any reply of the call
 }
 
-// UnmarshalJSON reads a list or a mapping.
+// UnmarshalJSON reads a list of scores or a mapping.
 func (e *Experts) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &e.Scores) == nil {
 		return nil
@@ -57,20 +57,20 @@ func (e *Experts) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &e.ByID) == nil {
 		return nil
 	}
-	return fmt.Errorf("want a list of scores, or scores by the ids of replies")
+	return fmt.Errorf("experts must be a list of scores, or an object with scores by the ids of replies")
 }
 
-// maxResult bounds the bytes of a result.
+// maxResult is the largest number of bytes in a result.
 const maxResult = 1 << 20
 
-// ParseResult reads a program's result: an object with the answer, or anything else, which is the answer itself.
+// ParseResult reads a program's result: a JSON object with the answer, or any other text, which is the answer itself.
 func ParseResult(line []byte) (Result, error) {
 	line = bytes.TrimSpace(line)
 	if len(line) == 0 {
-		return Result{}, fmt.Errorf("the program reported nothing: its last line must be the answer, or {\"answer\": ...}")
+		return Result{}, fmt.Errorf("the program printed nothing: its last line must be the answer, or {\"answer\": ...}")
 	}
 	if len(line) > maxResult {
-		return Result{}, fmt.Errorf("a result of %d bytes; the limit is %d", len(line), maxResult)
+		return Result{}, fmt.Errorf("the result has %d bytes, but the limit is %d", len(line), maxResult)
 	}
 	var fields struct {
 		Answer  any                `json:"answer"`
@@ -86,7 +86,7 @@ func ParseResult(line []byte) (Result, error) {
 	dec.UseNumber()
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&fields); err != nil {
-		return Result{}, fmt.Errorf("the result %.200q: %w; want answer, correct, format, experts, or error", line, err)
+		return Result{}, fmt.Errorf("the result %.200q: %w; the allowed keys are answer, correct, format, experts and error", line, err)
 	}
 	if fields.Error != "" {
 		return Result{}, fmt.Errorf("the program reported: %.500s", fields.Error)
@@ -110,7 +110,7 @@ func ParseResult(line []byte) (Result, error) {
 func (r Result) check() error {
 	score := func(what string, v float64) error {
 		if !(v >= 0 && v <= 1) {
-			return fmt.Errorf("the result's %s is %v; want 0 to 1", what, v)
+			return fmt.Errorf("the result's %s is %v, but must be from 0 to 1", what, v)
 		}
 		return nil
 	}
@@ -134,11 +134,11 @@ func (r Result) check() error {
 	return nil
 }
 
-// Player has programs play jobs.
+// Player plays jobs with programs.
 type Player interface {
-	// Play returns when the job is played, or has failed. An error means that ctx has ended.
+	// Play returns when the job has been played or has failed. It returns an error only if ctx has ended.
 	Play(ctx context.Context, j Job) (Played, error)
 }
 
-// deadline is the Unix time after which an attempt's key is refused.
+// deadline returns the Unix time in seconds after which an attempt's key is refused.
 func deadline(timeout time.Duration) int64 { return time.Now().Add(timeout).Unix() + 1 }

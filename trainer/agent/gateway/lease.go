@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Leases hands jobs to programs on other machines, over HTTP. It is an http.Handler for /rollouts/. A lease that its
-// program neither renews nor ends in time goes to another program, as the next attempt.
+// Leases hands jobs to programs on other machines, over HTTP. It is an http.Handler for /rollouts/. If a program
+// neither renews nor ends its lease in time, another program gets the job as the next attempt.
 type Leases struct {
 	LeaseSettings
 
@@ -22,30 +22,30 @@ type Leases struct {
 	secret  Secret
 	waiting []*leased
 	byID    map[string]*leased
-	wake    chan struct{} // closed when a job begins to wait
+	wake    chan struct{} // closed when a job is queued
 	mux     *http.ServeMux
 }
 
-// LeaseSettings are what Leases are made of.
+// LeaseSettings configure Leases.
 type LeaseSettings struct {
 	Token   string        // requests must carry it as a bearer token
-	Lease   time.Duration // without a renewal
-	Timeout time.Duration // of a program in all
-	BaseURL string        // of the team's main agent, ending with /v1; "": the host of the request
+	Lease   time.Duration // time after which a lease without renewal expires
+	Timeout time.Duration // total time of a program
+	BaseURL string        // address of the team's main agent, ending with /v1; "": the host of the request
 }
 
-// leased is a job on its way.
+// leased is a job that is waiting or being played.
 type leased struct {
 	job     Job
 	id      string
 	attempt int
-	expires *time.Timer // nil: it waits for a program
-	ends    time.Time   // of the attempt, renewals or not
-	done    chan Played // of one element
+	expires *time.Timer // nil: the job waits for a program
+	ends    time.Time   // end of the attempt, regardless of renewals
+	done    chan Played // has room for one element
 	over    bool
 }
 
-// Offer is what a lease grants.
+// Offer is a granted lease.
 type Offer struct {
 	ID       string          `json:"id"`
 	Query    json.RawMessage `json:"query"`
@@ -57,10 +57,10 @@ type Offer struct {
 	Key      string          `json:"key"`
 }
 
-// maxAttempts is how often a rollout is leased.
+// maxAttempts is the number of times that a rollout may be leased.
 const maxAttempts = 5
 
-// NewLeases begins to lease.
+// NewLeases returns Leases without jobs.
 func NewLeases(s LeaseSettings) *Leases {
 	l := &Leases{LeaseSettings: s, byID: map[string]*leased{}, wake: make(chan struct{}), mux: http.NewServeMux()}
 	for path, h := range map[string]func(*http.Request, []byte) (any, error){
@@ -73,21 +73,21 @@ func NewLeases(s LeaseSettings) *Leases {
 // ServeHTTP implements http.Handler.
 func (l *Leases) ServeHTTP(w http.ResponseWriter, r *http.Request) { l.mux.ServeHTTP(w, r) }
 
-// Sign sets the secret that signs the programs' keys, when the run's round begins.
+// Sign sets the secret that signs the programs' keys. It is called when the run's round begins.
 func (l *Leases) Sign(s Secret) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.secret = s
 }
 
-// guard answers with JSON, or with the error.
+// guard returns a handler that answers with h's JSON, or with its error.
 func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !l.admits(bearer(r)) {
-			refuse(401, "invalid_api_key", "leasing needs the token of gateway.token_env as a bearer token, and a lease its key").write(w)
+			refuse(401, "invalid_api_key", "a request for a lease needs the token of gateway.token_env as its bearer token, and requests about a lease need its key").write(w)
 			return
 		}
-		// The body is read before a handler waits: only then does the server notice a client that has gone.
+		// Read the body before the handler waits: only then does the server notice that a client has gone.
 		body, err := readBody(w, r, maxResult+1)
 		var answer any
 		if err == nil {
@@ -104,7 +104,7 @@ func (l *Leases) guard(h func(*http.Request, []byte) (any, error)) http.Handler 
 	})
 }
 
-// admits says whether a key may do anything at all here.
+// admits reports whether a key is valid for any request.
 func (l *Leases) admits(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +112,7 @@ func (l *Leases) admits(key string) bool {
 	return err == nil || sameText(key, l.Token)
 }
 
-// Play waits until some program has played the job.
+// Play waits until a program has played the job.
 func (l *Leases) Play(ctx context.Context, j Job) (Played, error) {
 	job := &leased{job: j, id: rand.Text(), done: make(chan Played, 1)}
 	l.mu.Lock()
@@ -132,7 +132,7 @@ func (l *Leases) Play(ctx context.Context, j Job) (Played, error) {
 	}
 }
 
-// queue has a job wait for a program. The caller locks.
+// queue lets a job wait for a program. The caller must hold the lock.
 func (l *Leases) queue(job *leased) {
 	job.expires = nil
 	l.waiting = append(l.waiting, job)
@@ -140,7 +140,7 @@ func (l *Leases) queue(job *leased) {
 	l.wake = make(chan struct{})
 }
 
-// drop forgets a job. The caller locks.
+// drop forgets a job. The caller must hold the lock.
 func (l *Leases) drop(job *leased) {
 	job.over = true
 	delete(l.byID, job.id)
@@ -149,13 +149,13 @@ func (l *Leases) drop(job *leased) {
 	}
 }
 
-// longPoll is how long a request for a lease waits for a job.
+// longPoll is the time that a request for a lease waits for a job.
 const longPoll = 20 * time.Second
 
-// lease grants a job, or answers 204 if there is none for a while.
+// lease grants a job. It answers with status 204 if no job becomes available for a while.
 func (l *Leases) lease(r *http.Request, _ []byte) (any, error) {
 	if !sameText(bearer(r), l.Token) {
-		return nil, refuse(401, "invalid_api_key", "leasing needs the token of gateway.token_env as a bearer token")
+		return nil, refuse(401, "invalid_api_key", "a request for a lease needs the token of gateway.token_env as its bearer token")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), longPoll)
 	defer cancel()
@@ -175,7 +175,7 @@ func (l *Leases) lease(r *http.Request, _ []byte) (any, error) {
 	}
 }
 
-// grant takes the first job that waits. The caller locks.
+// grant leases the first waiting job. The caller must hold the lock.
 func (l *Leases) grant(r *http.Request) (Offer, bool) {
 	for len(l.waiting) > 0 {
 		job := l.waiting[0]
@@ -198,14 +198,14 @@ func (l *Leases) grant(r *http.Request) (Offer, bool) {
 	return Offer{}, false
 }
 
-// ticket is that of the job's attempt.
+// ticket returns the ticket of the job's current attempt.
 func (l *Leases) ticket(job *leased) Ticket {
 	t := job.job.Ticket
 	t.Attempt, t.Deadline = job.attempt, job.ends.Unix()+1
 	return t
 }
 
-// expire gives a job to another program.
+// expire queues a job again after its lease expired, or ends it after too much time or too many leases.
 func (l *Leases) expire(job *leased, attempt int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,23 +213,24 @@ func (l *Leases) expire(job *leased, attempt int) {
 		return
 	}
 	if !time.Now().Before(job.ends) {
-		l.end(job, Played{Ticket: l.ticket(job), Failed: fmt.Errorf("the program took longer than %v, task.program.timeout", l.Timeout)})
+		l.end(job, Played{Ticket: l.ticket(job), Failed: fmt.Errorf("the program took longer than task.program.timeout, %v", l.Timeout)})
 		return
 	}
 	if attempt >= maxAttempts {
-		l.end(job, Played{Ticket: l.ticket(job), Failed: fmt.Errorf("no program ended it in %d leases", maxAttempts)})
+		l.end(job, Played{Ticket: l.ticket(job), Failed: fmt.Errorf("no program finished it in %d leases", maxAttempts)})
 		return
 	}
 	l.queue(job)
 }
 
-// end tells whoever waits for the job. The caller locks.
+// end reports the outcome to the caller that waits for the job. The caller of end must hold the lock.
 func (l *Leases) end(job *leased, p Played) {
 	l.drop(job)
 	job.done <- p
 }
 
-// find looks up the job of a request, which must carry the key of its present attempt. The caller locks.
+// find returns the job of a request. The request must carry the key of the job's current attempt. The caller must hold
+// the lock.
 func (l *Leases) find(r *http.Request) (*leased, error) {
 	job := l.byID[r.PathValue("id")]
 	if job == nil {
@@ -241,12 +242,12 @@ func (l *Leases) find(r *http.Request) (*leased, error) {
 	return job, nil
 }
 
-// renew prolongs a lease, within the time of the program.
+// renew prolongs a lease, at most to the end of the program's time.
 func (l *Leases) renew(r *http.Request, _ []byte) (any, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	job, err := l.find(r)
-	if err == nil && !job.expires.Stop() { // it has expired just now
+	if err == nil && !job.expires.Stop() { // it has just expired
 		err = errSuperseded
 	} else if err == nil {
 		job.expires.Reset(min(l.Lease, time.Until(job.ends)))
@@ -254,7 +255,7 @@ func (l *Leases) renew(r *http.Request, _ []byte) (any, error) {
 	return nil, err
 }
 
-// result ends a job. A result that cannot be read is the program's failure.
+// result ends a job. If the result cannot be read, the program has failed.
 func (l *Leases) result(r *http.Request, body []byte) (any, error) {
 	result, bad := ParseResult(body)
 	l.mu.Lock()
@@ -272,7 +273,7 @@ func bearer(r *http.Request) string {
 	return key
 }
 
-// sameText compares in constant time. Nothing is the same as an empty text.
+// sameText compares two texts in constant time. It returns false for an empty want.
 func sameText(got, want string) bool {
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
 	return want != "" && subtle.ConstantTimeCompare(a[:], b[:]) == 1

@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// message is one message of a request. Its reasoning is under reasoning_content, which replies have, or reasoning.
+// message is one message of a request. Its reasoning is under reasoning_content, which replies use, or under reasoning.
 type message struct {
 	Role       string     `json:"role"`
 	Content    content    `json:"content"`
@@ -23,7 +23,7 @@ type message struct {
 	Reasoning  string     `json:"-"`
 }
 
-// UnmarshalJSON reads the fields that count. Clients send back whatever a reply had.
+// UnmarshalJSON reads the supported fields and ignores others, because clients send back every field of a reply.
 func (m *message) UnmarshalJSON(data []byte) error {
 	type lenient message
 	var reasoning struct {
@@ -41,7 +41,7 @@ func (m *message) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// toolCall is a call of a function, as requests and replies have it.
+// toolCall is a call of a function, in the form of requests and replies.
 type toolCall struct {
 	ID       string       `json:"id"`
 	Type     string       `json:"type"`
@@ -53,7 +53,7 @@ type functionCall struct {
 	Arguments string `json:"arguments"` // JSON text
 }
 
-// content is a text, null, or a list of parts, of which only texts can be read. Parts are joined with newlines.
+// content is a text, null, or a list of parts. Only text parts are accepted. They are joined with newlines.
 type content string
 
 func (c *content) UnmarshalJSON(data []byte) error {
@@ -74,7 +74,7 @@ func (c *content) UnmarshalJSON(data []byte) error {
 	texts := make([]string, len(parts))
 	for i, p := range parts {
 		if !slices.Contains([]string{"text", "input_text", "output_text", "reasoning_text", "summary_text"}, p.Type) {
-			return invalid("messages", "a part of the type %q: these models read text only", p.Type)
+			return invalid("messages", "a part has the type %q, but these models read only text", p.Type)
 		}
 		texts[i] = p.Text
 	}
@@ -82,10 +82,10 @@ func (c *content) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// checkMessages refuses what no template can render, and gives developer messages their older name.
+// checkMessages refuses messages that no template can render, and changes the role developer to its older name system.
 func checkMessages(messages []message) error {
 	if len(messages) == 0 {
-		return invalid("messages", "there are none")
+		return invalid("messages", "the list is empty")
 	}
 	for i := range messages {
 		m := &messages[i]
@@ -93,20 +93,21 @@ func checkMessages(messages []message) error {
 			m.Role = "system"
 		}
 		if !slices.Contains([]string{"system", "user", "assistant", "tool"}, m.Role) {
-			return invalid("messages", "message %d has the role %q; want system, developer, user, assistant or tool", i+1, m.Role)
+			return invalid("messages", "message %d has the role %q, but must have system, developer, user, assistant or tool", i+1, m.Role)
 		}
 		if len(m.ToolCalls) > 0 && m.Role != "assistant" {
-			return invalid("messages", "message %d, of the role %s, has tool_calls; only an assistant calls", i+1, m.Role)
+			return invalid("messages", "message %d has the role %s and tool_calls: only messages of the assistant may have tool_calls", i+1, m.Role)
 		}
 	}
 	return nil
 }
 
-// chain is a hash of messages from the first one on.
+// chain is a hash of a conversation's messages, starting with the first.
 type chain [sha256.Size]byte
 
-// then is the chain with one more message. Two messages are equal if a client that stores and repeats them may have made
-// one of the other: spaces around the content and in the arguments of calls, the ids of calls, and reasoning do not count.
+// then returns the chain with one more message. Two messages count as equal if they may differ only because a client
+// stored and repeated one of them. So spaces around the content and in the arguments of calls, the ids of calls, and
+// reasoning do not count.
 func (c chain) then(m message) chain {
 	h := sha256.New()
 	h.Write(c[:])
@@ -120,7 +121,7 @@ func (c chain) then(m message) chain {
 	return chain(h.Sum(nil))
 }
 
-// chains[i] is the chain of the first i messages.
+// chains returns a list whose element i is the chain of the first i messages.
 func chains(messages []message) []chain {
 	out := make([]chain, len(messages)+1)
 	for i, m := range messages {
@@ -129,7 +130,7 @@ func chains(messages []message) []chain {
 	return out
 }
 
-// plainJSON is a JSON text without differences of spacing; a text that is no JSON stays as it is.
+// plainJSON returns a JSON text with standard spacing. It returns a text that is not JSON as it is.
 func plainJSON(text string) string {
 	v, err := ordered.Parse([]byte(text))
 	if err != nil {
@@ -142,8 +143,8 @@ func plainJSON(text string) string {
 	return plain
 }
 
-// rendered are messages as a template prints them. Control tokens in texts of users, tools and assistants are broken;
-// system prompts may have them.
+// rendered converts messages for a template. It breaks control tokens in texts of users, tools and assistants; system
+// prompts may contain them.
 func rendered(messages []message, neutral func(string) string) []tokenizer.Message {
 	called := map[string]string{} // names of functions, by the id of the call
 	out := make([]tokenizer.Message, len(messages))
@@ -169,7 +170,7 @@ func rendered(messages []message, neutral func(string) string) []tokenizer.Messa
 	return out
 }
 
-// lastUser is the text of the last message of a user, which of a first request is the task.
+// lastUser returns the text of the last message of a user. In a conversation's first request, this is the task.
 func lastUser(messages []message) string {
 	for _, m := range slices.Backward(messages) {
 		if m.Role == "user" {

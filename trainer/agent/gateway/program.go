@@ -22,7 +22,7 @@ type Programs struct {
 	Dir      string
 	Timeout  time.Duration
 	Parallel int      // programs at once
-	BaseURL  string   // of the team's main agent, ending with /v1
+	BaseURL  string   // address of the team's main agent, ending with /v1
 	Secret   Secret   // signs the programs' keys
 	Hidden   []string // environment variables of this process that programs do not get
 
@@ -37,10 +37,10 @@ const (
 	EnvRollout = "MGRPO_ROLLOUT"
 )
 
-// maxStderr bounds what is kept of a program's output for people.
+// maxStderr is the largest number of bytes that are kept of a program's stderr.
 const maxStderr = 8 << 10
 
-// NewPrograms looks whether there is such a program.
+// NewPrograms returns an error if the program does not exist.
 func NewPrograms(p Programs) (*Programs, error) {
 	look := exec.Command(p.Command[0], p.Command[1:]...)
 	look.Dir = p.Dir
@@ -51,7 +51,8 @@ func NewPrograms(p Programs) (*Programs, error) {
 	return &p, nil
 }
 
-// Play runs the command once. A program that dies, times out or reports nothing has failed, and its output says why.
+// Play runs the command once. If the program crashes, times out or prints no result, the job has failed, and the end of
+// its stderr is the reason.
 func (p *Programs) Play(ctx context.Context, j Job) (Played, error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -82,9 +83,9 @@ func (p *Programs) run(ctx context.Context, j Job, key string) (Result, string, 
 	return r, stderr, err
 }
 
-// start starts the command, waits for its end and returns its last line. Its children end with it.
+// start starts the command, waits for its end and returns its last line. It also ends the command's child processes.
 func (p *Programs) start(ctx context.Context, query []byte, rollout int, key string) (line []byte, said string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("it took longer than %v, task.program.timeout", p.Timeout.Round(time.Second)))
+	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("it took longer than task.program.timeout, %v", p.Timeout.Round(time.Second)))
 	defer cancel()
 	stdout, stderr := tail.Writer{Max: maxResult + 1}, tail.Writer{Max: maxStderr}
 	c := exec.CommandContext(ctx, p.Command[0], p.Command[1:]...)
@@ -99,19 +100,19 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 	c.WaitDelay = time.Second
 	err = c.Run()
 	if c.Process != nil {
-		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what it left running
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // end the processes that it left running
 	}
 	switch {
 	case ctx.Err() != nil && err != nil:
 		err = context.Cause(ctx)
-	case errors.Is(err, exec.ErrWaitDelay): // a child held its output open
+	case errors.Is(err, exec.ErrWaitDelay): // a child process kept its output open
 		err = nil
 	}
 	lines := bytes.Split(bytes.TrimSpace(stdout.Bytes()), []byte("\n"))
 	return lines[len(lines)-1], stderr.String(), err
 }
 
-// lastLine is the last line of a text, which of a failed program's says why.
+// lastLine returns the last line of a text. For a failed program's stderr, this line usually states the reason.
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return lines[len(lines)-1]

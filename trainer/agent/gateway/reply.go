@@ -5,7 +5,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// reply is a turn as the client reads it.
+// reply is a turn in the form that the client receives.
 type reply struct {
 	id        string
 	text      string
@@ -13,23 +13,24 @@ type reply struct {
 	calls     []toolCall
 	malformed int     // calls that cannot be executed
 	written   []wrote // all calls in the order written, if any is malformed
-	broken    bool    // it is not what the request's response_format and tool_choice ask for
+	broken    bool    // it violates the request's response_format or tool_choice
 }
 
-// wrote is a call as the model wrote it. Problem is what to tell the model in place of a result.
+// wrote is a call as the model wrote it. Problem is the text for the model in place of a result.
 type wrote struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments,omitempty"`
 	Problem   string `json:"problem,omitempty"`
 }
 
-// read makes a reply of a turn. If a call cannot even be parsed, the turn is text for the client, with what is wrong. A turn that was cut
-// has no malformed calls: its conversation is invalid anyway. Calls beyond the first most are malformed; 0: there is no limit. A client
-// that takes one call a turn gets the first.
+// read converts a turn into a reply. If a call cannot be parsed, the client receives the whole turn as text, together
+// with the problem. A turn that a limit cut off has no malformed calls, because its conversation is invalid anyway.
+// Calls beyond the first most calls are malformed; 0 means no limit. A client that takes one call per turn receives the
+// first call.
 func (r *chatRequest) read(d *dialect, turn policy.Completion, most int) reply {
 	said := r.template(d).Reply(turn.Tokens)
 	out := reply{text: said.Text, thinking: said.Thinking}
-	if !d.offers { // what looks like a call is text
+	if !d.offers { // without functions, a text that looks like a call is text
 		return reply{text: said.Whole, thinking: said.Thinking}
 	}
 	handed := len(said.Calls)
@@ -60,10 +61,10 @@ func (r *chatRequest) read(d *dialect, turn policy.Completion, most int) reply {
 	return out
 }
 
-// oneCall reports whether the client takes one call a turn.
+// oneCall reports whether the client takes only one call per turn.
 func (r *chatRequest) oneCall() bool { return r.ParallelToolCalls != nil && !*r.ParallelToolCalls }
 
-// template is the template that reads the turn.
+// template returns the template that reads the turn.
 func (r *chatRequest) template(d *dialect) *agent.Template {
 	if last := r.Messages[len(r.Messages)-1]; r.continues() {
 		return d.Within(string(last.Content), last.Reasoning)

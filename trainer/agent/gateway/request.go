@@ -16,8 +16,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// options are the fields that requests for chats and for texts share. Fields that change the distribution that tokens are
-// drawn from must have the run's values in training.
+// options are the fields that requests of chats and of texts share. In training, fields that change the sampling
+// distribution must have the run's values.
 type options struct {
 	Model               string          `json:"model"`
 	MaxTokens           *int            `json:"max_tokens"`
@@ -37,7 +37,7 @@ type options struct {
 	ResponseFormat      *responseFormat `json:"response_format"`
 }
 
-// ignored are the names of fields that change nothing.
+// ignored are the names of fields that have no effect.
 var ignored = []string{"seed", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 
 type streamOptions struct {
@@ -57,9 +57,9 @@ type chatRequest struct {
 	ParallelToolCalls    *bool           `json:"parallel_tool_calls"`
 	ChatTemplateKwargs   json.RawMessage `json:"chat_template_kwargs"`
 	AddGenerationPrompt  *bool           `json:"add_generation_prompt"`
-	ContinueFinalMessage *bool           `json:"continue_final_message"` // nil: where the last message is the assistant's
+	ContinueFinalMessage *bool           `json:"continue_final_message"` // nil: true if the last message is the assistant's
 
-	prefix string // of the reply's id; "": a chat's
+	prefix string // prefix of the reply's id; "": the prefix of a chat
 }
 
 // textRequest is the body of /v1/completions.
@@ -82,7 +82,7 @@ func (p *prompt) UnmarshalJSON(data []byte) error {
 	var text string
 	var ids []int32
 	var texts []string
-	switch { // what cannot be read into a list leaves the beginning of it
+	switch { // a failed read may leave the beginning of a list behind
 	case json.Unmarshal(data, &text) == nil:
 		*p = prompt{text: text}
 		return nil
@@ -93,13 +93,13 @@ func (p *prompt) UnmarshalJSON(data []byte) error {
 		*p = prompt{text: texts[0]}
 		return nil
 	}
-	return invalid("prompt", "want one text or one list of token ids")
+	return invalid("prompt", "it must be one text or one list of token ids")
 }
 
 // stopStrings are null, a text, or a list of texts.
 type stopStrings []string
 
-// maxStops bounds the stop strings of a request.
+// maxStops is the largest number of stop strings in a request.
 const maxStops = 16
 
 func (s *stopStrings) UnmarshalJSON(data []byte) error {
@@ -112,14 +112,14 @@ func (s *stopStrings) UnmarshalJSON(data []byte) error {
 	}
 	var many []string
 	if json.Unmarshal(data, &many) != nil || len(many) > maxStops || slices.Contains(many, "") {
-		return invalid("stop", "want a text, or at most %d texts, none empty", maxStops)
+		return invalid("stop", "it must be a text, or a list of at most %d texts, none of them empty", maxStops)
 	}
 	*s = many
 	return nil
 }
 
-// parse reads a body of known fields. An unknown field may change what is sampled, so it is refused and not ignored. null means that a
-// field is not there.
+// parse reads a body with known fields. It refuses an unknown field instead of ignoring it, because the field may be
+// meant to change the sampling. A field that is null counts as absent.
 func parse(body []byte, into any) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
@@ -137,7 +137,7 @@ func parse(body []byte, into any) error {
 	return unread(dec.Decode(into))
 }
 
-// unread explains why a body cannot be read.
+// unread converts the decoder's error into an error for the client.
 func unread(err error) error {
 	var api *apiError
 	var kind *json.UnmarshalTypeError
@@ -147,25 +147,26 @@ func unread(err error) error {
 	if errors.As(err, &kind) {
 		want := map[reflect.Kind]string{reflect.String: "a text", reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Map: "an object",
 			reflect.Struct: "an object", reflect.Int: "a whole number", reflect.Float64: "a number"}[kind.Type.Kind()]
-		return invalid(strings.TrimPrefix(kind.Field, "options."), "it is of the kind %s; want %s", kind.Value, cmp.Or(want, kind.Type.String()))
+		return invalid(strings.TrimPrefix(kind.Field, "options."), "it is a JSON %s, but must be %s", kind.Value, cmp.Or(want, kind.Type.String()))
 	}
 	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
 		if text, err := strconv.Unquote(name); err == nil {
 			name = text
 		}
-		return invalid(name, "there is no such field here, and it might change what is sampled: leave it out")
+		return invalid(name, "this field is not supported, and ignoring it might change the result: leave it out")
 	}
 	return refuse(400, "invalid_request", "the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// Rules says what the requests of a phase may ask for.
+// Rules are the conditions for the requests of a phase.
 type Rules struct {
-	Step     int64           // keys the random numbers
+	Step     int64           // part of the key of the random numbers
 	Sampling policy.Sampling // the run's temperature and truncation
-	Free     bool            // a request may have a temperature and truncation of its own: nothing is trained on it
+	Free     bool            // a request may choose its own temperature and truncation, because it is not trained on
 }
 
-// sampling is how a request's turn is drawn. The room for tokens and the stop ids are the conversation's.
+// sampling returns the sampling parameters of a request's turn. The conversation sets the room for tokens and the stop
+// ids.
 func (o *options) sampling(r Rules) (policy.Sampling, error) {
 	s := r.Sampling
 	s.StopStrings = o.Stop
@@ -192,42 +193,42 @@ func (o *options) sampling(r Rules) (policy.Sampling, error) {
 	return s, nil
 }
 
-// check refuses what no phase allows.
+// check refuses options that no phase allows.
 func (o *options) check() error {
 	for name, n := range map[string]*int{"max_tokens": o.MaxTokens, "max_completion_tokens": o.MaxCompletionTokens} {
 		if n != nil && *n < 1 {
-			return invalid(name, "%d; want at least 1", *n)
+			return invalid(name, "it is %d, but must be at least 1", *n)
 		}
 	}
 	switch {
 	case o.N != nil && *o.N != 1:
-		return invalid("n", "%d; one reply a request", *o.N)
+		return invalid("n", "it is %d, but a request gets one reply: leave it out", *o.N)
 	case o.FrequencyPenalty != 0 || o.PresencePenalty != 0 || o.RepetitionPenalty != nil && *o.RepetitionPenalty != 1 || len(o.LogitBias) > 0:
-		return refuse(400, "invalid_request", "frequency_penalty, presence_penalty, repetition_penalty and logit_bias change the distribution that is trained: leave them out")
+		return refuse(400, "invalid_request", "frequency_penalty, presence_penalty, repetition_penalty and logit_bias would change the distribution that the run trains: leave them out")
 	}
 	return o.ResponseFormat.check()
 }
 
-// setting is a number that changes the distribution which tokens are drawn from.
+// setting is a number that changes the sampling distribution.
 type setting struct {
 	name  string
-	asked *float64 // the request's; nil: none
-	own   *float64 // the run's
-	least float64  // a smaller one is taken for 0
+	asked *float64 // the request's value; nil: none
+	own   *float64 // the run's value
+	least float64  // a smaller value counts as 0
 	most  float64
 	off   float64 // a value that means the same as 0
 }
 
-// change sets the run's value to the request's. They may differ in a free phase alone.
+// change sets the run's value to the request's value. They may differ only in a free phase.
 func (f setting) change(free bool) error {
 	own := *f.own
 	switch {
 	case f.asked == nil, *f.asked == own, *f.asked == f.off && (own == 0 || own == f.off):
 		return nil
 	case !free:
-		return invalid(f.name, "%v; the run trains what is sampled with %v: leave it out, or change the run's", *f.asked, own)
+		return invalid(f.name, "it is %v, but the run samples and trains with %v: leave it out, or change the run's configuration", *f.asked, own)
 	case !(*f.asked >= 0 && *f.asked <= f.most):
-		return invalid(f.name, "%v; want 0 to %v", *f.asked, f.most)
+		return invalid(f.name, "it is %v, but must be from 0 to %v", *f.asked, f.most)
 	}
 	if *f.own = *f.asked; *f.own < f.least {
 		*f.own = 0
@@ -242,7 +243,7 @@ func asFloat(n *int) *float64 {
 	return new(float64(*n))
 }
 
-// functions are the definitions that a chat offers to the model, as compact JSON in the order of their keys.
+// functions returns the definitions that a chat offers to the model, as compact JSON with the keys in their order.
 func (r *chatRequest) functions() ([]json.RawMessage, error) {
 	if r.ToolChoice.mode == "none" {
 		return nil, nil
@@ -254,7 +255,7 @@ func (r *chatRequest) functions() ([]json.RawMessage, error) {
 			return nil, invalid("tools", "%v", err)
 		}
 		if f := functionOf(raw); f.Type != "function" || f.Function.Name == "" {
-			return nil, invalid("tools", `tool %d: want {"type": "function", "function": {"name": ..., "parameters": ...}}`, i+1)
+			return nil, invalid("tools", `tool %d must be {"type": "function", "function": {"name": ..., "parameters": ...}}`, i+1)
 		}
 		text, err := ordered.Dumps(v, ordered.Format{ItemSeparator: ",", KeySeparator: ":"})
 		if err != nil {
@@ -265,10 +266,10 @@ func (r *chatRequest) functions() ([]json.RawMessage, error) {
 	return out, nil
 }
 
-// check refuses what cannot be done.
+// check refuses requests that cannot be served.
 func (r *chatRequest) check() error {
 	if r.TopLogProbs > 0 {
-		return invalid("top_logprobs", "only the log-probs of sampled tokens are known: want 0")
+		return invalid("top_logprobs", "only the log-probs of sampled tokens are available: set it to 0")
 	}
 	if err := checkMessages(r.Messages); err != nil {
 		return err
@@ -279,15 +280,15 @@ func (r *chatRequest) check() error {
 func (r *textRequest) check() error {
 	switch {
 	case r.Echo:
-		return invalid("echo", "the prompt has no log-probs here: want false")
+		return invalid("echo", "the log-probs of the prompt are not available: set it to false")
 	case r.Suffix != "":
 		return invalid("suffix", "these models only continue a text: leave it out")
 	case r.BestOf != nil && *r.BestOf != 1:
-		return invalid("best_of", "one reply a request")
+		return invalid("best_of", "a request gets one reply: leave it out")
 	case r.LogProbs != nil && *r.LogProbs > 1:
-		return invalid("logprobs", "only the log-probs of sampled tokens are known: want 0 or 1")
+		return invalid("logprobs", "only the log-probs of sampled tokens are available: set it to 0 or 1")
 	case r.ResponseFormat.schema() != nil:
-		return invalid("response_format", "the replies of chats alone have a format: use /v1/chat/completions")
+		return invalid("response_format", "only replies of chats can have a format: use /v1/chat/completions")
 	case r.Prompt.text == "" && len(r.Prompt.ids) == 0:
 		return invalid("prompt", "it is empty")
 	}

@@ -22,15 +22,15 @@ func (a *Agent) serveResponse(w http.ResponseWriter, r *http.Request, request *r
 	return a.streamChat(r.Context(), s, chat, c)
 }
 
-// response is a reply as /v1/responses gives it, whole or in events.
+// response is a reply in the form of /v1/responses, whole or as events.
 type response struct {
 	events
 	agent   *Agent
 	request *responsesRequest
 	id      string
-	number  int    // of the next event
-	items   int    // those that are complete
-	kind    string // of the item in the making: reasoning or message; "": none
+	number  int    // number of the next event
+	items   int    // number of complete items
+	kind    string // kind of the current item, reasoning or message; "": no current item
 	said    strings.Builder
 }
 
@@ -44,7 +44,7 @@ func (s *response) open(id string) {
 func (s *response) thinking(piece string) { s.delta("reasoning", piece) }
 func (s *response) text(piece string)     { s.delta("message", piece) }
 
-// end completes the item in the making, gives the calls and the whole response.
+// end completes the current item and sends the calls and the whole response.
 func (s *response) end(t *turn) {
 	s.complete()
 	output := s.output(t)
@@ -88,7 +88,7 @@ func (s *response) delta(kind, piece string) {
 	s.tell(s.name("delta"), s.part(), object{"delta": piece})
 }
 
-// complete completes the item in the making.
+// complete completes the current item.
 func (s *response) complete() {
 	if s.kind == "" {
 		return
@@ -102,7 +102,7 @@ func (s *response) complete() {
 	s.said.Reset()
 }
 
-// name is that of an event of the item in the making.
+// name returns the name of an event of the current item.
 func (s *response) name(what string) string {
 	if s.kind == "reasoning" {
 		return "response.reasoning_text." + what
@@ -110,7 +110,7 @@ func (s *response) name(what string) string {
 	return "response.output_text." + what
 }
 
-// part says where the item in the making is.
+// part returns the position of the current item.
 func (s *response) part() object {
 	at := object{"item_id": s.itemID(s.kind), "output_index": s.items, "content_index": 0}
 	if s.kind == "message" {
@@ -124,7 +124,7 @@ func (s *response) itemID(kind string) string {
 	return prefix + strings.TrimPrefix(s.id, "resp_")
 }
 
-// item is an item with a text, and its only part.
+// item returns an item with a text, and its only part.
 func (s *response) item(kind, text, status string) (item, part object) {
 	item = object{"id": s.itemID(kind), "type": kind, "status": status}
 	if kind == "reasoning" {
@@ -138,7 +138,7 @@ func (s *response) item(kind, text, status string) (item, part object) {
 	return item, part
 }
 
-// output are the items of a reply.
+// output returns the items of a reply.
 func (s *response) output(t *turn) []any {
 	out := []any{}
 	add := func(kind, text string) {
@@ -156,7 +156,7 @@ func (s *response) output(t *turn) []any {
 	return out
 }
 
-// object is the response; t is nil as long as it is sampled.
+// object returns the response object. t is nil while the turn is being sampled.
 func (s *response) object(t *turn, output []any) object {
 	r := s.request
 	out := object{"id": s.id, "object": "response", "created_at": time.Now().Unix(), "model": s.agent.Name, "status": "in_progress", "output": output,

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// responsesRequest is the body of /v1/responses, in its stateless form: nothing is stored, so the input has the whole conversation.
+// responsesRequest is the body of /v1/responses in its stateless form. Nothing is stored, so the input contains the
+// whole conversation.
 type responsesRequest struct {
 	Model              string            `json:"model"`
 	Input              items             `json:"input"`
@@ -27,12 +28,12 @@ type responsesRequest struct {
 	Background         bool              `json:"background"`
 	PreviousResponseID string            `json:"previous_response_id"`
 	Conversation       any               `json:"conversation"`
-	Include            []string          `json:"include"` // what is there comes anyway
+	Include            []string          `json:"include"` // has no effect: replies always contain everything available
 
 	ChatTemplateKwargs json.RawMessage `json:"chat_template_kwargs"`
 }
 
-// textFormat is the form of the reply's text, as /v1/responses has it.
+// textFormat is the form of the reply's text, in the notation of /v1/responses.
 type textFormat struct {
 	Format *struct {
 		Type        string          `json:"type"`
@@ -43,14 +44,14 @@ type textFormat struct {
 	} `json:"format"`
 }
 
-// reasoningOptions choose what of the thinking is summed up, which nothing is here.
+// reasoningOptions ask for reasoning effort and summaries. mgrpo provides no summaries.
 type reasoningOptions struct {
 	Effort          string `json:"effort"`
 	Summary         string `json:"summary"`
 	GenerateSummary string `json:"generate_summary"`
 }
 
-// items are a text of the user, or items.
+// items are the input: a text of the user, or a list of items.
 type items []item
 
 func (i *items) UnmarshalJSON(data []byte) error {
@@ -64,25 +65,25 @@ func (i *items) UnmarshalJSON(data []byte) error {
 		if api := (*apiError)(nil); errors.As(err, &api) {
 			return api
 		}
-		return invalid("input", "want a text or a list of items: %v", err)
+		return invalid("input", "it must be a text or a list of items: %v", err)
 	}
 	*i = list
 	return nil
 }
 
-// item is a message, a call of a function, its result, or reasoning.
+// item is a message, a call of a function, the result of a call, or reasoning.
 type item struct {
 	Type      string  `json:"type"` // "": message
 	Role      string  `json:"role"`
-	Content   content `json:"content"` // of a message; of reasoning, its text
-	Summary   content `json:"summary"` // of reasoning
+	Content   content `json:"content"` // content of a message, or text of reasoning
+	Summary   content `json:"summary"` // summary of reasoning
 	CallID    string  `json:"call_id"`
 	Name      string  `json:"name"`
 	Arguments string  `json:"arguments"`
 	Output    content `json:"output"`
 }
 
-// chat is the chat request that asks for the same turn.
+// chat returns the chat request for the same turn.
 func (r *responsesRequest) chat() (*chatRequest, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -124,20 +125,21 @@ func (r *responsesRequest) check() error {
 	case r.PreviousResponseID != "":
 		return invalid("previous_response_id", "no response is stored here: send the whole conversation as input")
 	case r.Conversation != nil:
-		return invalid("conversation", "no conversation is stored here: send all of it as input")
+		return invalid("conversation", "no conversation is stored here: send the whole conversation as input")
 	case r.Background:
-		return invalid("background", "a response is given at once or streamed: want false")
+		return invalid("background", "background responses are not supported: set it to false")
 	case r.Truncation != "" && r.Truncation != "disabled":
-		return invalid("truncation", "%q; nothing of the input is left out: want disabled", r.Truncation)
+		return invalid("truncation", "it is %q, but the input is never truncated: set it to disabled", r.Truncation)
 	case r.TopLogProbs > 0:
-		return invalid("top_logprobs", "only the log-probs of sampled tokens are known: want 0")
+		return invalid("top_logprobs", "only the log-probs of sampled tokens are available: set it to 0")
 	case r.Reasoning.Effort != "":
-		return invalid("reasoning", "effort is nothing that these models know: leave it out, or set a variable of the template with chat_template_kwargs")
+		return invalid("reasoning", "these models do not support effort: leave it out, or set a variable of the chat template with chat_template_kwargs")
 	}
 	return nil
 }
 
-// add adds what an item has to the messages. The reasoning, the text and the calls of one turn are one message of the assistant.
+// add adds an item to the messages. The reasoning, the text and the calls of one turn become one message of the
+// assistant.
 func (r *chatRequest) add(i item) *apiError {
 	last := &message{}
 	if n := len(r.Messages); n > 0 && r.Messages[n-1].Role == "assistant" {
@@ -165,12 +167,12 @@ func (r *chatRequest) add(i item) *apiError {
 	case "function_call_output":
 		r.Messages = append(r.Messages, message{Role: "tool", ToolCallID: i.CallID, Content: i.Output})
 	default:
-		return refuse(400, "invalid_request", "the type %q; want message, reasoning, function_call or function_call_output", i.Type)
+		return refuse(400, "invalid_request", "the type is %q, but must be message, reasoning, function_call or function_call_output", i.Type)
 	}
 	return nil
 }
 
-// chatTool is a definition of a function as chats have it.
+// chatTool converts the definition of a function into the form of /v1/chat/completions.
 func chatTool(raw json.RawMessage) (json.RawMessage, error) {
 	var tool struct {
 		Type        string          `json:"type"`
@@ -183,7 +185,7 @@ func chatTool(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, err
 	}
 	if tool.Type != "function" {
-		return nil, refuse(400, "invalid_request", "the type %q; want function, which the program calls itself", tool.Type)
+		return nil, refuse(400, "invalid_request", "the type is %q, but must be function: the program itself runs the calls", tool.Type)
 	}
 	type function struct {
 		Name        string          `json:"name"`

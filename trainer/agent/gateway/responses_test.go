@@ -143,7 +143,7 @@ func TestResponsesRefused(t *testing.T) {
 	}{
 		"previous_response_id": {"resp_1", "send the whole conversation"}, "background": {true, "background"}, "truncation": {"auto", "truncation"},
 		"tools": {[]object{{"type": "web_search"}}, "web_search"}, "input": {[]object{{"type": "item_reference", "id": "x"}}, "item_reference"},
-		"temperature": {0.5, "the run trains"}, "unheard_of": {1, "unheard_of: there is no such field"}, "conversation": {"c", "conversation"},
+		"temperature": {0.5, "the run samples and trains"}, "unheard_of": {1, "unheard_of: this field is not supported"}, "conversation": {"c", "conversation"},
 		"text": {object{"format": object{"type": "json_schema", "name": "x", "schema": object{"not": object{}}}}, "schema.not"},
 	} {
 		body := object{"model": "planner", "input": "?"}

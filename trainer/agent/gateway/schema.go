@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Bounds on a schema that a reply is constrained to.
+// Bounds on a schema that constrains a reply.
 const (
 	maxSchema  = 64 << 10 // bytes
 	maxNesting = 32
@@ -16,17 +16,17 @@ const (
 	maxPattern = 512     // bytes
 )
 
-// Keywords of JSON Schema. Those that are in no list are refused: the grammar would not hold them.
+// Keywords of JSON Schema. Keywords in none of these lists are refused, because the grammar would not enforce them.
 var (
 	annotations = []string{"title", "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly", "nullable", "discriminator",
 		"$schema", "$id", "$comment", "$defs", "definitions"}
-	alternatives = []string{"$ref", "const", "enum", "anyOf", "oneOf", "allOf"} // each stands alone
+	alternatives = []string{"$ref", "const", "enum", "anyOf", "oneOf", "allOf"} // each must be the only one
 	assertions   = []string{"type", "properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems",
 		"minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
 		"minProperties", "maxProperties"}
 )
 
-// checkSchema refuses, by name, what a grammar cannot hold of a JSON schema.
+// checkSchema refuses a JSON schema that a grammar cannot enforce. The error names the keyword.
 func checkSchema(schema json.RawMessage) error {
 	if len(schema) > maxSchema {
 		return fmt.Errorf("it has more than %d KiB", maxSchema>>10)
@@ -36,7 +36,7 @@ func checkSchema(schema json.RawMessage) error {
 		return err
 	}
 	if _, ok := v.(map[string]any); !ok {
-		return fmt.Errorf("want an object")
+		return fmt.Errorf("it must be an object")
 	}
 	if err := checkNode("schema", v, 0); err != nil {
 		return err
@@ -45,16 +45,16 @@ func checkSchema(schema json.RawMessage) error {
 	return err
 }
 
-// checkNode checks a schema at a path within the whole.
+// checkNode checks a schema at a path within the whole schema.
 func checkNode(path string, v any, depth int) error {
 	node, ok := v.(map[string]any)
 	switch {
 	case !ok && v == true || v == false:
 		return nil
 	case !ok:
-		return fmt.Errorf("%s: want an object, true or false", path)
+		return fmt.Errorf("%s must be an object, true or false", path)
 	case depth > maxNesting:
-		return fmt.Errorf("%s: more than %d schemas within each other", path, maxNesting)
+		return fmt.Errorf("%s: schemas are nested more than %d deep", path, maxNesting)
 	}
 	if err := checkKeywords(path, node); err != nil {
 		return err
@@ -89,7 +89,7 @@ func checkNode(path string, v any, depth int) error {
 	return nil
 }
 
-// checkKeywords checks one schema without those within it.
+// checkKeywords checks the keywords of one schema, without nested schemas.
 func checkKeywords(path string, node map[string]any) error {
 	var alone string
 	for _, key := range slices.Sorted(maps.Keys(node)) {
@@ -103,7 +103,7 @@ func checkKeywords(path string, node map[string]any) error {
 	for key := range node {
 		beside := key == "type" && (alone == "const" || alone == "enum")
 		if alone != "" && key != alone && !beside && !slices.Contains(annotations, key) {
-			return fmt.Errorf("%s: %s beside %s cannot be enforced", path, key, alone)
+			return fmt.Errorf("%s: %s together with %s cannot be enforced", path, key, alone)
 		}
 	}
 	if all, _ := node["allOf"].([]any); len(all) > 1 {
@@ -119,7 +119,7 @@ func checkKeywords(path string, node map[string]any) error {
 func checkBounds(path string, node map[string]any) error {
 	for _, key := range []string{"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"} {
 		if n, ok := node[key].(float64); ok && !(n >= 0 && n <= maxCount) {
-			return fmt.Errorf("%s.%s: %v; want 0 to %d", path, key, n, maxCount)
+			return fmt.Errorf("%s.%s is %v, but must be from 0 to %d", path, key, n, maxCount)
 		}
 	}
 	pattern, hasPattern := node["pattern"].(string)
@@ -128,9 +128,9 @@ func checkBounds(path string, node map[string]any) error {
 	case len(pattern) > maxPattern:
 		return fmt.Errorf("%s.pattern: it has more than %d bytes", path, maxPattern)
 	case (hasPattern || hasFormat) && (node["minLength"] != nil || node["maxLength"] != nil), hasPattern && hasFormat:
-		return fmt.Errorf("%s: of pattern, format and a length, one alone can be enforced", path)
+		return fmt.Errorf("%s: only one of pattern, format and a length can be enforced", path)
 	case node["multipleOf"] != nil && node["type"] != "integer":
-		return fmt.Errorf("%s.multipleOf can be enforced of integers alone", path)
+		return fmt.Errorf("%s.multipleOf can only be enforced for integers", path)
 	}
 	return nil
 }

@@ -11,29 +11,30 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 )
 
-// stream sends a turn to a client while it is sampled. What it sends is always a prefix of the reply.
+// stream sends a turn to a client while it is sampled. The parts already sent are always a prefix of the reply.
 type stream struct {
 	agent   *Agent
 	to      listener
 	certain func(text string) agent.Partial // the part of an unfinished reply that no continuation changes
-	stopIDs []int32                         // tokens that end a turn and are no text
-	plain   bool                            // special tokens are no text
+	stopIDs []int32                         // tokens that end a turn and have no text
+	plain   bool                            // special tokens have no text
 	sent    agent.Partial
 }
 
-// listener writes a reply's parts in the form of one of the endpoint's requests.
+// listener writes a reply's parts in the form of one endpoint.
 type listener interface {
-	open(id string) // before the first token
+	open(id string) // called before the first token
 	thinking(piece string)
 	text(piece string)
 	end(t *turn)
-	fail(err *apiError) // after open
+	fail(err *apiError) // called only after open
 }
 
-// begins goes through the channel of tokens when sampling begins.
+// begins is sent through the channel of tokens when sampling begins.
 const begins = int32(-1)
 
-// run samples and sends. It returns errors that come before sampling begins; the listener gets later ones.
+// run samples a turn and sends it. It returns errors that occur before sampling begins. The listener receives later
+// errors.
 func (s *stream) run(ctx context.Context, c call, sample func(context.Context, call) (*turn, error)) error {
 	sampled := make(chan int32, s.agent.longest()+1)
 	var id string
@@ -51,7 +52,7 @@ func (s *stream) run(ctx context.Context, c call, sample func(context.Context, c
 	case err != nil:
 		s.to.fail(asAPI(err))
 	case !strings.HasPrefix(t.reply.thinking, s.sent.Thinking) || !strings.HasPrefix(t.reply.text, s.sent.Text):
-		s.to.fail(refuse(http.StatusInternalServerError, "server_error", "the reply does not begin with what was streamed: ask for it without stream, and report this"))
+		s.to.fail(refuse(http.StatusInternalServerError, "server_error", "the reply does not begin with the streamed text: repeat the request without stream, and report this bug"))
 	default:
 		s.send(agent.Partial{Thinking: t.reply.thinking, Text: t.reply.text})
 		s.to.end(t)
@@ -59,7 +60,7 @@ func (s *stream) run(ctx context.Context, c call, sample func(context.Context, c
 	return nil
 }
 
-// follow sends what is certain of the reply while the tokens come, and reports whether sampling began.
+// follow sends the certain part of the reply as tokens arrive, and reports whether sampling began.
 func (s *stream) follow(sampled <-chan int32, id *string) (opened bool) {
 	var text strings.Builder
 	decoder := s.agent.Tokenizer.NewStream(s.plain)
@@ -76,7 +77,7 @@ func (s *stream) follow(sampled <-chan int32, id *string) (opened bool) {
 	return opened
 }
 
-// send sends what is new in now. Text follows the whole thinking.
+// send sends the part of now that was not sent before. Text follows the whole thinking.
 func (s *stream) send(now agent.Partial) {
 	if piece, ok := strings.CutPrefix(now.Thinking, s.sent.Thinking); ok && piece != "" {
 		s.to.thinking(piece)
@@ -88,7 +89,7 @@ func (s *stream) send(now agent.Partial) {
 	}
 }
 
-// until ends an unfinished reply before the client's stop strings, as cut does with a whole one.
+// until cuts an unfinished reply before the client's stop strings, as cut does with a finished one.
 func until(stops []string, p agent.Partial) agent.Partial {
 	p.Text = agent.Held(p.Text, stops...)
 	if p.Thought {
@@ -99,7 +100,7 @@ func until(stops []string, p agent.Partial) agent.Partial {
 	return p
 }
 
-// cut ends a text before the first of the client's stop strings.
+// cut returns a text up to the first of the client's stop strings.
 func cut(text string, stops []string) string {
 	for _, stop := range stops {
 		text, _, _ = strings.Cut(text, stop)
@@ -107,16 +108,16 @@ func cut(text string, stops []string) string {
 	return text
 }
 
-// sendTime is how long a client may take to read an event.
+// sendTime is the time that a client has to read an event.
 const sendTime = time.Minute
 
-// events are server-sent events.
+// events writes server-sent events.
 type events struct {
 	w     http.ResponseWriter
 	begun bool
 }
 
-// send sends an event, whose name may be empty. A client that has gone is noticed by the request's context.
+// send sends an event, whose name may be empty. If the client has gone, the request's context ends.
 func (e *events) send(name string, data []byte) {
 	if !e.begun {
 		e.begun = true

@@ -13,18 +13,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// dialect is the chat template with a list of functions and with variables of a request.
+// dialect is the chat template with a list of functions and with a request's variables.
 type dialect struct {
 	*agent.Template
-	tools     string // the list and the variables, which tell it from others
+	tools     string // the list and the variables, which identify the dialect
 	offers    bool   // there are functions
 	functions *agent.Callables
 
-	once sync.Once // makes it, where many ask for it at once
+	once sync.Once // creates it once, even if many requests need it at the same time
 	err  error
 }
 
-// dialectOf is the agent's chat template as a request wants it.
+// dialectOf returns the agent's chat template with a request's functions and variables.
 func (a *Agent) dialectOf(r *chatRequest) (*dialect, error) {
 	functions, err := r.functions()
 	if err != nil {
@@ -37,7 +37,7 @@ func (a *Agent) dialectOf(r *chatRequest) (*dialect, error) {
 	return a.dialect(functions, kwargs)
 }
 
-// dialect is the agent's chat template with a list of functions and further variables, nil for none.
+// dialect returns the agent's chat template with a list of functions and further variables; kwargs may be nil.
 func (a *Agent) dialect(functions []json.RawMessage, kwargs *ordered.Object) (*dialect, error) {
 	var key strings.Builder
 	for _, f := range functions {
@@ -65,7 +65,7 @@ func (a *Agent) dialect(functions []json.RawMessage, kwargs *ordered.Object) (*d
 	return d, d.err
 }
 
-// probe makes the dialect.
+// probe creates the dialect's template.
 func (a *Agent) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.Object) (err error) {
 	d.Template, err = agent.NewTemplate(agent.TemplateConfig{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: joined(a.Variables, kwargs), Date: a.Date})
 	if errors.Is(err, tokenizer.ErrNoTemplate) {
@@ -83,7 +83,7 @@ func (a *Agent) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.O
 	return nil
 }
 
-// joined are the agent's variables of the template with those of a request, which go before.
+// joined returns the template's variables of the agent and of a request. The request's values win.
 func joined(own, asked *ordered.Object) *ordered.Object {
 	if own == nil || asked == nil {
 		return cmp.Or(own, asked)
@@ -98,7 +98,7 @@ func joined(own, asked *ordered.Object) *ordered.Object {
 	return out
 }
 
-// kwargs are the request's variables of the template, nil without.
+// kwargs returns the request's variables of the template, or nil if there are none.
 func (r *chatRequest) kwargs() (*ordered.Object, error) {
 	if len(r.ChatTemplateKwargs) == 0 {
 		return nil, nil
@@ -106,11 +106,11 @@ func (r *chatRequest) kwargs() (*ordered.Object, error) {
 	v, err := ordered.Parse(r.ChatTemplateKwargs)
 	kwargs, ok := v.(*ordered.Object)
 	if err != nil || !ok {
-		return nil, invalid("chat_template_kwargs", "want an object with variables of the chat template")
+		return nil, invalid("chat_template_kwargs", "it must be an object with variables of the chat template")
 	}
 	for _, own := range []string{"messages", "tools", "documents", "add_generation_prompt"} {
 		if slices.Contains(kwargs.Keys(), own) {
-			return nil, invalid("chat_template_kwargs", "%s is no variable of its own: it is made of the request", own)
+			return nil, invalid("chat_template_kwargs", "%s cannot be set, because it is made from the request", own)
 		}
 	}
 	if len(kwargs.Keys()) == 0 {
@@ -119,8 +119,8 @@ func (r *chatRequest) kwargs() (*ordered.Object, error) {
 	return kwargs, nil
 }
 
-// checkKwargs refuses variables of the template that change the prompt of an agent in training: it would learn from another one than its
-// own conversations have.
+// checkKwargs refuses variables of the template that change the prompt of an agent in training. The agent would learn
+// from a prompt that its own conversations do not have.
 func (a *Agent) checkKwargs(r *chatRequest, d *dialect, rules Rules) error {
 	kwargs, err := r.kwargs()
 	if err != nil || kwargs == nil || rules.Free {
@@ -139,7 +139,7 @@ func (a *Agent) checkKwargs(r *chatRequest, d *dialect, rules Rules) error {
 		return invalid("messages", "%v", err)
 	}
 	if _, got, err := d.Prompt(rendered(r.Messages, d.Neutral)); err != nil || got != want {
-		return invalid("chat_template_kwargs", "they change the prompt, which in training is the agent's own: leave them out")
+		return invalid("chat_template_kwargs", "they change the prompt, which must be the agent's own in training: leave them out")
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// complete samples the turn that a request for a text asks for. A prompt that begins with all of a stored conversation,
-// its last turn included, continues it.
+// complete samples the turn that a text request asks for. If the prompt begins with a whole stored conversation,
+// including its last turn, the new turn continues that conversation.
 func (a *Agent) complete(ctx context.Context, r *textRequest, c call) (*turn, error) {
 	for i, id := range r.Prompt.ids {
 		if id < 0 || int(id) >= a.Tokenizer.VocabSize() {
@@ -28,7 +28,8 @@ func (a *Agent) complete(ctx context.Context, r *textRequest, c call) (*turn, er
 		}})
 }
 
-// placeText says which turn a prompt asks for. known: another request has asked for it before. The caller locks.
+// placeText finds or adds the turn that a prompt asks for. known is true if an earlier request asked for it. The caller
+// must hold the lock.
 func (at *attempt) placeText(p *prompt, encode func(string) []int32, decode func([]int32, bool) string, c call) (t *turn, known bool, err error) {
 	t = &turn{asked: p.chain()}
 	if before := at.forest.answered(request{t.asked, ""}, c); before != nil {
@@ -55,7 +56,8 @@ func (at *attempt) placeText(p *prompt, encode func(string) []int32, decode func
 	return t, false, at.forest.plant(t.prompt, c.repeat, first, t.asked, c.anchor).add(t)
 }
 
-// prefixOf finds the sampled turn with the most tokens with which a prompt begins, and what follows it in the prompt.
+// prefixOf finds the longest sampled conversation that a prompt begins with, and returns its last turn and the rest of
+// the prompt.
 func (f *forest) prefixOf(p *prompt) (best *turn, rest prompt) {
 	size := 0
 	for _, r := range f.roots {
@@ -81,7 +83,7 @@ func (f *forest) prefixOf(p *prompt) (best *turn, rest prompt) {
 	return best, rest
 }
 
-// whole is the text of all tokens up to the turn, its own included.
+// whole returns the text of all tokens up to the end of the turn.
 func (t *turn) whole() string {
 	var b strings.Builder
 	for _, part := range t.path() {
@@ -91,7 +93,7 @@ func (t *turn) whole() string {
 	return b.String()
 }
 
-// chain is a hash of the prompt.
+// chain returns a hash of the prompt.
 func (p *prompt) chain() chain {
 	h := sha256.New()
 	h.Write([]byte("prompt " + p.text))

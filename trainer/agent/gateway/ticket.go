@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Ticket is one attempt of a program at a rollout. Signed, it is the program's API key.
+// Ticket identifies one attempt of a program at a rollout. A signed Ticket is the program's API key.
 type Ticket struct {
 	Run      string `json:"run"`
 	Round    string `json:"round"` // the run's round, which ends when the team goes back to a checkpoint
@@ -36,19 +36,19 @@ const (
 	maxKey    = 4 << 10 // bytes of a key
 )
 
-var errKey = errors.New("the API key is no ticket of this run")
+var errKey = errors.New("the API key is not a ticket of this run")
 
-// Key is the API key of a ticket.
+// Key returns the API key of a ticket.
 func (s Secret) Key(t Ticket) string {
 	body, err := json.Marshal(t)
 	if err != nil {
-		panic(err) // a Ticket has nothing that JSON cannot write
+		panic(err) // cannot happen: JSON can encode every field of a Ticket
 	}
 	text := base64.RawURLEncoding.EncodeToString(body)
 	return keyPrefix + text + "." + base64.RawURLEncoding.EncodeToString(s.sign(text))
 }
 
-// Ticket reads an API key. It refuses keys that were not signed with s, and keys whose deadline is over.
+// Ticket reads an API key. It returns an error if the key was not signed with s, or if its deadline has passed.
 func (s Secret) Ticket(key string, now time.Time) (t Ticket, err error) {
 	text, signature, _ := strings.Cut(strings.TrimPrefix(key, keyPrefix), ".")
 	signed, err := base64.RawURLEncoding.DecodeString(signature)

@@ -16,20 +16,20 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// call is a request for a turn, and how its client wants it told.
+// call is a request for a turn, with callbacks for its client.
 type call struct {
 	ticket  Ticket
 	size    int             // bytes of the request
-	repeat  int             // which of several equal calls this is, as the client says; below 0: it does not
-	retried bool            // the client repeats a request whose answer it did not get
-	anchor  anchor          // of a new conversation
-	onTurn  func(id string) // is called with the reply's id before the first token; may be nil
+	repeat  int             // the client's number of this call among equal calls; negative: the client gave none
+	retried bool            // the client repeats a request because it received no reply
+	anchor  anchor          // anchor of a new conversation
+	onTurn  func(id string) // called with the reply's id before the first token; may be nil
 	onToken func(id int32)
 
-	constraint policy.Constraint // of the turn's tokens; nil: none
+	constraint policy.Constraint // constraint on the turn's tokens; nil: none
 }
 
-// chat samples the turn that a chat request asks for, or returns the turn that it asked for before.
+// chat samples the turn that a chat request asks for, or returns the turn if an earlier request asked for it.
 func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error) {
 	d, err := a.dialectOf(r)
 	if err != nil {
@@ -58,14 +58,14 @@ func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error)
 	return a.answer(ctx, c, how)
 }
 
-// asking is how a request's turn is found and read.
+// asking holds the functions that find and read a request's turn.
 type asking struct {
 	*options
-	prefix     string                                     // of the reply's id
-	place      func(*attempt, Rules) (*turn, bool, error) // finds or adds the turn; true: another request has asked for it before
-	constraint func(Rules) (policy.Constraint, error)     // of its tokens
+	prefix     string                                     // prefix of the reply's id
+	place      func(*attempt, Rules) (*turn, bool, error) // finds or adds the turn; true: an earlier request asked for it
+	constraint func(Rules) (policy.Constraint, error)     // on its tokens
 	read       func(*turn) reply
-	stops      []int32 // tokens that end it
+	stops      []int32 // tokens that end the turn
 }
 
 // answer finds or adds the turn that a request asks for, samples it and makes the reply.
@@ -96,7 +96,7 @@ func (a *Agent) answer(ctx context.Context, c call, how asking) (*turn, error) {
 	defer close(t.done)
 	if t.err = err; err != nil {
 		var told *apiError
-		if ctx.Err() == nil && !errors.As(err, &told) { // the engine failed, whatever the program makes of it
+		if ctx.Err() == nil && !errors.As(err, &told) { // the engine failed; this must be reported even if the program ignores it
 			at.failed = errors.Join(at.failed, err)
 		}
 		if !t.refused {
@@ -115,8 +115,8 @@ func (a *Agent) answer(ctx context.Context, c call, how asking) (*turn, error) {
 	return t, nil
 }
 
-// find finds or adds a request's turn. A known one is waited for, and looked for again if the client that asked for it first
-// has gone before it was sampled.
+// find finds or adds a request's turn. It waits for a turn that an earlier request asked for. If that request's client
+// goes away before the turn is sampled, find looks again.
 func (at *attempt) find(ctx context.Context, name string, c call, prefix string, place func(*attempt) (*turn, bool, error)) (t *turn, known bool, err error) {
 	for {
 		at.mu.Lock()
@@ -150,23 +150,23 @@ func (at *attempt) find(ctx context.Context, name string, c call, prefix string,
 	}
 }
 
-// sample has the policy sample a turn.
+// sample samples a turn with the policy.
 func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step int64, s policy.Sampling) (out policy.Completion, err error) {
 	at.mu.Lock()
 	before := t.parent.tokens()
 	tokens := append(before, t.prompt...)
 	key := policy.Key{RunSeed: a.Seed, Step: step, Query: c.ticket.Query, Rollout: c.ticket.Rollout, Agent: a.Name,
-		Root: policy.Branch(t.row(), t.branch)} // a branch is another answer that the client wants to the same messages
+		Root: policy.Branch(t.row(), t.branch)} // a branch is another answer to the same messages
 	room := a.room(len(tokens), s.MaxNew)
 	long := a.Limits.Turns > 0 && len(t.path()) > a.Limits.Turns
 	t.refused = room <= 0 || long
 	at.mu.Unlock()
 	if long {
-		return out, refuse(400, "turns", "the conversation has %d turns already, limits.max_turns of %s", a.Limits.Turns, a.Name)
+		return out, refuse(400, "turns", "the conversation already has %d turns, which is limits.max_turns of %s", a.Limits.Turns, a.Name)
 	}
 	if room <= 0 {
 		return out, &apiError{status: 400, code: "context_length_exceeded", param: "messages",
-			message: fmt.Sprintf("the conversation has %d tokens and may have %d: shorten it", len(tokens), a.longest())}
+			message: fmt.Sprintf("the conversation has %d tokens, but the limit is %d: shorten it", len(tokens), a.longest())}
 	}
 	s.MaxNew = room
 	if c.onTurn != nil {
@@ -184,8 +184,8 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 	return out, out.Check(room)
 }
 
-// row is the key of the random numbers of the turn's row. Where the client has rewritten what was said it is another one: positions are
-// those of numbers that were drawn before, and the prompt may hold what they made.
+// row returns the key of the random numbers of the turn's row. If the client rewrote the history, the key differs:
+// otherwise the positions would repeat random numbers whose results may be in the prompt.
 func (t *turn) row() uint64 {
 	first := t
 	for first.parent != nil && !first.anew {
@@ -194,7 +194,7 @@ func (t *turn) row() uint64 {
 	return policy.Root(slices.Concat(first.parent.tokens(), first.prompt), t.root.repeat)
 }
 
-// longest is how many tokens a conversation may have.
+// longest returns the largest number of tokens that a conversation may have.
 func (a *Agent) longest() int {
 	n := a.Policy.ContextLimit()
 	if a.Limits.Tokens > 0 {
@@ -203,7 +203,7 @@ func (a *Agent) longest() int {
 	return n
 }
 
-// room is how many tokens the turn after n tokens may have; asked is the client's bound, 0 without.
+// room returns the number of tokens that a turn after n tokens may have. asked is the client's limit, or 0.
 func (a *Agent) room(n, asked int) int {
 	room := a.longest() - n
 	for _, limit := range []int{a.Limits.TurnTokens, asked} {
@@ -214,7 +214,8 @@ func (a *Agent) room(n, asked int) int {
 	return room
 }
 
-// placeChat says which turn a chat's messages ask for. known: another request has asked for it before. The caller locks.
+// placeChat finds or adds the turn that a chat's messages ask for. known is true if an earlier request asked for it.
+// The caller must hold the lock.
 func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, known bool, err error) {
 	all := chains(messages)
 	asked := all[len(messages)]
@@ -241,8 +242,8 @@ func (at *attempt) placeChat(messages []message, d *dialect, c call) (t *turn, k
 	return t, false, at.begin(t, ids, text, rewritten, d, c, asked)
 }
 
-// begin adds a turn that begins a row with a prompt: of the root whose history the client or the template has rewritten, or of a new
-// one, whose first messages have the chain opening.
+// begin adds a turn that begins a row with a prompt. The row belongs to the root whose history the client or the
+// template has rewritten, or to a new root. opening is the chain of a new root's first messages.
 func (at *attempt) begin(t *turn, ids []int32, text string, rewritten *root, d *dialect, c call, opening chain) error {
 	t.prompt, t.text = ids, text
 	if rewritten != nil {
@@ -255,8 +256,8 @@ func (at *attempt) begin(t *turn, ids []int32, text string, rewritten *root, d *
 	return at.forest.plant(ids, c.repeat, t.messages, opening, c.anchor).add(t)
 }
 
-// extend gives next the tokens between this turn and it, if the template prints this turn and what was before it as it
-// did.
+// extend sets the tokens between this turn and next. It returns false if the template no longer prints this turn and
+// the messages before it in the same way.
 func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
 	fresh := rendered(next.messages, template.Neutral)[len(t.messages)+1:]
 	if next.tools != t.tools {
@@ -265,7 +266,7 @@ func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
 	fits, err := template.Extends(rendered(t.messages, template.Neutral), t.reply.thinking != "", fresh)
 	if err == nil && !fits {
 		return false, nil
-	} // a template that cannot print such a history has no other way to print it either: as in our own conversation, the rest is appended
+	} // if the template cannot print such a history at all, append the rest, as agent.Run does
 	next.prompt, next.text, err = template.Observe(t.out.Tokens, fresh)
 	if err != nil {
 		return false, invalid("messages", "%v", err)
@@ -273,8 +274,8 @@ func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
 	return true, nil
 }
 
-// id names a turn among those of a run. It is a function of who was asked what, so that a program that is played again gets
-// the same ids.
+// id returns an id that identifies a turn within a run. It depends only on the agent and its prompt, so a program that
+// is played again gets the same ids.
 func (t *turn) id(agent string, k Ticket, prefix string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s %s %d %d ", agent, k.Phase, k.rollout(), t.root.key, t.branch)
@@ -282,8 +283,8 @@ func (t *turn) id(agent string, k Ticket, prefix string) string {
 	return prefix + hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// anchorOf is the call of the main agent that a conversation with this task belongs to: the one with an argument that is the
-// task, or else that with the longest argument within it.
+// anchorOf returns the main agent's call to which a conversation with this task belongs: the call with the longest
+// argument that the task contains.
 func (at *attempt) anchorOf(task string) anchor {
 	at.mu.Lock()
 	defer at.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Upstream is a hosted model: requests to its agent are passed on to an OpenAI-compatible API.
+// Upstream is a hosted model. Requests for its agent are passed on to an OpenAI-compatible API.
 type Upstream struct {
 	URL   *url.URL // base, such as https://host/v1
-	Model string   // its name there
+	Model string   // its name in that API
 	Key   string   // its API key; "": none is sent
 }
 
-// upstream returns the hosted model that a request names, if it names one.
+// upstream returns the hosted model that a request names, if any.
 func (r *Round) upstream(body []byte) (to Upstream, ok bool) {
 	if !r.Open || len(r.Hosted) == 0 {
 		return to, false
@@ -26,13 +26,13 @@ func (r *Round) upstream(body []byte) (to Upstream, ok bool) {
 		Model string `json:"model"`
 	}
 	if json.Unmarshal(body, &named) != nil {
-		return to, false // the reader of the request reports what is wrong
+		return to, false // the request's reader reports the error
 	}
 	to, ok = r.Hosted[named.Model]
 	return to, ok
 }
 
-// serve passes a request on under the model's own name and key.
+// serve passes a request on with the model's own name and key.
 func (u Upstream) serve(w http.ResponseWriter, r *http.Request, body []byte) error {
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(body, &fields); err != nil {
