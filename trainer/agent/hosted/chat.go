@@ -12,15 +12,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// Chat is what an agent's conversations with a hosted model have in common: the system prompt and what it may call.
+// Chat holds the parts that all conversations of an agent with a hosted model share: the system prompt, and the tools
+// and sub-agents that it may call.
 type Chat struct {
 	model     *Model
 	system    string
 	callables *agent.Callables
 }
 
-// NewChat returns an error if the sub-agents and tools cannot be offered together; see agent.NewCallables. Without a
-// system prompt no message of that role is sent.
+// NewChat returns an error if the sub-agents and tools cannot be offered together; see agent.NewCallables. If system is
+// empty, the requests contain no system message.
 func NewChat(m *Model, system string, colleagues []agent.Colleague, tools []tool.Tool) (*Chat, error) {
 	callables, err := agent.NewCallables(colleagues, tools)
 	if err != nil {
@@ -29,16 +30,16 @@ func NewChat(m *Model, system string, colleagues []agent.Colleague, tools []tool
 	return &Chat{model: m, system: system, callables: callables}, nil
 }
 
-// Run holds a conversation and returns its trajectory, as agent.Run does. Where the model's server fails, the error is an
-// *agent.UnansweredError. Limits.Tokens holds as far as the server counts tokens.
+// Run holds a conversation and returns its trajectory, as agent.Run does. If the model's server fails, the error is an
+// *agent.UnansweredError. Limits.Tokens applies only if the server reports the number of tokens.
 func (c *Chat) Run(ctx context.Context, spec agent.Spec, env agent.Env) (agent.Trajectory, error) {
 	return agent.Converse(ctx, spec, env, func(t *agent.Trajectory) agent.Voice {
 		return &conversation{chat: c, spec: spec, traj: t}
 	})
 }
 
-// Check asks for a turn of at most maxNew tokens as a conversation does, and says what is wrong: the address, the key, the
-// model's name, an option or a tool that the server does not take.
+// Check requests a turn of at most maxNew tokens in the same way as a conversation. It returns an error if the server
+// refuses the request, for instance because of the address, the key, the model's name, an option or a tool.
 func (c *Chat) Check(ctx context.Context, s policy.Sampling, maxNew int) error {
 	_, err := c.model.complete(ctx, c.request(c.opening("Reply with the word ok."), s, maxNew))
 	var refused *openai.StatusError
@@ -54,7 +55,7 @@ func (c *Chat) Check(ctx context.Context, s policy.Sampling, maxNew int) error {
 	return err
 }
 
-// opening are the messages before the first turn.
+// opening returns the messages before the first turn.
 func (c *Chat) opening(task string) (messages []openai.Message) {
 	if c.system != "" {
 		messages = append(messages, openai.Message{Role: "system", Content: c.system})

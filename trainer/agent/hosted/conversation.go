@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/openai"
 )
 
-// Bounds on what a server may say, in bytes.
+// Bounds on the size of a server's messages, in bytes.
 const (
 	maxTurn         = 256 << 10 // of one turn, with its calls
 	maxConversation = 4 << 20   // of all messages, which each request sends
@@ -63,8 +63,8 @@ func (c *conversation) Turn(ctx context.Context) (agent.Action, string, error) {
 	return c.meaning(), "", nil
 }
 
-// room is the number of tokens that the next turn may have, 0 for any, and the finish reason if it has all of them. It is
-// negative where none are left.
+// room returns the number of tokens that the next turn may have (0: unlimited), and the finish reason if the turn
+// reaches that number. It returns a negative number if no tokens are left.
 func (c *conversation) room() (room int, binding string) {
 	l := c.spec.Limits
 	left := l.Tokens
@@ -102,7 +102,8 @@ func (c *conversation) say(reply openai.Reply) error {
 	return nil
 }
 
-// count adds a turn's tokens. A conversation of which one turn is not counted is not counted at all.
+// count adds a turn's tokens. If the server does not report the tokens of one turn, the whole conversation has no
+// Usage.
 func (c *conversation) count(u *openai.Usage) {
 	if c.uncounted = c.uncounted || u == nil; c.uncounted {
 		c.traj.Usage = nil
@@ -115,8 +116,8 @@ func (c *conversation) count(u *openai.Usage) {
 	c.traj.Usage = sum
 }
 
-// meaning is what the newest turn asks for. Without calls it is the answer, without the thinking that some servers leave
-// in the text.
+// meaning returns the action of the newest turn. A turn without calls is the answer, without the thinking that some
+// servers leave in the text.
 func (c *conversation) meaning() agent.Action {
 	m := &c.messages[len(c.messages)-1]
 	if len(m.ToolCalls) == 0 {
@@ -127,7 +128,8 @@ func (c *conversation) meaning() agent.Action {
 		f := &m.ToolCalls[i].Function
 		call := parsed(*f)
 		a.Calls = append(a.Calls, c.chat.callables.Call(call))
-		// What goes back to the server can be read in any case: the result says what was wrong.
+		// The server must be able to read the message that it gets back. The result of a bad call states what was
+		// wrong.
 		f.Arguments = "{}"
 		if call.Problem == "" {
 			f.Arguments = string(call.Arguments)
@@ -136,11 +138,11 @@ func (c *conversation) meaning() agent.Action {
 	return a
 }
 
-// parsed is a call as the model wrote it. Its Problem says what to write instead.
+// parsed returns a call as the model wrote it. If the call is malformed, its Problem explains what to write instead.
 func parsed(f openai.Function) agent.ParsedCall {
 	arguments := strings.TrimSpace(f.Arguments)
 	switch {
-	case arguments == "": // of a function without arguments, by some models
+	case arguments == "": // some models write this for a function without arguments
 		return agent.ParsedCall{Name: f.Name, Arguments: json.RawMessage("{}")}
 	case arguments[0] != '{' || !json.Valid([]byte(arguments)):
 		return agent.ParsedCall{Name: f.Name, Problem: `the arguments are not a JSON object. Write {"name": value, ...}.`}
@@ -148,8 +150,8 @@ func parsed(f openai.Function) agent.ParsedCall {
 	return agent.ParsedCall{Name: f.Name, Arguments: json.RawMessage(arguments)}
 }
 
-// Observe answers every call of the newest turn, which the API demands. Calls beyond Limits.CallsPerTurn share the last
-// result.
+// Observe adds a result for every call of the newest turn, because the API requires one for each. Calls beyond
+// Limits.CallsPerTurn share the last result.
 func (c *conversation) Observe(results []agent.Result) error {
 	calls := c.messages[len(c.messages)-1].ToolCalls
 	var texts []string
@@ -164,7 +166,7 @@ func (c *conversation) Observe(results []agent.Result) error {
 	return nil
 }
 
-// read appends what the model reads to the trajectory.
+// read appends a text that the model reads to the trajectory.
 func (c *conversation) read(role, text string) {
 	c.traj.Turns = append(c.traj.Turns, agent.Turn{Role: role, Text: text})
 }
@@ -174,7 +176,7 @@ func (c *conversation) add(m openai.Message) {
 	c.bytes += size(m)
 }
 
-// size is the size of a message in bytes, without its JSON.
+// size returns the size of a message in bytes, without its JSON.
 func size(m openai.Message) int {
 	n := len(m.Content)
 	for _, call := range m.ToolCalls {

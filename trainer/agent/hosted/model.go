@@ -1,5 +1,6 @@
-// Package hosted holds conversations with a model that somebody else serves behind an OpenAI-compatible API. It is spoken
-// to in messages: nobody sees its tokens, log-probs or weights, so its agent takes part and is never trained.
+// Package hosted holds conversations with a model on another party's server behind an OpenAI-compatible API. The API
+// exchanges only messages. It gives no access to tokens, log-probs or weights, so the agent takes part in rollouts but
+// is never trained.
 package hosted
 
 import (
@@ -25,7 +26,7 @@ type Model struct {
 
 var _ policy.Lifecycle = (*Model)(nil)
 
-// Open returns the model of a name. It sends nothing yet.
+// Open returns the model with the given name. It does not contact the server.
 func Open(s openai.Settings, name string) (*Model, error) {
 	client, err := openai.New(s)
 	if err != nil {
@@ -34,19 +35,19 @@ func Open(s openai.Settings, name string) (*Model, error) {
 	return &Model{client: client, name: name}, nil
 }
 
-// UpdateWeights counts the steps: the weights of a hosted model never change.
+// UpdateWeights only stores the version: the weights of a hosted model never change.
 func (m *Model) UpdateWeights(_ context.Context, version int64) error {
 	m.version.Store(version)
 	return nil
 }
 
-// Version is the newest version that UpdateWeights was told.
+// Version returns the newest version passed to UpdateWeights.
 func (m *Model) Version() int64 { return m.version.Load() }
 
-// Deterministic is false: no server promises to repeat itself.
+// Deterministic returns false, because no server promises to repeat its replies.
 func (m *Model) Deterministic() bool { return false }
 
-// Stats has the requests, and the tokens of those whose replies say how many there were.
+// Stats returns the number of requests, and the number of tokens in those replies that report it.
 func (m *Model) Stats() policy.Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,7 +60,7 @@ func (m *Model) Close(context.Context) error {
 	return nil
 }
 
-// complete asks for a message.
+// complete requests a completion and counts the request.
 func (m *Model) complete(ctx context.Context, r openai.Request) (openai.Reply, error) {
 	m.begin()
 	r.Model = m.name
