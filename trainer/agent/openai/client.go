@@ -1,5 +1,5 @@
-// Package openai asks a model behind an OpenAI-compatible API for chat completions. The server is not trusted: replies
-// are bounded and checked, redirects are not followed, and the key is in no error.
+// Package openai requests chat completions from a model behind an OpenAI-compatible API. It does not trust the server:
+// replies are bounded and checked, redirects are not followed, and no error contains the key.
 package openai
 
 import (
@@ -21,12 +21,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
-// Settings say where the API is and how long it is waited for.
+// Settings hold the API's address, and time-outs and retries.
 type Settings struct {
 	URL     string        // base, such as https://host/v1
 	KeyEnv  string        // environment variable with the API key; empty: no key is sent
-	Timeout time.Duration // of one reply. 0: one minute
-	Retries int           // how often a request is repeated after a transient error
+	Timeout time.Duration // for one reply; 0: one minute
+	Retries int           // number of times that a request is repeated after transient errors
 }
 
 const (
@@ -35,21 +35,21 @@ const (
 	maxIdle   = 64      // connections kept open between requests
 )
 
-// Client asks one API. Any number of goroutines may use it.
+// Client sends requests to one API. Any number of goroutines may use it.
 type Client struct {
 	endpoint, key string
 	timeout       time.Duration
 	retries       int
 	wait          func(context.Context, time.Duration) error
 	http          *http.Client
-	newName       atomic.Bool // the server refused max_tokens, and wants max_completion_tokens
+	newName       atomic.Bool // the server refused max_tokens and expects max_completion_tokens
 }
 
-// New returns a client. It sends nothing yet.
+// New returns a client. It does not contact the server.
 func New(s Settings) (*Client, error) {
 	base, err := url.Parse(s.URL)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.User != nil {
-		return nil, errors.New("url: must be an http or https address without a user; a key comes from an environment variable")
+		return nil, errors.New("url: must be an http or https address without a user name; put the key into the environment variable that key_env names")
 	}
 	c := &Client{
 		endpoint: base.JoinPath("chat", "completions").String(), timeout: s.Timeout, retries: s.Retries, wait: retry.Sleep,
@@ -73,9 +73,9 @@ func New(s Settings) (*Client, error) {
 // Close closes the connections that are kept open.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Complete asks for a completion. It repeats the request after a time-out, a broken connection, or the status of a busy
-// or failing server, be it the reply's own or that of an error inside a reply with status 200, and after a reply that r.Check
-// does not take. A reply with another status than 200 is a *StatusError.
+// Complete requests a completion. It repeats the request after a time-out, after a broken connection, if the server is
+// busy or failing, and if r.Check rejects the reply. The status of a busy or failing server may be the reply's own or
+// that in an error inside a reply with status 200. A reply with another status than 200 is a *StatusError.
 func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
 	reply, err := retry.Do(ctx, c.retries, c.wait, func() (Reply, error) {
 		reply, err := c.ask(ctx, r)
@@ -92,7 +92,8 @@ func (c *Client) Complete(ctx context.Context, r Request) (Reply, error) {
 	return reply, nil
 }
 
-// ask sends a request, and again with the other name of the bound on the reply's tokens if the server wants that one.
+// ask sends a request. If the server refuses the name of the limit on the reply's tokens, ask sends the request again
+// with the other name.
 func (c *Client) ask(ctx context.Context, r Request) (Reply, error) {
 	newName := c.newName.Load()
 	reply, err := c.post(ctx, r, newName)
@@ -137,7 +138,8 @@ func (c *Client) post(parent context.Context, r Request, newName bool) (Reply, e
 	return c.read(raw)
 }
 
-// read reads the body of a reply with status 200. Some servers report errors in such a reply, beside choices or in place of them.
+// read reads the body of a reply with status 200. Some servers report errors in such a reply, next to choices or
+// instead of them.
 func (c *Client) read(raw []byte) (Reply, error) {
 	var answer struct {
 		Choices []struct {
@@ -157,7 +159,7 @@ func (c *Client) read(raw []byte) (Reply, error) {
 		return Reply{}, fmt.Errorf("no chat completion (%v): %s", err, c.quote(string(raw)))
 	}
 	if len(answer.Choices) == 0 {
-		if answer.Object == "error" { // of older vLLM servers
+		if answer.Object == "error" { // older vLLM servers
 			return Reply{}, c.reported(raw, raw)
 		}
 		return Reply{}, fmt.Errorf("no chat completion: %s", c.quote(string(raw)))

@@ -12,22 +12,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
-// StatusError is a reply with a status other than 200, or with an error in its body in spite of that status.
+// StatusError is a reply with a status other than 200, or a reply with status 200 and an error in its body.
 type StatusError struct {
 	Code int
 	text string // the status with the beginning of the body, without the key
-	body string // in small letters
+	body string // in lower case
 }
 
 func (e *StatusError) Error() string { return e.text }
 
-// Unauthorised says whether the server does not know the key, or has seen none.
+// Unauthorised reports whether the server rejected the key or received none.
 func Unauthorised(err error) bool {
 	var e *StatusError
 	return errors.As(err, &e) && e.Code == http.StatusUnauthorized
 }
 
-// TooLong says whether an error means that a request has more tokens than the model's context.
+// TooLong reports whether an error means that a request has more tokens than the model's context.
 func TooLong(err error) bool {
 	var e *StatusError
 	return errors.As(err, &e) && e.Code == http.StatusBadRequest &&
@@ -46,7 +46,7 @@ func (c *Client) refused(resp *http.Response, body string) error {
 	return retry.Refusal(resp, &StatusError{Code: resp.StatusCode, text: fmt.Sprintf("%s: %s", resp.Status, c.quote(body)), body: strings.ToLower(body)})
 }
 
-// absent reports whether a reply has no error under a key: it is missing, null, or empty.
+// absent reports whether a reply has no error under a key: the value is missing, null, false or empty.
 func absent(raw json.RawMessage) bool {
 	switch string(raw) {
 	case "", "null", "false", `""`, "{}":
@@ -55,8 +55,8 @@ func absent(raw json.RawMessage) bool {
 	return false
 }
 
-// reported returns the error that the body of a reply with status 200 has: as a *retry.Transient if the server is busy or failing, which
-// is assumed where it gives no reason.
+// reported returns the error in the body of a reply with status 200. It is a *retry.Transient if the server is busy or
+// failing. If the error gives no reason, reported assumes that.
 func (c *Client) reported(body []byte, raw json.RawMessage) error {
 	var fields struct {
 		Code    json.RawMessage `json:"code"`
@@ -64,7 +64,7 @@ func (c *Client) reported(body []byte, raw json.RawMessage) error {
 		Type    string          `json:"type"`
 		Message json.RawMessage `json:"message"`
 	}
-	_ = json.Unmarshal(raw, &fields) // an error may also be a text alone
+	_ = json.Unmarshal(raw, &fields) // an error may also be a plain text
 	code := http.StatusServiceUnavailable
 	for _, named := range []json.RawMessage{fields.Code, fields.Status} {
 		if n, err := strconv.Atoi(strings.Trim(string(named), `"`)); err == nil && n >= 400 && n < 600 {
@@ -81,17 +81,17 @@ func (c *Client) reported(body []byte, raw json.RawMessage) error {
 			code = of
 		}
 	}
-	err := &StatusError{Code: code, text: fmt.Sprintf("an error in a reply with status 200, taken as %d: %s", code, c.quote(string(body))), body: strings.ToLower(string(body))}
+	err := &StatusError{Code: code, text: fmt.Sprintf("the reply has status 200 but contains an error, treated as status %d: %s", code, c.quote(string(body))), body: strings.ToLower(string(body))}
 	return retry.Refusal(&http.Response{StatusCode: code}, err)
 }
 
-// The words by which servers name errors that another attempt will meet again.
+// Words in the names of errors that another attempt would meet again.
 var (
 	unauthorisedWords = regexp.MustCompile(`(?i)auth|api_key|permission|forbidden`)
 	refusedWords      = regexp.MustCompile(`(?i)invalid|bad_?request|context_length|exceed_context|not_?found|quota|billing|content_filter|unsupported|validation`)
 )
 
-// statusOf returns the status that an error's name stands for, 0 if it is none that lasts.
+// statusOf returns the status that corresponds to an error's name, or 0 if the error may be temporary.
 func statusOf(name string) int {
 	switch {
 	case unauthorisedWords.MatchString(name):

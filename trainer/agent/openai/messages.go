@@ -8,26 +8,26 @@ import (
 	"strings"
 )
 
-// Request asks for one chat completion. Fields that are 0 or empty are not sent, except Temperature.
+// Request is a request for one chat completion. Fields that are 0 or empty are not sent, except Temperature.
 type Request struct {
 	Model       string            `json:"model"`
 	Messages    []Message         `json:"messages"`
 	Tools       []json.RawMessage `json:"tools,omitempty"` // function definitions
 	Temperature float64           `json:"temperature"`
 	TopP        float64           `json:"top_p,omitempty"`
-	TopK        int               `json:"top_k,omitempty"` // not of OpenAI's own API, but of vLLM, SGLang and llama.cpp
-	MinP        float64           `json:"min_p,omitempty"` // the same
-	MaxTokens   int               `json:"-"`               // most tokens of the reply; its key depends on the server
+	TopK        int               `json:"top_k,omitempty"` // not in OpenAI's own API; vLLM, SGLang and llama.cpp accept it
+	MinP        float64           `json:"min_p,omitempty"` // as TopK
+	MaxTokens   int               `json:"-"`               // maximum number of tokens in the reply; its key depends on the server
 
-	Check func(Reply) error `json:"-"` // a reply for which it returns an error is asked for again; nil: every reply is taken
+	Check func(Reply) error `json:"-"` // the request is repeated if Check returns an error; nil: every reply is accepted
 }
 
 // Message is one message of a chat.
 type Message struct {
 	Role       string     `json:"role"` // "system", "user", "assistant" or "tool"
 	Content    string     `json:"content"`
-	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`   // of an assistant's message
-	ToolCallID string     `json:"tool_call_id,omitempty"` // of a tool's message: the call that it answers
+	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`   // only in an assistant's message
+	ToolCallID string     `json:"tool_call_id,omitempty"` // only in a tool's message: the id of the call that it answers
 }
 
 // ToolCall is a call of a function.
@@ -37,13 +37,13 @@ type ToolCall struct {
 	Function Function `json:"function"`
 }
 
-// Function names a function, with its arguments as the model wrote them: JSON, or what it took for JSON.
+// Function is a function's name and its arguments as the model wrote them, which may not be valid JSON.
 type Function struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"`
 }
 
-// UnmarshalJSON reads a message. Its content may be null, a text, or a list of parts, of which the texts count.
+// UnmarshalJSON reads a message. Its content may be null, a text, or a list of parts whose texts are joined.
 func (m *Message) UnmarshalJSON(raw []byte) error {
 	type plain Message
 	read := struct {
@@ -60,7 +60,7 @@ func (m *Message) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// readContent reads a message's content. Thinking among its parts is left out.
+// readContent reads a message's content. It skips thinking among its parts.
 func readContent(raw json.RawMessage) (text string, err error) {
 	switch {
 	case len(raw) == 0 || string(raw) == "null":
@@ -110,7 +110,8 @@ func readPart(raw json.RawMessage) (string, error) {
 	return "", fmt.Errorf("a part of the type %q is not text", part.Type)
 }
 
-// UnmarshalJSON reads a function's name and arguments. Some servers write the arguments as an object and not as its text.
+// UnmarshalJSON reads a function's name and arguments. Some servers write the arguments as an object instead of as
+// text.
 func (f *Function) UnmarshalJSON(raw []byte) error {
 	var read struct {
 		Name      string          `json:"name"`
@@ -133,14 +134,14 @@ func (f *Function) UnmarshalJSON(raw []byte) error {
 // Reply is a chat completion.
 type Reply struct {
 	Message Message
-	Finish  string // "stop", "tool_calls", "length", "content_filter", or a word of the server's own
-	Usage   *Usage // nil: the server does not say, or says what cannot be
+	Finish  string // "stop", "tool_calls", "length", "content_filter", or the server's own word
+	Usage   *Usage // nil: the server does not report it, or reports impossible numbers
 }
 
-// finishError is the reason for the end of a reply that the server could not complete.
+// finishError is the finish reason of a reply that the server could not complete.
 const finishError = "error"
 
-// finish returns OpenAI's word for a server's reason for the end of a reply, where there is one.
+// finish returns OpenAI's word for a server's finish reason, or the server's word if OpenAI has none.
 func finish(reason string) string {
 	switch word := strings.ToLower(reason); word {
 	case "length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded": // Anthropic, Gemini, Mistral
@@ -159,14 +160,14 @@ type Usage struct {
 	Completion int `json:"completion_tokens"`
 }
 
-// maxCounted bounds a number of tokens that a server may claim.
+// maxCounted is the largest number of tokens that is accepted from a server.
 const maxCounted = 1 << 30
 
 func (u *Usage) possible() bool {
 	return u != nil && u.Prompt >= 0 && u.Completion >= 0 && u.Prompt <= maxCounted && u.Completion <= maxCounted
 }
 
-// body encodes a request. Servers call the bound on the reply max_tokens; newer models of OpenAI refuse that name.
+// body encodes a request. Servers name the limit on the reply max_tokens; newer OpenAI models refuse that name.
 func (r Request) body(newName bool) ([]byte, error) {
 	named := struct {
 		Request
