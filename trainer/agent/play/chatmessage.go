@@ -17,12 +17,12 @@ import (
 // message is a message of a chat.
 type message struct {
 	task.Segment
-	ids    []string // of its calls; "": the call has none
-	answer string   // of a tool's message: the id of the call whose result it is; "": it has none
-	name   string   // of a tool's message: the name of the tool; "": it has none
+	ids    []string // ids of its calls; "": the call has no id
+	answer string   // only in a tool's message: the id of the call that it answers; may be empty
+	name   string   // only in a tool's message: the name of the tool; may be empty
 }
 
-// parseMessage reads a message. A key with a value that is not read is an error.
+// parseMessage reads a message. It returns an error if an unsupported key has a value.
 func parseMessage(raw json.RawMessage) (m message, err error) {
 	var f fields
 	if err := json.Unmarshal(raw, &f); err != nil || f == nil {
@@ -70,7 +70,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 	return m, nil
 }
 
-// weigh reads a weight, 0 or 1. Only turns of the agent are trained on.
+// weigh reads a weight, which must be 0 or 1. Only turns of the agent are trained on.
 func (m *message) weigh(raw json.RawMessage) error {
 	var weight *float64
 	if len(raw) > 0 {
@@ -83,9 +83,9 @@ func (m *message) weigh(raw json.RawMessage) error {
 	case *weight == 0:
 		m.Untrained = m.Sampled
 	case m.Sampled:
-		return fmt.Errorf(`"weight" %v is not read: want 0 or 1`, *weight)
+		return fmt.Errorf(`"weight" %v is not supported: use 0 or 1`, *weight)
 	default:
-		return fmt.Errorf(`"weight" %v of a message of the role %s: only the assistant's are trained on`, *weight, m.Role)
+		return fmt.Errorf(`a message of the role %[2]s has the "weight" %[1]v: only messages of the assistant are trained on`, *weight, m.Role)
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func (m *message) readTurn(f fields, written bool) error {
 			return err
 		}
 		if thinking != "" && m.Thinking != "" && thinking != m.Thinking {
-			return fmt.Errorf("%q differs from another key with its thinking", key)
+			return fmt.Errorf("%q differs from the thinking under another key", key)
 		}
 		m.Thinking = cmp.Or(thinking, m.Thinking)
 	}
@@ -123,13 +123,13 @@ func (m *message) readTurn(f fields, written bool) error {
 		m.Calls, m.ids = append(m.Calls, call), append(m.ids, id)
 	}
 	if m.Text == "" && len(m.Calls) == 0 {
-		return errors.New("it has neither content nor calls: an empty answer would be learned")
+		return errors.New("it has neither content nor calls, so the model would learn an empty answer")
 	}
 	return nil
 }
 
-// parseCall reads a call of a function: {"id", "function": {"name", "arguments"}}, or the name and the arguments alone. The arguments are an
-// object, or its text.
+// parseCall reads a call of a function: {"id", "function": {"name", "arguments"}}, or only the name and the arguments.
+// The arguments are an object or its JSON text.
 func parseCall(raw json.RawMessage) (call task.FunctionCall, id string, err error) {
 	var outer fields
 	if err := json.Unmarshal(raw, &outer); err != nil || outer == nil {
@@ -140,7 +140,7 @@ func parseCall(raw json.RawMessage) (call task.FunctionCall, id string, err erro
 		return call, "", err
 	}
 	if kind != "" && kind != "function" {
-		return call, "", fmt.Errorf("its type %q is not read: want function", kind)
+		return call, "", fmt.Errorf("its type %q is not supported: use function", kind)
 	}
 	inner := outer
 	if outer.has("function") {
@@ -172,7 +172,7 @@ func parseCall(raw json.RawMessage) (call task.FunctionCall, id string, err erro
 
 // inOrder returns the results of a turn's calls in the order of the calls.
 func (m message) inOrder(results []message) ([]message, error) {
-	if len(m.Calls) == 0 { // they are written in its text, in the order of the results
+	if len(m.Calls) == 0 { // the calls are in its text, in the order of the results
 		return results, nil
 	}
 	identified := !slices.Contains(m.ids, "")
@@ -188,7 +188,7 @@ func (m message) inOrder(results []message) ([]message, error) {
 		given := map[string]bool{}
 		for _, r := range results {
 			if _, known := at[r.answer]; !known || given[r.answer] {
-				return nil, fmt.Errorf("the tool_call_id %q is of no call before it, or was answered already", r.answer)
+				return nil, fmt.Errorf("the tool_call_id %q does not name an unanswered call of the turn before it", r.answer)
 			}
 			given[r.answer] = true
 		}
@@ -196,7 +196,7 @@ func (m message) inOrder(results []message) ([]message, error) {
 	}
 	for i, r := range ordered {
 		if i < len(m.Calls) && r.name != "" && r.name != m.Calls[i].Name {
-			return nil, fmt.Errorf("a result is of %q, and the call of %q", r.name, m.Calls[i].Name)
+			return nil, fmt.Errorf("a result names the tool %q, but its call is of %q", r.name, m.Calls[i].Name)
 		}
 	}
 	return ordered, nil

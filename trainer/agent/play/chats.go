@@ -13,21 +13,21 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/jsonl"
 )
 
-// Chats is a file of demonstrations: JSON lines, a JSON array, or Parquet. Each row is {"agent": NAME, "messages": [...]} with messages in
-// OpenAI's form, or {"conversations": [...]} in ShareGPT's; agent may
-// be left out where all agents learn from all chats. Consecutive tool messages are the results of one turn's calls.
+// Chats is a file of demonstrations: JSON lines, a JSON array, or Parquet. Each row is {"agent": NAME, "messages":
+// [...]} with messages in OpenAI's form, or {"conversations": [...]} in ShareGPT's form. agent is optional if all
+// agents learn from all chats. Consecutive tool messages are the results of one turn's calls.
 type Chats struct {
 	Path    string
 	Agents  []string // agents that may have chats
 	Program bool     // a program holds the conversations: a chat may begin with its system message, and its tools are its functions
 	Alone   bool     // the run has a single agent, which learns from all chats
-	Err     error    // error of the last Demonstrations, nil if it read the whole file
+	Err     error    // error of the last Demonstrations; nil if it read the whole file
 }
 
 // maxChat is the size of the largest chat, in bytes.
 const maxChat = 16 << 20
 
-// errEnough ends the reading of a file.
+// errEnough stops the reading of a file.
 var errEnough = errors.New("enough")
 
 // Demonstrations implements task.Demonstrator. It stops at the first bad row and puts the error into Err.
@@ -64,7 +64,7 @@ func (c *Chats) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] 
 // fields are the keys of a JSON object.
 type fields map[string]json.RawMessage
 
-// has reports whether a key has a value. Tables fill in null, and lists without elements, where rows differ.
+// has reports whether a key has a value. If rows have different keys, tables fill the gaps with null or an empty list.
 func (f fields) has(key string) bool {
 	switch string(f[key]) {
 	case "", "null", "[]", "{}":
@@ -73,7 +73,7 @@ func (f fields) has(key string) bool {
 	return true
 }
 
-// read decodes the value of a key into v, if it has one.
+// read decodes the value of a key into v, if the key has one.
 func (f fields) read(key string, v any) error {
 	if !f.has(key) {
 		return nil
@@ -84,24 +84,25 @@ func (f fields) read(key string, v any) error {
 	return nil
 }
 
-// refuse returns an error that names the first of some keys which has a value.
+// refuse returns an error that names the first of the given keys that has a value.
 func (f fields) refuse(keys ...string) error {
 	for _, key := range keys {
 		if f.has(key) {
-			return fmt.Errorf("%q is not read: take it out, or what is learned is not what the file says", key)
+			return fmt.Errorf("%q is not supported: remove it, because training would silently ignore it", key)
 		}
 	}
 	return nil
 }
 
-// parseChat reads a row, of a program's conversation or of the agent's own. Keys that would change what is learned and are not read are errors. Others, such as an id, are ignored.
+// parseChat reads a row: a conversation of a program, or of the agent itself. It returns an error for an unsupported
+// key that would change what the model learns. It ignores other keys, such as an id.
 func parseChat(text []byte, program bool) (d task.Demonstration, err error) {
 	var row fields
 	if err := json.Unmarshal(text, &row); err != nil || row == nil {
 		return d, fmt.Errorf("not a JSON object: %v", err)
 	}
 	if row.has("system") {
-		return d, errors.New(`"system" is not read: the system prompt comes from the configuration`)
+		return d, errors.New(`"system" is not supported: the system prompt comes from the configuration`)
 	}
 	if err := row.refuse("functions", "function_call", "completion", "chosen", "rejected", "images", "audios", "videos", "documents", "chat_template_kwargs", "mask"); err != nil {
 		return d, err
@@ -119,7 +120,7 @@ func parseChat(text []byte, program bool) (d task.Demonstration, err error) {
 		return d, fmt.Errorf(`"tools": %w`, err)
 	}
 	if row.has("messages") && row.has("conversations") {
-		return d, errors.New(`both "messages" and "conversations": want one`)
+		return d, errors.New(`it has both "messages" and "conversations": keep one`)
 	}
 	var messages []json.RawMessage
 	if err := errors.Join(row.read("messages", &messages), row.read("conversations", &messages)); err != nil {
@@ -134,7 +135,8 @@ func parseChat(text []byte, program bool) (d task.Demonstration, err error) {
 	return d, err
 }
 
-// ownOf takes the system message out of a program's conversation. It returns nil for one that has neither that nor functions.
+// ownOf separates the system message from a program's conversation. own is nil if the conversation has neither a system
+// message nor functions.
 func ownOf(functions []json.RawMessage, messages []json.RawMessage) (own *task.Own, rest []json.RawMessage, err error) {
 	own = &task.Own{Functions: functions}
 	if len(messages) > 0 {
@@ -152,7 +154,8 @@ func ownOf(functions []json.RawMessage, messages []json.RawMessage) (own *task.O
 	return own, messages, nil
 }
 
-// functionsOf returns the definitions of a row's functions, as requests have them, and their names. Tables have them as text.
+// functionsOf returns the definitions of a row's functions in the form of requests, and their names. Tables store the
+// definitions as text.
 func functionsOf(raw json.RawMessage) (definitions []json.RawMessage, names []string, err error) {
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
@@ -175,7 +178,8 @@ func functionsOf(raw json.RawMessage) (definitions []json.RawMessage, names []st
 	return definitions, names, nil
 }
 
-// functionOf returns a definition in the form {"type": "function", "function": {...}}, without spaces, as the gateway has it of a request.
+// functionOf returns a definition in the form {"type": "function", "function": {...}}, without spaces, in the form that
+// the gateway makes from a request.
 func functionOf(raw json.RawMessage) (definition json.RawMessage, name string, err error) {
 	var named struct {
 		Name     string `json:"name"`
@@ -203,8 +207,8 @@ func functionOf(raw json.RawMessage) (definition json.RawMessage, name string, e
 // segmentsOf reads the messages of a chat.
 func segmentsOf(messages []json.RawMessage) (segments []task.Segment, err error) {
 	trained := false
-	var turn message      // the agent's last
-	var results []message // that follow it
+	var turn message      // the agent's last turn
+	var results []message // results that follow it
 	flush := func() error {
 		ordered, err := turn.inOrder(results)
 		for _, r := range ordered {
@@ -226,7 +230,7 @@ func segmentsOf(messages []json.RawMessage) (segments []task.Segment, err error)
 			possible = []string{"assistant"}
 		}
 		if !slices.Contains(possible, m.Role) {
-			return nil, fmt.Errorf("message %d has the role %q; want user first, then assistant, then assistant or tool", i+1, m.Role)
+			return nil, fmt.Errorf("message %d has the role %q; the first must be user, the second assistant, and all others assistant or tool", i+1, m.Role)
 		}
 		if m.Role == "tool" {
 			results = append(results, m)
@@ -243,7 +247,7 @@ func segmentsOf(messages []json.RawMessage) (segments []task.Segment, err error)
 	}
 	switch {
 	case len(segments) < 2:
-		return nil, errors.New("a chat is at least a user's message and an assistant's answer")
+		return nil, errors.New("a chat must have at least a user's message and an assistant's answer")
 	case !trained:
 		return nil, errors.New("every turn has the weight 0: there is nothing to learn")
 	}

@@ -149,7 +149,7 @@ func TestProgramsDemonstrations(t *testing.T) {
 		{"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 3}"}}]},
 		{"role": "tool", "tool_call_id": "c1", "content": "3"}, {"role": "assistant", "content": "3"}]}`
 	line = strings.ReplaceAll(line, "\n\t\t", "")
-	if _, err := demonstrate(t, p, strings.Replace(line, "SYSTEM", "", 1)); err == nil || !strings.Contains(err.Error(), `its tools have "add"`) {
+	if _, err := demonstrate(t, p, strings.Replace(line, "SYSTEM", "", 1)); err == nil || !strings.Contains(err.Error(), `it lists the tool "add"`) {
 		t.Errorf("of an agent that holds its own conversations: %v", err)
 	}
 	path := filepath.Join(t.TempDir(), "chats.jsonl")

@@ -9,9 +9,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// conclude states what follows from the answers found to the parts, some of which may be wrong or notFound. What follows
-// is read off the right answers: the answer of a query that is the sum of its parts, the answer of its last part, yes or
-// no as they are equal or not, or the one that the highest or lowest part asks about. Another answer is stated as it is.
+// conclude states the conclusion from the answers found to the parts. Some of them may be wrong or notFound. The right
+// answers determine the kind of conclusion: the sum of the parts, the answer of the last part, yes or no depending on
+// whether all answers are equal, or the name that the highest or lowest part asks about. In any other case the
+// conclusion is the query's answer.
 func (e *partsExpert) conclude(found []string) {
 	switch q := e.query; {
 	case len(q.Parts) > 1 && isSum(q):
@@ -25,7 +26,7 @@ func (e *partsExpert) conclude(found []string) {
 	}
 }
 
-// same says whether all answers are equal, yes or no.
+// same returns "yes" if all answers are equal, and "no" otherwise.
 func same(answers []string) string {
 	if slices.ContainsFunc(answers, func(a string) bool { return a != answers[0] }) {
 		return "no"
@@ -33,7 +34,7 @@ func same(answers []string) string {
 	return "yes"
 }
 
-// numbers reads answers that are numbers and nothing else; the others are left out.
+// numbers returns those answers that are plain numbers.
 func numbers(answers []string) (out []*big.Rat) {
 	for _, a := range answers {
 		if n, ok := number(a); ok {
@@ -68,7 +69,7 @@ func isSum(q task.Query) bool {
 	return sum.Cmp(want) == 0
 }
 
-// total adds the numbers found, with the calculator if there is one.
+// total adds the numbers found. It uses the calculator if there is one.
 func (e *partsExpert) total(found []string) string {
 	var terms []string
 	sum := new(big.Rat)
@@ -89,7 +90,7 @@ func (e *partsExpert) total(found []string) string {
 	return e.use(e.calculate, "expression", strings.Join(terms, " + "))
 }
 
-// pick is the name of the highest or lowest number found, or the query's answer if that is neither.
+// pick returns the name of the highest or lowest number found, or the query's answer if the query asks for neither.
 func pick(q task.Query, found []string) string {
 	right := numbers(rightAnswers(q))
 	names, at := subjects(q)
@@ -113,8 +114,8 @@ func pick(q task.Query, found []string) string {
 	return names[best]
 }
 
-// subjects are what each part asks about, where their questions differ in nothing else; at is the part that asks about
-// the query's answer, -1 if the parts are not of that kind.
+// subjects returns the subject of each part's question, if the questions differ only in their subjects. at is the index
+// of the part that asks about the query's answer, or -1 if the parts are not of that kind.
 func subjects(q task.Query) (names []string, at int) {
 	for at, p := range q.Parts {
 		before, after, ok := strings.Cut(p.Question, q.Answer)

@@ -9,8 +9,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// withFindings replaces the answers of earlier parts in a question by what was found; known is false if the question
-// needs one that was not found. An answer that the query itself mentions was not found by a part.
+// withFindings replaces the answers of earlier parts in a question by the answers found. known is false if the question
+// needs an answer that was not found. It does not replace an answer that the query itself mentions, because no part had
+// to find it.
 func withFindings(question string, q task.Query, found []string) (asked string, known bool) {
 	for i, f := range found {
 		answer := q.Parts[i].Answer
@@ -28,7 +29,7 @@ func withFindings(question string, q task.Query, found []string) (asked string, 
 	return question, true
 }
 
-// words are the places at which old stands in text as words of its own: 12 stands neither in 2012 nor in 12.5.
+// words returns the indices at which old is a whole word of text: 12 is a word of neither 2012 nor 12.5.
 func words(text, old string) (at []int) {
 	if old == "" {
 		return nil
@@ -52,8 +53,8 @@ func words(text, old string) (at []int) {
 	}
 }
 
-// oneWord says whether a character belongs to the word that it stands beside. A letter or a digit does. So does the point or the comma of a
-// number, which has digits on both sides. edge is the word's character beside it, further the one on its other side.
+// oneWord reports whether char belongs to the same word as its neighbour edge. A letter or a digit does, and so does
+// the point or comma of a number, which has digits on both sides. further is the neighbour of char on the other side.
 func oneWord(further, char, edge rune) bool {
 	if (char == '.' || char == ',') && unicode.IsDigit(further) && unicode.IsDigit(edge) {
 		return true
@@ -61,7 +62,7 @@ func oneWord(further, char, edge rune) bool {
 	return ofSpacedScript(char) && ofSpacedScript(edge)
 }
 
-// ofSpacedScript says whether a character is a letter or a digit of a script that puts spaces between words.
+// ofSpacedScript reports whether a character is a letter or a digit of a script that puts spaces between words.
 func ofSpacedScript(r rune) bool {
 	return (unicode.IsLetter(r) || unicode.IsDigit(r)) &&
 		!unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar)

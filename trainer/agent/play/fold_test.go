@@ -21,7 +21,7 @@ func TestFoldIsRefused(t *testing.T) {
 	p := searcher(t)
 	for want, change := range map[string]func(*Settings){
 		"limits.fold.at is 40, but the prompt of an empty question has": func(s *Settings) { s.Limits.Fold.At = 40 },
-		"the task spoken speaks a language of its own":                  func(s *Settings) { s.Task = spoken{} },
+		"the task spoken has its own dialect":                           func(s *Settings) { s.Task = spoken{} },
 	} {
 		s := p.Settings
 		s.Limits = agent.Limits{TurnTokens: 20, Fold: agent.Fold{At: 2000}}

@@ -15,20 +15,21 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Sloppiness are the probabilities of mistakes in demonstrations made from parts. Training is to unlearn them.
+// Sloppiness holds the probabilities of mistakes in demonstrations made from parts. Training should unlearn these
+// mistakes.
 type Sloppiness struct {
 	Skip    float64 // the main agent does not ask for a part
 	Again   float64 // the main agent asks again for a part that was answered
 	GiveUp  float64 // an agent that found nothing does not try again
-	Narrow  float64 // a search has one half of the question's words only
-	Misread float64 // another value of the passage is quoted
+	Narrow  float64 // a search uses only one half of the question's words
+	Misread float64 // an agent quotes another value of the passage
 }
 
-// Parts makes demonstrations from the parts of a task's training queries. The main agent asks a sub-agent for each part,
-// one a turn, and states what follows from the answers; a sub-agent searches for a part and quotes a value from what it
-// found. A main agent without sub-agents searches by itself. An agent searches with its tool whose only argument is
-// "query", and adds up with its tool whose only argument is "expression"; without them it answers at once. The tools are
-// called, so their results are those of a conversation.
+// Parts makes demonstrations from the parts of a task's training queries. The main agent asks a sub-agent for one part
+// a turn and states the conclusion from the answers. A sub-agent searches for a part and quotes a value from the search
+// results. A main agent without sub-agents searches by itself. An agent searches with the tool whose only argument is
+// "query" and adds numbers with the tool whose only argument is "expression". Without these tools it answers at once.
+// The demonstrations call the real tools, so their results are the same as in a conversation.
 type Parts struct {
 	Err error // error of the last Demonstrations
 
@@ -38,16 +39,16 @@ type Parts struct {
 	sloppiness Sloppiness
 }
 
-// Parts returns what demonstrates the player's part.
+// Parts returns a Demonstrator for the player's part.
 func (p *Player) Parts(s Sloppiness) *Parts {
 	return &Parts{task: p.Task, tools: p.Tools, seed: p.Seed, sloppiness: s}
 }
 
-// Demonstrations implements task.Demonstrator on the first n training queries; those without parts are left out.
+// Demonstrations implements task.Demonstrator on the first n training queries. It skips queries without parts.
 func (d *Parts) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 	search, calculate := soleTool(d.tools.byName, "query"), soleTool(d.tools.byName, "expression")
 	return func(yield func(task.Demonstration) bool) {
-		defer d.tools.meter.Take() // what demonstrations call is no agent's use of its tools
+		defer d.tools.meter.Take() // calls by demonstrations do not count as an agent's use of its tools
 		d.Err = errors.New("no training query has parts: demonstrations cannot be made from them")
 		for i := range int64(n) {
 			q := d.task.Train(i)
@@ -69,7 +70,8 @@ func (d *Parts) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] 
 	}
 }
 
-// soleTool returns the tool with one argument of the given name, the first in the order of names; nil: there is none.
+// soleTool returns the tool whose only argument has the given name, or nil. If there are several, it returns the first
+// by name.
 func soleTool(tools map[string]tool.Tool, argument string) tool.Tool {
 	var found tool.Tool
 	for _, t := range tools {
@@ -100,7 +102,7 @@ type partsExpert struct {
 // notFound is the answer of a sub-agent that found nothing.
 const notFound = "unknown"
 
-// maxAsked bounds how often a demonstration asks for one part.
+// maxAsked is the number of times that a demonstration may ask for one part.
 const maxAsked = 3
 
 func (e *partsExpert) demonstrate() []task.Demonstration {
@@ -116,7 +118,7 @@ func (e *partsExpert) demonstrate() []task.Demonstration {
 	return shown
 }
 
-// plan is the main agent's conversation.
+// plan returns the main agent's conversation.
 func (e *partsExpert) plan() task.Demonstration {
 	e.begin(e.query.Text)
 	found := make([]string, len(e.query.Parts))
@@ -139,13 +141,13 @@ func (e *partsExpert) plan() task.Demonstration {
 	return e.end()
 }
 
-// ask has a sub-agent, or the main agent's own search, find the answer of a part.
+// ask returns the answer to a part from a sub-agent, or from the main agent's own search.
 func (e *partsExpert) ask(p task.SubQuestion) string {
 	if len(e.part.Delegates) == 0 {
 		return e.lookUp(p)
 	}
 	answer := p.Answer
-	switch { // as a sub-agent with the same sloppiness would answer
+	switch { // the answer of a sub-agent with the same sloppiness
 	case e.s.Chance(e.sloppiness.Narrow * e.sloppiness.GiveUp):
 		answer = notFound
 	case e.s.Chance(e.sloppiness.Misread):
@@ -158,7 +160,7 @@ func (e *partsExpert) ask(p task.SubQuestion) string {
 	return answer
 }
 
-// foreignAnswer is the answer of a part of any of the first thousand queries.
+// foreignAnswer returns the answer of a random part of a random query among the first thousand.
 func (e *partsExpert) foreignAnswer() string {
 	const rows = 1000
 	if other := e.task.Train(int64(e.s.IntN(rows))).Parts; len(other) > 0 {
@@ -167,7 +169,7 @@ func (e *partsExpert) foreignAnswer() string {
 	return notFound
 }
 
-// lookUp searches for a part and returns the value that is quoted. Without a search it knows the answer.
+// lookUp searches for a part and returns the quoted value. Without a search tool it returns the right answer.
 func (e *partsExpert) lookUp(p task.SubQuestion) string {
 	if e.search == nil {
 		return p.Answer
@@ -194,7 +196,7 @@ func (e *partsExpert) lookUp(p task.SubQuestion) string {
 	}
 }
 
-// use calls a tool in the demonstrated conversation.
+// use calls a tool and appends the call and its result to the demonstrated conversation.
 func (e *partsExpert) use(t tool.Tool, argument, value string) string {
 	arguments, err := json.Marshal(map[string]string{argument: value})
 	if err != nil {
@@ -226,8 +228,8 @@ func (e *partsExpert) end() task.Demonstration {
 	return task.Demonstration{Query: e.query.ID, Agent: e.part.Agent, Segments: e.segments}
 }
 
-// closest is the passage of a search's result that shares the most words with a part's question. Of several it is the
-// first that holds the answer, else the first.
+// closest returns the passage of a search's result that shares the most words with a part's question. Among equals it
+// returns the first that contains the answer, or otherwise the first.
 func closest(result string, p task.SubQuestion) (best string) {
 	most := -1
 	for passage := range strings.SplitSeq(result, "\n\n") {
@@ -252,8 +254,8 @@ func wordsOf(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
-// valuesOf are what a passage could be quoted for: the pieces between semicolons and line ends below its title, without
-// the name before a colon.
+// valuesOf returns the texts of a passage that could be quoted: the pieces between semicolons and line ends below its
+// title, without the name before a colon.
 func valuesOf(passage string) (values []string) {
 	for piece := range strings.FieldsFuncSeq(below(passage), func(r rune) bool { return r == ';' || r == '\n' }) {
 		if _, value, named := strings.Cut(piece, ": "); named {
@@ -266,7 +268,7 @@ func valuesOf(passage string) (values []string) {
 	return values
 }
 
-// below is the text of a passage below its number and title.
+// below returns the text of a passage below its number and title.
 func below(passage string) string {
 	_, text, _ := strings.Cut(passage, "\n")
 	return text

@@ -1,5 +1,5 @@
-// Package play runs the conversations of one agent. It chooses their dialect, their tools and their limits, and it
-// turns demonstrations into the tokens that such a conversation would have.
+// Package play runs the conversations of one agent. It chooses their dialect, tools and limits, and it turns
+// demonstrations into the tokens that such a conversation would have.
 package play
 
 import (
@@ -18,19 +18,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Settings are what a player is made of.
+// Settings configure a Player.
 type Settings struct {
 	Part       task.Part
-	Colleagues []agent.Colleague // the agents that it may call, with the descriptions in its prompt
+	Colleagues []agent.Colleague // the agents that it may call, with their descriptions for its prompt
 	Absent     []string          // configured agents that this run leaves out
 	Seed       uint64            // of the run
 	Task       task.Task
 	Tokenizer  *tokenizer.Tokenizer
 	Tools      *Toolbox        // tools of the configuration; the player closes them
 	Policy     policy.Sampler  // nil: the player can only demonstrate
-	Hosted     *hosted.Model   // in place of Tokenizer and Policy; nil: those
+	Hosted     *hosted.Model   // in place of Tokenizer and Policy; nil: use these
 	Variables  *ordered.Object // of the chat template; nil: none
-	Date       time.Time       // date that templates print as today's; zero: the clock's
+	Date       time.Time       // the date that templates print as today; zero: the clock's date
 	Limits     agent.Limits
 	MaxLag     int64 // largest difference of policy versions within a conversation
 }
@@ -41,17 +41,18 @@ type Player struct {
 	dialect func() (agent.Dialect, error) // makes the dialect of one conversation; nil: the model is hosted
 	chat    *hosted.Chat                  // nil: the model is not hosted
 	talking atomic.Int64                  // conversations in progress
-	program programDialect                // of the last demonstration with functions of a program
+	program programDialect                // dialect of the last demonstration of a program's conversation
 }
 
-// programDialect is the dialect of conversations that a program holds; key tells one from another.
+// programDialect is the dialect of conversations that a program holds. key identifies the system prompt and the
+// functions.
 type programDialect struct {
 	key     string
 	dialect agent.Dialect
 }
 
-// New chooses the agent's dialect: the task's where the task is a Speaker, else the model's chat template. A hosted model
-// speaks in messages, and so is none for a Speaker. New owns s.Tools and closes them if it fails.
+// New chooses the agent's dialect: the task's own if the task is a Speaker, otherwise the model's chat template. A
+// hosted model exchanges messages, so New refuses it for a Speaker. New owns s.Tools and closes them if it fails.
 func New(s Settings) (*Player, error) {
 	p := &Player{Settings: s}
 	if s.Hosted != nil {
@@ -64,7 +65,7 @@ func New(s Settings) (*Player, error) {
 		p.dialect = func() (agent.Dialect, error) { return speaker.Dialect(s.Part, s.Tokenizer) }
 		_, err := p.dialect()
 		if err == nil && s.Limits.Fold.At > 0 {
-			err = fmt.Errorf("limits.fold: the task %s speaks a language of its own, in which no summary can be written; leave this out", s.Task.Name())
+			err = fmt.Errorf("limits.fold: the task %s has its own dialect, which cannot express a summary: remove this key", s.Task.Name())
 		}
 		if err != nil {
 			return nil, errors.Join(err, p.Close())
@@ -82,22 +83,23 @@ func New(s Settings) (*Player, error) {
 	return p, nil
 }
 
-// host makes the chat of a hosted model.
+// host creates the chat of a hosted model.
 func (p *Player) host() (err error) {
 	if _, ok := p.Task.(task.Speaker); ok {
-		return fmt.Errorf("the task %s speaks a language of its own, which a hosted model does not know", p.Task.Name())
+		return fmt.Errorf("the task %s has its own dialect, which a hosted model cannot use: choose another task or a model with weights", p.Task.Name())
 	}
 	p.chat, err = hosted.NewChat(p.Hosted, p.Part.System, p.Colleagues, p.offered())
 	return err
 }
 
-// offered are the tools that a chat describes.
+// offered returns the tools that a chat describes.
 func (p *Player) offered() []tool.Tool {
 	all := p.Tools.all
 	return append(all[:len(all):len(all)], p.bound(task.Query{})...)
 }
 
-// Check asks a hosted model for a turn, and says what is wrong with its server. Other players have nothing to check.
+// Check requests a turn from a hosted model and returns an error if the server refuses it. For other players it does
+// nothing.
 func (p *Player) Check(ctx context.Context, s policy.Sampling) error {
 	if p.chat == nil {
 		return nil
@@ -105,10 +107,10 @@ func (p *Player) Check(ctx context.Context, s policy.Sampling) error {
 	return p.chat.Check(ctx, s, p.Limits.TurnTokens)
 }
 
-// Conversation says which conversation to play.
+// Conversation specifies one conversation to play.
 type Conversation struct {
 	Query      task.Query
-	Step       int64 // keys the sampler's random numbers, together with query, rollout and invocation
+	Step       int64 // part of the key of the sampler's random numbers, with query, rollout and invocation
 	Rollout    int
 	Invocation int    // 0 for the main agent
 	Repeat     int    // earlier conversations of the agent within the rollout on the same text
@@ -119,8 +121,8 @@ type Conversation struct {
 	Delegate func(ctx context.Context, d agent.Delegation) (string, error)
 }
 
-// Play runs a conversation and returns its trajectory. Its errors are those of agent.Run and, of a hosted model, of
-// hosted.Chat.Run.
+// Play runs a conversation and returns its trajectory. It returns the errors of agent.Run, or of hosted.Chat.Run for a
+// hosted model.
 func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, error) {
 	p.talking.Add(1)
 	defer p.talking.Add(-1)
@@ -140,7 +142,7 @@ func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, er
 	return agent.Run(ctx, spec, env)
 }
 
-// PromptTokens is the number of tokens with which a conversation about a text begins.
+// PromptTokens returns the number of prompt tokens in a conversation about a text.
 func (p *Player) PromptTokens(text string) (int, error) {
 	dialect, err := p.dialect()
 	if err != nil {
@@ -150,13 +152,13 @@ func (p *Player) PromptTokens(text string) (int, error) {
 	return len(ids), err
 }
 
-// Talking is the number of conversations in progress.
+// Talking returns the number of conversations in progress.
 func (p *Player) Talking() int { return int(p.talking.Load()) }
 
 // Usage returns the outcomes of the tool calls since the last Usage, by tool, and the tool servers lost since then.
 func (p *Player) Usage() (byTool map[string]tool.Usage, lost []string) { return p.Tools.meter.Take() }
 
-// toolsFor adds the tools that the task binds to a query.
+// toolsFor returns the player's tools together with the tools that the task binds to a query.
 func (p *Player) toolsFor(q task.Query) map[string]tool.Tool {
 	bound := p.bound(q)
 	if len(bound) == 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 // Demonstrations turns the agent's demonstrations on n queries of source into trajectories with ID, Tokens and Sampled.
-// It leaves out trajectories of more than limit tokens.
+// It skips trajectories of more than limit tokens.
 func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent.Trajectory, error) {
 	var out []agent.Trajectory
 	for d := range source.Demonstrations(p.Part, n) {
@@ -33,7 +33,7 @@ func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent
 	return out, nil
 }
 
-// functions are the names of the tools and agents that the agent can call.
+// functions returns the names of the tools and agents that the agent can call.
 func (p *Player) functions() []string {
 	var names []string
 	for _, c := range p.Colleagues {
@@ -45,12 +45,12 @@ func (p *Player) functions() []string {
 	return names
 }
 
-// knows reports whether the agent can call a function, or could in a run that leaves no agent out.
+// knows reports whether the agent can call a function, or could call it in a run with all configured agents.
 func (p *Player) knows(name string) bool {
 	return slices.Contains(p.functions(), name) || slices.Contains(p.Absent, name)
 }
 
-// delegatesInVain says whether a demonstration failed because it calls an agent that this run leaves out.
+// delegatesInVain reports whether a demonstration failed because it calls an agent that this run leaves out.
 func (p *Player) delegatesInVain(err error) bool {
 	var call *agent.UndemonstrableError
 	return errors.As(err, &call) && slices.Contains(p.Absent, call.Call.Name)
@@ -82,7 +82,7 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	}
 	for _, name := range d.Tools {
 		if !p.knows(name) {
-			return t, fmt.Errorf("its tools have %q, which the agent %s does not have: its tools are %s", name, p.Part.Agent, strings.Join(p.functions(), ", "))
+			return t, fmt.Errorf("it lists the tool %q, which the agent %s does not have: the agent's tools are %s", name, p.Part.Agent, strings.Join(p.functions(), ", "))
 		}
 	}
 	question, turns, err := turnsOf(d.Segments, writer)
@@ -96,13 +96,14 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	return t, nil
 }
 
-// dialectOf returns the agent's dialect, or that of a program's conversation. Consecutive demonstrations of one program share a dialect.
+// dialectOf returns the agent's dialect, or the dialect of a program's conversation. Consecutive demonstrations of one
+// program share a dialect.
 func (p *Player) dialectOf(d task.Demonstration) (agent.Dialect, error) {
 	if d.Program == nil {
 		return p.dialect()
 	}
 	if p.chat != nil || p.Tokenizer == nil {
-		return nil, errors.New("a hosted model learns nothing")
+		return nil, errors.New("a hosted model cannot be trained")
 	}
 	key := d.Program.System + "\x00" + string(bytes.Join(asBytes(d.Program.Functions), []byte{0}))
 	if p.program.dialect != nil && p.program.key == key {
@@ -125,7 +126,7 @@ func asBytes(texts []json.RawMessage) [][]byte {
 	return out
 }
 
-// mask takes the turns that are not trained on out of the marks of sampled tokens, in which each run is a turn.
+// mask clears the sampled marks of turns that are not trained on. Each run of marks is one turn.
 func mask(sampled []bool, segments []task.Segment) {
 	at := 0
 	for _, s := range segments {
@@ -159,12 +160,12 @@ func turnsOf(segments []task.Segment, writer demonstrable) (question string, tur
 		return "", nil, errors.New("it has no segments")
 	}
 	if first := segments[0]; first.Role != "user" || first.Sampled {
-		return "", nil, fmt.Errorf("it begins with a segment of the role %s: want the question, of the role user; the system prompt is the agent's own", first.Role)
+		return "", nil, fmt.Errorf("it begins with a segment of the role %s: the first must be the question, of the role user (the system prompt comes from the agent's configuration)", first.Role)
 	}
 	for i, s := range segments[1:] {
 		switch {
 		case !s.Sampled && s.Role != "tool":
-			return "", nil, fmt.Errorf("segment %d has the role %s: want tool, or a turn of the agent, which is sampled", i+2, s.Role)
+			return "", nil, fmt.Errorf("segment %d has the role %s: it must be tool, or a turn of the agent, which is sampled", i+2, s.Role)
 		case s.Sampled:
 			text, err := textOf(s, writer)
 			if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 )
 
-// Limits of a tool that has no entry in the configuration.
+// Limits of a tool without an entry in the configuration.
 const (
 	DefaultToolTime   = 10 * time.Second
 	DefaultToolOutput = 4096 // bytes
@@ -31,10 +31,10 @@ func (b *Toolbox) Add(t tool.Tool, l tool.Limits) {
 	b.all = append(b.all, t)
 }
 
-// Retried counts a further attempt at a call of the tool with this name.
+// Retried counts another attempt at a call of the tool with this name.
 func (b *Toolbox) Retried(name string) { b.meter.Retried(name) }
 
-// Lost records that the connection to a tool's server was lost, and why.
+// Lost records that the connection to a tool's server was lost, and the reason.
 func (b *Toolbox) Lost(why string) { b.meter.Lost(why) }
 
 // OnClose registers f to be called by Close.

@@ -99,20 +99,20 @@ func TestWhatIsNotReadIsRefused(t *testing.T) {
 		`{"role": "assistant", "content": null}`:                                                                 "message 2: it has neither content nor calls",
 		`{"role": "assistant"}`:                                                                                  "message 2: it has neither content nor calls",
 		`{"role": "assistant", "content": null, "tool_calls": []}`:                                               "message 2: it has neither content nor calls",
-		`{"role": "assistant", "content": "a", "audio": {"id": "x"}}`:                                            `message 2: a message of the role assistant: "audio" is not read`,
-		`{"role": "assistant", "content": "a", "name": "bob"}`:                                                   `"name" is not read`,
-		`{"role": "assistant", "content": "a", "refusal": "no"}`:                                                 `"refusal" is not read`,
+		`{"role": "assistant", "content": "a", "audio": {"id": "x"}}`:                                            `message 2: a message of the role assistant: "audio" is not supported`,
+		`{"role": "assistant", "content": "a", "name": "bob"}`:                                                   `"name" is not supported`,
+		`{"role": "assistant", "content": "a", "refusal": "no"}`:                                                 `"refusal" is not supported`,
 		`{"role": "assistant", "content": [{"type": "image_url", "image_url": {}}]}`:                             `part 1 is of the type "image_url"`,
 		`{"role": "assistant", "content": 7}`:                                                                    `message 2: "content"`,
-		`{"role": "assistant", "content": "a", "weight": 0.5}`:                                                   `"weight" 0.5 is not read: want 0 or 1`,
+		`{"role": "assistant", "content": "a", "weight": 0.5}`:                                                   `"weight" 0.5 is not supported: use 0 or 1`,
 		`{"role": "assistant", "content": "a", "weight": 0}`:                                                     "every turn has the weight 0",
-		good + `, {"role": "tool", "tool_call_id": "c7", "content": "x"}, {"role": "assistant", "content": "a"}`: `the tool_call_id "c7" is of no call`,
-		good + `, {"role": "tool", "name": "lookup", "content": "x"}, {"role": "assistant", "content": "a"}`:     `a result is of "lookup", and the call of "search"`,
+		good + `, {"role": "tool", "tool_call_id": "c7", "content": "x"}, {"role": "assistant", "content": "a"}`: `the tool_call_id "c7" does not name`,
+		good + `, {"role": "tool", "name": "lookup", "content": "x"}, {"role": "assistant", "content": "a"}`:     `a result names the tool "lookup", but its call is of "search"`,
 		good + `, {"role": "tool"}`:                                                                              `message 3: it has no "content"`,
-		good + `, {"role": "tool", "content": "x", "weight": 1}`:                                                 "of a message of the role tool",
+		good + `, {"role": "tool", "content": "x", "weight": 1}`:                                                 `message of the role tool has the "weight" 1`,
 		call(`{"function": {"name": "search", "arguments": "{query"}}`):                                          "the arguments of search are not a JSON object",
 		call(`{"function": {"arguments": {}}}`):                                                                  `it has no "name" of a function`,
-		call(`{"type": "custom", "custom": {"name": "search"}}`):                                                 `its type "custom" is not read`,
+		call(`{"type": "custom", "custom": {"name": "search"}}`):                                                 `its type "custom" is not supported`,
 		call(`{"function": {"name": "lookup", "arguments": {"query": "x"}}}`):                                    `there is no tool "lookup"`,
 		call(`{"function": {"name": "search", "arguments": {"word": "x"}}}`):                                     "the arguments of search do not fit",
 	} {
@@ -122,13 +122,13 @@ func TestWhatIsNotReadIsRefused(t *testing.T) {
 	}
 	row := fmt.Sprintf(chatOfCall, `{"role": "assistant", "content": "a"}`)
 	for extra, want := range map[string]string{
-		`"tools": [{"function": {"name": "lookup"}}]`: `its tools have "lookup", which the agent searcher does not have: its tools are search`,
+		`"tools": [{"function": {"name": "lookup"}}]`: `it lists the tool "lookup", which the agent searcher does not have: the agent's tools are search`,
 		`"tools": [{"function": {}}]`:                 `"tools": definition 1 has no name`,
-		`"functions": [{"name": "search"}]`:           `"functions" is not read`,
+		`"functions": [{"name": "search"}]`:           `"functions" is not supported`,
 		`"system": "Be brief."`:                       "the system prompt comes from the configuration",
-		`"images": ["a.png"]`:                         `"images" is not read`,
-		`"weight": 0.5`:                               `"weight" is not read`,
-		`"conversations": [{"from": "human"}]`:        "want one",
+		`"images": ["a.png"]`:                         `"images" is not supported`,
+		`"weight": 0.5`:                               `"weight" is not supported`,
+		`"conversations": [{"from": "human"}]`:        "keep one",
 	} {
 		if _, err := demonstrate(t, p, strings.Replace(row, `"messages"`, extra+`, "messages"`, 1)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want an error with %q", extra, err, want)

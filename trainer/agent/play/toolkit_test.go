@@ -122,7 +122,7 @@ func (tongue) Dialect(task.Part, *tokenizer.Tokenizer) (agent.Dialect, error) { 
 
 // TestHostedModelsSpeakInMessages: no task's own language is theirs, and the tools that a task brings are offered to them.
 func TestHostedModelsSpeakInMessages(t *testing.T) {
-	if _, err := New(Settings{Task: tongue{newFerries()}, Hosted: &hosted.Model{}, Tools: &Toolbox{}}); err == nil || !strings.Contains(err.Error(), "the task tongue speaks a language of its own") {
+	if _, err := New(Settings{Task: tongue{newFerries()}, Hosted: &hosted.Model{}, Tools: &Toolbox{}}); err == nil || !strings.Contains(err.Error(), "the task tongue has its own dialect") {
 		t.Error(err)
 	}
 	var offered string
