@@ -1,5 +1,5 @@
-// Package recorded keeps what outside services answer, so that a run can be repeated without them: a page, a judge's reply,
-// what a tool of somebody else said. Any number of processes may use one folder at once.
+// Package recorded stores the answers of outside services, so that a run can be repeated without them. Examples are a
+// web page, a judge's reply and the result of a third-party tool. Any number of processes may use one folder at once.
 package recorded
 
 import (
@@ -25,34 +25,34 @@ const (
 	maxQuoted = 300      // bytes of a question in an error
 )
 
-// Question is what a service is asked. Equal questions have equal answers.
+// Question is a question to a service. Equal questions get equal answers.
 type Question struct {
 	Service string // the service, with all settings on which its answers depend
 	Text    string
 }
 
-// Answer is what came back: a text, or an error of the service, which is kept like any other answer because whoever asked
-// saw it.
+// Answer is the answer of a service: a text, or an error. Errors are stored like any other answer, because the
+// conversation has seen them.
 type Answer struct {
 	Text  string
-	Error string // "": there was none
-	Kind  string // of the error, as who asks calls it
+	Error string // "": no error
+	Kind  string // kind of the error, in the caller's own terms
 }
 
-// Cache is a folder of answers. A nil Cache keeps nothing.
+// Cache is a folder of answers. A nil Cache stores nothing.
 type Cache struct {
 	dir    string
 	replay bool
 
 	mu     sync.Mutex
-	asking map[string]chan struct{} // by file; closed when the answer is there, or will not come
+	asking map[string]chan struct{} // by file; closed when the answer is stored or has failed
 }
 
-// Open opens a folder. With replay it must exist, and nothing is ever asked.
+// Open opens a folder. With replay, the folder must exist and no question is ever sent to a service.
 func Open(dir string, replay bool) (*Cache, error) {
 	if replay {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			return nil, fmt.Errorf("the cache %s is no folder; record a run first, with cache.mode: record", dir)
+			return nil, fmt.Errorf("the cache %s is not a folder: record a run first, with cache.mode: record", dir)
 		}
 	} else if err := durable.MkdirAll(durable.OS{}, dir); err != nil {
 		return nil, fmt.Errorf("the cache %s: %w", dir, err)
@@ -60,11 +60,11 @@ func Open(dir string, replay bool) (*Cache, error) {
 	return &Cache{dir: dir, replay: replay, asking: map[string]chan struct{}{}}, nil
 }
 
-// Replays says whether nothing is ever asked.
+// Replays reports whether the cache only replays, so that no question is ever sent to a service.
 func (c *Cache) Replays() bool { return c != nil && c.replay }
 
-// Error says that the cache cannot answer: a question that was not recorded, a damaged entry, a disk that is full. A run
-// that goes on in spite of it is not the run that was recorded.
+// Error means that the cache has no answer: the question was not recorded, its entry is damaged, or the disk is full. A
+// run that continued after it would differ from the recorded run.
 type Error struct {
 	Question Question
 	Dir      string
@@ -72,11 +72,11 @@ type Error struct {
 }
 
 // ErrMissing is the reason of an Error about a question whose answer was not recorded.
-var ErrMissing = errors.New("its answer was not recorded. A replay asks what the recorded run asked: with the same settings, weights, data and program. " +
-	"Set cache.mode: record to ask the service and to keep the answer")
+var ErrMissing = errors.New("its answer was not recorded. A replay asks the same questions as the recorded run only with the same settings, weights, data and program. " +
+	"Set cache.mode: record to ask the service and store its answer")
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("the cache %s: %s was asked %s: %v", e.Dir, quote(e.Question.Service), quote(e.Question.Text), e.Err)
+	return fmt.Sprintf("the cache %s: the question to %s, %s: %v", e.Dir, quote(e.Question.Service), quote(e.Question.Text), e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }
@@ -88,9 +88,9 @@ func quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// Answer returns the answer that is kept for a question. If there is none it asks and keeps the answer, or with replay
-// returns an *Error. All who ask get the answer that was kept first. An error of ask means that there is no answer: it is
-// returned, and nothing is kept.
+// Answer returns the stored answer to a question. If there is none, Answer calls ask and stores its result; with replay
+// it returns an *Error instead. All callers get the answer that was stored first. If ask fails, Answer returns its
+// error and stores nothing.
 func (c *Cache) Answer(ctx context.Context, q Question, ask func(context.Context) (Answer, error)) (Answer, error) {
 	if c == nil {
 		return ask(ctx)
@@ -120,7 +120,8 @@ func (c *Cache) Answer(ctx context.Context, q Question, ask func(context.Context
 	}
 }
 
-// claim makes the caller the one that asks, until it calls done; or it returns what is closed when another one is done.
+// claim makes the caller the one that asks, until it calls done. If another caller is already asking, claim returns a
+// channel that is closed when that caller is done.
 func (c *Cache) claim(path string) (other <-chan struct{}, done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,9 +138,9 @@ func (c *Cache) claim(path string) (other <-chan struct{}, done func()) {
 	}
 }
 
-// ask asks, and keeps the answer unless another one was there first.
+// ask calls ask and stores the answer, unless another answer was stored first.
 func (c *Cache) ask(ctx context.Context, path string, q Question, ask func(context.Context) (Answer, error)) (Answer, error) {
-	if kept, err := read(path, q); err == nil { // kept between the caller's look and its claim
+	if kept, err := read(path, q); err == nil { // stored between the caller's read and its claim
 		return kept, nil
 	}
 	answer, err := ask(ctx)
@@ -163,16 +164,17 @@ func (c *Cache) ask(ctx context.Context, path string, q Question, ask func(conte
 	return answer, nil
 }
 
-// valid replaces what is no UTF-8, which JSON cannot hold.
+// valid replaces bytes that are not UTF-8, because JSON cannot hold them.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// path is the file of a question's answer.
+// path returns the file of a question's answer.
 func (c *Cache) path(q Question) string {
 	name := digest(q.Service, q.Text)
 	return filepath.Join(c.dir, name[:2], name[2:]+".json")
 }
 
-// digest tells lists of texts apart.
+// digest returns a digest of a list of texts. Different lists have different digests, even if their concatenations are
+// equal.
 func digest(texts ...string) string {
 	h := sha256.New()
 	for _, t := range texts {
@@ -181,7 +183,8 @@ func digest(texts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// entry is the content of a file. Service and question are for people, who also find failures by their "error".
+// entry is the content of a file. Service and question are there for people, who can also search for failures by
+// "error".
 type entry struct {
 	Format   int    `json:"format"`
 	Service  string `json:"service"`
@@ -209,12 +212,12 @@ func read(path string, q Question) (Answer, error) {
 	}
 	a, err := decode(data, q)
 	if err != nil {
-		return Answer{}, fmt.Errorf("its entry %s is damaged: %w. Remove it, and record again", path, err)
+		return Answer{}, fmt.Errorf("its entry %s is damaged: %w. Remove the file and record again", path, err)
 	}
 	return a, nil
 }
 
-// decode reads an entry, which must be of the question.
+// decode reads an entry, which must belong to the question.
 func decode(data []byte, q Question) (Answer, error) {
 	object, err := strictjson.Object(data)
 	if err != nil {
@@ -228,7 +231,7 @@ func decode(data []byte, q Question) (Answer, error) {
 	case fmt.Sprint(object["format"]) != fmt.Sprint(format):
 		return Answer{}, fmt.Errorf("format %v: want %d", object["format"], format)
 	case text("digest") != digest(q.Service, q.Text, a.Text, a.Error, a.Kind):
-		return Answer{}, errors.New("its digest does not fit the question and the answer")
+		return Answer{}, errors.New("its digest does not match the question and the answer")
 	default:
 		return a, nil
 	}
