@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// special are the blocks of addresses that are not for everybody, or that contain the addresses of such blocks (IANA's
-// registries of special-purpose addresses, RFC 6890), besides those that net/netip knows.
+// special are the blocks of addresses that are not publicly reachable, or that contain the addresses of such blocks
+// (IANA's registries of special-purpose addresses, RFC 6890), in addition to the blocks that net/netip recognises.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this network
 	netip.MustParsePrefix("100.64.0.0/10"),    // shared with a provider's customers
@@ -37,7 +37,7 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),        // site-local
 }
 
-// public says whether an address belongs to a host of the public Internet.
+// public reports whether an address belongs to a host of the public Internet.
 func public(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(a) })
 }
@@ -46,11 +46,11 @@ func public(a netip.Addr) bool {
 type addressError struct{ address netip.Addr }
 
 func (e *addressError) Error() string {
-	return fmt.Sprintf("%s is not a public address, and no network that contains it is allowed", e.address)
+	return fmt.Sprintf("%s is not a public address, and it is not in an allowed network", e.address)
 }
 
-// guard returns the Control function of a net.Dialer that connects to public addresses and those of the allowed networks
-// alone. It sees the very address of each connection, whatever a name server said before and whoever redirected.
+// guard returns the Control function of a net.Dialer that connects only to public addresses and to addresses of the
+// allowed networks. It checks the actual address of each connection, regardless of earlier name lookups and redirects.
 func guard(allowed []netip.Prefix) func(network, address string, _ syscall.RawConn) error {
 	return func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
@@ -65,7 +65,8 @@ func guard(allowed []netip.Prefix) func(network, address string, _ syscall.RawCo
 	}
 }
 
-// guardedTransport makes connections that guard allows. It uses no proxy, which would look up names and connect by itself.
+// guardedTransport makes only connections that guard allows. It uses no proxy, because a proxy would look up names and
+// connect by itself.
 func guardedTransport(allowed []netip.Prefix, names *net.Resolver) *http.Transport {
 	const (
 		connecting = 10 * time.Second

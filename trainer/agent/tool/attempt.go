@@ -10,25 +10,25 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
-// Attempts say how a call is made.
+// Attempts configures how a call is made.
 type Attempts struct {
-	Timeout time.Duration // of one attempt; 0: none
-	Retries int           // further attempts after a time-out or an error that may pass, such as a server that is busy
-	Gate    *Gate         // through which attempts go, those at other tools of the same server too; nil: all at once
+	Timeout time.Duration // for one attempt; 0: no limit
+	Retries int           // further attempts after a time-out or a temporary error, such as a busy server
+	Gate    *Gate         // limits attempts, together with the other tools of the same server; nil: no limit
 	Secrets []string      // texts, such as API keys, that are replaced in outputs and errors
 	Retried func()        // called before each further attempt, if set
 }
 
-// Gate lets so many attempts through at once, and so many in a second.
+// Gate limits the number of concurrent attempts, and the number of attempts per second.
 type Gate struct {
 	slots chan struct{} // holds one for each attempt in flight; nil: any number
-	rate  float64       // attempts begun in a second; 0: any number
+	rate  float64       // attempts begun per second; 0: any number
 
-	first chan struct{} // has one place: of who is the first in the line of those that the rate keeps waiting
-	next  time.Time     // when the next attempt may begin; the first one's
+	first chan struct{} // has one slot, held by the first of the attempts that wait because of the rate
+	next  time.Time     // time when the next attempt may begin; guarded by first
 }
 
-// NewGate makes a gate; 0 means any number.
+// NewGate returns a gate; 0 means any number.
 func NewGate(parallel int, rate float64) *Gate {
 	g := &Gate{rate: rate, first: make(chan struct{}, 1)}
 	if parallel > 0 {
@@ -37,8 +37,8 @@ func NewGate(parallel int, rate float64) *Gate {
 	return g
 }
 
-// Attempted wraps a tool: it waits for its turn, enforces the time-out, repeats what may pass, replaces secrets, and turns a
-// panic into an error of the call.
+// Attempted wraps a tool. It waits for the gate, enforces the time-out, repeats temporary failures, replaces secrets,
+// and turns a panic into an error of the call.
 func Attempted(t Tool, a Attempts) Tool {
 	if a.Gate == nil {
 		a.Gate = NewGate(0, 0)
@@ -67,7 +67,7 @@ func (t *attempted) Call(ctx context.Context, args json.RawMessage) (string, err
 	return redact(out, t.how.Secrets), nil
 }
 
-// attempt makes one attempt when it may. A time-out is transient.
+// attempt makes one attempt once the gate allows it. A time-out is transient.
 func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out string, err error) {
 	gate := t.how.Gate
 	if gate.slots != nil {
@@ -97,7 +97,8 @@ func (t *attempted) attempt(ctx context.Context, args json.RawMessage) (out stri
 	return t.Tool.Call(ctx, args)
 }
 
-// turn waits until an attempt may begin. Those who wait stand in line, and who gives up takes no turn.
+// turn waits until an attempt may begin. Waiting attempts form a queue. A cancelled attempt does not count towards the
+// rate.
 func (g *Gate) turn(ctx context.Context, wait func(context.Context, time.Duration) error) error {
 	if g.rate <= 0 {
 		return nil

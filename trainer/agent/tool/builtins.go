@@ -9,7 +9,7 @@ import (
 	"go.starlark.net/syntax"
 )
 
-// Python's built-in functions that models use and Starlark lacks.
+// Built-in functions of Python that models use and Starlark lacks.
 
 // sum(iterable, start=0)
 func sum(_ *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {

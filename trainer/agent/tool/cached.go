@@ -11,12 +11,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 )
 
-// maxKept bounds the bytes of an answer that is kept. The cache writes a byte as six at most, and bounds its entries.
+// maxKept is the largest number of bytes of a stored answer. The cache may write one byte as six and limits the size of
+// its entries.
 const maxKept = 8 << 20
 
-// Cached wraps a tool whose answers depend on its arguments alone: they come from the cache where it has them. service
-// names the tool with all settings on which its answers depend. check, if set, refuses calls without asking; they are not
-// kept. Errors are kept, too, because the model reads them, but not those of a conversation that was cut off.
+// Cached wraps a tool whose answers depend only on its arguments. It returns stored answers from the cache. service
+// identifies the tool, including all settings that affect its answers. check, if set, refuses calls without asking;
+// refusals are not stored. Errors are stored, too, because the model reads them, except errors of a cancelled
+// conversation.
 func Cached(t Tool, c *recorded.Cache, service string, check func(args json.RawMessage) error) Tool {
 	return cached{t, c, service, check}
 }
@@ -55,7 +57,7 @@ func (t cached) Call(ctx context.Context, args json.RawMessage) (string, error) 
 	return answer.Text, err
 }
 
-// canonical writes arguments so that equal ones are equal texts: keys sorted, without white space.
+// canonical writes arguments in a canonical form: keys sorted, without white space. Equal arguments give equal texts.
 func canonical(args json.RawMessage) (string, error) {
 	var value any
 	decoder := json.NewDecoder(bytes.NewReader(args))
@@ -67,7 +69,7 @@ func canonical(args json.RawMessage) (string, error) {
 	return string(text), err
 }
 
-// fingerprint is a digest of settings, for the name of a service.
+// fingerprint returns a digest of settings, for the name of a service.
 func fingerprint(settings ...string) string {
 	b, err := json.Marshal(settings)
 	if err != nil { // cannot happen: strings always marshal

@@ -13,8 +13,8 @@ import (
 const (
 	maxExpression = 2000 // bytes
 	maxDepth      = 64   // nested parentheses, signs and powers
-	maxBits       = 4096 // of a numerator or denominator: about 1,200 digits
-	showDigits    = 15   // decimals shown of a number whose decimals do not end
+	maxBits       = 4096 // bits of a numerator or denominator: about 1,200 digits
+	showDigits    = 15   // decimals shown for a number with infinitely many decimals
 )
 
 // Calculator evaluates arithmetic over exact rational numbers: + - * / % ^ with the usual precedence,
@@ -58,7 +58,7 @@ type arithmetic struct {
 
 func (p *arithmetic) skip() { p.rest = strings.TrimLeft(p.rest, " \t\r\n") }
 
-// take consumes the operator at the start of the rest if it is one of operators, and returns it or 0.
+// take consumes the operator at the start of the rest if operators contains it, and returns it. Otherwise it returns 0.
 func (p *arithmetic) take(operators string) byte {
 	p.skip()
 	if p.rest == "" || strings.IndexByte(operators, p.rest[0]) < 0 {
@@ -110,7 +110,7 @@ func (p *arithmetic) product() (*big.Rat, error) {
 	return nil, err
 }
 
-// signed reads signs, which bind weaker than a power: -2^2 is -4.
+// signed reads signs, which bind more weakly than a power: -2^2 is -4.
 func (p *arithmetic) signed() (*big.Rat, error) {
 	if p.depth++; p.depth > maxDepth {
 		return nil, fmt.Errorf("the expression is nested deeper than %d", maxDepth)
@@ -188,7 +188,7 @@ func (p *arithmetic) number() (*big.Rat, error) {
 	return withinBits(v)
 }
 
-// name reads a constant or a function's call.
+// name reads a constant or a call of a function.
 func (p *arithmetic) name() (*big.Rat, error) {
 	end := span(p.rest, 0, func(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' })
 	name := strings.ToLower(p.rest[:end])

@@ -11,12 +11,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
-// CodeConfig bounds the programs of a code tool. Zero values take the defaults in parentheses.
+// CodeConfig limits the programs of a code tool. Zero values mean the defaults in parentheses.
 type CodeConfig struct {
 	Steps   uint64 // Starlark steps of a program (1,000,000)
-	Memory  int64  // bytes a program may use beyond those of an empty interpreter (256 MiB)
+	Memory  int64  // bytes that a program may use in addition to an empty interpreter (256 MiB)
 	Output  int    // bytes a program may print (64 KiB)
-	Workers int    // programs that run at once (one a core)
+	Workers int    // programs that run at once (one per core)
 }
 
 func (c CodeConfig) withDefaults() CodeConfig {
@@ -35,10 +35,10 @@ func (c CodeConfig) withDefaults() CodeConfig {
 	return c
 }
 
-// Code runs Starlark, a small Python, in separate processes. Starlark has no files, no network, no clock and cannot load
-// modules. The interpreter counts steps, but a single step can be arbitrarily large ("a" * 10**9, str of deeply nested
-// lists). So the operating system bounds memory and time: the process has a limit on its data and is killed at the
-// time-out.
+// Code runs Starlark, a small dialect of Python, in separate processes. Starlark has no files, no network, no clock and
+// cannot load modules. The interpreter counts steps, but a single step can be arbitrarily large ("a" * 10**9, str of
+// deeply nested lists). So the operating system limits memory and time: the process has a limit on its data and is
+// killed at the time-out.
 //
 // Each process is a new start of the running program, which must call ServeSandbox first in main.
 type Code struct {
@@ -50,7 +50,7 @@ type Code struct {
 	workers chan *sandbox // cfg.Workers slots; a nil slot has no process yet
 }
 
-// NewCode makes the tool. The first call starts the first process.
+// NewCode returns the tool. The first call starts the first process.
 func NewCode(cfg CodeConfig) *Code {
 	c := &Code{cfg: cfg.withDefaults()}
 	c.workers = make(chan *sandbox, c.cfg.Workers)
@@ -112,7 +112,7 @@ func (c *Code) run(ctx context.Context, program string) (string, error) {
 	return answer.text()
 }
 
-// sandboxRequest and sandboxAnswer are one JSON line each on the interpreter's standard input and output.
+// sandboxRequest and sandboxAnswer are each one JSON line on the interpreter's standard input and output.
 type sandboxRequest struct {
 	Program string
 	Steps   uint64
@@ -122,7 +122,7 @@ type sandboxRequest struct {
 type sandboxAnswer struct {
 	Output string
 	Error  string
-	Retire bool // the process should be replaced: it keeps much memory
+	Retire bool // the process should be replaced because it holds too much memory
 }
 
 func (a sandboxAnswer) text() (string, error) {

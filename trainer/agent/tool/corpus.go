@@ -30,8 +30,8 @@ type document struct {
 	text  string
 }
 
-// corpusFiles lists the files of a corpus: one JSONL file, or all Markdown files below a folder, sorted by name. It does
-// not follow links in the folder; the folder may be one.
+// corpusFiles lists the files of a corpus: one JSONL file, or all Markdown files below a folder, sorted by name. It
+// does not follow links inside the folder, but the folder itself may be a link.
 func corpusFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -109,7 +109,7 @@ func readJSONL(r io.Reader, visit func(document) error) error {
 	return nil
 }
 
-// readMarkdown reads a file as one document. The title is the first heading, else the file's name.
+// readMarkdown reads a file as one document. The title is the first heading, or the file's name if there is no heading.
 func readMarkdown(r io.Reader, id string, visit func(document) error) error {
 	content, err := io.ReadAll(io.LimitReader(textfile.NewReader(r), maxDocument+1))
 	if err != nil {
@@ -131,7 +131,7 @@ func readMarkdown(r io.Reader, id string, visit func(document) error) error {
 	return visit(d)
 }
 
-// passages splits a text at paragraphs into passages of about passageBytes, at most passageMaximum.
+// passages splits a text at paragraphs into passages of about passageBytes and at most passageMaximum bytes.
 func passages(text string) []string {
 	var out []string
 	var current strings.Builder

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// Func makes a tool with one string argument from a function.
+// Func returns a tool with one string argument that calls a function.
 func Func(name, description, argument, meaning string, call func(ctx context.Context, argument string) (string, error)) Tool {
 	type property struct {
 		Type        string `json:"type"`

@@ -19,23 +19,23 @@ import (
 )
 
 const (
-	// indexFormat names how documents become an index: passages, analysis, bleve's files. An index of another format is
-	// another index.
+	// indexFormat is the version of the conversion of documents into an index: passages, analysis, bleve's files. A
+	// change makes a new index.
 	indexFormat   = "2"
 	indexManifest = "index.json"
 	maxManifest   = 1 << 20 // bytes
 	maxIndexFiles = 100
 )
 
-// keptIndex is an index in a folder of its own, named after the corpus, below Dir. It is built once, by whoever comes first,
-// and then read by any number of processes.
+// keptIndex is an index in its own folder below dir, named after the corpus. The first process builds it once. Any
+// number of processes then read it.
 type keptIndex struct {
 	corpus string
 	dir    string
-	told   func(text string) // is told of what takes long
+	told   func(text string) // receives messages about long operations
 }
 
-// open opens the index, and builds it first if it is not there.
+// open opens the index. It builds the index first if it does not exist.
 func (k keptIndex) open(ctx context.Context) (bleve.Index, error) {
 	if err := durable.MkdirAll(durable.OS{}, k.dir); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (k keptIndex) open(ctx context.Context) (bleve.Index, error) {
 	return openIndex(folder)
 }
 
-// corpusDigest is the name of a corpus's index: a digest of all its files, with their names.
+// corpusDigest returns the name of a corpus's index: a digest of all its files with their names.
 func corpusDigest(ctx context.Context, corpus string) (string, error) {
 	files, err := corpusFiles(corpus)
 	if err != nil {
@@ -79,7 +79,7 @@ func corpusDigest(ctx context.Context, corpus string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		name, err := filepath.Rel(corpus, file) // of a corpus in one file: a dot, whatever its name
+		name, err := filepath.Rel(corpus, file) // for a corpus in one file the name is always a dot
 		if err != nil {
 			return "", err
 		}
@@ -88,7 +88,7 @@ func corpusDigest(ctx context.Context, corpus string) (string, error) {
 	return hex.EncodeToString(all.Sum(nil)[:16]), nil
 }
 
-// lock waits for the lock of an index that is not there yet.
+// lock waits for the lock of an index that does not exist yet.
 func (k keptIndex) lock(ctx context.Context, path string) (unlock func(), err error) {
 	const pause = 50 * time.Millisecond
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o666)
@@ -113,7 +113,7 @@ func (k keptIndex) lock(ctx context.Context, path string) (unlock func(), err er
 	}
 }
 
-// build writes the index beside its place and moves it there when it is on the disk.
+// build writes the index into a temporary folder and renames it once everything is on the disk.
 func (k keptIndex) build(ctx context.Context, folder string) error {
 	_, err := durable.WriteFolder(durable.OS{}, folder, func(f *durable.Folder) error {
 		scratch := filepath.Join(f.Path(), "scratch")
@@ -131,7 +131,7 @@ func (k keptIndex) build(ctx context.Context, folder string) error {
 	return err
 }
 
-// fill writes bleve's files. Its builder keeps a batch of passages in memory and merges the batches on the disk.
+// fill writes bleve's files. bleve's builder keeps a batch of passages in memory and merges the batches on the disk.
 func (k keptIndex) fill(ctx context.Context, folder, scratch string) error {
 	builder, err := bleve.NewBuilder(folder, passageMapping(), map[string]any{"batchSize": indexBatch, "buildPathPrefix": scratch})
 	if err != nil {
@@ -153,7 +153,7 @@ func (k keptIndex) fill(ctx context.Context, folder, scratch string) error {
 		err = errors.New("the corpus has no text")
 	}
 	if err != nil {
-		return err // the builder has no open files; its scratch folder is removed with the others
+		return err // the builder has no open files, and its scratch folder is removed with the rest
 	}
 	if time.Now().After(due) {
 		k.told(fmt.Sprintf("building the search index of %s, once: merging %d passages", k.corpus, count))
@@ -196,14 +196,14 @@ func seal(folder string) error {
 	return durable.Replace(durable.OS{}, filepath.Join(folder, indexManifest), text)
 }
 
-// openIndex opens an index for reading, after a look at every byte of it: bleve trusts its files. The error is
-// fs.ErrNotExist where there is no index.
+// openIndex opens an index for reading. It first checks every byte, because bleve trusts its files. The error is
+// fs.ErrNotExist if the index does not exist.
 func openIndex(folder string) (bleve.Index, error) {
 	if _, err := os.Stat(folder); err != nil {
 		return nil, err
 	}
 	if err := intact(folder); err != nil {
-		return nil, fmt.Errorf("the index %s is damaged: %v. Remove the folder, and it is built again", folder, err) // not ErrNotExist
+		return nil, fmt.Errorf("the index %s is damaged: %v. Remove the folder, and the index will be built again", folder, err) // not ErrNotExist
 	}
 	return bleve.OpenUsing(folder, map[string]any{"read_only": true})
 }
@@ -237,7 +237,7 @@ func parseManifest(text []byte) ([]durable.File, error) {
 	}
 	for _, f := range files {
 		if !filepath.IsLocal(f.Path) {
-			return nil, fmt.Errorf("%q is no file of the index", f.Path)
+			return nil, fmt.Errorf("%q is not a file within the index", f.Path)
 		}
 	}
 	return files, nil

@@ -9,23 +9,23 @@ import (
 	"unicode/utf8"
 )
 
-// Limits bound what a conversation has of a tool.
+// Limits bounds a conversation's use of a tool.
 type Limits struct {
-	Calls int // of one conversation; 0: any number
+	Calls int // calls of one conversation; 0: any number
 	Bytes int // longest output or error shown to the model; 0: no limit
 }
 
-// Errors of a call that its arguments did not cause.
+// Errors of a call that do not depend on its arguments.
 var (
 	ErrTimeout = errors.New("the call timed out")
 	ErrFailed  = errors.New("the tool failed, whatever its arguments") // the tool crashed, or its server is gone
 	ErrRefused = errors.New("the conversation may not call the tool again")
 )
 
-// kinds are the errors by which calls are told apart, with the names under which they are kept.
+// kinds are the errors that distinguish failed calls, by the names under which they are stored.
 var kinds = map[string]error{"timeout": ErrTimeout, "failed": ErrFailed}
 
-// kindOf returns the kind of an error; nil: another call might not end with it.
+// kindOf returns the kind of an error, or nil if a call with other arguments might succeed.
 func kindOf(err error) (name string, kind error) {
 	for name, kind := range kinds {
 		if errors.Is(err, kind) {
@@ -38,7 +38,7 @@ func kindOf(err error) (name string, kind error) {
 // failed wraps an error as ErrFailed and keeps its text.
 func failed(err error) error { return &callError{err.Error(), ErrFailed} }
 
-// callError is an error as the model reads it, and its kind.
+// callError is an error with the text that the model reads, and its kind.
 type callError struct {
 	text string
 	kind error // ErrTimeout, ErrFailed, ErrRefused or nil
@@ -47,7 +47,7 @@ type callError struct {
 func (e *callError) Error() string { return e.text }
 func (e *callError) Unwrap() error { return e.kind }
 
-// Limited wraps a tool: it refuses the calls of a conversation beyond a number, and cuts outputs and errors.
+// Limited wraps a tool. It refuses calls of a conversation beyond the limit, and truncates outputs and errors.
 func Limited(t Tool, l Limits) Tool { return limited{t, l} }
 
 type limited struct {
@@ -66,7 +66,7 @@ func (t limited) Call(ctx context.Context, args json.RawMessage) (string, error)
 	return Truncate(out, t.limits.Bytes), nil
 }
 
-// reworded is an error with another text, which is shorter or holds no secrets.
+// reworded is an error with a different text, which is shorter or contains no secrets.
 type reworded struct {
 	error
 	text string
@@ -85,8 +85,8 @@ func redact(s string, secrets []string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// Truncate cuts s, valid UTF-8, to at most max bytes at a character boundary and appends a note with the number of
-// missing bytes. The note does not count in max. max 0 means no limit.
+// Truncate cuts s, which must be valid UTF-8, to at most max bytes at a character boundary and appends a note with the
+// number of missing bytes. The note does not count towards max. max 0 means no limit.
 func Truncate(s string, max int) string {
 	if max <= 0 || len(s) <= max {
 		return s

@@ -29,45 +29,45 @@ const (
 	maxMCPTools    = 10_000   // tools that a server may list
 	maxMCPResponse = 16 << 20 // bytes of one HTTP response
 	mcpTermination = 2 * time.Second
-	shortestSecret = 8 // bytes of a variable's value; a shorter one, such as a 1, stands in answers without being told
+	shortestSecret = 8 // bytes of a variable's value; a shorter value, such as 1, also occurs in answers by chance
 
-	reconnectPause = 5 * time.Second // a server that does not start is tried at most this often
+	reconnectPause = 5 * time.Second // least time between two attempts to start a server
 
-	// mcpVersion is the newest protocol version in which a client starts with initialize. Newer clients start with
-	// server/discover, at which older servers report an error or exit.
+	// mcpVersion is the newest protocol version in which a client begins with initialize. Newer clients begin with
+	// server/discover, and older servers then report an error or exit.
 	mcpVersion = "2025-11-25"
 )
 
-// MCPConfig names a server of the Model Context Protocol: a program on stdio, or a URL of streamable HTTP.
+// MCPConfig configures a server of the Model Context Protocol: a program on stdio, or a URL of streamable HTTP.
 type MCPConfig struct {
-	Name     string   // in the configuration: servers with the same command may differ in their folder
+	Name     string   // name in the configuration: servers with the same command may differ in their folder
 	Command  []string // program and arguments
 	Dir      string   // folder in which Command runs; "": the current folder
-	Env      []string // names of environment variables passed to the program, besides PATH and HOME
+	Env      []string // names of environment variables passed to the program, in addition to PATH and HOME
 	URL      string   // instead of Command
 	TokenEnv string   // name of the environment variable with the bearer token for URL; "": no token is sent
 
-	Prefix string   // before the names of the tools
-	Only   []string // names of the tools that are taken, as the server has them; nil: all
+	Prefix string   // prefix of the tools' names
+	Only   []string // names of the tools to offer, as the server names them; nil: all
 
-	Cache *recorded.Cache // keeps the list of the tools; if it replays, no server is started. nil: no cache
+	Cache *recorded.Cache // stores the list of the tools; if it replays, no server is started; nil: no cache
 
-	// Lost, if set, is called when the connection is lost. why includes the last output of the server on stderr.
+	// Lost, if set, is called when the connection is lost. why includes the server's last output on stderr.
 	Lost func(why string)
 
-	// Told, if set, is told of lines on the standard output of Command that are no messages.
+	// Told, if set, receives the lines on the standard output of Command that are not messages.
 	Told func(text string)
 }
 
-// skipped tells of a line of the server that was skipped.
+// skipped reports a skipped line of the server.
 func (c MCPConfig) skipped(line string) {
 	if c.Told != nil {
-		c.Told(fmt.Sprintf("%s: skipped a line on its standard output that is no message: %q. A server should print such lines on standard error", c, redact(line, c.Secrets())))
+		c.Told(fmt.Sprintf("%s: skipped a line on its standard output that is not a message: %q. A server should print such lines on standard error", c, redact(line, c.Secrets())))
 	}
 }
 
-// MCP is a server and its tools. If the connection is lost during a call, MCP reconnects, starts the program again if
-// there is one, and repeats the call once.
+// MCP is a server and its tools. If the connection is lost during a call, MCP reconnects, restarts the program if there
+// is one, and repeats the call once.
 type MCP struct {
 	cfg   MCPConfig
 	tools []Tool
@@ -77,7 +77,7 @@ type MCP struct {
 	closed  bool
 	wait    time.Time // no reconnection before this time
 
-	closing sync.WaitGroup // of lost sessions
+	closing sync.WaitGroup // counts lost sessions that are being closed
 }
 
 var errGone = errors.New("the server is gone and could not be started again")
@@ -94,7 +94,7 @@ type mcpSession struct {
 	stderr *tail.Writer // nil: the server is not a program
 }
 
-// ConnectMCP starts the server or connects to it, and lists its tools. ctx bounds the set-up only. The caller must call
+// ConnectMCP starts the server or connects to it, and lists its tools. ctx limits only the set-up. The caller must call
 // Close.
 func ConnectMCP(ctx context.Context, cfg MCPConfig) (*MCP, error) {
 	m := &MCP{cfg: cfg, turn: oneToken()}
@@ -141,7 +141,7 @@ func (c MCPConfig) connect(ctx context.Context) (*mcpSession, error) {
 	return s, nil
 }
 
-// explain takes secrets out of an error and adds the server's last output on stderr. The server has ended.
+// explain removes secrets from an error and adds the server's last output on stderr. The server must have ended.
 func (s *mcpSession) explain(err error, c MCPConfig) error {
 	err = &reworded{err, redact(err.Error(), c.Secrets())}
 	if s.stderr == nil {
@@ -170,7 +170,7 @@ func (m *MCP) call(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallTo
 	return session.CallTool(ctx, params)
 }
 
-// lost says whether an error means that the session has ended.
+// lost reports whether an error means that the session has ended.
 func lost(err error) bool {
 	for _, end := range []error{mcp.ErrConnectionClosed, mcp.ErrSessionMissing, io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE} {
 		if errors.Is(err, end) {
@@ -181,7 +181,7 @@ func lost(err error) bool {
 	return errors.As(err, &unreachable)
 }
 
-// reach returns the session. It starts a new session if there is none, or if the current session is gone.
+// reach returns the session. It starts a new session if the current one is gone or does not exist.
 func (m *MCP) reach(ctx context.Context, gone *mcpSession, cause error) (*mcpSession, error) {
 	select {
 	case <-m.turn:
@@ -231,7 +231,7 @@ func (m *MCP) tell(why error) {
 	}
 }
 
-// String names the server without arguments and without the query of the URL, which may be secret.
+// String returns the server's name without arguments and without the URL's query, which may be secret.
 func (c MCPConfig) String() string {
 	if len(c.Command) > 0 {
 		return c.Command[0]
@@ -240,7 +240,8 @@ func (c MCPConfig) String() string {
 	return address
 }
 
-// Secrets returns the values that must not appear in the output of this server's tools: for Attempts.Secrets.
+// Secrets returns the values that must not appear in the output of this server's tools. They are meant for
+// Attempts.Secrets.
 func (c MCPConfig) Secrets() []string {
 	var secrets []string
 	for _, name := range c.Env {
@@ -281,13 +282,13 @@ func (c MCPConfig) transport() (mcp.Transport, error) {
 		return &mcp.StreamableClientTransport{
 			Endpoint:             c.URL,
 			HTTPClient:           &http.Client{Transport: boundedTransport{token}, CheckRedirect: refuseRedirect},
-			DisableStandaloneSSE: true, // the client needs no messages that the server sends unasked
+			DisableStandaloneSSE: true, // the client does not use messages that the server sends on its own
 		}, nil
 	}
 	return nil, errors.New("an MCP server needs either a command or a URL")
 }
 
-// list asks the server for its tools, once: the tools of a model do not change within a run.
+// list asks the server for its tools, once: a model's tools do not change within a run.
 func (m *MCP) list(ctx context.Context) error {
 	var seen []string
 	for t, err := range m.session.Tools(ctx, nil) {
@@ -309,10 +310,10 @@ func (m *MCP) list(ctx context.Context) error {
 	return m.cfg.missing(seen)
 }
 
-// takes reports whether a tool of the server is wanted.
+// takes reports whether a tool of the server should be offered.
 func (c MCPConfig) takes(name string) bool { return len(c.Only) == 0 || slices.Contains(c.Only, name) }
 
-// missing returns an error that names the first wanted tool which the server does not have.
+// missing returns an error that names the first configured tool that the server does not have.
 func (c MCPConfig) missing(have []string) error {
 	for _, name := range c.Only {
 		if !slices.Contains(have, name) {
@@ -329,7 +330,7 @@ type listed struct {
 	Schema      json.RawMessage `json:"schema"`
 }
 
-// keep keeps the list of the tools. A list that was kept before must be the same.
+// keep stores the list of the tools in the cache. A list that is already stored must be the same.
 func (m *MCP) keep(ctx context.Context) error {
 	var list []listed
 	for _, t := range m.tools {
@@ -341,12 +342,12 @@ func (m *MCP) keep(ctx context.Context) error {
 	}
 	kept, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), func(context.Context) (recorded.Answer, error) { return recorded.Answer{Text: string(text)}, nil })
 	if err == nil && kept.Text != string(text) {
-		err = errors.New("the server has other tools than when the cache was begun; use another folder (cache.dir)")
+		err = errors.New("the server's tools differ from those recorded in the cache: use another folder (cache.dir)")
 	}
 	return err
 }
 
-// recall takes the list of the tools from the cache.
+// recall reads the list of the tools from the cache.
 func (m *MCP) recall(ctx context.Context) error {
 	kept, err := m.cfg.Cache.Answer(ctx, m.cfg.listing(), nil)
 	if err != nil {
@@ -369,7 +370,8 @@ func (c MCPConfig) listing() recorded.Question {
 	return recorded.Question{Service: c.Service(), Text: "tools"}
 }
 
-// Service names the server for the cache. Arguments and the query of a URL, which may be secret, are in it as a digest.
+// Service returns the server's name for the cache. It contains arguments and the URL's query, which may be secret, only
+// as a digest.
 func (c MCPConfig) Service() string {
 	parts := []string{c.Name, strings.Join(c.Command, "\x00"), c.URL, strings.Join(c.Env, "\x00")}
 	if len(c.Only) > 0 {
@@ -394,7 +396,7 @@ func (m *MCP) Close() error {
 	m.session = nil
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return nil // the exit status of a server that was told to end is not an error
+		return nil // the exit status of a server that we ended is not an error
 	}
 	return err
 }
@@ -441,7 +443,7 @@ func (t mcpTool) Call(ctx context.Context, args json.RawMessage) (string, error)
 	return text, nil
 }
 
-// failedCall is the failure of a call, transient if the server did not reply at all.
+// failedCall returns the error of a failed call. It is transient if the server did not reply at all.
 func failedCall(err error) error {
 	var again *retry.Transient
 	var answer *jsonrpc.Error
@@ -454,16 +456,16 @@ func failedCall(err error) error {
 	return &retry.Transient{Err: failed(err)}
 }
 
-// busyKey is the key of a context whose value is set where a server replies that it is busy or failing. The client's errors do not say
-// how long it asks to wait.
+// busyKey is the key of a context value that is set if a server replies that it is busy or failing. The client's errors
+// do not contain the time that the server asks to wait.
 type busyKey struct{}
 
-// refuseRedirect refuses redirects, so that the token is sent to the configured server only.
+// refuseRedirect refuses redirects, so that the token is sent only to the configured server.
 func refuseRedirect(r *http.Request, _ []*http.Request) error {
 	return fmt.Errorf("the server redirects to %s: give its final address", r.URL.Host)
 }
 
-// boundedTransport adds the token, bounds the size of a response, and keeps the numbers of structured content.
+// boundedTransport adds the token, limits the size of a response, and preserves the numbers of structured content.
 type boundedTransport struct{ token string }
 
 func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -485,7 +487,7 @@ func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	case "application/json":
 		response.Body = exactBody(response.Body)
 	}
-	response.ContentLength = -1 // the body may have become longer
+	response.ContentLength = -1 // the body may be longer now
 	return response, nil
 }
 

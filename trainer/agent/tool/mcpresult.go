@@ -15,8 +15,9 @@ import (
 // structuredKey is the field of a tool's result that may hold any JSON value.
 const structuredKey = "structuredContent"
 
-// exactStructured returns a JSON-RPC message in which the structured content of a tool's result is replaced by its own JSON text,
-// as a string. The SDK would decode its numbers as float64, which changes integers beyond 2^53. Other messages are returned as they are.
+// exactStructured returns a JSON-RPC message in which the structured content of a tool's result is replaced by its own
+// JSON text, as a string. The SDK would decode its numbers as float64, which changes integers beyond 2^53. It returns
+// other messages as they are.
 func exactStructured(message []byte) []byte {
 	if !bytes.Contains(message, []byte(`"`+structuredKey+`"`)) {
 		return message
@@ -47,7 +48,7 @@ func encoded(v any) json.RawMessage {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// exactEvents is a stream of server-sent events in which exactStructured was applied to each line of data.
+// exactEvents is a stream of server-sent events with exactStructured applied to each line of data.
 type exactEvents struct {
 	io.Closer
 	in   *bufio.Reader
@@ -76,7 +77,7 @@ func (e *exactEvents) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// exactBody is a whole message with exactStructured applied to it.
+// exactBody returns a body with one whole message, with exactStructured applied to it.
 func exactBody(body io.ReadCloser) io.ReadCloser {
 	message, err := io.ReadAll(body)
 	var rest io.Reader = strings.NewReader("")
@@ -93,8 +94,9 @@ type failingReader struct{ err error }
 
 func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
 
-// contentText returns the text of a result for the model. Structured content counts if no part of the content has text, because a
-// server that sends both repeats it in a text. The error is that of a number which would arrive as another one.
+// contentText returns the text of a result for the model. It uses structured content only if no part of the content has
+// text, because a server that sends both repeats the structured content as text. It returns an error if a number would
+// arrive changed.
 func contentText(r *mcp.CallToolResult) (string, error) {
 	var parts []string
 	readable := false
@@ -112,7 +114,8 @@ func contentText(r *mcp.CallToolResult) (string, error) {
 	return strings.Join(parts, "\n"), nil
 }
 
-// partText returns the text of one part of a result. text is false if it only describes what a model cannot read.
+// partText returns the text of one part of a result. text is false if the text only describes a part that a model
+// cannot read.
 func partText(c mcp.Content) (part string, text bool) {
 	switch c := c.(type) {
 	case *mcp.TextContent:
@@ -142,7 +145,7 @@ func media(kind string, data []byte) string {
 	return fmt.Sprintf("%s, %d bytes", kind, len(data))
 }
 
-// linkText names a resource, its address, and what the server says about it.
+// linkText returns a resource's name, its address, and the server's description of it.
 func linkText(l *mcp.ResourceLink) string {
 	about := l.URI
 	for _, more := range []string{l.Title, l.Description, l.MIMEType} {
@@ -156,8 +159,8 @@ func linkText(l *mcp.ResourceLink) string {
 	return fmt.Sprintf("[resource %s: %s]", l.Name, about)
 }
 
-// structuredText returns the JSON of structured content: the text that exactStructured left, else what the SDK decoded, if it holds no
-// number that may have been changed.
+// structuredText returns the JSON of structured content. That is the text left by exactStructured, or the value decoded
+// by the SDK if none of its numbers may have been changed.
 func structuredText(v any) (string, error) {
 	if text, ok := v.(string); ok {
 		return text, nil
@@ -168,7 +171,7 @@ func structuredText(v any) (string, error) {
 	return string(encoded(v)), nil
 }
 
-// inexactNumber returns a number of v whose size is at least 2^53.
+// inexactNumber returns a number in v with an absolute value of at least 2^53, if any.
 func inexactNumber(v any) (float64, bool) {
 	switch v := v.(type) {
 	case float64:

@@ -15,11 +15,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// stdioTransport runs a server as a program and speaks with it over its standard input and output, a JSON message a line. Other lines that the
-// program prints there are skipped and told.
+// stdioTransport runs a server as a program and communicates through its standard input and output, one JSON message
+// per line. It skips and reports other lines that the program prints there.
 type stdioTransport struct {
 	command *exec.Cmd
-	told    func(line string) // is told of skipped lines; nil: nobody is
+	told    func(line string) // receives skipped lines; nil: they are discarded
 }
 
 // Connect starts the program.
@@ -39,7 +39,8 @@ func (t *stdioTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	return (&mcp.IOTransport{Reader: io.NopCloser(messages), Writer: &programInput{WriteCloser: stdin, command: t.command}}).Connect(ctx)
 }
 
-// programInput is the standard input of a program. Close ends the program: by the end of its input, else by signals.
+// programInput is the standard input of a program. Close ends the program by closing its input, and by signals if that
+// is not enough.
 type programInput struct {
 	io.WriteCloser
 	command *exec.Cmd
@@ -66,14 +67,14 @@ func (p *programInput) Close() error {
 }
 
 const (
-	maxMessage = 64 << 20 // bytes of a line
-	maxTold    = 5        // skipped lines that are told
+	maxMessage = 64 << 20 // bytes per line
+	maxTold    = 5        // skipped lines that are reported
 )
 
-// messageLines passes on the lines that are JSON-RPC messages.
+// messageLines passes on those lines that are JSON-RPC messages.
 type messageLines struct {
 	in     *bufio.Reader
-	left   []byte // of the line that is being passed on
+	left   []byte // rest of the line that is being passed on
 	told   func(string)
 	skips  int
 	failed error
@@ -95,7 +96,7 @@ func (m *messageLines) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// line reads a line, or what is left at the end.
+// line returns the next line, or the rest of the input at its end.
 func (m *messageLines) line() (line []byte, err error) {
 	for {
 		part, err := m.in.ReadSlice('\n')
@@ -108,7 +109,8 @@ func (m *messageLines) line() (line []byte, err error) {
 	}
 }
 
-// message returns the message of a line with its line end; nil if the line has none. What stands before a message on its line is skipped.
+// message returns the message in a line, with its line end, or nil if the line has none. It skips text before a message
+// on its line.
 func (m *messageLines) message(line []byte) []byte {
 	text := bytes.TrimSpace(bytes.TrimPrefix(line, []byte("\ufeff")))
 	if len(text) == 0 {

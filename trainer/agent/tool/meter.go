@@ -12,10 +12,10 @@ import (
 type Usage struct {
 	Calls    int64
 	Errors   int64 // calls that ended with an error other than a time-out or a refusal, including Failures
-	Failures int64 // errors that other arguments would not have prevented: see ErrFailed
+	Failures int64 // errors that do not depend on the arguments: see ErrFailed
 	Timeouts int64
-	Refused  int64         // calls beyond the number that a conversation has
-	Retries  int64         // further attempts at calls, whatever came of them
+	Refused  int64         // calls beyond the limit of a conversation
+	Retries  int64         // further attempts at calls, successful or not
 	Time     time.Duration // total of all calls
 	Example  string        // text of the latest error or time-out
 }
@@ -28,12 +28,12 @@ type Meter struct {
 	lost  []string
 }
 
-// Counted wraps t, a tool in all its other wrappers, and counts its calls.
+// Counted wraps t, which must already have all its other wrappers, and counts its calls.
 func (m *Meter) Counted(t Tool) Tool { return counted{t, m} }
 
-// Lost records that the connection to a tool's server was lost, and why: for MCPConfig.Lost.
+// Lost records that the connection to a tool's server was lost, and the reason. It is meant for MCPConfig.Lost.
 func (m *Meter) Lost(why string) {
-	const most = 8 // kept between two calls of Take
+	const most = 8 // stored between two calls of Take
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.lost) < most {
@@ -41,10 +41,10 @@ func (m *Meter) Lost(why string) {
 	}
 }
 
-// Retried counts a further attempt at a call of the tool with this name: for Attempts.Retried.
+// Retried counts another attempt at a call of the tool with this name. It is meant for Attempts.Retried.
 func (m *Meter) Retried(name string) { m.change(name, func(u *Usage) { u.Retries++ }) }
 
-// Take returns the counts by tool name, and the servers lost, since the previous Take.
+// Take returns the counts by tool name and the lost servers, since the previous Take.
 func (m *Meter) Take() (usage map[string]Usage, lost []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -63,7 +63,7 @@ func (t counted) Call(ctx context.Context, args json.RawMessage) (string, error)
 	out, err := t.Tool.Call(ctx, args)
 	verdict := err
 	switch {
-	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // the conversation's time limit came before the tool's
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded): // the conversation's time limit ended before the tool's
 		verdict = &callError{err.Error(), ErrTimeout}
 	case err != nil && ctx.Err() != nil: // the conversation was cancelled
 		return out, err

@@ -15,12 +15,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
-// PythonConfig names the interpreter of a Python tool and bounds its programs. Zero values take the defaults in parentheses.
+// PythonConfig names the interpreter of a Python tool and limits its programs. Zero values mean the defaults in
+// parentheses.
 type PythonConfig struct {
 	Interpreter string        // a program, looked up in PATH if it has no slash (python3)
 	Memory      int64         // bytes of address space of a program (512 MiB)
-	Files       int64         // bytes that a program may keep in /tmp, the only place it can write to (16 MiB)
-	Output      int           // bytes a program may print (64 KiB)
+	Files       int64         // bytes that a program may store in /tmp, the only folder it can write to (16 MiB)
+	Output      int           // bytes that a program may print (64 KiB)
 	Time        time.Duration // processor time of a program, rounded up to seconds (10 s)
 }
 
@@ -43,18 +44,20 @@ func (c PythonConfig) withDefaults() PythonConfig {
 	return c
 }
 
-// Python runs each program in a process of its own in a sandbox that Linux's namespaces, seccomp and resource limits make: it sees the
-// interpreter's files alone, read-only, and an empty /tmp; it has no network and no other process, and can start none.
+// Python runs each program in its own process, in a sandbox of Linux namespaces, seccomp and resource limits. The
+// program sees only the interpreter's files, read-only, and an empty /tmp. It has no network, sees no other process,
+// and cannot start one.
 //
 // The process is a new start of the running program, which must call ServeSandbox first in main.
 type Python struct {
 	Tool
 	cfg     PythonConfig
 	box     pythonBox
-	workers chan struct{} // one for each program that may run
+	workers chan struct{} // one slot for each program that may run
 }
 
-// NewPython makes the tool and tries the sandbox. The error says why there can be no sandbox on this machine.
+// NewPython returns the tool after a trial of the sandbox. If the sandbox cannot be made on this machine, the error
+// states the reason.
 func NewPython(ctx context.Context, cfg PythonConfig) (*Python, error) {
 	p := &Python{cfg: cfg.withDefaults(), workers: make(chan struct{}, cgroup.Count().N)}
 	version, err := p.look(ctx)
@@ -66,14 +69,14 @@ func NewPython(ctx context.Context, cfg PythonConfig) (*Python, error) {
 	const trial = "import sys\nsys.stdout.write('6*7=')\n6 * 7"
 	if answer, err := p.run(ctx, trial); err != nil || answer != "6*7=42" {
 		if err == nil {
-			err = fmt.Errorf("a first program answers %q", answer)
+			err = fmt.Errorf("a trial program printed %q", answer)
 		}
 		return nil, fmt.Errorf("the sandbox for Python cannot be made on this machine: %w. It needs Linux 5.12 and user namespaces, which containers and some distributions forbid (see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); the tool code (Starlark) runs everywhere", err)
 	}
 	return p, nil
 }
 
-// look asks the interpreter where it and its modules are.
+// look runs the interpreter to find its version and the folders of its modules.
 func (p *Python) look(ctx context.Context) (version string, err error) {
 	var seen struct {
 		Version, Executable string
@@ -98,7 +101,8 @@ print(json.dumps({"Version": "%d.%d" % sys.version_info[:2], "Executable": sys.e
 	return seen.Version, err
 }
 
-// shown returns the folders and files of an interpreter and of the libraries that it needs, those within others left out.
+// shown returns the folders and files of an interpreter and of the libraries that it needs. It omits those within other
+// folders of the list.
 func shown(prefixes, modules []string) ([]shownPath, error) {
 	paths := []string{"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache"}
 	for _, p := range prefixes {

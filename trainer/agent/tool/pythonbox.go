@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pythonEnv marks a process that becomes a sandboxed Python; its value is a pythonBox as JSON.
+// pythonEnv marks a process that becomes a sandboxed Python. Its value is a pythonBox as JSON.
 const pythonEnv = "MGRPO_SANDBOX_PYTHON"
 
 // pythonBox is the sandbox of one interpreter.
@@ -26,17 +26,18 @@ type pythonBox struct {
 	Executable    string
 	Shown         []shownPath
 	Memory, Files int64  // bytes
-	Seconds       uint64 // of processor time
+	Seconds       uint64 // processor time
 }
 
-// shownPath is a folder or file of this machine that the sandbox shows, read-only. Real is its path without symbolic links.
+// shownPath is a folder or file of this machine that the sandbox shows read-only. Real is its path without symbolic
+// links.
 type shownPath struct{ At, Real string }
 
-// boxFailed is the exit status of a process that could not make its sandbox.
+// boxFailed is the exit status of a process that could not set up its sandbox.
 const boxFailed = 125
 
-// pythonStart limits its memory to the bytes in its argument, reads a program from standard input, runs it, and prints the value of its last
-// line if that is an expression.
+// pythonStart limits its memory to the number of bytes in its argument, reads a program from standard input and runs
+// it. If the last line is an expression, it prints the value.
 const pythonStart = `
 import ast, resource, sys, traceback
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
@@ -63,7 +64,7 @@ except Exception as e:
     sys.exit(at + "".join(traceback.format_exception_only(type(e), e)).strip())
 `
 
-// run runs a program and returns what it printed.
+// run runs a program and returns its output.
 func (b pythonBox) run(ctx context.Context, program string, output int) (string, error) {
 	cmd, err := b.command()
 	if err != nil {
@@ -102,7 +103,7 @@ func (b pythonBox) run(ctx context.Context, program string, output int) (string,
 	return "", errors.New(why)
 }
 
-// reason says why a program failed, in words for the model.
+// reason returns the reason why a program failed, as a text for the model.
 func (b pythonBox) reason(err error, state *os.ProcessState, stderr string) string {
 	if text := strings.ToValidUTF8(strings.TrimSpace(stderr), "\ufffd"); text != "" {
 		return text
@@ -116,8 +117,8 @@ func (b pythonBox) reason(err error, state *os.ProcessState, stderr string) stri
 	return fmt.Sprintf("the program ended with %v", err)
 }
 
-// command is this program, started again in namespaces of its own. Its user there is one without rights, which has the rights to make
-// the sandbox until the interpreter starts.
+// command returns a command that starts this program again in its own namespaces. Its user there has no rights, except
+// the right to set up the sandbox before the interpreter starts.
 func (b pythonBox) command() (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -145,7 +146,7 @@ func (b pythonBox) command() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// printed keeps the first bytes that a process writes, and kills it if it writes more.
+// printed stores the first bytes that a process writes, and kills the process if it writes more.
 type printed struct {
 	text bytes.Buffer
 	mu   sync.Mutex
@@ -168,13 +169,14 @@ func (p *printed) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// becomePython makes the sandbox around this process and starts the interpreter in its place. It returns only if that fails.
+// becomePython sets up the sandbox around this process and starts the interpreter in its place. It returns only if that
+// fails.
 func becomePython(settings string) error {
 	var b pythonBox
 	if err := json.Unmarshal([]byte(settings), &b); err != nil {
 		return err
 	}
-	runtime.LockOSThread() // what follows is of this thread, which executes the interpreter
+	runtime.LockOSThread() // the following changes apply to this thread, which executes the interpreter
 	if err := b.showFiles(); err != nil {
 		return err
 	}
@@ -185,7 +187,7 @@ func becomePython(settings string) error {
 		return fmt.Errorf("closing files: %w", err)
 	}
 	argv := []string{b.Executable, "-s", "-B", "-c", pythonStart, strconv.FormatInt(b.Memory, 10)}
-	// A constant seed of hashes gives sets the same order in every run.
+	// A constant hash seed gives sets the same order in every run.
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "PYTHONUTF8=1", "PYTHONIOENCODING=utf-8:backslashreplace", "PYTHONHASHSEED=0", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1"}
 	filter := seccompFilter()
 	if err := b.limit(); err != nil {
@@ -197,7 +199,7 @@ func becomePython(settings string) error {
 	return fmt.Errorf("starting %s: %w", b.Executable, syscall.Exec(b.Executable, argv, env))
 }
 
-// showFiles makes a file system of what the sandbox shows and of an empty /tmp, and moves the process into it.
+// showFiles creates a file system with the sandbox's files and an empty /tmp, and moves the process into it.
 func (b pythonBox) showFiles() error {
 	const base, old = "/tmp", "/old"
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -257,7 +259,7 @@ func mountMemory(at string, size int64) error {
 	return nil
 }
 
-// bind shows the file or folder from at another path, which it makes.
+// bind makes the file or folder from visible at another path, which it creates.
 func bind(from, at string) error {
 	info, err := os.Stat(from)
 	if err != nil {
@@ -277,8 +279,9 @@ func bind(from, at string) error {
 	return nil
 }
 
-// limit sets the limits of the program's resources besides its memory. It cannot be undone. The interpreter limits its own memory: this
-// process may already have more, and could then no longer allocate what it needs to start the interpreter.
+// limit sets the limits of the program's resources except memory. It cannot be undone. The interpreter limits its own
+// memory, because this process may already use more and could then no longer allocate the memory to start the
+// interpreter.
 func (b pythonBox) limit() error {
 	for _, l := range []struct {
 		resource int
@@ -297,7 +300,7 @@ func (b pythonBox) limit() error {
 	return nil
 }
 
-// exitSandbox ends a process that could not make its sandbox.
+// exitSandbox ends a process that could not set up its sandbox.
 func exitSandbox(w io.Writer, err error) {
 	fmt.Fprintln(w, err)
 	os.Exit(boxFailed)

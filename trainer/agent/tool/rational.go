@@ -20,7 +20,7 @@ func withinBits(v *big.Rat) (*big.Rat, error) {
 	return v, nil
 }
 
-// apply computes a binary operator. % takes the sign of its divisor, as in Python.
+// apply computes a binary operator. The result of % has the sign of the divisor, as in Python.
 func apply(op byte, a, b *big.Rat) (*big.Rat, error) {
 	switch v := new(big.Rat); op {
 	case '+':
@@ -45,7 +45,7 @@ func apply(op byte, a, b *big.Rat) (*big.Rat, error) {
 	}
 }
 
-// power is exact for an integer exponent; other exponents are computed in float64.
+// power computes a power. It is exact for an integer exponent; for other exponents it uses float64.
 func power(base, exponent *big.Rat) (*big.Rat, error) {
 	if !exponent.IsInt() {
 		x, _ := base.Float64()
@@ -65,7 +65,7 @@ func power(base, exponent *big.Rat) (*big.Rat, error) {
 		}
 		base, n = new(big.Rat).Inv(base), -n
 	}
-	// x^n has at least (bits(x)-1)*n bits. Where -n overflows, this bound refuses it too.
+	// x^n has at least (bits(x)-1)*n bits. If -n overflows, this check refuses it, too.
 	size := int64(max(base.Num().BitLen(), base.Denom().BitLen()) - 1)
 	if n < 0 || size > 0 && n > maxBits/size {
 		return nil, errTooLarge
@@ -121,7 +121,7 @@ func extreme(values []*big.Rat, sign int) *big.Rat {
 	return best
 }
 
-// round rounds half away from zero to a number of decimals, 0 if not given.
+// round rounds half away from zero to a number of decimals, which is 0 if not given.
 func round(a []*big.Rat) (*big.Rat, error) {
 	digits := int64(0)
 	if len(a) == 2 {
@@ -143,7 +143,7 @@ func round(a []*big.Rat) (*big.Rat, error) {
 	return withinBits(v)
 }
 
-// squareRoot is exact where the root is rational, else good to about 30 digits.
+// squareRoot computes a square root. It is exact if the root is rational, and otherwise accurate to about 30 digits.
 func squareRoot(v *big.Rat) (*big.Rat, error) {
 	if v.Sign() < 0 {
 		return nil, errors.New("the square root of a negative number is not real")
@@ -167,7 +167,7 @@ func FormatRational(v *big.Rat) string {
 	if !exact || digits > 2*showDigits {
 		digits = showDigits
 		if small := v.Denom().BitLen() - v.Num().BitLen(); small > 0 {
-			digits += small * 30103 / 100000 // log10(2): keep as many significant digits of a small number
+			digits += small * 30103 / 100000 // log10(2): a small number gets the same number of significant digits
 		}
 	}
 	return strings.TrimRight(strings.TrimRight(v.FloatString(digits), "0"), ".")

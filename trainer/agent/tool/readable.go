@@ -12,8 +12,9 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-// readable is the text of an HTML page as a reader sees it: title, headings, paragraphs, lists with their numbers, tables with a line a
-// row, raised and lowered text with a mark, formulas as LaTeX; without scripts, menus and the like. With links, a link is [text](address), its address absolute.
+// readable returns the text of an HTML page as a reader sees it: title, headings, paragraphs, numbered lists, tables
+// with one line per row, raised and lowered text with a mark, and formulas as LaTeX. It omits scripts, menus and the
+// like. If links is true, a link is written as [text](address) with an absolute address.
 func readable(text io.Reader, page *url.URL, links bool) (string, error) {
 	root, err := html.Parse(text)
 	if err != nil {
@@ -33,7 +34,8 @@ func readable(text io.Reader, page *url.URL, links bool) (string, error) {
 	return strings.TrimSpace(r.out.String()), nil
 }
 
-// mainPart is the element with what the page is about, as far as the page says which: main, its only article, or its body.
+// mainPart returns the element with the page's main content, if the page marks one: main, its only article, or its
+// body.
 func mainPart(root *html.Node) *html.Node {
 	if main := find(root, func(n *html.Node) bool { return n.DataAtom == atom.Main || attribute(n, "role") == "main" }); main != nil {
 		return main
@@ -54,7 +56,7 @@ func mainPart(root *html.Node) *html.Node {
 	return root
 }
 
-// find returns the first element, in the page's order, for which is holds; nil if there is none.
+// find returns the first element, in the page's order, for which is returns true, or nil.
 func find(root *html.Node, is func(*html.Node) bool) *html.Node {
 	for n := range root.Descendants() {
 		if n.Type == html.ElementNode && is(n) {
@@ -81,27 +83,28 @@ var (
 	lines = []atom.Atom{atom.Li, atom.Dt, atom.Dd, atom.Tr, atom.Caption, atom.Summary, atom.Figcaption, atom.Br, atom.Hr, atom.Option}
 )
 
-// maxReadable bounds the bytes of a page's text: addresses of links may be longer than what the page says of them.
+// maxReadable is the largest number of bytes in a page's text. The addresses of links can make the text longer than the
+// page.
 const maxReadable = 4 << 20
 
 // renderer writes text with at most one space between words and at most one empty line between blocks.
 type renderer struct {
 	out   strings.Builder
 	page  *url.URL
-	base  *url.URL // of relative addresses
+	base  *url.URL // base of relative addresses
 	links bool
-	space bool // before the next word
-	wants int  // line ends before the next word
-	exact bool // in pre
-	cell  bool // in a cell of a table, which has one line
-	broke bool // a line would have ended before the next word, had it not been in a cell
+	space bool // a space is due before the next word
+	wants int  // number of line ends due before the next word
+	exact bool // inside pre
+	cell  bool // inside a cell of a table, which is written on one line
+	broke bool // a line end before the next word was suppressed because it is inside a cell
 
-	last    rune               // written last
+	last    rune               // last character written
 	spans   []reach            // cells of earlier rows of the table that reach into the next
-	counted map[*html.Node]int // numbers of the last items of ordered lists
+	counted map[*html.Node]int // number of the last item of each ordered list
 }
 
-// inner returns what an element's children say, on one line.
+// inner returns the text of an element's children, on one line.
 func (r *renderer) inner(n *html.Node, links bool) string {
 	within := &renderer{page: r.page, base: r.base, links: links, cell: true, last: r.last}
 	for c := range n.ChildNodes() {
@@ -110,7 +113,7 @@ func (r *renderer) inner(n *html.Node, links bool) string {
 	return strings.TrimSpace(within.out.String())
 }
 
-// render writes an element with all in it.
+// render writes an element and everything in it.
 func (r *renderer) render(n *html.Node) {
 	switch {
 	case r.out.Len() > maxReadable:
@@ -178,14 +181,14 @@ func (r *renderer) render(n *html.Node) {
 // struck are elements whose text is no longer valid.
 var struck = []atom.Atom{atom.Del, atom.S, atom.Strike}
 
-// inline reports whether an element has no blocks in it.
+// inline reports whether an element contains no blocks.
 func inline(n *html.Node) bool {
 	return find(n, func(n *html.Node) bool {
 		return slices.Contains(blocks, n.DataAtom) || slices.Contains(lines, n.DataAtom)
 	}) == nil
 }
 
-// begin writes what stands before the text of an element.
+// begin writes the mark before the text of an element.
 func (r *renderer) begin(n *html.Node) {
 	switch n.DataAtom {
 	case atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6:
@@ -207,20 +210,20 @@ func (r *renderer) begin(n *html.Node) {
 	}
 }
 
-// hidden says whether a page hides an element from its readers.
+// hidden reports whether a page hides an element from its readers.
 func hidden(n *html.Node) bool {
 	return slices.ContainsFunc(n.Attr, func(a html.Attribute) bool {
 		return a.Key == "hidden" || a.Key == "aria-hidden" && a.Val == "true" || a.Key == "role" && a.Val == "navigation"
 	}) || styled(n, "display:none") && find(n, func(n *html.Node) bool { return formula(n) != "" }) == nil || styled(n, "visibility:hidden")
 }
 
-// styled reports whether an element's own style has a declaration.
+// styled reports whether an element's own style contains a declaration.
 func styled(n *html.Node, declaration string) bool {
 	style := attribute(n, "style")
 	return style != "" && strings.Contains(strings.ReplaceAll(strings.ToLower(style), " ", ""), declaration)
 }
 
-// address is where a link leads, if that is another page and links are wanted.
+// address returns the address of a link. It returns "" if links are not requested or the link leads to the same page.
 func (r *renderer) address(n *html.Node) string {
 	if !r.links || n.DataAtom != atom.A {
 		return ""
@@ -236,7 +239,7 @@ func (r *renderer) address(n *html.Node) string {
 	return to.String()
 }
 
-// resolve is the absolute address of a reference; nil if it has none, or one that is too long to be visited.
+// resolve returns the absolute address of a reference, or nil if the reference is invalid or too long to be visited.
 func resolve(base *url.URL, reference string) *url.URL {
 	if len(reference) > maxAddress {
 		return nil
@@ -248,7 +251,7 @@ func resolve(base *url.URL, reference string) *url.URL {
 	return to
 }
 
-// line ends the line; with 2 ends an empty line follows.
+// line ends the line. If ends is 2, an empty line follows.
 func (r *renderer) line(ends int) {
 	switch {
 	case ends > 0 && r.cell:
@@ -258,7 +261,7 @@ func (r *renderer) line(ends int) {
 	}
 }
 
-// invisible are the characters that show where a word may be broken.
+// invisible removes the characters that mark where a word may be broken.
 var invisible = strings.NewReplacer("\u00ad", "", "\u200b", "", "\u2060", "", "\ufeff", "")
 
 // text writes words.
@@ -277,7 +280,7 @@ func (r *renderer) text(s string) {
 	r.space = r.space || strings.TrimRightFunc(s, unicode.IsSpace) != s
 }
 
-// word writes what is due before a word, and the word.
+// word writes the space or line ends that are due, and then the word.
 func (r *renderer) word(s string) {
 	switch {
 	case r.out.Len() == 0:
@@ -285,7 +288,7 @@ func (r *renderer) word(s string) {
 		r.out.WriteString(strings.Repeat("\n", r.wants))
 	case r.space:
 		if first, _ := utf8.DecodeRuneInString(s); r.broke && unicode.IsDigit(first) && unicode.IsDigit(r.last) {
-			r.out.WriteByte(';') // two numbers and not one
+			r.out.WriteByte(';') // separate two numbers
 		}
 		r.out.WriteByte(' ')
 	}

@@ -20,13 +20,14 @@ func lowered(n *html.Node) bool {
 
 var (
 	simple    = regexp.MustCompile(`^[-+−–]?[\pL\pN.,]+$`)
-	wordless  = regexp.MustCompile(`^(?:\[.*\]|\(.*\)|[^\pL\pN]+|st|nd|rd|th|er|re|e|o|a|º|ª)$`) // a note, a sign, the ending of an ordinal
+	wordless  = regexp.MustCompile(`^(?:\[.*\]|\(.*\)|[^\pL\pN]+|st|nd|rd|th|er|re|e|o|a|º|ª)$`) // a note, a sign, or the ending of an ordinal
 	chemistry = regexp.MustCompile(`(?:^|[^\pL])(?:\pL|(?:[A-Z][a-z]?)+|.*\))$`)
 	digits    = regexp.MustCompile(`^\d+$`)
 )
 
-// shift writes raised or lowered text with a mark before it, so that 10 to the power of 15 is 10^15 and not 1015. Raised text that is no
-// power, such as [1], has none, nor has the number of a chemical formula, as in H2O.
+// shift writes raised or lowered text with a mark before it, so that 10 to the power of 15 becomes 10^15 instead of
+// 1015. It writes no mark before raised text that is not a power, such as [1], or before the number in a chemical
+// formula, such as H2O.
 func (r *renderer) shift(n *html.Node, mark string) {
 	text := r.inner(n, false)
 	switch {
@@ -52,7 +53,7 @@ func (r *renderer) shift(n *html.Node, mark string) {
 	r.word(mark + text)
 }
 
-// tail returns the end of the text so far, from the last space on.
+// tail returns the end of the text so far, starting after the last space.
 func (r *renderer) tail() string {
 	const most = 32
 	text := r.out.String()
@@ -60,7 +61,7 @@ func (r *renderer) tail() string {
 	return text[strings.LastIndexAny(text, " \n")+1:]
 }
 
-// next is the first character of the text that follows an element directly; 0 if there is none.
+// next returns the first character of the text that directly follows an element, or 0.
 func next(n *html.Node) rune {
 	if n.NextSibling == nil {
 		return 0
@@ -75,7 +76,7 @@ func next(n *html.Node) rune {
 	return 0
 }
 
-// fraction reports whether raised or lowered text is a part of a fraction: one above a slash, or one below.
+// fraction reports whether raised or lowered text is the numerator or denominator of a fraction with a slash.
 func fraction(n *html.Node) bool {
 	slash := func(n *html.Node) bool {
 		return n != nil && n.Type == html.TextNode && (n.Data == "/" || n.Data == "⁄")
@@ -86,7 +87,7 @@ func fraction(n *html.Node) bool {
 	return slash(n.PrevSibling) && n.PrevSibling.PrevSibling != nil && raised(n.PrevSibling.PrevSibling)
 }
 
-// marker is what stands before an item of a list: a dash, or its number.
+// marker returns the mark before an item of a list: a dash, or the item's number.
 func (r *renderer) marker(n *html.Node) string {
 	list := n.Parent
 	if list == nil || list.DataAtom != atom.Ol {
@@ -114,7 +115,7 @@ func (r *renderer) marker(n *html.Node) string {
 	return numeral(at, kind) + "."
 }
 
-// firstNumber is the number of the first item of a list.
+// firstNumber returns the number of the first item of a list.
 func firstNumber(list *html.Node, step int) int {
 	if start, err := strconv.Atoi(attribute(list, "start")); err == nil {
 		return start
@@ -131,7 +132,7 @@ func firstNumber(list *html.Node, step int) int {
 	return items
 }
 
-// numeral writes the number of an item: as letters or in Roman figures where the list wants those.
+// numeral writes the number of an item, as letters or in Roman numerals if the list has that type.
 func numeral(n int, kind string) string {
 	const letters = 26
 	var text string
@@ -155,7 +156,7 @@ func numeral(n int, kind string) string {
 	return text
 }
 
-// attributeOf returns an attribute and whether it is there.
+// attributeOf returns an attribute and reports whether it exists.
 func attributeOf(n *html.Node, key string) (string, bool) {
 	for _, a := range n.Attr {
 		if a.Namespace == "" && a.Key == key {

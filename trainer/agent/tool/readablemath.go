@@ -7,7 +7,8 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-// formula is the text of a formula: the LaTeX that it names, or its MathML on one line. "": the element is no formula.
+// formula returns the text of a formula: the LaTeX in its markup, or its MathML on one line. It returns "" if the
+// element is not a formula.
 func formula(n *html.Node) string {
 	switch {
 	case n.Type != html.ElementNode:
@@ -32,13 +33,13 @@ func formula(n *html.Node) string {
 	return ""
 }
 
-// formulaImage reports whether an image shows the formula that its alternative text has.
+// formulaImage reports whether an image shows the formula in its alternative text.
 func formulaImage(n *html.Node) bool {
 	class := strings.ToLower(attribute(n, "class"))
 	return strings.Contains(class, "math") || strings.Contains(class, "latex") || class == "tex"
 }
 
-// withoutStyle takes the command that sets a formula apart off LaTeX.
+// withoutStyle removes the command that displays a formula on its own line from LaTeX.
 func withoutStyle(tex string) string {
 	tex = strings.TrimSpace(tex)
 	if inner, ok := strings.CutPrefix(tex, `{\displaystyle`); ok && strings.HasSuffix(inner, "}") {
@@ -47,10 +48,10 @@ func withoutStyle(tex string) string {
 	return tex
 }
 
-// maxMathDepth bounds the nesting of MathML that is read.
+// maxMathDepth is the deepest nesting of MathML that is read.
 const maxMathDepth = 100
 
-// mathML writes MathML on one line, with ^ for raised parts, _ for lowered ones and / for fractions.
+// mathML writes MathML on one line, with ^ for raised parts, _ for lowered parts and / for fractions.
 func mathML(n *html.Node, depth int) string {
 	if n.Type == html.TextNode {
 		return strings.TrimSpace(n.Data)
@@ -92,7 +93,7 @@ func mathML(n *html.Node, depth int) string {
 	case "mtr", "mlabeledtr":
 		return strings.Join(parts, "") + "; "
 	case "mo":
-		if text := strings.Join(parts, ""); text != "\u2062" && text != "\u2061" && text != "\u2063" { // signs that are not seen
+		if text := strings.Join(parts, ""); text != "\u2062" && text != "\u2061" && text != "\u2063" { // invisible operators
 			return text
 		}
 		return " "

@@ -9,29 +9,29 @@ import (
 )
 
 const (
-	maxColumns  = 1000     // of a row of a table, as in HTML
-	maxRepeated = 64 << 10 // bytes that the repetitions of one cell add to a row
+	maxColumns  = 1000     // columns of a row of a table, as in HTML
+	maxRepeated = 64 << 10 // largest number of bytes that the repetitions of one cell may add to a row
 )
 
-// reach is a cell that reaches into further rows.
+// reach is a cell that spans further rows.
 type reach struct {
 	column, columns int
-	rows            int // further ones; negative: to the end of the group of rows
+	rows            int // number of further rows; negative: to the end of the row group
 	text            string
 }
 
-// plainRow reports whether no cell of a row has a table of its own.
+// plainRow reports whether no cell of a row contains a table.
 func plainRow(n *html.Node) bool {
 	return find(n, func(n *html.Node) bool { return n.DataAtom == atom.Table }) == nil
 }
 
-// row writes a row of a table on one line. A cell that reaches over several columns or rows is repeated in each, so that
-// each value stands under its heading; one that is alone in its row is written once.
+// row writes a row of a table on one line. A cell that spans several columns or rows is repeated in each, so that each
+// value is below its heading. A cell that is the only one in its row is written once.
 func (r *renderer) row(n *html.Node) {
 	var cells []string
 	var reaching []reach
 	above := r.spans
-	take := func() { // the cells from above that come next
+	take := func() { // adds the cells from above that come next
 		for i := 0; i < len(above); i++ {
 			s := above[i]
 			if s.column > len(cells) {
@@ -80,7 +80,7 @@ func ordered(spans []reach) []reach {
 	return spans
 }
 
-// spanOf reads the number of columns or rows of a cell.
+// spanOf returns the number of columns or rows that a cell spans.
 func spanOf(n *html.Node, key string, otherwise int) int {
 	const most = 65534 // as in HTML
 	v, err := strconv.Atoi(strings.TrimSpace(attribute(n, key)))
@@ -90,7 +90,7 @@ func spanOf(n *html.Node, key string, otherwise int) int {
 	return min(v, most)
 }
 
-// repeat returns a cell's text for each of its columns; a long text for the first alone.
+// repeat returns a cell's text once for each of its columns. A long text is returned only for the first column.
 func repeat(text string, columns int) []string {
 	cells := make([]string, max(columns, 1))
 	for i := range cells {

@@ -19,26 +19,27 @@ import (
 )
 
 const (
-	maxRetrieved = 8 << 20 // bytes of a service's answer
-	maxDocuments = 4 << 20 // bytes of the text made of it
+	maxRetrieved = 8 << 20 // bytes of a service's reply
+	maxDocuments = 4 << 20 // bytes of the text made from it
 )
 
-// Templates of the retriever that Search-R1 starts beside a training (POST /retrieve of its retrieval_server.py).
+// Templates for the retriever that Search-R1 starts alongside training (POST /retrieve of its retrieval_server.py).
 const (
 	DefaultRequest  = `{"queries": [{{json .Query}}], "topk": {{.Results}}, "return_scores": true}`
 	DefaultResponse = `{{range $i, $hit := index .result 0}}[{{inc $i}}] {{$d := $hit.document}}` +
 		`{{if index $d "contents"}}{{text $d.contents}}{{else}}{{text $d.title}}{{"\n"}}{{text $d.text}}{{end}}{{"\n\n"}}{{end}}`
 )
 
-// RetrieverConfig names an HTTP service that answers queries with documents.
+// RetrieverConfig configures an HTTP service that answers queries with documents.
 type RetrieverConfig struct {
 	URL      string
-	TokenEnv string // environment variable with the bearer token; "": none is sent
-	Results  int    // documents wanted
+	TokenEnv string // environment variable with the bearer token; "": no token is sent
+	Results  int    // number of documents per query
 
-	// Templates of text/template. Request makes what is sent of .Query and .Results: JSON, sent with POST, or a query string
-	// that begins with ?, sent with GET. Response makes the text for the model of the JSON that comes back. Besides the usual
-	// functions there are json, which writes a value as JSON, text, which demands a string, and inc, which adds 1.
+	// Templates of text/template. Request converts .Query and .Results into the request: JSON, sent with POST, or a
+	// query string that begins with ?, sent with GET. Response converts the JSON of the reply into the text for the
+	// model. In addition to the usual functions there are json, which writes a value as JSON, text, which requires a
+	// string, and inc, which adds 1.
 	Request, Response string // "": the defaults
 }
 
@@ -51,7 +52,7 @@ type Retriever struct {
 	client            *http.Client
 }
 
-// NewRetriever returns the tool. It sends nothing yet. The caller must call Close.
+// NewRetriever returns the tool. It does not contact the service. The caller must call Close.
 func NewRetriever(cfg RetrieverConfig) (*Retriever, error) {
 	if cfg.Request == "" {
 		cfg.Request = DefaultRequest
@@ -76,14 +77,14 @@ func NewRetriever(cfg RetrieverConfig) (*Retriever, error) {
 		}
 	}
 	const maxIdle = 64
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the token is for this service alone
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the token is meant only for this service
 	r.client = &http.Client{CheckRedirect: stay, Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true}}
 	r.Tool = Func("search", "Searches documents and returns those that fit best.", "query", "What the wanted documents are about.", r.retrieve)
 	return r, nil
 }
 
-// parseTemplate parses a template, of a request or a response.
+// parseTemplate parses the template of a request or a response.
 func parseTemplate(name, text string) (*template.Template, error) {
 	return template.New(name).Option("missingkey=error").Funcs(template.FuncMap{
 		"inc": func(i int) int { return i + 1 },
@@ -94,20 +95,20 @@ func parseTemplate(name, text string) (*template.Template, error) {
 		"text": func(v any) (string, error) {
 			s, ok := v.(string)
 			if !ok {
-				return "", fmt.Errorf("%T is no text", v)
+				return "", fmt.Errorf("%T is not a text", v)
 			}
 			return s, nil
 		},
 	}).Parse(text)
 }
 
-// Service names the service and what is asked of it, for a cache.
+// Service returns the name of the service and its settings, for a cache.
 func (r *Retriever) Service() string {
 	address, _, _ := strings.Cut(r.cfg.URL, "?")
 	return fmt.Sprintf("retriever %s %s", address, fingerprint(r.cfg.URL, r.cfg.Request, r.cfg.Response, strconv.Itoa(r.cfg.Results)))
 }
 
-// Secrets returns the values that must not appear in the tool's output: for Attempts.Secrets.
+// Secrets returns the values that must not appear in the tool's output. They are meant for Attempts.Secrets.
 func (r *Retriever) Secrets() []string { return []string{r.token} }
 
 // Close closes the connections that are kept open.
@@ -146,7 +147,7 @@ func (r *Retriever) retrieve(ctx context.Context, query string) (string, error) 
 	return r.read(body)
 }
 
-// ask makes the request of a query.
+// ask returns the request for a query.
 func (r *Retriever) ask(query string) (*http.Request, error) {
 	var text bytes.Buffer
 	if err := r.request.Execute(&text, struct {
@@ -165,12 +166,12 @@ func (r *Retriever) ask(query string) (*http.Request, error) {
 		}
 		text.Reset()
 	} else if !json.Valid(text.Bytes()) {
-		return nil, fmt.Errorf("request: the template makes %s of the query %q: want JSON (write the query as {{json .Query}}), or a query string that begins with ?",
+		return nil, fmt.Errorf("request: the template turns the query %[2]q into %[1]s: it must make JSON (write the query as {{json .Query}}), or a query string that begins with ?",
 			beginning(text.Bytes()), query)
 	}
 	request, err := http.NewRequest(method, address, &text)
 	if err != nil {
-		return nil, fmt.Errorf("request: the template makes no address of the query %q: write the query as {{urlquery .Query}}", query)
+		return nil, fmt.Errorf("request: the template does not make a valid address from the query %q: write the query as {{urlquery .Query}}", query)
 	}
 	if method == http.MethodPost {
 		request.Header.Set("Content-Type", "application/json")
@@ -181,13 +182,13 @@ func (r *Retriever) ask(query string) (*http.Request, error) {
 	return request, nil
 }
 
-// read makes the text for the model of a service's answer.
+// read converts a service's reply into the text for the model.
 func (r *Retriever) read(body []byte) (string, error) {
 	var answer any
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	if err := decoder.Decode(&answer); err != nil {
-		return "", r.fault("its answer is no JSON: %v: %s", err, beginning(body))
+		return "", r.fault("its answer is not JSON: %v: %s", err, beginning(body))
 	}
 	text := &boundedText{left: maxDocuments}
 	if err := r.response.Execute(text, answer); err != nil {
@@ -199,7 +200,7 @@ func (r *Retriever) read(body []byte) (string, error) {
 	return "nothing found", nil
 }
 
-// broken is the error of a request without a complete answer.
+// broken returns the error of a request without a complete reply.
 func (r *Retriever) broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -207,19 +208,19 @@ func (r *Retriever) broken(ctx context.Context, err error) error {
 	return &retry.Transient{Err: r.fault("%v", err)}
 }
 
-// fault is an error of the service. The address is named without its query, which may be secret.
+// fault returns an error of the service. The error contains the address without its query, which may be secret.
 func (r *Retriever) fault(format string, args ...any) error {
 	address, _, _ := strings.Cut(r.cfg.URL, "?")
 	return failed(fmt.Errorf("%s: "+format, append([]any{address}, args...)...))
 }
 
-// beginning quotes the first bytes of what somebody else wrote.
+// beginning quotes the first bytes of a text from outside.
 func beginning(b []byte) string {
 	const most = 200
 	return fmt.Sprintf("%q", Truncate(strings.ToValidUTF8(string(b), "\uFFFD"), most))
 }
 
-// boundedText collects text up to a bound.
+// boundedText collects text up to a limit.
 type boundedText struct {
 	strings.Builder
 	left int

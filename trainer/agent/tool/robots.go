@@ -8,18 +8,19 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 )
 
-// maxRobots bounds the bytes of a robots.txt that are read; the rest says nothing (RFC 9309, section 2.5).
+// maxRobots is the largest number of bytes of a robots.txt that are read; the rest is ignored (RFC 9309, section 2.5).
 const maxRobots = 512 << 10
 
-// robots are the rules of a robots.txt for one crawler (RFC 9309).
+// robots holds the rules of a robots.txt for one crawler (RFC 9309).
 type robots []robotsRule
 
 type robotsRule struct {
-	pattern string // of path and query, normalised; * is any text, $ at the end the end
+	pattern string // pattern of path and query, normalised; * matches any text, a final $ the end
 	allow   bool
 }
 
-// parseRobots reads the rules for the crawler with a product token: those of all groups that name it, else of those for *.
+// parseRobots returns the rules for the crawler with a product token: the rules of all groups that name it, or
+// otherwise the rules for *.
 func parseRobots(text []byte, product string) robots {
 	var own, others robots
 	var named, fitsOwn, fitsAll, inRules bool
@@ -35,7 +36,7 @@ func parseRobots(text []byte, product string) robots {
 		value = strings.TrimSpace(value)
 		switch key = strings.ToLower(strings.TrimSpace(key)); key {
 		case "user-agent":
-			if inRules { // another group begins
+			if inRules { // a new group begins
 				fitsOwn, fitsAll, inRules = false, false, false
 			}
 			name, _, _ := strings.Cut(value, "/")
@@ -62,7 +63,7 @@ func parseRobots(text []byte, product string) robots {
 	return others
 }
 
-// splitRobots splits at any of the three ends of lines that the standard knows: LF, CR and CRLF.
+// splitRobots splits at any of the three line ends in the standard: LF, CR and CRLF.
 func splitRobots(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	if i := bytes.IndexAny(data, "\r\n"); i >= 0 {
 		return i + 1, data[:i], nil
@@ -73,8 +74,8 @@ func splitRobots(data []byte, atEOF bool) (advance int, token []byte, err error)
 	return 0, nil, nil
 }
 
-// allows says whether path, with its query, may be fetched: the longest pattern that fits it decides, of equally long ones
-// one that allows.
+// allows reports whether a path with its query may be fetched. The longest matching pattern decides; among equally long
+// ones, one that allows wins.
 func (r robots) allows(path string) bool {
 	path = normalPath(path)
 	longest, allowed := -1, true
@@ -87,7 +88,8 @@ func (r robots) allows(path string) bool {
 	return allowed
 }
 
-// fits says whether the pattern fits the beginning of path, or with $ all of it. It takes time linear in both.
+// fits reports whether the pattern matches the beginning of path, or all of path if the pattern ends with $. It takes
+// time linear in both.
 func (r robotsRule) fits(path string) bool {
 	pattern, whole := strings.CutSuffix(r.pattern, "$")
 	parts := strings.Split(pattern, "*")
@@ -96,7 +98,7 @@ func (r robotsRule) fits(path string) bool {
 		return false
 	}
 	for i, part := range parts[1:] {
-		if whole && i == len(parts)-2 { // the last part stands at the end
+		if whole && i == len(parts)-2 { // the last part must be at the end
 			return strings.HasSuffix(rest, part)
 		}
 		at := strings.Index(rest, part)
@@ -108,7 +110,7 @@ func (r robotsRule) fits(path string) bool {
 	return !whole || rest == ""
 }
 
-// normalPattern is normalPath of a rule: * and a $ at its end keep their meaning.
+// normalPattern applies normalPath to a rule. * and a final $ keep their meaning.
 func normalPattern(pattern string) string {
 	pattern, whole := strings.CutSuffix(pattern, "$")
 	parts := strings.Split(pattern, "*")
@@ -122,8 +124,9 @@ func normalPattern(pattern string) string {
 	return pattern
 }
 
-// normalPath writes octets of a path and query that need it as %XX, reserved ones too but for those that part it, and those that need
-// it not as themselves (RFC 9309, section 2.2.2), so that two ways to write a path compare equal.
+// normalPath normalises the octets of a path and query, so that two notations of one path compare equal (RFC 9309,
+// section 2.2.2). It writes octets as %XX unless they are unreserved or separate parts of the path, and decodes
+// unreserved octets.
 func normalPath(path string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder

@@ -15,14 +15,14 @@ import (
 	"sync"
 )
 
-// sandboxEnv marks an interpreter's process; its value is the memory limit in bytes.
+// sandboxEnv marks an interpreter's process. Its value is the memory limit in bytes.
 const sandboxEnv = "MGRPO_SANDBOX_MEMORY"
 
 // sandboxReady is the first line that an interpreter prints. Another first line means that the program does not call
 // ServeSandbox.
 const sandboxReady = "mgrpo sandbox ready"
 
-// maxAnswer is the size of the longest answer line, in bytes. The interpreter enforces the limit on output; maxAnswer
+// maxAnswer is the largest number of bytes in an answer line. The interpreter enforces the limit on output; maxAnswer
 // guards against a broken interpreter.
 const maxAnswer = 16 << 20
 
@@ -35,8 +35,8 @@ type sandbox struct {
 	end    sync.Once
 }
 
-// startSandbox starts this program again as an interpreter. The interpreter gets no environment variables, which may
-// contain keys.
+// startSandbox starts this program again as an interpreter. The interpreter gets no environment variables, because they
+// may contain keys.
 func startSandbox(ctx context.Context, memory int64) (*sandbox, error) {
 	if os.Getenv(sandboxEnv) != "" {
 		return nil, errors.New("an interpreter must not start another interpreter: call tool.ServeSandbox first in main")
@@ -92,7 +92,7 @@ func (w *sandbox) execute(ctx context.Context, r sandboxRequest) (sandboxAnswer,
 }
 
 // exchange writes a request and reads one line. It kills the process when ctx ends, because a Starlark step cannot be
-// interrupted otherwise.
+// interrupted in any other way.
 func (w *sandbox) exchange(ctx context.Context, request []byte) ([]byte, error) {
 	stop := context.AfterFunc(ctx, w.kill)
 	_, err := w.stdin.Write(request)
@@ -100,7 +100,7 @@ func (w *sandbox) exchange(ctx context.Context, request []byte) ([]byte, error) 
 	if err == nil {
 		line, err = readLine(w.stdout, maxAnswer)
 	}
-	if !stop() { // ctx has ended, and its callback kills the process
+	if !stop() { // ctx has ended, and its callback is killing the process
 		w.kill()
 		return nil, context.Cause(ctx)
 	}
@@ -111,7 +111,7 @@ func (w *sandbox) exchange(ctx context.Context, request []byte) ([]byte, error) 
 	return nil, w.reason(err)
 }
 
-// reason says why the process died, in words for the model.
+// reason returns the reason why the process died, as a text for the model.
 func (w *sandbox) reason(err error) error {
 	said := w.stderr.String()
 	switch {
@@ -151,7 +151,7 @@ func readLine(r *bufio.Reader, max int) ([]byte, error) {
 	}
 }
 
-// head keeps the first bytes that a process writes on standard error, where Go names its fatal error.
+// head stores the first bytes that a process writes to standard error. Go prints a fatal error there first.
 type head struct {
 	mu sync.Mutex
 	b  []byte

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	maxQuery   = 1000 // bytes of a query that are used
+	maxQuery   = 1000 // largest number of bytes of a query that are used
 	titleBoost = 2.0
 	indexBatch = 500 // passages
 )
@@ -24,24 +24,25 @@ type SearchConfig struct {
 	Corpus  string // a JSONL file of {"title", "text"} or a folder of Markdown files
 	Results int    // passages in one answer
 
-	// Index is a folder in which the index of the corpus is kept; "": it is made in memory each time. The index is built once,
-	// whoever opens it, and read by any number of processes. Its name is a digest of the corpus: another corpus has another.
+	// Index is the folder that stores the corpus's index; "": the index is made in memory each time. The index is built
+	// once and read by any number of processes. Its name is a digest of the corpus, so another corpus has another
+	// index.
 	Index string
-	Told  func(text string) // is told of a building that takes long; nil: nobody is
+	Told  func(text string) // receives progress messages if building the index takes long; may be nil
 }
 
-// Search finds the passages of a corpus that match a query best (TF-IDF, titles count double). Where no passage has one of the
-// query's words as they stand, stop words count too, and words in other forms.
+// Search finds the passages of a corpus that best match a query (TF-IDF, titles count double). If no passage contains
+// one of the query's words unchanged, stop words and other forms of the words count, too.
 type Search struct {
 	Tool
 	index   bleve.Index
 	results int
 }
 
-// NewSearch opens the index, or makes it. The caller must call Close.
+// NewSearch opens the index, or builds it. The caller must call Close.
 func NewSearch(ctx context.Context, cfg SearchConfig) (*Search, error) {
 	if cfg.Results < 1 {
-		return nil, fmt.Errorf("search: %d results: want at least 1", cfg.Results)
+		return nil, fmt.Errorf("search: %d results; there must be at least 1", cfg.Results)
 	}
 	if cfg.Told == nil {
 		cfg.Told = func(string) {}
@@ -65,7 +66,7 @@ func NewSearch(ctx context.Context, cfg SearchConfig) (*Search, error) {
 // Close releases the index.
 func (s *Search) Close() error { return s.index.Close() }
 
-// Fields of a passage in the index. The loose ones repeat the text under the other analyzer and are not stored.
+// Fields of a passage in the index. Loose fields repeat the text under the other analyzer and are not stored.
 const (
 	titleField = "title"
 	textField  = "text"
@@ -92,7 +93,7 @@ func passageMapping() mapping.IndexMapping {
 	return m
 }
 
-// indexInMemory makes the index of a corpus in memory.
+// indexInMemory builds the index of a corpus in memory.
 func indexInMemory(ctx context.Context, corpus string) (bleve.Index, error) {
 	index, err := bleve.NewUsing("", passageMapping(), scorch.Name, scorch.Name, nil)
 	if err != nil {
@@ -125,7 +126,7 @@ func indexInMemory(ctx context.Context, corpus string) (bleve.Index, error) {
 	return index, nil
 }
 
-// eachPassage calls visit for every passage of a corpus, as it is indexed.
+// eachPassage calls visit for every passage of a corpus, in the form that is indexed.
 func eachPassage(corpus string, visit func(id string, passage map[string]any) error) error {
 	return readCorpus(corpus, func(d document) error {
 		for i, p := range passages(d.text) {
@@ -137,13 +138,14 @@ func eachPassage(corpus string, visit func(id string, passage map[string]any) er
 	})
 }
 
-// search matches words only: with a query language a model could write queries that never end.
+// search matches only words. In a query language, a model could write queries that never end.
 func (s *Search) search(ctx context.Context, query string) (string, error) {
 	query, err := bounded(query)
 	if err != nil {
 		return "", err
 	}
-	// The files of an index are mapped: reading what somebody has cut off since is a fault, which becomes a failure of the call.
+	// The files of an index are memory-mapped. If another process has truncated one, reading it faults. The fault
+	// becomes a failure of the call.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	result, err := s.match(ctx, query, "", wordsAnalyzer)
 	if err == nil && len(result.Hits) == 0 {
@@ -164,7 +166,7 @@ func (s *Search) search(ctx context.Context, query string) (string, error) {
 	return strings.TrimSpace(b.String()), nil
 }
 
-// match returns the passages that have terms of the query in the fields whose names have the suffix.
+// match returns the passages that contain terms of the query in the fields whose names have the suffix.
 func (s *Search) match(ctx context.Context, query, suffix, analyzer string) (*bleve.SearchResult, error) {
 	text := bleve.NewMatchQuery(query)
 	text.SetField(textField + suffix)
@@ -179,7 +181,7 @@ func (s *Search) match(ctx context.Context, query, suffix, analyzer string) (*bl
 	return s.index.SearchInContext(ctx, request)
 }
 
-// bounded returns the bytes of a query that are used.
+// bounded returns the part of a query that is used.
 func bounded(query string) (string, error) {
 	query = strings.ToValidUTF8(query[:min(len(query), maxQuery)], "")
 	if strings.TrimSpace(query) == "" {

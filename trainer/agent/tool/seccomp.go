@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deniedCalls are the system calls that a sandboxed program may not make, besides those of its architecture in deniedHere: new processes
-// and threads, sockets, namespaces and mounts, other processes, memory that no limit counts, and the administration of the machine.
+// deniedCalls are the system calls that a sandboxed program may not make; deniedHere adds calls of its architecture.
+// They concern new processes and threads, sockets, namespaces and mounts, other processes, memory that no limit counts,
+// and the administration of the machine.
 var deniedCalls = []uint32{
 	unix.SYS_CLONE,
 	unix.SYS_SOCKET, unix.SYS_CONNECT, unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_ACCEPT, unix.SYS_ACCEPT4,
@@ -26,7 +27,8 @@ var deniedCalls = []uint32{
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
 }
 
-// seccompFilter returns a filter that kills a process with calls of another architecture and fails the denied calls with EPERM.
+// seccompFilter returns a filter that kills a process after a call of another architecture and lets the denied calls
+// fail with EPERM.
 func seccompFilter() []unix.SockFilter {
 	const (
 		load    = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -35,7 +37,7 @@ func seccompFilter() []unix.SockFilter {
 		end     = unix.BPF_RET | unix.BPF_K
 
 		number, arch = 0, 4       // offsets in struct seccomp_data
-		otherABI     = 0x40000000 // numbers from here on are those of x32
+		otherABI     = 0x40000000 // numbers from here on are x32 calls
 	)
 	fails := func(call uint32, with uint32) []unix.SockFilter {
 		return []unix.SockFilter{{Code: equal, K: call, Jf: 1}, {Code: end, K: unix.SECCOMP_RET_ERRNO | with}}
@@ -44,14 +46,14 @@ func seccompFilter() []unix.SockFilter {
 		{Code: load, K: arch}, {Code: equal, K: auditArch, Jt: 1}, {Code: end, K: unix.SECCOMP_RET_KILL_PROCESS},
 		{Code: load, K: number}, {Code: atLeast, K: otherABI, Jf: 1}, {Code: end, K: unix.SECCOMP_RET_KILL_PROCESS},
 	}
-	filter = append(filter, fails(unix.SYS_CLONE3, uint32(unix.ENOSYS))...) // libraries then try clone
+	filter = append(filter, fails(unix.SYS_CLONE3, uint32(unix.ENOSYS))...) // libraries then try clone instead
 	for _, call := range append(deniedCalls[:len(deniedCalls):len(deniedCalls)], deniedHere...) {
 		filter = append(filter, fails(call, uint32(unix.EPERM))...)
 	}
 	return append(filter, unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
 }
 
-// dropRights takes all rights from this thread, for good, and installs a filter of its system calls.
+// dropRights permanently removes all rights of this thread and installs a filter of its system calls.
 func dropRights(filter []unix.SockFilter) error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("dropping rights: %w", err)

@@ -19,8 +19,8 @@ import (
 	"go.starlark.net/syntax"
 )
 
-// ServeSandbox runs the interpreter of the code tool, or of the Python tool, and does not return if the process was started as one.
-// Otherwise it returns at once. Call it first in main (and in TestMain).
+// ServeSandbox runs the interpreter of the code tool or of the Python tool if the process was started as one. It then
+// does not return. Otherwise it returns at once. Call it first in main (and in TestMain).
 func ServeSandbox() {
 	if settings := os.Getenv(pythonEnv); settings != "" {
 		exitSandbox(os.Stderr, becomePython(settings))
@@ -74,7 +74,7 @@ func serveSandbox(limit string) error {
 	}
 }
 
-// endWithParent ends this process at most a second after its parent.
+// endWithParent ends this process at most one second after its parent ended.
 func endWithParent() {
 	parent := os.Getppid()
 	for range time.Tick(time.Second) {
@@ -86,7 +86,7 @@ func endWithParent() {
 
 // confine limits the resources of this process. It cannot be undone.
 func confine(memory int64) error {
-	// RLIMIT_DATA counts private writable memory, including that of this binary's libraries.
+	// RLIMIT_DATA counts private writable memory, including the memory of this binary's libraries.
 	data, err := dataInUse()
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func heapBytes() uint64 {
 	return m.HeapSys - m.HeapReleased
 }
 
-// resultName is the variable for the value of a program's last expression; no program can write this name.
+// resultName is the variable for the value of a program's last expression. No program can write this name.
 const resultName = "result of the last line"
 
 var dialect = &syntax.FileOptions{Set: true, While: true, TopLevelControl: true, GlobalReassign: true, Recursion: true}
@@ -161,7 +161,7 @@ func interpret(r sandboxRequest) sandboxAnswer {
 	return a
 }
 
-// execute runs a program and returns the value of its last statement if it is an expression.
+// execute runs a program. If the last statement is an expression, it returns its value.
 func execute(thread *starlark.Thread, program string) (starlark.Value, error) {
 	file, err := dialect.Parse("program", program, 0)
 	if err != nil {
@@ -200,7 +200,7 @@ func problem(err error, steps uint64) string {
 	return message
 }
 
-// output keeps a program's output up to a limit.
+// output stores a program's output up to a limit.
 type output struct {
 	strings.Builder
 	left int

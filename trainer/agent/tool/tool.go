@@ -1,5 +1,6 @@
-// Package tool has the tools that agents call: search over a local corpus, web pages, retrievers, a calculator, a sandboxed
-// interpreter, and the tools of any MCP server; and what surrounds them: limits, attempts, a cache, a meter.
+// Package tool contains the tools that agents call: search over a local corpus, web pages, retrievers, a calculator,
+// sandboxed interpreters, and the tools of any MCP server. It also contains the wrappers around them: limits, attempts,
+// a cache, a meter.
 package tool
 
 import (
@@ -8,7 +9,7 @@ import (
 )
 
 // Tool is one function that a model can call. Call may run on several goroutines at once. It must end when ctx ends and
-// leave no goroutine behind. The model reads its error, which should say what to do differently.
+// leave no goroutine behind. The model reads its error, which should state what to do differently.
 type Tool interface {
 	Name() string
 	Description() string
@@ -26,14 +27,14 @@ type named struct {
 
 func (n named) Name() string { return n.name }
 
-// Origin names the conversation of a tool call, so that a server with state can keep conversations apart.
+// Origin identifies the conversation of a tool call, so that a server with state can keep conversations apart.
 type Origin struct {
 	Query      string
-	Row        json.RawMessage // the query's row with all its columns, the reference answer too; nil where the task has no rows
+	Row        json.RawMessage // the query's row with all its columns, including the reference answer; nil if the task has no rows
 	Rollout    int
 	Agent      string
 	Invocation int // 0 for the main agent
-	Call       int // calls of the same tool earlier in the conversation
+	Call       int // number of earlier calls of the same tool in the conversation
 }
 
 type originKey struct{}
@@ -43,7 +44,7 @@ func WithOrigin(ctx context.Context, o Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
-// OriginOf returns the origin in ctx; ok is false if there is none.
+// OriginOf returns the origin in ctx; ok is false if ctx has no origin.
 func OriginOf(ctx context.Context) (o Origin, ok bool) {
 	o, ok = ctx.Value(originKey{}).(Origin)
 	return o, ok

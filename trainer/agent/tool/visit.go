@@ -28,21 +28,21 @@ import (
 
 const (
 	maxAddress   = 2048           // bytes of a URL
-	maxRedirects = 5              // of one visit
+	maxRedirects = 5              // redirects of one visit
 	robotsAge    = 24 * time.Hour // RFC 9309, section 2.4
-	maxSites     = 4096           // whose robots.txt is kept
+	maxSites     = 4096           // hosts whose robots.txt is cached
 )
 
 var errLongAddress = fmt.Errorf("the address has more than %d bytes", maxAddress)
 
-// VisitConfig says which pages Visit may fetch.
+// VisitConfig configures which pages Visit may fetch.
 type VisitConfig struct {
-	Hosts    []string       // names: example.org, *.example.org (all below it), * (all); with :PORT if it is not the scheme's
+	Hosts    []string       // names: example.org, *.example.org (all hosts below it), * (all); with :PORT if it is not the scheme's
 	Schemes  []string       // http, https
-	Networks []netip.Prefix // addresses that may be connected to although they are private, loopback or link-local
-	Bytes    int64          // longest page; a longer one is an error
-	Agent    string         // User-Agent; its part before / is the name that robots.txt knows
-	Links    bool           // the text has the addresses of links
+	Networks []netip.Prefix // private, loopback or link-local addresses to which connections are allowed
+	Bytes    int64          // length of the longest page; a longer page is an error
+	Agent    string         // User-Agent; its part before / is the name used in robots.txt
+	Links    bool           // the text contains the addresses of links
 }
 
 // Visit fetches a page and returns its readable text.
@@ -55,9 +55,9 @@ type Visit struct {
 	sites map[string]*site // by scheme and host
 }
 
-// site is what the robots.txt of a host says.
+// site holds the rules in the robots.txt of a host.
 type site struct {
-	turn  chan struct{} // has one place, which a visitor takes to read or fetch the rules; others wait
+	turn  chan struct{} // has one slot, held by the visitor that reads or fetches the rules; others wait
 	rules robots
 	until time.Time
 }
@@ -65,7 +65,7 @@ type site struct {
 // NewVisit returns the tool. The caller must call Close.
 func NewVisit(cfg VisitConfig) *Visit { return newVisit(cfg, nil) }
 
-// newVisit is NewVisit with a resolver of names; nil: the system's.
+// newVisit returns the tool with a resolver of names; nil means the system's resolver.
 func newVisit(cfg VisitConfig, names *net.Resolver) *Visit {
 	v := &Visit{cfg: cfg, sites: map[string]*site{}}
 	v.client = &http.Client{Transport: guardedTransport(cfg.Networks, names), CheckRedirect: v.redirect}
@@ -79,13 +79,13 @@ func (v *Visit) Close() error {
 	return nil
 }
 
-// Service names what pages become and which may be fetched, for a cache.
+// Service returns a name for a cache. It contains the settings that affect pages and access to them.
 func (v *Visit) Service() string {
 	c := v.cfg
 	return fmt.Sprintf("visit links=%t %s", c.Links, fingerprint(fmt.Sprint(c.Hosts), fmt.Sprint(c.Schemes), fmt.Sprint(c.Networks), fmt.Sprint(c.Bytes), c.Agent))
 }
 
-// Check says whether the arguments of a call name a page that may be fetched, without fetching anything.
+// Check returns an error unless the arguments of a call name a page that may be fetched. It fetches nothing.
 func (v *Visit) Check(args json.RawMessage) error {
 	address, err := stringArgument(args, "url")
 	if err == nil {
@@ -120,7 +120,7 @@ func (v *Visit) visit(ctx context.Context, address string) (string, error) {
 	return v.read(response, body)
 }
 
-// parse reads the address of a page and says what is wrong with it.
+// parse reads the address of a page, or returns the reason why it is not acceptable.
 func (v *Visit) parse(address string) (*url.URL, error) {
 	if len(address) > maxAddress {
 		return nil, errLongAddress
@@ -132,7 +132,8 @@ func (v *Visit) parse(address string) (*url.URL, error) {
 	return u, v.permit(u)
 }
 
-// permit says whether an address is allowed, of a call or of a redirect, and writes the host as name servers know it.
+// permit returns an error unless an address, of a call or of a redirect, is allowed. It rewrites the host in the form that
+// name servers use.
 func (v *Visit) permit(u *url.URL) error {
 	if len(u.String()) > maxAddress {
 		return errLongAddress
@@ -165,26 +166,26 @@ func (v *Visit) permit(u *url.URL) error {
 	return nil
 }
 
-// withoutDots resolves . and .. in the path of an absolute address, also where they are written %2e: many servers do, and robots.txt is
-// to be asked about the page that they give.
+// withoutDots resolves . and .. in the path of an absolute address, even if written as %2e. Many servers resolve them,
+// and robots.txt must be checked for the page that they return.
 func withoutDots(u *url.URL) {
 	u.RawPath = strings.NewReplacer("%2e", ".", "%2E", ".").Replace(u.EscapedPath())
 	*u = *u.ResolveReference(u)
 }
 
-// hostFits says whether an entry of the list of hosts means the host with this name and port. An entry without a port means
-// the scheme's own.
+// hostFits reports whether an entry of the list of hosts matches the host with this name and port. An entry without a
+// port matches only the scheme's default port.
 func hostFits(allowed, name, port, own string) bool {
 	only := own
 	if host, p, err := net.SplitHostPort(allowed); err == nil {
 		allowed, only = host, p
 	}
-	allowed = strings.ToLower(strings.Trim(allowed, "[]")) // brackets are those of an IPv6 address
+	allowed = strings.ToLower(strings.Trim(allowed, "[]")) // brackets enclose an IPv6 address
 	below, wild := strings.CutPrefix(allowed, "*")
 	return port == only && (allowed == name || wild && strings.HasSuffix(name, below))
 }
 
-// redirect follows a redirect to a page that a call may name, too.
+// redirect follows a redirect only to a page that a call may name as well.
 func (v *Visit) redirect(to *http.Request, from []*http.Request) error {
 	if len(from) > maxRedirects {
 		return &refusal{fmt.Errorf("more than %d redirects", maxRedirects)}
@@ -202,12 +203,12 @@ func (v *Visit) redirect(to *http.Request, from []*http.Request) error {
 	return nil
 }
 
-// refusal is why a redirect is not followed.
+// refusal is the reason why a redirect is not followed.
 type refusal struct{ error }
 
 func (r *refusal) Unwrap() error { return r.error }
 
-// welcome says whether robots.txt lets a page be fetched.
+// welcome returns an error unless robots.txt allows a page to be fetched.
 func (v *Visit) welcome(ctx context.Context, page *url.URL) error {
 	rules, err := v.robots(ctx, page)
 	if err != nil {
@@ -226,10 +227,11 @@ func (v *Visit) welcome(ctx context.Context, page *url.URL) error {
 	return nil
 }
 
-// forRules is the key of a context in which robots.txt is fetched for its rules, and not as the page of a call.
+// forRules is the key of a context in which robots.txt is fetched for its rules instead of as the page of a call.
 type forRules struct{}
 
-// robots returns the rules of a page's host. A host without them has none; one whose rules cannot be had is not visited.
+// robots returns the rules of a page's host. A host without robots.txt has no rules. If the rules cannot be fetched,
+// the host is not visited.
 func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 	at := &url.URL{Scheme: page.Scheme, Host: page.Host, Path: "/robots.txt"}
 	host := v.site(at.String())
@@ -264,7 +266,7 @@ func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 	return rules, nil
 }
 
-// site is the entry of a host.
+// site returns the entry of a host.
 func (v *Visit) site(name string) *site {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -292,8 +294,8 @@ func (v *Visit) get(ctx context.Context, page *url.URL) (*http.Response, error) 
 	return response, nil
 }
 
-// broken is the error of a request without a complete reply. What the network does is transient; a refusal of ours, a certificate that
-// is not the host's, and a name that nobody has, are not.
+// broken returns the error of a request without a complete reply. Network failures are transient. A refusal by this
+// package, a certificate of another host, and a host name that does not exist are not transient.
 func (v *Visit) broken(ctx context.Context, page *url.URL, err error) error {
 	var outer *url.Error
 	if errors.As(err, &outer) {
@@ -328,8 +330,8 @@ func (v *Visit) read(response *http.Response, body []byte) (string, error) {
 	if err != nil || !isHTML && !isText {
 		return "", fmt.Errorf("%s is not text but %q", page, Truncate(header, 100))
 	}
-	const stateful = "iso-2022-jp" // whose bytes are all those of ASCII
-	decoded := body                // what says nothing of its encoding and can be UTF-8 is UTF-8
+	const stateful = "iso-2022-jp" // all of its bytes are ASCII
+	decoded := body                // a page without a declared encoding is UTF-8 if it is valid UTF-8
 	if encoding, name, certain := charset.DetermineEncoding(body, header); certain || name == stateful || !utf8.Valid(body) {
 		if decoded, err = encoding.NewDecoder().Bytes(body); err != nil {
 			return "", fmt.Errorf("%s: %w", page, err)

@@ -198,7 +198,7 @@ func TestVisitRebinding(t *testing.T) {
 		t.Fatalf("%q", got)
 	}
 	now.Store([4]byte{127, 0, 0, 2})
-	if got, want := callText(t, v, "url", address), "error: "+address+": 127.0.0.2 is not a public address, and no network that contains it is allowed"; got != want || asked.Load() > 0 {
+	if got, want := callText(t, v, "url", address), "error: "+address+": 127.0.0.2 is not a public address, and it is not in an allowed network"; got != want || asked.Load() > 0 {
 		t.Errorf("%q after %d requests, want %q", got, asked.Load(), want)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Names of the analyzers of a corpus. A change of either needs another indexFormat.
+// Names of the analyzers of a corpus. A change of an analyzer requires a new indexFormat.
 const (
 	wordsAnalyzer = "mgrpo_words" // words without the English stop words
 	looseAnalyzer = "mgrpo_loose" // all words, with and without their endings
@@ -34,7 +34,7 @@ func init() {
 // apostrophes have the same terms.
 type words struct {
 	tokenizer analysis.Tokenizer
-	stop      analysis.TokenFilter // is applied before marks are removed: the French "thé" is not a stop word
+	stop      analysis.TokenFilter // applied before marks are removed, because the French "thé" is not a stop word
 	loose     bool
 }
 
@@ -73,7 +73,7 @@ func (w *words) Analyze(text []byte) analysis.TokenStream {
 	return out
 }
 
-// plainMark replaces typographic apostrophes by the ASCII one and drops invisible characters.
+// plainMark replaces typographic apostrophes with the ASCII apostrophe and drops invisible characters.
 func plainMark(r rune) rune {
 	switch {
 	case strings.ContainsRune("’‘‛ʼʻʹ′´`׳＇", r):
@@ -84,12 +84,12 @@ func plainMark(r rune) rune {
 	return r
 }
 
-// unspaced reports whether a letter is of a script that writes words without spaces between them.
+// unspaced reports whether a letter belongs to a script without spaces between words.
 func unspaced(r rune) bool {
 	return r == 'ー' || unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar)
 }
 
-// runs yields the longest runs of letters that are unspaced and of text that is not.
+// runs yields the longest runs of letters that are unspaced, and of other text.
 func runs(text string) func(yield func(run string, spaced bool) bool) {
 	return func(yield func(string, bool) bool) {
 		for text != "" {
@@ -123,7 +123,7 @@ func grams(run string, add func(string)) {
 	}
 }
 
-// wordTerms adds a word. A Korean word has particles and compounds, and so its pairs of syllables are added too.
+// wordTerms adds a word. A Korean word contains particles and compounds, so wordTerms also adds its pairs of syllables.
 func wordTerms(word string, add func(string)) {
 	add(word)
 	letters := []rune(word)
@@ -139,7 +139,7 @@ func hangul(letters []rune) bool {
 	return !slices.ContainsFunc(letters, func(r rune) bool { return !unicode.Is(unicode.Hangul, r) })
 }
 
-// looseTerms adds a word with and without its ending, and so do its parts at apostrophes.
+// looseTerms adds a word and its parts at apostrophes, each with and without its ending.
 func looseTerms(word string, add func(string)) {
 	parts := strings.Split(word, "'")
 	if len(parts) > 1 {
@@ -152,7 +152,7 @@ func looseTerms(word string, add func(string)) {
 	}
 }
 
-// spellings are the ways to write letters with marks in two letters: Müller and Mueller, Århus and Aarhus.
+// spellings replaces two letters that stand for a letter with a mark: Müller and Mueller, Århus and Aarhus.
 var spellings = strings.NewReplacer("ae", "a", "oe", "o", "ue", "u", "aa", "a")
 
 func oneSpelling(word string) string {
@@ -163,8 +163,8 @@ func oneSpelling(word string) string {
 	return spellings.Replace(word)
 }
 
-// stems adds a word and its prefixes that lack an ending of at most half of the word. Two forms of a word share one of them in
-// every language that has its endings last.
+// stems adds a word and its prefixes without an ending of up to half of the word. Two forms of a word share one of
+// these prefixes in every language whose endings come last.
 func stems(word string, add func(string)) {
 	const longestEnding, shortestStem = 4, 3
 	letters := []rune(word)
@@ -178,7 +178,7 @@ func stems(word string, add func(string)) {
 	}
 }
 
-// fold returns a lower-case word without differences of marks and variants of letters.
+// fold returns a lower-case word without marks and variants of letters.
 func fold(word string) string {
 	if isASCII(word) {
 		return word
@@ -198,21 +198,21 @@ func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
-// removable reports whether a letter may lack the mark. The vowels of Indic scripts and the voicing of Japanese ones are marks
-// too, and words differ by them alone.
+// removable reports whether a mark can be removed from a letter. The vowels of Indic scripts and the voicing of
+// Japanese letters are marks, too, but words may differ only by them.
 func removable(r rune) bool {
 	voicing := r == '\u3099' || r == '\u309a'
 	return !voicing && unicode.Is(unicode.Mn, r) && unicode.In(r, unicode.Inherited, unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Cyrillic)
 }
 
-// variants are letters that have no decomposition in Unicode.
+// variants are letters without a decomposition in Unicode.
 var variants = map[rune]string{
 	'æ': "ae", 'œ': "oe", 'ø': "o", 'đ': "d", 'ð': "d", 'þ': "th", 'ł': "l", 'ħ': "h", 'ı': "i", 'ŧ': "t", 'ŋ': "n", 'ĸ': "k",
 	'ґ': "г", 'ة': "ه", 'ى': "ي", 'ی': "ي", 'ک': "ك", 'ٱ': "ا", 'ہ': "ه", 'ۀ': "ه",
 	'ך': "כ", 'ם': "מ", 'ן': "נ", 'ף': "פ", 'ץ': "צ",
 }
 
-// hiragana returns the hiragana letter of a katakana one.
+// hiragana returns the hiragana letter for a katakana letter.
 func hiragana(r rune) rune {
 	if r >= 'ァ' && r <= 'ヶ' {
 		return r - 'ァ' + 'ぁ'
@@ -220,7 +220,7 @@ func hiragana(r rune) rune {
 	return r
 }
 
-// digit returns the ASCII digit of another script's decimal digit. Unicode has these in ranges of ten.
+// digit returns the ASCII digit for a decimal digit of another script. Unicode has such digits in ranges of ten.
 func digit(r rune) rune {
 	for _, at := range unicode.Nd.R16 {
 		if lo := rune(at.Lo); r >= lo && r <= rune(at.Hi) {
