@@ -425,7 +425,7 @@ func TestMachinesKey(t *testing.T) {
 	if !slices.Contains(c.SecretEnv(), variable) {
 		t.Errorf("programs are given %s", variable)
 	}
-	for value, want := range map[string]string{"": "the environment variable " + variable + " is not set", "fifteen bytes..": "has 15 bytes, and needs at least 16 random ones", "sixteen bytes...": ""} {
+	for value, want := range map[string]string{"": "the environment variable " + variable + " is not set", "fifteen bytes..": "has 15 bytes, but needs at least 16 random bytes", "sixteen bytes...": ""} {
 		t.Setenv(variable, value)
 		key, err := c.MachinesKey(c.Main())
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || err == nil && string(key) != value {

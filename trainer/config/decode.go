@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// field is one key of a section, as the struct tags describe it.
+// field is one key of a section, with its struct tags.
 type field struct {
 	key   string
 	index []int // for reflect's FieldByIndex
@@ -19,7 +19,8 @@ type field struct {
 	tag   reflect.StructTag
 }
 
-// fields lists the keys of a section in the struct's order, those of inlined structs in place.
+// fields lists the keys of a section in the struct's order. Keys of inlined structs appear at the place of the inlined
+// struct.
 func fields(t reflect.Type) []field {
 	var out []field
 	for i := range t.NumField() {
@@ -48,21 +49,21 @@ func keyNames(fs []field) []string {
 
 var (
 	durationType = reflect.TypeFor[time.Duration]()
-	optionalType = reflect.TypeFor[*float64]() // a number, or the word none, which is nil
+	optionalType = reflect.TypeFor[*float64]() // a number, or the word none, which gives nil
 	modelType    = reflect.TypeFor[Model]()
 	pathType     = reflect.TypeFor[Path]()
-	variables    = reflect.TypeFor[Variables]()                                          // a mapping of any names
+	variables    = reflect.TypeFor[Variables]()                                          // a mapping with arbitrary names
 	modelTypes   = []reflect.Type{reflect.TypeFor[Shape](), reflect.TypeFor[Endpoint]()} // sections that a model can be
 )
 
-// isSection says whether values of the type are mappings with fixed keys.
+// isSection reports whether values of the type are mappings with fixed keys.
 func isSection(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && t != modelType
 }
 
-// decoder fills a Config from a tree and collects every mistake on the way.
+// decoder fills a Config from a tree and collects every mistake.
 type decoder struct {
-	root reflect.Value // the Config being filled: where inherited defaults come from
+	root reflect.Value // the Config being filled, which is the source of inherited defaults
 	at   map[string]position
 	errs Errors
 }
@@ -71,12 +72,12 @@ func (d *decoder) fail(p position, key, format string, args ...any) {
 	d.errs = append(d.errs, &Error{Where: p.String(), Key: key, Msg: fmt.Sprintf(format, args...), pos: p})
 }
 
-// failAt reports a mistake at a key or, if it was not given, at the nearest given section around it.
+// failAt reports a mistake at a key or, if the key was not given, at the nearest given section around it.
 func (d *decoder) failAt(key, format string, args ...any) {
 	d.fail(nearestPlace(d.at, key), key, format, args...)
 }
 
-// nearestPlace returns the position of a key or, if it was not given, of the nearest given section around it.
+// nearestPlace returns the position of a key or, if the key was not given, of the nearest given section around it.
 func nearestPlace(at map[string]position, key string) position {
 	for {
 		if p, ok := at[key]; ok || key == "" {
@@ -86,15 +87,15 @@ func nearestPlace(at map[string]position, key string) position {
 	}
 }
 
-// section fills a struct from a mapping. It takes keys in the struct's order, so that a section is filled before the
-// sections that inherit from it.
+// section fills a struct from a mapping. It processes keys in the struct's order, so that a section is filled before
+// the sections that inherit from it.
 func (d *decoder) section(key string, n *node, v reflect.Value) {
 	fs := fields(v.Type())
 	if n.kind == nullKind { // all keys of the section are commented out
 		n = &node{kind: mapKind, pos: n.pos}
 	}
 	if n.kind != mapKind {
-		d.fail(n.pos, key, "want a section with keys such as %s; found %s", fs[0].key, n.describe())
+		d.fail(n.pos, key, "must be a section with keys such as %s; found %s", fs[0].key, n.describe())
 		return
 	}
 	for _, e := range n.keys {
@@ -113,7 +114,7 @@ func (d *decoder) section(key string, n *node, v reflect.Value) {
 	}
 }
 
-// suggestKey ends the message about an unknown key: the nearest key of the section, or the same key
+// suggestKey returns the end of the message about an unknown key: the nearest key of the section, or the same key
 // elsewhere, or all keys of the section.
 func suggestKey(word, section string, valid []string) string {
 	if c := nearest(word, valid); c != "" {
@@ -159,7 +160,7 @@ func (d *decoder) keyed(key string, n *node, v reflect.Value) {
 		return
 	}
 	if n.kind != mapKind {
-		d.fail(n.pos, key, "want a mapping from names to their settings; found %s", n.describe())
+		d.fail(n.pos, key, "must be a mapping from names to their settings; found %s", n.describe())
 		return
 	}
 	for _, e := range n.keys {
@@ -178,7 +179,7 @@ func (d *decoder) keyed(key string, n *node, v reflect.Value) {
 	}
 }
 
-// inherit copies into item the defaults that come from elsewhere in the configuration.
+// inherit copies defaults from other sections of the configuration into item.
 func (d *decoder) inherit(item reflect.Value) {
 	for _, f := range fields(item.Type()) {
 		from := f.tag.Get("inherits")
@@ -198,7 +199,7 @@ func (d *decoder) inherit(item reflect.Value) {
 	}
 }
 
-// model fills an agent's model: a path, a shape, or, where it has a kind, an endpoint.
+// model fills an agent's model: a path, a shape, or, if the mapping has the key kind, an endpoint.
 func (d *decoder) model(key string, n *node, v reflect.Value) {
 	switch {
 	case n.kind == textKind && n.text != "":
@@ -214,13 +215,13 @@ func (d *decoder) model(key string, n *node, v reflect.Value) {
 		d.section(key, n, reflect.ValueOf(shape).Elem())
 		v.Set(reflect.ValueOf(Model{Shape: shape}))
 	default:
-		d.fail(n.pos, key, "want a folder, a GGUF file, ORG/NAME or ORG/NAME@REVISION of the Hugging Face Hub, a shape such as {width: 64, layers: 2, heads: 4, ffn: 192}, or a hosted model, {kind: openai, url: ..., name: ...}; found %s", n.describe())
+		d.fail(n.pos, key, "must be a folder, a GGUF file, ORG/NAME or ORG/NAME@REVISION of the Hugging Face Hub, a shape such as {width: 64, layers: 2, heads: 4, ffn: 192}, or a hosted model, {kind: openai, url: ..., name: ...}; found %s", n.describe())
 	}
 }
 
-// scalar fills a value that has no keys.
+// scalar fills a value that is not a section.
 func (d *decoder) scalar(key string, n *node, v reflect.Value) {
-	want := func(what string) { d.fail(n.pos, key, "want %s; found %s", what, n.describe()) }
+	want := func(what string) { d.fail(n.pos, key, "must be %s; found %s", what, n.describe()) }
 	switch v.Type() {
 	case durationType:
 		t, err := time.ParseDuration(n.text)
@@ -299,14 +300,14 @@ func (d *decoder) scalar(key string, n *node, v reflect.Value) {
 	}
 }
 
-// list fills a slice, or an array whose length is fixed.
+// list fills a slice, or an array with a fixed length.
 func (d *decoder) list(key string, n *node, v reflect.Value) {
 	fixed := v.Kind() == reflect.Array
 	if n.kind != listKind || fixed && len(n.items) != v.Len() {
 		if fixed {
-			d.fail(n.pos, key, "want a list of %d numbers; found %s", v.Len(), n.describe())
+			d.fail(n.pos, key, "must be a list of %d numbers; found %s", v.Len(), n.describe())
 		} else {
-			d.fail(n.pos, key, "want a list such as [a, b]; found %s", n.describe())
+			d.fail(n.pos, key, "must be a list such as [a, b]; found %s", n.describe())
 		}
 		return
 	}
@@ -320,7 +321,7 @@ func (d *decoder) list(key string, n *node, v reflect.Value) {
 	}
 }
 
-// enumOf lists the values that a key may have, nil where its bounds are no list.
+// enumOf returns the values that a key may have, or nil if the key has no list of values.
 func enumOf(tag reflect.StructTag) []string {
 	if enum, ok := tag.Lookup("enum"); ok {
 		return strings.Split(enum, "|")
@@ -366,7 +367,7 @@ func (d *decoder) check(key string, n *node, v reflect.Value, tag reflect.Struct
 	}
 }
 
-// suggestWord ends the message about a word that is not allowed.
+// suggestWord returns the end of the message about a word that is not allowed.
 func suggestWord(word string, allowed []string) string {
 	if len(allowed) == 1 {
 		return fmt.Sprintf("the only word is %q", allowed[0])
@@ -374,7 +375,7 @@ func suggestWord(word string, allowed []string) string {
 	return didYouMean(word, allowed)
 }
 
-// numeric returns the value as a number; ok is false if it is none or not a number.
+// numeric returns the value as a number; ok is false if the value is nil or not a number.
 func numeric(v reflect.Value) (float64, bool) {
 	switch {
 	case v.Type() == optionalType:
@@ -404,8 +405,8 @@ func bound(text string) float64 {
 	return float64(t)
 }
 
-// setDefaults fills a section with the defaults of its tags. It panics on a tag that does not fit its field, a bug that
-// the tests of this package find.
+// setDefaults fills a section with the defaults of its tags. It panics if a tag does not fit its field. The tests of
+// this package find such tags.
 func setDefaults(v reflect.Value) {
 	for _, f := range fields(v.Type()) {
 		target := v.FieldByIndex(f.index)
@@ -423,7 +424,7 @@ func setDefaults(v reflect.Value) {
 	}
 }
 
-// schemaKeys lists the paths of all keys, with NAME for the names of agents and tools.
+// schemaKeys lists the paths of all keys, with NAME in place of the names of agents and tools.
 func schemaKeys() []string {
 	var out []string
 	var walk func(path string, t reflect.Type)
@@ -447,7 +448,7 @@ func schemaKeys() []string {
 	return out
 }
 
-// validName says whether s is a valid name of an agent, a tool or a run.
+// validName reports whether s is a valid name of an agent, a tool or a run.
 func validName(s string) bool {
 	if s == "" || len(s) > 64 || !isLetter(s[0]) {
 		return false

@@ -10,8 +10,8 @@ import (
 
 // Values that depend on several keys.
 
-// Slots returns how many sequences of an agent sample at once on each of the devices that sample: engine.slots or, if that is 0, a device's
-// share of the rollouts of a step, at most 128.
+// Slots returns the number of sequences of an agent that sample at once on each sampling device: engine.slots or, if
+// that is 0, a device's share of the rollouts of a step, at most 128.
 func (c *Config) Slots(a *Agent) int {
 	if n := a.Engine.Slots; n > 0 {
 		return n
@@ -21,14 +21,14 @@ func (c *Config) Slots(a *Agent) int {
 	return min((c.Task.QueriesPerStep*c.GRPO.Rollouts+n-1)/n, most)
 }
 
-// Conversations returns how many conversations an agent holds at once on each of the devices that sample: at least as many as can
-// sample.
+// Conversations returns the number of conversations that an agent holds at once on each sampling device. It is at least
+// Slots.
 func (c *Config) Conversations(a *Agent) int { return max(a.Engine.Conversations, c.Slots(a)) }
 
-// ConversationsAtOnce returns how many conversations an agent holds at once.
+// ConversationsAtOnce returns the number of conversations that an agent holds at once on all devices.
 func (c *Config) ConversationsAtOnce(a *Agent) int { return a.engines() * c.Conversations(a) }
 
-// engines is how many of an agent's devices sample. Servers have settings of their own.
+// engines returns the number of an agent's devices that sample. Servers have their own settings, so it is 1 for them.
 func (a *Agent) engines() int {
 	if a.Engine.Remote() {
 		return 1
@@ -46,9 +46,9 @@ func (a *Agent) ContextTokens(positions int) int {
 	return positions
 }
 
-// Foldable returns an error if limits.fold.at leaves no room for what must come before or after it, of a model with the given
-// number of positions: a summary, with which the next stretch begins, and at the end of a stretch a turn, what is shown of its results
-// with the request for a summary, and that.
+// Foldable returns an error if limits.fold.at leaves too little room, for a model with the given number of positions. A
+// summary must fit before at, because the next stretch begins with it. After at must fit a turn, the shortest form of
+// its results with the request for a summary, and the summary.
 func (a *Agent) Foldable(positions int) error {
 	const request = 64
 	at, turn, all := a.Limits.Fold.At, a.Limits.MaxNewTokens, a.ContextTokens(positions)
@@ -56,9 +56,9 @@ func (a *Agent) Foldable(positions int) error {
 	case at == 0:
 		return nil
 	case at <= turn:
-		return fmt.Errorf("must be above max_new_tokens, %d: a summary may have as many", turn)
+		return fmt.Errorf("must be above max_new_tokens, %d: a summary may have this number of tokens", turn)
 	case at > all-2*turn-request:
-		return fmt.Errorf("must be at most %d: a conversation may have %d tokens, and after that many come a turn and a summary of max_new_tokens, %d, and %d tokens that ask for it",
+		return fmt.Errorf("must be at most %d: a conversation may have %d tokens, and after at follow a turn and a summary of max_new_tokens, %d, each, and %d tokens that request the summary",
 			all-2*turn-request, all, turn, request)
 	}
 	return nil
@@ -67,13 +67,13 @@ func (a *Agent) Foldable(positions int) error {
 // CacheSize is the size of an engine's key-value cache.
 type CacheSize struct {
 	Slots         int // sequences that sample at once
-	Conversations int // those with cached keys and values
-	Context       int // tokens of the longest
-	Tokens        int // of all of them, in whole blocks
+	Conversations int // conversations with cached keys and values
+	Context       int // tokens of the longest conversation
+	Tokens        int // tokens of all conversations, in whole blocks
 }
 
-// CacheOf is the cache of an engine that samples for several agents, with room for what the settings of each ask for. The model has the
-// given number of positions. Servers have caches of their own.
+// CacheOf returns the cache size of an engine that samples for several agents, with room for the settings of each. The
+// model has the given number of positions. Servers have their own caches, so their agents do not count.
 func (c *Config) CacheOf(agents []*Agent, positions int) (sum CacheSize) {
 	for _, a := range agents {
 		if a.Engine.Remote() {
@@ -91,11 +91,11 @@ func (c *Config) CacheOf(agents []*Agent, positions int) (sum CacheSize) {
 	return sum
 }
 
-// Ranks are the devices of an agent, each with a process of its own, those of the first machine first. The first is that of the agent's
-// worker.
+// Ranks returns the devices of an agent, the devices of the first machine first. Each has its own process. The first
+// device belongs to the agent's worker.
 func (a *Agent) Ranks() []string { return slices.Repeat(a.OnMachine(), max(a.Machines.Count, 1)) }
 
-// OnMachine are the devices that an agent has on each machine, by one name each: cuda is cuda:0.
+// OnMachine returns the devices that an agent has on each machine. Equal devices have equal names: cuda becomes cuda:0.
 func (a *Agent) OnMachine() []string {
 	out := slices.Clone(a.Devices)
 	if len(out) == 0 {
@@ -109,19 +109,19 @@ func (a *Agent) OnMachine() []string {
 	return out
 }
 
-// OfMachine returns the agent with a name if it has that further machine.
+// OfMachine returns the agent with the given name if it has that further machine.
 func (c *Config) OfMachine(machine int, name string) (*Agent, error) {
 	a := c.Agent(name)
 	switch {
 	case a == nil:
 		return nil, fmt.Errorf("no agent %q in the configuration: it has %s", name, strings.Join(c.AgentNames(), ", "))
 	case machine < 1 || machine >= a.Machines.Count:
-		return nil, fmt.Errorf("there is no machine %d of %s: agents.%s.machines.count is %d, and the further machines are numbered from 1 on", machine, name, name, a.Machines.Count)
+		return nil, fmt.Errorf("there is no machine %d of %s: agents.%s.machines.count is %d, and the further machines are numbered from 1", machine, name, name, a.Machines.Count)
 	}
 	return a, nil
 }
 
-// OnOneMachine is the configuration of what one machine does alone: all that is no training.
+// OnOneMachine returns the configuration for commands other than training, which use only one machine.
 func (c *Config) OnOneMachine() *Config {
 	own := *c
 	own.Agents = slices.Clone(c.Agents)
@@ -131,21 +131,22 @@ func (c *Config) OnOneMachine() *Config {
 	return &own
 }
 
-// Remote says whether servers sample the agent's turns.
+// Remote reports whether servers sample the agent's turns.
 func (e *Engine) Remote() bool { return e.Kind != "local" }
 
-// ComputesBF16 says whether forward passes compute in bf16. Weights that training changes have an fp32 master then.
+// ComputesBF16 reports whether forward passes compute in bf16. Weights that training changes then have an fp32 master
+// copy.
 func (a *Agent) ComputesBF16() bool {
 	return a.DType == "bf16" || (a.DType == "auto" || a.Quantised()) && a.Device != "cpu"
 }
 
-// Quantised says whether the matrices of the agent's model stay in the blocks of their GGUF file.
+// Quantised reports whether the matrices of the agent's model stay in the blocks of their GGUF file.
 func (a *Agent) Quantised() bool { return a.DType == "quantised" }
 
-// Adapts says whether the agent trains adapters in place of its model's weights.
+// Adapts reports whether the agent trains adapters in place of its model's weights.
 func (a *Agent) Adapts() bool { return a.LoRA.R > 0 || a.LoRA.Folder() != "" }
 
-// Folder is the folder of the adapter to go on with; "": the adapters are new.
+// Folder returns the folder of the adapter to continue with, or "" if the adapters are new.
 func (l LoRA) Folder() Path {
 	if l.Init == "uniform" || l.Init == "gaussian" {
 		return ""
@@ -153,15 +154,16 @@ func (l LoRA) Folder() Path {
 	return l.Init
 }
 
-// PlayedByProgram says whether a program plays the rollouts through the gateway.
+// PlayedByProgram reports whether a program plays the rollouts through the gateway.
 func (c *Config) PlayedByProgram() bool {
 	return len(c.Task.Program.Command) > 0 || c.Task.Program.Elsewhere
 }
 
-// HasGateway says whether the agents answer requests of programs.
+// HasGateway reports whether the agents answer requests of programs.
 func (c *Config) HasGateway() bool { return c.Gateway.Listen != "" || c.PlayedByProgram() }
 
-// SecretEnv are the environment variables that hold keys and passwords of this process, for whoever starts programs.
+// SecretEnv returns the names of the environment variables that hold keys and passwords of this process. Programs must
+// not inherit them.
 func (c *Config) SecretEnv() []string {
 	names := []string{c.Store.PasswordEnv, c.Gateway.TokenEnv, c.Health.TokenEnv, c.Task.Judge.KeyEnv}
 	for _, a := range c.Agents {

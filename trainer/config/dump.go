@@ -19,10 +19,10 @@ import (
 type leaf struct {
 	key    string // path of the key
 	text   string // as YAML
-	change string // "", "resume" or "worker", as the tag of the key or of a section around it
+	change string // "", "resume" or "worker": the tag of the key or of a section around it
 }
 
-// pathWriter rewrites a path for output. hub: p may be a name on the Hugging Face Hub.
+// pathWriter rewrites a path for output. hub reports whether p may be a name on the Hugging Face Hub.
 type pathWriter func(p Path, hub bool) Path
 
 // leaves returns all values in the schema's order, with paths rewritten by path.
@@ -36,7 +36,7 @@ func (c *Config) leaves(path pathWriter) []leaf {
 	return out
 }
 
-// visitor has callbacks for each value, for each mapping before its values, and for rewriting paths.
+// visitor holds callbacks for each value, for each mapping before its values, and for rewriting paths.
 type visitor struct {
 	leaf func(leaf)
 	open func(path, name string)
@@ -119,8 +119,8 @@ func scalarText(v reflect.Value) string {
 
 var plainForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*([-./][A-Za-z0-9_]+)*$`)
 
-// quote writes text plainly where it cannot be taken for anything else, else as a JSON string, which
-// is YAML too.
+// quote writes text without quotes if it cannot be mistaken for another value, and otherwise as a JSON string, which is
+// valid YAML.
 func quote(s string) string {
 	switch strings.ToLower(s) {
 	case "true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf":
@@ -132,7 +132,7 @@ func quote(s string) string {
 	return jsonText(s)
 }
 
-// jsonText is a text as a JSON string.
+// jsonText returns a text as a JSON string.
 func jsonText(s string) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -143,8 +143,8 @@ func jsonText(s string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// Dump returns the whole configuration, with defaults, as canonical YAML for a file in the folder dir: relative paths are
-// rewritten to start from dir. It contains no secrets, because a Config has none.
+// Dump returns the whole configuration, with defaults, as canonical YAML for a file in the folder dir. It rewrites
+// relative paths so that they start from dir. The text contains no secrets, because a Config contains none.
 func (c *Config) Dump(dir string) []byte {
 	var b strings.Builder
 	indent := func(path string) string { return strings.Repeat("  ", strings.Count(path, ".")) }
@@ -159,13 +159,13 @@ func (c *Config) Dump(dir string) []byte {
 	return []byte(b.String())
 }
 
-// Shared returns the values of the keys on which the workers of a team must agree. Keys marked "worker" are left out.
+// Shared returns the values of the keys on which the workers of a team must agree. It omits keys marked "worker".
 func (c *Config) Shared() map[string]string {
 	return c.values(func(p Path, _ bool) Path { return p }, func(change string) bool { return change != "worker" })
 }
 
-// Digest returns the SHA-256, in hex, of the keys that must not change between a checkpoint and its resume. Paths are
-// left out: files may move.
+// Digest returns the SHA-256, in hex, of the keys that must not change between a checkpoint and its resume. It omits
+// paths, because files may move.
 func (c *Config) Digest() string {
 	fixed := c.fixed(func(Path, bool) Path { return "" })
 	h := sha256.New()
@@ -175,14 +175,14 @@ func (c *Config) Digest() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// DiffForResume returns a line "key: old -> new" for each key that differs from the earlier configuration and must not
-// change. It returns none if the run can be resumed.
+// DiffForResume returns a line "key: old -> new" for each key that differs from the earlier configuration but must not
+// change. It returns no lines if the run can be resumed.
 func (c *Config) DiffForResume(old *Config) []string {
 	return Diff(old.fixed(old.from(old.dir)), c.fixed(c.from(old.dir)))
 }
 
-// ChangedOnResume returns a line "key: old -> new" for each key of the task, the algorithm and the agents that differs from the earlier
-// configuration and may: what it changes are the steps that follow.
+// ChangedOnResume returns a line "key: old -> new" for each key of the task, the algorithm and the agents that differs
+// from the earlier configuration and may change. These changes affect the following steps.
 func (c *Config) ChangedOnResume(old *Config) []string {
 	learning := func(of *Config) map[string]string {
 		keys := of.values(of.from(old.dir), func(change string) bool { return change == "resume" })

@@ -23,14 +23,14 @@ func (p position) String() string {
 // Error is one mistake in a configuration.
 type Error struct {
 	Where string // file:line:column, or the --set argument
-	Key   string // the key's path, such as grpo.eps_low; empty where the text is not YAML
-	Msg   string // what is wrong and what to do
+	Key   string // the key's path, such as grpo.eps_low; empty if the text is not YAML
+	Msg   string // the mistake and its remedy
 
 	pos   position
-	cause error // of a Fault
+	cause error // cause of a Fault
 }
 
-// Unwrap gives what a Fault was made of to errors.Is.
+// Unwrap returns the cause of a Fault, for errors.Is.
 func (e *Error) Unwrap() error { return e.cause }
 
 func (e *Error) Error() string {
@@ -40,7 +40,7 @@ func (e *Error) Error() string {
 	return e.Where + ": " + e.Key + ": " + e.Msg
 }
 
-// Errors is every mistake found in a configuration, in the order of the file.
+// Errors holds every mistake found in a configuration, in the order of the file.
 type Errors []*Error
 
 func (es Errors) Error() string {
@@ -51,7 +51,7 @@ func (es Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives the single mistakes to errors.As.
+// Unwrap returns the single mistakes, for errors.As.
 func (es Errors) Unwrap() []error {
 	errs := make([]error, len(es))
 	for i, e := range es {
@@ -60,7 +60,7 @@ func (es Errors) Unwrap() []error {
 	return errs
 }
 
-// Err returns nil if there is no mistake, else es in the order of the file.
+// Err returns nil if there is no mistake, and otherwise es in the order of the file.
 func (es Errors) Err() error {
 	if len(es) == 0 {
 		return nil
@@ -79,14 +79,15 @@ func (es Errors) sorted() Errors {
 	return es
 }
 
-// Fault makes an Error for a mistake that shows only when a value is used, such as a missing model.
+// Fault returns an Error for a mistake that is detected only when a value is used, such as a missing model.
 func (c *Config) Fault(key string, err error) *Error {
 	pos := nearestPlace(c.at, key)
 	return &Error{Where: pos.String(), Key: key, Msg: err.Error(), pos: pos, cause: err}
 }
 
-// nearest returns the candidate that word probably meant: one edit away, two for words of eight letters and more, three from twelve letters
-// on (query_per_step, queries_per_step), and with a letter in common. It returns "" if there is none.
+// nearest returns the candidate that word probably misspells: one edit away, two for words of at least eight letters,
+// three for words of at least twelve (query_per_step, queries_per_step), and with a common letter. It returns "" if there
+// is no such candidate.
 func nearest(word string, candidates []string) string {
 	best, bestDist := "", 2
 	switch {
@@ -103,8 +104,8 @@ func nearest(word string, candidates []string) string {
 	return best
 }
 
-// editDistance counts the bytes to insert, delete, replace or swap with a neighbour to turn a into b
-// (optimal string alignment).
+// editDistance returns the number of single-byte insertions, deletions, replacements and swaps of neighbours that turn
+// a into b (optimal string alignment).
 func editDistance(a, b string) int {
 	prev2, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {
@@ -127,7 +128,7 @@ func editDistance(a, b string) int {
 	return prev[len(b)]
 }
 
-// didYouMean ends a message about word with the nearest candidate, or with all of them.
+// didYouMean returns the end of a message about word, with the nearest candidate or with all candidates.
 func didYouMean(word string, candidates []string) string {
 	if c := nearest(word, candidates); c != "" {
 		return "did you mean " + c + "?"

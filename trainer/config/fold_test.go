@@ -21,7 +21,7 @@ func TestFoldIsRefused(t *testing.T) {
 		"keep alone":    {[]string{at("a", "{keep: 1}")}, "agents.a.limits.fold.at: missing"},
 		"program":       {[]string{at("a", "{at: 2000}"), "task.program.command=[x]"}, "agents.a.limits.fold: a program plays the rollouts"},
 		"hosted":        {[]string{at("b", "{at: 2000}"), "agents.b.model={kind: openai, url: https://h/v1, name: n}"}, "agents.b.limits.fold: the model of b is hosted"},
-		"research":      {[]string{at("a", "{at: 2000}"), "task={kind: research}"}, "agents.a.limits.fold: the task research speaks a language of its own"},
+		"research":      {[]string{at("a", "{at: 2000}"), "task={kind: research}"}, "agents.a.limits.fold: the task research has its own dialect"},
 	} {
 		_, err := Parse("f.yaml", []byte(team), c.sets)
 		switch {

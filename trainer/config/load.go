@@ -31,7 +31,7 @@ func Load(path string, sets []string) (*Config, error) {
 	return Parse(path, textfile.Bytes(text), sets)
 }
 
-// Parse is Load for text in memory. path is its name in messages, and relative paths start from path's folder.
+// Parse does the same as Load for text in memory. path is its name in messages, and relative paths start from path's folder.
 func Parse(path string, text []byte, sets []string) (*Config, error) {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
@@ -64,10 +64,10 @@ func Parse(path string, text []byte, sets []string) (*Config, error) {
 	return c, nil
 }
 
-// overrides is how the source of an override begins.
+// overrides is the beginning of an override's source.
 const overrides = "--set "
 
-// override puts one KEY=VALUE into the tree.
+// override writes one KEY=VALUE into the tree.
 func override(root *node, arg string, errs *Errors) {
 	source := overrides + clip(arg)
 	pos := position{source: source}
@@ -76,7 +76,7 @@ func override(root *node, arg string, errs *Errors) {
 	}
 	key, text, ok := strings.Cut(arg, "=")
 	if !ok || key == "" {
-		fail("", "want KEY=VALUE, such as run.steps=3")
+		fail("", "must be KEY=VALUE, such as run.steps=3")
 		return
 	}
 	value := &node{kind: textKind, pos: pos}
@@ -121,7 +121,8 @@ func override(root *node, arg string, errs *Errors) {
 	}
 }
 
-// insteadOf is the key of an agent in whose place an override of another is given; "" if there is none. A saved configuration has both.
+// insteadOf returns the key that an override of another key of the same agent replaces, or "". A saved configuration
+// contains both keys.
 func insteadOf(key string, value *node) string {
 	switch {
 	case key == "device":
@@ -132,7 +133,7 @@ func insteadOf(key string, value *node) string {
 	return ""
 }
 
-// giveUp forgets a key, unless an override has it.
+// giveUp removes a key, unless an override set it.
 func (n *node) giveUp(key string) {
 	n.keys = slices.DeleteFunc(n.keys, func(e entry) bool { return e.key == key && !strings.HasPrefix(e.pos.source, overrides) })
 }
@@ -157,7 +158,7 @@ func relocate(n *node, pos position) {
 	}
 }
 
-// freezeHosted says of hosted models what they are in any case, untrained and untaught, and refuses to be told otherwise.
+// freezeHosted marks hosted models as untrained and without a cold start. It refuses settings that contradict this.
 func (c *Config) freezeHosted(d *decoder) {
 	for i := range c.Agents {
 		a := &c.Agents[i]
@@ -166,17 +167,16 @@ func (c *Config) freezeHosted(d *decoder) {
 		}
 		key := "agents." + a.Name
 		if _, given := d.at[key+".train"]; given && a.Train {
-			d.failAt(key+".train", "the model of %s is hosted: it cannot be trained; leave this out", a.Name)
+			d.failAt(key+".train", "the model of %s is hosted: it cannot be trained; remove this key", a.Name)
 		}
 		if _, given := d.at[key+".cold_start.steps"]; given && a.ColdStart.Steps > 0 {
-			d.failAt(key+".cold_start.steps", "the model of %s is hosted: it cannot have a cold start; leave this out", a.Name)
+			d.failAt(key+".cold_start.steps", "the model of %s is hosted: it cannot have a cold start; remove this key", a.Name)
 		}
 		a.Train, a.ColdStart.Steps = false, 0
 	}
 }
 
-// fill sets the defaults that depend on other keys, so that a dump is complete and a later change of these keys is
-// visible.
+// fill sets the defaults that depend on other keys, so that a dump is complete and shows a later change of these keys.
 func (c *Config) fill(d *decoder) {
 	if c.Run.Dir == "" {
 		c.Run.Dir = Path("runs/" + c.Run.Name)
@@ -216,7 +216,8 @@ func (c *Config) fill(d *decoder) {
 	}
 }
 
-// weighSampler turns importance weights on where a sampler's log-probs are not ours, unless the file decides otherwise.
+// weighSampler turns importance weights on if the sampler's log-probs are not the trainer's, unless the file sets the
+// keys.
 func (g *GRPO) weighSampler(d *decoder) {
 	_, old := d.at["grpo.old"]
 	_, capped := d.at["grpo.tis_cap"]
@@ -254,7 +255,7 @@ func (c *Config) Main() *Agent {
 	return nil
 }
 
-// Subs returns the sub-agents that take part, in the file's order: none in the arm single.
+// Subs returns the sub-agents that take part, in the file's order. The arm single has none.
 func (c *Config) Subs() []*Agent {
 	var subs []*Agent
 	for i := range c.Agents {
@@ -291,7 +292,7 @@ func (c *Config) Agent(name string) *Agent {
 	return nil
 }
 
-// Tool returns the entry of tools with a name, or nil. calculator and code may lack an entry.
+// Tool returns the entry of tools with a name, or nil. calculator and code need no entry.
 func (c *Config) Tool(name string) *Tool {
 	for i := range c.Tools {
 		if c.Tools[i].Name == name {
@@ -301,35 +302,36 @@ func (c *Config) Tool(name string) *Tool {
 	return nil
 }
 
-// Learns says whether training changes an agent's weights: train is true, and the arm neither freezes the agent nor
+// Learns reports whether training changes an agent's weights: train is true, and the arm neither freezes the agent nor
 // leaves it out.
 func (c *Config) Learns(a *Agent) bool {
 	return a.Train && (a.Role == "main" || c.Run.Arm == "team")
 }
 
-// ColdStarts says whether an agent has a cold start. The agent may be frozen afterwards.
+// ColdStarts reports whether an agent has a cold start. The agent may be frozen afterwards.
 func (c *Config) ColdStarts(a *Agent) bool {
 	return a.ColdStart.Steps > 0 && c.ColdStart.Demonstrations != "none"
 }
 
-// Frozen says whether nothing ever changes the weights of an agent's model: it has adapters, or no phase trains it.
+// Frozen reports whether the weights of an agent's model never change: it has adapters, or no phase trains it.
 func (c *Config) Frozen(a *Agent) bool { return a.Adapts() || !c.Learns(a) && !c.ColdStarts(a) }
 
-// HoldsBF16 says whether an agent's model is held in bf16 alone, 2 bytes a parameter: nothing changes it, and either all forward
-// passes compute in bf16, or a CPU does nothing but sample from it.
+// HoldsBF16 reports whether an agent's model is held only in bf16, 2 bytes per parameter. That is so if the weights
+// never change, and either all forward passes compute in bf16, or a CPU uses them only for sampling.
 func (c *Config) HoldsBF16(a *Agent) bool {
 	return c.Frozen(a) && !a.Quantised() && (a.ComputesBF16() || a.Engine.DType == "bf16" && !a.Adapts())
 }
 
-// HasKL says whether an agent is trained with a KL term.
+// HasKL reports whether an agent is trained with a KL term.
 func (c *Config) HasKL(a *Agent) bool { return c.GRPO.KL != mgrpo.KLNone && c.Learns(a) }
 
-// KLToColdStart says whether that term compares with the agent's weights after its cold start, which only the run has.
+// KLToColdStart reports whether that term compares with the agent's weights after its cold start, which only the run
+// has.
 func (c *Config) KLToColdStart(a *Agent) bool {
 	return c.HasKL(a) && a.Reference == "" && c.ColdStarts(a) && c.GRPO.Reference != "start"
 }
 
-// AgentNames returns the agents that take part in the configured arm, main first.
+// AgentNames returns the names of the agents that take part in the configured arm, the main agent first.
 func (c *Config) AgentNames() []string {
 	names := []string{c.Main().Name}
 	for _, a := range c.Subs() {
@@ -341,23 +343,24 @@ func (c *Config) AgentNames() []string {
 // RunDir returns the run's folder as an absolute path or relative to the current folder.
 func (c *Config) RunDir() string { return c.Resolve(c.Run.Dir) }
 
-// Password reads the store's password from the configured environment variable or file; "" if neither is configured.
+// Password returns the store's password from the configured environment variable or file, or "" if neither is
+// configured.
 func (c *Config) Password() (string, error) {
 	return c.secret("store.password_env", c.Store.PasswordEnv, "store.password_file", c.Store.PasswordFile)
 }
 
-// MachinesKey reads the key by which an agent's machines know each other.
+// MachinesKey returns the key with which an agent's machines recognise each other.
 func (c *Config) MachinesKey(a *Agent) ([]byte, error) {
 	const least = 16
 	section := "agents." + a.Name + ".machines"
 	key, err := c.secret(section+".key_env", a.Machines.KeyEnv, section+".key_file", a.Machines.KeyFile)
 	if err == nil && len(key) < least {
-		err = fmt.Errorf("config: %s: the key has %d bytes, and needs at least %d random ones, such as those of: head -c 32 /dev/urandom | base64", section, len(key), least)
+		err = fmt.Errorf("config: %s: the key has %d bytes, but needs at least %d random bytes; make one with: head -c 32 /dev/urandom | base64", section, len(key), least)
 	}
 	return []byte(key), err
 }
 
-// secret reads what an environment variable or a file has; "" if neither is configured.
+// secret returns the contents of an environment variable or a file, or "" if neither is configured.
 func (c *Config) secret(envKey, env, fileKey string, file Path) (string, error) {
 	switch {
 	case env != "":

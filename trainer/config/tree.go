@@ -35,10 +35,10 @@ const (
 // node is a YAML value without anchors, aliases and styles.
 type node struct {
 	kind  kind
-	text  string // of a scalar
+	text  string // text of a scalar
 	pos   position
-	items []*node // of a list
-	keys  []entry // of a mapping, in order
+	items []*node // elements of a list
+	keys  []entry // keys of a mapping, in order
 }
 
 type entry struct {
@@ -47,7 +47,7 @@ type entry struct {
 	value *node
 }
 
-// get finds a key of a mapping.
+// get returns the value of a key of a mapping, or nil.
 func (n *node) get(key string) *node {
 	for _, e := range n.keys {
 		if e.key == key {
@@ -57,7 +57,7 @@ func (n *node) get(key string) *node {
 	return nil
 }
 
-// json writes a value as JSON, which is YAML, too.
+// json writes a value as JSON, which is also valid YAML.
 func (n *node) json() string {
 	switch n.kind {
 	case mapKind:
@@ -84,7 +84,7 @@ func (n *node) json() string {
 	return jsonText(n.text)
 }
 
-// describe describes a value for messages such as "want X; found Y".
+// describe describes a value for messages such as "must be X; found Y".
 func (n *node) describe() string {
 	switch n.kind {
 	case nullKind:
@@ -110,7 +110,7 @@ func clip(s string) string {
 	return s
 }
 
-// parse parses YAML text into a tree. source is its name in messages. parse adds mistakes to errs; a nil tree means that
+// parse parses YAML text into a tree. source is its name in messages. parse adds mistakes to errs. It returns nil if
 // the text is not YAML.
 func parse(source string, text []byte, errs *Errors) (root *node) {
 	fail := func(p position, msg string) {
@@ -128,7 +128,7 @@ func parse(source string, text []byte, errs *Errors) (root *node) {
 	// The parser panics on some malformed texts.
 	defer func() {
 		if r := recover(); r != nil {
-			fail(position{}, "not YAML that can be read")
+			fail(position{}, "not readable as YAML")
 			root = nil
 		}
 	}()
@@ -147,7 +147,7 @@ func parse(source string, text []byte, errs *Errors) (root *node) {
 	}
 	if len(file.Docs) > 1 && file.Docs[1].Body != nil {
 		t := file.Docs[1].Body.GetToken()
-		fail(position{line: t.Position.Line, col: t.Position.Column}, "a second document; a configuration is one")
+		fail(position{line: t.Position.Line, col: t.Position.Column}, "a second YAML document; a configuration is one document")
 		return nil
 	}
 	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
@@ -157,8 +157,9 @@ func parse(source string, text []byte, errs *Errors) (root *node) {
 	return b.build(file.Docs[0].Body, "", 0)
 }
 
-// tooDeep returns the first line with more open collections than maxDepth, or 0. It counts brackets, block indicators of
-// a line and spaces of indentation. It ignores quotes: the bound is far above the depth of real configurations.
+// tooDeep returns the first line with more open collections than maxDepth, or 0. It counts brackets, block indicators
+// of a line and spaces of indentation. It ignores quotes, because the bound is far above the depth of real
+// configurations.
 func tooDeep(text []byte) int {
 	const bound = 8 * maxDepth
 	open, line := 0, 0
@@ -186,7 +187,7 @@ func tooDeep(text []byte) int {
 	return 0
 }
 
-// numberForm is a number of YAML's core schema.
+// numberForm matches a number of YAML's core schema.
 var numberForm = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
 
 // builder converts the parser's nodes into a tree.
@@ -237,7 +238,7 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 	case *ast.StringNode:
 		out.kind, out.text = textKind, n.Value
 		if n.Token.Type == token.StringType && numberForm.MatchString(n.Value) {
-			out.kind = numberKind // the parser reads 1e-6, which has no point, as text
+			out.kind = numberKind // the parser reads a number without a point, such as 1e-6, as text
 		}
 	case *ast.LiteralNode:
 		out.kind, out.text = textKind, n.Value.Value
@@ -267,7 +268,7 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 		b.nodes += size(target)
 		return target
 	default:
-		b.fail(out.pos, key, "%s is not used in a configuration", n.Type().YAMLName())
+		b.fail(out.pos, key, "%s is not supported in a configuration", n.Type().YAMLName())
 	}
 	return out
 }
@@ -280,7 +281,7 @@ func (b *builder) entry(out *node, v *ast.MappingValueNode, key string, depth in
 	case *ast.StringNode:
 		name = k.Value
 	case *ast.MergeKeyNode:
-		b.fail(p, key, "merge keys (<<) are not used in a configuration; repeat the keys or use an alias for the whole value")
+		b.fail(p, key, "merge keys (<<) are not supported in a configuration; repeat the keys or use an alias for the whole value")
 		return
 	default:
 		name = v.Key.GetToken().Value
@@ -295,7 +296,7 @@ func (b *builder) entry(out *node, v *ast.MappingValueNode, key string, depth in
 	out.keys = append(out.keys, entry{name, p, b.build(v.Value, path, depth+1)})
 }
 
-// size counts the values of a tree.
+// size returns the number of values in a tree.
 func size(n *node) int {
 	total := 1
 	for _, i := range n.items {

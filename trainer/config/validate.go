@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// validate checks the rules between several keys. It runs after all single values were found valid.
+// validate checks the rules that involve several keys. It runs after each single value was found valid.
 func (c *Config) validate(d *decoder) {
 	c.validateRun(d)
 	c.validateStore(d)
@@ -37,7 +37,7 @@ func (c *Config) validate(d *decoder) {
 
 func (c *Config) validateRun(d *decoder) {
 	if _, err := time.Parse(time.DateOnly, c.Run.Date); c.Run.Date != "" && err != nil {
-		d.failAt("run.date", "%q is not a date; want YYYY-MM-DD", clip(c.Run.Date))
+		d.failAt("run.date", "%q is not a date; use YYYY-MM-DD", clip(c.Run.Date))
 	}
 	if !validName(c.Run.Name) {
 		d.failAt("run.name", "not a name; names start with a letter and have at most 64 letters, digits, dashes and underscores")
@@ -48,7 +48,7 @@ var envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func validEnv(s string) bool { return envForm.MatchString(s) }
 
-// hasUser says whether there is a user, and perhaps a password, in an address.
+// hasUser reports whether an address contains a user, with or without a password.
 func hasUser(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && u.User != nil

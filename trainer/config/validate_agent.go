@@ -27,7 +27,7 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	for i, u := range a.Engine.URL {
 		at := slices.IndexFunc(c.Agents, func(o Agent) bool { return o.Name == a.Name || slices.Contains(o.Engine.URL, u) })
 		if other := c.Agents[at].Name; other != a.Name {
-			d.failAt(fmt.Sprintf("%s.engine.url[%d]", key, i), "is that of %s, too; a server holds the weights of one agent", other)
+			d.failAt(fmt.Sprintf("%s.engine.url[%d]", key, i), "is also the address of %s; a server holds the weights of one agent", other)
 		}
 	}
 	if n := a.ContextTokens(math.MaxInt); a.Engine.CacheTokens > 0 && a.Engine.CacheTokens < n {
@@ -37,14 +37,14 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 		d.failAt(key+".engine.conversations", "%d are fewer than can sample at once, %d (engine.slots)", n, c.Slots(a))
 	}
 	if a.Engine.DType == "bf16" && a.Device != "cpu" {
-		d.failAt(key+".engine.dtype", "bf16 beside fp32 training is for the CPU; on a GPU set dtype: bf16")
+		d.failAt(key+".engine.dtype", "bf16 with fp32 training is only for the CPU; on a GPU set dtype: bf16")
 	}
 	a.LoRA.validate(d, key+".lora")
 	if a.Prompt != "" && a.PromptText != "" {
-		d.failAt(key+".prompt_text", "given besides prompt; keep one")
+		d.failAt(key+".prompt_text", "given in addition to prompt; keep one")
 	}
 	if a.PromptSingle != "" && a.Role != "main" {
-		d.failAt(key+".prompt_single", "given for a sub-agent, which takes no part in the arm single")
+		d.failAt(key+".prompt_single", "given for a sub-agent, which does not take part in the arm single")
 	}
 	a.validateTemplate(d, key+".template")
 	if a.Limits.MaxNewTokens > a.Limits.MaxTokens {
@@ -68,26 +68,26 @@ func (c *Config) validateAgent(d *decoder, a *Agent) {
 	}
 }
 
-// Bounds of an agent's processes: on one machine, and on all.
+// Bounds on the number of an agent's processes, on one machine and on all machines.
 const (
 	maxRanks    = 64
 	maxAllRanks = 1024
 )
 
-// validateMachines refuses several machines that cannot find or know each other.
+// validateMachines refuses several machines that cannot find or recognise each other.
 func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
 	m, ranks := a.Machines, len(a.Ranks())
 	if ranks > 1 && !a.Train && !c.ColdStarts(a) && a.Engine.Remote() {
-		d.failAt("agents."+a.Name+".devices", "the devices share the work of training, and %s is not trained and samples on servers; give one device", a.Name)
+		d.failAt("agents."+a.Name+".devices", "several devices share the work of training, but %s is not trained and samples on servers; give one device", a.Name)
 	}
 	if m.KeyEnv != "" && !validEnv(m.KeyEnv) {
-		d.failAt(key+".key_env", "want the name of an environment variable, not the key")
+		d.failAt(key+".key_env", "must be the name of an environment variable, not the key itself")
 	}
 	if m.KeyEnv != "" && m.KeyFile != "" {
-		d.failAt(key+".key_file", "given besides key_env; keep one")
+		d.failAt(key+".key_file", "given in addition to key_env; keep one")
 	}
 	if _, given := d.at[key+".count"]; !given && m.Address != "" {
-		d.failAt(key+".count", "missing beside address; how many machines are there, the worker's with them?")
+		d.failAt(key+".count", "missing; address is given, so give the number of machines, including the worker's")
 	}
 	if m.Count <= 1 {
 		return
@@ -96,62 +96,62 @@ func (c *Config) validateMachines(d *decoder, a *Agent, key string) {
 		d.failAt(key+".count", "%d machines with %d devices each are more than %d devices", m.Count, len(a.OnMachine()), maxAllRanks)
 	}
 	if m.KeyEnv == "" && m.KeyFile == "" {
-		d.failAt(key+".key_env", "missing; %d machines need a key by which they know each other: name a variable, or give key_file", m.Count)
+		d.failAt(key+".key_env", "missing; %d machines need a key to recognise each other: name a variable, or give key_file", m.Count)
 	}
 	host, port, err := net.SplitHostPort(m.Address)
 	number, bad := strconv.ParseUint(port, 10, 16)
 	ip := net.ParseIP(host)
 	switch {
 	case m.Address == "":
-		d.failAt(key+".address", "missing; the other machines find the worker there: HOST:PORT of the first machine")
+		d.failAt(key+".address", "missing; give HOST:PORT of the first machine, where the other machines find the worker")
 	case err != nil || bad != nil || number == 0:
-		d.failAt(key+".address", "%q is not possible; want HOST:PORT, such as 10.0.0.5:9470", clip(m.Address))
+		d.failAt(key+".address", "%q is not possible; use HOST:PORT, such as 10.0.0.5:9470", clip(m.Address))
 	case host == "" || ip != nil && ip.IsUnspecified():
-		d.failAt(key+".address", "%q names no machine; want HOST:PORT by which the others reach the first", clip(m.Address))
+		d.failAt(key+".address", "%q does not name a machine; use the HOST:PORT at which the others reach the first", clip(m.Address))
 	}
 	for _, other := range c.Agents {
 		if other.Name == a.Name {
 			return
 		}
 		if other.Machines.Count > 1 && other.Machines.Address == m.Address {
-			d.failAt(key+".address", "is that of %s, too; each agent's worker listens at an address of its own", other.Name)
+			d.failAt(key+".address", "is also the address of %s; each agent's worker needs its own address", other.Name)
 		}
 	}
 }
 
-// validateShard refuses weights in shares where something needs them whole.
+// validateShard refuses divided weights if the agent needs whole weights.
 func (a *Agent) validateShard(d *decoder, key string) {
 	switch {
 	case a.Shard != "full":
 	case len(a.Ranks()) == 1:
-		d.failAt(key, "full divides the weights among devices, and %s has one; name several under devices, or leave this out", a.Name)
+		d.failAt(key, "full divides the weights among devices, but %s has one; name several under devices, or remove this key", a.Name)
 	case a.Adapts():
-		d.failAt(key, "full divides weights that are trained, and of %s adapters are; leave this out", a.Name)
+		d.failAt(key, "full divides trained weights, but %s trains adapters; remove this key", a.Name)
 	case !a.Engine.Remote():
-		d.failAt(key, "full leaves no device with all weights, and %s is sampled on its devices; have servers sample (engine.kind), or leave this out", a.Name)
+		d.failAt(key, "with full no device holds all weights, but %s is sampled on its devices; sample on servers (engine.kind), or remove this key", a.Name)
 	case !a.Engine.CheckpointActivations:
-		d.failAt(key, "full gathers a layer at a time, for passes that go layer by layer; set engine.checkpoint_activations: true")
+		d.failAt(key, "full gathers one layer at a time, which needs passes that run layer by layer; set engine.checkpoint_activations: true")
 	}
 }
 
-// validateDevices refuses what is no device, and lists of devices of which an agent's processes cannot have one each.
+// validateDevices refuses invalid devices, and lists of devices on which an agent's processes cannot run.
 func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 	const wrong = "%q is not possible; valid are cpu, cuda, cuda:N"
 	if a.State == "host" && a.Ranks()[0] == "cpu" {
-		d.failAt(key+".optimizer_state", "an agent on the CPU has all of it in the host's memory; leave this out")
+		d.failAt(key+".optimizer_state", "an agent on the CPU keeps all optimizer state in the host's memory; remove this key")
 	}
 	a.validateShard(d, key+".shard")
 	ranks := a.Devices
 	if len(ranks) == 0 {
 		if strings.ContainsAny(a.Device, ", ") {
-			d.failAt(key+".device", "is one device; give several as a list under devices, such as [cuda:0, cuda:1]")
+			d.failAt(key+".device", "must be one device; give several as a list under devices, such as [cuda:0, cuda:1]")
 		} else if !deviceForm.MatchString(a.Device) {
 			d.failAt(key+".device", wrong, clip(a.Device))
 		}
 		return
 	}
 	if a.Device != ranks[0] {
-		d.failAt(key+".devices", "given besides device, which is %s; keep one", clip(a.Device))
+		d.failAt(key+".devices", "given in addition to device, which is %s; keep one", clip(a.Device))
 	}
 	if len(ranks) > maxRanks {
 		d.failAt(key+".devices", "%d devices are more than the %d that one machine can have", len(ranks), maxRanks)
@@ -162,7 +162,7 @@ func (c *Config) validateDevices(d *decoder, a *Agent, key string) {
 		case !deviceForm.MatchString(device):
 			d.failAt(item, wrong, clip(device))
 		case (device == "cpu") != (ranks[0] == "cpu"):
-			d.failAt(item, "is %s beside %s; the devices of an agent compute the same, so they are all CPUs or all GPUs", device, clip(ranks[0]))
+			d.failAt(item, "is %s, but the first device is %s; the devices of an agent must all be CPUs or all GPUs", device, clip(ranks[0]))
 		}
 	}
 }
@@ -176,17 +176,17 @@ func (e *Engine) validate(d *decoder, key string) {
 		{"weights.dtype", e.Weights.DType != "bf16"}, {"weights.tolerance", e.Weights.Tolerance != 0},
 	} {
 		if k.given && !e.Remote() {
-			d.failAt(key+"."+k.key, "only an engine of kind vllm or sglang has it; this one is %s", e.Kind)
+			d.failAt(key+"."+k.key, "only an engine of kind vllm or sglang has this key; this one is %s", e.Kind)
 		}
 	}
 	if !e.Remote() {
 		return
 	}
 	if e.CacheTokens != 0 {
-		d.failAt(key+".cache_tokens", "only an engine of kind local has it; this one is %s, whose server has a cache of its own", e.Kind)
+		d.failAt(key+".cache_tokens", "only an engine of kind local has this key; this one is %s, whose server has its own cache", e.Kind)
 	}
 	if !e.CUDAGraphs {
-		d.failAt(key+".cuda_graphs", "only an engine of kind local has it; this one is %s, and how its server runs is the server's to say", e.Kind)
+		d.failAt(key+".cuda_graphs", "only an engine of kind local has this key; this one is %s, whose server decides this itself", e.Kind)
 	}
 	if len(e.URL) == 0 {
 		d.failAt(key+".url", "missing; an engine of kind %s needs the address of a server", e.Kind)
@@ -195,7 +195,7 @@ func (e *Engine) validate(d *decoder, key string) {
 		if item := fmt.Sprintf("%s.url[%d]", key, i); !webAddress(u) {
 			d.failAt(item, "must start with http:// or https://")
 		} else if hasUser(u) {
-			d.failAt(item, "there is a user in it; a key comes from the environment variable that key_env names")
+			d.failAt(item, "it contains a user; put the key into the environment variable that key_env names")
 		} else if slices.Contains(e.URL[:i], u) {
 			d.failAt(item, "is given twice")
 		}
@@ -204,17 +204,17 @@ func (e *Engine) validate(d *decoder, key string) {
 		d.failAt(key+".weights.path", "missing; an engine of kind %s needs a folder to read weights from", e.Kind)
 	}
 	if e.KeyEnv != "" && !validEnv(e.KeyEnv) {
-		d.failAt(key+".key_env", "want the name of an environment variable, not the key")
+		d.failAt(key+".key_env", "must be the name of an environment variable, not the key itself")
 	}
 	if e.DType != "auto" {
-		d.failAt(key+".dtype", "only an engine of kind local has it; this one is %s, with the type that the server was started with", e.Kind)
+		d.failAt(key+".dtype", "only an engine of kind local has this key; this one is %s, with the type that the server was started with", e.Kind)
 	}
 }
 
-// validateTemplate refuses variables that a conversation sets, and those of a template that somebody else has.
+// validateTemplate refuses variables that a conversation sets itself, and variables for the template of a hosted model.
 func (a *Agent) validateTemplate(d *decoder, key string) {
 	if a.Template != "" && a.Model.Endpoint != nil {
-		d.failAt(key, "given for a hosted model, whose chat template is its server's")
+		d.failAt(key, "given for a hosted model, but its server applies its own chat template")
 	}
 	var given map[string]any
 	if a.Template == "" || json.Unmarshal([]byte(a.Template), &given) != nil {
@@ -222,7 +222,7 @@ func (a *Agent) validateTemplate(d *decoder, key string) {
 	}
 	for _, own := range []string{"messages", "tools", "documents", "add_generation_prompt"} {
 		if _, ok := given[own]; ok {
-			d.failAt(key, "%s is no variable to be set: it is made of the conversation", own)
+			d.failAt(key, "%s cannot be set: it is made from the conversation", own)
 		}
 	}
 }

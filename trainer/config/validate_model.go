@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/lora"
 )
 
-// validateQuantised refuses what weights that stay quantised cannot be.
+// validateQuantised refuses settings that are impossible for weights that stay quantised.
 func (c *Config) validateQuantised(d *decoder, a *Agent, key string) {
 	switch {
 	case !a.Adapts() && (c.Learns(a) || c.ColdStarts(a)):
@@ -18,31 +18,31 @@ func (c *Config) validateQuantised(d *decoder, a *Agent, key string) {
 	case a.Engine.Remote():
 		d.failAt(key+".dtype", "a server takes whole weights, and quantised ones cannot be written; set dtype: auto")
 	case a.Engine.DType != "auto":
-		d.failAt(key+".engine.dtype", "the weights stay quantised for sampling, too; leave this out")
+		d.failAt(key+".engine.dtype", "the weights stay quantised for sampling, too; remove this key")
 	}
 }
 
 func (c *Config) validateHosted(d *decoder, a *Agent) {
 	key, e := "agents."+a.Name, a.Model.Endpoint
 	if !webAddress(e.URL) || hasUser(e.URL) {
-		d.failAt(key+".model.url", "must start with http:// or https:// and have no user in it; a key comes from the environment variable that key_env names")
+		d.failAt(key+".model.url", "must start with http:// or https:// and contain no user; put the key into the environment variable that key_env names")
 	}
 	if e.Name == "" {
-		d.failAt(key+".model.name", "missing; the API wants the name of a model")
+		d.failAt(key+".model.name", "missing; the API needs the name of a model")
 	}
 	if e.KeyEnv != "" && !validEnv(e.KeyEnv) {
-		d.failAt(key+".model.key_env", "want the name of an environment variable, not the key")
+		d.failAt(key+".model.key_env", "must be the name of an environment variable, not the key itself")
 	}
 	for _, own := range []struct {
 		key   string
 		given bool
 	}{{"device", a.Device != "cpu" && len(a.Devices) == 0}, {"devices", len(a.Devices) > 0}, {"machines", a.Machines.Count > 1}, {"dtype", a.DType != "auto"}, {"reference", a.Reference != ""}, {"engine.kind", a.Engine.Remote()}, {"lora", a.Adapts()}} {
 		if own.given {
-			d.failAt(key+"."+own.key, "the model of %s is hosted and has none; leave this out", a.Name)
+			d.failAt(key+"."+own.key, "the model of %s is hosted, so this key does not apply; remove it", a.Name)
 		}
 	}
 	if c.Task.Kind == "research" {
-		d.failAt(key+".model", "the task research speaks a language of its own, which a hosted model does not know; use jsonl or gsm8k")
+		d.failAt(key+".model", "the task research has its own dialect, which a hosted model cannot use; use jsonl or gsm8k")
 	}
 }
 
@@ -50,7 +50,7 @@ func (l LoRA) validate(d *decoder, key string) {
 	given := l.Alpha != 0 || len(l.Targets) > 0 || l.RSLoRA
 	switch {
 	case l.Folder() != "" && (given || l.R > 0):
-		d.failAt(key+".init", "names an adapter, which has its own r, alpha, targets and rslora; leave those out")
+		d.failAt(key+".init", "names an adapter, which has its own r, alpha, targets and rslora; remove those keys")
 	case l.Folder() == "" && l.R == 0 && (given || l.Init == "gaussian"):
 		d.failAt(key+".r", "missing: the rank of the adapters, such as 16")
 	case l.R > 0:
@@ -63,7 +63,7 @@ func (l LoRA) validate(d *decoder, key string) {
 func (s *Shape) validate(d *decoder, key string) {
 	switch {
 	case s.HeadDim == 0:
-		d.failAt(key+".head_dim", "missing; width %d is no multiple of heads, %d", s.Width, s.Heads)
+		d.failAt(key+".head_dim", "missing; width %d is not a multiple of heads, %d", s.Width, s.Heads)
 	case s.HeadDim%2 != 0:
 		d.failAt(key+".head_dim", "must be even for the rotary embedding; it is %d", s.HeadDim)
 	}
@@ -81,6 +81,6 @@ func (s *Shape) validate(d *decoder, key string) {
 		d.failAt(key+".experts_per_token", "must be at most experts, %d; found %d", s.Experts, s.PerToken)
 	}
 	if s.Tokenizer == "" {
-		d.failAt(key+".tokenizer", "want task or a folder with tokenizer.json")
+		d.failAt(key+".tokenizer", "must be task or a folder with tokenizer.json")
 	}
 }

@@ -12,10 +12,10 @@ import (
 func (c *Config) validateStore(d *decoder) {
 	s := &c.Store
 	if s.PasswordEnv != "" && s.PasswordFile != "" {
-		d.failAt("store.password_file", "given besides store.password_env; keep one")
+		d.failAt("store.password_file", "given in addition to store.password_env; keep one")
 	}
 	if s.PasswordEnv != "" && !validEnv(s.PasswordEnv) {
-		d.failAt("store.password_env", "want the name of an environment variable, not the password")
+		d.failAt("store.password_env", "must be the name of an environment variable, not the password itself")
 	}
 	if (s.TLS.Cert == "") != (s.TLS.Key == "") {
 		d.failAt("store.tls", "cert and key go together")
@@ -25,11 +25,11 @@ func (c *Config) validateStore(d *decoder) {
 	}
 	u, err := url.Parse(s.URL)
 	if err != nil {
-		d.failAt("store.url", "want redis://HOST:PORT/DB, rediss:// or unix:///SOCKET") // the parser's error would contain the URL, which may contain a password
+		d.failAt("store.url", "must be redis://HOST:PORT/DB, rediss:// or unix:///SOCKET") // the parser's error would contain the URL, which may contain a password
 		return
 	}
 	if !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) {
-		d.failAt("store.url", "want redis://, rediss:// or unix://, found %s://", clip(u.Scheme))
+		d.failAt("store.url", "must be redis://, rediss:// or unix://; found %s://", clip(u.Scheme))
 	}
 	_, inURL := u.User.Password()
 	if inURL || u.Query().Has("password") {
@@ -45,11 +45,11 @@ func (c *Config) validateStore(d *decoder) {
 
 func (h *Health) validate(d *decoder) {
 	if h.TokenEnv != "" && !validEnv(h.TokenEnv) {
-		d.failAt("health.token_env", "want the name of an environment variable, not the token")
+		d.failAt("health.token_env", "must be the name of an environment variable, not the token itself")
 	}
 	if h.Address == "" {
 		if h.TokenEnv != "" {
-			d.failAt("health.address", "missing; a token is for requests to an address")
+			d.failAt("health.address", "missing; a token has an effect only with an address")
 		}
 		return
 	}
@@ -65,7 +65,7 @@ func (t *Tracking) validate(d *decoder) {
 	u, err := url.Parse(t.MLflow)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || path.Base(u.Path) == "/" || strings.HasSuffix(u.Path, "/") || u.Path == "":
-		d.failAt("tracking.mlflow", "want URI/EXPERIMENT, such as http://127.0.0.1:5000/agents, or EXPERIMENT alone")
+		d.failAt("tracking.mlflow", "must be URI/EXPERIMENT, such as http://127.0.0.1:5000/agents, or EXPERIMENT alone")
 	case u.User != nil:
 		d.failAt("tracking.mlflow", "contains a user or password; put them into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
 	}
@@ -74,22 +74,22 @@ func (t *Tracking) validate(d *decoder) {
 func (c *Config) validateGateway(d *decoder) {
 	g, p := &c.Gateway, &c.Task.Program
 	if p.Elsewhere && len(p.Command) > 0 {
-		d.failAt("task.program.elsewhere", "given besides task.program.command; keep one")
+		d.failAt("task.program.elsewhere", "given in addition to task.program.command; keep one")
 	}
 	if p.Elsewhere && g.TokenEnv == "" {
 		d.failAt("gateway.token_env", "missing; programs elsewhere need a token to ask for rollouts")
 	}
 	if len(p.Command) > 0 && p.Command[0] == "" {
-		d.failAt("task.program.command", "its first word is empty; want a program")
+		d.failAt("task.program.command", "its first word is empty; it must be a program")
 	}
 	if g.TokenEnv != "" && !validEnv(g.TokenEnv) {
-		d.failAt("gateway.token_env", "want the name of an environment variable, not the token")
+		d.failAt("gateway.token_env", "must be the name of an environment variable, not the token itself")
 	}
 	if (g.Cert == "") != (g.Key == "") {
 		d.failAt("gateway.cert", "cert and key go together")
 	}
 	if u, err := url.Parse(g.Advertise); g.Advertise != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		d.failAt("gateway.advertise", "want http://HOST:PORT or https://HOST:PORT")
+		d.failAt("gateway.advertise", "must be http://HOST:PORT or https://HOST:PORT")
 	}
 	if g.Listen == "" {
 		return
@@ -97,26 +97,26 @@ func (c *Config) validateGateway(d *decoder) {
 	local := d.listening("gateway.listen", g.Listen)
 	if host, _, err := net.SplitHostPort(g.Listen); err == nil && g.Advertise == "" {
 		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-			d.failAt("gateway.advertise", "missing; gateway.listen %s names no host, so others cannot be told where this process is", clip(g.Listen))
+			d.failAt("gateway.advertise", "missing; gateway.listen %s does not name a host, so other processes cannot find this one", clip(g.Listen))
 		}
 	}
 	if !local && g.Cert == "" && g.AllowInsecure == "" {
 		d.failAt("gateway.cert", "missing; gateway.listen %s is open to other machines: give cert and key, or set gateway.allow_insecure", clip(g.Listen))
 	}
 	if c.Health.Address != "" && c.Health.Address != g.Listen {
-		d.failAt("health.address", "differs from gateway.listen; both are one port: give the same address")
+		d.failAt("health.address", "differs from gateway.listen; both use one port: give the same address")
 	}
 }
 
-// listening checks an address to listen at, and says whether only this machine reaches it.
+// listening checks an address to listen at, and reports whether only this machine can reach it.
 func (d *decoder) listening(key, address string) (local bool) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		d.failAt(key, "want HOST:PORT, such as 127.0.0.1:9464")
+		d.failAt(key, "must be HOST:PORT, such as 127.0.0.1:9464")
 		return true
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		d.failAt(key, "%q is not a port; want a number from 0 to 65535", clip(port))
+		d.failAt(key, "%q is not a port; use a number from 0 to 65535", clip(port))
 	}
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

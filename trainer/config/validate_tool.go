@@ -23,7 +23,7 @@ func (t *Tool) validate(d *decoder) {
 		d.failAt(key+".url", "must start with http:// or https://")
 	}
 	if hasUser(t.URL) {
-		d.failAt(key+".url", "has a user name or a password in it; put a token into an environment variable and name that in token_env")
+		d.failAt(key+".url", "contains a user name or a password; put a token into an environment variable and name the variable in token_env")
 	}
 	for _, given := range []struct {
 		key, kinds string
@@ -43,7 +43,7 @@ func (t *Tool) validate(d *decoder) {
 		{"networks", "visit", len(t.Networks) > 0},
 	} {
 		if given.is && !slices.Contains(strings.Split(given.kinds, " or "), t.Kind) {
-			d.failAt(key+"."+given.key, "only a tool of kind %s has it; this one is %s", given.kinds, t.Kind)
+			d.failAt(key+"."+given.key, "only a tool of kind %s has this key; this one is %s", given.kinds, t.Kind)
 		}
 	}
 	if t.Kind == "visit" {
@@ -51,15 +51,15 @@ func (t *Tool) validate(d *decoder) {
 	}
 	if t.TokenEnv != "" {
 		if !validEnv(t.TokenEnv) {
-			d.failAt(key+".token_env", "want the name of an environment variable, not the token")
+			d.failAt(key+".token_env", "must be the name of an environment variable, not the token itself")
 		}
 		if len(t.Command) > 0 {
-			d.failAt(key+".token_env", "only for url, to which it is sent; a program on stdio gets its variables through env")
+			d.failAt(key+".token_env", "only for url; a program on stdio gets its variables through env")
 		}
 	}
 	for i, e := range t.Env {
 		if !validEnv(e) {
-			d.failAt(fmt.Sprintf("%s.env[%d]", key, i), "want the name of an environment variable")
+			d.failAt(fmt.Sprintf("%s.env[%d]", key, i), "must be the name of an environment variable")
 		}
 	}
 }
@@ -68,15 +68,15 @@ var hostForm = regexp.MustCompile(`^(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z
 
 func (v *Visit) validate(d *decoder, key string) {
 	if len(v.Hosts) == 0 {
-		d.failAt(key+".hosts", "missing; want the hosts that may be visited, such as [en.wikipedia.org]")
+		d.failAt(key+".hosts", "missing; list the hosts that may be visited, such as [en.wikipedia.org]")
 	}
 	for i, h := range v.Hosts {
 		if !hostForm.MatchString(h) {
-			d.failAt(fmt.Sprintf("%s.hosts[%d]", key, i), "%q is not a host; want example.org, *.example.org or *, with :PORT if it is not the scheme's own", clip(h))
+			d.failAt(fmt.Sprintf("%s.hosts[%d]", key, i), "%q is not a host; use example.org, *.example.org or *, with :PORT if it is not the scheme's default", clip(h))
 		}
 	}
 	if len(v.Schemes) == 0 {
-		d.failAt(key+".schemes", "missing; want http, https or both")
+		d.failAt(key+".schemes", "missing; give http, https or both")
 	}
 	for i, s := range v.Schemes {
 		if s != "http" && s != "https" {
@@ -85,11 +85,11 @@ func (v *Visit) validate(d *decoder, key string) {
 	}
 	for i, n := range v.Networks {
 		if _, err := netip.ParsePrefix(n); err != nil {
-			d.failAt(fmt.Sprintf("%s.networks[%d]", key, i), "%q is not a network; want one such as 10.1.0.0/16", clip(n))
+			d.failAt(fmt.Sprintf("%s.networks[%d]", key, i), "%q is not a network; use one such as 10.1.0.0/16", clip(n))
 		}
 	}
 	if !agentForm.MatchString(v.UserAgent) {
-		d.failAt(key+".user_agent", "want a name of letters, - and _, and what may follow it, such as mybot/1.0 (+https://example.org)")
+		d.failAt(key+".user_agent", "must be a name of letters, - and _, optionally followed by a version or comment, such as mybot/1.0 (+https://example.org)")
 	}
 }
 

@@ -16,15 +16,14 @@ import (
 // them.
 type Path string
 
-// Model is the source of an agent's initial weights, or the place where somebody else serves them. Exactly one field is
-// set.
+// Model is the source of an agent's initial weights, or the address of a hosted model. Exactly one field is set.
 type Model struct {
 	Path     Path      // a Hugging Face folder, a GGUF file or a name on the Hub
 	Shape    *Shape    // random weights of this shape
 	Endpoint *Endpoint // a hosted model, which is never trained
 }
 
-// section is the model's keys; ok is false for a path, which has none.
+// section returns the model's keys. ok is false for a path, which has no keys.
 func (m Model) section() (keys reflect.Value, ok bool) {
 	switch {
 	case m.Shape != nil:
@@ -35,14 +34,14 @@ func (m Model) section() (keys reflect.Value, ok bool) {
 	return reflect.Value{}, false
 }
 
-// Endpoint is a model that somebody else serves.
+// Endpoint is a model on another party's server.
 type Endpoint struct {
 	Kind    string        `yaml:"kind" required:"true" enum:"openai" doc:"openai: the model is hosted behind an OpenAI-compatible API and takes part frozen; the next five keys are its own."`
 	URL     string        `yaml:"url" required:"true" doc:"Base URL of the API, such as https://host/v1." change:"resume"`
 	Name    string        `yaml:"name" required:"true" doc:"Model name sent to it."`
 	KeyEnv  string        `yaml:"key_env" doc:"Environment variable with the API key. Absent: no key is sent." change:"worker"`
 	Timeout time.Duration `yaml:"timeout" default:"2m" above:"0s" doc:"Longest wait for one reply." change:"worker"`
-	Retries int           `yaml:"retries" default:"5" min:"0" max:"20" doc:"How often a request is repeated after a time-out, a broken connection, or the status 408, 425, 429 or 5xx. Pauses double from half a second, or follow Retry-After. Then the rollout is removed." change:"worker"`
+	Retries int           `yaml:"retries" default:"5" min:"0" max:"20" doc:"Number of times that a request is repeated after a time-out, a broken connection, or the status 408, 425, 429 or 5xx. Pauses double from half a second, or follow Retry-After. After the last failure the rollout is removed." change:"worker"`
 }
 
 // Shape describes a decoder with random initial weights.
@@ -54,23 +53,23 @@ type Shape struct {
 	KVHeads      int     `yaml:"kv_heads" default:"0" min:"0" doc:"Key and value heads, a divisor of heads. 0: heads."`
 	HeadDim      int     `yaml:"head_dim" default:"0" min:"0" doc:"Size of a head, even. 0: width / heads."`
 	FFN          int     `yaml:"ffn" required:"true" min:"1" doc:"Inner size of the feed-forward part."`
-	Experts      int     `yaml:"experts" default:"0" min:"0" doc:"Experts of each layer, in families with a mixture of experts, which need the next two keys, too."`
+	Experts      int     `yaml:"experts" default:"0" min:"0" doc:"Experts of each layer, in families with a mixture of experts. These families also need the next two keys."`
 	PerToken     int     `yaml:"experts_per_token" default:"0" min:"0" doc:"Experts that each token goes through."`
 	ExpertFFN    int     `yaml:"expert_ffn" default:"0" min:"0" doc:"Inner size of an expert."`
 	Tied         bool    `yaml:"tied" default:"true" doc:"Embedding and output head share their weights."`
 	Vocab        int     `yaml:"vocab" default:"0" min:"0" doc:"Rows of the embedding. 0: the tokenizer's."`
-	Tokenizer    Path    `yaml:"tokenizer" default:"task" words:"task" hub:"true" doc:"task: the task's own vocabulary. Else a folder with tokenizer.json, or a model on the Hub."`
+	Tokenizer    Path    `yaml:"tokenizer" default:"task" words:"task" hub:"true" doc:"task: the task's own vocabulary. Otherwise a folder with tokenizer.json, or a model on the Hub."`
 	MaxPositions int     `yaml:"max_positions" default:"1024" min:"1" doc:"Longest sequence."`
 	RopeTheta    float64 `yaml:"rope_theta" default:"10000" above:"0" doc:"Base of the rotary embedding."`
 	NormEps      float64 `yaml:"norm_eps" default:"1e-6" above:"0" doc:"Epsilon of RMSNorm."`
 	InitSeed     uint64  `yaml:"init_seed" default:"0" doc:"Seed of the weights. 0: from run.seed and the agent's name."`
 }
 
-// Variables are names with values of any kind, as a JSON object; "": none.
+// Variables holds names with values of any kind, as a JSON object; "" means none.
 type Variables string
 
-// Resolve resolves a path of the configuration against the configuration file's folder. Absolute paths and the empty
-// path do not change.
+// Resolve resolves a path of the configuration against the configuration file's folder. It returns absolute paths and
+// the empty path unchanged.
 func (c *Config) Resolve(p Path) string {
 	if p == "" || filepath.IsAbs(string(p)) {
 		return string(p)
@@ -78,11 +77,11 @@ func (c *Config) Resolve(p Path) string {
 	return filepath.Join(c.dir, string(p))
 }
 
-// Find resolves a model's path, which may also be a name on the Hub. If the model is missing, the error says how to get
-// it.
+// Find resolves a model's path, which may also be a name on the Hub. If the model is missing, the error explains how to
+// get it.
 func (c *Config) Find(p Path) (string, error) { return hub.Find(c.Resolve(p), string(p)) }
 
-// Base returns the name of a model as others write it: a path, or a name on the Hub and the revision, "" if it has none.
+// Base returns the name of a model for other programs: a path, or a name on the Hub and its revision, which may be "".
 func (c *Config) Base(p Path) (name, revision string) {
 	if c.onHub(p) {
 		return hub.Split(string(p))
@@ -90,14 +89,14 @@ func (c *Config) Base(p Path) (name, revision string) {
 	return string(p), ""
 }
 
-// onHub says whether a model's path is a name on the Hub. A file or folder with that name takes precedence.
+// onHub reports whether a model's path is a name on the Hub. A file or folder with that name takes precedence.
 func (c *Config) onHub(p Path) bool {
 	_, err := os.Stat(c.Resolve(p))
 	return hub.IsName(string(p)) && errors.Is(err, fs.ErrNotExist)
 }
 
-// from returns a pathWriter that rewrites paths for a configuration file in the folder dir. Absolute ones stay as they are,
-// except dir itself: a run's folder may be moved with the configuration in it.
+// from returns a pathWriter that rewrites paths for a configuration file in the folder dir. It keeps absolute paths,
+// except dir itself, because a run's folder may be moved together with the configuration in it.
 func (c *Config) from(dir string) pathWriter {
 	return func(p Path, hub bool) Path {
 		if filepath.IsAbs(string(p)) && filepath.Clean(string(p)) == filepath.Clean(dir) {
