@@ -140,7 +140,7 @@ func TestSchemasRefused(t *testing.T) {
 	for schema, want := range map[string]string{
 		`{"type": "object", "properties": {"a": {"not": {"type": "null"}}}}`: "schema.properties.a.not cannot be enforced",
 		`{"type": "array", "uniqueItems": true}`:                             "uniqueItems",
-		`{"type": "object", "anyOf": [{"required": ["a"]}]}`:                 "type beside anyOf",
+		`{"type": "object", "anyOf": [{"required": ["a"]}]}`:                 "type together with anyOf",
 		`{"allOf": [{"type": "object"}, {"required": ["a"]}]}`:               "allOf",
 		`{"$ref": "https://example.org/schema"}`:                             "not within the schema",
 		`{"type": "string", "maxLength": 100000000}`:                         "maxLength",

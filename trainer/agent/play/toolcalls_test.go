@@ -102,7 +102,7 @@ func TestWhatIsNotReadIsRefused(t *testing.T) {
 		`{"role": "assistant", "content": "a", "audio": {"id": "x"}}`:                                            `message 2: a message of the role assistant: "audio" is not supported`,
 		`{"role": "assistant", "content": "a", "name": "bob"}`:                                                   `"name" is not supported`,
 		`{"role": "assistant", "content": "a", "refusal": "no"}`:                                                 `"refusal" is not supported`,
-		`{"role": "assistant", "content": [{"type": "image_url", "image_url": {}}]}`:                             `part 1 is of the type "image_url"`,
+		`{"role": "assistant", "content": [{"type": "image_url", "image_url": {}}]}`:                             `part 1 has the type "image_url"`,
 		`{"role": "assistant", "content": 7}`:                                                                    `message 2: "content"`,
 		`{"role": "assistant", "content": "a", "weight": 0.5}`:                                                   `"weight" 0.5 is not supported: use 0 or 1`,
 		`{"role": "assistant", "content": "a", "weight": 0}`:                                                     "every turn has the weight 0",
