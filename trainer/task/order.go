@@ -2,15 +2,15 @@ package task
 
 import "sync"
 
-// Order is the training order of n rows. Every epoch visits each row once, in a permutation that depends on the seed and
-// the epoch alone.
+// Order is the training order of n rows. Every epoch visits each row once, in a permutation that depends only on the
+// seed and the epoch.
 type Order struct {
 	seed uint64
 	n    int
 
 	mu    sync.Mutex
 	epoch int64
-	perm  []int // of epoch, nil before the first use
+	perm  []int // permutation of epoch; nil before the first use
 }
 
 // NewOrder returns the order of n >= 1 rows.

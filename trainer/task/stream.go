@@ -6,8 +6,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// Stream is a deterministic random stream, keyed by (seed, name, index). Each row, split and epoch has its own stream, so
-// its draws do not depend on how much other streams have drawn.
+// Stream is a deterministic random stream with the key (seed, name, index). Each row, split and epoch has its own
+// stream, so its draws do not depend on the draws from other streams.
 type Stream struct {
 	key [2]uint32
 	t   uint64

@@ -20,19 +20,19 @@ import (
 type Query struct {
 	ID     string // Row, plus "#epoch=n" from the second visit on
 	Row    string
-	Text   string // the question as the main agent reads it
+	Text   string // the question in the form that the main agent reads
 	Answer string // the reference answer, for verifiers and reports; never shown to an agent
 	Data   any    // data of the task, which Lookup rebuilds (the research task keeps its knowledge base here)
 
 	Accepted []string        // all right answers, Answer first; nil: Answer only
-	Parts    []SubQuestion   // in the order in which they are to be asked; nil: none are known
+	Parts    []SubQuestion   // in the order in which agents should ask them; nil: unknown
 	Set      string          // name of the evaluation set; "": the task's own, or a training query
-	Kind     string          // what kind of question it is, for evaluations; "": not known
-	Level    string          // how hard it is, for evaluations; "": not known
+	Kind     string          // kind of question, for evaluations; "": unknown
+	Level    string          // difficulty, for evaluations; "": unknown
 	Columns  json.RawMessage // the row with all its columns, a JSON object; nil: the task has no rows
 }
 
-// SubQuestion is a part of a question that has an answer of its own.
+// SubQuestion is a part of a question with its own answer.
 type SubQuestion struct {
 	Question string
 	Answer   string
@@ -51,7 +51,7 @@ type Attempt struct {
 
 // Message is a part of a conversation as text.
 type Message struct {
-	Role string `json:"role"` // "prompt" (all before the first answer), "assistant" or "observed" (results of calls)
+	Role string `json:"role"` // "prompt" (everything before the first answer), "assistant" or "observed" (results of calls)
 	Text string `json:"text"`
 }
 
@@ -72,7 +72,7 @@ type Task interface {
 	VerifySub(ctx context.Context, q Query, a Attempt) (expert float64, err error)
 }
 
-// Divided is a task whose held-out queries are of several sets.
+// Divided is a task with several sets of held-out queries.
 type Divided interface {
 	// EvalSets returns the sizes of the sets, in the order of Eval.
 	EvalSets() []int
@@ -84,7 +84,7 @@ type Staged interface {
 	TrainStage(stage int, i int64) Query
 }
 
-// HeldOut returns the first n held-out queries of each set, or all of a smaller set.
+// HeldOut returns the first n held-out queries of each set, or all queries of a smaller set.
 func HeldOut(t Task, n int) (queries []Query) {
 	sizes := []int{t.EvalSize()}
 	if d, ok := t.(Divided); ok {
@@ -114,13 +114,14 @@ type Part struct {
 	Main      bool     // it is the main agent
 	Delegates []string // sub-agents that it may call, in the order of the configuration
 	Tools     []string // names of its tools in the configuration
-	System    string   // its system prompt; "" without one
+	System    string   // its system prompt; may be empty
 }
 
-// Toolkit is a task that brings tools, which are bound to a query.
+// Toolkit is a task that brings its own tools, which are bound to a query.
 type Toolkit interface {
-	// Tools returns the tools that the agent can call in a conversation on q, besides the tools of the configuration.
-	// Their names, descriptions and schemas must not depend on q: the system prompt describes the tools of the zero Query.
+	// Tools returns the tools that the agent can call in a conversation on q, in addition to the tools of the
+	// configuration. Their names, descriptions and schemas must not depend on q, because the system prompt describes
+	// the tools of the zero Query.
 	Tools(q Query, p Part) []tool.Tool
 }
 
@@ -128,15 +129,15 @@ type Toolkit interface {
 type Speaker interface {
 	// Tokenizer returns a tokenizer with the dialect's words, for models with random initial weights.
 	Tokenizer() (*tokenizer.Tokenizer, error)
-	// Dialect returns the dialect of one conversation. It is an error if the dialect does not support the part, or if
-	// the tokenizer lacks words of the dialect.
+	// Dialect returns the dialect of one conversation. It returns an error if the dialect does not support the part, or
+	// if the tokenizer lacks words of the dialect.
 	Dialect(p Part, t *tokenizer.Tokenizer) (agent.Dialect, error)
 }
 
 // Demonstrator is a task with demonstrations for the supervised cold start.
 type Demonstrator interface {
-	// Demonstrations yields an agent's conversations on n queries, in an order that depends on the seed alone. A query
-	// yields all conversations of the agent, of which there may be several or none.
+	// Demonstrations yields an agent's conversations on n queries, in an order that depends only on the seed. It yields
+	// all conversations of the agent on a query, which may be several or none.
 	Demonstrations(p Part, n int) iter.Seq[Demonstration]
 }
 
@@ -145,12 +146,12 @@ type Demonstration struct {
 	Query    string
 	Agent    string
 	Segments []Segment
-	Tools    []string // functions that the agent must have, beside those that it calls
-	Program  *Own     // of a program that holds the agent's conversations; nil: the prompt is the agent's own
+	Tools    []string // functions that the agent must have, in addition to those that it calls
+	Program  *Own     // prompt and functions of a program that holds the agent's conversations; nil: the agent's own prompt
 	Verbatim bool     // the segments contain every word of the dialect, from the prompt to the stop words
 }
 
-// Own is what a program gives an agent in place of the configuration's prompt and tools.
+// Own holds a program's replacements for an agent's configured prompt and tools.
 type Own struct {
 	System    string            // system message; "": the configuration's
 	Functions []json.RawMessage // OpenAI function definitions, {"type": "function", ...}
@@ -163,13 +164,13 @@ type Segment struct {
 	Sampled bool        // written by the agent; ends with the stop token if the dialect has one
 	Call    *Delegation // call of a sub-agent after Text, in a sampled segment; the dialect writes it
 
-	// Of a sampled segment, written as the model's chat template prints them:
-	Thinking  string         // before Text
-	Calls     []FunctionCall // after Text, in place of Call
-	Untrained bool           // the segment is read and not trained on
+	// In a sampled segment, in the notation of the model's chat template:
+	Thinking  string         // precedes Text
+	Calls     []FunctionCall // follow Text, in place of Call
+	Untrained bool           // the segment is read but not trained on
 }
 
-// FunctionCall is a call of a tool, or of a sub-agent, whose only argument is "task".
+// FunctionCall is a call of a tool, or of a sub-agent. The only argument of a sub-agent is "task".
 type FunctionCall struct {
 	Name      string
 	Arguments json.RawMessage // a JSON object
@@ -178,7 +179,7 @@ type FunctionCall struct {
 // Delegation is a call of a sub-agent.
 type Delegation struct{ Agent, Subtask string }
 
-// VisitID returns the query id of a row in an epoch. Epochs count from 0; in epoch 0 the id is the row's.
+// VisitID returns the query id of a row in an epoch. Epochs count from 0. In epoch 0 the id is the row's id.
 func VisitID(row string, epoch int64) string {
 	if epoch == 0 {
 		return row

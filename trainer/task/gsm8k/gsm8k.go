@@ -1,5 +1,5 @@
-// Package gsm8k is the task of the GSM8K files as published: grade-school word problems whose solutions
-// end in "#### value".
+// Package gsm8k is the task of the published GSM8K files: grade-school word problems whose solutions end in "####
+// value".
 package gsm8k
 
 import (
@@ -13,12 +13,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// Settings of the task.
+// Settings configure the task.
 type Settings struct {
 	Train, Eval string
 	Seed        uint64
-	Main, Sub   verify.Verifier // verifiers; Main nil: numeric; Sub nil: Main
-	Delegate    float64         // share of the main agent's demonstrations that delegate
+	Main, Sub   verify.Verifier // verifiers; nil Main: numeric; nil Sub: Main
+	Delegate    float64         // fraction of the main agent's demonstrations that delegate
 }
 
 // Task implements task.Task and task.Demonstrator.
@@ -38,7 +38,7 @@ var (
 // Open reads both files. Its errors name the file and the row.
 func Open(s Settings) (*Task, error) {
 	if !(s.Delegate >= 0 && s.Delegate <= 1) {
-		return nil, fmt.Errorf("gsm8k: delegate %v: must be a share from 0 to 1", s.Delegate)
+		return nil, fmt.Errorf("gsm8k: delegate %v: must be a fraction from 0 to 1", s.Delegate)
 	}
 	if s.Main == nil {
 		numeric, err := verify.New(verify.Settings{Kind: verify.Numeric})
@@ -62,7 +62,7 @@ func Open(s Settings) (*Task, error) {
 	return &Task{Task: rows, settings: s, questions: problems}, nil
 }
 
-// calculation is a calculator mark of the published solutions, as in "48/2 = <<48/2=24>>24".
+// calculation matches a calculator mark of the published solutions, as in "48/2 = <<48/2=24>>24".
 var calculation = regexp.MustCompile(`<<[^<>]*>>`)
 
 // read splits each published answer into the solution, without its calculator marks, and the value.
@@ -88,8 +88,8 @@ func read(path string) ([]jsonl.Row, []problem, error) {
 }
 
 // Demonstrations yields conversations on n training problems, in an order that depends on the seed. A sub-agent gives
-// the published solution. The main agent delegates the problem to a sub-agent and states the value of its answer
-// (share Settings.Delegate of the problems), or it gives the published solution itself.
+// the published solution. On the fraction Settings.Delegate of the problems, the main agent delegates the problem to a
+// sub-agent and states the value of its answer. On the others it gives the published solution itself.
 func (t *Task) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		order := task.NewOrder(t.settings.Seed, len(t.questions))

@@ -17,14 +17,15 @@ import (
 
 // reader reads the rows of a file, one at a time.
 type reader struct {
-	longest int                              // bytes of a row
-	visit   func(n int, object []byte) error // is given row n, counted from 1; the bytes are valid until it returns
+	longest int                              // largest number of bytes in a row
+	visit   func(n int, object []byte) error // receives row n, counted from 1; the bytes are valid until it returns
 }
 
-// EachRow calls visit for every row of a file: Parquet, a JSON array of objects, or one JSON object a line, as the first bytes tell; or
-// comma- or tab-separated values, as the ending of the name, .csv or .tsv, tells. visit is given the row as a JSON object of at most longest
-// bytes, and its number, counted from 1; of lines, blank ones are skipped but counted. The bytes are valid until visit returns. EachRow stops at the first
-// error, which names the file and the row.
+// EachRow calls visit for every row of a file. A file named .csv or .tsv has comma- or tab-separated values. Otherwise
+// the first bytes of the file determine its format: Parquet, a JSON array of objects, or one JSON object per line.
+// visit receives the row as a JSON object of at most longest bytes, and the row's number, counted from 1. Blank lines
+// are skipped but counted. The bytes are valid until visit returns. EachRow stops at the first error, which names the
+// file and the row.
 func EachRow(path string, longest int, visit func(n int, object []byte) error) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -50,7 +51,7 @@ func (r *reader) add(n int, object []byte) error {
 
 func tooLong(longest int) error { return fmt.Errorf("a row of more than %d bytes", longest) }
 
-// read visits all rows of a file. With an error it returns the number of the row or line where it stopped.
+// read visits all rows of a file. If it returns an error, at is the number of the row or line where it stopped.
 func (r *reader) read(file *os.File) (at int, err error) {
 	in := bufio.NewReader(textfile.NewReader(file))
 	head, _ := in.Peek(in.Size())
@@ -74,7 +75,7 @@ func (r *reader) read(file *os.File) (at int, err error) {
 	return r.readLines(in)
 }
 
-// readLines adds the rows of a file of JSON lines.
+// readLines visits the rows of a file of JSON lines.
 func (r *reader) readLines(in io.Reader) (at int, err error) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, r.longest)
@@ -93,7 +94,7 @@ func (r *reader) readLines(in io.Reader) (at int, err error) {
 	return at + 1, lines.Err()
 }
 
-// readArray adds the elements of a JSON array. Only one element is in memory at a time.
+// readArray visits the elements of a JSON array. Only one element is in memory at a time.
 func (r *reader) readArray(in io.Reader) (at int, err error) {
 	bounded := &patient{in: in, longest: r.longest}
 	elements := json.NewDecoder(bounded)
@@ -121,7 +122,7 @@ func (r *reader) readArray(in io.Reader) (at int, err error) {
 	return at, nil
 }
 
-// readSeparated adds the rows of a file of separated values, whose first line has their names.
+// readSeparated visits the rows of a file of separated values. The first line contains the columns' names.
 func (r *reader) readSeparated(next func() ([]string, error)) (at int, err error) {
 	names, err := next()
 	if err != nil {

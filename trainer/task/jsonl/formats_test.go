@@ -138,7 +138,7 @@ func TestFormatsHostile(t *testing.T) {
 		"a long row":                 {"[" + good + `,{"question":"` + strings.Repeat("x", maxLine) + `"}]`, ":2: a row of more than"},
 		"the beginning of Parquet":   {"PAR1", ":0: "},
 		"Parquet without its end":    {whole[:len(whole)-9], ":0: "},
-		"Parquet with a long footer": {whole[:len(whole)-8] + "\xf0\xff\xff\xffPAR1", "its footer has 4294967280 bytes"},
+		"Parquet with a long footer": {whole[:len(whole)-8] + "\xf0\xff\xff\xffPAR1", "its footer claims 4294967280 bytes"},
 		"Parquet without its start":  {"PAR1" + whole[len(whole)/2:], ":"},
 		"Parquet of an empty row":    {string(parquetFile(t, []parquetRow{{Question: "a", Answer: []string{"b"}}, {}})), `:2: field "question": empty`},
 	} {
@@ -152,7 +152,7 @@ func TestFormatsHostile(t *testing.T) {
 // A field that is not there is answered with those that are, and with the key that names them.
 func TestNoFieldNamesWhatThereIs(t *testing.T) {
 	_, err := ReadRows(write(t, `{"problem":"a","solution":"b","level":1}`), DefaultFields())
-	const want = `:1: no field "question": the row has "level", "problem", "solution"; name the right one in task.fields.question`
+	const want = `:1: no field "question": the row has "level", "problem", "solution"; set task.fields.question to the right name`
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -1,5 +1,5 @@
-// Package jsonl is the task for a user's questions and answers: a training file and a held-out file of rows (JSON lines,
-// a JSON array or Parquet).
+// Package jsonl is the task for a user's own questions and answers. It reads a training file and a held-out file of
+// rows (JSON lines, a JSON array, Parquet, or separated values).
 package jsonl
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// Settings of the task.
+// Settings configure the task.
 type Settings struct {
 	Train, Eval string // files
 	Fields      Fields
-	Layout      string          // one of Layouts, whose fields are known; "": Fields
+	Layout      string          // one of Layouts, which determines the fields; "": Fields
 	Sets        []Set           // further held-out queries
-	Stages      []Stage         // of a curriculum
-	Seed        uint64          // of the training order
+	Stages      []Stage         // stages of a curriculum
+	Seed        uint64          // seed of the training order
 	Main        verify.Verifier // scores the main agent's answer
 	Sub         verify.Verifier // scores a sub-agent's answer to its sub-task; nil: Main
 	NeedParts   bool            // a training row without parts is an error
@@ -32,7 +32,7 @@ type Set struct{ Name, Path, Layout string }
 type Task struct {
 	name        string
 	train, eval []Row // eval has the rows of all sets, one set after another
-	sets        []set // of eval, in order
+	sets        []set // sets within eval, in order
 	order       *task.Order
 	stages      []stage
 	main, sub   verify.Verifier
@@ -45,7 +45,7 @@ type place struct {
 	index int
 }
 
-// set is the rows of eval from first on, up to the next set. Its name is "" for the rows of Settings.Eval.
+// set is a range of eval: its rows from first up to the next set. Its name is "" for the rows of Settings.Eval.
 type set struct {
 	name        string
 	first, size int
@@ -62,7 +62,7 @@ const (
 	splitEval  = "eval"
 )
 
-// Open reads both files.
+// Open reads all files.
 func Open(s Settings) (*Task, error) {
 	train, err := s.read(s.Train, s.Layout)
 	if err != nil {
@@ -88,7 +88,7 @@ func Open(s Settings) (*Task, error) {
 	return t, nil
 }
 
-// read reads a file of a layout.
+// read reads a file with the given layout.
 func (s Settings) read(path, layout string) ([]Row, error) {
 	if layout == "" {
 		return ReadRows(path, s.Fields)
@@ -114,7 +114,7 @@ func New(name string, train, eval []Row, s Settings) (*Task, error) {
 	}
 	for i, r := range train {
 		if s.NeedParts && len(r.Parts) == 0 {
-			return nil, fmt.Errorf("%s: the training row %s has no parts, with which sub-agents' answers are to be compared", name, r.ID)
+			return nil, fmt.Errorf("%s: the training row %s has no parts, but sub-agents' answers are compared with parts", name, r.ID)
 		}
 		if err := t.place(splitTrain, r, place{false, i}); err != nil {
 			return nil, err
@@ -142,7 +142,7 @@ func (t *Task) add(name string, rows []Row) error {
 	return nil
 }
 
-// split is what the ids of the set's queries begin with.
+// split returns the beginning of the ids of the set's queries.
 func (s set) split() string {
 	if s.name == "" {
 		return splitEval
@@ -159,7 +159,7 @@ func (t *Task) place(split string, r Row, at place) error {
 	return nil
 }
 
-// Name of the task.
+// Name returns the name of the task.
 func (t *Task) Name() string { return t.name }
 
 // Train returns the i-th training query. Every epoch visits each row once, in its own order.
@@ -183,10 +183,10 @@ func (t *Task) Eval(i int) task.Query {
 	return q
 }
 
-// EvalSize is the number of held-out rows of all sets.
+// EvalSize returns the number of held-out rows of all sets.
 func (t *Task) EvalSize() int { return len(t.eval) }
 
-// EvalSets returns the numbers of rows of the sets.
+// EvalSets returns the number of rows of each set.
 func (t *Task) EvalSets() []int {
 	sizes := make([]int, len(t.sets))
 	for i, s := range t.sets {
@@ -195,7 +195,7 @@ func (t *Task) EvalSets() []int {
 	return sizes
 }
 
-// Lookup returns the query with the given id, epoch included.
+// Lookup returns the query with the given id, which includes the epoch.
 func (t *Task) Lookup(id string) (task.Query, error) {
 	row, err := task.RowOf(id)
 	if err != nil {
@@ -220,8 +220,8 @@ func (t *Task) VerifyMain(ctx context.Context, q task.Query, a task.Attempt) (fl
 	return t.score(ctx, t.main, q, a)
 }
 
-// VerifySub scores an answer to a sub-task with the verifier of sub-agents' answers. verify.Parts compares it with the
-// answer of a part; other verifiers compare it with that of the whole question.
+// VerifySub scores an answer to a sub-task with the verifier for sub-agents. verify.Parts compares it with the answer
+// of a part. Other verifiers compare it with the answer of the whole question.
 func (t *Task) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	return t.score(ctx, t.sub, q, a)
 }
@@ -238,7 +238,8 @@ func (t *Task) score(ctx context.Context, v verify.Verifier, q task.Query, a tas
 // Close closes the verifiers.
 func (t *Task) Close() error { return errors.Join(verify.Close(t.main), verify.Close(t.sub)) }
 
-// query makes a row's query. Its text lists the choices below the question, with the letters of the choice verifier.
+// query makes a query from a row. Its text lists the choices below the question, with the letters that the choice
+// verifier uses.
 func query(split string, r Row) task.Query {
 	id := split + "-" + r.ID
 	var text strings.Builder

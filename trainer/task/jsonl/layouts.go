@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// layouts are the forms in which benchmarks publish their questions: each turns a row into one with DefaultFields.
+// layouts are the forms in which benchmarks publish their questions. Each function converts a row into a row with
+// DefaultFields.
 var layouts = map[string]func(object) (object, error){
 	"hotpotqa":    renamed(map[string][]string{"id": {"_id", "id"}, "kind": {"type"}, "level": {"level"}}),
 	"2wiki":       renamed(map[string][]string{"id": {"_id", "id"}, "kind": {"type"}}),
@@ -27,11 +28,11 @@ var layouts = map[string]func(object) (object, error){
 	"sharegpt":    shareGPT,
 }
 
-// Layouts are the names of the known layouts, sorted.
+// Layouts returns the names of the known layouts, sorted.
 func Layouts() []string { return slices.Sorted(maps.Keys(layouts)) }
 
-// renamed returns the layout whose row has its fields under other names, which may be paths. The first that is there counts.
-// Question and answer keep their names where none is given.
+// renamed returns a layout whose rows have their fields under other names, which may be paths. For each field, the
+// first name that exists is used. Question and answer keep their names if names does not contain them.
 func renamed(names map[string][]string) func(object) (object, error) {
 	return func(row object) (object, error) {
 		out := object{}
@@ -59,13 +60,13 @@ func errNotOfLayout(field string, err error) error {
 	return fmt.Errorf("no field %q, which rows of this layout have: %w", field, err)
 }
 
-// quoted is a text as JSON.
+// quoted returns a text as JSON.
 func quoted(text string) json.RawMessage {
 	raw, _ := json.Marshal(text) // a text always marshals
 	return raw
 }
 
-// part is a sub-question as a row has it.
+// part is a sub-question in the form of a row.
 type part struct {
 	Question string          `json:"question"`
 	Answer   json.RawMessage `json:"answer"`
@@ -77,8 +78,8 @@ func withParts(row object, parts []part) (object, error) {
 	return row, err
 }
 
-// musique: any of answer and answer_aliases is right; "#n" in a step of question_decomposition is the answer of step n;
-// the kind is the id's first word, such as 3hop1.
+// musique reads MuSiQue's rows. Any of answer and answer_aliases is right. "#n" in a step of question_decomposition
+// stands for the answer of step n. The kind is the id's first word, such as 3hop1.
 func musique(row object) (object, error) {
 	out, err := renamed(map[string][]string{"id": {"id"}})(row)
 	if err != nil {
@@ -129,8 +130,8 @@ func musique(row object) (object, error) {
 
 var stepNumber = regexp.MustCompile(`#\d+`)
 
-// filledIn replaces #n by the nth answer, and leaves a number of which there is none. What stands in an answer is not replaced.
-// Answers of more than room bytes are an error; those filled in are taken off it.
+// filledIn replaces #n with the nth answer, and keeps #n if there is no such answer. It does not replace #n inside
+// answers. It subtracts the bytes that it fills in from room, and returns an error if room is exhausted.
 func filledIn(question string, answers []string, room *int) (string, error) {
 	out := stepNumber.ReplaceAllStringFunc(question, func(name string) string {
 		n, err := strconv.Atoi(name[1:])
@@ -167,8 +168,8 @@ type step struct {
 	Steps    []step          `json:"decomposition"`
 }
 
-// fanOutQA: the parts are the steps of the decomposition, each after those that it consists of. Answers that are lists or
-// objects of texts and numbers become texts: "a, b" and "key: value, key: value".
+// fanOutQA reads FanOutQA's rows. The parts are the steps of the decomposition; a step comes after its own sub-steps.
+// Answers that are lists or objects of texts and numbers become texts: "a, b" and "key: value, key: value".
 func fanOutQA(row object) (object, error) {
 	out, err := renamed(map[string][]string{"id": {"id"}})(row)
 	if err != nil {
@@ -202,7 +203,7 @@ func fanOutQA(row object) (object, error) {
 	return withParts(out, parts)
 }
 
-// asText is a JSON value as a text of JSON. True and false are yes and no, as in FanOutQA's own evaluation.
+// asText converts a JSON value into a JSON text. True and false become yes and no, as in FanOutQA's own evaluation.
 func asText(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 {
 		return nil, errors.New("no answer")
@@ -240,7 +241,7 @@ func asText(raw json.RawMessage) (json.RawMessage, error) {
 	return quoted(strings.Join(pieces, ", ")), nil
 }
 
-// pieceOf is a text, a number, or true or false as a text.
+// pieceOf returns a text, a number or a boolean as a text.
 func pieceOf(raw json.RawMessage) (text string, err error) {
 	switch string(raw) {
 	case "true":
@@ -252,8 +253,9 @@ func pieceOf(raw json.RawMessage) (text string, err error) {
 	return text, err
 }
 
-// verl: the question is prompt, a list of messages, the answer reward_model.ground_truth, and the kind data_source. Of an object as the
-// ground truth, target is the answer if there is nothing else in it: data sets with several accepted answers have them there.
+// verl reads verl's rows. The question is prompt, a list of messages, the answer is reward_model.ground_truth, and the
+// kind is data_source. If the ground truth is an object whose only key is target, target is the answer: data sets with
+// several accepted answers store them there.
 func verl(row object) (object, error) {
 	if err := refuseMedia(row); err != nil {
 		return nil, err
@@ -276,7 +278,8 @@ func verl(row object) (object, error) {
 	return out, nil
 }
 
-// shareGPT: the first turn of conversations, or of messages in OpenAI's form, is the question, the last the answer.
+// shareGPT reads ShareGPT's rows. The first turn of conversations, or of messages in OpenAI's form, is the question,
+// and the last is the answer.
 func shareGPT(row object) (object, error) {
 	name := "conversations"
 	if !hasValue(row[name]) && row["messages"] != nil {
@@ -314,7 +317,7 @@ func shareGPT(row object) (object, error) {
 	return out, nil
 }
 
-// webWalkerQA: kind and level are info.hop and info.difficulty_level.
+// webWalkerQA reads WebWalkerQA's rows. kind and level are info.hop and info.difficulty_level.
 func webWalkerQA(row object) (object, error) {
 	out, err := renamed(map[string][]string{"id": {"id"}})(row)
 	if err != nil {
@@ -333,7 +336,8 @@ func webWalkerQA(row object) (object, error) {
 	return out, nil
 }
 
-// gaia: an attachment is named to the agents, who cannot open it. Answers of the test split are not published.
+// gaia reads GAIA's rows. The question names an attachment, but the agents cannot open it. Answers of the test split
+// are not published.
 func gaia(row object) (object, error) {
 	out, err := renamed(map[string][]string{"id": {"task_id"}, "question": {"Question"}, "answer": {"Final answer"}, "level": {"Level"}})(row)
 	if err != nil {
@@ -357,8 +361,8 @@ func gaia(row object) (object, error) {
 	return out, nil
 }
 
-// browseComp: problem and answer are encrypted with the row's canary, so that nobody finds them by a search. Without a
-// canary they are taken as they are.
+// browseComp reads BrowseComp's rows. Problem and answer are encrypted with the row's canary, so that they cannot be
+// found by a search. Rows without a canary are used as they are.
 func browseComp(row object) (object, error) {
 	out, err := renamed(map[string][]string{"id": {"id"}, "question": {"problem"}, "answer": {"answer"}, "kind": {"problem_topic"}})(row)
 	if err != nil {
@@ -386,7 +390,7 @@ func browseComp(row object) (object, error) {
 	return out, nil
 }
 
-// decrypt undoes BrowseComp's encryption: base64, then exclusive or with the repeated SHA-256 of the password.
+// decrypt reverses BrowseComp's encryption: base64, then exclusive or with the repeated SHA-256 of the password.
 func decrypt(text, password string) (string, error) {
 	bytes, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {

@@ -9,14 +9,15 @@ import (
 	"slices"
 )
 
-// roles are the names of roles: OpenAI's, and ShareGPT's.
+// roles maps the names of roles in OpenAI's and ShareGPT's files to OpenAI's names.
 var roles = map[string]string{
 	"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant",
 	"tool": "tool", "function": "tool", "observation": "tool", "function_response": "tool", "system": "system", "developer": "system",
-	"function_call": "assistant", // whose text is a call
+	"function_call": "assistant", // its text is a call
 }
 
-// Role returns OpenAI's name of a role, which may be named as in ShareGPT's files; an unknown name is returned as it is.
+// Role returns OpenAI's name of a role, which may have a name from ShareGPT's files. It returns an unknown name as it
+// is.
 func Role(name string) string { return cmp.Or(roles[name], name) }
 
 // Content returns the text of a message's content: a text, null, or a list of parts, which must be texts.
@@ -36,7 +37,7 @@ func Content(raw json.RawMessage) (text string, err error) {
 	}
 	for i, p := range parts {
 		if p.Type != "text" || p.Text == nil {
-			return "", fmt.Errorf("part %d is of the type %q: only texts are read", i+1, p.Type)
+			return "", fmt.Errorf("part %d has the type %q: only texts are supported", i+1, p.Type)
 		}
 		text += *p.Text
 	}
@@ -49,17 +50,18 @@ type message struct {
 	call       bool // the assistant calls a tool
 }
 
-// hasValue reports whether a key has a value. Tables fill in null, and empty texts and lists, where rows differ.
+// hasValue reports whether a key has a value. If rows have different keys, tables fill the gaps with null or with empty
+// texts and lists.
 func hasValue(raw json.RawMessage) bool {
 	return len(raw) > 0 && !slices.Contains([]string{"null", "[]", "{}", `""`}, string(raw))
 }
 
-// errNotRead is the error for a key whose value would change the question.
+// errNotRead returns the error for an unsupported key whose value would change the question.
 func errNotRead(key string) error {
-	return fmt.Errorf("%q is not read: take it out, or the question is not what the file says", key)
+	return fmt.Errorf("%q is not supported: remove it, because the question would silently lack it", key)
 }
 
-// refuseMedia returns an error if a row has pictures, films or sound, which agents cannot see.
+// refuseMedia returns an error if a row contains images, videos or sound, which agents cannot read.
 func refuseMedia(row object) error {
 	for _, key := range []string{"images", "image", "videos", "video", "audios", "audio"} {
 		if hasValue(row[key]) {
@@ -69,7 +71,7 @@ func refuseMedia(row object) error {
 	return nil
 }
 
-// parseMessages reads a list of messages. There is at least one.
+// parseMessages reads a list of messages. An empty list is an error.
 func parseMessages(raw json.RawMessage) ([]message, error) {
 	var elements []json.RawMessage
 	if err := json.Unmarshal(raw, &elements); err != nil {
@@ -106,7 +108,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 	}
 	m.role = Role(said)
 	m.call = said == "function_call" || m.role == "assistant" && (hasValue(o["tool_calls"]) || hasValue(o["function_call"]))
-	if m.role == "system" || m.role == "user" { // other turns may have what this task has no use for, such as thinking
+	if m.role == "system" || m.role == "user" { // other turns may have keys that this task ignores, such as thinking
 		for _, key := range slices.Sorted(maps.Keys(o)) {
 			if key != role && key != text && key != "weight" && hasValue(o[key]) {
 				return m, errNotRead(key)
@@ -122,8 +124,9 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 	return m, nil
 }
 
-// startOf returns the question at the start of a conversation and the number of its messages: one of the user, after a system message or
-// none. The system message's text comes first, then an empty line: the agent's own system prompt is the configuration's.
+// startOf returns the question at the start of a conversation and the number of its messages: one user message,
+// optionally after a system message. The system message's text comes first, then an empty line, then the question. It
+// does not replace the agent's own system prompt, which comes from the configuration.
 func startOf(messages []message) (question string, n int, err error) {
 	if first := messages[0]; first.role == "system" {
 		if n = 1; first.text != "" {
@@ -144,10 +147,10 @@ func startOf(messages []message) (question string, n int, err error) {
 func errEmpty(i int) error { return fmt.Errorf("message %d is empty", i+1) }
 
 func errRole(i int, m message) error {
-	return fmt.Errorf("message %d has the role %q; a question is one message of the user, after a system message or none", i+1, m.role)
+	return fmt.Errorf("message %d has the role %q; a question is one user message, optionally after a system message", i+1, m.role)
 }
 
-// questionOf reads a question: a text, or the messages of a prompt.
+// questionOf reads a question, which is a text or the messages of a prompt.
 func questionOf(raw json.RawMessage) (question string, err error) {
 	switch raw[0] {
 	case '{':
@@ -159,7 +162,7 @@ func questionOf(raw json.RawMessage) (question string, err error) {
 		}
 		question, n, err := startOf(messages)
 		if err == nil && n < len(messages) {
-			err = fmt.Errorf("%w: write the others into it, or read whole conversations with task.layout: sharegpt", errRole(n, messages[n]))
+			err = fmt.Errorf("%w: put the others into it, or read whole conversations with task.layout: sharegpt", errRole(n, messages[n]))
 		}
 		return question, err
 	}
@@ -167,7 +170,8 @@ func questionOf(raw json.RawMessage) (question string, err error) {
 	return question, err
 }
 
-// conversationOf reads a conversation about one question. The answer is the last turn; those between, such as calls of tools, are not used.
+// conversationOf reads a conversation about one question. The answer is the last turn. The turns between, such as calls
+// of tools, are ignored.
 func conversationOf(messages []message) (question, answer string, err error) {
 	question, n, err := startOf(messages)
 	if err != nil {
@@ -177,15 +181,15 @@ func conversationOf(messages []message) (question, answer string, err error) {
 		switch m.role {
 		case "assistant", "tool":
 		case "user":
-			return "", "", fmt.Errorf("message %d is a second question: a row has one; make a row of each", n+i+1)
+			return "", "", fmt.Errorf("message %d is a second question, but a row has one question: write one row for each", n+i+1)
 		default:
-			return "", "", fmt.Errorf("message %d has the role %q; after the question come turns of the assistant and of tools", n+i+1, m.role)
+			return "", "", fmt.Errorf("message %d has the role %q; only turns of the assistant and of tools may follow the question", n+i+1, m.role)
 		}
 	}
 	last := len(messages) - 1
 	switch m := messages[last]; {
 	case m.role != "assistant":
-		return "", "", fmt.Errorf("no answer: the last message has the role %q, and the answer is the assistant's last turn", m.role)
+		return "", "", fmt.Errorf("no answer: the last message has the role %q, but the answer must be the assistant's last turn", m.role)
 	case m.call:
 		return "", "", fmt.Errorf("message %d is a call: the last turn must be the answer", last+1)
 	case m.text == "":

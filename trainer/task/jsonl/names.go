@@ -8,19 +8,21 @@ import (
 	"strings"
 )
 
-// absent is the error for a name that leads nowhere. Its text says what is there.
+// absent is the error for a name without a value. Its text lists the names that exist.
 type absent string
 
 func (a absent) Error() string { return string(a) }
 
-// valueOf returns the value of a field of a row. The name is the name of a column, or else a path into a column: names of fields and, in
-// lists, positions counted from 0, with dots between them, such as reward_model.ground_truth or answers.0.text. A name that has dots itself
-// comes before a path. The error is absent if there is no such field.
+// valueOf returns the value of a field of a row. The name is the name of a column, or otherwise a path into a column:
+// names of fields and, in lists, positions counted from 0, separated by dots, such as reward_model.ground_truth or
+// answers.0.text. A column whose name contains dots takes precedence over a path. The error is absent if there is no
+// such field.
 func valueOf(row object, name string) (json.RawMessage, error) {
 	return within(row, "the row", "", name)
 }
 
-// within returns the value of a field of an object. where names the object in errors, and path is the path to its fields.
+// within returns the value of a field of an object. where is the object's name in errors, and path is the path to its
+// fields.
 func within(o object, where, path, name string) (json.RawMessage, error) {
 	if raw, ok := o[name]; ok {
 		return raw, nil
@@ -33,7 +35,7 @@ func within(o object, where, path, name string) (json.RawMessage, error) {
 	return nil, absent(where + " has " + list(o))
 }
 
-// inside returns the value that the rest of a name leads to in the value at a path.
+// inside returns the value at rest within the value at path.
 func inside(raw json.RawMessage, path, rest string) (json.RawMessage, error) {
 	where := fmt.Sprintf("%.80q", path)
 	switch raw[0] {
@@ -60,19 +62,19 @@ func inside(raw json.RawMessage, path, rest string) (json.RawMessage, error) {
 		}
 		return elements[i], nil
 	}
-	return nil, fmt.Errorf("%s is neither an object nor a list: nothing in it has the name %q", where, rest)
+	return nil, fmt.Errorf("%s is neither an object nor a list, so it has no field %q", where, rest)
 }
 
-// required returns the value of a field that a row must have. key is the field's key in task.fields.
+// required returns the value of a field that every row must have. key is the field's key in task.fields.
 func required(row object, key, name string) (json.RawMessage, error) {
 	raw, err := valueOf(row, name)
 	if errors.As(err, new(absent)) {
-		return nil, fmt.Errorf("no field %q: %w; name the right one in task.fields.%s%s", name, err, key, otherLayout(row))
+		return nil, fmt.Errorf("no field %q: %w; set task.fields.%s to the right name%s", name, err, key, otherLayout(row))
 	}
 	return raw, wrapped(name, err)
 }
 
-// optional returns the value of a field that a row may lack; nil: it does, or the name is "".
+// optional returns the value of an optional field. It returns nil if the row lacks the field or the name is "".
 func optional(row object, name string) (json.RawMessage, error) {
 	if name == "" {
 		return nil, nil
@@ -84,7 +86,7 @@ func optional(row object, name string) (json.RawMessage, error) {
 	return raw, wrapped(name, err)
 }
 
-// wrapped adds the name of a field to an error, if there is one.
+// wrapped adds the name of a field to an error. It returns nil if err is nil.
 func wrapped(name string, err error) error {
 	if err != nil {
 		err = fmt.Errorf("field %q: %w", name, err)
@@ -92,7 +94,7 @@ func wrapped(name string, err error) error {
 	return err
 }
 
-// otherLayout is the end of an error for a row that is probably of another layout.
+// otherLayout returns the end of the error for a row that probably has another layout.
 func otherLayout(row object) string {
 	switch {
 	case row["conversations"] != nil:

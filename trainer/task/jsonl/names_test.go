@@ -27,7 +27,7 @@ func TestNestedNames(t *testing.T) {
 
 func TestNestedNamesRefuse(t *testing.T) {
 	for _, c := range []struct{ row, name, want string }{
-		{`{"a":{"y":1}}`, "a.b", `:1: no field "a.b": "a" has "y"; name the right one in task.fields.answer`},
+		{`{"a":{"y":1}}`, "a.b", `:1: no field "a.b": "a" has "y"; set task.fields.answer to the right name`},
 		{`{"a":{}}`, "a.b", `"a" has none`},
 		{`{"a":{"b":{"c":1}}}`, "a.b.d", `"a.b" has "c"`},
 		{`{"b":1}`, "a.b", `no field "a.b": the row has "b", "question"`},

@@ -16,7 +16,7 @@ const (
 	parquetBatch   = 64 // rows read at once
 )
 
-// readParquet adds the rows of a Parquet file, each as a JSON object of its columns.
+// readParquet visits the rows of a Parquet file, each as a JSON object of its columns.
 func (r *reader) readParquet(file *os.File) (at int, err error) {
 	defer func() {
 		if p := recover(); p != nil { // the library panics on some damaged files
@@ -52,7 +52,8 @@ func (r *reader) readParquet(file *os.File) (at int, err error) {
 	return at, nil
 }
 
-// checkFooter refuses a file whose footer claims to be longer than the file: the library allocates the claimed size.
+// checkFooter refuses a file whose footer claims to be longer than the file, because the library allocates the claimed
+// size.
 func checkFooter(file io.ReaderAt, size int64) error {
 	var end [8]byte
 	if size < int64(2*len(end)) {
@@ -62,12 +63,12 @@ func checkFooter(file io.ReaderAt, size int64) error {
 		return err
 	}
 	if footer := int64(binary.LittleEndian.Uint32(end[:])); footer > size-int64(len(end)) {
-		return fmt.Errorf("the Parquet file is cut off or damaged: its footer has %d bytes, and the file %d", footer, size)
+		return fmt.Errorf("the Parquet file is cut off or damaged: its footer claims %d bytes, but the file has %d", footer, size)
 	}
 	return nil
 }
 
-// readRowGroup adds the rows of a row group after the first `at` rows and returns the new number of rows.
+// readRowGroup visits the rows of a row group after the first `at` rows and returns the new number of rows.
 func (r *reader) readRowGroup(root *parquet.Column, g parquet.RowGroup, at int) (int, error) {
 	rows := g.Rows()
 	defer rows.Close()

@@ -18,16 +18,18 @@ import (
 
 // objectOf returns a row of a Parquet file as a JSON object, with the columns in their order.
 //
-// Numbers are JSON numbers with all their digits; decimals are texts, as is the custom of writers of JSON. Dates, times and timestamps are
-// texts in ISO 8601, with Z where they are in UTC. Enums, UUIDs and binary values that are text are texts; a column of JSON is what it holds. Keys of maps become names. NaN, with
-// which some writers mark a missing number, is null. Infinities, half-precision numbers, intervals, and binary values that are no text are errors that name the column.
+// Numbers become JSON numbers with all their digits. Decimals become texts, as JSON writers usually do. Dates, times
+// and timestamps become texts in ISO 8601, with Z if they are in UTC. Enums, UUIDs and binary values with text become
+// texts. A column of JSON keeps its JSON. Keys of maps become names. NaN becomes null, because some writers mark
+// missing numbers with it. Infinities, half-precision numbers, intervals, and binary values without text are errors
+// that name the column.
 func objectOf(root parquet.Node, row parquet.Row) ([]byte, error) {
 	var columns [][]parquet.Value
 	for _, values := range row.Range {
 		columns = append(columns, values)
 	}
 	if n := leaves(root); len(columns) != n {
-		return nil, fmt.Errorf("the row has %d columns, and the file %d", len(columns), n)
+		return nil, fmt.Errorf("the row has %d columns, but the file has %d", len(columns), n)
 	}
 	a := assembler{}
 	if err := a.group(root.Fields(), columns, levels{}); err != nil {
@@ -36,7 +38,7 @@ func objectOf(root parquet.Node, row parquet.Row) ([]byte, error) {
 	return a.out.Bytes(), nil
 }
 
-// levels are the definition and the repetition level of a place in the schema, as Dremel counts them.
+// levels are the definition level and the repetition level of a place in the schema, in Dremel's sense.
 type levels struct{ definition, repetition int }
 
 // assembler writes the values of a row as JSON.
@@ -52,7 +54,7 @@ func leaves(n parquet.Node) (count int) {
 	return count
 }
 
-// errDamaged is the error for columns that do not fit together.
+// errDamaged is the error for columns that contradict each other.
 var errDamaged = errors.New("the Parquet file is damaged: its columns do not fit together")
 
 // group writes an object of fields.
@@ -113,7 +115,7 @@ func (a *assembler) repeated(columns [][]parquet.Value, at levels, item func([][
 	return nil
 }
 
-// itemsOf splits the columns of a repeated field into those of its items.
+// itemsOf splits the columns of a repeated field into the columns of its items.
 func itemsOf(columns [][]parquet.Value, at levels) (items [][][]parquet.Value, inside levels, err error) {
 	at.definition++
 	at.repetition++
@@ -143,7 +145,7 @@ func itemsOf(columns [][]parquet.Value, at levels) (items [][][]parquet.Value, i
 	return items, at, nil
 }
 
-// value writes one value: of a list, a map, a group, or a leaf.
+// value writes one value: a list, a map, a group, or a leaf.
 func (a *assembler) value(n parquet.Node, columns [][]parquet.Value, at levels) error {
 	if n.Leaf() {
 		if len(columns[0]) != 1 {
@@ -166,7 +168,8 @@ func (a *assembler) value(n parquet.Node, columns [][]parquet.Value, at levels) 
 	return a.group(fields, columns, at)
 }
 
-// element writes an element of a list: the only field of the repeated group, or, in older files, what is repeated itself.
+// element writes an element of a list: the only field of the repeated group or, in older files, the repeated group
+// itself.
 func (a *assembler) element(entry parquet.Field, item [][]parquet.Value, at levels) error {
 	if entry.Leaf() || len(entry.Fields()) != 1 || entry.Name() == "array" || strings.HasSuffix(entry.Name(), "_tuple") {
 		return a.value(entry, item, at)
@@ -215,7 +218,7 @@ func (a *assembler) text(s string) {
 	a.out.Truncate(a.out.Len() - 1)
 }
 
-// logical returns the annotation of a type; nil if it has none.
+// logical returns the annotation of a type, or nil.
 func logical(t parquet.Type) format.LogicalTypeValue {
 	if l := t.LogicalType(); l != nil {
 		return l.Value
@@ -223,7 +226,7 @@ func logical(t parquet.Type) format.LogicalTypeValue {
 	return nil
 }
 
-// leaf writes a value of a type that has no parts.
+// leaf writes a value of a type without parts.
 func (a *assembler) leaf(t parquet.Type, v parquet.Value) error {
 	if v.IsNull() {
 		a.out.WriteString("null")
@@ -268,12 +271,12 @@ func (a *assembler) leaf(t parquet.Type, v parquet.Value) error {
 		return json.Compact(&a.out, v.ByteArray())
 	case nil, *format.StringType, *format.EnumType, *format.NullType:
 	default:
-		return fmt.Errorf("values of the type %s are not read", t)
+		return fmt.Errorf("values of the type %s are not supported", t)
 	}
 	return a.physical(v)
 }
 
-// physical writes a value that is what its bytes are.
+// physical writes a value of a type without a special annotation.
 func (a *assembler) physical(v parquet.Value) error {
 	switch v.Kind() {
 	case parquet.Boolean:
@@ -282,7 +285,7 @@ func (a *assembler) physical(v parquet.Value) error {
 		fmt.Fprint(&a.out, v.Int32())
 	case parquet.Int64:
 		fmt.Fprint(&a.out, v.Int64())
-	case parquet.Int96: // nanoseconds of a Julian day, as older writers have timestamps
+	case parquet.Int96: // nanoseconds of a Julian day, the timestamps of older writers
 		const epoch = 2_440_588 // 1 January 1970
 		i := v.Int96()
 		nanoseconds := int64(uint64(i[0]) | uint64(i[1])<<32)
@@ -291,12 +294,12 @@ func (a *assembler) physical(v parquet.Value) error {
 		return a.float(float64(v.Float()), 32)
 	case parquet.Double:
 		return a.float(v.Double(), 64)
-	case parquet.FixedLenByteArray: // half-precision numbers and intervals are such, too
-		return errors.New("values of a fixed number of bytes are not read: leave the column out, or convert it")
+	case parquet.FixedLenByteArray: // includes half-precision numbers and intervals
+		return errors.New("values with a fixed number of bytes are not supported: remove the column, or convert it")
 	default:
 		b := v.ByteArray()
 		if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
-			return errors.New("its bytes are no text: leave the column out")
+			return errors.New("its bytes are not text: remove the column")
 		}
 		a.text(string(b))
 	}
@@ -305,7 +308,7 @@ func (a *assembler) physical(v parquet.Value) error {
 
 func (a *assembler) float(v float64, bits int) error {
 	if math.IsInf(v, 0) {
-		return errors.New("it is infinite, which JSON cannot say")
+		return errors.New("it is infinite, which JSON cannot express")
 	}
 	if math.IsNaN(v) {
 		a.out.WriteString("null")
@@ -322,7 +325,7 @@ func (a *assembler) float(v float64, bits int) error {
 	return err
 }
 
-// decimal writes a decimal with all its digits, without zeros at its end.
+// decimal writes a decimal with all its digits, without trailing zeros.
 func (a *assembler) decimal(v parquet.Value, scale int) error {
 	const most = 1000 // digits after the point
 	var n big.Int
@@ -339,7 +342,7 @@ func (a *assembler) decimal(v parquet.Value, scale int) error {
 		}
 	}
 	if scale < 0 || scale > most {
-		return fmt.Errorf("a decimal with %d digits after the point is not read", scale)
+		return fmt.Errorf("decimals with %d digits after the point are not supported", scale)
 	}
 	text := new(big.Rat).SetFrac(&n, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(scale)), nil)).FloatString(scale)
 	if scale > 0 {
@@ -354,7 +357,7 @@ const (
 	timeForm      = "15:04:05.999999999"
 )
 
-// moment writes a number of units since the epoch, or since midnight.
+// moment writes a number of units since the epoch or since midnight.
 func moment(n int64, unit format.TimeUnit, form string, utc bool) string {
 	var at time.Time
 	switch unit.Value.(type) {

@@ -11,8 +11,8 @@ const maxParts = 256
 
 func tooManyParts(n int) error { return fmt.Errorf("%d parts; at most %d are read", n, maxParts) }
 
-// readParts reads a list of sub-questions, each {"question", "answer"}; an answer is a text, or a list of texts of which
-// any is right. Other fields of a part, such as the document that holds its answer, stay in the row's columns.
+// readParts reads a list of sub-questions, each {"question", "answer"}. An answer is a text, or a list of accepted
+// texts. Other fields of a part, such as the document with its answer, stay in the row's columns.
 func readParts(raw json.RawMessage) ([]task.SubQuestion, error) {
 	var list []struct {
 		Question *string         `json:"question"`

@@ -22,19 +22,19 @@ const (
 	maxAccepted = 1000
 )
 
-// Fields are the names of the fields that the task reads from a row. A name may be a path into a column, such as reward_model.ground_truth
-// or answers.0.text; a column that has this very name comes first.
+// Fields are the names of the fields that the task reads from a row. A name may be a path into a column, such as
+// reward_model.ground_truth or answers.0.text. A column with exactly this name takes precedence.
 type Fields struct {
-	ID       string // row id; a row without this field is named by its number; "": every row is named by its number
-	Question string // a text, or messages: one of the user, after a system message or none
-	Answer   string // a text, or a list of texts of which any is right
+	ID       string // row id; a row without this field uses its number; "": every row uses its number
+	Question string // a text, or messages: one user message, optionally after a system message
+	Answer   string // a text, or a list of accepted texts
 	Choices  string // list of options; a row may lack this field; "": no row has it
 	Parts    string // list of sub-questions; a row may lack this field; "": no row has it
-	Kind     string // what kind of question it is; a row may lack this field; "": no row has it
-	Level    string // how hard it is; a row may lack this field; "": no row has it
+	Kind     string // kind of question; a row may lack this field; "": no row has it
+	Level    string // difficulty; a row may lack this field; "": no row has it
 }
 
-// DefaultFields are id, question, answer, choices, parts, kind and level.
+// DefaultFields returns the names id, question, answer, choices, parts, kind and level.
 func DefaultFields() Fields {
 	return Fields{ID: "id", Question: "question", Answer: "answer", Choices: "choices", Parts: "parts", Kind: "kind", Level: "level"}
 }
@@ -44,7 +44,7 @@ type Row struct {
 	ID       string // id of the row in its file; "row-000123", from the row's number, if the row has no id
 	Question string
 	Answer   string   // the first accepted answer
-	Accepted []string // all accepted answers if the row has a list, else nil
+	Accepted []string // all accepted answers if the row has a list, otherwise nil
 	Choices  []string
 	Parts    []task.SubQuestion
 	Kind     string
@@ -55,7 +55,8 @@ type Row struct {
 // ReadRows reads a file of rows in any format of EachRow. Errors name the file and the number of the row.
 func ReadRows(path string, fields Fields) ([]Row, error) { return readRows(path, fields, nil) }
 
-// readRows reads a file whose rows reshape turns into objects with the given fields; nil: they are such objects.
+// readRows reads a file. reshape converts its rows into objects with the given fields; nil means that they already are
+// such objects.
 func readRows(path string, fields Fields, reshape func(object) (object, error)) ([]Row, error) {
 	t := table{fields: fields, reshape: reshape, seen: map[string]int{}}
 	if err := EachRow(path, maxLine, t.add); err != nil {
@@ -75,7 +76,7 @@ type table struct {
 	seen    map[string]int // row number by id
 }
 
-// object is a row: its values by the names of its fields.
+// object is a row: its values by field name.
 type object = map[string]json.RawMessage
 
 // add parses the JSON object of row n, counted from 1.
@@ -175,7 +176,7 @@ func (r *Row) readChoices(raw json.RawMessage) error {
 		return fmt.Errorf("must be a list of texts: %w", err)
 	}
 	if len(r.Choices) > maxChoices {
-		return fmt.Errorf("%d choices, at most %d have a letter", len(r.Choices), maxChoices)
+		return fmt.Errorf("%d choices, but only %d letters are available", len(r.Choices), maxChoices)
 	}
 	return nil
 }
@@ -185,7 +186,7 @@ func (r *Row) readID(raw json.RawMessage) error {
 		return err
 	}
 	if !validID.MatchString(r.ID) {
-		return fmt.Errorf("%.80q: an id has 1 to 128 letters, digits or . _ : -", r.ID)
+		return fmt.Errorf("%.80q: an id must have 1 to 128 letters, digits or . _ : -", r.ID)
 	}
 	return nil
 }
@@ -214,7 +215,8 @@ func list(object map[string]json.RawMessage) string {
 	return strings.Join(names, ", ") + more
 }
 
-// readAnswer reads the accepted answer, or a list of accepted answers, of which the first stands for all.
+// readAnswer reads the accepted answer, or a list of accepted answers. The first answer of a list is returned as
+// answer.
 func readAnswer(raw json.RawMessage) (answer string, accepted []string, err error) {
 	if raw[0] != '[' {
 		answer, err = readOne(raw)
@@ -225,7 +227,7 @@ func readAnswer(raw json.RawMessage) (answer string, accepted []string, err erro
 		return "", nil, err
 	}
 	if len(answers) == 0 || len(answers) > maxAccepted {
-		return "", nil, fmt.Errorf("a list of %d answers; want 1 to %d", len(answers), maxAccepted)
+		return "", nil, fmt.Errorf("a list of %d answers; it must have 1 to %d", len(answers), maxAccepted)
 	}
 	accepted = make([]string, len(answers))
 	for i, a := range answers {
@@ -236,7 +238,7 @@ func readAnswer(raw json.RawMessage) (answer string, accepted []string, err erro
 	return accepted[0], accepted, nil
 }
 
-// readOne reads one answer, without the thinking that a reasoning model wrote before it.
+// readOne reads one answer and removes the thinking that a reasoning model wrote before it.
 func readOne(raw json.RawMessage) (answer string, err error) {
 	var text string
 	if err := scalar(raw, &text); err != nil {
@@ -247,7 +249,7 @@ func readOne(raw json.RawMessage) (answer string, err error) {
 	case answer == text:
 		return text, nil
 	case strings.TrimSpace(answer) == "":
-		return "", errors.New("it is thinking alone, without an answer after it")
+		return "", errors.New("it contains only thinking, without an answer after it")
 	}
 	return strings.TrimSpace(answer), nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Stage is a part of a curriculum: the training rows that it takes. An empty list and a 0 mean any.
+// Stage is a part of a curriculum. It selects training rows. An empty list and a 0 select all rows.
 type Stage struct {
 	Name               string
 	Kinds, Levels      []string
@@ -16,11 +16,11 @@ type Stage struct {
 	Balance            bool // kinds take turns
 }
 
-// stage is a Stage with its rows, in lists that take turns: one, or one for each kind.
+// stage is a Stage with its rows, in lists that take turns: one list, or one for each kind.
 type stage []turn
 
 type turn struct {
-	rows  []int // of Task.train
+	rows  []int // indices into Task.train
 	order *task.Order
 }
 
@@ -42,7 +42,7 @@ func (s Stage) open(seed uint64, train []Row) (stage, error) {
 		rows[list] = append(rows[list], i)
 	}
 	if len(rows) == 0 {
-		return nil, fmt.Errorf("the stage %s of the curriculum takes none of the %d training rows", s.Name, len(train))
+		return nil, fmt.Errorf("the stage %s of the curriculum matches none of the %d training rows", s.Name, len(train))
 	}
 	var all stage
 	for _, kind := range slices.Sorted(maps.Keys(rows)) {
@@ -51,8 +51,9 @@ func (s Stage) open(seed uint64, train []Row) (stage, error) {
 	return all, nil
 }
 
-// visitsOfStage are more visits of a row than the steps of a stage make. Those of stage s are counted from (s + 1) visitsOfStage on, so
-// that a row that several stages take has other random numbers in each. Replacements, whose queries are numbered from far above, may go beyond it.
+// visitsOfStage is larger than the number of visits of a row in a stage. Visits in stage s are counted from (s + 1)
+// visitsOfStage, so that a row in several stages has different random numbers in each. Replacement queries, which have
+// far larger numbers, may exceed it.
 const visitsOfStage = 1_000_000
 
 // TrainStage returns training query i of a stage.

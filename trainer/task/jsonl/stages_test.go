@@ -72,7 +72,7 @@ func TestStages(t *testing.T) {
 		t.Errorf("taken are %v", taken)
 	}
 	s.Stages = []Stage{{Name: "none", Kinds: []string{"k2"}}}
-	if _, err := Open(s); err == nil || !strings.Contains(err.Error(), "the stage none of the curriculum takes none of the 12 training rows") {
+	if _, err := Open(s); err == nil || !strings.Contains(err.Error(), "the stage none of the curriculum matches none of the 12 training rows") {
 		t.Error(err)
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"io"
 )
 
-// tabbed reads values separated by tabs. A value may be quoted as in CSV, with line ends in it and "" for a quote. One that
-// begins with a quote and is not quoted, such as "Heroes" by Bowie, is what stands there: the two are told apart by what follows the
-// second quote.
+// tabbed reads values separated by tabs. A value may be quoted as in CSV, with line ends inside it and "" for a quote.
+// A value that begins with a quote but is not quoted as a whole, such as "Heroes" by Bowie, is read as it is. The
+// character after the second quote decides between the two.
 type tabbed struct {
 	lines   *bufio.Scanner
-	values  []string // of the line which the scanner is at
-	width   int      // values of the first line
-	longest int      // bytes of a line
+	values  []string // values of the scanner's current line
+	width   int      // number of values in the first line
+	longest int      // largest number of bytes in a line
 }
 
 func newTabbed(in io.Reader, longest int) *tabbed {
@@ -64,8 +64,8 @@ func (t *tabbed) read() ([]string, error) {
 	return nil, io.EOF
 }
 
-// tabbedValue reads the value with which data begins: it has n bytes with the tab or line end behind it. last says that it is the last
-// of its line, whole that more data would not change it.
+// tabbedValue reads the value at the beginning of data. The value has n bytes, including the tab or line end after it.
+// last reports whether it is the last value of its line, and whole whether more data would not change it.
 func tabbedValue(data []byte, atEOF bool) (value []byte, n int, last, whole bool) {
 	if value, n, whole := quotedValue(data, atEOF); !whole || n > 0 {
 		n, last = separatorAfter(data, n)
@@ -82,7 +82,7 @@ func tabbedValue(data []byte, atEOF bool) (value []byte, n int, last, whole bool
 	return value, n + 1, last, true
 }
 
-// quotedValue reads a quoted value; n is 0 where data does not begin with one.
+// quotedValue reads a quoted value. n is 0 if data does not begin with one.
 func quotedValue(data []byte, atEOF bool) (value []byte, n int, whole bool) {
 	if len(data) == 0 || data[0] != '"' {
 		return nil, 0, true
@@ -106,7 +106,7 @@ func quotedValue(data []byte, atEOF bool) (value []byte, n int, whole bool) {
 	}
 }
 
-// separatorAfter adds to n the tab or line end that follows the value.
+// separatorAfter adds the tab or line end after the value to n.
 func separatorAfter(data []byte, n int) (int, bool) {
 	switch rest := data[n:]; {
 	case len(rest) == 0:

@@ -8,7 +8,7 @@ import (
 )
 
 // Demonstrations yields the scripted conversations on n queries for an agent's role. A researcher has one conversation
-// for each call of the planner. The queries are a separate split. Planner and researcher act on the same rollouts.
+// for each call of the planner. The queries are from a separate split. Planner and researcher act in the same rollouts.
 func (t *Task) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
 	role, err := roleOf(p)
 	if err != nil {
@@ -57,7 +57,7 @@ func (e *expert) team(q task.Query) (planner task.Demonstration, researchers []t
 	return p.Demonstration, researchers
 }
 
-// single plays both parts in one conversation and writes findings as notes.
+// single plays both roles in one conversation and writes findings as notes.
 func (e *expert) single(q task.Query) task.Demonstration {
 	t := newTranscript(Single, q.ID, q.Text)
 	left := e.limits().singleSearches

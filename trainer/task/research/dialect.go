@@ -32,13 +32,13 @@ func (t *Task) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, 
 	return newDialect(role, t.shape.Parts > 0, words, colleague)
 }
 
-// roleOf returns an agent's role in the grammar. It refuses settings that the grammar cannot express.
+// roleOf returns an agent's role in the grammar. It returns an error for settings that the grammar cannot express.
 func roleOf(p task.Part) (Role, error) {
 	switch {
 	case len(p.Tools) > 0:
-		return "", fmt.Errorf("agents.%s.tools: the research task brings its own search and supports no other tool; leave tools out", p.Agent)
+		return "", fmt.Errorf("agents.%s.tools: the research task brings its own search and supports no other tool; remove tools", p.Agent)
 	case p.System != "":
-		return "", fmt.Errorf("agents.%s: the research task has no system prompt; leave prompt and prompt_text out", p.Agent)
+		return "", fmt.Errorf("agents.%s: the research task has no system prompt; remove prompt and prompt_text", p.Agent)
 	case len(p.Delegates) > 1:
 		return "", fmt.Errorf("agents.%s.delegates: the planner of the research task has exactly one sub-agent; found %d", p.Agent, len(p.Delegates))
 	case !p.Main:
@@ -63,8 +63,8 @@ type dialect struct {
 	stops     []int32
 }
 
-// newDialect returns the dialect of one conversation. colleague is the sub-agent that the planner calls. A vocabulary
-// without the role's stop words is an error.
+// newDialect returns the dialect of one conversation. colleague is the sub-agent that the planner calls. It returns an
+// error if the vocabulary lacks one of the role's stop words.
 func newDialect(role Role, fanOut bool, vocab words, colleague string) (*dialect, error) {
 	grammar, err := NewGrammar(role, fanOut)
 	if err != nil {
@@ -87,8 +87,8 @@ func (d *dialect) Stops() agent.Stops {
 	return agent.Stops{IDs: d.stops, MaxNew: d.grammar.MaxNew()}
 }
 
-// Text joins a turn's words with spaces. An id outside the vocabulary, which a model with a padded embedding can sample,
-// becomes <id N>.
+// Text joins a turn's words with spaces. A model with a padded embedding can sample an id outside the vocabulary; such
+// an id becomes <id N>.
 func (d *dialect) Text(turn []int32) string { return strings.Join(d.words(turn), " ") }
 
 // Parse reads a turn and advances the grammar.
@@ -105,7 +105,7 @@ func (d *dialect) Parse(turn []int32) agent.Action {
 	case Invalid:
 		return agent.Action{Invalid: a.Reason}
 	default:
-		return agent.Action{Invalid: fmt.Sprintf("the grammar asks for %T, which a conversation cannot do", a)}
+		return agent.Action{Invalid: fmt.Sprintf("the grammar returned %T, which a conversation does not support", a)}
 	}
 }
 
@@ -136,7 +136,7 @@ func (d *dialect) ids(words []string) ([]int32, error) {
 	for i, w := range words {
 		id, ok := d.vocab.ID(w)
 		if !ok {
-			return nil, fmt.Errorf("the word %q is not in the model's vocabulary: the compact dialect needs the research task's own", w)
+			return nil, fmt.Errorf("the word %q is not in the model's vocabulary: the research task needs its own vocabulary (model.tokenizer: task)", w)
 		}
 		ids[i] = id
 	}

@@ -10,17 +10,17 @@ import (
 
 // Noise makes the scripted experts sloppy. Each field is the probability of a mistake.
 type Noise struct {
-	OneWord       float64 `json:"kw" yaml:"kw"`             // search for one of the two words only
+	OneWord       float64 `json:"kw" yaml:"kw"`             // search for only one of the two words
 	Outdated      float64 `json:"was" yaml:"was"`           // quote the outdated fact ("was") although the current fact ("is") was found too
 	RandomQuote   float64 `json:"rnd" yaml:"rnd"`           // quote any returned sentence
-	GiveUp        float64 `json:"giveup" yaml:"giveup"`     // not follow an alias
+	GiveUp        float64 `json:"giveup" yaml:"giveup"`     // do not follow an alias
 	WrongRelation float64 `json:"wrongrel" yaml:"wrongrel"` // ask for another relation of the query
 	StopEarly     float64 `json:"early" yaml:"early"`       // answer before the last hop
 	AskAgain      float64 `json:"reask" yaml:"reask"`       // ask again after "unknown"
 }
 
-// searchAgain is the probability that a search is repeated with both words: one of one word without an answer, and, where
-// searches fail, one without results.
+// searchAgain is the probability that a search is repeated with both words. This applies to a search for one word that
+// found no answer and, if searches can fail, to a search without results.
 const searchAgain = 0.7
 
 func (n Noise) validate() error {
@@ -43,8 +43,8 @@ type expert struct {
 
 func (e *expert) limits() limits { return limitsOf(e.kb.FanOut) }
 
-// plan returns the planner's answer. ask returns the last word of the answer to a sub-question, and false if the planner
-// may not ask again.
+// plan returns the planner's answer. ask returns the last word of the answer to a sub-question, and false if the
+// planner may not ask again.
 func (e *expert) plan(ask func(entity, relation string) (string, bool)) string {
 	if e.kb.FanOut {
 		return strings.Join(e.planParts(ask), " ")
@@ -52,7 +52,7 @@ func (e *expert) plan(ask func(entity, relation string) (string, bool)) string {
 	return e.planChain(ask)
 }
 
-// planParts asks for part after part and returns the answers as far as it gets.
+// planParts asks for one part after another and returns the answers that it gets.
 func (e *expert) planParts(ask func(entity, relation string) (string, bool)) (answers []string) {
 	asked := 0
 	for part := range e.kb.Relations {
@@ -73,8 +73,8 @@ func (e *expert) planParts(ask func(entity, relation string) (string, bool)) (an
 	return answers
 }
 
-// relation returns the relation that the planner asks for: that of the hop, or with probability noise.WrongRelation any
-// of the query.
+// relation returns the relation that the planner asks for: the relation of the hop or, with probability
+// noise.WrongRelation, any relation of the query.
 func (e *expert) relation(hop int) string {
 	if e.s.Chance(e.noise.WrongRelation) {
 		return e.kb.Relations[e.s.IntN(len(e.kb.Relations))]
@@ -133,7 +133,7 @@ func (e *expert) research(entity, relation string, limit int, search func(words 
 	return []string{Unknown}
 }
 
-// quote picks the fact that answers the question, or with probability noise.Outdated its outdated twin.
+// quote returns the fact that answers the question or, with probability noise.Outdated, its outdated twin.
 func (e *expert) quote(found []Fact, entity, relation string) (Fact, bool) {
 	var matches []Fact
 	for _, f := range found {

@@ -15,7 +15,7 @@ const (
 	Single     Role = "single"     // one agent that plays both roles, for comparison
 )
 
-// limits of the grammar. A turn past a limit is invalid and ends the trajectory.
+// limits are the limits of the grammar. A turn beyond a limit is invalid and ends the trajectory.
 type limits struct {
 	calls          int // planner
 	searches       int // researcher
@@ -33,9 +33,9 @@ func limitsOf(fanOut bool) limits {
 }
 
 const (
-	tags       = 2 // of a turn
+	tags       = 2 // tags of a turn
 	callWords  = 2
-	otherWords = 5 // most of a researcher's turn, and one more
+	otherWords = 5 // the most words of a researcher's turn, plus one
 )
 
 // Action is the meaning of a sampled turn: Call, Tool, Answer, Continue or Invalid.
@@ -68,7 +68,8 @@ type Grammar struct {
 	calls, searches, notes int
 }
 
-// NewGrammar returns the grammar of one conversation, on a chain or a fan-out question. An unknown role is an error.
+// NewGrammar returns the grammar of one conversation about a chain or a fan-out question. It returns an error for an
+// unknown role.
 func NewGrammar(role Role, fanOut bool) (*Grammar, error) {
 	if !slices.Contains([]Role{Planner, Researcher, Single}, role) {
 		return nil, fmt.Errorf("research: role %q is not planner, researcher or single", role)
@@ -85,7 +86,7 @@ func (g *Grammar) Prompt(text string) []string {
 	return words
 }
 
-// MaxNew is the largest number of tokens of a turn.
+// MaxNew returns the largest number of tokens of a turn.
 func (g *Grammar) MaxNew() int {
 	switch g.role {
 	case Planner:
@@ -185,12 +186,12 @@ func (g *Grammar) result(body []string) Action {
 
 func (g *Grammar) answer(body []string) Action {
 	if len(body) < 1 || len(body) > g.limits.answers || slices.ContainsFunc(body, func(w string) bool { return !IsName(w) && w != Unknown }) {
-		return Invalid{fmt.Sprintf("an answer is a name or unknown, or as many as there are parts; at most %d", g.limits.answers)}
+		return Invalid{fmt.Sprintf("an answer is a name or unknown, one for each part; at most %d", g.limits.answers)}
 	}
 	return Answer{strings.Join(body, " ")}
 }
 
-// splitTurn removes the tags of a turn "<x> body </x>", whose body has no tag.
+// splitTurn removes the tags of a turn "<x> body </x>". The body must not contain tags.
 func splitTurn(turn []string) (open string, body []string, ok bool) {
 	if len(turn) < 2 || !strings.HasPrefix(turn[0], "<") || turn[len(turn)-1] != "</"+turn[0][1:] {
 		return "", nil, false
@@ -198,7 +199,7 @@ func splitTurn(turn []string) (open string, body []string, ok bool) {
 	return turn[0], turn[1 : len(turn)-1], true
 }
 
-// isFinding says whether body is "NAME REL|alias is|was NAME" or "unknown".
+// isFinding reports whether body is "NAME REL|alias is|was NAME" or "unknown".
 func isFinding(body []string) bool {
 	if len(body) == 1 {
 		return body[0] == Unknown

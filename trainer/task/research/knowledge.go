@@ -11,14 +11,14 @@ import (
 
 // Shape sets the distribution of the knowledge bases.
 type Shape struct {
-	Hops     int     // most hops of a question, 1 to 3; each count from 1 is equally likely
-	Parts    int     // most parts of a fan-out question, 1 to 6, each count equally likely; 0: questions are chains of hops
-	Alias    float64 // probability that a hop's subject is filed under an alias
+	Hops     int     // largest number of hops of a question, 1 to 3; each number from 1 is equally likely
+	Parts    int     // largest number of parts of a fan-out question, 1 to 6, each number equally likely; 0: questions are chains of hops
+	Alias    float64 // probability that a hop's subject is stored under an alias
 	Outdated float64 // probability that a hop's fact has an outdated twin
 	Failures float64 // probability that a search finds nothing
 }
 
-// DefaultShape is the shape of the quickstart.
+// DefaultShape returns the shape of the quickstart.
 func DefaultShape() Shape { return Shape{Hops: maxHops, Alias: 0.25, Outdated: 0.5} }
 
 func (h Shape) validate() error {
@@ -41,7 +41,7 @@ const (
 	maxParts            = 6
 	namesPerKB          = 26
 	namesPerFanOut      = 4*maxParts + restNames // a start, a value, an alias and an outdated value for each part
-	restNames           = 8                      // drawn names that no hop needs
+	restNames           = 8                      // drawn names that do not belong to a hop
 	distractorAttempts  = 8
 	searchTop           = 3
 	subjectBoost        = 0.5
@@ -56,7 +56,7 @@ type Fact struct {
 	Current                  bool // "is"; false: "was"
 }
 
-// Words of the sentence, without the full stop.
+// Words returns the words of the sentence, without the full stop.
 func (f Fact) Words() []string {
 	verb := "was"
 	if f.Current {
@@ -65,12 +65,12 @@ func (f Fact) Words() []string {
 	return []string{f.Subject, f.Relation, verb, f.Value}
 }
 
-// KB is the knowledge base of one query: hops to follow among outdated facts and distractors. In a chain each hop starts
-// from the value of the one before, and the last value is the answer. In a fan-out the hops are parts that have nothing to
-// do with each other, and all values are the answer.
+// KB is the knowledge base of one query: hops to follow, among outdated facts and distractors. In a chain each hop
+// starts from the previous value, and the last value is the answer. In a fan-out the hops are independent parts, and
+// all values together are the answer.
 type KB struct {
 	FanOut    bool
-	Starts    []string // [hops] the names that are asked about
+	Starts    []string // [hops] names that the question asks about
 	Relations []string // [hops]
 	Values    []string // [hops] the answers
 	Facts     []Fact
@@ -114,8 +114,8 @@ func makeKB(shape Shape, s *task.Stream) KB {
 	return kb
 }
 
-// distractor draws a fact near a random hop: its subject with another relation, its relation with another
-// subject, or another way to reach its start.
+// distractor draws a fact near a random hop: its subject with another relation, its relation with another subject, or
+// another fact with its start as the value.
 func (kb *KB) distractor(s *task.Stream, rest []string) Fact {
 	pick := func(words []string) string { return words[s.IntN(len(words))] }
 	hop := s.IntN(len(kb.Relations))
@@ -151,7 +151,7 @@ func (kb *KB) value(subject, relation string, current bool) (string, bool) {
 	return "", false
 }
 
-// subject returns the subject of a hop's fact: the entity's alias if it has one, else its name.
+// subject returns the subject of a hop's fact: the entity's alias if it has one, otherwise its name.
 func (kb *KB) subject(hop int) string {
 	if other, ok := kb.value(kb.Starts[hop], alias, true); ok {
 		return other
@@ -159,8 +159,8 @@ func (kb *KB) subject(hop int) string {
 	return kb.Starts[hop]
 }
 
-// Question returns the text of the query: of a chain the first name and the relations to follow, of a fan-out each part's
-// name and relation.
+// Question returns the text of the query. For a chain it contains the first name and the relations to follow, for a
+// fan-out each part's name and relation.
 func (kb *KB) Question() string {
 	var words []string
 	for i, r := range kb.Relations {
@@ -180,8 +180,8 @@ func (kb *KB) Answer() string {
 	return kb.Values[len(kb.Values)-1]
 }
 
-// Score returns how right an answer is: of a chain 1 for the last name, else 0; of a fan-out the share of parts whose
-// place in the answer has the right name. Words beyond the parts count as wrong parts.
+// Score returns the score of an answer. For a chain it is 1 for the last name and otherwise 0. For a fan-out it is the
+// fraction of parts whose position in the answer has the right name. Additional words count as wrong parts.
 func (kb *KB) Score(answer string) float64 {
 	if !kb.FanOut {
 		return score(strings.TrimSpace(answer) == kb.Answer())
@@ -195,7 +195,7 @@ func (kb *KB) Score(answer string) float64 {
 	return float64(right) / float64(max(len(words), len(kb.Values)))
 }
 
-// Truth returns the current value of a relation of an entity, given by name or alias, or "unknown".
+// Truth returns the current value of an entity's relation, or "unknown". The entity is given by name or alias.
 func (kb *KB) Truth(entity, relation string) string {
 	if v, ok := kb.value(entity, relation, true); ok {
 		return v

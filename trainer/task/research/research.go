@@ -1,7 +1,7 @@
-// Package research is the built-in generated task: questions of several hops, or of several parts, over a small knowledge
-// base. Every query has a new knowledge base, so nothing can be memorised. A planner splits the question into hops or
-// parts, and a researcher searches for each. All data are a pure function of the seed. A turn of the compact dialect is a list of words, one token
-// each.
+// Package research is the built-in generated task: questions with several hops, or with several parts, over a small
+// knowledge base. Every query has a new knowledge base, so nothing can be memorised. A planner splits the question into
+// hops or parts, and a researcher searches for each. All data are a pure function of the seed. A turn of the compact
+// dialect is a list of words, one token each.
 package research
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// SearchTool is the only tool. A researcher and a single agent have it.
+// SearchTool is the name of the only tool. Researchers and single agents have it.
 const SearchTool = "search"
 
-// Settings of the task.
+// Settings configure the task.
 type Settings struct {
 	Seed     uint64
 	EvalSize int    // held-out queries
@@ -38,7 +38,7 @@ var (
 	_ task.Demonstrator = (*Task)(nil)
 )
 
-// New makes the task. It returns an error for bad settings.
+// New returns the task, or an error for bad settings.
 func New(s Settings) (*Task, error) {
 	if s.EvalSize < 1 {
 		return nil, fmt.Errorf("research: eval_size %d: must be at least 1", s.EvalSize)
@@ -56,7 +56,7 @@ func New(s Settings) (*Task, error) {
 	return &Task{s, shape}, nil
 }
 
-// Name is "research".
+// Name returns "research".
 func (t *Task) Name() string { return "research" }
 
 // Splits of the generator. A row is (split, index); its id contains both.
@@ -72,7 +72,7 @@ func (t *Task) Train(i int64) task.Query { return t.query(splitTrain, i) }
 // Eval returns held-out query i.
 func (t *Task) Eval(i int) task.Query { return t.query(splitEval, int64(i)) }
 
-// EvalSize is the number of held-out queries.
+// EvalSize returns the number of held-out queries.
 func (t *Task) EvalSize() int { return t.settings.EvalSize }
 
 // Lookup regenerates a query from its id.
@@ -103,8 +103,8 @@ func (t *Task) VerifyMain(_ context.Context, q task.Query, a task.Attempt) (floa
 	return kb.Score(a.Answer), nil
 }
 
-// VerifySub returns 1 if the answer's last word is the current value of the sub-question "NAME RELATION", else 0.
-// "unknown" is right if and only if the sub-question has no current answer.
+// VerifySub returns 1 if the answer's last word is the current value of the sub-question "NAME RELATION", and otherwise
+// 0. "unknown" is right if and only if the sub-question has no current answer.
 func (t *Task) VerifySub(_ context.Context, q task.Query, a task.Attempt) (float64, error) {
 	kb, err := knowledge(q)
 	if err != nil {
@@ -120,8 +120,8 @@ func (t *Task) VerifySub(_ context.Context, q task.Query, a task.Attempt) (float
 // queryArgument is the only argument of the search tool.
 const queryArgument = "query"
 
-// Tools returns the search tool for a researcher or a single agent. A search answers with the sentences of the best
-// three facts, each with a full stop, or with nothing where it fails.
+// Tools returns the search tool for a researcher or a single agent. A search returns the sentences of the best three
+// facts, each with a full stop, or an empty text if it fails.
 func (t *Task) Tools(q task.Query, p task.Part) []tool.Tool {
 	if role, err := roleOf(p); err != nil || role == Planner {
 		return nil
@@ -136,7 +136,7 @@ func (t *Task) Tools(q task.Query, p task.Part) []tool.Tool {
 		})}
 }
 
-// fails draws whether a search finds nothing: a function of the seed and the place of the call.
+// fails draws whether a search fails. The result depends only on the seed and the position of the call.
 func (t *Task) fails(ctx context.Context) bool {
 	o, _ := tool.OriginOf(ctx)
 	place := fmt.Sprintf("research.failure %s %s %d %d", o.Query, o.Agent, o.Rollout, o.Invocation)
@@ -154,7 +154,7 @@ func rowID(split string, i int64) string { return fmt.Sprintf("%s-%06d", split, 
 func knowledge(q task.Query) (*KB, error) {
 	kb, ok := q.Data.(*KB)
 	if !ok {
-		return nil, fmt.Errorf("research: query %q carries no knowledge base: rebuild it with Lookup", q.ID)
+		return nil, fmt.Errorf("research: query %q has no knowledge base: rebuild it with Lookup", q.ID)
 	}
 	return kb, nil
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Unknown is the answer to a question that has no answer.
+// Unknown is the answer to a question without an answer.
 const (
 	Unknown = "unknown"
 	alias   = "alias"
@@ -23,14 +23,14 @@ const (
 var (
 	relations = strings.Fields(relationWords)
 	names     = strings.Fields(nameWords)
-	// vocabulary is the words in the order of their ids; id 0 is padding.
+	// vocabulary holds the words in the order of their ids; id 0 is padding.
 	vocabulary = slices.Concat(strings.Fields(specials), relations, names)
 
 	isRelation = set(relations)
 	isName     = set(names)
 )
 
-// IsName and IsRelation classify a word of the vocabulary.
+// IsName reports whether the word is one of the names.
 func IsName(word string) bool { return isName[word] }
 
 // IsRelation reports whether the word is one of the eight relations.

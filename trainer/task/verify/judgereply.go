@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// errUnfinished is the error of a reply that ends inside its thinking.
+// errUnfinished is the error for a reply that ends inside its thinking.
 var errUnfinished = errors.New("the reply ends inside its thinking")
 
 var errNoScore = errors.New(`no score: it must reply "Score: N"`)
@@ -23,8 +23,9 @@ var (
 	thinkingClose = regexp.MustCompile(`(?i)</(?:think|thinking|thought|reasoning|analysis|seed:think)>|\[/THINK\]|◁/think▷|<\|channel\|>final<\|message\|>`)
 )
 
-// outsideThinking returns the part of a reply after its thinking. An opening tag counts at the beginning of a line only: elsewhere a judge
-// quotes the answer. A closing tag counts without an opening one, because many templates write the opening tag into the prompt.
+// outsideThinking returns the part of a reply after its thinking. An opening tag counts only at the beginning of a
+// line, because elsewhere the judge may quote the answer. A closing tag counts even without an opening tag, because
+// many templates write the opening tag into the prompt.
 func outsideThinking(reply string) (string, error) {
 	if closed := thinkingClose.FindAllStringIndex(reply, -1); len(closed) > 0 {
 		reply = reply[closed[len(closed)-1][1]:]
@@ -35,16 +36,17 @@ func outsideThinking(reply string) (string, error) {
 	return reply, nil
 }
 
-// stated is one statement of a score in a reply.
+// statedScore is one statement of a score in a reply.
 type statedScore struct {
-	at    int     // where it stands
+	at    int     // index in the reply
 	score float64 // on the scale
-	err   error   // why it cannot be read
-	of    string  // what it is a score of, such as "f1" or "maximum"; "": the answer
+	err   error   // the reason why it cannot be read
+	of    string  // the scored thing, such as "f1" or "maximum"; "": the answer
 }
 
-// readScore returns the score that a judge's reply states last, outside of its thinking, divided by the scale. A statement is a line
-// "Score: N", the words "score: N" elsewhere, or a JSON object with the key "score". A reply that is nothing but a number is one, too.
+// readScore returns the last score that a judge's reply states outside of its thinking, divided by the scale. A
+// statement is a line "Score: N", the words "score: N" elsewhere, or a JSON object with the key "score". A reply that
+// consists only of a number is a statement, too.
 func readScore(reply string, scale float64) (float64, error) {
 	text, err := outsideThinking(reply)
 	if err != nil {
@@ -60,9 +62,9 @@ func readScore(reply string, scale float64) (float64, error) {
 	if len(all) == 0 {
 		return 0, errNoScore
 	}
-	// A key outside of a JSON object that can be read: what follows it may be the text of another key.
+	// A key outside of every readable JSON object: the text after it may belong to another key.
 	if quotedKey.MatchString(rest) && slices.ContainsFunc(all, func(s statedScore) bool { return s.err != nil || s.score != all[0].score }) {
-		return 0, errors.New("its JSON cannot be read, and holds several scores")
+		return 0, errors.New("its JSON cannot be read and contains several scores")
 	}
 	last, err := lastStated(all)
 	if err != nil {
@@ -71,8 +73,8 @@ func readScore(reply string, scale float64) (float64, error) {
 	return last.score / scale, nil
 }
 
-// lastStated returns the last statement. Scores of something else than the answer count only where the reply has no other, and then they
-// must be equal.
+// lastStated returns the last statement about the answer. Scores of other things count only if the reply has no score
+// of the answer. They must then be equal.
 func lastStated(all []statedScore) (statedScore, error) {
 	all = slices.DeleteFunc(slices.Clone(all), func(s statedScore) bool { return s.of == supposition })
 	if len(all) == 0 {
@@ -82,7 +84,7 @@ func lastStated(all []statedScore) (statedScore, error) {
 	if len(ofAnswer) == 0 {
 		for _, s := range all {
 			if s.err == nil && s.score != all[0].score {
-				return s, fmt.Errorf(`several scores (%s, %s), and no "Score: N" of the whole`, quoted(all[0].of), quoted(s.of))
+				return s, fmt.Errorf(`several scores (%s, %s), and no "Score: N" for the whole`, quoted(all[0].of), quoted(s.of))
 			}
 		}
 		ofAnswer = all
@@ -100,11 +102,12 @@ var (
 	bareScore = regexp.MustCompile(`^[\s*_` + "`" + `]*([-+]?(?:\d+(?:\.\d+)?|\.\d+))([^\n]*?)[\s*_` + "`" + `.]*$`)
 	quotedKey = regexp.MustCompile(`(?i)["']score["']\s*:`)
 
-	// label is the word with its colon, with what may stand between them: quotes, emphasis, and the scale in brackets.
+	// label matches the word score with its colon and the characters that may be between them: quotes, emphasis, and
+	// the scale in brackets.
 	label = regexp.MustCompile("(?i)\\bscore\\b[\"'*_`]*[ \\t]*(\\([^()\\n]{0,60}\\)|\\[[^\\[\\]\\n]{0,60}\\]|/[ \\t]*\\d+(?:\\.\\d+)?)?[\"'*_`]*[ \\t]*[:=：][\"'*_`\\[<({ \\t]*")
-	// lineLabel reports what stands before a label that begins its line.
+	// lineLabel matches the text before a label that begins its line.
 	lineLabel = regexp.MustCompile(`(?i)^[\s*_#>"'` + "`" + `-]*(?:(?:final|overall|total|my)\s+)?$`)
-	// onNextLine is the figure of a label whose line has nothing else: it is alone on the next line.
+	// onNextLine matches the figure of a label that is alone on its line: the figure is alone on the next line.
 	onNextLine = regexp.MustCompile("^\\s*\\n[\\s\"'*_`]*([-+]?(?:\\d+(?:\\.\\d+)?|\\.\\d+))([^\\n]*)")
 	figureHere = regexp.MustCompile(`^([-+]?(?:\d+(?:\.\d+)?|\.\d+))([^\n]*)`)
 	aloneTail  = regexp.MustCompile("^[\"'*_`\\]>)}.]*\\s*(?:(?:/|out\\s+of\\b|of\\b)\\s*\\d+(?:\\.\\d+)?)?[\\s\"'*_`\\]>)}.]*$")
@@ -112,17 +115,17 @@ var (
 
 var (
 	wordBefore = regexp.MustCompile(`(?i)([\pL\d][\pL\d'’/-]*)["'*_\x60]*[ \t]+["'*_\x60]*$`)
-	// ofTheAnswer are words before "score" that do not make it the score of something else.
+	// ofTheAnswer matches words before "score" that do not make it the score of something else.
 	ofTheAnswer = regexp.MustCompile(`(?i)^(?:final|overall|total|my|the|an?|its?|your|this|of|so|thus|therefore|hence|and|or|is|be|as|with|give|gives|assign|award|new|revised|updated|corrected|again|then|now|answer|answer's|answer’s)$`)
-	// supposed is what stands behind a figure that is no verdict: a condition, or the meaning of the figure.
+	// supposed matches text after a figure that is not a verdict: a condition, or the meaning of the figure.
 	supposed = regexp.MustCompile(`(?i)^["'*_\x60\])]*\s*(?:(?:only|if|when|unless|would|could|should|requires?|needs?|means?)\b|=)`)
 	inQuotes = regexp.MustCompile("[\"'“‘«\x60][*_]*$")
 )
 
-// supposition is what a score with a condition is of: nothing.
+// supposition is the value of statedScore.of for a score with a condition, which is not a score of the answer.
 const supposition = "a supposition"
 
-// scoreOfWhat returns what a label at a place of a text is the score of: the word before it, a quotation, or "", the answer.
+// scoreOfWhat returns the thing that a label in a text scores: the word before it, a quotation, or "" for the answer.
 func scoreOfWhat(text string, at int) string {
 	line := text[strings.LastIndexByte(text[:at], '\n')+1 : at]
 	if strings.HasPrefix(strings.TrimSpace(line), ">") || inQuotes.MatchString(line) && !lineLabel.MatchString(line) {
@@ -134,7 +137,7 @@ func scoreOfWhat(text string, at int) string {
 	return ""
 }
 
-// scoresInText finds the statements of a text without JSON objects, in order.
+// scoresInText returns the statements of a text without JSON objects, in order.
 func scoresInText(text string, scale float64) (found []statedScore) {
 	for _, at := range label.FindAllStringSubmatchIndex(text, -1) {
 		bracket := ""
@@ -166,14 +169,15 @@ func scoresInText(text string, scale float64) (found []statedScore) {
 var (
 	lastNumber = regexp.MustCompile(`(\d+(?:\.\d+)?)[^\d]*$`)
 	outOf      = regexp.MustCompile(`(?i)^[\s"'*_` + "`" + `\]>)}]*(?:(?:points?|stars?|marks?)\s*)?\(?\s*(?:/|out\s+of\b|of\b)\s*["'*_` + "`" + `]*(\d+(?:\.\d+)?)`)
-	// continued is what makes a figure the beginning of another: a decimal comma, an exponent, a range, a unit, a sum.
+	// continued matches text that makes a figure the beginning of a longer one: a decimal comma, an exponent, a range,
+	// a unit, a sum.
 	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:]|to\b|or\b|and\b)\s*[\d.]|,?\s*(?:minus|less|plus|times)\b|[±+~^½¼¾]|\pL|_\pL|\d)`)
 	percented = regexp.MustCompile(`(?i)^\s*(?:%|per ?cent\b)`)
-	// otherScale is a scale that is named behind the figure.
+	// otherScale matches a scale that is named after the figure.
 	otherScale = regexp.MustCompile(`(?i)\bscale\s+(?:of|from|is)\s+(?:(?:from\s+)?\d+(?:\.\d+)?\s*(?:to|-|–|—)\s*)?(\d+(?:\.\d+)?)|\b(\d+(?:\.\d+)?)[- ]point\s+scale|^[^.]*?[\[(]\s*\d+\s*(?:to|-|–|—)\s*(\d+)\s*[\])]`)
 )
 
-// readStated reads a figure with what stands after it on its line, and with the bracket of its label, which may name the scale.
+// readStated reads a figure with the rest of its line, and with the bracket of its label, which may name the scale.
 func readStated(at int, bracket, figure, tail string, scale float64) statedScore {
 	s := statedScore{at: at}
 	text := strings.Trim(figure+tail, " *_`\"'")
@@ -205,7 +209,7 @@ func readStated(at int, bracket, figure, tail string, scale float64) statedScore
 		return s
 	}
 	if continued.MatchString(strings.TrimLeft(rest, "*_`\"'")) {
-		s.err = fmt.Errorf("the score %s is not a number alone", quoted(text))
+		s.err = fmt.Errorf("the score %s is not a plain number", quoted(text))
 		return s
 	}
 	return onScale(s, score, scale)
@@ -216,7 +220,7 @@ func sameNumber(text string, scale float64) bool {
 	return err == nil && v == scale
 }
 
-// onScale completes a statement with its score.
+// onScale adds the score to a statement, or an error if the score is outside the scale.
 func onScale(s statedScore, score, scale float64) statedScore {
 	if !(score >= 0) || score > scale || math.IsInf(score, 0) {
 		s.err = fmt.Errorf("score %v is outside 0 to %v: set the judge's scale to its best score", score, scale)
@@ -225,12 +229,13 @@ func onScale(s statedScore, score, scale float64) statedScore {
 	return s
 }
 
-// maxObjects is the number of places in a reply at which a JSON object is looked for.
+// maxObjects is the number of places in a reply where readers look for a JSON object.
 const maxObjects = 64
 
 var objectOpen = regexp.MustCompile(`\{\s*["}]`)
 
-// scoresInJSON finds the JSON objects of a text that have a score, and returns the text with all objects blanked out.
+// scoresInJSON finds the JSON objects of a text that contain a score. It also returns the text with all objects blanked
+// out.
 func scoresInJSON(text string, scale float64) (found []statedScore, rest string) {
 	blanked := []byte(text)
 	at := 0
@@ -257,19 +262,19 @@ func scoresInJSON(text string, scale float64) (found []statedScore, rest string)
 	return found, string(blanked)
 }
 
-// wholeScore is a key that names the score of the whole.
+// wholeScore matches a key for the score of the whole answer.
 var wholeScore = regexp.MustCompile(`^(?:final|overall|total)[ _-]?score$`)
 
-// scaleKeys are the keys beside a score that name its scale.
+// scaleKeys are the keys next to a score that name its scale.
 var scaleKeys = []string{"max_score", "maxscore", "max", "maximum", "out_of", "outof", "scale"}
 
-// scoreOf reads the score of an object: its own, else the only one of the objects in it.
+// scoreOf reads the score of an object: its own score, or otherwise the only score of the objects in it.
 func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
 	lower := map[string]any{}
 	for key, v := range object {
 		name := wholeScore.ReplaceAllString(strings.ToLower(key), "score")
 		if before, twice := lower[name]; twice && name == "score" && fmt.Sprint(before) != fmt.Sprint(v) {
-			return statedScore{at: at, err: errors.New("its JSON has several scores of the whole")}, true
+			return statedScore{at: at, err: errors.New("its JSON has several scores for the whole")}, true
 		}
 		lower[name] = v
 	}
@@ -285,11 +290,11 @@ func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
 		case 1:
 			return inner[0], true
 		}
-		return statedScore{at: at, err: errors.New(`its JSON has several scores, and no "score" of the whole`)}, true
+		return statedScore{at: at, err: errors.New(`its JSON has several scores, but no "score" for the whole`)}, true
 	}
 	for _, key := range scaleKeys {
 		if most, ok := lower[key].(json.Number); ok && !sameNumber(most.String(), scale) {
-			return statedScore{at: at, err: fmt.Errorf("its %s is %s, and the judge's scale is %v", key, most, scale)}, true
+			return statedScore{at: at, err: fmt.Errorf("its %s is %s, but the judge's scale is %v", key, most, scale)}, true
 		}
 	}
 	switch v := value.(type) {
@@ -304,7 +309,7 @@ func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
 			return readStated(at, "", m[1], m[2], scale), true
 		}
 	}
-	return statedScore{at: at, err: fmt.Errorf(`its "score" is no number: %s`, quoted(fmt.Sprint(value)))}, true
+	return statedScore{at: at, err: fmt.Errorf(`its "score" is not a number: %s`, quoted(fmt.Sprint(value)))}, true
 }
 
 func scoresWithin(value any, at int, scale float64) (found []statedScore) {

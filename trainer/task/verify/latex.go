@@ -13,7 +13,7 @@ var (
 	latexNoise = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\text{,}`, ",", `\mathord{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `\:`, " ", "~", " ",
 		`\quad`, " ", `\qquad`, " ", `\left.`, "", `\right.`, "", `\left`, "", `\right`, "", "°", "",
 		"−", "-", "–", "-", "\u00a0", "", "\u202f", "", "\u2009", "", "⁄", "/")
-	// latexGroups is a space that LaTeX sets between thousands. zeros are thousands after a plain space.
+	// latexGroups matches a space that LaTeX puts between thousands. zeros matches thousands after a plain space.
 	latexGroups = regexp.MustCompile(`(\d)(?:\\[ ,;:!]|~)+(\d{3})`)
 	zeros       = regexp.MustCompile(`\b(\d{1,3}) ((?:000 )*000)\b`)
 	degrees     = regexp.MustCompile(`\^\s*\{?\s*\\(?:circ|degree)\b\s*\}?|\\(?:degrees?|textdegree)\b`)
@@ -30,24 +30,24 @@ var (
 	tenTo      = regexp.MustCompile(`(^|[^\d.,)}^\pL×⋅·*\s])(\s*)` + powerOfTen)
 	afterWord  = regexp.MustCompile(`(\b(?:is|equals|about|of|answer|approximately)\b|\\(?:approx|le|ge|sim)\b)(\s*)` + powerOfTen)
 
-	// raised is a word, which may be a unit, with an exponent.
+	// raised matches a word with an exponent. The word may be a unit.
 	raised       = regexp.MustCompile(`(^|[^\pL\\])(\pL+)(\.?\s*)\$?\^\s*(?:\{\s*([-+]?\d)\s*\}|([-+]?\d)\b)\$?`)
 	superscripts = regexp.MustCompile(`(\d\}?)([⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)`)
 	toSuper      = strings.NewReplacer("0", "⁰", "1", "¹", "2", "²", "3", "³", "4", "⁴", "5", "⁵", "6", "⁶", "7", "⁷", "8", "⁸", "9", "⁹", "+", "⁺", "-", "⁻")
 	fromSuper    = strings.NewReplacer("⁰", "0", "¹", "1", "²", "2", "³", "3", "⁴", "4", "⁵", "5", "⁶", "6", "⁷", "7", "⁸", "8", "⁹", "9", "⁺", "+", "⁻", "-")
 )
 
-// unreadable is a figure that no number has. It takes the place of what cannot be read as a number.
+// unreadable is a figure that is not a number. It replaces text that cannot be read as a number.
 const unreadable = " 0_0 "
 
-// plain replaces LaTeX and typographic forms by plain text. The exponent of a unit becomes superscript: cm^2 is cm². What is no number in
-// LaTeX, such as a fraction of roots, becomes an unreadable figure.
+// plain replaces LaTeX and typographic forms with plain text. The exponent of a unit becomes a superscript: cm^2
+// becomes cm². LaTeX that is not a number, such as a fraction of roots, becomes an unreadable figure.
 func plain(s string) string {
-	for range 3 { // each group ends where the next begins
+	for range 3 { // neighbouring groups overlap, so one pass does not replace all
 		s = latexGroups.ReplaceAllString(s, "$1$2")
 	}
 	s = latexNoise.Replace(ordinals.ReplaceAllString(degrees.ReplaceAllString(s, ""), "$1 "))
-	for range 2 { // one within another
+	for range 2 { // commands may be nested
 		s = latexText.ReplaceAllString(s, " $1 ")
 	}
 	s = superscripts.ReplaceAllStringFunc(s, func(m string) string {
@@ -64,11 +64,11 @@ func plain(s string) string {
 	return spacedSlash.ReplaceAllString(s, "$1/$2")
 }
 
-// shortUnits are the units of less than four letters that have exponents, beside those of units. Other short words with an exponent are
-// variables.
+// shortUnits are the units with fewer than four letters that may have exponents, in addition to those in units. Other
+// short words with an exponent are variables.
 var shortUnits = strings.Fields("dm nm μm µm um pm hm dam sec rad mol hz pa kn ml cl dl sq ha bar ohm lbs px pt au ly")
 
-// isUnit reports whether a word with an exponent is a unit and no variable.
+// isUnit reports whether a word with an exponent is a unit rather than a variable.
 func isUnit(word string, adjacent bool) bool {
 	if runes := []rune(word); len(runes) == 1 {
 		return word == "m" || !adjacent && strings.Contains("shKgNJW", word)
@@ -115,7 +115,8 @@ func repeated(text string) string {
 	return numerator.String() + "/" + new(big.Int).Mul(ten(len(m[2])), nines).String()
 }
 
-// fractions writes LaTeX's fractions as a/b. A fraction of something else than numbers, and one with a digit behind it, become unreadable.
+// fractions writes LaTeX's fractions as a/b. A fraction of anything but numbers, or with a digit directly after it,
+// becomes unreadable.
 func fractions(s string) string {
 	var b strings.Builder
 	end := 0
@@ -155,10 +156,11 @@ func fractions(s string) string {
 	return unreadable
 }
 
-// maxFractions is the number of other fractions in a text that are looked at.
+// maxFractions is the largest number of other fractions in a text that are processed.
 const maxFractions = 100
 
-// afterGroup returns what follows the argument with which a text begins: a group in braces, or one character.
+// afterGroup returns the text after the argument at the beginning of s: after a group in braces, or after one
+// character.
 func afterGroup(s string) string {
 	s = strings.TrimLeft(s, " ")
 	if !strings.HasPrefix(s, "{") {

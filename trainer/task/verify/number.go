@@ -10,10 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// margin compares exact rationals.
+// margin compares exact rational numbers.
 type margin struct {
 	tolerance *big.Rat
-	relative  *big.Rat // share of the reference
+	relative  *big.Rat // fraction of the reference
 }
 
 func newMargin(tolerance, relative float64) (margin, error) {
@@ -55,7 +55,7 @@ func (v margin) near(got, want *big.Rat) bool {
 	return d.Abs(d).Cmp(bound) <= 0
 }
 
-// Number is a figure as written.
+// Number is a figure in its written form.
 type Number struct {
 	Figure  *big.Rat
 	Percent bool
@@ -69,11 +69,11 @@ func (n Number) Value() *big.Rat {
 	return new(big.Rat).Quo(n.Figure, big.NewRat(100, 1))
 }
 
-// ParseNumber reads the number that an answer states: the only number in the last \boxed{} or after the last ####, else
-// the last number in the text. It reads thousands separators, signs, currencies, per cent, decimals, exponents, powers of ten, fractions
-// and mixed fractions, as text and as LaTeX. The exponent of a unit, as in 50 cm^2, is part of the unit. ok is false for a malformed figure
-// (1,23 or 3-5 or 1/0), a root, a power or a fraction of something else, and for two numbers
-// after a mark.
+// ParseNumber reads the number that an answer states: the only number in the last \boxed{} or after the last ####, or
+// otherwise the last number in the text. It reads thousands separators, signs, currencies, per cent, decimals,
+// exponents, powers of ten, fractions and mixed fractions, as text and as LaTeX. The exponent of a unit, as in 50 cm^2,
+// belongs to the unit. ok is false for a malformed figure (1,23 or 3-5 or 1/0), for a root, for a power or fraction of
+// anything but numbers, and for two numbers after a mark.
 func ParseNumber(s string) (Number, bool) {
 	if len(s) > maxAnswer {
 		s = strings.ToValidUTF8(s[len(s)-maxAnswer:], "")
@@ -86,7 +86,7 @@ func ParseNumber(s string) (Number, bool) {
 	if isMarked {
 		text = spacedGroups.ReplaceAllStringFunc(strings.TrimSpace(text), func(s string) string { return strings.ReplaceAll(s, " ", "") })
 		if strings.HasPrefix(text, "- ") {
-			text = "-" + strings.TrimSpace(text[1:]) // and no item of a list
+			text = "-" + strings.TrimSpace(text[1:]) // a sign, not an item of a list
 		}
 	}
 	found := scanNumbers(text)
@@ -109,12 +109,12 @@ var (
 	percent  = regexp.MustCompile(`^\s*(?:%|[Pp]er ?cent\b)`)
 	symbolic = regexp.MustCompile(`\\(?:sqrt|pi|log|ln|sin|cos|tan|infty)\b`)
 
-	spacedGroups = regexp.MustCompile(`^\d{1,3}(?: \d{3})+\b`) // what a mark begins with
+	spacedGroups = regexp.MustCompile(`^\d{1,3}(?: \d{3})+\b`) // at the beginning of a mark's content
 	inRoot       = regexp.MustCompile(`(?:√|\\sqrt\s*(?:\[[^\[\]]*\])?)[\s{(]*$`)
 	notAlone     = regexp.MustCompile(`^(?:\s*(?:\^|\\cdot\s*\\(?:pi|sqrt)|\\pi\b|\\sqrt|π|√)|_\{?\d|[½¼¾⅓⅔⅛⅜⅝⅞])`)
 )
 
-// scanNumbers returns the numbers of a plain text in order. A number that cannot be read has no figure.
+// scanNumbers returns the numbers of a plain text in order. The Figure of an unreadable number is nil.
 func scanNumbers(s string) (found []Number) {
 	for _, at := range figure.FindAllStringIndex(s, -1) {
 		before, after := s[:at[0]], s[at[1]:]
@@ -136,9 +136,9 @@ func scanNumbers(s string) (found []Number) {
 	return found
 }
 
-// negative reports whether the text before a figure ends with a minus sign, before or after a currency or brackets. A minus after a
-// digit, a letter or a bracket is a subtraction. A minus with a space behind it is a sign after "=" and its like; at the beginning of a line it
-// could also begin an item of a list, and clear is false.
+// negative reports whether the text before a figure ends with a minus sign, before or after a currency or brackets. A
+// minus after a digit, a letter or a bracket is a subtraction. A minus with a space after it is a sign if it follows
+// "=" or a similar symbol. At the beginning of a line it could also begin an item of a list; clear is then false.
 func negative(before string) (minus, clear bool) {
 	const currencies = "$€£¥₹"
 	bare := strings.TrimRight(before, currencies+"({ ")
@@ -162,7 +162,7 @@ func negative(before string) (minus, clear bool) {
 	return false, true
 }
 
-// readFigure returns the value of a decimal, a fraction or a mixed fraction, else nil.
+// readFigure returns the value of a decimal, a fraction or a mixed fraction, or nil.
 func readFigure(s string) *big.Rat {
 	if len(s) > maxFigure {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// Parts scores a sub-agent's answer with v against the part of the question that its sub-task asks for (see Asked). A
-// sub-task that asks for no part scores 0. A query without parts has no score.
+// Parts returns a verifier that compares a sub-agent's answer, using v, with the part of the question that its sub-task
+// asks for (see Asked). A sub-task that asks for no part scores 0. A query without parts has no score.
 func Parts(v Verifier, overlap float64) Verifier { return ofParts{v, overlap} }
 
 type ofParts struct {
@@ -34,15 +34,14 @@ func (v ofParts) Score(ctx context.Context, c Case) (float64, error) {
 // Close closes the verifier of the parts.
 func (v ofParts) Close() error { return Close(v.verifier) }
 
-// Asked returns the index of the part that a sub-task asks for. Texts are compared as sets of words: normalised as by the
-// verifier normalized, without the filler words. A sub-task asks for a part if it has
-//   - the share overlap, from 0 to 1, of the part's words,
-//   - all words of the part that another part lacks, and
+// Asked returns the index of the part that a sub-task asks for. It compares texts as sets of words, normalised like the
+// verifier normalized, without filler words. A sub-task asks for a part if it has
+//   - the fraction overlap, from 0 to 1, of the part's words,
+//   - all words of the part that some other part lacks, and
 //   - no word of another part that this part lacks.
 //
-// Of parts with the same words it asks for the first with the same text, else the same text once normalised, else for the
-// first. ok is false if the sub-task
-// asks for no part: for none, or for several at once.
+// If several parts have the same words, it asks for the first with the same text, otherwise for the first with the same
+// normalised text, and otherwise for the first. ok is false if the sub-task asks for no part or for several at once.
 func Asked(parts []task.SubQuestion, subtask string, overlap float64) (i int, ok bool) {
 	asked := wordSet(subtask)
 	words := make([]map[string]bool, len(parts))
@@ -68,7 +67,7 @@ func Asked(parts []task.SubQuestion, subtask string, overlap float64) (i int, ok
 	return candidates[0], true
 }
 
-// asksFor says whether a sub-task of these words asks for part i of parts of those words.
+// asksFor reports whether a sub-task with the words asked asks for part i of the parts with the given words.
 func asksFor(asked map[string]bool, words []map[string]bool, i int, overlap float64) bool {
 	part, shared := words[i], 0
 	for w := range part {
@@ -94,10 +93,10 @@ func asksFor(asked map[string]bool, words []map[string]bool, i int, overlap floa
 	return true
 }
 
-// filler are words that questions have or lack without asking for something else.
+// filler holds words that do not change what a question asks for.
 var filler = map[string]bool{"what": true, "which": true, "who": true, "whose": true, "is": true, "are": true, "was": true, "were": true, "of": true, "in": true}
 
-// wordSet is the words of a text, those that are signs alone left out.
+// wordSet returns the words of a text, except filler words and words without letters or digits.
 func wordSet(text string) map[string]bool {
 	set := map[string]bool{}
 	for w := range strings.FieldsSeq(normalize(text)) {

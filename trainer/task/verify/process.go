@@ -29,7 +29,7 @@ type process struct {
 	ended  bool
 }
 
-// grace is the time that a process has to end after its standard input was closed.
+// grace is the time that a process has to end after its standard input is closed.
 const grace = 2 * time.Second
 
 // startProcess starts a program in its own process group. The kernel kills the program when the calling thread ends, so
@@ -80,7 +80,7 @@ func (p *process) write() {
 		}
 		for _, line := range lines {
 			if _, err := p.stdin.Write(line); err != nil {
-				return // the program closed its input; lines notices its end
+				return // the program closed its input; the method lines will detect its end
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func (p *process) lines(max int, f func(line []byte) error) error {
 	return in.Err()
 }
 
-// end closes standard input, so that the program ends, and kills the process group after grace.
+// end closes standard input, so that the program ends. It kills the process group after grace.
 func (p *process) end() {
 	_ = p.stdin.Close()
 	select {
@@ -114,7 +114,7 @@ func (p *process) end() {
 
 func (p *process) kill() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
-// reason ends the process, waits for it, and returns why it ended. failed is the error from lines.
+// reason ends the process, waits for it, and returns the reason why it ended. failed is the error from lines.
 func (p *process) reason(failed error) error {
 	if failed != nil {
 		p.kill()
@@ -138,7 +138,7 @@ func (p *process) reason(failed error) error {
 	return fmt.Errorf("%w%s", err, p.said())
 }
 
-// said returns the last output on standard error, to append to an error.
+// said returns the last output on standard error, for the end of an error.
 func (p *process) said() string {
 	if text := strings.TrimSpace(p.stderr.String()); text != "" {
 		return "; on standard error:\n" + text

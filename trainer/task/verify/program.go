@@ -19,16 +19,16 @@ import (
 // ProgramSettings configure a program that scores answers. docs/verifiers.md describes its input and output.
 type ProgramSettings struct {
 	Command []string      // program and arguments; no shell is used
-	Dir     string        // folder in which the program runs; "": the current folder
-	Timeout time.Duration // of one score. 0: one minute
+	Dir     string        // working folder of the program; "": the current folder
+	Timeout time.Duration // for one score; 0: one minute
 }
 
 const (
-	maxProgramRequest = 16 << 20 // bytes of a line to the program
-	maxProgramReply   = 64 << 10 // bytes of a line from it
+	maxProgramRequest = 16 << 20 // largest number of bytes in a line to the program
+	maxProgramReply   = 64 << 10 // largest number of bytes in a line from the program
 	programRestart    = time.Second
-	programSends      = 2 // how often a case is sent to a program that crashes on it
-	programDeaths     = 5 // how often a program that answers nothing is started
+	programSends      = 2 // number of times that a case is sent to a program that crashes on it
+	programDeaths     = 5 // number of times that a program is started without answering a case
 )
 
 // programRequest is a line to the program.
@@ -42,7 +42,7 @@ type programRequest struct {
 	Question     string          `json:"question"`
 	Answer       string          `json:"answer"`
 	Accepted     []string        `json:"accepted"`
-	Choices      []string        `json:"choices"` // null: the question has none
+	Choices      []string        `json:"choices"` // null: the question has no choices
 	Row          json.RawMessage `json:"row"`     // null: the task has no rows
 	Conversation []task.Message  `json:"conversation"`
 }
@@ -54,23 +54,23 @@ type programReply struct {
 	Error string   `json:"error"`
 }
 
-// programVerifier has one process and any number of cases in flight, which it matches to replies by id. After a crash it
-// pauses and starts a new process. Any open case may have caused the crash, so the new process gets the open cases one
-// by one, and a case on which a second process crashes has no score. After programDeaths crashes without an answer in
-// between, programVerifier gives up.
+// programVerifier has one process and any number of cases in flight, which it matches to replies by id. After a crash
+// it pauses and starts a new process. Any open case may have caused the crash, so the new process gets the open cases
+// one at a time. If a second process crashes on a case, the case has no score. After programDeaths crashes without an
+// answer in between, programVerifier gives up.
 type programVerifier struct {
 	settings ProgramSettings
 	name     string        // for errors
-	restart  time.Duration // pause before a process is started again
+	restart  time.Duration // pause before the next start of a process
 
 	mu      sync.Mutex
 	next    int64
 	waiting map[int64]*programCase
 	process *process // nil: no process is running
-	running bool     // a goroutine runs keep
-	deaths  int      // crashes since the last answer
-	careful bool     // a process crashed on one of the waiting cases: they are sent one by one
-	broken  error    // error of all later cases, once the program was given up
+	running bool     // a goroutine is running keep
+	deaths  int      // number of crashes since the last answer
+	careful bool     // a process crashed on one of the waiting cases, so they are sent one at a time
+	broken  error    // error of all later cases, once programVerifier has given up
 	closed  chan struct{}
 	kept    sync.WaitGroup
 }
@@ -78,8 +78,8 @@ type programVerifier struct {
 // programCase is a case in flight.
 type programCase struct {
 	line   []byte
-	sent   bool               // to the running process
-	deaths int                // processes that crashed before they answered the case
+	sent   bool               // sent to the running process
+	deaths int                // number of processes that crashed before they answered the case
 	done   chan programResult // has room for one result
 }
 
@@ -125,7 +125,7 @@ func (v *programVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	}
 }
 
-// enlist gives a case its id and sends it. If no process runs yet, runOnce sends it.
+// enlist gives a case its id and sends it. If no process is running yet, runOnce will send it.
 func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -143,7 +143,7 @@ func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 		return 0, nil, err
 	}
 	if len(line) > maxProgramRequest {
-		return 0, nil, fmt.Errorf("a case of %d bytes; at most %d are sent", len(line), maxProgramRequest)
+		return 0, nil, fmt.Errorf("the case has %d bytes, but the limit is %d", len(line), maxProgramRequest)
 	}
 	asked := &programCase{line: append(line, '\n'), done: make(chan programResult, 1)}
 	v.waiting[v.next] = asked
@@ -156,8 +156,8 @@ func (v *programVerifier) enlist(c Case) (int64, *programCase, error) {
 	return v.next, asked, nil
 }
 
-// sendWaiting sends the open cases to the process in the order of their ids: only the first if v.careful. The caller has
-// locked v.mu.
+// sendWaiting sends the open cases to the process in the order of their ids. If v.careful, it sends only the first. The
+// caller must hold v.mu.
 func (v *programVerifier) sendWaiting() {
 	for _, id := range slices.Sorted(maps.Keys(v.waiting)) {
 		asked := v.waiting[id]
@@ -171,7 +171,7 @@ func (v *programVerifier) sendWaiting() {
 	}
 }
 
-// proceed sends the cases that waited for another case to be settled. The caller has locked v.mu.
+// proceed sends the cases that waited for another case to be settled. The caller must hold v.mu.
 func (v *programVerifier) proceed() {
 	v.careful = false
 	for _, asked := range v.waiting {
@@ -194,7 +194,7 @@ func (v *programVerifier) abandon(id int64) string {
 	return v.process.said()
 }
 
-// keep runs the program as long as cases are open.
+// keep runs the program while cases are open.
 func (v *programVerifier) keep() {
 	for v.runOnce() {
 		select {
@@ -259,7 +259,7 @@ func (v *programVerifier) ended(err error) (again bool) {
 	return v.running
 }
 
-// fail gives up the program: all open and later cases get err. It returns false.
+// fail gives up the program: all open and later cases fail with err. It returns false.
 func (v *programVerifier) fail(err error) bool {
 	v.broken, v.running = err, false
 	for id := range v.waiting {
@@ -268,22 +268,23 @@ func (v *programVerifier) fail(err error) bool {
 	return false
 }
 
-// settle gives a case its result. The caller has locked v.mu.
+// settle gives a case its result. The caller must hold v.mu.
 func (v *programVerifier) settle(id int64, r programResult) {
 	v.waiting[id].done <- r
 	delete(v.waiting, id)
 }
 
-// answer processes a line of the program. An error means that the line is malformed and the process must be ended.
+// answer processes a line of the program. It returns an error if the line is malformed, and the process must then be
+// ended.
 func (v *programVerifier) answer(line []byte) error {
 	var r programReply
 	if err := json.Unmarshal(line, &r); err != nil || r.ID == nil || (r.Score == nil) == (r.Error == "") {
-		return fmt.Errorf(`it wrote %s; want {"id": N, "score": X} or {"id": N, "error": TEXT} on standard output, anything else on standard error`, quoted(string(line)))
+		return fmt.Errorf(`it wrote %s; on standard output it must write {"id": N, "score": X} or {"id": N, "error": TEXT}, and anything else on standard error`, quoted(string(line)))
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if *r.ID < 1 || *r.ID > v.next {
-		return fmt.Errorf("it answered case %d, which it was not sent", *r.ID)
+		return fmt.Errorf("it answered case %d, which was never sent to it", *r.ID)
 	}
 	v.deaths = 0
 	if v.waiting[*r.ID] == nil {
@@ -310,7 +311,7 @@ func (v *programVerifier) isClosed() bool {
 	}
 }
 
-// Close ends the process and waits for its end. Cases in flight and later cases get an error.
+// Close ends the process and waits for its end. Cases in flight and later cases fail with an error.
 func (v *programVerifier) Close() error {
 	v.mu.Lock()
 	if !v.isClosed() {

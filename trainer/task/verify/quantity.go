@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// newQuantity compares an answer with a reference that is a number with a unit: the same unit, or another of the same
-// dimension, or no unit on one side. tolerance is in the unit of the reference, or of the answer where the reference has none.
-// Other references, also names that hold a number, are compared as texts, normalised.
+// newQuantity returns a verifier for references that are a number with a unit. The answer may have the same unit,
+// another unit of the same dimension, or no unit, and so may the reference. tolerance is in the unit of the reference,
+// or in the unit of the answer if the reference has none. Other references, including names that contain a number, are
+// compared as normalised texts.
 func newQuantity(tolerance, relative float64) (Verifier, error) {
 	within, err := newMargin(tolerance, relative)
 	if err != nil {
@@ -37,20 +38,20 @@ func newQuantity(tolerance, relative float64) (Verifier, error) {
 
 // quantity is a number with its unit.
 type quantity struct {
-	written   *big.Rat // in the unit that is written
-	size      *big.Rat // of that unit, in the unit of the dimension
-	dimension string   // of the unit: m for lengths, or a unit that is not in units; "": there is none
-	named     bool     // it is a name that holds a number: Apollo 11, 20th Century Fox
+	written   *big.Rat // in the written unit
+	size      *big.Rat // size of that unit, in the unit of the dimension
+	dimension string   // dimension of the unit: m for lengths, or a unit that is not in units; "": no unit
+	named     bool     // the text is a name with a number: Apollo 11, 20th Century Fox
 }
 
-// in is q in the unit of o, which is of the same dimension.
+// in returns q in the unit of o, which must have the same dimension.
 func (q quantity) in(o quantity) *big.Rat {
 	v := new(big.Rat).Mul(q.written, q.size)
 	return v.Quo(v, o.size)
 }
 
 // parseQuantity reads a text that is a number with words before or after it, which are its unit. ok is false for a text
-// without a number or with several.
+// without a number or with several numbers.
 func parseQuantity(text string) (q quantity, ok bool) {
 	text = unquoted(plain(text))
 	at := figure.FindAllStringIndex(text, -1)
@@ -79,10 +80,11 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	return q, true
 }
 
-// powers are the words for areas and volumes, and their exponents.
+// powers are the words for areas and volumes, with their exponents.
 var powers = map[string]string{"square": "²", "sq": "²", "cubic": "³", "cu": "³"}
 
-// unitOf returns the size and the dimension of the unit that some words name: of one of units, of its square or cube, or of a unit of its own.
+// unitOf returns the size and the dimension of the unit that some words name: a unit in units, its square or cube, or
+// an unknown unit, which is its own dimension.
 func unitOf(names []string) (size *big.Rat, dimension string) {
 	if len(names) == 2 && powers[names[0]] != "" {
 		names = []string{names[1] + powers[names[0]]}
@@ -109,8 +111,8 @@ func unitOf(names []string) (size *big.Rat, dimension string) {
 	return big.NewRat(1, 1), dimension
 }
 
-// unitWords are the words around a number, in lower case and without filler, each as in the singular. Signs of
-// currencies and of per cent are words of their own.
+// unitWords returns the words around a number, in lower case and the singular, without filler words. Signs of
+// currencies and of per cent are separate words.
 func unitWords(text string) (words []string) {
 	text = strings.ReplaceAll(strings.ToLower(text), "us$", "$")
 	for _, sign := range []string{"$", "€", "£", "¥", "₹", "%"} {
@@ -119,7 +121,7 @@ func unitWords(text string) (words []string) {
 	for w := range strings.FieldsSeq(perCent.ReplaceAllString(text, "%")) {
 		w = strings.Trim(w, ".,;:()~≈*_`!?-")
 		singular := strings.TrimSuffix(w, "s")
-		if _, short := units[singular]; len(singular) > 2 || len(singular) == 2 && short { // hrs, and not gas
+		if _, short := units[singular]; len(singular) > 2 || len(singular) == 2 && short { // hrs, but not gas
 			w = singular
 		}
 		if w != "" && !quantityFiller[w] && (w != "%" || len(words) == 0 || words[len(words)-1] != "%") {
@@ -129,7 +131,7 @@ func unitWords(text string) (words []string) {
 	return words
 }
 
-// unquoted is a text without marks of emphasis, quotes and ends of sentences around it.
+// unquoted returns a text without surrounding marks of emphasis, quotes and ends of sentences.
 func unquoted(text string) string {
 	text = strings.TrimRight(strings.Trim(text, " \n*_`"), ".!? ")
 	for _, marks := range [][2]string{{`"`, `"`}, {"“", "”"}} {
@@ -141,7 +143,7 @@ func unquoted(text string) string {
 	return strings.Trim(text, " *_`")
 }
 
-// ordinal begins what follows the number of a name such as 20th Century Fox.
+// ordinal matches the text after the number in a name such as 20th Century Fox.
 var ordinal = regexp.MustCompile(`^(?:st|nd|rd|th)\s+\pL`)
 
 var perCent = regexp.MustCompile(`\bper ?cent\b`)
@@ -153,7 +155,8 @@ var scales = map[string]*big.Rat{
 	"thousand": big.NewRat(1e3, 1), "million": big.NewRat(1e6, 1), "billion": big.NewRat(1e9, 1), "trillion": big.NewRat(1e12, 1),
 }
 
-// units are the units of length, mass and time that are converted, and of money, each its own dimension: the size in the unit of the dimension.
+// units are the known units of length, mass and time, which are converted, and of money, each its own dimension. The
+// size is in the unit of the dimension.
 var units = unitTable()
 
 type unit struct {

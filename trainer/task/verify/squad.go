@@ -7,7 +7,7 @@ import (
 	"unicode"
 )
 
-// squad normalises an answer as the evaluations of SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA do: lower case, without
+// squad normalises an answer like the evaluations of SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA: lower case, without
 // ASCII punctuation, without the articles a, an and the, single spaces.
 func squad(s string) string {
 	const punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -20,7 +20,7 @@ func squad(s string) string {
 	return strings.Join(strings.Fields(withoutArticles(s)), " ")
 }
 
-// withoutArticles replaces each article by a space. A word is a run of letters and digits.
+// withoutArticles replaces each article with a space. A word is a run of letters and digits.
 func withoutArticles(s string) string {
 	var b strings.Builder
 	word := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
@@ -45,12 +45,12 @@ func withoutArticles(s string) string {
 	return b.String()
 }
 
-// exactMatch says whether both are the same text once normalised.
+// exactMatch reports whether both texts are equal after normalisation.
 func exactMatch(reference string, c Case) (bool, error) {
 	return squad(c.Attempt.Answer) == squad(reference), nil
 }
 
-// f1 is the score of the words that an answer and the closest accepted answer have in common.
+// f1 scores the words that an answer and the closest accepted answer have in common.
 type f1 struct{}
 
 func (f1) Score(_ context.Context, c Case) (best float64, _ error) {
@@ -60,9 +60,9 @@ func (f1) Score(_ context.Context, c Case) (best float64, _ error) {
 	return best, nil
 }
 
-// wordF1 is the harmonic mean of precision and recall over words, counted with their repetitions. Of two different texts
-// one of which is yes, no or noanswer it is 0, as in the evaluations of HotpotQA and 2WikiMultihopQA; those of SQuAD and MuSiQue
-// compare their words as others. Texts without words have none in common.
+// wordF1 returns the harmonic mean of precision and recall over words, counted with repetitions. If the texts differ
+// and one of them is yes, no or noanswer, it returns 0, as in the evaluations of HotpotQA and 2WikiMultihopQA. The
+// evaluations of SQuAD and MuSiQue treat these words like any other. Texts without words have no common words.
 func wordF1(answer, reference string) float64 {
 	whole := []string{"yes", "no", "noanswer"}
 	if answer != reference && (slices.Contains(whole, answer) || slices.Contains(whole, reference)) {

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// sameText compares answer and reference after the same normalisation.
+// sameText returns a comparison of answer and reference after the same normalisation.
 func sameText(treat func(string) string) comparison {
 	return func(reference string, c Case) (bool, error) {
 		want, got := treat(reference), treat(c.Attempt.Answer)
-		if want == "" { // nothing is left to compare, for example of the reference "?"
+		if want == "" { // nothing is left to compare, for example if the reference is "?"
 			want, got = strings.TrimSpace(reference), strings.TrimSpace(c.Attempt.Answer)
 		}
 		return got == want, nil
 	}
 }
 
-// normalize folds case and compatibility forms, drops articles, and replaces punctuation by spaces. It keeps punctuation
-// with meaning: the sign of a number, its decimal point, the per cent sign and the hash.
+// normalize folds case and compatibility forms, drops articles, and replaces punctuation with spaces. It keeps
+// punctuation with meaning: the sign of a number, its decimal point, the per cent sign and the hash.
 func normalize(s string) string {
 	runes := []rune(cases.Fold().String(norm.NFKC.String(s)))
 	at := func(i int) rune {
@@ -34,11 +34,11 @@ func normalize(s string) string {
 	}
 	digit := func(i int) bool { return unicode.IsDigit(at(i)) }
 	word := func(i int) bool { return unicode.IsLetter(at(i)) || digit(i) }
-	// fraction says whether the point at i begins the decimals of a number, as in 1.5 and .5.
+	// fraction reports whether the point at i begins the decimals of a number, as in 1.5 and .5.
 	fraction := func(i int) bool {
 		return at(i) == '.' && digit(i+1) && (digit(i-1) || !word(i-1) && at(i-1) != '.')
 	}
-	// signed says whether what stands at i can follow the sign of a number, as in -5, -.5 and -$5.
+	// signed reports whether the text at i can follow the sign of a number, as in -5, -.5 and -$5.
 	signed := func(i int) bool {
 		if unicode.Is(unicode.Sc, at(i)) {
 			i++
@@ -64,7 +64,7 @@ func normalize(s string) string {
 	return strings.Join(words, " ")
 }
 
-// lastMatch compares the pattern's last match, because the conclusion stands at the end of an answer.
+// lastMatch compares the pattern's last match, because an answer usually ends with its conclusion.
 func lastMatch(pattern *regexp.Regexp) comparison {
 	return func(reference string, c Case) (bool, error) {
 		matches := pattern.FindAllStringSubmatch(c.Attempt.Answer, -1)
@@ -77,7 +77,7 @@ func lastMatch(pattern *regexp.Regexp) comparison {
 	}
 }
 
-// sameChoice compares the chosen options, given by letter or by text.
+// sameChoice compares the chosen options, which may be given by letter or by text.
 func sameChoice(reference string, c Case) (bool, error) {
 	want, ok := chosen(reference, c.Choices)
 	if !ok {
@@ -124,9 +124,9 @@ func chosen(text string, choices []string) (int, bool) {
 	return 0, false
 }
 
-// conclusion returns the part of an answer that states its result: the last \boxed{} or ####, else the text after the
-// last "answer is" or "answer:", else what stands before "is the answer" or after the word "answer" at the beginning, else
-// the whole answer.
+// conclusion returns the part of an answer that states its result: the last \boxed{} or ####, otherwise the text after
+// the last "answer is" or "answer:", otherwise the text before "is the answer" or after the word "answer" at the
+// beginning, and otherwise the whole answer.
 func conclusion(answer string) string {
 	if marked, ok := marked(answer); ok {
 		return marked
@@ -163,5 +163,5 @@ func marked(s string) (string, bool) {
 			return body[:i], true
 		}
 	}
-	return "", true // the brace is never closed: there is a mark without readable content
+	return "", true // the brace is never closed, so the mark has no readable content
 }

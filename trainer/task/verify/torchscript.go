@@ -11,8 +11,8 @@ import (
 type TorchScriptSettings struct {
 	Path      string
 	Encode    func(question, answer string) ([]int32, error) // returns the module's input tokens
-	MaxTokens int                                            // most tokens of a question with its answer
-	Device    func(agent string) string                      // where an agent's answers are scored: cpu, cuda or cuda:N; nil: on the CPU
+	MaxTokens int                                            // largest number of tokens of a question with its answer
+	Device    func(agent string) string                      // returns the device that scores an agent's answers: cpu, cuda or cuda:N; nil: the CPU
 	Threads   int                                            // CPU threads on each device; 0: 1
 }
 
@@ -27,14 +27,14 @@ type ModuleOpener func(path, device string, threads int) (Module, error)
 
 var openModule ModuleOpener
 
-// SetModuleOpener sets the function that opens TorchScript modules. The program that is built with gotch calls it.
+// SetModuleOpener sets the function that opens TorchScript modules. Programs that are built with gotch call it.
 func SetModuleOpener(open ModuleOpener) { openModule = open }
 
 // maxBatch is the largest batch of answers for a module.
 const maxBatch = 32
 
-// moduleVerifier has a copy of the module on each device of an agent. A copy is opened for the first answer that it
-// scores, so a server has no module for the answers that other servers score.
+// moduleVerifier has one copy of the module on each device. It opens a copy for the first answer on its device, so a
+// server has no module for the answers that other servers score.
 type moduleVerifier struct {
 	settings TorchScriptSettings
 	open     ModuleOpener
@@ -50,7 +50,7 @@ type moduleVerifier struct {
 type moduleCopy struct {
 	asked  chan *moduleCase
 	over   context.Context
-	closed error // of closing the module
+	closed error // error of closing the module
 }
 
 type moduleCase struct {
@@ -67,7 +67,7 @@ var errModuleClosed = errors.New("the run is over")
 
 func newTorchScript(s TorchScriptSettings) (Verifier, error) {
 	if openModule == nil {
-		return nil, errors.New("verifier: torchscript: this program is built without gotch, which runs TorchScript modules: use bin/mgrpo, or call verify.SetModuleOpener")
+		return nil, errors.New("verifier: torchscript: this program was built without gotch, which runs TorchScript modules: use bin/mgrpo, or call verify.SetModuleOpener")
 	}
 	if s.Device == nil {
 		s.Device = func(string) string { return "cpu" }
@@ -82,7 +82,7 @@ func newTorchScript(s TorchScriptSettings) (Verifier, error) {
 func (v *moduleVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	tokens, err := v.settings.Encode(c.Question(), c.Attempt.Answer)
 	if err == nil && (len(tokens) == 0 || len(tokens) > v.settings.MaxTokens) {
-		err = fmt.Errorf("question and answer have %d tokens; want 1 to max_tokens, %d", len(tokens), v.settings.MaxTokens)
+		err = fmt.Errorf("question and answer have %d tokens, but must have 1 to max_tokens, %d", len(tokens), v.settings.MaxTokens)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("verifier: torchscript %s: %w", v.settings.Path, err)
@@ -97,7 +97,7 @@ func (v *moduleVerifier) Score(ctx context.Context, c Case) (float64, error) {
 	return float64(r.score), nil
 }
 
-// copyOn is the module on a device.
+// copyOn returns the copy of the module on a device.
 func (v *moduleVerifier) copyOn(device string) *moduleCopy {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -140,7 +140,7 @@ func (m *moduleCopy) ask(ctx context.Context, tokens []int32) moduleScore {
 }
 
 // serve opens the module, scores batches until the verifier is closed, and closes the module. If the module cannot be
-// opened, no answer has a score.
+// opened, no answer gets a score.
 func (m *moduleCopy) serve(open ModuleOpener, s TorchScriptSettings, device string) {
 	module, failed := open(s.Path, device, s.Threads)
 	score := func([][]int32) ([]float32, error) { return nil, failed }
@@ -176,7 +176,7 @@ func (m *moduleCopy) distribute(batch []*moduleCase, score func([][]int32) ([]fl
 	}
 	scores, err := score(tokens)
 	if err != nil && len(batch) > 1 && m.over.Err() == nil {
-		for i := range batch { // one may be at fault for all
+		for i := range batch { // one answer may have made the whole batch fail
 			m.distribute(batch[i:i+1], score)
 		}
 		return

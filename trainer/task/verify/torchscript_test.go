@@ -116,7 +116,7 @@ func TestModuleErrors(t *testing.T) {
 	m, v := openCounting(t)
 	for answer, want := range map[string]string{
 		"98": "NaN is not a number from 0 to 1", "9": "1.125 is not a number from 0 to 1", "99": errModule.Error(),
-		"1 2 3": "3 tokens; want 1 to max_tokens, 2", "": "0 tokens", "x": "invalid syntax",
+		"1 2 3": "3 tokens, but must have 1 to max_tokens, 2", "": "0 tokens", "x": "invalid syntax",
 	} {
 		m.release <- struct{}{}
 		if got, err := v.Score(t.Context(), caseOf(answer, nil, "")); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "scorer.pt") {

@@ -17,7 +17,7 @@ import (
 type Case struct {
 	Query   task.Query
 	Attempt task.Attempt
-	Choices []string // options of a multiple-choice question, else nil
+	Choices []string // options of a multiple-choice question, otherwise nil
 }
 
 // Question returns the sub-task of a sub-agent, or the query's question for the main agent.
@@ -28,7 +28,7 @@ func (c Case) Question() string {
 	return c.Query.Text
 }
 
-// Accepted returns the right answers, at least one.
+// Accepted returns the accepted answers, at least one.
 func (c Case) Accepted() []string {
 	if len(c.Query.Accepted) > 0 {
 		return c.Query.Accepted
@@ -36,9 +36,9 @@ func (c Case) Accepted() []string {
 	return []string{c.Query.Answer}
 }
 
-// Verifier scores answers in [0,1]. Several goroutines may use it. An error means that there is no score (the judge does
-// not respond, the reference cannot be read), never that the answer is wrong. A verifier that is an io.Closer has
-// resources, which Close frees.
+// Verifier scores answers in [0,1]. Several goroutines may use it. An error means that there is no score (the judge
+// does not respond, the reference cannot be read); it never means that the answer is wrong. If a verifier is an
+// io.Closer, Close frees its resources.
 type Verifier interface {
 	Score(ctx context.Context, c Case) (float64, error)
 }
@@ -56,9 +56,9 @@ const (
 	Exact      = "exact"       // equal except for surrounding space
 	Normalized = "normalized"  // equal except for case, punctuation, articles and spacing
 	ExactMatch = "exact_match" // equal as SQuAD, HotpotQA, MuSiQue and 2WikiMultihopQA define it
-	F1         = "f1"          // the share of common words, as they define it
-	Quantity   = "quantity"    // equal numbers of one unit; texts as normalized
-	Numeric    = "numeric"     // equal numbers: in \boxed{} or after ####, else the last number
+	F1         = "f1"          // the fraction of common words, as these benchmarks define it
+	Quantity   = "quantity"    // equal numbers with units of one dimension; texts as normalized
+	Numeric    = "numeric"     // equal numbers: in \boxed{} or after ####, otherwise the last number
 	Choice     = "choice"      // the same letter or the same option
 	Regex      = "regex"       // the pattern's first group, or its match, equals the reference
 	Judge      = "judge"       // an OpenAI-compatible model's score
@@ -67,19 +67,19 @@ const (
 	TorchScript = "torchscript" // the score of a module that torch.jit.save wrote
 )
 
-// Settings choose a verifier. Fields that the kind does not use are ignored.
+// Settings configure a verifier. Fields that the kind does not use are ignored.
 type Settings struct {
 	Kind      string
 	Pattern   string  // regex: RE2
-	Tolerance float64 // numeric, quantity: greatest difference that counts as equal
-	Relative  float64 // the same, as a share of the reference; the larger of the two counts
+	Tolerance float64 // numeric, quantity: largest difference that counts as equal
+	Relative  float64 // the same, as a fraction of the reference; the larger of the two applies
 	Judge     JudgeSettings
 	Program   ProgramSettings
 
 	TorchScript TorchScriptSettings
 }
 
-// New builds a verifier. Its error names the bad setting.
+// New returns a verifier. Its error names the bad setting.
 func New(s Settings) (Verifier, error) {
 	switch s.Kind {
 	case Exact:
@@ -112,10 +112,11 @@ func New(s Settings) (Verifier, error) {
 	return nil, fmt.Errorf("verifier: kind %q: must be %s, %s, %s, %s, %s, %s, %s, %s, %s, %s or %s", s.Kind, Exact, Normalized, ExactMatch, F1, Quantity, Numeric, Choice, Regex, Judge, Program, TorchScript)
 }
 
-// comparison says whether an answer equals a reference. An error means that the reference cannot be read.
+// comparison reports whether an answer equals a reference. An error means that the reference cannot be read.
 type comparison func(reference string, c Case) (bool, error)
 
-// Score returns 1 if the answer equals any accepted answer, else 0. It is an error if no accepted answer can be read.
+// Score returns 1 if the answer equals any accepted answer, and otherwise 0. It returns an error if no accepted answer
+// can be read.
 func (equal comparison) Score(_ context.Context, c Case) (float64, error) {
 	var unreadable error
 	readable := false
