@@ -1,12 +1,12 @@
 package mgrpo
 
-// GroupStats describe one group of rewards. Mean, Std and WeightSum are over members of positive weight.
+// GroupStats describes one group of rewards. Mean, Std and WeightSum are over members with positive weight.
 type GroupStats struct {
 	Mean       float64
-	Std        float64 // population standard deviation, whatever the convention divides by
+	Std        float64 // population standard deviation, under every convention
 	WeightSum  float64
-	Degenerate bool // the group has members, and every advantage is 0
-	Empty      bool // no member of positive weight
+	Degenerate bool // the group is not empty, but every advantage is 0
+	Empty      bool // no member has positive weight
 }
 
 // GroupAdvantage is a normalised group.
@@ -15,11 +15,11 @@ type GroupAdvantage struct {
 	Advantage []float64 // [members]; 0 where the weight is 0
 }
 
-// RewardGroup is the input of a normaliser for one group. Nil Weights are all 1.
+// RewardGroup is the input of a Normaliser for one group. Nil Weights mean that all weights are 1.
 type RewardGroup struct{ Rewards, Weights []float64 }
 
-// Normaliser turns groups of any sizes into advantages. It stops at the first bad group with a *Refusal that names the
-// member and, if there are several groups, the group.
+// Normaliser converts groups of any size into advantages. It stops at the first bad group with a *Refusal that names
+// the member and, if there are several groups, the group.
 type Normaliser func(Convention, []RewardGroup) ([]GroupAdvantage, error)
 
 // Totals counts the groups of a step.
@@ -29,7 +29,7 @@ type Totals struct {
 	Empty      int `json:"empty"`
 }
 
-// Count counts normalised groups by kind.
+// Count returns the number of normalised groups of each kind.
 func Count(groups []GroupAdvantage) (t Totals) {
 	for _, g := range groups {
 		switch {

@@ -1,18 +1,18 @@
 package mgrpo
 
-// AlignMode says how the d_k invocations of one sub-agent kind in a rollout are aligned to the common count d.
+// AlignMode is the way to align the d_k invocations of one sub-agent kind in a rollout to the common count d.
 type AlignMode string
 
 const (
 	AlignDraw     AlignMode = "draw"     // duplicate or drop invocations at random (equation 11)
 	AlignBalanced AlignMode = "balanced" // weight d/d_k, the expectation of draw
-	AlignNone     AlignMode = "none"     // weight 1: a rollout with more calls weighs more
+	AlignNone     AlignMode = "none"     // weight 1: a rollout with more calls has more weight
 )
 
 // Align is the alignment of one sub-agent kind.
 type Align struct {
 	Mode AlignMode `json:"mode" yaml:"mode"`
-	D    int       `json:"d" yaml:"d"` // aligned count; choose P(d_k <= d) near 0.99
+	D    int       `json:"d" yaml:"d"` // aligned count; choose it so that P(d_k <= d) is near 0.99
 }
 
 // Draw aligns dk invocations to d by duplicating or dropping (equation 11). A copy would have the reward, the advantage

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Std is the standard deviation by which an advantage is divided.
+// Std is the kind of standard deviation that divides an advantage.
 type Std string
 
 // Baseline is the value subtracted from a reward.
@@ -24,9 +24,9 @@ const (
 	BaselineLeaveOneOutStd Baseline = "leave_one_out_std" // mean and sample std of the other members, unit weights only
 )
 
-// Convention says how a group's rewards become advantages. A group is degenerate, with all advantages 0, if its rewards
-// are equal or its population std is strictly below SigmaMin. Rewards are equal if their range is at most 2^-40 of the
-// largest magnitude.
+// Convention defines how a group's rewards are converted into advantages. A group is degenerate, with all advantages 0,
+// if its rewards are equal or its population std is strictly below SigmaMin. Rewards count as equal if their range is
+// at most 2^-40 of the largest magnitude.
 type Convention struct {
 	Std      Std      `json:"std" yaml:"std"`
 	Eps      float64  `json:"eps" yaml:"eps"` // added to the divisor
@@ -34,7 +34,7 @@ type Convention struct {
 	SigmaMin float64  `json:"sigma_min" yaml:"sigma_min"`
 }
 
-// DefaultConvention is M-GRPO's: population std, no epsilon, degenerate below 1e-6 (equations 10, 13).
+// DefaultConvention returns M-GRPO's convention: population std, no epsilon, degenerate below 1e-6 (equations 10, 13).
 func DefaultConvention() Convention {
 	return Convention{Std: StdPopulation, Baseline: BaselineMean, SigmaMin: 1e-6}
 }

@@ -9,16 +9,16 @@ type Member struct {
 	Weight     float64 // 0: dropped by the alignment
 }
 
-// Group is a set of trajectories that are compared with each other: for the main agent the K rollouts of a query, for a
-// sub-agent kind all its aligned invocations for a query.
+// Group is a set of trajectories that are compared with each other: the K rollouts of a query for the main agent, or
+// all aligned invocations for a query for a sub-agent kind.
 type Group struct {
-	Query, Agent string // Query "": the group spans all queries of a step
+	Query, Agent string // Query is "" if the group spans all queries of a step
 	Members      []Member
 	Rollouts     int     // K': rollouts that contribute rows
 	WeightSum    float64 // W
 }
 
-// Empty says whether the group has no rows because no rollout called this agent. An empty group is not an error.
+// Empty reports whether the group has no rows because no rollout called this agent. An empty group is not an error.
 func (g Group) Empty() bool { return g.Rollouts == 0 }
 
 // Rewards returns the members' rewards, in their order.
@@ -39,14 +39,14 @@ func column(members []Member, value func(Member) float64) []float64 {
 	return out
 }
 
-// RolloutRewards are the rewards of one agent kind in one rollout, in the order in which the calls were issued. The
-// caller has removed rollouts without a main reward or with a lost sub-trajectory.
+// RolloutRewards holds the rewards of one agent kind in one rollout, in the order in which the calls were issued. The
+// caller has already removed rollouts without a main reward or with a lost sub-trajectory.
 type RolloutRewards struct {
 	Rollout int
 	Rewards []float64
 }
 
-// MainGroup returns the main agent's group: one trajectory a rollout, weight 1 (equations 9, 10).
+// MainGroup returns the main agent's group: one trajectory per rollout, with weight 1 (equations 9, 10).
 func MainGroup(query, agent string, rollouts []RolloutRewards) Group {
 	return Align{Mode: AlignNone, D: 1}.Group(0, query, agent, rollouts)
 }

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// LossStats describe an optimizer batch. Means are over trained tokens, weighted by the trajectory's weight, so that a
+// LossStats describes an optimizer batch. Means are over trained tokens, weighted by the trajectory's weight, so that a
 // weight of 2 counts like two copies. A nil pointer means that the input of the statistic is absent. The tag metric is
-// the name in docs/metrics.md where that differs from the name in the golden vectors (json).
+// the name in docs/metrics.md if it differs from the name in the golden vectors (json).
 type LossStats struct {
 	Loss        float64 `json:"loss"`
 	LossPolicy  float64 `json:"loss_policy"` // LossPolicy, LossKL and LossEntropy are signed and scaled; their sum is Loss
@@ -37,7 +37,7 @@ type LossStats struct {
 	BehaviourGapMax     *float64 `json:"behaviour_gap_max,omitempty"`
 }
 
-// Values returns the statistics under the names of docs/metrics.md, without the nil ones.
+// Values returns the non-nil statistics under their names in docs/metrics.md.
 func (s LossStats) Values() map[string]float64 {
 	out := map[string]float64{}
 	for field, value := range reflect.ValueOf(s).Fields() {

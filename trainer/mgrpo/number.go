@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Number is a float64 that JSON may also spell "NaN", "Infinity" or "-Infinity".
+// Number is a float64 that JSON may also write as "NaN", "Infinity" or "-Infinity".
 type Number float64
 
 // UnmarshalJSON reads a number or one of the three strings.
@@ -29,7 +29,7 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// MarshalJSON writes what UnmarshalJSON reads.
+// MarshalJSON writes the notation that UnmarshalJSON reads.
 func (n Number) MarshalJSON() ([]byte, error) {
 	switch x := float64(n); {
 	case math.IsNaN(x):
@@ -41,7 +41,7 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// Floats converts numbers to float64; nil for nil.
+// Floats converts numbers to float64. It returns nil for nil.
 func Floats(numbers []Number) []float64 {
 	if numbers == nil {
 		return nil

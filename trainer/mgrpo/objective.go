@@ -3,10 +3,10 @@ package mgrpo
 // Ratio is the importance ratio of the policy term.
 type Ratio string
 
-// TokenLevel says whether each token has its own ratio; otherwise all tokens of a sequence share a ratio.
+// TokenLevel reports whether each token has its own ratio. Otherwise all tokens of a sequence share one ratio.
 func (r Ratio) TokenLevel() bool { return r == RatioToken || r == RatioCISPO }
 
-// Aggregation says how token losses are averaged into the loss.
+// Aggregation is the way to average token losses into the loss.
 type Aggregation string
 
 // KL is the estimator of the penalty towards a reference policy.
@@ -28,8 +28,9 @@ const (
 	KL3    KL = "k3"   // exp(-x) - 1 + x
 )
 
-// Objective is the options of the policy loss. The fields are keys of the configuration's section grpo: package config
-// reads names, defaults, bounds and documentation from their tags. A nil pointer is "none": the option is off.
+// Objective holds the options of the policy loss. The fields are keys of the configuration's section grpo: package
+// config reads names, defaults, bounds and documentation from their tags. A nil pointer means "none": the option is
+// off.
 type Objective struct {
 	Ratio         Ratio       `json:"ratio" yaml:"ratio" default:"token" enum:"token|sequence_product|sequence_geometric|cispo" doc:"Importance ratio."`
 	EpsLow        float64     `json:"eps_low" yaml:"eps_low" default:"0.2" min:"0" max:"1" doc:"Lower clip: ratio at least 1 - eps_low."`
@@ -43,10 +44,10 @@ type Objective struct {
 	KL            KL          `json:"kl" yaml:"kl" default:"none" enum:"none|k1|k2|k3" doc:"KL estimator against the reference weights."`
 	KLCoef        float64     `json:"kl_coef" yaml:"kl_coef" default:"0" min:"0" doc:"Weight of the KL term."`
 	EntropyCoef   float64     `json:"entropy_coef" yaml:"entropy_coef" default:"0" min:"0" doc:"Weight of the entropy bonus."`
-	TISCap        *float64    `json:"tis_cap" yaml:"tis_cap" default:"none" above:"0" doc:"Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed. Absent, where an agent's engine is vllm or sglang and old is recomputed: 2."`
+	TISCap        *float64    `json:"tis_cap" yaml:"tis_cap" default:"none" above:"0" doc:"Truncated importance weight against the sampler's log-probs (2 is usual); needs old: recomputed. If this key is absent, an agent's engine is vllm or sglang, and old is recomputed: 2."`
 }
 
-// DefaultObjective is the token-level clipped loss with asymmetric bounds 0.2 and 0.28.
+// DefaultObjective returns the token-level clipped loss with asymmetric bounds 0.2 and 0.28.
 func DefaultObjective() Objective {
 	return Objective{
 		Ratio: RatioToken, EpsLow: 0.2, EpsHigh: 0.28, CISPOHigh: 4, LogRatioClamp: new(20.0),

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// Philox4x32 is the Philox4x32-10 block function of Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3" (SC 2011): ten rounds, counter and key words in order 0 first.
+// Philox4x32 computes the Philox4x32-10 block function of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+// (SC 2011): ten rounds, with word 0 of counter and key first.
 func Philox4x32(counter [4]uint32, key [2]uint32) [4]uint32 {
 	const m0, m1, w0, w1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 	for round := range 10 {
@@ -24,7 +24,7 @@ func Philox4x32(counter [4]uint32, key [2]uint32) [4]uint32 {
 }
 
 // Bounded draws an unbiased integer in [0, s), s >= 1, by Lemire's rejection method (2019). Draw number t of a key
-// depends on t alone and not on earlier draws, because a rejection advances only the third counter word. The second
+// depends only on t and not on earlier draws, because a rejection advances only the third counter word. The second
 // result is the number of attempts.
 func Bounded(key [2]uint32, t uint64, s uint32) (value uint32, attempts int) {
 	threshold := -s % s // (2^32 - s) mod s
@@ -43,8 +43,8 @@ func AlignKey(runSeed uint64, query string, rollout int, agent string) [2]uint32
 	return hashKey(alignMessage(runSeed, query, rollout, agent))
 }
 
-// SampleKey returns the Philox key of the tokens that an agent samples in one conversation of a rollout, of which root is
-// the name. The counter is the token's position in its trajectory.
+// SampleKey returns the Philox key of the tokens that an agent samples in one conversation of a rollout. root
+// identifies the conversation. The counter is the token's position in its trajectory.
 func SampleKey(runSeed uint64, step int64, query string, rollout int, agent string, root uint64) [2]uint32 {
 	var m message
 	m.text("mgrpo.sample.v1")
@@ -77,8 +77,8 @@ func alignMessage(runSeed uint64, query string, rollout int, agent string) messa
 	return m
 }
 
-// message encodes the hashed fields: a word as 8 bytes little endian, a text as its length and its bytes. No two lists of
-// fields have the same encoding.
+// message encodes the hashed fields: a word as 8 bytes little endian, a text as its length and its bytes. Different
+// lists of fields have different encodings.
 type message []byte
 
 func (m *message) word(v uint64) { *m = binary.LittleEndian.AppendUint64(*m, v) }

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Code is the reason for refusing an input. No input is repaired: a refused batch changes no weights.
+// Code is the reason for refusing an input. Inputs are never repaired: a refused batch changes no weights.
 type Code string
 
-// The codes, in the order in which a loss is checked. The last three are for rewards.
+// The codes, in the order in which a loss is checked. The last ones are for rewards and for other input.
 const (
 	BadWeight         Code = "bad_weight"
 	EmptyBatch        Code = "empty_batch"
@@ -36,7 +36,7 @@ type Refusal struct {
 	Message    string `json:"message,omitempty"`
 }
 
-// Error names the code and every position that is known.
+// Error returns the code and every known position.
 func (r *Refusal) Error() string {
 	var b strings.Builder
 	b.WriteString("mgrpo: " + string(r.Code))

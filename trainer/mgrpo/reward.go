@@ -2,29 +2,29 @@ package mgrpo
 
 import "math"
 
-// RewardWeights are the weights of the parts of both rewards. The fields are keys of the configuration, as in Objective;
-// the defaults are those of the paper's section 5.1.
+// RewardWeights holds the weights of the parts of both rewards. The fields are keys of the configuration, as in
+// Objective. The defaults are from section 5.1 of the paper.
 type RewardWeights struct {
-	Main MainWeights `yaml:"main" doc:"The main agent's."`
-	Sub  SubWeights  `yaml:"sub" doc:"A sub-agent's."`
+	Main MainWeights `yaml:"main" doc:"Weights of the main agent's reward."`
+	Sub  SubWeights  `yaml:"sub" doc:"Weights of a sub-agent's reward."`
 }
 
-// MainWeights are the weights of R_M (equation 4).
+// MainWeights holds the weights of R_M (equation 4).
 type MainWeights struct {
 	Format  float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
 	Correct float64 `yaml:"correct" default:"0.9" min:"0" max:"1" doc:"Correct answer."`
 }
 
-// SubWeights are the weights of R_S (equation 5).
+// SubWeights holds the weights of R_S (equation 5).
 type SubWeights struct {
 	Format float64 `yaml:"format" default:"0.1" min:"0" max:"1" doc:"Valid format."`
 	Main   float64 `yaml:"main" default:"0.4" min:"0" max:"1" doc:"The main agent's answer was correct."`
 	Expert float64 `yaml:"expert" default:"0.5" min:"0" max:"1" doc:"Expert score of the sub-agent's own answer."`
 }
 
-// MainReward returns R_M (equation 4): 0 for an invalid format, else the weighted sum of format and correctness. correct
-// is in [0,1] and may be nil only if the format is invalid. Errors are *Refusal: the rollout then counts as failed and
-// is not scored 0.
+// MainReward returns R_M (equation 4): 0 for an invalid format, otherwise the weighted sum of format and correctness.
+// correct is in [0,1] and may be nil only if the format is invalid. Errors are *Refusal: the rollout then counts as
+// failed instead of scoring 0.
 func (w RewardWeights) MainReward(formatValid bool, correct *float64) (float64, error) {
 	if err := checkScore("correct", correct, formatValid); err != nil {
 		return 0, err

@@ -1,4 +1,5 @@
-// Package advantages answers groups of rewards with advantages, and alignments with draws, a line of JSON each.
+// Package advantages converts groups of rewards into advantages, and alignment requests into draws, one line of JSON
+// each.
 package advantages
 
 import (
@@ -32,7 +33,7 @@ type request struct {
 	DK      *int    `json:"d_k"`
 }
 
-// seed is a 64-bit integer, as a number or as a decimal string (JSON numbers lose bits in many readers).
+// seed is a 64-bit integer, written as a number or as a decimal string (JSON numbers lose bits in many readers).
 type seed uint64
 
 func (s *seed) UnmarshalJSON(b []byte) error {
@@ -57,10 +58,10 @@ type alignReply struct {
 	Draws        []uint32 `json:"draws"`
 }
 
-// JSONL answers each line of r with a line on w: {"groups":[{"rewards","weights"?}],
-// "convention"?} with {"groups":[{"advantage","mean","std_population","degenerate"}]}, and
-// {"run_seed","query","rollout","agent","d","d_k"} with {"multiplicity","draws"}. A line that is refused
-// is answered {"error":{...}}, a mgrpo.Refusal; the error returned is one of reading or writing.
+// JSONL answers each line of r with a line on w: {"groups":[{"rewards","weights"?}], "convention"?} with
+// {"groups":[{"advantage","mean","std_population","degenerate"}]}, and {"run_seed","query","rollout","agent","d","d_k"}
+// with {"multiplicity","draws"}. It answers a refused line with {"error":{...}}, a mgrpo.Refusal. It returns an error
+// only if reading or writing fails.
 func JSONL(r io.Reader, w io.Writer, normalise mgrpo.Normaliser) error {
 	lines := bufio.NewScanner(textfile.NewReader(r))
 	lines.Buffer(nil, maxLine)

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// ByteTokenizer returns the files of SmolLM2's tokenizer with a vocabulary of the special tokens and the 256 bytes alone: tests that need many
-// tokenizers, such as one for each chat template of a corpus, make these in a millisecond.
+// ByteTokenizer returns the files of SmolLM2's tokenizer with a vocabulary of only the special tokens and the 256
+// bytes. Tests that need many tokenizers, such as one for each chat template of a corpus, make one of these in a
+// millisecond.
 func ByteTokenizer(t testing.TB) map[string][]byte {
 	t.Helper()
 	folder := Folder(t, File(t, "tokenizer", "smollm2"), "tokenizer.json", "tokenizer_config.json")
@@ -20,7 +21,7 @@ func ByteTokenizer(t testing.TB) map[string][]byte {
 	for i, a := range added { // their ids are 0, 1, ...
 		vocabulary[a.(map[string]any)["content"].(string)] = i
 	}
-	further := rune(256) // byte-level tokenizers write bytes that are not printable as the characters from here on
+	further := rune(256) // byte-level tokenizers write unprintable bytes as the characters from here on
 	for b := rune(0); b < 256; b++ {
 		written := b
 		if !(b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae) {

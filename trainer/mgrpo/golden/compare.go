@@ -50,7 +50,7 @@ func NearAll[T, F ~float32 | ~float64](t testing.TB, what string, got []T, want 
 	}
 }
 
-// SameError checks that an error encodes to the JSON object that is expected; its message is free.
+// SameError checks that an error encodes to the expected JSON object, apart from its message.
 func SameError(t testing.TB, what string, got error, want any) {
 	t.Helper()
 	g, w := object(t, got), object(t, want)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// WantError fails unless err mentions every part.
+// WantError fails the test unless err mentions every part.
 func WantError(t testing.TB, err error, parts ...string) {
 	t.Helper()
 	if err == nil {

@@ -14,12 +14,12 @@ import (
 	"testing"
 )
 
-// Env names the variable that points tests at another folder laid out like testdata/.
+// Env is the variable that points tests at another folder with the same layout as testdata/.
 const Env = "MGRPO_GOLDENS"
 
-// Dir returns the folder of one kind of golden ("mgrpo", "models", "families", "families-2026", "lora", "tokenizer", ...): below $MGRPO_GOLDENS
-// if that is set, else below the repository's testdata. With the variable set a missing kind skips the
-// test by name; without it a missing kind fails.
+// Dir returns the folder of one kind of golden ("mgrpo", "models", "families", "families-2026", "lora", "tokenizer",
+// ...): below $MGRPO_GOLDENS if that is set, otherwise below the repository's testdata. If the kind is missing, the
+// test fails; with the variable set, it is skipped by name instead.
 func Dir(t testing.TB, kind string) string {
 	t.Helper()
 	dir := filepath.Join(root(), kind)
@@ -32,8 +32,8 @@ func Dir(t testing.TB, kind string) string {
 	return dir
 }
 
-// Dirs returns the folders of several kinds: of $MGRPO_GOLDENS those that are there. Without the variable a missing kind fails the
-// test; with it, the test is skipped if all are missing.
+// Dirs returns the folders of several kinds. Without $MGRPO_GOLDENS, a missing kind fails the test. With it, Dirs
+// returns the kinds that exist and skips the test if all are missing.
 func Dirs(t testing.TB, kinds ...string) []string {
 	t.Helper()
 	var dirs []string
@@ -59,7 +59,7 @@ func root() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "..", "testdata")
 }
 
-// File returns Dir(t, kind)/name. If the file is absent it skips or fails as Dir does.
+// File returns Dir(t, kind)/name. If the file is absent, it skips or fails the test as Dir does.
 func File(t testing.TB, kind, name string) string {
 	t.Helper()
 	path := filepath.Join(Dir(t, kind), name)
@@ -72,8 +72,8 @@ func File(t testing.TB, kind, name string) string {
 	return path
 }
 
-// Model returns the path of a pretrained model below the repository's models/, which make gsm8k downloads. If it is
-// absent the test fails, or is skipped if $MGRPO_GOLDENS is set, as on a machine with test programs only.
+// Model returns the path of a pretrained model below the repository's models/, which make gsm8k downloads. If the model
+// is absent, the test fails. If $MGRPO_GOLDENS is set, as on a machine with only test programs, it is skipped instead.
 func Model(t testing.TB, name string) string {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
@@ -121,8 +121,8 @@ func readGzip(path string) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// Count prints how many cases of a kind were compared, in the form that `make test-goldens` sums up. It runs the tests with Golden in
-// their names, so Count panics in another one.
+// Count prints how many cases of a kind were compared, in the form that `make test-goldens` sums up. That target runs
+// the tests with Golden in their names, so Count panics in any other test.
 func Count(kind string, cases int) {
 	if test := callingTest(); test != "" && !strings.Contains(test, "Golden") {
 		panic(fmt.Sprintf("golden: %s compares with goldens: make test-goldens does not run it without Golden in its name", test))
@@ -130,7 +130,7 @@ func Count(kind string, cases int) {
 	fmt.Printf("golden: %s: %d cases\n", kind, cases)
 }
 
-// callingTest returns the test function on the stack; "" in a subtest whose function has another name.
+// callingTest returns the test function on the stack, or "" in a subtest whose function has another name.
 func callingTest() string {
 	callers := make([]uintptr, 64)
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])

@@ -12,12 +12,13 @@ import (
 	"testing"
 )
 
-// modelKinds are kinds of goldens that are models with their expected numbers. "gguf-2026" has a GGUF file in place of
-// config.json and weights.
+// modelKinds are the kinds of goldens that are models with their expected numbers. "gguf-2026" has a GGUF file in place
+// of config.json and weights.
 var modelKinds = []string{"models", "families", "families-2026", "gguf-2026"}
 
-// Models lists the folders of golden models, those with an expected.json. Without any it skips or fails as Dir does. With
-// $MGRPO_GOLDENS set, models of other families than the given ones are left out by name.
+// Models lists the folders of golden models, which contain an expected.json. If there are none, it skips or fails the
+// test as Dir does. With $MGRPO_GOLDENS set, it omits models of other families than the given ones and prints their
+// names.
 func Models(t testing.TB, families []string) (folders []string) {
 	t.Helper()
 	for _, kind := range modelKinds {
@@ -43,8 +44,8 @@ func Models(t testing.TB, families []string) (folders []string) {
 	return folders
 }
 
-// familyOf returns the model_type of a folder's config.json, or of its text model in a wrapped model, or "" without a
-// config.json.
+// familyOf returns the model_type of a folder's config.json, or of the text model in a wrapped model, or "" if there is
+// no config.json.
 func familyOf(t testing.TB, dir string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, "config.json"))
@@ -69,7 +70,7 @@ func familyOf(t testing.TB, dir string) string {
 	return config.Type
 }
 
-// Checkpoint returns the path from which a golden folder's model is opened: the folder, or the GGUF file in it.
+// Checkpoint returns the path to open for a golden folder's model: the folder, or the GGUF file in it.
 func Checkpoint(dir string) string {
 	if found, err := filepath.Glob(filepath.Join(dir, "*.gguf")); err == nil && len(found) == 1 {
 		return found[0]
@@ -77,8 +78,8 @@ func Checkpoint(dir string) string {
 	return dir
 }
 
-// Tolerance returns the largest difference of a golden model's float32 numbers from the expected ones: `usual`, or
-// eight times the difference from float64 that was measured when the case was made, if that is larger. what is a key of
+// Tolerance returns the largest allowed difference between a golden model's float32 numbers and the expected ones:
+// `usual` or, if larger, eight times the difference from float64 measured when the case was made. what is a key of
 // measured_f32_vs_f64 in expected.json.
 func Tolerance(t testing.TB, dir, what string, usual float64) float64 {
 	t.Helper()
@@ -99,14 +100,15 @@ func expected(t testing.TB, dir string) (object map[string]any) {
 	return object
 }
 
-// Trained drops the folders of Models without expected numbers of training.
+// Trained drops the folders of Models without expected numbers for training.
 func Trained(t testing.TB, folders []string) []string {
 	t.Helper()
 	return slices.DeleteFunc(slices.Clone(folders), func(dir string) bool { return expected(t, dir)["adamw"] == nil })
 }
 
-// Published returns the name that a tensor has in a published folder, where the language model of a wrapper has one of several prefixes: the
-// first name that is there. name is the tensor's name in a model of any of these layouts.
+// Published returns the name of a tensor in a published folder, where the language model of a wrapper has one of
+// several prefixes. It returns the first name that exists. name is the tensor's name in a model with any of these
+// layouts.
 func Published(name string, there func(name string) bool) (published string, ok bool) {
 	names := []string{name}
 	for _, prefix := range []string{"model.language_model.", "language_model.model.", "model."} {
@@ -126,13 +128,13 @@ func Published(name string, there func(name string) bool) (published string, ok 
 	return "", false
 }
 
-// InSafetensors drops the folders of Models whose weights are pickled: those are loaded through gotch.
+// InSafetensors drops the folders of Models with pickled weights, which are loaded through gotch.
 func InSafetensors(folders []string) []string { return have(folders, "pytorch_model.bin", false) }
 
-// Computed drops the folders of Models that have checksums of the weights alone, and not what the model computes.
+// Computed drops the folders of Models that have only checksums of the weights and no results of the model.
 func Computed(folders []string) []string { return have(folders, "expected.safetensors", true) }
 
-// have keeps the folders that have a file, or those that lack it.
+// have keeps the folders with a file, or, if has is false, those without it.
 func have(folders []string, file string, has bool) []string {
 	return slices.DeleteFunc(slices.Clone(folders), func(dir string) bool {
 		_, err := os.Stat(filepath.Join(dir, file))
@@ -140,7 +142,7 @@ func have(folders []string, file string, has bool) []string {
 	})
 }
 
-// CountModels calls Count for each kind of model, with `each` cases a folder.
+// CountModels calls Count for each kind of model, with `each` cases per folder.
 func CountModels(what string, folders []string, each int) {
 	cases := map[string]int{}
 	for _, dir := range folders {

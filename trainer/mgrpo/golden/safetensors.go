@@ -20,7 +20,7 @@ type Tensor struct {
 // Float32s returns the data as float32, exact for arrays stored as F32.
 func (t Tensor) Float32s() []float32 { return convert[float32](t.Data) }
 
-// Int32s and Int64s are the data of an integer array.
+// Int32s returns the data as int32.
 func (t Tensor) Int32s() []int32 { return convert[int32](t.Data) }
 
 // Int64s returns the data as int64.
@@ -34,8 +34,8 @@ func convert[T int32 | int64 | float32](data []float64) []T {
 	return out
 }
 
-// ReadTensors reads a safetensors file of expected numbers. It trusts the file: the loader under test is
-// trainer/model/weights, and shares no code with this one.
+// ReadTensors reads a safetensors file of expected numbers. It trusts the file. It shares no code with the loader under
+// test, trainer/model/weights.
 func ReadTensors(t testing.TB, path string) Tensors {
 	t.Helper()
 	raw, err := os.ReadFile(path)

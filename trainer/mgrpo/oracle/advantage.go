@@ -6,11 +6,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// rounding is the share of the largest magnitude in a group up to which rewards count as equal: they then differ by
-// the order of sums alone.
+// rounding is the range of equal rewards as a fraction of the largest magnitude in a group. Rewards within it differ
+// only through the order of sums.
 const rounding = 0x1p-40
 
-// Normalise is the reference mgrpo.Normaliser, in float64 with two passes.
+// Normalise implements mgrpo.Normaliser as the reference, in float64 with two passes.
 func Normalise(c mgrpo.Convention, groups []mgrpo.RewardGroup) ([]mgrpo.GroupAdvantage, error) {
 	out := make([]mgrpo.GroupAdvantage, len(groups))
 	for i, g := range groups {
@@ -52,13 +52,13 @@ func normalise(c mgrpo.Convention, rewards, weights []float64) (mgrpo.GroupAdvan
 	return g, nil
 }
 
-// needsTwo says whether a convention divides by W - 1 or compares a member with the others: it then needs a total
+// needsTwo reports whether a convention divides by W - 1 or compares a member with the others. It then needs a total
 // weight W above 1.
 func needsTwo(c mgrpo.Convention) bool {
 	return c.Std == mgrpo.StdSample || c.Baseline != mgrpo.BaselineMean
 }
 
-// checkGroup refuses a bad weight or reward, dropped members included.
+// checkGroup refuses a bad weight or reward, also of dropped members.
 func checkGroup(c mgrpo.Convention, rewards, weights []float64) error {
 	if len(weights) != len(rewards) {
 		return &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: "weights", Message: "rewards and weights differ in length"}
@@ -79,8 +79,9 @@ func checkGroup(c mgrpo.Convention, rewards, weights []float64) error {
 	return nil
 }
 
-// groupStatistics computes the weighted mean first, then the deviations: E[r^2] - mu^2 would lose digits. Rewards are
-// compared with size if it is larger than each of them. The mean of equal rewards is the least of them.
+// groupStatistics computes the weighted mean first and then the deviations, because E[r^2] - mu^2 would lose digits.
+// Rewards count as equal relative to the largest of their magnitudes and size. The mean of equal rewards is the
+// smallest of them.
 func groupStatistics(rewards, weights []float64, size float64) mgrpo.GroupStats {
 	var g mgrpo.GroupStats
 	least, most, sum := math.Inf(1), math.Inf(-1), 0.0

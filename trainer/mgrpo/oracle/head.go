@@ -7,7 +7,7 @@ import (
 )
 
 // TokenLogProb returns the log-prob of the target and the entropy of softmax(logits/tau), in nats. A logit of -Inf has
-// probability 0. Refused: a NaN or +Inf logit, a target outside the row, a target of probability 0.
+// probability 0. It refuses a NaN or +Inf logit, a target outside the row, and a target with probability 0.
 func TokenLogProb(logits []float64, target int, tau float64) (logProb, entropy float64, err error) {
 	if target < 0 || target >= len(logits) || !(tau > 0) {
 		return 0, 0, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Field: "targets", Message: "target outside the row, or temperature not positive"}
@@ -22,7 +22,7 @@ func TokenLogProb(logits []float64, target int, tau float64) (logProb, entropy f
 	if math.IsInf(logits[target], -1) {
 		return 0, 0, &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "logp_new"}
 	}
-	sum, weighted := 0.0, 0.0 // sum e^x and sum x e^x of x = (z - top)/tau
+	sum, weighted := 0.0, 0.0 // sum e^x and sum x e^x with x = (z - top)/tau
 	for _, z := range logits {
 		if x := (z - top) / tau; !math.IsInf(x, -1) {
 			e := math.Exp(x)

@@ -2,7 +2,8 @@ package oracle
 
 import "github.com/mgrpo/mgrpo/trainer/mgrpo"
 
-// maxLogProb separates rounding from a kernel that computes probabilities above 1.
+// maxLogProb is the largest log-prob that rounding may cause. A larger one means that a kernel computes probabilities
+// above 1.
 const maxLogProb = 1e-3
 
 // field is a per-token array and its name in errors.
@@ -12,7 +13,7 @@ type field struct {
 	logProb bool
 }
 
-// fields returns the arrays in the order in which the values of a token are checked.
+// fields returns the arrays in the order in which a token's values are checked.
 func (b Batch) fields() []field {
 	return []field{
 		{"logp_new", b.New, true}, {"logp_old", b.Old, true}, {"logp_behaviour", b.Behaviour, true},
@@ -20,8 +21,8 @@ func (b Batch) fields() []field {
 	}
 }
 
-// checkInputs refuses missing arrays and impossible values: rules 3 to 6 of docs/algorithm.md §7. read
-// is positive for the trajectories that are read.
+// checkInputs refuses missing arrays and impossible values: rules 3 to 6 of docs/algorithm.md §7. read is positive for
+// the trajectories that the loss reads.
 func (o objective) checkInputs(b Batch, read []float64) error {
 	for j := range read {
 		if read[j] > 0 && !finite(b.Advantage[j]) {
@@ -51,7 +52,7 @@ func (o objective) checkSupplied(b Batch) error {
 	return nil
 }
 
-// scan returns the first bad value at a trained token, ordered by packed token index, then by fields.
+// scan returns the first bad value at a trained token, ordered by packed token index, then by field.
 func (b Batch) scan(read []float64, code mgrpo.Code, bad func(field, float64) bool) *mgrpo.Refusal {
 	for j := range read {
 		for t := b.CuSeqlens[j]; t < b.CuSeqlens[j+1]; t++ {

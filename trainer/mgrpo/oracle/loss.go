@@ -8,11 +8,11 @@ import (
 )
 
 // Batch is the input of one optimizer step: n trajectories, packed without padding. Trajectory j is tokens
-// CuSeqlens[j]:CuSeqlens[j+1]. Log-probs are those of the sampled tokens under softmax(logits/tau), in nats. Loss reads
-// only tokens with Mask in trajectories of positive weight; the others may be NaN.
+// CuSeqlens[j]:CuSeqlens[j+1]. Log-probs are of the sampled tokens under softmax(logits/tau), in nats. Loss reads only
+// tokens with Mask in trajectories with positive weight; the others may be NaN.
 type Batch struct {
 	CuSeqlens []int     // [n+1]
-	Group     []int64   // [n], any ids
+	Group     []int64   // [n], arbitrary ids
 	Weight    []float64 // [n], 0: dropped
 	Advantage []float64 // [n]
 	Mask      []bool    // [tokens], sampled by the policy being trained
@@ -23,10 +23,10 @@ type Batch struct {
 	Entropy   []float64 // [tokens] or nil
 }
 
-// LossResult is the loss to minimise, its parts and statistics, and its gradient.
+// LossResult holds the loss to minimise, its parts and statistics, and its gradient.
 type LossResult struct {
 	mgrpo.LossStats
-	Coef     []float64 // [n], c_j; 0 where not read
+	Coef     []float64 // [n], c_j; 0 for trajectories that are not read
 	DLogProb []float64 // [tokens], dL/dNew
 	DEntropy []float64 // [tokens], dL/dEntropy
 }
@@ -57,7 +57,7 @@ func Loss(options mgrpo.Objective, b Batch) (LossResult, error) {
 }
 
 // coefficients returns the token coefficients c_j of the aggregation, 0 for trajectories that are not read. They depend
-// on the whole batch: compute them before splitting it. Refused: a bad weight, an empty batch.
+// on the whole batch, so they must be computed before splitting it. It refuses a bad weight and an empty batch.
 func (o objective) coefficients(b Batch) ([]float64, error) {
 	if err := b.checkShape(); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (o objective) trajectory(b Batch, j int, c float64, out *LossResult, m *met
 			return err
 		}
 	}
-	if sequence != nil { // the gradient of a token passes through the ratio that all tokens of the sequence share
+	if sequence != nil { // the gradient of each token passes through the ratio that all tokens of the sequence share
 		_, slope := o.term(advantage, sequence, 0)
 		for t := b.CuSeqlens[j]; t < b.CuSeqlens[j+1]; t++ {
 			if b.Mask[t] {
@@ -166,8 +166,8 @@ func (o objective) ratio(logRatio, share float64) *ratio {
 	return &ratio{rho: math.Exp(x), share: share, inside: inside}
 }
 
-// sequenceRatio returns the ratio of trajectory j in the sequence modes, nil in the token modes. Both refuse an exponent
-// that overflows float32 after the clamp.
+// sequenceRatio returns the ratio of trajectory j in the sequence modes, and nil in the token modes. In all modes it
+// refuses an exponent that overflows float32 after the clamp.
 func (o objective) sequenceRatio(b Batch, j int) (*ratio, error) {
 	sum, n := 0.0, 0.0
 	overflow := &mgrpo.Refusal{Code: mgrpo.RatioOverflow, Field: "ratio", Trajectory: new(j)}
@@ -197,7 +197,7 @@ func (o objective) sequenceRatio(b Batch, j int) (*ratio, error) {
 	return r, nil
 }
 
-// term returns l and dl/dnew_t. Only CISPO reads logProb: its ratio passes no gradient.
+// term returns l and dl/dnew_t. Only CISPO reads logProb, because no gradient passes through its ratio.
 func (o objective) term(advantage float64, r *ratio, logProb float64) (loss, slope float64) {
 	if o.Ratio == mgrpo.RatioCISPO {
 		low, high := o.cispoBounds()
@@ -223,7 +223,7 @@ func (b Batch) trained(j int) (n int) {
 func (b Batch) checkShape() error {
 	n := len(b.Weight)
 	if len(b.CuSeqlens) != n+1 || len(b.Group) != n || len(b.Advantage) != n {
-		return fmt.Errorf("oracle: batch of %d weights has %d boundaries, %d groups, %d advantages", n, len(b.CuSeqlens), len(b.Group), len(b.Advantage))
+		return fmt.Errorf("oracle: batch with %d weights has %d boundaries, %d groups, %d advantages", n, len(b.CuSeqlens), len(b.Group), len(b.Advantage))
 	}
 	for j := range n {
 		if b.CuSeqlens[j] > b.CuSeqlens[j+1] {

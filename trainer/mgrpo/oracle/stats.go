@@ -28,7 +28,7 @@ func (a *average) flag(weight float64, on bool) {
 
 func (a *average) mean() float64 { return a.sum / a.weight }
 
-// meter gathers the statistics of a batch while its loss is computed.
+// meter collects the statistics of a batch while its loss is computed.
 type meter struct {
 	o                                          objective
 	clipLow, clipHigh, dual, rho, k1, k3       average
@@ -65,7 +65,7 @@ func (m *meter) token(b Batch, j, t int, advantage float64, r *ratio) {
 	}
 }
 
-// tis returns the truncated importance weight v of one token, 1 if tis_cap is off.
+// tis returns the truncated importance weight v of one token, or 1 if tis_cap is off.
 func (m *meter) tis(b Batch, j, t int) float64 {
 	if m.o.TISCap == nil {
 		return 1
@@ -77,7 +77,8 @@ func (m *meter) tis(b Batch, j, t int) float64 {
 	return v
 }
 
-// report writes all statistics but the loss and its parts to s; read is positive for the trajectories that are read.
+// report writes all statistics except the loss and its parts to s; read is positive for the trajectories that the loss
+// reads.
 func (m *meter) report(b Batch, read []float64, s *mgrpo.LossStats) {
 	s.Tokens, s.WeightedTokens = m.tokens, m.rho.weight
 	s.ClipFracLow, s.ClipFracHigh, s.DualClipFrac = m.clipLow.mean(), m.clipHigh.mean(), m.dual.mean()

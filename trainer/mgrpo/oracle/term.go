@@ -12,7 +12,7 @@ const maxExponent = 88
 // objective has a method for each formula of the policy loss.
 type objective mgrpo.Objective
 
-// clamp limits a log-ratio; inside says whether the gradient passes (it does at the boundary).
+// clamp limits a log-ratio; inside reports whether the gradient passes (it does at the boundary).
 func (o objective) clamp(x float64) (clamped float64, inside bool) {
 	if o.LogRatioClamp == nil {
 		return x, true
@@ -21,8 +21,8 @@ func (o objective) clamp(x float64) (clamped float64, inside bool) {
 	return min(max(x, -limit), limit), math.Abs(x) <= limit
 }
 
-// policyTerm returns l and dl/d(ln rho) of one ratio (docs/algorithm.md §5.1, not CISPO). At a tie the
-// unclipped branch counts.
+// policyTerm returns l and dl/d(ln rho) of one ratio (docs/algorithm.md §5.1, not CISPO). At a tie the unclipped branch
+// applies.
 func (o objective) policyTerm(advantage, rho float64) (loss, slope float64) {
 	low, high := 1-o.EpsLow, 1+o.EpsHigh
 	switch {
