@@ -82,7 +82,7 @@ func Model(t testing.TB, name string) string {
 		if _, foreign := os.LookupEnv(Env); foreign {
 			t.Skipf("golden: models/%s: absent", name)
 		}
-		t.Fatalf("models/%s is not here: make gsm8k brings it", name)
+		t.Fatalf("models/%s is missing: download it with make gsm8k", name)
 	}
 	return path
 }
