@@ -13,25 +13,26 @@ import (
 // CallForm holds the texts that the template prints before and after the arguments of a call to one function.
 type CallForm struct {
 	Before, After string
-	Pairs         *Pairs // of keys and values without quotes; nil: the arguments are JSON
+	Pairs         *Pairs // marks of arguments that are keys and values without quotes; nil: the arguments are JSON
 	Between       string // between two calls of one turn
 	Several       bool   // a turn may have several calls, each with Before and After
 }
 
-// Pairs are the texts around keys and values that stand between marks, as Qwen3-Coder and GLM write them.
+// Pairs holds the texts around keys and values between marks, as in the notations of Qwen3-Coder and GLM.
 type Pairs struct {
 	Open  string // before a key
 	Text  string // between a key and a value that is a string
 	Other string // between a key and any other value, which is JSON
-	Close string // behind a value
+	Close string // after a value
 	None  string // a whole call without arguments
-	End   string // with which a value ends: no string contains it
+	End   string // the end of a value; no string contains it
 }
 
-// Typed reports whether the marks tell a string from another value. Otherwise the types of the function's parameters decide.
+// Typed reports whether the marks distinguish a string from another value. Otherwise the types of the function's
+// parameters decide.
 func (p *Pairs) Typed() bool { return p.Text != p.Other }
 
-// Keys and values of the calls that CallForm has a template print.
+// Keys and values of the calls that CallForm asks a template to print.
 const (
 	formKey    = "mgrpo_probe_key"
 	formKey2   = "mgrpo_probe_other"
@@ -40,8 +41,8 @@ const (
 	formNumber = int64(7081352946)
 )
 
-// CallForm returns the form in which the template prints a call of a function. It is an error if the arguments are neither JSON nor keys and
-// values between marks.
+// CallForm returns the form in which the template prints a call of a function. It returns an error if the arguments are
+// neither JSON nor keys and values between marks.
 func (t *Template) CallForm(name string) (CallForm, error) {
 	first := callformat.Argument{Key: formKey, Value: formValue}
 	text, err := t.callsText(name, []callformat.Argument{first})
@@ -52,12 +53,12 @@ func (t *Template) CallForm(name string) (CallForm, error) {
 	if reader, ok := t.calls.(callformat.Unquoted); ok {
 		form, ok = t.pairsForm(name, text, reader)
 		if !ok {
-			return CallForm{}, fmt.Errorf("the model's chat template prints the arguments of %s in more than one way: mgrpo cannot hold a reply to that notation", name)
+			return CallForm{}, fmt.Errorf("the model's chat template prints the arguments of %s in more than one way: mgrpo cannot constrain a reply to that notation", name)
 		}
 	} else if start, end := argumentsIn(text, formValue); end > 0 {
 		form.Before, form.After = text[:start], text[end:]
 	} else {
-		return CallForm{}, fmt.Errorf("the model's chat template prints calls as %s: mgrpo cannot hold a reply to that notation", t.calls.Name())
+		return CallForm{}, fmt.Errorf("the model's chat template prints calls as %s: mgrpo cannot constrain a reply to that notation", t.calls.Name())
 	}
 	if read := t.calls.Read(text, t.functions).Calls; len(read) != 1 || read[0].Name != name || read[0].Problem != "" {
 		return CallForm{}, fmt.Errorf("the model's chat template prints a call of %s as %.200q, which mgrpo cannot read back", name, text)
@@ -69,7 +70,7 @@ func (t *Template) CallForm(name string) (CallForm, error) {
 	return form, nil
 }
 
-// pairsForm compares calls with one argument, with two, with a number and with none.
+// pairsForm derives the form from calls with one argument, with two, with a number and with none.
 func (t *Template) pairsForm(name, one string, reader callformat.Unquoted) (CallForm, bool) {
 	first, second := callformat.Argument{Key: formKey, Value: formValue}, callformat.Argument{Key: formKey2, Value: formValue2}
 	two, err := t.callsText(name, []callformat.Argument{first, second})
@@ -96,7 +97,7 @@ func (t *Template) pairsForm(name, one string, reader callformat.Unquoted) (Call
 	return CallForm{Before: head[:len(head)-n], After: after, Pairs: p}, closed
 }
 
-// join finds out what stands between two calls. It leaves Several false if they are not written one behind the other.
+// join finds the text between two calls. It leaves Several false unless one call directly follows the other.
 func (f *CallForm) join(two string) {
 	var arguments string
 	if p := f.Pairs; p != nil {
@@ -112,12 +113,12 @@ func (f *CallForm) join(two string) {
 	}
 }
 
-// callsText returns calls of a function, one for each list of arguments, as the template prints them in a turn, without the token that ends
-// it.
+// callsText returns one call of a function for each list of arguments, as the template prints them in one turn, without
+// the end-of-turn token.
 func (t *Template) callsText(name string, each ...[]callformat.Argument) (string, error) {
 	var calls []ParsedCall
 	for _, list := range each {
-		arguments := map[string]any{} // printed in the order of the keys, which is that of the lists
+		arguments := map[string]any{} // printed in the order of the keys, which is also the order of the lists
 		for _, a := range list {
 			arguments[a.Key] = a.Value
 		}
@@ -151,7 +152,7 @@ func (t *Template) callsText(name string, each ...[]callformat.Argument) (string
 	return strings.TrimLeft(text, Blanks), nil
 }
 
-// markedCalls returns printed calls from their mark on; "" if the notation has no mark before the name.
+// markedCalls returns printed calls from their opening mark on, or "" if the notation has no mark before the name.
 func (t *Template) markedCalls(name string, each [][]callformat.Argument) (string, error) {
 	mark := t.calls.Mark()
 	if mark == "" {
@@ -168,7 +169,7 @@ func (t *Template) markedCalls(name string, each [][]callformat.Argument) (strin
 	return "", err
 }
 
-// argumentsIn finds the JSON arguments of a printed call; its end is 0 if there are none.
+// argumentsIn finds the JSON arguments of a printed call. end is 0 if the call has no JSON arguments.
 func argumentsIn(text, value string) (start, end int) {
 	key := strings.Index(text, `"`+formKey+`"`)
 	if key < 0 {

@@ -14,9 +14,9 @@ const thinkOpen, thinkClose = "<think>", "</think>"
 type thinking struct {
 	open, close string // marks around thinking
 	opened      bool   // the prompt ends with open: a turn begins inside its thinking
-	bare        bool   // the template handles thinking, so a turn may close it although nothing opened it
+	bare        bool   // the template handles thinking, so a turn may close it without having opened it
 	call        string // mark of calls: a turn that begins with it has no thinking
-	key         string // of a message, under which the template reads thinking; "" if it reads none
+	key         string // the template reads a message's thinking from this key; "" if it reads none
 }
 
 // plainThinking has the default marks, for models whose template does not handle thinking.

@@ -24,7 +24,7 @@ type pairs struct {
 // Unquoted is a Format whose arguments are keys and values between marks, without quotes.
 type Unquoted interface {
 	Format
-	// ValueEnd is the mark with which a value ends.
+	// ValueEnd returns the mark that ends a value.
 	ValueEnd() string
 }
 

@@ -178,7 +178,8 @@ func (r *chatRequest) form(d *dialect, tok *tokenizer.Tokenizer) (json.RawMessag
 
 type object = map[string]any
 
-// jsonForm is JSON of a schema, with as much space between its parts as people put there. No text in it contains end, if that is set.
+// jsonForm returns the form of JSON with a schema. It allows as much white space between its parts as people usually
+// write. If end is set, no text in the JSON contains it.
 func jsonForm(schema node, end string) (object, error) {
 	const space = 16
 	exact, err := exactSchema(schema, end)

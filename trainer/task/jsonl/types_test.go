@@ -73,7 +73,7 @@ func TestThinkingInAnswers(t *testing.T) {
 	} {
 		rows, err := ReadRows(write(t, row), DefaultFields())
 		if want == "" {
-			if err == nil || !strings.Contains(err.Error(), "thinking alone") {
+			if err == nil || !strings.Contains(err.Error(), "only thinking") {
 				t.Errorf("%s: %+v, %v", row, rows, err)
 			}
 			continue

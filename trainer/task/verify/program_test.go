@@ -221,9 +221,9 @@ func TestProgramIsGivenUp(t *testing.T) {
 
 func TestProgramFailures(t *testing.T) {
 	for mode, want := range map[string]string{
-		"noise":    `it wrote "hello"; want`,
-		"nan":      `NaN}"; want`,
-		"neither":  "; want",
+		"noise":    `it wrote "hello"; on standard output it must`,
+		"nan":      `NaN}"; on standard output it must`,
+		"neither":  "; on standard output it must",
 		"stranger": "it answered case 99",
 		"endless":  "a line of more than",
 		"outside":  "1.5 is outside 0 to 1",
