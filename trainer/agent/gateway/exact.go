@@ -11,9 +11,9 @@ import (
 // node is a JSON schema with its keywords in order: objects are sampled in the order of their properties.
 type node = *ordered.Object
 
-// exactSchema returns a schema for XGrammar with patterns in place of lengths, and patterns that match whole strings: XGrammar lets control
-// characters into strings with lengths, and takes a pattern for one of the whole string. With end, the mark that ends the value, strings with
-// patterns do not contain its first character.
+// exactSchema returns a schema for XGrammar in which patterns replace lengths, and patterns match whole strings.
+// Otherwise XGrammar would allow control characters in strings with lengths, and treat a pattern as one for the whole
+// string. If end, the mark that ends the value, is not empty, strings with patterns do not contain its first character.
 func exactSchema(v any, end string) (any, error) {
 	n, ok := v.(node)
 	if !ok {
@@ -57,7 +57,7 @@ func exactSchema(v any, end string) (any, error) {
 	return exactString(out, end)
 }
 
-// exactString replaces the keywords of a string by one pattern.
+// exactString replaces the keywords of a string with one pattern.
 func exactString(n node, end string) (any, error) {
 	pattern := text(n, "pattern")
 	least, most, bounded := lengths(n)
@@ -86,14 +86,14 @@ func exactString(n node, end string) (any, error) {
 	return out, nil
 }
 
-// text is the value of a keyword that is a string; "" if it is none.
+// text returns the value of a keyword if it is a string, and otherwise "".
 func text(n node, key string) string {
 	v, _ := n.Get(key)
 	s, _ := v.(string)
 	return s
 }
 
-// number is the value of a keyword that is a number.
+// number returns the value of a keyword if it is a number.
 func number(n node, key string) (float64, bool) {
 	v, _ := n.Get(key)
 	switch v := v.(type) {
@@ -105,7 +105,7 @@ func number(n node, key string) (float64, bool) {
 	return 0, false
 }
 
-// lengths are the bounds of a string's length; most < 0: none.
+// lengths returns the bounds of a string's length. most is negative if there is no upper bound.
 func lengths(n node) (least, most int, bounded bool) {
 	most = -1
 	if v, ok := number(n, "minLength"); ok && v > 0 {
@@ -117,7 +117,7 @@ func lengths(n node) (least, most int, bounded bool) {
 	return least, most, bounded
 }
 
-// formats are the expressions of string formats, as XGrammar has them for JSON.
+// formats holds the expressions for string formats, in XGrammar's form for JSON.
 var formats = map[string]string{
 	"date":      `^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$`,
 	"time":      `^` + clock + `$`,
@@ -132,10 +132,10 @@ var formats = map[string]string{
 
 const clock = `([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])`
 
-// otherFormats are those that XGrammar holds in JSON alone.
+// otherFormats are the formats that XGrammar enforces only in JSON.
 var otherFormats = []string{"ipv6", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"}
 
-// parsed is a schema in the order of its keywords.
+// parsed returns a schema with its keywords in order.
 func parsed(schema json.RawMessage) (node, error) {
 	v, err := ordered.Parse(schema)
 	if err != nil {

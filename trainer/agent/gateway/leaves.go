@@ -8,13 +8,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// leaf is an alternative of a schema: string, another type, or any ("").
+// leaf is an alternative of a schema. kind is string, another type, or "" for any type.
 type leaf struct {
 	kind   string
 	schema node
 }
 
-// free reports whether all values of the type are of the schema.
+// free reports whether every value of the type satisfies the schema.
 func (l leaf) free() bool {
 	for _, key := range l.schema.Keys() {
 		v, _ := l.schema.Get(key)
@@ -75,7 +75,7 @@ func leaves(schema any, root node, depth int) ([]leaf, error) {
 	return out, nil
 }
 
-// constantsOf are leaves of one value each, of a schema with const or enum; nil for another.
+// constantsOf returns one leaf for each value of a schema with const or enum, and nil for any other schema.
 func constantsOf(n node) (out []leaf) {
 	v, _ := n.Get("enum")
 	values, _ := v.([]any)
@@ -92,7 +92,7 @@ func constantsOf(n node) (out []leaf) {
 	return out
 }
 
-// inferred is the type of a schema that names none, by its keywords.
+// inferred returns the type of a schema without a type, inferred from its keywords.
 func inferred(n node) string {
 	for _, key := range n.Keys() {
 		if slices.Contains([]string{"minLength", "maxLength", "pattern", "format"}, key) {
@@ -105,7 +105,7 @@ func inferred(n node) string {
 	return ""
 }
 
-// find returns what a reference within a schema names.
+// find returns the part of a schema that a reference names.
 func find(ref string, root node) any {
 	var at any = root
 	for part := range strings.SplitSeq(strings.Trim(ref, "#/"), "/") {

@@ -11,16 +11,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// pairsForm builds the grammar of arguments that are keys and values between marks. Strings have no quotes there: where the marks do not tell
-// a string from another value, the reader takes a text that is JSON of an allowed type for that value. The grammar accepts a value only if
-// what is read is a value of the schema.
+// pairsForm builds the grammar of arguments that are keys and values between marks. Strings have no quotes in this
+// notation. If the marks do not distinguish a string from another value, the reader interprets a text that is JSON of
+// an allowed type as that value. The grammar accepts a value only if the reader's interpretation satisfies the schema.
 type pairsForm struct {
 	*agent.Pairs
 	tokens *tokenizer.Tokenizer
 	root   node
 }
 
-// arguments returns a call with the marks around its arguments.
+// arguments returns the form of a call with the marks around its arguments.
 func (f *pairsForm) arguments(before, after string) (object, error) {
 	properties, required, err := f.parameters()
 	if err != nil {
@@ -39,13 +39,13 @@ func (f *pairsForm) arguments(before, after string) (object, error) {
 		elements = append(elements, pair)
 	}
 	some := sequence(append(elements, constant(f.tokens, after)...))
-	if len(required) == 0 { // some templates print a call without arguments in another way
+	if len(required) == 0 { // some templates print a call without arguments differently
 		return object{"type": "or", "elements": []any{sequence(constant(f.tokens, f.None)), some}}, nil
 	}
 	return some, nil
 }
 
-// parameters are the schemas of a function's parameters, and the names of those that it needs.
+// parameters returns the schemas of a function's parameters, and the names of the required ones.
 func (f *pairsForm) parameters() (properties node, required []any, err error) {
 	v, _ := f.root.Get("properties")
 	if properties, _ = v.(node); properties == nil {
@@ -68,7 +68,7 @@ func (f *pairsForm) parameters() (properties node, required []any, err error) {
 	return properties, required, nil
 }
 
-// pair is a key and its value.
+// pair returns the form of a key and its value.
 func (f *pairsForm) pair(key string, schema any) (any, error) {
 	alternatives, err := leaves(schema, f.root, 0)
 	if err != nil {
@@ -89,7 +89,7 @@ func (f *pairsForm) pair(key string, schema any) (any, error) {
 		}
 	}
 	if forms == nil {
-		return nil, fmt.Errorf("a schema whose values are all read as others cannot be enforced in the notation of the model's chat template")
+		return nil, fmt.Errorf("a schema whose values would all be read as other values cannot be enforced in the notation of the model's chat template")
 	}
 	return object{"type": "or", "elements": forms}, nil
 }
@@ -124,16 +124,16 @@ func (f *pairsForm) split(leaves []leaf) (texts, others []any, err error) {
 	return texts, others, nil
 }
 
-// cdata begins a value that the reader takes out of its brackets.
+// cdata begins a value in brackets that the reader removes.
 const cdata = "<![CDATA["
 
-// anyText is any text in which no value ends.
+// anyText returns the form of any text that does not end the value.
 func (f *pairsForm) anyText() object {
 	return object{"type": "any_text", "excludes": []string{f.End, cdata, markByte}}
 }
 
-// textForms returns the forms of a string. Among other types it must not be read as one of them: unless guarded, what is read is a value of the
-// schema all the same.
+// textForms returns the forms of a string. If other types are allowed, too, the string must not be read as one of them.
+// This matters only if guarded; otherwise the value that is read satisfies the schema in any case.
 func (f *pairsForm) textForms(l leaf, mixed, guarded bool) ([]any, error) {
 	guarded = guarded && mixed
 	if v, ok := l.schema.Get("const"); ok {
@@ -153,7 +153,7 @@ func (f *pairsForm) textForms(l leaf, mixed, guarded bool) ([]any, error) {
 	}
 	switch {
 	case guarded && (pattern != "" || bounded):
-		return nil, fmt.Errorf("a string with a pattern, a format or a length beside other bounded types cannot be enforced in the notation of the model's chat template")
+		return nil, fmt.Errorf("a string with a pattern, a format or a length together with other bounded types cannot be enforced in the notation of the model's chat template")
 	case pattern != "":
 		whole, err := e.whole(pattern)
 		return []any{object{"type": "regex", "pattern": whole}}, err
@@ -167,10 +167,10 @@ func (f *pairsForm) textForms(l leaf, mixed, guarded bool) ([]any, error) {
 	return []any{object{"type": "regex", "pattern": e.between(least, most)}}, nil
 }
 
-// unlikeJSON are first characters of texts that are no JSON and no literal of Python.
+// unlikeJSON matches first characters of texts that are neither JSON nor a Python literal.
 const unlikeJSON = "[a-eg-mo-su-zA-EG-MO-SU-Z_]"
 
-// constantText is a string that is read as itself; nil if it would be read as another value.
+// constantText returns the form of a string that is read as itself, or nil if it would be read as another value.
 func (f *pairsForm) constantText(text string, guarded bool) []any {
 	first := text == "" || strings.ContainsRune("tfnTFN", rune(text[0])) || !isLetter(text[0])
 	if strings.Contains(text, f.End) || strings.Contains(text, cdata) || strings.Contains(text, markByte) || guarded && first {
@@ -181,7 +181,7 @@ func (f *pairsForm) constantText(text string, guarded bool) []any {
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// json is JSON of a part of the schema. No text in it ends the value.
+// json returns the form of JSON for a part of the schema. No text in the JSON ends the value.
 func (f *pairsForm) json(schema node) (any, error) {
 	whole := &ordered.Object{}
 	for _, n := range []node{f.root, schema} {

@@ -8,16 +8,19 @@ import (
 	"unicode"
 )
 
-// exactPattern writes regular expressions for XGrammar, which matches whole texts and knows fewer constructs than JSON Schema.
+// exactPattern writes regular expressions for XGrammar, which matches whole texts and supports fewer constructs than
+// JSON Schema.
 type exactPattern struct {
 	json    bool   // the text is within a JSON string
-	without []rune // characters that no text may have
+	without []rune // characters that texts must not contain
 }
 
-// controls are the bounds of the control characters below space. No JSON string contains them.
+// firstControl and lastControl are the bounds of the control characters below space. No JSON string contains these
+// characters.
 const firstControl, lastControl = 0, 0x1f
 
-// whole returns an expression of the texts in which pattern finds something, or of a part of them: texts without some of the characters.
+// whole returns an expression for the texts that contain a match of pattern. Texts with an excluded character are left
+// out.
 func (e exactPattern) whole(pattern string) (string, error) {
 	re, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
@@ -26,7 +29,7 @@ func (e exactPattern) whole(pattern string) (string, error) {
 	return e.anchored(re)
 }
 
-// between returns the expression of any text with least to most characters; most < 0: without a bound.
+// between returns the expression for any text with least to most characters. A negative most means no upper bound.
 func (e exactPattern) between(least, most int) string {
 	one, _ := e.class([]rune{0, unicode.MaxRune})
 	switch {
@@ -38,7 +41,7 @@ func (e exactPattern) between(least, most int) string {
 	return fmt.Sprintf("%s{%d,%d}", one, least, most)
 }
 
-// anchored writes an expression whose ends are open unless ^ or $ stands there.
+// anchored writes an expression that may match anywhere in a text, except for ends marked by ^ or $.
 func (e exactPattern) anchored(re *syntax.Regexp) (string, error) {
 	parts := []*syntax.Regexp{re}
 	switch re.Op {
@@ -61,7 +64,7 @@ func (e exactPattern) anchored(re *syntax.Regexp) (string, error) {
 	return before + text + after, err
 }
 
-// join writes parts in a group.
+// join writes parts as a group.
 func (e exactPattern) join(parts []*syntax.Regexp, between string, write func(*syntax.Regexp) (string, error)) (string, error) {
 	texts := make([]string, len(parts))
 	for i, p := range parts {
@@ -105,7 +108,7 @@ func (e exactPattern) exact(re *syntax.Regexp) (string, error) {
 	return text + times, err
 }
 
-// literal writes a text, in either case if the expression ignores it.
+// literal writes a text, in both cases if the expression ignores case.
 func (e exactPattern) literal(re *syntax.Regexp) (string, error) {
 	var b strings.Builder
 	for _, r := range re.Rune {
@@ -125,9 +128,9 @@ func (e exactPattern) literal(re *syntax.Regexp) (string, error) {
 	return b.String(), nil
 }
 
-// class writes a set of characters, given as pairs of bounds, without those that no text may have.
+// class writes a set of characters, given as pairs of bounds, without the excluded characters.
 func (e exactPattern) class(bounds []rune) (string, error) {
-	without := []rune{firstControl, firstControl, rune(markByte[0]), rune(markByte[0]), 0xd800, 0xdfff} // 0xd800 to 0xdfff are halves of characters
+	without := []rune{firstControl, firstControl, rune(markByte[0]), rune(markByte[0]), 0xd800, 0xdfff} // 0xd800 to 0xdfff are surrogates
 	if e.json {
 		without = append(without, firstControl, lastControl, '"', '"', '\\', '\\')
 	}
@@ -138,7 +141,7 @@ func (e exactPattern) class(bounds []rune) (string, error) {
 		bounds = minus(bounds, without[i], without[i+1])
 	}
 	if len(bounds) == 0 {
-		return "", fmt.Errorf("a character that stands in no value of the model's notation cannot be enforced")
+		return "", fmt.Errorf("a character that no value in the model's notation can contain cannot be enforced")
 	}
 	var b strings.Builder
 	for i := 0; i < len(bounds); i += 2 {
@@ -150,7 +153,7 @@ func (e exactPattern) class(bounds []rune) (string, error) {
 	return "[" + b.String() + "]", nil
 }
 
-// minus takes the characters from low to high out of pairs of bounds.
+// minus removes the characters from low to high from pairs of bounds.
 func minus(bounds []rune, low, high rune) []rune {
 	var out []rune
 	for pair := range slices.Chunk(bounds, 2) {
@@ -164,7 +167,7 @@ func minus(bounds []rune, low, high rune) []rune {
 	return out
 }
 
-// escaped is a character within a set.
+// escaped returns a character as it is written within a set.
 func escaped(r rune) string {
 	switch {
 	case r < ' ' || r == 0x7f:
