@@ -11,14 +11,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// templateOf is SmolLM2's tokenizer with a chat template that prints an assistant's calls by the given Jinja.
+// templateOf returns SmolLM2's tokenizer with a chat template that prints an assistant's calls by the given Jinja.
 func templateOf(t *testing.T, calls string) *Template {
 	t.Helper()
 	return chatTemplate(t, "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}"+calls+
 		"{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 }
 
-// chatTemplate is SmolLM2's tokenizer with another chat template.
+// chatTemplate returns SmolLM2's tokenizer with another chat template.
 func chatTemplate(t *testing.T, jinja string) *Template {
 	t.Helper()
 	files := golden.Folder(t, golden.File(t, "tokenizer", "smollm2"), "tokenizer.json", "tokenizer_config.json")
@@ -35,8 +35,8 @@ func chatTemplate(t *testing.T, jinja string) *Template {
 	return out
 }
 
-// TestExtends: a template that prints a space of its own before a turn, as Llama 2's and the first of Mistral do, goes on from
-// what was sampled; one that adds words does not.
+// TestExtends checks that a template that prints its own space before a turn, like Llama 2's and the first of Mistral,
+// continues from the sampled tokens. A template that adds words does not.
 func TestExtends(t *testing.T) {
 	const chat = "{% for m in messages %}{% if m.role == 'assistant' %}BEFORE{{ m.content | trim }}<|im_end|>{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
 	before, after := []tokenizer.Message{{Role: "user", Content: "a"}}, []tokenizer.Message{{Role: "user", Content: "b"}}
@@ -54,7 +54,7 @@ func TestCallFormats(t *testing.T) {
 	two := []string{`f {"a": 1}`, `g {"b": {"c": "}"}}`}
 	for name, c := range map[string]struct {
 		template string
-		turns    map[string][]string // calls, by what the model says; a problem begins with !
+		turns    map[string][]string // calls, by the text of the turn; a problem begins with !
 	}{
 		"hermes": {strings.ReplaceAll(each, "%s", `<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>`), map[string][]string{
 			`Well. <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><tool_call>{"name": "g", "arguments": {"b": {"c": "}"}}}</tool_call>`: two}},

@@ -38,7 +38,7 @@ type goldenChat struct {
 	Note                string             `json:"note"`
 }
 
-// toolAnswers are the messages at the end of a chat that answer calls, if that is how it ends.
+// toolAnswers returns the messages at the end of a chat that answer calls, if the chat ends with such messages.
 func (g goldenChat) toolAnswers() (asked int, results []Result) {
 	messages := *g.Messages
 	asked = len(messages) - 1
@@ -61,8 +61,8 @@ func (g goldenChat) toolAnswers() (asked int, results []Result) {
 	return asked, results
 }
 
-// For every golden chat that ends in answers to calls: the tokens appended are the tail of what the
-// template renders, and where the template did not rewrite history, prompt + turn + appended is all of it.
+// For every golden chat that ends in answers to calls, the appended tokens are the end of the template's rendering. If
+// the template did not rewrite history, prompt + turn + appended is the whole rendering.
 func TestGoldenChatDeltaIsTheTemplates(t *testing.T) {
 	cases, whole := 0, 0
 	eachTokenizer(t, func(t *testing.T, dir string, tok *tokenizer.Tokenizer) {
@@ -145,8 +145,8 @@ func readFile(t *testing.T, path string) []byte {
 	return b.Bytes()
 }
 
-// Several rounds of turns and answers that merge badly if cut in the wrong place: what is appended turn
-// by turn is what the template renders in one go.
+// Several rounds of turns and answers that merge badly if cut in the wrong place. The text appended turn by turn equals
+// the template's rendering of the whole conversation.
 func TestChatConversationIsTheTemplates(t *testing.T) {
 	off := false
 	answers := []string{"4", "\n\n1. one", "  spaces ", "", "naïve 東京 🎉", "[1] Title\nText\n\n"}

@@ -43,7 +43,7 @@ func newStage(t *testing.T, turns ...scriptedTurn) *stage {
 	return s
 }
 
-// says is a turn that ends with the end-of-turn token.
+// says returns a turn that ends with the end-of-turn token.
 func says(t *testing.T, text string) scriptedTurn {
 	t.Helper()
 	return scriptedTurn{tokens: goldenTokenizer(t, "smollm2").Encode(text + "<|im_end|>")}
@@ -135,7 +135,7 @@ func TestRunNumbersCalls(t *testing.T) {
 	}
 }
 
-// What a tool would have answered is not known where a replay misses: the conversation does not go on without it.
+// If a replay has no answer for a tool, the answer is unknown, and the conversation does not continue.
 func TestRunReplayMisses(t *testing.T) {
 	cache, err := recorded.Open(t.TempDir(), true)
 	if err != nil {

@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
 }
 
-// scripted is an engine that answers with prepared turns, whatever the request. It checks that each request continues
-// the previous one of its key, as a real engine expects.
+// scripted is an engine that gives prepared turns for any request. It checks that each request continues the previous
+// one with the same key, as a real engine expects.
 type scripted struct {
 	t     testing.TB
 	turns []scriptedTurn

@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// folded is a conversation of two delegations that is folded after the answer to the second.
+// folded returns a conversation of two delegations that is folded after the answer to the second.
 func folded(t *testing.T, keep int, turns ...scriptedTurn) *stage {
 	t.Helper()
 	asks := []scriptedTurn{says(t, delegation("first"+strings.Repeat(", with all that belongs to it", 9))), says(t, delegation("second"))}
@@ -20,8 +20,8 @@ func folded(t *testing.T, keep int, turns ...scriptedTurn) *stage {
 	return s
 }
 
-// trainedOnce holds the rows of a trajectory against the requests that were made for it: each sampled turn follows in its
-// row what the engine was shown, it has the engine's tokens and log-probs, and nothing else is trained.
+// trainedOnce compares the rows of a trajectory with the requests made for it. Each sampled turn follows the tokens
+// that the engine received, has the engine's tokens and log-probs, and nothing else is trained.
 func (s *stage) trainedOnce(t *testing.T, traj Trajectory) {
 	t.Helper()
 	n := 0
@@ -64,7 +64,7 @@ func TestFold(t *testing.T) {
 	for keep, rest := range map[int][]string{0: nil, 1: {delegation("second"), "solver[1] on second"}, 9: {delegation("second"), "solver[1] on second"}} {
 		t.Run(fmt.Sprint(keep), func(t *testing.T) {
 			s := folded(t, keep, says(t, "Both were answered."), says(t, delegation("third")), says(t, "4"))
-			s.spec.Limits.Turns = 4 // the summary is none of them
+			s.spec.Limits.Turns = 4 // the summary does not count
 			traj, err := Run(t.Context(), s.spec, s.env)
 			if err != nil {
 				t.Fatal(err)
@@ -120,7 +120,8 @@ func TestFoldAgain(t *testing.T) {
 	}
 }
 
-// TestFoldCutsResults: results that leave no room for a summary are cut, and the conversation goes on.
+// TestFoldCutsResults checks that results that leave no room for a summary are cut, and that the conversation
+// continues.
 func TestFoldCutsResults(t *testing.T) {
 	s := newStage(t, says(t, delegation("first")), says(t, "A long answer."), says(t, "4"))
 	s.spec.Limits.Fold, s.spec.Limits.Tokens, s.spec.Limits.TurnTokens = Fold{At: 400}, 600, 40
@@ -151,8 +152,8 @@ func TestEqualStretches(t *testing.T) {
 	}
 }
 
-// TestFoldFails: a summary that is none, or too long, ends the conversation as any such turn does, and versions may not lie
-// further apart across a fold than within a stretch.
+// TestFoldFails checks that an invalid or too long summary ends the conversation like any such turn, and that versions
+// may not be further apart across a fold than within a stretch.
 func TestFoldFails(t *testing.T) {
 	old := says(t, "Both were answered.")
 	answer := says(t, "4")

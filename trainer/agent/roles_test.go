@@ -41,8 +41,8 @@ func eachTemplate(t *testing.T, f func(t *testing.T, tok *tokenizer.Tokenizer)) 
 	}
 }
 
-// TestResultsAreThoseOfTheTemplate: a history with a call and its result is printed as the template prints it, and what is appended to a
-// sampled call is the end of that.
+// TestResultsAreThoseOfTheTemplate checks that a history with a call and its result is printed as the template prints
+// it. The text appended to a sampled call is the end of that.
 func TestResultsAreThoseOfTheTemplate(t *testing.T) {
 	definition, err := ordered.Parse(weather)
 	if err != nil {

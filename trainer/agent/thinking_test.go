@@ -44,7 +44,7 @@ func TestThinking(t *testing.T) {
 	}
 }
 
-// formats are notations of calls, learned from what a template with the given text around name and arguments prints.
+// formats returns notations of calls, learned from a template with the given text around name and arguments.
 func formats(t testing.TB) (out []callformat.Format) {
 	t.Helper()
 	for _, notation := range []string{"<tool_call>\n{\"name\": \"%s\", \"arguments\": %s}\n</tool_call>", "[TOOL_CALLS]%s[ARGS]%s", `{"name": "%s", "parameters": %s}`,
@@ -71,7 +71,7 @@ func formats(t testing.TB) (out []callformat.Format) {
 	return out
 }
 
-// FuzzPartial: whatever follows, a turn's thinking and text begin with what was certain before.
+// FuzzPartial checks that any continuation of a turn keeps the certain beginning of its thinking and text.
 func FuzzPartial(f *testing.F) {
 	for _, seed := range []string{"", "a", "<think>a</think>b", "<think>'</think>'</think>", "a</think>`</think>`", `{"name": "f"}`, "a<tool_call>{}</tool_call>", " \n<thin",
 		"a[TOOL_CALLS]f[ARGS]{}", "<calls><call>f<sep>{}</call>", "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>"} {

@@ -49,8 +49,8 @@ func TestParseToolCalls(t *testing.T) {
 	}
 }
 
-// A call is either executable, with a name and a JSON object, or says what is wrong; and what was
-// written as a call is read as that call.
+// A call is either executable, with a name and a JSON object, or has a problem. A text that was written as a call is
+// read as that call.
 func FuzzParseToolCalls(f *testing.F) {
 	for _, seed := range []string{
 		"", "<tool_call>", `<tool_call>{"name":"a","arguments":{}}</tool_call>`, "<tool_call><tool_call>{</tool_call>",
@@ -84,7 +84,8 @@ func FuzzParseToolCalls(f *testing.F) {
 	})
 }
 
-// TestCallText: a call has no spaces of its own, since examples/task-in-go has words for what stands between them.
+// TestCallText checks that a call has no added spaces, because examples/task-in-go has words for the texts between
+// them.
 func TestCallText(t *testing.T) {
 	got, err := CallText("clerk", "task", " cask ")
 	if want := "<tool_call>\n{\"name\":\"clerk\",\"arguments\":{\"task\":\" cask \"}}\n</tool_call>"; err != nil || got != want {

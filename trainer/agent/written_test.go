@@ -9,7 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// TestWrittenTurnsAreReadBack writes calls and thinking for the templates at hand. A template without thinking refuses it.
+// TestWrittenTurnsAreReadBack writes calls and thinking for the available templates. A template without thinking
+// refuses it.
 func TestWrittenTurnsAreReadBack(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, dir string, tok *tokenizer.Tokenizer) {
 		c := newTestChat(t, ChatConfig{Tokenizer: tok, Tools: []tool.Tool{echo()}})
@@ -52,7 +53,8 @@ func TestWrittenTurnEndsOpenedThinking(t *testing.T) {
 	}
 }
 
-// opensThinking is a tokenizer whose template opens the thinking of a turn, as those of models that always think do.
+// opensThinking is a tokenizer whose template opens the thinking of a turn, like the templates of models that always
+// think.
 type opensThinking struct{ *tokenizer.Tokenizer }
 
 func (t opensThinking) Render(c tokenizer.Chat) (string, error) {

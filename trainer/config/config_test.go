@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/config.md")
 
-// minimal is a configuration with nothing but what is required.
+// minimal is a configuration with only the required keys.
 const minimal = `run: {name: t}
 agents:
   boss: {role: main, model: models/a}

@@ -305,7 +305,7 @@ func deepIndent(n int) string {
 	return b.String()
 }
 
-// Whatever the text, Parse gives a Config that dumps and reads back, or errors that have a place.
+// For any text, Parse returns a Config that dumps and reads back, or errors with a place.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(Example()))
 	f.Add([]byte(minimal))

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestFoldIsRefused: limits by which no conversation can be folded, and agents whose conversations cannot be.
+// TestFoldIsRefused checks limits that make folding impossible, and agents whose conversations cannot be folded.
 func TestFoldIsRefused(t *testing.T) {
 	const team = "run: {name: t}\ntask: {kind: jsonl, train: a, eval: b}\nagents: {a: {role: main, model: m}, b: {role: sub, model: m}}\n"
 	at := func(agent, fold string) string { return "agents." + agent + ".limits.fold=" + fold }

@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// printer prints with a template, with arguments as objects or, where a template wants them so, as texts.
+// printer prints with a template. Arguments are objects or, if the template requires it, texts.
 type printer struct {
 	template *jinja.Template
 	tools    []any
@@ -106,7 +106,7 @@ func newPrinter(file string) (*printer, error) {
 // unread are templates of the corpora whose notation no format reads.
 var unread = []string{"Kimi-K3.jinja", "MiniMax-M3.jinja"}
 
-// corpus are the templates of testdata, and those of the folders of TEMPLATES (make test-templates).
+// corpus returns the templates of testdata, and the templates in the folders of TEMPLATES (make test-templates).
 func corpus(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", "templates", "*.jinja"))
@@ -173,7 +173,8 @@ func TestPrintedCallsAreReadBack(t *testing.T) {
 	t.Logf("the calls of %d templates are read, %d print none, %d cannot be rendered or read", read, silent, broken)
 }
 
-// FuzzRead: no text makes a reader panic, calls without a problem have a name and an object, and what Held promises holds.
+// FuzzRead checks that no text makes a reader panic, that calls without a problem have a name and an object, and that
+// Held keeps its promise.
 func FuzzRead(f *testing.F) {
 	var formats []Format
 	for _, file := range corpus(f) {
@@ -205,7 +206,7 @@ func FuzzRead(f *testing.F) {
 				}
 			}
 			if _, channels := format.(Harmony); channels {
-				continue // Split tells what is certain
+				continue // Split returns the certain part
 			}
 			if cut = min(max(cut, 0), len(text)); format.Held(text[:cut]) > r.Start {
 				t.Fatalf("%s: %q: the first call begins at %d, but of %q %d are certain", format.Name(), text, r.Start, text[:cut], format.Held(text[:cut]))

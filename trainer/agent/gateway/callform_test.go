@@ -16,7 +16,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// withTemplate is a tokenizer of bytes with a chat template of the corpus. special, if set, takes the place of one of its special tokens.
+// withTemplate returns a tokenizer of bytes with a chat template of the corpus. special, if set, replaces one of its
+// special tokens.
 func withTemplate(t *testing.T, file, special string) *tokenizer.Tokenizer {
 	t.Helper()
 	folder := golden.ByteTokenizer(t)
@@ -57,7 +58,7 @@ func TestForcedCallsOfTheCorpus(t *testing.T) {
 // notForced are templates of testdata whose notation of arguments cannot be enforced.
 var notForced = []string{"trl_gemma4_v5", "trl_lfm2_2_5", "trl_lfm2_v2"}
 
-// says ends a thinking that the prompt has opened, and does not call.
+// says ends the thinking that the prompt has opened, and does not call.
 func says(prompt string) string {
 	if strings.HasSuffix(strings.TrimSpace(prompt), "<think>") {
 		return "hm\n</think>\n\nNo."

@@ -10,11 +10,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// Constrains is true of the tests' model.
+// Constrains returns true for the tests' model.
 func (m *model) Constrains() bool { return true }
 
-// under is a token that a constraint allows: the one that the model would say if it may, and else any. Tokens that end texts and objects
-// are likelier, so that a reply comes to an end.
+// under returns a token that a constraint allows: the model's own choice if it is allowed, and otherwise any token.
+// Tokens that end texts and objects are more likely, so that a reply ends.
 func (m *model) under(c policy.Constraint, id int32, random *rand.Rand) (int32, error) {
 	mask, err := c.Allowed()
 	if err != nil {
@@ -56,7 +56,8 @@ var schemas = []string{
 	`{"$defs": {"Node": {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}}, "required": ["v", "next"]}}, "$ref": "#/$defs/Node"}`,
 }
 
-// TestSchemasAreEnforced: whatever a model would say, its content is JSON of the schema, with and without thinking before.
+// TestSchemasAreEnforced checks that the content is JSON of the schema for any model, with and without thinking before
+// it.
 func TestSchemasAreEnforced(t *testing.T) {
 	for _, name := range []string{"smollm2", "qwen3"} {
 		s := newAlone(t, name)
@@ -66,7 +67,7 @@ func TestSchemasAreEnforced(t *testing.T) {
 				got := s.chat(object{"messages": []object{said("user", "?")}, "max_tokens": 300,
 					"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schema)}}})
 				if got.Finish == "length" {
-					continue // it went on and on
+					continue // it did not end
 				}
 				ended++
 				if err := valid(json.RawMessage(schema), got.Content); err != nil {
@@ -107,8 +108,8 @@ func TestChoicesAreEnforced(t *testing.T) {
 	}
 }
 
-// TestFormsInTraining: the model is not held to what is asked for, its reply reaches the client, and one that breaks it makes the format
-// of the conversation invalid.
+// TestFormsInTraining checks that the model is not constrained in training, that its reply reaches the client, and that
+// a reply that violates the form makes the format of the conversation invalid.
 func TestFormsInTraining(t *testing.T) {
 	for i, c := range []struct {
 		says  string

@@ -8,7 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// TestContinues: a turn goes on with a last message of the assistant, and a later request extends what both say together.
+// TestContinues checks that a turn continues an assistant's last message, and that a later request extends both
+// together.
 func TestContinues(t *testing.T) {
 	tok := goldenTokenizer(t, "smollm2")
 	s := newStage(t, tok, func(prompt string) string {
@@ -33,7 +34,7 @@ func TestContinues(t *testing.T) {
 	}
 }
 
-// TestContinuesOwnTokens: a turn that was cut goes on with the tokens that were sampled.
+// TestContinuesOwnTokens checks that a turn that was cut off continues with its sampled tokens.
 func TestContinuesOwnTokens(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	first := true

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestCrowd: of 200 conversations at once, with two agents, each gets its own words back, and all of them are kept.
+// TestCrowd checks that 200 concurrent conversations with two agents each get their own words back, and that all are
+// stored.
 func TestCrowd(t *testing.T) {
 	const crowd, turns = 200, 3
 	tok := goldenTokenizer(t, "smollm2")
@@ -21,7 +22,7 @@ func TestCrowd(t *testing.T) {
 	var arrived atomic.Int64
 	all := make(chan struct{})
 	for _, m := range s.models {
-		m.wait = func(string) { // nobody is answered before all have asked
+		m.wait = func(string) { // no request is answered before all have arrived
 			if arrived.Add(1) == crowd {
 				close(all)
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// FuzzRequest: whatever a body has, the answer is JSON with a status that fits it, and what is kept is whole.
+// FuzzRequest checks that any body gets a JSON answer with a fitting status, and that the stored data stay consistent.
 func FuzzRequest(f *testing.F) {
 	f.Add("chat/completions", `{"model":"planner","messages":[{"role":"user","content":"?"}]}`)
 	f.Add("chat/completions", `{"model":"planner","messages":[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"{"}}]},{"role":"tool","tool_call_id":"1","content":null}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]}`)
@@ -134,8 +134,8 @@ func TestLeaseTimeout(t *testing.T) {
 	}
 }
 
-// TestLeases: a lease that is not renewed goes to the next program, whose key alone counts; a result that is no result is a
-// failure; without the token nothing is leased.
+// TestLeases checks that a lease without renewal goes to the next program, and that then only its key is valid; that an
+// unreadable result is a failure; and that nothing is leased without the token.
 func TestLeases(t *testing.T) {
 	l, played := oneJob(t)
 	ask := func(method, path, key, body string) (int, Offer) {

@@ -40,12 +40,12 @@ func goldenTokenizer(t testing.TB, name string) *tokenizer.Tokenizer {
 	return tok
 }
 
-// model is a policy that says what a function makes of the prompt's text, and remembers what it was asked.
+// model is a policy whose turns are a function of the prompt's text. It records its requests.
 type model struct {
 	tok  *tokenizer.Tokenizer
-	says func(prompt string) string // without the token that ends a turn
-	wait func(prompt string)        // before it answers; may be nil
-	hold chan struct{}              // is closed before it answers anybody who stays; may be nil
+	says func(prompt string) string // returns a turn without the end-of-turn token
+	wait func(prompt string)        // called before each answer; may be nil
+	hold chan struct{}              // closed before it answers waiting requests; may be nil
 
 	mu    sync.Mutex
 	asked []policy.Request
@@ -98,7 +98,7 @@ const run, round, phaseName = "team", "round", "step-3"
 
 var secret = Secret(bytes.Repeat([]byte{7}, SecretSize))
 
-// stage is a door with two agents, of which the planner is the main one.
+// stage is a door with two agents; the planner is the main agent.
 type stage struct {
 	t      *testing.T
 	url    string
@@ -266,7 +266,8 @@ func TestAsOwnConversation(t *testing.T) {
 	}
 }
 
-// keys say which random numbers a model was to draw, and how many tokens it had computed before.
+// keys returns the requests that the model received, which contain the keys of the random numbers and the number of
+// computed tokens.
 func keys(m *model) (out []policy.Request) {
 	for _, r := range m.asked {
 		out = append(out, policy.Request{Key: r.Key, Computed: r.Computed})
@@ -274,8 +275,8 @@ func keys(m *model) (out []policy.Request) {
 	return out
 }
 
-// TestRewrittenHistory: a client that changes what was said gets a row of its own in the same invocation, and each sampled
-// token is trained once.
+// TestRewrittenHistory checks that a client that changes the history gets a separate row in the same invocation, and
+// that each sampled token is trained once.
 func TestRewrittenHistory(t *testing.T) {
 	tok := goldenTokenizer(t, "smollm2")
 	s := newStage(t, tok, func(prompt string) string {
@@ -328,7 +329,8 @@ func TestLastAnswer(t *testing.T) {
 	}
 }
 
-// TestControlTokensOfCalls: a client cannot end a turn or begin another one by what it says that the model called.
+// TestControlTokensOfCalls checks that a client cannot end a turn or begin another one through the calls that it claims
+// the model made.
 func TestControlTokensOfCalls(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "ok" })
@@ -367,8 +369,8 @@ func TestColdRequests(t *testing.T) {
 	}
 }
 
-// TestTemplateDropsThinking: Qwen3's template drops the thinking of earlier turns once a user speaks again, so what follows
-// is a row of its own; after a tool's result it does not.
+// TestTemplateDropsThinking uses Qwen3's template, which drops the thinking of earlier turns once a user speaks again.
+// The next turn is then a separate row. After a tool's result it is not.
 func TestTemplateDropsThinking(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	s := newStage(t, tok, func(prompt string) string {
@@ -404,8 +406,8 @@ func TestTemplateDropsThinking(t *testing.T) {
 	}
 }
 
-// TestParallelCalls: which of several calls arrives first changes neither their order nor their random numbers; the header
-// tells equal ones apart.
+// TestParallelCalls checks that the order of arrival of several calls changes neither their order nor their random
+// numbers. The header distinguishes equal calls.
 func TestParallelCalls(t *testing.T) {
 	tok := goldenTokenizer(t, "smollm2")
 	play := func(order []int) ([]Conversation, map[string]uint64) {
@@ -451,8 +453,8 @@ func TestParallelCalls(t *testing.T) {
 	}
 }
 
-// TestRetries: a repeated request gets the answer of the first, whether or not that is there yet; an equal request that is
-// no repetition is another call.
+// TestRetries checks that a repeated request gets the answer of the first, even if that is not there yet. An equal
+// request that is not a repetition is another call.
 func TestRetries(t *testing.T) {
 	tok := goldenTokenizer(t, "smollm2")
 	s := newStage(t, tok, func(string) string { return "ok" })
@@ -696,7 +698,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestStreamsSayAll: what an answer says besides its text a stream says, too.
+// TestStreamsSayAll checks that a stream contains everything that a whole answer contains in addition to its text.
 func TestStreamsSayAll(t *testing.T) {
 	s := newStage(t, goldenTokenizer(t, "qwen3"), func(string) string { return `<tool_call>{"name": "calculator", "arguments": [</tool_call>` })
 	for path, body := range map[string]object{
@@ -715,7 +717,7 @@ func TestStreamsSayAll(t *testing.T) {
 	}
 }
 
-// TestText: a prompt of text or of token ids that begins with all that was said continues it.
+// TestText checks that a prompt of text or token ids that begins with a whole conversation continues it.
 func TestText(t *testing.T) {
 	tok := goldenTokenizer(t, "smollm2")
 	s := newStage(t, tok, func(prompt string) string { return " and on" })

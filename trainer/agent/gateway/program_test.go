@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestResultIsToldAgain: a result that a proxy loses is told again, and one that is refused is not.
+// TestResultIsToldAgain checks that a result that a proxy loses is sent again, and that a refused result is not.
 func TestResultIsToldAgain(t *testing.T) {
 	var told atomic.Int32
 	statuses := []int{http.StatusBadGateway, http.StatusOK, http.StatusConflict}

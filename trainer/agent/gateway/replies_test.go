@@ -24,8 +24,9 @@ func TestReplyIDs(t *testing.T) {
 	}
 }
 
-// TestTemplatePrintsEmptyThinking: Qwen3's template prints an empty thinking before a last turn without one, and none once a user
-// speaks again. The turn was sampled without one, so the conversation stays one row.
+// TestTemplatePrintsEmptyThinking uses Qwen3's template, which prints an empty thinking before a last turn without
+// thinking, and drops it once a user speaks again. The turn was sampled without thinking, so the conversation stays one
+// row.
 func TestTemplatePrintsEmptyThinking(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "ok" })

@@ -63,7 +63,7 @@ func (s *alone) outputOfEvents(body object) (pieces, last []any) {
 	return pieces, last
 }
 
-// withoutIDs are items without what names them, which differs from request to request.
+// withoutIDs returns items without their ids, which differ between requests.
 func withoutIDs(items []any) []any {
 	for _, i := range items {
 		delete(i.(object), "id")
@@ -108,7 +108,7 @@ func TestResponses(t *testing.T) {
 	}
 }
 
-// TestResponsesGoOn: the items of a response, sent back with a result, go on with its conversation.
+// TestResponsesGoOn checks that the items of a response, sent back with a result, continue its conversation.
 func TestResponsesGoOn(t *testing.T) {
 	s := newStage(t, goldenTokenizer(t, "qwen3"), func(prompt string) string {
 		if strings.Contains(prompt, "\n4") {

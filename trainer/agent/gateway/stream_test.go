@@ -25,7 +25,7 @@ var corpus = []string{
 type alone struct {
 	t    *testing.T
 	door *Door
-	says string // what its model says
+	says string // the turn of its model
 }
 
 func newAlone(t *testing.T, name string) *alone {
@@ -53,7 +53,7 @@ func (s *alone) post(path string, body object) *httptest.ResponseRecorder {
 	return w
 }
 
-// get asks for what is at a path.
+// get returns the body at a path.
 func (s *alone) get(path string, status int) string {
 	s.t.Helper()
 	w := httptest.NewRecorder()
@@ -64,7 +64,7 @@ func (s *alone) get(path string, status int) string {
 	return w.Body.String()
 }
 
-// told is what a client reads of a reply.
+// told is a client's view of a reply.
 type told struct {
 	Content   string
 	Reasoning string `json:"reasoning_content"`

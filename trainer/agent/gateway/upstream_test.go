@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestUpstream: a hosted model gets its own name and key, and neither the client's key nor its cookies, also if it needs no key.
+// TestUpstream checks that a hosted model receives its own name and key, and neither the client's key nor its cookies,
+// even if it needs no key.
 func TestUpstream(t *testing.T) {
 	var got *http.Request
 	var body string

@@ -74,7 +74,7 @@ func (s *stage) run(ctx context.Context, l agent.Limits) (agent.Trajectory, erro
 		}})
 }
 
-// says is the body of a turn with calls of the form name, arguments, name, arguments.
+// says returns the body of a turn with calls of the form name, arguments, name, arguments.
 func says(content, finish string, calls ...string) string {
 	m := openai.Message{Role: "assistant", Content: content}
 	for i := 0; i < len(calls); i += 2 {
@@ -125,7 +125,8 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// TestBadCalls are answered with what is wrong, each one, and go back to the server in a form that it can read.
+// TestBadCalls checks that each bad call is answered with its problem, and that it goes back to the server in a
+// readable form.
 func TestBadCalls(t *testing.T) {
 	s := newStage(t,
 		says("", "tool_calls", "echo", `{"text": `, "nobody", `{}`, "echo", `[1]`, "helper", ``, "echo", `{"text": "a"}`, "echo", `{"text": "b"}`, "echo", `{"text": "c"}`),
@@ -206,7 +207,8 @@ func TestWallTime(t *testing.T) {
 	}
 }
 
-// TestServerFails: what the server fails to give is no answer and no trajectory's end. A caller that gives up is told so.
+// TestServerFails checks that a server's failure is neither an answer nor the end of a trajectory. A caller that gives
+// up gets its own error.
 func TestServerFails(t *testing.T) {
 	for name, body := range map[string]string{
 		"status":        `500 {"error": "out of order"}`,
@@ -231,7 +233,7 @@ func TestServerFails(t *testing.T) {
 	}
 }
 
-// TestUncounted: tokens of which a server counts some are not known.
+// TestUncounted checks that tokens are unknown if a server counts only some of them.
 func TestUncounted(t *testing.T) {
 	counted, not := says("", "tool_calls", "echo", `{"text": "a"}`), strings.Replace(says("", "tool_calls", "echo", `{"text": "a"}`), `"usage"`, `"other"`, 1)
 	for _, bodies := range [][]string{{counted, not, counted}, {not, counted, counted}} {
@@ -242,7 +244,7 @@ func TestUncounted(t *testing.T) {
 	}
 }
 
-// TestCheck asks as a conversation does and says what to look at.
+// TestCheck sends the same request as a conversation and names the settings to check.
 func TestCheck(t *testing.T) {
 	for body, want := range map[string]string{says("ok", "stop"): "", says("", "length"): "", `401 no`: "check the key", `403 no`: "check the key", `404 no`: "check url and name", `400 bad tool`: "bad tool"} {
 		s := newStage(t, body)

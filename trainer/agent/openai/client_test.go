@@ -55,7 +55,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// What is sent and read, in the words of the API.
+// TestCompletion compares requests and replies with the API's format.
 func TestCompletion(t *testing.T) {
 	c, _ := ask(t, Settings{}, func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]any

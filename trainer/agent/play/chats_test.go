@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// searcher plays an agent with a search tool, whose model speaks Qwen3's template.
+// searcher returns a player of an agent with a search tool, whose model uses Qwen3's template.
 func searcher(t *testing.T) *Player {
 	t.Helper()
 	dir := golden.File(t, "tokenizer", "qwen3")

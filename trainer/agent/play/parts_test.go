@@ -36,7 +36,7 @@ var points = []task.Query{
 
 const ranking = "[1] Curling\nCountry: Peru; Rank: 9; Points: 12\n\n[2] Curling\nCountry: Chad; Rank: 1; Points: 1,000"
 
-// library are the tools of a demonstration: a search that knows what it was asked, and the calculator.
+// library returns the tools of a demonstration: a search that records its queries, and the calculator.
 func library(asked *[]string, found string) *Toolbox {
 	b := &Toolbox{}
 	b.Add(tool.Func("search", "", "query", "", func(_ context.Context, q string) (string, error) {
@@ -156,7 +156,7 @@ func TestResearcherOfParts(t *testing.T) {
 	}
 }
 
-// A value is found where it is read: not in a passage's number or title, nor within another value.
+// A value is found only where it is read: not in a passage's number or title, nor within another value.
 func TestFoundIsRead(t *testing.T) {
 	for _, c := range []struct{ answer, found, want string }{
 		{"1", "[1] Curling\nCountry: Peru; Rank: 9; Points: 12", notFound},
@@ -185,7 +185,7 @@ func TestAloneOfParts(t *testing.T) {
 	}
 }
 
-// Each mistake, certain, makes the conversation that its name says.
+// Each mistake, with probability 1, makes the conversation that its name describes.
 func TestSloppiness(t *testing.T) {
 	if got := shown(t, planner, Sloppiness{Skip: 1}, 1, points[0]); !slices.Equal(got[0], []string{points[0].Text, "unknown"}) {
 		t.Errorf("skip: %q", got)
@@ -207,7 +207,7 @@ func TestSloppiness(t *testing.T) {
 			t.Errorf("misread: %q", c)
 		}
 	}
-	// The researcher who searched for half of the words finds nothing, and tries again with all of them.
+	// A researcher who searched for half of the words finds nothing, and tries again with all of them.
 	var asked []string
 	d := &Parts{task: parted{queries: []task.Query{one}}, tools: library(&asked, "nothing found"), sloppiness: Sloppiness{Narrow: 1}}
 	for c := range d.Demonstrations(researcher, 1) {
@@ -217,7 +217,7 @@ func TestSloppiness(t *testing.T) {
 	}
 }
 
-// A planner without a calculator states the sum of what it was told, also where that is wrong or not all.
+// A planner without a calculator states the sum of the answers it received, even if it is wrong or incomplete.
 func TestSumWithoutCalculator(t *testing.T) {
 	sums := map[string]bool{}
 	for seed := range uint64(40) {
@@ -247,7 +247,8 @@ func TestSumWithoutCalculator(t *testing.T) {
 	}
 }
 
-// A planner that was told something wrong goes on with that: the next part asks about it, and the answer follows from it.
+// A planner that received a wrong answer continues with it: the next part asks about it, and the conclusion follows
+// from it.
 func TestPlannerBelievesWhatItIsTold(t *testing.T) {
 	wrong, misled := 0, Sloppiness{Misread: 0.5}
 	for seed := range uint64(20) {
@@ -292,7 +293,7 @@ func TestDemonstrationsNeedParts(t *testing.T) {
 	}
 }
 
-// What demonstrations call does not count as use of the tools.
+// Calls by demonstrations do not count as use of the tools.
 func TestDemonstrationsAreNoUse(t *testing.T) {
 	var asked []string
 	b := library(&asked, ranking)

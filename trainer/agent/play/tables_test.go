@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// TestTables: on real questions a planner without mistakes comes to the reference answer, whatever the kind, asking for
-// every part and for nothing else, and a researcher quotes what is in the corpus.
+// TestTables checks on real questions of every kind that a planner without mistakes reaches the reference answer and
+// asks only for the parts, and that a researcher quotes from the corpus.
 func TestTables(t *testing.T) {
 	file := func(name string) string { return golden.File(t, "tables", name) }
 	compare, err := verify.New(verify.Settings{Kind: verify.Normalized})

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 )
 
-// sampledText is what is trained on of a demonstration.
+// sampledText returns the trained part of a demonstration.
 func sampledText(p *Player, t agent.Trajectory) string {
 	var ids []int32
 	for i, id := range t.Tokens {
@@ -63,7 +63,7 @@ func TestToolCallsAreLearned(t *testing.T) {
 	}
 }
 
-// TestLearnedTurns says what is trained on of turns with thinking, content beside calls, and weights.
+// TestLearnedTurns checks the trained part of turns with thinking, content next to calls, and weights.
 func TestLearnedTurns(t *testing.T) {
 	p := searcher(t)
 	call := `"tool_calls": [{"function": {"name": "search", "arguments": {"query": "nest"}}}]`

@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// ferries is somebody's own task with a tool bound to the query. It makes the tools of a query once.
+// ferries is a user's own task with a tool bound to the query. It makes the tools of a query once.
 type ferries struct {
 	task.Task
 	made map[string][]tool.Tool
@@ -42,8 +42,8 @@ func (f *ferries) Tools(q task.Query, p task.Part) []tool.Tool {
 	return f.made[q.ID]
 }
 
-// TestOwnTaskInChat: a model that speaks a chat template is offered the tools that a task binds to its queries, and
-// calls in a conversation reach those of its query.
+// TestOwnTaskInChat checks that a model with a chat template is offered the tools that a task binds to its queries, and
+// that calls in a conversation reach the tools of its query.
 func TestOwnTaskInChat(t *testing.T) {
 	tok, err := tokenizer.Parse(golden.Folder(t, golden.File(t, "tokenizer", "qwen3"), "tokenizer.json", "tokenizer_config.json"))
 	if err != nil {

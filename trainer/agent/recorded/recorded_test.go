@@ -31,7 +31,7 @@ func (s *service) ask(context.Context) (Answer, error) {
 
 func nobody(context.Context) (Answer, error) { return Answer{}, errors.New("the service is off") }
 
-// What was recorded is replayed, by a cache opened anew and without the service.
+// A cache opened anew replays recorded answers without the service.
 func TestReplay(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	var s service
@@ -65,7 +65,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// A question that was not recorded is an error that says what was asked and what to do, and nobody is asked.
+// A question that was not recorded is an error that names the question and the remedy, and the service is not asked.
 func TestReplayMisses(t *testing.T) {
 	dir := t.TempDir()
 	var s service
@@ -102,7 +102,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// Everybody gets the same answer, whoever asks at once: goroutines of one process ask once, several processes may each, and
+// All concurrent callers get the same answer. Goroutines of one process ask once, several processes may each ask, and
 // the first answer counts.
 func TestTogether(t *testing.T) {
 	dir := t.TempDir()
@@ -199,7 +199,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// An answer that cannot be kept is none.
+// An answer that cannot be stored is not returned.
 func TestFullDisk(t *testing.T) {
 	c := open(t, t.TempDir(), false)
 	q := Question{"x", "1"}

@@ -69,7 +69,7 @@ func patient(t Tool, how Attempts) (*attempted, *[]time.Duration) {
 	return w, &waits
 }
 
-// What may pass is tried again, at most so many times; what will not pass is not.
+// A temporary error is tried again, up to the limit; a permanent one is not.
 func TestAttemptedRetries(t *testing.T) {
 	busy := &retry.Transient{Err: failed(errors.New("busy"))}
 	for name, c := range map[string]struct {
@@ -124,7 +124,7 @@ func TestAttemptedTimeoutRetries(t *testing.T) {
 	}
 }
 
-// At most so many attempts are in flight at once; one who waits for a turn may give up.
+// The number of concurrent attempts is limited; a waiting caller may give up.
 func TestAttemptedParallel(t *testing.T) {
 	var now, most atomic.Int32
 	begun, end := make(chan struct{}, 10), make(chan struct{})

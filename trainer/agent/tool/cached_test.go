@@ -31,7 +31,7 @@ func TestCachedFlood(t *testing.T) {
 	}
 }
 
-// What a tool said when it was recorded it says in a replay, errors and their kinds too, and nobody is asked.
+// A replay returns a tool's recorded answers, including errors and their kinds, without calling the tool.
 func TestCached(t *testing.T) {
 	calls := 0
 	moody := Attempted(Func("moody", "", "x", "", func(_ context.Context, mood string) (string, error) {
@@ -76,7 +76,7 @@ func TestCached(t *testing.T) {
 	}
 }
 
-// A call that the conversation's end cut off says nothing about the tool, nor does one that is refused without asking.
+// A call that was cut off by the conversation's end is not stored, nor is one that is refused without asking.
 func TestCachedKeepsNot(t *testing.T) {
 	dir := t.TempDir()
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })

@@ -19,8 +19,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// rowsOfTables writes the first rows of the corpus of testdata/tables: many passages that differ by a number, and so many
-// that are equally good.
+// rowsOfTables writes the first rows of the corpus of testdata/tables: many passages that differ only in a number, and
+// many equally good ones.
 func rowsOfTables(t *testing.T, rows int) (corpus string, queries []string) {
 	t.Helper()
 	f, err := os.Open("../../../testdata/tables/corpus.jsonl")
@@ -112,7 +112,8 @@ func TestIndexOfCorpus(t *testing.T) {
 
 const searchedEnv = "MGRPO_TEST_SEARCHED" // folder of an index and corpus that another process of this test searches
 
-// Building an index takes no more memory for a corpus four times as large: passages go to the disk batch by batch.
+// Building an index takes no more memory for a corpus four times as large, because passages go to the disk batch by
+// batch.
 func TestIndexMemory(t *testing.T) {
 	peak := func(documents int) uint64 {
 		corpus := filepath.Join(t.TempDir(), "corpus.jsonl")
@@ -161,7 +162,7 @@ func TestIndexMemory(t *testing.T) {
 	}
 }
 
-// heapInUse is how many bytes of the heap are taken after a collection of garbage.
+// heapInUse returns the number of heap bytes in use after a garbage collection.
 func heapInUse() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -169,7 +170,7 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-// TestIndexElsewhere is what that process does.
+// TestIndexElsewhere is the program of that process.
 func TestIndexElsewhere(t *testing.T) {
 	dir, corpus, ok := strings.Cut(os.Getenv(searchedEnv), ":")
 	if !ok {
@@ -178,7 +179,7 @@ func TestIndexElsewhere(t *testing.T) {
 	fmt.Println(callText(t, newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir}), "query", "London"))
 }
 
-// Whoever comes at once waits for the first, and all read the index together, several processes too.
+// Concurrent callers wait for the first, and all read the index together, in several processes, too.
 func TestIndexTogether(t *testing.T) {
 	corpus, dir := writeCorpus(t, testCorpus), t.TempDir()
 	self, err := os.Executable()
@@ -211,7 +212,7 @@ func TestIndexTogether(t *testing.T) {
 	}
 }
 
-// What a crash left is removed; a corpus that cannot be read, and a caller who gives up, leave nothing.
+// Remains of a crash are removed. A corpus that cannot be read, and a caller who gives up, leave nothing behind.
 func TestIndexBroken(t *testing.T) {
 	dir, corpus := t.TempDir(), writeCorpus(t, testCorpus)
 	digest, err := corpusDigest(t.Context(), corpus)
@@ -244,7 +245,7 @@ func TestIndexBroken(t *testing.T) {
 	}
 }
 
-// One who waits for another process's building may give up, and hears why nothing happens.
+// A caller that waits for another process's building may give up, and receives a message with the reason for the wait.
 func TestIndexWaits(t *testing.T) {
 	dir, corpus := t.TempDir(), writeCorpus(t, testCorpus)
 	digest, err := corpusDigest(t.Context(), corpus)
@@ -270,7 +271,7 @@ func TestIndexWaits(t *testing.T) {
 	newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir})
 }
 
-// A file that was cut or changed is an error that names it, whichever file it is: bleve would trust it.
+// A truncated or changed file is an error that names it, for every file, because bleve would trust it.
 func TestIndexDamage(t *testing.T) {
 	corpus, dir := writeCorpus(t, testCorpus), t.TempDir()
 	newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir})
@@ -311,7 +312,7 @@ func TestIndexDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.RemoveAll(folder); err != nil { // as the error says
+	if err := os.RemoveAll(folder); err != nil { // the remedy in the error
 		t.Fatal(err)
 	}
 	checkTestSearch(t, newTestSearch(t, SearchConfig{Corpus: corpus, Results: 3, Index: dir}))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The calls of a conversation beyond the limit are refused, whoever else calls.
+// The calls of a conversation beyond the limit are refused, regardless of other callers.
 func TestLimitedCalls(t *testing.T) {
 	echo := Limited(Func("echo", "", "x", "", func(_ context.Context, s string) (string, error) { return s, nil }), Limits{Calls: 2})
 	for call, want := range []string{"hi", "hi", "error: echo was called 2 times, and no more calls are allowed: go on with what you know"} {

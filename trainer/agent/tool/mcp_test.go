@@ -267,8 +267,8 @@ func TestMCPSecrets(t *testing.T) {
 	}
 }
 
-// TestMCPLostServer: a server that dies during a call is started again and the call made once more; what it wrote on
-// stderr is told, without secrets. A call that kills it twice is a failure of the tool, and the next one works.
+// TestMCPLostServer checks that a server that dies during a call is restarted and the call repeated once. Its output on
+// stderr is reported, without secrets. A call that kills it twice is a failure of the tool, and the next one works.
 func TestMCPLostServer(t *testing.T) {
 	cfg := stdioConfig(t)
 	var told []string
@@ -296,7 +296,7 @@ func TestMCPLostServer(t *testing.T) {
 	}
 }
 
-// TestMCPBusy: a server that is busy is asked again, when it says, and its session goes on.
+// TestMCPBusy checks that a busy server is asked again at the time it names, and that its session continues.
 func TestMCPBusy(t *testing.T) {
 	cfg := httpConfig(t)
 	inner, err := url.Parse(cfg.URL)
@@ -360,7 +360,7 @@ func TestMCPGone(t *testing.T) {
 	}
 }
 
-// TestMCPStart: a server that does not start says why.
+// TestMCPStart checks that the error contains the reason why a server does not start.
 func TestMCPStart(t *testing.T) {
 	t.Setenv("MGRPO_TEST_KEY", "sk-9-of-ours")
 	script := "echo 'no such table, key '$MGRPO_TEST_KEY >&2; exit 1"
@@ -406,7 +406,7 @@ func TestMCPBeginsWithInitialize(t *testing.T) {
 	}
 }
 
-// TestMCPOrigin: a call says which conversation it is made in.
+// TestMCPOrigin checks that a call contains the identity of its conversation.
 func TestMCPOrigin(t *testing.T) {
 	m, err := ConnectMCP(t.Context(), stdioConfig(t))
 	if err != nil {
@@ -423,7 +423,7 @@ func TestMCPOrigin(t *testing.T) {
 	}
 }
 
-// TestMCPExample: the server of the example in Python answers, refuses, and says what is wrong with a call.
+// TestMCPExample checks that the server of the Python example answers, refuses, and reports the problem of a call.
 func TestMCPExample(t *testing.T) {
 	m, err := ConnectMCP(t.Context(), MCPConfig{Command: []string{"python3", "server.py"}, Dir: "../../../examples/tool-in-python"})
 	if err != nil {
@@ -475,7 +475,7 @@ func TestMCPReplay(t *testing.T) {
 		return Cached(tools[i], cfg.Cache, cfg.Service(), nil).Call(t.Context(), arg(t, "name", name))
 	}
 	cfg.Cache = testCache(t, dir, false)
-	for range 2 { // a run that goes on finds its own list
+	for range 2 { // a resumed run finds its own list
 		if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
 			t.Fatalf("%q, %v", got, err)
 		}

@@ -42,7 +42,7 @@ var mcpResults = []struct{ name, result, want string }{
 	{"unknown", `{"content":[{"type":"hologram","data":"AAEC"}]}`, `error: calling "tools/call": unrecognized content type "hologram"`},
 }
 
-// mcpReply is the reply of a server with the tools of mcpResults to one request; nil for a notification.
+// mcpReply returns the reply of a server with the tools of mcpResults to one request, or nil for a notification.
 func mcpReply(request []byte) []byte {
 	var r struct {
 		ID     json.RawMessage
@@ -70,7 +70,7 @@ func mcpReply(request []byte) []byte {
 	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, r.ID, result)
 }
 
-// serveMCPResults is a server on stdio.
+// serveMCPResults runs a server on stdio.
 func serveMCPResults() {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		if reply := mcpReply(in.Bytes()); reply != nil {
@@ -80,7 +80,7 @@ func serveMCPResults() {
 	os.Exit(0)
 }
 
-// httpMCPResults is a server over HTTP that replies in the given content type.
+// httpMCPResults starts a server over HTTP that replies in the given content type.
 func httpMCPResults(t *testing.T, kind string) MCPConfig {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestMessageLines passes messages on and tells of everything else that a server prints.
+// TestMessageLines checks that messages are passed on and that all other output of a server is reported.
 func TestMessageLines(t *testing.T) {
 	one, two := `{"jsonrpc":"2.0","id":1,"result":{}}`, `{"result": {}, "id": 2, "jsonrpc": "2.0"}`
 	for text, want := range map[string][]string{

@@ -85,7 +85,7 @@ func TestRetrieverTemplates(t *testing.T) {
 	}
 }
 
-// A service that answers garbage fails, whatever the query was; one that is busy may be asked again.
+// A service that returns garbage fails for any query; a busy service may be asked again.
 func TestRetrieverGarbage(t *testing.T) {
 	for name, c := range map[string]struct {
 		status    int

@@ -91,7 +91,7 @@ func TestVisit(t *testing.T) {
 	}
 }
 
-// What may not be visited is refused without a connection.
+// Pages that may not be visited are refused without a connection.
 func TestVisitRefuses(t *testing.T) {
 	v := visitor(t, "a.org", "*.b.org", "c.org:8080", "[::1]:99", "[::2]", "D.org:80")
 	for address, want := range map[string]string{
@@ -322,7 +322,7 @@ func TestVisitRobotsOnce(t *testing.T) {
 	}
 }
 
-// What may pass is told from what will not, and time-outs from both.
+// Temporary failures are distinguished from permanent ones, and time-outs from both.
 func TestVisitFailures(t *testing.T) {
 	busy := website(t, "127.0.0.1:0", page(503, "text/plain", ""))
 	silent := website(t, "127.0.0.1:0", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })

@@ -64,7 +64,7 @@ func TestSearchLanguages(t *testing.T) {
 	}
 }
 
-// TestSearchExactFirst finds a word as it stands where it is there, and not another form of it.
+// TestSearchExactFirst checks that a search finds a word unchanged if it occurs, rather than another form of it.
 func TestSearchExactFirst(t *testing.T) {
 	s := newTestSearch(t, SearchConfig{Corpus: writeCorpus(t, `{"text": "the engine"}`+"\n"+`{"text": "many engines"}`), Results: 3})
 	for query, want := range map[string]string{"engine": "[1] \nthe engine", "the engines": "[1] \nmany engines"} {

@@ -178,7 +178,7 @@ func TestNonFiniteGolden(t *testing.T) {
 	golden.Count("mgrpo/nonfinite", len(f.Cases))
 }
 
-// The gradient is that of the loss: central differences of a random batch away from the kinks.
+// The gradient is the derivative of the loss: central differences of a random batch away from the kinks.
 func TestLossGradientIsDerivative(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := mgrpo.DefaultObjective()

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// longest scores an answer by its length, up to that of the reference.
+// longest scores an answer by its length, up to the length of the reference.
 type longest struct{}
 
 func (longest) Score(_ context.Context, c verify.Case) (float64, error) {

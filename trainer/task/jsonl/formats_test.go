@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// parquetRow has the columns of a data set as published: a list of answers, and columns that only a reward knows.
+// parquetRow has the columns of a published data set: a list of answers, and columns that only a reward uses.
 type parquetRow struct {
 	Question string   `parquet:"question"`
 	Answer   []string `parquet:"answer,list"`
@@ -51,8 +51,8 @@ func TestParquetNaN(t *testing.T) {
 	}
 }
 
-// What Python's own writer makes of rows, with lists, structs, dictionaries and missing values, in row groups, pages of
-// version 2 and zstd: testdata/write.py wrote the file.
+// Rows from Python's own writer, with lists, structs, dictionaries and missing values, in row groups, pages of version
+// 2 and zstd: testdata/write.py wrote the file.
 func TestParquetOfPyarrow(t *testing.T) {
 	got, err := ReadRows(filepath.Join("testdata", "pyarrow.parquet"), DefaultFields())
 	if err != nil {

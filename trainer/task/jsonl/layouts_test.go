@@ -105,7 +105,7 @@ func TestMuSiQueReferences(t *testing.T) {
 	}
 }
 
-// Answers of answers are no answers of FanOutQA's, and their depth is nobody's.
+// Nested answers are not answers of FanOutQA, at any depth.
 func TestNestedAnswers(t *testing.T) {
 	for _, answer := range []string{`[["a"]]`, `{"k":["a"]}`, strings.Repeat("[", 9000) + strings.Repeat("]", 9000)} {
 		if rows, err := readRows(write(t, `{"id":"a","question":"?","answer":`+answer+`,"decomposition":[]}`), DefaultFields(), fanOutQA); err == nil {
@@ -147,7 +147,7 @@ func TestSeparatedValues(t *testing.T) {
 	}
 }
 
-// What a program writes as CSV with tabs, what a person writes between tabs, and both with marks of Windows.
+// CSV with tabs from a program, text with tabs from a person, and both with the marks of Windows.
 func TestTabs(t *testing.T) {
 	for text, want := range map[string][]string{
 		"question\tanswer\nWho?\t\"Heroes\" by Bowie\nq2\ta2\nq3\ta3\n":                                              {"Who?", "\"Heroes\" by Bowie", "q2", "a2", "q3", "a3"},

@@ -53,7 +53,7 @@ func TestQuestionOfMessagesRefuses(t *testing.T) {
 	}
 }
 
-// What the layouts verl and sharegpt read, and what they refuse.
+// Rows that the layouts verl and sharegpt read, and rows that they refuse.
 func TestConversationLayouts(t *testing.T) {
 	for _, c := range []struct{ layout, row, question, answer, refused string }{
 		{"verl", `{"prompt":[{"role":"user","content":"a?"}],"reward_model":{"ground_truth":["b","c"]}}`, "a?", "b", ""},

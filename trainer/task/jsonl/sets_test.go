@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// Held-out queries of several files keep apart, whatever their rows are called.
+// Held-out queries of several files stay separate, even if their rows have equal ids.
 func TestSets(t *testing.T) {
 	exact, err := verify.New(verify.Settings{Kind: verify.Exact})
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestParquetTypes is the table of what Parquet's types become: testdata/write_types.py wrote the values with pyarrow.
+// TestParquetTypes is the table of JSON values for Parquet's types: testdata/write_types.py wrote the values with
+// pyarrow.
 func TestParquetTypes(t *testing.T) {
 	want := map[string]string{
 		"int8": "-8", "uint8": "200", "int64": "-9223372036854775808", "uint32": "4294967295", "uint64": "18446744073709551615",

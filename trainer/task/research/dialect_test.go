@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// part is the part in a team that has a role.
+// part returns the part of a team that has a role.
 func part(r Role) task.Part {
 	p := task.Part{Agent: string(r), Main: r != Researcher}
 	if r == Planner {
@@ -34,7 +34,7 @@ func open(t *testing.T) (*Task, *tokenizer.Tokenizer) {
 	return r, words
 }
 
-// model says prepared turns, one after the other.
+// model gives prepared turns, one after the other.
 type model struct {
 	t     *testing.T
 	vocab *tokenizer.Tokenizer

@@ -26,8 +26,8 @@ func accuracy(t *testing.T, n int, planner, researcher Noise) float64 {
 	return float64(right) / float64(n)
 }
 
-// The published accuracies are means over an unknown number of queries; 4000 here give a standard error
-// of 0.008, and the bounds are three of them beside the figures' rounding.
+// The published accuracies are means over an unknown number of queries. 4000 queries here give a standard error of
+// 0.008; the bounds are three standard errors plus the rounding of the figures.
 func TestScriptedAccuracy(t *testing.T) {
 	sloppy, clean := sloppyNoise(), Noise{}
 	careful, insistent := Noise{AskAgain: sloppy.AskAgain}, Noise{AskAgain: 1}

@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// fanOut are questions of one to six parts, whose searches fail and whose planners ask again.
+// fanOut returns settings for questions of one to six parts, with searches that fail and planners that ask again.
 func fanOut() Settings {
 	s := quickstart(3)
 	s.Noise.AskAgain, s.Noise.StopEarly = 0.8, 0.12
@@ -30,7 +30,8 @@ func newFanOut(t *testing.T) *Task {
 	return r
 }
 
-// play is a scripted team's rollout of q, with the task's own search tool: the planner's answer, and its calls.
+// play plays a scripted team's rollout of q with the task's own search tool, and returns the planner's answer and its
+// number of calls.
 func play(t *testing.T, r *Task, q task.Query, rollout int) (answer string, calls int) {
 	t.Helper()
 	kb := q.Data.(*KB)

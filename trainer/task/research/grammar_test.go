@@ -162,7 +162,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 	}
 }
 
-// searchOf is what the search that the task gives a single agent answers to a call.
+// searchOf returns the answer of a single agent's search tool to a call.
 func searchOf(t *testing.T, r *Task, q task.Query, call Tool) (string, error) {
 	t.Helper()
 	tools := r.Tools(q, part(Single))

@@ -10,13 +10,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// quickstart are the quickstart's: 192 held-out queries and the sloppy experts.
+// quickstart returns the quickstart's settings: 192 held-out queries and the sloppy experts.
 func quickstart(seed uint64) Settings {
 	return Settings{Seed: seed, EvalSize: 192, Noise: sloppyNoise()}
 }
 
-// sloppyNoise is what the quickstart's cold start learns from. The choices that reinforcement learning is
-// to turn around are wrong in the majority, so that greedy decoding does not already avoid them.
+// sloppyNoise returns the noise that the quickstart's cold start learns from. The choices that reinforcement learning
+// must change are wrong in the majority, so that greedy decoding does not already avoid them.
 func sloppyNoise() Noise {
 	return Noise{OneWord: 0.06, Outdated: 0.55, RandomQuote: 0.03, GiveUp: 0.55, WrongRelation: 0.05, StopEarly: 0.08, AskAgain: 0.6}
 }

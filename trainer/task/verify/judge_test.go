@@ -76,7 +76,7 @@ func TestJudgeRequest(t *testing.T) {
 func TestStatedScore(t *testing.T) {
 	for reply, want := range map[string]float64{
 		"Score: 5": 0.5, "5": 0.5, "Reasoning.\n**Score:** 10": 1, `{"score": 2.5}`: 0.25, "score=0": 0, "Score: 3. Then again, score: 4.": 0.4, " 10 \n": 1,
-		// prose is no statement
+		// prose is not a statement
 		"Score: 8\n\nThe scoring guide says score 10 only if every part is exact.": 0.8, "Score: 2\nFor comparison, a perfect score 10 would need sources.": 0.2,
 		"Score: 8\nReason for the score: the answer is right.": 0.8, "Score: 6\nThe maximum score is 10.": 0.6, "I would not give score 9.\n\nFinal score: 3": 0.3,
 		// scores of something else, quotations and suppositions
@@ -219,7 +219,7 @@ func TestJudgeService(t *testing.T) {
 	}
 }
 
-// A wrong key is no answer to keep: with the right one the judge is asked.
+// A wrong key is not an answer to store: with the right one the judge is asked.
 func TestJudgeWrongKeyIsNotKept(t *testing.T) {
 	kept, err := recorded.Open(t.TempDir(), false)
 	if err != nil {

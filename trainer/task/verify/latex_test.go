@@ -31,7 +31,7 @@ func TestNumericLaTeX(t *testing.T) {
 	})
 }
 
-// TestQuantityPowers tells areas and volumes from lengths.
+// TestQuantityPowers distinguishes areas and volumes from lengths.
 func TestQuantityPowers(t *testing.T) {
 	check(t, Settings{Kind: Quantity}, nil, []verdict{
 		{"5 cm^2", "5 cm²", 1}, {"5 cm^2", `5 \text{ cm}^2`, 1}, {"5 cm^2", "5 cm", 0}, {"5 cm^2", "5", 1}, {"5 m²", "50000 cm^2", 1}, {"5 m^3", "5,000,000 cm³", 1}, {"5 m^2", "5 m^3", 0}, {"5 square metres", "5 m^2", 1},

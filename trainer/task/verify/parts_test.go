@@ -21,7 +21,7 @@ func TestAsked(t *testing.T) {
 		"Please look up: Bronze of Senegal in Games 1999, Medal table.":          1,
 		"What is the Bronze of Chad in Games 1999, Medal table?":                 0,
 		"What is the Bronze of South Chad in Games 1999, Medal table?":           2,
-		"What is the Bronze of Nepal in Games 1999, Medal table?":                -1, // nobody asked for
+		"What is the Bronze of Nepal in Games 1999, Medal table?":                -1, // no part asks for it
 		"What is the Bronze of Chad and Senegal in Games 1999, Medal table?":     -1, // two parts at once
 		"What is the Silver of Senegal in Games 1999, Medal table?":              -1, // another column
 		"What is the Bronze of Senegal?":                                         -1, // of which table?
@@ -51,7 +51,7 @@ func TestAskedByParaphrase(t *testing.T) {
 	}
 }
 
-// Parts with the same words are told apart by their text, else the first is meant.
+// Parts with the same words are distinguished by their text; otherwise the first is meant.
 func TestAskedOfEqualWords(t *testing.T) {
 	if i, ok := Asked([]task.SubQuestion{{Question: "Points of @ Boston?"}, {Question: "Points of Boston?"}}, "Points of Boston?", 1); !ok || i != 1 {
 		t.Errorf("another twin, %d, is asked for", i)

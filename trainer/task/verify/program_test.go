@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// serve is a reward program. Its modes are named by the tests below.
+// serve runs a reward program. The tests below name its modes.
 func serve(mode string) {
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, maxProgramRequest+1)
@@ -122,7 +122,7 @@ func openProgram(t *testing.T, mode string, timeout time.Duration) *programVerif
 	return p
 }
 
-// What the program reads is what docs/verifiers.md says.
+// The program receives the fields that docs/verifiers.md describes.
 func TestProgramRequest(t *testing.T) {
 	v := openProgram(t, "echo", 0)
 	file := filepath.Join(t.TempDir(), "request")
@@ -142,7 +142,7 @@ func TestProgramRequest(t *testing.T) {
 	}
 }
 
-// Cases in flight are matched by their ids, in whatever order they are answered.
+// Cases in flight are matched by their ids, in any order of replies.
 func TestProgramMatchesById(t *testing.T) {
 	v := openProgram(t, "reverse", 0)
 	var wg sync.WaitGroup
@@ -244,7 +244,7 @@ func TestProgramFailures(t *testing.T) {
 	}
 }
 
-// pidOf is the process of a program in the mode pid or deaf.
+// pidOf returns the process id of a program in the mode pid or deaf.
 func pidOf(err error) (int, error) {
 	_, said, _ := strings.Cut(fmt.Sprint(err), `it reports: "`)
 	return strconv.Atoi(strings.TrimSuffix(said, `"`))
@@ -279,11 +279,11 @@ func TestProgramCloseWithDaemon(t *testing.T) {
 	v.Close()
 }
 
-// own is a run with a program that waits to be killed.
+// own runs a program that waits to be killed.
 func own() {
 	self, _ := os.Executable()
 	v, _ := New(Settings{Kind: Program, Program: ProgramSettings{Command: []string{self}}})
-	os.Unsetenv(ownerEnv) // the program is none
+	os.Unsetenv(ownerEnv) // the program is not an owner
 	_, err := v.Score(context.Background(), caseOf("b", nil, "b"))
 	fmt.Println(pidOf(err))
 	select {}
@@ -312,7 +312,7 @@ func TestProgramDiesWithItsRun(t *testing.T) {
 	run.Wait()
 	for syscall.Kill(pid, 0) == nil { // until the test's own time is over
 		if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(state), ") Z ") {
-			break // nobody may be here to wait for it
+			break // no parent may be left to wait for it
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// The results are those of the evaluation scripts of SQuAD 1.1 and HotpotQA on the same texts.
+// The expected results come from the evaluation scripts of SQuAD 1.1 and HotpotQA on the same texts.
 func TestSquadNormalisation(t *testing.T) {
 	for text, want := range map[string]string{
 		"The Eiffel Tower!":     "eiffel tower",

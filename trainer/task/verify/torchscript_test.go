@@ -90,7 +90,7 @@ func TestModuleScoresInBatches(t *testing.T) {
 	})
 }
 
-// What the module refuses of a batch is refused of the answer at fault alone: which answers make up a batch is chance.
+// If the module refuses a batch, only the answer at fault is refused, because the composition of a batch is chance.
 func TestModuleRefusesOneAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, v := openCounting(t)
@@ -133,7 +133,7 @@ func TestModuleErrors(t *testing.T) {
 	}
 }
 
-// A server opens the module for the answers that it scores, on the device of whoever gave them, and for no others.
+// A server opens the module only for the answers that it scores, on the device of the agent that gave them.
 func TestModuleOnTheAgentsDevices(t *testing.T) {
 	var opened []string
 	open := map[string]*counting{}

@@ -13,7 +13,7 @@ type verdict struct {
 	want              float64
 }
 
-// caseOf is an answer to a question with these accepted answers.
+// caseOf returns an answer to a question with these accepted answers.
 func caseOf(answer string, choices []string, accepted ...string) Case {
 	return Case{Query: task.Query{Answer: accepted[0], Accepted: accepted}, Attempt: task.Attempt{Answer: answer}, Choices: choices}
 }
