@@ -18,20 +18,6 @@ ABOVE = {
     "bindings/kernels": 9,
     "bindings/torch": 14,
     "cuda": 11,
-    "docs/verifiers.md": 9,
-    "trainer/agent": 16,
-    "trainer/agent/callformat": 19,
-    "trainer/agent/gateway": 22,
-    "trainer/agent/hosted": 36,
-    "trainer/agent/openai": 16,
-    "trainer/agent/play": 21,
-    "trainer/agent/recorded": 35,
-    "trainer/agent/tool": 20,
-    "trainer/config": 14,
-    "trainer/mgrpo": 9,
-    "trainer/mgrpo/oracle": 9,
-    "trainer/task/jsonl": 12,
-    "trainer/task/verify": 10,
 }
 
 # Names of the patterns, each with an expression and with what to write instead.
