@@ -509,7 +509,7 @@ func TestMCPOtherTools(t *testing.T) {
 	if _, err := cfg.Cache.Answer(t.Context(), cfg.listing(), other); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := ConnectMCP(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "other tools") {
+	if m, err := ConnectMCP(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "tools differ") {
 		t.Errorf("%v", err)
 		_ = m.Close()
 	}
