@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
@@ -215,7 +216,7 @@ func TestChatTools(t *testing.T) {
 // The example call in a system prompt that describes the tools is a valid call.
 func TestChatExampleIsACall(t *testing.T) {
 	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, Colleagues: []Colleague{solver}})
-	calls := ParseToolCalls(c.prompt)
+	calls := callformat.Hermes.Read(c.prompt, nil).Calls
 	if len(calls) != 1 || c.callables.Call(calls[0]).Problem != "" || c.callables.Call(calls[0]).Task != "..." {
 		t.Errorf("the example reads as %+v", calls)
 	}

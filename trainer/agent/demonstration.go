@@ -3,6 +3,8 @@ package agent
 import (
 	"fmt"
 	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 )
 
 // DemonstratedTurn is one turn of an agent in a written conversation.
@@ -75,3 +77,18 @@ func demonstratedResults(calls []Call, texts []string, last bool) ([]Result, err
 type UndemonstrableError struct{ Call Call }
 
 func (e *UndemonstrableError) Error() string { return e.Call.Problem }
+
+// DelegationText returns a call of a sub-agent in the Hermes format, for demonstrations.
+func DelegationText(name, task string) (string, error) { return CallText(name, taskArgument, task) }
+
+// CallText returns a call of a function with one text argument in the Hermes format, for demonstrations. Every Template
+// can read it. The JSON has no spaces because a word-level vocabulary may have a token for each piece between the
+// values.
+func CallText(name, argument, value string) (string, error) {
+	arguments, err := marshalPlain(map[string]string{argument: value})
+	if err != nil {
+		return "", err
+	}
+	quoted, err := marshalPlain(name)
+	return callformat.HermesOpen + "\n" + `{"name":` + string(quoted) + `,"arguments":` + string(arguments) + "}\n" + callformat.HermesClose, err
+}

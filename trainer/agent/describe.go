@@ -10,6 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
+const responseOpen, responseClose = "<tool_response>", "</tool_response>"
+
 // describes reports whether the system message describes the functions, because the template does not print them.
 func (t *Template) describes() bool { return len(t.cfg.Functions) > 0 && t.tools == nil }
 

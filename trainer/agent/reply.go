@@ -54,12 +54,3 @@ func (t *Template) withoutStop(turn []int32) []int32 {
 	}
 	return turn
 }
-
-// OpensThinking reports whether the template opens the assistant's turn with the mark of thinking.
-func (t *Template) OpensThinking() bool { return t.thinks.opened }
-
-// CallMark returns the text that begins the first call of a turn, or "" if calls have no mark.
-func (t *Template) CallMark() string { return t.calls.Mark() }
-
-// CallFormat returns the name of the calls' notation, for people.
-func (t *Template) CallFormat() string { return t.calls.Name() }

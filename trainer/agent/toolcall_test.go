@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 )
 
-func TestParseToolCalls(t *testing.T) {
+func TestHermesCalls(t *testing.T) {
 	type want struct{ name, arguments, problem string }
 	for text, wants := range map[string][]want{
 		"":               nil,
@@ -35,7 +35,7 @@ func TestParseToolCalls(t *testing.T) {
 		`{"name": "a", "arguments": {}}</tool_call>`:                                              {{"", "", "without <tool_call>"}},
 		"<tool_call>{\"name\": \"a\", \"arguments\": {}}</tool_call>\n</tool_call>\n</tool_call>": {{"a", "{}", ""}, {"", "", "without <tool_call>"}},
 	} {
-		calls := ParseToolCalls(text)
+		calls := callformat.Hermes.Read(text, nil).Calls
 		if len(calls) != len(wants) {
 			t.Errorf("%q: %d calls %+v, want %d", text, len(calls), calls, len(wants))
 			continue
@@ -51,7 +51,7 @@ func TestParseToolCalls(t *testing.T) {
 
 // A call is either executable, with a name and a JSON object, or has a problem. A text that was written as a call is
 // read as that call.
-func FuzzParseToolCalls(f *testing.F) {
+func FuzzHermesCalls(f *testing.F) {
 	for _, seed := range []string{
 		"", "<tool_call>", `<tool_call>{"name":"a","arguments":{}}</tool_call>`, "<tool_call><tool_call>{</tool_call>",
 		`<tool_call>{"name":"a","arguments":"{}"}</tool_call></tool_call>`, "<tool_call>\"\\ud800\"</tool_call>",
@@ -60,7 +60,7 @@ func FuzzParseToolCalls(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		calls := ParseToolCalls(text)
+		calls := callformat.Hermes.Read(text, nil).Calls
 		if max := strings.Count(text, callformat.HermesOpen) + 1; len(calls) > max {
 			t.Fatalf("%d calls out of %d opening tags", len(calls), max-1)
 		}
@@ -77,7 +77,7 @@ func FuzzParseToolCalls(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again := ParseToolCalls(callformat.HermesOpen + `{"name": "n", "arguments": ` + string(arguments) + "}" + callformat.HermesClose)
+		again := callformat.Hermes.Read(callformat.HermesOpen+`{"name": "n", "arguments": `+string(arguments)+"}"+callformat.HermesClose, nil).Calls
 		if len(again) != 1 || again[0].Problem != "" || string(again[0].Arguments) != string(arguments) {
 			t.Fatalf("a call with the text %q as its task reads as %+v", text, again)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
+	"github.com/mgrpo/mgrpo/trainer/internal/tail"
 )
 
 // Client leases rollouts from another machine and plays each with a command.
@@ -97,7 +98,7 @@ func (c *Client) play(ctx context.Context, o *Offer) error {
 	}
 	if err != nil {
 		c.note("rollout %s: %v\n%s", o.ID, err, stderr)
-		result, err = json.Marshal(map[string]string{"error": fmt.Sprintf("%v: %s", err, lastLine(stderr))})
+		result, err = json.Marshal(map[string]string{"error": fmt.Sprintf("%v: %s", err, tail.LastLine(stderr))})
 		if err != nil {
 			return err
 		}

@@ -68,7 +68,7 @@ func (p *Programs) Play(ctx context.Context, j Job) (Played, error) {
 		return out, context.Cause(ctx)
 	}
 	if out.Result, out.Stderr = result, stderr; err != nil {
-		out.Failed = fmt.Errorf("program %s: %w: %s", p.Command[0], err, lastLine(stderr))
+		out.Failed = fmt.Errorf("program %s: %w: %s", p.Command[0], err, tail.LastLine(stderr))
 	}
 	return out, nil
 }
@@ -110,10 +110,4 @@ func (p *Programs) start(ctx context.Context, query []byte, rollout int, key str
 	}
 	lines := bytes.Split(bytes.TrimSpace(stdout.Bytes()), []byte("\n"))
 	return lines[len(lines)-1], stderr.String(), err
-}
-
-// lastLine returns the last line of a text. For a failed program's stderr, this line usually states the reason.
-func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return lines[len(lines)-1]
 }

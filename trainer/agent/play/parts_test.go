@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/agent/callformat"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
@@ -56,7 +56,7 @@ func script(t *testing.T, d task.Demonstration) []string {
 		case s.Call != nil:
 			lines = append(lines, "> "+s.Call.Agent+": "+s.Call.Subtask)
 		case s.Sampled && strings.HasPrefix(s.Text, "<tool_call>"):
-			calls := agent.ParseToolCalls(s.Text)
+			calls := callformat.Hermes.Read(s.Text, nil).Calls
 			var argument map[string]string
 			if err := json.Unmarshal(calls[0].Arguments, &argument); err != nil || len(argument) != 1 {
 				t.Fatalf("%q: %v", s.Text, err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/internal/tail"
 )
 
 // PythonConfig names the interpreter of a Python tool and limits its programs. Zero values mean the defaults in
@@ -89,7 +90,7 @@ print(json.dumps({"Version": "%d.%d" % sys.version_info[:2], "Executable": sys.e
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w: %s", err, lastLine(string(exit.Stderr)))
+			err = fmt.Errorf("%w: %s", err, tail.LastLine(string(exit.Stderr)))
 		}
 		return "", fmt.Errorf("asking the interpreter %s for its version: %w", p.cfg.Interpreter, err)
 	}
@@ -141,10 +142,4 @@ func (p *Python) run(ctx context.Context, program string) (string, error) {
 	}
 	defer func() { <-p.workers }()
 	return p.box.run(ctx, program, p.cfg.Output)
-}
-
-// lastLine returns the last line of a text that is not blank.
-func lastLine(text string) string {
-	text = strings.TrimSpace(text)
-	return text[strings.LastIndexByte(text, '\n')+1:]
 }

@@ -54,3 +54,9 @@ func (w *Writer) Lines() string {
 	}
 	return strings.ToValidUTF8(string(end), "\uFFFD")
 }
+
+// LastLine returns the last line of a text that is not blank, which usually states why a program failed.
+func LastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}

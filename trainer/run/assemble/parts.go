@@ -36,7 +36,6 @@ type Parts struct {
 	Reference *model.Model    // for the KL term; nil without a KL term, and until the cold start is over
 	Rules     Rules
 	Gateway   *gateway.Agent // answers requests of programs; nil: no gateway
-	Programs  gateway.Player // plays the rollouts instead of the main agent's own conversation; may be nil
 	Notes     []string       // unused tensors of the checkpoint, and the reasons why they are unused
 
 	divided model.Options // how the weights are divided among the agent's devices
