@@ -12,7 +12,7 @@ typedef struct mgrpo_backend {
 
 typedef struct mgrpo_outcome {
   int32_t status;
-  char *cause;  // what CUDA said of its failure, to be freed; else NULL
+  char *cause;  // CUDA's error message, which the caller frees; else NULL
 } mgrpo_outcome;
 
 static inline mgrpo_outcome outcome(mgrpo_backend backend, int32_t status) {
@@ -99,7 +99,7 @@ static inline mgrpo_outcome sample(mgrpo_backend b, void *logits, int32_t dtype,
   return MGRPO_DISPATCH(b, sample, logits, dtype, rows, vocab, ld, sampling, (int32_t *)token, (float *)logp, NULL, bad_row);
 }
 
-// On a GPU alone.
+// On a GPU only.
 static inline mgrpo_outcome sample_enqueue(mgrpo_backend b, void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                            void *sampling, void *token, void *logp, void *bad_row) {
   return outcome(b, b.gpu->mgrpo_sample_enqueue_cuda(logits, dtype, rows, vocab, ld, (const mgrpo_sampling *)sampling, (int32_t *)token,

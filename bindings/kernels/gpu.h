@@ -1,5 +1,5 @@
-// A GPU's kernels as a table of functions: those that a build with the tag cuda links, or those of a library that a test
-// loads (emulated/).
+// A GPU's kernels as a table of functions. A build with the tag cuda links them, or a test loads a library with them
+// (emulated/).
 #pragma once
 #include "mgrpo/adamw.h"
 #include "mgrpo/advantage.h"

@@ -1,6 +1,6 @@
 // gorgonia.org/cu v0.9.6 calls five driver functions by the names and arguments of CUDA 12; CUDA 13's header
-// binds these names to newer forms. This folder stands before the toolkit's on the include path (../env.sh):
-// here the names get the arguments that cu passes, whichever header is installed.
+// binds these names to newer forms. This folder comes before the toolkit's on the include path (../env.sh).
+// Its functions take the arguments that cu passes, with either header.
 #pragma once
 #include_next <cuda.h>
 
@@ -12,7 +12,7 @@ static inline CUresult mgrpo_cuCtxCreate(CUcontext *context, unsigned int flags,
 #undef cuCtxCreate
 #define cuCtxCreate mgrpo_cuCtxCreate
 
-// A place was a device number, CU_DEVICE_CPU for the host; now it is a kind and a number.
+// A location was a device number, CU_DEVICE_CPU for the host. Now it is a kind and a number.
 static inline CUmemLocation mgrpo_location(CUdevice device) {
   CUmemLocation location = {CU_MEM_LOCATION_TYPE_HOST, 0};
   if (device != CU_DEVICE_CPU) {
@@ -34,7 +34,7 @@ static inline CUresult mgrpo_cuMemPrefetchAsync(CUdeviceptr address, size_t byte
 #undef cuMemPrefetchAsync
 #define cuMemPrefetchAsync mgrpo_cuMemPrefetchAsync
 
-// Edges of a graph carry data now; NULL is an edge without.
+// Edges of a graph now have data. NULL means no data.
 static inline CUresult mgrpo_cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t n) {
   return cuGraphAddDependencies(graph, from, to, NULL, n);
 }

@@ -1,5 +1,5 @@
 // Advantages of many small groups: four groups at a time, each in a lane of vectors. Compiled and chosen as layer_loops.h
-// says; AVX-512 adds nothing, since it would take eight groups of one size to fill its vectors.
+// describes. AVX-512 would not help, because eight groups of one size would be needed to fill its vectors.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace mgrpo::cpu {
 
-// Ragged groups and where their results go; the arrays are those of mgrpo/advantage.h.
+// Ragged groups and the arrays of their results, as in mgrpo/advantage.h.
 template <class T>
 struct GroupArrays {
   const T *rewards;
@@ -19,7 +19,7 @@ struct GroupArrays {
 
 struct AdvantageLoops {
   // Normalises groups from `begin` on, four at a time, and returns the first that it leaves to the code for one group:
-  // one of four with more than kLaneMembers members or with what may have to be refused, or of the last before `end`.
+  // one of four with more than kLaneMembers members or with a possible refusal, or one of the last before `end`.
   // Results have the bits of the code for one group. Advantages of groups between the returned one and `end` may be
   // overwritten. The baseline is not LEAVE_ONE_OUT_STD.
   int64_t (*f32)(const GroupArrays<float> &groups, const mgrpo_convention &c, int64_t begin, int64_t end);

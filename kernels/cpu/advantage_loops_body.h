@@ -1,7 +1,7 @@
-// Four groups at a time for the instruction set the including file compiles for: include it as simd.h says.
+// Four groups at a time for the instruction set that the including file compiles for. Include it as simd.h describes.
 //
 // Member i of the four groups is one vector, so a group's sums run over its members in order, with the operations of
-// group_advantage.h: the bits are those of the code for one group. Members beyond the end of a lane's group belong to
+// group_advantage.h: the bits equal the bits of the code for one group. Members beyond the end of a lane's group belong to
 // another group and are masked.
 #pragma once
 #include <stddef.h>
@@ -195,14 +195,14 @@ struct Four {
     if (c.std == MGRPO_STD_SAMPLE) scale /= root(squares / (w - 1.0)) + c.eps;
   }
 
-  // Whether rewards differ, but perhaps by rounding alone. They do not where sigma, which is at most their range, is large
-  // beside rounding() of the mean.
+  // Whether rewards differ, but perhaps only by rounding. They differ by more if sigma, which is at most their range, is
+  // large compared with rounding() of the mean.
   MGRPO_INLINE QuadInt close(double share) const {
     const Quad near = 4 * share * mean;
     return differ & (squares <= near * near * weight_sum);
   }
 
-  // Whether certainly no member is to be refused, and it is known whether rewards are equal. The square of an advantage is
+  // Whether it is certain that no member will be refused, and whether rewards are equal is known. The square of an advantage is
   // at most peak * scale^2.
   MGRPO_INLINE bool settled(double largest_square, double share) const {
     return all_lanes(~refused & ~close(share) & (absolute(sum + dropped) < __DBL_MAX__) & (squares < __DBL_MAX__) &

@@ -1,8 +1,8 @@
 // Products of rows of float with rows of bfloat16 in the tile registers of AMX.
 //
 // A row of x is the sum of two rows of bfloat16, which leaves an error of at most 2^-17 of each number. A tile of weights is
-// 16 rows of w as they lie in memory; its products with 16 rows of x, taken as columns, are added in the order of k, first
-// those of the upper parts and apart from them those of the lower ones. So the result of a pair depends on its two rows alone.
+// 16 rows of w as they are in memory. Its products with 16 rows of x, taken as columns, are added in the order of k. The
+// products of the upper parts and of the lower parts have separate sums. So a pair's result depends only on its two rows.
 #pragma once
 #include "scratch.h"
 #include "simd.h"
@@ -83,7 +83,7 @@ MGRPO_INLINE void store_tile(const char *upper, const char *lower, const float *
   }
 }
 
-// Up to 16 packed rows against up to 32 outputs. `ahead` is a row of w from which 32 numbers are prefetched; may be
+// Up to 16 packed rows against up to 32 outputs. 32 numbers of `ahead`, a row of w, are prefetched; it may be
 // null.
 MGRPO_INLINE void tile_products(const char *x, const uint16_t *w, int64_t w_stride, int64_t n, int64_t k, const uint16_t *ahead,
                                 char *scratch) {

@@ -35,7 +35,7 @@ inline void store_from(double value, uint16_t *out) {
 // Scratch of one thread, for the row that it works on.
 struct RowScratch {
   std::vector<float> exps;       // [vocab] for KeptExponents that keep the logits too
-  std::vector<RowBlock> blocks;  // [row_blocks(vocab)] but for DoubleRow
+  std::vector<RowBlock> blocks;  // [row_blocks(vocab)], unused by DoubleRow
 };
 
 // Keeps the exponent of one column, the target.

@@ -1,8 +1,8 @@
 // One vector type for the instruction set that the including file compiles for.
 //
-// Only files that are compiled with an instruction set's own flags include it (kernels/CMakeLists.txt). All of it has internal linkage and
-// nothing below may call an inline function or template of another header: the linker would merge that
-// function with the same one of a file compiled for every CPU, and might keep this file's.
+// Only files that are compiled with an instruction set's own flags include it (kernels/CMakeLists.txt). Everything here has internal
+// linkage and must not call an inline function or template of another header: the linker would merge that function with the same function
+// of a file compiled for every CPU, and might keep this file's.
 //
 // Every operation treats its lanes alike and partial loads fill with zeros, so an element's result does
 // not depend on the lane or on whether it fell into a remainder.

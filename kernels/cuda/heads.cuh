@@ -27,9 +27,9 @@ struct Part {
   T *heads_of;    // [rows, heads, hd], or a cache: what is written, in the backward pass the gradient of it
   const T *norm;  // null: not normalised
   float *inv_rms;
-  int heads, from;    // how many, and their first number in a row of the product
-  int half;           // the planes that turn
-  int groups, group;  // what is normalised together: so many times a row, so many values
+  int heads, from;    // number of heads; their first number in a row of the product
+  int half;           // number of rotated planes
+  int groups, group;  // number of groups in a row that are normalised together; values of a group
 };
 
 template <class T>

@@ -127,7 +127,7 @@ template <class T>
 struct WeightGradient {
   Part<T> part;
   Runs runs;     // of the part's groups
-  float *parts;  // [runs.parts, group]; null: not wanted
+  float *parts;  // [runs.parts, group]; null: not needed
 
   __host__ __device__ int64_t packs() const { return packs_of<T>(part.group); }
   __host__ __device__ int64_t threads() const { return parts != nullptr ? runs.parts * packs() : 0; }

@@ -78,7 +78,7 @@ __device__ inline float least_value(float low, float high, const Holds &holds) {
 // The result of one warp for a chunk.
 struct Chunk {
   float max;  // its largest logit
-  float sum;  // over its tokens, of what the pass adds up; NaN where a logit is NaN or +Inf
+  float sum;  // of the pass's terms over its tokens; NaN if a logit is NaN or +Inf
 };
 
 // The bin in which a pass continues, and the sum of all bins above it.

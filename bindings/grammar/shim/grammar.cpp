@@ -23,11 +23,12 @@ struct mgrpo_matcher {
 
 namespace {
 
-thread_local std::string warning;  // the first since it was cleared
+thread_local std::string warning;  // the first one after the last clear
 
 }  // namespace
 
-// What the library declares for programs that log by themselves. A warning is of something that a grammar does not hold.
+// The library declares these functions for programs with their own log. A warning names a part of the tag that the grammar does not
+// enforce.
 namespace xgrammar {
 
 [[noreturn]] void LogFatalImpl(const std::string &file, int line, const std::string &message) { throw LogFatalError(file, line, message); }
@@ -40,7 +41,7 @@ void LogMessageImpl(const std::string &, int, int level, const std::string &mess
 
 namespace {
 
-// Runs f and returns the text of what it throws.
+// Runs f and returns the text of its exception, or NULL.
 template <typename F>
 char *guarded(F f) {
   try {
@@ -101,7 +102,7 @@ char *mgrpo_matcher_allowed(mgrpo_matcher *m, int32_t *words) {
     mask.ndim = 1;
     mask.dtype = xgrammar::GetBitmaskDLType();
     mask.shape = &m->words;
-    std::memset(words, 0xff, m->words * sizeof *words);  // the matcher leaves it as it is where all tokens are allowed
+    std::memset(words, 0xff, m->words * sizeof *words);  // the matcher does not write it if all tokens are allowed
     m->matcher.FillNextTokenBitmask(&mask);
   });
 }

@@ -1,7 +1,7 @@
-// Grammars that constrain what is sampled: XGrammar behind a C ABI.
+// Grammars that constrain sampled tokens: XGrammar behind a C ABI.
 //
 // Functions that can fail return a text for mgrpo_grammar_free, or NULL for success. A vocabulary and a grammar are immutable and may be
-// used by several threads; a matcher by one at a time. Each object keeps alive what it was made of.
+// used by several threads, a matcher by one at a time. Each object keeps the objects alive from which it was made.
 #pragma once
 #include <stdint.h>
 
@@ -20,7 +20,7 @@ MGRPO_GRAMMAR_API char *mgrpo_vocabulary_new(const char *text, const int64_t *en
                                              mgrpo_vocabulary **out);
 MGRPO_GRAMMAR_API void mgrpo_vocabulary_delete(mgrpo_vocabulary *v);
 
-// Compiles a structural tag of XGrammar, a JSON text. It is an error if the grammar would not hold all that the tag asks for.
+// Compiles a structural tag of XGrammar, a JSON text. It is an error if the grammar would not enforce every part of the tag.
 MGRPO_GRAMMAR_API char *mgrpo_grammar_new(mgrpo_vocabulary *v, const char *tag, int64_t size, mgrpo_grammar **out);
 MGRPO_GRAMMAR_API void mgrpo_grammar_delete(mgrpo_grammar *g);
 
@@ -30,7 +30,7 @@ MGRPO_GRAMMAR_API void mgrpo_matcher_delete(mgrpo_matcher *m);
 // Sets bit t % 32 of words[t / 32] for each token t that may come next and clears the others; words has (count + 31) / 32 elements.
 MGRPO_GRAMMAR_API char *mgrpo_matcher_allowed(mgrpo_matcher *m, int32_t *words);
 
-// Goes on after a token; *ok is 0 if it was not allowed.
+// Advances by one token. *ok is 0 if the token was not allowed.
 MGRPO_GRAMMAR_API char *mgrpo_matcher_accept(mgrpo_matcher *m, int32_t token, int32_t *ok);
 
 MGRPO_GRAMMAR_API void mgrpo_grammar_free(char *text);

@@ -1,5 +1,5 @@
 // Attention over packed sequences, for training and scoring, and over a key-value cache, for generation.
-// CPU float32 runs our kernels, as do rows over a cache in float32 on a GPU and such that are decoded there in bfloat16. The rest runs
+// Float32 on a CPU uses our kernels. So do rows over a cache on a GPU in float32, and decoded rows there in bfloat16. All other rows use
 // LibTorch's attention.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_flash_attention_backward.h>
@@ -44,8 +44,8 @@ const int32_t *data_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr
 
 const float *sinks_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<float>() : nullptr; }
 
-// The gradient of sinks [H], given out and its gradient, [T, H, hd], and lse [T, H], which has the sinks in it. exp(sink - lse) is a sink's
-// share of a row. Its value vector is zero.
+// Returns the gradient of sinks [H], given out and its gradient, [T, H, hd], and lse [T, H], which includes the sinks. exp(sink - lse) is a
+// sink's share of a row. Its value vector is zero.
 at::Tensor gradient_of_sinks(const at::Tensor &sinks, const at::Tensor &dout, const at::Tensor &out, const at::Tensor &lse) {
   auto along = (dout.to(at::kFloat) * out.to(at::kFloat)).sum(2);
   return (at::exp(sinks.to(at::kFloat).unsqueeze(0) - lse) * along).sum(0).neg().to(sinks.scalar_type());
@@ -91,13 +91,13 @@ std::vector<int64_t> read_int64s(const at::Tensor &t) {
   return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
 }
 
-// Which keys each row attends to, in the form that LibTorch's attention takes.
+// The keys that each row attends to, in the form of LibTorch's attention.
 struct Segments {
-  std::vector<int64_t> cu, follows;   // follows is empty where every segment is a sequence
+  std::vector<int64_t> cu, follows;   // follows is empty if every segment is a sequence
   std::vector<int64_t> seen, key_cu;  // the last row of segment s sees seen[key_cu[s]] to seen[key_cu[s+1]-1], by position
   int64_t longest = 0, longest_keys = 0;
-  at::Tensor seen_rows, key_offsets;  // seen (int64) and key_cu (int32) on the device; undefined where follows is empty
-  at::Tensor places;                  // int32 [rows, most] there: where in seen a row is, in order, and -1 beyond
+  at::Tensor seen_rows, key_offsets;  // seen (int64) and key_cu (int32) on the device; undefined if follows is empty
+  at::Tensor places;                  // int32 [rows, most] on the device: the places of a row in seen, in order, then -1
 
   int64_t size() const { return int64_t(cu.size()) - 1; }
 };
@@ -127,7 +127,7 @@ at::Tensor places_of(const std::vector<int64_t> &seen, int64_t rows) {
   return places;
 }
 
-// The rows that each segment sees, which our own kernels do not need.
+// Lists the rows that each segment attends to. Our own kernels do not need them.
 void list_keys(Segments &g, at::Device device) {
   g.key_cu.push_back(0);
   for (int64_t s = 0; s < g.size(); s++) {
@@ -148,7 +148,7 @@ void list_keys(Segments &g, at::Device device) {
   g.places = places_of(g.seen, g.cu.back()).to(device);
 }
 
-// Identifies a tensor and its contents at one moment, without keeping it alive.
+// Identifies a tensor and its contents at one time, without keeping it alive.
 class Moment {
  public:
   explicit Moment(const at::Tensor &t) : tensor_(t.getIntrusivePtr()), version_(int64_t(t._version())) {}
@@ -162,7 +162,7 @@ class Moment {
   int64_t version_;
 };
 
-// Every layer of a model passes the same tensors. On a GPU each copy to the host would wait for all work before it, so
+// Every layer of a model passes the same tensors. On a GPU each copy to the host would wait for all earlier work, so
 // the last result is kept.
 const Segments &gpu_segments(const at::Tensor &cu, const MaybeTensor &follows, int64_t rows) {
   struct Answer {
@@ -182,8 +182,8 @@ const Segments &gpu_segments(const at::Tensor &cu, const MaybeTensor &follows, i
   return last->segments;
 }
 
-// The gradient of x where dy is that of x.index_select(0, seen_rows). A row that several segments see gets their parts in float32, in the
-// order of the segments: index_select's own gradient is added up in the tensor's type, and on a GPU in no fixed order.
+// Returns the gradient of x, given the gradient dy of x.index_select(0, seen_rows). The parts of a row that several segments attend to are
+// added in float32, in the order of the segments. index_select's own gradient adds in the tensor's type, on a GPU in no fixed order.
 at::Tensor gradient_of_seen(const at::Tensor &dy_any, const at::Tensor &seen_rows, const at::Tensor &places) {
   auto dy = dy_any.contiguous();
   auto sizes = dy.sizes().vec();
@@ -198,7 +198,7 @@ at::Tensor gradient_of_seen(const at::Tensor &dy_any, const at::Tensor &seen_row
   return dx;
 }
 
-// The rows that the segments see, one after the other.
+// The rows that the segments attend to, one after the other.
 struct Seen : torch::autograd::Function<Seen> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &seen_rows, const at::Tensor &places) {
     ctx->save_for_backward({seen_rows, places});
@@ -214,7 +214,7 @@ at::Tensor seen(const at::Tensor &x, const Segments &g) {
   return recorded(x) ? Seen::apply(x, g.seen_rows, g.places) : x.index_select(0, g.seen_rows);
 }
 
-// Of a mask, which LibTorch holds as a whole.
+// Elements of a mask. LibTorch needs the whole mask in memory.
 constexpr int64_t kMostMasked = 16 << 20;
 
 // Attention by LibTorch with one more key for each query. Its score is the sink of the query's head, and its value vector zero. q [B, H, n,
@@ -229,8 +229,8 @@ at::Tensor attend_with_sinks(const at::Tensor &q, const at::Tensor &k, const at:
       at::_scaled_dot_product_attention_math(q, with_key(k), with_key(v), mask, 0.0, /*is_causal=*/false, std::nullopt, scale, true));
 }
 
-// One segment after the other. The last query sees the last key, where SDPA's own causal mask would let the first one see the
-// first: a mask of our own says so, for as many rows at a time as it may have elements.
+// Attends one segment after the other. The last query must attend to the last key, but SDPA's causal mask aligns the first query with the
+// first key. So we pass our own mask, for as many rows at a time as kMostMasked allows.
 at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const Segments &g, const MaybeTensor &sinks,
                           double scale, int64_t window) {
   std::vector<at::Tensor> outs;
@@ -255,17 +255,17 @@ at::Tensor attend_in_turn(const at::Tensor &q, const at::Tensor &k, const at::Te
   return outs.empty() ? at::empty_like(q) : at::cat(outs, 0);
 }
 
-// Flash attention takes ragged batches, and where it is given more keys than queries, the last of each belong together.
+// Flash attention accepts ragged batches. With more keys than queries, it aligns the last query with the last key.
 bool flashes(const at::Tensor &q) {
   bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   return q.is_cuda() && half && q.size(2) <= 256 && q.size(2) % 8 == 0;
 }
 
-// What flash attention is told beside the tensors.
+// Flash attention's arguments other than the tensors.
 struct Ragged {
   int64_t longest, longest_keys;
   double scale;
-  std::optional<c10::SymInt> before, after;  // keys that a row sees on either side of it; none: all
+  std::optional<c10::SymInt> before, after;  // keys that a row attends to on either side; none: all
 
   Ragged(int64_t longest, int64_t longest_keys, double scale, int64_t window) : longest(longest), longest_keys(longest_keys), scale(scale) {
     if (window > 0) before = window - 1, after = 0;
@@ -286,9 +286,9 @@ at::Tensor put_sinks(const at::Tensor &out, at::Tensor &lse, const at::Tensor &s
   return (out.to(at::kFloat) * share).to(out.scalar_type());
 }
 
-// Flash attention of segments of which some see rows of others (seen_rows), or with sinks. For the backward pass k and v are gathered
-// again: rows that many segments see would be kept as often, in each layer. LibTorch's backward function takes probabilities from the sums,
-// so it needs no change for sums with sinks in them.
+// Flash attention of segments that attend to rows of other segments (seen_rows), or with sinks. The backward pass gathers k and v again.
+// Otherwise each layer would keep a copy of a row for every segment that attends to it. LibTorch's backward function computes probabilities
+// from the sums, so sums that include sinks need no change.
 struct OurFlash : torch::autograd::Function<OurFlash> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, const at::Tensor &cu,
                             const at::Tensor &key_cu, const MaybeTensor &seen_rows, const MaybeTensor &places, const MaybeTensor &sinks,
@@ -322,8 +322,8 @@ struct OurFlash : torch::autograd::Function<OurFlash> {
   }
 };
 
-// Segments with the keys and values that each sees, gathered. cu and key_cu are g's on the device. No gradient of sinks is recorded where
-// flash attention takes q.
+// Attends with each segment's gathered keys and values. cu and key_cu are g's on the device. If flash attention is used, the gradient of
+// sinks is not recorded.
 at::Tensor attend_ragged(const at::Tensor &q, const at::Tensor &ks, const at::Tensor &vs, const at::Tensor &cu, const at::Tensor &key_cu,
                          const Segments &g, const MaybeTensor &sinks, double scale, int64_t window) {
   if (!flashes(q)) return attend_in_turn(q, ks, vs, g, sinks, scale, window);
@@ -359,8 +359,8 @@ at::Tensor cached(const at::Tensor &q, const at::Tensor &k, const at::Tensor &v,
   return out;
 }
 
-// The keys or values of sequences at positions [begin, begin + n), [rows, KV, n, hd], gathered from their blocks. What the tables
-// name may be anything where a sequence is shorter.
+// Returns the keys or values of sequences at positions [begin, begin + n), [rows, KV, n, hd], gathered from their blocks. After the end of
+// a shorter sequence the tables may have any value.
 at::Tensor gathered(const at::Tensor &cache, const at::Tensor &tables, int64_t begin, int64_t n) {
   int64_t rows = tables.size(0), kv = cache.size(1), block = cache.size(2), hd = cache.size(3);
   int64_t first = begin / block, blocks = (begin + n + block - 1) / block - first;
@@ -384,7 +384,7 @@ at::Tensor attend_each(const at::Tensor &q, const at::Tensor &k, const at::Tenso
 struct Prompts {
   Segments segments;                              // with key_cu, longest and longest_keys
   std::vector<int64_t> which;                     // the rows
-  std::vector<int64_t> sequence, column, offset;  // of each key: where in the tables its block is named, and its place in the block
+  std::vector<int64_t> sequence, column, offset;  // of each key: the place of its block in the tables, and its place in the block
   at::Tensor rows, cu, key_cu, sequences, columns, offsets;  // the same on the device
 
   void add(int64_t from, int64_t rows, int64_t of, int64_t begin, int64_t end, int64_t block) {
@@ -409,14 +409,14 @@ struct Prompts {
   }
 };
 
-// How the rows of a pass attend: those that are alone, as in decoding, and prompts, whose keys are gathered for a few at a time.
+// How the rows of a pass attend: single rows, as in decoding, and prompts, whose keys are gathered for a few prompts at a time.
 struct Plan {
   std::vector<int64_t> alone, lengths;
   at::Tensor alone_rows;
   std::vector<Prompts> prompts;
 };
 
-constexpr size_t kMostKeys = 1 << 16;  // of prompts that attend in one call, but for one alone
+constexpr size_t kMostKeys = 1 << 16;  // of prompts that attend in one call; a single prompt may have more
 
 Plan plan_of(const at::Tensor &sequence, const at::Tensor &length, const at::Tensor &table, int64_t block, int64_t window) {
   auto sequences = read_int64s(sequence), lengths = read_int64s(length);
@@ -444,7 +444,7 @@ Plan plan_of(const at::Tensor &sequence, const at::Tensor &length, const at::Ten
   return plan;
 }
 
-// Every layer of a pass has the same rows. As in gpu_segments, a GPU is waited for once a pass, and before it has much to do.
+// Every layer of a pass has the same rows. As in gpu_segments, the host waits for a GPU once in a pass, before it has much work.
 const Plan &known_plan(const at::Tensor &sequence, const at::Tensor &length, const at::Tensor &table, int64_t block, int64_t window) {
   struct Answer {
     Moment sequence, length;
@@ -490,7 +490,7 @@ at::Tensor cached_composite(const at::Tensor &q, const at::Tensor &kc, const at:
   return out;
 }
 
-// Sinks of queries [T, H, hd]. Our kernels take them in float32.
+// Returns the sinks for queries [T, H, hd], in float32 for our kernels.
 MaybeTensor sinks_of(void *sinks_or_null, const at::Tensor &q) {
   if (!sinks_or_null) return std::nullopt;
   const auto &S = ref(sinks_or_null);
@@ -538,7 +538,8 @@ mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_c
     for (const auto *cache : {&K, &V}) check_cache(*cache, T, K.size(1), Q.size(2), Q);
     int32s(S, Q.size(0), "sequence", Q);
     int32s(L, Q.size(0), "length", Q);
-    // More rows than sequences: there is a prompt among them. Where flash attention takes it, it is faster, as products of matrices.
+    // If there are more rows than sequences, one is a prompt. Flash attention, which uses matrix products, is faster for it if it accepts
+    // it.
     bool decodes = Q.size(0) <= T.size(0);
     const auto sinks = sinks_of(sinks_or_null, Q);
     return fits_kernel(Q) && (decodes || !flashes(Q)) ? cached(Q, K, V, T, S, L, sinks, scale, window)

@@ -30,7 +30,7 @@ namespace {
 
 int device_count() { return c10::cuda::device_count(); }
 
-// Our kernels' scratch is LibTorch's memory, so that neither keeps what the other needs.
+// Our kernels' scratch is LibTorch's memory, so neither holds memory that the other needs.
 void *allocate_scratch(int64_t bytes, void *stream) {
   try {
     return c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(size_t(bytes), static_cast<cudaStream_t>(stream));
@@ -46,8 +46,8 @@ void release_scratch(void *memory, void *) {
   }
 }
 
-// Micro-batches differ in size: segments that grow keep no holes between them. Where the driver cannot map memory so, as in some virtual
-// machines, they stay as they are.
+// Micro-batches differ in size, and growing segments have no holes between them. If the driver cannot map memory like this, as in some
+// virtual machines, segments do not grow.
 void let_segments_grow() {
   if (std::getenv("PYTORCH_ALLOC_CONF") || std::getenv("PYTORCH_CUDA_ALLOC_CONF")) return;
   c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
@@ -60,9 +60,9 @@ void let_segments_grow() {
 
 void settle() {
   auto &settings = at::globalContext();
-  settings.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);  // parts of a sum are added up in float32
-  settings.setSDPUseCuDNN(false);                                           // to plan for a shape takes it longer than a prompt's attention
-  settings.lazyInitDevice(at::kCUDA);                                       // memory is asked for before the first tensor
+  settings.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);  // parts of a sum are added in float32
+  settings.setSDPUseCuDNN(false);                                           // its plan for a shape takes longer than a prompt's attention
+  settings.lazyInitDevice(at::kCUDA);                                       // memory is queried before the first tensor
   let_segments_grow();
   static const mgrpo_scratch scratch{allocate_scratch, release_scratch};
   mgrpo_set_scratch_cuda(&scratch);
@@ -91,8 +91,8 @@ struct Event {
   Event(const Event &) = delete;
 };
 
-// Two pieces of pinned memory: one takes the next part from the GPU while the threads copy the other on. Memory that is not pinned
-// would be copied by one thread, through pieces of the driver's.
+// Two pieces of pinned memory: one receives the next part from the GPU while the threads copy the other one. For memory that is not pinned,
+// the driver would copy with one thread, through its own pieces.
 class Staging {
  public:
   Staging() { C10_CUDA_CHECK(cudaMallocHost(reinterpret_cast<void **>(&memory_), 2 * kPiece)); }
@@ -120,7 +120,7 @@ class Staging {
 };
 
 void to_host(const at::Tensor &from, void *to) {
-  static thread_local auto *staging = new Staging;  // the process's: CUDA may be gone before the thread
+  static thread_local auto *staging = new Staging;  // never freed: CUDA may end before the thread
   staging->copy(static_cast<const char *>(from.const_data_ptr()), static_cast<char *>(to), from.nbytes(),
                 c10::cuda::getCurrentCUDAStream(from.get_device()));
 }
@@ -140,16 +140,16 @@ void from_host(const at::Tensor &to, const void *from) {
       cudaMemcpyAsync(to.mutable_data_ptr(), from, to.nbytes(), cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream(to.get_device())));
 }
 
-// A recording and the stream on which it is made: the default stream cannot be recorded.
+// A recording and its stream: the default stream cannot be recorded.
 struct Graph {
   at::cuda::CUDAGraph graph;
-  const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();  // of what the recorded work makes
+  const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();  // for tensors of the recorded work
   c10::cuda::CUDAStream own, before;
   bool capturing = false;
 
   explicit Graph(c10::DeviceIndex index) : own(recording_stream(index)), before(c10::cuda::getCurrentCUDAStream(index)) {}
 
-  // One a thread, which is one device's: LibTorch keeps a workspace for each stream.
+  // One for each thread, which belongs to one device: LibTorch keeps a workspace for each stream.
   static c10::cuda::CUDAStream recording_stream(c10::DeviceIndex index) {
     static thread_local const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(false, index);
     return stream;
@@ -161,7 +161,7 @@ std::mutex generator;
 
 void *graph_open(int index) {
   auto g = std::make_unique<Graph>(c10::DeviceIndex(index));
-  g->before.synchronize();  // the tensors that the recorded work reads are complete
+  g->before.synchronize();  // completes the tensors that the recorded work reads
   c10::cuda::setCurrentCUDAStream(g->own);
   return g.release();
 }
@@ -171,12 +171,12 @@ void graph_capture(void *graph) {
   g->own.synchronize();
   std::lock_guard<std::mutex> lock(generator);
   // Thread-local mode: other threads may call CUDA for memory and times during the recording.
-  g->capturing = true;  // also where it fails: the allocators are told before CUDA
+  g->capturing = true;  // also if it fails: LibTorch sets its allocators before it calls CUDA
   g->graph.capture_begin(g->pool, cudaStreamCaptureModeThreadLocal);
 }
 
-// Where a recording was lost, LibTorch leaves its allocators as during one: they would never again look for memory that other streams
-// have given back, and keep what the recorded work made.
+// After a lost recording, LibTorch's allocators stay in the state of a recording. They would never again reuse memory that other streams
+// have freed, and would keep the tensors of the recorded work.
 void end_allocating(const Graph &g) {
   const auto unless_it_had_ended = [](auto &&end) {
     try {
@@ -259,7 +259,7 @@ std::shared_ptr<void> side_mark(void *side) {
 bool mark_passed(void *mark) {
   const cudaError_t state = cudaEventQuery(static_cast<Event *>(mark)->event);
   if (state == cudaErrorNotReady) {
-    (void)cudaGetLastError();  // it is no error
+    (void)cudaGetLastError();  // it is not an error
     return false;
   }
   C10_CUDA_CHECK(state);
@@ -268,7 +268,7 @@ bool mark_passed(void *mark) {
 
 void side_close(void *side) { delete static_cast<c10::cuda::CUDAStream *>(side); }
 
-// A row that a kernel refuses is for the caller to report. A failure of CUDA is reported in CUDA's words.
+// The caller reports a row that a kernel refuses. A failure of CUDA is reported with CUDA's message.
 int32_t refused(int32_t status) {
   TORCH_CHECK(status != MGRPO_CUDA_ERROR && status != MGRPO_OUT_OF_MEMORY, mgrpo_status_string(status), ": ", mgrpo_cuda_last_error());
   return status;
@@ -288,7 +288,7 @@ int32_t token_logprob_bwd(at::Tensor &logits, const at::Tensor &targets, double 
                                               dentropy.const_data_ptr(), bad_row, stream(logits.get_device())));
 }
 
-// A kernel's own call, whose failures throw.
+// Calls a kernel, and throws if it fails.
 template <auto kCall, class>
 struct Throwing;
 template <auto kCall, class... Arguments>

@@ -1,5 +1,5 @@
-// What libmgrpo_torch asks of libmgrpo_torch_cuda, a library that is loaded only where there is a GPU. The
-// functions throw; the first library's guard catches.
+// The functions of libmgrpo_torch_cuda that libmgrpo_torch uses. That library is loaded only if the machine has a GPU.
+// The functions throw, and the guard of libmgrpo_torch catches.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -20,7 +20,7 @@ struct cuda_part {
   void *(*stream)(int index);
   int (*capability)(int index);                       // 10 times the major number of the compute capability, and the minor number
   void (*to_host)(const at::Tensor &from, void *to);  // a contiguous tensor; waits
-  // A contiguous tensor of at most 64 KiB: CUDA copies them aside before the call returns, so that nothing waits for the work before.
+  // A contiguous tensor of at most 64 KiB. CUDA copies them aside before the call returns, so the call does not wait for earlier work.
   void (*from_host)(const at::Tensor &to, const void *from);
   void (*memory)(int index, mgt_memory_stats *stats);
   void (*reset_peak)(int index);
@@ -29,13 +29,13 @@ struct cuda_part {
   void (*graph_close)(void *graph);
   void (*graph_replay)(void *graph);
   void (*graph_drop)(void *graph);
-  std::string (*identity)(int index);  // of the GPU, unlike that of any other in the world
-  // A stream beside the current one. What it is given after side_follow comes after what the current stream has been given so far.
+  std::string (*identity)(int index);  // of the GPU, unique in the world
+  // A stream next to the current one. Work that it receives after side_follow runs after the work that the current stream has until then.
   void *(*side_open)(int index);
   void (*side_follow)(void *side);
   void *(*side_stream)(void *side);
   std::shared_ptr<void> (*side_mark)(void *side);
-  bool (*mark_passed)(void *mark);  // what the stream was given before the mark is done
+  bool (*mark_passed)(void *mark);  // the stream's work before the mark is done
   void (*side_close)(void *side);
   // As mgrpo_token_logprob_cuda and its backward pass (mgrpo/logprob.h), on the current stream; bad_row is host memory.
   int32_t (*token_logprob)(const at::Tensor &logits, const at::Tensor &targets, double tau, at::Tensor &logp, at::Tensor &entropy,

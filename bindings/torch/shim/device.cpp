@@ -30,13 +30,13 @@ const cuda_part *the_cuda_part = nullptr;
 
 namespace {
 
-// glibc gives threads arenas of their own, made of heaps of 64 MiB, in which tensors of tens of megabytes leave holes: training of two
-// models of 135 million parameters held a fifth more in them than in the one arena that all share.
+// glibc gives each thread its own arena, made of heaps of 64 MiB, in which tensors of tens of megabytes leave holes. Training two models
+// of 135 million parameters needed a fifth more memory than with one shared arena.
 [[maybe_unused]] const int one_arena = mallopt(M_ARENA_MAX, 1);
 
-// For the calling thread: LibTorch's OpenMP and MKL, and the OpenMP of our kernels, which a LibTorch that
-// brings an OpenMP library under a name of its own does not share. A thread that uses LibTorch for the first time takes over the number
-// that was set last in the process: it does so here, before its own is set.
+// For the calling thread. Sets LibTorch's OpenMP and MKL, and the OpenMP of our kernels, which may be another library if LibTorch brings
+// its own under another name. A thread that uses LibTorch for the first time takes the number that was set last in the process. That
+// happens here, before its own number is set.
 void set_threads(int n) {
   at::get_num_threads();
   at::set_num_threads(n);
@@ -87,7 +87,7 @@ std::string library_folder() {
 char *failure(const char *message, int32_t status) noexcept {
   size_t size = std::strlen(message) + 1;
   char *e = static_cast<char *>(std::malloc(sizeof status + size));
-  if (!e) std::abort();  // no memory for the message
+  if (!e) std::abort();  // memory is full, even for the message
   std::memcpy(e, &status, sizeof status);
   return static_cast<char *>(std::memcpy(e + sizeof status, message, size));
 }
@@ -105,7 +105,7 @@ void mgt_free(char *error) {
 const char *mgt_built_version(void) { return TORCH_VERSION; }
 
 const char *mgt_loaded_version(void) {
-  // Not from at::show_config(): it asks LibTorch for CUDA, and LibTorch remembers the answer from before mgt_cuda_load.
+  // Not from at::show_config(): it makes LibTorch look for CUDA, and LibTorch would keep the result from before mgt_cuda_load.
   const auto &options = caffe2::GetBuildOptions();
   auto found = options.find("TORCH_VERSION");
   return found == options.end() ? "unknown" : found->second.c_str();
@@ -114,8 +114,8 @@ const char *mgt_loaded_version(void) {
 namespace {
 thread_local bool training = false;
 
-// Whether LibTorch's products round: which instructions they take is oneDNN's affair, so one is tried. 1 + 2^-9 is a float32 and no
-// bfloat16. It is tried on a thread of its own, whose OpenMP has one thread.
+// Whether LibTorch's products round. oneDNN chooses the instructions, so one product is tried. 1 + 2^-9 is a float32 and not a
+// bfloat16. The product runs on a new thread, whose OpenMP has one thread.
 bool libtorch_rounds() {
   const auto product = [] {
     omp_set_num_threads(1);
@@ -125,7 +125,7 @@ bool libtorch_rounds() {
   };
   try {
     return std::async(std::launch::async, product).get() == 64;
-  } catch (const std::exception &) {  // then nothing is rounded
+  } catch (const std::exception &) {  // then products do not round
     return false;
   }
 }
@@ -148,9 +148,9 @@ int mgt_round_factors(int on) {
 }
 
 void mgt_deterministic(int on) {
-  if (on) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS reads it with its first product
+  if (on) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS reads it at its first product
   at::globalContext().setDeterministicAlgorithms(on != 0, /*warn_only=*/false);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);  // nothing here reads memory that was not written
+  at::globalContext().setDeterministicFillUninitializedMemory(false);  // unwritten memory is never read here
 }
 
 const char *mgt_cpu_features(void) {
@@ -225,14 +225,14 @@ mgt_pointer mgt_device_open(int cuda, int index, int threads) {
   return r;
 }
 
-// The thread may live on: Go cannot end the process's first one. Its idle OpenMP team would count among the threads that
-// share the cores, and where those are too many libgomp sends every thread to sleep between two parallel regions.
+// The thread may continue to live, because Go cannot end the process's first thread. Its idle OpenMP team would count among the threads
+// that share the cores. If these are too many, libgomp lets every thread sleep between two parallel regions.
 void mgt_device_close(mgt_device *d) {
   omp_pause_resource_all(omp_pause_hard);
   delete d;
 }
 
-// LibTorch's number is left as it is: a part of it is the whole process's, and a thread that starts meanwhile would take it over.
+// LibTorch's number is not changed: a part of it belongs to the whole process, and a thread that starts meanwhile would take it.
 void mgt_use_threads(int n) {
   omp_pause_resource_all(omp_pause_hard);
   omp_set_num_threads(n);

@@ -1,7 +1,7 @@
-// Processes that compute together. What lies on GPUs NCCL moves, where every rank has it and a GPU of its own. All else Gloo moves, which
-// knows memory of the host alone: what lies on a GPU goes through a copy there, a piece at a time. Every collective here is made of sends
-// and receives between pairs: sums are taken by their owner in the order of the ranks, so equal inputs give equal bits, which neither's own
-// collectives promise; and a wait on a send or a receive can be aborted from another thread, which a wait on those of Gloo cannot.
+// Processes that compute together. NCCL sends tensors on GPUs if every rank has NCCL and its own GPU. Gloo sends all other tensors. It only
+// supports host memory, so tensors on a GPU go through a copy there, a piece at a time. Every collective here consists of sends and
+// receives between pairs. The owner of a share sums it in the order of the ranks, so equal inputs give equal bits. The collectives of NCCL
+// and Gloo do not promise this. A wait for a send or a receive can be aborted from another thread, unlike a wait for a collective of Gloo.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Logging.h>
@@ -33,10 +33,10 @@ struct mgt_rendezvous {
 
 namespace {
 
-// Elements that one rank has of another at a time while it sums, and while they go through the host's memory: they bound what a call needs.
-// Gatherings beside other calls and rows to all ranks are not cut.
+// Elements of another rank that a rank holds at a time while it sums, and while they go through the host's memory. They bound a call's
+// memory. Gatherings during other calls, and rows to all ranks, are not cut.
 constexpr int64_t kPiece = 1 << 18, kGPUPiece = 1 << 20;
-// Shares begin at multiples of this, so that kernels find them aligned.
+// Shares begin at multiples of this, so they are aligned for kernels.
 constexpr int64_t kAlign = 64;
 
 // The calls, for tags.
@@ -44,15 +44,15 @@ enum { kSum, kGather, kSend, kExchange, kAllToAll };
 
 // Messages that were started together.
 struct flight {
-  uint32_t number = 0;  // counted alike by every rank
+  uint32_t number = 0;  // equal at every rank
   std::vector<int> peers;
   steady_clock::time_point deadline;
-  uint64_t on_gpus = 0;  // what NCCL moves: of nccl_link::start
+  uint64_t on_gpus = 0;  // the messages over NCCL: the result of nccl_link::start
 };
 
-// Elements of every rank's share, from `from` on, on their way to all others.
+// Elements of every rank's share, from `from` on, in transit to all others.
 struct gathering {
-  at::Tensor flat, host;  // [size, piece]: their copies where flat is not in the host's memory
+  at::Tensor flat, host;  // [size, piece]: copies if flat is not in host memory
   int64_t from, piece;
   flight under_way;
 };
@@ -64,14 +64,14 @@ struct mgt_group {
   int rank, size;
   milliseconds timeout;
   uint32_t flights = 0;
-  std::deque<gathering> gatherings;  // that were started and not finished, in their order
+  std::deque<gathering> gatherings;  // started and not finished, in their order
 
-  std::string over;  // what moves that which lies on GPUs, and where it is Gloo, why; empty before the first call with such a tensor
+  std::string over;  // transport of tensors on GPUs, with the reason if it is Gloo; empty before the first call with such a tensor
   std::atomic<bool> aborted{false};
-  std::unique_ptr<nccl_link> link;  // reads aborted until it is gone
+  std::unique_ptr<nccl_link> link;  // reads aborted until its end
 
-  std::mutex mutex;                                                        // of what follows, and of aborting
-  std::map<uint32_t, std::vector<c10::intrusive_ptr<c10d::Work>>> flying;  // by the number of the flight
+  std::mutex mutex;                                                        // guards the next members, and aborting
+  std::map<uint32_t, std::vector<c10::intrusive_ptr<c10d::Work>>> flying;  // by flight number
 
   void start(const message &m, uint32_t number, uint32_t tag);
   flight begin(const std::vector<message> &messages, uint32_t call, int64_t elements);
@@ -83,7 +83,7 @@ struct mgt_group {
 
 namespace {
 
-// An error of Gloo's transport, which has no types in common with LibTorch.
+// Throws the error of Gloo's transport. Gloo's exceptions have no types in common with LibTorch's.
 [[noreturn]] void lost(const std::exception &e, int peer, steady_clock::time_point deadline) {
   bool late = steady_clock::now() >= deadline;
   throw group_error(late ? MGT_GROUP_TIMED_OUT : MGT_GROUP_LOST, peer, e.what());
@@ -99,8 +99,8 @@ void mgt_group::start(const message &m, uint32_t number, uint32_t tag) {
   flying[number].push_back(std::move(work));
 }
 
-// Starts every message. Messages without elements must be left out by both sides. Gloo takes a message that is too short for a whole
-// one; so the tag has the call and its size in it, and ranks that call different things do not meet.
+// Starts every message. Messages without elements must be left out by both sides. Gloo accepts a message that is too
+// short, so the tag contains the call and its size. Ranks with different calls do not connect.
 flight mgt_group::begin(const std::vector<message> &messages, uint32_t call, int64_t elements) {
   flight f{++flights, {}, steady_clock::now() + timeout};
   if (!messages.empty() && messages[0].piece.is_cuda()) {
@@ -131,7 +131,7 @@ void mgt_group::finish(const flight &f) {
     works = flying[f.number];
   }
   for (size_t i = 0; i < f.peers.size(); i++) {
-    // Rounded up: who waited in vain must not be back before the deadline.
+    // Rounded up: a wait without result must not end before the deadline.
     const auto left = std::chrono::ceil<milliseconds>(f.deadline - steady_clock::now());
     bool whole = false;
     try {
@@ -145,7 +145,7 @@ void mgt_group::finish(const flight &f) {
   flying.erase(f.number);
 }
 
-// NCCL does not say for whom it waits.
+// NCCL does not report which rank it waits for.
 void mgt_group::finish_on_gpus(const flight &f) {
   try {
     link->finish(f.on_gpus, f.deadline);
@@ -180,9 +180,9 @@ mgt_group_result attempt(F &&f) noexcept {
   return r;
 }
 
-// Every rank's bytes [size, bytes].
+// Returns every rank's bytes [size, bytes].
 at::Tensor exchange(mgt_group *g, const void *mine, int64_t bytes) {
-  // What arrives late must not find its memory gone: the messages have tensors of their own.
+  // The messages own their tensors, so the memory still exists when a message arrives late.
   const auto landed = at::empty({g->size, bytes}, at::TensorOptions(at::kByte));
   const auto own = landed.select(0, g->rank);
   std::memcpy(own.mutable_data_ptr(), mine, size_t(bytes));
@@ -196,9 +196,9 @@ at::Tensor exchange(mgt_group *g, const void *mine, int64_t bytes) {
   return landed;
 }
 
-// What a rank says of its GPU.
+// A rank's description of its GPU.
 struct offer {
-  char gpu[64] = {}, version[16] = {}, refusal[256] = {};  // texts; refusal: why it cannot use NCCL
+  char gpu[64] = {}, version[16] = {}, refusal[256] = {};  // texts; refusal: the reason if it cannot use NCCL
 };
 
 offer offer_of(int gpu) {
@@ -212,7 +212,7 @@ offer offer_of(int gpu) {
   return mine;
 }
 
-// Why the ranks that said this cannot use NCCL together; empty: they can.
+// Returns the reason if these ranks cannot use NCCL together; empty: they can.
 std::string refusal_of(const mgt_group *g, const at::Tensor &said) {
   std::vector<offer> all(size_t(g->size));
   std::memcpy(all.data(), said.const_data_ptr(), all.size() * sizeof(offer));
@@ -227,12 +227,12 @@ std::string refusal_of(const mgt_group *g, const at::Tensor &said) {
   return "";
 }
 
-// Connects the ranks over NCCL; why that failed in one of them, or nothing.
+// Connects the ranks over NCCL. Returns the reason if that failed in one of them, else "".
 std::string link_up(mgt_group *g, int gpu) {
   nccl_link::id id{};
   offer outcome;
   std::to_string(g->rank).copy(outcome.gpu, sizeof outcome.gpu - 1);
-  // A rank that fails at once waits for the others' outcome for the whole time-out, so they may take half of it.
+  // A rank that fails at once waits for the others' result for the whole time-out, so the others may take half of it.
   const auto until = steady_clock::now() + g->timeout / 2;
   try {
     if (g->rank == 0) id = nccl_link::new_id();
@@ -250,7 +250,7 @@ std::string link_up(mgt_group *g, int gpu) {
   return refusal_of(g, exchange(g, &outcome, sizeof outcome));
 }
 
-// At their first call with a tensor on a GPU the ranks agree on what moves such tensors.
+// At their first call with a tensor on a GPU the ranks agree on the transport of such tensors.
 void agree(mgt_group *g, int gpu) {
   const auto mine = offer_of(gpu);
   auto refusal = refusal_of(g, exchange(g, &mine, sizeof mine));
@@ -266,7 +266,7 @@ void enter(mgt_device *d, mgt_group *g, const at::Tensor &x) {
   if (x.is_cuda() && g->over.empty()) agree(g, x.get_device());
 }
 
-// The elements of t in one dimension, for f to work on in place.
+// Calls f with the elements of t in one dimension. f works in place.
 template <class F>
 mgt_group_result on_flat(mgt_device *d, mgt_group *g, void *t, F &&f) noexcept {
   return attempt([&](mgt_group_result &) {
@@ -277,10 +277,10 @@ mgt_group_result on_flat(mgt_device *d, mgt_group *g, void *t, F &&f) noexcept {
   });
 }
 
-// Whether messages have the elements of flat themselves, not copies in the host's memory.
+// Whether messages contain the elements of flat itself and not copies in host memory.
 bool direct(const mgt_group *g, const at::Tensor &flat) { return flat.is_cpu() || g->link; }
 
-// Elements that one rank has of another at a time while it sums.
+// Elements of another rank that a rank holds at a time while it sums.
 int64_t piece_to_sum(const mgt_group *g, const at::Tensor &flat) { return flat.is_cuda() && g->link ? kGPUPiece : kPiece; }
 
 // A rank's share of a buffer.
@@ -297,14 +297,14 @@ at::Tensor piece_of(const at::Tensor &share, int64_t from, int64_t most) {
   return share.narrow(0, from, std::min(most, share.numel() - from));
 }
 
-// Room for a piece of every rank, where messages come from and go to.
+// A buffer for a piece of every rank, which messages read or fill.
 at::Tensor room(mgt_group *g, const at::Tensor &flat, int64_t piece) {
   return at::empty({g->size, piece}, flat.options().device(direct(g, flat) ? flat.device() : at::Device(at::kCPU)));
 }
 
-// A piece of every rank's share: what the others have of this rank's, and what this rank sends them of theirs.
+// A piece of every rank's share: the others' values for this rank's share, and this rank's values for the others' shares.
 struct turn {
-  at::Tensor theirs, ours;  // [size, piece]; ours where flat is not in the host's memory
+  at::Tensor theirs, ours;  // [size, piece]; ours if flat is not in host memory
   at::Tensor own;           // this rank's part of its own share
   flight under_way;
 };
@@ -322,8 +322,8 @@ void begin(mgt_group *g, turn &t, const at::Tensor &flat, int64_t from, int64_t 
   t.under_way = g->begin(messages, kSum, flat.numel());
 }
 
-// Adds every rank's elements of flat that are this rank's share to sum, from rank 0 to the last; where sum is undefined, to zeros
-// in place of the share. While one piece is added up the next is under way.
+// Adds this rank's share of every rank's flat to sum, from rank 0 to the last. If sum is undefined, the sum replaces the share in flat.
+// While one piece is added up, the next one is in transit.
 void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum) {
   const auto mine = share(flat, g->rank, g->size), into = sum.defined() ? sum : mine;
   TORCH_CHECK(into.numel() == mine.numel(), "a sum of ", into.numel(), " elements for a share of ", mine.numel());
@@ -349,14 +349,14 @@ void reduce_scatter(mgt_group *g, const at::Tensor &flat, const at::Tensor &sum)
   }
 }
 
-// Elements of rank r's share that g gathers, and where they are for Gloo.
+// The elements of rank r's share that x gathers, and their place for Gloo.
 at::Tensor gathered(const mgt_group *g, const gathering &x, int r) { return piece_of(share(x.flat, r, g->size), x.from, x.piece); }
 at::Tensor at_host(const mgt_group *g, const gathering &x, int r) {
   const auto of = gathered(g, x, r);
   return direct(g, x.flat) ? of : x.host.select(0, r).narrow(0, 0, of.numel());
 }
 
-// Each rank's share goes to all others, as much of it as a piece.
+// Starts to send a piece of each rank's share to all others.
 gathering start_gathering(mgt_group *g, const at::Tensor &flat, int64_t from, int64_t piece) {
   gathering x{flat, direct(g, flat) ? at::Tensor() : room(g, flat, piece), from, piece, {}};
   const auto mine = at_host(g, x, g->rank);
@@ -384,12 +384,12 @@ void all_gather(mgt_group *g, const at::Tensor &flat) {
   for (int64_t from = 0; from < longest; from += piece) finish_gathering(g, start_gathering(g, flat, from, piece));
 }
 
-// The oldest gathering, which must be that of flat.
+// Finishes the oldest gathering, which must be flat's.
 void finish_oldest(mgt_group *g, const at::Tensor &flat) {
   TORCH_CHECK(!g->gatherings.empty() && g->gatherings.front().flat.is_set_to(flat),
               "it is not the tensor whose gathering was started first");
   auto &x = g->gatherings.front();
-  x.under_way.deadline = std::max(x.under_way.deadline, steady_clock::now() + g->timeout);  // this rank may have come late itself
+  x.under_way.deadline = std::max(x.under_way.deadline, steady_clock::now() + g->timeout);  // this rank itself may be late
   finish_gathering(g, x);
   g->gatherings.pop_front();
 }
@@ -411,8 +411,8 @@ void send(mgt_group *g, const at::Tensor &flat, int from, int to) {
   }
 }
 
-// Rows of out, sent[r] for rank r, and rows of in, came[r] of rank r, those of rank 0 first. All that there are move at once: numbers of
-// pieces would differ from pair to pair.
+// Sends sent[r] rows of out to rank r, and receives came[r] rows of in from rank r, in the order of ranks. All rows move at once, because
+// the numbers of pieces would differ between pairs.
 void all_to_all(mgt_group *g, const at::Tensor &in, const at::Tensor &out, const int64_t *came, const int64_t *sent) {
   TORCH_CHECK(in.dim() == 2 && out.dim() == 2 && in.size(1) == out.size(1) && in.scalar_type() == out.scalar_type() && in.is_contiguous() &&
                   out.is_contiguous(),
@@ -433,7 +433,7 @@ void all_to_all(mgt_group *g, const at::Tensor &in, const at::Tensor &out, const
               here[g->rank].size(0));
   here[g->rank].copy_(there[g->rank]);
   std::vector<message> messages;
-  std::vector<std::pair<at::Tensor, at::Tensor>> landing;  // copies in the host's memory, and where they go
+  std::vector<std::pair<at::Tensor, at::Tensor>> landing;  // copies in host memory, and their targets
   for (int r = 0; r < g->size; r++) {
     if (r == g->rank) continue;
     if (here[r].numel()) {
@@ -447,8 +447,8 @@ void all_to_all(mgt_group *g, const at::Tensor &in, const at::Tensor &out, const
   for (const auto &[host, to] : landing) to.copy_(host);
 }
 
-// While one is alive SIGPIPE is blocked, and in the threads that are started meanwhile for good. Gloo's thread writes to a rank that
-// is gone without MSG_NOSIGNAL, and Go lets a SIGPIPE on a thread that it did not start end the process.
+// While an object of this class lives, SIGPIPE is blocked. In threads that are started meanwhile it stays blocked. Gloo's thread writes to
+// a lost rank without MSG_NOSIGNAL, and Go ends the process after a SIGPIPE on a thread that it did not start.
 class without_sigpipe {
   sigset_t before;
 
@@ -463,8 +463,8 @@ class without_sigpipe {
   without_sigpipe(const without_sigpipe &) = delete;
 };
 
-// While one is alive LibTorch logs nothing: of a join it logs every attempt that failed, with a back-trace, and the error that the call
-// ends with says the same. Where TORCH_CPP_LOG_LEVEL is set, somebody wants to read them.
+// While an object of this class lives, LibTorch does not log. During a join it would log every failed attempt with a back-trace, although
+// the call's error has the same content. If TORCH_CPP_LOG_LEVEL is set, the log stays on.
 class without_log {
   static inline std::mutex mutex;
   static inline int alive = 0, level = 0;

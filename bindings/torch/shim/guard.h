@@ -15,12 +15,12 @@ struct mgt_device {
   int threads;  // OpenMP's, of CPU work
 };
 
-// Handles given out by own() and not yet dropped.
+// Number of handles from own() that are not dropped yet.
 extern std::atomic<int64_t> mgt_handles;
 
 inline at::Tensor &ref(void *handle) { return *static_cast<at::Tensor *>(handle); }
 
-// A call that one of our kernels did not carry out.
+// An error of one of our kernels.
 struct kernel_error : std::runtime_error {
   int32_t status;  // of mgrpo/status.h
   kernel_error(int32_t status, const std::string &message) : std::runtime_error(message), status(status) {}
@@ -46,7 +46,7 @@ char *guard(F &&f) noexcept {
   }
 }
 
-// Runs f, which returns nothing, on behalf of d.
+// Runs f, which does not return a value, for d.
 template <class F>
 char *run(mgt_device *d, F &&f) noexcept {
   if (d->thread != mgt_thread()) return failure("called from another goroutine than Do's, or inside Do of another device");
@@ -62,7 +62,7 @@ inline void own(mgt_tensor &r, at::Tensor t) {
   mgt_handles.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Runs f, which returns a tensor, on behalf of d.
+// Runs f, which returns a tensor, for d.
 template <class F>
 mgt_tensor make(mgt_device *d, F &&f) noexcept {
   mgt_tensor r{};

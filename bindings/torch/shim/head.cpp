@@ -86,7 +86,7 @@ struct Chunks {
   int32_t type;  // of w's blocks, or MGT_NOT_QUANTISED
   int64_t chunk;
   double cap;      // of the logits; 0: none
-  bool invariant;  // our linear, whose rows do not depend on the chunk; LibTorch's is faster
+  bool invariant;  // uses our linear, whose rows do not depend on the chunk; LibTorch's is faster
   at::Tensor buffer = at::empty({std::min(chunk, h.size(0)), w.size(0)}, h.options().dtype(logits_type(h)));
 
   template <class F>

@@ -1,5 +1,5 @@
-// What lies between the product of queries, keys and values and attention: heads, their norms and rotation, and the key-value cache.
-// Float32, on a GPU also bfloat16, runs our kernels; other tensors run LibTorch's operators.
+// The step between the product of queries, keys and values and attention: heads, their norms and rotation, and the key-value cache.
+// Float32, on a GPU also bfloat16, uses our kernels. Other tensors use LibTorch's operators.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -86,7 +86,7 @@ float *data_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_p
 
 constexpr auto kPositions = ": is every position in the cosine table?";
 
-// q, k and v. Of normalised heads inv has 1 / rms of queries and keys, where it is wanted.
+// Returns q, k and v. For normalised heads it writes 1 / rms of queries and keys to inv, unless that is NULL.
 variable_list split(const at::Tensor &qkv, const Heads &h, variable_list *inv) {
   auto q = at::empty({h.rows, h.heads, h.hd}, qkv.options()), k = at::empty({h.rows, h.kv_heads, h.hd}, qkv.options()),
        v = at::empty_like(k);
@@ -106,7 +106,7 @@ variable_list split(const at::Tensor &qkv, const Heads &h, variable_list *inv) {
   return {q, k, v};
 }
 
-// The gradients of qkv, and of the norms' weights where they are wanted.
+// Returns the gradients of qkv, and of the norms' weights if they are needed.
 variable_list split_bwd(const variable_list &grads, const at::Tensor &qkv, const Heads &h, const variable_list &inv, bool for_q_norm,
                         bool for_k_norm) {
   auto dq = grads[0].contiguous(), dk = grads[1].contiguous(), dv = grads[2].contiguous();
@@ -153,7 +153,7 @@ struct SplitHeads : torch::autograd::Function<SplitHeads> {
   }
 };
 
-// The heads x [T, heads, hd] turned; the rotation is in float32, as the tables are.
+// Returns the heads x [T, heads, hd] after rotation. The rotation is in float32, like the tables.
 at::Tensor turned_composite(const at::Tensor &x, const Heads &h) {
   if (!h.cos.defined()) return x;
   int64_t half = h.cos.size(1), rest = x.size(2) - 2 * half;

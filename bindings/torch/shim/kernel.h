@@ -1,4 +1,4 @@
-// Which tensors our own kernels take, what products of matrices do, and how statuses become exceptions.
+// Which tensors our own kernels accept, the rules of matrix products, and the conversion of statuses to exceptions.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -15,25 +15,25 @@ bool cpu_fp32(const at::Tensor &t, const T &...rest) {
   return cpu_fp32(t) && cpu_fp32(rest...);
 }
 
-// Whether our kernels of layers take these: alike, in float32, on a GPU also in bfloat16.
+// Whether our kernels of layers accept these tensors: of one dtype and device, float32, on a GPU also bfloat16.
 template <class... T>
 bool ours(const at::Tensor &t, const T &...rest) {
   bool has = t.scalar_type() == at::kFloat ? t.is_cpu() || t.is_cuda() : t.is_cuda() && t.scalar_type() == at::kBFloat16;
   return has && ((rest.device() == t.device() && rest.scalar_type() == t.scalar_type()) && ...);
 }
 
-// Whether an operation on these has to leave a trace for the backward pass.
+// Whether an operation on these must be recorded for the backward pass.
 template <class... T>
 bool recorded(const T &...t) {
   return at::GradMode::is_enabled() && ((t.defined() && t.requires_grad()) || ...);
 }
 
-// Whether this thread trains, and products of float32 on the CPU round their factors there. Passes of training without gradients
-// must then round, too, or they would be of another policy than those with gradients.
+// Whether this thread trains and products of float32 on the CPU round their factors in training. Passes of training without gradients
+// must round, too. Otherwise they would compute another policy than the passes with gradients.
 bool rounds_factors();
 
-// What of t is multiplied. A processor without instructions for bfloat16 multiplies float32, in which products of
-// bfloat16 are exact, a hundred times as fast.
+// Returns t as a factor of a product. A processor without bfloat16 instructions multiplies float32 a hundred times as fast, and products
+// of bfloat16 are exact in it.
 inline at::Tensor factor(const at::Tensor &t) {
 #if defined(__x86_64__)
   static const bool slow = !__builtin_cpu_supports("avx512bf16");
@@ -42,7 +42,8 @@ inline at::Tensor factor(const at::Tensor &t) {
   return t;
 }
 
-// The type of the product of x with a head. A GPU adds up products of bfloat16 in float32, and rounded logits of 16 would be 0.125 apart.
+// Returns the type of the product of x with a head. A GPU adds products of bfloat16 in float32; logits near 16 would be 0.125 apart in
+// bfloat16.
 inline at::ScalarType logits_type(const at::Tensor &x) {
   return x.is_cuda() && x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
 }
@@ -59,7 +60,7 @@ inline void check_status(int32_t status, const char *hint = "") {
   if (status != MGRPO_OK) throw kernel_error(status, c10::str(mgrpo_status_string(status), hint));
 }
 
-// An int32 tensor of n elements, such as positions and slots; the second is where `like` is.
+// Returns the data of an int32 tensor of n elements, such as positions and slots. The second function requires the device of `like`.
 inline const int32_t *int32s(const at::Tensor &t, int64_t n, const char *name) {
   TORCH_CHECK(t.scalar_type() == at::kInt && t.dim() == 1 && t.size(0) == n && t.is_contiguous(), name, " must be int32 [", n,
               "] and contiguous");

@@ -1,8 +1,8 @@
 // The policy loss of a language model's head, from hidden states, and its gradients.
 //
-// A token-level objective differentiates a row of logits as soon as it exists, so the logits of a chunk of rows are
-// computed once, become their gradient in place and are multiplied on: three GEMMs, where a backward pass of
-// head.cpp's makes the logits again, a fourth.
+// A token-level objective can differentiate a row of logits as soon as it exists. So the logits of a chunk of rows are
+// computed once, become their gradient in place, and are multiplied further: three GEMMs. A backward pass of head.cpp
+// would compute the logits again, with a fourth.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -22,7 +22,7 @@
 
 namespace {
 
-// The kernels of h's device.
+// The kernels for h's device.
 struct Kernels {
   bool cuda;
   int index;
@@ -46,8 +46,8 @@ struct Kernels {
   }
 };
 
-// Where the gradient of w [V, D] is added up over the chunks: in the caller's float32 sum; in the leaf's own gradient; in a float32
-// buffer that is rounded once at the end where w is in half precision; nowhere if w is frozen.
+// The place where the gradient of w [V, D] is added up over the chunks: the caller's float32 sum; the leaf's own gradient; a float32
+// buffer that is rounded once at the end, if w is in half precision; none if w is frozen.
 struct WeightGradient {
   at::Tensor leaf, sum;
 
@@ -75,8 +75,7 @@ struct WeightGradient {
   }
 };
 
-// The logits of some rows, which become their gradient in place. Float32 logits of bfloat16 rows, as a GPU has them, become one in
-// bfloat16.
+// The logits of some rows, which become their gradient in place. On a GPU bfloat16 rows have float32 logits, whose gradient is in bfloat16.
 struct Chunk {
   at::Tensor logits;
   at::ScalarType type;  // of the gradient

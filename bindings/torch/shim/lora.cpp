@@ -1,6 +1,6 @@
-// Low-rank adapters on top of a linear map, whatever that map is: y += scale * B (A x).
-// Without gradients float32 on a CPU, and on a GPU bfloat16 too, runs our kernel, in which every row may have another adapter.
-// With gradients there is one adapter, and LibTorch's products of matrices run.
+// Low-rank adapters on top of any linear map: y += scale * B (A x).
+// Without gradients, float32 on a CPU, and on a GPU also bfloat16, uses our kernel, in which every row may have another adapter.
+// With gradients there is one adapter, and LibTorch computes the products.
 #include "mgrpo/lora.h"
 
 #include <ATen/ops/empty.h>
@@ -21,7 +21,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// An adapter's parts with their places: in the stacked A, and of their B in the values.
+// An adapter's parts, with their places in the stacked A and the places of their B in the values.
 struct Parts {
   std::vector<mgrpo_lora_part> all;
   int64_t rank = 0, numel = 0, k;
@@ -32,7 +32,7 @@ struct Parts {
     for (const auto &p : all) numel += p.n * p.r;
   }
   at::Tensor a(const at::Tensor &values) const { return values.narrow(0, 0, rank * k).view({rank, k}); }
-  // f(part, its columns of [T, rank], its B).
+  // Calls f(part, its columns of [T, rank], its B).
   template <class F>
   void each(const at::Tensor &values, const at::Tensor &products, const F &f) const {
     int64_t column = 0, b = rank * k;

@@ -1,6 +1,6 @@
 // A mixture of experts: the router's choice, and the experts' SwiGLU MLPs on their tokens.
-// Generation on a CPU runs our kernels alone, and on a GPU too where rows are few. Elsewhere each expert's products are
-// training's (product.h).
+// Generation on a CPU uses only our kernels, and so does generation on a GPU with few rows. Otherwise each expert uses
+// training's products (product.h).
 #include "mgrpo/moe.h"
 
 #include <ATen/TensorOperators.h>
@@ -49,7 +49,7 @@ at::Tensor route(const at::Tensor &logits, const at::Tensor &given, const at::Te
   return weight;
 }
 
-// Gives the weights that route made a history.
+// Records the weights of route for the backward pass.
 struct Route : torch::autograd::Function<Route> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &logits, const at::Tensor &chosen, const at::Tensor &weight,
                             bool normalise, double balance) {
@@ -65,7 +65,7 @@ struct Route : torch::autograd::Function<Route> {
     const bool normalise = ctx->saved_data["normalise"].toBool();
     const double balance = ctx->saved_data["balance"].toDouble();
     auto dweight = grads[0].contiguous(), dlogits = at::empty_like(logits);
-    at::Tensor dprob;  // of balance E sum_e load_e mean_t prob_te, in which the loads are constants
+    at::Tensor dprob;  // of balance E sum_e load_e mean_t prob_te, with constant loads
     if (balance != 0)
       dprob = at::bincount(chosen.reshape(-1), {}, experts).to(at::kFloat) *
               (balance * double(experts) / (double(tokens) * double(tokens) * double(k)));
@@ -86,7 +86,7 @@ struct Route : torch::autograd::Function<Route> {
 struct Order {
   at::Tensor first, source, place;  // as in mgrpo/moe.h
   int64_t tokens, k, experts;
-  at::Tensor chosen;  // int32 [tokens, k]: the experts of each token, from which the order was made
+  at::Tensor chosen;  // int32 [tokens, k]: the experts of each token, the source of the order
 
   at::Tensor expert_of_rows() const { return chosen.reshape(-1).index_select(0, source); }
 };
@@ -168,7 +168,7 @@ at::Tensor products(const at::Tensor &x, const at::Tensor &w, const Order &o) {
   return y;
 }
 
-// f(e, from, rows) for each expert with rows; on a GPU this waits for their numbers.
+// Calls f(e, from, rows) for each expert with rows. On a GPU this waits for the counts.
 template <class F>
 void for_each_expert(const Order &o, const F &f) {
   const auto host = o.first.cpu();
@@ -177,7 +177,8 @@ void for_each_expert(const Order &o, const F &f) {
     if (first[e + 1] > first[e]) f(e, first[e], first[e + 1] - first[e]);
 }
 
-// Whether LibTorch has a kernel that multiplies the rows of all experts, by matrices of whole 16 bytes a row, and waits for nothing.
+// Whether LibTorch has a kernel that multiplies the rows of all experts without waiting. Rows of the matrices must be multiples of 16
+// bytes.
 bool multiplies_together(const at::Device &device, at::ScalarType type, int64_t in, int64_t out) {
   if (!device.is_cuda() || type != at::kBFloat16 || in % 8 != 0 || out % 8 != 0) return false;
   const int major = the_cuda_part->capability(device.index()) / 10;
@@ -186,7 +187,7 @@ bool multiplies_together(const at::Device &device, at::ScalarType type, int64_t 
 
 bool on_16_bytes(const at::Tensor &t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0; }
 
-// x w^T, or with w as it is x w, as training multiplies.
+// Returns x w^T, or x w if not transposed, with training's products.
 at::Tensor products_of_each(const at::Tensor &x, const at::Tensor &w, const Order &o, bool transposed) {
   const auto each = of_each(w, o.experts);
   if (multiplies_together(x.device(), x.scalar_type(), each.size(1), each.size(2)) && x.size(0) > 0 && on_16_bytes(x) && on_16_bytes(w))
@@ -199,7 +200,7 @@ at::Tensor products_of_each(const at::Tensor &x, const at::Tensor &w, const Orde
   return y;
 }
 
-// The gradient of w: dy^T x of each expert's rows, added in place where w is a leaf with a gradient.
+// The gradient of w: dy^T x of each expert's rows, added in place if w is a leaf with a gradient.
 at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, const Order &o) {
   auto total = gradient_in_place(w);
   at::Tensor own = total.defined() ? at::Tensor() : at::zeros_like(w);
@@ -211,8 +212,8 @@ at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::
   return own;
 }
 
-// The weights of experts, as leaves of the model: gate_up [E 2 F, H] and down [E H, F], and their biases [E 2 F] and [E H], if they have
-// any.
+// The weights of experts, as leaves of the model: gate_up [E 2 F, H] and down [E H, F], and their biases [E 2 F] and [E H], which
+// may be undefined.
 struct Weights {
   at::Tensor gate_up, down;
   MaybeTensor gate_up_bias, down_bias;
@@ -254,8 +255,8 @@ struct Experts : torch::autograd::Function<Experts> {
     ctx->saved_data["clamped"] = clamped;
     return y;
   }
-  // The gradient of a weight is what its expert's output adds to the loss: dout (W a + b), in which dout W is on the way to
-  // the activations a anyway. So no output of an expert is kept.
+  // The gradient of a routing weight is dout (W a + b), the product of dout with its expert's output. dout W is computed for the gradient
+  // of the activations a anyway, so expert outputs are not kept.
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     const auto &weight = saved[1], &gate_up = saved[2], &down = saved[3], &h = saved[4], &gate_up_bias = saved[9], &down_bias = saved[10];

@@ -1,4 +1,4 @@
-// NCCL's C interface as far as it is used. Its library comes with LibTorch's, its header does not.
+// The used part of NCCL's C interface. LibTorch brings NCCL's library but not its header.
 #pragma once
 #include <climits>
 #include <cstddef>
@@ -12,7 +12,7 @@ struct unique_id {
   char bytes[128];
 };
 
-// ncclConfig_t of NCCL 2.18, which later libraries take, too.
+// ncclConfig_t of NCCL 2.18. Later libraries accept it, too.
 struct config {
   size_t size = sizeof(config);
   unsigned magic = 0xcafebeef, version = 21800;

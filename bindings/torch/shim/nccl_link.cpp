@@ -1,4 +1,4 @@
-// NCCL through its C interface. LibTorch's own group over it ends the process where a rank is lost, and cannot be tested without GPUs.
+// NCCL through its C interface. LibTorch's own group over NCCL ends the process if a rank is lost, and cannot be tested without GPUs.
 #include "nccl_link.h"
 
 #include <dlfcn.h>
@@ -84,7 +84,7 @@ nccl_link::nccl_link(int gpu, const id &of, int rank, int size, deadline until, 
 
 nccl_link::~nccl_link() { close(); }
 
-// What this rank has sent may still be on its way: unless something has failed, it arrives.
+// This rank's messages may still be in transit. Unless a call has failed, they arrive.
 void nccl_link::close() {
   if (comm_) (flushed() ? nccl().destroy : nccl().abort)(comm_);
   the_cuda_part->side_close(side_);
@@ -109,7 +109,7 @@ uint64_t nccl_link::start(const std::vector<message> &messages, deadline until) 
   int result = kSuccess;
   for (const auto &m : messages)
     if (result == kSuccess) result = give(m);
-  const int ended = nccl().group_end();  // also after a failure: an open group would hold up whatever this thread does next
+  const int ended = nccl().group_end();  // also after a failure: an open group would block this thread's next calls
   check(result);
   check(ended);
   settle(until);
@@ -128,7 +128,7 @@ void nccl_link::finish(uint64_t flight, deadline until) {
   flights_.erase(flight);
 }
 
-// Waits until the library has done what it does on the host.
+// Waits until the library has finished its work on the host.
 void nccl_link::settle(deadline until) {
   wait(until, [&] { return state() != kInProgress; });
 }

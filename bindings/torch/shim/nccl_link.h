@@ -1,4 +1,4 @@
-// Messages between the GPUs of a group, which NCCL moves without the host's memory.
+// Messages between the GPUs of a group. NCCL moves them without host memory.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -17,28 +17,28 @@ struct message {
   bool out;  // sent, else received
 };
 
-// A failure of a group's call because of another rank.
+// The failure of a group's call because of another rank.
 struct group_error : std::runtime_error {
   int why, peer;
   group_error(int why, int peer, const std::string &message) : std::runtime_error(message), why(why), peer(peer) {}
 };
 
-// The connections of one GPU to those of the other ranks. All ranks start the same flights of messages in the same order. One thread at a
-// time calls it; when `aborted` is set from another one, the call in progress fails.
+// The connections of one GPU to the GPUs of the other ranks. All ranks start the same flights of messages in the same order. One thread at
+// a time calls it; when `aborted` is set from another one, the call in progress fails.
 class nccl_link {
  public:
   using deadline = std::chrono::steady_clock::time_point;
-  using id = std::array<char, 128>;  // by which the ranks of one link find each other
+  using id = std::array<char, 128>;  // the ranks of one link use it to find each other
 
-  static std::string version();  // "2.28.9"; throws where there is no NCCL in this process
+  static std::string version();  // "2.28.9"; throws if this process has no NCCL
   static id new_id();
 
   nccl_link(int gpu, const id &of, int rank, int size, deadline until, const std::atomic<bool> &aborted);
   ~nccl_link();
   nccl_link(const nccl_link &) = delete;
 
-  // Sends and receives after what the GPU has been given to do so far, while it goes on. Messages' tensors stay until they are finished, by
-  // what start returned, or the link ends.
+  // Sends and receives after the GPU's work until now, while it continues with later work. The messages' tensors must live until the
+  // messages are finished (by the number that start returned), or until the link ends.
   uint64_t start(const std::vector<message> &messages, deadline until);
   void finish(uint64_t flight, deadline until);
 

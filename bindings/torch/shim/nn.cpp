@@ -1,5 +1,5 @@
 // The layers around attention: linear, embedding, RMS norm, gated activations.
-// Float32, on a GPU also bfloat16, runs our kernels but for products of matrices in training (product.h) and on a GPU; other tensors run
+// Float32, on a GPU also bfloat16, uses our kernels, except for matrix products in training (product.h) and on a GPU. Other tensors use
 // LibTorch's operators.
 #include "mgrpo/nn.h"
 
@@ -39,7 +39,7 @@ at::Tensor like_with_last(const at::Tensor &x, int64_t last) {
   return at::empty(sizes, x.options());
 }
 
-// Ours reads w in float32 or bfloat16; everything else is float32.
+// Our kernel reads w in float32 or bfloat16. Other tensors must be float32.
 bool our_linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b) {
   return cpu_fp32(x) && (cpu_fp32(w) || (w.is_cpu() && w.scalar_type() == at::kBFloat16)) && (!b.defined() || cpu_fp32(b));
 }
@@ -58,10 +58,10 @@ at::Tensor linear(const at::Tensor &x, const at::Tensor &w, const at::Tensor &b)
   return y;
 }
 
-// x w^T + b as training computes it.
+// Returns x w^T + b as training computes it.
 at::Tensor training_linear(const at::Tensor &x, const at::Tensor &w, const std::optional<at::Tensor> &b) {
   if (rounding() != Rounding::ours || !cpu_fp32(x, w)) return at::linear(x, w, b);
-  auto y = like_with_last(x, w.size(0)), rows = y.view({-1, w.size(0)});  // y is no view: adapters add to it in place
+  auto y = like_with_last(x, w.size(0)), rows = y.view({-1, w.size(0)});  // y is not a view: adapters add to it in place
   product_out(rows, x.reshape({-1, w.size(1)}), w.t());
   if (b.has_value()) y.add_(*b);
   return y;
@@ -103,7 +103,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     const auto &w = saved[0], &ids = saved[1];
-    // On a GPU index_add_ adds in no fixed order; the dense form does.
+    // On a GPU index_add_ does not add in a fixed order, but the dense form does.
     auto total = w.is_cpu() ? gradient_in_place(w) : at::Tensor();
     if (!total.defined()) return {at::embedding_dense_backward(grads[0], ids, w.size(0), -1, false), {}};
     total.index_add_(0, ids, grads[0]);
@@ -129,7 +129,7 @@ at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double offset, dou
   return y;
 }
 
-// The gradient of x through norm(x), plus dx_more where that is defined, and the gradient of w where it is wanted.
+// Returns the gradient of x through norm(x), plus dx_more if that is defined, and the gradient of w if it is needed.
 variable_list rms_norm_bwd(const at::Tensor &dy, const at::Tensor &x, const at::Tensor &w, double offset, const at::Tensor &inv_rms,
                            const at::Tensor &dx_more, bool for_w) {
   auto dyc = dy.contiguous(), more = dx_more.defined() ? dx_more.contiguous() : dx_more, dx = at::empty_like(x);
@@ -168,7 +168,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
   }
 };
 
-// The sum and its norm.
+// Returns the sum and its norm.
 variable_list add_rms_norm(const at::Tensor &x, const at::Tensor &residual, const at::Tensor &w, double offset, double eps,
                            at::Tensor *inv_rms) {
   auto sum = at::empty_like(x), y = at::empty_like(x);
@@ -192,7 +192,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
     ctx->save_for_backward({out[0], w, inv_rms});
     ctx->saved_data["offset"] = offset;
     ctx->saved_data["eps"] = eps;
-    ctx->set_materialize_grads(false);  // the last sum of a model is used for its norm alone
+    ctx->set_materialize_grads(false);  // only the norm of a model's last sum is used
     return out;
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
@@ -277,7 +277,7 @@ at::Tensor gated(const at::Tensor &x) {
   return recorded(x) ? Glu<Kind>::apply(xc) : glu<Kind>(xc);
 }
 
-// What made result number nr of node, or undefined: f(function, its context) of those that can make theirs again.
+// Returns f(function, its context) for the function that made result number nr of node, if it can make it again; else undefined.
 template <class F>
 auto of_maker(torch::autograd::Node *node, uint32_t nr, F &&f) {
   using torch::autograd::CppNode;
@@ -300,7 +300,7 @@ at::Tensor remade(uint32_t i) {
   return of_maker(edge.function.get(), edge.input_nr, [](auto again, AutogradContext &ctx) { return again(ctx); });
 }
 
-// Other dtypes and devices. An offset is added in float32: near 1 a bfloat16 has fewer digits than what it is added to.
+// Other dtypes and devices. An offset is added in float32, because bfloat16 numbers near 1 have fewer digits than the weights.
 at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double offset, double eps) {
   if (offset == 0) return at::rms_norm(x, w.sizes(), w, eps);
   auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<Rounding> by{Rounding::none};
 
-// As the kernel takes it: where a tensor has one row or one column its stride can be anything.
+// Returns t for the kernel. If a tensor has one row or one column, its stride can have any value.
 mgrpo_matrix matrix(const at::Tensor &t) {
   int64_t row = t.stride(0), column = t.stride(1);
   if (t.size(0) == 1) row = column == 1 ? t.size(1) : 1;

@@ -1,4 +1,4 @@
-// Linear maps and embeddings by matrices that stay quantised. Gradients flow to the inputs alone.
+// Linear maps and embeddings with matrices that stay quantised. Only the inputs get gradients.
 #include "quant.h"
 
 #include <ATen/ops/empty.h>
@@ -20,7 +20,7 @@ using torch::autograd::variable_list;
 // Weights that a GPU widens at once for LibTorch's products.
 constexpr int64_t kPiece = 1 << 24;
 
-// f(first row, rows, their weights in x's type) for all rows of w on a GPU.
+// Calls f(first row, rows, their weights in x's type) for all rows of w on a GPU.
 template <class F>
 void each_piece(const Blocks &w, const at::Tensor &x, F &&f) {
   const int64_t most = std::max<int64_t>(kPiece / std::max<int64_t>(w.k, 1), 1);
@@ -112,7 +112,7 @@ void quant_product_bwd(const at::Tensor &dy, const Blocks &w, at::Tensor dx, boo
 
 namespace {
 
-// Parts of a matrix, which stand below each other: of a fused map those that a file has in different types.
+// Parts of a matrix, one after the other in rows. The parts of a fused map can have different types.
 using Parts = std::vector<Blocks>;
 
 int64_t rows_of(const Parts &parts) {
@@ -125,7 +125,7 @@ at::Tensor linear(const at::Tensor &x, const Parts &parts, const std::optional<a
   const int64_t n = rows_of(parts);
   auto sizes = x.sizes().vec();
   sizes.back() = n;
-  auto y = at::empty(sizes, x.options());  // no view: adapters add to it in place
+  auto y = at::empty(sizes, x.options());  // not a view: adapters add to it in place
   auto rows = x.reshape({-1, x.size(-1)}), to = y.view({-1, n});
   int64_t from = 0;
   for (const auto &p : parts) {

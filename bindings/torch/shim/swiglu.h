@@ -1,4 +1,4 @@
-// Gated activations where our kernels take the tensors, without a trace for autograd.
+// Gated activations of our kernels, not recorded by autograd.
 #pragma once
 #include <ATen/core/Tensor.h>
 

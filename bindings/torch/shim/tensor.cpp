@@ -24,8 +24,8 @@
 
 namespace {
 
-constexpr size_t kStaged = 1 << 20;  // bytes from which a copy from a GPU goes through pinned memory
-constexpr size_t kAside = 64 << 10;  // bytes up to which nothing waits for a copy to a GPU
+constexpr size_t kStaged = 1 << 20;  // from this many bytes on, a copy from a GPU goes through pinned memory
+constexpr size_t kAside = 64 << 10;  // up to this many bytes a copy to a GPU does not wait
 
 at::IntArrayRef shape(const int64_t *sizes, int64_t dim) { return at::IntArrayRef(sizes, size_t(dim)); }
 at::ScalarType type(int dtype) {
@@ -33,7 +33,7 @@ at::ScalarType type(int dtype) {
   return at::ScalarType(dtype);
 }
 
-// A CPU tensor over memory of the caller, for the length of one call.
+// A CPU tensor over the caller's memory, for the duration of one call.
 at::Tensor borrow(const void *data, int dtype, at::IntArrayRef sizes) {
   static char nothing;
   return at::from_blob(data ? const_cast<void *>(data) : &nothing, sizes, at::TensorOptions(type(dtype)));
@@ -47,7 +47,7 @@ void fill_from(const at::Tensor &t, const void *data, int dtype) {
     t.copy_(borrow(data, dtype, t.sizes()));
 }
 
-// Where no gradient is recorded the elements are widened piece by piece, never all of them at once.
+// Without a recorded gradient the elements are widened piece by piece, never all at once.
 constexpr int64_t kPiece = 1 << 20;
 
 template <class F>
@@ -183,7 +183,7 @@ mgt_tensor mgt_softmax(mgt_device *d, void *t, int64_t dim) {
 mgt_tensor mgt_silu(mgt_device *d, void *t) {
   return make(d, [&] { return at::silu(ref(t)); });
 }
-// Without gradients on a CPU each value is computed alone: LibTorch's vectors round otherwise than what is left over behind them, so that a
+// Without gradients on a CPU each value is computed alone. LibTorch's vectors round differently from the rest after the last vector, so a
 // row's bits would depend on the number of rows.
 mgt_tensor mgt_sigmoid(mgt_device *d, void *t) {
   return make(d, [&] {

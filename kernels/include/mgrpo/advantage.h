@@ -2,8 +2,8 @@
 //
 //   mu = sum w r / W    sigma = sqrt(sum w (r - mu)^2 / W)    A = (r - mu) / sigma
 //
-// Rewards that differ by rounding alone are equal: their range is at most 2^-40 of the largest magnitude in the group
-// (float32 rewards: 2^-20). A group of equal rewards is degenerate, and where a member's others are equal, nothing divides.
+// Rewards that differ only by rounding are equal: their range is at most 2^-40 of the largest magnitude in the group
+// (float32 rewards: 2^-20). A group of equal rewards is degenerate. If a member's others are equal, its reward is not divided.
 //
 // Two passes over centred rewards, sums in float64, one group at a time in member order: the result does
 // not depend on the number of threads or on the other groups. Moves 24 bytes a member (reward, weight,
@@ -63,8 +63,8 @@ MGRPO_API int32_t mgrpo_group_advantage_f32_cpu(const float *rewards, const doub
                                                 const mgrpo_convention *convention, float *advantages, mgrpo_group_stats *stats,
                                                 mgrpo_advantage_error *error);
 
-// The same on a GPU: every array in device memory, convention and error in host memory. Waits for the stream: the
-// return value is an answer about the data.
+// The same on a GPU: every array in device memory, convention and error in host memory. Waits for the stream, because
+// the return value depends on the data.
 MGRPO_API int32_t mgrpo_group_advantage_cuda(const double *rewards, const double *weights_or_null, const int64_t *offsets, int64_t groups,
                                              const mgrpo_convention *convention, double *advantages, mgrpo_group_stats *stats,
                                              mgrpo_advantage_error *error, void *stream);

@@ -5,7 +5,7 @@
 //   backward   dz_v = (1/tau) [ G (1[v = y] - p_v) - E p_v (ln p_v + H) ]   with G = dL/dlogp, E = dL/dH
 //
 // Arithmetic: float32 per element with float64 sums for float32 and bfloat16 logits, float64 throughout for
-// float64 logits. A row's result depends on that row alone: not on the other rows nor on the thread count.
+// float64 logits. A row's result depends only on that row, and not on the other rows or the thread count.
 // Bytes moved: forward reads rows*vocab elements once (a row stays in cache between its passes); backward reads
 // and writes them once. Nothing of size rows*vocab is allocated.
 #pragma once
@@ -28,8 +28,8 @@ MGRPO_API int32_t mgrpo_token_logprob_bwd_cpu(void *logits, int32_t dtype, int64
                                               const uint8_t *mask_or_null, double tau, const void *dlogp, const void *dentropy_or_null,
                                               int64_t *bad_row);
 
-// The same on a GPU: every array in device memory, bad_row in host memory. Waits for the stream: the return
-// value is an answer about the data. A target out of range is reported as NON_FINITE there.
+// The same on a GPU: every array in device memory, bad_row in host memory. Waits for the stream, because the
+// return value depends on the data. A target out of range is reported as NON_FINITE there.
 MGRPO_API int32_t mgrpo_token_logprob_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                            const int32_t *targets, const uint8_t *mask_or_null, double tau, void *logp,
                                            void *entropy_or_null, int64_t *bad_row, void *stream);

@@ -65,19 +65,19 @@ MGRPO_API int32_t mgrpo_geglu_bwd_cpu(const float *dy, const float *gate_up, flo
 MGRPO_API int32_t mgrpo_clamped_glu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
 MGRPO_API int32_t mgrpo_clamped_glu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
 
-// What becomes of the product of a layer's queries, keys and values before attention: it is split into heads, those of queries and
-// keys are normalised as mgrpo_rms_norm_cpu does, and then turned by their positions. A row of the product [rows, (heads +
+// The step between the product of a layer's queries, keys and values and attention: the product is split into heads. The heads of queries
+// and keys are normalised as by mgrpo_rms_norm_cpu, and then rotated by their positions. A row of the product [rows, (heads +
 // 2 kv_heads) hd] has the heads of queries, of keys and of values. There is at least one of each, heads is a multiple of kv_heads,
 // and a row has at most 2^31 - 1 numbers.
 typedef struct mgrpo_heads {
   int64_t heads, kv_heads, hd;
-  const void *q_norm, *k_norm;  // weights; both null: nothing is normalised
+  const void *q_norm, *k_norm;  // weights; both null: no norm
   int32_t whole;                // 0: each head, by weights [hd]; else the heads of a row together, by weights [heads hd] and [kv_heads hd]
   float offset;                 // of the weights, as there
   double eps;
   // Rotary position embedding, half-split, of the first `rotary` dimensions of each head, an even number: dimension i < rotary/2 is
   // paired with i + rotary/2.  y[i] = x[i] cos - x[i + rotary/2] sin, y[i + rotary/2] = x[i + rotary/2] cos + x[i] sin, with the
-  // angle's cosine and sine at [pos[r], i]; the other dimensions stay. Without any that turns, these pointers may be null.
+  // angle's cosine and sine at [pos[r], i]; the other dimensions do not change. Without rotated dimensions these pointers may be null.
   const float *cos, *sin;  // [max_pos, rotary/2]
   int64_t rotary, max_pos;
   const int32_t *pos;  // [rows] in [0, max_pos), else MGRPO_INVALID_ARGUMENT
@@ -109,8 +109,8 @@ MGRPO_API int32_t mgrpo_attention_packed_cpu(const float *q, const float *k, con
                                              const int32_t *follows_or_null, int64_t batch, const float *sinks_or_null, float *out,
                                              float *lse, int64_t heads, int64_t kv_heads, int64_t hd, float scale, int64_t window);
 
-// dq [T, heads, hd], dk, dv [T, kv_heads, hd] are written (not accumulated into); out and lse are those of
-// the forward pass, with sinks in them if it had any. Probabilities are computed again. A key's gradient is the sum over all rows that
+// dq [T, heads, hd], dk, dv [T, kv_heads, hd] are written (not accumulated into); out and lse are the results of
+// the forward pass, including its sinks. Probabilities are computed again. A key's gradient is the sum over all rows that
 // attend to it, in the order of the segments, with the same bits for any number of threads. Scratch: a copy of k and v, and the larger of
 // four times dk and dv and the keys and values that one segment attends to.
 MGRPO_API int32_t mgrpo_attention_packed_bwd_cpu(const float *dout, const float *q, const float *k, const float *v, const float *out,

@@ -1,4 +1,4 @@
-// The policy objective on token log-probabilities: loss, gradient and statistics (spec sections 5 to 7).
+// The policy objective on token log-probabilities: loss, gradient and statistics (docs/algorithm.md §5 to 7).
 //
 //   L = sum_{j in R} c_j sum_t u_t [ v_t l_t + beta kl_t - eta H_t ]
 //
@@ -142,7 +142,7 @@ MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgr
                                         void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error);
 
 // The same on a GPU: cu_seqlens, weight, advantage, coefficient, sums and error in host memory, the token arrays
-// and gradients in device memory. Waits for the stream: sums and refusal are answers about the data.
+// and gradients in device memory. Waits for the stream, because sums and refusal depend on the data.
 MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
                                          void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error, void *stream);
 

@@ -1,7 +1,7 @@
 // Matrices quantised in GGUF's formats: rows of blocks, little endian, without gaps. A weight is dequantised to float32,
 // and products and sums are float32.
 //
-// Layout, batch invariance, threads, aliasing and statuses are those of mgrpo/nn.h. A matrix w [n, k] has n rows of
+// Layout, batch invariance, threads, aliasing and statuses are as in mgrpo/nn.h. A matrix w [n, k] has n rows of
 // mgrpo_quant_row_bytes(type, k) bytes and need not be aligned; MGRPO_INVALID_ARGUMENT if that number is negative.
 // Block layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h.
 #pragma once
@@ -31,7 +31,7 @@ MGRPO_API int32_t mgrpo_dequantise_cpu(const void *w, int32_t type, const int32_
                                        int64_t k);
 
 // y[r, j] = b[j] + sum_k x[r, k] w[j, k].  x [rows, k], b [n] or null, y [rows, n] with y_stride >= n floats from one row to
-// the next. k is at most MGRPO_QUANT_COLUMNS. The bits equal those of mgrpo_linear_cpu with w in float32.
+// the next. k is at most MGRPO_QUANT_COLUMNS. mgrpo_linear_cpu with w in float32 gives the same bits.
 MGRPO_API int32_t mgrpo_linear_quant_cpu(const float *x, const void *w, int32_t type, const float *b_or_null, float *y, int64_t y_stride,
                                          int64_t rows, int64_t k, int64_t n);
 

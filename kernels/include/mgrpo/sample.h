@@ -6,7 +6,7 @@
 //   min_p   keep v with p_v >= min_p * max p
 // All ties at a cut are kept. The draw is the inverse of the cumulative distribution in token order at
 // u = the 53-bit uniform of Philox block (position low, position high, 0, 0) under the row's key: one row's
-// result depends on that row's logits and settings alone, not on the batch, its order, or the number of threads or of
+// result depends only on that row's logits and settings, and not on the batch, its order, or the number of threads or of
 // a GPU's blocks. Backends differ by rounding, and so may their tokens if u is within rounding of a boundary.
 // Temperature 0 takes the largest logit, the smallest id among equals; its log-probs and filters are at tau = 1.
 // Without filters no sort or selection is done, and the row is read from memory once.
@@ -26,7 +26,7 @@ typedef struct mgrpo_sampling {
 
 // logits [rows, ld] float32 or bfloat16 with `vocab` valid columns; sampling, token, logp_or_null,
 // truncated_logp_or_null [rows]. logp is under softmax(logits / tau) of the whole vocabulary, truncated_logp
-// under the distribution drawn from. MGRPO_NON_FINITE when a row holds NaN or +Inf, or nothing but -Inf: that
+// under the distribution drawn from. MGRPO_NON_FINITE when a row holds NaN or +Inf, or only -Inf: that
 // row's token is -1, its log-probs NaN, *bad_row (else -1) the first such row; other rows are sampled.
 // MGRPO_INVALID_ARGUMENT, with *bad_row, for settings out of range; nothing is written then.
 MGRPO_API int32_t mgrpo_sample_cpu(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
@@ -41,8 +41,8 @@ MGRPO_API int32_t mgrpo_sample_cuda(const void *logits, int32_t dtype, int64_t r
                                     const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null, float *truncated_logp_or_null,
                                     int64_t *bad_row, void *stream);
 
-// The same, but it only enqueues: sampling, none of whose rows is out of range, and bad_row are in device memory, too, and *bad_row is -1
-// before.
+// The same, but it only enqueues. sampling and bad_row are in device memory, too. All rows of sampling must be in range, and *bad_row must
+// be -1 before.
 MGRPO_API int32_t mgrpo_sample_enqueue_cuda(const void *logits, int32_t dtype, int64_t rows, int64_t vocab, int64_t ld,
                                             const mgrpo_sampling *sampling, int32_t *token, float *logp_or_null,
                                             float *truncated_logp_or_null, int64_t *bad_row, void *stream);

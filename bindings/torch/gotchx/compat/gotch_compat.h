@@ -1,9 +1,9 @@
-// Lets gotch v0.9.1, written for LibTorch 2.1, compile unmodified against LibTorch 2.11. It is put before
-// gotch's C++ file by the compiler flag -include; see ../env.sh.
+// Makes gotch v0.9.1, written for LibTorch 2.1, compile unmodified against LibTorch 2.11. The compiler flag -include
+// puts it before gotch's C++ file; see ../env.sh.
 //
 // gotch writes torch::name(...) throughout. Namespace torch reaches ATen's functions through a
 // using-directive, so a function of the same name declared in torch itself is found first. Below are the
-// four whose C++ signature differs from what gotch passes, each with the arguments gotch has.
+// four functions whose C++ signature differs from gotch's calls, each with gotch's arguments.
 #pragma once
 #ifdef __cplusplus
 #include <torch/torch.h>
@@ -12,7 +12,7 @@ namespace torch {
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-// The 2.11 form gained enable_gqa. gotch says "no mask" with an undefined tensor, which 2.11 refuses.
+// The 2.11 form has a new argument enable_gqa. gotch passes an undefined tensor for no mask, which 2.11 refuses.
 inline at::Tensor scaled_dot_product_attention(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,
                                                const MaybeTensor &mask, double dropout, bool causal, std::optional<double> scale) {
   const bool masked = mask && mask->defined();

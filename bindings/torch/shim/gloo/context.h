@@ -1,5 +1,5 @@
-// The names of Gloo that ProcessGroupGloo.hpp cannot be read without: LibTorch ships that header and none of Gloo's.
-// Everything behind them is made, used and destroyed in libtorch_cpu. Nothing here may be constructed or derived from.
+// The names of Gloo that ProcessGroupGloo.hpp needs. LibTorch ships that header without Gloo's own headers.
+// Objects of these types are made, used and destroyed in libtorch_cpu. These types must not be constructed or derived from.
 #pragma once
 #include <chrono>
 

@@ -1,2 +1,2 @@
-// See gloo/context.h of this folder: included by ProcessGroupGloo.hpp, which uses nothing of it.
+// See gloo/context.h of this folder: ProcessGroupGloo.hpp includes it and uses none of its names.
 #pragma once

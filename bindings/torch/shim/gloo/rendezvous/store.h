@@ -1,4 +1,4 @@
-// See gloo/context.h of this folder. c10d's GlooStore overrides these; its virtual table is libtorch_cpu's.
+// See gloo/context.h of this folder. c10d's GlooStore overrides these; its virtual table is in libtorch_cpu.
 #pragma once
 #include <chrono>
 #include <string>
