@@ -110,7 +110,7 @@ announce(KEYS[2], ARGV[5])
 		Suite: suite{Package: "trainer/run/worker", Tests: "TestForeignHolding"},
 	}, {
 		Name: "a checkpoint is written from weights that training changes meanwhile",
-		File: "trainer/team/archive/checkpoint.go",
+		File: "trainer/team/archive/save.go",
 		Old:  "		master = c.reader(ctx, c.master)\n", New: "",
 		Suite: training("TestStepsGoOnBesideACheckpoint"),
 	}, {
@@ -201,7 +201,7 @@ announce(KEYS[2], ARGV[5])
 		Suite: suite{Package: "trainer/engine/learner", Tests: "TestSchedule"},
 	}, {
 		Name: "trajectories without advantage have no entropy term",
-		File: "trainer/engine/learner/policy.go",
+		File: "trainer/engine/learner/loss.go",
 		Old:  "l.opt.Loss.KLCoef == 0 && l.opt.Loss.EntropyCoef == 0:", New: "l.opt.Loss.KLCoef == 0:",
 		Suite: suite{Package: "trainer/engine/learner", Tests: "TestUpdateAgainstOracle"},
 	}, {
