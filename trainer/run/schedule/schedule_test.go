@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// follow writes a course down: "roll 0", "train 0", "save 1" and so on, rollouts at the earliest moment. best says
+// follow writes a schedule down: "roll 0", "train 0", "save 1" and so on, rollouts at the earliest moment. best says
 // which evaluations are better than all before, and stopAt at which phase ("roll 1", "evaluate 2") a stop was asked.
 func follow(t *testing.T, c Settings, s State, best map[int64]bool, stopAt string) []string {
 	t.Helper()
@@ -115,7 +115,7 @@ type worker struct {
 	log                    []string
 }
 
-// TestTeams lets the workers of a team take their courses in any order that the store allows: whoever trains, saves,
+// TestTeams lets the workers of a team follow their schedules in any order that the store allows: whoever trains, saves,
 // evaluates or meets does so with all others, and whoever rolls out is at most MaxLag ahead. Now and then the
 // whole team dies and goes on from a checkpoint that all have. Nobody ever waits for what does not come, and every step
 // is trained, in order, by all; in the history that survives once.

@@ -63,7 +63,7 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 	if err := w.archive.Confirm(ctx); err != nil {
 		return err
 	}
-	settings, state := w.course(), w.beginning()
+	settings, state := w.scheduleSettings(), w.scheduleState()
 	held := map[int64]*experience{}
 	for {
 		if n, ok := settings.RollOut(state); ok && !actor.busy {
@@ -151,8 +151,8 @@ func (a *actor) take() rolledOut {
 	return r
 }
 
-// course returns the settings of the configuration and the task on which the schedule depends.
-func (w *Worker) course() schedule.Settings {
+// scheduleSettings returns the settings of the configuration and the task on which the schedule depends.
+func (w *Worker) scheduleSettings() schedule.Settings {
 	return schedule.Settings{
 		Steps: w.cfg.Run.Steps, CheckpointEvery: w.cfg.Run.CheckpointEvery, EvalEvery: w.cfg.Eval.Every,
 		EvalFirst: w.cfg.Eval.Before, HeldOut: w.parts.Player.Task.EvalSize() > 0, MaxLag: w.cfg.GRPO.MaxLag,
@@ -160,8 +160,8 @@ func (w *Worker) course() schedule.Settings {
 	}
 }
 
-// beginning returns the state of the checkpoint from which the worker continues, if there is one.
-func (w *Worker) beginning() schedule.State {
+// scheduleState returns the state of the checkpoint from which the worker continues, if there is one.
+func (w *Worker) scheduleState() schedule.State {
 	evaluated, best := int64(schedule.None), int64(schedule.None)
 	e := w.archive.Evaluations()
 	if e.Evaluated != nil {
