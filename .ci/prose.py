@@ -14,10 +14,6 @@ import sys
 
 LIMIT = 6
 ABOVE = {
-    "bindings/grammar": 15,
-    "bindings/kernels": 9,
-    "bindings/torch": 14,
-    "cuda": 11,
 }
 
 # Names of the patterns, each with an expression and with what to write instead.
