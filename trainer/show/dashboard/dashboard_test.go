@@ -334,7 +334,7 @@ func TestHostileStore(t *testing.T) {
 		t.Errorf("no word of damaged records: %s", got["team"].html)
 	}
 	must(planner.member.PublishActivity(t.Context(), []byte(`{"done":"many"}`)))
-	sections(t, stream(t, team["researcher"].url, ""), map[string][]string{"team": {"the activity of planner is unknown"}})
+	sections(t, stream(t, team["researcher"].url, ""), map[string][]string{"team": {"the activity of planner cannot be read"}})
 }
 
 const secret = "a-token-of-some-length"
