@@ -78,9 +78,9 @@ func TestExamineTracking(t *testing.T) {
 		status Status
 		want   string
 	}{
-		{[]string{"tracking.wandb=agents", "tracking.python=" + bare}, Fail, "has no package wandb: " + bare + " -m pip install wandb"},
+		{[]string{"tracking.wandb=agents", "tracking.python=" + bare}, Fail, "does not have the package wandb: run " + bare + " -m pip install wandb"},
 		{[]string{"tracking.wandb=agents", "tracking.python=" + full}, OK, "W&B, project agents"},
-		{[]string{"tracking.mlflow=agents"}, Fail, "tracking.mlflow: no server: set MLFLOW_TRACKING_URI"},
+		{[]string{"tracking.mlflow=agents"}, Fail, "tracking.mlflow: no server is given: set MLFLOW_TRACKING_URI"},
 		{[]string{"tracking.mlflow=" + silent.URL + "/agents"}, Warn, "connection refused"},
 		{[]string{"tracking.mlflow=" + server.URL + "/agents"}, OK, "MLflow, " + server.URL + "/agents"},
 	} {
