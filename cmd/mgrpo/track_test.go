@@ -61,7 +61,7 @@ func TestTracking(t *testing.T) {
 		args = append(args, "--set", s)
 	}
 	t.Setenv("MISSING", "1")
-	if _, errs, status := run(t, "", args...); status != exitFailed || !strings.Contains(errs, "has no package wandb") {
+	if _, errs, status := run(t, "", args...); status != exitFailed || !strings.Contains(errs, "does not have the package wandb") {
 		t.Errorf("without the package: status %d: %s", status, errs)
 	}
 	t.Setenv("MISSING", "0")
