@@ -36,8 +36,10 @@ for folder in "$run"/wrapped/*; do cp "$base"/tokenizer*.json "$folder"; done
 wrapped() { train "$1" examples/quickstart/team.yaml "${small[@]}" --set agents.planner.model="$run/wrapped/$2" --set agents.researcher.model="$run/wrapped/$3" "${@:4}"; }
 wrapped whole gemma3 mistral3
 wrapped visual qwen2_5_vl smolvlm
+wrapped shared gemma4 gemma4
 wrapped text gemma3 mistral3 --set run.save=text
 wrapped wrapped-adapters gemma3 mistral3 --set agents.planner.lora.r=4 --set agents.researcher.lora.r=3
+wrapped shared-adapters gemma4 gemma4 --set agents.planner.lora.r=4 --set agents.researcher.lora.r=3
 for pair in planner:gemma3 researcher:mistral3; do
   saved=$(find "$run/whole" -path "*${pair%:*}/config.json" | sort | tail -1)
   cmp "$saved" "$run/wrapped/${pair#*:}/config.json"

@@ -1,6 +1,6 @@
 """wrapped.py OUT: small random models of which a language model is a part, saved as transformers saves them.
 
-Each is a folder OUT/NAME with the layout of published checkpoints of its class: gemma3 and mistral3, which get adapters, in float32, the others
+Each is a folder OUT/NAME with the layout of published checkpoints of its class: gemma3, gemma4 and mistral3, which get adapters, in float32, the others
 in bf16. mistral3 comes in shards with an index, and has
 a head of its own and tensors of an `mtp` module, which transformers does not read.
 """
@@ -11,7 +11,7 @@ import sys
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import (Gemma3Config, Gemma3ForConditionalGeneration, Mistral3Config, Mistral3ForConditionalGeneration, Qwen2_5_VLConfig,
+from transformers import (Gemma3Config, Gemma3ForConditionalGeneration, Gemma4Config, Gemma4ForConditionalGeneration, Mistral3Config, Mistral3ForConditionalGeneration, Qwen2_5_VLConfig,
                           Qwen2_5_VLForConditionalGeneration, SmolVLMConfig, SmolVLMForConditionalGeneration)
 
 TEXT = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
@@ -22,6 +22,11 @@ SIGLIP = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_att
 def models():
     gemma = dict(TEXT, model_type="gemma3_text", num_hidden_layers=7, head_dim=16, query_pre_attn_scalar=16, sliding_window=8)
     yield "gemma3", Gemma3ForConditionalGeneration(Gemma3Config(text_config=gemma, vision_config=dict(SIGLIP, model_type="siglip_vision_model"), mm_tokens_per_image=4)), {}
+    shared = dict(TEXT, model_type="gemma4_text", num_hidden_layers=6, num_key_value_heads=1, head_dim=16, global_head_dim=32, sliding_window=8, final_logit_softcapping=30.0,
+                  layer_types=["sliding_attention", "full_attention"] * 3, num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=16,
+                  vocab_size_per_layer_input=320)
+    tower = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=16, patch_size=4, position_embedding_size=64)
+    yield "gemma4", Gemma4ForConditionalGeneration(Gemma4Config(text_config=shared, vision_config=tower, audio_config=None)), {}
     mistral = dict(TEXT, model_type="mistral", head_dim=16)
     pixtral = dict(model_type="pixtral", hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, image_size=28, patch_size=14)
     yield "mistral3", Mistral3ForConditionalGeneration(Mistral3Config(text_config=mistral, vision_config=pixtral, tie_word_embeddings=False)), {"max_shard_size": "200KB"}
@@ -47,7 +52,7 @@ def main():
     torch.manual_seed(3)
     for name, model, options in models():
         folder = os.path.join(sys.argv[1], name)
-        model.to(torch.float32 if name in ("gemma3", "mistral3") else torch.bfloat16).save_pretrained(folder, **options)
+        model.to(torch.float32 if name in ("gemma3", "gemma4", "mistral3") else torch.bfloat16).save_pretrained(folder, **options)
         if name == "mistral3":
             add_mtp(folder)
         files = [f for f in os.listdir(folder) if f.endswith(".safetensors")]
