@@ -25,7 +25,7 @@ const (
 	handshakeFrame frameKind = 'h' // JSON of a handshake
 	controlFrame   frameKind = 'w' // JSON of a control message to a machine; orders follow after the last one
 	stopFrame      frameKind = 'x' // empty: the machine was asked to stop the run
-	endedFrame     frameKind = 'e' // JSON of an end: how a follower ended; the last frame
+	endedFrame     frameKind = 'e' // JSON of an exitReport; the last frame
 )
 
 // longest returns the largest content of a kind, in bytes. An order contains a whole configuration. A sequence or a

@@ -33,13 +33,13 @@ type received struct {
 // asks for an end, because rank 0 receives them, too.
 func Follower() *Inbox {
 	lease, err := time.ParseDuration(os.Getenv(followerEnv))
-	if err != nil || lease < signsOfLife {
+	if err != nil || lease < heartbeatsPerLease {
 		return nil
 	}
 	os.Unsetenv(followerEnv) // processes that this one starts are not followers
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	p := &Inbox{orders: make(chan received), replies: os.NewFile(repliesFD, "replies")}
-	go p.heartbeat(lease / signsOfLife)
+	go p.heartbeat(lease / heartbeatsPerLease)
 	go p.receive(bufio.NewReader(os.NewFile(ordersFD, "orders")), func() { os.Exit(0) })
 	return p
 }

@@ -92,7 +92,7 @@ func follow(p *Inbox) error {
 
 func start(t *testing.T, agent string) *RankGroup {
 	t.Helper()
-	c, err := Start(t.Context(), Settings{Agent: agent, Devices: []string{"cpu", "cpu", "cpu"}, Lease: 15 * time.Second, Without: []string{"LAUNCH_TEST_SECRET"}})
+	c, err := StartGroup(t.Context(), GroupSettings{Agent: agent, Devices: []string{"cpu", "cpu", "cpu"}, Lease: 15 * time.Second, Without: []string{"LAUNCH_TEST_SECRET"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,8 +155,8 @@ func TestAgree(t *testing.T) {
 // end with it.
 func TestLost(t *testing.T) {
 	for agent, want := range map[string]string{
-		"stops":       "rank 2 of stops on cpu has sent no heartbeat for 15s; its last words: said on the standard output",
-		"dies":        "rank 2 of dies on cpu ended with exit status 2; its last words: said on the standard output panic: an accident",
+		"stops":       "rank 2 of stops on cpu has sent no heartbeat for 15s; its last output: said on the standard output",
+		"dies":        "rank 2 of dies on cpu ended with exit status 2; its last output: said on the standard output panic: an accident",
 		"has no GPU":  "rank 2 of has no GPU on cpu ended with exit status 75",
 		"is killed":   "rank 2 of is killed on cpu was killed (signal 9)",
 		"hangs":       "a rank of hangs was lost to the others: rank 1 of hangs on cpu: rank 2 did not answer in time",
@@ -194,7 +194,7 @@ func TestLost(t *testing.T) {
 // A program that does not ask whether it is a follower would start itself without end.
 func TestFollowerStartsNone(t *testing.T) {
 	t.Setenv(followerEnv, "5s")
-	c, err := Start(t.Context(), Settings{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 15 * time.Second})
+	c, err := StartGroup(t.Context(), GroupSettings{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 15 * time.Second})
 	if err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
 		t.Errorf("started %v, %v", c, err)
 	}

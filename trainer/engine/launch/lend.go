@@ -228,7 +228,7 @@ func (l *lender) serve(ctx context.Context, c call, device int) error {
 		return nil
 	case w.Over != nil:
 		return w.Over.err(l.Agent)
-	case w.Begin < signsOfLife:
+	case w.Begin < heartbeatsPerLease:
 		return errors.New("launch: unexpected message from the worker")
 	}
 	l.follow(c, device, w.Begin)
@@ -240,7 +240,7 @@ func (l *lender) serve(ctx context.Context, c call, device int) error {
 func (l *lender) follow(c call, device int, lease time.Duration) {
 	var p process
 	var orders sync.WaitGroup
-	var how end
+	var how exitReport
 	err := p.start(l.Agent, l.Machine*len(l.Devices)+device, l.Devices[device], append(environment(l.Without), followerEnv+"="+lease.String()))
 	if err != nil {
 		how.How = "does not start: " + err.Error()
@@ -250,7 +250,7 @@ func (l *lender) follow(c call, device int, lease time.Duration) {
 			p.kill()
 			_, _ = io.Copy(io.Discard, c.in) // until the worker has received it
 		})
-		err = relay(c, &p, 2*max(lease, toStart))
+		err = relay(c, &p, 2*max(lease, startTimeout))
 		if how = p.finish(); err != nil {
 			how.How = err.Error()
 		}

@@ -290,7 +290,7 @@ func (m *Machines) Close(over Over) {
 		m.dismiss(l, over)
 	}
 	const look = 20 * time.Millisecond
-	for waited := time.Duration(0); waited < max(m.settings.Lease, toStart) && m.anyUntold(); waited += look {
+	for waited := time.Duration(0); waited < max(m.settings.Lease, startTimeout) && m.anyUntold(); waited += look {
 		time.Sleep(look)
 	}
 	_ = m.listener.Close()
@@ -360,16 +360,16 @@ func (l *deviceConn) kill() {
 	_ = l.conn.NetConn().Close()
 }
 
-func (l *deviceConn) finish() end {
+func (l *deviceConn) finish() exitReport {
 	l.kill()
 	how := "has lost its connection"
 	if l.broken != nil && !errors.Is(l.broken, io.EOF) {
 		how += " (" + l.broken.Error() + ")"
 	}
-	return end{How: how}
+	return exitReport{How: how}
 }
 
-func (l *deviceConn) words() string { return "" }
+func (l *deviceConn) lastOutput() string { return "" }
 
 // dismiss sends a last control message.
 func (l *deviceConn) dismiss(w control) {

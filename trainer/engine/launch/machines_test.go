@@ -75,7 +75,7 @@ func (w *worker) lend(t *testing.T, s Lending) <-chan error {
 // start starts a round: rank 1 is of this machine, ranks 2 and 3 of machine 1.
 func (w *worker) start(t *testing.T) *RankGroup {
 	t.Helper()
-	c, err := Start(t.Context(), Settings{Agent: w.settings.Agent, Devices: w.settings.Devices, Machines: w.Machines, Lease: lease})
+	c, err := StartGroup(t.Context(), GroupSettings{Agent: w.settings.Agent, Devices: w.settings.Devices, Machines: w.Machines, Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestMachineFollowerLost(t *testing.T) {
 	const machine = " on cpu of machine 1 (127.0.0.1)"
 	for agent, want := range map[string]string{
 		"stops":      "rank 2 of stops" + machine + " has sent no heartbeat for 5s",
-		"dies":       "rank 2 of dies" + machine + " ended with exit status 2; its last words: said on the standard output panic: an accident",
+		"dies":       "rank 2 of dies" + machine + " ended with exit status 2; its last output: said on the standard output panic: an accident",
 		"has no GPU": "rank 2 of has no GPU" + machine + " ended with exit status 75",
 		"raves":      "rank 2 of raves" + machine + " wrote something that is not a reply: launch: a frame of kind 'S'",
 		"misses":     "rank 2 of misses" + machine + ": open /models/m: no such file; all machines of misses need its files and run.dir under the same paths",
@@ -217,7 +217,7 @@ func (w *worker) hears(t *testing.T, greeting any) (answer control) {
 func TestMachinesAbsent(t *testing.T) {
 	w := listen(t, "obeys")
 	w.settings.Timeout = time.Millisecond
-	_, err := Start(t.Context(), Settings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease})
+	_, err := StartGroup(t.Context(), GroupSettings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease})
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !strings.Contains(err.Error(), "machine 1 of obeys did not connect within 1ms: start `mgrpo worker FILE --agent obeys --machine N` there") {
 		t.Errorf("the worker: %v", err)
@@ -225,7 +225,7 @@ func TestMachinesAbsent(t *testing.T) {
 	own := errors.New("own")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(own)
-	if _, err := Start(ctx, Settings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease}); err != own {
+	if _, err := StartGroup(ctx, GroupSettings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease}); err != own {
 		t.Errorf("a wait that was ended: %v", err)
 	}
 	s := w.lending()

@@ -37,15 +37,15 @@ const (
 
 // Order is the next action of all ranks. It has the fields of its kind and no others.
 type Order struct {
-	Kind    Kind     `json:"kind"`
-	Open    *Opening `json:"open,omitempty"`
-	Group   *Group   `json:"group,omitempty"` // the group to join
-	Batch   int      `json:"batch,omitempty"` // number of sequences that follow
-	Which   []int    `json:"which,omitempty"` // indices of sequences
-	AdamW   *AdamW   `json:"adamw,omitempty"` // constants of an update
-	Span    *Span    `json:"span,omitempty"`  // range of the weights
-	Folder  string   `json:"folder,omitempty"`
-	Version int64    `json:"version,omitempty"` // of the weights
+	Kind    Kind        `json:"kind"`
+	Open    *Opening    `json:"open,omitempty"`
+	Group   *Rendezvous `json:"group,omitempty"` // the group to join
+	Batch   int         `json:"batch,omitempty"` // number of sequences that follow
+	Which   []int       `json:"which,omitempty"` // indices of sequences
+	AdamW   *AdamW      `json:"adamw,omitempty"` // constants of an update
+	Span    *Span       `json:"span,omitempty"`  // range of the weights
+	Folder  string      `json:"folder,omitempty"`
+	Version int64       `json:"version,omitempty"` // of the weights
 }
 
 // Span is a range of a flat buffer.
@@ -74,11 +74,11 @@ type Opening struct {
 	Beside   int    `json:"beside"` // number of processes that share the threads of the follower's machine
 }
 
-// Group describes where ranks meet.
-type Group struct {
-	Rendezvous string `json:"rendezvous"` // HOST:PORT
-	Name       string `json:"name"`       // a secret of this group
-	Bind       string `json:"bind"`       // the address of the rank's machine for the others
+// Rendezvous describes where ranks meet.
+type Rendezvous struct {
+	Address string `json:"rendezvous"` // HOST:PORT
+	Name    string `json:"name"`       // a secret of this group
+	Bind    string `json:"bind"`       // the address of the rank's machine for the others
 }
 
 // Reply is a follower's reply to an order after executing it.

@@ -67,27 +67,27 @@ func (p *process) Read(b []byte) (int, error) { return p.replies.Read(b) }
 // kill kills the process. It may have ended already.
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
-// words returns the end of its output as one line.
-func (p *process) words() string { return strings.Join(strings.Fields(p.said.String()), " ") }
+// lastOutput returns the end of its output as one line.
+func (p *process) lastOutput() string { return strings.Join(strings.Fields(p.said.String()), " ") }
 
 func (p *process) closePipes() { _ = errors.Join(p.orders.Close(), p.replies.Close()) }
 
 // GPULost is the exit status of a follower that lost its GPU to a CUDA failure.
 const GPULost = 75
 
-// end describes how a follower's process ended.
-type end struct {
+// exitReport describes how a follower's process ended.
+type exitReport struct {
 	How  string `json:"how"`
 	Said string `json:"said,omitempty"` // the end of its output
 	GPU  bool   `json:"gpu,omitempty"`  // a CUDA failure took its GPU
 }
 
 // finish kills the process, if it still runs, and waits until it is gone.
-func (p *process) finish() (e end) {
+func (p *process) finish() (e exitReport) {
 	p.kill()
 	err := p.cmd.Wait()
 	p.closePipes()
-	e = end{How: "has left", Said: p.words()}
+	e = exitReport{How: "has left", Said: p.lastOutput()}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
 		return e

@@ -32,8 +32,8 @@ type RankGroup struct {
 	left sync.WaitGroup
 }
 
-// Settings are the settings of a group.
-type Settings struct {
+// GroupSettings are the settings of a group.
+type GroupSettings struct {
 	Agent    string
 	Devices  []string      // of this machine: rank 0's, which needs no follower, and those of ranks 1 to n
 	Machines *Machines     // with the devices of further ranks; nil: there are none
@@ -52,7 +52,7 @@ type LostError struct {
 func (e *LostError) Error() string {
 	text := fmt.Sprintf("%s %s", e.Follower, e.How)
 	if e.Said != "" {
-		text += "; its last words: " + e.Said
+		text += "; its last output: " + e.Said
 	}
 	return text
 }
@@ -74,8 +74,8 @@ type follower struct {
 	rank          int
 	machine       string // its machine, as a text; "" for this one
 	says          []frameKind
-	stop          func() // ends the run because a stop was asked for at the follower's machine
-	told          *end   // how its process ended, as its machine reported
+	stop          func()      // ends the run because a stop was asked for at the follower's machine
+	told          *exitReport // how its process ended, as its machine reported
 	writing       sync.Mutex
 	answers       chan Reply    // replies to orders, one order at a time
 	asked         asked         // open requests for turns, many at once and also during an order
@@ -86,9 +86,9 @@ type follower struct {
 // link is the connection to a follower's process: orders are written to it, replies are read from it.
 type link interface {
 	io.ReadWriter
-	kill()         // ends the process, or the connection to it; pending reads and writes return
-	finish() end   // kills the process, and returns when it is gone
-	words() string // the end of its output, as far as it is known here
+	kill()              // ends the process, or the connection to it; pending reads and writes return
+	finish() exitReport // kills the process, and returns when it is gone
+	lastOutput() string // the end of its output, as far as it is known here
 }
 
 func newFollower(agent string, rank int, device string, l link) *follower {
@@ -120,7 +120,7 @@ func (f *follower) failed(r Reply) *FailedError {
 }
 
 func (f *follower) lost(how string) *LostError {
-	return &LostError{Follower: f.name(), How: how, Said: f.words()}
+	return &LostError{Follower: f.name(), How: how, Said: f.lastOutput()}
 }
 
 // errEnded is the cause of an end that rank 0 requested.
@@ -134,9 +134,9 @@ func checkParent() error {
 	return nil
 }
 
-// Start waits for the further machines and starts a follower for each device. The first order describes the model to
+// StartGroup waits for the further machines and starts a follower for each device. The first order describes the model to
 // load.
-func Start(ctx context.Context, s Settings) (*RankGroup, error) {
+func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 	if err := checkParent(); err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func Start(ctx context.Context, s Settings) (*RankGroup, error) {
 }
 
 // add adds the follower of a connection. All ranks then meet at addresses that their machines can reach.
-func (g *RankGroup) add(s Settings, l *deviceConn) {
+func (g *RankGroup) add(s GroupSettings, l *deviceConn) {
 	f := newFollower(s.Agent, l.rank, l.device, l)
 	f.machine = fmt.Sprintf(" of machine %d (%s)", l.machine, l.address)
 	f.says = append(f.says, stopFrame, endedFrame)
@@ -239,7 +239,7 @@ func (g *RankGroup) listen(f *follower) error {
 		case kind == stopFrame:
 			f.stop()
 		case kind == endedFrame:
-			f.told = &end{}
+			f.told = &exitReport{}
 			err = decodeJSON(content, f.told)
 		}
 		switch {
@@ -264,25 +264,25 @@ func (g *RankGroup) listen(f *follower) error {
 	}
 }
 
-// signsOfLife is the number of heartbeats that a follower sends within a lease.
-const signsOfLife = 5
+// heartbeatsPerLease is the number of heartbeats that a follower sends within a lease.
+const heartbeatsPerLease = 5
 
-// toStart bounds the time until a follower's first heartbeat.
-const toStart = time.Minute
+// startTimeout bounds the time until a follower's first heartbeat.
+const startTimeout = time.Minute
 
 // watch ends the group when a follower has sent no heartbeat for a lease, or none since its start. It counts checks instead
 // of measuring time, so that a worker that was itself suspended does not consider its followers dead.
 func (g *RankGroup) watch(f *follower) {
-	look := time.NewTicker(g.lease / signsOfLife)
+	look := time.NewTicker(g.lease / heartbeatsPerLease)
 	defer look.Stop()
-	patience, silent := max(g.lease, toStart), time.Duration(0)
+	patience, silent := max(g.lease, startTimeout), time.Duration(0)
 	for {
 		select {
 		case <-g.over:
 			return
 		case <-look.C:
 		}
-		if silent += g.lease / signsOfLife; f.alive.Swap(false) {
+		if silent += g.lease / heartbeatsPerLease; f.alive.Swap(false) {
 			patience, silent = g.lease, 0
 		}
 		if silent > patience {
@@ -364,8 +364,8 @@ func (g *RankGroup) Agree(digest uint32, replies []Reply) error {
 	return nil
 }
 
-// soon bounds the time until the loss of a process is noticed.
-const soon = 2 * time.Second
+// lossTimeout bounds the time until the loss of a process is noticed.
+const lossTimeout = 2 * time.Second
 
 // endAfter ends the group because of a rank's error. If a follower is lost at the same time, that is the reason. A rank
 // that has lost another one reports last, since the other may report the cause. If no rank does, and no process is
@@ -374,7 +374,7 @@ func (g *RankGroup) endAfter(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return g.end(context.Cause(ctx))
 	}
-	patience := soon
+	patience := lossTimeout
 	var own *torch.GroupError
 	var theirs *FailedError
 	if errors.As(err, &own) || errors.As(err, &theirs) && theirs.Alone {

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// mostTurns bounds the turns that a follower samples at once.
-const mostTurns = 1 << 16
+// maxTurns bounds the turns that a follower samples at once.
+const maxTurns = 1 << 16
 
 // turns holds a follower's turns in flight.
 type turns struct {
@@ -43,8 +43,8 @@ func (p *Inbox) begin(content []byte) error {
 		return errors.New("launch: a request came before the order to sample")
 	case again:
 		return fmt.Errorf("launch: request %d came twice", id)
-	case len(t.ends) == mostTurns:
-		return fmt.Errorf("launch: more than %d requests at once", mostTurns)
+	case len(t.ends) == maxTurns:
+		return fmt.Errorf("launch: more than %d requests at once", maxTurns)
 	}
 	ctx, end := context.WithCancel(context.Background())
 	t.ends[id] = end

@@ -21,7 +21,7 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 	if want.Learns {
 		want.Size, want.Gathered = len(all), a.Shard == "full"
 	}
-	p.group, err = launch.Start(ctx, launch.Settings{Agent: a.Name, Devices: a.OnMachine(), Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
+	p.group, err = launch.StartGroup(ctx, launch.GroupSettings{Agent: a.Name, Devices: a.OnMachine(), Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,9 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 	}
 	defer meet.Close()
 	name := rand.Text()
-	group := func(rank int) launch.Group { return launch.Group{Rendezvous: meet.Addr(), Name: name, Bind: at[rank]} }
+	group := func(rank int) launch.Rendezvous {
+		return launch.Rendezvous{Address: meet.Addr(), Name: name, Bind: at[rank]}
+	}
 	replies, err := p.group.Each(ctx, func(rank int) launch.Order { return launch.Order{Kind: launch.Join, Group: new(group(rank))} }, func(ctx context.Context) error {
 		return p.Join(ctx, want, group(0), 0, len(all))
 	})
@@ -142,9 +144,9 @@ func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Par
 }
 
 // Join joins the group of an agent's ranks, whose weights are loaded, and adds the learner.
-func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Group, rank, size int) error {
+func (p *Parts) Join(ctx context.Context, want Wanted, g launch.Rendezvous, rank, size int) error {
 	patience := want.Config.Store.Timeout // longest time that others wait for the agent, and therefore for one of its ranks
-	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Rendezvous, Name: g.Name, Bind: g.Bind,
+	group, err := torch.OpenGroup(ctx, torch.GroupOptions{Rendezvous: g.Address, Name: g.Name, Bind: g.Bind,
 		Rank: rank, Size: size, Join: patience, Timeout: patience})
 	if err != nil {
 		return err
