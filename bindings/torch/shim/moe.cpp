@@ -378,7 +378,7 @@ mgt_tensor mgt_expert_rows(mgt_device *d, void *x, void *source) {
     const auto &X = ref(x), &S = ref(source);
     TORCH_CHECK(X.dim() == 2 && X.size(0) > 0 && S.numel() % X.size(0) == 0, "source must have as many entries for each row of x [T, H]");
     int32s(S, S.numel(), "source", X);
-    const Order o{{}, S, {}, X.size(0), S.numel() / X.size(0), 0};
+    const Order o{{}, S, {}, X.size(0), S.numel() / X.size(0), 0, {}};
     return ours(X) ? gather(X.contiguous(), o) : gather_composite(X, o);
   });
 }
@@ -394,7 +394,7 @@ mgt_tensor mgt_expert_sums(mgt_device *d, void *rows, void *place, int64_t token
     if (weight_or_null) weight = ref(weight_or_null).contiguous();
     TORCH_CHECK(!weight.defined() || (weight.numel() == P.numel() && weight.scalar_type() == at::kFloat && weight.device() == R.device()),
                 "weight must be float32 [T, k]");
-    const Order o{{}, {}, P, tokens, P.numel() / tokens, 0};
+    const Order o{{}, {}, P, tokens, P.numel() / tokens, 0, {}};
     return ours(R) ? combine(R.contiguous(), o, weight) : combine_composite(R, o, weight);
   });
 }
