@@ -3,66 +3,91 @@ package jinja
 import (
 	"fmt"
 	"math/big"
-	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
-	"github.com/nikolalohinski/gonja/v2/nodes"
 )
 
-// arguments are the arguments of a call.
-type arguments struct {
-	list  []any
-	named map[string]any
+// expression is a node that has a value.
+type expression interface {
+	eval(r *renderer, s *scope) (any, error)
 }
 
-func (r *renderer) eval(n nodes.Node, s *scope) (any, error) {
+type (
+	literal  struct{ value any }
+	variable struct{ name string }
+	listOf   struct {
+		items []expression
+		tuple bool
+	}
+	dictOf      struct{ keys, values []expression }
+	conditional struct { // then if condition else otherwise
+		condition, then expression
+		otherwise       expression // nil: none
+	}
+	attributeOf struct { // object.name
+		object expression
+		name   string
+	}
+	itemOf  struct{ object, key expression } // object[key]
+	sliceOf struct {                         // object[start:stop:step]
+		object expression
+		bounds [3]expression // nil: none
+	}
+	call struct {
+		function  expression
+		arguments argumentsOf
+	}
+	filtered struct { // value|name(arguments)
+		value     expression
+		name      string
+		arguments argumentsOf
+	}
+	tested struct { // value is name(arguments)
+		value     expression
+		name      string
+		arguments argumentsOf
+	}
+	negation struct{ term expression }
+	signed   struct { // -term
+		sign string
+		term expression
+	}
+	binary struct {
+		operator    string
+		left, right expression
+	}
+	comparison struct { // first < right < right
+		first expression
+		rest  []comparand
+	}
+	comparand struct {
+		operator string
+		right    expression
+	}
+)
+
+// argumentsOf are the arguments of a call as expressions. arguments has their values.
+type (
+	argumentsOf struct {
+		list  []expression
+		names []string
+		named []expression
+	}
+	arguments struct {
+		list  []any
+		named *ordered.Object
+	}
+)
+
+// eval evaluates an expression and counts it.
+func (r *renderer) eval(e expression, s *scope) (any, error) {
 	if err := r.step(); err != nil {
 		return nil, err
 	}
-	switch n := n.(type) {
-	case *nodes.None:
-		return nil, nil
-	case *nodes.String:
-		return n.Val, nil
-	case *nodes.Integer:
-		return int64(n.Val), nil
-	case *nodes.Float:
-		return n.Val, nil
-	case *nodes.Bool:
-		return n.Val, nil
-	case *nodes.Name:
-		return s.get(n.Name.Val), nil
-	case *nodes.List:
-		return r.evalList(n.Val, s)
-	case *nodes.Tuple:
-		list, err := r.evalList(n.Val, s)
-		return ordered.Tuple(list), err
-	case *nodes.Dict:
-		return r.evalDict(n, s)
-	case *nodes.Call:
-		return r.evalCall(n, s)
-	case *nodes.GetAttribute:
-		return r.evalAttribute(n, s)
-	case *nodes.GetItem:
-		return r.evalItem(n, s)
-	case *nodes.GetSlice:
-		return r.evalSlice(n, s)
-	case *nodes.Negation:
-		v, err := r.eval(n.Term, s)
-		return !truth(v), err
-	case *nodes.BinaryExpression:
-		return r.evalBinary(n, s)
-	case *nodes.UnaryExpression:
-		return r.evalUnary(n, s)
-	case *nodes.FilteredExpression:
-		return r.evalFilters(n, s)
-	case *nodes.TestExpression:
-		return r.evalTest(n, s)
-	}
-	return nil, fmt.Errorf("an expression of type %T", n)
+	return e.eval(r, s)
 }
 
-func (r *renderer) evalList(list []nodes.Expression, s *scope) ([]any, error) {
+func (r *renderer) evalList(list []expression, s *scope) ([]any, error) {
 	values := make([]any, 0, len(list))
 	for _, e := range list {
 		v, err := r.eval(e, s)
@@ -74,10 +99,37 @@ func (r *renderer) evalList(list []nodes.Expression, s *scope) ([]any, error) {
 	return values, r.spend(16 * len(values))
 }
 
-func (r *renderer) evalDict(n *nodes.Dict, s *scope) (any, error) {
+func (r *renderer) evalArguments(a argumentsOf, s *scope) (arguments, error) {
+	list, err := r.evalList(a.list, s)
+	if err != nil {
+		return arguments{}, err
+	}
+	args := arguments{list: list, named: &ordered.Object{}}
+	for i, name := range a.names {
+		v, err := r.eval(a.named[i], s)
+		if err != nil {
+			return arguments{}, err
+		}
+		args.named.Set(name, v)
+	}
+	return args, nil
+}
+
+func (n *literal) eval(r *renderer, s *scope) (any, error)  { return n.value, nil }
+func (n *variable) eval(r *renderer, s *scope) (any, error) { return s.get(n.name), nil }
+
+func (n *listOf) eval(r *renderer, s *scope) (any, error) {
+	list, err := r.evalList(n.items, s)
+	if n.tuple {
+		return ordered.Tuple(list), err
+	}
+	return list, err
+}
+
+func (n *dictOf) eval(r *renderer, s *scope) (any, error) {
 	o := &ordered.Object{}
-	for _, p := range n.Pairs {
-		k, err := r.eval(p.Key, s)
+	for i := range n.keys {
+		k, err := r.eval(n.keys[i], s)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +137,7 @@ func (r *renderer) evalDict(n *nodes.Dict, s *scope) (any, error) {
 		if !ok {
 			return nil, fmt.Errorf("a dictionary's key of type %s is not supported", typeName(k))
 		}
-		v, err := r.eval(p.Value, s)
+		v, err := r.eval(n.values[i], s)
 		if err != nil {
 			return nil, err
 		}
@@ -94,34 +146,12 @@ func (r *renderer) evalDict(n *nodes.Dict, s *scope) (any, error) {
 	return o, r.spend(64 * o.Len())
 }
 
-func (r *renderer) evalArguments(list []nodes.Expression, named map[string]nodes.Expression, s *scope) (arguments, error) {
-	values, err := r.evalList(list, s)
-	if err != nil {
-		return arguments{}, err
-	}
-	args := arguments{list: values, named: map[string]any{}}
-	names := make([]string, 0, len(named))
-	for name := range named {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if args.named[name], err = r.eval(named[name], s); err != nil {
-			return arguments{}, err
-		}
-	}
-	return args, nil
-}
-
-func (r *renderer) evalCall(n *nodes.Call, s *scope) (any, error) {
-	if name, ok := n.Func.(*nodes.Name); ok && name.Name.Val == conditional {
-		return r.evalConditional(n, s)
-	}
-	f, err := r.eval(n.Func, s)
+func (n *call) eval(r *renderer, s *scope) (any, error) {
+	f, err := r.eval(n.function, s)
 	if err != nil {
 		return nil, err
 	}
-	args, err := r.evalArguments(n.Args, n.Kwargs, s)
+	args, err := r.evalArguments(n.arguments, s)
 	if err != nil {
 		return nil, err
 	}
@@ -134,29 +164,25 @@ func (r *renderer) evalCall(n *nodes.Call, s *scope) (any, error) {
 	return nil, fmt.Errorf("'%s' object is not callable", typeName(f))
 }
 
-// evalConditional evaluates `then if condition else otherwise`.
-func (r *renderer) evalConditional(n *nodes.Call, s *scope) (any, error) {
-	v, err := r.eval(n.Args[0], s)
+func (n *conditional) eval(r *renderer, s *scope) (any, error) {
+	v, err := r.eval(n.condition, s)
 	switch {
 	case err != nil:
 		return nil, err
 	case truth(v):
-		return r.eval(n.Args[1], s)
-	case len(n.Args) == 3:
-		return r.eval(n.Args[2], s)
+		return r.eval(n.then, s)
+	case n.otherwise != nil:
+		return r.eval(n.otherwise, s)
 	}
 	return undefined{"the inline if evaluated to false and no else section was defined: it"}, nil
 }
 
-func (r *renderer) evalAttribute(n *nodes.GetAttribute, s *scope) (any, error) {
-	object, err := r.eval(n.Node, s)
+func (n *attributeOf) eval(r *renderer, s *scope) (any, error) {
+	object, err := r.eval(n.object, s)
 	if err != nil {
 		return nil, err
 	}
-	if n.Attribute == "" {
-		return r.item(object, int64(n.Index))
-	}
-	return attribute(object, n.Attribute)
+	return attribute(object, n.name)
 }
 
 // attribute evaluates object.name: a method, a key, or undefined.
@@ -190,15 +216,12 @@ func missing(object any, name string) undefined {
 	return undefined{fmt.Sprintf("attribute '%s' of %s", name, kind)}
 }
 
-func (r *renderer) evalItem(n *nodes.GetItem, s *scope) (any, error) {
-	object, err := r.eval(n.Node, s)
+func (n *itemOf) eval(r *renderer, s *scope) (any, error) {
+	object, err := r.eval(n.object, s)
 	if err != nil {
 		return nil, err
 	}
-	if n.Arg == nil {
-		return nil, fmt.Errorf("nothing between [ and ]")
-	}
-	key, err := r.eval(n.Arg, s)
+	key, err := r.eval(n.key, s)
 	if err != nil {
 		return nil, err
 	}
@@ -246,13 +269,13 @@ func (r *renderer) character(s string, i int64) (any, error) {
 	return string(runes[i]), r.spend(len(s))
 }
 
-func (r *renderer) evalSlice(n *nodes.GetSlice, s *scope) (any, error) {
-	object, err := r.eval(n.Node, s)
+func (n *sliceOf) eval(r *renderer, s *scope) (any, error) {
+	object, err := r.eval(n.object, s)
 	if err != nil {
 		return nil, err
 	}
 	var bounds [3]*int64
-	for i, e := range []nodes.Node{n.Start, n.End, n.Step} {
+	for i, e := range n.bounds {
 		if e == nil {
 			continue
 		}
@@ -326,8 +349,13 @@ func slice[T any](r *renderer, list []T, bounds [3]*int64) ([]T, error) {
 	return out, r.spend(8 * (len(out) + len(list)))
 }
 
-func (r *renderer) evalUnary(n *nodes.UnaryExpression, s *scope) (any, error) {
-	v, err := r.eval(n.Term, s)
+func (n *negation) eval(r *renderer, s *scope) (any, error) {
+	v, err := r.eval(n.term, s)
+	return !truth(v), err
+}
+
+func (n *signed) eval(r *renderer, s *scope) (any, error) {
+	v, err := r.eval(n.term, s)
 	if err != nil {
 		return nil, err
 	}
@@ -335,47 +363,41 @@ func (r *renderer) evalUnary(n *nodes.UnaryExpression, s *scope) (any, error) {
 		return nil, u.err()
 	}
 	if f, ok := v.(float64); ok {
-		if n.Negative {
+		if n.sign == "-" {
 			return -f, nil
 		}
 		return f, nil
 	}
 	b, ok := bigInt(v)
 	if !ok {
-		return nil, fmt.Errorf("bad operand type for unary %s: '%s'", n.Operator.Val, typeName(v))
+		return nil, fmt.Errorf("bad operand type for unary %s: '%s'", n.sign, typeName(v))
 	}
-	if n.Negative {
+	if n.sign == "-" {
 		b = new(big.Int).Neg(b)
 	}
 	return small(b), nil
 }
 
-func (r *renderer) evalFilters(n *nodes.FilteredExpression, s *scope) (any, error) {
-	v, err := r.eval(n.Expression, s)
+func (n *filtered) eval(r *renderer, s *scope) (any, error) {
+	v, err := r.eval(n.value, s)
 	if err != nil {
 		return nil, err
 	}
-	for _, call := range n.Filters {
-		args, err := r.evalArguments(call.Args, call.Kwargs, s)
-		if err != nil {
-			return nil, err
-		}
-		if v, err = r.filter(call.Name, v, args); err != nil {
-			return nil, err
-		}
+	args, err := r.evalArguments(n.arguments, s)
+	if err != nil {
+		return nil, err
 	}
-	return v, nil
+	return r.filter(n.name, v, args)
 }
 
-// evalTest evaluates `v is name(args)` and `v in args`, which gonja parses as a test.
-func (r *renderer) evalTest(n *nodes.TestExpression, s *scope) (any, error) {
-	v, err := r.eval(n.Expression, s)
+func (n *tested) eval(r *renderer, s *scope) (any, error) {
+	v, err := r.eval(n.value, s)
 	if err != nil {
 		return nil, err
 	}
-	args, err := r.evalArguments(n.Test.Args, n.Test.Kwargs, s)
+	args, err := r.evalArguments(n.arguments, s)
 	if err != nil {
 		return nil, err
 	}
-	return r.test(n.Test.Name, v, args)
+	return r.test(n.name, v, args)
 }

@@ -319,15 +319,16 @@ func mapFilter(r *renderer, v any, args arguments) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	path, byAttribute := args.named.Get("attribute")
 	apply := func(v any) (any, error) {
-		path, fallback := args.named["attribute"], args.named["default"]
+		fallback, _ := args.named.Get("default")
 		out, err := r.path(v, path)
 		if _, missing := out.(undefined); missing && fallback != nil {
 			out = fallback
 		}
 		return out, err
 	}
-	if _, ok := args.named["attribute"]; !ok {
+	if !byAttribute {
 		name, err := args.text(0, "filter")
 		if err != nil {
 			return nil, err
@@ -534,7 +535,7 @@ func batchFilter(r *renderer, v any, args arguments) (any, error) {
 
 func intFilter(r *renderer, v any, args arguments) (any, error) {
 	fallback := args.at(0, "default", int64(0))
-	if len(args.list) > 1 || len(args.named) > 0 && args.named["default"] == nil {
+	if len(args.list) > 1 || args.named.Len() > 0 && args.at(0, "default", nil) == nil {
 		return nil, errors.New("a base is not supported")
 	}
 	switch v := v.(type) {
@@ -668,7 +669,7 @@ func sumFilter(r *renderer, v any, args arguments) (any, error) {
 				return nil, err
 			}
 		}
-		if total, err = r.arithmetic(plus, total, item); err != nil {
+		if total, err = r.arithmetic("+", total, item); err != nil {
 			return nil, err
 		}
 	}

@@ -23,7 +23,7 @@ var functions = map[string]function{
 }
 
 func rangeFunction(r *renderer, args arguments) (any, error) {
-	if err := args.count(1, 3); err != nil || len(args.named) > 0 {
+	if err := args.count(1, 3); err != nil || args.named.Len() > 0 {
 		return nil, fmt.Errorf("range: want 1 to 3 integers")
 	}
 	var n [3]int64
@@ -73,12 +73,9 @@ func dictFunction(r *renderer, args arguments) (any, error) {
 			o.Set(k, value)
 		}
 	}
-	if len(args.named) > 1 {
-		// gonja loses the order of keyword arguments, which a dictionary must keep
-		return nil, fmt.Errorf("dict: more than one keyword argument is not supported; write {...}")
-	}
-	for name, v := range args.named {
-		o.Set(name, v)
+	for _, k := range args.named.Keys() {
+		value, _ := args.named.Get(k)
+		o.Set(k, value)
 	}
 	return o, r.spend(64 * o.Len())
 }
@@ -94,8 +91,8 @@ func namespaceFunction(r *renderer, args arguments) (any, error) {
 			ns.vars[k], _ = from.Get(k)
 		}
 	}
-	for name, v := range args.named {
-		ns.vars[name] = v
+	for _, k := range args.named.Keys() {
+		ns.vars[k], _ = args.named.Get(k)
 	}
 	return ns, r.spend(64 * len(ns.vars))
 }

@@ -169,7 +169,7 @@ var stringMethods = map[string]stringMethod{
 
 // count checks the number of arguments.
 func (a arguments) count(low, high int) error {
-	if n := len(a.list) + len(a.named); n < low || n > high {
+	if n := len(a.list) + a.named.Len(); n < low || n > high {
 		return fmt.Errorf("%d arguments, want %d to %d", n, low, high)
 	}
 	return nil
@@ -180,7 +180,7 @@ func (a arguments) at(i int, name string, absent any) any {
 	if i < len(a.list) {
 		return a.list[i]
 	}
-	if v, ok := a.named[name]; ok {
+	if v, ok := a.named.Get(name); ok {
 		return v
 	}
 	return absent

@@ -9,60 +9,71 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
-	"github.com/nikolalohinski/gonja/v2/nodes"
-	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
 // maxBits is the size of the largest result of integer arithmetic.
 const maxBits = 1 << 14
 
-func (r *renderer) evalBinary(n *nodes.BinaryExpression, s *scope) (any, error) {
-	left, err := r.eval(n.Left, s)
-	if err != nil {
-		return nil, err
-	}
-	op := n.Operator.Token
+func (n *binary) eval(r *renderer, s *scope) (any, error) {
+	left, err := r.eval(n.left, s)
 	switch {
-	case op.Type == tokens.And && !truth(left), op.Type == tokens.Or && truth(left):
+	case err != nil:
+		return nil, err
+	case n.operator == "and" && !truth(left), n.operator == "or" && truth(left):
 		return left, nil
 	}
-	right, err := r.eval(n.Right, s)
-	if err != nil {
+	right, err := r.eval(n.right, s)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	switch op.Type {
-	case tokens.And, tokens.Or:
+	case n.operator == "and" || n.operator == "or":
 		return right, nil
-	case tokens.Equals:
-		return r.equal(left, right)
-	case tokens.Ne:
-		same, err := r.equal(left, right)
-		return !same, err
-	case tokens.LowerThan, tokens.LowerThanOrEqual, tokens.GreaterThan, tokens.GreaterThanOrEqual:
-		return ordering(op.Type, left, right)
-	case tokens.Tilde:
+	case n.operator == "~":
 		return r.concat(left, right)
 	}
-	return r.arithmetic(op, left, right)
+	return r.arithmetic(n.operator, left, right)
 }
 
-func ordering(op tokens.Type, left, right any) (any, error) {
-	c, err := compare(left, right)
+// eval evaluates a chain up to the first comparison that does not hold.
+func (n *comparison) eval(r *renderer, s *scope) (any, error) {
+	left, err := r.eval(n.first, s)
 	if err != nil {
-		if errors.Is(err, errNaN) {
-			return false, nil
-		}
 		return nil, err
 	}
-	switch op {
-	case tokens.LowerThan:
-		return c < 0, nil
-	case tokens.LowerThanOrEqual:
-		return c <= 0, nil
-	case tokens.GreaterThan:
-		return c > 0, nil
+	for _, c := range n.rest {
+		right, err := r.eval(c.right, s)
+		if err != nil {
+			return nil, err
+		}
+		if holds, err := r.compare(c.operator, left, right); err != nil || !holds {
+			return false, err
+		}
+		left = right
 	}
-	return c >= 0, nil
+	return true, nil
+}
+
+func (r *renderer) compare(op string, left, right any) (bool, error) {
+	switch op {
+	case "==":
+		return r.equal(left, right)
+	case "!=":
+		same, err := r.equal(left, right)
+		return !same, err
+	case "in":
+		return r.contains(right, left)
+	case "not in":
+		found, err := r.contains(right, left)
+		return !found, err
+	}
+	c, err := compare(left, right)
+	switch {
+	case errors.Is(err, errNaN):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return c < 0 && op[0] == '<' || c > 0 && op[0] == '>' || c == 0 && len(op) == 2, nil
 }
 
 // concat evaluates ~, which converts both sides to text.
@@ -78,25 +89,25 @@ func (r *renderer) concat(left, right any) (any, error) {
 	return a + b, r.spend(len(a) + len(b))
 }
 
-func (r *renderer) arithmetic(op *tokens.Token, left, right any) (any, error) {
+func (r *renderer) arithmetic(op string, left, right any) (any, error) {
 	for _, v := range []any{left, right} {
 		if u, ok := v.(undefined); ok {
 			return nil, u.err()
 		}
 	}
-	switch op.Type {
-	case tokens.Addition:
+	switch op {
+	case "+":
 		if v, ok, err := r.join(left, right); ok {
 			return v, err
 		}
-	case tokens.Multiply:
+	case "*":
 		if v, ok, err := r.repeat(left, right); ok {
 			return v, err
 		}
 	}
 	x, okX := bigInt(left)
 	y, okY := bigInt(right)
-	if okX && okY && op.Type != tokens.Division {
+	if okX && okY && op != "/" {
 		return integers(op, x, y)
 	}
 	f, okF := float(left)
@@ -104,10 +115,10 @@ func (r *renderer) arithmetic(op *tokens.Token, left, right any) (any, error) {
 	if okF && okG {
 		return floats(op, f, g)
 	}
-	if _, isText := text(left); isText && op.Type == tokens.Addition {
+	if _, isText := text(left); isText && op == "+" {
 		return nil, fmt.Errorf("can only concatenate str (not %q) to str", typeName(right))
 	}
-	return nil, fmt.Errorf("unsupported operand type(s) for %s: '%s' and '%s'", op.Val, typeName(left), typeName(right))
+	return nil, fmt.Errorf("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(left), typeName(right))
 }
 
 // join evaluates + of two strings, lists or tuples.
@@ -179,19 +190,19 @@ func (r *renderer) spendTimes(size int, n int64) error {
 }
 
 // integers does Python's integer arithmetic: // and % round towards minus infinity.
-func integers(op *tokens.Token, x, y *big.Int) (any, error) {
+func integers(op string, x, y *big.Int) (any, error) {
 	z := new(big.Int)
-	switch op.Type {
-	case tokens.Addition:
+	switch op {
+	case "+":
 		z.Add(x, y)
-	case tokens.Subtraction:
+	case "-":
 		z.Sub(x, y)
-	case tokens.Multiply:
+	case "*":
 		if x.BitLen()+y.BitLen() > maxBits {
 			return nil, fmt.Errorf("an integer of more than %d bits", maxBits)
 		}
 		z.Mul(x, y)
-	case tokens.FloorDivision, tokens.Modulo:
+	case "//", "%":
 		if y.Sign() == 0 {
 			return nil, errors.New("integer division or modulo by zero")
 		}
@@ -201,10 +212,10 @@ func integers(op *tokens.Token, x, y *big.Int) (any, error) {
 			z.Sub(z, big.NewInt(1))
 			rest.Add(rest, y)
 		}
-		if op.Type == tokens.Modulo {
+		if op == "%" {
 			z = rest
 		}
-	case tokens.Power:
+	case "**":
 		if y.Sign() < 0 {
 			return floats(op, floatOf(x), floatOf(y))
 		}
@@ -216,39 +227,36 @@ func integers(op *tokens.Token, x, y *big.Int) (any, error) {
 		}
 		z.Exp(x, y, nil)
 	default:
-		return nil, fmt.Errorf("operator %s", op.Val)
+		return nil, fmt.Errorf("operator %s", op)
 	}
 	return small(z), nil
 }
 
 func floatOf(x *big.Int) float64 { f, _ := float(x); return f }
 
-func floats(op *tokens.Token, f, g float64) (any, error) {
-	if g == 0 && (op.Type == tokens.Division || op.Type == tokens.FloorDivision || op.Type == tokens.Modulo) {
+func floats(op string, f, g float64) (any, error) {
+	if g == 0 && (op == "/" || op == "//" || op == "%") {
 		return nil, errors.New("division by zero")
 	}
-	switch op.Type {
-	case tokens.Addition:
+	switch op {
+	case "+":
 		return f + g, nil
-	case tokens.Subtraction:
+	case "-":
 		return f - g, nil
-	case tokens.Multiply:
+	case "*":
 		return f * g, nil
-	case tokens.Division:
+	case "/":
 		return f / g, nil
-	case tokens.FloorDivision:
+	case "//":
 		return math.Floor(f / g), nil
-	case tokens.Modulo:
+	case "%":
 		rest := math.Mod(f, g)
 		if rest != 0 && (rest < 0) != (g < 0) {
 			rest += g
 		}
 		return rest, nil
-	case tokens.Power:
+	case "**":
 		return math.Pow(f, g), nil
 	}
-	return nil, fmt.Errorf("operator %s", op.Val)
+	return nil, fmt.Errorf("operator %s", op)
 }
-
-// plus is the operator +.
-var plus = &tokens.Token{Type: tokens.Addition, Val: "+"}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
-	"github.com/nikolalohinski/gonja/v2/nodes"
 )
 
 // Limits on one rendering.
@@ -23,14 +22,53 @@ var (
 	errContinue = errors.New("continue")
 )
 
+// statement is a node that is executed.
+type statement interface {
+	run(r *renderer, s *scope) error
+}
+
+type (
+	body    []statement
+	plain   string // text between tags
+	output  struct{ value expression }
+	located struct { // a statement that names its line in errors
+		at int // offset in the source
+		statement
+	}
+	ifTag struct {
+		conditions []expression
+		bodies     []body // one more element than conditions if there is an else
+	}
+	forTag struct {
+		target, items expression
+		filter        expression // nil: none
+		body          body
+		otherwise     body
+	}
+	setTag struct {
+		target expression
+		value  expression // nil: the body
+		body   body
+	}
+	macroTag struct {
+		name     string
+		params   []string
+		defaults []expression // nil: none
+		body     body
+	}
+	blockTag struct{ body body }    // generation
+	loopTag  struct{ signal error } // break, continue
+)
+
 // renderer executes a template once.
 type renderer struct {
-	now   time.Time // time for strftime_now
-	out   strings.Builder
-	steps int
-	bytes int
-	calls int
-	loops int
+	source string    // for the line of an error
+	now    time.Time // time for strftime_now
+	out    strings.Builder
+	steps  int
+	bytes  int
+	calls  int
+	loops  int
 }
 
 // scope maps names to values. The body of a for has its own scope; the body of an if does not.
@@ -74,98 +112,62 @@ func (r *renderer) write(s string) error {
 	return nil
 }
 
-func (r *renderer) nodes(list []nodes.Node, s *scope) error {
-	for _, n := range list {
-		if n == nil {
-			continue
+func (b body) run(r *renderer, s *scope) error {
+	for _, n := range b {
+		if err := r.step(); err != nil {
+			return err
 		}
-		if err := r.node(n, s); err != nil {
+		if err := n.run(r, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *renderer) node(n nodes.Node, s *scope) error {
-	if err := r.step(); err != nil {
+func (n *located) run(r *renderer, s *scope) error {
+	return inLine(r.source, n.at, n.statement.run(r, s))
+}
+
+func (n plain) run(r *renderer, s *scope) error { return r.write(string(n)) }
+
+func (n *output) run(r *renderer, s *scope) error {
+	v, err := r.eval(n.value, s)
+	if err != nil {
 		return err
 	}
-	switch n := n.(type) {
-	case *nodes.Data:
-		return r.write(n.Data.Val)
-	case *nodes.Output:
-		v, err := r.eval(n.Expression, s)
-		if err != nil {
-			return inLine(n.Start.Line, err)
-		}
-		text, err := str(v)
-		if err != nil {
-			return inLine(n.Start.Line, err)
-		}
-		return r.write(text)
-	case *nodes.ControlStructureBlock:
-		return inLine(n.Location.Line, r.statement(n.ControlStructure, s))
-	}
-	return fmt.Errorf("a node of type %T", n)
-}
-
-// lineError is an error with its line in the template.
-type lineError struct {
-	line int
-	err  error
-}
-
-func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
-func (e *lineError) Unwrap() error { return e.err }
-
-// inLine adds the line to an error without a line, so that the error names the innermost line.
-func inLine(line int, err error) error {
-	var inner *lineError
-	if err == nil || err == errBreak || err == errContinue || errors.As(err, &inner) {
+	text, err := str(v)
+	if err != nil {
 		return err
 	}
-	return &lineError{line, err}
+	return r.write(text)
 }
 
-func (r *renderer) statement(n nodes.ControlStructure, s *scope) error {
-	switch n := n.(type) {
-	case *ifTag:
-		return r.ifTag(n, s)
-	case *forTag:
-		return r.forTag(n, s)
-	case *setTag:
-		return r.setTag(n, s)
-	case *macroTag:
-		s.vars[n.name] = r.macro(n, s)
-		return nil
-	case *blockTag:
-		return r.nodes(n.body.Nodes, s.inner())
-	case *loopTag:
-		if r.loops == 0 {
-			return fmt.Errorf("%w outside a for", n.signal)
-		}
-		return n.signal
+func (n *blockTag) run(r *renderer, s *scope) error { return n.body.run(r, s.inner()) }
+
+func (n *loopTag) run(r *renderer, s *scope) error {
+	if r.loops == 0 {
+		return fmt.Errorf("%w outside a for", n.signal)
 	}
-	return fmt.Errorf("a statement of type %T", n)
+	return n.signal
 }
 
-func (r *renderer) ifTag(n *ifTag, s *scope) error {
+func (n *ifTag) run(r *renderer, s *scope) error {
 	for i, condition := range n.conditions {
 		v, err := r.eval(condition, s)
 		if err != nil {
 			return err
 		}
 		if truth(v) {
-			return r.nodes(n.bodies[i].Nodes, s)
+			return n.bodies[i].run(r, s)
 		}
 	}
 	if len(n.bodies) > len(n.conditions) {
-		return r.nodes(n.bodies[len(n.conditions)].Nodes, s)
+		return n.bodies[len(n.conditions)].run(r, s)
 	}
 	return nil
 }
 
-func (r *renderer) forTag(n *forTag, s *scope) error {
+func (n *forTag) run(r *renderer, s *scope) error {
 	v, err := r.eval(n.items, s)
 	if err != nil {
 		return err
@@ -179,35 +181,44 @@ func (r *renderer) forTag(n *forTag, s *scope) error {
 			return err
 		}
 	}
-	if len(items) == 0 && n.empty != nil {
-		return r.nodes(n.empty.Nodes, s.inner())
+	ended, err := r.loop(n, items, s)
+	if err != nil || ended {
+		return err
 	}
+	return n.otherwise.run(r, s.inner())
+}
+
+// loop executes the body of a for for each item. It reports whether it reached the end of the body: if not, because of break or continue or because
+// there are no items, Jinja2 executes the else.
+func (r *renderer) loop(n *forTag, items []any, s *scope) (ended bool, err error) {
 	l := &loop{items: items}
 	r.loops++
 	defer func() { r.loops-- }()
 	for i, item := range items {
 		l.index = i
-		body := s.inner()
-		body.vars["loop"] = l
-		if err := r.assignTargets(n.targets, item, body); err != nil {
-			return err
+		inner := s.inner()
+		inner.vars["loop"] = l
+		if err := r.assign(n.target, item, inner); err != nil {
+			return false, err
 		}
-		switch err := r.nodes(n.body.Nodes, body); err {
-		case nil, errContinue:
+		switch err := n.body.run(r, inner); err {
+		case nil:
+			ended = true
+		case errContinue:
 		case errBreak:
-			return nil
+			return ended, nil
 		default:
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return ended, nil
 }
 
 func (r *renderer) filterItems(n *forTag, items []any, s *scope) ([]any, error) {
 	var kept []any
 	for _, item := range items {
 		inner := s.inner()
-		if err := r.assignTargets(n.targets, item, inner); err != nil {
+		if err := r.assign(n.target, item, inner); err != nil {
 			return nil, err
 		}
 		v, err := r.eval(n.filter, inner)
@@ -221,80 +232,60 @@ func (r *renderer) filterItems(n *forTag, items []any, s *scope) ([]any, error) 
 	return kept, r.spend(16 * len(kept))
 }
 
-func (r *renderer) assignTargets(names []string, v any, s *scope) error {
-	if err := r.spend(64); err != nil {
-		return err
+func (n *setTag) run(r *renderer, s *scope) error {
+	var v any
+	var err error
+	if n.value != nil {
+		v, err = r.eval(n.value, s)
+	} else {
+		v, err = r.capture(n.body, s.inner())
 	}
-	if len(names) == 1 {
-		s.vars[names[0]] = v
-		return nil
-	}
-	values, err := r.unpack(v, len(names))
-	for i, value := range values {
-		s.vars[names[i]] = value
-	}
-	return err
-}
-
-func (r *renderer) unpack(v any, n int) ([]any, error) {
-	values, err := r.iterate(v)
-	if err == nil && len(values) != n {
-		return nil, fmt.Errorf("%d values to unpack into %d names", len(values), n)
-	}
-	return values, err
-}
-
-func (r *renderer) setTag(n *setTag, s *scope) error {
-	if n.value == nil {
-		text, err := r.capture(n.body, s.inner())
-		if err != nil {
-			return err
-		}
-		return r.assign(n.targets[0], text, s)
-	}
-	v, err := r.eval(n.value, s)
-	if err != nil || len(n.targets) == 1 {
-		if err == nil {
-			err = r.assign(n.targets[0], v, s)
-		}
-		return err
-	}
-	values, err := r.unpack(v, len(n.targets))
 	if err != nil {
 		return err
 	}
-	for i, target := range n.targets {
-		if err := r.assign(target, values[i], s); err != nil {
+	return r.assign(n.target, v, s)
+}
+
+// assign sets a name, an attribute of a namespace, or each of a tuple.
+func (r *renderer) assign(target expression, v any, s *scope) error {
+	if err := r.spend(64); err != nil {
+		return err
+	}
+	switch target := target.(type) {
+	case *variable:
+		s.vars[target.name] = v
+	case *attributeOf:
+		object, err := r.eval(target.object, s)
+		if err != nil {
 			return err
+		}
+		ns, ok := object.(*namespace)
+		if !ok {
+			return fmt.Errorf("cannot assign attribute on non-namespace object of type %s", typeName(object))
+		}
+		ns.vars[target.name] = v
+	case *listOf:
+		values, err := r.iterate(v)
+		if err != nil {
+			return err
+		}
+		if len(values) != len(target.items) {
+			return fmt.Errorf("%d values to unpack into %d names", len(values), len(target.items))
+		}
+		for i, item := range target.items {
+			if err := r.assign(item, values[i], s); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (r *renderer) assign(target nodes.Expression, v any, s *scope) error {
-	switch target := target.(type) {
-	case *nodes.Name:
-		s.vars[target.Name.Val] = v
-		return nil
-	case *nodes.GetAttribute:
-		object, err := r.eval(target.Node, s)
-		if err != nil {
-			return err
-		}
-		if ns, ok := object.(*namespace); ok && target.Attribute != "" {
-			ns.vars[target.Attribute] = v
-			return nil
-		}
-		return fmt.Errorf("cannot assign attribute on non-namespace object of type %s", typeName(object))
-	}
-	return fmt.Errorf("cannot assign to %T", target)
-}
-
 // capture renders a body into a separate string.
-func (r *renderer) capture(body *nodes.Wrapper, s *scope) (string, error) {
+func (r *renderer) capture(b body, s *scope) (string, error) {
 	outer := r.out
 	r.out = strings.Builder{}
-	err := r.nodes(body.Nodes, s)
+	err := b.run(r, s)
 	text := r.out.String()
 	r.out = outer
 	if err != nil {
@@ -303,8 +294,12 @@ func (r *renderer) capture(body *nodes.Wrapper, s *scope) (string, error) {
 	return text, r.spend(len(text))
 }
 
-// macro returns the function that a macro tag defines.
-func (r *renderer) macro(n *macroTag, defined *scope) function {
+func (n *macroTag) run(r *renderer, s *scope) error {
+	s.vars[n.name] = n.function(s)
+	return nil
+}
+
+func (n *macroTag) function(defined *scope) function {
 	return func(r *renderer, args arguments) (any, error) {
 		if r.calls++; r.calls > maxCalls {
 			return nil, fmt.Errorf("macros call each other deeper than %d", maxCalls)
@@ -317,7 +312,7 @@ func (r *renderer) macro(n *macroTag, defined *scope) function {
 		}
 		s := defined.inner()
 		for i, name := range n.params {
-			v, ok := args.named[name]
+			v, ok := args.named.Get(name)
 			switch {
 			case i < len(args.list) && ok:
 				return nil, fmt.Errorf("macro '%s' got two values for '%s'", n.name, name)
@@ -334,7 +329,7 @@ func (r *renderer) macro(n *macroTag, defined *scope) function {
 			}
 			s.vars[name] = v
 		}
-		for name := range args.named {
+		for _, name := range args.named.Keys() {
 			if _, ok := s.vars[name]; !ok {
 				return nil, fmt.Errorf("macro '%s' takes no keyword argument '%s'", n.name, name)
 			}

@@ -1,57 +1,47 @@
-// Package jinja renders Hugging Face chat templates. gonja parses them, and this package evaluates them as Jinja2 does with
-// Python values: undefined values fail when used, None is not converted to text, integers have any size, dictionaries keep
-// their order. gonja's own evaluator is more lenient, so it is not used. gonja's lexer does not support an inline if in an
-// expression, line breaks in a tag, or Python string escapes, so lex.go and desugar.go prepare the input of its parser.
+// Package jinja renders Hugging Face chat templates as Jinja2 does with Python values: undefined values fail when used, None
+// is not converted to text, integers have any size, dictionaries keep their order. A lexer splits a template into tokens, a
+// parser builds nodes from them, and a renderer evaluates the nodes.
 //
-// A template can only compute text from its variables: there is no include, import, file or environment access, and steps,
-// memory and output are bounded.
+// A template can only compute text from its variables: there is no include, import, file or environment access, and
+// steps, memory and output are bounded.
 package jinja
 
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
-
-	"github.com/nikolalohinski/gonja/v2/config"
-	"github.com/nikolalohinski/gonja/v2/nodes"
-	"github.com/nikolalohinski/gonja/v2/parser"
-	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
 // maxSource is the size of the largest template, in bytes.
 const maxSource = 1 << 20
 
 // Template is a parsed template, safe for concurrent use.
-type Template struct{ root *nodes.Template }
+type Template struct {
+	source string
+	body   body
+}
 
 // Parse parses a template with Hugging Face's settings: trim_blocks, lstrip_blocks, break and continue, and the
-// generation block.
-func Parse(source string) (t *Template, err error) {
+// generation block. Errors name the line.
+func Parse(source string) (*Template, error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("the template is larger than %d bytes", maxSource)
 	}
-	list, err := lex(source)
+	source = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(source)
+	source = strings.TrimSuffix(source, "\n")
+	tokens, err := lex(source)
 	if err != nil {
 		return nil, err
 	}
-	if list, err = desugar(list); err != nil {
-		return nil, err
-	}
-	defer func() { // gonja's parser panics on some malformed tags
-		if recover() != nil {
-			t, err = nil, errors.New("the template is malformed: a tag ends too early")
-		}
-	}()
-	root, err := parser.NewParser("template", tokens.NewStream(list), config.New(), nil, tagParsers{}).Parse()
-	if err != nil {
-		return nil, err
-	}
-	return &Template{root}, nil
+	p := &parser{source: source, tokens: tokens}
+	t := &Template{source, p.template()}
+	return t, p.err
 }
 
 // Render executes the template. The variables are values of package ordered. strftime_now formats now.
 func (t *Template) Render(vars map[string]any, now time.Time) (string, error) {
-	r := &renderer{now: now}
+	r := &renderer{source: t.source, now: now}
 	globals := &scope{vars: map[string]any{}}
 	for name, f := range functions {
 		globals.vars[name] = f
@@ -60,8 +50,26 @@ func (t *Template) Render(vars map[string]any, now time.Time) (string, error) {
 	for name, v := range vars {
 		top.vars[name] = v
 	}
-	if err := r.nodes(t.root.Nodes, top); err != nil {
+	if err := t.body.run(r, top); err != nil {
 		return "", err
 	}
 	return r.out.String(), nil
+}
+
+// lineError is an error with its line in the template.
+type lineError struct {
+	line int
+	err  error
+}
+
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
+func (e *lineError) Unwrap() error { return e.err }
+
+// inLine adds the line of an offset in the source to an error without a line, so that the error names the innermost line.
+func inLine(source string, at int, err error) error {
+	var inner *lineError
+	if err == nil || err == errBreak || err == errContinue || errors.As(err, &inner) {
+		return err
+	}
+	return &lineError{1 + strings.Count(source[:at], "\n"), err}
 }

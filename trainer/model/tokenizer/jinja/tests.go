@@ -8,7 +8,6 @@ import (
 	"unicode"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
-	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
 // test evaluates `v is name` with its arguments.
@@ -29,7 +28,6 @@ var typeTests = map[string]func(any) bool{
 	"defined":   func(v any) bool { _, missing := v.(undefined); return !missing },
 	"undefined": func(v any) bool { _, missing := v.(undefined); return missing },
 	"none":      func(v any) bool { return v == nil },
-	"None":      func(v any) bool { return v == nil }, // the lexer replaces none by None
 	"boolean":   func(v any) bool { _, ok := v.(bool); return ok },
 	"true":      func(v any) bool { return v == true },
 	"false":     func(v any) bool { return v == false },
@@ -63,22 +61,22 @@ func cased(v any, want, not func(rune) bool) bool {
 type argumentTest func(r *renderer, v, argument any) (bool, error)
 
 var argumentTests = map[string]argumentTest{
-	"in":          func(r *renderer, v, argument any) (bool, error) { return r.contains(argument, v) },
-	"eq":          equalTest,
-	"equalto":     equalTest,
-	"==":          equalTest,
-	"ne":          notEqualTest,
-	"!=":          notEqualTest,
-	"lt":          orderTest(tokens.LowerThan),
-	"lessthan":    orderTest(tokens.LowerThan),
-	"<":           orderTest(tokens.LowerThan),
-	"le":          orderTest(tokens.LowerThanOrEqual),
-	"<=":          orderTest(tokens.LowerThanOrEqual),
-	"gt":          orderTest(tokens.GreaterThan),
-	"greaterthan": orderTest(tokens.GreaterThan),
-	">":           orderTest(tokens.GreaterThan),
-	"ge":          orderTest(tokens.GreaterThanOrEqual),
-	">=":          orderTest(tokens.GreaterThanOrEqual),
+	"in":          comparisonTest("in"),
+	"eq":          comparisonTest("=="),
+	"equalto":     comparisonTest("=="),
+	"==":          comparisonTest("=="),
+	"ne":          comparisonTest("!="),
+	"!=":          comparisonTest("!="),
+	"lt":          comparisonTest("<"),
+	"lessthan":    comparisonTest("<"),
+	"<":           comparisonTest("<"),
+	"le":          comparisonTest("<="),
+	"<=":          comparisonTest("<="),
+	"gt":          comparisonTest(">"),
+	"greaterthan": comparisonTest(">"),
+	">":           comparisonTest(">"),
+	"ge":          comparisonTest(">="),
+	">=":          comparisonTest(">="),
 	"sameas": func(r *renderer, v, argument any) (bool, error) {
 		if typeName(v) != typeName(argument) {
 			return false, nil
@@ -95,16 +93,6 @@ var argumentTests = map[string]argumentTest{
 	},
 }
 
-func equalTest(r *renderer, v, argument any) (bool, error) { return r.equal(v, argument) }
-
-func notEqualTest(r *renderer, v, argument any) (bool, error) {
-	same, err := r.equal(v, argument)
-	return !same, err
-}
-
-func orderTest(op tokens.Type) argumentTest {
-	return func(r *renderer, v, argument any) (bool, error) {
-		yes, err := ordering(op, v, argument)
-		return yes == true, err
-	}
+func comparisonTest(op string) argumentTest {
+	return func(r *renderer, v, argument any) (bool, error) { return r.compare(op, v, argument) }
 }
