@@ -1,59 +1,44 @@
 package jinja
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
-var escapes = map[byte]string{'n': "\n", 't': "\t", 'r': "\r", 'a': "\a", 'b': "\b", 'f': "\f", 'v': "\v",
-	'\\': `\`, '\'': "'", '"': `"`, '\n': ""}
+var escapes = map[string]string{"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v",
+	`\`: `\`, "'": "'", `"`: `"`, "\n": ""}
 
-var hexEscapes = map[byte]int{'x': 2, 'u': 4, 'U': 8}
+// escapeForms are the escapes: characters by hexadecimal or octal number, and all others.
+var escapeForms = regexp.MustCompile(`(?s)\\(?:x([[:xdigit:]]{2})|u([[:xdigit:]]{4})|U([[:xdigit:]]{8})|([0-7]{1,3})|(.))`)
 
 // unescape decodes Python's string escapes. Unknown escapes stay unchanged.
 func unescape(s string) (string, error) {
-	if !strings.Contains(s, `\`) {
-		return s, nil
-	}
-	var out strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' {
-			out.WriteByte(s[i])
-			continue
+	var failed error
+	text := escapeForms.ReplaceAllStringFunc(s, func(escape string) string {
+		rest := escape[1:]
+		known, ok := escapes[rest]
+		digits, base := strings.TrimLeft(rest, "xuU"), 16
+		if digits == rest {
+			base = 8
 		}
-		i++
-		c := s[i]
-		known, ok := escapes[c]
+		n, err := strconv.ParseUint(digits, base, 32)
 		switch {
 		case ok:
-			out.WriteString(known)
-		case hexEscapes[c] > 0:
-			n := hexEscapes[c]
-			if i+n >= len(s) {
-				return "", fmt.Errorf(`the escape \%c is cut short`, c)
-			}
-			v, err := strconv.ParseUint(s[i+1:i+1+n], 16, 32)
-			if err != nil || !utf8.ValidRune(rune(v)) {
-				return "", fmt.Errorf(`\%s is not a character`, s[i:i+1+n])
-			}
-			out.WriteRune(rune(v))
-			i += n
-		case c >= '0' && c <= '7':
-			n := 1
-			for n < 3 && i+n < len(s) && s[i+n] >= '0' && s[i+n] <= '7' {
-				n++
-			}
-			v, _ := strconv.ParseUint(s[i:i+n], 8, 16)
-			out.WriteRune(rune(v))
-			i += n - 1
-		case c == 'N':
-			return "", fmt.Errorf(`escapes by name, \N, are not supported`)
-		default:
-			out.WriteByte('\\')
-			out.WriteByte(c)
+			return known
+		case rest == "N":
+			failed = errors.New(`escapes by name, \N, are not supported`)
+		case strings.Contains("xuU", rest):
+			failed = fmt.Errorf(`the escape \%s is cut short`, rest)
+		case err != nil: // an unknown escape
+			return escape
+		case !utf8.ValidRune(rune(n)):
+			failed = fmt.Errorf(`\%s is not a character`, rest)
 		}
-	}
-	return out.String(), nil
+		return string(rune(n))
+	})
+	return text, failed
 }

@@ -37,20 +37,15 @@ type (
 		function  expression
 		arguments argumentsOf
 	}
-	filtered struct { // value|name(arguments)
+	applied struct { // value|name(arguments), or value is name(arguments)
 		value     expression
+		test      bool
 		name      string
 		arguments argumentsOf
 	}
-	tested struct { // value is name(arguments)
-		value     expression
-		name      string
-		arguments argumentsOf
-	}
-	negation struct{ term expression }
-	signed   struct { // -term
-		sign string
-		term expression
+	unary struct { // -term, +term, not term
+		operator string
+		term     expression
 	}
 	binary struct {
 		operator    string
@@ -349,55 +344,44 @@ func slice[T any](r *renderer, list []T, bounds [3]*int64) ([]T, error) {
 	return out, r.spend(8 * (len(out) + len(list)))
 }
 
-func (n *negation) eval(r *renderer, s *scope) (any, error) {
+func (n *unary) eval(r *renderer, s *scope) (any, error) {
 	v, err := r.eval(n.term, s)
-	return !truth(v), err
-}
-
-func (n *signed) eval(r *renderer, s *scope) (any, error) {
-	v, err := r.eval(n.term, s)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case n.operator == "not":
+		return !truth(v), nil
 	}
 	if u, ok := v.(undefined); ok {
 		return nil, u.err()
 	}
 	if f, ok := v.(float64); ok {
-		if n.sign == "-" {
+		if n.operator == "-" {
 			return -f, nil
 		}
 		return f, nil
 	}
 	b, ok := bigInt(v)
 	if !ok {
-		return nil, fmt.Errorf("bad operand type for unary %s: '%s'", n.sign, typeName(v))
+		return nil, fmt.Errorf("bad operand type for unary %s: '%s'", n.operator, typeName(v))
 	}
-	if n.sign == "-" {
+	if n.operator == "-" {
 		b = new(big.Int).Neg(b)
 	}
 	return small(b), nil
 }
 
-func (n *filtered) eval(r *renderer, s *scope) (any, error) {
+func (n *applied) eval(r *renderer, s *scope) (any, error) {
 	v, err := r.eval(n.value, s)
 	if err != nil {
 		return nil, err
 	}
 	args, err := r.evalArguments(n.arguments, s)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case n.test:
+		return r.test(n.name, v, args)
 	}
 	return r.filter(n.name, v, args)
-}
-
-func (n *tested) eval(r *renderer, s *scope) (any, error) {
-	v, err := r.eval(n.value, s)
-	if err != nil {
-		return nil, err
-	}
-	args, err := r.evalArguments(n.arguments, s)
-	if err != nil {
-		return nil, err
-	}
-	return r.test(n.name, v, args)
 }

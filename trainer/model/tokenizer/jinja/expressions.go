@@ -149,7 +149,7 @@ func (p *parser) operation(least int) expression {
 		left = p.unary()
 	}
 	for range negations {
-		left = &negation{left}
+		left = &unary{"not", left}
 	}
 	var chain *comparison
 	for {
@@ -182,12 +182,12 @@ func (p *parser) unary() expression {
 	}
 	e := p.postfix(p.primary())
 	for _, sign := range slices.Backward(signs) {
-		e = &signed{sign, e}
+		e = &unary{sign, e}
 	}
 	for {
 		switch {
 		case p.take("|"):
-			f := &filtered{value: e, name: p.name()}
+			f := &applied{value: e, name: p.name()}
 			if p.take("(") {
 				f.arguments = p.arguments()
 			}
@@ -205,7 +205,7 @@ func (p *parser) unary() expression {
 // test reads a test behind is. Its argument may have no brackets.
 func (p *parser) test(value expression) expression {
 	negated := p.take("not")
-	t := &tested{value: value, name: p.name()}
+	t := &applied{value: value, test: true, name: p.name()}
 	switch next := p.tokens[0]; {
 	case p.take("("):
 		t.arguments = p.arguments()
@@ -214,7 +214,7 @@ func (p *parser) test(value expression) expression {
 		t.arguments.list = []expression{p.postfix(p.primary())}
 	}
 	if negated {
-		return &negation{t}
+		return &unary{"not", t}
 	}
 	return t
 }

@@ -1,21 +1,19 @@
 package jinja
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"html"
 	"math"
 	"math/big"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"unicode"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
-
-type filterFunc func(r *renderer, v any, args arguments) (any, error)
 
 func (r *renderer) filter(name string, v any, args arguments) (any, error) {
 	f, ok := filters[name]
@@ -26,32 +24,45 @@ func (r *renderer) filter(name string, v any, args arguments) (any, error) {
 	return out, named(name, err)
 }
 
-var filters map[string]filterFunc
+var filters map[string]methodOf[any]
 
 func init() { // set in init, because map itself looks up filters
-	filters = map[string]filterFunc{
-		"abs": absFilter, "attr": attrFilter, "batch": batchFilter, "capitalize": textFilter(capitalize), "count": lengthFilter,
+	filters = map[string]methodOf[any]{
+		"abs": absFilter, "attr": attrFilter, "batch": ofItems(batchFilter), "capitalize": ofText(mapMethod(capitalize)), "count": lengthFilter,
 		"d": defaultFilter, "default": defaultFilter, "dictsort": dictsortFilter, "e": escapeFilter, "escape": escapeFilter,
-		"first": firstFilter, "float": floatFilter, "indent": indentFilter, "int": intFilter, "items": itemsFilter,
-		"join": joinFilter, "last": lastFilter, "length": lengthFilter, "list": listFilter, "lower": textFilter(strings.ToLower),
-		"map": mapFilter, "max": extremeFilter(1), "min": extremeFilter(-1), "reject": selectFilter(false, false),
-		"rejectattr": selectFilter(false, true), "replace": replaceFilter, "reverse": reverseFilter, "round": roundFilter,
-		"safe": safeFilter, "select": selectFilter(true, false), "selectattr": selectFilter(true, true), "sort": sortFilter,
-		"string": stringFilter, "sum": sumFilter, "title": textFilter(titleWords), "tojson": tojsonFilter, "trim": trimFilter,
-		"unique": uniqueFilter, "upper": textFilter(strings.ToUpper), "wordcount": wordcountFilter,
+		"first": ofItems(firstFilter), "float": floatFilter, "indent": indentFilter, "int": intFilter, "items": itemsFilter,
+		"join": ofItems(joinFilter), "last": ofItems(lastFilter), "length": lengthFilter, "list": ofItems(listFilter),
+		"lower": ofText(mapMethod(strings.ToLower)), "map": mapFilter, "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
+		"reject": selectFilter(false, false), "rejectattr": selectFilter(false, true), "replace": ofText(takes(2, 3, (*renderer).replace)),
+		"reverse": reverseFilter, "round": roundFilter, "safe": safeFilter, "select": selectFilter(true, false),
+		"selectattr": selectFilter(true, true), "sort": ofItems(sortFilter), "string": ofText(stringFilter), "sum": ofItems(sumFilter),
+		"title": ofText(mapMethod(titleWords)), "tojson": takes(0, 4, tojsonFilter), "trim": ofText(takes(0, 1, stripMethod(true, true))),
+		"unique": ofItems(uniqueFilter), "upper": ofText(mapMethod(strings.ToUpper)), "wordcount": ofText(wordcountFilter),
 	}
 }
 
-func textFilter(f func(string) string) filterFunc {
+// ofText applies a filter to the text of any value.
+func ofText(m methodOf[string]) methodOf[any] {
 	return func(r *renderer, v any, args arguments) (any, error) {
-		if err := args.count(0, 0); err != nil {
-			return nil, err
-		}
 		s, err := str(v)
 		if err != nil {
 			return nil, err
 		}
-		return f(s), r.spend(len(s))
+		if err := r.spend(len(s)); err != nil {
+			return nil, err
+		}
+		return m(r, s, args)
+	}
+}
+
+// ofItems applies a filter to the items of any value that a for takes.
+func ofItems(m methodOf[[]any]) methodOf[any] {
+	return func(r *renderer, v any, args arguments) (any, error) {
+		items, err := r.iterate(v)
+		if err != nil {
+			return nil, err
+		}
+		return m(r, items, args)
 	}
 }
 
@@ -72,9 +83,6 @@ func titleWords(s string) string {
 }
 
 func tojsonFilter(r *renderer, v any, args arguments) (any, error) {
-	if err := args.count(0, 4); err != nil {
-		return nil, err
-	}
 	format := ordered.Format{
 		ASCII:    truth(args.at(0, "ensure_ascii", false)),
 		SortKeys: truth(args.at(3, "sort_keys", false)),
@@ -117,27 +125,7 @@ func tojsonFilter(r *renderer, v any, args arguments) (any, error) {
 	return text, r.spend(len(text))
 }
 
-func trimFilter(r *renderer, v any, args arguments) (any, error) {
-	if err := args.count(0, 1); err != nil {
-		return nil, err
-	}
-	s, err := str(v)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.spend(len(s)); err != nil {
-		return nil, err
-	}
-	return strip(s, args.at(0, "chars", nil), true, true)
-}
-
-func stringFilter(r *renderer, v any, args arguments) (any, error) {
-	s, err := str(v)
-	if err != nil {
-		return nil, err
-	}
-	return s, r.spend(len(s))
-}
+func stringFilter(r *renderer, s string, args arguments) (any, error) { return s, nil }
 
 func safeFilter(r *renderer, v any, args arguments) (any, error) {
 	s, err := str(v)
@@ -160,26 +148,20 @@ func lengthFilter(r *renderer, v any, args arguments) (any, error) {
 	return int64(n), err
 }
 
-func listFilter(r *renderer, v any, args arguments) (any, error) {
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
+func listFilter(r *renderer, items []any, args arguments) (any, error) {
 	return append([]any{}, items...), r.spend(16 * len(items))
 }
 
-func firstFilter(r *renderer, v any, args arguments) (any, error) {
-	items, err := r.iterate(v)
-	if err != nil || len(items) == 0 {
-		return undefined{"the first item of an empty sequence"}, err
+func firstFilter(r *renderer, items []any, args arguments) (any, error) {
+	if len(items) == 0 {
+		return undefined{"the first item of an empty sequence"}, nil
 	}
 	return items[0], nil
 }
 
-func lastFilter(r *renderer, v any, args arguments) (any, error) {
-	items, err := r.iterate(v)
-	if err != nil || len(items) == 0 {
-		return undefined{"the last item of an empty sequence"}, err
+func lastFilter(r *renderer, items []any, args arguments) (any, error) {
+	if len(items) == 0 {
+		return undefined{"the last item of an empty sequence"}, nil
 	}
 	return items[len(items)-1], nil
 }
@@ -190,7 +172,7 @@ func reverseFilter(r *renderer, v any, args arguments) (any, error) {
 		return nil, err
 	}
 	out := append([]any{}, items...)
-	reverse(out)
+	slices.Reverse(out)
 	if _, ok := text(v); !ok {
 		return out, r.spend(16 * len(out))
 	}
@@ -221,61 +203,64 @@ func dictsortFilter(r *renderer, v any, args arguments) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	by := 0
+	by := int64(0)
 	if args.at(1, "by", "key") == "value" {
 		by = 1
 	}
-	key := func(pair any) (any, error) { return pair.(ordered.Tuple)[by], nil }
-	return r.sort(pairs, key, truth(args.at(0, "case_sensitive", false)), truth(args.at(2, "reverse", false)))
+	return r.sort(pairs, by, truth(args.at(0, "case_sensitive", false)), truth(args.at(2, "reverse", false)))
 }
 
-func sortFilter(r *renderer, v any, args arguments) (any, error) {
-	items, err := r.iterate(v)
+func sortFilter(r *renderer, items []any, args arguments) (any, error) {
+	path, caseSensitive := args.at(2, "attribute", nil), truth(args.at(1, "case_sensitive", false))
+	return r.sort(items, path, caseSensitive, truth(args.at(0, "reverse", false)))
+}
+
+func (r *renderer) sort(items []any, path any, caseSensitive, descending bool) (any, error) {
+	keys, err := r.keys(items, path, caseSensitive)
 	if err != nil {
 		return nil, err
 	}
-	key := func(v any) (any, error) { return v, nil }
-	if path := args.at(2, "attribute", nil); path != nil {
-		key = func(v any) (any, error) { return r.path(v, path) }
+	order := make([]int, len(items))
+	for i := range order {
+		order[i] = i
 	}
-	return r.sort(items, key, truth(args.at(1, "case_sensitive", false)), truth(args.at(0, "reverse", false)))
-}
-
-func (r *renderer) sort(items []any, key func(any) (any, error), caseSensitive, descending bool) (any, error) {
-	type keyed struct{ key, value any }
-	list := make([]keyed, len(items))
-	for i, v := range items {
-		k, err := key(v)
-		if err != nil {
-			return nil, err
-		}
-		if s, ok := text(k); ok && !caseSensitive {
-			if err := r.spend(len(s)); err != nil {
-				return nil, err
-			}
-			k = strings.ToLower(s)
-		}
-		list[i] = keyed{k, v}
-	}
-	if err := r.spend(256 * len(list)); err != nil {
-		return nil, err
-	}
-	var failed error
-	sort.SliceStable(list, func(i, j int) bool {
+	slices.SortStableFunc(order, func(i, j int) int {
 		if descending {
 			i, j = j, i
 		}
-		c, err := compare(list[i].key, list[j].key)
-		if err != nil && failed == nil {
-			failed = err
-		}
-		return c < 0
+		c, failed := compare(keys[i], keys[j])
+		err = cmp.Or(err, failed)
+		return c
 	})
-	out := make([]any, len(list))
-	for i, k := range list {
-		out[i] = k.value
+	out := make([]any, len(items))
+	for to, from := range order {
+		out[to] = items[from]
 	}
-	return out, failed
+	return out, cmp.Or(err, r.spend(256*len(items)))
+}
+
+// keys returns what filters compare items by: the items or an attribute, texts in lower case unless caseSensitive is set.
+func (r *renderer) keys(items []any, path any, caseSensitive bool) ([]any, error) {
+	keys, err := r.attributes(items, path)
+	for i, k := range keys {
+		if s, ok := text(k); ok && !caseSensitive {
+			keys[i] = strings.ToLower(s)
+			err = cmp.Or(err, r.spend(len(s)))
+		}
+	}
+	return keys, err
+}
+
+// attributes returns an attribute of each item, or copies the items if path is nil.
+func (r *renderer) attributes(items []any, path any) ([]any, error) {
+	out := append([]any{}, items...)
+	for i := 0; path != nil && i < len(out); i++ {
+		var err error
+		if out[i], err = r.path(out[i], path); err != nil {
+			return nil, err
+		}
+	}
+	return out, r.spend(16 * len(out))
 }
 
 // path looks up a path such as "a.b.0", as the attribute argument of filters.
@@ -356,7 +341,7 @@ func (r *renderer) iterateUnlessNone(v any) ([]any, error) {
 }
 
 // selectFilter makes select, reject, selectattr and rejectattr.
-func selectFilter(keep, byAttribute bool) filterFunc {
+func selectFilter(keep, byAttribute bool) methodOf[any] {
 	return func(r *renderer, v any, args arguments) (any, error) {
 		items, err := r.iterateUnlessNone(v)
 		if err != nil {
@@ -396,45 +381,34 @@ func selectFilter(keep, byAttribute bool) filterFunc {
 	}
 }
 
-func uniqueFilter(r *renderer, v any, args arguments) (any, error) {
-	items, err := r.iterate(v)
+func uniqueFilter(r *renderer, items []any, args arguments) (any, error) {
+	keys, err := r.keys(items, args.at(1, "attribute", nil), truth(args.at(0, "case_sensitive", false)))
 	if err != nil {
 		return nil, err
 	}
 	out := []any{}
-	var seen []any
-	for _, item := range items {
-		key := item
-		if s, ok := text(key); ok && !truth(args.at(0, "case_sensitive", false)) {
-			key = strings.ToLower(s)
-		}
-		found, err := r.contains(seen, key)
+	for i, item := range items {
+		found, err := r.contains(keys[:i], keys[i])
 		if err != nil {
 			return nil, err
 		}
 		if !found {
-			seen, out = append(seen, key), append(out, item)
+			out = append(out, item)
 		}
 	}
 	return out, nil
 }
 
-func joinFilter(r *renderer, v any, args arguments) (any, error) {
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
+func joinFilter(r *renderer, items []any, args arguments) (any, error) {
 	sep, err := str(args.at(0, "d", ""))
 	if err != nil {
 		return nil, err
 	}
+	if items, err = r.attributes(items, args.at(1, "attribute", nil)); err != nil {
+		return nil, err
+	}
 	parts := make([]string, len(items))
 	for i, item := range items {
-		if path := args.at(1, "attribute", nil); path != nil {
-			if item, err = r.path(item, path); err != nil {
-				return nil, err
-			}
-		}
 		if parts[i], err = str(item); err != nil {
 			return nil, err
 		}
@@ -451,17 +425,6 @@ func defaultFilter(r *renderer, v any, args arguments) (any, error) {
 		return args.at(0, "default_value", ""), nil
 	}
 	return v, nil
-}
-
-func replaceFilter(r *renderer, v any, args arguments) (any, error) {
-	s, err := str(v)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.spend(len(s)); err != nil {
-		return nil, err
-	}
-	return r.replace(s, args)
 }
 
 func indentFilter(r *renderer, v any, args arguments) (any, error) {
@@ -501,22 +464,14 @@ func indentFilter(r *renderer, v any, args arguments) (any, error) {
 	return strings.Join(lines, "\n"), r.spend(len(s))
 }
 
-func wordcountFilter(r *renderer, v any, args arguments) (any, error) {
-	s, err := str(v)
-	if err != nil {
-		return nil, err
-	}
+func wordcountFilter(r *renderer, s string, args arguments) (any, error) {
 	words := strings.FieldsFunc(s, func(c rune) bool {
 		return c != '_' && !unicode.IsLetter(c) && !unicode.IsNumber(c)
 	})
-	return int64(len(words)), r.spend(len(s))
+	return int64(len(words)), nil
 }
 
-func batchFilter(r *renderer, v any, args arguments) (any, error) {
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
+func batchFilter(r *renderer, items []any, args arguments) (any, error) {
 	n, ok := integer(args.at(0, "linecount", nil))
 	if !ok || n < 1 || n > maxRange {
 		return nil, errors.New("linecount is not a positive integer")
@@ -617,61 +572,28 @@ func roundFilter(r *renderer, v any, args arguments) (any, error) {
 	}
 }
 
-func extremeFilter(sign int) filterFunc {
-	return func(r *renderer, v any, args arguments) (any, error) {
-		items, err := r.iterate(v)
-		if err != nil {
-			return nil, err
-		}
-		key := func(v any) (any, error) {
-			if path := args.at(1, "attribute", nil); path != nil {
-				return r.path(v, path)
-			}
-			if s, ok := text(v); ok && !truth(args.at(0, "case_sensitive", false)) {
-				return strings.ToLower(s), nil
-			}
-			return v, nil
-		}
+func extremeFilter(sign int) methodOf[[]any] {
+	return func(r *renderer, items []any, args arguments) (any, error) {
 		if len(items) == 0 {
 			return undefined{"the extreme of an empty sequence"}, nil
 		}
-		best := items[0]
-		bestKey, err := key(best)
-		if err != nil {
-			return nil, err
-		}
-		for _, item := range items[1:] {
-			k, err := key(item)
-			if err != nil {
-				return nil, err
-			}
-			c, err := compare(k, bestKey)
-			if err != nil {
-				return nil, err
-			}
-			if c*sign > 0 {
-				best, bestKey = item, k
+		keys, err := r.keys(items, args.at(1, "attribute", nil), truth(args.at(0, "case_sensitive", false)))
+		best := 0
+		for i := 1; err == nil && i < len(keys); i++ {
+			var c int
+			if c, err = compare(keys[i], keys[best]); c*sign > 0 {
+				best = i
 			}
 		}
-		return best, nil
+		return items[best], err
 	}
 }
 
-func sumFilter(r *renderer, v any, args arguments) (any, error) {
-	items, err := r.iterate(v)
-	if err != nil {
-		return nil, err
-	}
+func sumFilter(r *renderer, items []any, args arguments) (any, error) {
+	items, err := r.attributes(items, args.at(0, "attribute", nil))
 	total := args.at(1, "start", int64(0))
-	for _, item := range items {
-		if path := args.at(0, "attribute", nil); path != nil {
-			if item, err = r.path(item, path); err != nil {
-				return nil, err
-			}
-		}
-		if total, err = r.arithmetic("+", total, item); err != nil {
-			return nil, err
-		}
+	for i := 0; err == nil && i < len(items); i++ {
+		total, err = r.arithmetic("+", total, items[i])
 	}
-	return total, nil
+	return total, err
 }

@@ -14,12 +14,12 @@ const maxRange = 100_000
 
 // functions are the global functions: the Jinja functions that chat templates use, and Hugging Face's raise_exception and
 // strftime_now.
-var functions = map[string]function{
-	"range":           rangeFunction,
-	"dict":            dictFunction,
-	"namespace":       namespaceFunction,
-	"raise_exception": raiseFunction,
-	"strftime_now":    strftimeFunction,
+var functions = map[string]any{
+	"range":           function(rangeFunction),
+	"dict":            function(dictFunction),
+	"namespace":       function(namespaceFunction),
+	"raise_exception": function(raiseFunction),
+	"strftime_now":    function(strftimeFunction),
 }
 
 func rangeFunction(r *renderer, args arguments) (any, error) {
@@ -68,17 +68,20 @@ func dictFunction(r *renderer, args arguments) (any, error) {
 		if !ok || len(args.list) > 1 {
 			return nil, fmt.Errorf("dict: want one dictionary, or keyword arguments")
 		}
-		for _, k := range from.Keys() {
-			value, _ := from.Get(k)
-			o.Set(k, value)
-		}
+		eachKey(from, o.Set)
 	}
-	for _, k := range args.named.Keys() {
-		value, _ := args.named.Get(k)
-		o.Set(k, value)
-	}
+	eachKey(args.named, o.Set)
 	return o, r.spend(64 * o.Len())
 }
+
+func eachKey(o *ordered.Object, set func(key string, value any)) {
+	for _, k := range o.Keys() {
+		v, _ := o.Get(k)
+		set(k, v)
+	}
+}
+
+func (n *namespace) set(name string, value any) { n.vars[name] = value }
 
 func namespaceFunction(r *renderer, args arguments) (any, error) {
 	ns := &namespace{vars: map[string]any{}}
@@ -87,13 +90,9 @@ func namespaceFunction(r *renderer, args arguments) (any, error) {
 		if !ok {
 			return nil, fmt.Errorf("namespace: want a dictionary or keyword arguments, have %s", typeName(v))
 		}
-		for _, k := range from.Keys() {
-			ns.vars[k], _ = from.Get(k)
-		}
+		eachKey(from, ns.set)
 	}
-	for _, k := range args.named.Keys() {
-		ns.vars[k], _ = args.named.Get(k)
-	}
+	eachKey(args.named, ns.set)
 	return ns, r.spend(64 * len(ns.vars))
 }
 

@@ -17,8 +17,8 @@ type kind int
 // The kinds of tokens. A symbol is an operator, a bracket or a tag's delimiter.
 const (
 	kindText kind = iota // between tags
-	kindName
 	kindNumber
+	kindName
 	kindString
 	kindSymbol
 	kindEnd // of the template
@@ -59,21 +59,13 @@ var (
 	blockEnd   = regexp.MustCompile(`^([-+]?)(%\})`)
 )
 
-// tokenForms are the forms of tokens in a tag, a group each. An integer other than 0 has no leading 0.
+// tokenForms has the forms of tokens in a tag, a group for each kind. An integer other than 0 has no leading 0.
 var tokenForms = regexp.MustCompile(`(?s)^(?:` +
 	`(` + digits + `(?:\.` + digits + `(?:[eE][-+]?` + digits + `)?|[eE][-+]?` + digits + `)|` +
 	`0[xX](?:_?[0-9a-fA-F])+|0[oO](?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?[0-9])*|0(?:_?0)*)|` +
 	`([\pL_][\pL\p{Nd}_]*)|` +
 	`("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|` +
 	`(//|\*\*|[=!<>]=|[-+*/%~()[\]{}<>=.:|,]))`)
-
-// The groups of tokenForms.
-const (
-	formNumber = 1 + iota
-	formName
-	formString
-	formSymbol
-)
 
 func lex(source string) ([]token, error) {
 	l := &lexer{source: source, lineStart: true}
@@ -202,38 +194,33 @@ func (l *lexer) token(open *string) error {
 			return errors.New("a string does not end")
 		}
 		return fmt.Errorf("unexpected %q in a tag", r)
-	case m[formNumber] != "":
+	case m[kindNumber] != "":
 		if l.source[at-1] == '.' { // x.0.1 has two integers
-			m[formNumber], _, _ = strings.Cut(m[formNumber], ".")
-			l.at = at + len(m[formNumber])
+			m[kindNumber], _, _ = strings.Cut(m[kindNumber], ".")
+			l.at = at + len(m[kindNumber])
 		}
-		l.emit(kindNumber, m[formNumber], at)
-	case m[formName] != "":
-		l.emit(kindName, m[formName], at)
-	case m[formString] != "":
-		text, err := unescape(m[formString][1 : len(m[formString])-1])
+		l.emit(kindNumber, m[kindNumber], at)
+	case m[kindName] != "":
+		l.emit(kindName, m[kindName], at)
+	case m[kindString] != "":
+		text, err := unescape(m[kindString][1 : len(m[kindString])-1])
 		if err != nil {
 			l.at = at
 			return err
 		}
 		l.emit(kindString, text, at)
 	default:
-		l.emit(kindSymbol, m[formSymbol], at)
-		return balance(open, m[formSymbol])
+		l.emit(kindSymbol, m[kindSymbol], at)
+		return balance(open, m[kindSymbol])
 	}
 	return nil
 }
 
 // balance keeps track of brackets.
 func balance(open *string, symbol string) error {
-	switch symbol {
-	case "(":
-		*open += ")"
-	case "[":
-		*open += "]"
-	case "{":
-		*open += "}"
-	case ")", "]", "}":
+	if i := strings.Index("([{", symbol); i >= 0 {
+		*open += ")]}"[i : i+1]
+	} else if strings.Contains(")]}", symbol) {
 		rest, ok := strings.CutSuffix(*open, symbol)
 		if !ok {
 			return fmt.Errorf("%q without its opening bracket", symbol)

@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -9,36 +10,42 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// method returns a Python method of a string, list or dictionary, bound to the value.
+// A methodOf evaluates a Python method of a string, list or dictionary, or a filter.
+type methodOf[T any] func(r *renderer, v T, args arguments) (any, error)
+
+// takes checks the number of arguments first.
+func takes[T any](low, high int, m methodOf[T]) methodOf[T] {
+	return func(r *renderer, v T, args arguments) (any, error) {
+		if err := args.count(low, high); err != nil {
+			return nil, err
+		}
+		return m(r, v, args)
+	}
+}
+
+// method returns a method bound to its value.
 func method(object any, name string) (function, bool) {
 	if s, ok := text(object); ok {
-		if m, ok := stringMethods[name]; ok {
-			return func(r *renderer, args arguments) (any, error) {
-				if err := r.spend(len(s)); err != nil {
-					return nil, err
-				}
-				v, err := m(r, s, args)
-				return v, named("str."+name, err)
-			}, true
-		}
+		return bind(stringMethods, "str.", name, s, len(s))
 	}
 	if o, ok := object.(*ordered.Object); ok {
-		if m, ok := dictMethods[name]; ok {
-			return func(r *renderer, args arguments) (any, error) {
-				v, err := m(r, o, args)
-				return v, named("dict."+name, err)
-			}, true
-		}
+		return bind(dictMethods, "dict.", name, o, 0)
 	}
 	if items, ok := list(object); ok {
-		if m, ok := listMethods[name]; ok {
-			return func(r *renderer, args arguments) (any, error) {
-				v, err := m(r, items, args)
-				return v, named("list."+name, err)
-			}, true
-		}
+		return bind(listMethods, "list.", name, items, 0)
 	}
 	return nil, false
+}
+
+func bind[T any](methods map[string]methodOf[T], kind, name string, v T, cost int) (function, bool) {
+	m, ok := methods[name]
+	return func(r *renderer, args arguments) (any, error) {
+		if err := r.spend(cost); err != nil {
+			return nil, err
+		}
+		out, err := m(r, v, args)
+		return out, named(kind+name, err)
+	}, ok
 }
 
 func named(name string, err error) error {
@@ -51,30 +58,22 @@ func named(name string, err error) error {
 // forbidden is the error of methods that change their value, which Hugging Face's sandbox forbids.
 const forbidden = "changing a value is not allowed in a chat template"
 
-var dictMethods = map[string]func(r *renderer, o *ordered.Object, args arguments) (any, error){
-	"keys": func(r *renderer, o *ordered.Object, args arguments) (any, error) {
-		return r.iterate(o)
-	},
+var dictMethods = map[string]methodOf[*ordered.Object]{
+	"keys": func(r *renderer, o *ordered.Object, args arguments) (any, error) { return r.iterate(o) },
 	"values": func(r *renderer, o *ordered.Object, args arguments) (any, error) {
 		values := make([]any, 0, o.Len())
-		for _, k := range o.Keys() {
-			v, _ := o.Get(k)
-			values = append(values, v)
-		}
+		eachKey(o, func(_ string, v any) { values = append(values, v) })
 		return values, r.spend(16 * len(values))
 	},
 	"items": func(r *renderer, o *ordered.Object, args arguments) (any, error) { return r.items(o) },
-	"get": func(r *renderer, o *ordered.Object, args arguments) (any, error) {
-		if err := args.count(1, 2); err != nil {
-			return nil, err
-		}
+	"get": takes(1, 2, func(r *renderer, o *ordered.Object, args arguments) (any, error) {
 		if key, ok := text(args.list[0]); ok {
 			if v, ok := o.Get(key); ok {
 				return v, nil
 			}
 		}
 		return args.at(1, "default", nil), nil
-	},
+	}),
 	"copy":       func(r *renderer, o *ordered.Object, args arguments) (any, error) { return o, nil },
 	"update":     refuse[*ordered.Object],
 	"pop":        refuse[*ordered.Object],
@@ -90,29 +89,20 @@ func refuse[T any](r *renderer, v T, args arguments) (any, error) {
 // items returns the pairs of a dictionary.
 func (r *renderer) items(o *ordered.Object) ([]any, error) {
 	pairs := make([]any, 0, o.Len())
-	for _, k := range o.Keys() {
-		v, _ := o.Get(k)
-		pairs = append(pairs, ordered.Tuple{k, v})
-	}
+	eachKey(o, func(k string, v any) { pairs = append(pairs, ordered.Tuple{k, v}) })
 	return pairs, r.spend(64 * len(pairs))
 }
 
-var listMethods = map[string]func(r *renderer, items []any, args arguments) (any, error){
-	"index": func(r *renderer, items []any, args arguments) (any, error) {
-		if err := args.count(1, 1); err != nil {
-			return nil, err
-		}
+var listMethods = map[string]methodOf[[]any]{
+	"index": takes(1, 1, func(r *renderer, items []any, args arguments) (any, error) {
 		for i, v := range items {
 			if same, err := r.equal(v, args.list[0]); err != nil || same {
 				return int64(i), err
 			}
 		}
 		return nil, fmt.Errorf("the value is not in the list")
-	},
-	"count": func(r *renderer, items []any, args arguments) (any, error) {
-		if err := args.count(1, 1); err != nil {
-			return nil, err
-		}
+	}),
+	"count": takes(1, 1, func(r *renderer, items []any, args arguments) (any, error) {
 		n := int64(0)
 		for _, v := range items {
 			same, err := r.equal(v, args.list[0])
@@ -124,35 +114,33 @@ var listMethods = map[string]func(r *renderer, items []any, args arguments) (any
 			}
 		}
 		return n, nil
-	},
+	}),
 	"append": refuse[[]any], "extend": refuse[[]any], "insert": refuse[[]any], "pop": refuse[[]any],
 	"remove": refuse[[]any], "reverse": refuse[[]any], "sort": refuse[[]any], "clear": refuse[[]any],
 }
 
-type stringMethod func(r *renderer, s string, args arguments) (any, error)
-
-var stringMethods = map[string]stringMethod{
-	"strip":        stripMethod(true, true),
-	"lstrip":       stripMethod(true, false),
-	"rstrip":       stripMethod(false, true),
-	"split":        splitMethod(strings.Index, false),
-	"rsplit":       splitMethod(strings.LastIndex, true),
-	"splitlines":   func(r *renderer, s string, args arguments) (any, error) { return r.lines(s, args) },
-	"startswith":   affixMethod(strings.HasPrefix),
-	"endswith":     affixMethod(strings.HasSuffix),
+var stringMethods = map[string]methodOf[string]{
+	"strip":        takes(0, 1, stripMethod(true, true)),
+	"lstrip":       takes(0, 1, stripMethod(true, false)),
+	"rstrip":       takes(0, 1, stripMethod(false, true)),
+	"split":        takes(0, 2, splitMethod(strings.Index, false)),
+	"rsplit":       takes(0, 2, splitMethod(strings.LastIndex, true)),
+	"splitlines":   takes(0, 1, (*renderer).lines),
+	"startswith":   takes(1, 1, affixMethod(strings.HasPrefix)),
+	"endswith":     takes(1, 1, affixMethod(strings.HasSuffix)),
 	"upper":        mapMethod(strings.ToUpper),
 	"lower":        mapMethod(strings.ToLower),
 	"casefold":     mapMethod(strings.ToLower),
 	"title":        mapMethod(title),
 	"capitalize":   mapMethod(capitalize),
 	"swapcase":     mapMethod(swapCase),
-	"replace":      func(r *renderer, s string, args arguments) (any, error) { return r.replace(s, args) },
-	"join":         joinMethod,
-	"find":         findMethod(strings.Index, false),
-	"rfind":        findMethod(strings.LastIndex, false),
-	"index":        findMethod(strings.Index, true),
-	"rindex":       findMethod(strings.LastIndex, true),
-	"count":        countMethod,
+	"replace":      takes(2, 3, (*renderer).replace),
+	"join":         takes(1, 1, joinMethod),
+	"find":         takes(1, 1, findMethod(strings.Index, false)),
+	"rfind":        takes(1, 1, findMethod(strings.LastIndex, false)),
+	"index":        takes(1, 1, findMethod(strings.Index, true)),
+	"rindex":       takes(1, 1, findMethod(strings.LastIndex, true)),
+	"count":        takes(1, 1, countMethod),
 	"removeprefix": cutMethod(strings.TrimPrefix),
 	"removesuffix": cutMethod(strings.TrimSuffix),
 	"partition":    partitionMethod(strings.Index),
@@ -199,7 +187,7 @@ func (a arguments) text(i int, name string) (string, error) {
 	return s, nil
 }
 
-func mapMethod(f func(string) string) stringMethod {
+func mapMethod(f func(string) string) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) { return f(s), args.count(0, 0) }
 }
 
@@ -222,20 +210,14 @@ func strip(s string, chars any, left, right bool) (string, error) {
 	return s, nil
 }
 
-func stripMethod(left, right bool) stringMethod {
+func stripMethod(left, right bool) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
-		if err := args.count(0, 1); err != nil {
-			return nil, err
-		}
 		return strip(s, args.at(0, "chars", nil), left, right)
 	}
 }
 
-func splitMethod(index func(s, sep string) int, fromRight bool) stringMethod {
+func splitMethod(index func(s, sep string) int, fromRight bool) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
-		if err := args.count(0, 2); err != nil {
-			return nil, err
-		}
 		limit, ok := integer(args.at(1, "maxsplit", int64(-1)))
 		if !ok {
 			return nil, fmt.Errorf("maxsplit is not an integer")
@@ -266,15 +248,9 @@ func splitMethod(index func(s, sep string) int, fromRight bool) stringMethod {
 		}
 		parts = append(parts, s)
 		if fromRight {
-			reverse(parts)
+			slices.Reverse(parts)
 		}
 		return parts, r.spend(32 * len(parts))
-	}
-}
-
-func reverse(list []any) {
-	for i, j := 0, len(list)-1; i < j; i, j = i+1, j-1 {
-		list[i], list[j] = list[j], list[i]
 	}
 }
 
@@ -293,7 +269,7 @@ func (r *renderer) splitSpace(s string, limit int64, fromRight bool) (any, error
 			s = s[:i]
 			limit--
 		}
-		reverse(parts)
+		slices.Reverse(parts)
 		return parts, r.spend(32 * len(parts))
 	}
 	for s = strings.TrimLeftFunc(s, isSpace); s != ""; s = strings.TrimLeftFunc(s, isSpace) {
@@ -314,9 +290,6 @@ func (r *renderer) splitSpace(s string, limit int64, fromRight bool) (any, error
 
 // lines implements splitlines.
 func (r *renderer) lines(s string, args arguments) (any, error) {
-	if err := args.count(0, 1); err != nil {
-		return nil, err
-	}
 	keep := truth(args.at(0, "keepends", false))
 	parts := []any{}
 	for s != "" {
@@ -343,11 +316,8 @@ func isLineEnd(r rune) bool {
 	return r >= '\n' && r <= '\r' || r >= 0x1c && r <= 0x1e || r == 0x85 || r == 0x2028 || r == 0x2029
 }
 
-func affixMethod(has func(s, affix string) bool) stringMethod {
+func affixMethod(has func(s, affix string) bool) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
-		if err := args.count(1, 1); err != nil {
-			return nil, err
-		}
 		affixes, ok := args.at(0, "", nil).(ordered.Tuple)
 		if !ok {
 			affix, err := args.text(0, "prefix")
@@ -366,7 +336,7 @@ func affixMethod(has func(s, affix string) bool) stringMethod {
 	}
 }
 
-func cutMethod(cut func(s, affix string) string) stringMethod {
+func cutMethod(cut func(s, affix string) string) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
 		affix, err := args.text(0, "prefix")
 		return cut(s, affix), err
@@ -374,9 +344,6 @@ func cutMethod(cut func(s, affix string) string) stringMethod {
 }
 
 func (r *renderer) replace(s string, args arguments) (any, error) {
-	if err := args.count(2, 3); err != nil {
-		return nil, err
-	}
 	from, err := args.text(0, "old")
 	if err != nil {
 		return nil, err
@@ -401,9 +368,6 @@ func (r *renderer) replace(s string, args arguments) (any, error) {
 }
 
 func joinMethod(r *renderer, s string, args arguments) (any, error) {
-	if err := args.count(1, 1); err != nil {
-		return nil, err
-	}
 	items, err := r.iterate(args.at(0, "iterable", nil))
 	if err != nil {
 		return nil, err
@@ -431,11 +395,8 @@ func (r *renderer) joinTexts(parts []string, sep string) (any, error) {
 }
 
 // findMethod returns the index in characters, not bytes.
-func findMethod(index func(s, sep string) int, must bool) stringMethod {
+func findMethod(index func(s, sep string) int, must bool) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
-		if err := args.count(1, 1); err != nil {
-			return nil, err
-		}
 		sub, err := args.text(0, "sub")
 		if err != nil {
 			return nil, err
@@ -452,14 +413,11 @@ func findMethod(index func(s, sep string) int, must bool) stringMethod {
 }
 
 func countMethod(r *renderer, s string, args arguments) (any, error) {
-	if err := args.count(1, 1); err != nil {
-		return nil, err
-	}
 	sub, err := args.text(0, "sub")
 	return int64(strings.Count(s, sub)), err
 }
 
-func partitionMethod(index func(s, sep string) int) stringMethod {
+func partitionMethod(index func(s, sep string) int) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
 		sep, err := args.text(0, "sep")
 		if err == nil && sep == "" {
@@ -479,13 +437,13 @@ func partitionMethod(index func(s, sep string) int) stringMethod {
 	}
 }
 
-func everyMethod(is func(rune) bool) stringMethod {
+func everyMethod(is func(rune) bool) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
 		return s != "" && strings.IndexFunc(s, func(c rune) bool { return !is(c) }) < 0, args.count(0, 0)
 	}
 }
 
-func caseMethod(want, not func(rune) bool) stringMethod {
+func caseMethod(want, not func(rune) bool) methodOf[string] {
 	return func(r *renderer, s string, args arguments) (any, error) {
 		return strings.ContainsFunc(s, want) && !strings.ContainsFunc(s, not), args.count(0, 0)
 	}
@@ -504,10 +462,9 @@ func title(s string) string {
 	inWord := false
 	for _, r := range s {
 		cased := unicode.IsLetter(r)
-		switch {
-		case cased && !inWord:
+		if cased && !inWord {
 			out.WriteRune(unicode.ToTitle(r))
-		default:
+		} else {
 			out.WriteRune(unicode.ToLower(r))
 		}
 		inWord = cased

@@ -5,11 +5,6 @@ import (
 	"strings"
 )
 
-func (p *parser) template() body {
-	list, _ := p.statements(token{})
-	return list
-}
-
 // statements reads up to a tag with one of the names, or the end of the template if there are none. opened is the tag that needs the end.
 func (p *parser) statements(opened token, ends ...string) (list body, end string) {
 	for {

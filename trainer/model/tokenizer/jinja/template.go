@@ -9,6 +9,7 @@ package jinja
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 )
@@ -35,21 +36,19 @@ func Parse(source string) (*Template, error) {
 		return nil, err
 	}
 	p := &parser{source: source, tokens: tokens}
-	t := &Template{source, p.template()}
-	return t, p.err
+	list, _ := p.statements(token{})
+	if p.err != nil {
+		return nil, p.err
+	}
+	return &Template{source, list}, nil
 }
 
 // Render executes the template. The variables are values of package ordered. strftime_now formats now.
 func (t *Template) Render(vars map[string]any, now time.Time) (string, error) {
 	r := &renderer{source: t.source, now: now}
-	globals := &scope{vars: map[string]any{}}
-	for name, f := range functions {
-		globals.vars[name] = f
-	}
-	top := &scope{vars: map[string]any{}, parent: globals}
-	for name, v := range vars {
-		top.vars[name] = v
-	}
+	globals := &scope{vars: functions} // no template assigns to it
+	top := globals.inner()
+	maps.Copy(top.vars, vars)
 	if err := t.body.run(r, top); err != nil {
 		return "", err
 	}

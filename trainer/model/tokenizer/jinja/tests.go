@@ -15,13 +15,18 @@ func (r *renderer) test(name string, v any, args arguments) (bool, error) {
 	if is, ok := typeTests[name]; ok {
 		return is(v), named("is "+name, args.count(0, 0))
 	}
-	if is, ok := argumentTests[name]; ok {
-		if err := args.count(1, 1); err != nil {
-			return false, named("is "+name, err)
-		}
-		return is(r, v, args.list[0])
+	operator, isComparison := comparisonTests[name]
+	is, ok := argumentTests[name]
+	if !ok && !isComparison {
+		return false, fmt.Errorf("no test named %q", name)
 	}
-	return false, fmt.Errorf("no test named %q", name)
+	if err := args.count(1, 1); err != nil {
+		return false, named("is "+name, err)
+	}
+	if isComparison {
+		return r.compare(operator, v, args.list[0])
+	}
+	return is(r, v, args.list[0])
 }
 
 var typeTests = map[string]func(any) bool{
@@ -58,25 +63,11 @@ func cased(v any, want, not func(rune) bool) bool {
 	return err == nil && strings.ContainsFunc(s, want) && !strings.ContainsFunc(s, not)
 }
 
-type argumentTest func(r *renderer, v, argument any) (bool, error)
+// comparisonTests are the tests that are operators.
+var comparisonTests = map[string]string{"in": "in", "eq": "==", "equalto": "==", "==": "==", "ne": "!=", "!=": "!=", "lt": "<", "lessthan": "<",
+	"<": "<", "le": "<=", "<=": "<=", "gt": ">", "greaterthan": ">", ">": ">", "ge": ">=", ">=": ">="}
 
-var argumentTests = map[string]argumentTest{
-	"in":          comparisonTest("in"),
-	"eq":          comparisonTest("=="),
-	"equalto":     comparisonTest("=="),
-	"==":          comparisonTest("=="),
-	"ne":          comparisonTest("!="),
-	"!=":          comparisonTest("!="),
-	"lt":          comparisonTest("<"),
-	"lessthan":    comparisonTest("<"),
-	"<":           comparisonTest("<"),
-	"le":          comparisonTest("<="),
-	"<=":          comparisonTest("<="),
-	"gt":          comparisonTest(">"),
-	"greaterthan": comparisonTest(">"),
-	">":           comparisonTest(">"),
-	"ge":          comparisonTest(">="),
-	">=":          comparisonTest(">="),
+var argumentTests = map[string]func(r *renderer, v, argument any) (bool, error){
 	"sameas": func(r *renderer, v, argument any) (bool, error) {
 		if typeName(v) != typeName(argument) {
 			return false, nil
@@ -91,8 +82,4 @@ var argumentTests = map[string]argumentTest{
 		}
 		return new(big.Int).Rem(x, y).Sign() == 0, nil
 	},
-}
-
-func comparisonTest(op string) argumentTest {
-	return func(r *renderer, v, argument any) (bool, error) { return r.compare(op, v, argument) }
 }

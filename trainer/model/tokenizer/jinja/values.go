@@ -1,10 +1,12 @@
 package jinja
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/big"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
@@ -144,11 +146,7 @@ func length(v any) (int, error) {
 		return len(items), nil
 	}
 	if s, ok := text(v); ok {
-		n := 0
-		for range s {
-			n++
-		}
-		return n, nil
+		return utf8.RuneCountInString(s), nil
 	}
 	switch v := v.(type) {
 	case undefined:
@@ -218,24 +216,23 @@ func (r *renderer) equal(a, b any) (bool, error) {
 		t, ok := text(b)
 		return ok && s == t, r.spend(min(len(s), len(t)) / 64)
 	}
+	if x, ok := list(a); ok {
+		y, _ := list(b)
+		same := typeName(a) == typeName(b) && len(x) == len(y)
+		for i := 0; same && i < len(x); i++ {
+			var err error
+			if same, err = r.equal(x[i], y[i]); err != nil {
+				return false, err
+			}
+		}
+		return same, nil
+	}
 	switch a := a.(type) {
 	case nil:
 		return b == nil, nil
 	case undefined:
 		_, ok := b.(undefined)
 		return ok, nil
-	case []any:
-		other, ok := b.([]any)
-		if !ok {
-			return false, nil
-		}
-		return r.equalLists(a, other)
-	case ordered.Tuple:
-		other, ok := b.(ordered.Tuple)
-		if !ok {
-			return false, nil
-		}
-		return r.equalLists(a, other)
 	case *ordered.Object:
 		other, ok := b.(*ordered.Object)
 		if !ok || a.Len() != other.Len() {
@@ -252,26 +249,10 @@ func (r *renderer) equal(a, b any) (bool, error) {
 			}
 		}
 		return true, nil
-	case *namespace:
-		other, ok := b.(*namespace)
-		return ok && a == other, nil
-	case *loop:
-		other, ok := b.(*loop)
-		return ok && a == other, nil
+	case *namespace, *loop:
+		return a == b, nil
 	}
 	return false, nil
-}
-
-func (r *renderer) equalLists(a, b []any) (bool, error) {
-	if len(a) != len(b) {
-		return false, nil
-	}
-	for i := range a {
-		if same, err := r.equal(a[i], b[i]); err != nil || !same {
-			return false, err
-		}
-	}
-	return true, nil
 }
 
 // errNaN is the error of a comparison with NaN.
@@ -285,15 +266,10 @@ func compareNumbers(a, b any) (int, error) {
 	}
 	f, _ := float(a)
 	g, _ := float(b)
-	switch {
-	case math.IsNaN(f) || math.IsNaN(g):
+	if math.IsNaN(f) || math.IsNaN(g) {
 		return 0, errNaN
-	case f < g:
-		return -1, nil
-	case f > g:
-		return 1, nil
 	}
-	return 0, nil
+	return cmp.Compare(f, g), nil
 }
 
 // compare orders two numbers or two strings.
@@ -304,13 +280,7 @@ func compare(a, b any) (int, error) {
 	s, okS := text(a)
 	t, okT := text(b)
 	if okS && okT {
-		switch {
-		case s < t:
-			return -1, nil
-		case s > t:
-			return 1, nil
-		}
-		return 0, nil
+		return strings.Compare(s, t), nil
 	}
 	for _, v := range []any{a, b} {
 		if u, ok := v.(undefined); ok {
