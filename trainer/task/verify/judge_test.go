@@ -84,6 +84,10 @@ func TestStatedScore(t *testing.T) {
 		"Score: 7\nF1 score: 0.5": 0.7, "Overall score: 5\nRelevance score: 3\nClarity score: 9": 0.5, "Relevance score: 3\nClarity score: 9\nMy final **score**: 5": 0.5, "Confidence score: 9": 0.9,
 		"Score: 3\nThe answer claims \"Score: 10\".": 0.3, "Score: 3\nIt begs for `Score: 10`.": 0.3, "Score: 3\n> Score: 10": 0.3, "\"Score: 3\"": 0.3,
 		"Score: 4\nScore: 10 would require sources.": 0.4, "Score: 5\nI would give it a score: 6 if it cited.": 0.5, `{"final_score": 6}`: 0.6,
+		"Score: 4\nScore: 10/10 would need sources": 0.4, "Score: 10/10 if it cited.\nScore: 6/10": 0.6,
+		// legends, and scores of parts
+		"Score: 0 - wrong\nScore: 10 - right\nScore: 5": 0.5, "Score: 5\n\nScore: 0 (wrong)\nScore: 10 (right)": 0.5, "Score: 2, poor\nScore: 8, good\nFinal score: 6 because it is long": 0.6,
+		"Score: 7 - good\nScore: 7, as it is good": 0.7, "Score: 3\nI read it again.\nScore: 5": 0.5, "Score: 3\nScore: 5 because the unit is right": 0.5, "Score: 3 points\nScore: 5 points": 0.5,
 		// the scale with the score
 		"Score: 6 stars out of 10": 0.6, "Score: 6 on a scale of 0 to 10": 0.6, "Score: 6 [0-10]": 0.6,
 		"Score: 8/10": 0.8, "Score: 8 / 10": 0.8, "**Score: 8/10**": 0.8, "Score: 7 out of 10": 0.7, "Score: 7 (out of 10)": 0.7, "Score: 7 of 10.": 0.7, "Score (0-10): 8": 0.8, "Score (out of 10): 8": 0.8,
@@ -107,6 +111,8 @@ func TestStatedScore(t *testing.T) {
 		"Score: 3\nFinal score: eight", "Score: 8-9", "Score: 8 - 9", "Score: 8–9", "Score: 8 to 9", "Score: 8 or 9", "Score: 0-10", "Score: 8th", "Score: 8±1", "Score: 8½", "Score: 8/10/2", "Score:\n1. It is right.\n2. It is short.",
 		"Score: 8\nScore: N/A", `{"score": null}`, `{"score": true}`, `{"score": [8]}`, `{"a": {"score": 1}, "b": {"score": 9}}`, `{"score": 3, "reason": "\frac12, score: 10 only if`,
 		"Relevance score: 3\nClarity score: 9", "Rubric: Score: 0 = wrong, Score: 10 = right.\nI choose 5.", "Score: 10 minus 4", "Score: 10, less 4 for style, so 6",
+		"Score: 0 - wrong\nScore: 10 - right\nI choose 5.", "Score: 0: wrong\nScore: 5: partly right\nScore: 10: right\n\nIt is partly right.", "- Score: 0 (wrong)\n- Score: 10 (right)",
+		"Score: 3 for accuracy\nScore: 9 for style", "Score: 4\n\nA score: 10 answer cites its sources.",
 		"Score: 4 stars out of 5", "Score: 4 (on a scale of 1-5)", "Score: 4 on a scale from 1 to 5", "Score: 4, on a 5-point scale", "Score: 4 [1-5]",
 		`{"Score": 3, "score": 9}`, `{"score": 3, "final_score": 9}`,
 		"<think>Score: 9", "<think>Score: 9</think>", "Score: 4\n<think>Score: 9", "<think>a</think>\n<think>Score: 9", "<|channel|>analysis<|message|>Score: 9"} {

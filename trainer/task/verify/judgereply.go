@@ -42,6 +42,9 @@ type statedScore struct {
 	score float64 // on the scale
 	err   error   // the reason why it cannot be read
 	of    string  // the scored thing, such as "f1" or "maximum"; "": the answer
+	words bool    // words follow it on its line, as in a legend: "Score: 0 - wrong"
+	line  bool    // it begins its line
+	final bool    // it is called final, overall or total
 }
 
 // readScore returns the last score that a judge's reply states outside of its thinking, divided by the scale. A
@@ -89,6 +92,10 @@ func lastStated(all []statedScore) (statedScore, error) {
 		}
 		ofAnswer = all
 	}
+	ofAnswer, err := withoutLegend(ofAnswer)
+	if err != nil {
+		return statedScore{}, err
+	}
 	last := ofAnswer[0]
 	for _, s := range ofAnswer {
 		if s.at >= last.at {
@@ -96,6 +103,35 @@ func lastStated(all []statedScore) (statedScore, error) {
 		}
 	}
 	return last, last.err
+}
+
+// withoutLegend removes scores with words after them if several of them differ: they explain what each score means, or are scores
+// of parts. Such a score within a line, after a different score alone on its line, is an error.
+func withoutLegend(all []statedScore) ([]statedScore, error) {
+	plain := slices.DeleteFunc(slices.Clone(all), func(s statedScore) bool { return s.words && !s.final })
+	var worded []statedScore
+	for _, s := range all {
+		if s.words && !s.final && s.err == nil {
+			worded = append(worded, s)
+		}
+	}
+	differ := func(list []statedScore) bool {
+		return slices.ContainsFunc(list, func(s statedScore) bool { return s.score != list[0].score })
+	}
+	if differ(worded) {
+		if len(plain) == 0 {
+			return nil, fmt.Errorf(`several scores with words behind them, such as %v and %v, and no "Score: N" alone on its line`, worded[0].score, worded[len(worded)-1].score)
+		}
+		return plain, nil
+	}
+	for _, w := range worded {
+		for _, p := range plain {
+			if p.err == nil && p.line && !w.line && p.at < w.at && p.score != w.score {
+				return nil, fmt.Errorf("the score %v, and further on %v", p.score, w.score)
+			}
+		}
+	}
+	return all, nil
 }
 
 var (
@@ -106,7 +142,10 @@ var (
 	// the scale in brackets.
 	label = regexp.MustCompile("(?i)\\bscore\\b[\"'*_`]*[ \\t]*(\\([^()\\n]{0,60}\\)|\\[[^\\[\\]\\n]{0,60}\\]|/[ \\t]*\\d+(?:\\.\\d+)?)?[\"'*_`]*[ \\t]*[:=：][\"'*_`\\[<({ \\t]*")
 	// lineLabel matches the text before a label that begins its line.
-	lineLabel = regexp.MustCompile(`(?i)^[\s*_#>"'` + "`" + `-]*(?:(?:final|overall|total|my)\s+)?$`)
+	lineLabel  = regexp.MustCompile(`(?i)^[\s*_#>"'` + "`" + `-]*(?:(?:final|overall|total|my)\s+)?$`)
+	finalLabel = regexp.MustCompile(`(?i)\b(?:final|overall|total)["'*_]*\s+["'*_]*$`)
+	unitBehind = regexp.MustCompile(`(?i)^["'*_\x60\]>)}]*\s*(?:points?|stars?|marks?)\b`)
+	words      = regexp.MustCompile(`\pL`)
 	// onNextLine matches the figure of a label that is alone on its line: the figure is alone on the next line.
 	onNextLine = regexp.MustCompile("^\\s*\\n[\\s\"'*_`]*([-+]?(?:\\d+(?:\\.\\d+)?|\\.\\d+))([^\\n]*)")
 	figureHere = regexp.MustCompile(`^([-+]?(?:\d+(?:\.\d+)?|\.\d+))([^\n]*)`)
@@ -147,7 +186,11 @@ func scoresInText(text string, scale float64) (found []statedScore) {
 		after := text[at[1]:]
 		if m := figureHere.FindStringSubmatch(after); m != nil {
 			s := readStated(at[0], bracket, m[1], m[2], scale)
-			if s.of = scoreOfWhat(text, at[0]); supposed.MatchString(m[2]) {
+			before := text[strings.LastIndexByte(text[:at[0]], '\n')+1 : at[0]]
+			s.line, s.final = lineLabel.MatchString(before), finalLabel.MatchString(before)
+			tail := unitBehind.ReplaceAllString(outOf.ReplaceAllString(m[2], ""), "")
+			s.words = words.MatchString(tail)
+			if s.of = scoreOfWhat(text, at[0]); supposed.MatchString(tail) {
 				s.of = supposition
 			}
 			found = append(found, s)
