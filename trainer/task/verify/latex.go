@@ -37,12 +37,20 @@ var (
 	fromSuper    = strings.NewReplacer("⁰", "0", "¹", "1", "²", "2", "³", "3", "⁴", "4", "⁵", "5", "⁶", "6", "⁷", "7", "⁸", "8", "⁹", "9", "⁺", "+", "⁻", "-")
 )
 
+// typographic replaces wide digits and signs and single characters for fractions.
+var typographic = strings.NewReplacer("０", "0", "１", "1", "２", "2", "３", "3", "４", "4", "５", "5", "６", "6", "７", "7", "８", "8", "９", "9", "．", ".", "，", ",", "％", "%", "－", "-", "＄", "$",
+	"½", " 1/2", "⅓", " 1/3", "⅔", " 2/3", "¼", " 1/4", "¾", " 3/4", "⅕", " 1/5", "⅖", " 2/5", "⅗", " 3/5", "⅘", " 4/5", "⅙", " 1/6", "⅚", " 5/6", "⅐", " 1/7", "⅛", " 1/8", "⅜", " 3/8", "⅝", " 5/8", "⅞", " 7/8", "⅑", " 1/9", "⅒", " 1/10")
+
+// markup replaces HTML's exponents and indices with those of LaTeX.
+var markup = strings.NewReplacer("<sup>", "^{", "</sup>", "}", "<sub>", "_{", "</sub>", "}")
+
 // unreadable is a figure that is not a number. It replaces text that cannot be read as a number.
 const unreadable = " 0_0 "
 
 // plain replaces LaTeX and typographic forms with plain text. The exponent of a unit becomes a superscript: cm^2
 // becomes cm². LaTeX that is not a number, such as a fraction of roots, becomes an unreadable figure.
 func plain(s string) string {
+	s = markup.Replace(typographic.Replace(s))
 	for range 3 { // neighbouring groups overlap, so one pass does not replace all
 		s = latexGroups.ReplaceAllString(s, "$1$2")
 	}
@@ -69,9 +77,10 @@ func plain(s string) string {
 var shortUnits = strings.Fields("dm nm μm µm um pm hm dam sec rad mol hz pa kn ml cl dl sq ha bar ohm lbs px pt au ly")
 
 // isUnit reports whether a word with an exponent is a unit rather than a variable.
-func isUnit(word string, adjacent bool) bool {
+func isUnit(word, exponent string, adjacent bool) bool {
 	if runes := []rune(word); len(runes) == 1 {
-		return word == "m" || !adjacent && strings.Contains("shKgNJW", word)
+		perUnit := strings.HasPrefix(exponent, "-") && strings.Contains("LlVACFTHMd", word) // variables are rarely written so
+		return word == "m" || !adjacent && (perUnit || strings.Contains("shKgNJW", word))
 	} else if len(runes) > 3 {
 		return true
 	}
@@ -86,14 +95,14 @@ func unitPowers(s string) string {
 	for _, m := range raised.FindAllStringSubmatchIndex(s, -1) {
 		before, word := s[m[2]:m[3]], s[m[4]:m[5]]
 		adjacent := before != "" && before[0] >= '0' && before[0] <= '9'
-		if !isUnit(word, adjacent) {
-			continue
-		}
 		exponent := ""
 		for _, group := range []int{8, 10} {
 			if m[group] >= 0 {
 				exponent = s[m[group]:m[group+1]]
 			}
+		}
+		if !isUnit(word, exponent, adjacent) {
+			continue
 		}
 		b.WriteString(s[end:m[5]] + toSuper.Replace(exponent) + " ")
 		end = m[1]

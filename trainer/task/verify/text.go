@@ -48,7 +48,7 @@ func normalize(s string) string {
 	var b strings.Builder
 	for i, r := range runes {
 		switch {
-		case r == '\'' || r == '’':
+		case r == '\'' || r == '’', unicode.Is(unicode.Cf, r): // Cf: byte order marks, soft hyphens and others that are not seen
 		case r == ',' && digit(i-1) && digit(i+1) && digit(i+2) && digit(i+3) && !digit(i+4): // thousands
 		case fraction(i), r == '%', r == '#':
 			b.WriteRune(r)
@@ -92,17 +92,20 @@ var (
 	leadingLetter = regexp.MustCompile(`^\s*(?:\(([A-Za-z])\)|([A-Za-z])[).:])`)
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
 	announced     = regexp.MustCompile(`(?i)\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*`)
+	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:option|choice)\b(?:\s+is\b)?[:\s]*`)
 	titled        = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:final\s+)?answer\s+`) // as in "Answer B"
 	stated        = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
 )
 
 // chosen returns the index of the chosen option, from 0. ok is false if the text names two different letters.
 func chosen(text string, choices []string) (int, bool) {
+	text = norm.NFKC.String(latexText.ReplaceAllString(text, " $1 "))
 	for i, choice := range choices {
 		if normalize(text) == normalize(choice) && normalize(choice) != "" {
 			return i, true
 		}
 	}
+	text = text[len(optionWord.FindString(text)):]
 	n := len(choices)
 	if n == 0 {
 		n = 26

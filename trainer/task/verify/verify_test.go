@@ -70,7 +70,7 @@ func TestNumeric(t *testing.T) {
 		{"-5", "-5", 1}, {"-5", "−5", 1}, {"5", "-5", 0}, {"-5", "5", 0}, {"-5", "x=-5", 1}, {"-5", "-$5", 1}, {"-5", "$-5", 1}, {"5", "+5", 1}, {"5", "--5", 1}, {"12", "$12", 1}, {"12", `\$12.00`, 1}, {"12", "€12", 1}, {"19", "covid-19", 1},
 		// fractions
 		{"0.5", "1/2", 1}, {"1/2", "0.5", 1}, {"1/2", `\boxed{\frac{1}{2}}`, 1}, {"1/2", `\dfrac{2}{4}`, 1}, {"-1/2", `-\frac{1}{2}`, 1}, {"-3/4", `\frac{-3}{4}`, 1},
-		{"1.5", "1 1/2", 1}, {"1.5", `1\frac{1}{2}`, 1}, {"7", "14 / 2", 1}, {"1/3", "0.3333", 0}, {"1", "1/0", 0}, {"0", "1/0", 0}, {"6", "2024/05/06", 0}, {"1/2", "½", 0},
+		{"1.5", "1 1/2", 1}, {"1.5", `1\frac{1}{2}`, 1}, {"7", "14 / 2", 1}, {"1/3", "0.3333", 0}, {"1", "1/0", 0}, {"0", "1/0", 0}, {"6", "2024/05/06", 0}, {"1/2", "½", 1}, {"2.5", "2½", 1}, {"2.5", "It is 2 ½ cups.", 1}, {"1/2", "1½", 0}, {"35", "３５", 1}, {"0.35", "３５％", 1}, {"1e15", "10<sup>15</sup>", 1}, {"2", "H<sub>2</sub>O", 0},
 		// per cent
 		{"50%", "50%", 1}, {"50%", "50", 1}, {"50", "50%", 1}, {"0.5", "50%", 1}, {"50%", "0.5", 1}, {"50", "0.5", 0}, {"0.5", "50", 0}, {"50", `50\%`, 1}, {"50", "50 percent", 1}, {"50%", "5000%", 0},
 		// floods
@@ -95,7 +95,8 @@ func TestChoice(t *testing.T) {
 		{"B", "The answer is (A). Wait, the answer is (B).", 1}, {"D", "a big mars", 1},
 		{"B", "B is the answer", 1}, {"B", "(B) is the answer to this question.", 1}, {"B", "Answer B", 1}, {"B", "Final answer (B)", 1},
 	})
-	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}})
+	check(t, Settings{Kind: Choice}, nil, []verdict{{"E", "e", 1}, {"E", "F", 0}, {"E", `\boxed{\text{E}}`, 1}, {"E", `\boxed{\textbf{(E)}}`, 1}, {"E", "Option E", 1}, {"E", "The correct option is **E**.", 1},
+		{"E", "Ｅ", 1}, {"E", "Option E or F", 0}, {"E", "Options E and F", 0}})
 	v, _ := New(Settings{Kind: Choice})
 	if _, err := v.Score(context.Background(), caseOf("A", choices, "Pluto")); err == nil {
 		t.Error("a reference outside the choices is accepted")
