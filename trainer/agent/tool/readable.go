@@ -79,8 +79,10 @@ var (
 	unread = []atom.Atom{atom.Script, atom.Style, atom.Noscript, atom.Template, atom.Svg, atom.Iframe, atom.Object, atom.Nav,
 		atom.Footer, atom.Aside, atom.Button, atom.Select, atom.Textarea, atom.Dialog, atom.Head}
 	blocks = []atom.Atom{atom.P, atom.Div, atom.Section, atom.Article, atom.Main, atom.Header, atom.Blockquote, atom.Ul, atom.Ol, atom.Dl,
-		atom.Table, atom.Pre, atom.Figure, atom.Form, atom.Fieldset, atom.Details, atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6}
-	lines = []atom.Atom{atom.Li, atom.Dt, atom.Dd, atom.Tr, atom.Caption, atom.Summary, atom.Figcaption, atom.Br, atom.Hr, atom.Option}
+		atom.Table, atom.Pre, atom.Figure, atom.Form, atom.Fieldset, atom.Details, atom.Address, atom.Center, atom.Dir, atom.Hgroup, atom.Legend, atom.Menu, atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6}
+	// ownLines are declarations that give an element lines of its own.
+	ownLines = []string{"display:block", "display:flex", "display:grid", "display:table", "display:list-item", "display:flow-root"}
+	lines    = []atom.Atom{atom.Li, atom.Dt, atom.Dd, atom.Tr, atom.Caption, atom.Summary, atom.Figcaption, atom.Br, atom.Hr, atom.Option}
 )
 
 // maxReadable is the largest number of bytes in a page's text. The addresses of links can make the text longer than the
@@ -149,7 +151,7 @@ func (r *renderer) render(n *html.Node) {
 	switch {
 	case slices.Contains(blocks, n.DataAtom):
 		ends = 2
-	case slices.Contains(lines, n.DataAtom):
+	case slices.Contains(lines, n.DataAtom), slices.ContainsFunc(ownLines, func(d string) bool { return styled(n, d) }):
 		ends = 1
 	}
 	switch n.DataAtom {

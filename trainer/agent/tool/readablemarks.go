@@ -2,6 +2,7 @@ package tool
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -11,11 +12,39 @@ import (
 )
 
 func raised(n *html.Node) bool {
-	return n.Namespace == "" && n.DataAtom == atom.Sup || styled(n, "vertical-align:super")
+	return n.Namespace == "" && n.DataAtom == atom.Sup || shifted(n, raisedBy, movedUp) || classed(n, "sup", "superscript", "exponent")
 }
 
 func lowered(n *html.Node) bool {
-	return n.Namespace == "" && n.DataAtom == atom.Sub || styled(n, "vertical-align:sub")
+	return n.Namespace == "" && n.DataAtom == atom.Sub || shifted(n, loweredBy, movedDown) || classed(n, "sub", "subscript")
+}
+
+var (
+	raisedBy  = regexp.MustCompile(`vertical-align:(?:super|\+?[0.]*[1-9])`)
+	loweredBy = regexp.MustCompile(`vertical-align:(?:sub|-[0.]*[1-9])`)
+	movedUp   = regexp.MustCompile(`(?:^|;)(?:top:-|bottom:)[0.]*[1-9]`)
+	movedDown = regexp.MustCompile(`(?:^|;)(?:bottom:-|top:)[0.]*[1-9]`)
+)
+
+// shifted reports whether an element's own style raises or lowers it on its line.
+func shifted(n *html.Node, aligned, moved *regexp.Regexp) bool {
+	style := attribute(n, "style")
+	if style == "" || n.DataAtom != atom.Span && n.DataAtom != atom.Small && n.DataAtom != atom.B && n.DataAtom != atom.I {
+		return false
+	}
+	style = strings.ReplaceAll(strings.ToLower(style), " ", "")
+	return aligned.MatchString(style) || strings.Contains(style, "position:relative") && moved.MatchString(style)
+}
+
+// classed reports whether an inline element has one of some classes.
+func classed(n *html.Node, names ...string) bool {
+	return n.DataAtom == atom.Span && slices.ContainsFunc(strings.Fields(strings.ToLower(attribute(n, "class"))), func(c string) bool { return slices.Contains(names, c) })
+}
+
+// note reports whether raised text is the number of a note: all of it is a link within the page.
+func note(n *html.Node) bool {
+	first := n.FirstChild
+	return first != nil && first == n.LastChild && first.DataAtom == atom.A && strings.HasPrefix(attribute(first, "href"), "#")
 }
 
 var (
@@ -32,6 +61,9 @@ func (r *renderer) shift(n *html.Node, mark string) {
 	text := r.inner(n, false)
 	switch {
 	case text == "":
+		return
+	case mark == "^" && note(n) && digits.MatchString(text):
+		r.word("[" + text + "]")
 		return
 	case fraction(n):
 		if mark == "^" && unicode.IsDigit(r.last) {

@@ -17,7 +17,7 @@ func formula(n *html.Node) string {
 		if n.FirstChild != nil {
 			return strings.TrimSpace(n.FirstChild.Data)
 		}
-	case n.DataAtom == atom.Img && !hidden(n) && formulaImage(n):
+	case n.DataAtom == atom.Img && !hidden(n) && formulaImage(n) && !pictured(n):
 		return withoutStyle(attribute(n, "alt"))
 	case n.DataAtom == atom.Math || n.Namespace == "math" && n.Data == "math":
 		if text := withoutStyle(attribute(n, "alttext")); text != "" {
@@ -37,6 +37,11 @@ func formula(n *html.Node) string {
 func formulaImage(n *html.Node) bool {
 	class := strings.ToLower(attribute(n, "class"))
 	return strings.Contains(class, "math") || strings.Contains(class, "latex") || class == "tex"
+}
+
+// pictured reports whether an image repeats the formula next to it for browsers without MathML.
+func pictured(n *html.Node) bool {
+	return n.Parent != nil && find(n.Parent, func(n *html.Node) bool { return n.Data == "math" }) != nil && strings.Contains(attribute(n, "class"), "fallback")
 }
 
 // withoutStyle removes the command that displays a formula on its own line from LaTeX.
@@ -84,6 +89,8 @@ func mathML(n *html.Node, depth int) string {
 		return part(0) + "_" + part(1)
 	case "msubsup", "munderover":
 		return part(0) + "_" + part(1) + "^" + part(2)
+	case "mfenced":
+		return fenced(n, parts)
 	case "msqrt":
 		return "√(" + strings.Join(parts, "") + ")"
 	case "mroot":
@@ -101,4 +108,15 @@ func mathML(n *html.Node, depth int) string {
 		return " " + strings.Join(parts, "") + " "
 	}
 	return strings.Join(parts, "")
+}
+
+// fenced are parts between brackets, with commas unless the element names others.
+func fenced(n *html.Node, parts []string) string {
+	mark := func(key, usual string) string {
+		if v, ok := attributeOf(n, key); ok {
+			return v
+		}
+		return usual
+	}
+	return mark("open", "(") + strings.Join(parts, mark("separators", ",")) + mark("close", ")")
 }

@@ -51,7 +51,7 @@ func (r *renderer) row(n *html.Node) {
 			continue
 		}
 		take()
-		text := r.inner(c, r.links)
+		text := strings.ReplaceAll(r.inner(c, r.links), "|", `\|`) // and no further cell
 		if hidden(c) {
 			text = ""
 		}
