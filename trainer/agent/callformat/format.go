@@ -66,6 +66,34 @@ type Format interface {
 // none returns the Reading of a text without calls.
 func none(text string) Reading { return Reading{Start: len(text), End: len(text)} }
 
+// unquoted returns the index in text of the first mark from an index on that is not quoted, or the length of text.
+func unquoted(text string, from int, mark string) int {
+	for at := from; ; {
+		i := strings.Index(text[at:], mark)
+		if i < 0 {
+			return len(text)
+		}
+		i += at
+		if at = i + len(mark); !quotedAt(text, i, at) {
+			return i
+		}
+	}
+}
+
+// lastUnquoted returns the index in text of the last mark from an index on that is not quoted, or -1.
+func lastUnquoted(text string, from int, mark string) int {
+	last := -1
+	for i := unquoted(text, from, mark); i < len(text); i = unquoted(text, i+len(mark), mark) {
+		last = i
+	}
+	return last
+}
+
+// quotedAt reports whether text[i:j] stands between two equal quotation marks: such a mark is mentioned, and does not begin a call.
+func quotedAt(text string, i, j int) bool {
+	return i > 0 && j < len(text) && text[i-1] == text[j] && strings.IndexByte("`'\"", text[j]) >= 0
+}
+
 // Held returns the length of text before the first of the marks, without a tail that may be the beginning of a mark.
 func Held(text string, marks ...string) int {
 	end := len(text)

@@ -21,12 +21,12 @@ func (gemma) Held(text string) int { return Held(text, gemmaOpen) }
 func (gemma) Read(text string, _ Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
-		i := strings.Index(text[at:], gemmaOpen)
-		if i < 0 {
+		i := unquoted(text, at, gemmaOpen)
+		if i == len(text) {
 			return r
 		}
-		r.Start = min(r.Start, at+i)
-		p := &literals{text: text, at: at + i + len(gemmaOpen)}
+		r.Start = min(r.Start, i)
+		p := &literals{text: text, at: i + len(gemmaOpen)}
 		call, err := p.gemmaCall()
 		if err != nil {
 			call = Call{Problem: "the tool call cannot be read. " + gemmaHint}

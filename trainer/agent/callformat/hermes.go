@@ -32,16 +32,16 @@ func (hermes) Held(text string) int { return Held(text, HermesOpen) }
 func (hermes) Read(text string, _ Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
-		between, block, found := strings.Cut(text[at:], HermesOpen)
-		if i := strings.LastIndex(between, HermesClose); i >= 0 { // if this were accepted, a model would drift into writing only closing tags
+		open := unquoted(text, at, HermesOpen)
+		if i := lastUnquoted(text[:open], at, HermesClose); i >= 0 { // if this were accepted, a model would drift into writing only closing tags
 			r.Calls = append(r.Calls, Call{Problem: HermesClose + " without " + HermesOpen + ". " + hermesHint})
-			r.End = at + i + len(HermesClose)
+			r.End = i + len(HermesClose)
 		}
-		if !found {
+		if open == len(text) {
 			return r
 		}
-		r.Start = min(r.Start, len(text)-len(block)-len(HermesOpen))
-		call, rest := hermesBlock(block)
+		r.Start = min(r.Start, open)
+		call, rest := hermesBlock(text[open+len(HermesOpen):])
 		r.Calls = append(r.Calls, call)
 		at = len(text) - len(rest)
 		r.End = at

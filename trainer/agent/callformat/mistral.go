@@ -37,8 +37,8 @@ func (mistral) Held(text string) int { return Held(text, mistralMark) }
 
 func (m mistral) Read(text string, _ Functions) Reading {
 	r := none(text)
-	i := strings.Index(text, mistralMark)
-	if i < 0 {
+	i := unquoted(text, 0, mistralMark)
+	if i == len(text) {
 		return r
 	}
 	r.Start = i

@@ -27,11 +27,10 @@ func (n *named) Held(text string) int { return Held(text, n.section, n.mark) }
 func (n *named) Read(text string, _ Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
-		i := strings.Index(text[at:], n.mark)
-		if i < 0 {
+		i := unquoted(text, at, n.mark)
+		if i == len(text) {
 			break
 		}
-		i += at
 		if len(r.Calls) == 0 {
 			r.Start = i
 		}
@@ -59,7 +58,7 @@ func (n *named) Read(text string, _ Functions) Reading {
 // withSection extends a reading to the marks around all calls.
 func (n *named) withSection(text string, r Reading) Reading {
 	if n.section != "" {
-		if i := strings.Index(text, n.section); i >= 0 && i < r.Start {
+		if i := unquoted(text, 0, n.section); i < r.Start {
 			if len(r.Calls) == 0 {
 				r.Calls, r.End = []Call{{Problem: n.section + " without a call. " + n.Hint()}}, len(text)
 			}

@@ -11,6 +11,8 @@ import (
 type pairs struct {
 	section  string         // mark before the first call; may be empty
 	mark     string         // mark at the beginning of each call
+	inner    string         // last word of the mark, if it has several: some models omit the others, or write them once for several calls
+	begin    *regexp.Regexp // the mark, or its last word
 	call     *regexp.Regexp // from the mark to the end of the name; its group is the name
 	key      *regexp.Regexp // from the mark of a key to the value; its groups are the key, and the type if the template writes one
 	keyMark  string         // mark before a key
@@ -36,19 +38,26 @@ func (f *pairs) Hint() string { return "Write " + f.hint + "." }
 
 func (f *pairs) Mark() string { return cmp.Or(f.section, f.mark) }
 
-func (f *pairs) Held(text string) int { return Held(text, f.section, f.mark) }
+func (f *pairs) Held(text string) int {
+	first, _, _ := strings.Cut(f.mark, "\n")
+	return Held(text, f.section, strings.TrimSpace(first), f.inner)
+}
 
 func (f *pairs) Read(text string, functions Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
-		i := strings.Index(text[at:], f.mark)
-		if i < 0 {
+		found := f.begin.FindStringIndex(text[at:])
+		if found == nil {
 			break
 		}
-		i += at
+		i, end := at+found[0], at+found[1]
+		if quotedAt(text, i, end) {
+			at = end
+			continue
+		}
 		m := f.call.FindStringSubmatchIndex(text[i:])
 		if m == nil {
-			if at = i + len(f.mark); f.mark == HermesOpen && strings.HasPrefix(text[skipSpace(text, at):], "{") {
+			if at = end; f.mark == HermesOpen && strings.HasPrefix(text[skipSpace(text, at):], "{") || text[i:end] == f.inner {
 				continue // another notation
 			}
 			if len(r.Calls) == 0 {
@@ -73,9 +82,12 @@ func (f *pairs) Read(text string, functions Functions) Reading {
 
 // withSection extends a reading to the marks around all calls.
 func (f *pairs) withSection(text string, r Reading) Reading {
-	if i := strings.LastIndex(text[:r.Start], f.section); f.section != "" && i >= 0 {
+	if f.section == "" {
+		return f.withEnd(text, r)
+	}
+	if i := lastUnquoted(text[:r.Start], 0, f.section); i >= 0 {
 		if len(r.Calls) > 0 {
-			i = strings.Index(text, f.section)
+			i = unquoted(text, 0, f.section)
 		}
 		r.Start = i
 		if len(r.Calls) == 0 {
@@ -83,10 +95,15 @@ func (f *pairs) withSection(text string, r Reading) Reading {
 			if f.section == HermesOpen && strings.HasPrefix(rest, "{") {
 				return none(text)
 			}
-			r.Start = strings.Index(text, f.section)
+			r.Start = unquoted(text, 0, f.section)
 			r.Calls, r.End = []Call{{Problem: f.section + " without a call. " + f.Hint()}}, len(text)
 		}
 	}
+	return f.withEnd(text, r)
+}
+
+// withEnd moves the end of a reading behind the mark that ends all calls.
+func (f *pairs) withEnd(text string, r Reading) Reading {
 	if c := skipSpace(text, r.End); f.end != "" && strings.HasPrefix(text[c:], f.end) {
 		r.End = c + len(f.end)
 	}
@@ -194,7 +211,13 @@ func learnPairs(p *probes) Format {
 	if f.mark == "" {
 		return nil
 	}
-	f.call = regexp.MustCompile(`^` + pattern(f.mark) + `\s*([^\s<>\[\]{}|"]+)` + pattern(strings.TrimSpace(behind)))
+	marked := pattern(f.mark)
+	if words := strings.Fields(f.mark); len(words) > 1 {
+		f.inner = words[len(words)-1]
+		marked = `(?:` + pattern(strings.TrimSuffix(f.mark, f.inner)) + `)?` + pattern(f.inner)
+	}
+	f.begin = regexp.MustCompile(marked)
+	f.call = regexp.MustCompile(`^` + marked + `\s*([^\s<>\[\]{}|"]+)` + pattern(strings.TrimSpace(behind)))
 	f.key = regexp.MustCompile(`^` + pattern(f.keyMark) + `\s*([^<>"]+?)` + attributes(strings.TrimSuffix(middle, "\n")))
 	f.hint = f.section + f.mark + "NAME" + behind + keyMark + "KEY" + middle + "..." + strings.TrimSuffix(next, keyMark) + rest
 	return f

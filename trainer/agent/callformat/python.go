@@ -19,12 +19,12 @@ func (p python) Held(text string) int { return Held(text, p.open) }
 func (p python) Read(text string, _ Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
-		i := strings.Index(text[at:], p.open)
-		if i < 0 {
+		i := unquoted(text, at, p.open)
+		if i == len(text) {
 			return r
 		}
-		r.Start = min(r.Start, at+i)
-		calls, end := pythonCalls(text, skipSpace(text, at+i+len(p.open)), p.Hint())
+		r.Start = min(r.Start, i)
+		calls, end := pythonCalls(text, skipSpace(text, i+len(p.open)), p.Hint())
 		if c := skipSpace(text, end); strings.HasPrefix(text[c:], p.close) {
 			end = c + len(p.close)
 		}

@@ -44,12 +44,12 @@ func (t tagged) Held(text string) int { return Held(text, t.open) }
 func (t tagged) Read(text string, _ Functions) Reading {
 	r := none(text)
 	for at := 0; ; {
-		i := strings.Index(text[at:], t.open)
-		if i < 0 {
+		i := unquoted(text, at, t.open)
+		if i == len(text) {
 			return r
 		}
-		r.Start = min(r.Start, at+i)
-		calls, end := readValues(text, skipSpace(text, at+i+len(t.open)), t.call, t.Hint())
+		r.Start = min(r.Start, i)
+		calls, end := readValues(text, skipSpace(text, i+len(t.open)), t.call, t.Hint())
 		r.Calls = append(r.Calls, calls...)
 		if c := skipSpace(text, end); t.close != "" && strings.HasPrefix(text[c:], t.close) {
 			end = c + len(t.close)

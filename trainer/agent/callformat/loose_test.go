@@ -1,0 +1,68 @@
+package callformat
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// learned is the format of a template of testdata.
+func learned(t *testing.T, name string) Format {
+	t.Helper()
+	p, err := newPrinter(filepath.Join("testdata", "templates", name+".jinja"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := learn(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestCallsWithoutAllMarks reads calls as models write them that leave out white space or the outer mark, or write it once for several calls.
+func TestCallsWithoutAllMarks(t *testing.T) {
+	const one, two = `get_weather {"text": "Oslo"} `, `get_weather {"text": "Rome", "whole": 2} `
+	const oslo, rome = "<function=get_weather>\n<parameter=text>\nOslo\n</parameter>\n</function>", "<function=get_weather><parameter=text>Rome</parameter><parameter=whole>2</parameter></function>"
+	f := learned(t, "trl_qwen3_5_nothink")
+	for text, want := range map[string]string{
+		"<tool_call>\n" + oslo + "\n</tool_call>\n<tool_call>" + rome + "</tool_call>": one + two,
+		"<tool_call>\n" + oslo + "\n" + rome + "\n</tool_call>":                        one + two,
+		"I look.\n" + oslo + "\n</tool_call>":                                          one,
+		oslo:                                                                           one,
+		"Write <function=NAME to call.":                                                "",
+		"Write `<tool_call>` or '<function=' so.":                                      "",
+	} {
+		r := f.Read(text, FunctionsOf(definitions))
+		var got strings.Builder
+		for _, c := range r.Calls {
+			fmt.Fprintf(&got, "%s %s%s ", c.Name, c.Arguments, c.Problem)
+		}
+		if got.String() != want {
+			t.Errorf("%q is read as %s", text, got.String())
+		}
+	}
+}
+
+// TestQuotedMarks: a mark that a model writes about begins no call.
+func TestQuotedMarks(t *testing.T) {
+	formats := []Format{Hermes}
+	for _, file := range corpus(t) {
+		if strings.HasPrefix(file, "testdata") {
+			formats = append(formats, learned(t, strings.TrimSuffix(filepath.Base(file), ".jinja")))
+		}
+	}
+	for _, f := range formats {
+		for _, quote := range []string{"`", `"`, "'"} {
+			mark := f.Mark()
+			if _, channels := f.(Harmony); mark == "" || channels {
+				continue
+			}
+			text := "Calls begin with " + quote + mark + quote + "."
+			if r := f.Read(text, FunctionsOf(definitions)); len(r.Calls) > 0 || r.Start != len(text) {
+				t.Errorf("%s: %q is read as %+v", f.Name(), text, r)
+			}
+		}
+	}
+}
