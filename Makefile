@@ -97,6 +97,9 @@ image-test: build ## build the image without a registry and train in it (install
 kubernetes-test: build ## the manifests on a real API server, which is built once in some minutes (installs etcd as root)
 	@timeout 3000 deploy/kubernetes/test/run.sh
 
+torch-versions: ## build the shim against newer versions of LibTorch and test it there (downloads 0.5 GB for each)
+	@.ci/torch-versions.sh
+
 arm64-test: build ## build for arm64 Linux, and test and train on an emulated processor (needs 3 GB, installs a cross compiler as root)
 	@.ci/arm64.sh
 

@@ -1,6 +1,7 @@
 """test.py: run by test.sh in an environment that has the wheel: a small quickstart, read by the module, and a reward served to it."""
 import io
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -50,8 +51,20 @@ def rewards():
     assert got == [{"id": 0, "score": 1.0}, {"id": 1, "error": "the score is nan"}, {"id": 2, "error": "KeyError: 'other'"}], got
 
 
+def other_torch(folder):
+    # A package torch of another version, found before the real one, as after pip install -U torch.
+    (folder / "torch-2.99.0.dist-info").mkdir()
+    (folder / "torch-2.99.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.99.0\n", encoding="utf-8")
+    command = [sys.executable, "-c", "import mgrpo; mgrpo.main()", "version"]
+    other = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(folder)})
+    assert other.returncode == 1 and "mgrpo was built with torch==" in other.stderr and "has torch 2.99.0" in other.stderr, other
+    same = subprocess.run(command, capture_output=True, text=True)
+    assert same.returncode == 0 and "LibTorch" in same.stdout, same
+
+
 with tempfile.TemporaryDirectory() as scratch:
     rewards()
+    other_torch(pathlib.Path(scratch))
     quickstart(pathlib.Path(scratch))
     stopped(pathlib.Path(scratch))
 version = subprocess.run(["mgrpo", "version"], capture_output=True, text=True, check=True).stdout

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from typing import IO, Mapping
 
 
@@ -18,8 +19,27 @@ def program() -> pathlib.Path:
     return path
 
 
+def other_torch() -> str | None:
+    """Returns a message if the environment's torch is not the version that the program was built with, else None."""
+    try:
+        wanted = next((r for r in metadata.requires("mgrpo") or [] if r.startswith("torch==")), None)
+    except metadata.PackageNotFoundError:
+        return None  # the module is used without its package
+    if wanted is None:
+        return None
+    try:
+        found = metadata.version("torch").partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return f"mgrpo needs LibTorch, and this environment has no torch: pip install {wanted}"
+    if found == wanted.removeprefix("torch=="):
+        return None
+    return f"mgrpo was built with {wanted}, and this environment has torch {found}: pip install {wanted}, or build a wheel with that version"
+
+
 def main() -> None:
     """Becomes the program, with this process's arguments."""
+    if "MGRPO" not in os.environ and (message := other_torch()):
+        sys.exit(message)
     os.execv(program(), ["mgrpo", *sys.argv[1:]])
 
 
