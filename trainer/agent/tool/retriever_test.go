@@ -93,14 +93,14 @@ func TestRetrieverGarbage(t *testing.T) {
 		want      string
 		transient bool
 	}{
-		"not JSON":         {200, "<html>", "no JSON", false},
-		"cut":              {200, `{"result": [[`, "no JSON", false},
+		"not JSON":         {200, "<html>", "is not JSON", false},
+		"cut":              {200, `{"result": [[`, "is not JSON", false},
 		"another shape":    {200, `{"results": []}`, "does not fit", false},
 		"no list":          {200, `{"result": 7}`, "does not fit", false},
 		"text for a list":  {200, `{"result": "abc"}`, "does not fit", false},
 		"no document":      {200, `{"result": [[{"score": 1}]]}`, "does not fit", false},
 		"an empty one":     {200, `{"result": [[{"document": null}]]}`, "does not fit", false},
-		"a number of text": {200, `{"result": [[{"document": {"contents": 7}}]]}`, "no text", false},
+		"a number of text": {200, `{"result": [[{"document": {"contents": 7}}]]}`, "is not a text", false},
 		"too much":         {200, strings.Repeat(" ", maxRetrieved+1), "more than", false},
 		"not found":        {404, "where?", `HTTP 404 Not Found: "where?"`, false},
 		"busy":             {503, "", "HTTP 503", true},
