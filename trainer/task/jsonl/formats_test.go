@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress"
 
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
@@ -31,8 +32,13 @@ type parquetRow struct {
 
 func parquetFile(t testing.TB, rows []parquetRow) []byte {
 	t.Helper()
+	return compressed(t, rows, &parquet.Snappy)
+}
+
+func compressed(t testing.TB, rows []parquetRow, codec compress.Codec) []byte {
+	t.Helper()
 	var b bytes.Buffer
-	w := parquet.NewGenericWriter[parquetRow](&b, parquet.Compression(&parquet.Snappy), parquet.MaxRowsPerRowGroup(100))
+	w := parquet.NewGenericWriter[parquetRow](&b, parquet.Compression(codec), parquet.MaxRowsPerRowGroup(100))
 	if _, err := w.Write(rows); err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +146,7 @@ func TestFormatsHostile(t *testing.T) {
 		"Parquet without its end":    {whole[:len(whole)-9], ":0: "},
 		"Parquet with a long footer": {whole[:len(whole)-8] + "\xf0\xff\xff\xffPAR1", "its footer claims 4294967280 bytes"},
 		"Parquet without its start":  {"PAR1" + whole[len(whole)/2:], ":"},
+		"Parquet with LZ4":           {string(compressed(t, []parquetRow{{Question: "a", Answer: []string{"b"}}}, &parquet.Lz4Raw)), "is compressed with LZ4, which is not supported"},
 		"Parquet of an empty row":    {string(parquetFile(t, []parquetRow{{Question: "a", Answer: []string{"b"}}, {}})), `:2: field "question": empty`},
 	} {
 		path := write(t, c.content)
