@@ -111,7 +111,7 @@ func want(t *testing.T, steps map[string]step, status string, names ...string) {
 	}
 }
 
-const model, learner = "build/gpu/test/trainer.model.go_test", "build/gpu/test/trainer.learner.go_test"
+const model, learner = "build/gpu/test/trainer.model.go_test", "build/gpu/test/trainer.engine.learner.go_test"
 
 // A program that fails, one that hangs and one that is absent are reported, and hide none behind them.
 func TestNoStepHidesAnother(t *testing.T) {
@@ -180,7 +180,7 @@ func TestWithoutGPU(t *testing.T) {
 	}
 	none := "echo '--- PASS: TestLogits (0.00s)'; [ $MGRPO_REQUIRE_GPU = 1 ]"
 	programs := map[string]string{}
-	for _, folder := range []string{"cuda", "bindings.kernels", "bindings.torch", "trainer.model", "trainer.learner", "trainer.policy.local"} {
+	for _, folder := range []string{"cuda", "bindings.kernels", "bindings.torch", "trainer.model", "trainer.engine.learner", "trainer.engine.policy.local"} {
 		programs["build/gpu/test/"+folder+".go_test"] = none
 	}
 	status, said, steps := newMachine(t, programs).call(t, "go-tests")
