@@ -22,7 +22,7 @@ pack() {
   {
     find build/gpu -type f -print0
     git ls-files -z -- bench/gpu bench/peers .ci/quickstart-small examples/quickstart/team.yaml kernels/cuda kernels/common kernels/include \
-      cuda bindings/kernels bindings/torch/testdata trainer/{model,learner,policy/local} testdata/{models,families,lora,mgrpo,quant} |
+      cuda bindings/kernels bindings/torch/testdata testdata/{models,families,lora,mgrpo,quant} |
       grep -zv '\.go$'
   } | tar --null --files-from=- --owner=0 --group=0 -c | xz -T1 --x86 --lzma2=preset=2,dict=192MiB >$folder/mgrpo.tar.xz
   sum

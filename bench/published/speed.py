@@ -22,7 +22,7 @@ from texts import KINDS, anything, digits, lines, pieces, scripts, words  # noqa
 def mixed(size):
     """Documents of 2,000 to 20,000 characters: half prose of a few words, the rest source code, other scripts and noise."""
     r = random.Random(1)
-    source = [p.read_text("utf-8") for p in sorted(Path(__file__).resolve().parents[2].glob("trainer/*/*.go"))]
+    source = [p.read_text("utf-8") for p in sorted(Path(__file__).resolve().parents[2].glob("trainer/**/*.go"))]
     makers = [words, words, words, lambda r, n: r.choice(source)[:n * 6], lines, scripts, pieces, digits, anything, lambda r, n: " ".join(r.choice(KINDS["scripts"]) for _ in range(n // 8))]
     documents, total = [], 0
     while total < size:
