@@ -99,7 +99,7 @@ func TestCheckpointOutlivesAnError(t *testing.T) {
 	}
 	cfg := load(t, t.TempDir(), append(untaught, "run.steps=9", "run.checkpoint_every=2", "grpo.entropy_coef=1e42")...)
 	err := trainOn(t, cfg, seen, g)
-	if err == nil || !strings.Contains(err.Error(), "updates were refused in 3 steps in a row") {
+	if err == nil || !strings.Contains(err.Error(), "updates were refused in 3 consecutive steps") {
 		t.Fatalf("%v", err)
 	}
 	if got := stepsIn(t, cfg.RunDir()); !slices.Equal(got, []int64{2}) {

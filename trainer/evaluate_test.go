@@ -205,7 +205,7 @@ func TestEvaluationOfSets(t *testing.T) {
 func TestEvaluateRefusesOtherQuestions(t *testing.T) {
 	cfg := load(t, t.TempDir(), "eval.queries=4")
 	for want, against := range map[string][]score.Answers{
-		"evaluations of 1 and of 4 questions":    {{Question: "a", Digest: "d", Correct: []float64{1}}},
+		"evaluations of 1 and 4 questions":       {{Question: "a", Digest: "d", Correct: []float64{1}}},
 		`question "eval-000000" is not the same`: {{Question: "eval-000000", Digest: "d", Correct: []float64{1}}, {Question: "b", Digest: "d", Correct: []float64{1}}, {Question: "c", Digest: "d", Correct: []float64{1}}, {Question: "d", Digest: "d", Correct: []float64{1}}},
 	} {
 		if _, err := Evaluate(t.Context(), cfg, EvalOptions{Against: against}); err == nil || !strings.Contains(err.Error(), want) {

@@ -359,7 +359,7 @@ func TestRefusedUpdates(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, dir, append(untaught, "run.steps=9", "run.checkpoint_every=1", "grpo.entropy_coef=1e42")...)
 	err := Train(t.Context(), cfg, Options{Observer: seen})
-	if err == nil || !strings.Contains(err.Error(), "agent planner: step 2: updates were refused in 3 steps in a row") {
+	if err == nil || !strings.Contains(err.Error(), "agent planner: step 2: updates were refused in 3 consecutive steps") {
 		t.Fatalf("%v", err)
 	}
 	sameWeights(t, digests(t, dir, 2), digests(t, initial, 0))

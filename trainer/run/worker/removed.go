@@ -101,6 +101,6 @@ func (s *steps) countRemovals(n int64, outcomes []store.Outcome, complete map[st
 	if s.removedSteps++; s.removedSteps < maxRemovedSteps {
 		return nil
 	}
-	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed, step %d in a row with more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
+	return fmt.Errorf("step %d: %d of %d rollouts have no score and were removed; in %d consecutive steps it was more than grpo.max_removed (%g): the remaining rollouts are not a fair sample. %s",
 		n+1, gone, len(outcomes), maxRemovedSteps, s.cfg.GRPO.MaxRemoved, reason)
 }
