@@ -8,8 +8,7 @@
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarp = 32;
-constexpr unsigned kAll = 0xFFFFFFFFu;
+constexpr int kThreads = 128;
 
 __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
@@ -31,30 +30,30 @@ struct GroupPass {
     GroupPass p = *this;
     for (int by = kWarp / 2; by > 0; by /= 2) {
       GroupPass o;
-      o.weight = __shfl_down_sync(kAll, p.weight, by);
-      o.least = __shfl_down_sync(kAll, p.least, by);
-      o.most = __shfl_down_sync(kAll, p.most, by);
-      o.sum.sum = __shfl_down_sync(kAll, p.sum.sum, by);
-      o.sum.dropped = __shfl_down_sync(kAll, p.sum.dropped, by);
-      o.refusal = __shfl_down_sync(kAll, p.refusal, by);
+      o.weight = __shfl_down_sync(kAllLanes, p.weight, by);
+      o.least = __shfl_down_sync(kAllLanes, p.least, by);
+      o.most = __shfl_down_sync(kAllLanes, p.most, by);
+      o.sum.sum = __shfl_down_sync(kAllLanes, p.sum.sum, by);
+      o.sum.dropped = __shfl_down_sync(kAllLanes, p.sum.dropped, by);
+      o.refusal = __shfl_down_sync(kAllLanes, p.refusal, by);
       if (lane() < by) p.merge(o);
     }
-    p.weight = __shfl_sync(kAll, p.weight, 0);
-    p.least = __shfl_sync(kAll, p.least, 0);
-    p.most = __shfl_sync(kAll, p.most, 0);
-    p.sum.sum = __shfl_sync(kAll, p.sum.sum, 0);
-    p.sum.dropped = __shfl_sync(kAll, p.sum.dropped, 0);
-    p.refusal = __shfl_sync(kAll, p.refusal, 0);
+    p.weight = __shfl_sync(kAllLanes, p.weight, 0);
+    p.least = __shfl_sync(kAllLanes, p.least, 0);
+    p.most = __shfl_sync(kAllLanes, p.most, 0);
+    p.sum.sum = __shfl_sync(kAllLanes, p.sum.sum, 0);
+    p.sum.dropped = __shfl_sync(kAllLanes, p.sum.dropped, 0);
+    p.refusal = __shfl_sync(kAllLanes, p.refusal, 0);
     return p;
   }
 };
 
 __device__ double sum_of_warp(double value) {
   for (int by = kWarp / 2; by > 0; by /= 2) {
-    const double other = __shfl_down_sync(kAll, value, by);
+    const double other = __shfl_down_sync(kAllLanes, value, by);
     if (lane() < by) value += other;
   }
-  return __shfl_sync(kAll, value, 0);
+  return __shfl_sync(kAllLanes, value, 0);
 }
 
 template <class T>
@@ -128,7 +127,7 @@ __global__ __launch_bounds__(kThreads) void group_kernel(mgrpo_convention c, Gro
       in.advantages[at + i] = out;
       finite = finite && isfinite(out);
     }
-    if (!__all_sync(kAll, finite)) refuse(MGRPO_ADVANTAGE_NON_FINITE_VALUE);
+    if (!__all_sync(kAllLanes, finite)) refuse(MGRPO_ADVANTAGE_NON_FINITE_VALUE);
     if (lane() == 0) in.stats[g] = stats;
   }
 }

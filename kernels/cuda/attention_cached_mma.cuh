@@ -127,7 +127,6 @@ struct WarpAttention {
 
   // Turns scores into weights.
   __device__ void weigh_keys() {
-    constexpr unsigned kAll = 0xFFFFFFFFu;
     float rescale[kHalves];
     bool rescales = false;
 #pragma unroll
@@ -135,8 +134,8 @@ struct WarpAttention {
       float most = max[half];
 #pragma unroll
       for (int i = 0; i < 4; i++) most = fmaxf(most, score[half][i / 2][i % 2]);
-      most = fmaxf(most, __shfl_xor_sync(kAll, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(kAll, most, 2));
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
       rescale[half] = exp2_of(max[half] - most);
       rescales |= most != max[half];
       max[half] = most;
@@ -149,10 +148,10 @@ struct WarpAttention {
         rest[half][u] = bf16_pair(a - low_of(weight[half][u]), b - high_of(weight[half][u]));
       }
     }
-    if (!__any_sync(kAll, rescales)) return;
+    if (!__any_sync(kAllLanes, rescales)) return;
 #pragma unroll
     for (int half = 0; half < kHalves; half++) {
-      const float even = __shfl_sync(kAll, rescale[half], 8 * t), odd = __shfl_sync(kAll, rescale[half], 8 * t + 4);
+      const float even = __shfl_sync(kAllLanes, rescale[half], 8 * t), odd = __shfl_sync(kAllLanes, rescale[half], 8 * t + 4);
 #pragma unroll
       for (int e = 0; e < kDims; e++)
 #pragma unroll
@@ -215,7 +214,7 @@ struct WarpAttention {
 #pragma unroll
     for (int half = 0; half < kHalves; half++)
 #pragma unroll
-      for (int by = 1; by < 4; by *= 2) sum[half] += __shfl_xor_sync(0xFFFFFFFFu, sum[half], by);
+      for (int by = 1; by < 4; by *= 2) sum[half] += __shfl_xor_sync(kAllLanes, sum[half], by);
   }
 };
 

@@ -7,6 +7,9 @@
 
 namespace mgrpo::cuda {
 
+constexpr int kWarp = 32;                    // threads of a warp
+constexpr unsigned kAllLanes = 0xFFFFFFFFu;  // the mask of all of them
+
 // Room for one T a thread in shared memory, which can hold no type with a constructor.
 template <class T, int kThreads>
 struct Storage {

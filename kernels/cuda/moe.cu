@@ -8,7 +8,7 @@
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarp = 32;
+constexpr int kThreads = 256;
 
 __device__ int64_t thread_number() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ int64_t thread_total() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
@@ -102,7 +102,6 @@ __global__ __launch_bounds__(kScanThreads) void scan_kernel(Sort in, int32_t *fi
 }
 
 __global__ __launch_bounds__(kWarp) void place_kernel(Sort in, int32_t *first, int32_t *source, int32_t *place) {
-  constexpr unsigned kAll = 0xFFFFFFFFu;
   __shared__ int32_t next[Sort::kTile];
   in.for_each_tile([&](int64_t run, int64_t base, int experts) {
     for (int e = threadIdx.x; e < experts; e += kWarp) {
@@ -113,7 +112,7 @@ __global__ __launch_bounds__(kWarp) void place_kernel(Sort in, int32_t *first, i
     for (int64_t from = in.first_of(run), end = in.first_of(run + 1); from < end; from += kWarp) {
       const int64_t i = from + threadIdx.x, other = i < end ? in.expert[i] - base : -1;
       const int e = other >= 0 && other < experts ? static_cast<int>(other) : -1;
-      const unsigned same = __match_any_sync(kAll, e), before = same & ((1u << threadIdx.x) - 1);
+      const unsigned same = __match_any_sync(kAllLanes, e), before = same & ((1u << threadIdx.x) - 1);
       const int32_t row = e < 0 ? 0 : next[e] + __popc(before);
       if (e >= 0) {
         source[row] = static_cast<int32_t>(i);

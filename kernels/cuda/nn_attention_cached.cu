@@ -58,7 +58,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
 #pragma unroll
           for (int c = 0; c < kWide; c++) dot = fmaf(q[h][c], key_share[c], dot);
 #pragma unroll
-          for (int other = kLanes / 2; other > 0; other /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, other);
+          for (int other = kLanes / 2; other > 0; other /= 2) dot += __shfl_xor_sync(kAllLanes, dot, other);
           score[h][j] = key + j >= part.end ? -INFINITY : at[j] < 0 ? NAN : dot * in.scale;
         }
       }

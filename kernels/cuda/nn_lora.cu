@@ -10,7 +10,7 @@
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int64_t kAdapters = 16;                 // of one launch: its arguments are at most 4 KiB
 constexpr int kVector = 8;                        // elements that a lane loads at a time
 constexpr int kProjectRows = 4, kExpandRows = 8;  // of a tile
@@ -80,7 +80,7 @@ __global__ __launch_bounds__(kThreads) void project_kernel(const __grid_constant
       }
 #pragma unroll
       for (int i = 0; i < kProjectRows; i++) {
-        for (int step = kWarp / 2; step > 0; step /= 2) sums[i] += __shfl_xor_sync(0xffffffff, sums[i], step);
+        for (int step = kWarp / 2; step > 0; step /= 2) sums[i] += __shfl_xor_sync(kAllLanes, sums[i], step);
         if (lane == 0 && in.has(in.begin + i)) u[(in.begin + i) * rank + j] = sums[i];
       }
     });

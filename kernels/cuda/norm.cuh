@@ -6,8 +6,7 @@
 
 namespace mgrpo::cuda {
 
-constexpr int kWarp = 32, kNormThreads = 256, kNormWarps = kNormThreads / kWarp;
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+constexpr int kNormThreads = 256, kNormWarps = kNormThreads / kWarp;
 
 // The lanes that share a row of at most 32 packs.
 __host__ __device__ constexpr int lanes_of(int64_t packs) { return packs <= 8 ? 8 : packs <= 16 ? 16 : kWarp; }

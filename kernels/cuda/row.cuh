@@ -243,12 +243,11 @@ __device__ inline double &max_of_warp(RowRoom &room, int warp, double) { return 
 // maximum, so that each takes one exponential.
 template <class A>
 __device__ RowSums merge_block(const OnlineSums<A> &mine, double inv_tau, RowRoom &room) {
-  constexpr unsigned kAll = 0xFFFFFFFFu;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   A max = mine.max;
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) {
-    const A other = __shfl_xor_sync(kAll, max, by);
+    const A other = __shfl_xor_sync(kAllLanes, max, by);
     max = other > max ? other : max;
   }
   if (lane == 0) max_of_warp(room, warp, A{}) = max;
@@ -263,9 +262,9 @@ __device__ RowSums merge_block(const OnlineSums<A> &mine, double inv_tau, RowRoo
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) {
     RowSums o;
-    o.sum = __shfl_down_sync(kAll, s.sum, by);
-    o.weighted = __shfl_down_sync(kAll, s.weighted, by);
-    o.unreadable = __shfl_down_sync(kAll, s.unreadable, by);
+    o.sum = __shfl_down_sync(kAllLanes, s.sum, by);
+    o.weighted = __shfl_down_sync(kAllLanes, s.weighted, by);
+    o.unreadable = __shfl_down_sync(kAllLanes, s.unreadable, by);
     if (lane < by) s.add(o);
   }
   if (lane == 0) room.sums[warp] = s;

@@ -19,7 +19,6 @@ namespace {
 constexpr int kChunks = 128, kChunksOfLane = kChunks / 32;
 constexpr int kResident = 2;  // blocks that a multiprocessor holds
 constexpr int kBinBits = 12, kBins = 1 << kBinBits;
-constexpr unsigned kWarp = 0xFFFFFFFFu;
 static_assert(kChunks % (kMaxCluster * kRowWarps) == 0, "every warp has equally many chunks");
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
@@ -27,19 +26,19 @@ __device__ inline int warp() { return static_cast<int>(threadIdx.x) / 32; }
 
 __device__ inline float warp_max(float x) {
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(kWarp, x, by));
+  for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, by));
   return x;
 }
 __device__ inline float warp_sum(float x) {
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(kWarp, x, by);
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(kAllLanes, x, by);
   return x;
 }
 // Inclusive prefix sums over the lanes.
 __device__ inline double warp_scan(double x) {
 #pragma unroll
   for (int by = 1; by < 32; by *= 2) {
-    const double before = __shfl_up_sync(kWarp, x, by);
+    const double before = __shfl_up_sync(kAllLanes, x, by);
     if (lane() >= by) x += before;
   }
   return x;
@@ -126,7 +125,7 @@ struct Row {
       unreadable |= shared.chunk[c].sum != shared.chunk[c].sum;
     }
     max = warp_max(max);
-    unreadable = __any_sync(kWarp, unreadable);
+    unreadable = __any_sync(kAllLanes, unreadable);
     if (threadIdx.x < kChunks)
       shared.factor[threadIdx.x] = exp2((static_cast<double>(shared.chunk[threadIdx.x].max) - max) * exponent_scale<double>(tau()));
     __syncthreads();
@@ -202,7 +201,7 @@ struct Row {
   __device__ double total(const F &f) const {
     double mine = 0;
     for (int i = 0; i < kChunksOfLane; i++) mine += f(lane() * kChunksOfLane + i);
-    return __shfl_sync(kWarp, warp_scan(mine), 31);
+    return __shfl_sync(kAllLanes, warp_scan(mine), 31);
   }
   __device__ double mass() const {
     return total([&](int c) { return mass(c); });
@@ -264,7 +263,7 @@ struct Row {
     uint64_t upto = own;  // of the warp's bins
 #pragma unroll
     for (int by = 1; by < 32; by *= 2) {
-      const uint64_t before = __shfl_up_sync(kWarp, upto, by);
+      const uint64_t before = __shfl_up_sync(kAllLanes, upto, by);
       if (lane() >= by) upto += before;
     }
     if (lane() == 31) bins.warp_sum[warp()] = upto;
@@ -341,7 +340,7 @@ struct Row {
   __device__ int chunk_beyond(double threshold, const F &f, double *before) const {
     double mine = 0;
     for (int i = 0; i < kChunksOfLane; i++) mine += f(lane() * kChunksOfLane + i);
-    double running = __shfl_up_sync(kWarp, warp_scan(mine), 1);
+    double running = __shfl_up_sync(kAllLanes, warp_scan(mine), 1);
     if (lane() == 0) running = 0;
     int found = -1, last = -1;
     *before = -kInf;
@@ -354,10 +353,10 @@ struct Row {
       }
       running += here;
     }
-    const unsigned beyond = __ballot_sync(kWarp, found >= 0);
-    if (beyond == 0) return __reduce_max_sync(kWarp, last);
-    *before = __shfl_sync(kWarp, *before, __ffs(beyond) - 1);
-    return __shfl_sync(kWarp, found, __ffs(beyond) - 1);
+    const unsigned beyond = __ballot_sync(kAllLanes, found >= 0);
+    if (beyond == 0) return __reduce_max_sync(kAllLanes, last);
+    *before = __shfl_sync(kAllLanes, *before, __ffs(beyond) - 1);
+    return __shfl_sync(kAllLanes, found, __ffs(beyond) - 1);
   }
 
   // The first token of a chunk at which the running sum of its exponentials, of logits from `least` on, exceeds the threshold; the last
@@ -380,9 +379,9 @@ struct Row {
         if (e[i] > 0) last = at + i;
       }
       const double upto = below + warp_scan(mine);
-      double running = __shfl_up_sync(kWarp, upto, 1);
+      double running = __shfl_up_sync(kAllLanes, upto, 1);
       if (lane() == 0) running = below;
-      const unsigned beyond = __ballot_sync(kWarp, mine > 0 && upto > threshold);
+      const unsigned beyond = __ballot_sync(kAllLanes, mine > 0 && upto > threshold);
       if (beyond != 0) {
         int token = -1;
 #pragma unroll
@@ -392,11 +391,11 @@ struct Row {
             token = at + i;
           }
         }
-        return c * length + __shfl_sync(kWarp, token, __ffs(beyond) - 1);
+        return c * length + __shfl_sync(kAllLanes, token, __ffs(beyond) - 1);
       }
-      below = __shfl_sync(kWarp, upto, 31);
+      below = __shfl_sync(kAllLanes, upto, 31);
     }
-    return c * length + __reduce_max_sync(kWarp, last);
+    return c * length + __reduce_max_sync(kAllLanes, last);
   }
 };
 
