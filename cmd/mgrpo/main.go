@@ -57,13 +57,16 @@ const (
 
 func newParser(c *cli) *kong.Kong {
 	return kong.Must(c, kong.Name("mgrpo"), kong.Description("Train teams of language-model agents with M-GRPO."),
-		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
+		kong.ShortUsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
 		kong.ExplicitGroups([]kong.Group{{Key: "lines", Title: "JSON lines in, JSON lines out:"}}))
 }
 
-// helpAsFlag turns `help COMMAND` into `COMMAND --help`.
+// helpAsFlag turns `help COMMAND` into `COMMAND --help`, and a command line without a command into `--help`.
 func helpAsFlag(args []string) []string {
-	if len(args) > 0 && args[0] == "help" {
+	switch {
+	case len(args) == 0:
+		return []string{"--help"}
+	case args[0] == "help":
 		return append(slices.Clone(args[1:]), "--help")
 	}
 	return args

@@ -97,6 +97,16 @@ func refused(t testing.TB, stdin string, args []string, words ...string) {
 
 var testdata = filepath.Join("..", "..", "testdata")
 
+// A wrong command is answered with the nearest one, without the list of all; a missing one with the help.
+func TestWrongCommand(t *testing.T) {
+	if out, stderr, status := run(t, "", "trian"); status != exitUsage || !strings.Contains(stderr, `did you mean "train"?`) || strings.Count(out, "\n") > 4 {
+		t.Errorf("status %d, %s%s", status, out, stderr)
+	}
+	if out := succeed(t, ""); !strings.Contains(out, "Usage: mgrpo") || !strings.Contains(out, "rollout") {
+		t.Errorf("without a command: %s", out)
+	}
+}
+
 func TestHelpFits80Columns(t *testing.T) {
 	commands := []string{"", "train", "worker", "status", "report", "init", "doctor", "eval", "chat", "version", "generate", "score", "tokenize", "render", "advantages"}
 	for _, command := range commands {
