@@ -280,7 +280,13 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 					if pair[0] == nil { // of other ranks than 0
 						continue
 					}
-					if d := apart(pair[0], pair[1], 1); !(d < c.tolerance) {
+					// In bf16 each of the four updates begins with the rounding of those before: on an emulated GPU moments were 0.7 to 2.2 % off
+					// for three models, and weights at most 0.07 %.
+					most := 3 * c.tolerance
+					if what == "weights" {
+						most = c.tolerance / 3
+					}
+					if d := apart(pair[0], pair[1], 1); !(d < most) {
 						t.Errorf("%s are %v off", what, d)
 					}
 				}
