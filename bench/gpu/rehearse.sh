@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 here=$PWD work=$PWD/build/gpu-rehearsal
 rm -rf "$work"
 mkdir -p "$work/path" "$work/out"
-for program in bash cat cut date dirname env mkdir mv nproc rm sha256sum touch; do ln -s "$(command -v $program)" "$work/path/$program"; done
+for program in bash cat cut date dirname env grep mkdir mktemp mv nproc rm sha256sum tee touch; do ln -s "$(command -v $program)" "$work/path/$program"; done
 # -P: nothing of the current folder is imported. TORCH_USE_RTLD_GLOBAL: libraries of CUDA are not looked for.
 # shellcheck disable=SC2016 # the program that is written expands them
 printf '#!%s\nexport PYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH} TORCH_USE_RTLD_GLOBAL=1 PYTHONDONTWRITEBYTECODE=1\nexec %s -P "$@"\n' \
