@@ -44,10 +44,12 @@ func leaves(schema any, root node, depth int) ([]leaf, error) {
 		branches, _ := v.([]any)
 		for _, b := range branches {
 			more, err := leaves(b, root, depth+1)
-			if err != nil || len(out) > maxCount {
+			if err != nil {
 				return nil, err
 			}
-			out = append(out, more...)
+			if out = append(out, more...); len(out) > maxCount {
+				return nil, fmt.Errorf("a schema with more than %d alternatives cannot be enforced there", maxCount)
+			}
 		}
 		return out, nil
 	}
@@ -64,11 +66,7 @@ func leaves(schema any, root node, depth int) ([]leaf, error) {
 	}
 	var out []leaf
 	for _, kind := range kinds {
-		one := &ordered.Object{}
-		for _, key := range n.Keys() {
-			v, _ := n.Get(key)
-			one.Set(key, v)
-		}
+		one := n.Clone()
 		one.Set("type", kind)
 		out = append(out, leaf{fmt.Sprint(kind), one})
 	}

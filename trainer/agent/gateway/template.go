@@ -88,12 +88,10 @@ func joined(own, asked *ordered.Object) *ordered.Object {
 	if own == nil || asked == nil {
 		return cmp.Or(own, asked)
 	}
-	out := &ordered.Object{}
-	for _, from := range []*ordered.Object{own, asked} {
-		for _, key := range from.Keys() {
-			v, _ := from.Get(key)
-			out.Set(key, v)
-		}
+	out := own.Clone()
+	for _, key := range asked.Keys() {
+		v, _ := asked.Get(key)
+		out.Set(key, v)
 	}
 	return out
 }

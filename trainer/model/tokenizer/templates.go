@@ -171,11 +171,7 @@ func foldTemplates(files map[string][]byte, sources templates, config *ordered.O
 	for _, name := range sources.names() {
 		list = append(list, ordered.NewObject("name", name, "template", sources[name]))
 	}
-	whole := &ordered.Object{}
-	for _, k := range config.Keys() {
-		v, _ := config.Get(k)
-		whole.Set(k, v)
-	}
+	whole := config.Clone()
 	whole.Set("chat_template", list)
 	indent := "  "
 	text, err := ordered.Dumps(whole, ordered.Format{Indent: &indent})

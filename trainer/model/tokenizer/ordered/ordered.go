@@ -50,6 +50,15 @@ func (o *Object) Keys() []string {
 	return o.keys
 }
 
+// Clone returns a copy with the same values, so that Set on one does not change the other. The clone of nil is empty.
+func (o *Object) Clone() *Object {
+	out := &Object{}
+	for _, key := range o.Keys() {
+		out.Set(key, o.values[key])
+	}
+	return out
+}
+
 // Len returns the number of keys.
 func (o *Object) Len() int { return len(o.Keys()) }
 

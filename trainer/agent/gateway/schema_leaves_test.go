@@ -1,0 +1,30 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// References that branch at each of some levels name more alternatives than a grammar can list. They are refused without being
+// listed one by one.
+func TestLeavesAreBounded(t *testing.T) {
+	const levels, branches = 14, 40
+	var defs []string
+	for i := range levels {
+		next := slices.Repeat([]string{fmt.Sprintf(`{"$ref": "#/$defs/d%d"}`, i+1)}, branches)
+		defs = append(defs, fmt.Sprintf(`"d%d": {"anyOf": [%s]}`, i, strings.Join(next, ", ")))
+	}
+	root, err := parsed([]byte(fmt.Sprintf(`{"$defs": {%s, "d%d": {"type": "string"}}}`, strings.Join(defs, ", "), levels)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := parsed([]byte(`{"$ref": "#/$defs/d0"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leaves(first, root, 0); err == nil || !strings.Contains(err.Error(), "more than 16384 alternatives") {
+		t.Errorf("%v", err)
+	}
+}
