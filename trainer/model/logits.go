@@ -51,10 +51,11 @@ func (m *Model) LogitsOf(ctx context.Context, ids []int32, ends []int, forward f
 
 // capped applies the cap of logits, 0 for none.
 func capped(logits []float32, limit float64) {
+	if limit == 0 {
+		return
+	}
 	for i, z := range logits {
-		if limit > 0 {
-			logits[i] = float32(limit * math.Tanh(float64(z)/limit))
-		}
+		logits[i] = float32(limit * math.Tanh(float64(z)/limit))
 	}
 }
 

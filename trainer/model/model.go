@@ -67,7 +67,7 @@ type layer struct {
 	gateUp, down          linear
 	mixture               *mixture // in place of gateUp and down
 	rotation              rotation
-	tables                *headTables
+	order, growth, ones   *torch.Tensor // of its headTables
 	own                   *ownInput
 	factor                *torch.Tensor // of the layer's result, [1]
 	index                 int
@@ -330,7 +330,8 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 		p := fmt.Sprintf("layers.%d.", i)
 		rotary, _ := m.Config.Rotary(i)
 		l := layer{
-			cfg: &m.Config, rotation: m.rotations[rotary], tables: &m.heads, index: i, factor: other(p + arch.FactorLeaf),
+			cfg: &m.Config, rotation: m.rotations[rotary], index: i,
+			order: m.heads.orders[columnsOf(&m.Config, i)], growth: m.heads.growth, ones: m.heads.ones, factor: other(p + arch.FactorLeaf),
 			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
 			attendedNorm: other(p + "attended_norm"), mlpNorm: other(p + "mlp_norm"),
 			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
@@ -499,12 +500,12 @@ func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *tor
 // heads describes how the product of queries, keys and values at the positions pos is split into heads.
 func (l *layer) heads(pos *torch.Tensor) torch.Heads {
 	h := torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeadsOf(l.index), QNorm: l.qNorm, KNorm: l.kNorm, Offset: l.cfg.NormOffset(), Eps: l.cfg.RMSEps,
-		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: l.cfg.NormsAfterRope(), Order: l.tables.orders[columnsOf(l.cfg, l.index)], Growth: l.tables.growth}
+		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: l.cfg.NormsAfterRope(), Order: l.order, Growth: l.growth}
 	switch {
 	case l.cfg.KVLayer(l.index) != l.index:
 		h.KVHeads, h.KNorm = 1, l.qNorm // see orderOf
 	case l.cfg.ValueNorms():
-		h.VNorm = l.tables.ones.Narrow(0, 0, int64(l.cfg.HeadDimOf(l.index))).To(l.qNorm.DType())
+		h.VNorm = l.ones.Narrow(0, 0, int64(l.cfg.HeadDimOf(l.index))).To(l.qNorm.DType())
 	}
 	return h
 }
