@@ -97,7 +97,7 @@ func refused(t testing.TB, stdin string, args []string, words ...string) {
 
 var testdata = filepath.Join("..", "..", "testdata")
 
-// A wrong command is answered with the nearest one, without the list of all; a missing one with the help.
+// TestWrongCommand: the error for a wrong command names the nearest command and does not list all of them. Without a command the help is printed.
 func TestWrongCommand(t *testing.T) {
 	if out, stderr, status := run(t, "", "trian"); status != exitUsage || !strings.Contains(stderr, `did you mean "train"?`) || strings.Count(out, "\n") > 4 {
 		t.Errorf("status %d, %s%s", status, out, stderr)

@@ -48,7 +48,8 @@ func ReadNpy(path string) (*tensor.Dense, error) {
 	return array, nil
 }
 
-// checkNpy checks a file's header without consuming it: tensor.Dense believes the shape, and takes any byte order for little-endian.
+// checkNpy checks a file's header without consuming it. Dense.ReadNpy does not check: it allocates any shape that the header names,
+// and reads big-endian numbers as little-endian ones.
 func checkNpy(in *bufio.Reader, size int64) error {
 	fixed, err := in.Peek(npyFixed)
 	if err != nil || !bytes.HasPrefix(fixed, []byte(npyMagic)) {
@@ -94,8 +95,9 @@ func WriteNpy(path string, array *tensor.Dense) (err error) {
 	return errors.Join(array.WriteNpy(out), out.Flush(), file.Close())
 }
 
-// Files writes the advantages of the rewards in one .npy file to another: Batch of ReadNpy. weights may be "". It returns the number
-// of queries, and how many of them have advantages of 0 alone because their rewards are equal or none has a weight.
+// Files reads rewards and weights from .npy files, and writes the advantages that Batch returns to the .npy file out. weights may be
+// "". Files returns the number of queries, and the number of queries whose advantages are all 0: their rewards are equal, or all
+// their weights are 0.
 func Files(rewards, weights, out string, convention mgrpo.Convention) (queries, flat int, err error) {
 	array, err := ReadNpy(rewards)
 	if err != nil {
