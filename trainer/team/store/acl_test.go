@@ -82,8 +82,9 @@ func story(ctx context.Context, raw *redis.Client, open func(ctx context.Context
 			}
 		}
 		g, gctx := errgroup.WithContext(ctx)
-		g.Go(func() error { return bossStory(gctx, members["boss"], round == 0) })
-		g.Go(func() error { return helpStory(gctx, members["help"], round == 1) })
+		saved := make(chan struct{}) // by both: either may stop the run
+		g.Go(func() error { return bossStory(gctx, members["boss"], round == 0, saved) })
+		g.Go(func() error { return helpStory(gctx, members["help"], round == 1, saved) })
 		if err := g.Wait(); err != nil {
 			return err
 		}
@@ -120,7 +121,7 @@ func inOrder(steps ...func() error) error {
 	return nil
 }
 
-func bossStory(ctx context.Context, m *Member, stops bool) error {
+func bossStory(ctx context.Context, m *Member, stops bool, saved chan<- struct{}) error {
 	p, v := Train(0), call(0)
 	trimmed := int64(0)
 	if !stops { // the second round: a worker was lost in step 1 of the first
@@ -150,15 +151,8 @@ func bossStory(ctx context.Context, m *Member, stops bool) error {
 		func() error { return m.PublishPart(ctx, 1, Part{}) },
 		func() error { _, err := m.Parts(ctx, 1); return err },
 		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
-		func() error {
-			_, err := m.Manifests(ctx, 1) // when help has said so too, it may stop, before this is read or after
-			var stopped *StopError
-			if !stops && errors.As(err, &stopped) {
-				return nil
-			}
-			return err
-		},
-		func() error { return end(ctx, m, stops) },
+		func() error { _, err := m.Manifests(ctx, 1); return err },
+		func() error { close(saved); return end(ctx, m, stops) },
 	)
 }
 
@@ -188,7 +182,7 @@ func end(ctx context.Context, m *Member, stops bool) error {
 	}
 }
 
-func helpStory(ctx context.Context, m *Member, stops bool) error {
+func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}) error {
 	p := Train(0)
 	var v Invocation
 	claim := func() (err error) { v, err = claimOne(ctx, m, p); return err }
@@ -216,7 +210,14 @@ func helpStory(ctx context.Context, m *Member, stops bool) error {
 		func() error { p = Train(1); return claim() },
 		func() error { return m.PublishPart(ctx, 1, Part{}) },
 		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
-		func() error { return end(ctx, m, stops) },
+		func() error {
+			select {
+			case <-saved:
+				return end(ctx, m, stops)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
 	)
 }
 
