@@ -252,3 +252,46 @@ func TestReplace(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// TestCompareFiles compares a suite with itself twice as fast, and two runs.
+func TestCompareFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, content any) string {
+		path := filepath.Join(dir, name)
+		if err := WriteFile(path, content); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	suite := func(seconds float64) *Results {
+		row := Row{Suite: "kernels", Name: "swiglu", Shape: "8 x 2*4", DType: "float32", Cache: Hot,
+			Providers: []Result{{Name: Ours, Status: "ok", Quantiles: Quantiles{seconds, seconds * 0.9, seconds * 1.1}}, {Name: "torch-eager", Status: "ok", Quantiles: Quantiles{0.4, 0.4, 0.4}}}}
+		row.Finish(Ceilings{CachedCopy: Quantiles{Median: 10}, GEMM: Quantiles{Median: 10}})
+		return &Results{Suite: "kernels", Rows: []Row{row}}
+	}
+	run := func(name string, after float64) map[string]any {
+		return map[string]any{"run": name, "questions": 80, "before": 0.1, "after": after}
+	}
+	slow, fast := write("slow.json", suite(0.2)), write("fast.json", suite(0.1))
+	single, team := write("single.json", run("single", 0.6)), write("team.json", run("team", 0.8))
+	for _, c := range []struct{ before, after, want, fails string }{
+		{slow, fast, "2.00           1.64 to 2.44  torch-eager 2.00  torch-eager 4.00", ""},
+		{single, team, "+0.200", ""},
+		{slow, team, "", "unknown field"},
+		{single, fast, "", "no results of a run"},
+		{slow, write("other.json", &Results{Suite: "store", Rows: []Row{}}), "", "of the suite store"},
+		{write("none.json", map[string]any{"a": 1}), fast, "", "neither"},
+		{filepath.Join(dir, "absent.json"), fast, "", "no such file"},
+	} {
+		got, err := Compare(c.before, c.after)
+		if c.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), c.fails) {
+				t.Errorf("%s, %s: %v, want %q", c.before, c.after, err, c.fails)
+			}
+			continue
+		}
+		if err != nil || !strings.Contains(got, c.want) {
+			t.Errorf("no %q in\n%s%v", c.want, got, err)
+		}
+	}
+}

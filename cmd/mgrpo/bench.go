@@ -24,6 +24,8 @@ type benchCmd struct {
 
 	Store benchStoreCmd `cmd:"" help:"The store: bytes, round trips, latency, and the capacity of one Redis."`
 
+	Compare benchCompareCmd `cmd:"" help:"Two files of results, side by side."`
+
 	StoreClient benchStoreClientCmd `cmd:"" hidden:""`
 }
 

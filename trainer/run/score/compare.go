@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/textfile"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -144,4 +145,24 @@ func SameQuestions(earlier []Answers, t task.Task, n int) error {
 
 func answersTo(q task.Query, correct []float64) Answers {
 	return Answers{q.Set, q.ID, digestOf(q), correct}
+}
+
+// Unpaired returns the difference after - before of two accuracies that were measured on different questions or in independent runs, with its
+// 95 % interval: Newcombe's method 10 (Statistics in Medicine 17, 1998), which combines the Wilson intervals of both. Several answers to
+// one question count as one, so the interval is rather too wide.
+func Unpaired(before float64, questionsBefore int, after float64, questionsAfter int) (difference float64, interval [2]float64) {
+	b, a := wilson(before, questionsBefore), wilson(after, questionsAfter)
+	difference = after - before
+	down := math.Hypot(after-a[0], b[1]-before)
+	up := math.Hypot(a[1]-after, before-b[0])
+	return difference, [2]float64{difference - down, difference + up}
+}
+
+// wilson returns the 95 % score interval of a proportion of n.
+func wilson(p float64, n int) [2]float64 {
+	const z = 1.959964
+	m := float64(n)
+	centre := (p + z*z/(2*m)) / (1 + z*z/m)
+	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
+	return [2]float64{centre - half, centre + half}
 }
