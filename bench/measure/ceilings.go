@@ -22,8 +22,7 @@ type Ceilings struct {
 }
 
 const (
-	memoryBytes = 256 << 20 // a buffer far larger than a cache
-	cachedBytes = 4 << 20   // two of them stay in the last cache
+	cachedBytes = 4 << 20 // two of them stay in the last cache
 	gemmSize    = 1536
 
 	gpuMemoryBytes = 1 << 30
@@ -71,6 +70,7 @@ func (c *Ceilings) gpu(s *torch.Scope, clock Clock, bytes int64, size, samples i
 }
 
 func (c *Ceilings) processor(s *torch.Scope, clock Clock, samples int) (err error) {
+	memoryBytes := int(max(256<<20, evictedBytes())) // far larger than a cache
 	// Memory that was never written is one page of zeros, which stays in the cache.
 	a, b := bytes.Repeat([]byte{1}, memoryBytes), make([]byte, memoryBytes)
 	threads := s.Device().Threads()

@@ -39,13 +39,14 @@ func NewClock(s *torch.Scope) (Clock, error) {
 type processor struct{}
 
 func (processor) Evict() {
+	const line = 8 // words of a cache line
 	v := evictor()
-	for i := range v {
+	for i := 0; i < len(v); i += line {
 		v[i]++
 	}
 }
 
-var evictor = sync.OnceValue(func() []uint64 { return make([]uint64, 96<<20/8) })
+var evictor = sync.OnceValue(func() []uint64 { return make([]uint64, evictedBytes()/8) })
 
 func (processor) Time(cache Cache, work func() error) (t timing, err error) {
 	timed := func() {

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -21,6 +22,7 @@ type Machine struct {
 	ISA      string `json:"isa"`                // of our kernels
 	Features string `json:"features,omitempty"` // of the CPU, as mgrpo version prints them; "" in older results
 	L3Bytes  int64  `json:"l3_bytes"`
+	Evicted  int64  `json:"evicted_bytes,omitempty"` // written before each sample with a cold cache; 0 in older results: 96 MiB
 	RAMBytes int64  `json:"ram_bytes"`
 	GPU      string `json:"gpu,omitempty"`    // the GPU that was measured; "" for a CPU
 	Driver   string `json:"driver,omitempty"` // CUDA version of the GPU's driver
@@ -35,11 +37,12 @@ type Machine struct {
 func Examine(commit, device string, threads int) (Machine, error) {
 	m := Machine{
 		CPU: field("/proc/cpuinfo", "model name"), Cores: cgroup.Count().N, Threads: threads, ISA: kernels.ISA(), Features: torch.CPUFeatures(),
-		L3Bytes: kilobytes(line("/sys/devices/system/cpu/cpu0/cache/index3/size")), RAMBytes: kilobytes(field("/proc/meminfo", "MemTotal")),
+		L3Bytes: l3Bytes(), RAMBytes: kilobytes(field("/proc/meminfo", "MemTotal")),
 		Kernel: line("/proc/sys/kernel/osrelease"), LibTorch: torch.Version(), Go: runtime.Version(), Commit: commit,
 	}
 	index, isGPU := strings.CutPrefix(device, "cuda:")
 	if !isGPU {
+		m.Evicted = evictedBytes()
 		return m, nil
 	}
 	devices, err := cuda.Devices()
@@ -53,6 +56,19 @@ func Examine(commit, device string, threads int) (Machine, error) {
 	m.GPU, m.VRAM, m.Driver = devices[i].Name, devices[i].Memory, cuda.Driver()
 	return m, nil
 }
+
+// evictedBytes returns the size of a buffer that leaves nothing else in the last-level cache: twice its size, but at most 1 GiB.
+func evictedBytes() int64 {
+	const most = 1 << 30
+	return min(max(leastEvicted, 2*l3Bytes()), most)
+}
+
+const leastEvicted = 96 << 20
+
+func l3Bytes() int64 { return kilobytes(line("/sys/devices/system/cpu/cpu0/cache/index3/size")) }
+
+// Hot reports whether samples with a cold cache may have found inputs in the last-level cache, because less than its size was evicted.
+func (m Machine) Hot() bool { return m.GPU == "" && cmp.Or(m.Evicted, leastEvicted) < m.L3Bytes }
 
 // Slug returns a file name for results of this machine, such as amd-epyc-2c-avx2.
 func (m Machine) Slug() string {

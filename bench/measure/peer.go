@@ -48,7 +48,7 @@ func (h *Host) Close() error {
 //
 // The process is bench/peers/serve.py. It reads requests and writes replies, one JSON object a line. "work" is the number of a provider:
 //
-//	{"op": "prepare", "work": W, "case": {...}, "provider": NAME, "device": "cpu", "threads": N}
+//	{"op": "prepare", "work": W, "case": {...}, "provider": NAME, "device": "cpu", "threads": N, "evict": BYTES}
 //	                          {"ok": true, "version": ..., "settings": {...}} or {"ok": false, "why": ...}
 //	{"op": "run", "work": W, "repeat": N, "cache": "hot"}   {"seconds": [...], "peak_extra_bytes": ...}
 //	{"op": "check", "work": W}                              {"max_error": ...}
@@ -65,7 +65,7 @@ func (p Peers) Opener(provider string, workload any) Opener {
 			OK bool `json:"ok"`
 			Setup
 		}
-		err = peer.ask(map[string]any{"op": "prepare", "case": workload, "provider": provider, "device": p.Device, "threads": p.Threads}, &answer)
+		err = peer.ask(map[string]any{"op": "prepare", "case": workload, "provider": provider, "device": p.Device, "threads": p.Threads, "evict": evictedBytes()}, &answer)
 		if err == nil && !answer.OK {
 			err = errors.New("prepare was not answered with ok")
 		}

@@ -60,8 +60,8 @@ func someLabels(cases []Case) string {
 	return strings.Join(labels, ", ")
 }
 
-// rowSamples is the number of measurements of each ceiling before a row.
-const rowSamples = 3
+// rowSamples is the number of measurements of each ceiling before a row. The median of three differed by a fifth from row to row.
+const rowSamples = 9
 
 // Run measures the machine's ceilings and then all cases. On a CPU it measures the ceilings again before each case, because the speed of a
 // shared processor varies. If a case fails, its error is logged and returned with the rows of the other cases.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """serve.py: providers of cases, told what to do by lines of JSON (bench/measure/peer.go has the protocol).
 
-A case's "suite" names the module that knows it: kernels.py, else phases.py. Its prepare(case, provider) gives an
+A case's "suite" names the module that knows it: kernels.py, llama.py for "decode", else phases.py. Its prepare(case, provider) gives an
 object with
     version, settings   what is reported in the results
     reset()             before each run, untimed; may be absent
@@ -27,8 +27,8 @@ def resident(name):
 class Processor:
     """The clock of work on this process's own threads; bench/measure/clock.go is the other side."""
 
-    def __init__(self, torch):
-        self.other = torch.zeros(96 << 20, dtype=torch.uint8)
+    def __init__(self, torch, evict):
+        self.other = torch.zeros(evict, dtype=torch.uint8)
 
     def evict(self):
         self.other.add_(1)
@@ -105,9 +105,9 @@ def answer(request, state):
         torch.set_num_threads(request["threads"])
         inputs.device = request["device"]
         if "clock" not in state:
-            state["clock"] = Processor(torch) if inputs.device == "cpu" else GPU(torch, inputs.device)
+            state["clock"] = Processor(torch, request["evict"]) if inputs.device == "cpu" else GPU(torch, inputs.device)
         case = request["case"]
-        module = importlib.import_module("kernels" if case["suite"] == "kernels" else "phases")
+        module = importlib.import_module({"kernels": "kernels", "decode": "llama"}.get(case["suite"], "phases"))
         work = state["works"][number] = module.prepare(case, request["provider"])
         return {"ok": True, "version": work.version, "settings": work.settings}
     if op == "close":
