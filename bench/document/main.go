@@ -37,7 +37,7 @@ func write(root string) error {
 }
 
 // suites holds the names in the order of the document.
-var suites = []string{"kernels", "rollout", "learner", "step", "quantised"}
+var suites = []string{"kernels", "rollout", "learner", "step", "decode"}
 
 // document reads the results and returns the files of docs/ by name.
 func document(root string) (map[string]string, error) {

@@ -15,9 +15,6 @@ const mixtureDecode = "Both read nearly all experts for 16 rows, and HF is withi
 
 const mixtureUpdate = "On both sides float32 products are LibTorch's and take most of the time. The difference is the time in which HF gathers rows."
 
-const manyRows = "From about four rows on, instructions bound the products: the matrix unit (AMX) multiplies bf16, while blocks are widened to float32. " +
-	"There the blocks save memory, not time."
-
 const twoAgents = "16 rows are compared with 8. From about ten rows on, instructions and not the reading of weights bound float32 products (row linear), so a batch " +
 	"of twice the size saves a third of the time and not half."
 
@@ -47,9 +44,6 @@ var reasons = map[string]map[measure.Kind]string{
 	"rollout mixture-bf16":       {measure.Faster: halfWeights},
 	"rollout two-agents":         {measure.Faster: twoAgents},
 	"learner smollm2-bf16":       {measure.Faster: roundedFactors},
-	"quantised Q8_0-16":          {measure.Faster: manyRows},
-	"quantised Q4_K-16":          {measure.Faster: manyRows},
-	"quantised Q4_K-4":           {measure.Faster: manyRows},
 	"learner mixture":            {measure.Faster: mixtureUpdate},
 	"step smollm2":               {measure.Floor: wholeStep},
 	"step small":                 {measure.Faster: smallStep},

@@ -38,13 +38,15 @@ How to read the tables:
 - A **hot** call finds its inputs in the cache after the previous run. Its floor is computed from a copy within the last cache. A **cold** call
   begins with other data in the caches. It must also wake the threads, which takes some tens of microseconds for every provider, and most of
   the time of small cases.
+  In rows marked † a cold call may have found a part of its inputs in the last-level cache: they were measured with an eviction of 96 MiB, which
+  is less than that cache. Their share of the floor can be above 100 %.
 - **× peer** is the peer's median over ours: above 1 we are faster. If a peer computes in bf16 on a machine without
   bf16 instructions, the ratio is marked *bf16 emulated*, and the row counts neither as a win nor for a target.
 - **Error** is the largest difference from float64 of any output, over that output's largest value, in the same run. For whole
-  phases it is the error of log-probs. In the suites learner and step these come from the forward pass. For quantised weights, and for two
+  phases it is the error of log-probs. In the suites learner and step these come from the forward pass. In the suite decode, and for two
   agents, they are compared with our own pass in float32.
-- **Memory** is the peak growth of the process during a cold run: a provider's memory in addition to its inputs. For quantised weights,
-  and for two agents, it is the computed size of the weights. For a step with adapters it is the memory of our tensors and of the peers'
+- **Memory** is the peak growth of the process during a cold run: a provider's memory in addition to its inputs. For two agents it is the
+  computed size of the weights. For a step with adapters, and in the suite decode, it is the memory of our tensors and of the peers'
   processes. Gradients that PyTorch allocates count. Our gradients of weights are added to a buffer that training has anyway.
 `
 
@@ -252,8 +254,8 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 		if ours == nil {
 			continue
 		}
-		fmt.Fprintf(b, "| %s, %s | %s | %s (%s, %s) | %.0f %% of %s | %.1f | %.1f | %.0e | %s |", row.Name, row.Shape, row.Cache, measure.Seconds(ours.Median),
-			measure.Seconds(ours.P20), measure.Seconds(ours.P80), ours.PercentOfFloor, row.FloorOf, ours.GBps, ours.GFLOPs, ours.MaxError, measure.Bytes(ours.PeakExtraBytes))
+		fmt.Fprintf(b, "| %s, %s | %s | %s (%s, %s) | %.0f %%%s of %s | %.1f | %.1f | %.0e | %s |", row.Name, row.Shape, row.Cache, measure.Seconds(ours.Median),
+			measure.Seconds(ours.P20), measure.Seconds(ours.P80), ours.PercentOfFloor, mark(row, r.Machine), row.FloorOf, ours.GBps, ours.GFLOPs, ours.MaxError, measure.Bytes(ours.PeakExtraBytes))
 		for _, name := range peers {
 			p := find(row, name)
 			switch {
@@ -275,6 +277,14 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 	if len(failed) > 0 {
 		b.WriteString("\nPeers that did not run:\n\n" + strings.Join(slices.Compact(failed), "\n") + "\n")
 	}
+}
+
+// mark returns the sign of a row whose cold calls may have been warm.
+func mark(row measure.Row, m measure.Machine) string {
+	if row.Cache == measure.Cold && m.Hot() {
+		return " †"
+	}
+	return ""
 }
 
 // peersOf returns the names of a suite's peers in the order of their appearance.

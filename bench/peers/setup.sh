@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# setup.sh: the Python packages of requirements.txt in build/peers, a folder of their own. Where packages were added to the
-# list, they alone are downloaded.
+# setup.sh: the Python packages of requirements.txt in build/peers, a folder of their own, and llama.cpp. Where packages were added to
+# the list, they alone are downloaded.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+bench/peers/llama/setup.sh
 list=bench/peers/requirements.txt site=build/peers
 lists() { cat $list bench/interop/requirements.txt; }
 lists | cmp -s - $site/.requirements && exit

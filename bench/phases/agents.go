@@ -169,3 +169,15 @@ func (d *duo) close(ctx context.Context) error {
 	}
 	return errors.Join(append(all, d.base.close(ctx))...)
 }
+
+// weighed reports the size of the weights as the memory.
+type weighed struct {
+	*measure.Native
+	bytes int64
+}
+
+func (p weighed) Run(ctx context.Context, repeat int, cache measure.Cache) (measure.Samples, error) {
+	s, err := p.Native.Run(ctx, repeat, cache)
+	s.PeakExtraBytes = p.bytes
+	return s, err
+}

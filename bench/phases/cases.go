@@ -172,9 +172,11 @@ func casesOf(suite string, quick bool) []bench {
 			{"mixture-bf16", suite, experts, apart, half, []measure.Target{faster(peer, 3)}},
 		}
 	case "learner":
+		dense := shape{prompts: 16, rollouts: 1, promptTokens: 90, newTokens: 64} // no prompt is shared: the same work for both
 		apart := shape{prompts: 16, rollouts: 1, promptTokens: 64, newTokens: 64}
 		return []bench{
 			{"smollm2", suite, smolLM2, shared, full, []measure.Target{faster(peer, 2)}},
+			{"smollm2-dense", suite, smolLM2, dense, full, []measure.Target{faster(peer, 1.2)}},
 			{"smollm2-bf16", suite, smolLM2, shared, half, []measure.Target{faster(peer, 2)}},
 			{"mixture", suite, experts, apart, full, []measure.Target{faster(peer, 1.5)}},
 			{"smollm2-lora", suite, adapted, shared, full, []measure.Target{faster(inFull, 1.25), smaller(inFull, 0.5)}},

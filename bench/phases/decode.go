@@ -105,14 +105,14 @@ func (w *sweep) measure(ctx context.Context, rows, length int, o Options) (measu
 		if err := w.open(ctx, o); err != nil {
 			return nil, measure.Setup{}, err
 		}
-		d := &decoding{sweep: w, workload: &workload{Rollouts: 1, NewTokens: w.newTokens, Checked: min(rows, 2), config: w.config}}
+		c := &cached{w.actor, &workload{Rollouts: 1, NewTokens: w.newTokens, Checked: min(rows, 2), config: w.config}}
 		for i := range rows {
 			prompt := make([]int32, length)
 			measure.Index(prompt, uint32(1000*rows+i), uint32(w.config.VocabSize))
-			d.workload.Prompts = append(d.workload.Prompts, prompt)
+			c.workload.Prompts = append(c.workload.Prompts, prompt)
 		}
-		setup, err := d.setup(ctx, o)
-		return d, setup, err
+		setup, err := w.setup(ctx, c, o)
+		return c, setup, err
 	}}})
 	if err == nil {
 		o.Log("%s, %d rows at %d tokens: %.0f tokens/s, %s a pass", w.network.name, rows, length, float64(rows*(w.newTokens-1))/row.Providers[0].Median,
@@ -129,74 +129,82 @@ func (w *sweep) row(rows, length int) measure.Row {
 	passes := float64(w.newTokens - 1)
 	read := float64(w.config.Parameters()) - unread(w.config, rows)
 	cached := float64(rows*2*w.config.Layers*w.config.KVHeads*w.config.HeadDim) * (float64(length) + passes/2)
-	layers, head := matrices(w.config)
-	attended := 4 * float64(w.config.Layers*w.config.Heads*w.config.HeadDim) * (float64(length) + passes/2)
 	return measure.Row{Suite: "rollout", Name: "decode", Shape: fmt.Sprintf("%s, %d rows, %d + %d tokens", w.network.name, rows, length, w.newTokens-1),
 		DType: w.precision.ours(), Cache: measure.Cold, ReadOnly: true,
 		Bytes:   measure.Amount{Formula: fmt.Sprintf("%g·passes·(parameters + rows·cached values)", weight), Value: weight * passes * (read + cached)},
-		FLOPs:   measure.Amount{Formula: "passes·rows·(2·matrices + 4·layers·width·context)", Value: passes * float64(rows) * (2*(layers+head) + attended)},
+		FLOPs:   decodeFLOPs(w.config, shape{prompts: rows, rollouts: 1, promptTokens: length, newTokens: w.newTokens}),
 		Targets: []measure.Target{nearFloor(0.6)}}
 }
 
-// decoding is a row of a sweep.
-type decoding struct {
-	*sweep
-	workload *workload
-}
-
-// setup puts the prompts into the cache, and times this as the row's prefill.
-func (d *decoding) setup(ctx context.Context, o Options) (measure.Setup, error) {
-	d.actor.forget()
-	took, err := d.take(ctx, 1)
-	tokens := len(d.workload.Prompts) * len(d.workload.Prompts[0])
-	settings := map[string]any{"device": d.actor.device.Spec(), "dtype": d.precision.ours(), "slots": most(d.rows), "weights": "random",
+// setup puts the prompts of a row into the cache, and times this as the row's prefill.
+func (w *sweep) setup(ctx context.Context, c *cached, o Options) (measure.Setup, error) {
+	w.actor.forget()
+	took, err := c.take(ctx, 1)
+	tokens := len(c.workload.Prompts) * len(c.workload.Prompts[0])
+	settings := map[string]any{"device": w.actor.device.Spec(), "dtype": w.precision.ours(), "slots": most(w.rows), "weights": "random",
 		"prefill_tokens_per_second": float64(tokens) / took.Seconds(), "max_error_against": "the trainer's forward pass"}
 	if err == nil {
-		_, err = d.take(ctx, d.workload.NewTokens)
+		_, err = c.take(ctx, c.workload.NewTokens)
 	}
 	if err == nil {
-		err = d.actor.checkRecorded(ctx, d.config, settings, o)
+		err = w.actor.checkRecorded(ctx, w.config, settings, o)
 	}
 	return measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, err
 }
 
+// cached samples after prompts that are in the engine's cache, or measures their reading.
+type cached struct {
+	actor    *actor
+	workload *workload
+}
+
 // take samples the given number of tokens after each prompt, and returns the duration.
-func (d *decoding) take(ctx context.Context, tokens int) (time.Duration, error) {
-	w := *d.workload
+func (c *cached) take(ctx context.Context, tokens int) (time.Duration, error) {
+	w := *c.workload
 	w.NewTokens = tokens
 	start := time.Now()
-	sampled, err := d.actor.sample(ctx, &w)
-	d.actor.sampled = sampled
+	sampled, err := c.actor.sample(ctx, &w)
+	c.actor.sampled = sampled
 	return time.Since(start), err
 }
 
 // Run times all tokens except the first. The first token's pass also computes the ends of the prompts.
-func (d *decoding) Run(ctx context.Context, repeat int, _ measure.Cache) (s measure.Samples, err error) {
+func (c *cached) Run(ctx context.Context, repeat int, _ measure.Cache) (s measure.Samples, err error) {
+	if err := c.actor.device.Do(ctx, func(s *torch.Scope) error { s.ResetPeak(); return nil }); err != nil {
+		return s, err
+	}
 	for range repeat {
-		first, err := d.take(ctx, 1)
+		if c.workload.Reading {
+			c.actor.forget()
+		}
+		first, err := c.take(ctx, 1)
 		if err != nil {
 			return s, err
 		}
-		all, err := d.take(ctx, d.workload.NewTokens)
+		if c.workload.Reading {
+			s.Seconds = append(s.Seconds, first.Seconds())
+			continue
+		}
+		all, err := c.take(ctx, c.workload.NewTokens)
 		if err != nil {
 			return s, err
 		}
 		s.Seconds = append(s.Seconds, max(all-first, time.Microsecond).Seconds())
 	}
-	m, err := d.actor.device.Memory(ctx)
+	m, err := c.actor.device.Memory(ctx)
 	s.PeakExtraBytes = m.Peak
 	return s, err
 }
 
-func (d *decoding) Check(ctx context.Context) (float64, error) {
-	if _, err := d.take(ctx, d.workload.NewTokens); err != nil {
+func (c *cached) Check(ctx context.Context) (float64, error) {
+	if _, err := c.take(ctx, c.workload.NewTokens); err != nil {
 		return 0, err
 	}
-	return d.actor.sampledError(ctx, d.workload)
+	return c.actor.sampledError(ctx, c.workload)
 }
 
-// Close does not close the sweep's actor, because the next row uses it.
-func (d *decoding) Close() error { return nil }
+// Close leaves the actor open: the next row of a sweep uses it.
+func (c *cached) Close() error { return nil }
 
 // qwen3 returns a shape of Qwen 3 with random weights.
 func qwen3(name string, layers, width, heads, ffn int) network {

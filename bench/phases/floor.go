@@ -91,6 +91,14 @@ func decodeBytes(c arch.Config, s shape, weight float64, _ int64) measure.Amount
 		Value: weight * (float64(c.Parameters()) - unread(c, s.sequences())) * float64(s.newTokens)}
 }
 
+// decodeFLOPs returns the operations of the passes after cached prompts, one a token except the first.
+func decodeFLOPs(c arch.Config, s shape) measure.Amount {
+	layers, head := matrices(c)
+	passes := float64(s.newTokens - 1)
+	attended := 4 * float64(c.Layers*c.Heads*c.HeadDim) * (float64(s.promptTokens) + passes/2)
+	return measure.Amount{Formula: "passes·rows·(2·matrices + 4·layers·width·context)", Value: passes * float64(s.sequences()) * (2*(layers+head) + attended)}
+}
+
 func noBytes(arch.Config, shape, float64, int64) measure.Amount {
 	return measure.Amount{Formula: "0: bound by FLOPs"}
 }

@@ -84,13 +84,13 @@ func checkRow(t *testing.T, row measure.Row) {
 	if ours.Name != measure.Ours || ours.Status != "ok" || ours.Samples < measure.QuickSchedule.Samples || ours.Median <= 0 {
 		t.Errorf("our provider's result is %+v", ours)
 	}
-	if !(ours.MaxError < maxGap(row)) || ours.MaxError == 0 {
+	if !(ours.MaxError < maxGap(row)) || ours.MaxError == 0 && row.DType != "Q8_0" { // products with blocks have equal bits in both passes
 		t.Errorf("%s: log-probs are off by %v; at most %v is allowed", row.Name, ours.MaxError, maxGap(row))
 	}
 	if row.DType == "bfloat16" && row.Name != "decode" && ours.MaxError < 1e-5 { // the other pass of that one is in bf16, too
 		t.Errorf("%s: log-probs are off by %v only: were the weights rounded?", row.Name, ours.MaxError)
 	}
-	if ours.PeakExtraBytes < 4*tiny.config.Parameters() {
+	if row.DType != "Q8_0" && ours.PeakExtraBytes < 4*tiny.config.Parameters() {
 		t.Errorf("peak memory is %d bytes, less than the weights", ours.PeakExtraBytes)
 	}
 	if strings.HasSuffix(row.Name, "-lora") {
@@ -170,27 +170,24 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestQuantisedQuick decodes from both kinds of blocks, as mgrpo bench quantised --quick does.
-func TestQuantisedQuick(t *testing.T) {
-	r, err := Quantised(context.Background(), Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf,
-		Save: func(*measure.Results) error { return nil }})
+// TestDecodeQuick decodes from files of two types and reads prompts, as mgrpo bench decode --quick does.
+func TestDecodeQuick(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "build"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Decode(context.Background(), Options{Root: root, Device: "cpu", Threads: 1, Quick: true, Log: t.Logf, Save: func(*measure.Results) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Rows) != 2 {
+	if len(r.Rows) != 3 {
 		t.Fatalf("%d rows", len(r.Rows))
 	}
 	for _, row := range r.Rows {
-		ours, theirs := row.Providers[0], row.Providers[1]
-		if ours.Status != "ok" || theirs.Status != "ok" || ours.Median <= 0 || theirs.Median <= 0 {
-			t.Errorf("%+v", row.Providers)
-		}
-		if !(ours.MaxError < 1e-5) || !(theirs.MaxError > 1e-5 && theirs.MaxError < 1e-2) {
-			t.Errorf("%s: log-probs are off by %v, in bf16 by %v", row.Name, ours.MaxError, theirs.MaxError)
-		}
-		if ours.PeakExtraBytes >= theirs.PeakExtraBytes*6/10 {
-			t.Errorf("%s: %d bytes, in bf16 %d", row.Name, ours.PeakExtraBytes, theirs.PeakExtraBytes)
-		}
+		checkRow(t, row)
+	}
+	if f32, q8 := r.Rows[0].Providers[0], r.Rows[1].Providers[0]; q8.PeakExtraBytes >= f32.PeakExtraBytes {
+		t.Errorf("Q8_0 takes %d bytes, F32 %d", q8.PeakExtraBytes, f32.PeakExtraBytes)
 	}
 }
 

@@ -153,6 +153,19 @@ func (a *actor) logProbError(ctx context.Context, w *workload) (float64, error) 
 	return worst / scale, nil
 }
 
+// sampledError returns the largest error of the last sampled log-probs, relative to the largest log-prob.
+func (a *actor) sampledError(ctx context.Context, w *workload) (float64, error) {
+	want, err := a.trainingLogProbs(ctx, w, [][]int32{a.sampled[0].Tokens})
+	if err != nil {
+		return 0, err
+	}
+	var worst, scale float64
+	for t, p := range want[0] {
+		worst, scale = max(worst, math.Abs(float64(a.sampled[0].LogProbs[t])-p)), max(scale, math.Abs(p))
+	}
+	return worst / scale, nil
+}
+
 // newestLogProbs returns the log-probs of the phase that ran last, and their reference.
 func (a *actor) newestLogProbs(ctx context.Context, w *workload) (got, want [][]float64, err error) {
 	if a.sampled == nil {

@@ -29,7 +29,9 @@ type workload struct {
 	Checked     int         `json:"checked"`             // number of prompts, from the first, whose first completion is checked
 	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of the checked completions, in float64
 	LR          float64     `json:"lr"`
-	Rank        int         `json:"rank"` // of the trained adapters; 0: the weights are trained
+	Rank        int         `json:"rank"`              // of the trained adapters; 0: the weights are trained
+	File        string      `json:"file,omitempty"`    // the GGUF file of the suite "decode"
+	Reading     bool        `json:"reading,omitempty"` // in the suite "decode": the reading of prompts is measured
 
 	precision precision
 	network   network

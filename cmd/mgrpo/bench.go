@@ -18,7 +18,7 @@ type benchCmd struct {
 	Learner benchLearnerCmd `cmd:"" help:"An update, compared with transformers' forward and backward pass."`
 	Step    benchStepCmd    `cmd:"" help:"A whole step of GRPO, compared with TRL."`
 
-	Quantised benchQuantisedCmd `cmd:"" help:"Decoding from quantised weights, compared with bf16."`
+	Decode benchDecodeCmd `cmd:"" help:"Passes over GGUF files of each type, compared with llama.cpp."`
 
 	Roofline benchRooflineCmd `cmd:"" help:"How long a step takes at least on a GPU, from bytes, operations and launches."`
 

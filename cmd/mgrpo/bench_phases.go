@@ -66,10 +66,10 @@ func (c *benchStepCmd) Run(ctx context.Context) error {
 	return c.phase(ctx, "step")
 }
 
-type benchQuantisedCmd struct{ benchFlags }
+type benchDecodeCmd struct{ benchFlags }
 
-func (c *benchQuantisedCmd) Run(ctx context.Context) error {
-	return c.suite(func(o measure.Options) (*measure.Results, error) { return phases.Quantised(ctx, o) })
+func (c *benchDecodeCmd) Run(ctx context.Context) error {
+	return c.suite(func(o measure.Options) (*measure.Results, error) { return phases.Decode(ctx, o) })
 }
 
 func (f benchFlags) phase(ctx context.Context, name string) error {

@@ -1,0 +1,184 @@
+package phases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/engine/policy/local"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+	"github.com/mgrpo/mgrpo/trainer/model/weights"
+)
+
+// The suite "decode" measures passes over GGUF files of each type, next to llama.cpp on the same file: sampling after cached prompts, and
+// the reading of prompts.
+
+const llamaCpp = "llama.cpp"
+
+// ggufType is the type of a file's matrices.
+type ggufType struct {
+	dtype weights.DType // "": the network's file as it is published
+	name  string
+	bytes float64 // of a weight
+}
+
+var (
+	ggufF32  = ggufType{weights.F32, "F32", 4}
+	ggufBF16 = ggufType{weights.BF16, "BF16", 2}
+	ggufQ8_0 = ggufType{weights.Q8_0, "Q8_0", 34. / 32}
+	ggufQ4_1 = ggufType{"", "Q4_1", 20. / 32}
+)
+
+// decode is one row.
+type decode struct {
+	ggufType
+	network
+	shape  shape
+	prompt bool    // measures the reading of prompts, and not sampling
+	ratio  float64 // the target for llama.cpp's time / ours
+}
+
+// Decode measures the suite.
+func Decode(ctx context.Context, o Options) (*measure.Results, error) {
+	var cases []measure.Case
+	for _, d := range decodes(o.Quick) {
+		cases = append(cases, measure.Case{Label: d.label(), Measure: func(ctx context.Context) (measure.Row, error) { return d.measure(ctx, o) }})
+	}
+	return measure.Run(ctx, "decode", o, cases)
+}
+
+func decodes(quick bool) (all []decode) {
+	if quick {
+		s := shape{prompts: 2, rollouts: 1, promptTokens: 5, newTokens: 4}
+		return []decode{{ggufF32, tiny, s, false, 1}, {ggufQ8_0, tiny, s, false, 1}, {ggufF32, tiny, s, true, 1}}
+	}
+	types := []ggufType{ggufF32, ggufBF16, ggufQ8_0, ggufQ4_1}
+	for _, length := range []int{128, 1024} {
+		for _, sequences := range []int{1, 4, 16} {
+			s := shape{prompts: sequences, rollouts: 1, promptTokens: length, newTokens: 33}
+			for _, t := range types {
+				ratio := 1.0
+				if sequences == 16 && t.dtype != weights.Q8_0 && t.dtype != "" {
+					ratio = 1.5
+				}
+				all = append(all, decode{t, smolLM2, s, false, ratio})
+			}
+		}
+	}
+	for _, t := range types {
+		all = append(all, decode{t, smolLM2, shape{prompts: 8, rollouts: 1, promptTokens: 512, newTokens: 1}, true, 1})
+	}
+	return all
+}
+
+func (d decode) label() string {
+	if d.prompt {
+		return fmt.Sprintf("%s-prompts-%dx%d", d.ggufType.name, d.shape.prompts, d.shape.promptTokens)
+	}
+	return fmt.Sprintf("%s-%dx%d", d.ggufType.name, d.shape.prompts, d.shape.promptTokens)
+}
+
+func (d decode) measure(ctx context.Context, o Options) (row measure.Row, err error) {
+	folder, err := os.MkdirTemp(filepath.Join(o.Root, "build"), "bench-")
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	w := &workload{Suite: "decode", File: filepath.Join(folder, "model.gguf"), Reading: d.prompt, Rollouts: 1, NewTokens: d.shape.newTokens, Checked: 1}
+	if err := d.prepare(ctx, w, o); err != nil {
+		return row, err
+	}
+	row = measure.Row{Suite: "decode", Name: d.label(), Shape: d.network.name + ", " + d.shape.String(), DType: d.ggufType.name, Cache: measure.Cold, ReadOnly: true,
+		Bytes: decodeBytes(w.config, d.shape, d.bytes, 0), FLOPs: rolloutFLOPs(w.config, d.shape, 0), Targets: []measure.Target{faster(llamaCpp, d.ratio)}}
+	if !d.prompt {
+		passes := shape{prompts: d.shape.prompts, rollouts: 1, newTokens: d.shape.newTokens - 1}
+		row.Bytes = decodeBytes(w.config, passes, d.bytes, 0)
+		row.FLOPs = decodeFLOPs(w.config, d.shape)
+	}
+	openers := []measure.Opener{{Name: measure.Ours, Open: func(ctx context.Context) (measure.Provider, measure.Setup, error) { return d.open(ctx, w, o) }}}
+	if o.Peers {
+		openers = append(openers, measure.PeersOf(o).Opener(llamaCpp, w))
+	}
+	return o.Schedule().Measure(ctx, row, openers)
+}
+
+// prepare writes the file, and makes prompts and a completion with its log-probs in float32.
+func (d decode) prepare(ctx context.Context, w *workload, o Options) (err error) {
+	a := &actor{}
+	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
+	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
+		return err
+	}
+	b := bench{weights: d.network, shape: d.shape}
+	if err := a.makeWeights(ctx, b, o.Root); err != nil {
+		return err
+	}
+	w.config = a.model.Config
+	for i := range d.shape.prompts {
+		prompt := make([]int32, d.shape.promptTokens)
+		measure.Index(prompt, uint32(i), uint32(w.config.VocabSize))
+		w.Prompts = append(w.Prompts, prompt)
+	}
+	if d.dtype == "" {
+		return os.Link(filepath.Join(o.Root, "models", d.network.file), w.File)
+	}
+	params := model.All(a.model)
+	read := func(from int64, dst []float32) error { return params.Master().Read(ctx, from, dst) }
+	vocabulary := map[string]any{"tokenizer.ggml.model": "no_vocab", arch.GGUFName(w.config.Family) + ".vocab_size": uint32(w.config.VocabSize)}
+	return weights.WriteGGUF(w.File, w.config, vocabulary, params.Reader(ctx, read), d.dtype)
+}
+
+// open loads the file as an agent with its type does, and samples a completion of the first prompt.
+func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Provider, _ measure.Setup, err error) {
+	a := &actor{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
+		return nil, measure.Setup{}, err
+	}
+	src, err := weights.Open(w.File)
+	if err != nil {
+		return nil, measure.Setup{}, err
+	}
+	defer src.Close()
+	opt := model.Options{Compute: torch.Float32, MaxPosition: w.context()}
+	switch d.dtype {
+	case weights.BF16:
+		opt.HalfCopy = true
+		torch.RoundFactors(true)
+	case weights.Q8_0, "":
+		opt.Quantised = true
+	}
+	if a.model, err = model.Load(ctx, a.device, src, opt); err != nil {
+		return nil, measure.Setup{}, err
+	}
+	if a.engine, err = local.New(ctx, a.model, local.Options{Slots: d.shape.prompts}, local.Terms{}); err != nil {
+		return nil, measure.Setup{}, err
+	}
+	p := &cached{a, w}
+	if _, err := p.take(ctx, max(w.NewTokens, 2)); err != nil {
+		return nil, measure.Setup{}, err
+	}
+	w.Completions = [][]int32{a.sampled[0].Tokens}
+	if w.LogProbs, err = a.trainingLogProbs(ctx, w, w.Completions); err != nil {
+		return nil, measure.Setup{}, err
+	}
+	settings := map[string]any{"device": o.Device, "threads": o.Threads, "memory": "tensors", "max_error_against": "the trainer's forward pass"}
+	return owned{p, a}, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
+}
+
+// owned is a provider that closes its actor.
+type owned struct {
+	*cached
+	actor *actor
+}
+
+func (p owned) Close() error { return p.actor.close(context.Background()) }
