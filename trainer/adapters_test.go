@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mgrpo/mgrpo/trainer/model/memory"
-	"github.com/mgrpo/mgrpo/trainer/model/weights"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
@@ -44,8 +42,12 @@ func TestAdaptersResume(t *testing.T) {
 		}
 		for _, agent := range []string{"planner", "researcher"} {
 			folder := archive.CheckpointsOf(dir).AgentDir(3, agent)
-			if _, err := os.Stat(filepath.Join(folder, "model.safetensors")); err == nil || !weights.IsAdapter(folder) {
-				t.Errorf("%s holds no adapter alone", folder)
+			files, err := filepath.Glob(filepath.Join(folder, "*model*.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(files) != 1 || filepath.Base(files[0]) != "adapter_model.safetensors" {
+				t.Errorf("%s holds %v, not an adapter alone", folder, files)
 			}
 		}
 	}

@@ -27,9 +27,6 @@ func FromGotch(s *torch.Scope, t *ts.Tensor) *torch.Tensor {
 // may outlive t. Use it inside Do of t's device: gotch reports errors by the calling thread.
 func ToGotch(t *torch.Tensor) *ts.Tensor { return ts.FromCtensor(t.Share()) }
 
-// ToDType returns gotch's name of a dtype; the numbers are the same.
-func ToDType(dt torch.DType) gotch.DType { return gotch.DType(dt) }
-
 // FromDType returns our name of a gotch dtype, or an error for one that tensors of this project never have.
 func FromDType(dt gotch.DType) (torch.DType, error) {
 	if dt >= 0 && dt <= gotch.BFloat16 {
@@ -46,12 +43,4 @@ func ToDevice(d *torch.Device) gotch.Device {
 		return gotch.CudaBuilder(uint(d.Index()))
 	}
 	return gotch.CPU
-}
-
-// FromDevice returns the specification that torch.Open takes for a gotch device, "cpu" or "cuda:N".
-func FromDevice(d gotch.Device) string {
-	if d.IsCuda() {
-		return fmt.Sprintf("cuda:%d", d.Value)
-	}
-	return "cpu"
 }

@@ -111,7 +111,7 @@ func TestGotchModuleAsRewardModel(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for _, dt := range []torch.DType{torch.Uint8, torch.Int8, torch.Int16, torch.Int32, torch.Int64, torch.Float16, torch.Float32, torch.Float64, torch.Bool, torch.BFloat16} {
-		if back, err := FromDType(ToDType(dt)); err != nil || back != dt {
+		if back, err := FromDType(gotch.DType(dt)); err != nil || back != dt {
 			t.Errorf("%v became %v, %v", dt, back, err)
 		}
 	}
@@ -119,9 +119,6 @@ func TestNames(t *testing.T) {
 		if _, err := FromDType(dt); err == nil {
 			t.Errorf("dtype %d was accepted", dt)
 		}
-	}
-	if FromDevice(gotch.CPU) != "cpu" || FromDevice(gotch.CudaBuilder(3)) != "cuda:3" {
-		t.Error("device names")
 	}
 	do(t, func(s *torch.Scope) {
 		if ToDevice(s.Device()) != gotch.CPU {

@@ -13,8 +13,8 @@ const (
 	harmonyHint    = "Write " + harmonyChannel + "commentary to=functions.NAME <|constrain|>json" + harmonyMessage + "{...}<|call|>."
 )
 
-// HarmonyEnds are the marks that end a message. Only <|call|> and <|return|> end a turn.
-var HarmonyEnds = []string{harmonyEnd, "<|call|>", "<|return|>"}
+// harmonyEnds are the marks that end a message. Only <|call|> and <|return|> end a turn.
+var harmonyEnds = []string{harmonyEnd, "<|call|>", "<|return|>"}
 
 // Harmony is the notation of GPT-OSS: messages in channels. Messages in the channel analysis are thinking. Messages to
 // functions.NAME are calls. All others are text.
@@ -92,7 +92,7 @@ func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
 			}
 			m := harmonyPart{start: at, bodyAt: len(text) - len(body)}
 			m.channel, m.to = harmonyHeader(header)
-			end := Held(body, append([]string{harmonyStart, harmonyChannel}, HarmonyEnds...)...)
+			end := Held(body, append([]string{harmonyStart, harmonyChannel}, harmonyEnds...)...)
 			if m.to != "" {
 				if _, n, err := decode(body); err == nil {
 					end = n
@@ -103,7 +103,7 @@ func harmonyMessages(text string) func(yield func(harmonyPart) bool) {
 				return
 			}
 			at = m.bodyAt + end
-			for _, e := range HarmonyEnds {
+			for _, e := range harmonyEnds {
 				if i := skipSpace(text, at); strings.HasPrefix(text[i:], e) {
 					at = i + len(e)
 				}

@@ -25,8 +25,8 @@ const (
 
 // Templates for the retriever that Search-R1 starts alongside training (POST /retrieve of its retrieval_server.py).
 const (
-	DefaultRequest  = `{"queries": [{{json .Query}}], "topk": {{.Results}}, "return_scores": true}`
-	DefaultResponse = `{{range $i, $hit := index .result 0}}[{{inc $i}}] {{$d := $hit.document}}` +
+	defaultRequest  = `{"queries": [{{json .Query}}], "topk": {{.Results}}, "return_scores": true}`
+	defaultResponse = `{{range $i, $hit := index .result 0}}[{{inc $i}}] {{$d := $hit.document}}` +
 		`{{if index $d "contents"}}{{text $d.contents}}{{else}}{{text $d.title}}{{"\n"}}{{text $d.text}}{{end}}{{"\n\n"}}{{end}}`
 )
 
@@ -55,10 +55,10 @@ type Retriever struct {
 // NewRetriever returns the tool. It does not contact the service. The caller must call Close.
 func NewRetriever(cfg RetrieverConfig) (*Retriever, error) {
 	if cfg.Request == "" {
-		cfg.Request = DefaultRequest
+		cfg.Request = defaultRequest
 	}
 	if cfg.Response == "" {
-		cfg.Response = DefaultResponse
+		cfg.Response = defaultResponse
 	}
 	r := &Retriever{cfg: cfg}
 	var err error

@@ -13,7 +13,7 @@ import (
 
 const (
 	FirstWait = 500 * time.Millisecond // before the first retry; doubled for each further one
-	LongWait  = 30 * time.Second       // longest wait between two attempts, even if the server asks for a longer wait
+	longWait  = 30 * time.Second       // longest wait between two attempts, even if the server asks for a longer wait
 )
 
 // Transient is an error after which another attempt may succeed.
@@ -42,10 +42,10 @@ func Do[T any](ctx context.Context, retries int, wait func(context.Context, time
 			}
 			return none, fmt.Errorf("after %d attempts: %w", attempt+1, err)
 		}
-		if again.After > LongWait {
-			return none, fmt.Errorf("the server asks to wait %s, but the longest wait is %s: %w", again.After, LongWait, err)
+		if again.After > longWait {
+			return none, fmt.Errorf("the server asks to wait %s, but the longest wait is %s: %w", again.After, longWait, err)
 		}
-		pause := min(FirstWait<<min(attempt, 16), LongWait)
+		pause := min(FirstWait<<min(attempt, 16), longWait)
 		pause = max(pause/2+rand.N(pause/2), again.After)
 		if ended := wait(ctx, pause); ended != nil {
 			return none, fmt.Errorf("%w, last: %v", ended, err)

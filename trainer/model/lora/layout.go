@@ -172,7 +172,7 @@ func (s *Spec) Match(cfg arch.Config, modules []string) (*Layout, error) {
 		}
 	}
 	l, err := s.place(cfg)
-	if errors.Is(err, ErrSyntax) { // the expression is in the file's own syntax, so the file's tensors decide
+	if errors.Is(err, errSyntax) { // the expression is in the file's own syntax, so the file's tensors decide
 		s.Targets, s.Exclude, s.Layers = Targets{Names: modules}, Targets{}, nil
 		l, err = s.place(cfg)
 	}

@@ -178,9 +178,9 @@ func (t Targets) matcher() (func(name string) bool, error) {
 
 func (t Targets) allLinear() bool { return strings.EqualFold(t.Pattern, AllLinear) }
 
-// ErrSyntax is returned for a regular expression that Python accepts and RE2, which this program uses, does not, such as
+// errSyntax is returned for a regular expression that Python accepts and RE2, which this program uses, does not, such as
 // (?!...).
-var ErrSyntax = errors.New("this program's regular expressions (RE2) do not support a part of it, such as (?!...) or \\1: name the modules instead")
+var errSyntax = errors.New("this program's regular expressions (RE2) do not support a part of it, such as (?!...) or \\1: name the modules instead")
 
 // expression compiles a regular expression that must match a whole text.
 func expression(text string) (*regexp.Regexp, error) {
@@ -188,7 +188,7 @@ func expression(text string) (*regexp.Regexp, error) {
 	var fault *syntax.Error
 	if errors.As(err, &fault) {
 		if fault.Code == syntax.ErrInvalidPerlOp || fault.Code == syntax.ErrInvalidEscape {
-			return nil, fmt.Errorf("the regular expression %s: %w", strictjson.Brief(text), ErrSyntax)
+			return nil, fmt.Errorf("the regular expression %s: %w", strictjson.Brief(text), errSyntax)
 		}
 		return nil, fmt.Errorf("the regular expression %s: %s", strictjson.Brief(text), fault.Code)
 	}

@@ -191,7 +191,7 @@ func TestMatch(t *testing.T) {
 	}
 	_, err = several.Match(base, []string{"model.layers.0.self_attn.v_proj"})
 	golden.WantError(t, err, "v_proj", "target_modules")
-	if _, err := several.Match(base, nil); err == nil || errors.Is(err, ErrSyntax) {
+	if _, err := several.Match(base, nil); err == nil || errors.Is(err, errSyntax) {
 		t.Errorf("no tensors: %v", err)
 	}
 }

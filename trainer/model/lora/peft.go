@@ -61,7 +61,7 @@ func ParsePEFT(data []byte) (PEFT, error) {
 	if err := r.End(); err != nil {
 		return p, err
 	}
-	if err := p.Spec.Validate(); err != nil && !errors.Is(err, ErrSyntax) {
+	if err := p.Spec.Validate(); err != nil && !errors.Is(err, errSyntax) {
 		return p, err
 	}
 	return p, nil

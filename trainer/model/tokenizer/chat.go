@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/jinja"
@@ -65,15 +64,4 @@ func (t *Tokenizer) Render(c Chat) (string, error) {
 		return "", fmt.Errorf("chat template: %w", err)
 	}
 	return text, nil
-}
-
-// TemplateUsesTools reports whether the chat template prints tools. If it does not, the system message must describe them.
-func (t *Tokenizer) TemplateUsesTools() bool {
-	const marker = "tool_that_marks_the_prompt"
-	tool := ordered.NewObject("type", "function", "function", ordered.NewObject(
-		"name", marker, "description", marker,
-		"parameters", ordered.NewObject("type", "object", "properties", &ordered.Object{}, "required", []any{})))
-	text, err := t.Render(Chat{
-		Messages: Messages(Message{Role: "user", Content: "x"}), Tools: []any{tool}, AddGenerationPrompt: true})
-	return err == nil && strings.Contains(text, marker)
 }

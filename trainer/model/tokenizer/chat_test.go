@@ -9,14 +9,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-func TestTemplateUsesTools(t *testing.T) {
-	for name, want := range map[string]bool{"smollm2": false, "qwen2_5": true, "qwen3": true} {
-		if got := goldenTokenizer(t, name).TemplateUsesTools(); got != want {
-			t.Errorf("%s: got %v, want %v", name, got, want)
-		}
-	}
-}
-
 func TestMessageJSON(t *testing.T) {
 	for want, m := range map[string]Message{
 		`{"role": "user", "content": "x"}`: {Role: "user", Content: "x"},

@@ -180,6 +180,5 @@ func FuzzParse(f *testing.F) {
 				}
 			}
 		}
-		tok.TemplateUsesTools()
 	})
 }

@@ -30,12 +30,12 @@ var fileNames = []string{fileTokenizer, fileModel, fileConfig, fileTemplate, fil
 // tokenizer_config.json, chat_template.jinja, additional_chat_templates/NAME.jinja, special_tokens_map.json and
 // generation_config.json if they are present. An unsupported setting is an error that names it.
 func Load(dir string) (*Tokenizer, error) {
-	t, err := LoadFS(os.DirFS(dir))
+	t, err := loadFS(os.DirFS(dir))
 	return t, at(dir, err)
 }
 
-// LoadFS does the same as Load, from the root of a file system.
-func LoadFS(fsys fs.FS) (*Tokenizer, error) {
+// loadFS does the same as Load, from the root of a file system.
+func loadFS(fsys fs.FS) (*Tokenizer, error) {
 	files := map[string][]byte{}
 	for _, name := range fileNames {
 		if name == fileModel && files[fileTokenizer] != nil {

@@ -95,7 +95,7 @@ func TestHostileFiles(t *testing.T) {
 func parseSmall(t *testing.T, config string, replacements ...string) *Tokenizer {
 	t.Helper()
 	text := strings.NewReplacer(replacements...).Replace(small)
-	tok, err := LoadFS(fstest.MapFS{fileTokenizer: {Data: []byte(text)}, fileConfig: {Data: []byte(config)},
+	tok, err := loadFS(fstest.MapFS{fileTokenizer: {Data: []byte(text)}, fileConfig: {Data: []byte(config)},
 		fileGeneration: {Data: []byte(`{"eos_token_id":[3,1]}`)}})
 	if err != nil {
 		t.Fatal(err)

@@ -44,8 +44,8 @@ func TestWordLevelRoundTrip(t *testing.T) {
 	if tok.VocabSize() != 10 || tok.Pad() != 0 || tok.Unk() != 1 || tok.EOS() != 6 || tok.BOS() != NoID {
 		t.Errorf("size %d, pad %d, unk %d, eos %d, bos %d", tok.VocabSize(), tok.Pad(), tok.Unk(), tok.EOS(), tok.BOS())
 	}
-	if !slices.Equal(tok.StopIDs(), []int32{6}) || !tok.HasTemplate() || tok.TemplateUsesTools() {
-		t.Errorf("stop %v, template %v, tools %v", tok.StopIDs(), tok.HasTemplate(), tok.TemplateUsesTools())
+	if !slices.Equal(tok.StopIDs(), []int32{6}) || !tok.HasTemplate() {
+		t.Errorf("stop %v, template %v", tok.StopIDs(), tok.HasTemplate())
 	}
 	if got, err := tok.Render(Chat{Messages: Messages(Message{Role: "user", Content: "Ada ?"})}); got != "Ada ?" {
 		t.Errorf("Render: got %q, %v", got, err)

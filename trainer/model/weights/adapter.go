@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,12 +32,6 @@ type Adapter struct {
 func (a *Adapter) Fill(from int64, dst []float32) error {
 	copy(dst, a.Values[from:])
 	return nil
-}
-
-// IsAdapter reports whether a folder holds an adapter.
-func IsAdapter(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, adapterConfigFile))
-	return err == nil
 }
 
 // ReadAdapter reads the adapter in a folder, for a base model of the given architecture. The tensors must match the
@@ -71,7 +64,7 @@ func (a *Adapter) readValues(dir string, base arch.Config) error {
 	tensors, err := OpenTensors(filepath.Join(dir, file))
 	if errors.Is(err, fs.ErrNotExist) {
 		file = adapterBin
-		tensors, err = OpenBinTensors(filepath.Join(dir, file))
+		tensors, err = openBinTensors(filepath.Join(dir, file))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the folder contains neither %s nor %s", adapterFile, adapterBin)

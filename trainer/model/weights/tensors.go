@@ -37,8 +37,8 @@ func OpenTensors(path string) (*Tensors, error) {
 	})
 }
 
-// OpenBinTensors maps a file in which torch.save stored a dictionary of weights.
-func OpenBinTensors(path string) (*Tensors, error) {
+// openBinTensors maps a file in which torch.save stored a dictionary of weights.
+func openBinTensors(path string) (*Tensors, error) {
 	return openTensors(path, func(file []byte, into map[string]anyTensor) error {
 		found := map[string]tensor{}
 		if err := scanBin(file, found); err != nil {

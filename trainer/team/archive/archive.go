@@ -205,7 +205,7 @@ func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 			return err
 		}
 	}
-	if a.ledger, err = a.checkpoints.OpenLedger(a.settings.Agent, at); err != nil {
+	if a.ledger, err = a.checkpoints.openLedger(a.settings.Agent, at); err != nil {
 		return a.diskFull(err)
 	}
 	return a.dropTrajectories(version)

@@ -157,7 +157,7 @@ func TestPrune(t *testing.T) {
 	if err := os.Remove(filepath.Join(c.StepDir(4), manifestFile)); err != nil { // unfinished, older than 5
 		t.Fatal(err)
 	}
-	if _, err := c.SaveAgent(6, testAgents(6)[0]); err != nil { // in the making
+	if _, err := c.saveAgent(6, testAgents(6)[0]); err != nil { // in the making
 		t.Fatal(err)
 	}
 	if err := c.Prune(2, 1); err != nil {
@@ -194,7 +194,7 @@ func TestManifestPaths(t *testing.T) {
 // A sleeper's manifest does not stand in the way of those who write the step again.
 func TestReopen(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
-	if err := c.Reopen(3); err != nil {
+	if err := c.reopen(3); err != nil {
 		t.Fatal(err)
 	}
 	dir := c.StepDir(3)
@@ -206,7 +206,7 @@ func TestReopen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := c.Reopen(3); err != nil {
+	if err := c.reopen(3); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {

@@ -45,14 +45,14 @@ func (w testTeam) train(step int64, from *Manifest) (parts []AgentFiles) {
 			a, _ := from.Agent(name)
 			at = a.Ledger
 		}
-		l, err := w.checkpoints(name).OpenLedger(name, at)
+		l, err := w.checkpoints(name).openLedger(name, at)
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		if err := l.Append(testLine(step)); err != nil {
 			w.t.Fatal(err)
 		}
-		files, err := w.checkpoints(name).SaveAgent(step, testAgents(step)[i])
+		files, err := w.checkpoints(name).saveAgent(step, testAgents(step)[i])
 		if err != nil {
 			w.t.Fatal(err)
 		}

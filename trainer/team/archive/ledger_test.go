@@ -53,9 +53,9 @@ func TestLedger(t *testing.T) {
 	if want := []LedgerLine{testLine(1), testLine(2)}; err != nil || !reflect.DeepEqual(lines, want) {
 		t.Errorf("%+v %v, want %+v", lines, err, want)
 	}
-	_, err = c.OpenLedger("planner", LedgerMark{marks[0].Size, marks[1].SHA256})
+	_, err = c.openLedger("planner", LedgerMark{marks[0].Size, marks[1].SHA256})
 	golden.WantError(t, err, "ledger planner.jsonl was changed")
-	_, err = c.OpenLedger("../../x", LedgerMark{})
+	_, err = c.openLedger("../../x", LedgerMark{})
 	golden.WantError(t, err, "not the name of an agent")
 	if l = mustOpenLedger(t, c, LedgerMark{}); l.Close() != nil { // afresh
 		t.Error("closing")
@@ -67,7 +67,7 @@ func TestLedger(t *testing.T) {
 
 func mustOpenLedger(t *testing.T, c Checkpoints, at LedgerMark) *Ledger {
 	t.Helper()
-	l, err := c.OpenLedger("planner", at)
+	l, err := c.openLedger("planner", at)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func (a *Archive) save(ctx context.Context, version int64, st AgentState, mark L
 	if err := a.place.ConfirmPlace(ctx); err != nil { // the files there may belong to a successor
 		return err
 	}
-	if err := a.checkpoints.Reopen(version); err != nil { // a manifest of this version belongs to an earlier round
+	if err := a.checkpoints.reopen(version); err != nil { // a manifest of this version belongs to an earlier round
 		return err
 	}
 	files, err := a.saveAgent(version, st)
@@ -112,7 +112,7 @@ func (a *Archive) saveAgent(version int64, st AgentState) (AgentFiles, error) {
 	if a.settings.Endpoint != nil {
 		return AgentFiles{Name: a.settings.Agent, Files: []durable.File{}, Endpoint: a.settings.Endpoint}, nil
 	}
-	return a.checkpoints.SaveAgent(version, st)
+	return a.checkpoints.saveAgent(version, st)
 }
 
 // Confirm publishes the digest of the newest checkpoint's manifest, if there is a checkpoint. The other workers may be

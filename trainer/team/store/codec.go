@@ -15,7 +15,7 @@ import (
 // Limits of values in the store.
 const (
 	MaxText  = 1 << 20  // bytes of one text: a sub-task, an answer
-	MaxID    = 512      // bytes of a query id
+	maxID    = 512      // bytes of a query id
 	maxValue = 16 << 20 // bytes of one encoded value
 )
 
@@ -73,8 +73,8 @@ func (p *Phase) check() error {
 }
 
 func checkID(query string, numbers ...int) error {
-	if query == "" || len(query) > MaxID {
-		return fmt.Errorf("a query id of %d bytes; it must have 1 to %d", len(query), MaxID)
+	if query == "" || len(query) > maxID {
+		return fmt.Errorf("a query id of %d bytes; it must have 1 to %d", len(query), maxID)
 	}
 	for _, n := range numbers {
 		if n < 0 || n > math.MaxInt32 {

@@ -149,7 +149,7 @@ type idList []string
 
 func (l *idList) check() error {
 	for i, id := range *l {
-		if id == "" || len(id) > MaxID+128 {
+		if id == "" || len(id) > maxID+128 {
 			return fmt.Errorf("id %d has %d bytes", i, len(id))
 		}
 	}

@@ -281,7 +281,7 @@ func (r *statusReader) inHand(agent string, claims map[string]string) ([]Call, e
 		phase, id, ok := strings.Cut(name, " ")
 		submitted, _, _ := strings.Cut(entry, "-")
 		ms, err := strconv.ParseInt(submitted, 10, 64)
-		if !ok || err != nil || len(id) > MaxID+200 || len(phase) > 64 {
+		if !ok || err != nil || len(id) > maxID+200 || len(phase) > 64 {
 			return nil, &MalformedError{Key: r.s.key("claimed", agent), Msg: fmt.Sprintf("%q with %q is not a claimed invocation", clip(name), clip(entry))}
 		}
 		out = append(out, Call{Phase: phase, ID: id, Age: max(r.now.Sub(time.UnixMilli(ms)).Seconds(), 0)})
