@@ -43,12 +43,12 @@ class Decode:
         return answer
 
     def reset(self):
-        if not self.ready and not self.case["reading"]:
+        if not self.ready and not self.case.get("reading"):
             self.ask("prompt")
             self.ready = True
 
     def run(self):
-        self.ask("prompt" if self.case["reading"] else "decode")
+        self.ask("prompt" if self.case.get("reading") else "decode")
 
     def check(self):
         want, prompt = self.case["log_probs"][0], self.case["prompts"][0]
