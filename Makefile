@@ -184,13 +184,13 @@ quickstart: build ## train the built-in team and show the report (ARGS='--set ru
 	@examples/quickstart/run.sh $(ARGS)
 
 bench: setup-tests build bench-peers ## every kernel and phase beside its peers: tables, bench/results, docs/benchmarks.md (hours)
-	@$(FLAGS) && for suite in kernels rollout learner step store; do bin/mgrpo bench $$suite; done
+	@$(FLAGS) && for suite in kernels rollout decode learner step store; do bin/mgrpo bench $$suite; done
 	@$(GO) run ./bench/document
 
 ablation: build ## the paper's claims and the baselines at equal rollout tokens, five seeds (hours; goes on where it was stopped)
 	@$(GO) run ./bench/ablation
 
-bench-peers: ## what mgrpo is compared with: PyTorch, transformers, TRL, PEFT (a download of gigabytes)
+bench-peers: ## what mgrpo is compared with: llama.cpp, PyTorch, transformers, TRL, PEFT (a download of gigabytes)
 	@bench/peers/setup.sh
 
 gsm8k: setup ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
