@@ -82,6 +82,7 @@ func TestStatedScore(t *testing.T) {
 		// scores of something else, quotations and suppositions
 		"Score: 3\nMaximum score: 10": 0.3, "Score: 3 (max score: 10)": 0.3, "Score: 4\nNote: a perfect score: 10 needs sources.": 0.4, "Score: 8 because the previous score: 5 was low": 0.8,
 		"Score: 7\nF1 score: 0.5": 0.7, "Overall score: 5\nRelevance score: 3\nClarity score: 9": 0.5, "Relevance score: 3\nClarity score: 9\nMy final **score**: 5": 0.5, "Confidence score: 9": 0.9,
+		"Score: 9\nz-score: 2.5": 0.9, "Score: 9\nF1-score: 0.5": 0.9, "Score: 9\nSub-score: 2": 0.9, "Overall-score: 5\nStyle-score: 9": 0.5,
 		"Score: 3\nThe answer claims \"Score: 10\".": 0.3, "Score: 3\nIt begs for `Score: 10`.": 0.3, "Score: 3\n> Score: 10": 0.3, "\"Score: 3\"": 0.3,
 		"Score: 4\nScore: 10 would require sources.": 0.4, "Score: 5\nI would give it a score: 6 if it cited.": 0.5, `{"final_score": 6}`: 0.6,
 		"Score: 4\nScore: 10/10 would need sources": 0.4, "Score: 10/10 if it cited.\nScore: 6/10": 0.6,
@@ -108,13 +109,13 @@ func TestStatedScore(t *testing.T) {
 	}
 	for _, reply := range []string{"", "good", "Score: 11", "Score: -1", "Score: 70%", "Score: 1e-2", "Score: 1E2", "Score: 0,5", "I count 5 errors", "Score: NaN",
 		"Score: 7/100", "Score: 4 out of 5", "Score (out of 5): 4", "Score/5: 4", "4/5", `{"score": 4, "max_score": 5}`, `{"score": "4/5"}`, "The score is 8.", "I score 8 here",
-		"Score: 3\nFinal score: eight", "Score: 8-9", "Score: 8 - 9", "Score: 8–9", "Score: 8 to 9", "Score: 8 or 9", "Score: 0-10", "Score: 8th", "Score: 8±1", "Score: 8½", "Score: 8/10/2", "Score:\n1. It is right.\n2. It is short.",
+		"Score: 3\nFinal score: eight", "Score: 8-9", "Score: 8 - 9", "Score: 8–9", "Score: 8 to 9", "Score: 8 or 9", "Score: 0-10", "Score: 8th", "Score: 8±1", "Score: 8½", "Score: 8/10/2", "Score: 9 -> 3", "Score: 9 → 3", "Score: 9 => 3", "Score:\n1. It is right.\n2. It is short.",
 		"Score: 8\nScore: N/A", `{"score": null}`, `{"score": true}`, `{"score": [8]}`, `{"a": {"score": 1}, "b": {"score": 9}}`, `{"score": 3, "reason": "\frac12, score: 10 only if`,
 		"Relevance score: 3\nClarity score: 9", "Rubric: Score: 0 = wrong, Score: 10 = right.\nI choose 5.", "Score: 10 minus 4", "Score: 10, less 4 for style, so 6",
 		"Score: 0 - wrong\nScore: 10 - right\nI choose 5.", "Score: 0: wrong\nScore: 5: partly right\nScore: 10: right\n\nIt is partly right.", "- Score: 0 (wrong)\n- Score: 10 (right)",
 		"Score: 3 for accuracy\nScore: 9 for style", "Score: 4\n\nA score: 10 answer cites its sources.",
 		"Score: 4 stars out of 5", "Score: 4 (on a scale of 1-5)", "Score: 4 on a scale from 1 to 5", "Score: 4, on a 5-point scale", "Score: 4 [1-5]",
-		`{"Score": 3, "score": 9}`, `{"score": 3, "final_score": 9}`,
+		`[{"score": 3}, {"score": 9}]`, `{"Score": 3, "score": 9}`, `{"score": 3, "final_score": 9}`,
 		"<think>Score: 9", "<think>Score: 9</think>", "Score: 4\n<think>Score: 9", "<think>a</think>\n<think>Score: 9", "<|channel|>analysis<|message|>Score: 9"} {
 		if got, err := readScore(reply, 10); err == nil {
 			t.Errorf("%q is read as %v", reply, got)

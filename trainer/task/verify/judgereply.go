@@ -153,7 +153,7 @@ var (
 )
 
 var (
-	wordBefore = regexp.MustCompile(`(?i)([\pL\d][\pL\d'’/-]*)["'*_\x60]*[ \t]+["'*_\x60]*$`)
+	wordBefore = regexp.MustCompile(`(?i)([\pL\d][\pL\d'’/-]*)["'*_\x60]*(?:[ \t]+["'*_\x60]*|[-‐‑–])$`)
 	// ofTheAnswer matches words before "score" that do not make it the score of something else.
 	ofTheAnswer = regexp.MustCompile(`(?i)^(?:final|overall|total|my|the|an?|its?|your|this|of|so|thus|therefore|hence|and|or|is|be|as|with|give|gives|assign|award|new|revised|updated|corrected|again|then|now|answer|answer's|answer’s)$`)
 	// supposed matches text after a figure that is not a verdict: a condition, or the meaning of the figure.
@@ -213,8 +213,8 @@ var (
 	lastNumber = regexp.MustCompile(`(\d+(?:\.\d+)?)[^\d]*$`)
 	outOf      = regexp.MustCompile(`(?i)^[\s"'*_` + "`" + `\]>)}]*(?:(?:points?|stars?|marks?)\s*)?\(?\s*(?:/|out\s+of\b|of\b)\s*["'*_` + "`" + `]*(\d+(?:\.\d+)?)`)
 	// continued matches text that makes a figure the beginning of a longer one: a decimal comma, an exponent, a range,
-	// a unit, a sum.
-	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:]|to\b|or\b|and\b)\s*[\d.]|,?\s*(?:minus|less|plus|times)\b|[±+~^½¼¾]|\pL|_\pL|\d)`)
+	// a correction (9 -> 3), a unit, a sum.
+	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:→⇒]|[-=]+>|to\b|or\b|and\b)\s*[\d.]|,?\s*(?:minus|less|plus|times)\b|[±+~^½¼¾]|\pL|_\pL|\d)`)
 	percented = regexp.MustCompile(`(?i)^\s*(?:%|per ?cent\b)`)
 	// otherScale matches a scale that is named after the figure.
 	otherScale = regexp.MustCompile(`(?i)\bscale\s+(?:of|from|is)\s+(?:(?:from\s+)?\d+(?:\.\d+)?\s*(?:to|-|–|—)\s*)?(\d+(?:\.\d+)?)|\b(\d+(?:\.\d+)?)[- ]point\s+scale|^[^.]*?[\[(]\s*\d+\s*(?:to|-|–|—)\s*(\d+)\s*[\])]`)
@@ -281,7 +281,7 @@ var objectOpen = regexp.MustCompile(`\{\s*["}]`)
 // out.
 func scoresInJSON(text string, scale float64) (found []statedScore, rest string) {
 	blanked := []byte(text)
-	at := 0
+	at, previous := 0, 0 // previous: the end of the object before
 	for range maxObjects {
 		open := objectOpen.FindStringIndex(text[at:])
 		if open == nil {
@@ -298,9 +298,12 @@ func scoresInJSON(text string, scale float64) (found []statedScore, rest string)
 		end := at + int(dec.InputOffset())
 		copy(blanked[at:end], bytes.Repeat([]byte(" "), end-at))
 		if s, ok := scoreOf(object, at, scale); ok {
+			if n := len(found); n > 0 && s.err == nil && found[n-1].score != s.score && strings.TrimSpace(text[previous:at]) == "," {
+				s.err = errors.New("its JSON is a list with several scores")
+			}
 			found = append(found, s)
 		}
-		at = end
+		at, previous = end, end
 	}
 	return found, string(blanked)
 }

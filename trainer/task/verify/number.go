@@ -72,8 +72,8 @@ func (n Number) Value() *big.Rat {
 // ParseNumber reads the number that an answer states: the only number in the last \boxed{} or after the last ####, or
 // otherwise the last number in the text. It reads thousands separators, signs, currencies, per cent, decimals,
 // exponents, powers of ten, fractions and mixed fractions, as text and as LaTeX. The exponent of a unit, as in 50 cm^2,
-// belongs to the unit. ok is false for a malformed figure (1,23 or 3-5 or 1/0), for a root, for a power or fraction of
-// anything but numbers, and for two numbers after a mark.
+// belongs to the unit. ok is false for a malformed figure (1,23 or 3-5 or 1/0), for an operand of a formula (2 + 3, \binom{5}{2},
+// log(9)), for a root, for a power or fraction of anything but numbers, and for two numbers, a bound (x > 5) or a symbol after a mark.
 func ParseNumber(s string) (Number, bool) {
 	if len(s) > maxAnswer {
 		s = strings.ToValidUTF8(s[len(s)-maxAnswer:], "")
@@ -89,7 +89,7 @@ func ParseNumber(s string) (Number, bool) {
 			text = "-" + strings.TrimSpace(text[1:]) // a sign, not an item of a list
 		}
 	}
-	found := scanNumbers(text)
+	found := scanNumbers(text, isMarked, isMarked && isBoxed(s))
 	if len(found) == 0 || (isMarked && (len(found) > 1 || strings.ContainsAny(text, `^√π`) || symbolic.MatchString(content))) {
 		return Number{}, false
 	}
@@ -103,29 +103,32 @@ const (
 )
 
 var (
-	figure   = regexp.MustCompile(`\d+ +\d+/\d+|(?:\d(?:[\d.,:/_'’-]*\d)?|\.\d+)(?:[eE][+-]?\d+\b)?`)
-	decimal  = regexp.MustCompile(`^(?:\d*\.)?\d+(?:[eE][+-]?\d{1,3})?$`)
-	grouped  = regexp.MustCompile(`^(?:\d{1,3}(?:(?:,\d{3})+|(?:_\d{3})+|(?:['’]\d{3})+)|\d{1,2}(?:,\d{2})+,\d{3})(?:\.\d+)?$`) // also 1_000, 1'000 and 1,00,000
-	percent  = regexp.MustCompile(`^\s*(?:%|[Pp]er ?cent\b)`)
-	symbolic = regexp.MustCompile(`\\(?:sqrt|pi|log|ln|sin|cos|tan|infty)\b`)
+	figure  = regexp.MustCompile(`\d+ +\d+/\d+|(?:\d(?:[\d.,:/_'’-]*\d)?|\.\d+)(?:[eE][+-]?\d+\b)?`)
+	decimal = regexp.MustCompile(`^(?:\d*\.)?\d+(?:[eE][+-]?\d{1,3})?$`)
+	grouped = regexp.MustCompile(`^(?:\d{1,3}(?:(?:,\d{3})+|(?:_\d{3})+|(?:['’]\d{3})+)|\d{1,2}(?:,\d{2})+,\d{3})(?:\.\d+)?$`) // also 1_000, 1'000 and 1,00,000
+	percent = regexp.MustCompile(`^\s*(?:%|[Pp]er ?cent\b)`)
 
 	spacedGroups = regexp.MustCompile(`^\d{1,3}(?: \d{3})+\b`) // at the beginning of a mark's content
+	emphasis     = regexp.MustCompile(`(?:^|[\s(:])_{1,3}$`)   // Markdown's, before a figure
 	inRoot       = regexp.MustCompile(`(?:√|\\sqrt\s*(?:\[[^\[\]]*\])?)[\s{(]*$`)
-	notAlone     = regexp.MustCompile(`^(?:\s*(?:\^|\\cdot\s*\\(?:pi|sqrt)|\\pi\b|\\sqrt|π|√)|_\{?\d|[½¼¾⅓⅔⅛⅜⅝⅞])`)
+	notAlone     = regexp.MustCompile(`^(?:\s*(?:\^|\\cdot\s*\\(?:pi|sqrt)|\\pi\b|\\sqrt|π|√)|_(?:\d|\{\s*[\pL\d(])|[xX×]\d|[½¼¾⅓⅔⅛⅜⅝⅞])`)
 )
 
-// scanNumbers returns the numbers of a plain text in order. The Figure of an unreadable number is nil.
-func scanNumbers(s string) (found []Number) {
-	for _, at := range figure.FindAllStringIndex(s, -1) {
+// scanNumbers returns the numbers of a plain text in order. The Figure of an unreadable number is nil. The last
+// number is unreadable if it is an operand of a formula, a bound in a marked text, or a factor in a boxed one.
+func scanNumbers(s string, isMarked, isBoxed bool) (found []Number) {
+	figures := figure.FindAllStringIndex(s, -1)
+	for i, at := range figures {
 		before, after := s[:at[0]], s[at[1]:]
 		r, _ := utf8.DecodeLastRuneInString(before)
 		open := strings.TrimRight(before, "{ ")
-		if unicode.IsLetter(r) || r == '_' || strings.HasSuffix(open, "_") && open != before {
+		if unicode.IsLetter(r) || r == '_' && !emphasis.MatchString(before) || strings.HasSuffix(open, "_") && open != before {
 			continue // part of a name, as in H2O and x_{12}
 		}
 		n := Number{Figure: readFigure(s[at[0]:at[1]]), Percent: percent.MatchString(after)}
 		minus, clear := negative(before)
-		if strings.HasSuffix(open, "^") || inRoot.MatchString(before[max(0, len(before)-maxFigure):]) || notAlone.MatchString(after) || !clear {
+		if strings.HasSuffix(open, "^") || inRoot.MatchString(before[max(0, len(before)-maxFigure):]) || notAlone.MatchString(after) || !clear ||
+			i == len(figures)-1 && (isOperand(before) || isMarked && isBound(before) || isBoxed && ofFormula.MatchString(after)) {
 			n.Figure = nil
 		}
 		if n.Figure != nil && minus {
@@ -147,6 +150,9 @@ func negative(before string) (minus, clear bool) {
 	}
 	spaced := strings.HasPrefix(before[len(bare):], " ")
 	line := bare[:len(bare)-1]
+	if opened := strings.TrimRight(line, "( "); opened != line && strings.HasSuffix(opened, "-") {
+		return false, false // a minus before the bracket, too
+	}
 	bare = strings.TrimRight(line, currencies)
 	r, _ := utf8.DecodeLastRuneInString(bare)
 	if !spaced {

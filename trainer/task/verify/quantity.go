@@ -58,7 +58,7 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	if len(at) != 1 || len(text) > maxFigure {
 		return q, false
 	}
-	numbers := scanNumbers(text)
+	numbers := scanNumbers(text, false, false)
 	if len(numbers) != 1 || numbers[0].Figure == nil {
 		return q, false
 	}

@@ -1,0 +1,49 @@
+package verify
+
+import (
+	"regexp"
+	"strings"
+)
+
+// The patterns in this file find figures that are operands of a formula. The value of the formula is not computed, so such a figure is
+// not the answer's number.
+const (
+	// functions are LaTeX's operators and relations that make another value, or no single value, out of the figures after them.
+	functions = `sqrt|log|lg|ln|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|pm|mp|[dt]?binom|choose|gcd|lcm|sum|prod|int|det|[bp]?mod|` +
+		`lfloor|lceil|[lr]?vert|neq?`
+	// symbols are LaTeX's letters and relations that do not belong to one number.
+	symbols  = `pi|infty|theta|alpha|beta|gamma|lambda|phi|varphi|rfloor|rceil|mid|geq?(?:slant)?|leq?(?:slant)?|lt|gt|notin|in|cup|cap`
+	variable = `[xyzwnie](?:[^\pL]|$)` // letters that are rarely units
+)
+
+var (
+	symbolic = regexp.MustCompile(`\\(?:` + functions + `|` + symbols + `)(?:[^a-zA-Z]|$)`)
+
+	// operandAfter matches the text before a figure that is the right operand of a sum, a product or a quotient.
+	operandAfter = regexp.MustCompile(`(?:(?:[\d)}\]%]|(?:^|[^\pL\\])\pL)[ \t]*(?:[+*×·÷]|\\(?:times|cdot|div)\b)|[\d)}\]%][ \t]*[xX]|\d\*\*|(?:^|[^\pL])\pL/)[ \t]*[({]?$`)
+	// argument matches the text before a figure that is an argument of a function, such as log_2 and f(.
+	argument = regexp.MustCompile(`\\(?:` + functions + `|max|min|sup|inf|lim)(?:[_^](?:\{[^{}]*\}|\w))?[\s({}\d]*$|` +
+		`(?:\b(?:sqrt|cbrt|log\d*|ln|exp|sin|cos|tan|abs|floor|ceil|factorial|gcd|lcm)|(?:^|[^\pL\\])[a-zA-Z])\([^()]*$|` +
+		`\bmod(?:ulo)?[ \t]*$|(?:[±∓]|\+/-)[ \t]*$`)
+	// bounded matches the text before a figure that is a bound, and not a value.
+	bounded = regexp.MustCompile(`(?:^|[^=\-<>])(?:[<>]=?|[≤≥≠])[ \t]*[-$({]*$`)
+	tag     = regexp.MustCompile(`</?\pL[^<>]*>[ \t]*$`)
+
+	// ofFormula matches the text after a figure in \boxed{} that is a factor or an argument.
+	ofFormula = regexp.MustCompile(`^(?:!|[ \t]*[*/]?[ \t]*` + variable + `|[ \t]*\|)`)
+)
+
+// isOperand reports whether the figure after this text is an operand of a formula.
+func isOperand(before string) bool {
+	before = before[max(0, len(before)-maxFigure):]
+	return operandAfter.MatchString(before) || argument.MatchString(before)
+}
+
+// isBound reports whether the figure after this text is a bound, as in x > 5.
+func isBound(before string) bool {
+	before = before[max(0, len(before)-maxFigure):]
+	return bounded.MatchString(before) && !tag.MatchString(before)
+}
+
+// isBoxed reports whether the content that marked returns is that of \boxed{}.
+func isBoxed(s string) bool { return strings.LastIndex(s, `\boxed{`) > strings.LastIndex(s, "####") }
