@@ -8,10 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -120,15 +123,50 @@ func (m *messageLines) message(line []byte) []byte {
 		return (text[0] == '{' || text[0] == '[') && bytes.Contains(text, []byte(`"jsonrpc"`)) && json.Valid(text)
 	}
 	if isMessage(text) {
-		return append(exactStructured(text[:len(text):len(text)]), '\n')
+		return append(exactStructured(matchable(text[:len(text):len(text)])), '\n')
+	}
+	if answer := unversioned(text); answer != nil {
+		return append(answer, '\n')
 	}
 	at := bytes.Index(text, []byte(`{"jsonrpc"`))
 	if at > 0 && isMessage(text[at:]) {
 		m.skip(text[:at])
-		return append(exactStructured(text[at:len(text):len(text)]), '\n')
+		return append(exactStructured(matchable(text[at:len(text):len(text)])), '\n')
 	}
 	m.skip(text)
 	return nil
+}
+
+// unversioned returns, for an answer to a request without the protocol's version, an error answer to the same request that reports it: the
+// SDK would drop the line, and the request would wait for its time-out. It returns nil for other lines.
+func unversioned(line []byte) []byte {
+	var answer struct {
+		JSONRPC, ID, Result, Error json.RawMessage
+	}
+	if line[0] != '{' || json.Unmarshal(line, &answer) != nil || answer.JSONRPC != nil || answer.ID == nil || answer.Result == nil && answer.Error == nil {
+		return nil
+	}
+	const quoted = 200
+	what := fmt.Sprintf(`the server's answer is not JSON-RPC 2.0, because it lacks "jsonrpc": "2.0": %s`, bytes.ToValidUTF8(line[:min(len(line), quoted)], nil))
+	return matchable(encoded(map[string]any{"jsonrpc": "2.0", "id": answer.ID, "error": map[string]any{"code": jsonrpc.CodeInternalError, "message": what}}))
+}
+
+// quotedID matches the id of a message as a string of digits.
+var quotedID = regexp.MustCompile(`"id"\s*:\s*"\d{1,15}"`)
+
+// matchable returns an answer with its id as a number, as our requests have it, if the server sent the number as a string. As in
+// the Python SDK, such an answer belongs to the request with that number. matchable returns other messages as they are.
+func matchable(message []byte) []byte {
+	var fields map[string]json.RawMessage
+	if !quotedID.Match(message) || json.Unmarshal(message, &fields) != nil || fields["method"] != nil {
+		return message
+	}
+	var id string
+	if json.Unmarshal(fields["id"], &id) != nil || strings.Trim(id, "0123456789") != "" || id == "" {
+		return message
+	}
+	fields["id"] = json.RawMessage(strings.TrimLeft(id[:len(id)-1], "0") + id[len(id)-1:])
+	return encoded(fields)
 }
 
 func (m *messageLines) skip(text []byte) {

@@ -26,6 +26,41 @@ func TestMessageLines(t *testing.T) {
 	}
 }
 
+// TestAnswerMCPMatches has answers that the SDK would not match with their requests.
+func TestAnswerMCPMatches(t *testing.T) {
+	for line, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":"12","result":{"id":"7"}}`: `{"id":12,"jsonrpc":"2.0","result":{"id":"7"}}`,
+		`{"jsonrpc":"2.0","id":"000","result":{}}`:        `{"id":0,"jsonrpc":"2.0","result":{}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{"id":"7"}}`:    `{"jsonrpc":"2.0","id":1,"result":{"id":"7"}}`,
+		`{"jsonrpc":"2.0","id":"7","method":"ping"}`:      `{"jsonrpc":"2.0","id":"7","method":"ping"}`,
+		`{"jsonrpc":"2.0","id":"a7","result":{}}`:         `{"jsonrpc":"2.0","id":"a7","result":{}}`,
+		`{"id":3,"result":{}}`:                            `{"error":{"code":-32603,"message":"the server's answer is not JSON-RPC 2.0, because it lacks \"jsonrpc\": \"2.0\": {\"id\":3,\"result\":{}}"},"id":3,"jsonrpc":"2.0"}`,
+		`{"id":"3","error":{"code":1}}`:                   `{"error":{"code":-32603,"message":"the server's answer is not JSON-RPC 2.0, because it lacks \"jsonrpc\": \"2.0\": {\"id\":\"3\",\"error\":{\"code\":1}}"},"id":3,"jsonrpc":"2.0"}`,
+		`{"id":3,"level":"info"}`:                         "", `{"result":{}}`: "", `{"id":3,"method":"ping"}`: "", `["id","result"]`: "",
+	} {
+		lines := &messageLines{in: bufio.NewReader(strings.NewReader(line + "\n"))}
+		if got, err := io.ReadAll(lines); err != nil || strings.TrimSuffix(string(got), "\n") != want {
+			t.Errorf("%s: %s, %v; want %s", line, got, err, want)
+		}
+	}
+}
+
+// TestMCPWithoutVersion calls a server whose answers lack the protocol's version: the call fails at once, and the error names the reason.
+func TestMCPWithoutVersion(t *testing.T) {
+	cfg := stdioConfig(t)
+	cfg.Command = []string{"sh", "-c", `"$0" | sed -u '/Hello/s/"jsonrpc":"2.0",//; s/"id":\([0-9]*\)/"id":"\1"/'`, cfg.Command[0]}
+	m, err := ConnectMCP(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	tools := m.Tools()
+	greet := tools[slices.IndexFunc(tools, func(t Tool) bool { return t.Name() == "greet" })]
+	if text, err := greet.Call(t.Context(), []byte(`{"name": "Ada"}`)); err == nil || !strings.Contains(err.Error(), `lacks "jsonrpc": "2.0"`) {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 // TestMCPNoise connects to a server that prints more than messages.
 func TestMCPNoise(t *testing.T) {
 	cfg := stdioConfig(t)
