@@ -143,7 +143,9 @@ func TestDamagedLedger(t *testing.T) {
 	}
 	_, err = c.Verify(1)
 	golden.WantError(t, err, "ledger solver.jsonl is missing")
-	if _, _, err := c.Latest(); !errors.Is(err, ErrNoCheckpoint) {
+	_, _, err = c.Latest()
+	if !errors.Is(err, ErrNoCheckpoint) {
 		t.Errorf("without a ledger: %v", err)
 	}
+	golden.WantError(t, err, "no complete checkpoint: mgrpo train writes one", "\nstep 1: ", "ledger solver.jsonl is missing")
 }

@@ -20,7 +20,7 @@ type Skipped struct {
 func (s Skipped) Unfinished() bool { return errors.Is(s.Reason, errUnfinished{}) }
 
 // ErrNoCheckpoint is returned by Latest if no step can be verified.
-var ErrNoCheckpoint = errors.New("no complete checkpoint")
+var ErrNoCheckpoint = errors.New("no complete checkpoint: mgrpo train writes one every run.checkpoint_every steps and when it ends")
 
 // Offers verifies the files of c.Agents in every checkpoint, byte for byte. It returns the checkpoints from which these
 // agents can continue, the newest first, and the steps that fail verification. If offers of two workers have equal steps
@@ -60,7 +60,11 @@ func (c Checkpoints) Latest() (Manifest, []Skipped, error) {
 		return Manifest{}, skipped, err
 	}
 	if len(offers) == 0 {
-		return Manifest{}, skipped, fmt.Errorf("checkpoint: %s: %w", c.Dir, ErrNoCheckpoint)
+		err := fmt.Errorf("checkpoint: %s: %w", c.Dir, ErrNoCheckpoint)
+		for _, s := range skipped {
+			err = fmt.Errorf("%w\nstep %d: %w", err, s.Step, s.Reason)
+		}
+		return Manifest{}, skipped, err
 	}
 	newer := slices.DeleteFunc(skipped, func(s Skipped) bool { return s.Step < offers[0].Step })
 	return offers[0], newer, nil
