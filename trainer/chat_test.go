@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,6 +49,33 @@ func TestChat(t *testing.T) {
 			t.Errorf("of a question that is cut short: %v", err)
 		}
 		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestChatPassesSubTasks chats with a team whose planner and solver are hosted, so that the test sees their prompts: the solver gets the
+// planner's sub-task and not the question.
+func TestChatPassesSubTasks(t *testing.T) {
+	tokens, err := filepath.Abs("../testdata/tokenizer/smollm2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := startAPI(t)
+	cfg := hostedTeam(t, a, "planner", t.TempDir(), "run.steps=0", "cold_start.steps=0", "cold_start.demonstrations=none",
+		`agents.solver.model={kind: openai, url: "`+a.url+`", name: big, key_env: MGRPO_TEST_HOSTED_KEY, retries: 0}`,
+		`agents.writer={role: sub, model: {family: llama, width: 32, layers: 1, heads: 2, ffn: 64, max_positions: 512, tokenizer: `+tokens+`}}`)
+	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err != nil && !errors.Is(err, ErrNothingTrained) {
+		t.Fatal(err)
+	}
+	err = Chat(t.Context(), cfg, EvalOptions{}, func(ctx context.Context, c *TeamChat) error {
+		a.subTasks = nil
+		answer, err := c.Ask(ctx, "Please count.", func(Told) {})
+		if !slices.Equal(a.subTasks, []string{"count."}) || answer != "7" {
+			t.Errorf("the solver was given %q, and the answer is %q", a.subTasks, answer)
+		}
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)

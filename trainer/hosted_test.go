@@ -27,7 +27,7 @@ import (
 const hostedKey = "sk-of-the-test"
 
 // api is an OpenAI-compatible server whose model plays a planner or a solver by script: it passes the question on, or
-// computes it, and answers with what it was told. It answers without usage where that is set, and fails where fail says so.
+// computes it, and answers with what it was told. The planner passes a question on without a "Please ". It answers without usage where that is set, and fails where fail says so.
 type api struct {
 	url     string
 	data    string // folder of the team's rows and chats
@@ -36,6 +36,7 @@ type api struct {
 
 	mu       sync.Mutex
 	requests int
+	subTasks []string // first messages to the solver
 }
 
 func startAPI(t *testing.T) *api {
@@ -95,8 +96,10 @@ func (a *api) say(w http.ResponseWriter, last openai.Message, planner bool) {
 		answer.Content = last.Content
 	case !strings.HasPrefix(last.Content, "Reply with"):
 		call := openai.Function{Name: "calculator", Arguments: `{"expression": "3 + 4"}`}
-		if planner {
-			arguments, _ := json.Marshal(map[string]string{"task": last.Content})
+		if !planner {
+			a.subTasks = append(a.subTasks, last.Content)
+		} else {
+			arguments, _ := json.Marshal(map[string]string{"task": strings.TrimPrefix(last.Content, "Please ")})
 			call = openai.Function{Name: "solver", Arguments: string(arguments)}
 		}
 		answer.Content, finish = "", "tool_calls"
