@@ -32,10 +32,13 @@ var chosen = []kernel{
 	{"sample", []string{"rows", "vocabulary"}, false, func(n []int64, _ int64) workload { return samples(n[0], n[1]) }},
 }
 
-// List returns a line for each kernel, with the names of its shape's numbers.
-func List() string {
+// List returns a line for each kernel whose name contains part, with the names of its shape's numbers.
+func List(part string) string {
 	var b strings.Builder
 	for _, k := range chosen {
+		if !strings.Contains(k.name, part) {
+			continue
+		}
 		fmt.Fprintf(&b, "%-24s %s\n", k.name, strings.Join(k.sizes, " x "))
 	}
 	return b.String()

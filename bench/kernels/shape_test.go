@@ -11,7 +11,7 @@ func TestShapes(t *testing.T) {
 		"rms_norm": "5x64", "add_rms_norm": "5x64", "swiglu": "5x64", "heads": "5x4x2x16", "attention_packed": "3x1x9x4x2x16", "decode_attention": "3x17x4x2x16",
 		"linear": "3x64x32", "sample": "3x101"}
 	for _, k := range chosen {
-		if !strings.Contains(List(), k.name) || sizes[k.name] == "" {
+		if !strings.Contains(List(""), k.name) || sizes[k.name] == "" {
 			t.Fatalf("%s is not listed or not tried", k.name)
 		}
 		for _, dtype := range []string{"fp32", "bf16"} {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,22 +98,32 @@ func (benchFlags) log(format string, args ...any) { fmt.Fprintf(os.Stderr, forma
 
 type benchKernelsCmd struct {
 	benchFlags
-	List  bool   `help:"Instead, list the kernels with the numbers that a shape has."`
+	List  bool   `help:"Instead, list the kernels with the numbers that a shape has; with --only, those whose name contains it."`
 	Shape string `placeholder:"NxM" help:"Sizes in place of the suite's, for the kernel that --only names: 4096x151936."`
-	DType string `name:"dtype" default:"fp32" enum:"fp32,bf16" help:"Type of the numbers with --shape: fp32 or bf16."`
+	DType string `name:"dtype" default:"" enum:",fp32,bf16" placeholder:"fp32|bf16" help:"Type of the numbers with --shape (fp32)."`
 }
 
 func (c *benchKernelsCmd) Run(ctx context.Context) error {
 	if c.List {
-		fmt.Print(kernels.List())
+		if c.Shape != "" || c.DType != "" || c.CSV {
+			return errors.New("--list only lists kernels: leave out --shape, --dtype and --csv")
+		}
+		list := kernels.List(c.Only)
+		if list == "" {
+			return fmt.Errorf("no kernel's name contains %q; mgrpo bench kernels --list has all names", c.Only)
+		}
+		fmt.Print(list)
 		return nil
 	}
 	var shape kernels.Shape
-	if c.Shape != "" {
+	switch {
+	case c.Shape != "":
 		var err error
-		if shape, err = kernels.ParseShape(c.Only, c.Shape, c.DType); err != nil {
+		if shape, err = kernels.ParseShape(c.Only, c.Shape, cmp.Or(c.DType, "fp32")); err != nil {
 			return err
 		}
+	case c.DType != "":
+		return errors.New("--dtype is the type for --shape: give a shape, too")
 	}
 	return c.suite(func(o measure.Options) (*measure.Results, error) { return kernels.Run(ctx, o, shape) })
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 // TestOnlySave: rows of a part of a suite begin a file, and join the rows of one that is there. Only those of another run are marked.
@@ -28,5 +29,22 @@ func TestOnlySave(t *testing.T) {
 				t.Errorf("%s, %s: marked %v, want %v", date, row.Name, row.Again != nil, again)
 			}
 		}
+	}
+}
+
+// TestBenchKernelsFlags refuses flags that would have no effect.
+func TestBenchKernelsFlags(t *testing.T) {
+	for _, c := range []struct {
+		flags benchKernelsCmd
+		want  string
+	}{
+		{benchKernelsCmd{List: true, Shape: "4x4"}, "leave out --shape, --dtype and --csv"},
+		{benchKernelsCmd{List: true, DType: "bf16"}, "leave out --shape, --dtype and --csv"},
+		{benchKernelsCmd{List: true, benchFlags: benchFlags{CSV: true}}, "leave out --shape, --dtype and --csv"},
+		{benchKernelsCmd{List: true, benchFlags: benchFlags{Only: "softmax"}}, `no kernel's name contains "softmax"`},
+		{benchKernelsCmd{DType: "bf16", benchFlags: benchFlags{Only: "rms_norm"}}, "give a shape, too"},
+		{benchKernelsCmd{Shape: "4x4"}, "--only"},
+	} {
+		golden.WantError(t, c.flags.Run(t.Context()), c.want)
 	}
 }
