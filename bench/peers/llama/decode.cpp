@@ -52,7 +52,11 @@ class Batch {
 class Decoder {
  public:
   Decoder(const char *path, int threads, int sequences, int context_each) {
-    llama_log_set([](ggml_log_level level, const char *text, void *) { if (level >= GGML_LOG_LEVEL_ERROR) fputs(text, stderr); }, nullptr);
+    llama_log_set(
+        [](ggml_log_level level, const char *text, void *) {
+          if (level >= GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
+        },
+        nullptr);
     ggml_backend_load_all();
     auto model_params = llama_model_default_params();
     model_params.n_gpu_layers = 0;
@@ -86,7 +90,8 @@ class Decoder {
   // Drops all that follows the prompts, and their last tokens.
   void rewind() {
     for (size_t s = 0; s < prompts.size(); s++)
-      if (!llama_memory_seq_rm(llama_get_memory(context), llama_seq_id(s), llama_pos(prompts[s].size()) - 1, -1)) fail("the cache cannot be cut");
+      if (!llama_memory_seq_rm(llama_get_memory(context), llama_seq_id(s), llama_pos(prompts[s].size()) - 1, -1))
+        fail("the cache cannot be cut");
   }
 
   void decode() {
