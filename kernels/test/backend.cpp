@@ -105,6 +105,17 @@ const Backend &cpu() {
       [](const void *w, int32_t type, const int32_t *rows, int32_t dtype, void *y, int64_t count, int64_t n, int64_t k) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_dequantise_cpu(w, type, rows, floats(y), count, n, k));
       },
+      [](const void *bcx, mgrpo_short_conv conv, const int32_t *cu, const int32_t *follows, int64_t batch, int32_t dtype, void *y,
+         int64_t) -> int32_t { return MGRPO_FLOAT32_ONLY(mgrpo_short_conv_packed_cpu(floats(bcx), conv, cu, follows, batch, floats(y))); },
+      [](const void *dy, const void *bcx, mgrpo_short_conv conv, const int32_t *cu, const int32_t *follows, int64_t batch, int32_t dtype,
+         void *dbcx, float *dw, float *dbias, int64_t) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(
+            mgrpo_short_conv_packed_bwd_cpu(floats(dy), floats(bcx), conv, cu, follows, batch, floats(dbcx), dw, dbias));
+      },
+      [](const void *bcx, mgrpo_short_conv conv, int32_t dtype, void *cache, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos,
+         void *y, int64_t rows) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_short_conv_cached_cpu(floats(bcx), conv, floats(cache), pages, sequence, pos, floats(y), rows));
+      },
       true,
   };
   return backend;
@@ -167,6 +178,9 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(moe_combine),
       MGRPO_ON_DEFAULT_STREAM(moe_weigh),
       MGRPO_ON_DEFAULT_STREAM(dequantise),
+      MGRPO_ON_DEFAULT_STREAM(short_conv_packed),
+      MGRPO_ON_DEFAULT_STREAM(short_conv_packed_bwd),
+      MGRPO_ON_DEFAULT_STREAM(short_conv_cached),
       false,
   };
 }

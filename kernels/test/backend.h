@@ -21,6 +21,7 @@
 #include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo/quant.h"
 #include "mgrpo/sample.h"
+#include "mgrpo/short_conv.h"
 
 namespace conformance {
 
@@ -83,6 +84,12 @@ struct Backend {
   int32_t (*moe_weigh)(void *g, void *a, const int32_t *source, const float *weight, int32_t dtype, float *dweight, int64_t entries,
                        int64_t d);
   int32_t (*dequantise)(const void *w, int32_t type, const int32_t *rows, int32_t dtype, void *y, int64_t count, int64_t n, int64_t k);
+  int32_t (*short_conv_packed)(const void *bcx, mgrpo_short_conv conv, const int32_t *cu, const int32_t *follows, int64_t batch,
+                               int32_t dtype, void *y, int64_t rows);
+  int32_t (*short_conv_packed_bwd)(const void *dy, const void *bcx, mgrpo_short_conv conv, const int32_t *cu, const int32_t *follows,
+                                   int64_t batch, int32_t dtype, void *dbcx, float *dw, float *dbias, int64_t rows);
+  int32_t (*short_conv_cached)(const void *bcx, mgrpo_short_conv conv, int32_t dtype, void *cache, mgrpo_pages pages,
+                               const int32_t *sequence, const int32_t *pos, void *y, int64_t rows);
   bool refuses_places;  // whether a layer's call sees a place outside of a table or cache; one that only enqueues does not
 };
 

@@ -18,6 +18,7 @@
 #include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo/quant.h"
 #include "mgrpo/sample.h"
+#include "mgrpo/short_conv.h"
 
 namespace {
 
@@ -106,6 +107,17 @@ WRONG(attention_cached,
       (const float *q, const float *k, const float *v, mgrpo_pages p, const int32_t *sequence, const int32_t *length, const float *sinks,
        float *out, int64_t rows, int64_t heads, float scale, int64_t window),
       (q, k, v, p, sequence, length, sinks, out, rows, heads, scale, window), spoil("attention_cached", out, rows * heads * p.hd))
+WRONG(short_conv_packed, (const float *x, mgrpo_short_conv c, const int32_t *cu, const int32_t *f, int64_t batch, float *y),
+      (x, c, cu, f, batch, y), spoil("short_conv_packed", y, cu[batch] * c.d))
+WRONG(short_conv_packed_bwd,
+      (const float *dy, const float *x, mgrpo_short_conv c, const int32_t *cu, const int32_t *f, int64_t batch, float *dx, float *dw,
+       float *db),
+      (dy, x, c, cu, f, batch, dx, dw, db), spoil("short_conv_packed_bwd dx", dx, 3 * cu[batch] * c.d);
+      spoil("short_conv_packed_bwd dw", dw, c.d *c.width); spoil("short_conv_packed_bwd dbias", db, c.d))
+WRONG(short_conv_cached,
+      (const float *x, mgrpo_short_conv c, float *cache, mgrpo_pages p, const int32_t *sequence, const int32_t *pos, float *y,
+       int64_t rows),
+      (x, c, cache, p, sequence, pos, y, rows), spoil("short_conv_cached", y, rows *c.d))
 WRONG(dequantise, (const void *w, int32_t type, const int32_t *rows, float *y, int64_t count, int64_t n, int64_t k),
       (w, type, rows, y, count, n, k), spoil("dequantise", y, count *k))
 WRONG(linear_quant,

@@ -1,0 +1,366 @@
+// A thread has a pack of a row's channels: it reads that pack of the rows before it, or in the backward pass of the rows that read it.
+#include "heads.cuh"
+#include "short_conv.h"
+
+namespace mgrpo::cuda {
+namespace {
+
+constexpr int kThreads = kHeadThreads;
+constexpr int32_t kNone = -1, kUnknown = -2;
+
+struct Segments {
+  const int32_t *cu, *follows;  // follows may be null
+  int64_t batch, rows;
+
+  __device__ bool empty(int64_t s) const { return cu[s] == cu[s + 1]; }
+  __device__ int32_t parent(int64_t s) const {
+    const int32_t row = follows != nullptr ? follows[s] : kNone;
+    return row < kNone || row >= cu[s] ? kUnknown : row;
+  }
+  // The row after which segment s begins, if that is not the row just before it.
+  __device__ int32_t parts_at(int64_t s) const {
+    const int32_t row = empty(s) ? kNone : parent(s);
+    return row >= 0 && row != cu[s] - 1 ? row : kNone;
+  }
+};
+
+// Which row comes after which, as in kernels/cpu/short_conv.cpp.
+struct Rows {
+  const int32_t *before, *parting, *segment;  // of each row
+  const int32_t *next, *cu;                   // of each segment
+  int64_t rows;
+};
+
+__global__ __launch_bounds__(kThreads) void rows_kernel(Segments in, int32_t *before, int32_t *parting, int32_t *segment, int32_t *next) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads, first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  for (int64_t r = first; r < in.rows; r += stride) {
+    int64_t low = 0, high = in.batch - 1;  // the last segment that begins at or before the row
+    while (low < high) {
+      const int64_t middle = (low + high + 1) / 2;
+      if (in.cu[middle] <= r)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    before[r] = r > in.cu[low] ? static_cast<int32_t>(r - 1) : in.parent(low);
+    segment[r] = static_cast<int32_t>(low);
+  }
+  for (int64_t s = first; s < in.batch; s += stride) {
+    const int32_t row = in.parts_at(s);
+    if (row == kNone) continue;
+    bool is_first = true;
+    for (int64_t other = 0; other < s && is_first; other++) is_first = in.parts_at(other) != row;
+    if (is_first) parting[row] = static_cast<int32_t>(s);
+    int64_t after = s + 1;
+    while (after < in.batch && in.parts_at(after) != row) after++;
+    if (after < in.batch) next[s] = static_cast<int32_t>(after);
+  }
+}
+
+template <class T>
+struct Conv {
+  const T *bcx, *w, *bias;  // bias may be null
+  int64_t rows, d;
+  int width;
+
+  Conv(const void *bcx, const mgrpo_short_conv &conv, int64_t rows)
+      : bcx(static_cast<const T *>(bcx)),
+        w(static_cast<const T *>(conv.w)),
+        bias(static_cast<const T *>(conv.bias_or_null)),
+        rows(rows),
+        d(conv.d),
+        width(static_cast<int>(conv.width)) {}
+
+  enum Third { kB, kC, kX };
+  __device__ Pack<T> load(int64_t row, Third third, int64_t begin) const {
+    const T *from = bcx + (row * 3 + third) * d;
+    return load_pack(from, begin, d, aligned(from));
+  }
+  __device__ Pack<T> input(int64_t row, int64_t begin) const {
+    Pack<T> u = load(row, kB, begin);
+    const Pack<T> x = load(row, kX, begin);
+#pragma unroll
+    for (int i = 0; i < Pack<T>::kWidth; i++) narrow(widen(u.at[i]) * widen(x.at[i]), &u.at[i]);
+    return u;
+  }
+  __device__ float weight(int64_t channel, int tap) const { return channel < d ? widen(w[channel * width + tap]) : 0.0f; }
+};
+
+// The convolution of a row: input(n) is the pack of the row n before it, for n < count.
+template <class T, class Load>
+__device__ void convolve(const Conv<T> &in, int64_t begin, int count, const Load &input, float (&sum)[Pack<T>::kWidth]) {
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kWidth; i++) sum[i] = in.bias != nullptr && begin + i < in.d ? widen(in.bias[begin + i]) : 0.0f;
+  for (int n = count - 1; n >= 0; n--) {
+    const Pack<T> u = input(n);
+#pragma unroll
+    for (int i = 0; i < Pack<T>::kWidth; i++) sum[i] += in.weight(begin + i, in.width - 1 - n) * widen(u.at[i]);
+  }
+}
+
+// The rows [0, count) before a row, itself first. unknown: one of them is not known.
+struct Taken {
+  int64_t at[kMostTaps];
+  int count;
+  bool unknown;
+
+  template <class T>
+  __device__ Taken(const Conv<T> &in, const Rows &rows, int64_t row) : count(0), unknown(false) {
+#pragma unroll
+    for (int n = 0; n < kMostTaps; n++) {
+      if (n >= in.width || row < 0) continue;
+      at[n] = row;
+      count++;
+      row = rows.before[row];
+      unknown |= row == kUnknown && n + 1 < in.width;
+    }
+  }
+  __device__ int64_t of(int n) const {
+    int64_t row = at[0];
+#pragma unroll
+    for (int i = 1; i < kMostTaps; i++) row = i == n ? at[i] : row;
+    return row;
+  }
+};
+
+template <class T>
+__device__ void gate(const Pack<T> &c, float (&sum)[Pack<T>::kWidth], bool unknown, Pack<T> *y) {
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kWidth; i++) narrow(unknown ? NAN : widen(c.at[i]) * sum[i], &y->at[i]);
+}
+
+// f(row, the first channel) for each of the thread's packs.
+template <class T, class F>
+__device__ void for_each_pack_of_rows(int64_t rows, int64_t d, const F &f) {
+  const int64_t packs = packs_of<T>(d), stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; t < rows * packs; t += stride)
+    f(t / packs, t % packs * Pack<T>::kWidth);
+}
+
+template <class T>
+unsigned blocks_of(int64_t rows, int64_t d) {
+  return block_count((rows * packs_of<T>(d) + kThreads - 1) / kThreads);
+}
+
+template <class T>
+__global__ __launch_bounds__(kThreads) void packed_kernel(Conv<T> in, Rows rows, T *y) {
+  for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
+    const Taken taken(in, rows, row);
+    float sum[Pack<T>::kWidth];
+    convolve(in, begin, taken.count, [&](int n) { return in.input(taken.of(n), begin); }, sum);
+    Pack<T> result;
+    gate(in.load(row, Conv<T>::kC, begin), sum, taken.unknown, &result);
+    T *to = y + row * in.d;
+    store_pack(to, result, begin, in.d, aligned(to));
+  });
+}
+
+// f(row, distance) for a row and those that read it, at most `most` rows after it, depth first.
+template <class F>
+__device__ void each_reader(const Rows &rows, int64_t row, int most, const F &f) {
+  const auto is_next = [&](int64_t at) { return at + 1 < rows.rows && rows.before[at + 1] == at; };
+  const auto first_of = [&](int32_t segment) { return segment == kNone ? int64_t{kNone} : rows.cu[segment]; };
+  int64_t at = row;
+  int distance = 0;
+  f(at, distance);
+  for (bool down = true;;) {
+    if (down && distance < most) {
+      const int64_t child = is_next(at) ? at + 1 : first_of(rows.parting[at]);
+      if (child != kNone) {
+        f(at = child, ++distance);
+        continue;
+      }
+    }
+    if (distance == 0) return;
+    const int64_t parent = rows.before[at];
+    const int64_t sibling = first_of(at == parent + 1 ? rows.parting[parent] : rows.next[rows.segment[at]]);
+    down = sibling != kNone;
+    at = down ? sibling : parent;
+    if (down)
+      f(at, distance);
+    else
+      distance--;
+  }
+}
+
+template <class T>
+__global__ __launch_bounds__(kThreads) void back_kernel(Conv<T> in, Rows rows, const T *dy, T *dbcx) {
+  constexpr int kWidth = Pack<T>::kWidth;
+  for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
+    const auto grad = [&](int64_t r) { return load_pack(dy + r * in.d, begin, in.d, aligned(dy + r * in.d)); };
+    const auto store = [&](typename Conv<T>::Third third, const Pack<T> &p) {
+      T *to = dbcx + (row * 3 + third) * in.d;
+      store_pack(to, p, begin, in.d, aligned(to));
+    };
+    const Taken taken(in, rows, row);
+    float sum[kWidth];
+    convolve(in, begin, taken.count, [&](int n) { return in.input(taken.of(n), begin); }, sum);
+    Pack<T> result;
+    gate(grad(row), sum, taken.unknown, &result);
+    store(Conv<T>::kC, result);
+    float du[kWidth] = {};
+    each_reader(rows, row, in.width - 1, [&](int64_t reader, int distance) {
+      const Pack<T> its = grad(reader), c = in.load(reader, Conv<T>::kC, begin);
+#pragma unroll
+      for (int i = 0; i < kWidth; i++) du[i] += in.weight(begin + i, in.width - 1 - distance) * (widen(its.at[i]) * widen(c.at[i]));
+    });
+    gate(in.load(row, Conv<T>::kX, begin), du, false, &result);
+    store(Conv<T>::kB, result);
+    gate(in.load(row, Conv<T>::kB, begin), du, false, &result);
+    store(Conv<T>::kX, result);
+  });
+}
+
+// Runs of rows whose sums are the parts of dw. They depend on the number of rows alone.
+struct Parts {
+  int64_t rows, parts;
+
+  explicit Parts(int64_t rows) : rows(rows) {
+    constexpr int64_t kMost = 128, kLeast = 32;
+    const int64_t wanted = (rows + kLeast - 1) / kLeast;
+    parts = wanted < kMost ? wanted : kMost;
+  }
+  __device__ int64_t first(int64_t part) const { return rows * part / parts; }
+};
+
+// A thread has a channel of a part: to_w [parts, d, width], to_bias [parts, d].
+template <class T>
+__global__ __launch_bounds__(kThreads) void dw_kernel(Conv<T> in, Rows rows, const T *dy, Parts parts, float *to_w, float *to_bias) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; t < parts.parts * in.d; t += stride) {
+    const int64_t part = t / in.d, j = t % in.d;
+    float dw[kMostTaps] = {}, dbias = 0;
+    for (int64_t r = parts.first(part); r < parts.first(part + 1); r++) {
+      const float grad = widen(dy[r * in.d + j]) * widen(in.bcx[(r * 3 + 1) * in.d + j]);
+      int64_t at = r;
+#pragma unroll
+      for (int n = 0; n < kMostTaps; n++) {
+        if (n >= in.width || at < 0) continue;
+        T u;
+        narrow(widen(in.bcx[at * 3 * in.d + j]) * widen(in.bcx[(at * 3 + 2) * in.d + j]), &u);
+        dw[n] += grad * widen(u);
+        at = rows.before[at];
+      }
+      dbias += grad;
+    }
+#pragma unroll
+    for (int n = 0; n < kMostTaps; n++)
+      if (n < in.width) to_w[t * in.width + in.width - 1 - n] = dw[n];
+    to_bias[t] = dbias;
+  }
+}
+
+template <class T>
+__global__ __launch_bounds__(kThreads) void store_kernel(Conv<T> in, InCache places, T *cache) {
+  __shared__ int superseded;
+  for (int64_t row = blockIdx.x; row < in.rows; row += gridDim.x) {
+    const int64_t place = places.claim(row, &superseded);
+    if (place < 0) continue;
+    T *to = cache + place * in.d;
+    for (int64_t begin = static_cast<int64_t>(threadIdx.x) * Pack<T>::kWidth; begin < in.d; begin += kThreads * Pack<T>::kWidth)
+      store_pack(to, in.input(row, begin), begin, in.d, aligned(to));
+  }
+}
+
+template <class T>
+__global__ __launch_bounds__(kThreads) void cached_kernel(Conv<T> in, InCache places, const T *cache, T *y) {
+  for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
+    const int64_t sequence = places.sequence[row], pos = places.pos[row];
+    bool unknown = places.pages.place(sequence, pos) < 0;
+    const int count = static_cast<int>(pos < in.width ? pos + 1 : in.width);
+    float sum[Pack<T>::kWidth];
+    convolve(
+        in, begin, count,
+        [&](int n) {
+          const int64_t place = n == 0 ? 0 : places.pages.place(sequence, pos - n);
+          unknown |= place < 0;
+          const T *from = cache + (place < 0 ? 0 : place) * in.d;
+          return n == 0 || place < 0 ? in.input(row, begin) : load_pack(from, begin, in.d, aligned(from));
+        },
+        sum);
+    Pack<T> result;
+    gate(in.load(row, Conv<T>::kC, begin), sum, unknown, &result);
+    T *to = y + row * in.d;
+    store_pack(to, result, begin, in.d, aligned(to));
+  });
+}
+
+// f(rows) with the rows of segments listed in scratch.
+template <class F>
+int32_t with_rows(const Segments &segments, cudaStream_t stream, const F &f) {
+  Scratch<int32_t> lists(stream);
+  MGRPO_TRY(lists.allocate_ones(3 * segments.rows + segments.batch));  // kNone
+  int32_t *before = lists.get(), *parting = before + segments.rows, *segment = parting + segments.rows, *next = segment + segments.rows;
+  const int64_t items = segments.rows > segments.batch ? segments.rows : segments.batch;
+  MGRPO_TRY(
+      launch(rows_kernel, {block_count((items + kThreads - 1) / kThreads), kThreads}, stream, segments, before, parting, segment, next));
+  return f(Rows{before, parting, segment, next, segments.cu, segments.rows});
+}
+
+template <class T>
+int32_t packed_bwd(const Conv<T> &in, const Segments &segments, const void *dy, void *dbcx, float *dw, float *dbias, cudaStream_t stream) {
+  const T *grad = static_cast<const T *>(dy);
+  return with_rows(segments, stream, [&](const Rows &rows) {
+    MGRPO_TRY(launch(back_kernel<T>, {blocks_of<T>(in.rows, in.d), kThreads}, stream, in, rows, grad, static_cast<T *>(dbcx)));
+    if (dw == nullptr && dbias == nullptr) return int32_t{MGRPO_OK};
+    const Parts parts(in.rows);
+    const int64_t n = parts.parts, taps = in.d * in.width;
+    Scratch<float> sums(stream);
+    MGRPO_TRY(sums.allocate(n * (taps + in.d)));
+    float *of_bias = sums.get() + n * taps;
+    MGRPO_TRY(launch(dw_kernel<T>, {block_count((n * in.d + kThreads - 1) / kThreads), kThreads}, stream, in, rows, grad, parts, sums.get(),
+                     of_bias));
+    return sum_dw({{{sums.get(), dw, n, dw != nullptr ? taps : 0}, {of_bias, dbias, n, dbias != nullptr ? in.d : 0}}}, stream);
+  });
+}
+
+bool valid(const mgrpo_short_conv &conv, const int32_t *cu, int64_t batch, int64_t rows) {
+  return valid_conv(conv, rows) && valid_sizes({batch}) && rows <= INT32_MAX && (rows == 0 || (batch > 0 && cu != nullptr));
+}
+
+}  // namespace
+}  // namespace mgrpo::cuda
+
+using namespace mgrpo;
+using namespace mgrpo::cuda;
+
+int32_t mgrpo_short_conv_packed_cuda(const void *bcx, mgrpo_short_conv conv, const int32_t *cu, const int32_t *follows_or_null,
+                                     int64_t batch, int32_t dtype, void *y, int64_t rows, void *stream) {
+  if (!cuda::valid(conv, cu, batch, rows)) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({bcx, conv.w, y})) return MGRPO_INVALID_ARGUMENT;
+  return for_dtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return with_rows({cu, follows_or_null, batch, rows}, stream_of(stream), [&](const Rows &list) {
+      return launch(packed_kernel<T>, {blocks_of<T>(rows, conv.d), kThreads}, stream_of(stream), Conv<T>(bcx, conv, rows), list,
+                    static_cast<T *>(y));
+    });
+  });
+}
+
+int32_t mgrpo_short_conv_packed_bwd_cuda(const void *dy, const void *bcx, mgrpo_short_conv conv, const int32_t *cu,
+                                         const int32_t *follows_or_null, int64_t batch, int32_t dtype, void *dbcx, float *dw_or_null,
+                                         float *dbias_or_null, int64_t rows, void *stream) {
+  if (!cuda::valid(conv, cu, batch, rows)) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({dy, bcx, conv.w, dbcx})) return MGRPO_INVALID_ARGUMENT;
+  return for_dtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return packed_bwd(Conv<T>(bcx, conv, rows), {cu, follows_or_null, batch, rows}, dy, dbcx, dw_or_null, dbias_or_null, stream_of(stream));
+  });
+}
+
+int32_t mgrpo_short_conv_cached_cuda(const void *bcx, mgrpo_short_conv conv, int32_t dtype, void *cache, mgrpo_pages pages,
+                                     const int32_t *sequence, const int32_t *pos, void *y, int64_t rows, void *stream) {
+  if (!valid_conv(conv, rows) || !valid_conv_cache(conv, pages)) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({bcx, conv.w, cache, pages.table, sequence, pos, y})) return MGRPO_INVALID_ARGUMENT;
+  return for_dtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Conv<T> in(bcx, conv, rows);
+    const InCache places{Pages(pages), sequence, pos, rows};
+    MGRPO_TRY(launch(store_kernel<T>, {block_count(rows), kThreads}, stream_of(stream), in, places, static_cast<T *>(cache)));
+    return launch(cached_kernel<T>, {blocks_of<T>(rows, conv.d), kThreads}, stream_of(stream), in, places, static_cast<const T *>(cache),
+                  static_cast<T *>(y));
+  });
+}

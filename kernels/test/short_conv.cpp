@@ -1,0 +1,375 @@
+#include "mgrpo/short_conv.h"
+
+#include <functional>
+
+#include "mgrpo/nn.h"
+#include "nn_testing.h"
+
+using namespace conformance;
+using namespace nn_testing;
+
+namespace {
+
+constexpr double kTolerance = 16 * kEpsilon;       // of the largest term: at most 8 products and their sum
+constexpr double kSumTolerance = 1024 * kEpsilon;  // of sums over all rows
+
+struct Problem {
+  Ints lengths;
+  int64_t d, width;
+  Ints follows = {};  // by segment; empty: every segment is a sequence
+  bool bias = false;
+
+  Ints cu() const {
+    Ints c{0};
+    for (int32_t n : lengths) c.push_back(c.back() + n);
+    return c;
+  }
+  int64_t rows() const { return cu().back(); }
+  int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
+  // The row before a row, -1 at the beginning of a sequence.
+  int64_t before(int64_t row) const {
+    const Ints c = cu();
+    for (size_t s = 0; s < lengths.size(); s++)
+      if (row == c[s] && c[s + 1] > row) return follows.empty() ? -1 : follows[s];
+    return row - 1;
+  }
+};
+
+const Problem kProblems[] = {
+    {{1}, 1, 1},
+    {{5}, 3, 3},
+    {{1}, 5, 8, {}, true},
+    {{0, 1, 0, 2, 17, 0}, 16, 3, {}, true},
+    {{64, 65, 63}, 24, 4},
+    {{33, 129}, 64, 2, {}, true},
+    {{7, 9}, 37, 8},
+    {{20, 7, 30, 1}, 16, 3, {-1, 19, 19, 19}, true},                        // one prefix, ragged ends
+    {{20, 7}, 40, 3, {-1, 19}},                                             // one child of a whole segment
+    {{20, 7, 30, 1}, 33, 3, {-1, 11, 0, 19}, true},                         // children of parts of it
+    {{9, 0, 4, 0}, 16, 3, {-1, 8, 8, 12}},                                  // sequences that end where their prefix ends
+    {{1, 1, 1, 1, 2, 1}, 12, 4, {-1, 0, 0, 1, 1, 2}, true},                 // a tree of single rows
+    {{1, 1, 1, 1, 1}, 9, 3, {-1, 0, 1, 2, 3}},                              // one sequence in segments
+    {{120, 130, 60, 3, 66}, 64, 3, {-1, 69, 69, -1, 312}, true},            // two trees
+    {{5, 1, 64, 1, 90, 2, 63, 11}, 20, 5, {-1, 2, 5, 40, 70, 5, -1, 200}},  // prefixes of prefixes
+    {{4, 3, 2, 1, 3, 2}, 8, 8, {-1, 1, 1, 1, 0, 2}, true},                  // several part at rows that few follow
+};
+
+struct Inputs {
+  Floats bcx, w, bias, dy;
+  explicit Inputs(const Problem &p, unsigned seed = 1)
+      : bcx(normal(p.rows() * 3 * p.d, seed)),
+        w(normal(p.d * p.width, seed + 1)),
+        bias(p.bias ? normal(p.d, seed + 2) : Floats{}),
+        dy(normal(p.rows() * p.d, seed + 3)) {}
+};
+
+// What a call reads, in a backend's memory.
+struct Call {
+  const Backend &b;
+  const Problem &p;
+  int32_t dtype;
+  Array bcx, w, bias;
+  Buffer<int32_t> cu, follows;
+
+  Call(const Backend &b, const Problem &p, const Inputs &in, int32_t dtype, bool aligned)
+      : b(b),
+        p(p),
+        dtype(dtype),
+        bcx(b, dtype, in.bcx, aligned),
+        w(b, dtype, in.w, aligned),
+        bias(b, dtype, in.bias, aligned),
+        cu(b, p.cu()),
+        follows(b, p.follows) {}
+  mgrpo_short_conv conv() { return {p.d, p.width, w.get(), p.bias ? bias.get() : nullptr}; }
+  const int32_t *follows_or_null() { return p.follows.empty() ? nullptr : follows.get(); }
+};
+
+Floats forward(const Backend &b, const Problem &p, const Inputs &in, int32_t dtype = MGRPO_FLOAT32, bool aligned = false) {
+  Call call(b, p, in, dtype, aligned);
+  Array y(b, dtype, p.rows() * p.d, aligned);
+  EXPECT_EQ(b.short_conv_packed(call.bcx.get(), call.conv(), call.cu.get(), call.follows_or_null(), p.batch(), dtype, y.get(), p.rows()),
+            MGRPO_OK);
+  return y.values();
+}
+
+struct Gradients {
+  Floats dbcx, dw, dbias;
+};
+
+Gradients backward(const Backend &b, const Problem &p, const Inputs &in, int32_t dtype = MGRPO_FLOAT32, bool aligned = false,
+                   float before = 0) {
+  Call call(b, p, in, dtype, aligned);
+  Array dy(b, dtype, in.dy, aligned), dbcx(b, dtype, p.rows() * 3 * p.d, aligned);
+  Buffer<float> dw(b, Floats(static_cast<size_t>(p.d * p.width), before)), dbias(b, Floats(static_cast<size_t>(p.d), before));
+  EXPECT_EQ(b.short_conv_packed_bwd(dy.get(), call.bcx.get(), call.conv(), call.cu.get(), call.follows_or_null(), p.batch(), dtype,
+                                    dbcx.get(), dw.get(), dbias.get(), p.rows()),
+            MGRPO_OK);
+  return {dbcx.values(), dw.values(), dbias.values()};
+}
+
+struct Oracle {
+  std::vector<double> y, dbcx, dw, dbias;
+};
+
+// The definition, in float64. The backward pass pushes gradients where the kernels pull them.
+Oracle oracle(const Problem &p, const Inputs &in) {
+  Oracle o;
+  o.y.assign(in.dy.size(), 0), o.dbcx.assign(in.bcx.size(), 0);
+  o.dw.assign(in.w.size(), 0), o.dbias.assign(static_cast<size_t>(p.d), 0);
+  std::vector<int64_t> before;
+  for (int64_t r = 0; r < p.rows(); r++) before.push_back(p.before(r));
+  for (int64_t r = 0; r < p.rows(); r++)
+    for (int64_t j = 0; j < p.d; j++) {
+      const auto at = [&](int64_t row, int third) { return (row * 3 + third) * p.d + j; };
+      const double c = in.bcx[at(r, 1)], grad = in.dy[r * p.d + j] * c;
+      double sum = p.bias ? in.bias[j] : 0;
+      int64_t row = r;
+      for (int64_t n = 0; n < p.width && row >= 0; n++, row = before[row]) {
+        const int64_t tap = j * p.width + p.width - 1 - n;
+        const double gate = in.bcx[at(row, 0)], x = in.bcx[at(row, 2)];
+        sum += in.w[tap] * gate * x;
+        o.dbcx[at(row, 0)] += grad * in.w[tap] * x;
+        o.dbcx[at(row, 2)] += grad * in.w[tap] * gate;
+        o.dw[tap] += grad * gate * x;
+      }
+      o.dbias[j] += grad;
+      o.y[r * p.d + j] = c * sum;
+      o.dbcx[at(r, 1)] += in.dy[r * p.d + j] * sum;
+    }
+  return o;
+}
+
+double largest(const std::vector<double> &values) {
+  double most = 0;
+  for (double v : values) most = std::max(most, std::fabs(v));
+  return most;
+}
+
+class ShortConv : public OnEveryBackend {};
+MGRPO_EVERY_BACKEND(ShortConv);
+
+TEST_P(ShortConv, ForwardMatchesFloat64) {
+  for (const Problem &p : kProblems)
+    for (bool aligned : {false, true}) {
+      const Inputs in(p);
+      const std::vector<double> want = oracle(p, in).y;
+      EXPECT_TRUE(close_to(forward(backend(), p, in, MGRPO_FLOAT32, aligned), want, 0, kTolerance * largest(want)))
+          << p.d << " " << p.width;
+    }
+}
+
+TEST_P(ShortConv, BackwardMatchesFloat64AndAddsToTheGradientsOfWeights) {
+  for (const Problem &p : kProblems)
+    for (bool aligned : {false, true}) {
+      const Inputs in(p);
+      Oracle want = oracle(p, in);
+      for (auto *sum : {&want.dw, &want.dbias})
+        for (double &v : *sum) v += 2;
+      const Gradients got = backward(backend(), p, in, MGRPO_FLOAT32, aligned, 2);
+      EXPECT_TRUE(close_to(got.dbcx, want.dbcx, 0, kTolerance * largest(want.dbcx))) << p.d << " " << p.width;
+      EXPECT_TRUE(close_to(got.dw, want.dw, 0, kSumTolerance * largest(want.dw))) << p.d << " " << p.width;
+      EXPECT_TRUE(close_to(got.dbias, want.dbias, 0, kSumTolerance * largest(want.dbias))) << p.d << " " << p.width;
+    }
+}
+
+// What a sequence of its own gives: the rows that its last row comes after.
+struct Alone {
+  std::vector<int64_t> rows;
+  Problem p;
+  Inputs in;
+
+  Alone(const Problem &whole, const Inputs &all, int64_t last)
+      : rows([&] {
+          std::vector<int64_t> path;
+          for (int64_t r = last; r >= 0; r = whole.before(r)) path.insert(path.begin(), r);
+          return path;
+        }()),
+        p{{static_cast<int32_t>(rows.size())}, whole.d, whole.width, {}, whole.bias},
+        in(p) {
+    in.w = all.w, in.bias = all.bias;
+    for (size_t i = 0; i < rows.size(); i++) {
+      std::copy_n(&all.bcx[rows[i] * 3 * p.d], 3 * p.d, &in.bcx[i * 3 * p.d]);
+      std::copy_n(&all.dy[rows[i] * p.d], p.d, &in.dy[i * p.d]);
+    }
+  }
+};
+
+TEST_P(ShortConv, SequenceDoesNotDependOnItsCompany) {
+  for (const Problem &p : kProblems) {
+    const Inputs in(p);
+    Floats all;
+    with_threads(3, [&] { all = forward(backend(), p, in); });
+    for (int64_t last = p.rows() - 1; last >= 0; last -= 7) {
+      const Alone alone(p, in, last);
+      const Floats own = forward(backend(), alone.p, alone.in, MGRPO_FLOAT32, true);
+      for (size_t i = 0; i < alone.rows.size(); i++)
+        EXPECT_TRUE(same_bits(part(own, i * p.d, p.d), part(all, alone.rows[i] * p.d, p.d))) << "row " << alone.rows[i];
+    }
+  }
+}
+
+TEST_P(ShortConv, GradientDoesNotDependOnCompanyNorOnSegments) {
+  const Problem two{{33, 1, 40}, 36, 3, {}, true};
+  const Inputs in(two);
+  Gradients all;
+  with_threads(3, [&] { all = backward(backend(), two, in); });
+  for (int64_t last : {32, 33, 73}) {
+    const Alone alone(two, in, last);
+    const Gradients own = backward(backend(), alone.p, alone.in);
+    for (size_t i = 0; i < alone.rows.size(); i++)
+      EXPECT_TRUE(same_bits(part(own.dbcx, i * 3 * two.d, 3 * two.d), part(all.dbcx, alone.rows[i] * 3 * two.d, 3 * two.d)));
+  }
+  const Problem cut{{10, 23, 1, 1, 39}, 36, 3, {-1, 9, -1, -1, 34}, true};  // the same sequences
+  const Gradients in_pieces = backward(backend(), cut, in);
+  EXPECT_TRUE(same_bits(forward(backend(), cut, in), forward(backend(), two, in)));
+  EXPECT_TRUE(same_bits(in_pieces.dbcx, all.dbcx) && same_bits(in_pieces.dw, all.dw) && same_bits(in_pieces.dbias, all.dbias));
+}
+
+TEST_P(ShortConv, GradientsOfWeightsDoNotDependOnThreads) {
+  const Problem p{{500, 300}, 130, 3, {}, true};
+  const Inputs in(p);
+  Gradients one, three;
+  with_threads(1, [&] { one = backward(backend(), p, in); });
+  with_threads(3, [&] { three = backward(backend(), p, in); });
+  EXPECT_TRUE(same_bits(one.dbcx, three.dbcx) && same_bits(one.dw, three.dw) && same_bits(one.dbias, three.dbias));
+}
+
+TEST_P(ShortConv, CachedRowsHaveTheBitsOfPackedOnes) {
+  for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
+    if (dtype == MGRPO_BFLOAT16 && !has_bf16(backend())) continue;
+    for (int64_t width : {1, 3, 8})
+      for (int64_t chunk : {1, 2, 5, 100}) {
+        const Problem p{{37, 21, 4}, 20, width, {}, true};
+        const Inputs in(p);
+        const Floats want = forward(backend(), p, in, dtype);
+        const Table table(3, 37, 4);
+        Call call(backend(), p, in, dtype, false);
+        Array cache(backend(), dtype, Floats(static_cast<size_t>(table.blocks * table.block * p.d), NAN));
+        Buffer<int32_t> entries(backend(), table.entries);
+        const Ints cu = p.cu();
+        for (int64_t from = 0; from < 37; from += chunk) {  // each pass has the next rows of all sequences
+          Ints sequence, pos, row;
+          Floats bcx;
+          for (int32_t s = 2; s >= 0; s--)
+            for (int64_t t = from; t < std::min<int64_t>(from + chunk, p.lengths[s]); t++) {
+              sequence.push_back(s), pos.push_back(static_cast<int32_t>(t)), row.push_back(static_cast<int32_t>(cu[s] + t));
+              bcx.insert(bcx.end(), &in.bcx[row.back() * 3 * p.d], &in.bcx[row.back() * 3 * p.d] + 3 * p.d);
+            }
+          const int64_t n = static_cast<int64_t>(row.size());
+          Array x(backend(), dtype, bcx), y(backend(), dtype, n * p.d);
+          Buffer<int32_t> of(backend(), sequence), at(backend(), pos);
+          ASSERT_EQ(backend().short_conv_cached(x.get(), call.conv(), dtype, cache.get(), table.pages(entries.get(), 1, p.d), of.get(),
+                                                at.get(), y.get(), n),
+                    MGRPO_OK);
+          for (int64_t r = 0; r < n; r++)
+            EXPECT_TRUE(same_bits(part(y.values(), r * p.d, p.d), part(want, row[r] * p.d, p.d))) << width << " " << chunk << " " << row[r];
+        }
+      }
+  }
+}
+
+TEST_P(ShortConv, LastRowOfAPlaceRemains) {
+  const Problem p{{3}, 8, 3};
+  const Inputs in(p);
+  const Table table(2, 8, 4);
+  Call call(backend(), p, in, MGRPO_FLOAT32, false);
+  Array cache(backend(), MGRPO_FLOAT32, Floats(static_cast<size_t>(table.blocks * table.block * p.d), 0)),
+      y(backend(), MGRPO_FLOAT32, 3 * p.d);
+  Buffer<int32_t> entries(backend(), table.entries), sequence(backend(), Ints{1, 1, 1}), pos(backend(), Ints{2, 2, 2});
+  ASSERT_EQ(backend().short_conv_cached(call.bcx.get(), call.conv(), MGRPO_FLOAT32, cache.get(), table.pages(entries.get(), 1, p.d),
+                                        sequence.get(), pos.get(), y.get(), 3),
+            MGRPO_OK);
+  const Floats kept = part(cache.values(), table.place(1, 2, 0, 1) * p.d, p.d);
+  for (int64_t j = 0; j < p.d; j++) EXPECT_EQ(kept[j], in.bcx[6 * p.d + j] * in.bcx[8 * p.d + j]);
+}
+
+TEST_P(ShortConv, Bf16IsFloat32RoundedOnce) {
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  for (const Problem &p : kProblems)
+    for (bool aligned : {false, true}) {
+      Inputs in(p);
+      for (Floats *x : {&in.bcx, &in.w, &in.bias, &in.dy}) *x = rounded_to_bf16(*x);
+      const Oracle want = oracle(p, in);
+      // u is rounded, too.
+      EXPECT_TRUE(close_to(forward(backend(), p, in, MGRPO_BFLOAT16, aligned), want.y, kBf16Epsilon, kBf16Epsilon * largest(want.y)));
+      const Gradients got = backward(backend(), p, in, MGRPO_BFLOAT16, aligned);
+      EXPECT_TRUE(close_to(got.dbcx, want.dbcx, kBf16Epsilon, kBf16Epsilon * largest(want.dbcx)));
+      EXPECT_TRUE(close_to(got.dw, want.dw, 0, kBf16Epsilon * largest(want.dw)));
+      EXPECT_TRUE(close_to(got.dbias, want.dbias, 0, kSumTolerance * largest(want.dbias)));
+    }
+}
+
+TEST_P(ShortConv, NonFiniteNumbersStayWithTheirReaders) {
+  Problem p{{6, 5}, 4, 3};
+  Inputs in(p);
+  for (int64_t j = 0; j < p.d; j++) in.bcx[2 * 3 * p.d + j] = NAN;  // a gate of row 2, which rows 2 to 4 read
+  const Floats y = forward(backend(), p, in);
+  for (int64_t r = 0; r < p.rows(); r++) EXPECT_EQ(std::isnan(y[r * p.d]), r >= 2 && r <= 4) << r;
+  const Floats dbcx = backward(backend(), p, in).dbcx;
+  for (int64_t r = 0; r < p.rows(); r++) EXPECT_EQ(std::isnan(dbcx[(r * 3 + 1) * p.d]), r >= 2 && r <= 4) << r;
+}
+
+TEST_P(ShortConv, PlacesOutsideOfTheCache) {
+  const Problem p{{2}, 8, 3};
+  const Inputs in(p);
+  Table table(1, 8, 4);
+  table.entries[0] = static_cast<int32_t>(table.blocks);  // positions 0 to 3 have no place
+  Call call(backend(), p, in, MGRPO_FLOAT32, false);
+  Array cache(backend(), MGRPO_FLOAT32, Floats(static_cast<size_t>(table.blocks * table.block * p.d), 0)),
+      y(backend(), MGRPO_FLOAT32, 2 * p.d);
+  Buffer<int32_t> entries(backend(), table.entries), sequence(backend(), Ints{0, 0}), pos(backend(), Ints{4, 6});
+  const int32_t status = backend().short_conv_cached(call.bcx.get(), call.conv(), MGRPO_FLOAT32, cache.get(),
+                                                     table.pages(entries.get(), 1, p.d), sequence.get(), pos.get(), y.get(), 2);
+  if (backend().refuses_places) {
+    EXPECT_EQ(status, MGRPO_INVALID_ARGUMENT);
+    EXPECT_TRUE(y.unwritten());
+    return;
+  }
+  EXPECT_EQ(status, MGRPO_OK);
+  EXPECT_TRUE(std::isnan(y.values()[0]));
+  EXPECT_FALSE(std::isnan(y.values()[p.d]));
+}
+
+TEST_P(ShortConv, SegmentsThatFollowNoRow) {
+  for (int32_t parent : {-2, 3}) {
+    const Problem p{{3, 4}, 8, 3, {-1, parent}};
+    const Inputs in(p);
+    Call call(backend(), p, in, MGRPO_FLOAT32, false);
+    Array y(backend(), MGRPO_FLOAT32, 7 * p.d);
+    const int32_t status =
+        backend().short_conv_packed(call.bcx.get(), call.conv(), call.cu.get(), call.follows.get(), 2, MGRPO_FLOAT32, y.get(), 7);
+    if (backend().refuses_places) {
+      EXPECT_EQ(status, MGRPO_INVALID_ARGUMENT);
+      EXPECT_TRUE(y.unwritten());
+      continue;
+    }
+    EXPECT_EQ(status, MGRPO_OK);
+    for (int64_t r = 0; r < 7; r++) EXPECT_EQ(std::isnan(y.values()[r * p.d]), r == 3 || r == 4) << r;
+  }
+}
+
+TEST_P(ShortConv, EmptyAndInvalid) {
+  const Backend &b = backend();
+  Array array(b, MGRPO_FLOAT32, 64);
+  Buffer<int32_t> cu(b, Ints{0, 2}), none(b, Ints{0});
+  void *v = array.get();
+  const mgrpo_short_conv good{4, 3, v, nullptr};
+  EXPECT_EQ(b.short_conv_packed(nullptr, good, none.get(), nullptr, 0, MGRPO_FLOAT32, nullptr, 0), MGRPO_OK);
+  EXPECT_EQ(b.short_conv_packed_bwd(nullptr, nullptr, good, none.get(), nullptr, 0, MGRPO_FLOAT32, nullptr, nullptr, nullptr, 0), MGRPO_OK);
+  for (const mgrpo_short_conv &conv :
+       {mgrpo_short_conv{0, 3, v, nullptr}, mgrpo_short_conv{4, 0, v, nullptr}, mgrpo_short_conv{4, 9, v, nullptr},
+        mgrpo_short_conv{4, 3, nullptr, nullptr}, mgrpo_short_conv{int64_t{1} << 60, 3, v, nullptr}}) {
+    EXPECT_EQ(b.short_conv_packed(v, conv, cu.get(), nullptr, 1, MGRPO_FLOAT32, v, 2), MGRPO_INVALID_ARGUMENT);
+    EXPECT_EQ(b.short_conv_packed_bwd(v, v, conv, cu.get(), nullptr, 1, MGRPO_FLOAT32, v, nullptr, nullptr, 2), MGRPO_INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(b.short_conv_packed(nullptr, good, cu.get(), nullptr, 1, MGRPO_FLOAT32, v, 2), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(b.short_conv_packed(v, good, nullptr, nullptr, 1, MGRPO_FLOAT32, v, 2), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(b.short_conv_packed(v, good, cu.get(), nullptr, -1, MGRPO_FLOAT32, v, 2), MGRPO_INVALID_ARGUMENT);
+  EXPECT_EQ(b.short_conv_packed_bwd(nullptr, v, good, cu.get(), nullptr, 1, MGRPO_FLOAT32, v, nullptr, nullptr, 2), MGRPO_INVALID_ARGUMENT);
+  for (const mgrpo_pages &pages :
+       {mgrpo_pages{cu.get(), 1, 1, 4, 2, 4, 4}, mgrpo_pages{cu.get(), 1, 1, 4, 1, 4, 5}, mgrpo_pages{cu.get(), 1, 1, 4, 1, 3, 4}})
+    EXPECT_EQ(b.short_conv_cached(v, good, MGRPO_FLOAT32, v, pages, cu.get(), cu.get(), v, 1), MGRPO_INVALID_ARGUMENT);
+  EXPECT_TRUE(array.unwritten());
+}
+
+}  // namespace
