@@ -346,6 +346,9 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               MGT_THROWING(moe_linear),
                               MGT_THROWING(moe_combine),
                               MGT_THROWING(moe_weigh),
-                              MGT_THROWING(dequantise)};
+                              MGT_THROWING(dequantise),
+                              MGT_THROWING(short_conv_packed),
+                              MGT_THROWING(short_conv_packed_bwd),
+                              MGT_THROWING(short_conv_cached)};
   return &part;
 }

@@ -11,6 +11,7 @@
 #include "mgrpo/nn.h"
 #include "mgrpo/policy_loss_from_logits.h"
 #include "mgrpo/quant.h"
+#include "mgrpo/short_conv.h"
 #include "mgrpo_torch.h"
 
 struct cuda_part {
@@ -66,6 +67,9 @@ struct cuda_part {
   decltype(&mgrpo_moe_combine_cuda) moe_combine;
   decltype(&mgrpo_moe_weigh_cuda) moe_weigh;
   decltype(&mgrpo_dequantise_cuda) dequantise;
+  decltype(&mgrpo_short_conv_packed_cuda) short_conv_packed;
+  decltype(&mgrpo_short_conv_packed_bwd_cuda) short_conv_packed_bwd;
+  decltype(&mgrpo_short_conv_cached_cuda) short_conv_cached;
 };
 
 extern const cuda_part *the_cuda_part;  // NULL until loaded

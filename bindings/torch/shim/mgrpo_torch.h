@@ -191,6 +191,10 @@ MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v
                                         double scale, int64_t window);
 MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *table, void *sequence, void *length,
                                         void *sinks_or_null, double scale, int64_t window);
+// The gated short convolution of mgrpo/short_conv.h.
+MGT_API mgt_tensor mgt_short_conv_packed(mgt_device *d, void *bcx, void *w, void *bias_or_null, void *cu, void *follows_or_null);
+MGT_API mgt_tensor mgt_short_conv_cached(mgt_device *d, void *bcx, void *w, void *bias_or_null, void *cache, void *table, void *sequence,
+                                         void *pos);
 MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
                              int normalise, double balance);
 // Up to this number of tokens times experts of each, mgt_experts on a GPU reads weights once for each row. It then does not wait for

@@ -118,12 +118,16 @@ func layers() []kernel {
 		layer("attention_packed with sinks", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}, []int64{4}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			return one(torch.AttentionPacked(in[0], in[1], in[2], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20), 0.3, 6, in[3]))
 		}),
+		layer("short_conv", shaped([]int64{41, 3 * 37}, []int64{37, 3}, []int64{37}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+			return one(torch.ShortConv{Weight: in[1], Bias: in[2]}.Packed(in[0], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20)))
+		}),
 		layer("moe", shaped([]int64{0, 37}, []int64{0, 4}, []int64{4 * 2 * 11, 37}, []int64{4 * 37, 11}), mixed),
 		layer("head_log_prob", shaped([]int64{0, 37}, []int64{301, 37}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			logp, entropy := torch.HeadLogProb(in[0], in[1], t.ints(index(9, t.rows, 301)...), 0.7, 3)
 			return []*torch.Tensor{logp, entropy}
 		}),
 		{"heads to the cache and its attention", floatBound, cached},
+		{"short_conv with its cache", floatBound, convolved},
 		{"lora", floatBound, adapted},
 		{"linear_bf16", amxBound, halved},
 		{"linear_bf16 with run.matmul bf16", floatBound, halvedRounded},
@@ -189,6 +193,28 @@ func cached(t *trial) error {
 	var got *torch.Tensor
 	err := t.work(tokens*4*hd, func() error { got = attend(t.real); return nil })
 	t.compareTensors(got, attend(torch.Float64))
+	return err
+}
+
+// convolved applies a short convolution to two sequences in scattered blocks of a cache, in two passes.
+func convolved(t *trial) error {
+	const tokens, d, block = 41, 37, 8
+	var sequence, pos []int32
+	for i := range int32(tokens) {
+		sequence, pos = append(sequence, i%2), append(pos, i/2)
+	}
+	table := t.s.FromInt32([]int32{5, 0, 3, 1, 2, 4}, 2, 3)
+	convolve := func(real torch.DType) *torch.Tensor {
+		conv := torch.ShortConv{Weight: t.tensor(1, d, 3).To(real)}
+		product, cache, all := t.tensor(0, tokens, 3*d).To(real), t.s.Zeros(real, 6, 1, block, d), t.s.Empty(real, tokens, d)
+		for from, to := int64(0), int64(15); from < tokens; from, to = to, tokens {
+			all.Narrow(0, from, to-from).CopyFrom(conv.Cached(product.Narrow(0, from, to-from), cache, table, t.ints(sequence[from:to]...), t.ints(pos[from:to]...)))
+		}
+		return all
+	}
+	var got *torch.Tensor
+	err := t.work(tokens*d, func() error { got = convolve(t.real); return nil })
+	t.compareTensors(got, convolve(torch.Float64))
 	return err
 }
 

@@ -160,6 +160,9 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
     MGT_EMULATED(moe_combine);
     MGT_EMULATED(moe_weigh);
     MGT_EMULATED(dequantise);
+    MGT_EMULATED(short_conv_packed);
+    MGT_EMULATED(short_conv_packed_bwd);
+    MGT_EMULATED(short_conv_cached);
     return p;
   }();
   return &part;
