@@ -99,4 +99,17 @@ CASES = {
         "Phi3ForCausalLM", head_dim=..., num_attention_heads=3, attention_bias=False, rope_theta=10000.0, original_max_position_embeddings=32,
         max_position_embeddings=1024, partial_rotary_factor=0.75, sliding_window=None, resid_pdrop=0.0, embd_pdrop=0.0, num_hidden_layers=2,
         rope_scaling=dict(long_factor=[1.0, 4.5, 14.0], short_factor=[1.0, 1.25, 2.2], type="longrope"), tie_word_embeddings=True),
+    "lfm2-convolutions": case(
+        "layers of convolutions and of attention as published: full_attn_idxs, block_ff_dim of which two thirds are rounded up, keys with names of "
+        "their own; tied", "lfm2", "Lfm2ForCausalLM", num_hidden_layers=4, head_dim=..., hidden_act=..., rms_norm_eps=..., attention_dropout=...,
+        intermediate_size=..., tie_word_embeddings=..., norm_eps=1e-5, block_norm_eps=1e-5, tie_embedding=True, pad_token_id=0,
+        num_heads=3, block_dim=24, block_ff_dim=54, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.0, block_multiple_of=8,
+        block_use_swiglu=True, conv_L_cache=3, conv_bias=False, conv_dim=24, conv_dim_out=24, full_attn_idxs=[2], rope_theta=1000000.0, theta=1000000.0,
+        scale=dict(q_layernorm=0.4, k_layernorm=0.4)),
+    "lfm2-biases": case(
+        "biases of convolutions of width 4 and of their projections, layer_types, MLPs that are wider by a factor", "lfm2", "Lfm2ForCausalLM",
+        hidden_size=20, num_attention_heads=5, num_key_value_heads=5, head_dim=..., hidden_act=..., rms_norm_eps=..., attention_dropout=...,
+        intermediate_size=45, norm_eps=1e-6, pad_token_id=0, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.3, block_multiple_of=4,
+        conv_L_cache=4, conv_bias=True, layer_types=["conv", FULL, "conv"], rope_parameters=dict(rope_theta=10000.0, rope_type="default"),
+        tie_embedding=False, tie_word_embeddings=...),
 }

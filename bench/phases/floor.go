@@ -22,7 +22,11 @@ func matrices(c arch.Config) (layers, head float64) {
 		if c.KVLayer(i) != i {
 			kv = 0
 		}
-		layers += float64(d*(q+2*kv) + q*d + mlp + 3*d*c.LayerInputs())
+		operator := d*(q+2*kv) + q*d
+		if c.Convolves(i) {
+			operator = 4 * d * d
+		}
+		layers += float64(operator + mlp + 3*d*c.LayerInputs())
 	}
 	return layers, float64(d * c.VocabSize)
 }
@@ -49,7 +53,13 @@ func (s shape) tokens() int { return s.prompts * (s.promptTokens + s.rollouts*(s
 // forwardFLOPs returns the operations of one forward pass. headRows is the number of rows of logits.
 func forwardFLOPs(c arch.Config, s shape, headRows int) float64 {
 	layers, head := matrices(c)
-	return 2*(layers*float64(s.tokens())+head*float64(headRows)) + 4*float64(c.Layers*c.Heads*c.HeadDim)*s.pairs()
+	attend := 0
+	for i := range c.Layers {
+		if !c.Convolves(i) {
+			attend++
+		}
+	}
+	return 2*(layers*float64(s.tokens())+head*float64(headRows)) + 4*float64(attend*c.Heads*c.HeadDim)*s.pairs()
 }
 
 const forwardFormula = "2·(matrices·tokens + head·rows) + 4·layers·width·pairs"

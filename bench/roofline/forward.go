@@ -61,7 +61,11 @@ func (f forward) all() (t Time) {
 // layers returns the time of all layers.
 func (p pass) layers() (f forward) {
 	for layer, leaves := range p.a.layers {
-		p.attention(&f.rest, layer)
+		if p.a.Arch.Convolves(layer) {
+			p.elementwise(&f.rest, 1, 5*p.a.Arch.Hidden) // reads a product of three values, writes the cache and the result
+		} else {
+			p.attention(&f.rest, layer)
+		}
 		for _, l := range leaves {
 			p.leaf(&f, l)
 		}
@@ -93,7 +97,7 @@ func (p pass) leaf(f *forward, l arch.Leaf) {
 		p.elementwise(t, 1, 4*c.Hidden) // reads two, writes their sum and its norm
 	case "attended_norm", "mlp_norm", "own_norm", "factor":
 		p.elementwise(t, 1, 2*c.Hidden)
-	case "qkv", "o", "gate_up", "down", "input_gate", "input_up":
+	case "qkv", "o", "gate_up", "down", "input_gate", "input_up", "conv_in", "conv_out":
 		p.product(&f.products, p.n(), l, 1, 1)
 		if l.Name == "gate_up" {
 			p.elementwise(t, 1, int(3*l.Shape[0]/2))

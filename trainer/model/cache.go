@@ -10,10 +10,11 @@ import (
 )
 
 // Cache stores the keys and values of sequences in blocks of arch.CacheBlock tokens. Each layer has a tensor [blocks,
-// KVHeads, CacheBlock, HeadDim] for keys and another for values, in the compute type. Tables list the blocks of each
+// KVHeads, CacheBlock, HeadDim] for keys and another for values, in the compute type. A layer that convolves has one tensor [blocks, 1,
+// CacheBlock, Hidden] for the inputs of its convolution. Tables list the blocks of each
 // sequence. There is one table for each group of layers, and its address in memory does not change.
 type Cache struct {
-	k, v   []*torch.Tensor // one per layer; nil if it uses those of arch.Config.KVLayer
+	k, v   []*torch.Tensor // one per layer; nil if it uses those of arch.Config.KVLayer; k alone in a layer that convolves
 	tables *torch.Tensor   // int32 [groups, sequences+1, blocks]; no sequence uses the last row of a group
 	table  []*torch.Tensor // one per group, [sequences, blocks]: views of tables
 	group  []int           // the group of each layer
@@ -43,6 +44,11 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length in
 				continue
 			}
 			shape := []int64{int64(blocks[g]), int64(m.Config.KVHeadsOf(layer)), arch.CacheBlock, int64(m.Config.HeadDimOf(layer))}
+			if m.Config.Convolves(layer) {
+				shape = []int64{int64(blocks[g]), 1, arch.CacheBlock, int64(m.Config.Hidden)}
+				c.k, c.v = append(c.k, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...))), append(c.v, nil)
+				continue
+			}
 			c.k = append(c.k, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...)))
 			c.v = append(c.v, s.Keep(s.Zeros(m.Generation.norm.DType(), shape...)))
 		}
@@ -94,9 +100,13 @@ func (c *Cache) List(places, blocks *torch.Tensor) { c.tables.View(-1).IndexCopy
 // Copy copies one block of all layers of a group to another block.
 func (c *Cache) Copy(group int, from, to int64) {
 	for layer, g := range c.group {
-		if g == group && from != to && c.k[layer] != nil {
-			c.k[layer].Narrow(0, to, 1).CopyFrom(c.k[layer].Narrow(0, from, 1))
-			c.v[layer].Narrow(0, to, 1).CopyFrom(c.v[layer].Narrow(0, from, 1))
+		if g != group || from == to {
+			continue
+		}
+		for _, cached := range []*torch.Tensor{c.k[layer], c.v[layer]} {
+			if cached != nil {
+				cached.Narrow(0, to, 1).CopyFrom(cached.Narrow(0, from, 1))
+			}
 		}
 	}
 }

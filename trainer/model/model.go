@@ -64,6 +64,7 @@ type layer struct {
 	qkv, o                linear
 	qNorm, kNorm          *torch.Tensor
 	sinks                 *torch.Tensor // [Heads]: terms of the denominators of attention's softmax
+	conv                  *shortConv    // in place of attention
 	gateUp, down          linear
 	mixture               *mixture // in place of gateUp and down
 	rotation              rotation
@@ -75,9 +76,11 @@ type layer struct {
 
 // Attention separates the decoder from its two kinds of attention: packed training and cached generation. qkv is a layer's
 // product of queries, keys and values; heads describes how its heads are normalised and rotated. sinks may be nil, see
-// torch.AttentionPacked. The result is [T, Heads, HeadDim].
+// torch.AttentionPacked. The result is [T, Heads, HeadDim]. In layers that convolve, Convolve takes the place of Attend: bcx [T, 3·Hidden] is
+// a layer's product of gates and inputs, at the positions pos, and the result is [T, Hidden].
 type Attention interface {
 	Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor
+	Convolve(layer int, bcx *torch.Tensor, conv torch.ShortConv, pos *torch.Tensor) *torch.Tensor
 }
 
 // Pass describes the T rows of a forward pass, apart from their tokens.
@@ -142,6 +145,8 @@ func initialStd(cfg *arch.Config, l arch.Leaf) float64 {
 		return 0
 	case arch.Norm:
 		return -1 + cfg.NormOffset()
+	case arch.Taps:
+		return 1 / math.Sqrt(float64(l.Shape[2]))
 	case arch.Residual:
 		return 1 / math.Sqrt(float64(l.Shape[1])) / math.Sqrt(2*float64(cfg.Layers))
 	}
@@ -285,7 +290,7 @@ func (m *Model) views(s *torch.Scope, flat *torch.Tensor) (all []*torch.Tensor) 
 func (m *Model) wideVectors(s *torch.Scope) []*torch.Tensor {
 	all := m.views(s, m.Half)
 	for i, l := range m.Layout.Leaves {
-		if len(l.Shape) == 1 {
+		if l.Vector() {
 			all[i].Drop()
 			all[i] = s.Keep(s.Empty(torch.Float32, l.Shape...))
 		}
@@ -337,6 +342,9 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
 			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"), sinks: other(p + "sinks"),
 			gateUp: linearOf(p + "gate_up"), down: linearOf(p + "down"),
+		}
+		if m.Config.Convolves(i) {
+			l.conv = &shortConv{in: linearOf(p + "conv_in"), out: linearOf(p + "conv_out"), ShortConv: torch.ShortConv{Weight: other(p + "conv"), Bias: other(p + "conv_bias")}}
 		}
 		if d.inputs != nil {
 			l.own = &ownInput{gate: linearOf(p + "input_gate"), up: linearOf(p + "input_up"), norm: other(p + "own_norm")}
@@ -491,10 +499,16 @@ func (l *layer) added(out, weight *torch.Tensor) *torch.Tensor {
 	return scaled(norm(l.cfg, out, weight), l.cfg.ResidualScale())
 }
 
-// attended returns the residual after attention, and its norm.
+// attended returns the residual after attention or the convolution, and its norm.
 func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *torch.Tensor) {
-	a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDimOf(i)))
-	return addNorm(l.cfg, x, l.added(l.o.of(a, pass.Adapters), l.attendedNorm), l.postNorm)
+	var out *torch.Tensor
+	if l.conv != nil {
+		out = l.conv.of(i, h, pass)
+	} else {
+		a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDimOf(i)))
+		out = l.o.of(a, pass.Adapters)
+	}
+	return addNorm(l.cfg, x, l.added(out, l.attendedNorm), l.postNorm)
 }
 
 // heads describes how the product of queries, keys and values at the positions pos is split into heads.

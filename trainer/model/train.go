@@ -170,6 +170,9 @@ func trained(w torch.Matrix) bool {
 func (l *layer) trained() bool {
 	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm, l.sinks}
 	maps := []linear{l.qkv, l.o, l.gateUp, l.down}
+	if l.conv != nil {
+		all, maps = append(all, l.conv.Weight, l.conv.Bias), append(maps, l.conv.in, l.conv.out)
+	}
 	if l.own != nil {
 		all, maps = append(all, l.own.norm), append(maps, l.own.gate, l.own.up)
 	}

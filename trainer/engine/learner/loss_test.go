@@ -29,15 +29,28 @@ func tinyModel(t *testing.T, device string, seed uint64) *model.Model {
 
 func tinyModelIn(t *testing.T, device string, seed uint64, opt model.Options) *model.Model {
 	t.Helper()
+	return tinyModelOf(t, tinyConfig, device, seed, opt)
+}
+
+var tinyConfig = arch.Config{Family: arch.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
+	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true}
+
+// tinyHybrid has a layer of attention between layers of convolutions.
+func tinyHybrid() arch.Config {
+	c := tinyConfig
+	c.Family, c.Layers = arch.LFM2, 3
+	c.ShortConv = &arch.ShortConv{Layers: []bool{true, false, true}, Width: 3, Bias: true}
+	return c
+}
+
+func tinyModelOf(t *testing.T, c arch.Config, device string, seed uint64, opt model.Options) *model.Model {
+	t.Helper()
 	dev, err := torch.Open(device, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	m, err := model.Random(context.Background(), dev, arch.Config{
-		Family: arch.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
-	}, seed, opt)
+	m, err := model.Random(context.Background(), dev, c, seed, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,12 +60,16 @@ func tinyModelIn(t *testing.T, device string, seed uint64, opt model.Options) *m
 // tinyLearner trains tinyModel(t, device, 1), with options changed by set.
 func tinyLearner(t *testing.T, device string, set func(*Options)) *Learner {
 	t.Helper()
+	return tinyLearnerOf(t, tinyModel(t, device, 1), tinyOptions(set))
+}
+
+func tinyOptions(set func(*Options)) Options {
 	o := Options{Loss: mgrpo.DefaultObjective(), Temperature: 0.8, MicroBatchTokens: 1 << 20, HeadRows: 5,
 		Adam: Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.01, Clip: 1}}
 	if set != nil {
 		set(&o)
 	}
-	return tinyLearnerOf(t, tinyModel(t, device, 1), o)
+	return o
 }
 
 func tinyLearnerOf(t *testing.T, m *model.Model, o Options) *Learner {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
 // groupsOf makes K rollouts of each prompt length, answers of 3 to 9 sampled tokens of which some begin alike.
@@ -43,8 +45,16 @@ func groupsOf(t *testing.T, l *Learner, k int, prompts ...int) []*Sequence {
 // TestSharedBeginningsChangeNothing: gradient and statistics are those of sequences that run alone, though
 // less than half of the rows are computed.
 func TestSharedBeginningsChangeNothing(t *testing.T) {
+	t.Run("attention", func(t *testing.T) { testSharedBeginnings(t, tinyConfig) })
+	t.Run("hybrid", func(t *testing.T) { testSharedBeginnings(t, tinyHybrid()) })
+}
+
+func testSharedBeginnings(t *testing.T, c arch.Config) {
+	learnerWith := func(set func(*Options)) *Learner {
+		return tinyLearnerOf(t, tinyModelOf(t, c, "cpu", 1, model.Options{Compute: torch.Float32}), tinyOptions(set))
+	}
 	term := func(o *Options) { o.Loss.EntropyCoef = 0.02 }
-	alone := tinyLearner(t, "cpu", func(o *Options) { term(o); o.MicroBatchTokens = 1 })
+	alone := learnerWith(func(o *Options) { term(o); o.MicroBatchTokens = 1 })
 	batch := groupsOf(t, alone, 6, 24, 1, 17)
 	for i, q := range batch {
 		for _, t := range q.trained() { // ratios on both sides of 1
@@ -53,7 +63,7 @@ func TestSharedBeginningsChangeNothing(t *testing.T) {
 	}
 	want, wantReport := gradientOf(t, alone, batch)
 	for _, checkpointed := range []bool{false, true} {
-		shared := tinyLearner(t, "cpu", func(o *Options) { term(o); o.Checkpoint = checkpointed })
+		shared := learnerWith(func(o *Options) { term(o); o.Checkpoint = checkpointed })
 		got, r := gradientOf(t, shared, batch)
 		if d := apart(got, want, 1); !(d < 1e-6) {
 			t.Errorf("checkpointed %v: the gradient is %v off", checkpointed, d)

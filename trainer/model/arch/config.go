@@ -40,8 +40,9 @@ type Config struct {
 	QueryScalar float64 // query_pre_attn_scalar: scores are divided by its square root; 0: by the square root of HeadDim
 	QueryGrowth QueryGrowth
 	Multipliers Multipliers
-	LogitCap    float64  // final_logit_softcapping: logits z are LogitCap·tanh(z/LogitCap); 0: they are z
-	ByLayer     *ByLayer // nil: layers differ in windows and rotary positions alone
+	LogitCap    float64    // final_logit_softcapping: logits z are LogitCap·tanh(z/LogitCap); 0: they are z
+	ByLayer     *ByLayer   // nil: layers differ in windows and rotary positions alone
+	ShortConv   *ShortConv // nil: all layers attend
 
 	Tied          bool // tie_word_embeddings: the embedding is also the output head
 	AttentionBias bool // attention_bias: biases on q, k, v and, in most families, o
@@ -87,7 +88,8 @@ func (c Config) GELU() bool { return families[c.Family].gelu }
 func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
 
 // WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps (1e-6),
-// RopeTheta (10000), and in families that have them LocalTheta (the family's) and the Shared of a mixture (FFN).
+// RopeTheta (10000), and in families that have them LocalTheta (the family's), the Shared of a mixture (FFN), and convolutions in two of
+// three layers.
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {
 		c.KVHeads = c.Heads
@@ -103,6 +105,12 @@ func (c Config) WithDefaults() Config {
 	}
 	if f := families[c.Family]; f != nil && f.localTheta && c.LocalTheta == 0 {
 		c.LocalTheta = f.defaults.LocalTheta
+	}
+	if f := families[c.Family]; f != nil && f.shortConv && c.ShortConv == nil {
+		c.ShortConv = &ShortConv{Layers: make([]bool, min(max(c.Layers, 0), maxLayers)), Width: 3}
+		for i := range c.ShortConv.Layers {
+			c.ShortConv.Layers[i] = i%3 != 2
+		}
 	}
 	if f := families[c.Family]; f != nil && f.sharedExpert && c.Mixture != nil && c.Mixture.Shared == 0 {
 		m := *c.Mixture
@@ -161,7 +169,7 @@ func (c Config) Validate() error {
 	if err := errors.Join(c.validateWindows(), c.validateByLayer(f)); err != nil {
 		return err
 	}
-	return errors.Join(c.validateMultipliers(f), c.QueryGrowth.validate(), c.validateMixture(f), c.validateRotary(), c.validateTokens())
+	return errors.Join(c.validateMultipliers(f), c.QueryGrowth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateRotary(), c.validateTokens())
 }
 
 func (c Config) validateSizes() error {

@@ -31,6 +31,7 @@ type family struct {
 	multipliers             bool    // see Multipliers
 	sharedExpert            bool    // shared_expert_intermediate_size
 	expertsAlone            bool    // every layer has experts, of size intermediate_size
+	shortConv               bool    // see ShortConv
 
 	// Features of the forward pass that only some families have.
 	scaledEmbedding bool // multiplied by the square root of Hidden
@@ -45,8 +46,9 @@ type family struct {
 	read  func(k *keys, c *Config)      // reads or refuses the family's own keys; may be nil
 	write func(c Config) map[string]any // own keys for a written config.json, so that readers do not use their defaults; may be nil
 
-	layer func(l *layer, c Config) // the tensors of one layer
-	gguf  *gguf                    // nil: GGUF does not have this architecture
+	layer     func(l *layer, c Config) // the tensors of one layer
+	finalNorm string                   // name of the norm after the layers; "": norm
+	gguf      *gguf                    // nil: GGUF does not have this architecture
 }
 
 var families = map[string]*family{}

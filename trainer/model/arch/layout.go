@@ -15,6 +15,7 @@ const (
 	Residual             // a matrix whose product is added to the residual stream
 	Norm                 // weight of an RMSNorm
 	Bias
+	Taps // weights of a depthwise convolution: [channels, 1, width]
 )
 
 // Tensor is a tensor of a checkpoint: its names and shape in files, and its place in the flat buffer.
@@ -71,10 +72,13 @@ type Layout struct {
 	Numel  int64
 }
 
-// Vectors returns the number of values in norms and biases.
+// Vector reports whether the leaf is no matrix: its values are multiplied or added element by element.
+func (l Leaf) Vector() bool { return len(l.Shape) == 1 || l.Kind == Taps }
+
+// Vectors returns the number of values in leaves that are no matrices.
 func (l *Layout) Vectors() (n int64) {
 	for _, leaf := range l.Leaves {
-		if len(leaf.Shape) == 1 {
+		if leaf.Vector() {
 			n += leaf.Numel()
 		}
 	}
@@ -91,7 +95,7 @@ func (c Config) Layout() *Layout {
 	for i := range c.Layers {
 		f.layer(&layer{layout: l, c: c, index: i, pairs: f.interleaved(c)}, c)
 	}
-	l.add("norm", Norm, Tensor{Name: "model.norm.weight", GGUF: "output_norm.weight", Shape: []int64{d}, GGUFOffset: float32(c.NormOffset())})
+	l.add("norm", Norm, Tensor{Name: "model." + f.normName() + ".weight", GGUF: "output_norm.weight", Shape: []int64{d}, GGUFOffset: float32(c.NormOffset())})
 	if !c.Tied {
 		l.add("head", Matrix, Tensor{Name: "lm_head.weight", GGUF: ggufHead, Shape: []int64{vocab, d}})
 	}
@@ -104,10 +108,14 @@ func (c Config) Layout() *Layout {
 // BlockNorms returns how many norms over the width of the residual stream a layer has: before attention and MLP, and after
 // them. heads reports whether query and key heads have norms.
 func (c Config) BlockNorms() (before, after int, heads bool) {
+	first := 0 // layer that attends
+	for first+1 < c.Layers && c.Convolves(first) {
+		first++
+	}
 	l := &Layout{}
-	families[c.Family].layer(&layer{layout: l, c: c}, c)
+	families[c.Family].layer(&layer{layout: l, c: c, index: first}, c)
 	for _, leaf := range l.Leaves {
-		switch strings.TrimPrefix(leaf.Name, "layers.0.") {
+		switch strings.TrimPrefix(leaf.Name, fmt.Sprintf("layers.%d.", first)) {
 		case "input_norm", "post_norm":
 			before++
 		case "attended_norm", "mlp_norm", "own_norm":
@@ -139,6 +147,13 @@ func (l *Layout) add(name string, kind Kind, parts ...Tensor) {
 		l.Numel += t.Numel()
 	}
 	l.Leaves = append(l.Leaves, leaf)
+}
+
+func (f *family) normName() string {
+	if f.finalNorm == "" {
+		return "norm"
+	}
+	return f.finalNorm
 }
 
 // layer adds the tensors of a decoder layer to a layout. Its methods add the parts from which families build layers.
@@ -255,8 +270,10 @@ func (l *layer) mlpNorm() { l.normAfterMLP("post_feedforward_layernorm") }
 func (l *layer) normAfterMLP(name string) { l.norm("mlp_norm", name, "post_ffw_norm", l.c.Hidden) }
 
 // output adds the projection of attention's result into the residual stream.
-func (l *layer) output(bias bool) {
-	l.linear("o", Residual, l.c.Heads*l.c.HeadDimOf(l.index), bias, module{name: "self_attn.o_proj", gguf: "attn_output", rows: l.c.Hidden})
+func (l *layer) output(bias bool) { l.outputNamed("self_attn.o_proj", bias) }
+
+func (l *layer) outputNamed(name string, bias bool) {
+	l.linear("o", Residual, l.c.Heads*l.c.HeadDimOf(l.index), bias, module{name: name, gguf: "attn_output", rows: l.c.Hidden})
 }
 
 // postNorm adds the norm between attention and MLP.
@@ -272,10 +289,13 @@ func (l *layer) fusedMLP() {
 
 // gatedMLP adds a gated MLP.
 func (l *layer) gatedMLP(bias bool) {
+	l.gatedMLPNamed(bias, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+}
+
+func (l *layer) gatedMLPNamed(bias bool, gate, up, down string) {
 	width := l.c.FFNOf(l.index)
-	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{name: "mlp.gate_proj", gguf: "ffn_gate", rows: width},
-		module{name: "mlp.up_proj", gguf: "ffn_up", rows: width})
-	l.linear("down", Residual, width, bias, module{name: "mlp.down_proj", gguf: "ffn_down", rows: l.c.Hidden})
+	l.linear("gate_up", Matrix, l.c.Hidden, bias, module{name: gate, gguf: "ffn_gate", rows: width}, module{name: up, gguf: "ffn_up", rows: width})
+	l.linear("down", Residual, width, bias, module{name: down, gguf: "ffn_down", rows: l.c.Hidden})
 }
 
 func numel(shape []int64) int64 {

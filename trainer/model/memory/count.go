@@ -313,7 +313,7 @@ func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 	for _, g := range c.CacheGroups() {
 		blocks := int64(g.Blocks(cache.Tokens, cache.Conversations, arch.PassRows(gpu)))
 		for _, layer := range g.Layers {
-			bytes += 2 * blocks * arch.CacheBlock * int64(c.KVWidth(layer)) * size
+			bytes += blocks * arch.CacheBlock * int64(c.CacheWidth(layer)) * size
 		}
 	}
 	return bytes
@@ -334,10 +334,14 @@ func widest(c arch.Config, of func(layer int) int) (most int64) {
 
 // layerValues counts the values of a token in one layer: two sums of the residual stream, the inputs or outputs of each
 // norm of that width, the product of queries, keys and values and the heads made of it, the attention's output and
-// log-sum-exp, and the values of the MLP.
+// log-sum-exp, and the values of the MLP. A convolution has its product of three values for each channel, and its output.
 func layerValues(c arch.Config) int64 {
 	before, after, _ := c.BlockNorms()
-	return int64(2+before+after)*int64(c.Hidden) + 2*qkvWidth(c) + queryWidth(c) + int64(c.Heads) + mlpValues(c) + extraValues(c)
+	operator := 2*qkvWidth(c) + queryWidth(c) + int64(c.Heads)
+	if c.ShortConv != nil {
+		operator = max(operator, 4*int64(c.Hidden))
+	}
+	return int64(2+before+after)*int64(c.Hidden) + operator + mlpValues(c) + extraValues(c)
 }
 
 // extraValues counts the values that only some families have: the product in another order, heads before their norms,

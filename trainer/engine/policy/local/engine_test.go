@@ -31,16 +31,25 @@ func testModelIn(t *testing.T, threads int, half bool) *model.Model {
 
 func testModelOn(t *testing.T, device string, threads int, half bool) *model.Model {
 	t.Helper()
+	return testModelOf(t, denseConfig, device, threads, half)
+}
+
+func testModelOf(t *testing.T, c arch.Config, device string, threads int, half bool) *model.Model {
+	t.Helper()
 	dev, err := torch.Open(device, threads)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	return randomModel(t, dev, denseConfig, half)
+	return randomModel(t, dev, c, half)
 }
 
 var denseConfig = arch.Config{Family: arch.Qwen3, VocabSize: 113, Hidden: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 256,
 	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true}
+
+// hybridConfig has a layer of attention between layers of convolutions.
+var hybridConfig = arch.Config{Family: arch.LFM2, VocabSize: 113, Hidden: 96, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 128,
+	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true, ShortConv: &arch.ShortConv{Layers: []bool{true, false, true}, Width: 4}}
 
 func randomModel(t *testing.T, dev *torch.Device, c arch.Config, half bool) *model.Model {
 	t.Helper()
@@ -165,18 +174,20 @@ func inOrder(n int) []int {
 // with shuffled arrival, with and without prefix sharing, with little room for prefill, with another
 // number of threads and after a restart.
 func TestBatchInvariance(t *testing.T) {
-	t.Run("fp32", func(t *testing.T) { testBatchInvariance(t, false) })
-	t.Run("bf16", func(t *testing.T) { testBatchInvariance(t, true) })
-	t.Run("bf16 with run.matmul bf16", func(t *testing.T) {
-		defer torch.RoundFactors(false)
-		torch.RoundFactors(true)
-		testBatchInvariance(t, true)
-	})
+	for name, c := range map[string]arch.Config{"attention": denseConfig, "hybrid": hybridConfig} {
+		t.Run(name+" in fp32", func(t *testing.T) { testBatchInvariance(t, c, false) })
+		t.Run(name+" in bf16", func(t *testing.T) { testBatchInvariance(t, c, true) })
+		t.Run(name+" in bf16 with run.matmul bf16", func(t *testing.T) {
+			defer torch.RoundFactors(false)
+			torch.RoundFactors(true)
+			testBatchInvariance(t, c, true)
+		})
+	}
 }
 
-func testBatchInvariance(t *testing.T, half bool) {
+func testBatchInvariance(t *testing.T, config arch.Config, half bool) {
 	reqs := requests()
-	want := run(t, testEngine(t, testModelIn(t, 1, half), Options{Slots: 16}), reqs, 1, inOrder(len(reqs)))
+	want := run(t, testEngine(t, testModelOf(t, config, "cpu", 1, half), Options{Slots: 16}), reqs, 1, inOrder(len(reqs)))
 	shuffled := rand.New(rand.NewPCG(5, 6)).Perm(len(reqs))
 	for _, c := range []struct {
 		name     string
@@ -205,7 +216,7 @@ func testBatchInvariance(t *testing.T, half bool) {
 				torch.LendThreads(c.threads + c.idle)
 				defer torch.LendThreads(0)
 			}
-			e := testEngine(t, testModelIn(t, c.threads, half), c.opt)
+			e := testEngine(t, testModelOf(t, config, "cpu", c.threads, half), c.opt)
 			got := run(t, e, reqs, c.inFlight, c.order)
 			for i := range want {
 				for turn := range want[i] {

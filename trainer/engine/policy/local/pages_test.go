@@ -17,16 +17,26 @@ import (
 // windowed is a model of which some layers see a window, others everything.
 func windowed(t *testing.T, windows ...int) *model.Model {
 	t.Helper()
+	return modelOf(t, arch.Config{Family: arch.Qwen3, VocabSize: 113, Hidden: 48, Layers: len(windows), Heads: 4, KVHeads: 2, HeadDim: 12, FFN: 64,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 320, Tied: true, Windows: windows})
+}
+
+// hybrid is a model of which some layers convolve, others attend.
+func hybrid(t *testing.T, convolves ...bool) *model.Model {
+	t.Helper()
+	return modelOf(t, arch.Config{Family: arch.LFM2, VocabSize: 113, Hidden: 48, Layers: len(convolves), Heads: 4, KVHeads: 2, HeadDim: 12, FFN: 64,
+		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 320, Tied: true, ShortConv: &arch.ShortConv{Layers: convolves, Width: 3, Bias: true}})
+}
+
+func modelOf(t *testing.T, c arch.Config) *model.Model {
+	t.Helper()
 	ctx := context.Background()
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	m, err := model.Random(ctx, dev, arch.Config{
-		Family: arch.Qwen3, VocabSize: 113, Hidden: 48, Layers: len(windows), Heads: 4, KVHeads: 2, HeadDim: 12, FFN: 64,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 320, Tied: true, Windows: windows,
-	}, 7, model.Options{Compute: torch.Float32})
+	m, err := model.Random(ctx, dev, c, 7, model.Options{Compute: torch.Float32})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,11 +63,17 @@ func long() []policy.Request {
 
 // A conversation samples the same bits where its keys and values lie in a cache with room for all, and in one with room for
 // one sequence alone, in which every turn takes the blocks of another and sequences are put back in the middle of a turn; with
-// layers that see everything, with layers that see a window, and with both.
+// layers that see everything, with layers that see a window, with both, and with convolutions.
 func TestSmallCache(t *testing.T) {
-	for _, windows := range [][]int{{0, 0}, {40, 40}, {0, 40}, {20, 0, 70}} {
-		t.Run(fmt.Sprint(windows), func(t *testing.T) {
-			m, reqs := windowed(t, windows...), long()
+	for _, c := range []struct {
+		m    *model.Model
+		full bool // a block is freed with its sequence alone
+	}{
+		{windowed(t, 0, 0), true}, {windowed(t, 40, 40), false}, {windowed(t, 0, 40), true}, {windowed(t, 20, 0, 70), false},
+		{hybrid(t, true, false, true), true}, {hybrid(t, true, true), true},
+	} {
+		t.Run(fmt.Sprint(c.m.Config.Windows, c.m.Config.ShortConv), func(t *testing.T) {
+			m, reqs := c.m, long()
 			want := run(t, testEngine(t, m, Options{Slots: 1, NoPrefixes: true}), reqs, 1, inOrder(len(reqs)))
 			for _, opt := range []Options{
 				{Slots: 12},
@@ -74,10 +90,10 @@ func TestSmallCache(t *testing.T) {
 					}
 				}
 				s := e.Stats()
-				if small := opt.CacheTokens > 0; small && s.EvictedTokens == 0 || !small && s.PutBack > 0 || !small && windows[0] == 0 && s.EvictedTokens > 0 {
+				if small := opt.CacheTokens > 0; small && s.EvictedTokens == 0 || !small && s.PutBack > 0 || !small && c.full && s.EvictedTokens > 0 {
 					t.Errorf("%+v: %d tokens evicted, %d sequences put back", opt, s.EvictedTokens, s.PutBack)
 				}
-				if opt.CacheTokens == 320 && opt.NoPrefixes && windows[0] == 0 && s.Recomputed == 0 || s.PutBack == 0 && s.Recomputed > 0 {
+				if opt.CacheTokens == 320 && opt.NoPrefixes && c.full && s.Recomputed == 0 || s.PutBack == 0 && s.Recomputed > 0 {
 					t.Errorf("%+v: %d sequences were put back, %d tokens computed again", opt, s.PutBack, s.Recomputed)
 				}
 				e.engine.mu.Lock()

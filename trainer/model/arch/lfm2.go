@@ -1,0 +1,82 @@
+package arch
+
+import "math"
+
+// LFM2 is the family of LFM2 and LFM2.5: layers of attention with norms of heads, and between them layers with a gated short convolution.
+const LFM2 = "lfm2"
+
+func init() {
+	register(&family{
+		name:         LFM2,
+		architecture: "Lfm2ForCausalLM",
+		defaults: Config{VocabSize: 65536, Hidden: 2560, Layers: 32, Heads: 32, KVHeads: 8, FFN: 12288, RMSEps: 1e-5, RopeTheta: 1e6,
+			MaxPosition: 128000, Tied: true, BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}},
+		shortConv: true,
+		finalNorm: "embedding_norm",
+		read:      (*keys).lfm2,
+		write:     writeLFM2,
+		layer: func(l *layer, c Config) {
+			l.norm("input_norm", "operator_norm", "attn_norm", c.Hidden)
+			if c.Convolves(l.index) {
+				l.shortConv()
+			} else {
+				l.qkv(false)
+				l.headNormsNamed("self_attn.q_layernorm", "self_attn.k_layernorm")
+				l.outputNamed("self_attn.out_proj", false)
+			}
+			l.normBeforeMLP("ffn_norm")
+			l.gatedMLPNamed(false, "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
+		},
+	})
+}
+
+// lfm2 reads the keys that have other names in this family, and which layers convolve.
+func (k *keys) lfm2(c *Config) {
+	c.RMSEps = 1e-5
+	k.float("norm_eps", &c.RMSEps)
+	k.booleanOrNull("tie_embedding", &c.Tied)
+	k.integerOrNull("block_ff_dim", &c.FFN)
+	k.adjustFFN(c)
+	k.convolutions(c)
+}
+
+// adjustFFN computes the width of the MLPs. Unless block_auto_adjust_ff_dim is false, it is two thirds of the configured width, times a
+// factor, rounded up.
+func (k *keys) adjustFFN(c *Config) {
+	adjust, factor, multiple := true, 1.0, 256
+	k.boolean("block_auto_adjust_ff_dim", &adjust)
+	k.floatOrNull("block_ffn_dim_multiplier", &factor)
+	k.integer("block_multiple_of", &multiple)
+	if !adjust {
+		return
+	}
+	if multiple < 1 || multiple > maxFFN {
+		k.fail("block_multiple_of is %d: must be 1 to %d", multiple, maxFFN)
+		return
+	}
+	width := factor * math.Trunc(2*float64(c.FFN)/3)
+	if k.null("block_ffn_dim_multiplier") { // then it is not rounded up, either
+		multiple = 1
+	}
+	if !(width >= 0 && width <= maxFFN) {
+		k.fail("block_ffn_dim_multiplier %g times two thirds of %d: the result must be at most %d", factor, c.FFN, maxFFN)
+		return
+	}
+	c.FFN = (int(width) + multiple - 1) / multiple * multiple
+}
+
+// writeLFM2 writes the width of the MLPs as it is, without adjustment.
+func writeLFM2(c Config) map[string]any {
+	types, attends, width, bias := make([]string, c.Layers), []int{}, 3, false
+	for i := range types {
+		types[i] = convolution
+		if !c.Convolves(i) {
+			types[i], attends = fullAttention, append(attends, i)
+		}
+	}
+	if c.ShortConv != nil {
+		width, bias = c.ShortConv.Width, c.ShortConv.Bias
+	}
+	return map[string]any{"norm_eps": decimal(c.RMSEps), "tie_embedding": c.Tied, "block_ff_dim": c.FFN, "block_auto_adjust_ff_dim": false,
+		"layer_types": types, "full_attn_idxs": attends, "conv_L_cache": width, "conv_bias": bias}
+}

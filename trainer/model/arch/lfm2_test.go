@@ -1,0 +1,89 @@
+package arch
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestLFM2(t *testing.T) {
+	for _, c := range []struct {
+		json      string
+		convolves []bool // nil: none
+		ffn       int
+	}{
+		{`"num_hidden_layers":3`, nil, 8192},
+		{`"num_hidden_layers":3,"full_attn_idxs":[2,7]`, []bool{true, true, false}, 8192},
+		{`"num_hidden_layers":3,"full_attn_idxs":[]`, []bool{true, true, true}, 8192},
+		{`"num_hidden_layers":2,"full_attn_idxs":[0,1],"layer_types":["conv","full_attention"]`, []bool{true, false}, 8192},
+		{`"num_hidden_layers":2,"full_attn_idxs":null,"layer_types":null`, nil, 8192},
+		{`"num_hidden_layers":1,"intermediate_size":10752,"block_ff_dim":6656`, nil, 4608}, // LFM2-350M: 4437 rounded up to 256s
+		{`"num_hidden_layers":1,"block_ff_dim":10752,"block_auto_adjust_ff_dim":false`, nil, 10752},
+		{`"num_hidden_layers":1,"block_ff_dim":100,"block_ffn_dim_multiplier":1.5,"block_multiple_of":8`, nil, 104}, // 66, 99
+		{`"num_hidden_layers":1,"block_ff_dim":100,"block_ffn_dim_multiplier":null,"block_multiple_of":8`, nil, 66},
+	} {
+		got, err := ParseJSON([]byte(`{"model_type":"lfm2",` + c.json + `}`))
+		if err != nil {
+			t.Errorf("%s: %v", c.json, err)
+			continue
+		}
+		var convolves []bool
+		if got.ShortConv != nil {
+			convolves = got.ShortConv.Layers
+		}
+		if !slices.Equal(convolves, c.convolves) || got.FFN != c.ffn || got.HeadDim != 80 || !got.Tied {
+			t.Errorf("%s: convolutions %v, MLPs of width %d, heads of %d, tied: %v", c.json, convolves, got.FFN, got.HeadDim, got.Tied)
+		}
+	}
+}
+
+func TestLFM2Refusals(t *testing.T) {
+	for json, want := range map[string]string{
+		`"num_hidden_layers":2,"layer_types":["conv","mamba"]`:                                       "layer_types[1]",
+		`"num_hidden_layers":2,"layer_types":["conv"]`:                                               "layer_types",
+		`"num_hidden_layers":1,"layer_types":["conv"],"conv_L_cache":9`:                              "conv_L_cache is 9",
+		`"num_hidden_layers":1,"layer_types":["conv"],"conv_L_cache":0`:                              "conv_L_cache is 0",
+		`"num_hidden_layers":1,"block_multiple_of":0`:                                                "block_multiple_of",
+		`"num_hidden_layers":1,"block_ffn_dim_multiplier":1e30`:                                      "block_ffn_dim_multiplier",
+		`"num_hidden_layers":1,"block_ffn_dim_multiplier":-1`:                                        "block_ffn_dim_multiplier",
+		`"num_hidden_layers":1,"use_sliding_window":true`:                                            "use_sliding_window",
+		`"num_hidden_layers":1,"full_attn_idxs":["a"]`:                                               "full_attn_idxs",
+		`"num_hidden_layers":1,"norm_eps":2`:                                                         "rms_norm_eps",
+		`"num_hidden_layers":1000000,"full_attn_idxs":[1]`:                                           "num_hidden_layers",
+		`"num_hidden_layers":1,"architectures":["Lfm2MoeForCausalLM"],"layer_types":["conv"]`:        "architectures",
+		`"num_hidden_layers":1,"hidden_size":131072,"num_attention_heads":32,"layer_types":["conv"]`: "hidden_size",
+	} {
+		if _, err := ParseJSON([]byte(`{"model_type":"lfm2",` + json + `}`)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want an error with %s", json, err, want)
+		}
+	}
+	if _, err := ParseJSON([]byte(`{"model_type":"llama","num_hidden_layers":1,"layer_types":["conv"]}`)); err == nil {
+		t.Error("a convolution in Llama was accepted")
+	}
+}
+
+// TestLFM2Cache: a layer that convolves caches one value for each channel.
+func TestLFM2Cache(t *testing.T) {
+	c, err := ParseJSON([]byte(`{"model_type":"lfm2","hidden_size":2048,"num_hidden_layers":16,"full_attn_idxs":[2,5,8,10,12,14]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.CacheWidth(0) != 2048 || c.CacheWidth(2) != 2*8*64 || len(c.CacheGroups()) != 1 {
+		t.Errorf("widths %d and %d, groups %v", c.CacheWidth(0), c.CacheWidth(2), c.CacheGroups())
+	}
+	if _, after, heads := c.BlockNorms(); after != 0 || !heads {
+		t.Errorf("%d norms after, norms of heads: %v", after, heads)
+	}
+	layout, adapted := c.Layout(), 0
+	for _, l := range layout.Leaves {
+		if l.Kind == Taps && (!slices.Equal(l.Shape, []int64{2048, 1, 3}) || !l.Vector()) {
+			t.Errorf("%s has the shape %v", l.Name, l.Shape)
+		}
+		if l.Kind == Taps {
+			adapted++
+		}
+	}
+	if last := layout.Leaves[len(layout.Leaves)-1]; adapted != 10 || last.Parts[0].Name != "model.embedding_norm.weight" {
+		t.Errorf("%d convolutions, the last tensor is %s", adapted, last.Parts[0].Name)
+	}
+}

@@ -1,0 +1,101 @@
+package arch
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// ShortConv lists the layers that have a gated short convolution in place of attention.
+type ShortConv struct {
+	Layers []bool // one entry per layer
+	Width  int    // conv_L_cache: a token reads its own value and the Width-1 values before it
+	Bias   bool   // conv_bias: of the convolution and of both its projections
+}
+
+// maxConvWidth is the largest width that the kernels compute.
+const maxConvWidth = 8
+
+// convolution is the type of such a layer in layer_types.
+const convolution = "conv"
+
+// Convolves reports whether a layer has a short convolution in place of attention.
+func (c Config) Convolves(layer int) bool { return c.ShortConv != nil && c.ShortConv.Layers[layer] }
+
+// CacheWidth returns the number of values that a layer caches for each token: keys and values, or the input of its convolution. It is 0 for
+// a layer that uses the keys and values of another one.
+func (c Config) CacheWidth(layer int) int {
+	switch {
+	case c.Convolves(layer):
+		return c.Hidden
+	case c.KVLayer(layer) != layer:
+		return 0
+	}
+	return 2 * c.KVWidth(layer)
+}
+
+func (c Config) validateShortConv(f *family) error {
+	s := c.ShortConv
+	switch {
+	case s == nil:
+		return nil
+	case !f.shortConv:
+		return fmt.Errorf("layer_types has %s: model_type %s has no such layers", convolution, f.name)
+	case len(s.Layers) != c.Layers:
+		return fmt.Errorf("layer_types lists %d types for %d layers", len(s.Layers), c.Layers)
+	case s.Width < 1 || s.Width > maxConvWidth:
+		return fmt.Errorf("conv_L_cache is %d: must be 1 to %d", s.Width, maxConvWidth)
+	case c.Hidden > maxHidden/3:
+		return errors.New("hidden_size is too large for a convolution's product")
+	}
+	return nil
+}
+
+// shortConv adds the projection of a convolution's gates and inputs, its taps, and the projection into the residual stream.
+func (l *layer) shortConv() {
+	d, s := l.c.Hidden, l.c.ShortConv
+	l.linear("conv_in", Matrix, d, s.Bias, module{name: "conv.in_proj", gguf: "shortconv.in_proj", rows: 3 * d})
+	taps := l.tensor(module{name: "conv.conv", gguf: "shortconv.conv", rows: d}, "weight", 1)
+	taps.Shape = append(taps.Shape, int64(s.Width))
+	l.add("conv", Taps, taps)
+	if s.Bias {
+		l.add("conv_bias", Bias, l.tensor(module{name: "conv.conv", gguf: "shortconv.conv", rows: d}, "bias", 0))
+	}
+	l.linear("conv_out", Residual, d, s.Bias, module{name: "conv.out_proj", gguf: "shortconv.out_proj", rows: d})
+}
+
+// convolutions reads which layers have a convolution: those that layer_types names, or that full_attn_idxs omits. If both are absent, all
+// layers attend.
+func (k *keys) convolutions(c *Config) {
+	s := &ShortConv{Layers: make([]bool, min(max(c.Layers, 0), maxLayers)), Width: 3}
+	k.integer("conv_L_cache", &s.Width)
+	k.boolean("conv_bias", &s.Bias)
+	if k.values["layer_types"] != nil {
+		list, _ := k.values["layer_types"].([]any)
+		if len(list) != len(s.Layers) {
+			k.fail("layer_types must list the types of %d layers", c.Layers)
+			return
+		}
+		for i, kind := range list {
+			if kind != fullAttention && kind != convolution {
+				k.fail("layer_types[%d] is %s: only %s and %s are supported", i, strictjson.Show(kind), fullAttention, convolution)
+			}
+			s.Layers[i] = kind == convolution
+		}
+	} else if k.values["full_attn_idxs"] != nil {
+		for i := range s.Layers {
+			s.Layers[i] = true
+		}
+		for _, i := range k.integers("full_attn_idxs") {
+			if i >= 0 && i < len(s.Layers) {
+				s.Layers[i] = false
+			}
+		}
+	}
+	for _, convolves := range s.Layers {
+		if convolves {
+			c.ShortConv = s
+		}
+	}
+}

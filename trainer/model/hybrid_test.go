@@ -1,0 +1,175 @@
+package model
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// These tests show that no state of a convolution passes from one sequence to another one. docs/hybrids.md explains them.
+
+// hybrid is a model with a layer of attention between layers of convolutions. The head is not the embedding, so that a gradient of the
+// embedding is the gradient of the inputs.
+func hybrid(t *testing.T) *Model {
+	t.Helper()
+	ctx := context.Background()
+	dev, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	m, err := Random(ctx, dev, arch.Config{Family: arch.LFM2, VocabSize: 200, Hidden: 48, Layers: 4, Heads: 4, KVHeads: 2, HeadDim: 12, FFN: 64,
+		RMSEps: 1e-5, RopeTheta: 1e6, MaxPosition: 128, ShortConv: &arch.ShortConv{Layers: []bool{true, true, false, true}, Width: 3, Bias: true}},
+		7, Options{Compute: torch.Float32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close(ctx) })
+	return m
+}
+
+// segments are the rows of a packed batch. Segment b continues the sequence that ends at row follows[b], -1: it begins one.
+type segments struct {
+	tokens  [][]int32
+	follows []int32
+}
+
+func alone(tokens ...int32) segments { return segments{[][]int32{tokens}, []int32{-1}} }
+
+func (g segments) packed(s *torch.Scope) Packed {
+	var ids, pos []int32
+	cu := []int32{0}
+	for b, tokens := range g.tokens {
+		next := int32(0)
+		if g.follows[b] >= 0 {
+			next = pos[g.follows[b]] + 1
+		}
+		for i, id := range tokens {
+			ids, pos = append(ids, id), append(pos, next+int32(i))
+		}
+		cu = append(cu, int32(len(ids)))
+	}
+	n, b := int64(len(ids)), int64(len(g.tokens))
+	return Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32(cu, b+1), Follows: s.FromInt32(g.follows, b)}
+}
+
+// hiddenOf returns the hidden states of all rows, in order.
+func (m *Model) hiddenOf(t *testing.T, g segments) (all []float64) {
+	t.Helper()
+	do(t, m, func(s *torch.Scope) { all = floats(m.Forward(s, g.packed(s))) })
+	return all
+}
+
+// inputGradients returns the gradient of the embedding of each token, for an objective whose gradient at the hidden states of a token is a
+// function of the token.
+func (m *Model) inputGradients(t *testing.T, g segments) (of func(id int32) []float64) {
+	t.Helper()
+	width := m.Config.Hidden
+	var flat []float64
+	do(t, m, func(s *torch.Scope) {
+		grad := s.Zeros(torch.Float32, m.Layout.Numel)
+		for _, p := range All(m).Leaves() {
+			p.Leaf.RequireGrad(true)
+			p.Leaf.SetGrad(grad.Narrow(0, p.From, p.Leaf.Numel()).View(p.Leaf.Shape()...))
+		}
+		var dy []float32
+		for _, id := range slices.Concat(g.tokens...) {
+			rng := rand.New(rand.NewPCG(uint64(id), 1))
+			for range width {
+				dy = append(dy, float32(rng.NormFloat64()))
+			}
+		}
+		m.ForwardBackward(s, g.packed(s), func(hidden *torch.Tensor) (outputs, grads []*torch.Tensor) {
+			return []*torch.Tensor{hidden}, []*torch.Tensor{s.FromFloat32(dy, int64(len(dy)/width), int64(width))}
+		})
+		flat = floats(grad)
+	})
+	return func(id int32) []float64 { return flat[int(id)*width:][:width] } // the embedding is the first leaf
+}
+
+func largestOf(values []float64) (most float64) {
+	for _, v := range values {
+		most = max(most, math.Abs(v))
+	}
+	return most
+}
+
+// span returns n consecutive tokens.
+func span(first, n int32) (tokens []int32) {
+	for i := range n {
+		tokens = append(tokens, first+i)
+	}
+	return tokens
+}
+
+// TestPackedRowsAreRowsAlone: two rows beside each other give the bits that each gives alone.
+func TestPackedRowsAreRowsAlone(t *testing.T) {
+	m, d := hybrid(t), 48
+	a, b := span(0, 17), span(40, 24)
+	both := m.hiddenOf(t, segments{[][]int32{a, b}, []int32{-1, -1}})
+	if !slices.Equal(both[:len(a)*d], m.hiddenOf(t, alone(a...))) || !slices.Equal(both[len(a)*d:], m.hiddenOf(t, alone(b...))) {
+		t.Error("a packed row has other bits than alone")
+	}
+}
+
+// TestForkedRowsAreRowsAlone: two sequences with a common beginning that is computed once give the bits that each gives alone.
+func TestForkedRowsAreRowsAlone(t *testing.T) {
+	m, d := hybrid(t), 48
+	prompt := span(0, 9)
+	for _, at := range []int32{8, 7, 1, 0} { // the row at which both part from the prompt
+		a, b := span(20, 1), span(40, 6)
+		got := m.hiddenOf(t, segments{[][]int32{prompt, a, b}, []int32{-1, at, at}})
+		for from, tokens := range map[int][]int32{len(prompt): a, len(prompt) + 1: b} {
+			want := m.hiddenOf(t, alone(slices.Concat(prompt[:at+1], tokens)...))
+			if !slices.Equal(got[from*d:][:len(tokens)*d], want[int(at+1)*d:]) {
+				t.Errorf("a sequence that parts at row %d has other bits than alone", at)
+			}
+		}
+	}
+}
+
+// TestGradientsDoNotLeak: the gradient of a row's inputs has the same bits beside another neighbour, and alone it is the same number.
+func TestGradientsDoNotLeak(t *testing.T) {
+	m := hybrid(t)
+	a := span(0, 17)
+	besideB := m.inputGradients(t, segments{[][]int32{a, span(40, 24)}, []int32{-1, -1}})
+	besideC := m.inputGradients(t, segments{[][]int32{a, span(90, 24)}, []int32{-1, -1}})
+	own := m.inputGradients(t, alone(a...))
+	for _, id := range a {
+		if !slices.Equal(besideB(id), besideC(id)) {
+			t.Errorf("the gradient of token %d depends on the neighbour", id)
+		}
+		near(t, "gradient beside a neighbour", besideB(id), own(id), 1e-5*largestOf(own(id))) // products of more rows add in another order
+	}
+}
+
+// TestGradientsOfAForkAddUp: the gradient of a shared beginning is the sum over the sequences that have it, each less the prompt's own.
+func TestGradientsOfAForkAddUp(t *testing.T) {
+	m := hybrid(t)
+	prompt, a, b := span(0, 9), span(20, 5), span(40, 6)
+	for _, at := range []int32{8, 5} {
+		forked := m.inputGradients(t, segments{[][]int32{prompt, a, b}, []int32{-1, at, at}})
+		withA := m.inputGradients(t, segments{[][]int32{prompt, a}, []int32{-1, at}})
+		withB := m.inputGradients(t, segments{[][]int32{prompt, b}, []int32{-1, at}})
+		own := m.inputGradients(t, alone(prompt...))
+		for _, id := range prompt {
+			want := make([]float64, len(own(id)))
+			for i := range want {
+				want[i] = withA(id)[i] + withB(id)[i] - own(id)[i]
+			}
+			near(t, "gradient of a shared beginning", forked(id), want, 1e-5*largestOf(want))
+		}
+		for _, id := range slices.Concat(a, b) {
+			only := withA
+			if slices.Contains(b, id) {
+				only = withB
+			}
+			near(t, "gradient after a fork", forked(id), only(id), 1e-5*largestOf(only(id)))
+		}
+	}
+}
