@@ -22,8 +22,10 @@ func TestGoldenRoundTrip(t *testing.T) {
 	for _, path := range paths {
 		s := openChecked(t, golden.Checkpoint(path))
 		dtype := F32
-		if _, stored, _ := s.Info("model.norm.weight"); stored == BF16 && s.Config().Quantisation == nil {
-			dtype = BF16
+		for _, leaf := range s.Config().Layout().Leaves {
+			if _, stored, _ := s.Info(leaf.Parts[0].Name); leaf.Name == "norm" && stored == BF16 && s.Config().Quantisation == nil {
+				dtype = BF16
+			}
 		}
 		dir := filepath.Join(t.TempDir(), "copy")
 		read := func(name string, dst []float32) error {
