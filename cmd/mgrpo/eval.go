@@ -81,6 +81,6 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []sc
 		}
 	}
 	e, err = trainer.Evaluate(ctx, cfg, opt)
-	console.Summary() // without records it only clears the progress line
+	console.Summary(nil) // without records it only clears the progress line
 	return e, err
 }

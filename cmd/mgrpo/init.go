@@ -1,14 +1,17 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/examples"
 )
 
 type initCmd struct {
-	File     string `arg:"" optional:"" default:"team.yaml" help:"Configuration to write (${default}); its data goes into the same folder."`
+	File     string `arg:"" optional:"" default:"team.yaml" help:"Configuration to write (${default}), or a folder for a team.yaml; its data goes into the same folder."`
 	Template string `default:"quickstart" enum:"quickstart,own-task,research,program" help:"What to begin with: ${enum}."`
 }
 
@@ -22,6 +25,9 @@ func (initCmd) Help() string {
 }
 
 func (c *initCmd) Run() error {
+	if info, err := os.Stat(c.File); filepath.Ext(c.File) == "" && errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir() {
+		c.File = filepath.Join(c.File, "team.yaml")
+	}
 	written, err := examples.Write(c.Template, c.File)
 	if err != nil {
 		return err

@@ -67,7 +67,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	}
 	err = errors.Join(err, lines.Close(), events.Close())
 	trackers.Finish()
-	console.Summary()
+	console.Summary(err)
 	return err
 }
 

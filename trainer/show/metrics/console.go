@@ -175,13 +175,17 @@ func (c *Console) Note(n Note) {
 	c.print(text + "\n")
 }
 
-// Summary prints unfinished tables and a summary of the run, including recalled records. It does not print the reason why
-// the run ended.
-func (c *Console) Summary() {
+// Summary prints unfinished tables and a summary of the run, including recalled records. err is the error with which the
+// run ended. Summary does not print it. If a resumed run failed before its first step, there is nothing to summarise.
+func (c *Console) Summary(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.order) > 0 {
 		c.finish(c.order[0])
+	}
+	if err != nil && c.resumed && c.made == 0 {
+		c.print("")
+		return
 	}
 	steps := map[int64]bool{}
 	var sampled, trained float64

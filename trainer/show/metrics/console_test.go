@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,7 +44,7 @@ func play(c *Console, clock *clockwork) {
 	c.Note(Note{"planner", Warning, TopicTools, "text of a model \x1b[31m\r\x07 is not trusted\n"})
 	c.Report(evaluation(2, 0.84))
 	c.Report(Record{Kind: KindStep, Step: 3, Agent: "planner", Values: map[string]float64{"reward_mean": 0.5}}) // its team never reports
-	c.Summary()
+	c.Summary(nil)
 }
 
 func TestSteps(t *testing.T) {
@@ -94,10 +95,21 @@ func TestSummaryOfTheWholeRun(t *testing.T) {
 	c.Report(tokens("planner", 3))
 	c.Report(evaluation(3, .5))
 	out.Reset()
-	c.Summary()
+	c.Summary(nil)
 	want := "3 steps (2 since the resume, in 0:07); held-out accuracy 0.25 -> 0.50 (best 0.50 after step 3)\n300 tokens sampled, 30 learned from\n"
 	if out.String() != want {
 		t.Errorf("%q, want %q", out, want)
+	}
+}
+
+// TestNoSummaryOfAFailedResume: a resume that fails before its first step has nothing to summarise.
+func TestNoSummaryOfAFailedResume(t *testing.T) {
+	dir := t.TempDir()
+	report(t, dir, evaluation(0, .25), step("planner", 1, 1))
+	c, out, _ := newTestConsole(ConsoleOptions{Agents: []string{"planner"}})
+	c.Recall(mustRead(t, dir))
+	if c.Summary(errors.New("these keys differ")); out.String() != "" {
+		t.Errorf("%q", out)
 	}
 }
 
