@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
+	"syscall"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
@@ -28,9 +30,14 @@ func (f optionalConfig) Validate() error {
 func (f optionalConfig) given() bool { return f.File != "" || f.Config != "" }
 
 func (f optionalConfig) load() (*config.Config, error) {
-	cfg, err := config.Load(f.File+f.Config, f.Set)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w; mgrpo init %s writes one to start from", err, f.File+f.Config)
+	name := f.File + f.Config
+	cfg, err := config.Load(name, f.Set)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%w; mgrpo init %s writes one to start from", err, name)
+	case errors.Is(err, syscall.EISDIR):
+		files, _ := filepath.Glob(filepath.Join(name, "*.yaml"))
+		err = fmt.Errorf("%w: name the configuration in it, such as %s", err, append(files, filepath.Join(name, "team.yaml"))[0])
 	}
 	return cfg, err
 }

@@ -196,6 +196,20 @@ func TestInit(t *testing.T) {
 	}
 }
 
+// TestInitFolder: a name without an extension, or of a folder, is the folder of a team.yaml.
+func TestInitFolder(t *testing.T) {
+	dir := t.TempDir()
+	for _, folder := range []string{filepath.Join(dir, "q"), dir} {
+		if said := succeed(t, "", "init", folder); !strings.Contains(said, "mgrpo train "+filepath.Join(folder, "team.yaml")) {
+			t.Errorf("%s", said)
+		}
+		if _, err := os.Stat(filepath.Join(folder, "team.yaml")); err != nil {
+			t.Error(err)
+		}
+		refused(t, "", []string{"init", folder}, "is there already")
+	}
+}
+
 // Every command that needs a configuration takes it as an argument, or after -c.
 func TestConfigurationAsArgument(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
@@ -217,6 +231,10 @@ func TestConfigurationAsArgument(t *testing.T) {
 	if _, stderr, status := run(t, "", "train", "absent.yaml"); status != 1 || !strings.Contains(stderr, "mgrpo init absent.yaml writes one to start from") {
 		t.Errorf("a configuration that is not there: status %d, %s", status, stderr)
 	}
+	own := filepath.Join(t.TempDir(), "own.yaml")
+	succeed(t, "", "init", "--template", "own-task", own)
+	refused(t, "", []string{"eval", own, "--set", "task.eval=other.jsonl"}, "a relative path starts from the folder of the configuration, "+filepath.Dir(own))
+	refused(t, "", []string{"train", filepath.Dir(file)}, "is a directory: name the configuration in it, such as "+file)
 	for _, command := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"status"}, {"store", "acl"}} {
 		if _, stderr, status := run(t, "", command...); status != 80 || !strings.Contains(stderr, "team.yaml") || !strings.Contains(stderr, "mgrpo init") {
 			t.Errorf("%v without a configuration: status %d, %s", command, status, stderr)

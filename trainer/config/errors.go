@@ -2,7 +2,9 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 )
@@ -82,7 +84,11 @@ func (es Errors) sorted() Errors {
 // Fault returns an Error for a mistake that is detected only when a value is used, such as a missing model.
 func (c *Config) Fault(key string, err error) *Error {
 	pos := nearestPlace(c.at, key)
-	return &Error{Where: pos.String(), Key: key, Msg: err.Error(), pos: pos, cause: err}
+	msg := err.Error()
+	if pos.line == 0 && pos.source != "" && errors.Is(err, fs.ErrNotExist) {
+		msg += "; a relative path starts from the folder of the configuration, " + cmp.Or(c.dir, ".")
+	}
+	return &Error{Where: pos.String(), Key: key, Msg: msg, pos: pos, cause: err}
 }
 
 // nearest returns the candidate that word probably misspells: one edit away, two for words of at least eight letters,
