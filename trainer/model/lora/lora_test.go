@@ -53,6 +53,24 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestTargetsOfHybrids: as PEFT does, adapters adapt the projections around a convolution and not its taps.
+func TestTargetsOfHybrids(t *testing.T) {
+	hybrid := base
+	hybrid.Family, hybrid.Layers, hybrid.ShortConv = arch.LFM2, 2, &arch.ShortConv{Layers: []bool{true, false}, Width: 3, Bias: true}
+	l, err := Spec{R: 2, Alpha: 4, Targets: Targets{Pattern: AllLinear}}.Layout(hybrid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"0.conv.in_proj", "0.conv.out_proj", "0.feed_forward.w1", "0.feed_forward.w2", "0.feed_forward.w3", "1.feed_forward.w1", "1.feed_forward.w2",
+		"1.feed_forward.w3", "1.self_attn.k_proj", "1.self_attn.out_proj", "1.self_attn.q_proj", "1.self_attn.v_proj"}
+	if got := names(l); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if _, err := (Spec{R: 2, Alpha: 4, Targets: Targets{Names: []string{"conv.conv"}}}).Layout(hybrid); err == nil {
+		t.Error("an adapter of a convolution's taps was accepted")
+	}
+}
+
 // The first pattern that fits the end of a name counts.
 func TestOverrides(t *testing.T) {
 	s := Spec{R: 4, Alpha: 8, RSLoRA: true, Targets: Targets{Names: []string{"q_proj", "up_proj"}},

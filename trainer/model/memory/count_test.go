@@ -124,6 +124,21 @@ func TestCountOfFewTrained(t *testing.T) {
 }
 
 // The experts that the sampler records are in the host's memory: 2 bytes for each layer and choice of each token.
+// TestCountOfConvolutions: a layer that convolves caches the hidden size for each token, in place of keys and values.
+func TestCountOfConvolutions(t *testing.T) {
+	cfg := team(t)
+	shape := smolLM2Shape
+	shape.Family, shape.ShortConv = arch.LFM2, &arch.ShortConv{Layers: make([]bool, 30), Width: 3}
+	for i := range 20 {
+		shape.ShortConv.Layers[i] = true
+	}
+	const tokens = 16 * 1024 // slots times context
+	need := Count(cfg, cfg.Agent("boss"), shape, shape.Parameters(), 0)
+	if got, want := need.Of(KVCache), int64(4*tokens*(20*576+10*2*192)); got != want {
+		t.Errorf("a cache of %d bytes, want %d", got, want)
+	}
+}
+
 func TestCountOfRoutes(t *testing.T) {
 	mixture := smolLM2Shape
 	mixture.Family, mixture.Mixture = "qwen3_moe", &arch.Mixture{Experts: 8, PerToken: 3, FFN: 64, Step: 2} // 15 of 30 layers
