@@ -39,6 +39,27 @@ CASES = {
         vocab_size_per_layer_input=64, num_kv_shared_layers=0, use_double_wide_mlp=False, attention_k_eq_v=True, num_global_key_value_heads=2,
         enable_moe_block=False, num_experts=None, top_k_experts=None, moe_intermediate_size=None, use_bidirectional_attention="vision",
         pad_token_id=0, tie_word_embeddings=True, scale=dict(q_norm=0.4, k_norm=0.4)),
+    "gemma4-experts": case(
+        "26B-A4B's parts: experts beside a dense MLP in each layer, 6 and top 2, with scales of the router's inputs and of each expert; without a window "
+        "values are the product of the keys; no inputs of layers; tied",
+        "gemma4_text", "Gemma4ForCausalLM", num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8, global_head_dim=16,
+        hidden_act=..., hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, attention_bias=False, sliding_window=6,
+        layer_types=[SLIDING, SLIDING, FULL], rope_parameters=gemma4(), final_logit_softcapping=8.0, hidden_size_per_layer_input=0,
+        vocab_size_per_layer_input=64, num_kv_shared_layers=0, use_double_wide_mlp=False, attention_k_eq_v=True, num_global_key_value_heads=1,
+        enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=12, use_bidirectional_attention="vision",
+        pad_token_id=0, tie_word_embeddings=True, scale=dict(q_norm=0.4, k_norm=0.4, proj=4.0, post_attention_layernorm=2.5, post_feedforward_layernorm=4.0)),
+    "gemma4-last-shared": case(
+        "E4B's parts as llama.cpp has them: the last two layers share the keys and values of the two before them; tied",
+        "gemma4_text", "Gemma4ForCausalLM", num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=1, head_dim=8, global_head_dim=16,
+        hidden_act=..., hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-4, attention_bias=False, sliding_window=6,
+        layer_types=[SLIDING, FULL, SLIDING, FULL], rope_parameters=gemma4(), final_logit_softcapping=6.0, hidden_size_per_layer_input=12,
+        vocab_size_per_layer_input=64, num_kv_shared_layers=2, use_double_wide_mlp=True, attention_k_eq_v=False, num_global_key_value_heads=None,
+        enable_moe_block=False, num_experts=None, top_k_experts=None, moe_intermediate_size=None, use_bidirectional_attention=None,
+        pad_token_id=0, tie_word_embeddings=True, scale=dict(q_norm=0.4, k_norm=0.4)),
+    "gemma-scaled": case(
+        "Gemma 1: scaled embedding, norms of 1 + w, GELU under its older name, heads whose width together is not hidden_size; tied", "gemma",
+        "GemmaForCausalLM", num_hidden_layers=2, head_dim=10, hidden_act="gelu", rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False,
+        pad_token_id=0, tie_word_embeddings=True),
     "ministral3-scaled-queries": case(
         "queries scaled by position, in steps of original_max_position_embeddings 8; YaRN with mscale and mscale_all_dim equal",
         "ministral3", "Ministral3ForCausalLM", sliding_window=None,
@@ -80,6 +101,11 @@ CASES = {
         num_key_value_heads=3, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=20, norm_topk_prob=False,
         decoder_sparse_step=1, mlp_only_layers=[0], qkv_bias=True, use_sliding_window=False, sliding_window=32, max_window_layers=2,
         rope_theta=1000000.0, output_router_logits=False, router_aux_loss_coef=0.001),
+    "qwen2_moe-every-layer": case(
+        "experts and one for all tokens in every layer, as llama.cpp has them", "qwen2_moe", "Qwen2MoeForCausalLM", head_dim=..., num_hidden_layers=2,
+        num_key_value_heads=3, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=20, norm_topk_prob=False,
+        decoder_sparse_step=1, mlp_only_layers=[], qkv_bias=True, use_sliding_window=False, sliding_window=32, max_window_layers=2,
+        rope_theta=1000000.0, output_router_logits=False, router_aux_loss_coef=0.001),
     "mixtral-top2": case(
         "4 experts, top 2, normalised, in every layer", "mixtral", "MixtralForCausalLM", num_hidden_layers=2, intermediate_size=20, num_local_experts=4,
         num_experts_per_tok=2, rope_theta=1000000.0, sliding_window=None, output_router_logits=False, router_aux_loss_coef=0.02),
@@ -89,6 +115,13 @@ CASES = {
         attention_bias=True, sliding_window=6, layer_types=[SLIDING, FULL, SLIDING, FULL], num_local_experts=5, num_experts_per_tok=3,
         swiglu_limit=7.0, experts_per_token=3, initial_context_length=32, rope_theta=150000.0, output_router_logits=False, router_aux_loss_coef=0.9,
         rope_scaling=dict(beta_fast=32.0, beta_slow=1.0, factor=8.0, original_max_position_embeddings=32, rope_type="yarn", truncate=False),
+        scale=dict(experts=2.2)),
+    "gpt_oss-whole-bounds": case(
+        "the bounds of YaRN's interpolation are whole, as in llama.cpp; 4 experts, top 2", "gpt_oss", "GptOssForCausalLM", num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, intermediate_size=16, attention_bias=True, sliding_window=6, layer_types=[SLIDING, FULL],
+        num_local_experts=4, num_experts_per_tok=2, swiglu_limit=7.0, experts_per_token=2, initial_context_length=32, rope_theta=150000.0,
+        output_router_logits=False, router_aux_loss_coef=0.9,
+        rope_scaling=dict(beta_fast=32.0, beta_slow=1.0, factor=8.0, original_max_position_embeddings=32, rope_type="yarn", truncate=True),
         scale=dict(experts=2.2)),
     "gpt_oss-plain": case(
         "no biases of attention, no windows, positions as they are, one expert of 4 a token", "gpt_oss", "GptOssForCausalLM", num_hidden_layers=2,

@@ -63,7 +63,7 @@ def value(name, shape, seed):
         return normal(0.3)
     if name.endswith("sinks"):
         return normal(1)
-    if "norm" in module:
+    if "norm" in module or name.endswith("scale"):
         return torch.rand(shape, generator=g) + 0.5
     if module in ("gate", "router"):
         return normal(0.5)
@@ -120,10 +120,12 @@ def forward(model, row):
 def routers(model):
     """Collects of every pass through a router its layer, logits, weights of the chosen experts, and their numbers."""
     seen, hooks = [], []
+    logits = lambda m, x: x.log() if type(m).__name__ == "Gemma4TextRouter" else x  # which returns probabilities
     for name, m in model.named_modules():
         if type(m).__name__.endswith("Router"):
             layer = int(name.split("layers.")[1].split(".")[0])
-            hooks.append(m.register_forward_hook(lambda m, _, out, layer=layer: seen.append((layer, *(x.detach() for x in out)))))
+            hooks.append(m.register_forward_hook(
+                lambda m, _, out, layer=layer: seen.append((layer, logits(m, out[0].detach()), *(x.detach() for x in out[1:])))))
     try:
         yield seen
     finally:

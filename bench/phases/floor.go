@@ -17,7 +17,11 @@ func matrices(c arch.Config) (layers, head float64) {
 	for i := range c.Layers {
 		q, kv, mlp := c.Heads*c.HeadDimOf(i), c.KVWidth(i), 3*d*c.FFNOf(i)
 		if m := c.Mixture; m != nil {
-			mlp = d*m.Experts + m.PerToken*3*d*m.FFN
+			routed := d*m.Experts + m.PerToken*3*d*m.FFN
+			if !c.ExpertsBesideMLP() {
+				mlp = 0
+			}
+			mlp += routed
 		}
 		if c.KVLayer(i) != i {
 			kv = 0

@@ -95,7 +95,7 @@ func (p pass) leaf(f *forward, l arch.Leaf) {
 	switch l.Name {
 	case "input_norm", "post_norm":
 		p.elementwise(t, 1, 4*c.Hidden) // reads two, writes their sum and its norm
-	case "attended_norm", "mlp_norm", "own_norm", "factor":
+	case "attended_norm", "mlp_norm", "own_norm", "factor", "dense_norm", "experts_norm", "routed_norm", "router_norm":
 		p.elementwise(t, 1, 2*c.Hidden)
 	case "qkv", "o", "gate_up", "down", "input_gate", "input_up", "conv_in", "conv_out":
 		p.product(&f.products, p.n(), l, 1, 1)

@@ -87,8 +87,18 @@ func (s *Scope) ExpertsTogether(dt DType, hidden, ffn int) bool {
 type MLPs struct {
 	GateUp, Down         *Tensor // [E*2F, H]: expert e has 2F rows from 2F·e on, gates first; [E*H, F]: expert e has H rows from H·e on
 	GateUpBias, DownBias *Tensor // [E*2F] and [E*H]; nil: none
-	Clamped              bool    // ClampedGLU in place of SwiGLU
+	Gates                Gates
 }
+
+// Gates is the gated activation of experts.
+type Gates int
+
+// Gated activations.
+const (
+	SwiGLUGates  Gates = C.MGT_SWIGLU
+	ClampedGates Gates = C.MGT_CLAMPED_GLU // see ClampedGLU
+	GeGLUGates   Gates = C.MGT_GEGLU
+)
 
 // Experts returns Σ_j weight[t, j] · MLP of expert chosen[t, j] at x[t], [T, H]. x is [T, H]; chosen is int32 and weight float32, both [T, k].
 // Experts without tokens are not read. With grad mode off, on a CPU in float32, the bits of a row of the result depend only on that row of x,
@@ -96,5 +106,5 @@ type MLPs struct {
 func Experts(x, chosen, weight *Tensor, of MLPs) *Tensor {
 	s := x.scopeFor("experts", chosen, weight, of.GateUp, of.Down)
 	return s.take("experts", C.mgt_experts(s.dev.native, x.handle, chosen.handle, weight.handle, of.GateUp.handle, of.Down.handle,
-		s.optional("experts", of.GateUpBias), s.optional("experts", of.DownBias), cbool(of.Clamped)), x, chosen, weight, of.GateUp, of.Down, of.GateUpBias, of.DownBias)
+		s.optional("experts", of.GateUpBias), s.optional("experts", of.DownBias), C.int(of.Gates)), x, chosen, weight, of.GateUp, of.Down, of.GateUpBias, of.DownBias)
 }

@@ -2,6 +2,7 @@ package torch
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -37,14 +38,14 @@ func experts(name string, normalise bool) layer {
 		}}
 }
 
-// expertsWithBiases is experts of the clamped gate, with biases of both products.
-func expertsWithBiases() layer {
+// expertsWithBiases is experts with these gates, and with biases of both products.
+func expertsWithBiases(gates Gates, oracle func(gateUp []float64, width int) []float64) layer {
 	const tokens, hidden, width, n, k = 5, 6, 3, 4, 2
 	given := []int32{0, 1, 1, 0, 2, 1, 1, 0, 0, 1}
-	return layer{"experts with biases", [][]int64{{tokens, hidden}, {tokens, n}, {n * 2 * width, hidden}, {n * hidden, width}, {n * 2 * width}, {n * hidden}},
+	return layer{fmt.Sprint("experts with biases and gates ", gates), [][]int64{{tokens, hidden}, {tokens, n}, {n * 2 * width, hidden}, {n * hidden, width}, {n * 2 * width}, {n * hidden}},
 		func(s *Scope, in []*Tensor) []*Tensor {
 			chosen, weight := Route(in[1].To(Float32), Routing{PerToken: k, Normalise: true, Given: s.FromInt32(given, tokens, k)})
-			y := Experts(in[0], chosen, weight, MLPs{GateUp: in[2], Down: in[3], GateUpBias: in[4], DownBias: in[5], Clamped: true})
+			y := Experts(in[0], chosen, weight, MLPs{GateUp: in[2], Down: in[3], GateUpBias: in[4], DownBias: in[5], Gates: gates})
 			return one(y.Scale(0.25)) // weights are float32, whatever type the others have
 		},
 		func(in [][]float64) []float64 {
@@ -55,7 +56,7 @@ func expertsWithBiases() layer {
 				for _, chosen := range given[t*k:][:k] {
 					e := int(chosen)
 					gateUp := linearOracle(x, in[2][e*2*width*hidden:][:2*width*hidden], in[4][e*2*width:][:2*width], hidden)
-					for i, v := range linearOracle(clampedGLUOracle(gateUp, width), in[3][e*hidden*width:][:hidden*width], in[5][e*hidden:][:hidden], width) {
+					for i, v := range linearOracle(oracle(gateUp, width), in[3][e*hidden*width:][:hidden*width], in[5][e*hidden:][:hidden], width) {
 						y[t*hidden+i] += p[e] / sum * v / 4
 					}
 				}

@@ -10,9 +10,15 @@ import (
 
 // headTables holds tensors for torch.Heads. They are kept, and may be nil.
 type headTables struct {
-	orders map[columns]*torch.Tensor // int32 [columns]
-	growth *torch.Tensor             // of queries
-	ones   *torch.Tensor             // fp32 [largest head]: the weight of norms of values
+	orders map[columns]*torch.Tensor   // int32 [columns]
+	growth *torch.Tensor               // of queries
+	ones   map[valueNorm]*torch.Tensor // weights of norms of values
+}
+
+// valueNorm is the size of a head and the type of its values.
+type valueNorm struct {
+	headDim int
+	dtype   torch.DType
 }
 
 // columns describes the columns of a layer's product of queries, keys and values.
@@ -28,23 +34,29 @@ func columnsOf(cfg *arch.Config, layer int) columns {
 }
 
 func headTablesOf(s *torch.Scope, cfg *arch.Config, positions int) headTables {
-	t := headTables{orders: map[columns]*torch.Tensor{}, growth: growthOf(s, cfg, positions)}
-	largest := 0
+	t := headTables{orders: map[columns]*torch.Tensor{}, growth: growthOf(s, cfg, positions), ones: map[valueNorm]*torch.Tensor{}}
 	for i := range cfg.Layers {
 		c := columnsOf(cfg, i)
 		if _, made := t.orders[c]; !made {
 			t.orders[c] = orderOf(s, cfg, c, i)
 		}
-		largest = max(largest, cfg.HeadDimOf(i))
-	}
-	if cfg.ValueNorms() {
-		t.ones = s.Keep(s.Full(torch.Float32, 1, int64(largest)))
+		if cfg.ValueNorms() {
+			t.addOnes(s, cfg.HeadDimOf(i))
+		}
 	}
 	return t
 }
 
+func (t headTables) addOnes(s *torch.Scope, headDim int) {
+	for _, dtype := range []torch.DType{torch.Float32, torch.BFloat16} {
+		if key := (valueNorm{headDim, dtype}); t.ones[key] == nil {
+			t.ones[key] = s.Keep(s.Full(dtype, 1, int64(headDim)))
+		}
+	}
+}
+
 func (t headTables) tensors() []*torch.Tensor {
-	return append(slices.Collect(maps.Values(t.orders)), t.growth, t.ones)
+	return append(slices.AppendSeq(slices.Collect(maps.Values(t.orders)), maps.Values(t.ones)), t.growth)
 }
 
 // orderOf returns an order of the columns of a layer's product, or nil if they stay where they are. The tensor is kept.

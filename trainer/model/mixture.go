@@ -1,6 +1,11 @@
 package model
 
-import "github.com/mgrpo/mgrpo/bindings/torch"
+import (
+	"math"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
 
 // Routes holds the experts of the T rows of a forward pass, for each layer that has experts (L layers, k of E experts).
 // With the zero value or nil every row chooses its own experts. Fields that are nil are not used.
@@ -20,8 +25,43 @@ type mixture struct {
 	perToken           int
 	normalise          bool
 
+	beside *beside // nil: the mixture replaces the dense MLP
+
 	hasShared                            bool
 	sharedGateUp, sharedDown, sharedGate linear // an expert for all tokens, and a gate: the sigmoid of the gate multiplies the expert's output
+}
+
+// beside holds the weights of a mixture of experts beside a dense MLP: norms of the experts' inputs, of their sum and of the dense MLP's
+// result [Hidden], the weight of the norm of the router's inputs [Hidden], and factors of the experts' weights [E].
+type beside struct{ input, output, dense, router, scales *torch.Tensor }
+
+// besideMLP returns the sum of the experts' output for x [T, Hidden] and the dense MLP's, each after its norm.
+func (l *layer) besideMLP(x, dense *torch.Tensor, pass Pass) *torch.Tensor {
+	m := l.mixture
+	chosen, weight := m.route(m.beside.routerInput(l.cfg, x), pass.Routes)
+	out := torch.Experts(norm(l.cfg, x, m.beside.input), chosen, weight, m.experts)
+	return norm(l.cfg, dense, m.beside.dense).Add(norm(l.cfg, out, m.beside.output))
+}
+
+// routerInput returns the float32 input of the router for x.
+func (b *beside) routerInput(c *arch.Config, x *torch.Tensor) *torch.Tensor {
+	return torch.RMSNorm(x.To(torch.Float32), b.router.To(torch.Float32), 0, c.RMSEps).Scale(1 / math.Sqrt(float64(c.Hidden)))
+}
+
+// scaled multiplies the weights of chosen experts, both [T, k], by the experts' factors.
+func (b *beside) scaled(chosen, weight *torch.Tensor) *torch.Tensor {
+	factors := torch.Embedding(b.scales.To(torch.Float32).View(-1, 1), chosen.View(-1))
+	return weight.Mul(factors.View(weight.Shape()...))
+}
+
+func gatesOf(c *arch.Config) torch.Gates {
+	switch {
+	case c.ClampedGates():
+		return torch.ClampedGates
+	case c.GELU():
+		return torch.GeGLUGates
+	}
+	return torch.SwiGLUGates
 }
 
 // of returns the mixture's output for h [T, Hidden].
@@ -43,13 +83,8 @@ func (m *mixture) shared(h *torch.Tensor, pass Pass) *torch.Tensor {
 	return out.Mul(m.sharedGate.of(h, pass.Adapters).Sigmoid())
 }
 
-// route chooses the experts of each row of h, int32 [T, k], and their weights. The router's logits are float32, whatever type h has.
+// route chooses the experts of each row of h, int32 [T, k], and their weights.
 func (m *mixture) route(h *torch.Tensor, routes *Routes) (chosen, weight *torch.Tensor) {
-	bias := m.routerBias
-	if bias != nil {
-		bias = bias.To(torch.Float32)
-	}
-	logits := torch.Linear(h.To(torch.Float32), m.router.To(torch.Float32), bias)
 	r := torch.Routing{PerToken: m.perToken, Normalise: m.normalise}
 	if routes != nil {
 		at := func(t *torch.Tensor) *torch.Tensor {
@@ -60,5 +95,18 @@ func (m *mixture) route(h *torch.Tensor, routes *Routes) (chosen, weight *torch.
 		}
 		r.Given, r.Chosen, r.Differs, r.Prob, r.Balance = at(routes.Given), at(routes.Chosen), at(routes.Differs), at(routes.Prob), routes.Balance
 	}
-	return torch.Route(logits, r)
+	chosen, weight = torch.Route(m.logits(h), r)
+	if m.beside != nil {
+		weight = m.beside.scaled(chosen, weight)
+	}
+	return chosen, weight
+}
+
+// logits returns the router's logits of each row of h, float32 [T, E].
+func (m *mixture) logits(h *torch.Tensor) *torch.Tensor {
+	bias := m.routerBias
+	if bias != nil {
+		bias = bias.To(torch.Float32)
+	}
+	return torch.Linear(h.To(torch.Float32), m.router.To(torch.Float32), bias)
 }

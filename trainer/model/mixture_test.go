@@ -2,7 +2,9 @@ package model
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
@@ -125,24 +127,44 @@ func TestGoldenRoutes(t *testing.T) {
 	})
 }
 
+// logSoftmax replaces the logits of each row of experts by their log-softmax, which transformers records for Gemma 4.
+func logSoftmax(logits []float64, experts int) []float64 {
+	for row := range slices.Chunk(logits, experts) {
+		sum := 0.0
+		for _, z := range row {
+			sum += math.Exp(z)
+		}
+		for i := range row {
+			row[i] -= math.Log(sum)
+		}
+	}
+	return logits
+}
+
 // The router's logits and the experts' weights of every layer are those of the goldens.
 func TestGoldenRouterLogits(t *testing.T) {
 	eachMixture(t, "router_logits", func(t *testing.T, f *fixture) {
 		do(t, f.m, func(s *torch.Scope) {
 			in := f.packed(s)
-			pass, x := f.m.packed(in), torch.Embedding(f.m.embed, in.IDs)
+			pass, x := f.m.packed(in), f.m.embedded(in.IDs)
 			for i := range f.m.layers {
 				l := &f.m.layers[i]
-				sum, out := l.forward(i, x, f.m.normOf(x, i), pass)
-				x = sum.Add(out)
+				sum, h := l.attended(i, x, f.m.normOf(x, i), pass)
+				x = f.m.block(i, x, pass)
 				if l.mixture == nil {
 					continue
 				}
 				m := l.mixture
-				logits := torch.Linear(torch.RMSNorm(sum, l.postNorm, f.m.Config.NormOffset(), f.m.Config.RMSEps), m.router, m.routerBias)
-				_, weight := torch.Route(logits, torch.Routing{PerToken: m.perToken, Normalise: m.normalise})
+				if m.beside != nil {
+					h = m.beside.routerInput(&f.m.Config, sum)
+				}
+				logits := floats(m.logits(h))
+				_, weight := m.route(h, nil)
 				experts, k := int64(f.m.Config.Mixture.Experts), int64(m.perToken)
-				near(t, fmt.Sprint("router logits of layer ", i), floats(logits), f.unpadded(fmt.Sprintf("router_logits.%d", i), 0, experts), tolLogits)
+				if m.beside != nil {
+					logits = logSoftmax(logits, int(experts))
+				}
+				near(t, fmt.Sprint("router logits of layer ", i), logits, f.unpadded(fmt.Sprintf("router_logits.%d", i), 0, experts), tolLogits)
 				if _, known := f.want[fmt.Sprintf("expert_weights.%d", i)]; !known {
 					continue
 				}

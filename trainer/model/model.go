@@ -66,9 +66,9 @@ type layer struct {
 	sinks                 *torch.Tensor // [Heads]: terms of the denominators of attention's softmax
 	conv                  *shortConv    // in place of attention
 	gateUp, down          linear
-	mixture               *mixture // in place of gateUp and down
+	mixture               *mixture // in place of gateUp and down, or beside them
 	rotation              rotation
-	order, growth, ones   *torch.Tensor // of its headTables
+	order, growth, vNorm  *torch.Tensor // of its headTables
 	own                   *ownInput
 	factor                *torch.Tensor // of the layer's result, [1]
 	index                 int
@@ -336,7 +336,7 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 		rotary, _ := m.Config.Rotary(i)
 		l := layer{
 			cfg: &m.Config, rotation: m.rotations[rotary], index: i,
-			order: m.heads.orders[columnsOf(&m.Config, i)], growth: m.heads.growth, ones: m.heads.ones, factor: other(p + arch.FactorLeaf),
+			order: m.heads.orders[columnsOf(&m.Config, i)], growth: m.heads.growth, factor: other(p + arch.FactorLeaf),
 			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
 			attendedNorm: other(p + "attended_norm"), mlpNorm: other(p + "mlp_norm"),
 			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
@@ -346,16 +346,23 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 		if m.Config.Convolves(i) {
 			l.conv = &shortConv{in: linearOf(p + "conv_in"), out: linearOf(p + "conv_out"), ShortConv: torch.ShortConv{Weight: other(p + "conv"), Bias: other(p + "conv_bias")}}
 		}
+		if l.qNorm != nil {
+			l.vNorm = m.heads.ones[valueNorm{m.Config.HeadDimOf(i), l.qNorm.DType()}]
+		}
 		if d.inputs != nil {
 			l.own = &ownInput{gate: linearOf(p + "input_gate"), up: linearOf(p + "input_up"), norm: other(p + "own_norm")}
 		}
 		if m.Config.HasExperts(i) {
 			l.mixture = &mixture{index: routed, router: other(p + "router"), routerBias: other(p + "router_bias"),
 				experts: torch.MLPs{GateUp: matrix(p + "experts_gate_up"), Down: matrix(p + "experts_down"),
-					GateUpBias: other(p + "experts_gate_up_bias"), DownBias: other(p + "experts_down_bias"), Clamped: m.Config.ClampedGates()},
+					GateUpBias: other(p + "experts_gate_up_bias"), DownBias: other(p + "experts_down_bias"), Gates: gatesOf(&m.Config)},
 				perToken: m.Config.Mixture.PerToken, normalise: m.Config.Mixture.Normalise,
 				hasShared:    m.Config.Mixture.Shared > 0,
 				sharedGateUp: linearOf(p + "shared_gate_up"), sharedDown: linearOf(p + "shared_down"), sharedGate: linearOf(p + "shared_gate")}
+			if m.Config.ExpertsBesideMLP() {
+				l.mixture.beside = &beside{input: other(p + "experts_norm"), output: other(p + "routed_norm"), dense: other(p + "dense_norm"),
+					router: other(p + "router_norm"), scales: other(p + "expert_scales")}
+			}
 			routed++
 		}
 		d.layers = append(d.layers, l)
@@ -482,7 +489,7 @@ func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor
 // can add and normalise. A nil out adds nothing.
 func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.Tensor) {
 	x, h = l.attended(i, x, h, pass)
-	out = l.added(l.mlp(h, pass), l.mlpNorm)
+	out = l.added(l.mlp(x, h, pass), l.mlpNorm)
 	if l.own != nil {
 		x = x.Add(out)
 		out = l.own.of(l, x, pass)
@@ -519,16 +526,24 @@ func (l *layer) heads(pos *torch.Tensor) torch.Heads {
 	case l.cfg.KVLayer(l.index) != l.index:
 		h.KVHeads, h.KNorm = 1, l.qNorm // see orderOf
 	case l.cfg.ValueNorms():
-		h.VNorm = l.ones.Narrow(0, 0, int64(l.cfg.HeadDimOf(l.index))).To(l.qNorm.DType())
+		h.VNorm = l.vNorm
 	}
 	return h
 }
 
-// mlp applies the gated MLP, or the layer's mixture of experts, to h [T, Hidden].
-func (l *layer) mlp(h *torch.Tensor, pass Pass) *torch.Tensor {
-	if l.mixture != nil {
-		return l.mixture.of(h, pass)
+// mlp applies the gated MLP, the layer's mixture of experts, or both, to h, the norm of x. Both are [T, Hidden].
+func (l *layer) mlp(x, h *torch.Tensor, pass Pass) *torch.Tensor {
+	switch {
+	case l.mixture == nil:
+		return l.gated(h, pass)
+	case l.mixture.beside != nil:
+		return l.besideMLP(x, l.gated(h, pass), pass)
 	}
+	return l.mixture.of(h, pass)
+}
+
+// gated applies the gated MLP to h [T, Hidden].
+func (l *layer) gated(h *torch.Tensor, pass Pass) *torch.Tensor {
 	gateUp := l.gateUp.of(h, pass.Adapters)
 	if l.cfg.GELU() {
 		return l.down.of(torch.GeGLU(gateUp), pass.Adapters)

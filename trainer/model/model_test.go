@@ -248,7 +248,7 @@ func (f *fixture) wantGradientOf(t *testing.T, p arch.Tensor, got []float64) {
 	for i := range part {
 		matrix, row, col := p.Index*p.Fused.Rows*cols, p.Fused.Row+int64(i)/cols*p.Fused.Step, int64(i)%cols
 		at := matrix + row*cols + col
-		if p.Fused.Always {
+		if p.Fused.Transposed {
 			at = matrix + col*p.Fused.Rows + row
 		}
 		part[i] = f.want["grad."+all].Data[at]

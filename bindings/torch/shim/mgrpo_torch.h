@@ -202,9 +202,10 @@ MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, v
 enum { MGT_FEW_EXPERT_ROWS = 512 };
 // Whether mgt_experts never waits for counts, with any number of rows: gate_up [E 2 ffn, hidden] and down [E hidden, ffn] of a dtype.
 MGT_API int mgt_experts_together(mgt_device *d, int dtype, int64_t hidden, int64_t ffn);
-// Biases of both products, or none, and mgt_clamped_glu in place of mgt_swiglu.
+// Biases of both products, or none. The gates are those of mgt_swiglu, mgt_clamped_glu or mgt_geglu.
+enum { MGT_SWIGLU, MGT_CLAMPED_GLU, MGT_GEGLU };
 MGT_API mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down, void *gate_up_bias_or_null,
-                               void *down_bias_or_null, int clamped);
+                               void *down_bias_or_null, int gates);
 // The steps of mgt_experts before and after the experts, without gradients: the order of mgrpo/moe.h, x's rows in it, and their sums.
 MGT_API char *mgt_by_expert_(mgt_device *d, void *chosen, void *first, void *source, void *place);
 MGT_API mgt_tensor mgt_expert_rows(mgt_device *d, void *x, void *source);

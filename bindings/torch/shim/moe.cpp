@@ -217,10 +217,18 @@ at::Tensor weight_gradient(const at::Tensor &dy, const at::Tensor &x, const at::
 struct Weights {
   at::Tensor gate_up, down;
   MaybeTensor gate_up_bias, down_bias;
-  bool clamped;
+  int64_t gates;  // MGT_SWIGLU, ...
 
-  at::Tensor activate(const at::Tensor &h) const { return clamped ? clamped_glu(h) : swiglu(h); }
-  at::Tensor activate_bwd(const at::Tensor &dy, const at::Tensor &h) const { return clamped ? clamped_glu_bwd(dy, h) : swiglu_bwd(dy, h); }
+  at::Tensor activate(const at::Tensor &h) const {
+    return gates == MGT_CLAMPED_GLU ? clamped_glu(h) : gates == MGT_GEGLU ? geglu(h) : swiglu(h);
+  }
+  at::Tensor activate_bwd(const at::Tensor &dy, const at::Tensor &h) const {
+    return gates == MGT_CLAMPED_GLU ? clamped_glu_bwd(dy, h) : gates == MGT_GEGLU ? geglu_bwd(dy, h) : swiglu_bwd(dy, h);
+  }
+  at::Tensor activate_composite(const at::Tensor &gate, const at::Tensor &up) const {
+    if (gates == MGT_CLAMPED_GLU) return clamped_glu_composite(gate, up);
+    return (gates == MGT_GEGLU ? at::gelu(gate, "tanh") : at::silu(gate)) * up;
+  }
 };
 
 at::Tensor biases_of_rows(const at::Tensor &bias, const Order &o) { return bias.view({o.experts, -1}).index_select(0, o.expert_of_rows()); }
@@ -244,15 +252,15 @@ at::Tensor experts(const at::Tensor &x, const Order &o, const at::Tensor &weight
 struct Experts : torch::autograd::Function<Experts> {
   static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &chosen, const at::Tensor &weight,
                             const at::Tensor &gate_up, const at::Tensor &down, const MaybeTensor &gate_up_bias,
-                            const MaybeTensor &down_bias, bool clamped) {
+                            const MaybeTensor &down_bias, int64_t gates) {
     const Order o = by_expert(chosen, down.size(0) / x.size(1));
-    const Weights w{gate_up, down, gate_up_bias, down_bias, clamped};
+    const Weights w{gate_up, down, gate_up_bias, down_bias, gates};
     auto h = biased(products_of_each(gather(x, o), gate_up, o, true), gate_up_bias, o);
     auto y = combine(biased(products_of_each(w.activate(h), down, o, true), down_bias, o), o, weight);
     const at::Tensor none;
     ctx->save_for_backward({gate_up.requires_grad() && !can_be_remade(x) ? x : none, weight, gate_up, down, h, o.first, o.source, o.place,
                             chosen, gate_up_bias.value_or(none), down_bias.value_or(none)});
-    ctx->saved_data["clamped"] = clamped;
+    ctx->saved_data["gates"] = gates;
     return y;
   }
   // The gradient of a routing weight is dout (W a + b), the product of dout with its expert's output. dout W is computed for the gradient
@@ -261,7 +269,7 @@ struct Experts : torch::autograd::Function<Experts> {
     auto saved = ctx->get_saved_variables();
     const auto &weight = saved[1], &gate_up = saved[2], &down = saved[3], &h = saved[4], &gate_up_bias = saved[9], &down_bias = saved[10];
     const Order o{saved[5], saved[6], saved[7], weight.size(0), weight.size(1), saved[5].size(0) - 1, saved[8]};
-    const Weights w{gate_up, down, {}, {}, ctx->saved_data["clamped"].toBool()};
+    const Weights w{gate_up, down, {}, {}, ctx->saved_data["gates"].toInt()};
     auto dout = gather(grads[0].contiguous(), o), g = products_of_each(dout, down, o, false), a = w.activate(h);
     auto dweight = weigh(g, a, o, weight);
     at::Tensor dx, d_gate_up, d_down, d_gate_up_bias, d_down_bias;
@@ -293,8 +301,7 @@ at::Tensor experts_composite(const at::Tensor &x, const at::Tensor &chosen, cons
   std::vector<at::Tensor> outputs;
   for_each_expert(o, [&](int64_t e, int64_t from, int64_t rows) {
     auto halves = at::linear(xs.narrow(0, from, rows), gates[e], bias(w.gate_up_bias, e)).chunk(2, 1);
-    auto a = w.clamped ? clamped_glu_composite(halves[0], halves[1]) : at::silu(halves[0]) * halves[1];
-    outputs.push_back(at::linear(a, downs[e], bias(w.down_bias, e)));
+    outputs.push_back(at::linear(w.activate_composite(halves[0], halves[1]), downs[e], bias(w.down_bias, e)));
   });
   if (outputs.empty()) return at::empty_like(x);
   return combine_composite(at::cat(outputs), o, weight);
@@ -327,7 +334,7 @@ mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *cho
 }
 
 mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void *gate_up, void *down, void *gate_up_bias_or_null,
-                       void *down_bias_or_null, int clamped) {
+                       void *down_bias_or_null, int gates) {
   return make(d, [&] {
     const auto &X = ref(x), &C = ref(chosen), &W = ref(weight), &G = ref(gate_up), &D = ref(down);
     TORCH_CHECK(X.dim() == 2 && G.dim() == 2 && D.dim() == 2 && G.size(1) == X.size(1) && X.size(1) > 0 && D.size(1) > 0 && D.size(0) > 0 &&
@@ -343,13 +350,13 @@ mgt_tensor mgt_experts(mgt_device *d, void *x, void *chosen, void *weight, void 
                   of.size(0), " numbers");
       return ref(t).contiguous();
     };
-    const Weights w{G, D, bias(gate_up_bias_or_null, G), bias(down_bias_or_null, D), clamped != 0};
+    const Weights w{G, D, bias(gate_up_bias_or_null, G), bias(down_bias_or_null, D), gates};
     const bool record = recorded(X, W, G, D, w.gate_up_bias.value_or(at::Tensor()), w.down_bias.value_or(at::Tensor()));
     auto xc = X.contiguous(), wc = W.contiguous();
     if (!record && cpu_fp32(X) && D.is_cpu() && D.scalar_type() == at::kBFloat16)
       return experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, w);
     if (!ours(X, G, D)) return experts_composite(xc, C, wc, w);
-    return record ? Experts::apply(xc, C, wc, G, D, w.gate_up_bias, w.down_bias, w.clamped)
+    return record ? Experts::apply(xc, C, wc, G, D, w.gate_up_bias, w.down_bias, w.gates)
                   : experts(xc, by_expert(C, D.size(0) / X.size(1)), wc, w);
   });
 }

@@ -309,6 +309,8 @@ at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double o
 
 at::Tensor swiglu(const at::Tensor &gate_up) { return glu<SwiGlu>(gate_up); }
 at::Tensor swiglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<SwiGlu>(dy, gate_up); }
+at::Tensor geglu(const at::Tensor &gate_up) { return glu<GeGlu>(gate_up); }
+at::Tensor geglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<GeGlu>(dy, gate_up); }
 at::Tensor clamped_glu(const at::Tensor &gate_up) { return glu<ClampedGlu>(gate_up); }
 at::Tensor clamped_glu_bwd(const at::Tensor &dy, const at::Tensor &gate_up) { return glu_bwd<ClampedGlu>(dy, gate_up); }
 

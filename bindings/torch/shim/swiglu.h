@@ -4,6 +4,8 @@
 
 at::Tensor swiglu(const at::Tensor &gate_up);
 at::Tensor swiglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up);  // both contiguous
+at::Tensor geglu(const at::Tensor &gate_up);
+at::Tensor geglu_bwd(const at::Tensor &dy, const at::Tensor &gate_up);  // both contiguous
 at::Tensor clamped_glu(const at::Tensor &gate_up);
 at::Tensor clamped_glu_bwd(const at::Tensor &dy, const at::Tensor &gate_up);  // both contiguous
 

@@ -19,6 +19,16 @@ type ByLayer struct {
 	InputsVocab int // vocab_size_per_layer_input: rows of these embeddings
 }
 
+// UnreadGGUF is Unread for names in GGUF files.
+func (c Config) UnreadGGUF(name string) bool {
+	var layer int
+	var module string
+	if n, _ := fmt.Sscanf(name, "blk.%d.%s", &layer, &module); n != 2 || layer < 0 || layer >= c.Layers || c.KVLayer(layer) == layer {
+		return false
+	}
+	return module == "attn_k.weight" || module == "attn_v.weight" || module == "attn_k_norm.weight"
+}
+
 // normal replaces values that change nothing with 0. It returns nil if all layers are alike.
 func (b *ByLayer) normal(c *Config) *ByLayer {
 	if b.GlobalHeadDim == c.HeadDim {

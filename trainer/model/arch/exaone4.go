@@ -24,6 +24,7 @@ func init() {
 			l.gatedMLP(false)
 			l.mlpNorm()
 		},
+		gguf: &gguf{ropeFactors: true, read: exaone4GGUF, write: writeEXAONE4GGUF},
 	})
 }
 
@@ -51,10 +52,36 @@ func (k *keys) exaone4Windows(c *Config) {
 	}
 	k.slide(c, window, func(i int) bool { return slides[i] })
 	if window > 0 {
-		c.NoRope = make([]bool, len(slides))
-		for i := range slides {
-			c.NoRope[i] = !slides[i]
-		}
+		c.turnWhereSliding()
+	}
+}
+
+// turnWhereSliding leaves positions to layers with a window.
+func (c *Config) turnWhereSliding() {
+	c.NoRope = make([]bool, min(max(c.Layers, 0), maxLayers))
+	for i := range c.NoRope {
+		c.NoRope[i] = c.Window(i) == 0
+	}
+}
+
+// exaone4GGUF reads windows. For llama.cpp only models of 64 layers have them, so those of other models are refused.
+func exaone4GGUF(m *metadata, prefix string, c *Config) {
+	const layersWithWindows = 64
+	window := 0
+	m.integer(prefix+"attention.sliding_window", &window)
+	switch {
+	case c.Layers == layersWithWindows:
+		m.require(prefix + "attention.sliding_window")
+		m.windows(prefix, 4, c)
+		c.turnWhereSliding()
+	case window > 0:
+		m.fail("%sattention.sliding_window is %d: supported only for models of %d layers, as in llama.cpp", prefix, window, layersWithWindows)
+	}
+}
+
+func writeEXAONE4GGUF(c Config, set func(key string, value any)) {
+	if c.Windows != nil {
+		set("attention.sliding_window", uint32(c.window()))
 	}
 }
 

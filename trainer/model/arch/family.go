@@ -32,6 +32,7 @@ type family struct {
 	sharedExpert            bool    // shared_expert_intermediate_size
 	expertsAlone            bool    // every layer has experts, of size intermediate_size
 	shortConv               bool    // see ShortConv
+	expertsBeside           bool    // enable_moe_block: every layer has experts and an MLP
 
 	// Features of the forward pass that only some families have.
 	scaledEmbedding bool // multiplied by the square root of Hidden
@@ -39,6 +40,7 @@ type family struct {
 	valueNorms      bool // norms of value heads, without weights
 	normsFromOne    bool // files store the weights of norms minus 1
 	gelu            bool // GELU (tanh form) instead of SiLU; the key is hidden_activation
+	anyGELU         bool // the key may also name GELU's exact form, which stands for the tanh form
 	clampedGates    bool // see ClampedGates
 	normsAfterRope  bool // norms of heads
 	pairs           bool // planes of the rotary embedding are neighbouring dimensions of a head, not dimensions half a head apart

@@ -6,10 +6,9 @@ const Gemma3 = "gemma3_text"
 
 func init() {
 	register(&family{
-		name:         Gemma3,
-		architecture: "Gemma3ForCausalLM",
-		defaults: Config{VocabSize: 262208, Hidden: 2304, Layers: 26, Heads: 8, KVHeads: 4, HeadDim: 256, FFN: 9216, RMSEps: 1e-6,
-			RopeTheta: 1e6, LocalTheta: 10000, MaxPosition: 131072, Tied: true, BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}},
+		name:            Gemma3,
+		architecture:    "Gemma3ForCausalLM",
+		defaults:        gemmaDefaults(262208, 26),
 		attentionBias:   true,
 		windows:         true,
 		localTheta:      true,
@@ -23,17 +22,28 @@ func init() {
 		},
 		write: writeGemma3,
 		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(c.AttentionBias)
-			l.headNorms()
-			l.output(c.AttentionBias)
-			l.attendedNorm()
-			l.normBeforeMLP("pre_feedforward_layernorm")
-			l.gatedMLP(false)
+			l.gemma(c)
 			l.mlpNorm()
 		},
 		gguf: &gguf{name: "gemma3", read: gemma3GGUF, write: writeGemma3GGUF},
 	})
+}
+
+// gemmaDefaults returns the defaults of Gemma 3 and 4.
+func gemmaDefaults(vocab, layers int) Config {
+	return Config{VocabSize: vocab, Hidden: 2304, Layers: layers, Heads: 8, KVHeads: 4, HeadDim: 256, FFN: 9216, RMSEps: 1e-6,
+		RopeTheta: 1e6, LocalTheta: 10000, MaxPosition: 131072, Tied: true, BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}}
+}
+
+// gemma adds attention and the dense MLP of Gemma 3 and 4, without the norm after the MLP.
+func (l *layer) gemma(c Config) {
+	l.inputNorm()
+	l.qkv(c.AttentionBias)
+	l.headNorms()
+	l.output(c.AttentionBias)
+	l.attendedNorm()
+	l.normBeforeMLP("pre_feedforward_layernorm")
+	l.gatedMLP(false)
 }
 
 func (k *keys) gemma3Scalars(c *Config) {
@@ -86,18 +96,8 @@ func writeGemma3(c Config) map[string]any {
 // gemma3GGUF reads windows and the scale of queries as llama.cpp does. A file has no key for the scale. It follows from the
 // number of layers, since only the 27B model divides by the square root of Hidden/Heads.
 func gemma3GGUF(m *metadata, prefix string, c *Config) {
-	window, pattern, softcap := 0, 6, 0.0
-	m.integer(prefix+"attention.sliding_window", &window)
-	slides := m.slidingPattern(prefix+"attention.sliding_window_pattern", &pattern, c.Layers)
-	if window > 0 {
-		k := &keys{}
-		k.slide(c, window, func(i int) bool {
-			if slides != nil {
-				return slides[i]
-			}
-			return pattern == 0 || i%pattern < pattern-1
-		})
-	}
+	softcap := 0.0
+	m.windows(prefix, 6, c)
 	const layersOf27B = 62
 	if scalar := c.Hidden / max(c.Heads, 1); c.Layers == layersOf27B && scalar != c.HeadDim {
 		c.QueryScalar = float64(scalar)

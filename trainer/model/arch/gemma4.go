@@ -14,10 +14,9 @@ const Gemma4 = "gemma4_text"
 
 func init() {
 	register(&family{
-		name:         Gemma4,
-		architecture: "Gemma4ForCausalLM",
-		defaults: Config{VocabSize: 262144, Hidden: 2304, Layers: 30, Heads: 8, KVHeads: 4, HeadDim: 256, FFN: 9216, RMSEps: 1e-6,
-			RopeTheta: 1e6, LocalTheta: 10000, MaxPosition: 131072, Tied: true, BOS: []int32{2}, EOS: []int32{1}, Pad: []int32{0}},
+		name:            Gemma4,
+		architecture:    "Gemma4ForCausalLM",
+		defaults:        gemmaDefaults(262144, 30),
 		attentionBias:   true,
 		windows:         true,
 		localTheta:      true,
@@ -29,18 +28,17 @@ func init() {
 		gelu:            true,
 		read:            (*keys).gemma4,
 		write:           writeGemma4,
+		expertsBeside:   true,
 		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(c.AttentionBias)
-			l.headNorms()
-			l.output(c.AttentionBias)
-			l.attendedNorm()
-			l.normBeforeMLP("pre_feedforward_layernorm")
-			l.gatedMLP(false)
+			l.gemma(c)
+			if c.Mixture != nil {
+				l.expertsBesideMLP(c.Mixture)
+			}
 			l.mlpNorm()
 			l.inputOfLayer()
 			l.factor()
 		},
+		gguf: &gguf{name: "gemma4", fraction: true, read: gemma4GGUF, readOnly: true},
 	})
 }
 
@@ -48,7 +46,8 @@ func init() {
 func (k *keys) gemma4(c *Config) {
 	k.gemma4Windows(c)
 	k.gemma4Rope(c)
-	k.refuseOptions()
+	k.bidirectional()
+	k.besideExperts(c)
 	k.floatOrNull("final_logit_softcapping", &c.LogitCap)
 	b := &ByLayer{GlobalHeadDim: 512, Inputs: 256, InputsVocab: 262144}
 	k.integer("global_head_dim", &b.GlobalHeadDim)
@@ -64,13 +63,9 @@ func (k *keys) gemma4(c *Config) {
 	c.ByLayer = b.normal(c)
 }
 
-// refuseOptions refuses what the forward pass lacks.
-func (k *keys) refuseOptions() {
-	experts, bidirectional := false, ""
-	k.booleanOrNull("enable_moe_block", &experts)
-	if experts {
-		k.fail("enable_moe_block true is not supported: only false")
-	}
+// bidirectional refuses attention to later tokens.
+func (k *keys) bidirectional() {
+	bidirectional := ""
 	if !k.null("use_bidirectional_attention") {
 		k.text("use_bidirectional_attention", &bidirectional)
 	}

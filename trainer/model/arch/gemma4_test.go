@@ -45,7 +45,13 @@ func TestGemma4Refusals(t *testing.T) {
 		names  string
 		change func(map[string]any)
 	}{
-		{"enable_moe_block", set("enable_moe_block", true)},
+		{"num_experts is missing", func(object map[string]any) {
+			object["enable_moe_block"] = true
+			delete(object, "num_experts")
+		}},
+		{"top_k_experts", func(object map[string]any) {
+			object["enable_moe_block"], object["num_experts"], object["top_k_experts"], object["moe_intermediate_size"] = true, 4, 5, 8
+		}},
 		{"use_bidirectional_attention", set("use_bidirectional_attention", "all")},
 		{"attn_logit_softcapping", set("attn_logit_softcapping", 50)},
 		{"final_logit_softcapping", set("final_logit_softcapping", -1)},

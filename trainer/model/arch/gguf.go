@@ -13,12 +13,15 @@ type gguf struct {
 	name        string // of the architecture; "": the family's
 	interleaved bool   // the two halves of each query and key head are interleaved row by row
 	ropeFactors bool   // files may have GGUFRopeFactors, the divisors of Llama 3's scaling
+	fraction    bool   // files have GGUFRopeFactors, which are 1 for planes that turn
 
 	fits func(m *metadata) bool // reports whether a file belongs to this family, if two families share the architecture's name; may be nil
 
 	read func(m *metadata, prefix string, c *Config) // reads or refuses the architecture's own keys, which begin with prefix; may be nil
 
 	write func(c Config, set func(key string, value any)) // the same keys, without prefix; may be nil
+
+	readOnly bool // such files are read, and not written
 }
 
 // Names in GGUF files.
@@ -42,7 +45,7 @@ func (f *family) interleaved(c Config) int64 {
 // from the values of GGUFRopeFactors (nil if the file has no such tensor). Metadata values are string, bool,
 // int64, uint64, float64 or slices.
 func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []float32) (Config, error) {
-	m := &metadata{values: meta}
+	m := &metadata{values: meta, shapes: shapes}
 	f := m.family()
 	if m.err != nil {
 		return Config{}, m.err
@@ -51,16 +54,15 @@ func FromGGUF(meta map[string]any, shapes map[string][]int64, ropeFactors []floa
 	if s := shapes[ggufEmbedding]; len(s) == 2 && s[0] <= MaxVocab {
 		c.VocabSize = int(s[0])
 	}
-	has := func(name string) bool { _, ok := shapes[name]; return ok }
-	c.Tied = !has(ggufHead)
-	c.AttentionBias = f.attentionBias && has("blk.0.attn_q.bias")
-	c.MLPBias = f.mlpBias && has("blk.0.ffn_gate.bias")
+	c.Tied = !m.has(ggufHead)
+	c.AttentionBias = (f.attentionBias || f.qkvBias) && m.has("blk.0.attn_q.bias")
+	c.MLPBias = f.mlpBias && m.has("blk.0.ffn_gate.bias")
 	m.architecture(&c)
 	m.refuseUnimplemented(c)
 	if m.err != nil {
 		return Config{}, m.err
 	}
-	if ropeFactors != nil {
+	if ropeFactors != nil || f.gguf.fraction {
 		if err := f.ropeFactors(ropeFactors, &c); err != nil {
 			return Config{}, fmt.Errorf("tensor %s: %w", GGUFRopeFactors, err)
 		}
@@ -100,25 +102,25 @@ func (m *metadata) architecture(c *Config) {
 	m.integer(arch+"embedding_length", &c.Hidden)
 	m.integer(arch+"block_count", &c.Layers)
 	m.integer(arch+"attention.head_count", &c.Heads)
-	m.integer(arch+"feed_forward_length", &c.FFN)
+	m.first(arch+"feed_forward_length", &c.FFN)
 	m.integer(arch+"context_length", &c.MaxPosition)
 	m.float(arch+"attention.layer_norm_rms_epsilon", &c.RMSEps)
 	c.KVHeads = c.Heads
-	m.integer(arch+"attention.head_count_kv", &c.KVHeads)
+	m.first(arch+"attention.head_count_kv", &c.KVHeads)
 	if c.Heads > 0 {
 		c.HeadDim = c.Hidden / c.Heads
 	}
 	m.integer(arch+"attention.key_length", &c.HeadDim)
 	m.rope(arch+"rope.", c)
-	if read := families[c.Family].gguf.read; read != nil {
-		read(m, arch, c)
-	}
 	if HasExperts(c.Family) {
 		m.require(arch+"expert_count", arch+"expert_used_count", arch+"expert_feed_forward_length")
 		c.Mixture = &Mixture{Normalise: true, Step: 1} // ggml computes every model of this architecture in this way
 		m.integer(arch+"expert_count", &c.Mixture.Experts)
 		m.integer(arch+"expert_used_count", &c.Mixture.PerToken)
 		m.integer(arch+"expert_feed_forward_length", &c.Mixture.FFN)
+	}
+	if read := families[c.Family].gguf.read; read != nil {
+		read(m, arch, c)
 	}
 	c.BOS = m.tokens(c.VocabSize, "tokenizer.ggml.bos_token_id")
 	c.EOS = m.tokens(c.VocabSize, "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
@@ -128,10 +130,12 @@ func (m *metadata) architecture(c *Config) {
 // refuseUnimplemented refuses metadata that would change the forward pass in a way that is not implemented.
 func (m *metadata) refuseUnimplemented(c Config) {
 	arch := families[c.Family].ggufName() + "."
-	width := c.HeadDim
-	m.integer(arch+"attention.value_length", &width)
-	if width != c.HeadDim {
-		m.fail("%sattention.value_length is %d: must equal the head dimension %d", arch, width, c.HeadDim)
+	for suffix, dim := range map[string]int{"": orDefault(c.settings().GlobalHeadDim, c.HeadDim), "_swa": c.HeadDim} {
+		width := dim
+		m.integer(arch+"attention.value_length"+suffix, &width)
+		if width != dim {
+			m.fail("%sattention.value_length%s is %d: must equal the head dimension %d", arch, suffix, width, dim)
+		}
 	}
 	vocab, experts, splits := c.VocabSize, 0, 1
 	m.integer(arch+"vocab_size", &vocab)
@@ -151,8 +155,12 @@ func (m *metadata) refuseUnimplemented(c Config) {
 // metadata reads typed metadata. It keeps the first error. If a key is absent, the target keeps its value.
 type metadata struct {
 	values map[string]any
+	shapes map[string][]int64 // of the file's tensors, by name
 	err    error
 }
+
+// has reports whether the file has a tensor.
+func (m *metadata) has(name string) bool { _, ok := m.shapes[name]; return ok }
 
 func (m *metadata) fail(format string, args ...any) {
 	if m.err == nil {
@@ -189,14 +197,64 @@ func (m *metadata) float(key string, to *float64) { lookup(m, key, to) }
 
 func (m *metadata) integer(key string, to *int) {
 	var wide int64
-	if !lookup(m, key, &wide) {
-		return
+	if lookup(m, key, &wide) {
+		m.small(key, wide, to)
 	}
+}
+
+func (m *metadata) small(key string, wide int64, to *int) {
 	if wide < 0 || wide > math.MaxInt32 {
 		m.fail("%s is %d: must be 0 to 2^31-1", key, wide)
 		return
 	}
 	*to = int(wide)
+}
+
+// first reads a number, or the first one of a list with equal numbers. A family whose layers differ reads the others itself.
+func (m *metadata) first(key string, to *int) {
+	list, isList := m.values[key].([]int64)
+	if !isList || len(list) == 0 {
+		m.integer(key, to)
+		return
+	}
+	m.small(key, list[0], to)
+}
+
+// byLayer reads a number for each layer, or one for all layers. It returns nil if the key is absent.
+func (m *metadata) byLayer(key string, layers int) []int {
+	list, isList := m.values[key].([]int64)
+	if _, there := m.values[key]; !there {
+		return nil
+	}
+	all := make([]int, min(max(layers, 0), maxLayers))
+	if isList && len(list) != len(all) {
+		m.fail("%s lists %d layers, but the model has %d", key, len(list), layers)
+		return nil
+	}
+	for i := range all {
+		if isList {
+			m.small(key, list[i], &all[i])
+		} else {
+			m.integer(key, &all[i])
+		}
+	}
+	return all
+}
+
+// windows reads which layers have a window: those of a pattern, or else all but each n-th.
+func (m *metadata) windows(prefix string, n int, c *Config) {
+	window := 0
+	m.integer(prefix+"attention.sliding_window", &window)
+	slides := m.slidingPattern(prefix+"attention.sliding_window_pattern", &n, c.Layers)
+	if window == 0 {
+		return
+	}
+	(&keys{}).slide(c, window, func(i int) bool {
+		if slides != nil {
+			return slides[i]
+		}
+		return n == 0 || i%n < n-1
+	})
 }
 
 // tokens collects the ids of several keys. Ids outside the vocabulary stand for absent tokens and are ignored.

@@ -69,8 +69,10 @@ func (m *metadata) rope(prefix string, c *Config) {
 // refuseRope refuses every key that begins with prefix and is not in read. Keys are accepted if their value changes
 // nothing: converters write such keys.
 func (m *metadata) refuseRope(prefix string, read []string, c Config) {
+	ofWindows := c.HeadDim
+	m.integer(strings.TrimSuffix(prefix, "rope.")+"attention.key_length_swa", &ofWindows)
 	same := map[string][]float64{
-		"dimension_count": {float64(c.HeadDim)}, "dimension_count_swa": {float64(c.HeadDim)}, "freq_base_swa": {c.RopeTheta},
+		"dimension_count": {float64(c.HeadDim)}, "dimension_count_swa": {float64(ofWindows)}, "freq_base_swa": {c.RopeTheta},
 		"scaling.alpha": {0}, "scaling.yarn_log_multiplier": {0}, "scaling.yarn_ext_factor": {-1}, "scaling.yarn_attn_factor": {1, -1},
 		"scaling.yarn_beta_fast": {32, -1}, "scaling.yarn_beta_slow": {1, -1},
 	}
@@ -94,9 +96,12 @@ func (m *metadata) refuseRope(prefix string, read []string, c Config) {
 	}
 }
 
-// ropeFactors derives the rope scaling of Llama 3.1 from the divisors that GGUF stores instead. Only the factor varies
-// between published models; every divisor is compared with the resulting scaling.
+// ropeFactors derives the rope scaling of Llama 3.1 from the divisors that GGUF stores instead. Only the factor and the
+// original length vary between published models; every divisor is compared with the resulting scaling.
 func (f *family) ropeFactors(factors []float32, c *Config) error {
+	if f.gguf.fraction {
+		return c.fractionOf(factors)
+	}
 	if !f.gguf.ropeFactors || len(factors) != c.HeadDim/2 {
 		return fmt.Errorf("%d values: expected %d frequency factors of a llama model", len(factors), c.HeadDim/2)
 	}
@@ -106,12 +111,75 @@ func (f *family) ropeFactors(factors []float32, c *Config) error {
 	if c.RopeScaling != nil {
 		return fmt.Errorf("frequency factors together with rope.scaling are not supported")
 	}
+	frequencies := (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies()
 	scaling := &RopeLlama3{Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
-	for i, frequency := range (Rotary{Theta: c.RopeTheta, Dim: c.HeadDim}).Frequencies() {
-		if want := 1 / scaling.scale(frequency); !(math.Abs(float64(factors[i])-want) <= 1e-4*want) {
-			return fmt.Errorf("factor %d is %g, but llama3 scaling over 8192 positions has %g; other scalings are not supported", i, factors[i], want)
-		}
+	if scaling.unlike(factors, frequencies) >= 0 {
+		scaling.OriginalMaxPosition = scaling.originalOf(factors, frequencies)
+	}
+	if i := scaling.unlike(factors, frequencies); i >= 0 {
+		want := 1 / scaling.scale(frequencies[i])
+		return fmt.Errorf("factor %d is %g, but llama3 scaling over %d positions has %g; other scalings are not supported", i, factors[i], scaling.OriginalMaxPosition, want)
 	}
 	c.RopeScaling = scaling
+	return nil
+}
+
+// unlike returns the index of the first divisor that this scaling does not have, or -1.
+func (r *RopeLlama3) unlike(factors []float32, frequencies []float64) int {
+	for i, frequency := range frequencies {
+		if want := 1 / r.scale(frequency); !(math.Abs(float64(factors[i])-want) <= 1e-4*want) {
+			return i
+		}
+	}
+	return -1
+}
+
+// originalOf returns the original length of a scaling that has these divisors. If no divisor is interpolated, it is a power of two between
+// the lengths that the neighbouring divisors allow.
+func (r *RopeLlama3) originalOf(factors []float32, frequencies []float64) int {
+	least := 0.0
+	for i, f := range factors {
+		turns := frequencies[i] / (2 * math.Pi) // for each position
+		switch {
+		case f == 1:
+			least = max(least, r.HighFreqFactor/turns)
+		case float64(f) < r.Factor:
+			smooth := (1/float64(f) - 1/r.Factor) / (1 - 1/r.Factor)
+			return clampedOriginal(math.Round((smooth*(r.HighFreqFactor-r.LowFreqFactor) + r.LowFreqFactor) / turns))
+		}
+	}
+	return clampedOriginal(math.Exp2(math.Ceil(math.Log2(max(least, 1)))))
+}
+
+func clampedOriginal(n float64) int { return int(min(max(n, 1), maxPosition)) }
+
+// fractionOf derives the share of planes that turn from the divisors of layers without a window. They are 1 for planes that turn, and for
+// the others so large that no position turns them.
+func (c *Config) fractionOf(factors []float32) error {
+	const still = 1e9
+	planes := orDefault(c.settings().GlobalHeadDim, c.HeadDim) / 2
+	if c.RopeScaling != nil {
+		return fmt.Errorf("frequency factors together with rope.scaling are not supported")
+	}
+	if len(factors) != planes {
+		return fmt.Errorf("%d values: expected %d frequency factors of layers without a window", len(factors), planes)
+	}
+	turning := 0
+	for turning < planes && factors[turning] == 1 {
+		turning++
+	}
+	for i, f := range factors[turning:] {
+		if !(f >= still) {
+			return fmt.Errorf("factor %d is %g: only 1, and after them values from %g on, are supported", turning+i, f, still)
+		}
+	}
+	if turning == planes {
+		return nil
+	}
+	fraction := float64(turning) / float64(planes)
+	for int(fraction*float64(2*planes)/2) < turning {
+		fraction = math.Nextafter(fraction, 1)
+	}
+	c.RopeScaling = &RopeProportional{Fraction: fraction, Factor: 1}
 	return nil
 }

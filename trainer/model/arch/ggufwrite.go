@@ -16,7 +16,7 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 		return nil, nil, err
 	}
 	f := families[c.Family]
-	if f.gguf == nil {
+	if f.gguf == nil || f.gguf.readOnly {
 		return nil, nil, fmt.Errorf("mgrpo cannot write model_type %s as GGUF: GGUF has no architecture for it, or mgrpo does not support that", c.Family)
 	}
 	c = c.withoutAlpha()

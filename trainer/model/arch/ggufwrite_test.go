@@ -13,7 +13,7 @@ func TestGGUFMetadata(t *testing.T) {
 		return Config{Family: family, VocabSize: 100, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}.WithDefaults()
 	}
 	for _, name := range Families() {
-		if families[name].gguf == nil {
+		if families[name].gguf == nil || families[name].gguf.readOnly {
 			if _, _, err := shape(name).GGUF(); err == nil {
 				t.Errorf("%s: no error", name)
 			}
@@ -26,6 +26,12 @@ func TestGGUFMetadata(t *testing.T) {
 		}
 		if HasExperts(name) {
 			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Step: 1}
+		}
+		switch name {
+		case Qwen2MoE:
+			c.Mixture.Normalise, c.Mixture.Shared = false, 48
+		case GPTOSS:
+			c.Mixture.FFN, c.Windows = c.FFN, []int{8, 0}
 		}
 		meta, factors, err := c.GGUF()
 		if err != nil || factors != nil || meta["general.architecture"] != families[name].ggufName() || meta[families[name].ggufName()+".attention.head_count_kv"] != uint32(2) {
@@ -43,6 +49,28 @@ func TestGGUFMetadata(t *testing.T) {
 		{"scaling of Llama 3", Llama, func(c *Config) {
 			c.RopeScaling = &RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
 			c.RopeTheta = 5e5
+		}, ""},
+		{"a shorter original length", Llama, func(c *Config) {
+			c.RopeScaling = &RopeLlama3{Factor: 16, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 96}
+		}, ""},
+		{"weights of experts that are normalised", Qwen2MoE, func(c *Config) {
+			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Shared: 48, Normalise: true, Step: 1}
+		}, "cannot represent Mixture"},
+		{"a dense layer", Qwen2MoE, func(c *Config) {
+			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Shared: 48, Dense: []int{0}, Step: 1}
+		}, "cannot represent Mixture"},
+		{"no window", GPTOSS, func(c *Config) {
+			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 96, Normalise: true, Step: 1}
+		}, "sliding_window is missing"},
+		{"windows of EXAONE", EXAONE4, func(c *Config) { c.Windows, c.NoRope = []int{8, 0}, []bool{false, true} }, "only for models of 64 layers"},
+		{"windows of EXAONE 32B", EXAONE4, func(c *Config) {
+			c.Layers = 64
+			for i := range 64 {
+				c.Windows, c.NoRope = append(c.Windows, 8), append(c.NoRope, i%4 == 3)
+				if i%4 == 3 {
+					c.Windows[i] = 0
+				}
+			}
 		}, ""},
 		{"other scaling of that kind", Llama, func(c *Config) {
 			c.RopeScaling = &RopeLlama3{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 8, OriginalMaxPosition: 64}

@@ -1,5 +1,7 @@
 package arch
 
+import "fmt"
+
 // GPTOSS is the family of gpt-oss: experts in every layer, biases on every linear map, windows on every other layer, and
 // for each head a sink, which is a learned term of the denominator of its softmax.
 const GPTOSS = "gpt_oss"
@@ -24,15 +26,17 @@ func init() {
 			l.qkv(c.AttentionBias)
 			l.sinks()
 			l.output(c.AttentionBias)
-			l.postNorm()
+			l.norm("post_norm", "post_attention_layernorm", "post_attention_norm", c.Hidden)
 			l.experts(c.Mixture, names, true)
 		},
+		gguf: &gguf{name: "gpt-oss", read: gptOSSGGUF, write: writeGPTOSSGGUF},
 	})
 }
 
 // sinks adds one number for each head. Its exponential is a term of the denominator of the head's softmax.
 func (l *layer) sinks() {
-	t := l.tensor(module{name: "self_attn", gguf: "attn_sinks", rows: l.c.Heads}, "sinks", 0)
+	t := l.tensor(module{name: "self_attn", rows: l.c.Heads}, "sinks", 0)
+	t.GGUF = fmt.Sprintf("blk.%d.attn_sinks.weight", l.index)
 	l.add("sinks", Bias, t)
 }
 
@@ -60,4 +64,17 @@ func writeGPTOSS(c Config) map[string]any {
 		object["rope_scaling"] = c.RopeScaling.json()
 	}
 	return object
+}
+
+// gptOSSGGUF reads the window of every other layer, which llama.cpp requires.
+func gptOSSGGUF(m *metadata, prefix string, c *Config) {
+	m.require(prefix + "attention.sliding_window")
+	m.windows(prefix, 2, c)
+}
+
+// writeGPTOSSGGUF writes the window. It is longer than any text if no layer has one.
+func writeGPTOSSGGUF(c Config, set func(key string, value any)) {
+	if c.Windows != nil {
+		set("attention.sliding_window", uint32(c.window()))
+	}
 }

@@ -54,9 +54,10 @@ func fromKeys(k *keys) (Config, error) {
 	for _, t := range c.tokens() {
 		*t.ids = k.idsOr(t.key, *t.ids, c.VocabSize)
 	}
-	if f.defaults.Mixture != nil {
+	switch {
+	case f.defaults.Mixture != nil:
 		k.mixture(f, &c)
-	} else {
+	case !f.expertsBeside: // which reads its experts itself
 		k.refuseExperts()
 	}
 	if err := k.heads(&c); err != nil {
@@ -143,6 +144,9 @@ func (k *keys) activation(f *family) {
 	wanted := []string{"silu", "swish"}
 	if f.gelu {
 		wanted = []string{"gelu_pytorch_tanh"}
+	}
+	if f.anyGELU {
+		wanted = append(wanted, "gelu")
 	}
 	for _, key := range []string{"hidden_act", "hidden_activation"} {
 		activation := wanted[0]

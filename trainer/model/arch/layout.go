@@ -43,7 +43,8 @@ type Tensor struct {
 type Fused struct {
 	Name            string // "": none
 	Rows, Row, Step int64
-	Always          bool // always written in this form, with unquantised matrices transposed: [Stack, columns, Rows]
+	Always          bool // always written in this form
+	Transposed      bool // unquantised matrices are [Stack, columns, Rows]
 }
 
 // Numel returns the number of elements.
@@ -116,9 +117,9 @@ func (c Config) BlockNorms() (before, after int, heads bool) {
 	families[c.Family].layer(&layer{layout: l, c: c, index: first}, c)
 	for _, leaf := range l.Leaves {
 		switch strings.TrimPrefix(leaf.Name, fmt.Sprintf("layers.%d.", first)) {
-		case "input_norm", "post_norm":
+		case "input_norm", "post_norm", "experts_norm":
 			before++
-		case "attended_norm", "mlp_norm", "own_norm":
+		case "attended_norm", "mlp_norm", "own_norm", "dense_norm", "routed_norm":
 			after++
 		case "q_norm":
 			heads = true

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -40,6 +41,13 @@ func (c Config) HasExperts(layer int) bool {
 	return m != nil && (layer+1)%m.Step == 0 && !slices.Contains(m.Dense, layer)
 }
 
+// ExpertsBesideMLP reports whether each layer has both a dense MLP and experts, and norms after them.
+func (c Config) ExpertsBesideMLP() bool { return c.Mixture != nil && families[c.Family].expertsBeside }
+
+// DividesExperts reports whether ranks that hold shares of a model compute their own experts only. It is false if a norm follows the
+// experts: then each rank computes all experts of a layer.
+func (c Config) DividesExperts() bool { return c.Mixture != nil && !c.ExpertsBesideMLP() }
+
 // RoutedLayers returns the number of layers that have a mixture of experts.
 func (c Config) RoutedLayers() (n int) {
 	for i := range c.Layers {
@@ -78,7 +86,7 @@ func (c Config) CheckRoutes(routes []uint16, tokens int) error {
 
 func (c Config) validateMixture(f *family) error {
 	m := c.Mixture
-	if has := f.defaults.Mixture != nil; has != (m != nil) {
+	if has := f.defaults.Mixture != nil; has != (m != nil) && !f.expertsBeside {
 		return fmt.Errorf("model_type %s with a mixture of experts is %v, but for this family it must be %v", f.name, m != nil, has)
 	}
 	if m == nil {
@@ -89,15 +97,21 @@ func (c Config) validateMixture(f *family) error {
 		return fmt.Errorf("shared_expert_intermediate_size is %d in model_type %s", m.Shared, f.name)
 	case m.Shared < 0 || m.Shared > maxFFN:
 		return fmt.Errorf("shared_expert_intermediate_size is %d: must be 1 to %d", m.Shared, maxFFN)
+	case f.expertsBeside && (m.Step != 1 || m.Dense != nil || !m.Normalise):
+		return fmt.Errorf("model_type %s has experts in all layers, with normalised weights", f.name)
 	case f.expertsAlone && (m.FFN != c.FFN || m.Step != 1 || m.Dense != nil || !m.Normalise):
 		return fmt.Errorf("model_type %s has experts of intermediate_size %d in all layers, with normalised weights", f.name, c.FFN)
+	}
+	perToken := "num_experts_per_tok"
+	if f.expertsBeside {
+		perToken = "top_k_experts"
 	}
 	for _, s := range []struct {
 		key        string
 		value, max int
 	}{
 		{"num_experts", m.Experts, maxExperts},
-		{"num_experts_per_tok", m.PerToken, min(m.Experts, maxPerToken)},
+		{perToken, m.PerToken, min(m.Experts, maxPerToken)},
 		{"moe_intermediate_size", m.FFN, maxFFN},
 		{"decoder_sparse_step", m.Step, maxLayers},
 	} {
@@ -146,8 +160,25 @@ func (k *keys) mixture(f *family, c *Config) {
 	}
 }
 
-// keys writes the keys that mixture reads.
+// besideExperts reads the keys of experts beside a dense MLP.
+func (k *keys) besideExperts(c *Config) {
+	enabled := false
+	k.booleanOrNull("enable_moe_block", &enabled)
+	if !enabled {
+		return
+	}
+	c.Mixture = &Mixture{Normalise: true, Step: 1}
+	k.require("num_experts", "top_k_experts", "moe_intermediate_size")
+	k.integer("num_experts", &c.Mixture.Experts)
+	k.integer("top_k_experts", &c.Mixture.PerToken)
+	k.integer("moe_intermediate_size", &c.Mixture.FFN)
+}
+
+// keys writes the keys that mixture and besideExperts read.
 func (m *Mixture) keys(f *family) map[string]any {
+	if f.expertsBeside {
+		return map[string]any{"enable_moe_block": true, "num_experts": m.Experts, "top_k_experts": m.PerToken, "moe_intermediate_size": m.FFN}
+	}
 	object := map[string]any{"num_experts": m.Experts, "num_local_experts": m.Experts, "num_experts_per_tok": m.PerToken}
 	if f.expertsAlone {
 		return object
@@ -166,35 +197,61 @@ func (m *Mixture) keys(f *family) map[string]any {
 // expertNames holds the names, within a layer, of a router, of the experts, and of an expert's projections.
 type expertNames struct {
 	router, experts, gate, up, down string
-	interleaved                     bool // see Fused.Always: always fused, and rows of gate and up in turn
+	fused                           string // the module of fused experts; "": mlp.experts
+	always                          bool   // see Fused
+	interleaved                     bool   // always fused and transposed, with rows of gate and up in turn
 }
 
 var mlpExperts = expertNames{router: "mlp.gate", experts: "mlp.experts", gate: "gate_proj", up: "up_proj", down: "down_proj"}
+
+// besideExperts are the names of Gemma 4.
+var besideExperts = expertNames{router: "router.proj", experts: "experts", gate: "gate_proj", up: "up_proj", down: "down_proj", fused: "experts", always: true}
 
 // experts adds a router and a gated MLP for each expert, all of them with biases or all without. The experts are stacked in
 // two leaves: one for gate and up, with an expert's gate before its up, and one for down.
 func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
 	l.linear("router", Matrix, l.c.Hidden, bias, module{name: names.router, gguf: "ffn_gate_inp", rows: m.Experts})
 	ffn, hidden := int64(m.FFN), int64(l.c.Hidden)
-	gate, up := Fused{"gate_up_proj", 2 * ffn, 0, 1, false}, Fused{"gate_up_proj", 2 * ffn, ffn, 1, false}
+	within := func(name string, rows, row, step int64) Fused {
+		return Fused{cmp.Or(names.fused, "mlp.experts") + "." + name, rows, row, step, names.always || names.interleaved, names.interleaved}
+	}
+	gate, up := within("gate_up_proj", 2*ffn, 0, 1), within("gate_up_proj", 2*ffn, ffn, 1)
 	if names.interleaved {
-		gate, up = Fused{"gate_up_proj", 2 * ffn, 0, 2, true}, Fused{"gate_up_proj", 2 * ffn, 1, 2, true}
+		gate, up = within("gate_up_proj", 2*ffn, 0, 2), within("gate_up_proj", 2*ffn, 1, 2)
+	}
+	gateName, upName := "gate", "up" // in GGUF files
+	if names.fused != "" {
+		gateName, upName = "gate_up", "gate_up"
 	}
 	var gateUp, down []module
 	for e := range m.Experts {
 		of := func(name, gguf string, rows int, fused Fused) module { // a module of this expert; other files store the modules of all experts as one tensor
-			fused.Name = "mlp.experts." + fused.Name
 			return module{name: fmt.Sprintf("%s.%d.%s", names.experts, e, name), gguf: "ffn_" + gguf + "_exps", rows: rows, stack: m.Experts, index: e, fused: fused}
 		}
-		gateUp = append(gateUp, of(names.gate, "gate", m.FFN, gate), of(names.up, "up", m.FFN, up))
-		down = append(down, of(names.down, "down", l.c.Hidden, Fused{"down_proj", hidden, 0, 1, names.interleaved}))
+		gateUp = append(gateUp, of(names.gate, gateName, m.FFN, gate), of(names.up, upName, m.FFN, up))
+		down = append(down, of(names.down, "down", l.c.Hidden, within("down_proj", hidden, 0, 1)))
 	}
 	first := len(l.layout.Leaves)
 	l.linear("experts_gate_up", Matrix, l.c.Hidden, bias, gateUp...)
 	l.linear("experts_down", Residual, m.FFN, bias, down...)
+	if !l.c.DividesExperts() {
+		return
+	}
 	for i := range l.layout.Leaves[first:] {
 		l.layout.Leaves[first+i].Experts = m.Experts
 	}
+}
+
+// expertsBesideMLP adds a router, gated MLPs of experts, norms around them and after the dense MLP, and scales.
+func (l *layer) expertsBesideMLP(m *Mixture) {
+	l.norm("dense_norm", "post_feedforward_layernorm_1", "post_ffw_norm_1", l.c.Hidden)
+	l.norm("experts_norm", "pre_feedforward_layernorm_2", "pre_ffw_norm_2", l.c.Hidden)
+	l.norm("routed_norm", "post_feedforward_layernorm_2", "post_ffw_norm_2", l.c.Hidden)
+	l.add("router_norm", Norm, l.tensor(module{name: "router", gguf: "ffn_gate_inp", rows: l.c.Hidden}, "scale", 0))
+	scales := l.tensor(module{name: "router", rows: m.Experts}, "per_expert_scale", 0)
+	scales.GGUF = fmt.Sprintf("blk.%d.ffn_down_exps.scale", l.index)
+	l.add("expert_scales", Norm, scales)
+	l.experts(m, besideExperts, false)
 }
 
 // sharedExpert adds a SwiGLU MLP for all tokens, and its gate.

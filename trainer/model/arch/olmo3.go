@@ -35,15 +35,8 @@ func (m *metadata) olmoSlides() bool {
 
 // olmo3GGUF reads windows as llama.cpp does. All layers have the same theta there.
 func olmo3GGUF(m *metadata, prefix string, c *Config) {
-	window, pattern, local := 0, 4, c.RopeTheta
-	m.integer(prefix+"attention.sliding_window", &window)
-	slides := m.slidingPattern(prefix+"attention.sliding_window_pattern", &pattern, c.Layers)
-	(&keys{}).slide(c, window, func(i int) bool {
-		if slides != nil {
-			return slides[i]
-		}
-		return pattern == 0 || i%pattern < pattern-1
-	})
+	local := c.RopeTheta
+	m.windows(prefix, 4, c)
 	m.float(prefix+"rope.freq_base_swa", &local)
 	if local != c.RopeTheta {
 		m.fail("%srope.freq_base_swa %g is not supported: only rope.freq_base, %g", prefix, local, c.RopeTheta)

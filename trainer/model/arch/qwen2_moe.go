@@ -27,7 +27,19 @@ func init() {
 				l.gatedMLP(false)
 			}
 		},
+		gguf: &gguf{name: "qwen2moe", read: qwen2MoEGGUF, write: func(c Config, set func(key string, value any)) {
+			set("expert_shared_feed_forward_length", uint32(c.Mixture.Shared))
+		}},
 	})
+}
+
+// qwen2MoEGGUF reads the width of the expert for all tokens. llama.cpp normalises no weights of this architecture.
+func qwen2MoEGGUF(m *metadata, prefix string, c *Config) {
+	if c.Mixture == nil {
+		return
+	}
+	c.Mixture.Normalise, c.Mixture.Shared = false, c.FFN
+	m.integer(prefix+"expert_shared_feed_forward_length", &c.Mixture.Shared)
 }
 
 // everyOtherLayerSlides reads the windows of Qwen2MoE. With use_sliding_window, layer_types lists the layers that have a

@@ -238,7 +238,7 @@ func valueSize(a *config.Agent) int64 {
 func updateActivations(model arch.Config, a *config.Agent, gpu bool) int64 {
 	headRows, context := learner.HeadRows(gpu, !a.Adapts()), int64(a.ContextTokens(model.MaxPosition))
 	training := trainingActivations(model, &a.Engine, context, headRows, valueSize(a), gpu)
-	if a.Shard == "full" && model.Mixture != nil {
+	if a.Shard == "full" && model.DividesExperts() {
 		training += carriedRows(model, &a.Engine, context, valueSize(a))
 	}
 	if a.ComputesBF16() && !a.Adapts() { // the head's gradient is added up in fp32
@@ -378,7 +378,7 @@ func keptValues(c arch.Config) int64 {
 	if !heads {
 		kept -= qkvWidth(c)
 	}
-	if c.Mixture == nil {
+	if c.Mixture == nil || c.ExpertsBesideMLP() {
 		kept -= ffnWidth(c)
 	}
 	return kept
@@ -392,6 +392,9 @@ func mlpValues(c arch.Config) int64 {
 		return dense
 	}
 	experts := int64(m.PerToken)*(3*int64(m.FFN)+2*int64(c.Hidden)) + int64(m.Experts)
+	if c.ExpertsBesideMLP() {
+		return dense + experts + 4*int64(c.Hidden) // and the router's input, in float32 and normalised, and the sum of both
+	}
 	if m.Shared > 0 {
 		experts += 3*int64(m.Shared) + 2*int64(c.Hidden)
 	}

@@ -25,7 +25,9 @@ const (
 	// Types of folders with quantization_config, in which other tensors hold the scales.
 	F8_E4M3 DType = "F8_E4M3"
 	MXFP4   DType = "MXFP4"
-	F8_E8M0 DType = "F8_E8M0" // for scales only
+
+	ggufMXFP4 DType = "MXFP4 blocks" // values and scales together, in another order than in folders
+	F8_E8M0   DType = "F8_E8M0"      // for scales only
 )
 
 // encoding is the layout of a DType: blocks of blockLen values in blockBytes bytes. A block never spans two rows.
@@ -48,6 +50,8 @@ var encodings = map[DType]encoding{
 	Q4_K: {256, 144, decodeQ4_K, false},
 	Q5_K: {256, 176, decodeQ5_K, false},
 	Q6_K: {256, 210, decodeQ6_K, false},
+
+	ggufMXFP4: {32, 17, decodeMXFP4Blocks, false},
 
 	F8_E4M3: {1, 1, decodeE4M3, true},
 	MXFP4:   {32, 16, decodeE2M1, true},

@@ -21,10 +21,10 @@ type within struct {
 // unfused returns the part of a fused tensor that belongs to one expert.
 func (t tensor) unfused(want arch.Tensor) (tensor, error) {
 	f, isMatrix := want.Fused, len(want.Shape) == 2
-	if f.Always && t.scales != nil && t.dtype != MXFP4 {
+	if f.Transposed && t.scales != nil && t.dtype != MXFP4 {
 		return tensor{}, fmt.Errorf("fused experts of type %s are not supported: only plain types and %s", t.dtype, MXFP4)
 	}
-	shape, transposed := []int64{want.Stack, f.Rows}, f.Always && isMatrix && t.scales == nil
+	shape, transposed := []int64{want.Stack, f.Rows}, f.Transposed && isMatrix && t.scales == nil
 	if isMatrix {
 		shape = append(shape, want.Shape[1])
 	}
@@ -91,7 +91,12 @@ func fuse(parts []arch.Tensor, read func(name string, dst []float32) error, dtyp
 	shape := []int64{parts[0].Stack, f.Rows}
 	if len(parts[0].Shape) == 2 {
 		cols = parts[0].Shape[1]
-		shape = []int64{parts[0].Stack, cols, f.Rows}
+		shape = []int64{parts[0].Stack, f.Rows, cols}
+	}
+	ofRow, ofColumn := cols, int64(1) // places of neighbours
+	if f.Transposed && len(shape) == 3 {
+		shape[1], shape[2] = shape[2], shape[1]
+		ofRow, ofColumn = 1, f.Rows
 	}
 	return OutTensor{f.Name, string(dtype), shape, parts[0].Stack * f.Rows * cols * dtype.Size(), func(w io.Writer) error {
 		expert, part := make([]float32, f.Rows*cols), make([]float32, f.Rows*cols)
@@ -102,7 +107,7 @@ func fuse(parts []arch.Tensor, read func(name string, dst []float32) error, dtyp
 			}
 			for r := range t.Shape[0] {
 				for c := range cols {
-					expert[c*f.Rows+t.Fused.Row+r*t.Fused.Step] = values[r*cols+c]
+					expert[c*ofColumn+(t.Fused.Row+r*t.Fused.Step)*ofRow] = values[r*cols+c]
 				}
 			}
 			if i+1 == len(parts) || parts[i+1].Index != t.Index {

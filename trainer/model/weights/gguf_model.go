@@ -2,6 +2,7 @@ package weights
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
@@ -55,9 +56,17 @@ func (s *Source) addGGUF(tensors []ggufTensor) error {
 	known := map[string][]arch.Tensor{}
 	for _, t := range s.config.Layout().Tensors() {
 		known[t.GGUF] = append(known[t.GGUF], t)
+		if strings.Contains(t.GGUF, "ffn_gate_up_exps") { // some files have two tensors instead
+			name := "ffn_gate_exps"
+			if t.Fused.Row > 0 {
+				name = "ffn_up_exps"
+			}
+			name = strings.Replace(t.GGUF, "ffn_gate_up_exps", name, 1)
+			known[name] = append(known[name], t)
+		}
 	}
 	for _, g := range tensors {
-		if g.name == arch.GGUFRopeFactors { // it is in Config.RopeScaling already
+		if g.name == arch.GGUFRopeFactors || s.config.UnreadGGUF(g.name) { // the former is in Config.RopeScaling already
 			continue
 		}
 		if err := s.addNamed(g, known[g.name]); err != nil {
@@ -92,16 +101,24 @@ func (s *Source) addNamed(g ggufTensor, named []arch.Tensor) error {
 // slice returns the part of a stacked tensor that the architecture expects, and any other tensor unchanged.
 func slice(g ggufTensor, want arch.Tensor) (ggufTensor, error) {
 	if want.Stack == 0 {
+		if len(g.shape) == 1 && len(want.Shape) == 2 && want.Shape[0] == 1 { // a matrix with one row
+			g.shape = []int64{1, g.shape[0]}
+		}
 		return g, nil
 	}
-	if len(g.shape) != 3 || g.shape[0] != want.Stack {
-		return g, fmt.Errorf("shape %v: %d stacked matrices are required", g.shape, want.Stack)
+	if len(g.shape) != len(want.Shape)+1 || g.shape[0] != want.Stack {
+		return g, fmt.Errorf("shape %v: %d stacked tensors of shape %v are required", g.shape, want.Stack, want.Shape)
 	}
 	size, err := storedBytes(g.shape[1:], g.dtype)
 	if err != nil {
 		return g, err
 	}
 	g.shape, g.data = g.shape[1:], g.data[want.Index*size:][:size]
+	if f := want.Fused; f.Step == 1 && g.shape[0] == f.Rows && want.Shape[0] != f.Rows { // gate and up in one tensor
+		row := size / f.Rows
+		g.shape = []int64{want.Shape[0], g.shape[1]}
+		g.data = g.data[f.Row*row:][:want.Shape[0]*row]
+	}
 	return g, nil
 }
 

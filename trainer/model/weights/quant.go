@@ -68,6 +68,18 @@ func decodeQ5_1(dst []float32, src []byte) {
 	})
 }
 
+// decodeMXFP4Blocks: a power of two as of decodeE8M0, 16 bytes as in Q4_0; value = power * the FP4 value of a nibble.
+func decodeMXFP4Blocks(dst []float32, src []byte) {
+	var power [1]float32
+	blocks32(dst, src, 17, func(v []float32, b []byte) {
+		decodeE8M0(power[:], b[:1])
+		for j, q := range b[1:17] {
+			v[j] = power[0] * e2m1[q&15]
+			v[j+16] = power[0] * e2m1[q>>4]
+		}
+	})
+}
+
 // decodeQ4_K: d, dmin, 12 bytes of 6-bit scales and minima for 8 groups of 32, 128 bytes of nibbles; value = d*scale*q -
 // dmin*min. Each run of 32 bytes holds group 2i in the low and group 2i+1 in the high nibbles.
 func decodeQ4_K(dst []float32, src []byte) {

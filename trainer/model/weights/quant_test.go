@@ -118,6 +118,12 @@ func slowDequant(dtype DType, b []byte, i int) float64 {
 		high := bitsOf(b[128+32*part:], 8*j+2*run, 2)
 		scale := int8(b[192+i/16])
 		return f16(208) * float64(scale) * float64(low+16*high-32)
+	case ggufMXFP4:
+		if b[0] == 255 {
+			return math.NaN()
+		}
+		size := []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}[nibble(1)&7]
+		return math.Ldexp(math.Copysign(size, float64(7-nibble(1))), int(b[0])-127)
 	}
 	panic(dtype)
 }

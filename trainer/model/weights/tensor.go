@@ -51,7 +51,7 @@ func storedBytes(shape []int64, dtype DType) (int64, error) {
 }
 
 func cannotBeRead(dtype DType) error {
-	return fmt.Errorf("type %s cannot be read: use F32, F16 or BF16 (in GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K)", dtype)
+	return fmt.Errorf("type %s cannot be read: use F32, F16 or BF16 (in GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K or MXFP4)", dtype)
 }
 
 // rows splits a valid shape into the number of rows and their length.

@@ -1,0 +1,100 @@
+package arch
+
+import "fmt"
+
+// gemma4GGUF reads the keys of gemma4 as llama.cpp does. attention.key_length is the head dimension of layers without a window. Layers
+// without a projection of values use the projection of keys.
+func gemma4GGUF(m *metadata, prefix string, c *Config) {
+	m.require(prefix+"attention.sliding_window", prefix+"attention.sliding_window_pattern", prefix+"attention.key_length_swa")
+	m.windows(prefix, 0, c)
+	m.float(prefix+"final_logit_softcapping", &c.LogitCap)
+	b := &ByLayer{GlobalHeadDim: c.HeadDim}
+	m.integer(prefix+"attention.key_length_swa", &c.HeadDim)
+	m.integer(prefix+"attention.shared_kv_layers", &b.SharedKV)
+	m.integer(prefix+"embedding_length_per_layer_input", &b.Inputs)
+	if shape := m.shapes["per_layer_token_embd.weight"]; len(shape) == 2 && shape[0] <= MaxVocab {
+		b.InputsVocab = int(shape[0])
+	}
+	if c.Windows == nil || m.err != nil {
+		m.fail("%sattention.sliding_window_pattern: at least one layer must have a window", prefix)
+		return
+	}
+	c.ByLayer = b
+	m.keyValueHeads(prefix+"attention.head_count_kv", c)
+	m.doubleWide(prefix+"feed_forward_length", c)
+	b.KeysAreValues = m.keysAreValues(c)
+	m.sharedLayers(prefix+"attention.shared_kv_layers", c)
+	c.ByLayer = b.normal(c)
+	m.expertsBeside(prefix, c)
+}
+
+// keyValueHeads reads the number of heads of keys in layers with a window and without.
+func (m *metadata) keyValueHeads(key string, c *Config) {
+	heads := m.byLayer(key, c.Layers)
+	if heads != nil {
+		c.KVHeads = 0
+	}
+	for i, n := range heads {
+		of := &c.ByLayer.GlobalKVHeads
+		if c.Window(i) > 0 {
+			of = &c.KVHeads
+		}
+		if *of = orDefault(*of, n); *of != n {
+			m.fail("%s is %d for layer %d and %d for an earlier one of its type", key, n, i, *of)
+		}
+	}
+}
+
+// doubleWide reads the width of the MLPs, which is twice as large in layers that share keys and values, or not.
+func (m *metadata) doubleWide(key string, c *Config) {
+	widths := m.byLayer(key, c.Layers)
+	if len(widths) == 0 {
+		return
+	}
+	c.FFN = widths[0]
+	c.ByLayer.DoubleWide = widths[len(widths)-1] == 2*c.FFN
+	for i, n := range widths {
+		if want := c.FFNOf(i); n != want {
+			m.fail("%s is %d for layer %d: expected %d", key, n, i, want)
+		}
+	}
+}
+
+// sharedLayers refuses layers that llama.cpp lets attend to other keys and values than transformers does. There the last two layers with
+// keys of their own are one with a window, and one without.
+func (m *metadata) sharedLayers(key string, c *Config) {
+	first := min(max(c.Layers, 0), maxLayers) - c.ByLayer.SharedKV
+	for i := max(first, 0); i < first+c.ByLayer.SharedKV; i++ {
+		of := first - 1
+		if c.Window(i) > 0 {
+			of--
+		}
+		if c.KVLayer(i) != of {
+			m.fail("%s is %d: supported only if layer %d has a window and layer %d has none", key, c.ByLayer.SharedKV, first-2, first-1)
+			return
+		}
+	}
+}
+
+// keysAreValues reports whether layers without a window have no projection of values.
+func (m *metadata) keysAreValues(c *Config) bool {
+	for i := range min(max(c.Layers, 0), maxLayers) {
+		if c.Window(i) == 0 && c.KVLayer(i) == i {
+			return !m.has(fmt.Sprintf("blk.%d.attn_v.weight", i))
+		}
+	}
+	return false
+}
+
+// expertsBeside reads the experts beside the dense MLP, if there are any.
+func (m *metadata) expertsBeside(prefix string, c *Config) {
+	mixture := &Mixture{Normalise: true, Step: 1}
+	m.integer(prefix+"expert_count", &mixture.Experts)
+	if mixture.Experts == 0 {
+		return
+	}
+	m.require(prefix+"expert_used_count", prefix+"expert_feed_forward_length")
+	m.integer(prefix+"expert_used_count", &mixture.PerToken)
+	m.integer(prefix+"expert_feed_forward_length", &mixture.FFN)
+	c.Mixture = mixture
+}
