@@ -262,11 +262,12 @@ func TestChecksNeedEvidence(t *testing.T) {
 	write("bench/results/models.json", `{"transformers":{"version":"1.2","found":["olmo2"]}}`)
 	write("testdata/families-2026/a/config.json", `{"model_type":"gemma3","text_config":{"model_type":"gemma3_text"}}`)
 	write("testdata/families-2026/a/expected.json", `{}`)
+	write("testdata/gguf/a.gguf", "")
 	table, err := checks(bare)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"read by transformers 1.2 |", "| `gemma3_text` | 1 |  |  | gemma3 |  |  |  |  |\n", "| `olmo2` | 0 |  |  | olmo2 | yes |  |  |  |\n", "| `llama` | 0 |  |  | llama |  |  |  |  |\n"} {
+	for _, want := range []string{"read by transformers 1.2 |", "| `gemma3_text` | 1 |  |  | gemma3 |  |  |  |  |\n", "| `olmo2` | 0 |  |  |  | yes |  |  |  |\n", "| `llama` | 0 |  |  |  |  |  |  |  |\n"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
 		}

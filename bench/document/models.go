@@ -32,7 +32,7 @@ func readAgreed(root string) (a agreed, err error) {
 // testdata/tokenizer.
 var tokenizers = map[string][]string{
 	arch.Llama: {"llama2", "llama3", "llama3_1", "smollm2"}, arch.Mistral: {"mistral_nemo"}, arch.Qwen2: {"qwen2_5"}, arch.Qwen3: {"qwen3"},
-	arch.Qwen3MoE: {"qwen3"}, arch.Gemma3: {"gemma3"}, arch.GPTOSS: {"gptoss"},
+	arch.Qwen3MoE: {"qwen3"}, arch.Gemma: {"gemma"}, arch.Gemma3: {"gemma3"}, arch.GPTOSS: {"gptoss"},
 }
 
 // comparedTokenizers returns the published tokenizers of a family that tests compare, in every run or by make test-published.
@@ -101,6 +101,31 @@ func familyOf(dir string) (string, error) {
 	return config.Type, nil
 }
 
+// ggufCompared returns the families with a GGUF file in testdata/gguf, which TestConvertedGGUF reads, and the families whose published
+// GGUF files are compared with llama.cpp.
+func (a agreed) ggufCompared(root string) (map[string]bool, error) {
+	compared := map[string]bool{}
+	for _, family := range a["llama.cpp"].Found {
+		compared[family] = true
+	}
+	files, err := filepath.Glob(filepath.Join(root, "testdata", "gguf", "*.gguf"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		made, err := filepath.Glob(filepath.Join(root, "testdata", "*", strings.TrimSuffix(filepath.Base(file), ".gguf")))
+		if err != nil || len(made) != 1 {
+			return nil, fmt.Errorf("%s was made from %v: %w", file, made, err)
+		}
+		family, err := familyOf(made[0])
+		if err != nil {
+			return nil, err
+		}
+		compared[family] = true
+	}
+	return compared, nil
+}
+
 // These marks surround the table in docs/models.md.
 const (
 	checksBegin = "<!-- written by go run ./bench/document -->\n"
@@ -135,6 +160,10 @@ func checks(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	compared, err := a.ggufCompared(root)
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
 	programs := []string{"transformers", "vllm", "llama.cpp-folder", "peft"}
 	titles := map[string]string{"transformers": "transformers", "vllm": "vLLM", "llama.cpp-folder": "llama.cpp", "peft": "PEFT"}
@@ -144,7 +173,10 @@ func checks(root string) (string, error) {
 	}
 	b.WriteString("\n|" + strings.Repeat("---|", 5+len(programs)) + "\n")
 	for _, family := range arch.Families() {
-		cells := []string{"`" + family + "`", fmt.Sprint(goldens[family]), strings.Join(a.comparedTokenizers(root, family), ", "), a.realWeights(root, family), arch.GGUFName(family)}
+		cells := []string{"`" + family + "`", fmt.Sprint(goldens[family]), strings.Join(a.comparedTokenizers(root, family), ", "), a.realWeights(root, family), ""}
+		if compared[family] {
+			cells[len(cells)-1] = arch.GGUFName(family)
+		}
 		for _, p := range programs {
 			tick := ""
 			if slices.Contains(a[p].Found, family) {

@@ -6,6 +6,7 @@ The order of rows, the metadata and the names are those of llama.cpp's own conve
 transformers, and each log-prob within 2e-3 of it.
 """
 import json
+import re
 import sys
 import urllib.request
 
@@ -41,7 +42,8 @@ def head_dim(c):
 def theta(c):
     """rope_theta, stretched by the alpha of HunYuan."""
     alpha, dim = (c.get("rope_scaling") or {}).get("alpha"), head_dim(c)
-    base = c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
+    rope = c.get("rope_parameters", {})
+    base = c.get("rope_theta") or rope.get("full_attention", rope)["rope_theta"]
     return base * alpha ** (dim / (dim - 2)) if alpha else base
 
 
@@ -75,8 +77,97 @@ def glm4(writer, c):
     writer.add_rope_dimension_count(int(head_dim(c) * c["partial_rotary_factor"]))
 
 
+def exaone4(writer, c):
+    scaling, dim = c["rope_scaling"], head_dim(c)
+    frequencies = c["rope_theta"] ** (-numpy.arange(0, dim, 2) / dim)
+    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * numpy.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    smooth = numpy.clip((turns - low) / (high - low), 0, 1)
+    writer.add_tensor("rope_freqs.weight", (1 / ((1 - smooth) / scaling["factor"] + smooth)).astype("f4"))
+
+
+def mixture(writer, c, experts, chosen, width):
+    writer.add_expert_count(c[experts])
+    writer.add_expert_used_count(c[chosen])
+    writer.add_expert_feed_forward_length(c[width])
+
+
+def qwen3_moe(writer, c):
+    mixture(writer, c, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
+
+
+def qwen2_moe(writer, c):
+    qwen3_moe(writer, c)
+    writer.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
+
+
+def gpt_oss(writer, c):
+    mixture(writer, c, "num_local_experts", "num_experts_per_tok", "intermediate_size")
+    writer.add_sliding_window(c["sliding_window"])
+    scaling = c["rope_scaling"]
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(scaling["factor"])
+    writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+
+
+def gemma4(writer, c):
+    slides = [t == "sliding_attention" for t in c["layer_types"]]
+    first = c["num_hidden_layers"] - c["num_kv_shared_layers"]
+    rope, dim = c["rope_parameters"], c["global_head_dim"]
+    writer.add_sliding_window(c["sliding_window"])
+    writer.add_sliding_window_pattern(slides)
+    writer.add_shared_kv_layers(c["num_kv_shared_layers"])
+    writer.add_embedding_length_per_layer_input(c["hidden_size_per_layer_input"])
+    writer.add_final_logit_softcapping(c["final_logit_softcapping"])
+    writer.add_key_length_swa(c["head_dim"])
+    writer.add_value_length_swa(c["head_dim"])
+    writer.add_rope_dimension_count_swa(c["head_dim"])
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    if c["use_double_wide_mlp"]:
+        writer.add_feed_forward_length([c["intermediate_size"] * (1 + (i >= first)) for i in range(len(slides))])
+    if c["num_global_key_value_heads"] is not None:
+        writer.add_head_count_kv([c["num_key_value_heads"] if s else c["num_global_key_value_heads"] for s in slides])
+    if c["enable_moe_block"]:
+        mixture(writer, c, "num_experts", "top_k_experts", "moe_intermediate_size")
+    turning = int(dim * rope["full_attention"]["partial_rotary_factor"] / 2)
+    writer.add_tensor("rope_freqs.weight", numpy.array([1.0] * turning + [1e30] * (dim // 2 - turning), "f4"))
+
+
 def nothing(writer, c):
     pass
+
+
+def renamed(tensors, c):
+    """Tensors with the names and in the form in which llama.cpp's converter passes them on: experts stacked, gates apart, scales named."""
+    stacks = {}
+    for name, w in tensors:
+        expert = re.search(r"\.experts\.(\d+)\.", name)
+        if expert:
+            stacks.setdefault(name.replace(expert[0], ".experts."), []).append((int(expert[1]), w))
+        elif c["model_type"] == "gpt_oss" and ".experts.gate_up_proj" in name:
+            last = ".bias" if name.endswith("_bias") else ".weight"
+            for i, part in enumerate(("gate_proj", "up_proj")):
+                one = w[..., i::2]
+                yield name.split("gate_up_proj")[0] + part + last, one if last == ".bias" else one.swapaxes(1, 2)
+        elif c["model_type"] == "gpt_oss" and ".experts.down_proj" in name:
+            yield (name[:-5] + ".bias", w) if name.endswith("_bias") else (name + ".weight", w.swapaxes(1, 2))
+        elif c["model_type"] == "gemma" and name.endswith("norm.weight"):
+            yield name, w + 1
+        elif name.endswith((".sinks", ".layer_scalar", ".experts.gate_up_proj", ".experts.down_proj")):
+            yield name + ".weight", w
+        else:
+            yield name, w
+    for name, parts in stacks.items():
+        yield name, numpy.stack([w for _, w in sorted(parts, key=lambda p: p[0])])
+
+
+def gguf_name(names, name):
+    layer = re.search(r"\.layers\.(\d+)\.", name)
+    if name.endswith(".router.scale"):
+        return f"blk.{layer[1]}.ffn_gate_inp.scale"
+    if name.endswith(".router.per_expert_scale"):
+        return f"blk.{layer[1]}.ffn_down_exps.scale"
+    return names.get_name(name, (".weight", ".bias"))
 
 
 # The architecture, whether rows of queries and keys are turned, and the keys that only this architecture has.
@@ -88,6 +179,15 @@ FAMILIES = {
     "granite": (gguf.MODEL_ARCH.GRANITE, True, granite),
     "olmo2": (gguf.MODEL_ARCH.OLMO2, False, nothing),
     "ernie4_5": (gguf.MODEL_ARCH.ERNIE4_5, False, nothing),
+    "exaone4": (gguf.MODEL_ARCH.EXAONE4, False, exaone4),
+    "llama": (gguf.MODEL_ARCH.LLAMA, True, nothing),
+    "qwen2": (gguf.MODEL_ARCH.QWEN2, False, nothing),
+    "qwen3": (gguf.MODEL_ARCH.QWEN3, False, nothing),
+    "qwen3_moe": (gguf.MODEL_ARCH.QWEN3MOE, False, qwen3_moe),
+    "qwen2_moe": (gguf.MODEL_ARCH.QWEN2MOE, False, qwen2_moe),
+    "gpt_oss": (gguf.MODEL_ARCH.GPT_OSS, False, gpt_oss),
+    "gemma": (gguf.MODEL_ARCH.GEMMA, False, nothing),
+    "gemma4_text": (gguf.MODEL_ARCH.GEMMA4, False, gemma4),
 }
 
 
@@ -98,15 +198,17 @@ def write(folder, path, c, eos):
     writer.add_context_length(c["max_position_embeddings"])
     writer.add_embedding_length(c["hidden_size"])
     writer.add_block_count(c["num_hidden_layers"])
-    writer.add_feed_forward_length(c["intermediate_size"])
+    if not c.get("use_double_wide_mlp"):
+        writer.add_feed_forward_length(c["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(kv)
+    if c.get("num_global_key_value_heads") is None:
+        writer.add_head_count_kv(kv)
     writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    writer.add_key_length(head_dim(c))
-    writer.add_value_length(head_dim(c))
+    writer.add_key_length(c.get("global_head_dim", head_dim(c)))
+    writer.add_value_length(c.get("global_head_dim", head_dim(c)))
     writer.add_rope_freq_base(theta(c))
     if "partial_rotary_factor" not in c:
-        writer.add_rope_dimension_count(head_dim(c))
+        writer.add_rope_dimension_count(c.get("global_head_dim", head_dim(c)))
     writer.add_vocab_size(c["vocab_size"])
     own(writer, c)
     pairs_of_letters = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(c["vocab_size"] - 3)]
@@ -118,12 +220,12 @@ def write(folder, path, c, eos):
     writer.add_bos_token_id(eos)
     writer.add_eos_token_id(eos)
     names = gguf.get_tensor_name_map(arch, c["num_hidden_layers"])
-    for name, w in tensors_of(f"{folder}/model.safetensors"):
+    for name, w in renamed(tensors_of(f"{folder}/model.safetensors"), c):
         if pairs and ".q_proj." in name:
             w = turned(w, heads)
         if pairs and ".k_proj." in name:
             w = turned(w, kv)
-        writer.add_tensor(names.get_name(name, (".weight", ".bias")), numpy.ascontiguousarray(w))
+        writer.add_tensor(gguf_name(names, name), numpy.ascontiguousarray(w))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

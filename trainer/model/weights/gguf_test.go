@@ -392,7 +392,7 @@ func TestGGUFRefused(t *testing.T) {
 		want   []string
 	}{
 		{func(w *ggufWriter) { w.text("general.architecture", "x") }, []string{"general.architecture", "twice"}},
-		{func(w *ggufWriter) { *w = ggufWriter{}; w.text("general.architecture", "gemma") }, []string{"general.architecture", "gemma"}},
+		{func(w *ggufWriter) { *w = ggufWriter{}; w.text("general.architecture", "gemma2") }, []string{"general.architecture", "gemma"}},
 		{func(w *ggufWriter) { *w = ggufWriter{}; w.u32("general.architecture", 3) }, []string{"general.architecture", "string"}},
 		{func(w *ggufWriter) { *w = ggufWriter{}; w.text("general.architecture", "llama") }, []string{"llama.embedding_length", "missing"}},
 		{func(w *ggufWriter) { w.u32("llama.expert_count", 8) }, []string{"llama.expert_count"}},
@@ -464,6 +464,18 @@ func FuzzGGUF(f *testing.F) {
 	})
 }
 
+// forwardPass returns what a configuration determines of the forward pass, in the numbers of GGUF files, and the frequencies of each layer.
+func forwardPass(c arch.Config) (arch.Config, [][]float64) {
+	var frequencies [][]float64
+	for i := range c.Layers {
+		rotary, _ := c.Rotary(i)
+		frequencies = append(frequencies, rotary.Frequencies())
+	}
+	c.BOS, c.EOS, c.Pad, c.Raw, c.RopeScaling = nil, nil, nil, nil, nil
+	c.RMSEps = float64(float32(c.RMSEps))
+	return c, frequencies
+}
+
 // TestConvertedGGUF reads files that gguf-py wrote under llama.cpp's names, and with which llama.cpp continued as transformers did
 // (bench/goldens/gguf_files.py). They have the values and the architecture of the folders that they were made from.
 func TestConvertedGGUF(t *testing.T) {
@@ -473,12 +485,18 @@ func TestConvertedGGUF(t *testing.T) {
 	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".gguf")
-		folder, converted := openChecked(t, filepath.Join("..", "..", "..", "testdata", "families", name)), openChecked(t, file)
-		want, _, err := folder.Config().GGUF()
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+		made, err := filepath.Glob(filepath.Join("..", "..", "..", "testdata", "*", name, "config.json"))
+		if err != nil || len(made) != 1 {
+			t.Fatalf("%s was made from %v: %v", file, made, err)
 		}
-		if got, _, err := converted.Config().GGUF(); err != nil || !maps.Equal(got, want) {
+		folder, converted := openChecked(t, filepath.Dir(made[0])), openChecked(t, file)
+		if want, _, err := folder.Config().GGUF(); err != nil { // such files are read only
+			got, turns := forwardPass(converted.Config())
+			want, wantTurns := forwardPass(folder.Config())
+			if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(turns, wantTurns) {
+				t.Errorf("%s: %+v %v, want %+v %v", name, got, turns, want, wantTurns)
+			}
+		} else if got, _, err := converted.Config().GGUF(); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s: %v %v, want %v", name, got, err, want)
 		}
 		if !slices.Equal(converted.Names(), folder.Names()) {
