@@ -37,6 +37,18 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// TestWeightlessKL: a run that measures the KL divergence and gives it no weight says so, for each agent.
+func TestWeightlessKL(t *testing.T) {
+	for coef, want := range map[string]bool{"0": true, "0.5": false} {
+		seen := mustTrain(t, load(t, t.TempDir(), append(withKL, "run.steps=1", "grpo.kl_coef="+coef)...), Options{})
+		for _, name := range []string{"planner", "researcher"} {
+			if got := strings.Contains(seen.String(), name+": warning: grpo.kl k3 has the weight 0 (grpo.kl_coef)"); got != want {
+				t.Errorf("coefficient %s: %s is warned: %v", coef, name, got)
+			}
+		}
+	}
+}
+
 // TestUntaughtReference: without a cold start the KL term compares with the random weights that the run began with, also
 // after a resume, which makes them again. Nobody calls the researcher.
 func TestUntaughtReference(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -60,7 +61,11 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 			return w, err
 		}
 	}
-	if s.Config.GRPO.KL == "k1" && s.Config.Learns(a) {
+	switch g := s.Config.GRPO; {
+	case g.KL == mgrpo.KLNone || !s.Config.Learns(a):
+	case g.KLCoef == 0:
+		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl %s has the weight 0 (grpo.kl_coef): the divergence is measured and does not limit the policy", g.KL))
+	case g.KL == "k1":
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
 	}
 	return w, w.archive.Begin(ctx, s.From)
