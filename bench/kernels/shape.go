@@ -59,7 +59,7 @@ func ParseShape(name, sizes, dtype string) (Shape, error) {
 	k := chosen[i]
 	words := strings.Split(sizes, "x")
 	if len(words) != len(k.sizes) {
-		return Shape{}, fmt.Errorf("%q has %d numbers; a shape of %s is %s", sizes, len(words), name, strings.Join(k.sizes, "x"))
+		return Shape{}, fmt.Errorf("%q has %d numbers; a shape of %s is %s", sizes, len(words), name, strings.Join(k.sizes, " x "))
 	}
 	var n []int64
 	for j, word := range words {

@@ -39,7 +39,7 @@ func TestShapes(t *testing.T) {
 func TestShapesRefused(t *testing.T) {
 	for _, c := range [][4]string{
 		{"softmax", "3x4", "fp32", `--only "softmax" names no kernel`},
-		{"sample", "3", "fp32", "rowsxvocabulary"},
+		{"sample", "3", "fp32", "rows x vocabulary"},
 		{"sample", "3x0", "fp32", `vocabulary is "0"`},
 		{"sample", "3x-4", "fp32", "whole number"},
 		{"sample", "3x99999999999", "fp32", "whole number"},

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 
 	"github.com/mgrpo/mgrpo/trainer"
@@ -32,9 +33,12 @@ One message a line, from a terminal or a pipe. /reset starts over, /exit or Ctrl
 short.`
 }
 
-func (c *chatCmd) Run(ctx context.Context) error {
+func (c *chatCmd) Run(ctx context.Context, parsed *kong.Context) error {
 	if c.given() == (c.Model != "") {
 		return errors.New("name the configuration of a team, such as team.yaml, or a model with --model")
+	}
+	if err := c.refuse(parsed); err != nil {
+		return err
 	}
 	// From here on Ctrl-C interrupts the answer; the context that main gave ends at the first one.
 	interrupts := make(chan os.Signal, 1)
@@ -46,6 +50,18 @@ func (c *chatCmd) Run(ctx context.Context) error {
 	return c.withModel(ctx, interrupts)
 }
 
+// refuse returns an error that names a flag of the other form of the command.
+func (c *chatCmd) refuse(parsed *kong.Context) error {
+	if c.Model != "" {
+		return refuseFlags(parsed, "is for a team: --model names the folder of an agent in it", "set", "checkpoint")
+	}
+	if err := refuseFlags(parsed, "is for --model: a team's system prompts are agents.NAME.prompt in its configuration", "system"); err != nil {
+		return err
+	}
+	return refuseFlags(parsed, "is for --model: a team samples as in its evaluations, such as with --set eval.temperature=0",
+		"adapter", "device", "dtype", "threads", "temperature", "top-k", "top-p", "min-p", "max-new", "stop", "seed", "context")
+}
+
 // prompt returns the text that is printed before a person's turn.
 func prompt() string {
 	if term.IsTerminal(int(os.Stdin.Fd())) {
@@ -55,9 +71,6 @@ func prompt() string {
 }
 
 func (c *chatCmd) withModel(ctx context.Context, interrupts <-chan os.Signal) (err error) {
-	if c.Checkpoint != "" {
-		return errors.New("--checkpoint is for a team: --model names the folder of an agent in it")
-	}
 	sampling, err := c.sampling()
 	if err != nil {
 		return err
@@ -83,9 +96,6 @@ func (c *chatCmd) withModel(ctx context.Context, interrupts <-chan os.Signal) (e
 }
 
 func (c *chatCmd) withTeam(ctx context.Context, interrupts <-chan os.Signal) error {
-	if c.System != "" {
-		return errors.New("--system is for --model: a team's system prompts are agents.NAME.prompt in its configuration")
-	}
 	cfg, err := c.load()
 	if err != nil {
 		return err

@@ -107,3 +107,18 @@ func TestPlain(t *testing.T) {
 		t.Errorf("%q, %d, %v", shown.String(), n, err)
 	}
 }
+
+// TestFlagsOfTheOtherForm: flags of a model are refused for a team, and the reverse, before anything is read.
+func TestFlagsOfTheOtherForm(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"chat absent.yaml --temperature 0", "--temperature is for --model"},
+		{"chat absent.yaml --max-new 3 --checkpoint x", "--max-new is for --model"},
+		{"chat absent.yaml --system x", "--system is for --model"},
+		{"chat --model absent --set a=b", "--set is for a team"},
+		{"chat --model absent --checkpoint x", "--checkpoint is for a team"},
+		{"serve absent.yaml --slots 3", "--slots is for --model"},
+		{"serve --model absent --checkpoint x", "--checkpoint is for a team"},
+	} {
+		refused(t, "", strings.Fields(c.args), c.want)
+	}
+}

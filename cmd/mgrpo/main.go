@@ -100,3 +100,13 @@ func main() {
 		os.Exit(exitFailed)
 	}
 }
+
+// refuseFlags returns an error if the command line has one of the flags: they belong to another form of the command and would have no effect.
+func refuseFlags(parsed *kong.Context, why string, names ...string) error {
+	for _, p := range parsed.Path {
+		if p.Flag != nil && slices.Contains(names, p.Flag.Name) {
+			return fmt.Errorf("--%s %s", p.Flag.Name, why)
+		}
+	}
+	return nil
+}

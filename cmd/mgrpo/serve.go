@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/mgrpo/mgrpo/trainer"
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
@@ -29,9 +31,17 @@ func (serveCmd) Help() string {
 is kept. Any client will do: base_url http://HOST:PORT/v1.`
 }
 
-func (c *serveCmd) Run(ctx context.Context) (err error) {
+func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 	if c.given() == (c.Model != "") {
 		return errors.New("name the configuration of a team, such as team.yaml, or a model with --model")
+	}
+	if c.Model != "" {
+		err = refuseFlags(parsed, "is for a team", "set", "checkpoint")
+	} else {
+		err = refuseFlags(parsed, "is for --model: a team's configuration has these settings", "name", "device", "slots", "context")
+	}
+	if err != nil {
+		return err
 	}
 	token, err := c.token()
 	if err != nil {
