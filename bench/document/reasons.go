@@ -44,6 +44,7 @@ var reasons = map[string]map[measure.Kind]string{
 	"rollout mixture-bf16":       {measure.Faster: halfWeights},
 	"rollout two-agents":         {measure.Faster: twoAgents},
 	"learner smollm2-bf16":       {measure.Faster: roundedFactors},
+	"decode F32-1x128":           {measure.Faster: "Both read the weights as fast as the memory gives them."},
 	"learner mixture":            {measure.Faster: mixtureUpdate},
 	"step smollm2":               {measure.Floor: wholeStep},
 	"step small":                 {measure.Faster: smallStep},

@@ -249,7 +249,8 @@ func (r *Row) PeersDType() string { return cmp.Or(r.PeerDType, r.DType) }
 // than such a peer does not count as a win.
 func (r *Row) Emulated(suite Ceilings) bool {
 	c := r.against(suite)
-	return r.PeersDType() != "float32" && c.GEMMBF16.Median < c.GEMM.Median
+	inBF16 := r.PeersDType() == "bfloat16" || r.PeersDType() == BF16Factors
+	return inBF16 && c.GEMMBF16.Median < c.GEMM.Median
 }
 
 // result returns the result of a provider, or nil if it has no numbers.
