@@ -83,11 +83,7 @@ func openDuo(ctx context.Context, r agents, o Options) (d *duo, err error) {
 	if err = d.base.makeWeights(ctx, b, o.Root); err != nil {
 		return d, err
 	}
-	for i := range r.shape.prompts {
-		prompt := make([]int32, r.shape.promptTokens)
-		measure.Index(prompt, uint32(i), uint32(b.spoken(d.base.model.Config.VocabSize)))
-		d.workload.Prompts = append(d.workload.Prompts, prompt)
-	}
+	d.workload.Prompts = r.shape.makePrompts(0, b.spoken(d.base.model.Config.VocabSize))
 	if d.engine, err = local.Open(ctx, d.base.model, local.Options{Slots: 2 * r.shape.prompts}); err != nil {
 		return d, err
 	}

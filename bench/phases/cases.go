@@ -204,17 +204,23 @@ func smaller(peer string, share float64) measure.Target {
 	return measure.Target{Kind: measure.Memory, Peer: peer, Bound: share, Text: fmt.Sprintf("at most %g× the peak memory of %s", share, peer)}
 }
 
-// prepared makes the workload and calls work. The workload's files exist until work returns.
-func (b bench) prepared(ctx context.Context, o Options, work func(*workload) error) (err error) {
+// temporary makes a folder for the files of a case, and returns the function that removes it.
+func temporary(o Options) (folder string, remove func() error, err error) {
 	parent := filepath.Join(o.Root, "build")
 	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return err
+		return "", nil, err
 	}
-	folder, err := os.MkdirTemp(parent, "bench-")
+	folder, err = os.MkdirTemp(parent, "bench-")
+	return folder, func() error { return os.RemoveAll(folder) }, err
+}
+
+// prepared makes the workload and calls work. The workload's files exist until work returns.
+func (b bench) prepared(ctx context.Context, o Options, work func(*workload) error) (err error) {
+	folder, remove, err := temporary(o)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	defer func() { err = errors.Join(err, remove()) }()
 	weights := filepath.Join(folder, "model")
 	if b.weights.large {
 		weights = b.weights.folder(o.Root)

@@ -106,11 +106,7 @@ func (w *sweep) measure(ctx context.Context, rows, length int, o Options) (measu
 			return nil, measure.Setup{}, err
 		}
 		c := &cached{w.actor, &workload{Rollouts: 1, NewTokens: w.newTokens, Checked: min(rows, 2), config: w.config}}
-		for i := range rows {
-			prompt := make([]int32, length)
-			measure.Index(prompt, uint32(1000*rows+i), uint32(w.config.VocabSize))
-			c.workload.Prompts = append(c.workload.Prompts, prompt)
-		}
+		c.workload.Prompts = shape{prompts: rows, promptTokens: length}.makePrompts(uint32(1000*rows), w.config.VocabSize)
 		setup, err := w.setup(ctx, c, o)
 		return c, setup, err
 	}}})

@@ -57,13 +57,18 @@ func (s shape) tokens() int { return s.prompts * (s.promptTokens + s.rollouts*(s
 // forwardFLOPs returns the operations of one forward pass. headRows is the number of rows of logits.
 func forwardFLOPs(c arch.Config, s shape, headRows int) float64 {
 	layers, head := matrices(c)
+	return 2*(layers*float64(s.tokens())+head*float64(headRows)) + pairFLOPs(c)*s.pairs()
+}
+
+// pairFLOPs returns the operations of a (query, key) pair in all layers that attend.
+func pairFLOPs(c arch.Config) float64 {
 	attend := 0
 	for i := range c.Layers {
 		if !c.Convolves(i) {
 			attend++
 		}
 	}
-	return 2*(layers*float64(s.tokens())+head*float64(headRows)) + 4*float64(attend*c.Heads*c.HeadDim)*s.pairs()
+	return 4 * float64(attend*c.Heads*c.HeadDim)
 }
 
 const forwardFormula = "2·(matrices·tokens + head·rows) + 4·layers·width·pairs"
@@ -109,7 +114,7 @@ func decodeBytes(c arch.Config, s shape, weight float64, _ int64) measure.Amount
 func decodeFLOPs(c arch.Config, s shape) measure.Amount {
 	layers, head := matrices(c)
 	passes := float64(s.newTokens - 1)
-	attended := 4 * float64(c.Layers*c.Heads*c.HeadDim) * (float64(s.promptTokens) + passes/2)
+	attended := pairFLOPs(c) * (float64(s.promptTokens) + passes/2)
 	return measure.Amount{Formula: "passes·rows·(2·matrices + 4·layers·width·context)", Value: passes * float64(s.sequences()) * (2*(layers+head) + attended)}
 }
 

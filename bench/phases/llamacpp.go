@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -84,15 +83,16 @@ func (d decode) label() string {
 }
 
 func (d decode) measure(ctx context.Context, o Options) (row measure.Row, err error) {
-	folder, err := os.MkdirTemp(filepath.Join(o.Root, "build"), "bench-")
+	folder, remove, err := temporary(o)
 	if err != nil {
 		return row, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	w := &workload{Suite: "decode", File: filepath.Join(folder, "model.gguf"), Reading: d.prompt, Rollouts: 1, NewTokens: d.shape.newTokens, Checked: 1}
-	if err := d.prepare(ctx, w, o); err != nil {
+	defer func() { err = errors.Join(err, remove()) }()
+	w := &workload{Suite: "decode", Reading: d.prompt, Rollouts: 1, NewTokens: d.shape.newTokens, Checked: 1}
+	if w.File, w.config, err = d.file(ctx, folder, o); err != nil {
 		return row, err
 	}
+	w.Prompts = d.shape.makePrompts(0, w.config.VocabSize)
 	row = measure.Row{Suite: "decode", Name: d.label(), Shape: d.network.name + ", " + d.shape.String(), DType: d.ggufType.name, Cache: measure.Cold, ReadOnly: true,
 		Bytes: decodeBytes(w.config, d.shape, d.bytes, 0), FLOPs: rolloutFLOPs(w.config, d.shape, 0), Targets: []measure.Target{faster(llamaCpp, d.ratio)}}
 	if !d.prompt {
@@ -107,33 +107,33 @@ func (d decode) measure(ctx context.Context, o Options) (row measure.Row, err er
 	return o.Schedule().Measure(ctx, row, openers)
 }
 
-// prepare writes the file, and makes prompts and a completion with its log-probs in float32.
-func (d decode) prepare(ctx context.Context, w *workload, o Options) (err error) {
+// file returns the network's published file, or one of the type's own in the folder, and its configuration.
+func (d decode) file(ctx context.Context, folder string, o Options) (path string, config arch.Config, err error) {
+	if d.dtype == "" {
+		path = filepath.Join(o.Root, "models", d.network.file)
+		src, err := weights.Open(path)
+		if err != nil {
+			return "", config, fmt.Errorf("%w (make gsm8k fetches it)", err)
+		}
+		return path, src.Config(), src.Close()
+	}
 	a := &actor{}
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
 	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
-		return err
+		return "", config, err
 	}
-	b := bench{weights: d.network, shape: d.shape}
-	if err := a.makeWeights(ctx, b, o.Root); err != nil {
-		return err
-	}
-	w.config = a.model.Config
-	for i := range d.shape.prompts {
-		prompt := make([]int32, d.shape.promptTokens)
-		measure.Index(prompt, uint32(i), uint32(w.config.VocabSize))
-		w.Prompts = append(w.Prompts, prompt)
-	}
-	if d.dtype == "" {
-		return os.Link(filepath.Join(o.Root, "models", d.network.file), w.File)
+	if err := a.makeWeights(ctx, bench{weights: d.network, shape: d.shape}, o.Root); err != nil {
+		return "", config, err
 	}
 	params := model.All(a.model)
 	read := func(from int64, dst []float32) error { return params.Master().Read(ctx, from, dst) }
-	vocabulary := map[string]any{"tokenizer.ggml.model": "no_vocab", arch.GGUFName(w.config.Family) + ".vocab_size": uint32(w.config.VocabSize)}
-	return weights.WriteGGUF(w.File, w.config, vocabulary, params.Reader(ctx, read), d.dtype)
+	path, config = filepath.Join(folder, "model.gguf"), a.model.Config
+	vocabulary := map[string]any{"tokenizer.ggml.model": "no_vocab", arch.GGUFName(config.Family) + ".vocab_size": uint32(config.VocabSize)}
+	return path, config, weights.WriteGGUF(path, config, vocabulary, params.Reader(ctx, read), d.dtype)
 }
 
-// open loads the file as an agent with its type does, and samples a completion of the first prompt.
+// open loads the file as an agent with its type does. It samples a completion of the first prompt, and computes the log-probs with which
+// llama.cpp is compared.
 func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Provider, _ measure.Setup, err error) {
 	a := &actor{}
 	defer func() {
@@ -172,13 +172,10 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 		return nil, measure.Setup{}, err
 	}
 	settings := map[string]any{"device": o.Device, "threads": o.Threads, "memory": "tensors", "max_error_against": "the trainer's forward pass"}
-	return owned{p, a}, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
+	return owned{p}, measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, nil
 }
 
 // owned is a provider that closes its actor.
-type owned struct {
-	*cached
-	actor *actor
-}
+type owned struct{ *cached }
 
 func (p owned) Close() error { return p.actor.close(context.Background()) }

@@ -172,11 +172,7 @@ func TestPeers(t *testing.T) {
 
 // TestDecodeQuick decodes from files of two types and reads prompts, as mgrpo bench decode --quick does.
 func TestDecodeQuick(t *testing.T) {
-	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "build"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	r, err := Decode(context.Background(), Options{Root: root, Device: "cpu", Threads: 1, Quick: true, Log: t.Logf, Save: func(*measure.Results) error { return nil }})
+	r, err := Decode(context.Background(), Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf, Save: func(*measure.Results) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,11 +62,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 			return nil, err
 		}
 	}
-	for i := range b.shape.prompts {
-		prompt := make([]int32, b.shape.promptTokens)
-		measure.Index(prompt, uint32(i), uint32(b.spoken(w.config.VocabSize)))
-		w.Prompts = append(w.Prompts, prompt)
-	}
+	w.Prompts = b.shape.makePrompts(0, b.spoken(w.config.VocabSize))
 	if err := a.equip(ctx, actorOptions{engine: true}, w); err != nil {
 		return nil, err
 	}
@@ -87,6 +83,16 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 		w.LogProbs = w.sampledLogProbs()
 	}
 	return w, err
+}
+
+// makePrompts returns the prompts of a shape, with ids below the vocabulary. Another first gives other prompts.
+func (s shape) makePrompts(first uint32, vocabulary int) [][]int32 {
+	prompts := make([][]int32, s.prompts)
+	for i := range prompts {
+		prompts[i] = make([]int32, s.promptTokens)
+		measure.Index(prompts[i], first+uint32(i), uint32(vocabulary))
+	}
+	return prompts
 }
 
 // makeWeights reads the model from models/ or fills its shape.
