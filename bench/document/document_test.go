@@ -44,30 +44,18 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-const fromCache = "a pass finds a part of the weights in the last-level cache of 260 MiB, where the pass before it left them"
-
-// fasterThanFloor holds the rows that are faster than their floor, with the reason.
-var fasterThanFloor = map[string]string{
-	"F32-1x128": fromCache, "F32-4x128": fromCache, "F32-1x1024": fromCache,
-	"swiglu fwd+bwd":                       "the rate of the cache is that of the last level, and a part of the inputs is nearer",
-	"trained_linear fwd+bwd, bf16 factors": "the ceiling of bf16 is a square product of another size, and of few samples",
-}
-
 // A row that is faster than the least possible time has a wrong floor, unless its inputs may have been in the cache or the reason is known.
 func TestFloors(t *testing.T) {
 	machines, err := readMachines(filepath.Join(root, "bench", "results"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const noise = 115 // percent: medians of a ceiling and of a row on a shared machine
 	for _, m := range machines {
 		for _, r := range m.results {
 			for _, row := range r.Rows {
-				ours := find(row, measure.Ours)
-				if ours == nil || ours.PercentOfFloor <= noise || mark(row, r.Machine) != "" || fasterThanFloor[row.Name] != "" {
-					continue
+				if beatsFloor(row, r.Machine) && fasterThanFloor[row.Name] == "" {
+					t.Errorf("%s: %s %s, %s: %.0f %% of the floor, and no reason is given", m.slug, r.Suite, row.Name, row.Shape, find(row, measure.Ours).PercentOfFloor)
 				}
-				t.Errorf("%s: %s %s, %s: %.0f %% of the floor, and no reason is given", m.slug, r.Suite, row.Name, row.Shape, ours.PercentOfFloor)
 			}
 		}
 	}

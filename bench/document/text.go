@@ -248,8 +248,11 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 		fmt.Fprintf(b, " × %s | its error | its memory |", p)
 	}
 	b.WriteString("\n|---|---|---|---|---|---|---|---|" + strings.Repeat("---|---|---|", len(peers)) + "\n")
-	var failed []string
+	var failed, fast []string
 	for _, row := range r.Rows {
+		if beatsFloor(row, r.Machine) {
+			fast = append(fast, fmt.Sprintf("- %s: %s", row.Name, fasterThanFloor[row.Name]))
+		}
 		ours := find(row, measure.Ours)
 		if ours == nil {
 			continue
@@ -274,9 +277,19 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 		}
 		b.WriteString("\n")
 	}
+	if len(fast) > 0 {
+		b.WriteString("\nWhy these are faster than their floor:\n\n" + strings.Join(slices.Compact(fast), "\n") + "\n")
+	}
 	if len(failed) > 0 {
 		b.WriteString("\nPeers that did not run:\n\n" + strings.Join(slices.Compact(failed), "\n") + "\n")
 	}
+}
+
+// beatsFloor reports whether a row is faster than its floor by more than medians on a shared machine differ, and was not warm.
+func beatsFloor(row measure.Row, m measure.Machine) bool {
+	const noise = 115 // percent
+	ours := find(row, measure.Ours)
+	return ours != nil && ours.PercentOfFloor > noise && mark(row, m) == ""
 }
 
 // mark returns the sign of a row whose cold calls may have been warm.
