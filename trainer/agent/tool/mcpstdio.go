@@ -146,8 +146,7 @@ func unversioned(line []byte) []byte {
 	if line[0] != '{' || json.Unmarshal(line, &answer) != nil || answer.JSONRPC != nil || answer.ID == nil || answer.Result == nil && answer.Error == nil {
 		return nil
 	}
-	const quoted = 200
-	what := fmt.Sprintf(`the server's answer is not JSON-RPC 2.0, because it lacks "jsonrpc": "2.0": %s`, bytes.ToValidUTF8(line[:min(len(line), quoted)], nil))
+	what := fmt.Sprintf(`the server's answer is not JSON-RPC 2.0, because it lacks "jsonrpc": "2.0": %s`, quoted(line))
 	return matchable(encoded(map[string]any{"jsonrpc": "2.0", "id": answer.ID, "error": map[string]any{"code": jsonrpc.CodeInternalError, "message": what}}))
 }
 
@@ -169,9 +168,14 @@ func matchable(message []byte) []byte {
 	return encoded(fields)
 }
 
+// quoted returns the beginning of a line, for a message.
+func quoted(line []byte) []byte {
+	const most = 200
+	return bytes.ToValidUTF8(line[:min(len(line), most)], nil)
+}
+
 func (m *messageLines) skip(text []byte) {
-	const quoted = 200
 	if m.skips++; m.told != nil && m.skips <= maxTold {
-		m.told(string(bytes.ToValidUTF8(text[:min(len(text), quoted)], nil)))
+		m.told(string(quoted(text)))
 	}
 }
