@@ -54,19 +54,20 @@ def granite(writer, c):
     writer.add_logit_scale(c["logits_scaling"])
 
 
+def yarn(writer, rope):
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
 def olmo3(writer, c):
     writer.add_sliding_window(c["sliding_window"])
-    scaling = c["rope_scaling"]
-    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-    writer.add_rope_scaling_factor(scaling["factor"])
-    writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+    yarn(writer, c["rope_scaling"])
 
 
 def ministral3(writer, c):
     rope = c["rope_parameters"]
-    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-    writer.add_rope_scaling_factor(rope["factor"])
-    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    yarn(writer, rope)
     writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
     writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
     writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
@@ -104,10 +105,7 @@ def qwen2_moe(writer, c):
 def gpt_oss(writer, c):
     mixture(writer, c, "num_local_experts", "num_experts_per_tok", "intermediate_size")
     writer.add_sliding_window(c["sliding_window"])
-    scaling = c["rope_scaling"]
-    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-    writer.add_rope_scaling_factor(scaling["factor"])
-    writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+    yarn(writer, c["rope_scaling"])
 
 
 def gemma4(writer, c):
