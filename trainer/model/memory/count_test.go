@@ -123,7 +123,6 @@ func TestCountOfFewTrained(t *testing.T) {
 	}
 }
 
-// The experts that the sampler records are in the host's memory: 2 bytes for each layer and choice of each token.
 // TestCountOfConvolutions: a layer that convolves caches the hidden size for each token, in place of keys and values.
 func TestCountOfConvolutions(t *testing.T) {
 	cfg := team(t)
@@ -139,6 +138,7 @@ func TestCountOfConvolutions(t *testing.T) {
 	}
 }
 
+// The experts that the sampler records are in the host's memory: 2 bytes for each layer and choice of each token.
 func TestCountOfRoutes(t *testing.T) {
 	mixture := smolLM2Shape
 	mixture.Family, mixture.Mixture = "qwen3_moe", &arch.Mixture{Experts: 8, PerToken: 3, FFN: 64, Step: 2} // 15 of 30 layers

@@ -392,7 +392,7 @@ func TestGGUFRefused(t *testing.T) {
 		want   []string
 	}{
 		{func(w *ggufWriter) { w.text("general.architecture", "x") }, []string{"general.architecture", "twice"}},
-		{func(w *ggufWriter) { *w = ggufWriter{}; w.text("general.architecture", "gemma2") }, []string{"general.architecture", "gemma"}},
+		{func(w *ggufWriter) { *w = ggufWriter{}; w.text("general.architecture", "gemma2") }, []string{"general.architecture", "gemma2"}},
 		{func(w *ggufWriter) { *w = ggufWriter{}; w.u32("general.architecture", 3) }, []string{"general.architecture", "string"}},
 		{func(w *ggufWriter) { *w = ggufWriter{}; w.text("general.architecture", "llama") }, []string{"llama.embedding_length", "missing"}},
 		{func(w *ggufWriter) { w.u32("llama.expert_count", 8) }, []string{"llama.expert_count"}},
