@@ -27,7 +27,7 @@ import (
 const hostedKey = "sk-of-the-test"
 
 // api is an OpenAI-compatible server whose model plays a planner or a solver by script: it passes the question on, or
-// computes it, and answers with what it was told. The planner passes a question on without a "Please ". It answers without usage where that is set, and fails where fail says so.
+// computes it, and answers with what it was told. The planner passes a question on without a "Please ". It leaves out the usage if that is set, and fails as fail determines.
 type api struct {
 	url     string
 	data    string // folder of the team's rows and chats

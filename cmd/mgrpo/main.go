@@ -101,7 +101,7 @@ func main() {
 	}
 }
 
-// refuseFlags returns an error if the command line has one of the flags: they belong to another form of the command and would have no effect.
+// refuseFlags returns an error if the command line has one of the flags, because they belong to another form of the command.
 func refuseFlags(parsed *kong.Context, why string, names ...string) error {
 	for _, p := range parsed.Path {
 		if p.Flag != nil && slices.Contains(names, p.Flag.Name) {

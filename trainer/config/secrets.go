@@ -16,7 +16,7 @@ func (c *Config) Password() (string, error) {
 	return c.secret("store.password_env", c.Store.PasswordEnv, "store.password_file", c.Store.PasswordFile)
 }
 
-// MachinesKey returns the key with which an agent's machines recognise each other.
+// MachinesKey returns the key that an agent's machines use to recognise each other.
 func (c *Config) MachinesKey(a *Agent) ([]byte, error) {
 	const least = 16
 	section := "agents." + a.Name + ".machines"

@@ -64,7 +64,7 @@ func (c *Config) turnWhereSliding() {
 	}
 }
 
-// exaone4GGUF reads windows. For llama.cpp only models of 64 layers have them, so those of other models are refused.
+// exaone4GGUF reads windows. llama.cpp applies them only if the model has 64 layers, so windows of other models are refused.
 func exaone4GGUF(m *metadata, prefix string, c *Config) {
 	const layersWithWindows = 64
 	window := 0

@@ -21,7 +21,7 @@ func windowed(t *testing.T, windows ...int) *model.Model {
 		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 320, Tied: true, Windows: windows})
 }
 
-// hybrid is a model of which some layers convolve, others attend.
+// hybrid is a model in which some layers convolve and others attend.
 func hybrid(t *testing.T, convolves ...bool) *model.Model {
 	t.Helper()
 	return modelOf(t, arch.Config{Family: arch.LFM2, VocabSize: 113, Hidden: 48, Layers: len(convolves), Heads: 4, KVHeads: 2, HeadDim: 12, FFN: 64,
