@@ -131,6 +131,22 @@ def gemma4(writer, c):
     writer.add_tensor("rope_freqs.weight", numpy.array([1.0] * turning + [1e30] * (dim // 2 - turning), "f4"))
 
 
+def convolves(c):
+    """Which layers convolve."""
+    if "layer_types" in c:
+        return [t == "conv" for t in c["layer_types"]]
+    return [i not in c["full_attn_idxs"] for i in range(c["num_hidden_layers"])]
+
+
+def lfm2(writer, c):
+    width = int(2 * c["block_ff_dim"] / 3)
+    multiple = c["block_multiple_of"]
+    width = (int(width * c["block_ffn_dim_multiplier"]) + multiple - 1) // multiple * multiple
+    writer.add_feed_forward_length(width)
+    writer.add_head_count_kv([0 if x else c["num_key_value_heads"] for x in convolves(c)])
+    writer.add_shortconv_l_cache(c["conv_L_cache"])
+
+
 def nothing(writer, c):
     pass
 
@@ -151,6 +167,8 @@ def renamed(tensors, c):
             yield (name[:-5] + ".bias", w) if name.endswith("_bias") else (name + ".weight", w.swapaxes(1, 2))
         elif c["model_type"] == "gemma" and name.endswith("norm.weight"):
             yield name, w + 1
+        elif name.endswith("conv.conv.weight"):
+            yield name, w[:, 0]
         elif name.endswith((".sinks", ".layer_scalar", ".experts.gate_up_proj", ".experts.down_proj")):
             yield name + ".weight", w
         else:
@@ -186,6 +204,7 @@ FAMILIES = {
     "gpt_oss": (gguf.MODEL_ARCH.GPT_OSS, False, gpt_oss),
     "gemma": (gguf.MODEL_ARCH.GEMMA, False, nothing),
     "gemma4_text": (gguf.MODEL_ARCH.GEMMA4, False, gemma4),
+    "lfm2": (gguf.MODEL_ARCH.LFM2, False, lfm2),
 }
 
 
@@ -196,12 +215,12 @@ def write(folder, path, c, eos):
     writer.add_context_length(c["max_position_embeddings"])
     writer.add_embedding_length(c["hidden_size"])
     writer.add_block_count(c["num_hidden_layers"])
-    if not c.get("use_double_wide_mlp"):
+    if not c.get("use_double_wide_mlp") and "intermediate_size" in c:
         writer.add_feed_forward_length(c["intermediate_size"])
     writer.add_head_count(heads)
-    if c.get("num_global_key_value_heads") is None:
+    if c.get("num_global_key_value_heads") is None and "conv_L_cache" not in c:
         writer.add_head_count_kv(kv)
-    writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    writer.add_layer_norm_rms_eps(c.get("rms_norm_eps", c.get("norm_eps")))
     writer.add_key_length(c.get("global_head_dim", head_dim(c)))
     writer.add_value_length(c.get("global_head_dim", head_dim(c)))
     writer.add_rope_freq_base(theta(c))

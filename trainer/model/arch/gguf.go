@@ -14,6 +14,7 @@ type gguf struct {
 	interleaved bool   // the two halves of each query and key head are interleaved row by row
 	ropeFactors bool   // files may have GGUFRopeFactors, the divisors of Llama 3's scaling
 	fraction    bool   // files have GGUFRopeFactors, which are 1 for planes that turn
+	finalNorm   string // name of the norm after the layers; "": output_norm
 
 	fits func(m *metadata) bool // reports whether a file belongs to this family, if two families share the architecture's name; may be nil
 
@@ -146,6 +147,10 @@ func (m *metadata) refuseUnimplemented(c Config) {
 	}
 	if experts > 0 && c.Mixture == nil {
 		m.fail("%sexpert_count is %d: the architecture has no mixtures of experts", arch, experts)
+	}
+	causal := true
+	if lookup(m, arch+"attention.causal", &causal); !causal {
+		m.fail("%sattention.causal is false: bidirectional attention is not supported", arch)
 	}
 	if splits > 1 {
 		m.fail("split.count is %d: merge the parts into one GGUF file first", splits)

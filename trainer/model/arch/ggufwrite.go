@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// GGUF returns the metadata of the architecture for a GGUF file, in the types of such files (text, bool, uint32, float32),
+// GGUF returns the metadata of the architecture for a GGUF file, in the types of such files (text, bool, uint32, float32, []int32),
 // and the values of GGUFRopeFactors, which are nil without the scaling of Llama 3. GGUF has no key for some settings, and
 // llama.cpp derives others from the size of the model. GGUF therefore reads the metadata again: a difference is an error
 // that names the setting.
@@ -64,7 +64,7 @@ func (c Config) GGUF() (meta map[string]any, ropeFactors []float32, err error) {
 func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 	shapes := map[string][]int64{}
 	for _, t := range c.Layout().Tensors() {
-		shapes[t.GGUF] = t.Shape
+		shapes[t.GGUF] = t.GGUFShape()
 		if t.Stack > 0 {
 			shapes[t.GGUF] = append([]int64{t.Stack}, t.Shape...)
 		}
@@ -76,6 +76,12 @@ func (c Config) readAgain(meta map[string]any, ropeFactors []float32) error {
 			read[key] = int64(v)
 		case float32:
 			read[key] = float64(v)
+		case []int32:
+			list := make([]int64, len(v))
+			for i := range v {
+				list[i] = int64(v[i])
+			}
+			read[key] = list
 		}
 	}
 	back, err := FromGGUF(read, shapes, ropeFactors)

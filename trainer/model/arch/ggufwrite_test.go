@@ -24,6 +24,11 @@ func TestGGUFMetadata(t *testing.T) {
 			c.Layers, c.Windows = 4, []int{8, 8, 8, 0}
 			c.LocalTheta = c.RopeTheta
 		}
+		var heads any = uint32(2) // of keys
+		if name == LFM2 {
+			c.ShortConv = &ShortConv{Layers: []bool{true, false}, Width: 4}
+			heads = []int32{0, 2}
+		}
 		if HasExperts(name) {
 			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Step: 1}
 		}
@@ -34,7 +39,7 @@ func TestGGUFMetadata(t *testing.T) {
 			c.Mixture.FFN, c.Windows = c.FFN, []int{8, 0}
 		}
 		meta, factors, err := c.GGUF()
-		if err != nil || factors != nil || meta["general.architecture"] != families[name].ggufName() || meta[families[name].ggufName()+".attention.head_count_kv"] != uint32(2) {
+		if err != nil || factors != nil || meta["general.architecture"] != families[name].ggufName() || !reflect.DeepEqual(meta[families[name].ggufName()+".attention.head_count_kv"], heads) {
 			t.Errorf("%s: %v, %v, %v", name, meta, factors, err)
 		}
 	}
@@ -83,6 +88,12 @@ func TestGGUFMetadata(t *testing.T) {
 		}, ""},
 		{"biases of ERNIE", ERNIE45, func(c *Config) { c.AttentionBias, c.MLPBias = true, true }, "cannot represent AttentionBias"},
 		{"windows of Qwen", Qwen3, func(c *Config) { c.Windows = []int{0, 32} }, "cannot represent Windows"},
+		{"attention in all layers", LFM2, func(c *Config) { c.ShortConv = nil }, ""},
+		{"convolutions in all layers", LFM2, func(c *Config) {
+			c.ShortConv, c.KVHeads = &ShortConv{Layers: []bool{true, true}, Width: 3}, c.Heads
+		}, ""},
+		{"biases of convolutions", LFM2, func(c *Config) { c.ShortConv.Bias = true }, "cannot represent"},
+		{"convolutions of width 1", LFM2, func(c *Config) { c.ShortConv.Width = 1 }, "l_cache is 1"},
 		{"yarn", Qwen3, func(c *Config) {
 			c.RopeScaling = &RopeYaRN{Factor: 4, BetaFast: 16, BetaSlow: 1, AttentionFactor: yarnScale(4, 1), Truncate: true, OriginalMaxPosition: 32}
 		}, "cannot represent RopeScaling"},

@@ -50,6 +50,14 @@ type Fused struct {
 // Numel returns the number of elements.
 func (t Tensor) Numel() int64 { return numel(t.Shape) }
 
+// GGUFShape returns the shape in GGUF files, rows first, without the dimension of a Stack. There the weights of a convolution are a matrix.
+func (t Tensor) GGUFShape() []int64 {
+	if len(t.Shape) == 3 {
+		return []int64{t.Shape[0], t.Shape[2]}
+	}
+	return t.Shape
+}
+
 // Leaf is one tensor of the forward pass: a contiguous range of the flat buffer. Projections that are always applied to the
 // same input (q, k, v; gate, up) form one leaf, so that they are one matrix product. Parts lists the checkpoint's tensors
 // in it.
@@ -96,7 +104,7 @@ func (c Config) Layout() *Layout {
 	for i := range c.Layers {
 		f.layer(&layer{layout: l, c: c, index: i, pairs: f.interleaved(c)}, c)
 	}
-	l.add("norm", Norm, Tensor{Name: "model." + f.normName() + ".weight", GGUF: "output_norm.weight", Shape: []int64{d}, GGUFOffset: float32(c.NormOffset())})
+	l.add("norm", Norm, Tensor{Name: "model." + f.normName() + ".weight", GGUF: f.ggufNormName() + ".weight", Shape: []int64{d}, GGUFOffset: float32(c.NormOffset())})
 	if !c.Tied {
 		l.add("head", Matrix, Tensor{Name: "lm_head.weight", GGUF: ggufHead, Shape: []int64{vocab, d}})
 	}
@@ -155,6 +163,13 @@ func (f *family) normName() string {
 		return "norm"
 	}
 	return f.finalNorm
+}
+
+func (f *family) ggufNormName() string {
+	if f.gguf == nil || f.gguf.finalNorm == "" {
+		return "output_norm"
+	}
+	return f.gguf.finalNorm
 }
 
 // layer adds the tensors of a decoder layer to a layout. Its methods add the parts from which families build layers.

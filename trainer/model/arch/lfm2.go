@@ -27,6 +27,7 @@ func init() {
 			l.normBeforeMLP("ffn_norm")
 			l.gatedMLPNamed(false, "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
 		},
+		gguf: &gguf{finalNorm: "token_embd_norm", read: shortConvGGUF, write: writeShortConvGGUF}, // without biases
 	})
 }
 

@@ -1,9 +1,12 @@
 package arch
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 func TestLFM2(t *testing.T) {
@@ -85,5 +88,43 @@ func TestLFM2Cache(t *testing.T) {
 	}
 	if last := layout.Leaves[len(layout.Leaves)-1]; adapted != 10 || last.Parts[0].Name != "model.embedding_norm.weight" {
 		t.Errorf("%d convolutions, the last tensor is %s", adapted, last.Parts[0].Name)
+	}
+}
+
+// TestLFM2GGUF reads the keys that llama.cpp's converter writes, and refuses changes of them.
+func TestLFM2GGUF(t *testing.T) {
+	base := map[string]any{"general.architecture": "lfm2", "lfm2.embedding_length": int64(32), "lfm2.block_count": int64(3), "lfm2.attention.head_count": int64(4),
+		"lfm2.attention.head_count_kv": []int64{0, 2, 0}, "lfm2.feed_forward_length": int64(48), "lfm2.context_length": int64(64), "lfm2.vocab_size": int64(100),
+		"lfm2.shortconv.l_cache": int64(3), "lfm2.attention.layer_norm_rms_epsilon": 1e-5, "lfm2.rope.freq_base": 1e6}
+	shapes := map[string][]int64{ggufEmbedding: {100, 32}}
+	c, err := FromGGUF(base, shapes, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.KVHeads != 2 || c.HeadDim != 8 || !c.Tied || !slices.Equal(c.ShortConv.Layers, []bool{true, false, true}) || c.ShortConv.Width != 3 {
+		t.Errorf("%+v, convolutions %+v", c, c.ShortConv)
+	}
+	for _, one := range []struct {
+		key   string
+		value any
+		want  string
+	}{
+		{"attention.head_count_kv", []int64{0, 2}, "lists 2 layers"},
+		{"attention.head_count_kv", []int64{2, 0, 1}, "head_count_kv is 1 for layer 2 and 2 for an earlier one"},
+		{"attention.head_count_kv", []int64{0, 3, 0}, "num_key_value_heads"},
+		{"attention.head_count_kv", []int64{0, -1, 0}, "head_count_kv is -1"},
+		{"attention.head_count_kv", nil, "head_count_kv is missing"},
+		{"attention.sliding_window", int64(8), "sliding_window is 8"},
+		{"attention.causal", false, "attention.causal"},
+		{"shortconv.l_cache", int64(9), "conv_L_cache is 9"},
+		{"shortconv.l_cache", int64(1), "l_cache is 1"},
+		{"shortconv.l_cache", nil, "l_cache is missing"},
+	} {
+		changed := maps.Clone(base)
+		if changed["lfm2."+one.key] = one.value; one.value == nil {
+			delete(changed, "lfm2."+one.key)
+		}
+		_, err := FromGGUF(changed, shapes, nil)
+		golden.WantError(t, err, one.want)
 	}
 }

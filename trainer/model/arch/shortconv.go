@@ -99,3 +99,42 @@ func (k *keys) convolutions(c *Config) {
 		}
 	}
 }
+
+// shortConvGGUF reads which layers have a convolution: those without heads of keys. llama.cpp has no biases and no width of 1, and reads a
+// window of the other layers.
+func shortConvGGUF(m *metadata, prefix string, c *Config) {
+	m.require(prefix+"attention.head_count_kv", prefix+"shortconv.l_cache")
+	window := 0
+	if m.integer(prefix+"attention.sliding_window", &window); window != 0 {
+		m.fail("%sattention.sliding_window is %d: model_type %s has no windows", prefix, window, c.Family)
+	}
+	s := &ShortConv{}
+	if m.integer(prefix+"shortconv.l_cache", &s.Width); s.Width < 2 {
+		m.fail("%sshortconv.l_cache is %d: must be at least 2", prefix, s.Width)
+	}
+	c.KVHeads = 0
+	for i, heads := range m.byLayer(prefix+"attention.head_count_kv", c.Layers) {
+		s.Layers = append(s.Layers, heads == 0)
+		if heads == 0 {
+			c.ShortConv = s
+		} else if c.KVHeads = orDefault(c.KVHeads, heads); heads != c.KVHeads {
+			m.fail("%sattention.head_count_kv is %d for layer %d and %d for an earlier one", prefix, heads, i, c.KVHeads)
+		}
+	}
+	c.KVHeads = orDefault(c.KVHeads, c.Heads)
+}
+
+// writeShortConvGGUF writes the keys that shortConvGGUF reads.
+func writeShortConvGGUF(c Config, set func(key string, value any)) {
+	heads, width := make([]int32, c.Layers), 3
+	for i := range heads {
+		if !c.Convolves(i) {
+			heads[i] = int32(c.KVHeads)
+		}
+	}
+	if c.ShortConv != nil {
+		width = c.ShortConv.Width
+	}
+	set("attention.head_count_kv", heads)
+	set("shortconv.l_cache", uint32(width))
+}

@@ -2,6 +2,7 @@ package weights
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -101,8 +102,11 @@ func (s *Source) addNamed(g ggufTensor, named []arch.Tensor) error {
 // slice returns the part of a stacked tensor that the architecture expects, and any other tensor unchanged.
 func slice(g ggufTensor, want arch.Tensor) (ggufTensor, error) {
 	if want.Stack == 0 {
-		if len(g.shape) == 1 && len(want.Shape) == 2 && want.Shape[0] == 1 { // a matrix with one row
+		switch {
+		case len(g.shape) == 1 && len(want.Shape) == 2 && want.Shape[0] == 1: // a matrix with one row
 			g.shape = []int64{1, g.shape[0]}
+		case len(want.Shape) == 3 && slices.Equal(g.shape, want.GGUFShape()):
+			g.shape = want.Shape
 		}
 		return g, nil
 	}

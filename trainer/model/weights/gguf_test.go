@@ -496,7 +496,7 @@ func TestConvertedGGUF(t *testing.T) {
 			if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(turns, wantTurns) {
 				t.Errorf("%s: %+v %v, want %+v %v", name, got, turns, want, wantTurns)
 			}
-		} else if got, _, err := converted.Config().GGUF(); err != nil || !maps.Equal(got, want) {
+		} else if got, _, err := converted.Config().GGUF(); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v %v, want %v", name, got, err, want)
 		}
 		if !slices.Equal(converted.Names(), folder.Names()) {

@@ -36,7 +36,7 @@ func (t ggufOut) bytes() int64 {
 }
 
 // WriteGGUF writes a GGUF file (version 3, little endian) that llama.cpp and Open can read. Matrices are rounded to dtype:
-// F32, F16, BF16 or Q8_0. Q8_0 needs rows that are multiples of 32 values; other rows become F16. Norms and biases are F32.
+// F32, F16, BF16 or Q8_0. Q8_0 needs rows that are multiples of 32 values; other rows become F16. Norms, biases and the weights of convolutions are F32.
 // meta is the tokenizer's metadata; read fills dst with all values of a tensor by its Hugging Face name. After a crash the
 // file is either complete or missing.
 func WriteGGUF(path string, cfg arch.Config, meta map[string]any, read func(name string, dst []float32) error, dtype DType) error {
@@ -72,23 +72,25 @@ func ggufTensors(cfg arch.Config, ropeFactors []float32, dtype DType) (out []ggu
 		out = append(out, ggufOut{name: arch.GGUFRopeFactors, dtype: F32, shape: []int64{int64(len(ropeFactors))}, values: ropeFactors})
 	}
 	at := map[string]int{}
-	for _, t := range cfg.Layout().Tensors() {
-		if i, ok := at[t.GGUF]; ok {
-			out[i].parts = append(out[i].parts, t)
-			continue
+	for _, leaf := range cfg.Layout().Leaves {
+		for _, t := range leaf.Parts {
+			if i, ok := at[t.GGUF]; ok {
+				out[i].parts = append(out[i].parts, t)
+				continue
+			}
+			at[t.GGUF] = len(out)
+			one := ggufOut{name: t.GGUF, dtype: dtype, shape: t.GGUFShape(), parts: []arch.Tensor{t}}
+			if t.Stack > 0 {
+				one.shape = append([]int64{t.Stack}, t.Shape...)
+			}
+			switch {
+			case leaf.Vector():
+				one.dtype = F32
+			case dtype == Q8_0 && t.Shape[len(t.Shape)-1]%encodings[Q8_0].blockLen != 0:
+				one.dtype = F16
+			}
+			out = append(out, one)
 		}
-		at[t.GGUF] = len(out)
-		one := ggufOut{name: t.GGUF, dtype: dtype, shape: t.Shape, parts: []arch.Tensor{t}}
-		if t.Stack > 0 {
-			one.shape = append([]int64{t.Stack}, t.Shape...)
-		}
-		switch {
-		case len(t.Shape) == 1:
-			one.dtype = F32
-		case dtype == Q8_0 && t.Shape[len(t.Shape)-1]%encodings[Q8_0].blockLen != 0:
-			one.dtype = F16
-		}
-		out = append(out, one)
 	}
 	for i := range out {
 		slices.SortFunc(out[i].parts, func(a, b arch.Tensor) int { return int(a.Index - b.Index) })
