@@ -149,6 +149,7 @@ func TestShards(t *testing.T) {
 		"team": nil, "main_only": {"run.arm=main_only"},
 		"mixture": {"agents.researcher.model={family: qwen3_moe, width: 32, layers: 2, heads: 4, kv_heads: 2, head_dim: 8, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 16}",
 			"grpo.rollouts=8", "task.queries_per_step=4"}, // enough that some group's rewards differ
+		"hybrid": {"agents.researcher.model={family: lfm2, width: 32, layers: 4, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64}", "grpo.rollouts=8", "task.queries_per_step=4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := func(size int, dir string, steps int, o Options) *recorder {

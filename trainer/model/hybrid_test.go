@@ -173,3 +173,53 @@ func TestGradientsOfAForkAddUp(t *testing.T) {
 		}
 	}
 }
+
+// tree returns sequences that part at different depths, as packed segments, and the tokens before each segment. Some segments are shorter than the
+// memory of a convolution, so that it reaches back over several of them.
+func tree() (g segments, paths map[int][]int32) {
+	prompt, a, b, c, d, e := span(0, 9), span(20, 1), span(30, 1), span(40, 6), span(60, 1), span(70, 4)
+	g = segments{[][]int32{prompt, a, b, c, d, e}, []int32{-1, 8, 9, 10, 10, 3}}
+	paths = map[int][]int32{1: prompt, 2: slices.Concat(prompt, a), 3: slices.Concat(prompt, a, b), 4: slices.Concat(prompt, a, b), 5: prompt[:4]}
+	return g, paths
+}
+
+// TestTreeOfUnevenDepth: each segment of a tree gives the bits that it gives alone, after the tokens before it.
+func TestTreeOfUnevenDepth(t *testing.T) {
+	m, d := hybrid(t), 48
+	g, paths := tree()
+	got, row := m.hiddenOf(t, g), 0
+	for b, tokens := range g.tokens {
+		before := paths[b]
+		want := m.hiddenOf(t, alone(slices.Concat(before, tokens)...))
+		if !slices.Equal(got[row*d:][:len(tokens)*d], want[len(before)*d:]) {
+			t.Errorf("segment %d has other bits than alone", b)
+		}
+		row += len(tokens)
+	}
+}
+
+// TestGradientsOfATree: the gradient of an input is the sum of the gradients that each segment gives alone, after the tokens before it.
+func TestGradientsOfATree(t *testing.T) {
+	m := hybrid(t)
+	g, paths := tree()
+	got := m.inputGradients(t, g)
+	want := map[int32][]float64{}
+	for b, tokens := range g.tokens {
+		with := m.inputGradients(t, alone(slices.Concat(paths[b], tokens)...))
+		without := func(int32) []float64 { return make([]float64, m.Config.Hidden) }
+		if len(paths[b]) > 0 {
+			without = m.inputGradients(t, alone(paths[b]...))
+		}
+		for _, id := range slices.Concat(paths[b], tokens) {
+			if want[id] == nil {
+				want[id] = make([]float64, m.Config.Hidden)
+			}
+			for i := range want[id] {
+				want[id][i] += with(id)[i] - without(id)[i]
+			}
+		}
+	}
+	for id, sum := range want {
+		near(t, "gradient of a token", got(id), sum, 1e-5*largestOf(sum))
+	}
+}

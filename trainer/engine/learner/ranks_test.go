@@ -307,18 +307,25 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 func ranksGather(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name    string
+		shape   arch.Config
 		compute torch.DType
 		host    bool
-	}{{"bf16", torch.BFloat16, false}, {"bf16, state in the host's memory", torch.BFloat16, true}, {"float32", torch.Float32, false}} {
+	}{
+		{"bf16", tinyConfig, torch.BFloat16, false},
+		{"bf16, state in the host's memory", tinyConfig, torch.BFloat16, true},
+		{"float32", tinyConfig, torch.Float32, false},
+		{"hybrid", tinyHybrid(), torch.Float32, false},
+		{"hybrid, bf16", tinyHybrid(), torch.BFloat16, false},
+	} {
 		learner := func(t *testing.T, g ranks.Group, gathered bool) *Learner {
 			o := mixtureOptions(func(o *Options) {
 				o.Group, o.MicroBatchTokens, o.Recomputed, o.Checkpoint, o.HostState = g, 1, true, true, c.host
 				o.Loss.KL, o.Loss.KLCoef = mgrpo.KL3, 0.1
 			})
 			opt := of(g, model.Options{Compute: c.compute, HostMaster: c.host, Gathered: gathered})
-			l := tinyLearnerOf(t, tinyModelIn(t, device, 1, opt), o)
+			l := tinyLearnerOf(t, tinyModelOf(t, c.shape, device, 1, opt), o)
 			opt.Frozen, opt.HostMaster = true, false
-			ref := tinyModelIn(t, device, 2, opt)
+			ref := tinyModelOf(t, c.shape, device, 2, opt)
 			t.Cleanup(func() { ref.Close(context.Background()) })
 			if err := l.SetReference(t.Context(), ref); err != nil {
 				t.Fatal(err)
@@ -391,7 +398,7 @@ func wantGathered(t *testing.T, l *Learner) {
 	for _, leaf := range l.model.Layout.Leaves {
 		of[leaf.Layer] += leaf.Numel()
 	}
-	layer := of[0] + max(of[1], of[2])
+	layer := of[0] + max(of[1], of[2], of[3])
 	got := []int64{l.params.Master().Numel(), l.model.Compute.Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
 	if want := []int64{share, share, share, share, share}; !slices.Equal(got, want) {
 		t.Errorf("weights, what is gathered of, gradient and moments have %d elements, want %d", got, want)
