@@ -209,7 +209,7 @@ svamp tables: build ## a team of two SmolLM2 on word problems or on tables, smal
 
 KILLS ?= 30
 
-# ARGS='-seed 2 -agents 3 -every 1 -shared -moe -lora'
+# ARGS='-seed 2 -agents 3 -every 1 -shared -moe -lora -hybrid'
 chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=30 times and check that nothing is lost
 	$(GO) test -tags failpoint ./trainer/team/failpoint
 	$(GO) run ./bench/chaos -kills $(KILLS) $(ARGS)

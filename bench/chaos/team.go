@@ -32,9 +32,15 @@ const (
 // mixture is a researcher of team.yaml's size, with experts in its layers.
 const mixture = "{family: qwen3_moe, width: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 32, max_positions: 192}"
 
+// hybrid is a model of team.yaml's size with short convolutions in two of its three layers.
+const hybrid = "{family: lfm2, width: 32, layers: 3, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, max_positions: 192}"
+
 // adapters configures the adapters of sub-agents that adapt a model. They are on attention's projections, because a mixture of experts has
-// these, too.
-const adapters = "{r: 4, targets: [q_proj, k_proj, v_proj, o_proj]}"
+// these, too. A hybrid names them differently, and has adapters on the projections of its convolutions.
+const (
+	adapters         = "{r: 4, targets: [q_proj, k_proj, v_proj, o_proj]}"
+	adaptersOfHybrid = "{r: 4, targets: [q_proj, k_proj, v_proj, in_proj, out_proj]}"
+)
 
 // team is the trained team, with its folders and settings.
 type team struct {
@@ -42,12 +48,13 @@ type team struct {
 	work   string   // folder of all files
 	shared bool     // one folder for all workers
 	moe    bool     // the researcher is a mixture of experts
+	hybrid bool     // all agents are hybrids, except a mixture
 	steps  int      // of both runs; more than the flag if these are too few for all kills
 	set    []string // settings of both runs, in addition to the file and the number of steps
 }
 
 func newTeam(o options) *team {
-	t := &team{names: []string{"planner", "researcher"}, work: o.work, shared: o.shared, moe: o.moe, steps: o.steps}
+	t := &team{names: []string{"planner", "researcher"}, work: o.work, shared: o.shared, moe: o.moe, hybrid: o.hybrid, steps: o.steps}
 	if o.agents == 3 {
 		t.names = append(t.names, "librarian")
 	}
@@ -55,11 +62,15 @@ func newTeam(o options) *team {
 	if o.ranks > 1 {
 		t.set = append(t.set, "agents.planner.devices=["+strings.Join(slices.Repeat([]string{"cpu"}, o.ranks), ", ")+"]")
 	}
+	targets := adapters
+	if o.hybrid && !o.moe {
+		targets = adaptersOfHybrid
+	}
 	for i, name := range t.names {
 		model := name
 		if o.lora && i > 0 {
 			model = t.names[1]
-			t.set = append(t.set, "agents."+name+".lora="+adapters)
+			t.set = append(t.set, "agents."+name+".lora="+targets)
 		}
 		t.set = append(t.set, "agents."+name+".model="+filepath.Join(t.taught(), "checkpoints", "step-000000", model))
 	}
@@ -116,6 +127,11 @@ func (t *team) build(ctx context.Context, overlay string) error {
 // teach makes the initial weights of both runs.
 func (t *team) teach(ctx context.Context) error {
 	args := []string{"train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir=" + t.taught()}
+	for _, name := range t.names {
+		if t.hybrid {
+			args = append(args, "--set", "agents."+name+".model="+hybrid)
+		}
+	}
 	if t.moe {
 		args = append(args, "--set", "agents.researcher.model="+mixture)
 	}
