@@ -36,7 +36,7 @@ const begins = int32(-1)
 // run samples a turn and sends it. It returns errors that occur before sampling begins. The listener receives later
 // errors.
 func (s *stream) run(ctx context.Context, c call, sample func(context.Context, call) (*turn, error)) error {
-	sampled := make(chan int32, s.agent.longest()+1)
+	sampled := make(chan int32, s.agent.Longest()+1)
 	var id string
 	c.onTurn, c.onToken = func(of string) { id = of; sampled <- begins }, func(token int32) { sampled <- token }
 	var t *turn

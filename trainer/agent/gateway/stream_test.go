@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"reflect"
 	"strings"
@@ -182,5 +183,38 @@ func TestStreamsFlow(t *testing.T) {
 	}
 	if n != 4 {
 		t.Errorf("four words came in %d pieces", n)
+	}
+}
+
+// TestMaxTokensBeyondContext asks a served model for more tokens than its context has room for. Each form of request is refused by name, and
+// the largest number that the refusal names is accepted.
+func TestMaxTokensBeyondContext(t *testing.T) {
+	s := newAlone(t, "smollm2")
+	s.says = "Hello."
+	for _, c := range []struct {
+		path, param string
+		body        object
+	}{
+		{"chat/completions", "max_tokens", object{"messages": []object{said("user", "Hi")}}},
+		{"chat/completions", "max_completion_tokens", object{"messages": []object{said("user", "Hi")}}},
+		{"chat/completions", "max_tokens", object{"messages": []object{said("user", "Hi")}, "stream": true}},
+		{"completions", "max_tokens", object{"prompt": "Hi"}},
+		{"responses", "max_output_tokens", object{"input": "Hi"}},
+	} {
+		c.body["model"], c.body[c.param] = "model", 100_000
+		text, err := json.Marshal(c.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		s.door.ServeHTTP(w, httptest.NewRequest("POST", "/v1/"+c.path, bytes.NewReader(text)))
+		_, rest, found := strings.Cut(w.Body.String(), "ask for at most ")
+		var most int
+		if _, err := fmt.Sscan(rest, &most); !found || err != nil || !strings.Contains(w.Body.String(), "context_length_exceeded") || w.Code != 400 {
+			t.Errorf("%s, %s: %d %s", c.path, c.param, w.Code, w.Body)
+			continue
+		}
+		c.body[c.param] = most
+		s.post(c.path, c.body) // fails the test unless the status is 200
 	}
 }

@@ -166,7 +166,12 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 	}
 	if room <= 0 {
 		return out, &apiError{status: 400, code: "context_length_exceeded", param: "messages",
-			message: fmt.Sprintf("the conversation has %d tokens, but the limit is %d: shorten it", len(tokens), a.longest())}
+			message: fmt.Sprintf("the conversation has %d tokens, but the limit is %d: shorten it", len(tokens), a.Longest())}
+	}
+	if c.ticket.Phase == OpenPhase {
+		if err := a.fits(len(tokens), s.MaxNew); err != nil {
+			return out, err
+		}
 	}
 	s.MaxNew = room
 	if c.onTurn != nil {
@@ -194,8 +199,8 @@ func (t *turn) row() uint64 {
 	return policy.Root(slices.Concat(first.parent.tokens(), first.prompt), t.root.repeat)
 }
 
-// longest returns the largest number of tokens that a conversation may have.
-func (a *Agent) longest() int {
+// Longest returns the largest number of tokens that a conversation may have.
+func (a *Agent) Longest() int {
 	n := a.Policy.ContextLimit()
 	if a.Limits.Tokens > 0 {
 		n = min(n, a.Limits.Tokens)
@@ -205,13 +210,24 @@ func (a *Agent) longest() int {
 
 // room returns the number of tokens that a turn after n tokens may have. asked is the client's limit, or 0.
 func (a *Agent) room(n, asked int) int {
-	room := a.longest() - n
+	room := a.Longest() - n
 	for _, limit := range []int{a.Limits.TurnTokens, asked} {
 		if limit > 0 {
 			room = min(room, limit)
 		}
 	}
 	return room
+}
+
+// fits returns an error if a client asks for more tokens than the context has room for after n tokens, as OpenAI's and vLLM's
+// servers do. A smaller limit of the agent's turns ends a reply with the finish reason length, like the client's own limit.
+func (a *Agent) fits(n, asked int) error {
+	free := a.Longest() - n
+	if asked <= free {
+		return nil
+	}
+	return &apiError{status: 400, code: "context_length_exceeded", param: "max_tokens",
+		message: fmt.Sprintf("max_tokens is %d, but the conversation already has %d tokens and the context of %s has %d: ask for at most %d tokens, or leave max_tokens out", asked, n, a.Name, a.Longest(), free)}
 }
 
 // placeChat finds or adds the turn that a chat's messages ask for. known is true if an earlier request asked for it.
