@@ -62,3 +62,13 @@ func hostPort(listen string) (string, error) {
 	}
 	return listen, nil
 }
+
+// addresses returns the URL of a path of a server for people. If the server listens at all addresses of the machine, the text
+// has the URL for this machine and the one for others.
+func addresses(server *health.Server, path string) string {
+	text := server.URL() + path
+	if other := server.HostURL(); other != "" {
+		text += ", from other machines " + other + path
+	}
+	return text
+}

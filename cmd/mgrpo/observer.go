@@ -40,8 +40,8 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 		}
 		defer opt.Live.Close()
 		opt.Live.Mount(server)
-		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", server.URL()))
-		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s%s", server.URL(), dashboard.Path))
+		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", addresses(server, "")))
+		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s", addresses(server, dashboard.Path)))
 		observers = append(observers, server, opt.Live)
 		if opt.Gateway, err = mountGateway(cfg, server); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/show/dashboard"
+	"github.com/mgrpo/mgrpo/trainer/show/health"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
@@ -69,7 +70,7 @@ func (c *statusCmd) Run(ctx context.Context) error {
 func embedded(cfg *config.Config) error {
 	page := "the page that mgrpo train shows with --listen 127.0.0.1:9464"
 	if _, port, _ := net.SplitHostPort(cfg.Health.Address); port != "" && port != "0" {
-		page = fmt.Sprintf("http://%s%s", cfg.Health.Address, dashboard.Path)
+		page = fmt.Sprintf("http://%s%s", health.Local(cfg.Health.Address), dashboard.Path)
 	}
 	return fmt.Errorf("store.url is not set: the store of this run is inside the process of mgrpo train, where no other process can read it; "+
 		"during the training, look at %s; at any time, mgrpo report %s makes a page of the run's files", page, cfg.RunDir())

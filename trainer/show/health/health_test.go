@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -460,5 +461,26 @@ func TestEveryValueHasAName(t *testing.T) {
 				t.Errorf("%s of a %s is not there", name, kind)
 			}
 		}
+	}
+}
+
+// TestAddressOfAll: a server at all addresses of the machine names one that answers, and another one with the name of the machine.
+func TestAddressOfAll(t *testing.T) {
+	const token = "0123456789abcdef0123456789abcdef"
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{"0.0.0.0:0", "[::]:0", ":0"} {
+		s := listen(t, Options{Address: address, Token: token})
+		if status, _ := get(t, s, AlivePath, "Authorization", "Bearer "+token); status != 200 || !strings.HasPrefix(s.URL(), "http://127.0.0.1:") {
+			t.Errorf("%s: %s answers with status %d", address, s.URL(), status)
+		}
+		if want := strings.Replace(s.URL(), "127.0.0.1", name, 1); s.HostURL() != want {
+			t.Errorf("%s: %s, want %s", address, s.HostURL(), want)
+		}
+	}
+	if s := listen(t, Options{}); s.HostURL() != "" {
+		t.Errorf("a server of this machine only: %s", s.HostURL())
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -124,8 +125,30 @@ func checkToken(token string) error {
 	return nil
 }
 
-// URL returns the URL of the server, without a path.
-func (s *Server) URL() string { return s.scheme + "://" + s.listener.Addr().String() }
+// URL returns the URL of the server, without a path, as programs on this machine open it.
+func (s *Server) URL() string { return s.scheme + "://" + Local(s.listener.Addr().String()) }
+
+// HostURL returns the URL for other machines, with the name of this machine. It returns "" if the server does not listen at
+// all addresses of this machine.
+func (s *Server) HostURL() string {
+	at := s.listener.Addr().String()
+	_, port, _ := net.SplitHostPort(at)
+	name, err := os.Hostname()
+	if Local(at) == at || err != nil {
+		return ""
+	}
+	return s.scheme + "://" + net.JoinHostPort(name, port)
+}
+
+// Local returns the address HOST:PORT at which this machine opens a server that listens at an address. If the server listens at
+// all addresses of the machine, this is the loopback address, because programs and browsers cannot open [::].
+func Local(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return address
+}
 
 // Close ends the server. Requests in progress have one second to end.
 func (s *Server) Close() error {
