@@ -108,7 +108,7 @@ func TestServeHosted(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, fmt.Sprint(string(text), err)
 	}
-	err := Serve(ctx, cfg, EvalOptions{Gateway: &Gateway{Door: door, URL: server.URL, Open: true, Token: "of the server"}}, func(string) {
+	err := Serve(ctx, cfg, EvalOptions{Gateway: &Gateway{Door: door, URL: server.URL, Open: true, Token: "of the server"}}, func(string, []Served) {
 		defer stop()
 		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
 			t.Errorf("the hosted agent: %d %s", status, text)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -59,9 +61,11 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 	door := gateway.NewDoor()
 	server.Handle("/v1/", door)
 	server.Handle("/r/", door)
-	said := func(what string) { fmt.Printf("%s: %s/v1\n", what, server.URL()) }
+	ready := func(what string, agents []trainer.Served) {
+		c.describe(os.Stdout, what, addresses(server, "/v1"), agents)
+	}
 	if c.Model != "" {
-		return c.serveModel(ctx, door, token, said)
+		return c.serveModel(ctx, door, token, ready)
 	}
 	c.Set = append(c.Set, "gateway.listen=127.0.0.1:0") // its agents answer requests
 	cfg, err := c.load()
@@ -69,7 +73,29 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 		return err
 	}
 	g := &trainer.Gateway{Door: door, URL: server.URL(), Open: true, Token: token}
-	return trainer.Serve(ctx, cfg, trainer.EvalOptions{Checkpoint: c.Checkpoint, Gateway: g}, said)
+	return trainer.Serve(ctx, cfg, trainer.EvalOptions{Checkpoint: c.Checkpoint, Gateway: g}, ready)
+}
+
+// describe prints what is served, where, and how to call it.
+func (c *serveCmd) describe(w io.Writer, what, where string, agents []trainer.Served) {
+	fmt.Fprintf(w, "%s: %s\n", what, where)
+	for _, a := range agents {
+		text := fmt.Sprintf("a context of %d tokens", a.Context)
+		switch {
+		case a.Context == 0:
+			text = "hosted: requests are passed on to its server"
+		case a.Reply > 0:
+			text += fmt.Sprintf(", at most %d for a reply (limits.max_new_tokens)", a.Reply)
+		}
+		fmt.Fprintf(w, "model %q: %s\n", a.Name, text)
+	}
+	key := ""
+	if c.TokenEnv != "" {
+		key = fmt.Sprintf(` -H "Authorization: Bearer $%s"`, c.TokenEnv)
+	}
+	url, _, _ := strings.Cut(where, ", ")
+	fmt.Fprintf(w, "try it: curl %s/chat/completions%s -d '{\"model\": %q, \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n", url, key, agents[0].Name)
+	fmt.Fprintln(w, "Ctrl-C ends it")
 }
 
 // token returns the API key that requests need, or "" without --token-env, when the server listens at an address of
@@ -86,7 +112,7 @@ func (c *serveCmd) token() (string, error) {
 }
 
 // serveModel serves one model until ctx ends.
-func (c *serveCmd) serveModel(ctx context.Context, door *gateway.Door, token string, said func(string)) (err error) {
+func (c *serveCmd) serveModel(ctx context.Context, door *gateway.Door, token string, ready func(string, []trainer.Served)) (err error) {
 	flags := optionalModelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
 	p, err := flags.open(ctx, c.Context)
 	if err != nil {
@@ -105,7 +131,7 @@ func (c *serveCmd) serveModel(ctx context.Context, door *gateway.Door, token str
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)
 	door.Enter(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.Agent{a})
-	said(c.Name)
+	ready(c.Model, []trainer.Served{{Name: c.Name, Context: a.Longest()}})
 	<-ctx.Done()
 	return nil
 }

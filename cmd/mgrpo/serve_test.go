@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// served starts `mgrpo serve` and returns its base URL. The test ends it with Ctrl-C, after which its status must be 0.
-func served(t *testing.T, args ...string) string {
+// served starts `mgrpo serve` and returns its base URL and what it prints. The test ends it with Ctrl-C, after which its status must be 0.
+func served(t *testing.T, args ...string) (url, printed string) {
 	t.Helper()
 	as := program(t, "", append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
 	cmd := exec.Command(as.Path, as.Args[1:]...) // it outlives the test's context: Ctrl-C ends it
@@ -37,12 +37,16 @@ func served(t *testing.T, args ...string) string {
 		}
 	})
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if _, url, ok := strings.Cut(lines.Text(), ": http"); ok && strings.HasSuffix(url, "/v1") {
-			return "http" + url
+		printed += lines.Text() + "\n"
+		if _, at, ok := strings.Cut(lines.Text(), ": http"); ok && strings.HasSuffix(at, "/v1") {
+			url = "http" + at
+		}
+		if lines.Text() == "Ctrl-C ends it" && url != "" {
+			return url, printed
 		}
 	}
-	t.Fatal("it does not say where it is")
-	return ""
+	t.Fatalf("it printed no address: %s", printed)
+	return "", ""
 }
 
 // chatWith asks a served model for a turn.
@@ -76,7 +80,12 @@ func TestServe(t *testing.T) {
 		args = append(args, "--set", s)
 	}
 	toTheEnd(t, args...)
-	url := served(t, args...)
+	url, printed := served(t, args...)
+	for _, want := range []string{"step-000001: " + url, `model "planner": a context of 1024 tokens, at most 8 for a reply`, `model "solver": `, "curl " + url + "/chat/completions -d '{"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("%q is not in: %s", want, printed)
+		}
+	}
 	for _, name := range []string{"planner", "solver"} {
 		if status, answer := chatWith(t, url, name); status != 200 || !strings.Contains(answer, `"completion_tokens":`) {
 			t.Errorf("%s: %d %s", name, status, answer)
@@ -89,8 +98,15 @@ func TestServe(t *testing.T) {
 	if err != nil || len(folders) != 1 {
 		t.Fatalf("%v, %v", folders, err)
 	}
-	if status, answer := chatWith(t, served(t, "--model", folders[0], "--name", "mine"), "mine"); status != 200 {
-		t.Errorf("a folder: %d %s", status, answer)
+	t.Setenv("MGRPO_TEST_SERVE", strings.Repeat("0123456789abcdef", 2))
+	url, printed = served(t, "--model", folders[0], "--name", "mine", "--context", "64", "--token-env", "MGRPO_TEST_SERVE")
+	if want := `model "mine": a context of 64 tokens` + "\n"; !strings.Contains(printed, want) {
+		t.Errorf("%q is not in: %s", want, printed)
+	}
+	_, curl, _ := strings.Cut(printed, "try it: ")
+	curl, _, _ = strings.Cut(curl, "\n")
+	if answer, err := exec.Command("sh", "-c", curl).Output(); err != nil || !strings.Contains(string(answer), `"completion_tokens":`) {
+		t.Errorf("a folder: %s: %s, %v", curl, answer, err)
 	}
 	refused(t, "", []string{"serve"}, "name the configuration")
 	refused(t, "", []string{"serve", "--listen", "0.0.0.0:0", "--model", folders[0]}, "--token-env")
