@@ -52,8 +52,11 @@ func compareSuites(before, after string) (string, error) {
 		return "", fmt.Errorf("%s is of the suite %s, %s of the suite %s", before, a.Suite, after, b.Suite)
 	}
 	var text strings.Builder
-	for _, r := range []*Results{a, b} {
-		fmt.Fprintf(&text, "%s, %s, %s, commit %s\n", r.Date, r.Machine.CPU, r.Machine.ISA, r.Machine.Commit)
+	for _, of := range []struct {
+		file string
+		r    *Results
+	}{{before, a}, {after, b}} {
+		fmt.Fprintf(&text, "%s: %s, %s, %s, commit %s\n", of.file, of.r.Date, of.r.Machine.CPU, of.r.Machine.ISA, of.r.Machine.Commit)
 	}
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\ncase\tcache\tbefore\tafter\ttimes as fast\trange\tx peers before\tafter")
@@ -88,7 +91,6 @@ func ratios(r Row) string {
 
 // accuracies is a part of the file of a run.
 type accuracies struct {
-	Run       string
 	Questions int
 	Before    float64
 	After     float64
@@ -117,7 +119,7 @@ func compareRuns(before, after string) (string, error) {
 	a, b := runs[0], runs[1]
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "accuracy\t%s\t%s\tdifference\t95 %% interval, unpaired\n", a.Run, b.Run)
+	fmt.Fprintf(w, "accuracy\t%s\t%s\tdifference\t95 %% interval, unpaired\n", before, after)
 	line := func(what string, x float64, n int, y float64, m int) {
 		if n == 0 || m == 0 {
 			return

@@ -276,7 +276,9 @@ func TestCompareFiles(t *testing.T) {
 	single, team := write("single.json", run("single", 0.6)), write("team.json", run("team", 0.8))
 	for _, c := range []struct{ before, after, want, fails string }{
 		{slow, fast, "2.00           1.64 to 2.44  torch-eager 2.00  torch-eager 4.00", ""},
+		{slow, fast, slow + ": ", ""}, {slow, fast, fast + ": ", ""},
 		{single, team, "+0.200", ""},
+		{single, team, single + "  " + team, ""}, // not the names of the runs, which may be equal
 		{slow, team, "", "unknown field"},
 		{single, fast, "", "no results of a run"},
 		{slow, write("other.json", &Results{Suite: "store", Rows: []Row{}}), "", "of the suite store"},
