@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -54,5 +56,21 @@ func TestErrorSeesMistakes(t *testing.T) {
 	a.add(-2.5, -2)
 	if a.error() != 0.25 {
 		t.Errorf("error %v, want 0.5 of 2", a.error())
+	}
+}
+
+// TestQuickHasNoShares: a quick run compares nothing with a floor, and its table has a dash in that column.
+func TestQuickHasNoShares(t *testing.T) {
+	r, err := Run(t.Context(), Options{Device: "cpu", Threads: 1, Quick: true, Only: "swiglu", Log: t.Logf}, Shape{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range r.Rows {
+		if share := row.Providers[0].PercentOfFloor; share != 0 || slices.ContainsFunc(row.Targets, func(t measure.Target) bool { return t.Kind == measure.Floor }) {
+			t.Errorf("%s: %g %% of the floor, targets %v", row.Name, share, row.Targets)
+		}
+	}
+	if !regexp.MustCompile(`\d +- +\d`).MatchString(r.Table()) {
+		t.Errorf("no dash between the rate and the error:\n%s", r.Table())
 	}
 }

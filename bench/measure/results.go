@@ -102,12 +102,15 @@ func (r *Results) Table() string {
 				fmt.Fprintln(w, p.Status)
 				continue
 			}
-			ratio := ""
+			ratio, share := "", "-"
+			if p.PercentOfFloor > 0 {
+				share = fmt.Sprintf("%.0f", p.PercentOfFloor)
+			}
 			if x, ok := row.Ratio[p.Name]; ok {
 				ratio = fmt.Sprintf("%.2f", x)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%.1f\t%.1f\t%.0f\t%s\t%.1e\t%s\n", Seconds(p.Median), Seconds(p.P20), Seconds(p.P80),
-				p.GBps, p.GFLOPs, p.PercentOfFloor, ratio, p.MaxError, Bytes(p.PeakExtraBytes))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%.1f\t%.1f\t%s\t%s\t%.1e\t%s\n", Seconds(p.Median), Seconds(p.P20), Seconds(p.P80),
+				p.GBps, p.GFLOPs, share, ratio, p.MaxError, Bytes(p.PeakExtraBytes))
 		}
 		for _, t := range row.Targets {
 			fmt.Fprintf(w, "\t\t\ttarget\t%s\n", t)

@@ -96,6 +96,9 @@ func Run(ctx context.Context, suite string, o Options, cases []Case) (*Results, 
 		}
 		row.Ceilings = &before
 		row.Finish(r.Ceilings)
+		if o.Quick {
+			row.dropShares()
+		}
 		r.Rows = append(r.Rows, row)
 		if o.Save == nil {
 			continue
