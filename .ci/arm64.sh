@@ -62,7 +62,7 @@ import json, math, sys
 
 def step(path):
     rows = [json.loads(line) for line in open(path)]
-    return {row["agent"]: row["values"] for row in rows if (row["kind"], row["step"]) == ("step", 2)}
+    return {row["agent"]: row["values"] for row in rows if (row["kind"], row.get("step")) == ("step", 2)}
 
 here, emulated = map(step, sys.argv[1:])
 tolerance = {"sampled_tokens": 0, "trained_tokens": 0, "updates": 0, "reward_mean": 1e-9, "entropy_mean": 1e-4, "grad_norm": 1e-4}

@@ -50,11 +50,21 @@ func NewJSONL(dir string) *JSONL { return &JSONL{path: filepath.Join(dir, FileNa
 func (*JSONL) Progress(Progress) {}
 
 // Report appends a record, without values that are not finite.
-func (j *JSONL) Report(r Record) { j.write(NewLine(r)) }
+func (j *JSONL) Report(r Record) { j.write(NewLine(r), true) }
 
-// Note appends a note.
+// Note appends a note, which belongs to no step.
 func (j *JSONL) Note(n Note) {
-	j.write(Line{Time: time.Now().UTC(), Record: Record{Kind: KindNote, Agent: n.Agent}, Severity: n.Severity, Topic: n.Topic, Text: n.Text})
+	j.write(noteLine{time.Now().UTC(), KindNote, n.Agent, n.Severity, n.Topic, n.Text}, false)
+}
+
+// noteLine is the line of a note: a Line without the step and the values of a record.
+type noteLine struct {
+	Time     time.Time `json:"time"`
+	Kind     string    `json:"kind"`
+	Agent    string    `json:"agent,omitempty"`
+	Severity Severity  `json:"severity,omitempty"`
+	Topic    Topic     `json:"topic,omitempty"`
+	Text     string    `json:"text,omitempty"`
 }
 
 // Close closes the file. If some lines could not be written, it returns the reason.
@@ -74,15 +84,16 @@ func (j *JSONL) Close() error {
 	return nil
 }
 
-func (j *JSONL) write(l Line) {
-	text, err := json.Marshal(l)
+// write appends a line, which is on the disk at once if `sync` is true.
+func (j *JSONL) write(line any, sync bool) {
+	text, err := json.Marshal(line)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err == nil {
 		j.held = append(append(j.held, text...), '\n')
 		err = j.flush()
 	}
-	if err == nil && l.Kind != KindNote {
+	if err == nil && sync {
 		err = j.file.Sync()
 	}
 	j.err = err

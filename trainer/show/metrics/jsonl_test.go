@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"encoding/json"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -191,5 +193,28 @@ func TestNotesKeepTheirSeverity(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// TestNoteHasNoStep: the line of a note has neither the step nor the values of a record, and reads back as the same note.
+func TestNoteHasNoStep(t *testing.T) {
+	dir := t.TempDir()
+	j := NewJSONL(dir)
+	note := Warnf("planner", TopicStart, "text")
+	j.Note(note)
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, FileName))
+	var keys map[string]any
+	if err == nil {
+		err = json.Unmarshal(data, &keys)
+	}
+	if got := slices.Sorted(maps.Keys(keys)); err != nil || !slices.Equal(got, []string{"agent", "kind", "severity", "text", "time", "topic"}) {
+		t.Errorf("%s: keys %v, %v", data, got, err)
+	}
+	notes := mustRead(t, dir).Notes
+	if len(notes) != 1 || (Note{notes[0].Agent, notes[0].Severity, notes[0].Topic, notes[0].Text}) != note || notes[0].Time.IsZero() {
+		t.Errorf("%+v", notes)
 	}
 }

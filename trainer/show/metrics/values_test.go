@@ -26,7 +26,7 @@ three places in the run's folder, and to the terminal:
 
 | where | what |
 |---|---|
-| ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. Kind ` + "`note`" + ` carries ` + "`severity`, `topic` and `text`" + ` instead. |
+| ` + "`metrics.jsonl`" + ` | One JSON object a line: ` + "`time`, `kind`, `step`, `agent`, `values`, `counts`" + `. A line of kind ` + "`note`" + ` has ` + "`time`, `kind`, `agent`, `severity`, `topic` and `text`" + `: a note belongs to no step. |
 | ` + "`tensorboard/AGENT/`" + ` | The values as scalars, the counts as histograms, or by tool: ` + "`tensorboard --logdir runs/NAME/tensorboard`" + `. |
 | ` + "`trajectories/PHASE/AGENT.jsonl`" + ` | The conversations, with masks, log-probs, rewards and advantages. |
 
