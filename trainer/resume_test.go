@@ -309,14 +309,35 @@ func TestResumeProlongs(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
 	floor := 5e-4 * 0.1 // the linear schedule ended at step 4
-	for _, last := range []int64{5, 6} {
+	for i, last := range []int64{5, 6, 6} {
+		if i == 2 { // a resume that raises nothing: step 6 is lost
+			if err := os.RemoveAll((archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}).StepDir(6)); err != nil {
+				t.Fatal(err)
+			}
+		}
 		seen := mustTrain(t, load(t, dir, fmt.Sprintf("run.steps=%d", last)), Options{Resume: true})
 		if lr := seen.find(t, "step", last, "planner").Values["lr"]; lr > floor*1.001 || lr < floor*0.999 {
 			t.Errorf("step %d: learning rate %v after the schedule's end, want %v", last, lr, floor)
 		}
 		if notes := seen.String(); !strings.Contains(notes, "ends at step 4") || !strings.Contains(notes, "stays at its floor, 5e-05, after step 4") {
 			t.Errorf("notes: %s", notes)
+		} else if cure := fmt.Sprintf("set agents.planner.optimizer.decay_steps=%d; for a constant rate, set agents.planner.optimizer.schedule=constant", last); !strings.Contains(notes, cure) {
+			t.Errorf("no %q in: %s", cure, notes)
 		}
+	}
+	seen := mustTrain(t, load(t, dir, "run.steps=7", "agents.planner.optimizer.decay_steps=14"), Options{Resume: true})
+	if lr := seen.find(t, "step", 7, "planner").Values["lr"]; lr < 2*floor || strings.Contains(seen.String(), "planner: warning: the schedule") {
+		t.Errorf("with another decay_steps: learning rate %v, notes: %s", lr, seen)
+	}
+}
+
+// TestResumeOfCompleteRun: a complete run is not continued, so other settings have no effect and are not reported.
+func TestResumeOfCompleteRun(t *testing.T) {
+	wholeDir, _ := whole(t)
+	seen := &recorder{}
+	err := Train(t.Context(), load(t, copyRun(t, wholeDir), "run.steps=4", "grpo.rollouts=6"), Options{Resume: true, Observer: seen})
+	if !errors.Is(err, ErrFinished) || strings.Contains(seen.String(), "other settings") {
+		t.Errorf("%v, notes: %s", err, seen)
 	}
 }
 

@@ -31,6 +31,7 @@ type Options struct {
 	Gateway  *Gateway         // gives programs access to the agents, if the configuration has a gateway
 	Stop     <-chan struct{}  // closed to end the run of all agents, with a checkpoint after the current step or during the cold start
 
+	again    bool                        // a round of this process has ended
 	before   retryCause                  // the cause of the previous round's end
 	machines map[string]*launch.Machines // further machines with devices for agents, by agent
 }
@@ -96,7 +97,7 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 			return err
 		}
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "going back: %v", err))
-		opt.Resume = true
+		opt.Resume, opt.again = true, true
 	}
 }
 
@@ -114,7 +115,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retr
 	own := *cfg // gets the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
-	offers := beginnings{dir: dir, read: func() ([]archive.Manifest, error) { return startingPoints(cfg, dir, opt) }}
+	offers := beginnings{dir: dir, read: func() ([]archive.Manifest, []metrics.Note, error) { return startingPoints(cfg, dir, opt) }}
 	if err := offers.renew(); err != nil { // before the folder is made, so that a run that may not begin does not create it
 		return this, err
 	}

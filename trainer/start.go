@@ -27,9 +27,10 @@ var ErrFinished = errors.New("the run is complete")
 // beginnings holds the checkpoints from which a worker of this process can continue, newest first.
 type beginnings struct {
 	points  []archive.Manifest
-	dir     string // folder of the run; "": points never change
+	notes   []metrics.Note // on settings, for a run that continues from one of them
+	dir     string         // folder of the run; "": points never change
 	listing string
-	read    func() ([]archive.Manifest, error)
+	read    func() ([]archive.Manifest, []metrics.Note, error)
 }
 
 // renew reads the checkpoints again if their manifests have changed since the last time.
@@ -42,40 +43,40 @@ func (b *beginnings) renew() error {
 		return err
 	}
 	b.listing = listing
-	b.points, err = b.read()
+	b.points, b.notes, err = b.read()
 	return err
 }
 
-// startingPoints returns the checkpoints from which a worker of this process can continue, newest first. The list is empty
-// in a fresh run. A run never starts over in a folder with checkpoints, and a resumed run keeps its settings.
-func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Manifest, error) {
+// startingPoints returns the checkpoints from which a worker of this process can continue, newest first, and notes on settings
+// for a run that continues. The list is empty in a fresh run. A run never starts over in a folder with checkpoints, and a
+// resumed run keeps its settings.
+func startingPoints(cfg *config.Config, dir string, opt Options) (points []archive.Manifest, notes []metrics.Note, err error) {
 	checkpoints := archive.CheckpointsOf(dir, opt.Agents...)
 	if checkpoints.Agents == nil {
 		checkpoints.Agents = cfg.AgentNames()
 	}
 	steps, err := checkpoints.List()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	stopped := archive.StoppedColdStarts(dir, checkpoints.Agents)
 	switch {
 	case !opt.Resume && len(steps) > 0:
-		return nil, fmt.Errorf("%s already contains checkpoints of steps %v: continue with --resume, or choose another run.dir", dir, steps)
+		return nil, nil, fmt.Errorf("%s already contains checkpoints of steps %v: continue with --resume, or choose another run.dir", dir, steps)
 	case !opt.Resume && len(stopped) > 0:
-		return nil, fmt.Errorf("%s already contains a stopped cold start of %s: continue with --resume, or choose another run.dir", dir, strings.Join(stopped, ", "))
+		return nil, nil, fmt.Errorf("%s already contains a stopped cold start of %s: continue with --resume, or choose another run.dir", dir, strings.Join(stopped, ", "))
 	case !opt.Resume:
-		return nil, nil
+		return nil, nil, nil
 	}
 	if len(steps)+len(stopped) > 0 {
-		notes, err := unchanged(cfg, filepath.Join(dir, configFile))
-		if err != nil {
-			return nil, err
-		}
-		for _, n := range notes {
-			opt.Observer.Note(n)
+		if notes, err = unchanged(cfg, filepath.Join(dir, configFile)); err != nil {
+			return nil, nil, err
 		}
 	}
-	points, err := checkpoints.AtHand(opt.Observer)
+	if opt.again { // the first round has reported them
+		notes = nil
+	}
+	points, err = checkpoints.AtHand(opt.Observer)
 	switch {
 	case err != nil || len(points) > 0:
 	case len(stopped) > 0:
@@ -83,7 +84,7 @@ func startingPoints(cfg *config.Config, dir string, opt Options) ([]archive.Mani
 	default:
 		opt.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s has no checkpoint yet: the run starts from the beginning", dir))
 	}
-	return points, err
+	return points, notes, err
 }
 
 func nothingLeft(cfg *config.Config, m archive.Manifest) error {
@@ -99,7 +100,7 @@ func finished(cfg *config.Config, m archive.Manifest, t task.Task) bool {
 	return archive.EvaluationsOf(m).Done(m.Step)
 }
 
-// goBack reports where the team continues, and renames newer checkpoints, since their steps will be repeated.
+// goBack reports where and with which settings the team continues, and renames newer checkpoints, since their steps will be repeated.
 func (t *team) goBack(ctx context.Context, s setup) error {
 	confirm := func() error { // newer checkpoints may belong to a successor
 		for _, m := range t.members {
@@ -108,6 +109,9 @@ func (t *team) goBack(ctx context.Context, s setup) error {
 			}
 		}
 		return nil
+	}
+	for _, n := range s.Offers.notes {
+		s.Observer.Note(n)
 	}
 	for _, why := range t.start.Refused {
 		s.Observer.Note(metrics.Infof("", metrics.TopicStart, "%s", why))
@@ -167,16 +171,24 @@ func unchanged(cfg *config.Config, path string) (notes []metrics.Note, err error
 	if keys := cfg.ChangedOnResume(old); len(keys) > 0 {
 		notes = append(notes, metrics.Warnf("", metrics.TopicStart, "the run continues with other settings: %s; the optimizers keep their moments", strings.Join(keys, ", ")))
 	}
-	if cfg.Run.Steps <= old.Run.Steps {
-		return notes, nil
-	}
-	for _, a := range cfg.Agents {
-		if o := a.Optimizer; o.Schedule != "constant" && o.DecaySteps < cfg.Run.Steps {
-			notes = append(notes, metrics.Warnf(a.Name, metrics.TopicStart, "the schedule (%s) ends at step %d, as it did when the run began, but run.steps is now %d: the learning rate stays at its floor, %g, after step %d",
-				o.Schedule, o.DecaySteps, cfg.Run.Steps, o.LR*o.Floor, o.DecaySteps))
+	for i := range cfg.Agents {
+		if text := afterDecay(cfg, old, &cfg.Agents[i]); text != "" {
+			notes = append(notes, metrics.Warnf(cfg.Agents[i].Name, metrics.TopicStart, "%s", text))
 		}
 	}
 	return notes, nil
+}
+
+// afterDecay returns a note on the steps that follow the end of an agent's schedule, with the keys that give the steps another
+// learning rate. It returns "" if there are no such steps, or if decay_steps was configured with their number.
+func afterDecay(cfg, old *config.Config, a *config.Agent) string {
+	o := a.Optimizer
+	if !cfg.Learns(a) || o.Schedule == "constant" || o.DecaySteps >= cfg.Run.Steps || !o.EndsWithRun && cfg.Run.Steps <= old.Run.Steps {
+		return ""
+	}
+	key := "agents." + a.Name + ".optimizer"
+	return fmt.Sprintf("the schedule (%s) ends at step %d, as it did when the run began, but run.steps is now %d: the learning rate stays at its floor, %g, after step %d. To decay until the last step, set %s.decay_steps=%d; for a constant rate, set %s.schedule=constant and %s.lr",
+		o.Schedule, o.DecaySteps, cfg.Run.Steps, o.LR*o.Floor, o.DecaySteps, key, cfg.Run.Steps, key, key)
 }
 
 // whyFixed explains why most keys of a run cannot change.
