@@ -362,7 +362,7 @@ func TestSums(t *testing.T) {
 	if len(sums) != 2 || sums[0].Device != "cpu" || sums[0].Needed != on(boss, "cpu")+12*smolLM2 || sums[1].Free != -1 || sums[1].Needed != on(help, "cuda:0") {
 		t.Errorf("%+v", sums)
 	}
-	if text := sums[0].String(); !strings.HasPrefix(text, "boss and help on cpu: ") || !strings.HasSuffix(text, ", 1.0 TiB available") {
+	if text := sums[0].String(); !strings.HasPrefix(text, "boss and a part of help on cpu: ") || !strings.HasSuffix(text, ", 1.0 TiB available") {
 		t.Error(text)
 	}
 	single := Count(cfg, cfg.Agent("boss"), smolLM2Shape, smolLM2, 0)
@@ -407,7 +407,7 @@ func TestFits(t *testing.T) {
 	}
 	onGPU := researcher
 	onGPU.Parts = append(onGPU.Parts[:4:4], Part{Snapshot, "cpu", 12})
-	if err := Fits([]Need{planner, onGPU}, map[string]int64{"cpu": 92}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 93 B") {
+	if err := Fits([]Need{planner, onGPU}, map[string]int64{"cpu": 92}); err == nil || !strings.Contains(err.Error(), "planner and a part of researcher on cpu: 93 B") {
 		t.Errorf("a snapshot beside an agent: %v", err)
 	}
 	if err := Fits([]Need{onGPU}, map[string]int64{"cpu": 11}); err == nil || !strings.Contains(err.Error(), "train: false") {

@@ -32,8 +32,12 @@ func Sums(needs []Need, free map[string]int64) []Sum {
 			}
 			s := &sums[i]
 			s.Needed += part.Bytes
-			if !slices.Contains(s.Agents, p.Agent) {
-				s.Agents = append(s.Agents, p.Agent)
+			who := p.Agent
+			if part.Device != p.Device {
+				who = "a part of " + who
+			}
+			if !slices.Contains(s.Agents, p.Agent) && !slices.Contains(s.Agents, who) {
+				s.Agents = append(s.Agents, who)
 			}
 		}
 	}
