@@ -58,6 +58,9 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 		return err
 	}
 	err = trainer.Train(ctx, cfg, opt)
+	if errors.Is(err, trainer.ErrNothingTrained) { // the terminal shows it as the error of the command
+		lines.Note(metrics.Warnf("", metrics.TopicStop, "%v", err))
+	}
 	if err == nil || errors.Is(err, trainer.ErrFinished) || errors.Is(err, trainer.ErrNothingTrained) {
 		lines.Note(metrics.Infof("", metrics.TopicEnd, "the run is complete")) // mgrpo track --follow ends with it
 	}
