@@ -153,7 +153,7 @@ func (f *follower) open(ctx context.Context, o launch.Opening) error {
 	if a == nil {
 		return fmt.Errorf("there is no agent %q in the configuration of a follower", o.Agent)
 	}
-	if err = selfTest(ctx, a, metrics.Observers{}); err != nil { // rank 0 reports the kernels of this machine
+	if err = selfTest(ctx, cfg, a, metrics.Observers{}); err != nil { // rank 0 reports the kernels of this machine
 		return err
 	}
 	f.rank, f.size = o.Rank, o.Size

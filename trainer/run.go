@@ -30,6 +30,7 @@ type Options struct {
 	Task     task.Task        // replaces the configured task; may be nil
 	Gateway  *Gateway         // gives programs access to the agents, if the configuration has a gateway
 	Stop     <-chan struct{}  // closed to end the run of all agents, with a checkpoint after the current step or during the cold start
+	Opening  func()           // called in each round when the configuration was found usable here, before models are loaded; may be nil
 
 	again    bool                        // a round of this process has ended
 	before   retryCause                  // the cause of the previous round's end

@@ -4,16 +4,29 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/run/selftest"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// selfTest checks the kernels of an agent's device before anything is computed there. It leaves out an instruction set
+// opens returns an error if a device cannot be opened.
+func opens(device string) error {
+	d, err := torch.Open(device, 1)
+	if err != nil {
+		return err
+	}
+	return d.Close()
+}
+
+// selfTest checks the device and the kernels of an agent before anything is computed there. It leaves out an instruction set
 // that fails, with a note, and returns an error if none is left.
-func selfTest(ctx context.Context, a *config.Agent, observer metrics.Observer) error {
+func selfTest(ctx context.Context, cfg *config.Config, a *config.Agent, observer metrics.Observer) error {
 	if a.Model.Endpoint != nil {
 		return nil // a hosted model
+	}
+	if err := opens(a.Device); err != nil {
+		return cfg.Fault("agents."+a.Name+".device", err)
 	}
 	left, err := selftest.Settle(ctx, a.Device)
 	if err != nil {

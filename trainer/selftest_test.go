@@ -30,7 +30,7 @@ func TestWrongKernelIsLeftOut(t *testing.T) {
 		return
 	}
 	seen := &recorder{}
-	err := selfTest(t.Context(), &config.Agent{Name: "planner", Device: "cpu"}, seen)
+	err := selfTest(t.Context(), &config.Config{}, &config.Agent{Name: "planner", Device: "cpu"}, seen)
 	if os.Getenv("MGRPO_WRONG_ISA") == "" || best == "portable" {
 		if err == nil || !strings.Contains(err.Error(), "agents.planner.device: cpu computes wrong results: rms_norm on "+best) {
 			t.Errorf("got %v", err)

@@ -43,6 +43,7 @@ type setup struct {
 	Offers  beginnings      // the available checkpoints
 	Date    string          // YYYY-MM-DD, the date of the run as far as it is known to this process
 	Gateway *Gateway        // of this process; may be nil
+	Opening func()          // called before the first worker opens; may be nil
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
@@ -61,7 +62,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	s.Config, s.Task, s.Observer, s.Process, s.Stop = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names, Machines: opt.machines}, opt.Stop
-	s.Health, s.Live, s.Gateway = opt.Health, opt.Live, opt.Gateway
+	s.Health, s.Live, s.Gateway, s.Opening = opt.Health, opt.Live, opt.Gateway, opt.Opening
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err
 	}
@@ -150,9 +151,16 @@ func (t *team) load(ctx context.Context, s setup) error {
 		return nothingLeft(s.Config, *s.From)
 	}
 	for _, m := range t.members { // all devices, before the first worker opens: run.matmul and the instruction set are global to the process
-		if err := selfTest(ctx, s.Config.Agent(m.Agent()), s.Observer); err != nil {
+		err := assemble.Files(s.Config, s.Config.Agent(m.Agent()))
+		if err == nil {
+			err = selfTest(ctx, s.Config, s.Config.Agent(m.Agent()), s.Observer)
+		}
+		if err != nil {
 			return t.explained(m.Agent(), t.start.Version, err)
 		}
+	}
+	if s.Opening != nil {
+		s.Opening()
 	}
 	if !s.Frozen {
 		if err := t.goBack(ctx, s); err != nil {

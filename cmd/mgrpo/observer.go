@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 
 	"golang.org/x/term"
 
@@ -18,9 +20,12 @@ import (
 
 // train runs a training and reports it to the terminal and to the run's files.
 func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
-	if err := doctor.Preflight(os.Stdout, cfg, opt.Agents); err != nil {
+	plan, err := doctor.Preflight(cfg, opt.Agents)
+	if err != nil {
+		fmt.Print(plan)
 		return err
 	}
+	opt.Opening = sync.OnceFunc(func() { fmt.Print(plan) }) // after mistakes in the configuration, which are then the first lines
 	dir := cfg.RunDir()
 	console := newConsole(os.Stdout, cfg, opt.Agents)
 	var before metrics.Log

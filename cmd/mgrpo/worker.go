@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/mgrpo/mgrpo/trainer"
@@ -40,7 +41,9 @@ func (c *workerCmd) Run(ctx context.Context) error {
 
 // lend offers this machine's devices to the worker of an agent on several machines.
 func lend(ctx context.Context, cfg *config.Config, agent string, machine int) error {
-	if err := doctor.PreflightMachine(os.Stdout, cfg, agent, machine); err != nil {
+	plan, err := doctor.PreflightMachine(cfg, agent, machine)
+	fmt.Print(plan)
+	if err != nil {
 		return err
 	}
 	ctx, stop, done := untilStopped(ctx)

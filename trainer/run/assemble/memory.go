@@ -3,6 +3,7 @@ package assemble
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
@@ -33,7 +34,9 @@ func MemoryNeeds(cfg *config.Config, names []string) ([]memory.Need, error) {
 		var fault *config.Error
 		switch {
 		case errors.As(err, &fault):
-			faults = append(faults, fault)
+			if !slices.ContainsFunc(faults, func(f *config.Error) bool { return f.Error() == fault.Error() }) { // a mistake in the task
+				faults = append(faults, fault)
+			}
 			continue
 		case err != nil:
 			return nil, err

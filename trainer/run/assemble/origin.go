@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
 	"github.com/mgrpo/mgrpo/trainer/agent/play"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy/standalone"
@@ -33,7 +32,8 @@ func openOrigin(cfg *config.Config, a *config.Agent, t task.Task, folder string)
 		if o.tokenizer, err = shapeTokenizer(cfg, a.Model.Shape, t); err == nil {
 			o.arch, err = shapeConfig(a.Model.Shape, o.tokenizer)
 		}
-		if err != nil {
+		var task *config.Error // a mistake in the task, whose vocabulary is the model's
+		if err != nil && !errors.As(err, &task) {
 			err = cfg.Fault("agents."+a.Name+".model", err)
 		}
 		return o, err
@@ -139,10 +139,8 @@ func Rehearse(ctx context.Context, cfg *config.Config, a *config.Agent, t task.T
 	if err := hasRows(cfg, a, o.tokenizer, o.arch.VocabSize); err != nil {
 		return nil, err
 	}
-	if p := cfg.Task.Program; a.Role == "main" && len(p.Command) > 0 {
-		if _, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {
-			return nil, cfg.Fault("task.program.command", err)
-		}
+	if err := Files(cfg, a); err != nil {
+		return nil, err
 	}
 	player, err := Player(ctx, cfg, a, t, o.tokenizer, nil)
 	if err != nil {

@@ -99,7 +99,7 @@ func describe(sub *config.Agent) string {
 }
 
 // shapeTokenizer returns the tokenizer for a model with random weights: the tokenizer of t, or of a folder. If t is nil,
-// the configured task is used.
+// the configured task is used, which is opened only if its kind may have a vocabulary.
 func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenizer.Tokenizer, error) {
 	if s.Tokenizer != "task" {
 		path, err := cfg.Find(s.Tokenizer)
@@ -108,7 +108,7 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 		}
 		return tokenizer.Load(path)
 	}
-	if t == nil {
+	if kind := cfg.Task.Kind; t == nil && (kind == "research" || kind == "go") { // tasks that are read from files have no vocabulary
 		var err error
 		if t, err = Task(cfg, 1); err != nil {
 			return nil, err
@@ -116,7 +116,7 @@ func shapeTokenizer(cfg *config.Config, s *config.Shape, t task.Task) (*tokenize
 	}
 	speaker, ok := t.(task.Speaker)
 	if !ok {
-		return nil, fmt.Errorf("shape.tokenizer is task, but the task %s does not have a vocabulary: name a folder with a tokenizer.json", t.Name())
+		return nil, fmt.Errorf("tokenizer is task, which is the default, but the task %s does not have a vocabulary: name a folder with a tokenizer.json", cfg.Task.Kind)
 	}
 	return speaker.Tokenizer()
 }

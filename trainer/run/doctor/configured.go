@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -20,35 +19,35 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// Preflight prints the memory that the agents of this process (nil: all agents) will need, before anything is allocated. It
-// returns an error if a device has too little memory, or if the disk is too small for the checkpoints.
-func Preflight(w io.Writer, cfg *config.Config, agents []string) error {
+// Preflight returns a text that shows the memory and the disk space that the agents of this process (nil: all agents) will need. It
+// allocates nothing. It returns an error if a device has too little memory, with the table of the needs, or if the disk is too
+// small for the checkpoints.
+func Preflight(cfg *config.Config, agents []string) (plan string, err error) {
 	needs, err := assemble.MemoryNeeds(cfg, agents)
-	if err := fits(w, needs, err); err != nil {
-		return err
+	if plan, err = fits(needs, err); err != nil {
+		return plan, err
 	}
 	f := room(cfg, needs)
 	if f.Status == Fail {
-		return fmt.Errorf("the disk of run.dir is too small: %s: %s", f.Found, f.Advice)
+		return "", fmt.Errorf("the disk of run.dir is too small: %s: %s", f.Found, f.Advice)
 	}
 	one, most := checkpointBytes(cfg, needs)
-	_, err = fmt.Fprintf(w, "checkpoints: %s each, up to %s at a time\n", memory.Size(one), memory.Size(most))
-	return err
+	return plan + fmt.Sprintf("checkpoints: %s each, up to %s at a time\n", memory.Size(one), memory.Size(most)), nil
 }
 
 // PreflightMachine does the same as Preflight, for a further machine of an agent.
-func PreflightMachine(w io.Writer, cfg *config.Config, agent string, machine int) error {
-	needs, err := assemble.MachineNeeds(cfg, agent, machine)
-	return fits(w, needs, err)
+func PreflightMachine(cfg *config.Config, agent string, machine int) (plan string, err error) {
+	return fits(assemble.MachineNeeds(cfg, agent, machine))
 }
 
-func fits(w io.Writer, needs []memory.Need, err error) error {
+func fits(needs []memory.Need, err error) (plan string, _ error) {
 	if err != nil {
-		return err
+		return "", err
 	}
 	free := available()
-	memory.Write(w, needs, free)
-	return memory.Fits(needs, free)
+	var table strings.Builder
+	memory.Write(&table, needs, free)
+	return table.String(), memory.Fits(needs, free)
 }
 
 // configured checks the needs of the configuration's agents: it opens everything that a training opens, except weights.
@@ -56,7 +55,7 @@ func configured(ctx context.Context, cfg *config.Config, agents []string) (out [
 	out = append(tracking(ctx, cfg), divergence(cfg)...)
 	t, noTask := assemble.Task(cfg, len(cfg.AgentNames()))
 	if noTask != nil {
-		out = append(out, Finding{Fail, "task", oneLine(noTask), "correct the task section"})
+		out = append(out, Finding{Fail, "task", oneLine(noTask), ""})
 	} else {
 		out = append(out, opened(ctx, cfg, t, agents)...)
 		task.Close(t)
@@ -65,8 +64,8 @@ func configured(ctx context.Context, cfg *config.Config, agents []string) (out [
 	if err == nil {
 		return append(out, fitting(cfg, needs)...)
 	}
-	if noTask != nil { // otherwise each agent's finding contains it
-		out = append(out, Finding{Fail, "models", oneLine(err), "correct the agent's model"})
+	if noTask != nil && err.Error() != noTask.Error() { // with a task, each agent's finding contains it
+		out = append(out, Finding{Fail, "models", oneLine(err), ""})
 	}
 	return append(out, disk(cfg.RunDir(), 0))
 }
@@ -75,7 +74,7 @@ func configured(ctx context.Context, cfg *config.Config, agents []string) (out [
 func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []string) []Finding {
 	out := []Finding{{OK, "task", cfg.Task.Kind, ""}}
 	if err := scores(ctx, cfg, t, agents); err != nil {
-		out = append(out, Finding{Fail, "verifier", oneLine(err), "correct task.verifier, task.expert or task.judge"})
+		out = append(out, Finding{Fail, "verifier", oneLine(err), ""})
 	}
 	train, held := queries(cfg, t)
 	if known := repeated(train, held); known > 0 {
@@ -89,7 +88,7 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		}
 		tooLong, err := assemble.Rehearse(ctx, cfg, cfg.Agent(name), t, asked)
 		if err != nil {
-			out = append(out, Finding{Fail, name, oneLine(err), "correct this: otherwise the agent's worker will not start"})
+			out = append(out, Finding{Fail, name, oneLine(err), ""})
 		}
 		if len(tooLong) > 0 {
 			out = append(out, Finding{Warn, name, fmt.Sprintf("%d of %d prompts leave no room for an answer; the longest is the prompt of %s", len(tooLong), len(asked), tooLong[0].ID),
@@ -128,7 +127,7 @@ func tracking(ctx context.Context, cfg *config.Config) []Finding {
 		return nil
 	}
 	if err := track.Check(ctx, cfg); err != nil {
-		return []Finding{{Fail, "tracking", oneLine(err), "without this the run does not start"}}
+		return []Finding{{Fail, "tracking", oneLine(err), "otherwise remove the tracking section: a run does not start without its tracker"}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -1,0 +1,38 @@
+package assemble
+
+import (
+	"os"
+	"slices"
+
+	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
+	"github.com/mgrpo/mgrpo/trainer/config"
+)
+
+// Files checks that the files and programs exist which an agent's worker opens only after it has loaded its weights: prompt,
+// corpora of tools, demonstrations, and the program that holds the conversations. The error names all that are missing.
+func Files(cfg *config.Config, a *config.Agent) error {
+	var missing config.Errors
+	exists := func(key string, path config.Path) {
+		if path == "" {
+			return
+		}
+		if _, err := os.Stat(cfg.Resolve(path)); err != nil {
+			missing = append(missing, cfg.Fault(key, err))
+		}
+	}
+	exists("agents."+a.Name+".prompt", a.Prompt)
+	for _, name := range cfg.ToolsOf(a) {
+		if t := cfg.Tool(name); t != nil {
+			exists("tools."+name+".corpus", t.Corpus)
+		}
+	}
+	if from := cfg.ColdStart.Demonstrations; cfg.ColdStarts(a) && !slices.Contains([]config.Path{"task", "parts"}, from) {
+		exists("cold_start.demonstrations", from)
+	}
+	if p := cfg.Task.Program; a.Role == "main" && len(p.Command) > 0 {
+		if _, err := gateway.NewPrograms(gateway.Programs{Command: p.Command, Dir: cfg.Resolve(p.Dir)}); err != nil {
+			missing = append(missing, cfg.Fault("task.program.command", err))
+		}
+	}
+	return missing.Err()
+}
