@@ -81,6 +81,10 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		out = append(out, Finding{Warn, "task", fmt.Sprintf("training uses %d of the %d held-out questions, too", known, len(held)),
 			"use other rows for task.eval: the accuracy must be measured on questions that no agent was trained on"})
 	}
+	for _, text := range assemble.FewRows(cfg, t) {
+		fault, cure, _ := strings.Cut(text, ": ")
+		out = append(out, Finding{Warn, "task", fault, cure})
+	}
 	for _, name := range agents {
 		var asked []task.Query
 		if name == cfg.Main().Name { // a sub-agent's prompts depend on the main agent

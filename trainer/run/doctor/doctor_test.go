@@ -278,8 +278,9 @@ agents: {boss: {role: main, model: {family: llama, width: 32, layers: 1, heads: 
 		sets       []string
 		task, boss string // the warnings; "": there is none
 	}{
-		{nil, "training uses 1 of the 2 held-out questions, too", "1 of 6 prompts leave no room for an answer; the longest is the prompt of train-row-000003"},
-		{[]string{"agents.boss.limits.max_tokens=1000", "task.eval=other.jsonl"}, "", ""},
+		{[]string{"task.queries_per_step=5", "task.eval=other.jsonl", "agents.boss.limits.max_tokens=1000"}, "the 5 queries of a step are made from only 4 rows of the task, so each step repeats some of them", ""},
+		{[]string{"task.queries_per_step=4", "task.eval=other.jsonl", "agents.boss.limits.max_tokens=1000"}, "", ""},
+		{[]string{"task.queries_per_step=4"}, "training uses 1 of the 2 held-out questions, too", "1 of 6 prompts leave no room for an answer; the longest is the prompt of train-row-000003"},
 	} {
 		rows("other.jsonl", "four?", "five?")
 		cfg, err := config.Parse(filepath.Join(dir, "team.yaml"), []byte(text), c.sets)

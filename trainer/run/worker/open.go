@@ -68,6 +68,11 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 	case g.KL == "k1":
 		w.observer.Note(metrics.Warnf(w.name, metrics.TopicSettings, "grpo.kl: the gradient of k1 as a loss is 0 in expectation; use k2 or k3"))
 	}
+	if w.main {
+		for _, text := range assemble.FewRows(s.Config, w.rollouts.scorer.task) {
+			w.observer.Note(metrics.Warnf(w.name, metrics.TopicTask, "%s", text))
+		}
+	}
 	return w, w.archive.Begin(ctx, s.From)
 }
 
