@@ -52,10 +52,9 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 			err = errors.Join(err, a.close(context.WithoutCancel(ctx)))
 		}
 	}()
-	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
+	if err := a.openDevice(w.precision, o); err != nil {
 		return a, err
 	}
-	torch.RoundFactors(w.precision != full && !a.device.IsCUDA())
 	m, err := a.device.Memory(ctx)
 	if err != nil {
 		return a, err
@@ -65,6 +64,14 @@ func openActor(ctx context.Context, opt actorOptions, w *workload, o Options) (a
 		return a, err
 	}
 	return a, a.equip(ctx, opt, w)
+}
+
+// openDevice opens the device, and has products round their factors as a run in this precision does.
+func (a *actor) openDevice(p precision, o Options) (err error) {
+	if a.device, err = torch.Open(o.Device, o.Threads); err == nil {
+		torch.RoundFactors(p != full && !a.device.IsCUDA())
+	}
+	return err
 }
 
 // readWeights reads the workload's folder, or makes the same weights again if that is faster.

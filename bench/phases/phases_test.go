@@ -2,6 +2,7 @@ package phases
 
 import (
 	"context"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -38,6 +39,23 @@ func TestQuick(t *testing.T) {
 		for suite := range phases {
 			t.Run(device+"/"+suite, func(t *testing.T) { testQuick(t, device, suite) })
 		}
+	}
+}
+
+// TestHalfSamplesAsPrepared: in bf16 the timed rollouts sample the tokens of the workload, with products that round their factors in both.
+func TestHalfSamplesAsPrepared(t *testing.T) {
+	ctx, o := context.Background(), Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf}
+	b := bench{name: "small", suite: "rollout", weights: small, shape: shape{prompts: 2, rollouts: 1, promptTokens: 20, newTokens: 20}, precision: half}
+	err := b.prepared(ctx, o, func(w *workload) error {
+		p, _, err := open(ctx, phases["rollout"], w, o)
+		if err != nil {
+			return err
+		}
+		_, err = p.Check(ctx)
+		return errors.Join(err, p.Close())
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -50,7 +50,7 @@ func prepare(ctx context.Context, b bench, folder string, o Options) (w *workloa
 		Checked: min(b.shape.prompts, 2), Rank: b.weights.rank, shared: b.weights.rank > 0}
 	a := &actor{}
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
-	if a.device, err = torch.Open(o.Device, o.Threads); err != nil {
+	if err := a.openDevice(b.precision, o); err != nil {
 		return nil, err
 	}
 	if err := a.makeWeights(ctx, b, o.Root); err != nil {
