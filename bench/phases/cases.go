@@ -49,6 +49,7 @@ var (
 	tiny    = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
 	adapted = smolLM2.adapted()
 	experts = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
+	hybrid  = network{name: "6 layers of LFM2-350M, 2 of which attend", config: lfm2(6, 1024, 16, 8, 4608, 65536)}
 )
 
 // adapted returns the network with adapters.
@@ -69,6 +70,13 @@ func mixture(layers, width, heads, kvHeads, ffn, experts, perToken, vocab int) a
 	c := llama(layers, width, heads, kvHeads, ffn, vocab)
 	c.Family, c.Mixture = arch.Qwen3MoE, &arch.Mixture{Experts: experts, PerToken: perToken, FFN: ffn, Normalise: true, Step: 1}
 	return c
+}
+
+// lfm2 returns a hybrid. Two of three layers have a short convolution, and every third layer attends.
+func lfm2(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
+	c := llama(layers, width, heads, kvHeads, ffn, vocab)
+	c.Family, c.RopeTheta = arch.LFM2, 1e6
+	return c.WithDefaults()
 }
 
 // phase is the work of a case, ours and the peer's.
@@ -170,6 +178,8 @@ func casesOf(suite string, quick bool) []bench {
 			{"smollm2-shared", suite, smolLM2, shared, full, nil},
 			{"mixture", suite, experts, apart, full, []measure.Target{faster(peer, 3)}},
 			{"mixture-bf16", suite, experts, apart, half, []measure.Target{faster(peer, 3)}},
+			{"hybrid", suite, hybrid, apart, full, []measure.Target{faster(peer, 3)}},
+			{"hybrid-bf16", suite, hybrid, apart, half, []measure.Target{faster(peer, 3)}},
 		}
 	case "learner":
 		dense := shape{prompts: 16, rollouts: 1, promptTokens: 90, newTokens: 64} // no prompt is shared: the same work for both
@@ -179,6 +189,7 @@ func casesOf(suite string, quick bool) []bench {
 			{"smollm2-dense", suite, smolLM2, dense, full, []measure.Target{faster(peer, 1.2)}},
 			{"smollm2-bf16", suite, smolLM2, shared, half, []measure.Target{faster(peer, 2)}},
 			{"mixture", suite, experts, apart, full, []measure.Target{faster(peer, 1.5)}},
+			{"hybrid", suite, hybrid, apart, full, []measure.Target{faster(peer, 2)}},
 			{"smollm2-lora", suite, adapted, shared, full, []measure.Target{faster(inFull, 1.25), smaller(inFull, 0.5)}},
 		}
 	case "step":
