@@ -37,6 +37,7 @@ wrapped() { train "$1" examples/quickstart/team.yaml "${small[@]}" --set agents.
 wrapped whole gemma3 mistral3
 wrapped visual qwen2_5_vl smolvlm
 wrapped shared gemma4 gemma4
+wrapped hybrid lfm2_vl lfm2_vl
 wrapped text gemma3 mistral3 --set run.save=text
 wrapped wrapped-adapters gemma3 mistral3 --set agents.planner.lora.r=4 --set agents.researcher.lora.r=3
 wrapped shared-adapters gemma4 gemma4 --set agents.planner.lora.r=4 --set agents.researcher.lora.r=3

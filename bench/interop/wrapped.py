@@ -11,7 +11,7 @@ import sys
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import (Gemma3Config, Gemma3ForConditionalGeneration, Gemma4Config, Gemma4ForConditionalGeneration, Mistral3Config, Mistral3ForConditionalGeneration, Qwen2_5_VLConfig,
+from transformers import (Gemma3Config, Gemma3ForConditionalGeneration, Gemma4Config, Gemma4ForConditionalGeneration, Lfm2VlConfig, Lfm2VlForConditionalGeneration, Mistral3Config, Mistral3ForConditionalGeneration, Qwen2_5_VLConfig,
                           Qwen2_5_VLForConditionalGeneration, SmolVLMConfig, SmolVLMForConditionalGeneration)
 
 TEXT = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
@@ -34,6 +34,8 @@ def models():
     vision = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, fullatt_block_indexes=[0])
     yield "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=qwen, vision_config=vision)), {}
     yield "smolvlm", SmolVLMForConditionalGeneration(SmolVLMConfig(text_config=dict(TEXT, model_type="llama"), vision_config=dict(SIGLIP, model_type="smolvlm_vision"), scale_factor=2)), {}
+    lfm2 = dict(TEXT, model_type="lfm2", num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], block_multiple_of=16)
+    yield "lfm2_vl", Lfm2VlForConditionalGeneration(Lfm2VlConfig(text_config=lfm2, vision_config=dict(SIGLIP, model_type="siglip2_vision_model", num_patches=4), projector_hidden_size=48)), {}
 
 
 def add_mtp(folder):

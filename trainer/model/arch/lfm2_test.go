@@ -128,3 +128,22 @@ func TestLFM2GGUF(t *testing.T) {
 		golden.WantError(t, err, one.want)
 	}
 }
+
+// TestLFM2VL: the embedding of LFM2-VL is its head unless a key of the whole model says otherwise. Both names of this key are in use.
+func TestLFM2VL(t *testing.T) {
+	for keys, tied := range map[string]bool{
+		`"text_config":{"tie_embedding":false}`:                               true,
+		`"tie_embedding":true,"text_config":{"model_type":"lfm2"}`:            true,
+		`"tie_embedding":false,"text_config":{"tie_word_embeddings":false}`:   false,
+		`"tie_word_embeddings":false,"text_config":{"model_type":"lfm2"}`:     false,
+		`"tie_word_embeddings":false,"text_config":{"tie_embedding":true}`:    true,
+		`"tie_word_embeddings":null,"text_config":{"num_hidden_layers":2}`:    true,
+		`"tie_word_embeddings":true,"tie_embedding":false,"text_config":{}`:   false,
+		`"architectures":["Lfm2VlForConditionalGeneration"],"text_config":{}`: true,
+	} {
+		c, err := ParseJSON([]byte(`{"model_type":"lfm2_vl",` + keys + `}`))
+		if err != nil || c.Family != LFM2 || c.Wrapper != "lfm2_vl" || c.Tied != tied {
+			t.Errorf("%s: %v, %s in %s, tied: %v", keys, err, c.Family, c.Wrapper, c.Tied)
+		}
+	}
+}

@@ -28,6 +28,7 @@ var wrappers = map[string]wrapper{
 	"gemma4":     {text: Gemma4, tied: true},
 	"mistral3":   {text: "mistral", tied: true},
 	"internvl":   {text: Qwen2, tied: true},
+	"lfm2_vl":    {text: LFM2, tied: true},
 	"llava":      {text: Llama},
 	"llava_next": {text: Llama},
 	"qwen2_vl":   {text: Qwen2, flat: true},
@@ -123,11 +124,12 @@ func (k *keys) takeOutside(outer *keys, w wrapper) {
 		}
 	}
 	tied, inner := w.tied, false
-	outer.booleanOrNull("tie_word_embeddings", &tied)
-	if k.booleanOrNull("tie_word_embeddings", &inner); inner {
-		tied = true
+	for _, key := range []string{"tie_word_embeddings", "tie_embedding"} { // LFM2 has both
+		outer.booleanOrNull(key, &tied)
+		k.booleanOrNull(key, &inner)
 	}
-	k.values["tie_word_embeddings"] = tied
+	delete(k.values, "tie_embedding")
+	k.values["tie_word_embeddings"] = tied || inner
 	k.fold(outer)
 }
 
