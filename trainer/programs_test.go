@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -363,6 +364,13 @@ func TestProgramsThatFail(t *testing.T) {
 			err := Train(t.Context(), cfg, Options{Gateway: serveGateway(t, cfg)})
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "grpo.max_removed") {
 				t.Errorf("after %v: %v", time.Since(start), err)
+			}
+			seen := &recorder{}
+			cfg.Run.Steps, cfg.Run.Dir = 1, config.Path(t.TempDir()) // too few steps to be refused: the reason that nothing was trained is the removal
+			err = Train(t.Context(), cfg, Options{Gateway: serveGateway(t, cfg), Observer: seen})
+			if want := "planner: all 4 rollouts of 1 step had no score and were removed"; !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "equal") ||
+				strings.Contains(err.Error(), "never called") || !strings.Contains(seen.String(), c.want) {
+				t.Errorf("one step: %v, notes: %s", err, seen)
 			}
 		})
 	}

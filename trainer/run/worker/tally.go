@@ -11,11 +11,14 @@ import (
 
 // tally counts events of this process's steps that the end of the run reports.
 type tally struct {
-	steps   int
-	sampled int            // sampled turns of this agent
-	calls   map[string]int // number of calls of each sub-agent
-	tooLong map[string]int // tokens of prompts that left no room for an answer, by query
-	idle    int            // number of latest steps in a row without a group whose rewards differ
+	steps    int
+	sampled  int            // sampled turns of this agent
+	calls    map[string]int // number of calls of each sub-agent
+	tooLong  map[string]int // tokens of prompts that left no room for an answer, by query
+	idle     int            // number of latest steps in a row without a group whose rewards differ
+	groups   int            // groups of this agent in all steps
+	rollouts int            // of all steps
+	unscored int            // rollouts without a score, which are removed
 }
 
 // idleSteps is the number of consecutive steps without differing rewards after which a warning appears. The warning is
@@ -51,9 +54,14 @@ func (rp *reports) count(held *experience, outcomes []store.Outcome, groups mgrp
 	if y.calls == nil {
 		y.calls, y.tooLong = map[string]int{}, map[string]int{}
 	}
+	y.groups += groups.Groups
+	y.rollouts += len(outcomes)
 	for _, o := range outcomes {
 		for name, n := range o.Calls {
 			y.calls[name] += n
+		}
+		if o.Failed != "" || o.Unscored != "" {
+			y.unscored++
 		}
 	}
 	for _, t := range held.trajectories {
@@ -87,6 +95,9 @@ func (rp *reports) ending() []string {
 		return nil
 	}
 	steps := metrics.Steps(int64(y.steps))
+	if y.unscored > 0 && y.unscored == y.rollouts {
+		return []string{fmt.Sprintf("all %d rollouts of %s had no score and were removed: the warnings of these steps give the reasons", y.rollouts, steps)}
+	}
 	if len(y.tooLong) > 0 {
 		out = append(out, fmt.Sprintf("%d queries had prompts that left no room for an answer", len(y.tooLong)))
 	}
@@ -106,6 +117,8 @@ func (rp *reports) ending() []string {
 		out = append(out, "it was never called in "+steps)
 	case y.sampled == 0 && (rp.main || len(out) > 0):
 		out = append(out, "no token was sampled in "+steps)
+	case rp.trains() && !rp.trained() && y.groups == 0 && y.unscored > 0:
+		out = append(out, fmt.Sprintf("no update was made in %s: %d of %d rollouts had no score and were removed, so no group was left: the warnings of these steps give the reasons", steps, y.unscored, y.rollouts))
 	case rp.trains() && !rp.trained():
 		teach := "teach them the format in a cold start"
 		if rp.cfg.ColdStarts(rp.agent) {
