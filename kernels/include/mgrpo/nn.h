@@ -65,6 +65,10 @@ MGRPO_API int32_t mgrpo_geglu_bwd_cpu(const float *dy, const float *gate_up, flo
 MGRPO_API int32_t mgrpo_clamped_glu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
 MGRPO_API int32_t mgrpo_clamped_glu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
 
+// The gated linear unit of Dauphin et al. 2017: y = up / (1 + exp(-gate)).
+MGRPO_API int32_t mgrpo_sigmoid_glu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f);
+MGRPO_API int32_t mgrpo_sigmoid_glu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
+
 // The step between the product of a layer's queries, keys and values and attention: the product is split into heads. The heads of queries
 // and keys are normalised as by mgrpo_rms_norm_cpu, and then rotated by their positions. A row of the product [rows, (heads +
 // 2 kv_heads) hd] has the heads of queries, of keys and of values. There is at least one of each, heads is a multiple of kv_heads,
@@ -165,6 +169,9 @@ MGRPO_API int32_t mgrpo_geglu_bwd_cuda(const void *dy, const void *gate_up, int3
                                        void *stream);
 MGRPO_API int32_t mgrpo_clamped_glu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
 MGRPO_API int32_t mgrpo_clamped_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
+                                             void *stream);
+MGRPO_API int32_t mgrpo_sigmoid_glu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream);
+MGRPO_API int32_t mgrpo_sigmoid_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
                                              void *stream);
 MGRPO_API int32_t mgrpo_split_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q_or_null,
                                          float *inv_k_or_null, int64_t rows, void *stream);
