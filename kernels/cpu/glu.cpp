@@ -53,3 +53,11 @@ int32_t mgrpo_clamped_glu_cpu(const float *gate_up, float *y, int64_t rows, int6
 int32_t mgrpo_clamped_glu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
   return glu_bwd(layer_loops().clamped_glu_bwd, dy, gate_up, dgate_up, rows, f);
 }
+
+int32_t mgrpo_sigmoid_glu_cpu(const float *gate_up, float *y, int64_t rows, int64_t f) {
+  return glu(layer_loops().sigmoid_glu, gate_up, y, rows, f);
+}
+
+int32_t mgrpo_sigmoid_glu_bwd_cpu(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
+  return glu_bwd(layer_loops().sigmoid_glu_bwd, dy, gate_up, dgate_up, rows, f);
+}

@@ -44,6 +44,27 @@ struct AttentionQueries {
   int64_t window;  // 0: a query sees all keys up to its own
 };
 
+// A state of the gated delta rule has at most this many rows and columns; a pass takes kDeltaColumns of them.
+constexpr int64_t kMaxDeltaDim = 256;
+constexpr int64_t kDeltaColumns = 32;
+constexpr double kDeltaEps = 1e-6;
+
+// Rows of one value head, and columns of its state. before, after [key_dim, value_dim], v, y and r are at the first of these columns.
+// before null: zeros; it may be after. r may be null.
+struct DeltaRows {
+  const float *q, *k;  // normalised, qk_stride floats from a row to the next
+  int64_t qk_stride;
+  const float *v;
+  int64_t v_stride;
+  const float *decay, *beta;  // exp(g), beta
+  int64_t gate_stride;
+  float *y, *r;
+  int64_t y_stride;
+  const float *before;
+  float *after;
+  int64_t rows, key_dim, value_dim, columns;
+};
+
 using LinearBF16 = void (*)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
                             int64_t y_stride, int64_t rows, int64_t k, int64_t n);
 
@@ -87,6 +108,11 @@ struct LayerLoops {
   void (*geglu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
   void (*clamped_glu)(const float *gate_up, float *y, int64_t rows, int64_t f);
   void (*clamped_glu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
+  void (*sigmoid_glu)(const float *gate_up, float *y, int64_t rows, int64_t f);
+  void (*sigmoid_glu_bwd)(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f);
+  // y = silu(x) and dx = dy silu'(x) for n numbers; y may be x, dx may be dy.
+  void (*silu)(const float *x, float *y, int64_t n);
+  void (*silu_bwd)(const float *dy, const float *x, float *dx, int64_t n);
   // One row: x, y [heads, hd], cos, sin [rotary / 2]; sign is -1 for the inverse.
   void (*rope)(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary, float sign);
 
@@ -102,6 +128,11 @@ struct LayerLoops {
   // Writes dq, and adds to dk and dv the parts of these queries, for keys first_seen(position, window) to position +
   // rows - 1.
   void (*attend_bwd)(const AttentionQueries &queries, const AttentionKeys &keys, float *dk, float *dv);
+
+  // See delta_loops.h.
+  void (*delta_rows)(const DeltaRows &in);
+  float (*delta_normalise)(const float *x, float scale, float *y, int64_t d);
+  void (*delta_normalise_bwd)(const float *dy, const float *x, float factor, float scale, float *dx, int64_t d);
 };
 
 // The set in use: the best one this CPU has, until mgrpo_cpu_use names another. MGRPO_CPU_ISA=portable|avx2|avx512|amx in the

@@ -1,6 +1,7 @@
 // All inner loops of the nn kernels for the instruction set of the including file; see simd.h.
 #pragma once
 #include "attention_loops.h"
+#include "delta_loops.h"
 #include "layer_loops.h"
 #include "linear_dot.h"
 #include "linear_quant.h"
@@ -12,9 +13,10 @@ namespace mgrpo::cpu {
 namespace {
 
 constexpr LayerLoops make_layer_loops(const char *name) {
-  return {name,        linear<float>, linear<uint16_t>, lora_expand,   dequantise,    linear_quant,      linear_quant_bwd, rms_norm,
-          rms_norm_dx, rms_norm_dw,   glu<Silu>,        glu_bwd<Silu>, glu<GeluTanh>, glu_bwd<GeluTanh>, glu<Clamped>,     glu_bwd<Clamped>,
-          rope,        moe_combine,   moe_weigh,        attend,        attend_bwd};
+  return {name,         linear<float>,    linear<uint16_t>, lora_expand,     dequantise,    linear_quant,    linear_quant_bwd,
+          rms_norm,     rms_norm_dx,      rms_norm_dw,      glu<Silu>,       glu_bwd<Silu>, glu<GeluTanh>,   glu_bwd<GeluTanh>,
+          glu<Clamped>, glu_bwd<Clamped>, sigmoid_glu,      sigmoid_glu_bwd, silu,          silu_bwd,        rope,
+          moe_combine,  moe_weigh,        attend,           attend_bwd,      delta_rows,    delta_normalise, delta_normalise_bwd};
 }
 
 }  // namespace

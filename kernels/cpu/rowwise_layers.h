@@ -156,6 +156,31 @@ void glu_bwd(const float *dy, const float *gate_up, float *dgate_up, int64_t row
     });
 }
 
+void sigmoid_glu(const float *gate_up, float *y, int64_t rows, int64_t f) {
+  for (int64_t r = 0; r < rows; r++, gate_up += 2 * f, y += f)
+    for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(y, sigmoid(at(gate_up)) * at(gate_up + f)); });
+}
+
+void sigmoid_glu_bwd(const float *dy, const float *gate_up, float *dgate_up, int64_t rows, int64_t f) {
+  for (int64_t r = 0; r < rows; r++, dy += f, gate_up += 2 * f, dgate_up += 2 * f)
+    for_vectors(f, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+      const Vec s = sigmoid(at(gate_up)), grad = at(dy), up = at(gate_up + f);
+      put(dgate_up, grad * up * s * (1.0f - s));
+      put(dgate_up + f, grad * s);
+    });
+}
+
+void silu(const float *x, float *y, int64_t n) {
+  for_vectors(n, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(y, at(x) * sigmoid(at(x))); });
+}
+
+void silu_bwd(const float *dy, const float *x, float *dx, int64_t n) {
+  for_vectors(n, [&](auto at, auto put) MGRPO_LAMBDA_INLINE {
+    const Vec s = sigmoid(at(x));
+    put(dx, at(dy) * s * fma(at(x), 1.0f - s, splat(1.0f)));
+  });
+}
+
 void rope(const float *x, const float *cos, const float *sin, float *y, int64_t heads, int64_t hd, int64_t rotary, float sign) {
   const int64_t half = rotary / 2;
   for (int64_t h = 0; h < heads; h++, x += hd, y += hd) {

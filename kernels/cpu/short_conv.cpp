@@ -6,7 +6,10 @@
 #include <unordered_set>
 #include <vector>
 
+#include "layer_loops.h"
 #include "parallel.h"
+#include "runs.h"
+#include "segments.h"
 
 using namespace mgrpo;
 using namespace mgrpo::cpu;
@@ -46,13 +49,6 @@ class Rows {
   const int32_t *cu_;
 };
 
-bool valid_segments(const int32_t *cu, const int32_t *follows, int64_t batch) {
-  if (batch < 0 || cu == nullptr || cu[0] != 0) return false;
-  for (int64_t s = 0; s < batch; s++)
-    if (cu[s + 1] < cu[s] || (follows != nullptr && (follows[s] < kNone || follows[s] >= cu[s]))) return false;
-  return true;
-}
-
 // Weights with the channels of a tap next to each other.
 class Taps {
  public:
@@ -75,7 +71,13 @@ struct Input {
   float operator()(int64_t j) const { return gate != nullptr ? gate[j] * x[j] : x[j]; }
 };
 
-Input input_of(const float *bcx, int64_t row, int64_t d) { return {bcx + row * 3 * d, bcx + row * 3 * d + 2 * d}; }
+// Values of a row of the product, in units of d.
+int64_t parts_of(const mgrpo_short_conv &conv) { return conv.silu != 0 ? 1 : 3; }
+
+Input input_of(const float *bcx, int64_t row, const mgrpo_short_conv &conv) {
+  const float *first = bcx + row * parts_of(conv) * conv.d;
+  return conv.silu != 0 ? Input{nullptr, first} : Input{first, first + 2 * conv.d};
+}
 
 // The convolution of one row. taken[n] is u of the row n before it, for n < count.
 void convolve(const mgrpo_short_conv &conv, const Taps &taps, const Input *taken, int64_t count, float *sum) {
@@ -97,46 +99,78 @@ void convolve(const mgrpo_short_conv &conv, const Taps &taps, const Input *taken
 // u of a row and of those before it; returns how many there are.
 int64_t take(const float *bcx, const mgrpo_short_conv &conv, const Rows &rows, int64_t row, Input *taken) {
   int64_t n = 0;
-  for (; row >= 0 && n < conv.width; row = rows.before(row)) taken[n++] = input_of(bcx, row, conv.d);
+  for (; row >= 0 && n < conv.width; row = rows.before(row)) taken[n++] = input_of(bcx, row, conv);
   return n;
 }
 
 double work_of(const mgrpo_short_conv &conv, int64_t rows) { return static_cast<double>(rows) * conv.d * (conv.width + 2); }
 
-// The gradient of a row's inputs.
-void back(const float *dy, const float *bcx, const mgrpo_short_conv &conv, const Taps &taps, const Rows &rows, int64_t row, float *to) {
+// Turns the convolution of a row into its result.
+void finish(const mgrpo_short_conv &conv, const float *bcx, int64_t row, float *sum) {
+  if (conv.silu != 0) {
+    layer_loops().silu(sum, sum, conv.d);
+    return;
+  }
+  const float *c = bcx + (row * 3 + 1) * conv.d;
+  for (int64_t j = 0; j < conv.d; j++) sum[j] *= c[j];
+}
+
+// The gradient of a row's convolution, and with gates that of its gates C.
+void back_to_sum(const float *dy, const float *bcx, const mgrpo_short_conv &conv, const Taps &taps, const Rows &rows, int64_t row,
+                 float *dsum, float *dbcx) {
   const int64_t d = conv.d;
-  const float *b = bcx + row * 3 * d, *x = b + 2 * d, *grad = dy + row * d;
-  float *db = to + row * 3 * d, *dc = db + d, *dx = dc + d;
+  const float *grad = dy + row * d;
+  float *to = dsum + row * d;
   Input taken[kMostTaps];
-  convolve(conv, taps, taken, take(bcx, conv, rows, row, taken), dc);
-  for (int64_t j = 0; j < d; j++) dc[j] *= grad[j];
-  std::fill_n(dx, d, 0.0f);  // du, until it is complete
+  const int64_t count = take(bcx, conv, rows, row, taken);
+  if (conv.silu != 0) {
+    convolve(conv, taps, taken, count, to);
+    layer_loops().silu_bwd(grad, to, to, d);
+    return;
+  }
+  const float *c = bcx + (row * 3 + 1) * d;
+  float *dc = dbcx + (row * 3 + 1) * d;
+  convolve(conv, taps, taken, count, dc);
+  for (int64_t j = 0; j < d; j++) dc[j] *= grad[j], to[j] = grad[j] * c[j];
+}
+
+// The gradient of a row's u, or of its gates B and inputs.
+void back_to_input(const float *dsum, const float *bcx, const mgrpo_short_conv &conv, const Taps &taps, const Rows &rows, int64_t row,
+                   float *dbcx) {
+  const int64_t d = conv.d, at = row * parts_of(conv) * d;
+  float *du = dbcx + at + (parts_of(conv) - 1) * d;
+  std::fill_n(du, d, 0.0f);
   rows.each_reader(static_cast<int32_t>(row), conv.width - 1, [&](int64_t reader, int64_t distance) {
-    const float *w = taps[conv.width - 1 - distance], *its = dy + reader * d, *gate = bcx + reader * 3 * d + d;
-    for (int64_t j = 0; j < d; j++) dx[j] += w[j] * (its[j] * gate[j]);
+    const float *w = taps[conv.width - 1 - distance], *its = dsum + reader * d;
+    for (int64_t j = 0; j < d; j++) du[j] += w[j] * its[j];
   });
+  if (conv.silu != 0) return;
+  const float *b = bcx + at, *x = b + 2 * d;
+  float *db = dbcx + at;
   for (int64_t j = 0; j < d; j++) {
-    const float du = dx[j];
-    db[j] = du * x[j];
-    dx[j] = du * b[j];
+    db[j] = du[j] * x[j];
+    du[j] *= b[j];
   }
 }
 
 // Adds the gradients of weights and bias for channels [begin, end).
-void add_dw(const float *dy, const float *bcx, const mgrpo_short_conv &conv, const Rows &rows, int64_t count, int64_t begin, int64_t end,
+void add_dw(const float *dsum, const float *bcx, const mgrpo_short_conv &conv, const Rows &rows, int64_t count, int64_t begin, int64_t end,
             float *dw, float *dbias) {
   const int64_t d = conv.d, n = end - begin;
-  std::vector<float> sums(static_cast<size_t>((conv.width + 1) * n)), grad(static_cast<size_t>(n));
+  std::vector<float> sums(static_cast<size_t>((conv.width + 1) * n));
   for (int64_t row = 0; row < count; row++) {
-    const float *its = dy + row * d + begin, *gate = bcx + row * 3 * d + d + begin;
-    for (int64_t j = 0; j < n; j++) grad[j] = its[j] * gate[j];
+    const float *grad = dsum + row * d + begin;
     Input taken[kMostTaps];
     const int64_t seen = take(bcx, conv, rows, row, taken);
     for (int64_t i = 0; i < seen; i++) {
       float *sum = sums.data() + (conv.width - 1 - i) * n;
-      const float *b = taken[i].gate + begin, *x = taken[i].x + begin;
-      for (int64_t j = 0; j < n; j++) sum[j] += grad[j] * (b[j] * x[j]);
+      const float *x = taken[i].x + begin;
+      if (taken[i].gate != nullptr) {
+        const float *b = taken[i].gate + begin;
+        for (int64_t j = 0; j < n; j++) sum[j] += grad[j] * (b[j] * x[j]);
+      } else {
+        for (int64_t j = 0; j < n; j++) sum[j] += grad[j] * x[j];
+      }
     }
     float *sum = sums.data() + conv.width * n;
     for (int64_t j = 0; j < n; j++) sum[j] += grad[j];
@@ -177,8 +211,7 @@ int32_t mgrpo_short_conv_packed_cpu(const float *bcx, mgrpo_short_conv conv, con
       Input taken[kMostTaps];
       float *to = y + r * conv.d;
       convolve(conv, taps, taken, take(bcx, conv, rows, r, taken), to);
-      const float *c = bcx + r * 3 * conv.d + conv.d;
-      for (int64_t j = 0; j < conv.d; j++) to[j] *= c[j];
+      finish(conv, bcx, r, to);
     }
   });
   return MGRPO_OK;
@@ -195,12 +228,17 @@ int32_t mgrpo_short_conv_packed_bwd_cpu(const float *dy, const float *bcx, mgrpo
   if (any_null({dy, bcx, conv.w, dbcx})) return MGRPO_INVALID_ARGUMENT;
   const Rows rows(cu, follows_or_null, batch);
   const Taps taps(conv);
-  parallel_ranges(count, 1, 2 * work_of(conv, count), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; r++) back(dy, bcx, conv, taps, rows, r, dbcx);
-  });
+  std::vector<float> dsum(static_cast<size_t>(count * conv.d));  // gradients of the convolutions
+  const auto each_row = [&](const auto &f) {
+    parallel_ranges(count, 1, work_of(conv, count), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; r++) f(r);
+    });
+  };
+  each_row([&](int64_t r) { back_to_sum(dy, bcx, conv, taps, rows, r, dsum.data(), dbcx); });
+  each_row([&](int64_t r) { back_to_input(dsum.data(), bcx, conv, taps, rows, r, dbcx); });
   if (dw_or_null == nullptr && dbias_or_null == nullptr) return MGRPO_OK;
   parallel_ranges(conv.d, 16, work_of(conv, count),
-                  [&](int64_t begin, int64_t end) { add_dw(dy, bcx, conv, rows, count, begin, end, dw_or_null, dbias_or_null); });
+                  [&](int64_t begin, int64_t end) { add_dw(dsum.data(), bcx, conv, rows, count, begin, end, dw_or_null, dbias_or_null); });
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {
   return MGRPO_OUT_OF_MEMORY;
@@ -208,7 +246,7 @@ int32_t mgrpo_short_conv_packed_bwd_cpu(const float *dy, const float *bcx, mgrpo
 
 int32_t mgrpo_short_conv_cached_cpu(const float *bcx, mgrpo_short_conv conv, float *cache, mgrpo_pages pages, const int32_t *sequence,
                                     const int32_t *pos, float *y, int64_t rows) try {
-  if (!valid_conv(conv, rows) || !valid_conv_cache(conv, pages)) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_conv(conv, rows) || conv.silu != 0 || !valid_conv_cache(conv, pages)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({bcx, conv.w, cache, pages.table, sequence, pos, y}) || !known_places(conv, pages, sequence, pos, rows))
     return MGRPO_INVALID_ARGUMENT;
@@ -217,21 +255,57 @@ int32_t mgrpo_short_conv_cached_cpu(const float *bcx, mgrpo_short_conv conv, flo
   for (int64_t r = rows - 1; r >= 0; r--) {  // the last row of a place remains
     const int64_t place = place_of(pages, sequence[r], pos[r]);
     if (!written.insert(place).second) continue;
-    const Input u = input_of(bcx, r, d);
+    const Input u = input_of(bcx, r, conv);
     for (int64_t j = 0; j < d; j++) cache[place * d + j] = u(j);
   }
   const Taps taps(conv);
   parallel_ranges(rows, 1, work_of(conv, rows), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; r++) {
-      Input taken[kMostTaps] = {input_of(bcx, r, d)};
+      Input taken[kMostTaps] = {input_of(bcx, r, conv)};
       int64_t n = 1;
       for (; n < conv.width && n <= pos[r]; n++) taken[n] = {nullptr, cache + place_of(pages, sequence[r], pos[r] - n) * d};
       float *to = y + r * d;
       convolve(conv, taps, taken, n, to);
-      const float *c = bcx + r * 3 * d + d;
-      for (int64_t j = 0; j < d; j++) to[j] *= c[j];
+      finish(conv, bcx, r, to);
     }
   });
+  return MGRPO_OK;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
+}
+
+int32_t mgrpo_short_conv_states_cpu(const float *u, mgrpo_short_conv conv, float *states, int64_t slots, const int32_t *slot,
+                                    const int32_t *pos, float *y, int64_t rows) try {
+  const int64_t d = conv.d, kept = conv.width - 1;
+  if (!valid_conv(conv, rows) || conv.silu == 0 || !valid_sizes({slots, d, kept, sizeof(float)})) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({u, conv.w, slot, pos, y}) || (kept > 0 && states == nullptr) || !all_in_range(slot, rows, 0, slots) ||
+      !all_in_range(pos, rows, 0, INT32_MAX))
+    return MGRPO_INVALID_ARGUMENT;
+  const Taps taps(conv);
+  const std::vector<int64_t> runs = runs_of(slot, rows);
+  std::vector<int64_t> run_of(static_cast<size_t>(rows));
+  for (size_t i = 0; i + 1 < runs.size(); i++) std::fill(run_of.begin() + runs[i], run_of.begin() + runs[i + 1], runs[i]);
+  parallel_ranges(rows, 1, work_of(conv, rows), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; r++) {
+      const float *state = states + slot[r] * kept * d;
+      Input taken[kMostTaps];
+      int64_t n = 0;
+      for (; n < conv.width && n <= pos[r]; n++) {
+        const int64_t row = r - n, missing = run_of[r] - row;  // rows before the first one of the call
+        taken[n] = {nullptr, missing <= 0 ? u + row * d : state + (kept - missing) * d};
+      }
+      convolve(conv, taps, taken, n, y + r * d);
+      finish(conv, u, r, y + r * d);
+    }
+  });
+  if (kept == 0) return MGRPO_OK;
+  for (size_t i = 0; i + 1 < runs.size(); i++) {
+    const int64_t rows_of = runs[i + 1] - runs[i], fresh = rows_of < kept ? rows_of : kept;
+    float *state = states + slot[runs[i]] * kept * d;
+    std::memmove(state, state + fresh * d, static_cast<size_t>((kept - fresh) * d) * sizeof(float));
+    std::memcpy(state + (kept - fresh) * d, u + (runs[i + 1] - fresh) * d, static_cast<size_t>(fresh * d) * sizeof(float));
+  }
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {
   return MGRPO_OUT_OF_MEMORY;

@@ -1,6 +1,7 @@
 // The gated delta rule (Yang et al. 2024, arXiv 2412.06464) of Qwen3-Next and Qwen3.5, as torch_recurrent_gated_delta_rule of transformers
-// computes it with use_qk_l2norm_in_kernel. A row of x [T, 2 key_heads key_dim + value_heads value_dim] holds the heads of queries q, keys k
-// and values v, and a row of ba [T, 2 value_heads] holds b, then a. Value head h uses query and key head h / (value_heads / key_heads). With
+// computes it with use_qk_l2norm_in_kernel. A row of x [T, 2 key_heads key_dim + value_heads value_dim] holds the heads of queries q, keys
+// k and values v, and a row of ba [T, 2 value_heads] holds b, then a. Value head h uses query and key head h / (value_heads / key_heads).
+// With
 //
 //   k' = k / sqrt(|k|^2 + 1e-6), q' = q / sqrt(|q|^2 + 1e-6) / sqrt(key_dim),
 //   beta = 1 / (1 + exp(-b)), g = -exp(a_log) softplus(a + dt_bias),
@@ -23,10 +24,11 @@ typedef struct mgrpo_delta_rule {
 // Most rows of a piece.
 #define MGRPO_PIECE_ROWS 64
 
-// Packed rows, divided into pieces of at most MGRPO_PIECE_ROWS consecutive rows of one segment. Piece p is rows [first[p], first[p + 1]) and
-// comes after the last row of piece before[p], which is below p; -1 begins a sequence. A piece that several others come after ends where
-// they part. A chain is a run of pieces that come after each other, and no other piece comes after one of its pieces but the last. Chains of
-// the same level do not depend on each other; the chain before a chain has a lower level. On a GPU all arrays are in its memory, but `level`.
+// Packed rows, divided into pieces of at most MGRPO_PIECE_ROWS consecutive rows of one segment. Piece p is rows [first[p], first[p + 1])
+// and comes after the last row of piece before[p], which is below p; -1 begins a sequence. A piece that several others come after ends
+// where they part. A chain is a run of pieces that come after each other, and no other piece comes after one of its pieces but the last.
+// Chains of the same level do not depend on each other; the chain before a chain has a lower level. On a GPU all arrays are in its memory,
+// but `level`.
 typedef struct mgrpo_pieces {
   int64_t count, chains, levels;
   const int32_t *first, *before;  // [count + 1], [count]
@@ -37,8 +39,8 @@ typedef struct mgrpo_pieces {
 // The size of `to` for mgrpo_pieces_of, in integers. -1 if the sizes are negative or too large.
 MGRPO_API int64_t mgrpo_pieces_size(int64_t rows, int64_t batch);
 
-// Divides segments with cu and follows_or_null as for mgrpo_attention_packed_cpu, all in host memory. The arrays of `pieces` point into `to`.
-// MGRPO_INVALID_ARGUMENT if cu does not rise from 0 or a segment follows a row outside of [-1, cu[s]).
+// Divides segments with cu and follows_or_null as for mgrpo_attention_packed_cpu, all in host memory. The arrays of `pieces` point into
+// `to`. MGRPO_INVALID_ARGUMENT if cu does not rise from 0 or a segment follows a row outside of [-1, cu[s]).
 MGRPO_API int32_t mgrpo_pieces_of(const int32_t *cu, const int32_t *follows_or_null, int64_t batch, int32_t *to, mgrpo_pieces *pieces);
 
 // y, r [T, value_heads, value_dim] and the state after each piece, states [pieces.count, value_heads, key_dim, value_dim], are written.
@@ -58,8 +60,8 @@ MGRPO_API int32_t mgrpo_delta_rule_packed_bwd_cpu(const float *dy, const float *
 MGRPO_API int32_t mgrpo_delta_rule_states_cpu(const float *x, const float *ba, mgrpo_delta_rule rule, float *states, int64_t slots,
                                               const int32_t *slot, const int32_t *pos, float *y, int64_t rows);
 
-// The same on a GPU, with the conventions of mgrpo/nn.h: x, ba, y, dy, dx and dba have one dtype, float32 or bfloat16; r, states, a_log, dt_bias
-// and their gradients are float32. `rows` is T. A row whose slot is outside of [0, slots) gives NaN and changes no state.
+// The same on a GPU, with the conventions of mgrpo/nn.h: x, ba, y, dy, dx and dba have one dtype, float32 or bfloat16; r, states, a_log,
+// dt_bias and their gradients are float32. `rows` is T. A row whose slot is outside of [0, slots) gives NaN and changes no state.
 MGRPO_API int32_t mgrpo_delta_rule_packed_cuda(const void *x, const void *ba, mgrpo_delta_rule rule, mgrpo_pieces pieces, int32_t dtype,
                                                void *y, float *r, float *states, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_delta_rule_packed_bwd_cuda(const void *dy, const void *x, const void *ba, const float *r, const float *states,

@@ -24,9 +24,9 @@ typedef struct mgrpo_short_conv {
 MGRPO_API int32_t mgrpo_short_conv_packed_cpu(const float *bcx, mgrpo_short_conv conv, const int32_t *cu, const int32_t *follows_or_null,
                                               int64_t batch, float *y);
 
-// dbcx, of the size of bcx, is written. dw_or_null [d, width] and dbias_or_null [d] are accumulated into, with the rows in order. The gradient of a
-// row's u is the sum over the rows that read it: itself, then the rows after it depth first, its own segment before the segments that
-// follow it, and these in order.
+// dbcx, of the size of bcx, is written. dw_or_null [d, width] and dbias_or_null [d] are accumulated into, with the rows in order. The
+// gradient of a row's u is the sum over the rows that read it: itself, then the rows after it depth first, its own segment before the
+// segments that follow it, and these in order.
 MGRPO_API int32_t mgrpo_short_conv_packed_bwd_cpu(const float *dy, const float *bcx, mgrpo_short_conv conv, const int32_t *cu,
                                                   const int32_t *follows_or_null, int64_t batch, float *dbcx, float *dw_or_null,
                                                   float *dbias_or_null);
@@ -41,8 +41,8 @@ MGRPO_API int32_t mgrpo_short_conv_cached_cpu(const float *bcx, mgrpo_short_conv
 // The same, with conv.silu only, against states [slots, width - 1, d]: u of the last rows of a sequence, the newest last. Row r is position
 // pos[r] of the sequence with the state slot[r]. The rows of a sequence follow each other in the order of their positions, and the first
 // one comes after the rows of the state; a row at position 0 begins a sequence, whatever its state holds. The states of all sequences that
-// have rows are advanced. y [rows, d] has the bits of mgrpo_short_conv_packed_cpu. slot must be in [0, slots) and pos >= 0; if the rows of a
-// slot do not follow each other, the result is undefined, but nothing outside of y and states is written.
+// have rows are advanced. y [rows, d] has the bits of mgrpo_short_conv_packed_cpu. slot must be in [0, slots) and pos >= 0; if the rows of
+// a slot do not follow each other, the result is undefined, but nothing outside of y and states is written.
 MGRPO_API int32_t mgrpo_short_conv_states_cpu(const float *u, mgrpo_short_conv conv, float *states, int64_t slots, const int32_t *slot,
                                               const int32_t *pos, float *y, int64_t rows);
 

@@ -1,0 +1,99 @@
+// The rows of a head's gated delta rule.
+#pragma once
+#include "layer_loops.h"
+#include "rowwise_layers.h"
+#include "simd.h"
+
+namespace mgrpo::cpu {
+namespace {
+
+constexpr int kDeltaVecs = kDeltaColumns / kLanes;
+
+// Columns of a state, padded with zeros.
+struct DeltaState {
+  alignas(64) float at[kMaxDeltaDim * kDeltaColumns];
+
+  void load_from(const float *from, const DeltaRows &in) {
+    for (int64_t i = 0; i < in.key_dim; i++)
+      for (int v = 0; v < kDeltaVecs; v++) {
+        const int64_t left = in.columns - v * kLanes;
+        const Vec s = from == nullptr || left <= 0 ? Vec{} : load_n(from + i * in.value_dim + v * kLanes, min64(left, kLanes));
+        store(at + i * kDeltaColumns + v * kLanes, s);
+      }
+  }
+  void store_to(float *to, const DeltaRows &in) const {
+    for (int64_t i = 0; i < in.key_dim; i++)
+      for (int v = 0; v < kDeltaVecs && v * kLanes < in.columns; v++)
+        store_n(to + i * in.value_dim + v * kLanes, load(at + i * kDeltaColumns + v * kLanes), min64(in.columns - v * kLanes, kLanes));
+  }
+};
+
+struct DeltaVecs {
+  Vec at[kDeltaVecs];
+};
+
+// S^T k.
+MGRPO_INLINE DeltaVecs delta_read(const DeltaState &state, const float *k, int64_t key_dim) {
+  DeltaVecs sum{};
+  for (int64_t i = 0; i < key_dim; i++)
+    MGRPO_UNROLL for (int v = 0; v < kDeltaVecs; v++) sum.at[v] =
+        fma(load(state.at + i * kDeltaColumns + v * kLanes), splat(k[i]), sum.at[v]);
+  return sum;
+}
+
+// One pass over the state decays it, adds k u^T, and reads it with q and with the next row's k.
+MGRPO_INLINE void delta_step(DeltaState &state, const float *k, const float *q, const float *next_k, float decay, const DeltaVecs &u,
+                             int64_t key_dim, DeltaVecs &y, DeltaVecs &next) {
+  y = next = {};
+  for (int64_t i = 0; i < key_dim; i++) MGRPO_UNROLL for (int v = 0; v < kDeltaVecs; v++) {
+      float *place = state.at + i * kDeltaColumns + v * kLanes;
+      const Vec s = fma(splat(k[i]), u.at[v], splat(decay) * load(place));
+      y.at[v] = fma(s, splat(q[i]), y.at[v]);
+      next.at[v] = fma(s, splat(next_k[i]), next.at[v]);
+      store(place, s);
+    }
+}
+
+void delta_rows(const DeltaRows &in) {
+  DeltaState state;
+  state.load_from(in.before, in);
+  DeltaVecs read = delta_read(state, in.k, in.key_dim);
+  for (int64_t t = 0; t < in.rows; t++) {
+    const float *k = in.k + t * in.qk_stride, *next_k = t + 1 < in.rows ? k + in.qk_stride : k;
+    const float decay = in.decay[t * in.gate_stride], beta = in.beta[t * in.gate_stride];
+    DeltaVecs u, y;
+    for (int v = 0; v < kDeltaVecs; v++) {
+      const int64_t left = in.columns - v * kLanes;
+      u.at[v] = Vec{};
+      if (left <= 0) continue;
+      const Vec r = load_n(in.v + t * in.v_stride + v * kLanes, min64(left, kLanes)) - splat(decay) * read.at[v];
+      if (in.r != nullptr) store_n(in.r + t * in.y_stride + v * kLanes, r, min64(left, kLanes));
+      u.at[v] = splat(beta) * r;
+    }
+    delta_step(state, k, in.q + t * in.qk_stride, next_k, decay, u, in.key_dim, y, read);
+    for (int v = 0; v < kDeltaVecs && v * kLanes < in.columns; v++)
+      store_n(in.y + t * in.y_stride + v * kLanes, y.at[v], min64(in.columns - v * kLanes, kLanes));
+  }
+  state.store_to(in.after, in);
+}
+
+// A head's q or k divided by its length, times scale; returns scale / length.
+float delta_normalise(const float *x, float scale, float *y, int64_t d) {
+  Vec squares{};
+  for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { squares = fma(at(x), at(x), squares); });
+  const float factor = static_cast<float>(scale / __builtin_sqrt(static_cast<double>(sum_lanes(squares)) + kDeltaEps));
+  for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(y, at(x) * splat(factor)); });
+  return factor;
+}
+
+// dx of y = delta_normalise(x) with the factor it returned, scale / |x|.
+void delta_normalise_bwd(const float *dy, const float *x, float factor, float scale, float *dx, int64_t d) {
+  Vec along{};
+  for_vectors(d, [&](auto at, auto) MGRPO_LAMBDA_INLINE { along = fma(at(dy), at(x), along); });
+  const double inverse = static_cast<double>(factor) / scale;
+  const float back = static_cast<float>(-sum_lanes(along) * inverse * inverse);
+  for_vectors(d, [&](auto at, auto put) MGRPO_LAMBDA_INLINE { put(dx, splat(factor) * fma(at(x), splat(back), at(dy))); });
+}
+
+}  // namespace
+}  // namespace mgrpo::cpu

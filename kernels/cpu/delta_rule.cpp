@@ -1,0 +1,364 @@
+#include "delta_rule.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "layer_loops.h"
+#include "mgrpo/delta_rule.h"
+#include "parallel.h"
+#include "runs.h"
+
+using namespace mgrpo;
+using namespace mgrpo::cpu;
+
+namespace {
+
+using Floats = std::vector<float>;
+
+// Gates of a row and head. Above 20 softplus is the identity, as in PyTorch.
+float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
+// A call's rows: x, and normalised queries and keys and gates made of it.
+struct Rows {
+  mgrpo_delta_rule rule;
+  const float *x, *ba;
+  int64_t rows, width, keys;  // width of a row of x, of its queries or its keys
+  Floats qk, decay, beta;     // [rows, 2 keys], [rows, value_heads]
+  Floats factor;              // [rows, 2 key_heads]: what delta_normalise returned
+
+  Rows(const mgrpo_delta_rule &rule, const float *x, const float *ba, int64_t rows)
+      : rule(rule), x(x), ba(ba), rows(rows), width(delta_width(rule)), keys(rule.key_heads * rule.key_dim) {
+    const int64_t heads = rule.value_heads;
+    qk.resize(static_cast<size_t>(rows * 2 * keys)), factor.resize(static_cast<size_t>(rows * 2 * rule.key_heads));
+    decay.resize(static_cast<size_t>(rows * heads)), beta.resize(decay.size());
+    parallel_ranges(rows, 1, static_cast<double>(rows) * (2 * keys + 32 * heads), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; r++) {
+        for (int64_t h = 0; h < 2 * rule.key_heads; h++) {
+          const int64_t at = h * rule.key_dim;
+          factor[r * 2 * rule.key_heads + h] =
+              layer_loops().delta_normalise(x + r * width + at, scale(h), qk.data() + r * 2 * keys + at, rule.key_dim);
+        }
+        for (int64_t h = 0; h < heads; h++) decay[r * heads + h] = std::exp(g(r, h)), beta[r * heads + h] = sigmoid(ba[r * 2 * heads + h]);
+      }
+    });
+  }
+
+  // The length to which head h of queries, then keys, is normalised.
+  float scale(int64_t h) const { return h < rule.key_heads ? static_cast<float>(1 / std::sqrt(static_cast<double>(rule.key_dim))) : 1.0f; }
+  float a(int64_t row, int64_t h) const { return ba[(row * 2 + 1) * rule.value_heads + h] + rule.dt_bias[h]; }
+  float g(int64_t row, int64_t h) const { return -std::exp(rule.a_log[h]) * softplus(a(row, h)); }
+  const float *q(int64_t row, int64_t h) const { return qk.data() + row * 2 * keys + key_head(h) * rule.key_dim; }
+  const float *k(int64_t row, int64_t h) const { return q(row, h) + keys; }
+  const float *v(int64_t row, int64_t h) const { return x + row * width + 2 * keys + h * rule.value_dim; }
+  int64_t key_head(int64_t h) const { return h / (rule.value_heads / rule.key_heads); }
+  int64_t state_size() const { return rule.key_dim * rule.value_dim; }
+
+  // Computes rows [begin, end) of a head's columns [column, ...).
+  void run(int64_t begin, int64_t end, int64_t h, int64_t column, const float *before, float *after, float *y, float *r) const {
+    const int64_t out = rule.value_heads * rule.value_dim, at = h * rule.value_dim + column;
+    DeltaRows in;
+    in.q = q(begin, h), in.k = k(begin, h), in.qk_stride = 2 * keys;
+    in.v = v(begin, h) + column, in.v_stride = width;
+    in.decay = decay.data() + begin * rule.value_heads + h, in.beta = beta.data() + begin * rule.value_heads + h;
+    in.gate_stride = rule.value_heads;
+    in.y = y + begin * out + at, in.r = r != nullptr ? r + begin * out + at : nullptr, in.y_stride = out;
+    in.before = before != nullptr ? before + column : nullptr, in.after = after + column;
+    in.rows = end - begin, in.key_dim = rule.key_dim, in.value_dim = rule.value_dim;
+    in.columns = std::min(kDeltaColumns, rule.value_dim - column);
+    layer_loops().delta_rows(in);
+  }
+
+  // f(head, first column) for the parts of a row that threads compute apart.
+  template <class F>
+  void each_part(int64_t items, const F &f) const {
+    const int64_t strips = (rule.value_dim + kDeltaColumns - 1) / kDeltaColumns, parts = rule.value_heads * strips;
+    parallel_for(items * parts, 4.0 * rows * rule.value_heads * state_size(),
+                 [&](int64_t i) { f(i / parts, i % parts / strips, i % strips * kDeltaColumns); });
+  }
+};
+
+// The gradients of one value head's pieces, the last piece first. Sizes: n rows of a piece, dk, dv; see mgrpo/delta_rule.h and section
+// "The gated delta rule" of docs/algorithm.md for the names.
+class HeadBackward {
+ public:
+  HeadBackward(const Rows &in, const mgrpo_pieces &pieces, const float *dy, const float *r, const float *states)
+      : in_(in), pieces_(pieces), dy_(dy), r_(r), states_(states), dk_(in.rule.key_dim), dv_(in.rule.value_dim) {
+    constexpr int64_t most = MGRPO_PIECE_ROWS;
+    for (Floats *m : {&ratio_, &a_, &b_, &m1_, &m2_}) m->resize(most * most);
+    for (Floats *m : {&q_, &k_, &dq_, &dk_row_, &dk_col_}) m->resize(most * dk_);
+    for (Floats *m : {&dout_, &v_, &e_, &dv_new_}) m->resize(most * dv_);
+    left_.resize(std::max(most, dk_) * (2 * most + dk_ + dv_)), right_.resize(std::max(dk_, dv_) * (2 * most + dk_ + dv_));
+    zeros_.resize(dk_ * dv_);
+  }
+
+  // dqk [T, 2 keys] are gradients of normalised queries and keys, to which those of this head are added. dg, dbeta [T, value_heads]
+  // and dx, of values, are written.
+  void run(int64_t head, float *dqk, float *dg, float *dbeta, float *dx) {
+    std::vector<Floats> of_state(static_cast<size_t>(pieces_.count));  // gradients of the states after pieces; empty: 0
+    for (int64_t p = pieces_.count - 1; p >= 0; p--) {
+      Floats dstate = std::move(of_state[p]);
+      if (dstate.empty()) dstate = zeros_;
+      piece(p, head, dstate.data(), dqk, dg, dbeta, dx);
+      const int32_t before = pieces_.before[p];
+      if (before < 0) continue;
+      Floats &to = of_state[before];
+      if (to.empty()) {
+        to = std::move(dstate);
+      } else {
+        for (size_t i = 0; i < to.size(); i++) to[i] += dstate[i];
+      }
+    }
+  }
+
+ private:
+  // left [rows, width] times the transpose of right [columns, width].
+  static void product(const float *left, const float *right, float *y, int64_t rows, int64_t width, int64_t columns) {
+    layer_loops().linear(left, width, right, width, nullptr, y, columns, rows, width, columns);
+  }
+
+  // dstate is the gradient of the state after the piece; it becomes that of the state before it.
+  void piece(int64_t p, int64_t head, float *dstate, float *dqk, float *dg, float *dbeta, float *dx) {
+    first_ = pieces_.first[p], n_ = pieces_.first[p + 1] - first_, head_ = head;
+    const int64_t state = (in_.rule.value_heads * p + head) * in_.state_size(), before = pieces_.before[p];
+    const float *after = states_ + state,
+                *s0 = before < 0 ? zeros_.data() : states_ + (in_.rule.value_heads * before + head) * in_.state_size();
+    const double along_decay = dot(dstate, after, dk_ * dv_);
+    gather();
+    product(q_.data(), k_.data(), a_.data(), n_, dk_, n_);
+    product(k_.data(), k_.data(), b_.data(), n_, dk_, n_);
+    decayed(a_, true), decayed(b_, false);
+    solve(dstate);
+    product(dout_.data(), v_.data(), m1_.data(), n_, dv_, n_);
+    product(e_.data(), v_.data(), m2_.data(), n_, dv_, n_);
+    decayed(m1_, true), decayed(m2_, false);
+    of_keys_and_queries(s0, dstate);
+    of_state(dstate);
+    write(along_decay, dqk, dg, dbeta, dx);
+  }
+
+  // Collects the piece's rows, and the products of decays: ratio[t, s] from after row s up to row t, and from_start_[t].
+  void gather() {
+    const int64_t heads = in_.rule.value_heads;
+    float from_start = 1;
+    for (int64_t t = 0; t < n_; t++) {
+      const int64_t row = first_ + t, at = (row * heads + head_) * dv_;
+      const float decay = in_.decay[row * heads + head_], beta = in_.beta[row * heads + head_];
+      std::memcpy(&q_[t * dk_], in_.q(row, head_), dk_ * sizeof(float));
+      std::memcpy(&k_[t * dk_], in_.k(row, head_), dk_ * sizeof(float));
+      std::memcpy(&dout_[t * dv_], dy_ + at, dv_ * sizeof(float));
+      for (int64_t j = 0; j < dv_; j++) v_[t * dv_ + j] = beta * r_[at + j];
+      for (int64_t s = 0; s < t; s++) ratio_[t * n_ + s] = ratio_[(t - 1) * n_ + s] * decay;
+      ratio_[t * n_ + t] = 1;
+      from_start_[t] = from_start *= decay;
+    }
+  }
+  float to_end(int64_t t) const { return ratio_[(n_ - 1) * n_ + t]; }
+
+  // Multiplies the lower triangle of m [n, n] by the decays; the rest becomes 0.
+  void decayed(Floats &m, bool diagonal) const {
+    for (int64_t t = 0; t < n_; t++)
+      for (int64_t s = 0; s < n_; s++) m[t * n_ + s] = s < t || (s == t && diagonal) ? m[t * n_ + s] * ratio_[t * n_ + s] : 0.0f;
+  }
+
+  // dv' = A^T do + (decay to the end) K dS - B^T e, with e = beta dv', from the last row on.
+  void solve(const float *dstate) {
+    const int64_t width = n_ + dk_;
+    for (int64_t s = 0; s < n_; s++) {
+      for (int64_t t = 0; t < n_; t++) left_[s * width + t] = a_[t * n_ + s];
+      for (int64_t i = 0; i < dk_; i++) left_[s * width + n_ + i] = to_end(s) * k_[s * dk_ + i];
+    }
+    for (int64_t j = 0; j < dv_; j++) {
+      for (int64_t t = 0; t < n_; t++) right_[j * width + t] = dout_[t * dv_ + j];
+      for (int64_t i = 0; i < dk_; i++) right_[j * width + n_ + i] = dstate[i * dv_ + j];
+    }
+    product(left_.data(), right_.data(), dv_new_.data(), n_, width, dv_);
+    for (int64_t t = n_ - 1; t >= 0; t--) {
+      float *own = &dv_new_[t * dv_], *e = &e_[t * dv_];
+      for (int64_t later = t + 1; later < n_; later++) {
+        const float b = b_[later * n_ + t], *its = &e_[later * dv_];
+        for (int64_t j = 0; j < dv_; j++) own[j] -= b * its[j];
+      }
+      const float beta = in_.beta[(first_ + t) * in_.rule.value_heads + head_];
+      for (int64_t j = 0; j < dv_; j++) e[j] = beta * own[j];
+    }
+  }
+
+  void of_keys_and_queries(const float *s0, const float *dstate) {
+    const int64_t width = dv_ + n_;
+    const auto row_role = [&](const Floats &grad, const Floats &m, float sign, Floats &to) {
+      for (int64_t t = 0; t < n_; t++) {
+        for (int64_t j = 0; j < dv_; j++) left_[t * width + j] = sign * from_start_[t] * grad[t * dv_ + j];
+        for (int64_t s = 0; s < n_; s++) left_[t * width + dv_ + s] = sign * m[t * n_ + s];
+      }
+      product(left_.data(), right_.data(), to.data(), n_, width, dk_);
+    };
+    for (int64_t i = 0; i < dk_; i++) {
+      std::memcpy(&right_[i * width], s0 + i * dv_, dv_ * sizeof(float));
+      for (int64_t s = 0; s < n_; s++) right_[i * width + dv_ + s] = k_[s * dk_ + i];
+    }
+    row_role(dout_, m1_, 1, dq_), row_role(e_, m2_, -1, dk_row_);
+
+    const int64_t wide = 2 * n_ + dv_;
+    for (int64_t s = 0; s < n_; s++) {
+      for (int64_t t = 0; t < n_; t++) left_[s * wide + t] = m1_[t * n_ + s], left_[s * wide + n_ + t] = -m2_[t * n_ + s];
+      for (int64_t j = 0; j < dv_; j++) left_[s * wide + 2 * n_ + j] = to_end(s) * v_[s * dv_ + j];
+    }
+    for (int64_t i = 0; i < dk_; i++) {
+      for (int64_t t = 0; t < n_; t++) right_[i * wide + t] = q_[t * dk_ + i], right_[i * wide + n_ + t] = k_[t * dk_ + i];
+      std::memcpy(&right_[i * wide + 2 * n_], dstate + i * dv_, dv_ * sizeof(float));
+    }
+    product(left_.data(), right_.data(), dk_col_.data(), n_, wide, dk_);
+  }
+
+  // dS0 = (decay of the piece) dS + Q^T do - K^T e, rows decayed from the start.
+  void of_state(float *dstate) {
+    const int64_t width = 2 * n_;
+    for (int64_t i = 0; i < dk_; i++)
+      for (int64_t t = 0; t < n_; t++) {
+        left_[i * width + t] = from_start_[t] * q_[t * dk_ + i];
+        left_[i * width + n_ + t] = -from_start_[t] * k_[t * dk_ + i];
+      }
+    for (int64_t j = 0; j < dv_; j++)
+      for (int64_t t = 0; t < n_; t++) right_[j * width + t] = dout_[t * dv_ + j], right_[j * width + n_ + t] = e_[t * dv_ + j];
+    product_.resize(static_cast<size_t>(dk_ * dv_));
+    product(left_.data(), right_.data(), product_.data(), dk_, width, dv_);
+    for (int64_t i = 0; i < dk_ * dv_; i++) dstate[i] = from_start_[n_ - 1] * dstate[i] + product_[i];
+  }
+
+  // along_decay is the product of the state after the piece and its gradient.
+  void write(double along_decay, float *dqk, float *dg, float *dbeta, float *dx) const {
+    const int64_t heads = in_.rule.value_heads;
+    double sum = along_decay;
+    for (int64_t t = n_ - 1; t >= 0; t--) {
+      const int64_t row = first_ + t;
+      float *dq = dqk + row * 2 * in_.keys + in_.key_head(head_) * dk_, *dk = dq + in_.keys;
+      for (int64_t i = 0; i < dk_; i++) {
+        const int64_t at = t * dk_ + i;
+        sum += static_cast<double>(q_[at]) * dq_[at] + static_cast<double>(k_[at]) * (static_cast<double>(dk_row_[at]) - dk_col_[at]);
+        dq[i] += dq_[at], dk[i] += dk_row_[at] + dk_col_[at];
+      }
+      dg[row * heads + head_] = static_cast<float>(sum);
+      dbeta[row * heads + head_] = static_cast<float>(dot(&dv_new_[t * dv_], r_ + (row * heads + head_) * dv_, dv_));
+      std::memcpy(dx + row * in_.width + 2 * in_.keys + head_ * dv_, &e_[t * dv_], dv_ * sizeof(float));
+    }
+  }
+
+  static double dot(const float *a, const float *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += static_cast<double>(a[i]) * b[i];
+    return sum;
+  }
+
+  const Rows &in_;
+  const mgrpo_pieces &pieces_;
+  const float *dy_, *r_, *states_;
+  int64_t dk_, dv_, first_ = 0, n_ = 0, head_ = 0;
+  float from_start_[MGRPO_PIECE_ROWS];
+  Floats ratio_, a_, b_, m1_, m2_;         // [n, n]
+  Floats q_, k_, dq_, dk_row_, dk_col_;    // [n, dk]; a row reads keys before it, and is read by rows after it
+  Floats dout_, v_, e_, dv_new_;           // [n, dv]; v': beta r
+  Floats left_, right_, product_, zeros_;  // factors of products; a state
+};
+
+// The gradients of x's queries and keys, and of ba, given those of what was made of them.
+void back_to_inputs(const Rows &in, const Floats &dqk, Floats &dg, const Floats &dbeta, float *dx, float *dba) {
+  const auto &rule = in.rule;
+  const int64_t heads = rule.value_heads;
+  parallel_ranges(in.rows, 1, static_cast<double>(in.rows) * (2 * in.keys + 32 * heads), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; r++) {
+      for (int64_t h = 0; h < 2 * rule.key_heads; h++)
+        layer_loops().delta_normalise_bwd(dqk.data() + r * 2 * in.keys + h * rule.key_dim, in.x + r * in.width + h * rule.key_dim,
+                                          in.factor[r * 2 * rule.key_heads + h], in.scale(h), dx + r * in.width + h * rule.key_dim,
+                                          rule.key_dim);
+      for (int64_t h = 0; h < heads; h++) {
+        const float beta = in.beta[r * heads + h];
+        dba[r * 2 * heads + h] = dbeta[r * heads + h] * beta * (1 - beta);
+        dba[(r * 2 + 1) * heads + h] = dg[r * heads + h] * -std::exp(rule.a_log[h]) * sigmoid(in.a(r, h));
+      }
+    }
+  });
+}
+
+void add_parameters(const Rows &in, const Floats &dg, const float *dba, float *da_log, float *ddt_bias) {
+  const int64_t heads = in.rule.value_heads;
+  for (int64_t h = 0; h < heads; h++) {
+    double of_a = 0, of_dt = 0;
+    for (int64_t r = 0; r < in.rows; r++) {
+      of_a += static_cast<double>(in.g(r, h)) * dg[r * heads + h];
+      of_dt += dba[(r * 2 + 1) * heads + h];
+    }
+    if (da_log != nullptr) da_log[h] += static_cast<float>(of_a);
+    if (ddt_bias != nullptr) ddt_bias[h] += static_cast<float>(of_dt);
+  }
+}
+
+bool valid_pieces(const mgrpo_pieces &p) {
+  if (p.count < 0 || any_null({p.first}) || p.first[0] != 0 || (p.count > 0 && p.before == nullptr)) return false;
+  for (int64_t i = 0; i < p.count; i++) {
+    const int64_t n = p.first[i + 1] - p.first[i];
+    if (n < 1 || n > MGRPO_PIECE_ROWS || p.before[i] < -1 || p.before[i] >= i) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int32_t mgrpo_delta_rule_packed_cpu(const float *x, const float *ba, mgrpo_delta_rule rule, mgrpo_pieces pieces, float *y, float *r,
+                                    float *states) try {
+  if (!valid_pieces(pieces) || !valid_rule(rule, pieces.first[pieces.count], pieces.count)) return MGRPO_INVALID_ARGUMENT;
+  const int64_t rows = pieces.first[pieces.count];
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({x, ba, rule.a_log, rule.dt_bias, y, r, states})) return MGRPO_INVALID_ARGUMENT;
+  const Rows in(rule, x, ba, rows);
+  in.each_part(1, [&](int64_t, int64_t head, int64_t column) {
+    const auto state = [&](int64_t p) { return states + (p * rule.value_heads + head) * in.state_size(); };
+    for (int64_t p = 0; p < pieces.count; p++)
+      in.run(pieces.first[p], pieces.first[p + 1], head, column, pieces.before[p] < 0 ? nullptr : state(pieces.before[p]), state(p), y, r);
+  });
+  return MGRPO_OK;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
+}
+
+int32_t mgrpo_delta_rule_packed_bwd_cpu(const float *dy, const float *x, const float *ba, const float *r, const float *states,
+                                        mgrpo_delta_rule rule, mgrpo_pieces pieces, float *dx, float *dba, float *da_log_or_null,
+                                        float *ddt_bias_or_null) try {
+  if (!valid_pieces(pieces) || !valid_rule(rule, pieces.first[pieces.count], pieces.count)) return MGRPO_INVALID_ARGUMENT;
+  const int64_t rows = pieces.first[pieces.count];
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({dy, x, ba, r, states, rule.a_log, rule.dt_bias, dx, dba})) return MGRPO_INVALID_ARGUMENT;
+  const Rows in(rule, x, ba, rows);
+  Floats dqk(in.qk.size()), dg(in.decay.size()), dbeta(dg.size());
+  const int64_t group = rule.value_heads / rule.key_heads;
+  parallel_for(rule.key_heads, 24.0 * rows * rule.value_heads * in.state_size(), [&](int64_t key_head) {
+    HeadBackward back(in, pieces, dy, r, states);
+    for (int64_t h = key_head * group; h < (key_head + 1) * group; h++) back.run(h, dqk.data(), dg.data(), dbeta.data(), dx);
+  });
+  back_to_inputs(in, dqk, dg, dbeta, dx, dba);
+  add_parameters(in, dg, dba, da_log_or_null, ddt_bias_or_null);
+  return MGRPO_OK;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
+}
+
+int32_t mgrpo_delta_rule_states_cpu(const float *x, const float *ba, mgrpo_delta_rule rule, float *states, int64_t slots,
+                                    const int32_t *slot, const int32_t *pos, float *y, int64_t rows) try {
+  if (!valid_rule(rule, rows, slots)) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({x, ba, rule.a_log, rule.dt_bias, states, slot, pos, y}) || !all_in_range(slot, rows, 0, slots) ||
+      !all_in_range(pos, rows, 0, INT32_MAX))
+    return MGRPO_INVALID_ARGUMENT;
+  const Rows in(rule, x, ba, rows);
+  const std::vector<int64_t> runs = runs_of(slot, rows);
+  in.each_part(static_cast<int64_t>(runs.size()) - 1, [&](int64_t i, int64_t head, int64_t column) {
+    const int64_t begin = runs[i];
+    float *state = states + (slot[begin] * rule.value_heads + head) * in.state_size();
+    in.run(begin, runs[i + 1], head, column, pos[begin] == 0 ? nullptr : state, state, y, nullptr);
+  });
+  return MGRPO_OK;
+} catch (const std::bad_alloc &) {
+  return MGRPO_OUT_OF_MEMORY;
+}

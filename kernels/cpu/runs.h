@@ -1,0 +1,17 @@
+// Rows of a call with the same state.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace mgrpo::cpu {
+
+// Returns where each run of rows with the same slot begins, and at last the number of rows.
+inline std::vector<int64_t> runs_of(const int32_t *slot, int64_t rows) {
+  std::vector<int64_t> runs;
+  for (int64_t r = 0; r < rows; r++)
+    if (r == 0 || slot[r] != slot[r - 1]) runs.push_back(r);
+  runs.push_back(rows);
+  return runs;
+}
+
+}  // namespace mgrpo::cpu
