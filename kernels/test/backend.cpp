@@ -68,6 +68,12 @@ const Backend &cpu() {
       [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_clamped_glu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
       },
+      [](const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_sigmoid_glu_cpu(floats(gate_up), floats(y), rows, f));
+      },
+      [](const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_sigmoid_glu_bwd_cpu(floats(dy), floats(gate_up), floats(dgate_up), rows, f));
+      },
       [](const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k, int64_t rows) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_split_heads_cpu(floats(qkv), how, floats(q), floats(k), floats(v), inv_q, inv_k, rows));
       },
@@ -115,6 +121,23 @@ const Backend &cpu() {
       [](const void *bcx, mgrpo_short_conv conv, int32_t dtype, void *cache, mgrpo_pages pages, const int32_t *sequence, const int32_t *pos,
          void *y, int64_t rows) -> int32_t {
         return MGRPO_FLOAT32_ONLY(mgrpo_short_conv_cached_cpu(floats(bcx), conv, floats(cache), pages, sequence, pos, floats(y), rows));
+      },
+      [](const void *u, mgrpo_short_conv conv, int32_t dtype, void *states, int64_t slots, const int32_t *slot, const int32_t *pos, void *y,
+         int64_t rows) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_short_conv_states_cpu(floats(u), conv, floats(states), slots, slot, pos, floats(y), rows));
+      },
+      [](const void *x, const void *ba, mgrpo_delta_rule rule, mgrpo_pieces pieces, int32_t dtype, void *y, float *r, float *states,
+         int64_t) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_delta_rule_packed_cpu(floats(x), floats(ba), rule, pieces, floats(y), r, states));
+      },
+      [](const void *dy, const void *x, const void *ba, const float *r, const float *states, mgrpo_delta_rule rule, mgrpo_pieces pieces,
+         int32_t dtype, void *dx, void *dba, float *da_log, float *ddt_bias, int64_t) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_delta_rule_packed_bwd_cpu(floats(dy), floats(x), floats(ba), r, states, rule, pieces, floats(dx),
+                                                                  floats(dba), da_log, ddt_bias));
+      },
+      [](const void *x, const void *ba, mgrpo_delta_rule rule, int32_t dtype, float *states, int64_t slots, const int32_t *slot,
+         const int32_t *pos, void *y, int64_t rows) -> int32_t {
+        return MGRPO_FLOAT32_ONLY(mgrpo_delta_rule_states_cpu(floats(x), floats(ba), rule, states, slots, slot, pos, floats(y), rows));
       },
       true,
   };
@@ -165,6 +188,8 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(geglu_bwd),
       MGRPO_ON_DEFAULT_STREAM(clamped_glu),
       MGRPO_ON_DEFAULT_STREAM(clamped_glu_bwd),
+      MGRPO_ON_DEFAULT_STREAM(sigmoid_glu),
+      MGRPO_ON_DEFAULT_STREAM(sigmoid_glu_bwd),
       MGRPO_ON_DEFAULT_STREAM(split_heads),
       MGRPO_ON_DEFAULT_STREAM(split_heads_bwd),
       MGRPO_ON_DEFAULT_STREAM(cache_heads),
@@ -181,6 +206,10 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
       MGRPO_ON_DEFAULT_STREAM(short_conv_packed),
       MGRPO_ON_DEFAULT_STREAM(short_conv_packed_bwd),
       MGRPO_ON_DEFAULT_STREAM(short_conv_cached),
+      MGRPO_ON_DEFAULT_STREAM(short_conv_states),
+      MGRPO_ON_DEFAULT_STREAM(delta_rule_packed),
+      MGRPO_ON_DEFAULT_STREAM(delta_rule_packed_bwd),
+      MGRPO_ON_DEFAULT_STREAM(delta_rule_states),
       false,
   };
 }

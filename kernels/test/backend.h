@@ -13,6 +13,7 @@
 
 #include "mgrpo/adamw.h"
 #include "mgrpo/advantage.h"
+#include "mgrpo/delta_rule.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/lora.h"
 #include "mgrpo/moe.h"
@@ -62,6 +63,8 @@ struct Backend {
   decltype(swiglu_bwd) geglu_bwd;
   decltype(swiglu) clamped_glu;
   decltype(swiglu_bwd) clamped_glu_bwd;
+  decltype(swiglu) sigmoid_glu;
+  decltype(swiglu_bwd) sigmoid_glu_bwd;
   int32_t (*split_heads)(const void *qkv, mgrpo_heads how, int32_t dtype, void *q, void *k, void *v, float *inv_q, float *inv_k,
                          int64_t rows);
   int32_t (*split_heads_bwd)(const void *dq, const void *dk, const void *dv, const void *qkv, mgrpo_heads how, const float *inv_q,
@@ -90,6 +93,15 @@ struct Backend {
                                    int64_t batch, int32_t dtype, void *dbcx, float *dw, float *dbias, int64_t rows);
   int32_t (*short_conv_cached)(const void *bcx, mgrpo_short_conv conv, int32_t dtype, void *cache, mgrpo_pages pages,
                                const int32_t *sequence, const int32_t *pos, void *y, int64_t rows);
+  int32_t (*short_conv_states)(const void *u, mgrpo_short_conv conv, int32_t dtype, void *states, int64_t slots, const int32_t *slot,
+                               const int32_t *pos, void *y, int64_t rows);
+  int32_t (*delta_rule_packed)(const void *x, const void *ba, mgrpo_delta_rule rule, mgrpo_pieces pieces, int32_t dtype, void *y, float *r,
+                               float *states, int64_t rows);
+  int32_t (*delta_rule_packed_bwd)(const void *dy, const void *x, const void *ba, const float *r, const float *states,
+                                   mgrpo_delta_rule rule, mgrpo_pieces pieces, int32_t dtype, void *dx, void *dba, float *da_log,
+                                   float *ddt_bias, int64_t rows);
+  int32_t (*delta_rule_states)(const void *x, const void *ba, mgrpo_delta_rule rule, int32_t dtype, float *states, int64_t slots,
+                               const int32_t *slot, const int32_t *pos, void *y, int64_t rows);
   bool refuses_places;  // whether a layer's call sees a place outside of a table or cache; one that only enqueues does not
 };
 

@@ -15,9 +15,9 @@ struct Kind {
   decltype(&Backend::swiglu) forward;
   decltype(&Backend::swiglu_bwd) backward;
   double (*activation)(double);
-  double (*exponent)(double);  // the activation is g / (1 + exp(exponent)), which has the roundings of its exponent
+  double (*exponent)(double);  // the activation has the roundings of an exponent, except where the exponent is the gate itself
   double (*up)(double);
-  double most;  // the largest gate that is itself
+  double most;  // the limit of the activation for large gates
 };
 
 double silu(double g) { return g / (1 + std::exp(-g)); }
@@ -27,12 +27,14 @@ double gelu_tanh(double g) { return g > 0 ? g / 2 * (1 + std::tanh(cubic(g))) : 
 
 double clamped(double g) { return std::min(g, 7.0) / (1 + std::exp(-1.702 * std::min(g, 7.0))); }
 double clamped_up(double u) { return std::clamp(u, -7.0, 7.0) + 1; }
+double sigmoid(double g) { return 1 / (1 + std::exp(-g)); }
 double same(double x) { return x; }
 
 const Kind kKinds[] = {
     {&Backend::swiglu, &Backend::swiglu_bwd, silu, [](double) { return 0.0; }, same, INFINITY},
     {&Backend::geglu, &Backend::geglu_bwd, gelu_tanh, [](double g) { return 2 * cubic(g); }, same, INFINITY},
-    {&Backend::clamped_glu, &Backend::clamped_glu_bwd, clamped, [](double g) { return 1.702 * std::min(g, 7.0); }, clamped_up, 7}};
+    {&Backend::clamped_glu, &Backend::clamped_glu_bwd, clamped, [](double g) { return 1.702 * std::min(g, 7.0); }, clamped_up, 7},
+    {&Backend::sigmoid_glu, &Backend::sigmoid_glu_bwd, sigmoid, [](double) { return 0.0; }, same, 1}};
 
 class Glu : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(Glu);
@@ -120,6 +122,15 @@ TEST_P(Glu, LimitsOfTheClampedKind) {
   EXPECT_TRUE(grad[f + 5] != 0.0f && grad[f + 8] != 0.0f);
   EXPECT_TRUE(grad[f + 6] == 0.0f && grad[f + 7] == 0.0f && grad[f + 9] == 0.0f);
   EXPECT_TRUE(std::isnan(y[4]) && std::isnan(y[10]) && std::isnan(grad[4]) && std::isnan(grad[10]));
+}
+
+TEST_P(Glu, LimitsOfTheSigmoid) {
+  const Floats gate_up{1e30f, -1e30f, 3e38f, -3e38f, NAN, 0, 2, 2, 2, 2, 2, NAN}, y = glu(kKinds[3], backend(), gate_up, 6);
+  const Floats grad = glu_bwd(kKinds[3], backend(), Floats(6, 1), gate_up, 6);
+  for (int j : {0, 2}) EXPECT_TRUE(y[j] == 2.0f && grad[j] == 0.0f && grad[6 + j] == 1.0f) << j;
+  for (int j : {1, 3}) EXPECT_TRUE(y[j] == 0.0f && grad[j] == 0.0f && grad[6 + j] == 0.0f) << j;
+  EXPECT_TRUE(std::isnan(y[4]) && std::isnan(grad[4]) && std::isnan(grad[10]));
+  EXPECT_TRUE(std::isnan(y[5]) && std::isnan(grad[5]) && grad[11] == 0.5f);
 }
 
 TEST_P(Glu, ElementDoesNotDependOnItsPlace) {

@@ -9,6 +9,7 @@
 
 #include "mgrpo/adamw.h"
 #include "mgrpo/advantage.h"
+#include "mgrpo/delta_rule.h"
 #include "mgrpo/logprob.h"
 #include "mgrpo/lora.h"
 #include "mgrpo/matmul.h"
@@ -79,6 +80,9 @@ WRONG(geglu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int6
 WRONG(clamped_glu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("clamped_glu", y, rows *f))
 WRONG(clamped_glu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
       spoil("clamped_glu_bwd", dg, 2 * rows * f))
+WRONG(sigmoid_glu, (const float *g, float *y, int64_t rows, int64_t f), (g, y, rows, f), spoil("sigmoid_glu", y, rows *f))
+WRONG(sigmoid_glu_bwd, (const float *dy, const float *g, float *dg, int64_t rows, int64_t f), (dy, g, dg, rows, f),
+      spoil("sigmoid_glu_bwd", dg, 2 * rows * f))
 WRONG(split_heads, (const float *qkv, mgrpo_heads how, float *q, float *k, float *v, float *inv_q, float *inv_k, int64_t rows),
       (qkv, how, q, k, v, inv_q, inv_k, rows), spoil("split_heads q", q, rows *how.heads *how.hd);
       spoil("split_heads k", k, rows *how.kv_heads *how.hd); spoil("split_heads v", v, rows *how.kv_heads *how.hd))
@@ -112,12 +116,32 @@ WRONG(short_conv_packed, (const float *x, mgrpo_short_conv c, const int32_t *cu,
 WRONG(short_conv_packed_bwd,
       (const float *dy, const float *x, mgrpo_short_conv c, const int32_t *cu, const int32_t *f, int64_t batch, float *dx, float *dw,
        float *db),
-      (dy, x, c, cu, f, batch, dx, dw, db), spoil("short_conv_packed_bwd dx", dx, 3 * cu[batch] * c.d);
+      (dy, x, c, cu, f, batch, dx, dw, db), spoil("short_conv_packed_bwd dx", dx, (c.silu ? 1 : 3) * cu[batch] * c.d);
       spoil("short_conv_packed_bwd dw", dw, c.d *c.width); spoil("short_conv_packed_bwd dbias", db, c.d))
 WRONG(short_conv_cached,
       (const float *x, mgrpo_short_conv c, float *cache, mgrpo_pages p, const int32_t *sequence, const int32_t *pos, float *y,
        int64_t rows),
       (x, c, cache, p, sequence, pos, y, rows), spoil("short_conv_cached", y, rows *c.d))
+WRONG(short_conv_states,
+      (const float *u, mgrpo_short_conv c, float *states, int64_t slots, const int32_t *slot, const int32_t *pos, float *y, int64_t rows),
+      (u, c, states, slots, slot, pos, y, rows), spoil("short_conv_states y", y, rows *c.d);
+      spoil("short_conv_states states", states, slots *(c.width - 1) * c.d))
+WRONG(delta_rule_packed, (const float *x, const float *ba, mgrpo_delta_rule d, mgrpo_pieces p, float *y, float *r, float *states),
+      (x, ba, d, p, y, r, states), spoil("delta_rule_packed y", y, p.first[p.count] * d.value_heads * d.value_dim);
+      spoil("delta_rule_packed r", r, p.first[p.count] * d.value_heads * d.value_dim);
+      spoil("delta_rule_packed states", states, p.count *d.value_heads *d.key_dim *d.value_dim))
+WRONG(delta_rule_packed_bwd,
+      (const float *dy, const float *x, const float *ba, const float *r, const float *states, mgrpo_delta_rule d, mgrpo_pieces p, float *dx,
+       float *dba, float *da, float *dt),
+      (dy, x, ba, r, states, d, p, dx, dba, da, dt),
+      spoil("delta_rule_packed_bwd dx", dx, p.first[p.count] * (2 * d.key_heads * d.key_dim + d.value_heads * d.value_dim));
+      spoil("delta_rule_packed_bwd dba", dba, p.first[p.count] * 2 * d.value_heads);
+      spoil("delta_rule_packed_bwd da_log", da, d.value_heads); spoil("delta_rule_packed_bwd ddt_bias", dt, d.value_heads))
+WRONG(delta_rule_states,
+      (const float *x, const float *ba, mgrpo_delta_rule d, float *states, int64_t slots, const int32_t *slot, const int32_t *pos, float *y,
+       int64_t rows),
+      (x, ba, d, states, slots, slot, pos, y, rows), spoil("delta_rule_states y", y, rows *d.value_heads *d.value_dim);
+      spoil("delta_rule_states states", states, slots *d.value_heads *d.key_dim *d.value_dim))
 WRONG(dequantise, (const void *w, int32_t type, const int32_t *rows, float *y, int64_t count, int64_t n, int64_t k),
       (w, type, rows, y, count, n, k), spoil("dequantise", y, count *k))
 WRONG(linear_quant,
