@@ -77,6 +77,40 @@ void delta_rows(const DeltaRows &in) {
   state.store_to(in.after, in);
 }
 
+constexpr int kDeltaTile = kLanes == 16 ? 8 : 2;  // rows whose sums stay in registers
+
+// y[i, j] += sign sum_t a[i row_stride + t column_stride] b[t, j] for `tile` rows and up to kDeltaColumns columns.
+template <int tile>
+MGRPO_INLINE void delta_tile(const DeltaProduct &p, int64_t i, int64_t j) {
+  const int64_t columns = p.columns - j;
+  Vec sum[tile][kDeltaVecs] = {};
+  for (int64_t t = 0; t < p.inner; t++) {
+    Vec b[kDeltaVecs];
+    MGRPO_UNROLL for (int v = 0; v < kDeltaVecs; v++) {
+      const float *from = p.b + t * p.b_stride + j + v * kLanes;
+      b[v] = columns >= (v + 1) * kLanes ? load(from) : columns > v * kLanes ? load_n(from, columns - v * kLanes) : Vec{};
+    }
+    MGRPO_UNROLL for (int r = 0; r < tile; r++) {
+      const Vec a = splat(p.a[(i + r) * p.row_stride + t * p.column_stride]);
+      MGRPO_UNROLL for (int v = 0; v < kDeltaVecs; v++) sum[r][v] = fma(a, b[v], sum[r][v]);
+    }
+  }
+  for (int r = 0; r < tile; r++)
+    for (int v = 0; v < kDeltaVecs && v * kLanes < columns; v++) {
+      float *to = p.y + (i + r) * p.y_stride + j + v * kLanes;
+      const int64_t n = min64(columns - v * kLanes, kLanes);
+      store_n(to, fma(splat(p.sign), sum[r][v], load_n(to, n)), n);
+    }
+}
+
+void delta_product(const DeltaProduct &p) {
+  for (int64_t j = 0; j < p.columns; j += kDeltaColumns) {
+    int64_t i = 0;
+    for (; i + kDeltaTile <= p.rows; i += kDeltaTile) delta_tile<kDeltaTile>(p, i, j);
+    for (; i < p.rows; i++) delta_tile<1>(p, i, j);
+  }
+}
+
 // A head's q or k divided by its length, times scale; returns scale / length.
 float delta_normalise(const float *x, float scale, float *y, int64_t d) {
   Vec squares{};

@@ -88,9 +88,8 @@ class HeadBackward {
       : in_(in), pieces_(pieces), dy_(dy), r_(r), states_(states), dk_(in.rule.key_dim), dv_(in.rule.value_dim) {
     constexpr int64_t most = MGRPO_PIECE_ROWS;
     for (Floats *m : {&ratio_, &a_, &b_, &m1_, &m2_}) m->resize(most * most);
-    for (Floats *m : {&q_, &k_, &dq_, &dk_row_, &dk_col_}) m->resize(most * dk_);
-    for (Floats *m : {&dout_, &v_, &e_, &dv_new_}) m->resize(most * dv_);
-    left_.resize(std::max(most, dk_) * (2 * most + dk_ + dv_)), right_.resize(std::max(dk_, dv_) * (2 * most + dk_ + dv_));
+    for (Floats *m : {&q_, &k_, &q_start_, &k_start_, &k_end_, &dq_, &dk_row_, &dk_col_}) m->resize(most * dk_);
+    for (Floats *m : {&dout_, &v_, &e_, &dout_start_, &e_start_, &v_end_, &dv_new_}) m->resize(most * dv_);
     zeros_.resize(dk_ * dv_);
   }
 
@@ -114,9 +113,17 @@ class HeadBackward {
   }
 
  private:
-  // left [rows, width] times the transpose of right [columns, width].
-  static void product(const float *left, const float *right, float *y, int64_t rows, int64_t width, int64_t columns) {
-    layer_loops().linear(left, width, right, width, nullptr, y, columns, rows, width, columns);
+  // x [rows, width] times the transpose of w [columns, width].
+  static void by_transpose(const Floats &x, const float *w, Floats &y, int64_t rows, int64_t width, int64_t columns) {
+    layer_loops().linear(x.data(), width, w, width, nullptr, y.data(), columns, rows, width, columns);
+  }
+  // y += sign a b, with a [rows, inner] and b [inner, columns].
+  static void add(float sign, const Floats &a, const float *b, float *y, int64_t rows, int64_t inner, int64_t columns) {
+    layer_loops().delta_product({a.data(), inner, 1, b, columns, y, columns, rows, inner, columns, sign});
+  }
+  // The same with the transpose of a [inner, rows].
+  static void add_transposed(float sign, const Floats &a, const float *b, float *y, int64_t rows, int64_t inner, int64_t columns) {
+    layer_loops().delta_product({a.data(), 1, rows, b, columns, y, columns, rows, inner, columns, sign});
   }
 
   // dstate is the gradient of the state after the piece; it becomes that of the state before it.
@@ -127,15 +134,14 @@ class HeadBackward {
                 *s0 = before < 0 ? zeros_.data() : states_ + (in_.rule.value_heads * before + head) * in_.state_size();
     const double along_decay = dot(dstate, after, dk_ * dv_);
     gather();
-    product(q_.data(), k_.data(), a_.data(), n_, dk_, n_);
-    product(k_.data(), k_.data(), b_.data(), n_, dk_, n_);
+    by_transpose(q_, k_.data(), a_, n_, dk_, n_), by_transpose(k_, k_.data(), b_, n_, dk_, n_);
     decayed(a_, true), decayed(b_, false);
     solve(dstate);
-    product(dout_.data(), v_.data(), m1_.data(), n_, dv_, n_);
-    product(e_.data(), v_.data(), m2_.data(), n_, dv_, n_);
+    by_transpose(dout_, v_.data(), m1_, n_, dv_, n_), by_transpose(e_, v_.data(), m2_, n_, dv_, n_);
     decayed(m1_, true), decayed(m2_, false);
     of_keys_and_queries(s0, dstate);
-    of_state(dstate);
+    for (int64_t i = 0; i < dk_ * dv_; i++) dstate[i] *= from_start_[n_ - 1];
+    add_transposed(1, q_start_, dout_.data(), dstate, dk_, n_, dv_), add_transposed(-1, k_start_, e_.data(), dstate, dk_, n_, dv_);
     write(along_decay, dqk, dg, dbeta, dx);
   }
 
@@ -154,8 +160,15 @@ class HeadBackward {
       ratio_[t * n_ + t] = 1;
       from_start_[t] = from_start *= decay;
     }
+    const float *to_end = &ratio_[(n_ - 1) * n_];
+    scaled(q_, from_start_, q_start_, dk_), scaled(k_, from_start_, k_start_, dk_), scaled(dout_, from_start_, dout_start_, dv_);
+    scaled(k_, to_end, k_end_, dk_), scaled(v_, to_end, v_end_, dv_);
   }
-  float to_end(int64_t t) const { return ratio_[(n_ - 1) * n_ + t]; }
+  // Multiplies the rows of x [n, width].
+  void scaled(const Floats &x, const float *by, Floats &y, int64_t width) const {
+    for (int64_t t = 0; t < n_; t++)
+      for (int64_t j = 0; j < width; j++) y[t * width + j] = by[t] * x[t * width + j];
+  }
 
   // Multiplies the lower triangle of m [n, n] by the decays; the rest becomes 0.
   void decayed(Floats &m, bool diagonal) const {
@@ -165,67 +178,23 @@ class HeadBackward {
 
   // dv' = A^T do + (decay to the end) K dS - B^T e, with e = beta dv', from the last row on.
   void solve(const float *dstate) {
-    const int64_t width = n_ + dk_;
-    for (int64_t s = 0; s < n_; s++) {
-      for (int64_t t = 0; t < n_; t++) left_[s * width + t] = a_[t * n_ + s];
-      for (int64_t i = 0; i < dk_; i++) left_[s * width + n_ + i] = to_end(s) * k_[s * dk_ + i];
-    }
-    for (int64_t j = 0; j < dv_; j++) {
-      for (int64_t t = 0; t < n_; t++) right_[j * width + t] = dout_[t * dv_ + j];
-      for (int64_t i = 0; i < dk_; i++) right_[j * width + n_ + i] = dstate[i * dv_ + j];
-    }
-    product(left_.data(), right_.data(), dv_new_.data(), n_, width, dv_);
+    std::fill_n(dv_new_.begin(), n_ * dv_, 0.0f);
+    add_transposed(1, a_, dout_.data(), dv_new_.data(), n_, n_, dv_), add(1, k_end_, dstate, dv_new_.data(), n_, dk_, dv_);
     for (int64_t t = n_ - 1; t >= 0; t--) {
       float *own = &dv_new_[t * dv_], *e = &e_[t * dv_];
-      for (int64_t later = t + 1; later < n_; later++) {
-        const float b = b_[later * n_ + t], *its = &e_[later * dv_];
-        for (int64_t j = 0; j < dv_; j++) own[j] -= b * its[j];
-      }
+      if (t + 1 < n_)  // the column of B below the diagonal
+        layer_loops().delta_product({&b_[(t + 1) * n_ + t], 0, n_, &e_[(t + 1) * dv_], dv_, own, dv_, 1, n_ - 1 - t, dv_, -1});
       const float beta = in_.beta[(first_ + t) * in_.rule.value_heads + head_];
       for (int64_t j = 0; j < dv_; j++) e[j] = beta * own[j];
     }
   }
 
   void of_keys_and_queries(const float *s0, const float *dstate) {
-    const int64_t width = dv_ + n_;
-    const auto row_role = [&](const Floats &grad, const Floats &m, float sign, Floats &to) {
-      for (int64_t t = 0; t < n_; t++) {
-        for (int64_t j = 0; j < dv_; j++) left_[t * width + j] = sign * from_start_[t] * grad[t * dv_ + j];
-        for (int64_t s = 0; s < n_; s++) left_[t * width + dv_ + s] = sign * m[t * n_ + s];
-      }
-      product(left_.data(), right_.data(), to.data(), n_, width, dk_);
-    };
-    for (int64_t i = 0; i < dk_; i++) {
-      std::memcpy(&right_[i * width], s0 + i * dv_, dv_ * sizeof(float));
-      for (int64_t s = 0; s < n_; s++) right_[i * width + dv_ + s] = k_[s * dk_ + i];
-    }
-    row_role(dout_, m1_, 1, dq_), row_role(e_, m2_, -1, dk_row_);
-
-    const int64_t wide = 2 * n_ + dv_;
-    for (int64_t s = 0; s < n_; s++) {
-      for (int64_t t = 0; t < n_; t++) left_[s * wide + t] = m1_[t * n_ + s], left_[s * wide + n_ + t] = -m2_[t * n_ + s];
-      for (int64_t j = 0; j < dv_; j++) left_[s * wide + 2 * n_ + j] = to_end(s) * v_[s * dv_ + j];
-    }
-    for (int64_t i = 0; i < dk_; i++) {
-      for (int64_t t = 0; t < n_; t++) right_[i * wide + t] = q_[t * dk_ + i], right_[i * wide + n_ + t] = k_[t * dk_ + i];
-      std::memcpy(&right_[i * wide + 2 * n_], dstate + i * dv_, dv_ * sizeof(float));
-    }
-    product(left_.data(), right_.data(), dk_col_.data(), n_, wide, dk_);
-  }
-
-  // dS0 = (decay of the piece) dS + Q^T do - K^T e, rows decayed from the start.
-  void of_state(float *dstate) {
-    const int64_t width = 2 * n_;
-    for (int64_t i = 0; i < dk_; i++)
-      for (int64_t t = 0; t < n_; t++) {
-        left_[i * width + t] = from_start_[t] * q_[t * dk_ + i];
-        left_[i * width + n_ + t] = -from_start_[t] * k_[t * dk_ + i];
-      }
-    for (int64_t j = 0; j < dv_; j++)
-      for (int64_t t = 0; t < n_; t++) right_[j * width + t] = dout_[t * dv_ + j], right_[j * width + n_ + t] = e_[t * dv_ + j];
-    product_.resize(static_cast<size_t>(dk_ * dv_));
-    product(left_.data(), right_.data(), product_.data(), dk_, width, dv_);
-    for (int64_t i = 0; i < dk_ * dv_; i++) dstate[i] = from_start_[n_ - 1] * dstate[i] + product_[i];
+    scaled(e_, from_start_, e_start_, dv_);
+    by_transpose(dout_start_, s0, dq_, n_, dv_, dk_), add(1, m1_, k_.data(), dq_.data(), n_, n_, dk_);
+    by_transpose(e_start_, s0, dk_row_, n_, dv_, dk_), add(1, m2_, k_.data(), dk_row_.data(), n_, n_, dk_);  // its negative
+    by_transpose(v_end_, dstate, dk_col_, n_, dv_, dk_);
+    add_transposed(1, m1_, q_.data(), dk_col_.data(), n_, n_, dk_), add_transposed(-1, m2_, k_.data(), dk_col_.data(), n_, n_, dk_);
   }
 
   // along_decay is the product of the state after the piece and its gradient.
@@ -235,11 +204,9 @@ class HeadBackward {
     for (int64_t t = n_ - 1; t >= 0; t--) {
       const int64_t row = first_ + t;
       float *dq = dqk + row * 2 * in_.keys + in_.key_head(head_) * dk_, *dk = dq + in_.keys;
-      for (int64_t i = 0; i < dk_; i++) {
-        const int64_t at = t * dk_ + i;
-        sum += static_cast<double>(q_[at]) * dq_[at] + static_cast<double>(k_[at]) * (static_cast<double>(dk_row_[at]) - dk_col_[at]);
-        dq[i] += dq_[at], dk[i] += dk_row_[at] + dk_col_[at];
-      }
+      const int64_t at = t * dk_;
+      sum += dot(&q_[at], &dq_[at], dk_) - dot(&k_[at], &dk_row_[at], dk_) - dot(&k_[at], &dk_col_[at], dk_);
+      for (int64_t i = 0; i < dk_; i++) dq[i] += dq_[at + i], dk[i] += dk_col_[at + i] - dk_row_[at + i];
       dg[row * heads + head_] = static_cast<float>(sum);
       dbeta[row * heads + head_] = static_cast<float>(dot(&dv_new_[t * dv_], r_ + (row * heads + head_) * dv_, dv_));
       std::memcpy(dx + row * in_.width + 2 * in_.keys + head_ * dv_, &e_[t * dv_], dv_ * sizeof(float));
@@ -247,9 +214,11 @@ class HeadBackward {
   }
 
   static double dot(const float *a, const float *b, int64_t n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += static_cast<double>(a[i]) * b[i];
-    return sum;
+    constexpr int lanes = 8;
+    double sums[lanes] = {};
+    for (int64_t i = 0; i < n; i += lanes)
+      for (int64_t j = i; j < std::min(i + lanes, n); j++) sums[j - i] += static_cast<double>(a[j]) * b[j];
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
   }
 
   const Rows &in_;
@@ -257,10 +226,9 @@ class HeadBackward {
   const float *dy_, *r_, *states_;
   int64_t dk_, dv_, first_ = 0, n_ = 0, head_ = 0;
   float from_start_[MGRPO_PIECE_ROWS];
-  Floats ratio_, a_, b_, m1_, m2_;         // [n, n]
-  Floats q_, k_, dq_, dk_row_, dk_col_;    // [n, dk]; a row reads keys before it, and is read by rows after it
-  Floats dout_, v_, e_, dv_new_;           // [n, dv]; v': beta r
-  Floats left_, right_, product_, zeros_;  // factors of products; a state
+  Floats ratio_, a_, b_, m1_, m2_;                                       // [n, n]
+  Floats q_, k_, q_start_, k_start_, k_end_, dq_, dk_row_, dk_col_;      // [n, dk]; times the decay from the start or to the end
+  Floats dout_, v_, e_, dout_start_, e_start_, v_end_, dv_new_, zeros_;  // [n, dv], v is beta r; a state
 };
 
 // The gradients of x's queries and keys, and of ba, given those of what was made of them.

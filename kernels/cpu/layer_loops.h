@@ -65,6 +65,18 @@ struct DeltaRows {
   int64_t rows, key_dim, value_dim, columns;
 };
 
+// y[i, j] += sign sum_t a[i, t] b[t, j] for t in [0, inner); a[i, t] is at a + i row_stride + t column_stride.
+struct DeltaProduct {
+  const float *a;
+  int64_t row_stride, column_stride;
+  const float *b;
+  int64_t b_stride;
+  float *y;
+  int64_t y_stride;
+  int64_t rows, inner, columns;
+  float sign;
+};
+
 using LinearBF16 = void (*)(const float *x, int64_t x_stride, const uint16_t *w, int64_t w_stride, const float *b, float *y,
                             int64_t y_stride, int64_t rows, int64_t k, int64_t n);
 
@@ -131,6 +143,7 @@ struct LayerLoops {
 
   // See delta_loops.h.
   void (*delta_rows)(const DeltaRows &in);
+  void (*delta_product)(const DeltaProduct &p);
   float (*delta_normalise)(const float *x, float scale, float *y, int64_t d);
   void (*delta_normalise_bwd)(const float *dy, const float *x, float factor, float scale, float *dx, int64_t d);
 };

@@ -13,10 +13,35 @@ namespace mgrpo::cpu {
 namespace {
 
 constexpr LayerLoops make_layer_loops(const char *name) {
-  return {name,         linear<float>,    linear<uint16_t>, lora_expand,     dequantise,    linear_quant,    linear_quant_bwd,
-          rms_norm,     rms_norm_dx,      rms_norm_dw,      glu<Silu>,       glu_bwd<Silu>, glu<GeluTanh>,   glu_bwd<GeluTanh>,
-          glu<Clamped>, glu_bwd<Clamped>, sigmoid_glu,      sigmoid_glu_bwd, silu,          silu_bwd,        rope,
-          moe_combine,  moe_weigh,        attend,           attend_bwd,      delta_rows,    delta_normalise, delta_normalise_bwd};
+  return {name,
+          linear<float>,
+          linear<uint16_t>,
+          lora_expand,
+          dequantise,
+          linear_quant,
+          linear_quant_bwd,
+          rms_norm,
+          rms_norm_dx,
+          rms_norm_dw,
+          glu<Silu>,
+          glu_bwd<Silu>,
+          glu<GeluTanh>,
+          glu_bwd<GeluTanh>,
+          glu<Clamped>,
+          glu_bwd<Clamped>,
+          sigmoid_glu,
+          sigmoid_glu_bwd,
+          silu,
+          silu_bwd,
+          rope,
+          moe_combine,
+          moe_weigh,
+          attend,
+          attend_bwd,
+          delta_rows,
+          delta_product,
+          delta_normalise,
+          delta_normalise_bwd};
 }
 
 }  // namespace
