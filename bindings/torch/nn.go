@@ -80,6 +80,12 @@ func ClampedGLU(gateUp *Tensor) *Tensor {
 	return s.take("clamped glu", C.mgt_clamped_glu(s.dev.native, gateUp.handle), gateUp)
 }
 
+// SigmoidGLU returns sigmoid(gate)·up of gateUp [..., 2F], whose first half is the gate (Dauphin et al. 2017).
+func SigmoidGLU(gateUp *Tensor) *Tensor {
+	s := gateUp.scopeFor("sigmoid glu")
+	return s.take("sigmoid glu", C.mgt_sigmoid_glu(s.dev.native, gateUp.handle), gateUp)
+}
+
 // AttentionPacked returns causal attention within each of B segments laid end to end: q [T, H, hd], k and v
 // [T, KV, hd], cu int32 [B+1] the segments' offsets from 0 to T, result [T, H, hd]. Query head h attends
 // with head h/(H/KV) of k and v; scores are multiplied by scale. A row attends to itself and to

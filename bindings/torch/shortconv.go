@@ -9,6 +9,10 @@ import "C"
 type ShortConv struct {
 	Weight *Tensor // [D, width] or [D, 1, width], in the product's type
 	Bias   *Tensor // [D]; nil: none
+
+	// SiLU selects the convolution before a gated delta rule: the product [T, D] is u itself, and row t of the result is
+	// silu(Bias + Σ_n Weight[:, width-1-n]·u[n rows before t]).
+	SiLU bool
 }
 
 // Packed applies the convolution to segments, with cu and follows as for AttentionPacked: no row reads a row of another sequence. Product,
@@ -16,7 +20,7 @@ type ShortConv struct {
 func (c ShortConv) Packed(bcx, cu, follows *Tensor) *Tensor {
 	const op = "short convolution"
 	s := bcx.scopeFor(op, c.Weight, cu)
-	return s.take(op, C.mgt_short_conv_packed(s.dev.native, bcx.handle, c.Weight.handle, s.optional(op, c.Bias), cu.handle, s.optional(op, follows)),
+	return s.take(op, C.mgt_short_conv_packed(s.dev.native, bcx.handle, c.Weight.handle, s.optional(op, c.Bias), c.silu(), cu.handle, s.optional(op, follows)),
 		bcx, c.Weight, c.Bias, cu, follows)
 }
 
@@ -28,4 +32,20 @@ func (c ShortConv) Cached(bcx, cache, table, sequence, pos *Tensor) *Tensor {
 	s := bcx.scopeFor(op, c.Weight, cache, table, sequence, pos)
 	return s.take(op, C.mgt_short_conv_cached(s.dev.native, bcx.handle, c.Weight.handle, s.optional(op, c.Bias), cache.handle, table.handle, sequence.handle, pos.handle),
 		bcx, c.Weight, c.Bias, cache, table, sequence, pos)
+}
+
+// Advance applies a convolution with SiLU to rows of sequences with states [slots, width-1, D] in u's type, as DeltaRule.Advance does. A state
+// holds u of the last rows of a sequence.
+func (c ShortConv) Advance(u, states, slot, pos *Tensor) *Tensor {
+	const op = "short convolution of states"
+	s := u.scopeFor(op, c.Weight, states, slot, pos)
+	return s.take(op, C.mgt_short_conv_states(s.dev.native, u.handle, c.Weight.handle, s.optional(op, c.Bias), states.handle, slot.handle, pos.handle),
+		u, c.Weight, c.Bias, states, slot, pos)
+}
+
+func (c ShortConv) silu() C.int {
+	if c.SiLU {
+		return 1
+	}
+	return 0
 }

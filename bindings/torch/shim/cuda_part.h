@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "mgrpo/delta_rule.h"
 #include "mgrpo/lora.h"
 #include "mgrpo/moe.h"
 #include "mgrpo/nn.h"
@@ -54,6 +55,8 @@ struct cuda_part {
   decltype(&mgrpo_geglu_bwd_cuda) geglu_bwd;
   decltype(&mgrpo_clamped_glu_cuda) clamped_glu;
   decltype(&mgrpo_clamped_glu_bwd_cuda) clamped_glu_bwd;
+  decltype(&mgrpo_sigmoid_glu_cuda) sigmoid_glu;
+  decltype(&mgrpo_sigmoid_glu_bwd_cuda) sigmoid_glu_bwd;
   decltype(&mgrpo_split_heads_cuda) split_heads;
   decltype(&mgrpo_split_heads_bwd_cuda) split_heads_bwd;
   decltype(&mgrpo_cache_heads_cuda) cache_heads;
@@ -70,6 +73,10 @@ struct cuda_part {
   decltype(&mgrpo_short_conv_packed_cuda) short_conv_packed;
   decltype(&mgrpo_short_conv_packed_bwd_cuda) short_conv_packed_bwd;
   decltype(&mgrpo_short_conv_cached_cuda) short_conv_cached;
+  decltype(&mgrpo_short_conv_states_cuda) short_conv_states;
+  decltype(&mgrpo_delta_rule_packed_cuda) delta_rule_packed;
+  decltype(&mgrpo_delta_rule_packed_bwd_cuda) delta_rule_packed_bwd;
+  decltype(&mgrpo_delta_rule_states_cuda) delta_rule_states;
 };
 
 extern const cuda_part *the_cuda_part;  // NULL until loaded

@@ -173,6 +173,7 @@ MGT_API mgt_pair mgt_add_rms_norm(mgt_device *d, void *x, void *residual, void *
 MGT_API mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up);
 MGT_API mgt_tensor mgt_geglu(mgt_device *d, void *gate_up);
 MGT_API mgt_tensor mgt_clamped_glu(mgt_device *d, void *gate_up);
+MGT_API mgt_tensor mgt_sigmoid_glu(mgt_device *d, void *gate_up);
 // How a product of queries, keys and values becomes heads. Absent tensors are NULL.
 typedef struct {
   int64_t heads, kv_heads;
@@ -191,10 +192,20 @@ MGT_API mgt_tensor mgt_attention_packed(mgt_device *d, void *q, void *k, void *v
                                         double scale, int64_t window);
 MGT_API mgt_tensor mgt_attention_cached(mgt_device *d, void *q, void *k_cache, void *v_cache, void *table, void *sequence, void *length,
                                         void *sinks_or_null, double scale, int64_t window);
-// The gated short convolution of mgrpo/short_conv.h.
-MGT_API mgt_tensor mgt_short_conv_packed(mgt_device *d, void *bcx, void *w, void *bias_or_null, void *cu, void *follows_or_null);
+// The short convolutions of mgrpo/short_conv.h: gated, or with silu.
+MGT_API mgt_tensor mgt_short_conv_packed(mgt_device *d, void *bcx, void *w, void *bias_or_null, int silu, void *cu, void *follows_or_null);
+MGT_API mgt_tensor mgt_short_conv_states(mgt_device *d, void *u, void *w, void *bias_or_null, void *states, void *slot, void *pos);
 MGT_API mgt_tensor mgt_short_conv_cached(mgt_device *d, void *bcx, void *w, void *bias_or_null, void *cache, void *table, void *sequence,
                                          void *pos);
+// The gated delta rule of mgrpo/delta_rule.h. mgt_pieces divides rows into pieces: `first` describes them in host memory, for any number of
+// calls, and `second` on the device of cu.
+typedef struct {
+  int64_t key_heads, value_heads, key_dim, value_dim;
+  void *a_log, *dt_bias;
+} mgt_delta_rule;
+MGT_API mgt_pair mgt_pieces(mgt_device *d, void *cu, void *follows_or_null);
+MGT_API mgt_tensor mgt_delta_rule_packed(mgt_device *d, void *x, void *ba, mgt_delta_rule rule, void *pieces, void *pieces_on_device);
+MGT_API mgt_tensor mgt_delta_rule_states(mgt_device *d, void *x, void *ba, mgt_delta_rule rule, void *states, void *slot, void *pos);
 MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
                              int normalise, double balance);
 // Up to this number of tokens times experts of each, mgt_experts on a GPU reads weights once for each row. It then does not wait for

@@ -11,6 +11,7 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rms_norm.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -229,6 +230,14 @@ struct ClampedGlu {
   static at::Tensor composite(const at::Tensor &gate, const at::Tensor &up) { return clamped_glu_composite(gate, up); }
 };
 
+struct SigmoidGlu {
+  static constexpr auto kForward = &mgrpo_sigmoid_glu_cpu;
+  static constexpr auto kBackward = &mgrpo_sigmoid_glu_bwd_cpu;
+  static constexpr auto kForwardOnGpu = &cuda_part::sigmoid_glu;
+  static constexpr auto kBackwardOnGpu = &cuda_part::sigmoid_glu_bwd;
+  static at::Tensor composite(const at::Tensor &gate, const at::Tensor &up) { return at::sigmoid(gate) * up; }
+};
+
 template <class Kind>
 at::Tensor glu(const at::Tensor &gate_up) {
   int64_t f = gate_up.size(-1) / 2, rows = rows_of(gate_up);
@@ -284,6 +293,7 @@ auto of_maker(torch::autograd::Node *node, uint32_t nr, F &&f) {
   if (auto *n = dynamic_cast<CppNode<Glu<SwiGlu>> *>(node)) return f(&Glu<SwiGlu>::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<Glu<GeGlu>> *>(node)) return f(&Glu<GeGlu>::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<Glu<ClampedGlu>> *>(node)) return f(&Glu<ClampedGlu>::again, n->ctx_);
+  if (auto *n = dynamic_cast<CppNode<Glu<SigmoidGlu>> *>(node)) return f(&Glu<SigmoidGlu>::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<RmsNorm> *>(node)) return f(&RmsNorm::again, n->ctx_);
   if (auto *n = dynamic_cast<CppNode<AddRmsNorm> *>(node); n && nr == 1) return f(&RmsNorm::again, n->ctx_);
   return decltype(f(&RmsNorm::again, std::declval<AutogradContext &>())){};
@@ -391,6 +401,10 @@ mgt_tensor mgt_swiglu(mgt_device *d, void *gate_up) {
 
 mgt_tensor mgt_geglu(mgt_device *d, void *gate_up) {
   return make(d, [&] { return gated<GeGlu>(ref(gate_up)); });
+}
+
+mgt_tensor mgt_sigmoid_glu(mgt_device *d, void *gate_up) {
+  return make(d, [&] { return gated<SigmoidGlu>(ref(gate_up)); });
 }
 
 mgt_tensor mgt_clamped_glu(mgt_device *d, void *gate_up) {

@@ -1,4 +1,4 @@
-// The gated short convolution of LFM2, over packed sequences and over a cache.
+// Short convolutions: the gated one of LFM2 and the one before a gated delta rule, over packed sequences, a cache and states.
 // Float32, on a GPU also bfloat16, uses our kernels. Other tensors use LibTorch's operators.
 #include "mgrpo/short_conv.h"
 
@@ -6,6 +6,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/silu.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -23,8 +24,8 @@ using MaybeTensor = std::optional<at::Tensor>;
 
 MaybeTensor maybe(const at::Tensor &t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
 
-mgrpo_short_conv conv_of(const at::Tensor &w, const MaybeTensor &bias) {
-  return {w.size(0), w.numel() / w.size(0), w.const_data_ptr(), bias ? bias->const_data_ptr() : nullptr};
+mgrpo_short_conv conv_of(const at::Tensor &w, const MaybeTensor &bias, bool silu = false) {
+  return {w.size(0), w.numel() / w.size(0), w.const_data_ptr(), bias ? bias->const_data_ptr() : nullptr, silu};
 }
 
 const int32_t *data_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<int32_t>() : nullptr; }
@@ -33,10 +34,10 @@ int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
 
 constexpr auto kSegments = ": do the segments begin at 0, rise and follow earlier rows, and are there 1 to 8 taps?";
 
-void check(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias) {
+void check(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, bool silu) {
   const int64_t d = w.dim() > 0 ? w.size(0) : 0;
-  TORCH_CHECK(x.dim() == 2 && d > 0 && x.size(1) == 3 * d && w.numel() > 0 && w.is_contiguous(),
-              "the product must be [T, 3 D] and the weights [D, width] and contiguous, got ", x.sizes(), " and ", w.sizes());
+  TORCH_CHECK(x.dim() == 2 && d > 0 && x.size(1) == (silu ? d : 3 * d) && w.numel() > 0 && w.is_contiguous(), "the product must be [T, ",
+              silu ? "" : "3 ", "D] and the weights [D, width] and contiguous, got ", x.sizes(), " and ", w.sizes());
   TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == d && bias->is_contiguous()), "the bias must be [", d, "]");
 }
 
@@ -46,30 +47,34 @@ void check_segments(const at::Tensor &cu, const MaybeTensor &follows, const at::
   if (follows) int32s(*follows, cu.size(0) - 1, "follows", x);
 }
 
-at::Tensor packed(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, const at::Tensor &cu, const MaybeTensor &follows) {
+at::Tensor packed(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, bool silu, const at::Tensor &cu,
+                  const MaybeTensor &follows) {
   auto y = at::empty({x.size(0), w.size(0)}, x.options());
   const int64_t batch = cu.size(0) - 1;
   if (x.is_cuda()) {
-    check_status(the_cuda_part->short_conv_packed(x.const_data_ptr(), conv_of(w, bias), cu.const_data_ptr<int32_t>(), data_or_null(follows),
-                                                  batch, dtype_of(x), y.mutable_data_ptr(), x.size(0), stream_of(x)));
+    check_status(the_cuda_part->short_conv_packed(x.const_data_ptr(), conv_of(w, bias, silu), cu.const_data_ptr<int32_t>(),
+                                                  data_or_null(follows), batch, dtype_of(x), y.mutable_data_ptr(), x.size(0),
+                                                  stream_of(x)));
     return y;
   }
   TORCH_CHECK(cu.const_data_ptr<int32_t>()[batch] == x.size(0), "cu must rise from 0 to the number of rows, ", x.size(0));
-  check_status(mgrpo_short_conv_packed_cpu(x.const_data_ptr<float>(), conv_of(w, bias), cu.const_data_ptr<int32_t>(), data_or_null(follows),
-                                           batch, y.mutable_data_ptr<float>()),
+  check_status(mgrpo_short_conv_packed_cpu(x.const_data_ptr<float>(), conv_of(w, bias, silu), cu.const_data_ptr<int32_t>(),
+                                           data_or_null(follows), batch, y.mutable_data_ptr<float>()),
                kSegments);
   return y;
 }
 
 struct Packed : torch::autograd::Function<Packed> {
-  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, const at::Tensor &cu,
-                            const MaybeTensor &follows) {
+  static at::Tensor forward(AutogradContext *ctx, const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, bool silu,
+                            const at::Tensor &cu, const MaybeTensor &follows) {
     ctx->save_for_backward({x, w, bias.value_or(at::Tensor()), cu, follows.value_or(at::Tensor())});
-    return packed(x, w, bias, cu, follows);
+    ctx->saved_data["silu"] = silu;
+    return packed(x, w, bias, silu, cu, follows);
   }
   static variable_list backward(AutogradContext *ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     const auto &x = saved[0], &w = saved[1], &cu = saved[3];
+    const bool silu = ctx->saved_data["silu"].toBool();
     const MaybeTensor bias = maybe(saved[2]), follows = maybe(saved[4]);
     auto dy = grads[0].contiguous(), dx = at::empty_like(x);
     at::Tensor dw, dbias;
@@ -78,15 +83,15 @@ struct Packed : torch::autograd::Function<Packed> {
     const int64_t batch = cu.size(0) - 1;
     if (x.is_cuda())
       check_status(the_cuda_part->short_conv_packed_bwd(
-          dy.const_data_ptr(), x.const_data_ptr(), conv_of(w, bias), cu.const_data_ptr<int32_t>(), data_or_null(follows), batch,
+          dy.const_data_ptr(), x.const_data_ptr(), conv_of(w, bias, silu), cu.const_data_ptr<int32_t>(), data_or_null(follows), batch,
           dtype_of(x), dx.mutable_data_ptr(), data_or_null(dw), data_or_null(dbias), x.size(0), stream_of(x)));
     else
-      check_status(mgrpo_short_conv_packed_bwd_cpu(dy.const_data_ptr<float>(), x.const_data_ptr<float>(), conv_of(w, bias),
+      check_status(mgrpo_short_conv_packed_bwd_cpu(dy.const_data_ptr<float>(), x.const_data_ptr<float>(), conv_of(w, bias, silu),
                                                    cu.const_data_ptr<int32_t>(), data_or_null(follows), batch, dx.mutable_data_ptr<float>(),
                                                    data_or_null(dw), data_or_null(dbias)),
                    kSegments);
     const auto of_type = [&](const at::Tensor &t) { return t.defined() ? t.to(w.scalar_type()) : t; };
-    return {dx, of_type(dw), of_type(dbias), {}, {}};
+    return {dx, of_type(dw), of_type(dbias), {}, {}, {}};
   }
 };
 
@@ -98,18 +103,18 @@ std::array<at::Tensor, 3> thirds(const at::Tensor &x) {
 
 at::ScalarType wide_of(const at::Tensor &x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
-// Returns C times the convolution. taken(n) is u of the row n before each row, zero where there is none.
+// Returns the convolution. taken(n) is u of the row n before each row, zero where there is none.
 template <class Taken>
-at::Tensor convolved(const at::Tensor &c, const at::Tensor &w, const MaybeTensor &bias, const Taken &taken) {
-  const auto wide = wide_of(c);
+at::Tensor convolved(const at::Tensor &u, const at::Tensor &w, const MaybeTensor &bias, const Taken &taken) {
+  const auto wide = wide_of(u);
   const auto taps = w.reshape({w.size(0), -1}).to(wide);
-  auto sum = bias ? bias->to(wide).expand(c.sizes()) : at::zeros(c.sizes(), c.options().dtype(wide));
+  auto sum = bias ? bias->to(wide).expand(u.sizes()) : at::zeros(u.sizes(), u.options().dtype(wide));
   for (int64_t n = taps.size(1) - 1; n >= 0; n--) sum = sum + taps.select(1, taps.size(1) - 1 - n) * taken(n).to(wide);
-  return (c.to(wide) * sum).to(c.scalar_type());
+  return sum;
 }
 
 // Other dtypes. u has a last row of zeros, to which rows before the beginning of a sequence refer.
-at::Tensor packed_composite(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, const at::Tensor &cu,
+at::Tensor packed_composite(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, bool silu, const at::Tensor &cu,
                             const MaybeTensor &follows) {
   const int64_t rows = x.size(0);
   const auto starts = cu.to(at::kCPU), parents = follows ? follows->to(at::kCPU) : at::Tensor();
@@ -121,42 +126,59 @@ at::Tensor packed_composite(const at::Tensor &x, const at::Tensor &w, const Mayb
     TORCH_CHECK(start[s] <= start[s + 1] && parent >= -1 && parent < start[s], "segment ", s, kSegments);
     for (int64_t r = start[s]; r < start[s + 1]; r++) before[r] = r > start[s] ? r - 1 : parent >= 0 ? parent : rows;
   }
-  const auto [b, c, in] = thirds(x);
-  const auto u = at::cat({b * in, at::zeros({1, w.size(0)}, x.options())});
+  const auto in = silu ? x : thirds(x)[0] * thirds(x)[2], u = at::cat({in, at::zeros({1, w.size(0)}, x.options())});
   std::vector<std::vector<int64_t>> back(1, std::vector<int64_t>(rows));
   for (int64_t r = 0; r < rows; r++) back[0][r] = r;
   for (int64_t n = 1; n < w.numel() / w.size(0); n++) {
     back.push_back(back.back());
     for (auto &r : back.back()) r = before[r];
   }
-  return convolved(c, w, bias, [&](int64_t n) { return u.index_select(0, at::tensor(back[n], at::kLong).to(x.device())); });
+  auto sum = convolved(in, w, bias, [&](int64_t n) { return u.index_select(0, at::tensor(back[n], at::kLong).to(x.device())); });
+  return (silu ? at::silu(sum) : thirds(x)[1].to(sum.scalar_type()) * sum).to(x.scalar_type());
 }
 
 at::Tensor cached_composite(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, at::Tensor &cache, const at::Tensor &table,
                             const at::Tensor &sequence, const at::Tensor &pos) {
   const auto [b, c, in] = thirds(x);
+  const auto u = b * in;
   const auto places = cache.view({-1, w.size(0)});
   const auto place = [&](const at::Tensor &at) {
     return table.index({sequence, at.floor_divide(cache.size(2))}) * cache.size(2) + at.remainder(cache.size(2));
   };
-  places.index_put_({place(pos)}, b * in);
-  return convolved(c, w, bias,
-                   [&](int64_t n) { return places.index({place((pos - n).clamp_min(0))}).masked_fill((pos < n).unsqueeze(1), 0); });
+  places.index_put_({place(pos)}, u);
+  const auto sum = convolved(
+      u, w, bias, [&](int64_t n) { return places.index({place((pos - n).clamp_min(0))}).masked_fill((pos < n).unsqueeze(1), 0); });
+  return (c.to(sum.scalar_type()) * sum).to(x.scalar_type());
+}
+
+// On a CPU, in float32.
+at::Tensor states_composite(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, at::Tensor &states, const int32_t *slot,
+                            const int32_t *pos) {
+  TORCH_CHECK(x.is_cpu(), "states of a convolution on a GPU must be float32 or bfloat16");
+  const auto wide = [](const at::Tensor &t) { return t.to(at::kFloat).contiguous(); };
+  auto kept = wide(states), y = at::empty(x.sizes(), x.options().dtype(at::kFloat));
+  const auto wide_w = wide(w);
+  const MaybeTensor wide_bias = bias ? MaybeTensor(wide(*bias)) : std::nullopt;
+  check_status(mgrpo_short_conv_states_cpu(wide(x).const_data_ptr<float>(), conv_of(wide_w, wide_bias, true),
+                                           kept.mutable_data_ptr<float>(), kept.size(0), slot, pos, y.mutable_data_ptr<float>(), x.size(0)),
+               ": is every slot among the states?");
+  states.copy_(kept);
+  return y.to(x.scalar_type());
 }
 
 MaybeTensor of(void *handle) { return handle ? MaybeTensor(ref(handle)) : std::nullopt; }
 
 }  // namespace
 
-mgt_tensor mgt_short_conv_packed(mgt_device *d, void *bcx, void *w, void *bias_or_null, void *cu, void *follows_or_null) {
+mgt_tensor mgt_short_conv_packed(mgt_device *d, void *bcx, void *w, void *bias_or_null, int silu, void *cu, void *follows_or_null) {
   return make(d, [&] {
     const auto &X = ref(bcx), &W = ref(w), &C = ref(cu);
     const MaybeTensor bias = of(bias_or_null), follows = of(follows_or_null);
-    check(X, W, bias);
+    check(X, W, bias, silu);
     check_segments(C, follows, X);
-    if (!ours(X, W, bias.value_or(W))) return packed_composite(X, W, bias, C, follows);
+    if (!ours(X, W, bias.value_or(W))) return packed_composite(X, W, bias, silu, C, follows);
     auto x = X.contiguous();
-    return recorded(X, W, bias.value_or(at::Tensor())) ? Packed::apply(x, W, bias, C, follows) : packed(x, W, bias, C, follows);
+    return recorded(X, W, bias.value_or(at::Tensor())) ? Packed::apply(x, W, bias, silu, C, follows) : packed(x, W, bias, silu, C, follows);
   });
 }
 
@@ -167,7 +189,7 @@ mgt_tensor mgt_short_conv_cached(mgt_device *d, void *bcx, void *w, void *bias_o
     auto &K = ref(cache);
     const auto &X = ref(bcx), &W = ref(w), &T = ref(table), &S = ref(sequence), &P = ref(pos);
     const MaybeTensor bias = of(bias_or_null);
-    check(X, W, bias);
+    check(X, W, bias, false);
     check_cache(K, T, 1, W.size(0), X);
     const auto sequences = int32s(S, X.size(0), "sequence", X), positions = int32s(P, X.size(0), "pos", X);
     if (!ours(X, W, bias.value_or(W))) return cached_composite(X, W, bias, K, T, S, P);
@@ -179,6 +201,31 @@ mgt_tensor mgt_short_conv_cached(mgt_device *d, void *bcx, void *w, void *bias_o
       check_status(mgrpo_short_conv_cached_cpu(x.const_data_ptr<float>(), conv_of(W, bias), K.mutable_data_ptr<float>(), pages_of(K, T),
                                                sequences, positions, y.mutable_data_ptr<float>(), x.size(0)),
                    ": is every sequence and position inside the cache?");
+    return y;
+  });
+}
+
+mgt_tensor mgt_short_conv_states(mgt_device *d, void *u, void *w, void *bias_or_null, void *states, void *slot, void *pos) {
+  return make(d, [&] {
+    at::NoGradGuard no_grad;
+    auto &K = ref(states);
+    const auto &X = ref(u), &W = ref(w), &S = ref(slot), &P = ref(pos);
+    const MaybeTensor bias = of(bias_or_null);
+    check(X, W, bias, true);
+    const int64_t width = W.numel() / W.size(0);
+    TORCH_CHECK(K.dim() == 3 && K.size(1) == width - 1 && K.size(2) == W.size(0) && K.is_contiguous() &&
+                    K.scalar_type() == X.scalar_type() && K.device() == X.device(),
+                "states must be [slots, ", width - 1, ", ", W.size(0), "], contiguous and of the inputs' type, got ", K.sizes());
+    const auto slots = int32s(S, X.size(0), "slot", X), positions = int32s(P, X.size(0), "pos", X);
+    if (!ours(X, W, bias.value_or(W))) return states_composite(X, W, bias, K, slots, positions);
+    auto x = X.contiguous(), y = at::empty_like(x);
+    if (X.is_cuda())
+      check_status(the_cuda_part->short_conv_states(x.const_data_ptr(), conv_of(W, bias, true), dtype_of(x), K.mutable_data_ptr(),
+                                                    K.size(0), slots, positions, y.mutable_data_ptr(), x.size(0), stream_of(x)));
+    else
+      check_status(mgrpo_short_conv_states_cpu(x.const_data_ptr<float>(), conv_of(W, bias, true), K.mutable_data_ptr<float>(), K.size(0),
+                                               slots, positions, y.mutable_data_ptr<float>(), x.size(0)),
+                   ": is every slot among the states?");
     return y;
   });
 }
