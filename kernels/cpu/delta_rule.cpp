@@ -129,20 +129,17 @@ class HeadBackward {
   // dstate is the gradient of the state after the piece; it becomes that of the state before it.
   void piece(int64_t p, int64_t head, float *dstate, float *dqk, float *dg, float *dbeta, float *dx) {
     first_ = pieces_.first[p], n_ = pieces_.first[p + 1] - first_, head_ = head;
-    const int64_t state = (in_.rule.value_heads * p + head) * in_.state_size(), before = pieces_.before[p];
-    const float *after = states_ + state,
-                *s0 = before < 0 ? zeros_.data() : states_ + (in_.rule.value_heads * before + head) * in_.state_size();
-    const double along_decay = dot(dstate, after, dk_ * dv_);
+    const int64_t before = pieces_.before[p];
+    const float *s0 = before < 0 ? zeros_.data() : states_ + (in_.rule.value_heads * before + head) * in_.state_size();
     gather();
     by_transpose(q_, k_.data(), a_, n_, dk_, n_), by_transpose(k_, k_.data(), b_, n_, dk_, n_);
     decayed(a_, true), decayed(b_, false);
     solve(dstate);
     by_transpose(dout_, v_.data(), m1_, n_, dv_, n_), by_transpose(e_, v_.data(), m2_, n_, dv_, n_);
-    decayed(m1_, true), decayed(m2_, false);
     of_keys_and_queries(s0, dstate);
     for (int64_t i = 0; i < dk_ * dv_; i++) dstate[i] *= from_start_[n_ - 1];
     add_transposed(1, q_start_, dout_.data(), dstate, dk_, n_, dv_), add_transposed(-1, k_start_, e_.data(), dstate, dk_, n_, dv_);
-    write(along_decay, dqk, dg, dbeta, dx);
+    write(dqk, dg, dbeta, dx);
   }
 
   // Collects the piece's rows, and the products of decays: ratio[t, s] from after row s up to row t, and from_start_[t].
@@ -189,25 +186,44 @@ class HeadBackward {
     }
   }
 
+  // m1_ and m2_ hold the products do v'^T and e v'^T, before they are decayed.
   void of_keys_and_queries(const float *s0, const float *dstate) {
     scaled(e_, from_start_, e_start_, dv_);
-    by_transpose(dout_start_, s0, dq_, n_, dv_, dk_), add(1, m1_, k_.data(), dq_.data(), n_, n_, dk_);
-    by_transpose(e_start_, s0, dk_row_, n_, dv_, dk_), add(1, m2_, k_.data(), dk_row_.data(), n_, n_, dk_);  // its negative
+    by_transpose(dout_start_, s0, dq_, n_, dv_, dk_), by_transpose(e_start_, s0, dk_row_, n_, dv_, dk_);  // the latter's negative
     by_transpose(v_end_, dstate, dk_col_, n_, dv_, dk_);
+    of_decays(s0, dstate);
+    decayed(m1_, true), decayed(m2_, false);
+    add(1, m1_, k_.data(), dq_.data(), n_, n_, dk_), add(1, m2_, k_.data(), dk_row_.data(), n_, n_, dk_);
     add_transposed(1, m1_, q_.data(), dk_col_.data(), n_, n_, dk_), add_transposed(-1, m2_, k_.data(), dk_col_.data(), n_, n_, dk_);
   }
 
-  // along_decay is the product of the state after the piece and its gradient.
-  void write(double along_decay, float *dqk, float *dg, float *dbeta, float *dx) const {
+  // The gradient of a row's decay is the sum over all that it lies between: what rows before it, or the state before the piece, give to
+  // itself, to rows after it, or to the state after the piece. From a row to the next, some of these terms leave and others come. float64
+  // removes them without a trace where they are larger than the rest.
+  void of_decays(const float *s0, const float *dstate) {
+    const auto from_row = [&](int64_t t, int64_t s) {
+      const int64_t at = t * n_ + s;
+      return static_cast<double>(a_[at]) * m1_[at] - static_cast<double>(b_[at]) * m2_[at];
+    };
+    const auto from_state = [&](int64_t t) { return dot(&q_[t * dk_], &dq_[t * dk_], dk_) - dot(&k_[t * dk_], &dk_row_[t * dk_], dk_); };
+    double sum = from_start_[n_ - 1] * dot(s0, dstate, dk_ * dv_);
+    for (int64_t t = 0; t < n_; t++) sum += from_state(t);
+    for (int64_t t = 0; t < n_; t++) {
+      ddecay_[t] = sum;
+      sum += dot(&k_[t * dk_], &dk_col_[t * dk_], dk_) - from_state(t);  // the former: to the state after the piece
+      for (int64_t s = 0; s < t; s++) sum -= from_row(t, s);
+      for (int64_t later = t + 1; later < n_; later++) sum += from_row(later, t);
+    }
+  }
+
+  void write(float *dqk, float *dg, float *dbeta, float *dx) const {
     const int64_t heads = in_.rule.value_heads;
-    double sum = along_decay;
-    for (int64_t t = n_ - 1; t >= 0; t--) {
+    for (int64_t t = 0; t < n_; t++) {
       const int64_t row = first_ + t;
       float *dq = dqk + row * 2 * in_.keys + in_.key_head(head_) * dk_, *dk = dq + in_.keys;
       const int64_t at = t * dk_;
-      sum += dot(&q_[at], &dq_[at], dk_) - dot(&k_[at], &dk_row_[at], dk_) - dot(&k_[at], &dk_col_[at], dk_);
       for (int64_t i = 0; i < dk_; i++) dq[i] += dq_[at + i], dk[i] += dk_col_[at + i] - dk_row_[at + i];
-      dg[row * heads + head_] = static_cast<float>(sum);
+      dg[row * heads + head_] = static_cast<float>(ddecay_[t]);
       dbeta[row * heads + head_] = static_cast<float>(dot(&dv_new_[t * dv_], r_ + (row * heads + head_) * dv_, dv_));
       std::memcpy(dx + row * in_.width + 2 * in_.keys + head_ * dv_, &e_[t * dv_], dv_ * sizeof(float));
     }
@@ -226,6 +242,7 @@ class HeadBackward {
   const float *dy_, *r_, *states_;
   int64_t dk_, dv_, first_ = 0, n_ = 0, head_ = 0;
   float from_start_[MGRPO_PIECE_ROWS];
+  double ddecay_[MGRPO_PIECE_ROWS];                                      // gradients of the logarithms of decays
   Floats ratio_, a_, b_, m1_, m2_;                                       // [n, n]
   Floats q_, k_, q_start_, k_start_, k_end_, dq_, dk_row_, dk_col_;      // [n, dk]; times the decay from the start or to the end
   Floats dout_, v_, e_, dout_start_, e_start_, v_end_, dv_new_, zeros_;  // [n, dv], v is beta r; a state
