@@ -1,4 +1,4 @@
-// Operations of a whole block of threads. Every function here is called by all threads of the block, and its order of
+// Operations of a whole block of threads, or of a warp. Every function here is called by all threads of the block or warp, and its order of
 // operations is fixed by the thread numbers: no atomics on floating point, the same bits each time.
 #pragma once
 #include <cuda_runtime.h>
@@ -25,6 +25,14 @@ __device__ inline void *dynamic_shared() {
 #else
   return emulator::dynamic_shared();  // kernels/test/emulator
 #endif
+}
+
+// The sum of one number from each of kLanes lanes, returned to every lane.
+template <int kLanes>
+__device__ float lanes_sum(float value) {
+#pragma unroll
+  for (int by = kLanes / 2; by > 0; by /= 2) value += __shfl_xor_sync(kAllLanes, value, by);
+  return value;
 }
 
 // Merges one value a thread by a binary tree and gives the result to every thread. shared: [kThreads].

@@ -1,39 +1,28 @@
 // A thread has a pack of a row's gates and the pack of ups that belongs to it.
-#include <cfloat>
-
 #include "mgrpo/nn.h"
-#include "nn.cuh"
+#include "sigmoid.cuh"
 
 namespace mgrpo::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-// 1 / x to one unit in the last place, in one instruction; a denormal result is 0.
-__device__ inline float reciprocal(float x) {
-#ifdef __CUDACC__
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return emulator::nudged(1 / x, x);
-#endif
-}
-__device__ float sigmoid(float g) { return reciprocal(1 + expf(-g)); }
-
-// The sigmoid and its difference from 1, whose digits a subtraction would lose.
-__device__ float2 both_sigmoids(float g) {
-  const float e = expf(-g), s = reciprocal(1 + e);
-  return {s, fminf(e, FLT_MAX) * s};
-}
-
-// Gated activations g sigmoid(k(g)) up, of the gate g: k, and g times its derivative. Limits are those within which a gate or an up is
-// itself, and has a gradient.
+// Gated activations f(g) sigmoid(k(g)) up, of the gate g: f, the slope of f, k, and f(g) times the derivative of k. Limits are those
+// within which a gate or an up is itself, and has a gradient.
 struct Unlimited {
+  static constexpr float kSlopeOfF = 1;
+  static __device__ float f(float g) { return g; }
   static __device__ float gate(float g) { return g; }
   static __device__ float up(float u) { return u; }
   static __device__ float of_gate(float, float gradient) { return gradient; }
   static __device__ float of_up(float, float gradient) { return gradient; }
+};
+
+struct Sigmoid : Unlimited {
+  static constexpr float kSlopeOfF = 0;
+  static __device__ float f(float) { return 1; }
+  static __device__ float k(float g) { return g; }
+  static __device__ float slope(float) { return 1; }
 };
 
 struct Silu : Unlimited {
@@ -56,7 +45,8 @@ struct GeluTanh : Unlimited {
 };
 
 struct Clamped {
-  static constexpr float kLimit = 7, kAlpha = 1.702f;
+  static constexpr float kLimit = 7, kAlpha = 1.702f, kSlopeOfF = 1;
+  static __device__ float f(float g) { return g; }
   static __device__ float gate(float g) { return g > kLimit ? kLimit : g; }
   static __device__ float up(float u) { return (u > kLimit ? kLimit : u < -kLimit ? -kLimit : u) + 1; }
   static __device__ float of_gate(float g, float gradient) { return g > kLimit ? 0.0f : gradient; }
@@ -89,14 +79,14 @@ struct Tiles {
   }
 };
 
-// Gates become gates times their sigmoids times ups.
+// Gates become activations.
 template <class T, class Activation>
 __device__ void weigh(Pack<T> *gate, const Pack<T> &up, int count = Pack<T>::kWidth) {
 #pragma unroll
   for (int i = 0; i < Pack<T>::kWidth; i++) {
     if (i >= count) continue;
     const float g = Activation::gate(widen(gate->at[i]));
-    narrow(g * sigmoid(Activation::k(g)) * Activation::up(widen(up.at[i])), &gate->at[i]);
+    narrow(Activation::f(g) * sigmoid(Activation::k(g)) * Activation::up(widen(up.at[i])), &gate->at[i]);
   }
 }
 
@@ -109,8 +99,8 @@ __device__ void weigh_back(const Pack<T> &grad, Pack<T> *gate, Pack<T> *up, int 
     const float d = widen(grad.at[i]), given = widen(gate->at[i]), g = Activation::gate(given), given_up = widen(up->at[i]),
                 u = Activation::up(given_up);
     const float2 s = both_sigmoids(Activation::k(g));
-    narrow(Activation::of_gate(given, d * u * s.x * fmaf(Activation::slope(g), s.y, 1.0f)), &gate->at[i]);
-    narrow(Activation::of_up(given_up, d * g * s.x), &up->at[i]);
+    narrow(Activation::of_gate(given, d * u * s.x * fmaf(Activation::slope(g), s.y, Activation::kSlopeOfF)), &gate->at[i]);
+    narrow(Activation::of_up(given_up, d * Activation::f(g) * s.x), &up->at[i]);
   }
 }
 
@@ -209,4 +199,13 @@ int32_t mgrpo_clamped_glu_cuda(const void *gate_up, int32_t dtype, void *y, int6
 int32_t mgrpo_clamped_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
                                    void *stream) {
   return glu_bwd<Clamped>(dy, gate_up, dtype, dgate_up, rows, f, stream);
+}
+
+int32_t mgrpo_sigmoid_glu_cuda(const void *gate_up, int32_t dtype, void *y, int64_t rows, int64_t f, void *stream) {
+  return glu<Sigmoid>(gate_up, dtype, y, rows, f, stream);
+}
+
+int32_t mgrpo_sigmoid_glu_bwd_cuda(const void *dy, const void *gate_up, int32_t dtype, void *dgate_up, int64_t rows, int64_t f,
+                                   void *stream) {
+  return glu_bwd<Sigmoid>(dy, gate_up, dtype, dgate_up, rows, f, stream);
 }

@@ -32,14 +32,6 @@ __host__ __device__ int threads_of(int64_t d) {
   return static_cast<int>((packs_of<T>(d) + each * kWarp - 1) / (each * kWarp)) * kWarp;
 }
 
-// The sum of one number from each of kLanes lanes, returned to every lane.
-template <int kLanes>
-__device__ float lanes_sum(float value) {
-#pragma unroll
-  for (int by = kLanes / 2; by > 0; by /= 2) value += __shfl_xor_sync(kAllLanes, value, by);
-  return value;
-}
-
 // The sum over the threads of a team: a warp, or all warps of the block. shared: [kNormWarps].
 template <bool kBlock>
 __device__ float team_sum(float value, float *shared) {

@@ -1,6 +1,7 @@
 // A thread has a pack of a row's channels: it reads that pack of the rows before it, or in the backward pass of the rows that read it.
 #include "heads.cuh"
 #include "short_conv.h"
+#include "sigmoid.cuh"
 
 namespace mgrpo::cuda {
 namespace {
@@ -57,7 +58,8 @@ __global__ __launch_bounds__(kThreads) void rows_kernel(Segments in, int32_t *be
   }
 }
 
-template <class T>
+// kSilu: a row of the product is u, without gates.
+template <class T, bool kSilu>
 struct Conv {
   const T *bcx, *w, *bias;  // bias may be null
   int64_t rows, d;
@@ -72,23 +74,72 @@ struct Conv {
         width(static_cast<int>(conv.width)) {}
 
   enum Third { kB, kC, kX };
+  __host__ __device__ int64_t at(int64_t row, Third third) const { return kSilu ? row * d : (row * 3 + third) * d; }
   __device__ Pack<T> load(int64_t row, Third third, int64_t begin) const {
-    const T *from = bcx + (row * 3 + third) * d;
+    const T *from = bcx + at(row, third);
     return load_pack(from, begin, d, aligned(from));
   }
   __device__ Pack<T> input(int64_t row, int64_t begin) const {
     Pack<T> u = load(row, kB, begin);
+    if constexpr (kSilu) return u;
     const Pack<T> x = load(row, kX, begin);
 #pragma unroll
     for (int i = 0; i < Pack<T>::kWidth; i++) narrow(widen(u.at[i]) * widen(x.at[i]), &u.at[i]);
     return u;
   }
+  // One value of input().
+  __device__ float input_at(int64_t row, int64_t j) const {
+    T u = bcx[at(row, kB) + j];
+    if constexpr (!kSilu) narrow(widen(u) * widen(bcx[at(row, kX) + j]), &u);
+    return widen(u);
+  }
+  // The result of a row whose convolution is `sum`.
+  __device__ Pack<T> result(int64_t row, int64_t begin, const float (&sum)[Pack<T>::kWidth], bool unknown) const {
+    Pack<T> y;
+    if constexpr (kSilu) {
+#pragma unroll
+      for (int i = 0; i < Pack<T>::kWidth; i++) narrow(unknown ? NAN : sum[i] * sigmoid(sum[i]), &y.at[i]);
+    } else {
+      y = load(row, kC, begin);
+      scale(sum, unknown, &y);
+    }
+    return y;
+  }
   __device__ float weight(int64_t channel, int tap) const { return channel < d ? widen(w[channel * width + tap]) : 0.0f; }
+
+  // Multiplies the values of a pack by factors.
+  static __device__ void scale(const float (&factors)[Pack<T>::kWidth], bool unknown, Pack<T> *p) {
+#pragma unroll
+    for (int i = 0; i < Pack<T>::kWidth; i++) narrow(unknown ? NAN : widen(p->at[i]) * factors[i], &p->at[i]);
+  }
+};
+
+// The gradients of convolutions: of results times gates C, or given.
+template <class T, bool kSilu>
+struct Slopes {
+  Conv<T, kSilu> in;
+  const T *dy;
+  const float *given;  // [rows, d], with kSilu
+
+  __device__ float at(int64_t row, int64_t j) const {
+    if constexpr (kSilu) return given[row * in.d + j];
+    return widen(dy[row * in.d + j]) * widen(in.bcx[in.at(row, Conv<T, kSilu>::kC) + j]);
+  }
+  __device__ void load(int64_t row, int64_t begin, float (&to)[Pack<T>::kWidth]) const {
+    if constexpr (kSilu) {
+#pragma unroll
+      for (int i = 0; i < Pack<T>::kWidth; i++) to[i] = begin + i < in.d ? given[row * in.d + begin + i] : 0.0f;
+    } else {
+      const Pack<T> grad = load_pack(dy + row * in.d, begin, in.d, aligned(dy + row * in.d)), c = in.load(row, Conv<T, kSilu>::kC, begin);
+#pragma unroll
+      for (int i = 0; i < Pack<T>::kWidth; i++) to[i] = widen(grad.at[i]) * widen(c.at[i]);
+    }
+  }
 };
 
 // The convolution of a row: input(n) is the pack of the row n before it, for n < count.
-template <class T, class Load>
-__device__ void convolve(const Conv<T> &in, int64_t begin, int count, const Load &input, float (&sum)[Pack<T>::kWidth]) {
+template <class T, bool kSilu, class Load>
+__device__ void convolve(const Conv<T, kSilu> &in, int64_t begin, int count, const Load &input, float (&sum)[Pack<T>::kWidth]) {
 #pragma unroll
   for (int i = 0; i < Pack<T>::kWidth; i++) sum[i] = in.bias != nullptr && begin + i < in.d ? widen(in.bias[begin + i]) : 0.0f;
   for (int n = count - 1; n >= 0; n--) {
@@ -104,8 +155,8 @@ struct Taken {
   int count;
   bool unknown;
 
-  template <class T>
-  __device__ Taken(const Conv<T> &in, const Rows &rows, int64_t row) : count(0), unknown(false) {
+  template <class T, bool kSilu>
+  __device__ Taken(const Conv<T, kSilu> &in, const Rows &rows, int64_t row) : count(0), unknown(false) {
 #pragma unroll
     for (int n = 0; n < kMostTaps; n++) {
       if (n >= in.width || row < 0) continue;
@@ -123,12 +174,6 @@ struct Taken {
   }
 };
 
-template <class T>
-__device__ void gate(const Pack<T> &c, float (&sum)[Pack<T>::kWidth], bool unknown, Pack<T> *y) {
-#pragma unroll
-  for (int i = 0; i < Pack<T>::kWidth; i++) narrow(unknown ? NAN : widen(c.at[i]) * sum[i], &y->at[i]);
-}
-
 // f(row, the first channel) for each of the thread's packs.
 template <class T, class F>
 __device__ void for_each_pack_of_rows(int64_t rows, int64_t d, const F &f) {
@@ -142,16 +187,30 @@ unsigned blocks_of(int64_t rows, int64_t d) {
   return block_count((rows * packs_of<T>(d) + kThreads - 1) / kThreads);
 }
 
-template <class T>
-__global__ __launch_bounds__(kThreads) void packed_kernel(Conv<T> in, Rows rows, T *y) {
+template <class T, bool kSilu>
+__global__ __launch_bounds__(kThreads) void packed_kernel(Conv<T, kSilu> in, Rows rows, T *y) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
     const Taken taken(in, rows, row);
     float sum[Pack<T>::kWidth];
     convolve(in, begin, taken.count, [&](int n) { return in.input(taken.of(n), begin); }, sum);
-    Pack<T> result;
-    gate(in.load(row, Conv<T>::kC, begin), sum, taken.unknown, &result);
     T *to = y + row * in.d;
-    store_pack(to, result, begin, in.d, aligned(to));
+    store_pack(to, in.result(row, begin, sum, taken.unknown), begin, in.d, aligned(to));
+  });
+}
+
+// The gradients of convolutions whose results are their silu, to [rows, d].
+template <class T>
+__global__ __launch_bounds__(kThreads) void slopes_kernel(Conv<T, true> in, Rows rows, const T *dy, float *to) {
+  for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
+    const Taken taken(in, rows, row);
+    float sum[Pack<T>::kWidth];
+    convolve(in, begin, taken.count, [&](int n) { return in.input(taken.of(n), begin); }, sum);
+    const Pack<T> grad = load_pack(dy + row * in.d, begin, in.d, aligned(dy + row * in.d));
+#pragma unroll
+    for (int i = 0; i < Pack<T>::kWidth; i++) {
+      const float2 s = both_sigmoids(sum[i]);
+      if (begin + i < in.d) to[row * in.d + begin + i] = taken.unknown ? NAN : widen(grad.at[i]) * s.x * fmaf(sum[i], s.y, 1.0f);
+    }
   });
 }
 
@@ -183,31 +242,42 @@ __device__ void each_reader(const Rows &rows, int64_t row, int most, const F &f)
   }
 }
 
-template <class T>
-__global__ __launch_bounds__(kThreads) void back_kernel(Conv<T> in, Rows rows, const T *dy, T *dbcx) {
+template <class T, bool kSilu>
+__global__ __launch_bounds__(kThreads) void back_kernel(Conv<T, kSilu> in, Rows rows, Slopes<T, kSilu> slopes, T *dbcx) {
+  using C = Conv<T, kSilu>;
   constexpr int kWidth = Pack<T>::kWidth;
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
-    const auto grad = [&](int64_t r) { return load_pack(dy + r * in.d, begin, in.d, aligned(dy + r * in.d)); };
-    const auto store = [&](typename Conv<T>::Third third, const Pack<T> &p) {
-      T *to = dbcx + (row * 3 + third) * in.d;
+    const auto store = [&](typename C::Third third, const Pack<T> &p) {
+      T *to = dbcx + in.at(row, third);
       store_pack(to, p, begin, in.d, aligned(to));
     };
-    const Taken taken(in, rows, row);
-    float sum[kWidth];
-    convolve(in, begin, taken.count, [&](int n) { return in.input(taken.of(n), begin); }, sum);
-    Pack<T> result;
-    gate(grad(row), sum, taken.unknown, &result);
-    store(Conv<T>::kC, result);
+    if constexpr (!kSilu) {
+      const Taken taken(in, rows, row);
+      float sum[kWidth];
+      convolve(in, begin, taken.count, [&](int n) { return in.input(taken.of(n), begin); }, sum);
+      Pack<T> dc = load_pack(slopes.dy + row * in.d, begin, in.d, aligned(slopes.dy + row * in.d));
+      C::scale(sum, taken.unknown, &dc);
+      store(C::kC, dc);
+    }
     float du[kWidth] = {};
     each_reader(rows, row, in.width - 1, [&](int64_t reader, int distance) {
-      const Pack<T> its = grad(reader), c = in.load(reader, Conv<T>::kC, begin);
+      float its[kWidth];
+      slopes.load(reader, begin, its);
 #pragma unroll
-      for (int i = 0; i < kWidth; i++) du[i] += in.weight(begin + i, in.width - 1 - distance) * (widen(its.at[i]) * widen(c.at[i]));
+      for (int i = 0; i < kWidth; i++) du[i] += in.weight(begin + i, in.width - 1 - distance) * its[i];
     });
-    gate(in.load(row, Conv<T>::kX, begin), du, false, &result);
-    store(Conv<T>::kB, result);
-    gate(in.load(row, Conv<T>::kB, begin), du, false, &result);
-    store(Conv<T>::kX, result);
+    if constexpr (kSilu) {
+      Pack<T> result;
+#pragma unroll
+      for (int i = 0; i < kWidth; i++) narrow(du[i], &result.at[i]);
+      store(C::kB, result);
+    } else {
+      Pack<T> db = in.load(row, C::kX, begin), dx = in.load(row, C::kB, begin);
+      C::scale(du, false, &db);
+      C::scale(du, false, &dx);
+      store(C::kB, db);
+      store(C::kX, dx);
+    }
   });
 }
 
@@ -224,21 +294,20 @@ struct Parts {
 };
 
 // A thread has a channel of a part: to_w [parts, d, width], to_bias [parts, d].
-template <class T>
-__global__ __launch_bounds__(kThreads) void dw_kernel(Conv<T> in, Rows rows, const T *dy, Parts parts, float *to_w, float *to_bias) {
+template <class T, bool kSilu>
+__global__ __launch_bounds__(kThreads) void dw_kernel(Conv<T, kSilu> in, Rows rows, Slopes<T, kSilu> slopes, Parts parts, float *to_w,
+                                                      float *to_bias) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; t < parts.parts * in.d; t += stride) {
     const int64_t part = t / in.d, j = t % in.d;
     float dw[kMostTaps] = {}, dbias = 0;
     for (int64_t r = parts.first(part); r < parts.first(part + 1); r++) {
-      const float grad = widen(dy[r * in.d + j]) * widen(in.bcx[(r * 3 + 1) * in.d + j]);
+      const float grad = slopes.at(r, j);
       int64_t at = r;
 #pragma unroll
       for (int n = 0; n < kMostTaps; n++) {
         if (n >= in.width || at < 0) continue;
-        T u;
-        narrow(widen(in.bcx[at * 3 * in.d + j]) * widen(in.bcx[(at * 3 + 2) * in.d + j]), &u);
-        dw[n] += grad * widen(u);
+        dw[n] += grad * in.input_at(at, j);
         at = rows.before[at];
       }
       dbias += grad;
@@ -251,7 +320,7 @@ __global__ __launch_bounds__(kThreads) void dw_kernel(Conv<T> in, Rows rows, con
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void store_kernel(Conv<T> in, InCache places, T *cache) {
+__global__ __launch_bounds__(kThreads) void store_kernel(Conv<T, false> in, InCache places, T *cache) {
   __shared__ int superseded;
   for (int64_t row = blockIdx.x; row < in.rows; row += gridDim.x) {
     const int64_t place = places.claim(row, &superseded);
@@ -263,7 +332,7 @@ __global__ __launch_bounds__(kThreads) void store_kernel(Conv<T> in, InCache pla
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads) void cached_kernel(Conv<T> in, InCache places, const T *cache, T *y) {
+__global__ __launch_bounds__(kThreads) void cached_kernel(Conv<T, false> in, InCache places, const T *cache, T *y) {
   for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
     const int64_t sequence = places.sequence[row], pos = places.pos[row];
     bool unknown = places.pages.place(sequence, pos) < 0;
@@ -278,10 +347,56 @@ __global__ __launch_bounds__(kThreads) void cached_kernel(Conv<T> in, InCache pl
           return n == 0 || place < 0 ? in.input(row, begin) : load_pack(from, begin, in.d, aligned(from));
         },
         sum);
-    Pack<T> result;
-    gate(in.load(row, Conv<T>::kC, begin), sum, unknown, &result);
     T *to = y + row * in.d;
-    store_pack(to, result, begin, in.d, aligned(to));
+    store_pack(to, in.result(row, begin, sum, unknown), begin, in.d, aligned(to));
+  });
+}
+
+// Rows of sequences that have states [slots, width - 1, d]. Rows of the same slot next to each other are a run.
+struct Slots {
+  const int32_t *slot, *pos;
+  int64_t slots, rows;
+
+  __device__ bool known(int64_t row) const { return slot[row] >= 0 && slot[row] < slots; }
+  __device__ bool begins(int64_t row) const { return row == 0 || slot[row - 1] != slot[row]; }
+  __device__ bool ends(int64_t row) const { return row + 1 == rows || slot[row + 1] != slot[row]; }
+};
+
+template <class T>
+__global__ __launch_bounds__(kThreads) void states_kernel(Conv<T, true> in, Slots slots, const T *states, T *y) {
+  for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
+    const bool unknown = !slots.known(row);
+    const int kept = in.width - 1, count = slots.pos[row] < in.width ? slots.pos[row] + 1 : in.width;
+    int of_call = 1;  // how many of the rows that are read are rows of the call
+    while (of_call < in.width && !slots.begins(row - of_call + 1)) of_call++;
+    float sum[Pack<T>::kWidth];
+    convolve(
+        in, begin, unknown ? 0 : count,
+        [&](int n) {
+          if (n < of_call) return in.input(row - n, begin);
+          const T *from = states + (static_cast<int64_t>(slots.slot[row]) * kept + kept - 1 - (n - of_call)) * in.d;
+          return load_pack(from, begin, in.d, aligned(from));
+        },
+        sum);
+    T *to = y + row * in.d;
+    store_pack(to, in.result(row, begin, sum, unknown), begin, in.d, aligned(to));
+  });
+}
+
+// The last row of each run brings its state forward.
+template <class T>
+__global__ __launch_bounds__(kThreads) void advance_kernel(Conv<T, true> in, Slots slots, T *states) {
+  for_each_pack_of_rows<T>(in.rows, in.d, [&](int64_t row, int64_t begin) {
+    if (!slots.ends(row) || !slots.known(row)) return;
+    const int kept = in.width - 1;
+    int fresh = 0;  // rows of the call that the state will hold
+    while (fresh < kept && (fresh == 0 || !slots.begins(row - fresh + 1))) fresh++;
+    T *state = states + static_cast<int64_t>(slots.slot[row]) * kept * in.d;
+    for (int i = 0; i < kept; i++) {
+      const T *from = i + fresh < kept ? state + (i + fresh) * in.d : in.bcx + (row - (kept - 1 - i)) * in.d;
+      T *to = state + i * in.d;
+      store_pack(to, load_pack(from, begin, in.d, aligned(from)), begin, in.d, aligned(to));
+    }
   });
 }
 
@@ -297,20 +412,42 @@ int32_t with_rows(const Segments &segments, cudaStream_t stream, const F &f) {
   return f(Rows{before, parting, segment, next, segments.cu, segments.rows});
 }
 
-template <class T>
-int32_t packed_bwd(const Conv<T> &in, const Segments &segments, const void *dy, void *dbcx, float *dw, float *dbias, cudaStream_t stream) {
+template <class T, bool kSilu>
+int32_t packed_bwd(const Conv<T, kSilu> &in, const Segments &segments, const void *dy, void *dbcx, float *dw, float *dbias,
+                   cudaStream_t stream) {
   const T *grad = static_cast<const T *>(dy);
+  const Shape of_rows{blocks_of<T>(in.rows, in.d), kThreads};
   return with_rows(segments, stream, [&](const Rows &rows) {
-    MGRPO_TRY(launch(back_kernel<T>, {blocks_of<T>(in.rows, in.d), kThreads}, stream, in, rows, grad, static_cast<T *>(dbcx)));
+    Scratch<float> given(stream);
+    if constexpr (kSilu) {
+      MGRPO_TRY(given.allocate(in.rows * in.d));
+      MGRPO_TRY(launch(slopes_kernel<T>, of_rows, stream, in, rows, grad, given.get()));
+    }
+    const Slopes<T, kSilu> slopes{in, grad, given.get()};
+    MGRPO_TRY(launch(back_kernel<T, kSilu>, of_rows, stream, in, rows, slopes, static_cast<T *>(dbcx)));
     if (dw == nullptr && dbias == nullptr) return int32_t{MGRPO_OK};
     const Parts parts(in.rows);
     const int64_t n = parts.parts, taps = in.d * in.width;
     Scratch<float> sums(stream);
     MGRPO_TRY(sums.allocate(n * (taps + in.d)));
     float *of_bias = sums.get() + n * taps;
-    MGRPO_TRY(launch(dw_kernel<T>, {block_count((n * in.d + kThreads - 1) / kThreads), kThreads}, stream, in, rows, grad, parts, sums.get(),
-                     of_bias));
+    MGRPO_TRY(launch(dw_kernel<T, kSilu>, {block_count((n * in.d + kThreads - 1) / kThreads), kThreads}, stream, in, rows, slopes, parts,
+                     sums.get(), of_bias));
     return sum_dw({{{sums.get(), dw, n, dw != nullptr ? taps : 0}, {of_bias, dbias, n, dbias != nullptr ? in.d : 0}}}, stream);
+  });
+}
+
+template <class T, bool kSilu>
+int32_t launch_packed(const Conv<T, kSilu> &in, const Rows &rows, void *y, cudaStream_t stream) {
+  return launch(packed_kernel<T, kSilu>, {blocks_of<T>(in.rows, in.d), kThreads}, stream, in, rows, static_cast<T *>(y));
+}
+
+// f(the convolution) for its type and form.
+template <class F>
+int32_t for_conv(const void *bcx, const mgrpo_short_conv &conv, int64_t rows, int32_t dtype, const F &f) {
+  return for_dtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return conv.silu != 0 ? f(Conv<T, true>(bcx, conv, rows)) : f(Conv<T, false>(bcx, conv, rows));
   });
 }
 
@@ -329,12 +466,9 @@ int32_t mgrpo_short_conv_packed_cuda(const void *bcx, mgrpo_short_conv conv, con
   if (!cuda::valid(conv, cu, batch, rows)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({bcx, conv.w, y})) return MGRPO_INVALID_ARGUMENT;
-  return for_dtype(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return with_rows({cu, follows_or_null, batch, rows}, stream_of(stream), [&](const Rows &list) {
-      return launch(packed_kernel<T>, {blocks_of<T>(rows, conv.d), kThreads}, stream_of(stream), Conv<T>(bcx, conv, rows), list,
-                    static_cast<T *>(y));
-    });
+  return for_conv(bcx, conv, rows, dtype, [&](const auto &in) {
+    return with_rows({cu, follows_or_null, batch, rows}, stream_of(stream),
+                     [&](const Rows &list) { return launch_packed(in, list, y, stream_of(stream)); });
   });
 }
 
@@ -344,23 +478,38 @@ int32_t mgrpo_short_conv_packed_bwd_cuda(const void *dy, const void *bcx, mgrpo_
   if (!cuda::valid(conv, cu, batch, rows)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({dy, bcx, conv.w, dbcx})) return MGRPO_INVALID_ARGUMENT;
-  return for_dtype(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return packed_bwd(Conv<T>(bcx, conv, rows), {cu, follows_or_null, batch, rows}, dy, dbcx, dw_or_null, dbias_or_null, stream_of(stream));
+  return for_conv(bcx, conv, rows, dtype, [&](const auto &in) {
+    return packed_bwd(in, {cu, follows_or_null, batch, rows}, dy, dbcx, dw_or_null, dbias_or_null, stream_of(stream));
   });
 }
 
 int32_t mgrpo_short_conv_cached_cuda(const void *bcx, mgrpo_short_conv conv, int32_t dtype, void *cache, mgrpo_pages pages,
                                      const int32_t *sequence, const int32_t *pos, void *y, int64_t rows, void *stream) {
-  if (!valid_conv(conv, rows) || !valid_conv_cache(conv, pages)) return MGRPO_INVALID_ARGUMENT;
+  if (!valid_conv(conv, rows) || conv.silu != 0 || !valid_conv_cache(conv, pages)) return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({bcx, conv.w, cache, pages.table, sequence, pos, y})) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Conv<T> in(bcx, conv, rows);
+    const Conv<T, false> in(bcx, conv, rows);
     const InCache places{Pages(pages), sequence, pos, rows};
     MGRPO_TRY(launch(store_kernel<T>, {block_count(rows), kThreads}, stream_of(stream), in, places, static_cast<T *>(cache)));
     return launch(cached_kernel<T>, {blocks_of<T>(rows, conv.d), kThreads}, stream_of(stream), in, places, static_cast<const T *>(cache),
                   static_cast<T *>(y));
+  });
+}
+
+int32_t mgrpo_short_conv_states_cuda(const void *u, mgrpo_short_conv conv, int32_t dtype, void *states, int64_t slots, const int32_t *slot,
+                                     const int32_t *pos, void *y, int64_t rows, void *stream) {
+  if (!valid_conv(conv, rows) || conv.silu == 0 || !valid_sizes({slots, conv.d, conv.width, sizeof(float)})) return MGRPO_INVALID_ARGUMENT;
+  if (rows == 0) return MGRPO_OK;
+  if (any_null({u, conv.w, slot, pos, y}) || (conv.width > 1 && states == nullptr)) return MGRPO_INVALID_ARGUMENT;
+  return for_dtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Conv<T, true> in(u, conv, rows);
+    const Slots of{slot, pos, slots, rows};
+    const Shape shape{blocks_of<T>(rows, conv.d), kThreads};
+    MGRPO_TRY(launch(states_kernel<T>, shape, stream_of(stream), in, of, static_cast<const T *>(states), static_cast<T *>(y)));
+    if (conv.width == 1) return int32_t{MGRPO_OK};
+    return launch(advance_kernel<T>, shape, stream_of(stream), in, of, static_cast<T *>(states));
   });
 }

@@ -1,0 +1,27 @@
+// The logistic function in one exponential and one instruction.
+#pragma once
+#include <cfloat>
+
+#include "nn.cuh"
+
+namespace mgrpo::cuda {
+
+// 1 / x to one unit in the last place, in one instruction; a denormal result is 0.
+__device__ inline float reciprocal(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return emulator::nudged(1 / x, x);
+#endif
+}
+__device__ inline float sigmoid(float g) { return reciprocal(1 + expf(-g)); }
+
+// The sigmoid and its difference from 1, whose digits a subtraction would lose.
+__device__ inline float2 both_sigmoids(float g) {
+  const float e = expf(-g), s = reciprocal(1 + e);
+  return {s, fminf(e, FLT_MAX) * s};
+}
+
+}  // namespace mgrpo::cuda
