@@ -28,6 +28,12 @@ func (t *Tensor) Transpose(d0, d1 int) *Tensor {
 	return s.take("transpose", C.mgt_transpose(s.dev.native, t.handle, C.int64_t(d0), C.int64_t(d1)), t)
 }
 
+// Concat returns t and u side by side: [..., N] and [..., M] give [..., N+M].
+func (t *Tensor) Concat(u *Tensor) *Tensor {
+	s := t.scopeFor("concat", u)
+	return s.take("concat", C.mgt_concat(s.dev.native, t.handle, u.handle), t, u)
+}
+
 // IndexSelect returns the slices of t along dim with the numbers idx (int32 or int64 [n]), in that order.
 func (t *Tensor) IndexSelect(dim int, idx *Tensor) *Tensor {
 	s := t.scopeFor("index select", idx)

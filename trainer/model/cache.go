@@ -18,13 +18,14 @@ type Cache struct {
 	tables *torch.Tensor   // int32 [groups, sequences+1, blocks]; no sequence uses the last row of a group
 	table  []*torch.Tensor // one per group, [sequences, blocks]: views of tables
 	group  []int           // the group of each layer
+	states []*recurrent    // one per layer; nil if it has no recurrent state
 	cfg    *arch.Config
 	scale  float64
 }
 
-// NewCache allocates blocks, one number for each of Config.CacheGroups, and tables for the given number of sequences of up
-// to length tokens.
-func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length int) (*Cache, error) {
+// NewCache allocates blocks, one number for each of Config.CacheGroups, tables for the given number of sequences of up
+// to length tokens, and the given number of recurrent states, which layers without them ignore.
+func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length, states int) (*Cache, error) {
 	c := &Cache{cfg: &m.Config, scale: m.Config.AttentionScale(), group: make([]int, m.Config.Layers)}
 	groups := m.Config.CacheGroups()
 	if entries := len(groups) * (sequences + 1) * arch.CacheBlocks(length); entries > math.MaxInt32 {
@@ -39,7 +40,11 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length in
 			c.table = append(c.table, s.Keep(c.tables.Select(0, int64(g)).Narrow(0, 0, int64(sequences))))
 		}
 		for layer, g := range c.group {
-			if m.Config.KVLayer(layer) != layer {
+			c.states = append(c.states, nil)
+			if m.Config.Recurs(layer) {
+				c.states[layer] = m.newRecurrent(s, states)
+			}
+			if m.Config.KVLayer(layer) != layer || m.Config.Recurs(layer) {
 				c.k, c.v = append(c.k, nil), append(c.v, nil)
 				continue
 			}
@@ -62,8 +67,8 @@ func (m *Model) NewCache(ctx context.Context, blocks []int, sequences, length in
 
 // Rows maps the rows of one forward pass to the cache. Row r is position Pass.Pos[r] of a sequence. Row Sequence[r] of the
 // tables lists the blocks of that sequence. Row r attends to the sequence's first Length[r] = Pos[r]+1 tokens, or to the
-// last ones among them that fit in the layer's window. Both are int32 [T].
-type Rows struct{ Sequence, Length *torch.Tensor }
+// last ones among them that fit in the layer's window. State[r] is the number of the sequence's recurrent state. All are int32 [T].
+type Rows struct{ Sequence, Length, State *torch.Tensor }
 
 // At returns the attention of a pass that appends rows to the cache and attends to all earlier positions.
 func (c *Cache) At(r Rows) Attention { return cachedAttention{c, r} }
@@ -111,9 +116,25 @@ func (c *Cache) Copy(group int, from, to int64) {
 	}
 }
 
+// CopyState copies a recurrent state to another one.
+func (c *Cache) CopyState(from, to int64) {
+	for _, r := range c.states {
+		if r != nil && from != to {
+			r.states.Narrow(0, to, 1).CopyFrom(r.states.Narrow(0, from, 1))
+			r.inputs.Narrow(0, to, 1).CopyFrom(r.inputs.Narrow(0, from, 1))
+		}
+	}
+}
+
 // Close frees the cache.
 func (c *Cache) Close(ctx context.Context, dev *torch.Device) error {
 	return dev.Do(ctx, func(*torch.Scope) error {
+		for _, r := range c.states {
+			if r != nil {
+				r.states.Drop()
+				r.inputs.Drop()
+			}
+		}
 		for _, all := range [][]*torch.Tensor{c.k, c.v, c.table, {c.tables}} {
 			for _, t := range all {
 				if t != nil {

@@ -12,6 +12,7 @@ import (
 type headTables struct {
 	orders map[columns]*torch.Tensor   // int32 [columns]
 	growth *torch.Tensor               // of queries
+	gates  *torch.Tensor               // int32: columns of gates of attention
 	ones   map[valueNorm]*torch.Tensor // weights of norms of values
 }
 
@@ -27,15 +28,26 @@ type columns struct {
 	pairs            bool // planes of the rotary embedding are neighbouring dimensions
 	keysAreValues    bool // values have no columns
 	queriesAlone     bool
+	gated            bool // a head's queries are followed by its gates
 }
 
 func columnsOf(cfg *arch.Config, layer int) columns {
-	return columns{cfg.HeadDimOf(layer), cfg.KVHeadsOf(layer), cfg.RotaryPairs(), cfg.KeysAreValues(layer), cfg.KVLayer(layer) != layer}
+	return columns{cfg.HeadDimOf(layer), cfg.KVHeadsOf(layer), cfg.RotaryPairs(), cfg.KeysAreValues(layer), cfg.KVLayer(layer) != layer, cfg.GatedAttention()}
 }
 
 func headTablesOf(s *torch.Scope, cfg *arch.Config, positions int) headTables {
 	t := headTables{orders: map[columns]*torch.Tensor{}, growth: growthOf(s, cfg, positions), ones: map[valueNorm]*torch.Tensor{}}
+	if cfg.GatedAttention() {
+		gates := make([]int32, cfg.Heads*cfg.HeadDim)
+		for i := range gates {
+			gates[i] = int32(i/cfg.HeadDim*2*cfg.HeadDim + cfg.HeadDim + i%cfg.HeadDim)
+		}
+		t.gates = s.Keep(s.FromInt32(gates, int64(len(gates))))
+	}
 	for i := range cfg.Layers {
+		if !cfg.Attends(i) {
+			continue
+		}
 		c := columnsOf(cfg, i)
 		if _, made := t.orders[c]; !made {
 			t.orders[c] = orderOf(s, cfg, c, i)
@@ -56,7 +68,7 @@ func (t headTables) addOnes(s *torch.Scope, headDim int) {
 }
 
 func (t headTables) tensors() []*torch.Tensor {
-	return append(slices.AppendSeq(slices.Collect(maps.Values(t.orders)), maps.Values(t.ones)), t.growth)
+	return append(slices.AppendSeq(slices.Collect(maps.Values(t.orders)), maps.Values(t.ones)), t.growth, t.gates)
 }
 
 // orderOf returns an order of the columns of a layer's product, or nil if they stay where they are. The tensor is kept.
@@ -64,9 +76,9 @@ func (t headTables) tensors() []*torch.Tensor {
 // If the planes of the rotary embedding are neighbouring dimensions, the order moves the two dimensions of a plane half of the turning
 // dimensions apart, as in other families. Queries and keys have the same order, so their products stay the same. If keys are also
 // values, their columns come twice. If a layer only has queries, some of their columns stand for a head of keys and a head of values.
-// torch.Heads needs both heads, and attention ignores them.
+// torch.Heads needs both heads, and attention ignores them. If heads of queries are followed by gates, the order leaves out the gates.
 func orderOf(s *torch.Scope, cfg *arch.Config, c columns, layer int) *torch.Tensor {
-	if !c.pairs && !c.keysAreValues && !c.queriesAlone {
+	if !c.pairs && !c.keysAreValues && !c.queriesAlone && !c.gated {
 		return nil
 	}
 	queries, keys := cfg.Heads*c.headDim, c.kvHeads*c.headDim
@@ -77,6 +89,10 @@ func orderOf(s *torch.Scope, cfg *arch.Config, c columns, layer int) *torch.Tens
 	for i := range order {
 		order[i] = int32(i)
 		switch {
+		case c.gated && i < queries:
+			order[i] = int32(i/c.headDim*2*c.headDim + i%c.headDim)
+		case c.gated:
+			order[i] = int32(i + queries)
 		case c.queriesAlone && i >= queries:
 			order[i] = int32((i - queries) % c.headDim)
 		case c.keysAreValues && i >= queries+keys:

@@ -11,11 +11,22 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// These tests show that no state of a convolution passes from one sequence to another one. docs/hybrids.md explains them.
+// These tests show that no state of a convolution or of a gated delta rule passes from one sequence to another one. docs/hybrids.md explains
+// them.
 
-// hybrid is a model with a layer of attention between layers of convolutions. The head is not the embedding, so that a gradient of the
-// embedding is the gradient of the inputs.
-func hybrid(t *testing.T) *Model {
+// forEachHybrid runs a test with models that have a layer of attention between layers with a state. The head is not the embedding, so that a
+// gradient of the embedding is the gradient of the inputs.
+func forEachHybrid(t *testing.T, test func(t *testing.T, m *Model)) {
+	for _, c := range []arch.Config{
+		{Family: arch.LFM2, HeadDim: 12, ShortConv: &arch.ShortConv{Layers: []bool{true, true, false, true}, Width: 3, Bias: true}},
+		{Family: arch.Qwen35, HeadDim: 16, RotaryDim: 4, GatedDelta: &arch.GatedDelta{Layers: []bool{true, true, false, true}, KeyHeads: 2, ValueHeads: 4,
+			KeyDim: 12, ValueDim: 10, Width: 4}},
+	} {
+		t.Run(c.Family, func(t *testing.T) { test(t, hybrid(t, c)) })
+	}
+}
+
+func hybrid(t *testing.T, c arch.Config) *Model {
 	t.Helper()
 	ctx := context.Background()
 	dev, err := torch.Open("cpu", 1)
@@ -23,9 +34,8 @@ func hybrid(t *testing.T) *Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	m, err := Random(ctx, dev, arch.Config{Family: arch.LFM2, VocabSize: 200, Hidden: 48, Layers: 4, Heads: 4, KVHeads: 2, HeadDim: 12, FFN: 64,
-		RMSEps: 1e-5, RopeTheta: 1e6, MaxPosition: 128, ShortConv: &arch.ShortConv{Layers: []bool{true, true, false, true}, Width: 3, Bias: true}},
-		7, Options{Compute: torch.Float32})
+	c.VocabSize, c.Hidden, c.Layers, c.Heads, c.KVHeads, c.FFN, c.RMSEps, c.RopeTheta, c.MaxPosition = 200, 48, 4, 4, 2, 64, 1e-5, 1e6, 128
+	m, err := Random(ctx, dev, c, 7, Options{Compute: torch.Float32})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,69 +119,75 @@ func span(first, n int32) (tokens []int32) {
 
 // TestPackedRowsAreRowsAlone: two rows beside each other give the bits that each gives alone.
 func TestPackedRowsAreRowsAlone(t *testing.T) {
-	m, d := hybrid(t), 48
-	a, b := span(0, 17), span(40, 24)
-	both := m.hiddenOf(t, segments{[][]int32{a, b}, []int32{-1, -1}})
-	if !slices.Equal(both[:len(a)*d], m.hiddenOf(t, alone(a...))) || !slices.Equal(both[len(a)*d:], m.hiddenOf(t, alone(b...))) {
-		t.Error("a packed row has other bits than alone")
-	}
+	forEachHybrid(t, func(t *testing.T, m *Model) {
+		d := m.Config.Hidden
+		a, b := span(0, 17), span(40, 24)
+		both := m.hiddenOf(t, segments{[][]int32{a, b}, []int32{-1, -1}})
+		if !slices.Equal(both[:len(a)*d], m.hiddenOf(t, alone(a...))) || !slices.Equal(both[len(a)*d:], m.hiddenOf(t, alone(b...))) {
+			t.Error("a packed row has other bits than alone")
+		}
+	})
 }
 
 // TestForkedRowsAreRowsAlone: two sequences with a common beginning that is computed once give the bits that each gives alone.
 func TestForkedRowsAreRowsAlone(t *testing.T) {
-	m, d := hybrid(t), 48
-	prompt := span(0, 9)
-	for _, at := range []int32{8, 7, 1, 0} { // the row at which both part from the prompt
-		a, b := span(20, 1), span(40, 6)
-		got := m.hiddenOf(t, segments{[][]int32{prompt, a, b}, []int32{-1, at, at}})
-		for from, tokens := range map[int][]int32{len(prompt): a, len(prompt) + 1: b} {
-			want := m.hiddenOf(t, alone(slices.Concat(prompt[:at+1], tokens)...))
-			if !slices.Equal(got[from*d:][:len(tokens)*d], want[int(at+1)*d:]) {
-				t.Errorf("a sequence that parts at row %d has other bits than alone", at)
+	forEachHybrid(t, func(t *testing.T, m *Model) {
+		d := m.Config.Hidden
+		prompt := span(0, 9)
+		for _, at := range []int32{8, 7, 1, 0} { // the row at which both part from the prompt
+			a, b := span(20, 1), span(40, 6)
+			got := m.hiddenOf(t, segments{[][]int32{prompt, a, b}, []int32{-1, at, at}})
+			for from, tokens := range map[int][]int32{len(prompt): a, len(prompt) + 1: b} {
+				want := m.hiddenOf(t, alone(slices.Concat(prompt[:at+1], tokens)...))
+				if !slices.Equal(got[from*d:][:len(tokens)*d], want[int(at+1)*d:]) {
+					t.Errorf("a sequence that parts at row %d has other bits than alone", at)
+				}
 			}
 		}
-	}
+	})
 }
 
 // TestGradientsDoNotLeak: the gradient of a row's inputs has the same bits beside another neighbour, and alone it is the same number.
 func TestGradientsDoNotLeak(t *testing.T) {
-	m := hybrid(t)
-	a := span(0, 17)
-	besideB := m.inputGradients(t, segments{[][]int32{a, span(40, 24)}, []int32{-1, -1}})
-	besideC := m.inputGradients(t, segments{[][]int32{a, span(90, 24)}, []int32{-1, -1}})
-	own := m.inputGradients(t, alone(a...))
-	for _, id := range a {
-		if !slices.Equal(besideB(id), besideC(id)) {
-			t.Errorf("the gradient of token %d depends on the neighbour", id)
+	forEachHybrid(t, func(t *testing.T, m *Model) {
+		a := span(0, 17)
+		besideB := m.inputGradients(t, segments{[][]int32{a, span(40, 24)}, []int32{-1, -1}})
+		besideC := m.inputGradients(t, segments{[][]int32{a, span(90, 24)}, []int32{-1, -1}})
+		own := m.inputGradients(t, alone(a...))
+		for _, id := range a {
+			if !slices.Equal(besideB(id), besideC(id)) {
+				t.Errorf("the gradient of token %d depends on the neighbour", id)
+			}
+			near(t, "gradient beside a neighbour", besideB(id), own(id), 1e-5*largestOf(own(id))) // products of more rows add in another order
 		}
-		near(t, "gradient beside a neighbour", besideB(id), own(id), 1e-5*largestOf(own(id))) // products of more rows add in another order
-	}
+	})
 }
 
 // TestGradientsOfAForkAddUp: the gradient of a shared beginning is the sum over the sequences that have it, each less the prompt's own.
 func TestGradientsOfAForkAddUp(t *testing.T) {
-	m := hybrid(t)
-	prompt, a, b := span(0, 9), span(20, 5), span(40, 6)
-	for _, at := range []int32{8, 5} {
-		forked := m.inputGradients(t, segments{[][]int32{prompt, a, b}, []int32{-1, at, at}})
-		withA := m.inputGradients(t, segments{[][]int32{prompt, a}, []int32{-1, at}})
-		withB := m.inputGradients(t, segments{[][]int32{prompt, b}, []int32{-1, at}})
-		own := m.inputGradients(t, alone(prompt...))
-		for _, id := range prompt {
-			want := make([]float64, len(own(id)))
-			for i := range want {
-				want[i] = withA(id)[i] + withB(id)[i] - own(id)[i]
+	forEachHybrid(t, func(t *testing.T, m *Model) {
+		prompt, a, b := span(0, 9), span(20, 5), span(40, 6)
+		for _, at := range []int32{8, 5} {
+			forked := m.inputGradients(t, segments{[][]int32{prompt, a, b}, []int32{-1, at, at}})
+			withA := m.inputGradients(t, segments{[][]int32{prompt, a}, []int32{-1, at}})
+			withB := m.inputGradients(t, segments{[][]int32{prompt, b}, []int32{-1, at}})
+			own := m.inputGradients(t, alone(prompt...))
+			for _, id := range prompt {
+				want := make([]float64, len(own(id)))
+				for i := range want {
+					want[i] = withA(id)[i] + withB(id)[i] - own(id)[i]
+				}
+				near(t, "gradient of a shared beginning", forked(id), want, 1e-5*largestOf(want))
 			}
-			near(t, "gradient of a shared beginning", forked(id), want, 1e-5*largestOf(want))
-		}
-		for _, id := range slices.Concat(a, b) {
-			only := withA
-			if slices.Contains(b, id) {
-				only = withB
+			for _, id := range slices.Concat(a, b) {
+				only := withA
+				if slices.Contains(b, id) {
+					only = withB
+				}
+				near(t, "gradient after a fork", forked(id), only(id), 1e-5*largestOf(only(id)))
 			}
-			near(t, "gradient after a fork", forked(id), only(id), 1e-5*largestOf(only(id)))
 		}
-	}
+	})
 }
 
 // tree returns sequences that part at different depths, as packed segments, and the tokens before each segment. Some segments are shorter than the

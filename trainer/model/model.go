@@ -65,6 +65,8 @@ type layer struct {
 	qNorm, kNorm          *torch.Tensor
 	sinks                 *torch.Tensor // [Heads]: terms of the denominators of attention's softmax
 	conv                  *shortConv    // in place of attention
+	delta                 *gatedDelta   // in place of attention
+	gates                 *torch.Tensor // int32 [Heads*HeadDim]: columns of qkv that gate attention's result; nil: it is not gated
 	gateUp, down          linear
 	mixture               *mixture // in place of gateUp and down, or beside them
 	rotation              rotation
@@ -77,10 +79,12 @@ type layer struct {
 // Attention separates the decoder from its two kinds of attention: packed training and cached generation. qkv is a layer's
 // product of queries, keys and values; heads describes how its heads are normalised and rotated. sinks may be nil, see
 // torch.AttentionPacked. The result is [T, Heads, HeadDim]. In layers that convolve, Convolve takes the place of Attend: bcx [T, 3·Hidden] is
-// a layer's product of gates and inputs, at the positions pos, and the result is [T, Hidden].
+// a layer's product of gates and inputs, at the positions pos, and the result is [T, Hidden]. In layers with a gated delta rule it is Recur:
+// qkv is the product that conv convolves, and the result is [T, ValueHeads·ValueDim].
 type Attention interface {
 	Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor
 	Convolve(layer int, bcx *torch.Tensor, conv torch.ShortConv, pos *torch.Tensor) *torch.Tensor
+	Recur(layer int, qkv, ba *torch.Tensor, conv torch.ShortConv, rule torch.DeltaRule, pos *torch.Tensor) *torch.Tensor
 }
 
 // Pass describes the T rows of a forward pass, apart from their tokens.
@@ -118,14 +122,9 @@ func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64
 	}
 	rng := rand.New(rand.NewPCG(seed, 0x6d6772706f)) // second word: "mgrpo"
 	err = m.fill(ctx, func(l arch.Leaf, t arch.Tensor, _ int64, dst []float32) error {
-		std := initialStd(&cfg, l)
+		mean, std := initial(&cfg, l)
 		for i := range dst {
-			switch {
-			case std < 0:
-				dst[i] = 1
-			case std == 0:
-				dst[i] = 0
-			default:
+			if dst[i] = mean; std > 0 {
 				dst[i] = float32(rng.NormFloat64() * std)
 			}
 		}
@@ -138,19 +137,24 @@ func Random(ctx context.Context, dev *torch.Device, cfg arch.Config, seed uint64
 	return m, nil
 }
 
-// initialStd returns the standard deviation of one leaf; -1 stands for all ones.
-func initialStd(cfg *arch.Config, l arch.Leaf) float64 {
+// initial returns the mean and the standard deviation of a leaf's values. One of them is 0. The states of gated delta rules lose a twentieth with
+// each token: softplus(-3).
+func initial(cfg *arch.Config, l arch.Leaf) (mean float32, std float64) {
 	switch l.Kind {
 	case arch.Bias:
-		return 0
+		return 0, 0
 	case arch.Norm:
-		return -1 + cfg.NormOffset()
+		return float32(1 - cfg.NormOffset()), 0
+	case arch.Scale:
+		return 1, 0
+	case arch.Decay:
+		return -3, 0
 	case arch.Taps:
-		return 1 / math.Sqrt(float64(l.Shape[2]))
+		return 0, 1 / math.Sqrt(float64(l.Shape[2]))
 	case arch.Residual:
-		return 1 / math.Sqrt(float64(l.Shape[1])) / math.Sqrt(2*float64(cfg.Layers))
+		return 0, 1 / math.Sqrt(float64(l.Shape[1])) / math.Sqrt(2*float64(cfg.Layers))
 	}
-	return 1 / math.Sqrt(float64(l.Shape[1]))
+	return 0, 1 / math.Sqrt(float64(l.Shape[1]))
 }
 
 // Load makes a model with the weights of a checkpoint. It reads a few rows at a time.
@@ -346,6 +350,14 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 		if m.Config.Convolves(i) {
 			l.conv = &shortConv{in: linearOf(p + "conv_in"), out: linearOf(p + "conv_out"), ShortConv: torch.ShortConv{Weight: other(p + "conv"), Bias: other(p + "conv_bias")}}
 		}
+		if m.Config.Recurs(i) {
+			g := m.Config.GatedDelta
+			l.delta = &gatedDelta{in: linearOf(p + "delta_in"), out: linearOf(p + "delta_out"), norm: other(p + "delta_norm"), sizes: g, eps: m.Config.RMSEps,
+				conv: torch.ShortConv{Weight: other(p + "conv"), SiLU: true},
+				aLog: other(p + "a_log"), dtBias: other(p + "dt_bias")}
+		} else if m.Config.GatedAttention() {
+			l.gates = m.heads.gates
+		}
 		if l.qNorm != nil {
 			l.vNorm = m.heads.ones[valueNorm{m.Config.HeadDimOf(i), l.qNorm.DType()}]
 		}
@@ -506,13 +518,20 @@ func (l *layer) added(out, weight *torch.Tensor) *torch.Tensor {
 	return scaled(norm(l.cfg, out, weight), l.cfg.ResidualScale())
 }
 
-// attended returns the residual after attention or the convolution, and its norm.
+// attended returns the residual after attention, or what the layer has in its place, and its norm.
 func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *torch.Tensor) {
 	var out *torch.Tensor
-	if l.conv != nil {
+	switch {
+	case l.conv != nil:
 		out = l.conv.of(i, h, pass)
-	} else {
-		a := pass.Attention.Attend(i, l.qkv.of(h, pass.Adapters), l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDimOf(i)))
+	case l.delta != nil:
+		out = l.delta.of(i, h, pass)
+	default:
+		qkv := l.qkv.of(h, pass.Adapters)
+		a := pass.Attention.Attend(i, qkv, l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDimOf(i)))
+		if l.gates != nil {
+			a = torch.SigmoidGLU(qkv.IndexSelect(1, l.gates).Concat(a))
+		}
 		out = l.o.of(a, pass.Adapters)
 	}
 	return addNorm(l.cfg, x, l.added(out, l.attendedNorm), l.postNorm)

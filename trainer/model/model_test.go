@@ -282,7 +282,7 @@ func TestGoldenCachedRows(t *testing.T) {
 					rows, pos, length = append(rows, int32(sequence)), append(pos, int32(p)), append(length, int32(p+1))
 				}
 				k := int64(to - from)
-				r := Rows{Sequence: s.FromInt32(rows, k), Length: s.FromInt32(length, k)}
+				r := Rows{Sequence: s.FromInt32(rows, k), Length: s.FromInt32(length, k), State: s.FromInt32(rows, k)}
 				h := f.m.Hidden(s, s.FromInt32(ids[from:to], k), Pass{Pos: s.FromInt32(pos, k), Attention: cache.At(r)})
 				return floats(torch.Logits(h, f.m.Head()))
 			}
@@ -309,7 +309,7 @@ func newCache(t *testing.T, m *Model, sequences, tokens int) *Cache {
 	for g := range blocks {
 		blocks[g] = sequences * each
 	}
-	cache, err := m.NewCache(context.Background(), blocks, sequences, tokens)
+	cache, err := m.NewCache(context.Background(), blocks, sequences, tokens, sequences)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,8 @@ func RandomOnDevice(ctx context.Context, dev *torch.Device, cfg arch.Config, see
 		normals := s.FromFloat32(block, int64(len(block)))
 		for _, l := range m.Layout.Leaves {
 			for _, t := range l.Parts {
-				s.Scoped(func() { m.repeat(s, normals, t, initialStd(&cfg, l)) })
+				mean, std := initial(&cfg, l)
+				s.Scoped(func() { m.repeat(s, normals, t, mean, std) })
 			}
 		}
 		return nil
@@ -48,15 +49,12 @@ func RandomOnDevice(ctx context.Context, dev *torch.Device, cfg arch.Config, see
 	return m, nil
 }
 
-// repeat fills one tensor of the checkpoint with normals times std; -1 stands for all ones.
-func (m *Model) repeat(s *torch.Scope, normals *torch.Tensor, t arch.Tensor, std float64) {
+// repeat fills one tensor of the checkpoint with normals times std, or with mean if std is 0.
+func (m *Model) repeat(s *torch.Scope, normals *torch.Tensor, t arch.Tensor, mean float32, std float64) {
 	rounded := s.Empty(torch.BFloat16, t.Numel())
-	switch {
-	case std < 0:
-		rounded.Fill_(1)
-	case std == 0:
-		rounded.Zero_()
-	default:
+	if std == 0 {
+		rounded.Fill_(float64(mean))
+	} else {
 		for from := int64(0); from < t.Numel(); {
 			at := (t.Offset + from) % normals.Numel()
 			n := min(t.Numel()-from, normals.Numel()-at)

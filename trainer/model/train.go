@@ -22,6 +22,7 @@ type packedAttention struct {
 	cfg         *arch.Config
 	scale       float64
 	kept        keptKV
+	pieces      torch.Pieces // of layers with a gated delta rule
 }
 
 func (a packedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor {
@@ -36,6 +37,9 @@ func (a packedAttention) Attend(layer int, qkv *torch.Tensor, heads torch.Heads,
 
 func (m *Model) packed(in Packed) Pass {
 	att := packedAttention{cu: in.Cu, follows: in.Follows, cfg: &m.Config, scale: m.Config.AttentionScale(), kept: keptKV{}}
+	if m.Config.GatedDelta != nil {
+		att.pieces = torch.PiecesOf(in.Cu, in.Follows)
+	}
 	return Pass{Pos: in.Pos, Attention: att, Routes: in.Routes}
 }
 
@@ -170,6 +174,9 @@ func trained(w torch.Matrix) bool {
 func (l *layer) trained() bool {
 	all := []torch.Matrix{l.inputNorm, l.postNorm, l.attendedNorm, l.mlpNorm, l.qNorm, l.kNorm, l.sinks}
 	maps := []linear{l.qkv, l.o, l.gateUp, l.down}
+	if d := l.delta; d != nil {
+		all, maps = append(all, d.conv.Weight, d.aLog, d.dtBias, d.norm), append(maps, d.in, d.out)
+	}
 	if l.conv != nil {
 		all, maps = append(all, l.conv.Weight, l.conv.Bias), append(maps, l.conv.in, l.conv.out)
 	}

@@ -127,6 +127,7 @@ MGT_API mgt_tensor mgt_view(mgt_device *d, void *t, const int64_t *sizes, int64_
 MGT_API mgt_tensor mgt_narrow(mgt_device *d, void *t, int64_t dim, int64_t start, int64_t length);
 MGT_API mgt_tensor mgt_select(mgt_device *d, void *t, int64_t dim, int64_t index);
 MGT_API mgt_tensor mgt_transpose(mgt_device *d, void *t, int64_t dim0, int64_t dim1);
+MGT_API mgt_tensor mgt_concat(mgt_device *d, void *a, void *b);  // along the last dimension
 MGT_API mgt_tensor mgt_index_select(mgt_device *d, void *t, int64_t dim, void *index);
 MGT_API char *mgt_index_add_(mgt_device *d, void *t, int64_t dim, void *index, void *src);
 MGT_API char *mgt_index_copy_(mgt_device *d, void *t, int64_t dim, void *index, void *src);

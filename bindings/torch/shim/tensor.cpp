@@ -152,6 +152,10 @@ mgt_tensor mgt_select(mgt_device *d, void *t, int64_t dim, int64_t index) {
 mgt_tensor mgt_transpose(mgt_device *d, void *t, int64_t dim0, int64_t dim1) {
   return make(d, [&] { return ref(t).transpose(dim0, dim1); });
 }
+mgt_tensor mgt_concat(mgt_device *d, void *a, void *b) {
+  return make(d, [&] { return at::cat({ref(a), ref(b)}, -1); });
+}
+
 mgt_tensor mgt_index_select(mgt_device *d, void *t, int64_t dim, void *index) {
   return make(d, [&] { return ref(t).index_select(dim, ref(index)); });
 }

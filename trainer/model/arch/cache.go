@@ -15,7 +15,7 @@ func PassRows(gpu bool) int {
 }
 
 // CacheGroup is a set of layers with the same window, so that they keep keys and values of the same tokens. Layers without keys and values
-// are in no group.
+// are in no group, and neither are layers with a recurrent state.
 type CacheGroup struct {
 	Window int // number of tokens that a token sees, including itself; 0: all tokens before it
 	Layers []int
@@ -24,7 +24,7 @@ type CacheGroup struct {
 // CacheGroups returns the groups of the layers, in the order of their first layers.
 func (c Config) CacheGroups() (groups []CacheGroup) {
 	for i := range c.Layers {
-		if c.KVLayer(i) != i {
+		if c.KVLayer(i) != i || c.Recurs(i) {
 			continue
 		}
 		at := slices.IndexFunc(groups, func(g CacheGroup) bool { return g.Window == c.Window(i) })

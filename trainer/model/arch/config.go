@@ -40,9 +40,10 @@ type Config struct {
 	QueryScalar float64 // query_pre_attn_scalar: scores are divided by its square root; 0: by the square root of HeadDim
 	QueryGrowth QueryGrowth
 	Multipliers Multipliers
-	LogitCap    float64    // final_logit_softcapping: logits z are LogitCap·tanh(z/LogitCap); 0: they are z
-	ByLayer     *ByLayer   // nil: layers differ in windows and rotary positions alone
-	ShortConv   *ShortConv // nil: all layers attend
+	LogitCap    float64     // final_logit_softcapping: logits z are LogitCap·tanh(z/LogitCap); 0: they are z
+	ByLayer     *ByLayer    // nil: layers differ in windows and rotary positions alone
+	ShortConv   *ShortConv  // nil: no layer convolves
+	GatedDelta  *GatedDelta // nil: no layer has a gated delta rule
 
 	Tied          bool // tie_word_embeddings: the embedding is also the output head
 	AttentionBias bool // attention_bias: biases on q, k, v and, in most families, o
@@ -88,8 +89,8 @@ func (c Config) GELU() bool { return families[c.Family].gelu }
 func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
 
 // WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps (1e-6),
-// RopeTheta (10000), and in families that have them LocalTheta (the family's), the Shared of a mixture (FFN), and convolutions in two of
-// three layers.
+// RopeTheta (10000), and in families that have them LocalTheta (the family's), the Shared of a mixture (FFN), convolutions in two of
+// three layers, and gated delta rules in three of four, with as many heads of the same size as attention.
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {
 		c.KVHeads = c.Heads
@@ -111,6 +112,9 @@ func (c Config) WithDefaults() Config {
 		for i := range c.ShortConv.Layers {
 			c.ShortConv.Layers[i] = i%3 != 2
 		}
+	}
+	if f := families[c.Family]; f != nil && f.gatedDelta {
+		c = c.withGatedDelta()
 	}
 	if f := families[c.Family]; f != nil && f.sharedExpert && c.Mixture != nil && c.Mixture.Shared == 0 {
 		m := *c.Mixture
@@ -169,7 +173,7 @@ func (c Config) Validate() error {
 	if err := errors.Join(c.validateWindows(), c.validateByLayer(f)); err != nil {
 		return err
 	}
-	return errors.Join(c.validateMultipliers(f), c.QueryGrowth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateRotary(), c.validateTokens())
+	return errors.Join(c.validateMultipliers(f), c.QueryGrowth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateGatedDelta(f), c.validateRotary(), c.validateTokens())
 }
 
 func (c Config) validateSizes() error {

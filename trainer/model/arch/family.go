@@ -32,6 +32,7 @@ type family struct {
 	sharedExpert            bool    // shared_expert_intermediate_size
 	expertsAlone            bool    // every layer has experts, of size intermediate_size
 	shortConv               bool    // see ShortConv
+	gatedDelta              bool    // see GatedDelta
 	expertsBeside           bool    // enable_moe_block: every layer has experts and an MLP
 
 	// Features of the forward pass that only some families have.
@@ -43,6 +44,7 @@ type family struct {
 	anyGELU         bool // the key may also name GELU's exact form, which stands for the tanh form
 	clampedGates    bool // see ClampedGates
 	normsAfterRope  bool // norms of heads
+	gatedAttention  bool // see GatedAttention
 	pairs           bool // planes of the rotary embedding are neighbouring dimensions of a head, not dimensions half a head apart
 
 	read  func(k *keys, c *Config)      // reads or refuses the family's own keys; may be nil

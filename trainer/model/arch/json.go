@@ -166,7 +166,7 @@ func (k *keys) refuseWindows(f *family) {
 	if sliding {
 		k.fail("use_sliding_window true is not supported in model_type %s: set it to false if the model was trained without a window", f.name)
 	}
-	if layers, ok := k.values["layer_types"].([]any); ok && !f.shortConv {
+	if layers, ok := k.values["layer_types"].([]any); ok && !f.shortConv && !f.gatedDelta {
 		for i, l := range layers {
 			if l != fullAttention {
 				k.fail("layer_types[%d] is %s: only %s is supported in model_type %s", i, strictjson.Show(l), fullAttention, f.name)

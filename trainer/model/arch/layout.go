@@ -15,7 +15,9 @@ const (
 	Residual             // a matrix whose product is added to the residual stream
 	Norm                 // weight of an RMSNorm
 	Bias
-	Taps // weights of a depthwise convolution: [channels, 1, width]
+	Taps  // weights of a depthwise convolution: [channels, 1, width]
+	Scale // weight of an RMSNorm that is stored as it is in all families
+	Decay // biases of the decays of a gated delta rule
 )
 
 // Tensor is a tensor of a checkpoint: its names and shape in files, and its place in the flat buffer.
@@ -118,7 +120,7 @@ func (c Config) Layout() *Layout {
 // them. heads reports whether query and key heads have norms.
 func (c Config) BlockNorms() (before, after int, heads bool) {
 	first := 0 // layer that attends
-	for first+1 < c.Layers && c.Convolves(first) {
+	for first+1 < c.Layers && !c.Attends(first) {
 		first++
 	}
 	l := &Layout{}
@@ -240,6 +242,9 @@ func (l *layer) inputNorm() { l.norm("input_norm", "input_layernorm", "attn_norm
 // qkv adds the projections to queries, keys and values, as far as the layer has them.
 func (l *layer) qkv(bias bool) {
 	q, kv := l.c.Heads*l.c.HeadDimOf(l.index), l.c.KVWidth(l.index)
+	if l.c.GatedAttention() {
+		q *= 2
+	}
 	modules := []module{{name: "self_attn.q_proj", gguf: "attn_q", rows: q, pairs: l.pairs},
 		{name: "self_attn.k_proj", gguf: "attn_k", rows: kv, pairs: l.pairs}, {name: "self_attn.v_proj", gguf: "attn_v", rows: kv}}
 	switch {

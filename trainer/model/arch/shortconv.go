@@ -24,12 +24,12 @@ const convolution = "conv"
 func (c Config) Convolves(layer int) bool { return c.ShortConv != nil && c.ShortConv.Layers[layer] }
 
 // CacheWidth returns the number of values that a layer caches for each token: keys and values, or the input of its convolution. It is 0 for
-// a layer that uses the keys and values of another one.
+// a layer that uses the keys and values of another one, or that has a recurrent state.
 func (c Config) CacheWidth(layer int) int {
 	switch {
 	case c.Convolves(layer):
 		return c.Hidden
-	case c.KVLayer(layer) != layer:
+	case c.KVLayer(layer) != layer || c.Recurs(layer):
 		return 0
 	}
 	return 2 * c.KVWidth(layer)

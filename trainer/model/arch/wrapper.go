@@ -34,6 +34,7 @@ var wrappers = map[string]wrapper{
 	"qwen2_vl":   {text: Qwen2, flat: true},
 	"qwen2_5_vl": {text: Qwen2, flat: true},
 	"qwen3_vl":   {text: Qwen3},
+	"qwen3_5":    {text: Qwen35},
 	"idefics3":   {text: Llama, body: "model.text_model."},
 	"smolvlm":    {text: Llama, body: "model.text_model."},
 }

@@ -316,7 +316,8 @@ func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 			bytes += blocks * arch.CacheBlock * int64(c.CacheWidth(layer)) * size
 		}
 	}
-	return bytes
+	states, inputs := c.RecurrentState()
+	return bytes + int64(arch.RecurrentStates(cache.Slots, cache.Conversations))*(4*states+size*inputs)
 }
 
 // The largest width over the layers: of keys, of queries, of both with values, and of the MLP.

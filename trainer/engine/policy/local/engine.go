@@ -87,7 +87,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	e := newEngine(m, opt)
 	e.records = m.Device.IsCUDA() && !opt.NoRecordings
 	var err error
-	if e.cache, err = m.NewCache(ctx, e.pages.blocks(), opt.Slots, opt.Context); err != nil {
+	if e.cache, err = m.NewCache(ctx, e.pages.blocks(), opt.Slots, opt.Context, arch.RecurrentStates(opt.Slots, opt.Conversations)); err != nil {
 		return nil, err
 	}
 	go e.schedule()
@@ -179,7 +179,7 @@ func (e *Engine) next() (batch *batch, ok bool) {
 		moves := e.admit()
 		if len(e.running) > 0 {
 			b := e.plan()
-			b.moves = moves
+			b.moves, e.pages.pending = append(e.pages.pending, moves...), nil
 			return b, true
 		}
 		e.wake.Wait()

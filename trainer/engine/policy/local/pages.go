@@ -8,14 +8,15 @@ import (
 
 // line is a sequence with cached keys and values: one in flight, or the last turn of a conversation that may continue.
 type line struct {
-	owner   *Tenant
-	tokens  []int32   // keys and values of the first `filled` are in the cache
-	filled  int       // number of tokens
-	routes  []uint16  // experts of the filled tokens, in a mixture
-	tables  [][]int32 // for each group of layers, the sequence's blocks in order; noBlock if a window has passed
-	busy    bool      // in flight
-	stale   bool      // the weights changed while it was busy: its keys and values must not be reused
-	lastUse int64     // counter of admissions and ends
+	owner  *Tenant
+	tokens []int32   // keys and values of the first `filled` are in the cache
+	filled int       // number of tokens
+	routes []uint16  // experts of the filled tokens, in a mixture
+	tables [][]int32 // for each group of layers, the sequence's blocks in order; noBlock if a window has passed
+	busy   bool      // in flight
+	recurrence
+	stale   bool  // the weights changed while it was busy: its keys and values must not be reused
+	lastUse int64 // counter of admissions and ends
 }
 
 const noBlock = -1
@@ -31,12 +32,18 @@ type pages struct {
 	lines   []*line
 	clock   int64
 	sharing bool // reuse cached prefixes; tests turn it off to show that results do not depend on it
+
+	states  *states // nil: the model has no recurrent states
+	pending []move  // copies of states to make before the next pass
 }
 
 func newPages(c *arch.Config, opt Options) *pages {
 	p := &pages{groups: c.CacheGroups(), rows: opt.PassRows, width: c.RouteWidth(), sharing: !opt.NoPrefixes}
 	for _, g := range p.groups {
 		p.pools = append(p.pools, newPool(g.Blocks(opt.CacheTokens, max(opt.Slots, opt.Conversations), opt.PassRows)))
+	}
+	if c.GatedDelta != nil {
+		p.states = newStates(arch.RecurrentStates(opt.Slots, opt.Conversations))
 	}
 	return p
 }
@@ -49,11 +56,13 @@ func (p *pages) blocks() (n []int) {
 	return n
 }
 
-// move copies the keys and values of a block to another of the same group.
+// move copies the keys and values of a block to another of the same group, or a recurrent state to another.
 type move struct {
-	group    int
+	group    int // stateGroup: from and to are states
 	from, to int32
 }
+
+const stateGroup = -1
 
 // prefix is the cached part of a sequence: the keys and values of the first `reuse` tokens of line `from`.
 type prefix struct {
@@ -70,10 +79,14 @@ func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 			continue // its common prefix is not longer
 		}
 		c := commonPrefix(l.tokens, tokens, usable)
-		if cached := min(c, l.filled); cached > best.reuse && p.holds(l, cached) {
+		cached := min(c, l.filled)
+		if p.states != nil {
+			cached = l.resumable(l.filled, cached)
+		}
+		if cached > best.reuse && p.holds(l, cached) {
 			best = prefix{l, cached}
 		}
-		if l.busy && c > l.filled {
+		if l.busy && c > l.filled && (p.states == nil || l.cutAt(c)) {
 			promised = max(promised, c)
 		}
 	}
@@ -128,6 +141,9 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move)
 	} else { // the next turn of a conversation
 		p.each(l, (*pool).hold)
 	}
+	if l.cuts = nil; p.states != nil && len(tokens)-1 > l.filled {
+		l.cutAt(len(tokens) - 1) // where other rollouts of the prompt can continue
+	}
 	p.clock++
 	l.owner, l.tokens, l.busy, l.lastUse = owner, append(l.tokens[:0], tokens...), true, p.clock
 	return l, moves
@@ -135,7 +151,16 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move)
 
 // fork makes a line in flight with a prefix of another one.
 func (p *pages) fork(from prefix) (l *line, moves []move) {
-	l = &line{tables: make([][]int32, len(p.groups)), busy: true}
+	l, moves = p.forkBlocks(from)
+	if l.filled < from.reuse { // then there is no state, either
+		from = prefix{}
+	}
+	return l, append(moves, p.begin(l, from)...)
+}
+
+// forkBlocks makes such a line without a recurrent state.
+func (p *pages) forkBlocks(from prefix) (l *line, moves []move) {
+	l = &line{tables: make([][]int32, len(p.groups)), busy: true, recurrence: recurrence{state: noState}}
 	if from.from == nil {
 		return l, nil
 	}
@@ -159,6 +184,11 @@ func (p *pages) fork(from prefix) (l *line, moves []move) {
 		parted = append(parted, from.from.tables[g][whole])
 	}
 	if !p.extend(l, from.reuse) { // there is no block to copy to; these few tokens are computed again
+		if p.states != nil {
+			p.each(l, (*pool).release)
+			p.each(l, (*pool).drop)
+			l.tables, l.filled = make([][]int32, len(p.groups)), 0
+		}
 		l.routes = l.routes[:l.filled*p.width]
 		return l, nil
 	}
@@ -205,9 +235,13 @@ func (p *pages) giveUp() bool {
 
 // shorten keeps the first n tokens of an idle line, or drops the line if no sequence can continue after them.
 func (p *pages) shorten(l *line, n int) {
+	if p.states != nil {
+		n = l.resumable(l.filled, n)
+	}
 	if n > 0 && !p.holds(l, n) {
 		n = 0
 	}
+	p.keepUntil(l, n)
 	l.owner.stats.EvictedTokens += int64(l.filled - n)
 	l.filled, l.tokens, l.routes = n, l.tokens[:n], l.routes[:n*p.width]
 	if n == 0 {
@@ -234,6 +268,9 @@ func (p *pages) cut(l *line) {
 // again, but keeps those that the n-th token attends to, for sequences that end or part there.
 func (p *pages) fill(l *line, n int) {
 	l.filled = n
+	if p.states != nil {
+		p.snap(l)
+	}
 	for g, group := range p.groups {
 		table := l.tables[g]
 		for i := firstSeen(group, n-1) - 1; i >= 0 && table[i] != noBlock; i-- {
@@ -258,6 +295,7 @@ func (p *pages) close(l *line) {
 
 // remove drops an idle line.
 func (p *pages) remove(l *line) {
+	p.keepUntil(l, noState)
 	p.each(l, (*pool).drop)
 	p.lines = slices.DeleteFunc(p.lines, func(other *line) bool { return other == l })
 }

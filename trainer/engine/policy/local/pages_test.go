@@ -28,6 +28,14 @@ func hybrid(t *testing.T, convolves ...bool) *model.Model {
 		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 320, Tied: true, ShortConv: &arch.ShortConv{Layers: convolves, Width: 3, Bias: true}})
 }
 
+// recurrent is a model in which some layers have a gated delta rule and others attend.
+func recurrent(t *testing.T, recurs ...bool) *model.Model {
+	t.Helper()
+	return modelOf(t, arch.Config{Family: arch.Qwen35, VocabSize: 113, Hidden: 48, Layers: len(recurs), Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64,
+		RMSEps: 1e-6, RopeTheta: 1e4, RotaryDim: 4, MaxPosition: 320, Tied: true,
+		GatedDelta: &arch.GatedDelta{Layers: recurs, KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 12, Width: 4}})
+}
+
 func modelOf(t *testing.T, c arch.Config) *model.Model {
 	t.Helper()
 	ctx := context.Background()
@@ -70,9 +78,9 @@ func TestSmallCache(t *testing.T) {
 		full bool // a block is freed with its sequence alone
 	}{
 		{windowed(t, 0, 0), true}, {windowed(t, 40, 40), false}, {windowed(t, 0, 40), true}, {windowed(t, 20, 0, 70), false},
-		{hybrid(t, true, false, true), true}, {hybrid(t, true, true), true},
+		{hybrid(t, true, false, true), true}, {hybrid(t, true, true), true}, {recurrent(t, true, true, false, true), true},
 	} {
-		t.Run(fmt.Sprint(c.m.Config.Windows, c.m.Config.ShortConv), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.m.Config.Family, c.m.Config.Windows, c.m.Config.ShortConv), func(t *testing.T) {
 			m, reqs := c.m, long()
 			want := run(t, testEngine(t, m, Options{Slots: 1, NoPrefixes: true}), reqs, 1, inOrder(len(reqs)))
 			for _, opt := range []Options{

@@ -38,7 +38,7 @@ func planBatch(running []*sequence, limit int) *batch {
 			if (missing == 1) != decoding {
 				continue
 			}
-			n := min(missing, max(limit-rows, 0))
+			n := q.line.reach(q.filled, min(missing, max(limit-rows, 0)))
 			if decoding {
 				n = 1
 			}
@@ -73,17 +73,21 @@ const (
 	noTenant = -1
 )
 
-// inputs returns tokens, slots, positions, lengths and tenants of the batch's rows, int32 [5, n], with padding rows up to n.
+// inputsOfRow is the number of inputs of a row.
+const inputsOfRow = 6
+
+// inputs returns tokens, slots, positions, lengths, tenants and recurrent states of the batch's rows, int32 [inputsOfRow, n], with padding
+// rows up to n.
 func (b *batch) inputs(n int) []int32 {
-	all := make([]int32, 5*n)
-	id, slot, pos, length, tenant := all[:n], all[n:2*n], all[2*n:3*n], all[3*n:4*n], all[4*n:]
+	all := make([]int32, inputsOfRow*n)
+	id, slot, pos, length, tenant, state := all[:n], all[n:2*n], all[2*n:3*n], all[3*n:4*n], all[4*n:5*n], all[5*n:]
 	for i := b.rows; i < n; i++ {
-		slot[i], tenant[i] = noSlot, noTenant
+		slot[i], tenant[i], state[i] = noSlot, noTenant, noState
 	}
 	r := 0
 	for _, w := range b.work {
 		for i := w.q.filled; i < w.q.filled+w.rows; i++ {
-			id[r], slot[r], pos[r], length[r], tenant[r] = w.q.tokens[i], int32(w.q.slot), int32(i), int32(i+1), int32(w.q.tenant.number)
+			id[r], slot[r], pos[r], length[r], tenant[r], state[r] = w.q.tokens[i], int32(w.q.slot), int32(i), int32(i+1), int32(w.q.tenant.number), w.q.line.state
 			r++
 		}
 	}
@@ -102,7 +106,11 @@ func (e *Engine) pass(b *batch) (sampled []token, err error) {
 
 func (e *Engine) compute(s *torch.Scope, b *batch) (sampled []token, err error) {
 	for _, m := range b.moves {
-		e.cache.Copy(m.group, int64(m.from), int64(m.to))
+		if m.group == stateGroup {
+			e.cache.CopyState(int64(m.from), int64(m.to))
+		} else {
+			e.cache.Copy(m.group, int64(m.from), int64(m.to))
+		}
 	}
 	parts := []*batch{b}
 	if e.records {
@@ -205,7 +213,7 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	if len(b.places) > 0 {
 		e.cache.List(on[1], on[2])
 	}
-	hidden := e.hidden(s, on[0].View(5, -1), chosen)
+	hidden := e.hidden(s, on[0].View(inputsOfRow, -1), chosen)
 	b.tell(chosen)
 	switch len(b.ready) {
 	case 0:
@@ -216,9 +224,9 @@ func (e *Engine) logits(s *torch.Scope, b *batch) *torch.Tensor {
 	return e.head(hidden.IndexSelect(0, on[3]))
 }
 
-// hidden runs the forward pass over rows [5, n], as batch.inputs returns them, and writes their experts to chosen.
+// hidden runs the forward pass over rows [inputsOfRow, n], as batch.inputs returns them, and writes their experts to chosen.
 func (e *Engine) hidden(s *torch.Scope, in, chosen *torch.Tensor) *torch.Tensor {
-	rows := model.Rows{Sequence: in.Select(0, 1), Length: in.Select(0, 3)}
+	rows := model.Rows{Sequence: in.Select(0, 1), Length: in.Select(0, 3), State: in.Select(0, 5)}
 	return e.decoder.Hidden(s, in.Select(0, 0), model.Pass{Pos: in.Select(0, 2), Attention: e.cache.At(rows), Routes: &model.Routes{Chosen: chosen},
 		Adapters: in.Select(0, 4)})
 }

@@ -89,7 +89,7 @@ func (r *recording) inputs(b *batch, nowhere int32) ([]int32, error) {
 	return slices.Concat(kernels.SamplingWords(settings), b.inputs(r.rows), places, blocks), nil
 }
 
-// parts splits the tensor of inputs: the settings of sampling, rows [5, rows] as batch.inputs returns them, places and
+// parts splits the tensor of inputs: the settings of sampling, rows [inputsOfRow, rows] as batch.inputs returns them, places and
 // blocks.
 func (r *recording) parts() (settings, rows, places, blocks *torch.Tensor) {
 	at := int64(0)
@@ -98,7 +98,7 @@ func (r *recording) parts() (settings, rows, places, blocks *torch.Tensor) {
 		at += int64(n)
 		return part
 	}
-	return next(r.rows * kernels.SamplingSize), next(5*r.rows).View(5, -1), next(r.entries), next(r.entries)
+	return next(r.rows * kernels.SamplingSize), next(inputsOfRow*r.rows).View(inputsOfRow, -1), next(r.entries), next(r.entries)
 }
 
 // read waits for the tokens of the first rows of a pass. out has the first row that could not be sampled, an int64,

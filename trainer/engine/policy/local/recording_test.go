@@ -16,13 +16,13 @@ import (
 
 // A pass of fewer rows than its recording is filled up with rows of no slot.
 func TestInputsOfNothing(t *testing.T) {
-	a := &sequence{tenant: &Tenant{number: 1}, flight: flight{slot: 4, filled: 2}, tokens: []int32{7, 8, 9}}
-	b := &sequence{tenant: &Tenant{}, flight: flight{slot: 1}, tokens: []int32{5}}
+	a := &sequence{tenant: &Tenant{number: 1}, flight: flight{slot: 4, filled: 2, line: &line{recurrence: recurrence{state: 3}}}, tokens: []int32{7, 8, 9}}
+	b := &sequence{tenant: &Tenant{}, flight: flight{slot: 1, line: &line{}}, tokens: []int32{5}}
 	plan := planBatch([]*sequence{a, b}, 8)
 	if !plan.decodes() {
 		t.Error("two newest tokens are no decode pass")
 	}
-	want := []int32{5, 9, 0, 0, 1, 4, noSlot, noSlot, 0, 2, 0, 0, 1, 3, 0, 0, 0, 1, noTenant, noTenant}
+	want := []int32{5, 9, 0, 0, 1, 4, noSlot, noSlot, 0, 2, 0, 0, 1, 3, 0, 0, 0, 1, noTenant, noTenant, 0, 3, noState, noState}
 	if got := plan.inputs(4); !slices.Equal(got, want) {
 		t.Errorf("inputs %v, want %v", got, want)
 	}
@@ -35,10 +35,10 @@ func TestInputsOfNothing(t *testing.T) {
 // The parts of a pass keep the rows of each sequence, and put together they have their tokens and experts in one order.
 func TestPartsOfAPass(t *testing.T) {
 	decoding := func(slot int) *sequence {
-		return &sequence{tenant: &Tenant{}, flight: flight{slot: slot, filled: 1}, tokens: []int32{5, 6}}
+		return &sequence{tenant: &Tenant{}, flight: flight{slot: slot, filled: 1, line: &line{}}, tokens: []int32{5, 6}}
 	}
 	prompt := func(slot, tokens int) *sequence {
-		return &sequence{tenant: &Tenant{}, flight: flight{slot: slot}, tokens: make([]int32, tokens)}
+		return &sequence{tenant: &Tenant{}, flight: flight{slot: slot, line: &line{}}, tokens: make([]int32, tokens)}
 	}
 	long, a, short, b := prompt(0, 9), decoding(1), prompt(2, 3), decoding(3)
 	long.tenant.number, a.tenant.number = 1, 2 // rows are sorted by tenant

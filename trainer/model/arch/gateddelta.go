@@ -1,0 +1,182 @@
+package arch
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// GatedDelta lists the layers that have a gated delta rule in place of attention, and its sizes.
+type GatedDelta struct {
+	Layers               []bool // one entry per layer
+	KeyHeads, ValueHeads int    // linear_num_key_heads, linear_num_value_heads
+	KeyDim, ValueDim     int    // linear_key_head_dim, linear_value_head_dim
+	Width                int    // linear_conv_kernel_dim: of the convolution over queries, keys and values
+}
+
+// maxDeltaDim is the largest size of a head that the kernels compute.
+const maxDeltaDim = 256
+
+// linearAttention is the type of such a layer in layer_types.
+const linearAttention = "linear_attention"
+
+// Keys returns the number of values of all key heads, which is that of all query heads.
+func (g *GatedDelta) Keys() int { return g.KeyHeads * g.KeyDim }
+
+// Values returns the number of values of all value heads.
+func (g *GatedDelta) Values() int { return g.ValueHeads * g.ValueDim }
+
+// Channels returns the number of channels of the convolution: queries, keys and values.
+func (g *GatedDelta) Channels() int { return 2*g.Keys() + g.Values() }
+
+// Recurs reports whether a layer has a gated delta rule in place of attention.
+func (c Config) Recurs(layer int) bool { return c.GatedDelta != nil && c.GatedDelta.Layers[layer] }
+
+// Attends reports whether a layer attends.
+func (c Config) Attends(layer int) bool { return !c.Convolves(layer) && !c.Recurs(layer) }
+
+// GatedAttention reports whether the result of attention is multiplied by the sigmoid of a gate, which the projection of queries
+// computes: its rows are a head's queries, then that head's gates.
+func (c Config) GatedAttention() bool { return families[c.Family].gatedAttention }
+
+// RecurrentState returns the size in values of the float32 states of a sequence in all layers with a gated delta rule, and that of
+// the inputs of their convolutions.
+func (c Config) RecurrentState() (states, inputs int64) {
+	for i := range c.Layers {
+		if g := c.GatedDelta; c.Recurs(i) {
+			states += int64(g.ValueHeads) * int64(g.KeyDim) * int64(g.ValueDim)
+			inputs += int64(g.Width-1) * int64(g.Channels())
+		}
+	}
+	return states, inputs
+}
+
+// RecurrentStates returns the number of states of an engine: one for each sequence in flight, and one for each conversation that waits, or for
+// a prefix that others may continue.
+func RecurrentStates(slots, conversations int) int { return slots + max(slots, conversations) }
+
+// withGatedDelta fills the fields that a configured shape may omit.
+func (c Config) withGatedDelta() Config {
+	if c.RotaryDim == 0 {
+		c.RotaryDim = max(2, c.HeadDim/8*2)
+	}
+	if c.GatedDelta != nil {
+		return c
+	}
+	c.GatedDelta = &GatedDelta{Layers: make([]bool, min(max(c.Layers, 0), maxLayers)), KeyHeads: c.Heads, ValueHeads: c.Heads, KeyDim: c.HeadDim,
+		ValueDim: c.HeadDim, Width: 4}
+	for i := range c.GatedDelta.Layers {
+		c.GatedDelta.Layers[i] = (i+1)%4 != 0 && i != c.Layers-1
+	}
+	return c
+}
+
+func (c Config) validateGatedDelta(f *family) error {
+	g := c.GatedDelta
+	switch {
+	case (g != nil) != f.gatedDelta:
+		return fmt.Errorf("layers of type %s are %v in model_type %s", linearAttention, g != nil, f.name)
+	case g == nil:
+		return nil
+	case len(g.Layers) != c.Layers:
+		return fmt.Errorf("layer_types lists %d types for %d layers", len(g.Layers), c.Layers)
+	}
+	for _, s := range []struct {
+		key        string
+		value, max int
+	}{
+		{"linear_num_key_heads", g.KeyHeads, maxHeads},
+		{"linear_num_value_heads", g.ValueHeads, maxHeads},
+		{"linear_key_head_dim", g.KeyDim, maxDeltaDim},
+		{"linear_value_head_dim", g.ValueDim, maxDeltaDim},
+		{"linear_conv_kernel_dim", g.Width, maxConvWidth},
+	} {
+		if s.value < 1 || s.value > s.max {
+			return fmt.Errorf("%s is %d: must be 1 to %d", s.key, s.value, s.max)
+		}
+	}
+	attends := false
+	for i := range c.Layers {
+		attends = attends || c.Attends(i)
+	}
+	switch {
+	case g.ValueHeads%g.KeyHeads != 0:
+		return fmt.Errorf("linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", g.ValueHeads, g.KeyHeads)
+	case g.Channels()+g.Values()+2*g.ValueHeads > maxHidden:
+		return errors.New("the product of a layer's linear attention is too wide")
+	case !attends:
+		return fmt.Errorf("layer_types has no %s layer: at least one is needed", fullAttention)
+	}
+	return nil
+}
+
+// gatedDelta adds the projections of a gated delta rule, its convolution, decays and norm, and the projection into the residual stream.
+func (l *layer) gatedDelta() {
+	d, g := l.c.Hidden, l.c.GatedDelta
+	part := func(name, gguf string, rows int) module {
+		return module{name: "linear_attn." + name, gguf: gguf, rows: rows}
+	}
+	l.linear("delta_in", Matrix, d, false, part("in_proj_qkv", "attn_qkv", g.Channels()), part("in_proj_z", "attn_gate", g.Values()),
+		part("in_proj_b", "ssm_beta", g.ValueHeads), part("in_proj_a", "ssm_alpha", g.ValueHeads))
+	taps := l.tensor(part("conv1d", "ssm_conv1d", g.Channels()), "weight", 1)
+	taps.Shape = append(taps.Shape, int64(g.Width))
+	l.add("conv", Taps, taps)
+	l.vector("a_log", Bias, "linear_attn.A_log", "ssm_a", g.ValueHeads)
+	l.vector("dt_bias", Decay, "linear_attn.dt_bias", "ssm_dt.bias", g.ValueHeads)
+	l.add("delta_norm", Scale, l.tensor(part("norm", "ssm_norm", g.ValueDim), "weight", 0))
+	l.linear("delta_out", Residual, g.Values(), false, part("out_proj", "ssm_out", d))
+}
+
+// vector adds a parameter that is no weight or bias of a module.
+func (l *layer) vector(leaf string, kind Kind, name, gguf string, size int) {
+	l.add(leaf, kind, Tensor{Name: fmt.Sprintf("model.layers.%d.%s", l.index, name), GGUF: fmt.Sprintf("blk.%d.%s", l.index, gguf), Shape: []int64{int64(size)}})
+}
+
+// gatedDelta reads the sizes of gated delta rules, and which layers have one: those that layer_types names, or all but every
+// full_attention_interval-th.
+func (k *keys) gatedDelta(c *Config) {
+	g := &GatedDelta{Layers: make([]bool, min(max(c.Layers, 0), maxLayers)), KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128, Width: 4}
+	k.integer("linear_num_key_heads", &g.KeyHeads)
+	k.integer("linear_num_value_heads", &g.ValueHeads)
+	k.integer("linear_key_head_dim", &g.KeyDim)
+	k.integer("linear_value_head_dim", &g.ValueDim)
+	k.integer("linear_conv_kernel_dim", &g.Width)
+	c.GatedDelta = g
+	if k.values["layer_types"] != nil {
+		list, _ := k.values["layer_types"].([]any)
+		if len(list) != len(g.Layers) {
+			k.fail("layer_types must list the types of %d layers", c.Layers)
+			return
+		}
+		for i, kind := range list {
+			if kind != fullAttention && kind != linearAttention {
+				k.fail("layer_types[%d] is %s: only %s and %s are supported", i, strictjson.Show(kind), fullAttention, linearAttention)
+			}
+			g.Layers[i] = kind == linearAttention
+		}
+		return
+	}
+	interval := 4
+	k.integer("full_attention_interval", &interval)
+	if interval < 1 {
+		k.fail("full_attention_interval is %d: must be at least 1", interval)
+		return
+	}
+	for i := range g.Layers {
+		g.Layers[i] = (i+1)%interval != 0
+	}
+}
+
+// writeGatedDelta writes the keys that gatedDelta reads.
+func writeGatedDelta(c Config) map[string]any {
+	g, types := c.GatedDelta, make([]string, c.Layers)
+	for i := range types {
+		types[i] = fullAttention
+		if c.Recurs(i) {
+			types[i] = linearAttention
+		}
+	}
+	return map[string]any{"layer_types": types, "linear_num_key_heads": g.KeyHeads, "linear_num_value_heads": g.ValueHeads,
+		"linear_key_head_dim": g.KeyDim, "linear_value_head_dim": g.ValueDim, "linear_conv_kernel_dim": g.Width}
+}

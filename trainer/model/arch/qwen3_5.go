@@ -1,0 +1,47 @@
+package arch
+
+// Qwen35 is the family of Qwen 3.5, 3.6 and 3.8: three layers with a gated delta rule for each layer of gated attention, in which a quarter of each
+// head is rotated.
+const Qwen35 = "qwen3_5_text"
+
+func init() {
+	register(&family{
+		name:         Qwen35,
+		architecture: "Qwen3_5ForCausalLM",
+		defaults: Config{VocabSize: 248320, Hidden: 4096, Layers: 32, Heads: 16, KVHeads: 4, HeadDim: 256, FFN: 12288, RMSEps: 1e-6,
+			MaxPosition: 32768},
+		attentionBias:  true,
+		normsFromOne:   true,
+		partialRotary:  0.25,
+		gatedDelta:     true,
+		gatedAttention: true,
+		read:           (*keys).qwen35,
+		write:          writeQwen35,
+		layer: func(l *layer, c Config) {
+			l.inputNorm()
+			if c.Recurs(l.index) {
+				l.gatedDelta()
+			} else {
+				l.qkv(c.AttentionBias)
+				l.headNorms()
+				l.output(c.AttentionBias)
+			}
+			l.postNorm()
+			l.gatedMLP(false)
+		},
+	})
+}
+
+func (k *keys) qwen35(c *Config) {
+	gate := true
+	if k.boolean("attn_output_gate", &gate); !gate {
+		k.fail("attn_output_gate is false: attention without a gate is not supported in model_type %s", Qwen35)
+	}
+	k.gatedDelta(c)
+}
+
+func writeQwen35(c Config) map[string]any {
+	keys := writeGatedDelta(c)
+	keys["attn_output_gate"], keys["partial_rotary_factor"] = true, c.rotaryFactor()
+	return keys
+}
