@@ -201,41 +201,44 @@ func tree() (g segments, paths map[int][]int32) {
 
 // TestTreeOfUnevenDepth: each segment of a tree gives the bits that it gives alone, after the tokens before it.
 func TestTreeOfUnevenDepth(t *testing.T) {
-	m, d := hybrid(t), 48
-	g, paths := tree()
-	got, row := m.hiddenOf(t, g), 0
-	for b, tokens := range g.tokens {
-		before := paths[b]
-		want := m.hiddenOf(t, alone(slices.Concat(before, tokens)...))
-		if !slices.Equal(got[row*d:][:len(tokens)*d], want[len(before)*d:]) {
-			t.Errorf("segment %d has other bits than alone", b)
+	forEachHybrid(t, func(t *testing.T, m *Model) {
+		d := m.Config.Hidden
+		g, paths := tree()
+		got, row := m.hiddenOf(t, g), 0
+		for b, tokens := range g.tokens {
+			before := paths[b]
+			want := m.hiddenOf(t, alone(slices.Concat(before, tokens)...))
+			if !slices.Equal(got[row*d:][:len(tokens)*d], want[len(before)*d:]) {
+				t.Errorf("segment %d has other bits than alone", b)
+			}
+			row += len(tokens)
 		}
-		row += len(tokens)
-	}
+	})
 }
 
 // TestGradientsOfATree: the gradient of an input is the sum of the gradients that each segment gives alone, after the tokens before it.
 func TestGradientsOfATree(t *testing.T) {
-	m := hybrid(t)
-	g, paths := tree()
-	got := m.inputGradients(t, g)
-	want := map[int32][]float64{}
-	for b, tokens := range g.tokens {
-		with := m.inputGradients(t, alone(slices.Concat(paths[b], tokens)...))
-		without := func(int32) []float64 { return make([]float64, m.Config.Hidden) }
-		if len(paths[b]) > 0 {
-			without = m.inputGradients(t, alone(paths[b]...))
-		}
-		for _, id := range slices.Concat(paths[b], tokens) {
-			if want[id] == nil {
-				want[id] = make([]float64, m.Config.Hidden)
+	forEachHybrid(t, func(t *testing.T, m *Model) {
+		g, paths := tree()
+		got := m.inputGradients(t, g)
+		want := map[int32][]float64{}
+		for b, tokens := range g.tokens {
+			with := m.inputGradients(t, alone(slices.Concat(paths[b], tokens)...))
+			without := func(int32) []float64 { return make([]float64, m.Config.Hidden) }
+			if len(paths[b]) > 0 {
+				without = m.inputGradients(t, alone(paths[b]...))
 			}
-			for i := range want[id] {
-				want[id][i] += with(id)[i] - without(id)[i]
+			for _, id := range slices.Concat(paths[b], tokens) {
+				if want[id] == nil {
+					want[id] = make([]float64, m.Config.Hidden)
+				}
+				for i := range want[id] {
+					want[id][i] += with(id)[i] - without(id)[i]
+				}
 			}
 		}
-	}
-	for id, sum := range want {
-		near(t, "gradient of a token", got(id), sum, 1e-5*largestOf(sum))
-	}
+		for id, sum := range want {
+			near(t, "gradient of a token", got(id), sum, 1e-5*largestOf(sum))
+		}
+	})
 }

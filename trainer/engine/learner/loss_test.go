@@ -43,6 +43,14 @@ func tinyHybrid() arch.Config {
 	return c
 }
 
+// tinyRecurrent has a layer of attention between layers of gated delta rules.
+func tinyRecurrent() arch.Config {
+	c := tinyConfig
+	c.Family, c.Layers, c.HeadDim, c.RotaryDim = arch.Qwen35, 3, 8, 2
+	c.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false, true}, KeyHeads: 1, ValueHeads: 2, KeyDim: 6, ValueDim: 5, Width: 4}
+	return c
+}
+
 func tinyModelOf(t *testing.T, c arch.Config, device string, seed uint64, opt model.Options) *model.Model {
 	t.Helper()
 	dev, err := torch.Open(device, 1)

@@ -19,17 +19,22 @@ func init() {
 		write:          writeQwen35,
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
-			if c.Recurs(l.index) {
-				l.gatedDelta()
-			} else {
-				l.qkv(c.AttentionBias)
-				l.headNorms()
-				l.output(c.AttentionBias)
-			}
+			l.qwen35(c)
 			l.postNorm()
 			l.gatedMLP(false)
 		},
 	})
+}
+
+// qwen35 adds a gated delta rule or gated attention.
+func (l *layer) qwen35(c Config) {
+	if c.Recurs(l.index) {
+		l.gatedDelta()
+		return
+	}
+	l.qkv(c.AttentionBias)
+	l.headNorms()
+	l.output(c.AttentionBias)
 }
 
 func (k *keys) qwen35(c *Config) {

@@ -24,19 +24,20 @@ type wrapper struct {
 }
 
 var wrappers = map[string]wrapper{
-	"gemma3":     {text: Gemma3, tied: true},
-	"gemma4":     {text: Gemma4, tied: true},
-	"mistral3":   {text: "mistral", tied: true},
-	"internvl":   {text: Qwen2, tied: true},
-	"lfm2_vl":    {text: LFM2, tied: true},
-	"llava":      {text: Llama},
-	"llava_next": {text: Llama},
-	"qwen2_vl":   {text: Qwen2, flat: true},
-	"qwen2_5_vl": {text: Qwen2, flat: true},
-	"qwen3_vl":   {text: Qwen3},
-	"qwen3_5":    {text: Qwen35},
-	"idefics3":   {text: Llama, body: "model.text_model."},
-	"smolvlm":    {text: Llama, body: "model.text_model."},
+	"gemma3":      {text: Gemma3, tied: true},
+	"gemma4":      {text: Gemma4, tied: true},
+	"mistral3":    {text: "mistral", tied: true},
+	"internvl":    {text: Qwen2, tied: true},
+	"lfm2_vl":     {text: LFM2, tied: true},
+	"llava":       {text: Llama},
+	"llava_next":  {text: Llama},
+	"qwen2_vl":    {text: Qwen2, flat: true},
+	"qwen2_5_vl":  {text: Qwen2, flat: true},
+	"qwen3_vl":    {text: Qwen3},
+	"qwen3_5":     {text: Qwen35},
+	"idefics3":    {text: Llama, body: "model.text_model."},
+	"smolvlm":     {text: Llama, body: "model.text_model."},
+	"qwen3_5_moe": {text: Qwen35MoE},
 }
 
 // textTypes maps values of model_type in text_config to families that have another model_type. Their positions have three

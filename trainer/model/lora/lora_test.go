@@ -71,6 +71,23 @@ func TestTargetsOfHybrids(t *testing.T) {
 	}
 }
 
+// TestTargetsOfGatedDeltaRules: adapters adapt all projections around a gated delta rule, as PEFT's do.
+func TestTargetsOfGatedDeltaRules(t *testing.T) {
+	c := base
+	c.Family, c.Layers, c.HeadDim = arch.Qwen35, 2, 8
+	c.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: 1, ValueHeads: 2, KeyDim: 4, ValueDim: 6, Width: 4}
+	l, err := Spec{R: 2, Alpha: 4, Targets: Targets{Pattern: AllLinear}}.Layout(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"0.linear_attn.in_proj_a", "0.linear_attn.in_proj_b", "0.linear_attn.in_proj_qkv", "0.linear_attn.in_proj_z", "0.linear_attn.out_proj",
+		"0.mlp.down_proj", "0.mlp.gate_proj", "0.mlp.up_proj", "1.mlp.down_proj", "1.mlp.gate_proj", "1.mlp.up_proj",
+		"1.self_attn.k_proj", "1.self_attn.o_proj", "1.self_attn.q_proj", "1.self_attn.v_proj"}
+	if got := names(l); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // The first pattern that fits the end of a name counts.
 func TestOverrides(t *testing.T) {
 	s := Spec{R: 4, Alpha: 8, RSLoRA: true, Targets: Targets{Names: []string{"q_proj", "up_proj"}},

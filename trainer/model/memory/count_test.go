@@ -138,6 +138,21 @@ func TestCountOfConvolutions(t *testing.T) {
 	}
 }
 
+// TestCountOfRecurrentStates: layers with a gated delta rule have states in float32 for twice the slots, and cache nothing for a token.
+func TestCountOfRecurrentStates(t *testing.T) {
+	cfg := team(t)
+	shape := smolLM2Shape
+	shape.Family, shape.GatedDelta = arch.Qwen35, &arch.GatedDelta{Layers: make([]bool, 30), KeyHeads: 4, ValueHeads: 8, KeyDim: 32, ValueDim: 16, Width: 4}
+	for i := range 20 {
+		shape.GatedDelta.Layers[i] = true
+	}
+	const tokens, slots = 16 * 1024, 16
+	need := Count(cfg, cfg.Agent("boss"), shape, shape.Parameters(), 0)
+	if got, want := need.Of(KVCache), int64(4*tokens*10*2*192+4*2*slots*20*(8*32*16+3*(2*4*32+8*16))); got != want {
+		t.Errorf("a cache of %d bytes, want %d", got, want)
+	}
+}
+
 // The experts that the sampler records are in the host's memory: 2 bytes for each layer and choice of each token.
 func TestCountOfRoutes(t *testing.T) {
 	mixture := smolLM2Shape

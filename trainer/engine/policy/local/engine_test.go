@@ -51,6 +51,11 @@ var denseConfig = arch.Config{Family: arch.Qwen3, VocabSize: 113, Hidden: 96, La
 var hybridConfig = arch.Config{Family: arch.LFM2, VocabSize: 113, Hidden: 96, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 24, FFN: 128,
 	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true, ShortConv: &arch.ShortConv{Layers: []bool{true, false, true}, Width: 4}}
 
+// recurrentConfig has a layer of attention between layers of gated delta rules.
+var recurrentConfig = arch.Config{Family: arch.Qwen35, VocabSize: 113, Hidden: 96, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 24, RotaryDim: 6, FFN: 128,
+	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 160, Tied: true,
+	GatedDelta: &arch.GatedDelta{Layers: []bool{true, false, true}, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 40, Width: 4}}
+
 func randomModel(t *testing.T, dev *torch.Device, c arch.Config, half bool) *model.Model {
 	t.Helper()
 	ctx := context.Background()
@@ -174,7 +179,7 @@ func inOrder(n int) []int {
 // with shuffled arrival, with and without prefix sharing, with little room for prefill, with another
 // number of threads and after a restart.
 func TestBatchInvariance(t *testing.T) {
-	for name, c := range map[string]arch.Config{"attention": denseConfig, "hybrid": hybridConfig} {
+	for name, c := range map[string]arch.Config{"attention": denseConfig, "convolutions": hybridConfig, "gated delta rules": recurrentConfig} {
 		t.Run(name+" in fp32", func(t *testing.T) { testBatchInvariance(t, c, false) })
 		t.Run(name+" in bf16", func(t *testing.T) { testBatchInvariance(t, c, true) })
 		t.Run(name+" in bf16 with run.matmul bf16", func(t *testing.T) {
@@ -246,16 +251,75 @@ func equal(t *testing.T, what string, got, want policy.Completion) {
 	}
 }
 
-// TestPrefixIsComputedOnce: K rollouts of one prompt run it through the model a single time.
+// TestPrefixIsComputedOnce: K rollouts of one prompt run it through the model a single time, also those that begin after the others have ended.
 func TestPrefixIsComputedOnce(t *testing.T) {
-	e := testEngine(t, testModel(t, 1), Options{Slots: 8})
-	reqs := requests()[18:24] // 6 rollouts of the longest prompt
-	run(t, e, reqs, 6, inOrder(6))
-	s := e.Stats()
-	prompt := int64(len(reqs[0].Tokens))
-	computedOnce := 5 * (prompt - 1) // every rollout but the first reuses all but the last token
-	if s.ReusedTokens < computedOnce {
-		t.Errorf("reused %d prompt tokens, want at least %d", s.ReusedTokens, computedOnce)
+	for name, c := range map[string]arch.Config{"attention": denseConfig, "gated delta rules": recurrentConfig} {
+		for _, slots := range []int{8, 2} {
+			t.Run(fmt.Sprint(name, ", slots ", slots), func(t *testing.T) {
+				e := testEngine(t, testModelOf(t, c, "cpu", 1, false), Options{Slots: slots})
+				reqs := requests()[18:24] // 6 rollouts of the longest prompt
+				run(t, e, reqs, 6, inOrder(6))
+				s := e.Stats()
+				prompt := int64(len(reqs[0].Tokens))
+				computedOnce := 5 * (prompt - 1) // every rollout but the first reuses all but the last token
+				if s.ReusedTokens < computedOnce {
+					t.Errorf("reused %d prompt tokens, want at least %d", s.ReusedTokens, computedOnce)
+				}
+			})
+		}
+	}
+}
+
+// TestTurnsContinueFromTheirStates: with room for all states, a conversation computes no token twice, and conversations that part within a
+// prompt compute their common part once.
+func TestTurnsContinueFromTheirStates(t *testing.T) {
+	e := testEngine(t, testModelOf(t, recurrentConfig, "cpu", 1, false), Options{Slots: 4})
+	ask := func(rollout int, prompt []int32) []int32 {
+		t.Helper()
+		c, err := e.Generate(t.Context(), policy.Request{Tokens: prompt, Sampling: policy.Sampling{Temperature: 1, MaxNew: 5}, Key: policy.Key{Rollout: rollout}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(slices.Clone(prompt), c.Tokens...)
+	}
+	history, reused := ask(0, inTokens(40)), int64(0)
+	for range 3 {
+		before := int64(len(history)) - 1 // the last sampled token has not been computed
+		history = ask(0, append(history, 7, 8, 9))
+		if got := e.Stats().ReusedTokens - reused; got != before {
+			t.Errorf("reused %d tokens of a conversation, want %d", got, before)
+		}
+		reused = e.Stats().ReusedTokens
+	}
+	other := inTokens(40)
+	other[39] = 99 // parts at the last token of the first prompt, after which its state is kept
+	ask(1, other)
+	if got := e.Stats().ReusedTokens - reused; got != 39 {
+		t.Errorf("reused %d tokens of a prompt, want 39", got)
+	}
+}
+
+func inTokens(n int) (tokens []int32) {
+	for i := range n {
+		tokens = append(tokens, int32(i+3))
+	}
+	return tokens
+}
+
+// TestStatesAreBounded: an engine gives up old states, and sequences that lose theirs sample the same tokens.
+func TestStatesAreBounded(t *testing.T) {
+	m := testModelOf(t, recurrentConfig, "cpu", 1, false)
+	reqs := requests()
+	want := run(t, testEngine(t, m, Options{Slots: 16}), reqs, 1, inOrder(len(reqs)))
+	e := testEngine(t, m, Options{Slots: 1}) // 2 states
+	got := run(t, e, reqs, 8, rand.New(rand.NewPCG(5, 6)).Perm(len(reqs)))
+	for i := range want {
+		for turn := range want[i] {
+			equal(t, fmt.Sprintf("request %d turn %d", i, turn), got[i][turn], want[i][turn])
+		}
+	}
+	if s := e.Stats(); s.EvictedTokens == 0 {
+		t.Errorf("%+v: no token was given up", s)
 	}
 }
 

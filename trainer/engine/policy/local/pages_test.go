@@ -106,6 +106,9 @@ func TestSmallCache(t *testing.T) {
 				}
 				e.engine.mu.Lock()
 				e.engine.pages.verify(t)
+				if e.engine.pages.states != nil {
+					e.engine.pages.verifyStates(t, arch.RecurrentStates(opt.Slots, 0))
+				}
 				e.engine.mu.Unlock()
 			}
 		})
@@ -139,6 +142,32 @@ func (p *pages) verify(t *testing.T) {
 		if len(pool.free) != free || pool.available != len(owners) {
 			t.Errorf("%d of %d blocks are free, %d listed, %d available", free, len(owners), len(pool.free), pool.available)
 		}
+	}
+}
+
+// verifyStates counts the states anew: each is free, or one line has it, and a line without blocks has none.
+func (p *pages) verifyStates(t *testing.T, total int) {
+	t.Helper()
+	owners := map[int32]int{}
+	for _, n := range p.states.free {
+		owners[n]++
+	}
+	for _, l := range p.lines {
+		owners[l.state]++
+		for _, s := range l.snapshots {
+			owners[s.number]++
+			if s.at > l.filled {
+				t.Errorf("a state after %d of %d tokens", s.at, l.filled)
+			}
+		}
+	}
+	for n := range total {
+		if owners[int32(n)] != 1 {
+			t.Errorf("state %d has %d owners", n, owners[int32(n)])
+		}
+	}
+	if len(owners) != total {
+		t.Errorf("%d states, want %d", len(owners), total)
 	}
 }
 
