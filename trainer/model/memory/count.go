@@ -342,13 +342,29 @@ func layerValues(c arch.Config) int64 {
 	if c.ShortConv != nil {
 		operator = max(operator, 4*int64(c.Hidden))
 	}
+	if c.GatedDelta != nil {
+		operator = max(operator, recurrentValues(c.GatedDelta))
+	}
 	return int64(2+before+after)*int64(c.Hidden) + operator + mlpValues(c) + extraValues(c)
 }
 
-// extraValues counts the values that only some families have: the product in another order, heads before their norms,
+// recurrentValues counts the values of a token in a gated delta rule: its product, the product's queries, keys and values alone, and their
+// convolution; the result, before and after its norm, beside its gates, and gated. Residuals and states at the ends of pieces are float32
+// in all types, and counted twice.
+func recurrentValues(g *arch.GatedDelta) int64 {
+	const piece = 64 // tokens
+	channels, values := int64(g.Channels()), int64(g.Values())
+	states := int64(g.ValueHeads) * int64(g.KeyDim) * int64(g.ValueDim) / piece
+	return 3*channels + values + 2*int64(g.ValueHeads) + 5*values + 2*(values+states)
+}
+
+// extraValues counts the values that only some families have: gates of attention's result, the product in another order, heads before their norms,
 // queries before they are scaled, terms of the residual stream before they are scaled, values before
 // their norm, and the results of adding a layer's embedding.
 func extraValues(c arch.Config) (n int64) {
+	if c.GatedAttention() { // in the product, alone, beside the result, and the gated result
+		n += 5*queryWidth(c) + qkvWidth(c)
+	}
 	if c.RotaryPairs() {
 		n += qkvWidth(c)
 	}

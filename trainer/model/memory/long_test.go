@@ -16,15 +16,24 @@ import (
 // A trajectory that is far longer than a micro-batch trains in about the memory of the plan. One matrix of its tokens by its tokens
 // would have 4 GiB.
 func TestLongTrajectory(t *testing.T) {
-	const tokens = 32768
+	shape := arch.Config{Family: arch.Llama, VocabSize: 257, Hidden: 64, Layers: 2, Heads: 1, KVHeads: 1, HeadDim: 16, FFN: 192,
+		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: longest, Tied: true}
+	t.Run("attention", func(t *testing.T) { testLongTrajectory(t, shape) })
+	shape.Family, shape.RotaryDim = arch.Qwen35, 4
+	shape.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: 1, ValueHeads: 2, KeyDim: 64, ValueDim: 64, Width: 4}
+	t.Run("gated delta rule", func(t *testing.T) { testLongTrajectory(t, shape) })
+}
+
+const longest = 32768
+
+func testLongTrajectory(t *testing.T, cfg arch.Config) {
+	const tokens = longest
 	ctx := context.Background()
 	dev, err := torch.Open("cpu", 2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	cfg := arch.Config{Family: arch.Llama, VocabSize: 257, Hidden: 64, Layers: 2, Heads: 1, KVHeads: 1, HeadDim: 16, FFN: 192,
-		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: tokens, Tied: true}
 	m, err := model.Random(ctx, dev, cfg, 1, model.Options{Compute: torch.Float32})
 	if err != nil {
 		t.Fatal(err)
