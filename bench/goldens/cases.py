@@ -10,14 +10,14 @@ def text(model_type, architecture, **keys):
     return {k: v for k, v in config.items() if v is not ...}
 
 
-def case(note, *model, scale={}, **keys):
-    return dict(note=note, config=text(*model, **keys), scale=scale)
+def case(note, *model, scale={}, noise=1, **keys):
+    return dict(note=note, config=text(*model, **keys), scale=scale, noise=noise)
 
 
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 
 # Gated delta rules read a state with a query, and normalise the result: with a small eps and large weights float32 is far from float64.
-CALM_DELTA = dict(q_norm=0.4, k_norm=0.4, out_proj=0.3, down_proj=0.3)
+CALM_DELTA = dict(q_norm=0.4, k_norm=0.4, out_proj=0.3, down_proj=0.3, in_proj_qkv=1.5)
 
 def gemma4(full_theta=1000000.0, factor=0.25):
     return dict(sliding_attention=dict(rope_type="default", rope_theta=10000.0),
@@ -155,17 +155,17 @@ CASES = {
         linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_num_key_heads=3, linear_num_value_heads=3, linear_value_head_dim=8,
         mamba_ssm_dtype="float32", mtp_num_hidden_layers=1, mtp_use_dedicated_embeddings=False, partial_rotary_factor=0.25,
         rope_parameters=dict(mrope_interleaved=True, mrope_section=[1, 1, 0], rope_type="default", rope_theta=10000000, partial_rotary_factor=0.25),
-        tie_word_embeddings=True, scale=CALM_DELTA),
+        tie_word_embeddings=True, noise=2, scale=CALM_DELTA),
     "qwen3_5-value-heads": case(
         "three value heads for each key head, heads of odd sizes, a convolution of width 3, biases of attention, no layer_types, a half of each head "
         "is rotated", "qwen3_5_text", "Qwen3_5ForCausalLM", num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
         rms_norm_eps=1e-2, attention_bias=True, full_attention_interval=2, linear_conv_kernel_dim=3, linear_key_head_dim=5, linear_num_key_heads=2,
         linear_num_value_heads=6, linear_value_head_dim=7, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
-        scale=CALM_DELTA),
+        noise=2, scale=CALM_DELTA),
     "qwen3_5_moe-shared": case(
         "experts and a shared one in all layers, stored together", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", num_hidden_layers=3, hidden_size=20,
         intermediate_size=..., num_attention_heads=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-2, attention_bias=False,
         layer_types=[LINEAR, FULL, LINEAR], linear_conv_kernel_dim=4, linear_key_head_dim=6, linear_num_key_heads=1, linear_num_value_heads=2,
         linear_value_head_dim=8, moe_intermediate_size=12, shared_expert_intermediate_size=16, num_experts=5, num_experts_per_tok=2,
-        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25), scale=dict(CALM_DELTA, experts=0.5, lm_head=0.6)),
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25), scale=dict(CALM_DELTA, experts=0.5, lm_head=0.6, in_proj_qkv=1)),
 }

@@ -33,6 +33,7 @@ type family struct {
 	expertsAlone            bool    // every layer has experts, of size intermediate_size
 	shortConv               bool    // see ShortConv
 	gatedDelta              bool    // see GatedDelta
+	expertsEverywhere       bool    // every layer has experts, with normalised weights
 	expertsBeside           bool    // enable_moe_block: every layer has experts and an MLP
 
 	// Features of the forward pass that only some families have.

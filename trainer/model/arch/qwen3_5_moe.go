@@ -13,19 +13,15 @@ func init() {
 		architecture: "Qwen3_5MoeForCausalLM",
 		defaults: Config{VocabSize: 248320, Hidden: 2048, Layers: 40, Heads: 16, KVHeads: 2, HeadDim: 256, FFN: 512, RMSEps: 1e-6, MaxPosition: 32768,
 			Mixture: &Mixture{Experts: 256, PerToken: 8, FFN: 512, Shared: 512, Normalise: true, Step: 1}},
-		attentionBias:  true,
-		normsFromOne:   true,
-		partialRotary:  0.25,
-		gatedDelta:     true,
-		gatedAttention: true,
-		sharedExpert:   true,
-		read: func(k *keys, c *Config) {
-			k.qwen35(c)
-			if m := c.Mixture; m.Step != 1 || len(m.Dense) > 0 || !m.Normalise {
-				k.fail("decoder_sparse_step, mlp_only_layers or norm_topk_prob: model_type %s has experts with normalised weights in all layers", Qwen35MoE)
-			}
-		},
-		write: writeQwen35,
+		attentionBias:     true,
+		normsFromOne:      true,
+		partialRotary:     0.25,
+		gatedDelta:        true,
+		gatedAttention:    true,
+		sharedExpert:      true,
+		expertsEverywhere: true,
+		read:              (*keys).qwen35,
+		write:             writeQwen35,
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qwen35(c)

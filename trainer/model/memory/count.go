@@ -342,6 +342,9 @@ func layerValues(c arch.Config) int64 {
 	if c.ShortConv != nil {
 		operator = max(operator, 4*int64(c.Hidden))
 	}
+	if c.GatedAttention() { // gates in the product, alone and next to the result, and the gated result; the product in another order
+		operator += 5*queryWidth(c) + qkvWidth(c)
+	}
 	if c.GatedDelta != nil {
 		operator = max(operator, recurrentValues(c.GatedDelta))
 	}
@@ -349,7 +352,7 @@ func layerValues(c arch.Config) int64 {
 }
 
 // recurrentValues counts the values of a token in a gated delta rule: its product, the product's queries, keys and values alone, and their
-// convolution; the result, before and after its norm, beside its gates, and gated. Residuals and states at the ends of pieces are float32
+// convolution; the result, before and after its norm, next to its gates, and gated. Residuals and states at the ends of pieces are float32
 // in all types, and counted twice.
 func recurrentValues(g *arch.GatedDelta) int64 {
 	const piece = 64 // tokens
@@ -358,13 +361,10 @@ func recurrentValues(g *arch.GatedDelta) int64 {
 	return 3*channels + values + 2*int64(g.ValueHeads) + 5*values + 2*(values+states)
 }
 
-// extraValues counts the values that only some families have: gates of attention's result, the product in another order, heads before their norms,
+// extraValues counts the values that only some families have: the product in another order, heads before their norms,
 // queries before they are scaled, terms of the residual stream before they are scaled, values before
 // their norm, and the results of adding a layer's embedding.
 func extraValues(c arch.Config) (n int64) {
-	if c.GatedAttention() { // in the product, alone, beside the result, and the gated result
-		n += 5*queryWidth(c) + qkvWidth(c)
-	}
 	if c.RotaryPairs() {
 		n += qkvWidth(c)
 	}

@@ -17,17 +17,17 @@ import (
 // would have 4 GiB.
 func TestLongTrajectory(t *testing.T) {
 	shape := arch.Config{Family: arch.Llama, VocabSize: 257, Hidden: 64, Layers: 2, Heads: 1, KVHeads: 1, HeadDim: 16, FFN: 192,
-		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: longest, Tied: true}
+		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: longTokens, Tied: true}
 	t.Run("attention", func(t *testing.T) { testLongTrajectory(t, shape) })
 	shape.Family, shape.RotaryDim = arch.Qwen35, 4
 	shape.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: 1, ValueHeads: 2, KeyDim: 64, ValueDim: 64, Width: 4}
 	t.Run("gated delta rule", func(t *testing.T) { testLongTrajectory(t, shape) })
 }
 
-const longest = 32768
+const longTokens = 32768
 
 func testLongTrajectory(t *testing.T, cfg arch.Config) {
-	const tokens = longest
+	const tokens = longTokens
 	ctx := context.Background()
 	dev, err := torch.Open("cpu", 2)
 	if err != nil {
