@@ -167,5 +167,5 @@ CASES = {
         intermediate_size=..., num_attention_heads=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-2, attention_bias=False,
         layer_types=[LINEAR, FULL, LINEAR], linear_conv_kernel_dim=4, linear_key_head_dim=6, linear_num_key_heads=1, linear_num_value_heads=2,
         linear_value_head_dim=8, moe_intermediate_size=12, shared_expert_intermediate_size=16, num_experts=5, num_experts_per_tok=2,
-        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25), scale=dict(CALM_DELTA, experts=0.5, lm_head=0.6, in_proj_qkv=1)),
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25), noise=2, scale=dict(CALM_DELTA, experts=0.5, lm_head=0.6, in_proj_qkv=1)),
 }

@@ -15,7 +15,8 @@ sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
 import torch
 import transformers
 from checked import record
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.models.auto.tokenization_auto import MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
 from transformers.utils import logging
 
 LOGPROB_TOLERANCE = 1e-4
@@ -92,7 +93,12 @@ def check_merged(mgrpo, folder, named, rows, want):
 
 
 def check_tokenizer(mgrpo, folder):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    # For some types of models AutoTokenizer makes a tokenizer of the vocabulary alone, whatever tokenizer.json has.
+    config, alone = os.path.join(folder, "config.json"), False
+    if os.path.exists(config):
+        with open(config) as f:
+            alone = json.load(f)["model_type"] in MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
+    tokenizer = (PreTrainedTokenizerFast if alone else AutoTokenizer).from_pretrained(folder)
     for text, got in zip(TEXTS, lines([mgrpo, "tokenize", "--model", folder], [{"text": t} for t in TEXTS]), strict=True):
         want = tokenizer(text, add_special_tokens=False)["input_ids"]
         if got["ids"] != want:

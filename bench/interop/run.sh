@@ -38,12 +38,14 @@ wrapped whole gemma3 mistral3
 wrapped visual qwen2_5_vl smolvlm
 wrapped shared gemma4 gemma4
 wrapped hybrid lfm2_vl lfm2_vl
+wrapped recurrent qwen3_5 qwen3_5
 wrapped text gemma3 mistral3 --set run.save=text
 wrapped wrapped-adapters gemma3 mistral3 --set agents.planner.lora.r=4 --set agents.researcher.lora.r=3
 wrapped shared-adapters gemma4 gemma4 --set agents.planner.lora.r=4 --set agents.researcher.lora.r=3
-for pair in planner:gemma3 researcher:mistral3; do
-  saved=$(find "$run/whole" -path "*${pair%:*}/config.json" | sort | tail -1)
-  cmp "$saved" "$run/wrapped/${pair#*:}/config.json"
+wrapped recurrent-adapters qwen3_5 qwen3_5 --set agents.planner.lora.r=4 --set agents.researcher.lora.r=3
+for saved in whole/planner:gemma3 whole/researcher:mistral3 recurrent/planner:qwen3_5; do
+  folder=${saved%:*}
+  cmp "$(find "$run/${folder%/*}" -path "*${folder#*/}/config.json" | sort | tail -1)" "$run/wrapped/${saved#*:}/config.json"
 done
 if [ -n "${ONE_BASE-1}" ]; then
   echo 'interop: two adapters on SmolLM2 train three small steps (minutes)'

@@ -1,8 +1,8 @@
 """wrapped.py OUT: small random models of which a language model is a part, saved as transformers saves them.
 
-Each is a folder OUT/NAME with the layout of published checkpoints of its class: gemma3, gemma4 and mistral3, which get adapters, in float32, the others
-in bf16. mistral3 comes in shards with an index, and has
-a head of its own and tensors of an `mtp` module, which transformers does not read.
+Each is a folder OUT/NAME with the layout of published checkpoints of its class: those of FLOAT32, which get adapters, in float32, the others
+in bf16. mistral3 and qwen3_5 come in shards with an index, and have a head of their own and tensors of an `mtp` module, which transformers does
+not read.
 """
 import json
 import os
@@ -12,7 +12,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import (Gemma3Config, Gemma3ForConditionalGeneration, Gemma4Config, Gemma4ForConditionalGeneration, Lfm2VlConfig, Lfm2VlForConditionalGeneration, Mistral3Config, Mistral3ForConditionalGeneration, Qwen2_5_VLConfig,
-                          Qwen2_5_VLForConditionalGeneration, SmolVLMConfig, SmolVLMForConditionalGeneration)
+                          Qwen2_5_VLForConditionalGeneration, Qwen3_5Config, Qwen3_5ForConditionalGeneration, SmolVLMConfig, SmolVLMForConditionalGeneration)
+
+FLOAT32 = ("gemma3", "gemma4", "mistral3", "qwen3_5")
 
 TEXT = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
             bos_token_id=1, eos_token_id=2, pad_token_id=0)
@@ -33,6 +35,11 @@ def models():
     qwen = dict(TEXT, rope_scaling={"type": "mrope", "mrope_section": [2, 3, 3]}, tie_word_embeddings=True)
     vision = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, fullatt_block_indexes=[0])
     yield "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=qwen, vision_config=vision)), {}
+    recurrent = dict(TEXT, model_type="qwen3_5_text", num_hidden_layers=4, head_dim=16, full_attention_interval=4, linear_num_key_heads=2, linear_num_value_heads=4,
+                     linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4, mtp_num_hidden_layers=1,
+                     rope_parameters=dict(rope_type="default", rope_theta=10000000, partial_rotary_factor=0.25, mrope_interleaved=True, mrope_section=[1, 1, 0]))
+    vision = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, num_position_embeddings=16)
+    yield "qwen3_5", Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=recurrent, vision_config=vision)), {"max_shard_size": "200KB"}
     yield "smolvlm", SmolVLMForConditionalGeneration(SmolVLMConfig(text_config=dict(TEXT, model_type="llama"), vision_config=dict(SIGLIP, model_type="smolvlm_vision"), scale_factor=2)), {}
     lfm2 = dict(TEXT, model_type="lfm2", num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], block_multiple_of=16)
     yield "lfm2_vl", Lfm2VlForConditionalGeneration(Lfm2VlConfig(text_config=lfm2, vision_config=dict(SIGLIP, model_type="siglip2_vision_model", num_patches=4), projector_hidden_size=48)), {}
@@ -54,8 +61,8 @@ def main():
     torch.manual_seed(3)
     for name, model, options in models():
         folder = os.path.join(sys.argv[1], name)
-        model.to(torch.float32 if name in ("gemma3", "gemma4", "mistral3") else torch.bfloat16).save_pretrained(folder, **options)
-        if name == "mistral3":
+        model.to(torch.float32 if name in FLOAT32 else torch.bfloat16).save_pretrained(folder, **options)
+        if name in ("mistral3", "qwen3_5"):
             add_mtp(folder)
         files = [f for f in os.listdir(folder) if f.endswith(".safetensors")]
         keys = sorted(key for file in files for key in safe_open(os.path.join(folder, file), "pt").keys())

@@ -334,6 +334,8 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               MGT_THROWING(geglu_bwd),
                               MGT_THROWING(clamped_glu),
                               MGT_THROWING(clamped_glu_bwd),
+                              MGT_THROWING(sigmoid_glu),
+                              MGT_THROWING(sigmoid_glu_bwd),
                               MGT_THROWING(split_heads),
                               MGT_THROWING(split_heads_bwd),
                               MGT_THROWING(cache_heads),
@@ -349,6 +351,10 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               MGT_THROWING(dequantise),
                               MGT_THROWING(short_conv_packed),
                               MGT_THROWING(short_conv_packed_bwd),
-                              MGT_THROWING(short_conv_cached)};
+                              MGT_THROWING(short_conv_cached),
+                              MGT_THROWING(short_conv_states),
+                              MGT_THROWING(delta_rule_packed),
+                              MGT_THROWING(delta_rule_packed_bwd),
+                              MGT_THROWING(delta_rule_states)};
   return &part;
 }

@@ -49,7 +49,7 @@ MGRPO_API int32_t mgrpo_short_conv_states_cpu(const float *u, mgrpo_short_conv c
 // The same on a GPU, with the conventions of mgrpo/nn.h: one dtype, float32 or bfloat16; dw and dbias are float32. u is rounded to the
 // dtype, packed and cached alike. `rows` is T. A segment that follows a row outside of [-1, cu[s]) begins with NaN; so does the result of
 // a row that reads a place outside of its table or cache. Scratch: 3 T + batch integers; in the backward pass also at most
-// 128 (width + 1) d floats.
+// 128 (width + 1) d floats, and T d floats with silu.
 MGRPO_API int32_t mgrpo_short_conv_packed_cuda(const void *bcx, mgrpo_short_conv conv, const int32_t *cu, const int32_t *follows_or_null,
                                                int64_t batch, int32_t dtype, void *y, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_short_conv_packed_bwd_cuda(const void *dy, const void *bcx, mgrpo_short_conv conv, const int32_t *cu,

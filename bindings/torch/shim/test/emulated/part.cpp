@@ -147,6 +147,8 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
     MGT_EMULATED(geglu_bwd);
     MGT_EMULATED(clamped_glu);
     MGT_EMULATED(clamped_glu_bwd);
+    MGT_EMULATED(sigmoid_glu);
+    MGT_EMULATED(sigmoid_glu_bwd);
     MGT_EMULATED(split_heads);
     MGT_EMULATED(split_heads_bwd);
     MGT_EMULATED(cache_heads);
@@ -163,6 +165,10 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
     MGT_EMULATED(short_conv_packed);
     MGT_EMULATED(short_conv_packed_bwd);
     MGT_EMULATED(short_conv_cached);
+    MGT_EMULATED(short_conv_states);
+    MGT_EMULATED(delta_rule_packed);
+    MGT_EMULATED(delta_rule_packed_bwd);
+    MGT_EMULATED(delta_rule_states);
     return p;
   }();
   return &part;
