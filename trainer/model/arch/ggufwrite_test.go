@@ -93,6 +93,7 @@ func TestGGUFMetadata(t *testing.T) {
 			c.ShortConv, c.KVHeads = &ShortConv{Layers: []bool{true, true}, Width: 3}, c.Heads
 		}, ""},
 		{"biases of convolutions", LFM2, func(c *Config) { c.ShortConv.Bias = true }, "cannot represent"},
+		{"wider heads beside convolutions", LFM2, func(c *Config) { c.HeadDim = 32 }, "key_length is 32"},
 		{"convolutions of width 1", LFM2, func(c *Config) { c.ShortConv.Width = 1 }, "l_cache is 1"},
 		{"yarn", Qwen3, func(c *Config) {
 			c.RopeScaling = &RopeYaRN{Factor: 4, BetaFast: 16, BetaSlow: 1, AttentionFactor: yarnScale(4, 1), Truncate: true, OriginalMaxPosition: 32}

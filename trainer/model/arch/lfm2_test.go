@@ -114,6 +114,7 @@ func TestLFM2GGUF(t *testing.T) {
 		{"attention.head_count_kv", []int64{0, 3, 0}, "num_key_value_heads"},
 		{"attention.head_count_kv", []int64{0, -1, 0}, "head_count_kv is -1"},
 		{"attention.head_count_kv", nil, "head_count_kv is missing"},
+		{"attention.key_length", int64(16), "key_length is 16"},
 		{"attention.sliding_window", int64(8), "sliding_window is 8"},
 		{"attention.causal", false, "attention.causal"},
 		{"shortconv.l_cache", int64(9), "conv_L_cache is 9"},

@@ -108,6 +108,9 @@ func shortConvGGUF(m *metadata, prefix string, c *Config) {
 	if m.integer(prefix+"attention.sliding_window", &window); window != 0 {
 		m.fail("%sattention.sliding_window is %d: model_type %s has no windows", prefix, window, c.Family)
 	}
+	if c.Heads*c.HeadDim != c.Hidden {
+		m.fail("%sattention.key_length is %d: llama.cpp needs %sembedding_length / %sattention.head_count", prefix, c.HeadDim, prefix, prefix)
+	}
 	s := &ShortConv{}
 	if m.integer(prefix+"shortconv.l_cache", &s.Width); s.Width < 2 {
 		m.fail("%sshortconv.l_cache is %d: must be at least 2", prefix, s.Width)
