@@ -92,7 +92,7 @@ struct Product {
 
   // f(row, column, value)
   template <class F>
-  __device__ void each(const F &f) {
+  __device__ void each(const F &f) const {
 #pragma unroll
     for (int i = 0; i < kOwn; i++)
 #pragma unroll
@@ -172,6 +172,7 @@ class Piece {
       const int head = key_head_ * in_.group() + h;
       gates(head);
       rows_with_rows(head);
+      cross();
       dbeta(head);
       const float through = states(head, h == 0);
       finish(head, through);
@@ -243,58 +244,52 @@ class Piece {
     }
   }
 
-  // M1, M2, and the terms of dg that go from a row of the piece to another one.
+  // M1 and M2. A thread has the same places of them, of q'.k' and of `crossing`.
   __device__ void rows_with_rows(int head) {
-    Product of_grad, of_e, qk, kk;
-    float left[kOwn], other[kOwn], right[kOwn];
+    Product of_grad, of_e;
+    float grad[kOwn], e[kOwn], w[kOwn];
     for (int begin = 0; begin < in_.value_dim; begin += kDepth) {
       __syncthreads();
       load_values(head, begin, true);
       __syncthreads();
       for (int j = 0; j < kDepth; j++) {
-        take(left, Product::y(), [&](int t) { return room_.grad[t][j]; });
-        take(other, Product::y(), [&](int t) { return room_.e[t][j]; });
-        take(right, Product::x(), [&](int s) { return room_.w[s][j]; });
-        of_grad.add(left, right);
-        of_e.add(other, right);
+        take(grad, Product::y(), [&](int t) { return room_.grad[t][j]; });
+        take(e, Product::y(), [&](int t) { return room_.e[t][j]; });
+        take(w, Product::x(), [&](int s) { return room_.w[s][j]; });
+        of_grad.add(grad, w);
+        of_e.add(e, w);
       }
     }
+    const auto decay = [&](int t, int s) { return expf(static_cast<float>(room_.exponent[t] - room_.exponent[s])); };
+    of_grad.each([&](int t, int s, float value) { room_.m1[t][s] = s <= t ? value * decay(t, s) : 0.0f; });
+    of_e.each([&](int t, int s, float value) { room_.m2[t][s] = s < t ? value * decay(t, s) : 0.0f; });
+  }
+
+  // The terms of dg that go from a row of the piece to another one.
+  __device__ void cross() {
+    Product qk, kk;
+    float q[kOwn], k[kOwn], right[kOwn];
     for (int begin = 0; begin < in_.key_dim; begin += kDepth) {
       __syncthreads();
       load_keys<kDepth>(begin, room_.qs, room_.ks);
       __syncthreads();
       for (int i = 0; i < kDepth; i++) {
-        take(left, Product::y(), [&](int t) { return room_.qs[t][i]; });
-        take(other, Product::y(), [&](int t) { return room_.ks[t][i]; });
+        take(q, Product::y(), [&](int t) { return room_.qs[t][i]; });
+        take(k, Product::y(), [&](int t) { return room_.ks[t][i]; });
         take(right, Product::x(), [&](int s) { return room_.ks[s][i]; });
-        qk.add(left, right);
-        kk.add(other, right);
+        qk.add(q, right);
+        kk.add(k, right);
       }
     }
-    decay(of_grad, of_e);
     __syncthreads();  // all have read the stripes
-#pragma unroll
-    for (int i = 0; i < kOwn; i++)
-#pragma unroll
-      for (int j = 0; j < kOwn; j++) {
-        const int t = Product::y() + kSide * i, s = Product::x() + kSide * j;
-        room_.crossing[t][s] = s < t ? fmaf(of_grad.at[i][j], qk.at[i][j], -(of_e.at[i][j] * kk.at[i][j])) : 0.0f;
-      }
-    cross();
-  }
-  __device__ void decay(Product &of_grad, Product &of_e) {
-#pragma unroll
-    for (int i = 0; i < kOwn; i++)
-#pragma unroll
-      for (int j = 0; j < kOwn; j++) {
-        const int t = Product::y() + kSide * i, s = Product::x() + kSide * j;
-        const float by = s <= t ? expf(static_cast<float>(room_.exponent[t] - room_.exponent[s])) : 0.0f;
-        room_.m1[t][s] = of_grad.at[i][j] = s <= t ? of_grad.at[i][j] * by : 0.0f;
-        room_.m2[t][s] = of_e.at[i][j] = s < t ? of_e.at[i][j] * by : 0.0f;
-      }
+    qk.each([&](int t, int s, float value) { room_.crossing[t][s] = s < t ? room_.m1[t][s] * value : 0.0f; });
+    kk.each([&](int t, int s, float value) {
+      if (s < t) room_.crossing[t][s] = fmaf(-room_.m2[t][s], value, room_.crossing[t][s]);
+    });
+    add_crossing();
   }
   // dg of the terms in `crossing`: from rows before t to rows from t on.
-  __device__ void cross() {
+  __device__ void add_crossing() {
     __syncthreads();
     const int t = threadIdx.x;
     if (t < kMost) {
@@ -414,7 +409,7 @@ class Piece {
   __device__ int64_t place(int t, int64_t part) const {
     return (row_ + t) * 2 * in_.keys() + part + static_cast<int64_t>(key_head_) * in_.key_dim;
   }
-  __device__ void add(Product &d, int begin, int64_t part, bool first) {
+  __device__ void add(const Product &d, int begin, int64_t part, bool first) {
     d.each([&](int t, int i, float value) {
       if (t >= n_ || begin + i >= in_.key_dim) return;
       float &to = all_.dqk[place(t, part) + begin + i];
