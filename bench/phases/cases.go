@@ -44,12 +44,13 @@ func (n network) folder(root string) string {
 }
 
 var (
-	smolLM2 = network{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
-	small   = network{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
-	tiny    = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
-	adapted = smolLM2.adapted()
-	experts = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
-	hybrid  = network{name: "6 layers of LFM2-350M, 2 of which attend", config: lfm2(6, 1024, 16, 8, 4608, 65536)}
+	smolLM2   = network{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
+	small     = network{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
+	tiny      = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
+	adapted   = smolLM2.adapted()
+	experts   = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
+	hybrid    = network{name: "6 layers of LFM2-350M, 2 of which attend", config: lfm2(6, 1024, 16, 8, 4608, 65536)}
+	recurrent = network{name: "4 layers of Qwen3.5-0.8B, 1 of which attends, and 32,768 tokens", config: qwen35(4, 1024, 8, 2, 3584, 32768)}
 )
 
 // adapted returns the network with adapters.
@@ -76,6 +77,16 @@ func mixture(layers, width, heads, kvHeads, ffn, experts, perToken, vocab int) a
 func lfm2(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 	c := llama(layers, width, heads, kvHeads, ffn, vocab)
 	c.Family, c.RopeTheta = arch.LFM2, 1e6
+	return c.WithDefaults()
+}
+
+// qwen35 returns a hybrid with the heads of Qwen3.5-0.8B. Three of four layers have a gated delta rule, and every fourth layer attends.
+func qwen35(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
+	c := llama(layers, width, heads, kvHeads, ffn, vocab)
+	c.Family, c.HeadDim, c.RopeTheta, c.GatedDelta = arch.Qwen35, 256, 1e7, &arch.GatedDelta{KeyHeads: 16, ValueHeads: 16, KeyDim: 128, ValueDim: 128, Width: 4}
+	for i := range layers {
+		c.GatedDelta.Layers = append(c.GatedDelta.Layers, i%4 != 3)
+	}
 	return c.WithDefaults()
 }
 
@@ -180,6 +191,8 @@ func casesOf(suite string, quick bool) []bench {
 			{"mixture-bf16", suite, experts, apart, half, []measure.Target{faster(peer, 3)}},
 			{"hybrid", suite, hybrid, apart, full, []measure.Target{faster(peer, 3)}},
 			{"hybrid-bf16", suite, hybrid, apart, half, []measure.Target{faster(peer, 3)}},
+			{"recurrent", suite, recurrent, apart, full, []measure.Target{faster(peer, 3)}},
+			{"recurrent-bf16", suite, recurrent, apart, half, []measure.Target{faster(peer, 3)}},
 		}
 	case "learner":
 		dense := shape{prompts: 16, rollouts: 1, promptTokens: 90, newTokens: 64} // no prompt is shared: the same work for both
@@ -190,6 +203,7 @@ func casesOf(suite string, quick bool) []bench {
 			{"smollm2-bf16", suite, smolLM2, shared, half, []measure.Target{faster(peer, 2)}},
 			{"mixture", suite, experts, apart, full, []measure.Target{faster(peer, 1.5)}},
 			{"hybrid", suite, hybrid, apart, full, []measure.Target{faster(peer, 2)}},
+			{"recurrent", suite, recurrent, apart, full, []measure.Target{faster(peer, 2)}},
 			{"smollm2-lora", suite, adapted, shared, full, []measure.Target{faster(inFull, 1.25), smaller(inFull, 0.5)}},
 		}
 	case "step":

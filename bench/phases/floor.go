@@ -9,7 +9,7 @@ import (
 )
 
 // The least work of a phase. A prompt that several rollouts share is computed once. A rollout's last token is sampled and not read
-// again. Only sampled tokens have logits. Element-wise work is not counted.
+// again. Only sampled tokens have logits. Element-wise work and recurrent states are not counted.
 
 // matrices returns the number of weights in the linear maps that a token passes: of the layers, and of the output projection (head).
 func matrices(c arch.Config) (layers, head float64) {
@@ -27,8 +27,13 @@ func matrices(c arch.Config) (layers, head float64) {
 			kv = 0
 		}
 		operator := d*(q+2*kv) + q*d
-		if c.Convolves(i) {
+		switch g := c.GatedDelta; {
+		case c.Convolves(i):
 			operator = 4 * d * d
+		case c.Recurs(i):
+			operator = d*(g.Channels()+g.Values()+2*g.ValueHeads) + g.Values()*d
+		case c.GatedAttention():
+			operator += d * q
 		}
 		layers += float64(operator + mlp + 3*d*c.LayerInputs())
 	}
@@ -64,7 +69,7 @@ func forwardFLOPs(c arch.Config, s shape, headRows int) float64 {
 func pairFLOPs(c arch.Config) float64 {
 	attend := 0
 	for i := range c.Layers {
-		if !c.Convolves(i) {
+		if c.Attends(i) {
 			attend++
 		}
 	}

@@ -61,9 +61,14 @@ func (f forward) all() (t Time) {
 // layers returns the time of all layers.
 func (p pass) layers() (f forward) {
 	for layer, leaves := range p.a.layers {
-		if p.a.Arch.Convolves(layer) {
+		switch g := p.a.Arch.GatedDelta; {
+		case p.a.Arch.Convolves(layer):
 			p.elementwise(&f.rest, 1, 5*p.a.Arch.Hidden) // reads a product of three values, writes the cache and the result
-		} else {
+		case p.a.Arch.Recurs(layer): // the convolution, the recurrence, the norm, and the gate
+			p.elementwise(&f.rest, 5, 3*g.Channels()+10*g.Values())
+			states := float64(g.ValueHeads * g.KeyDim * g.ValueDim) // in fp32, read and written at least once
+			f.rest.work(p.launch(1), 8*states, p.d.Copy, 6*states*p.n(), p.d.FP32)
+		default:
 			p.attention(&f.rest, layer)
 		}
 		for _, l := range leaves {
@@ -97,7 +102,7 @@ func (p pass) leaf(f *forward, l arch.Leaf) {
 		p.elementwise(t, 1, 4*c.Hidden) // reads two, writes their sum and its norm
 	case "attended_norm", "mlp_norm", "own_norm", "factor", "dense_norm", "experts_norm", "routed_norm", "router_norm":
 		p.elementwise(t, 1, 2*c.Hidden)
-	case "qkv", "o", "gate_up", "down", "input_gate", "input_up", "conv_in", "conv_out":
+	case "qkv", "o", "gate_up", "down", "input_gate", "input_up", "conv_in", "conv_out", "delta_in", "delta_out":
 		p.product(&f.products, p.n(), l, 1, 1)
 		if l.Name == "gate_up" {
 			p.elementwise(t, 1, int(3*l.Shape[0]/2))
