@@ -80,8 +80,11 @@ struct Rows {
   }
 };
 
-// The gradients of one value head's pieces, the last piece first. Sizes: n rows of a piece, dk, dv; see mgrpo/delta_rule.h and section
-// "The gated delta rule" of docs/algorithm.md for the names.
+// The gradients of one value head's pieces, the last piece first. A piece has n rows; dk, dv are the sizes of a key and a value. In a piece
+//
+//   A[t, s] = decay(s to t) q_t k_s, t >= s;  B[t, s] = decay(s to t) k_t k_s, t > s;  v' = beta r;  e = beta dv'
+//
+// and dv' = A^T do + (decay to the end) K dS - B^T e, where dS is the gradient of the state after the piece.
 class HeadBackward {
  public:
   HeadBackward(const Rows &in, const mgrpo_pieces &pieces, const float *dy, const float *r, const float *states)
