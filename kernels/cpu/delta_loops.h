@@ -54,7 +54,49 @@ MGRPO_INLINE void delta_step(DeltaState &state, const float *k, const float *q, 
     }
 }
 
+// A single row, in place, for `vecs` vectors of columns from `column` on. The bits are those of delta_step.
+template <int vecs>
+MGRPO_INLINE void delta_row(const DeltaRows &in, int64_t column) {
+  const Vec decay = splat(in.decay[0]), beta = splat(in.beta[0]);
+  const auto each = [&](auto body) MGRPO_LAMBDA_INLINE {
+    MGRPO_UNROLL for (int v = 0; v < vecs; v++) {
+      const int64_t at = column + v * kLanes, left = in.columns - at;
+      if (left > 0) body(v, at, left < kLanes ? left : kLanes);
+    }
+  };
+  const auto state_at = [&](int64_t i, int64_t at, int64_t n) MGRPO_LAMBDA_INLINE {
+    if (in.before == nullptr) return Vec{};
+    const float *from = in.before + i * in.value_dim + at;
+    return n == kLanes ? load(from) : load_n(from, n);
+  };
+  Vec read[vecs] = {}, u[vecs] = {}, y[vecs] = {};
+  for (int64_t i = 0; in.before != nullptr && i < in.key_dim; i++)
+    each([&](int v, int64_t at, int64_t n) MGRPO_LAMBDA_INLINE { read[v] = fma(state_at(i, at, n), splat(in.k[i]), read[v]); });
+  each([&](int v, int64_t at, int64_t n) MGRPO_LAMBDA_INLINE {
+    const Vec r = load_n(in.v + at, n) - decay * read[v];
+    if (in.r != nullptr) store_n(in.r + at, r, n);
+    u[v] = beta * r;
+  });
+  for (int64_t i = 0; i < in.key_dim; i++)
+    each([&](int v, int64_t at, int64_t n) MGRPO_LAMBDA_INLINE {
+      const Vec s = fma(splat(in.k[i]), u[v], decay * state_at(i, at, n));
+      y[v] = fma(s, splat(in.q[i]), y[v]);
+      float *to = in.after + i * in.value_dim + at;
+      if (n == kLanes) {
+        store(to, s);
+      } else {
+        store_n(to, s, n);
+      }
+    });
+  each([&](int v, int64_t at, int64_t n) MGRPO_LAMBDA_INLINE { store_n(in.y + at, y[v], n); });
+}
+
 void delta_rows(const DeltaRows &in) {
+  if (in.rows == 1) {
+    constexpr int vecs = kLanes == 16 ? 8 : 4;
+    for (int64_t column = 0; column < in.columns; column += vecs * kLanes) delta_row<vecs>(in, column);
+    return;
+  }
   DeltaState state;
   state.load_from(in.before, in);
   DeltaVecs read = delta_read(state, in.k, in.key_dim);

@@ -56,8 +56,9 @@ struct Rows {
   int64_t key_head(int64_t h) const { return h / (rule.value_heads / rule.key_heads); }
   int64_t state_size() const { return rule.key_dim * rule.value_dim; }
 
-  // Computes rows [begin, end) of a head's columns [column, ...).
-  void run(int64_t begin, int64_t end, int64_t h, int64_t column, const float *before, float *after, float *y, float *r) const {
+  // Computes rows [begin, end) of a head's columns from `column` on.
+  void run(int64_t begin, int64_t end, int64_t h, int64_t column, int64_t columns, const float *before, float *after, float *y,
+           float *r) const {
     const int64_t out = rule.value_heads * rule.value_dim, at = h * rule.value_dim + column;
     DeltaRows in;
     in.q = q(begin, h), in.k = k(begin, h), in.qk_stride = 2 * keys;
@@ -67,16 +68,16 @@ struct Rows {
     in.y = y + begin * out + at, in.r = r != nullptr ? r + begin * out + at : nullptr, in.y_stride = out;
     in.before = before != nullptr ? before + column : nullptr, in.after = after + column;
     in.rows = end - begin, in.key_dim = rule.key_dim, in.value_dim = rule.value_dim;
-    in.columns = std::min(kDeltaColumns, rule.value_dim - column);
+    in.columns = std::min(columns, rule.value_dim - column);
     layer_loops().delta_rows(in);
   }
 
-  // f(head, first column) for the parts of a row that threads compute apart.
+  // f(item, head, first column) for the parts that threads compute apart.
   template <class F>
-  void each_part(int64_t items, const F &f) const {
-    const int64_t strips = (rule.value_dim + kDeltaColumns - 1) / kDeltaColumns, parts = rule.value_heads * strips;
+  void each_part(int64_t items, int64_t columns, const F &f) const {
+    const int64_t strips = (rule.value_dim + columns - 1) / columns, parts = rule.value_heads * strips;
     parallel_for(items * parts, 4.0 * rows * rule.value_heads * state_size(),
-                 [&](int64_t i) { f(i / parts, i % parts / strips, i % strips * kDeltaColumns); });
+                 [&](int64_t i) { f(i / parts, i % parts / strips, i % strips * columns); });
   }
 };
 
@@ -301,10 +302,11 @@ int32_t mgrpo_delta_rule_packed_cpu(const float *x, const float *ba, mgrpo_delta
   if (rows == 0) return MGRPO_OK;
   if (any_null({x, ba, rule.a_log, rule.dt_bias, y, r, states})) return MGRPO_INVALID_ARGUMENT;
   const Rows in(rule, x, ba, rows);
-  in.each_part(1, [&](int64_t, int64_t head, int64_t column) {
+  in.each_part(1, kDeltaColumns, [&](int64_t, int64_t head, int64_t column) {
     const auto state = [&](int64_t p) { return states + (p * rule.value_heads + head) * in.state_size(); };
     for (int64_t p = 0; p < pieces.count; p++)
-      in.run(pieces.first[p], pieces.first[p + 1], head, column, pieces.before[p] < 0 ? nullptr : state(pieces.before[p]), state(p), y, r);
+      in.run(pieces.first[p], pieces.first[p + 1], head, column, kDeltaColumns, pieces.before[p] < 0 ? nullptr : state(pieces.before[p]),
+             state(p), y, r);
   });
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {
@@ -341,10 +343,11 @@ int32_t mgrpo_delta_rule_states_cpu(const float *x, const float *ba, mgrpo_delta
     return MGRPO_INVALID_ARGUMENT;
   const Rows in(rule, x, ba, rows);
   const std::vector<int64_t> runs = runs_of(slot, rows);
-  in.each_part(static_cast<int64_t>(runs.size()) - 1, [&](int64_t i, int64_t head, int64_t column) {
+  const int64_t count = static_cast<int64_t>(runs.size()) - 1, columns = count == rows ? kDeltaRowColumns : kDeltaColumns;
+  in.each_part(count, columns, [&](int64_t i, int64_t head, int64_t column) {
     const int64_t begin = runs[i];
     float *state = states + (slot[begin] * rule.value_heads + head) * in.state_size();
-    in.run(begin, runs[i + 1], head, column, pos[begin] == 0 ? nullptr : state, state, y, nullptr);
+    in.run(begin, runs[i + 1], head, column, columns, pos[begin] == 0 ? nullptr : state, state, y, nullptr);
   });
   return MGRPO_OK;
 } catch (const std::bad_alloc &) {

@@ -44,9 +44,11 @@ struct AttentionQueries {
   int64_t window;  // 0: a query sees all keys up to its own
 };
 
-// A state of the gated delta rule has at most this many rows and columns; a pass takes kDeltaColumns of them.
+// A state of the gated delta rule has at most this many rows and columns. Several rows take kDeltaColumns of them at a time, which stay in
+// the first-level cache; a single row takes up to kDeltaRowColumns, in place.
 constexpr int64_t kMaxDeltaDim = 256;
 constexpr int64_t kDeltaColumns = 32;
+constexpr int64_t kDeltaRowColumns = 128;
 constexpr double kDeltaEps = 1e-6;
 
 // Rows of one value head, and columns of its state. before, after [key_dim, value_dim], v, y and r are at the first of these columns.
