@@ -53,8 +53,8 @@ func TestAdaptersResume(t *testing.T) {
 	}
 }
 
-// TestAdapterAsAStart begins a run with the adapters of another one.
-func TestAdapterAsAStart(t *testing.T) {
+// TestRunStartsFromAdapter begins a run with the adapters of another one.
+func TestRunStartsFromAdapter(t *testing.T) {
 	before, dir := t.TempDir(), t.TempDir()
 	mustTrain(t, load(t, before, append(slices.Clone(withAdapters), "run.steps=1")...), Options{})
 	sets := append(append(slices.Clone(untaught), withKL...), "run.steps=1")

@@ -56,9 +56,9 @@ func (g gate) Create(path string) (durable.WriteFile, error) {
 	}
 }
 
-// TestStepsGoOnBesideACheckpoint holds the files of a checkpoint back until the next one is due: no step waits
+// TestStepsContinueDuringCheckpoint holds the files of a checkpoint back until the next one is due: no step waits
 // for them, and what is written then is what the weights were.
-func TestStepsGoOnBesideACheckpoint(t *testing.T) {
+func TestStepsContinueDuringCheckpoint(t *testing.T) {
 	wholeDir, _ := whole(t)
 	seen, g := &recorder{}, gate{open: make(chan struct{})}
 	var once sync.Once
@@ -257,7 +257,7 @@ func (f *oneLine) Write(p []byte) (int, error) {
 	return f.WriteFile.Write(p)
 }
 
-// TestLedgerBeforeVersion: nobody hears of a step of which the ledger has no line.
+// TestLedgerBeforeVersion: a step whose line the ledger does not have is not published.
 func TestLedgerBeforeVersion(t *testing.T) {
 	cfg := load(t, t.TempDir(), untaught...)
 	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Setup: worker.Setup{Dir: cfg.RunDir(), FS: fullLedger{}}})

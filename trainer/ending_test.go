@@ -27,8 +27,9 @@ func TestPromptsTooLong(t *testing.T) {
 	}
 }
 
-// The worker of an agent that nobody called ends well, with a warning; the main agent's, which learned nothing either, fails.
-func TestNobodyCalled(t *testing.T) {
+// TestSubAgentNeverCalled: the worker of a sub-agent that was never called ends without an error, and with a warning. The main agent's worker,
+// which learned nothing either, ends with an error.
+func TestSubAgentNeverCalled(t *testing.T) {
 	dir, seen := t.TempDir(), &recorder{}
 	sets := append([]string{"run.steps=2", "store.url=" + startRedis(t)}, untaught...)
 	alone := make(chan error, 1)

@@ -71,9 +71,9 @@ func TestEvaluationDirs(t *testing.T) {
 	}
 }
 
-// TestEvaluateApart: agents whose folders are on servers of their own are evaluated there, as often as one likes, and are as good as the run
-// said. What the run has in the Redis stays.
-func TestEvaluateApart(t *testing.T) {
+// TestEvaluateOnSeveralServers: agents whose folders are on different servers are evaluated there, several times, with the accuracy that the
+// run reported. The run's keys in the Redis stay.
+func TestEvaluateOnSeveralServers(t *testing.T) {
 	url, seen := startRedis(t), &recorder{}
 	names := []string{"researcher", "planner"}
 	of := map[string]*config.Config{}
@@ -155,7 +155,7 @@ func costAgrees(t *testing.T, scores []metrics.Score, agents ...metrics.Record) 
 	}
 }
 
-func TestEvaluateNobody(t *testing.T) {
+func TestEvaluateRefusesAgents(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	for name, want := range map[string]string{"novelist": "planner, researcher", "researcher": "main agent"} {
 		_, err := Evaluate(t.Context(), cfg, EvalOptions{Agents: []string{name}, Against: []score.Answers{{}}})

@@ -297,8 +297,8 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 	}
 }
 
-// TestAReasonOfACallIsKept: the ledgers say why a call had no score.
-func TestAReasonOfACallIsKept(t *testing.T) {
+// TestLedgerHasReasonOfUnscoredCall: the ledgers contain the reason why a call had no score.
+func TestLedgerHasReasonOfUnscoredCall(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
 	real, err := assemble.Task(cfg, 1)
@@ -398,9 +398,9 @@ func TestGapIsOfTheFirstUpdate(t *testing.T) {
 	}
 }
 
-// TestWallTimeOver gives the planner's conversations a time in which some end before a token is sampled:
+// TestConversationsCutByWallTime gives the planner's conversations a time in which some end before a token is sampled:
 // they are cut, and the step is learned from like any other.
-func TestWallTimeOver(t *testing.T) {
+func TestConversationsCutByWallTime(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1", "agents.planner.limits.wall_time=1ms")...), Options{})
 	cut := 0
@@ -473,8 +473,8 @@ func TestMemoryFull(t *testing.T) {
 	}
 }
 
-// TestABrokenScorerIsSaidFirst: a program that cannot score is no reason for a cold start.
-func TestABrokenScorerIsSaidFirst(t *testing.T) {
+// TestBrokenScorerStopsBeforeColdStart: a run whose scoring program fails ends with that error before its cold start.
+func TestBrokenScorerStopsBeforeColdStart(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(`{"question": "what?", "answer": "this"}`), 0o600); err != nil {
 		t.Fatal(err)

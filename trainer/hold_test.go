@@ -21,9 +21,9 @@ func refusedAs(t *testing.T, err error, what string) {
 	}
 }
 
-// TestTwoInOneFolder: while a run goes on, no other takes its folder, also no worker that meets others in a Redis. The run
+// TestSecondRunInFolderIsRefused: while a run goes on, no other takes its folder, also no worker that meets others in a Redis. The run
 // ends as one that was left alone.
-func TestTwoInOneFolder(t *testing.T) {
+func TestSecondRunInFolderIsRefused(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
 	cfg := load(t, dir, "run.steps=4")
@@ -51,8 +51,8 @@ func TestTwoInOneFolder(t *testing.T) {
 	}
 }
 
-// TestEvaluateTwice: two processes that make the same evaluation do not write into one folder; beside a training there may be one.
-func TestEvaluateTwice(t *testing.T) {
+// TestSecondEvaluationInFolderIsRefused: two processes that make the same evaluation do not write into one folder; beside a training there may be one.
+func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(untaught, "run.steps=1", "run.checkpoint_every=1")...)
 	mustTrain(t, cfg, Options{})

@@ -335,8 +335,8 @@ func TestHostedFails(t *testing.T) {
 	}
 }
 
-// TestHostedFailsForGood: a server that fails for good ends the run after some steps, with its own words.
-func TestHostedFailsForGood(t *testing.T) {
+// TestHostedFailsPermanently: a server that fails for good ends the run after some steps, with its own words.
+func TestHostedFailsPermanently(t *testing.T) {
 	a := startAPI(t)
 	a.fail = func(question string) int {
 		if question == "3 + 4" {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestTaskOfAProgram: a Go program trains on a task that it brings, evaluates with it, and tells nobody. The numbers are those
-// of the same task when the configuration names it.
-func TestTaskOfAProgram(t *testing.T) {
+// TestTaskFromGoProgram: a Go program trains on a task of its own and evaluates with it, without an observer. The numbers equal those of the
+// same task in a configuration.
+func TestTaskFromGoProgram(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, "task.kind=go", "run.steps=1", "eval.every=0", "agents.planner.model.tokenizer=task")
 	own := openTask(t, load(t, t.TempDir()))

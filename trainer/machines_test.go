@@ -66,9 +66,9 @@ func (m *lender) mustEnd(t *testing.T) {
 	}
 }
 
-// TestMachinesLearnAsOne: two machines with two devices each go on from a checkpoint as one machine with four does, bit for bit. Two with
+// TestTwoMachinesEqualOne: two machines with two devices each go on from a checkpoint as one machine with four does, bit for bit. Two with
 // one device each learn, in TestMachinesLost, what one with two does from the beginning.
-func TestMachinesLearnAsOne(t *testing.T) {
+func TestTwoMachinesEqualOne(t *testing.T) {
 	from, _ := rankedRun(t)
 	var dirs []string
 	var seen []*recorder
@@ -199,8 +199,8 @@ func TestMachinesLost(t *testing.T) {
 	sameLedgers(t, dir, want)
 }
 
-// TestFollowerMisses: a follower says that a file is not there, so that rank 0 can say what several machines need.
-func TestFollowerMisses(t *testing.T) {
+// TestFollowerReportsMissingFile: a follower's refusal reports that a file does not exist, so that rank 0 can explain what several machines need.
+func TestFollowerReportsMissingFile(t *testing.T) {
 	_, err := assemble.ModelOf(load(t, t.TempDir(), "agents.planner.model=models/of-another-machine"), &config.Agent{Model: config.Model{Path: "models/of-another-machine"}})
 	if told := refusal(fmt.Errorf("opening: %w", err)); err == nil || !told.Missing || !strings.Contains(told.Error, "models/of-another-machine") {
 		t.Errorf("of %v it tells %+v", err, told)

@@ -171,9 +171,9 @@ func TestRanksResume(t *testing.T) {
 	}
 }
 
-// TestRanksGoOn stops a run on two ranks in its cold start, interrupts it in a step, and lets it go on: it ends with the bits of a run that
+// TestRanksContinueAfterStops stops a run on two ranks in its cold start, interrupts it in a step, and lets it go on: it ends with the bits of a run that
 // was left alone. The planner trains adapters with a KL term to the policy after its cold start, and the researcher is frozen after its own.
-func TestRanksGoOn(t *testing.T) {
+func TestRanksContinueAfterStops(t *testing.T) {
 	sets := onRanks(2, append(slices.Clone(withAdapters), "grpo.reference=cold_start", "agents.researcher.train=false")...)
 	wholeDir, dir := t.TempDir(), t.TempDir()
 	want := mustTrain(t, load(t, wholeDir, sets...), Options{})

@@ -34,8 +34,8 @@ func (l *late) Progress(p metrics.Progress) {
 	}
 }
 
-// TestRecordsComeFirst: a step's records are out before the next step's rollouts begin.
-func TestRecordsComeFirst(t *testing.T) {
+// TestRecordsPrecedeNextRollouts: a step's records are reported before the next step's rollouts begin.
+func TestRecordsPrecedeNextRollouts(t *testing.T) {
 	seen := &late{}
 	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=3"), Options{Observer: seen}); err != nil {
 		t.Fatal(err)

@@ -37,8 +37,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestWeightlessKL: a run that measures the KL divergence and gives it no weight says so, for each agent.
-func TestWeightlessKL(t *testing.T) {
+// TestKLWithoutWeightIsNoted: a run that measures the KL divergence with the weight 0 warns of it, for each agent.
+func TestKLWithoutWeightIsNoted(t *testing.T) {
 	for coef, want := range map[string]bool{"0": true, "0.5": false} {
 		seen := mustTrain(t, load(t, t.TempDir(), append(withKL, "run.steps=1", "grpo.kl_coef="+coef)...), Options{})
 		for _, name := range []string{"planner", "researcher"} {
@@ -49,9 +49,9 @@ func TestWeightlessKL(t *testing.T) {
 	}
 }
 
-// TestUntaughtReference: without a cold start the KL term compares with the random weights that the run began with, also
+// TestReferenceWithoutColdStart: without a cold start the KL term compares with the random weights that the run began with, also
 // after a resume, which makes them again. Nobody calls the researcher.
-func TestUntaughtReference(t *testing.T) {
+func TestReferenceWithoutColdStart(t *testing.T) {
 	dir, sets := t.TempDir(), append(withKL, "cold_start.demonstrations=none", "grpo.entropy_coef=0.1")
 	mustTrain(t, load(t, dir, append(sets, "run.steps=1")...), Options{})
 	resumed := mustTrain(t, load(t, dir, append(sets, "run.steps=2")...), Options{Resume: true}).find(t, "step", 2, "planner").Values

@@ -105,8 +105,8 @@ func TestReplay(t *testing.T) {
 	sameWeights(t, digests(t, first, 1), digests(t, second, 1))
 }
 
-// TestReplayMisses: a replay of what was not recorded ends, and says what it would have asked.
-func TestReplayMisses(t *testing.T) {
+// TestReplayOfUnrecordedRequest: a replay that needs a request without a recorded answer ends with an error that contains the request.
+func TestReplayOfUnrecordedRequest(t *testing.T) {
 	for name, chats := range map[string]string{"judge": demonstrated, "retriever": ""} {
 		cfg := replayed(t, "http://127.0.0.1:1", t.TempDir(), t.TempDir(), "replay")
 		if chats != "" {

@@ -69,9 +69,9 @@ func TestResample(t *testing.T) {
 	}
 }
 
-// TestResampleAfterALoss: a worker that was lost had published outcomes, those of replacements too. Whoever plays the step again comes to
+// TestResampleAfterLostWorker: a worker that was lost had published outcomes, those of replacements too. Whoever plays the step again comes to
 // the same.
-func TestResampleAfterALoss(t *testing.T) {
+func TestResampleAfterLostWorker(t *testing.T) {
 	url := startRedis(t)
 	opt, err := redis.ParseURL(url)
 	if err != nil {

@@ -383,9 +383,9 @@ func TestBestSurvives(t *testing.T) {
 	}
 }
 
-// TestResultsKnowTheirVersion: a checkpoint that was written before its version was evaluated says afterwards
+// TestCheckpointGetsLaterEvaluation: a checkpoint that was written before its version was evaluated says afterwards
 // how good it is, so that a run resumed from it neither forgets the best version nor evaluates again.
-func TestResultsKnowTheirVersion(t *testing.T) {
+func TestCheckpointGetsLaterEvaluation(t *testing.T) {
 	dir, numbers := whole(t)
 	var want archive.Evaluations
 	for _, n := range []int64{0, 2, 4} {

@@ -79,9 +79,9 @@ func TestStopInLastStep(t *testing.T) {
 	}
 }
 
-// TestForeignPlan: a phase that is there with another plan sends the team back once; if that does not help, it is
-// the error.
-func TestForeignPlan(t *testing.T) {
+// TestOtherPlanOfPhase: if the store already has another plan of a phase, the team goes back once. The second time the run ends with that
+// error.
+func TestOtherPlanOfPhase(t *testing.T) {
 	url := startRedis(t)
 	cfg := load(t, t.TempDir(), append(untaught, "store.url="+url)...)
 	opt, err := redis.ParseURL(url)
@@ -101,8 +101,8 @@ func TestForeignPlan(t *testing.T) {
 	}
 }
 
-// TestStopBeforeTheOthersCome: nothing is in flight yet that could be finished.
-func TestStopBeforeTheOthersCome(t *testing.T) {
+// TestStopWhileWaitingForWorkers: a worker that waits for others stops at once, because it has no step to finish.
+func TestStopWhileWaitingForWorkers(t *testing.T) {
 	cfg := load(t, t.TempDir(), append(untaught, "store.url="+startRedis(t), "store.timeout=1h")...)
 	stop := make(chan struct{})
 	time.AfterFunc(500*time.Millisecond, func() { close(stop) })
@@ -307,9 +307,9 @@ func TestStopReachesColdStarts(t *testing.T) {
 	}
 }
 
-// TestBrokenOffInColdStart: a worker that is broken off at once tells the others that somebody asked for it: they finish
-// the update in flight and keep their cold starts. Its own is lost, as it wanted.
-func TestBrokenOffInColdStart(t *testing.T) {
+// TestCancelledInColdStart cancels one worker in its cold start. The others are asked to stop: they finish the update in flight and keep
+// their cold starts. The cancelled worker's own cold start is lost.
+func TestCancelledInColdStart(t *testing.T) {
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
 	ctx, cancel := context.WithCancel(t.Context())
 	begun := make(chan struct{})

@@ -11,9 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestSubGroupOfTheBatch compares all of a step's invocations with each other: one group, whose advantages
+// TestSubAgentGroupIsBatch compares all of a step's invocations with each other: one group, whose advantages
 // have weighted mean 0 and deviation 1 over the whole step, while the planner's groups stay those of queries.
-func TestSubGroupOfTheBatch(t *testing.T) {
+func TestSubAgentGroupIsBatch(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, "run.steps=1", "eval.every=0", "eval.before=false", "eval.queries=1", "grpo.sub_group=batch"), Options{})
 	if r := seen.find(t, "step", 1, "researcher"); r.Values["groups"] != 1 || r.Values["groups_degenerate"] != 0 {

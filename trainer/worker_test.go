@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestNobodyBeginsAlone has a planner with nothing to learn before the first phase and a researcher with a
-// cold start: the planner says whom it waits for and holds its first conversation afterwards.
-func TestNobodyBeginsAlone(t *testing.T) {
+// TestFirstPhaseWaitsForColdStarts has a planner without a cold start and a researcher with one. The planner reports that it waits for the
+// researcher, and holds its first conversation afterwards.
+func TestFirstPhaseWaitsForColdStarts(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
 	observer := &recorder{on: func(agent, phase string, _ int) {

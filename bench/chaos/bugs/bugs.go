@@ -112,7 +112,7 @@ announce(KEYS[2], ARGV[5])
 		Name: "a checkpoint is written from weights that training changes meanwhile",
 		File: "trainer/team/archive/save.go",
 		Old:  "		master = c.reader(ctx, c.master)\n", New: "",
-		Suite: training("TestStepsGoOnBesideACheckpoint"),
+		Suite: training("TestStepsContinueDuringCheckpoint"),
 	}, {
 		Name: "a resumed optimizer counts its updates from 0",
 		File: "trainer/run/worker/parameters.go",
@@ -183,7 +183,7 @@ announce(KEYS[2], ARGV[5])
 		Name: "the ranks of all machines meet at the address of the first",
 		File: "trainer/run/assemble/ranks.go",
 		Old:  "Bind: at[rank]}", New: "Bind: at[min(rank, 0)]}",
-		Suite: training("TestMachinesLearnAsOne"),
+		Suite: training("TestTwoMachinesEqualOne"),
 	}, {
 		Name: "the key of a machine that connects is not compared",
 		File: "trainer/engine/launch/secure.go",
