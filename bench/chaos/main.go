@@ -52,7 +52,7 @@ func parse(args []string) (options, error) {
 	flags.Int64Var(&o.every, "every", 3, "steps between checkpoints")
 	flags.BoolVar(&o.shared, "shared", false, "all workers share one run.dir; otherwise each has its own")
 	flags.BoolVar(&o.moe, "moe", false, "the researcher is a mixture of experts")
-	flags.BoolVar(&o.hybrid, "hybrid", false, "all agents are hybrids: layers of short convolutions and of attention")
+	flags.BoolVar(&o.hybrid, "hybrid", false, "all agents are hybrids: layers of gated delta rules, or of short convolutions, and of attention")
 	flags.BoolVar(&o.lora, "lora", false, "the sub-agents train adapters on the researcher's model")
 	flags.IntVar(&o.ranks, "ranks", 1, "devices of the planner, each with a process; the last one's is killed, too")
 	flags.StringVar(&o.point, "point", "", "kill workers only at this failpoint")

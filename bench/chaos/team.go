@@ -32,8 +32,12 @@ const (
 // mixture is a researcher of team.yaml's size, with experts in its layers.
 const mixture = "{family: qwen3_moe, width: 32, layers: 2, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 32, max_positions: 192}"
 
-// hybrid is a model of team.yaml's size with short convolutions in two of its three layers.
-const hybrid = "{family: lfm2, width: 32, layers: 3, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, max_positions: 192}"
+// hybrid returns a model of team.yaml's size, whose last of three layers attends. The others have gated delta rules in the main agent, and
+// short convolutions in sub-agents.
+func hybrid(isMain bool) string {
+	family := map[bool]string{true: "qwen3_5_text", false: "lfm2"}[isMain]
+	return "{family: " + family + ", width: 32, layers: 3, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64, max_positions: 192}"
+}
 
 // adapters configures the adapters of sub-agents that adapt a model. They are on attention's projections, because a mixture of experts has
 // these, too. A hybrid names them differently, and has adapters on the projections of its convolutions.
@@ -127,9 +131,9 @@ func (t *team) build(ctx context.Context, overlay string) error {
 // teach makes the initial weights of both runs.
 func (t *team) teach(ctx context.Context) error {
 	args := []string{"train", "-c", t.config(), "--set", "run.steps=0", "--set", "run.dir=" + t.taught()}
-	for _, name := range t.names {
+	for i, name := range t.names {
 		if t.hybrid {
-			args = append(args, "--set", "agents."+name+".model="+hybrid)
+			args = append(args, "--set", "agents."+name+".model="+hybrid(i == 0))
 		}
 	}
 	if t.moe {
