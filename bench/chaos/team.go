@@ -260,5 +260,5 @@ func numbers(dir string) (map[string]float64, error) {
 // clocked reports whether a value depends on the clock, the machine or the batches that happened to form.
 func clocked(name string) bool {
 	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
-		strings.HasPrefix(name, "memory_") || name == "in_flight_max"
+		strings.HasPrefix(name, "memory_") || name == "in_flight_max" || name == "evicted_tokens" || name == "recomputed_tokens"
 }
