@@ -88,7 +88,8 @@ func TestRanksRepeat(t *testing.T) {
 }
 
 // TestRanksSampleAlike: a step from equal weights has the same conversations on one device and on two, token by token with their
-// log-probs: of a mixture, whose trainer takes the recorded experts; of a sampler in bf16 whose cache is too small for its conversations;
+// log-probs: of a mixture, whose trainer takes the recorded experts; of a sampler in bf16 whose cache is too small for its conversations; of a
+// hybrid with such a cache;
 // of frozen weights; and of agents that adapt one model.
 func TestRanksSampleAlike(t *testing.T) {
 	const mixture = "agents.planner.model={family: qwen3_moe, width: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, experts: 8, experts_per_token: 3, expert_ffn: 32, max_positions: 256}"
@@ -97,6 +98,8 @@ func TestRanksSampleAlike(t *testing.T) {
 		"mixture": append([]string{mixture, "grpo.routing_warn=0", "grpo.routing_stop=1e-9"}, untaught...),
 		"bf16": append([]string{"agents.planner.engine={dtype: bf16, slots: 3, conversations: 8, context: 256, cache_tokens: 256}", "grpo.gap_stop=1"},
 			untaught...),
+		"hybrid": append([]string{"agents.planner.model={family: lfm2, width: 64, layers: 3, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, max_positions: 256}",
+			"agents.planner.engine={slots: 3, conversations: 8, context: 256, cache_tokens: 256}"}, untaught...),
 		"frozen":    append([]string{"agents.planner.train=false"}, untaught...),
 		"one model": append(append(slices.Clone(base), untaught...), "agents.planner.lora.init=gaussian"),
 	} {
