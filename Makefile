@@ -129,7 +129,7 @@ test-races: native-tests ## the kernels' tests, the CUDA kernels emulated, with 
 	@.ci/compile.py "ninja -C build/cmake -j$$(nproc) kernels_races_test"
 	@export MGRPO_EMULATED_ULPS=2 OMP_WAIT_POLICY=passive GTEST_TOTAL_SHARDS=7; seq 0 6 | xargs -P "$$(nproc)" -I PART \
 	  env GTEST_SHARD_INDEX=PART build/test/kernels_races_test --gtest_brief=1 \
-	  --gtest_filter='*emulated:Races*:Traffic*-AttentionCached.Prefill*:AttentionCached.LongRowsDoNot*:AttentionCached.RowsOf*:Sample.BlocksOfARowChangeNoBit*'
+	  --gtest_filter='*emulated:Races*:Traffic*-AttentionCached.Prefill*:AttentionCached.LongRowsDoNot*:AttentionCached.RowsOf*:Sample.BlocksOfARowChangeNoBit*:DeltaRule.Bf16Is*:DeltaRule.BitsDoNot*:DeltaRule.ForwardDoesNot*:DeltaRule.SequenceDoesNot*'
 
 # Where no driver is installed the stub stands in: 0 GPUs.
 test-cuda: ## what the CUDA build tests, with or without a GPU
