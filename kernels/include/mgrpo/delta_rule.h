@@ -61,9 +61,9 @@ MGRPO_API int32_t mgrpo_delta_rule_states_cpu(const float *x, const float *ba, m
                                               const int32_t *slot, const int32_t *pos, float *y, int64_t rows);
 
 // The same on a GPU, with the conventions of mgrpo/nn.h: x, ba, y, dy, dx and dba have one dtype, float32 or bfloat16; r, states, a_log,
-// dt_bias and their gradients are float32. `rows` is T. A row whose slot is outside of [0, slots) gives NaN and changes no state. Scratch of
-// the backward pass, in floats: (pieces.count + pieces.chains) value_heads key_dim value_dim +
-// T (value_heads (value_dim + 2) + 2 key_heads key_dim).
+// dt_bias and their gradients are float32. `rows` is T. A row whose slot is outside of [0, slots) gives NaN and changes no state. Scratch
+// of the backward pass, in floats: (pieces.count + pieces.chains) value_heads key_dim value_dim + T (value_heads (value_dim + 2) + 2
+// key_heads key_dim).
 MGRPO_API int32_t mgrpo_delta_rule_packed_cuda(const void *x, const void *ba, mgrpo_delta_rule rule, mgrpo_pieces pieces, int32_t dtype,
                                                void *y, float *r, float *states, int64_t rows, void *stream);
 MGRPO_API int32_t mgrpo_delta_rule_packed_bwd_cuda(const void *dy, const void *x, const void *ba, const float *r, const float *states,
