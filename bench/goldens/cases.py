@@ -162,6 +162,21 @@ CASES = {
         rms_norm_eps=1e-2, attention_bias=True, full_attention_interval=2, linear_conv_kernel_dim=3, linear_key_head_dim=5, linear_num_key_heads=2,
         linear_num_value_heads=6, linear_value_head_dim=7, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
         noise=2, scale=CALM_DELTA),
+    "qwen3_5-three-for-two": case(
+        "as llama.cpp reads it: three value heads for each of two key heads, all of one size; an eps that the lengths of keys have, too; layer_types "
+        "that no interval gives; untied", "qwen3_5_text", "Qwen3_5ForCausalLM", num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, rms_norm_eps=1e-6, attention_bias=False, attn_output_gate=True, layer_types=[LINEAR, FULL], linear_conv_kernel_dim=4,
+        linear_key_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=6, linear_value_head_dim=8, mtp_num_hidden_layers=1,
+        rope_parameters=dict(mrope_interleaved=True, mrope_section=[2, 1, 1], rope_type="default", rope_theta=10000000, partial_rotary_factor=0.5),
+        noise=2, scale=CALM_DELTA),
+    "qwen3_5_moe-two-for-one": case(
+        "as llama.cpp reads it: two value heads for each of two key heads, all of one size; experts and a shared one in all layers, stored together; "
+        "an eps that the lengths of keys have, too; tied", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", num_hidden_layers=2, hidden_size=20,
+        intermediate_size=..., num_attention_heads=2, num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-6, attention_bias=False,
+        layer_types=[LINEAR, FULL], linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_value_head_dim=8, moe_intermediate_size=12, shared_expert_intermediate_size=16, num_experts=5, num_experts_per_tok=2,
+        rope_parameters=dict(mrope_interleaved=True, mrope_section=[1, 1, 0], rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25),
+        tie_word_embeddings=True, noise=2, scale=dict(CALM_DELTA, experts=0.5, in_proj_qkv=1)),
     "qwen3_5_moe-shared": case(
         "experts and a shared one in all layers, stored together", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", num_hidden_layers=3, hidden_size=20,
         intermediate_size=..., num_attention_heads=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-2, attention_bias=False,

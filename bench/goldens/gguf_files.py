@@ -147,6 +147,48 @@ def lfm2(writer, c):
     writer.add_shortconv_l_cache(c["conv_L_cache"])
 
 
+def qwen35(writer, c):
+    rope = c["rope_parameters"]
+    arch = writer.arch
+    writer.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(c["linear_key_head_dim"])
+    writer.add_ssm_group_count(c["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(c["linear_num_value_heads"])
+    writer.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
+    writer.add_array(f"{arch}.attention.recurrent_layers", [t == "linear_attention" for t in c["layer_types"]])
+    writer.add_full_attention_interval(c.get("full_attention_interval", 4))
+    writer.add_rope_dimension_count(int(head_dim(c) * rope["partial_rotary_factor"]))
+    writer.add_rope_dimension_sections((rope.get("mrope_section", [11, 11, 10]) + [0])[:4])
+
+
+def qwen35_moe(writer, c):
+    qwen2_moe(writer, c)
+    qwen35(writer, c)
+
+
+def tiled(w, c, size, axis=0):
+    """Value heads along an axis, which are together for each key head, with the first of each key head first."""
+    keys = c["linear_num_key_heads"]
+    split = w.reshape(*w.shape[:axis], keys, c["linear_num_value_heads"] // keys, size, *w.shape[axis + 1:])
+    return split.swapaxes(axis, axis + 1).reshape(w.shape)
+
+
+def delta_rule(name, w, c):
+    """A tensor of a gated delta rule, as llama.cpp's converter passes it on."""
+    part, size = name.split("linear_attn.")[1], c["linear_value_head_dim"]
+    if part.startswith(("in_proj_qkv", "conv1d")):
+        w = w.squeeze()
+        keys = 2 * c["linear_num_key_heads"] * c["linear_key_head_dim"]
+        w = numpy.concatenate([w[:keys], tiled(w[keys:], c, size)])
+    elif part.startswith("in_proj_z"):
+        w = tiled(w, c, size)
+    elif part.startswith("out_proj"):
+        w = tiled(w, c, size, 1)
+    elif not part.startswith("norm"):
+        w = tiled(w, c, 1)
+    return name.replace(".dt_bias", ".dt_proj.bias"), -numpy.exp(w) if part == "A_log" else w
+
+
 def nothing(writer, c):
     pass
 
@@ -167,6 +209,13 @@ def renamed(tensors, c):
             yield (name[:-5] + ".bias", w) if name.endswith("_bias") else (name + ".weight", w.swapaxes(1, 2))
         elif c["model_type"] == "gemma" and name.endswith("norm.weight"):
             yield name, w + 1
+        elif ".linear_attn." in name:
+            yield delta_rule(name, w, c)
+        elif c["model_type"].startswith("qwen3_5") and name.endswith("norm.weight"):
+            yield name, w + 1
+        elif c["model_type"] == "qwen3_5_moe_text" and ".experts.gate_up_proj" in name:
+            for part, one in zip(("gate_proj", "up_proj"), numpy.split(w, 2, axis=1)):
+                yield name.split("gate_up_proj")[0] + part + ".weight", one
         elif name.endswith("conv.conv.weight"):
             yield name, w[:, 0]
         elif name.endswith((".sinks", ".layer_scalar", ".experts.gate_up_proj", ".experts.down_proj")):
@@ -205,6 +254,8 @@ FAMILIES = {
     "gemma": (gguf.MODEL_ARCH.GEMMA, False, nothing),
     "gemma4_text": (gguf.MODEL_ARCH.GEMMA4, False, gemma4),
     "lfm2": (gguf.MODEL_ARCH.LFM2, False, lfm2),
+    "qwen3_5_text": (gguf.MODEL_ARCH.QWEN35, False, qwen35),
+    "qwen3_5_moe_text": (gguf.MODEL_ARCH.QWEN35MOE, False, qwen35_moe),
 }
 
 
@@ -224,7 +275,7 @@ def write(folder, path, c, eos):
     writer.add_key_length(c.get("global_head_dim", head_dim(c)))
     writer.add_value_length(c.get("global_head_dim", head_dim(c)))
     writer.add_rope_freq_base(theta(c))
-    if "partial_rotary_factor" not in c:
+    if "partial_rotary_factor" not in c and "linear_key_head_dim" not in c:
         writer.add_rope_dimension_count(c.get("global_head_dim", head_dim(c)))
     writer.add_vocab_size(c["vocab_size"])
     own(writer, c)

@@ -17,10 +17,10 @@ var quantTypes = map[weights.DType]torch.QuantType{
 }
 
 // staysQuantised reports whether Options.Quantised keeps a leaf in the file's blocks: it must be a matrix, and the file
-// must hold all of its tensors in such blocks.
+// must hold all of its tensors in such blocks, in an order that Source.Blocks can change to the one of folders.
 func staysQuantised(src *weights.Source, l arch.Leaf) bool {
 	for _, t := range l.Parts {
-		if _, ok := quantTypes[src.TypeOf(t.Name)]; !ok {
+		if _, ok := quantTypes[src.TypeOf(t.Name)]; !ok || !src.InBlocks(t.Name) {
 			return false
 		}
 	}

@@ -114,23 +114,26 @@ func (c Config) validateGatedDelta(f *family) error {
 // gatedDelta adds the projections of a gated delta rule, its convolution, decays and norm, and the projection into the residual stream.
 func (l *layer) gatedDelta() {
 	d, g := l.c.Hidden, l.c.GatedDelta
-	part := func(name, gguf string, rows int) module {
-		return module{name: "linear_attn." + name, gguf: gguf, rows: rows}
+	part := func(name, gguf string, rows int, tiled Tiling) module {
+		return module{name: "linear_attn." + name, gguf: gguf, rows: rows, tiled: tiled}
 	}
-	l.linear("delta_in", Matrix, d, false, part("in_proj_qkv", "attn_qkv", g.Channels()), part("in_proj_z", "attn_gate", g.Values()),
-		part("in_proj_b", "ssm_beta", g.ValueHeads), part("in_proj_a", "ssm_alpha", g.ValueHeads))
-	taps := l.tensor(part("conv1d", "ssm_conv1d", g.Channels()), "weight", 1)
+	values, heads, afterKeys := g.tiling(g.ValueDim, 0), g.tiling(1, 0), g.tiling(g.ValueDim, 2*g.Keys())
+	l.linear("delta_in", Matrix, d, false, part("in_proj_qkv", "attn_qkv", g.Channels(), afterKeys), part("in_proj_z", "attn_gate", g.Values(), values),
+		part("in_proj_b", "ssm_beta", g.ValueHeads, heads), part("in_proj_a", "ssm_alpha", g.ValueHeads, heads))
+	taps := l.tensor(part("conv1d", "ssm_conv1d", g.Channels(), afterKeys), "weight", 1)
 	taps.Shape = append(taps.Shape, int64(g.Width))
 	l.add("conv", Taps, taps)
-	l.vector("a_log", Bias, "linear_attn.A_log", "ssm_a", g.ValueHeads)
-	l.vector("dt_bias", Decay, "linear_attn.dt_bias", "ssm_dt.bias", g.ValueHeads)
-	l.add("delta_norm", Scale, l.tensor(part("norm", "ssm_norm", g.ValueDim), "weight", 0))
-	l.linear("delta_out", Residual, g.Values(), false, part("out_proj", "ssm_out", d))
+	l.add("a_log", Bias, l.vector("linear_attn.A_log", "ssm_a", g.ValueHeads, Tensor{Tiled: heads, GGUFDecay: true}))
+	l.add("dt_bias", Decay, l.vector("linear_attn.dt_bias", "ssm_dt.bias", g.ValueHeads, Tensor{Tiled: heads}))
+	l.add("delta_norm", Scale, l.tensor(part("norm", "ssm_norm", g.ValueDim, Tiling{}), "weight", 0))
+	values.Columns = values.Groups != 0
+	l.linear("delta_out", Residual, g.Values(), false, part("out_proj", "ssm_out", d, values))
 }
 
-// vector adds a parameter that is no weight or bias of a module.
-func (l *layer) vector(leaf string, kind Kind, name, gguf string, size int) {
-	l.add(leaf, kind, Tensor{Name: fmt.Sprintf("model.layers.%d.%s", l.index, name), GGUF: fmt.Sprintf("blk.%d.%s", l.index, gguf), Shape: []int64{int64(size)}})
+// vector returns t with the names and the shape of a parameter that is no weight or bias of a module.
+func (l *layer) vector(name, gguf string, size int, t Tensor) Tensor {
+	t.Name, t.GGUF, t.Shape = fmt.Sprintf("model.layers.%d.%s", l.index, name), fmt.Sprintf("blk.%d.%s", l.index, gguf), []int64{int64(size)}
+	return t
 }
 
 // gatedDelta reads the sizes of gated delta rules, and which layers have one: those that layer_types names, or all but every

@@ -99,7 +99,12 @@ func (f *family) ggufName() string {
 
 func (m *metadata) architecture(c *Config) {
 	arch := families[c.Family].ggufName() + "."
-	m.require(arch+"embedding_length", arch+"block_count", arch+"attention.head_count", arch+"feed_forward_length", arch+"context_length")
+	m.require(arch+"embedding_length", arch+"block_count", arch+"attention.head_count", arch+"context_length")
+	if families[c.Family].expertsEverywhere {
+		c.FFN = families[c.Family].defaults.FFN // no layer has this MLP
+	} else {
+		m.require(arch + "feed_forward_length")
+	}
 	m.integer(arch+"embedding_length", &c.Hidden)
 	m.integer(arch+"block_count", &c.Layers)
 	m.integer(arch+"attention.head_count", &c.Heads)

@@ -34,6 +34,9 @@ func (m *metadata) rope(prefix string, c *Config) {
 		}
 		read = append(read, "dimension_count")
 	}
+	if families[c.Family].gatedDelta {
+		read = append(read, "dimension_sections") // see textSections
+	}
 	yarn := RopeYaRN{BetaFast: 32, BetaSlow: 1}
 	all := 0.0 // mscale_all_dim; mscale is 1
 	if families[c.Family].queryGrowth {

@@ -33,6 +33,8 @@ func TestGGUFMetadata(t *testing.T) {
 			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Step: 1}
 		}
 		switch name {
+		case Qwen35MoE:
+			c.Mixture.Shared = 48
 		case Qwen2MoE:
 			c.Mixture.Normalise, c.Mixture.Shared = false, 48
 		case GPTOSS:
@@ -95,6 +97,12 @@ func TestGGUFMetadata(t *testing.T) {
 		{"biases of convolutions", LFM2, func(c *Config) { c.ShortConv.Bias = true }, "cannot represent"},
 		{"wider heads beside convolutions", LFM2, func(c *Config) { c.HeadDim = 32 }, "key_length is 32"},
 		{"convolutions of width 1", LFM2, func(c *Config) { c.ShortConv.Width = 1 }, "l_cache is 1"},
+		{"value heads of another size", Qwen35, func(c *Config) { c.GatedDelta.ValueDim = 8 }, "ssm.inner_size is 32"},
+		{"another eps beside delta rules", Qwen35, func(c *Config) { c.RMSEps = 1e-5 }, "layer_norm_rms_epsilon is 1e-05"},
+		{"delta rules with convolutions of width 1", Qwen35, func(c *Config) { c.GatedDelta.Width = 1 }, "conv_kernel is 1"},
+		{"biases beside delta rules", Qwen35, func(c *Config) { c.AttentionBias, c.GatedDelta.Layers = true, []bool{false, true} }, "cannot represent AttentionBias"},
+		{"three value heads for a key head", Qwen35, func(c *Config) { c.GatedDelta.ValueHeads = 3 * c.GatedDelta.KeyHeads }, ""},
+		{"heads that turn as a whole", Qwen35, func(c *Config) { c.RotaryDim = 0 }, ""},
 		{"yarn", Qwen3, func(c *Config) {
 			c.RopeScaling = &RopeYaRN{Factor: 4, BetaFast: 16, BetaSlow: 1, AttentionFactor: yarnScale(4, 1), Truncate: true, OriginalMaxPosition: 32}
 		}, "cannot represent RopeScaling"},

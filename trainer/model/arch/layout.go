@@ -33,6 +33,12 @@ type Tensor struct {
 	// GGUFOffset is added to each value in GGUF files: 1 for norms of families whose folders store weights minus 1.
 	GGUFOffset float32
 
+	// Tiled is the order of the tensor's rows or columns in GGUF files.
+	Tiled Tiling
+
+	// GGUFDecay reports that GGUF files store −e^x in place of each value x.
+	GGUFDecay bool
+
 	// Stack is the number of tensors of this shape that GGUF files store as one tensor, and Index is the place of this one.
 	// 0: the tensor is stored alone.
 	Stack, Index int64
@@ -188,6 +194,7 @@ type module struct {
 	name, gguf string
 	rows       int
 	pairs      int64
+	tiled      Tiling
 
 	stack, index int   // see Tensor
 	fused        Fused // with its name within a layer
@@ -200,7 +207,7 @@ func (l *layer) tensor(m module, kind string, cols int) Tensor {
 		shape = append(shape, int64(cols))
 	}
 	t := Tensor{Name: fmt.Sprintf("model.layers.%d.%s.%s", l.index, m.name, kind),
-		GGUF: fmt.Sprintf("blk.%d.%s.%s", l.index, m.gguf, kind), Shape: shape, Pairs: m.pairs,
+		GGUF: fmt.Sprintf("blk.%d.%s.%s", l.index, m.gguf, kind), Shape: shape, Pairs: m.pairs, Tiled: m.tiled,
 		Stack: int64(m.stack), Index: int64(m.index), Fused: m.fused}
 	if m.fused.Name != "" {
 		t.Fused.Name = fmt.Sprintf("model.layers.%d.%s", l.index, m.fused.Name)
@@ -300,7 +307,9 @@ func (l *layer) outputNamed(name string, bias bool) {
 // postNorm adds the norm between attention and MLP.
 func (l *layer) postNorm() { l.normBeforeMLP("post_attention_layernorm") }
 
-func (l *layer) normBeforeMLP(name string) { l.norm("post_norm", name, "ffn_norm", l.c.Hidden) }
+func (l *layer) normBeforeMLP(name string) { l.normBeforeMLPNamed(name, "ffn_norm") }
+
+func (l *layer) normBeforeMLPNamed(name, gguf string) { l.norm("post_norm", name, gguf, l.c.Hidden) }
 
 // fusedMLP adds a gated MLP whose gate and up projections are one tensor.
 func (l *layer) fusedMLP() {

@@ -20,9 +20,10 @@ func init() {
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qwen35(c)
-			l.postNorm()
+			l.normBeforeMLPNamed("post_attention_layernorm", "post_attention_norm")
 			l.gatedMLP(false)
 		},
+		gguf: &gguf{name: "qwen35", read: gatedDeltaGGUF, write: writeGatedDeltaGGUF}, // without biases
 	})
 }
 

@@ -25,9 +25,20 @@ func init() {
 		layer: func(l *layer, c Config) {
 			l.inputNorm()
 			l.qwen35(c)
-			l.postNorm()
+			l.normBeforeMLPNamed("post_attention_layernorm", "post_attention_norm")
 			l.experts(c.Mixture, qwen35Experts, false)
 			l.sharedExpert(c.Mixture)
 		},
+		gguf: &gguf{name: "qwen35moe", read: qwen35MoEGGUF, write: func(c Config, set func(key string, value any)) {
+			writeGatedDeltaGGUF(c, set)
+			set("expert_shared_feed_forward_length", uint32(c.Mixture.Shared))
+		}},
 	})
+}
+
+// qwen35MoEGGUF also reads the width of the expert for all tokens.
+func qwen35MoEGGUF(m *metadata, prefix string, c *Config) {
+	m.require(prefix + "expert_shared_feed_forward_length")
+	m.integer(prefix+"expert_shared_feed_forward_length", &c.Mixture.Shared)
+	gatedDeltaGGUF(m, prefix, c)
 }

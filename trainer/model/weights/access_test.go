@@ -16,7 +16,7 @@ func (s *Source) Info(name string) (shape []int64, dtype DType, ok bool) {
 // tensors that Read must transform.
 func (s *Source) Bytes(name string) (data []byte, ok bool) {
 	t, ok := s.tensors[name]
-	if !ok || t.dtype.Size() == 0 || t.ropePairs != 0 || t.within != nil {
+	if !ok || t.dtype.Size() == 0 || !t.inOrder() || t.within != nil {
 		return nil, false
 	}
 	return t.data, true

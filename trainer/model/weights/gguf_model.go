@@ -3,6 +3,7 @@ package weights
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -66,15 +67,30 @@ func (s *Source) addGGUF(tensors []ggufTensor) error {
 			known[name] = append(known[name], t)
 		}
 	}
+	next, unread := arch.NextGGUF(s.gguf, s.config), 0
 	for _, g := range tensors {
 		if g.name == arch.GGUFRopeFactors || s.config.UnreadGGUF(g.name) { // the former is in Config.RopeScaling already
+			continue
+		}
+		if block, ok := blockOf(g.name); ok && block >= s.config.Layers && block < s.config.Layers+next {
+			unread++
 			continue
 		}
 		if err := s.addNamed(g, known[g.name]); err != nil {
 			return fmt.Errorf("tensor %s: %w", g.name, err)
 		}
 	}
+	if unread > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%d tensors of blocks that predict tokens after the next one (nextn) are not read", unread))
+	}
 	return nil
+}
+
+// blockOf returns the number of the block to which a tensor belongs.
+func blockOf(name string) (int, bool) {
+	number, _, inside := strings.Cut(strings.TrimPrefix(name, "blk."), ".")
+	block, err := strconv.Atoi(number)
+	return block, inside && err == nil && strings.HasPrefix(name, "blk.")
 }
 
 // addNamed registers a tensor of the file under the names that the architecture has for it: one tensor, or the tensors that
@@ -129,13 +145,9 @@ func slice(g ggufTensor, want arch.Tensor) (ggufTensor, error) {
 // ggufTensor makes a tensor from the file's, with a mapping from the file's order of rows.
 func (s *Source) ggufTensor(g ggufTensor, want arch.Tensor) (tensor, error) {
 	t, err := newTensor(g.shape, g.dtype, g.data)
-	t.offset = want.GGUFOffset
-	if err != nil || want.Pairs == 0 {
+	if err != nil {
 		return t, err
 	}
-	if count, _ := rows(t.shape); count%(2*want.Pairs) != 0 {
-		return t, fmt.Errorf("%d rows are not whole heads of %d", count, 2*want.Pairs)
-	}
-	t.ropePairs = want.Pairs
-	return t, nil
+	t.ggufForm = formOf(want)
+	return t, t.check(t.shape)
 }

@@ -115,8 +115,15 @@ func (w *ggufEncoder) bytes(p []byte) {
 	}
 }
 
-func (w *ggufEncoder) u32(v uint32)  { w.bytes(binary.LittleEndian.AppendUint32(nil, v)) }
-func (w *ggufEncoder) u64(v uint64)  { w.bytes(binary.LittleEndian.AppendUint64(nil, v)) }
+func (w *ggufEncoder) u32(v uint32) { w.bytes(binary.LittleEndian.AppendUint32(nil, v)) }
+func (w *ggufEncoder) u64(v uint64) { w.bytes(binary.LittleEndian.AppendUint64(nil, v)) }
+func (w *ggufEncoder) boolean(v bool) {
+	b := byte(0)
+	if v {
+		b = 1
+	}
+	w.bytes([]byte{b})
+}
 func (w *ggufEncoder) text(s string) { w.u64(uint64(len(s))); w.bytes([]byte(s)) }
 
 // pad writes zeros up to the next multiple of the alignment.
@@ -166,11 +173,7 @@ func (w *ggufEncoder) keyValue(key string, value any) {
 		w.text(v)
 	case bool:
 		w.u32(ggufBool)
-		b := byte(0)
-		if v {
-			b = 1
-		}
-		w.bytes([]byte{b})
+		w.boolean(v)
 	case uint32:
 		w.u32(ggufUint32)
 		w.u32(v)
@@ -183,6 +186,13 @@ func (w *ggufEncoder) keyValue(key string, value any) {
 		w.u64(uint64(len(v)))
 		for _, s := range v {
 			w.text(s)
+		}
+	case []bool:
+		w.u32(ggufArray)
+		w.u32(ggufBool)
+		w.u64(uint64(len(v)))
+		for _, b := range v {
+			w.boolean(b)
 		}
 	case []int32:
 		w.u32(ggufArray)
@@ -207,10 +217,10 @@ func (w *ggufEncoder) tensor(t ggufOut, read func(name string, dst []float32) er
 		if w.err == nil {
 			w.err = read(part.Name, w.buffer)
 		}
-		for i := range w.buffer {
-			w.buffer[i] += part.GGUFOffset
+		if w.err == nil {
+			w.err = formOf(part).encode(w.buffer)
 		}
-		w.encode(t.dtype, w.interleaved(part))
+		w.encode(t.dtype, w.ordered(part))
 		if w.err != nil {
 			w.err = fmt.Errorf("tensor %s: %w", part.Name, w.err)
 			return
@@ -219,17 +229,18 @@ func (w *ggufEncoder) tensor(t ggufOut, read func(name string, dst []float32) er
 	w.pad()
 }
 
-// interleaved returns the values in the buffer, with the rows of each query or key head in GGUF's order.
-func (w *ggufEncoder) interleaved(part arch.Tensor) []float32 {
-	if part.Pairs == 0 {
+// ordered returns the values in the buffer with rows and columns in GGUF's order.
+func (w *ggufEncoder) ordered(part arch.Tensor) []float32 {
+	form := formOf(part)
+	if form.inOrder() {
 		return w.buffer
 	}
 	count, length := rows(part.Shape)
-	stored := tensor{ropePairs: part.Pairs}
 	w.rows = slices.Grow(w.rows[:0], len(w.buffer))[:len(w.buffer)]
 	for row := range count {
-		to := stored.storedRow(row)
-		copy(w.rows[to*length:(to+1)*length], w.buffer[row*length:(row+1)*length])
+		one, stored := w.buffer[row*length:][:length], w.rows[form.storedRow(row)*length:][:length]
+		copy(stored, one)
+		form.columns(length, func(from, to, size int64) { copy(stored[to:to+size], one[from:from+size]) })
 	}
 	return w.rows
 }

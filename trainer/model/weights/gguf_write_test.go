@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// TestWrittenGGUF writes models of each kind that GGUF has, with interleaved heads, norms of 1 + w, stacked experts, biases, rope factors and
-// convolutions, and reads them again: the configuration is the same, and so is every value, up to the rounding of the type.
+// TestWrittenGGUF writes models of each kind that GGUF has, with interleaved heads, norms of 1 + w, stacked experts, biases, rope factors,
+// convolutions and heads in another order, and reads them again: the configuration is the same, and so is every value, up to the rounding of the type.
 func TestWrittenGGUF(t *testing.T) {
 	base := arch.Config{VocabSize: 50, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}
 	for name, change := range map[string]func(c *arch.Config){
@@ -21,6 +21,10 @@ func TestWrittenGGUF(t *testing.T) {
 		"qwen2":       func(c *arch.Config) { c.Family = "qwen2" },
 		"gemma3_text": func(c *arch.Config) { c.Family, c.Layers, c.Windows = "gemma3_text", 6, []int{8, 8, 8, 8, 8, 0} },
 		"lfm2":        func(c *arch.Config) { c.Family, c.Layers = "lfm2", 3 },
+		"qwen3_5_text": func(c *arch.Config) {
+			c.Family, c.Layers = "qwen3_5_text", 3
+			c.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false, true}, KeyHeads: 2, ValueHeads: 6, KeyDim: 16, ValueDim: 16, Width: 4}
+		},
 		"qwen3_moe": func(c *arch.Config) {
 			c.Family, c.Mixture = "qwen3_moe", &arch.Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Step: 1}
 		},

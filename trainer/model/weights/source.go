@@ -202,6 +202,12 @@ func (s *Source) Blocks(name string, rowFrom, rowTo int64, dst []byte) error {
 // TypeOf returns the type in which a tensor is stored, "" if there is no such tensor.
 func (s *Source) TypeOf(name string) DType { return s.tensors[name].dtype }
 
+// InBlocks reports whether Blocks can copy a tensor.
+func (s *Source) InBlocks(name string) bool {
+	t, ok := s.tensors[name]
+	return ok && t.movesInBlocks()
+}
+
 // DType returns BF16 or F16 if all tensors are stored in it. Otherwise it returns F32, which represents all other types
 // exactly. For a quantised folder it returns BF16, because the unquantised models are published in BF16.
 func (s *Source) DType() DType {

@@ -10,13 +10,9 @@ type tensor struct {
 	shape []int64
 	dtype DType
 	data  []byte
-	// ropePairs is half the head dimension for GGUF query and key rows stored with the two halves of each
-	// head interleaved (row h*2P + 2j + half is Hugging Face row h*2P + half*P + j), 0 otherwise.
-	ropePairs int64
-	scales    *scales // nil: none
-	within    *within // place of an expert's tensor in a fused one; nil: data holds the tensor
-	// offset is included in every stored value, and is subtracted when values are read: arch.Tensor.GGUFOffset.
-	offset float32
+	ggufForm
+	scales *scales // nil: none
+	within *within // place of an expert's tensor in a fused one; nil: data holds the tensor
 }
 
 // newTensor checks that data has the size of the shape and dtype.
@@ -83,25 +79,18 @@ func (t tensor) read(from, to int64, dst []float32) error {
 	}
 	e := encodings[t.dtype]
 	rowBytes := length / e.blockLen * e.blockBytes
-	if t.ropePairs == 0 {
+	if t.inOrder() {
 		e.decode(dst, t.data[from*rowBytes:to*rowBytes])
-		t.subtractOffset(dst)
-		return nil
+		return t.ggufForm.decode(dst)
 	}
+	whole := make([]float32, length)
 	for row := from; row < to; row++ {
-		stored := t.storedRow(row)
-		e.decode(dst[(row-from)*length:(row-from+1)*length], t.data[stored*rowBytes:(stored+1)*rowBytes])
+		stored, one := t.storedRow(row), dst[(row-from)*length:(row-from+1)*length]
+		e.decode(one, t.data[stored*rowBytes:(stored+1)*rowBytes])
+		copy(whole, one)
+		t.columns(length, func(from, to, size int64) { copy(one[from:from+size], whole[to:to+size]) })
 	}
-	return nil
-}
-
-func (t tensor) subtractOffset(values []float32) {
-	if t.offset == 0 {
-		return
-	}
-	for i := range values {
-		values[i] -= t.offset
-	}
+	return t.ggufForm.decode(dst)
 }
 
 // blocks copies rows from to to-1 to dst as they are in the file. dst must have their size.
@@ -112,22 +101,28 @@ func (t tensor) blocks(from, to int64, dst []byte) error {
 	if from < 0 || from > to || to > count || int64(len(dst)) != (to-from)*rowBytes {
 		return fmt.Errorf("rows %d to %d of %d do not fit %d bytes: a row has %d", from, to, count, len(dst), rowBytes)
 	}
-	if t.ropePairs == 0 {
+	if t.inOrder() {
 		copy(dst, t.data[from*rowBytes:to*rowBytes])
 		return nil
 	}
+	if !t.movesInBlocks() {
+		return fmt.Errorf("heads of %d columns cannot be moved in blocks of %d", t.tiled.Size, e.blockLen)
+	}
 	for row := from; row < to; row++ {
-		stored := t.storedRow(row)
-		copy(dst[(row-from)*rowBytes:(row-from+1)*rowBytes], t.data[stored*rowBytes:(stored+1)*rowBytes])
+		stored := t.data[t.storedRow(row)*rowBytes:][:rowBytes]
+		one := dst[(row-from)*rowBytes:][:rowBytes]
+		copy(one, stored)
+		t.columns(length, func(from, to, size int64) {
+			from, to, size = from/e.blockLen*e.blockBytes, to/e.blockLen*e.blockBytes, size/e.blockLen*e.blockBytes
+			copy(one[from:from+size], stored[to:to+size])
+		})
 	}
 	return nil
 }
 
-// storedRow returns the row of the file that holds a Hugging Face row.
-func (t tensor) storedRow(row int64) int64 {
-	pairs := t.ropePairs
-	head, within := row/(2*pairs), row%(2*pairs)
-	return head*2*pairs + 2*(within%pairs) + within/pairs
+// movesInBlocks reports whether blocks can give the tensor the order of folders: heads that are columns must be whole blocks.
+func (t tensor) movesInBlocks() bool {
+	return !t.tiled.Columns || t.tiled.Size%encodings[t.dtype].blockLen == 0
 }
 
 // numel multiplies the sizes of a shape that was read from a file. ok is false if a size is negative or the product exceeds

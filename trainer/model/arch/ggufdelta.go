@@ -1,0 +1,127 @@
+package arch
+
+import (
+	"fmt"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
+)
+
+// Tiling is the order of value heads in GGUF files. Folders store all heads of the first key head, then all heads of the second one. GGUF files
+// store the first head of each key head, then the second of each. The zero value is the order of folders.
+type Tiling struct {
+	Groups, Each int64 // number of key heads, and of value heads for each of them
+	Size         int64 // rows, or columns, of a value head
+	First        int64 // first row of the first value head
+	Columns      bool  // the heads are columns, not rows
+}
+
+// Stored returns the place in GGUF files of a row, or column, that is at place i in folders. Places before First do not change.
+func (t Tiling) Stored(i int64) int64 {
+	if t.Groups == 0 || i < t.First {
+		return i
+	}
+	head, within := (i-t.First)/t.Size, (i-t.First)%t.Size
+	return t.First + (head%t.Each*t.Groups+head/t.Each)*t.Size + within
+}
+
+// tiling returns the order of value heads of the given size that begin at row first.
+func (g *GatedDelta) tiling(size, first int) Tiling {
+	if g.KeyHeads == 1 || g.KeyHeads == g.ValueHeads {
+		return Tiling{}
+	}
+	return Tiling{Groups: int64(g.KeyHeads), Each: int64(g.ValueHeads / g.KeyHeads), Size: int64(size), First: int64(first)}
+}
+
+// NextGGUF returns the number of blocks after the last layer that predict tokens after the next one. They are part of block_count, and they
+// are not read.
+func NextGGUF(meta map[string]any, c Config) int {
+	next := 0
+	if c.GatedDelta != nil {
+		(&metadata{values: meta}).integer(families[c.Family].ggufName()+".nextn_predict_layers", &next)
+	}
+	return next
+}
+
+// gatedDeltaGGUF reads the sizes of gated delta rules, and which layers have one. llama.cpp has one size for key and value heads, has no biases
+// of attention in these models, and adds the eps of norms to the squared lengths of keys, too.
+func gatedDeltaGGUF(m *metadata, prefix string, c *Config) {
+	sizes := []string{"conv_kernel", "state_size", "group_count", "time_step_rank", "inner_size"}
+	for i := range sizes {
+		sizes[i] = prefix + "ssm." + sizes[i]
+	}
+	m.require(append(sizes, prefix+"rope.dimension_sections")...)
+	blocks, next, inner := c.Layers, 0, 0
+	if m.integer(prefix+"nextn_predict_layers", &next); next >= max(blocks, 1) {
+		m.fail("%snextn_predict_layers is %d: must be below %sblock_count %d", prefix, next, prefix, blocks)
+		return
+	}
+	c.Layers -= next
+	g := &GatedDelta{}
+	for i, to := range []*int{&g.Width, &g.KeyDim, &g.KeyHeads, &g.ValueHeads, &inner} {
+		m.integer(sizes[i], to)
+	}
+	g.ValueDim, c.GatedDelta, c.AttentionBias = g.KeyDim, g, false
+	if g.Width < 2 {
+		m.fail("%sssm.conv_kernel is %d: must be at least 2", prefix, g.Width)
+	}
+	if inner != g.Values() {
+		m.fail("%sssm.inner_size is %d: must be ssm.state_size %d times ssm.time_step_rank %d, because key and value heads have one size", prefix, inner, g.KeyDim, g.ValueHeads)
+	}
+	if float32(c.RMSEps) != deltaEps {
+		m.fail("%sattention.layer_norm_rms_epsilon is %g: must be %g, which llama.cpp adds to the squared lengths of keys, too", prefix, float32(c.RMSEps), deltaEps)
+	}
+	m.deltaLayers(prefix, g, blocks, c.Layers)
+	m.textSections(prefix+"rope.dimension_sections", c)
+}
+
+// deltaEps is added to the squared lengths of queries and keys in gated delta rules.
+const deltaEps = 1e-6
+
+// deltaLayers reads which layers have a gated delta rule: those of a list, or all but each full_attention_interval-th.
+func (m *metadata) deltaLayers(prefix string, g *GatedDelta, blocks, layers int) {
+	interval := 4
+	m.integer(prefix+"full_attention_interval", &interval)
+	list := m.slidingPattern(prefix+"attention.recurrent_layers", new(int), blocks)
+	if interval < 1 {
+		m.fail("%sfull_attention_interval is %d: must be at least 1", prefix, interval)
+		return
+	}
+	for i := range min(max(layers, 0), maxLayers) {
+		g.Layers = append(g.Layers, list != nil && list[i] || list == nil && (i+1)%interval != 0)
+	}
+}
+
+// textSections refuses sections of the rotary embedding that would leave a plane of text unturned. Plane i belongs to section i%3 of images and
+// video, as long as i is below three times its size. All three have the position of text. Other planes have position 0.
+func (m *metadata) textSections(key string, c *Config) {
+	sections, _ := m.values[key].([]int64)
+	all, most := int64(0), int64(c.HeadDim)
+	for _, size := range sections {
+		if size < 0 || size > most-all {
+			all = -1
+			break
+		}
+		all += size
+	}
+	if len(sections) != 4 || all < 0 {
+		m.fail("%s is %s: must be four sizes, together at most %d", key, strictjson.Brief(fmt.Sprint(m.values[key])), most)
+		return
+	}
+	for i := range int64(orDefault(c.RotaryDim, c.HeadDim) / 2) {
+		if all == 0 || i%all >= 3*sections[i%all%3] {
+			m.fail("%s is %v: llama.cpp would not rotate plane %d of text", key, sections, i)
+			return
+		}
+	}
+}
+
+// writeGatedDeltaGGUF writes the keys that gatedDeltaGGUF reads.
+func writeGatedDeltaGGUF(c Config, set func(key string, value any)) {
+	g, planes := c.GatedDelta, orDefault(c.RotaryDim, c.HeadDim)/2
+	for key, size := range map[string]int{"conv_kernel": g.Width, "state_size": g.KeyDim, "group_count": g.KeyHeads, "time_step_rank": g.ValueHeads,
+		"inner_size": g.Values()} {
+		set("ssm."+key, uint32(size))
+	}
+	set("attention.recurrent_layers", g.Layers)
+	set("rope.dimension_sections", []int32{int32(planes+2) / 3, int32(planes+1) / 3, int32(planes) / 3, 0})
+}
