@@ -3,12 +3,15 @@ package model
 import (
 	"context"
 	"math"
+	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
 	"github.com/mgrpo/mgrpo/trainer/model/lora"
 	"github.com/mgrpo/mgrpo/trainer/model/memorytest"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
@@ -30,18 +33,7 @@ func TestQuantisedBits(t *testing.T) {
 	wide := openSmolLM2With(t, "cpu", Options{Compute: torch.Float32, MaxPosition: 64})
 	kept := openSmolLM2With(t, "cpu", Options{Compute: torch.Float32, MaxPosition: 64, Quantised: true})
 	ids := []int32{1, 4093, 198, 2683, 359, 260, 5345}
-	run := func(m *Model) (logits []float32) {
-		do(t, m, func(s *torch.Scope) {
-			n := int64(len(ids))
-			pos := []int32{0, 1, 2, 3, 4, 5, 6}
-			h := m.Forward(s, Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)})
-			y := torch.Logits(h.Narrow(0, n-1, 1), m.Generation.Head())
-			logits = make([]float32, y.Numel())
-			y.Float32s(logits)
-		})
-		return logits
-	}
-	if !slices.Equal(run(kept), run(wide)) {
+	if !slices.Equal(lastLogits(t, kept, ids), lastLogits(t, wide, ids)) {
 		t.Error("the logits have other bits than the widened model's")
 	}
 	read := All(kept).Reader(ctx, nil)
@@ -60,6 +52,71 @@ func TestQuantisedBits(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("%s: other values", l)
 			}
+		}
+	}
+}
+
+// lastLogits returns the logits after the last token of a row.
+func lastLogits(t *testing.T, m *Model, ids []int32) (logits []float32) {
+	t.Helper()
+	pos := make([]int32, len(ids))
+	for i := range pos {
+		pos[i] = int32(i)
+	}
+	do(t, m, func(s *torch.Scope) {
+		n := int64(len(ids))
+		h := m.Forward(s, Packed{IDs: s.FromInt32(ids, n), Pos: s.FromInt32(pos, n), Cu: s.FromInt32([]int32{0, int32(n)}, 2)})
+		y := torch.Logits(h.Narrow(0, n-1, 1), m.Generation.Head())
+		logits = make([]float32, y.Numel())
+		y.Float32s(logits)
+	})
+	return logits
+}
+
+// TestQuantisedDeltaRules compares a model in blocks with the widened one, if value heads have another order in the file. Only heads of whole
+// blocks can be moved in blocks.
+func TestQuantisedDeltaRules(t *testing.T) {
+	dev, err := torch.Open("cpu", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	for dim, widened := range map[int]int{32: 0, 16: 1} {
+		c := arch.Config{Family: arch.Qwen35, VocabSize: 64, Hidden: 64, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 96, MaxPosition: 64,
+			GatedDelta: &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: 2, ValueHeads: 6, KeyDim: dim, ValueDim: dim, Width: 4}}.WithDefaults()
+		file, random := filepath.Join(t.TempDir(), "m.gguf"), rand.New(rand.NewPCG(3, 4))
+		read := func(_ string, dst []float32) error {
+			for i := range dst {
+				dst[i] = float32(random.NormFloat64()) / 4
+			}
+			return nil
+		}
+		if err := weights.WriteGGUF(file, c, map[string]any{}, read, weights.Q8_0); err != nil {
+			t.Fatal(err)
+		}
+		src, err := weights.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer src.Close()
+		var logits [2][]float32
+		for i, quantised := range []bool{false, true} {
+			m, err := Load(t.Context(), dev, src, Options{Compute: torch.Float32, MaxPosition: 64, Quantised: quantised})
+			if err != nil {
+				t.Fatal(err)
+			}
+			logits[i] = lastLogits(t, m, []int32{1, 5, 9, 40, 7, 7, 33})
+			for _, l := range m.Layout.Leaves {
+				if quantised && len(l.Shape) == 2 && !staysQuantised(src, l) {
+					widened--
+				}
+			}
+			if err := m.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(logits[0], logits[1]) || widened != 0 {
+			t.Errorf("heads of %d: logits %v in blocks, %v widened; %d more matrices should be widened", dim, logits[1], logits[0], widened)
 		}
 	}
 }
