@@ -1,6 +1,7 @@
 #include "delta_rule.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -202,8 +203,8 @@ class HeadBackward {
   }
 
   // The gradient of a row's decay is the sum over all that it lies between: what rows before it, or the state before the piece, give to
-  // itself, to rows after it, or to the state after the piece. From a row to the next, some of these terms leave and others come. float64
-  // removes them without a trace where they are larger than the rest.
+  // itself, to rows after it, or to the state after the piece. From a row to the next, some of these terms leave and others come. The sum
+  // is in float64, so that subtracting a large term leaves no rounding error in the small ones.
   void of_decays(const float *s0, const float *dstate) {
     const auto from_row = [&](int64_t t, int64_t s) {
       const int64_t at = t * n_ + s;
@@ -323,10 +324,16 @@ int32_t mgrpo_delta_rule_packed_bwd_cpu(const float *dy, const float *x, const f
   const Rows in(rule, x, ba, rows);
   Floats dqk(in.qk.size()), dg(in.decay.size()), dbeta(dg.size());
   const int64_t group = rule.value_heads / rule.key_heads;
+  std::atomic<bool> failed{false};  // no exception may leave a parallel region
   parallel_for(rule.key_heads, 24.0 * rows * rule.value_heads * in.state_size(), [&](int64_t key_head) {
-    HeadBackward back(in, pieces, dy, r, states);
-    for (int64_t h = key_head * group; h < (key_head + 1) * group; h++) back.run(h, dqk.data(), dg.data(), dbeta.data(), dx);
+    try {
+      HeadBackward back(in, pieces, dy, r, states);
+      for (int64_t h = key_head * group; h < (key_head + 1) * group; h++) back.run(h, dqk.data(), dg.data(), dbeta.data(), dx);
+    } catch (const std::bad_alloc &) {
+      failed = true;
+    }
   });
+  if (failed) return MGRPO_OUT_OF_MEMORY;
   back_to_inputs(in, dqk, dg, dbeta, dx, dba);
   add_parameters(in, dg, dba, da_log_or_null, ddt_bias_or_null);
   return MGRPO_OK;

@@ -97,7 +97,9 @@ func (c Config) validateMixture(f *family) error {
 		return fmt.Errorf("shared_expert_intermediate_size is %d in model_type %s", m.Shared, f.name)
 	case m.Shared < 0 || m.Shared > maxFFN:
 		return fmt.Errorf("shared_expert_intermediate_size is %d: must be 1 to %d", m.Shared, maxFFN)
-	case (f.expertsBeside || f.expertsEverywhere) && (m.Step != 1 || len(m.Dense) > 0 || !m.Normalise):
+	case f.expertsBeside && (m.Step != 1 || m.Dense != nil || !m.Normalise):
+		return fmt.Errorf("model_type %s has experts in all layers, with normalised weights", f.name)
+	case f.expertsEverywhere && (m.Step != 1 || len(m.Dense) > 0 || !m.Normalise):
 		return fmt.Errorf("decoder_sparse_step, mlp_only_layers or norm_topk_prob: model_type %s has experts in all layers, with normalised weights", f.name)
 	case f.expertsAlone && (m.FFN != c.FFN || m.Step != 1 || m.Dense != nil || !m.Normalise):
 		return fmt.Errorf("model_type %s has experts of intermediate_size %d in all layers, with normalised weights", f.name, c.FFN)

@@ -41,7 +41,7 @@ func (l *layer) qwen35(c Config) {
 func (k *keys) qwen35(c *Config) {
 	gate := true
 	if k.boolean("attn_output_gate", &gate); !gate {
-		k.fail("attn_output_gate is false: attention without a gate is not supported in model_type %s", Qwen35)
+		k.fail("attn_output_gate is false: attention without a gate is not supported in model_type %s", c.Family)
 	}
 	k.gatedDelta(c)
 }

@@ -25,6 +25,7 @@ const (
 	Moments     Kind = "moments"     // AdamW's, fp32
 	Reference   Kind = "reference"   // weights of the KL reference, in the type in which the agent computes
 	KVCache     Kind = "KV cache"    // blocks for engine.cache_tokens
+	States      Kind = "states"      // recurrent states of sequences in flight, and as many again
 	Activations Kind = "activations" // of a micro-batch in training or a pass of sampling, whichever is larger; an estimate
 	Routes      Kind = "routes"      // experts recorded with a mixture's trajectories, in host memory, for the longest possible trajectories
 	Overhead    Kind = "overhead"    // of CUDA: its context, kernels and workspaces, and gaps between tensors; an estimate
@@ -107,6 +108,10 @@ func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, b
 			n.lever(prefix+"cache_tokens", given, KVCache)
 		} else {
 			n.lever(prefix+"slots", slots, KVCache)
+		}
+		if states := stateBytes(cfg, append(slices.Clone(before), a), model, size) - stateBytes(cfg, before, model, size); states > 0 {
+			n.add(States, states)
+			n.lever(prefix+"slots", slots, States)
 		}
 	}
 	if taught {
@@ -316,8 +321,14 @@ func cacheBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size 
 			bytes += blocks * arch.CacheBlock * int64(c.CacheWidth(layer)) * size
 		}
 	}
+	return bytes
+}
+
+// stateBytes returns the memory of the recurrent states of an engine that samples for several agents.
+func stateBytes(cfg *config.Config, agents []*config.Agent, c arch.Config, size int64) int64 {
+	cache := cfg.CacheOf(agents, c.MaxPosition)
 	states, inputs := c.RecurrentState()
-	return bytes + int64(arch.RecurrentStates(cache.Slots, cache.Conversations))*(4*states+size*inputs)
+	return int64(arch.RecurrentStates(cache.Slots, cache.Conversations)) * (4*states + size*inputs)
 }
 
 // The largest width over the layers: of keys, of queries, of both with values, and of the MLP.
@@ -352,13 +363,19 @@ func layerValues(c arch.Config) int64 {
 }
 
 // recurrentValues counts the values of a token in a gated delta rule: its product, the product's queries, keys and values alone, and their
-// convolution; the result, before and after its norm, next to its gates, and gated. Residuals and states at the ends of pieces are float32
-// in all types, and counted twice.
+// convolution; the result, before and after its norm, next to its gates, and gated.
 func recurrentValues(g *arch.GatedDelta) int64 {
-	const piece = 64 // tokens
-	channels, values := int64(g.Channels()), int64(g.Values())
-	states := int64(g.ValueHeads) * int64(g.KeyDim) * int64(g.ValueDim) / piece
-	return 3*channels + values + 2*int64(g.ValueHeads) + 5*values + 2*(values+states)
+	return 3*int64(g.Channels()) + 6*int64(g.Values()) + 2*int64(g.ValueHeads)
+}
+
+// recurrentBytes returns the float32 bytes of a token in a gated delta rule, for its backward pass: residuals, and states at the ends of
+// pieces. A piece has up to 64 tokens, but a short sequence, and a beginning that several share, are pieces of their own.
+func recurrentBytes(g *arch.GatedDelta) int64 {
+	const pieces, tokens = 3, 64
+	if g == nil {
+		return 0
+	}
+	return 4 * (int64(g.Values()) + pieces*int64(g.ValueHeads)*int64(g.KeyDim)*int64(g.ValueDim)/tokens)
 }
 
 // extraValues counts the values that only some families have: the product in another order, heads before their norms,
@@ -425,7 +442,12 @@ func mlpValues(c arch.Config) int64 {
 // trajectory is a micro-batch of its own.
 func trainingActivations(c arch.Config, e *config.Engine, context, headRows, size int64, gpu bool) int64 {
 	tokens := max(int64(e.MicroBatchTokens), context)
-	layers := int64(c.Layers) * keptValues(c)
+	layers, recurrent := int64(c.Layers)*keptValues(c), int64(1) // the layer whose backward pass runs has them twice
+	for i := range c.Layers {
+		if c.Recurs(i) && !e.CheckpointActivations {
+			recurrent++
+		}
+	}
 	if e.CheckpointActivations {
 		const ends = 3 // the embeddings in addition to the layers' outputs, and the gradients at both ends of a layer
 		layers = (int64(c.Layers)+ends)*int64(c.Hidden) + layerValues(c)
@@ -447,7 +469,7 @@ func trainingActivations(c arch.Config, e *config.Engine, context, headRows, siz
 	if gpu {
 		logit = 4 + size%4
 	}
-	return tokens*(layers+layerValues(c))*size + logit*min(headRows, tokens)*int64(c.VocabSize)
+	return tokens*((layers+layerValues(c))*size+(recurrent+1)*recurrentBytes(c.GatedDelta)) + logit*min(headRows, tokens)*int64(c.VocabSize)
 }
 
 // carriedRows returns the memory of the rows that travel to experts of other ranks and back in a layer's backward pass,

@@ -148,8 +148,14 @@ func TestCountOfRecurrentStates(t *testing.T) {
 	}
 	const tokens, slots = 16 * 1024, 16
 	need := Count(cfg, cfg.Agent("boss"), shape, shape.Parameters(), 0)
-	if got, want := need.Of(KVCache), int64(4*tokens*10*2*192+4*2*slots*20*(8*32*16+3*(2*4*32+8*16))); got != want {
+	if got, want := need.Of(KVCache), int64(4*tokens*10*2*192); got != want {
 		t.Errorf("a cache of %d bytes, want %d", got, want)
+	}
+	if got, want := need.Of(States), int64(4*2*slots*20*(8*32*16+3*(2*4*32+8*16))); got != want {
+		t.Errorf("states of %d bytes, want %d", got, want)
+	}
+	if !slices.ContainsFunc(need.Levers, func(l Lever) bool { return l.Key == "agents.boss.engine.slots" && l.Part.Kind == States }) {
+		t.Errorf("no key lowers the states: %+v", need.Levers)
 	}
 }
 

@@ -311,7 +311,7 @@ func TestStatesAreBounded(t *testing.T) {
 	m := testModelOf(t, recurrentConfig, "cpu", 1, false)
 	reqs := requests()
 	want := run(t, testEngine(t, m, Options{Slots: 16}), reqs, 1, inOrder(len(reqs)))
-	e := testEngine(t, m, Options{Slots: 1}) // 2 states
+	e := testEngine(t, m, Options{Slots: 1, CacheTokens: 160 * len(reqs)}) // 2 states, and blocks for all conversations
 	got := run(t, e, reqs, 8, rand.New(rand.NewPCG(5, 6)).Perm(len(reqs)))
 	for i := range want {
 		for turn := range want[i] {

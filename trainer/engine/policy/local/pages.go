@@ -70,7 +70,8 @@ type prefix struct {
 	reuse int
 }
 
-// find returns the longest reusable prefix of an owner's sequence. soon is true if a line in flight will have a longer
+// find returns the longest reusable prefix of an owner's sequence. It asks lines in flight for a recurrent state where they part from the
+// sequence. soon is true if a line in flight will have a longer
 // one: waiting is then cheaper than computing the prefix twice (K rollouts of a prompt).
 func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
@@ -86,7 +87,7 @@ func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 		if cached > best.reuse && p.holds(l, cached) {
 			best = prefix{l, cached}
 		}
-		if l.busy && c > l.filled && (p.states == nil || l.cutAt(c)) {
+		if l.busy && c > l.filled && (p.states == nil || l.want(c)) {
 			promised = max(promised, c)
 		}
 	}
@@ -141,8 +142,8 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move)
 	} else { // the next turn of a conversation
 		p.each(l, (*pool).hold)
 	}
-	if l.cuts = nil; p.states != nil && len(tokens)-1 > l.filled {
-		l.cutAt(len(tokens) - 1) // where other rollouts of the prompt can continue
+	if l.wanted, l.prompt = nil, len(tokens); p.states != nil && len(tokens)-1 > l.filled {
+		l.want(len(tokens) - 1) // where other rollouts of the prompt can continue
 	}
 	p.clock++
 	l.owner, l.tokens, l.busy, l.lastUse = owner, append(l.tokens[:0], tokens...), true, p.clock
@@ -151,19 +152,16 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move)
 
 // fork makes a line in flight with a prefix of another one.
 func (p *pages) fork(from prefix) (l *line, moves []move) {
-	l, moves = p.forkBlocks(from)
-	if l.filled < from.reuse { // then there is no state, either
-		from = prefix{}
+	l = &line{tables: make([][]int32, len(p.groups)), busy: true, recurrence: recurrence{state: noState}}
+	moves = p.begin(l, from) // first: blocks may be taken from the prefix's own line, and then its states are freed
+	if from.from != nil {
+		moves = append(moves, p.forkBlocks(l, from)...)
 	}
-	return l, append(moves, p.begin(l, from)...)
+	return l, moves
 }
 
-// forkBlocks makes such a line without a recurrent state.
-func (p *pages) forkBlocks(from prefix) (l *line, moves []move) {
-	l = &line{tables: make([][]int32, len(p.groups)), busy: true, recurrence: recurrence{state: noState}}
-	if from.from == nil {
-		return l, nil
-	}
+// forkBlocks gives a new line the blocks of a prefix.
+func (p *pages) forkBlocks(l *line, from prefix) (moves []move) {
 	whole := from.reuse / arch.CacheBlock
 	l.routes = slices.Clone(from.from.routes[:from.reuse*p.width])
 	for g := range p.groups {
@@ -177,26 +175,26 @@ func (p *pages) forkBlocks(from prefix) (l *line, moves []move) {
 	}
 	l.filled = whole * arch.CacheBlock
 	if from.reuse == l.filled {
-		return l, nil
+		return nil
 	}
 	var parted []int32
 	for g := range p.groups {
 		parted = append(parted, from.from.tables[g][whole])
 	}
 	if !p.extend(l, from.reuse) { // there is no block to copy to; these few tokens are computed again
-		if p.states != nil {
+		if p.states != nil { // the state is that of all tokens
 			p.each(l, (*pool).release)
 			p.each(l, (*pool).drop)
 			l.tables, l.filled = make([][]int32, len(p.groups)), 0
 		}
 		l.routes = l.routes[:l.filled*p.width]
-		return l, nil
+		return nil
 	}
 	l.filled = from.reuse
 	for g, b := range parted {
 		moves = append(moves, move{group: g, from: b, to: l.tables[g][whole]})
 	}
-	return l, moves
+	return moves
 }
 
 // extend gives a line in flight blocks for its first n tokens. It returns false if other lines in flight have them all.
@@ -241,7 +239,9 @@ func (p *pages) shorten(l *line, n int) {
 	if n > 0 && !p.holds(l, n) {
 		n = 0
 	}
-	p.keepUntil(l, n)
+	if p.states != nil && n > 0 {
+		p.keepUntil(l, n)
+	}
 	l.owner.stats.EvictedTokens += int64(l.filled - n)
 	l.filled, l.tokens, l.routes = n, l.tokens[:n], l.routes[:n*p.width]
 	if n == 0 {
@@ -295,7 +295,10 @@ func (p *pages) close(l *line) {
 
 // remove drops an idle line.
 func (p *pages) remove(l *line) {
-	p.keepUntil(l, noState)
+	if p.states != nil {
+		p.freeState(l)
+		p.freeSnapshots(l)
+	}
 	p.each(l, (*pool).drop)
 	p.lines = slices.DeleteFunc(p.lines, func(other *line) bool { return other == l })
 }
@@ -306,7 +309,9 @@ func (p *pages) forget(owner *Tenant) {
 		switch {
 		case l.owner != owner:
 		case l.busy:
-			l.stale = true
+			if l.stale = true; p.states != nil {
+				p.freeSnapshots(l)
+			}
 		default:
 			p.remove(l)
 		}

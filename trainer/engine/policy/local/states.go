@@ -13,13 +13,14 @@ type snapshot struct {
 type recurrence struct {
 	state     int32      // number of the state after the filled tokens, which passes advance; noState if it was given up
 	snapshots []snapshot // in the order of `at`
-	cuts      []int      // numbers of tokens, beyond the filled ones, after which a snapshot will be taken, in order
+	wanted    []int      // numbers of tokens, beyond the filled ones, after which a snapshot will be taken, in order
+	prompt    int        // number of tokens of the prompt: no snapshot is taken after later ones
 }
 
 const noState = -1
 
-// maxCuts bounds the snapshots that others may want of a line in flight.
-const maxCuts = 8
+// maxWanted bounds the snapshots that are wanted of a line in flight.
+const maxWanted = 8
 
 // states assigns recurrent states to lines. A state that no line in flight advances can be given up, the least recently used first.
 type states struct{ free []int32 }
@@ -45,31 +46,31 @@ func (r *recurrence) resumable(filled, n int) int {
 	return 0
 }
 
-// cutAt asks for a snapshot after n tokens. It reports whether there will be one.
-func (r *recurrence) cutAt(n int) bool {
-	i, found := slices.BinarySearch(r.cuts, n)
+// want asks for a snapshot after n tokens. It reports whether there will be one.
+func (r *recurrence) want(n int) bool {
+	i, found := slices.BinarySearch(r.wanted, n)
 	switch {
 	case found:
 		return true
-	case len(r.cuts) >= maxCuts:
+	case n >= r.prompt || len(r.wanted) >= maxWanted:
 		return false
 	}
-	r.cuts = slices.Insert(r.cuts, i, n)
+	r.wanted = slices.Insert(r.wanted, i, n)
 	return true
 }
 
-// reach returns how many of the next n tokens a pass may compute, so that it ends at the next cut.
+// reach returns the number of tokens, at most n, up to the next wanted snapshot.
 func (r *recurrence) reach(filled, n int) int {
-	if len(r.cuts) > 0 {
-		return min(n, r.cuts[0]-filled)
+	if len(r.wanted) > 0 {
+		return min(n, r.wanted[0]-filled)
 	}
 	return n
 }
 
-// takeState returns a state that no line has. It may be taken from a snapshot or from an idle line, but not the state `but`.
-func (p *pages) takeState(but int32) int32 {
+// takeState returns a state that no line has. It may be taken from a snapshot or from an idle line, but not the state `except`.
+func (p *pages) takeState(except int32) int32 {
 	if len(p.states.free) == 0 {
-		p.giveUpState(but)
+		p.giveUpState(except)
 	}
 	last := len(p.states.free) - 1
 	if last < 0 {
@@ -81,11 +82,11 @@ func (p *pages) takeState(but int32) int32 {
 }
 
 // giveUpState frees the least recently used state of a snapshot or of an idle line.
-func (p *pages) giveUpState(but int32) {
+func (p *pages) giveUpState(except int32) {
 	var of *line
 	at, oldest := 0, int64(0)
 	consider := func(l *line, i int, number int32, lastUse int64) {
-		if number != but && number != noState && (of == nil || lastUse < oldest) {
+		if number != except && number != noState && (of == nil || lastUse < oldest) {
 			of, at, oldest = l, i, lastUse
 		}
 	}
@@ -107,39 +108,55 @@ func (p *pages) giveUpState(but int32) {
 	}
 }
 
-// keepUntil makes the state after the first n tokens of an idle line its own, and frees the states after later ones. n is 0 or resumable.
+// keepUntil makes the state after the first n tokens of an idle line its own, and frees the states after later ones. n must be resumable.
 func (p *pages) keepUntil(l *line, n int) {
-	if p.states == nil || n == l.filled && l.state != noState {
+	if n == l.filled && l.state != noState {
 		return
 	}
+	p.freeState(l)
+	for last := len(l.snapshots) - 1; last >= 0 && l.snapshots[last].at >= n; last-- {
+		s := l.snapshots[last]
+		l.snapshots = l.snapshots[:last]
+		if s.at == n {
+			l.state = s.number
+			return
+		}
+		p.states.free = append(p.states.free, s.number)
+	}
+}
+
+// freeState frees the state that a line's passes advance.
+func (p *pages) freeState(l *line) {
 	if l.state != noState {
 		p.states.free = append(p.states.free, l.state)
 	}
 	l.state = noState
-	for len(l.snapshots) > 0 {
-		last := l.snapshots[len(l.snapshots)-1]
-		if last.at < n {
-			break
-		}
-		l.snapshots = l.snapshots[:len(l.snapshots)-1]
-		if last.at == n {
-			l.state = last.number
-			break
-		}
-		p.states.free = append(p.states.free, last.number)
-	}
 }
 
-// begin gives a new line a state, which continues that after the first `reuse` tokens of another line. At 0 passes begin with zeros.
+// freeSnapshots frees a line's snapshots. No more are taken.
+func (p *pages) freeSnapshots(l *line) {
+	for _, s := range l.snapshots {
+		p.states.free = append(p.states.free, s.number)
+	}
+	l.snapshots, l.wanted, l.prompt = nil, nil, 0
+}
+
+// begin gives a new line a state: a copy of the state after the prefix, or any state if there is no prefix, which the pass at position 0
+// overwrites.
 func (p *pages) begin(l *line, from prefix) (moves []move) {
 	if p.states == nil {
 		return nil
 	}
 	source := int32(noState)
 	if f := from.from; f != nil {
-		source = f.state
+		if f.filled == from.reuse {
+			source = f.state
+		}
 		if i := slices.IndexFunc(f.snapshots, func(s snapshot) bool { return s.at == from.reuse }); i >= 0 {
 			source, f.snapshots[i].lastUse = f.snapshots[i].number, p.clock+1
+		}
+		if source == noState {
+			panic("policy: a prefix without a recurrent state")
 		}
 	}
 	if l.state = p.takeState(source); source != noState {
@@ -148,11 +165,11 @@ func (p *pages) begin(l *line, from prefix) (moves []move) {
 	return moves
 }
 
-// snap takes a snapshot of a line in flight whose filled tokens have reached a cut.
+// snap takes a snapshot of a line in flight if one is wanted after its filled tokens.
 func (p *pages) snap(l *line) {
-	for len(l.cuts) > 0 && l.cuts[0] <= l.filled {
-		at := l.cuts[0]
-		if l.cuts = l.cuts[1:]; at < l.filled || slices.ContainsFunc(l.snapshots, func(s snapshot) bool { return s.at == at }) {
+	for len(l.wanted) > 0 && l.wanted[0] <= l.filled {
+		at := l.wanted[0]
+		if l.wanted = l.wanted[1:]; at < l.filled || slices.ContainsFunc(l.snapshots, func(s snapshot) bool { return s.at == at }) {
 			continue
 		}
 		p.clock++

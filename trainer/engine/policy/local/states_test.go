@@ -1,0 +1,133 @@
+package local
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// contents follows what each recurrent state holds: the tokens that it has seen.
+type contents struct {
+	t  *testing.T
+	p  *pages
+	of map[int32][]int32
+}
+
+func contentsOf(t *testing.T, opt Options) *contents {
+	c := arch.Config{Family: arch.Qwen35, Layers: 2, KVHeads: 1, HeadDim: 8,
+		GatedDelta: &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: 1, ValueHeads: 1, KeyDim: 8, ValueDim: 8, Width: 4}}
+	return &contents{t, newPages(&c, opt), map[int32][]int32{}}
+}
+
+func (c *contents) move(moves []move) {
+	for _, m := range append(c.p.pending, moves...) {
+		if m.group == stateGroup {
+			c.of[m.to] = c.of[m.from]
+		}
+	}
+	c.p.pending = nil
+}
+
+// open begins a sequence, unless it has to wait, and checks the state that it begins with.
+func (c *contents) open(owner *Tenant, tokens []int32) *line {
+	c.t.Helper()
+	from, soon := c.p.find(owner, tokens)
+	if soon {
+		return nil
+	}
+	l, moves := c.p.open(owner, tokens, from)
+	c.move(moves)
+	if l.filled > 0 && !slices.Equal(c.of[l.state], tokens[:l.filled]) {
+		c.t.Fatalf("a sequence begins after %d tokens with the state after %d (prefix of %d)", l.filled, len(c.of[l.state]), from.reuse)
+	}
+	return l
+}
+
+// pass computes the next rows of a line's tokens.
+func (c *contents) pass(l *line, rows int) {
+	c.t.Helper()
+	filled := l.filled + l.reach(l.filled, min(rows, len(l.tokens)-l.filled))
+	if !c.p.extend(l, filled) {
+		c.t.Fatal("no block")
+	}
+	c.move(nil)
+	if l.filled > 0 && !slices.Equal(c.of[l.state], l.tokens[:l.filled]) {
+		c.t.Fatalf("a pass continues after %d tokens with the state after %d", l.filled, len(c.of[l.state]))
+	}
+	c.of[l.state] = slices.Clone(l.tokens[:filled])
+	c.p.fill(l, filled)
+}
+
+// play computes a sequence that samples up to n tokens in all.
+func (c *contents) play(owner *Tenant, tokens []int32, n int) {
+	c.t.Helper()
+	l := c.open(owner, tokens)
+	for l.filled < n-1 {
+		c.pass(l, n)
+		if l.filled == len(l.tokens) && len(l.tokens) < n {
+			l.tokens = append(l.tokens, 1000+int32(len(l.tokens)))
+		}
+	}
+	c.move(nil)
+	c.p.close(l)
+}
+
+// TestForkFromALineThatGivesUpItsBlock: the source of a fork is the idle line that gives up the block which the fork needs, and with it its states.
+func TestForkFromALineThatGivesUpItsBlock(t *testing.T) {
+	at, owner := contentsOf(t, Options{Slots: 1, Conversations: 3, PassRows: 64, CacheTokens: 2 * arch.CacheBlock}), &Tenant{}
+	history := make([]int32, 36)
+	for i := range history {
+		history[i] = int32(i)
+		if i >= 21 && i < 30 {
+			history[i] = 1000 + int32(i) // what the first turn samples
+		}
+	}
+	at.play(owner, history[:21], 30) // snapshot after 20 tokens
+	at.play(owner, history, 41)      // the next turn: snapshot after 35
+	at.play(owner, history, 41)      // another rollout of that turn
+}
+
+// TestStatesHoldTheirTokens: however sequences fork, wait, end and lose blocks and states, each continues with the state of its own tokens.
+func TestStatesHoldTheirTokens(t *testing.T) {
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		slots := 1 + rng.IntN(3)
+		opt := Options{Slots: slots, Conversations: rng.IntN(6), PassRows: 16, CacheTokens: (4*slots + rng.IntN(9)) * arch.CacheBlock}
+		at := contentsOf(t, opt)
+		owner := &Tenant{}
+		histories := [][]int32{{1}, {1, 2}, {3}}
+		var flying []*line
+		for range 400 {
+			switch k := rng.IntN(10); {
+			case len(flying) < slots && k < 4: // a turn of a history, which may part from it
+				tokens := slices.Clone(histories[rng.IntN(len(histories))])
+				tokens = tokens[:1+rng.IntN(len(tokens))]
+				for range 1 + rng.IntN(20) {
+					tokens = append(tokens, rng.Int32N(3))
+				}
+				if l := at.open(owner, tokens); l != nil {
+					flying = append(flying, l)
+				}
+			case len(flying) > 0 && k < 9:
+				l := flying[rng.IntN(len(flying))]
+				if len(l.tokens) < 90 && l.filled == len(l.tokens)-1 || l.filled == len(l.tokens) {
+					l.tokens = append(l.tokens, rng.Int32N(3))
+				}
+				at.pass(l, 1+rng.IntN(16))
+			case len(flying) > 0:
+				i := rng.IntN(len(flying))
+				histories = append(histories, slices.Clone(flying[i].tokens))
+				at.move(nil)
+				at.p.close(flying[i])
+				flying = slices.Delete(flying, i, i+1)
+			}
+		}
+		for _, l := range flying {
+			at.p.close(l)
+		}
+		at.p.verify(t)
+		at.p.verifyStates(t, arch.RecurrentStates(slots, opt.Conversations))
+	}
+}
