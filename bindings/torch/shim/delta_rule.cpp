@@ -1,12 +1,20 @@
-// The gated delta rule of Qwen3.5, over packed sequences and over states. Float32, on a GPU also bfloat16, uses our kernels; other tensors
-// on a CPU are converted.
+// The gated delta rule of Qwen3.5, over packed sequences and over states. Float32, on a GPU also bfloat16, uses our kernels. On a CPU
+// bfloat16 is converted, and float64 uses LibTorch's operators.
 #include "mgrpo/delta_rule.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softplus.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
 
 #include "cuda_part.h"
 #include "guard.h"
@@ -18,6 +26,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
+at::ScalarType wide_of(const at::Tensor &x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 float *data_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
 
 // The first integers of a description of pieces: three numbers, the number of rows, and where each array is.
@@ -62,8 +71,43 @@ void check(const at::Tensor &x, const at::Tensor &ba, const Sizes &sizes, const 
               "x must be [T, ", sizes.width(), "] and ba [T, ", 2 * sizes.value_heads, "], got ", x.sizes(), " and ", ba.sizes());
   for (const auto &t : {a_log, dt_bias})
     TORCH_CHECK(
-        t.scalar_type() == at::kFloat && t.dim() == 1 && t.size(0) == sizes.value_heads && t.is_contiguous() && t.device() == x.device(),
+        t.scalar_type() == wide_of(x) && t.dim() == 1 && t.size(0) == sizes.value_heads && t.is_contiguous() && t.device() == x.device(),
         "a_log and dt_bias must be float32 [", sizes.value_heads, "] and contiguous");
+}
+
+// The definition, row by row.
+struct Composite {
+  at::Tensor q, k, v, beta, decay;  // [T, value_heads, ...]
+
+  Composite(const at::Tensor &x, const at::Tensor &ba, const Sizes &s, const at::Tensor &a_log, const at::Tensor &dt_bias) {
+    const int64_t keys = s.key_heads * s.key_dim, heads = s.value_heads;
+    const auto normalised = [&](int64_t from) {
+      const auto heads_of = x.narrow(1, from, keys).reshape({-1, s.key_heads, s.key_dim});
+      return (heads_of / at::sqrt(heads_of.square().sum(-1, true) + 1e-6)).repeat_interleave(heads / s.key_heads, 1);
+    };
+    q = normalised(0) / std::sqrt(static_cast<double>(s.key_dim)), k = normalised(keys);
+    v = x.narrow(1, 2 * keys, heads * s.value_dim).reshape({-1, heads, s.value_dim});
+    beta = at::sigmoid(ba.narrow(1, 0, heads));
+    decay = at::exp(-at::exp(a_log) * at::softplus(ba.narrow(1, heads, heads) + dt_bias));
+  }
+  // Advances a state by a row, and returns the row's result.
+  at::Tensor step(int64_t row, at::Tensor &state) const {
+    const auto key = k[row].unsqueeze(2);
+    state = state * decay[row].view({-1, 1, 1});
+    const auto r = v[row] - (state * key).sum(1);
+    state = state + key * (beta[row].unsqueeze(1) * r).unsqueeze(1);
+    return (state * q[row].unsqueeze(2)).sum(1).flatten();
+  }
+};
+
+at::Tensor packed_composite(const at::Tensor &x, const Composite &c, const Sizes &s, const mgrpo_pieces &pieces) {
+  std::vector<at::Tensor> states, rows;
+  for (int64_t p = 0; p < pieces.count; p++) {
+    auto state = pieces.before[p] < 0 ? at::zeros({s.value_heads, s.key_dim, s.value_dim}, x.options()) : states[pieces.before[p]];
+    for (int64_t r = pieces.first[p]; r < pieces.first[p + 1]; r++) rows.push_back(c.step(r, state));
+    states.push_back(state);
+  }
+  return rows.empty() ? at::zeros({0, s.value_heads * s.value_dim}, x.options()) : at::stack(rows);
 }
 
 struct Forward {
@@ -117,6 +161,8 @@ struct Packed : torch::autograd::Function<Packed> {
   }
 };
 
+bool in_double(const at::Tensor &x) { return x.scalar_type() == at::kDouble; }
+
 // x and ba as the kernels read them.
 std::pair<at::Tensor, at::Tensor> inputs(const at::Tensor &x, const at::Tensor &ba) {
   if (ours(x, ba)) return {x.contiguous(), ba.contiguous()};
@@ -153,6 +199,7 @@ mgt_tensor mgt_delta_rule_packed(mgt_device *d, void *x, void *ba, mgt_delta_rul
     const auto divided = pieces_of(P, D);
     TORCH_CHECK(P.const_data_ptr<int32_t>()[kRows] == X.size(0), "the pieces have ", P.const_data_ptr<int32_t>()[kRows], " rows, x has ",
                 X.size(0));
+    if (in_double(X)) return packed_composite(X, Composite(X, ref(ba), sizes, A, T), sizes, pieces_of(P, P));
     const auto [in, gates] = inputs(X, ref(ba));
     auto y =
         recorded(X, ref(ba), A, T)
@@ -170,10 +217,23 @@ mgt_tensor mgt_delta_rule_states(mgt_device *d, void *x, void *ba, mgt_delta_rul
     const Sizes sizes = sizes_of(rule);
     check(X, ref(ba), sizes, A, T);
     TORCH_CHECK(S.dim() == 4 && S.size(1) == sizes.value_heads && S.size(2) == sizes.key_dim && S.size(3) == sizes.value_dim &&
-                    S.scalar_type() == at::kFloat && S.is_contiguous() && S.device() == X.device(),
+                    S.scalar_type() == wide_of(X) && S.is_contiguous() && S.device() == X.device(),
                 "states must be float32 [slots, ", sizes.value_heads, ", ", sizes.key_dim, ", ", sizes.value_dim, "] and contiguous, got ",
                 S.sizes());
     const auto slots = int32s(ref(slot), X.size(0), "slot", X), positions = int32s(ref(pos), X.size(0), "pos", X);
+    if (in_double(X)) {
+      const Composite c(X, ref(ba), sizes, A, T);
+      const auto of_row = ref(slot).cpu(), at_row = ref(pos).cpu();
+      const auto *number = of_row.const_data_ptr<int32_t>(), *position = at_row.const_data_ptr<int32_t>();
+      auto y = at::empty({X.size(0), sizes.value_heads * sizes.value_dim}, X.options());
+      for (int64_t r = 0; r < X.size(0); r++) {
+        TORCH_CHECK(number[r] >= 0 && number[r] < S.size(0), "is every slot among the states?");
+        auto state = position[r] == 0 ? at::zeros_like(S[0]) : S[number[r]].clone();
+        y[r].copy_(c.step(r, state));
+        S[number[r]].copy_(state);
+      }
+      return y;
+    }
     const auto [in, gates] = inputs(X, ref(ba));
     auto y = at::empty({in.size(0), sizes.value_heads * sizes.value_dim}, in.options());
     if (in.is_cuda())

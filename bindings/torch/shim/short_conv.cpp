@@ -151,18 +151,22 @@ at::Tensor cached_composite(const at::Tensor &x, const at::Tensor &w, const Mayb
   return (c.to(sum.scalar_type()) * sum).to(x.scalar_type());
 }
 
-// On a CPU, in float32.
-at::Tensor states_composite(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, at::Tensor &states, const int32_t *slot,
-                            const int32_t *pos) {
-  TORCH_CHECK(x.is_cpu(), "states of a convolution on a GPU must be float32 or bfloat16");
-  const auto wide = [](const at::Tensor &t) { return t.to(at::kFloat).contiguous(); };
-  auto kept = wide(states), y = at::empty(x.sizes(), x.options().dtype(at::kFloat));
-  const auto wide_w = wide(w);
-  const MaybeTensor wide_bias = bias ? MaybeTensor(wide(*bias)) : std::nullopt;
-  check_status(mgrpo_short_conv_states_cpu(wide(x).const_data_ptr<float>(), conv_of(wide_w, wide_bias, true),
-                                           kept.mutable_data_ptr<float>(), kept.size(0), slot, pos, y.mutable_data_ptr<float>(), x.size(0)),
-               ": is every slot among the states?");
-  states.copy_(kept);
+at::Tensor states_composite(const at::Tensor &x, const at::Tensor &w, const MaybeTensor &bias, at::Tensor &states, const at::Tensor &slots,
+                            const at::Tensor &positions) {
+  const auto of_row = slots.cpu(), at_row = positions.cpu();
+  const auto *slot = of_row.const_data_ptr<int32_t>(), *pos = at_row.const_data_ptr<int32_t>();
+  const int64_t width = states.size(1) + 1;
+  const auto taps = w.reshape({w.size(0), -1}).t().to(wide_of(x));
+  auto y = at::empty(x.sizes(), x.options().dtype(wide_of(x)));
+  for (int64_t r = 0; r < x.size(0); r++) {
+    TORCH_CHECK(slot[r] >= 0 && slot[r] < states.size(0), "is every slot among the states?");
+    auto state = states[slot[r]];
+    if (pos[r] == 0) state.zero_();
+    const auto all = at::cat({state, x.narrow(0, r, 1)});
+    const auto sum = (taps * all.to(wide_of(x))).sum(0);
+    y[r].copy_(at::silu(bias ? sum + bias->to(wide_of(x)) : sum));
+    state.copy_(all.narrow(0, 1, width - 1));
+  }
   return y.to(x.scalar_type());
 }
 
@@ -217,7 +221,7 @@ mgt_tensor mgt_short_conv_states(mgt_device *d, void *u, void *w, void *bias_or_
                     K.scalar_type() == X.scalar_type() && K.device() == X.device(),
                 "states must be [slots, ", width - 1, ", ", W.size(0), "], contiguous and of the inputs' type, got ", K.sizes());
     const auto slots = int32s(S, X.size(0), "slot", X), positions = int32s(P, X.size(0), "pos", X);
-    if (!ours(X, W, bias.value_or(W))) return states_composite(X, W, bias, K, slots, positions);
+    if (!ours(X, W, bias.value_or(W))) return states_composite(X, W, bias, K, S, P);
     auto x = X.contiguous(), y = at::empty_like(x);
     if (X.is_cuda())
       check_status(the_cuda_part->short_conv_states(x.const_data_ptr(), conv_of(W, bias, true), dtype_of(x), K.mutable_data_ptr(),

@@ -107,6 +107,7 @@ func layers() []kernel {
 		layer("swiglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.SwiGLU(in[0])) }),
 		layer("geglu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.GeGLU(in[0])) }),
 		layer("clamped_glu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.ClampedGLU(in[0])) }),
+		layer("sigmoid_glu", shaped([]int64{0, 2 * 83}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor { return one(torch.SigmoidGLU(in[0])) }),
 		layer("heads", shaped([]int64{0, 8 * 27}, []int64{27}, []int64{27}), split),
 		layer("heads normalised together", shaped([]int64{0, 8 * 27}, []int64{4 * 27}, []int64{2 * 27}), split),
 		layer("attention_packed", shaped([]int64{41, 4, 40}, []int64{41, 2, 40}, []int64{41, 2, 40}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
@@ -121,6 +122,12 @@ func layers() []kernel {
 		layer("short_conv", shaped([]int64{41, 3 * 37}, []int64{37, 3}, []int64{37}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			return one(torch.ShortConv{Weight: in[1], Bias: in[2]}.Packed(in[0], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20)))
 		}),
+		layer("short_conv with silu", shaped([]int64{41, 37}, []int64{37, 3}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+			return one(torch.ShortConv{Weight: in[1], SiLU: true}.Packed(in[0], t.ints(0, 19, 23, 41), t.ints(-1, 7, 20)))
+		}),
+		layer("delta_rule", shaped([]int64{41, 2*9 + 2*21}, []int64{41, 4}, []int64{2}, []int64{2}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
+			return one(ruleOf(in[2], in[3]).Packed(in[0], in[1], torch.PiecesOf(t.ints(0, 19, 23, 41), t.ints(-1, 7, 20))))
+		}),
 		layer("moe", shaped([]int64{0, 37}, []int64{0, 4}, []int64{4 * 2 * 11, 37}, []int64{4 * 37, 11}), mixed),
 		layer("head_log_prob", shaped([]int64{0, 37}, []int64{301, 37}), func(t *trial, in []*torch.Tensor) []*torch.Tensor {
 			logp, entropy := torch.HeadLogProb(in[0], in[1], t.ints(index(9, t.rows, 301)...), 0.7, 3)
@@ -128,6 +135,7 @@ func layers() []kernel {
 		}),
 		{"heads to the cache and its attention", floatBound, cached},
 		{"short_conv with its cache", floatBound, convolved},
+		{"short_conv and delta_rule with states", floatBound, recurred},
 		{"lora", floatBound, adapted},
 		{"linear_bf16", amxBound, halved},
 		{"linear_bf16 with run.matmul bf16", floatBound, halvedRounded},
@@ -215,6 +223,50 @@ func convolved(t *trial) error {
 	var got *torch.Tensor
 	err := t.work(tokens*d, func() error { got = convolve(t.real); return nil })
 	t.compareTensors(got, convolve(torch.Float64))
+	return err
+}
+
+// ruleOf has one head of keys of size 9, and two of values of size 21.
+func ruleOf(aLog, dtBias *torch.Tensor) torch.DeltaRule {
+	wide := wideOf(aLog.DType())
+	return torch.DeltaRule{KeyHeads: 1, ValueHeads: 2, KeyDim: 9, ValueDim: 21, ALog: aLog.To(wide), DtBias: dtBias.To(wide)}
+}
+
+func wideOf(real torch.DType) torch.DType {
+	if real == torch.Float64 {
+		return real
+	}
+	return torch.Float32
+}
+
+// recurred advances the states of two sequences, in two passes: of a convolution, and of the gated delta rule after it.
+func recurred(t *trial) error {
+	const tokens, channels = 41, 2*9 + 2*21
+	var slot, pos []int32
+	seen := map[bool]int32{} // rows of each sequence
+	for i := range int32(tokens) {
+		second := i >= 9 && i < 15 || i >= 24
+		slot = append(slot, map[bool]int32{false: 2, true: 0}[second])
+		pos = append(pos, seen[second])
+		seen[second]++
+	}
+	recur := func(real torch.DType) []*torch.Tensor {
+		conv, rule := torch.ShortConv{Weight: t.tensor(1, channels, 3).To(real), SiLU: true}, ruleOf(t.tensor(3, 2).To(real), t.tensor(4, 2).To(real))
+		u, ba := t.tensor(0, tokens, channels).To(real), t.tensor(2, tokens, 4).To(real)
+		inputs, states := t.s.Zeros(real, 3, 2, channels), t.s.Zeros(wideOf(real), 3, 2, 9, 21)
+		x, y := t.s.Empty(real, tokens, channels), t.s.Empty(real, tokens, 2*21)
+		for from, to := int64(0), int64(15); from < tokens; from, to = to, tokens {
+			rows := func(of *torch.Tensor) *torch.Tensor { return of.Narrow(0, from, to-from) }
+			rows(x).CopyFrom(conv.Advance(rows(u), inputs, t.ints(slot[from:to]...), t.ints(pos[from:to]...)))
+			rows(y).CopyFrom(rule.Advance(rows(x), rows(ba), states, t.ints(slot[from:to]...), t.ints(pos[from:to]...)))
+		}
+		return []*torch.Tensor{x, y}
+	}
+	var got []*torch.Tensor
+	err := t.work(tokens*(channels+2*21), func() error { got = recur(t.real); return nil })
+	for i, want := range recur(torch.Float64) {
+		t.compareTensors(got[i], want)
+	}
 	return err
 }
 
