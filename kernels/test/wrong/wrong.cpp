@@ -126,10 +126,11 @@ WRONG(short_conv_states,
       (const float *u, mgrpo_short_conv c, float *states, int64_t slots, const int32_t *slot, const int32_t *pos, float *y, int64_t rows),
       (u, c, states, slots, slot, pos, y, rows), spoil("short_conv_states y", y, rows *c.d);
       spoil("short_conv_states states", states, slots *(c.width - 1) * c.d))
+// Of the states the one before the last piece is spoiled: the state after it is read by nothing.
 WRONG(delta_rule_packed, (const float *x, const float *ba, mgrpo_delta_rule d, mgrpo_pieces p, float *y, float *r, float *states),
       (x, ba, d, p, y, r, states), spoil("delta_rule_packed y", y, p.first[p.count] * d.value_heads * d.value_dim);
       spoil("delta_rule_packed r", r, p.first[p.count] * d.value_heads * d.value_dim);
-      spoil("delta_rule_packed states", states, p.count *d.value_heads *d.key_dim *d.value_dim))
+      spoil("delta_rule_packed states", states, (p.before[p.count - 1] + 1) * d.value_heads * d.key_dim * d.value_dim))
 WRONG(delta_rule_packed_bwd,
       (const float *dy, const float *x, const float *ba, const float *r, const float *states, mgrpo_delta_rule d, mgrpo_pieces p, float *dx,
        float *dba, float *da, float *dt),
