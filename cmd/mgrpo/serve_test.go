@@ -99,7 +99,7 @@ func TestServe(t *testing.T) {
 		t.Fatalf("%v, %v", folders, err)
 	}
 	t.Setenv("MGRPO_TEST_SERVE", strings.Repeat("0123456789abcdef", 2))
-	url, printed = served(t, "--model", folders[0], "--name", "mine", "--context", "64", "--token-env", "MGRPO_TEST_SERVE")
+	_, printed = served(t, "--model", folders[0], "--name", "mine", "--context", "64", "--token-env", "MGRPO_TEST_SERVE")
 	if want := `model "mine": a context of 64 tokens` + "\n"; !strings.Contains(printed, want) {
 		t.Errorf("%q is not in: %s", want, printed)
 	}
