@@ -148,6 +148,18 @@ CASES = {
         intermediate_size=45, norm_eps=1e-6, pad_token_id=0, block_auto_adjust_ff_dim=True, block_ffn_dim_multiplier=1.3, block_multiple_of=4,
         conv_L_cache=4, conv_bias=True, layer_types=["conv", FULL, "conv"], rope_parameters=dict(rope_theta=10000.0, rope_type="default"),
         tie_embedding=False, tie_word_embeddings=...),
+    "lfm2_moe-biased": case(
+        "a dense layer, then experts: a bias shifts their choice, their weights are sigmoids, divided by their sum and scaled; convolutions and attention; "
+        "tied", "lfm2_moe", "Lfm2MoeForCausalLM", num_hidden_layers=4, head_dim=..., hidden_act=..., rms_norm_eps=..., attention_dropout=...,
+        norm_eps=1e-5, pad_token_id=0, conv_L_cache=3, conv_bias=False, layer_types=["conv", "conv", FULL, "conv"], rope_theta=1000000.0,
+        moe_intermediate_size=12, num_dense_layers=1, num_experts=6, num_experts_per_tok=2, use_expert_bias=True, norm_topk_prob=True,
+        routed_scaling_factor=1.5, tie_word_embeddings=True, scale=dict(q_layernorm=0.4, k_layernorm=0.4)),
+    "lfm2_moe-plain": case(
+        "experts in all layers, without a bias, weights that are not divided by their sum, biases of convolutions", "lfm2_moe", "Lfm2MoeForCausalLM",
+        num_hidden_layers=2, head_dim=..., hidden_act=..., rms_norm_eps=..., attention_dropout=..., norm_eps=1e-5, pad_token_id=0, conv_L_cache=4,
+        conv_bias=True, layer_types=[FULL, "conv"], rope_parameters=dict(rope_theta=10000.0, rope_type="default"), moe_intermediate_size=16,
+        num_dense_layers=0, num_experts=5, num_experts_per_tok=3, use_expert_bias=False, norm_topk_prob=False, routed_scaling_factor=1.0,
+        scale=dict(q_layernorm=0.4, k_layernorm=0.4)),
     "qwen3_5-published": case(
         "layers as published: three with a gated delta rule, then gated attention of which a quarter of each head is rotated; as many value heads as "
         "key heads; tied", "qwen3_5_text", "Qwen3_5ForCausalLM", num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16,

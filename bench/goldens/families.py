@@ -116,16 +116,26 @@ def forward(model, row):
     return model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0]
 
 
+def router_logits(router, out):
+    return out[0].detach().log() if type(router).__name__ == "Gemma4TextRouter" else out[0].detach()  # it returns probabilities
+
+
+def decisive(router, given, out):
+    """The scores whose largest choose the experts: the logits, or their sigmoids plus a bias."""
+    if type(router).__name__ != "Lfm2MoeTopKRouter":
+        return router_logits(router, out)
+    return out[0].detach().sigmoid() + (given[1] if router.use_expert_bias else 0)
+
+
 @contextlib.contextmanager
 def routers(model):
-    """Collects of every pass through a router its layer, logits, weights of the chosen experts, and their numbers."""
+    """Collects for every pass through a router: layer, logits, weights of the chosen experts, their numbers, and the scores that decide."""
     seen, hooks = [], []
-    logits = lambda m, x: x.log() if type(m).__name__ == "Gemma4TextRouter" else x  # which returns probabilities
     for name, m in model.named_modules():
         if type(m).__name__.endswith("Router"):
             layer = int(name.split("layers.")[1].split(".")[0])
             hooks.append(m.register_forward_hook(
-                lambda m, _, out, layer=layer: seen.append((layer, logits(m, out[0].detach()), *(x.detach() for x in out[1:])))))
+                lambda m, given, out, layer=layer: seen.append((layer, router_logits(m, out), *(x.detach() for x in out[1:]), decisive(m, given, out)))))
     try:
         yield seen
     finally:
@@ -134,10 +144,10 @@ def routers(model):
 
 
 def closest(seen):
-    """The least distance between the router logits of neighbours among the chosen experts and the next one."""
+    """The least distance between the scores of neighbours among the chosen experts and the next one."""
     gap = math.inf
-    for _, logits, weights, _ in seen:
-        best = logits.sort(-1, descending=True).values[:, : weights.shape[-1] + 1]
+    for _, _, weights, _, scores in seen:
+        best = scores.sort(-1, descending=True).values[:, : weights.shape[-1] + 1]
         gap = min(gap, float((best[:, :-1] - best[:, 1:]).min()))
     return gap
 

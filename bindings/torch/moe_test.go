@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -63,6 +64,60 @@ func expertsWithBiases(gates Gates, oracle func(gateUp []float64, width int) []f
 			}
 			return y
 		}}
+}
+
+// sigmoidWeights computes the weights of 3 of 5 experts for 4 tokens. The choice is given.
+func sigmoidWeights(name string, normalise bool) layer {
+	const tokens, n, k, scale = 4, 5, 3, 1.5
+	given := []int32{0, 1, 4, 4, 3, 2, 2, 0, 1, 3, 4, 0}
+	return layer{name, [][]int64{{tokens, n}},
+		func(s *Scope, in []*Tensor) []*Tensor {
+			return one(SigmoidWeights(in[0].To(Float32), s.FromInt32(given, tokens, k), normalise, scale))
+		},
+		func(in [][]float64) (weights []float64) {
+			for t := range tokens {
+				row, sum := make([]float64, k), 0.0
+				for j, e := range given[t*k:][:k] {
+					row[j] = 1 / (1 + math.Exp(-in[0][t*n+int(e)]))
+					sum += row[j]
+				}
+				for _, w := range row {
+					if normalise {
+						w /= sum + 1e-6
+					}
+					weights = append(weights, scale*w)
+				}
+			}
+			return weights
+		}}
+}
+
+// TestSigmoidWeightsOfARow: without gradients the weights of a row have the same bits in any batch. An expert that does not exist is refused.
+func TestSigmoidWeightsOfARow(t *testing.T) {
+	const tokens, n, k = 37, 5, 3
+	dev := open(t)
+	do(t, dev, func(s *Scope) {
+		logits := from(s, values(1, tokens*n), Float32, tokens, n)
+		chosen := make([]int32, tokens*k)
+		for i := range chosen {
+			chosen[i] = int32(i % n)
+		}
+		all := float64s(SigmoidWeights(logits, s.FromInt32(chosen, tokens, k), true, 1))
+		for row := range int64(tokens) {
+			alone := float64s(SigmoidWeights(logits.Narrow(0, row, 1), s.FromInt32(chosen[row*k:][:k], 1, k), true, 1))
+			if !slices.Equal(alone, all[row*k:][:k]) {
+				t.Errorf("row %d has the weights %v alone and %v among others", row, alone, all[row*k:][:k])
+			}
+		}
+	})
+	chosen := []int32{0, 1, n}
+	err := dev.Do(context.Background(), func(s *Scope) error {
+		SigmoidWeights(s.Zeros(Float32, 1, n), s.FromInt32(chosen, 1, k), true, 1)
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "expert 5 of 5") {
+		t.Errorf("an expert that does not exist: %v", err)
+	}
 }
 
 func softmaxOf(logits []float64) []float64 {

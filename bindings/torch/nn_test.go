@@ -107,7 +107,8 @@ func layers() []layer {
 				}
 				return clampedGLUOracle(wide, 7)
 			}},
-		experts("experts", false), experts("experts, weights normalised", true), expertsWithBiases(ClampedGates, clampedGLUOracle),
+		experts("experts", false), experts("experts, weights normalised", true),
+		sigmoidWeights("sigmoid weights", false), sigmoidWeights("sigmoid weights, normalised", true), expertsWithBiases(ClampedGates, clampedGLUOracle),
 		expertsWithBiases(GeGLUGates, func(x []float64, f int) []float64 { return gluOracle(x, f, geluTanh) }),
 		{"heads", [][]int64{{5, 32}},
 			func(s *Scope, in []*Tensor) []*Tensor { return splitBy(s, in, Heads{Heads: 2, KVHeads: 1}) },

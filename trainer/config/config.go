@@ -219,7 +219,7 @@ type GRPO struct {
 	Routing         string              `yaml:"routing" default:"replay" enum:"replay|free" doc:"Mixtures of experts. replay: training sends each token through the experts that the sampler recorded for it, with the trainer's own weights. free: the trainer's router chooses. See docs/algorithm.md, section 9."`
 	RoutingWarn     float64             `yaml:"routing_warn" default:"0.1" min:"0" max:"1" doc:"Warn when the trainer's router would choose other experts than the recorded ones for a larger share of tokens (routing_differs)."`
 	RoutingStop     float64             `yaml:"routing_stop" default:"0.5" above:"0" max:"1" doc:"Stop when the share exceeds this."`
-	RouterAuxCoef   float64             `yaml:"router_aux_coef" default:"0" min:"0" doc:"Coefficient of the load-balancing loss of mixtures of experts; 0: off. See docs/algorithm.md, section 9."`
+	RouterAuxCoef   float64             `yaml:"router_aux_coef" default:"0" min:"0" doc:"Coefficient of the load-balancing loss of mixtures of experts; 0: off. Family lfm2_moe has no such loss. See docs/algorithm.md, section 9."`
 	Reward          mgrpo.RewardWeights `yaml:"reward" doc:"Weights of the parts of a reward. A trajectory with an invalid format has reward 0."`
 }
 

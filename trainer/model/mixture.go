@@ -25,6 +25,9 @@ type mixture struct {
 	perToken           int
 	normalise          bool
 
+	sigmoid    *arch.SigmoidRouter // nil: weights are softmaxes
+	choiceBias *torch.Tensor       // [E], of sigmoid.Bias; nil: none
+
 	beside *beside // nil: the mixture replaces the dense MLP
 
 	hasShared                            bool
@@ -95,11 +98,25 @@ func (m *mixture) route(h *torch.Tensor, routes *Routes) (chosen, weight *torch.
 		}
 		r.Given, r.Chosen, r.Differs, r.Prob, r.Balance = at(routes.Given), at(routes.Chosen), at(routes.Differs), at(routes.Prob), routes.Balance
 	}
-	chosen, weight = torch.Route(m.logits(h), r)
+	logits := m.logits(h)
+	if m.sigmoid != nil {
+		chosen, _ = torch.Route(m.scores(logits), r)
+		return chosen, torch.SigmoidWeights(logits, chosen, m.normalise, m.sigmoid.Scale)
+	}
+	chosen, weight = torch.Route(logits, r)
 	if m.beside != nil {
 		weight = m.beside.scaled(chosen, weight)
 	}
 	return chosen, weight
+}
+
+// scores returns the numbers whose largest choose the experts, float32 [T, E], without a gradient: sigmoids, plus a bias.
+func (m *mixture) scores(logits *torch.Tensor) *torch.Tensor {
+	scores := logits.Detach().Sigmoid()
+	if m.choiceBias != nil {
+		scores = scores.Add(m.choiceBias.Detach().To(torch.Float32))
+	}
+	return scores
 }
 
 // logits returns the router's logits of each row of h, float32 [T, E].

@@ -369,6 +369,7 @@ func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]t
 				experts: torch.MLPs{GateUp: matrix(p + "experts_gate_up"), Down: matrix(p + "experts_down"),
 					GateUpBias: other(p + "experts_gate_up_bias"), DownBias: other(p + "experts_down_bias"), Gates: gatesOf(&m.Config)},
 				perToken: m.Config.Mixture.PerToken, normalise: m.Config.Mixture.Normalise,
+				sigmoid: m.Config.Mixture.Sigmoid, choiceBias: other(p + arch.ChoiceBiasLeaf),
 				hasShared:    m.Config.Mixture.Shared > 0,
 				sharedGateUp: linearOf(p + "shared_gate_up"), sharedDown: linearOf(p + "shared_down"), sharedGate: linearOf(p + "shared_gate")}
 			if m.Config.ExpertsBesideMLP() {

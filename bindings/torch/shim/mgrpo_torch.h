@@ -209,6 +209,8 @@ MGT_API mgt_tensor mgt_delta_rule_packed(mgt_device *d, void *x, void *ba, mgt_d
 MGT_API mgt_tensor mgt_delta_rule_states(mgt_device *d, void *x, void *ba, mgt_delta_rule rule, void *states, void *slot, void *pos);
 MGT_API mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *chosen, void *differs_or_null, void *prob_or_null,
                              int normalise, double balance);
+// The sigmoids of the chosen experts' logits, divided by their sum + 1e-6 if `normalise` is set, times scale: float32 [T, k].
+MGT_API mgt_tensor mgt_sigmoid_weights(mgt_device *d, void *logits, void *chosen, int normalise, double scale);
 // Up to this number of tokens times experts of each, mgt_experts on a GPU reads weights once for each row. It then does not wait for
 // counts, if no gradient is recorded.
 enum { MGT_FEW_EXPERT_ROWS = 512 };

@@ -10,10 +10,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
 
 #include "cuda_part.h"
 #include "guard.h"
@@ -80,6 +83,35 @@ struct Route : torch::autograd::Function<Route> {
     return {dlogits, {}, {}, {}, {}};
   }
 };
+
+// --- Weights that are sigmoids.
+
+constexpr float kLeastSum = 1e-6f;  // added to the sum by which weights are divided
+
+// On a CPU without gradients each value is computed alone. LibTorch's vectors round differently from the rest after the last vector, so
+// a row's bits would depend on the number of rows.
+at::Tensor sigmoid_weights(const at::Tensor &logits, const at::Tensor &chosen, bool normalise, float scale) {
+  const int64_t tokens = logits.size(0), experts = logits.size(1), k = chosen.size(1);
+  auto weight = at::empty({tokens, k}, logits.options());
+  const float *z = logits.const_data_ptr<float>();
+  const int32_t *e = chosen.const_data_ptr<int32_t>();
+  float *w = weight.mutable_data_ptr<float>();
+  for (int64_t t = 0; t < tokens; t++, z += experts, e += k, w += k) {
+    float sum = 0;
+    for (int64_t j = 0; j < k; j++) {
+      TORCH_CHECK(e[j] >= 0 && e[j] < experts, "chosen has expert ", e[j], " of ", experts);
+      sum += w[j] = 1 / (1 + std::exp(-z[e[j]]));
+    }
+    for (int64_t j = 0; j < k; j++) w[j] = (normalise ? w[j] / (sum + kLeastSum) : w[j]) * scale;
+  }
+  return weight;
+}
+
+at::Tensor sigmoid_weights_composite(const at::Tensor &logits, const at::Tensor &chosen, bool normalise, double scale) {
+  auto weight = at::sigmoid(logits.gather(1, chosen.to(at::kLong)));
+  if (normalise) weight = weight / (weight.sum(1, true) + kLeastSum);
+  return weight * scale;
+}
 
 // --- Rows by expert.
 
@@ -330,6 +362,16 @@ mgt_tensor mgt_route(mgt_device *d, void *logits, void *given_or_null, void *cho
     if (prob_or_null) ref(prob_or_null).copy_(at::softmax(z.detach(), 1).mean(0));
     auto weight = route(z.detach(), G, C, D, normalise != 0);
     return recorded(z) ? Route::apply(z, C, weight, normalise != 0, balance) : weight;
+  });
+}
+
+mgt_tensor mgt_sigmoid_weights(mgt_device *d, void *logits, void *chosen, int normalise, double scale) {
+  return make(d, [&] {
+    const auto &Z = ref(logits), &C = ref(chosen);
+    TORCH_CHECK(Z.dim() == 2 && Z.scalar_type() == at::kFloat, "logits must be float32 [T, E]");
+    int32_table(C, Z, Z.size(0), "chosen");
+    if (Z.is_cuda() || recorded(Z)) return sigmoid_weights_composite(Z, C, normalise != 0, scale);
+    return sigmoid_weights(Z.contiguous(), C, normalise != 0, float(scale));
   });
 }
 

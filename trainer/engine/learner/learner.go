@@ -101,6 +101,9 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	if held := params.Master().Numel(); held != n && held != l.share.Numel() {
 		return nil, fmt.Errorf("learner: rank %d of %d holds %d of %d fp32 weights, but its share has %d", l.group.Rank(), l.group.Size(), held, n, l.share.Numel())
 	}
+	if m := mod.Config.Mixture; m != nil && m.Sigmoid != nil && opt.Balance != 0 {
+		return nil, fmt.Errorf("learner: grpo.router_aux_coef: model_type %s has no load-balancing loss, since its routers have no probabilities: set the key to 0", mod.Config.Family)
+	}
 	err := mod.Device.Do(ctx, func(s *torch.Scope) error {
 		for _, moment := range []**model.Buffer{&l.m, &l.v} {
 			var err error

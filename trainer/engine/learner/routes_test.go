@@ -8,6 +8,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
@@ -38,6 +39,22 @@ func biasedShape(experts int) arch.Config {
 	c.Family, c.AttentionBias, c.Windows = arch.GPTOSS, true, []int{5, 0, 5}
 	c.Mixture = &arch.Mixture{Experts: experts, PerToken: 2, FFN: c.FFN, Normalise: true, Step: 1}
 	return c
+}
+
+// sigmoidShape is a mixture whose weights are sigmoids, in all layers but the first. The last of these layers convolves.
+func sigmoidShape(experts int) arch.Config {
+	c := mixtureShape(experts)
+	c.Family, c.ShortConv = arch.LFM2MoE, &arch.ShortConv{Layers: []bool{true, false, true}, Width: 3}
+	c.Mixture = &arch.Mixture{Experts: experts, PerToken: 2, FFN: 12, Normalise: true, Dense: []int{0}, Step: 1, Sigmoid: &arch.SigmoidRouter{Bias: true, Scale: 1.5}}
+	return c
+}
+
+// TestNoBalanceOfSigmoids refuses the load-balancing loss for routers without probabilities.
+func TestNoBalanceOfSigmoids(t *testing.T) {
+	m := mixtureModelOf(t, "cpu", 1, sigmoidShape(5), model.Options{Compute: torch.Float32})
+	defer m.Close(context.Background())
+	_, err := New(context.Background(), m, model.All(m), mixtureOptions(func(o *Options) { o.Balance = 0.1 }))
+	golden.WantError(t, err, "grpo.router_aux_coef", arch.LFM2MoE)
 }
 
 func mixtureModelOf(t *testing.T, device string, seed uint64, shape arch.Config, opt model.Options) *model.Model {
@@ -93,8 +110,11 @@ func record(t *testing.T, l *Learner, batch []*Sequence) {
 
 // Recorded choices that are the trainer's own change nothing, to the bit; unrecorded and other ones are counted.
 func TestReplay(t *testing.T) {
-	for _, checkpoint := range []bool{false, true} {
-		l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Checkpoint = checkpoint }))
+	for _, c := range []struct {
+		checkpoint bool
+		shape      arch.Config
+	}{{false, mixtureShape(5)}, {true, mixtureShape(5)}, {false, sigmoidShape(5)}, {true, sigmoidShape(5)}} {
+		l := tinyLearnerOf(t, mixtureModelOf(t, "cpu", 1, c.shape, model.Options{Compute: torch.Float32}), mixtureOptions(func(o *Options) { o.Checkpoint = c.checkpoint }))
 		batch := tinyBatch(t, l, 0.6)
 		free, r := gradientOf(t, l, batch)
 		if _, known := r.Values["routing_differs"]; known || r.Values["routing_free"] != 1 {

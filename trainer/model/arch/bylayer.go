@@ -196,4 +196,6 @@ func (l *layer) factor() {
 const FactorLeaf = "factor"
 
 // Constant reports whether no optimizer changes a leaf: in transformers it is a buffer, not a parameter.
-func (l Leaf) Constant() bool { return l.Layer > 0 && strings.HasSuffix(l.Name, "."+FactorLeaf) }
+func (l Leaf) Constant() bool {
+	return l.Layer > 0 && (strings.HasSuffix(l.Name, "."+FactorLeaf) || strings.HasSuffix(l.Name, "."+ChoiceBiasLeaf))
+}

@@ -89,8 +89,8 @@ func (c Config) GELU() bool { return families[c.Family].gelu }
 func (c Config) ClampedGates() bool { return families[c.Family].clampedGates }
 
 // WithDefaults fills the fields that a configured shape may omit: KVHeads (Heads), HeadDim (Hidden/Heads), RMSEps (1e-6),
-// RopeTheta (10000), and in families that have them LocalTheta (the family's), the Shared of a mixture (FFN), convolutions in two of
-// three layers, and gated delta rules in three of four, with as many heads of the same size as attention.
+// RopeTheta (10000), and in families that have them LocalTheta (the family's), the Shared (FFN) and the Sigmoid (the family's) of a mixture,
+// convolutions in two of three layers, and gated delta rules in three of four, with as many heads of the same size as attention.
 func (c Config) WithDefaults() Config {
 	if c.KVHeads == 0 {
 		c.KVHeads = c.Heads
@@ -115,6 +115,10 @@ func (c Config) WithDefaults() Config {
 	}
 	if f := families[c.Family]; f != nil && f.gatedDelta {
 		c = c.withGatedDelta()
+	}
+	if f := families[c.Family]; f != nil && f.sigmoidRouter() && c.Mixture != nil && c.Mixture.Sigmoid == nil {
+		m := *c.Mixture
+		m.Sigmoid, c.Mixture = f.defaults.Mixture.Sigmoid, &m
 	}
 	if f := families[c.Family]; f != nil && f.sharedExpert && c.Mixture != nil && c.Mixture.Shared == 0 {
 		m := *c.Mixture

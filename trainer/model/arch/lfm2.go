@@ -16,19 +16,24 @@ func init() {
 		read:      (*keys).lfm2,
 		write:     writeLFM2,
 		layer: func(l *layer, c Config) {
-			l.norm("input_norm", "operator_norm", "attn_norm", c.Hidden)
-			if c.Convolves(l.index) {
-				l.shortConv()
-			} else {
-				l.qkv(false)
-				l.headNormsNamed("self_attn.q_layernorm", "self_attn.k_layernorm")
-				l.outputNamed("self_attn.out_proj", false)
-			}
-			l.normBeforeMLP("ffn_norm")
+			l.lfm2(c)
 			l.gatedMLPNamed(false, "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
 		},
 		gguf: &gguf{finalNorm: "token_embd_norm", read: shortConvGGUF, write: writeShortConvGGUF}, // without biases
 	})
+}
+
+// lfm2 adds attention or a convolution, and the norms before it and before the MLP.
+func (l *layer) lfm2(c Config) {
+	l.norm("input_norm", "operator_norm", "attn_norm", c.Hidden)
+	if c.Convolves(l.index) {
+		l.shortConv()
+	} else {
+		l.qkv(false)
+		l.headNormsNamed("self_attn.q_layernorm", "self_attn.k_layernorm")
+		l.outputNamed("self_attn.out_proj", false)
+	}
+	l.normBeforeMLP("ffn_norm")
 }
 
 // lfm2 reads the keys that have other names in this family, and which layers convolve.
@@ -68,6 +73,13 @@ func (k *keys) adjustFFN(c *Config) {
 
 // writeLFM2 writes the width of the MLPs as it is, without adjustment.
 func writeLFM2(c Config) map[string]any {
+	object := writeConvolutions(c)
+	object["block_ff_dim"], object["block_auto_adjust_ff_dim"] = c.FFN, false
+	return object
+}
+
+// writeConvolutions writes the keys that both families of LFM2 have.
+func writeConvolutions(c Config) map[string]any {
 	types, attends, width, bias := make([]string, c.Layers), []int{}, 3, false
 	for i := range types {
 		types[i] = convolution
@@ -78,6 +90,6 @@ func writeLFM2(c Config) map[string]any {
 	if c.ShortConv != nil {
 		width, bias = c.ShortConv.Width, c.ShortConv.Bias
 	}
-	return map[string]any{"norm_eps": decimal(c.RMSEps), "tie_embedding": c.Tied, "block_ff_dim": c.FFN, "block_auto_adjust_ff_dim": false,
-		"layer_types": types, "full_attn_idxs": attends, "conv_L_cache": width, "conv_bias": bias}
+	return map[string]any{"norm_eps": decimal(c.RMSEps), "tie_embedding": c.Tied, "layer_types": types, "full_attn_idxs": attends,
+		"conv_L_cache": width, "conv_bias": bias}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 )
 
@@ -19,6 +20,14 @@ type Mixture struct {
 	// (decoder_sparse_step). Other layers have an MLP of size Config.FFN.
 	Dense []int
 	Step  int
+
+	Sigmoid *SigmoidRouter // nil: weights are softmaxes of the router's logits
+}
+
+// SigmoidRouter is a router whose weights are the sigmoids of its logits.
+type SigmoidRouter struct {
+	Bias  bool    // use_expert_bias: a constant number for each expert is added to its sigmoid for the choice, not for the weight
+	Scale float64 // routed_scaling_factor: the weights are multiplied by it
 }
 
 // Limits as in config.go; maxPerToken is the limit of the kernels.
@@ -104,6 +113,9 @@ func (c Config) validateMixture(f *family) error {
 	case f.expertsAlone && (m.FFN != c.FFN || m.Step != 1 || m.Dense != nil || !m.Normalise):
 		return fmt.Errorf("model_type %s has experts of intermediate_size %d in all layers, with normalised weights", f.name, c.FFN)
 	}
+	if err := m.validateSigmoid(f); err != nil {
+		return err
+	}
 	perToken := "num_experts_per_tok"
 	if f.expertsBeside {
 		perToken = "top_k_experts"
@@ -155,12 +167,71 @@ func (k *keys) mixture(f *family, c *Config) {
 	}
 	k.integer("moe_intermediate_size", &m.FFN)
 	k.boolean("norm_topk_prob", &m.Normalise)
+	if f.sigmoidRouter() {
+		k.sigmoidRouter(&m, c)
+		return
+	}
 	k.integer("decoder_sparse_step", &m.Step)
 	m.Dense = k.integers("mlp_only_layers")
 	if f.sharedExpert {
 		k.integer("shared_expert_intermediate_size", &m.Shared)
 	}
 }
+
+// sigmoidRouter reads the keys of a mixture with a SigmoidRouter, whose first layers are dense.
+func (k *keys) sigmoidRouter(m *Mixture, c *Config) {
+	s, dense := *m.Sigmoid, 2
+	m.Sigmoid = &s
+	k.integer("num_dense_layers", &dense)
+	k.boolean("use_expert_bias", &s.Bias)
+	k.float("routed_scaling_factor", &s.Scale)
+	if dense < 0 || dense >= c.Layers {
+		k.fail("num_dense_layers is %d: must be 0 to %d, so that a layer has experts", dense, c.Layers-1)
+		return
+	}
+	m.Dense = nil
+	for i := range min(dense, maxLayers) {
+		m.Dense = append(m.Dense, i)
+	}
+}
+
+// sigmoidRouter reports whether the mixtures of the family have a SigmoidRouter.
+func (f *family) sigmoidRouter() bool {
+	return f.defaults.Mixture != nil && f.defaults.Mixture.Sigmoid != nil
+}
+
+// validateSigmoid checks a mixture's SigmoidRouter, and the layers without experts in families that have one.
+func (m *Mixture) validateSigmoid(f *family) error {
+	s := m.Sigmoid
+	switch {
+	case f.sigmoidRouter() != (s != nil):
+		return fmt.Errorf("routed_scaling_factor: model_type %s with weights that are sigmoids is %v, but it must be %v", f.name, s != nil, f.sigmoidRouter())
+	case s == nil:
+		return nil
+	case !(s.Scale > 0) || math.IsInf(s.Scale, 0):
+		return fmt.Errorf("routed_scaling_factor is %g: must be positive and finite", s.Scale)
+	case m.Step != 1:
+		return fmt.Errorf("decoder_sparse_step is %d: model_type %s does not have this key", m.Step, f.name)
+	}
+	for i, layer := range m.Dense {
+		if layer != i {
+			return fmt.Errorf("num_dense_layers: layers %v have no experts, but in model_type %s only the first layers are dense", m.Dense, f.name)
+		}
+	}
+	return nil
+}
+
+// choiceBias adds the constant numbers that a SigmoidRouter adds for the choice.
+func (l *layer) choiceBias(m *Mixture, module string) {
+	if !m.Sigmoid.Bias {
+		return
+	}
+	l.add(ChoiceBiasLeaf, Bias, Tensor{Name: fmt.Sprintf("model.layers.%d.%s.expert_bias", l.index, module),
+		GGUF: fmt.Sprintf("blk.%d.exp_probs_b.bias", l.index), Shape: []int64{int64(m.Experts)}})
+}
+
+// ChoiceBiasLeaf is the name within a layer of the leaf with the bias of a SigmoidRouter.
+const ChoiceBiasLeaf = "choice_bias"
 
 // besideExperts reads the keys of experts beside a dense MLP.
 func (k *keys) besideExperts(c *Config) {
@@ -185,6 +256,11 @@ func (m *Mixture) keys(f *family) map[string]any {
 	if f.expertsAlone {
 		return object
 	}
+	if s := m.Sigmoid; s != nil {
+		maps.Copy(object, map[string]any{"moe_intermediate_size": m.FFN, "norm_topk_prob": m.Normalise, "num_dense_layers": len(m.Dense),
+			"use_expert_bias": s.Bias, "routed_scaling_factor": decimal(s.Scale)})
+		return object
+	}
 	dense := m.Dense
 	if dense == nil {
 		dense = []int{}
@@ -200,6 +276,7 @@ func (m *Mixture) keys(f *family) map[string]any {
 type expertNames struct {
 	router, experts, gate, up, down string
 	fused                           string // the module of fused experts; "": mlp.experts
+	together                        bool   // GGUF files store gates and ups of all experts as one tensor
 	always                          bool   // see Fused
 	interleaved                     bool   // always fused and transposed, with rows of gate and up in turn
 }
@@ -207,7 +284,7 @@ type expertNames struct {
 var mlpExperts = expertNames{router: "mlp.gate", experts: "mlp.experts", gate: "gate_proj", up: "up_proj", down: "down_proj"}
 
 // besideExperts are the names of Gemma 4.
-var besideExperts = expertNames{router: "router.proj", experts: "experts", gate: "gate_proj", up: "up_proj", down: "down_proj", fused: "experts", always: true}
+var besideExperts = expertNames{router: "router.proj", experts: "experts", gate: "gate_proj", up: "up_proj", down: "down_proj", fused: "experts", together: true, always: true}
 
 // experts adds a router and a gated MLP for each expert, all of them with biases or all without. The experts are stacked in
 // two leaves: one for gate and up, with an expert's gate before its up, and one for down.
@@ -222,7 +299,7 @@ func (l *layer) experts(m *Mixture, names expertNames, bias bool) {
 		gate, up = within("gate_up_proj", 2*ffn, 0, 2), within("gate_up_proj", 2*ffn, 1, 2)
 	}
 	gateName, upName := "gate", "up" // in GGUF files
-	if names.fused != "" {
+	if names.together {
 		gateName, upName = "gate_up", "gate_up"
 	}
 	var gateUp, down []module

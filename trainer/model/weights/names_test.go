@@ -170,6 +170,38 @@ func TestFusedExperts(t *testing.T) {
 	golden.WantError(t, err, "model.layers.1.mlp.experts.2.up_proj.weight is missing", "fused experts model.layers.1.mlp.experts.gate_up_proj")
 }
 
+// TestFusedExpertsOfLFM2 reads experts one by one, as they are published, and fused: the names are those of transformers' conversion of lfm2_moe.
+func TestFusedExpertsOfLFM2(t *testing.T) {
+	cfg := tinyConfig(arch.LFM2MoE)
+	experts := func(s stored) bool { return strings.Contains(s.name, ".experts.") }
+	dir, values := restore(t, cfg, func(all []stored) []stored {
+		if i := slices.IndexFunc(all, experts); i < 0 || all[i].name != "model.layers.0.feed_forward.experts.0.w1.weight" {
+			t.Error("the first expert has another name")
+		}
+		return all
+	})
+	expectSame(t, dir, values)
+	dir, values = restore(t, cfg, func(all []stored) []stored {
+		data := map[string][]byte{}
+		for _, s := range all {
+			data[s.name] = s.data
+		}
+		all = slices.DeleteFunc(all, experts)
+		for layer := range cfg.Layers {
+			in := fmt.Sprintf("model.layers.%d.feed_forward.experts.", layer)
+			var gateUp, down []byte
+			for e := range cfg.Mixture.Experts {
+				of := func(name string) []byte { return data[fmt.Sprintf("%s%d.%s.weight", in, e, name)] }
+				gateUp = append(append(gateUp, of("w1")...), of("w3")...)
+				down = append(down, of("w2")...)
+			}
+			all = append(all, stored{in + "gate_up_proj", "F32", []int64{3, 10, 8}, gateUp}, stored{in + "down_proj", "F32", []int64{3, 8, 5}, down})
+		}
+		return all
+	})
+	expectSame(t, dir, values)
+}
+
 // TestAlwaysFused reads fused experts of gpt-oss, whose matrices are transposed and whose gates and ups are in turn, and refuses other shapes.
 func TestAlwaysFused(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "testdata", "families", "gpt_oss-sinks")
