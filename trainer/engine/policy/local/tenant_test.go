@@ -274,12 +274,12 @@ func TestOverlap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := make(chan struct{}, 2*r.Sampling.MaxNew)
-	inFlight := r
-	inFlight.OnToken = func(int32) { began <- struct{}{} }
+	began := [2]chan struct{}{make(chan struct{}, r.Sampling.MaxNew), make(chan struct{}, r.Sampling.MaxNew)}
 	var got [2]policy.Completion
 	var asked sync.WaitGroup
 	for i, tenant := range []*Tenant{a, b} {
+		inFlight := r
+		inFlight.OnToken = func(int32) { began[i] <- struct{}{} }
 		asked.Go(func() {
 			var err error
 			if got[i], err = tenant.Generate(context.Background(), inFlight); err != nil {
@@ -287,7 +287,8 @@ func TestOverlap(t *testing.T) {
 			}
 		})
 	}
-	<-began
+	<-began[0]
+	<-began[1]
 	scale := func(*torch.Scope) error { learning.Master().Tensor.Scale_(-1.5); return nil }
 	if err := errors.Join(e.dev.Do(t.Context(), scale), a.UpdateWeights(t.Context(), 1)); err != nil {
 		t.Fatal(err)
