@@ -180,23 +180,34 @@ func (c Config) Validate() error {
 	return errors.Join(c.validateMultipliers(f), c.QueryGrowth.validate(), c.validateMixture(f), c.validateShortConv(f), c.validateGatedDelta(f), c.validateRotary(), c.validateTokens())
 }
 
-func (c Config) validateSizes() error {
-	for _, s := range []struct {
-		key        string
-		value, max int
-	}{
-		{"vocab_size", c.VocabSize, MaxVocab},
-		{"hidden_size", c.Hidden, maxHidden},
-		{"num_hidden_layers", c.Layers, maxLayers},
-		{"num_attention_heads", c.Heads, maxHeads},
-		{"num_key_value_heads", c.KVHeads, maxHeads},
-		{"head_dim", c.HeadDim, maxHeadDim},
-		{"intermediate_size", c.FFN, maxFFN},
-		{"max_position_embeddings", c.MaxPosition, maxPosition},
-	} {
+// size is a key whose value must be 1 to max.
+type size struct {
+	key        string
+	value, max int
+}
+
+func validSizes(sizes ...size) error {
+	for _, s := range sizes {
 		if s.value < 1 || s.value > s.max {
 			return fmt.Errorf("%s is %d: must be 1 to %d", s.key, s.value, s.max)
 		}
+	}
+	return nil
+}
+
+func (c Config) validateSizes() error {
+	err := validSizes(
+		size{"vocab_size", c.VocabSize, MaxVocab},
+		size{"hidden_size", c.Hidden, maxHidden},
+		size{"num_hidden_layers", c.Layers, maxLayers},
+		size{"num_attention_heads", c.Heads, maxHeads},
+		size{"num_key_value_heads", c.KVHeads, maxHeads},
+		size{"head_dim", c.HeadDim, maxHeadDim},
+		size{"intermediate_size", c.FFN, maxFFN},
+		size{"max_position_embeddings", c.MaxPosition, maxPosition},
+	)
+	if err != nil {
+		return err
 	}
 	if c.Heads%c.KVHeads != 0 {
 		return fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.Heads, c.KVHeads)

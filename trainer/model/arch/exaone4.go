@@ -32,7 +32,7 @@ func init() {
 // n: all layers have a window, except each n-th. If there is a sliding_window, layers without a window have no positions.
 func (k *keys) exaone4Windows(c *Config) {
 	window := k.slidingWindow(4096)
-	slides, given := k.layerTypes(c)
+	slides, given := k.layerTypes(c, slidingAttention)
 	if !given && window > 0 {
 		pattern := 4
 		if name, named := k.values["sliding_window_pattern"].(string); named {

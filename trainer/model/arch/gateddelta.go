@@ -3,8 +3,6 @@ package arch
 import (
 	"errors"
 	"fmt"
-
-	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
 // GatedDelta lists the layers that have a gated delta rule in place of attention, and its sizes.
@@ -82,19 +80,15 @@ func (c Config) validateGatedDelta(f *family) error {
 	case len(g.Layers) != c.Layers:
 		return fmt.Errorf("layer_types lists %d types for %d layers", len(g.Layers), c.Layers)
 	}
-	for _, s := range []struct {
-		key        string
-		value, max int
-	}{
-		{"linear_num_key_heads", g.KeyHeads, maxHeads},
-		{"linear_num_value_heads", g.ValueHeads, maxHeads},
-		{"linear_key_head_dim", g.KeyDim, maxDeltaDim},
-		{"linear_value_head_dim", g.ValueDim, maxDeltaDim},
-		{"linear_conv_kernel_dim", g.Width, maxConvWidth},
-	} {
-		if s.value < 1 || s.value > s.max {
-			return fmt.Errorf("%s is %d: must be 1 to %d", s.key, s.value, s.max)
-		}
+	err := validSizes(
+		size{"linear_num_key_heads", g.KeyHeads, maxHeads},
+		size{"linear_num_value_heads", g.ValueHeads, maxHeads},
+		size{"linear_key_head_dim", g.KeyDim, maxDeltaDim},
+		size{"linear_value_head_dim", g.ValueDim, maxDeltaDim},
+		size{"linear_conv_kernel_dim", g.Width, maxConvWidth},
+	)
+	if err != nil {
+		return err
 	}
 	attends := false
 	for i := range c.Layers {
@@ -146,18 +140,8 @@ func (k *keys) gatedDelta(c *Config) {
 	k.integer("linear_value_head_dim", &g.ValueDim)
 	k.integer("linear_conv_kernel_dim", &g.Width)
 	c.GatedDelta = g
-	if k.values["layer_types"] != nil {
-		list, _ := k.values["layer_types"].([]any)
-		if len(list) != len(g.Layers) {
-			k.fail("layer_types must list the types of %d layers", c.Layers)
-			return
-		}
-		for i, kind := range list {
-			if kind != fullAttention && kind != linearAttention {
-				k.fail("layer_types[%d] is %s: only %s and %s are supported", i, strictjson.Show(kind), fullAttention, linearAttention)
-			}
-			g.Layers[i] = kind == linearAttention
-		}
+	if recurs, given := k.layerTypes(c, linearAttention); given || k.err != nil {
+		g.Layers = recurs
 		return
 	}
 	interval := 4
@@ -173,13 +157,7 @@ func (k *keys) gatedDelta(c *Config) {
 
 // writeGatedDelta writes the keys that gatedDelta reads.
 func writeGatedDelta(c Config) map[string]any {
-	g, types := c.GatedDelta, make([]string, c.Layers)
-	for i := range types {
-		types[i] = fullAttention
-		if c.Recurs(i) {
-			types[i] = linearAttention
-		}
-	}
-	return map[string]any{"layer_types": types, "linear_num_key_heads": g.KeyHeads, "linear_num_value_heads": g.ValueHeads,
+	g := c.GatedDelta
+	return map[string]any{"layer_types": c.typesOfLayers(linearAttention, c.Recurs), "linear_num_key_heads": g.KeyHeads, "linear_num_value_heads": g.ValueHeads,
 		"linear_key_head_dim": g.KeyDim, "linear_value_head_dim": g.ValueDim, "linear_conv_kernel_dim": g.Width}
 }

@@ -64,7 +64,7 @@ func (k *keys) gemma3Scalars(c *Config) {
 // sliding_window_pattern-th.
 func (k *keys) gemma3Windows(c *Config) {
 	window := k.slidingWindow(4096)
-	if slides, given := k.layerTypes(c); given {
+	if slides, given := k.layerTypes(c, slidingAttention); given {
 		k.slide(c, window, func(i int) bool { return slides[i] })
 		return
 	}

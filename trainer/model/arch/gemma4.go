@@ -77,7 +77,7 @@ func (k *keys) bidirectional() {
 // gemma4Windows reads which layers slide: those of layer_types, or else all but each sixth. The last layer never does.
 func (k *keys) gemma4Windows(c *Config) {
 	window := k.slidingWindow(512)
-	slides, given := k.layerTypes(c)
+	slides, given := k.layerTypes(c, slidingAttention)
 	k.slide(c, window, func(i int) bool { return i != c.Layers-1 && (given && slides[i] || !given && (i+1)%6 != 0) })
 }
 

@@ -51,7 +51,7 @@ func (k *keys) gptOSS(c *Config) {
 		}
 	}
 	window := k.slidingWindow(128)
-	slides, given := k.layerTypes(c)
+	slides, given := k.layerTypes(c, slidingAttention)
 	k.slide(c, window, func(i int) bool { return given && slides[i] || !given && i%2 == 0 })
 }
 

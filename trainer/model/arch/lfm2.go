@@ -80,16 +80,15 @@ func writeLFM2(c Config) map[string]any {
 
 // writeConvolutions writes the keys that both families of LFM2 have.
 func writeConvolutions(c Config) map[string]any {
-	types, attends, width, bias := make([]string, c.Layers), []int{}, 3, false
-	for i := range types {
-		types[i] = convolution
+	attends, width, bias := []int{}, 3, false
+	for i := range c.Layers {
 		if !c.Convolves(i) {
-			types[i], attends = fullAttention, append(attends, i)
+			attends = append(attends, i)
 		}
 	}
 	if c.ShortConv != nil {
 		width, bias = c.ShortConv.Width, c.ShortConv.Bias
 	}
-	return map[string]any{"norm_eps": decimal(c.RMSEps), "tie_embedding": c.Tied, "layer_types": types, "full_attn_idxs": attends,
+	return map[string]any{"norm_eps": decimal(c.RMSEps), "tie_embedding": c.Tied, "layer_types": c.typesOfLayers(convolution, c.Convolves), "full_attn_idxs": attends,
 		"conv_L_cache": width, "conv_bias": bias}
 }

@@ -120,18 +120,14 @@ func (c Config) validateMixture(f *family) error {
 	if f.expertsBeside {
 		perToken = "top_k_experts"
 	}
-	for _, s := range []struct {
-		key        string
-		value, max int
-	}{
-		{"num_experts", m.Experts, maxExperts},
-		{perToken, m.PerToken, min(m.Experts, maxPerToken)},
-		{"moe_intermediate_size", m.FFN, maxFFN},
-		{"decoder_sparse_step", m.Step, maxLayers},
-	} {
-		if s.value < 1 || s.value > s.max {
-			return fmt.Errorf("%s is %d: must be 1 to %d", s.key, s.value, s.max)
-		}
+	err := validSizes(
+		size{"num_experts", m.Experts, maxExperts},
+		size{perToken, m.PerToken, min(m.Experts, maxPerToken)},
+		size{"moe_intermediate_size", m.FFN, maxFFN},
+		size{"decoder_sparse_step", m.Step, maxLayers},
+	)
+	if err != nil {
+		return err
 	}
 	for _, layer := range m.Dense {
 		if layer < 0 || layer >= c.Layers {

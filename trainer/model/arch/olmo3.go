@@ -54,7 +54,7 @@ func writeOLMo3GGUF(c Config, set func(key string, value any)) {
 // olmo3Windows reads from layer_types which layers have a window. If the key is absent, three of four layers have one.
 func (k *keys) olmo3Windows(c *Config) {
 	window := k.slidingWindow(4096)
-	slides, given := k.layerTypes(c)
+	slides, given := k.layerTypes(c, slidingAttention)
 	k.slide(c, window, func(i int) bool { return given && slides[i] || !given && (i+1)%4 != 0 })
 }
 

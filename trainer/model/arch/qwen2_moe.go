@@ -51,7 +51,7 @@ func (k *keys) everyOtherLayerSlides(c *Config) {
 	if !use {
 		window = 0
 	}
-	if slides, given := k.layerTypes(c); given {
+	if slides, given := k.layerTypes(c, slidingAttention); given {
 		k.slide(c, window, func(i int) bool { return slides[i] })
 	} else if window > 0 {
 		k.slide(c, window, func(i int) bool { return i%2 == 0 && i < last })

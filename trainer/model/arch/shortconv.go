@@ -3,8 +3,6 @@ package arch
 import (
 	"errors"
 	"fmt"
-
-	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
 // ShortConv lists the layers that have a gated short convolution in place of attention.
@@ -71,18 +69,8 @@ func (k *keys) convolutions(c *Config) {
 	s := &ShortConv{Layers: make([]bool, min(max(c.Layers, 0), maxLayers)), Width: 3}
 	k.integer("conv_L_cache", &s.Width)
 	k.boolean("conv_bias", &s.Bias)
-	if k.values["layer_types"] != nil {
-		list, _ := k.values["layer_types"].([]any)
-		if len(list) != len(s.Layers) {
-			k.fail("layer_types must list the types of %d layers", c.Layers)
-			return
-		}
-		for i, kind := range list {
-			if kind != fullAttention && kind != convolution {
-				k.fail("layer_types[%d] is %s: only %s and %s are supported", i, strictjson.Show(kind), fullAttention, convolution)
-			}
-			s.Layers[i] = kind == convolution
-		}
+	if convolves, given := k.layerTypes(c, convolution); given || k.err != nil {
+		s.Layers = convolves
 	} else if k.values["full_attn_idxs"] != nil {
 		for i := range s.Layers {
 			s.Layers[i] = true

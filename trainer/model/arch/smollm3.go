@@ -83,7 +83,7 @@ func (k *keys) noRopeLayers(c *Config) {
 func (k *keys) smolLM3Windows(c *Config) {
 	use, window := false, k.slidingWindow(0)
 	k.booleanOrNull("use_sliding_window", &use)
-	if slides, given := k.layerTypes(c); given {
+	if slides, given := k.layerTypes(c, slidingAttention); given {
 		k.slide(c, window, func(i int) bool { return slides[i] })
 	} else if use && window > 0 && c.NoRope != nil {
 		k.slide(c, window, func(i int) bool { return c.NoRope[i] })

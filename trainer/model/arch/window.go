@@ -47,8 +47,8 @@ func (k *keys) slide(c *Config, window int, slides func(layer int) bool) {
 	}
 }
 
-// layerTypes reads which layers have a window. given is false if the key is absent or null.
-func (k *keys) layerTypes(c *Config) (slides []bool, given bool) {
+// layerTypes reads which layers layer_types gives another type than full_attention. given is false if the key is absent or wrong.
+func (k *keys) layerTypes(c *Config, other string) (others []bool, given bool) {
 	if k.values["layer_types"] == nil {
 		return nil, false
 	}
@@ -57,12 +57,12 @@ func (k *keys) layerTypes(c *Config) (slides []bool, given bool) {
 		k.fail("layer_types must list the types of %d layers", c.Layers)
 	}
 	for i, kind := range list {
-		if kind != fullAttention && kind != slidingAttention {
-			k.fail("layer_types[%d] is %s: only %s and %s are supported", i, strictjson.Show(kind), fullAttention, slidingAttention)
+		if kind != fullAttention && kind != other {
+			k.fail("layer_types[%d] is %s: only %s and %s are supported", i, strictjson.Show(kind), fullAttention, other)
 		}
-		slides = append(slides, kind == slidingAttention)
+		others = append(others, kind == other)
 	}
-	return slides, k.err == nil
+	return others, k.err == nil
 }
 
 // slidingWindow reads sliding_window; null is 0.
@@ -95,7 +95,7 @@ func everyLayerMaySlide(k *keys, c *Config) {
 
 // slideEverywhere sets a window for all layers, or for none if it is 0.
 func (k *keys) slideEverywhere(c *Config, window int) {
-	slides, _ := k.layerTypes(c)
+	slides, _ := k.layerTypes(c, slidingAttention)
 	if i := slices.Index(slides, window == 0); i >= 0 {
 		k.fail("layer_types[%d] contradicts sliding_window, which holds for all layers of model_type %s", i, c.Family)
 	}
@@ -113,7 +113,7 @@ func upperLayersSlide(k *keys, c *Config) {
 	if !use {
 		window = 0
 	}
-	if slides, given := k.layerTypes(c); given {
+	if slides, given := k.layerTypes(c, slidingAttention); given {
 		k.slide(c, window, func(i int) bool { return slides[i] })
 	} else if window > 0 {
 		k.slide(c, window, func(i int) bool { return i >= first })
@@ -137,11 +137,16 @@ func (c Config) windowOrNull() any {
 }
 
 func (c Config) layerTypes() []string {
+	return c.typesOfLayers(slidingAttention, func(layer int) bool { return c.Window(layer) > 0 })
+}
+
+// typesOfLayers returns what layerTypes reads: the type `other` for some layers, full_attention for the rest.
+func (c Config) typesOfLayers(other string, isOther func(layer int) bool) []string {
 	types := make([]string, c.Layers)
 	for i := range types {
 		types[i] = fullAttention
-		if c.Window(i) > 0 {
-			types[i] = slidingAttention
+		if isOther(i) {
+			types[i] = other
 		}
 	}
 	return types
