@@ -87,7 +87,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 	e := newEngine(m, opt)
 	e.records = m.Device.IsCUDA() && !opt.NoRecordings
 	var err error
-	if e.cache, err = m.NewCache(ctx, e.pages.blocks(), opt.Slots, opt.Context, arch.RecurrentStates(opt.Slots, opt.Conversations)); err != nil {
+	if e.cache, err = m.NewCache(ctx, e.pages.blocks(), opt.Slots, opt.Context, e.pages.recurrentStates()); err != nil {
 		return nil, err
 	}
 	go e.schedule()

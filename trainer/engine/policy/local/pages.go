@@ -56,6 +56,14 @@ func (p *pages) blocks() (n []int) {
 	return n
 }
 
+// recurrentStates returns the number of recurrent states, 0 for a model without them.
+func (p *pages) recurrentStates() int {
+	if p.states == nil {
+		return 0
+	}
+	return p.states.count
+}
+
 // move copies the keys and values of a block to another of the same group, or a recurrent state to another.
 type move struct {
 	group    int // stateGroup: from and to are states
@@ -70,9 +78,9 @@ type prefix struct {
 	reuse int
 }
 
-// find returns the longest reusable prefix of an owner's sequence. It asks lines in flight for a recurrent state where they part from the
-// sequence. soon is true if a line in flight will have a longer
-// one: waiting is then cheaper than computing the prefix twice (K rollouts of a prompt).
+// find returns the longest reusable prefix of an owner's sequence. soon is true if a line in flight will have a longer one: waiting is then
+// cheaper than computing the prefix twice (K rollouts of a prompt). find asks lines in flight for a recurrent state where they part from the
+// sequence.
 func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
 	for _, l := range p.lines {
@@ -268,9 +276,7 @@ func (p *pages) cut(l *line) {
 // again, but keeps those that the n-th token attends to, for sequences that end or part there.
 func (p *pages) fill(l *line, n int) {
 	l.filled = n
-	if p.states != nil {
-		p.snap(l)
-	}
+	p.snap(l)
 	for g, group := range p.groups {
 		table := l.tables[g]
 		for i := firstSeen(group, n-1) - 1; i >= 0 && table[i] != noBlock; i-- {
@@ -295,10 +301,8 @@ func (p *pages) close(l *line) {
 
 // remove drops an idle line.
 func (p *pages) remove(l *line) {
-	if p.states != nil {
-		p.freeState(l)
-		p.freeSnapshots(l)
-	}
+	p.freeState(l)
+	p.freeSnapshots(l)
 	p.each(l, (*pool).drop)
 	p.lines = slices.DeleteFunc(p.lines, func(other *line) bool { return other == l })
 }
@@ -309,9 +313,8 @@ func (p *pages) forget(owner *Tenant) {
 		switch {
 		case l.owner != owner:
 		case l.busy:
-			if l.stale = true; p.states != nil {
-				p.freeSnapshots(l)
-			}
+			l.stale = true
+			p.freeSnapshots(l)
 		default:
 			p.remove(l)
 		}

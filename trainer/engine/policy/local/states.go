@@ -23,10 +23,13 @@ const noState = -1
 const maxWanted = 8
 
 // states assigns recurrent states to lines. A state that no line in flight advances can be given up, the least recently used first.
-type states struct{ free []int32 }
+type states struct {
+	count int
+	free  []int32
+}
 
 func newStates(n int) *states {
-	s := &states{}
+	s := &states{count: n}
 	for i := n - 1; i >= 0; i-- {
 		s.free = append(s.free, int32(i))
 	}
