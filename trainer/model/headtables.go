@@ -40,7 +40,7 @@ func headTablesOf(s *torch.Scope, cfg *arch.Config, positions int) headTables {
 	if cfg.GatedAttention() {
 		gates := make([]int32, cfg.Heads*cfg.HeadDim)
 		for i := range gates {
-			gates[i] = int32(i/cfg.HeadDim*2*cfg.HeadDim + cfg.HeadDim + i%cfg.HeadDim)
+			gates[i] = int32(beforeGates(i, cfg.HeadDim) + cfg.HeadDim)
 		}
 		t.gates = s.Keep(s.FromInt32(gates, int64(len(gates))))
 	}
@@ -90,7 +90,7 @@ func orderOf(s *torch.Scope, cfg *arch.Config, c columns, layer int) *torch.Tens
 		order[i] = int32(i)
 		switch {
 		case c.gated && i < queries:
-			order[i] = int32(i/c.headDim*2*c.headDim + i%c.headDim)
+			order[i] = int32(beforeGates(i, c.headDim))
 		case c.gated:
 			order[i] = int32(i + queries)
 		case c.queriesAlone && i >= queries:
@@ -103,6 +103,9 @@ func orderOf(s *torch.Scope, cfg *arch.Config, c columns, layer int) *torch.Tens
 	}
 	return s.Keep(s.FromInt32(order, int64(len(order))))
 }
+
+// beforeGates returns the column of dimension i of the queries, if each head of them is followed by as many gates.
+func beforeGates(i, headDim int) int { return i/headDim*2*headDim + i%headDim }
 
 // paired returns the column that comes to i.
 func paired(cfg *arch.Config, i, headDim, layer int) int {
