@@ -9,6 +9,7 @@
 #include "layer_loops.h"
 #include "mgrpo/nn.h"
 #include "parallel.h"
+#include "segments.h"
 
 using namespace mgrpo;
 using namespace mgrpo::cpu;
@@ -17,10 +18,8 @@ namespace {
 
 // Whether cu names `batch` segments end to end, each following a row before it, and the head sizes fit together.
 bool valid_layout(const int32_t *cu, const int32_t *follows, int64_t batch, int64_t heads, int64_t kv_heads, int64_t hd, int64_t window) {
-  if (batch < 0 || cu == nullptr || cu[0] != 0 || window < 0) return false;
-  for (int64_t s = 0; s < batch; s++)
-    if (cu[s + 1] < cu[s] || (follows != nullptr && (follows[s] < -1 || follows[s] >= cu[s]))) return false;
-  return heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && hd > 0 && hd <= kMaxHeadDim && valid_sizes({cu[batch], heads, hd});
+  return valid_segments(cu, follows, batch) && window >= 0 && heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && hd > 0 &&
+         hd <= kMaxHeadDim && valid_sizes({cu[batch], heads, hd});
 }
 
 // The rows that the last row of each segment attends to, from the beginning of its sequence.

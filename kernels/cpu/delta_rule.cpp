@@ -16,6 +16,8 @@ using namespace mgrpo::cpu;
 
 namespace {
 
+static_assert(kMostDeltaDim == kMaxDeltaDim, "a state that the checks accept must fit into a thread's columns");
+
 using Floats = std::vector<float>;
 
 // Gates of a row and head. Above 20 softplus is the identity, as in PyTorch.
@@ -47,7 +49,7 @@ struct Rows {
     });
   }
 
-  // The length to which head h of queries, then keys, is normalised.
+  // The length of a normalised head. Heads of queries come first, then heads of keys.
   float scale(int64_t h) const { return h < rule.key_heads ? static_cast<float>(1 / std::sqrt(static_cast<double>(rule.key_dim))) : 1.0f; }
   float a(int64_t row, int64_t h) const { return ba[(row * 2 + 1) * rule.value_heads + h] + rule.dt_bias[h]; }
   float g(int64_t row, int64_t h) const { return -std::exp(rule.a_log[h]) * softplus(a(row, h)); }
@@ -98,8 +100,8 @@ class HeadBackward {
     zeros_.resize(dk_ * dv_);
   }
 
-  // dqk [T, 2 keys] are gradients of normalised queries and keys, to which those of this head are added. dg, dbeta [T, value_heads]
-  // and dx, of values, are written.
+  // Adds the gradients of the head's normalised queries and keys to dqk [T, 2 keys]. Writes dg, dbeta [T, value_heads] and the part of dx
+  // that belongs to values.
   void run(int64_t head, float *dqk, float *dg, float *dbeta, float *dx) {
     std::vector<Floats> of_state(static_cast<size_t>(pieces_.count));  // gradients of the states after pieces; empty: 0
     for (int64_t p = pieces_.count - 1; p >= 0; p--) {
@@ -131,7 +133,7 @@ class HeadBackward {
     layer_loops().delta_product({a.data(), 1, rows, b, columns, y, columns, rows, inner, columns, sign});
   }
 
-  // dstate is the gradient of the state after the piece; it becomes that of the state before it.
+  // dstate is the gradient of the state after the piece. Then it is the gradient of the state before the piece.
   void piece(int64_t p, int64_t head, float *dstate, float *dqk, float *dg, float *dbeta, float *dx) {
     first_ = pieces_.first[p], n_ = pieces_.first[p + 1] - first_, head_ = head;
     const int64_t before = pieces_.before[p];
@@ -253,7 +255,7 @@ class HeadBackward {
   Floats dout_, v_, e_, dout_start_, e_start_, v_end_, dv_new_, zeros_;  // [n, dv], v is beta r; a state
 };
 
-// The gradients of x's queries and keys, and of ba, given those of what was made of them.
+// The gradients of x's queries and keys, and of ba, given the gradients of normalised queries and keys, of g and of beta.
 void back_to_inputs(const Rows &in, const Floats &dqk, Floats &dg, const Floats &dbeta, float *dx, float *dba) {
   const auto &rule = in.rule;
   const int64_t heads = rule.value_heads;

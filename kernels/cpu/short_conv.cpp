@@ -115,7 +115,7 @@ void finish(const mgrpo_short_conv &conv, const float *bcx, int64_t row, float *
   for (int64_t j = 0; j < conv.d; j++) sum[j] *= c[j];
 }
 
-// The gradient of a row's convolution, and with gates that of its gates C.
+// The gradient of a row's convolution. With gates, also the gradient of its gates C.
 void back_to_sum(const float *dy, const float *bcx, const mgrpo_short_conv &conv, const Taps &taps, const Rows &rows, int64_t row,
                  float *dsum, float *dbcx) {
   const int64_t d = conv.d;
