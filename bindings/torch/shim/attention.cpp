@@ -189,7 +189,7 @@ at::Tensor gradient_of_seen(const at::Tensor &dy_any, const at::Tensor &seen_row
   auto sizes = dy.sizes().vec();
   sizes[0] = places.size(0);
   if (!dy.is_cuda() || !ours(dy)) {
-    auto wide = dy.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    auto wide = wide_of(dy);
     return at::zeros(sizes, dy.options().dtype(wide)).index_add_(0, seen_rows, dy.to(wide)).to(dy.scalar_type());
   }
   auto dx = at::empty(sizes, dy.options());

@@ -25,8 +25,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
-at::ScalarType wide_of(const at::Tensor &x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 float *data_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
 
 // The first integers of a description of pieces: three numbers, the number of rows, and where each array is.

@@ -109,7 +109,7 @@ struct Chunks {
 
 variable_list head(const at::Tensor &h, const at::Tensor &w, int32_t type, const at::Tensor &targets, double tau, int64_t chunk, double cap,
                    bool invariant) {
-  auto options = h.options().dtype(h.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  auto options = h.options().dtype(wide_of(h));
   auto logp = at::empty({h.size(0)}, options), entropy = at::empty({h.size(0)}, options);
   Chunks{h, w, type, chunk, cap, invariant}.each([&](int64_t from, int64_t n, const at::Tensor &, const at::Tensor &logits) {
     log_prob(logits, from, targets.narrow(0, from, n), tau, logp.narrow(0, from, n), entropy.narrow(0, from, n));

@@ -80,8 +80,6 @@ Heads heads_of(const at::Tensor &qkv, const mgt_heads &how) {
   return h;
 }
 
-int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
-
 float *data_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
 
 constexpr auto kPositions = ": is every position in the cosine table?";
@@ -157,7 +155,7 @@ struct SplitHeads : torch::autograd::Function<SplitHeads> {
 at::Tensor turned_composite(const at::Tensor &x, const Heads &h) {
   if (!h.cos.defined()) return x;
   int64_t half = h.cos.size(1), rest = x.size(2) - 2 * half;
-  auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  auto wide = wide_of(x);
   auto c = h.cos.index_select(0, h.pos).unsqueeze(1).to(wide), s = h.sin.index_select(0, h.pos).unsqueeze(1).to(wide);
   auto a = x.narrow(2, 0, half).to(wide), b = x.narrow(2, half, half).to(wide);
   auto turned = at::cat({a * c - b * s, b * c + a * s}, 2).to(x.scalar_type());

@@ -15,6 +15,12 @@ bool cpu_fp32(const at::Tensor &t, const T &...rest) {
   return cpu_fp32(t) && cpu_fp32(rest...);
 }
 
+// Returns the number of a tensor's type in mgrpo/dtype.h, which has PyTorch's numbers.
+inline int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
+
+// Returns the type in which LibTorch's operators compute a layer.
+inline at::ScalarType wide_of(const at::Tensor &x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+
 // Whether our kernels of layers accept these tensors: of one dtype and device, float32, on a GPU also bfloat16.
 template <class... T>
 bool ours(const at::Tensor &t, const T &...rest) {

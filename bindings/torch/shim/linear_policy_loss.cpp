@@ -102,7 +102,7 @@ mgt_policy_loss mgt_linear_policy_loss(mgt_device *d, void *h, void *w, int32_t 
     TORCH_CHECK(batch->tokens == H.size(0), "the batch has ", batch->tokens, " tokens, h ", H.size(0), " rows");
     const int32_t *y = int32s(Y, H.size(0), "targets");
     const Kernels kernels(H);
-    auto wide = H.options().dtype(H.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+    auto wide = H.options().dtype(wide_of(H));
     auto logp = at::empty({H.size(0)}, wide), entropy = at::empty({H.size(0)}, wide), dh = at::empty_like(H);
     WeightGradient dw(leaf, wide.dtype().toScalarType(), dw_or_null ? ref(dw_or_null) : at::Tensor());
 

@@ -33,8 +33,6 @@ using torch::autograd::variable_list;
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
-
 // --- The choice.
 
 at::Tensor route(const at::Tensor &logits, const at::Tensor &given, const at::Tensor &chosen, const at::Tensor &differs, bool normalise) {

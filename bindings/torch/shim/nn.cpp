@@ -112,8 +112,6 @@ struct Embedding : torch::autograd::Function<Embedding> {
   }
 };
 
-int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
-
 float *data_or_null(const at::Tensor *t) { return t ? t->mutable_data_ptr<float>() : nullptr; }
 
 at::Tensor rms_norm(const at::Tensor &x, const at::Tensor &w, double offset, double eps, at::Tensor *inv_rms) {
@@ -313,7 +311,7 @@ at::Tensor remade(uint32_t i) {
 // Other dtypes and devices. An offset is added in float32, because bfloat16 numbers near 1 have fewer digits than the weights.
 at::Tensor rms_norm_composite(const at::Tensor &x, const at::Tensor &w, double offset, double eps) {
   if (offset == 0) return at::rms_norm(x, w.sizes(), w, eps);
-  auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  auto wide = wide_of(x);
   return at::rms_norm(x.to(wide), w.sizes(), w.to(wide) + offset, eps).to(x.scalar_type());
 }
 

@@ -30,7 +30,6 @@ mgrpo_short_conv conv_of(const at::Tensor &w, const MaybeTensor &bias, bool silu
 
 const int32_t *data_or_null(const MaybeTensor &t) { return t ? t->const_data_ptr<int32_t>() : nullptr; }
 float *data_or_null(const at::Tensor &t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
-int32_t dtype_of(const at::Tensor &t) { return int32_t(t.scalar_type()); }
 
 constexpr auto kSegments = ": do the segments begin at 0, rise and follow earlier rows, and are there 1 to 8 taps?";
 
@@ -100,8 +99,6 @@ std::array<at::Tensor, 3> thirds(const at::Tensor &x) {
   const int64_t d = x.size(1) / 3;
   return {x.narrow(1, 0, d), x.narrow(1, d, d), x.narrow(1, 2 * d, d)};
 }
-
-at::ScalarType wide_of(const at::Tensor &x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 // Returns the convolution. taken(n) is u of the row n before each row, zero where there is none.
 template <class Taken>
