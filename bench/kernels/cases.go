@@ -56,6 +56,10 @@ func full() []workload {
 			attentions(16, 64, 192, 9, 3, 64, backward))
 	}
 	all = append(all, decodes(16, 1024, 9, 3, 64))
+	for _, backward := range []int64{0, 1} { // with the heads of Qwen3.5-0.8B
+		all = append(all, deltaRules(16, 128, 16, 16, 128, backward))
+	}
+	all = append(all, deltaSteps(16, 16, 16, 128))
 	for _, size := range [][2]int64{{576, 1536}, {1536, 576}, {576, 49_152}} {
 		for _, rows := range []int64{1, 4, 16} {
 			all = append(all, linears(rows, size[0], size[1], ""), linears(rows, size[0], size[1], halfWeights), linears(rows, size[0], size[1], measure.BF16Factors))
@@ -95,6 +99,10 @@ func gpu() []workload {
 		all = append(all, decodes(sequences, 1024, 14, 2, 64).inHalf(), decodes(sequences, 4096, 32, 8, 128).inHalf())
 	}
 	all = append(all, decodes(64, 1024, 16, 8, 128).inHalf(), decodes(64, 1024, 16, 2, 256).inHalf())
+	for _, backward := range []int64{0, 1} { // with the heads of Qwen3.5-9B
+		all = append(all, deltaRules(4, 2048, 16, 32, 128, backward).inHalf())
+	}
+	all = append(all, deltaSteps(64, 16, 32, 128))
 	return append(all, samples(64, vocab).inHalf())
 }
 
@@ -103,10 +111,11 @@ func quick() []workload {
 	return []workload{
 		logProbs(133, 1003, 0).inHalf(), logProbs(133, 1003, 1).inHalf(), lossFromLogits(256, 1003).inHalf(), linearLoss(640, 64, 1003).inHalf(),
 		addedNorms(37, 64, 0).inHalf(), addedNorms(37, 64, 1).inHalf(), gates(37, 64, 0).inHalf(), gates(37, 64, 1).inHalf(),
-		splits(37, 6, 2, 16, 0).inHalf(), splits(37, 6, 2, 16, 1).inHalf(), decodes(5, 37, 6, 2, 16).inHalf(), samples(3, 1003).inHalf(),
+		splits(37, 6, 2, 16, 0).inHalf(), splits(37, 6, 2, 16, 1).inHalf(), deltaRules(3, 37, 2, 4, 16, 0).inHalf(), deltaRules(3, 37, 2, 4, 16, 1).inHalf(), decodes(5, 37, 6, 2, 16).inHalf(), samples(3, 1003).inHalf(),
 		advantages(101), logProbs(133, 1003, 0), logProbs(133, 1003, 1), lossFromLogits(256, 1003), linearLoss(640, 65, 1003),
 		optimizer(10_007), norms(37, 65, 0), norms(37, 65, 1), addedNorms(37, 65, 0), addedNorms(37, 65, 1), gates(37, 65, 0), gates(37, 65, 1), splits(37, 6, 2, 16, 0), splits(37, 6, 2, 16, 1),
-		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), linears(3, 65, 129, ""), linears(3, 65, 129, halfWeights), linears(3, 65, 129, measure.BF16Factors),
+		attentions(4, 1, 37, 6, 2, 16, 0), attentions(4, 1, 37, 6, 2, 16, 1), decodes(5, 37, 6, 2, 16), deltaRules(3, 37, 2, 4, 16, 0), deltaRules(3, 37, 2, 4, 16, 1), deltaSteps(5, 2, 4, 16),
+		linears(3, 65, 129, ""), linears(3, 65, 129, halfWeights), linears(3, 65, 129, measure.BF16Factors),
 		trainedLinears(37, 65, 129, "float32"), trainedLinears(37, 65, 129, "bfloat16"), samples(3, 1003),
 	}
 }
@@ -244,6 +253,36 @@ func decodes(sequences, context, heads, kv, hd int64) workload {
 		shape: fmt.Sprintf("%d rows, context %d, %d/%d heads of %d", sequences, context, heads, kv, hd),
 		bytes: bytes("8 S L KV d: cached keys and values read", 8*sequences*context*kv*hd), reads: true,
 		flops: flops("4 d H per visible pair", 4*float64(hd*heads*sequences*context)), peers: pytorch, caches: bothCaches, open: decodeAttention}
+}
+
+// recurrence is the arithmetic of a gated delta rule for a row and a head: the state decays (1 operation a value), is multiplied by the key (2),
+// takes the update (2), and is multiplied by the query (2).
+const recurrence = 7
+
+// deltaRules returns the gated delta rule over packed sequences of equal lengths.
+func deltaRules(sequences, length, keyHeads, valueHeads, hd, backward int64) workload {
+	rows := sequences * length
+	n := rows * (2*keyHeads + 2*valueHeads) * hd
+	work := float64(rows*valueHeads) * float64(hd*hd)
+	w := workload{name: "gated_delta_rule",
+		dims:  dims{"sequences": sequences, "length": length, "key_heads": keyHeads, "value_heads": valueHeads, "head_dim": hd, "backward": backward},
+		shape: fmt.Sprintf("%d sequences of %d, %d/%d heads of %d", sequences, length, keyHeads, valueHeads, hd),
+		bytes: bytes("8 T (K + V) d: q, k, v read, output written", 4*n), flops: flops("7 T V d d: every row updates a state", recurrence*work),
+		peers: pytorch[:1], caches: coldOnly, open: deltaRule}
+	if backward == 1 {
+		w.bytes = bytes("24 T (K + V) d: forward 8; inputs and the output's gradient read, gradients written", 12*n)
+		w.flops = flops("21 T V d d: forward 7, backward 14", 3*recurrence*work)
+	}
+	return w
+}
+
+// deltaSteps returns one row of each sequence: the gated delta rule in decoding.
+func deltaSteps(sequences, keyHeads, valueHeads, hd int64) workload {
+	states := sequences * valueHeads * hd * hd
+	return workload{name: "gated_delta_step", dims: dims{"sequences": sequences, "key_heads": keyHeads, "value_heads": valueHeads, "head_dim": hd},
+		shape: fmt.Sprintf("%d rows, %d/%d heads of %d", sequences, keyHeads, valueHeads, hd),
+		bytes: bytes("8 S V d d: states read and written", 8*states), flops: flops("7 S V d d", recurrence*float64(states)),
+		peers: pytorch[:1], caches: bothCaches, open: deltaStep}
 }
 
 const halfWeights = "bf16 weights"

@@ -176,6 +176,84 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
+// deltaRule makes the provider of a gated delta rule over packed sequences. Its error is that of two short sequences, because the float64
+// reference keeps the states of all rows.
+func deltaRule(d *desk, n dims) *measure.Native {
+	p := d.deltaRule(n, n["sequences"], n["length"]).native(d)
+	p.Error = d.deltaRule(n, min(n["sequences"], 2), min(n["length"], 128)).native(d).Error
+	return p
+}
+
+func (d *desk) deltaRule(n dims, sequences, length int64) layer {
+	rows, cu := sequences*length, make([]int32, sequences+1)
+	for i := range cu {
+		cu[i] = int32(int64(i) * length)
+	}
+	ends := d.ints(cu)
+	return layer{
+		leaves: d.ruleInputs(n, rows), douts: d.gradients(n, 1, 5, rows, n["value_heads"]*n["head_dim"]),
+		f: func(x []*torch.Tensor) []*torch.Tensor {
+			return one(ruleOf(n, x).Packed(x[0], x[1], torch.PiecesOf(ends, nil)))
+		},
+	}
+}
+
+// deltaStep makes the provider of a gated delta rule's step with a state for each row. Error compares the first rows of sequences, which come
+// one at a time, with packed rows in float64.
+func deltaStep(d *desk, n dims) *measure.Native {
+	const length = 3
+	sequences, heads, hd := n["sequences"], n["value_heads"], n["head_dim"]
+	x := d.ruleInputs(n, sequences*length)
+	states := d.uniform(6, 1, sequences, heads, hd, hd)
+	slot, pos, cu := make([]int32, sequences), make([]int32, sequences), make([]int32, sequences+1)
+	for i := range slot {
+		slot[i], pos[i], cu[i+1] = int32(sequences)-1-int32(i), 1, int32((i+1)*length)
+	}
+	slots, later, ends := d.ints(slot), d.ints(pos), d.ints(cu)
+	row := func(i int64) (x0, ba *torch.Tensor) {
+		at := func(t *torch.Tensor) *torch.Tensor {
+			return t.View(sequences, length, -1).Narrow(1, i, 1).Contiguous().View(sequences, -1)
+		}
+		return at(x[0]), at(x[1])
+	}
+	var qkv, ba *torch.Tensor
+	d.s.Scoped(func() { a, b := row(0); qkv, ba = d.keep(a), d.keep(b) })
+	return &measure.Native{
+		Work: func() error { d.s.Scoped(func() { ruleOf(n, x).Advance(qkv, ba, states, slots, later) }); return nil },
+		Error: func() (worst float64, err error) {
+			d.s.Scoped(func() {
+				var wide []*torch.Tensor
+				for _, t := range x {
+					wide = append(wide, t.To(torch.Float64))
+				}
+				want := ruleOf(n, wide).Packed(wide[0], wide[1], torch.PiecesOf(ends, nil)).View(sequences, length, -1)
+				fresh := d.s.Zeros(torch.Float32, sequences, heads, hd, hd)
+				for i := range int64(length) {
+					at := make([]int32, sequences)
+					for j := range at {
+						at[j] = int32(i)
+					}
+					a, b := row(i)
+					got := ruleOf(n, x).Advance(a, b, fresh, slots, d.s.FromInt32(at, sequences))
+					worst = max(worst, between(d.s, got, want.Narrow(1, i, 1).Contiguous().View(sequences, -1)))
+				}
+			})
+			return worst, nil
+		},
+	}
+}
+
+// ruleInputs returns a gated delta rule's rows of queries, keys and values, and of steps and decays; then A_log and dt_bias.
+func (d *desk) ruleInputs(n dims, rows int64) []*torch.Tensor {
+	return []*torch.Tensor{d.uniform(1, 1, rows, (2*n["key_heads"]+n["value_heads"])*n["head_dim"]), d.uniform(2, 1, rows, 2*n["value_heads"]),
+		d.floats(uniform(3, n["value_heads"]), n["value_heads"]), d.floats(uniform(4, n["value_heads"]), n["value_heads"])}
+}
+
+func ruleOf(n dims, inputs []*torch.Tensor) torch.DeltaRule {
+	hd := int(n["head_dim"])
+	return torch.DeltaRule{KeyHeads: int(n["key_heads"]), ValueHeads: int(n["value_heads"]), KeyDim: hd, ValueDim: hd, ALog: inputs[2], DtBias: inputs[3]}
+}
+
 // linear makes a linear layer's provider. Its input is float32 for weights of any type.
 func linear(d *desk, n dims) *measure.Native {
 	return layer{

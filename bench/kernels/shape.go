@@ -28,6 +28,8 @@ var chosen = []kernel{
 	{"heads", []string{"rows", "heads", "kv_heads", "head_dim"}, true, func(n []int64, b int64) workload { return splits(n[0], n[1], n[2], n[3], b) }},
 	{"attention_packed", []string{"sequences", "shortest", "longest", "heads", "kv_heads", "head_dim"}, true, func(n []int64, b int64) workload { return attentions(n[0], n[1], n[2], n[3], n[4], n[5], b) }},
 	{"decode_attention", []string{"sequences", "context", "heads", "kv_heads", "head_dim"}, false, func(n []int64, _ int64) workload { return decodes(n[0], n[1], n[2], n[3], n[4]) }},
+	{"gated_delta_rule", []string{"sequences", "length", "key_heads", "value_heads", "head_dim"}, true, func(n []int64, b int64) workload { return deltaRules(n[0], n[1], n[2], n[3], n[4], b) }},
+	{"gated_delta_step", []string{"sequences", "key_heads", "value_heads", "head_dim"}, false, func(n []int64, _ int64) workload { return deltaSteps(n[0], n[1], n[2], n[3]) }},
 	{"linear", []string{"rows", "in", "out"}, false, func(n []int64, _ int64) workload { return linears(n[0], n[1], n[2], "") }},
 	{"sample", []string{"rows", "vocabulary"}, false, func(n []int64, _ int64) workload { return samples(n[0], n[1]) }},
 }
@@ -77,7 +79,7 @@ func ParseShape(name, sizes, dtype string) (Shape, error) {
 	case dtype == "fp32":
 	case dtype != "bf16":
 		return Shape{}, fmt.Errorf("--dtype %s: fp32 or bf16", dtype)
-	case name == "group_advantage" || name == "adamw":
+	case name == "group_advantage" || name == "adamw" || name == "gated_delta_step":
 		return Shape{}, fmt.Errorf("%s has no variant in bf16", name)
 	case name == "linear":
 		all[0] = linears(n[0], n[1], n[2], halfWeights)

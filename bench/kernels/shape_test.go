@@ -9,7 +9,7 @@ import (
 func TestShapes(t *testing.T) {
 	sizes := map[string]string{"group_advantage": "7", "token_logprob": "5x101", "policy_loss_from_logits": "64x101", "linear_policy_loss": "64x32x101", "adamw": "1001",
 		"rms_norm": "5x64", "add_rms_norm": "5x64", "swiglu": "5x64", "heads": "5x4x2x16", "attention_packed": "3x1x9x4x2x16", "decode_attention": "3x17x4x2x16",
-		"linear": "3x64x32", "sample": "3x101"}
+		"gated_delta_rule": "2x9x2x4x16", "gated_delta_step": "3x2x4x16", "linear": "3x64x32", "sample": "3x101"}
 	for _, k := range chosen {
 		if !strings.Contains(List(""), k.name) || sizes[k.name] == "" {
 			t.Fatalf("%s is not listed or not tried", k.name)

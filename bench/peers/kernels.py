@@ -321,6 +321,83 @@ def decode_attention(d):
     return Operator(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), [q, k, v])
 
 
+def rule_inputs(d, rows):
+    """A gated delta rule's rows of queries, keys and values, and of steps and decays; then A_log and dt_bias."""
+    width, heads, t = (2 * d["key_heads"] + d["value_heads"]) * d["head_dim"], d["value_heads"], real(d)
+    return [uniform(1, 1, rows, width, dtype=t), uniform(2, 1, rows, 2 * heads, dtype=t), uniform(3, 1, heads), uniform(4, 1, heads)]
+
+
+def rule_terms(d, sequences, x, ba, a_log, dt_bias):
+    """The arguments of transformers' functions, as its layer computes them: q, k, v [B, L, H, d]; g, beta [B, L, H]."""
+    keys = d["key_heads"] * d["head_dim"]
+    q, k, v = x.view(sequences, -1, x.shape[-1]).split([keys, keys, d["value_heads"] * d["head_dim"]], -1)
+    beta, a = ba.view(sequences, -1, ba.shape[-1]).chunk(2, -1)
+    wide = torch.promote_types(a.dtype, torch.float32)
+    g = -a_log.to(wide).exp() * F.softplus(a.to(wide) + dt_bias)
+    heads = [y.reshape(*y.shape[:2], -1, d["head_dim"]) for y in (q, k, v)]
+    return *heads, g, beta.sigmoid()
+
+
+def rule_row_by_row(q, k, v, g, beta, state):
+    """The rule's equations in the type of its inputs."""
+    times, unit = v.shape[2] // q.shape[2], lambda y: y * torch.rsqrt((y * y).sum(-1, keepdim=True) + 1e-6)
+    q, k, out = unit(q).repeat_interleave(times, 2) * q.shape[-1] ** -0.5, unit(k).repeat_interleave(times, 2), []
+    for i in range(q.shape[1]):
+        state = state * g[:, i, :, None, None].exp()
+        error = v[:, i] - (state * k[:, i, :, :, None]).sum(-2)
+        state = state + k[:, i, :, :, None] * (beta[:, i, :, None] * error)[:, :, None, :]
+        out.append((state * q[:, i, :, :, None]).sum(-2))
+    return torch.stack(out, 1)
+
+
+class GatedDeltaRule(Operator):
+    def __init__(self, d):
+        from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule as chunked
+
+        self.d, rows, width = d, d["sequences"] * d["length"], d["value_heads"] * d["head_dim"]
+
+        def work(*given):
+            q, k, v, g, beta = rule_terms(d, d["sequences"], *given)
+            return chunked(q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True)[0].reshape(rows, width)
+
+        super().__init__(work, rule_inputs(d, rows), 4 * d["backward"], uniform(5, 1, rows, width, dtype=real(d)))
+        self.flags = {"function": "torch_chunk_gated_delta_rule of transformers"}
+
+    def check(self):
+        """Sequence by sequence, because the rule row by row keeps the states of all rows."""
+        d, (x, ba, *heads) = self.d, self.inputs
+        heads = [y.detach().double().requires_grad_(bool(self.leaves)) for y in heads]
+        errors = []
+        for i in range(d["sequences"]):
+            rows = slice(i * d["length"], (i + 1) * d["length"])
+            wide = [y[rows].detach().double().requires_grad_(bool(self.leaves)) for y in (x, ba)]
+            terms = rule_terms(d, 1, *wide, *heads)
+            want = rule_row_by_row(*terms, terms[0].new_zeros(1, d["value_heads"], d["head_dim"], d["head_dim"])).reshape(d["length"], -1)
+            errors.append(worst(self.out[rows].detach(), want.detach()))
+            if self.leaves:
+                want.backward(self.douts[0][rows].double())
+                errors += [worst(got.grad[rows], y.grad) for got, y in zip((x, ba), wide)]
+        if self.leaves:
+            errors += [worst(got.grad, y.grad) for got, y in zip(self.inputs[2:], heads)]
+        return max(errors)
+
+
+def gated_delta_step(d):
+    from transformers.models.qwen3_5.modeling_qwen3_5 import torch_recurrent_gated_delta_rule as recurrent
+
+    rows, hd = d["sequences"], d["head_dim"]
+    states = uniform(6, 1, rows, d["value_heads"], hd, hd)
+
+    def work(*given):
+        q, k, v, g, beta = rule_terms(d, rows, *given[:4])
+        return recurrent(q, k, v, g=g, beta=beta, initial_state=given[4], output_final_state=True, use_qk_l2norm_in_kernel=True)[0]
+
+    operator = Operator(work, [*rule_inputs(d, rows), states])
+    operator.plain = lambda *given: rule_row_by_row(*rule_terms(d, rows, *given[:4]), given[4])
+    operator.flags = {"function": "torch_recurrent_gated_delta_rule of transformers"}
+    return operator
+
+
 def linear(d):
     return Operator(F.linear, [uniform(1, 1, d["rows"], d["in"], dtype=real(d)), uniform(2, 1, d["out"], d["in"], dtype=real(d))])
 
@@ -347,6 +424,7 @@ class Sample(Operator):
 CASES = {
     "group_advantage": Advantage, "token_logprob": LogProb, "policy_loss_from_logits": PolicyLoss, "linear_policy_loss": LinearPolicyLoss,
     "rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "swiglu": swiglu, "heads": heads, "attention_packed": attention, "decode_attention": decode_attention,
+    "gated_delta_rule": GatedDeltaRule, "gated_delta_step": gated_delta_step,
     "linear": linear, "trained_linear": trained_linear, "sample": Sample,
 }
 

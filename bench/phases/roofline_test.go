@@ -31,7 +31,7 @@ func TestRoofline(t *testing.T) {
 	for suite := range phases {
 		for _, r := range results(suite + "-*.json") {
 			for _, kernels := range results("kernels-*.json") {
-				if kernels.Machine.CPU != r.Machine.CPU || r.Machine.GPU+kernels.Machine.GPU != "" {
+				if !sameProcessor(kernels.Machine, r.Machine) {
 					continue
 				}
 				for _, b := range casesOf(suite, false) {
@@ -45,10 +45,15 @@ func TestRoofline(t *testing.T) {
 	}
 }
 
+// sameProcessor reports whether two results come from one kind of CPU. Different processors of a cloud have one name, and differ by their caches.
+func sameProcessor(a, b measure.Machine) bool {
+	return a.GPU+b.GPU == "" && a.CPU == b.CPU && a.Cores == b.Cores && a.L3Bytes == b.L3Bytes
+}
+
 // The operations that the model counts are those of the floors of the suites, which are counted by other formulas.
 func TestRooflineFLOPs(t *testing.T) {
 	inf := math.Inf(1)
-	d := roofline.Device{Read: inf, Copy: inf, FP32: 1, BF16: 1, Prompts16: 1, Few32: 1, Few16: 1, Attention: 1, Cached: inf, Link: inf}
+	d := roofline.Device{Read: inf, Copy: inf, FP32: 1, BF16: 1, Prompts16: 1, Few32: 1, Few16: 1, Attention: 1, Cached: inf, Recurrence: inf, TrainedRecurrence: inf, States: inf, Link: inf}
 	for _, c := range []arch.Config{small.config, qwen3Small.config, experts.config} {
 		s := shape{prompts: 3, rollouts: 5, promptTokens: 40, newTokens: 20}
 		b := bench{weights: network{config: c}, shape: s}

@@ -27,6 +27,9 @@ type Device struct {
 	Attention float64 // operations of attention over prompts and in training
 	Cached    float64 // bytes of keys and values that decoding reads
 
+	Recurrence, TrainedRecurrence float64 // operations of gated delta rules: forward; forward and backward
+	States                        float64 // bytes of their states that decoding reads and writes
+
 	Launch float64 // seconds that a kernel takes in addition to its work
 	Eager  float64 // seconds between two kernels that the host launches one by one; decoding on a GPU is one graph
 	Link   float64 // bytes to the host
@@ -56,7 +59,7 @@ var GPUs = []Device{
 func gpu(name string, bandwidth, fp32, bf16, link float64) Device {
 	bandwidth, fp32, bf16 = copyShare*bandwidth, productShare*fp32, productShare*bf16
 	return Device{Name: name, GPU: true, Read: bandwidth, Copy: bandwidth, FP32: fp32, BF16: bf16, Prompts16: bf16, Few32: fp32, Few16: bf16,
-		Attention: bf16, Cached: bandwidth, Launch: inGraph, Eager: fromHost, Link: link}
+		Attention: bf16, Cached: bandwidth, Recurrence: fp32, TrainedRecurrence: fp32, States: bandwidth, Launch: inGraph, Eager: fromHost, Link: link}
 }
 
 // GPU returns one of GPUs by its name, in upper or lower case.

@@ -64,10 +64,9 @@ func (p pass) layers() (f forward) {
 		switch g := p.a.Arch.GatedDelta; {
 		case p.a.Arch.Convolves(layer):
 			p.elementwise(&f.rest, 1, 5*p.a.Arch.Hidden) // reads a product of three values, writes the cache and the result
-		case p.a.Arch.Recurs(layer): // the convolution, the recurrence, the norm, and the gate
+		case p.a.Arch.Recurs(layer): // the convolution, the norm, and the gate; the recurrence
 			p.elementwise(&f.rest, 5, 3*g.Channels()+10*g.Values())
-			states := float64(g.ValueHeads * g.KeyDim * g.ValueDim) // in fp32, read and written at least once
-			f.rest.work(p.launch(1), 8*states, p.d.Copy, 6*states*p.n(), p.d.FP32)
+			p.recurrence(&f.rest, g)
 		default:
 			p.attention(&f.rest, layer)
 		}
@@ -157,6 +156,16 @@ func (p pass) attention(t *Time, layer int) {
 	p.elementwise(t, 1, 2*(q+2*kv))
 	bytes := p.a.value() * 2 * (float64(kv)*p.rows.keys(window)/p.passes + float64(q)*p.n())
 	t.work(p.launch(1), bytes, p.cached, 4*float64(q)*p.rows.pairs(window)/p.passes, p.d.Attention)
+}
+
+// recurrence adds a gated delta rule. It reads and writes each sequence's states, in fp32, and each row takes seven operations a value: the state
+// decays, is multiplied by the key, takes the update, and is multiplied by the query.
+func (p pass) recurrence(t *Time, g *arch.GatedDelta) {
+	values, rate := float64(g.ValueHeads*g.KeyDim*g.ValueDim), p.d.Recurrence
+	if p.trains {
+		rate = p.d.TrainedRecurrence
+	}
+	t.work(p.launch(1), 8*values*p.rows.pieces()/p.passes, p.d.States, 7*values*p.n(), rate)
 }
 
 // head adds the product of n rows with the output projection, and the write of their logits.

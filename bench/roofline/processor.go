@@ -30,8 +30,13 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 		d.Prompts16, d.Few16 = d.BF16/2, d.BF16/2
 	}
 	const rounded, few = "linear, " + measure.BF16Factors, "16 x 576 x 49152"
-	if slices.ContainsFunc(kernels.Rows, func(r measure.Row) bool { return r.Name == rounded && r.Shape == few }) {
+	if m.has(rounded, few) {
 		d.RoundedPrompts16, d.RoundedFew16 = d.BF16, m.flops(rounded, few)
+	}
+	// Older results have no rows of recurrences: their floor is that of products and copies.
+	d.Recurrence, d.TrainedRecurrence, d.States = d.FP32, d.FP32, d.Copy
+	if rule := "gated_delta_rule"; m.has(rule, "") {
+		d.Recurrence, d.TrainedRecurrence, d.States = m.flops(rule, ""), m.flops(rule+" fwd+bwd", ""), m.bytes("gated_delta_step", "")
 	}
 	d.BF16 = max(d.BF16, d.FP32) // a CPU without bf16 instructions does not round factors
 	return d, m.err
@@ -41,6 +46,11 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 type measured struct {
 	results *measure.Results
 	err     error
+}
+
+// has reports whether there is a row with this name, and a shape that begins so.
+func (m *measured) has(name, shape string) bool {
+	return slices.ContainsFunc(m.results.Rows, func(r measure.Row) bool { return r.Name == name && strings.HasPrefix(r.Shape, shape) })
 }
 
 func (m *measured) row(name, shape string) (row measure.Row, seconds float64) {

@@ -86,7 +86,7 @@ func TestRows(t *testing.T) {
 // fast is a device of which nothing takes time.
 func fast() Device {
 	inf := math.Inf(1)
-	return Device{Read: inf, Copy: inf, FP32: inf, BF16: inf, Prompts16: inf, Few32: inf, Few16: inf, Attention: inf, Cached: inf, Link: inf}
+	return Device{Read: inf, Copy: inf, FP32: inf, BF16: inf, Prompts16: inf, Few32: inf, Few16: inf, Attention: inf, Cached: inf, Recurrence: inf, TrainedRecurrence: inf, States: inf, Link: inf}
 }
 
 func agent(c arch.Config) Agent {
@@ -119,6 +119,20 @@ func TestFloorOfOneThing(t *testing.T) {
 	moves.Copy = 1
 	if got, want := Floor(moves, a, w).Of(Optimizer).Seconds(), 38*float64(c.Parameters()); got != want {
 		t.Errorf("the optimizer moves %v bytes, want %v", got, want)
+	}
+	hybrid := c
+	hybrid.Family, hybrid.GatedDelta = arch.Qwen35, &arch.GatedDelta{KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 16, Width: 4, Layers: make([]bool, c.Layers)}
+	for i := range hybrid.GatedDelta.Layers {
+		hybrid.GatedDelta.Layers[i] = i%4 != 3
+	}
+	hybrid = hybrid.WithDefaults()
+	states := fast()
+	states.States = 1
+	several := agent(hybrid)
+	several.Slots = 6
+	// In each of 100 passes each of six conversations reads and writes its states.
+	if got, want := Floor(states, several, Work{Prompts: 2, Rollouts: 3, Prompt: 1, Turns: 1, Sampled: 101}).Of(Decoding).Seconds(), 100.0*6*8*(27*4*8*16); got != want {
+		t.Errorf("decoding moves %v bytes of states, want %v", got, want)
 	}
 	a.Remote = true
 	moves.Link = 1

@@ -57,6 +57,14 @@ func (r *rows) add(from, to, piece int, times float64) {
 	}
 }
 
+// pieces returns the number of pieces of all sequences.
+func (r rows) pieces() (n float64) {
+	for _, s := range r.spans {
+		n += s.times * float64((s.to-s.from+s.piece-1)/s.piece)
+	}
+	return n
+}
+
 // pairs returns the number of (query, key) pairs of a layer whose queries attend to `window` keys; 0: to all keys before them.
 func (r rows) pairs(window int) (sum float64) {
 	for _, s := range r.spans {
