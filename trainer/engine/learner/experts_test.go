@@ -33,9 +33,9 @@ func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, div
 	})
 	opt = of(g, opt)
 	opt.Gathered = divided
-	l := tinyLearnerOf(t, mixtureModelOf(t, device, 1, shape, opt), o)
+	l := tinyLearnerOf(t, tinyModelOf(t, shape, device, 1, opt), o)
 	opt.Frozen, opt.HostMaster = true, false
-	ref := mixtureModelOf(t, device, 2, shape, opt)
+	ref := tinyModelOf(t, shape, device, 2, opt)
 	t.Cleanup(func() { ref.Close(context.Background()) })
 	if err := l.SetReference(t.Context(), ref); err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -22,7 +21,7 @@ func mixtureLearner(t *testing.T, device string, o Options) *Learner {
 // mixtureModelIn is a tiny mixture of so many experts.
 func mixtureModelIn(t *testing.T, device string, seed uint64, experts int, opt model.Options) *model.Model {
 	t.Helper()
-	return mixtureModelOf(t, device, seed, mixtureShape(experts), opt)
+	return tinyModelOf(t, mixtureShape(experts), device, seed, opt)
 }
 
 func mixtureShape(experts int) arch.Config {
@@ -51,29 +50,14 @@ func sigmoidShape(experts int) arch.Config {
 
 // TestNoBalanceOfSigmoids refuses the load-balancing loss for routers without probabilities.
 func TestNoBalanceOfSigmoids(t *testing.T) {
-	m := mixtureModelOf(t, "cpu", 1, sigmoidShape(5), model.Options{Compute: torch.Float32})
+	m := tinyModelOf(t, sigmoidShape(5), "cpu", 1, model.Options{Compute: torch.Float32})
 	defer m.Close(context.Background())
 	_, err := New(context.Background(), m, model.All(m), mixtureOptions(func(o *Options) { o.Balance = 0.1 }))
 	golden.WantError(t, err, "grpo.router_aux_coef", arch.LFM2MoE)
 }
 
-func mixtureModelOf(t *testing.T, device string, seed uint64, shape arch.Config, opt model.Options) *model.Model {
-	t.Helper()
-	dev, err := torch.Open(device, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dev.Close() })
-	m, err := model.Random(context.Background(), dev, shape, seed, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 func mixtureOptions(set func(*Options)) Options {
-	o := Options{Loss: mgrpo.DefaultObjective(), Temperature: 0.8, MicroBatchTokens: 1 << 20, HeadRows: 5, Replay: true,
-		Adam: Adam{Beta1: 0.9, Beta2: 0.98, Eps: 1e-8, WeightDecay: 0.01, Clip: 1}}
+	o := tinyOptions(func(o *Options) { o.Replay = true })
 	if set != nil {
 		set(&o)
 	}
@@ -114,7 +98,7 @@ func TestReplay(t *testing.T) {
 		checkpoint bool
 		shape      arch.Config
 	}{{false, mixtureShape(5)}, {true, mixtureShape(5)}, {false, sigmoidShape(5)}, {true, sigmoidShape(5)}} {
-		l := tinyLearnerOf(t, mixtureModelOf(t, "cpu", 1, c.shape, model.Options{Compute: torch.Float32}), mixtureOptions(func(o *Options) { o.Checkpoint = c.checkpoint }))
+		l := tinyLearnerOf(t, tinyModelOf(t, c.shape, "cpu", 1, model.Options{Compute: torch.Float32}), mixtureOptions(func(o *Options) { o.Checkpoint = c.checkpoint }))
 		batch := tinyBatch(t, l, 0.6)
 		free, r := gradientOf(t, l, batch)
 		if _, known := r.Values["routing_differs"]; known || r.Values["routing_free"] != 1 {

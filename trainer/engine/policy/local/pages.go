@@ -255,12 +255,12 @@ func (p *pages) shorten(l *line, n int) {
 	if n == 0 {
 		p.remove(l)
 	} else {
-		p.cut(l)
+		p.trim(l)
 	}
 }
 
-// cut drops an idle line's blocks after its cached tokens.
-func (p *pages) cut(l *line) {
+// trim drops an idle line's blocks after its cached tokens.
+func (p *pages) trim(l *line) {
 	for g, table := range l.tables {
 		keep := arch.CacheBlocks(l.filled)
 		for _, b := range table[min(keep, len(table)):] {
@@ -295,7 +295,7 @@ func (p *pages) close(l *line) {
 	if l.stale || l.filled == 0 {
 		p.remove(l)
 	} else {
-		p.cut(l)
+		p.trim(l)
 	}
 }
 

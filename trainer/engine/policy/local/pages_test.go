@@ -1,14 +1,12 @@
 package local
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/model"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
@@ -17,39 +15,33 @@ import (
 // windowed is a model of which some layers see a window, others everything.
 func windowed(t *testing.T, windows ...int) *model.Model {
 	t.Helper()
-	return modelOf(t, arch.Config{Family: arch.Qwen3, VocabSize: 113, Hidden: 48, Layers: len(windows), Heads: 4, KVHeads: 2, HeadDim: 12, FFN: 64,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 320, Tied: true, Windows: windows})
+	c := denseConfig
+	c.Windows = windows
+	return longModel(t, c, len(windows))
 }
 
 // hybrid is a model in which some layers convolve and others attend.
 func hybrid(t *testing.T, convolves ...bool) *model.Model {
 	t.Helper()
-	return modelOf(t, arch.Config{Family: arch.LFM2, VocabSize: 113, Hidden: 48, Layers: len(convolves), Heads: 4, KVHeads: 2, HeadDim: 12, FFN: 64,
-		RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 320, Tied: true, ShortConv: &arch.ShortConv{Layers: convolves, Width: 3, Bias: true}})
+	c := hybridConfig
+	c.ShortConv = &arch.ShortConv{Layers: convolves, Width: 3, Bias: true}
+	return longModel(t, c, len(convolves))
 }
 
 // recurrent is a model in which some layers have a gated delta rule and others attend.
 func recurrent(t *testing.T, recurs ...bool) *model.Model {
 	t.Helper()
-	return modelOf(t, arch.Config{Family: arch.Qwen35, VocabSize: 113, Hidden: 48, Layers: len(recurs), Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64,
-		RMSEps: 1e-6, RopeTheta: 1e4, RotaryDim: 4, MaxPosition: 320, Tied: true,
-		GatedDelta: &arch.GatedDelta{Layers: recurs, KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 12, Width: 4}})
+	c, rule := recurrentConfig, *recurrentConfig.GatedDelta
+	rule.Layers = recurs
+	c.GatedDelta = &rule
+	return longModel(t, c, len(recurs))
 }
 
-func modelOf(t *testing.T, c arch.Config) *model.Model {
+// longModel has positions for the requests of long.
+func longModel(t *testing.T, c arch.Config, layers int) *model.Model {
 	t.Helper()
-	ctx := context.Background()
-	dev, err := torch.Open("cpu", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dev.Close() })
-	m, err := model.Random(ctx, dev, c, 7, model.Options{Compute: torch.Float32})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Close(ctx) })
-	return m
+	c.Layers, c.MaxPosition = layers, 320
+	return testModelOf(t, c, "cpu", 1, false)
 }
 
 // long are conversations of which each fills several blocks; some have a prompt in common.
