@@ -154,6 +154,12 @@ CASES = {
         norm_eps=1e-5, pad_token_id=0, conv_L_cache=3, conv_bias=False, layer_types=["conv", "conv", FULL, "conv"], rope_theta=1000000.0,
         moe_intermediate_size=12, num_dense_layers=1, num_experts=6, num_experts_per_tok=2, use_expert_bias=True, norm_topk_prob=True,
         routed_scaling_factor=1.5, tie_word_embeddings=True, scale=dict(q_layernorm=0.4, k_layernorm=0.4)),
+    "lfm2_moe-unscaled": case(
+        "as lfm2_moe-biased, with two dense layers and weights that are not scaled, as in GGUF files; tied", "lfm2_moe", "Lfm2MoeForCausalLM",
+        num_hidden_layers=4, head_dim=..., hidden_act=..., rms_norm_eps=..., attention_dropout=..., norm_eps=1e-5, pad_token_id=0, conv_L_cache=3,
+        conv_bias=False, layer_types=["conv", FULL, "conv", FULL], rope_theta=1000000.0, moe_intermediate_size=16, num_dense_layers=2, num_experts=5,
+        num_experts_per_tok=3, use_expert_bias=True, norm_topk_prob=True, routed_scaling_factor=1.0, tie_word_embeddings=True,
+        scale=dict(q_layernorm=0.4, k_layernorm=0.4)),
     "lfm2_moe-plain": case(
         "experts in all layers, without a bias, weights that are not divided by their sum, biases of convolutions", "lfm2_moe", "Lfm2MoeForCausalLM",
         num_hidden_layers=2, head_dim=..., hidden_act=..., rms_norm_eps=..., attention_dropout=..., norm_eps=1e-5, pad_token_id=0, conv_L_cache=4,

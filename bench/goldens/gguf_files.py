@@ -147,6 +147,14 @@ def lfm2(writer, c):
     writer.add_shortconv_l_cache(c["conv_L_cache"])
 
 
+def lfm2_moe(writer, c):
+    qwen3_moe(writer, c)
+    writer.add_leading_dense_block_count(c["num_dense_layers"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_head_count_kv([0 if x else c["num_key_value_heads"] for x in convolves(c)])
+    writer.add_shortconv_l_cache(c["conv_L_cache"])
+
+
 def qwen35(writer, c):
     rope = c["rope_parameters"]
     arch = writer.arch
@@ -216,6 +224,8 @@ def renamed(tensors, c):
         elif c["model_type"] == "qwen3_5_moe_text" and ".experts.gate_up_proj" in name:
             for part, one in zip(("gate_proj", "up_proj"), numpy.split(w, 2, axis=1)):
                 yield name.split("gate_up_proj")[0] + part + ".weight", one
+        elif name.endswith(".expert_bias"):
+            yield name + ".bias", w
         elif name.endswith("conv.conv.weight"):
             yield name, w[:, 0]
         elif name.endswith((".sinks", ".layer_scalar", ".experts.gate_up_proj", ".experts.down_proj")):
@@ -223,7 +233,7 @@ def renamed(tensors, c):
         else:
             yield name, w
     for name, parts in stacks.items():
-        yield name, numpy.stack([w for _, w in sorted(parts, key=lambda p: p[0])])
+        yield name.removeprefix("model.") if ".feed_forward." in name else name, numpy.stack([w for _, w in sorted(parts, key=lambda p: p[0])])
 
 
 def gguf_name(names, name):
@@ -254,6 +264,7 @@ FAMILIES = {
     "gemma": (gguf.MODEL_ARCH.GEMMA, False, nothing),
     "gemma4_text": (gguf.MODEL_ARCH.GEMMA4, False, gemma4),
     "lfm2": (gguf.MODEL_ARCH.LFM2, False, lfm2),
+    "lfm2_moe": (gguf.MODEL_ARCH.LFM2MOE, False, lfm2_moe),
     "qwen3_5_text": (gguf.MODEL_ARCH.QWEN35, False, qwen35),
     "qwen3_5_moe_text": (gguf.MODEL_ARCH.QWEN35MOE, False, qwen35_moe),
 }

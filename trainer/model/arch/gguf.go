@@ -143,15 +143,19 @@ func (m *metadata) refuseUnimplemented(c Config) {
 			m.fail("%sattention.value_length%s is %d: must equal the head dimension %d", arch, suffix, width, dim)
 		}
 	}
-	vocab, experts, splits := c.VocabSize, 0, 1
+	vocab, experts, groups, splits := c.VocabSize, 0, 0, 1
 	m.integer(arch+"vocab_size", &vocab)
 	m.integer(arch+"expert_count", &experts)
+	m.integer(arch+"expert_group_count", &groups)
 	m.integer("split.count", &splits)
 	if vocab != c.VocabSize {
 		m.fail("%svocab_size is %d, token_embd.weight has %d rows", arch, vocab, c.VocabSize)
 	}
 	if experts > 0 && c.Mixture == nil {
 		m.fail("%sexpert_count is %d: the architecture has no mixtures of experts", arch, experts)
+	}
+	if groups > 1 {
+		m.fail("%sexpert_group_count is %d: experts are chosen from all, not from the best groups", arch, groups)
 	}
 	causal := true
 	if lookup(m, arch+"attention.causal", &causal); !causal {

@@ -10,7 +10,12 @@ import (
 // again what it writes; here some values are looked at.
 func TestGGUFMetadata(t *testing.T) {
 	shape := func(family string) Config {
-		return Config{Family: family, VocabSize: 100, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}.WithDefaults()
+		c := Config{Family: family, VocabSize: 100, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}
+		if family == LFM2MoE {
+			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Dense: []int{0}, Step: 1, Sigmoid: &SigmoidRouter{Bias: true, Scale: 1}}
+			c.ShortConv = &ShortConv{Layers: []bool{true, false}, Width: 4}
+		}
+		return c.WithDefaults()
 	}
 	for _, name := range Families() {
 		if families[name].gguf == nil || families[name].gguf.readOnly {
@@ -25,11 +30,11 @@ func TestGGUFMetadata(t *testing.T) {
 			c.LocalTheta = c.RopeTheta
 		}
 		var heads any = uint32(2) // of keys
-		if name == LFM2 {
+		if families[name].shortConv {
 			c.ShortConv = &ShortConv{Layers: []bool{true, false}, Width: 4}
 			heads = []int32{0, 2}
 		}
-		if HasExperts(name) {
+		if HasExperts(name) && c.Mixture == nil {
 			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Step: 1}
 		}
 		switch name {
@@ -97,6 +102,11 @@ func TestGGUFMetadata(t *testing.T) {
 		{"biases of convolutions", LFM2, func(c *Config) { c.ShortConv.Bias = true }, "cannot represent"},
 		{"wider heads beside convolutions", LFM2, func(c *Config) { c.HeadDim = 32 }, "key_length is 32"},
 		{"convolutions of width 1", LFM2, func(c *Config) { c.ShortConv.Width = 1 }, "l_cache is 1"},
+		{"experts in all layers", LFM2MoE, func(c *Config) { c.Mixture.Dense = nil }, ""},
+		{"no bias for the choice of experts", LFM2MoE, func(c *Config) { c.Mixture.Sigmoid.Bias = false }, "take {4 2 32 true 0 [0] 1 {bias true, scale 1}} for {4 2 32 true 0 [0] 1 {bias false, scale 1}}"},
+		{"scaled weights of experts", LFM2MoE, func(c *Config) { c.Mixture.Sigmoid.Scale = 1.5 }, "cannot represent Mixture"},
+		{"weights of experts that are not normalised", LFM2MoE, func(c *Config) { c.Mixture.Normalise = false }, "cannot represent Mixture"},
+		{"biases of convolutions beside experts", LFM2MoE, func(c *Config) { c.ShortConv.Bias = true }, "cannot represent ShortConv"},
 		{"value heads of another size", Qwen35, func(c *Config) { c.GatedDelta.ValueDim = 8 }, "ssm.inner_size is 32"},
 		{"another eps beside delta rules", Qwen35, func(c *Config) { c.RMSEps = 1e-5 }, "layer_norm_rms_epsilon is 1e-05"},
 		{"delta rules with convolutions of width 1", Qwen35, func(c *Config) { c.GatedDelta.Width = 1 }, "conv_kernel is 1"},

@@ -25,6 +25,7 @@ func init() {
 			l.experts(c.Mixture, names, false)
 			l.choiceBias(c.Mixture, "feed_forward")
 		},
+		gguf: &gguf{name: "lfm2moe", finalNorm: "token_embd_norm", read: lfm2MoEGGUF, write: writeLFM2MoEGGUF}, // without biases of convolutions
 	})
 }
 
@@ -37,4 +38,36 @@ func (k *keys) lfm2MoE(c *Config) {
 		k.fail("layer_types is missing")
 	}
 	k.convolutions(c)
+}
+
+// ggufSigmoid is expert_gating_func of routers whose weights are sigmoids.
+const ggufSigmoid = 2
+
+// lfm2MoEGGUF reads which layers convolve, and which of them have experts. llama.cpp always adds a bias for the choice, divides the weights by their
+// sum, and does not scale them.
+func lfm2MoEGGUF(m *metadata, prefix string, c *Config) {
+	shortConvGGUF(m, prefix, c)
+	m.require(prefix + "expert_gating_func")
+	gating, dense, scale := 0, 0, 1.0
+	if m.integer(prefix+"expert_gating_func", &gating); gating != ggufSigmoid {
+		m.fail("%sexpert_gating_func is %d: model_type %s has sigmoids (%d)", prefix, gating, c.Family, ggufSigmoid)
+	}
+	if m.float(prefix+"expert_weights_scale", &scale); scale != 1 {
+		m.fail("%sexpert_weights_scale is %g: must be 1, because llama.cpp does not read it", prefix, scale)
+	}
+	if m.integer(prefix+"leading_dense_block_count", &dense); dense >= max(c.Layers, 1) {
+		m.fail("%sleading_dense_block_count is %d: must be below %sblock_count %d", prefix, dense, prefix, c.Layers)
+		return
+	}
+	for i := range min(dense, maxLayers) {
+		c.Mixture.Dense = append(c.Mixture.Dense, i)
+	}
+	c.Mixture.Sigmoid = &SigmoidRouter{Bias: true, Scale: 1}
+}
+
+// writeLFM2MoEGGUF writes the keys that lfm2MoEGGUF reads.
+func writeLFM2MoEGGUF(c Config, set func(key string, value any)) {
+	writeShortConvGGUF(c, set)
+	set("expert_gating_func", uint32(ggufSigmoid))
+	set("leading_dense_block_count", uint32(len(c.Mixture.Dense)))
 }

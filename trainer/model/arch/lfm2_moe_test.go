@@ -1,9 +1,12 @@
 package arch
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
 func TestLFM2MoE(t *testing.T) {
@@ -73,5 +76,57 @@ func TestLFM2MoERefusals(t *testing.T) {
 	c.Mixture.Sigmoid = &SigmoidRouter{Scale: 1}
 	if err := c.Validate(); err == nil {
 		t.Error("sigmoids in Qwen 3 were accepted")
+	}
+}
+
+// TestLFM2MoEGGUF reads the keys that llama.cpp's converter writes, and refuses changes of them.
+func TestLFM2MoEGGUF(t *testing.T) {
+	base := map[string]any{"general.architecture": "lfm2moe", "lfm2moe.embedding_length": int64(32), "lfm2moe.block_count": int64(3), "lfm2moe.attention.head_count": int64(4),
+		"lfm2moe.attention.head_count_kv": []int64{0, 2, 0}, "lfm2moe.feed_forward_length": int64(48), "lfm2moe.context_length": int64(64),
+		"lfm2moe.shortconv.l_cache": int64(3), "lfm2moe.attention.layer_norm_rms_epsilon": 1e-5, "lfm2moe.rope.freq_base": 1e6, "lfm2moe.expert_count": int64(6),
+		"lfm2moe.expert_used_count": int64(2), "lfm2moe.expert_feed_forward_length": int64(16), "lfm2moe.expert_gating_func": int64(2),
+		"lfm2moe.leading_dense_block_count": int64(2)}
+	for _, one := range []struct {
+		key   string
+		value any
+		want  string
+		dense []int
+	}{
+		{"context_length", int64(64), "", []int{0, 1}},
+		{"leading_dense_block_count", nil, "", nil},
+		{"leading_dense_block_count", int64(0), "", nil},
+		{"leading_dense_block_count", int64(3), "leading_dense_block_count is 3: must be below lfm2moe.block_count 3", nil},
+		{"leading_dense_block_count", int64(-1), "leading_dense_block_count is -1", nil},
+		{"expert_gating_func", int64(1), "expert_gating_func is 1", nil},
+		{"expert_gating_func", nil, "expert_gating_func is missing", nil},
+		{"expert_weights_scale", 1.0, "", []int{0, 1}},
+		{"expert_weights_scale", 2.5, "expert_weights_scale is 2.5", nil},
+		{"expert_group_count", int64(1), "", []int{0, 1}},
+		{"expert_group_count", int64(2), "expert_group_count is 2", nil},
+		{"expert_used_count", int64(7), "num_experts_per_tok is 7", nil},
+		{"expert_count", nil, "expert_count is missing", nil},
+		{"shortconv.l_cache", int64(1), "l_cache is 1", nil},
+		{"attention.head_count_kv", []int64{0, 2}, "lists 2 layers", nil},
+	} {
+		changed := maps.Clone(base)
+		if changed["lfm2moe."+one.key] = one.value; one.value == nil {
+			delete(changed, "lfm2moe."+one.key)
+		}
+		c, err := FromGGUF(changed, map[string][]int64{ggufEmbedding: {100, 32}}, nil)
+		if one.want != "" {
+			golden.WantError(t, err, one.want)
+			continue
+		}
+		if err != nil || c.Family != LFM2MoE {
+			t.Errorf("%s %v: %v", one.key, one.value, err)
+			continue
+		}
+		m := c.Mixture
+		if !slices.Equal(m.Dense, one.dense) || *m.Sigmoid != (SigmoidRouter{true, 1}) || !m.Normalise || m.Experts != 6 || m.FFN != 16 || c.FFN != 48 {
+			t.Errorf("%s %v: %+v", one.key, one.value, *m)
+		}
+		if !slices.Equal(c.ShortConv.Layers, []bool{true, false, true}) || c.KVHeads != 2 {
+			t.Errorf("convolutions %+v, %d heads of keys", c.ShortConv, c.KVHeads)
+		}
 	}
 }

@@ -30,6 +30,9 @@ type SigmoidRouter struct {
 	Scale float64 // routed_scaling_factor: the weights are multiplied by it
 }
 
+// String returns the settings, for errors.
+func (s *SigmoidRouter) String() string { return fmt.Sprintf("{bias %v, scale %g}", s.Bias, s.Scale) }
+
 // Limits as in config.go; maxPerToken is the limit of the kernels.
 const (
 	maxExperts    = 1 << 12
