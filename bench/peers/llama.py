@@ -44,7 +44,7 @@ class Decode:
 
     def reset(self):
         if not self.ready and not self.case.get("reading"):
-            self.ask("prompt")
+            self.ask("prefix")
             self.ready = True
 
     def run(self):

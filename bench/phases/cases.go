@@ -44,13 +44,15 @@ func (n network) folder(root string) string {
 }
 
 var (
-	smolLM2   = network{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
-	small     = network{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
-	tiny      = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
-	adapted   = smolLM2.adapted()
-	experts   = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
-	hybrid    = network{name: "6 layers of LFM2-350M, 2 of which attend", config: lfm2(6, 1024, 16, 8, 4608, 65536)}
-	recurrent = network{name: "4 layers of Qwen3.5-0.8B, 1 of which attends, and 32,768 tokens", config: qwen35(4, 1024, 8, 2, 3584, 32768)}
+	smolLM2       = network{name: "SmolLM2-135M", file: "SmolLM2-135M-Instruct.Q4_1.gguf"}
+	small         = network{name: "4 layers, width 256", config: llama(4, 256, 4, 2, 768, 4096)}
+	tiny          = network{name: "2 layers, width 64", config: llama(2, 64, 4, 2, 160, 257)}
+	tinyHybrid    = network{name: "3 layers with short convolutions, width 64", config: lfm2(3, 64, 4, 2, 160, 257)}
+	tinyRecurrent = network{name: "4 layers with delta rules, width 64", config: qwen35(4, 64, 4, 2, 160, 257)}
+	adapted       = smolLM2.adapted()
+	experts       = network{name: "8 layers, width 512, 2 of 16 experts of 512", config: mixture(8, 512, 8, 4, 512, 16, 2, 8192)}
+	hybrid        = network{name: "6 layers of LFM2-350M, 2 of which attend", config: lfm2(6, 1024, 16, 8, 4608, 65536)}
+	recurrent     = network{name: "4 layers of Qwen3.5-0.8B, 1 of which attends, and 32,768 tokens", config: qwen35(4, 1024, 8, 2, 3584, 32768)}
 )
 
 // adapted returns the network with adapters.
@@ -83,7 +85,7 @@ func lfm2(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 // qwen35 returns a hybrid with the heads of Qwen3.5-0.8B. Three of four layers have a gated delta rule, and every fourth layer attends.
 func qwen35(layers, width, heads, kvHeads, ffn, vocab int) arch.Config {
 	c := llama(layers, width, heads, kvHeads, ffn, vocab)
-	c.Family, c.HeadDim, c.RopeTheta, c.GatedDelta = arch.Qwen35, 256, 1e7, &arch.GatedDelta{KeyHeads: 16, ValueHeads: 16, KeyDim: 128, ValueDim: 128, Width: 4}
+	c.Family, c.HeadDim, c.RMSEps, c.RopeTheta, c.GatedDelta = arch.Qwen35, 256, 1e-6, 1e7, &arch.GatedDelta{KeyHeads: 16, ValueHeads: 16, KeyDim: 128, ValueDim: 128, Width: 4}
 	for i := range layers {
 		c.GatedDelta.Layers = append(c.GatedDelta.Layers, i%4 != 3)
 	}

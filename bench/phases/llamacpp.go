@@ -35,6 +35,7 @@ var (
 
 // decode is one row.
 type decode struct {
+	of string // the network's name in labels; "": SmolLM2
 	ggufType
 	network
 	shape  shape
@@ -54,7 +55,8 @@ func Decode(ctx context.Context, o Options) (*measure.Results, error) {
 func decodes(quick bool) (all []decode) {
 	if quick {
 		s := shape{prompts: 2, rollouts: 1, promptTokens: 5, newTokens: 4}
-		return []decode{{ggufF32, tiny, s, false, 1}, {ggufQ8_0, tiny, s, false, 1}, {ggufF32, tiny, s, true, 1}}
+		return []decode{{"", ggufF32, tiny, s, false, 1}, {"", ggufQ8_0, tiny, s, false, 1}, {"", ggufF32, tiny, s, true, 1},
+			{"hybrid", ggufF32, tinyHybrid, s, false, 1}, {"recurrent", ggufF32, tinyRecurrent, s, false, 1}}
 	}
 	types := []ggufType{ggufF32, ggufBF16, ggufQ8_0, ggufQ4_1}
 	for _, length := range []int{128, 1024} {
@@ -65,21 +67,36 @@ func decodes(quick bool) (all []decode) {
 				if sequences == 16 && t.dtype != weights.Q8_0 && t.dtype != "" {
 					ratio = 1.5
 				}
-				all = append(all, decode{t, smolLM2, s, false, ratio})
+				all = append(all, decode{"", t, smolLM2, s, false, ratio})
 			}
 		}
 	}
 	for _, t := range types {
-		all = append(all, decode{t, smolLM2, shape{prompts: 8, rollouts: 1, promptTokens: 512, newTokens: 1}, true, 1})
+		all = append(all, decode{"", t, smolLM2, shape{prompts: 8, rollouts: 1, promptTokens: 512, newTokens: 1}, true, 1})
+	}
+	for _, n := range []struct {
+		name    string
+		network network
+	}{{"hybrid", hybrid}, {"recurrent", recurrent}} {
+		for _, sequences := range []int{1, 16} {
+			for _, t := range types[:2] {
+				s := shape{prompts: sequences, rollouts: 1, promptTokens: 128, newTokens: 33}
+				all = append(all, decode{n.name, t, n.network, s, false, 1})
+			}
+		}
 	}
 	return all
 }
 
 func (d decode) label() string {
+	name := fmt.Sprintf("%s-%dx%d", d.ggufType.name, d.shape.prompts, d.shape.promptTokens)
 	if d.prompt {
-		return fmt.Sprintf("%s-prompts-%dx%d", d.ggufType.name, d.shape.prompts, d.shape.promptTokens)
+		name = fmt.Sprintf("%s-prompts-%dx%d", d.ggufType.name, d.shape.prompts, d.shape.promptTokens)
 	}
-	return fmt.Sprintf("%s-%dx%d", d.ggufType.name, d.shape.prompts, d.shape.promptTokens)
+	if d.of != "" {
+		return d.of + "-" + name
+	}
+	return name
 }
 
 func (d decode) measure(ctx context.Context, o Options) (row measure.Row, err error) {

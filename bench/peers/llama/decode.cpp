@@ -2,8 +2,9 @@
 // other side. Each line gets one line as its answer; an error ends the program.
 //   prompts NEW ID,ID,... ID,ID,...   reads a prompt for each sequence into the cache; "ok"
 //   prompt                            reads them again; the seconds
-//   decode                            samples NEW tokens of each at temperature 1, one pass a token; the seconds
-//   score ID,ID,... ID,ID,...         the log-probs of a completion after a prompt
+//   prefix                            reads them without their last tokens, and saves the state of each sequence; "ok"
+//   decode                            restores these states, then samples NEW tokens of each at temperature 1, one pass a token; the
+//   seconds score ID,ID,... ID,ID,...         the log-probs of a completion after a prompt
 #include <llama.h>
 
 #include <chrono>
@@ -74,12 +75,12 @@ class Decoder {
 
   void set(int new_tokens, std::vector<Ids> all) { fresh = new_tokens, prompts = std::move(all); }
 
-  // Reads all prompts but their last tokens' logits; the cache then ends before the last token of each, which decode reads.
-  void prompt() {
+  // Reads all prompts, each without its last `left` tokens.
+  void prompt(size_t left) {
     llama_memory_clear(llama_get_memory(context), true);
     Batch batch(kBatch);
     for (size_t s = 0; s < prompts.size(); s++)
-      for (size_t t = 0; t < prompts[s].size(); t++) {
+      for (size_t t = 0; t + left < prompts[s].size(); t++) {
         if (batch.size() == kBatch) batch.decode(context);
         batch.add(prompts[s][t], llama_pos(t), llama_seq_id(s), t + 1 == prompts[s].size());
       }
@@ -87,11 +88,22 @@ class Decoder {
     llama_synchronize(context);
   }
 
-  // Drops all that follows the prompts, and their last tokens.
-  void rewind() {
-    for (size_t s = 0; s < prompts.size(); s++)
-      if (!llama_memory_seq_rm(llama_get_memory(context), llama_seq_id(s), llama_pos(prompts[s].size()) - 1, -1))
-        fail("the cache cannot be cut");
+  // Copies the state of each sequence: keys, values, and what recurrent layers remember, which cannot be cut back by a token.
+  void save() {
+    states.resize(prompts.size());
+    for (size_t s = 0; s < states.size(); s++) {
+      states[s].resize(llama_state_seq_get_size(context, llama_seq_id(s)));
+      if (llama_state_seq_get_data(context, states[s].data(), states[s].size(), llama_seq_id(s)) != states[s].size())
+        fail("a sequence's state was not saved");
+    }
+  }
+
+  // Puts each sequence back into its saved state.
+  void restore() {
+    llama_memory_clear(llama_get_memory(context), true);
+    for (size_t s = 0; s < states.size(); s++)
+      if (llama_state_seq_set_data(context, states[s].data(), states[s].size(), llama_seq_id(s)) != states[s].size())
+        fail("a sequence's state was not restored");
   }
 
   void decode() {
@@ -130,6 +142,7 @@ class Decoder {
   llama_sampler *sampler;
   int vocabulary, fresh = 0;
   std::vector<Ids> prompts;
+  std::vector<std::vector<uint8_t>> states;
 };
 
 template <class F>
@@ -157,9 +170,13 @@ int main(int argc, char **argv) {
       decoder.set(fresh, prompts);
       std::cout << "ok" << std::endl;
     } else if (op == "prompt") {
-      std::cout << seconds([&] { decoder.prompt(); }) << std::endl;
+      std::cout << seconds([&] { decoder.prompt(0); }) << std::endl;
+    } else if (op == "prefix") {
+      decoder.prompt(1);
+      decoder.save();
+      std::cout << "ok" << std::endl;
     } else if (op == "decode") {
-      decoder.rewind();
+      decoder.restore();
       std::cout << seconds([&] { decoder.decode(); }) << std::endl;
     } else if (op == "score") {
       std::string prompt;
