@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
@@ -17,10 +18,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// ServeFollower checks whether a worker started this process as a follower. If so, it runs as a follower and does not
-// return. An agent with several devices has one process for each: its worker starts this program again for all devices
-// except the first. A program that trains such agents calls ServeFollower first in main.
-func ServeFollower() {
+// ServeChild checks whether a run started this process as one of its children. If so, it does the child's work and does
+// not return; otherwise it returns at once. A run starts its own program again in two cases: the tools code and python run
+// in a confined process, and an agent with several devices has a process, called a follower, for each device except the
+// first. A program that trains or evaluates calls ServeChild first in main, and in TestMain.
+func ServeChild() {
+	tool.ServeSandbox()
 	inbox := launch.Follower()
 	if inbox == nil {
 		return

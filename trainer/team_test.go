@@ -215,7 +215,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	ServeFollower()
+	ServeChild()
 	os.Setenv("OMP_NUM_THREADS", "1")
 	if name := os.Getenv(workerEnv); name != "" {
 		os.Exit(workerMain(name))

@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	trainer.ServeFollower()
+	trainer.ServeChild()
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/mgrpo/mgrpo/trainer"
-	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 )
 
 // version is set by the linker to the commit.
@@ -73,8 +72,7 @@ func helpAsFlag(args []string) []string {
 }
 
 func main() {
-	tool.ServeSandbox()     // the code tool runs this program again, with limits
-	trainer.ServeFollower() // the worker of an agent with several devices does so, too
+	trainer.ServeChild() // does not return in processes that a run starts itself
 	cpuOnly = handOver()
 	var c cli
 	parser := newParser(&c)

@@ -22,7 +22,7 @@ import (
 var team []byte
 
 func main() {
-	trainer.ServeFollower() // does not return in the processes of an agent's further devices
+	trainer.ServeChild() // does not return in processes that a run starts itself
 	dir := flag.String("dir", "", "folder for the run; absent: a temporary one")
 	steps := flag.Int64("steps", 0, "training steps; 0: as many as team.yaml has")
 	flag.Parse()

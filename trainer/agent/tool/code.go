@@ -40,7 +40,7 @@ func (c CodeConfig) withDefaults() CodeConfig {
 // deeply nested lists). So the operating system limits memory and time: the process has a limit on its data and is
 // killed at the time-out.
 //
-// Each process is a new start of the running program, which must call ServeSandbox first in main.
+// Each process is a new start of the running program, which must call trainer.ServeChild first in main.
 type Code struct {
 	Tool
 	cfg CodeConfig

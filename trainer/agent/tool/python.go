@@ -49,7 +49,7 @@ func (c PythonConfig) withDefaults() PythonConfig {
 // program sees only the interpreter's files, read-only, and an empty /tmp. It has no network, sees no other process,
 // and cannot start one.
 //
-// The process is a new start of the running program, which must call ServeSandbox first in main.
+// The process is a new start of the running program, which must call trainer.ServeChild first in main.
 type Python struct {
 	Tool
 	cfg     PythonConfig

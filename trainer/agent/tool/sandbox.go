@@ -39,7 +39,7 @@ type sandbox struct {
 // may contain keys.
 func startSandbox(ctx context.Context, memory int64) (*sandbox, error) {
 	if os.Getenv(sandboxEnv) != "" {
-		return nil, errors.New("an interpreter must not start another interpreter: call tool.ServeSandbox first in main")
+		return nil, errors.New("an interpreter must not start another interpreter: call trainer.ServeChild first in main")
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -65,7 +65,7 @@ func startSandbox(ctx context.Context, memory int64) (*sandbox, error) {
 	}
 	line, err := w.exchange(ctx, nil)
 	if err == nil && string(bytes.TrimSpace(line)) != sandboxReady {
-		err = fmt.Errorf("%s does not call tool.ServeSandbox", self)
+		err = fmt.Errorf("%s does not call trainer.ServeChild", self)
 	}
 	if err != nil {
 		w.kill()

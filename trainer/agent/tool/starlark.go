@@ -20,7 +20,7 @@ import (
 )
 
 // ServeSandbox runs the interpreter of the code tool or of the Python tool if the process was started as one. It then
-// does not return. Otherwise it returns at once. Call it first in main (and in TestMain).
+// does not return. Otherwise it returns at once. Programs call trainer.ServeChild, which calls it.
 func ServeSandbox() {
 	if settings := os.Getenv(pythonEnv); settings != "" {
 		exitSandbox(os.Stderr, becomePython(settings))

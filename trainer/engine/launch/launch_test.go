@@ -195,10 +195,10 @@ func TestLost(t *testing.T) {
 func TestFollowerStartsNone(t *testing.T) {
 	t.Setenv(followerEnv, "5s")
 	c, err := StartGroup(t.Context(), GroupSettings{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 15 * time.Second})
-	if err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
+	if err == nil || !strings.Contains(err.Error(), "trainer.ServeChild") {
 		t.Errorf("started %v, %v", c, err)
 	}
-	if err := Lend(t.Context(), Lending{}); err == nil || !strings.Contains(err.Error(), "trainer.ServeFollower") {
+	if err := Lend(t.Context(), Lending{}); err == nil || !strings.Contains(err.Error(), "trainer.ServeChild") {
 		t.Errorf("lent: %v", err)
 	}
 }

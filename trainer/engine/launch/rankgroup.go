@@ -129,7 +129,7 @@ var errEnded = errors.New("launch: the followers were ended")
 // checkParent returns an error in a process that would start itself again and again.
 func checkParent() error {
 	if _, follows := os.LookupEnv(followerEnv); follows {
-		return errors.New("launch: a follower was started as a worker: call trainer.ServeFollower first in main")
+		return errors.New("launch: a follower was started as a worker: call trainer.ServeChild first in main")
 	}
 	return nil
 }
