@@ -1,0 +1,45 @@
+package trainer_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/mgrpo/mgrpo/trainer"
+	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
+)
+
+// A whole program that trains the team of a configuration, or continues its training.
+func ExampleTrain() {
+	trainer.ServeChild() // first in main
+	cfg, err := config.Load("team.yaml", []string{"run.steps=100"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	console := metrics.NewConsole(os.Stdout, metrics.ConsoleOptions{})
+	err = trainer.Train(context.Background(), cfg, trainer.Options{Observer: console, Resume: true})
+	switch {
+	case trainer.Resumable(err):
+		log.Fatalf("%v; start the program again to continue", err)
+	case err != nil:
+		log.Fatal(err)
+	}
+}
+
+// The accuracy of the newest checkpoint on the held-out questions.
+func ExampleEvaluate() {
+	cfg, err := config.Load("team.yaml", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	e, err := trainer.Evaluate(context.Background(), cfg, trainer.EvalOptions{})
+	if err == nil {
+		err = e.Unknown()
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(e.StepDir, e.Records[0].Values["accuracy"]) // the main agent's record is the first
+}
