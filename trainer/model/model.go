@@ -21,7 +21,8 @@ type Model struct {
 	Config arch.Config
 	Device *torch.Device
 	Layout *arch.Layout
-	form   *weights.Form // form of the folder that the model was loaded from; nil if the folder holds only a language model
+	form   *weights.Form   // form of the folder that the model was loaded from; nil if the folder holds only a language model
+	inF32  map[string]bool // names of tensors that the folder holds in float32 among others of 16 bits
 
 	Master  *Buffer       // [Layout.Numel], or a rank's share: the weights that the optimizer updates and checkpoints save
 	share   ranks.Share   // the share in Master; with Options.Gathered, the share in all buffers
@@ -175,14 +176,14 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 		m.Close(ctx)
 		return nil, err
 	}
-	m.form = src.Form()
+	m.form, m.inF32 = src.Form(), src.Wide()
 	return m, nil
 }
 
 // HF returns the content of a model folder, in the layout of the folder from which the model was loaded. read fills dst
 // with all values of a tensor.
 func (m *Model) HF(read func(name string, dst []float32) error) weights.HF {
-	return weights.HF{Config: m.Config, Read: read, Form: m.form}
+	return weights.HF{Config: m.Config, Read: read, Form: m.form, Wide: m.inF32}
 }
 
 // prepare makes a model without tensors.

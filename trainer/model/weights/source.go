@@ -208,22 +208,39 @@ func (s *Source) InBlocks(name string) bool {
 	return ok && t.movesInBlocks()
 }
 
-// DType returns BF16 or F16 if all tensors are stored in it. Otherwise it returns F32, which represents all other types
-// exactly. For a quantised folder it returns BF16, because the unquantised models are published in BF16.
+// DType returns the type in which a copy of the checkpoint is written: BF16 or F16 if the tensors have this type, except those of Wide. For
+// a quantised folder it is BF16, because the unquantised models are published in BF16. Otherwise it is F32, which represents all
+// other types exactly.
 func (s *Source) DType() DType {
 	if s.config.Quantisation != nil {
 		return BF16
 	}
-	var all DType
+	all := F32
 	for _, t := range s.tensors {
-		if all == "" {
-			all = t.dtype
-		}
-		if t.dtype != all || all != BF16 && all != F16 {
+		switch {
+		case t.dtype == F32 && s.gguf == nil:
+		case t.dtype != BF16 && t.dtype != F16, all != F32 && t.dtype != all:
 			return F32
+		default:
+			all = t.dtype
 		}
 	}
 	return all
+}
+
+// Wide returns the names of the tensors that are stored in float32 although DType has 16 bits. Qwen 3.5 is published with such tensors. A
+// copy keeps their type.
+func (s *Source) Wide() map[string]bool {
+	if s.DType() == F32 {
+		return nil
+	}
+	wide := map[string]bool{}
+	for name, t := range s.tensors {
+		if t.dtype == F32 {
+			wide[name] = true
+		}
+	}
+	return wide
 }
 
 // Close unmaps the files.

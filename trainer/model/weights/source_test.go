@@ -2,6 +2,7 @@ package weights
 
 import (
 	"encoding/binary"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -130,8 +131,7 @@ func tiedFile(t *testing.T, extra map[string][]float32) string {
 		if values == nil {
 			values = weights[name]
 		}
-		w := weightTensors([]arch.Tensor{{Name: name, Shape: shape}}, func(_ string, dst []float32) error { copy(dst, values); return nil }, F32)
-		out = append(out, w...)
+		out = append(out, OutTensor{name, string(F32), shape, F32.Size() * int64(len(values)), func(w io.Writer) error { return WriteFloats(w, F32, values) }})
 	}
 	for _, spec := range cfg.Layout().Tensors() {
 		add(spec.Name, spec.Shape, nil)

@@ -46,6 +46,7 @@ type HF struct {
 	Config arch.Config
 	Read   func(name string, dst []float32) error // fills dst with all values of a tensor
 	Form   *Form                                  // layout of the folder that the model was read from; nil: plain
+	Wide   map[string]bool                        // names of tensors that are written in F32; see Source.Wide
 }
 
 func (h HF) Write(f *durable.Folder, dtype DType, extra map[string][]byte) error {
@@ -69,7 +70,7 @@ func (h HF) write(f *durable.Folder, dtype DType, extra map[string][]byte, limit
 			rest[name] = data
 		}
 	}
-	tensors := weightTensors(h.Config.Layout().Tensors(), h.Read, dtype)
+	tensors := h.tensors(dtype)
 	if h.Form != nil {
 		tensors = h.Form.arrange(tensors, h.Config.Body()+"embed_tokens.weight")
 		for name, data := range h.Form.files {
@@ -110,28 +111,35 @@ type OutTensor struct {
 	Write func(io.Writer) error
 }
 
-// weightTensors sorts tensors by name, and fuses the tensors that are always written fused. The others share one buffer of
+// tensors sorts the model's tensors by name, and fuses the tensors that are always written fused. The others share one buffer of
 // float32 values.
-func weightTensors(tensors []arch.Tensor, read func(name string, dst []float32) error, dtype DType) []OutTensor {
+func (h HF) tensors(narrow DType) []OutTensor {
 	var buffer []float32
-	out := make([]OutTensor, 0, len(tensors))
+	var out []OutTensor
 	fused := map[string][]arch.Tensor{}
-	for _, t := range tensors {
+	dtypeOf := func(name string) DType {
+		if h.Wide[name] {
+			return F32
+		}
+		return narrow
+	}
+	for _, t := range h.Config.Layout().Tensors() {
 		if t.Fused.Always {
 			fused[t.Fused.Name] = append(fused[t.Fused.Name], t)
 			continue
 		}
+		dtype := dtypeOf(t.Name)
 		out = append(out, OutTensor{t.Name, string(dtype), t.Shape, t.Numel() * dtype.Size(), func(w io.Writer) error {
 			n := int(t.Numel())
 			buffer = slices.Grow(buffer[:0], n)[:n]
-			if err := read(t.Name, buffer); err != nil {
+			if err := h.Read(t.Name, buffer); err != nil {
 				return fmt.Errorf("tensor %s: %w", t.Name, err)
 			}
 			return WriteFloats(w, dtype, buffer)
 		}})
 	}
 	for _, parts := range fused {
-		out = append(out, fuse(parts, read, dtype))
+		out = append(out, fuse(parts, h.Read, dtypeOf(parts[0].Name)))
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -21,11 +22,9 @@ func TestGoldenRoundTrip(t *testing.T) {
 	paths := golden.Models(t, arch.Families())
 	for _, path := range paths {
 		s := openChecked(t, golden.Checkpoint(path))
-		dtype := F32
-		for _, leaf := range s.Config().Layout().Leaves {
-			if _, stored, _ := s.Info(leaf.Parts[0].Name); leaf.Name == "norm" && stored == BF16 && s.Config().Quantisation == nil {
-				dtype = BF16
-			}
+		dtype, wide := s.DType(), s.Wide()
+		if s.Config().Quantisation != nil { // products of scales need float32
+			dtype, wide = F32, nil
 		}
 		dir := filepath.Join(t.TempDir(), "copy")
 		read := func(name string, dst []float32) error {
@@ -34,11 +33,12 @@ func TestGoldenRoundTrip(t *testing.T) {
 			return s.Read(name, 0, count, dst)
 		}
 		extra := map[string][]byte{"tokenizer.json": []byte("{}"), "generation_config.json": []byte(`{"eos_token_id":[2,3]}`)}
-		if err := WriteHF(dir, s.Config(), read, dtype, extra); err != nil {
+		copied := HF{Config: s.Config(), Read: read, Wide: wide}
+		if err := copied.WriteFolder(dir, dtype, extra); err != nil {
 			t.Fatal(err)
 		}
 		if saved := os.Getenv("MGRPO_SAVED"); saved != "" {
-			if err := WriteHF(filepath.Join(saved, filepath.Base(filepath.Dir(path))+"-"+filepath.Base(path)), s.Config(), read, dtype, nil); err != nil {
+			if err := copied.WriteFolder(filepath.Join(saved, filepath.Base(filepath.Dir(path))+"-"+filepath.Base(path)), dtype, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -116,13 +116,28 @@ func TestWriteRefused(t *testing.T) {
 	}
 }
 
-// A folder has the type in which all its tensors are, and a value that the type has no room for is not written as infinite.
+// A folder has the type in which all its tensors are, but for some in float32, which a copy keeps. A value that the type has no room for is not written as infinite.
 func TestTypeOfAFolder(t *testing.T) {
 	cfg := tinyConfig(arch.Llama)
 	for _, dtype := range []DType{F32, BF16, F16} {
 		dir, _ := writeTiny(t, cfg, dtype)
 		if got := openChecked(t, dir).DType(); got != dtype {
 			t.Errorf("%s is read as %s", dtype, got)
+		}
+	}
+	weights, read := randomWeights(cfg, 7)
+	dir := filepath.Join(t.TempDir(), "mixed")
+	wide := map[string]bool{"model.norm.weight": true, "model.layers.0.input_layernorm.weight": true}
+	if err := (HF{Config: cfg, Read: read, Wide: wide}).WriteFolder(dir, BF16, nil); err != nil {
+		t.Fatal(err)
+	}
+	mixed := openChecked(t, dir)
+	if mixed.DType() != BF16 || !maps.Equal(mixed.Wide(), wide) {
+		t.Errorf("read as %s, float32 in %v", mixed.DType(), mixed.Wide())
+	}
+	for name := range wide {
+		if !slices.Equal(readAll(t, mixed, name), weights[name]) {
+			t.Errorf("%s was rounded", name)
 		}
 	}
 	for value, fits := range map[float32]bool{65519: true, -65519: true, 65520: false, -65520: false} {
