@@ -88,6 +88,14 @@ func Tolerance(t testing.TB, dir, what string, usual float64) float64 {
 	return max(usual, 8*value)
 }
 
+// Untrained reports whether a case lists the tensor as one without a gradient. name is its name in any layout of Published.
+func Untrained(t testing.TB, dir, name string) bool {
+	t.Helper()
+	list, _ := expected(t, dir)["tensors_without_gradient"].([]any)
+	_, listed := Published(name, func(name string) bool { return slices.Contains(list, any(name)) })
+	return listed
+}
+
 func expected(t testing.TB, dir string) (object map[string]any) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, "expected.json"))

@@ -79,6 +79,9 @@ func TestGoldenWeights(t *testing.T) {
 			sums := map[string]checksum{}
 			for _, spec := range s.Config().Layout().Tensors() {
 				name := publishedName(spec, expected.Initial)
+				if _, there := expected.Initial[name]; !there && golden.Untrained(t, dir, name) {
+					continue
+				}
 				sums[name] = sums[name].plus(checksumOf(t, s, spec.Name))
 			}
 			if len(sums) != len(expected.Initial) {
