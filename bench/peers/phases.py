@@ -1,5 +1,6 @@
 """The peers of a step's phases: transformers' generate, its forward and backward on a padded batch, and TRL's
-GRPOTrainer, on the weights, prompts and completions that the case names. The latter two with PEFT's adapters, too.
+GRPOTrainer, on the weights, prompts and completions that the case names. The latter two with PEFT's adapters, too. And CoMLRL's
+MAGRPOTrainer, for two agents on these weights.
 
 A case is {"suite", "folder", "dtype": "float32" or "bfloat16", "prompts": [[id]], "rollouts": K, "new_tokens", "completions": [[id]],
 "advantages": [float], "checked": C, "log_probs": [[float]], "lr", "rank"}: completion i belongs to prompt i // K. "log_probs" are
@@ -241,6 +242,45 @@ def numerals(vocab):
     return transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token="0", pad_token="0", padding_side="left")
 
 
+class MAGRPO(Phase):
+    """One step of comlrl.MAGRPOTrainer for a team of two agents with a model each. For each prompt the agents sample in turn; then each agent
+    is updated on all prompts. Its loss takes one row at a time, and leaves out the last token of each completion."""
+
+    def __init__(self, case):
+        super().__init__(case)
+        self.error = super().check()  # the first step moves the weights
+        from comlrl.trainers.reinforce.magrpo import MAGRPOConfig, MAGRPOTrainer
+        self.version = f"comlrl {importlib.metadata.version('comlrl')}, {self.version}"
+        chosen = dict(
+            num_agents=2, num_generations=case["rollouts"], max_new_tokens=case["new_tokens"], temperature=1.0, top_p=1.0, top_k=0,
+            num_turns=1, joint_mode="aligned", early_termination_threshold=None, eval_interval=0, agent_learning_rate=case["lr"],
+            rollout_buffer_size=len(case["prompts"]), train_batch_size=len(case["prompts"]), agent_devices=inputs.device)
+        self.settings |= chosen
+        self.prompts = [{"prompt": " ".join(map(str, p))} for p in case["prompts"]]
+        agents = [self.model, load(case["folder"], getattr(torch, case["dtype"]))]
+        for agent in agents:
+            agent.generation_config.eos_token_id = 0  # padding: with min_new_tokens it is not sampled
+        self.trainer = MAGRPOTrainer(
+            agents=agents, num_agents=2, args=MAGRPOConfig(**chosen),
+            tokenizer=numerals(self.model.config.vocab_size), formatters=lambda item: item["prompt"], reward_func=self.reward)
+
+    def reward(self, *completions):
+        """The mean of the fractions of even ids. Each agent gives one completion, as text."""
+        ids = [[int(i) for i in texts[0].split()] for texts in completions]
+        assert all(len(i) == self.case["new_tokens"] for i in ids), [len(i) for i in ids]
+        return [sum(even(ids)) / len(ids)]
+
+    def check(self):
+        return self.error
+
+    def run(self):
+        norms = [list(a.parameters())[-1] for a in self.trainer.agents]
+        before = [w.detach().clone() for w in norms]
+        for prompt in self.prompts:
+            self.trainer._train_step_returns(prompt, min_new_tokens=self.case["new_tokens"])
+        assert not any(torch.equal(w, b) for w, b in zip(norms, before)), "an agent was not updated"
+
+
 class Profile(GRPO):
     """Not measured: its settings are where the time of one step of trl.GRPOTrainer goes, as text.
 
@@ -342,4 +382,4 @@ def prepare(case, provider):
 
 
 PROVIDERS = {"hf-generate": Generate, "hf-forward-backward": ForwardBackward, "hf-liger": Liger, "peft": AdapterUpdate,
-             "trl": GRPO, "trl-peft": GRPO, "trl-profile": Profile, "float64": Float64}
+             "trl": GRPO, "trl-peft": GRPO, "trl-profile": Profile, "comlrl": MAGRPO, "float64": Float64}

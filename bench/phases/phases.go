@@ -1,5 +1,5 @@
 // Package phases measures the phases of a training step, as in a run: the engine's rollouts, the learner's update, and the whole step.
-// The peers are Hugging Face's generate, its forward and backward pass, and TRL.
+// The peers are Hugging Face's generate, its forward and backward pass, TRL and CoMLRL.
 package phases
 
 import (
@@ -71,6 +71,10 @@ func Run(ctx context.Context, suite string, o Options) (r *measure.Results, err 
 	if suite == "rollout" && (o.Device == "cpu" || o.Quick) {
 		two := agentsOf(o.Quick)
 		cases = append(cases, measure.Case{Label: agentsLabel, Measure: func(ctx context.Context) (measure.Row, error) { return two.measure(ctx, o) }})
+	}
+	if suite == "step" && (o.Device == "cpu" || o.Quick) {
+		t := teamOf(o.Quick)
+		cases = append(cases, measure.Case{Label: teamLabel, Measure: func(ctx context.Context) (measure.Row, error) { return t.measure(ctx, o) }})
 	}
 	return measure.Run(ctx, suite, o, cases)
 }

@@ -83,6 +83,9 @@ func testQuick(t *testing.T, device, suite string) {
 		t.Fatal(err)
 	}
 	want := len(casesOf(suite, true))
+	if suite == "step" {
+		want++ // a team of two models
+	}
 	if suite == "rollout" {
 		want++ // two agents of one base
 		if device != "cpu" {
