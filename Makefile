@@ -42,7 +42,7 @@ else
 setup: ## what building and running needs: system packages, LibTorch, Go modules
 	@.ci/setup.sh $(SITE)
 
-setup-tests: ## what testing needs beside: a Redis, Chromium, shellcheck, GoogleTest
+setup-tests: ## what testing needs in addition: a Redis, Chromium, shellcheck, GoogleTest
 	@.ci/setup.sh $(SITE) tests
 ifdef CUDA
 	@bindings/torch/libtorch.sh $(CUDA_SITE) $$([ -e /dev/nvidiactl ] && echo cuda-run || echo cuda)

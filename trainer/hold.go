@@ -31,5 +31,6 @@ func holdFolder(parent context.Context, what, dir string, s durable.Sharing, o m
 	return ctx, func() error { cancel(nil); return l.Release() }, nil
 }
 
-// sharing returns how a process locks the run's folder: workers that meet in a Redis, which keeps them apart, share it.
+// sharing returns how a process locks the run's folder: workers that share a Redis share the
+// lock, too, because the store gives each of them a place of its own.
 func sharing(cfg *config.Config) durable.Sharing { return cfg.Store.URL != "" }

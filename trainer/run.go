@@ -144,8 +144,8 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retr
 	return team.cause, errors.Join(err, team.close(context.WithoutCancel(ctx)))
 }
 
-// untilStopped returns a context that ends with ErrStopped when a stop is requested, until done is called. It is for waits for other
-// workers at a time when there is no step to finish yet.
+// untilStopped returns a context that ends with ErrStopped when a stop is requested, until done is called. It bounds the waits for
+// other workers before the first step, when a stop need not wait for the end of a step.
 func untilStopped(parent context.Context, stop <-chan struct{}) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	over := make(chan struct{})

@@ -86,8 +86,8 @@ func (t *team) giveUp(ctx context.Context, err error) error {
 	return errors.Join(err, t.close(context.WithoutCancel(ctx)))
 }
 
-// enter joins the run for all agents of this process and sets the state from which it starts. The state is chosen from
-// s.Offers, as it is when the process has the places.
+// enter joins the run for all agents of this process and sets the state from which it starts. enter
+// reads the states that s offers again when the process has its places.
 func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	deterministic, err := assemble.Deterministic(s.Config)
 	if err != nil {

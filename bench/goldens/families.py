@@ -36,7 +36,7 @@ ADAMW = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0
 
 @contextlib.contextmanager
 def wide():
-    """Within it float32 means float64, which transformers names where it widens norms, softmax and rotary tables."""
+    """Makes float32 mean float64 while the context is open: transformers casts norms, softmax and rotary tables to float32 by name."""
     kept = torch.float32, torch.float, torch.Tensor.float, torch.get_default_dtype()
     torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double
@@ -73,7 +73,7 @@ def value(name, shape, seed):
 
 
 def build(config):
-    """A model of a configuration, with weights of no account."""
+    """A model of a configuration, with arbitrary weights."""
     c = copy.deepcopy(config)
     c.pop("torch_dtype", None)
     return getattr(transformers, config["architectures"][0])(transformers.AutoConfig.for_model(**c)).eval()

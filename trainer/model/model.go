@@ -35,8 +35,8 @@ type Model struct {
 	leaves    []*torch.Tensor    // views of Compute, one per Layout.Leaves
 	quantised []*torch.Quantised // with Options.Quantised, one per Layout.Leaves: a matrix in blocks; nil if leaves holds a tensor instead
 
-	halves []*torch.Tensor // views of Half, and
-	wide   []*torch.Tensor // of Master, if Generation reads both; without a Master, norms and biases have fp32 copies
+	halves []*torch.Tensor // views of Half, if Generation reads Half and Master
+	wide   []*torch.Tensor // views of Master, if Generation reads both; without a Master, fp32 copies of norms and biases
 
 	gathered gathered // with Options.Gathered: leaves are views of it
 	loaded   uint32   // with Options.Gathered: checksum of the weights as they were loaded

@@ -28,7 +28,7 @@ type received struct {
 	err   error
 }
 
-// Follower returns the inbox of a process that Start has started, and nil in any other process. From then on the process
+// Follower returns the inbox of a process that StartGroup started, and nil in any other process. From then on the process
 // ends when rank 0 does, whatever it is computing. It ignores the signals with which a terminal or a service manager
 // asks for an end, because rank 0 receives them, too.
 func Follower() *Inbox {

@@ -62,7 +62,7 @@ func follow(p *Inbox) error {
 		case ails && o.Open.Agent == "fails slowly": // after the others have heard of it
 			time.Sleep(200 * time.Millisecond)
 			p.Answer(Reply{Error: "no memory left", Memory: true})
-		case o.Open.Agent == "hangs": // rank 2 computes for ever, and a sum of rank 1 ends for want of it
+		case o.Open.Agent == "hangs": // rank 2 computes for ever, so rank 1's sum times out
 			if ails {
 				select {}
 			}

@@ -132,7 +132,7 @@ func (m *Machines) admit(conn net.Conn) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		if !errors.Is(err, io.EOF) { // of a machine with another refused connection
+		if !errors.Is(err, io.EOF) { // else the machine closed it, because another of its connections was refused
 			m.speak(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.settings.Agent, err))
 		}
 		return

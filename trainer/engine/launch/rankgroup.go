@@ -270,8 +270,8 @@ const heartbeatsPerLease = 5
 // startTimeout bounds the time until a follower's first heartbeat.
 const startTimeout = time.Minute
 
-// watch ends the group when a follower has sent no heartbeat for a lease, or none since its start. It counts checks instead
-// of measuring time, so that a worker that was itself suspended does not consider its followers dead.
+// watch ends the group when a follower has sent no heartbeat for a lease. The first heartbeat may take startTimeout, if
+// that is longer. watch counts checks instead of measuring time, so that a worker that was itself suspended does not consider its followers dead.
 func (g *RankGroup) watch(f *follower) {
 	look := time.NewTicker(g.lease / heartbeatsPerLease)
 	defer look.Stop()
@@ -367,9 +367,9 @@ func (g *RankGroup) Agree(digest uint32, replies []Reply) error {
 // lossTimeout bounds the time until the loss of a process is noticed.
 const lossTimeout = 2 * time.Second
 
-// endAfter ends the group because of a rank's error. If a follower is lost at the same time, that is the reason. A rank
-// that has lost another one reports last, since the other may report the cause. If no rank does, and no process is
-// lost, a device hangs, and a new round may succeed.
+// endAfter ends the group because of a rank's error. If a follower is lost at the same time, that is the reason. If a
+// rank reports only that it lost another one, endAfter waits longer, because the other may report the cause. If no rank
+// does, and no process is lost, a device hangs, and a new round may succeed.
 func (g *RankGroup) endAfter(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return g.end(context.Cause(ctx))

@@ -12,7 +12,7 @@ import (
 )
 
 // exchange is a step of a pass that all ranks make together: gathering a layer that no rank has complete, in two steps;
-// carrying rows to a layer's experts and the results back; or summing up the gradient of a block.
+// dispatching rows to a layer's experts and returning the results; or summing up the gradient of a block.
 type exchange struct {
 	step
 	at int // the layer, from 1; of collect: the index in partial.places

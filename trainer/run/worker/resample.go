@@ -21,9 +21,9 @@ type attempt func(ctx context.Context, q task.Query, k int) (store.Outcome, erro
 // query is replaced when its last rollout has ended. Replacements may be replaced, too. grpo.resample limits the number of
 // replacements.
 //
-// The choice of queries does not depend on the order in which they end. The replacements are numbers 0 to m-1. m is the
-// limit or, if it is smaller, the first number that equals the number of degenerate queries among the step's own queries
-// and these replacements. So a step that is played again has the same queries.
+// The choice of queries does not depend on the order in which they end, so a step that is played again has the same queries.
+// Replacements 0 to m-1 are used. m is the least number that equals the number of degenerate queries among the step's own
+// queries and these replacements, and at most the limit.
 func (ro *rollouts) playAll(ctx context.Context, p store.Phase, plan store.Plan, queries []task.Query, attempt attempt) (store.Plan, error) {
 	bound := 0
 	if ro.resamples(p) {

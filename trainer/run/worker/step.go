@@ -25,9 +25,9 @@ type steps struct {
 	removedSteps int // number of consecutive latest steps with too many removed rollouts
 }
 
-// step executes training step n of one agent's worker, after its rollouts. `held` is the result of rollOut, in which the
-// main agent's worker leads the rollouts and a sub-agent's worker serves the calls made in them. This worker keeps its
-// trajectories; only text and outcomes passed through the store. All workers run the same code. Compare with algorithm 1 of
+// step executes training step n of one agent's worker, after its rollouts. held is the result of rollouts.step for step n,
+// in which the main agent's worker led the rollouts and a sub-agent's worker answered the calls made in them. This worker
+// keeps its trajectories; only text and outcomes passed through the store. All workers run the same code. Compare with algorithm 1 of
 // the paper.
 func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 	phase := store.Train(n)
@@ -83,7 +83,7 @@ func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 		return err
 	}
 	s.reports.count(held, outcomes, mgrpo.Count(advantages.Groups))
-	if err := s.report(ctx, record); err != nil { // published before the version, so that a stop that is decided by reading records comes before the next step
+	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop, which must precede the next step
 		return err
 	}
 	if err := s.member.PublishVersion(ctx, n+1); err != nil {

@@ -55,8 +55,8 @@ func TestForeignHolding(t *testing.T) {
 	}
 }
 
-// TestReplacedWorkerReportsNothing: a worker that was suspended goes on after its successor has made further steps. Readers would take its
-// record of an earlier step for the news that the run went back.
+// TestReplacedWorkerReportsNothing: a worker that was suspended continues after its successor has made further steps. Readers would treat
+// its record of an earlier step as a sign that the run went back.
 func TestReplacedWorkerReportsNothing(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{Run: "test"})
 	if err != nil {
@@ -86,7 +86,7 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 	}
 }
 
-// What the store says that this worker has, and it has not, is an error.
+// TestTrajectoryThatIsNotHere: a trajectory that the store lists for this worker and that the worker does not hold is an error.
 func TestTrajectoryThatIsNotHere(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 1}}
@@ -105,13 +105,13 @@ func stepsOf(cfg *config.Config, name string) *steps {
 	return &steps{seat: &seat{cfg: cfg, agent: a, name: name, main: a.Role == "main"}, rules: rules, normaliser: normaliser{rules: rules}}
 }
 
-// TestWaitsAreNoRollouts: that a phase which was rolled out ahead waits to be trained is no part of its rollouts' time.
+// TestWaitsAreNoRollouts: the time for which a phase rolled out ahead waits to be trained does not count as rollout time.
 func TestWaitsAreNoRollouts(t *testing.T) {
 	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
 	s := &steps{seat: &seat{name: "researcher", member: m}}
 	held := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
 	if err := s.step(t.Context(), 0, held); !errors.As(err, new(*store.TimeoutError)) {
-		t.Fatalf("a step in which nobody says what it holds: %v", err)
+		t.Fatalf("a step without published trajectories: %v", err)
 	}
 	if s := held.clock.laps["rollout"]; s < 1 || s > time.Hour.Seconds()/2 {
 		t.Errorf("rollouts of one second took %.0f s", s)

@@ -79,8 +79,8 @@ type prefix struct {
 }
 
 // find returns the longest reusable prefix of an owner's sequence. soon is true if a line in flight will have a longer one: waiting is then
-// cheaper than computing the prefix twice (K rollouts of a prompt). find asks lines in flight for a recurrent state where they part from the
-// sequence.
+// cheaper than computing the prefix twice (K rollouts of a prompt). For a model with recurrent states, find also requests a snapshot of
+// a line in flight at the first token that differs.
 func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
 	for _, l := range p.lines {

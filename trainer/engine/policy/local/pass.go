@@ -16,8 +16,8 @@ type batch struct {
 	ready  []*sequence // sequences whose next token is sampled from this pass, in the order of `last`
 	last   []int32     // row of each ready sequence's newest token
 	rows   int
-	places []int32  // places in the cache's tables, for
-	blocks []int32  // new blocks of its sequences
+	places []int32  // indices in the cache's block tables
+	blocks []int32  // new blocks of the batch's sequences: blocks[i] is written at places[i]
 	routes []uint16 // experts of the rows, after the pass; see tell
 }
 

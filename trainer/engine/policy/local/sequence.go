@@ -29,8 +29,8 @@ type sequence struct {
 
 // flight is a sequence's place in the engine.
 type flight struct {
-	arrival  int64 // its number
-	before   int64 // number of sequences in flight before it
+	arrival  int64 // position in the order of arrival
+	before   int64 // number of sequences launched before it arrived
 	rank     int64 // in the queue; see sortQueue
 	launched bool  // it was in flight, and may have been put back later
 	line     *line // nil while waiting
