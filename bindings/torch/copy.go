@@ -79,9 +79,6 @@ func (t *Tensor) Float32s(dst []float32) { toSlice(t, "float32s", Float32, dst) 
 // Int32s copies t to dst. len(dst) must be t.Numel().
 func (t *Tensor) Int32s(dst []int32) { toSlice(t, "int32s", Int32, dst) }
 
-// Int64s copies t to dst. len(dst) must be t.Numel().
-func (t *Tensor) Int64s(dst []int64) { toSlice(t, "int64s", Int64, dst) }
-
 // Bytes copies t's elements, as they are and in row-major order, to dst of t.Numel()*t.DType().Size() bytes.
 func (t *Tensor) Bytes(dst []byte) {
 	s := t.scopeFor("bytes")
@@ -91,7 +88,7 @@ func (t *Tensor) Bytes(dst []byte) {
 	t.toHost(s, "bytes", t.dtype, unsafe.Pointer(unsafe.SliceData(dst)))
 }
 
-func toSlice[T float32 | int32 | int64](t *Tensor, op string, dt DType, dst []T) {
+func toSlice[T float32 | int32](t *Tensor, op string, dt DType, dst []T) {
 	s := t.scopeFor(op)
 	if n := t.Numel(); int64(len(dst)) != n {
 		fail(op, fmt.Sprintf("slice of %d for a tensor of %d elements", len(dst), n), t)

@@ -258,7 +258,7 @@ func testLayersGradients(t *testing.T, d *Device) {
 					buffer := ts[0].Grad().Ptr()
 					backward(s, l, ts, g)
 					for i, x := range ts {
-						added := x.Grad().Sub(s.Full(p.dt, 3, 1))
+						added := x.Grad().Add(s.Full(p.dt, -3, 1))
 						wantClose(t, "gradient added", float64s(added), want[i], p.backward)
 					}
 					if ts[0].Grad().Ptr() != buffer {

@@ -40,12 +40,6 @@ func (t *Tensor) IndexSelect(dim int, idx *Tensor) *Tensor {
 	return s.take("index select", C.mgt_index_select(s.dev.native, t.handle, C.int64_t(dim), idx.handle), t, idx)
 }
 
-// IndexAdd_ adds slice i of src along dim to slice idx[i] of t.
-func (t *Tensor) IndexAdd_(dim int, idx, src *Tensor) {
-	s := t.scopeFor("index add", idx, src)
-	must("index add", C.mgt_index_add_(s.dev.native, t.handle, C.int64_t(dim), idx.handle, src.handle), t, idx, src)
-}
-
 // IndexCopy_ copies slice i of src along dim over slice idx[i] of t. idx is int32 or int64 [n].
 func (t *Tensor) IndexCopy_(dim int, idx, src *Tensor) {
 	s := t.scopeFor("index copy", idx, src)
@@ -56,12 +50,6 @@ func (t *Tensor) IndexCopy_(dim int, idx, src *Tensor) {
 func (t *Tensor) Add(u *Tensor) *Tensor {
 	s := t.scopeFor("add", u)
 	return s.take("add", C.mgt_add(s.dev.native, t.handle, u.handle), t, u)
-}
-
-// Sub returns t - u, broadcast.
-func (t *Tensor) Sub(u *Tensor) *Tensor {
-	s := t.scopeFor("sub", u)
-	return s.take("sub", C.mgt_sub(s.dev.native, t.handle, u.handle), t, u)
 }
 
 // Mul returns t * u element by element, broadcast.
@@ -80,18 +68,6 @@ func (t *Tensor) Scale(f float64) *Tensor {
 func (t *Tensor) MatMul(u *Tensor) *Tensor {
 	s := t.scopeFor("matmul", u)
 	return s.take("matmul", C.mgt_matmul(s.dev.native, t.handle, u.handle), t, u)
-}
-
-// Softmax returns the softmax over dimension dim.
-func (t *Tensor) Softmax(dim int) *Tensor {
-	s := t.scopeFor("softmax")
-	return s.take("softmax", C.mgt_softmax(s.dev.native, t.handle, C.int64_t(dim)), t)
-}
-
-// Silu returns t * sigmoid(t).
-func (t *Tensor) Silu() *Tensor {
-	s := t.scopeFor("silu")
-	return s.take("silu", C.mgt_silu(s.dev.native, t.handle), t)
 }
 
 // GELU returns the tanh form of GELU: t (1 + tanh(√(2/π) (t + 0.044715 t³))) / 2.

@@ -195,13 +195,10 @@ func TestOps(t *testing.T) {
 		want []float64
 	}{
 		{"add", func(s *Scope, a, b *Tensor) *Tensor { return a.Add(b) }, []float64{1.5, 0, 2, 4.5, 7, -7}},
-		{"sub", func(s *Scope, a, b *Tensor) *Tensor { return a.Sub(b) }, []float64{0.5, -4, 4, 3.5, 3, -5}},
 		{"mul", func(s *Scope, a, b *Tensor) *Tensor { return a.Mul(b) }, []float64{0.5, -4, -3, 2, 10, 6}},
 		{"scale", func(s *Scope, a, b *Tensor) *Tensor { return a.Scale(-2) }, []float64{-2, 4, -6, -8, -10, 12}},
 		{"matmul", func(s *Scope, a, b *Tensor) *Tensor { return a.MatMul(b.View(3, 1)) }, []float64{-6.5, 18}},
-		{"softmax", func(s *Scope, a, b *Tensor) *Tensor { return a.Scale(0).Softmax(-1) }, []float64{1. / 3, 1. / 3, 1. / 3, 1. / 3, 1. / 3, 1. / 3}},
 		{"sigmoid", func(s *Scope, a, b *Tensor) *Tensor { return b.Sigmoid() }, []float64{1 / (1 + math.Exp(-0.5)), 1 / (1 + math.Exp(-2)), 1 / (1 + math.Exp(1))}},
-		{"silu", func(s *Scope, a, b *Tensor) *Tensor { return b.Silu() }, []float64{silu(0.5), silu(2), silu(-1)}},
 		{"sum", func(s *Scope, a, b *Tensor) *Tensor { return a.Sum() }, []float64{5}},
 		{"norm", func(s *Scope, a, b *Tensor) *Tensor { return a.Norm() }, []float64{math.Sqrt(91)}},
 		{"view", func(s *Scope, a, b *Tensor) *Tensor { return a.View(3, -1) }, a},
@@ -209,11 +206,6 @@ func TestOps(t *testing.T) {
 		{"select", func(s *Scope, a, b *Tensor) *Tensor { return a.Select(0, 1) }, []float64{4, 5, -6}},
 		{"transpose", func(s *Scope, a, b *Tensor) *Tensor { return a.Transpose(0, 1) }, []float64{1, 4, -2, 5, 3, -6}},
 		{"index select", func(s *Scope, a, b *Tensor) *Tensor { return a.IndexSelect(1, s.FromInt32([]int32{2, 0}, 2)) }, []float64{3, 1, -6, 4}},
-		{"index add", func(s *Scope, a, b *Tensor) *Tensor {
-			c := a.Clone()
-			c.IndexAdd_(0, s.FromInt64([]int64{1}, 1), b.View(1, 3))
-			return c
-		}, []float64{1, -2, 3, 4.5, 7, -7}},
 		{"in place", func(s *Scope, a, b *Tensor) *Tensor {
 			c := a.Clone()
 			c.Add_(b)
@@ -263,11 +255,10 @@ func TestCopies(t *testing.T) {
 		if want := []float32{1.5, 3e38, -2, 0}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
-		i32, i64 := make([]int32, 3), make([]int64, 3)
-		s.FromInt64([]int64{-1, 1 << 40, 7}, 3).Int64s(i64)
+		i32 := make([]int32, 3)
 		s.FromInt32([]int32{-1, 1 << 30, 7}, 3).Int32s(i32)
-		if !slices.Equal(i64, []int64{-1, 1 << 40, 7}) || !slices.Equal(i32, []int32{-1, 1 << 30, 7}) {
-			t.Errorf("got %v and %v", i64, i32)
+		if !slices.Equal(i32, []int32{-1, 1 << 30, 7}) {
+			t.Errorf("got %v", i32)
 		}
 		if empty := s.FromFloat32(nil, 0, 3); empty.Numel() != 0 || len(float64s(empty)) != 0 {
 			t.Error("an empty tensor is not empty")

@@ -125,12 +125,6 @@ func (t *Tensor) Ptr() unsafe.Pointer {
 	return r.value
 }
 
-// Handle returns t's at::Tensor*, for other LibTorch bindings. It is valid while t lives, and t owns it.
-func (t *Tensor) Handle() unsafe.Pointer {
-	t.scopeFor("handle")
-	return t.handle
-}
-
 // Share returns a new at::Tensor* of the same tensor, for another LibTorch binding to own and free.
 func (t *Tensor) Share() unsafe.Pointer {
 	t.scopeFor("share")

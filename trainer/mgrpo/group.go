@@ -18,9 +18,6 @@ type Group struct {
 	WeightSum    float64 // W
 }
 
-// Empty reports whether the group has no rows because no rollout called this agent. An empty group is not an error.
-func (g Group) Empty() bool { return g.Rollouts == 0 }
-
 // Rewards returns the members' rewards, in their order.
 func (g Group) Rewards() []float64 {
 	return column(g.Members, func(m Member) float64 { return m.Reward })

@@ -18,7 +18,7 @@ func TestPool(t *testing.T) {
 	if !slices.Equal(got.Members, want) {
 		t.Errorf("members %v, want %v", got.Members, want)
 	}
-	if got.Agent != "sub" || got.Query != "" || got.Rollouts != 3 || got.WeightSum != 12 || got.Empty() {
+	if got.Agent != "sub" || got.Query != "" || got.Rollouts != 3 || got.WeightSum != 12 {
 		t.Errorf("pool of %q, query %q: %d rollouts of weight %v", got.Agent, got.Query, got.Rollouts, got.WeightSum)
 	}
 	for i, q := range []string{"a", "a", "a", "a", "a", "a", "a", "c"} {
@@ -26,7 +26,7 @@ func TestPool(t *testing.T) {
 			t.Errorf("member %d is of query %q, want %q", i, got.Members[i].Query, q)
 		}
 	}
-	if empty := Pool("sub", groups[1:2]); !empty.Empty() || len(empty.Members) > 0 {
+	if empty := Pool("sub", groups[1:2]); empty.Rollouts != 0 || len(empty.Members) > 0 {
 		t.Errorf("a pool of nothing is %v", empty)
 	}
 }

@@ -129,9 +129,6 @@ func FreshAdapters(layout *lora.Layout, seed uint64, gaussian bool) func(from in
 // Model returns the base with the adapters. It shares the base's weights: call no method on it that changes or closes them.
 func (a *Adapters) Model() *Model { return a.adapted }
 
-// Layout returns the places of the adapters in the flat buffer.
-func (a *Adapters) Layout() *lora.Layout { return a.layout }
-
 func (a *Adapters) Numel() int64        { return a.layout.Numel }
 func (a *Adapters) Master() *Buffer     { return a.master }
 func (a *Adapters) Half() *torch.Tensor { return nil }

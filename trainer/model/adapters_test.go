@@ -96,7 +96,7 @@ func openAdapted(t *testing.T, dir, device string) *adapted {
 
 func TestGoldenAdaptedModules(t *testing.T) {
 	eachAdapted(t, "modules", func(t *testing.T, f *adapted) {
-		modules := f.a.Layout().Modules()
+		modules := f.a.layout.Modules()
 		if len(modules) != len(f.want.Modules) || f.a.Numel() != f.want.Count {
 			t.Errorf("%d modules of %d parameters, want %d of %d", len(modules), f.a.Numel(), len(f.want.Modules), f.want.Count)
 		}
@@ -105,7 +105,7 @@ func TestGoldenAdaptedModules(t *testing.T) {
 				t.Errorf("%s: r %d, scale %v; want %+v", m.Name, m.R, m.Scale, w)
 			}
 		}
-		for _, p := range f.a.Layout().Tensors() {
+		for _, p := range f.a.layout.Tensors() {
 			wantChecksum(t, p.Name, f.read.Values[p.Offset:][:p.Numel()], f.want.Initial[p.Name], 1e-9, 1e-12)
 		}
 	})
@@ -155,7 +155,7 @@ func TestGoldenAdaptedGradients(t *testing.T) {
 			if math.Abs(loss-f.expect.Loss) > tolLoss {
 				t.Errorf("loss %v, want %v", loss, f.expect.Loss)
 			}
-			for _, p := range f.a.Layout().Tensors() {
+			for _, p := range f.a.layout.Tensors() {
 				f.wantGradient(t, p.Name, got[p.Offset:][:p.Numel()])
 			}
 			do(t, f.m, func(*torch.Scope) {
@@ -241,7 +241,7 @@ func TestGoldenAdaptedGreedy(t *testing.T) {
 // TestGoldenFreshAdaptersChangeNothing: every B is 0, and A has the distribution that is said.
 func TestGoldenFreshAdaptersChangeNothing(t *testing.T) {
 	eachAdapted(t, "fresh", func(t *testing.T, f *adapted) {
-		layout := f.a.Layout()
+		layout := f.a.layout
 		if err := f.a.Restore(t.Context(), FreshAdapters(layout, 5, false)); err != nil {
 			t.Fatal(err)
 		}

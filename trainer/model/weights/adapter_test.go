@@ -31,7 +31,7 @@ func TestGoldenBrokenAdapters(t *testing.T) {
 	for _, c := range table.Cases {
 		t.Run(c.Name, func(t *testing.T) {
 			folder := filepath.Join(dir, c.Name)
-			base, err := ReadConfig(filepath.Join(dir, table.Base))
+			base, _, err := readConfig(filepath.Join(dir, table.Base))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +61,7 @@ func TestGoldenBrokenAdapters(t *testing.T) {
 // TestAdapterBin reads what PEFT saved of an adapter with init_lora_weights "eva", eva_config and layers_pattern: from
 // safetensors, and from a file of torch.save with the same tensors.
 func TestAdapterBin(t *testing.T) {
-	base, err := ReadConfig(filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny"))
+	base, _, err := readConfig(filepath.Join("..", "..", "..", "testdata", "models", "llama-tiny"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ func TestGenerationConfig(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama","eos_token_id":2}`))
 	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":[7,8],"pad_token_id":9,"temperature":0.6}`))
-	cfg, err := ReadConfig(dir)
+	cfg, _, err := readConfig(dir)
 	if err != nil || !reflect.DeepEqual(cfg.EOS, []int32{7, 8}) || !reflect.DeepEqual(cfg.Pad, []int32{9}) || !reflect.DeepEqual(cfg.BOS, []int32{1}) {
 		t.Errorf("%+v %v", cfg, err)
 	}
@@ -23,9 +23,9 @@ func TestGenerationConfig(t *testing.T) {
 		t.Errorf("%+v %q %v", cfg, notes, err)
 	}
 	writeFile(t, filepath.Join(dir, generationFile), []byte(`{"eos_token_id":-7}`))
-	_, err = ReadConfig(dir)
+	_, _, err = readConfig(dir)
 	golden.WantError(t, err, generationFile, "eos_token_id")
 	writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama","x":"`+strings.Repeat("x", maxConfigBytes)+`"}`))
-	_, err = ReadConfig(dir)
+	_, _, err = readConfig(dir)
 	golden.WantError(t, err, configFile, "larger")
 }

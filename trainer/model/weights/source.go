@@ -77,13 +77,7 @@ const (
 	maxTensors     = 100_000
 )
 
-// ReadConfig parses config.json in a Hugging Face folder, and generation_config.json if it exists.
-func ReadConfig(dir string) (arch.Config, error) {
-	c, _, err := readConfig(dir)
-	return c, err
-}
-
-// readConfig returns ReadConfig's result and notes about ignored keys.
+// readConfig parses config.json in a Hugging Face folder, and generation_config.json if it exists. It returns notes about ignored keys.
 func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 	data, err := durable.ReadSmall(filepath.Join(dir, configFile), maxConfigBytes)
 	if err != nil {

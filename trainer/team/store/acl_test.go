@@ -175,7 +175,7 @@ func end(ctx context.Context, m *Member, stops bool) error {
 		}
 	}
 	select {
-	case <-m.Done():
+	case <-m.Context().Done():
 		return nil
 	case <-ctx.Done():
 		return errors.New("the end of the run is not heard of")

@@ -536,7 +536,7 @@ func TestStopReachesEveryone(t *testing.T) {
 			t.Errorf("the wait ended with %v", err)
 		}
 		<-boss.Context().Done()
-		<-help.Done()
+		<-help.Context().Done()
 		if err := context.Cause(boss.Context()); !errors.As(err, &stop) {
 			t.Errorf("the member's context ended with %v", err)
 		}

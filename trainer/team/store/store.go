@@ -158,12 +158,6 @@ func (s *Store) Close() error {
 	return err
 }
 
-// Done returns a channel that is closed when the run stops or fails, or the Store is closed; Err returns the reason.
-func (s *Store) Done() <-chan struct{} { return s.ctx.Done() }
-
-// Err returns nil while the run continues, and a *StopError or ErrClosed afterwards.
-func (s *Store) Err() error { return context.Cause(s.ctx) }
-
 // key returns the name of a key of the run. The braces are the hash tag of Redis Cluster: all keys of a run are on one
 // node, so a script may use several of them.
 func (s *Store) key(parts ...string) string {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -59,7 +60,7 @@ func TestForgottenRound(t *testing.T) {
 					t.Errorf("%s of the round that is forgotten: %v", name, err)
 				}
 			}
-			if err := heir.Err(); err != nil {
+			if err := context.Cause(heir.Context()); err != nil {
 				t.Errorf("the new round has ended: %v", err)
 			}
 		})
