@@ -232,7 +232,7 @@ test-templates: ## calls printed by the chat templates of TRL, axolotl, llama.cp
 	@bench/templates/fetch.sh
 	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn|CallForm' ./trainer/agent && go test -count=1 -run Forced ./trainer/agent/gateway && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
 
-interop: build gsm8k ## compare what mgrpo wrote with transformers and peft (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 50 MB once)
+interop: build gsm8k ## compare what mgrpo wrote with transformers, peft and llama.cpp (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 85 MB once)
 	@bench/interop/run.sh
 
 test-published: build ## published tokenizers and a published GGUF file beside Hugging Face's tokenizers and llama.cpp (a download of 500 MB once; SPEED=1 measures)

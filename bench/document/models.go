@@ -166,7 +166,7 @@ func checks(root string) (string, error) {
 	}
 	var b strings.Builder
 	programs := []string{"transformers", "vllm", "llama.cpp-folder", "peft"}
-	titles := map[string]string{"transformers": "transformers", "vllm": "vLLM", "llama.cpp-folder": "llama.cpp", "peft": "PEFT"}
+	titles := map[string]string{"transformers": "transformers", "vllm": "vLLM", "llama.cpp-folder": "llama.cpp (xllamacpp)", "peft": "PEFT"}
 	b.WriteString("| `model_type` | golden cases | published tokenizers | published weights | GGUF |")
 	for _, p := range programs {
 		b.WriteString(" saved, read by " + strings.TrimSpace(titles[p]+" "+a[p].Version) + " |")

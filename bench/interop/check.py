@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+HERE = os.path.dirname(__file__)
+sys.path += [HERE, os.path.join(HERE, "..")]
 import torch
 import transformers
 from checked import record
+from ours import lines, longest, random_rows, scored
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
 from transformers.utils import logging
@@ -24,26 +26,12 @@ ENTROPY_TOLERANCE = 1e-3
 TEXTS = ["The quick brown fox.", "  12 + 30 = 42\n\nnaïve café 東京 🦊", "search ( x ) -> y"]
 
 
-def lines(command, rows):
-    """What an mgrpo command answers to the rows, both as JSON lines."""
-    done = subprocess.run(command, input="".join(json.dumps(r) + "\n" for r in rows), stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed")
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def reference(model, ids):
     """Log-probs of ids[1:] and entropies, in float64 from the model's float32 logits."""
     with torch.no_grad():
         logp = torch.log_softmax(model(torch.tensor([ids])).logits[0, :-1].double(), -1)
     picked = logp.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     return picked, -(logp.exp() * logp).sum(-1)
-
-
-def scored(mgrpo, named, rows):
-    """The same of mgrpo."""
-    answers = lines([mgrpo, "score", *named, "--dtype", "fp32"], [{"ids": ids} for ids in rows])
-    return [tuple(torch.tensor(a[key], dtype=torch.float64) for key in ("logprobs", "entropy")) for a in answers]
 
 
 def class_of(folder):
@@ -77,7 +65,7 @@ def load(folder):
 
 def equal(what, got, want):
     """Whether the log-probs and entropies of all rows agree; prints their largest differences."""
-    logp, entropy = (max((g[i] - w[i]).abs().max().item() for g, w in zip(got, want, strict=True)) for i in (0, 1))
+    logp, entropy = (max((torch.as_tensor(g[i], dtype=torch.float64) - w[i]).abs().max().item() for g, w in zip(got, want, strict=True)) for i in (0, 1))
     good = logp <= LOGPROB_TOLERANCE and entropy <= ENTROPY_TOLERANCE
     print(f"{'equal' if good else 'DIFFERS'}: {what}: log-prob {logp:.1e}, entropy {entropy:.1e}", flush=True)
     return good
@@ -108,12 +96,8 @@ def check_tokenizer(mgrpo, folder):
 def check(mgrpo, folder):
     """Whether all that is in the folder is read alike."""
     model, named = load(folder)
-    generator = torch.Generator().manual_seed(1)
-    text = model.config.get_text_config()
-    longest = min(128, text.max_position_embeddings)
-    if text.model_type == "phi3":  # longer texts have other frequencies from their first token on, which mgrpo refuses
-        longest = min(longest, getattr(text, "original_max_position_embeddings", None) or longest)
-    rows = [torch.randint(text.vocab_size, (n,), generator=generator).tolist() for n in (2, 17, longest)]
+    text = model.config.get_text_config().to_dict()
+    rows = random_rows(text["vocab_size"], (2, 17, longest(text)))
     want = [reference(model, ids) for ids in rows]
     good = equal(folder, scored(mgrpo, named, rows), want)
     if "--adapter" in named:

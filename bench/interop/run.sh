@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # run.sh: trains the quickstart team for one small step, its researcher a mixture of experts, then adapters of both agents on
 # the planner's model, models of which a language model is a part (wrapped.py), whole and as adapters, and two adapters on SmolLM2 (examples/one-base, small; minutes, left out by ONE_BASE=); saves the golden models
-# of testdata; lets transformers and peft read what came out: the folders of models and adapters. FAMILIES names families of models
+# of testdata; lets transformers and peft read what came out: the folders of models and adapters, and llama.cpp what mgrpo exports of
+# the golden models. FAMILIES names families of models
 # (docs/models.md) of which the team is trained as well, INTEROP_MODELS further folders. What is equal is kept in bench/results/models.json.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -63,4 +64,6 @@ MGRPO_SAVED=$run/goldens go test -count=1 ./trainer/model/weights -run '^TestGol
 mapfile -t folders < <(find "$run" \( -name config.json -o -name adapter_config.json \) -printf '%h\n' | sort)
 read -ra models <<<"${INTEROP_MODELS:-}"
 python bench/interop/check.py bin/mgrpo "${folders[@]}" "${models[@]}"
+echo 'interop: llama.cpp reads what mgrpo exports'
+python bench/interop/llama.py bin/mgrpo "$run"/goldens/* "$(dirname "$(find "$run/text" -path '*planner/config.json' | sort | tail -1)")"
 python examples/kernels/logprob.py

@@ -10,7 +10,7 @@ if cmp -s $list $here/.requirements && [ -e $here/torch/version.py ]; then exit;
 python=$(python3 -c 'import sysconfig; print(sysconfig.get_config_var("SOABI"))')
 [ -e "$site/torch/_C.$python.so" ] || { echo "interop: torch of $site is for another Python than python3, $python: put Python 3.11 first on the PATH" >&2; exit 1; }
 [ -e $site/torch/lib/libtorch_python.so ] || { echo "interop: $site has LibTorch without its Python part: remove it, then run make setup" >&2; exit 1; }
-echo 'interop: downloading transformers and peft (50 MB)'
+echo 'interop: downloading transformers, peft and llama.cpp (85 MB)'
 rm -rf $here $here.part
 python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-compile \
   --only-binary=:all: --target $here.part -r $list

@@ -1,8 +1,8 @@
 """wrapped.py OUT: small random models of which a language model is a part, saved as transformers saves them.
 
 Each is a folder OUT/NAME with the layout of published checkpoints of its class: those of FLOAT32, which get adapters, in float32, the others
-in bf16. mistral3 and qwen3_5 come in shards with an index, and have a head of their own and tensors of an `mtp` module, which transformers does
-not read.
+in bf16. mistral3 and qwen3_5 come in shards with an index, and have a head of their own and
+tensors of an `mtp` module, which transformers does not read.
 """
 import json
 import os
@@ -16,28 +16,28 @@ from transformers import (Gemma3Config, Gemma3ForConditionalGeneration, Gemma4Co
 
 FLOAT32 = ("gemma3", "gemma4", "mistral3", "qwen3_5")
 
-TEXT = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+TEXT = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=512,
             bos_token_id=1, eos_token_id=2, pad_token_id=0)
 SIGLIP = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
 
 
 def models():
-    gemma = dict(TEXT, model_type="gemma3_text", num_hidden_layers=7, head_dim=16, query_pre_attn_scalar=16, sliding_window=8)
+    gemma = dict(TEXT, model_type="gemma3_text", num_hidden_layers=7, head_dim=32, query_pre_attn_scalar=32, sliding_window=8)
     yield "gemma3", Gemma3ForConditionalGeneration(Gemma3Config(text_config=gemma, vision_config=dict(SIGLIP, model_type="siglip_vision_model"), mm_tokens_per_image=4)), {}
-    shared = dict(TEXT, model_type="gemma4_text", num_hidden_layers=6, num_key_value_heads=1, head_dim=16, global_head_dim=32, sliding_window=8, final_logit_softcapping=30.0,
+    shared = dict(TEXT, model_type="gemma4_text", num_hidden_layers=6, head_dim=32, global_head_dim=64, sliding_window=8, final_logit_softcapping=30.0,
                   layer_types=["sliding_attention", "full_attention"] * 3, num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=16,
                   vocab_size_per_layer_input=320)
     tower = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=16, patch_size=4, position_embedding_size=64)
     yield "gemma4", Gemma4ForConditionalGeneration(Gemma4Config(text_config=shared, vision_config=tower, audio_config=None)), {}
-    mistral = dict(TEXT, model_type="mistral", head_dim=16)
+    mistral = dict(TEXT, model_type="mistral", head_dim=32)
     pixtral = dict(model_type="pixtral", hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, image_size=28, patch_size=14)
     yield "mistral3", Mistral3ForConditionalGeneration(Mistral3Config(text_config=mistral, vision_config=pixtral, tie_word_embeddings=False)), {"max_shard_size": "200KB"}
-    qwen = dict(TEXT, rope_scaling={"type": "mrope", "mrope_section": [2, 3, 3]}, tie_word_embeddings=True)
+    qwen = dict(TEXT, rope_scaling={"type": "mrope", "mrope_section": [4, 6, 6]}, tie_word_embeddings=True)
     vision = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, fullatt_block_indexes=[0])
     yield "qwen2_5_vl", Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=qwen, vision_config=vision)), {}
-    recurrent = dict(TEXT, model_type="qwen3_5_text", num_hidden_layers=4, head_dim=16, full_attention_interval=4, linear_num_key_heads=2, linear_num_value_heads=4,
+    recurrent = dict(TEXT, model_type="qwen3_5_text", num_hidden_layers=4, head_dim=32, full_attention_interval=4, linear_num_key_heads=2, linear_num_value_heads=4,
                      linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4, mtp_num_hidden_layers=1,
-                     rope_parameters=dict(rope_type="default", rope_theta=10000000, partial_rotary_factor=0.25, mrope_interleaved=True, mrope_section=[1, 1, 0]))
+                     rope_parameters=dict(rope_type="default", rope_theta=10000000, partial_rotary_factor=0.25, mrope_interleaved=True, mrope_section=[2, 1, 1]))
     vision = dict(depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64, num_position_embeddings=16)
     yield "qwen3_5", Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=recurrent, vision_config=vision)), {"max_shard_size": "200KB"}
     yield "smolvlm", SmolVLMForConditionalGeneration(SmolVLMConfig(text_config=dict(TEXT, model_type="llama"), vision_config=dict(SIGLIP, model_type="smolvlm_vision"), scale_factor=2)), {}
