@@ -86,8 +86,8 @@ func TestChatPassesSubTasks(t *testing.T) {
 func TestServeHosted(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "solver")
 	cfg.Gateway.Listen = "127.0.0.1:0"
-	door := gateway.NewDoor()
-	server := httptest.NewServer(door)
+	endpoint := gateway.NewServer()
+	server := httptest.NewServer(endpoint)
 	defer server.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -108,7 +108,7 @@ func TestServeHosted(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, fmt.Sprint(string(text), err)
 	}
-	err := Serve(ctx, cfg, EvalOptions{Gateway: &Gateway{Door: door, URL: server.URL, Open: true, Token: "of the server"}}, func(string, []Served) {
+	err := Serve(ctx, cfg, EvalOptions{Gateway: &Gateway{Server: endpoint, URL: server.URL, Open: true, Token: "of the server"}}, func(string, []Served) {
 		defer stop()
 		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
 			t.Errorf("the hosted agent: %d %s", status, text)

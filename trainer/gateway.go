@@ -15,10 +15,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 )
 
-// Gateway gives programs and other workers access to the agents of a process. The caller that starts a run serves Door
+// Gateway gives programs and other workers access to the agents of a process. The caller that starts a run serves Server
 // at /v1/ and /r/, and Leases at /rollouts/.
 type Gateway struct {
-	Door      *gateway.Door
+	Server    *gateway.Server
 	Leases    *gateway.Leases   // nil: programs elsewhere cannot request rollouts
 	URL       string            // the address of this process for others, without a path
 	Transport http.RoundTripper // for requests to other workers; nil: http.DefaultTransport
@@ -30,7 +30,7 @@ type Gateway struct {
 // leave ends the round for the programs.
 func (g *Gateway) leave() {
 	if g != nil {
-		g.Door.Enter(gateway.Round{}, nil)
+		g.Server.Enter(gateway.Round{}, nil)
 	}
 }
 
@@ -76,7 +76,7 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 			return fmt.Errorf("agent %s: %w", w.Name(), err)
 		}
 	}
-	s.Gateway.Door.Enter(round, agents)
+	s.Gateway.Server.Enter(round, agents)
 	return nil
 }
 

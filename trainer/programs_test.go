@@ -297,10 +297,10 @@ func serveGateway(t *testing.T, cfg *config.Config) *Gateway {
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	p := cfg.Task.Program
-	g := &Gateway{Door: gateway.NewDoor(), URL: server.URL,
+	g := &Gateway{Server: gateway.NewServer(), URL: server.URL,
 		Leases: gateway.NewLeases(gateway.LeaseSettings{Token: leaseToken, Lease: p.Lease, Timeout: p.Timeout, BaseURL: server.URL + "/v1"})}
-	mux.Handle("/v1/", g.Door)
-	mux.Handle("/r/", g.Door)
+	mux.Handle("/v1/", g.Server)
+	mux.Handle("/r/", g.Server)
 	mux.Handle("/rollouts/", g.Leases)
 	return g
 }

@@ -66,9 +66,9 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 		return nil, err
 	}
 	s.agent = gateway.New(gateway.Settings{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer, Limits: s.limits()})
-	door := gateway.NewDoor()
-	door.Enter(gateway.Round{Run: "bench", Name: "round", Secret: secret, Agents: []string{name}}, []*gateway.Agent{s.agent})
-	s.server = httptest.NewServer(door)
+	endpoint := gateway.NewServer()
+	endpoint.Enter(gateway.Round{Run: "bench", Name: "round", Secret: secret, Agents: []string{name}}, []*gateway.Agent{s.agent})
+	s.server = httptest.NewServer(endpoint)
 	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: r.Conversations}}
 	return s, nil
 }

@@ -19,12 +19,12 @@ func mountGateway(cfg *config.Config, server *health.Server) (*trainer.Gateway, 
 	if !cfg.HasGateway() {
 		return nil, nil
 	}
-	g := &trainer.Gateway{Door: gateway.NewDoor(), URL: strings.TrimSuffix(cfg.Gateway.Advertise, "/")}
+	g := &trainer.Gateway{Server: gateway.NewServer(), URL: strings.TrimSuffix(cfg.Gateway.Advertise, "/")}
 	if g.URL == "" {
 		g.URL = server.URL()
 	}
-	server.Handle("/v1/", g.Door)
-	server.Handle("/r/", g.Door)
+	server.Handle("/v1/", g.Server)
+	server.Handle("/r/", g.Server)
 	if env := cfg.Gateway.TokenEnv; env != "" {
 		token := os.Getenv(env)
 		if len(token) < health.MinToken {

@@ -58,21 +58,21 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 		return fmt.Errorf("--listen and --token-env: %w", err)
 	}
 	defer server.Close()
-	door := gateway.NewDoor()
-	server.Handle("/v1/", door)
-	server.Handle("/r/", door)
+	endpoint := gateway.NewServer()
+	server.Handle("/v1/", endpoint)
+	server.Handle("/r/", endpoint)
 	ready := func(what string, agents []trainer.Served) {
 		c.describe(os.Stdout, what, addresses(server, "/v1"), agents)
 	}
 	if c.Model != "" {
-		return c.serveModel(ctx, door, token, ready)
+		return c.serveModel(ctx, endpoint, token, ready)
 	}
 	c.Set = append(c.Set, "gateway.listen=127.0.0.1:0") // its agents answer requests
 	cfg, err := c.load()
 	if err != nil {
 		return err
 	}
-	g := &trainer.Gateway{Door: door, URL: server.URL(), Open: true, Token: token}
+	g := &trainer.Gateway{Server: endpoint, URL: server.URL(), Open: true, Token: token}
 	return trainer.Serve(ctx, cfg, trainer.EvalOptions{Checkpoint: c.Checkpoint, Gateway: g}, ready)
 }
 
@@ -112,7 +112,7 @@ func (c *serveCmd) token() (string, error) {
 }
 
 // serveModel serves one model until ctx ends.
-func (c *serveCmd) serveModel(ctx context.Context, door *gateway.Door, token string, ready func(string, []trainer.Served)) (err error) {
+func (c *serveCmd) serveModel(ctx context.Context, endpoint *gateway.Server, token string, ready func(string, []trainer.Served)) (err error) {
 	flags := optionalModelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
 	p, err := flags.open(ctx, c.Context)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *serveCmd) serveModel(ctx context.Context, door *gateway.Door, token str
 	a := gateway.New(gateway.Settings{Name: c.Name, Main: true, Policy: engine, Tokenizer: p.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)
-	door.Enter(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.Agent{a})
+	endpoint.Enter(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.Agent{a})
 	ready(c.Model, []trainer.Served{{Name: c.Name, Context: a.Longest()}})
 	<-ctx.Done()
 	return nil

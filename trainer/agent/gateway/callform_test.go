@@ -67,11 +67,11 @@ func says(prompt string) string {
 }
 
 func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
-	s := &alone{t: t, door: NewDoor()}
+	s := &alone{t: t, server: NewServer()}
 	a := New(Settings{Name: "model", Main: true, Policy: &model{tok: tok, says: says}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
-	s.door.Enter(Round{Open: true, Agents: []string{"model"}}, []*Agent{a})
+	s.server.Enter(Round{Open: true, Agents: []string{"model"}}, []*Agent{a})
 	parameters := `{"type":"object","properties":{"answer":{"type":"integer","description":"n","minimum":0,"maximum":99},"unit":{"type":"boolean","description":"u"},"word":{"type":"string","description":"w","maxLength":4}},"required":["answer","unit","word"],"additionalProperties":false}`
 	body, err := json.Marshal(object{"model": "model", "messages": []object{said("user", "?")}, "max_tokens": 400,
 		"tools":       []object{{"type": "function", "function": object{"name": "add", "description": "adds", "parameters": json.RawMessage(parameters)}}},
@@ -80,7 +80,7 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	s.door.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", bytes.NewReader(body)))
+	s.server.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", bytes.NewReader(body)))
 	if strings.Contains(w.Body.String(), "context_length_exceeded") {
 		t.Skip("its own prompt is longer than the context of the test's model")
 	}

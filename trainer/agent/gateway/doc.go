@@ -10,7 +10,7 @@
 //	POST /rollouts/ID/renew     the program is still working
 //	PUT  /rollouts/ID/result    the program's result
 //
-// model names the agent. The Door of a process answers for the agents that work there and forwards requests for other
+// model names the agent. The Server of a process answers for the agents that work there and forwards requests for other
 // agents to their workers. The API key is a Ticket. It names one attempt at one rollout and is signed with the run's
 // Secret. So a program can use the agents only in its own rollout, and only while the rollout lasts.
 //

@@ -30,7 +30,7 @@ func FuzzRequest(f *testing.F) {
 		a := New(Settings{Name: "planner", Main: true, Policy: &model{tok: tok, says: func(string) string { return calculation }}, Tokenizer: tok})
 		a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 		defer a.End(phaseName)
-		d := NewDoor()
+		d := NewServer()
 		d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner"}}, []*Agent{a})
 		ticket := ticketOf("q", 1)
 		r := httptest.NewRequest("POST", "/v1/"+path, strings.NewReader(body))

@@ -98,7 +98,7 @@ const run, round, phaseName = "team", "round", "step-3"
 
 var secret = Secret(bytes.Repeat([]byte{7}, SecretSize))
 
-// stage is a door with two agents; the planner is the main agent.
+// stage is a server with two agents; the planner is the main agent.
 type stage struct {
 	t      *testing.T
 	url    string
@@ -116,7 +116,7 @@ func newStage(t *testing.T, tok *tokenizer.Tokenizer, says func(prompt string) s
 		s.agents[name], s.models[name] = a, m
 		agents = append(agents, a)
 	}
-	d := NewDoor()
+	d := NewServer()
 	d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"}}, agents)
 	server := httptest.NewServer(d)
 	s.url = server.URL
@@ -777,7 +777,7 @@ func TestForwardedOnce(t *testing.T) {
 	a := New(Settings{Name: "planner", Main: true, Policy: m, Tokenizer: tok})
 	a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}})
 	defer a.End(phaseName)
-	d := NewDoor()
+	d := NewServer()
 	server := httptest.NewServer(d)
 	defer server.Close()
 	self, err := url.Parse(server.URL)

@@ -22,20 +22,20 @@ var corpus = []string{
 	`{"answer": 3}`, "[TOOL_CALLS][{\"name\": \"calculator\", \"arguments\": {}}]", "<|python_tag|>{", "a < b, and <thinner> things", "stop here STOP and not there",
 }
 
-// alone is a door with one agent whose requests may ask for anything.
+// alone is a server with one agent whose requests may ask for anything.
 type alone struct {
-	t    *testing.T
-	door *Door
-	says string // the turn of its model
+	t      *testing.T
+	server *Server
+	says   string // the turn of its model
 }
 
 func newAlone(t *testing.T, name string) *alone {
-	s := &alone{t: t, door: NewDoor()}
+	s := &alone{t: t, server: NewServer()}
 	tok := goldenTokenizer(t, name)
 	a := New(Settings{Name: "model", Main: true, Policy: &model{tok: tok, says: func(string) string { return s.says }}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
-	s.door.Enter(Round{Open: true, Agents: []string{"model"}}, []*Agent{a})
+	s.server.Enter(Round{Open: true, Agents: []string{"model"}}, []*Agent{a})
 	return s
 }
 
@@ -47,7 +47,7 @@ func (s *alone) post(path string, body object) *httptest.ResponseRecorder {
 		s.t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	s.door.ServeHTTP(w, httptest.NewRequest("POST", "/v1/"+path, bytes.NewReader(text)))
+	s.server.ServeHTTP(w, httptest.NewRequest("POST", "/v1/"+path, bytes.NewReader(text)))
 	if w.Code != 200 {
 		s.t.Fatalf("%s: %d %s", text, w.Code, w.Body)
 	}
@@ -58,7 +58,7 @@ func (s *alone) post(path string, body object) *httptest.ResponseRecorder {
 func (s *alone) get(path string, status int) string {
 	s.t.Helper()
 	w := httptest.NewRecorder()
-	s.door.ServeHTTP(w, httptest.NewRequest("GET", "/v1/"+path, nil))
+	s.server.ServeHTTP(w, httptest.NewRequest("GET", "/v1/"+path, nil))
 	if w.Code != status {
 		s.t.Errorf("%s: %d", path, w.Code)
 	}
@@ -207,7 +207,7 @@ func TestMaxTokensBeyondContext(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := httptest.NewRecorder()
-		s.door.ServeHTTP(w, httptest.NewRequest("POST", "/v1/"+c.path, bytes.NewReader(text)))
+		s.server.ServeHTTP(w, httptest.NewRequest("POST", "/v1/"+c.path, bytes.NewReader(text)))
 		_, rest, found := strings.Cut(w.Body.String(), "ask for at most ")
 		var most int
 		if _, err := fmt.Sscan(rest, &most); !found || err != nil || !strings.Contains(w.Body.String(), "context_length_exceeded") || w.Code != 400 {

@@ -25,7 +25,7 @@ const (
 	// CallHeader is the ordinal of a call, from 0, among parallel calls of a program with equal prompts.
 	CallHeader = "X-Mgrpo-Call"
 
-	anchorHeader    = "X-Mgrpo-Anchor"    // from the first Door, for the worker of another agent
+	anchorHeader    = "X-Mgrpo-Anchor"    // from the first server, for the worker of another agent
 	forwardedHeader = "X-Mgrpo-Forwarded" // a request is forwarded only once
 	retryHeader     = "X-Stainless-Retry-Count"
 )
@@ -42,36 +42,42 @@ type Round struct {
 	Hosted    map[string]Upstream                                       // agents whose models are behind other APIs; only in an open round
 }
 
-// Door is the gateway of a process. It is an http.Handler for /v1/ and /r/.
-type Door struct {
+// Server is the gateway of a process. It is an http.Handler for /v1/ and /r/.
+type Server struct {
 	mu     sync.Mutex
 	round  Round
 	agents map[string]*Agent
 	mux    *http.ServeMux
 }
 
-// NewDoor returns a door that does not serve any agents yet.
-func NewDoor() *Door {
-	d := &Door{mux: http.NewServeMux()}
+// NewServer returns a server that does not serve any agents yet.
+func NewServer() *Server {
+	s := &Server{mux: http.NewServeMux()}
 	for path, h := range map[string]func(http.ResponseWriter, *http.Request, string) error{
-		"POST /v1/chat/completions": d.serveChat, "POST /v1/completions": d.serveText, "POST /v1/responses": d.serveResponse, "GET /v1/models": d.serveModels, "GET /v1/models/{model...}": d.serveModel} {
-		d.handle(path, h)
+		"POST /v1/chat/completions": s.serveChat,
+		"POST /v1/completions":      s.serveText,
+		"POST /v1/responses":        s.serveResponse,
+		"GET /v1/models":            s.serveModels,
+		"GET /v1/models/{model...}": s.serveModel,
+	} {
+		s.handle(path, h)
 		method, rest, _ := strings.Cut(path, " ")
-		d.handle(method+" /r/{key}"+rest, h)
+		s.handle(method+" /r/{key}"+rest, h)
 	}
-	d.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(404, "not_found", "%s %s: there are POST /v1/chat/completions, POST /v1/completions, POST /v1/responses and GET /v1/models", r.Method, r.URL.Path).write(w)
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(404, "not_found", "%s %s: there are POST /v1/chat/completions, POST /v1/completions, POST /v1/responses and GET /v1/models",
+			r.Method, r.URL.Path).write(w)
 	})
-	return d
+	return s
 }
 
 // ServeHTTP implements http.Handler.
-func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.mux.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
 // handle registers the handler of a path. If the handler returns an error before the first byte of a reply, the client
 // receives the error.
-func (d *Door) handle(pattern string, h func(http.ResponseWriter, *http.Request, string) error) {
-	d.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handle(pattern string, h func(http.ResponseWriter, *http.Request, string) error) {
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		key := r.PathValue("key")
 		if key == "" {
 			key, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -83,25 +89,25 @@ func (d *Door) handle(pattern string, h func(http.ResponseWriter, *http.Request,
 }
 
 // Enter joins a round with the agents that work here. It replaces the previous round, whose tickets become invalid.
-func (d *Door) Enter(r Round, agents []*Agent) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.round, d.agents = r, map[string]*Agent{}
+func (s *Server) Enter(r Round, agents []*Agent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.round, s.agents = r, map[string]*Agent{}
 	for _, a := range agents {
-		d.agents[a.Name] = a
+		s.agents[a.Name] = a
 	}
 }
 
 // now returns the round and the agents that work here.
-func (d *Door) now() (Round, map[string]*Agent) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.round, d.agents
+func (s *Server) now() (Round, map[string]*Agent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.round, s.agents
 }
 
 // admit checks the key of a request and returns its ticket.
-func (d *Door) admit(key string) (Ticket, Round, map[string]*Agent, error) {
-	round, agents := d.now()
+func (s *Server) admit(key string) (Ticket, Round, map[string]*Agent, error) {
+	round, agents := s.now()
 	if len(agents) == 0 {
 		return Ticket{}, round, nil, busy(2, "the run has not begun here yet")
 	}
@@ -129,8 +135,8 @@ func orForeign(err error) error {
 }
 
 // serveModels lists the agents.
-func (d *Door) serveModels(w http.ResponseWriter, _ *http.Request, key string) error {
-	_, round, _, err := d.admit(key)
+func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request, key string) error {
+	_, round, _, err := s.admit(key)
 	if err != nil {
 		return err
 	}
@@ -142,8 +148,8 @@ func (d *Door) serveModels(w http.ResponseWriter, _ *http.Request, key string) e
 }
 
 // serveModel describes one agent.
-func (d *Door) serveModel(w http.ResponseWriter, r *http.Request, key string) error {
-	_, round, _, err := d.admit(key)
+func (s *Server) serveModel(w http.ResponseWriter, r *http.Request, key string) error {
+	_, round, _, err := s.admit(key)
 	if err != nil {
 		return err
 	}
@@ -163,28 +169,28 @@ func (r *Round) noAgent(name string) error {
 	return refuse(404, "model_not_found", "there is no agent %q. Agents: %s", name, strings.Join(r.Agents, ", "))
 }
 
-func (d *Door) serveChat(w http.ResponseWriter, r *http.Request, key string) error {
+func (s *Server) serveChat(w http.ResponseWriter, r *http.Request, key string) error {
 	var request chatRequest
-	return d.serve(w, r, key, &request.options, func(body []byte) error {
+	return s.serve(w, r, key, &request.options, func(body []byte) error {
 		return errors.Join(parse(body, &request), request.check())
 	}, func() string { return lastUser(request.Messages) }, func(a *Agent, c call) error {
 		return a.serveChat(w, r, &request, c)
 	})
 }
 
-func (d *Door) serveText(w http.ResponseWriter, r *http.Request, key string) error {
+func (s *Server) serveText(w http.ResponseWriter, r *http.Request, key string) error {
 	var request textRequest
-	return d.serve(w, r, key, &request.options, func(body []byte) error {
+	return s.serve(w, r, key, &request.options, func(body []byte) error {
 		return errors.Join(parse(body, &request), request.check())
 	}, func() string { return request.Prompt.text }, func(a *Agent, c call) error {
 		return a.serveText(w, r, &request, c)
 	})
 }
 
-func (d *Door) serveResponse(w http.ResponseWriter, r *http.Request, key string) error {
+func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request, key string) error {
 	var request responsesRequest
 	chat := &chatRequest{}
-	return d.serve(w, r, key, &chat.options, func(body []byte) error {
+	return s.serve(w, r, key, &chat.options, func(body []byte) error {
 		err := parse(body, &request)
 		if err == nil {
 			var as *chatRequest
@@ -200,8 +206,9 @@ func (d *Door) serveResponse(w http.ResponseWriter, r *http.Request, key string)
 
 // serve reads a request and lets its agent answer it, here or at the agent's own worker. task returns the text that
 // identifies the main agent's call to which the request belongs.
-func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *options, read func([]byte) error, task func() string, answer func(*Agent, call) error) error {
-	ticket, round, agents, err := d.admit(key)
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, key string, o *options, read func([]byte) error, task func() string,
+	answer func(*Agent, call) error) error {
+	ticket, round, agents, err := s.admit(key)
 	if err != nil {
 		return err
 	}
@@ -232,7 +239,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, key string, o *opti
 		}
 		return answer(a, c)
 	}
-	return d.forward(w, r, round, o.Model, c.anchor, key, body)
+	return s.forward(w, r, round, o.Model, c.anchor, key, body)
 }
 
 // callOf reads the request's headers that concern the call.
@@ -249,13 +256,13 @@ func callOf(r *http.Request, t Ticket) (call, error) {
 		c.retried = n > 0
 	}
 	turn, at, _ := strings.Cut(r.Header.Get(anchorHeader), ".")
-	c.anchor.Turn, _ = strconv.Atoi(turn) // both are 0 if no other Door forwarded the request
+	c.anchor.Turn, _ = strconv.Atoi(turn) // both are 0 if no other server forwarded the request
 	c.anchor.Call, _ = strconv.Atoi(at)
 	return c, nil
 }
 
 // forward passes a request on to the worker of its agent.
-func (d *Door) forward(w http.ResponseWriter, r *http.Request, round Round, name string, at anchor, key string, body []byte) error {
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, round Round, name string, at anchor, key string, body []byte) error {
 	if round.Address == nil || r.Header.Get(forwardedHeader) != "" { // a worker that receives another worker's request for a third agent was reached at a wrong address
 		return refuse(404, "model_not_found", "%s does not work here; is gateway.advertise the address of its own worker?", name)
 	}
