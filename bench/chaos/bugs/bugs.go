@@ -125,7 +125,7 @@ announce(KEYS[2], ARGV[5])
 		return err
 	}
 	s.reports.count(held, outcomes, mgrpo.Count(advantages.Groups))
-	if err := s.report(ctx, record); err != nil { // published before the version, so that a stop that is decided by reading records comes before the next step
+	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop, which must precede the next step
 		return err
 	}
 	if err := s.member.PublishVersion(ctx, n+1); err != nil {
