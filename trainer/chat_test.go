@@ -29,7 +29,7 @@ func withColdStart(t *testing.T, a *api, name string) *config.Config {
 // TestChat: the main agent answers a question with the help of the other, and both sub-task and answer are told. Questions do not know each other.
 func TestChat(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "planner")
-	err := Chat(t.Context(), cfg, EvalOptions{}, func(ctx context.Context, c *TeamChat) error {
+	err := Chat(t.Context(), cfg, CheckpointOptions{}, func(ctx context.Context, c *TeamChat) error {
 		if c.Tasks != 4 || c.HeldOut(1).Answer != "7" {
 			t.Errorf("%d held-out questions, %+v", c.Tasks, c.HeldOut(1))
 		}
@@ -69,7 +69,7 @@ func TestChatPassesSubTasks(t *testing.T) {
 	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err != nil && !errors.Is(err, ErrNothingTrained) {
 		t.Fatal(err)
 	}
-	err = Chat(t.Context(), cfg, EvalOptions{}, func(ctx context.Context, c *TeamChat) error {
+	err = Chat(t.Context(), cfg, CheckpointOptions{}, func(ctx context.Context, c *TeamChat) error {
 		a.subTasks = nil
 		answer, err := c.Ask(ctx, "Please count.", func(Told) {})
 		if !slices.Equal(a.subTasks, []string{"count."}) || answer != "7" {
@@ -108,7 +108,7 @@ func TestServeHosted(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, fmt.Sprint(string(text), err)
 	}
-	err := Serve(ctx, cfg, EvalOptions{Gateway: &Gateway{Server: endpoint, URL: server.URL, Open: true, Token: "of the server"}}, func(string, []Served) {
+	err := Serve(ctx, cfg, CheckpointOptions{Gateway: &Gateway{Server: endpoint, URL: server.URL, Open: true, Token: "of the server"}}, func(string, []Served) {
 		defer stop()
 		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
 			t.Errorf("the hosted agent: %d %s", status, text)

@@ -22,8 +22,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// EvalOptions are the options of an evaluation in addition to the run's configuration.
-type EvalOptions struct {
+// CheckpointOptions are options of Evaluate, Serve and Chat in addition to the run's configuration.
+type CheckpointOptions struct {
 	Agents     []string         // agents in this process, which meet the others in the run's Redis; nil: all
 	Checkpoint string           // folder of a step; "": the run's newest complete one
 	Task       task.Task        // replaces the configured task; may be nil
@@ -33,21 +33,22 @@ type EvalOptions struct {
 }
 
 // check returns an error if the options do not fit the configuration.
-func (o EvalOptions) check(cfg *config.Config) error {
+func (o CheckpointOptions) check(cfg *config.Config) error {
 	for _, name := range o.Agents {
 		if !slices.Contains(cfg.AgentNames(), name) {
 			return fmt.Errorf("there is no agent %q in the configuration, only %s", name, strings.Join(cfg.AgentNames(), ", "))
 		}
 	}
 	if o.Against != nil && o.Agents != nil && !slices.Contains(o.Agents, cfg.Main().Name) {
-		return fmt.Errorf("%s is not the main agent: --against compares answers of %s, so give it to the evaluation of that agent", strings.Join(o.Agents, ", "), cfg.Main().Name)
+		return fmt.Errorf("%s is not the main agent: --against compares answers of %s, so give it to the evaluation of that agent",
+			strings.Join(o.Agents, ", "), cfg.Main().Name)
 	}
 	return nil
 }
 
 // Evaluate evaluates a checkpoint of a run. It plays the same rollouts as the run itself when it evaluates that version, in
 // a separate store, so the numbers are the same.
-func Evaluate(ctx context.Context, cfg *config.Config, opt EvalOptions) (e Evaluation, err error) {
+func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e Evaluation, err error) {
 	records := &collected{Observer: observed(opt.Observer)}
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
@@ -99,7 +100,8 @@ func evaluationDir(cfg *config.Config, what, stepDir string) string {
 }
 
 // withCheckpoint opens agents of a checkpoint in this process, with a separate store, and calls do with them.
-func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvalOptions, what string, do func(context.Context, *team, archive.Manifest, string) error) (err error) {
+func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptions, what string,
+	do func(context.Context, *team, archive.Manifest, string) error) (err error) {
 	if err := opt.check(cfg); err != nil {
 		return err
 	}

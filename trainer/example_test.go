@@ -34,7 +34,7 @@ func ExampleEvaluate() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	e, err := trainer.Evaluate(context.Background(), cfg, trainer.EvalOptions{})
+	e, err := trainer.Evaluate(context.Background(), cfg, trainer.CheckpointOptions{})
 	if err == nil {
 		err = e.Unknown()
 	}

@@ -61,7 +61,7 @@ func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer train.Release()
-	e, err := Evaluate(t.Context(), cfg, EvalOptions{})
+	e, err := Evaluate(t.Context(), cfg, CheckpointOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +70,6 @@ func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Release()
-	_, err = Evaluate(t.Context(), cfg, EvalOptions{})
+	_, err = Evaluate(t.Context(), cfg, CheckpointOptions{})
 	refusedAs(t, err, "the folder of the evaluation")
 }

@@ -393,7 +393,7 @@ func TestHostedEvaluates(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := a.count()
-	e, err := Evaluate(t.Context(), cfg, EvalOptions{})
+	e, err := Evaluate(t.Context(), cfg, CheckpointOptions{})
 	if err != nil || len(e.Records) != 2 || a.count() == before {
 		t.Errorf("%v, %d records, %d requests", err, len(e.Records), a.count()-before)
 	}

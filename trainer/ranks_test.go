@@ -69,7 +69,7 @@ func TestRanksRepeat(t *testing.T) {
 		}
 	}
 	for _, size := range []int{1, 3} {
-		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size)...), EvalOptions{})
+		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size)...), CheckpointOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 	}
 	said := map[int]string{}
 	for _, size := range []int{1, 2} { // a rank that learns nothing reads the fp32 weights by itself
-		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size, "run.steps=4", "run.save_dtype=bf16")...), EvalOptions{})
+		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size, "run.steps=4", "run.save_dtype=bf16")...), CheckpointOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -102,7 +102,7 @@ func (c *chatCmd) withTeam(ctx context.Context, interrupts <-chan os.Signal) err
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
-	return trainer.Chat(ctx, cfg, trainer.EvalOptions{Checkpoint: c.Checkpoint}, func(ctx context.Context, team *trainer.TeamChat) error {
+	return trainer.Chat(ctx, cfg, trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, func(ctx context.Context, team *trainer.TeamChat) error {
 		s := chat.Team{Ask: func(ctx context.Context, question string, tell func(string)) (string, error) {
 			return team.Ask(ctx, question, func(t trainer.Told) { tell(fmt.Sprintf("%s -> %s: %s", t.From, t.To, t.Text)) })
 		}, HeldOut: func(n int) (question, reference string) {

@@ -69,7 +69,7 @@ func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []sc
 		here = []string{c.Agent}
 	}
 	console := newConsole(progress, cfg, here)
-	opt := trainer.EvalOptions{Agents: here, Checkpoint: c.Checkpoint, Observer: console, Against: against}
+	opt := trainer.CheckpointOptions{Agents: here, Checkpoint: c.Checkpoint, Observer: console, Against: against}
 	if cfg.HasGateway() {
 		server, err := serveHealth(cfg, here)
 		if err != nil {
