@@ -206,11 +206,11 @@ class GRPO(Phase):
             self.settings |= described(config)
         # The fingerprint is given since datasets would pickle pyarrow whole, which is not under site-packages here.
         prompts = datasets.Dataset(datasets.table.InMemoryTable.from_pydict(
-            {"prompt": [" ".join(map(str, p)) for p in case["prompts"]]}), fingerprint="prompts")
+            {"prompt": [spelled(p) for p in case["prompts"]]}), fingerprint="prompts")
         return trl.GRPOTrainer(
             model=self.model, reward_funcs=even, args=trl.GRPOConfig(output_dir=f"{case['folder']}-trl", **chosen),
             train_dataset=prompts, callbacks=[callback], peft_config=config,
-            processing_class=numerals(self.model.config.vocab_size))
+            processing_class=numerals(self.model.config.vocab_size, case["prompts"]))
 
     def check(self):
         return self.error
@@ -234,12 +234,22 @@ def even(completion_ids, **_):
     return [sum(i % 2 == 0 for i in ids) / len(ids) for ids in completion_ids]
 
 
-def numerals(vocab):
-    """A tokenizer whose words are the ids themselves, so that prompts are exactly the case's tokens."""
+def numerals(vocab, prompts):
+    """A tokenizer whose words are the ids themselves, so that prompts are exactly the case's tokens. Padding is not a numeral: it would be found
+    within others."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    t = Tokenizer(models.WordLevel({str(i): i for i in range(vocab)}, unk_token="0"))
+    pad = "<pad>"
+    t = Tokenizer(models.WordLevel({pad: 0} | {str(i): i for i in range(1, vocab)}, unk_token=pad))
     t.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token="0", pad_token="0", padding_side="left")
+    words = transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token=pad, pad_token=pad, padding_side="left")
+    for p in prompts:
+        got = words(spelled(p)).input_ids
+        assert got == p, f"a prompt of {len(p)} tokens is read as {len(got)}"
+    return words
+
+
+def spelled(prompt):
+    return " ".join(map(str, prompt))
 
 
 class MAGRPO(Phase):
@@ -256,13 +266,13 @@ class MAGRPO(Phase):
             num_turns=1, joint_mode="aligned", early_termination_threshold=None, eval_interval=0, agent_learning_rate=case["lr"],
             rollout_buffer_size=len(case["prompts"]), train_batch_size=len(case["prompts"]), agent_devices=inputs.device)
         self.settings |= chosen
-        self.prompts = [{"prompt": " ".join(map(str, p))} for p in case["prompts"]]
+        self.prompts = [{"prompt": spelled(p)} for p in case["prompts"]]
         agents = [self.model, load(case["folder"], getattr(torch, case["dtype"]))]
         for agent in agents:
             agent.generation_config.eos_token_id = 0  # padding: with min_new_tokens it is not sampled
         self.trainer = MAGRPOTrainer(
             agents=agents, num_agents=2, args=MAGRPOConfig(**chosen),
-            tokenizer=numerals(self.model.config.vocab_size), formatters=lambda item: item["prompt"], reward_func=self.reward)
+            tokenizer=numerals(self.model.config.vocab_size, case["prompts"]), formatters=lambda item: item["prompt"], reward_func=self.reward)
 
     def reward(self, *completions):
         """The mean of the fractions of even ids. Each agent gives one completion, as text."""
