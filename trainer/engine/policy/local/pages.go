@@ -144,7 +144,8 @@ func (p *pages) fits(tokens int, from prefix, running int) bool {
 // the next pass.
 func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move) {
 	l, moves := from.from, []move(nil)
-	if l == nil || l.busy || l.filled > from.reuse {
+	again := p.states != nil && from.reuse == len(tokens)-1 // the state after a prompt remains for its other rollouts
+	if l == nil || l.busy || l.filled > from.reuse || again {
 		l, moves = p.fork(from)
 		p.lines = append(p.lines, l)
 	} else { // the next turn of a conversation

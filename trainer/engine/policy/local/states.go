@@ -121,7 +121,7 @@ func (p *pages) keepUntil(l *line, n int) {
 		s := l.snapshots[last]
 		l.snapshots = l.snapshots[:last]
 		if s.at == n {
-			l.state = s.number
+			l.state, l.lastUse = s.number, max(l.lastUse, s.lastUse)
 			return
 		}
 		p.states.free = append(p.states.free, s.number)
@@ -153,7 +153,7 @@ func (p *pages) begin(l *line, from prefix) (moves []move) {
 	source := int32(noState)
 	if f := from.from; f != nil {
 		if f.filled == from.reuse {
-			source = f.state
+			source, f.lastUse = f.state, p.clock+1
 		}
 		if i := slices.IndexFunc(f.snapshots, func(s snapshot) bool { return s.at == from.reuse }); i >= 0 {
 			source, f.snapshots[i].lastUse = f.snapshots[i].number, p.clock+1

@@ -131,3 +131,26 @@ func TestStatesHoldTheirTokens(t *testing.T) {
 		at.p.verifyStates(t, arch.RecurrentStates(slots, opt.Conversations))
 	}
 }
+
+// TestUsedSnapshotStays: the state after a prompt, from which another sequence has just continued, is not given up before older ones,
+// also after its line gave up the state at its end. It serves each further rollout of the prompt.
+func TestUsedSnapshotStays(t *testing.T) {
+	at, owner := contentsOf(t, Options{Slots: 1, Conversations: 3, PassRows: 64, CacheTokens: 32 * arch.CacheBlock}), &Tenant{}
+	prompt := func(first int32) (tokens []int32) {
+		for i := range int32(10) {
+			tokens = append(tokens, 100*first+i)
+		}
+		return tokens
+	}
+	for _, first := range []int32{1, 2, 1, 3} { // each first time takes two states of four, and the second time takes one
+		at.play(owner, prompt(first), 11)
+	}
+	for range 3 {
+		l := at.open(owner, prompt(1))
+		if l.filled != 9 {
+			t.Errorf("the prompt that was read before continues after %d tokens, want 9", l.filled)
+		}
+		at.pass(l, 1)
+		at.p.close(l)
+	}
+}
