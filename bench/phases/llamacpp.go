@@ -177,7 +177,10 @@ func (d decode) open(ctx context.Context, w *workload, o Options) (_ measure.Pro
 	if a.model, err = model.Load(ctx, a.device, src, opt); err != nil {
 		return nil, measure.Setup{}, err
 	}
-	if a.engine, err = local.New(ctx, a.model, local.Options{Slots: d.shape.prompts}, local.Terms{}); err != nil {
+	// room for each prompt, for each sequence in flight, and for each of the last ones, also for their recurrent states
+	n := d.shape.prompts
+	engine := local.Options{Slots: n, Conversations: 2 * n, CacheTokens: arch.WholeCache(3*n, w.context()+1)}
+	if a.engine, err = local.New(ctx, a.model, engine, local.Terms{}); err != nil {
 		return nil, measure.Setup{}, err
 	}
 	p := &cached{a, w}
