@@ -6,6 +6,7 @@
 //	doc        the meaning, printed in docs/config.md
 //	default    the value of an absent key, written as in YAML
 //	required   "true": the key must be present
+//	common     "true": most runs set it; docs/config.md begins with these keys
 //	enum       the allowed values, separated by |
 //	family     "true": the allowed values are the families of trainer/model/arch
 //	min, max   the smallest and the largest allowed value
@@ -50,11 +51,11 @@ type Config struct {
 
 // Run holds the name, the folder and the length of a run.
 type Run struct {
-	Name            string `yaml:"name" required:"true" doc:"Name of the run: a letter, then letters, digits, dashes and underscores. Also names its keys in the store."`
-	Dir             Path   `yaml:"dir" doc:"Folder for checkpoints, ledgers, metrics and trajectories. All workers may share it, or each server may have its own. Absent: runs/NAME." change:"worker"`
+	Name            string `yaml:"name" common:"true" required:"true" doc:"Name of the run: a letter, then letters, digits, dashes and underscores. Also names its keys in the store."`
+	Dir             Path   `yaml:"dir" common:"true" doc:"Folder for checkpoints, ledgers, metrics and trajectories. All workers may share it, or each server may have its own. Absent: runs/NAME." change:"worker"`
 	Seed            uint64 `yaml:"seed" default:"0" doc:"Seed of everything random: query order, sampling, alignment draws, initial weights."`
-	Steps           int64  `yaml:"steps" default:"100" min:"0" doc:"Number of training steps, including the steps before a resume." change:"resume"`
-	CheckpointEvery int64  `yaml:"checkpoint_every" default:"20" min:"0" doc:"Steps between checkpoints. The last step, and every step with the best evaluation so far, also write one. 0: only these steps do." change:"resume"`
+	Steps           int64  `yaml:"steps" common:"true" default:"100" min:"0" doc:"Number of training steps, including the steps before a resume." change:"resume"`
+	CheckpointEvery int64  `yaml:"checkpoint_every" common:"true" default:"20" min:"0" doc:"Steps between checkpoints. The last step, and every step with the best evaluation so far, also write one. 0: only these steps do." change:"resume"`
 	Keep            int    `yaml:"keep" default:"2" min:"2" doc:"Number of newest checkpoints to keep. The best checkpoint, and the checkpoint of step 0, which contains the cold start, are kept in addition." change:"resume"`
 	SaveDType       string `yaml:"save_dtype" default:"auto" enum:"auto|fp32|bf16" doc:"Type of the weights in a checkpoint's Hugging Face folders. auto: each tensor has the type of the initial weights if they are bf16, or fp16, with or without some in fp32; else fp32. Training always resumes from fp32: if a folder has 16-bit weights, the optimizer's file contains the fp32 weights." change:"resume"`
 	Save            string `yaml:"save" default:"whole" enum:"whole|text" doc:"Contents of a checkpoint of a model that is more than a language model, such as one that reads images. whole: the folder as it was loaded, with copies of the parts that are not trained. text: only the language model, as a separate model; adapters still belong to the whole model." change:"resume"`
@@ -92,14 +93,14 @@ type TLS struct {
 
 // Task is the source of queries and the scoring of answers.
 type Task struct {
-	Kind           string    `yaml:"kind" default:"research" enum:"research|jsonl|gsm8k|go" doc:"research: built in, generated. jsonl: your own questions and answers. gsm8k: the GSM8K files as published. go: a Go program that uses the trainer as a library brings its task (docs/library.md)."`
-	Train          Path      `yaml:"train" doc:"File of training queries: JSON lines, a JSON array, Parquet, .csv or .tsv (jsonl, gsm8k)."`
-	Eval           Path      `yaml:"eval" doc:"File of held-out queries, in the same formats (jsonl, gsm8k)." change:"resume"`
+	Kind           string    `yaml:"kind" common:"true" default:"research" enum:"research|jsonl|gsm8k|go" doc:"research: built in, generated. jsonl: your own questions and answers. gsm8k: the GSM8K files as published. go: a Go program that uses the trainer as a library brings its task (docs/library.md)."`
+	Train          Path      `yaml:"train" common:"true" doc:"File of training queries: JSON lines, a JSON array, Parquet, .csv or .tsv (jsonl, gsm8k)."`
+	Eval           Path      `yaml:"eval" common:"true" doc:"File of held-out queries, in the same formats (jsonl, gsm8k)." change:"resume"`
 	EvalSets       []EvalSet `yaml:"eval_sets" keyed:"true" doc:"jsonl: further sets of held-out queries, by name. Evaluations report each set; only eval decides which version is best." change:"resume"`
 	Curriculum     []Stage   `yaml:"curriculum" keyed:"true" doc:"jsonl: stages of the training, by name, one after another from step 1 on. Each stage trains on some of the rows for its steps; after the last stage, training uses all rows."`
 	Layout         string    `yaml:"layout" default:"rows" enum:"rows|hotpotqa|2wiki|musique|frames|fanoutqa|webwalkerqa|gaia|browsecomp|verl|sharegpt" doc:"jsonl: names of the fields in the files. rows: as set in fields. Others: the published form of that benchmark, or the form of that framework's rows (docs/verifiers.md)."`
 	Fields         Fields    `yaml:"fields" doc:"Names of the fields of a row, with layout rows. Dots select within objects and lists, as in reward_model.ground_truth or answers.0.text; a column with exactly this name takes precedence. The verifier receives all fields."`
-	QueriesPerStep int       `yaml:"queries_per_step" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)." change:"resume"`
+	QueriesPerStep int       `yaml:"queries_per_step" common:"true" default:"16" min:"1" max:"65536" doc:"Queries of one step (Q)." change:"resume"`
 	Verifier       Verifier  `yaml:"verifier" doc:"How the main agent's answer is scored (jsonl, gsm8k)."`
 	Expert         Verifier  `yaml:"expert" doc:"How a sub-agent's answer is scored: its expert score (jsonl, gsm8k). Absent: as verifier."`
 	Judge          Judge     `yaml:"judge" doc:"The model that scores answers if a verifier's kind is judge."`
@@ -146,7 +147,7 @@ type Fields struct {
 
 // Verifier configures how one answer is converted into a score in [0, 1].
 type Verifier struct {
-	Kind      string        `yaml:"kind" default:"auto" enum:"auto|exact|normalized|exact_match|f1|quantity|numeric|choice|regex|parts|judge|program|torchscript" doc:"auto: gsm8k numeric, jsonl normalized. parts, only for expert: as task.verifier, but compared with the part of the question that the sub-task asks for. numeric reads \\boxed, ####, or the last number. program: a program in any language. torchscript: a module that scores. See docs/verifiers.md."`
+	Kind      string        `yaml:"kind" common:"true" default:"auto" enum:"auto|exact|normalized|exact_match|f1|quantity|numeric|choice|regex|parts|judge|program|torchscript" doc:"auto: gsm8k numeric, jsonl normalized. parts, only for expert: as task.verifier, but compared with the part of the question that the sub-task asks for. numeric reads \\boxed, ####, or the last number. program: a program in any language. torchscript: a module that scores. See docs/verifiers.md."`
 	Pattern   string        `yaml:"pattern" doc:"regex: RE2 pattern; its first group, or the whole match, is compared with the reference answer."`
 	Tolerance float64       `yaml:"tolerance" default:"0" min:"0" doc:"numeric, quantity: greatest absolute difference that still counts as equal."`
 	Relative  float64       `yaml:"relative" default:"0" min:"0" doc:"numeric, quantity: the same limit as a fraction of the reference answer. The larger of the two limits applies."`
@@ -198,7 +199,7 @@ type Research struct {
 
 // GRPO holds the settings of the algorithm: groups, alignment, advantages and loss.
 type GRPO struct {
-	Rollouts        int     `yaml:"rollouts" default:"8" min:"2" max:"4096" doc:"Rollouts of each query (K). They are compared with each other, so a single rollout would have no advantage." change:"resume"`
+	Rollouts        int     `yaml:"rollouts" common:"true" default:"8" min:"2" max:"4096" doc:"Rollouts of each query (K). They are compared with each other, so a single rollout would have no advantage." change:"resume"`
 	Align           Align   `yaml:"align" doc:"Alignment: how rollouts with different numbers of sub-agent calls get equal weight."`
 	SubGroup        string  `yaml:"sub_group" default:"query" enum:"query|batch" doc:"Which of a sub-agent's invocations are compared with each other: the invocations of a query, as in the paper, or all invocations of a step."`
 	Convention      string  `yaml:"convention" default:"population" enum:"population|sample|none|leave_one_out|leave_one_out_std" doc:"How advantages are normalised: the standard deviation that divides them, or the baseline. See docs/algorithm.md, section 4."`
@@ -240,8 +241,8 @@ type Align struct {
 
 // Eval configures held-out evaluation during training. Only evaluation may use truncated sampling.
 type Eval struct {
-	Every       int64   `yaml:"every" default:"20" min:"0" doc:"Steps between evaluations. The last step is always followed by an evaluation. 0: only the last step."`
-	Queries     int     `yaml:"queries" default:"200" min:"1" doc:"Number of held-out queries, or all queries if the task has fewer."`
+	Every       int64   `yaml:"every" common:"true" default:"20" min:"0" doc:"Steps between evaluations. The last step is always followed by an evaluation. 0: only the last step."`
+	Queries     int     `yaml:"queries" common:"true" default:"200" min:"1" doc:"Number of held-out queries, or all queries if the task has fewer."`
 	Samples     int     `yaml:"samples" default:"4" min:"1" max:"4096" doc:"Rollouts of each query."`
 	Temperature float64 `yaml:"temperature" default:"1" min:"0" doc:"Sampling temperature; 0 is greedy."`
 	TopK        int     `yaml:"top_k" default:"0" min:"0" doc:"Sample from the k most likely tokens; 0: all."`
@@ -253,7 +254,7 @@ type Eval struct {
 // ColdStart configures supervised training before the first step. Its steps, batch and optimizer are the defaults of
 // each agent's cold_start.
 type ColdStart struct {
-	Demonstrations Path       `yaml:"demonstrations" default:"none" words:"none|task|parts" doc:"none: no cold start. task: the task's own demonstrations. parts: made from the parts of the training queries. Otherwise the path of a file of chats: JSON lines, a JSON array, or Parquet."`
+	Demonstrations Path       `yaml:"demonstrations" common:"true" default:"none" words:"none|task|parts" doc:"none: no cold start. task: the task's own demonstrations. parts: made from the parts of the training queries. Otherwise the path of a file of chats: JSON lines, a JSON array, or Parquet."`
 	Queries        int        `yaml:"queries" default:"3072" min:"1" doc:"Number of queries with demonstrations."`
 	Sloppiness     Sloppiness `yaml:"sloppiness" doc:"Demonstrations made from parts: probabilities of mistakes that training should unlearn."`
 	Supervised     Supervised `yaml:",inline"`
@@ -270,14 +271,14 @@ type Sloppiness struct {
 
 // Supervised sets the steps, batch and optimizer of an agent's cold start.
 type Supervised struct {
-	Steps     int64     `yaml:"steps" default:"0" min:"0" doc:"Optimizer updates. 0: the agent has no cold start."`
+	Steps     int64     `yaml:"steps" common:"true" default:"0" min:"0" doc:"Optimizer updates. 0: the agent has no cold start."`
 	Batch     int       `yaml:"batch" default:"32" min:"1" doc:"Trajectories of one update."`
 	Optimizer Optimizer `yaml:"optimizer" doc:"AdamW of the cold start, separate from training's AdamW."`
 }
 
 // Optimizer configures AdamW with warm-up, schedule and clipping.
 type Optimizer struct {
-	LR          float64    `yaml:"lr" default:"1e-6" above:"0" doc:"Learning rate."`
+	LR          float64    `yaml:"lr" common:"true" default:"1e-6" above:"0" doc:"Learning rate."`
 	Betas       [2]float64 `yaml:"betas" default:"[0.9, 0.98]" min:"0" below:"1" doc:"Decay rates of the two moments."`
 	Eps         float64    `yaml:"eps" default:"1e-8" above:"0" doc:"Added to the square root of the second moment."`
 	WeightDecay float64    `yaml:"weight_decay" default:"0.01" min:"0" doc:"Decoupled weight decay."`
@@ -294,18 +295,18 @@ type Optimizer struct {
 // Agent is one member of the team.
 type Agent struct {
 	Name         string     `yaml:"-"`
-	Role         string     `yaml:"role" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on sub-tasks."`
-	Model        Model      `yaml:"model" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME or ORG/NAME@REVISION (a branch, a tag or a commit), that is in the local cache (hf download ORG/NAME --revision REVISION), or a shape for random weights. Or a model on another party's server: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
-	Device       string     `yaml:"device" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
+	Role         string     `yaml:"role" common:"true" required:"true" enum:"main|sub" doc:"main plans, delegates and answers; sub works on sub-tasks."`
+	Model        Model      `yaml:"model" common:"true" required:"true" doc:"Initial weights: a Hugging Face folder, a GGUF file, the name of a model on the Hub, ORG/NAME or ORG/NAME@REVISION (a branch, a tag or a commit), that is in the local cache (hf download ORG/NAME --revision REVISION), or a shape for random weights. Or a model on another party's server: {kind: openai, url: https://host/v1, name: MODEL, key_env: VARIABLE}."`
+	Device       string     `yaml:"device" common:"true" default:"cpu" doc:"cpu, cuda or cuda:N." change:"worker"`
 	Devices      []string   `yaml:"devices" doc:"Several devices in place of device, such as [cpu, cpu]. Each has its own process. They share the conversations, the work of an update and AdamW's moments (docs/ranks.md)." change:"worker"`
 	Machines     Machines   `yaml:"machines" doc:"Several machines that provide devices for this agent (docs/ranks.md)." change:"worker"`
 	DType        string     `yaml:"dtype" default:"auto" enum:"auto|fp32|bf16|quantised" doc:"Precision of the weights in forward passes. auto: fp32 on CPU, bf16 on GPU. bf16 has an fp32 master copy if training changes the weights. quantised: matrices stay in the blocks of the model's GGUF file and are dequantised within the products. They are never trained, so this needs lora or train: false."`
 	LoRA         LoRA       `yaml:"lora" doc:"Low-rank adapters: the model's weights are frozen, and small matrices added to its linear layers are trained (docs/adapters.md). Agents in one process with the same model and adapters share its weights in memory."`
 	Train        bool       `yaml:"train" default:"true" doc:"false: the agent takes part with frozen weights. A hosted model is always frozen."`
-	Delegates    []string   `yaml:"delegates" doc:"main: the sub-agents that it may call. Absent: all sub-agents."`
-	Tools        []string   `yaml:"tools" doc:"Tools that it may call. The research task brings its own."`
+	Delegates    []string   `yaml:"delegates" common:"true" doc:"main: the sub-agents that it may call. Absent: all sub-agents."`
+	Tools        []string   `yaml:"tools" common:"true" doc:"Tools that it may call. The research task brings its own."`
 	Prompt       Path       `yaml:"prompt" doc:"File with its system prompt."`
-	PromptText   string     `yaml:"prompt_text" doc:"Its system prompt. Without prompt and prompt_text, the system prompt only describes the tools."`
+	PromptText   string     `yaml:"prompt_text" common:"true" doc:"Its system prompt. Without prompt and prompt_text, the system prompt only describes the tools."`
 	PromptSingle string     `yaml:"prompt_single" doc:"main: its system prompt in the arm single, where it has the sub-agents' tools but no sub-agents. Absent: prompt or prompt_text."`
 	Template     Variables  `yaml:"template" doc:"Variables of the model's chat template in addition to the standard ones, such as {enable_thinking: false}. Requests of programs cannot change them in training."`
 	Describe     string     `yaml:"describe" doc:"sub: its description for the main agent. Absent: a line made from its name and tools."`
@@ -329,7 +330,7 @@ type Machines struct {
 
 // LoRA configures the low-rank adapters that an agent trains in place of its model's weights.
 type LoRA struct {
-	R       int      `yaml:"r" default:"0" min:"0" max:"2048" doc:"Rank of the adapters. 0: no adapters; all weights are trained."`
+	R       int      `yaml:"r" common:"true" default:"0" min:"0" max:"2048" doc:"Rank of the adapters. 0: no adapters; all weights are trained."`
 	Alpha   float64  `yaml:"alpha" default:"0" min:"0" doc:"The output of an adapter is multiplied by alpha/r. 0: by 1."`
 	Targets []string `yaml:"targets" single:"true" doc:"Modules with an adapter: the ends of their names in the checkpoint, such as [q_proj, v_proj], or one regular expression (RE2) for whole names, or all-linear: every linear map of the layers. Absent: all-linear."`
 	RSLoRA  bool     `yaml:"rslora" default:"false" doc:"true: the output is multiplied by alpha/sqrt(r)."`
@@ -338,10 +339,10 @@ type LoRA struct {
 
 // Limits bound a conversation.
 type Limits struct {
-	MaxTurns        int           `yaml:"max_turns" default:"8" min:"1" max:"10000" doc:"Sampled turns of a conversation."`
+	MaxTurns        int           `yaml:"max_turns" common:"true" default:"8" min:"1" max:"10000" doc:"Sampled turns of a conversation."`
 	MaxCallsPerTurn int           `yaml:"max_calls_per_turn" default:"4" min:"1" max:"1000" doc:"Calls in one turn."`
 	MaxNewTokens    int           `yaml:"max_new_tokens" default:"512" min:"1" doc:"Sampled tokens of a turn."`
-	MaxTokens       int           `yaml:"max_tokens" default:"4096" min:"1" doc:"Tokens of a conversation, including prompt and observations, since it was last folded; the model's limit may be lower. For a hosted model: as its server counts them, if it does."`
+	MaxTokens       int           `yaml:"max_tokens" common:"true" default:"4096" min:"1" doc:"Tokens of a conversation, including prompt and observations, since it was last folded; the model's limit may be lower. For a hosted model: as its server counts them, if it does."`
 	WallTime        time.Duration `yaml:"wall_time" default:"10m" above:"0s" doc:"Time of a conversation, including waits for sub-agents and tools."`
 	Fold            Fold          `yaml:"fold" doc:"Conversations that outgrow their context continue from a summary (docs/algorithm.md, section 5)."`
 }

@@ -9,7 +9,7 @@ import (
 // row describes one key for the reference.
 type row struct {
 	key, kind, def, change, doc string
-	section                     bool
+	section, common             bool
 }
 
 // reference returns all keys in the schema's order, with NAME for the names of agents and tools.
@@ -18,7 +18,7 @@ func reference() []row {
 	var walk func(t reflect.Type, path, change, inherits string)
 	walk = func(t reflect.Type, path, change, inherits string) {
 		for _, f := range fields(t) {
-			r := row{key: join(path, f.key), doc: f.tag.Get("doc"), change: change}
+			r := row{key: join(path, f.key), doc: f.tag.Get("doc"), change: change, common: f.tag.Get("common") == "true"}
 			if own := f.tag.Get("change"); own != "" && change != "worker" {
 				r.change = own
 			}
@@ -32,6 +32,7 @@ func reference() []row {
 			keyed := f.tag.Get("keyed") == "true"
 			r.section = keyed || isSection(f.typ)
 			r.kind, r.def = typeText(f), defaultText(f, from)
+			r.common = r.common && from == "" // else the section that it inherits from has it
 			out = append(out, r)
 			switch {
 			case keyed:
@@ -135,8 +136,19 @@ func referencePage() string {
 	var b strings.Builder
 	b.WriteString(referenceIntro)
 	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+	all, others := reference(), 0
+	b.WriteString("\n## Keys that most runs set\n\n| key | takes | default | meaning |\n|---|---|---|---|\n")
+	for _, r := range all {
+		switch {
+		case r.common:
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.key, cell(r.kind), cell(r.def), cell(r.doc))
+		case !r.section:
+			others++
+		}
+	}
+	fmt.Fprintf(&b, "\nThe other %d keys are optional, or belong to one kind of task, tool or engine. The sections below have all keys.\n", others)
 	inTable := false
-	for _, r := range reference() {
+	for _, r := range all {
 		if r.section && !strings.Contains(r.key, ".NAME.") && strings.Count(r.key, ".") == 0 {
 			title := r.key
 			if r.key == "agents" || r.key == "tools" {
