@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// room is a row of the table in docs/architecture.md.
+// room is a line of rooms.txt.
 type room struct {
 	folder string   // from the root of the repository
 	uses   []string // rooms by their folder from the root, folders with all rooms below them ("trainer/..."), or parts of a module's path
@@ -17,22 +17,22 @@ type room struct {
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// rooms reads the table.
+// rooms reads rooms.txt.
 func rooms(t *testing.T) []room {
 	t.Helper()
-	text, err := os.ReadFile("../docs/architecture.md")
+	text, err := os.ReadFile("rooms.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []room
 	for line := range strings.Lines(string(text)) {
-		cells := strings.Split(strings.TrimSpace(line), " | ")
-		if len(cells) != 3 || !strings.HasPrefix(cells[0], "| `") {
+		folder, uses, ok := strings.Cut(line, ":")
+		if !ok || strings.HasPrefix(line, "#") {
 			continue
 		}
-		r := room{folder: strings.Trim(quoted.FindStringSubmatch(cells[0])[1], "/")}
-		for _, m := range quoted.FindAllStringSubmatch(cells[2], -1) {
-			name, below := strings.CutSuffix(m[1], "/...")
+		r := room{folder: strings.Trim(folder, "/")}
+		for _, use := range strings.Fields(uses) {
+			name, below := strings.CutSuffix(use, "/...")
 			if name = folderOf(name); below {
 				name += "/..."
 			}
@@ -41,7 +41,7 @@ func rooms(t *testing.T) []room {
 		out = append(out, r)
 	}
 	if len(out) < 20 {
-		t.Fatalf("the table of docs/architecture.md has %d rows", len(out))
+		t.Fatalf("rooms.txt has %d rooms", len(out))
 	}
 	return out
 }
@@ -95,7 +95,7 @@ func (r room) allowedBy(all []room, imported string) (entry string, ok bool) {
 	return "", false
 }
 
-// TestRooms holds every import of a Go file that is no test against the table.
+// TestRooms checks every import of a Go file that is not a test.
 func TestRooms(t *testing.T) {
 	all, used := rooms(t), map[string][]string{}
 	eachImport(t, func(file, imported string) {
@@ -106,7 +106,7 @@ func TestRooms(t *testing.T) {
 		entry, ok := r.allowedBy(all, imported)
 		switch {
 		case r.folder == "":
-			t.Errorf("%s is in no room of docs/architecture.md", file)
+			t.Errorf("%s is in no room of rooms.txt", file)
 		case !ok:
 			t.Errorf("%s imports %q, which %s/ may not use", file, imported, r.folder)
 		}
@@ -115,13 +115,36 @@ func TestRooms(t *testing.T) {
 	for _, r := range all {
 		for _, use := range r.uses {
 			if !slices.Contains(used[r.folder], use) {
-				t.Errorf("%s/ may use %s and does not: take it out of the table", r.folder, use)
+				t.Errorf("%s/ may use %s and does not: take it out of rooms.txt", r.folder, use)
 			}
 		}
 	}
 }
 
-// TestRoomsRefuse: for every room there is something that it may not import, and the table says so.
+// TestRoomsAreDescribed: rooms.txt and the tables of docs/architecture.md have the same rooms.
+func TestRoomsAreDescribed(t *testing.T) {
+	text, err := os.ReadFile("../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, tables, _ := strings.Cut(string(text), "\n## Rooms\n")
+	tables, _, _ = strings.Cut(tables, "\n## ")
+	described := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)/` \\|").FindAllStringSubmatch(tables, -1) {
+		described[m[1]] = true
+	}
+	for _, r := range rooms(t) {
+		if !described[r.folder] {
+			t.Errorf("docs/architecture.md does not describe %s/", r.folder)
+		}
+		delete(described, r.folder)
+	}
+	for folder := range described {
+		t.Errorf("rooms.txt does not list %s/, which docs/architecture.md describes", folder)
+	}
+}
+
+// TestRoomsRefuse: each room may not import some module and some room.
 func TestRoomsRefuse(t *testing.T) {
 	all := rooms(t)
 	for _, r := range all {
