@@ -28,6 +28,7 @@ RACE := ./trainer/team/store/... ./trainer/show/health/... ./trainer/agent/... .
 CLANG_FORMAT := build/format/clang_format/data/bin/clang-format
 NATIVE = $$(git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' '*.c')
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 # Every target that `make help` lists, and those that it does not.
 .PHONY: $(shell sed -nE 's/^([a-z0-9 -]+):.*\#\# .*/\1/p' Makefile) native native-tests
@@ -243,6 +244,9 @@ lint: build prose $(CLANG_FORMAT) ## gofmt, clang-format, vet, staticcheck, and 
 	$(CLANG_FORMAT) --dry-run --Werror $(NATIVE)
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
+
+vulnerabilities: build ## known vulnerabilities in the code that is called (govulncheck and its database)
+	$(GO) run $(GOVULNCHECK) ./...
 
 prose: ## count hard-to-read constructions per thousand words, room by room: a room may not exceed its limit
 	@.ci/prose.py
