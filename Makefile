@@ -177,9 +177,10 @@ gpu-bench: ## on a machine with a GPU: races, ranks, and every kernel beside its
 
 ENGINES ?= $(CURDIR)/build/engines
 
-test-engines: build ## train the small team with an agent on real vLLM and SGLang servers, on the CPU (12 GB in ENGINES=build/engines once, half an hour)
+test-engines: build ## train the small team with an agent on real vLLM and SGLang servers, and let vLLM read saved folders, on the CPU (12 GB in ENGINES=build/engines once, half an hour)
 	bench/engines/setup.sh $(ENGINES)
 	$(FLAGS) && MGRPO_ENGINES=$(ENGINES) OMP_NUM_THREADS=1 go test -tags engines -count=1 -timeout 2h -v ./trainer -run 'TestVLLM|TestSGLang'
+	$(FLAGS) && bench/interop/served.sh $(ENGINES)
 
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# served.sh ENGINES: vLLM, which bench/engines/setup.sh put in the folder ENGINES, reads what mgrpo saved: models of which a language model is a
+# part, after training (bench/interop/run.sh, which runs first if it has not), and golden models with heads that vLLM takes on a CPU
+# (heads.py). What is equal is kept in bench/results/models.json. vLLM's messages are in ENGINES/saved.log.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+run=$PWD/build/interop-run heads=$PWD/build/interop-heads
+bench/interop/setup.sh
+[ -d "$run/goldens" ] || ONE_BASE= bench/interop/run.sh
+rm -rf "$heads"
+mkdir -p "$heads/saved"
+echo 'interop: golden models with heads that vLLM takes'
+PYTHONPATH=build/interop TORCH_USE_RTLD_GLOBAL=1 HF_HUB_OFFLINE=1 python3 -P -S bench/interop/heads.py "$heads/families"
+MGRPO_GOLDENS=$heads MGRPO_SAVED=$heads/saved go test -count=1 ./trainer/model/weights -run '^TestGoldenRoundTrip$'
+folders=()
+for saved in whole/planner visual/planner visual/researcher; do
+  folders+=("$(dirname "$(find "$run/${saved%/*}" -path "*${saved#*/}/config.json" | sort | tail -1)")")
+done
+# Without TorchDynamo, which would compile small functions for minutes.
+MGRPO_ENGINES=$1 VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 \
+  OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=WARNING TORCHDYNAMO_DISABLE=1 "$1/vllm/bin/python" bench/interop/served.py bin/mgrpo "${folders[@]}" "$heads"/saved/*
