@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """prose.py [--show ROOM] [--lower]: counts hard-to-read constructions per thousand words, room by room.
 
-It reads Go comments and sentences in Go strings, C++ comments and Markdown; tests and generated documents are left out. A room may
-have LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. Exits with 1 if a room is above its limit.
+It reads Go comments and sentences in Go strings, C++ comments and Markdown; generated documents are left out. Tests are rooms of their own,
+because their figures are still higher. A room may have LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. Exits with 1 if a room is above its limit.
   --show ROOM   print every hit of the rooms whose name begins with ROOM
   --lower       lower the figures in ABOVE to today's
 """
@@ -14,6 +14,43 @@ import sys
 
 LIMIT = 6
 ABOVE = {
+    "bench/ablation (tests)": 19,
+    "bench/chaos (tests)": 26,
+    "bench/cubins (tests)": 21,
+    "bench/document (tests)": 14,
+    "bench/gpu (tests)": 11,
+    "bench/phases (tests)": 17,
+    "bench/roofline (tests)": 22,
+    "bench/store (tests)": 69,
+    "bindings/kernels (tests)": 26,
+    "bindings/torch (tests)": 20,
+    "cmd/mgrpo (tests)": 19,
+    "cuda/cudatest (tests)": 27,
+    "deploy/kubernetes (tests)": 19,
+    "kernels/test (tests)": 17,
+    "trainer/*.go (tests)": 19,
+    "trainer/agent/gateway (tests)": 8,
+    "trainer/agent/openai (tests)": 22,
+    "trainer/engine/cgroup (tests)": 20,
+    "trainer/engine/launch (tests)": 31,
+    "trainer/engine/learner (tests)": 22,
+    "trainer/engine/policy (tests)": 22,
+    "trainer/model (tests)": 17,
+    "trainer/model/arch (tests)": 10,
+    "trainer/model/lora (tests)": 20,
+    "trainer/model/memory (tests)": 20,
+    "trainer/model/tokenizer (tests)": 13,
+    "trainer/model/weights (tests)": 10,
+    "trainer/run/assemble (tests)": 16,
+    "trainer/run/doctor (tests)": 12,
+    "trainer/run/schedule (tests)": 25,
+    "trainer/run/score (tests)": 22,
+    "trainer/run/worker (tests)": 19,
+    "trainer/show/dashboard (tests)": 37,
+    "trainer/show/health (tests)": 7,
+    "trainer/show/metrics (tests)": 17,
+    "trainer/team/archive (tests)": 26,
+    "trainer/team/store (tests)": 30,
 }
 
 # Names of the patterns, each with an expression and with what to write instead.
@@ -56,8 +93,15 @@ CPP = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 GENERATED = {"docs/config.md", "docs/metrics.md", "docs/benchmarks.md", "CHANGELOG.md", "THIRD_PARTY.md", "CODE_OF_CONDUCT.md"}
 
 
+TEST = re.compile(r"_test\.(?:go|cpp)$|/(?:test|wrong)/|[a-z]+test/")
+
+
 def room(path):
     """The name under which a file's words are counted."""
+    return place(path) + (" (tests)" if TEST.search(path) and not path.endswith(".md") else "")
+
+
+def place(path):
     folders = path.split("/")[:-1]
     if path.endswith(".md"):
         if folders[:1] == ["docs"] and len(folders) == 1 or not folders:
@@ -138,7 +182,7 @@ def files():
     for path in subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n"):
         if path in GENERATED or "testdata/" in path or "third_party" in path:
             continue
-        if re.search(r"(?<!_test)\.go$|(?<!_test)\.(?:cpp|cu|cuh|h)$|\.md$", path) and not re.search(r"/(?:test|wrong)/|[a-z]+test/", path):
+        if re.search(r"\.(?:go|cpp|cu|cuh|h|md)$", path) and not (path.endswith(".md") and TEST.search(path)):
             yield path
 
 
