@@ -235,11 +235,12 @@ def even(completion_ids, **_):
 
 
 def numerals(vocab, prompts):
-    """A tokenizer whose words are the ids themselves, so that prompts are exactly the case's tokens. Padding is not a numeral: it would be found
-    within others."""
+    """A tokenizer whose words are the ids themselves, so that prompts are exactly the case's tokens. Padding is an id that no prompt has, and not a
+    numeral, which would be found within others."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    pad = "<pad>"
-    t = Tokenizer(models.WordLevel({pad: 0} | {str(i): i for i in range(1, vocab)}, unk_token=pad))
+    used, pad = {i for p in prompts for i in p}, "<pad>"
+    spare = next(i for i in reversed(range(vocab)) if i not in used)
+    t = Tokenizer(models.WordLevel({str(i): i for i in range(vocab) if i != spare} | {pad: spare}, unk_token=pad))
     t.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words = transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token=pad, pad_token=pad, padding_side="left")
     for p in prompts:
@@ -268,11 +269,12 @@ class MAGRPO(Phase):
         self.settings |= chosen
         self.prompts = [{"prompt": spelled(p)} for p in case["prompts"]]
         agents = [self.model, load(case["folder"], getattr(torch, case["dtype"]))]
+        words = numerals(self.model.config.vocab_size, case["prompts"])
         for agent in agents:
-            agent.generation_config.eos_token_id = 0  # padding: with min_new_tokens it is not sampled
+            agent.generation_config.eos_token_id = words.pad_token_id  # with min_new_tokens it is not sampled
         self.trainer = MAGRPOTrainer(
             agents=agents, num_agents=2, args=MAGRPOConfig(**chosen),
-            tokenizer=numerals(self.model.config.vocab_size, case["prompts"]), formatters=lambda item: item["prompt"], reward_func=self.reward)
+            tokenizer=words, formatters=lambda item: item["prompt"], reward_func=self.reward)
 
     def reward(self, *completions):
         """The mean of the fractions of even ids. Each agent gives one completion, as text."""
