@@ -30,7 +30,7 @@ func TestMainOnly(t *testing.T) {
 	if first["planner/model.safetensors"] == last["planner/model.safetensors"] {
 		t.Error("the planner did not change")
 	}
-	if _, ok := last["researcher/optimizer.safetensors"]; ok {
+	if _, ok := last["researcher/optimizer.state"]; ok {
 		t.Error("a frozen agent has an optimizer state")
 	}
 	if loss := seen.find(t, "cold_start", 0, "researcher").Values["loss"]; !(loss > 0) {

@@ -318,7 +318,7 @@ func TestFolderOnEachServer(t *testing.T) {
 			manifests = append(manifests, m)
 			part, _ := m.Agent(name)
 			for _, f := range part.Files {
-				if filepath.Ext(f.Path) == ".safetensors" && f.SHA256 != want[name+"/"+f.Path] {
+				if ext := filepath.Ext(f.Path); (ext == ".safetensors" || ext == ".state") && f.SHA256 != want[name+"/"+f.Path] {
 					t.Errorf("%s of %s differs", f.Path, name)
 				}
 			}

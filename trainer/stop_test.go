@@ -204,7 +204,7 @@ func TestStopInColdStart(t *testing.T) {
 		t.Errorf("states of the cold starts of %v are left", left)
 	}
 
-	file := filepath.Join(damaged, "cold_start", "planner", "optimizer.safetensors")
+	file := filepath.Join(damaged, "cold_start", "planner", "optimizer.state")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -185,7 +185,7 @@ func sameWeights(t *testing.T, got, want map[string]string) {
 	t.Helper()
 	compared := 0
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if filepath.Ext(name) != ".safetensors" {
+		if ext := filepath.Ext(name); ext != ".safetensors" && ext != ".state" {
 			continue
 		}
 		compared++

@@ -19,7 +19,7 @@ def trajectories(run):
 
 def weights(run):
     out = {}
-    for path in glob.glob(os.path.join(run, "checkpoints", "**", "*.safetensors"), recursive=True):
+    for path in (p for kind in ("*.safetensors", "*.state") for p in glob.glob(os.path.join(run, "checkpoints", "**", kind), recursive=True)):
         with open(path, "rb") as file:
             out[os.path.relpath(path, run)] = hashlib.file_digest(file, "sha256").hexdigest()
     return out

@@ -185,7 +185,7 @@ func weights(checkpoints string) (files []durable.File, err error) {
 	}
 	for _, a := range newest.Agents {
 		for _, f := range a.Files {
-			if strings.HasSuffix(f.Path, ".safetensors") && f.Path != "optimizer.safetensors" {
+			if strings.HasSuffix(f.Path, ".safetensors") {
 				f.Path = a.Name + "/" + f.Path
 				files = append(files, f)
 			}

@@ -96,7 +96,7 @@ func TestInterruptedColdStart(t *testing.T) {
 		t.Errorf("resumed:\n%s", resumed)
 	}
 	for _, agent := range []string{"planner", "researcher"} {
-		for _, file := range []string{"model.safetensors", "optimizer.safetensors"} {
+		for _, file := range []string{"model.safetensors", "optimizer.state"} {
 			want, err := os.ReadFile(filepath.Join(archive.CheckpointsOf(whole).AgentDir(1, agent), file))
 			got, err2 := os.ReadFile(filepath.Join(archive.CheckpointsOf(dir).AgentDir(1, agent), file))
 			if err != nil || err2 != nil || !bytes.Equal(got, want) {

@@ -29,7 +29,7 @@ func newMade() *made {
 			`{"step":1,"rollouts":[{"id":"q1/0","trained":[2]},{"id":"q1/1","trained":[1]}],"updates":2}` + "\n"
 		m.whole["ledger/"+agent+".jsonl"] = ledger
 		part := agentPart{Name: agent, Ledger: ledgered{int64(len(ledger)), sum(ledger)}}
-		for _, name := range []string{"model.safetensors", "optimizer.safetensors"} {
+		for _, name := range []string{"model.safetensors", "optimizer.state"} {
 			text := agent + name
 			m.whole["checkpoints/step-000002/"+agent+"/"+name] = text
 			part.Files = append(part.Files, file{name, int64(len(text)), sum(text)})
@@ -137,9 +137,9 @@ func TestBroken(t *testing.T) {
 		{"ends in the middle of a line", func(m *made) { m.run[ledger] = strings.TrimSuffix(m.run[ledger], "\n") }},
 		{"b.jsonl differs from the manifest", func(m *made) { m.replace(ledger, `"updates":2`, `"updates":3`) }},
 		{"model.safetensors differs from the manifest", func(m *made) { m.replace(files+"model.safetensors", "b", "c") }},
-		{"optimizer.safetensors is not the uninterrupted run's", func(m *made) {
-			m.run[files+"optimizer.safetensors"] = "other"
-			m.replace("checkpoints/step-000002/manifest.json", fmt.Sprintf(`"size":%d,"sha256":"%s"`, len("boptimizer.safetensors"), sum("boptimizer.safetensors")),
+		{"optimizer.state is not the uninterrupted run's", func(m *made) {
+			m.run[files+"optimizer.state"] = "other"
+			m.replace("checkpoints/step-000002/manifest.json", fmt.Sprintf(`"size":%d,"sha256":"%s"`, len("boptimizer.state"), sum("boptimizer.state")),
 				fmt.Sprintf(`"size":5,"sha256":"%s"`, sum("other")))
 		}},
 		{"no such file", func(m *made) { delete(m.run, "checkpoints/step-000002/manifest.json") }},

@@ -26,7 +26,7 @@ import (
 //	step-000020/results.json                   results of its evaluation, if it was evaluated
 //	step-000020/agreed                         empty; all workers have the manifest
 //	step-000020/NAME/config.json ...           agent NAME's Hugging Face folder
-//	step-000020/NAME/optimizer.safetensors     of an agent that learns
+//	step-000020/NAME/optimizer.state           of an agent that learns
 //	step-000020/NAME/state.json
 //
 // All agents may share one folder, or each agent may have its own; then every folder has the manifest and the files of
@@ -145,7 +145,7 @@ func (c Checkpoints) shareTensors(f *durable.Folder, step int64, agent string) e
 		}
 		part, _ := m.Agent(agent)
 		for _, there := range part.Files {
-			if filepath.Ext(there.Path) != ".safetensors" {
+			if filepath.Ext(there.Path) != ".safetensors" && there.Path != optimizerFile {
 				continue
 			}
 			if err := f.Share(there.Path, c.AgentDir(before, agent), there); err != nil {

@@ -149,6 +149,20 @@ func TestOptimizerRoundTrip(t *testing.T) {
 	golden.WantError(t, o.Read("x", 0, nil), "x")
 	_, err = OpenOptimizer(c.AgentDir(9, "solver"))
 	golden.WantError(t, err, optimizerFile)
+
+	// Earlier commits gave the file another name.
+	folder := c.AgentDir(9, "planner")
+	if err := os.Rename(filepath.Join(folder, optimizerFile), filepath.Join(folder, earlierOptimizerFile)); err != nil {
+		t.Fatal(err)
+	}
+	earlier, err := OpenOptimizer(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer earlier.Close()
+	if earlier.Len() != o.Len() || earlier.Step() != o.Step() {
+		t.Errorf("under its earlier name: length %d, step %d", earlier.Len(), earlier.Step())
+	}
 }
 
 func TestPrune(t *testing.T) {

@@ -193,7 +193,7 @@ func TestSaveOnFullDisk(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 		golden.WantError(t, err, "step 2")
-		if !regexp.MustCompile(`[a-z]\.(safetensors|json): .*no space left`).MatchString(err.Error()) {
+		if !regexp.MustCompile(`[a-z]\.(safetensors|state|json): .*no space left`).MatchString(err.Error()) {
 			t.Errorf("which file? %v", err)
 		}
 		mustBe(t, c, 1)

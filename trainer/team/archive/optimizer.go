@@ -14,7 +14,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-const optimizerFile = "optimizer.safetensors"
+const (
+	// optimizerFile is in the format of safetensors. It has another ending, because vLLM and others read every *.safetensors file of a folder
+	// as weights.
+	optimizerFile = "optimizer.state"
+
+	earlierOptimizerFile = "optimizer.safetensors" // its name in checkpoints of earlier commits
+)
 
 // Optimizer is the saved state of an optimizer: the number of its steps, and float32 buffers of Len values each. The
 // buffers are "m" and "v" of AdamW, unless they are 0 or not saved, and "master", the fp32 weights, if weights are saved in
@@ -31,7 +37,7 @@ const (
 	masterBuffer = "master" // fp32 weights of an agent whose folder has bf16 weights
 )
 
-// write writes optimizer.safetensors: every buffer as F32 [Len], and step as I64 [1].
+// write writes optimizer.state: every buffer as F32 [Len], and step as I64 [1].
 func (o *Optimizer) write(f *durable.Folder) error {
 	names := make([]string, 0, len(o.Buffers))
 	for name := range o.Buffers {
@@ -79,6 +85,11 @@ type OptimizerFile struct {
 func OpenOptimizer(agentDir string) (*OptimizerFile, error) {
 	path := filepath.Join(agentDir, optimizerFile)
 	tensors, err := weights.OpenTensors(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if earlier, e := weights.OpenTensors(filepath.Join(agentDir, earlierOptimizerFile)); !errors.Is(e, fs.ErrNotExist) {
+			tensors, err = earlier, e
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
