@@ -44,7 +44,8 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 		return errors.New("the configuration has a gateway, but this program does not serve one: set Gateway in the options")
 	}
 	t.gateway = s.Gateway
-	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token, Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport, Hosted: map[string]gateway.Upstream{}}
+	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token,
+		Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport, Hosted: map[string]gateway.Upstream{}}
 	var agents []*gateway.Agent
 	for _, w := range t.workers {
 		if w.Parts().Gateway == nil && s.Gateway.Open {

@@ -67,7 +67,8 @@ func GroupAdvantage(b Backend, rewards, weights *tensor.Dense, offsets []int64, 
 
 // GroupAdvantageInto computes GroupAdvantage into the caller's memory. advantages is row-major, has the rewards' size and type, and does not
 // overlap them. stats has one element for each group.
-func GroupAdvantageInto(b Backend, advantages *tensor.Dense, stats []mgrpo.GroupStats, rewards, weights *tensor.Dense, offsets []int64, convention mgrpo.Convention) error {
+func GroupAdvantageInto(b Backend, advantages *tensor.Dense, stats []mgrpo.GroupStats, rewards, weights *tensor.Dense,
+	offsets []int64, convention mgrpo.Convention) error {
 	n := rewards.Shape().TotalSize()
 	if len(offsets) == 0 || offsets[0] != 0 || offsets[len(offsets)-1] != int64(n) || !slices.IsSorted(offsets) {
 		return fmt.Errorf("kernels: group_advantage: %d offsets do not rise from 0 to the %d rewards", len(offsets), n)
@@ -126,7 +127,8 @@ const GroupStatsBytes = C.sizeof_mgrpo_group_stats
 // GroupAdvantageRaw computes GroupAdvantageInto for arrays in the memory of b: rewards and advantages [offsets[groups]] of
 // dtype (Float64 or Float32), weights float64 as many or nil (all 1), offsets int64 [groups+1], stats groups times
 // GroupStatsBytes.
-func GroupAdvantageRaw(b Backend, dtype DType, rewards, weights, offsets unsafe.Pointer, groups int64, convention mgrpo.Convention, advantages, stats unsafe.Pointer) error {
+func GroupAdvantageRaw(b Backend, dtype DType, rewards, weights, offsets unsafe.Pointer, groups int64, convention mgrpo.Convention,
+	advantages, stats unsafe.Pointer) error {
 	c, err := encodeConvention(convention)
 	if err != nil {
 		return err

@@ -121,7 +121,8 @@ func functionOf(raw json.RawMessage) (f function) {
 // breaks reports whether a reply violates the request's response_format or tool_choice.
 func (r *chatRequest) breaks(said reply) bool {
 	if r.ToolChoice.mode == "required" {
-		return len(said.calls) == 0 || r.ToolChoice.name != "" && slices.ContainsFunc(said.calls, func(c toolCall) bool { return c.Function.Name != r.ToolChoice.name })
+		return len(said.calls) == 0 || r.ToolChoice.name != "" &&
+			slices.ContainsFunc(said.calls, func(c toolCall) bool { return c.Function.Name != r.ToolChoice.name })
 	}
 	schema := r.ResponseFormat.schema()
 	return schema != nil && len(said.calls) == 0 && valid(schema, said.text) != nil

@@ -263,7 +263,8 @@ func callOf(r *http.Request, t Ticket) (call, error) {
 
 // forward passes a request on to the worker of its agent.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, round Round, name string, at anchor, key string, body []byte) error {
-	if round.Address == nil || r.Header.Get(forwardedHeader) != "" { // a worker that receives another worker's request for a third agent was reached at a wrong address
+	// A worker that receives another worker's request for a third agent was reached at a wrong address.
+	if round.Address == nil || r.Header.Get(forwardedHeader) != "" {
 		return refuse(404, "model_not_found", "%s does not work here; is gateway.advertise the address of its own worker?", name)
 	}
 	to, err := round.Address(r.Context(), name)

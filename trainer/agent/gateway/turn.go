@@ -179,7 +179,8 @@ func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step i
 	}
 	a.talking.Add(1)
 	defer a.talking.Add(-1)
-	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key, Computed: max(len(before)-1, 0), OnToken: c.onToken, Constraint: c.constraint})
+	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key,
+		Computed: max(len(before)-1, 0), OnToken: c.onToken, Constraint: c.constraint})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 			return out, cause

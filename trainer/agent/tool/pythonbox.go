@@ -190,7 +190,8 @@ func becomePython(settings string) error {
 	}
 	argv := []string{b.Executable, "-s", "-B", "-c", pythonStart, strconv.FormatInt(b.Memory, 10)}
 	// A constant hash seed gives sets the same order in every run.
-	env := []string{"PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "PYTHONUTF8=1", "PYTHONIOENCODING=utf-8:backslashreplace", "PYTHONHASHSEED=0", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1"}
+	env := []string{"PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "PYTHONUTF8=1", "PYTHONIOENCODING=utf-8:backslashreplace",
+		"PYTHONHASHSEED=0", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1"}
 	filter := seccompFilter()
 	if err := b.limit(); err != nil {
 		return err

@@ -173,7 +173,8 @@ func execute(thread *starlark.Thread, program string) (starlark.Value, error) {
 			file.Stmts[n-1] = &syntax.AssignStmt{OpPos: at, Op: syntax.EQ, LHS: &syntax.Ident{NamePos: at, Name: resultName}, RHS: last.X}
 		}
 	}
-	predeclared := starlark.StringDict{"math": starlarkmath.Module, "json": starlarkjson.Module, "sum": starlark.NewBuiltin("sum", sum), "pow": starlark.NewBuiltin("pow", pow), "round": starlark.NewBuiltin("round", roundNumber)}
+	predeclared := starlark.StringDict{"math": starlarkmath.Module, "json": starlarkjson.Module,
+		"sum": starlark.NewBuiltin("sum", sum), "pow": starlark.NewBuiltin("pow", pow), "round": starlark.NewBuiltin("round", roundNumber)}
 	compiled, err := starlark.FileProgram(file, predeclared.Has)
 	if err != nil {
 		return nil, err

@@ -179,7 +179,8 @@ func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 	if err = c.HandshakeContext(ctx); err != nil {
 		return c, err
 	}
-	h := handshake{Program: l.program, Agent: l.Agent, Machine: l.Machine, Count: l.Count, Device: device, Devices: l.Devices, Address: addressOf(conn.LocalAddr()), Lease: l.Lease}
+	h := handshake{Program: l.program, Agent: l.Agent, Machine: l.Machine, Count: l.Count, Device: device, Devices: l.Devices,
+		Address: addressOf(conn.LocalAddr()), Lease: l.Lease}
 	if err = writeFrame(c, handshakeFrame, h); err != nil {
 		return c, err
 	}

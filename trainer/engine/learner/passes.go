@@ -88,7 +88,8 @@ func (l *Learner) collectsOf(layer int) (all []exchange) {
 // each runs passes over m: as many as the rank with the most micro-batches has. mine are this rank's micro-batches. A
 // rank with fewer, or one that failed, makes the exchanges of the remaining passes with zeros, or after a failure with
 // any values, since no update will follow.
-func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, passes int, backward bool, failed error, pass func(micro []*Sequence) error) error {
+func (l *Learner) each(ctx context.Context, m *model.Model, mine [][]*Sequence, passes int, backward bool, failed error,
+	pass func(micro []*Sequence) error) error {
 	for i := range passes {
 		l.ahead = l.exchangesOf(m, backward)
 		if i < len(mine) && failed == nil {

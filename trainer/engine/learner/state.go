@@ -132,7 +132,8 @@ func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(
 
 // eachPiece calls move for the pieces of a run of a flat buffer that belong to ranks other than 0. piece is the owner's
 // memory, and temporary memory on other ranks.
-func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, run ranks.Run, move func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error) error {
+func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, run ranks.Run,
+	move func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error) error {
 	for owner := 1; owner < l.group.Size(); owner++ {
 		for _, p := range l.shareOf(owner).Within(run).Cut(pieceElements) {
 			err := l.runOrGiveUp(ctx, func(s *torch.Scope) error {

@@ -89,6 +89,7 @@ func writeConvolutions(c Config) map[string]any {
 	if c.ShortConv != nil {
 		width, bias = c.ShortConv.Width, c.ShortConv.Bias
 	}
-	return map[string]any{"norm_eps": decimal(c.RMSEps), "tie_embedding": c.Tied, "layer_types": c.typesOfLayers(convolution, c.Convolves), "full_attn_idxs": attends,
+	return map[string]any{"norm_eps": decimal(c.RMSEps), "tie_embedding": c.Tied,
+		"layer_types": c.typesOfLayers(convolution, c.Convolves), "full_attn_idxs": attends,
 		"conv_L_cache": width, "conv_bias": bias}
 }

@@ -21,7 +21,8 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 	if want.Learns {
 		want.Size, want.Gathered = len(all), a.Shard == "full"
 	}
-	p.group, err = launch.StartGroup(ctx, launch.GroupSettings{Agent: a.Name, Devices: a.OnMachine(), Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
+	p.group, err = launch.StartGroup(ctx, launch.GroupSettings{Agent: a.Name, Devices: a.OnMachine(),
+		Machines: want.Process.Machines[a.Name], Lease: want.Config.Store.Lease, Without: want.Config.SecretEnv()})
 	if err != nil {
 		return err
 	}

@@ -107,7 +107,8 @@ func newReplica(address string, opt Options) *replica {
 		// A redirect could send the key to another host.
 		return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
-	r := &replica{url: strings.TrimRight(address, "/"), key: opt.Key, gate: semaphore.NewWeighted(wholeGate), turns: client(max(opt.InFlight, 1)), control: client(1)}
+	r := &replica{url: strings.TrimRight(address, "/"), key: opt.Key, gate: semaphore.NewWeighted(wholeGate),
+		turns: client(max(opt.InFlight, 1)), control: client(1)}
 	r.lost.Store(true) // until it has proved its first weights
 	if opt.Kind == SGLang {
 		r.api = &sglang{r: r}
