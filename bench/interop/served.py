@@ -23,7 +23,7 @@ registry._run_in_subprocess = lambda inspect: inspect()  # it would import vLLM 
 
 def computed(folder, rows):
     """vLLM's log-probs of the rows, and the greedy ids after each."""
-    llm = vllm.LLM(model=folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=256, max_num_seqs=4, max_num_batched_tokens=256,
+    llm = vllm.LLM(model=folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=max(map(len, rows)) + NEW, max_num_seqs=4, max_num_batched_tokens=256,
                    enable_prefix_caching=False, disable_log_stats=True, limit_mm_per_prompt=dict(image=0, video=0, audio=0))
     settings = vllm.SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, prompt_logprobs=0, detokenize=False)
     answers = llm.generate([dict(prompt_token_ids=ids) for ids in rows], settings, use_tqdm=False)

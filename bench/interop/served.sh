@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 run=$PWD/build/interop-run heads=$PWD/build/interop-heads
 bench/interop/setup.sh
-[ -d "$run/goldens" ] || ONE_BASE= bench/interop/run.sh
+[ -d "$run/goldens" ] || ONE_BASE='' bench/interop/run.sh
 rm -rf "$heads"
 mkdir -p "$heads/saved"
 echo 'interop: golden models with heads that vLLM takes'
