@@ -74,6 +74,8 @@ var reasons = map[string]map[measure.Kind]string{
 	"learner smollm2-bf16":                 {measure.Faster: roundedFactors},
 	"decode F32-1x128":                     {measure.Faster: "Both read the weights as fast as the memory gives them."},
 	"learner mixture":                      {measure.Faster: mixtureUpdate},
+	"step smollm2-bf16":                    {measure.Faster: slowHalf},
+	"step team":                            {measure.Faster: "Both spend most of the time in matrix products. CoMLRL samples with transformers, and computes each row of an update alone, without sharing the prompt."},
 	"step smollm2":                         {measure.Floor: wholeStep},
 	"step small":                           {measure.Faster: smallStep},
 	"step smollm2-lora":                    {measure.Faster: adaptedStep, measure.Memory: adaptedMemory},
