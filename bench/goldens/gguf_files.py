@@ -6,13 +6,15 @@ The order of rows, the metadata and the names are those of llama.cpp's own conve
 transformers, and each log-prob within 2e-3 of it.
 """
 import json
+import os
 import re
 import sys
-import urllib.request
 
 import gguf
 import numpy
-import xllamacpp
+
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from llamacpp import Server
 
 TOLERANCE = 2e-3  # nats; llama.cpp rounds some activations to 16 bits
 
@@ -311,22 +313,6 @@ def write(folder, path, c, eos):
     writer.close()
 
 
-def greedy(path, prompt, n):
-    params = xllamacpp.CommonParams()
-    params.model.path = path
-    params.n_ctx = 256
-    params.n_parallel = 1
-    params.verbosity = -1
-    params.warmup = False
-    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    server = xllamacpp.Server(params)
-    body = dict(prompt=prompt, n_predict=n, temperature=0, n_probs=2, cache_prompt=False)
-    request = urllib.request.Request(server.listening_address + "/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    tokens = json.load(urllib.request.urlopen(request))["completion_probabilities"]
-    return [t["id"] for t in tokens], [t["logprob"] for t in tokens]
-
-
 def main():
     folder, path = sys.argv[1:]
     with open(f"{folder}/expected.json") as f:
@@ -336,7 +322,8 @@ def main():
     write(folder, path, config, min(set(range(config["vocab_size"])) - set(want["new_ids"])))  # at its end llama.cpp would stop
     logits = dict(tensors_of(f"{folder}/expected.safetensors"))["greedy_logits"].astype("f8")
     logits -= numpy.log(numpy.exp(logits).sum(1, keepdims=True))
-    ids, logprobs = greedy(path, want["prompt_ids"], len(want["new_ids"]))
+    tokens = Server(path).greedy(want["prompt_ids"], len(want["new_ids"]), 2)
+    ids, logprobs = [t["id"] for t in tokens], [t["logprob"] for t in tokens]
     off = max(abs(row[i] - p) for row, i, p in zip(logits, ids, logprobs, strict=True))
     print(f"{path}: {len(ids)} log-probs of llama.cpp differ from transformers' by {off:.1e} nats at most")
     if ids != want["new_ids"] or off > TOLERANCE:

@@ -9,12 +9,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import urllib.request
 
 HERE = os.path.dirname(__file__)
 sys.path += [HERE, os.path.join(HERE, "..")]
-import xllamacpp
 from checked import record
+from llamacpp import Server
 from ours import longest, random_rows, scored
 
 TOLERANCE = 1e-4
@@ -47,31 +46,10 @@ def exported(mgrpo, folder, vocab, path):
     return done.returncode and (done.stderr.strip() or f"exit status {done.returncode}")
 
 
-class Llama:
-    """llama.cpp with a GGUF file."""
-
-    def __init__(self, path, vocab):
-        params = xllamacpp.CommonParams()
-        params.model.path = path
-        params.n_ctx = 256
-        params.n_parallel = 1
-        params.verbosity = -1
-        params.warmup = False
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-        params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.server, self.vocab = xllamacpp.Server(params), vocab
-
-    def log_probs(self, ids, count):
-        """Those of the last tokens, as many as count, each after all ids before it."""
-        return [self.next(ids[:n])[ids[n]] for n in range(len(ids) - count, len(ids))]
-
-    def next(self, ids):
-        """Log-probs of all tokens after the ids. With cached prompts, the server gives other numbers at the end of a full window."""
-        body = dict(prompt=ids, n_predict=1, temperature=0, n_probs=self.vocab, cache_prompt=False)
-        request = urllib.request.Request(self.server.listening_address + "/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request) as answer:
-            return {t["id"]: t["logprob"] for t in json.load(answer)["completion_probabilities"][0]["top_logprobs"]}
+def log_probs(server, ids, count, vocab):
+    """llama.cpp's log-probs of the last `count` ids, each after all ids before it."""
+    every = (server.greedy(ids[:n], 1, vocab)[0]["top_logprobs"] for n in range(len(ids) - count, len(ids)))
+    return [{t["id"]: t["logprob"] for t in top}[i] for top, i in zip(every, ids[-count:], strict=True)]
 
 
 def check(mgrpo, folder):
@@ -88,9 +66,9 @@ def check(mgrpo, folder):
             print(f"not exported: {folder}: {refused.removeprefix('mgrpo: ')}", flush=True)
             return family, None
         rows = random_rows(vocab, (2, LAST + 1, longest(config)))
-        llama = Llama(path, vocab)
+        server = Server(path)
         want = [logp[-LAST:] for logp, _ in scored(mgrpo, ["--model", folder], rows)]
-        got = [llama.log_probs(ids, len(logp)) for ids, logp in zip(rows, want)]
+        got = [log_probs(server, ids, len(logp), vocab) for ids, logp in zip(rows, want)]
     off = [abs(g - w) for a, b in zip(got, want, strict=True) for g, w in zip(a, b, strict=True)]
     good = all(d <= (GELU_TOLERANCE if family.startswith("gemma") else TOLERANCE) for d in off)
     print(f"{'equal' if good else 'DIFFERS'}: {folder}, in llama.cpp: log-prob {max(off):.1e}", flush=True)
