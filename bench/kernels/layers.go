@@ -176,8 +176,8 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-// deltaRule makes the provider of a gated delta rule over packed sequences. Its error is that of two short sequences, because the float64
-// reference keeps the states of all rows.
+// deltaRule makes the provider of a gated delta rule over packed sequences. Error checks two short sequences instead of all, because the
+// float64 reference keeps the states of every row.
 func deltaRule(d *desk, n dims) *measure.Native {
 	p := d.deltaRule(n, n["sequences"], n["length"]).native(d)
 	p.Error = d.deltaRule(n, min(n["sequences"], 2), min(n["length"], 128)).native(d).Error

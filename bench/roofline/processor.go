@@ -33,7 +33,7 @@ func Processor(kernels *measure.Results, now measure.Ceilings, isa string) (d De
 	if m.has(rounded, few) {
 		d.RoundedPrompts16, d.RoundedFew16 = d.BF16, m.flops(rounded, few)
 	}
-	// Older results have no rows of recurrences: their floor is that of products and copies.
+	// Older results have no rows of recurrences. The rates of products and copies then give a lower bound of their time.
 	d.Recurrence, d.TrainedRecurrence, d.States = d.FP32, d.FP32, d.Copy
 	if rule := "gated_delta_rule"; m.has(rule, "") {
 		d.Recurrence, d.TrainedRecurrence, d.States = m.flops(rule, ""), m.flops(rule+" fwd+bwd", ""), m.bytes("gated_delta_step", "")
