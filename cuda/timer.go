@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"time"
 	"unsafe"
 
@@ -13,14 +14,24 @@ import (
 // Timer measures the GPU time between two points of a stream.
 type Timer struct {
 	index       int
+	gpu         cu.Device
 	stream      cu.Stream
 	start, stop cu.Event
 }
 
-// NewTimer returns a timer for work on the given CUDA stream (nil: the default stream) of GPU index.
+// NewTimer returns a timer for work on the given CUDA stream (nil: the default stream) of GPU index. It keeps the primary context, with
+// which its events would end, until Close.
 func NewTimer(index int, stream unsafe.Pointer) (*Timer, error) {
 	t := &Timer{index: index, stream: streamOf(stream)}
-	err := onDevice(index, func() (err error) {
+	gpu, err := cu.GetDevice(index)
+	if err != nil {
+		return nil, fmt.Errorf("cuda: device %d: %w", index, err)
+	}
+	if _, err := gpu.RetainPrimaryCtx(); err != nil {
+		return nil, fmt.Errorf("cuda: device %d: context: %w", index, err)
+	}
+	t.gpu = gpu
+	err = onDevice(index, func() (err error) {
 		if t.start, err = cu.MakeEvent(cu.DefaultEvent); err != nil {
 			return err
 		}
@@ -30,7 +41,7 @@ func NewTimer(index int, stream unsafe.Pointer) (*Timer, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, gpu.ReleasePrimaryCtx())
 	}
 	return t, nil
 }
@@ -65,5 +76,6 @@ func (t *Timer) Stop() (elapsed time.Duration, err error) {
 
 // Close frees the timer.
 func (t *Timer) Close() error {
-	return onDevice(t.index, func() error { return errors.Join(cu.DestroyEvent(&t.start), cu.DestroyEvent(&t.stop)) })
+	err := onDevice(t.index, func() error { return errors.Join(cu.DestroyEvent(&t.start), cu.DestroyEvent(&t.stop)) })
+	return errors.Join(err, t.gpu.ReleasePrimaryCtx())
 }
