@@ -68,7 +68,11 @@ void settle() {
   mgrpo_set_scratch_cuda(&scratch);
 }
 
-void open(int) {
+// LibTorch leaves the context to the thread's first call of CUDA's runtime, and cuBLAS warns if a product is that call.
+void enter(int index) { C10_CUDA_CHECK(cudaSetDevice(index)); }
+
+void open(int index) {
+  enter(index);
   static std::once_flag once;
   std::call_once(once, settle);
 }
@@ -302,6 +306,7 @@ struct Throwing<kCall, int32_t (*)(Arguments...)> {
 extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
   static const cuda_part part{device_count,
                               open,
+                              enter,
                               wait,
                               stream,
                               capability,

@@ -18,6 +18,7 @@
 struct cuda_part {
   int (*device_count)();
   void (*open)(int index);
+  void (*enter)(int index);  // makes the GPU's context current on this thread
   void (*wait)(int index);
   void *(*stream)(int index);
   int (*capability)(int index);                       // 10 times the major number of the compute capability, and the minor number

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>
@@ -182,6 +183,14 @@ int64_t mgt_thread(void) {
   return number;
 }
 
+// Autograd has a thread for each GPU. It gets the GPU's context here, because cuBLAS warns if a product is a thread's first call of CUDA.
+static void wake_autograd(c10::Device device) {
+  at::AutoGradMode on(true);
+  auto x = at::ones({1}, at::TensorOptions(device));
+  x.requires_grad_(true);
+  x.neg().backward();
+}
+
 int64_t mgt_live_handles(void) { return mgt_handles.load(); }
 
 int mgt_cuda_driver(void) { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != nullptr; }
@@ -218,6 +227,7 @@ mgt_pointer mgt_device_open(int cuda, int index, int threads) {
       device = c10::Device(c10::kCUDA, c10::DeviceIndex(index));
       c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
       the_cuda_part->open(index);
+      wake_autograd(device);
     }
     auto *d = new mgt_device{mgt_thread(), device, threads};
     r.value = d;
@@ -244,7 +254,10 @@ char *mgt_device_move(mgt_device *d) {
   return guard([&] {
     d->thread = mgt_thread();
     set_threads(d->threads);
-    if (d->device.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(d->device);
+    if (d->device.is_cuda()) {
+      c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(d->device);
+      the_cuda_part->enter(d->device.index());
+    }
   });
 }
 
