@@ -127,6 +127,9 @@ func (a *actor) export(ctx context.Context, folder string, large bool) error {
 		if _, err := os.Stat(folder); err == nil {
 			return nil
 		}
+		if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
+			return err
+		}
 	}
 	params := model.All(a.model)
 	read := func(from int64, dst []float32) error { return params.Master().Read(ctx, from, dst) }
