@@ -13,7 +13,8 @@ __device__ inline float reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 #else
-  return emulator::nudged(1 / x, x);
+  const float y = 1 / x;
+  return fabsf(y) < FLT_MIN ? 0 : emulator::nudged(y, x);
 #endif
 }
 __device__ inline float sigmoid(float g) { return reciprocal(1 + expf(-g)); }
