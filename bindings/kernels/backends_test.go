@@ -9,10 +9,13 @@ import (
 // linked has the GPU of a build with the tag cuda, on a machine that has one.
 var linked []Backend
 
-// onEveryBackend runs a test on the CPU, on the emulated GPU, and on the GPU of a build that has one.
+// onEveryBackend runs a test on the CPU and on a GPU: the emulated one, unless the build and the machine have a real one.
 func onEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 	t.Helper()
-	backends := append([]Backend{CPU, OfTable("emulated", emulated.Table(t))}, linked...)
+	backends := append([]Backend{CPU}, linked...)
+	if len(linked) == 0 {
+		backends = append(backends, OfTable("emulated", emulated.Table(t)))
+	}
 	for _, b := range backends {
 		t.Run(b.String(), func(t *testing.T) { test(t, b) })
 	}
