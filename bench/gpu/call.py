@@ -107,14 +107,17 @@ def plans(m):
         Step("update", 110, bench("learner", *out("learner"))),
         Step("step", 60, bench("step", "--only", "tiny" if m.emulated else "qwen3-1.7b", "--no-peers", *out("step"))),
         Step("quickstart", 90, *[quickstart(m, *case) for case in (("cuda:0", "fp32"), ("cuda:0", "bf16"), ("cpu", "fp32"))], check=lambda: alike(m)),
-        Step("suite", 60, [str(PACK / "test" / "kernels_test"), "--gtest_brief=1"]) if not m.emulated else None,
+        Step("suite", 60, *kernel_tests(4)) if not m.emulated else None,
         Step("go-tests", 100, *[go_test(m, package, skip=f"{RANKS}|{LOST}") for package in packages], gpu_tests=True),
         Step("memcheck", 60, sanitiser("memcheck"), needs=25),
         Step("profile", 60, ["ncu", "--clock-control", "none", "--set", "basic", "--kernel-id", "::regex:attend|heads|glu:2", *first_py[:-1], "/dev/null", "attention_cached", "heads", "swiglu 8192 x 11008"], needs=25),
     ]
     rest = [
+        Step("profile-decode", 60, *profiled(m, "decode", bench("rollout", "--only", "qwen3-1.7b", "--no-peers"), 6000, 1200)),
+        Step("profile-update", 60, *profiled(m, "update", bench("learner", "--only", "qwen3-1.7b", "--no-peers"), 5000, 2600, "graph")),
         Step("racecheck", 120, sanitiser("racecheck")),
         Step("ranks", 180, go_test(m, "trainer/engine/learner", run=f"{RANKS}|{LOST}"), go_test(m, "bindings/torch", run=LOST)),
+        Step("kernels-alone", 90, bench("kernels", "--no-peers", *out("kernels-alone"))),
         Step("step-trl", 150, bench("step", *out("step-trl"))),
         Step("kernels-peers", 300, bench("kernels", *out("kernels-peers"))),
     ]
@@ -127,10 +130,25 @@ def go_test(m, package, run=None, skip=None):
     return {"cwd": ROOT / package, "command": program + (["-test.run", run] if run else []) + (["-test.skip", skip] if skip else [])}
 
 
+def kernel_tests(parts):
+    """Runs the tests of the CUDA kernels in several processes, for the float64 oracles take the most time."""
+    return [["env", f"GTEST_TOTAL_SHARDS={parts}", f"GTEST_SHARD_INDEX={part}", str(PACK / "test" / "kernels_test"), "--gtest_brief=1",
+             "--gtest_filter=*/cuda*"] for part in range(parts)]
+
+
 def sanitiser(tool):
     """Runs small tests only: under the tool, tests of 70,000 rows take minutes."""
     return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(PACK / "test" / "kernels_test"), "--gtest_brief=1",
             "--gtest_filter=*/cuda*:-*Beyond*:*Long*:*Many*:*Large*"]
+
+
+def profiled(m, name, command, skip, count, graphs="node"):
+    """The time of each of `count` launches of a command, in $OUT/profile-NAME.csv, and a table of it. ncu ends the command after them.
+    graphs: a replayed graph is one launch (graph) or many (node)."""
+    csv = m.out / f"profile-{name}.csv"
+    tool = ["ncu", "--clock-control", "none", "--metrics", "gpu__time_duration.sum", "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(csv),
+            "--graph-profiling", graphs, "--launch-skip", str(skip), "--launch-count", str(count), "--kill", "yes", *command]
+    return [["bash", "-c", '"${@:4}"; exec "$1" "$2" "$3"', "bash", sys.executable, str(ROOT / "bench/gpu/hottest.py"), str(csv), *tool]]
 
 
 def quickstart(m, device, dtype):
@@ -299,7 +317,7 @@ class Child:
         """The tables of what passed, and the end of what did not."""
         lines = self.output().splitlines()
         if self.status == "passed":
-            lines = [line for line in lines if re.search(r"tokens/s|floor|error .* us|cases,|tests ran on|recorded|apart", line)]
+            lines = [line for line in lines if re.search(r"tokens/s|floor|error .* us|cases,|tests ran on|recorded|apart|launches", line)]
         print("".join(f"  | {line[:200]}\n" for line in lines[-60:]), end="")
 
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // machine is a copy of the scripts on a machine that has only what the stand-ins answer.
@@ -49,6 +50,7 @@ func newMachine(t *testing.T, programs map[string]string) *machine {
 		write(name, string(text))
 	}
 	write("bench/gpu/first.py", "")
+	write("bench/gpu/hottest.py", "")
 	all := map[string]string{"build/gpu/bin/mgrpo-cuda": trains, "build/gpu/test/kernels_test": "", "build/gpu/lib/libmgrpo_kernels_cuda.so": ""}
 	for _, folder := range []string{"cuda", "bindings/kernels", "bindings/torch", "trainer/model", "trainer/engine/learner", "trainer/engine/policy/local"} {
 		write(folder+"/here", "")
@@ -189,6 +191,29 @@ func TestWithoutGPU(t *testing.T) {
 	}
 }
 
+// Launches of a kernel are added up by grid, the units of ncu's second line left out.
+func TestHottest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "profile.csv")
+	profile := `==PROF== Connected to process 1
+"ID","Process ID","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum"
+"","","","","","ns"
+"0","1","attend","(128, 1, 1)","(512, 1, 1)","2000"
+"1","1","norm","(256, 1, 1)","(64, 1, 1)","1500"
+"2","1","attend","(128, 1, 1)","(512, 1, 1)","4500"
+`
+	if err := os.WriteFile(path, []byte(profile), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("python3", "hottest.py", path).CombinedOutput()
+	want := `3 launches, 8 us
+ 81.2%     2 launches of      3.2 us  (512, 1, 1) x (128, 1, 1) attend
+ 18.8%     1 launches of      1.5 us  (64, 1, 1) x (256, 1, 1) norm
+`
+	if err != nil || string(out) != want {
+		t.Errorf("%v, printed:\n%s\nwant:\n%s", err, out, want)
+	}
+}
+
 // The tree that is put aside comes back whole, and a file with changes never leaves.
 func TestSendPutsTheTreeBack(t *testing.T) {
 	root := t.TempDir()
@@ -221,6 +246,10 @@ func TestSendPutsTheTreeBack(t *testing.T) {
 	}
 	files := "find . -path ./.git -prune -o -type f -print | sort | tr '\\n' ' '"
 	run("git init -q && git add -A && git commit -qm all && echo more >>trainer/changed.go && echo new >untracked")
+	old := time.Now().Add(-time.Hour).Truncate(time.Second)
+	if err := os.Chtimes(filepath.Join(root, "testdata/large"), old, old); err != nil {
+		t.Fatal(err)
+	}
 	before := run(files)
 	if said := run("bench/gpu/send.sh away"); !strings.Contains(said, "untracked") {
 		t.Errorf("an untracked file travels unnoticed: %s", said)
@@ -231,5 +260,8 @@ func TestSendPutsTheTreeBack(t *testing.T) {
 	run("bench/gpu/send.sh back")
 	if after := run(files); after != before || run("cat trainer/changed.go") != "cmore\n" || strings.TrimSpace(run("git status --short")) != "M trainer/changed.go\n?? untracked" {
 		t.Errorf("back are %s of %s\n%s", after, before, run("git status --short"))
+	}
+	if info, err := os.Stat(filepath.Join(root, "testdata/large")); err != nil || !info.ModTime().Equal(old) {
+		t.Errorf("a file is back with another time, which would build it again: %v, %v", info, err)
 	}
 }
