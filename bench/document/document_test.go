@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
+	"github.com/mgrpo/mgrpo/bench/phases"
 	"github.com/mgrpo/mgrpo/bench/store"
 )
 
@@ -82,7 +83,7 @@ func TestText(t *testing.T) {
 	for _, want := range []string{
 		"| 3 times as fast | 5 | met |", "| 3 times as fast | 0.5 | missed. Because. |", "Faster in 1 of 2 comparisons",
 		"| group_advantage, 800 rewards in 100 groups | cold | torch-eager | 0.50 |", "10 % of memory copy", " failed |",
-		"torch-compile: no compiler", "(roofline-x.svg)", "(bench-groups-x.svg)", "Not yet measured.", "| 100, 7 |",
+		"torch-compile: no compiler", "(roofline-x.svg)", "(bench-groups-x.svg)", "## Not yet measured on a GPU\n", "| 100, 7 |",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -168,8 +169,47 @@ func TestGPU(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if strings.Contains(got, "Not yet measured.") {
-		t.Error("a GPU was measured")
+	const unmeasured = "| rollout: qwen3-1.7b, "
+	if !strings.Contains(got, unmeasured) {
+		t.Error("a case that no GPU has is not listed")
+	}
+	m.results = append(m.results, &measure.Results{Suite: "rollout", Rows: phases.OnGPU("rollout")})
+	if strings.Contains(text([]*machine{m}), unmeasured) {
+		t.Error("a case is listed that a GPU has")
+	}
+}
+
+// The kernels of bench/gpu/first.py: one beside PyTorch, one alone, one that is wrong, and one that failed.
+func TestHotKernels(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("hot-x.json", `{"copy_bytes_per_second": 3e12, "cases": [
+		{"name": "swiglu", "error": 0.0017, "ok": true, "us": 50, "floor_us": 40, "x_floor": 1.25, "eager_us": 100},
+		{"name": "adamw", "error": 1e-8, "ok": true, "us": 1350, "floor_us": 1350, "x_floor": 1},
+		{"name": "heads", "error": 0.5, "ok": false, "us": 1, "x_floor": 1}, {"name": "sample", "ok": false, "failed": "status 2"}]}`)
+	if h, err := readHotKernels(dir, "x"); h != nil || err != nil {
+		t.Errorf("without the call: %+v, %v", h, err)
+	}
+	write("call-x.json", `{"begun": "2026-11-27 22:28:11", "driver": "580", "program": "mgrpo     v1", "torch": "2.11.0"}`)
+	h, err := readHotKernels(dir, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	h.write(&b)
+	for _, want := range []string{"on 2026-11-27 22:28:11 UTC with mgrpo v1, PyTorch 2.11.0 and driver 580.", "a copy (3.00 TB/s)",
+		"| swiglu | 2e-03 | 50 µs | 1.25 | 100 µs | 2.00 |", "| adamw | 1e-08 | 1.35 ms | 1.00 |  |  |", "| heads | wrong:  |", "| sample | wrong: status 2 |"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	write("hot-x.json", "{")
+	if _, err := readHotKernels(dir, "x"); err == nil || !strings.Contains(err.Error(), "hot-x.json") {
+		t.Errorf("a broken file: %v", err)
 	}
 }
 

@@ -63,6 +63,7 @@ type machine struct {
 	slug    string
 	results []*measure.Results // in the order of suites
 	store   *store.Results     // nil: not measured
+	hot     *hotKernels        // nil: not a GPU, or not measured
 }
 
 // is returns the description of the machine in its first results.
@@ -93,7 +94,12 @@ func readMachines(dir string) ([]*machine, error) {
 		}
 	}
 	var all []*machine
-	for _, m := range bySlug {
+	for slug, m := range bySlug {
+		hot, err := readHotKernels(dir, slug)
+		if err != nil {
+			return nil, err
+		}
+		m.hot = hot
 		all = append(all, m)
 	}
 	slices.SortFunc(all, func(a, b *machine) int { return strings.Compare(a.slug, b.slug) })

@@ -54,14 +54,12 @@ How to read the tables:
 func text(machines []*machine) string {
 	var b strings.Builder
 	b.WriteString(intro)
-	gpu := false
 	for _, m := range machines {
 		m.write(&b)
-		gpu = gpu || m.is().GPU != ""
 	}
-	if !gpu {
-		b.WriteString("\n## GPU\n\nNot yet measured. On a machine with one, `build/gpu.call/start first` measures the phases and `start rest` the kernels (`make gpu-call`). None has numbers yet:\n\n| what | target |\n|---|---|\n")
-		for _, r := range unmeasured() {
+	if rows := unmeasured(machines); len(rows) > 0 {
+		b.WriteString("\n## Not yet measured on a GPU\n\nOn a machine with one, `build/gpu.call/start first` measures the phases and `start rest` the kernels (`make gpu-call`).\n\n| what | target |\n|---|---|\n")
+		for _, r := range rows {
 			for _, t := range r.Targets {
 				fmt.Fprintf(&b, "| %s: %s, %s | %s |\n", r.Suite, r.Name, r.Shape, t.Text)
 			}
@@ -70,9 +68,12 @@ func text(machines []*machine) string {
 	return b.String()
 }
 
-// unmeasured returns the rows of a GPU.
-func unmeasured() []measure.Row {
-	return slices.Concat(kernels.OnGPU(), phases.OnGPU("rollout"), phases.OnGPU("learner"), phases.OnGPU("step"))
+// unmeasured returns the rows of a GPU that none of the machines has.
+func unmeasured(machines []*machine) []measure.Row {
+	all := slices.Concat(kernels.OnGPU(), phases.OnGPU("rollout"), phases.OnGPU("learner"), phases.OnGPU("step"))
+	return slices.DeleteFunc(all, func(row measure.Row) bool {
+		return slices.ContainsFunc(machines, func(m *machine) bool { return m.is().GPU != "" && slices.ContainsFunc(m.rows(), row.SameCase) })
+	})
 }
 
 func (m *machine) write(b *strings.Builder) {
@@ -104,6 +105,9 @@ func (m *machine) write(b *strings.Builder) {
 		if r.Suite == "step" {
 			m.writeParts(b, r)
 		}
+	}
+	if m.hot != nil {
+		m.hot.write(b)
 	}
 	m.writeStore(b)
 }
