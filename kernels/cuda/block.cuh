@@ -35,6 +35,26 @@ __device__ float lanes_sum(float value) {
   return value;
 }
 
+// Adds up the numbers of a warp's lanes, kCount of each: the i-th sum is returned to the lanes from kWarp / kCount * i on. A lane gives
+// half of its numbers away and keeps the other half, until it has one. All sums have the same order.
+template <int kCount>
+__device__ float lanes_sums(float (&values)[kCount]) {
+  static_assert(kCount <= kWarp && (kCount & (kCount - 1)) == 0, "halves need a power of two");
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int half = kCount / 2; half > 0; half /= 2) {
+    const int by = half * (kWarp / kCount);
+    const bool upper = (lane & by) != 0;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; i++) {
+      if (i >= half) break;
+      const float given = upper ? values[i] : values[i + half];
+      values[i] = (upper ? values[i + half] : values[i]) + __shfl_xor_sync(kAllLanes, given, by);
+    }
+  }
+  return lanes_sum<kWarp / kCount>(values[0]);
+}
+
 // Merges one value a thread by a binary tree and gives the result to every thread. shared: [kThreads].
 template <int kThreads, class T, class Merge>
 __device__ T block_reduce(T value, T *shared, const Merge &merge) {

@@ -1,6 +1,6 @@
-// Two launches: the products of rows with A, then the products with B. A block takes a tile of consecutive rows. Rows
-// with the same adapter share one reading of its matrix; other adapters follow one after the other. Sums have one order
-// for any other rows.
+// Two launches: the products of rows with A, then the products with B. A block takes a tile of consecutive rows for one of the adapters
+// after the other, and leaves out those that no row has. With few rows, each adapter has blocks of its own. Sums have one order for any
+// other rows.
 #include <algorithm>
 
 #include "block.cuh"
@@ -10,150 +10,201 @@
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int64_t kAdapters = 16;                 // of one launch: its arguments are at most 4 KiB
-constexpr int kVector = 8;                        // elements that a lane loads at a time
-constexpr int kProjectRows = 4, kExpandRows = 8;  // of a tile
-constexpr int kDepth = 32;                        // columns of B that wait in shared memory
+constexpr int kAdapters = 16;  // of one launch: its arguments are at most 4 KiB
+// Products with A: threads share out k.
+constexpr int kProjectThreads = 256, kProjectWarps = kProjectThreads / kWarp;
+constexpr int kProjectRows = 8, kRanks = 2;  // of a tile
+constexpr int kVector = 8;                   // elements that a thread loads at a time
+// Products with B: a thread has one column of y.
+constexpr int kExpandThreads = 128, kExpandRows = 8;
+constexpr int kDepth = 32;  // products with A that wait in shared memory
+
+// The columns [from, to) of y get scale * B u, u from number `first` on.
+struct Part {
+  const float *b;
+  int64_t from, to;
+  int r, first;
+  float scale;
+};
 
 struct Adapter {
   const float *values;
-  int64_t rank, count;
-  mgrpo_lora_part parts[MGRPO_LORA_PARTS];
+  int rank, count;
+  Part parts[MGRPO_LORA_PARTS];
 };
 
 struct Adapters {
-  int64_t first, count;
+  int first, count;
   Adapter all[kAdapters];
 };
 
-// Consecutive rows [from, to) of a tile [begin, end).
-struct Rows {
-  int64_t begin, end, from, to;
-  __device__ bool has(int64_t row) const { return row >= from && row < to; }
+// How blocks share out tiles: each takes `run` tiles that follow each other, so that the next finds in the L1 cache what they have in
+// common, for every `slices`th adapter.
+struct Work {
+  int64_t tiles, run;
+  unsigned slices, blocks;
+
+  static Work of(int64_t tiles, int64_t adapters, int64_t most_blocks) {
+    const int64_t most = block_count(most_blocks), run = (tiles + most - 1) / most, runs = (tiles + run - 1) / run;
+    const int64_t slices = std::min(adapters, most / runs);
+    return {tiles, run, static_cast<unsigned>(slices), static_cast<unsigned>(runs * slices)};
+  }
+
+  template <class F>
+  __device__ void for_each_tile(const F &f) const {
+    const int64_t begin = blockIdx.x / slices * run, end = min(begin + run, tiles);
+    for (int64_t tile = begin; tile < end; tile++) f(tile);
+  }
+  // f(adapter, mask of its rows) for the adapters of the tile of kRows rows from `begin` on. The same for the whole block.
+  template <int kRows, class F>
+  __device__ void for_each_adapter(const Adapters &adapters, const int32_t *which, int64_t begin, int64_t rows, const F &f) const {
+    const int lane = threadIdx.x % kWarp;
+    const bool has_row = lane < kRows && begin + lane < rows;
+    const int number = !has_row ? -1 : which != nullptr ? which[begin + lane] : 0;
+    for (int i = static_cast<int>(blockIdx.x % slices); i < adapters.count; i += static_cast<int>(slices)) {
+      const unsigned mask = __ballot_sync(kAllLanes, has_row && number == adapters.first + i);
+      if (mask != 0) f(adapters.all[i], mask);
+    }
+  }
 };
 
-// f(adapter, rows) for all rows of a tile that share one of the adapters and follow each other. The same for the whole block.
-template <class F>
-__device__ void for_each_run(const Adapters &adapters, const int32_t *which, int64_t begin, int64_t end, const F &f) {
-  for (int64_t from = begin, to; from < end; from = to) {
-    const int32_t number = which != nullptr ? which[from] : 0;
-    for (to = from + 1; to < end && (which == nullptr || which[to] == number);) to++;
-    const int64_t i = number - adapters.first;
-    if (i >= 0 && i < adapters.count) f(adapters.all[i], Rows{begin, end, from, to});
-  }
-}
-
-// kVector elements of row [n] from `begin` on, 0 beyond it.
-template <class T>
+// kVector elements of row [n] from `begin` on, 0 beyond it. kWhole: there are none beyond it, and all are aligned.
+template <bool kWhole, class T>
 __device__ void load_vector(const T *row, int64_t begin, int64_t n, float (&to)[kVector]) {
   constexpr int kWidth = Pack<T>::kWidth;
-  const bool is_aligned = aligned(row);
 #pragma unroll
   for (int at = 0; at < kVector; at += kWidth) {
-    const Pack<T> p = load_pack(row, begin + at, n, is_aligned);
+    const Pack<T> p = kWhole ? whole_pack(row + begin + at) : load_pack(row, begin + at, n, false);
 #pragma unroll
-    for (int i = 0; i < kWidth; i++) to[at + i] = begin + at + i < n ? widen(p.at[i]) : 0;
+    for (int i = 0; i < kWidth; i++) to[at + i] = kWhole || begin + at + i < n ? widen(p.at[i]) : 0;
   }
 }
 
-// u [rows, rank] = A x. A warp takes one row of A for all rows of the tile.
-template <class T>
-__global__ __launch_bounds__(kThreads) void project_kernel(const __grid_constant__ Adapters adapters, const int32_t *which, const T *x,
-                                                           float *u, int64_t rows, int64_t k, int64_t rank) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t groups = (rank + kWarps - 1) / kWarps, tiles = (rows + kProjectRows - 1) / kProjectRows;
-  for (int64_t item = blockIdx.x; item < tiles * groups; item += gridDim.x) {
-    const int64_t begin = item / groups * kProjectRows, j = item % groups * kWarps + warp;
-    for_each_run(adapters, which, begin, min(begin + kProjectRows, rows), [&](const Adapter &a, const Rows &in) {
-      if (j >= a.rank) return;
-      float sums[kProjectRows] = {};
-      for (int64_t c = lane * kVector; c < k; c += kWarp * kVector) {
-        float w[kVector], v[kVector];
-        load_vector(a.values + j * k, c, k, w);
+// u [rows, rank] = A x. A block takes kRanks rows of A.
+template <class T, bool kWhole>
+__global__ __launch_bounds__(kProjectThreads, 2) void project_kernel(const __grid_constant__ Adapters adapters, const int32_t *which,
+                                                                     const T *x, float *u, int64_t rows, int64_t k, int rank, Work work) {
+  constexpr int kSums = kProjectRows * kRanks;
+  __shared__ float shared[kProjectWarps][kSums];
+  const int thread = threadIdx.x, lane = thread % kWarp;
+  const int groups = (rank + kRanks - 1) / kRanks;
+  work.for_each_tile([&](int64_t tile) {
+    const int64_t begin = tile / groups * kProjectRows;
+    const int first = static_cast<int>(tile % groups) * kRanks;
+    work.for_each_adapter<kProjectRows>(adapters, which, begin, rows, [&](const Adapter &a, unsigned mask) {
+      if (first >= a.rank) return;
+      float sums[kSums] = {};
+      for (int64_t c = thread * kVector; c < k; c += kProjectThreads * kVector) {
+        float w[kRanks][kVector], v[kVector];
+#pragma unroll
+        for (int j = 0; j < kRanks; j++) load_vector<kWhole>(a.values + min(first + j, a.rank - 1) * k, c, k, w[j]);
 #pragma unroll
         for (int i = 0; i < kProjectRows; i++) {
-          load_vector(x + min(in.begin + i, in.end - 1) * k, c, k, v);
+          load_vector<kWhole>(x + min(begin + i, rows - 1) * k, c, k, v);
 #pragma unroll
-          for (int e = 0; e < kVector; e++) sums[i] = fmaf(w[e], v[e], sums[i]);
+          for (int e = 0; e < kVector; e++)
+#pragma unroll
+            for (int j = 0; j < kRanks; j++) sums[i * kRanks + j] = fmaf(w[j][e], v[e], sums[i * kRanks + j]);
         }
       }
+      const float of_warp = lanes_sums(sums);
+      if (lane % (kWarp / kSums) == 0) shared[thread / kWarp][lane / (kWarp / kSums)] = of_warp;
+      __syncthreads();
+      const int i = thread / kRanks, j = thread % kRanks;
+      if (thread < kSums && (mask >> i & 1) != 0 && first + j < a.rank) {
+        float sum = 0;
 #pragma unroll
-      for (int i = 0; i < kProjectRows; i++) {
-        for (int step = kWarp / 2; step > 0; step /= 2) sums[i] += __shfl_xor_sync(kAllLanes, sums[i], step);
-        if (lane == 0 && in.has(in.begin + i)) u[(in.begin + i) * rank + j] = sums[i];
+        for (int warp = 0; warp < kProjectWarps; warp++) sum += shared[warp][thread];
+        u[(begin + i) * rank + first + j] = sum;
       }
+      __syncthreads();  // the next sums may overwrite them
     });
-  }
+  });
 }
 
-struct Tiles {
-  float b[kThreads][kDepth + 1];  // of a column of y each
-  alignas(16) float u[kDepth][kExpandRows];
-};
+// A pack of row [n] from `begin` on, 0 beyond it.
+__device__ inline Pack<float> padded_pack(const float *row, int begin, int n, bool is_aligned) {
+  Pack<float> p = {};
+  if (is_aligned && begin + Pack<float>::kWidth <= n) return whole_pack(row + begin);
+#pragma unroll
+  for (int i = 0; i < Pack<float>::kWidth; i++)
+    if (begin + i < n) p.at[i] = row[begin + i];
+  return p;
+}
 
-// Adds scale * B u to the columns [first, last) of y that a part has in common with the block's. A thread has one of the block's.
+// Adds scale * B u to the columns of y that a part has in common with the block's, which begin at `columns`, in the rows of a mask. y and
+// u begin with the tile's first row. Not inlined: the compiler would keep what depends on the tile alone, and spill it.
 template <class T>
-__device__ void expand(const mgrpo_lora_part &part, const float *b, const float *u, int64_t rank, const Rows &in, int64_t columns, T *y,
-                       int64_t n, Tiles &tiles) {
-  const int64_t first = max(part.from, columns), last = min(part.from + part.n, columns + kThreads), column = columns + threadIdx.x;
-  if (first >= last) return;
-  const bool mine = column >= first && column < last;
+__attribute__((noinline)) __device__ void expand(Part part, const float *u, int rank, unsigned mask, T *y, int64_t n,
+                                                 int64_t columns) {
+  alignas(16) __shared__ float products[kExpandRows][kDepth];
+  constexpr int kWidth = Pack<float>::kWidth;
+  if (part.from >= columns + kExpandThreads || part.to <= columns) return;
+  const int64_t column = columns + threadIdx.x;
+  const bool mine = column >= part.from && column < part.to;
+  const unsigned changed = mine ? mask : 0;
+  const float *const row = part.b + (mine ? column - part.from : 0) * part.r;
+  const bool is_aligned = aligned(row);
+  Pack<float> own = padded_pack(row, 0, part.r, is_aligned);
+  T *to = y + column, before[kExpandRows];
+#pragma unroll
+  for (int i = 0; i < kExpandRows; i++, to += n) {
+    before[i] = T{};
+    if ((changed >> i & 1) != 0) before[i] = *to;
+  }
   float sums[kExpandRows] = {};
-  for (int64_t from = 0; from < part.r; from += kDepth) {
-    const int depth = static_cast<int>(min(part.r - from, static_cast<int64_t>(kDepth)));
-    __syncthreads();  // what was in the tiles has been read
-    for (int i = threadIdx.x; i < static_cast<int>(last - first) * depth; i += kThreads)
-      tiles.b[first - columns + i / depth][i % depth] = b[(first - part.from + i / depth) * part.r + from + i % depth];
-    for (int i = threadIdx.x; i < depth * kExpandRows; i += kThreads) {
-      const int64_t row = in.begin + i % kExpandRows;
-      tiles.u[i / kExpandRows][i % kExpandRows] = in.has(row) ? u[row * rank + from + i / kExpandRows] : 0;
+#pragma unroll 1
+  for (int from = 0; from < part.r; from += kDepth) {
+    __syncthreads();  // the products before have been read
+#pragma unroll
+    for (int first = 0; first < kExpandRows * kDepth; first += kExpandThreads) {
+      const int i = (first + static_cast<int>(threadIdx.x)) / kDepth, c = static_cast<int>(threadIdx.x) % kDepth;
+      products[i][c] = (mask >> i & 1) != 0 && from + c < part.r ? u[i * rank + part.first + from + c] : 0;
     }
     __syncthreads();
-#pragma unroll 2
-    for (int c = 0; mine && c < depth; c++) {
-      const float own = tiles.b[threadIdx.x][c];
+#pragma unroll 1
+    for (int c = 0; c < kDepth && from + c < part.r; c += kWidth) {
+      const Pack<float> next = padded_pack(row, from + c + kWidth, part.r, is_aligned);
 #pragma unroll
-      for (int i = 0; i < kExpandRows; i += 4) {
-        float of[4];
-        __builtin_memcpy(of, __builtin_assume_aligned(&tiles.u[c][i], sizeof of), sizeof of);
+      for (int i = 0; i < kExpandRows; i++) {
+        const Pack<float> p = whole_pack(&products[i][c]);
 #pragma unroll
-        for (int e = 0; e < 4; e++) sums[i + e] = fmaf(own, of[e], sums[i + e]);
+        for (int e = 0; e < kWidth; e++) sums[i] = fmaf(own.at[e], p.at[e], sums[i]);
       }
+      own = next;
     }
   }
-  if (!mine) return;
-  T *const to = y + in.begin * n + column;
-  float before[kExpandRows];
 #pragma unroll
-  for (int i = 0; i < kExpandRows; i++)
-    if (in.has(in.begin + i)) before[i] = widen(to[i * n]);
-#pragma unroll
-  for (int i = 0; i < kExpandRows; i++)
-    if (in.has(in.begin + i)) narrow(fmaf(static_cast<float>(part.scale), sums[i], before[i]), &to[i * n]);
+  for (int i = kExpandRows - 1; i >= 0; i--) {
+    to -= n;
+    if ((changed >> i & 1) != 0) narrow(fmaf(part.scale, sums[i], widen(before[i])), to);
+  }
 }
 
 template <class T>
-__global__ __launch_bounds__(kThreads, 3) void expand_kernel(const __grid_constant__ Adapters adapters, const int32_t *which,
-                                                             const float *u, T *y, int64_t rows, int64_t k, int64_t n, int64_t rank) {
-  __shared__ Tiles tiles;
-  const int64_t across = (n + kThreads - 1) / kThreads, down = (rows + kExpandRows - 1) / kExpandRows;
-  for (int64_t item = blockIdx.x; item < across * down; item += gridDim.x) {
-    const int64_t begin = item / across * kExpandRows;
-    for_each_run(adapters, which, begin, min(begin + kExpandRows, rows), [&](const Adapter &a, const Rows &in) {
-      const float *b = a.values + a.rank * k, *product = u;
-      for (int64_t p = 0; p < a.count; p++) {
-        expand(a.parts[p], b, product, rank, in, item % across * kThreads, y, n, tiles);
-        b += a.parts[p].n * a.parts[p].r;
-        product += a.parts[p].r;
-      }
+__global__ __launch_bounds__(kExpandThreads, 8) void expand_kernel(const __grid_constant__ Adapters adapters, const int32_t *which,
+                                                                   const float *u, T *y, int64_t rows, int64_t n, int rank, Work work) {
+  const int64_t down = (rows + kExpandRows - 1) / kExpandRows;
+  work.for_each_tile([&](int64_t tile) {
+    const int64_t begin = tile % down * kExpandRows, columns = tile / down * kExpandThreads;
+    work.for_each_adapter<kExpandRows>(adapters, which, begin, rows, [&](const Adapter &a, unsigned mask) {
+      for (int p = 0; p < a.count; p++) expand(a.parts[p], u + begin * rank, rank, mask, y + begin * n, n, columns);
     });
-  }
+  });
 }
 
-Adapter argument(const mgrpo_lora &a) {
-  Adapter out{a.values, rank_of(a), a.count, {}};
-  for (int64_t p = 0; p < a.count; p++) out.parts[p] = a.parts[p];
+Adapter argument(const mgrpo_lora &a, int64_t k) {
+  const int rank = static_cast<int>(rank_of(a));
+  Adapter out{a.values, rank, static_cast<int>(a.count), {}};
+  const float *b = a.values + rank * k;
+  int first = 0;
+  for (int64_t p = 0; p < a.count; p++) {
+    const mgrpo_lora_part &part = a.parts[p];
+    const int r = static_cast<int>(part.r);
+    out.parts[p] = {b, part.from, part.from + part.n, r, first, static_cast<float>(part.scale)};
+    b += part.n * r;
+    first += r;
+  }
   return out;
 }
 
@@ -170,20 +221,25 @@ int32_t mgrpo_lora_add_cuda(const mgrpo_lora *adapters, int64_t count, const int
   return for_dtype(dtype, [&](auto zero) -> int32_t {
     using T = decltype(zero);
     for (int64_t first = 0; first < count; first += kAdapters) {
-      Adapters some{first, std::min(kAdapters, count - first), {}};
-      int64_t rank = 0;
+      Adapters some{static_cast<int>(first), static_cast<int>(std::min<int64_t>(kAdapters, count - first)), {}};
+      int rank = 0;
+      bool whole = whole_packs<T>(k, {x});
       for (int64_t i = 0; i < some.count; i++) {
-        some.all[i] = argument(adapters[first + i]);
+        some.all[i] = argument(adapters[first + i], k);
+        whole = whole && whole_packs<float>(k, {adapters[first + i].values});
         rank = std::max(rank, some.all[i].rank);
       }
       if (rank == 0) continue;
       Scratch<float> u(stream_of(stream));
       MGRPO_TRY(u.allocate(rows * rank));
       const auto tiles = [](int64_t all, int64_t of) { return (all + of - 1) / of; };
-      MGRPO_TRY(launch(project_kernel<T>, {block_count(tiles(rows, kProjectRows) * tiles(rank, kWarps)), kThreads}, stream_of(stream), some,
-                       which_or_null, static_cast<const T *>(x), u.get(), rows, k, rank));
-      MGRPO_TRY(launch(expand_kernel<T>, {block_count(tiles(rows, kExpandRows) * tiles(n, kThreads)), kThreads}, stream_of(stream), some,
-                       which_or_null, u.get(), static_cast<T *>(y), rows, k, n, rank));
+      constexpr int64_t kProjectBlocks = 1 << 10, kExpandBlocks = 1 << 13;  // several times as many as run at once
+      const Work project = Work::of(tiles(rows, kProjectRows) * tiles(rank, kRanks), some.count, kProjectBlocks);
+      MGRPO_TRY(launch(whole ? project_kernel<T, true> : project_kernel<T, false>, {project.blocks, kProjectThreads}, stream_of(stream),
+                       some, which_or_null, static_cast<const T *>(x), u.get(), rows, k, rank, project));
+      const Work expand = Work::of(tiles(rows, kExpandRows) * tiles(n, kExpandThreads), some.count, kExpandBlocks);
+      MGRPO_TRY(launch(expand_kernel<T>, {expand.blocks, kExpandThreads}, stream_of(stream), some, which_or_null, u.get(),
+                       static_cast<T *>(y), rows, n, rank, expand));
     }
     return MGRPO_OK;
   });

@@ -23,8 +23,8 @@ struct Adapter {
   Floats values;
   Buffer<float> memory;
 
-  Adapter(const Backend &b, Parts parts_, int64_t k, unsigned seed)
-      : parts(std::move(parts_)), values(normal(size(parts, k), seed)), memory(b, values) {}
+  Adapter(const Backend &b, Parts parts_, int64_t k, unsigned seed, bool aligned = false)
+      : parts(std::move(parts_)), values(normal(size(parts, k), seed)), memory(b, values, aligned) {}
 
   static int64_t size(const Parts &parts, int64_t k) {
     int64_t n = rank(parts) * k;
@@ -80,7 +80,7 @@ Ints mixed(int64_t rows) {
 TEST_P(Lora, MatchesFloat64) {
   for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
     if (dtype == MGRPO_BFLOAT16 && backend().name == "cpu") continue;
-    for (auto [rows, k, n] : {std::array<int64_t, 3>{1, 1, 3}, {5, 7, 4}, {33, 40, 61}, {70, 131, 9}}) {
+    for (auto [rows, k, n] : {std::array<int64_t, 3>{1, 1, 3}, {5, 7, 4}, {33, 40, 61}, {70, 131, 9}, {3, 4111, 6}}) {
       Adapters adapters = three(backend(), k, n);
       Floats x = normal(rows * k, 1), y = normal(rows * n, 2);
       if (dtype == MGRPO_BFLOAT16) x = rounded_to_bf16(x), y = rounded_to_bf16(y);
@@ -156,6 +156,26 @@ TEST_P(Lora, RunsOfRows) {
       ASSERT_EQ(add(backend(), adapters, &alone, x1, dtype, y1, 1, k, n), MGRPO_OK);
       ASSERT_TRUE(same_bits(y1.values().data(), got.data() + r * n, n)) << "row " << r;
     }
+  }
+}
+
+// More columns of x than the threads of a block take at once; whole vectors and single elements have the same sums.
+TEST_P(Lora, BitsDoNotDependOnAlignment) {
+  const int64_t rows = 11, k = 2120, n = 140;
+  const Ints which{0, 1, 1, 0, -1, 0, 1, 0, 0, 1, 0};
+  for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
+    if (dtype == MGRPO_BFLOAT16 && backend().name == "cpu") continue;
+    const Floats x = normal(rows * k, 15), y = normal(rows * n, 16);
+    Floats got[2];
+    for (bool aligned : {false, true}) {
+      Adapters adapters;
+      adapters.push_back(std::make_unique<Adapter>(backend(), Parts{{0, 100, 8, 0.5}, {100, 40, 36, 2}}, k, 17, aligned));
+      adapters.push_back(std::make_unique<Adapter>(backend(), Parts{{4, 120, 16, -1}}, k, 18, aligned));
+      Array from(backend(), dtype, x, aligned), to(backend(), dtype, y, aligned);
+      ASSERT_EQ(add(backend(), adapters, &which, from, dtype, to, rows, k, n), MGRPO_OK);
+      got[aligned] = to.values();
+    }
+    EXPECT_TRUE(same_bits(got[0], got[1]));
   }
 }
 
