@@ -4,6 +4,7 @@
 #include "mgrpo/moe.h"
 #include "moe_token.h"
 #include "nn.cuh"
+#include "vector.cuh"
 
 namespace mgrpo::cuda {
 namespace {
@@ -195,37 +196,52 @@ __global__ __launch_bounds__(kThreads) void weigh_kernel(T *g, T *a, const int32
   }
 }
 
-// The expert whose rows include s: the last whose first row is not behind it.
-__device__ int64_t expert_of(const int32_t *first, int64_t experts, int64_t s) {
-  int64_t low = 0, high = experts - 1;
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (first[middle] <= s)
-      low = middle;
-    else
-      high = middle - 1;
+constexpr int kOutputs = 4, kWarps = kThreads / kWarp;  // a warp has so many outputs, and as many rows of weights
+
+// y [rows, outputs] = x w^T for at most kRows rows and kOutputs outputs, by a warp. x and y begin with the first of these rows.
+template <int kRows, bool kWhole, class T>
+__device__ void multiply(const T *x, const T *w, T *y, int rows, int outputs, int64_t in, int64_t out) {
+  constexpr int kSums = kRows * kOutputs, kLanes = kWarp / kSums;
+  const int lane = threadIdx.x % kWarp, i = lane / kLanes / kOutputs, j = lane / kLanes % kOutputs;
+  float sums[kSums] = {};
+  for (int64_t c = lane * kVector; c < in; c += kWarp * kVector) {
+    float weights[kOutputs][kVector], v[kVector];
+#pragma unroll
+    for (int o = 0; o < kOutputs; o++) load_vector<kWhole>(w + min(o, outputs - 1) * in, c, in, weights[o]);
+#pragma unroll
+    for (int r = 0; r < kRows; r++) {
+      load_vector<kWhole>(x + min(r, rows - 1) * in, c, in, v);
+#pragma unroll
+      for (int e = 0; e < kVector; e++)
+#pragma unroll
+        for (int o = 0; o < kOutputs; o++) sums[r * kOutputs + o] = fmaf(weights[o][e], v[e], sums[r * kOutputs + o]);
+    }
   }
-  return low;
+  const float sum = lanes_sums(sums);
+  if (lane % kLanes == 0 && i < rows && j < outputs) narrow(sum, y + i * out + j);
 }
 
-// A block of one warp an output of a row.
-template <class T>
-__global__ __launch_bounds__(kWarp) void linear_kernel(const T *x, const T *w, const int32_t *first, T *y, int64_t entries, int64_t experts,
-                                                       int64_t in, int64_t out) {
-  __shared__ float shared[kWarp];
-  for (int64_t b = blockIdx.x; b < entries * out; b += gridDim.x) {
-    const int64_t s = b / out, j = b % out;
-    const T *row = x + s * in, *weights = w + (expert_of(first, experts, s) * out + j) * in;
-    const bool weights_aligned = aligned(weights);
-    float sum = 0;
-    for_each_pack(row, in, [&](int64_t begin, const Pack<T> &p, int count) {
-      const Pack<T> v = load_pack(weights, begin, in, weights_aligned);
-#pragma unroll
-      for (int i = 0; i < Pack<T>::kWidth; i++)
-        if (i < count) sum = fmaf(widen(p.at[i]), widen(v.at[i]), sum);
-    });
-    sum = block_sum<kWarp>(sum, shared);
-    if (threadIdx.x == 0) narrow(sum, y + b);
+// A warp reads its rows of weights once for several rows of x, and from the L1 cache for the expert's next ones.
+template <class T, bool kWhole>
+__global__ __launch_bounds__(kThreads, 2) void linear_kernel(const T *x, const T *w, const int32_t *first, T *y, int64_t entries,
+                                                             int64_t experts, int64_t in, int64_t out) {
+  constexpr int kFew = 4, kMany = kWhole && sizeof(T) == 2 ? 8 : kFew;  // as registers allow
+  const int64_t groups = (out + kWarps * kOutputs - 1) / (kWarps * kOutputs);
+  for (int64_t b = blockIdx.x; b < experts * groups; b += gridDim.x) {
+    const int64_t e = b / groups, from = (b % groups * kWarps + threadIdx.x / kWarp) * kOutputs;
+    if (from >= out) continue;
+    const int64_t begin = e == 0 ? 0 : max(first[e], 0),
+                  end = e == experts - 1 ? entries : min(static_cast<int64_t>(first[e + 1]), entries);
+    const int outputs = static_cast<int>(min(out - from, int64_t{kOutputs}));
+    for (int64_t s = begin; s < end; s += kMany) {
+      const T *own = x + s * in, *weights = w + (e * out + from) * in;
+      T *to = y + s * out + from;
+      const int rows = static_cast<int>(min(end - s, int64_t{kMany}));
+      if (rows > kFew)
+        multiply<kMany, kWhole>(own, weights, to, rows, outputs, in, out);
+      else
+        multiply<kFew, kWhole>(own, weights, to, rows, outputs, in, out);
+    }
   }
 }
 
@@ -295,8 +311,10 @@ int32_t mgrpo_moe_linear_cuda(const void *x, const void *w, const int32_t *first
   if (y == nullptr || (in > 0 && any_null({x, w}))) return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return launch(linear_kernel<T>, Shape{block_count(entries * out), kWarp}, stream_of(stream), static_cast<const T *>(x),
-                  static_cast<const T *>(w), first, static_cast<T *>(y), entries, experts, in, out);
+    const bool whole = whole_packs<T>(in, {x, w}) && in % kVector == 0;
+    return launch(whole ? linear_kernel<T, true> : linear_kernel<T, false>,
+                  Shape{block_count(experts * ((out + kWarps * kOutputs - 1) / (kWarps * kOutputs))), kThreads}, stream_of(stream),
+                  static_cast<const T *>(x), static_cast<const T *>(w), first, static_cast<T *>(y), entries, experts, in, out);
   });
 }
 

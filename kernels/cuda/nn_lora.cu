@@ -6,6 +6,7 @@
 #include "block.cuh"
 #include "lora.h"
 #include "nn.cuh"
+#include "vector.cuh"
 
 namespace mgrpo::cuda {
 namespace {
@@ -14,7 +15,6 @@ constexpr int kAdapters = 16;  // of one launch: its arguments are at most 4 KiB
 // Products with A: threads share out k.
 constexpr int kProjectThreads = 256, kProjectWarps = kProjectThreads / kWarp;
 constexpr int kProjectRows = 8, kRanks = 2;  // of a tile
-constexpr int kVector = 8;                   // elements that a thread loads at a time
 // Products with B: a thread has one column of y.
 constexpr int kExpandThreads = 128, kExpandRows = 8;
 constexpr int kDepth = 32;  // products with A that wait in shared memory
@@ -67,18 +67,6 @@ struct Work {
     }
   }
 };
-
-// kVector elements of row [n] from `begin` on, 0 beyond it. kWhole: there are none beyond it, and all are aligned.
-template <bool kWhole, class T>
-__device__ void load_vector(const T *row, int64_t begin, int64_t n, float (&to)[kVector]) {
-  constexpr int kWidth = Pack<T>::kWidth;
-#pragma unroll
-  for (int at = 0; at < kVector; at += kWidth) {
-    const Pack<T> p = kWhole ? whole_pack(row + begin + at) : load_pack(row, begin + at, n, false);
-#pragma unroll
-    for (int i = 0; i < kWidth; i++) to[at + i] = kWhole || begin + at + i < n ? widen(p.at[i]) : 0;
-  }
-}
 
 // u [rows, rank] = A x. A block takes kRanks rows of A.
 template <class T, bool kWhole>
@@ -135,8 +123,7 @@ __device__ inline Pack<float> padded_pack(const float *row, int begin, int n, bo
 // Adds scale * B u to the columns of y that a part has in common with the block's, which begin at `columns`, in the rows of a mask. y and
 // u begin with the tile's first row. Not inlined: the compiler would keep what depends on the tile alone, and spill it.
 template <class T>
-__attribute__((noinline)) __device__ void expand(Part part, const float *u, int rank, unsigned mask, T *y, int64_t n,
-                                                 int64_t columns) {
+__attribute__((noinline)) __device__ void expand(Part part, const float *u, int rank, unsigned mask, T *y, int64_t n, int64_t columns) {
   alignas(16) __shared__ float products[kExpandRows][kDepth];
   constexpr int kWidth = Pack<float>::kWidth;
   if (part.from >= columns + kExpandThreads || part.to <= columns) return;

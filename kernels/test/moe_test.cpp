@@ -321,6 +321,24 @@ TEST_P(Moe, LinearRowsStandAlone) {
   }
 }
 
+// Experts of one row, a few, and more than are taken at once; whole vectors and single elements have the same sums.
+TEST_P(Moe, LinearBitsDoNotDependOnAlignment) {
+  const int64_t experts = 7, in = 528, out = 70, entries = 38;
+  const Ints first{0, 1, 1, 3, 7, 12, 21, 38};
+  for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
+    if (dtype == MGRPO_BFLOAT16 && !has_bf16(backend())) continue;
+    const Floats x = normal(entries * in, 32), w = normal(experts * out * in, 33);
+    Buffer<int32_t> bounds(backend(), first);
+    Floats got[2];
+    for (bool aligned : {false, true}) {
+      Array xs(backend(), dtype, x, aligned), ws(backend(), dtype, w, aligned), y(backend(), dtype, entries * out);
+      ASSERT_EQ(backend().moe_linear(xs.get(), ws.get(), bounds.get(), dtype, y.get(), entries, experts, in, out), MGRPO_OK);
+      got[aligned] = y.values();
+    }
+    EXPECT_TRUE(same_bits(got[0], got[1]));
+  }
+}
+
 // On the CPU the products are those of mgrpo_linear_cpu and its bf16 form, to the bit.
 TEST(MoeOnTheCpu, LinearHasTheBitsOfLinear) {
   const int64_t in = 97, out = 101, rows = 6;

@@ -51,7 +51,7 @@ MGRPO_API int32_t mgrpo_moe_weigh_cpu(float *g, float *a, const int32_t *source,
 // The same on a GPU: arrays in device memory; x, y, w, g and a of one dtype, float32 or bfloat16, all else float32 and
 // int32. Arithmetic is float32. Calls only enqueue: expert, given, first, source and place are not seen by the host. A token
 // that is given an expert outside of [0, E) or one twice has NaN for weights and expert 0; other values outside of their range
-// are not read. mgrpo_moe_linear_cuda reads the weights of an expert once a row, which is for few rows, as in decoding.
+// are not read. mgrpo_moe_linear_cuda reads the weights of an expert once for four rows or eight, and is for few rows, as in decoding.
 MGRPO_API int32_t mgrpo_moe_route_cuda(const float *logits, const int32_t *given_or_null, int32_t *expert, float *weight,
                                        int32_t *differs_or_null, int64_t tokens, int64_t experts, int64_t k, int32_t normalise,
                                        void *stream);
