@@ -66,49 +66,106 @@ Layout<T> layout_of(const mgrpo_heads &h, const void *q, const void *k, const vo
 
 // Keys and values next to each other, like queries.
 struct InRows {
+  static constexpr int kBlocks = 4;  // of whole_heads_kernel that a multiprocessor holds
+  static constexpr int64_t kFew = 1;
+  __device__ void look_up(int64_t *) const {}
   __device__ int64_t claim(int64_t row, int *) const { return row; }
   template <int kLanes>
-  __device__ int64_t claim_of_lanes(int64_t row, bool) const {
+  __device__ int64_t claim_of_lanes(int64_t row, bool, const int64_t *) const {
     return row;
   }
   __device__ int64_t row_of(int64_t place, int head, int heads) const { return place * heads + head; }
 };
 
-// Keys and values in the blocks of a cache.
+// Keys and values in the blocks of a cache. Of the rows that name a place the last one stays, and blocks run in any order.
 struct InCache {
+  static constexpr int kBlocks = 3;     // as above; with the registers of a fourth some would be spilled
+  static constexpr int64_t kFew = 512;  // rows that are compared with each other: for them the table is not worth its launches
+  using Row = unsigned long long;
+  static constexpr Row kNoRow = ~Row{0};
+
   Pages pages;
   const int32_t *sequence, *pos;
   int64_t rows;
+  Row *last;  // a hash table of the last row of each place that a row names, at most half full; null: rows are compared with each other
+  int bits;   // the table has 1 << bits entries
 
   __device__ int64_t place(int64_t row) const { return pages.place(sequence[row], pos[row]); }
-  // Whether a row after `row` names its place; most differ by their place in a block already, which costs no look into the table.
-  __device__ bool names_it(int64_t later, int64_t mine) const {
-    return pages.in_block(pos[later]) == pages.in_block(mine) && place(later) == mine;
+
+  // Entries of a place in the order in which they are tried.
+  __device__ uint64_t first_entry(int64_t place) const { return static_cast<uint64_t>(place) * 0x9E3779B97F4A7C15u >> (64 - bits); }
+  __device__ uint64_t next_entry(uint64_t entry) const { return (entry + 1) & ((uint64_t{1} << bits) - 1); }
+  // Puts a row into the table. An entry's row changes, but its place does not.
+  __device__ void enter(int64_t row) const {
+    const int64_t mine = place(row);
+    if (mine < 0) return;
+    for (uint64_t entry = first_entry(mine);; entry = next_entry(entry)) {
+      const Row there = atomicCAS(last + entry, kNoRow, static_cast<Row>(row));
+      if (there == kNoRow) return;
+      if (place(static_cast<int64_t>(there)) != mine) continue;
+      atomicMax(last + entry, static_cast<Row>(row));
+      return;
+    }
   }
-  // The place of a row, or -1 where it has none or a later row names it, too: the last one stays, and blocks run in any order. All
-  // threads of the block ask.
+  // Whether no later row names the place of a row, by the table.
+  __device__ bool is_last(int64_t row, int64_t mine) const {
+    for (uint64_t entry = first_entry(mine);; entry = next_entry(entry)) {
+      const auto there = static_cast<int64_t>(last[entry]);
+      if (there == row || place(there) == mine) return there == row;
+    }
+  }
+
+  // The place of a row, or -1 where it has none or a later row names it, too. All threads of the block ask.
   __device__ int64_t claim(int64_t row, int *superseded) const {
     const int64_t mine = place(row);
     if (mine < 0) return -1;
+    if (last != nullptr) return is_last(row, mine) ? mine : -1;
     __syncthreads();  // every thread has read the last answer
     if (threadIdx.x == 0) *superseded = 0;
     __syncthreads();
     for (int64_t later = row + 1 + threadIdx.x; later < rows; later += kHeadThreads)
-      if (names_it(later, mine)) atomicExch(superseded, 1);
+      if (place(later) == mine) atomicExch(superseded, 1);
     __syncthreads();
     return *superseded ? -1 : mine;
   }
+  // place_of [kFew]: the places of few rows, in shared memory. All threads of the block call it.
+  __device__ void look_up(int64_t *place_of) const {
+    if (last != nullptr) return;
+    for (int64_t row = threadIdx.x; row < rows; row += kHeadThreads) place_of[row] = place(row);
+    __syncthreads();
+  }
   // The same for teams of lanes, each with a row of its own. All lanes of the warp ask; the answer is for those that mean it.
   template <int kLanes>
-  __device__ int64_t claim_of_lanes(int64_t row, bool means) const {
+  __device__ int64_t claim_of_lanes(int64_t row, bool means, const int64_t *place_of) const {
+    const int64_t mine = !means ? -1 : last != nullptr ? place(row) : place_of[row];
+    if (last != nullptr) return mine >= 0 && is_last(row, mine) ? mine : -1;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int64_t mine = means ? place(row) : -1;
     bool found = false;
-    for (int64_t later = row + 1 + lane % kLanes; mine >= 0 && !found && later < rows; later += kLanes) found = names_it(later, mine);
+    const int end = mine < 0 ? 0 : static_cast<int>(rows);
+    for (int later = static_cast<int>(row) + 1 + lane % kLanes; later < end; later += kLanes) found |= place_of[later] == mine;
     const unsigned team = (kAllLanes >> (kWarp - kLanes)) << (lane / kLanes * kLanes);
     return (__ballot_sync(kAllLanes, found) & team) != 0 ? -1 : mine;
   }
   __device__ int64_t row_of(int64_t place, int head, int) const { return pages.row(place, head); }
 };
+
+namespace {
+
+__global__ __launch_bounds__(kHeadThreads) void enter_kernel(InCache places) {
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kHeadThreads + threadIdx.x; row < places.rows;
+       row += static_cast<int64_t>(gridDim.x) * kHeadThreads)
+    places.enter(row);
+}
+
+// Makes the table of more than a few rows.
+inline int32_t fill_table(InCache *places, Scratch<InCache::Row> *table, cudaStream_t stream) {
+  if (places->rows <= InCache::kFew) return MGRPO_OK;
+  while (int64_t{1} << places->bits < 2 * places->rows) places->bits++;
+  MGRPO_TRY(table->allocate_ones(int64_t{1} << places->bits));
+  places->last = table->get();
+  return launch(enter_kernel, {block_count((places->rows + kHeadThreads - 1) / kHeadThreads), kHeadThreads}, stream, *places);
+}
+
+}  // namespace
 
 }  // namespace mgrpo::cuda

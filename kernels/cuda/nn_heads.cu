@@ -264,7 +264,9 @@ int32_t mgrpo_cache_heads_cuda(const void *qkv, mgrpo_heads how, int32_t dtype, 
     return MGRPO_INVALID_ARGUMENT;
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    const InCache places{Pages(pages), sequence, how.pos, rows};
+    InCache places{Pages(pages), sequence, how.pos, rows, nullptr, 0};
+    Scratch<InCache::Row> table(stream_of(stream));
+    MGRPO_TRY(fill_table(&places, &table, stream_of(stream)));
     return forward<T>(qkv, how, layout_of<T>(how, q, k_cache, v_cache, nullptr, nullptr, rows), places, stream_of(stream));
   });
 }

@@ -491,7 +491,9 @@ int32_t mgrpo_short_conv_cached_cuda(const void *bcx, mgrpo_short_conv conv, int
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     const Conv<T, false> in(bcx, conv, rows);
-    const InCache places{Pages(pages), sequence, pos, rows};
+    InCache places{Pages(pages), sequence, pos, rows, nullptr, 0};
+    Scratch<InCache::Row> table(stream_of(stream));
+    MGRPO_TRY(fill_table(&places, &table, stream_of(stream)));
     MGRPO_TRY(launch(store_kernel<T>, {block_count(rows), kThreads}, stream_of(stream), in, places, static_cast<T *>(cache)));
     return launch(cached_kernel<T>, {blocks_of<T>(rows, conv.d), kThreads}, stream_of(stream), in, places, static_cast<const T *>(cache),
                   static_cast<T *>(y));

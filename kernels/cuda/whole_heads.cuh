@@ -107,8 +107,11 @@ struct Walk {
 };
 
 template <class T, int kLanes, class Places>
-__global__ __launch_bounds__(kHeadThreads, 4) void whole_heads_kernel(const T *qkv, const __grid_constant__ WholeHeads<T> work,
-                                                                      Places places) {
+__global__ __launch_bounds__(kHeadThreads, Places::kBlocks) void whole_heads_kernel(const T *qkv,
+                                                                                    const __grid_constant__ WholeHeads<T> work,
+                                                                                    Places places) {
+  __shared__ int64_t place_of[Places::kFew];
+  places.look_up(place_of);
   const Layout<T> &in = work.in;
   const int64_t of_queries = work.of[0].runs.parts;
   for (int64_t b = blockIdx.x; b < of_queries + work.of[1].runs.parts; b += gridDim.x) {
@@ -127,7 +130,7 @@ __global__ __launch_bounds__(kHeadThreads, 4) void whole_heads_kernel(const T *q
       if (mine && keys) value = load_bytes(x + values.from);
       if (row_begins) lane.take(in.rotation, at.row, 1);
       if (keys && __any_sync(kAllLanes, row_begins)) {
-        const int64_t claimed = places.template claim_of_lanes<kLanes>(at.row, row_begins);
+        const int64_t claimed = places.template claim_of_lanes<kLanes>(at.row, row_begins, place_of);
         if (row_begins) place = claimed;
       }
       if (p.norm != nullptr) {

@@ -483,6 +483,35 @@ TEST_P(Heads, ManyRowsOfOnePlaceLeaveTheLast) {
   EXPECT_TRUE(same_bits(part(got.k, to, 64), last.k) && same_bits(part(got.v, to, 64), last.v));
 }
 
+// Rows of random places, of which some are named by several rows and some by rows of two sequences that share a block.
+TEST_P(Heads, TheLastRowOfEachPlaceStays) {
+  for (int64_t rows : {300, 1300})
+    for (Norms norms : {kEach, kWhole})
+      for (bool aligned : {false, true})
+        for (int32_t longest : {40, 4000}) {
+          Product p({2, 1, 8, 0}, norms, rows);
+          Table table(3, longest, kBlock);
+          table.entries[table.width + 2] = table.entries[2];
+          std::mt19937 random(5);
+          Ints sequence;
+          for (int64_t r = 0; r < rows; r++) {
+            sequence.push_back(static_cast<int32_t>(random() % 3));
+            p.pos[r] = static_cast<int32_t>(random() % longest);
+          }
+          const Floats before = normal(table.blocks * p.keys() * kBlock, 11);
+          const Split split_rows = split(backend(), p);
+          Floats k = before, v = before;
+          for (int64_t r = 0; r < rows; r++) {
+            const int64_t to = table.place(sequence[r], p.pos[r], 0, 1) * 8;
+            std::copy_n(&split_rows.k[r * 8], 8, &k[to]);
+            std::copy_n(&split_rows.v[r * 8], 8, &v[to]);
+          }
+          const Cached got = cached(backend(), p, table, sequence, before, before, MGRPO_FLOAT32, aligned);
+          ASSERT_EQ(got.status, MGRPO_OK);
+          EXPECT_TRUE(same_bits(got.k, k) && same_bits(got.v, v)) << rows << " " << norms << " " << aligned << " " << longest;
+        }
+}
+
 TEST_P(Heads, PlaceOutsideTheCache) {
   Table table(3, kLongest, kBlock);
   table.entries[1] = -1;  // positions 4 to 7 of the first sequence
