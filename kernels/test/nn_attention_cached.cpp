@@ -147,8 +147,8 @@ Cache in_bf16(Cache cache) {
 TEST_P(AttentionCached, GroupedHeadsInBf16MatchFloat64) {
   if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
   for (auto [heads, kv_heads, hd] : kGrouped) {
-    Cache cache = in_bf16(Cache(3, heads, kv_heads, 310, hd));
-    const Ints slot{1, 0, 1, 1, 2, 2, 0}, length{310, 33, 0, 1, 128, 129, 17};
+    Cache cache = in_bf16(Cache(3, heads, kv_heads, 530, hd));
+    const Ints slot{1, 0, 1, 1, 2, 2, 0}, length{530, 33, 0, 1, 128, 129, 17};
     const Floats q = rounded_to_bf16(normal(7 * cache.row(), 5));
     for (int64_t window : {0, 5, 150}) {
       cache.window = window, cache.aligned = true;
@@ -173,6 +173,16 @@ TEST_P(AttentionCached, LongRowsInBf16) {
     EXPECT_TRUE(close_to(wide.attend(backend(), wide_q, first, lengths), wide.oracle(wide_q, first, lengths), kBf16Epsilon, kTolerance))
         << window;
   }
+}
+
+// A warp of a GPU takes more than 32 tiles of each part.
+TEST_P(AttentionCached, VeryLongRowInBf16) {
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  Cache cache = in_bf16(Cache(1, 1, 1, 140'000, 64));
+  cache.aligned = true;
+  for (int64_t j = 0; j < 140'000; j++) cache.v[j * 64] = 1 + static_cast<float>(j / 16 % 8);  // by tile
+  const Floats q = rounded_to_bf16(normal(cache.row(), 5, 0.1f));
+  EXPECT_TRUE(close_to(cache.attend(backend(), q, {0}, {140'000}), cache.oracle(q, {0}, {140'000}), kBf16Epsilon, kTolerance));
 }
 
 // Among many rows fewer blocks share a row's parts than if it were alone.
