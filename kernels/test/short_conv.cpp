@@ -289,18 +289,21 @@ TEST_P(ShortConv, CachedRowsHaveTheBitsOfPackedOnes) {
 }
 
 TEST_P(ShortConv, LastRowOfAPlaceRemains) {
-  const Problem p{{3}, 8, 3};
-  const Inputs in(p);
-  const Table table(2, 8, 4);
-  Call call(backend(), p, in, MGRPO_FLOAT32, false);
-  Array cache(backend(), MGRPO_FLOAT32, Floats(static_cast<size_t>(table.blocks * table.block * p.d), 0)),
-      y(backend(), MGRPO_FLOAT32, 3 * p.d);
-  Buffer<int32_t> entries(backend(), table.entries), sequence(backend(), Ints{1, 1, 1}), pos(backend(), Ints{2, 2, 2});
-  ASSERT_EQ(backend().short_conv_cached(call.bcx.get(), call.conv(), MGRPO_FLOAT32, cache.get(), table.pages(entries.get(), 1, p.d),
-                                        sequence.get(), pos.get(), y.get(), 3),
-            MGRPO_OK);
-  const Floats kept = part(cache.values(), table.place(1, 2, 0, 1) * p.d, p.d);
-  for (int64_t j = 0; j < p.d; j++) EXPECT_EQ(kept[j], in.bcx[6 * p.d + j] * in.bcx[8 * p.d + j]);
+  for (int32_t rows : {3, 700}) {
+    const Problem p{{rows}, 8, 3};
+    const Inputs in(p);
+    const Table table(2, 8, 4);
+    Call call(backend(), p, in, MGRPO_FLOAT32, false);
+    Array cache(backend(), MGRPO_FLOAT32, Floats(static_cast<size_t>(table.blocks * table.block * p.d), 0)),
+        y(backend(), MGRPO_FLOAT32, rows * p.d);
+    Buffer<int32_t> entries(backend(), table.entries), sequence(backend(), Ints(rows, 1)), pos(backend(), Ints(rows, 2));
+    ASSERT_EQ(backend().short_conv_cached(call.bcx.get(), call.conv(), MGRPO_FLOAT32, cache.get(), table.pages(entries.get(), 1, p.d),
+                                          sequence.get(), pos.get(), y.get(), rows),
+              MGRPO_OK);
+    const Floats kept = part(cache.values(), table.place(1, 2, 0, 1) * p.d, p.d);
+    const float *const last = &in.bcx[(rows - 1) * 3 * p.d];
+    for (int64_t j = 0; j < p.d; j++) EXPECT_EQ(kept[j], last[j] * last[2 * p.d + j]) << rows;
+  }
 }
 
 // Calls that bring states of several sequences forward.

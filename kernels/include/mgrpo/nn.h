@@ -153,8 +153,9 @@ MGRPO_API int32_t mgrpo_attention_cached_cpu(const float *q, const float *k_cach
 // cores, with softmax weights as sums of two bfloat16 terms. A row's bits depend on that row only, and the bits of dw on its
 // inputs only. Calls only enqueue, so the host does not read table, sequence, pos and length. A row that names a place outside
 // its table or cache gives NaN, or is not written to the cache, and no other memory is accessed for it.
-// Scratch, allocated in the stream's order: for a norm's backward pass at most 2 KiB a column; for attention with more than
-// 256 keys a row, hd + 2 floats for each row, head and part of the keys, at most 64 parts and 64 MiB.
+// Scratch, allocated in the stream's order: for a norm's backward pass at most 2 KiB a column; for more than 512 rows that go to a
+// cache, at most 32 bytes a row; for attention with more than 512 keys a row, hd + 2 floats for each row, head and part of the
+// keys, at most 64 parts and 64 MiB.
 MGRPO_API int32_t mgrpo_rms_norm_cuda(const void *x, const void *w, int32_t dtype, float offset, double eps, void *y,
                                       float *inv_rms_or_null, int64_t rows, int64_t d, void *stream);
 MGRPO_API int32_t mgrpo_add_rms_norm_cuda(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps,

@@ -14,8 +14,10 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "copy.h"
 #include "cuda_runtime.h"
 #include "fiber.h"
 #include "races.h"
@@ -48,6 +50,8 @@ struct Thread {
   unsigned mask;       // of the warp barrier
   bool orders;         // memory, as __syncwarp does and a shuffle does not
   unsigned exchanges;  // counts, for two sets of slots
+  std::vector<Copy> begun;
+  std::deque<std::vector<Copy>> groups;  // of copies that have not happened
 };
 
 // What static shared memory is copied in.
@@ -393,6 +397,19 @@ const Slot *exchange(unsigned mask, const void *value, size_t size, Where where)
   std::memcpy(slots[lane()].bytes, value, size);
   meet(mask, false, where);
   return slots;
+}
+
+void note_copy(const Copy &copy) { thread->begun.push_back(copy); }
+
+void end_group() { thread->groups.push_back(std::exchange(thread->begun, {})); }
+
+bool take_copy(size_t left, Copy *copy) {
+  auto &groups = thread->groups;
+  while (groups.size() > left && groups.front().empty()) groups.pop_front();
+  if (groups.size() <= left) return false;
+  *copy = groups.front().back();
+  groups.front().pop_back();
+  return true;
 }
 
 const void *at_rank(const void *shared, unsigned rank) {

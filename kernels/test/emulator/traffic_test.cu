@@ -13,7 +13,7 @@ constexpr Row kTable[] = {
     {"split_heads", 1.67},
     {"split_heads_bwd", 1.25},
     {"split_heads_bwd, weights", 1.26},
-    {"cache_heads", 3.07},
+    {"cache_heads", 2.98},
     {"rms_norm", 1.51},
     {"add_rms_norm", 1.26},
     {"rms_norm_bwd", 1.23},
