@@ -239,7 +239,8 @@ def heads(b):
 
 
 def attention(b):
-    shapes = [(128, 512, 16, 8, 128), (128, 2048, 16, 8, 128), (8, 4096, 32, 8, 128), (64, 4096, 32, 8, 128), (64, 1024, 16, 2, 256)]
+    shapes = [(64, 224, 16, 8, 128), (128, 512, 16, 8, 128), (128, 2048, 16, 8, 128), (8, 4096, 32, 8, 128), (64, 4096, 32, 8, 128),
+              (64, 1024, 16, 2, 256)]
     for n, length, h, kv, hd in b.sizes(shapes, [(3, 37, 4, 2, 16)]):
         block = 16
         width = -(-length // block)
@@ -274,6 +275,29 @@ def attention(b):
             return max(map(error, (q, *last), want))
 
         b.case(f"cache_heads {n} x {h}/{kv} x {hd}", 4 * qkv.numel(),
+               lambda: b.call("cache_heads", address(qkv), how, 15, address(q), address(keys), address(values), pages, address(sequence), INT(n)),
+               placed)
+
+
+def prompts(b):
+    for sequences, tokens, h, kv, hd in b.sizes([(16, 256, 16, 8, 128)], [(3, 5, 4, 2, 16)]):
+        n, block, width = sequences * tokens, 16, -(-tokens // 16)
+        blocks = sequences * width
+        qkv, weight, q = b.normal(n, (h + 2 * kv) * hd), b.normal(hd), b.unwritten(n, h, hd)
+        keys, values = b.unwritten(blocks, kv, block, hd), b.unwritten(blocks, kv, block, hd)
+        table = torch.randperm(blocks, device=b.device).int().view(sequences, width).contiguous()
+        sequence = torch.arange(sequences, device=b.device, dtype=I32).repeat_interleave(tokens)
+        pos = torch.arange(tokens, device=b.device, dtype=I32).repeat(sequences)
+        cos, sin = torch.ones(tokens, hd // 2, device=b.device), torch.zeros(tokens, hd // 2, device=b.device)
+        how = Heads(h, kv, hd, weight.data_ptr(), weight.data_ptr(), 0, 0.0, EPS, cos.data_ptr(), sin.data_ptr(), hd, tokens, pos.data_ptr())
+        pages = Pages(table.data_ptr(), sequences, width, blocks, kv, block, hd)
+
+        def placed():
+            x = qkv.view(n, h + 2 * kv, hd)
+            there = [cache[table[sequence.long(), (pos // block).long()].long(), :, (pos % block).long()] for cache in (keys, values)]
+            return max(map(error, (q, *there), (normalised(x[:, :h], weight), normalised(x[:, h:h + kv], weight), x[:, h + kv:])))
+
+        b.case(f"cache_heads {n} x {h}/{kv} x {hd}, prompts", 4 * qkv.numel(),
                lambda: b.call("cache_heads", address(qkv), how, 15, address(q), address(keys), address(values), pages, address(sequence), INT(n)),
                placed)
 
@@ -391,7 +415,7 @@ def optimizer(b):
 
 def main():
     b = Bench(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
-    for group in (attention, heads, log_probs, optimizer, norms, gates, sampling, adapters, experts):
+    for group in (attention, prompts, heads, log_probs, optimizer, norms, gates, sampling, adapters, experts):
         group(b)
         if b.gpu:
             torch.cuda.empty_cache()
