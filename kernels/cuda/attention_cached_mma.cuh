@@ -10,7 +10,7 @@
 // Weights are the sum of two bf16 numbers, which keeps 16 of their bits (float32 has 24, and one bf16 has 8).
 #pragma once
 #include "attention_cached.cuh"
-#include "copy.cuh"
+#include "copy_ahead.cuh"
 #include "mma.cuh"
 
 namespace mgrpo::cuda {
@@ -225,15 +225,15 @@ struct WarpAttention {
       for (int j = 0; j < kRows; j++) {
         const bool reads = there >= 0 && sees(tile + row + kApart * j);
 #pragma unroll
-        for (int c = 0; c < kEach; c++) begin_copy(to + (j * kEach + c) * 32, from + kApart * j * kHd + kAlong * c, reads);
+        for (int c = 0; c < kEach; c++) copy_ahead(to + (j * kEach + c) * 32, from + kApart * j * kHd + kAlong * c, reads);
       }
     }
-    end_group();
+    end_copies();
   }
   __device__ uint4 *packs_of_half(unsigned number) const { return room + number * kPacks * 32 + lane; }
   // Waits for the next half tile, and returns the lane's packs of it.
   __device__ uint4 *next_half() {
-    wait_for_groups<kHalvesAhead - 1>();
+    wait_for_all_but<kHalvesAhead - 1>();
     uint4 *const packs = packs_of_half(half);
     half = half + 1 < kHalvesAhead ? half + 1 : 0;
     return packs;
@@ -257,7 +257,7 @@ struct WarpAttention {
       add_values([&](int j, int e) { return values[(j * kDims + e) * 32]; });
       copy_half<kHalvesAhead % 2 != 0>(tile + (kHalvesAhead + 1) / 2 * kStep, values);
     }
-    wait_for_groups<0>();
+    wait_for_all_but<0>();
   }
   __device__ void run_gathered() {
 #pragma unroll 1

@@ -23,6 +23,27 @@ struct LoneBlock {
 __device__ inline LoneBlock cluster() { return {}; }
 #endif
 
+// Waits until every thread of the blocks that share a row is here. What a thread read before, others may overwrite after. What it wrote
+// before, others of its block may read, and those of other blocks only if it called publish in between: cluster().sync() would have every
+// thread wait for all of its writes.
+__device__ inline void sync_row() {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
+  __syncthreads();
+  if (cluster().num_blocks() > 1)
+    asm volatile(
+        "barrier.cluster.arrive.relaxed.aligned;\n"
+        "barrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
+#else
+  cluster().sync();
+#endif
+}
+__device__ inline void publish() {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.acq_rel.cluster;" ::: "memory");
+#endif
+}
+
 // The largest number of blocks that may share a row on the current device. A later GPU compiles sm_80's code, which has
 // no clusters.
 inline int32_t largest_cluster(int *blocks) {

@@ -116,21 +116,49 @@ int32_t allow_shared(Kernel *kernel, size_t bytes) {
   return MGRPO_OK;
 }
 
-// Launches a kernel and returns the launch's error. Errors of its execution come with the next wait.
-template <class... Parameters, class... Arguments>
-int32_t launch(void (*kernel)(Parameters...), const Shape &shape, cudaStream_t stream, Arguments &&...arguments) {
-  if (shape.shared > 0) MGRPO_TRY(allow_shared(kernel, shape.shared));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+// The configuration of a launch; cluster: memory for an attribute of it.
+inline cudaLaunchConfig_t configuration(const Shape &shape, cudaStream_t stream, cudaLaunchAttribute *cluster) {
+  *cluster = {};
+  cluster->id = cudaLaunchAttributeClusterDimension;
+  cluster->val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = shape.blocks;
   config.blockDim = static_cast<unsigned>(shape.threads);
   config.dynamicSmemBytes = shape.shared;
   config.stream = stream;
-  config.attrs = &cluster;
+  config.attrs = cluster;
   config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  return config;
+}
+
+// Launches a kernel and returns the launch's error. Errors of its execution come with the next wait.
+template <class... Parameters, class... Arguments>
+int32_t launch(void (*kernel)(Parameters...), const Shape &shape, cudaStream_t stream, Arguments &&...arguments) {
+  if (shape.shared > 0) MGRPO_TRY(allow_shared(kernel, shape.shared));
+  cudaLaunchAttribute cluster;
+  const cudaLaunchConfig_t config = configuration(shape, stream, &cluster);
   MGRPO_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+  return MGRPO_OK;
+}
+
+// How many clusters (or blocks without one) of that shape the current device runs at once: at least 1.
+template <class Kernel>
+int32_t resident_clusters(Kernel *kernel, Shape shape, unsigned *count) {
+  MGRPO_TRY(allow_shared(kernel, shape.shared));
+  int number = 0;
+  if (shape.cluster > 1) {
+    shape.blocks = static_cast<unsigned>(shape.cluster);
+    cudaLaunchAttribute cluster;
+    const cudaLaunchConfig_t config = configuration(shape, nullptr, &cluster);
+    MGRPO_CUDA_TRY(cudaOccupancyMaxActiveClusters(&number, kernel, &config));
+  } else {
+    int device, multiprocessors;
+    MGRPO_CUDA_TRY(cudaGetDevice(&device));
+    MGRPO_CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    MGRPO_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&number, kernel, shape.threads, shape.shared));
+    number *= multiprocessors;
+  }
+  *count = number > 0 ? static_cast<unsigned>(number) : 1;
   return MGRPO_OK;
 }
 

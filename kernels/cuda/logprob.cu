@@ -21,9 +21,10 @@ __global__ __launch_bounds__(kRowThreads, 2) void forward_kernel(const T *logits
     if (in.mask == nullptr || in.mask[r] != 0) {
       const T *row = logits + r * in.ld;
       const RowSums s = row_sums(row, in.vocab, in.tau, *room.get());
+      if (threadIdx.x > 0) continue;
       if (s.unreadable || !target_ok(in, r)) {
         lp = h = NAN;
-        if (threadIdx.x == 0) report_least(bad_row, r);
+        report_least(bad_row, r);
       } else if (s.all_impossible()) {
         lp = -kInf;
       } else {
@@ -32,10 +33,9 @@ __global__ __launch_bounds__(kRowThreads, 2) void forward_kernel(const T *logits
         h = log_sum - s.mean_exponent();
       }
     }
-    if (threadIdx.x == 0) {
-      narrow(lp, logp + r);
-      if (entropy) narrow(h, entropy + r);
-    }
+    if (threadIdx.x > 0) continue;
+    narrow(lp, logp + r);
+    if (entropy) narrow(h, entropy + r);
   }
 }
 

@@ -46,6 +46,10 @@ __device__ inline double exp2_of(double d) { return exp2(d); }
 __device__ inline float floored(float d) { return fmaxf(d, -150.0f); }
 __device__ inline double floored(double d) { return fmax(d, -1076.0); }
 
+// The larger one, or b where a is NaN.
+__device__ inline float larger(float a, float b) { return fmaxf(a, b); }
+__device__ inline double larger(double a, double b) { return a > b ? a : b; }
+
 // a b + c, rounded once.
 __device__ inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ inline double fused(double a, double b, double c) { return fma(a, b, c); }
@@ -167,7 +171,7 @@ struct OnlineSums {
 #pragma unroll
     for (int i = 0; i < kWidth; i++) {
       z[i] = i < count ? static_cast<A>(widen(p.at[i])) : static_cast<A>(-kInf);
-      most = z[i] > most ? z[i] : most;
+      most = larger(z[i], most);
     }
     if (most > max) rescale(most, scale);
     if (max == -kInf) {  // nothing but -Inf so far, and NaN
@@ -239,8 +243,8 @@ struct RowRoom {
 __device__ inline float &max_of_warp(RowRoom &room, int warp, float) { return room.max[warp]; }
 __device__ inline double &max_of_warp(RowRoom &room, int warp, double) { return room.max64[warp]; }
 
-// The sums of the block's threads for each of them: of a warp's lanes by shuffles, then of the warps in their order. All first agree on the
-// maximum, so that each takes one exponential.
+// The sums of the block's threads, for those of its first warp: of a warp's lanes by shuffles, then of the warps in their order. All first
+// agree on the maximum, so that each takes one exponential. The next call may follow at once.
 template <class A>
 __device__ RowSums merge_block(const OnlineSums<A> &mine, double inv_tau, RowRoom &room) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -269,9 +273,10 @@ __device__ RowSums merge_block(const OnlineSums<A> &mine, double inv_tau, RowRoo
   }
   if (lane == 0) room.sums[warp] = s;
   __syncthreads();
+  if (warp > 0) return s;
   s = room.sums[0];
+#pragma unroll 3
   for (int w = 1; w < kRowWarps; w++) s.add(room.sums[w]);
-  __syncthreads();  // the next call may overwrite the room
   return s;
 }
 
@@ -298,7 +303,7 @@ __device__ inline void for_each_pack_ahead(const T *row, int64_t n, unsigned thr
     f(begin, load_pack(row, begin, n, is_aligned), static_cast<int>(n - begin < kWidth ? n - begin : kWidth));
 }
 
-// The sums of row [n] for every thread.
+// The sums of row [n] for the threads of the first warp.
 template <class T>
 __device__ RowSums row_sums(const T *row, int64_t n, double tau, RowRoom &room) {
   using A = typename Compute<T>::type;

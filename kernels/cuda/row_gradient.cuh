@@ -1,9 +1,13 @@
 // The gradient of a function of a row's softmax, in the row's place. A block or, where the row is too long for one block's shared memory, a
-// cluster of up to eight a row (sm_90 on): the row is read once, waits in shared memory for its sums, and is written once. Where shared
-// memory does not hold it either, one block reads the row twice, the second time from L2 if that is large enough.
-// The gradient may be narrower than the logits, in whose place it is written: no thread writes before all have read what lies there.
+// cluster of up to eight a row (sm_90 on): the row is read once, waits in shared memory for its sums, and is written once, while the next
+// row comes in. Where shared memory does not hold it either, one block reads the row twice, the second time from L2 if that is large
+// enough. The gradient may be narrower than the logits, in whose place it is written: no thread writes before all have read what lies
+// there.
 #pragma once
+#include <type_traits>
+
 #include "cluster.cuh"
+#include "copy_ahead.cuh"
 #include "device.h"
 #include "row.cuh"
 
@@ -15,20 +19,24 @@ struct LogitRows {
   double tau;
 };
 
-// The sums of the cluster's blocks merged in the order of their ranks, for every thread. place: shared memory.
-__device__ inline RowSums merge_cluster(const RowSums &mine, RowSums *place, double inv_tau) {
+// The sums of the cluster's blocks merged in the order of their ranks, for every lane of the warp that calls it. place: shared memory.
+__device__ inline RowSums merge_cluster(RowSums *place, double inv_tau) {
   auto blocks = cluster();
-  if (blocks.num_blocks() == 1) return mine;
-  if (threadIdx.x == 0) *place = mine;
-  blocks.sync();
-  RowSums total;
-  for (unsigned k = 0; k < blocks.num_blocks(); k++) total.max = fmax(total.max, blocks.map_shared_rank(place, k)->max);
-  for (unsigned k = 0; k < blocks.num_blocks(); k++) {
-    RowSums part = *blocks.map_shared_rank(place, k);
-    part.raise(total.max, inv_tau);
-    total.add(part);
+  const unsigned lane = threadIdx.x % kWarp, count = blocks.num_blocks();
+  RowSums part, total;
+  if (lane < count) part = *blocks.map_shared_rank(place, lane);
+  double max = part.max;
+#pragma unroll
+  for (int by = kWarp / 2; by > 0; by /= 2) max = fmax(max, __shfl_xor_sync(kAllLanes, max, by));
+  part.raise(max, inv_tau);
+  total.max = max;
+  for (unsigned k = 0; k < count; k++) {
+    RowSums other;
+    other.sum = __shfl_sync(kAllLanes, part.sum, k);
+    other.weighted = __shfl_sync(kAllLanes, part.weighted, k);
+    other.unreadable = __shfl_sync(kAllLanes, part.unreadable, k);
+    total.add(other);
   }
-  blocks.sync();  // wait: all must have read before a block overwrites its place or ends
   return total;
 }
 
@@ -52,6 +60,7 @@ __device__ Gradient<A> gradient_of(const RowSums &s, double dy, double tau, doub
 
 template <class G>
 __device__ void fill(G *row, int64_t n, double value) {
+#pragma unroll 1
   for (int64_t v = threadIdx.x; v < n; v += kRowThreads) narrow(value, row + v);
 }
 
@@ -81,72 +90,181 @@ __device__ void store(G *row, const G (&values)[kWidth], int64_t begin, int64_t 
     if (begin + i < n) row[begin + i] = values[i];
 }
 
+// A block's part of a row, [n], in shared memory. A thread reads and overwrites nothing but the packs that it fetched: no barrier is
+// needed. Columns of the last pack that the row does not have hold -Inf.
+template <class T>
+struct Staged {
+  static constexpr int kWidth = Pack<T>::kWidth, kGroup = 4, kStep = kRowThreads * kWidth;
+
+  uint4 *kept;
+  int n;
+
+  __device__ static int first() { return static_cast<int>(threadIdx.x) * kWidth; }
+  // f(column) for the thread's packs of a group, whose first column is `from`.
+  template <class F>
+  __device__ void for_each(int from, const F &f) const {
+#pragma unroll
+    for (int i = 0; i < kGroup; i++) {
+      const int at = from + first() + i * kStep;
+      if (at < n) f(at);
+    }
+  }
+  __device__ Pack<T> at(int begin) const { return pack_of<T>(kept[begin / kWidth]); }
+  __device__ void fetch(const T *part, bool is_aligned, int begin) const {
+    if (is_aligned && begin + kWidth <= n) {
+      copy_ahead(kept + begin / kWidth, part + begin);
+      return;
+    }
+    Pack<T> p;
+#pragma unroll
+    for (int i = 0; i < kWidth; i++) {
+      if (begin + i < n)
+        p.at[i] = part[begin + i];
+      else
+        narrow(-kInf, &p.at[i]);
+    }
+    kept[begin / kWidth] = bytes_of(p);
+  }
+  __device__ void fetch(const T *part) const {
+    const bool is_aligned = aligned(part);
+#pragma unroll 1
+    for (int from = 0; from < n; from += kGroup * kStep) {
+#pragma unroll 1
+      for (int at = from + first(); at < n && at < from + kGroup * kStep; at += kStep) fetch(part, is_aligned, at);
+      end_copies();
+    }
+  }
+  // f(pack) for the thread's packs, as they arrive.
+  template <class F>
+  __device__ void arrive(const F &f) const {
+    int left = (n + kGroup * kStep - 1) / (kGroup * kStep);
+#pragma unroll 1
+    for (int from = 0; from < n; from += kGroup * kStep) {
+      wait_for_copies(--left);
+      for_each(from, [&](int begin) { f(at(begin)); });
+    }
+  }
+};
+
+// What one thread of a block found out about a row for all of them.
+template <class A>
+struct RowVerdict {
+  Gradient<A> gradient;
+  int32_t target;
+  bool differentiable;
+};
+
 // T: the type of the logits; G: the type of their gradient. kStaged: shared memory has room for the block's part of a
-// row. The whole cluster calls these for a row number: f.skips() returns whether the row is not read, and is 0;
-// f.unreadable() handles a row that is NaN or whose target is not a column, and f.impossible() a row of -Inf only. One
-// thread of every block calls f.gradient(r, sums, d_y).
+// row. The whole cluster calls f.skips(r), which returns whether row r is not read, and is 0. One thread of every block calls the others:
+// f.unreadable(r) handles a row that is NaN or whose target is not a column, f.impossible(r) a row of -Inf only, and
+// f.gradient(r, sums, d_y) is any other row's.
 template <class T, class G, bool kStaged, class F>
 __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
   using A = typename Compute<T>::type;
   constexpr int kWidth = Pack<T>::kWidth;
-  uint4 *const kept = static_cast<uint4 *>(dynamic_shared());
   __shared__ Storage<RowRoom, 1> room;
-  __shared__ Storage<RowSums, 1> of_block;
-  __shared__ Storage<Gradient<A>, 1> of_row;
+  __shared__ Storage<RowSums, 2> of_block;  // for this row, and for the one before: another block may still read that
+  __shared__ Storage<RowVerdict<A>, 1> verdict_of_row;
+  __shared__ Storage<double, 1> target_logit;
   const double inv_tau = 1 / in.tau;
-  const int64_t blocks = cluster().num_blocks(), packs = (in.vocab + kWidth - 1) / kWidth, share = (packs + blocks - 1) / blocks * kWidth;
-  const int64_t from = cluster().block_rank() * share, begin = from < in.vocab ? from : in.vocab;
-  const int64_t n = share < in.vocab - begin ? share : in.vocab - begin;
+  const A scale = exponent_scale<A>(in.tau);
+  using Column = std::conditional_t<kStaged, int, int64_t>;
+  const unsigned blocks = cluster().num_blocks(), step = gridDim.x / blocks;
+  const Column vocab = static_cast<Column>(in.vocab), share = ((vocab + kWidth - 1) / kWidth + blocks - 1) / blocks * kWidth;
+  const Column begin = min(static_cast<Column>(cluster().block_rank() * share), vocab), n = min(share, vocab - begin);
+  const Staged<T> staged{static_cast<uint4 *>(dynamic_shared()), static_cast<int>(n)};
 
-  for (int64_t r = blockIdx.x / blocks; r < in.rows; r += gridDim.x / blocks) {
+  unsigned turn = 0;
+  int64_t r = blockIdx.x / blocks;
+  bool is_read = r < in.rows && !f.skips(r);
+  if (kStaged && is_read) staged.fetch(logits + r * in.ld + begin);
+  while (r < in.rows) {
     T *const row = logits + r * in.ld, *const part = row + begin;
     G *const gradients = reinterpret_cast<G *>(row) + begin;
-    if (f.skips(r)) {
-      fill(gradients, n, 0);
-      continue;
-    }
     const int32_t y = in.targets[r];
-    const bool target_ok = y >= 0 && y < in.vocab;
-    const double zy = target_ok ? static_cast<double>(widen(row[y])) : 0;  // before any block writes
-
     OnlineSums<A> mine;
-    const A scale = exponent_scale<A>(in.tau);
-    for_each_pack_ahead(part, n, threadIdx.x, kRowThreads, [&](int64_t at, const Pack<T> &p, int count) {
-      if constexpr (kStaged) __builtin_memcpy(kept + at / kWidth, p.at, sizeof(uint4));
-      mine.add(p, count, scale);
-    });
-    const RowSums s = merge_cluster(merge_block(mine, inv_tau, *room.get()), of_block.get(), inv_tau);
-
-    if (s.unreadable || !target_ok || s.all_impossible()) {
-      if (s.unreadable || !target_ok)
-        f.unreadable(r);
+    if (is_read) {
+      if constexpr (kStaged)
+        staged.arrive([&](const Pack<T> &p) { mine.add(p, kWidth, scale); });
       else
-        f.impossible(r);
-      fill(gradients, n, NAN);
+        for_each_pack_ahead(part, n, threadIdx.x, kRowThreads, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
+    }
+    const int64_t now = r;
+    const bool was_read = is_read;
+    r += step;
+    is_read = r < in.rows && !f.skips(r);
+    const T *const next_part = logits + r * in.ld + begin;
+    if (!was_read) {
+      fill(gradients, n, 0);
+      if (kStaged && is_read) staged.fetch(next_part);
       continue;
     }
-    if (threadIdx.x == 0) *of_row.get() = f.gradient(r, s, (zy - s.max) * inv_tau);
-    __syncthreads();
-    const Gradient<A> gradient = *of_row.get();
-    const int64_t target = y - begin;
-    const bool is_aligned = aligned(part);
-    constexpr int64_t kStep = static_cast<int64_t>(kRowThreads) * kWidth;
-    for (int64_t first = 0; first < n; first += kStep) {
-      const int64_t at = first + static_cast<int64_t>(threadIdx.x) * kWidth;
-      Pack<T> p;
-      if constexpr (kStaged) {
-        if (at < n) __builtin_memcpy(p.at, kept + at / kWidth, sizeof(uint4));
-      } else {
-        p = load_pack(part, at, n, is_aligned);
-        if constexpr (sizeof(G) < sizeof(T)) __syncthreads();  // what is stored now lies where others have just read, or before
+    const RowSums sums = merge_block(mine, inv_tau, *room.get());
+    RowSums *const place = of_block.get() + turn;
+    turn ^= 1;
+    if (threadIdx.x == 0) {
+      *place = sums;
+      *target_logit.get() = y >= 0 && y < in.vocab ? static_cast<double>(widen(row[y])) : NAN;  // before any block writes
+      publish();
+    }
+    sync_row();
+    if (threadIdx.x < kWarp) {
+      const RowSums s = merge_cluster(place, inv_tau);
+      if (threadIdx.x == 0) {
+        RowVerdict<A> &verdict = *verdict_of_row.get();
+        verdict.target = y;
+        verdict.differentiable = false;
+        if (s.unreadable || y < 0 || y >= in.vocab) {
+          f.unreadable(now);
+        } else if (s.all_impossible()) {
+          f.impossible(now);
+        } else {
+          verdict.gradient = f.gradient(now, s, (*target_logit.get() - s.max) * inv_tau);
+          verdict.differentiable = true;
+        }
       }
-      if (at >= n) continue;
+    }
+    __syncthreads();
+    const RowVerdict<A> &verdict = *verdict_of_row.get();
+    if (!verdict.differentiable) {
+      fill(gradients, n, NAN);
+      if (kStaged && is_read) staged.fetch(next_part);
+      continue;
+    }
+    const Gradient<A> gradient = verdict.gradient;
+    const Column target = verdict.target - begin;
+    const bool is_aligned = aligned(part), next_aligned = aligned(next_part);
+    const auto differentiate = [&](const Pack<T> &p, Column at) {
       G out[kWidth];
 #pragma unroll
-      for (int i = 0; i < kWidth; i++) narrow(at + i == target ? gradient.at_target : gradient(static_cast<A>(widen(p.at[i]))), &out[i]);
+      for (int i = 0; i < kWidth; i++) narrow(gradient(static_cast<A>(widen(p.at[i]))), &out[i]);
+      if (target >= at && target < at + kWidth) {
+#pragma unroll
+        for (int i = 0; i < kWidth; i++)
+          if (at + i == target) narrow(gradient.at_target, &out[i]);
+      }
       store(gradients, out, at, n, is_aligned);
+    };
+    if constexpr (kStaged) {
+#pragma unroll 1
+      for (int first = 0; first < staged.n; first += staged.kGroup * staged.kStep) {
+#pragma unroll 1
+        for (int at = first + staged.first(); at < staged.n && at < first + staged.kGroup * staged.kStep; at += staged.kStep) {
+          differentiate(staged.at(at), at);
+          if (is_read) staged.fetch(next_part, next_aligned, at);
+        }
+        if (is_read) end_copies();
+      }
+    } else {
+      for (Column first = 0; first < n; first += staged.kStep) {
+        const Column at = first + staged.first();
+        const Pack<T> p = load_pack(part, at, n, is_aligned);
+        if constexpr (sizeof(G) < sizeof(T)) __syncthreads();  // what is stored now lies where others have just read, or before
+        if (at < n) differentiate(p, at);
+      }
     }
   }
+  sync_row();  // no block ends while another reads its sums
 }
 
 // How a row is spread: bytes of shared memory a block, 0 where the row is not kept.
@@ -173,14 +291,20 @@ inline int32_t spread_of(int64_t row_bytes, Spread *out) {
   return MGRPO_OK;
 }
 
-// Launches a kernel of differentiate_rows for rows of T: `staged` or, where shared memory holds no row, `other`.
+// Launches a kernel of differentiate_rows for rows of T: `staged` or, where shared memory holds no row, `other`. The blocks of `staged` are
+// no more than run at once, and each goes from row to row.
 template <class T, class Kernel, class... Arguments>
 int32_t launch_rows(Kernel *staged, Kernel *other, const LogitRows &in, cudaStream_t stream, const Arguments &...arguments) {
   Spread spread{1, 0};
   MGRPO_TRY(spread_of(in.vocab * static_cast<int64_t>(sizeof(T)), &spread));
-  return launch(spread.bytes > 0 ? staged : other,
-                {block_count(in.rows) * static_cast<unsigned>(spread.cluster), kRowThreads, spread.bytes, spread.cluster}, stream,
-                arguments...);
+  Shape shape{block_count(in.rows), kRowThreads, spread.bytes, spread.cluster};
+  if (spread.bytes > 0) {
+    unsigned resident;
+    MGRPO_TRY(resident_clusters(staged, shape, &resident));
+    shape.blocks = shape.blocks < resident ? shape.blocks : resident;
+  }
+  shape.blocks *= static_cast<unsigned>(spread.cluster);
+  return launch(spread.bytes > 0 ? staged : other, shape, stream, arguments...);
 }
 
 }  // namespace mgrpo::cuda

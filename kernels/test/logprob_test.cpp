@@ -53,8 +53,9 @@ void compare_with_oracle(const Backend &b, Shape shape, double tau, double scale
 class LogProb : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(LogProb);
 
-// One column; fewer than a vector; odd remainders and strides; several blocks of the sum; a real vocabulary.
-const Shape kShapes[] = {{1, 1, 1}, {3, 5, 5}, {7, 17, 19}, {5, 255, 256}, {4, 1031, 1040}, {2, 49152, 49152}};
+// One column; fewer than a vector; odd remainders and strides; several blocks of the sum; a real vocabulary; rows that blocks of a GPU
+// share, more of them than clusters of the emulated one.
+const Shape kShapes[] = {{1, 1, 1}, {3, 5, 5}, {7, 17, 19}, {5, 255, 256}, {4, 1031, 1040}, {2, 49152, 49152}, {9, 60001, 60004}};
 
 TEST_P(LogProb, MatchesTheDefinitionInFloat32) {
   for (const Shape &s : kShapes) compare_with_oracle<InFloat32>(backend(), s, 0.7, 3);
@@ -65,6 +66,7 @@ TEST_P(LogProb, MatchesTheDefinitionInFloat64) {
 TEST_P(LogProb, MatchesTheDefinitionInBFloat16) {
   for (const Shape &s : kShapes) compare_with_oracle<InBFloat16>(backend(), s, 1, 4);
 }
+TEST_P(LogProb, RowsAsLongAsSharedMemoryAllows) { compare_with_oracle<InFloat32>(backend(), {2, 262147, 262148}, 1, 3); }
 TEST_P(LogProb, ExtremeTemperatures) {
   compare_with_oracle<InFloat32>(backend(), {6, 300, 300}, 0.01, 3);
   compare_with_oracle<InFloat32>(backend(), {6, 300, 300}, 100, 30);
@@ -206,6 +208,31 @@ TEST_P(LogProb, ARowsBitsDoNotDependOnTheOthers) {
     EXPECT_EQ(alone.logp[0], together.logp[r]);
     EXPECT_EQ(alone.entropy[0], together.entropy[r]);
     EXPECT_EQ(std::memcmp(alone.dz.data(), together.dz.data() + r * vocab, vocab * sizeof(float)), 0);
+  }
+}
+
+// A block of a GPU that goes from row to row meets all kinds of them.
+TEST_P(LogProb, SomeRowsAreNotDifferentiable) {
+  const size_t rows = 45, vocab = 777;
+  auto logits = cast<float>(normals(rows * vocab, 7, 4));
+  std::vector<int32_t> targets(rows, 12);
+  std::vector<uint8_t> mask;
+  for (size_t r = 0; r < rows; r++) mask.push_back(r % 3 != 1);
+  logits[9 * vocab + 700] = nan32;
+  std::fill_n(logits.begin() + 17 * vocab, vocab, -inf32);
+  targets[24] = vocab;
+  const Call together = call(backend(), logits, vocab, targets, mask);
+  for (size_t r = 0; r < rows; r++) {
+    const auto first = logits.begin() + static_cast<int64_t>(r * vocab);
+    const Call alone = call(backend(), {first, first + vocab}, vocab, {targets[r]}, {mask[r]});
+    const bool is_bad = r == 9 || r == 17 || r == 24;
+    for (size_t v = 0; v < vocab; v++) {
+      const float got = together.dz[r * vocab + v];
+      if (is_bad)
+        ASSERT_TRUE(std::isnan(got)) << r << " " << v;
+      else
+        ASSERT_EQ(got, mask[r] ? alone.dz[v] : 0) << r << " " << v;
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// cp.async for a block of fibers: a copy happens when its thread waits for its group, as late as it may. A kernel waits for all its
-// groups before it ends.
+// cp.async for a block of fibers: a copy happens when its thread waits for its group, as late as it may. Until then its place holds other
+// bytes. A thread that ends without a wait for all its groups is an error.
 #pragma once
 #include "cuda_runtime.h"
 
@@ -10,14 +10,15 @@ struct Copy {
   const void *from;  // null: zeros
 };
 void note_copy(const Copy &copy);
-void end_group();
+void end_copies();                        // of a group
 bool take_copy(size_t left, Copy *copy);  // of a group of the thread before the last `left`; false: there is none
 
-inline void begin_copy(uint4 *to, const void *from) {
+inline void copy_ahead(uint4 *to, const void *from) {
   if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) fail("a copy of 16 bytes is not aligned");
+  *to = {~0u, ~0u, ~0u, ~0u};
   note_copy({to, from});
 }
-inline void wait_for_groups(size_t left) {
+inline void wait_for_copies(size_t left) {
   for (Copy copy; take_copy(left, &copy);) *copy.to = copy.from != nullptr ? *static_cast<const uint4 *>(copy.from) : uint4{};
 }
 

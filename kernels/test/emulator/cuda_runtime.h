@@ -314,12 +314,24 @@ struct Planned {
 void plan(std::vector<Planned> *to);
 
 cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int value);
+// As many as registers (64 a thread) and dynamic shared memory allow.
+int resident_blocks(const dim3 &size, size_t shared);
+cudaError_t resident_clusters(int *count, const cudaLaunchConfig_t &config);
 cudaError_t launch(const void *kernel, const cudaLaunchConfig_t &config, std::function<void()> thread);
 }  // namespace emulator
 
 template <class... Parameters>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
   return emulator::set_attribute(reinterpret_cast<const void *>(kernel), attribute, value);
+}
+template <class Kernel>
+cudaError_t cudaOccupancyMaxActiveClusters(int *count, Kernel *, const cudaLaunchConfig_t *config) {
+  return emulator::resident_clusters(count, *config);
+}
+template <class Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *count, Kernel *, int threads, size_t shared) {
+  *count = emulator::resident_blocks(static_cast<unsigned>(threads), shared);
+  return cudaSuccess;
 }
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...), Arguments &&...arguments) {

@@ -50,8 +50,8 @@ struct Thread {
   unsigned mask;       // of the warp barrier
   bool orders;         // memory, as __syncwarp does and a shuffle does not
   unsigned exchanges;  // counts, for two sets of slots
-  std::vector<Copy> begun;
-  std::deque<std::vector<Copy>> groups;  // of copies that have not happened
+  std::vector<Copy> started;
+  std::deque<std::vector<Copy>> copies;  // by group, those that have not happened
 };
 
 // What static shared memory is copied in.
@@ -147,6 +147,7 @@ Piece *kept_shared(Block &b) { return launch_now->cluster > 1 ? b.shared.data() 
 
 void run_thread() {
   launch_now->thread();
+  if (!thread->started.empty() || !thread->copies.empty()) fail("a thread ends without a wait for its copies");
   thread->state = State::kEnded;
   thread->fiber.leave(true);
 }
@@ -399,12 +400,12 @@ const Slot *exchange(unsigned mask, const void *value, size_t size, Where where)
   return slots;
 }
 
-void note_copy(const Copy &copy) { thread->begun.push_back(copy); }
+void note_copy(const Copy &copy) { thread->started.push_back(copy); }
 
-void end_group() { thread->groups.push_back(std::exchange(thread->begun, {})); }
+void end_copies() { thread->copies.push_back(std::exchange(thread->started, {})); }
 
 bool take_copy(size_t left, Copy *copy) {
-  auto &groups = thread->groups;
+  auto &groups = thread->copies;
   while (groups.size() > left && groups.front().empty()) groups.pop_front();
   if (groups.size() <= left) return false;
   *copy = groups.front().back();
@@ -441,6 +442,18 @@ cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int v
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > kDevices[device].shared_optin)
     return cudaErrorInvalidValue;
   shared_allowed[{device, kernel}] = static_cast<size_t>(value);
+  return cudaSuccess;
+}
+
+int resident_blocks(const dim3 &size, size_t shared) {
+  const int threads = static_cast<int>(size.x * size.y * size.z), by_registers = 1024 / threads;
+  return std::min(by_registers, static_cast<int>(kDevices[device].shared_sm / (shared + 1024)));
+}
+
+cudaError_t resident_clusters(int *count, const cudaLaunchConfig_t &config) {
+  if (kDevices[device].major < 9) return cudaErrorInvalidConfiguration;
+  *count = resident_blocks(config.blockDim, config.dynamicSmemBytes) * kDevices[device].multiprocessors /
+           static_cast<int>(config.numAttrs > 0 ? config.attrs[0].val.clusterDim.x : 1);
   return cudaSuccess;
 }
 

@@ -19,7 +19,7 @@ constexpr Row kTable[] = {
     {"swiglu", "8193 x 256"},
     {"swiglu_bwd", "8193 x 256"},
     {"token_logprob", "4096 x 512"},
-    {"token_logprob_bwd", "16384 x 512 by 4"},
+    {"token_logprob_bwd", "264 x 512 by 4"},
     {"adamw", "131363 x 256"},
     {"grad_norm", "2053 x 256"},
     {"attention_cached", "4096 x 128, 2048 x 128"},

@@ -1,0 +1,55 @@
+// Copies from global to shared memory that a thread starts and waits for later (sm_80 on). Other threads see them after a barrier.
+#pragma once
+#include <cuda_runtime.h>
+
+#ifndef __CUDACC__
+#include "copy.h"  // kernels/test/emulator
+#endif
+
+namespace mgrpo::cuda {
+
+// Starts to copy 16 bytes; both addresses are aligned to that. If `reads` is false, it writes zeros and reads nothing.
+__device__ inline void copy_ahead(uint4 *to, const void *from, bool reads = true) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(__cvta_generic_to_global(from)), "r"(reads ? 16 : 0)
+               : "memory");
+#else
+  emulator::copy_ahead(to, reads ? from : nullptr);
+#endif
+}
+
+// Ends the group of copies that the thread started since the last end. A group may be empty.
+__device__ inline void end_copies() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  emulator::end_copies();
+#endif
+}
+
+// Waits for all groups of copies that the thread ended but the last kGroups.
+template <int kGroups>
+__device__ inline void wait_for_all_but() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#else
+  emulator::wait_for_copies(kGroups);
+#endif
+}
+
+// Waits for all groups of copies that the thread ended but the last `groups`, or more of them.
+__device__ inline void wait_for_copies(int groups) {
+  switch (groups) {
+    case 0:
+      return wait_for_all_but<0>();
+    case 1:
+      return wait_for_all_but<1>();
+    case 2:
+      return wait_for_all_but<2>();
+    default:
+      return wait_for_all_but<3>();
+  }
+}
+
+}  // namespace mgrpo::cuda
