@@ -64,21 +64,21 @@ __device__ void fill(G *row, int64_t n, double value) {
   for (int64_t v = threadIdx.x; v < n; v += kRowThreads) narrow(value, row + v);
 }
 
-// A store of `kBytes` bytes.
+// A store of `kBytes` bytes: of a struct it may become several.
 template <size_t kBytes>
 struct Word;
 template <>
 struct Word<8> {
-  using type = uint2;
+  using type = uint64_t;
 };
 template <>
 struct Word<16> {
-  using type = uint4;
+  using type = unsigned __int128;
 };
 
 // Stores the elements [begin, begin + kWidth) of a row [n]; begin is a multiple of kWidth.
-template <class G, int kWidth>
-__device__ void store(G *row, const G (&values)[kWidth], int64_t begin, int64_t n, bool is_aligned) {
+template <class G, int kWidth, class Column>
+__device__ void store(G *row, const G (&values)[kWidth], Column begin, Column n, bool is_aligned) {
   if (is_aligned && begin + kWidth <= n) {
     typename Word<sizeof values>::type word;
     __builtin_memcpy(&word, values, sizeof word);
@@ -109,10 +109,11 @@ struct Staged {
       if (at < n) f(at);
     }
   }
-  __device__ Pack<T> at(int begin) const { return pack_of<T>(kept[begin / kWidth]); }
+  __device__ uint4 *place(int begin) const { return kept + static_cast<unsigned>(begin) / kWidth; }
+  __device__ Pack<T> at(int begin) const { return pack_of<T>(*place(begin)); }
   __device__ void fetch(const T *part, bool is_aligned, int begin) const {
     if (is_aligned && begin + kWidth <= n) {
-      copy_ahead(kept + begin / kWidth, part + begin);
+      copy_ahead(place(begin), part + begin);
       return;
     }
     Pack<T> p;
@@ -123,7 +124,7 @@ struct Staged {
       else
         narrow(-kInf, &p.at[i]);
     }
-    kept[begin / kWidth] = bytes_of(p);
+    *place(begin) = bytes_of(p);
   }
   __device__ void fetch(const T *part) const {
     const bool is_aligned = aligned(part);
