@@ -64,25 +64,19 @@ __device__ void fill(G *row, int64_t n, double value) {
   for (int64_t v = threadIdx.x; v < n; v += kRowThreads) narrow(value, row + v);
 }
 
-// A store of `kBytes` bytes: of a struct it may become several.
-template <size_t kBytes>
-struct Word;
-template <>
-struct Word<8> {
-  using type = uint64_t;
-};
-template <>
-struct Word<16> {
-  using type = unsigned __int128;
-};
-
-// Stores the elements [begin, begin + kWidth) of a row [n]; begin is a multiple of kWidth.
-template <class G, int kWidth, class Column>
+// Stores the elements [begin, begin + kWidth) of a row [n], of 16 or 8 bytes; begin is a multiple of kWidth.
+template <int kWidth, class G, class Column>
 __device__ void store(G *row, const G (&values)[kWidth], Column begin, Column n, bool is_aligned) {
   if (is_aligned && begin + kWidth <= n) {
-    typename Word<sizeof values>::type word;
-    __builtin_memcpy(&word, values, sizeof word);
-    *reinterpret_cast<decltype(word) *>(row + begin) = word;
+    if constexpr (sizeof values == 16) {
+      uint4 raw;
+      __builtin_memcpy(&raw, values, sizeof raw);
+      store_bytes(row + begin, raw);
+    } else {
+      uint2 raw;
+      __builtin_memcpy(&raw, values, sizeof raw);
+      *reinterpret_cast<uint64_t *>(row + begin) = static_cast<uint64_t>(raw.y) << 32 | raw.x;  // as a struct it may become two stores
+    }
     return;
   }
 #pragma unroll
@@ -239,12 +233,8 @@ __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
       G out[kWidth];
 #pragma unroll
       for (int i = 0; i < kWidth; i++) narrow(gradient(static_cast<A>(widen(p.at[i]))), &out[i]);
-      if (target >= at && target < at + kWidth) {
-#pragma unroll
-        for (int i = 0; i < kWidth; i++)
-          if (at + i == target) narrow(gradient.at_target, &out[i]);
-      }
       store(gradients, out, at, n, is_aligned);
+      if (target >= at && target < at + kWidth) narrow(gradient.at_target, gradients + target);
     };
     if constexpr (kStaged) {
 #pragma unroll 1
@@ -257,6 +247,7 @@ __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
         if (is_read) end_copies();
       }
     } else {
+#pragma unroll 1
       for (Column first = 0; first < n; first += staged.kStep) {
         const Column at = first + staged.first();
         const Pack<T> p = load_pack(part, at, n, is_aligned);
