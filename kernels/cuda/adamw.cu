@@ -3,22 +3,51 @@
 #include "block.cuh"
 #include "device.h"
 #include "mgrpo/adamw.h"
+#include "row.cuh"
 
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int64_t kNormBlock = 1 << 16;  // elements a block adds up
+constexpr int kThreads = 256, kSumThreads = 1024;
+constexpr int64_t kNormBlock = 1 << 14;  // elements a block adds up
+
+// The sum over the block's threads, for thread 0: of a warp's lanes by shuffles, then of the warps in their order.
+template <int kBlock>
+__device__ double warps_sum(double value) {
+  __shared__ double of_warp[kBlock / kWarp];
+#pragma unroll
+  for (int by = kWarp / 2; by > 0; by /= 2) value += __shfl_xor_sync(kAllLanes, value, by);
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  double sum = 0;
+  if (threadIdx.x == 0)
+    for (double s : of_warp) sum += s;
+  __syncthreads();  // the next sum may overwrite these
+  return sum;
+}
 
 __global__ __launch_bounds__(kThreads) void squares_kernel(const float *grad, int64_t n, int64_t blocks, double *sums) {
-  __shared__ double shared[kThreads];
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
-    const int64_t end = n < (b + 1) * kNormBlock ? n : (b + 1) * kNormBlock;
+    const int64_t rest = n - b * kNormBlock;
     double mine = 0;
-    for (int64_t i = b * kNormBlock + threadIdx.x; i < end; i += kThreads) mine += static_cast<double>(grad[i]) * grad[i];
-    const double sum = block_sum<kThreads>(mine, shared);
+    for_each_pack_ahead(grad + b * kNormBlock, rest < kNormBlock ? rest : kNormBlock, threadIdx.x, kThreads,
+                        [&](int64_t, const Pack<float> &p, int count) {
+#pragma unroll
+                          for (int i = 0; i < Pack<float>::kWidth; i++)
+                            if (i < count) mine = fma(static_cast<double>(p.at[i]), static_cast<double>(p.at[i]), mine);
+                        });
+    const double sum = warps_sum<kThreads>(mine);
     if (threadIdx.x == 0) sums[b] = sum;
   }
+}
+
+// The sum of sums [n], in their order for a thread, by one block.
+__global__ __launch_bounds__(kSumThreads) void sum_kernel(const double *sums, int64_t n, double *total) {
+  double mine = 0;
+#pragma unroll 8
+  for (int64_t i = threadIdx.x; i < n; i += kSumThreads) mine += sums[i];
+  const double sum = warps_sum<kSumThreads>(mine);
+  if (threadIdx.x == 0) *total = sum;
 }
 
 struct Tensors {
@@ -70,14 +99,12 @@ bool aligned(const Tensors &t) {
 
 int32_t grad_norm(const float *grad, int64_t n, double *norm, cudaStream_t stream) {
   const int64_t blocks = (n + kNormBlock - 1) / kNormBlock;
-  Scratch<double> sums(stream);
-  MGRPO_TRY(sums.allocate(blocks));
+  Scratch<double> sums(stream);  // and the total behind them
+  MGRPO_TRY(sums.allocate(blocks + 1));
   MGRPO_TRY(launch(squares_kernel, {block_count(blocks), kThreads}, stream, grad, n, blocks, sums.get()));
-  std::vector<double> host(static_cast<size_t>(blocks));
-  MGRPO_TRY(sums.download(host.data(), blocks));
-  double sum = 0;
-  for (double s : host) sum += s;
-  *norm = sqrt(sum);
+  MGRPO_TRY(launch(sum_kernel, {1, kSumThreads}, stream, sums.get(), blocks, sums.get() + blocks));
+  MGRPO_TRY(sums.download(norm, 1, blocks));
+  *norm = sqrt(*norm);
   return MGRPO_OK;
 }
 
@@ -91,7 +118,7 @@ int32_t mgrpo_grad_norm_cuda(const float *grad, int64_t n, double *norm, void *s
   if (n < 0 || norm == nullptr || (n > 0 && grad == nullptr)) return MGRPO_INVALID_ARGUMENT;
   *norm = 0;
   if (n == 0) return MGRPO_OK;
-  return guarded([&] { return grad_norm(grad, n, norm, stream_of(stream)); });
+  return grad_norm(grad, n, norm, stream_of(stream));
 }
 
 int32_t mgrpo_adamw_cuda(float *param, float *m, float *v, const float *grad, uint16_t *bf16_or_null, int64_t n, double norm,

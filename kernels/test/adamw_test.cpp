@@ -132,6 +132,34 @@ TEST_P(AdamW, NormOfManyBlocks) {
   EXPECT_NEAR(norm, static_cast<double>(std::sqrt(want)), 1e-11);
 }
 
+// Of fewer elements than a load, of a few more than a block has, and of parts of tensors that are not aligned.
+TEST_P(AdamW, NormOfAnySize) {
+  const auto gradient = cast<float>(normals(70001, 11));
+  Buffer<float> g(backend(), gradient);
+  for (const size_t n : {1u, 3u, 5u, 1023u, 16383u, 16384u, 16387u, 65537u}) {
+    for (const size_t first : {0u, 4u, 1u, 2u, 3u}) {
+      long double want = 0;
+      for (size_t i = 0; i < n; i++) want += static_cast<long double>(gradient[first + i]) * gradient[first + i];
+      double norm = -1;
+      ASSERT_EQ(backend().grad_norm(g.get() + first, static_cast<int64_t>(n), &norm), MGRPO_OK);
+      EXPECT_NEAR(norm, static_cast<double>(std::sqrt(want)), 1e-11) << n << " from " << first;
+    }
+  }
+}
+
+TEST_P(AdamW, NormOfNaNAndInfinity) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const size_t at : {0u, 20000u, 20004u}) {
+      std::vector<float> gradient(20005, 1);
+      gradient[at] = bad;
+      Buffer<float> g(backend(), gradient);
+      double norm = 0;
+      ASSERT_EQ(backend().grad_norm(g.get(), 20005, &norm), MGRPO_OK);
+      EXPECT_FALSE(std::isfinite(norm)) << at;
+    }
+  }
+}
+
 TEST(AdamWThreads, SameBits) {
   const size_t n = 300001;
   const auto gradient = cast<float>(normals(n, 9));

@@ -21,7 +21,7 @@ constexpr Row kTable[] = {
     {"token_logprob", "4096 x 512"},
     {"token_logprob_bwd", "264 x 512 by 4"},
     {"adamw", "131363 x 256"},
-    {"grad_norm", "2053 x 256"},
+    {"grad_norm", "8211 x 256, 1 x 1024"},
     {"attention_cached", "4096 x 128, 2048 x 128"},
     {"sample", "256 x 512 by 2"},
     {"sample, top_p", "256 x 512 by 2"},
