@@ -30,12 +30,12 @@ __global__ __launch_bounds__(kThreads) void squares_kernel(const float *grad, in
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const int64_t rest = n - b * kNormBlock;
     double mine = 0;
-    for_each_pack_ahead(grad + b * kNormBlock, rest < kNormBlock ? rest : kNormBlock, threadIdx.x, kThreads,
-                        [&](int64_t, const Pack<float> &p, int count) {
+    for_each_pack_of_many(grad + b * kNormBlock, rest < kNormBlock ? rest : kNormBlock, threadIdx.x, kThreads,
+                          [&](int64_t, const Pack<float> &p, int count) {
 #pragma unroll
-                          for (int i = 0; i < Pack<float>::kWidth; i++)
-                            if (i < count) mine = fma(static_cast<double>(p.at[i]), static_cast<double>(p.at[i]), mine);
-                        });
+                            for (int i = 0; i < Pack<float>::kWidth; i++)
+                              if (i < count) mine = fma(static_cast<double>(p.at[i]), static_cast<double>(p.at[i]), mine);
+                          });
     const double sum = warps_sum<kThreads>(mine);
     if (threadIdx.x == 0) sums[b] = sum;
   }

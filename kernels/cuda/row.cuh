@@ -303,13 +303,50 @@ __device__ inline void for_each_pack_ahead(const T *row, int64_t n, unsigned thr
     f(begin, load_pack(row, begin, n, is_aligned), static_cast<int>(n - begin < kWidth ? n - begin : kWidth));
 }
 
+// The same for long rows, with the next packs on their way while f has one: more code and registers.
+template <class T, class F>
+__device__ inline void for_each_pack_of_many(const T *row, int64_t n, unsigned thread, unsigned threads, const F &f) {
+  constexpr int kWidth = Pack<T>::kWidth, kAhead = sizeof(T) > 4 ? 2 : 4;
+  const bool is_aligned = aligned(row);
+  const int64_t stride = static_cast<int64_t>(threads) * kWidth, first = static_cast<int64_t>(thread) * kWidth, whole = n / kWidth;
+  const int mine = is_aligned && thread < whole ? static_cast<int>((whole - 1 - thread) / threads) + 1 : 0;  // whole packs
+  const T *at = row + first;
+  uint4 raw[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; i++)
+    if (i < mine) raw[i] = load_bytes(at + i * stride);
+  int k = 0;
+#pragma unroll 1
+  for (; k + 2 * kAhead <= mine; k += kAhead, at += kAhead * stride) {
+#pragma unroll
+    for (int i = 0; i < kAhead; i++) {
+      const Pack<T> p = pack_of<T>(raw[i]);
+      raw[i] = load_bytes(at + (i + kAhead) * stride);
+      f(first + (k + i) * stride, p, kWidth);
+    }
+  }
+#pragma unroll 1
+  for (; k < mine; k += kAhead, at += kAhead * stride) {
+#pragma unroll
+    for (int i = 0; i < kAhead; i++) {
+      if (k + i >= mine) continue;
+      const Pack<T> p = pack_of<T>(raw[i]);
+      if (k + i + kAhead < mine) raw[i] = load_bytes(at + (i + kAhead) * stride);
+      f(first + (k + i) * stride, p, kWidth);
+    }
+  }
+#pragma unroll 1
+  for (int64_t begin = first + mine * stride; begin < n; begin += stride)
+    f(begin, load_pack(row, begin, n, is_aligned), static_cast<int>(n - begin < kWidth ? n - begin : kWidth));
+}
+
 // The sums of row [n] for the threads of the first warp.
 template <class T>
 __device__ RowSums row_sums(const T *row, int64_t n, double tau, RowRoom &room) {
   using A = typename Compute<T>::type;
   OnlineSums<A> mine;
   const A scale = exponent_scale<A>(tau);
-  for_each_pack_ahead(row, n, threadIdx.x, blockDim.x, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
+  for_each_pack_of_many(row, n, threadIdx.x, kRowThreads, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
   return merge_block(mine, 1 / tau, room);
 }
 
