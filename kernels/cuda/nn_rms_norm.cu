@@ -1,6 +1,7 @@
 // A row is a block's, which has as many warps as the row has packs for.
 #include <type_traits>
 
+#include "copy_ahead.cuh"
 #include "mgrpo/nn.h"
 #include "norm.cuh"
 
@@ -103,30 +104,61 @@ struct NormBack {
   int64_t d;
 };
 
-// Rows of whole packs, up to kPacks of them a thread. A block goes through the rows of a part, reads each once, and keeps the part of dw in
-// registers.
+constexpr int kRowsAhead = 2;  // rows of a block that are in shared memory, or on their way there
+
+// Bytes of shared memory for a block of whole_back_kernel.
+template <int kPacks>
+size_t bytes_ahead(int threads) {
+  return sizeof(uint4) * kRowsAhead * 3 * kPacks * threads;
+}
+
+// Rows of whole packs, up to kPacks of them a thread. A block goes through the rows of a part, reads each once, the next one while it works
+// on this one, and keeps the part of dw in registers. A thread reads no packs in shared memory but those that it fetched.
 template <class T, int kPacks>
 __global__ __launch_bounds__(kNormThreads) void whole_back_kernel(NormBack<T> in) {
   constexpr int kWidth = Pack<T>::kWidth;
   __shared__ float shared[kNormWarps];
+  uint4 *const ahead = static_cast<uint4 *>(dynamic_shared()) + threadIdx.x;
+  const auto place = [&](int64_t r, int tensor, int i) {
+    return ahead + ((static_cast<int>(r % kRowsAhead) * 3 + tensor) * kPacks + i) * blockDim.x;
+  };
   const auto for_each_own = [&](const auto &f) { for_each_own_pack<T, kPacks>(in.d, f); };
+  const auto fetch = [&](int64_t r) {
+    for_each_own([&](int i, int64_t begin) {
+      copy_ahead(place(r, 0, i), in.dy + r * in.d + begin);
+      copy_ahead(place(r, 1, i), in.x + r * in.d + begin);
+      if (in.more != nullptr) copy_ahead(place(r, 2, i), in.more + r * in.d + begin);
+    });
+    end_copies();
+  };
   Pack<T> w[kPacks];
   for_each_own([&](int i, int64_t begin) { w[i] = whole_pack(in.w + begin); });
   for (int64_t part = blockIdx.x; part < in.runs.parts; part += gridDim.x) {
-    float dw[kPacks][kWidth] = {};
-    for (int64_t r = in.runs.first(part, 0); r < in.runs.first(part, 1); r++) {
-      const int64_t at = r * in.d;
+    const int64_t end = in.runs.first(part, 1);
+    int64_t r = in.runs.first(part, 0);
+    fetch(r);
+    float next_inv = in.inv_rms[r], dw[kPacks][kWidth] = {};
+    for (; r < end; r++) {
+      const float inv = next_inv;
+      const bool is_last = r + 1 == end;
+      if (!is_last) {
+        fetch(r + 1);
+        next_inv = in.inv_rms[r + 1];
+      }
+      wait_for_copies(is_last ? 0 : 1);
       Pack<T> grad[kPacks], x[kPacks], more[kPacks];
-      for_each_own([&](int i, int64_t begin) { grad[i] = whole_pack(in.dy + at + begin), x[i] = whole_pack(in.x + at + begin); });
-      if (in.more != nullptr) for_each_own([&](int i, int64_t begin) { more[i] = whole_pack(in.more + at + begin); });
-      const float inv = in.inv_rms[r];
+      for_each_own([&](int i, int64_t) {
+        grad[i] = pack_of<T>(*place(r, 0, i));
+        x[i] = pack_of<T>(*place(r, 1, i));
+        if (in.more != nullptr) more[i] = pack_of<T>(*place(r, 2, i));
+      });
       float projection = 0;
       for_each_own([&](int i, int64_t) { projection = add_projection(projection, grad[i], x[i], w[i], in.offset); });
       const float along = along_row(inv, team_sum<true>(projection, shared), in.d);
       for_each_own([&](int i, int64_t begin) {
         if (in.parts != nullptr) add_dw(grad[i], x[i], inv, dw[i]);
         norm_back(&grad[i], x[i], w[i], in.offset, inv, along, in.more != nullptr, more[i]);
-        store_whole(in.dx + at + begin, grad[i]);
+        store_whole(in.dx + r * in.d + begin, grad[i]);
       });
     }
     if (in.parts == nullptr) continue;
@@ -194,7 +226,8 @@ int32_t rms_norm_bwd(NormBack<T> in, float *dw, cudaStream_t stream) {
   const int threads = threads_of<T>(in.d);
   const bool whole = !narrow_row<T>(in.d) && whole_packs<T>(in.d, {in.dy, in.x, in.w, in.more, in.dx});
   MGRPO_TRY(for_packs<T>(in.d, whole, [&](auto packs) {
-    if constexpr (packs > 0) return launch(whole_back_kernel<T, packs>, {block_count(in.runs.parts), threads}, stream, in);
+    if constexpr (packs > 0)
+      return launch(whole_back_kernel<T, packs>, {block_count(in.runs.parts), threads, bytes_ahead<packs>(threads)}, stream, in);
     if (dw != nullptr) {  // first: dx may be dy
       const int64_t columns = in.runs.parts * packs_of<T>(in.d);
       MGRPO_TRY(launch(dw_kernel<T>, {block_count((columns + kNormThreads - 1) / kNormThreads), kNormThreads}, stream, in));
