@@ -44,6 +44,15 @@ __device__ inline double warp_scan(double x) {
   return x;
 }
 
+// Starts to bring a line of global memory to the L2 cache.
+__device__ inline void prefetch(const void *at) {
+#ifdef __CUDACC__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#else
+  (void)at;
+#endif
+}
+
 // Numbers that order as the values of T do (no NaN): a cut is found by their bits instead of by sorting.
 template <class T>
 struct Order {
@@ -119,7 +128,11 @@ struct Row {
         scale(exponent_scale<float>(tau())),
         shared(shared),
         bins(bins) {
-    for_own_chunks([&](int c) { return exponentials(c); });
+    bring(static_cast<int>(cluster().block_rank() * kRowWarps) + warp());
+    for_own_chunks([&](int c) {
+      bring(c + static_cast<int>(cluster().num_blocks()) * kRowWarps);
+      return exponentials(c);
+    });
     for (int c = lane() * kChunksOfLane; c < (lane() + 1) * kChunksOfLane; c++) {
       max = fmaxf(max, shared.chunk[c].max);
       unreadable |= shared.chunk[c].sum != shared.chunk[c].sum;
@@ -167,6 +180,16 @@ struct Row {
   template <class G>
   __device__ void for_each_of(int c, const G &g) const {
     for_each_pack_ahead(chunk_at(c), tokens(c), lane(), 32, g);
+  }
+
+  // Has a chunk, if it is one, come to the L2 cache, by a warp: its loads wait for each other, a few at a time.
+  __device__ void bring(int c) const {
+    constexpr int kLine = 128;
+    if (c >= kChunks) return;
+    const char *const bytes = reinterpret_cast<const char *>(chunk_at(c));
+    const int size = tokens(c) * static_cast<int>(sizeof(T));
+#pragma unroll 1
+    for (int at = lane() * kLine; at < size; at += 32 * kLine) prefetch(bytes + at);
   }
 
   // By a warp.
