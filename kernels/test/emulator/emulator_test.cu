@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "block.cuh"
+#include "copy_ahead.cuh"
 #include "device.h"
 #include "mgrpo/adamw.h"
 #include "mgrpo/cuda_error.h"
@@ -109,6 +110,28 @@ TEST(Emulator, TensorCoresCutSumsOff) {
   EXPECT_EQ(emulator::cut_off(-HUGE_VAL), -HUGE_VAL);
 }
 
+__global__ void ahead_kernel(int *out, const uint4 *in) {
+  __shared__ uint4 shared[2];
+  if (threadIdx.x > 0) return;
+  for (int i = 0; i < 2; i++) {
+    copy_ahead(shared + i, in + i);
+    end_copies();
+  }
+  const auto has = [&](int i) { return shared[i].x == in[i].x; };
+  wait_for_copies(1);
+  out[0] = has(0), out[1] = has(1);
+  wait_for_copies(0);
+  out[2] = has(0), out[3] = has(1);
+}
+
+TEST(Emulator, CopiesAheadAreThereAfterAWait) {
+  const std::vector<uint4> host{{1, 2, 3, 4}, {5, 6, 7, 8}};
+  Scratch<uint4> in(nullptr);
+  ASSERT_EQ(in.upload(host.data(), 2), MGRPO_OK);
+  const std::vector<int> out = run(ahead_kernel, {1, 4}, in.get());
+  EXPECT_EQ(out, (std::vector<int>{1, 0, 1, 1}));
+}
+
 __global__ void leftover_kernel(int *out) {
   __shared__ int shared[kThreads];
   out[blockIdx.x * kThreads + threadIdx.x] = shared[threadIdx.x];
@@ -193,13 +216,13 @@ TEST(Emulator, PowersAreOffAsOftenAsAsked) {
 TEST(Emulator, ScratchComesFromWhereTheCallerSays) {
   const mgrpo_scratch scratch{ask, give_back};
   Scratch<float> gradient(nullptr);
-  const std::vector<float> values(100000, 1);  // two blocks' sums
+  const std::vector<float> values(100000, 1);  // seven blocks' sums, and the total
   ASSERT_EQ(gradient.upload(values.data(), 100000), MGRPO_OK);
   mgrpo_set_scratch_cuda(&scratch);
   double norm = 0;
   EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OK);
   EXPECT_FLOAT_EQ(norm, std::sqrt(100000.0));
-  EXPECT_EQ(asked, (std::vector<int64_t>{2 * sizeof(double), 0}));
+  EXPECT_EQ(asked, (std::vector<int64_t>{8 * sizeof(double), 0}));
   exhausted = true;
   EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OUT_OF_MEMORY);
   EXPECT_EQ(std::string(mgrpo_cuda_last_error()).rfind("scratch: ", 0), 0u) << mgrpo_cuda_last_error();
@@ -210,7 +233,7 @@ TEST(Emulator, ScratchComesFromWhereTheCallerSays) {
     ASSERT_EQ(ours.allocate(1), MGRPO_OK);
     mgrpo_set_scratch_cuda(nullptr);
   }
-  EXPECT_EQ(asked, (std::vector<int64_t>{2 * sizeof(double), 0, 2 * sizeof(double), sizeof(float), 0}))
+  EXPECT_EQ(asked, (std::vector<int64_t>{8 * sizeof(double), 0, 8 * sizeof(double), sizeof(float), 0}))
       << "given back to where it came from";
   EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OK);
   EXPECT_EQ(asked.size(), 5u);
