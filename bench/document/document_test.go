@@ -114,7 +114,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// Being faster than bf16 that is emulated is no win and meets no target; being slower is a loss.
+// Being faster than emulated bf16 is not a win and meets no target; being slower is a loss.
 func TestEmulated(t *testing.T) {
 	slow := measure.Ceilings{Copy: measure.Quantiles{Median: 10}, GEMM: measure.Quantiles{Median: 100}, GEMMBF16: measure.Quantiles{Median: 1}}
 	able := slow
@@ -179,7 +179,7 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// The kernels of bench/gpu/first.py: one beside PyTorch, one alone, one that is wrong, and one that failed.
+// The kernels of bench/gpu/first.py: one with PyTorch, one alone, one that is wrong, and one that failed.
 func TestHotKernels(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
