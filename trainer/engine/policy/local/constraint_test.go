@@ -11,12 +11,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// near compares log-probs of passes with other rows, which on a CPU have the same bits.
+// near reports whether log-probs from passes with different numbers of rows agree: bit for bit on a CPU, within 1e-4 on a GPU.
 func near(a, b float32, device string) bool {
 	return a == b || device != "cpu" && math.Abs(float64(a-b)) < 1e-4
 }
 
-// odd allows odd tokens alone, as often as it is asked; then none, or it fails.
+// odd is a constraint that allows only odd tokens, `times` times. After that it allows no token, or fails with `fails` if that is set.
 type odd struct {
 	times int
 	fails error
@@ -32,8 +32,8 @@ func (o *odd) Allowed() ([]int32, error) {
 
 func (o *odd) Accept(id int32) error { o.seen = append(o.seen, id); return nil }
 
-// TestConstraint: a sequence has the tokens that its constraint allows, with their log-probs among them; others in the same pass are as
-// they are alone, and a constraint that comes to nothing ends its own sequence.
+// TestConstraint: a sequence samples only tokens that its constraint allows, and log-probs are finite. Other sequences in the same pass
+// sample the same tokens as without it. A constraint that allows no token or fails ends its own sequence with an error.
 func TestConstraint(t *testing.T) { cudatest.Each(t, testConstraint) }
 
 func testConstraint(t *testing.T, device string) {
@@ -55,22 +55,22 @@ func testConstraint(t *testing.T, device string) {
 	}
 	all.Wait()
 	if errs[0] != nil || len(outs[0].Tokens) != 24 {
-		t.Fatalf("%v %v", outs[0], errs[0])
+		t.Fatalf("constrained sequence: got %v, error %v; want 24 tokens", outs[0], errs[0])
 	}
 	for i, id := range outs[0].Tokens {
 		if id%2 != 1 || id != constraints[0].(*odd).seen[i] || !(outs[0].LogProbs[i] <= 0) || math.IsInf(float64(outs[0].LogProbs[i]), 0) {
-			t.Errorf("token %d is %d with log-prob %v", i, id, outs[0].LogProbs[i])
+			t.Errorf("token %d: got %d with log-prob %v, want an odd token with a finite log-prob", i, id, outs[0].LogProbs[i])
 		}
 	}
 	for i := range alone.Tokens {
 		if errs[1] != nil || outs[1].Tokens[i] != alone.Tokens[i] || !near(outs[1].LogProbs[i], alone.LogProbs[i], device) {
-			t.Errorf("token %d beside constrained ones: %d, alone %d, %v", i, outs[1].Tokens[i], alone.Tokens[i], errs[1])
+			t.Errorf("token %d of the unconstrained sequence: got %d, want %d as when sampled alone; error %v", i, outs[1].Tokens[i], alone.Tokens[i], errs[1])
 		}
 	}
 	if errs[2] == nil || !errors.Is(errs[3], failed) {
-		t.Errorf("%v, %v", errs[2], errs[3])
+		t.Errorf("no token allowed: got error %v, want one; failed constraint: got error %v, want %v", errs[2], errs[3], failed)
 	}
 	if _, err := e.Generate(t.Context(), request(5, nil)); err != nil {
-		t.Errorf("afterwards: %v", err)
+		t.Errorf("a request after the failed ones: %v", err)
 	}
 }

@@ -20,10 +20,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testModel is a random model large enough for several rows, heads and passes to matter.
+// testModel returns a random model with several heads and layers.
 func testModel(t *testing.T, threads int) *model.Model { return testModelIn(t, threads, false) }
 
-// testModelIn has a bf16 copy of its weights to generate from where half is set.
+// testModelIn returns a random model. If half is set, it has a bf16 copy of its weights, from which the engine generates.
 func testModelIn(t *testing.T, threads int, half bool) *model.Model {
 	t.Helper()
 	return testModelOn(t, "cpu", threads, half)
@@ -82,13 +82,13 @@ func testTenant(t *testing.T, m *model.Model, opt Options, terms Terms) *Tenant 
 	return e
 }
 
-// TestGather: what many goroutines are about to ask for is planned as one pass. On one processor the scheduler's wake-up
-// would else run before those goroutines do, and plan a pass for the first of them alone.
+// TestGather: requests that several goroutines make at the same time are planned as one pass, also on one processor. There the engine's
+// goroutine could otherwise run after the first request and plan a pass for it alone.
 func TestGather(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const sequences, times = 8, 21
 	together := 0
-	for range times { // a goroutine may be preempted between two others: once in a while, not most times
+	for range times { // preemption of a goroutine may split a pass now and then, so most of the passes have to be whole, not all
 		e := newEngine(&model.Model{Config: arch.Config{VocabSize: 113, Layers: 1}},
 			Options{Slots: sequences, Context: 16, CacheTokens: sequences * arch.CacheBlock, PassRows: 512})
 		tenant := &Tenant{engine: e, model: e.model, terms: Terms{Context: 16}}
@@ -107,15 +107,15 @@ func TestGather(t *testing.T) {
 		e.mu.Lock()
 		e.closed = true
 		e.mu.Unlock()
-		e.next() // fails what is in flight
+		e.next() // fails the sequences in flight
 		asking.Wait()
 	}
 	if together <= times/2 {
-		t.Errorf("%d of %d times all %d sequences were in one pass", together, times, sequences)
+		t.Errorf("all %d sequences were in one pass %d times of %d, want more than half", sequences, together, times)
 	}
 }
 
-// requests are conversations of two turns each: 4 prompts of different length, 6 rollouts of each.
+// requests returns the first turns of 24 conversations: 6 rollouts of each of 4 prompts of different lengths.
 func requests() []policy.Request {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var out []policy.Request
@@ -135,7 +135,7 @@ func requests() []policy.Request {
 	return out
 }
 
-// converse runs a request, appends an observation and runs a second turn.
+// converse runs a request, appends an observation, and runs a second turn.
 func converse(e *Tenant, r policy.Request) ([2]policy.Completion, error) {
 	first, err := e.Generate(context.Background(), r)
 	if err != nil {
@@ -175,9 +175,8 @@ func inOrder(n int) []int {
 	return out
 }
 
-// TestBatchInvariance: tokens and log-probs are the same to the bit at 1, 3 and 16 sequences in flight,
-// with shuffled arrival, with and without prefix sharing, with little room for prefill, with another
-// number of threads and after a restart.
+// TestBatchInvariance: tokens and log-probs have the same bits with 1, 3 and 16 sequences in flight, in any order of arrival, with and
+// without prefix sharing, with prompts computed in pieces, with another number of threads, and in a new engine.
 func TestBatchInvariance(t *testing.T) {
 	for name, c := range map[string]arch.Config{"attention": denseConfig, "convolutions": hybridConfig, "gated delta rules": recurrentConfig} {
 		t.Run(name+" in fp32", func(t *testing.T) { testBatchInvariance(t, c, false) })
@@ -200,7 +199,7 @@ func testBatchInvariance(t *testing.T, config arch.Config, half bool) {
 		opt      Options
 		inFlight int
 		order    []int
-		idle     int // threads of a device that lends them
+		idle     int // threads of a second, idle device, which the engine may use
 	}{
 		{"3 in flight", 1, Options{Slots: 16}, 3, inOrder(len(reqs)), 0},
 		{"16 in flight", 1, Options{Slots: 16}, 16, inOrder(len(reqs)), 0},
@@ -230,7 +229,7 @@ func testBatchInvariance(t *testing.T, config arch.Config, half bool) {
 			}
 			s := e.Stats()
 			if c.inFlight > 1 && s.MaxInFlight < 2 {
-				t.Errorf("at most %d sequences were in flight", s.MaxInFlight)
+				t.Errorf("at most %d sequences were in flight, want 2 or more", s.MaxInFlight)
 			}
 			if reused := s.ReusedTokens > 0; reused == c.opt.NoPrefixes {
 				t.Errorf("reused %d of %d prompt tokens with NoPrefixes %v", s.ReusedTokens, s.PromptTokens, c.opt.NoPrefixes)
@@ -251,7 +250,7 @@ func equal(t *testing.T, what string, got, want policy.Completion) {
 	}
 }
 
-// TestPrefixIsComputedOnce: K rollouts of one prompt run it through the model a single time, also those that begin after the others have ended.
+// TestPrefixIsComputedOnce: a prompt is computed once for all its rollouts, also for rollouts that begin after others have ended.
 func TestPrefixIsComputedOnce(t *testing.T) {
 	for name, c := range map[string]arch.Config{"attention": denseConfig, "gated delta rules": recurrentConfig} {
 		for _, slots := range []int{8, 2} {
@@ -270,8 +269,8 @@ func TestPrefixIsComputedOnce(t *testing.T) {
 	}
 }
 
-// TestTurnsContinueFromTheirStates: with room for all states, a conversation computes no token twice, and conversations that part within a
-// prompt compute their common part once.
+// TestTurnsContinueFromTheirStates: if all recurrent states fit, a conversation computes each token once. Conversations whose prompts have
+// a common beginning compute the beginning once.
 func TestTurnsContinueFromTheirStates(t *testing.T) {
 	e := testEngine(t, testModelOf(t, recurrentConfig, "cpu", 1, false), Options{Slots: 4})
 	ask := func(rollout int, prompt []int32) []int32 {
@@ -292,7 +291,7 @@ func TestTurnsContinueFromTheirStates(t *testing.T) {
 		reused = e.Stats().ReusedTokens
 	}
 	other := inTokens(40)
-	other[39] = 99 // parts at the last token of the first prompt, after which its state is kept
+	other[39] = 99 // differs from the first prompt in the last token only; the state before that token is kept
 	ask(1, other)
 	if got := e.Stats().ReusedTokens - reused; got != 39 {
 		t.Errorf("reused %d tokens of a prompt, want 39", got)
@@ -306,7 +305,7 @@ func inTokens(n int) (tokens []int32) {
 	return tokens
 }
 
-// TestStatesAreBounded: an engine gives up old states, and sequences that lose theirs sample the same tokens.
+// TestStatesAreBounded: an engine without room for all recurrent states gives up old ones, and the sampled tokens do not change.
 func TestStatesAreBounded(t *testing.T) {
 	m := testModelOf(t, recurrentConfig, "cpu", 1, false)
 	reqs := requests()
@@ -319,11 +318,11 @@ func TestStatesAreBounded(t *testing.T) {
 		}
 	}
 	if s := e.Stats(); s.EvictedTokens == 0 {
-		t.Errorf("%+v: no token was given up", s)
+		t.Errorf("no cached token was given up: %+v", s)
 	}
 }
 
-// TestTokensAreKeyedByPosition: a turn that begins with some of the tokens that were sampled goes on as the turn that sampled them.
+// TestTokensAreKeyedByPosition: a request whose prompt ends with the first k sampled tokens of a turn samples the rest of the same turn.
 func TestTokensAreKeyedByPosition(t *testing.T) {
 	e := testEngine(t, testModel(t, 1), Options{Slots: 2})
 	r := policy.Request{Tokens: []int32{1, 2, 3}, Sampling: policy.Sampling{Temperature: 1, MaxNew: 12}, Key: policy.Key{RunSeed: 3, Query: "q", Agent: "a"}}
@@ -360,12 +359,12 @@ func TestFinishReasons(t *testing.T) {
 	stop := base
 	stop.Sampling.StopIDs = []int32{free.Tokens[2]}
 	if c := ask(stop); c.Finish != policy.FinishStop || c.Tokens[len(c.Tokens)-1] != free.Tokens[2] {
-		t.Errorf("stop id: %v", c)
+		t.Errorf("stop id: got %v, want a stop after token %d", c, free.Tokens[2])
 	}
 	text := base
 	text.Sampling.StopStrings = []string{string([]byte{'a' + byte(free.Tokens[1]%26), 'a' + byte(free.Tokens[2]%26)})}
 	if c := ask(text); c.Finish != policy.FinishStop || len(c.Tokens) != 3 {
-		t.Errorf("stop string over two tokens: %s after %d tokens", c.Finish, len(c.Tokens))
+		t.Errorf("stop string over two tokens: %s after %d tokens, want stop after 3", c.Finish, len(c.Tokens))
 	}
 	long := base
 	long.Sampling.MaxNew = 100
@@ -374,7 +373,7 @@ func TestFinishReasons(t *testing.T) {
 	}
 	long.Tokens = make([]int32, 20)
 	if c := ask(long); c.Finish != policy.FinishContext || len(c.Tokens) != 0 {
-		t.Errorf("full context: %s after %d tokens", c.Finish, len(c.Tokens))
+		t.Errorf("full context: %s after %d tokens, want context after 0", c.Finish, len(c.Tokens))
 	}
 }
 
@@ -392,8 +391,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestCancellation ends the context of two calls, of which one waits for the only slot, after the first
-// token: both learn the cause, and get what was sampled until then.
+// TestCancellation: two calls share a context that is cancelled after the first token. Both return the cause and the tokens sampled so far.
+// One of the calls is still waiting for the only slot and has no tokens.
 func TestCancellation(t *testing.T) {
 	e := testEngine(t, testModel(t, 1), Options{Slots: 1})
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -405,17 +404,17 @@ func TestCancellation(t *testing.T) {
 		go func() {
 			c, err := e.Generate(ctx, long)
 			if !errors.Is(err, enough) || c.Finish != policy.FinishCancelled || len(c.LogProbs) != len(c.Tokens) {
-				t.Errorf("error %v, %+v", err, c)
+				t.Errorf("cancelled call: got error %v and %+v, want error %v", err, c, enough)
 			}
 			sampled <- len(c.Tokens)
 		}()
 	}
 	if n := <-sampled + <-sampled; n != 1 {
-		t.Errorf("%d tokens were sampled, want the first alone", n)
+		t.Errorf("%d tokens were sampled, want 1", n)
 	}
 	c, err := e.Generate(context.Background(), policy.Request{Tokens: []int32{1}, Sampling: policy.Sampling{MaxNew: 2}})
 	if err != nil || len(c.Tokens) != 2 {
-		t.Errorf("after a cancelled call: %v, %v", c, err)
+		t.Errorf("a call after the cancelled ones: got %v, error %v; want 2 tokens", c, err)
 	}
 }
 
@@ -446,9 +445,9 @@ func TestLoadDropsTheCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "after Load", after, fresh)
+	equal(t, "after new weights", after, fresh)
 	if after.Version != 1 || after.LogProbs[0] == before.LogProbs[0] {
-		t.Errorf("version %d, log-prob %v, before the update %v", after.Version, after.LogProbs[0], before.LogProbs[0])
+		t.Errorf("version %d, want 1; first log-prob %v, want another one than before the update, %v", after.Version, after.LogProbs[0], before.LogProbs[0])
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Each caller gets all its tokens in order, whatever other sequences are in flight.
+// TestOnToken: OnToken receives the tokens of its own request, all of them and in order, while other sequences are in flight.
 func TestOnToken(t *testing.T) {
 	e := testEngine(t, testModel(t, 1), Options{Slots: 5})
 	var wg sync.WaitGroup
@@ -17,7 +17,7 @@ func TestOnToken(t *testing.T) {
 			r.OnToken = func(id int32) { seen = append(seen, id) }
 			c, err := e.Generate(context.Background(), r)
 			if err != nil || !slices.Equal(seen, c.Tokens) {
-				t.Errorf("%v: saw %v, completion has %v (%v)", r.Key, seen, c.Tokens, err)
+				t.Errorf("%v: OnToken received %v, want %v (%v)", r.Key, seen, c.Tokens, err)
 			}
 		})
 	}

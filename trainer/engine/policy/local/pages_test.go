@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// windowed is a model of which some layers see a window, others everything.
+// windowed returns a model with one layer for each window: the number of tokens that the layer attends to, 0 for all.
 func windowed(t *testing.T, windows ...int) *model.Model {
 	t.Helper()
 	c := denseConfig
@@ -20,7 +20,7 @@ func windowed(t *testing.T, windows ...int) *model.Model {
 	return longModel(t, c, len(windows))
 }
 
-// hybrid is a model in which some layers convolve and others attend.
+// hybrid returns a model in which some layers are convolutions and the others are attention.
 func hybrid(t *testing.T, convolves ...bool) *model.Model {
 	t.Helper()
 	c := hybridConfig
@@ -28,7 +28,7 @@ func hybrid(t *testing.T, convolves ...bool) *model.Model {
 	return longModel(t, c, len(convolves))
 }
 
-// recurrent is a model in which some layers have a gated delta rule and others attend.
+// recurrent returns a model in which some layers have a gated delta rule and the others are attention.
 func recurrent(t *testing.T, recurs ...bool) *model.Model {
 	t.Helper()
 	c, rule := recurrentConfig, *recurrentConfig.GatedDelta
@@ -37,14 +37,14 @@ func recurrent(t *testing.T, recurs ...bool) *model.Model {
 	return longModel(t, c, len(recurs))
 }
 
-// longModel has positions for the requests of long.
+// longModel returns a model with enough positions for the requests of long.
 func longModel(t *testing.T, c arch.Config, layers int) *model.Model {
 	t.Helper()
 	c.Layers, c.MaxPosition = layers, 320
 	return testModelOf(t, c, "cpu", 1, false)
 }
 
-// long are conversations of which each fills several blocks; some have a prompt in common.
+// long returns requests that fill several blocks each: 4 rollouts of each of 3 prompts.
 func long() []policy.Request {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var out []policy.Request
@@ -61,13 +61,12 @@ func long() []policy.Request {
 	return out
 }
 
-// A conversation samples the same bits where its keys and values lie in a cache with room for all, and in one with room for
-// one sequence alone, in which every turn takes the blocks of another and sequences are put back in the middle of a turn; with
-// layers that see everything, with layers that see a window, with both, and with convolutions.
+// TestSmallCache: the size of the cache does not change a bit of the sampled tokens and log-probs. The smallest cache holds one sequence, so
+// each turn takes another's blocks, and sequences are put back into the queue in the middle of a turn.
 func TestSmallCache(t *testing.T) {
 	for _, c := range []struct {
 		m    *model.Model
-		full bool // a block is freed with its sequence alone
+		full bool // some layer attends to all tokens, so blocks are freed only with their sequence
 	}{
 		{windowed(t, 0, 0), true}, {windowed(t, 40, 40), false}, {windowed(t, 0, 40), true}, {windowed(t, 20, 0, 70), false},
 		{hybrid(t, true, false, true), true}, {hybrid(t, true, true), true}, {recurrent(t, true, true, false, true), true},
@@ -91,10 +90,10 @@ func TestSmallCache(t *testing.T) {
 				}
 				s := e.Stats()
 				if small := opt.CacheTokens > 0; small && s.EvictedTokens == 0 || !small && s.PutBack > 0 || !small && c.full && s.EvictedTokens > 0 {
-					t.Errorf("%+v: %d tokens evicted, %d sequences put back", opt, s.EvictedTokens, s.PutBack)
+					t.Errorf("%+v: %d tokens were evicted and %d sequences put back, want evictions in a small cache only", opt, s.EvictedTokens, s.PutBack)
 				}
 				if opt.CacheTokens == 320 && opt.NoPrefixes && c.full && s.Recomputed == 0 || s.PutBack == 0 && s.Recomputed > 0 {
-					t.Errorf("%+v: %d sequences were put back, %d tokens computed again", opt, s.PutBack, s.Recomputed)
+					t.Errorf("%+v: %d sequences were put back and %d tokens computed again, want neither or both", opt, s.PutBack, s.Recomputed)
 				}
 				e.engine.mu.Lock()
 				e.engine.pages.verify(t)
@@ -107,14 +106,14 @@ func TestSmallCache(t *testing.T) {
 	}
 }
 
-// verify counts anew what an engine without sequences in flight has.
+// verify counts the owners of each block and the free blocks, and compares them with the counters. No sequence may be in flight.
 func (p *pages) verify(t *testing.T) {
 	t.Helper()
 	for g, pool := range p.pools {
 		owners := make([]int, len(pool.owners))
 		for _, l := range p.lines {
 			if l.busy || len(l.tables[g]) != arch.CacheBlocks(l.filled) {
-				t.Errorf("a line of %d tokens has %d blocks; busy: %v", l.filled, len(l.tables[g]), l.busy)
+				t.Errorf("a line of %d tokens has %d blocks, want %d; busy is %v, want false", l.filled, len(l.tables[g]), arch.CacheBlocks(l.filled), l.busy)
 			}
 			for _, b := range l.tables[g] {
 				if b != noBlock {
@@ -125,19 +124,19 @@ func (p *pages) verify(t *testing.T) {
 		free := 0
 		for b, n := range owners {
 			if n != pool.owners[b] || pool.inFlight[b] != 0 || slices.Contains(pool.free, int32(b)) != (n == 0) {
-				t.Errorf("block %d has %d owners, %d are counted, %d in flight", b, n, pool.owners[b], pool.inFlight[b])
+				t.Errorf("block %d has %d owners, its counter is %d, and %d of them are in flight, want 0", b, n, pool.owners[b], pool.inFlight[b])
 			}
 			if n == 0 {
 				free++
 			}
 		}
 		if len(pool.free) != free || pool.available != len(owners) {
-			t.Errorf("%d of %d blocks are free, %d listed, %d available", free, len(owners), len(pool.free), pool.available)
+			t.Errorf("%d of %d blocks are free; %d are listed as free, and %d are available", free, len(owners), len(pool.free), pool.available)
 		}
 	}
 }
 
-// verifyStates counts the states anew: each is free, or one line has it, and a line without blocks has none.
+// verifyStates counts the recurrent states: each of them is free or belongs to one line.
 func (p *pages) verifyStates(t *testing.T, total int) {
 	t.Helper()
 	owners := map[int32]int{}
@@ -149,13 +148,13 @@ func (p *pages) verifyStates(t *testing.T, total int) {
 		for _, s := range l.snapshots {
 			owners[s.number]++
 			if s.at > l.filled {
-				t.Errorf("a state after %d of %d tokens", s.at, l.filled)
+				t.Errorf("a line of %d tokens has a snapshot after %d", l.filled, s.at)
 			}
 		}
 	}
 	for n := range total {
 		if owners[int32(n)] != 1 {
-			t.Errorf("state %d has %d owners", n, owners[int32(n)])
+			t.Errorf("state %d has %d owners, want 1", n, owners[int32(n)])
 		}
 	}
 	if len(owners) != total {
@@ -163,7 +162,8 @@ func (p *pages) verifyStates(t *testing.T, total int) {
 	}
 }
 
-// Sixty-four conversations of several turns, most of which wait, go on in the memory of sixteen of full length.
+// TestManyConversations: 64 conversations of several turns sample the same tokens in a cache for 64 and in a cache for 16 of full length.
+// Most of the 64 wait between two turns.
 func TestManyConversations(t *testing.T) {
 	const conversations, full = 64, 16
 	m := windowed(t, 0, 0)
@@ -173,7 +173,7 @@ func TestManyConversations(t *testing.T) {
 		histories := make([][]int32, conversations)
 		for turn := range 4 {
 			var wg sync.WaitGroup
-			for i := range conversations { // the others' turns come between two of a conversation
+			for i := range conversations { // all other conversations take a turn between two turns of one
 				wg.Go(func() {
 					prompt := append(histories[i], make([]int32, 20)...)
 					for j := len(histories[i]); j < len(prompt); j++ {
@@ -199,18 +199,18 @@ func TestManyConversations(t *testing.T) {
 	for i := range want {
 		equal(t, fmt.Sprint("conversation ", i), got[i], want[i])
 	}
-	t.Logf("room for %d: %d of %d prompt tokens reused; for %d: %d, %d given up, %d put back", conversations, roomy.ReusedTokens, roomy.PromptTokens,
-		full, s.ReusedTokens, s.EvictedTokens, s.PutBack)
+	t.Logf("cache for %d: %d of %d prompt tokens reused; cache for %d: %d reused, %d tokens evicted, %d sequences put back", conversations,
+		roomy.ReusedTokens, roomy.PromptTokens, full, s.ReusedTokens, s.EvictedTokens, s.PutBack)
 	if again := roomy.ReusedTokens - s.ReusedTokens; roomy.Recomputed != 0 || s.Recomputed < again || s.PutBack == 0 && s.Recomputed != again {
-		t.Errorf("%d tokens were computed again, %d where there is room for all, for %d that were not reused", s.Recomputed, roomy.Recomputed, again)
+		t.Errorf("the small cache computed %d tokens again, want %d; the large one %d, want 0", s.Recomputed, again, roomy.Recomputed)
 	}
-	if roomy.EvictedTokens > 0 || s.EvictedTokens == 0 || s.ReusedTokens == 0 { // how much is reused depends on which turns come first
-		t.Errorf("%+v and %+v", roomy, s)
+	if roomy.EvictedTokens > 0 || s.EvictedTokens == 0 || s.ReusedTokens == 0 { // the number of reused tokens depends on the order of turns
+		t.Errorf("large cache %+v, want no evictions; small cache %+v, want evictions and reused tokens", roomy, s)
 	}
 }
 
-// TestStaleLinesAreNotReused: keys and values of old weights that a sequence in flight still reads are no prefix of another sequence, and no
-// reason to wait for one, neither before the sequence ends nor after.
+// TestStaleLinesAreNotReused: after an update of weights, a new sequence neither reuses keys and values of the old weights nor waits for them,
+// both while a sequence in flight still reads them and after its end.
 func TestStaleLinesAreNotReused(t *testing.T) {
 	c := arch.Config{Family: arch.Qwen3, Layers: 1, KVHeads: 1, HeadDim: 8}
 	p := newPages(&c, Options{Slots: 2, PassRows: 64, CacheTokens: 8 * arch.CacheBlock})
@@ -220,14 +220,14 @@ func TestStaleLinesAreNotReused(t *testing.T) {
 		p.fill(l, n)
 	}
 	if from, soon := p.find(owner, tokens); from.from != l || !soon {
-		t.Fatalf("before the update: %+v, %v", from, soon)
+		t.Fatalf("before the update: got prefix %+v, wait for more %v; want the line in flight, true", from, soon)
 	}
 	p.forget(owner)
 	if from, soon := p.find(owner, tokens); from.reuse != 0 || soon {
-		t.Errorf("in flight: %d tokens are reused, waits for more: %v", from.reuse, soon)
+		t.Errorf("old sequence in flight: %d tokens reused, wait for more %v; want 0, false", from.reuse, soon)
 	}
 	p.close(l)
 	if from, soon := p.find(owner, tokens); from.reuse != 0 || soon {
-		t.Errorf("after its end: %d tokens are reused, waits for more: %v", from.reuse, soon)
+		t.Errorf("old sequence ended: %d tokens reused, wait for more %v; want 0, false", from.reuse, soon)
 	}
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// A pass of fewer rows than its recording is filled up with rows of no slot.
+// TestInputsOfNothing: a pass with fewer rows than its recording is filled up with rows that belong to no slot.
 func TestInputsOfNothing(t *testing.T) {
 	a := &sequence{tenant: &Tenant{number: 1}, flight: flight{slot: 4, filled: 2, line: &line{recurrence: recurrence{state: 3}}}, tokens: []int32{7, 8, 9}}
 	b := &sequence{tenant: &Tenant{}, flight: flight{slot: 1, line: &line{}}, tokens: []int32{5}}
 	plan := planBatch([]*sequence{a, b}, 8)
 	if !plan.decodes() {
-		t.Error("two newest tokens are no decode pass")
+		t.Error("a pass of one token for each of two sequences is not a decode pass")
 	}
 	want := []int32{5, 9, 0, 0, 1, 4, noSlot, noSlot, 0, 2, 0, 0, 1, 3, 0, 0, 0, 1, noTenant, noTenant, 0, 3, noState, noState}
 	if got := plan.inputs(4); !slices.Equal(got, want) {
@@ -28,11 +28,12 @@ func TestInputsOfNothing(t *testing.T) {
 	}
 	b.tokens = []int32{5, 6}
 	if planBatch([]*sequence{a, b}, 8).decodes() {
-		t.Error("a prompt of two tokens is taken for a decode pass")
+		t.Error("a pass with a prompt of two tokens is a decode pass")
 	}
 }
 
-// The parts of a pass keep the rows of each sequence, and put together they have their tokens and experts in one order.
+// TestPartsOfAPass: a pass of prompts and decoding sequences is split into two parts with the same rows. When the parts are joined again,
+// their tokens and experts are in one order.
 func TestPartsOfAPass(t *testing.T) {
 	decoding := func(slot int) *sequence {
 		return &sequence{tenant: &Tenant{}, flight: flight{slot: slot, filled: 1, line: &line{}}, tokens: []int32{5, 6}}
@@ -45,26 +46,27 @@ func TestPartsOfAPass(t *testing.T) {
 	plan := planBatch([]*sequence{short, long, a, b}, 12)
 	parts := plan.parts()
 	if len(parts) != 2 || !parts[0].decodes() || parts[1].decodes() {
-		t.Fatalf("parts %+v", parts)
+		t.Fatalf("got parts %+v, want a part that decodes and a part of prompts", parts)
 	}
 	if !slices.Equal(parts[0].ready, []*sequence{b, a}) || !slices.Equal(parts[0].last, []int32{0, 1}) {
-		t.Errorf("decoding: %+v", parts[0])
+		t.Errorf("part that decodes: got %+v", parts[0])
 	}
 	if !slices.Equal(parts[1].ready, []*sequence{short}) || !slices.Equal(parts[1].last, []int32{2}) || parts[1].rows != 10 || len(parts[1].work) != 2 {
-		t.Errorf("prompts: %+v", parts[1])
+		t.Errorf("part of prompts: got %+v", parts[1])
 	}
 	parts[0].routes, parts[1].routes = []uint16{1, 2}, []uint16{3, 4}
 	plan.become(parts)
 	if plan.rows != 12 || !slices.Equal(plan.ready, []*sequence{b, a, short}) || !slices.Equal(plan.routes, []uint16{1, 2, 3, 4}) ||
 		!slices.Equal(plan.work, []work{{b, 1}, {a, 1}, {short, 3}, {long, 7}}) {
-		t.Errorf("together: %+v", plan)
+		t.Errorf("joined parts: got %+v", plan)
 	}
 	if one := planBatch([]*sequence{a, b}, 9).parts(); len(one) != 1 || !one[0].decodes() {
-		t.Errorf("parts of a pass that only decodes: %+v", one)
+		t.Errorf("parts of a pass that only decodes: got %+v, want one", one)
 	}
 }
 
-// alike compares first turns on devices that round otherwise: of a few, one token may turn out another, and nothing after it is compared.
+// alike compares first turns on two devices, which may round differently. Log-probs must agree up to the first token that differs, and
+// nine of ten turns must have equal tokens.
 func alike(t *testing.T, got, want [][2]policy.Completion) {
 	t.Helper()
 	same := 0
@@ -82,11 +84,11 @@ func alike(t *testing.T, got, want [][2]policy.Completion) {
 		}
 	}
 	if same < len(want)*9/10 {
-		t.Errorf("%d of %d completions are the same", same, len(want))
+		t.Errorf("%d of %d completions are equal, want 90%%", same, len(want))
 	}
 }
 
-// On a GPU conversations go as on the processor, with recorded passes and without.
+// TestGPU: conversations on a GPU agree with conversations on the CPU, with and without recorded passes.
 func TestGPU(t *testing.T) {
 	devices := cudatest.Devices(t)
 	if len(devices) < 2 {
@@ -99,13 +101,13 @@ func TestGPU(t *testing.T) {
 			e := testEngine(t, testModelOn(t, devices[1], 1, false), c)
 			alike(t, run(t, e, reqs, 16, inOrder(len(reqs))), want)
 			if recorded := len(e.engine.recordings) > 0; recorded == c.NoRecordings || !allRecorded(e) {
-				t.Errorf("recordings %v", e.engine.recordings)
+				t.Errorf("got recordings %v, want some: %v", e.engine.recordings, !c.NoRecordings)
 			}
 		})
 	}
 }
 
-// allRecorded says whether no recording of an engine has failed.
+// allRecorded reports whether every pass that the engine tried to record was recorded.
 func allRecorded(e *Tenant) bool {
 	for _, r := range e.engine.recordings {
 		if r == nil {
@@ -115,10 +117,11 @@ func allRecorded(e *Tenant) bool {
 	return true
 }
 
-// Where a pass cannot be recorded, as on any CPU, it and those of its size run as they are, and the engine says so once a size.
+// TestPassesThatCannotBeRecorded: if a pass cannot be recorded, as on a CPU, passes of its size run unrecorded. The engine notes it once for
+// each size.
 func TestPassesThatCannotBeRecorded(t *testing.T) {
 	reqs := requests()
-	opt := Options{Slots: 16, PassRows: 20} // prompts go on beside sequences that decode, in a pass of two parts
+	opt := Options{Slots: 16, PassRows: 20} // some passes have two parts: prompts, and sequences that decode
 	want := run(t, testEngine(t, testModel(t, 1), opt), reqs, 16, inOrder(len(reqs)))
 	var notes []string
 	opt.Note = func(text string) { notes = append(notes, text) }
@@ -126,21 +129,22 @@ func TestPassesThatCannotBeRecorded(t *testing.T) {
 	e.engine.records = true
 	for range 2 {
 		if got := run(t, e, reqs, 16, inOrder(len(reqs))); !reflect.DeepEqual(got, want) {
-			t.Error("other completions")
+			t.Error("completions differ from an engine that does not record")
 		}
 	}
 	if len(notes) != len(e.engine.recordings) || len(notes) < 2 {
-		t.Errorf("notes %q of %d sizes", notes, len(e.engine.recordings))
+		t.Errorf("got %d notes %q, want one for each of %d sizes, and 2 or more", len(notes), notes, len(e.engine.recordings))
 	}
 	for size, r := range e.engine.recordings {
 		said := fmt.Sprintf("passes of %d rows", size)
 		if r != nil || !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, said) && strings.Contains(n, "on GPUs alone") }) {
-			t.Errorf("size %d: recorded %v, notes %q", size, r != nil, notes)
+			t.Errorf("size %d: recorded %v, want false; no note of it in %q", size, r != nil, notes)
 		}
 	}
 }
 
-// Passes with many rows of experts are not recorded, since those wait for their numbers; smaller ones of the same engine are.
+// TestManyExpertsAreNotRecorded: a pass with many rows of experts is not recorded, because it waits for the number of rows of each expert.
+// Smaller passes of the same engine are recorded.
 func TestManyExpertsAreNotRecorded(t *testing.T) {
 	devices := cudatest.Devices(t)
 	if len(devices) < 2 {
@@ -150,7 +154,7 @@ func TestManyExpertsAreNotRecorded(t *testing.T) {
 	e := testEngine(t, mixtureModelOn(t, devices[1], 1, false), Options{Slots: 256, CacheTokens: 4096, Note: func(text string) { notes = append(notes, text) }})
 	err := e.engine.dev.Do(t.Context(), func(s *torch.Scope) error {
 		if e.engine.recordingOf(s, 200) != nil {
-			t.Error("600 rows of experts were recorded")
+			t.Error("a pass with 600 rows of experts was recorded")
 		}
 		return nil
 	})
@@ -160,18 +164,18 @@ func TestManyExpertsAreNotRecorded(t *testing.T) {
 	reqs := requests()
 	run(t, e, reqs, 4, inOrder(len(reqs)))
 	if len(notes) > 0 || len(e.engine.recordings) == 0 || !allRecorded(e) {
-		t.Errorf("recordings %v, notes %q", e.engine.recordings, notes)
+		t.Errorf("small passes: got recordings %v and notes %q, want recordings only", e.engine.recordings, notes)
 	}
 }
 
-// On every device tenants have what they have alone, with recorded passes and without, also after another has joined, for whom passes are
-// recorded anew, and after one has left.
+// TestTenantsComeAndGo: on every device a tenant samples the same as alone in an engine, with and without recorded passes. This holds after
+// another tenant has joined, which makes the engine record its passes again, and after one has left.
 func TestTenantsComeAndGo(t *testing.T) {
 	reqs := requests()
 	for _, device := range cudatest.Devices(t) {
 		for _, plain := range []bool{false, true} {
 			if plain && device == "cpu" {
-				continue // nothing is recorded there
+				continue // passes are not recorded on a CPU
 			}
 			t.Run(fmt.Sprintf("%s, NoRecordings %v", device, plain), func(t *testing.T) {
 				base := testModelOn(t, device, 1, false)

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// mixtureModel has experts in its first and third layer.
+// mixtureModel returns a model with experts in its first and third layer.
 func mixtureModel(t *testing.T, threads int, half bool) *model.Model {
 	t.Helper()
 	return mixtureModelOn(t, "cpu", threads, half)
@@ -30,8 +30,8 @@ func mixtureModelOn(t *testing.T, device string, threads int, half bool) *model.
 	return randomModel(t, dev, c, half)
 }
 
-// A token's experts are those of training's forward pass, for every token but the newest; they, the tokens and the log-probs do
-// not depend on what else is in flight, on shared prefixes, threads or the size of a pass.
+// TestRoutesAreTheTokensOwn: a completion has the experts of every token but the newest, and they equal the experts of training's forward
+// pass. Experts, tokens and log-probs do not depend on other sequences in flight, shared prefixes, threads or the size of a pass.
 func TestRoutesAreTheTokensOwn(t *testing.T) {
 	for _, half := range []bool{false, true} {
 		t.Run(map[bool]string{false: "fp32", true: "bf16"}[half], func(t *testing.T) { testRoutes(t, half) })
@@ -49,7 +49,7 @@ func testRoutes(t *testing.T, half bool) {
 				tokens += len(want[i][0].Tokens) + 3
 			}
 			if len(c.Routes) != tokens*m.Config.RouteWidth() || m.Config.RouteWidth() != 6 {
-				t.Fatalf("request %d turn %d: %d experts for %d tokens", i, turn, len(c.Routes), tokens)
+				t.Fatalf("request %d turn %d: %d experts for %d tokens, want 6 for each", i, turn, len(c.Routes), tokens)
 			}
 		}
 	}
@@ -80,7 +80,7 @@ func testRoutes(t *testing.T, half bool) {
 	}
 }
 
-// A turn after new weights has the experts of the new weights for all its tokens.
+// TestRoutesAfterNewWeights: after an update, all tokens of a turn have the experts that the new weights choose.
 func TestRoutesAfterNewWeights(t *testing.T) {
 	m := mixtureModel(t, 1, false)
 	e := testEngine(t, m, Options{Slots: 2})
@@ -102,11 +102,11 @@ func TestRoutesAfterNewWeights(t *testing.T) {
 	all := slices.Concat(r.Tokens, after.Tokens)
 	equalRoutes(t, "new weights", after.Routes, trainingRoutes(t, m, all[:len(all)-1]))
 	if slices.Equal(before.Routes, after.Routes) {
-		t.Error("the experts did not change")
+		t.Error("the experts are the same before and after the update")
 	}
 }
 
-// trainingRoutes are the experts of a sequence in training's forward pass, as a completion has them.
+// trainingRoutes returns the experts that training's forward pass chooses for a sequence, in the layout of a completion.
 func trainingRoutes(t *testing.T, m *model.Model, ids []int32) []uint16 {
 	t.Helper()
 	b := &batch{rows: len(ids)}

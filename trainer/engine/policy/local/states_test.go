@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// contents follows what each recurrent state holds: the tokens that it has seen.
+// contents records for each recurrent state the tokens that it is computed from.
 type contents struct {
 	t  *testing.T
 	p  *pages
@@ -30,7 +30,7 @@ func (c *contents) move(moves []move) {
 	c.p.pending = nil
 }
 
-// open begins a sequence, unless it has to wait, and checks the state that it begins with.
+// open begins a sequence and checks the state that it begins with. It returns nil if the sequence has to wait for a prefix.
 func (c *contents) open(owner *Tenant, tokens []int32) *line {
 	c.t.Helper()
 	from, soon := c.p.find(owner, tokens)
@@ -40,17 +40,17 @@ func (c *contents) open(owner *Tenant, tokens []int32) *line {
 	l, moves := c.p.open(owner, tokens, from)
 	c.move(moves)
 	if l.filled > 0 && !slices.Equal(c.of[l.state], tokens[:l.filled]) {
-		c.t.Fatalf("a sequence begins after %d tokens with the state after %d (prefix of %d)", l.filled, len(c.of[l.state]), from.reuse)
+		c.t.Fatalf("a sequence begins after %d tokens with the state after %d (it reuses %d)", l.filled, len(c.of[l.state]), from.reuse)
 	}
 	return l
 }
 
-// pass computes the next rows of a line's tokens.
+// pass computes the line's next tokens, at most rows of them.
 func (c *contents) pass(l *line, rows int) {
 	c.t.Helper()
 	filled := l.filled + l.reach(l.filled, min(rows, len(l.tokens)-l.filled))
 	if !c.p.extend(l, filled) {
-		c.t.Fatal("no block")
+		c.t.Fatal("no block is free")
 	}
 	c.move(nil)
 	if l.filled > 0 && !slices.Equal(c.of[l.state], l.tokens[:l.filled]) {
@@ -60,7 +60,7 @@ func (c *contents) pass(l *line, rows int) {
 	c.p.fill(l, filled)
 }
 
-// play computes a sequence that samples up to n tokens in all.
+// play computes a sequence from its prompt up to a length of n tokens, and ends it.
 func (c *contents) play(owner *Tenant, tokens []int32, n int) {
 	c.t.Helper()
 	l := c.open(owner, tokens)
@@ -74,14 +74,15 @@ func (c *contents) play(owner *Tenant, tokens []int32, n int) {
 	c.p.close(l)
 }
 
-// TestForkFromALineThatGivesUpItsBlock: the source of a fork is the idle line that gives up the block which the fork needs, and with it its states.
+// TestForkFromALineThatGivesUpItsBlock: a fork needs a block, and the only idle line that can give one up, with its states, is the line that
+// it forks from. The fork begins with the right state nevertheless.
 func TestForkFromALineThatGivesUpItsBlock(t *testing.T) {
 	at, owner := contentsOf(t, Options{Slots: 1, Conversations: 3, PassRows: 64, CacheTokens: 2 * arch.CacheBlock}), &Tenant{}
 	history := make([]int32, 36)
 	for i := range history {
 		history[i] = int32(i)
 		if i >= 21 && i < 30 {
-			history[i] = 1000 + int32(i) // what the first turn samples
+			history[i] = 1000 + int32(i) // tokens that the first turn samples
 		}
 	}
 	at.play(owner, history[:21], 30) // snapshot after 20 tokens
@@ -89,7 +90,8 @@ func TestForkFromALineThatGivesUpItsBlock(t *testing.T) {
 	at.play(owner, history, 41)      // another rollout of that turn
 }
 
-// TestStatesHoldTheirTokens: however sequences fork, wait, end and lose blocks and states, each continues with the state of its own tokens.
+// TestStatesHoldTheirTokens: in random orders of forks, waits, ends, and lost blocks and states, each sequence continues with the state of its
+// own tokens.
 func TestStatesHoldTheirTokens(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -101,7 +103,7 @@ func TestStatesHoldTheirTokens(t *testing.T) {
 		var flying []*line
 		for range 400 {
 			switch k := rng.IntN(10); {
-			case len(flying) < slots && k < 4: // a turn of a history, which may part from it
+			case len(flying) < slots && k < 4: // a new turn that continues a history from some token
 				tokens := slices.Clone(histories[rng.IntN(len(histories))])
 				tokens = tokens[:1+rng.IntN(len(tokens))]
 				for range 1 + rng.IntN(20) {
@@ -132,8 +134,8 @@ func TestStatesHoldTheirTokens(t *testing.T) {
 	}
 }
 
-// TestUsedSnapshotStays: the state after a prompt, from which another sequence has just continued, is not given up before older ones,
-// also after its line gave up the state at its end. It serves each further rollout of the prompt.
+// TestUsedSnapshotStays: a snapshot that a sequence has just continued from is kept longer than states that were used before it, also if its
+// line has given up the state at its end. Each further rollout of the prompt continues from it.
 func TestUsedSnapshotStays(t *testing.T) {
 	at, owner := contentsOf(t, Options{Slots: 1, Conversations: 3, PassRows: 64, CacheTokens: 32 * arch.CacheBlock}), &Tenant{}
 	prompt := func(first int32) (tokens []int32) {
@@ -142,13 +144,13 @@ func TestUsedSnapshotStays(t *testing.T) {
 		}
 		return tokens
 	}
-	for _, first := range []int32{1, 2, 1, 3} { // each first time takes two states of four, and the second time takes one
+	for _, first := range []int32{1, 2, 1, 3} { // a new prompt takes two of the four states, and the second rollout of prompt 1 takes one
 		at.play(owner, prompt(first), 11)
 	}
 	for range 3 {
 		l := at.open(owner, prompt(1))
 		if l.filled != 9 {
-			t.Errorf("the prompt that was read before continues after %d tokens, want 9", l.filled)
+			t.Errorf("another rollout of prompt 1 begins after %d tokens, want 9", l.filled)
 		}
 		at.pass(l, 1)
 		at.p.close(l)

@@ -19,7 +19,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// adapted is a model with adapters that change what it says.
+// adapted returns random adapters of a model, large enough to change the sampled tokens.
 func adapted(t *testing.T, base *model.Model, r int, targets ...string) *model.Adapters {
 	t.Helper()
 	spec := lora.New(r, 0, false, targets)
@@ -61,7 +61,7 @@ func join(t *testing.T, e *Engine, m *model.Model, terms Terms) *Tenant {
 	return tenant
 }
 
-// hold keeps the device busy until release is called; until then no pass runs.
+// hold keeps the device busy, so that no pass runs until release is called.
 func hold(t *testing.T, e *Engine) (release func()) {
 	t.Helper()
 	held, ended := make(chan struct{}), make(chan error, 1)
@@ -76,7 +76,7 @@ func hold(t *testing.T, e *Engine) (release func()) {
 	}
 }
 
-// waitFor waits until the engine has so many sequences.
+// waitFor waits until the number of sequences that run or wait in the engine reaches `sequences`.
 func waitFor(e *Engine, sequences int) {
 	for n := 0; n < sequences; time.Sleep(time.Millisecond) {
 		e.mu.Lock()
@@ -85,7 +85,7 @@ func waitFor(e *Engine, sequences int) {
 	}
 }
 
-// together asks for all requests of all tenants at once: none is sampled before all have arrived.
+// together sends all requests at once from each tenant. Sampling begins when all have arrived.
 func together(t *testing.T, e *Engine, reqs []policy.Request, tenants ...*Tenant) [][]policy.Completion {
 	t.Helper()
 	out := make([][]policy.Completion, len(tenants))
@@ -108,7 +108,7 @@ func together(t *testing.T, e *Engine, reqs []policy.Request, tenants ...*Tenant
 	return out
 }
 
-// eight are as many requests, two of each prompt.
+// eight returns eight requests, two of each prompt.
 func eight(newTokens int) (out []policy.Request) {
 	for i := range 8 {
 		prompt := make([]int32, 5+i/2*9)
@@ -121,14 +121,14 @@ func eight(newTokens int) (out []policy.Request) {
 	return out
 }
 
-// TestTenantsInOneBatch: eight sequences each of two adapters, and of the model without one, decode in one batch. Each has the
-// bits that it has alone in an engine of its own.
+// TestTenantsInOneBatch: eight sequences of each of three tenants decode in one batch. Two tenants have adapters, and one uses the base model.
+// Each sequence has the same bits as alone in an engine of its own.
 func TestTenantsInOneBatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		base    func(t *testing.T) *model.Model
 		targets []string // of the second adapter
 		tokens  int
-		alone   int // requests that are asked alone, too
+		alone   int // number of requests that are compared with an engine of their own
 	}{
 		"fp32":      {func(t *testing.T) *model.Model { return testModel(t, 1) }, []string{"q_proj", "down_proj"}, 20, 8},
 		"bf16":      {func(t *testing.T) *model.Model { return testModelIn(t, 1, true) }, []string{"q_proj", "down_proj"}, 20, 8},
@@ -158,17 +158,17 @@ func TestTenantsInOneBatch(t *testing.T) {
 					equalRoutes(t, fmt.Sprintf("tenant %d, request %d", i, j), got[i][j].Routes, want.Routes)
 				}
 				if largest := slices.Max(slices.Collect(maps.Keys(tenants[i].Stats().Batches))); largest != 24 {
-					t.Errorf("tenant %d was in batches of %d sequences at most", i, largest)
+					t.Errorf("tenant %d: the largest batch had %d sequences, want 24", i, largest)
 				}
 				if next := got[(i+1)%3][0]; slices.Equal(got[i][0].LogProbs, next.LogProbs) {
-					t.Error("two tenants sample from equal distributions: their adapters do nothing")
+					t.Errorf("tenants %d and %d have the same log-probs: their adapters have no effect", i, (i+1)%3)
 				}
 			}
 		})
 	}
 }
 
-// quantised is a model that stays in the blocks of its file.
+// quantised returns a model whose weights stay quantised, as in its file.
 func quantised(t *testing.T) *model.Model {
 	t.Helper()
 	src, err := weights.Open(golden.Model(t, "SmolLM2-135M-Instruct.Q4_1.gguf"))
@@ -189,8 +189,8 @@ func quantised(t *testing.T) *model.Model {
 	return m
 }
 
-// TestPrefixesAreTheTenantsOwn: keys and values depend on adapters, so no tenant reuses another's, neither cached ones nor those that
-// are computed beside it; and new weights of one tenant drop the prefixes of that one alone.
+// TestPrefixesAreTheTenantsOwn: keys and values depend on adapters, so a tenant never reuses another's prefix, neither a cached one nor one
+// that is being computed. An update of one tenant's weights drops only its own prefixes.
 func TestPrefixesAreTheTenantsOwn(t *testing.T) {
 	base := testModel(t, 1)
 	e := testShared(t, base, Options{Slots: 4})
@@ -203,9 +203,9 @@ func TestPrefixesAreTheTenantsOwn(t *testing.T) {
 			t.Fatalf("%s: the tenants reused %d and %d tokens, want %d and %d", when, gotA, gotB, wantA, wantB)
 		}
 	}
-	reused("side by side", 0, 0)
+	reused("first request of both", 0, 0)
 	together(t, e, []policy.Request{r}, a, b)
-	reused("once more", 69, 69)
+	reused("second request of both", 69, 69)
 	if err := b.UpdateWeights(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -213,8 +213,8 @@ func TestPrefixesAreTheTenantsOwn(t *testing.T) {
 	reused("after new weights of the second", 2*69, 69)
 }
 
-// TestUpdateUnderAnothersFlight: the weights of a tenant change while another's sequences are in flight, which do not notice. Under
-// its own they may not.
+// TestUpdateUnderAnothersFlight: a tenant's weights may change while sequences of another tenant are in flight, and these sample the same as
+// without the update. An update is refused while sequences of the same tenant are in flight.
 func TestUpdateUnderAnothersFlight(t *testing.T) {
 	base := testModel(t, 1)
 	steady, learning := adapted(t, base, 3), adapted(t, base, 5)
@@ -236,7 +236,7 @@ func TestUpdateUnderAnothersFlight(t *testing.T) {
 	asked.Go(func() { got, err = a.Generate(context.Background(), inFlight) })
 	waitFor(e, 1)
 	if a.UpdateWeights(t.Context(), 1) == nil {
-		t.Error("weights may change under sequences in flight")
+		t.Error("an update was accepted while sequences of the same tenant were in flight")
 	}
 	release()
 	<-began
@@ -255,19 +255,20 @@ func TestUpdateUnderAnothersFlight(t *testing.T) {
 	}
 	equal(t, "new weights", after, fresh)
 	if got.Version != 0 || before.Version != 0 || after.Version != 1 || a.Version() != 0 || after.LogProbs[0] == before.LogProbs[0] {
-		t.Errorf("versions %d, %d and %d; the first log-probs %v and %v", got.Version, before.Version, after.Version, before.LogProbs[0], after.LogProbs[0])
+		t.Errorf("versions: got %d in flight, %d before the update, %d after it; want 0, 0, 1. First log-probs before and after it: %v, %v, want different ones",
+			got.Version, before.Version, after.Version, before.LogProbs[0], after.LogProbs[0])
 	}
 }
 
-// TestOverlap: where the weights of a tenant may change under its sequences in flight, these go on, with the version with which they
-// began. What they leave in the cache is of both versions and is not reused; the other tenant's is its own.
+// TestOverlap: with Terms.Overlap an update is accepted while the tenant's own sequences are in flight. They continue and keep the version
+// that they began with. Their keys and values are from both versions and are not reused. Other tenants' sequences do not change.
 func TestOverlap(t *testing.T) {
 	base := testModel(t, 1)
 	learning, steady := adapted(t, base, 3), adapted(t, base, 5)
 	e := testShared(t, base, Options{Slots: 16})
 	a, b := join(t, e, learning.Model(), Terms{Overlap: true}), join(t, e, steady.Model(), Terms{Overlap: true})
 	if a.Deterministic() {
-		t.Error("it says that it is deterministic")
+		t.Error("a tenant with Overlap reports that it is deterministic")
 	}
 	r := policy.Request{Tokens: make([]int32, 40), Sampling: policy.Sampling{MaxNew: 100}}
 	want, err := testEngine(t, steady.Model(), Options{Slots: 1}).Generate(t.Context(), r)
@@ -296,7 +297,7 @@ func TestOverlap(t *testing.T) {
 	asked.Wait()
 	equal(t, "the other tenant", got[1], want)
 	if got[0].Version != 0 || a.Version() != 1 || len(got[0].Tokens) != 100 {
-		t.Errorf("%d tokens of version %d, now %d", len(got[0].Tokens), got[0].Version, a.Version())
+		t.Errorf("got %d tokens of version %d and a tenant at version %d, want 100, 0 and 1", len(got[0].Tokens), got[0].Version, a.Version())
 	}
 	fresh, err := testEngine(t, learning.Model(), Options{Slots: 1}).Generate(t.Context(), r)
 	if err != nil {
@@ -305,7 +306,8 @@ func TestOverlap(t *testing.T) {
 	equal(t, "after new weights", together(t, e, []policy.Request{r}, a)[0][0], fresh)
 }
 
-// TestTenantLeaves: a tenant's sequences end with it, its adapters may then be freed, the others go on, and its place is another's.
+// TestTenantLeaves: closing a tenant ends its sequences, and its adapters may be freed. Other tenants continue, and the next one to join gets
+// its number.
 func TestTenantLeaves(t *testing.T) {
 	base := testModel(t, 1)
 	leaving, staying := adapted(t, base, 3), adapted(t, base, 5)
@@ -317,7 +319,7 @@ func TestTenantLeaves(t *testing.T) {
 	var asked sync.WaitGroup
 	asked.Go(func() {
 		if _, err := a.Generate(context.Background(), r); !errors.Is(err, ErrClosed) {
-			t.Errorf("a sequence of who has left: %v", err)
+			t.Errorf("a sequence of the closed tenant: got error %v, want ErrClosed", err)
 		}
 	})
 	asked.Go(func() {
@@ -334,11 +336,11 @@ func TestTenantLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := a.Generate(t.Context(), r); !errors.Is(err, ErrClosed) {
-		t.Errorf("after its end: %v", err)
+		t.Errorf("a request of the closed tenant: got error %v, want ErrClosed", err)
 	}
 	next := join(t, e, adapted(t, base, 7).Model(), Terms{})
 	if next.number != a.number {
-		t.Errorf("the free number %d is not used: %d", a.number, next.number)
+		t.Errorf("the new tenant has number %d, want the free one, %d", next.number, a.number)
 	}
 	asked.Wait()
 	for _, tenant := range []*Tenant{b, next} {
@@ -356,10 +358,10 @@ func TestTenantLeaves(t *testing.T) {
 	e.mu.Unlock()
 }
 
-// A model with weights of its own is no tenant.
+// TestOnlyModelsOfTheBaseJoin: a model that does not share the engine's base weights cannot join.
 func TestOnlyModelsOfTheBaseJoin(t *testing.T) {
 	e := testShared(t, testModel(t, 1), Options{Slots: 1})
 	if tenant, err := e.Join(t.Context(), randomModel(t, e.dev, denseConfig, false), Terms{}); err == nil {
-		t.Errorf("joined as %d", tenant.number)
+		t.Errorf("a model with other base weights joined as tenant %d, want an error", tenant.number)
 	}
 }

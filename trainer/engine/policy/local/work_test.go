@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// A decode pass in which each of eight sequences opens a block asks a GPU for one copy, one launch and one wait where it is recorded. Where it is
-// not, its operations are launched one by one, and the settings of its sampling are a second copy.
+// TestWorkOfADecodePass counts the work that a decode pass gives to a GPU if each of eight sequences begins a block. A recorded pass is one
+// copy, one launch and one wait. Otherwise each operation is a launch, and the settings of sampling are a second copy.
 func TestWorkOfADecodePass(t *testing.T) {
 	devices := cudatest.Devices(t)
 	if len(devices) < 2 {
@@ -30,7 +30,7 @@ func TestWorkOfADecodePass(t *testing.T) {
 			for i := range all {
 				all[i] = &sequence{tenant: tenant, flight: flight{slot: i, listed: make([]int, 1)}}
 			}
-			// decodeAt is the pass whose rows have a position, where a block begins.
+			// decodeAt runs a decode pass in which every row has this position, the first of a block.
 			decodeAt := func(s *torch.Scope, position int) {
 				for _, q := range all {
 					q.tokens, q.filled = make([]int32, position+1), position
@@ -47,9 +47,9 @@ func TestWorkOfADecodePass(t *testing.T) {
 				}
 			}
 			err := e.dev.Do(t.Context(), func(s *torch.Scope) error {
-				decodeAt(s, 0) // is recorded
+				decodeAt(s, 0) // the engine records this pass unless it runs operations one by one
 				if got := emulated.Count(t, func() { decodeAt(s, arch.CacheBlock) }); got != c.want {
-					t.Errorf("%+v, want %+v", got, c.want)
+					t.Errorf("work of a pass: got %+v, want %+v", got, c.want)
 				}
 				return nil
 			})
