@@ -9,13 +9,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// spokenTokens is a trajectory with one trained token.
+// spokenTokens returns a trajectory with one trained token.
 func spokenTokens(id string) agent.Trajectory {
 	return agent.Trajectory{ID: id, FormatValid: true, Tokens: []int32{1, 2}, Sampled: []bool{false, true}, LogProbs: []float32{0, -1}}
 }
 
-// TestFoldIsOneTrajectory: folding one of a group's conversations changes neither its group nor its advantage, and both
-// stretches are trained as rows of one trajectory.
+// TestFoldIsOneTrajectory: folding a conversation of a group changes neither its group nor its advantage. Both stretches are trained as rows of
+// one trajectory.
 func TestFoldIsOneTrajectory(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.align.d=3")
 	sequences := func(name string, fold bool) map[string]*learner.Sequence {
@@ -59,21 +59,21 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 			id := trajectoryID("q", 1, name, 0, name == "planner")
 			row := folded[agent.RowID(id, 1)]
 			if row == nil || len(folded) != len(plain)+1 {
-				t.Fatalf("%d sequences, %d without the fold", len(folded), len(plain))
+				t.Fatalf("got %d sequences with the fold and %d without, want one more; row of the second stretch: %v", len(folded), len(plain), row)
 			}
 			for of, want := range plain {
 				if got := folded[of]; got == nil || got.Advantage != want.Advantage || got.Weight != want.Weight || got.Group != want.Group || got.Whole != of {
-					t.Errorf("%s: %+v with a folded conversation in its group, %+v without", of, got, want)
+					t.Errorf("%s: got %+v with a folded conversation in its group, want %+v as without", of, got, want)
 				}
 			}
 			if want := plain[id]; row.Advantage != want.Advantage || row.Weight != want.Weight || row.Group != want.Group || row.Whole != id {
-				t.Errorf("the second stretch: %+v, the trajectory: %+v", row, want)
+				t.Errorf("row of the second stretch: got %+v, want advantage, weight and group of %+v", row, want)
 			}
 		})
 	}
 }
 
-// TestFoldedConversationIsWhole: who reads what was said, a verifier or a person, reads all stretches.
+// TestFoldedConversationIsWhole: a verifier and a reader of the page get all stretches of a folded conversation.
 func TestFoldedConversationIsWhole(t *testing.T) {
 	folded := agent.Trajectory{Turns: []agent.Turn{{Role: agent.RolePrompt, Text: "?"}, {Role: agent.RoleSampled, Text: "summary", Sampled: true}},
 		More: []agent.Trajectory{{Turns: []agent.Turn{{Role: agent.RolePrompt, Text: "? summary"}, {Role: agent.RoleSampled, Text: "!", Sampled: true}}}}}
@@ -86,6 +86,6 @@ func TestFoldedConversationIsWhole(t *testing.T) {
 		shown = append(shown, turn.Text)
 	}
 	if !slices.Equal(verified, want) || !slices.Equal(shown, want) {
-		t.Errorf("a verifier reads %q, a person %q", verified, shown)
+		t.Errorf("a verifier gets %q, and the page shows %q; want %q", verified, shown, want)
 	}
 }

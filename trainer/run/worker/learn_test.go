@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestRefusalsInARow counts: a step without a refusal starts the count anew.
+// TestRefusalsInARow: a worker ends after three steps in a row with a refused update. A step without a refusal starts the count again.
 func TestRefusalsInARow(t *testing.T) {
 	s := &steps{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil)}
 	bad, good := learned{}, learned{}
@@ -24,7 +24,7 @@ func TestRefusalsInARow(t *testing.T) {
 		}
 	}
 	if err := s.countRefusals(bad); !errors.Is(err, errDivergent) {
-		t.Errorf("the third in a row: %v", err)
+		t.Errorf("third refusal in a row: got error %v, want %v", err, errDivergent)
 	}
 }
 
@@ -32,10 +32,10 @@ var errDivergent = errors.New("the loss is not finite")
 
 func reportOf(refused error) learner.Report { return learner.Report{Refused: refused} }
 
-// TestRefusedStepsAreRemembered: a worker that is killed after two void steps in a row ends with the third.
+// TestRefusedStepsAreRemembered: a checkpoint has the number of refused steps in a row, so a restored worker continues to count from it.
 func TestRefusedStepsAreRemembered(t *testing.T) {
 	workers := openWorkers(t, load(t, t.TempDir(), "cold_start.demonstrations=none"))
-	for _, w := range workers { // side by side: they agree on the manifest
+	for _, w := range workers { // all of them before any settles, because they agree on the manifest
 		w.steps.refused = 2
 		if err := w.archive.Checkpoint(t.Context(), 0); err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestRefusedStepsAreRemembered(t *testing.T) {
 		}
 		w.steps.refused = 0
 		if err := w.archive.Restore(t.Context(), archive.Manifest{}); err != nil || w.steps.refused != 2 {
-			t.Errorf("%s: %d refused steps are remembered, %v", w.name, w.steps.refused, err)
+			t.Errorf("%s: restored with %d refused steps, want 2; error %v", w.name, w.steps.refused, err)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestLedgerOfFrozenAgent: a frozen agent's ledger names every rollout and trains on none.
+// TestLedgerOfFrozenAgent: a frozen agent's ledger lists every rollout, and none as trained on.
 func TestLedgerOfFrozenAgent(t *testing.T) {
 	s := &steps{seat: &seat{name: "solver"}}
 	outcomes := []store.Outcome{{Query: "q", Calls: map[string]int{"solver": 2}}, {Query: "q", Rollout: 1, Failed: "no score"}, {Query: "q", Rollout: 2}}
@@ -18,6 +18,6 @@ func TestLedgerOfFrozenAgent(t *testing.T) {
 	want := archive.LedgerLine{Step: 5, Rollouts: []archive.LedgerRollout{
 		{ID: "q/0", Trained: []float64{}}, {ID: "q/1", Removed: "not verified: no score"}, {ID: "q/2", Removed: "one of its trajectories is missing"}}}
 	if got := s.ledgerLine(5, outcomes, complete, groups); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("got line %+v, want %+v", got, want)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// TestMinibatchesAreShuffled cuts a step's queries into minibatches: each query is in one of them, the cut differs from pass to pass and from
-// step to step, and it is a function of the seed.
+// TestMinibatchesAreShuffled: each query of a step is in one minibatch. The assignment depends on the seed, the step and the pass, and on
+// nothing else.
 func TestMinibatchesAreShuffled(t *testing.T) {
 	queries := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"}
 	of := func(seed uint64) *steps {
@@ -27,14 +27,14 @@ func TestMinibatchesAreShuffled(t *testing.T) {
 		got := of(c.seed).minibatches(c.step, c.epoch, queries)
 		all := slices.Sorted(slices.Values(slices.Concat(got...)))
 		if len(got) != 3 || !slices.Equal(all, queries) {
-			t.Errorf("%s: %v", c.name, got)
+			t.Errorf("%s: got %v, want 3 minibatches with each query once", c.name, got)
 		}
 		if again := of(c.seed).minibatches(c.step, c.epoch, queries); !reflect.DeepEqual(again, got) {
-			t.Errorf("%s: %v, and then %v", c.name, got, again)
+			t.Errorf("%s: got %v, and %v when computed again", c.name, got, again)
 		}
 		for name, other := range seen {
 			if reflect.DeepEqual(got, other) {
-				t.Errorf("%s is cut as %s: %v", c.name, name, got)
+				t.Errorf("%s has the same minibatches as %s: %v", c.name, name, got)
 			}
 		}
 		seen[c.name] = got

@@ -10,6 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
+// TestScores: outcomes are summarised for all questions, for each kind and number of parts, and for each set of its own.
 func TestScores(t *testing.T) {
 	part := task.SubQuestion{Question: "?"}
 	questions := []task.Query{
@@ -17,7 +18,7 @@ func TestScores(t *testing.T) {
 		{ID: "c", Kind: "hop", Parts: []task.SubQuestion{part, part}}, {ID: "d", Set: "hard", Level: "3"},
 	}
 	var outcomes []store.Outcome
-	tokens := map[string]int{"a": 10, "b": 0, "c": 20, "d": 30} // those of b are not known
+	tokens := map[string]int{"a": 10, "b": 0, "c": 20, "d": 30} // 0: not known
 	for id, correct := range map[string][]float64{"a": {1, 0}, "b": {0, 0}, "c": {0.5, 1}, "d": {1, 1}} {
 		for k, c := range correct {
 			outcomes = append(outcomes, store.Outcome{Query: id, Rollout: k, Correct: c, Calls: map[string]int{"x": k, "y": 1}, Tokens: tokens[id] * (k + 1)})
@@ -39,17 +40,17 @@ func TestScores(t *testing.T) {
 		{"hard", "", "", 1, 1, 1, 1, 1, 1.5, 45},
 	}
 	if len(got) != len(want) {
-		t.Fatalf("%+v", got)
+		t.Fatalf("got %d rows %+v, want %d", len(got), got, len(want))
 	}
 	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-12 }
 	for i, w := range want {
 		g := got[i]
 		if g.Set != w.set || g.By != w.by || g.Of != w.of || g.Questions != w.n || g.Samples != 2 || !near(g.Accuracy, w.mean) || !near(g.Pass[2], w.pass2) ||
 			!near(g.Best[1], w.best1) || !near(g.Best[2], w.best2) || !near(g.Calls, w.callsPerAnswer) || !near(g.Tokens, w.tokens) || g.Interval[0] > g.Accuracy || g.Interval[1] < g.Accuracy {
-			t.Errorf("%+v, want %+v", g, w)
+			t.Errorf("row %d: got %+v, want %+v", i, g, w)
 		}
 	}
 	if own := ofOwnSet(questions, outcomes); len(own) != 6 || slices.ContainsFunc(own, func(o store.Outcome) bool { return o.Query == "d" }) {
-		t.Errorf("versions are compared by %+v", own)
+		t.Errorf("outcomes by which versions are compared: got %+v, want the 6 of questions outside named sets", own)
 	}
 }

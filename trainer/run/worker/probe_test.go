@@ -6,7 +6,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 )
 
-// TestHostedIsAlive: what has no device cannot hang on it.
+// TestHostedIsAlive: the probe of an agent with a hosted model always succeeds, because the agent has no device.
 func TestHostedIsAlive(t *testing.T) {
 	if err := (Probe{&assemble.Parts{}}).Alive(t.Context()); err != nil {
 		t.Error(err)

@@ -17,7 +17,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestDegenerate: a rollout that failed or has no score says nothing about its group, and a query without any other is not replaced.
+// TestDegenerate: a query is replaced if all its scored rollouts have equal rewards. Failed and unscored rollouts are ignored, and a query
+// without a scored rollout is not replaced.
 func TestDegenerate(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	cfg.GRPO.Convention = "sample"
@@ -32,17 +33,17 @@ func TestDegenerate(t *testing.T) {
 		"unknown": {[]store.Outcome{{Unscored: "no judge"}}, false},
 	} {
 		if dead, err := ro.degenerate(t.Context(), c.outcomes); err != nil || dead != c.want {
-			t.Errorf("%s: %v, %v", name, dead, err)
+			t.Errorf("%s: got %v, want %v; error %v", name, dead, c.want, err)
 		}
 	}
 }
 
-// numbered has query i of the training order under that number.
+// numbered is a task whose replacements have the ids r0, r1 and so on, in the training order.
 type numbered struct{ task.Task }
 
 func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r", i-firstReplacement)} }
 
-// game returns a main agent's rollouts with queries "a", "b" and "c", two rollouts of each, and at most four replacements, "r0" to "r3".
+// game returns the rollouts, plan and queries of a main agent: two rollouts each of "a", "b" and "c", and up to four replacements, "r0" to "r3".
 func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
 	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
 	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
@@ -50,7 +51,7 @@ func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
 	return ro, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
 }
 
-// outcome is that of rollout k. Rollouts of a dead query have one reward, those of others have different ones.
+// outcome returns the outcome of rollout k of q. Rollouts of a query in `dead` have equal rewards, and rollouts of another query different ones.
 func outcome(q task.Query, k int, dead ...string) store.Outcome {
 	o := store.Outcome{Query: q.ID, Rollout: k}
 	if !slices.Contains(dead, q.ID) {
@@ -59,7 +60,7 @@ func outcome(q task.Query, k int, dead ...string) store.Outcome {
 	return o
 }
 
-// TestAnyOrderOfEndings: whichever query ends last, the same ones are played and the same remain.
+// TestAnyOrderOfEndings: the order in which queries end changes neither the queries that are played nor the queries that remain.
 func TestAnyOrderOfEndings(t *testing.T) {
 	for name, c := range map[string]struct {
 		dead            []string
@@ -87,7 +88,7 @@ func TestAnyOrderOfEndings(t *testing.T) {
 					})
 					names := strings.Join(slices.Sorted(maps.Keys(played)), " ")
 					if err != nil || names != c.played || strings.Join(got.Queries, " ") != c.queries {
-						t.Errorf("played %s, which became %v without %v, %v", names, got.Queries, got.Replaced, err)
+						t.Errorf("played %s, want %s; queries %v (replaced %v), want %s; error %v", names, c.played, got.Queries, got.Replaced, c.queries, err)
 					}
 				})
 			}
@@ -95,7 +96,7 @@ func TestAnyOrderOfEndings(t *testing.T) {
 	}
 }
 
-// TestReplacementsDoNotWait: a replacement begins while another query is played.
+// TestReplacementsDoNotWait: a replacement begins while another query is still being played.
 func TestReplacementsDoNotWait(t *testing.T) {
 	ro, plan, queries := game(t)
 	begun := make(chan struct{})
@@ -107,7 +108,7 @@ func TestReplacementsDoNotWait(t *testing.T) {
 			select {
 			case <-begun:
 			case <-time.After(time.Hour):
-				t.Error("the replacement waits for the other queries")
+				t.Error("the replacement did not begin while query b was played")
 			}
 		}
 		return outcome(q, k, "a"), nil
@@ -117,7 +118,7 @@ func TestReplacementsDoNotWait(t *testing.T) {
 	}
 }
 
-// TestFailureWhileReplacing: a rollout that fails ends the others, and what is said is its error.
+// TestFailureWhileReplacing: an error of a replacement's rollout ends the other rollouts and is returned.
 func TestFailureWhileReplacing(t *testing.T) {
 	ro, plan, queries := game(t)
 	broken := errors.New("broken")
@@ -132,30 +133,32 @@ func TestFailureWhileReplacing(t *testing.T) {
 		return outcome(q, k, "a"), nil
 	})
 	if !errors.Is(err, broken) {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v, want %v", err, broken)
 	}
 }
 
-// Replacements take places in one order, whatever order the rollouts ended in: of the plan's queries first, then of replacements.
+// TestReplaced: replacements take the places of degenerate queries of the plan in the plan's order, and then the places of degenerate
+// replacements. The plan that was passed does not change.
 func TestReplaced(t *testing.T) {
 	plan := store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}
 	degenerate := map[string]bool{"c": true, "a": true, "r0": true, "r2": true}
 	got := replaced(plan, []string{"r0", "r1", "r2"}, degenerate)
 	if !slices.Equal(got.Queries, []string{"r2", "b", "r1"}) || !slices.Equal(got.Replaced, []string{"a", "c", "r0"}) {
-		t.Errorf("%v", got)
+		t.Errorf("got queries %v and replaced %v, want [r2 b r1] and [a c r0]", got.Queries, got.Replaced)
 	}
 	if !slices.Equal(plan.Queries, []string{"a", "b", "c"}) {
-		t.Errorf("the plan itself became %v", plan.Queries)
+		t.Errorf("the plan that was passed changed to %v", plan.Queries)
 	}
 }
 
+// TestOutcomesOfReplacedQueries: outcomes of replaced queries are separated from the others, and their rollouts count as played.
 func TestOutcomesOfReplacedQueries(t *testing.T) {
 	outcomes := []store.Outcome{{Query: "a"}, {Query: "b"}, {Query: "a", Rollout: 1}, {Query: "c"}}
 	kept, gone := without(outcomes, []string{"b", "c"})
 	if len(kept) != 2 || kept[1].Rollout != 1 || len(gone) != 2 || gone[0].Query != "b" {
-		t.Errorf("%v, %v", kept, gone)
+		t.Errorf("kept %v and removed %v, want the two outcomes of a kept", kept, gone)
 	}
 	if n := played(store.Plan{Queries: []string{"a", "d", "e"}, Replaced: []string{"b", "c"}, Rollouts: 4}); n != 20 {
-		t.Errorf("%d rollouts", n)
+		t.Errorf("got %d rollouts played, want 20", n)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestAnswerText: who asked is told the answer, also after a call that went wrong, and why where there is none.
+// TestAnswerText: the text returned to the delegating agent is the answer, also after a malformed call, or the reason why there is no answer.
 func TestAnswerText(t *testing.T) {
 	for want, said := range map[string]agent.Trajectory{
 		"42":                       {Finish: agent.FinishAnswer, FormatValid: true, Answer: "42"},
@@ -19,12 +19,12 @@ func TestAnswerText(t *testing.T) {
 		"(no answer: turns)":       {Finish: agent.FinishTurns},
 	} {
 		if got := AnswerText(said); got != want {
-			t.Errorf("%+v: %q, want %q", said, got, want)
+			t.Errorf("%+v: got %q, want %q", said, got, want)
 		}
 	}
 }
 
-// stagedTask says which stage a query is of, and its number there.
+// stagedTask is a task whose query ids are the stage and the query's number in it.
 type stagedTask struct{ task.Task }
 
 func (stagedTask) Train(i int64) task.Query { return task.Query{ID: fmt.Sprintf("all %d", i)} }
@@ -33,19 +33,20 @@ func (stagedTask) TrainStage(stage int, i int64) task.Query {
 	return task.Query{ID: fmt.Sprintf("%d %d", stage, i)}
 }
 
-// Each stage of a curriculum begins with the first query of its own order and lasts its steps; then come all queries.
+// TestCurriculum: each stage of a curriculum lasts its number of steps and begins with the first query of its own order. After the last stage,
+// queries of the whole task follow.
 func TestCurriculum(t *testing.T) {
 	cfg := load(t, t.TempDir(), "task.queries_per_step=2")
 	cfg.Task.Curriculum = []config.Stage{{Name: "easy", Steps: 2}, {Name: "hard", Steps: 1}}
 	for step, want := range []string{"0 0,0 1", "0 2,0 3", "1 0,1 1", "all 6,all 7", "all 8,all 9"} {
 		chosen, _ := queries{cfg, stagedTask{}}.of(store.Train(int64(step)))
 		if got := chosen[0].ID + "," + chosen[1].ID; got != want {
-			t.Errorf("step %d takes %s, want %s", step, got, want)
+			t.Errorf("step %d: got queries %s, want %s", step, got, want)
 		}
 	}
 }
 
-// TestStaleTrajectories: what is older than the run allows is given up before anybody counts on it.
+// TestStaleTrajectories: a trajectory older than grpo.max_lag allows is dropped before its id is published.
 func TestStaleTrajectories(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
 	m := onlyMember(t, store.Options{Run: "test"})
@@ -61,6 +62,6 @@ func TestStaleTrajectories(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ids := published["researcher"]; len(ids) != 1 || ids[0] != "new" || held.stale != 1 || held.trajectories["old"] != nil {
-		t.Errorf("published %v, %d stale, kept %v", ids, held.stale, held.trajectories)
+		t.Errorf("published %v, want [new]; %d stale, want 1; kept %v", ids, held.stale, held.trajectories)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestEvaluationsKeepNoExperts: only what is trained on holds the experts that were recorded with it.
+// TestEvaluationsKeepNoExperts: rollouts of training keep the experts recorded at sampling, and rollouts of evaluations drop them.
 func TestEvaluationsKeepNoExperts(t *testing.T) {
 	for phase, want := range map[store.Phase]int{store.Train(1): 2, store.Eval(1): 0} {
 		ro := &rollouts{seat: &seat{observer: &recorder{}}}

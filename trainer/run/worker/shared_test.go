@@ -17,11 +17,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// Where ranks compute in bf16 each has a share of the fp32 weights. What rank 0 keeps of them is whole nevertheless: the reference of
-// a KL term, the state of a cold start that is over, and what is saved of an agent that is frozen after its own.
+// TestSharedWeightsAreKeptWhole: ranks that compute in bf16 have a share of the fp32 weights each. The weights that rank 0 writes are complete
+// nevertheless: the reference of a KL term and the state after a cold start, both before and after the agent is frozen.
 func TestSharedWeightsAreKeptWhole(t *testing.T) { rankstest.Pass(t, 2, "keep", t.TempDir()) }
 
-// TestRank is one of the processes that the test above starts. All of them do what rank 0 does, since no orders are given here.
+// TestRank is one of the processes that TestSharedWeightsAreKeptWhole starts. Ranks get no orders in this test, so each runs the code of rank 0.
 func TestRank(t *testing.T) {
 	rank := rankstest.Join(t)
 	ctx := t.Context()
@@ -57,7 +57,7 @@ func TestRank(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
-		if rank.Group.Rank() > 0 { // it has given rank 0 its share, and got none
+		if rank.Group.Rank() > 0 { // only rank 0 has the shares of all
 			return
 		}
 		folder, err := kept.Reference()
@@ -72,7 +72,7 @@ func TestRank(t *testing.T) {
 		}
 		defer f.Close()
 		if err := f.Read("master", 0, saved); err != nil || !slices.Equal(saved, whole) {
-			t.Errorf("%s: the state of the cold start has other weights, %v", when, err)
+			t.Errorf("%s: the saved state of the cold start does not have the model's weights; error %v", when, err)
 		}
 	}
 	wantKept("training")
@@ -83,7 +83,7 @@ func TestRank(t *testing.T) {
 	wantKept("frozen")
 }
 
-// wantTensors fails unless a folder has the weights in a flat buffer.
+// wantTensors checks that the tensors in a folder equal the flat buffer `whole`.
 func wantTensors(t *testing.T, when, folder string, tensors []arch.Tensor, whole []float32) {
 	t.Helper()
 	src, err := weights.Open(folder)
@@ -94,12 +94,12 @@ func wantTensors(t *testing.T, when, folder string, tensors []arch.Tensor, whole
 	for _, tensor := range tensors {
 		got := make([]float32, tensor.Numel())
 		if err := src.Read(tensor.Name, 0, tensor.Shape[0], got); err != nil || !slices.Equal(got, whole[tensor.Offset:][:len(got)]) {
-			t.Errorf("%s: the reference has another %s, %v", when, tensor.Name, err)
+			t.Errorf("%s: tensor %s of the reference does not have the model's weights; error %v", when, tensor.Name, err)
 		}
 	}
 }
 
-// anyPlace is confirmed without a store.
+// anyPlace is a place that is confirmed without a store.
 type anyPlace struct{ archive.Place }
 
 func (anyPlace) ConfirmPlace(context.Context) error { return nil }

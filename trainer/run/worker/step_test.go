@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestForeignHolding has the planner claim trajectories of the researcher: a rollout counts by what the
-// researcher itself holds.
+// TestForeignHolding: an agent's trajectory counts as held only if the agent itself published its id. Here the planner publishes ids of the
+// researcher's trajectories, too.
 func TestForeignHolding(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	ctx := t.Context()
@@ -48,15 +48,15 @@ func TestForeignHolding(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := complete["q"]; len(got) != 1 || got[0].Rollout != 1 {
-		t.Errorf("complete: %v, want rollout 1 alone", got)
+		t.Errorf("complete rollouts: got %v, want only rollout 1", got)
 	}
 	if _, err := own.groups(held, complete); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestReplacedWorkerReportsNothing: a worker that was suspended continues after its successor has made further steps. Readers would treat
-// its record of an earlier step as a sign that the run went back.
+// TestReplacedWorkerReportsNothing: a suspended worker may continue after another has taken its place and made further steps. Its record of an
+// earlier step is refused, because readers would conclude that the run went back.
 func TestReplacedWorkerReportsNothing(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{Run: "test"})
 	if err != nil {
@@ -75,45 +75,45 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 		own := &seat{name: "planner", member: members[0], observer: seen}
 		switch err := own.report(t.Context(), metrics.Record{Kind: metrics.KindStep, Step: 7, Agent: "planner"}); {
 		case want == "" && err != nil, want != "" && (err == nil || !store.Rewinds(err) || !strings.Contains(err.Error(), want)):
-			t.Errorf("place %d: %v", i, err)
+			t.Errorf("report %d: got error %v, want %q", i, err, want)
 		}
 		if err := m.Leave(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if len(seen.records) != 1 {
-		t.Errorf("reported %v", seen.records)
+		t.Errorf("got %d records %v, want 1", len(seen.records), seen.records)
 	}
 }
 
-// TestTrajectoryThatIsNotHere: a trajectory that the store lists for this worker and that the worker does not hold is an error.
+// TestTrajectoryThatIsNotHere: it is an error if the store lists a trajectory as held by this worker, and the worker does not have it.
 func TestTrajectoryThatIsNotHere(t *testing.T) {
 	cfg := load(t, t.TempDir())
 	held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 1}}
 	complete := map[string][]store.Outcome{"q": {{Query: "q", Calls: map[string]int{"researcher": 1}}}}
 	for name, id := range map[string]string{"planner": "q/0", "researcher": "q/0/researcher/0"} {
 		if _, err := stepsOf(cfg, name).groups(held, complete); err == nil || !strings.Contains(err.Error(), "trajectory "+id+" as held by this worker") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want one that names trajectory %s", name, err, id)
 		}
 	}
 }
 
-// stepsOf returns an agent's steps without a model and a place.
+// stepsOf returns an agent's steps without a model or a place.
 func stepsOf(cfg *config.Config, name string) *steps {
 	a := cfg.Agent(name)
 	rules := assemble.RulesOf(cfg, a)
 	return &steps{seat: &seat{cfg: cfg, agent: a, name: name, main: a.Role == "main"}, rules: rules, normaliser: normaliser{rules: rules}}
 }
 
-// TestWaitsAreNoRollouts: the time for which a phase rolled out ahead waits to be trained does not count as rollout time.
+// TestWaitsAreNoRollouts: the time between the end of a step's rollouts and the start of its training does not count as rollout time.
 func TestWaitsAreNoRollouts(t *testing.T) {
 	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
 	s := &steps{seat: &seat{name: "researcher", member: m}}
 	held := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
 	if err := s.step(t.Context(), 0, held); !errors.As(err, new(*store.TimeoutError)) {
-		t.Fatalf("a step without published trajectories: %v", err)
+		t.Fatalf("a step without published trajectories: got error %v, want a TimeoutError", err)
 	}
 	if s := held.clock.laps["rollout"]; s < 1 || s > time.Hour.Seconds()/2 {
-		t.Errorf("rollouts of one second took %.0f s", s)
+		t.Errorf("rollout time is %.0f s, want about 1 s", s)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// divider is a policy that divides by zero, three times at once, as often as it is asked.
+// divider is a policy whose every turn has three calls of the calculator that divide by zero.
 type divider struct{ tok *tokenizer.Tokenizer }
 
 func (divider) ContextLimit() int { return 1 << 20 }
@@ -26,7 +26,7 @@ func (d divider) Generate(context.Context, policy.Request) (policy.Completion, e
 	return policy.Completion{Tokens: turn, LogProbs: make([]float32, len(turn)), Finish: policy.FinishStop}, nil
 }
 
-// TestFailingToolsAreWarnedOf where enough calls failed to say so.
+// TestFailingToolsAreWarnedOf: a warning names a tool that always fails, once it has been called often enough.
 func TestFailingToolsAreWarnedOf(t *testing.T) {
 	cfg, err := config.Load("../../../examples/research-qwen3/team.yaml", []string{"agents.searcher.tools=[calculator]", "agents.searcher.limits.max_calls_per_turn=3"})
 	if err != nil {
@@ -48,15 +48,15 @@ func TestFailingToolsAreWarnedOf(t *testing.T) {
 		rp := &reports{seat: &seat{name: "searcher", observer: seen}, player: p}
 		got, err := p.Play(t.Context(), play.Conversation{Text: "?"})
 		if err != nil || got.Finish != agent.FinishTurns {
-			t.Fatalf("%s, %v", got.Finish, err)
+			t.Fatalf("conversation ended with %s, want %s; error %v", got.Finish, agent.FinishTurns, err)
 		}
 		r := metrics.Record{Counts: map[string]map[string]int64{}}
 		rp.describeTools(&r)
 		if n := int64(3 * turns); r.Counts[metrics.ToolCalls]["calculator"] != n || r.Counts[metrics.ToolErrors]["calculator"] != n {
-			t.Errorf("%d turns: %v", turns, r.Counts)
+			t.Errorf("%d turns: got counts %v, want %d calls and as many errors", turns, r.Counts, n)
 		}
 		if strings.Contains(seen.String(), "calculator failed in") != warned {
-			t.Errorf("%d turns: notes: %s", turns, seen)
+			t.Errorf("%d turns: got notes %q, want a warning: %v", turns, seen, warned)
 		}
 	}
 }

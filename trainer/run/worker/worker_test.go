@@ -35,7 +35,7 @@ func openTask(t *testing.T, cfg *config.Config) task.Task {
 	return out
 }
 
-// onlyMember is the one member, researcher, of a run whose store lasts as long as the test.
+// onlyMember returns the member of a run with one agent, researcher. Its store is closed at the end of the test.
 func onlyMember(t *testing.T, o store.Options) *store.Member {
 	t.Helper()
 	s, err := store.Open(t.Context(), o)
