@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 )
 
-// TestMain is a follower where a test has started this binary as one. What it does is in the agent's name.
+// TestMain runs a follower if a test started this binary as one, and the tests otherwise. The agent's name selects how the follower behaves.
 func TestMain(m *testing.M) {
 	if p := Follower(); p != nil {
 		fmt.Println("said on the\nstandard output")
@@ -59,15 +59,15 @@ func follow(p *Inbox) error {
 			p.Answer(Reply{Error: "no memory left", Memory: true})
 		case ails && o.Open.Agent == "misses":
 			p.Answer(Reply{Error: "open /models/m: no such file", Missing: true})
-		case ails && o.Open.Agent == "fails slowly": // after the others have heard of it
+		case ails && o.Open.Agent == "fails slowly": // replies after rank 0 has returned an error
 			time.Sleep(200 * time.Millisecond)
 			p.Answer(Reply{Error: "no memory left", Memory: true})
-		case o.Open.Agent == "hangs": // rank 2 computes for ever, so rank 1's sum times out
+		case o.Open.Agent == "hangs": // rank 2 never replies, so rank 1's sum times out
 			if ails {
 				select {}
 			}
 			p.Answer(Reply{Error: "rank 2 did not answer in time", Alone: true})
-		case o.Open.Agent == "dies slowly": // rank 1 notices before rank 0 does
+		case o.Open.Agent == "dies slowly": // rank 1 replies with an error before rank 2 dies
 			if ails {
 				time.Sleep(200 * time.Millisecond)
 				syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -102,7 +102,7 @@ func start(t *testing.T, agent string) *RankGroup {
 	}
 	replies, err := c.Each(t.Context(), opening, func(context.Context) error { return nil })
 	if err != nil || len(replies) != 2 || replies[0].Digest != 1 || replies[1].Digest != 2 {
-		t.Fatalf("%v, %v", replies, err)
+		t.Fatalf("replies to the opening: got %v, want digests 1 and 2; error %v", replies, err)
 	}
 	return c
 }
@@ -114,45 +114,45 @@ func sequences(n int) (out []*learner.Sequence) {
 	return out
 }
 
-// Orders arrive with their batches, however large, and every follower answers each once.
+// TestOrders: each follower gets an order with its whole batch and replies once. After Close no follower is left and no order is accepted.
 func TestOrders(t *testing.T) {
 	c := start(t, "obeys")
 	for range 3 {
 		did := false
 		replies, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(10_000), func(context.Context) error { did = true; return nil })
 		if want := []Reply{{Digest: 50_000}, {Digest: 50_000}}; err != nil || !slices.Equal(replies, want) || !did {
-			t.Fatalf("%v, %v; rank 0 did its part: %v", replies, err, did)
+			t.Fatalf("got replies %v, want %v; rank 0's part ran: %v; error %v", replies, want, did, err)
 		}
 	}
 	replies, err := c.Do(t.Context(), Order{Kind: Update, Which: []int{0, 3}, AdamW: &AdamW{LR: 1e-6}}, nil, func(context.Context) error { return nil })
 	if err != nil || replies[1].Digest != 2 {
-		t.Fatalf("%v, %v", replies, err)
+		t.Fatalf("replies to an update: got %v, want digest 2; error %v", replies, err)
 	}
 	c.Close()
 	for _, f := range c.followers {
 		if err := syscall.Kill(f.link.(*process).cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
-			t.Errorf("%s is still there after Close: %v", f.name(), err)
+			t.Errorf("%s still runs after Close: got error %v, want ESRCH", f.name(), err)
 		}
 	}
-	if _, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { t.Error("rank 0 acts alone"); return nil }); !errors.Is(err, errEnded) {
-		t.Error(err)
+	if _, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { t.Error("rank 0's part ran after Close"); return nil }); !errors.Is(err, errEnded) {
+		t.Errorf("an order after Close: got error %v, want %v", err, errEnded)
 	}
 }
 
-// Followers with other weights than rank 0's end.
+// TestAgree: a follower whose weights differ from rank 0's ends the group.
 func TestAgree(t *testing.T) {
 	c := start(t, "obeys")
 	if err := c.Agree(2, []Reply{{Digest: 2}, {Digest: 2}}); err != nil || c.Err() != nil {
-		t.Errorf("the same weights: %v, %v", err, c.Err())
+		t.Errorf("equal weights: got errors %v and %v", err, c.Err())
 	}
 	err := c.Agree(2, []Reply{{Digest: 2}, {Digest: 3}})
 	if want := "rank 2 of obeys on cpu: has other weights (00000003) than rank 0 (00000002)"; err == nil || err.Error() != want || c.Err() != err {
-		t.Errorf("other weights: %v, want %s", err, want)
+		t.Errorf("different weights: got error %v, want %s", err, want)
 	}
 }
 
-// Whatever becomes of a follower, the order ends with an error that names it, also where rank 0's own part waits for it, and the others
-// end with it.
+// TestLost: if a follower fails, the order ends with an error that names the follower, although rank 0's own part waits for it. The other
+// followers are ended, too.
 func TestLost(t *testing.T) {
 	for agent, want := range map[string]string{
 		"stops":       "rank 2 of stops on cpu has sent no heartbeat for 15s; its last output: said on the standard output",
@@ -168,63 +168,64 @@ func TestLost(t *testing.T) {
 		t.Run(agent, func(t *testing.T) {
 			c := start(t, agent)
 			_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(ctx context.Context) error {
-				<-ctx.Done() // as a collective does that somebody does not join
+				<-ctx.Done() // like a collective that waits for the lost rank
 				return errors.New("connection closed by peer")
 			})
 			if err == nil || !strings.HasPrefix(err.Error(), want) {
-				t.Errorf("%v, want %s", err, want)
+				t.Errorf("got error %v, want %s", err, want)
 			}
 			var lost *LostError
 			var failed *FailedError
 			if agent == "fails" {
 				if !errors.As(err, &failed) || !failed.Memory {
-					t.Errorf("%#v does not tell of memory", err)
+					t.Errorf("got %#v, want a FailedError with Memory set", err)
 				}
 			} else if !errors.As(err, &lost) || lost.GPU != (agent == "has no GPU") {
-				t.Errorf("%#v is not the LostError of this follower", err)
+				t.Errorf("got %#v, want a LostError with GPU %v", err, agent == "has no GPU")
 			}
 			c.Close()
 			if err := c.followers[0].link.(*process).cmd.Process.Signal(syscall.Signal(0)); !errors.Is(err, os.ErrProcessDone) {
-				t.Errorf("rank 1 is still there: %v", err)
+				t.Errorf("rank 1 still runs after Close: got error %v, want %v", err, os.ErrProcessDone)
 			}
 		})
 	}
 }
 
-// A program that does not ask whether it is a follower would start itself without end.
+// TestFollowerStartsNone: a follower's process cannot start followers or serve a machine. A program that does not call ServeChild would
+// otherwise start itself without end.
 func TestFollowerStartsNone(t *testing.T) {
 	t.Setenv(followerEnv, "5s")
 	c, err := StartGroup(t.Context(), GroupSettings{Agent: "planner", Devices: []string{"cpu", "cpu"}, Lease: 15 * time.Second})
 	if err == nil || !strings.Contains(err.Error(), "trainer.ServeChild") {
-		t.Errorf("started %v, %v", c, err)
+		t.Errorf("StartGroup: got %v, error %v; want an error that names trainer.ServeChild", c, err)
 	}
 	if err := Lend(t.Context(), Lending{}); err == nil || !strings.Contains(err.Error(), "trainer.ServeChild") {
-		t.Errorf("lent: %v", err)
+		t.Errorf("Lend: got error %v, want one that names trainer.ServeChild", err)
 	}
 }
 
-// An error of rank 0's is the reason if nothing is wrong with the followers, and so is why the context ended.
+// TestOwnError: if no follower failed, an order returns the error of rank 0's part, or the cause for which the context was cancelled.
 func TestOwnError(t *testing.T) {
 	own := errors.New("own")
 	if _, err := start(t, "obeys").Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return own }); err != own {
-		t.Error(err)
+		t.Errorf("rank 0's part failed: got error %v, want %v", err, own)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	if _, err := start(t, "obeys").Do(ctx, Order{Kind: Reset}, nil, func(context.Context) error { cancel(own); return ctx.Err() }); err != own {
-		t.Error(err)
+		t.Errorf("the context was cancelled: got error %v, want %v", err, own)
 	}
 }
 
-// A follower's lack of memory is the reason also where rank 0 has heard of it before, from another rank and without what to do about it.
+// TestNoMemory: the order returns a follower's error about memory, also if rank 0's own part failed before it because of the same follower.
 func TestNoMemory(t *testing.T) {
 	_, err := start(t, "fails slowly").Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return errors.New("learner: rank 2: no memory left") })
 	var failed *FailedError
 	if !errors.As(err, &failed) || !failed.Memory {
-		t.Errorf("%v does not tell of memory", err)
+		t.Errorf("got error %v, want a FailedError with Memory set", err)
 	}
 }
 
-// A follower has nothing of what its environment was to be without, and no standard input.
+// TestEnvironment: a follower inherits the environment except for the variables listed in Without.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("LAUNCH_TEST_SECRET", "open sesame")
 	c := start(t, "obeys")
@@ -233,11 +234,12 @@ func TestEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Contains(got, []byte("\x00PATH=")) || bytes.Contains(got, []byte("sesame")) {
-		t.Errorf("environment: %q", got)
+		t.Errorf("got environment %q, want PATH in it and not the secret", got)
 	}
 }
 
-// Sequences arrive as they were, with values that are not finite.
+// TestSequences: encoding and decoding a sequence changes nothing, not even values that are not finite. Columns of different lengths are
+// refused.
 func TestSequences(t *testing.T) {
 	nan := float32(math.NaN())
 	for _, q := range []*learner.Sequence{
@@ -261,12 +263,12 @@ func TestSequences(t *testing.T) {
 	}
 	for _, q := range []*learner.Sequence{{Tokens: []int32{1}}, {Tokens: []int32{1}, Sampled: []bool{true}, Behaviour: []float32{1, 2}}} {
 		if _, err := encodeSequence(q); err == nil {
-			t.Errorf("columns of different lengths were written: %+v", q)
+			t.Errorf("columns of different lengths were encoded: %+v", q)
 		}
 	}
 }
 
-// Orders that no rank 0 gives are refused.
+// TestHostileOrders: an order that rank 0 would never send is refused.
 func TestHostileOrders(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"kind":"reset"}`:                                                  "",
@@ -302,12 +304,12 @@ func TestHostileOrders(t *testing.T) {
 	} {
 		_, err := decodeOrder([]byte(text))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want ...%s...", text, err, want)
+			t.Errorf("%s: got error %v, want ...%s...", text, err, want)
 		}
 	}
 }
 
-// FuzzOrders: whatever comes through the pipe is an order or an error, and costs no more memory than it has bytes.
+// FuzzOrders: any bytes are read as an order or as an error. An order that was read can be written and read again.
 func FuzzOrders(f *testing.F) {
 	frames, err := encodeOrder(Order{Kind: Supervise, AdamW: &AdamW{LR: 1}}, sequences(2))
 	if err != nil {
@@ -331,14 +333,14 @@ func FuzzOrders(f *testing.F) {
 			return
 		}
 		if err := r.order.check(); err != nil || len(r.batch) != r.order.Batch {
-			t.Fatalf("%+v with %d sequences was let through: %v", r.order, len(r.batch), err)
+			t.Fatalf("the invalid order %+v with %d sequences was accepted: %v", r.order, len(r.batch), err)
 		}
 		again, err := encodeOrder(r.order, r.batch)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if back := receiveOrder(bytes.Join(again, nil)); back.err != nil || len(back.batch) != len(r.batch) {
-			t.Fatalf("what was understood is not understood again: %v", back.err)
+			t.Fatalf("an order that was read and written is not read again: got %d sequences, want %d; error %v", len(back.batch), len(r.batch), back.err)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// worker is the process of rank 0 of an agent with two machines, and what it notes.
+// worker is rank 0 of an agent with two machines, with its notes.
 type worker struct {
 	*Machines
 	mu    sync.Mutex
@@ -25,7 +25,7 @@ type worker struct {
 
 const lease = 5 * time.Second
 
-// listen has the worker of an agent listen at a port of its own.
+// listen returns a worker that listens at a free port.
 func listen(t *testing.T, agent string) *worker {
 	t.Helper()
 	w := &worker{asked: make(chan struct{})}
@@ -52,14 +52,14 @@ func (w *worker) noted() string {
 	return w.notes.String()
 }
 
-// lending is what machine 1 of the worker lends.
+// lending returns the settings of machine 1.
 func (w *worker) lending() Lending {
 	s := w.settings
 	s.Address, s.Note = w.listener.Addr().String(), func(string) {}
 	return Lending{MachineSettings: s, Machine: 1, Without: []string{"LAUNCH_TEST_SECRET"}}
 }
 
-// lend has a machine take part until the run is over, which it is at the test's end, and tells how that ended.
+// lend has a machine take part until the run ends, at the latest at the end of the test. The channel receives Lend's error.
 func (w *worker) lend(t *testing.T, s Lending) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -72,7 +72,7 @@ func (w *worker) lend(t *testing.T, s Lending) <-chan error {
 	return ended
 }
 
-// start starts a round: rank 1 is of this machine, ranks 2 and 3 of machine 1.
+// start starts a round: rank 1 runs on this machine, ranks 2 and 3 run on machine 1.
 func (w *worker) start(t *testing.T) *RankGroup {
 	t.Helper()
 	c, err := StartGroup(t.Context(), GroupSettings{Agent: w.settings.Agent, Devices: w.settings.Devices, Machines: w.Machines, Lease: lease})
@@ -85,12 +85,12 @@ func (w *worker) start(t *testing.T) *RankGroup {
 	}
 	replies, err := c.Each(t.Context(), opening, func(context.Context) error { return nil })
 	if err != nil || len(replies) != 3 || replies[0].Digest != 1 || replies[1].Digest != 2 || replies[2].Digest != 3 {
-		t.Fatalf("%v, %v", replies, err)
+		t.Fatalf("replies to the opening: got %v, want digests 1, 2 and 3; error %v", replies, err)
 	}
 	return c
 }
 
-// Followers of another machine obey in round after round, and the machine hears how the run ended.
+// TestMachines: followers of another machine carry out orders in several rounds. When the run is complete, the machine ends without an error.
 func TestMachines(t *testing.T) {
 	w := listen(t, "obeys")
 	ended := w.lend(t, w.lending())
@@ -98,23 +98,23 @@ func TestMachines(t *testing.T) {
 		c := w.start(t)
 		replies, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(10_000), func(context.Context) error { return nil })
 		if err != nil || len(replies) != 3 || replies[0].Digest != 50_000 || replies[2].Digest != 50_000 {
-			t.Fatalf("%v, %v", replies, err)
+			t.Fatalf("got replies %v, want digest 50000 from each of 3; error %v", replies, err)
 		}
 		if at := c.Addresses(); len(at) != 4 || at[0] != "127.0.0.1" || at[3] != "127.0.0.1" {
-			t.Errorf("addresses %v", at)
+			t.Errorf("got addresses %v, want 127.0.0.1 for each of 4 ranks", at)
 		}
 		c.Close()
 	}
 	w.Close(Over{})
 	if err := <-ended; err != nil {
-		t.Errorf("the run is complete, and the machine ended with %v", err)
+		t.Errorf("the run is complete, but the machine ended with error %v", err)
 	}
 	if !strings.Contains(w.noted(), "waits for machine 1 of obeys") {
-		t.Errorf("the worker noted: %s", w.noted())
+		t.Errorf("got notes %q, want one that the worker waits for machine 1", w.noted())
 	}
 }
 
-// Whatever becomes of another machine's follower is told as of one of this machine, with the machine's name.
+// TestMachineFollowerLost: a failed follower of another machine is reported as one of this machine would be, with the machine's name added.
 func TestMachineFollowerLost(t *testing.T) {
 	t.Parallel()
 	const machine = " on cpu of machine 1 (127.0.0.1)"
@@ -136,14 +136,14 @@ func TestMachineFollowerLost(t *testing.T) {
 			})
 			var lost *LostError
 			if err == nil || !strings.HasPrefix(err.Error(), want) || errors.As(err, &lost) && lost.GPU != (agent == "has no GPU") {
-				t.Errorf("%v, want %s", err, want)
+				t.Errorf("got error %v, want %s", err, want)
 			}
 		})
 	}
 }
 
-// A machine that cannot take part says why and ends; the one that does is not disturbed, nor by those who have no key, say nothing or
-// say something else.
+// TestMachinesRefuse: a machine that cannot take part ends with the reason. The connected machine continues undisturbed, also by connections
+// without the key, without a handshake, or with a wrong one.
 func TestMachinesRefuse(t *testing.T) {
 	t.Parallel()
 	w := listen(t, "obeys")
@@ -165,34 +165,34 @@ func TestMachinesRefuse(t *testing.T) {
 		s := w.lending()
 		change(&s)
 		if err := Lend(t.Context(), s); err == nil || !strings.Contains(err.Error(), want) || errors.As(err, new(*AbsentError)) {
-			t.Errorf("%v, want %s", err, want)
+			t.Errorf("got error %v, want %s", err, want)
 		}
 	}
 	if w := w.hears(t, handshake{Program: "another", Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "127.0.0.1", Lease: lease}); !strings.Contains(w.Refused, "it runs another program than the worker") {
-		t.Errorf("%+v", w)
+		t.Errorf("another program: got answer %+v, want a refusal", w)
 	}
 	if w := w.hears(t, handshake{Program: w.program, Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "10.1.2.3", Lease: lease}); !strings.Contains(w.Refused, "without a tunnel") {
-		t.Errorf("%+v", w)
+		t.Errorf("another address than the connection's: got answer %+v, want a refusal", w)
 	}
 	for _, greeting := range []any{nil, handshake{}, handshake{Agent: "obeys", Machine: 1 << 40, Devices: []string{"cpu"}, Address: "127.0.0.1"}} {
 		if got := w.hears(t, greeting); got != (control{}) {
-			t.Errorf("%+v was answered with %+v", greeting, got)
+			t.Errorf("handshake %+v: got answer %+v, want none", greeting, got)
 		}
 	}
 	if _, err := io.ReadAll(silent); err != nil {
-		t.Errorf("a connection that says nothing: %v", err)
+		t.Errorf("a connection without a handshake: got error %v, want a closed connection", err)
 	}
 	if replies, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(context.Context) error { return nil }); err != nil || len(replies) != 3 {
-		t.Errorf("the others are disturbed: %v, %v", replies, err)
+		t.Errorf("an order after the refusals: got replies %v, want 3; error %v", replies, err)
 	}
 	for _, want := range []string{"does not prove that it has the key of obeys's machines: remote error: tls: bad certificate", "machine 2 at 127.0.0.1 is refused"} {
 		if !strings.Contains(w.noted(), want) {
-			t.Errorf("%q is not in the worker's notes:\n%s", want, w.noted())
+			t.Errorf("the worker's notes lack %q:\n%s", want, w.noted())
 		}
 	}
 }
 
-// hears is the worker's answer to whoever has the key and says this; nothing if the connection ends without one.
+// hears returns the worker's answer to a handshake over a connection with the key, or a zero value if the connection ends without an answer.
 func (w *worker) hears(t *testing.T, greeting any) (answer control) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", w.listener.Addr().String(), w.tls)
@@ -208,35 +208,36 @@ func (w *worker) hears(t *testing.T, greeting any) (answer control) {
 		err = decodeJSON(content, &answer)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		t.Errorf("%+v: %v", greeting, err)
+		t.Errorf("handshake %+v: %v", greeting, err)
 	}
 	return answer
 }
 
-// Who waits for a machine, or for the worker, does not wait for ever, and hears what to do.
+// TestMachinesAbsent: a worker that waits for a machine, and a machine that waits for the worker, end after a while with advice. Cancelling
+// the context ends a wait with its cause.
 func TestMachinesAbsent(t *testing.T) {
 	w := listen(t, "obeys")
 	w.settings.Timeout = time.Millisecond
 	_, err := StartGroup(t.Context(), GroupSettings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease})
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !strings.Contains(err.Error(), "machine 1 of obeys did not connect within 1ms: start `mgrpo worker FILE --agent obeys --machine N` there") {
-		t.Errorf("the worker: %v", err)
+		t.Errorf("the worker's wait: got error %v, want an AbsentError with advice", err)
 	}
 	own := errors.New("own")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(own)
 	if _, err := StartGroup(ctx, GroupSettings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease}); err != own {
-		t.Errorf("a wait that was ended: %v", err)
+		t.Errorf("a cancelled wait: got error %v, want %v", err, own)
 	}
 	s := w.lending()
 	w.Close(Over{})
 	if err := Lend(t.Context(), s); !errors.As(err, &absent) || !strings.Contains(err.Error(), "the worker of obeys at 127.0.0.1:") {
-		t.Errorf("the machine: %v", err)
+		t.Errorf("the machine's wait: got error %v, want an AbsentError", err)
 	}
 }
 
-// A machine that is asked to stop asks the worker, before a round and in one, and hears from it that the run is over. Where no worker is
-// left, it ends.
+// TestMachineAsked: a machine that must stop asks the worker to stop the run, before a round and during one. It ends when the worker reports
+// the end of the run, or at once if there is no worker.
 func TestMachineAsked(t *testing.T) {
 	for _, inRound := range []bool{false, true} {
 		w := listen(t, "obeys")
@@ -255,16 +256,16 @@ func TestMachineAsked(t *testing.T) {
 		w.Close(over)
 		var told *OverError
 		if err := <-ended; !errors.As(err, &told) || told.Over != over {
-			t.Error(err)
+			t.Errorf("after the end of the run: got error %v, want %+v", err, over)
 		}
 		if err := Lend(t.Context(), s); err != ErrStopped {
-			t.Errorf("without a worker: %v", err)
+			t.Errorf("without a worker: got error %v, want %v", err, ErrStopped)
 		}
 	}
 }
 
-// A machine that vanishes, so that no connection ends and nothing is read or answered any more, is lost after a lease, whatever is on
-// its way to it. When it can be reached again it takes part in the next round.
+// TestMachineVanishes: a machine that becomes unreachable without closing its connections is lost after a lease, also while a large order is
+// being written to it. When it is reachable again, it takes part in the next round.
 func TestMachineVanishes(t *testing.T) {
 	t.Parallel()
 	w := listen(t, "obeys")
@@ -277,7 +278,7 @@ func TestMachineVanishes(t *testing.T) {
 	_, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(200_000), func(context.Context) error { return nil })
 	var lost *LostError
 	if !errors.As(err, &lost) || !strings.Contains(lost.Follower, "of machine 1") || lost.How != "has sent no heartbeat for 5s" && !strings.HasPrefix(lost.How, "has lost its connection") {
-		t.Error(err)
+		t.Errorf("got error %v, want a LostError of machine 1", err)
 	}
 	c.Close() // waits for the write
 	wire.cut()
@@ -285,7 +286,7 @@ func TestMachineVanishes(t *testing.T) {
 	w.start(t)
 }
 
-// cable is what lies between a machine and the worker. When it is pulled it carries nothing, and no connection ends.
+// cable forwards connections of a machine to the worker. When it is pulled, it forwards nothing and closes no connection.
 type cable struct {
 	listener net.Listener
 	pulled   atomic.Bool
@@ -342,7 +343,7 @@ func (c *cable) carry(from, to net.Conn) {
 	}
 }
 
-// cut ends all connections.
+// cut closes all connections.
 func (c *cable) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -351,7 +352,7 @@ func (c *cable) cut() {
 	}
 }
 
-// FuzzHello: whatever a stranger with the key says first is one of the machines or an error.
+// FuzzHello: any first bytes of a connection with the key are the handshake of an expected machine, or they are refused.
 func FuzzHello(f *testing.F) {
 	for _, text := range []string{
 		`{"program":"p","agent":"a","machine":1,"device":0,"devices":["cpu"],"address":"10.0.0.7"}`,
@@ -377,8 +378,8 @@ func FuzzHello(f *testing.F) {
 		if err != nil || h.refusal(settings, "p") != "" {
 			return
 		}
-		if h.Program != "p" || h.Agent != "a" || h.Machine < 1 || h.Machine > 2 || h.Device != 0 || net.ParseIP(h.Address) == nil { // which takes no zone
-			t.Fatalf("%+v was let in", h)
+		if h.Program != "p" || h.Agent != "a" || h.Machine < 1 || h.Machine > 2 || h.Device != 0 || net.ParseIP(h.Address) == nil { // ParseIP refuses zones
+			t.Fatalf("the wrong handshake %+v was accepted", h)
 		}
 	})
 }

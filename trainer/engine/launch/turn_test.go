@@ -20,11 +20,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// mixed is the model of these tests: 2 of 4 experts for each token.
+// mixed is the model of these tests. It uses 2 of 4 experts for each token.
 var mixed = arch.Config{VocabSize: 1000, Layers: 1, Mixture: &arch.Mixture{Experts: 4, PerToken: 2, Step: 1}}
 
-// sampled is what a test's engine makes of a request: a token for each of the prompt, that and the rollout. A prompt that ends with -1 goes on
-// until it is cancelled.
+// sampled returns the turn that an engine of these tests samples: for each token of the prompt, the sum of the token and the number of the
+// rollout. A prompt that ends with -1 continues until it is cancelled.
 func sampled(ctx context.Context, r policy.Request) (t Turn) {
 	t.Finish, t.Version = policy.FinishStop, r.Key.Step
 	for _, id := range r.Tokens {
@@ -42,7 +42,7 @@ func sampled(ctx context.Context, r policy.Request) (t Turn) {
 	return t
 }
 
-// misbehaves is a follower's turn, by its agent's name, for a request of rank 2.
+// misbehaves returns the engine of a faulty follower. The agent's name selects the fault.
 func misbehaves(p *Inbox, agent string) func(ctx context.Context, r policy.Request) Turn {
 	return func(ctx context.Context, r policy.Request) (t Turn) {
 		t = sampled(ctx, r)
@@ -78,7 +78,7 @@ func misbehaves(p *Inbox, agent string) func(ctx context.Context, r policy.Reque
 	}
 }
 
-// own is the policy of rank 0 in these tests.
+// own is rank 0's policy. It counts requests.
 type own struct {
 	policy.Policy
 	mu      sync.Mutex
@@ -102,7 +102,7 @@ func (o *own) UpdateWeights(_ context.Context, version int64) error {
 	return nil
 }
 
-// samplers starts a group that samples with rank 0.
+// samplers starts a group whose followers sample together with rank 0.
 func samplers(t *testing.T, agent string) (*RankGroup, *own, policy.Policy) {
 	t.Helper()
 	c, o := start(t, agent), &own{version: 3}
@@ -116,7 +116,7 @@ func ask(rollout int, tokens ...int32) policy.Request {
 	return policy.Request{Key: policy.Key{Query: fmt.Sprint("q", rollout), Rollout: rollout, Step: 3}, Tokens: tokens, Sampling: policy.Sampling{MaxNew: 8}}
 }
 
-// Turns are sampled on all ranks, many at once, also while an order is carried out, and everybody gets his own.
+// TestTurns: many turns are sampled at once, spread over all ranks, also while the ranks carry out an order. Each caller gets its own turn.
 func TestTurns(t *testing.T) {
 	c, o, p := samplers(t, "samples")
 	var all sync.WaitGroup
@@ -128,10 +128,10 @@ func TestTurns(t *testing.T) {
 				got, err := p.Generate(t.Context(), r)
 				want := []int32{int32(1 + rollout), int32(2 + rollout), int32(3 + rollout)}
 				if err != nil || !slices.Equal(got.Tokens, want) || got.Version != 3 || got.LogProbs[2] != -1 {
-					t.Errorf("turn %d: %+v, %v", rollout, got, err)
+					t.Errorf("turn %d: got %+v, want tokens %v of version 3; error %v", rollout, got, want, err)
 				}
 				if len(shown) > 0 && !slices.Equal(shown, want) {
-					t.Errorf("turn %d: shown %v", rollout, shown)
+					t.Errorf("turn %d: OnToken received %v, want %v", rollout, shown, want)
 				}
 			})
 		}
@@ -143,21 +143,22 @@ func TestTurns(t *testing.T) {
 	}
 	s := p.Stats()
 	if o.asked == 0 || o.asked == 60 || len(s.Ranks) != 3 || s.Ranks[0] != 5 || s.SampledTokens != 5+s.Ranks[1]+s.Ranks[2] || s.Ranks[2] == 0 || s.Batches[1] != 3 {
-		t.Errorf("rank 0 sampled %d turns of 60; %+v", o.asked, s)
+		t.Errorf("rank 0 sampled %d turns of 60, want some and not all; statistics %+v", o.asked, s)
 	}
 	if err := p.UpdateWeights(t.Context(), 7); err != nil || o.version != 7 {
-		t.Errorf("rank 0 has version %d: %v", o.version, err)
+		t.Errorf("after an update rank 0 has version %d, want 7; error %v", o.version, err)
 	}
 }
 
-// While an update goes on, a turn may be of the version before or of the new one; who asks afterwards wants the new one.
+// TestVersionsOfTurns: a turn that overlaps an update may have the old version or the new one. A turn requested after the update must have the
+// new one.
 func TestVersionsOfTurns(t *testing.T) {
 	v := versions{oldest: 3, newest: 3}
 	allows := func(when string, from int64, want ...int64) {
 		t.Helper()
 		for _, got := range []int64{-1, 0, 2, 3, 4, 5, 1 << 62} {
 			if err := v.check(from, got); (err == nil) != slices.Contains(want, got) {
-				t.Errorf("%s, version %d: %v", when, got, err)
+				t.Errorf("%s: version %d: got error %v, want one: %v", when, got, err, !slices.Contains(want, got))
 			}
 		}
 	}
@@ -171,7 +172,7 @@ func TestVersionsOfTurns(t *testing.T) {
 	allows("after", v.from(), 4)
 }
 
-// A turn whose context ends is ended where it is sampled, and has the tokens sampled so far.
+// TestCancelledTurn: a cancelled turn ends with the context's cause on every rank, and returns the tokens sampled so far.
 func TestCancelledTurn(t *testing.T) {
 	_, _, p := samplers(t, "samples")
 	why := errors.New("enough")
@@ -180,12 +181,13 @@ func TestCancelledTurn(t *testing.T) {
 		time.AfterFunc(10*time.Millisecond, func() { cancel(why) })
 		got, err := p.Generate(ctx, ask(rollout, 4, 5, -1))
 		if err != why || got.Finish != policy.FinishCancelled || len(got.Tokens) != 2 {
-			t.Errorf("turn %d: %+v, %v", rollout, got, err)
+			t.Errorf("turn %d: got %+v and error %v, want 2 tokens and %v", rollout, got, err, why)
 		}
 	}
 }
 
-// Whatever becomes of a follower over a turn, the turn ends with an error that names it; whoever is lost is lost to all turns.
+// TestLostTurn: if a follower fails during a turn, the turn ends with an error that names the follower. Once a follower is lost, all later
+// turns fail, too.
 func TestLostTurn(t *testing.T) {
 	for agent, want := range map[string]string{
 		"dies over a turn":  "rank 2 of dies over a turn on cpu was killed (signal 9)",
@@ -211,12 +213,12 @@ func TestLostTurn(t *testing.T) {
 				}
 			}
 			if len(failed) == 0 || !strings.HasPrefix(failed[0].Error(), want) {
-				t.Fatalf("%v, want %s", failed, want)
+				t.Fatalf("got errors %v, want %s", failed, want)
 			}
 			var fault *FailedError
 			if errors.As(failed[0], &fault) {
 				if fault.Memory != (agent == "has no memory") {
-					t.Errorf("%#v", fault)
+					t.Errorf("got %#v, want Memory %v", fault, agent == "has no memory")
 				}
 				return
 			}
@@ -224,14 +226,14 @@ func TestLostTurn(t *testing.T) {
 			for rollout := range 3 { // one for each rank
 				var lost *LostError
 				if _, err := p.Generate(t.Context(), ask(rollout, 1)); !errors.As(err, &lost) {
-					t.Errorf("after the loss: %v", err)
+					t.Errorf("a turn after the loss: got error %v, want a LostError", err)
 				}
 			}
 		})
 	}
 }
 
-// Requests and turns arrive as they were, with values that are not finite and texts that are no UTF-8.
+// TestTurnFrames: encoding and decoding a request or a turn changes nothing, not even values that are not finite and invalid UTF-8.
 func TestTurnFrames(t *testing.T) {
 	inf := math.Inf(-1)
 	for _, want := range []request{
@@ -250,7 +252,7 @@ func TestTurnFrames(t *testing.T) {
 	}
 }
 
-// arrives checks that a value is the same after its way through a frame.
+// arrives checks that a value is the same after it was encoded and decoded.
 func arrives[T any](t *testing.T, want T) {
 	t.Helper()
 	got, err := decodeColumns[T](encoded(t, want))
@@ -268,7 +270,7 @@ func encoded(t testing.TB, value any) []byte {
 	return content
 }
 
-// A follower refuses frames that no rank 0 sends.
+// TestHostileRequests: a follower stops at frames that rank 0 would never send, with an error that states the fault.
 func TestHostileRequests(t *testing.T) {
 	asks := func(id uint64) []byte {
 		return mustFrame(t, requestFrame, encoded(t, request{ID: id, Tokens: ask(0, -1).Tokens}))
@@ -293,13 +295,13 @@ func TestHostileRequests(t *testing.T) {
 		gone := false
 		p.receive(bytes.NewReader(bytes.Join(c.frames, nil)), func() { gone = true })
 		if gone != (c.want == "") {
-			t.Errorf("%s: it went on to the end: %v", c.name, gone)
+			t.Errorf("%s: the follower read to the end: %v, want %v", c.name, gone, c.want == "")
 		}
 		if c.want == "" {
 			continue
 		}
 		if _, _, err := p.Next(); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want ...%s...", c.name, err, c.want)
+			t.Errorf("%s: got error %v, want ...%s...", c.name, err, c.want)
 		}
 	}
 }
@@ -313,7 +315,7 @@ func mustFrame(t *testing.T, kind frameKind, content []byte) []byte {
 	return b
 }
 
-// FuzzTurns: whatever comes through the pipe is a request, a turn or an error, and is the same after its way back.
+// FuzzTurns: any bytes are decoded as a request, a turn or an error. A decoded value is the same after it is encoded and decoded again.
 func FuzzTurns(f *testing.F) {
 	turn := encoded(f, answer{1, sampled(f.Context(), ask(2, 3, 4))})
 	for _, content := range [][]byte{encoded(f, request{ID: 1, Tokens: []int32{3, 4}}), turn, turn[:len(turn)-1], bytes.Repeat([]byte{255}, 200)} {
