@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// guarded is a redis-server behind TLS with a user for each agent and nobody else, but for its admin.
+// guarded is a redis-server behind TLS whose only users are an admin and the users that a test adds.
 type guarded struct {
 	admin *redis.Client
 	url   string // without a user
@@ -35,7 +35,7 @@ func startGuarded(t *testing.T) *guarded {
 	return g
 }
 
-// client is a bare connection of a user.
+// client returns a plain Redis client that is logged in as a user.
 func (g *guarded) client(t *testing.T, user string) *redis.Client {
 	pem, err := os.ReadFile(g.cert)
 	must(t, err)
@@ -62,8 +62,7 @@ func (g *guarded) openAside(ctx context.Context, user, aside string) (*Store, er
 	return Open(ctx, withDefaults(Options{Aside: aside, URL: g.url, Username: user, Password: secret, CAFile: g.cert, Timeout: 5 * time.Minute}))
 }
 
-// story is all that workers of two agents do in a run, and what they do when they begin it again, over
-// stores that open gives.
+// story runs everything that workers of two agents do in a run, and again after one of them was killed. It opens their stores with open.
 func story(ctx context.Context, raw *redis.Client, open func(ctx context.Context, agent string) (*Store, error)) error {
 	for round, order := range [][]string{{"boss", "help"}, {"help", "boss"}} {
 		members := map[string]*Member{}
@@ -76,13 +75,13 @@ func story(ctx context.Context, raw *redis.Client, open func(ctx context.Context
 			if members[agent], err = s.Join(ctx, agent, team, silent); err != nil {
 				return err
 			}
-			// Its place is taken now, also for itself.
+			// The place is taken now, so a second worker of the agent is refused.
 			if err := refuseSecond(ctx, s, agent); err != nil {
 				return err
 			}
 		}
 		g, gctx := errgroup.WithContext(ctx)
-		saved := make(chan struct{}) // by both: either may stop the run
+		saved := make(chan struct{}) // closed when both have saved, because then either may stop the run
 		g.Go(func() error { return bossStory(gctx, members["boss"], round == 0, saved) })
 		g.Go(func() error { return helpStory(gctx, members["help"], round == 1, saved) })
 		if err := g.Wait(); err != nil {
@@ -91,7 +90,7 @@ func story(ctx context.Context, raw *redis.Client, open func(ctx context.Context
 		if err := members["boss"].Leave(ctx); err != nil {
 			return err
 		}
-		if round == 0 { // help is killed, with an invocation in hand
+		if round == 0 { // help is killed with a claimed invocation
 			if err := raw.Del(ctx, "mgrpo:{test}:lease:help").Err(); err != nil {
 				return err
 			}
@@ -102,7 +101,7 @@ func story(ctx context.Context, raw *redis.Client, open func(ctx context.Context
 	return nil
 }
 
-// refuseSecond asks for a place that is taken.
+// refuseSecond tries to join with an agent whose place is taken, and returns an error unless that is refused.
 func refuseSecond(ctx context.Context, s *Store, agent string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -156,7 +155,7 @@ func bossStory(ctx context.Context, m *Member, stops bool, saved chan<- struct{}
 	)
 }
 
-// showStory is what a worker shows, and reads to show it.
+// showStory runs the commands of the live page: it publishes a record and an activity, and reads what others have published.
 func showStory(ctx context.Context, m *Member) error {
 	return inOrder(
 		func() error { return m.PublishRecord(ctx, []byte("{}")) },
@@ -167,7 +166,7 @@ func showStory(ctx context.Context, m *Member) error {
 	)
 }
 
-// end stops the run, or waits for the other to.
+// end stops the run, or waits until the other agent stops it.
 func end(ctx context.Context, m *Member, stops bool) error {
 	if stops {
 		if err := m.Stop(ctx, "the end"); err != nil {
@@ -178,7 +177,7 @@ func end(ctx context.Context, m *Member, stops bool) error {
 	case <-m.Context().Done():
 		return nil
 	case <-ctx.Done():
-		return errors.New("the end of the run is not heard of")
+		return errors.New("the stop of the run was not received")
 	}
 }
 
@@ -221,7 +220,7 @@ func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}
 	)
 }
 
-// rules are what Users' users are given, by agent.
+// rules returns the ACL rules of each agent's user.
 func rules(t *testing.T, all []right) map[string][]string {
 	out := map[string][]string{}
 	for _, u := range Users("test", team.Agents)[1:3] {
@@ -230,7 +229,8 @@ func rules(t *testing.T, all []right) map[string][]string {
 	return out
 }
 
-// With the rules that ACLRules prints a run goes from end to end, in TLS, one user for each agent.
+// TestRulesSuffice: with the rules that ACLRules prints, a whole run succeeds over TLS with a user for each agent, with one user for all, and
+// while an evaluation runs under another name.
 func TestRulesSuffice(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
@@ -258,15 +258,14 @@ func TestRulesSuffice(t *testing.T) {
 	}
 }
 
-// Whatever command or key is taken from a user, a run does not get to its end: the table holds nothing that
-// is not needed.
+// TestEveryRuleIsNeeded: without any one of the commands or keys that a user has, a run fails. So users have no right that is not needed.
 func TestEveryRuleIsNeeded(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs the protocol for each rule")
 	}
 	g := startGuarded(t)
-	unasked := []string{"ping"} // by the client, when nothing was announced for three seconds
+	unasked := []string{"ping"} // sent by the client library only after three seconds without a message
 	try := func(agent, what string, spoiled []right) {
 		if slices.Contains(unasked, what) {
 			return
@@ -280,7 +279,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		if err := story(ctx, g.admin, g.open); err == nil || ctx.Err() != nil {
-			t.Errorf("%s without %s: %v", agent, what, err)
+			t.Errorf("%s without %s: got error %v, want a refusal", agent, what, err)
 		}
 	}
 	for i, r := range rights {
@@ -301,7 +300,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	}
 }
 
-// without is the table with one entry spoiled; an entry that holds nothing any more is left out.
+// without returns the table of rights with one entry changed by spoil, or without the entry if no command or no key is left in it.
 func without(i int, spoil func(r *right)) []right {
 	all := slices.Clone(rights)
 	empty := all[i].keys != ""
@@ -316,7 +315,7 @@ func lacking1(list, word string) string {
 	return strings.Join(slices.DeleteFunc(strings.Fields(list), func(w string) bool { return w == word }), " ")
 }
 
-// What a worker has no business with is refused, alone and inside a script.
+// TestRulesRefuse: commands and keys that a worker does not need are refused, both as a command and inside a script.
 func TestRulesRefuse(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
@@ -352,21 +351,21 @@ func TestRulesRefuse(t *testing.T) {
 					args[i] = w
 				}
 				if err := c.Do(t.Context(), args...).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
-					t.Errorf("%s may %s: %v", user, command, err)
+					t.Errorf("user %s, command %s: got error %v, want NOPERM", user, command, err)
 				}
 				inside := append([]any{"EVAL", "return redis.call(unpack(ARGV))", 0}, args...)
 				if words[0] == "MONITOR" || strings.HasSuffix(words[0], "SUBSCRIBE") {
-					continue // no script may
+					continue // Redis allows these commands in no script
 				}
 				if err := c.Do(t.Context(), inside...).Err(); err == nil || errors.Is(err, redis.Nil) {
-					t.Errorf("%s may %s inside a script", user, command)
+					t.Errorf("user %s, command %s inside a script: got no error, want a refusal", user, command)
 				}
 			}
 		}
 	}
 }
 
-// The rules for Redis 6.2 let a run through as well, and keep to its keys and its channel.
+// TestRulesForRedis6: with the rules for Redis 6.2 a whole run succeeds, and other runs' keys and channels are refused.
 func TestRulesForRedis6(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
@@ -375,7 +374,7 @@ func TestRulesForRedis6(t *testing.T) {
 		must(t, err)
 		for _, r := range rules {
 			if strings.ContainsAny(r, "()%") || r == "clearselectors" {
-				t.Errorf("Redis 6.2 does not know %s", r)
+				t.Errorf("rule %s does not exist in Redis 6.2", r)
 			}
 		}
 		g.let(t, u.Agents[0], rules)
@@ -384,13 +383,13 @@ func TestRulesForRedis6(t *testing.T) {
 	c := g.client(t, "help")
 	for _, args := range [][]any{{"HSET", "mgrpo:{other}:meta", "hello", "x"}, {"PUBLISH", "mgrpo:{other}:events", "stop"}, {"FLUSHALL"}} {
 		if err := c.Do(t.Context(), args...).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
-			t.Errorf("help may %v: %v", args, err)
+			t.Errorf("user help, command %v: got error %v, want NOPERM", args, err)
 		}
 	}
 }
 
-// A user that is taken away while it is used, or whose password is wrong, is an error that says so: what was not
-// answered is not taken for an answer.
+// TestUserIsTakenAway: writes, waits and reads return an error that names the user if the user is deleted during the run or the password is
+// wrong. Joining with another agent's user is an error with advice.
 func TestUserIsTakenAway(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
@@ -410,7 +409,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	refused := func(what, user string, err error) {
 		t.Helper()
 		if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || strings.Count(err.Error(), "refuses the password of user "+user+": correct store.username") != 1 {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: got error %v, want one that names user %s", what, err, user)
 		}
 	}
 	refused("a write", "test-boss", m.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
@@ -424,6 +423,6 @@ func TestUserIsTakenAway(t *testing.T) {
 	defer s.Close()
 	_, err = s.Join(t.Context(), "boss", team, silent)
 	if err == nil || !strings.Contains(err.Error(), "or is the user of another agent; `mgrpo store acl` prints the rights of each user") {
-		t.Errorf("the place of another user's agent: %v", err)
+		t.Errorf("joining as another user's agent: got error %v, want one with advice", err)
 	}
 }

@@ -2,7 +2,7 @@ package store
 
 import "context"
 
-// Submit and Await are the two halves of Call, for tests of what may happen between them.
+// Submit and Await are the two halves of Call. Tests use them to act in between.
 
 func (m *Member) Submit(ctx context.Context, v Invocation) error {
 	_, err := m.submit(ctx, v)

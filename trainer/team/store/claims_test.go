@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// A stop of which the announcement was lost is heard of when the lease is renewed.
+// TestStopThatIsNotAnnounced: a worker that missed the announcement of a stop notices the stop when it renews its lease.
 func TestStopThatIsNotAnnounced(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, _ := pair(t, b, Options{Lease: time.Second})
 		must(t, b.raw.HSet(t.Context(), "mgrpo:{test}:stop", "agent", "help", "reason", "x", "kind", "rewind").Err())
 		<-boss.Context().Done()
 		if err := context.Cause(boss.Context()); !Rewinds(err) {
-			t.Errorf("got %v", err)
+			t.Errorf("the member's context ended with %v, want a rewind", err)
 		}
 		must(t, b.raw.Del(t.Context(), "mgrpo:{test}:stop").Err())
 	})
 }
 
-// A worker whose place was lost, though it was not, takes it again with what it had in hand. That costs the
-// invocation nothing; the worker's death does.
+// TestOnlyTheLostCount: if a process loses its place and takes it again, the invocations that it had claimed do not count a lost worker. They do
+// if another process takes the place.
 func TestOnlyTheLostCount(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{process: "the same"}
@@ -42,14 +42,14 @@ func TestOnlyTheLostCount(t *testing.T) {
 			help, err = b.open(t, Options{process: next.process}).Join(t.Context(), "help", team, silent)
 			must(t, err)
 			if got := b.raw.HGet(t.Context(), "mgrpo:{test}:lost:step-0", call(0).ID()).Val(); got != next.lost {
-				t.Errorf("%d: %q workers count as lost, want %q", i, got, next.lost)
+				t.Errorf("takeover %d: the invocation counts %q lost workers, want %q", i, got, next.lost)
 			}
 		}
 	})
 }
 
-// Who was lost over an invocation is forgotten when a checkpoint holds what came of the step, also where the round
-// after it did not begin the phase again.
+// TestLossesAreTrimmed: the counts of workers lost in a step are deleted once a checkpoint contains the step, also if the next round did not
+// begin the step again.
 func TestLossesAreTrimmed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
@@ -62,21 +62,20 @@ func TestLossesAreTrimmed(t *testing.T) {
 		keys := []string{"mgrpo:{test}:lost:step-0", "mgrpo:{test}:losses"}
 		for _, key := range keys {
 			if b.raw.Exists(t.Context(), key).Val() != 1 {
-				t.Errorf("%s is not there", key)
+				t.Errorf("after the loss: key %s does not exist", key)
 			}
 		}
 		must(t, boss.Begin(t.Context(), Train(1), Plan{Queries: []string{"q"}, Rollouts: 1}))
 		must(t, boss.Trim(t.Context(), 1))
 		for _, key := range keys {
 			if b.raw.Exists(t.Context(), key).Val() != 0 {
-				t.Errorf("%s is left", key)
+				t.Errorf("after Trim: key %s still exists", key)
 			}
 		}
 	})
 }
 
-// A claim takes what there is, in the order in which it was submitted and as many as were asked for. What is given up
-// is not among them.
+// TestManyAtOnce: a claim returns up to n available invocations in the order of their submission, without those that were given up.
 func TestManyAtOnce(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{MaxDeliveries: 1}
@@ -98,34 +97,34 @@ func TestManyAtOnce(t *testing.T) {
 		}
 		claim(2, 0, 1)
 		must(t, help.Complete(t.Context(), call(0), Result{Text: "ok"}))
-		die(t, b, help) // with 1 in hand
+		die(t, b, help) // it had claimed 1 and not answered it
 		help = join(t, b.open(t, o), "help")
 		start(t, help)
 		claim(3, 0, 2)
 		claim(100, 3, 4)
 		if r, err := boss.Await(t.Context(), call(1)); err != nil || r.Failed == "" {
-			t.Errorf("what a worker was lost over was answered with %+v, %v", r, err)
+			t.Errorf("invocation 1, claimed by the lost worker: got %+v and error %v, want a failed result", r, err)
 		}
 		must(t, boss.End(t.Context(), Train(0)))
 		if vs, err := help.Claim(t.Context(), Train(0), 100); !errors.Is(err, ErrEnded) {
-			t.Errorf("claimed %+v, %v", vs, err)
+			t.Errorf("claim after the end of the phase: got %+v and error %v, want ErrEnded", vs, err)
 		}
 		if _, err := help.Claim(t.Context(), Train(0), 0); err == nil {
-			t.Error("a claim of nothing is possible")
+			t.Error("a claim of 0 invocations: got no error")
 		}
 	})
 }
 
-// A command that nobody waits for any more is not sent.
+// TestForsakenCommands: a command whose caller no longer waits is not sent.
 func TestForsakenCommands(t *testing.T) {
 	var b batches
-	b.running = maxBatches // as if all batches were on their way
+	b.running = maxBatches // so that a new command waits
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := b.do(ctx, nil); !errors.Is(err, ctx.Err()) {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want %v", err, ctx.Err())
 	}
 	if left := b.next(); left != nil {
-		t.Errorf("%d are sent", len(left))
+		t.Errorf("%d commands would be sent, want 0", len(left))
 	}
 }

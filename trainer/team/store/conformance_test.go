@@ -17,8 +17,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// 300 rollouts wait for answers at once, over one reader of events, while a worker has many of their
-// invocations in flight. Everyone gets the answer to its own question.
+// TestManyWaiters: 300 rollouts wait for answers at once over one connection for events, while a worker answers many invocations at a time.
+// Each rollout gets the answer to its own invocation.
 func TestManyWaiters(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
@@ -50,7 +50,7 @@ func TestManyWaiters(t *testing.T) {
 				}
 				r, err := boss.Await(ctx, v)
 				if err != nil || r.Text != "answer to "+v.Task {
-					t.Errorf("%s: %+v, %v", v.ID(), r, err)
+					t.Errorf("%s: got %+v, want the answer to %q; error %v", v.ID(), r, v.Task, err)
 				}
 				if err := boss.PublishOutcome(ctx, Train(0), Outcome{Query: v.Query, Rollout: v.Rollout, Format: true, Correct: float64(i % 2), Reward: 0.1, Calls: map[string]int{"help": 1}}); err != nil {
 					t.Errorf("outcome: %v", err)
@@ -71,7 +71,7 @@ func TestManyWaiters(t *testing.T) {
 	})
 }
 
-// Everything may be written again as it was; nothing may be written again otherwise.
+// TestWriteOnce: writing the same value a second time succeeds, and writing another value is refused as a conflict.
 func TestWriteOnce(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
@@ -102,22 +102,22 @@ func TestWriteOnce(t *testing.T) {
 			}
 			var conflict *ConflictError
 			if err := test.another(); !errors.As(err, &conflict) {
-				t.Errorf("%s: another value was not refused as a conflict: %v", test.name, err)
+				t.Errorf("%s: another value: got error %v, want a ConflictError", test.name, err)
 			}
 		}
 		if r, err := boss.Await(ctx, v); err != nil || r.Text != "a" {
-			t.Errorf("the first answer does not stand: %+v, %v", r, err)
+			t.Errorf("after two answers: got %+v, want the first, a; error %v", r, err)
 		}
-		// Submitted twice, handed out once.
+		// The invocation was submitted twice and must be claimed once.
 		must(t, boss.End(ctx, Train(0)))
 		if v, err := claimOne(ctx, help, Train(0)); !errors.Is(err, ErrEnded) {
-			t.Errorf("claimed %+v, %v", v, err)
+			t.Errorf("second claim: got %+v and error %v, want ErrEnded", v, err)
 		}
 	})
 }
 
-// Who takes a lost worker's place over is handed all that the phase has, that which was answered too and
-// after its end; and the lost one, should it wake up, changes nothing any more.
+// TestTakeover: a worker that takes over a lost worker's place gets all invocations of the phase again, also answered ones, and also after the
+// end of the phase. If the lost worker wakes up, its writes are refused.
 func TestTakeover(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, dead := pair(t, b, Options{})
@@ -134,37 +134,37 @@ func TestTakeover(t *testing.T) {
 
 		heir := join(t, b.open(t, Options{}), "help")
 		if s := start(t, heir); s.Version != Afresh {
-			t.Errorf("it goes on from %v", s)
+			t.Errorf("the heir starts from %v, want the beginning", s)
 		}
 		if heir.Epoch() != dead.Epoch()+1 || heir.Nonce() != dead.Nonce() {
-			t.Errorf("epochs %d, then %d; rounds %s and %s", dead.Epoch(), heir.Epoch(), dead.Nonce(), heir.Nonce())
+			t.Errorf("epochs %d and %d, want one more; rounds %s and %s, want the same", dead.Epoch(), heir.Epoch(), dead.Nonce(), heir.Nonce())
 		}
 		for _, want := range []Invocation{first, second} {
 			again, err := claimOne(t.Context(), heir, Train(0))
 			must(t, err)
 			if again.ID() != want.ID() || again.Task != want.Task {
-				t.Errorf("handed out %+v, then %+v", want, again)
+				t.Errorf("the heir claimed %+v, want %+v", again, want)
 			}
 			must(t, heir.Complete(t.Context(), again, Result{Text: "answered"}))
 		}
 		if v, err := claimOne(t.Context(), heir, Train(0)); !errors.Is(err, ErrEnded) {
-			t.Errorf("claimed %+v, %v", v, err)
+			t.Errorf("third claim of the heir: got %+v and error %v, want ErrEnded", v, err)
 		}
 		var fenced *FencedError
 		if err := dead.Complete(t.Context(), second, Result{Text: "late"}); !errors.As(err, &fenced) || !Rewinds(err) {
-			t.Errorf("the dead worker's answer: %v", err)
+			t.Errorf("the lost worker's answer: got error %v, want a FencedError", err)
 		}
 		if err := dead.PublishVersion(t.Context(), 1); !errors.As(err, &fenced) {
-			t.Errorf("the dead worker's version: %v", err)
+			t.Errorf("the lost worker's version: got error %v, want a FencedError", err)
 		}
 		if r, err := boss.Await(t.Context(), call(1)); err != nil || r.Text != "answered" {
-			t.Errorf("answer %+v, %v", r, err)
+			t.Errorf("got answer %+v, want the heir's; error %v", r, err)
 		}
 	})
 }
 
-// A worker that waits for a place offers what is there when it gets the place: the worker before it has made checkpoints meanwhile, and
-// deleted those that were there.
+// TestOffersAreRenewed: a worker that waits for a place looks up its checkpoints when it gets the place, because the worker before it may have
+// written new ones and deleted old ones meanwhile.
 func TestOffersAreRenewed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
@@ -188,7 +188,7 @@ func TestOffersAreRenewed(t *testing.T) {
 			heir <- m
 		}()
 		if what := <-waits; !strings.Contains(what, "another worker of help is alive") {
-			t.Errorf("it waits: %s", what)
+			t.Errorf("got note %q, want the reason why it waits", what)
 		}
 		for v := range int64(6) {
 			must(t, before.PublishVersion(ctx, 4+v))
@@ -200,7 +200,7 @@ func TestOffersAreRenewed(t *testing.T) {
 			return
 		}
 		if s := start(t, m); !s.Follows || s.Version != 9 || s.Digest != "digest9" {
-			t.Errorf("the heir goes on from %+v", s)
+			t.Errorf("the heir starts from %+v, want version 9", s)
 		}
 		must(t, m.Leave(ctx))
 		must(t, boss.Leave(ctx))
@@ -209,14 +209,13 @@ func TestOffersAreRenewed(t *testing.T) {
 		h := from()
 		h.Renew = func() ([]Offer, bool, error) { return nil, false, broken }
 		if _, err := b.open(t, Options{Run: "another"}).Join(ctx, "help", h, silent); !errors.Is(err, broken) {
-			t.Errorf("joined without knowing its states: %v", err)
+			t.Errorf("checkpoints could not be looked up: got error %v, want %v", err, broken)
 		}
 	})
 }
 
-// A worker that cannot do again what the lost one did, because its checkpoint is older or because nothing is
-// ever done again alike, sends all back: everyone is told, and when all have left a round begins in which
-// nothing of the old one is left.
+// TestRewind: a worker cannot repeat the lost worker's steps if its checkpoint is older or if the run is not deterministic. Then all workers
+// leave the round, and the next round begins without any data of the old one.
 func TestRewind(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		loose := from(4)
@@ -248,13 +247,13 @@ func TestRewind(t *testing.T) {
 			select {
 			case <-boss.Context().Done():
 			case <-heir:
-				t.Fatalf("%s: the place was taken over, and the round goes on", name)
+				t.Fatalf("%s: the place was taken over in the same round", name)
 			}
 			if err := context.Cause(boss.Context()); !Rewinds(err) || !strings.Contains(err.Error(), "help: its worker was lost") {
-				t.Errorf("%s: the other was told %v", name, err)
+				t.Errorf("%s: the other worker's context ended with %v, want a rewind because of help", name, err)
 			}
 			if what := <-waits; !strings.Contains(what, "not all of its workers have left: boss") {
-				t.Errorf("%s: waits because %s", name, what)
+				t.Errorf("%s: got note %q, want that boss has not left", name, what)
 			}
 			must(t, boss.Leave(ctx))
 			again := <-heir
@@ -263,23 +262,23 @@ func TestRewind(t *testing.T) {
 			}
 			boss2 := join("boss")
 			if s := start(t, again, boss2); s.Version != 4 || s.Digest != "digest4" {
-				t.Errorf("%s: started from %v", name, s)
+				t.Errorf("%s: the new round started from %v, want version 4", name, s)
 			}
 			if again.Nonce() == dead.Nonce() || boss2.Epoch() < boss.Epoch()+2 {
-				t.Errorf("%s: rounds %s and %s, epochs %d and %d", name, dead.Nonce(), again.Nonce(), boss.Epoch(), boss2.Epoch())
+				t.Errorf("%s: rounds %s and %s, want different ones; epochs %d and %d, want 2 more", name, dead.Nonce(), again.Nonce(), boss.Epoch(), boss2.Epoch())
 			}
-			must(t, again.PublishVersion(ctx, 5)) // and has the checkpoint of it when it is lost
+			must(t, again.PublishVersion(ctx, 5)) // the next worker of help offers the checkpoint of it
 			die(t, b, again)
 			if name == "older" {
 				m, err := b.open(t, newRun).Join(ctx, "help", from(5, 4), silent)
 				must(t, err)
 				if again = m; start(t, again).Version != 5 {
-					t.Errorf("took over from another version than that of its agent")
+					t.Errorf("the takeover did not start from version 5, the newest one of its agent")
 				}
 			}
 			must(t, boss2.Begin(ctx, Train(4), Plan{Queries: []string{"another"}, Rollouts: 1}))
 			if err := boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !Rewinds(err) {
-				t.Errorf("%s: a worker of the round before writes: %v", name, err)
+				t.Errorf("%s: a write of a worker of the old round: got error %v, want a rewind", name, err)
 			}
 			if name == "older" {
 				must(t, again.Leave(ctx))
@@ -289,7 +288,7 @@ func TestRewind(t *testing.T) {
 	})
 }
 
-// Who takes a place over in the middle of a round has the round's date, not the one that it offers.
+// TestDateOfTheRound: a worker that takes over a place during a round gets the round's date, not the date that it offers.
 func TestDateOfTheRound(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		join := func(agent, date string) *Member {
@@ -304,14 +303,14 @@ func TestDateOfTheRound(t *testing.T) {
 		die(t, b, help)
 		help = join("help", "2024-07-27")
 		if s := start(t, help); !s.Follows || s.Date != "2024-07-26" {
-			t.Errorf("%+v", s)
+			t.Errorf("got start %+v, want the round's date, 2024-07-26", s)
 		}
 		must(t, boss.Leave(t.Context()))
 		must(t, help.Leave(t.Context()))
 	})
 }
 
-// The team goes on from the newest state that all share, and says what stands in the way of a newer one.
+// TestStart: the team starts from the newest state that all agents offer. It lists the newer states with the agents that lack them.
 func TestStart(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
@@ -355,8 +354,8 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// An invocation that workers are lost over is given up, also when the team went back in between; what was
-// answered, or given back by a worker that left, does not count.
+// TestPoison: an invocation is given up after MaxDeliveries workers were lost while they had claimed it. An invocation that a lost worker had
+// answered is not given up.
 func TestPoison(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{MaxDeliveries: 2}
@@ -374,7 +373,7 @@ func TestPoison(t *testing.T) {
 		for range 2 {
 			for m := help; ; {
 				if v := claim(m); v.ID() == call(1).ID() {
-					break // in hand, and the worker is lost
+					break // the worker is lost while it has claimed this one
 				}
 				must(t, m.Complete(t.Context(), harmless, Result{Text: "ok"}))
 			}
@@ -385,11 +384,11 @@ func TestPoison(t *testing.T) {
 		must(t, help.Complete(t.Context(), claim(help), Result{Text: "ok"}))
 		must(t, boss.End(t.Context(), Train(0)))
 		if v, err := claimOne(t.Context(), help, Train(0)); !errors.Is(err, ErrEnded) {
-			t.Errorf("claimed %+v, %v", v, err)
+			t.Errorf("claim after the end of the phase: got %+v and error %v, want ErrEnded", v, err)
 		}
 		r, err := boss.Await(t.Context(), call(1))
 		if want := "given up after 2 workers of help were lost while they had claimed it"; err != nil || r.Failed != want {
-			t.Errorf("got %+v, %v; want %q", r, err, want)
+			t.Errorf("the invocation that was given up: got %+v and error %v, want %q", r, err, want)
 		}
 	})
 }
@@ -400,7 +399,7 @@ func TestSecondWorkerIsRefused(t *testing.T) {
 		join(t, b.open(t, o), "boss")
 		_, err := b.open(t, o).Join(t.Context(), "boss", team, silent)
 		if want := "store: another worker of boss is alive in run test, or was within its lease of "; err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
+			t.Errorf("got error %v, want %s", err, want)
 		}
 	})
 }
@@ -441,18 +440,18 @@ func TestRoundOfAStep(t *testing.T) {
 		must(t, boss.Begin(ctx, Train(7), plan))
 		must(t, boss.PublishTrajectories(ctx, Train(7), []string{"b", "a"}))
 		must(t, help.PublishTrajectories(ctx, Train(7), nil))
-		for range 2 { // repeating it changes nothing
+		for range 2 { // the second write changes nothing
 			must(t, help.PublishVersion(ctx, 1))
 		}
 		must(t, boss.PublishVersion(ctx, 1))
 		wg.Wait()
 		if err := help.PublishVersion(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help: it does not follow the stored version, 1") {
-			t.Errorf("a version was skipped: %v", err)
+			t.Errorf("version 3 after 1: got error %v, want one that it does not follow", err)
 		}
 	})
 }
 
-// An evaluation and a training step with equal ids do not meet.
+// TestPhasesAreApart: invocations with equal ids in an evaluation and in a training step are separate.
 func TestPhasesAreApart(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
@@ -464,26 +463,27 @@ func TestPhasesAreApart(t *testing.T) {
 		v, err := claimOne(ctx, help, Eval(0))
 		must(t, err)
 		if v.Task != "evaluated" {
-			t.Errorf("claimed %+v", v)
+			t.Errorf("claimed %+v, want the evaluation's", v)
 		}
 		must(t, help.Complete(ctx, v, Result{Text: "e"}))
 		if r, err := boss.Await(ctx, eval); err != nil || r.Text != "e" {
-			t.Errorf("answer %+v, %v", r, err)
+			t.Errorf("evaluation: got answer %+v, want e; error %v", r, err)
 		}
 		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		if r, err := boss.Await(ctx, train); err == nil {
-			t.Errorf("the training's invocation has the evaluation's answer: %+v", r)
+			t.Errorf("training: got answer %+v, want none", r)
 		}
 	})
 }
 
-// A wait that takes too long says for whom, for what, since when, and whether they are alive.
+// TestDeadlines: the error of a wait that takes too long names the agent, the missing value and the start of the wait, and reports whether the
+// agent's worker is alive.
 func TestDeadlines(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss := join(t, b.open(t, Options{Lease: time.Hour}), "boss")
 		ctx := t.Context()
-		must(t, b.raw.HSet(ctx, boss.key("versions"), "boss", 0).Err()) // as if all had started
+		must(t, b.raw.HSet(ctx, boss.key("versions"), "boss", 0).Err()) // the version that a started worker has
 		must(t, boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q"}))
 		must(t, boss.PublishTrajectories(ctx, Train(0), nil))
 		must(t, boss.PublishPart(ctx, 1, Part{}))
@@ -519,12 +519,12 @@ func TestCancelledWaitEndsWithItsCause(t *testing.T) {
 		why := errors.New("changed my mind")
 		time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
 		if _, err := boss.Await(ctx, call(0)); !errors.Is(err, why) {
-			t.Errorf("got %v", err)
+			t.Errorf("got error %v, want %v", err, why)
 		}
 	})
 }
 
-// Whoever stops the run stops everyone, waits included, and the first reason stands.
+// TestStopReachesEveryone: if one worker stops the run, the contexts and waits of all workers end with its reason.
 func TestStopReachesEveryone(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
@@ -533,12 +533,12 @@ func TestStopReachesEveryone(t *testing.T) {
 		must(t, help.Fail(t.Context(), "the loss is NaN"))
 		var stop *StopError
 		if err := <-waiting; !errors.As(err, &stop) || *stop != (StopError{Agent: "help", Reason: "the loss is NaN", Kind: Failure}) {
-			t.Errorf("the wait ended with %v", err)
+			t.Errorf("the wait ended with %v, want the StopError of help", err)
 		}
 		<-boss.Context().Done()
 		<-help.Context().Done()
 		if err := context.Cause(boss.Context()); !errors.As(err, &stop) {
-			t.Errorf("the member's context ended with %v", err)
+			t.Errorf("the member's context ended with %v, want a StopError", err)
 		}
 	})
 }
@@ -567,13 +567,13 @@ func TestTrim(t *testing.T) {
 		left := 0
 		for _, key := range keys {
 			if strings.Contains(key, "step-0") || strings.Contains(key, "eval-1") {
-				t.Errorf("%s is still there", key)
+				t.Errorf("key %s still exists", key)
 			}
 			if strings.Contains(key, "step-2") || strings.Contains(key, "eval-2") {
 				left++
 			}
 			if !strings.HasPrefix(key, "mgrpo:{test}:") {
-				t.Errorf("%s is not a key of the run", key)
+				t.Errorf("key %s does not have the run's prefix", key)
 			}
 		}
 		if left != 12 {
@@ -582,7 +582,7 @@ func TestTrim(t *testing.T) {
 	})
 }
 
-// Nobody begins before all are ready, and a worker that takes a place over later does not wait.
+// TestMeet: no worker begins before all are ready. A worker that takes over a place later does not wait.
 func TestMeet(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
@@ -590,14 +590,14 @@ func TestMeet(t *testing.T) {
 		met, late := make(chan error, 1), make(chan []string, 100)
 		go func() { met <- boss.Meet(ctx, Ready, func(agents []string) { late <- agents }) }()
 		if got := <-late; !slices.Equal(got, []string{"help"}) {
-			t.Errorf("waits for %v", got)
+			t.Errorf("boss waits for %v, want [help]", got)
 		}
 		select {
 		case err := <-met:
-			t.Errorf("met one who is not ready: %v", err)
+			t.Errorf("boss began before help was ready: %v", err)
 		default:
 		}
-		alone := func(agents []string) { t.Errorf("waits for %v", agents) }
+		alone := func(agents []string) { t.Errorf("help waits for %v, want no wait", agents) }
 		must(t, help.Meet(ctx, Ready, alone))
 		must(t, <-met)
 		die(t, b, help)
@@ -615,9 +615,8 @@ func TestMeet(t *testing.T) {
 	})
 }
 
-// A worker that was killed after the last meeting is started again. Its own lease still runs when the others leave, so
-// nobody is there any more when it gets an answer: it is told that the run is over, and waits for nobody. One that has
-// something left to do begins a round.
+// TestOver: a worker was killed after all had finished, and is started again. It waits for the old lease, and the other workers leave
+// meanwhile. Then Join returns ErrOver. A worker that has not finished begins a new round instead.
 func TestOver(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
@@ -634,22 +633,22 @@ func TestOver(t *testing.T) {
 			_, err := again.Join(ctx, "boss", done, func(what string) { waits <- what })
 			over <- err
 		}()
-		<-waits // for its predecessor's lease
+		<-waits // it waits for the old lease
 		must(t, help.Leave(ctx))
 		die(t, b, boss)
 		if err := <-over; !errors.Is(err, ErrOver) {
-			t.Errorf("joined a run that is over: %v", err)
+			t.Errorf("a finished worker joins after the run: got error %v, want ErrOver", err)
 		}
 		join(t, again, "boss")
 		if m, err := b.open(t, Options{}).Join(ctx, "help", done, silent); err != nil {
-			t.Errorf("a new round has begun: %v", err)
+			t.Errorf("a finished worker joins a new round: got error %v", err)
 		} else {
 			must(t, m.Leave(ctx))
 		}
 	})
 }
 
-// Nothing but leases expires.
+// TestOnlyLeasesExpire: leases have a time to live, and no other key has one.
 func TestOnlyLeasesExpire(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, _ := pair(t, b, Options{})
@@ -662,13 +661,13 @@ func TestOnlyLeasesExpire(t *testing.T) {
 			ttl, err := b.raw.PTTL(ctx, key).Result()
 			must(t, err)
 			if expires := ttl > 0; expires != strings.Contains(key, ":lease:") {
-				t.Errorf("%s has a time to live of %v", key, ttl)
+				t.Errorf("key %s has a time to live of %v, want one: %v", key, ttl, !expires)
 			}
 		}
 	})
 }
 
-// Entries that this program cannot have written are errors that name the key.
+// TestMalformedEntries: reading an entry that this program cannot have written returns an error that names the key.
 func TestMalformedEntries(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
@@ -695,20 +694,20 @@ func TestMalformedEntries(t *testing.T) {
 		} {
 			var bad *MalformedError
 			if err := read(); !errors.As(err, &bad) || !strings.Contains(bad.Key, ":"+name) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: got error %v, want a MalformedError with the key", name, err)
 			}
 		}
 	})
 }
 
-// A store that was wiped is noticed by the next write.
+// TestWipedStore: the first write after the store was wiped is refused, and ends the member's context.
 func TestWipedStore(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, _ := pair(t, b, Options{})
 		must(t, b.raw.FlushAll(t.Context()).Err())
 		var fenced *FencedError
 		if err := boss.PublishOutcome(t.Context(), Train(0), Outcome{Query: "q"}); !errors.As(err, &fenced) || fenced.Now != "" {
-			t.Errorf("got %v", err)
+			t.Errorf("got error %v, want a FencedError without a present epoch", err)
 		}
 		<-boss.Context().Done()
 	})
@@ -732,7 +731,7 @@ func TestBadValuesAreNotWritten(t *testing.T) {
 		"negative index": boss.PublishOutcome(ctx, Train(0), Outcome{Query: "q", Rollout: -1}),
 	} {
 		if err == nil {
-			t.Errorf("%s: written", name)
+			t.Errorf("%s: got no error", name)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// watched starts servers of its own: a master, its replica and a Sentinel.
+// watched starts a master, a replica and a Sentinel for one test.
 func watched(t *testing.T) (f *fleet, master, replica *redisserver.Server) {
 	t.Helper()
 	if testing.Short() {
@@ -32,8 +32,8 @@ func promoted(t *testing.T, replica *redisserver.Server) {
 	}))
 }
 
-// The master dies between a claim and its answer. What the replica had is there, the answer arrives through the
-// new master, once, and nothing is handed out again.
+// TestFailover: the master dies while invocations are claimed and answered. All data that the replica had is kept, each answer arrives once
+// through the new master, and no invocation is claimed twice.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	f, master, replica := watched(t)
@@ -48,8 +48,8 @@ func TestFailover(t *testing.T) {
 	exactlyOnce(t, rawClient(t, &redis.Options{Addr: replica.Addr()}), n)
 }
 
-// What the master acknowledged and the replica never saw is lost. The run does not go on over the hole: the next
-// version does not follow, and an answer to what is lost is waited for until the deadline.
+// TestFailoverThatLosesWrites: writes that the master acknowledged and the replica did not get are lost. The run does not continue without
+// them: the next version is refused, and a wait for the answer to a lost invocation ends at its deadline.
 func TestFailoverThatLosesWrites(t *testing.T) {
 	t.Parallel()
 	f, master, replica := watched(t)
@@ -67,10 +67,10 @@ func TestFailoverThatLosesWrites(t *testing.T) {
 	promoted(t, replica)
 
 	if err := help.PublishVersion(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "version 2 of help: it does not follow the stored version, 0") {
-		t.Errorf("after a version was lost: %v", err)
+		t.Errorf("version 2 after version 1 was lost: got error %v, want one that it does not follow", err)
 	}
 	var late *TimeoutError
 	if _, err := boss.Await(t.Context(), call(0)); !errors.As(err, &late) || !strings.Contains(err.Error(), "the answer to q-0/0/help/0 of step-0") {
-		t.Errorf("the answer to an invocation that was lost: %v", err)
+		t.Errorf("a wait for the answer to a lost invocation: got error %v, want a TimeoutError", err)
 	}
 }

@@ -32,7 +32,7 @@ func newLink(t *testing.T, server *redisserver.Server) *link {
 	return &link{p, "redis://" + p.Listen}
 }
 
-// spoil makes the link bad, with a toxic in toxiproxy's JSON or, without one, by cutting it.
+// spoil adds a fault, which is a toxic in toxiproxy's JSON, to the link. An empty toxic cuts the link.
 func (l *link) spoil(t *testing.T, toxic string) {
 	t.Helper()
 	if toxic == "" {
@@ -51,7 +51,7 @@ func (l *link) heal(t *testing.T) {
 	}
 }
 
-// faults are how a network can be bad. A toxic without toxicity hits every connection.
+// faults are faults of a network. A toxic without the field toxicity affects every connection.
 var faults = map[string]string{
 	"cut":                     "",
 	"slow":                    `{"type": "latency", "attributes": {"latency": 40, "jitter": 30}}`,
@@ -64,8 +64,7 @@ var faults = map[string]string{
 	"closed in a request":     `{"type": "limit_data", "stream": "upstream", "attributes": {"bytes": 700}}`,
 }
 
-// exchange lets boss submit invocations and help answer them, and checks that each answer is the one to its
-// question. between is called when a third of them has been answered.
+// exchange has boss submit n invocations and help answer them, and checks each answer. It calls between after a third of them.
 func exchange(t *testing.T, boss, help *Member, n int, between func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -101,7 +100,7 @@ func exchange(t *testing.T, boss, help *Member, n int, between func()) {
 			defer func() { <-slots }()
 			v := call(i)
 			if r, err := boss.Call(ctx, v); err != nil || r.Text != "answer to "+v.Task {
-				t.Errorf("%s: %+v, %v", v.ID(), r, err)
+				t.Errorf("%s: got %+v, want the answer to %q; error %v", v.ID(), r, v.Task, err)
 			}
 		})
 		if i == n/3 {
@@ -115,12 +114,12 @@ func exchange(t *testing.T, boss, help *Member, n int, between func()) {
 	worker.Wait()
 	for id, times := range claimed {
 		if times != 1 {
-			t.Errorf("%s was handed to one worker %d times", id, times)
+			t.Errorf("%s was claimed %d times, want once", id, times)
 		}
 	}
 }
 
-// exactlyOnce looks at what is in the store after an exchange.
+// exactlyOnce checks that after an exchange the store has each invocation and its answer once.
 func exactlyOnce(t *testing.T, raw *redis.Client, n int) {
 	t.Helper()
 	ctx := t.Context()
@@ -137,17 +136,17 @@ func exactlyOnce(t *testing.T, raw *redis.Client, n int) {
 		entries[e.Values["id"].(string)]++
 	}
 	if len(entries) != n {
-		t.Errorf("%d of %d invocations are in the stream", len(entries), n)
+		t.Errorf("%d invocations are in the stream, want %d", len(entries), n)
 	}
 	for id, times := range entries {
 		if times != 1 {
-			t.Errorf("%s is in the stream %d times", id, times)
+			t.Errorf("%s is in the stream %d times, want once", id, times)
 		}
 	}
 }
 
-// Whatever the network does, to the one who asks or to the one who answers, each invocation is there once, is
-// handed out once and has one answer, and when the network is back, everything goes on.
+// TestFaultyNetwork: with each fault of the main agent's or the sub-agent's network, each invocation is stored once, claimed once and answered
+// once. All calls complete after the fault has ended.
 func TestFaultyNetwork(t *testing.T) {
 	t.Parallel()
 	for name, toxic := range faults {
@@ -190,8 +189,8 @@ func openAt(t *testing.T, url string, o Options) *Store {
 	return s
 }
 
-// When the network stays bad, every call ends by its deadline, and says for whom it waited, for what, and
-// since when.
+// TestNetworkStaysBad: if a fault does not end, every call ends at its deadline. Its error names the agent, the missing value and the start of
+// the wait.
 func TestNetworkStaysBad(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"cut", "requests vanish", "replies vanish", "closed before the reply"} {
@@ -240,17 +239,17 @@ func TestNetworkStaysBad(t *testing.T) {
 	}
 }
 
-// late makes a call that cannot succeed, and looks at what it says.
+// late makes a call that cannot succeed, and checks its error.
 func late(t *testing.T, what string, began time.Time, call func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	err := call(ctx)
 	var timeout *TimeoutError
 	if !errors.As(err, &timeout) || ctx.Err() != nil {
-		t.Errorf("%s: %v", what, err)
+		t.Errorf("%s: got error %v, want a TimeoutError", what, err)
 		return
 	}
 	if !strings.Contains(err.Error(), what) || timeout.Whom == "" || timeout.Since.Before(began) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v: it does not say %q, for whom, and since when", err, what)
+		t.Errorf("got error %v (for %q, since %v), want %q in it, an agent, and a time after %v", err, timeout.Whom, timeout.Since, what, began)
 	}
 }

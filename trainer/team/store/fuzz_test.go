@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// Whatever stands in the store, decoding gives a value within bounds, which can be written as it was read, or a
-// MalformedError.
+// FuzzDecode: decoding any text gives a MalformedError, or a valid value that is the same after it is encoded and decoded again.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`{"phase":{"kind":"step","step":3},"query":"q","rollout":0,"agent":"help","index":0,"task":"t"}`,
@@ -48,24 +47,24 @@ func decoded[T any, P interface {
 	var bad *MalformedError
 	if err != nil {
 		if !errors.As(err, &bad) {
-			t.Errorf("%T: %v", v, err)
+			t.Errorf("%T: got error %v, want a MalformedError", v, err)
 		}
 		return
 	}
 	written, err := encode(v)
 	if err != nil {
-		t.Fatalf("%T is read and cannot be written: %v", v, err)
+		t.Fatalf("%T: a decoded value cannot be encoded: %v", v, err)
 	}
 	again, err := decode[T, P]("k", written)
 	if err != nil {
-		t.Fatalf("%T is written and cannot be read: %v: %s", v, err, written)
+		t.Fatalf("%T: an encoded value cannot be decoded: %v: %s", v, err, written)
 	}
 	if twice, err := encode(again); err != nil || twice != written {
-		t.Errorf("%T is written as %s, then as %s", v, written, twice)
+		t.Errorf("%T is encoded as %s, and as %s after decoding; error %v", v, written, twice, err)
 	}
 }
 
-// reply is a script's answer made of JSON: a list of texts and whole numbers.
+// reply makes a script's answer, a list of texts and whole numbers, from JSON.
 func reply(text string) (out []any, ok bool) {
 	var parts []any
 	if json.Unmarshal([]byte(text), &parts) != nil {
@@ -84,7 +83,7 @@ func reply(text string) (out []any, ok bool) {
 	return out, true
 }
 
-// Whatever scripts answer, it is understood or it is a MalformedError.
+// FuzzReplies: any answer of a script is read as a valid answer or as a MalformedError.
 func FuzzReplies(f *testing.F) {
 	f.Add(`["entries","more","1-1","{\"phase\":{\"kind\":\"step\",\"step\":0},\"query\":\"q\",\"rollout\":0,\"agent\":\"help\",\"index\":0,\"task\":\"t\"}","q/0/help/0","3","1-2","{\"phase\":{\"kind\":\"step\",\"step\":0},\"query\":\"q\",\"rollout\":1,\"agent\":\"help\",\"index\":0,\"task\":\"t\"}","q/1/help/0","0"]`)
 	f.Add(`["joined","2","NONCE"]`)
@@ -101,15 +100,15 @@ func FuzzReplies(f *testing.F) {
 		var bad *MalformedError
 		all, err := readClaims(r, "stream", "help", Train(0))
 		if err == nil && len(all) == 0 {
-			t.Error("it is understood, and nothing is handed out")
+			t.Error("the answer to a claim was read without an error and has no invocation")
 		}
 		for _, c := range all {
 			if c.Agent != "help" || c.Phase != Train(0) {
-				t.Errorf("handed out %+v", c)
+				t.Errorf("claimed %+v, want an invocation of help in step-0", c)
 			}
 		}
 		if err != nil && !errors.As(err, &bad) {
-			t.Errorf("claim: %v", err)
+			t.Errorf("claim: got error %v, want a MalformedError", err)
 		}
 		j, err := (&Store{opts: Options{Run: "r"}}).joining(&Member{agent: "help"}, team)
 		if err != nil {
@@ -117,15 +116,15 @@ func FuzzReplies(f *testing.F) {
 		}
 		answer, err := j.read(r)
 		if err != nil && !errors.As(err, &bad) {
-			t.Errorf("join: %v", err)
+			t.Errorf("join: got error %v, want a MalformedError", err)
 		}
 		if err == nil && answer.refusal == nil && answer.epoch < 1 {
-			t.Errorf("joined with epoch %d", answer.epoch)
+			t.Errorf("joined with epoch %d, want 1 or more", answer.epoch)
 		}
 	})
 }
 
-// Versions are whole numbers, or the key is named.
+// FuzzVersions: any text is read as a version, a whole number of at least 0, or as a MalformedError.
 func FuzzVersions(f *testing.F) {
 	f.Add("boss", "3")
 	f.Add("help", "-1")
@@ -134,12 +133,12 @@ func FuzzVersions(f *testing.F) {
 		there, err := readVersions("k", map[string]string{agent: text})
 		var bad *MalformedError
 		if err != nil && !errors.As(err, &bad) || err == nil && there[agent] < 0 {
-			t.Errorf("%v, %v", there, err)
+			t.Errorf("got versions %v and error %v, want no negative version, or a MalformedError", there, err)
 		}
 	})
 }
 
-// Whatever agents offer, a start is an offer of all of them or there is none.
+// FuzzStart: the chosen start is offered by both agents. There is no start only if the agents have no offer in common.
 func FuzzStart(f *testing.F) {
 	f.Add(`[{"version":3,"digest":"ab"},{"version":-1}]`, `[{"version":3,"digest":"cd"},{"version":-1}]`)
 	f.Add(`[{"version":1,"digest":"a"}]`, `[{"version":1,"digest":"a"}]`)
@@ -154,10 +153,10 @@ func FuzzStart(f *testing.F) {
 		}
 		start, err := newestShared([]string{"boss", "help"}, map[string]offers{"boss": a, "help": b})
 		if err == nil && !(slices.Contains(a, start.Offer) && slices.Contains(b, start.Offer)) {
-			t.Errorf("from %s and %s: %+v", one, two, start)
+			t.Errorf("from offers %s and %s: got start %+v, want an offer of both", one, two, start)
 		}
 		if err != nil && slices.ContainsFunc(a, func(o Offer) bool { return slices.Contains(b, o) }) {
-			t.Errorf("%s and %s share a state: %v", one, two, err)
+			t.Errorf("offers %s and %s share a state: got error %v", one, two, err)
 		}
 	})
 }

@@ -2,22 +2,22 @@ package store
 
 import "testing"
 
-// TestGateway: every worker gets the same secret, the first that was brought, and finds the others' addresses.
+// TestGateway: every worker gets the secret that was published first, and can look up the other workers' addresses.
 func TestGateway(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
 		if url, err := boss.Gateway(t.Context(), "help"); url != "" || err != nil {
-			t.Errorf("before it has said so help is at %q, %v", url, err)
+			t.Errorf("before help has published its address: got %q, want none; error %v", url, err)
 		}
 		first, err := boss.PublishGateway(t.Context(), "http://one:1", "first")
 		must(t, err)
 		second, err := help.PublishGateway(t.Context(), "http://two:2", "second")
 		must(t, err)
 		if first != "first" || second != "first" {
-			t.Errorf("secrets %q and %q", first, second)
+			t.Errorf("got secrets %q and %q, want the first one for both", first, second)
 		}
 		if url, err := boss.Gateway(t.Context(), "help"); url != "http://two:2" || err != nil {
-			t.Errorf("help is at %q, %v", url, err)
+			t.Errorf("address of help: got %q, want http://two:2; error %v", url, err)
 		}
 	})
 }

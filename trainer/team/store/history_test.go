@@ -17,29 +17,29 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// event is what a client asked of the store, and what it was told.
+// event is a request of a client with the store's reply.
 type event struct {
-	about string // the invocation, or "version": what one part of the history is about
+	about string // id of an invocation, or "version"; events with the same value form a part of the history
 	do    string // submit, claim, complete, await, publish, read; takeover
 	epoch int64
 	value string
 	n     int64
 
-	unknown, conflict, fenced, refused bool // what became of it: nothing of these is success
+	unknown, conflict, fenced, refused bool // result: all false after a success
 }
 
-// about is the sequential meaning of what is in the store about one invocation, and about help's version.
+// known is the state of the sequential model: one invocation, and help's version.
 type known struct {
 	task, answer string
-	handed       bool // to the worker of this epoch
+	handed       bool // the worker of this epoch has claimed the invocation
 	epoch        int64
 	version      int64
 }
 
-// follows says whether an event can happen in a state, and what the state is then.
+// follows reports whether an event can happen in a state, and returns the next state.
 func follows(s known, e event) (bool, known) {
 	old := e.epoch < s.epoch
-	if e.fenced { // now, or when it was sent again after it had taken effect
+	if e.fenced { // the first attempt may have taken effect, with its reply lost
 		if old {
 			return true, s
 		}
@@ -85,14 +85,14 @@ func follows(s known, e event) (bool, known) {
 	panic(e.do)
 }
 
-// history is what all clients did, for porcupine.
+// history is the list of all clients' events for porcupine, which checks that they are linearizable.
 type history struct {
 	mu    sync.Mutex
 	began time.Time
 	ops   []porcupine.Operation
 }
 
-// note does something and remembers when, and what became of it.
+// note makes a request and records it with its times and its result.
 func (h *history) note(client int, e event, do func(e *event) error) error {
 	call := int64(time.Since(h.began))
 	err := do(&e)
@@ -107,8 +107,8 @@ func (h *history) note(client int, e event, do func(e *event) error) error {
 		e.fenced = true
 	case e.refused:
 	case e.do == "claim" || e.do == "await" || e.do == "read":
-		return err // it changed nothing that anyone was told of
-	default: // it may take effect at any time
+		return err // without a reply it changed nothing that a client could see
+	default: // the write may take effect at any later time
 		e.unknown, back = true, math.MaxInt64
 	}
 	if e.do == "claim" && e.fenced {
@@ -137,10 +137,10 @@ func (h *history) await(t *testing.T, what string, enough int, kind func(event) 
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("no %s", what)
+	t.Fatalf("fewer than %d %s", enough, what)
 }
 
-// check holds the history against the model, part by part. A takeover is in all parts.
+// check compares each part of the history with the model. A takeover belongs to all parts.
 func (h *history) check(t *testing.T) {
 	t.Helper()
 	model := porcupine.Model{
@@ -177,20 +177,19 @@ func (h *history) check(t *testing.T) {
 		for _, op := range part {
 			text += fmt.Sprintf("%12d to %12d, client %d: %+v\n", op.Call, op.Return, op.ClientId, op.Input)
 		}
-		t.Errorf("no order of these explains them:\n%s", text)
+		t.Errorf("no sequential order explains these events:\n%s", text)
 	}
 }
 
-// Many clients at once, of a main agent and of two workers of a sub-agent, of which the second takes the place
-// of the first while that one is cut off and does not know it, over networks that break all the time, on a
-// server that is killed and started again: what they are told is what one client after another could have
-// been told.
+// TestHistory: the replies to many concurrent clients are linearizable: some sequential order of the requests explains them. The clients
+// belong to a main agent and to two workers of a sub-agent. The second worker takes over the place while the first is cut off from the
+// store. Networks fail all the time, and the server is killed and started again.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	links := []*link{newLink(t, server), newLink(t, server), newLink(t, server)}
 	h := &history{began: time.Now()}
-	o := Options{Timeout: time.Hour, Lease: time.Hour} // no lease runs out by itself
+	o := Options{Timeout: time.Hour, Lease: time.Hour} // no lease expires during the test
 	boss := join(t, openAt(t, links[0].url, o), "boss")
 	first, err := openAt(t, links[1].url, o).Join(t.Context(), "help", team, silent)
 	must(t, err)
@@ -209,13 +208,13 @@ func TestHistory(t *testing.T) {
 
 	answered := func(e event) bool { return e.do == "complete" && !e.unknown && !e.fenced }
 	h.await(t, "answers of the first worker", n/2, answered)
-	links[1].Stop() // it hears nothing of what follows
+	links[1].Stop() // the first worker is cut off
 	heir := takeOver(ctx, t, h, server, openAt(t, links[2].url, o))
 	for c := range 4 {
 		clients.Go(func() { answerAll(ctx, h, heir, 40+c) })
 	}
 	clients.Go(func() { commit(ctx, h, heir, 50, 30) })
-	h.await(t, "answers that were there already", 4, func(e event) bool { return e.do == "complete" && e.conflict && e.epoch == heir.Epoch() })
+	h.await(t, "conflicts with answers of the first worker", 4, func(e event) bool { return e.do == "complete" && e.conflict && e.epoch == heir.Epoch() })
 	must(t, links[1].Start())
 	h.await(t, "refusals of the first worker", 1, func(e event) bool { return e.fenced && e.epoch == first.Epoch() })
 	asking.Wait()
@@ -225,18 +224,18 @@ func TestHistory(t *testing.T) {
 		l.heal(t)
 	}
 	clients.Wait()
-	askAll(t.Context(), h, boss, 70, n) // what was answered twice has one answer, also now
+	askAll(t.Context(), h, boss, 70, n) // reads all answers once more
 	h.check(t)
 }
 
-// takeOver lets a second worker of help join, as when the first one's lease has run out.
+// takeOver deletes the lease of the first worker of help and has a second one join.
 func takeOver(ctx context.Context, t *testing.T, h *history, server *redisserver.Server, s *Store) *Member {
 	must(t, server.Await("lease to take away", func(c *redis.Client) bool {
-		return c.Del(ctx, "mgrpo:{test}:lease:help").Err() == nil // it may be gone already: of a server that was killed the reply is lost
+		return c.Del(ctx, "mgrpo:{test}:lease:help").Err() == nil // a killed server may have deleted it without a reply, so 0 deleted keys are fine
 	}))
 	var heir *Member
 	must(t, h.note(60, event{do: "takeover"}, func(e *event) error {
-		able := team // to go on from any version
+		able := team // can start from any version
 		for v := range int64(40) {
 			able.Offers = append(able.Offers, Offer{Version: v, Digest: "d"})
 		}
@@ -254,7 +253,7 @@ func trouble(ctx context.Context, t *testing.T, server *redisserver.Server, link
 	r := rand.New(rand.NewPCG(1, 2))
 	kinds := []string{"cut", "in pieces", "reset before the reply", "closed before the reply", "closed within a reply", "closed in a request"}
 	for round := 0; ctx.Err() == nil; round++ {
-		l := links[2*r.IntN(2)] // never that of the first worker, which the test cuts itself
+		l := links[2*r.IntN(2)] // not the link of the first worker, which TestHistory cuts
 		l.spoil(t, faults[kinds[r.IntN(len(kinds))]])
 		if round%10 == 5 {
 			server.Kill()
@@ -266,8 +265,8 @@ func trouble(ctx context.Context, t *testing.T, server *redisserver.Server, link
 	}
 }
 
-// askAll submits all invocations and waits for the answers. Every other client asks something else, so that of
-// each invocation one task stands.
+// askAll submits all invocations and waits for the answers. Clients with odd and even numbers submit different tasks under the same id, so one
+// of the two is refused as a conflict.
 func askAll(ctx context.Context, h *history, boss *Member, client, n int) {
 	for i := range n {
 		v := call(i)
@@ -281,7 +280,7 @@ func askAll(ctx context.Context, h *history, boss *Member, client, n int) {
 	}
 }
 
-// answerAll answers what it can claim, in words of its own, until there is nothing more to do.
+// answerAll answers all invocations that it can claim until the phase ends. The client's number is in each answer.
 func answerAll(ctx context.Context, h *history, m *Member, client int) {
 	for ctx.Err() == nil {
 		var v Invocation
@@ -293,13 +292,13 @@ func answerAll(ctx context.Context, h *history, m *Member, client int) {
 			return
 		}
 		r := Result{Text: fmt.Sprintf("%s, by client %d", v.ID(), client)}
-		for range 2 { // the second time changes nothing
+		for range 2 { // the second write changes nothing
 			h.note(client, event{about: v.ID(), do: "complete", epoch: m.Epoch(), value: r.Text}, func(*event) error { return m.Complete(ctx, v, r) })
 		}
 	}
 }
 
-// commit publishes versions, and now and then one that cannot follow.
+// commit publishes versions 1 to n, and before each a version that does not follow.
 func commit(ctx context.Context, h *history, m *Member, client int, n int64) {
 	for v := int64(1); v <= n && ctx.Err() == nil; v++ {
 		for _, version := range []int64{v + 2, v, v} {

@@ -15,13 +15,13 @@ import (
 
 func record(n int) []byte { return fmt.Appendf(nil, `{"step":%d}`, n) }
 
-// Every worker reads what all have published, in one order, from wherever it was.
+// TestRecords: every worker reads the records of all workers in the same order, and continues behind the last record that it has read.
 func TestRecords(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
 		boss, help := pair(t, b, Options{})
 		if got, last, err := help.Records(ctx, ""); err != nil || len(got) > 0 || last != "" {
-			t.Fatalf("before any: %v, %q, %v", got, last, err)
+			t.Fatalf("before any record: got %v, last id %q; want none; error %v", got, last, err)
 		}
 		const n = recordPage + 10
 		var want []Record
@@ -32,19 +32,20 @@ func TestRecords(t *testing.T) {
 		}
 		all, last, err := help.Records(ctx, "")
 		if diff := cmp.Diff(want, all); err != nil || diff != "" {
-			t.Fatalf("all: %v\n%s", err, diff)
+			t.Fatalf("all records (-want +got), error %v:\n%s", err, diff)
 		}
 		if got, again, err := boss.Records(ctx, last); err != nil || len(got) > 0 || again != last {
-			t.Errorf("behind the last: %v, %q, %v", got, again, err)
+			t.Errorf("behind the last record: got %v, last id %q; want none and %q; error %v", got, again, last, err)
 		}
 		must(t, boss.PublishRecord(ctx, record(n)))
 		if got, _, err := help.Records(ctx, last); err != nil || !cmp.Equal(got, []Record{{"boss", record(n)}}) {
-			t.Errorf("one more: %v, %v", got, err)
+			t.Errorf("after one more record: got %v, want only it; error %v", got, err)
 		}
 	})
 }
 
-// The oldest records make room, and what is too long or no object is refused on either side.
+// TestRecordsAreBounded: the oldest records are deleted when there are too many. Records and activities that are too long or not JSON objects
+// are refused by writers and by readers.
 func TestRecordsAreBounded(t *testing.T) {
 	b := embeddedBackend(t)
 	boss, help := pair(t, b, Options{})
@@ -55,26 +56,26 @@ func TestRecordsAreBounded(t *testing.T) {
 	must(t, boss.PublishRecord(ctx, record(-1)))
 	all, _, err := help.Records(ctx, "")
 	if err != nil || len(all) > maxRecords+100 || len(all) < maxRecords || string(all[len(all)-1].JSON) != string(record(-1)) {
-		t.Errorf("%d records are left, %v", len(all), err)
+		t.Errorf("%d records are left, want about %d with the newest last; error %v", len(all), maxRecords, err)
 	}
 	for _, text := range []string{"", "17", `{"a":`, `{"a":"` + strings.Repeat("x", MaxShown) + `"}`} {
 		if boss.PublishRecord(ctx, []byte(text)) == nil || boss.PublishActivity(ctx, []byte(text)) == nil {
-			t.Errorf("%.20q is published", text)
+			t.Errorf("publishing %.20q: got no error", text)
 		}
 		must(t, b.raw.Del(ctx, key, boss.key("activity")).Err())
 		must(t, b.raw.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"agent", "boss", "record", text}}).Err())
 		must(t, b.raw.HSet(ctx, boss.key("activity"), "boss", text).Err())
 		var malformed *MalformedError
 		if _, _, err := help.Records(ctx, ""); !errors.As(err, &malformed) || !strings.HasPrefix(malformed.Key, key) {
-			t.Errorf("the record %.20q: %v", text, err)
+			t.Errorf("reading the record %.20q: got error %v, want a MalformedError", text, err)
 		}
 		if _, err := help.Activities(ctx); !errors.As(err, &malformed) || malformed.Key != boss.key("activity")+" boss" {
-			t.Errorf("the activity %.20q: %v", text, err)
+			t.Errorf("reading the activity %.20q: got error %v, want a MalformedError", text, err)
 		}
 	}
 }
 
-// An activity replaces the agent's last one; a worker that lost its place publishes nothing.
+// TestActivities: an agent's activity replaces its earlier one. A worker that has lost its place cannot publish activities or records.
 func TestActivities(t *testing.T) {
 	b := embeddedBackend(t)
 	boss, help := pair(t, b, Options{})
@@ -84,30 +85,31 @@ func TestActivities(t *testing.T) {
 	must(t, b.raw.HIncrBy(ctx, boss.key("epochs"), "help", 1).Err())
 	var fenced *FencedError
 	if err := help.PublishActivity(ctx, []byte("{}")); !errors.As(err, &fenced) {
-		t.Errorf("a fenced worker: %v", err)
+		t.Errorf("activity of a replaced worker: got error %v, want a FencedError", err)
 	}
 	if err := help.PublishRecord(ctx, []byte("{}")); !errors.As(err, &fenced) {
-		t.Errorf("a fenced worker: %v", err)
+		t.Errorf("record of a replaced worker: got error %v, want a FencedError", err)
 	}
 	if got, err := help.Activities(ctx); err != nil || !cmp.Equal(got, map[string]json.RawMessage{"boss": json.RawMessage(`{"phase":"learn"}`)}) {
-		t.Errorf("%s, %v", slices.Collect(maps.Values(got)), err)
+		t.Errorf("got activities %s, want boss's second one; error %v", slices.Collect(maps.Values(got)), err)
 	}
 }
 
-// The newest rollouts stand beside each other with all that was said between the agents.
+// TestExchanges: the newest outcomes can be read together with the calls between the agents and their answers. The newest phase with outcomes
+// is chosen, and in it the query with most of them.
 func TestExchanges(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
 		boss, help := pair(t, b, Options{})
 		if _, ids, err := help.NewestOutcomes(ctx, 4); err != nil || len(ids) > 0 {
-			t.Fatalf("before any: %v, %v", ids, err)
+			t.Fatalf("before any outcome: got ids %v, want none; error %v", ids, err)
 		}
 		finish := func(p Phase, query string, k, calls int) {
 			t.Helper()
 			for i := range calls {
 				v := Invocation{Phase: p, Query: query, Rollout: k, Agent: "help", Index: i, Task: fmt.Sprintf("task %d of %d", i, k)}
 				must(t, boss.Submit(ctx, v))
-				if i != 1 { // the second stays without an answer
+				if i != 1 { // the second call is not answered
 					must(t, help.Complete(ctx, v, Result{Text: "answer to " + v.Task}))
 				}
 			}
@@ -123,28 +125,28 @@ func TestExchanges(t *testing.T) {
 
 		p, ids, err := help.NewestOutcomes(ctx, 3)
 		if want := []string{"a/1/0", "a/1/2", "a/1/7"}; err != nil || p != Train(0) || !slices.Equal(ids, want) {
-			t.Fatalf("%s %v, %v; want %v of the query with the most", p, ids, err, want)
+			t.Fatalf("got %s %v, want step-0 %v, the query with most outcomes; error %v", p, ids, want, err)
 		}
 		finish(Train(1), "c", 1, 10)
 		p, ids, err = help.NewestOutcomes(ctx, 3)
 		if err != nil || p != Train(1) || !slices.Equal(ids, []string{"c/1"}) {
-			t.Fatalf("%s %v, %v", p, ids, err)
+			t.Fatalf("got %s %v, want step-1 [c/1]; error %v", p, ids, err)
 		}
 		got, err := help.Exchanges(ctx, p, append(ids, "c/0"))
 		must(t, err)
 		if len(got) != 1 || got[0].Answer != "answer 1" || got[0].Calls["help"] != 10 || len(got[0].Delegated) != shownCalls {
-			t.Fatalf("%+v", got)
+			t.Fatalf("got exchanges %+v, want one with 10 calls, %d of them shown", got, shownCalls)
 		}
 		for i, d := range got[0].Delegated {
 			task := fmt.Sprintf("task %d of 1", i)
 			if d.Task != task || d.Index != i || (d.Answer == nil) != (i == 1) || d.Answer != nil && d.Answer.Text != "answer to "+task {
-				t.Errorf("call %d: %+v, %+v", i, d.Invocation, d.Answer)
+				t.Errorf("call %d: got %+v with answer %+v, want task %q", i, d.Invocation, d.Answer, task)
 			}
 		}
 	})
 }
 
-// A worker reads the same status as somebody who looks from outside, also where the store is embedded.
+// TestStatusFromInside: a worker can read the run's status through its own connection, also with an embedded store.
 func TestStatusFromInside(t *testing.T) {
 	s, err := Open(t.Context(), Options{Run: "alone"})
 	must(t, err)
@@ -153,6 +155,6 @@ func TestStatusFromInside(t *testing.T) {
 	must(t, err)
 	st, err := boss.Status(t.Context())
 	if err != nil || len(st.Agents) != 2 || !st.Agents[0].Alive || st.Agents[1].Alive {
-		t.Errorf("%+v, %v", st, err)
+		t.Errorf("got status %+v, want two agents with only the first alive; error %v", st, err)
 	}
 }

@@ -35,7 +35,7 @@ func startRedis(t *testing.T, start func(...string) (*redisserver.Server, error)
 	return p
 }
 
-// fleet is servers that belong together and serve several tests.
+// fleet is a group of servers that several tests share.
 type fleet struct {
 	once      sync.Once
 	start     func(*fleet) error
@@ -47,7 +47,7 @@ type fleet struct {
 
 var cluster = &fleet{start: startCluster}
 
-// sentinel is shared by tests in which no server is lost. Its Sentinel is so patient that a busy machine does not make it replace the master.
+// sentinel is shared by tests that kill no server. Its Sentinel waits ten minutes, so it does not replace the master of a busy machine.
 var sentinel = &fleet{start: func(f *fleet) error { return startSentinel(f, 10*time.Minute) }}
 
 func (f *fleet) add(args ...string) (*redisserver.Server, error) {

@@ -21,7 +21,7 @@ func statusOf(t *testing.T, s *Store) (*Status, error) {
 	return ReadStatus(ctx, s.opts)
 }
 
-// mustStatus wants a status that waits for exactly what is given.
+// mustStatus reads the status and checks what the run waits for.
 func mustStatus(t *testing.T, s *Store, when string, waits ...string) *Status {
 	t.Helper()
 	got, err := statusOf(t, s)
@@ -29,12 +29,12 @@ func mustStatus(t *testing.T, s *Store, when string, waits ...string) *Status {
 		t.Fatalf("%s: %v", when, err)
 	}
 	if !slices.Equal(got.WaitsFor(), waits) {
-		t.Errorf("%s: it waits for %q, want %q", when, got.WaitsFor(), waits)
+		t.Errorf("%s: the run waits for %q, want %q", when, got.WaitsFor(), waits)
 	}
 	return got
 }
 
-// begin brings members that have all joined to where phases begin.
+// begin starts members that have all joined, and waits until all are ready for the first phase.
 func begin(t *testing.T, members ...*Member) {
 	t.Helper()
 	start(t, members...)
@@ -45,19 +45,19 @@ func begin(t *testing.T, members ...*Member) {
 	must(t, g.Wait())
 }
 
-// A step as somebody sees it who looks at the store.
+// TestStatus reads the status at each point of a training step and a checkpoint: what the run waits for, and each agent's state.
 func TestStatus(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		s := b.open(t, Options{})
 		_, err := statusOf(t, s)
 		var empty *EmptyError
 		if !errors.As(err, &empty) {
-			t.Fatalf("an empty store: %v", err)
+			t.Fatalf("an empty store: got error %v, want an EmptyError", err)
 		}
 		boss := join(t, s, "boss")
-		st := mustStatus(t, s, "one is there", "help: a worker", "boss: its worker to be ready to begin")
+		st := mustStatus(t, s, "one worker has joined", "help: a worker", "boss: its worker to be ready to begin")
 		if a := st.Agents; len(a) != 2 || !a[0].Alive || a[0].LeaseLeft <= 0 || a[0].Epoch < 1 || a[1].Alive || st.Round != 1 || st.Nonce != boss.Nonce() {
-			t.Errorf("one is there: %+v", st)
+			t.Errorf("one worker has joined: got %+v, want only boss alive, in round 1", st)
 		}
 		help := join(t, b.open(t, Options{}), "help")
 		begin(t, boss, help)
@@ -72,7 +72,7 @@ func TestStatus(t *testing.T) {
 		must(t, err)
 		st = mustStatus(t, s, "claimed", "boss: rollouts of step-0, 0 of 4 are there; calls without an answer: 2")
 		if a := st.Agents[1]; a.InHandAll != 1 || len(a.InHand) != 1 || a.InHand[0].ID != v.ID() || a.InHand[0].Phase != "step-0" || a.InHand[0].Delivery != 1 || a.InHand[0].Age < 0 {
-			t.Errorf("in hand: %+v", a)
+			t.Errorf("claimed: got %+v, want invocation %s in hand", a, v.ID())
 		}
 		must(t, help.Complete(ctx, v, Result{Text: "x"}))
 		for _, q := range []string{"q", "r"} {
@@ -86,28 +86,28 @@ func TestStatus(t *testing.T) {
 		must(t, help.PublishTrajectories(ctx, Train(0), nil))
 		mustStatus(t, s, "agreed", "boss, help: version 1")
 		must(t, boss.PublishVersion(ctx, 1))
-		st = mustStatus(t, s, "one has learned", "help: version 1")
+		st = mustStatus(t, s, "one agent has learned", "help: version 1")
 		if a := st.Agents; *a[0].Version != 1 || a[0].Lag != 0 || *a[1].Version != 0 || a[1].Lag != 1 {
-			t.Errorf("one has learned: %+v", a)
+			t.Errorf("one agent has learned: got %+v, want versions 1 and 0, lags 0 and 1", a)
 		}
 		must(t, help.PublishVersion(ctx, 1))
 		must(t, boss.PublishPart(ctx, 1, Part{}))
-		mustStatus(t, s, "a checkpoint", "help: its part of checkpoint-1")
+		mustStatus(t, s, "one part of the checkpoint", "help: its part of checkpoint-1")
 		must(t, help.PublishPart(ctx, 1, Part{}))
-		mustStatus(t, s, "its manifest", "boss, help: its manifest of checkpoint-1")
+		mustStatus(t, s, "both parts of the checkpoint", "boss, help: its manifest of checkpoint-1")
 		digest := strings.Repeat("ab", 32)
 		must(t, help.PublishManifest(ctx, 1, digest))
-		mustStatus(t, s, "one has it", "boss: its manifest of checkpoint-1")
+		mustStatus(t, s, "one manifest of the checkpoint", "boss: its manifest of checkpoint-1")
 		must(t, boss.PublishManifest(ctx, 1, digest))
 		mustStatus(t, s, "between two phases")
-		must(t, help.PublishManifest(ctx, 4, digest)) // as who goes on from a checkpoint does
+		must(t, help.PublishManifest(ctx, 4, digest)) // a worker that resumes from a checkpoint does this
 		mustStatus(t, s, "a manifest without parts", "boss: its manifest of checkpoint-4")
 		must(t, boss.PublishManifest(ctx, 4, digest))
 
 		must(t, help.Fail(ctx, "out of memory"))
 		st = mustStatus(t, s, "stopped", "boss, help: its worker to leave the stopped round")
 		if st.Stop == nil || *st.Stop != (StopStatus{"help", "out of memory", Failure}) {
-			t.Errorf("stopped: %+v", st.Stop)
+			t.Errorf("stopped: got %+v, want help's failure, out of memory", st.Stop)
 		}
 		if _, err := json.Marshal(st); err != nil {
 			t.Error(err)
@@ -115,12 +115,13 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// A worker that was killed has its place until its lease expires: what shows it before is that its lease is not renewed.
+// TestStatusOfASilentWorker: a killed worker keeps its place until its lease expires. Before that, the status shows how long the lease has not
+// been renewed.
 func TestStatusOfASilentWorker(t *testing.T) {
 	b := embeddedBackend(t)
 	boss := join(t, b.open(t, Options{}), "boss")
 	for lease, missing := range map[time.Duration]bool{
-		time.Hour: true, // the worker was last seen three quarters of an hour ago, as far as the reader knows
+		time.Hour: true, // far longer than the lease that the worker set, so the reader concludes that it was not renewed for most of an hour
 		0:         false,
 	} {
 		o := boss.opts
@@ -128,12 +129,12 @@ func TestStatusOfASilentWorker(t *testing.T) {
 		st, err := ReadStatus(t.Context(), o)
 		must(t, err)
 		if a := st.Agents[0]; !a.Alive || a.Missing() != missing || missing && a.Silent < 1800 {
-			t.Errorf("a lease of %v: %+v", lease, a)
+			t.Errorf("read with a lease of %v: got %+v, want missing: %v", lease, a, missing)
 		}
 	}
 }
 
-// A plan without queries ends the run: nothing is waited for.
+// TestStatusOfAStop: a plan without queries ends the run, so the run waits for nothing. The status names the agent that asked for the stop.
 func TestStatusOfAStop(t *testing.T) {
 	b := embeddedBackend(t)
 	boss, help := pair(t, b, Options{})
@@ -141,11 +142,11 @@ func TestStatusOfAStop(t *testing.T) {
 	must(t, help.AskStop(t.Context()))
 	must(t, boss.Begin(t.Context(), Train(0), Plan{Rollouts: 1}))
 	if st := mustStatus(t, boss.Store, "asked to stop"); st.Asked != "help" {
-		t.Errorf("asked by %q", st.Asked)
+		t.Errorf("the stop was asked for by %q, want help", st.Asked)
 	}
 }
 
-// What cannot have been written by a worker is an error that names its key, not a crash.
+// TestStatusOfSpoiltKeys: a value that no worker can have written is an error that names its key.
 func TestStatusOfSpoiltKeys(t *testing.T) {
 	for key, spoil := range map[string][]any{
 		"meta":          {"HSET", "meta", "hello", `{"protocol":"x"}`},
@@ -173,18 +174,18 @@ func TestStatusOfSpoiltKeys(t *testing.T) {
 			must(t, b.raw.Do(t.Context(), spoil...).Err())
 			_, err = statusOf(t, boss.Store)
 			var malformed *MalformedError
-			if spoil[0] == "LPUSH" { // a key of another type is the server's to refuse
+			if spoil[0] == "LPUSH" { // the server refuses to read a key of another type
 				if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-					t.Errorf("%v", err)
+					t.Errorf("got error %v, want WRONGTYPE", err)
 				}
 			} else if !errors.As(err, &malformed) || !strings.Contains(err.Error(), key) {
-				t.Errorf("%v does not name %s", err, key)
+				t.Errorf("got error %v, want a MalformedError that names %s", err, key)
 			}
 		})
 	}
 }
 
-// A run without checkpoints has more phases than a status shows: it shows the newest.
+// TestStatusOfALongRun: if a run has more phases than a status shows, the status shows the newest.
 func TestStatusOfALongRun(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
@@ -197,12 +198,12 @@ func TestStatusOfALongRun(t *testing.T) {
 		must(t, b.raw.Do(t.Context(), append([]any{"ZADD", boss.key("phases")}, old...)...).Err())
 		names, err := boss.newestPhases(t.Context())
 		if err != nil || len(names) != statusPhases || names[len(names)-1] != Train(steps-1).String() || names[0] != Train(steps-statusPhases).String() {
-			t.Errorf("%d phases, %v", len(names), err)
+			t.Errorf("got %d phases %v, want the newest %d; error %v", len(names), names, statusPhases, err)
 		}
 	})
 }
 
-// A status can be read at any moment of a run.
+// TestStatusWhileOthersWrite: the status can be read, and is consistent, while workers write and trim.
 func TestStatusWhileOthersWrite(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		boss, help := pair(t, b, Options{})
@@ -247,12 +248,12 @@ func TestStatusWhileOthersWrite(t *testing.T) {
 		close(done)
 		must(t, g.Wait())
 		if looks == 0 {
-			t.Error("nobody looked")
+			t.Error("the status was never read during the run")
 		}
 	})
 }
 
-// A phase's name that was read is the name that is written.
+// FuzzParsePhase: a phase that is parsed from a name has this name.
 func FuzzParsePhase(f *testing.F) {
 	for _, name := range []string{"step-0", "eval-12", "checkpoint-9223372036854775807", "checkpoint-3", "step-01", "step--1", "step-+1", "stop-1", "step", "-", "step-1 ", "step-99999999999999999999"} {
 		f.Add(name)
@@ -260,7 +261,7 @@ func FuzzParsePhase(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		p, err := parsePhase(name)
 		if err == nil && (p.String() != name || p.Step < 0) {
-			t.Errorf("%q is read as %v", name, p)
+			t.Errorf("%q is parsed as %v", name, p)
 		}
 	})
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// TestMain looks for goroutines left behind. The client's probe of a server that is gone sleeps up to
-// a second before it sees that its pool is closed; a link of toxiproxy that was cut may wait for ever.
+// TestMain checks that tests leave no goroutines behind. Two kinds are ignored: the Redis client's probe of a lost server sleeps up to a
+// second before it notices that its pool is closed, and a cut link of toxiproxy may wait for ever.
 func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "8") // tests wait more than they compute
+	flag.Set("test.parallel", "8") // tests mostly wait
 	stop := goleak.Cleanup(func(status int) {
 		cluster.stop()
 		sentinel.stop()
@@ -33,11 +33,10 @@ func TestMain(m *testing.M) {
 // backend is a server that stores can be opened on.
 type backend struct {
 	open func(t *testing.T, o Options) *Store
-	raw  *redis.Client // for looking at keys, and for spoiling them
+	raw  *redis.Client // reads and spoils keys
 }
 
-// backends runs a test on the embedded server, on a redis-server process, on a cluster of three, and on a master
-// that a Sentinel names.
+// backends runs a test on the embedded server, on a redis-server process, on a cluster of three, and on a master behind a Sentinel.
 func backends(t *testing.T, test func(t *testing.T, b backend)) {
 	t.Run("embedded", func(t *testing.T) { t.Parallel(); test(t, embeddedBackend(t)) })
 	t.Run("redis-server", func(t *testing.T) { t.Parallel(); test(t, redisBackend(t)) })
@@ -61,7 +60,7 @@ func embeddedBackend(t *testing.T) backend {
 			o = withDefaults(o)
 			o.URL = url
 			s := &Store{opts: o}
-			if err := s.connect(t.Context(), o, false); err != nil { // it does not say what checkServer asks
+			if err := s.connect(t.Context(), o, false); err != nil { // without checkServer, because miniredis does not report these settings
 				t.Fatal(err)
 			}
 			closeAfter(t, s)
@@ -96,7 +95,7 @@ func withDefaults(o Options) Options {
 		o.Run = "test"
 	}
 	if o.process == "" {
-		o.process = fmt.Sprint("process ", processes.Add(1)) // each Store as if in one of its own
+		o.process = fmt.Sprint("process ", processes.Add(1)) // as if each Store were in a process of its own
 	}
 	if o.Lease == 0 {
 		o.Lease = 5 * time.Second
@@ -128,7 +127,7 @@ var team = Hello{Agents: []string{"boss", "help"}, Config: map[string]string{"ru
 
 func silent(string) {}
 
-// claimOne waits for one invocation and no more.
+// claimOne waits for one invocation and claims it.
 func claimOne(ctx context.Context, m *Member, p Phase) (Invocation, error) {
 	vs, err := m.Claim(ctx, p, 1)
 	if err != nil {
@@ -146,7 +145,7 @@ func from(versions ...int64) Hello {
 	return h
 }
 
-// join takes a place, and leaves it at the test's end.
+// join takes a place, and leaves it at the end of the test.
 func join(t *testing.T, s *Store, agent string) *Member {
 	t.Helper()
 	m, err := s.Join(t.Context(), agent, team, silent)
@@ -163,7 +162,7 @@ func join(t *testing.T, s *Store, agent string) *Member {
 	return m
 }
 
-// pair is a main agent and a sub-agent, each on a connection of its own, that have started.
+// pair returns a main agent and a sub-agent that have started. Each has a store of its own.
 func pair(t *testing.T, b backend, o Options) (boss, help *Member) {
 	t.Helper()
 	boss, help = join(t, b.open(t, o), "boss"), join(t, b.open(t, o), "help")
@@ -171,7 +170,7 @@ func pair(t *testing.T, b backend, o Options) (boss, help *Member) {
 	return boss, help
 }
 
-// start lets members that have all joined go on from what they share.
+// start has members that have all joined start from the newest state that they share.
 func start(t *testing.T, members ...*Member) (s Start) {
 	t.Helper()
 	for _, m := range members {
@@ -182,7 +181,7 @@ func start(t *testing.T, members ...*Member) (s Start) {
 	return s
 }
 
-// die ends a worker as SIGKILL does: it renews nothing any more, and its lease runs out.
+// die ends a worker as SIGKILL would: it no longer renews its lease. The lease is deleted at once.
 func die(t *testing.T, b backend, m *Member) {
 	t.Helper()
 	m.cancel(errors.New("killed"))
@@ -201,7 +200,7 @@ func call(i int) Invocation {
 	return Invocation{Phase: Train(0), Query: fmt.Sprintf("q-%d", i/10), Rollout: i % 10, Agent: "help", Task: fmt.Sprintf("task %d", i)}
 }
 
-// Open on its own is the embedded store: what mgrpo train uses.
+// TestEmbedded: without a URL, Open starts the embedded store, which mgrpo train uses.
 func TestEmbedded(t *testing.T) {
 	s, err := Open(t.Context(), Options{Run: "alone"})
 	must(t, err)
@@ -214,16 +213,17 @@ func TestEmbedded(t *testing.T) {
 	must(t, err)
 	must(t, help.Complete(t.Context(), v, Result{Text: "yes"}))
 	if r, err := boss.Await(t.Context(), call(0)); err != nil || r.Text != "yes" {
-		t.Errorf("answer %+v, %v", r, err)
+		t.Errorf("got answer %+v, want yes; error %v", r, err)
 	}
 	must(t, boss.Leave(t.Context()))
 	must(t, help.Leave(t.Context()))
 	must(t, s.Close())
 	if _, err := s.Plan(t.Context(), Train(0)); err != ErrClosed {
-		t.Errorf("after Close: %v", err)
+		t.Errorf("after Close: got error %v, want ErrClosed", err)
 	}
 }
 
+// TestServerIsChecked: Open refuses a server whose settings may lose data, unless AllowVolatile is set.
 func TestServerIsChecked(t *testing.T) {
 	socket := startRedis(t, redisserver.Start, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru").Socket()
 	_, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket})
@@ -236,6 +236,7 @@ func TestServerIsChecked(t *testing.T) {
 	must(t, s.Close())
 }
 
+// TestInsecureStoreIsRefused: a remote server without TLS and without a password is refused, unless AllowInsecure is set.
 func TestInsecureStoreIsRefused(t *testing.T) {
 	for _, test := range []struct {
 		o  Options
@@ -259,18 +260,17 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 		{Options{URL: "redis://127.0.0.1/x"}, false},
 	} {
 		if _, err := clientOptions(test.o); (err == nil) != test.ok {
-			t.Errorf("%+v: %v", test.o, err)
+			t.Errorf("%+v: got error %v, want none: %v", test.o, err, test.ok)
 		}
 	}
 	opts, err := clientOptions(Options{URL: "rediss://u@h1:1/2?master_name=m&addr=h2:2", Password: "p"})
 	must(t, err)
 	if opts.MasterName != "m" || len(opts.Addrs) != 2 || opts.Username != "u" || opts.Password != "p" || opts.DB != 2 || opts.TLSConfig == nil {
-		t.Errorf("%+v", opts)
+		t.Errorf("got options %+v, want master m, 2 addresses, user u, password p, database 2 and TLS", opts)
 	}
 }
 
-// A server that is killed and started again is waited for: what was written is there, and waits and
-// writes go on.
+// TestServerRestart: calls wait while the server is killed and started again. Its data is kept, and waits, writes and new connections continue.
 func TestServerRestart(t *testing.T) {
 	server := startServer(t)
 	open := func() *Store {
@@ -293,7 +293,7 @@ func TestServerRestart(t *testing.T) {
 	}()
 	server.Kill()
 	late := make(chan error, 1)
-	go func() { // a worker that is started meanwhile waits for it too
+	go func() { // a worker that is started meanwhile waits for the server, too
 		s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
 		if err == nil {
 			err = s.Close()
@@ -306,11 +306,11 @@ func TestServerRestart(t *testing.T) {
 	must(t, <-written)
 	must(t, <-late)
 	if r := <-answer; r.Text != "after" {
-		t.Errorf("answer %+v", r)
+		t.Errorf("got answer %+v, want the one written after the restart", r)
 	}
 }
 
-// A server that stays away is an error that says so.
+// TestServerGone: if the server does not come back, writes and waits end with a TimeoutError that has the last error of the connection.
 func TestServerGone(t *testing.T) {
 	server := startRedis(t, redisserver.Start, "--appendonly", "yes")
 	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
@@ -322,16 +322,16 @@ func TestServerGone(t *testing.T) {
 	s.opts.Timeout = time.Second
 	var late *TimeoutError
 	if err := boss.Submit(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
-		t.Errorf("write: %v", err)
+		t.Errorf("write: got error %v, want a TimeoutError with the last error", err)
 	}
 	if _, err := boss.Await(t.Context(), call(0)); !errors.As(err, &late) || late.Last == nil {
-		t.Errorf("wait: %v", err)
+		t.Errorf("wait: got error %v, want a TimeoutError with the last error", err)
 	}
 	boss.cancel(ErrClosed)
 	boss.beats.Wait()
 }
 
-// A store behind TLS and an ACL user lets in who has both, and nobody else.
+// TestTLSAndACL: a store with TLS and an ACL user can be opened only with the user's password and the server's certificate authority.
 func TestTLSAndACL(t *testing.T) {
 	server := startRedis(t, redisserver.StartTLS, "--appendonly", "yes",
 		"--user", "default", "off", "--user", "trainer", "on", ">geheim", "~mgrpo:*", "&mgrpo:*", "+@all", "-@admin", "+info")
@@ -354,13 +354,13 @@ func TestTLSAndACL(t *testing.T) {
 			t.Errorf("opened with a wrong %s", name)
 			s.Close()
 		} else if strings.Contains(err.Error(), bad.Password) {
-			t.Errorf("the error holds the password: %v", err)
+			t.Errorf("the error contains the password: %v", err)
 		}
 		cancel()
 	}
 }
 
-// Who waits for long is told why: the store is gone, and then back; an agent has no worker.
+// TestWaitsAreTold: during a long wait, notes give the reason: the store does not answer, it answers again, or an agent has no worker.
 func TestWaitsAreTold(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -371,11 +371,11 @@ func TestWaitsAreTold(t *testing.T) {
 		case what := <-told:
 			for _, part := range parts {
 				if !strings.Contains(what, part) {
-					t.Errorf("told %q, without %q", what, part)
+					t.Errorf("got note %q, want %q in it", what, part)
 				}
 			}
 		case <-time.After(time.Hour):
-			t.Errorf("not told: %q", parts)
+			t.Errorf("got no note, want one with %q", parts)
 		}
 	}
 	s := openAt(t, server.URL(), Options{Timeout: time.Hour, Waiting: func(what string) { told <- what }, sayAfter: time.Millisecond})
@@ -387,11 +387,11 @@ func TestWaitsAreTold(t *testing.T) {
 	must(t, server.Start())
 	must(t, <-written)
 	expect("the store answers again, after ")
-	s.patience.forget() // as a minute later
+	s.patience.forget() // as if a minute had passed
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { written <- boss.Meet(ctx, Ready, func([]string) {}) }()
 	expect("waits since ", " for help (no worker of it is alive): being ready")
-	server.Kill() // under what waits for an event, and writes nothing
+	server.Kill() // while Meet waits for an event and writes nothing
 	s.patience.forget()
 	expect("waits since ", " for the store at "+server.Addr()+": ")
 	must(t, server.Start())

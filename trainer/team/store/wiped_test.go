@@ -14,9 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// A store that has forgotten everything is noticed by all workers, also by those that only wait, before the
-// next step: within a lease. What they say is that the agents have to be resumed, and from then on they change
-// nothing, also when somebody else has begun the run anew meanwhile.
+// TestForgottenRound: if the store has lost its data, all workers notice it within a lease, also workers that only wait. Their calls end with an
+// error that leads to a rewind, and their later writes are refused, also if another worker has begun the run again meanwhile.
 func TestForgottenRound(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(t *testing.T, p *redisserver.Server){
@@ -43,11 +42,11 @@ func TestForgottenRound(t *testing.T) {
 			go func() { waiting <- help.Barrier(help.Context(), 1) }()
 
 			forget(t, server)
-			heir := join(t, openAt(t, server.URL(), o), "help") // begins the run anew, and knows nothing
+			heir := join(t, openAt(t, server.URL(), o), "help") // begins the run again
 			for range 2 {
 				var fenced *FencedError
 				if err := <-waiting; !errors.As(err, &fenced) || !Rewinds(err) {
-					t.Errorf("a wait ended with %v", err)
+					t.Errorf("a wait ended with %v, want a FencedError", err)
 				}
 			}
 			for name, err := range map[string]error{
@@ -57,20 +56,21 @@ func TestForgottenRound(t *testing.T) {
 			} {
 				var fenced *FencedError
 				if !errors.As(err, &fenced) {
-					t.Errorf("%s of the round that is forgotten: %v", name, err)
+					t.Errorf("%s of the forgotten round: got error %v, want a FencedError", name, err)
 				}
 			}
 			if err := context.Cause(heir.Context()); err != nil {
-				t.Errorf("the new round has ended: %v", err)
+				t.Errorf("the new round has ended with %v", err)
 			}
 		})
 	}
 }
 
-// Who is fenced by an empty store is told that the store has lost its memory, not that there is another worker.
+// TestForgottenRoundIsCalledSo: the error of a worker fenced by an empty store reports that the store was wiped, not that another worker
+// took the place.
 func TestForgottenRoundIsCalledSo(t *testing.T) {
 	err := &FencedError{Agent: "boss", Epoch: 1}
 	if !strings.Contains(err.Error(), "wiped") || !strings.Contains(err.Error(), "resume") {
-		t.Errorf("%v", err)
+		t.Errorf("got error %q, want wiped and resume in it", err)
 	}
 }

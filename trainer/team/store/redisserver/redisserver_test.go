@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A server keeps what it was told over its death, with TLS and without, and leaves nothing behind.
+// TestServer: a durable server keeps its data when it is killed and started again, with and without TLS. Remove deletes its folder.
 func TestServer(t *testing.T) {
 	for name, start := range map[string]func(...string) (*Server, error){"without TLS": Start, "with TLS": StartTLS} {
 		t.Run(name, func(t *testing.T) {
@@ -30,17 +30,17 @@ func TestServer(t *testing.T) {
 			one := redis.NewClient(&redis.Options{Network: "unix", Addr: s.Socket()})
 			defer one.Close()
 			if got, err := one.Get(t.Context(), "key").Result(); got != "value" {
-				t.Errorf("it says %q, %v", got, err)
+				t.Errorf("after the restart: got %q, want value; error %v", got, err)
 			}
 			s.Remove()
 			if _, err := os.Stat(s.Dir); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s: %v", s.Dir, err)
+				t.Errorf("after Remove: folder %s still exists, or error %v", s.Dir, err)
 			}
 		})
 	}
 }
 
-// The certificate is one for 127.0.0.1 that a client may be told to trust.
+// TestCertificate: a client that trusts the server's certificate can connect to 127.0.0.1.
 func TestCertificate(t *testing.T) {
 	s, err := StartTLS()
 	if err != nil {
