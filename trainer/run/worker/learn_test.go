@@ -35,7 +35,7 @@ func reportOf(refused error) learner.Report { return learner.Report{Refused: ref
 // TestRefusedStepsAreRemembered: a checkpoint has the number of refused steps in a row, so a restored worker continues to count from it.
 func TestRefusedStepsAreRemembered(t *testing.T) {
 	workers := openWorkers(t, load(t, t.TempDir(), "cold_start.demonstrations=none"))
-	for _, w := range workers { // all of them before any settles, because they agree on the manifest
+	for _, w := range workers { // every worker, because they must agree on the manifest before Settle returns
 		w.steps.refused = 2
 		if err := w.archive.Checkpoint(t.Context(), 0); err != nil {
 			t.Fatal(err)

@@ -51,6 +51,6 @@ func TestScores(t *testing.T) {
 		}
 	}
 	if own := ofOwnSet(questions, outcomes); len(own) != 6 || slices.ContainsFunc(own, func(o store.Outcome) bool { return o.Query == "d" }) {
-		t.Errorf("outcomes by which versions are compared: got %+v, want the 6 of questions outside named sets", own)
+		t.Errorf("outcomes for comparing versions: got %+v, want the 6 of questions outside named sets", own)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOnToken: OnToken receives the tokens of its own request, all of them and in order, while other sequences are in flight.
+// TestOnToken: OnToken receives every token of its own request, in order, while other sequences are in flight.
 func TestOnToken(t *testing.T) {
 	e := testEngine(t, testModel(t, 1), Options{Slots: 5})
 	var wg sync.WaitGroup
