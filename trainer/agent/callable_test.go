@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 )
 
-// withSchema is a tool with a schema as a server may have it.
+// withSchema is a tool with a given schema.
 type withSchema struct {
 	tool.Tool
 	schema string
@@ -16,7 +16,7 @@ type withSchema struct {
 
 func (t withSchema) Schema() json.RawMessage { return json.RawMessage(t.schema) }
 
-// TestOddSchemas offers tools whose schemas are of other drafts or wrong in places. Their arguments are checked by the tool alone.
+// TestOddSchemas: tools are offered although their schemas belong to other drafts or have errors. Only the tool checks the arguments then.
 func TestOddSchemas(t *testing.T) {
 	for _, schema := range []string{
 		`{"type": "object", "properties": {"ttl": {"type": "integer", "minimum": 0, "exclusiveMinimum": true}}}`,
@@ -29,11 +29,11 @@ func TestOddSchemas(t *testing.T) {
 		base := tool.Func("odd", "", "q", "", func(context.Context, string) (string, error) { return "", nil })
 		c, err := NewCallables(nil, []tool.Tool{withSchema{base, schema}})
 		if err != nil {
-			t.Errorf("%s: %v", schema, err)
+			t.Errorf("schema %s: %v", schema, err)
 			continue
 		}
 		if call := c.Call(ParsedCall{Name: "odd", Arguments: json.RawMessage(`{}`)}); call.Problem != "" {
-			t.Errorf("%s: %s", schema, call.Problem)
+			t.Errorf("schema %s: got problem %q, want none", schema, call.Problem)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// TestCallFormIsThatOfTheTemplate compares the texts around arguments with a history that the template prints.
+// TestCallFormIsThatOfTheTemplate: the texts around a call's name and arguments occur in a history that the template prints.
 func TestCallFormIsThatOfTheTemplate(t *testing.T) {
 	definition, err := ordered.Parse(weather)
 	if err != nil {
@@ -37,7 +37,7 @@ func TestCallFormIsThatOfTheTemplate(t *testing.T) {
 		_, rest, found := strings.Cut(printed, form.Before)
 		arguments, _, _ := strings.Cut(rest, "}")
 		if !found || !strings.HasPrefix(rest, arguments+"}"+strings.TrimRight(form.After, "\n")) || !json.Valid([]byte(arguments+"}")) {
-			t.Errorf("%+v is not in %q", form, printed)
+			t.Errorf("got form %+v, which is not in the printed history %q", form, printed)
 		}
 	})
 	if formed == 0 {

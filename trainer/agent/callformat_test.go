@@ -43,7 +43,7 @@ func TestExtends(t *testing.T) {
 	for printed, want := range map[string]bool{"": true, "{{ ' ' }}": true, "{{ '\n\n' }}": true, "Well: ": false, "<think>\n\n</think>\n\n": false} {
 		got, err := chatTemplate(t, strings.Replace(chat, "BEFORE", printed, 1)).Extends(before, false, after)
 		if err != nil || got != want {
-			t.Errorf("a template that prints %q before a turn: %v, %v", printed, got, err)
+			t.Errorf("a template that prints %q before a turn: extends is %v; error %v", printed, got, err)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func TestCallFormats(t *testing.T) {
 				t.Errorf("%s: %s\n%q, want %q (%+v)", name, said, got, want, reply)
 			}
 			if first, _, _ := strings.Cut(said, "<tool_call>"); name == "hermes" && reply.Text != first {
-				t.Errorf("text %q, want %q", reply.Text, first)
+				t.Errorf("got text %q, want %q", reply.Text, first)
 			}
 		}
 	}

@@ -62,8 +62,8 @@ func (g goldenChat) toolAnswers() (asked int, results []Result) {
 	return asked, results
 }
 
-// For every golden chat that ends in answers to calls, the appended tokens are the end of the template's rendering. If
-// the template did not rewrite history, prompt + turn + appended is the whole rendering.
+// TestGoldenChatDeltaIsTheTemplates: for every golden chat that ends in answers to calls, the appended tokens are the end of the template's
+// rendering. If the template does not rewrite history, prompt, turn and appended tokens are the whole rendering.
 func TestGoldenChatDeltaIsTheTemplates(t *testing.T) {
 	cases, whole := 0, 0
 	eachTokenizer(t, func(t *testing.T, dir string, tok *tokenizer.Tokenizer) {
@@ -100,13 +100,13 @@ func TestGoldenChatDeltaIsTheTemplates(t *testing.T) {
 		}
 	})
 	if cases > 0 && whole == 0 {
-		t.Error("no conversation without rewritten history among the goldens")
+		t.Error("the goldens have no conversation whose history is not rewritten")
 	}
 	golden.Count("chat-delta", cases)
 }
 
-// splitLastTurn gives the tokens before and of the turn that made the calls, unless the template
-// renders the messages before it differently once the turn is there.
+// splitLastTurn returns the tokens before the turn that made the calls, and the tokens of the turn. ok is false if the template renders the
+// earlier messages differently once the turn follows.
 func splitLastTurn(t *testing.T, tok *tokenizer.Tokenizer, g goldenChat, asked int) (prompt, turn []int32, ok bool) {
 	t.Helper()
 	chat := tokenizer.Chat{AddGenerationPrompt: true, EnableThinking: g.EnableThinking}
@@ -146,8 +146,8 @@ func readFile(t *testing.T, path string) []byte {
 	return b.Bytes()
 }
 
-// Several rounds of turns and answers that merge badly if cut in the wrong place. The text appended turn by turn equals
-// the template's rendering of the whole conversation.
+// TestChatConversationIsTheTemplates: the text appended turn by turn equals the template's rendering of the whole conversation. The answers are
+// texts whose tokens differ if a text is cut in the wrong place.
 func TestChatConversationIsTheTemplates(t *testing.T) {
 	off := false
 	answers := []string{"4", "\n\n1. one", "  spaces ", "", "naïve 東京 🎉", "[1] Title\nText\n\n"}
@@ -174,13 +174,13 @@ func TestChatConversationIsTheTemplates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Qwen3 takes the empty thoughts, which the prompt of each turn ends with, out of the turns before.
+		// The prompt of each turn ends with empty thoughts, which Qwen3's template removes from earlier turns.
 		got := strings.ReplaceAll(c.Text(ids), "<think>\n\n</think>\n\n", "")
 		if want = strings.ReplaceAll(want, "<think>\n\n</think>\n\n", ""); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)
 		}
 		if !strings.Contains(want, "<think>") && c.Text(ids) == want && !slices.Equal(ids, tok.Encode(want)) {
-			t.Error("the text is the template's but its tokens are not")
+			t.Error("the text equals the template's, but its tokens differ")
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestChatTools(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := tok.Decode(ids, false); got != text {
-			t.Errorf("the prompt's tokens are %q, its text %q", got, text)
+			t.Errorf("the prompt's tokens decode to %q, want its text %q", got, text)
 		}
 		for _, want := range []string{"Be brief.", `"name": "solver"`, `"name": "calculator"`, "<tool_call>", "How many?"} {
 			if !strings.Contains(text, want) && !strings.Contains(text, strings.ReplaceAll(want, ": ", ":")) {
@@ -205,12 +205,12 @@ func TestChatTools(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i, j := strings.Index(observed, "<tool_response>\n12\n</tool_response>"), strings.Index(observed, "<tool_response>\n13\n</tool_response>"); i < 0 || j < i {
-			t.Errorf("answers are read as %q", observed)
+			t.Errorf("the two answers are appended as %q", observed)
 		}
 	})
 }
 
-// The example call in a system prompt that describes the tools is a valid call.
+// TestChatExampleIsACall: if a system prompt describes the tools, its example of a call is a valid call.
 func TestChatExampleIsACall(t *testing.T) {
 	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, Colleagues: []Colleague{solver}})
 	calls := callformat.Hermes.Read(c.prompt, nil).Calls
@@ -225,17 +225,17 @@ func TestChatParse(t *testing.T) {
 	parse := func(text string) Action { return c.Parse(append(tok.Encode(text), c.stops[0])) }
 
 	if a := parse("<think>\nlet me <tool_call>{}</tool_call>\n</think>\n\nIt is 4."); !a.Final || a.Answer != "It is 4." {
-		t.Errorf("thinking is part of %+v", a)
+		t.Errorf("got answer %+v, want it without the thinking", a)
 	}
 	if a := parse("<think>\nand on and on"); !a.Final || a.Answer != "" {
-		t.Errorf("thinking that never ended is an answer: %+v", a)
+		t.Errorf("thinking that did not end: got answer %+v, want none", a)
 	}
 	a := parse(`<tool_call>{"name": "solver", "arguments": {"task": "2 + 2"}}</tool_call><tool_call>{"name": "calculator", "arguments": {"expression": "1"}}</tool_call>`)
 	if len(a.Calls) != 2 || a.Final {
 		t.Fatalf("%+v", a)
 	}
 	if d := a.Calls[0]; !d.Delegate || d.Name != "solver" || d.Task != "2 + 2" || d.Problem != "" {
-		t.Errorf("delegation %+v", d)
+		t.Errorf("got delegation %+v", d)
 	}
 	if d := a.Calls[1]; d.Delegate || string(d.Arguments) != `{"expression": "1"}` || d.Problem != "" {
 		t.Errorf("tool call %+v", d)
@@ -251,12 +251,12 @@ func TestChatParse(t *testing.T) {
 	} {
 		a := parse("<tool_call>" + call + "</tool_call>")
 		if len(a.Calls) != 1 || !strings.Contains(a.Calls[0].Problem, want) || len(a.Calls[0].Problem) > maxProblem+len("…") {
-			t.Errorf("%.80s: %+v, want a problem with %q", call, a, want)
+			t.Errorf("%.80s: got %+v, want a problem with %q", call, a, want)
 		}
 	}
 }
 
-// Text from outside that spells a control token stays text.
+// TestChatNeutralizesControlTokens: text from outside the model that spells a control token is encoded as text, not as the token.
 func TestChatNeutralizesControlTokens(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, _ string, tok *tokenizer.Tokenizer) {
 		c := newTestChat(t, ChatConfig{Tokenizer: tok})
@@ -278,7 +278,7 @@ func TestChatNeutralizesControlTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 		if count(attacked) != count(prompt) {
-			t.Error("a task that spells control tokens makes some")
+			t.Error("control tokens spelled in a task were encoded as control tokens")
 		}
 		calm, _, err := c.Observe(nil, []Result{{Text: "x"}})
 		if err != nil {
@@ -289,7 +289,7 @@ func TestChatNeutralizesControlTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 		if count(observed) != count(calm) {
-			t.Error("an answer that spells control tokens makes some")
+			t.Error("control tokens spelled in an answer were encoded as control tokens")
 		}
 		described := func(name, description string) int {
 			c := newTestChat(t, ChatConfig{Tokenizer: tok, Tools: []tool.Tool{tool.Func(name, description, "a", description, nil)}})
@@ -300,7 +300,7 @@ func TestChatNeutralizesControlTokens(t *testing.T) {
 			return count(ids)
 		}
 		if described("f", "x") != described("f", "</think><|im_end|>") {
-			t.Error("a tool's definition that spells control tokens makes some")
+			t.Error("control tokens spelled in a tool's definition were encoded as control tokens")
 		}
 	})
 }

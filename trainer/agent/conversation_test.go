@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// stage is a conversation in SmolLM2's dialect with a solver to ask and a calculator.
+// stage is a conversation in SmolLM2's dialect of an agent that has a calculator and can delegate to a solver.
 type stage struct {
 	tok    *tokenizer.Tokenizer
 	chat   *Chat
@@ -76,10 +76,10 @@ func (s *stage) check(t *testing.T, traj Trajectory) {
 	var sampled []int32
 	for i, turn := range traj.Turns {
 		if turn.Sampled != (i%2 == 1) {
-			t.Errorf("turn %d: sampled=%v", i, turn.Sampled)
+			t.Errorf("turn %d: got sampled=%v, want %v", i, turn.Sampled, i%2 == 1)
 		}
 		if got := s.tok.Decode(traj.Tokens[turn.From:turn.To], false); got != turn.Text {
-			t.Errorf("turn %d reads %q, its tokens %q", i, turn.Text, got)
+			t.Errorf("turn %d: got text %q, want %q as its tokens decode", i, turn.Text, got)
 		}
 		if turn.Sampled {
 			sampled = append(sampled, traj.Tokens[turn.From:turn.To]...)
@@ -90,7 +90,7 @@ func (s *stage) check(t *testing.T, traj Trajectory) {
 		scripted = append(scripted, s.engine.turns[n].tokens...)
 	}
 	if len(sampled) > len(scripted) || !slices.Equal(sampled, scripted[:len(sampled)]) {
-		t.Error("the sampled tokens are not those of the engine")
+		t.Error("the sampled tokens differ from the engine's")
 	}
 	for i, isSampled := range traj.Sampled {
 		if (traj.LogProbs[i] != 0) != isSampled {
@@ -103,7 +103,7 @@ func (s *stage) check(t *testing.T, traj Trajectory) {
 	}
 	var back Trajectory
 	if err := json.Unmarshal(b, &back); err != nil || back.ID != traj.ID || !slices.Equal(back.LogProbs, traj.LogProbs) {
-		t.Errorf("does not come back from JSON: %v", err)
+		t.Errorf("the trajectory changes when it is written as JSON and read again: %v", err)
 	}
 }
 
@@ -115,27 +115,28 @@ func TestRunAnswersAtOnce(t *testing.T) {
 	}
 	last := traj.Turns[1]
 	if end := traj.Tokens[last.To-1]; !slices.Contains(s.chat.stops, end) || !traj.Sampled[last.To-1] {
-		t.Errorf("the stop token %d is not a sampled one", end)
+		t.Errorf("the stop token %d is not marked as sampled", end)
 	}
 	if traj.LogProbs[last.From] != -1 || traj.LogProbs[last.From+1] != -1-1.0/64 {
-		t.Errorf("log-probs %v are not the engine's", traj.LogProbs[last.From:last.To])
+		t.Errorf("log-probs %v differ from the engine's", traj.LogProbs[last.From:last.To])
 	}
 }
 
-// The calls of a tool are numbered in the order issued, those at once too, so that a limit refuses the same ones every time.
+// TestRunNumbersCalls: the calls of a tool are numbered in the order of the text, also if a turn makes several at once. So a limit refuses the
+// same calls every time.
 func TestRunNumbersCalls(t *testing.T) {
 	s := newStage(t, says(t, calculation("1")+calculation("2")), says(t, calculation("3")+calculation("4")), says(t, "done"))
 	s.env.Tools["calculator"] = tool.Limited(tool.Calculator(), tool.Limits{Calls: 3})
-	for range 2 { // another conversation counts anew
+	for range 2 { // each conversation counts from the beginning
 		traj := s.run(t)
 		if seen := traj.Turns[4].Text; !strings.Contains(traj.Turns[2].Text, "2") || !strings.Contains(seen, "3") || !strings.Contains(seen, "calculator was called 3 times") || strings.Contains(seen, "4") {
-			t.Errorf("%q, %q", traj.Turns[2].Text, seen)
+			t.Errorf("got answers %q and %q, want calls 1 to 3 answered and the fourth refused", traj.Turns[2].Text, seen)
 		}
 		s.engine.requests = nil
 	}
 }
 
-// If a replay has no answer for a tool, the answer is unknown, and the conversation does not continue.
+// TestRunReplayMisses: if a replay has no recorded answer to a call, the conversation ends with an error that names the tool.
 func TestRunReplayMisses(t *testing.T) {
 	cache, err := recorded.Open(t.TempDir(), true)
 	if err != nil {
@@ -144,7 +145,7 @@ func TestRunReplayMisses(t *testing.T) {
 	s := newStage(t, says(t, calculation("1+1")))
 	s.env.Tools["calculator"] = tool.Limited(tool.Cached(tool.Calculator(), cache, "calculator", nil), tool.Limits{Bytes: 10})
 	if traj, err := Run(t.Context(), s.spec, s.env); !errors.Is(err, recorded.ErrMissing) || !strings.Contains(err.Error(), "tool calculator") {
-		t.Errorf("%s, %v", traj.Finish, err)
+		t.Errorf("got finish %s and error %v, want ErrMissing with the tool's name", traj.Finish, err)
 	}
 }
 
@@ -152,7 +153,7 @@ func TestRunSubAgentID(t *testing.T) {
 	s := newStage(t, says(t, "4"))
 	s.spec.Main, s.spec.Key.Agent, s.spec.Key.Invocation = false, "solver", 2
 	if traj := s.run(t); traj.ID != "q7/3/solver/2" || traj.Invocation != 2 {
-		t.Errorf("%s, invocation %d", traj.ID, traj.Invocation)
+		t.Errorf("got id %s and invocation %d", traj.ID, traj.Invocation)
 	}
 }
 
@@ -164,22 +165,22 @@ func TestRunSeveralTurns(t *testing.T) {
 	}
 	first := traj.Turns[2].Text
 	if i, j := strings.Index(first, "solver[0] on first"), strings.Index(first, "<tool_response>\n4\n"); i < 0 || j < i {
-		t.Errorf("answers of the first turn: %q", first)
+		t.Errorf("answers to the first turn: got %q", first)
 	}
 	if second := traj.Turns[4].Text; !strings.Contains(second, "solver[1] on second") {
-		t.Errorf("answer of the second turn: %q", second)
+		t.Errorf("answer to the second turn: got %q", second)
 	}
 	key := s.spec.Key
 	key.Root = policy.Root(traj.Tokens[:traj.Turns[0].To], 0)
 	for n, r := range s.engine.requests {
 		if r.Key != key {
-			t.Errorf("request %d has key %+v", n, r.Key)
+			t.Errorf("request %d: got key %+v", n, r.Key)
 		}
 	}
 }
 
-// Calls of a turn run at once: each waits for all others to have started. Answers come in the order of
-// the calls although the calls end in the opposite one.
+// TestRunCallsConcurrentlyInOrder: the calls of a turn run at the same time, and the answers have the order of the calls. Here each call waits
+// until all others have started, and the calls end in reverse order.
 func TestRunCallsConcurrentlyInOrder(t *testing.T) {
 	const n = 3
 	s := newStage(t, says(t, delegation("a")+delegation("b")+delegation("c")), says(t, "done"))
@@ -282,10 +283,10 @@ func TestRunLimits(t *testing.T) {
 				t.Errorf("finish %s after %d turns, valid=%v; want %s after %d", traj.Finish, sampled, traj.FormatValid, tc.finish, tc.sampled)
 			}
 			if traj.Finish != FinishAnswer && traj.Answer != "" {
-				t.Errorf("a conversation that was cut has the answer %q", traj.Answer)
+				t.Errorf("a conversation that was cut off: got answer %q, want none", traj.Answer)
 			}
 			if max := tc.limits.Tokens; max > 0 && traj.Finish == FinishTokens && len(traj.Tokens) > max {
-				t.Errorf("%d tokens, limit %d", len(traj.Tokens), max)
+				t.Errorf("got %d tokens, want at most %d", len(traj.Tokens), max)
 			}
 		})
 	}
@@ -350,7 +351,7 @@ func TestRunCancelled(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	if traj.Finish != "" || traj.FormatValid {
-		t.Errorf("a cancelled conversation is finished: %+v", traj)
+		t.Errorf("a cancelled conversation: got %+v, want an unfinished one", traj)
 	}
 	s.check(t, traj)
 }
@@ -391,7 +392,7 @@ func TestRunErrorsOfTheMachinery(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("nobody to delegate to", func(t *testing.T) {
+	t.Run("no sub-agents", func(t *testing.T) {
 		s := newStage(t, says(t, delegation("a")))
 		s.env.Delegate = nil
 		if _, err := Run(t.Context(), s.spec, s.env); err == nil {
@@ -406,7 +407,7 @@ func TestRunErrorsOfTheMachinery(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("nothing to talk to", func(t *testing.T) {
+	t.Run("no engine", func(t *testing.T) {
 		if _, err := Run(t.Context(), Spec{}, Env{}); err == nil {
 			t.Error("no error")
 		}
@@ -424,7 +425,7 @@ func TestRunVersions(t *testing.T) {
 		s.spec.MaxLag = tc.lag
 		traj, err := Run(t.Context(), s.spec, s.env)
 		if (err != nil) != tc.fails {
-			t.Errorf("versions %d, %d with lag %d: %v", tc.first, tc.second, tc.lag, err)
+			t.Errorf("versions %d, %d with lag %d: got error %v", tc.first, tc.second, tc.lag, err)
 		}
 		if err != nil {
 			if !strings.Contains(err.Error(), "max_lag") {
@@ -433,7 +434,7 @@ func TestRunVersions(t *testing.T) {
 			continue
 		}
 		if traj.Version != min(tc.first, tc.second) {
-			t.Errorf("version %d of turns %d and %d", traj.Version, tc.first, tc.second)
+			t.Errorf("turns of versions %d and %d: got version %d, want the older", tc.first, tc.second, traj.Version)
 		}
 	}
 }

@@ -27,8 +27,8 @@ func echo() tool.Tool {
 	return tool.Func("echo", "Repeats.", "text", "what to repeat", func(_ context.Context, text string) (string, error) { return text + "!", nil })
 }
 
-// TestDemonstrationIsTheConversation: a conversation in which a turn makes two calls, written down, has the tokens
-// and the mask of the same conversation held.
+// TestDemonstrationIsTheConversation: a demonstration has the tokens and the mask of the trajectory of the same conversation. One of its turns
+// makes two calls.
 func TestDemonstrationIsTheConversation(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, _ string, tok *tokenizer.Tokenizer) {
 		c := newTestChat(t, ChatConfig{Tokenizer: tok, System: "Be brief.", Colleagues: []Colleague{solver}, Tools: []tool.Tool{echo()}})
@@ -46,12 +46,13 @@ func TestDemonstrationIsTheConversation(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.Equal(tokens, held.Tokens) || !slices.Equal(sampled, held.Sampled) {
-			t.Errorf("demonstrated: %q\nheld: %q", c.Text(tokens), c.Text(held.Tokens))
+			t.Errorf("got demonstration %q\nwant trajectory %q", c.Text(tokens), c.Text(held.Tokens))
 		}
 	})
 }
 
-// TestDemonstratedTurnsEndAsTheTemplateSays: base models name another token, which ends a text, first.
+// TestDemonstratedTurnsEndAsTheTemplateSays: a demonstrated turn ends with the token that the template prints after a turn. The first token
+// that a base model's configuration lists ends a text instead.
 func TestDemonstratedTurnsEndAsTheTemplateSays(t *testing.T) {
 	files := golden.Folder(t, golden.File(t, "tokenizer", "qwen2_5"), "tokenizer.json", "tokenizer_config.json")
 	const eos = `"eos_token": "%s"`
@@ -63,7 +64,7 @@ func TestDemonstratedTurnsEndAsTheTemplateSays(t *testing.T) {
 	c := newTestChat(t, ChatConfig{Tokenizer: tok})
 	tokens, _, err := c.Demonstrate("1+1?", []DemonstratedTurn{{Text: "2"}})
 	if err != nil || !strings.HasSuffix(c.Text(tokens), "2<|im_end|>") || !slices.Contains(c.Stops().IDs, tok.Encode("<|endoftext|>")[0]) {
-		t.Errorf("%q, %v", c.Text(tokens), err)
+		t.Errorf("got demonstration %q, error %v", c.Text(tokens), err)
 	}
 }
 
@@ -86,6 +87,6 @@ func TestDemonstrationRefuses(t *testing.T) {
 		}
 	}
 	if _, _, err := c.Demonstrate("q", []DemonstratedTurn{{Text: ask}}); err != nil {
-		t.Errorf("a call whose result is left out: %v", err)
+		t.Errorf("a call without a result: %v", err)
 	}
 }

@@ -13,16 +13,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// bleve, behind the search tool, keeps a pool of analysers from its init on.
+	// bleve, which the search tool uses, starts a pool of analysers when the program starts.
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
 }
 
-// scripted is an engine that gives prepared turns for any request. It checks that each request continues the previous
-// one with the same key, as a real engine expects.
+// scripted is an engine that returns prepared turns, one for each request. It checks that each request continues the previous one with the
+// same key, as a real engine expects.
 type scripted struct {
 	t     testing.TB
 	turns []scriptedTurn
-	limit int // context limit; 0: plenty
+	limit int // context limit; 0: a large one
 
 	mu       sync.Mutex
 	requests []policy.Request
@@ -33,7 +33,7 @@ type scriptedTurn struct {
 	finish  policy.Finish // "" is FinishStop
 	version int64
 	err     error
-	wait    bool // sample until ctx ends, then answer as cancelled, with its cause
+	wait    bool // wait until ctx is cancelled, then return a cancelled completion and the cause
 	edit    func(*policy.Completion)
 }
 
@@ -51,17 +51,17 @@ func (e *scripted) Generate(ctx context.Context, r policy.Request) (policy.Compl
 	if n > 0 && r.Key == e.requests[n-1].Key {
 		last := slices.Concat(e.requests[n-1].Tokens, e.turns[n-1].tokens)
 		if len(r.Tokens) < len(last) || !slices.Equal(r.Tokens[:len(last)], last) {
-			e.t.Errorf("request %d does not continue request %d and what was sampled then", n, n-1)
+			e.t.Errorf("the tokens of request %d do not continue request %d and its sampled tokens", n, n-1)
 		}
 		computed = len(last) - 1
 	}
 	if r.Computed != computed {
-		e.t.Errorf("request %d says that %d tokens went through the model before, want %d", n, r.Computed, computed)
+		e.t.Errorf("request %d: got %d computed tokens, want %d", n, r.Computed, computed)
 	}
 	r.Tokens = slices.Clone(r.Tokens)
 	e.requests = append(e.requests, r)
 	if n >= len(e.turns) {
-		return policy.Completion{}, fmt.Errorf("the script has %d turns, turn %d was asked for", len(e.turns), n)
+		return policy.Completion{}, fmt.Errorf("turn %d was requested, but the script has %d turns", n, len(e.turns))
 	}
 	turn := e.turns[n]
 	if turn.err != nil {
@@ -75,7 +75,7 @@ func (e *scripted) Generate(ctx context.Context, r policy.Request) (policy.Compl
 	if out.Finish == "" {
 		out.Finish = policy.FinishStop
 	}
-	if room := r.Sampling.MaxNew; len(out.Tokens) > room { // as a real engine would
+	if room := r.Sampling.MaxNew; len(out.Tokens) > room { // a real engine cuts turns, too
 		out.Tokens, out.Finish = out.Tokens[:room], policy.FinishLength
 	}
 	for i := range out.Tokens {

@@ -30,16 +30,16 @@ func (s *stage) trainedOnce(t *testing.T, traj Trajectory) {
 			t.Fatal(err)
 		}
 		if want := traj.ID; i > 0 && row.ID != fmt.Sprintf("%s+%d", want, i) {
-			t.Errorf("row %d is called %s", i, row.ID)
+			t.Errorf("row %d: got id %s", i, row.ID)
 		}
 		for _, turn := range row.Turns {
 			if got := s.tok.Decode(row.Tokens[turn.From:turn.To], false); got != turn.Text {
-				t.Errorf("row %d: a turn reads %q, its tokens %q", i, turn.Text, got)
+				t.Errorf("row %d: a turn has text %q, want %q as its tokens decode", i, turn.Text, got)
 			}
 			if !turn.Sampled {
 				for at := turn.From; at < turn.To; at++ {
 					if row.Sampled[at] || row.LogProbs[at] != 0 {
-						t.Fatalf("row %d: token %d was read and is trained", i, at)
+						t.Fatalf("row %d: token %d was not sampled and is trained", i, at)
 					}
 				}
 				continue
@@ -49,13 +49,13 @@ func (s *stage) trainedOnce(t *testing.T, traj Trajectory) {
 				t.Errorf("turn %d was sampled after %q and is trained after %q", n, s.tok.Decode(request.Tokens, false), s.tok.Decode(row.Tokens[:turn.From], false))
 			}
 			if !slices.Equal(row.Tokens[turn.From:turn.To], said) || row.LogProbs[turn.From] != -float32(n+1) {
-				t.Errorf("turn %d has other tokens or log-probs than the engine gave", n)
+				t.Errorf("turn %d has other tokens or log-probs than the engine returned", n)
 			}
 			n++
 		}
 	}
 	if n != len(s.engine.requests) {
-		t.Errorf("%d turns are trained, %d were sampled", n, len(s.engine.requests))
+		t.Errorf("%d turns are trained, want %d as were sampled", n, len(s.engine.requests))
 	}
 }
 
@@ -87,7 +87,7 @@ func TestFold(t *testing.T) {
 				}
 			}
 			if strings.Contains(begins, "on first") || strings.Contains(begins, askForSummary) || rest == nil && strings.Contains(begins, "on second") {
-				t.Errorf("the second stretch begins with more than was kept: %q", begins)
+				t.Errorf("the second stretch begins with turns that were folded: %q", begins)
 			}
 			tokens, sampled, known := traj.Size()
 			if want := len(traj.Tokens) + len(traj.More[0].Tokens); tokens != want || sampled != traj.SampledTokens()+traj.More[0].SampledTokens() || !known {
@@ -95,13 +95,13 @@ func TestFold(t *testing.T) {
 			}
 			first, second := s.engine.requests[2].Key, s.engine.requests[3].Key
 			if first.Root == second.Root || second.Root != policy.Root(s.engine.requests[3].Tokens, 0) {
-				t.Error("positions count anew after the fold with the same random numbers")
+				t.Error("positions start again after the fold, and the key of random numbers is the same")
 			}
 		})
 	}
 }
 
-// TestFoldAgain: each stretch is folded when it has grown, and has the oldest of the versions that sampled it.
+// TestFoldAgain: each stretch is folded when it is long enough. Its version is the oldest of the versions that sampled it.
 func TestFoldAgain(t *testing.T) {
 	newer := says(t, "4")
 	newer.version = 1
@@ -139,7 +139,7 @@ func TestFoldCutsResults(t *testing.T) {
 	}
 }
 
-// TestEqualStretches: stretches that begin alike do not sample the same numbers.
+// TestEqualStretches: stretches with equal beginnings are sampled with different random numbers.
 func TestEqualStretches(t *testing.T) {
 	s := newStage(t, says(t, delegation("first")), says(t, "None."), says(t, delegation("second")), says(t, "None."), says(t, "4"))
 	s.spec.Limits.Fold = Fold{At: 1}
@@ -184,7 +184,7 @@ func TestFoldFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			if traj.Finish != c.finish || traj.FormatValid || len(traj.More) > 0 {
-				t.Errorf("finish %s, %d more rows", traj.Finish, len(traj.More))
+				t.Errorf("got finish %s and %d more rows", traj.Finish, len(traj.More))
 			}
 			if err := traj.Check(); err != nil {
 				t.Error(err)

@@ -41,8 +41,8 @@ func eachTemplate(t *testing.T, f func(t *testing.T, tok *tokenizer.Tokenizer)) 
 	}
 }
 
-// TestResultsAreThoseOfTheTemplate checks that a history with a call and its result is printed as the template prints
-// it. The text appended to a sampled call is the end of that.
+// TestResultsAreThoseOfTheTemplate: a history with a call and its result is printed as the template prints it. The text appended to a sampled
+// call is the end of this history.
 func TestResultsAreThoseOfTheTemplate(t *testing.T) {
 	definition, err := ordered.Parse(weather)
 	if err != nil {
@@ -73,7 +73,7 @@ func TestResultsAreThoseOfTheTemplate(t *testing.T) {
 			_, native, _ = strings.Cut(native, "weather?")
 		}
 		if got != native {
-			t.Errorf("printed as %q, want %q", got, native)
+			t.Errorf("got history %q, want %q", got, native)
 		}
 		turn, err := tok.Render(tokenizer.Chat{Messages: tokenizer.Messages(messages[:2]...), Tools: []any{definition}})
 		if err != nil {
@@ -84,12 +84,13 @@ func TestResultsAreThoseOfTheTemplate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !strings.HasSuffix(native, observed) || !strings.Contains(observed, "SUNNY") || strings.Contains(observed, "Oslo") {
-			t.Errorf("appended to a call: %q, want the end of %q", observed, native)
+			t.Errorf("got %q appended to the call, want the end of %q", observed, native)
 		}
 	})
 }
 
-// TestCallsInHistories: clients' ids, several calls a message and messages without ids are printed by templates that refuse them.
+// TestCallsInHistories: histories with clients' ids, with several calls in a message and without ids are printed also for templates that
+// refuse them.
 func TestCallsInHistories(t *testing.T) {
 	eachTemplate(t, func(t *testing.T, tok *tokenizer.Tokenizer) {
 		template, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: []json.RawMessage{weather}})
@@ -107,14 +108,14 @@ func TestCallsInHistories(t *testing.T) {
 		}
 		for _, want := range []string{"Oslo", "Rome", "SUNNY", "RAINY"} {
 			if !strings.Contains(text, want) {
-				t.Errorf("%s is not in %q", want, text)
+				t.Errorf("got %q, want %s in it", text, want)
 			}
 		}
 	})
 }
 
-// TestFunctionsWithoutSystemRole describes functions in the first message of the user where the template refuses system messages, as Gemma
-// 2's does, or leaves them out.
+// TestFunctionsWithoutSystemRole: if the template refuses system messages, as Gemma 2's does, or leaves them out, functions are described in
+// the user's first message.
 func TestFunctionsWithoutSystemRole(t *testing.T) {
 	for _, system := range []string{"{{ raise_exception('System role not supported') }}", ""} {
 		folder := golden.ByteTokenizer(t)

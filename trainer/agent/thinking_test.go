@@ -39,7 +39,7 @@ func TestThinking(t *testing.T) {
 		{bare, "x</think>y</think>z", "x", "y</think>z", true},
 	} {
 		if thought, rest, closed := c.how.split(c.text); thought != c.thought || rest != c.rest || closed != c.closed {
-			t.Errorf("%q (%+v): %q, %q, %v", c.text, c.how, thought, rest, closed)
+			t.Errorf("%q (%+v): got thinking %q, rest %q, closed %v", c.text, c.how, thought, rest, closed)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func FuzzPartial(f *testing.F) {
 			}
 			for i := range text {
 				if p := template.Partial(text[:i], offered); !strings.HasPrefix(reply.Thinking, p.Thinking) || !strings.HasPrefix(reply.Text, p.Text) || p.Thought && p.Thinking != reply.Thinking {
-					t.Fatalf("%s: %q: after %q %+v, in the end %+v", calls.Name(), text, text[:i], p, reply)
+					t.Fatalf("%s: %q: got %+v after %q, but %+v at the end", calls.Name(), text, p, text[:i], reply)
 				}
 			}
 		}

@@ -37,7 +37,7 @@ func TestHermesCalls(t *testing.T) {
 	} {
 		calls := callformat.Hermes.Read(text, nil).Calls
 		if len(calls) != len(wants) {
-			t.Errorf("%q: %d calls %+v, want %d", text, len(calls), calls, len(wants))
+			t.Errorf("%q: got %d calls %+v, want %d", text, len(calls), calls, len(wants))
 			continue
 		}
 		for i, w := range wants {
@@ -49,8 +49,8 @@ func TestHermesCalls(t *testing.T) {
 	}
 }
 
-// A call is either executable, with a name and a JSON object, or has a problem. A text that was written as a call is
-// read as that call.
+// FuzzHermesCalls: every call that is read either has a problem, or has a name and a JSON object as arguments. A call with any text as an
+// argument is read as that call.
 func FuzzHermesCalls(f *testing.F) {
 	for _, seed := range []string{
 		"", "<tool_call>", `<tool_call>{"name":"a","arguments":{}}</tool_call>`, "<tool_call><tool_call>{</tool_call>",
@@ -62,7 +62,7 @@ func FuzzHermesCalls(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		calls := callformat.Hermes.Read(text, nil).Calls
 		if max := strings.Count(text, callformat.HermesOpen) + 1; len(calls) > max {
-			t.Fatalf("%d calls out of %d opening tags", len(calls), max-1)
+			t.Fatalf("got %d calls from %d opening tags", len(calls), max-1)
 		}
 		for _, c := range calls {
 			if c.Problem != "" {
@@ -70,7 +70,7 @@ func FuzzHermesCalls(f *testing.F) {
 			}
 			var object map[string]json.RawMessage
 			if c.Name == "" || json.Unmarshal(c.Arguments, &object) != nil || object == nil {
-				t.Fatalf("call without problem: %+v", c)
+				t.Fatalf("a call without a problem is not executable: %+v", c)
 			}
 		}
 		arguments, err := json.Marshal(map[string]string{"task": text})
@@ -84,8 +84,7 @@ func FuzzHermesCalls(f *testing.F) {
 	})
 }
 
-// TestCallText checks that a call has no added spaces, because examples/task-in-go has words for the texts between
-// them.
+// TestCallText: a written call has no added spaces, because examples/task-in-go has whole words for the texts of a call.
 func TestCallText(t *testing.T) {
 	got, err := CallText("clerk", "task", " cask ")
 	if want := "<tool_call>\n{\"name\":\"clerk\",\"arguments\":{\"task\":\" cask \"}}\n</tool_call>"; err != nil || got != want {

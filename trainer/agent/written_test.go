@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// TestWrittenTurnsAreReadBack writes calls and thinking for the available templates. A template without thinking
-// refuses it.
+// TestWrittenTurnsAreReadBack: calls and thinking that are written for a template are read again unchanged. A template without thinking refuses
+// a turn with thinking.
 func TestWrittenTurnsAreReadBack(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, dir string, tok *tokenizer.Tokenizer) {
 		c := newTestChat(t, ChatConfig{Tokenizer: tok, Tools: []tool.Tool{echo()}})
@@ -21,23 +21,23 @@ func TestWrittenTurnsAreReadBack(t *testing.T) {
 		}
 		reply := c.Reply(tok.Encode(text))
 		if len(reply.Calls) != 2 || !sameJSON(reply.Calls[0].Arguments, calls[0].Arguments) || !strings.HasPrefix(reply.Text, "Let me see.") {
-			t.Errorf("%q is read as %+v", text, reply)
+			t.Errorf("the written turn %q is read as %+v", text, reply)
 		}
 		text, err = c.Write(WrittenTurn{Thinking: "Hm.", Text: "Two."})
 		if thinks := strings.HasSuffix(dir, "qwen3"); thinks != (err == nil) || thinks && !strings.HasPrefix(text, "<think>\nHm.\n</think>\n\nTwo.") {
-			t.Errorf("thinking is written as %q, %v", text, err)
+			t.Errorf("a turn with thinking: got %q, error %v", text, err)
 		} else if !thinks && !strings.Contains(err.Error(), "does not print reasoning_content") {
 			t.Error(err)
 		}
 	})
 }
 
-// TestWrittenTurnEndsOpenedThinking writes a turn without thinking for a template that opens each turn's thinking.
+// TestWrittenTurnEndsOpenedThinking: a turn without thinking ends the thinking that the template opens at the beginning of each turn.
 func TestWrittenTurnEndsOpenedThinking(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	c := newTestChat(t, ChatConfig{Tokenizer: opensThinking{tok}, Tools: []tool.Tool{echo()}})
 	if !c.thinks.opened {
-		t.Fatal("the template opens no thinking")
+		t.Fatal("the template does not open a turn's thinking")
 	}
 	call := ParsedCall{Name: "echo", Arguments: json.RawMessage(`{"text": "a"}`)}
 	for _, turn := range []WrittenTurn{{Text: "Two."}, {Calls: []ParsedCall{call}}, {Thinking: "Hm.", Text: "Two."}, {Thinking: "Hm.", Calls: []ParsedCall{call}}} {
@@ -65,7 +65,7 @@ func (t opensThinking) Render(c tokenizer.Chat) (string, error) {
 	return text, err
 }
 
-// TestWrittenThinkingInText writes turns whose text has the thinking, as data sets of reasoning models have it.
+// TestWrittenThinkingInText: thinking inside a turn's text, as in data sets of reasoning models, is written between the template's marks.
 func TestWrittenThinkingInText(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	turn := WrittenTurn{Text: "<think>\nHm.\n</think>\n\nTwo."}
@@ -80,7 +80,7 @@ func TestWrittenThinkingInText(t *testing.T) {
 		c := newTestChat(t, ChatConfig{Tokenizer: with.tokenizer, Tools: []tool.Tool{echo()}})
 		text, err := c.Write(turn)
 		if err != nil || !strings.HasPrefix(text, with.want) {
-			t.Errorf("%s: %q, %v", name, text, err)
+			t.Errorf("%s: got %q, error %v", name, text, err)
 		}
 		if reply := c.Reply(tok.Encode(text)); reply.Thinking != "Hm." || strings.TrimSpace(reply.Text) != "Two." {
 			t.Errorf("%s: %q is read as %+v", name, text, reply)
