@@ -25,8 +25,8 @@ type browser struct {
 	mu       sync.Mutex
 	sent     int
 	replies  map[int]chan reply
-	messages []string // of its console: errors, warnings, whatever was logged
-	gone     error    // why there are no more replies
+	messages []string // errors, warnings and other messages of its console
+	gone     error    // error that ended the connection to the browser, or nil
 }
 
 type reply struct {
@@ -43,7 +43,7 @@ type reply struct {
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
 	var b *browser
-	for try := 0; ; try++ { // under load Chromium sometimes never comes up
+	for try := 0; ; try++ { // on a busy machine Chromium sometimes does not start
 		b = &browser{t: t, replies: map[int]chan reply{}}
 		stop := b.start()
 		err := b.request("Browser.getVersion", nil, nil, 3*time.Minute)
@@ -65,7 +65,7 @@ func openBrowser(t *testing.T) *browser {
 	return b
 }
 
-// start starts Chromium; stop ends it.
+// start starts Chromium. stop ends it.
 func (b *browser) start() (stop func()) {
 	program := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -75,7 +75,7 @@ func (b *browser) start() (stop func()) {
 		}
 	}
 	if program == "" {
-		b.t.Fatal("no Chromium to look at the page with: apt-get install chromium")
+		b.t.Fatal("Chromium is not installed, and the test needs it: apt-get install chromium")
 	}
 	read, in, err := os.Pipe()
 	out, write, err2 := os.Pipe()
@@ -95,7 +95,7 @@ func (b *browser) start() (stop func()) {
 	heard := make(chan struct{})
 	go func() { b.listen(out); close(heard) }()
 	return func() {
-		in.Close() // it ends by itself when nobody steers it
+		in.Close() // Chromium ends when its pipe is closed
 		defer time.AfterFunc(10*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }).Stop()
 		_ = cmd.Wait()
 		<-heard
@@ -103,7 +103,7 @@ func (b *browser) start() (stop func()) {
 	}
 }
 
-// listen reads what the browser says until it is gone.
+// listen reads the browser's replies and console messages until the connection ends.
 func (b *browser) listen(out io.Reader) {
 	for r := bufio.NewReader(out); ; {
 		text, err := r.ReadBytes(0)
@@ -162,7 +162,7 @@ func (b *browser) request(method string, params map[string]any, result any, pati
 	select {
 	case r, ok := <-answer:
 		if !ok || r.Error != nil {
-			return fmt.Errorf("%s: the browser is gone, or says %+v", method, r.Error)
+			return fmt.Errorf("%s: the browser has ended, or replied with an error: %+v", method, r.Error)
 		}
 		if result == nil {
 			return nil
@@ -183,7 +183,7 @@ func (b *browser) open(url string) {
 	}
 }
 
-// runOnLoad has every page that is opened run a script of the test's.
+// runOnLoad has every page that is opened run a script of the test.
 func (b *browser) runOnLoad(script string) {
 	b.t.Helper()
 	b.call("Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": script}, nil)
@@ -214,19 +214,19 @@ func (b *browser) until(expression string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			b.t.Fatalf("it never comes to %s; the page says %q", expression, eval[string](b, "document.body.innerText"))
+			b.t.Fatalf("%s did not become true; the page shows %q", expression, eval[string](b, "document.body.innerText"))
 		}
 	}
 }
 
-// screen sets the size of the window, and light or dark.
+// screen sets the size of the window and its colour scheme, light or dark.
 func (b *browser) screen(width, height int, scheme string) {
 	b.t.Helper()
 	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
 	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
-// picture is what the window shows, as PNG.
+// picture returns a screenshot of the window as PNG.
 func (b *browser) picture() []byte {
 	b.t.Helper()
 	var shot struct{ Data string }
@@ -238,12 +238,12 @@ func (b *browser) picture() []byte {
 	return out
 }
 
-// quiet wants an empty console.
+// quiet checks that the console is empty.
 func (b *browser) quiet() {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, m := range b.messages {
-		b.t.Errorf("the console says %.1000s", m)
+		b.t.Errorf("the console has the message %.1000s, want none", m)
 	}
 }

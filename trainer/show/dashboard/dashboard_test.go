@@ -20,27 +20,27 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// agents of the fixture's run, and that run's folder.
+// agents are the agents of the run in the folder fixture.
 var agents = []string{"planner", "researcher"}
 
 const fixture = "../metrics/report/testdata/run"
 
-// machine is a worker that answers what it is told to.
+// machine is a worker with a set number of rollouts and a fixed question for each query.
 type machine struct{ rollouts atomic.Int64 }
 
 func (m *machine) Rollouts() int { return int(m.rollouts.Load()) }
 
 func (*machine) Question(id string) (_, _ string) { return "question of " + id, "wanted by " + id }
 
-// process is what one process of a team has: a page on a server, and the place of an agent.
+// process is one process of a team: a page on a server, and an agent's place.
 type process struct {
 	*dashboard.Page
 	machine
 	member *store.Member
-	url    string // of the page
+	url    string // address of the page
 }
 
-// start has a team of processes, one for each agent, over one store.
+// start starts a team of processes with one store, one process for each agent.
 func start(t *testing.T, token string) map[string]*process {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{Run: "watched"})
@@ -51,7 +51,7 @@ func start(t *testing.T, token string) map[string]*process {
 	team := map[string]*process{}
 	for _, agent := range agents {
 		p := &process{Page: dashboard.New(dashboard.Options{Run: "watched", Agents: agents, Steps: 6, Token: token,
-			Warn: func(n metrics.Note) { t.Errorf("a warning: %s", n.Text) }})}
+			Warn: func(n metrics.Note) { t.Errorf("got the warning %q, want none", n.Text) }})}
 		server, err := health.Listen(health.Options{Address: "127.0.0.1:0", Token: token})
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func start(t *testing.T, token string) map[string]*process {
 			t.Fatal(err)
 		}
 	}
-	for known := 0; known < len(agents); time.Sleep(time.Millisecond) { // each has said that it does nothing yet
+	for known := 0; known < len(agents); time.Sleep(time.Millisecond) { // until each has published its first activity
 		activities, err := s.Activities(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func start(t *testing.T, token string) map[string]*process {
 	return team
 }
 
-// run plays the part of a worker that goes through the fixture's records.
+// run reports the agent's records of the fixture, and returns the records of all agents.
 func (p *process) run(t *testing.T, agent string) []metrics.Line {
 	t.Helper()
 	log, err := metrics.Read(fixture)
@@ -97,7 +97,7 @@ func (p *process) run(t *testing.T, agent string) []metrics.Line {
 	return log.Records
 }
 
-// event is one of a stream.
+// event is an event of a stream.
 type event struct{ id, name, html string }
 
 // stream opens a stream of events. last is the id of the last event that was seen, "" for none.
@@ -118,7 +118,7 @@ func stream(t *testing.T, url, last string) (next func() event) {
 	}
 	t.Cleanup(func() { resp.Body.Close() })
 	if kind := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || kind != "text/event-stream" {
-		t.Fatalf("%s, %s", resp.Status, kind)
+		t.Fatalf("got status %s and type %s, want a stream of events", resp.Status, kind)
 	}
 	lines := bufio.NewReader(resp.Body)
 	return func() (e event) {
@@ -126,7 +126,7 @@ func stream(t *testing.T, url, last string) (next func() event) {
 		for {
 			line, err := lines.ReadString('\n')
 			if err != nil {
-				t.Fatalf("the stream ends: %v", err)
+				t.Fatalf("the stream ended: %v", err)
 			}
 			field, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
 			switch field {
@@ -147,7 +147,7 @@ func stream(t *testing.T, url, last string) (next func() event) {
 	}
 }
 
-// sections reads a stream until the sections have what is wanted of them.
+// sections reads a stream until the sections of the page contain the wanted texts. It returns each section's last event.
 func sections(t *testing.T, next func() event, wanted map[string][]string) map[string]event {
 	t.Helper()
 	got := map[string]event{}
@@ -173,7 +173,7 @@ var (
 	factOf  = regexp.MustCompile(`data-name="([a-z_]+)" data-value="([^"]+)"`)
 )
 
-// Every worker's page shows the whole team, with the numbers of the run.
+// TestEveryPageShowsTheTeam: the page of every worker shows all agents, with the numbers of the run's records.
 func TestEveryPageShowsTheTeam(t *testing.T) {
 	team := start(t, "")
 	team["planner"].Progress(metrics.Progress{Agent: "planner", Activity: metrics.Waiting, For: []string{"researcher"}})
@@ -213,7 +213,7 @@ func TestEveryPageShowsTheTeam(t *testing.T) {
 	}
 }
 
-// What was seen is not sent again, not even by another worker's page; what is new is.
+// TestStreamResumes: a reader that connects again, to any worker's page, gets only sections that are newer than its last event.
 func TestStreamResumes(t *testing.T) {
 	team := start(t, "")
 	for _, agent := range agents {
@@ -227,7 +227,7 @@ func TestStreamResumes(t *testing.T) {
 	got := sections(t, next, wanted)
 	id := ""
 	for _, e := range got {
-		if len(e.id) > len(id) { // the last event's has all sections
+		if len(e.id) > len(id) { // the id of the last event lists all sections
 			id = e.id
 		}
 	}
@@ -236,7 +236,7 @@ func TestStreamResumes(t *testing.T) {
 	for {
 		e := again()
 		if e.name == "rollouts" {
-			t.Fatalf("the rollouts are sent again to who has seen %s", id)
+			t.Fatalf("the rollouts were sent again after event %s, which has them", id)
 		}
 		if e.name == "team" && strings.Contains(e.html, "<b>learn</b>") {
 			break
@@ -248,7 +248,7 @@ func TestStreamResumes(t *testing.T) {
 	sections(t, again, map[string][]string{"rollouts": {"forty-three"}})
 }
 
-// outcome ends a rollout of query "q", with the researcher's answers to what it was asked.
+// outcome plays rollout k of query "q", in which the researcher answers calls with the given texts, and publishes its outcome.
 func outcome(t *testing.T, team map[string]*process, k int, answer string, answers []string) error {
 	t.Helper()
 	boss, help := team["planner"].member, team["researcher"].member
@@ -274,7 +274,8 @@ func outcome(t *testing.T, team map[string]*process, k int, answer string, answe
 		Calls: map[string]int{"researcher": len(answers)}})
 }
 
-// A run that is resumed shows what came before: of the disk what the store lacks.
+// TestEarlierRecords: the page of a resumed run shows the earlier records from the disk. A step that is made again replaces its earlier record
+// and the records of later steps.
 func TestEarlierRecords(t *testing.T) {
 	log, err := metrics.Read(fixture)
 	if err != nil {
@@ -299,12 +300,12 @@ func TestEarlierRecords(t *testing.T) {
 	got := sections(t, next, map[string][]string{"report": {`[2,0.625]`}})
 	for _, m := range chartOf.FindAllStringSubmatch(got["report"].html, -1) {
 		if m[1] == "Reward" && !regexp.MustCompile(`planner&#34;,&#34;c&#34;:&#34;c0&#34;,&#34;p&#34;:\[\[1,[0-9.]+\],\[2,0\.625\]\]`).MatchString(m[2]) {
-			t.Errorf("a step that is made again replaces those after it, too: %s", m[2])
+			t.Errorf("after step 2 was made again: got curves %s, want none of the planner's points after it", m[2])
 		}
 	}
 }
 
-// Whatever is in the store, it is text on the page, or a message.
+// TestHostileStore: markup in the store appears as text on the page. Damaged records and activities appear as a message.
 func TestHostileStore(t *testing.T) {
 	const evil = `</script><img src=x onerror="document.title='owned'">`
 	team := start(t, "")
@@ -324,14 +325,14 @@ func TestHostileStore(t *testing.T) {
 	got := sections(t, stream(t, team["researcher"].url, ""), map[string][]string{"team": {"onerror"}, "rollouts": {"onerror"}, "report": {"onerror"}})
 	for name, e := range got {
 		if strings.Contains(e.html, "<img") || strings.Contains(e.html, "</script") {
-			t.Errorf("%s has markup of the store: %s", name, e.html)
+			t.Errorf("section %s contains markup from the store: %s", name, e.html)
 		}
 		if len(e.html) > 100_000 {
-			t.Errorf("%s has %d bytes", name, len(e.html))
+			t.Errorf("section %s has %d bytes, want at most 100000", name, len(e.html))
 		}
 	}
 	if !strings.Contains(got["team"].html, "2 records in the store cannot be read") {
-		t.Errorf("no word of damaged records: %s", got["team"].html)
+		t.Errorf("no message about the 2 damaged records: %s", got["team"].html)
 	}
 	must(planner.member.PublishActivity(t.Context(), []byte(`{"done":"many"}`)))
 	sections(t, stream(t, team["researcher"].url, ""), map[string][]string{"team": {"the activity of planner cannot be read"}})
@@ -339,7 +340,7 @@ func TestHostileStore(t *testing.T) {
 
 const secret = "a-token-of-some-length"
 
-// get asks for a page without following where it leads.
+// get requests a page without following redirects.
 func get(t *testing.T, method, url, host string, header http.Header) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -355,18 +356,19 @@ func get(t *testing.T, method, url, host string, header http.Header) *http.Respo
 	return resp
 }
 
-// With a token the page is for who has it; a browser brings it once, in the address, and gets a cookie.
+// TestToken: with a token the page requires the token or a cookie. A browser sends the token once, in the address, and gets the cookie, which
+// opens only the page.
 func TestToken(t *testing.T) {
 	team := start(t, secret)
 	url := team["planner"].url
 	first := get(t, "GET", url+"?token="+secret, "", http.Header{})
 	cookies := first.Cookies()
 	if first.StatusCode != http.StatusSeeOther || first.Header.Get("Location") != dashboard.Path || len(cookies) != 1 {
-		t.Fatalf("with the token: %s to %s, %v", first.Status, first.Header.Get("Location"), cookies)
+		t.Fatalf("with the token: got %s to %s with cookies %v, want a redirect to %s with one", first.Status, first.Header.Get("Location"), cookies, dashboard.Path)
 	}
 	c := cookies[0]
 	if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != dashboard.Path || strings.Contains(c.Value, secret) {
-		t.Errorf("the cookie is %s", c)
+		t.Errorf("got cookie %s, want an HttpOnly one for %s without the token", c, dashboard.Path)
 	}
 	for name, try := range map[string]struct {
 		query, header, value string
@@ -388,43 +390,43 @@ func TestToken(t *testing.T) {
 			header.Set(try.header, try.value)
 		}
 		if got := get(t, "GET", url+try.query, "", header).StatusCode; got != try.status {
-			t.Errorf("%s: %d, want %d", name, got, try.status)
+			t.Errorf("%s: got status %d, want %d", name, got, try.status)
 		}
 		if got := get(t, "GET", url+"/events"+try.query, "", header).StatusCode; got != try.status {
-			t.Errorf("%s, events: %d, want %d", name, got, try.status)
+			t.Errorf("%s, events: got status %d, want %d", name, got, try.status)
 		}
 		if got := get(t, "GET", strings.TrimSuffix(url, dashboard.Path)+health.MetricsPath, "", header).StatusCode; got == 200 && try.header == "Cookie" {
-			t.Errorf("%s opens the metrics, too", name)
+			t.Errorf("%s: the metrics can be read with a cookie of the page", name)
 		}
 	}
 }
 
-// Other sites, and other names of this machine, get nothing.
+// TestOtherSites: requests with another host name or another method are refused, and the page's content security policy forbids other sites.
 func TestOtherSites(t *testing.T) {
 	url := start(t, "")["planner"].url
 	for host, status := range map[string]int{"": 200, "localhost:80": 200, "[::1]:9464": 200, "10.1.2.3": 200, "evil.example": 403, "evil.example:9464": 403, "127.0.0.1.evil.example": 403} {
 		if got := get(t, "GET", url, host, http.Header{}).StatusCode; got != status {
-			t.Errorf("asked for as %q: %d, want %d", host, got, status)
+			t.Errorf("host %q: got status %d, want %d", host, got, status)
 		}
 	}
 	if got := get(t, "POST", url, "", http.Header{}).StatusCode; got != http.StatusMethodNotAllowed {
-		t.Errorf("POST: %d", got)
+		t.Errorf("POST: got status %d, want %d", got, http.StatusMethodNotAllowed)
 	}
 	if got := get(t, "HEAD", url+"/events", "", http.Header{}).StatusCode; got != http.StatusMethodNotAllowed {
-		t.Errorf("HEAD: %d", got)
+		t.Errorf("HEAD: got status %d, want %d", got, http.StatusMethodNotAllowed)
 	}
 	policy := get(t, "GET", url, "", http.Header{}).Header.Get("Content-Security-Policy")
 	for _, part := range []string{"default-src 'none'", "frame-ancestors 'none'", "connect-src 'self'"} {
 		if !strings.Contains(policy, part) {
-			t.Errorf("the policy %q lacks %s", policy, part)
+			t.Errorf("got policy %q, want %s in it", policy, part)
 		}
 	}
 	if strings.Contains(policy, "unsafe") {
-		t.Errorf("the policy is %q", policy)
+		t.Errorf("got policy %q, want it without unsafe", policy)
 	}
 }
 
-// More viewers than there may be are told so, and a page that is closed ends its streams.
+// TestViewers: streams above the limit are refused with status 503, and closing the page ends all streams.
 func TestViewers(t *testing.T) {
 	p := start(t, "")["planner"]
 	var open []*http.Response
@@ -442,7 +444,7 @@ func TestViewers(t *testing.T) {
 			break
 		}
 		if open = append(open, resp); len(open) > 200 {
-			t.Fatal("there is no bound on viewers")
+			t.Fatalf("%d streams are open, and none was refused", len(open))
 		}
 	}
 	p.Close()
@@ -452,7 +454,7 @@ func TestViewers(t *testing.T) {
 	}
 }
 
-// What cannot be published is said once, and the run goes on.
+// TestNothingToPublishTo: if records cannot be published, the page warns once, and the run continues.
 func TestNothingToPublishTo(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{Run: "watched"})
 	if err != nil {
@@ -472,6 +474,6 @@ func TestNothingToPublishTo(t *testing.T) {
 		p.Report(metrics.Record{Kind: metrics.KindStep, Step: step, Agent: "planner", Counts: large})
 	}
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "planner: the pages at /live miss some of its statistics") {
-		t.Errorf("%q", warnings)
+		t.Errorf("got warnings %q, want one about the missing statistics", warnings)
 	}
 }

@@ -21,11 +21,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/live.png from a run of MGRPO_STEPS steps")
 
-// gate holds a run in the middle of its last step's rollouts, until it is opened.
+// gate is an observer that stops a run during the rollouts of its last step, until open is closed.
 type gate struct {
-	agent string // when this agent has ended
-	done  int    // so many conversations
-	steps int64
+	agent string // the run stops when this agent has ended
+	done  int    // this number of conversations
+	steps int64  // number of steps of the run
 	open  chan struct{}
 }
 
@@ -37,17 +37,17 @@ func (g gate) Progress(p metrics.Progress) {
 func (gate) Report(metrics.Record) {}
 func (gate) Note(metrics.Note)     {}
 
-// small is the quickstart, with as little to do as shows everything.
+// small makes the quickstart as short as possible while the page still has all its parts.
 var small = []string{"run.checkpoint_every=100", "task.queries_per_step=2", "grpo.rollouts=4", "eval.every=1", "eval.queries=2", "eval.samples=2",
 	"cold_start.queries=64", "agents.planner.cold_start.steps=60", "agents.researcher.cold_start.steps=60"}
 
-// TestBrowserSeesTheRun: Chromium looks at the page while a team trains. Its console stays empty, and every value that it
-// shows is that of metrics.jsonl.
+// TestBrowserSeesTheRun: Chromium shows the page while a team trains. Its console stays empty, and every value on the page equals the value in
+// metrics.jsonl.
 func TestBrowserSeesTheRun(t *testing.T) {
 	sets, steps, held := small, "3", gate{agent: "planner", done: 4}
 	if given := os.Getenv("MGRPO_STEPS"); *update && given != "" {
 		sets, steps = []string{"cold_start.queries=1024", "eval.queries=48", "eval.every=4"}, given
-		held = gate{agent: "researcher", done: 100} // the planner's rollouts wait for it
+		held = gate{agent: "researcher", done: 100} // rollouts of the planner are in flight then
 	}
 	dir := t.TempDir()
 	cfg, err := config.Load("../../../examples/quickstart/team.yaml", slices.Concat(sets, []string{"run.dir=" + dir, "run.steps=" + steps}))
@@ -72,7 +72,7 @@ func TestBrowserSeesTheRun(t *testing.T) {
 		}
 		ended <- err
 	}()
-	t.Run("while it goes on", func(t *testing.T) { // the browser is gone before the run ends
+	t.Run("during the run", func(t *testing.T) { // the browser ends before the run does
 		defer close(held.open)
 		b := openBrowser(t)
 		b.screen(1280, 1500, "light")
@@ -96,14 +96,14 @@ func TestBrowserSeesTheRun(t *testing.T) {
 	}
 }
 
-// whole waits until a rollout is there as a whole conversation: a prompt, and what the main agent said to it.
+// whole waits until the page shows a rollout as a whole conversation: a prompt and the main agent's turn.
 func whole(t *testing.T, b *browser, main string) {
 	t.Helper()
 	b.until(fmt.Sprintf(`[...document.querySelectorAll("#rollouts article")].some((a) => { const who = [...a.querySelectorAll(".who")].map((e) => e.textContent);
 		return who[0] === "prompt" && who[1] === %q; })`, main))
 }
 
-// compare holds what the page shows against metrics.jsonl.
+// compare checks that the page's charts and facts equal metrics.jsonl.
 func compare(t *testing.T, b *browser, dir string, agents []string) {
 	t.Helper()
 	log, err := metrics.Read(dir)
@@ -111,9 +111,9 @@ func compare(t *testing.T, b *browser, dir string, agents []string) {
 		t.Fatal(err)
 	}
 	shown := eval[map[string]map[string][][]float64](b, "curves()")
-	for _, title := range []string{"Reward", "Valid format", "Trajectory length", "Rollout throughput", "Memory"} { // whatever the agents learned
+	for _, title := range []string{"Reward", "Valid format", "Trajectory length", "Rollout throughput", "Memory"} { // charts that do not depend on what the agents learned
 		if len(shown[title]) == 0 {
-			t.Errorf("there is no chart of %s", title)
+			t.Errorf("the page has no chart of %s", title)
 		}
 	}
 	for title, of := range map[string][2]string{
@@ -147,16 +147,16 @@ func compare(t *testing.T, b *browser, dir string, agents []string) {
 		facts := eval[map[string]float64](b, fmt.Sprintf(`Object.fromEntries([...document.querySelectorAll("#team [aria-label=%s] [data-value]")].map((e) => [e.dataset.name, Number(e.dataset.value)]))`, agent))
 		for name, v := range facts {
 			if want := last.Values[name]; v != want {
-				t.Errorf("%s of %s is shown as %v, metrics.jsonl has %v", name, agent, v, want)
+				t.Errorf("%s of %s: the page shows %v, metrics.jsonl has %v", name, agent, v, want)
 			}
 		}
 		if len(facts) < 3 {
-			t.Errorf("of %s only %v is shown", agent, facts)
+			t.Errorf("facts of %s: got %v, want 3 or more", agent, facts)
 		}
 	}
 }
 
-// keep writes docs/live.png.
+// keep writes a screenshot to docs/live.png.
 func keep(t *testing.T, picture []byte) {
 	t.Helper()
 	decoded, err := png.Decode(bytes.NewReader(picture))
@@ -168,14 +168,15 @@ func keep(t *testing.T, picture []byte) {
 		t.Fatal(err)
 	}
 	if out.Len() > 300<<10 {
-		t.Errorf("%d bytes, want at most 300 KiB", out.Len())
+		t.Errorf("the picture has %d bytes, want at most 300 KiB", out.Len())
 	}
 	if err := os.WriteFile(filepath.Join("..", "..", "..", "docs", "live.png"), out.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestBrowserHostile: what agents write is text on the page, which fits a phone, dark as well as light.
+// TestBrowserHostile: markup that agents write appears as text on the page. The page fits the width of a phone and follows the browser's
+// colour scheme.
 func TestBrowserHostile(t *testing.T) {
 	const evil = `</div></script><img src=x onerror="document.title='owned'"><b>bold</b>`
 	team := start(t, "")
@@ -202,27 +203,27 @@ func TestBrowserHostile(t *testing.T) {
 	texts = eval[[]string](b, `[...document.querySelectorAll("#rollouts .what")].map((e) => e.textContent)`)
 	long := strings.Repeat("long ", 400) + "…"
 	if want := []string{"prompt of planner", "planner says " + evil, "observed " + evil, long, "prompt of researcher", "researcher says " + evil, "observed " + evil, long}; !slices.Equal(texts, want) {
-		t.Errorf("whole conversations are %q, want %q", texts, want)
+		t.Errorf("whole conversations: the page shows %q, want %q", texts, want)
 	}
 	eval[bool](b, `(document.querySelector("#rollouts details.call").open = true)`)
 	if n := eval[int](b, `document.querySelectorAll("img, #rollouts script, #rollouts b").length`); n != 0 {
-		t.Errorf("%d elements of somebody's text", n)
+		t.Errorf("the page has %d elements from agents' texts, want 0", n)
 	}
 	if title := eval[string](b, "document.title"); title != "watched – mgrpo" {
-		t.Errorf("the title is %q", title)
+		t.Errorf("got title %q, want %q", title, "watched – mgrpo")
 	}
 	if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > 360 {
-		t.Errorf("the page is %d pixels wide on a phone of 360", wide)
+		t.Errorf("the page is %d pixels wide, want at most 360", wide)
 	}
 	colour := func() string { return eval[string](b, "getComputedStyle(document.body).backgroundColor") }
 	dark := colour()
 	b.screen(360, 800, "light")
 	if light := colour(); dark != "rgb(19, 21, 25)" || light != "rgb(246, 246, 243)" {
-		t.Errorf("dark is %s, light %s", dark, light)
+		t.Errorf("got background %s for dark and %s for light, want rgb(19, 21, 25) and rgb(246, 246, 243)", dark, light)
 	}
 	b.quiet()
 }
 
-// curvesOf is what a page's charts say to the pointer: points by agent, by chart.
+// curvesOf defines the function curves, which returns the points of the page's charts, by chart and agent.
 const curvesOf = `globalThis.curves = () => Object.fromEntries([...document.querySelectorAll("#report figure")].filter((f) => f.querySelector("svg.chart")).map((f) =>
 	[f.querySelector("figcaption b").textContent, Object.fromEntries(JSON.parse(f.querySelector("svg.chart").dataset.curves).map((c) => [c.n, c.p]))]))`
