@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write the list of bugs into the documen
 
 const document = "../../../docs/reliability.md"
 
-// Every test that the document names is there.
+// TestPromisesAreHeld: every test that docs/reliability.md names exists, and every promise names a test or a chaos run.
 func TestPromisesAreHeld(t *testing.T) {
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -27,15 +27,15 @@ func TestPromisesAreHeld(t *testing.T) {
 	}
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| promise") && !strings.HasPrefix(line, "| bug") && !strings.Contains(line, "Test") && !strings.Contains(line, "chaos") {
-			t.Errorf("nothing holds: %s", line)
+			t.Errorf("this promise names no test: %s", line)
 		}
 	}
 	if len(named) < 40 {
-		t.Errorf("only %d tests are named", len(named))
+		t.Errorf("the document names %d tests, want 40 or more", len(named))
 	}
 }
 
-// Every bug's text is in its file once, and its suite's tests exist.
+// TestBugs: the text that a bug replaces occurs once in its file, and the tests of its suite exist.
 func TestBugs(t *testing.T) {
 	names := map[string]bool{}
 	for _, b := range bugs {
@@ -44,10 +44,10 @@ func TestBugs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := bytes.Count(text, []byte(b.Old)); n != 1 {
-			t.Errorf("%s: its text is in %s %d times", b.Name, b.File, n)
+			t.Errorf("%s: the text occurs %d times in %s, want once", b.Name, n, b.File)
 		}
 		if names[b.Name] {
-			t.Errorf("%s is there twice", b.Name)
+			t.Errorf("two bugs have the name %q", b.Name)
 		}
 		names[b.Name] = true
 		if b.Suite.Chaos != nil {
@@ -74,10 +74,10 @@ func checkTest(t *testing.T, folder, name string) {
 			return
 		}
 	}
-	t.Errorf("%s has no %s", folder, name)
+	t.Errorf("%s has no test %s", folder, name)
 }
 
-// The document lists the bugs.
+// TestBugsAreListed: docs/reliability.md lists all bugs.
 func TestBugsAreListed(t *testing.T) {
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -86,12 +86,12 @@ func TestBugsAreListed(t *testing.T) {
 	from := bytes.Index(text, []byte("-update -->\n"))
 	to := bytes.Index(text, []byte("<!-- end -->"))
 	if from < 0 || to < from {
-		t.Fatal("the document has no place for the list")
+		t.Fatal("the document lacks the two marks around the list")
 	}
 	from += len("-update -->\n")
 	if want := bugTable(); string(text[from:to]) != want {
 		if !*update {
-			t.Fatalf("the list of %s is another: go test ./bench/chaos/bugs -update", document)
+			t.Fatalf("the list in %s is out of date: go test ./bench/chaos/bugs -update", document)
 		}
 		whole := string(text[:from]) + want + string(text[to:])
 		if err := os.WriteFile(document, []byte(whole), 0o644); err != nil {

@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// made is a run of two steps by two agents as it has to be: what a test spoils.
+// made is a correct run of two steps by two agents. Tests spoil it.
 type made struct {
 	settings
-	whole, run map[string]string // files by path, below each run's folder
+	whole, run map[string]string // files of the uninterrupted run and of the checked run, by path
 	entries    []entry
 	kills      []kill
 }
@@ -58,7 +58,7 @@ func sum(text string) string {
 	return hex.EncodeToString(s[:])
 }
 
-// replace changes a text in a file of the run, which must be there.
+// replace replaces a text in a file of the run. It panics if the file does not contain the text.
 func (m *made) replace(path, old, new string) {
 	if !strings.Contains(m.run[path], old) {
 		panic(path + " has no " + old)
@@ -100,27 +100,28 @@ func (m *made) check(t *testing.T) Findings {
 	return f
 }
 
+// TestHeld: a correct run has no findings.
 func TestHeld(t *testing.T) {
 	f := newMade().check(t)
 	if len(f.Broken)+len(f.Void) > 0 || !f.Equal || f.Rollouts != 4 || f.Rounds != 2 || f.Redone != 0 || f.Takeovers != 1 {
-		t.Errorf("%+v", f)
+		t.Errorf("got findings %+v, want none broken or void, 4 rollouts, 2 rounds and 1 takeover", f)
 	}
 }
 
-// A round in which nobody starts is none, unless somebody trains in it.
+// TestEmptyRound: a round in which no agent started is accepted, unless an agent published a version in it.
 func TestEmptyRound(t *testing.T) {
 	m := newMade()
 	m.entries = append(m.entries, entry{event: "round", round: 3})
 	if f := m.check(t); len(f.Broken)+len(f.Void) > 0 {
-		t.Errorf("%+v", f)
+		t.Errorf("a round in which no agent started: got findings %+v, want none", f)
 	}
 	m.entries = append(m.entries, entry{event: "version", agent: "a", epoch: 9, version: 3})
 	if f := m.check(t); len(f.Broken) == 0 {
-		t.Error("a version in a round in which nobody started")
+		t.Error("a version in a round in which no agent started: got no finding")
 	}
 }
 
-// Whatever is promised and not kept is found, and called by its name.
+// TestBroken: each broken promise is found, with a description.
 func TestBroken(t *testing.T) {
 	ledger, files := "ledger/b.jsonl", "checkpoints/step-000002/b/"
 	for _, c := range []struct {
@@ -156,12 +157,12 @@ func TestBroken(t *testing.T) {
 		m := newMade()
 		c.spoil(m)
 		if f := m.check(t); !strings.Contains(strings.Join(f.Broken, "\n"), c.want) {
-			t.Errorf("%q is not in %q (%q)", c.want, f.Broken, f.Void)
+			t.Errorf("got broken promises %q (void: %q), want %q", f.Broken, f.Void, c.want)
 		}
 	}
 }
 
-// What proves nothing is void.
+// TestVoid: a run is void if it cannot prove anything: too few kills, or no complete run to compare with.
 func TestVoid(t *testing.T) {
 	for _, c := range []struct {
 		want  string
@@ -176,7 +177,7 @@ func TestVoid(t *testing.T) {
 		m := newMade()
 		c.spoil(m)
 		if f := m.check(t); !strings.Contains(strings.Join(f.Void, "\n"), c.want) {
-			t.Errorf("%q is not in %q (%q)", c.want, f.Void, f.Broken)
+			t.Errorf("got reasons %q (broken: %q), want %q", f.Void, f.Broken, c.want)
 		}
 	}
 }
