@@ -17,14 +17,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// How far what ranks learn that divide experts may be from what ranks learn that have all of them, relative to the largest value. A product
-// of an expert has the rows of all ranks, and they are added up in another order; in bf16 gradients of micro-batches are rounded.
+// Tolerances between ranks that divide the experts and ranks that have all of them, relative to the largest value. If ranks divide the
+// experts, a product of an expert has the rows of all ranks, so sums have another order. In bf16, gradients of micro-batches are rounded.
 const (
 	tolCarried32 = 1e-5
 	tolCarried16 = 5e-3
 )
 
-// carrying is a learner of a mixture, with a KL term, of which ranks have whole models or divide them.
+// carrying returns a learner of a mixture with a KL term. The ranks divide the experts if divided is set, else each rank has the whole model.
 func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, divided bool, opt model.Options) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) {
@@ -43,8 +43,9 @@ func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, div
 	return l
 }
 
-// ranksCarry: ranks that divide the experts of a mixture among them learn what ranks learn that have all of them, the same every time, with
-// recorded experts, recomputed log-probs, a reference, and a loss that balances experts. No rank has more than its experts.
+// ranksCarry: ranks that divide the experts of a mixture learn the same as ranks that have all experts, within the tolerance, and the same bits
+// every time. The batch has recorded experts, recomputed log-probs, a reference, and a loss that balances experts. Each rank holds only its
+// share of the experts.
 func ranksCarry(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name    string
@@ -69,9 +70,9 @@ func ranksCarry(t *testing.T, device string, g ranks.Group) {
 			batch := tinyBatch(t, whole, 0.3)
 			record(t, whole, batch)
 			batch[1].Advantage = 0
-			batch[2].Routes = nil // which chooses
+			batch[2].Routes = nil // the forward pass chooses this sequence's experts
 			learn := trained
-			if c.options.Compute != torch.Float32 { // which soon chooses other experts
+			if c.options.Compute != torch.Float32 { // after one update, rounding may lead to other experts
 				learn = once
 			}
 			want, got := learn(t, whole, batch), learn(t, l, batch)
@@ -86,13 +87,13 @@ func ranksCarry(t *testing.T, device string, g ranks.Group) {
 					continue
 				}
 				if d := apart(pair[0], pair[1], 1); !(d < tolerance) {
-					t.Errorf("%s are %v off", what, d)
+					t.Errorf("%s differ by %v, want less than %v", what, d, tolerance)
 				}
 			}
 			again := carrying(t, device, g, c.shape, true, c.options)
 			learn(t, again, batch)
 			if same, _, _ := stateOf(t, again); !slices.Equal(same, weights) {
-				t.Error("the same again gives other weights")
+				t.Error("a second learner got other weights from the same batch")
 			}
 			wantOwnExperts(t, l)
 			wantRead(t, l, weights)
@@ -100,7 +101,7 @@ func ranksCarry(t *testing.T, device string, g ranks.Group) {
 	}
 }
 
-// once is a learner after one update.
+// once makes one update with a batch and returns its report.
 func once(t *testing.T, l *Learner, batch []*Sequence) Report {
 	t.Helper()
 	minibatch := clone(batch)
@@ -114,17 +115,17 @@ func once(t *testing.T, l *Learner, batch []*Sequence) Report {
 	return timeless(r)
 }
 
-// wantOwnExperts fails unless the rank holds its share, a layer without experts, and gradients of a layer's own experts, and all ranks together
-// hold each expert once.
+// wantOwnExperts checks the sizes of the rank's buffers. The gradient of a micro-batch has the leaves outside layers, and one layer with only
+// the rank's experts. The rank's share of the weights has all of its own experts, and a part of the other leaves.
 func wantOwnExperts(t *testing.T, l *Learner) {
 	t.Helper()
 	experts, layers := l.model.Config.Mixture.Experts, int64(l.model.Config.RoutedLayers())
 	from, to := ranks.Experts(experts, l.group.Rank(), l.group.Size())
 	each := int64(3 * 16 * 12) // gate, up and down
 	if c := l.model.Config; c.Family == arch.GPTOSS {
-		each = int64(3*16*c.FFN + 2*c.FFN + 16) // and their biases
+		each = int64(3*16*c.FFN + 2*c.FFN + 16) // with their biases
 	}
-	var rest, layer [4]int64 // of no layer and of three
+	var rest, layer [4]int64 // elements of leaves outside layers (0) and of the three layers; rest is without experts
 	for _, leaf := range l.model.Layout.Leaves {
 		if leaf.Experts == 0 {
 			rest[leaf.Layer] += leaf.Numel()
@@ -134,8 +135,8 @@ func wantOwnExperts(t *testing.T, l *Learner) {
 		}
 	}
 	want := layer[0] + max(layer[1], layer[2], layer[3])
-	if over := l.part.flat.Numel() - want; over < 0 || over >= 5*64 { // between blocks, so that they are aligned
-		t.Errorf("gradients of a micro-batch have %d elements, want %d", l.part.flat.Numel(), want)
+	if over := l.part.flat.Numel() - want; over < 0 || over >= 5*64 { // padding between blocks
+		t.Errorf("gradients of a micro-batch have %d elements, want %d without padding", l.part.flat.Numel(), want)
 	}
 	own := int64(0)
 	for _, b := range l.blocks {
@@ -144,11 +145,11 @@ func wantOwnExperts(t *testing.T, l *Learner) {
 		}
 	}
 	if want := layers * int64(to-from) * each; own != want || l.share.Numel()-own > (rest[0]+rest[1]+rest[2]+rest[3])/int64(l.group.Size())+64*4 {
-		t.Errorf("of experts the rank has %d elements, want %d; of all %d", own, want, l.share.Numel())
+		t.Errorf("the rank has %d elements of experts, want %d; it has %d elements in all", own, want, l.share.Numel())
 	}
 }
 
-// ranksCarryRefused: what one rank's pass, or one rank's experts, refuse or fail at is an error of all, and changes nothing.
+// ranksCarryRefused: if one rank's pass or experts refuse a batch or fail, all ranks return an error, and no weights change.
 func ranksCarryRefused(t *testing.T, g ranks.Group) {
 	l := carrying(t, "cpu", g, mixtureShape(5), true, model.Options{Compute: torch.Float32})
 	whole := carrying(t, "cpu", g, mixtureShape(5), false, model.Options{Compute: torch.Float32})
@@ -156,7 +157,7 @@ func ranksCarryRefused(t *testing.T, g ranks.Group) {
 	wantRefusals(t, l, good)
 	before, _, _ := stateOf(t, l)
 
-	if g.Rank() == 1 { // a matrix of its experts is no more
+	if g.Rank() == 1 { // drops a matrix of rank 1's experts, so that products with it fail
 		inDevice(t, l.model, func(*torch.Scope) {
 			for i, leaf := range l.model.Layout.Leaves {
 				if leaf.Name == "layers.2.experts_down" {
@@ -168,17 +169,17 @@ func ranksCarryRefused(t *testing.T, g ranks.Group) {
 	_, err := update(t, l, good)
 	var lost *torch.GroupError
 	if err == nil || errors.As(err, &lost) {
-		t.Errorf("got %v, want why rank 1 could not compute", err)
+		t.Errorf("got error %v, want the reason why rank 1 could not compute", err)
 	}
 	if g.Rank() != 1 && !strings.HasPrefix(err.Error(), "learner: rank 1: torch: experts: ") {
-		t.Errorf("got %v, want why rank 1 could not compute", err)
+		t.Errorf("got error %v, want the reason why rank 1 could not compute", err)
 	}
 	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) {
-		t.Error("the weights changed")
+		t.Error("the weights changed although the update failed")
 	}
 }
 
-// saying is a group of two whose other rank says something of its own.
+// saying is a group of two ranks in which the other rank sends the bytes `theirs`.
 type saying struct {
 	ranks.Group
 	theirs  []byte
@@ -192,7 +193,7 @@ func (g *saying) Exchange(_ context.Context, mine []byte, _ int) ([][]byte, erro
 }
 func (g *saying) GiveUp(why error) { g.givenUp = why }
 
-// Numbers of rows that no rank can have end the group before any memory is taken for them.
+// TestImpossibleRowsOfExperts: if a rank sends an impossible number of rows, the group ends before memory is allocated for them.
 func TestImpossibleRowsOfExperts(t *testing.T) {
 	l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.MicroBatchTokens = 1 }))
 	shape := l.model.Config
@@ -217,7 +218,7 @@ func TestImpossibleRowsOfExperts(t *testing.T) {
 		l.group = g
 		_, err := l.exchangeCounts(t.Context(), counts)
 		if (err != nil) != (c.want != "") || err != nil && !strings.HasPrefix(err.Error(), c.want) || g.givenUp != err {
-			t.Errorf("got %v and gave up because of %v, want %q", err, g.givenUp, c.want)
+			t.Errorf("got error %v, and the group gave up because of %v; want %q", err, g.givenUp, c.want)
 		}
 	}
 	l.group = ranks.Solo{}

@@ -25,7 +25,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// TestRank is one of the processes that the tests below start.
+// TestRank is one of the processes that the tests of this file start. The part selects what it runs.
 func TestRank(t *testing.T) {
 	rank := rankstest.Join(t)
 	g := rank.Group
@@ -66,14 +66,14 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// Ranks of a group learn what one learns. With four of them there are more ranks than groups of sequences.
+// TestRanksLearn: the ranks of a group learn the same as one rank. With four ranks, some have no group of sequences.
 func TestRanksLearn(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) { rankstest.Pass(t, n, "learn", "") })
 	}
 }
 
-// Two ranks have one GPU between them here, which is nothing that they notice.
+// TestRanksLearnOnGPUs: two ranks that share one GPU learn the same as one rank.
 func TestRanksLearnOnGPUs(t *testing.T) {
 	if len(cudatest.Devices(t)) == 1 {
 		t.Skip("no GPU")
@@ -81,21 +81,22 @@ func TestRanksLearnOnGPUs(t *testing.T) {
 	rankstest.Pass(t, 2, "learn on GPUs", "")
 }
 
-// A rank that is killed is an error in the others.
+// TestRanksLoseOne: if a rank is killed, all others return an error.
 func TestRanksLoseOne(t *testing.T) {
 	for rank, err := range rankstest.Run(t, 4, "lose", "") {
 		if killed := rank == 2; killed != (err != nil) || killed && !strings.Contains(err.Error(), "signal: killed") {
-			t.Errorf("rank %d: %v", rank, err)
+			t.Errorf("rank %d: its process ended with error %v; want rank 2 killed and the others without an error", rank, err)
 		}
 	}
 }
 
-// Wherever in its work the context of one rank ends, the others fail, and wait neither for their time-out nor for its process's end.
+// TestRanksCancelOne: if the context of one rank is cancelled, at any of its exchanges, the others fail at once. They wait neither for the
+// time-out nor for the end of its process.
 func TestRanksCancelOne(t *testing.T) {
 	endOne(t, "cancel", map[string]int{"update": 4, "demonstrations": 4, "copy": 3, "weights": 2, "layers": 5, "experts": 9})
 }
 
-// So they do wherever in its work the device of one rank is lost to it.
+// TestRanksLoseADevice: if one rank loses its device, at any of its exchanges, the others fail at once.
 func TestRanksLoseADevice(t *testing.T) {
 	endOne(t, "device", map[string]int{"update": 4, "copy": 3, "weights": 2})
 }
@@ -104,7 +105,7 @@ func endOne(t *testing.T, how string, exchangesOf map[string]int) {
 	t.Helper()
 	for what, exchanges := range exchangesOf {
 		for n := range exchanges {
-			dir := filepath.Join(t.TempDir(), fmt.Sprint(n)) // the part reads in it after how many exchanges
+			dir := filepath.Join(t.TempDir(), fmt.Sprint(n)) // the folder's name is the number of exchanges, which ranksEnd reads
 			if err := os.Mkdir(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +114,7 @@ func endOne(t *testing.T, how string, exchangesOf map[string]int) {
 	}
 }
 
-// What 2 ranks leave, 4 go on with, and 3 where ranks divide experts.
+// TestRanksGoOnWithOthers: four ranks continue from the state that two ranks saved. If ranks divide experts, three continue from two.
 func TestRanksGoOnWithOthers(t *testing.T) {
 	dir := t.TempDir()
 	rankstest.Pass(t, 2, "save", dir)
@@ -122,13 +123,13 @@ func TestRanksGoOnWithOthers(t *testing.T) {
 	rankstest.Pass(t, 3, "go on with experts", dir)
 }
 
-// of are the options of a model whose weights the ranks of a group train.
+// of returns the options of a model that the ranks of a group train together.
 func of(g ranks.Group, opt model.Options) model.Options {
 	opt.Rank, opt.Size = g.Rank(), g.Size()
 	return opt
 }
 
-// wantSame fails unless every rank has the same.
+// wantSame checks that all ranks have the same value.
 func wantSame(t *testing.T, g ranks.Group, what string, mine any) {
 	t.Helper()
 	all, err := g.Exchange(context.Background(), fmt.Appendf(nil, "%v", mine), 1<<20)
@@ -137,7 +138,7 @@ func wantSame(t *testing.T, g ranks.Group, what string, mine any) {
 	}
 	for r, theirs := range all {
 		if string(theirs) != string(all[0]) {
-			t.Errorf("%s: rank %d has %.200s, rank 0 %.200s", what, r, theirs, all[0])
+			t.Errorf("%s: rank %d has %.200s, rank 0 has %.200s", what, r, theirs, all[0])
 		}
 	}
 }
@@ -180,7 +181,7 @@ func ranksAgainstOracle(t *testing.T, g ranks.Group) {
 		}
 		for _, p := range l.share {
 			if d := apart(grad[p.From:p.To], wantGrad[p.From:p.To], 1); !(d < 1e-5) {
-				t.Errorf("%s: the gradient of elements %d to %d is %v off", c.name, p.From, p.To, d)
+				t.Errorf("%s: the gradient of elements %d to %d differs by %v, want less than 1e-5", c.name, p.From, p.To, d)
 			}
 		}
 		wantSame(t, g, c.name, r.Values)
@@ -214,7 +215,7 @@ func trained(t *testing.T, l *Learner, batch []*Sequence) (r Report) {
 	return timeless(r)
 }
 
-// stateOf are the weights and moments of all ranks, on rank 0.
+// stateOf returns the weights and moments of all ranks on rank 0, and nil on the others.
 func stateOf(t *testing.T, l *Learner) (weights, m, v []float32) {
 	t.Helper()
 	if n := l.params.Numel(); l.group.Rank() == 0 {
@@ -226,8 +227,8 @@ func stateOf(t *testing.T, l *Learner) (weights, m, v []float32) {
 	return weights, m, v
 }
 
-// ranksAgainstOne: what ranks learn is what one learns but for the order of a sum, and the same every time. Each sequence is a
-// micro-batch, as what a micro-batch adds up is rounded, where the compute type is bf16.
+// ranksAgainstOne: ranks learn the same as one rank, except for rounding in sums of another order, and the same bits every time. Each sequence
+// is a micro-batch of its own, because the sums of a micro-batch are rounded if the compute type is bf16.
 func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name      string
@@ -235,7 +236,7 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 		tolerance float64 // of weights, moments and gradient norm, relative
 		mixture   bool
 		host      bool // the ranks keep moments and fp32 weights in the host's memory
-		layers    bool // and go through their backward passes layer by layer
+		layers    bool // backward passes run layer by layer
 	}{
 		{name: "float32", model: model.Options{Compute: torch.Float32}, tolerance: 1e-5},
 		{name: "with a bf16 copy", model: model.Options{Compute: torch.Float32, HalfCopy: true}, tolerance: 1e-5},
@@ -277,26 +278,26 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 					closeTo(t, name, r.Values[name], w, c.tolerance)
 				}
 				if len(r.Values) != len(want.Values) {
-					t.Errorf("%d values are reported, want %d", len(r.Values), len(want.Values))
+					t.Errorf("the report has %d values, want %d", len(r.Values), len(want.Values))
 				}
 				for what, pair := range map[string][2][]float32{
 					"weights": {got, wantWeights}, "first moments": {m, wantM}, "second moments": {v, wantV},
 				} {
-					if pair[0] == nil { // of other ranks than 0
+					if pair[0] == nil { // this is not rank 0
 						continue
 					}
-					// In bf16 each of the four updates begins with the rounding of those before: on an emulated GPU moments were 0.7 to 2.2 % off
-					// for three models, and weights at most 0.07 %.
+					// In bf16 the rounding of each update affects the next ones. On an emulated GPU, after four updates, moments of three models
+					// differed by 0.7 to 2.2 %, and weights by at most 0.07 %.
 					most := 3 * c.tolerance
 					if what == "weights" {
 						most = c.tolerance / 3
 					}
 					if d := apart(pair[0], pair[1], 1); !(d < most) {
-						t.Errorf("%s are %v off", what, d)
+						t.Errorf("%s differ by %v, want less than %v", what, d, most)
 					}
 				}
 				if first != nil && !slices.Equal(got, first) {
-					t.Error("the same again gives other weights")
+					t.Error("a second learner got other weights from the same batch")
 				}
 				first = got
 				wantHalf(t, l, got)
@@ -307,8 +308,9 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 	}
 }
 
-// ranksGather: ranks none of which holds the model whole learn, to the bit, what ranks learn that do, with a reference that none holds whole
-// either, recomputed log-probs and sequences without advantage. After a refused batch and other weights they go on together.
+// ranksGather: ranks that hold only a share of the model learn the same as ranks that hold all of it, bit for bit in bf16. They also hold only
+// a share of the reference. The batch has recomputed log-probs and a sequence without advantage. After a refused batch, and after weights were
+// restored, the ranks continue together.
 func ranksGather(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name    string
@@ -350,7 +352,7 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 			wantWeights, wantM, wantV := stateOf(t, whole)
 			weights, m, v := stateOf(t, l)
 			tolerance := 0.0
-			if c.compute == torch.Float32 { // whose sums ranks with whole models take in another order
+			if c.compute == torch.Float32 { // ranks with whole models add in another order
 				tolerance = 5e-5
 			}
 			for name, w := range want.Values {
@@ -358,7 +360,7 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 			}
 			for what, pair := range map[string][2][]float32{"weights": {weights, wantWeights}, "first moments": {m, wantM}, "second moments": {v, wantV}} {
 				if g.Rank() == 0 && !(apart(pair[0], pair[1], 1) <= tolerance) {
-					t.Errorf("%s are %v off", what, apart(pair[0], pair[1], 1))
+					t.Errorf("%s differ by %v, want at most %v", what, apart(pair[0], pair[1], 1), tolerance)
 				}
 			}
 			wantRead(t, l, weights)
@@ -370,7 +372,7 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 				t.Fatal(err)
 			}
 			if r, err := l.Update(t.Context(), bad, 1e-3); err != nil || r.Refused == nil {
-				t.Errorf("a batch that is to be refused: %v, %v", r.Refused, err)
+				t.Errorf("a batch with a NaN: got refusal %v and error %v, want a refusal", r.Refused, err)
 			}
 			again := learner(t, g, true)
 			restore := func(l *Learner, steps int64) {
@@ -392,13 +394,14 @@ func ranksGather(t *testing.T, device string, g ranks.Group) {
 			on, _, _ := stateOf(t, l)
 			restored, _, _ := stateOf(t, again)
 			if !slices.Equal(on, restored) || g.Rank() == 0 && slices.Equal(on, weights) {
-				t.Error("with restored weights something else is learned")
+				t.Error("a learner with restored weights and moments learned other weights than the one that they came from")
 			}
 		})
 	}
 }
 
-// wantGathered fails unless the rank holds no more than its share, and of gradients one layer and what is in none.
+// wantGathered checks that the rank holds only its share of weights, gradient and moments. The gradient of a micro-batch has only one layer and
+// the leaves outside layers.
 func wantGathered(t *testing.T, l *Learner) {
 	t.Helper()
 	share, of, leaves := l.share.Numel(), map[int]int64{}, map[int]int64{}
@@ -406,18 +409,18 @@ func wantGathered(t *testing.T, l *Learner) {
 		of[leaf.Layer] += leaf.Numel()
 		leaves[leaf.Layer]++
 	}
-	const between = 16 // elements, at most, after each leaf
+	const between = 16 // largest padding after a leaf
 	layer := of[0] + max(of[1], of[2], of[3])
 	got := []int64{l.params.Master().Numel(), l.model.Compute.Numel(), l.grad.Numel(), l.m.Numel(), l.v.Numel()}
 	if want := []int64{share, share, share, share, share}; !slices.Equal(got, want) {
-		t.Errorf("weights, what is gathered of, gradient and moments have %d elements, want %d", got, want)
+		t.Errorf("fp32 weights, compute weights, gradient and moments have %d elements, want %d", got, want)
 	}
 	if over := l.part.flat.Numel() - layer; over < 0 || over > between*(leaves[0]+max(leaves[1], leaves[2], leaves[3])) {
-		t.Errorf("a micro-batch's gradient has %d elements, want %d and some between them", l.part.flat.Numel(), layer)
+		t.Errorf("a micro-batch's gradient has %d elements, want %d without padding", l.part.flat.Numel(), layer)
 	}
 }
 
-// wantHalf fails unless the bf16 copy is that of all ranks' weights.
+// wantHalf checks that rank 0's bf16 copy equals the rounded weights of all ranks.
 func wantHalf(t *testing.T, l *Learner, weights []float32) {
 	t.Helper()
 	if l.model.Half == nil || l.group.Rank() > 0 || l.model.Gathered() {
@@ -429,11 +432,12 @@ func wantHalf(t *testing.T, l *Learner, weights []float32) {
 		s.FromFloat32(weights, int64(len(weights))).To(torch.BFloat16).Float32s(rounded)
 	})
 	if !slices.Equal(half, rounded) {
-		t.Error("the bf16 copy is not that of the weights")
+		t.Error("the bf16 copy does not equal the rounded weights")
 	}
 }
 
-// wantRead fails unless rank 0 reads the weights of all ranks, whichever it asks for, and alone what it holds alone.
+// wantRead checks that all ranks together can read any range of the weights on rank 0. One rank alone can read the last weight only if it
+// holds all of them.
 func wantRead(t *testing.T, l *Learner, weights []float32) {
 	t.Helper()
 	n := l.params.Numel()
@@ -447,16 +451,17 @@ func wantRead(t *testing.T, l *Learner, weights []float32) {
 			t.Fatal(err)
 		}
 		if l.group.Rank() == 0 && !slices.Equal(got, weights[span[0]:span[1]]) {
-			t.Errorf("weights %d to %d are not those", span[0], span[1])
+			t.Errorf("weights %d to %d were read with other values", span[0], span[1])
 		}
 	}
 	one := make([]float32, 1)
 	if err := l.params.Read(t.Context(), n-1, one); (err == nil) != (l.params.Master().Numel() == n) {
-		t.Errorf("one rank alone reads the last of %d weights of which it has %d: %v", n, l.params.Master().Numel(), err)
+		t.Errorf("one rank, which has %d of %d weights, reads the last one: got error %v", l.params.Master().Numel(), n, err)
 	}
 }
 
-// wantShares fails unless the rank holds no more than its share of what forward and backward passes do not read.
+// wantShares checks that the rank holds only its share of the moments. If passes do not use the fp32 weights themselves, it also holds only its
+// share of the weights and of the gradient.
 func wantShares(t *testing.T, l *Learner) {
 	t.Helper()
 	n, share := l.params.Numel(), l.share.Numel()
@@ -466,7 +471,7 @@ func wantShares(t *testing.T, l *Learner) {
 		want = []int64{share, share, share, share}
 	}
 	if !slices.Equal(state, want) {
-		t.Errorf("weights, gradient and moments have %d elements of %d, want %d", state, n, want)
+		t.Errorf("weights, gradient and moments of a model with %d elements have %d, want %d", n, state, want)
 	}
 }
 
@@ -482,11 +487,11 @@ func ranksAgainstAdapterGoldens(t *testing.T, g ranks.Group) {
 	}
 }
 
-// ranksRefuseAlike: what one rank's kernels refuse, or fail at, is an error of all, and changes nothing.
+// ranksRefuseAlike: if one rank's kernels refuse a batch or fail, all ranks return an error, and no weights change.
 func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 	for _, c := range []struct {
 		compute torch.DType
-		layers  bool // passes go layer by layer
+		layers  bool // backward passes run layer by layer
 	}{{torch.Float32, false}, {torch.BFloat16, false}, {torch.BFloat16, true}} {
 		o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, c.layers })
 		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: c.compute})), o)
@@ -494,8 +499,8 @@ func ranksRefuseAlike(t *testing.T, g ranks.Group) {
 	}
 }
 
-// wantRefusals fails unless a learner refuses batches like a good one in which a sequence is bad, naming it, and one that its passes fail at,
-// and learns from the good one after that.
+// wantRefusals checks that a learner refuses a batch with a bad sequence and names the sequence, returns an error for a batch that its passes
+// fail at, and then learns from the good batch.
 func wantRefusals(t *testing.T, l *Learner, good []*Sequence) {
 	t.Helper()
 	before, _, _ := stateOf(t, l)
@@ -503,28 +508,28 @@ func wantRefusals(t *testing.T, l *Learner, good []*Sequence) {
 	bad[3].Behaviour[bad[3].trained()[2]] = float32(math.NaN())
 	r, err := update(t, l, bad)
 	if err != nil || r.Refused == nil || !strings.HasPrefix(r.Refused.Error(), "learner: "+bad[3].ID) {
-		t.Errorf("refused because of %v, error %v; want %s named", r.Refused, err, bad[3].ID)
+		t.Errorf("a bad sequence: got refusal %v and error %v, want a refusal that names %s", r.Refused, err, bad[3].ID)
 	}
 	wantSame(t, l.group, "refusal", r.Refused)
 
 	long := clone(good)
-	for len(long[1].Tokens) < 70 { // more than the model has positions
+	for len(long[1].Tokens) < 70 { // the model has fewer positions
 		long[1].Tokens, long[1].Sampled, long[1].Behaviour = append(long[1].Tokens, 1), append(long[1].Sampled, true), append(long[1].Behaviour, -1)
 	}
 	if r, err = update(t, l, long); err == nil {
-		t.Errorf("a sequence that is too long: %+v", r)
+		t.Errorf("a sequence that is too long: got %+v, want an error", r)
 	}
 	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
-		t.Error("the weights changed")
+		t.Error("the weights or the number of steps changed although no batch was accepted")
 	}
 	r, err = update(t, l, good)
 	if after, _, _ := stateOf(t, l); err != nil || r.Refused != nil || l.group.Rank() == 0 && slices.Equal(after, before) {
-		t.Errorf("the next batch was not learned from: %v, %v", r.Refused, err)
+		t.Errorf("the good batch: got refusal %v and error %v, want changed weights", r.Refused, err)
 	}
 	wantSameWeights(t, l)
 }
 
-// update is one with a batch.
+// update makes one update with a batch.
 func update(t *testing.T, l *Learner, batch []*Sequence) (Report, error) {
 	t.Helper()
 	if err := l.Prepare(t.Context(), batch); err != nil {
@@ -533,7 +538,7 @@ func update(t *testing.T, l *Learner, batch []*Sequence) (Report, error) {
 	return l.Update(t.Context(), batch, 1e-3)
 }
 
-// ranksRefuseGradient: a gradient of which one rank's share is not finite is refused by all, and changes nothing.
+// ranksRefuseGradient: if one rank's share of the gradient is not finite, all ranks refuse the update, and neither weights nor moments change.
 func ranksRefuseGradient(t *testing.T, g ranks.Group) {
 	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
 		l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, of(g, model.Options{Compute: compute})), mixtureOptions(func(o *Options) { o.Group = g }))
@@ -543,16 +548,16 @@ func ranksRefuseGradient(t *testing.T, g ranks.Group) {
 		}
 		_, err := l.apply(t.Context(), 1e-3)
 		if !refused(err) || !strings.Contains(err.Error(), "the gradient's norm is NaN") {
-			t.Errorf("%v: got %v, want that the norm is refused", compute, err)
+			t.Errorf("%v: got error %v, want a refusal because of the norm", compute, err)
 		}
 		wantSame(t, g, "refusal", err)
 		if after, m, v := stateOf(t, l); !slices.Equal(after, before) || slices.ContainsFunc(slices.Concat(m, v), func(x float32) bool { return x != 0 }) || l.Steps() != 0 {
-			t.Errorf("%v: weights or moments changed", compute)
+			t.Errorf("%v: weights, moments or the number of steps changed", compute)
 		}
 	}
 }
 
-// ranksSkip: where nothing is to be learned no rank makes an update, and all report the same.
+// ranksSkip: if all advantages are 0, all ranks skip the update and report the same.
 func ranksSkip(t *testing.T, g ranks.Group) {
 	l := tinyLearner(t, "cpu", func(o *Options) { o.Group = g })
 	batch := tinyBatch(t, l, 0.3)
@@ -565,17 +570,17 @@ func ranksSkip(t *testing.T, g ranks.Group) {
 	}
 	r, err := l.Update(t.Context(), batch, 1e-3)
 	if err != nil || r.Refused != nil || !r.Skipped {
-		t.Errorf("%+v, %v; want a skipped update", r, err)
+		t.Errorf("got report %+v and error %v, want a skipped update", r, err)
 	}
 	wantSame(t, g, "report", r.Values)
 	if after, _, _ := stateOf(t, l); !slices.Equal(after, before) || l.Steps() != 0 {
-		t.Error("the weights changed")
+		t.Error("the weights or the number of steps changed although the update was skipped")
 	}
 	trained(t, l, tinyBatch(t, l, 0.3))
 	wantSameWeights(t, l)
 }
 
-// ranksRestoreNothing: what rank 0 cannot read is an error of all, who can go on with what it reads after that.
+// ranksRestoreNothing: if rank 0 cannot read the saved weights or moments, all ranks return its error. They can restore and train afterwards.
 func ranksRestoreNothing(t *testing.T, g ranks.Group) {
 	l := keeping(t, g, 1)
 	weights, m, v := stateOf(t, l)
@@ -594,11 +599,11 @@ func ranksRestoreNothing(t *testing.T, g ranks.Group) {
 	n := l.params.Numel()
 	for what, err := range map[string]error{
 		"weights":        l.RestoreWeights(t.Context(), reads(weights, 0)),
-		"first moments":  l.RestoreMoments(t.Context(), reads(m, 1), reads(v, n)), // rank 0's share alone
+		"first moments":  l.RestoreMoments(t.Context(), reads(m, 1), reads(v, n)), // reading rank 0's share succeeds, and reading the next share fails
 		"second moments": l.RestoreMoments(t.Context(), reads(m, n), reads(v, 0)),
 	} {
 		if err == nil || !strings.HasSuffix(err.Error(), "the disk is gone") {
-			t.Errorf("%s: got %v, want that they cannot be read", what, err)
+			t.Errorf("%s: got error %v, want the error of reading them", what, err)
 		}
 	}
 	if err := errors.Join(l.RestoreWeights(t.Context(), reads(weights, n)), l.RestoreMoments(t.Context(), reads(m, n), reads(v, n))); err != nil {
@@ -608,11 +613,11 @@ func ranksRestoreNothing(t *testing.T, g ranks.Group) {
 	wantSameWeights(t, l)
 }
 
-// ending is a group at which something ends after some more exchanges.
+// ending is a group that calls end after a number of exchanges.
 type ending struct {
 	ranks.Group
 	exchanges int
-	counts    string // "update", ...: exchanges; "layers": gradients of layers; "experts": rows of an update that go to experts or come back
+	counts    string // what counts as an exchange: "layers": sums of layers' gradients; "experts": rows sent to experts or back; else calls of Exchange
 	end       func()
 }
 
@@ -688,7 +693,7 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	}
 	if g.Rank() == 1 {
 		if !errors.Is(err, why) {
-			t.Errorf("got %v, want %v", err, why)
+			t.Errorf("got error %v, want %v", err, why)
 		}
 		for range 600 {
 			if _, err := os.Stat(failed); err == nil {
@@ -702,14 +707,14 @@ func ranksEnd(t *testing.T, g ranks.Group, dir, how, what string) {
 	var lost *torch.GroupError
 	told := how == "device" && err != nil && strings.HasSuffix(err.Error(), "rank 1: "+why.Error())
 	if !told && (!errors.As(err, &lost) || lost.TimedOut) {
-		t.Errorf("got %v, want a lost rank", err)
+		t.Errorf("got error %v, want a GroupError without a time-out", err)
 	}
 	if err := os.WriteFile(failed, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// ranksDiffer: ranks that were given different updates make none, and score nothing of different sequences.
+// ranksDiffer: ranks that get different updates or different batches return an error.
 func ranksDiffer(t *testing.T, g ranks.Group) {
 	l := tinyLearner(t, "cpu", func(o *Options) { o.Group = g })
 	batch := tinyBatch(t, l, 0.3)
@@ -721,7 +726,7 @@ func ranksDiffer(t *testing.T, g ranks.Group) {
 	}
 	_, err := l.Update(t.Context(), batch, 1e-3)
 	if err == nil || !strings.Contains(err.Error(), "rank 1 received a different update") {
-		t.Errorf("got %v, want that rank 1 received a different update", err)
+		t.Errorf("got error %v, want one that rank 1 received a different update", err)
 	}
 	l.opt.Recomputed = true
 	batch = tinyBatch(t, l, 0.3)
@@ -729,7 +734,7 @@ func ranksDiffer(t *testing.T, g ranks.Group) {
 		batch[0].Tokens[1]++
 	}
 	if err = l.Prepare(t.Context(), batch); err == nil || !strings.Contains(err.Error(), "rank 1 received a different batch") {
-		t.Errorf("got %v, want that rank 1 received a different batch", err)
+		t.Errorf("got error %v, want one that rank 1 received a different batch", err)
 	}
 }
 
@@ -745,11 +750,11 @@ func ranksLoseOne(t *testing.T, g ranks.Group) {
 	_, err := l.Update(t.Context(), batch, 1e-3)
 	var lost *torch.GroupError
 	if !errors.As(err, &lost) || lost.TimedOut {
-		t.Errorf("got %v, want a lost rank", err)
+		t.Errorf("got error %v, want a GroupError without a time-out", err)
 	}
 }
 
-// kept is what a checkpoint has of a learner, and what came after it.
+// kept is a saved learner, with the batch it was trained on and its weights after it was trained on the batch once more.
 type kept struct {
 	Weights, M, V []float32
 	Steps         int64
@@ -757,14 +762,14 @@ type kept struct {
 	After         []float32
 }
 
-// keeping is a learner of which a checkpoint is made, or which takes one over.
+// keeping returns a learner for ranksSave and ranksGoOn.
 func keeping(t *testing.T, g ranks.Group, seed uint64) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens = g, 1 })
 	return tinyLearnerOf(t, tinyModelIn(t, "cpu", seed, of(g, model.Options{Compute: torch.BFloat16})), o)
 }
 
-// keepingExperts is such a learner of a mixture whose experts ranks divide.
+// keepingExperts returns a learner for ranksSave and ranksGoOn, of a mixture whose experts the ranks divide.
 func keepingExperts(t *testing.T, g ranks.Group, seed uint64) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.Checkpoint = g, 1, true })
@@ -814,13 +819,13 @@ func ranksGoOn(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T,
 	wantSameWeights(t, l)
 	weights, m, v := stateOf(t, l)
 	if g.Rank() == 0 && (!slices.Equal(weights, k.Weights) || !slices.Equal(m, k.M) || !slices.Equal(v, k.V)) {
-		t.Error("weights and moments are not those that were kept")
+		t.Error("the restored weights and moments differ from the saved ones")
 	}
 	wantHalf(t, l, weights)
 	trained(t, l, k.Batch)
 	if weights, _, _ = stateOf(t, l); g.Rank() == 0 {
 		if d := apart(weights, k.After, 1); !(d < 1e-2) {
-			t.Errorf("the weights are %v off those of the ranks before", d)
+			t.Errorf("the weights differ by %v from the weights that the earlier ranks learned, want less than 1e-2", d)
 		}
 	}
 }
