@@ -7,7 +7,8 @@ import (
 
 func anywhere(int) bool { return true }
 
-// A conversation keeps its engine whatever the load is, a query has one until that has more than its share, and queries are spread.
+// TestRouter: a conversation keeps its engine under any load. The rollouts of a query use one engine until it has more than its share of turns.
+// Queries are spread over the engines.
 func TestRouter(t *testing.T) {
 	r := NewRouter(2)
 	key := func(query, rollout int) Key { return Key{Query: fmt.Sprint("q", query), Rollout: rollout} }
@@ -18,12 +19,12 @@ func TestRouter(t *testing.T) {
 		second := r.Enter(key(query, 1), anywhere)
 		r.Leave(second)
 		if first != second {
-			t.Errorf("query %d is at two engines that have nothing to do", query)
+			t.Errorf("two rollouts of query %d went to different engines, although both are idle", query)
 		}
 		homes[first]++
 	}
 	if homes[0] != 4 || homes[1] != 4 {
-		t.Errorf("queries by engine: %v", homes)
+		t.Errorf("got queries by engine %v, want 4 each", homes)
 	}
 	r.Forget()
 	at, load := map[int]int{}, map[int]int{}
@@ -31,22 +32,22 @@ func TestRouter(t *testing.T) {
 		at[rollout] = r.Enter(key(1, rollout), anywhere)
 		load[at[rollout]]++
 	}
-	if load[0] > 26 || load[1] > 26 { // of 40 between two: a quarter more than 20, and one
-		t.Errorf("conversations of one query by engine: %v", load)
+	if load[0] > 26 || load[1] > 26 { // the share of each is 20 of 40; a quarter more and one are allowed
+		t.Errorf("got conversations of one query by engine %v, want at most 26 each", load)
 	}
 	for rollout := range 40 {
 		if again := r.Enter(key(1, rollout), anywhere); again != at[rollout] {
-			t.Errorf("the next turn of a conversation goes from engine %d to %d", at[rollout], again)
+			t.Errorf("the next turn of a conversation went to engine %d, want %d", again, at[rollout])
 		}
 		r.Leave(at[rollout])
 		r.Leave(at[rollout])
 	}
 	if n := r.MostInFlight(); n != 41 {
-		t.Errorf("%d turns in flight at once, want 41", n)
+		t.Errorf("got at most %d turns in flight, want 41", n)
 	}
 }
 
-// Whoever is not able is left out, also of conversations that it had, unless nobody is able.
+// TestRouterWithoutOne: engines that are not able are not chosen, also for conversations that they had, unless no engine is able.
 func TestRouterWithoutOne(t *testing.T) {
 	r := NewRouter(3)
 	k := Key{Query: "q"}
@@ -54,12 +55,12 @@ func TestRouterWithoutOne(t *testing.T) {
 	without := func(engine int) bool { return engine != first }
 	second := r.Enter(k, without)
 	if second == first {
-		t.Errorf("engine %d was chosen, which is not able", first)
+		t.Errorf("engine %d was chosen although it is not able", first)
 	}
 	if again := r.Enter(k, anywhere); again != second {
-		t.Errorf("the conversation goes on at engine %d, and its newest turn was at %d", again, second)
+		t.Errorf("the conversation continued at engine %d, want %d, which had its newest turn", again, second)
 	}
 	if r.Enter(Key{Query: "other"}, func(int) bool { return false }) == second {
-		t.Error("with nobody able, the engine with the most to do was chosen")
+		t.Error("if no engine is able, the one with the most turns was chosen")
 	}
 }

@@ -25,7 +25,7 @@ type script struct {
 	answers [][]int32
 	asked   []policy.Request
 	context int
-	hang    chan struct{} // if set: after the last token, told here, hang until cancelled
+	hang    chan struct{} // if set, Generate sends on it after the last token and then waits until it is cancelled
 }
 
 func (e *script) ContextLimit() int { return e.context }
@@ -63,7 +63,7 @@ func smollm2(t *testing.T) *tokenizer.Tokenizer {
 	return tok
 }
 
-// terminal checks that every write is whole characters.
+// terminal is an output that checks that no write splits a character.
 type terminal struct {
 	t      *testing.T
 	text   bytes.Buffer
@@ -72,7 +72,7 @@ type terminal struct {
 
 func (w *terminal) Write(p []byte) (int, error) {
 	if !utf8.Valid(p) {
-		w.t.Errorf("a character is split: %q", p)
+		w.t.Errorf("the write %q splits a character", p)
 	}
 	w.writes++
 	return w.text.Write(p)
@@ -96,6 +96,7 @@ func converse(t *testing.T, e *script, s *Session, in io.Reader, interrupts <-ch
 	return out.text.String(), beside.String(), err
 }
 
+// TestStreamsWholeCharacters: an answer is written token by token, and no write splits a character.
 func TestStreamsWholeCharacters(t *testing.T) {
 	tok := smollm2(t)
 	answer := "naïve 日本語 🦙🏽 ok"
@@ -107,14 +108,14 @@ func TestStreamsWholeCharacters(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := out.text.String(); got != answer+"\n" {
-		t.Errorf("said %q, want %q", got, answer)
+		t.Errorf("got output %q, want %q", got, answer)
 	}
 	if out.writes < 5 {
-		t.Errorf("%d writes: the answer did not come token by token", out.writes)
+		t.Errorf("got %d writes, want at least 5, because tokens are written one by one", out.writes)
 	}
 }
 
-// The model is shown everything that was said, until /reset; the system message stays.
+// TestHistory: each prompt has the system message and all turns since the last /reset.
 func TestHistory(t *testing.T) {
 	tok := smollm2(t)
 	e := &script{answers: [][]int32{tok.Encode("Hello!<|im_end|>"), tok.Encode("Fine."), tok.Encode("Who?")}}
@@ -124,10 +125,10 @@ func TestHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "> Hello!\n> > Fine.\n> > Who?\n> > "; said != want {
-		t.Errorf("said %q, want %q", said, want)
+		t.Errorf("got output %q, want %q", said, want)
 	}
 	if !strings.Contains(notes, "starts over") || !strings.Contains(notes, "there is no /what") {
-		t.Errorf("notes %q", notes)
+		t.Errorf("got notes %q, want one about /reset and one about /what", notes)
 	}
 	system, open := "<|im_start|>system\nBe brief.<|im_end|>\n", "<|im_start|>assistant\n"
 	user := func(s string) string { return "<|im_start|>user\n" + s + "<|im_end|>\n" }
@@ -137,22 +138,22 @@ func TestHistory(t *testing.T) {
 		system + user("Do you know me?") + open,
 	} {
 		if got := tok.Decode(e.asked[i].Tokens, false); got != want {
-			t.Errorf("turn %d was shown %q, want %q", i+1, got, want)
+			t.Errorf("turn %d: got prompt %q, want %q", i+1, got, want)
 		}
 	}
 	if a, b := e.asked[0].Key, e.asked[2].Key; a == b || a.RunSeed != 5 {
-		t.Errorf("keys %+v and %+v", a, b)
+		t.Errorf("got keys %+v and %+v, want different ones with run seed 5", a, b)
 	}
 }
 
-// Ctrl-C ends the answer, not the conversation; what was said stays said.
+// TestInterrupt: an interrupt ends the answer, and the conversation continues with the part of the answer that was printed.
 func TestInterrupt(t *testing.T) {
 	tok := smollm2(t)
 	e := &script{answers: [][]int32{tok.Encode("Once upon"), tok.Encode("a time")}, hang: make(chan struct{})}
 	interrupts := make(chan os.Signal)
 	in, person := io.Pipe()
 	go func() {
-		interrupts <- os.Interrupt // at the prompt: a hint
+		interrupts <- os.Interrupt // at the prompt, where it prints a hint
 		for _, line := range []string{"Tell me a story", "Go on"} {
 			fmt.Fprintln(person, line)
 			<-e.hang
@@ -165,12 +166,12 @@ func TestInterrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(e.asked) != 2 || strings.Count(notes, "cut short)") != 2 || !strings.Contains(notes, "/exit") {
-		t.Errorf("said %q, notes %q", said, notes)
+		t.Errorf("got output %q and notes %q, want two answers cut short and a hint", said, notes)
 	}
-	// The interrupt may come before the first word; what was said is what is shown again.
+	// The interrupt may arrive before the first word, so the printed part may be empty.
 	first, _, _ := strings.Cut(said, "\n")
 	if again := tok.Decode(e.asked[1].Tokens, false); !strings.Contains(again, "assistant\n"+first+"<|im_end|>") {
-		t.Errorf("%q was said, then shown as %q", first, again)
+		t.Errorf("the printed answer %q is not in the next prompt %q", first, again)
 	}
 }
 
@@ -183,10 +184,10 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(e.asked) != 1 || !strings.Contains(notes, "cut at 2 tokens: --max-new") || !strings.Contains(notes, "the context is 40") {
-		t.Errorf("%d turns, notes %q", len(e.asked), notes)
+		t.Errorf("got %d turns and notes %q, want 1 and notes about both limits", len(e.asked), notes)
 	}
 	if _, _, err := converse(t, e, &Session{Tokenizer: tok}, strings.NewReader(strings.Repeat("x", maxMessage+1)), nil); err == nil || !strings.Contains(err.Error(), "longer than 1 MiB") {
-		t.Errorf("a message without end: %v", err)
+		t.Errorf("a message that is too long: got error %v", err)
 	}
 	bare, err := tokenizer.WordLevel{Vocab: []string{"a"}, Unk: "a"}.Files()
 	if err != nil {
@@ -197,6 +198,6 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := converse(t, e, &Session{Tokenizer: none}, strings.NewReader(""), nil); err != tokenizer.ErrNoTemplate {
-		t.Errorf("without a template: %v", err)
+		t.Errorf("without a template: got error %v, want %v", err, tokenizer.ErrNoTemplate)
 	}
 }

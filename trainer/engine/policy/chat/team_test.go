@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestTeam: each line is a question, held-out ones come with their reference answer, and an error ends a question and not the session.
+// TestTeam: each line is a question to the team. A held-out question is printed with its reference answer. An error ends a question, and the
+// session continues.
 func TestTeam(t *testing.T) {
 	var out, notes strings.Builder
 	var asked []string
@@ -27,19 +28,19 @@ func TestTeam(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "why? second? fail"; strings.Join(asked, " ") != want {
-		t.Errorf("asked %q, want %q", asked, want)
+		t.Errorf("got questions %q, want %q", asked, want)
 	}
 	if out.String() != "an answer\nan answer\n" {
-		t.Errorf("answers %q", out.String())
+		t.Errorf("got answers %q", out.String())
 	}
 	for _, want := range []string{"planner -> solver: why?", "second?", "(the reference answer: two)", "must be a number from 1 to 2", "no such word", "there is no /what: /ask N"} {
 		if !strings.Contains(notes.String(), want) {
-			t.Errorf("no %q in %s", want, notes.String())
+			t.Errorf("got notes %s, want %q in them", notes.String(), want)
 		}
 	}
 }
 
-// TestTeamInterrupted: an interrupt ends the question alone.
+// TestTeamInterrupted: an interrupt ends the current question, and the session continues.
 func TestTeamInterrupted(t *testing.T) {
 	var out, notes strings.Builder
 	interrupts := make(chan os.Signal)
@@ -55,6 +56,6 @@ func TestTeamInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out.String() != "done\n" || notes.String() != "(cut short)\n" {
-		t.Errorf("out %q, notes %q", out.String(), notes.String())
+		t.Errorf("got output %q and notes %q", out.String(), notes.String())
 	}
 }

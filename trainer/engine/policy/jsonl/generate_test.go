@@ -31,8 +31,7 @@ func generate(t *testing.T, p *standalone.Policy, slots, inFlight int, seed uint
 	return out.String(), tally
 }
 
-// The answers, to the byte, do not depend on how many lines are in flight, and a bad line changes nothing
-// for the others.
+// TestGenerateInOrder: the bytes of the answers do not depend on the number of lines in flight. A bad line does not change the other answers.
 func TestGenerateInOrder(t *testing.T) {
 	p := open(t, true)
 	var in strings.Builder
@@ -50,7 +49,7 @@ func TestGenerateInOrder(t *testing.T) {
 	}
 	for i, r := range replies(t, many) {
 		if i < 40 && string(r.ID) != fmt.Sprint(i) || len(r.IDs) == 0 || len(r.LogProbs) != len(r.IDs) || r.Text == nil {
-			t.Errorf("answer %d is %+v", i, r)
+			t.Errorf("got answer %d: %+v", i, r)
 		}
 		if (r.FinishReason == "stop") != (r.IDs[len(r.IDs)-1] == 2) || r.FinishReason == "length" && len(r.IDs) != 9 {
 			t.Errorf("answer %d ends with %q after %v", i, r.FinishReason, r.IDs)
@@ -78,7 +77,8 @@ func TestGenerateInOrder(t *testing.T) {
 	}
 }
 
-// Text and messages are the ids they stand for; the text of an answer leaves the stop token out.
+// TestGenerateText: a line with text or messages has the same answer as a line with the ids of its tokens. The text of an answer does not have
+// the stop token.
 func TestGenerateText(t *testing.T) {
 	p := open(t, true)
 	for _, c := range []struct{ in, same string }{
@@ -89,7 +89,7 @@ func TestGenerateText(t *testing.T) {
 		got, _ := generate(t, p, 1, 1, 0, c.in)
 		want, _ := generate(t, p, 1, 1, 0, c.same)
 		if got != want {
-			t.Errorf("%s gives %s\n%s gives %s", c.in, got, c.same, want)
+			t.Errorf("%s: got %s\nwant %s, the answer to %s", c.in, got, want, c.same)
 		}
 		r := replies(t, got)[0]
 		var words []string
@@ -99,7 +99,7 @@ func TestGenerateText(t *testing.T) {
 			}
 		}
 		if r.Text == nil || *r.Text != strings.Join(words, " ") {
-			t.Errorf("text of %v is %v", r.IDs, r.Text)
+			t.Errorf("ids %v: got text %v", r.IDs, r.Text)
 		}
 	}
 }
@@ -117,26 +117,26 @@ func TestGenerateRefusesLines(t *testing.T) {
 	out, tally := generate(t, p, 2, 4, 0, in.String()+`{"ids":[1]}`)
 	got := replies(t, out)
 	if len(got) != len(lines)+1 || tally.Lines != len(got) {
-		t.Fatalf("%d answers to %d lines, tally %+v", len(got), len(lines)+1, tally)
+		t.Fatalf("got %d answers to %d lines, tally %+v", len(got), len(lines)+1, tally)
 	}
 	for i, l := range lines {
 		if l.want != "" && (!strings.HasPrefix(got[i].Error, fmt.Sprintf("line %d: ", i+1)) || !strings.Contains(got[i].Error, l.want)) {
-			t.Errorf("%.60s is answered %+v, want an error with %q", l.line, got[i], l.want)
+			t.Errorf("%.60s: got answer %+v, want an error with %q", l.line, got[i], l.want)
 		}
 	}
 	if last := got[len(got)-1]; last.Error != "" || len(last.IDs) == 0 {
-		t.Errorf("the good line at the end is answered %+v", last)
+		t.Errorf("the good line at the end: got answer %+v", last)
 	}
 
 	bare := open(t, false)
 	out, _ = generate(t, bare, 1, 1, 0, `{"text":"w1"}`+"\n"+`{"ids":[1]}`)
 	got = replies(t, out)
 	if !strings.Contains(got[0].Error, "does not contain tokenizer.json") || got[1].Error != "" || got[1].Text != nil {
-		t.Errorf("without a tokenizer: %+v", got)
+		t.Errorf("without a tokenizer: got %+v", got)
 	}
 }
 
-// A line that is too long is refused, and the next is read.
+// TestLongLine: a line that is too long is refused, and the next line is read.
 func TestLongLine(t *testing.T) {
 	p := open(t, false)
 	in := `{"ids":[1]}` + "\n" + `{"ids":[` + strings.Repeat(" ", MaxLine) + `1]}` + "\n" + `{"ids":[1]}`
@@ -147,7 +147,7 @@ func TestLongLine(t *testing.T) {
 	}
 }
 
-// Whoever writes a line and waits for the answer gets it.
+// TestGenerateAnswersAtOnce: a program that writes one line and waits for its answer before it writes the next gets the answer.
 func TestGenerateAnswersAtOnce(t *testing.T) {
 	p := open(t, false)
 	engine, err := p.Engine(context.Background(), 4)
@@ -179,7 +179,7 @@ func TestGenerateAnswersAtOnce(t *testing.T) {
 	}
 }
 
-// broken fails after some bytes, as a pipe does when its reader goes away.
+// broken is a writer that fails after some bytes, like a pipe whose reader has ended.
 type broken struct{ left int }
 
 func (b *broken) Write(p []byte) (int, error) {
@@ -189,7 +189,7 @@ func (b *broken) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// When the reader of the answers goes away, or the caller gives up, everything in flight ends.
+// TestGenerateEnds: if the reader of the answers ends or the caller cancels, all requests in flight end.
 func TestGenerateEnds(t *testing.T) {
 	p := open(t, false)
 	engine, err := p.Engine(context.Background(), 4)
@@ -200,7 +200,7 @@ func TestGenerateEnds(t *testing.T) {
 	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 100}, InFlight: 16}
 	in := strings.Repeat(`{"ids":[1,2]}`+"\n", 200)
 	if _, err := Generate(context.Background(), p, engine, opt, strings.NewReader(in), &broken{3000}); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("a broken pipe ends with %v", err)
+		t.Errorf("a broken pipe: got error %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r, w := io.Pipe()
@@ -210,7 +210,7 @@ func TestGenerateEnds(t *testing.T) {
 		cancel()
 	}()
 	if _, err := Generate(ctx, p, engine, opt, r, new(bytes.Buffer)); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled, it ends with %v", err)
+		t.Errorf("a cancelled context: got error %v", err)
 	}
 }
 
@@ -223,7 +223,7 @@ func FuzzParseRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		q, err := parseRequest(p, input{number: 1, data: []byte(line)}, true)
 		if err == nil && len(q.ids) == 0 {
-			t.Error("accepted without tokens")
+			t.Error("a request without tokens was accepted")
 		}
 	})
 }

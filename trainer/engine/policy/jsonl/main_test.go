@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const vocabulary = 320 // of llama-tiny
 
-// open loads llama-tiny; with words it gets a word-level tokenizer w0 w1 ... and a chat template.
+// open loads llama-tiny. If words is set, it has a word-level tokenizer with the words w0, w1, ... and a chat template.
 func open(t testing.TB, words bool) *standalone.Policy {
 	t.Helper()
 	dir := filepath.Join("..", "..", "..", "..", "testdata", "models", "llama-tiny")
@@ -84,7 +84,7 @@ func replies(t *testing.T, out string) (all []reply) {
 	return all
 }
 
-// hostile lines and what their errors say.
+// hostile lists wrong lines with a part of each error.
 var hostile = []struct{ line, want string }{
 	{`{`, "json"},
 	{`[]`, "want an object"},

@@ -24,7 +24,7 @@ func scores(t *testing.T, p *standalone.Policy, temperature float64, batch int, 
 	return replies(t, out.String()), tally
 }
 
-// Every model's rows give the expected log-probs and entropies, at both temperatures.
+// TestScoreGoldens: every golden model's rows have the expected log-probs and entropies, at both temperatures.
 func TestScoreGoldens(t *testing.T) {
 	folders := golden.Computed(golden.Models(t, arch.Families()))
 	for _, dir := range folders {
@@ -55,21 +55,21 @@ func compareScores(t *testing.T, p *standalone.Policy, dir string, want golden.T
 		tolLogp, tolEntropy := golden.Tolerance(t, dir, "logprobs"+suffix+"_max_abs", 5e-5), golden.Tolerance(t, dir, "entropy"+suffix+"_max_abs", 5e-5)
 		for r, n := range lengths {
 			if len(got[r].LogProbs) != int(n)-1 || len(got[r].Entropy) != int(n)-1 {
-				t.Fatalf("row %d of %d ids has %d log-probs", r, n, len(got[r].LogProbs))
+				t.Fatalf("row %d with %d ids: got %d log-probs", r, n, len(got[r].LogProbs))
 			}
 			for i := range got[r].LogProbs {
 				if d := math.Abs(float64(got[r].LogProbs[i]) - logp[r*(width-1)+i]); !(d <= tolLogp) {
-					t.Errorf("T=%g row %d log-prob %d is off by %g", temperature, r, i, d)
+					t.Errorf("T=%g, row %d: log-prob %d differs by %g", temperature, r, i, d)
 				}
 				if d := math.Abs(float64(got[r].Entropy[i]) - entropy[r*width+i]); !(d <= tolEntropy) {
-					t.Errorf("T=%g row %d entropy %d is off by %g", temperature, r, i, d)
+					t.Errorf("T=%g, row %d: entropy %d differs by %g", temperature, r, i, d)
 				}
 			}
 		}
 	}
 }
 
-// Which lines share a forward pass changes no bit.
+// TestScorePacking: a line's scores have the same bits with any other lines in its forward pass.
 func TestScorePacking(t *testing.T) {
 	p := open(t, true)
 	var in strings.Builder
@@ -93,12 +93,12 @@ func TestScorePacking(t *testing.T) {
 		}
 	}
 	if len(alone[0].LogProbs) != 0 || alone[0].LogProbs == nil {
-		t.Errorf("one id has log-probs %v", alone[0].LogProbs)
+		t.Errorf("a line with one id: got log-probs %v", alone[0].LogProbs)
 	}
 	text, _ := scores(t, p, 1, 64, `{"text":"w5 w6 w7"}`)
 	ids, _ := scores(t, p, 1, 64, `{"ids":[5,6,7]}`)
 	if !slices.Equal(text[0].LogProbs, ids[0].LogProbs) || !slices.Equal(text[0].IDs, []int32{5, 6, 7}) || ids[0].IDs != nil {
-		t.Errorf("text %+v, ids %+v", text[0], ids[0])
+		t.Errorf("got %+v for a text and %+v for its ids, want equal ones", text[0], ids[0])
 	}
 }
 
@@ -113,14 +113,14 @@ func TestScoreRefusesLines(t *testing.T) {
 	}
 	got, tally := scores(t, p, 1, 64, in.String())
 	if len(got) != 2*len(lines) || tally.Failed != len(lines) {
-		t.Fatalf("%d answers, tally %+v", len(got), tally)
+		t.Fatalf("got %d answers, tally %+v", len(got), tally)
 	}
 	for i, l := range lines {
 		if !strings.Contains(got[2*i].Error, l.want) || got[2*i].Error == "" {
-			t.Errorf("%.60s is answered %+v", l.line, got[2*i])
+			t.Errorf("%.60s: got answer %+v", l.line, got[2*i])
 		}
 		if good := got[2*i+1]; good.Error != "" || len(good.LogProbs) != 1 {
-			t.Errorf("the line after %.60s is answered %+v", l.line, good)
+			t.Errorf("the line after %.60s: got answer %+v", l.line, good)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var kinds = []Kind{VLLM, SGLang}
 
-// notes collects what a policy says.
+// notes collects the notes of a policy.
 type notes struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -45,7 +45,7 @@ func options(t *testing.T, kind Kind, said *notes, urls ...string) Options {
 		Temperature: 1, Tolerance: 0.05, Patience: time.Hour, TokenBytes: func(id int32) []byte { return []byte{byte('a' + id%26)} }, Note: said.add}
 }
 
-// open is a policy on a server, with its first weights.
+// open returns a policy that uses a server, after the server has loaded the first weights. It also returns the policy's notes.
 func open(t *testing.T, s *server, w *trainer) (*Policy, *notes) {
 	t.Helper()
 	said := &notes{}
@@ -64,12 +64,12 @@ func turnOf(rollout int, s policy.Sampling) policy.Request {
 	return policy.Request{Tokens: []int32{3, 1, 4}, Sampling: s, Key: policy.Key{RunSeed: 7, Query: "q", Rollout: rollout, Agent: "agent"}}
 }
 
-// holdsTo checks a completion against the trainer's own log-probs.
+// holdsTo checks that a completion's log-probs equal the trainer's own.
 func holdsTo(t *testing.T, r policy.Request, c policy.Completion, w *trainer) {
 	t.Helper()
 	prefix := slices.Clone(r.Tokens)
 	if len(c.Tokens) == 0 || len(c.LogProbs) != len(c.Tokens) {
-		t.Fatalf("%d tokens, %d log-probs", len(c.Tokens), len(c.LogProbs))
+		t.Fatalf("got %d tokens and %d log-probs, want as many", len(c.Tokens), len(c.LogProbs))
 	}
 	for i, id := range c.Tokens {
 		if want := logProb(logitsOf(w.weights, prefix), id, r.Sampling.Temperature); math.Abs(want-float64(c.LogProbs[i])) > 1e-5 {
@@ -79,16 +79,16 @@ func holdsTo(t *testing.T, r policy.Request, c policy.Completion, w *trainer) {
 	}
 }
 
-// TestTurns: a turn ends by its own rules, its log-probs are of the run's temperature, and its seed is its key's.
+// TestTurns: a turn ends by the rules of its request, its log-probs include the temperature, and its random numbers depend only on its key.
 func TestTurns(t *testing.T) {
 	for _, kind := range kinds {
 		s, w := newServer(t, kind), &trainer{weights: 1}
 		p, said := open(t, s, w)
-		if limit := p.ContextLimit(); limit != 40 { // the server's, less what SGLang keeps for itself
-			t.Errorf("%s: context of %d", kind, limit)
+		if limit := p.ContextLimit(); limit != 40 { // the server's context; SGLang reserves a part of its own
+			t.Errorf("%s: got context %d, want 40", kind, limit)
 		}
 		if p.Deterministic() || !strings.Contains(said.String(), "not deterministic") {
-			t.Errorf("%s: said %s", kind, said)
+			t.Errorf("%s: got notes %s, want one that turns are not deterministic", kind, said)
 		}
 		seen := map[policy.Finish]bool{}
 		for rollout := range 8 {
@@ -108,38 +108,38 @@ func TestTurns(t *testing.T) {
 				holdsTo(t, r, c, w)
 				again, err := p.Generate(t.Context(), r)
 				if err != nil || !slices.Equal(again.Tokens, c.Tokens) {
-					t.Errorf("%s: the same key gave %v and %v, %v", kind, c.Tokens, again.Tokens, err)
+					t.Errorf("%s: the same key gave %v, and %v the second time; error %v", kind, c.Tokens, again.Tokens, err)
 				}
 				if !slices.Equal(streamed[:len(c.Tokens)], c.Tokens) {
-					t.Errorf("%s: shown %v of %v", kind, streamed, c.Tokens)
+					t.Errorf("%s: OnToken received %v, want %v", kind, streamed, c.Tokens)
 				}
 				ending := policy.NewEnding(sampling, len(r.Tokens), 40, p.opt.TokenBytes)
 				for i, id := range c.Tokens {
 					if why, ended := ending.Add(id); ended != (i == len(c.Tokens)-1) || ended && why != c.Finish {
-						t.Errorf("%s: token %d of %d ends the turn: %v %s, it says %s", kind, i, len(c.Tokens), ended, why, c.Finish)
+						t.Errorf("%s: after token %d of %d: ended is %v with %s, but the turn has finish %s", kind, i, len(c.Tokens), ended, why, c.Finish)
 					}
 				}
 				seen[c.Finish] = true
 			}
 		}
 		if len(seen) != 3 {
-			t.Errorf("%s: turns ended by %v only", kind, seen)
+			t.Errorf("%s: got the finishes %v, want 3 kinds", kind, seen)
 		}
 		a, _ := p.Generate(t.Context(), turnOf(0, policy.Sampling{Temperature: 1, MaxNew: 20}))
 		b, _ := p.Generate(t.Context(), turnOf(1, policy.Sampling{Temperature: 1, MaxNew: 20}))
 		if slices.Equal(a.Tokens, b.Tokens) {
-			t.Errorf("%s: two rollouts are one", kind)
+			t.Errorf("%s: two rollouts have the same tokens", kind)
 		}
 		if c, err := p.Generate(t.Context(), policy.Request{Tokens: make([]int32, 40), Sampling: policy.Sampling{Temperature: 1, MaxNew: 1}}); err != nil || c.Finish != policy.FinishContext {
-			t.Errorf("%s: a full context gave %+v, %v", kind, c, err)
+			t.Errorf("%s: a full context: got %+v, error %v", kind, c, err)
 		}
 		if st := p.Stats(); st.Requests != 66 || st.SampledTokens == 0 || st.PromptTokens != 66*3 {
-			t.Errorf("%s: %+v", kind, st)
+			t.Errorf("%s: got statistics %+v, want 66 requests with prompts of 3 tokens", kind, st)
 		}
 	}
 }
 
-// TestEarlyStops: a server that stops where the turn does not end is asked to go on from there.
+// TestEarlyStops: if a server stops before the turn ends, the policy requests the rest.
 func TestEarlyStops(t *testing.T) {
 	s, w := newServer(t, SGLang), &trainer{weights: 1}
 	p, _ := open(t, s, w)
@@ -156,12 +156,12 @@ func TestEarlyStops(t *testing.T) {
 	}
 	holdsTo(t, r, c, w)
 	if len(c.Tokens) != 20 && c.Finish != policy.FinishStop || len(s.asked) < 2 {
-		t.Errorf("%d tokens, %s, in %d requests", len(c.Tokens), c.Finish, len(s.asked))
+		t.Errorf("got %d tokens, finish %s, in %d requests; want a whole turn in 2 or more", len(c.Tokens), c.Finish, len(s.asked))
 	}
 }
 
-// TestUpdates: servers get each version after the turns in flight, drop their caches, and its folder goes when they hold
-// the next.
+// TestUpdates: a server loads a new version when the turns in flight have ended, and drops its cache. The folder of the old version is then
+// deleted.
 func TestUpdates(t *testing.T) {
 	for _, kind := range kinds {
 		s, w := newServer(t, kind), &trainer{weights: 1}
@@ -177,7 +177,7 @@ func TestUpdates(t *testing.T) {
 		flying.Go(func() {
 			c, err := p.Generate(t.Context(), r)
 			if err != nil || c.Version != 0 {
-				t.Errorf("%s: version %d, %v", kind, c.Version, err)
+				t.Errorf("%s: the turn in flight has version %d, want 0; error %v", kind, c.Version, err)
 			}
 			holdsTo(t, r, c, &old)
 		})
@@ -189,30 +189,30 @@ func TestUpdates(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		for p.current().stamp == first[strings.LastIndexByte(first, '/')+1:] { // until the update waits for the turn
+		for p.current().stamp == first[strings.LastIndexByte(first, '/')+1:] { // until the update waits for the turn in flight
 			time.Sleep(time.Millisecond)
 		}
 		close(answer)
 		flying.Wait()
 		c, err := p.Generate(t.Context(), r)
 		if err != nil || c.Version != 1 || p.Version() != 1 {
-			t.Fatalf("%s: %+v, %v", kind, c, err)
+			t.Fatalf("%s: after the update: got %+v and version %d, want version 1; error %v", kind, c, p.Version(), err)
 		}
 		holdsTo(t, r, c, w)
 		cleared := map[Kind]string{VLLM: "/reset_prefix_cache", SGLang: "flush_cache"}[kind]
 		if i := slices.Index(s.events, "load"); i < slices.Index(s.events, "answer") || !slices.Contains(s.events[max(i, 0):], cleared) {
-			t.Errorf("%s: %v", kind, s.events)
+			t.Errorf("%s: got events %v, want answer, load, %s", kind, s.events, cleared)
 		}
 		if _, err := os.Stat(first); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: %s is still there: %v", kind, first, err)
+			t.Errorf("%s: folder %s still exists, or error %v", kind, first, err)
 		}
 		if entries, _ := os.ReadDir(p.opt.Folder); len(entries) != 1 {
-			t.Errorf("%s: %v", kind, entries)
+			t.Errorf("%s: got folders %v, want 1", kind, entries)
 		}
 	}
 }
 
-// TestFixedWeights: weights that change no more are written once, and their version rises nevertheless.
+// TestFixedWeights: fixed weights are written and loaded once, and an update only increases their version.
 func TestFixedWeights(t *testing.T) {
 	s := newServer(t, VLLM)
 	p, _ := open(t, s, &trainer{weights: 1, fixed: true})
@@ -222,11 +222,11 @@ func TestFixedWeights(t *testing.T) {
 	}
 	c, err := p.Generate(t.Context(), turnOf(0, policy.Sampling{Temperature: 1, MaxNew: 4}))
 	if err != nil || c.Version != 1 || len(s.events) > 0 {
-		t.Errorf("version %d, %v, %v", c.Version, err, s.events)
+		t.Errorf("got version %d and events %v, want 1 and none; error %v", c.Version, s.events, err)
 	}
 }
 
-// TestRefusals: what cannot be proven is not used, and the error says what to do.
+// TestRefusals: a server whose weights or log-probs cannot be verified is refused. The error names the remedy.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		kind         Kind
@@ -236,11 +236,11 @@ func TestRefusals(t *testing.T) {
 		{VLLM, "no extension", "--worker-extension-cls"},
 		{VLLM, "workers apart", "its workers hold different weights"},
 		{VLLM, "raw", "--logprobs-mode processed_logprobs"},
-		{VLLM, "says nothing of it", "was asked to load the weights"},
+		{VLLM, "reports the old version", "was asked to load the weights"},
 		{VLLM, "stale", "it does not sample with the agent's weights"},
 		{SGLang, "no versions", "cannot prove its weights"},
 		{SGLang, "raw", "do not include the temperature"},
-		{SGLang, "says nothing of it", "does not keep weight_version"},
+		{SGLang, "reports the old version", "does not keep weight_version"},
 		{SGLang, "stale", "it does not sample with the agent's weights"},
 	} {
 		s, said := newServer(t, c.kind), &notes{}
@@ -251,23 +251,23 @@ func TestRefusals(t *testing.T) {
 			p.Close(t.Context())
 		}
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), s.url()) {
-			t.Errorf("%s, %s: %v", c.kind, c.broken, err)
+			t.Errorf("%s, %s: got error %v, want %q", c.kind, c.broken, err, c.want)
 		}
 	}
 }
 
-// TestWrongKind: the address is of something else.
+// TestWrongKind: a server of the other kind is refused.
 func TestWrongKind(t *testing.T) {
 	for _, kind := range kinds {
 		other := newServer(t, map[Kind]Kind{VLLM: SGLang, SGLang: VLLM}[kind])
 		if _, err := New(t.Context(), &trainer{}, options(t, kind, &notes{}, other.url())); err == nil || !strings.Contains(err.Error(), "404") {
-			t.Errorf("%s: %v", kind, err)
+			t.Errorf("%s: got error %v, want a 404", kind, err)
 		}
 	}
 }
 
-// TestStaleWeights: a server that reports a version it did not load is caught, also where the two differ by less than the
-// tolerance.
+// TestStaleWeights: a server that reports a new version without loading it is detected, also if the log-probs of both versions differ by less
+// than the tolerance.
 func TestStaleWeights(t *testing.T) {
 	for _, kind := range kinds {
 		s, w := newServer(t, kind), &trainer{weights: 1}
@@ -276,14 +276,13 @@ func TestStaleWeights(t *testing.T) {
 		w.weights = 2
 		err := p.UpdateWeights(t.Context(), 1)
 		if err == nil || !strings.Contains(err.Error(), "it still samples with the previous weights") {
-			t.Errorf("%s: %v", kind, err)
+			t.Errorf("%s: got error %v, want that it still samples with the previous weights", kind, err)
 		}
 	}
 }
 
-// TestHostileReplies: no reply that is not what was asked for becomes a turn.
-// TestWeightsOfOthers: a server to which somebody else has given weights since is not given others, which would hide that turns may have
-// been sampled by them.
+// TestWeightsOfOthers: an update is refused if another trainer has given weights to the server since the last one. Turns may have been sampled
+// with these weights, and the update would hide it.
 func TestWeightsOfOthers(t *testing.T) {
 	for _, kind := range []Kind{VLLM, SGLang} {
 		s, w := newServer(t, kind), &trainer{}
@@ -293,11 +292,12 @@ func TestWeightsOfOthers(t *testing.T) {
 		}
 		s.set(func() { s.stamp = "mgrpo.other.v7" })
 		if err := p.UpdateWeights(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "another trainer") {
-			t.Errorf("%s: %v", kind, err)
+			t.Errorf("%s: got error %v, want that another trainer uses the server", kind, err)
 		}
 	}
 }
 
+// TestHostileReplies: a reply that does not fit the request is an error.
 func TestHostileReplies(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -353,13 +353,13 @@ func TestHostileReplies(t *testing.T) {
 		s.set(func() { s.reply = c.edit })
 		out, err := p.Generate(t.Context(), turnOf(0, policy.Sampling{Temperature: 1, MaxNew: 4}))
 		if err == nil || !strings.Contains(err.Error(), c.want) || len(out.Tokens) > 0 {
-			t.Errorf("%s: %+v, %v", c.name, out, err)
+			t.Errorf("%s: got %+v and error %v, want %q", c.name, out, err, c.want)
 		}
 	}
 }
 
-// TestRestartedServer: a server that is killed in the middle of turns, or between two, has other weights when it comes back.
-// No token of those is used: it gets the weights again, proves them, and the turns are played anew.
+// TestRestartedServer: a server that is killed during a turn, or between two turns, has other weights when it is started again. Its tokens are
+// not used before it has loaded and verified the current weights. Turns in flight are sampled again.
 func TestRestartedServer(t *testing.T) {
 	for _, kind := range kinds {
 		for _, flying := range []bool{true, false} {
@@ -386,14 +386,14 @@ func TestRestartedServer(t *testing.T) {
 			}
 			turns.Wait()
 			if n := strings.Count(said.String(), "has version 0"); n < 2 {
-				t.Errorf("%s: proved %d times:\n%s", kind, n, said)
+				t.Errorf("%s: the weights were verified %d times, want 2 or more:\n%s", kind, n, said)
 			}
 		}
 	}
 }
 
-// TestAway: a server that does not come back is named, whether patience ends or the time of the conversation; neither is a
-// completion.
+// TestAway: if a server does not come back, a turn ends with an error that names the server. It ends at the conversation's time limit or at
+// store.timeout, and is not a completion.
 func TestAway(t *testing.T) {
 	s := newServer(t, VLLM)
 	p, said := open(t, s, &trainer{weights: 1})
@@ -403,17 +403,17 @@ func TestAway(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("wall"))
 	defer cancel()
 	if c, err := p.Generate(ctx, r); !errors.As(err, &away) || !strings.Contains(err.Error(), "wall_time") || c.Finish != "" || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the conversation's time: %+v, %v", c, err)
+		t.Errorf("at the conversation's time limit: got %+v and error %v, want an AwayError", c, err)
 	}
 	p.opt.Patience = 50 * time.Millisecond
 	if c, err := p.Generate(t.Context(), r); !errors.As(err, &away) || !strings.Contains(err.Error(), "store.timeout") || c.Finish != "" {
-		t.Errorf("patience: %+v, %v", c, err)
+		t.Errorf("at store.timeout: got %+v and error %v, want an AwayError", c, err)
 	}
 	if !strings.Contains(said.String(), "waits for the engine at "+s.url()) {
-		t.Errorf("said %s", said)
+		t.Errorf("got notes %s, want one that the policy waits for the server", said)
 	}
 	if _, err := New(t.Context(), &trainer{}, p.opt); !errors.As(err, &away) {
-		t.Errorf("a server that never was: %v", err)
+		t.Errorf("a server that never ran: got error %v, want an AwayError", err)
 	}
 }
 
@@ -430,20 +430,20 @@ func TestCancelled(t *testing.T) {
 	go func() { <-answering; cancel(why) }()
 	r := turnOf(0, policy.Sampling{Temperature: 1, MaxNew: 4})
 	if c, err := p.Generate(ctx, r); !errors.Is(err, why) || c.Finish != policy.FinishCancelled {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("got %+v and error %v, want a cancelled turn and %v", c, err, why)
 	}
 	var closing sync.WaitGroup
 	closing.Go(func() { <-answering; p.Close(t.Context()) })
 	if _, err := p.Generate(t.Context(), r); !errors.Is(err, ErrClosed) {
-		t.Errorf("closed: %v", err)
+		t.Errorf("a turn during Close: got error %v, want ErrClosed", err)
 	}
 	closing.Wait()
 	if entries, _ := os.ReadDir(p.opt.Folder); len(entries) != 0 {
-		t.Errorf("left behind: %v", entries)
+		t.Errorf("after Close: got folders %v, want none", entries)
 	}
 }
 
-// TestSeveralServers: queries are spread over the servers, and a lost one is no turn's end.
+// TestSeveralServers: queries are spread over the servers. If a server is lost, its turns are sampled by another.
 func TestSeveralServers(t *testing.T) {
 	a, b, w, said := newServer(t, VLLM), newServer(t, VLLM), &trainer{weights: 1}, &notes{}
 	p, err := New(t.Context(), w, options(t, VLLM, said, a.url(), b.url()))
@@ -461,7 +461,7 @@ func TestSeveralServers(t *testing.T) {
 		homes[r]++
 	}
 	if len(homes) != 2 {
-		t.Errorf("both queries are at one server: %v", homes)
+		t.Errorf("got queries by server %v, want one each", homes)
 	}
 	a.kill()
 	for rollout := range 8 {
@@ -475,7 +475,7 @@ func TestSeveralServers(t *testing.T) {
 	}
 	for _, r := range p.replicas {
 		if dead := r.url == a.url(); r.lost.Load() != dead {
-			t.Errorf("%s counts as lost: %v, want %v", r.url, !dead, dead)
+			t.Errorf("%s: got lost=%v, want %v", r.url, !dead, dead)
 		}
 	}
 	a.restart()
@@ -484,11 +484,11 @@ func TestSeveralServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.weights != 2 || b.weights != 2 {
-		t.Errorf("the servers hold %d and %d", a.weights, b.weights)
+		t.Errorf("the servers have weights %d and %d, want 2", a.weights, b.weights)
 	}
 }
 
-// TestLeftovers: folders of an earlier process of this agent go, and nobody else's.
+// TestLeftovers: folders of an earlier process of this agent are deleted, and other agents' folders are kept.
 func TestLeftovers(t *testing.T) {
 	s := newServer(t, VLLM)
 	opt := options(t, VLLM, &notes{}, s.url())
@@ -504,11 +504,11 @@ func TestLeftovers(t *testing.T) {
 	p.Close(t.Context())
 	entries, _ := os.ReadDir(opt.Folder)
 	if len(entries) != 2 || entries[0].Name() != "model" && entries[1].Name() != "model" {
-		t.Errorf("%v", entries)
+		t.Errorf("got folders %v, want 2: model and the other agent's", entries)
 	}
 }
 
-// TestKeys: the key goes with every request, and into no message.
+// TestKeys: the key is removed from messages that quote a server's reply.
 func TestKeys(t *testing.T) {
 	s := newServer(t, VLLM)
 	p, _ := open(t, s, &trainer{weights: 1})
@@ -533,15 +533,15 @@ func FuzzDecode(f *testing.F) {
 				continue
 			}
 			if len(a.ids) == 0 || len(a.ids) > 8 || len(a.ids) != len(a.logProbs) {
-				t.Fatalf("%d tokens, %d log-probs of %s", len(a.ids), len(a.logProbs), body)
+				t.Fatalf("got %d tokens and %d log-probs from %s", len(a.ids), len(a.logProbs), body)
 			}
 			for i, lp := range a.logProbs {
 				if math.IsNaN(lp) || math.IsInf(lp, 0) || lp > 0 || a.ids[i] < 0 || a.ids[i] >= vocabulary {
-					t.Fatalf("token %d, log-prob %v of %s", a.ids[i], lp, body)
+					t.Fatalf("got token %d with log-prob %v from %s", a.ids[i], lp, body)
 				}
 			}
 			if !json.Valid(body) {
-				t.Fatalf("no JSON: %s", body)
+				t.Fatalf("invalid JSON was decoded: %s", body)
 			}
 		}
 	})

@@ -18,8 +18,8 @@ import (
 
 const vocabulary = 64
 
-// logitsOf is the model that the trainer and the servers of these tests run: its weights are one number, and a step of
-// training changes log-probs by some hundredths.
+// logitsOf computes the model that the trainer and the servers of these tests run. Its weights are one number, and a training step changes
+// log-probs by some hundredths.
 func logitsOf(weights int64, prefix []int32) []float32 {
 	h := fnv.New64a()
 	for _, id := range prefix {
@@ -37,7 +37,7 @@ func logProb(logits []float32, id int32, temperature float64) float64 {
 	return (&expected{[][]float32{logits}}).logProb(0, id, temperature)
 }
 
-// trainer has weights that the test changes.
+// trainer is a trainer whose weights the test changes.
 type trainer struct {
 	weights int64
 	fixed   bool
@@ -59,7 +59,7 @@ func (t *trainer) Logits(_ context.Context, ids []int32, ends []int) (out [][]fl
 	return out, nil
 }
 
-// server answers as vLLM 0.25.1 and SGLang 0.5.16 did, but for what a test breaks.
+// server answers as vLLM 0.25.1 and SGLang 0.5.16 did, except for a fault that a test sets.
 type server struct {
 	t       *testing.T
 	kind    Kind
@@ -68,13 +68,13 @@ type server struct {
 
 	mu      sync.Mutex
 	weights int64
-	stamp   string // of the process: a new one has the stamp it began with
+	stamp   string // version of the weights that the server reports; a new process has its initial one
 	paused  bool
 	events  []string
-	broken  string              // what is wrong with it
-	reply   func([]byte) []byte // changes replies to requests for tokens; nil: nothing
-	before  func()              // is called before a request for tokens is answered; nil: nothing
-	stops   map[int32]bool      // ids at which it stops although nobody asked it to
+	broken  string              // name of its fault
+	reply   func([]byte) []byte // changes replies to requests for tokens; may be nil
+	before  func()              // called before a request for tokens is answered; may be nil
+	stops   map[int32]bool      // ids at which it stops although the request does not list them
 	asked   []map[string]any    // sampling parameters of requests for more than one token
 }
 
@@ -98,10 +98,10 @@ func (s *server) start() {
 	go s.http.Serve(listener)
 }
 
-// kill ends the process, and its connections with it.
+// kill ends the process and its connections.
 func (s *server) kill() { s.http.Close() }
 
-// restart is a new process at the same address, with the weights it began with.
+// restart starts a new process at the same address with the initial weights.
 func (s *server) restart() {
 	s.mu.Lock()
 	s.weights, s.stamp = 1000, map[Kind]string{SGLang: "default"}[s.kind]
@@ -178,7 +178,7 @@ func (s *server) load(folder, stamp string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = append(s.events, "load")
-	if s.broken == "says nothing of it" {
+	if s.broken == "reports the old version" {
 		return nil
 	}
 	if s.broken != "stale" {
@@ -223,7 +223,7 @@ func (s *server) rpc(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(map[string]any{"results": results})
 }
 
-// request is what both kinds are asked, under the names of either.
+// request is a request for tokens, with the names of both kinds of servers.
 type request struct {
 	TokenIDs []int32        `json:"token_ids"`
 	InputIDs []int32        `json:"input_ids"`
@@ -245,7 +245,7 @@ func (s *server) generate(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.paused {
-		s.t.Error("a paused server is asked for tokens")
+		s.t.Error("a paused server got a request for tokens")
 	}
 	prefix := append(body.TokenIDs, body.InputIDs...)
 	most, name := 0, map[Kind]string{VLLM: "max_tokens", SGLang: "max_new_tokens"}[s.kind]
@@ -260,7 +260,7 @@ func (s *server) generate(w http.ResponseWriter, r *http.Request) {
 	w.Write(out)
 }
 
-// sample draws tokens by the request's seed, with the log-probs that the server reports.
+// sample draws tokens with the request's seed, and returns them with the log-probs that the server reports.
 func (s *server) sample(prefix []int32, params map[string]any, most int) (ids []int32, logProbs []float64) {
 	temperature := params["temperature"].(float64)
 	seed := params[map[Kind]string{VLLM: "seed", SGLang: "sampling_seed"}[s.kind]].(float64)

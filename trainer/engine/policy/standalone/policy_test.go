@@ -27,38 +27,38 @@ func open(t *testing.T, path string, opt Options) *Policy {
 	return p
 }
 
-// A folder with weights and no tokenizer is enough for token ids.
+// TestWeightsAlone: a folder with weights and without a tokenizer is enough for requests with token ids.
 func TestWeightsAlone(t *testing.T) {
 	dir := filepath.Join(testdata, "models", "qwen3-untied-bf16")
 	p := open(t, dir, Options{Device: "cpu", Threads: 1, DType: "auto", Context: 20})
 	if p.Tokenizer != nil || !strings.Contains(p.NoTokenizer().Error(), dir) {
-		t.Errorf("tokenizer %v, error %v", p.Tokenizer, p.NoTokenizer())
+		t.Errorf("got tokenizer %v, error %v", p.Tokenizer, p.NoTokenizer())
 	}
 	if got := p.Model.MaxPosition(); got != 20 {
-		t.Errorf("context %d, want 20", got)
+		t.Errorf("got context %d, want 20", got)
 	}
 	if got := p.Model.Compute.DType(); got != torch.Float32 {
-		t.Errorf("on the CPU weights are %v", got)
+		t.Errorf("default on a CPU: got weights in %v", got)
 	}
 	if got := p.StopIDs(); !slices.Equal(got, []int32{2}) {
-		t.Errorf("stop ids %v, want config.json's", got)
+		t.Errorf("got stop ids %v, want config.json's", got)
 	}
 	if got := open(t, dir, Options{Device: "cpu", DType: "bf16"}).Model.Compute.DType(); got != torch.BFloat16 {
-		t.Errorf("asked for bf16, weights are %v", got)
+		t.Errorf("bf16: got weights in %v", got)
 	}
 }
 
-// TestUnreadTokenizer: weights are enough for token ids, whatever tokenizer is beside them.
+// TestUnreadTokenizer: weights with a tokenizer that cannot be read are enough for requests with token ids.
 func TestUnreadTokenizer(t *testing.T) {
 	for _, name := range []string{"sentencepiece.gguf", "bare.gguf"} {
 		p := open(t, filepath.Join("testdata", name), Options{Device: "cpu", Threads: 1})
 		if p.Tokenizer != nil || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], name) || !strings.Contains(p.NoTokenizer().Error(), "tokenizer.ggml.") {
-			t.Errorf("%s: notes %q, error %v", name, p.Notes, p.NoTokenizer())
+			t.Errorf("%s: got notes %q, error %v", name, p.Notes, p.NoTokenizer())
 		}
 	}
 }
 
-// A tokenizer that is there has to be readable for text and to be merged, in a folder and alone.
+// TestTokenizerFiles: a tokenizer must be readable for requests with text and for a merge, in a folder with weights and in a folder of its own.
 func TestTokenizerFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "model.safetensors"} {
@@ -75,13 +75,13 @@ func TestTokenizerFiles(t *testing.T) {
 	}
 	p := open(t, dir, Options{Device: "cpu"})
 	if err := p.NoTokenizer(); p.Tokenizer != nil || !strings.Contains(err.Error(), "tokenizer.json") || !strings.Contains(err.Error(), "cannot be read") {
-		t.Errorf("a broken tokenizer: %v", err)
+		t.Errorf("a broken tokenizer: got error %v", err)
 	}
 	if err := p.Merge(context.Background(), filepath.Join(dir, "merged")); err == nil || !strings.Contains(err.Error(), "tokenizer.json") {
-		t.Errorf("merged without the tokenizer: %v", err)
+		t.Errorf("a merge with a broken tokenizer: got error %v", err)
 	}
 	if tok, err := LoadTokenizer(filepath.Join(testdata, "tokenizer", "smollm2")); err != nil || tok.VocabSize() != 49152 {
-		t.Errorf("a tokenizer without weights: %v", err)
+		t.Errorf("a tokenizer without weights: got error %v", err)
 	}
 	for _, path := range []string{filepath.Join(dir, "absent"), filepath.Join(dir, "config.json")} {
 		if _, err := LoadTokenizer(path); err == nil || !strings.Contains(err.Error(), filepath.Base(path)) {
@@ -94,7 +94,7 @@ func TestTokenizerFiles(t *testing.T) {
 func TestCacheTokens(t *testing.T) {
 	for _, c := range []struct{ slots, limit, want int }{{16, 512, 0}, {16, 8192, 0}, {16, 40_960, 131_072}, {2, 131_072, 131_072}, {1, 262_144, 262_144}} {
 		if got := cacheTokens(c.slots, c.limit); got != c.want {
-			t.Errorf("%d conversations of %d tokens: a cache of %d, want %d", c.slots, c.limit, got, c.want)
+			t.Errorf("%d conversations of %d tokens: got a cache of %d tokens, want %d", c.slots, c.limit, got, c.want)
 		}
 	}
 }
