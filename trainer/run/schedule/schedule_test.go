@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// follow writes a schedule down: "roll 0", "train 0", "save 1" and so on, rollouts at the earliest moment. best says
-// which evaluations are better than all before, and stopAt at which phase ("roll 1", "evaluate 2") a stop was asked.
+// follow executes a schedule and returns its commands: "roll 0", "train 0", "save 1" and so on, with rollouts as early as possible. best has the
+// versions whose evaluations are better than all earlier ones. A stop is requested in the phase stopAt ("roll 1", "evaluate 2").
 func follow(t *testing.T, c Settings, s State, best map[int64]bool, stopAt string) []string {
 	t.Helper()
 	var out []string
@@ -35,10 +35,11 @@ func follow(t *testing.T, c Settings, s State, best map[int64]bool, stopAt strin
 			t.Fatalf("%v after %v", err, out)
 		}
 	}
-	t.Fatalf("no end: %v", out[:20])
+	t.Fatalf("the schedule did not end: %v", out[:20])
 	return nil
 }
 
+// TestCourses: schedules with different settings, starts and stops have the expected commands.
 func TestCourses(t *testing.T) {
 	afresh := Begin(None, None, None)
 	all := Settings{Steps: 4, CheckpointEvery: 2, EvalEvery: 2, EvalFirst: true, HeldOut: true, ColdStarts: true}
@@ -93,32 +94,32 @@ func TestCourses(t *testing.T) {
 	}
 }
 
+// TestWhatWasNotToBeDone: a command that was not the next one is an error.
 func TestWhatWasNotToBeDone(t *testing.T) {
 	c := Settings{Steps: 2}
 	s := Begin(None, None, None)
 	if _, err := c.Done(s, Command{Train, 0}, Result{}); err == nil || err.Error() != "schedule: command {train 0} was done, but {teach 0} is next" {
-		t.Errorf("%v", err)
+		t.Errorf("train before teach: got error %v", err)
 	}
 	if _, err := c.Rolled(s, 1, Result{}); err == nil {
-		t.Error("a step was passed over")
+		t.Error("step 1 was rolled out before step 0 without an error")
 	}
 	s.Taught, s.Ready = true, true
 	if _, err := c.Done(s, Command{Await, 0}, Result{}); err == nil {
-		t.Error("waiting is nothing that can be done")
+		t.Error("Await was accepted as a command that can be done")
 	}
 }
 
-// worker is one worker of TestTeams: its state, and what survives its death.
+// worker is a worker of TestTeams: its state, and the data that survive its death.
 type worker struct {
 	State
-	saved, evaluated, best int64 // of its newest checkpoint that all have
-	log                    []string
+	saved, evaluated, best int64    // state in the newest checkpoint that all workers have
+	log                    []string // steps that were trained
 }
 
-// TestTeams lets the workers of a team follow their schedules in any order that the store allows: whoever trains, saves,
-// evaluates or meets does so with all others, and whoever rolls out is at most MaxLag ahead. Now and then the
-// whole team dies and goes on from a checkpoint that all have. Nobody ever waits for what does not come, and every step
-// is trained, in order, by all; in the history that survives once.
+// TestTeams: the workers of a team follow their schedules in any order that the store allows. All workers train, save, evaluate and meet
+// together, and a worker rolls out at most MaxLag steps ahead. Now and then the whole team dies and continues from a checkpoint that all
+// have. No worker waits for ever, and all workers train every step in order, once in the history that survives.
 func TestTeams(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Settings{
@@ -135,7 +136,7 @@ func TestTeams(t *testing.T) {
 		deaths := rapid.IntRange(0, 3).Draw(t, "deaths")
 		for moves := 0; ; moves++ {
 			if moves > 2000 {
-				t.Fatalf("no end: %+v", *team[0])
+				t.Fatalf("the run did not end: %+v", *team[0])
 			}
 			if deaths > 0 && rapid.IntRange(0, 15).Draw(t, "dies") == 0 {
 				deaths--
@@ -158,7 +159,7 @@ func TestTeams(t *testing.T) {
 				t.Fatalf("worker %d ended as %+v", i, w.State)
 			}
 			if want := trained(w.Version); !slices.Equal(w.log, want) {
-				t.Fatalf("worker %d did %v, want %v", i, w.log, want)
+				t.Fatalf("worker %d trained %v, want %v", i, w.log, want)
 			}
 		}
 	})
@@ -171,25 +172,25 @@ func trained(to int64) (out []string) {
 	return out
 }
 
-// step lets some worker, or all together, do what is next; it says whether the run is over.
+// step has one worker, or all together, execute the next command. It reports whether the run is over.
 func step(t *rapid.T, c Settings, team []*worker, stopAt int64) (over bool) {
 	move := func(w *worker, s State, err error) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		if s.Version < w.Version || s.Rolled < s.Version || s.Rolled > s.Version+c.MaxLag+1 {
-			t.Fatalf("from %+v to %+v", w.State, s)
+			t.Fatalf("impossible change of state from %+v to %+v", w.State, s)
 		}
 		w.State = s
 	}
 	i := rapid.IntRange(0, len(team)-1).Draw(t, "who")
-	for range team { // somebody can move, or all can together
+	for range team { // looks for a worker that can continue alone
 		w := team[i%len(team)]
 		i++
 		if n, ok := c.RollOut(w.State); ok {
 			behind := slices.ContainsFunc(team, func(o *worker) bool { return n > o.Version+c.MaxLag })
-			if behind { // the barrier of the version before holds it
-				t.Fatalf("step %d is rolled out by one while another is at %+v", n, w.State)
+			if behind { // the barrier of the version before must prevent this
+				t.Fatalf("a worker at %+v rolls out step %d while another is more than %d versions behind", w.State, n, c.MaxLag)
 			}
 			s, err := c.Rolled(w.State, n, Result{Stop: n >= stopAt})
 			move(w, s, err)
@@ -204,14 +205,14 @@ func step(t *rapid.T, c Settings, team []*worker, stopAt int64) (over bool) {
 	next := c.Next(team[0].State)
 	for _, w := range team {
 		if other := c.Next(w.State); other != next {
-			t.Fatalf("one is to do %v, another %v: %+v, %+v", next, other, team[0].State, w.State)
+			t.Fatalf("two workers have different next commands, %v and %v: %+v, %+v", next, other, team[0].State, w.State)
 		}
 	}
 	switch next.Kind {
 	case End:
 		return true
 	case Await:
-		t.Fatalf("all wait: %+v", team[0].State)
+		t.Fatalf("all workers wait: %+v", team[0].State)
 	}
 	best := rapid.Bool().Draw(t, "best")
 	for _, w := range team {
