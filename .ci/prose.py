@@ -15,7 +15,6 @@ import sys
 LIMIT = 6
 ABOVE = {
     "bench/ablation (tests)": 19,
-    "bench/chaos (tests)": 26,
     "bench/cubins (tests)": 21,
     "bench/document (tests)": 14,
     "bench/gpu (tests)": 11,
@@ -29,12 +28,8 @@ ABOVE = {
     "deploy/kubernetes (tests)": 19,
     "kernels/test (tests)": 17,
     "trainer/*.go (tests)": 19,
-    "trainer/agent/gateway (tests)": 8,
-    "trainer/agent/openai (tests)": 22,
     "trainer/engine/cgroup (tests)": 20,
-    "trainer/engine/launch (tests)": 31,
-    "trainer/engine/learner (tests)": 22,
-    "trainer/engine/policy (tests)": 22,
+    "trainer/engine/learner (tests)": 12,
     "trainer/model (tests)": 17,
     "trainer/model/arch (tests)": 10,
     "trainer/model/lora (tests)": 20,
@@ -43,14 +38,10 @@ ABOVE = {
     "trainer/model/weights (tests)": 10,
     "trainer/run/assemble (tests)": 16,
     "trainer/run/doctor (tests)": 12,
-    "trainer/run/schedule (tests)": 25,
     "trainer/run/score (tests)": 22,
-    "trainer/run/worker (tests)": 19,
-    "trainer/show/dashboard (tests)": 37,
     "trainer/show/health (tests)": 7,
     "trainer/show/metrics (tests)": 17,
     "trainer/team/archive (tests)": 26,
-    "trainer/team/store (tests)": 30,
 }
 
 # Names of the patterns, each with an expression and with what to write instead.
