@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -415,36 +414,5 @@ func TestDeploySecrets(t *testing.T) {
 	named["mgrpo-redis-acl users.acl"] = strings.Contains(string(manifest(t, "redis.yaml")), "secretName: mgrpo-redis-acl}")
 	if !maps.Equal(made, named) {
 		t.Errorf("made: %v\nnamed: %v", made, named)
-	}
-}
-
-// Every script is free of what shellcheck knows.
-func TestScripts(t *testing.T) {
-	root := filepath.Join("..", "..")
-	scripts := []string{".ci/run"} // from root, where scripts name others from
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		name, _ := filepath.Rel(root, path)
-		switch {
-		case err != nil:
-			return err
-		case slices.Contains([]string{".git", "bin", "build", "data", "models", "runs"}, name): // not of the repository
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-		case filepath.Ext(path) == ".sh", filepath.Ext(path) == ".sbatch":
-			scripts = append(scripts, name)
-		}
-		return nil
-	})
-	if err != nil || len(scripts) < 20 {
-		t.Fatalf("scripts: %v, %v", scripts, err)
-	}
-	if _, err := exec.LookPath("shellcheck"); err != nil {
-		t.Fatal("shellcheck is not installed: make setup-tests does it, or: apt-get install shellcheck")
-	}
-	check := exec.CommandContext(t.Context(), "shellcheck", append([]string{"-x"}, scripts...)...)
-	check.Dir = root
-	if out, err := check.CombinedOutput(); err != nil {
-		t.Errorf("%v:\n%s", err, out)
 	}
 }

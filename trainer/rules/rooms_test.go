@@ -1,4 +1,4 @@
-package trainer_test
+package rules
 
 import (
 	"os"
@@ -20,12 +20,8 @@ var quoted = regexp.MustCompile("`([^`]+)`")
 // rooms reads rooms.txt.
 func rooms(t *testing.T) []room {
 	t.Helper()
-	text, err := os.ReadFile("rooms.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out []room
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(read(t, "trainer/rules/rooms.txt")) {
 		folder, uses, ok := strings.Cut(line, ":")
 		if !ok || strings.HasPrefix(line, "#") {
 			continue
@@ -46,17 +42,17 @@ func rooms(t *testing.T) []room {
 	return out
 }
 
-// folderOf is a room's folder where there is one of this name, of trainer/ or at the root, else the name itself.
+// folderOf returns the folder of this name in trainer/ or at the root, or the name if there is no such folder.
 func folderOf(name string) string {
 	for _, folder := range []string{"trainer/" + name, name} {
-		if info, err := os.Stat(path.Join("..", folder)); err == nil && info.IsDir() {
+		if info, err := os.Stat(path.Join(root, folder)); err == nil && info.IsDir() {
 			return folder
 		}
 	}
 	return name
 }
 
-// roomOf is the room that a folder belongs to: the longest one around it.
+// roomOf returns the room of a folder: the one with the longest path that contains it.
 func roomOf(rooms []room, folder string) (found room) {
 	for _, r := range rooms {
 		if within(folder+"/", r.folder) && len(r.folder) > len(found.folder) {
@@ -66,13 +62,13 @@ func roomOf(rooms []room, folder string) (found room) {
 	return found
 }
 
-// standard reports whether an import is of Go's library.
+// standard reports whether an import belongs to Go's standard library.
 func standard(imported string) bool {
 	first, _, _ := strings.Cut(imported, "/")
 	return !strings.Contains(first, ".")
 }
 
-// allowedBy returns the entry of a room that allows it an import; ok is false if there is none.
+// allowedBy returns the entry of the room's line that allows an import, and whether the import is allowed.
 func (r room) allowedBy(all []room, imported string) (entry string, ok bool) {
 	folder, ours := strings.CutPrefix(imported, module)
 	if !ours {
@@ -95,7 +91,7 @@ func (r room) allowedBy(all []room, imported string) (entry string, ok bool) {
 	return "", false
 }
 
-// TestRooms checks every import of a Go file that is not a test.
+// TestRooms checks every import of a Go file, except tests, and that each entry of rooms.txt is used.
 func TestRooms(t *testing.T) {
 	all, used := rooms(t), map[string][]string{}
 	eachImport(t, func(file, imported string) {
@@ -115,19 +111,15 @@ func TestRooms(t *testing.T) {
 	for _, r := range all {
 		for _, use := range r.uses {
 			if !slices.Contains(used[r.folder], use) {
-				t.Errorf("%s/ may use %s and does not: take it out of rooms.txt", r.folder, use)
+				t.Errorf("%s/ may use %s and does not: remove it from rooms.txt", r.folder, use)
 			}
 		}
 	}
 }
 
-// TestRoomsAreDescribed: rooms.txt and the tables of docs/architecture.md have the same rooms.
+// TestRoomsAreDescribed checks that rooms.txt and the tables of docs/architecture.md have the same rooms.
 func TestRoomsAreDescribed(t *testing.T) {
-	text, err := os.ReadFile("../docs/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, tables, _ := strings.Cut(string(text), "\n## Rooms\n")
+	_, tables, _ := strings.Cut(read(t, "docs/architecture.md"), "\n## Rooms\n")
 	tables, _, _ = strings.Cut(tables, "\n## ")
 	described := map[string]bool{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)/` \\|").FindAllStringSubmatch(tables, -1) {
@@ -144,7 +136,7 @@ func TestRoomsAreDescribed(t *testing.T) {
 	}
 }
 
-// TestRoomsRefuse: each room may not import some module and some room.
+// TestRoomsRefuse checks that each room refuses some module and some room.
 func TestRoomsRefuse(t *testing.T) {
 	all := rooms(t)
 	for _, r := range all {

@@ -1,0 +1,77 @@
+package rules
+
+import (
+	"bytes"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestThirdParty checks that THIRD_PARTY.md names every module of go.mod.
+func TestThirdParty(t *testing.T) {
+	notices := read(t, "THIRD_PARTY.md")
+	required := regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+/?\S*) v\S+`).FindAllStringSubmatch(read(t, "go.mod"), -1)
+	if len(required) == 0 {
+		t.Error("no modules in go.mod")
+	}
+	for _, m := range required {
+		if !strings.Contains(notices, "`"+m[1]+"`") {
+			t.Errorf("THIRD_PARTY.md does not name %s", m[1])
+		}
+	}
+}
+
+// large has the files above the limit of TestFileSizes, each with its reason.
+var large = map[string]string{
+	"testdata/gsm8k/train.jsonl":   "the GSM8K training questions",
+	"testdata/tables/train.jsonl":  "the training questions of examples/tables",
+	"testdata/tables/corpus.jsonl": "the rows that these questions ask for",
+}
+
+// TestFileSizes checks that the repository has no large files except those in the list.
+func TestFileSizes(t *testing.T) {
+	const limit = 2 << 20
+	eachFile(t, func(path string, content []byte) {
+		if len(content) > limit && large[path] == "" {
+			t.Errorf("%s has %d bytes; more than %d belong in a download, or in the list with a reason", path, len(content), limit)
+		}
+	})
+}
+
+// TestNoMachinePaths checks that no file names a folder of one machine.
+func TestNoMachinePaths(t *testing.T) {
+	// In two parts, so that this file does not contain what it looks for.
+	folder := regexp.MustCompile(`(?:^|[\s"'=(:])` + `/(` + `home|root|Users|work|mnt)/[A-Za-z0-9._-]+`)
+	eachFile(t, func(path string, content []byte) {
+		if within(path, "testdata") || strings.Contains(path, "/testdata/") || strings.HasSuffix(path, ".sum") {
+			return
+		}
+		for i, line := range bytes.Split(content, []byte("\n")) {
+			if m := folder.Find(line); m != nil {
+				t.Errorf("%s:%d: %q is a folder of one machine", path, i+1, bytes.TrimSpace(m))
+			}
+		}
+	})
+}
+
+// TestScripts runs shellcheck on every script.
+func TestScripts(t *testing.T) {
+	scripts := []string{".ci/run"}
+	eachFile(t, func(path string, _ []byte) {
+		if strings.HasSuffix(path, ".sh") || strings.HasSuffix(path, ".sbatch") {
+			scripts = append(scripts, path)
+		}
+	})
+	if len(scripts) < 20 {
+		t.Errorf("only %d scripts: %v", len(scripts), scripts)
+	}
+	if _, err := exec.LookPath("shellcheck"); err != nil {
+		t.Fatal("shellcheck is not installed: run make setup-tests or apt-get install shellcheck")
+	}
+	check := exec.CommandContext(t.Context(), "shellcheck", append([]string{"-x"}, scripts...)...)
+	check.Dir = root
+	if out, err := check.CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}

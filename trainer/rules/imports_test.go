@@ -1,0 +1,49 @@
+package rules
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestImports checks the packages that few folders may import.
+func TestImports(t *testing.T) {
+	eachImport(t, func(file, imported string) {
+		test := strings.HasSuffix(file, "_test.go")
+		refuse := func(why string) { t.Errorf("%s imports %q: %s", file, imported, why) }
+		switch {
+		case imported == "C" && !within(file, "bindings", "cuda"):
+			refuse("only bindings/ and cuda/ call C")
+		case (imported == module+"bindings/kernels/emulated" || imported == module+"bindings/torch/emulated") && !test:
+			refuse("no program links the emulator")
+		case imported == module+"trainer/mgrpo/oracle" && !within(file, "trainer/run/selftest") && !test:
+			refuse("only tests and trainer/run/selftest compare with the oracle")
+		case within(imported+"/", "github.com/sugarme/gotch") && !within(file, "bindings/torch/gotchx"):
+			refuse("gotch is built by bindings/torch/gotchx alone")
+		case imported == module+"bindings/torch/gotchx" && !within(file, "cmd/mgrpo"):
+			refuse("a program that imports gotchx needs gotch, which compiles for minutes")
+		case within(imported+"/", "gorgonia.org/cu") && !within(file, "cuda"):
+			refuse("gorgonia/cu ends the process if there is no driver: only cuda/ imports it, with a build tag")
+		}
+	})
+}
+
+func TestNoCUDAWithoutTag(t *testing.T) {
+	eachImport(t, func(file, imported string) {
+		if !within(imported+"/", "gorgonia.org/cu") {
+			return
+		}
+		if !strings.HasPrefix(read(t, file), "//go:build cuda\n") {
+			t.Errorf("%s imports %s without the build tag cuda", file, imported)
+		}
+	})
+}
+
+func TestKernelsKnowNoFramework(t *testing.T) {
+	include := regexp.MustCompile(`(?m)^\s*#\s*include\s*[<"](torch|ATen|c10|caffe2)/`)
+	eachFile(t, func(path string, content []byte) {
+		if within(path, "kernels") && include.Match(content) {
+			t.Errorf("%s includes LibTorch: %s", path, include.Find(content))
+		}
+	})
+}
