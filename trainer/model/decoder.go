@@ -1,0 +1,324 @@
+package model
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/mgrpo/mgrpo/bindings/torch"
+	"github.com/mgrpo/mgrpo/trainer/model/arch"
+)
+
+// Decoder computes the forward pass with weights of one precision.
+type Decoder struct {
+	cfg         *arch.Config
+	embed, head torch.Matrix
+	norm        *torch.Tensor
+	inputs      *inputs // embeddings that layers add; nil: they add none
+	layers      []layer
+}
+
+// layer holds the weights of one layer. Fields that the family lacks are nil.
+type layer struct {
+	cfg                   *arch.Config
+	inputNorm, postNorm   *torch.Tensor // before attention and before the MLP
+	attendedNorm, mlpNorm *torch.Tensor // after them
+	qkv, o                linear
+	qNorm, kNorm          *torch.Tensor
+	sinks                 *torch.Tensor // [Heads]: terms of the denominators of attention's softmax
+	conv                  *shortConv    // in place of attention
+	delta                 *gatedDelta   // in place of attention
+	gates                 *torch.Tensor // int32 [Heads*HeadDim]: columns of qkv that gate attention's result; nil: it is not gated
+	gateUp, down          linear
+	mixture               *mixture // in place of gateUp and down, or beside them
+	rotation              rotation
+	order, growth, vNorm  *torch.Tensor // of its headTables
+	own                   *ownInput
+	factor                *torch.Tensor // of the layer's result, [1]
+	index                 int
+}
+
+// Attention separates the decoder from its two kinds of attention: packed training and cached generation. qkv is a layer's
+// product of queries, keys and values; heads describes how its heads are normalised and rotated. sinks may be nil, see
+// torch.AttentionPacked. The result is [T, Heads, HeadDim]. In layers that convolve, Convolve takes the place of Attend: bcx [T, 3·Hidden] is
+// a layer's product of gates and inputs, at the positions pos, and the result is [T, Hidden]. In layers with a gated delta rule it is Recur:
+// qkv is the product that conv convolves, and the result is [T, ValueHeads·ValueDim].
+type Attention interface {
+	Attend(layer int, qkv *torch.Tensor, heads torch.Heads, sinks *torch.Tensor) *torch.Tensor
+	Convolve(layer int, bcx *torch.Tensor, conv torch.ShortConv, pos *torch.Tensor) *torch.Tensor
+	Recur(layer int, qkv, ba *torch.Tensor, conv torch.ShortConv, rule torch.DeltaRule, pos *torch.Tensor) *torch.Tensor
+}
+
+// Pass describes the T rows of a forward pass, apart from their tokens.
+type Pass struct {
+	Pos       *torch.Tensor // int32 [T]
+	Attention Attention
+	Routes    *Routes       // may be nil
+	Adapters  *torch.Tensor // int32 [T], for a decoder made by Together: the index of each row's model, -1 for none; nil: all use the first
+	inputs    *torch.Tensor // embeddings that layers add, [T, Layers·Inputs]; nil: they add none
+}
+
+// decoder binds leaves to the layers: the matrices of linear maps come from matrices, all other tensors from rest. adapters
+// holds the adapters of several models, in the order of their indices.
+func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]torch.LoRA) Decoder {
+	at := map[string]int{}
+	for i, l := range m.Layout.Leaves {
+		at[l.Name] = i
+	}
+	from := func(leaves []*torch.Tensor) func(name string) *torch.Tensor {
+		return func(name string) *torch.Tensor {
+			if i, ok := at[name]; ok {
+				return leaves[i]
+			}
+			return nil // this architecture has no such parameter
+		}
+	}
+	matrix, other := from(matrices), from(rest)
+	held := func(name string, tensor func(string) *torch.Tensor) torch.Matrix {
+		if i, ok := at[name]; ok && m.quantised != nil && m.quantised[i] != nil {
+			return m.quantised[i]
+		}
+		return tensor(name)
+	}
+	linearOf := func(name string) linear {
+		return linear{held(name, matrix), other(name + "_bias"), named(adapters, name)}
+	}
+	d := Decoder{cfg: &m.Config, embed: held("embed", other), norm: other("norm"), head: held("head", matrix)}
+	if m.Config.LayerInputs() > 0 {
+		d.inputs = &inputs{embed: held("inputs_embed", other), project: linearOf("inputs"), norm: other("inputs_norm")}
+	}
+	if m.Config.Tied {
+		d.head = held("embed", matrix)
+	}
+	routed := 0
+	for i := range m.Config.Layers {
+		p := fmt.Sprintf("layers.%d.", i)
+		rotary, _ := m.Config.Rotary(i)
+		l := layer{
+			cfg: &m.Config, rotation: m.rotations[rotary], index: i,
+			order: m.heads.orders[columnsOf(&m.Config, i)], growth: m.heads.growth, factor: other(p + arch.FactorLeaf),
+			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
+			attendedNorm: other(p + "attended_norm"), mlpNorm: other(p + "mlp_norm"),
+			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
+			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"), sinks: other(p + "sinks"),
+			gateUp: linearOf(p + "gate_up"), down: linearOf(p + "down"),
+		}
+		if m.Config.Convolves(i) {
+			l.conv = &shortConv{in: linearOf(p + "conv_in"), out: linearOf(p + "conv_out"), ShortConv: torch.ShortConv{Weight: other(p + "conv"), Bias: other(p + "conv_bias")}}
+		}
+		if m.Config.Recurs(i) {
+			g := m.Config.GatedDelta
+			l.delta = &gatedDelta{in: linearOf(p + "delta_in"), out: linearOf(p + "delta_out"), norm: other(p + "delta_norm"), sizes: g, eps: m.Config.RMSEps,
+				conv: torch.ShortConv{Weight: other(p + "conv"), SiLU: true},
+				aLog: other(p + "a_log"), dtBias: other(p + "dt_bias")}
+		} else if m.Config.GatedAttention() {
+			l.gates = m.heads.gates
+		}
+		if l.qNorm != nil {
+			l.vNorm = m.heads.ones[valueNorm{m.Config.HeadDimOf(i), l.qNorm.DType()}]
+		}
+		if d.inputs != nil {
+			l.own = &ownInput{gate: linearOf(p + "input_gate"), up: linearOf(p + "input_up"), norm: other(p + "own_norm")}
+		}
+		if m.Config.HasExperts(i) {
+			l.mixture = &mixture{index: routed, router: other(p + "router"), routerBias: other(p + "router_bias"),
+				experts: torch.MLPs{GateUp: matrix(p + "experts_gate_up"), Down: matrix(p + "experts_down"),
+					GateUpBias: other(p + "experts_gate_up_bias"), DownBias: other(p + "experts_down_bias"), Gates: gatesOf(&m.Config)},
+				perToken: m.Config.Mixture.PerToken, normalise: m.Config.Mixture.Normalise,
+				sigmoid: m.Config.Mixture.Sigmoid, choiceBias: other(p + arch.ChoiceBiasLeaf),
+				hasShared:    m.Config.Mixture.Shared > 0,
+				sharedGateUp: linearOf(p + "shared_gate_up"), sharedDown: linearOf(p + "shared_down"), sharedGate: linearOf(p + "shared_gate")}
+			if m.Config.ExpertsBesideMLP() {
+				l.mixture.beside = &beside{input: other(p + "experts_norm"), output: other(p + "routed_norm"), dense: other(p + "dense_norm"),
+					router: other(p + "router_norm"), scales: other(p + "expert_scales")}
+			}
+			routed++
+		}
+		d.layers = append(d.layers, l)
+	}
+	return d
+}
+
+// Head returns the output projection [VocabSize, Hidden], with the cap of its logits if the family has one. For a tied model it is the
+// embedding.
+func (d *Decoder) Head() torch.Matrix {
+	if d.cfg.LogitCap > 0 {
+		return torch.Capped{Matrix: d.head, Cap: d.cfg.LogitCap}
+	}
+	return d.head
+}
+
+// HeadMatrix returns the matrix of Head.
+func (d *Decoder) HeadMatrix() torch.Matrix { return d.head }
+
+// DType returns the type of the activations.
+func (d *Decoder) DType() torch.DType { return d.norm.DType() }
+
+// Hidden computes the forward pass without the head: given ids int32 [T] it returns the normalised hidden states [T,
+// Hidden] of the last layer. Call it inside Device.Do.
+func (d *Decoder) Hidden(s *torch.Scope, ids *torch.Tensor, pass Pass) *torch.Tensor {
+	x := d.embedded(ids)
+	pass.inputs = d.inputsOf(s, ids, x, pass)
+	h := d.normOf(x, 0)
+	for i := range d.layers {
+		oldX, oldH := x, h
+		s.Scoped(func() { // free all tensors of the block except its result
+			sum, out := d.layers[i].forward(i, oldX, oldH, pass)
+			x, h = addNorm(d.cfg, sum, out, d.normBefore(i+1))
+			s.Hoist(x)
+			if h != x {
+				s.Hoist(h)
+			}
+			hoistKept(s, pass, i)
+		})
+		oldX.Drop()
+		oldH.Drop()
+	}
+	return scaled(h, d.cfg.HiddenScale())
+}
+
+// embedded returns the embedding of ids in the type of the norms, scaled if the family scales it. In bf16 the scale is
+// rounded to bf16.
+func (d *Decoder) embedded(ids *torch.Tensor) *torch.Tensor {
+	return d.rowsOf(d.embed, ids, d.cfg.EmbeddingScale())
+}
+
+// rowsOf are rows of an embedding in the type of the norms, scaled.
+func (d *Decoder) rowsOf(embedding torch.Matrix, ids *torch.Tensor, scale float64) *torch.Tensor {
+	x := torch.Embedding(embedding, ids)
+	if held := x; held.DType() != d.norm.DType() {
+		x = held.To(d.norm.DType())
+		held.Drop()
+	}
+	switch {
+	case scale == 1:
+		return x
+	case x.DType() == torch.BFloat16:
+		return x.Scale(float64(toBFloat16(float32(scale))))
+	}
+	return x.Scale(float64(float32(scale)))
+}
+
+// toBFloat16 rounds to the nearest bf16, ties to even.
+func toBFloat16(v float32) float32 {
+	bits := math.Float32bits(v)
+	return math.Float32frombits((bits + 0x7fff + bits>>16&1) &^ 0xffff)
+}
+
+// normBefore returns the weight of the norm before layer i, nil if the family has none. After the last layer it is the
+// final norm.
+func (d *Decoder) normBefore(i int) *torch.Tensor {
+	if i == len(d.layers) {
+		return d.norm
+	}
+	return d.layers[i].inputNorm
+}
+
+func (d *Decoder) normOf(x *torch.Tensor, i int) *torch.Tensor {
+	h := norm(d.cfg, x, d.normBefore(i))
+	if i == len(d.layers) {
+		return scaled(h, d.cfg.HiddenScale())
+	}
+	return h
+}
+
+// scaled multiplies x by a constant of the family.
+func scaled(x *torch.Tensor, factor float64) *torch.Tensor {
+	if factor == 1 {
+		return x
+	}
+	return x.Scale(factor)
+}
+
+// norm returns the RMSNorm of x; without a weight it returns x.
+func norm(c *arch.Config, x, weight *torch.Tensor) *torch.Tensor {
+	if weight == nil {
+		return x
+	}
+	return torch.RMSNorm(x, weight, c.NormOffset(), c.RMSEps)
+}
+
+// addNorm returns x + out and its norm, computed in one pass; without a weight both results are the sum. out may be nil.
+func addNorm(c *arch.Config, x, out, weight *torch.Tensor) (sum, h *torch.Tensor) {
+	if out == nil {
+		return x, norm(c, x, weight)
+	}
+	if weight == nil {
+		sum = x.Add(out)
+		return sum, sum
+	}
+	return torch.AddRMSNorm(x, out, weight, c.NormOffset(), c.RMSEps)
+}
+
+// forward computes one decoder block: attention and an MLP, each added to the residual x [T, Hidden], with norms before
+// them, after them, or both. h is the norm of x. The new residual is sum + out. The caller adds them, so that one kernel
+// can add and normalise. A nil out adds nothing.
+func (l *layer) forward(i int, x, h *torch.Tensor, pass Pass) (sum, out *torch.Tensor) {
+	x, h = l.attended(i, x, h, pass)
+	out = l.added(l.mlp(x, h, pass), l.mlpNorm)
+	if l.own != nil {
+		x = x.Add(out)
+		out = l.own.of(l, x, pass)
+	}
+	if l.factor == nil {
+		return x, out
+	}
+	return x.Add(out).Mul(l.factor.Detach().To(x.DType())), nil
+}
+
+// added returns the term that is added to the residual stream, given the output of attention or of an MLP. weight may be
+// nil.
+func (l *layer) added(out, weight *torch.Tensor) *torch.Tensor {
+	return scaled(norm(l.cfg, out, weight), l.cfg.ResidualScale())
+}
+
+// attended returns the residual after attention, or what the layer has in its place, and its norm.
+func (l *layer) attended(i int, x, h *torch.Tensor, pass Pass) (sum, normed *torch.Tensor) {
+	var out *torch.Tensor
+	switch {
+	case l.conv != nil:
+		out = l.conv.of(i, h, pass)
+	case l.delta != nil:
+		out = l.delta.of(i, h, pass)
+	default:
+		qkv := l.qkv.of(h, pass.Adapters)
+		a := pass.Attention.Attend(i, qkv, l.heads(pass.Pos), l.sinks).View(-1, int64(l.cfg.Heads*l.cfg.HeadDimOf(i)))
+		if l.gates != nil {
+			a = torch.SigmoidGLU(qkv.IndexSelect(1, l.gates).Concat(a))
+		}
+		out = l.o.of(a, pass.Adapters)
+	}
+	return addNorm(l.cfg, x, l.added(out, l.attendedNorm), l.postNorm)
+}
+
+// heads describes how the product of queries, keys and values at the positions pos is split into heads.
+func (l *layer) heads(pos *torch.Tensor) torch.Heads {
+	h := torch.Heads{Heads: l.cfg.Heads, KVHeads: l.cfg.KVHeadsOf(l.index), QNorm: l.qNorm, KNorm: l.kNorm, Offset: l.cfg.NormOffset(), Eps: l.cfg.RMSEps,
+		Cos: l.rotation.cos, Sin: l.rotation.sin, Pos: pos, NormsLast: l.cfg.NormsAfterRope(), Order: l.order, Growth: l.growth}
+	switch {
+	case l.cfg.KVLayer(l.index) != l.index:
+		h.KVHeads, h.KNorm = 1, l.qNorm // see orderOf
+	case l.cfg.ValueNorms():
+		h.VNorm = l.vNorm
+	}
+	return h
+}
+
+// mlp applies the gated MLP, the layer's mixture of experts, or both, to h, the norm of x. Both are [T, Hidden].
+func (l *layer) mlp(x, h *torch.Tensor, pass Pass) *torch.Tensor {
+	switch {
+	case l.mixture == nil:
+		return l.gated(h, pass)
+	case l.mixture.beside != nil:
+		return l.besideMLP(x, l.gated(h, pass), pass)
+	}
+	return l.mixture.of(h, pass)
+}
+
+// gated applies the gated MLP to h [T, Hidden].
+func (l *layer) gated(h *torch.Tensor, pass Pass) *torch.Tensor {
+	gateUp := l.gateUp.of(h, pass.Adapters)
+	if l.cfg.GELU() {
+		return l.down.of(torch.GeGLU(gateUp), pass.Adapters)
+	}
+	return l.down.of(torch.SwiGLU(gateUp), pass.Adapters)
+}

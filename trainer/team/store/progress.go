@@ -1,0 +1,203 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// PhaseStatus is the progress of a phase.
+type PhaseStatus struct {
+	Phase      string   `json:"phase"`
+	Begun      bool     `json:"begun"`             // its plan is published; a checkpoint has no plan
+	Ended      bool     `json:"ended"`             // all rollouts have ended
+	Outcomes   int64    `json:"outcomes"`          // published outcomes
+	Rollouts   int64    `json:"rollouts"`          // planned rollouts
+	Unanswered int64    `json:"unanswered"`        // invocations without an answer
+	Lacking    []string `json:"lacking,omitempty"` // agents that have not published the report that is due next
+	Behind     []string `json:"behind,omitempty"`  // agents that have not committed the step
+	lacks      report   // the report that they have not published
+	planless   bool     // the phase is the saving of a checkpoint
+	step       int64
+}
+
+// newestPhases returns the names of the newest phases, the oldest first. There is one phase for each step, without
+// checkpoints.
+func (s *Store) newestPhases(ctx context.Context) (names []string, err error) {
+	for from := int64(0); ; from += statusPhases {
+		page, err := s.rdb.ZRangeByScore(ctx, s.key("phases"), &redis.ZRangeBy{Min: "-inf", Max: "+inf", Offset: from, Count: statusPhases}).Result()
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, page...)
+		names = names[max(0, len(names)-statusPhases):]
+		if len(page) < statusPhases {
+			return names, nil
+		}
+	}
+}
+
+// listPhases lists the phases from the oldest version of any agent, and all checkpoints, which may be saved after later
+// steps have begun.
+func (r *statusReader) listPhases() error {
+	names, err := r.s.newestPhases(r.ctx)
+	if err != nil {
+		return err
+	}
+	oldest := int64(math.MaxInt64)
+	for _, a := range r.out.Agents {
+		if a.Version != nil {
+			oldest = min(oldest, *a.Version)
+		}
+	}
+	for _, name := range names {
+		p, err := parsePhase(name)
+		if err != nil {
+			return &MalformedError{Key: r.s.key("phases"), Msg: err.Error()}
+		}
+		if p.hasNoPlan() || p.Step >= oldest {
+			r.phases = append(r.phases, p)
+		}
+	}
+	return nil
+}
+
+// parsePhase reads the name of a phase.
+func parsePhase(name string) (Phase, error) {
+	kind, number, _ := strings.Cut(name, "-")
+	step, err := strconv.ParseInt(number, 10, 64)
+	p := Phase{Kind: kind, Step: step}
+	if err != nil || p.check() != nil || p.String() != name {
+		return Phase{}, fmt.Errorf("%q is not a phase", clip(name))
+	}
+	return p, nil
+}
+
+// hasNoPlan reports whether a phase is the saving of a checkpoint, which has no rollouts.
+func (p Phase) hasNoPlan() bool { return p.Kind == checkpointOf(0).Kind }
+
+// reports returns the reports that every agent publishes in a phase, in this order. A worker that starts from a checkpoint
+// already has its manifest and does not report its part.
+func (p Phase) reports() []report {
+	switch p.Kind {
+	case Train(0).Kind:
+		return []report{trajectoriesReport}
+	case checkpointOf(0).Kind:
+		return []report{partReport, manifestReport}
+	}
+	return nil // the trajectories of an evaluation are not trained on
+}
+
+// progress reads the progress of the phases, and keeps the incomplete ones.
+func (r *statusReader) progress() error {
+	type replies struct {
+		plan                     *redis.StringCmd
+		ended                    *redis.BoolCmd
+		outcomes, calls, results *redis.IntCmd
+		said                     [][]*redis.BoolCmd // by report and agent
+	}
+	answers := make([]replies, len(r.phases))
+	err := r.ask(func(p redis.Pipeliner) {
+		for i, phase := range r.phases {
+			name := phase.String()
+			if !phase.hasNoPlan() {
+				answers[i] = replies{plan: p.HGet(r.ctx, r.s.key("plan", name), "plan"), ended: p.HExists(r.ctx, r.s.key("plan", name), "ended"),
+					outcomes: p.HLen(r.ctx, r.s.key("outcome", name)), calls: p.HLen(r.ctx, r.s.key("call", name)), results: p.HLen(r.ctx, r.s.key("result", name))}
+			}
+			for _, t := range phase.reports() {
+				var said []*redis.BoolCmd
+				for _, a := range r.names {
+					said = append(said, p.HExists(r.ctx, r.s.key(t.kind, name), a))
+				}
+				answers[i].said = append(answers[i].said, said)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for i, phase := range r.phases {
+		a, st := answers[i], PhaseStatus{Phase: phase.String(), planless: phase.hasNoPlan(), step: phase.Step}
+		for j, said := range a.said {
+			lacking := r.silent(said)
+			if j > 0 && len(st.Lacking) > 0 && len(lacking) == len(r.names) {
+				break // this report is not due yet: the run still waits for the previous report
+			}
+			st.Lacking, st.lacks = lacking, phase.reports()[j]
+		}
+		if !st.planless && a.plan.Err() == nil {
+			plan, err := decode[Plan](r.s.key("plan", phase.String()), a.plan.Val())
+			if err != nil {
+				return err
+			}
+			st.Begun, st.Ended = true, a.ended.Val()
+			st.Rollouts, st.Outcomes = int64(len(plan.Queries))*int64(plan.Rollouts), a.outcomes.Val()
+			st.Unanswered = max(a.calls.Val()-a.results.Val(), 0)
+		}
+		if phase.Kind == Train(0).Kind {
+			st.Behind = r.behind(phase.Step + 1)
+		}
+		if st.Begun && st.Rollouts == 0 { // a phase without queries ends the run
+			continue
+		}
+		if st.pending() {
+			r.out.Phases = append(r.out.Phases, st)
+		}
+	}
+	r.out.Phases = r.out.Phases[max(len(r.out.Phases)-statusShown, 0):]
+	return nil
+}
+
+// silent lists the agents that have not published a report.
+func (r *statusReader) silent(said []*redis.BoolCmd) []string {
+	var out []string
+	for i, there := range said {
+		if !there.Val() {
+			out = append(out, r.names[i])
+		}
+	}
+	return out
+}
+
+// behind lists the agents that have not committed a version.
+func (r *statusReader) behind(version int64) []string {
+	var out []string
+	for _, a := range r.out.Agents {
+		if a.Version == nil || *a.Version < version {
+			out = append(out, a.Agent)
+		}
+	}
+	return out
+}
+
+// pending reports whether the phase is incomplete.
+func (p *PhaseStatus) pending() bool {
+	if p.planless {
+		return len(p.Lacking) > 0
+	}
+	return !p.Begun || !p.Ended || p.Outcomes < p.Rollouts || len(p.Lacking) > 0 || len(p.Behind) > 0
+}
+
+// waits calls say with the events that a phase is waiting for: the first of its stages that is incomplete.
+func (p *PhaseStatus) waits(say func(agents []string, what string), main []string) {
+	switch {
+	case p.planless:
+		say(p.Lacking, p.lacks.what+" "+p.Phase)
+	case !p.Begun:
+		say(main, "the beginning of "+p.Phase)
+	case p.Outcomes < p.Rollouts || !p.Ended:
+		what := fmt.Sprintf("rollouts of %s, %d of %d are there", p.Phase, p.Outcomes, p.Rollouts)
+		if p.Unanswered > 0 {
+			what += fmt.Sprintf("; calls without an answer: %d", p.Unanswered)
+		}
+		say(main, what)
+	case len(p.Lacking) > 0:
+		say(p.Lacking, p.lacks.what+" "+p.Phase)
+	default:
+		say(p.Behind, fmt.Sprintf("version %d", p.step+1))
+	}
+}
