@@ -223,34 +223,8 @@ func (d *decoder) model(key string, n *node, v reflect.Value) {
 func (d *decoder) scalar(key string, n *node, v reflect.Value) {
 	want := func(what string) { d.fail(n.pos, key, "must be %s; found %s", what, n.describe()) }
 	switch v.Type() {
-	case durationType:
-		t, err := time.ParseDuration(n.text)
-		if n.kind != textKind || err != nil {
-			want("a duration such as 30s or 10m")
-			return
-		}
-		v.SetInt(int64(t))
-		return
-	case variables:
-		if n.kind != mapKind {
-			want("a mapping such as {enable_thinking: false}")
-			return
-		}
-		if len(n.keys) > 0 {
-			v.SetString(n.json())
-		}
-		return
-	case optionalType:
-		if n.kind == textKind && n.text == "none" {
-			v.SetZero()
-			return
-		}
-		x, err := strconv.ParseFloat(n.text, 64)
-		if n.kind != numberKind || err != nil { // strconv refuses .inf and .nan, and 1e999
-			want("a number or none")
-			return
-		}
-		v.Set(reflect.ValueOf(&x))
+	case durationType, variables, optionalType:
+		named(n, v, want)
 		return
 	}
 	switch v.Kind() {
@@ -297,6 +271,38 @@ func (d *decoder) scalar(key string, n *node, v reflect.Value) {
 		d.list(key, n, v)
 	default:
 		panic("config: no decoding for " + v.Type().String())
+	}
+}
+
+// named decodes a value of a type with a notation of its own. It calls want with the notation if the value has another one.
+func named(n *node, v reflect.Value, want func(what string)) {
+	switch v.Type() {
+	case durationType:
+		t, err := time.ParseDuration(n.text)
+		if n.kind != textKind || err != nil {
+			want("a duration such as 30s or 10m")
+			return
+		}
+		v.SetInt(int64(t))
+	case variables:
+		if n.kind != mapKind {
+			want("a mapping such as {enable_thinking: false}")
+			return
+		}
+		if len(n.keys) > 0 {
+			v.SetString(n.json())
+		}
+	case optionalType:
+		if n.kind == textKind && n.text == "none" {
+			v.SetZero()
+			return
+		}
+		x, err := strconv.ParseFloat(n.text, 64)
+		if n.kind != numberKind || err != nil { // strconv refuses .inf and .nan, and 1e999
+			want("a number or none")
+			return
+		}
+		v.Set(reflect.ValueOf(&x))
 	}
 }
 

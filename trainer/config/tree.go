@@ -259,18 +259,23 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 		out = b.build(n.Value, key, depth)
 		b.anchors[n.Name.GetToken().Value] = out
 	case *ast.AliasNode:
-		name := n.Value.GetToken().Value
-		target, ok := b.anchors[name]
-		if !ok {
-			b.fail(out.pos, key, "no anchor &%s before this alias", clip(name))
-			return out
-		}
-		b.nodes += size(target)
-		return target
+		return b.alias(n, out, key)
 	default:
 		b.fail(out.pos, key, "%s is not supported in a configuration", n.Type().YAMLName())
 	}
 	return out
+}
+
+// alias returns the node of the alias's anchor, or out if there is no such anchor.
+func (b *builder) alias(n *ast.AliasNode, out *node, key string) *node {
+	name := n.Value.GetToken().Value
+	target, ok := b.anchors[name]
+	if !ok {
+		b.fail(out.pos, key, "no anchor &%s before this alias", clip(name))
+		return out
+	}
+	b.nodes += size(target)
+	return target
 }
 
 // entry converts one key of a mapping and adds it to out.

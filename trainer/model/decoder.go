@@ -60,77 +60,22 @@ type Pass struct {
 // decoder binds leaves to the layers: the matrices of linear maps come from matrices, all other tensors from rest. adapters
 // holds the adapters of several models, in the order of their indices.
 func (m *Model) decoder(matrices, rest []*torch.Tensor, adapters ...map[string]torch.LoRA) Decoder {
-	at := map[string]int{}
+	b := &binder{m: m, matrices: matrices, rest: rest, adapters: adapters, at: map[string]int{}}
 	for i, l := range m.Layout.Leaves {
-		at[l.Name] = i
+		b.at[l.Name] = i
 	}
-	from := func(leaves []*torch.Tensor) func(name string) *torch.Tensor {
-		return func(name string) *torch.Tensor {
-			if i, ok := at[name]; ok {
-				return leaves[i]
-			}
-			return nil // this architecture has no such parameter
-		}
-	}
-	matrix, other := from(matrices), from(rest)
-	held := func(name string, tensor func(string) *torch.Tensor) torch.Matrix {
-		if i, ok := at[name]; ok && m.quantised != nil && m.quantised[i] != nil {
-			return m.quantised[i]
-		}
-		return tensor(name)
-	}
-	linearOf := func(name string) linear {
-		return linear{held(name, matrix), other(name + "_bias"), named(adapters, name)}
-	}
-	d := Decoder{cfg: &m.Config, embed: held("embed", other), norm: other("norm"), head: held("head", matrix)}
+	d := Decoder{cfg: &m.Config, embed: b.held("embed", b.rest), norm: b.other("norm"), head: b.held("head", b.matrices)}
 	if m.Config.LayerInputs() > 0 {
-		d.inputs = &inputs{embed: held("inputs_embed", other), project: linearOf("inputs"), norm: other("inputs_norm")}
+		d.inputs = &inputs{embed: b.held("inputs_embed", b.rest), project: b.linear("inputs"), norm: b.other("inputs_norm")}
 	}
 	if m.Config.Tied {
-		d.head = held("embed", matrix)
+		d.head = b.held("embed", b.matrices)
 	}
 	routed := 0
 	for i := range m.Config.Layers {
-		p := fmt.Sprintf("layers.%d.", i)
-		rotary, _ := m.Config.Rotary(i)
-		l := layer{
-			cfg: &m.Config, rotation: m.rotations[rotary], index: i,
-			order: m.heads.orders[columnsOf(&m.Config, i)], growth: m.heads.growth, factor: other(p + arch.FactorLeaf),
-			inputNorm: other(p + "input_norm"), postNorm: other(p + "post_norm"),
-			attendedNorm: other(p + "attended_norm"), mlpNorm: other(p + "mlp_norm"),
-			qkv: linearOf(p + "qkv"), o: linearOf(p + "o"),
-			qNorm: other(p + "q_norm"), kNorm: other(p + "k_norm"), sinks: other(p + "sinks"),
-			gateUp: linearOf(p + "gate_up"), down: linearOf(p + "down"),
-		}
-		if m.Config.Convolves(i) {
-			l.conv = &shortConv{in: linearOf(p + "conv_in"), out: linearOf(p + "conv_out"), ShortConv: torch.ShortConv{Weight: other(p + "conv"), Bias: other(p + "conv_bias")}}
-		}
-		if m.Config.Recurs(i) {
-			g := m.Config.GatedDelta
-			l.delta = &gatedDelta{in: linearOf(p + "delta_in"), out: linearOf(p + "delta_out"), norm: other(p + "delta_norm"), sizes: g, eps: m.Config.RMSEps,
-				conv: torch.ShortConv{Weight: other(p + "conv"), SiLU: true},
-				aLog: other(p + "a_log"), dtBias: other(p + "dt_bias")}
-		} else if m.Config.GatedAttention() {
-			l.gates = m.heads.gates
-		}
-		if l.qNorm != nil {
-			l.vNorm = m.heads.ones[valueNorm{m.Config.HeadDimOf(i), l.qNorm.DType()}]
-		}
-		if d.inputs != nil {
-			l.own = &ownInput{gate: linearOf(p + "input_gate"), up: linearOf(p + "input_up"), norm: other(p + "own_norm")}
-		}
+		l := b.layer(i)
 		if m.Config.HasExperts(i) {
-			l.mixture = &mixture{index: routed, router: other(p + "router"), routerBias: other(p + "router_bias"),
-				experts: torch.MLPs{GateUp: matrix(p + "experts_gate_up"), Down: matrix(p + "experts_down"),
-					GateUpBias: other(p + "experts_gate_up_bias"), DownBias: other(p + "experts_down_bias"), Gates: gatesOf(&m.Config)},
-				perToken: m.Config.Mixture.PerToken, normalise: m.Config.Mixture.Normalise,
-				sigmoid: m.Config.Mixture.Sigmoid, choiceBias: other(p + arch.ChoiceBiasLeaf),
-				hasShared:    m.Config.Mixture.Shared > 0,
-				sharedGateUp: linearOf(p + "shared_gate_up"), sharedDown: linearOf(p + "shared_down"), sharedGate: linearOf(p + "shared_gate")}
-			if m.Config.ExpertsBesideMLP() {
-				l.mixture.beside = &beside{input: other(p + "experts_norm"), output: other(p + "routed_norm"), dense: other(p + "dense_norm"),
-					router: other(p + "router_norm"), scales: other(p + "expert_scales")}
-			}
+			l.mixture = b.mixture(fmt.Sprintf("layers.%d.", i), routed)
 			routed++
 		}
 		d.layers = append(d.layers, l)

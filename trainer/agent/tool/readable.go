@@ -147,13 +147,7 @@ func (r *renderer) render(n *html.Node) {
 		return
 	}
 	exact, cell, spans := r.exact, r.cell, r.spans
-	ends := 0
-	switch {
-	case slices.Contains(blocks, n.DataAtom):
-		ends = 2
-	case slices.Contains(lines, n.DataAtom), slices.ContainsFunc(ownLines, func(d string) bool { return styled(n, d) }):
-		ends = 1
-	}
+	ends := lineEnds(n)
 	switch n.DataAtom {
 	case atom.Table:
 		r.cell, r.spans = false, nil
@@ -178,6 +172,17 @@ func (r *renderer) render(n *html.Node) {
 		r.spans = spans
 	}
 	r.line(ends)
+}
+
+// lineEnds returns the number of line ends before and after an element.
+func lineEnds(n *html.Node) int {
+	switch {
+	case slices.Contains(blocks, n.DataAtom):
+		return 2
+	case slices.Contains(lines, n.DataAtom), slices.ContainsFunc(ownLines, func(d string) bool { return styled(n, d) }):
+		return 1
+	}
+	return 0
 }
 
 // struck are elements whose text is no longer valid.

@@ -82,18 +82,7 @@ const normEps = 1e-5
 
 // layers returns the operations of a decoder.
 func layers() []kernel {
-	shaped := func(shapes ...[]int64) func(int64) [][]int64 { // 0 stands for the number of rows
-		return func(rows int64) [][]int64 {
-			out := make([][]int64, len(shapes))
-			for i, shape := range shapes {
-				if out[i] = slices.Clone(shape); shape[0] == 0 {
-					out[i][0] = rows
-				}
-			}
-			return out
-		}
-	}
-	ks := []kernel{
+	return append([]kernel{
 		layer("linear", shaped([]int64{0, 67}, []int64{45, 67}, []int64{45}), func(_ *trial, in []*torch.Tensor) []*torch.Tensor {
 			return one(torch.Linear(in[0], in[1], in[2]))
 		}),
@@ -141,7 +130,24 @@ func layers() []kernel {
 		{"linear_bf16 with run.matmul bf16", floatBound, halvedRounded},
 		{"linear with run.matmul bf16", floatBound, rounded},
 		{"moe_bf16", amxBound, halvedExperts},
+	}, products()...)
+}
+
+// shaped returns the shapes of a layer's inputs, given the number of rows. It takes the place of 0 in shapes.
+func shaped(shapes ...[]int64) func(rows int64) [][]int64 {
+	return func(rows int64) [][]int64 {
+		out := make([][]int64, len(shapes))
+		for i, shape := range shapes {
+			if out[i] = slices.Clone(shape); shape[0] == 0 {
+				out[i][0] = rows
+			}
+		}
+		return out
 	}
+}
+
+// products returns the products with quantised matrices.
+func products() (ks []kernel) {
 	for _, q := range []struct {
 		name weights.DType
 		kind torch.QuantType
