@@ -104,12 +104,12 @@ func (e elsewhere) Run(ctx context.Context, repeat int, cache measure.Cache) (me
 }
 
 // lent supplies an actor's weights to a server. The server loads them again before each sample, which drops its cached prefixes.
-type lent struct{ *actor }
+type lent struct{ of *actor }
 
-func (l lent) Write(ctx context.Context, dir string) error { return l.export(ctx, dir, false) }
+func (l lent) Write(ctx context.Context, dir string) error { return l.of.export(ctx, dir, false) }
 
 func (l lent) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
-	return l.model.Logits(ctx, ids, ends)
+	return l.of.model.Logits(ctx, ids, ends)
 }
 
 func (lent) Fixed() bool { return false }

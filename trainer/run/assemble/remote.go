@@ -60,21 +60,22 @@ func serverOptions(cfg *config.Config, a *config.Agent) (remote.Options, error) 
 
 // served gives servers access to the agent's weights.
 type served struct {
-	*Parts
+	parts *Parts
 	dtype weights.DType
 }
 
 func (s served) Write(ctx context.Context, dir string) error {
-	read := s.Params.Reader(ctx, func(from int64, dst []float32) error { return s.Params.Read(ctx, from, dst) })
-	return s.Model.HF(read).WriteFolder(dir, s.dtype, s.Tokenizer.Files())
+	p := s.parts
+	read := p.Params.Reader(ctx, func(from int64, dst []float32) error { return p.Params.Read(ctx, from, dst) })
+	return p.Model.HF(read).WriteFolder(dir, s.dtype, p.Tokenizer.Files())
 }
 
 func (s served) Logits(ctx context.Context, ids []int32, ends []int) ([][]float32, error) {
-	if params, learned := s.Params.(launch.Params); learned && s.Model.Gathered() {
+	if params, learned := s.parts.Params.(launch.Params); learned && s.parts.Model.Gathered() {
 		return params.Learner.Logits(ctx, ids, ends)
 	}
-	return s.Model.Logits(ctx, ids, ends)
+	return s.parts.Model.Logits(ctx, ids, ends)
 }
 
 // Fixed reports whether the weights are not trained, or no longer trained.
-func (s served) Fixed() bool { return s.Learner == nil }
+func (s served) Fixed() bool { return s.parts.Learner == nil }

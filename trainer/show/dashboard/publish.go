@@ -64,7 +64,10 @@ func (p *Page) keepPublishing(agent string, at place) {
 	defer tick.Stop()
 	told := ""
 	for {
-		text := p.activityOf(agent, at).encode()
+		p.mu.Lock()
+		now := p.now[agent]
+		p.mu.Unlock()
+		text := activityOf(now, at).encode()
 		if string(text) != told && p.publish(agent, at, func(ctx context.Context) error { return at.PublishActivity(ctx, text) }) {
 			told = string(text)
 		}
@@ -78,11 +81,8 @@ func (p *Page) keepPublishing(agent string, at place) {
 	}
 }
 
-// activityOf returns an agent's activity.
-func (p *Page) activityOf(agent string, at place) activity {
-	p.mu.Lock()
-	d := p.now[agent]
-	p.mu.Unlock()
+// activityOf returns the activity of the agent at a place.
+func activityOf(d activityNow, at place) activity {
 	a := activity{For: d.For, Done: d.Done, Total: d.Total, Since: d.since, Rollouts: at.Rollouts()}
 	if d.Activity != "" {
 		a.Phase = d.Phase()
