@@ -128,6 +128,8 @@ func typeName(e ast.Expr) string {
 		return typeName(e.X)
 	case *ast.IndexExpr:
 		return typeName(e.X)
+	case *ast.IndexListExpr:
+		return typeName(e.X)
 	case *ast.Ident:
 		return e.Name
 	}
