@@ -1,0 +1,236 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestOffersAreRenewed: a worker that waits for a place looks up its checkpoints when it gets the place, because the worker before it may have
+// written new ones and deleted old ones meanwhile.
+func TestOffersAreRenewed(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		join := func(agent string, h Hello) *Member {
+			m, err := b.open(t, Options{}).Join(ctx, agent, h, silent)
+			must(t, err)
+			return m
+		}
+		boss, before := join("boss", from(3)), join("help", from(3))
+		start(t, boss, before)
+		var there atomic.Int64
+		there.Store(3)
+		waits, heir := make(chan string, 1), make(chan *Member)
+		go func() {
+			h := from()
+			h.Renew = func() ([]Offer, bool, error) { return from(there.Load()).Offers, false, nil }
+			m, err := b.open(t, Options{}).Join(ctx, "help", h, func(what string) { waits <- what })
+			if err != nil {
+				t.Error(err)
+			}
+			heir <- m
+		}()
+		if what := <-waits; !strings.Contains(what, "another worker of help is alive") {
+			t.Errorf("got note %q, want the reason why it waits", what)
+		}
+		for v := range int64(6) {
+			must(t, before.PublishVersion(ctx, 4+v))
+		}
+		there.Store(9)
+		must(t, before.Leave(ctx))
+		m := <-heir
+		if m == nil {
+			return
+		}
+		if s := start(t, m); !s.Follows || s.Version != 9 || s.Digest != "digest9" {
+			t.Errorf("the heir starts from %+v, want version 9", s)
+		}
+		must(t, m.Leave(ctx))
+		must(t, boss.Leave(ctx))
+
+		broken := errors.New("the disk is broken")
+		h := from()
+		h.Renew = func() ([]Offer, bool, error) { return nil, false, broken }
+		if _, err := b.open(t, Options{Run: "another"}).Join(ctx, "help", h, silent); !errors.Is(err, broken) {
+			t.Errorf("checkpoints could not be looked up: got error %v, want %v", err, broken)
+		}
+	})
+}
+
+// TestRewind: a worker cannot repeat the lost worker's steps if its checkpoint is older or if the run is not deterministic. Then all workers
+// leave the round, and the next round begins without any data of the old one.
+func TestRewind(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		loose := from(4)
+		loose.Deterministic = false
+		for name, hello := range map[string]Hello{"older": from(4), "not deterministic": loose} {
+			ctx := t.Context()
+			newRun := Options{Run: strings.ReplaceAll(name, " ", "-")}
+			join := func(agent string) *Member {
+				m, err := b.open(t, newRun).Join(ctx, agent, hello, silent)
+				must(t, err)
+				return m
+			}
+			boss, dead := join("boss"), join("help")
+			start(t, boss, dead)
+			must(t, boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}))
+			if name == "older" {
+				must(t, dead.PublishVersion(ctx, 5))
+			}
+			die(t, b, dead)
+			waits := make(chan string, 1)
+			heir := make(chan *Member)
+			go func() {
+				m, err := b.open(t, newRun).Join(ctx, "help", hello, func(what string) { waits <- what })
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				heir <- m
+			}()
+			select {
+			case <-boss.Context().Done():
+			case <-heir:
+				t.Fatalf("%s: the place was taken over in the same round", name)
+			}
+			if err := context.Cause(boss.Context()); !Rewinds(err) || !strings.Contains(err.Error(), "help: its worker was lost") {
+				t.Errorf("%s: the other worker's context ended with %v, want a rewind because of help", name, err)
+			}
+			if what := <-waits; !strings.Contains(what, "not all of its workers have left: boss") {
+				t.Errorf("%s: got note %q, want that boss has not left", name, what)
+			}
+			must(t, boss.Leave(ctx))
+			again := <-heir
+			if again == nil {
+				return
+			}
+			boss2 := join("boss")
+			if s := start(t, again, boss2); s.Version != 4 || s.Digest != "digest4" {
+				t.Errorf("%s: the new round started from %v, want version 4", name, s)
+			}
+			if again.Nonce() == dead.Nonce() || boss2.Epoch() < boss.Epoch()+2 {
+				t.Errorf("%s: rounds %s and %s, want different ones; epochs %d and %d, want 2 more", name, dead.Nonce(), again.Nonce(), boss.Epoch(), boss2.Epoch())
+			}
+			must(t, again.PublishVersion(ctx, 5)) // the next worker of help offers the checkpoint of it
+			die(t, b, again)
+			if name == "older" {
+				m, err := b.open(t, newRun).Join(ctx, "help", from(5, 4), silent)
+				must(t, err)
+				if again = m; start(t, again).Version != 5 {
+					t.Errorf("the takeover did not start from version 5, the newest one of its agent")
+				}
+			}
+			must(t, boss2.Begin(ctx, Train(4), Plan{Queries: []string{"another"}, Rollouts: 1}))
+			if err := boss.Begin(ctx, Train(4), Plan{Queries: []string{"q"}, Rollouts: 1}); !Rewinds(err) {
+				t.Errorf("%s: a write of a worker of the old round: got error %v, want a rewind", name, err)
+			}
+			if name == "older" {
+				must(t, again.Leave(ctx))
+			}
+			must(t, boss2.Leave(ctx))
+		}
+	})
+}
+
+// TestDateOfTheRound: a worker that takes over a place during a round gets the round's date, not the date that it offers.
+func TestDateOfTheRound(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		join := func(agent, date string) *Member {
+			h := team
+			h.Offers = []Offer{{Version: Afresh, Date: date}}
+			m, err := b.open(t, Options{}).Join(t.Context(), agent, h, silent)
+			must(t, err)
+			return m
+		}
+		boss, help := join("boss", "2024-07-26"), join("help", "2024-07-26")
+		start(t, boss, help)
+		die(t, b, help)
+		help = join("help", "2024-07-27")
+		if s := start(t, help); !s.Follows || s.Date != "2024-07-26" {
+			t.Errorf("got start %+v, want the round's date, 2024-07-26", s)
+		}
+		must(t, boss.Leave(t.Context()))
+		must(t, help.Leave(t.Context()))
+	})
+}
+
+// TestStart: the team starts from the newest state that all agents offer. It lists the newer states with the agents that lack them.
+func TestStart(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		ctx := t.Context()
+		for name, test := range map[string]struct {
+			boss, help []Offer
+			want       Start
+			err        string
+		}{
+			"afresh": {[]Offer{{Version: Afresh}}, []Offer{{Version: Afresh}}, Start{Offer: Offer{Version: Afresh}}, ""},
+			"dated": {[]Offer{{Version: Afresh, Date: "2024-07-26"}}, []Offer{{Version: Afresh, Date: "2025-01-01"}},
+				Start{Offer: Offer{Version: Afresh, Date: "2024-07-26"}}, ""},
+			"newest":  {from(6, 4, 2).Offers, from(4, 2).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (digest6) is missing at help"}}, ""},
+			"another": {append([]Offer{{Version: 6, Digest: "x"}}, from(4).Offers...), from(6, 4).Offers, Start{Offer: from(4).Offers[0], Refused: []string{"the checkpoint of version 6 (x) is missing at help", "the checkpoint of version 6 (digest6) is missing at boss"}}, ""},
+			"none":    {from(4).Offers, []Offer{{Version: Afresh}}, Start{}, "store: there is no state that all agents can start from: the checkpoint of version 4 (digest4) is missing at help; a start from the beginning is missing at boss; restore the missing checkpoints of run.dir, or start a new run with another run.dir for all"},
+		} {
+			o := Options{Run: name}
+			join := func(agent string, offers []Offer) *Member {
+				h := team
+				h.Offers = offers
+				m, err := b.open(t, o).Join(ctx, agent, h, silent)
+				must(t, err)
+				return m
+			}
+			boss, help := join("boss", test.boss), join("help", test.help)
+			for _, m := range []*Member{boss, help} {
+				got, err := m.Start(ctx)
+				if test.err != "" {
+					if err == nil || err.Error() != test.err {
+						t.Errorf("%s: got  %v\nwant %s", name, err, test.err)
+					}
+					continue
+				}
+				must(t, err)
+				if d := cmp.Diff(test.want, got); d != "" {
+					t.Errorf("%s (-want +got):\n%s", name, d)
+				}
+			}
+			must(t, boss.Leave(ctx))
+			must(t, help.Leave(ctx))
+		}
+	})
+}
+
+func TestRoundOfAStep(t *testing.T) {
+	backends(t, func(t *testing.T, b backend) {
+		boss, help := pair(t, b, Options{})
+		ctx := t.Context()
+		plan := Plan{Queries: []string{"b", "a#epoch=2"}, Rollouts: 2}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			got, err := help.Plan(ctx, Train(7))
+			if d := cmp.Diff(plan, got); err != nil || d != "" {
+				t.Errorf("plan: %v\n%s", err, d)
+			}
+			lists, err := help.Trajectories(ctx, Train(7))
+			if d := cmp.Diff(map[string][]string{"boss": {"a", "b"}, "help": {}}, lists); err != nil || d != "" {
+				t.Errorf("trajectories: %v\n%s", err, d)
+			}
+			if err := help.Barrier(ctx, 1); err != nil {
+				t.Errorf("barrier: %v", err)
+			}
+		})
+		must(t, boss.Begin(ctx, Train(7), plan))
+		must(t, boss.PublishTrajectories(ctx, Train(7), []string{"b", "a"}))
+		must(t, help.PublishTrajectories(ctx, Train(7), nil))
+		for range 2 { // the second write changes nothing
+			must(t, help.PublishVersion(ctx, 1))
+		}
+		must(t, boss.PublishVersion(ctx, 1))
+		wg.Wait()
+		if err := help.PublishVersion(ctx, 3); err == nil || !strings.Contains(err.Error(), "version 3 of help: it does not follow the stored version, 1") {
+			t.Errorf("version 3 after 1: got error %v, want one that it does not follow", err)
+		}
+	})
+}
