@@ -19,7 +19,7 @@ const (
 	module = "github.com/mgrpo/mgrpo/"
 )
 
-// notOurs are folders at the root that builds and runs fill.
+// notOurs are folders at the root that builds and runs fill. In a worktree .git is a file.
 var notOurs = []string{".git", "bin", "build", "dist", "runs", "models", "data"}
 
 // eachFile visits every file of the repository by its slash-separated path from the root.
@@ -35,13 +35,11 @@ func eachFile(t *testing.T, visit func(path string, content []byte)) {
 			return err
 		}
 		path = filepath.ToSlash(path)
-		if entry.IsDir() {
-			if slices.Contains(notOurs, path) || entry.Name() == "__pycache__" {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		if !entry.Type().IsRegular() {
+		skipped := slices.Contains(notOurs, path) || entry.Name() == "__pycache__"
+		switch {
+		case entry.IsDir() && skipped:
+			return filepath.SkipDir
+		case skipped || !entry.Type().IsRegular():
 			return nil
 		}
 		content, err := os.ReadFile(file)
