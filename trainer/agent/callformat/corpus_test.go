@@ -103,7 +103,7 @@ func newPrinter(file string) (*printer, error) {
 	return p, nil
 }
 
-// unread are templates of the corpora whose notation no format reads.
+// unread lists the templates whose notation no format can read.
 var unread = []string{"Kimi-K3.jinja", "MiniMax-M3.jinja"}
 
 // corpus returns the templates of testdata, and the templates in the folders of TEMPLATES (make test-templates).
@@ -123,7 +123,7 @@ func corpus(t testing.TB) []string {
 	return files
 }
 
-// learn has a template print calls with arguments as objects, or else as texts.
+// learn learns the format of a template that prints arguments given as objects, or else as texts.
 func learn(p *printer) (Format, error) {
 	f, err := Learn(p.probe)
 	if err == nil {
@@ -137,8 +137,8 @@ func learn(p *printer) (Format, error) {
 	return g, nil
 }
 
-// TestPrintedCallsAreReadBack prints calls with each template of the corpus and reads them back: arguments of all types, nested, with quotes,
-// line ends, other scripts and the marks of the notations in texts.
+// TestPrintedCallsAreReadBack: calls that a template of the corpus prints are read again unchanged. Arguments have all types, nesting, quotes,
+// line ends, other scripts, and texts that contain the marks of the notations.
 func TestPrintedCallsAreReadBack(t *testing.T) {
 	const seeds = 60
 	read, silent, broken := 0, 0, 0
@@ -198,11 +198,11 @@ func FuzzRead(f *testing.F) {
 		for _, format := range formats {
 			r := format.Read(text, functions)
 			if r.Start < 0 || r.Start > len(text) || r.End < 0 || r.End > len(text) {
-				t.Fatalf("%s: %q: from %d to %d", format.Name(), text, r.Start, r.End)
+				t.Fatalf("%s: %q: got calls from byte %d to %d", format.Name(), text, r.Start, r.End)
 			}
 			for _, c := range r.Calls {
 				if c.Problem == "" && (c.Name == "" || object(c.Arguments) == nil) {
-					t.Fatalf("%s: %q: a call without problem: %q %s", format.Name(), text, c.Name, c.Arguments)
+					t.Fatalf("%s: %q: a call without a problem has name %q and arguments %s", format.Name(), text, c.Name, c.Arguments)
 				}
 			}
 			if _, channels := format.(Harmony); channels {
@@ -308,7 +308,7 @@ func readsBack(p *printer, f Format, seed uint64) string {
 		}
 		return err.Error()
 	}
-	// Some templates print the first call alone.
+	// Some templates print only the first call.
 	if strings.Count(text, "get_weather")+strings.Count(text, "now") < len(calls) {
 		return ""
 	}

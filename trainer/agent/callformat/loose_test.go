@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// learned is the format of a template of testdata.
+// learned returns the format of a template of testdata.
 func learned(t *testing.T, name string) Format {
 	t.Helper()
 	p, err := newPrinter(filepath.Join("testdata", "templates", name+".jinja"))
@@ -21,7 +21,8 @@ func learned(t *testing.T, name string) Format {
 	return f
 }
 
-// TestCallsWithoutAllMarks reads calls as models write them that leave out white space or the outer mark, or write it once for several calls.
+// TestCallsWithoutAllMarks: calls are read also if a model leaves out white space or the outer mark, or writes the outer mark once for several
+// calls.
 func TestCallsWithoutAllMarks(t *testing.T) {
 	const one, two = `get_weather {"text": "Oslo"} `, `get_weather {"text": "Rome", "whole": 2} `
 	const oslo, rome = "<function=get_weather>\n<parameter=text>\nOslo\n</parameter>\n</function>", "<function=get_weather><parameter=text>Rome</parameter><parameter=whole>2</parameter></function>"
@@ -40,12 +41,12 @@ func TestCallsWithoutAllMarks(t *testing.T) {
 			fmt.Fprintf(&got, "%s %s%s ", c.Name, c.Arguments, c.Problem)
 		}
 		if got.String() != want {
-			t.Errorf("%q is read as %s", text, got.String())
+			t.Errorf("%q is read as %s, want %s", text, got.String(), want)
 		}
 	}
 }
 
-// TestQuotedMarks: a mark that a model writes about begins no call.
+// TestQuotedMarks: a mark that a model quotes does not begin a call.
 func TestQuotedMarks(t *testing.T) {
 	formats := []Format{Hermes}
 	for _, file := range corpus(t) {

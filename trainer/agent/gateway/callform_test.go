@@ -38,7 +38,7 @@ func withTemplate(t *testing.T, file, special string) *tokenizer.Tokenizer {
 	return tok
 }
 
-// TestForcedCallsOfTheCorpus forces a call with each template: it has the form that the template prints, and is read, or is refused.
+// TestForcedCallsOfTheCorpus: with each template, a forced call has the form that the template prints and is read as a call, or it is refused.
 func TestForcedCallsOfTheCorpus(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "callformat", "testdata", "templates", "*.jinja"))
 	if more := os.Getenv("TEMPLATES"); more != "" {
@@ -55,10 +55,10 @@ func TestForcedCallsOfTheCorpus(t *testing.T) {
 	}
 }
 
-// notForced are templates of testdata whose notation of arguments cannot be enforced.
+// notForced lists the templates of testdata whose notation of arguments cannot be enforced.
 var notForced = []string{"trl_gemma4_v5", "trl_lfm2_2_5", "trl_lfm2_v2"}
 
-// says ends the thinking that the prompt has opened, and does not call.
+// says returns a turn that ends the thinking that the prompt has opened, without a call.
 func says(prompt string) string {
 	if strings.HasSuffix(strings.TrimSpace(prompt), "<think>") {
 		return "hm\n</think>\n\nNo."
@@ -82,7 +82,7 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 	w := httptest.NewRecorder()
 	s.server.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", bytes.NewReader(body)))
 	if strings.Contains(w.Body.String(), "context_length_exceeded") {
-		t.Skip("its own prompt is longer than the context of the test's model")
+		t.Skip("the template's prompt is longer than the context of the test's model")
 	}
 	if w.Code == 400 && strings.Contains(w.Body.String(), "constrain a reply to that notation") || w.Code == 400 && os.Getenv("TEMPLATES") != "" {
 		if !refused && os.Getenv("TEMPLATES") == "" {
@@ -98,18 +98,18 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 		}
 	}
 	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || len(answer.Choices) != 1 || refused {
-		t.Fatalf("%d %s, %v; refused %v", w.Code, w.Body, err, refused)
+		t.Fatalf("got status %d, body %s, error %v; refused: %v", w.Code, w.Body, err, refused)
 	}
 	got := answer.Choices[0]
 	if got.Finish == "length" {
-		t.Skip("it went on and on")
+		t.Skip("the reply did not end within its limit")
 	}
 	if len(got.Message.ToolCalls) != 1 || got.Message.ToolCalls[0].Function.Name != "add" || valid(json.RawMessage(parameters), got.Message.ToolCalls[0].Function.Arguments) != nil {
-		t.Errorf("%+q", w.Body.String())
+		t.Errorf("got body %+q", w.Body.String())
 	}
 }
 
-// TestForcedCallsHaveSpecialTokens forces a call whose mark is a special token of the model.
+// TestForcedCallsHaveSpecialTokens: a call can be forced if its mark is a special token of the model.
 func TestForcedCallsHaveSpecialTokens(t *testing.T) {
 	tok := withTemplate(t, filepath.Join("..", "callformat", "testdata", "templates", "axolotl_mistral_v3_tekken.jinja"), "[TOOL_CALLS]")
 	if ids := tok.Encode("[TOOL_CALLS]"); len(ids) != 1 || !tok.Special(ids[0]) {

@@ -13,8 +13,8 @@ import (
 // Constrains returns true for the tests' model.
 func (m *model) Constrains() bool { return true }
 
-// under returns a token that a constraint allows: the model's own choice if it is allowed, and otherwise any token.
-// Tokens that end texts and objects are more likely, so that a reply ends.
+// under returns a token that a constraint allows: the model's own choice if it is allowed, and otherwise a random token. Tokens that end texts
+// and objects are more likely, so that a reply ends.
 func (m *model) under(c policy.Constraint, id int32, random *rand.Rand) (int32, error) {
 	mask, err := c.Allowed()
 	if err != nil {
@@ -25,7 +25,7 @@ func (m *model) under(c policy.Constraint, id int32, random *rand.Rand) (int32, 
 		tried, most := 0, int32(m.tok.VocabSize())
 		for id = random.Int32N(most); !allowed(id); id = (id + 1) % most {
 			if tried++; tried > int(most) {
-				return 0, fmt.Errorf("nothing may come")
+				return 0, fmt.Errorf("the constraint allows no token")
 			}
 		}
 		for _, end := range []string{`"`, `}`, `]`, `",`, `<tool_call>`} {
@@ -40,7 +40,7 @@ func (m *model) under(c policy.Constraint, id int32, random *rand.Rand) (int32, 
 	return id, c.Accept(id)
 }
 
-// schemas are of the subset that is enforced.
+// schemas are schemas that can be enforced.
 var schemas = []string{
 	`{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "definitions": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/definitions/n"}}, "required": ["a"]}`,
 	`{"type": "object", "properties": {"answer": {"type": "integer"}, "why": {"type": "string", "maxLength": 8}}, "required": ["answer", "why"], "additionalProperties": false}`,
@@ -67,7 +67,7 @@ func TestSchemasAreEnforced(t *testing.T) {
 				got := s.chat(object{"messages": []object{said("user", "?")}, "max_tokens": 300,
 					"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": json.RawMessage(schema)}}})
 				if got.Finish == "length" {
-					continue // it did not end
+					continue // the reply did not end
 				}
 				ended++
 				if err := valid(json.RawMessage(schema), got.Content); err != nil {
@@ -79,12 +79,12 @@ func TestSchemasAreEnforced(t *testing.T) {
 			}
 		}
 		if most := 3 * len(schemas); ended < most/2 {
-			t.Errorf("%s: %d of %d replies came to an end", name, ended, most)
+			t.Errorf("%s: only %d of %d replies ended", name, ended, most)
 		}
 	}
 }
 
-// TestChoicesAreEnforced: a function that must be called is called, with arguments of its schema.
+// TestChoicesAreEnforced: if a function must be called, the reply calls it with arguments that fit its schema.
 func TestChoicesAreEnforced(t *testing.T) {
 	tools := []object{{"type": "function", "function": object{"name": "add", "parameters": json.RawMessage(schemas[1])}}, {"type": "function", "function": object{"name": "wait"}}}
 	for _, name := range []string{"smollm2", "qwen3"} {
@@ -96,11 +96,11 @@ func TestChoicesAreEnforced(t *testing.T) {
 					continue
 				}
 				if got.Finish != "tool_calls" || i == 1 && len(got.ToolCalls) != 1 {
-					t.Errorf("%s, %v: %+v", name, choice, got)
+					t.Errorf("%s, %v: got reply %+v", name, choice, got)
 				}
 				for _, c := range got.ToolCalls {
 					if i == 1 && c.Function.Name != "add" || c.Function.Name == "add" && valid(json.RawMessage(schemas[1]), c.Function.Arguments) != nil {
-						t.Errorf("%s, %v: %+v", name, choice, c)
+						t.Errorf("%s, %v: got call %+v", name, choice, c)
 					}
 				}
 			}
@@ -108,8 +108,8 @@ func TestChoicesAreEnforced(t *testing.T) {
 	}
 }
 
-// TestFormsInTraining checks that the model is not constrained in training, that its reply reaches the client, and that
-// a reply that violates the form makes the format of the conversation invalid.
+// TestFormsInTraining: in training the model is not constrained, and its reply reaches the client. A reply that violates the form makes the
+// format of the conversation invalid.
 func TestFormsInTraining(t *testing.T) {
 	for i, c := range []struct {
 		says  string
@@ -128,15 +128,15 @@ func TestFormsInTraining(t *testing.T) {
 		s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return c.says })
 		s.chat("planner", ticketOf("q", 1), []object{said("user", "?")}, c.more)
 		if asked := s.models["planner"].asked[0]; asked.Constraint != nil {
-			t.Errorf("%d: the model is constrained", i)
+			t.Errorf("case %d: the model was constrained", i)
 		}
 		if got := s.finish("planner", ticketOf("q", 1)); got[0].Valid != c.valid {
-			t.Errorf("%d: %q is valid: %v", i, c.says, got[0].Valid)
+			t.Errorf("case %d: %q: got valid=%v", i, c.says, got[0].Valid)
 		}
 	}
 }
 
-// TestSchemasRefused: what would not be held is refused by name.
+// TestSchemasRefused: a schema that cannot be enforced is refused, and the error names its unsupported part.
 func TestSchemasRefused(t *testing.T) {
 	for schema, want := range map[string]string{
 		`{"type": "object", "properties": {"a": {"not": {"type": "null"}}}}`: "schema.properties.a.not cannot be enforced",

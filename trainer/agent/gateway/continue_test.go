@@ -53,14 +53,14 @@ func TestContinuesOwnTokens(t *testing.T) {
 	}
 	asked := s.models["planner"].asked
 	if want := slices.Concat(asked[0].Tokens, tok.Encode("<think>\nhm\n</think>\n\nOne, two, three")[:8]); !slices.Equal(asked[1].Tokens, want) {
-		t.Errorf("%q, want %q", tok.Decode(asked[1].Tokens, false), tok.Decode(want, false))
+		t.Errorf("the second request has prompt %q, want %q", tok.Decode(asked[1].Tokens, false), tok.Decode(want, false))
 	}
 	if got := s.finish("planner", ticket); len(got) != 1 || len(got[0].Rows) != 1 {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestReasoningSentBack: a template that prints the reasoning of earlier turns reads it from the history, under either name.
+// TestReasoningSentBack: a template that prints the reasoning of earlier turns gets it from the client's history, under either name.
 func TestReasoningSentBack(t *testing.T) {
 	for _, field := range []string{"reasoning_content", "reasoning"} {
 		tok := goldenTokenizer(t, "qwen3")
@@ -69,12 +69,12 @@ func TestReasoningSentBack(t *testing.T) {
 			"tool_calls": []object{{"id": "c1", "type": "function", "function": object{"name": "calculator", "arguments": "{}"}}}}
 		s.chat("planner", ticketOf("q", 1), []object{said("user", "go"), call, {"role": "tool", "tool_call_id": "c1", "content": "4"}}, object{"tools": calculator})
 		if prompt := tok.Decode(s.models["planner"].asked[0].Tokens, false); !strings.Contains(prompt, "<think>\nPLAN: ask first\n</think>\n\n<tool_call>") {
-			t.Errorf("%s: %q", field, prompt)
+			t.Errorf("%s: got prompt %q", field, prompt)
 		}
 	}
 }
 
-// TestOneCall: a client that takes one call a turn gets one, and the surplus is malformed.
+// TestOneCall: a client that allows one call in a turn gets one, and the other calls count as malformed.
 func TestOneCall(t *testing.T) {
 	s := newStage(t, goldenTokenizer(t, "qwen3"), func(string) string { return calculation + calculation })
 	for i, most := range []any{true, false} {
@@ -82,12 +82,12 @@ func TestOneCall(t *testing.T) {
 		got := s.chat("planner", ticket, []object{said("user", "?")}, object{"tools": calculator, "parallel_tool_calls": most})
 		c := s.finish("planner", ticket)[0]
 		if calls := got["tool_calls"].([]any); (len(calls) == 1) != (most == false) || c.Malformed != i || c.Valid == (most == false) {
-			t.Errorf("parallel_tool_calls %v: %d calls, %+v", most, len(calls), c)
+			t.Errorf("parallel_tool_calls %v: got %d calls, %+v", most, len(calls), c)
 		}
 	}
 }
 
-// TestTemplateKwargs: a request's variables reach the template, in training only if they change nothing.
+// TestTemplateKwargs: a request's variables reach the template. In training they are accepted only if they do not change the prompt.
 func TestTemplateKwargs(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "ok" })
@@ -109,7 +109,7 @@ func TestTemplateKwargs(t *testing.T) {
 	}
 }
 
-// TestModels: an agent is described by its name.
+// TestModels: an agent is described at models/NAME. The error for an unknown name lists the agents.
 func TestModels(t *testing.T) {
 	s := newAlone(t, "smollm2")
 	if got := s.get("models/model", 200); !strings.Contains(got, `"id":"model"`) {

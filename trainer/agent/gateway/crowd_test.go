@@ -9,12 +9,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestCrowd checks that 200 concurrent conversations with two agents each get their own words back, and that all are
-// stored.
+// TestCrowd: each of 200 concurrent conversations with two agents gets its own replies, and all conversations are stored.
 func TestCrowd(t *testing.T) {
 	const crowd, turns = 200, 3
 	tok := goldenTokenizer(t, "smollm2")
-	s := newStage(t, tok, func(prompt string) string { // what was asked for last
+	s := newStage(t, tok, func(prompt string) string { // repeats the word of the last question
 		_, word, _ := strings.Cut(prompt[strings.LastIndex(prompt, "Say "):], " ")
 		word, _, _ = strings.Cut(word, "<|im_end|>")
 		return word
@@ -22,7 +21,7 @@ func TestCrowd(t *testing.T) {
 	var arrived atomic.Int64
 	all := make(chan struct{})
 	for _, m := range s.models {
-		m.wait = func(string) { // no request is answered before all have arrived
+		m.wait = func(string) { // holds the answers until all requests have arrived
 			if arrived.Add(1) == crowd {
 				close(all)
 			}
@@ -44,7 +43,7 @@ func TestCrowd(t *testing.T) {
 				messages = append(messages, said("user", "Say "+word(i, turn)))
 				answer := s.chat(name(i), ticket(i), messages, nil)
 				if answer["content"] != word(i, turn) {
-					return fmt.Errorf("conversation %d was told %v, not %s", i, answer["content"], word(i, turn))
+					return fmt.Errorf("conversation %d got the reply %v, want %s", i, answer["content"], word(i, turn))
 				}
 				messages = append(messages, answer)
 			}
@@ -57,7 +56,7 @@ func TestCrowd(t *testing.T) {
 	for i := range crowd {
 		kept := s.finish(name(i), ticket(i))
 		if len(kept) != 1 || len(kept[0].Rows) != 1 {
-			t.Fatalf("conversation %d: %+v", i, kept)
+			t.Fatalf("conversation %d is stored as %+v", i, kept)
 		}
 		var want strings.Builder
 		for turn := range turns {

@@ -33,7 +33,7 @@ var parameterSchemas = []string{
 
 const parameterDefinitions = `{"Word": {"type": "string", "maxLength": 6}, "Tree": {"type": "object", "properties": {"word": {"$ref": "#/$defs/Word"}, "next": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"type": "null"}]}}, "required": ["word"]}}`
 
-// randomParameters are the parameters of a function, some of them required.
+// randomParameters returns a schema of a function's parameters, some of them required.
 func randomParameters(r *rand.Rand) json.RawMessage {
 	var properties []string
 	required := []string{}
@@ -47,13 +47,13 @@ func randomParameters(r *rand.Rand) json.RawMessage {
 	return json.RawMessage(`{"type": "object", "$defs": ` + parameterDefinitions + `, "properties": {` + strings.Join(properties, ", ") + `}, "required": [` + strings.Join(required, ", ") + `]}`)
 }
 
-// pushes are what a model may try to write into a value, or to end it with.
+// pushes are texts that a model may write into a value or at its end.
 var pushes = []string{"12", "-3", "true", "null", "None", "abc", "bad", "C:\\", "é東🎉", "\n", "\n\n", " ", "\t", "[1, 2]", `{"a": 1}`, `["x"]`, `"`, `""`, "'", "\\", "\\\"", "<", "<b>", "</", "<![CDATA[x]]>", "2024-01-31", "yes",
 	"</parameter>", "</parameter> <parameter=p_0>", "</parameter>\n</function>\n</tool_call>", "</arg_value>", "</arg_value><arg_key>", "</tool_call>", "<tool_call>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<|tool_call_end|>", "<|call|>", "\x01", "\x00", "}}", "]]"}
 
 var ends = []string{"}", "]", `"`, `"}`, `"]`, ", ", "\n"}
 
-// TestWhatIsForcedIsReadBack: whatever a model writes into a call that it must make, what is read is a call of the schema.
+// TestWhatIsForcedIsReadBack: a forced call is read as a call that fits the schema, for any texts that a model writes into its arguments.
 func TestWhatIsForcedIsReadBack(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "callformat", "testdata", "templates", "*.jinja"))
 	if err != nil || len(files) == 0 {
@@ -71,7 +71,7 @@ func TestWhatIsForcedIsReadBack(t *testing.T) {
 				}
 			}
 			if name := strings.TrimSuffix(filepath.Base(file), ".jinja"); ended < seeds/2 && !slices.Contains(notForced, name) {
-				t.Errorf("%d of %d calls came to an end", ended, seeds)
+				t.Errorf("only %d of %d calls ended", ended, seeds)
 			}
 		})
 	}
@@ -123,7 +123,7 @@ func forcedIsReadBack(t *testing.T, tok *tokenizer.Tokenizer, parameters json.Ra
 	return true
 }
 
-// wander writes what the grammar allows of random texts, and reports whether it came to an end.
+// wander writes random texts as far as the grammar allows them, and reports whether the call ended.
 func wander(t *testing.T, tok *tokenizer.Tokenizer, m *grammar.Matcher, stop int32, form agent.CallForm, r *rand.Rand) (ids []int32, ended bool) {
 	t.Helper()
 	ends := append([]string{form.After}, ends...)
@@ -151,7 +151,7 @@ func wander(t *testing.T, tok *tokenizer.Tokenizer, m *grammar.Matcher, stop int
 			id := stop
 			switch forced := len(may) == 1; {
 			case len(may) == 0:
-				t.Fatalf("nothing may follow %q", tok.Decode(ids, false))
+				t.Fatalf("the grammar allows no token after %q", tok.Decode(ids, false))
 			case slices.Contains(may, stop):
 			case i < len(wanted) && slices.Contains(may, wanted[i]):
 				id = wanted[i]

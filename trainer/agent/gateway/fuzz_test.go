@@ -39,21 +39,21 @@ func FuzzRequest(f *testing.F) {
 		d.ServeHTTP(w, r)
 		streamed := strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream")
 		if !streamed && !json.Valid(w.Body.Bytes()) || w.Code != 200 && w.Code != 400 && w.Code != 404 && w.Code != 413 {
-			t.Errorf("%d %q", w.Code, w.Body)
+			t.Errorf("got status %d and body %q", w.Code, w.Body)
 		}
 		said, err := a.Finish(ticket)
 		if err != nil || (w.Code == 200) != (len(said) == 1) {
-			t.Fatalf("%d: %d conversations, %v", w.Code, len(said), err)
+			t.Fatalf("after status %d: %d conversations are stored, error %v", w.Code, len(said), err)
 		}
 		for _, c := range said {
 			if err := c.Rows[0].Check(); err != nil || c.Rows[0].SampledTokens() == 0 {
-				t.Errorf("%+v, %v", c.Rows[0], err)
+				t.Errorf("a stored row is inconsistent: %+v, %v", c.Rows[0], err)
 			}
 		}
 	})
 }
 
-// FuzzKey: no text but a signed one is a key.
+// FuzzKey: only a signed text is accepted as a key.
 func FuzzKey(f *testing.F) {
 	good := secret.Key(ticketOf("q", 1))
 	f.Add(good)
@@ -62,12 +62,12 @@ func FuzzKey(f *testing.F) {
 	f.Add(Secret(make([]byte, SecretSize)).Key(ticketOf("q", 1)))
 	f.Fuzz(func(t *testing.T, key string) {
 		if ticket, err := secret.Ticket(key, time.Now()); err == nil && secret.Key(ticket) != key && key != good {
-			t.Errorf("%q is %+v", key, ticket)
+			t.Errorf("the unsigned text %q is accepted as a key of %+v", key, ticket)
 		}
 	})
 }
 
-// FuzzResult: a result is an answer or an error, never both and never a score out of bounds.
+// FuzzResult: a result is read as an answer or as an error, not as both, and its score is within bounds.
 func FuzzResult(f *testing.F) {
 	for _, text := range []string{`{"answer":"4"}`, `{"answer":4,"format":false}`, `{"correct":0.5,"experts":{"a":[1,0],"b":{"x":1}}}`, `{"correct":2}`, `{"error":"no"}`, `42`, `{}`, `{"experts":{"a":[1e309]}}`} {
 		f.Add([]byte(text))
@@ -95,8 +95,8 @@ func oneJob(t *testing.T) (*Leases, <-chan Played) {
 	return l, played
 }
 
-// TestLeaseTimeout: a program that renews its lease for longer than task.program.timeout has failed, and no other program gets the rollout. A
-// timer of an earlier attempt that is late changes nothing.
+// TestLeaseTimeout: a program that renews its lease for longer than task.program.timeout has failed, and its rollout is not given to another
+// program. A late timer of an earlier attempt has no effect.
 func TestLeaseTimeout(t *testing.T) {
 	l, played := oneJob(t)
 	grant := func() (o Offer) {
@@ -111,13 +111,13 @@ func TestLeaseTimeout(t *testing.T) {
 	l.mu.Lock()
 	job := l.byID[first.ID]
 	l.mu.Unlock()
-	l.expire(job, 1) // it was not renewed
+	l.expire(job, 1) // as if it was not renewed
 	if second := grant(); second.Attempt != 2 {
-		t.Fatalf("attempt %d", second.Attempt)
+		t.Fatalf("got attempt %d", second.Attempt)
 	}
 	l.expire(job, 1)
 	if len(l.waiting) != 0 || job.over {
-		t.Fatalf("the late timer of the first attempt: %d jobs wait, over %v", len(l.waiting), job.over)
+		t.Fatalf("after the late timer of the first attempt: %d jobs wait, over is %v", len(l.waiting), job.over)
 	}
 	l.mu.Lock()
 	job.ends = time.Now()
@@ -127,15 +127,15 @@ func TestLeaseTimeout(t *testing.T) {
 	over := job.over
 	l.mu.Unlock()
 	if !over {
-		t.Fatal("after the time of a program its rollout is leased again")
+		t.Fatal("the rollout of a program that timed out was leased again")
 	}
 	if p := <-played; p.Failed == nil || !strings.Contains(p.Failed.Error(), "task.program.timeout") {
-		t.Errorf("after the time of a program: %+v", p)
+		t.Errorf("a program that timed out: got %+v, want a failure", p)
 	}
 }
 
-// TestLeases checks that a lease without renewal goes to the next program, and that then only its key is valid; that an
-// unreadable result is a failure; and that nothing is leased without the token.
+// TestLeases: the rollout of a lease that is not renewed goes to the next program, and then only that program's key is valid. An unreadable
+// result is a failure. Without the token no rollout is leased.
 func TestLeases(t *testing.T) {
 	l, played := oneJob(t)
 	ask := func(method, path, key, body string) (int, Offer) {
@@ -153,14 +153,14 @@ func TestLeases(t *testing.T) {
 	}
 	for _, wrong := range []string{"", "another token", secret.Key(ticketOf("q", 1))} {
 		if status, _ := ask("POST", "/rollouts/lease", wrong, ""); status != http.StatusUnauthorized {
-			t.Errorf("leased to %q: %d", wrong, status)
+			t.Errorf("token %q: got status %d", wrong, status)
 		}
 	}
 	_, first := ask("POST", "/rollouts/lease", "a-token-of-the-run", "")
-	l.expire(l.byID[first.ID], 1) // as its timer does
+	l.expire(l.byID[first.ID], 1) // as the lease's timer would
 	_, second := ask("POST", "/rollouts/lease", "a-token-of-the-run", "")
 	if first.ID != second.ID || first.Attempt != 1 || second.Attempt != 2 || string(second.Query) != `{"id":"q","question":"?"}` {
-		t.Fatalf("%+v, then %+v", first, second)
+		t.Fatalf("leased %+v, then %+v", first, second)
 	}
 	path := "/rollouts/" + first.ID
 	for _, c := range []struct {
@@ -169,7 +169,7 @@ func TestLeases(t *testing.T) {
 	}{{"POST", path + "/renew", first.Key, 409}, {"PUT", path + "/result", first.Key, 409}, {"PUT", "/rollouts/other/result", second.Key, 404},
 		{"POST", path + "/renew", second.Key, 204}, {"PUT", path + "/result", second.Key, 204}, {"PUT", path + "/result", second.Key, 404}} {
 		if status, _ := ask(c.method, c.path, c.key, "{}"); status != c.want {
-			t.Errorf("%s %s: %d, want %d", c.method, c.path, status, c.want)
+			t.Errorf("%s %s: got status %d, want %d", c.method, c.path, status, c.want)
 		}
 	}
 	if p := <-played; p.Ticket.Attempt != 2 || p.Failed == nil || !strings.Contains(p.Failed.Error(), "neither answer nor correct") {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestResultIsToldAgain checks that a result that a proxy loses is sent again, and that a refused result is not.
+// TestResultIsToldAgain: a result that a proxy loses is sent again. A refused result is not.
 func TestResultIsToldAgain(t *testing.T) {
 	var told atomic.Int32
 	statuses := []int{http.StatusBadGateway, http.StatusOK, http.StatusConflict}
@@ -25,15 +25,15 @@ func TestResultIsToldAgain(t *testing.T) {
 	c := &Client{URL: server.URL, Command: []string{"true"}}
 	offer := &Offer{ID: "a", Query: []byte(`{}`), Deadline: time.Now().Add(time.Minute).Unix(), Renew: 60}
 	if err := c.play(t.Context(), offer); err != nil || told.Load() != 2 {
-		t.Errorf("told %d times, %v", told.Load(), err)
+		t.Errorf("a lost result was sent %d times in all, want 2; error %v", told.Load(), err)
 	}
 	if err := c.play(t.Context(), offer); err == nil || told.Load() != 3 {
-		t.Errorf("told %d times, %v", told.Load(), err)
+		t.Errorf("after a refused result, results were sent %d times in all, want 3; error %v", told.Load(), err)
 	}
 }
 
-// TestPrograms: the last line is the result, also where a child keeps the output open; no child outlives its program, and
-// none sees what is hidden.
+// TestPrograms: the last line of a program's output is its result, also if a child process keeps the output open. Child processes are killed
+// with the program. Hidden variables are not in the program's environment.
 func TestPrograms(t *testing.T) {
 	t.Setenv("A_SECRET", "hidden")
 	dir := t.TempDir()
@@ -44,7 +44,7 @@ func TestPrograms(t *testing.T) {
 	}
 	got, err := p.Play(t.Context(), Job{Ticket: Ticket{Run: run, Query: "q", Rollout: 3}, Text: "?"})
 	if err != nil || got.Failed != nil || got.Result.Answer != "3 http://x/v1" || got.Stderr != "secret=\n" {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, error %v", got, err)
 	}
 	pid, err := os.ReadFile(dir + "/child")
 	if err != nil {
@@ -54,11 +54,11 @@ func TestPrograms(t *testing.T) {
 	for _, c := range strings.TrimSpace(string(pid)) {
 		n = 10*n + int(c-'0')
 	}
-	for range 500 { // until init has reaped it
+	for range 500 { // waits until the child has ended
 		if stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat"); err != nil || strings.Contains(string(stat), ") Z ") {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("the child lives on: %v", syscall.Kill(n, syscall.SIGKILL))
+	t.Errorf("the child still runs after its program ended; killing it: %v", syscall.Kill(n, syscall.SIGKILL))
 }

@@ -2,8 +2,8 @@ package gateway
 
 import "testing"
 
-// TestReplyIDs: equal questions to different agents, and in different rollouts, have replies with different ids; a later attempt
-// at the same rollout has the same ids.
+// TestReplyIDs: replies to equal questions have different ids if the agents or the rollouts differ. A later attempt at the same rollout has the
+// same ids.
 func TestReplyIDs(t *testing.T) {
 	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
 	ask := func(agent string, k Ticket) string {
@@ -17,16 +17,15 @@ func TestReplyIDs(t *testing.T) {
 		ids[ask("planner", k)], ids[ask("solver", k)] = true, true
 	}
 	if len(ids) != 6 {
-		t.Errorf("six replies have the ids %v", ids)
+		t.Errorf("six replies have ids %v, want six different ones", ids)
 	}
 	if !ids[ask("planner", ticketOf("q", 2))] {
-		t.Error("another attempt has other ids")
+		t.Error("a later attempt has different ids")
 	}
 }
 
-// TestTemplatePrintsEmptyThinking uses Qwen3's template, which prints an empty thinking before a last turn without
-// thinking, and drops it once a user speaks again. The turn was sampled without thinking, so the conversation stays one
-// row.
+// TestTemplatePrintsEmptyThinking: Qwen3's template prints an empty thinking before a last turn without thinking, and drops it after a new
+// message of the user. The turn was sampled without thinking, so the conversation stays one row.
 func TestTemplatePrintsEmptyThinking(t *testing.T) {
 	tok := goldenTokenizer(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "ok" })

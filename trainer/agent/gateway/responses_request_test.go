@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// output asks for a response and returns its items.
+// output requests a response and returns its items.
 func (s *alone) output(body object) []any {
 	s.t.Helper()
 	body["stream"] = false
@@ -19,7 +19,7 @@ func (s *alone) output(body object) []any {
 	return answer["output"].([]any)
 }
 
-// outputOfEvents asks for a response in events, and puts it together from them: from their deltas, and as the last event has it.
+// outputOfEvents requests a response as events. It returns the items assembled from the deltas, and the items of the last event.
 func (s *alone) outputOfEvents(body object) (pieces, last []any) {
 	s.t.Helper()
 	body["stream"] = true
@@ -35,7 +35,7 @@ func (s *alone) outputOfEvents(body object) (pieces, last []any) {
 		}
 		var event object
 		if err := json.Unmarshal([]byte(data), &event); err != nil || event["type"] != name || event["sequence_number"] != float64(number) {
-			s.t.Fatalf("%v: event %d, %s: %s", err, number, name, data)
+			s.t.Fatalf("event %d, %s: %v: %s", number, name, err, data)
 		}
 		number++
 		var item object
@@ -72,7 +72,7 @@ func withoutIDs(items []any) []any {
 	return items
 }
 
-// TestResponses: a response has what the same reply has as a chat's, whole and in events.
+// TestResponses: a response has the same content as the reply to the same chat, both as a whole and as events.
 func TestResponses(t *testing.T) {
 	s := newAlone(t, "qwen3")
 	var flat object
@@ -99,16 +99,16 @@ func TestResponses(t *testing.T) {
 		}
 		as.Finish = want.Finish
 		if !reflect.DeepEqual(as, want) {
-			t.Errorf("%q: %+v, as a chat %+v", s.says, as, want)
+			t.Errorf("%q: got %+v, want %+v as in a chat", s.says, as, want)
 		}
 		pieces, last := s.outputOfEvents(body)
 		if !reflect.DeepEqual(pieces, last) || len(withoutIDs(got)) != len(withoutIDs(last)) || len(got) > 0 && !reflect.DeepEqual(got, last) {
-			t.Errorf("%q: in events\n%v, in the last\n%v, whole\n%v", s.says, pieces, last, got)
+			t.Errorf("%q: got from deltas\n%v, from the last event\n%v, want as without events\n%v", s.says, pieces, last, got)
 		}
 	}
 }
 
-// TestResponsesGoOn checks that the items of a response, sent back with a result, continue its conversation.
+// TestResponsesGoOn: the items of a response, sent back with a tool's result, continue the conversation.
 func TestResponsesGoOn(t *testing.T) {
 	s := newStage(t, goldenTokenizer(t, "qwen3"), func(prompt string) string {
 		if strings.Contains(prompt, "\n4") {
@@ -134,7 +134,7 @@ func TestResponsesGoOn(t *testing.T) {
 	}
 }
 
-// TestResponsesRefused: what needs a store, or what a chat would refuse, is refused by name.
+// TestResponsesRefused: fields that need a store of responses, and fields that a chat would refuse, are refused by name.
 func TestResponsesRefused(t *testing.T) {
 	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
 	for field, c := range map[string]struct {
@@ -149,7 +149,7 @@ func TestResponsesRefused(t *testing.T) {
 		body := object{"model": "planner", "input": "?"}
 		body[field] = c.value
 		if status, answer := s.post("/v1/responses", secret.Key(ticketOf("q", 1)), body); status != 400 || !strings.Contains(answer["error"].(object)["message"].(string), c.want) {
-			t.Errorf("%s: %d %v", field, status, answer)
+			t.Errorf("%s: got status %d: %v", field, status, answer)
 		}
 	}
 }

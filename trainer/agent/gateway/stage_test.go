@@ -164,7 +164,7 @@ func (s *stage) send(path, key string, body any, headers ...string) *http.Respon
 
 func said(role, text string) object { return object{"role": role, "content": text} }
 
-// chat asks an agent and returns its message; anything but 200 ends the test.
+// chat sends a request to an agent and returns its message. It ends the test if the status is not 200.
 func (s *stage) chat(model string, t Ticket, messages []object, more object, headers ...string) object {
 	s.t.Helper()
 	body := object{"model": model, "messages": messages}
@@ -173,7 +173,7 @@ func (s *stage) chat(model string, t Ticket, messages []object, more object, hea
 	}
 	status, answer := s.post("/v1/chat/completions", secret.Key(t), body, headers...)
 	if status != 200 {
-		s.t.Fatalf("%d %v", status, answer)
+		s.t.Fatalf("got status %d: %v", status, answer)
 	}
 	return answer["choices"].([]any)[0].(object)["message"].(object)
 }

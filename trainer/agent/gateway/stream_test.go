@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// corpus are replies whose text, thinking and calls are hard to tell apart before they are complete.
+// corpus are replies in which text, thinking and calls are hard to distinguish before the reply is complete.
 var corpus = []string{
 	"", " ", "Hello, wörld 🌍!\n", "The sum is 3, so\n</think>\n\nThe answer is 3.", "<think>A</think>Use `</think>` to end it.",
 	"<think>\nIt says \"</think>\" there.\n</think>\n\nNo.", "<think>never ends", "Use `</think>` to end it.", "Write <think> or <tool_call> first.",
@@ -22,7 +22,7 @@ var corpus = []string{
 	`{"answer": 3}`, "[TOOL_CALLS][{\"name\": \"calculator\", \"arguments\": {}}]", "<|python_tag|>{", "a < b, and <thinner> things", "stop here STOP and not there",
 }
 
-// alone is a server with one agent whose requests may ask for anything.
+// alone is a server with one agent that is not trained, so requests may set all fields.
 type alone struct {
 	t      *testing.T
 	server *Server
@@ -49,7 +49,7 @@ func (s *alone) post(path string, body object) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	s.server.ServeHTTP(w, httptest.NewRequest("POST", "/v1/"+path, bytes.NewReader(text)))
 	if w.Code != 200 {
-		s.t.Fatalf("%s: %d %s", text, w.Code, w.Body)
+		s.t.Fatalf("%s: got status %d: %s", text, w.Code, w.Body)
 	}
 	return w
 }
@@ -60,12 +60,12 @@ func (s *alone) get(path string, status int) string {
 	w := httptest.NewRecorder()
 	s.server.ServeHTTP(w, httptest.NewRequest("GET", "/v1/"+path, nil))
 	if w.Code != status {
-		s.t.Errorf("%s: %d", path, w.Code)
+		s.t.Errorf("%s: got status %d, want %d", path, w.Code, status)
 	}
 	return w.Body.String()
 }
 
-// told is a client's view of a reply.
+// told is a reply as a client receives it.
 type told struct {
 	Content   string
 	Reasoning string `json:"reasoning_content"`
@@ -75,7 +75,7 @@ type told struct {
 	Finish string
 }
 
-// chat asks for a reply at once.
+// chat requests a whole reply.
 func (s *alone) chat(body object) told {
 	body["stream"] = false
 	var answer struct {
@@ -92,7 +92,7 @@ func (s *alone) chat(body object) told {
 	return out
 }
 
-// stream asks for a reply in pieces, and looks whether the thinking comes first.
+// stream requests a streamed reply, and checks that the thinking comes before the text.
 func (s *alone) stream(body object) (out told, pieces int) {
 	body["stream"] = true
 	for lines := bufio.NewScanner(s.post("chat/completions", body).Body); lines.Scan(); {
@@ -115,10 +115,10 @@ func (s *alone) stream(body object) (out told, pieces int) {
 		}
 		c := chunk.Choices[0]
 		if pieces++; (pieces == 1) != (c.Delta.Role == "assistant") || pieces == 1 && c.Delta.Content != "" {
-			s.t.Errorf("event %d: %s", pieces, data)
+			s.t.Errorf("got event %d: %s", pieces, data)
 		}
 		if c.Delta.Reasoning != "" && out.Content != "" {
-			s.t.Errorf("thinking after the text: %s", data)
+			s.t.Errorf("got thinking after the text: %s", data)
 		}
 		out.Content += c.Delta.Content
 		out.Reasoning += c.Delta.Reasoning
@@ -147,7 +147,7 @@ func TestStreamsEqualReplies(t *testing.T) {
 	}
 }
 
-// TestThinkingInReplies: a reply is parted into thinking and text where the model thinks, and nowhere else.
+// TestThinkingInReplies: a reply is divided into thinking and text only if the model thinks.
 func TestThinkingInReplies(t *testing.T) {
 	for _, c := range []struct{ name, says, reasoning, content string }{
 		{"qwen3", "The sum is 3, so\n</think>\n\nThe answer is 3.", "The sum is 3, so", "\n\nThe answer is 3."},
@@ -158,12 +158,12 @@ func TestThinkingInReplies(t *testing.T) {
 		s.says = c.says
 		got, _ := s.stream(object{"messages": []object{said("user", "?")}})
 		if got.Reasoning != c.reasoning || got.Content != c.content {
-			t.Errorf("%q: %+v", c.says, got)
+			t.Errorf("%q: got %+v", c.says, got)
 		}
 	}
 }
 
-// TestStreamsFlow: a client reads the first event before the first token, and the words as they come.
+// TestStreamsFlow: a client receives the first event before the first token is sampled, and then the words as they are sampled.
 func TestStreamsFlow(t *testing.T) {
 	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "one two three four" })
 	release := make(chan struct{})
@@ -172,7 +172,7 @@ func TestStreamsFlow(t *testing.T) {
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	if !lines.Scan() || !strings.Contains(lines.Text(), `"role":"assistant"`) {
-		t.Errorf("the first event: %s", lines.Text())
+		t.Errorf("got first event %s", lines.Text())
 	}
 	close(release)
 	n := 0
@@ -182,12 +182,12 @@ func TestStreamsFlow(t *testing.T) {
 		}
 	}
 	if n != 4 {
-		t.Errorf("four words came in %d pieces", n)
+		t.Errorf("four words arrived in %d pieces", n)
 	}
 }
 
-// TestMaxTokensBeyondContext asks a served model for more tokens than its context has room for. Each form of request is refused by name, and
-// the largest number that the refusal names is accepted.
+// TestMaxTokensBeyondContext: a request for more tokens than the context has room for is refused by name, in each form of request. The largest
+// number of tokens that the refusal names is accepted.
 func TestMaxTokensBeyondContext(t *testing.T) {
 	s := newAlone(t, "smollm2")
 	s.says = "Hello."
@@ -211,7 +211,7 @@ func TestMaxTokensBeyondContext(t *testing.T) {
 		_, rest, found := strings.Cut(w.Body.String(), "ask for at most ")
 		var most int
 		if _, err := fmt.Sscan(rest, &most); !found || err != nil || !strings.Contains(w.Body.String(), "context_length_exceeded") || w.Code != 400 {
-			t.Errorf("%s, %s: %d %s", c.path, c.param, w.Code, w.Body)
+			t.Errorf("%s, %s: got status %d: %s", c.path, c.param, w.Code, w.Body)
 			continue
 		}
 		c.body[c.param] = most

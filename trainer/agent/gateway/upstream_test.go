@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestUpstream checks that a hosted model receives its own name and key, and neither the client's key nor its cookies,
-// even if it needs no key.
+// TestUpstream: a hosted model receives its own name and key. The client's key and cookies are not sent to it, also if it does not have a key.
 func TestUpstream(t *testing.T) {
 	var got *http.Request
 	var body string
@@ -31,10 +30,10 @@ func TestUpstream(t *testing.T) {
 			t.Fatal(err)
 		}
 		if sent := got.Header.Get("Authorization"); sent != strings.TrimSuffix("Bearer "+key, "Bearer ") || got.Header.Get("Cookie") != "" {
-			t.Errorf("with the key %q it gets the key %q and the cookies %q", key, sent, got.Header.Get("Cookie"))
+			t.Errorf("configured key %q: the hosted model got key %q and cookies %q", key, sent, got.Header.Get("Cookie"))
 		}
 		if got.URL.Path != "/proxied/v1/chat/completions" || body != `{"model":"big","n":1}` || got.ContentLength != int64(len(body)) {
-			t.Errorf("it gets %s at %s", body, got.URL.Path)
+			t.Errorf("the hosted model got %s at %s", body, got.URL.Path)
 		}
 	}
 }

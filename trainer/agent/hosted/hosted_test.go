@@ -29,8 +29,8 @@ type request struct {
 	MaxTokens   int      `json:"max_tokens"`
 }
 
-// stage is a server that answers with the given bodies, one after the other, and keeps what it was asked. A body that
-// begins with a status has that status.
+// stage is a server that answers with the given bodies, one after the other, and records its requests. If a body begins with a status, the
+// answer has this status.
 type stage struct {
 	*Chat
 	bodies []string
@@ -84,8 +84,8 @@ func says(content, finish string, calls ...string) string {
 	return string(body)
 }
 
-// TestConversation: tools and sub-agents are offered, called and answered in the words of the API, and the trajectory has
-// the texts, the calls and the tokens as the server counts them.
+// TestConversation: tools and sub-agents are offered, called and answered in the API's format. The trajectory has the texts, the calls and the
+// server's counts of tokens.
 func TestConversation(t *testing.T) {
 	s := newStage(t,
 		says("Let me see.", "tool_calls", "echo", `{"text": "a"}`, "helper", `{"task": "b"}`),
@@ -107,7 +107,7 @@ func TestConversation(t *testing.T) {
 		t.Error(err)
 	}
 	if tokens, sampled, known := got.Size(); tokens != 25 || sampled != 10 || !known {
-		t.Errorf("%d tokens, %d sampled, %v", tokens, sampled, known)
+		t.Errorf("got %d tokens, %d of them sampled, known: %v", tokens, sampled, known)
 	}
 	first, second := s.asked[0], s.asked[1]
 	if first.Model != "big" || first.Temperature != 0.5 || first.TopP != nil || first.MaxTokens != 64 || len(first.Tools) != 2 || !strings.Contains(string(first.Tools[0]), `"name":"helper"`) {
@@ -118,7 +118,7 @@ func TestConversation(t *testing.T) {
 		roles = append(roles, m.Role+m.ToolCallID)
 	}
 	if want := []string{"system", "user", "assistant", "toolc0", "toolc2"}; !slices.Equal(roles, want) || len(second.Messages[2].ToolCalls) != 2 || second.Messages[4].Content != "helper 0: b" {
-		t.Errorf("asked again with %v", second.Messages)
+		t.Errorf("the second request has messages %v", second.Messages)
 	}
 	if stats := s.model.Stats(); stats.Requests != 2 || stats.PromptTokens != 40 || stats.SampledTokens != 10 || stats.MaxInFlight != 1 {
 		t.Errorf("%+v", stats)
@@ -138,12 +138,12 @@ func TestBadCalls(t *testing.T) {
 	said, results := s.asked[1].Messages[2].ToolCalls, s.asked[1].Messages[3:]
 	for i, want := range []string{"not a JSON object", `no tool "nobody"`, "not a JSON object", "do not fit", "a!", "2 call(s) not executed", "2 call(s) not executed"} {
 		if !strings.Contains(results[i].Content, want) || results[i].ToolCallID != fmt.Sprint("c", 2*i) || !json.Valid([]byte(said[i].Function.Arguments)) {
-			t.Errorf("call %d, arguments %q: %+v, want %q", i, said[i].Function.Arguments, results[i], want)
+			t.Errorf("call %d, arguments %q: got result %+v, want %q", i, said[i].Function.Arguments, results[i], want)
 		}
 	}
 }
 
-// TestCallsWithoutID get one: every result must name its call.
+// TestCallsWithoutID: a call without an id gets one, because every result must name its call.
 func TestCallsWithoutID(t *testing.T) {
 	s := newStage(t, strings.NewReplacer(`"id":"c0"`, `"id":""`, `"id":"c2"`, `"id":""`).Replace(says("", "tool_calls", "echo", `{"text": "a"}`, "echo", `{"text": "b"}`)), says("done", "stop"))
 	if _, err := s.run(t.Context(), agent.Limits{}); err != nil {
@@ -155,7 +155,7 @@ func TestCallsWithoutID(t *testing.T) {
 	}
 }
 
-// TestLimits: what ends a conversation is a Finish, as with a model of our own.
+// TestLimits: a limit ends a conversation with the same Finish as with a model of our own.
 func TestLimits(t *testing.T) {
 	call := says("", "tool_calls", "echo", `{"text": "a"}`)
 	for name, c := range map[string]struct {
@@ -176,15 +176,15 @@ func TestLimits(t *testing.T) {
 		s := newStage(t, c.bodies...)
 		got, err := s.run(t.Context(), c.limits)
 		if err != nil || got.Finish != c.finish || got.FormatValid || len(s.asked) != c.asked {
-			t.Errorf("%s: %s, valid %v, %v after %d requests, want %s after %d", name, got.Finish, got.FormatValid, err, len(s.asked), c.finish, c.asked)
+			t.Errorf("%s: got finish %s, valid %v, error %v after %d requests; want %s after %d", name, got.Finish, got.FormatValid, err, len(s.asked), c.finish, c.asked)
 		}
 		if name == "the last tokens" && s.asked[1].MaxTokens != 5 {
-			t.Errorf("%s: asked for %d", name, s.asked[1].MaxTokens)
+			t.Errorf("%s: the second request has max_tokens %d", name, s.asked[1].MaxTokens)
 		}
 	}
 }
 
-// TestWallTime breaks a request off that is under way.
+// TestWallTime: the limit of wall time cancels a request that is in flight.
 func TestWallTime(t *testing.T) {
 	asked := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -221,7 +221,7 @@ func TestServerFails(t *testing.T) {
 		got, err := s.run(t.Context(), agent.Limits{})
 		var silent *agent.UnansweredError
 		if !errors.As(err, &silent) || silent.Agent != "boss" || got.Finish != "" {
-			t.Errorf("%s: %+v, %v", name, got, err)
+			t.Errorf("%s: got %+v, error %v", name, got, err)
 		}
 	}
 	s := newStage(t, says("ok", "stop"))
@@ -229,7 +229,7 @@ func TestServerFails(t *testing.T) {
 	why := errors.New("the round is over")
 	cancel(why)
 	if _, err := s.run(ctx, agent.Limits{}); !errors.Is(err, why) || errors.As(err, new(*agent.UnansweredError)) {
-		t.Errorf("a caller that gave up: %v", err)
+		t.Errorf("a caller that gave up: got error %v", err)
 	}
 }
 
@@ -239,12 +239,12 @@ func TestUncounted(t *testing.T) {
 	for _, bodies := range [][]string{{counted, not, counted}, {not, counted, counted}} {
 		got, err := newStage(t, bodies...).run(t.Context(), agent.Limits{Turns: 3})
 		if _, _, known := got.Size(); known || err != nil || got.SampledTurns() != 3 {
-			t.Errorf("%+v, %v", got.Usage, err)
+			t.Errorf("got usage %+v, want unknown; error %v", got.Usage, err)
 		}
 	}
 }
 
-// TestCheck sends the same request as a conversation and names the settings to check.
+// TestCheck: Check sends the same request as a conversation does, and its error names the settings to check.
 func TestCheck(t *testing.T) {
 	for body, want := range map[string]string{says("ok", "stop"): "", says("", "length"): "", `401 no`: "check the key", `403 no`: "check the key", `404 no`: "check url and name", `400 bad tool`: "bad tool"} {
 		s := newStage(t, body)

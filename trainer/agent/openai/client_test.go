@@ -19,8 +19,7 @@ import (
 
 const testKey = "sk-very-secret"
 
-// ask starts a server that answers with the given handler, and returns a client of it and the pauses it makes, which
-// take no time.
+// ask starts a server with the given handler, and returns a client of it and the list of the client's pauses, which take no time.
 func ask(t *testing.T, s Settings, handler http.HandlerFunc) (*Client, *[]time.Duration) {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -94,7 +93,7 @@ func TestUsageThatCannotBe(t *testing.T) {
 	}
 }
 
-// OpenAI's newer models refuse max_tokens. The other name is learned once.
+// TestNameOfTheBound: OpenAI's newer models refuse max_tokens. The client then uses the other name, also in later requests.
 func TestNameOfTheBound(t *testing.T) {
 	var keys []string
 	c, _ := ask(t, Settings{}, func(w http.ResponseWriter, r *http.Request) {
@@ -114,11 +113,11 @@ func TestNameOfTheBound(t *testing.T) {
 		}
 	}
 	if want := []string{"old", "new 9", "new 9"}; !slices.Equal(keys, want) {
-		t.Errorf("asked with %v, want %v", keys, want)
+		t.Errorf("got requests with %v, want %v", keys, want)
 	}
 }
 
-// What a later attempt may not meet is tried again, at most so many times and after ever longer pauses.
+// TestRetries: a request that failed for a temporary reason is repeated, up to Retries times and after longer and longer pauses.
 func TestRetries(t *testing.T) {
 	breakOff := func(w http.ResponseWriter, _ *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()
@@ -164,20 +163,20 @@ func TestRetries(t *testing.T) {
 		})
 		got, err := client.Complete(t.Context(), Request{})
 		if (err == nil && got.Message.Content == "yes") != c.right || int(calls.Load()) != c.calls {
-			t.Errorf("%s: %v, %v after %d calls, want %d", name, got, err, calls.Load(), c.calls)
+			t.Errorf("%s: got %v, error %v after %d calls; want success %v after %d", name, got, err, calls.Load(), c.right, c.calls)
 		}
 		for i, d := range *asked {
 			if most := retry.FirstWait << i; d < most/2 || d > max(most, 7*time.Second) {
-				t.Errorf("%s: pause %d is %s", name, i, d)
+				t.Errorf("%s: pause %d took %s, want %s to %s", name, i, d, most/2, max(most, 7*time.Second))
 			}
 		}
 		if name == "a wait of a few seconds" && !slices.Equal(*asked, []time.Duration{7 * time.Second}) {
-			t.Errorf("%s: waited %v", name, *asked)
+			t.Errorf("%s: got pauses %v, want the 7 s that the server asked for", name, *asked)
 		}
 	}
 }
 
-// An attempt that takes too long is broken off and repeated; the caller's own end is not.
+// TestRetriesAfterATimeOut: an attempt that takes too long is cancelled and repeated. A request whose caller gives up is not repeated.
 func TestRetriesAfterATimeOut(t *testing.T) {
 	var calls atomic.Int32
 	c, _ := ask(t, Settings{Retries: 50, Timeout: 200 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
@@ -189,7 +188,7 @@ func TestRetriesAfterATimeOut(t *testing.T) {
 		say(w, "yes")
 	})
 	if got, err := c.Complete(t.Context(), Request{}); err != nil || got.Message.Content != "yes" {
-		t.Errorf("%v, %v after %d calls", got, err, calls.Load())
+		t.Errorf("a slow attempt: got %v, error %v after %d calls", got, err, calls.Load())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	calls.Store(0)
@@ -199,11 +198,11 @@ func TestRetriesAfterATimeOut(t *testing.T) {
 		http.Error(w, "busy", http.StatusServiceUnavailable)
 	})
 	if _, err := c.Complete(ctx, Request{}); !errors.Is(err, context.Canceled) || calls.Load() != 1 {
-		t.Errorf("a caller that gave up: %v after %d calls", err, calls.Load())
+		t.Errorf("a caller that gave up: got error %v after %d calls", err, calls.Load())
 	}
 }
 
-// What the server answers wrongly is an error at once, which names the address and not the key.
+// TestFailures: a wrong answer of the server is an error without another attempt. The error names the address and not the key.
 func TestFailures(t *testing.T) {
 	for name, handler := range map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, _ *http.Request) {
@@ -211,7 +210,7 @@ func TestFailures(t *testing.T) {
 		},
 		"not JSON":  func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>"+testKey) },
 		"no choice": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"choices":[]}`) },
-		"content that is no text": func(w http.ResponseWriter, _ *http.Request) {
+		"content of another type": func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"choices":[{"message":{"content":7}}]}`)
 		},
 		"too long": func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxReply+2)) },
@@ -230,12 +229,12 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if calls.Load() != 1 {
-			t.Errorf("%s: asked %d times", name, calls.Load())
+			t.Errorf("%s: got %d requests, want 1", name, calls.Load())
 		}
 	}
 }
 
-// The address is named once.
+// TestNobodyListens: if no server listens, the error names the address once.
 func TestNobodyListens(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
@@ -301,12 +300,12 @@ func TestForms(t *testing.T) {
 			io.WriteString(w, `{"choices": [{"message": {"content": "a"}, "finish_reason": "`+server+`"}]}`)
 		})
 		if r, err := c.Complete(t.Context(), Request{}); err != nil || r.Finish != want {
-			t.Errorf("%s: %q, %v", server, r.Finish, err)
+			t.Errorf("%s: got finish %q, want %q; error %v", server, r.Finish, want, err)
 		}
 	}
 }
 
-// TestErrorsInside asks servers that report errors with status 200: those that may pass are asked again, others are what they are.
+// TestErrorsInside: errors that a server reports with status 200 are errors. Only requests with temporary errors are repeated.
 func TestErrorsInside(t *testing.T) {
 	const again = 2
 	for body, c := range map[string]struct {
@@ -333,7 +332,7 @@ func TestErrorsInside(t *testing.T) {
 		client, _ := ask(t, Settings{Retries: again - 1}, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); io.WriteString(w, body) })
 		r, err := client.Complete(t.Context(), Request{})
 		if err == nil || int(calls.Load()) != c.calls || c.check != nil && !c.check(err) {
-			t.Errorf("%s: %+v, %v after %d requests, want %d", body, r, err, calls.Load(), c.calls)
+			t.Errorf("%s: got %+v, error %v after %d requests, want an error after %d", body, r, err, calls.Load(), c.calls)
 		}
 	}
 }

@@ -56,13 +56,13 @@ const (
 		{"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}, {"role": "assistant", "content": "On Lomm."}]}`
 )
 
-// TestResultsOfOneTurn: two tool messages in a row are the results of one turn's two calls, and the demonstration has
-// the tokens of the conversation in which they are.
+// TestResultsOfOneTurn: two tool messages in a row are the results of one turn's two calls. The demonstration has the tokens of a conversation
+// with these calls.
 func TestResultsOfOneTurn(t *testing.T) {
 	p := searcher(t)
 	got, err := demonstrate(t, p, strings.ReplaceAll(twoResults, "\n\t\t", ""))
 	if err != nil || len(got) != 1 {
-		t.Fatalf("%d demonstrations, %v", len(got), err)
+		t.Fatalf("got %d demonstrations, error %v", len(got), err)
 	}
 	dialect, err := p.dialect()
 	if err != nil {
@@ -75,11 +75,11 @@ func TestResultsOfOneTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(got[0].Tokens, held.Tokens) || !slices.Equal(got[0].Sampled, held.Sampled) {
-		t.Errorf("demonstrated %q\nheld %q", p.Tokenizer.Decode(got[0].Tokens, false), p.Tokenizer.Decode(held.Tokens, false))
+		t.Errorf("got demonstration %q\nwant conversation %q", p.Tokenizer.Decode(got[0].Tokens, false), p.Tokenizer.Decode(held.Tokens, false))
 	}
 }
 
-// said is an engine whose model says what the test wrote down.
+// said is an engine that returns given turns.
 type said struct{ turns [][]int32 }
 
 func (s *said) ContextLimit() int { return 1 << 20 }
@@ -90,7 +90,7 @@ func (s *said) Generate(context.Context, policy.Request) (policy.Completion, err
 	return policy.Completion{Tokens: turn, LogProbs: make([]float32, len(turn)), Finish: policy.FinishStop}, nil
 }
 
-// TestDemonstrationsAreRefused: a demonstration of or with a call to an unknown agent is an error with file, line and name.
+// TestDemonstrationsAreRefused: a demonstration of an unknown agent, or with a call to one, is an error with file, line and name.
 func TestDemonstrationsAreRefused(t *testing.T) {
 	good := `{"agent": "planner", "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}`
 	call := func(name string) string {
@@ -132,15 +132,15 @@ func TestParseChat(t *testing.T) {
 		d, err := parseChat([]byte(`{"agent": "a", "messages": [`+strings.Join(messages, ", ")+`]}`), false)
 		switch {
 		case want == "" && (err != nil || len(d.Segments) != len(messages) || !d.Segments[1].Sampled):
-			t.Errorf("%q: %+v, %v", roles, d, err)
+			t.Errorf("%q: got %+v, error %v", roles, d, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%q: got %v, want an error with %q", roles, err, want)
 		}
 	}
 }
 
-// TestProgramsDemonstrations: a chat of a program, in the form of OpenAI's fine-tuning files, has the prompt of the program's requests: its own
-// system message and functions, which the agent itself does not have.
+// TestProgramsDemonstrations: a chat of a program, in the format of OpenAI's fine-tuning files, has the prompt of the program's requests. The
+// system message and the functions come from the chat, not from the agent.
 func TestProgramsDemonstrations(t *testing.T) {
 	p := searcher(t)
 	p.Part.System = "The configuration's."
@@ -150,7 +150,7 @@ func TestProgramsDemonstrations(t *testing.T) {
 		{"role": "tool", "tool_call_id": "c1", "content": "3"}, {"role": "assistant", "content": "3"}]}`
 	line = strings.ReplaceAll(line, "\n\t\t", "")
 	if _, err := demonstrate(t, p, strings.Replace(line, "SYSTEM", "", 1)); err == nil || !strings.Contains(err.Error(), `it lists the tool "add"`) {
-		t.Errorf("of an agent that holds its own conversations: %v", err)
+		t.Errorf("an agent that holds its own conversations: got error %v", err)
 	}
 	path := filepath.Join(t.TempDir(), "chats.jsonl")
 	for system, want := range map[string]string{"": "The configuration's.", `{"role": "system", "content": "Be brief."}, `: "Be brief."} {

@@ -9,14 +9,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// spoken is a task with a language of its own.
+// spoken is a task with its own dialect.
 type spoken struct{ task.Task }
 
 func (spoken) Name() string                                                   { return "spoken" }
 func (spoken) Tokenizer() (*tokenizer.Tokenizer, error)                       { return nil, nil }
 func (spoken) Dialect(task.Part, *tokenizer.Tokenizer) (agent.Dialect, error) { return nil, nil }
 
-// TestFoldIsRefused: no player is made of an agent whose conversations could not be folded as its limits say.
+// TestFoldIsRefused: New refuses an agent whose conversations cannot be folded at the given limits.
 func TestFoldIsRefused(t *testing.T) {
 	p := searcher(t)
 	for want, change := range map[string]func(*Settings){

@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// A tool that is called in a conversation learns the query's row with all its columns.
+// TestToolsGetTheRow: a tool that is called in a conversation receives the query's row with all its columns.
 func TestToolsGetTheRow(t *testing.T) {
 	p := searcher(t)
 	var seen []tool.Origin
@@ -30,6 +30,6 @@ func TestToolsGetTheRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(seen) != 1 || seen[0].Query != "q-1" || string(seen[0].Row) != string(q.Columns) {
-		t.Errorf("the tool saw %+v", seen)
+		t.Errorf("the tool received %+v", seen)
 	}
 }

@@ -67,7 +67,7 @@ func script(t *testing.T, d task.Demonstration) []string {
 		case s.Role == "tool":
 			lines = append(lines, "< "+s.Text)
 		case s.Sampled != (i > 0):
-			t.Errorf("segment %d of the role %s is sampled: %v", i, s.Role, s.Sampled)
+			t.Errorf("segment %d, role %s: got sampled=%v", i, s.Role, s.Sampled)
 		default:
 			lines = append(lines, s.Text)
 		}
@@ -94,7 +94,7 @@ var (
 	alone      = task.Part{Agent: "planner", Main: true}
 )
 
-// Without mistakes the planner asks for every part and states the reference answer.
+// TestPlannerOfParts: a planner without mistakes asks for every part and states the reference answer.
 func TestPlannerOfParts(t *testing.T) {
 	want := [][]string{
 		{points[0].Text, "> researcher: What is the Points of Chad in Curling?", "< 1,000", "> researcher: What is the Points of Peru in Curling?", "< 12", "> calculator: 1000 + 12", "< 1012", "1012"},
@@ -104,12 +104,12 @@ func TestPlannerOfParts(t *testing.T) {
 	}
 	for i, got := range shown(t, planner, Sloppiness{}, 1, points...) {
 		if !slices.Equal(got, want[i]) {
-			t.Errorf("%s: %q", points[i].ID, got)
+			t.Errorf("%s: got %q", points[i].ID, got)
 		}
 	}
 }
 
-// Where nothing that a demonstration works out gives the row's answer, the row's answer is stated.
+// TestOtherConclusions: if no conclusion that a demonstration can draw gives the row's answer, the demonstration states the row's answer.
 func TestOtherConclusions(t *testing.T) {
 	parts := func(answers ...string) (out []task.SubQuestion) {
 		for i, a := range answers {
@@ -156,7 +156,7 @@ func TestResearcherOfParts(t *testing.T) {
 	}
 }
 
-// A value is found only where it is read: not in a passage's number or title, nor within another value.
+// TestFoundIsRead: a value is found in the text of a passage only, not in the passage's number or title, nor inside another value.
 func TestFoundIsRead(t *testing.T) {
 	for _, c := range []struct{ answer, found, want string }{
 		{"1", "[1] Curling\nCountry: Peru; Rank: 9; Points: 12", notFound},
@@ -170,7 +170,7 @@ func TestFoundIsRead(t *testing.T) {
 		d := &Parts{task: parted{queries: []task.Query{q}}, tools: library(&asked, c.found)}
 		for shown := range d.Demonstrations(researcher, 1) {
 			if got := script(t, shown); got[len(got)-1] != c.want {
-				t.Errorf("%q in %q: %q", c.answer, c.found, got)
+				t.Errorf("%q in %q: got %q", c.answer, c.found, got)
 			}
 		}
 	}
@@ -185,7 +185,7 @@ func TestAloneOfParts(t *testing.T) {
 	}
 }
 
-// Each mistake, with probability 1, makes the conversation that its name describes.
+// TestSloppiness: a mistake with probability 1 produces the conversation that its name describes.
 func TestSloppiness(t *testing.T) {
 	if got := shown(t, planner, Sloppiness{Skip: 1}, 1, points[0]); !slices.Equal(got[0], []string{points[0].Text, "unknown"}) {
 		t.Errorf("skip: %q", got)
@@ -200,24 +200,24 @@ func TestSloppiness(t *testing.T) {
 		t.Errorf("give up: %q", got)
 	}
 	if got := shown(t, planner, Sloppiness{Narrow: 1, GiveUp: 1}, 1, points[3]); !slices.Equal(got[0][1:], []string{"> researcher: Which Country has Rank 9 in Curling?", "< unknown", "unknown"}) {
-		t.Errorf("the planner asks about what it does not know: %q", got)
+		t.Errorf("the planner asks about an answer that it did not receive: %q", got)
 	}
 	for _, c := range shown(t, researcher, Sloppiness{Misread: 1}, 1, points[0]) {
 		if answer := c[len(c)-1]; answer == "12" || answer == "1,000" || !strings.Contains(ranking, answer) {
 			t.Errorf("misread: %q", c)
 		}
 	}
-	// A researcher who searched for half of the words finds nothing, and tries again with all of them.
+	// A researcher first searches for half of the words, gets no result, and searches again for all words.
 	var asked []string
 	d := &Parts{task: parted{queries: []task.Query{one}}, tools: library(&asked, "nothing found"), sloppiness: Sloppiness{Narrow: 1}}
 	for c := range d.Demonstrations(researcher, 1) {
 		if got := script(t, c); len(asked) != 2 || asked[1] != "What is the Points of Peru in Curling" || asked[0] != "What is the Points" && asked[0] != "of Peru in Curling" || got[len(got)-1] != "unknown" {
-			t.Errorf("narrow: %q after %q", got, asked)
+			t.Errorf("narrow: got %q after searches %q", got, asked)
 		}
 	}
 }
 
-// A planner without a calculator states the sum of the answers it received, even if it is wrong or incomplete.
+// TestSumWithoutCalculator: a planner without a calculator states the sum of the answers that it received, even if it is wrong or incomplete.
 func TestSumWithoutCalculator(t *testing.T) {
 	sums := map[string]bool{}
 	for seed := range uint64(40) {
@@ -243,12 +243,12 @@ func TestSumWithoutCalculator(t *testing.T) {
 		}
 	}
 	if len(sums) < 3 {
-		t.Errorf("only %v was said", sums)
+		t.Errorf("got only the sums %v", sums)
 	}
 }
 
-// A planner that received a wrong answer continues with it: the next part asks about it, and the conclusion follows
-// from it.
+// TestPlannerBelievesWhatItIsTold: a planner continues with a wrong answer that it received. The next part asks about it, and the conclusion
+// follows from it.
 func TestPlannerBelievesWhatItIsTold(t *testing.T) {
 	wrong, misled := 0, Sloppiness{Misread: 0.5}
 	for seed := range uint64(20) {
@@ -264,7 +264,7 @@ func TestPlannerBelievesWhatItIsTold(t *testing.T) {
 		}
 	}
 	if wrong == 0 {
-		t.Error("nothing wrong was told")
+		t.Error("the planner received no wrong answer")
 	}
 }
 
@@ -274,12 +274,12 @@ func TestDemonstrationsOfPartsAreRepeatable(t *testing.T) {
 	for _, p := range []task.Part{planner, researcher, alone} {
 		one, two := shown(t, p, sloppy, 7, points...), shown(t, p, sloppy, 7, points...)
 		if !slices.EqualFunc(one, two, slices.Equal[[]string]) {
-			t.Errorf("%s: %q and %q", p.Agent, one, two)
+			t.Errorf("%s: the same seed gives %q and %q", p.Agent, one, two)
 		}
 		differ = differ || !slices.EqualFunc(one, shown(t, p, sloppy, 8, points...), slices.Equal[[]string])
 	}
 	if !differ {
-		t.Error("another seed makes the same demonstrations")
+		t.Error("another seed gives the same demonstrations")
 	}
 }
 
@@ -293,7 +293,7 @@ func TestDemonstrationsNeedParts(t *testing.T) {
 	}
 }
 
-// Calls by demonstrations do not count as use of the tools.
+// TestDemonstrationsAreNoUse: calls of demonstrations do not count as use of the tools.
 func TestDemonstrationsAreNoUse(t *testing.T) {
 	var asked []string
 	b := library(&asked, ranking)
@@ -301,6 +301,6 @@ func TestDemonstrationsAreNoUse(t *testing.T) {
 	for range d.Demonstrations(researcher, 2) {
 	}
 	if used, _ := b.meter.Take(); len(asked) != 4 || len(used) != 0 {
-		t.Errorf("%d searches are counted as %v", len(asked), used)
+		t.Errorf("%d searches of demonstrations are counted as %v, want none", len(asked), used)
 	}
 }

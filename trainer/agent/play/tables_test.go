@@ -38,7 +38,7 @@ func TestTables(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := lines[len(lines)-1]; got != q.Answer {
-			t.Errorf("%s: the planner says %q, want %q: %q", q.ID, got, q.Answer, lines)
+			t.Errorf("%s: the planner answers %q, want %q: %q", q.ID, got, q.Answer, lines)
 		}
 		asked := 0
 		for _, s := range c.Segments {
@@ -51,7 +51,7 @@ func TestTables(t *testing.T) {
 			asked++
 		}
 		if asked != len(q.Parts) {
-			t.Errorf("%s: %d of %d parts are asked for", q.ID, asked, len(q.Parts))
+			t.Errorf("%s: the planner asks for %d parts, want %d", q.ID, asked, len(q.Parts))
 		}
 	}
 	const searched = 100

@@ -26,8 +26,7 @@ const (
 	twoTools   = `{"role": "tool", "tool_call_id": "c1", "content": "one"}, {"role": "tool", "tool_call_id": "c2", "name": "search", "content": "two"}, {"role": "assistant", "content": "On Lomm."}`
 )
 
-// TestToolCallsAreLearned has the same conversation in the forms of the field's files: each has the tokens of the chat whose calls are
-// written in its content.
+// TestToolCallsAreLearned: a conversation has the same tokens in all formats of files, and as a chat whose calls are written in its content.
 func TestToolCallsAreLearned(t *testing.T) {
 	p := searcher(t)
 	written, err := demonstrate(t, p, strings.ReplaceAll(twoResults, "\n\t\t", ""))
@@ -54,11 +53,11 @@ func TestToolCallsAreLearned(t *testing.T) {
 	} {
 		got, err := demonstrate(t, p, line)
 		if err != nil || len(got) != 1 {
-			t.Errorf("%s: %d demonstrations, %v", name, len(got), err)
+			t.Errorf("%s: got %d demonstrations, error %v", name, len(got), err)
 			continue
 		}
 		if !slices.Equal(got[0].Tokens, written[0].Tokens) || !slices.Equal(got[0].Sampled, written[0].Sampled) {
-			t.Errorf("%s: %q, want %q", name, p.Tokenizer.Decode(got[0].Tokens, false), p.Tokenizer.Decode(written[0].Tokens, false))
+			t.Errorf("%s: got %q, want %q", name, p.Tokenizer.Decode(got[0].Tokens, false), p.Tokenizer.Decode(written[0].Tokens, false))
 		}
 	}
 }
@@ -81,16 +80,16 @@ func TestLearnedTurns(t *testing.T) {
 	} {
 		got, err := demonstrate(t, p, fmt.Sprintf(chatOfCall, messages))
 		if err != nil || len(got) != 1 {
-			t.Errorf("%s: %d demonstrations, %v", messages, len(got), err)
+			t.Errorf("%s: got %d demonstrations, error %v", messages, len(got), err)
 			continue
 		}
 		if text := sampledText(p, got[0]); text != want {
-			t.Errorf("%s teaches %q, want %q", messages, text, want)
+			t.Errorf("%s: got the trained text %q, want %q", messages, text, want)
 		}
 	}
 }
 
-// TestWhatIsNotReadIsRefused names in each error what is not read.
+// TestWhatIsNotReadIsRefused: a line with a field that cannot be learned from is refused, and the error names the field.
 func TestWhatIsNotReadIsRefused(t *testing.T) {
 	p := searcher(t)
 	call := func(c string) string { return `{"role": "assistant", "content": null, "tool_calls": [` + c + `]}` }
@@ -135,6 +134,6 @@ func TestWhatIsNotReadIsRefused(t *testing.T) {
 		}
 	}
 	if _, err := demonstrate(t, p, strings.Replace(row, `"messages"`, `"id": "a", "source": "web", "tools": [], "messages"`, 1)); err != nil {
-		t.Errorf("other keys of a row: %v", err)
+		t.Errorf("other keys of a row: got error %v", err)
 	}
 }

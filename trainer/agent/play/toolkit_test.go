@@ -77,7 +77,7 @@ func TestOwnTaskInChat(t *testing.T) {
 		}
 	}
 	if usage, _ := clerk.Usage(); usage["timetable"].Calls != 4 {
-		t.Errorf("4 calls were counted as %+v", usage)
+		t.Errorf("got usage %+v for 4 calls", usage)
 	}
 	planner := player(true)
 	planner.Policy = &said{turns: [][]int32{append(tok.Encode("?"), stop)}}
@@ -87,8 +87,8 @@ func TestOwnTaskInChat(t *testing.T) {
 	}
 }
 
-// TestDemonstrationsBeginWithAQuestion: what a task demonstrates is the agent's conversation from the question on, and
-// anything else is an error, not another conversation.
+// TestDemonstrationsBeginWithAQuestion: a task's demonstration is the agent's conversation, beginning with the question. Other segments are an
+// error.
 func TestDemonstrationsBeginWithAQuestion(t *testing.T) {
 	question, answer := task.Segment{Role: "user", Text: "?"}, task.Segment{Role: "assistant", Text: "!", Sampled: true}
 	p := searcher(t)
@@ -106,12 +106,12 @@ func TestDemonstrationsBeginWithAQuestion(t *testing.T) {
 	} {
 		_, err := p.teach(task.Demonstration{Segments: c.segments})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%+v: %v, want %q", c.segments, err, c.want)
+			t.Errorf("%+v: got error %v, want %q", c.segments, err, c.want)
 		}
 	}
 }
 
-// tongue is a task with a language of its own.
+// tongue is a task with its own dialect.
 type tongue struct{ *ferries }
 
 func (tongue) Name() string { return "tongue" }
@@ -120,7 +120,8 @@ func (tongue) Tokenizer() (*tokenizer.Tokenizer, error) { return nil, nil }
 
 func (tongue) Dialect(task.Part, *tokenizer.Tokenizer) (agent.Dialect, error) { return nil, nil }
 
-// TestHostedModelsSpeakInMessages: no task's own language is theirs, and the tools that a task brings are offered to them.
+// TestHostedModelsSpeakInMessages: a hosted model cannot play a task with its own dialect. Tools that a task binds to its queries are offered to
+// it.
 func TestHostedModelsSpeakInMessages(t *testing.T) {
 	if _, err := New(Settings{Task: tongue{newFerries()}, Hosted: &hosted.Model{}, Tools: &Toolbox{}}); err == nil || !strings.Contains(err.Error(), "the task tongue has its own dialect") {
 		t.Error(err)

@@ -31,7 +31,7 @@ func (s *service) ask(context.Context) (Answer, error) {
 
 func nobody(context.Context) (Answer, error) { return Answer{}, errors.New("the service is off") }
 
-// A cache opened anew replays recorded answers without the service.
+// TestReplay: a cache that is opened again replays recorded answers without the service.
 func TestReplay(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	var s service
@@ -44,14 +44,14 @@ func TestReplay(t *testing.T) {
 		}
 		for i, q := range questions {
 			if a, err := c.Answer(t.Context(), q, ask); err != nil || a.Text != fmt.Sprint("answer ", i+1) {
-				t.Errorf("round %d, %q: %q, %v", round, q, a, err)
+				t.Errorf("round %d, %q: got %q, error %v", round, q, a, err)
 			}
 		}
 	}
 	for range 2 {
 		said := func(context.Context) (Answer, error) { return Answer{Text: "caf\xe9"}, nil }
 		if a, err := open(t, dir, false).Answer(t.Context(), Question{"x", "bytes"}, said); err != nil || a.Text != "caf\uFFFD" {
-			t.Errorf("what is no text: %q, %v", a, err)
+			t.Errorf("an answer that is not text: got %q, error %v", a, err)
 		}
 	}
 	failure := Answer{Error: "no such page", Kind: "failed"}
@@ -65,26 +65,27 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// A question that was not recorded is an error that names the question and the remedy, and the service is not asked.
+// TestReplayMisses: a replay returns an error for a question that was not recorded, and does not ask the service. The error names the question
+// and the remedy.
 func TestReplayMisses(t *testing.T) {
 	dir := t.TempDir()
 	var s service
 	_, err := open(t, dir, true).Answer(t.Context(), Question{"visit", `{"url":"https://a.org"}`}, s.ask)
 	var of *Error
 	if !errors.As(err, &of) || !errors.Is(err, ErrMissing) || s.asked.Load() > 0 {
-		t.Fatalf("%v after %d questions", err, s.asked.Load())
+		t.Fatalf("got error %v after %d questions to the service, want ErrMissing after none", err, s.asked.Load())
 	}
 	for _, part := range []string{dir, `"visit"`, `https://a.org`, "cache.mode: record"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%v: does not say %s", err, part)
+			t.Errorf("got error %v, want %s in it", err, part)
 		}
 	}
 	if _, err := Open(filepath.Join(dir, "absent"), true); err == nil || !strings.Contains(err.Error(), "record a run first") {
-		t.Errorf("an absent folder: %v", err)
+		t.Errorf("an absent folder: got error %v", err)
 	}
 }
 
-// A service that gave no answer may be asked again.
+// TestNoAnswer: a service that returned an error is asked again the next time. Without a cache it is asked each time.
 func TestNoAnswer(t *testing.T) {
 	c := open(t, t.TempDir(), false)
 	if _, err := c.Answer(t.Context(), Question{"x", "1"}, nobody); err == nil {
@@ -97,13 +98,12 @@ func TestNoAnswer(t *testing.T) {
 	var none *Cache
 	for want := 2; want < 4; want++ {
 		if a, err := none.Answer(t.Context(), Question{"x", "1"}, s.ask); err != nil || a.Text != fmt.Sprint("answer ", want) {
-			t.Errorf("without a cache: %v, %v", a, err)
+			t.Errorf("without a cache: got %v, want answer %d; error %v", a, want, err)
 		}
 	}
 }
 
-// All concurrent callers get the same answer. Goroutines of one process ask once, several processes may each ask, and
-// the first answer counts.
+// TestTogether: concurrent callers with the same question get the same answer, the first one. The callers of one cache ask the service once.
 func TestTogether(t *testing.T) {
 	dir := t.TempDir()
 	var s service
@@ -122,15 +122,15 @@ func TestTogether(t *testing.T) {
 	wg.Wait()
 	for _, a := range answers {
 		if a != answers[0] {
-			t.Errorf("%q beside %q", a, answers[0])
+			t.Errorf("callers got different answers: %q and %q", a, answers[0])
 		}
 	}
 	if n := s.asked.Load(); n > int64(len(caches)) {
-		t.Errorf("%d caches asked %d times", len(caches), n)
+		t.Errorf("%d caches asked the service %d times, want at most once each", len(caches), n)
 	}
 }
 
-// Another process keeps its answer while this one asks: both have that answer afterwards.
+// TestFirstAnswerCounts: if another process stores its answer while this one asks, both get the stored answer.
 func TestFirstAnswerCounts(t *testing.T) {
 	dir := t.TempDir()
 	q := Question{"x", "1"}
@@ -146,7 +146,7 @@ func TestFirstAnswerCounts(t *testing.T) {
 	}
 }
 
-// One who waits for another one's answer may give up.
+// TestWaiting: a caller that waits for another caller's answer can be cancelled.
 func TestWaiting(t *testing.T) {
 	c := open(t, t.TempDir(), false)
 	q := Question{"x", "1"}
@@ -154,7 +154,7 @@ func TestWaiting(t *testing.T) {
 	_, err := c.Answer(t.Context(), q, func(context.Context) (Answer, error) {
 		cancel()
 		if _, err := c.Answer(ctx, q, nobody); !errors.Is(err, context.Canceled) {
-			t.Errorf("waiting: %v", err)
+			t.Errorf("a cancelled wait: got error %v, want %v", err, context.Canceled)
 		}
 		return Answer{Text: "a"}, nil
 	})
@@ -163,7 +163,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// A damaged entry is an error, never an answer.
+// TestDamage: a damaged entry is an error that names its file, and the service is not asked.
 func TestDamage(t *testing.T) {
 	q := Question{"x", "1"}
 	good, err := encode(q, Answer{Text: "right"})
@@ -193,17 +193,17 @@ func TestDamage(t *testing.T) {
 			a, err := c.Answer(t.Context(), q, s.ask)
 			var of *Error
 			if !errors.As(err, &of) || !strings.Contains(err.Error(), "damaged") || !strings.Contains(err.Error(), c.path(q)) || s.asked.Load() > 0 {
-				t.Errorf("%s: %v, %v", name, a, err)
+				t.Errorf("%s: got answer %v and error %v after %d questions, want an error", name, a, err, s.asked.Load())
 			}
 		}
 	}
 }
 
-// An answer that cannot be stored is not returned.
+// TestFullDisk: an answer that cannot be stored is an error.
 func TestFullDisk(t *testing.T) {
 	c := open(t, t.TempDir(), false)
 	q := Question{"x", "1"}
-	if err := os.WriteFile(filepath.Dir(c.path(q)), nil, 0o600); err != nil { // where a folder should be
+	if err := os.WriteFile(filepath.Dir(c.path(q)), nil, 0o600); err != nil { // a file with the name of the folder
 		t.Fatal(err)
 	}
 	var s service
@@ -230,7 +230,7 @@ func FuzzEntry(f *testing.F) {
 			t.Fatal(err)
 		}
 		if b, err := decode(again, q); err != nil || b != a {
-			t.Errorf("%q becomes %v, %v", data, b, err)
+			t.Errorf("%q is decoded as %v, and as %v after encoding; error %v", data, a, b, err)
 		}
 	})
 }
@@ -238,7 +238,7 @@ func FuzzEntry(f *testing.F) {
 func TestPathsAreApart(t *testing.T) {
 	c := open(t, t.TempDir(), false)
 	if c.path(Question{"a", "b:c"}) == c.path(Question{"a:b", "c"}) || c.path(Question{"ab", ""}) == c.path(Question{"", "ab"}) {
-		t.Error("two questions have one file")
+		t.Error("two different questions have the same file")
 	}
 	if _, err := os.Stat(c.path(Question{"a", "b"})); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)

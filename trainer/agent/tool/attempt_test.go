@@ -31,7 +31,7 @@ func TestAttemptedCallerCancels(t *testing.T) {
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })
 	_, err := Attempted(slow, Attempts{Timeout: time.Hour}).Call(ctx, arg(t, "x", ""))
 	if err == nil || strings.Contains(err.Error(), "longer") {
-		t.Errorf("a cancelled call is not a slow one: %v", err)
+		t.Errorf("a cancelled call: got error %v, want no time-out", err)
 	}
 }
 
@@ -58,7 +58,7 @@ func TestAttemptedPanicIsAnError(t *testing.T) {
 	}
 }
 
-// patient makes attempts whose waits take no time, and collects the waits.
+// patient returns a tool with attempts whose waits take no time, and the list of its waits.
 func patient(t Tool, how Attempts) (*attempted, *[]time.Duration) {
 	var waits []time.Duration
 	w := Attempted(t, how).(*attempted)
@@ -69,7 +69,7 @@ func patient(t Tool, how Attempts) (*attempted, *[]time.Duration) {
 	return w, &waits
 }
 
-// A temporary error is tried again, up to the limit; a permanent one is not.
+// TestAttemptedRetries: a call with a temporary error is repeated up to the limit. A call with a permanent error is not.
 func TestAttemptedRetries(t *testing.T) {
 	busy := &retry.Transient{Err: failed(errors.New("busy"))}
 	for name, c := range map[string]struct {
@@ -98,12 +98,12 @@ func TestAttemptedRetries(t *testing.T) {
 			out = "error: " + err.Error()
 		}
 		if out != c.want || calls != c.calls || retried != c.calls-1 || len(*waits) != retried || errors.Is(err, ErrFailed) != c.failed {
-			t.Errorf("%s: %q after %d calls, %d retries, waits %v", name, out, calls, retried, *waits)
+			t.Errorf("%s: got %q after %d calls, %d retries and waits %v; want %q after %d calls", name, out, calls, retried, *waits, c.want, c.calls)
 		}
 	}
 }
 
-// Time-outs are tried again, too.
+// TestAttemptedTimeoutRetries: a call that timed out is repeated, up to the limit.
 func TestAttemptedTimeoutRetries(t *testing.T) {
 	var calls atomic.Int32
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) {
@@ -115,16 +115,16 @@ func TestAttemptedTimeoutRetries(t *testing.T) {
 	})
 	w, _ := patient(slow, Attempts{Retries: 2, Timeout: 20 * time.Millisecond})
 	if got := callText(t, w, "x", ""); got != "at last" {
-		t.Errorf("%q", got)
+		t.Errorf("got %q, want at last", got)
 	}
 	calls.Store(-10)
 	w.how.Retries = 1
 	if _, err := w.Call(t.Context(), arg(t, "x", "")); !errors.Is(err, ErrTimeout) || err.Error() != "after 2 attempts: slow took longer than 20ms" {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v, want a time-out after 2 attempts", err)
 	}
 }
 
-// The number of concurrent attempts is limited; a waiting caller may give up.
+// TestAttemptedParallel: the number of concurrent attempts is limited, and a waiting caller can be cancelled.
 func TestAttemptedParallel(t *testing.T) {
 	var now, most atomic.Int32
 	begun, end := make(chan struct{}, 10), make(chan struct{})
@@ -147,28 +147,28 @@ func TestAttemptedParallel(t *testing.T) {
 		<-begun
 	}
 	if taken := len(busy.how.Gate.slots); taken != 3 {
-		t.Errorf("three attempts have taken %d turns", taken)
+		t.Errorf("three attempts have taken %d slots, want 3", taken)
 	}
 	hasty, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := busy.Call(hasty, arg(t, "x", "")); !strings.Contains(fmt.Sprint(err), context.Canceled.Error()) {
-		t.Errorf("one who gave up: %v", err)
+		t.Errorf("a cancelled caller: got error %v, want %v", err, context.Canceled)
 	}
 	close(end)
 	wg.Wait()
 	if m := most.Load(); m != 3 {
-		t.Errorf("%d at once", m)
+		t.Errorf("got %d concurrent attempts, want 3", m)
 	}
 }
 
-// Attempts begin at the rate that is allowed, further ones too, in line.
+// TestAttemptedRate: attempts begin at the allowed rate, repeated ones included. Tools with a common gate share the rate.
 func TestAttemptedRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, began := NewGate(0, 4), time.Now()
 		begins := func(ctx context.Context, want time.Duration) {
 			t.Helper()
 			if err := g.turn(ctx, retry.Sleep); err != nil || time.Since(began) != want {
-				t.Errorf("after %v, %v; want %v", time.Since(began), err, want)
+				t.Errorf("an attempt began after %v, want %v; error %v", time.Since(began), want, err)
 			}
 		}
 		begins(t.Context(), 0)
@@ -177,14 +177,14 @@ func TestAttemptedRate(t *testing.T) {
 		begins(t.Context(), 500*time.Millisecond)
 		time.Sleep(time.Hour)
 		begins(t.Context(), time.Hour+500*time.Millisecond)
-		// Those who give up take no turn.
+		// Callers that give up do not use up turns.
 		hasty, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		var given sync.WaitGroup
 		for range 1000 {
 			given.Go(func() {
 				if err := g.turn(hasty, retry.Sleep); err == nil {
-					t.Error("a turn before its time")
+					t.Error("an attempt began too early")
 				}
 			})
 		}
@@ -192,7 +192,7 @@ func TestAttemptedRate(t *testing.T) {
 		begins(t.Context(), time.Hour+750*time.Millisecond)
 	})
 	fine := Func("fine", "", "x", "", func(context.Context, string) (string, error) { return "", nil })
-	gate := NewGate(0, 0.001) // of a server with two tools
+	gate := NewGate(0, 0.001) // shared by two tools of a server
 	paced, waits := patient(fine, Attempts{Gate: gate})
 	other, more := patient(fine, Attempts{Gate: gate})
 	for range 2 {
@@ -201,6 +201,6 @@ func TestAttemptedRate(t *testing.T) {
 	callText(t, other, "x", "")
 	*waits = append(*waits, *more...)
 	if n := len(*waits); n != 2 {
-		t.Errorf("%d of three calls waited: %v", n, *waits)
+		t.Errorf("%d of three calls waited, want 2: %v", n, *waits)
 	}
 }

@@ -84,7 +84,7 @@ func TestCalculatorErrors(t *testing.T) {
 	}
 }
 
-// A result with finite decimals, read back, is the same number.
+// FuzzCalculator: a result with finitely many decimals is the same number when its text is read again.
 func FuzzCalculator(f *testing.F) {
 	for _, seed := range []string{"1+2*3", "2^-3%5", "max(1,min(2,3))", "((1", "1e-9", "round(pi,3)", "sqrt(2)^2", "."} {
 		f.Add(seed)
@@ -97,10 +97,10 @@ func FuzzCalculator(f *testing.F) {
 		shown := FormatRational(v)
 		back, ok := new(big.Rat).SetString(shown)
 		if !ok {
-			t.Fatalf("%q shows as %q, which is no number", expression, shown)
+			t.Fatalf("%q is printed as %q, which is not a number", expression, shown)
 		}
 		if digits, exact := v.FloatPrec(); exact && digits <= 2*showDigits && back.Cmp(v) != 0 {
-			t.Fatalf("%q = %v shows as %q", expression, v, shown)
+			t.Fatalf("%q = %v is printed as %q", expression, v, shown)
 		}
 	})
 }

@@ -62,11 +62,11 @@ func TestCodeErrors(t *testing.T) {
 		}
 	}
 	if got := callText(t, c, "program", "print('before')\n1 // 0"); !strings.Contains(got, "printed before: before") {
-		t.Errorf("output before an error is lost: %s", got)
+		t.Errorf("got %s, want the output before the error in it", got)
 	}
 }
 
-// Each of these takes few steps and asks for gigabytes; each ends its own interpreter and no other call.
+// TestCodeMemory: a program that allocates gigabytes in a few steps is ended with an error. The next call works.
 func TestCodeMemory(t *testing.T) {
 	c := newTestCode(t, CodeConfig{Workers: 1, Memory: 32 << 20})
 	limited := Attempted(c, Attempts{Timeout: time.Hour})
@@ -80,14 +80,14 @@ func TestCodeMemory(t *testing.T) {
 	} {
 		got := callText(t, limited, "program", program)
 		if want := "needs more memory than it may have"; !strings.HasPrefix(got, "error: ") || !strings.Contains(got, want) {
-			t.Errorf("%s: %s, want %s", name, got, want)
+			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
 		if got := callText(t, limited, "program", "1 + 1"); got != "2" {
-			t.Fatalf("after %s: %s", name, got)
+			t.Fatalf("the call after %s: got %s, want 2", name, got)
 		}
 	}
 	if got := callText(t, limited, "program", "def f(n):\n  return f(n + 1)\nf(0)"); !strings.HasPrefix(got, "error: ") {
-		t.Errorf("endless recursion: %s", got)
+		t.Errorf("endless recursion: got %s, want an error", got)
 	}
 }
 
@@ -95,12 +95,12 @@ func TestCodeMemoryUnderLimitWorks(t *testing.T) {
 	c := newTestCode(t, CodeConfig{Workers: 1, Memory: 128 << 20})
 	for range 3 {
 		if got := callText(t, c, "program", "len('a' * 50000000)"); got != "50000000" {
-			t.Fatalf("50 MB of 128: %s", got)
+			t.Fatalf("50 MB of 128: got %s", got)
 		}
 	}
 }
 
-// One step that computes for minutes cannot be counted, only killed.
+// TestCodeTimeoutWithinOneStep: a single step that would take minutes, which the limit of steps cannot end, ends at the time-out.
 func TestCodeTimeoutWithinOneStep(t *testing.T) {
 	c := newTestCode(t, CodeConfig{Workers: 1})
 	got := callText(t, Attempted(c, Attempts{Timeout: 300 * time.Millisecond}), "program", "max(range(1000000000000))")
@@ -108,7 +108,7 @@ func TestCodeTimeoutWithinOneStep(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := callText(t, c, "program", "1 + 1"); got != "2" {
-		t.Errorf("after a timeout: %s", got)
+		t.Errorf("the call after a time-out: got %s, want 2", got)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestCodeOutputLimit(t *testing.T) {
 	c := newTestCode(t, CodeConfig{Workers: 1, Output: 100})
 	got := callText(t, c, "program", "for i in range(1000):\n  print('abcdefghi')")
 	if want := strings.Repeat("abcdefghi\n", 10) + "\n[more output not kept]"; got != want {
-		t.Errorf("%d bytes: %q", len(got), got)
+		t.Errorf("got %d bytes: %q", len(got), got)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestCodeProgramsShareNothing(t *testing.T) {
 	c := newTestCode(t, CodeConfig{Workers: 1})
 	callText(t, c, "program", "secret = 5")
 	if got := callText(t, c, "program", "secret"); !strings.Contains(got, "undefined") {
-		t.Errorf("a program sees another's variable: %s", got)
+		t.Errorf("a program can read another program's variable: %s", got)
 	}
 }
 

@@ -42,8 +42,8 @@ func rowsOfTables(t *testing.T, rows int) (corpus string, queries []string) {
 	return writeCorpus(t, text.String()), queries
 }
 
-// An index on the disk answers as one in memory does, also when it is opened again, and of equally good passages it finds the
-// same ones.
+// TestIndexAnswersAlike: an index on the disk gives the same answers as an index in memory, also when it is opened again, and also if several
+// passages are equally good.
 func TestIndexAnswersAlike(t *testing.T) {
 	corpus, queries := rowsOfTables(t, 2000)
 	dir := filepath.Join(t.TempDir(), "a", "index")
@@ -61,12 +61,13 @@ func TestIndexAnswersAlike(t *testing.T) {
 		}
 	}
 	if found < 100 {
-		t.Errorf("%d of %d queries have four passages", found, len(queries))
+		t.Errorf("only %d of %d queries find four passages", found, len(queries))
 	}
 	checkTestSearch(t, newTestSearch(t, SearchConfig{Corpus: writeCorpus(t, testCorpus), Results: 3, Index: dir}))
 }
 
-// An index belongs to the content of its corpus, not to its name, and is built once.
+// TestIndexOfCorpus: corpora with equal content share one index, which is built once. Another content, or another name of a file in a folder,
+// has an index of its own.
 func TestIndexOfCorpus(t *testing.T) {
 	dir := t.TempDir()
 	indexes := func(corpus string) (names []string) {
@@ -88,10 +89,10 @@ func TestIndexOfCorpus(t *testing.T) {
 	}
 	first := indexes(writeCorpus(t, testCorpus))
 	if again := indexes(writeCorpus(t, testCorpus)); len(first) != 1 || fmt.Sprint(again) != fmt.Sprint(first) {
-		t.Errorf("%v, and for a copy %v", first, again)
+		t.Errorf("a copy of the corpus: got indexes %v, want %v", again, first)
 	}
 	if other := indexes(writeCorpus(t, testCorpus+"\n{\"text\": \"more\"}\n")); len(other) != 2 {
-		t.Errorf("of two corpora: %v", other)
+		t.Errorf("a second corpus: got indexes %v, want 2", other)
 	}
 	folder := t.TempDir()
 	for i, name := range []string{"a.md", "b.md"} {
@@ -99,21 +100,20 @@ func TestIndexOfCorpus(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(indexes(folder)); n != 3+i {
-			t.Errorf("with %s there are %d indexes", name, n)
+			t.Errorf("after adding %s: got %d indexes, want %d", name, n, 3+i)
 		}
 	}
-	if err := os.Rename(filepath.Join(folder, "b.md"), filepath.Join(folder, "c.md")); err != nil { // b.md is a title
+	if err := os.Rename(filepath.Join(folder, "b.md"), filepath.Join(folder, "c.md")); err != nil { // the file's name is the title of its passages
 		t.Fatal(err)
 	}
 	if n := len(indexes(folder)); n != 5 {
-		t.Errorf("after a new name there are %d indexes", n)
+		t.Errorf("after renaming a file: got %d indexes, want 5", n)
 	}
 }
 
-const searchedEnv = "MGRPO_TEST_SEARCHED" // folder of an index and corpus that another process of this test searches
+const searchedEnv = "MGRPO_TEST_SEARCHED" // for TestIndexElsewhere: the folder of an index and the corpus, separated by a colon
 
-// Building an index takes no more memory for a corpus four times as large, because passages go to the disk batch by
-// batch.
+// TestIndexMemory: the memory for building an index does not grow with the corpus, because passages are written to the disk in batches.
 func TestIndexMemory(t *testing.T) {
 	peak := func(documents int) uint64 {
 		corpus := filepath.Join(t.TempDir(), "corpus.jsonl")
@@ -170,16 +170,16 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-// TestIndexElsewhere is the program of that process.
+// TestIndexElsewhere is a process that TestIndexTogether starts.
 func TestIndexElsewhere(t *testing.T) {
 	dir, corpus, ok := strings.Cut(os.Getenv(searchedEnv), ":")
 	if !ok {
-		t.Skip("for TestIndexTogether")
+		t.Skip("runs only as a process of TestIndexTogether")
 	}
 	fmt.Println(callText(t, newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir}), "query", "London"))
 }
 
-// Concurrent callers wait for the first, and all read the index together, in several processes, too.
+// TestIndexTogether: concurrent callers, also in several processes, wait for the first to build the index, and then all read it.
 func TestIndexTogether(t *testing.T) {
 	corpus, dir := writeCorpus(t, testCorpus), t.TempDir()
 	self, err := os.Executable()
@@ -212,7 +212,7 @@ func TestIndexTogether(t *testing.T) {
 	}
 }
 
-// Remains of a crash are removed. A corpus that cannot be read, and a caller who gives up, leave nothing behind.
+// TestIndexBroken: partial files of a crash are removed. A corpus that cannot be read, and a caller that gives up, leave no files behind.
 func TestIndexBroken(t *testing.T) {
 	dir, corpus := t.TempDir(), writeCorpus(t, testCorpus)
 	digest, err := corpusDigest(t.Context(), corpus)
@@ -230,10 +230,10 @@ func TestIndexBroken(t *testing.T) {
 		content string
 		want    string
 	}{
-		"bad JSON":     {t.Context(), testCorpus + "{", "line 5"},
-		"no text":      {t.Context(), `{"text": " "}`, "no text"},
-		"nothing":      {t.Context(), "", "no text"},
-		"a caller who": {over, testCorpus, "canceled"},
+		"bad JSON":  {t.Context(), testCorpus + "{", "line 5"},
+		"no text":   {t.Context(), `{"text": " "}`, "no text"},
+		"nothing":   {t.Context(), "", "no text"},
+		"cancelled": {over, testCorpus, "canceled"},
 	} {
 		if _, err := NewSearch(c.ctx, SearchConfig{Corpus: writeCorpus(t, c.content), Results: 1, Index: dir}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -245,7 +245,7 @@ func TestIndexBroken(t *testing.T) {
 	}
 }
 
-// A caller that waits for another process's building may give up, and receives a message with the reason for the wait.
+// TestIndexWaits: a caller that waits while another process builds the index can be cancelled. It gets a message with the reason for the wait.
 func TestIndexWaits(t *testing.T) {
 	dir, corpus := t.TempDir(), writeCorpus(t, testCorpus)
 	digest, err := corpusDigest(t.Context(), corpus)
@@ -271,7 +271,7 @@ func TestIndexWaits(t *testing.T) {
 	newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir})
 }
 
-// A truncated or changed file is an error that names it, for every file, because bleve would trust it.
+// TestIndexDamage: a truncated, changed or missing file of an index is an error that names the file. bleve itself would not notice it.
 func TestIndexDamage(t *testing.T) {
 	corpus, dir := writeCorpus(t, testCorpus), t.TempDir()
 	newTestSearch(t, SearchConfig{Corpus: corpus, Results: 1, Index: dir})
@@ -312,13 +312,13 @@ func TestIndexDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.RemoveAll(folder); err != nil { // the remedy in the error
+	if err := os.RemoveAll(folder); err != nil { // the error advises this
 		t.Fatal(err)
 	}
 	checkTestSearch(t, newTestSearch(t, SearchConfig{Corpus: corpus, Results: 3, Index: dir}))
 }
 
-// A file that is cut while it is open fails calls, and not the process.
+// TestIndexCutWhileOpen: if a file of an open index is truncated, calls fail, and the process continues.
 func TestIndexCutWhileOpen(t *testing.T) {
 	corpus, queries := rowsOfTables(t, 2000)
 	dir := t.TempDir()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The calls of a conversation beyond the limit are refused, regardless of other callers.
+// TestLimitedCalls: calls of a conversation beyond its limit are refused. Other callers do not count.
 func TestLimitedCalls(t *testing.T) {
 	echo := Limited(Func("echo", "", "x", "", func(_ context.Context, s string) (string, error) { return s, nil }), Limits{Calls: 2})
 	for call, want := range []string{"hi", "hi", "error: echo was called 2 times, and no more calls are allowed: go on with what you know"} {
@@ -16,11 +16,11 @@ func TestLimitedCalls(t *testing.T) {
 			out = "error: " + err.Error()
 		}
 		if out != want || errors.Is(err, ErrRefused) != (call == 2) {
-			t.Errorf("call %d: %q, want %q", call, out, want)
+			t.Errorf("call %d: got %q, want %q", call, out, want)
 		}
 	}
 	if got := callText(t, echo, "x", "hi"); got != "hi" {
-		t.Errorf("a call without a conversation: %q", got)
+		t.Errorf("a call without a conversation: got %q", got)
 	}
 }
 
@@ -37,7 +37,7 @@ func TestFuncWrongArguments(t *testing.T) {
 	echo := Func("echo", "", "x", "", func(_ context.Context, s string) (string, error) { return s, nil })
 	for _, args := range []string{`[]`, `{}`, `{"x":1}`, `{"x":null}`, `{"X":"folded"}`, `{`, ``} {
 		if out, err := echo.Call(t.Context(), []byte(args)); err == nil {
-			t.Errorf("%s: accepted as %q", args, out)
+			t.Errorf("wrong arguments %s: got %q, want an error", args, out)
 		}
 	}
 }
@@ -45,6 +45,6 @@ func TestFuncWrongArguments(t *testing.T) {
 func TestNamed(t *testing.T) {
 	sums := Attempted(Named(Calculator(), "sums"), Attempts{})
 	if sums.Name() != "sums" || callText(t, sums, "expression", "1+1") != "2" {
-		t.Errorf("%s", sums.Name())
+		t.Errorf("got name %s", sums.Name())
 	}
 }

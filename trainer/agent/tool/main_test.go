@@ -19,11 +19,11 @@ func TestMain(m *testing.M) {
 	default:
 		serveTestMCP()
 	}
-	// bleve keeps a pool of analysers from its init on.
+	// bleve starts a pool of analysers when the program starts.
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
 }
 
-// arg makes the arguments of a tool with one string argument.
+// arg returns the JSON arguments of a tool with one string argument.
 func arg(t testing.TB, name, value string) json.RawMessage {
 	t.Helper()
 	b, err := json.Marshal(map[string]string{name: value})
@@ -33,7 +33,7 @@ func arg(t testing.TB, name, value string) json.RawMessage {
 	return b
 }
 
-// callText calls a tool and gives its answer, an error's text after "error: ".
+// callText calls a tool and returns its answer, or "error: " and the error's text.
 func callText(t testing.TB, tool Tool, name, value string) string {
 	t.Helper()
 	out, err := tool.Call(t.Context(), arg(t, name, value))

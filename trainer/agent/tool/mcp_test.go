@@ -40,7 +40,7 @@ type greeting struct {
 	Name string `json:"name" jsonschema:"whom to greet"`
 }
 
-// testMCPServer has a tool that answers, one that fails, one that never ends, one with output that is not text.
+// testMCPServer returns a server with a tool that answers, one that fails, one that never ends, and one whose output is not text.
 func testMCPServer() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "greet", Description: "Greets."}, func(_ context.Context, _ *mcp.CallToolRequest, g greeting) (*mcp.CallToolResult, any, error) {
@@ -186,7 +186,7 @@ func TestMCPEnvironment(t *testing.T) {
 	}
 	env := fmt.Sprint(transport.(*mcp.CommandTransport).Command.Env)
 	if strings.Contains(env, "MGRPO_TEST_UNLISTED") || !strings.Contains(env, "MGRPO_TEST_DAY=Wednesday") {
-		t.Errorf("environment of the server: %s", env)
+		t.Errorf("got environment of the server %s", env)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestMCPServerThatIsNone(t *testing.T) {
 	defer cancel()
 	if m, err := ConnectMCP(ctx, MCPConfig{Command: []string{"/bin/cat"}}); err == nil {
 		_ = m.Close()
-		t.Error("cat is taken for an MCP server")
+		t.Error("cat was accepted as an MCP server")
 	}
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t.Errorf("a redirect was followed with %v", r.Header)
@@ -259,11 +259,11 @@ func TestMCPSecrets(t *testing.T) {
 		t.Error(cfg.String())
 	}
 	if got := redact("1 of 1", secrets); got != "1 of 1" {
-		t.Errorf("a flag is taken for a secret: %q", got)
+		t.Errorf("a flag was redacted like a secret: %q", got)
 	}
 	_, err := ConnectMCP(t.Context(), MCPConfig{URL: "http://127.0.0.1:1/mcp?key=sk-1"})
 	if err == nil || strings.Contains(err.Error(), "sk-1") || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("a server that is not there: %v", err)
+		t.Errorf("a server that does not run: got error %v", err)
 	}
 }
 
@@ -283,16 +283,16 @@ func TestMCPLostServer(t *testing.T) {
 		tools[tool.Name()] = Attempted(tool, Attempts{Timeout: time.Hour})
 	}
 	if got := callText(t, tools["die_once"], "marker", filepath.Join(t.TempDir(), "died")); got != "alive" {
-		t.Errorf("after the death of its server: %q", got)
+		t.Errorf("a call during which the server died: got %q", got)
 	}
 	if len(told) != 1 || !strings.Contains(told[0], "last output on stderr:\nfatal: no key [redacted]") {
 		t.Errorf("told %q", told)
 	}
 	if _, err := tools["die"].Call(t.Context(), []byte("{}")); !errors.Is(err, ErrFailed) {
-		t.Errorf("a server that dies of every call: %v", err)
+		t.Errorf("a call that kills the server each time: got error %v", err)
 	}
 	if got := callText(t, tools["greet"], "name", "Ada"); got != "Hello Ada." {
-		t.Errorf("afterwards: %q", got)
+		t.Errorf("the call after it: got %q", got)
 	}
 }
 
@@ -332,15 +332,15 @@ func TestMCPBusy(t *testing.T) {
 	}{{1, "Hello Ada."}, {2, "after 2 attempts"}, {0, "Hello Ada."}} {
 		busy.Store(c.replies)
 		if got := callText(t, greet, "name", "Ada"); !strings.Contains(got, c.want) {
-			t.Errorf("%d replies that it is busy: %q", c.replies, got)
+			t.Errorf("after %d replies that the server is busy: got %q", c.replies, got)
 		}
 	}
 	if want := []time.Duration{7 * time.Second, 7 * time.Second}; !slices.Equal(*waits, want) {
-		t.Errorf("waits %v, want %v", *waits, want)
+		t.Errorf("got waits %v, want %v", *waits, want)
 	}
 }
 
-// TestMCPGone: where a server does not come back its calls fail, and say so.
+// TestMCPGone: if a server cannot be started again, its calls fail with an error that reports it.
 func TestMCPGone(t *testing.T) {
 	cfg := stdioConfig(t)
 	m, err := ConnectMCP(t.Context(), cfg)
@@ -355,7 +355,7 @@ func TestMCPGone(t *testing.T) {
 	}
 	for _, call := range []struct{ name, args string }{{"die", "{}"}, {"greet", `{"name": "Ada"}`}} {
 		if _, err := tools[call.name].Call(t.Context(), []byte(call.args)); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "gone") {
-			t.Errorf("%s: %v", call.name, err)
+			t.Errorf("%s: got error %v", call.name, err)
 		}
 	}
 }
@@ -370,7 +370,7 @@ func TestMCPStart(t *testing.T) {
 	}
 }
 
-// TestMCPBeginsWithInitialize: servers of earlier versions of the protocol know no other beginning.
+// TestMCPBeginsWithInitialize: the first request is initialize, because servers of earlier versions of the protocol accept no other.
 func TestMCPBeginsWithInitialize(t *testing.T) {
 	var mu sync.Mutex
 	var methods []string
@@ -402,7 +402,7 @@ func TestMCPBeginsWithInitialize(t *testing.T) {
 		t.Error(err)
 	}
 	if len(methods) < 3 || !slices.Equal(methods[:3], []string{"initialize", "notifications/initialized", "tools/list"}) {
-		t.Errorf("the server was asked %q", methods)
+		t.Errorf("the server got requests %q", methods)
 	}
 }
 
@@ -418,7 +418,7 @@ func TestMCPOrigin(t *testing.T) {
 	got, err := m.Tools()[at].Call(ctx, []byte("{}"))
 	for _, want := range []string{`"mgrpo/query":"q-1#epoch=2"`, `"mgrpo/rollout":3`, `"mgrpo/agent":"searcher"`, `"mgrpo/invocation":4`, `"mgrpo/row":{"id":"q-1","room":"B12"}`} {
 		if err != nil || !strings.Contains(got, want) {
-			t.Errorf("%s lacks %s, %v", got, want, err)
+			t.Errorf("got %s, want %s in it; error %v", got, want, err)
 		}
 	}
 }
@@ -441,15 +441,15 @@ func TestMCPExample(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	if _, err := timetable.Call(t.Context(), []byte(`{}`)); err == nil || errors.Is(err, ErrFailed) {
-		t.Errorf("a call without its argument is the caller's mistake: %v", err)
+		t.Errorf("a call without its argument: got error %v, want a mistake of the caller", err)
 	}
 }
 
-// Servers with the same command, in folders of their own, do not answer for each other.
+// TestMCPService: the cache distinguishes servers with the same command by their names. Their folder does not matter.
 func TestMCPService(t *testing.T) {
 	one, two := MCPConfig{Name: "letters", Command: []string{"./serve"}}, MCPConfig{Name: "numbers", Command: []string{"./serve"}}
 	if one.Service() == two.Service() || one.Service() != (MCPConfig{Name: "letters", Command: []string{"./serve"}, Dir: "elsewhere"}).Service() {
-		t.Errorf("%s, %s", one.Service(), two.Service())
+		t.Errorf("got services %s and %s, want different ones", one.Service(), two.Service())
 	}
 }
 
@@ -470,36 +470,36 @@ func TestMCPReplay(t *testing.T) {
 		tools := m.Tools()
 		i := slices.IndexFunc(tools, func(t Tool) bool { return t.Name() == "greet" })
 		if schema := string(tools[i].Schema()); len(tools) != 9 || !strings.Contains(schema, `"whom to greet"`) || tools[i].Description() != "Greets." {
-			t.Errorf("%d tools; greet: %q, schema %s", len(tools), tools[i].Description(), schema)
+			t.Errorf("got %d tools; greet: description %q, schema %s", len(tools), tools[i].Description(), schema)
 		}
 		return Cached(tools[i], cfg.Cache, cfg.Service(), nil).Call(t.Context(), arg(t, "name", name))
 	}
 	cfg.Cache = testCache(t, dir, false)
-	for range 2 { // a resumed run finds its own list
+	for range 2 { // the second time is a resumed run, which finds the list that it recorded
 		if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
 			t.Fatalf("%q, %v", got, err)
 		}
 	}
 	changed := cfg
 	changed.Env = []string{mcpServerEnv}
-	if _, err := greet(changed, "Ada"); err != nil { // another server for the cache
+	if _, err := greet(changed, "Ada"); err != nil { // its answers are recorded as another server's
 		t.Error(err)
 	}
 	t.Setenv(mcpServerEnv, "absent")
 	cfg.Cache = testCache(t, dir, true)
 	if got, err := greet(cfg, "Ada"); got != "Hello Ada." {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("got %q, error %v", got, err)
 	}
 	if _, err := greet(cfg, "Bo"); !errors.Is(err, recorded.ErrMissing) {
-		t.Errorf("a call that was not recorded: %v", err)
+		t.Errorf("a call that was not recorded: got error %v", err)
 	}
 	cfg.Command = []string{"another"}
 	if _, err := greet(cfg, "Ada"); !errors.Is(err, recorded.ErrMissing) {
-		t.Errorf("a server that was not recorded: %v", err)
+		t.Errorf("a server that was not recorded: got error %v", err)
 	}
 }
 
-// TestMCPOtherTools: a server that has changed since it was recorded is not taken for the same.
+// TestMCPOtherTools: a server whose tools have changed since they were recorded is an error.
 func TestMCPOtherTools(t *testing.T) {
 	cfg := stdioConfig(t)
 	cfg.Cache = testCache(t, t.TempDir(), false)
@@ -510,7 +510,7 @@ func TestMCPOtherTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, err := ConnectMCP(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "tools differ") {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v, want that the tools differ", err)
 		_ = m.Close()
 	}
 }

@@ -106,7 +106,7 @@ func httpMCPResults(t *testing.T, kind string) MCPConfig {
 	return MCPConfig{URL: server.URL}
 }
 
-// TestMCPResultTypes lets each kind of result arrive over each transport.
+// TestMCPResultTypes: each kind of result is read correctly over each transport.
 func TestMCPResultTypes(t *testing.T) {
 	stdio := func(t *testing.T) MCPConfig {
 		cfg := stdioConfig(t)
@@ -134,14 +134,14 @@ func TestMCPResultTypes(t *testing.T) {
 					got = "error: " + err.Error()
 				}
 				if got != c.want {
-					t.Errorf("%s: %q, want %q", c.name, got, c.want)
+					t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 				}
 			}
 		})
 	}
 }
 
-// TestStructuredText refuses numbers that may have been changed where the text of the structure was not kept.
+// TestStructuredText: a structure whose original text was not kept is refused if reading it may have changed its numbers.
 func TestStructuredText(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"a":[1,2.5,{"b":9007199254740991}]}`: `{"a":[1,2.5,{"b":9007199254740991}]}`,
@@ -153,7 +153,7 @@ func TestStructuredText(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := structuredText(v); got != want || (err == nil) != (want != "") {
-			t.Errorf("%s: %q, %v", text, got, err)
+			t.Errorf("%s: got %q, error %v", text, got, err)
 		}
 	}
 }

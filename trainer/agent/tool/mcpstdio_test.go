@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestMessageLines checks that messages are passed on and that all other output of a server is reported.
+// TestMessageLines: a server's messages are passed on, and all its other output is reported.
 func TestMessageLines(t *testing.T) {
 	one, two := `{"jsonrpc":"2.0","id":1,"result":{}}`, `{"result": {}, "id": 2, "jsonrpc": "2.0"}`
 	for text, want := range map[string][]string{
@@ -21,12 +21,12 @@ func TestMessageLines(t *testing.T) {
 		lines := &messageLines{in: bufio.NewReaderSize(strings.NewReader(text), 16), told: func(s string) { told = append(told, s) }}
 		got, err := io.ReadAll(lines)
 		if err != nil || string(got) != one+"\n"+two+"\n" || !slices.Equal(told, want) {
-			t.Errorf("%q: %q, told %q, %v", text, got, told, err)
+			t.Errorf("%q: got messages %q, reports %q, error %v", text, got, told, err)
 		}
 	}
 }
 
-// TestAnswerMCPMatches has answers that the SDK would not match with their requests.
+// TestAnswerMCPMatches: answers that the SDK would not match with their requests are corrected.
 func TestAnswerMCPMatches(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":"12","result":{"id":"7"}}`: `{"id":12,"jsonrpc":"2.0","result":{"id":"7"}}`,
@@ -40,12 +40,12 @@ func TestAnswerMCPMatches(t *testing.T) {
 	} {
 		lines := &messageLines{in: bufio.NewReader(strings.NewReader(line + "\n"))}
 		if got, err := io.ReadAll(lines); err != nil || strings.TrimSuffix(string(got), "\n") != want {
-			t.Errorf("%s: %s, %v; want %s", line, got, err, want)
+			t.Errorf("%s: got %s, want %s; error %v", line, got, want, err)
 		}
 	}
 }
 
-// TestMCPWithoutVersion calls a server whose answers lack the protocol's version: the call fails at once, and the error names the reason.
+// TestMCPWithoutVersion: if a server's answers lack the version of the protocol, the call fails at once, and the error names the reason.
 func TestMCPWithoutVersion(t *testing.T) {
 	cfg := stdioConfig(t)
 	cfg.Command = []string{"sh", "-c", `"$0" | sed -u '/Hello/s/"jsonrpc":"2.0",//; s/"id":\([0-9]*\)/"id":"\1"/'`, cfg.Command[0]}
@@ -61,7 +61,7 @@ func TestMCPWithoutVersion(t *testing.T) {
 	}
 }
 
-// TestMCPNoise connects to a server that prints more than messages.
+// TestMCPNoise: a server that prints other lines in addition to messages can be used.
 func TestMCPNoise(t *testing.T) {
 	cfg := stdioConfig(t)
 	var told []string

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestMeter: answers, errors, crashes, time-outs and refusals are counted apart, by the tool's name; what a conversation that
-// ended cut off is not the tool's doing.
+// TestMeter: calls, errors, crashes, time-outs and refusals are counted separately, by the tool's name. A call that the end of its conversation
+// cancelled does not count.
 func TestMeter(t *testing.T) {
 	var m Meter
 	moody := m.Counted(Limited(Attempted(Named(Func("moody", "", "x", "", func(ctx context.Context, mood string) (string, error) {
@@ -42,7 +42,7 @@ func TestMeter(t *testing.T) {
 	}
 	full := WithOrigin(t.Context(), Origin{Call: 10})
 	if _, err := moody.Call(full, arg(t, "x", "good")); !errors.Is(err, ErrRefused) {
-		t.Errorf("the eleventh call: %v", err)
+		t.Errorf("the eleventh call: got error %v, want ErrRefused", err)
 	}
 	m.Retried("web")
 	for range 100 {
@@ -50,11 +50,11 @@ func TestMeter(t *testing.T) {
 	}
 	usage, lost := m.Take()
 	if len(lost) == 0 || len(lost) > 10 || lost[0] != "web: gone" {
-		t.Errorf("lost: %q", lost)
+		t.Errorf("got lost servers %q, want 1 to 10 entries", lost)
 	}
 	got := usage["web"]
 	if got.Time < time.Millisecond {
-		t.Errorf("%v for calls of which one lasted a millisecond", got.Time)
+		t.Errorf("got a time of %v, want a millisecond or more", got.Time)
 	}
 	got.Time = 0
 	want := Usage{Calls: 9, Refused: 1, Retries: 1, Errors: 4, Failures: 1, Timeouts: 2, Example: "context deadline exceeded"}
@@ -62,6 +62,6 @@ func TestMeter(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if again, lost := m.Take(); len(again) != 0 || len(lost) != 0 {
-		t.Errorf("counted twice: %+v, %q", again, lost)
+		t.Errorf("the second Take: got %+v and %q, want nothing", again, lost)
 	}
 }

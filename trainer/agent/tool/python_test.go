@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// newTestPython makes the tool, or skips the test on a machine that forbids user namespaces or has no Python.
+// newTestPython returns the tool, or skips the test on a machine that forbids user namespaces or has no Python.
 func newTestPython(t *testing.T, cfg PythonConfig) *Python {
 	t.Helper()
 	p, err := NewPython(t.Context(), cfg)
@@ -51,7 +51,7 @@ func TestPython(t *testing.T) {
 	}
 }
 
-// TestPythonHostile lets programs try what they may not do. Each prints what it reached, or fails in the named way.
+// TestPythonHostile: programs that try forbidden actions fail with the given error, or print that they had no effect.
 func TestPythonHostile(t *testing.T) {
 	p := newTestPython(t, PythonConfig{Memory: 256 << 20, Files: 1 << 20, Time: time.Second})
 	secret := filepath.Join(t.TempDir(), "metrics.jsonl")
@@ -117,11 +117,11 @@ func TestPythonHostile(t *testing.T) {
 		}
 	}
 	if got := callText(t, p, "program", "6 * 7"); got != "42" {
-		t.Errorf("afterwards: %q", got)
+		t.Errorf("a call after these programs: got %q", got)
 	}
 }
 
-// TestPythonEndsWithContext ends a program that waits without using the processor.
+// TestPythonEndsWithContext: a program that waits without using the processor is ended when the context is.
 func TestPythonEndsWithContext(t *testing.T) {
 	p := newTestPython(t, PythonConfig{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -131,16 +131,16 @@ func TestPythonEndsWithContext(t *testing.T) {
 	}
 }
 
-// TestPythonRefused names what is missing.
+// TestPythonRefused: if the tool cannot be started, the error names the missing part.
 func TestPythonRefused(t *testing.T) {
 	for interpreter, want := range map[string]string{"/nowhere/python3": "/nowhere/python3", "/bin/true": "not Python 3"} {
 		if _, err := NewPython(t.Context(), PythonConfig{Interpreter: interpreter}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", interpreter, err)
+			t.Errorf("%s: got error %v", interpreter, err)
 		}
 	}
 	p := newTestPython(t, PythonConfig{})
-	p.box.Shown = nil // as where the interpreter cannot be shown
+	p.box.Shown = nil // hides the interpreter from the sandbox
 	if _, err := p.box.run(t.Context(), "1", 10); err == nil || !strings.Contains(err.Error(), "starting ") {
-		t.Errorf("%v", err)
+		t.Errorf("a hidden interpreter: got error %v, want one of starting it", err)
 	}
 }

@@ -65,7 +65,7 @@ func TestReadable(t *testing.T) {
 	} {
 		got, err := readable(strings.NewReader(c.page), base, c.links)
 		if err != nil || got != c.want {
-			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
+			t.Errorf("%s: got %q, error %v; want %q", name, got, err, c.want)
 		}
 	}
 }

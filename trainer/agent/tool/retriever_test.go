@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
-// retriever asks a service that answers in the given way.
+// retriever returns a retriever of a service with the given handler.
 func retriever(t testing.TB, cfg RetrieverConfig, answer http.HandlerFunc) *Retriever {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -33,7 +33,7 @@ func retriever(t testing.TB, cfg RetrieverConfig, answer http.HandlerFunc) *Retr
 	return r
 }
 
-// Without templates, the service has the interface of Search-R1's retriever.
+// TestRetriever: without templates, requests and answers have the format of Search-R1's retriever.
 func TestRetriever(t *testing.T) {
 	t.Setenv("MGRPO_TEST_TOKEN", "sesame")
 	r := retriever(t, RetrieverConfig{URL: "/retrieve", Results: 2, TokenEnv: "MGRPO_TEST_TOKEN"}, func(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +56,7 @@ func TestRetriever(t *testing.T) {
 	}
 }
 
-// Any other service is described by two templates.
+// TestRetrieverTemplates: two templates describe a service with another format.
 func TestRetrieverTemplates(t *testing.T) {
 	r := retriever(t, RetrieverConfig{URL: "/api?key=1", Results: 5, Request: "?q={{urlquery .Query}}&n={{.Results}}", Response: "{{range .hits}}{{.n}}: {{.t}}\n{{end}}"},
 		func(w http.ResponseWriter, r *http.Request) {
@@ -85,7 +85,7 @@ func TestRetrieverTemplates(t *testing.T) {
 	}
 }
 
-// A service that returns garbage fails for any query; a busy service may be asked again.
+// TestRetrieverGarbage: a wrong answer of the service is a failure of the tool. The error of a busy service is temporary.
 func TestRetrieverGarbage(t *testing.T) {
 	for name, c := range map[string]struct {
 		status    int
@@ -114,12 +114,12 @@ func TestRetrieverGarbage(t *testing.T) {
 		out, err := r.Call(t.Context(), arg(t, "query", "x"))
 		var transient *retry.Transient
 		if err == nil || !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), c.want) || errors.As(err, &transient) != c.transient {
-			t.Errorf("%s: %q, %v, want %q", name, out, err, c.want)
+			t.Errorf("%s: got %q, error %v; want %q", name, out, err, c.want)
 		}
 	}
 	r := retriever(t, RetrieverConfig{Response: "{{.a}}"}, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"b": 1}`) })
 	if got := callText(t, r, "query", "x"); !strings.Contains(got, "does not fit") {
-		t.Errorf("a missing key: %q", got)
+		t.Errorf("a missing key: got %q", got)
 	}
 	r = retriever(t, RetrieverConfig{}, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"result": [[]]}`) })
 	if got := callText(t, r, "query", "x"); got != "nothing found" {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Cases of RFC 9309, sections 2.2 and 5.
+// TestRobots checks cases of RFC 9309, sections 2.2 and 5.
 func TestRobots(t *testing.T) {
 	const simple = `User-Agent: *
 Disallow: *.gif$
@@ -49,22 +49,23 @@ EOF`
 		{"user-agent: *\ndisallow: /a%24", "a", "/a$b", false}, {"user-agent: *\ndisallow: /a$b", "a", "/a$b", false}, {"user-agent: *\ndisallow: /x?u=https://a.b", "a", "/x?u=https%3A//a.b", false},
 	} {
 		if got := parseRobots([]byte(c.text), c.product).allows(c.path); got != c.want {
-			t.Errorf("%.40q: may %s read %s: %v", c.text, c.product, c.path, got)
+			t.Errorf("%.40q: may %s read %s: got %v, want %v", c.text, c.product, c.path, got, c.want)
 		}
 	}
 	many := "user-agent: *\ndisallow: /" + strings.Repeat("a*", 100_000) + "$"
 	if !parseRobots([]byte(many), "a").allows("/" + strings.Repeat("a", 2000)) {
-		t.Error("a pattern of many stars fits a short path")
+		t.Error("a pattern with many stars matches a path that is too short")
 	}
 }
 
-// Where nothing is said, everything may be read; a rule for all that ends it must be heard.
+// FuzzRobots: a file without rules allows everything, and a last rule that forbids everything is applied. Normalising a path twice changes
+// nothing.
 func FuzzRobots(f *testing.F) {
 	f.Add("User-agent: *\nDisallow: /a*b$\nAllow: /%41", "/a%62?x")
 	f.Fuzz(func(t *testing.T, text, path string) {
 		parseRobots([]byte(text), "reader").allows(path)
 		if once := normalPath(path); normalPath(once) != once {
-			t.Errorf("%q becomes %q and that %q", path, once, normalPath(once))
+			t.Errorf("path %q is normalised to %q, and that to %q", path, once, normalPath(once))
 		}
 		if !strings.Contains(strings.ToLower(text), "allow") && !parseRobots([]byte(text), "reader").allows(path) {
 			t.Errorf("%q forbids %q", text, path)
@@ -76,7 +77,7 @@ func FuzzRobots(f *testing.F) {
 			return r
 		}, text) + "\nuser-agent: reader\ndisallow: *"
 		if parseRobots([]byte(all), "reader").allows("x") {
-			t.Errorf("%q allows what it forbids", all)
+			t.Errorf("%q allows a path although its last rule forbids all", all)
 		}
 	})
 }

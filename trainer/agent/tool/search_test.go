@@ -52,7 +52,7 @@ func checkTestSearch(t *testing.T, s *Search) {
 		}
 	}
 	if got := callText(t, s, "query", "Analytical Engine"); strings.Count(got, "Analytical") != 2 || !strings.Contains(got, "[2]") {
-		t.Errorf("two passages fit, got %q", got)
+		t.Errorf("got %q, want two passages", got)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestSearchResults(t *testing.T) {
 	s := newTestSearch(t, SearchConfig{Corpus: writeCorpus(t, strings.Repeat(`{"text": "same words"}`+"\n", 20)), Results: 2})
 	first := callText(t, s, "query", "words")
 	if strings.Count(first, "same words") != 2 {
-		t.Errorf("want 2 results: %q", first)
+		t.Errorf("got %q, want 2 results", first)
 	}
 }
 
@@ -106,14 +106,14 @@ func TestSearchBadCorpus(t *testing.T) {
 	} {
 		_, err := NewSearch(t.Context(), SearchConfig{Corpus: writeCorpus(t, tc.content), Results: 1})
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v, want %q", name, err, tc.want)
+			t.Errorf("%s: got error %v, want %q", name, err, tc.want)
 		}
 	}
 	if _, err := NewSearch(t.Context(), SearchConfig{Corpus: t.TempDir(), Results: 1}); err == nil {
-		t.Error("an empty folder is a corpus")
+		t.Error("an empty folder was accepted as a corpus")
 	}
 	if _, err := NewSearch(t.Context(), SearchConfig{Corpus: "/no/such/file", Results: 1}); err == nil {
-		t.Error("a missing file is a corpus")
+		t.Error("a missing file was accepted as a corpus")
 	}
 }
 
@@ -123,18 +123,18 @@ func TestPassages(t *testing.T) {
 		var joined strings.Builder
 		for _, p := range passages(text) {
 			if len(p) > passageMaximum+2 || p == "" {
-				t.Errorf("a passage of %d bytes", len(p))
+				t.Errorf("got a passage of %d bytes", len(p))
 			}
 			joined.WriteString(p)
 		}
 		strip := func(s string) string { return strings.Join(strings.Fields(s), "") }
 		if strip(joined.String()) != strip(text) {
-			t.Errorf("passages of %.20q lose text", text)
+			t.Errorf("the passages of %.20q lack some of its text", text)
 		}
 	}
 }
 
-// TestCorpusMarks reads corpora that begin with a byte order mark.
+// TestCorpusMarks: a byte order mark at the beginning of a corpus is ignored.
 func TestCorpusMarks(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"a.jsonl": "\ufeff{\"title\":\"T\",\"text\":\"zebra\"}\r\n\r\n", "md/a.md": "\ufeff# T\n\nzebra"} {
@@ -147,7 +147,7 @@ func TestCorpusMarks(t *testing.T) {
 		}
 		var got []document
 		if err := readCorpus(path, func(d document) error { got = append(got, d); return nil }); err != nil || len(got) != 1 || got[0].title != "T" || strings.Contains(got[0].text, "\ufeff") {
-			t.Errorf("%s: %+v, %v", name, got, err)
+			t.Errorf("%s: got %+v, error %v", name, got, err)
 		}
 	}
 }

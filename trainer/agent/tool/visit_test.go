@@ -34,7 +34,7 @@ func website(t *testing.T, address string, pages http.HandlerFunc) string {
 	return at.Addr().String()
 }
 
-// visitor visits the given hosts of this machine, of whose addresses 127.0.0.1 alone is allowed.
+// visitor returns a tool that may visit the given hosts of this machine. Of their addresses only 127.0.0.1 is allowed.
 func visitor(t *testing.T, hosts ...string) *Visit {
 	t.Helper()
 	return closed(t, NewVisit(VisitConfig{Hosts: hosts, Schemes: []string{"http"}, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
@@ -86,12 +86,12 @@ func TestVisit(t *testing.T) {
 		at := website(t, "127.0.0.1:0", page(c.status, c.kind, c.body))
 		want := strings.ReplaceAll(c.want, "HOST", at)
 		if got := callText(t, visitor(t, at), "url", "http://"+at+"/a"); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
 }
 
-// Pages that may not be visited are refused without a connection.
+// TestVisitRefuses: addresses of pages that may not be visited are refused without a connection.
 func TestVisitRefuses(t *testing.T) {
 	v := visitor(t, "a.org", "*.b.org", "c.org:8080", "[::1]:99", "[::2]", "D.org:80")
 	for address, want := range map[string]string{
@@ -121,14 +121,14 @@ func TestVisitRefuses(t *testing.T) {
 	} {
 		err := v.Check(arg(t, "url", address))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret")) {
-			t.Errorf("%.40s: %v, want %q", address, err, want)
+			t.Errorf("%.40s: got error %v, want %q", address, err, want)
 		}
 	}
 }
 
 func long(n int) string { return strings.Repeat("x", n) }
 
-// A redirect is followed to pages that may be visited, and to no others.
+// TestVisitRedirects: a redirect is followed only to pages that may be visited.
 func TestVisitRedirects(t *testing.T) {
 	var asked, visits atomic.Int32
 	private := website(t, "127.0.0.2:0", func(w http.ResponseWriter, _ *http.Request) {
@@ -138,7 +138,7 @@ func TestVisitRedirects(t *testing.T) {
 	at := website(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/robots.txt":
-			if visits.Add(1) > 1 { // as the page of a call, and not for its rules
+			if visits.Add(1) > 1 { // the first request reads the rules, and a second one would visit the page
 				http.Redirect(w, r, "/closed/x", http.StatusFound)
 			}
 			io.WriteString(w, "User-agent: *\nDisallow: /closed")
@@ -168,21 +168,22 @@ func TestVisitRedirects(t *testing.T) {
 		"/" + strings.Repeat("b", 2048): "more than 2048 bytes",
 	} {
 		if got := callText(t, v, "url", "http://"+at+"/?to="+url.QueryEscape(to)); !strings.Contains(got, want) {
-			t.Errorf("%s: %q, want %q", to, got, want)
+			t.Errorf("%s: got %q, want %q", to, got, want)
 		}
 	}
 	if got := callText(t, v, "url", "http://"+at+"/open/%2e./closed/x"); !strings.Contains(got, "robots.txt forbids it") {
-		t.Errorf("a forbidden page by another way: %q", got)
+		t.Errorf("another spelling of a forbidden page: got %q", got)
 	}
 	if got := callText(t, v, "url", "http://"+at+"/robots.txt"); !strings.Contains(got, "robots.txt forbids it") {
-		t.Errorf("robots.txt as a page, which redirects: %q", got)
+		t.Errorf("robots.txt as a page, which redirects: got %q", got)
 	}
 	if n := asked.Load(); n > 0 {
-		t.Errorf("the private server was asked %d times", n)
+		t.Errorf("the private server got %d requests, want 0", n)
 	}
 }
 
-// Which address counts is the one that is connected to, not the one that a name had when it was looked at.
+// TestVisitRebinding: the address to which the connection is made must be allowed. It may differ from the address that the name had when it was
+// checked.
 func TestVisitRebinding(t *testing.T) {
 	home := website(t, "127.0.0.1:0", page(200, "text/plain", "public"))
 	_, port, _ := net.SplitHostPort(home)
@@ -199,11 +200,11 @@ func TestVisitRebinding(t *testing.T) {
 	}
 	now.Store([4]byte{127, 0, 0, 2})
 	if got, want := callText(t, v, "url", address), "error: "+address+": 127.0.0.2 is not a public address, and it is not in an allowed network"; got != want || asked.Load() > 0 {
-		t.Errorf("%q after %d requests, want %q", got, asked.Load(), want)
+		t.Errorf("got %q after %d requests, want %q after 0", got, asked.Load(), want)
 	}
 }
 
-// nameServer answers questions for IPv4 addresses with the address that is stored at the time.
+// nameServer returns a resolver that answers questions for IPv4 addresses with the address that is stored at the time.
 func nameServer(t *testing.T, address *atomic.Value) *net.Resolver {
 	t.Helper()
 	at, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -260,7 +261,7 @@ func TestPublic(t *testing.T) {
 	}
 }
 
-// A host whose robots.txt cannot be had is not visited, one that has none is.
+// TestVisitRobots: a host is visited if its robots.txt allows it or does not exist. It is not visited if the server fails to return the file.
 func TestVisitRobots(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
@@ -287,16 +288,16 @@ func TestVisitRobots(t *testing.T) {
 		v := visitor(t, at)
 		for range 2 {
 			if got := callText(t, v, "url", "http://"+at); !strings.Contains(got, c.want) {
-				t.Errorf("%s: %q, want %q", name, got, c.want)
+				t.Errorf("%s: got %q, want %q", name, got, c.want)
 			}
 		}
 		if n := asked.Load(); n != c.asked {
-			t.Errorf("%s: robots.txt was asked for %d times, want %d", name, n, c.asked)
+			t.Errorf("%s: robots.txt was requested %d times, want %d", name, n, c.asked)
 		}
 	}
 }
 
-// A host whose pages many visit at once is asked once what it forbids.
+// TestVisitRobotsOnce: concurrent visits of a host request its robots.txt once.
 func TestVisitRobotsOnce(t *testing.T) {
 	var asked atomic.Int32
 	at := website(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
@@ -318,11 +319,11 @@ func TestVisitRobotsOnce(t *testing.T) {
 	}
 	all.Wait()
 	if n := asked.Load(); n != 1 {
-		t.Errorf("robots.txt was asked for %d times", n)
+		t.Errorf("robots.txt was requested %d times, want 1", n)
 	}
 }
 
-// Temporary failures are distinguished from permanent ones, and time-outs from both.
+// TestVisitFailures: temporary failures, permanent failures and time-outs are different errors.
 func TestVisitFailures(t *testing.T) {
 	busy := website(t, "127.0.0.1:0", page(503, "text/plain", ""))
 	silent := website(t, "127.0.0.1:0", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -337,14 +338,14 @@ func TestVisitFailures(t *testing.T) {
 	var transient *retry.Transient
 	for _, at := range []string{busy, broken} {
 		if _, err := v.Call(t.Context(), arg(t, "url", "http://"+at)); !errors.As(err, &transient) {
-			t.Errorf("%s: %v", at, err)
+			t.Errorf("%s: got error %v, want a temporary one", at, err)
 		}
 	}
 	slow := Attempted(v, Attempts{Timeout: 50 * time.Millisecond})
 	if _, err := slow.Call(t.Context(), arg(t, "url", "http://"+silent)); !errors.Is(err, ErrTimeout) {
-		t.Errorf("a server that does not answer: %v", err)
+		t.Errorf("a server that does not answer: got error %v, want ErrTimeout", err)
 	}
 	if _, err := v.Call(t.Context(), arg(t, "url", "http://"+busy+"0")); err == nil || errors.As(err, &transient) {
-		t.Errorf("a host that is not on the list: %v", err)
+		t.Errorf("a host that is not on the list: got error %v, want a permanent one", err)
 	}
 }

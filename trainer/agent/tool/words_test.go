@@ -11,7 +11,7 @@ import (
 	"github.com/blevesearch/bleve/v2/registry"
 )
 
-// languages are texts and queries that find them.
+// languages lists texts with queries that find them.
 var languages = []struct {
 	title, text string
 	queries     []string
@@ -33,7 +33,7 @@ var languages = []struct {
 	{"Office", "The ﬁrst eﬃcient soft\u00adware of Ｔｏｋｙｏ, x²", []string{"first", "efficient", "software", "TOKYO", "x2"}},
 }
 
-// TestSearchLanguages finds each text by each of its queries, and before all others.
+// TestSearchLanguages: each query of a text finds this text first.
 func TestSearchLanguages(t *testing.T) {
 	var corpus strings.Builder
 	for _, l := range languages {
@@ -53,7 +53,7 @@ func TestSearchLanguages(t *testing.T) {
 				t.Errorf("%q: got %q, want %q first", query, got, l.title)
 			}
 			if other := callText(t, disk, "query", query); other != got {
-				t.Errorf("%q: on the disk %q, in memory %q", query, other, got)
+				t.Errorf("%q: the index on the disk gives %q, the index in memory %q", query, other, got)
 			}
 		}
 	}
@@ -64,7 +64,7 @@ func TestSearchLanguages(t *testing.T) {
 	}
 }
 
-// TestSearchExactFirst checks that a search finds a word unchanged if it occurs, rather than another form of it.
+// TestSearchExactFirst: a search finds the exact word before other forms of it.
 func TestSearchExactFirst(t *testing.T) {
 	s := newTestSearch(t, SearchConfig{Corpus: writeCorpus(t, `{"text": "the engine"}`+"\n"+`{"text": "many engines"}`), Results: 3})
 	for query, want := range map[string]string{"engine": "[1] \nthe engine", "the engines": "[1] \nmany engines"} {
@@ -74,7 +74,7 @@ func TestSearchExactFirst(t *testing.T) {
 	}
 }
 
-// TestIndexOfFormat builds an index anew where the folder has one of an earlier analysis.
+// TestIndexOfFormat: an index of an earlier format in the folder is left alone, and a new one is built.
 func TestIndexOfFormat(t *testing.T) {
 	const earlier = "a351902a759e78c0786bdcc7a2c71b47" // digest of testCorpus's index in format 1
 	corpus, dir := writeCorpus(t, testCorpus), t.TempDir()
@@ -83,7 +83,7 @@ func TestIndexOfFormat(t *testing.T) {
 	}
 	checkTestSearch(t, newTestSearch(t, SearchConfig{Corpus: corpus, Results: 3, Index: dir}))
 	if _, err := os.Stat(filepath.Join(dir, earlier, indexManifest)); err == nil {
-		t.Error("the earlier index is written to")
+		t.Error("the folder of the earlier index was written to")
 	}
 }
 
@@ -101,7 +101,7 @@ func FuzzWords(f *testing.F) {
 			}
 			for _, token := range analyzer.Analyze([]byte(text)) {
 				if utf8.ValidString(text) && !utf8.Valid(token.Term) {
-					t.Errorf("%s: term %q of %q", name, token.Term, text)
+					t.Errorf("%s: got term %q of %q", name, token.Term, text)
 				}
 			}
 		}
