@@ -39,10 +39,10 @@ template <class T, int kLanes>
 struct Lane {
   static constexpr int kWidth = Pack<T>::kWidth;
   const int thread = threadIdx.x % kLanes, begin = thread * kWidth;
-  const bool has;           // a pack of the head
-  const int half, partner;  // the planes that turn; the lane of the warp whose elements turn with this one's
-  const bool first;         // whether it has first elements of planes
-  float cos[kWidth], sin[kWidth];
+  const bool has;                            // a pack of the head
+  const int half, partner;                   // the planes that turn; the lane of the warp whose elements turn with this one's
+  const bool first;                          // whether it has first elements of planes
+  float cos[kWidth] = {}, sin[kWidth] = {};  // a team without a head turns zeros in the steps of its neighbours
 
   __device__ Lane(int hd, int half)
       : has(begin < hd),

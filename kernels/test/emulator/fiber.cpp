@@ -1,9 +1,12 @@
 #include "fiber.h"
 
+#include <cstring>
+
 namespace emulator {
 namespace {
 Fiber *entering;
-}
+constexpr size_t kFilled = 16 << 10;  // bytes of a stack, from its top
+}  // namespace
 
 #if defined(__x86_64__)
 // Stores the registers that a call keeps on the stack, the stack pointer in *save, and goes on where `to` was stored.
@@ -42,6 +45,7 @@ void Fiber::begun() {
 
 void Fiber::start(void (*body)(), size_t skew) {
   body_ = body;
+  std::memset(stack_ + kStack - kFilled, 0xff, kFilled);  // a variable that nothing has set is NaN
 #if defined(__x86_64__)
   auto *top = reinterpret_cast<void **>(stack_ + kStack - 64 - skew);
   *--top = nullptr;  // begun() finds the stack as a call leaves it
