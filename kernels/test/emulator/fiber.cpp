@@ -45,6 +45,9 @@ void Fiber::begun() {
 
 void Fiber::start(void (*body)(), size_t skew) {
   body_ = body;
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(stack_, kStack);  // frames that the last body left
+#endif
   std::memset(stack_ + kStack - kFilled, 0xff, kFilled);  // a variable that nothing has set is NaN
 #if defined(__x86_64__)
   auto *top = reinterpret_cast<void **>(stack_ + kStack - 64 - skew);
