@@ -59,17 +59,24 @@ func MemoryOf(index int) (m Memory, err error) {
 	return m, err
 }
 
+// retain returns GPU index and its primary context, which lives until ReleasePrimaryCtx at least.
+func retain(index int) (gpu cu.Device, primary cu.CUContext, err error) {
+	if gpu, err = cu.GetDevice(index); err != nil {
+		return gpu, primary, fmt.Errorf("cuda: device %d: %w", index, err)
+	}
+	if primary, err = gpu.RetainPrimaryCtx(); err != nil {
+		return gpu, primary, fmt.Errorf("cuda: device %d: context: %w", index, err)
+	}
+	return gpu, primary, nil
+}
+
 // onDevice runs f with the primary context of GPU index as the current one. LibTorch uses that context, too.
 func onDevice(index int, f func() error) (err error) {
 	runtime.LockOSThread() // a context is current on one thread
 	defer runtime.UnlockOSThread()
-	gpu, err := cu.GetDevice(index)
+	gpu, primary, err := retain(index)
 	if err != nil {
-		return fmt.Errorf("cuda: device %d: %w", index, err)
-	}
-	primary, err := gpu.RetainPrimaryCtx()
-	if err != nil {
-		return fmt.Errorf("cuda: device %d: context: %w", index, err)
+		return err
 	}
 	defer func() { err = errors.Join(err, gpu.ReleasePrimaryCtx()) }()
 	if err := cu.PushCurrentCtx(primary); err != nil {

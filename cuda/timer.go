@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 	"time"
 	"unsafe"
 
@@ -22,15 +21,11 @@ type Timer struct {
 // NewTimer returns a timer for work on the given CUDA stream (nil: the default stream) of GPU index. It keeps the primary context, with
 // which its events would end, until Close.
 func NewTimer(index int, stream unsafe.Pointer) (*Timer, error) {
-	t := &Timer{index: index, stream: streamOf(stream)}
-	gpu, err := cu.GetDevice(index)
+	gpu, _, err := retain(index)
 	if err != nil {
-		return nil, fmt.Errorf("cuda: device %d: %w", index, err)
+		return nil, err
 	}
-	if _, err := gpu.RetainPrimaryCtx(); err != nil {
-		return nil, fmt.Errorf("cuda: device %d: context: %w", index, err)
-	}
-	t.gpu = gpu
+	t := &Timer{index: index, gpu: gpu, stream: streamOf(stream)}
 	err = onDevice(index, func() (err error) {
 		if t.start, err = cu.MakeEvent(cu.DefaultEvent); err != nil {
 			return err
