@@ -152,7 +152,7 @@ build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulat
 EMULATED_SKIP := TestLostGPU|TestGoldenSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$$
 test-emulated: ## models, learner and engine on an emulated GPU, in the CUDA build, without one
 	@$(MAKE) native-tests build/stubs/libcuda.so build/emulated/libcuda.so.1 CUDA=1
-	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./bindings/torch ./trainer/model ./trainer/engine/learner ./trainer/engine/policy/local
+	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./cuda ./bindings/torch ./trainer/model ./trainer/engine/learner ./trainer/engine/policy/local
 
 cubins: ## what the compiler made of each CUDA kernel, no worse than kernels/cuda/cubins.txt (UPDATE=1 rewrites it)
 	@$(MAKE) native-tests CUDA=1
