@@ -83,6 +83,13 @@ std::string library_folder() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
+// Autograd has a thread for each GPU. It gets the GPU's context here, because cuBLAS warns if a product is a thread's first call of CUDA.
+void wake_autograd(c10::Device device) {
+  at::AutoGradMode on(true);
+  auto x = at::ones({1}, at::TensorOptions(device));
+  x.requires_grad_(true);
+  x.neg().backward();
+}
 }  // namespace
 
 char *failure(const char *message, int32_t status) noexcept {
@@ -181,14 +188,6 @@ int64_t mgt_thread(void) {
   static std::atomic<int64_t> threads{0};
   thread_local const int64_t number = threads.fetch_add(1) + 1;
   return number;
-}
-
-// Autograd has a thread for each GPU. It gets the GPU's context here, because cuBLAS warns if a product is a thread's first call of CUDA.
-static void wake_autograd(c10::Device device) {
-  at::AutoGradMode on(true);
-  auto x = at::ones({1}, at::TensorOptions(device));
-  x.requires_grad_(true);
-  x.neg().backward();
 }
 
 int64_t mgt_live_handles(void) { return mgt_handles.load(); }
