@@ -43,7 +43,7 @@ struct Part {
   int32_t sequence;
   int heads, number, of;
   unsigned begin, end;
-  unsigned block;  // the number of the set of heads, among those of all blocks that share it
+  unsigned block;  // number of the work item: of a set of heads and a split
   Cut cut;         // of the row
 };
 
@@ -104,7 +104,7 @@ struct Attention {
 };
 
 // f(part) for this block's parts of the rows: parts split, split + splits... of a row for up to kHeads query heads of a
-// key/value head. What is needed after f lies in shared memory, where it takes no registers. Rows without keys are written here.
+// key/value head. Values that are needed after f wait in shared memory, to leave registers to f. Rows without keys are written here.
 template <int kHeads, class T, class F>
 __device__ void for_each_part(const Attention<T> &in, const F &f) {
   __shared__ Part part;

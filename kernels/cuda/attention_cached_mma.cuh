@@ -132,8 +132,8 @@ struct WarpAttention {
       for (int i = 0; i < 2 * kHalves; i++) score[i / 2][u][i % 2] = __fmul_rn(product[i], in.scale);
     }
   }
-  // Scores of keys that the row does not attend to are -Inf; scores of keys without a block in the table, of which has(key) is false, are
-  // NaN.
+  // Scores of keys that the row does not attend to are -Inf. A key whose block the table does not name has the score NaN; has(key) is
+  // false for it.
   template <class F>
   __device__ void mask(unsigned tile, const F &has) {
 #pragma unroll

@@ -23,9 +23,9 @@ struct LoneBlock {
 __device__ inline LoneBlock cluster() { return {}; }
 #endif
 
-// Waits until every thread of the blocks that share a row is here. What a thread read before, others may overwrite after. What it wrote
-// before, others of its block may read, and those of other blocks only if it called publish in between: cluster().sync() would have every
-// thread wait for all of its writes.
+// Waits until every thread of the blocks that share a row is here. Afterwards any thread may overwrite values that were read before the
+// call, and threads of the same block see each other's writes. Threads of other blocks see a thread's writes only if it has called publish:
+// cluster().sync() would have every thread wait for all of its writes.
 __device__ inline void sync_row() {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
   __syncthreads();

@@ -92,7 +92,7 @@ struct InCache {
 
   __device__ int64_t place(int64_t row) const { return pages.place(sequence[row], pos[row]); }
 
-  // Entries of a place in the order in which they are tried.
+  // The entry where the search for a place begins, and the one that is tried after an entry.
   __device__ uint64_t first_entry(int64_t place) const { return static_cast<uint64_t>(place) * 0x9E3779B97F4A7C15u >> (64 - bits); }
   __device__ uint64_t next_entry(uint64_t entry) const { return (entry + 1) & ((uint64_t{1} << bits) - 1); }
   // Puts a row into the table. An entry's row changes, but its place does not.

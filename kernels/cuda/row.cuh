@@ -243,8 +243,8 @@ struct RowRoom {
 __device__ inline float &max_of_warp(RowRoom &room, int warp, float) { return room.max[warp]; }
 __device__ inline double &max_of_warp(RowRoom &room, int warp, double) { return room.max64[warp]; }
 
-// The sums of the block's threads, for those of its first warp: of a warp's lanes by shuffles, then of the warps in their order. All first
-// agree on the maximum, so that each takes one exponential. The next call may follow at once.
+// Returns the sums of the block's threads to the threads of its first warp. Lanes of a warp are added by shuffles, and then the warps in
+// their order. All threads first agree on the maximum, so that each takes one exponential. The next call may follow at once.
 template <class A>
 __device__ RowSums merge_block(const OnlineSums<A> &mine, double inv_tau, RowRoom &room) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;

@@ -141,7 +141,7 @@ struct Staged {
   }
 };
 
-// What one thread of a block found out about a row for all of them.
+// The result of a row's sums. One thread of a block computes it for all of them.
 template <class A>
 struct RowVerdict {
   Gradient<A> gradient;
@@ -251,7 +251,7 @@ __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
       for (Column first = 0; first < n; first += staged.kStep) {
         const Column at = first + staged.first();
         const Pack<T> p = load_pack(part, at, n, is_aligned);
-        if constexpr (sizeof(G) < sizeof(T)) __syncthreads();  // what is stored now lies where others have just read, or before
+        if constexpr (sizeof(G) < sizeof(T)) __syncthreads();  // the stores below overwrite packs that other threads have just read
         if (at < n) differentiate(p, at);
       }
     }
@@ -283,8 +283,8 @@ inline int32_t spread_of(int64_t row_bytes, Spread *out) {
   return MGRPO_OK;
 }
 
-// Launches a kernel of differentiate_rows for rows of T: `staged` or, where shared memory holds no row, `other`. The blocks of `staged` are
-// no more than run at once, and each goes from row to row.
+// Launches a kernel of differentiate_rows for rows of T: `staged` or, if shared memory does not hold a row, `other`. `staged` has at most
+// as many blocks as run at once, and each goes from row to row.
 template <class T, class Kernel, class... Arguments>
 int32_t launch_rows(Kernel *staged, Kernel *other, const LogitRows &in, cudaStream_t stream, const Arguments &...arguments) {
   Spread spread{1, 0};

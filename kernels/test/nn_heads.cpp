@@ -483,7 +483,7 @@ TEST_P(Heads, ManyRowsOfOnePlaceLeaveTheLast) {
   EXPECT_TRUE(same_bits(part(got.k, to, 64), last.k) && same_bits(part(got.v, to, 64), last.v));
 }
 
-// Rows of random places, of which some are named by several rows and some by rows of two sequences that share a block.
+// Rows have random places. Several rows name the same place, also rows of two sequences that share a block.
 TEST_P(Heads, TheLastRowOfEachPlaceStays) {
   for (int64_t rows : {300, 1300})
     for (Norms norms : {kEach, kWhole})
