@@ -39,12 +39,10 @@ struct Cut {
 
 // A part of a row for some of its query heads: the keys [begin, end) of a key/value head.
 struct Part {
-  unsigned first_head, kv_head;  // the first one's number among the heads of all rows
-  int32_t sequence;
+  int64_t first_head, kv_head;  // the first one's number among the heads of all rows
+  const int32_t *table;         // the sequence's row of it
   int heads, number, of;
   unsigned begin, end;
-  unsigned block;  // number of the work item: of a set of heads and a split
-  Cut cut;         // of the row
 };
 
 template <class T>
@@ -54,24 +52,22 @@ struct Attention {
   const int32_t *sequence, *length;
   const float *sinks;  // [heads], may be null
   T *out;
-  float *partial;                     // [rows, heads, parts, hd + 2]: weighted values, maximum, sum; of the rows that are merged
-  int64_t rows, heads, kv_heads, hd;  // rows * heads * splits < 2^31
-  int parts;                          // the most that a row can have
-  int splits;                         // blocks that share the parts of a row
+  float *partial;  // [rows, heads, parts, hd + 2]: weighted values, maximum, sum; of the rows that are merged
+  int64_t rows, heads, kv_heads, hd;
+  int parts;       // the most that a row can have
+  int splits;      // blocks that share the parts of a row
   int alone;       // rows of more parts than this are left to merge_kernel: 1, or 0 if there are sinks, whose terms are added there
   float scale;     // of a score, times log2 e
   int64_t window;  // 0: all keys
-  unsigned per_kv, tiles, sets;  // query heads of a key/value head, blocks that share them, and such sets of heads in all rows
 
-  // Of a row's sequence and length, which are loaded together.
-  __device__ bool known(int32_t its_sequence, int32_t keys) const {
-    return its_sequence >= 0 && its_sequence < pages.sequences && keys >= 0 && keys <= pages.longest();
+  __device__ bool known(int64_t row) const {
+    return sequence[row] >= 0 && sequence[row] < pages.sequences && length[row] >= 0 && length[row] <= pages.longest();
   }
-  // Of a known row's length.
-  __device__ Cut cut(int32_t keys) const {
+  // Of a known row.
+  __device__ Cut cut(int64_t row) const {
     constexpr unsigned kStep = 4 * kKeyTile;  // so that four warps have as much to do
     Cut c;
-    c.end = static_cast<unsigned>(keys);
+    c.end = static_cast<unsigned>(length[row]);
     c.first = window > 0 && window < c.end ? c.end - static_cast<unsigned>(window) : 0;
     c.origin = c.first / kKeyTile * kKeyTile;
     const unsigned span = c.end - c.origin;
@@ -80,11 +76,10 @@ struct Attention {
     c.parts = span == 0 ? 1 : static_cast<int>((span + c.share - 1) / c.share);
     return c;
   }
-  __device__ int32_t block_of(const Part &p, unsigned key) const { return pages.block_of(pages.table + p.sequence * pages.width, key); }
   // Where a head's row of the cache begins, or -1 if the table names no block for it.
   __device__ int64_t row_at(const Part &p, unsigned key) const {
-    const int32_t block = block_of(p, key);
-    return block < 0 ? -1 : pages.row_in(block, key, p.kv_head) * hd;
+    const int64_t row = pages.row(p.table, key, p.kv_head);
+    return row < 0 ? -1 : row * hd;
   }
   __device__ float *partial_of(int64_t head, int part) const { return partial + (head * parts + part) * (hd + 2); }
   // Takes element c of a part's weighted values; `sum` is the sum of the part's weights.
@@ -104,42 +99,32 @@ struct Attention {
 };
 
 // f(part) for this block's parts of the rows: parts split, split + splits... of a row for up to kHeads query heads of a
-// key/value head. Values that are needed after f wait in shared memory, to leave registers to f. Rows without keys are written here.
+// key/value head. Rows without keys are written here.
 template <int kHeads, class T, class F>
 __device__ void for_each_part(const Attention<T> &in, const F &f) {
-  __shared__ Part part;
-  const auto rows = static_cast<unsigned>(in.rows), heads = static_cast<unsigned>(in.heads), kv_heads = static_cast<unsigned>(in.kv_heads);
-  for (unsigned b = blockIdx.x; b < in.sets * in.splits; b += gridDim.x) {
-    const unsigned tile = b % in.tiles, row = b / in.tiles / kv_heads % rows, kv_head = b / in.tiles % kv_heads;
-    const unsigned first_head = row * heads + kv_head * in.per_kv + tile * kHeads;
-    const int tile_heads = static_cast<int>(min(static_cast<unsigned>(kHeads), in.per_kv - tile * kHeads));
-    const int32_t sequence = in.sequence[row], keys = in.length[row];
-    int number = static_cast<int>(b / in.sets);
-    const bool known = in.known(sequence, keys);
-    if (!known || keys == 0) {
-      if (number > 0) continue;
-      for (int64_t i = threadIdx.x; i < tile_heads * in.hd; i += blockDim.x) narrow(known ? 0.0f : NAN, in.out + first_head * in.hd + i);
+  const int64_t per_kv = in.heads / in.kv_heads, tiles = (per_kv + kHeads - 1) / kHeads, all = in.rows * in.kv_heads * tiles;
+  for (int64_t b = blockIdx.x; b < all * in.splits; b += gridDim.x) {
+    const int64_t tile = b % tiles, split = b / all;
+    Part p;
+    const int64_t row = b / tiles / in.kv_heads % in.rows;
+    p.kv_head = b / tiles % in.kv_heads;
+    p.first_head = row * in.heads + p.kv_head * per_kv + tile * kHeads;
+    p.heads = static_cast<int>(min(static_cast<int64_t>(kHeads), per_kv - tile * kHeads));
+    const bool known = in.known(row);
+    if (!known || in.length[row] == 0) {
+      if (split > 0) continue;
+      for (int64_t i = threadIdx.x; i < p.heads * in.hd; i += blockDim.x) narrow(known ? 0.0f : NAN, in.out + p.first_head * in.hd + i);
       continue;
     }
-    Cut cut = in.cut(keys);
-    if (number >= cut.parts) continue;
-    __syncthreads();  // all have read of the last row
-    if (threadIdx.x == 0)
-      part.first_head = first_head, part.kv_head = kv_head, part.sequence = sequence, part.heads = tile_heads, part.block = b,
-      part.cut = cut;
-    while (number < cut.parts) {
-      __syncthreads();  // all have read of the last part
-      if (threadIdx.x == 0) {
-        const unsigned from = cut.origin + static_cast<unsigned>(number) * cut.share;
-        part.number = number, part.of = cut.parts;
-        part.begin = max(cut.first, from);
-        part.end = number + 1 == cut.parts ? cut.end : from + cut.share;
-      }
-      __syncthreads();
-      f(part);
-      cut = part.cut, number = part.number + in.splits;
+    p.table = in.pages.table + in.sequence[row] * in.pages.width;
+    const Cut cut = in.cut(row);
+    p.of = cut.parts;
+    for (p.number = static_cast<int>(split); p.number < p.of; p.number += in.splits) {
+      const unsigned from = cut.origin + static_cast<unsigned>(p.number) * cut.share;
+      p.begin = max(cut.first, from);
+      p.end = p.number + 1 == p.of ? cut.end : from + cut.share;
+      f(p);
     }
-    b = part.block;
   }
 }
 

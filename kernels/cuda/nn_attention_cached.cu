@@ -122,17 +122,16 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(Attention<T> in) {
 }
 
 template <int kHd, int kHeads>
-__global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 1024 ? 4 : 2) void attend_mma_kernel(Attention<Bf16> in) {
-  using Mine = WarpAttention<kHd, kHeads>;
+__global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 512     ? 4
+                                                : kHd * kHeads <= 1024 ? 3
+                                                                       : 2) void attend_mma_kernel(Attention<Bf16> in) {
   constexpr int kWarps = kAttentionThreads / 32, kRow = kHd + 4;  // rows that do not all begin in one bank
-  static_assert(8 * kRow * sizeof(float) <= Mine::kRoom * sizeof(uint4), "values of 8 heads lie in a warp's room");
   __shared__ float warp_max[kWarps][kHeads], warp_sum[kWarps][kHeads];
-  uint4 *const rooms = static_cast<uint4 *>(dynamic_shared());  // [kWarps][kRoom]
-  const auto warp_values = [&](int warp, int head) { return reinterpret_cast<float *>(rooms + warp * Mine::kRoom) + head * kRow; };
+  alignas(16) __shared__ float warp_values[kWarps][8][kRow];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for_each_part<kHeads>(in, [&](const Part &part) {
-    Mine mine(in, part, rooms + warp * Mine::kRoom, part.begin / kKeyTile * kKeyTile + warp * kKeyTile);
-    mine.run();
+    WarpAttention<kHd, kHeads> mine(in, part, warp_values[warp]);
+    mine.run(part.begin / kKeyTile * kKeyTile + warp * kKeyTile, kWarps * kKeyTile);
     const int g = mine.g, t = mine.t;
 #pragma unroll
     for (int half = 0; half < kHeads / 8; half++) {
@@ -157,7 +156,7 @@ __global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 1024 ? 4 : 2) voi
 #pragma unroll
           for (int i = 0; i < 4; i++) {
             const float (&pair)[4] = mine.value[half][e][i];
-            *reinterpret_cast<float2 *>(warp_values(warp, 2 * t + h) + 64 * e + 8 * g + 2 * i) =
+            *reinterpret_cast<float2 *>(&warp_values[warp][2 * t + h][64 * e + 8 * g + 2 * i]) =
                 make_float2(pair[h] * rescale, pair[2 + h] * rescale);
           }
       }
@@ -168,7 +167,7 @@ __global__ __launch_bounds__(kAttentionThreads, kHd *kHeads <= 1024 ? 4 : 2) voi
         for (int w = 0; w < kWarps; w++) sum = fmaf(exp2_of(warp_max[w][head] - most), warp_sum[w][head], sum);
         for (int64_t c = lane; c < in.hd; c += 32) {
           float value = 0;
-          for (int w = 0; w < kWarps; w++) value += warp_values(w, head % 8)[c];
+          for (int w = 0; w < kWarps; w++) value += warp_values[w][head % 8][c];
           in.put(part, head, c, value, sum);
         }
         if (lane == 0) in.put_sums(part, head, most, sum);
@@ -184,9 +183,8 @@ __global__ __launch_bounds__(kThreads) void merge_kernel(Attention<T> in) {
   __shared__ float weight[kMostParts];
   for (int64_t b = blockIdx.x; b < in.rows * in.heads; b += gridDim.x) {
     const int64_t row = b / in.heads;
-    const int32_t sequence = in.sequence[row], keys = in.length[row];
-    if (!in.known(sequence, keys) || keys == 0) continue;
-    const int parts = in.cut(keys).parts;
+    if (!in.known(row) || in.length[row] == 0) continue;
+    const int parts = in.cut(row).parts;
     if (parts <= in.alone) continue;
     if (threadIdx.x < parts) weight[threadIdx.x] = in.partial_of(b, threadIdx.x)[in.hd];
     __syncthreads();
@@ -203,18 +201,17 @@ __global__ __launch_bounds__(kThreads) void merge_kernel(Attention<T> in) {
   }
 }
 
-// A kernel, the query heads that a block of it takes, and the bytes of its dynamic shared memory.
+// A kernel, and the query heads that a block of it takes.
 template <class T>
 struct Kernel {
   void (*run)(Attention<T>);
   int64_t heads;
-  size_t shared;
 };
 
 template <int kLanes, int kPacks>
 Kernel<float> kernel_for(int64_t per_kv) {
-  return per_kv <= 4 ? Kernel<float>{attend_kernel<float, kLanes, kPacks, 4>, 4, 0}
-                     : Kernel<float>{attend_kernel<float, kLanes, kPacks, 8>, 8, 0};
+  return per_kv <= 4 ? Kernel<float>{attend_kernel<float, kLanes, kPacks, 4>, 4}
+                     : Kernel<float>{attend_kernel<float, kLanes, kPacks, 8>, 8};
 }
 Kernel<float> kernel_of(float, int64_t hd, int64_t per_kv) {
   const int64_t packs = packs_of<float>(hd);
@@ -223,15 +220,11 @@ Kernel<float> kernel_of(float, int64_t hd, int64_t per_kv) {
          : packs <= 32 ? kernel_for<32, 1>(per_kv)
                        : kernel_for<32, 2>(per_kv);
 }
-template <int kHd, int kHeads>
-Kernel<Bf16> mma_kernel() {
-  return {attend_mma_kernel<kHd, kHeads>, kHeads, kAttentionThreads / 32 * WarpAttention<kHd, kHeads>::kRoom * sizeof(uint4)};
-}
 // With 16 heads of 256 elements the sums alone would take all registers.
 Kernel<Bf16> kernel_of(Bf16, int64_t hd, int64_t per_kv) {
-  if (hd > 128) return mma_kernel<256, 8>();
-  if (hd > 64) return per_kv > 8 ? mma_kernel<128, 16>() : mma_kernel<128, 8>();
-  return per_kv > 8 ? mma_kernel<64, 16>() : mma_kernel<64, 8>();
+  if (hd > 128) return {attend_mma_kernel<256, 8>, 8};
+  if (hd > 64) return per_kv > 8 ? Kernel<Bf16>{attend_mma_kernel<128, 16>, 16} : Kernel<Bf16>{attend_mma_kernel<128, 8>, 8};
+  return per_kv > 8 ? Kernel<Bf16>{attend_mma_kernel<64, 16>, 16} : Kernel<Bf16>{attend_mma_kernel<64, 8>, 8};
 }
 
 // Blocks for a GPU that holds some four a multiprocessor at once, several times over: those that end early make room. A row's parts
@@ -250,12 +243,11 @@ template <class T>
 int32_t attend(Attention<T> in, cudaStream_t stream) {
   const int64_t rows = in.rows, per_kv = in.heads / in.kv_heads, row_floats = in.heads * in.parts * (in.hd + 2);
   const Kernel<T> kernel = kernel_of(T{}, in.hd, per_kv);
-  in.per_kv = static_cast<unsigned>(per_kv);
-  in.tiles = static_cast<unsigned>((per_kv + kernel.heads - 1) / kernel.heads);
-  int64_t at_once = max(INT32_MAX / (in.heads * in.parts), int64_t{1});
+  const int64_t sets_of_row = in.kv_heads * ((per_kv + kernel.heads - 1) / kernel.heads);
+  int64_t at_once = rows;
   Scratch<float> partial(stream);
   if (in.parts > in.alone) {
-    at_once = min(at_once, max(kScratchBytes / static_cast<int64_t>(sizeof(float)) / row_floats, int64_t{1}));
+    at_once = max(kScratchBytes / static_cast<int64_t>(sizeof(float)) / row_floats, int64_t{1});
     const int64_t launches = (rows + at_once - 1) / at_once;
     at_once = (rows + launches - 1) / launches;  // no launch has few rows left
     MGRPO_TRY(partial.allocate(at_once * row_floats));
@@ -263,9 +255,8 @@ int32_t attend(Attention<T> in, cudaStream_t stream) {
   }
   for (int64_t done = 0; done < rows; done += in.rows) {
     in.rows = min(at_once, rows - done);
-    in.sets = static_cast<unsigned>(in.rows * in.kv_heads * in.tiles);
-    MGRPO_TRY(splits_of(in.sets, in.parts, &in.splits));
-    MGRPO_TRY(launch(kernel.run, {block_count(int64_t{in.sets} * in.splits), kThreads, kernel.shared}, stream, in));
+    MGRPO_TRY(splits_of(in.rows * sets_of_row, in.parts, &in.splits));
+    MGRPO_TRY(launch(kernel.run, {block_count(in.rows * sets_of_row * in.splits), kThreads}, stream, in));
     if (in.parts > in.alone) MGRPO_TRY(launch(merge_kernel<T>, {block_count(in.rows * in.heads), kThreads}, stream, in));
     in.q += in.rows * in.heads * in.hd;
     in.out += in.rows * in.heads * in.hd;
@@ -284,7 +275,7 @@ int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const vo
   using namespace mgrpo;
   using namespace mgrpo::cuda;
   if (!valid_pages(pages) || !valid_sizes({rows, heads, pages.hd}) || pages.kv_heads == 0 || heads == 0 || heads % pages.kv_heads != 0 ||
-      pages.hd == 0 || pages.hd > kMaxHeadDim || heads > INT32_MAX / kMostParts || window < 0)
+      pages.hd == 0 || pages.hd > kMaxHeadDim || window < 0)
     return MGRPO_INVALID_ARGUMENT;
   if (rows == 0) return MGRPO_OK;
   if (any_null({q, sequence, length, out}) || (pages.sequences * pages.width > 0 && pages.table == nullptr) ||
@@ -293,27 +284,9 @@ int32_t mgrpo_attention_cached_cuda(const void *q, const void *k_cache, const vo
   const Pages places(pages);
   return for_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    return attend(Attention<T>{static_cast<const T *>(q),
-                               static_cast<const T *>(k_cache),
-                               static_cast<const T *>(v_cache),
-                               places,
-                               sequence,
-                               length,
-                               sinks_or_null,
-                               static_cast<T *>(out),
-                               nullptr,
-                               rows,
-                               heads,
-                               pages.kv_heads,
-                               pages.hd,
-                               most_parts(places, window),
-                               1,
-                               sinks_or_null == nullptr,
-                               static_cast<float>(scale * kLog2E),
-                               window,
-                               0,
-                               0,
-                               0},
+    return attend(Attention<T>{static_cast<const T *>(q), static_cast<const T *>(k_cache), static_cast<const T *>(v_cache), places,
+                               sequence, length, sinks_or_null, static_cast<T *>(out), nullptr, rows, heads, pages.kv_heads, pages.hd,
+                               most_parts(places, window), 1, sinks_or_null == nullptr, static_cast<float>(scale * kLog2E), window},
                   stream_of(stream));
   });
 }

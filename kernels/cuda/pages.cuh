@@ -23,14 +23,10 @@ struct Pages {
     const int64_t block = table[sequence * width + (pos >> shift)];
     return block >= 0 && block < blocks ? (block << shift) + in_block(pos) : -1;
   }
-  // The block of a position of the sequence whose row of the table this is, or -1 if it has none.
-  __device__ int32_t block_of(const int32_t *table_row, unsigned pos) const {
-    const int32_t block = table_row[pos >> shift];
-    return block >= 0 && block < blocks ? block : -1;
-  }
-  // The row of a head in a block at a position.
-  __device__ int64_t row_in(int64_t block, unsigned pos, int64_t head) const {
-    return ((block * kv_heads + head) << shift) + in_block(pos);
+  // The row of a head at a position of the sequence whose row of the table this is, or -1 if it has none.
+  __device__ int64_t row(const int32_t *table_row, unsigned pos, int64_t head) const {
+    const int64_t block = table_row[pos >> shift];
+    return block >= 0 && block < blocks ? ((block * kv_heads + head) << shift) + in_block(pos) : -1;
   }
   // The row of the cache, taken as rows of hd values, that a head has at a place.
   __device__ int64_t row(int64_t place, int64_t head) const { return (((place >> shift) * kv_heads + head) << shift) + in_block(place); }
