@@ -270,7 +270,8 @@ func (d *Device) Do(ctx context.Context, f func(s *Scope) error) error {
 // onThread reports whether the caller runs inside Do of d.
 func (d *Device) onThread() bool { return int64(C.mgt_thread()) == d.thread.Load() }
 
-// Close waits for the running Do, drops all kept tensors and ends the device's thread. Further calls have no effect.
+// Close waits for the running Do, drops all kept tensors and ends the device's thread. A GPU gets back the memory that no tensor of the
+// process uses. Further calls have no effect.
 func (d *Device) Close() error {
 	if d.onThread() {
 		return &Error{Op: "close", Message: "called inside Do of the same device"}

@@ -271,6 +271,29 @@ func TestLostDevice(t *testing.T) {
 	}
 }
 
+// Other processes on the GPU get the memory that a closed device no longer uses.
+func TestCloseReturnsMemory(t *testing.T) {
+	needGPU(t)
+	first, second := openOn(t, "cuda"), openOn(t, "cuda")
+	const size = 256 << 20
+	if err := first.Do(t.Context(), func(s *Scope) error { s.Full(Float32, 1, size/4); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	before, err := second.Memory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Reserved-before.Allocated < size {
+		t.Skip("this GPU keeps no memory for later tensors: it is emulated")
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := second.Memory(t.Context()); err != nil || after.Reserved > before.Reserved-size {
+		t.Errorf("%d bytes are reserved, %d before: %v", after.Reserved, before.Reserved, err)
+	}
+}
+
 // An index that a GPU finds outside a tensor ends its use by the process, which is a process of its own here.
 func TestLostGPU(t *testing.T) {
 	const child = "MGRPO_TEST_LOSES_GPU"

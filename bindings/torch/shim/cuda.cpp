@@ -137,6 +137,8 @@ void memory(int index, mgt_memory_stats *stats) {
   stats->peak = s.allocated_bytes[all].peak;
 }
 
+void free_cached() { c10::cuda::CUDACachingAllocator::emptyCache(); }
+
 void reset_peak(int index) { c10::cuda::CUDACachingAllocator::resetPeakStats(c10::DeviceIndex(index)); }
 
 void from_host(const at::Tensor &to, const void *from) {
@@ -314,6 +316,7 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
                               from_host,
                               memory,
                               reset_peak,
+                              free_cached,
                               graph_open,
                               graph_capture,
                               graph_close,

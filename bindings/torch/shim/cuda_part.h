@@ -27,6 +27,7 @@ struct cuda_part {
   void (*from_host)(const at::Tensor &to, const void *from);
   void (*memory)(int index, mgt_memory_stats *stats);
   void (*reset_peak)(int index);
+  void (*free_cached)();  // returns the memory of no tensor to the GPUs, for other processes
   void *(*graph_open)(int index);
   void (*graph_capture)(void *graph);
   void (*graph_close)(void *graph);

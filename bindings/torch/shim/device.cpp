@@ -238,6 +238,7 @@ mgt_pointer mgt_device_open(int cuda, int index, int threads) {
 // that share the cores. If these are too many, libgomp lets every thread sleep between two parallel regions.
 void mgt_device_close(mgt_device *d) {
   omp_pause_resource_all(omp_pause_hard);
+  if (d->device.is_cuda()) mgt_free(guard([] { the_cuda_part->free_cached(); }));  // a lost GPU refuses, and keeps no memory
   delete d;
 }
 

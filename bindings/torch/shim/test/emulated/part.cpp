@@ -38,6 +38,7 @@ void memory(int, mgt_memory_stats *stats) {
   stats->peak = emulated::most_bytes();
 }
 void reset_peak(int) { emulated::reset_most_bytes(); }
+void free_cached() {}
 
 struct Graph {
   Recording recording;
@@ -130,6 +131,7 @@ extern "C" MGT_API const cuda_part *mgt_cuda_part(void) {
     cuda_part p{};
     p.device_count = device_count, p.open = open, p.enter = open, p.wait = wait, p.to_host = to_host, p.from_host = from_host,
     p.capability = capability, p.stream = stream, p.memory = memory, p.reset_peak = reset_peak;
+    p.free_cached = free_cached;
     p.graph_open = graph_open, p.graph_capture = graph_capture, p.graph_close = graph_close, p.graph_replay = graph_replay,
     p.graph_drop = graph_drop;
     p.identity = identity, p.side_open = side_open, p.side_follow = side_follow, p.side_stream = side_stream, p.side_mark = side_mark;
