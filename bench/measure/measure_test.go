@@ -44,11 +44,16 @@ type clock struct {
 	times  []float64
 	err    float64
 	turns  *[]string
+	fails  int // number of the run that fails; 0: none
+	runs   int
 	closed bool
 }
 
 func (c *clock) Run(_ context.Context, repeat int, _ Cache) (Samples, error) {
 	*c.turns = append(*c.turns, c.name)
+	if c.runs++; c.runs == c.fails {
+		return Samples{}, errors.New("out of memory")
+	}
 	s := Samples{PeakExtraBytes: 100}
 	for range repeat {
 		s.Seconds = append(s.Seconds, c.times[0])
@@ -117,6 +122,45 @@ func TestLongSamplesAreFewer(t *testing.T) {
 	}
 	if p := row.Providers[1]; p.Samples != 1 || p.Median != 300 || p.PeakExtraBytes != 100 || p.Status != "ok" {
 		t.Errorf("sampled once: %+v", p)
+	}
+}
+
+// A peer that fails in a later turn has its error in the row, and the others go on.
+func TestPeerFailsLate(t *testing.T) {
+	var turns []string
+	ours, peer := &clock{name: Ours, times: []float64{0.2}, turns: &turns}, &clock{name: "peer", times: []float64{0.3}, turns: &turns, fails: 2}
+	schedule := Schedule{Samples: 3, Rounds: 3, Long: time.Second, Endless: time.Minute}
+	row, err := schedule.Measure(t.Context(), Row{}, []Opener{ours.opener(), peer.opener()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(turns, " "); got != "mgrpo peer mgrpo peer mgrpo mgrpo" || row.Providers[0].Samples != 3 {
+		t.Errorf("turns: %s; %+v", got, row.Providers[0])
+	}
+	if p := row.Providers[1]; p.Status != "out of memory" || p.Samples != 0 || p.Median != 0 {
+		t.Errorf("the peer: %+v", p)
+	}
+}
+
+// The peer opens after ours has closed, and a provider's samples follow each other.
+func TestAlone(t *testing.T) {
+	var turns []string
+	ours, peer := &clock{name: Ours, times: []float64{0.2}, turns: &turns}, &clock{name: "peer", times: []float64{0.3}, turns: &turns}
+	second := peer.opener()
+	open := second.Open
+	second.Open = func(ctx context.Context) (Provider, Setup, error) {
+		if !ours.closed {
+			t.Error("two providers were open at once")
+		}
+		return open(ctx)
+	}
+	schedule := Schedule{Samples: 2, Rounds: 2, Long: time.Second, Endless: time.Minute, Alone: true}
+	row, err := schedule.Measure(t.Context(), Row{}, []Opener{ours.opener(), second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(turns, " "); got != "mgrpo mgrpo mgrpo peer peer peer" || !peer.closed || row.Providers[1].Samples != 2 {
+		t.Errorf("turns: %s; %+v", got, row.Providers[1])
 	}
 }
 

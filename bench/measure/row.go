@@ -94,6 +94,7 @@ type Schedule struct {
 	Rounds  int
 	Long    time.Duration
 	Endless time.Duration // a provider that takes longer is sampled once
+	Alone   bool          // a provider takes all its turns before the next one opens: a GPU's memory does not hold two
 	Log     func(format string, args ...any)
 }
 
@@ -109,40 +110,69 @@ var QuickSchedule = Schedule{Samples: 2, Rounds: 2, Long: time.Second, Endless: 
 // Measure opens the providers, checks each, and samples them in turns. The first must work. A peer's error is stored in its result. row
 // holds the description. The returned row is complete except for the fields that Finish sets.
 func (s Schedule) Measure(ctx context.Context, row Row, openers []Opener) (Row, error) {
+	row.Providers = make([]Result, len(openers))
+	for i, o := range openers {
+		row.Providers[i].Name = o.Name
+	}
+	together := len(openers)
+	if s.Alone {
+		together = 1
+	}
+	for begin := 0; begin < len(openers); begin += together {
+		if err := s.sample(ctx, &row, openers, begin, begin+together); err != nil {
+			return row, fmt.Errorf("%s %s: %w", row.Name, row.Shape, err)
+		}
+	}
+	if s.Log != nil {
+		s.Log("%s", summary(row))
+	}
+	return row, nil
+}
+
+// sample opens the providers [begin, end) and samples them in turns.
+func (s Schedule) sample(ctx context.Context, row *Row, openers []Opener, begin, end int) error {
 	var live []*contestant
 	defer func() {
 		for _, c := range live {
 			c.Close()
 		}
 	}()
-	row.Providers = make([]Result, len(openers))
-	for i, o := range openers {
+	for i := begin; i < end; i++ {
 		r := &row.Providers[i]
-		r.Name = o.Name
-		c, err := s.admit(ctx, o, r, row.Cache)
-		if err != nil {
-			if i == 0 || ctx.Err() != nil {
-				return row, fmt.Errorf("%s %s: %s: %w", row.Name, row.Shape, o.Name, err)
-			}
-			r.Status = err.Error()
-			continue
+		c, err := s.admit(ctx, openers[i], r, row.Cache)
+		if err == nil {
+			live = append(live, c)
+		} else if err = row.refuse(ctx, r, err); err != nil {
+			return err
 		}
-		live = append(live, c)
 	}
 	for range s.Rounds {
 		for _, c := range live {
+			if c.result.Status != "" {
+				continue
+			}
 			if err := c.turn(ctx, row.Cache); err != nil {
-				return row, fmt.Errorf("%s %s: %s: %w", row.Name, row.Shape, c.result.Name, err)
+				if err = row.refuse(ctx, c.result, err); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	for _, c := range live {
-		c.result.Quantiles, c.result.Samples, c.result.Status = quantiles(c.seconds), len(c.seconds), "ok"
+		if c.result.Status == "" {
+			c.result.Quantiles, c.result.Samples, c.result.Status = quantiles(c.seconds), len(c.seconds), "ok"
+		}
 	}
-	if s.Log != nil {
-		s.Log("%s", summary(row))
+	return nil
+}
+
+// refuse stores the error of a peer in its result. It returns an error that ends the row: our own provider's, or the end of ctx.
+func (r *Row) refuse(ctx context.Context, of *Result, err error) error {
+	if of == &r.Providers[0] || ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", of.Name, err)
 	}
-	return row, nil
+	of.Status = err.Error()
+	return nil
 }
 
 // contestant is a provider while its row is measured.
