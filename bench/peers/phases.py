@@ -106,8 +106,8 @@ class ForwardBackward(Phase):
 
 
 class Liger(Phase):
-    """An update as transformers with Liger's kernels makes it: supervised on the completions, in micro-batches of 4,096 tokens, with the
-    optimizer's step. A policy gradient has the same products."""
+    """An update as transformers with Liger's kernels makes it: supervised on the completions, in our micro-batches, with the optimizer's
+    step. A policy gradient has the same products."""
 
     def __init__(self, case):
         if inputs.device != "cpu":  # its kernels are Triton's
@@ -119,7 +119,7 @@ class Liger(Phase):
         rows = torch.tensor([p + c for p, c in zip(case["prompts"], case["completions"], strict=True)], device=inputs.device)
         labels = rows.clone()
         labels[:, :len(case["prompts"][0])] = -100
-        size = max(1, 4096 // rows.shape[1])
+        size = max(1, case["micro_batch"] // rows.shape[1])
         self.parts = list(zip(rows.split(size), labels.split(size)))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=0.1, fused=True)
         self.settings |= {"batch": list(rows.shape), "micro_batches": len(self.parts), "optimizer": "AdamW in the weights' type, clip 1, part of what is timed",

@@ -321,7 +321,9 @@ func (b bench) compare(ctx context.Context, w *workload, o Options, peers ...mea
 		weight = 2
 	}
 	row.Bytes, row.FLOPs = p.bytes(w.config, b.shape, weight, w.adapters), p.flops(w.config, b.shape, w.adapters)
-	row, err := o.Schedule().Measure(ctx, row, append(providers, peers...))
+	schedule := o.Schedule()
+	schedule.Alone = b.weights.large
+	row, err := schedule.Measure(ctx, row, append(providers, peers...))
 	if err == nil {
 		b.tell(row, o)
 	}

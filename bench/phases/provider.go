@@ -60,7 +60,7 @@ func (a *actor) settings(w *workload) map[string]any {
 		s["max_error_against"] = "the other forward pass, one update later"
 	}
 	if a.learner != nil {
-		s["micro_batch_tokens"], s["checkpoint_activations"] = w.micro, false
+		s["micro_batch_tokens"], s["checkpoint_activations"] = w.MicroBatch, false
 		s["optimizer"] = "AdamW, clip 1, part of what is timed"
 	}
 	return s

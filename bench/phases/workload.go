@@ -30,13 +30,13 @@ type workload struct {
 	LogProbs    [][]float64 `json:"log_probs,omitempty"` // of the checked completions, in float64
 	LR          float64     `json:"lr"`
 	Rank        int         `json:"rank"`              // of the trained adapters; 0: the weights are trained
+	MicroBatch  int         `json:"micro_batch"`       // tokens of an update's micro-batch
 	File        string      `json:"file,omitempty"`    // the GGUF file of the suite "decode"
 	Reading     bool        `json:"reading,omitempty"` // in the suite "decode": the reading of prompts is measured
 
 	precision precision
 	network   network
 	config    arch.Config
-	micro     int         // tokens of a micro-batch
 	adapters  int64       // parameters of the adapters
 	shared    bool        // two providers are in this process
 	behaviour [][]float32 // the engine's log-probs of Completions
@@ -46,7 +46,7 @@ type workload struct {
 // prepare loads or makes the weights, writes them as a Hugging Face folder and samples the completions that the
 // learner trains on.
 func prepare(ctx context.Context, b bench, folder string, o Options) (w *workload, err error) {
-	w = &workload{Suite: b.suite, Folder: folder, DType: b.precision.peer(), precision: b.precision, network: b.weights, micro: cmp.Or(b.shape.microBatch, microBatchTokens), Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
+	w = &workload{Suite: b.suite, Folder: folder, DType: b.precision.peer(), precision: b.precision, network: b.weights, MicroBatch: cmp.Or(b.shape.microBatch, microBatchTokens), Rollouts: b.shape.rollouts, NewTokens: b.shape.newTokens, LR: 1e-6,
 		Checked: min(b.shape.prompts, 2), Rank: b.weights.rank, shared: b.weights.rank > 0}
 	a := &actor{}
 	defer func() { err = errors.Join(err, a.close(context.WithoutCancel(ctx))) }()
