@@ -103,25 +103,26 @@ def plans(m):
         Step("kernels", 90, first_py),
         Step("doctor", 40, [m.mgrpo, "doctor", "--kernels"]),
         *([] if m.emulated else [Step("quick", 60, *quick)]),
-        Step("decode", 130, bench("rollout", *out("rollout"))),
-        Step("update", 110, bench("learner", *out("learner"))),
+        Step("decode", 200, bench("rollout", *out("rollout"))),
+        Step("update", 150, bench("learner", *out("learner"))),
         Step("step", 60, bench("step", "--only", "tiny" if m.emulated else "qwen3-1.7b", "--no-peers", *out("step"))),
         Step("quickstart", 90, *[quickstart(m, *case) for case in (("cuda:0", "fp32"), ("cuda:0", "bf16"), ("cpu", "fp32"))], check=lambda: alike(m)),
         Step("suite", 60, *kernel_tests(4)) if not m.emulated else None,
         Step("go-tests", 100, *[go_test(m, package, skip=f"{RANKS}|{LOST}") for package in packages], gpu_tests=True),
-        Step("memcheck", 60, sanitiser("memcheck"), needs=25),
+        Step("memcheck", 60, *sanitiser("memcheck", 1), needs=25),
         Step("profile", 60, ["ncu", "--clock-control", "none", "--set", "basic", "--kernel-id", "::regex:attend|heads|glu:2", *first_py[:-1], "/dev/null", "attention_cached", "heads", "swiglu 8192 x 11008"], needs=25),
     ]
     rest = [
         Step("profile-decode", 60, *profiled(m, "decode", bench("rollout", "--only", "qwen3-1.7b", "--no-peers"), 6000, 1200)),
         Step("profile-update", 60, *profiled(m, "update", bench("learner", "--only", "qwen3-1.7b", "--no-peers"), 5000, 2600, "graph")),
-        Step("racecheck", 120, sanitiser("racecheck")),
+        Step("racecheck", 240, *sanitiser("racecheck", 8)),
+        Step("team", 200, whole_quickstart(m)) if not m.emulated else None,
         Step("ranks", 180, go_test(m, "trainer/engine/learner", run=f"{RANKS}|{LOST}"), go_test(m, "bindings/torch", run=LOST)),
         Step("kernels-alone", 90, bench("kernels", "--no-peers", *out("kernels-alone"))),
         Step("step-trl", 150, bench("step", *out("step-trl"))),
         Step("kernels-peers", 300, bench("kernels", *out("kernels-peers"))),
     ]
-    return [s for s in first if s], rest
+    return [s for s in first if s], [s for s in rest if s]
 
 
 def go_test(m, package, run=None, skip=None):
@@ -130,16 +131,15 @@ def go_test(m, package, run=None, skip=None):
     return {"cwd": ROOT / package, "command": program + (["-test.run", run] if run else []) + (["-test.skip", skip] if skip else [])}
 
 
-def kernel_tests(parts):
-    """Runs the tests of the CUDA kernels in several processes, for the float64 oracles take the most time."""
-    return [["env", f"GTEST_TOTAL_SHARDS={parts}", f"GTEST_SHARD_INDEX={part}", str(PACK / "test" / "kernels_test"), "--gtest_brief=1",
-             "--gtest_filter=*/cuda*"] for part in range(parts)]
+def kernel_tests(parts, tests="*/cuda*", under=()):
+    """Runs tests of the CUDA kernels in several processes, for the float64 oracles take the most time."""
+    command = [*under, str(PACK / "test" / "kernels_test"), "--gtest_brief=1", f"--gtest_filter={tests}"]
+    return [{"command": command, "env": {"GTEST_TOTAL_SHARDS": str(parts), "GTEST_SHARD_INDEX": str(part)}} for part in range(parts)]
 
 
-def sanitiser(tool):
+def sanitiser(tool, parts):
     """Runs small tests only: under the tool, tests of 70,000 rows take minutes."""
-    return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(PACK / "test" / "kernels_test"), "--gtest_brief=1",
-            "--gtest_filter=*/cuda*:-*Beyond*:*Long*:*Many*:*Large*"]
+    return kernel_tests(parts, "*/cuda*:-*Beyond*:*Long*:*Many*:*Large*", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"])
 
 
 def profiled(m, name, command, skip, count, graphs="node"):
@@ -168,6 +168,13 @@ def quickstart(m, device, dtype):
     for value in sets:
         command += ["--set", value]
     return {"command": command, "removes": folder}
+
+
+def whole_quickstart(m):
+    """What `make quickstart` trains, both agents on the GPU."""
+    folder = m.work / "team"
+    places = [word for agent in ("planner", "researcher") for word in ("--set", f"agents.{agent}.device={m.device}")]
+    return {"command": [m.mgrpo, "train", "-c", str(ROOT / "examples/quickstart/team.yaml"), "--set", f"run.dir={folder}", *places], "removes": folder}
 
 
 def alike(m):
@@ -279,7 +286,7 @@ class Child:
         self.file = self.path.open("w+")
         self.start = time.time()
         try:
-            self.process = subprocess.Popen(self.arguments, env=machine.env, cwd=options.get("cwd", step.cwd), stdout=self.file, stderr=subprocess.STDOUT,
+            self.process = subprocess.Popen(self.arguments, env=machine.env | options.get("env", {}), cwd=options.get("cwd", step.cwd), stdout=self.file, stderr=subprocess.STDOUT,
                                             stdin=subprocess.DEVNULL, start_new_session=True)
             self.status = None
         except OSError as e:
@@ -317,7 +324,7 @@ class Child:
         """The tables of what passed, and the end of what did not."""
         lines = self.output().splitlines()
         if self.status == "passed":
-            lines = [line for line in lines if re.search(r"tokens/s|floor|error .* us|cases,|tests ran on|recorded|apart|launches", line)]
+            lines = [line for line in lines if re.search(r"tokens/s|floor|error .* us|cases,|tests ran on|recorded|apart|launches|held-out accuracy", line)]
         print("".join(f"  | {line[:200]}\n" for line in lines[-60:]), end="")
 
 
