@@ -147,6 +147,8 @@ func (m *machine) writeTargets(b *strings.Builder) {
 					verdict = strings.TrimSpace("missed. " + m.reason(r, t))
 				case t.Peer != "" && m.emulated(r):
 					verdict = "not counted: the peer's bf16 is emulated"
+				case m.is().GPU != "" && gpuRemarks[r.Suite+" "+r.Name] != "":
+					verdict = "met. " + gpuRemarks[r.Suite+" "+r.Name]
 				}
 			}
 			fmt.Fprintf(b, "| %s, %s | %s | %s | %s |\n", r.Name, r.Shape, t.Text, value, verdict)
