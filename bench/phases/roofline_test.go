@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
@@ -47,6 +48,32 @@ func TestRooflineGPU(t *testing.T) {
 	}
 	if compared < 5 {
 		t.Errorf("%d rows were compared, and docs/roofline.md speaks of five", compared)
+	}
+}
+
+// The memory plan of an update on a GPU is at most a tenth above the measured peak, and not below it.
+func TestPlanOnGPU(t *testing.T) {
+	compared := 0
+	for _, r := range results(t, "learner-nvidia-h100-*.json") {
+		for _, b := range gpuCases("learner") {
+			i := slices.IndexFunc(r.Rows, b.row().SameCase)
+			if i < 0 {
+				continue
+			}
+			compared++
+			planned, err := b.plannedBytes()
+			if err != nil {
+				t.Fatal(err)
+			}
+			share := float64(r.Rows[i].Providers[0].PeakExtraBytes) / float64(planned)
+			t.Logf("%s: %.3f of the plan", b.name, share)
+			if share < 0.9 || share > 1 {
+				t.Errorf("%s took %.3f of the plan", b.name, share)
+			}
+		}
+	}
+	if compared < 3 {
+		t.Errorf("%d rows were compared, of three", compared)
 	}
 }
 

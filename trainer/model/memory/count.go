@@ -115,7 +115,7 @@ func (n *Need) compute(cfg *config.Config, a *config.Agent, model arch.Config, b
 		}
 	}
 	if taught {
-		activations = max(activations, updateActivations(model, a, gpu))
+		activations = max(activations, updateActivations(cfg, a, model, gpu))
 	}
 	if activations > 0 {
 		n.add(Activations, activations)
@@ -239,17 +239,30 @@ func valueSize(a *config.Agent) int64 {
 	return 4
 }
 
-// updateActivations returns the memory of the activations of one micro-batch of an agent.
-func updateActivations(model arch.Config, a *config.Agent, gpu bool) int64 {
-	headRows, context := learner.HeadRows(gpu, !a.Adapts()), int64(a.ContextTokens(model.MaxPosition))
-	training := trainingActivations(model, &a.Engine, context, headRows, valueSize(a), gpu)
+// updateActivations returns the memory of the activations of one micro-batch of an agent. The head's logits are gone when the backward pass
+// reaches the layers. LibTorch's allocator on a GPU then gives their memory to a layer. The C library keeps it, so a CPU has both.
+func updateActivations(cfg *config.Config, a *config.Agent, model arch.Config, gpu bool) int64 {
+	context, size := int64(a.ContextTokens(model.MaxPosition)), valueSize(a)
+	tokens := max(int64(a.Engine.MicroBatchTokens), context) // a longer trajectory is a micro-batch of its own
+	logit := int64(2 * 4)                                    // the value and its gradient
+	if gpu {
+		logit = 4 // the gradient replaces the value
+		if size == 2 && (cfg.ColdStarts(a) || !cfg.GRPO.Ratio.TokenLevel()) {
+			logit += 2 // it is copied
+		}
+	}
+	head := logit * min(learner.HeadRows(gpu, !a.Adapts()), tokens) * int64(model.VocabSize)
+	if a.ComputesBF16() && !a.Adapts() { // its gradient is added up in fp32
+		head += 4 * int64(model.VocabSize) * int64(model.Hidden)
+	}
+	kept, layer := layerActivations(model, &a.Engine, tokens, size)
 	if a.Shard == "full" && model.DividesExperts() {
-		training += carriedRows(model, &a.Engine, context, valueSize(a))
+		layer += carriedRows(model, tokens, size)
 	}
-	if a.ComputesBF16() && !a.Adapts() { // the head's gradient is added up in fp32
-		training += 4 * int64(model.VocabSize) * int64(model.Hidden)
+	if gpu {
+		return kept + max(head, layer)
 	}
-	return training
+	return kept + head + layer
 }
 
 // trajectories returns the number of an agent's sequences with recorded experts at one time: the sequences of the steps
@@ -438,11 +451,10 @@ func mlpValues(c arch.Config) int64 {
 	return experts
 }
 
-// trainingActivations returns the memory of the activations of one micro-batch, forward and backward. A longer
-// trajectory is a micro-batch of its own.
-func trainingActivations(c arch.Config, e *config.Engine, context, headRows, size int64, gpu bool) int64 {
-	tokens := max(int64(e.MicroBatchTokens), context)
-	layers, recurrent := int64(c.Layers)*keptValues(c), int64(1) // the layer whose backward pass runs has them twice
+// layerActivations returns the memory of the layers of one micro-batch: what they keep for the backward pass, and what the backward pass of
+// a layer needs meanwhile.
+func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept, layer int64) {
+	values, once, recurrent := int64(c.Layers)*keptValues(c), layerValues(c), int64(0) // the gradients of its values
 	for i := range c.Layers {
 		if c.Recurs(i) && !e.CheckpointActivations {
 			recurrent++
@@ -450,33 +462,28 @@ func trainingActivations(c arch.Config, e *config.Engine, context, headRows, siz
 	}
 	if e.CheckpointActivations {
 		const ends = 3 // the embeddings in addition to the layers' outputs, and the gradients at both ends of a layer
-		layers = (int64(c.Layers)+ends)*int64(c.Hidden) + layerValues(c)
+		values = (int64(c.Layers) + ends) * int64(c.Hidden)
+		once += layerValues(c)
 	}
 	if size == 4 { // our own attention's backward pass: keys and values once more, and parts of their gradients, four times their size
-		layers += 10 * kvWidth(c)
-	} else { // LibTorch's, of one layer: the keys and values that segments attend to, once for each segment, and their gradients
+		once += 10 * kvWidth(c)
+	} else { // LibTorch's: the keys and values that segments attend to, once for each segment, and their gradients
 		const seen = 4 // times
 		heads := queryWidth(c)
-		layers += 4*seen*kvWidth(c) + 4/size*heads // and a sum of the queries' gradients in float32
+		once += 4*seen*kvWidth(c) + 4/size*heads // and a sum of the queries' gradients in float32
 		if c.Heads > c.KVHeads {
-			layers += 2 * seen * heads // the gradients of each head, before they are added up for the key's
+			once += 2 * seen * heads // the gradients of each head, before they are added up for the key's
 		}
 	}
-	// The layer whose backward pass runs also needs the gradients of its values. Logits exist as values and as
-	// gradients. On a GPU the gradients replace them in place; a sequence-level ratio and a cold start copy them if
-	// they are bf16.
-	logit := int64(2 * 4)
-	if gpu {
-		logit = 4 + size%4
-	}
-	return tokens*((layers+layerValues(c))*size+(recurrent+1)*recurrentBytes(c.GatedDelta)) + logit*min(headRows, tokens)*int64(c.VocabSize)
+	states := recurrentBytes(c.GatedDelta) // the layer whose backward pass runs has them twice
+	return tokens * (values*size + recurrent*states), tokens * (once*size + 2*states)
 }
 
 // carriedRows returns the memory of the rows that travel to experts of other ranks and back in a layer's backward pass,
 // in addition to what the experts compute: hidden states and two gradients, at both ends. It assumes that all experts
 // are chosen equally often.
-func carriedRows(c arch.Config, e *config.Engine, context, size int64) int64 {
-	return max(int64(e.MicroBatchTokens), context) * int64(c.Mixture.PerToken) * 2 * 3 * int64(c.Hidden) * size
+func carriedRows(c arch.Config, tokens, size int64) int64 {
+	return tokens * int64(c.Mixture.PerToken) * 2 * 3 * int64(c.Hidden) * size
 }
 
 // samplingActivations returns the memory of the activations of one pass over all slots, or over the largest number of

@@ -242,7 +242,7 @@ func TestCountOfDividedExperts(t *testing.T) {
 	rest, layer := longest(shape.Layout())
 	layer -= 8 * experts
 	cfg := team(t, "agents.help.devices=[cuda, cuda:1, cuda:2]",
-		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true}`, "agents.help.shard=full")
+		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true, micro_batch_tokens: 65536}`, "agents.help.shard=full")
 	a := cfg.Agent("help")
 	p := Count(cfg, a, shape, n, 0)
 	share := dense/3 + int64(shape.Layers)*3*experts
@@ -256,7 +256,8 @@ func TestCountOfDividedExperts(t *testing.T) {
 		}
 	}
 	whole := team(t, "agents.help.devices=[cuda, cuda:1, cuda:2]",
-		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true}`)
+		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true, micro_batch_tokens: 65536}`)
+	// With so many tokens a layer needs more than the head.
 	rows := max(int64(a.Engine.MicroBatchTokens), int64(a.ContextTokens(shape.MaxPosition))) * 2
 	if got := p.Of(Activations) - Count(whole, whole.Agent("help"), shape, n, 0).Of(Activations); got != rows*6*int64(shape.Hidden)*2 {
 		t.Errorf("%d bytes for rows that travel to experts and back, of %d in a micro-batch", got, rows)
@@ -344,6 +345,25 @@ func TestActivations(t *testing.T) {
 	}
 	if half := count(t, "boss", "agents.boss.engine.micro_batch_tokens=1024").Of(Activations); half >= whole*2/3 {
 		t.Errorf("%d with half the tokens of %d", half, whole)
+	}
+}
+
+// On a GPU the logits of the head and what a layer's backward pass needs take turns. bf16 gradients of logits are copied only by a cold
+// start and ratios of sequences.
+func TestActivationsOnGPU(t *testing.T) {
+	of := func(sets ...string) int64 {
+		return count(t, "boss", append(sets, "agents.boss.device=cuda")...).Of(Activations)
+	}
+	logits, gradient := int64(2048*49152*4), int64(49152*576*4)
+	token, sequence := of("agents.boss.dtype=bf16"), of("agents.boss.dtype=bf16", "grpo.ratio=sequence_geometric")
+	if copied := sequence - token; copied != logits/2 {
+		t.Errorf("a ratio of sequences copies %d bytes, want %d", copied, logits/2)
+	}
+	cfg := team(t, "agents.boss.device=cuda", "agents.boss.dtype=bf16")
+	a := cfg.Agent("boss")
+	kept, layer := layerActivations(smolLM2Shape, &a.Engine, 2048, 2)
+	if layer >= logits || token != kept+logits+gradient {
+		t.Errorf("%d bytes; %d are kept, %d of a layer, %d of the head", token, kept, layer, logits+gradient)
 	}
 }
 
