@@ -8,14 +8,14 @@
 
 namespace mgrpo::cuda {
 
-// Starts to copy 16 bytes; both addresses are aligned to that. If `reads` is false, it writes zeros and reads nothing.
-__device__ inline void copy_ahead(uint4 *to, const void *from, bool reads = true) {
+// Starts to copy 16 bytes; both addresses are aligned to that.
+__device__ inline void copy_ahead(uint4 *to, const void *from) {
 #ifdef __CUDACC__
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
-               "l"(__cvta_generic_to_global(from)), "r"(reads ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(__cvta_generic_to_global(from))
                : "memory");
 #else
-  emulator::copy_ahead(to, reads ? from : nullptr);
+  emulator::copy_ahead(to, from);
 #endif
 }
 

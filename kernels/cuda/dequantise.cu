@@ -1,6 +1,6 @@
 // Each thread has one weight; the weights of a warp share the scales of their block.
+#include "layers.cuh"
 #include "mgrpo/quant.h"
-#include "nn.cuh"
 #include "quant_block.h"
 
 namespace mgrpo::cuda {

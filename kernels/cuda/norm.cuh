@@ -2,7 +2,7 @@
 // its own packs up in their order; a fixed tree adds up lanes, and warps follow in their order. So the width of a row fixes the bits of
 // its sums. Threads without a pack add 0, which changes no bit: a whole warp may do what 8 or 16 of its lanes could.
 #pragma once
-#include "nn.cuh"
+#include "layers.cuh"
 
 namespace mgrpo::cuda {
 

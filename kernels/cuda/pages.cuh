@@ -1,6 +1,6 @@
 // The places of a key-value cache in blocks, for kernels.
 #pragma once
-#include "nn.cuh"
+#include "layers.cuh"
 #include "pages.h"
 
 namespace mgrpo::cuda {

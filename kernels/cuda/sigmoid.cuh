@@ -2,7 +2,7 @@
 #pragma once
 #include <cfloat>
 
-#include "nn.cuh"
+#include "layers.cuh"
 
 namespace mgrpo::cuda {
 

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "nn_testing.h"
+#include "layer_testing.h"
 
-using namespace nn_testing;
+using namespace layer_testing;
 
 namespace {
 

@@ -4,10 +4,10 @@
 #include <numeric>
 #include <set>
 
-#include "nn_testing.h"
+#include "layer_testing.h"
 
 using namespace conformance;
-using namespace nn_testing;
+using namespace layer_testing;
 
 namespace {
 

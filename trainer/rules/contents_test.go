@@ -22,6 +22,28 @@ func TestThirdParty(t *testing.T) {
 	}
 }
 
+// TestShimFunctionsAreCalled checks that Go calls each function of the shim around LibTorch.
+func TestShimFunctionsAreCalled(t *testing.T) {
+	called := map[string]bool{}
+	call := regexp.MustCompile(`\bC\.(mgt_\w+)\(`)
+	eachFile(t, func(path string, content []byte) {
+		if strings.HasSuffix(path, ".go") {
+			for _, m := range call.FindAllSubmatch(content, -1) {
+				called[string(m[1])] = true
+			}
+		}
+	})
+	declared := regexp.MustCompile(`(?m)^MGT_API [^(]*\b(mgt_\w+)\(`).FindAllStringSubmatch(read(t, "bindings/torch/shim/mgrpo_torch.h"), -1)
+	if len(declared) < 50 {
+		t.Errorf("only %d functions were found", len(declared))
+	}
+	for _, m := range declared {
+		if !called[m[1]] {
+			t.Errorf("nothing in Go calls %s", m[1])
+		}
+	}
+}
+
 // large has the files above the limit of TestFileSizes, each with its reason.
 var large = map[string]string{
 	"testdata/gsm8k/train.jsonl":   "the GSM8K training questions",

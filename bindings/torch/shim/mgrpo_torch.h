@@ -129,17 +129,13 @@ MGT_API mgt_tensor mgt_select(mgt_device *d, void *t, int64_t dim, int64_t index
 MGT_API mgt_tensor mgt_transpose(mgt_device *d, void *t, int64_t dim0, int64_t dim1);
 MGT_API mgt_tensor mgt_concat(mgt_device *d, void *a, void *b);  // along the last dimension
 MGT_API mgt_tensor mgt_index_select(mgt_device *d, void *t, int64_t dim, void *index);
-MGT_API char *mgt_index_add_(mgt_device *d, void *t, int64_t dim, void *index, void *src);
 MGT_API char *mgt_index_copy_(mgt_device *d, void *t, int64_t dim, void *index, void *src);
 
 // Arithmetic.
 MGT_API mgt_tensor mgt_add(mgt_device *d, void *a, void *b);
-MGT_API mgt_tensor mgt_sub(mgt_device *d, void *a, void *b);
 MGT_API mgt_tensor mgt_mul(mgt_device *d, void *a, void *b);
 MGT_API mgt_tensor mgt_scale(mgt_device *d, void *t, double factor);
 MGT_API mgt_tensor mgt_matmul(mgt_device *d, void *a, void *b);
-MGT_API mgt_tensor mgt_softmax(mgt_device *d, void *t, int64_t dim);
-MGT_API mgt_tensor mgt_silu(mgt_device *d, void *t);
 MGT_API mgt_tensor mgt_gelu(mgt_device *d, void *t);  // its tanh form
 MGT_API mgt_tensor mgt_sigmoid(mgt_device *d, void *t);
 MGT_API mgt_tensor mgt_sum(mgt_device *d, void *t);   // float64

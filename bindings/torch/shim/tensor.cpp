@@ -12,9 +12,6 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sigmoid.h>
-#include <ATen/ops/silu.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/sub.h>
 #include <ATen/ops/sum.h>
 
 #include <cmath>
@@ -162,15 +159,9 @@ mgt_tensor mgt_index_select(mgt_device *d, void *t, int64_t dim, void *index) {
 char *mgt_index_copy_(mgt_device *d, void *t, int64_t dim, void *index, void *src) {
   return run(d, [&] { ref(t).index_copy_(dim, ref(index).to(at::kLong), ref(src)); });
 }
-char *mgt_index_add_(mgt_device *d, void *t, int64_t dim, void *index, void *src) {
-  return run(d, [&] { ref(t).index_add_(dim, ref(index), ref(src)); });
-}
 
 mgt_tensor mgt_add(mgt_device *d, void *a, void *b) {
   return make(d, [&] { return at::add(ref(a), ref(b)); });
-}
-mgt_tensor mgt_sub(mgt_device *d, void *a, void *b) {
-  return make(d, [&] { return at::sub(ref(a), ref(b)); });
 }
 mgt_tensor mgt_mul(mgt_device *d, void *a, void *b) {
   return make(d, [&] { return at::mul(ref(a), ref(b)); });
@@ -180,12 +171,6 @@ mgt_tensor mgt_scale(mgt_device *d, void *t, double factor) {
 }
 mgt_tensor mgt_matmul(mgt_device *d, void *a, void *b) {
   return make(d, [&] { return at::matmul(ref(a), ref(b)); });
-}
-mgt_tensor mgt_softmax(mgt_device *d, void *t, int64_t dim) {
-  return make(d, [&] { return at::softmax(ref(t), dim); });
-}
-mgt_tensor mgt_silu(mgt_device *d, void *t) {
-  return make(d, [&] { return at::silu(ref(t)); });
 }
 // Without gradients on a CPU each value is computed alone. LibTorch's vectors round differently from the rest after the last vector, so a
 // row's bits would depend on the number of rows.

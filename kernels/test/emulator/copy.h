@@ -7,7 +7,7 @@ namespace emulator {
 
 struct Copy {
   uint4 *to;
-  const void *from;  // null: zeros
+  const void *from;
 };
 void note_copy(const Copy &copy);
 void end_copies();                        // of a group
@@ -19,7 +19,7 @@ inline void copy_ahead(uint4 *to, const void *from) {
   note_copy({to, from});
 }
 inline void wait_for_copies(size_t left) {
-  for (Copy copy; take_copy(left, &copy);) *copy.to = copy.from != nullptr ? *static_cast<const uint4 *>(copy.from) : uint4{};
+  for (Copy copy; take_copy(left, &copy);) *copy.to = *static_cast<const uint4 *>(copy.from);
 }
 
 }  // namespace emulator

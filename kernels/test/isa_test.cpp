@@ -1,8 +1,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "layer_testing.h"
 #include "mgrpo/nn.h"
-#include "nn_testing.h"
 
 namespace {
 

@@ -1,10 +1,11 @@
+#include "mgrpo/quant.h"
+
 #include <array>
 
-#include "mgrpo/quant.h"
-#include "nn_testing.h"
+#include "layer_testing.h"
 
 using namespace conformance;
-using namespace nn_testing;
+using namespace layer_testing;
 
 namespace {
 

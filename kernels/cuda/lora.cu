@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "block.cuh"
+#include "layers.cuh"
 #include "lora.h"
-#include "nn.cuh"
 #include "vector.cuh"
 
 namespace mgrpo::cuda {

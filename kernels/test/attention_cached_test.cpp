@@ -1,10 +1,10 @@
 #include <algorithm>
 
+#include "layer_testing.h"
 #include "mgrpo/nn.h"
-#include "nn_testing.h"
 
 using namespace conformance;
-using namespace nn_testing;
+using namespace layer_testing;
 
 namespace {
 

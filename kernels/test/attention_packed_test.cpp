@@ -1,7 +1,7 @@
+#include "layer_testing.h"
 #include "mgrpo/nn.h"
-#include "nn_testing.h"
 
-using namespace nn_testing;
+using namespace layer_testing;
 
 namespace {
 

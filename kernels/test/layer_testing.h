@@ -13,7 +13,7 @@
 
 #include "backend.h"
 
-namespace nn_testing {
+namespace layer_testing {
 
 constexpr double kEpsilon = 0x1p-24;  // half a unit in the last place of a float in [1, 2)
 
@@ -167,4 +167,4 @@ void with_threads(int n, F f) {
   omp_set_num_threads(before);
 }
 
-}  // namespace nn_testing
+}  // namespace layer_testing

@@ -1,8 +1,9 @@
 #include "mgrpo/lora.h"
-#include "nn_testing.h"
+
+#include "layer_testing.h"
 
 using namespace conformance;
-using namespace nn_testing;
+using namespace layer_testing;
 
 namespace {
 

@@ -1,8 +1,8 @@
+#include "layer_testing.h"
 #include "mgrpo/matmul.h"
 #include "mgrpo/nn.h"
-#include "nn_testing.h"
 
-using namespace nn_testing;
+using namespace layer_testing;
 
 namespace {
 
