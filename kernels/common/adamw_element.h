@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "mgrpo/adamw.h"
-#include "mgrpo/philox.h"  // MGRPO_HOST_DEVICE
 
 namespace mgrpo {
 

@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "mgrpo/advantage.h"
-#include "mgrpo/philox.h"  // MGRPO_HOST_DEVICE
 
 namespace mgrpo {
 

@@ -3,7 +3,6 @@
 #include <math.h>
 
 #include "mgrpo/moe.h"
-#include "mgrpo/philox.h"  // MGRPO_HOST_DEVICE
 
 namespace mgrpo {
 

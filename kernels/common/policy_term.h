@@ -3,23 +3,20 @@
 #pragma once
 #include <math.h>
 
-#include "mgrpo/philox.h"  // MGRPO_HOST_DEVICE
 #include "mgrpo/policy_loss.h"
 
 namespace mgrpo {
-
-#define MGRPO_HD MGRPO_HOST_DEVICE inline
 
 constexpr double kMaxExponent = 88.0;  // exp overflows float32 above
 constexpr double kMaxLogProb = 1e-3;   // a larger log-probability is a bug upstream, not rounding
 constexpr int64_t kNoKey = INT64_MAX;
 constexpr double kInfinity = __builtin_huge_val();
 
-MGRPO_HD double min_of(double a, double b) { return b < a ? b : a; }
-MGRPO_HD double max_of(double a, double b) { return b > a ? b : a; }
-MGRPO_HD int64_t min_of(int64_t a, int64_t b) { return b < a ? b : a; }
+MGRPO_HOST_DEVICE inline double min_of(double a, double b) { return b < a ? b : a; }
+MGRPO_HOST_DEVICE inline double max_of(double a, double b) { return b > a ? b : a; }
+MGRPO_HOST_DEVICE inline int64_t min_of(int64_t a, int64_t b) { return b < a ? b : a; }
 
-MGRPO_HD bool is_sequence(const mgrpo_loss_config &c) {
+MGRPO_HOST_DEVICE inline bool is_sequence(const mgrpo_loss_config &c) {
   return c.ratio == MGRPO_RATIO_SEQUENCE_PRODUCT || c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC;
 }
 
@@ -28,7 +25,7 @@ struct Exponent {
   double value;
   bool moved;
 };
-MGRPO_HD Exponent clamp_exponent(const mgrpo_loss_config &c, double x) {
+MGRPO_HOST_DEVICE inline Exponent clamp_exponent(const mgrpo_loss_config &c, double x) {
   const double limit = c.log_ratio_clamp;
   if (limit == 0 || (x >= -limit && x <= limit)) return {x, false};
   return {x > 0 ? limit : -limit, true};
@@ -39,7 +36,7 @@ struct Tis {
   double value;
   bool truncated;
 };
-MGRPO_HD Tis tis_weight(const mgrpo_loss_config &c, double logp_old, double logp_behaviour) {
+MGRPO_HOST_DEVICE inline Tis tis_weight(const mgrpo_loss_config &c, double logp_old, double logp_behaviour) {
   if (c.tis_cap == 0) return {1, false};
   const double ratio = exp(logp_old - logp_behaviour);
   return {min_of(ratio, c.tis_cap), ratio > c.tis_cap};
@@ -49,7 +46,7 @@ MGRPO_HD Tis tis_weight(const mgrpo_loss_config &c, double logp_old, double logp
 struct Kl {
   double value, derivative;
 };
-MGRPO_HD Kl kl_term(const mgrpo_loss_config &c, double logp_new, double logp_ref) {
+MGRPO_HOST_DEVICE inline Kl kl_term(const mgrpo_loss_config &c, double logp_new, double logp_ref) {
   const Exponent x = clamp_exponent(c, logp_new - logp_ref);
   const double inside = x.moved ? 0 : 1;
   switch (c.kl) {
@@ -71,14 +68,14 @@ struct PolicyTerm {
   bool clip_low, clip_high, dual_clip, clamped;
 };
 
-MGRPO_HD PolicyTerm cispo_term(const mgrpo_loss_config &c, Exponent delta, double a, double logp_new) {
+MGRPO_HOST_DEVICE inline PolicyTerm cispo_term(const mgrpo_loss_config &c, Exponent delta, double a, double logp_new) {
   const double rho = exp(delta.value), low = 1 - c.cispo_low, high = 1 + c.cispo_high;
   const double weight = max_of(low, min_of(rho, high));
   return {-weight * a * logp_new, -weight * a, rho, rho<low, rho> high, false, delta.moved};
 }
 
 // Ties take the unclipped branch, with the full gradient.
-MGRPO_HD PolicyTerm policy_term(const mgrpo_loss_config &c, Exponent log_ratio, double a, double logp_new) {
+MGRPO_HOST_DEVICE inline PolicyTerm policy_term(const mgrpo_loss_config &c, Exponent log_ratio, double a, double logp_new) {
   if (c.ratio == MGRPO_RATIO_CISPO) return cispo_term(c, log_ratio, a, logp_new);
   const double rho = exp(log_ratio.value), low = 1 - c.eps_low, high = 1 + c.eps_high;
   PolicyTerm t{0, 0, rho, false, false, false, log_ratio.moved};
@@ -113,7 +110,7 @@ struct TrajectoryScan {
   double delta = 0, tis = 0;
   int32_t ratio_overflow = 0, ref_overflow = 0;
 
-  MGRPO_HD void check(const double value, int64_t token, int32_t field) {
+  MGRPO_HOST_DEVICE inline void check(const double value, int64_t token, int32_t field) {
     if (!isfinite(value)) {
       bad_key = min_of(bad_key, token * 8 + field);
       bad_count++;
@@ -123,7 +120,7 @@ struct TrajectoryScan {
   }
 
   template <class T>
-  MGRPO_HD void add(const mgrpo_loss_config &c, const TokenArrays<T> &in, int64_t token) {
+  MGRPO_HOST_DEVICE inline void add(const mgrpo_loss_config &c, const TokenArrays<T> &in, int64_t token) {
     if (in.mask[token] == 0) return;
     const double now = in.logp_new[token], old = in.logp_old[token];
     tokens++;
@@ -138,7 +135,7 @@ struct TrajectoryScan {
     if (c.kl == MGRPO_KL_K3 && in.logp_ref && -clamp_exponent(c, now - in.logp_ref[token]).value > kMaxExponent) ref_overflow = 1;
   }
 
-  MGRPO_HD void merge(const TrajectoryScan &o) {
+  MGRPO_HOST_DEVICE inline void merge(const TrajectoryScan &o) {
     tokens += o.tokens;
     bad_key = min_of(bad_key, o.bad_key);
     bad_count += o.bad_count;
@@ -150,22 +147,22 @@ struct TrajectoryScan {
   }
 
   // The exponent of a sequence ratio.
-  MGRPO_HD Exponent sequence_exponent(const mgrpo_loss_config &c) const {
+  MGRPO_HOST_DEVICE inline Exponent sequence_exponent(const mgrpo_loss_config &c) const {
     const bool mean = c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC;
     return clamp_exponent(c, mean && tokens > 0 ? delta / (double)tokens : delta);
   }
-  MGRPO_HD void finish(const mgrpo_loss_config &c) {
+  MGRPO_HOST_DEVICE inline void finish(const mgrpo_loss_config &c) {
     if (is_sequence(c) && sequence_exponent(c).value > kMaxExponent) ratio_overflow = 1;
   }
 };
 
-MGRPO_HD void init_sums(mgrpo_loss_sums &s) {
+MGRPO_HOST_DEVICE inline void init_sums(mgrpo_loss_sums &s) {
   s = mgrpo_loss_sums{};
   s.ratio_min = kInfinity;
   s.ratio_max = s.tis_max = s.behaviour_gap_max = -kInfinity;
 }
 
-MGRPO_HD void merge_sums(mgrpo_loss_sums &s, const mgrpo_loss_sums &o) {
+MGRPO_HOST_DEVICE inline void merge_sums(mgrpo_loss_sums &s, const mgrpo_loss_sums &o) {
   s.loss_policy += o.loss_policy;
   s.loss_kl += o.loss_kl;
   s.loss_entropy += o.loss_entropy;
@@ -214,12 +211,12 @@ struct TrajectoryLoss {
   double weight, advantage, coefficient;
   TrajectoryScan scan;
 
-  MGRPO_HD TokenTerm<T> term(int64_t token) const {
+  MGRPO_HOST_DEVICE inline TokenTerm<T> term(int64_t token) const {
     TokenTerm<T> t = term_without_entropy(token, in.logp_new[token]);
     t.entropy = in.entropy ? in.entropy[token] : 0;
     return t;
   }
-  MGRPO_HD TokenTerm<T> term_without_entropy(int64_t token, double now) const {
+  MGRPO_HOST_DEVICE inline TokenTerm<T> term_without_entropy(int64_t token, double now) const {
     const double old = in.logp_old[token];
     TokenTerm<T> t;
     t.delta = clamp_exponent(c, now - old);
@@ -234,7 +231,7 @@ struct TrajectoryLoss {
   }
 
   // Adds a token to the sums and, unless null, writes its gradients. Returns false if one is not finite.
-  MGRPO_HD bool apply(int64_t token, mgrpo_loss_sums &s, T *dlogp_new, T *dentropy) const {
+  MGRPO_HOST_DEVICE inline bool apply(int64_t token, mgrpo_loss_sums &s, T *dlogp_new, T *dentropy) const {
     if (in.mask[token] == 0) {
       if (dlogp_new) dlogp_new[token] = 0;
       if (dentropy) dentropy[token] = 0;
@@ -252,9 +249,9 @@ struct TrajectoryLoss {
   }
 
   // d ln rho / d new_t of a sequence ratio.
-  MGRPO_HD double sequence_slope() const { return c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC ? 1 / (double)scan.tokens : 1; }
+  MGRPO_HOST_DEVICE inline double sequence_slope() const { return c.ratio == MGRPO_RATIO_SEQUENCE_GEOMETRIC ? 1 / (double)scan.tokens : 1; }
 
-  MGRPO_HD void count(mgrpo_loss_sums &s, const PolicyTerm &t, double delta, double kl, double entropy) const {
+  MGRPO_HOST_DEVICE inline void count(mgrpo_loss_sums &s, const PolicyTerm &t, double delta, double kl, double entropy) const {
     s.tokens++;
     s.weight += weight;
     s.clip_low += t.clip_low ? weight : 0;
@@ -270,7 +267,7 @@ struct TrajectoryLoss {
     s.ref_kl += weight * kl;
   }
 
-  MGRPO_HD void count_behaviour(mgrpo_loss_sums &s, const Tis &v, double gap) const {
+  MGRPO_HOST_DEVICE inline void count_behaviour(mgrpo_loss_sums &s, const Tis &v, double gap) const {
     s.tis += weight * v.value;
     s.tis_max = max_of(s.tis_max, v.value);
     s.tis_truncated += v.truncated ? weight : 0;
@@ -279,7 +276,9 @@ struct TrajectoryLoss {
   }
 };
 
-MGRPO_HD bool is_finite(const mgrpo_loss_sums &s) { return isfinite(s.loss_policy) && isfinite(s.loss_kl) && isfinite(s.loss_entropy); }
+MGRPO_HOST_DEVICE inline bool is_finite(const mgrpo_loss_sums &s) {
+  return isfinite(s.loss_policy) && isfinite(s.loss_kl) && isfinite(s.loss_entropy);
+}
 
 template <class T>
 TokenArrays<T> token_arrays(const mgrpo_loss_batch &b) {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "mgrpo/philox.h"  // MGRPO_HOST_DEVICE
 #include "mgrpo/quant.h"
 
 namespace mgrpo {

@@ -15,8 +15,7 @@ constexpr int64_t kNormBlock = 1 << 14;  // elements a block adds up
 template <int kBlock>
 __device__ double warps_sum(double value) {
   __shared__ double of_warp[kBlock / kWarp];
-#pragma unroll
-  for (int by = kWarp / 2; by > 0; by /= 2) value += __shfl_xor_sync(kAllLanes, value, by);
+  value = lanes_sum<kWarp>(value);
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
   __syncthreads();
   double sum = 0;

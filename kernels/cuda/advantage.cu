@@ -48,14 +48,6 @@ struct GroupPass {
   }
 };
 
-__device__ double sum_of_warp(double value) {
-  for (int by = kWarp / 2; by > 0; by /= 2) {
-    const double other = __shfl_down_sync(kAllLanes, value, by);
-    if (lane() < by) value += other;
-  }
-  return __shfl_sync(kAllLanes, value, 0);
-}
-
 template <class T>
 struct Groups {
   const T *rewards;
@@ -112,7 +104,7 @@ __global__ __launch_bounds__(kThreads) void group_kernel(mgrpo_convention c, Gro
       const double w = weights ? weights[i] : 1, centred = rewards[i] - m.mean;
       if (w > 0) squares += w * centred * centred;
     }
-    m.squares = sum_of_warp(squares);
+    m.squares = lanes_sum<kWarp>(squares);
 
     const mgrpo_group_stats stats = group_stats(c, m);
     const double scale = advantage_scale(c, m);

@@ -3,9 +3,10 @@
 // memory bound, even if only few of the 8 columns are heads. A lane loads packs of 16 bytes of keys and values from the cache to
 // registers without reordering: the terms of a product may be added in any order, so each product uses the order of the
 // lane's numbers.
-//   scores [heads, keys] = q [heads, hd] k [hd, keys]: lane 4 g + t has the elements 32 c + 8 t... of a head and of a key for each c, and
+//   scores [heads, keys] = q [heads, hd] k [hd, keys]: lane 4 g + t has 8 elements, from 32 c + 8 t on, of a head and of a key for each c,
+//   and
 //     takes the first, second... pair of them for the columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of two products;
-//   values [hd, heads] = v [hd, keys] p [keys, heads]: it has the elements 64 e + 8 g... of the keys 4 t... 4 t + 3 for each e, whose
+//   values [hd, heads] = v [hd, keys] p [keys, heads]: it has 8 elements, from 64 e + 8 g on, of the keys 4 t to 4 t + 3 for each e, whose
 //     pairs become pairs of keys, and the weights of those keys for head g, which are the scores that it computed.
 // Weights are the sum of two bf16 numbers, which keeps 16 of their bits (float32 has 24, and one bf16 has 8).
 #pragma once
@@ -85,14 +86,14 @@ struct WarpAttention {
     });
   }
 
-  // Where the tile's rows begin in the cache if all are seen and lie there as in a room; -1 otherwise.
+  // Returns where the tile's rows begin in the cache if the part has all of them and they follow each other there; -1 otherwise.
   __device__ int64_t whole(unsigned tile) const {
     return packs && tile >= part.begin && tile + kKeyTile <= part.end ? in.row_at(part, tile) : -1;
   }
   __device__ bool sees(unsigned key) const { return key >= part.begin && key < part.end; }
 
-  // Column g of the product of keys number u is key 4 (g / 2) + g % 2 + 2 u, so that lane t has the scores of keys 4
-  // t...
+  // Column g of the product of keys number u is key 4 (g / 2) + g % 2 + 2 u, so that lane t has the scores
+  // of keys 4 t to 4 t + 3.
   __device__ void take_keys(const Bf16 *rows) {
     rows += (g / 2 * 4 + g % 2) * kHd + 8 * t;
 #pragma unroll

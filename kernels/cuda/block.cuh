@@ -28,8 +28,8 @@ __device__ inline void *dynamic_shared() {
 }
 
 // The sum of one number from each of kLanes lanes, returned to every lane.
-template <int kLanes>
-__device__ float lanes_sum(float value) {
+template <int kLanes, class T>
+__device__ T lanes_sum(T value) {
 #pragma unroll
   for (int by = kLanes / 2; by > 0; by /= 2) value += __shfl_xor_sync(kAllLanes, value, by);
   return value;

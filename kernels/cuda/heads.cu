@@ -1,4 +1,4 @@
-// One block a part of a row of the product: its queries, its keys or its values. The backward pass divides its work alike.
+// A block takes one part of a row of the product: its queries, its keys or its values. The backward pass divides its work alike.
 #include "heads.cuh"
 #include "mgrpo/nn.h"
 #include "whole_heads.cuh"
@@ -37,14 +37,14 @@ __device__ void turn(const Rotation &in, int64_t row, int heads, int hd, int hal
 
 // f(number, its first value) for the groups of a part that the thread's warp has, or the block if a group is wide.
 template <class T, class F>
-__device__ void for_each_group(const Part<T> &p, bool narrow, const F &f) {
+__device__ void for_each_group(const HeadGroup<T> &p, bool narrow, const F &f) {
   const int first = narrow ? static_cast<int>(threadIdx.x) / kWarp : 0, step = narrow ? kHeadThreads / kWarp : 1;
   for (int g = first; g < p.groups; g += step) f(g, g * p.group);
 }
 
 // inv [groups]: 1 / rms of the groups x of a row.
 template <bool kBlock, class T>
-__device__ void measure(const T *x, const Part<T> &p, const Layout<T> &in, int64_t row, float *inv, float *shared) {
+__device__ void measure(const T *x, const HeadGroup<T> &p, const Layout<T> &in, int64_t row, float *inv, float *shared) {
   const int thread = threadIdx.x % (kBlock ? kHeadThreads : kWarp), threads = kBlock ? threads_of<T>(p.group) : kWarp;
   for_each_group(p, !kBlock, [&](int g, int first) {
     float squares = 0;
@@ -65,7 +65,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_kernel(const T *qkv, Layou
   for (int64_t b = blockIdx.x; b < in.rows * kParts; b += gridDim.x) {
     const int64_t row = b / kParts;
     const bool queries = b % kParts == 0;
-    const Part<T> p = in.part[b % kParts];
+    const HeadGroup<T> p = in.part[b % kParts];
     const int64_t place = queries ? row : places.claim(row, &superseded);
     if (place < 0) continue;
     const T *x = qkv + row * in.width + p.from;
@@ -93,7 +93,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_kernel(const T *qkv, Layou
 
 // grad, the gradients of the groups x of a row after their norm, becomes that before it.
 template <bool kBlock, class T>
-__device__ void back(const T *x, T *grad, const Part<T> &p, const Layout<T> &in, int64_t row, float *shared) {
+__device__ void back(const T *x, T *grad, const HeadGroup<T> &p, const Layout<T> &in, int64_t row, float *shared) {
   const int thread = threadIdx.x % (kBlock ? kHeadThreads : kWarp), threads = kBlock ? threads_of<T>(p.group) : kWarp;
   for_each_group(p, !kBlock, [&](int g, int first) {
     row_back<kBlock>(grad + first, x + first, p.norm, in.offset, p.inv_rms[row * p.groups + g], static_cast<const T *>(nullptr),
@@ -106,7 +106,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_bwd_kernel(const T *qkv, L
   __shared__ float shared[kNormWarps];
   for (int64_t b = blockIdx.x; b < in.rows * kParts; b += gridDim.x) {
     const int64_t row = b / kParts, at = row * in.width + in.part[b % kParts].from;
-    const Part<T> p = in.part[b % kParts];
+    const HeadGroup<T> p = in.part[b % kParts];
     const T *grad = p.heads_of + row * p.heads * in.hd;
     const auto load = [&](int head, int from, int begin, int n) {
       const T *v = grad + head * in.hd + from;
@@ -125,7 +125,7 @@ __global__ __launch_bounds__(kHeadThreads) void heads_bwd_kernel(const T *qkv, L
 // How the sum over rows for a norm's weights is divided.
 template <class T>
 struct WeightGradient {
-  Part<T> part;
+  HeadGroup<T> part;
   Runs runs;     // of the part's groups
   float *parts;  // [runs.parts, group]; null: not needed
 
@@ -197,7 +197,7 @@ int32_t forward(const void *qkv, const mgrpo_heads &how, const Layout<T> &in, co
       const auto runs = [&](int64_t heads) {
         constexpr int64_t kFew = 128;  // blocks; of more, a team has four heads at least, so that their row's angles are read once
         const int64_t all = in.rows * heads, each = (all + teams - 1) / teams, fewer = max(each / 4, kFew);
-        return Runs(all, min(each, min(fewer, kMostParts)), teams);
+        return Runs(all, min(each, min(fewer, kMostDwParts)), teams);
       };
       const WholeHeads<T> work{in, {{runs(how.heads), nullptr}, {runs(how.kv_heads), nullptr}}};
       return launch(whole_heads_kernel<T, lanes, Places>, work.shape(), stream, product, work, places);

@@ -23,7 +23,7 @@ struct Rotation {
 
 // The heads of a row that are treated alike.
 template <class T>
-struct Part {
+struct HeadGroup {
   T *heads_of;    // [rows, heads, hd], or a cache: what is written, in the backward pass the gradient of it
   const T *norm;  // null: not normalised
   float *inv_rms;
@@ -34,7 +34,7 @@ struct Part {
 
 template <class T>
 struct Layout {
-  Part<T> part[kParts];
+  HeadGroup<T> part[kParts];
   Rotation rotation;
   int64_t rows, width;  // of the product
   int hd;
@@ -45,14 +45,14 @@ template <class T>
 Layout<T> layout_of(const mgrpo_heads &h, const void *q, const void *k, const void *v, const float *inv_q, const float *inv_k,
                     int64_t rows) {
   const auto part = [&](const void *of, const void *norm, const float *inv, int64_t heads, int64_t from, int64_t rotary) {
-    return Part<T>{static_cast<T *>(const_cast<void *>(of)),
-                   static_cast<const T *>(norm),
-                   const_cast<float *>(inv),
-                   static_cast<int>(heads),
-                   static_cast<int>(from * h.hd),
-                   static_cast<int>(rotary / 2),
-                   static_cast<int>(groups_of(h, heads)),
-                   static_cast<int>(group_of(h, heads))};
+    return HeadGroup<T>{static_cast<T *>(const_cast<void *>(of)),
+                        static_cast<const T *>(norm),
+                        const_cast<float *>(inv),
+                        static_cast<int>(heads),
+                        static_cast<int>(from * h.hd),
+                        static_cast<int>(rotary / 2),
+                        static_cast<int>(groups_of(h, heads)),
+                        static_cast<int>(group_of(h, heads))};
   };
   return {{part(q, h.q_norm, inv_q, h.heads, 0, h.rotary), part(k, h.k_norm, inv_k, h.kv_heads, h.heads, h.rotary),
            part(v, nullptr, nullptr, h.kv_heads, h.heads + h.kv_heads, 0)},

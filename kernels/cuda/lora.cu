@@ -20,7 +20,7 @@ constexpr int kExpandThreads = 128, kExpandRows = 8;
 constexpr int kDepth = 32;  // products with A that wait in shared memory
 
 // The columns [from, to) of y get scale * B u, u from number `first` on.
-struct Part {
+struct Columns {
   const float *b;
   int64_t from, to;
   int r, first;
@@ -30,7 +30,7 @@ struct Part {
 struct Adapter {
   const float *values;
   int rank, count;
-  Part parts[MGRPO_LORA_PARTS];
+  Columns parts[MGRPO_LORA_PARTS];
 };
 
 struct Adapters {
@@ -38,8 +38,8 @@ struct Adapters {
   Adapter all[kAdapters];
 };
 
-// How blocks share out tiles: each takes `run` tiles that follow each other, so that the next finds in the L1 cache what they have in
-// common, for every `slices`th adapter.
+// How blocks share out tiles. A block takes `run` consecutive tiles, so that the adapter values of one tile are still in L1 for the next.
+// It does so for every `slices`th adapter.
 struct Work {
   int64_t tiles, run;
   unsigned slices, blocks;
@@ -123,7 +123,7 @@ __device__ inline Pack<float> padded_pack(const float *row, int begin, int n, bo
 // Adds scale * B u to the columns of y that a part has in common with the block's, which begin at `columns`, in the rows of a mask. y and
 // u begin with the tile's first row. Not inlined: the compiler would keep what depends on the tile alone, and spill it.
 template <class T>
-__attribute__((noinline)) __device__ void expand(Part part, const float *u, int rank, unsigned mask, T *y, int64_t n, int64_t columns) {
+__attribute__((noinline)) __device__ void expand(Columns part, const float *u, int rank, unsigned mask, T *y, int64_t n, int64_t columns) {
   alignas(16) __shared__ float products[kExpandRows][kDepth];
   constexpr int kWidth = Pack<float>::kWidth;
   if (part.from >= columns + kExpandThreads || part.to <= columns) return;

@@ -138,14 +138,14 @@ struct Runs {
   }
 };
 
-constexpr int64_t kMostParts = 512;  // some four blocks of eight warps for each multiprocessor of an H100
+constexpr int64_t kMostDwParts = 512;  // some four blocks of eight warps for each multiprocessor of an H100
 
 template <class T>
 Runs runs_of(int64_t rows, int64_t d) {
   constexpr int64_t kLeastRun = 8;  // rows, large enough to make a part of dw cheap
   const int teams = narrow_row<T>(d) ? kNormThreads / lanes_of(packs_of<T>(d)) : 1;
   const int64_t parts = (rows + kLeastRun * teams - 1) / (kLeastRun * teams);
-  return {rows, parts < kMostParts ? parts : kMostParts, teams};
+  return {rows, parts < kMostDwParts ? parts : kMostDwParts, teams};
 }
 
 // The contribution of a row to dw.

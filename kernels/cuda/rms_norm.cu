@@ -209,7 +209,7 @@ int32_t for_packs(int64_t d, bool whole, const F &f) {
 
 template <class T>
 int32_t rms_norm(const Norm<T> &in, cudaStream_t stream) {
-  const Shape shape{block_count(min(in.rows, 2 * kMostParts)), threads_of<T>(in.d)};  // blocks read the weights once
+  const Shape shape{block_count(min(in.rows, 2 * kMostDwParts)), threads_of<T>(in.d)};  // blocks read the weights once
   return for_packs<T>(in.d, whole_packs<T>(in.d, {in.x, in.residual, in.w, in.sum, in.y}), [&](auto packs) {
     if constexpr (packs > 0) return launch(whole_norm_kernel<T, packs>, shape, stream, in);
     return launch(norm_kernel<T>, shape, stream, in);

@@ -231,7 +231,7 @@ __device__ inline RowSums row_part(const OnlineSums<A> &mine) {
   return s;
 }
 
-constexpr int kRowWarps = kRowThreads / 32;
+constexpr int kRowWarps = kRowThreads / kWarp;
 
 // Shared memory of a block that merges its threads' sums.
 struct RowRoom {

@@ -150,9 +150,9 @@ struct RowVerdict {
 };
 
 // T: the type of the logits; G: the type of their gradient. kStaged: shared memory has room for the block's part of a
-// row. The whole cluster calls f.skips(r), which returns whether row r is not read, and is 0. One thread of every block calls the others:
-// f.unreadable(r) handles a row that is NaN or whose target is not a column, f.impossible(r) a row of -Inf only, and
-// f.gradient(r, sums, d_y) is any other row's.
+// row. The whole cluster calls f.skips(r), which returns true if row r is masked: it is not read, and its gradient is 0. One thread of
+// every block calls the others: f.unreadable(r) handles a row that is NaN or whose target is not a column, f.impossible(r) a row of -Inf
+// only, and f.gradient(r, sums, d_y) is any other row's.
 template <class T, class G, bool kStaged, class F>
 __device__ void differentiate_rows(T *logits, const LogitRows &in, const F &f) {
   using A = typename Compute<T>::type;

@@ -16,22 +16,17 @@
 namespace mgrpo::cuda {
 namespace {
 
-constexpr int kChunks = 128, kChunksOfLane = kChunks / 32;
+constexpr int kChunks = 128, kChunksOfLane = kChunks / kWarp;
 constexpr int kResident = 2;  // blocks that a multiprocessor holds
 constexpr int kBinBits = 12, kBins = 1 << kBinBits;
 static_assert(kChunks % (kMaxCluster * kRowWarps) == 0, "every warp has equally many chunks");
 
-__device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ inline int warp() { return static_cast<int>(threadIdx.x) / 32; }
+__device__ inline int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+__device__ inline int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
 
 __device__ inline float warp_max(float x) {
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, by));
-  return x;
-}
-__device__ inline float warp_sum(float x) {
-#pragma unroll
-  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(kAllLanes, x, by);
   return x;
 }
 // Inclusive prefix sums over the lanes.
@@ -199,7 +194,7 @@ struct Row {
     for_each_of(c, [&](int64_t, const Pack<T> &p, int count) { mine.add(p, count, scale); });
     const float most = warp_max(mine.max);
     mine.rescale(most, scale);
-    return {most, warp_sum(mine.unreadable ? NAN : mine.sum)};
+    return {most, lanes_sum<kWarp>(mine.unreadable ? NAN : mine.sum)};
   }
 
   // By chunk, the sum of exponentials of the logits from `least` on.
@@ -215,7 +210,7 @@ struct Row {
           mine += x >= least ? exponential(x, most) : 0;
         }
       });
-      return Chunk{most, warp_sum(mine)};
+      return Chunk{most, lanes_sum<kWarp>(mine)};
     });
   }
 

@@ -116,7 +116,7 @@ __global__ __launch_bounds__(kHeadThreads, Places::kBlocks) void whole_heads_ker
   const int64_t of_queries = work.of[0].runs.parts;
   for (int64_t b = blockIdx.x; b < of_queries + work.of[1].runs.parts; b += gridDim.x) {
     const int keys = b >= of_queries;
-    const Part<T> &p = in.part[keys], &values = in.part[2];
+    const HeadGroup<T> &p = in.part[keys], &values = in.part[2];
     Lane<T, kLanes> lane(in.hd, p.half);
     uint4 w{};
     if (p.norm != nullptr && lane.has) w = load_bytes(p.norm + lane.begin);
@@ -160,7 +160,7 @@ __global__ __launch_bounds__(kHeadThreads, 3) void whole_heads_bwd_kernel(const 
   for (int64_t b = blockIdx.x; b < of_queries + work.of[1].runs.parts; b += gridDim.x) {
     const int keys = b >= of_queries;
     const int64_t part = b - keys * of_queries;
-    const Part<T> &p = in.part[keys], &values = in.part[2];
+    const HeadGroup<T> &p = in.part[keys], &values = in.part[2];
     float *const parts = work.of[keys].parts;
     Lane<T, kLanes> lane(in.hd, p.half);
     uint4 w{};

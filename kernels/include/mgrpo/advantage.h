@@ -3,7 +3,8 @@
 //   mu = sum w r / W    sigma = sqrt(sum w (r - mu)^2 / W)    A = (r - mu) / sigma
 //
 // Rewards that differ only by rounding are equal: their range is at most 2^-40 of the largest magnitude in the group
-// (float32 rewards: 2^-20). A group of equal rewards is degenerate. If a member's others are equal, its reward is not divided.
+// (float32 rewards: 2^-20). A group of equal rewards is degenerate. LEAVE_ONE_OUT_STD does not
+// divide a member's reward if the rewards of the others are equal.
 //
 // Two passes over centred rewards, sums in float64, one group at a time in member order: the result does
 // not depend on the number of threads or on the other groups. Moves 24 bytes a member (reward, weight,
@@ -23,7 +24,7 @@ enum mgrpo_baseline {
   MGRPO_BASELINE_LEAVE_ONE_OUT_STD = 2,  // mean and sample std both of the others; unit weights only; std must be sample
 };
 
-// The paper's convention is {POPULATION, MEAN, eps 0, sigma_min 1e-6}.
+// This program's default is {POPULATION, MEAN, eps 0, sigma_min 1e-6}: the paper's formula, with a sigma_min of our own.
 typedef struct mgrpo_convention {
   int32_t std;       // enum mgrpo_std
   int32_t baseline;  // enum mgrpo_baseline

@@ -25,10 +25,9 @@ typedef struct mgrpo_delta_rule {
 #define MGRPO_PIECE_ROWS 64
 
 // Packed rows, divided into pieces of at most MGRPO_PIECE_ROWS consecutive rows of one segment. Piece p is rows [first[p], first[p + 1])
-// and comes after the last row of piece before[p], which is below p; -1 begins a sequence. A piece that several others come after ends
-// where they part. A chain is a run of pieces that come after each other, and no other piece comes after one of its pieces but the last.
-// Chains of the same level do not depend on each other; the chain before a chain has a lower level. On a GPU all arrays are in its memory,
-// but `level`.
+// and comes after the last row of piece before[p], which is below p; -1 begins a sequence. Several pieces may follow one
+// piece; they then follow its last row. A chain is a run of pieces, each the only follower of the one before it. Chains of the same level
+// do not depend on each other; the chain before a chain has a lower level. On a GPU all arrays are in its memory, but `level`.
 typedef struct mgrpo_pieces {
   int64_t count, chains, levels;
   const int32_t *first, *before;  // [count + 1], [count]

@@ -42,9 +42,8 @@ MGRPO_API int32_t mgrpo_moe_linear_bf16_cpu(const float *x, const uint16_t *w, c
 MGRPO_API int32_t mgrpo_moe_combine_cpu(const float *x, const int32_t *place, const float *weight_or_null, float *y, int64_t tokens,
                                         int64_t k, int64_t d);
 
-// The way back through the weights, on either side of the last product: with w the weight of row s and a [S, d], g [S, d]
-// the last product's input and that input's gradient if w were 1, dweight = g[s] a[s] (of the row's entry: dweight
-// [S]), then g[s] *= w and a[s] *= w.
+// Backward pass of the weights. a [S, d] is the input of the experts' last product, and g [S, d] is its gradient as if every weight
+// were 1. Writes dweight = g[s] · a[s] at the row's entry of dweight [S], then multiplies g[s] and a[s] by the row's weight.
 MGRPO_API int32_t mgrpo_moe_weigh_cpu(float *g, float *a, const int32_t *source, const float *weight, float *dweight, int64_t entries,
                                       int64_t d);
 

@@ -4,12 +4,6 @@
 #pragma once
 #include "mgrpo/status.h"
 
-#ifdef __CUDACC__
-#define MGRPO_HOST_DEVICE __host__ __device__
-#else
-#define MGRPO_HOST_DEVICE
-#endif
-
 typedef struct mgrpo_philox_block {
   uint32_t word[4];
 } mgrpo_philox_block;

@@ -2,6 +2,8 @@
 //
 //   L = sum_{j in R} c_j sum_t u_t [ v_t l_t + beta kl_t - eta H_t ]
 //
+// R: the trajectories with w_j > 0 and T_j > 0; u_t: the mask; v_t, l_t: §5.1 and 5.2; kl_t, H_t: §5.4.
+//
 // Sources: M-GRPO 2511.13288 eq 14-19; PPO 1707.06347 eq 7; DAPO 2503.14476; GSPO 2507.18071 eq 7; CISPO
 // 2506.13585 eq 4-5; Dr. GRPO 2503.20783; dual clip 1912.09729; k1, k2, k3: Schulman 2020.
 //
@@ -146,8 +148,9 @@ MGRPO_API int32_t mgrpo_policy_loss_cpu(const mgrpo_loss_batch *batch, const mgr
 MGRPO_API int32_t mgrpo_policy_loss_cuda(const mgrpo_loss_batch *batch, const mgrpo_loss_config *config, void *dlogp_new_or_null,
                                          void *dentropy_or_null, mgrpo_loss_sums *sums, mgrpo_loss_error *error, void *stream);
 
-// The neutral element of the merge; into = into merged with part (order matters for bits, not for meaning);
-// the statistics of the whole batch.
+// Sets the sums to those of no tokens.
 MGRPO_API void mgrpo_loss_sums_init(mgrpo_loss_sums *sums);
+// Adds part to into. The order of parts changes only the last bits.
 MGRPO_API void mgrpo_loss_sums_merge(mgrpo_loss_sums *into, const mgrpo_loss_sums *part);
+// Computes the statistics of the whole batch from its merged sums.
 MGRPO_API void mgrpo_loss_stats_finalize(const mgrpo_loss_sums *sums, const mgrpo_loss_totals *totals, mgrpo_loss_stats *stats);

@@ -17,7 +17,7 @@
 
 typedef struct mgrpo_sampling {
   double temperature;  // 0, or at least MGRPO_LEAST_TEMPERATURE
-  double top_p;        // in (0, 1]; 1 or 0 = off
+  double top_p;        // in [0, 1]; 0 or 1 = off
   double min_p;        // in [0, 1]; 0 = off
   int32_t top_k;       // >= 0; 0 = off
   uint32_t key[2];     // Philox key of the row's stream

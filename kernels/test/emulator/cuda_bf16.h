@@ -22,10 +22,5 @@ struct alignas(4) __nv_bfloat162 {
 };
 
 inline float __bfloat162float(__nv_bfloat16 x) { return x; }
-inline __nv_bfloat16 __float2bfloat16(float x) { return x; }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
-inline float2 __bfloat1622float2(__nv_bfloat162 x) { return {x.x, x.y}; }
-inline __nv_bfloat162 __float22bfloat162_rn(float2 x) { return {x.x, x.y}; }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {x, y}; }
-inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) { return __nv_bfloat16_raw{x}; }

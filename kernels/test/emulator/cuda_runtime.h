@@ -22,7 +22,6 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __align__(n) alignas(n)
 #define __CUDA_ARCH__ 900
 #define __shared__ static  // shared.ld gathers these: the emulator fills them before each block and swaps them in clusters
 #define __constant__ static const
@@ -40,21 +39,13 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
-struct alignas(16) int4 {
-  int x, y, z, w;
-};
 struct alignas(8) float2 {
   float x, y;
 };
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-struct alignas(16) double2 {
-  double x, y;
-};
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 // Constant for a thread; the emulator changes them where it changes threads.
 extern const uint3 threadIdx, blockIdx;
@@ -123,8 +114,6 @@ T shuffle(unsigned mask, T value, unsigned from, unsigned width, bool inside, Wh
 
 inline void __syncthreads(MGRPO_WHERE) { emulator::block_barrier(where); }
 inline void __syncwarp(unsigned mask = 0xFFFFFFFF, MGRPO_WHERE) { emulator::warp_barrier(mask, where); }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32, MGRPO_WHERE) {
@@ -160,16 +149,8 @@ unsigned __match_any_sync(unsigned mask, T value, MGRPO_WHERE) {
   return same;
 }
 template <class T>
-T __reduce_add_sync(unsigned mask, T value, MGRPO_WHERE) {
-  return emulator::reduce(mask, value, where, [](T a, T b) { return a + b; });
-}
-template <class T>
 T __reduce_max_sync(unsigned mask, T value, MGRPO_WHERE) {
   return emulator::reduce(mask, value, where, [](T a, T b) { return a > b ? a : b; });
-}
-template <class T>
-T __reduce_min_sync(unsigned mask, T value, MGRPO_WHERE) {
-  return emulator::reduce(mask, value, where, [](T a, T b) { return a < b ? a : b; });
 }
 
 template <class T>
@@ -218,20 +199,8 @@ inline float nudged(float power, float x) {
 }  // namespace emulator
 #define expf(x) emulator::nudged(::expf(x), x)
 #define exp2f(x) emulator::nudged(::exp2f(x), x)
-inline float __expf(float x) { return expf(x); }
-inline float __logf(float x) { return logf(x); }
-inline float __fdividef(float a, float b) { return a / b; }
-inline float __frcp_rn(float x) { return 1 / x; }
-inline float __fsqrt_rn(float x) { return sqrtf(x); }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
-inline double __dadd_rn(double a, double b) { return a + b; }
-inline double __dmul_rn(double a, double b) { return a * b; }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
-inline double rsqrt(double x) { return 1 / sqrt(x); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
@@ -243,8 +212,6 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   for (unsigned i = 0; i < 4; i++) out |= static_cast<unsigned>(both >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i;
   return out;
 }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 
 // The runtime API. Device 0 has clusters of blocks (as sm_90), device 1 has none (as sm_80).
 enum cudaError_t {
