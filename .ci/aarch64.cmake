@@ -1,4 +1,4 @@
-# CMake's toolchain for arm64 Linux on another machine (make arm64-test). GoogleTest for it is in GTEST_AARCH64.
+# CMake's toolchain for arm64 Linux on another machine (make test-arm64). GoogleTest for it is in GTEST_AARCH64.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

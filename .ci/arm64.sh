@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # arm64.sh: builds everything for arm64 Linux with a cross compiler, runs the kernels' tests on an emulated processor, and trains a small team
-# there (make arm64-test). The build has a copy of the tree in build/arm64, since cgo's flags name folders of the tree.
+# there (make test-arm64). The build has a copy of the tree in build/arm64, since cgo's flags name folders of the tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing=()
@@ -9,8 +9,8 @@ command -v qemu-aarch64-static >/dev/null || missing+=(qemu-user-static)
 [ -e /usr/src/googletest/CMakeLists.txt ] || missing+=(googletest)
 if [ ${#missing[@]} -gt 0 ]; then
   install="apt-get install -y --no-install-recommends ${missing[*]}"
-  [ "$(id -u)" = 0 ] || { echo "arm64-test: packages are missing: $install" >&2; exit 1; }
-  echo "arm64-test: installing ${missing[*]}"
+  [ "$(id -u)" = 0 ] || { echo "test-arm64: packages are missing: $install" >&2; exit 1; }
+  echo "test-arm64: installing ${missing[*]}"
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive $install -qq >/dev/null
 fi
 
@@ -30,14 +30,14 @@ if [ ! -d "$GTEST_AARCH64" ]; then
   cmake -S /usr/src/googletest -B build/gtest-build -G Ninja "$toolchain" -DBUILD_GMOCK=OFF -DCMAKE_INSTALL_PREFIX="$GTEST_AARCH64" >/dev/null
   ninja -C build/gtest-build install >/dev/null
 fi
-echo 'arm64-test: kernels, their tests, and the shim'
+echo 'test-arm64: kernels, their tests, and the shim'
 cmake -S . -B build/cmake -G Ninja "$toolchain" -DMGRPO_TESTS=ON -DTORCH_SITE="$tree/build/site" >/dev/null
 ninja -C build/cmake mgrpo_kernels mgrpo_torch mgrpo_grammar kernels_test
-echo 'arm64-test: the kernels'\'' tests'
+echo 'test-arm64: the kernels'\'' tests'
 # Left out are tests that take minutes on an emulated processor.
 "${qemu[@]}" build/test/kernels_test --gtest_brief=1 --gtest_filter='-AttentionPacked.*:FromLogits.MatchesTheDefinition*'
 
-echo 'arm64-test: the program'
+echo 'test-arm64: the program'
 env=$(GOTCH_CXX=aarch64-linux-gnu-g++ bindings/torch/gotchx/env.sh build/site && cuda/env.sh)
 eval "$env"
 export GOOS=linux GOARCH=arm64 CGO_ENABLED=1 CC=aarch64-linux-gnu-gcc LINK_CXX=aarch64-linux-gnu-g++
@@ -45,7 +45,7 @@ export CGO_LDFLAGS="$CGO_LDFLAGS -Wl,-rpath-link,$tree/build/site/nvidia/cu13/li
 # shellcheck disable=SC2016 # the loader expands $ORIGIN
 go build -buildvcs=false -ldflags '-extld=.ci/link.sh -extldflags "-Wl,-rpath,$ORIGIN/../build/lib,-rpath,$ORIGIN/../build/site/torch/lib"' -o bin/mgrpo ./cmd/mgrpo
 "${qemu[@]}" bin/mgrpo version
-echo 'arm64-test: a small team begins on this machine, and both processors make its second step'
+echo 'test-arm64: a small team begins on this machine, and both processors make its second step'
 small=(train examples/quickstart/team.yaml --resume --set run.dir="$tree/build/run")
 mapfile -t -O ${#small[@]} small < <(tr ' ' '\n' <.ci/quickstart-small)
 # An emulated processor learns some 20 tokens a second.
@@ -70,11 +70,11 @@ updates = 0
 for agent in ("planner", "researcher"):
     for name, relative in tolerance.items():
         a, b = here[agent].get(name), emulated[agent].get(name)
-        print(f"arm64-test: {agent}: {name} {a} on x86-64, {b} on arm64")
+        print(f"test-arm64: {agent}: {name} {a} on x86-64, {b} on arm64")
         if (a is None) != (b is None) or a is not None and not math.isclose(a, b, rel_tol=relative):
-            sys.exit(f"arm64-test: {agent}: {name} differs by more than {relative:g} of its value")
+            sys.exit(f"test-arm64: {agent}: {name} differs by more than {relative:g} of its value")
     updates += "grad_norm" in emulated[agent]
 if not updates:
-    sys.exit("arm64-test: no agent was updated, so nothing was compared")
+    sys.exit("test-arm64: no agent was updated, so nothing was compared")
 END
-echo 'arm64-test: all of it worked'
+echo 'test-arm64: all of it worked'

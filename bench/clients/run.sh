@@ -8,9 +8,8 @@ bench/clients/setup.sh
 here=$PWD/bench/clients out=$PWD/build/clients-run tokenizer=$PWD/build/qwen3-tokenizer limit=${LIMIT:-900}
 export PYTHONPATH=$PWD/build/clients PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 LANGSMITH_TRACING=false
 rm -rf "$out"
-mkdir -p "$out" "$tokenizer"
-gzip -dc testdata/tokenizer/qwen3/tokenizer.json.gz >"$tokenizer/tokenizer.json"
-cp testdata/tokenizer/qwen3/tokenizer_config.json "$tokenizer/"
+mkdir -p "$out"
+make --silent qwen3-tokenizer
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 # train NAME CONFIG FLAG...: a run in $out/NAME, whose clients write to $out/NAME-said.

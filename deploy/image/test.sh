@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh: builds the image without a registry, on a Debian that mmdebstrap makes of packages, and trains in it as the Kubernetes manifests
-# run it: as user 10001, with a read-only root, no capabilities and no network (make image-test; root).
+# run it: as user 10001, with a read-only root, no capabilities and no network (make test-image; root).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=$PWD/build/image
@@ -8,8 +8,8 @@ missing=()
 for program in buildah podman crun mmdebstrap; do command -v "$program" >/dev/null || missing+=("$program"); done
 if [ ${#missing[@]} -gt 0 ]; then
   install="apt-get install -y --no-install-recommends ${missing[*]}"
-  [ "$(id -u)" = 0 ] || { echo "image-test: this needs root and: $install" >&2; exit 1; }
-  echo "image-test: installing ${missing[*]}"
+  [ "$(id -u)" = 0 ] || { echo "test-image: this needs root and: $install" >&2; exit 1; }
+  echo "test-image: installing ${missing[*]}"
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive $install -qq >/dev/null
 fi
 mkdir -p "$folder/runs"
@@ -17,12 +17,12 @@ export CONTAINERS_STORAGE_CONF=$folder/storage.conf CONTAINERS_CONF=$folder/cont
 printf '[storage]\ndriver = "overlay"\nrunroot = "%s/run"\ngraphroot = "%s/graph"\n' "$folder" "$folder" >"$CONTAINERS_STORAGE_CONF"
 printf '[containers]\ndefault_ulimits = []\n' >"$CONTAINERS_CONF" # podman's are above what root may set in some containers
 if ! podman image exists localhost/debian:bookworm; then
-  echo 'image-test: a Debian of packages'
+  echo 'test-image: a Debian of packages'
   mmdebstrap --quiet --variant=minbase bookworm "$folder/base.tar"
   podman import -q "$folder/base.tar" localhost/debian:bookworm
   rm "$folder/base.tar"
 fi
-echo 'image-test: building'
+echo 'test-image: building'
 BASE=localhost/debian:bookworm BUILDER='buildah bud -q --isolation chroot' deploy/image/build.sh localhost/mgrpo:test
 
 rm -rf "$folder/runs"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# run.sh: the manifests on a real API server with its controllers (make kubernetes-test): strict validation under Pod Security `restricted`, and
+# run.sh: the manifests on a real API server with its controllers (make test-kubernetes): strict validation under Pod Security `restricted`, and
 # what the Jobs make of each exit status. There is no kubelet: pods end because the test says so.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 folder=$PWD/build/kubernetes version=1.36.3
 if ! PATH=$PATH:/usr/sbin command -v etcd >/dev/null; then
   install="apt-get install -y --no-install-recommends etcd-server"
-  [ "$(id -u)" = 0 ] || { echo "kubernetes-test: etcd is missing: $install" >&2; exit 1; }
-  echo 'kubernetes-test: installing etcd-server'
+  [ "$(id -u)" = 0 ] || { echo "test-kubernetes: etcd is missing: $install" >&2; exit 1; }
+  echo 'test-kubernetes: installing etcd-server'
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive $install -qq >/dev/null
 fi
 mkdir -p "$folder/bin"
@@ -28,7 +28,7 @@ build() {
   printf '//go:build tools\n\npackage tools\n\nimport (\n\t_ "k8s.io/kubernetes/cmd/kube-apiserver"\n\t_ "k8s.io/kubernetes/cmd/kube-controller-manager"\n\t_ "k8s.io/kubernetes/cmd/kubectl"\n)\n' >tools.go
   go mod tidy 2>/dev/null
   for command in kubectl kube-controller-manager kube-apiserver; do
-    echo "kubernetes-test: building $command $version"
+    echo "test-kubernetes: building $command $version"
     CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$version" -o bin/ "k8s.io/kubernetes/cmd/$command"
   done
   touch "bin/.$version"
@@ -78,12 +78,12 @@ kubectl apply --dry-run=server --validate=strict -f deploy/kubernetes/machines/p
 kubectl apply --validate=strict -k deploy/kubernetes
 for team in workers:kubernetes/agents gpu:kubernetes-gpu; do
   if ! diff <(kubectl kustomize "deploy/${team#*:}") <(tail -n +2 "deploy/kubernetes/testdata/${team%:*}.yaml"); then
-    echo "kubernetes-test: testdata/${team%:*}.yaml is not what ${team#*:} makes: its first line names the command" >&2
+    echo "test-kubernetes: testdata/${team%:*}.yaml is not what ${team#*:} makes: its first line names the command" >&2
     exit 1
   fi
 done
 if kubectl kustomize deploy/kubernetes | sed 's/backoffLimit/backofLimit/' | kubectl apply --dry-run=server --validate=strict -f - >/dev/null 2>&1; then
-  echo 'kubernetes-test: a misspelt key was taken' >&2
+  echo 'test-kubernetes: a misspelt key was taken' >&2
   exit 1
 fi
 
@@ -110,7 +110,7 @@ end() {
   ended=$pod
 }
 expect() {
-  [ "$2" = "$3" ] || { echo "kubernetes-test: $1: '$2' in place of '$3'" >&2; exit 1; }
+  [ "$2" = "$3" ] || { echo "test-kubernetes: $1: '$2' in place of '$3'" >&2; exit 1; }
 }
 until_true has_pod planner
 until_true has_pod researcher
@@ -135,4 +135,4 @@ until_true complete
 echo '-- Redis with Sentinels'
 kubectl config set-context --current --namespace=gpu >/dev/null
 deploy/kubernetes/test/sentinel.sh
-echo 'kubernetes-test: all of it worked'
+echo 'test-kubernetes: all of it worked'

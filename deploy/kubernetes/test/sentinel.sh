@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 folder=$PWD/build/kubernetes/run/sentinel
 mkdir -p "$folder"
-command -v redis-server >/dev/null || { echo 'kubernetes-test: redis-server is missing' >&2; exit 1; }
+command -v redis-server >/dev/null || { echo 'test-kubernetes: redis-server is missing' >&2; exit 1; }
 hosts=$folder/hosts
 cp /etc/hosts "$hosts"
 for i in 0 1 2; do echo "127.0.0.3$i mgrpo-redis-$i.mgrpo-redis" >>"$hosts"; done
@@ -46,7 +46,7 @@ wait_for() {
     if "${@:2}" >/dev/null 2>&1; then return; fi
     sleep 0.3
   done
-  echo "kubernetes-test: waited for $1" >&2
+  echo "test-kubernetes: waited for $1" >&2
   tail -n 5 "$folder"/*.log >&2
   exit 1
 }
@@ -73,7 +73,7 @@ other=$(( (i + 1) % 3 ))
 failed_over() { [ "$(master $other)" != "$first" ]; }
 wait_for 'another master' failed_over
 for worker in "${workers[@]}"; do
-  wait "$worker" || { echo "kubernetes-test: a worker ended with status $?" >&2; tail -n 20 "$folder"/{planner,researcher}.log >&2; exit 1; }
+  wait "$worker" || { echo "test-kubernetes: a worker ended with status $?" >&2; tail -n 20 "$folder"/{planner,researcher}.log >&2; exit 1; }
 done
 grep '^40 steps' "$folder/planner.log"
 

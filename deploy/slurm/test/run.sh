@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh: team.sbatch on a real Slurm of three nodes on this machine (make slurm-test): a run, a time limit with its requeue and resume,
+# run.sh: team.sbatch on a real Slurm of three nodes on this machine (make test-slurm): a run, a time limit with its requeue and resume,
 # a worker that is killed, and an agent on two machines.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -12,8 +12,8 @@ if [ "${1-}" != inside ]; then
   done
   if [ ${#missing[@]} -gt 0 ]; then
     install="apt-get install -y --no-install-recommends slurm-wlm munge"
-    [ "$(id -u)" = 0 ] || { echo "slurm-test: this needs root and: $install" >&2; exit 1; }
-    echo "slurm-test: installing slurm-wlm and munge"
+    [ "$(id -u)" = 0 ] || { echo "test-slurm: this needs root and: $install" >&2; exit 1; }
+    echo "test-slurm: installing slurm-wlm and munge"
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive $install -qq >/dev/null
   fi
   rm -rf "$folder"
@@ -32,7 +32,7 @@ submit() {
 }
 field() { scontrol show job -o "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
 fail() {
-  echo "slurm-test: $1" >&2
+  echo "test-slurm: $1" >&2
   tail -n 40 "$folder/$2.log" >&2
   exit 1
 }
@@ -86,4 +86,4 @@ echo '-- an agent on two machines'
 job=$(MACHINES=planner=2 submit machines --nodes=3 --time=30 --)
 done_well machines "$job"
 grep -q 'machine 1 takes part in planner' "$folder/machines.log" || fail 'the second machine did not take part' machines
-echo 'slurm-test: all of it worked'
+echo 'test-slurm: all of it worked'
