@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """call.py [OPTION...] PLAN|STEP...: what a machine with a GPU is to show of mgrpo, the most valuable first.
 
-PLAN is `first` (ten minutes) or `rest` (what a second call adds, and what `first` had no time for); STEP is one step of either. Every
+PLAN is `first` (nine minutes) or `rest` (what a second call adds, and what `first` had no time for); STEP is one step of either. Every
 step has a time limit, and call.json and call.log are written after each: a step that fails or hangs hides none, and a call that is cut off
 has left what it knew. A step that passed is not repeated by a later call on the same machine, unless it is
 named. Results go to $OUT (build/gpu-results): call.json, call.log, and JSON of the benchmarks.

@@ -7,12 +7,12 @@ import (
 )
 
 type benchCompareCmd struct {
-	Before string `arg:"" placeholder:"A.json" help:"Results of a suite, or of a run that learned."`
-	After  string `arg:"" placeholder:"B.json" help:"Results of the same suite, or of another run."`
+	Before string `arg:"" name:"BEFORE" help:"Results of a suite, or of a run that learned."`
+	After  string `arg:"" name:"AFTER" help:"Results of the same suite, or of another run."`
 }
 
 func (benchCompareCmd) Help() string {
-	return `Prints two files of bench/results side by side: how many times as fast B is, case by case; or, for two runs (bench/learned), their held-out
+	return `Prints two files of bench/results side by side: how many times as fast AFTER is, case by case; or, for two runs (bench/learned), their held-out
 accuracies and the difference with an unpaired 95 % interval.`
 }
 

@@ -14,7 +14,7 @@ import (
 // team.yaml.
 type optionalConfig struct {
 	File   string   `arg:"" optional:"" name:"FILE" help:"Configuration (docs/config.md)."`
-	Config string   `short:"c" placeholder:"FILE" help:"The same as a flag."`
+	Config string   `short:"c" placeholder:"FILE" help:"The configuration, in place of the argument FILE."`
 	Set    []string `sep:"none" placeholder:"KEY=VALUE" help:"Override a key, such as run.steps=3. May be repeated."`
 }
 

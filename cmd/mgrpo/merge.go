@@ -17,7 +17,7 @@ func (mergeCmd) Help() string {
 	return `Writes a complete checkpoint, for programs that read no adapters. Weights keep the type of the base's files; a changed
 weight, W + scale B A, is computed in float32 and rounded once.
 
-  mgrpo merge --model models/SmolLM2-135M --adapter runs/x/checkpoints/step-20/planner --out merged`
+  mgrpo merge --model models/SmolLM2-135M --adapter runs/x/checkpoints/step-000020/planner --out merged`
 }
 
 func (c *mergeCmd) Run(ctx context.Context) (err error) {

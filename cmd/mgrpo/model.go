@@ -29,7 +29,7 @@ type optionalModelFlags struct {
 	Adapter string `placeholder:"DIR" help:"Folder of a LoRA adapter of the model, as PEFT writes it; a checkpoint of a run that trains adapters has one for each agent."`
 	Device  string `default:"cpu" help:"cpu, cuda or cuda:N."`
 	DType   string `name:"dtype" default:"auto" enum:"auto,fp32,bf16,quantised" help:"auto: fp32 on the CPU, bf16 on a GPU. quantised: as the GGUF file has them."`
-	Threads int    `placeholder:"N" help:"CPU threads; one a core if not given."`
+	Threads int    `placeholder:"N" help:"CPU threads; default: one for each core."`
 }
 
 // open checks the kernels of the device and loads the checkpoint.

@@ -21,7 +21,7 @@ type serveCmd struct {
 	Model      string `placeholder:"DIR" help:"Serve one model, in place of a team: a Hugging Face folder, a GGUF file or the name of a model in the Hub's local cache."`
 	Name       string `default:"model" help:"With --model: the name that requests give it."`
 	Checkpoint string `placeholder:"DIR" help:"Folder of a step; absent: the run's newest."`
-	Listen     string `default:"127.0.0.1:8000" placeholder:"[HOST:]PORT" help:"Address to listen at; of 127.0.0.1 without HOST."`
+	Listen     string `default:"127.0.0.1:8000" placeholder:"[HOST:]PORT" help:"Address to listen at. HOST is 127.0.0.1 if it is left out."`
 	TokenEnv   string `placeholder:"NAME" help:"Environment variable with the API key that requests need; other machines reach the server only with one."`
 	Device     string `default:"cpu" help:"With --model: cpu, cuda or cuda:N."`
 	Slots      int    `default:"16" help:"With --model: conversations at once."`

@@ -19,7 +19,7 @@ type storeACLCmd struct {
 	requiredConfig
 	Agent  string `placeholder:"NAME" help:"Only the user of this agent's worker."`
 	File   bool   `help:"Lines of an ACL file, with the hash of the password that the configuration names."`
-	Redis6 bool   `name:"redis6" help:"For Redis 6.2, which cannot say which command is for which key."`
+	Redis6 bool   `name:"redis6" help:"For Redis 6.2, which cannot bind commands to keys."`
 }
 
 func (storeACLCmd) Help() string {

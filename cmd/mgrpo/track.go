@@ -12,7 +12,7 @@ import (
 
 type trackCmd struct {
 	Dir    string `arg:"" name:"RUNDIR" help:"Folder of the run, such as runs/NAME."`
-	WandB  string `name:"wandb" placeholder:"PROJECT" required:"" xor:"tracker" help:"A project of Weights & Biases."`
+	WandB  string `name:"wandb" placeholder:"PROJECT" required:"" xor:"tracker" help:"A project of Weights & Biases. One of --wandb and --mlflow is required."`
 	MLflow string `name:"mlflow" placeholder:"EXPERIMENT" required:"" xor:"tracker" help:"An experiment on the MLflow server of MLFLOW_TRACKING_URI."`
 	Follow bool   `short:"f" help:"Wait for further records until the run is complete."`
 	Python string `default:"python3" help:"The Python that has the package wandb."`

@@ -14,7 +14,7 @@ import (
 type workerCmd struct {
 	requiredConfig
 	Agent   string `required:"" help:"Name of the agent to train here."`
-	Machine int    `default:"0" placeholder:"N" help:"Of an agent on several machines, the number of this one. 0: the first, which is the worker; any other lends it its devices."`
+	Machine int    `default:"0" placeholder:"N" help:"Number of this machine, if the agent has several. Machine 0 runs the worker, and the others lend it their devices."`
 	Resume  bool   `help:"Go on from the newest complete checkpoint of the run."`
 }
 

@@ -38,7 +38,7 @@ type Objective struct {
 	DualClip      *float64    `json:"dual_clip" yaml:"dual_clip" default:"none" above:"1" doc:"Second clip of negative advantages (3 is usual)."`
 	CISPOLow      *float64    `json:"cispo_low" yaml:"cispo_low" default:"none" min:"0" max:"1" doc:"Lower clip of cispo; none: lower bound 0."`
 	CISPOHigh     float64     `json:"cispo_high" yaml:"cispo_high" default:"4" min:"0" doc:"Upper clip of cispo: ratio at most 1 + cispo_high."`
-	LogRatioClamp *float64    `json:"log_ratio_clamp" yaml:"log_ratio_clamp" default:"20" above:"0" max:"88" doc:"Bound on the exponent of the ratio."`
+	LogRatioClamp *float64    `json:"log_ratio_clamp" yaml:"log_ratio_clamp" default:"20" above:"0" max:"88" doc:"Bound on the exponent of the ratio, and on the difference of log-probs in the KL term."`
 	Aggregation   Aggregation `json:"aggregation" yaml:"aggregation" default:"trajectory_mean" enum:"trajectory_mean|token_mean|constant" doc:"How token losses become one loss."`
 	MaxLength     int64       `json:"max_length" yaml:"max_length" default:"0" min:"0" doc:"Divisor of aggregation constant, which needs it."`
 	KL            KL          `json:"kl" yaml:"kl" default:"none" enum:"none|k1|k2|k3" doc:"KL estimator against the reference weights."`

@@ -1,6 +1,6 @@
 // Package policy defines how an agent's turns are sampled. A Policy continues a prompt and reports the log-prob of each
-// sampled token under the distribution that it was sampled from. Package local implements it; packages chat, jsonl and
-// standalone use it without training.
+// sampled token under the distribution that it was sampled from. Packages local (our engine) and remote (vLLM and SGLang
+// servers) implement it; packages chat, jsonl and standalone use it without training.
 package policy
 
 import (
@@ -51,7 +51,7 @@ func Branch(root uint64, n int) uint64 {
 // Sampling holds the settings for drawing tokens and ending a turn. Training samples with Temperature alone; TopK, TopP
 // and MinP are for generation and evaluation.
 type Sampling struct {
-	Temperature float64  // tau > 0; 0 is greedy
+	Temperature float64  // 0: greedy; otherwise at least LeastTemperature
 	TopK        int      // keep the k likeliest tokens; 0 is off
 	TopP        float64  // nucleus mass in (0,1); 0 or 1 is off
 	MinP        float64  // keep tokens with p >= MinP * max p; 0 is off

@@ -1,5 +1,5 @@
-// Package advantages converts groups of rewards into advantages, and alignment requests into draws, one line of JSON
-// each.
+// Package advantages computes advantages without a run: of tensors (Batch), of NumPy files (Files) and of lines of JSON (JSONL), which may also
+// ask for alignment draws.
 package advantages
 
 import (
