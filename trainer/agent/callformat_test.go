@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // templateOf returns SmolLM2's tokenizer with a chat template that prints an assistant's calls by the given Jinja.
@@ -21,14 +21,8 @@ func templateOf(t *testing.T, calls string) *Template {
 // chatTemplate returns SmolLM2's tokenizer with another chat template.
 func chatTemplate(t *testing.T, jinja string) *Template {
 	t.Helper()
-	files := golden.Folder(t, golden.File(t, "tokenizer", "smollm2"), "tokenizer.json", "tokenizer_config.json")
-	files["chat_template.jinja"] = []byte(jinja)
-	tok, err := tokenizer.Parse(files)
-	if err != nil {
-		t.Fatal(err)
-	}
 	functions := []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}`)}
-	out, err := NewTemplate(TemplateConfig{Tokenizer: tok, Functions: functions})
+	out, err := NewTemplate(TemplateConfig{Tokenizer: tokenizertest.WithTemplate(t, "smollm2", jinja), Functions: functions})
 	if err != nil {
 		t.Fatal(err)
 	}

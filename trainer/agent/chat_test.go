@@ -15,6 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 var solver = Colleague{Name: "solver", Description: "Solves what it is told."}
@@ -212,7 +213,7 @@ func TestChatTools(t *testing.T) {
 
 // TestChatExampleIsACall: if a system prompt describes the tools, its example of a call is a valid call.
 func TestChatExampleIsACall(t *testing.T) {
-	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, Colleagues: []Colleague{solver}})
+	c := newTestChat(t, ChatConfig{Tokenizer: tokenizertest.Golden(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, Colleagues: []Colleague{solver}})
 	calls := callformat.Hermes.Read(c.prompt, nil).Calls
 	if len(calls) != 1 || c.callables.Call(calls[0]).Problem != "" || c.callables.Call(calls[0]).Task != "..." {
 		t.Errorf("the example reads as %+v", calls)
@@ -220,7 +221,7 @@ func TestChatExampleIsACall(t *testing.T) {
 }
 
 func TestChatParse(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	c := newTestChat(t, ChatConfig{Tokenizer: tok, Colleagues: []Colleague{solver}, Tools: []tool.Tool{tool.Calculator()}})
 	parse := func(text string) Action { return c.Parse(append(tok.Encode(text), c.stops[0])) }
 
@@ -306,7 +307,7 @@ func TestChatNeutralizesControlTokens(t *testing.T) {
 }
 
 func TestChatRefusesEqualNames(t *testing.T) {
-	_, err := NewChat(ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Colleagues: []Colleague{{Name: "calculator"}}, Tools: []tool.Tool{tool.Calculator()}})
+	_, err := NewChat(ChatConfig{Tokenizer: tokenizertest.Golden(t, "smollm2"), Colleagues: []Colleague{{Name: "calculator"}}, Tools: []tool.Tool{tool.Calculator()}})
 	if err == nil || !strings.Contains(err.Error(), `"calculator"`) {
 		t.Error(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // stage is a conversation in SmolLM2's dialect of an agent that has a calculator and can delegate to a solver.
@@ -29,7 +30,7 @@ type stage struct {
 
 func newStage(t *testing.T, turns ...scriptedTurn) *stage {
 	t.Helper()
-	tok := goldenTokenizer(t, "smollm2")
+	tok := tokenizertest.Golden(t, "smollm2")
 	s := &stage{tok: tok, engine: &scripted{t: t, turns: turns}}
 	s.chat = newTestChat(t, ChatConfig{Tokenizer: tok, Colleagues: []Colleague{solver}, Tools: []tool.Tool{tool.Calculator()}})
 	s.spec = Spec{Key: policy.Key{Query: "q7", Rollout: 3, Agent: "planner"}, Main: true, Task: "What is 2 + 2?", Dialect: s.chat}
@@ -46,7 +47,7 @@ func newStage(t *testing.T, turns ...scriptedTurn) *stage {
 // says returns a turn that ends with the end-of-turn token.
 func says(t *testing.T, text string) scriptedTurn {
 	t.Helper()
-	return scriptedTurn{tokens: goldenTokenizer(t, "smollm2").Encode(text + "<|im_end|>")}
+	return scriptedTurn{tokens: tokenizertest.Golden(t, "smollm2").Encode(text + "<|im_end|>")}
 }
 
 func delegation(task string) string {

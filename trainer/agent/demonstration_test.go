@@ -11,6 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 var demonstrated = []DemonstratedTurn{
@@ -69,7 +70,7 @@ func TestDemonstratedTurnsEndAsTheTemplateSays(t *testing.T) {
 }
 
 func TestDemonstrationRefuses(t *testing.T) {
-	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "qwen3"), Colleagues: []Colleague{solver}, Tools: []tool.Tool{echo()}})
+	c := newTestChat(t, ChatConfig{Tokenizer: tokenizertest.Golden(t, "qwen3"), Colleagues: []Colleague{solver}, Tools: []tool.Tool{echo()}})
 	ask := callText("echo", `{"text": "a"}`)
 	for want, turns := range map[string][]DemonstratedTurn{
 		`turn 1: there is no tool "oracle"`:                {{callText("oracle", "{}"), []string{"x"}}, {"2", nil}},

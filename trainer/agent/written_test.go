@@ -7,6 +7,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // TestWrittenTurnsAreReadBack: calls and thinking that are written for a template are read again unchanged. A template without thinking refuses
@@ -34,7 +35,7 @@ func TestWrittenTurnsAreReadBack(t *testing.T) {
 
 // TestWrittenTurnEndsOpenedThinking: a turn without thinking ends the thinking that the template opens at the beginning of each turn.
 func TestWrittenTurnEndsOpenedThinking(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	c := newTestChat(t, ChatConfig{Tokenizer: opensThinking{tok}, Tools: []tool.Tool{echo()}})
 	if !c.thinks.opened {
 		t.Fatal("the template does not open a turn's thinking")
@@ -67,7 +68,7 @@ func (t opensThinking) Render(c tokenizer.Chat) (string, error) {
 
 // TestWrittenThinkingInText: thinking inside a turn's text, as in data sets of reasoning models, is written between the template's marks.
 func TestWrittenThinkingInText(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	turn := WrittenTurn{Text: "<think>\nHm.\n</think>\n\nTwo."}
 	for name, with := range map[string]struct {
 		tokenizer Tokenizer

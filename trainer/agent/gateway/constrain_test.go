@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // Constrains returns true for the tests' model.
@@ -125,7 +126,7 @@ func TestFormsInTraining(t *testing.T) {
 		{calculation, object{"tools": calculator, "tool_choice": "required"}, true},
 		{calculation, object{"tools": calculator, "tool_choice": object{"type": "function", "function": object{"name": "calculator"}}}, true},
 	} {
-		s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return c.says })
+		s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return c.says })
 		s.chat("planner", ticketOf("q", 1), []object{said("user", "?")}, c.more)
 		if asked := s.models["planner"].asked[0]; asked.Constraint != nil {
 			t.Errorf("case %d: the model was constrained", i)

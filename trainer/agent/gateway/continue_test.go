@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // TestContinues checks that a turn continues an assistant's last message, and that a later request extends both
 // together.
 func TestContinues(t *testing.T) {
-	tok := goldenTokenizer(t, "smollm2")
+	tok := tokenizertest.Golden(t, "smollm2")
 	s := newStage(t, tok, func(prompt string) string {
 		if strings.HasSuffix(prompt, "assistant\nThe answer") {
 			return " is 4."
@@ -36,7 +37,7 @@ func TestContinues(t *testing.T) {
 
 // TestContinuesOwnTokens checks that a turn that was cut off continues with its sampled tokens.
 func TestContinuesOwnTokens(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	first := true
 	s := newStage(t, tok, func(string) string {
 		if first {
@@ -63,7 +64,7 @@ func TestContinuesOwnTokens(t *testing.T) {
 // TestReasoningSentBack: a template that prints the reasoning of earlier turns gets it from the client's history, under either name.
 func TestReasoningSentBack(t *testing.T) {
 	for _, field := range []string{"reasoning_content", "reasoning"} {
-		tok := goldenTokenizer(t, "qwen3")
+		tok := tokenizertest.Golden(t, "qwen3")
 		s := newStage(t, tok, func(string) string { return "ok" })
 		call := object{"role": "assistant", "content": "", field: "PLAN: ask first",
 			"tool_calls": []object{{"id": "c1", "type": "function", "function": object{"name": "calculator", "arguments": "{}"}}}}
@@ -76,7 +77,7 @@ func TestReasoningSentBack(t *testing.T) {
 
 // TestOneCall: a client that allows one call in a turn gets one, and the other calls count as malformed.
 func TestOneCall(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "qwen3"), func(string) string { return calculation + calculation })
+	s := newStage(t, tokenizertest.Golden(t, "qwen3"), func(string) string { return calculation + calculation })
 	for i, most := range []any{true, false} {
 		ticket := ticketOf(string(rune('a'+i)), 1)
 		got := s.chat("planner", ticket, []object{said("user", "?")}, object{"tools": calculator, "parallel_tool_calls": most})
@@ -89,7 +90,7 @@ func TestOneCall(t *testing.T) {
 
 // TestTemplateKwargs: a request's variables reach the template. In training they are accepted only if they do not change the prompt.
 func TestTemplateKwargs(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "ok" })
 	s.agents["planner"].Begin("eval-3", Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer s.agents["planner"].End("eval-3")

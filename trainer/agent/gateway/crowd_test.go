@@ -6,13 +6,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 	"golang.org/x/sync/errgroup"
 )
 
 // TestCrowd: each of 200 concurrent conversations with two agents gets its own replies, and all conversations are stored.
 func TestCrowd(t *testing.T) {
 	const crowd, turns = 200, 3
-	tok := goldenTokenizer(t, "smollm2")
+	tok := tokenizertest.Golden(t, "smollm2")
 	s := newStage(t, tok, func(prompt string) string { // repeats the word of the last question
 		_, word, _ := strings.Cut(prompt[strings.LastIndex(prompt, "Say "):], " ")
 		word, _, _ = strings.Cut(word, "<|im_end|>")

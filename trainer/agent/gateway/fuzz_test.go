@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // FuzzRequest checks that any body gets a JSON answer with a fitting status, and that the stored data stay consistent.
@@ -22,7 +23,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("responses", `{"model":"planner","input":"?","text":{"format":{"type":"json_object"}},"max_output_tokens":9,"previous_response_id":null}`)
 	f.Add("completions", `{"model":"planner","prompt":[1,2,3]}`)
 	f.Add("completions", `{"model":"planner","prompt":["x"],"logprobs":1}`)
-	tok := goldenTokenizer(f, "qwen3")
+	tok := tokenizertest.Golden(f, "qwen3")
 	f.Fuzz(func(t *testing.T, path, body string) {
 		if path != "completions" && path != "responses" {
 			path = "chat/completions"

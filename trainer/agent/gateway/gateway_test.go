@@ -22,6 +22,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // TestMain ignores goroutines of bleve, which the search tool uses. It starts a pool of analysers when the program starts.
@@ -46,7 +47,7 @@ func calculates(prompt string) string {
 func TestAsOwnConversation(t *testing.T) {
 	for _, name := range []string{"smollm2", "qwen3"} {
 		t.Run(name, func(t *testing.T) {
-			tok := goldenTokenizer(t, name)
+			tok := tokenizertest.Golden(t, name)
 			own := &model{tok: tok, says: calculates}
 			chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: tok, System: "Be brief.", Tools: []tool.Tool{tool.Calculator()}})
 			if err != nil {
@@ -97,7 +98,7 @@ func keys(m *model) (out []policy.Request) {
 // TestRewrittenHistory: if a client changes the history, the next turn is a separate row of the same invocation. Each sampled token is trained
 // once.
 func TestRewrittenHistory(t *testing.T) {
-	tok := goldenTokenizer(t, "smollm2")
+	tok := tokenizertest.Golden(t, "smollm2")
 	s := newStage(t, tok, func(prompt string) string {
 		return fmt.Sprintf("turn %d", strings.Count(prompt, "<|im_start|>assistant"))
 	})
@@ -132,7 +133,7 @@ func TestRewrittenHistory(t *testing.T) {
 
 // TestLastAnswer: the answer of an invocation is the reply to its last request, also if an earlier request had a longer history.
 func TestLastAnswer(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), func(prompt string) string {
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(prompt string) string {
 		if strings.Contains(prompt, "in short") {
 			return "short"
 		}
@@ -150,7 +151,7 @@ func TestLastAnswer(t *testing.T) {
 
 // TestControlTokensOfCalls: control tokens that a client writes into the model's calls of its history neither end a turn nor begin one.
 func TestControlTokensOfCalls(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "ok" })
 	ends := func(id, name, arguments string) (n int) {
 		call := said("assistant", "")
@@ -176,7 +177,7 @@ func TestControlTokensOfCalls(t *testing.T) {
 
 // TestColdRequests: if clients may choose the temperature, one that is nearly 0 selects the likeliest tokens.
 func TestColdRequests(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	s.agents["planner"].Begin("eval-3", Rules{Step: 3, Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer s.agents["planner"].End("eval-3")
 	ticket := ticketOf("q", 1)
@@ -190,7 +191,7 @@ func TestColdRequests(t *testing.T) {
 // TestTemplateDropsThinking: Qwen3's template drops the thinking of earlier turns after a new message of the user. The next turn is then a
 // separate row. After a tool's result it is in the same row.
 func TestTemplateDropsThinking(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(prompt string) string {
 		if strings.Contains(prompt, "xylophone") {
 			return "<think>\nnow\n</think>\n\nyes"
@@ -226,7 +227,7 @@ func TestTemplateDropsThinking(t *testing.T) {
 
 // TestParallelCalls: the order in which calls arrive changes neither their order nor their random numbers. The header distinguishes equal calls.
 func TestParallelCalls(t *testing.T) {
-	tok := goldenTokenizer(t, "smollm2")
+	tok := tokenizertest.Golden(t, "smollm2")
 	play := func(order []int) ([]Conversation, map[string]uint64) {
 		s := newStage(t, tok, func(prompt string) string {
 			if strings.Contains(prompt, "plan") {
@@ -273,7 +274,7 @@ func TestParallelCalls(t *testing.T) {
 // TestRetries: a repeated request gets the answer to the first one, also if the first is still being answered. An equal request that is not a
 // repetition is another call.
 func TestRetries(t *testing.T) {
-	tok := goldenTokenizer(t, "smollm2")
+	tok := tokenizertest.Golden(t, "smollm2")
 	s := newStage(t, tok, func(string) string { return "ok" })
 	ticket := ticketOf("q", 1)
 	ask := func(headers ...string) string {
@@ -305,7 +306,7 @@ func TestRetries(t *testing.T) {
 // TestRetriesBesideEqualCalls: two clients make equal calls at the same time, and one of them disconnects and asks again. It gets an answer of
 // its own, and the same answer for a further repetition.
 func TestRetriesBesideEqualCalls(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	ticket := ticketOf("q", 1)
 	ask := func(ctx context.Context, retried string) string {
 		body := strings.NewReader(`{"model": "solver", "messages": [{"role": "user", "content": "?"}]}`)
@@ -360,7 +361,7 @@ func TestRetriesBesideEqualCalls(t *testing.T) {
 // TestKeys: a key is refused if it is wrong or expired, or belongs to another run, to an earlier round, or to an attempt that was replaced or has
 // ended.
 func TestKeys(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	ask := func(key string) int {
 		status, _ := s.post("/v1/chat/completions", key, object{"model": "planner", "messages": []object{said("user", "?")}})
 		return status
@@ -402,7 +403,7 @@ func TestKeys(t *testing.T) {
 
 // TestSuperseded: the turns of an attempt are deleted when the next attempt begins.
 func TestSuperseded(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), func(prompt string) string { return "ok" })
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(prompt string) string { return "ok" })
 	s.chat("solver", ticketOf("q", 1), []object{said("user", "first")}, nil)
 	s.chat("solver", ticketOf("q", 2), []object{said("user", "second")}, nil)
 	if got := s.finish("solver", ticketOf("q", 2)); len(got) != 1 || got[0].Task != "second" {
@@ -415,7 +416,7 @@ func TestSuperseded(t *testing.T) {
 
 // TestRefusals: a field is refused by name if it is not supported, or if it would change what the agent is trained on.
 func TestRefusals(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	s.agents["planner"].Begin("eval-3", Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	evaluation := ticketOf("q", 1)
 	evaluation.Phase = "eval-3"
@@ -470,7 +471,7 @@ func TestRefusals(t *testing.T) {
 
 // TestStream: the pieces of a streamed reply form the whole reply, without marks.
 func TestStream(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "<think>\nhm\n</think>\n\n" + calculation })
 	resp := s.send("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "tools": calculator,
 		"stream_options": object{"include_usage": true}, "messages": []object{said("user", "?")}})
@@ -518,7 +519,7 @@ func TestStream(t *testing.T) {
 
 // TestStreamsSayAll: a stream has every field that a whole answer has in addition to its text.
 func TestStreamsSayAll(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "qwen3"), func(string) string { return `<tool_call>{"name": "calculator", "arguments": [</tool_call>` })
+	s := newStage(t, tokenizertest.Golden(t, "qwen3"), func(string) string { return `<tool_call>{"name": "calculator", "arguments": [</tool_call>` })
 	for path, body := range map[string]object{
 		"chat/completions": {"messages": []object{said("user", "?")}, "tools": calculator},
 		"completions":      {"prompt": "?", "logprobs": 1},
@@ -537,7 +538,7 @@ func TestStreamsSayAll(t *testing.T) {
 
 // TestText: a prompt of text or token ids that begins with a whole conversation continues the conversation.
 func TestText(t *testing.T) {
-	tok := goldenTokenizer(t, "smollm2")
+	tok := tokenizertest.Golden(t, "smollm2")
 	s := newStage(t, tok, func(prompt string) string { return " and on" })
 	for i, asIDs := range []bool{false, true} {
 		ticket := ticketOf(fmt.Sprint("q", i), 1)
@@ -578,7 +579,7 @@ func (broken) Generate(context.Context, policy.Request) (policy.Completion, erro
 
 // TestEngineFails: if an agent cannot answer, its part of the rollout ends with the error, also if the program hides the error.
 func TestEngineFails(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), nil)
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), nil)
 	s.agents["solver"].Policy = broken{}
 	if status, answer := s.post("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "solver", "messages": []object{said("user", "?")}}); status != 500 {
 		t.Errorf("got status %d: %v, want 500", status, answer)
@@ -590,7 +591,7 @@ func TestEngineFails(t *testing.T) {
 
 // TestForwardedOnce: a worker does not forward a request that another worker has forwarded to it.
 func TestForwardedOnce(t *testing.T) {
-	tok := goldenTokenizer(t, "smollm2")
+	tok := tokenizertest.Golden(t, "smollm2")
 	m := &model{tok: tok, says: func(string) string { return "ok" }}
 	a := New(Settings{Name: "planner", Main: true, Policy: m, Tokenizer: tok})
 	a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}})
@@ -615,7 +616,7 @@ func TestForwardedOnce(t *testing.T) {
 
 // TestNoFunctions: in a request without functions, text in the form of a call is text, and an empty turn is an empty text.
 func TestNoFunctions(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "qwen3"), func(prompt string) string {
+	s := newStage(t, tokenizertest.Golden(t, "qwen3"), func(prompt string) string {
 		if strings.Contains(prompt, "silent") {
 			return ""
 		}

@@ -1,11 +1,15 @@
 package gateway
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
+)
 
 // TestReplyIDs: replies to equal questions have different ids if the agents or the rollouts differ. A later attempt at the same rollout has the
 // same ids.
 func TestReplyIDs(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	ask := func(agent string, k Ticket) string {
 		_, answer := s.post("/v1/chat/completions", secret.Key(k), object{"model": agent, "messages": []object{said("user", "?")}})
 		return answer["id"].(string)
@@ -27,7 +31,7 @@ func TestReplyIDs(t *testing.T) {
 // TestTemplatePrintsEmptyThinking: Qwen3's template prints an empty thinking before a last turn without thinking, and drops it after a new
 // message of the user. The turn was sampled without thinking, so the conversation stays one row.
 func TestTemplatePrintsEmptyThinking(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "ok" })
 	messages := []object{said("user", "a")}
 	for _, next := range []string{"b", "c"} {

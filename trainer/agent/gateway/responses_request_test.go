@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"encoding/json"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 	"reflect"
 	"strings"
 	"testing"
@@ -110,7 +111,7 @@ func TestResponses(t *testing.T) {
 
 // TestResponsesGoOn: the items of a response, sent back with a tool's result, continue the conversation.
 func TestResponsesGoOn(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "qwen3"), func(prompt string) string {
+	s := newStage(t, tokenizertest.Golden(t, "qwen3"), func(prompt string) string {
 		if strings.Contains(prompt, "\n4") {
 			return "It is 4."
 		}
@@ -136,7 +137,7 @@ func TestResponsesGoOn(t *testing.T) {
 
 // TestResponsesRefused: fields that need a store of responses, and fields that a chat would refuse, are refused by name.
 func TestResponsesRefused(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "ok" })
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	for field, c := range map[string]struct {
 		value any
 		want  string

@@ -14,18 +14,8 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
-
-func goldenTokenizer(t testing.TB, name string) *tokenizer.Tokenizer {
-	t.Helper()
-	tok, err := tokenizer.Parse(golden.Folder(t, golden.File(t, "tokenizer", name), "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tok
-}
 
 // model is a policy whose turns are a function of the prompt's text. It records its requests.
 type model struct {

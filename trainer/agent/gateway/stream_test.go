@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // corpus are replies in which text, thinking and calls are hard to distinguish before the reply is complete.
@@ -31,7 +32,7 @@ type alone struct {
 
 func newAlone(t *testing.T, name string) *alone {
 	s := &alone{t: t, server: NewServer()}
-	tok := goldenTokenizer(t, name)
+	tok := tokenizertest.Golden(t, name)
 	a := New(Settings{Name: "model", Main: true, Policy: &model{tok: tok, says: func(string) string { return s.says }}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
@@ -132,7 +133,7 @@ func (s *alone) stream(body object) (out told, pieces int) {
 func TestStreamsEqualReplies(t *testing.T) {
 	for name, step := range map[string]int{"qwen3": 1, "smollm2": 4} {
 		s := newAlone(t, name)
-		tok := goldenTokenizer(t, name)
+		tok := tokenizertest.Golden(t, name)
 		for _, s.says = range corpus {
 			for n := 0; n <= len(tok.Encode(s.says)); n += step {
 				for _, more := range []object{{}, {"tools": calculator}, {"stop": []string{"STOP", "\n"}}} {
@@ -165,7 +166,7 @@ func TestThinkingInReplies(t *testing.T) {
 
 // TestStreamsFlow: a client receives the first event before the first token is sampled, and then the words as they are sampled.
 func TestStreamsFlow(t *testing.T) {
-	s := newStage(t, goldenTokenizer(t, "smollm2"), func(string) string { return "one two three four" })
+	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "one two three four" })
 	release := make(chan struct{})
 	s.models["planner"].hold = release
 	resp := s.send("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "planner", "stream": true, "messages": []object{said("user", "?")}})

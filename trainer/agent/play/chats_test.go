@@ -13,23 +13,18 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
 // searcher returns a player of an agent with a search tool, whose model uses Qwen3's template.
 func searcher(t *testing.T) *Player {
 	t.Helper()
-	dir := golden.File(t, "tokenizer", "qwen3")
-	tok, err := tokenizer.Parse(golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	answers := map[string]string{"murre": "one", "nest": "two"}
 	b := &Toolbox{}
 	b.Add(tool.Func("search", "", "query", "", func(_ context.Context, q string) (string, error) { return answers[q], nil }), tool.Limits{})
-	p, err := New(Settings{Part: task.Part{Agent: "searcher", Tools: []string{"search"}}, Tokenizer: tok, Tools: b})
+	p, err := New(Settings{Part: task.Part{Agent: "searcher", Tools: []string{"search"}}, Tokenizer: tokenizertest.Golden(t, "qwen3"), Tools: b})
 	if err != nil {
 		t.Fatal(err)
 	}

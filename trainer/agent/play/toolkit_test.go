@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/hosted"
 	"github.com/mgrpo/mgrpo/trainer/agent/openai"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -45,10 +45,7 @@ func (f *ferries) Tools(q task.Query, p task.Part) []tool.Tool {
 // TestOwnTaskInChat checks that a model with a chat template is offered the tools that a task binds to its queries, and
 // that calls in a conversation reach the tools of its query.
 func TestOwnTaskInChat(t *testing.T) {
-	tok, err := tokenizer.Parse(golden.Folder(t, golden.File(t, "tokenizer", "qwen3"), "tokenizer.json", "tokenizer_config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := tokenizertest.Golden(t, "qwen3")
 	morning, noon := task.Query{ID: "morning", Data: "06:40"}, task.Query{ID: "noon", Data: "12:05"}
 	f := newFerries(morning, noon)
 	player := func(main bool) *Player {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/agent/play"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
@@ -21,10 +21,7 @@ func TestEveryArmOfEveryExample(t *testing.T) {
 	if err != nil || len(files) < 4 {
 		t.Fatalf("%v, %v", files, err)
 	}
-	qwen, err := tokenizer.Parse(golden.Folder(t, golden.File(t, "tokenizer", "qwen3"), "tokenizer.json", "tokenizer_config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	qwen := tokenizertest.Golden(t, "qwen3")
 	for _, path := range files {
 		for _, arm := range []string{"team", "main_only", "single"} {
 			cfg, err := config.Load(path, []string{"run.arm=" + arm})

@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 // Whether a run is deterministic is what its policies promise, unless the configuration gives the promise up.
@@ -102,12 +102,7 @@ func TestDateIsTheRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := golden.Folder(t, golden.File(t, "tokenizer", "qwen3"), "tokenizer.json", "tokenizer_config.json")
-	files["chat_template.jinja"] = []byte("Today is {{ strftime_now('%d %b %Y') }}.{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
-	tok, err := tokenizer.Parse(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := tokenizertest.WithTemplate(t, "qwen3", "Today is {{ strftime_now('%d %b %Y') }}.{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
 	source, err := Task(cfg, 1)
 	if err != nil {
 		t.Fatal(err)

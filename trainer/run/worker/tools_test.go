@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/play"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
@@ -32,10 +32,7 @@ func TestFailingToolsAreWarnedOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tok, err := tokenizer.Parse(golden.Folder(t, golden.File(t, "tokenizer", "qwen3"), "tokenizer.json", "tokenizer_config.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := tokenizertest.Golden(t, "qwen3")
 	p, err := assemble.Player(t.Context(), cfg, cfg.Agent("searcher"), openTask(t, cfg), tok, nil)
 	if err != nil {
 		t.Fatal(err)

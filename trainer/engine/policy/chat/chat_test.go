@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -16,6 +14,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -50,19 +49,6 @@ func (e *script) Generate(ctx context.Context, r policy.Request) (policy.Complet
 	return c, nil
 }
 
-var loadOnce = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
-	return tokenizer.Load(filepath.Join("..", "..", "..", "..", "testdata", "tokenizer", "smollm2"))
-})
-
-func smollm2(t *testing.T) *tokenizer.Tokenizer {
-	t.Helper()
-	tok, err := loadOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tok
-}
-
 // terminal is an output that checks that no write splits a character.
 type terminal struct {
 	t      *testing.T
@@ -84,7 +70,7 @@ func converse(t *testing.T, e *script, s *Session, in io.Reader, interrupts <-ch
 	out, beside := &terminal{t: t}, &strings.Builder{}
 	s.Engine, s.Out, s.Notes = e, out, beside
 	if s.Tokenizer == nil {
-		s.Tokenizer = smollm2(t)
+		s.Tokenizer = tokenizertest.Golden(t, "smollm2")
 	}
 	if s.Sampling.MaxNew == 0 {
 		s.Sampling.MaxNew = 100
@@ -98,7 +84,7 @@ func converse(t *testing.T, e *script, s *Session, in io.Reader, interrupts <-ch
 
 // TestStreamsWholeCharacters: an answer is written token by token, and no write splits a character.
 func TestStreamsWholeCharacters(t *testing.T) {
-	tok := smollm2(t)
+	tok := tokenizertest.Golden(t, "smollm2")
 	answer := "naïve 日本語 🦙🏽 ok"
 	ids := tok.Encode(answer + "<|im_end|>")
 	out := &terminal{t: t}
@@ -117,7 +103,7 @@ func TestStreamsWholeCharacters(t *testing.T) {
 
 // TestHistory: each prompt has the system message and all turns since the last /reset.
 func TestHistory(t *testing.T) {
-	tok := smollm2(t)
+	tok := tokenizertest.Golden(t, "smollm2")
 	e := &script{answers: [][]int32{tok.Encode("Hello!<|im_end|>"), tok.Encode("Fine."), tok.Encode("Who?")}}
 	said, notes, err := converse(t, e, &Session{Tokenizer: tok, System: "Be brief.", Prompt: "> ", Seed: 5},
 		strings.NewReader("Hi\n\nHow are you?\n/reset\nDo you know me?\n/what\n/exit\nnever read\n"), nil)
@@ -148,7 +134,7 @@ func TestHistory(t *testing.T) {
 
 // TestInterrupt: an interrupt ends the answer, and the conversation continues with the part of the answer that was printed.
 func TestInterrupt(t *testing.T) {
-	tok := smollm2(t)
+	tok := tokenizertest.Golden(t, "smollm2")
 	e := &script{answers: [][]int32{tok.Encode("Once upon"), tok.Encode("a time")}, hang: make(chan struct{})}
 	interrupts := make(chan os.Signal)
 	in, person := io.Pipe()
@@ -176,7 +162,7 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	tok := smollm2(t)
+	tok := tokenizertest.Golden(t, "smollm2")
 	e := &script{answers: [][]int32{tok.Encode("one two three four")}, context: 40}
 	_, notes, err := converse(t, e, &Session{Tokenizer: tok, System: "S", Sampling: policy.Sampling{MaxNew: 2}},
 		strings.NewReader("Count\n"+strings.Repeat("word ", 100)+"\n"), nil)

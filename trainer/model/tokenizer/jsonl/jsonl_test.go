@@ -3,25 +3,14 @@ package jsonl
 import (
 	"bytes"
 	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
-	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
+	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
-func smollm2(t *testing.T) *tokenizer.Tokenizer {
-	t.Helper()
-	tok, err := tokenizer.Load(filepath.Join(golden.Dir(t, "tokenizer"), "smollm2"))
-	if err != nil {
-		t.Skipf("golden: tokenizer/smollm2: %v", err)
-	}
-	return tok
-}
-
 func TestTokenize(t *testing.T) {
-	tok := smollm2(t)
+	tok := tokenizertest.Golden(t, "smollm2")
 	var ids, text bytes.Buffer
 	in := `{"text": "Hi there!"}` + "\n\n" + `{"text": "\u00e9<|im_end|>"}` + "\n"
 	if err := Tokenize(tok, strings.NewReader(in), &ids, false); err != nil {
@@ -42,7 +31,7 @@ func TestRender(t *testing.T) {
 	var out bytes.Buffer
 	in := `{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "x"}], "add_generation_prompt": true,
 		"tools": null, "enable_thinking": null, "template_kwargs": {"a": 1}}`
-	if err := Render(smollm2(t), strings.NewReader(strings.ReplaceAll(in, "\n", "")), &out); err != nil {
+	if err := Render(tokenizertest.Golden(t, "smollm2"), strings.NewReader(strings.ReplaceAll(in, "\n", "")), &out); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"text": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n", "ids": [1, `
@@ -52,7 +41,7 @@ func TestRender(t *testing.T) {
 }
 
 func TestErrorsNameTheLine(t *testing.T) {
-	tok := smollm2(t)
+	tok := tokenizertest.Golden(t, "smollm2")
 	decode := func(r *strings.Reader) error { return Tokenize(tok, r, new(bytes.Buffer), true) }
 	encode := func(r *strings.Reader) error { return Tokenize(tok, r, new(bytes.Buffer), false) }
 	render := func(r *strings.Reader) error { return Render(tok, r, new(bytes.Buffer)) }
@@ -80,7 +69,7 @@ func TestErrorsNameTheLine(t *testing.T) {
 func TestLineLimit(t *testing.T) {
 	long := strings.NewReader("{\"text\":\"\"}\n" + strings.Repeat(" ", MaxLine+1))
 	var out bytes.Buffer
-	err := Tokenize(smollm2(t), long, &out, false)
+	err := Tokenize(tokenizertest.Golden(t, "smollm2"), long, &out, false)
 	if err == nil || !strings.Contains(err.Error(), "line 2: longer than") {
 		t.Errorf("got %v, want an error about line 2", err)
 	}
@@ -93,13 +82,7 @@ func TestLineLimit(t *testing.T) {
 // template with tools=[], tools=None and tools=None.
 func TestEmptyToolsAreNotNone(t *testing.T) {
 	const template = `{% if tools is not none %}{{ tools | length }} tools{% else %}no tools{% endif %}`
-	dir := filepath.Join(golden.Dir(t, "tokenizer"), "smollm2")
-	files := golden.Folder(t, dir, "tokenizer.json", "tokenizer_config.json")
-	files["chat_template.jinja"] = []byte(template)
-	tok, err := tokenizer.Parse(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tok := tokenizertest.WithTemplate(t, "smollm2", template)
 	var out bytes.Buffer
 	if err := Render(tok, strings.NewReader(`{"messages":[],"tools":[]}`+"\n"+`{"messages":[],"tools":null}`+"\n"+`{"messages":[]}`), &out); err != nil {
 		t.Fatal(err)
@@ -113,7 +96,7 @@ func TestEmptyToolsAreNotNone(t *testing.T) {
 
 // TestByteOrderMark reads lines with a byte order mark before the first, and blank lines between them.
 func TestByteOrderMark(t *testing.T) {
-	tok := smollm2(t)
+	tok := tokenizertest.Golden(t, "smollm2")
 	var with, without strings.Builder
 	if err := errors.Join(Tokenize(tok, strings.NewReader("\ufeff{\"text\":\"a\"}\r\n\r\n{\"text\":\"b\"}"), &with, false), Tokenize(tok, strings.NewReader("{\"text\":\"a\"}\n{\"text\":\"b\"}\n"), &without, false)); err != nil || with.String() != without.String() {
 		t.Errorf("%q, want %q: %v", with.String(), without.String(), err)
