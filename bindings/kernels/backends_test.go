@@ -4,16 +4,17 @@ import (
 	"testing"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels/emulated"
+	"github.com/mgrpo/mgrpo/cuda"
 )
 
 // linked has the GPU of a build with the tag cuda, on a machine that has one.
 var linked []Backend
 
-// onEveryBackend runs a test on the CPU and on a GPU: the emulated one, unless the build and the machine have a real one.
+// onEveryBackend runs a test on the CPU, on a GPU if the build and the machine have one, and on the emulated one unless the tests require a GPU.
 func onEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 	t.Helper()
 	backends := append([]Backend{CPU}, linked...)
-	if len(linked) == 0 {
+	if !cuda.Required() {
 		backends = append(backends, OfTable("emulated", emulated.Table(t)))
 	}
 	for _, b := range backends {
