@@ -17,37 +17,55 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// While a pytorch_model.bin comes in through gotch, memory grows by little more than the weights as they are
-// held: gotch's copy is gone before they are allocated.
-func TestLoadBinPeakMemory(t *testing.T) {
+// TestLoadPeakMemory: while a model comes in, anonymous memory grows by little more than the weights as they are held. Safetensors are
+// streamed. gotch's copy of a pytorch_model.bin is gone before they are allocated.
+func TestLoadPeakMemory(t *testing.T) {
 	ctx := t.Context()
 	cfg := arch.Config{
 		Family: arch.Llama, VocabSize: 40000, Hidden: 1024, Layers: 2, Heads: 16, KVHeads: 4, HeadDim: 64, FFN: 3072,
 		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: 64, Tied: true,
 	}
-	dir := t.TempDir()
-	writeBinFolder(t, dir, cfg)
 	dev, err := torch.Open("cpu", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	var m *model.Model
-	grown := memorytest.Peak(t, func() {
-		source, err := weights.Open(dir)
-		if err != nil {
-			t.Fatal(err)
+	for name, write := range map[string]func(t *testing.T, dir string, cfg arch.Config){"safetensors": writeHF, "bin": writeBinFolder} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "model")
+			write(t, dir, cfg)
+			var m *model.Model
+			grown := memorytest.Peak(t, func() {
+				source, err := weights.Open(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer source.Close()
+				m, err = model.Load(ctx, dev, source, model.Options{Compute: torch.Float32})
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+			defer m.Close(ctx)
+			size := 4 * m.Layout.Numel
+			if float64(grown) > 1.2*float64(size) || float64(grown) < 0.9*float64(size) {
+				t.Errorf("anonymous memory grew by %d MB for %d MB of weights", grown>>20, size>>20)
+			}
+		})
+	}
+}
+
+// writeHF writes a folder with float32 safetensors.
+func writeHF(t *testing.T, dir string, cfg arch.Config) {
+	t.Helper()
+	ones := func(_ string, dst []float32) error {
+		for i := range dst {
+			dst[i] = 1
 		}
-		defer source.Close()
-		m, err = model.Load(ctx, dev, source, model.Options{Compute: torch.Float32})
-		if err != nil {
-			t.Fatal(err)
-		}
-	})
-	defer m.Close(ctx)
-	size := 4 * m.Layout.Numel
-	if float64(grown) > 1.2*float64(size) || float64(grown) < 0.9*float64(size) {
-		t.Errorf("anonymous memory grew by %d MB for %d MB of weights", grown>>20, size>>20)
+		return nil
+	}
+	if err := weights.WriteHF(dir, cfg, ones, weights.F32, nil); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -56,6 +74,9 @@ func writeBinFolder(t *testing.T, dir string, cfg arch.Config) {
 	t.Helper()
 	config, err := cfg.JSON("float32")
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644); err != nil {

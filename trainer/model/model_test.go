@@ -73,7 +73,7 @@ func openWith(t *testing.T, checkpoint, dir, device string) *fixture {
 	return f
 }
 
-// tolerance is golden.Tolerance of the case.
+// tolerance returns golden.Tolerance of the case.
 func (f *fixture) tolerance(t *testing.T, what string, usual float64) float64 {
 	t.Helper()
 	return golden.Tolerance(t, f.dir, what, usual)

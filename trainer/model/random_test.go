@@ -58,7 +58,7 @@ func TestRandomOnDevice(t *testing.T) {
 	})
 }
 
-// spread is the root of the mean square.
+// spread returns the root of the mean square.
 func spread(values []float32) float64 {
 	sum := 0.0
 	for _, v := range values {
