@@ -19,7 +19,6 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
-	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/worker"
 	"github.com/mgrpo/mgrpo/trainer/task"
 	"github.com/mgrpo/mgrpo/trainer/task/research"
@@ -154,11 +153,7 @@ func (f *flaky) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
-	real, err := assemble.Task(cfg, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := mustTrain(t, cfg, Options{Task: &flaky{Task: real.(*research.Task)}})
+	seen := mustTrain(t, cfg, Options{Task: &flaky{Task: openTask(t, cfg).(*research.Task)}})
 	for _, name := range []string{"planner", "researcher"} {
 		v := seen.find(t, "step", 1, name).Values
 		if v["rollouts_failed"] != 2 || v["rollouts_removed"] != 3 {
@@ -219,10 +214,7 @@ func onlyStepsHaveExpertScores(t *testing.T, seen *recorder) {
 // without parts are not verified, and the evaluation has no expert score of them. Training's are verified.
 func TestNoExpertScoreWithoutParts(t *testing.T) {
 	cfg := load(t, t.TempDir(), "run.steps=1")
-	real, err := assemble.Task(cfg, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	real := openTask(t, cfg)
 	cfg.Task.Expert.Kind = "parts" // the queries of this task have none
 	seen := mustTrain(t, cfg, Options{Task: unsure{real.(*research.Task)}})
 	onlyStepsHaveExpertScores(t, seen)
@@ -234,11 +226,7 @@ func TestNoExpertScoreWithoutParts(t *testing.T) {
 // TestNoExpertScoreOfUnscoredCalls: an evaluation has no expert score where calls have none, and says why.
 func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
 	cfg := load(t, t.TempDir(), "run.steps=1")
-	real, err := assemble.Task(cfg, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := mustTrain(t, cfg, Options{Task: unsure{real.(*research.Task)}})
+	seen := mustTrain(t, cfg, Options{Task: unsure{openTask(t, cfg).(*research.Task)}})
 	onlyStepsHaveExpertScores(t, seen)
 	if notes := seen.String(); !strings.Contains(notes, "evaluation 1: expert score unknown: ") || !strings.Contains(notes, errFlaky.Error()) {
 		t.Errorf("no word of it in %s", notes)
@@ -249,13 +237,9 @@ func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
 // stands in the ledgers too; with grpo.max_removed: 1 the run goes on. An evaluation has no accuracy, and is not the best.
 func TestTooManyRemovedEndTheRun(t *testing.T) {
 	dir := t.TempDir()
-	real, err := assemble.Task(load(t, dir), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	broken := out{real.(*research.Task)}
+	broken := out{openTask(t, load(t, dir)).(*research.Task)}
 	seen := &recorder{}
-	err = Train(t.Context(), load(t, dir, "run.steps=5", "eval.every=1", "grpo.max_removed=0"), Options{Task: broken, Observer: seen})
+	err := Train(t.Context(), load(t, dir, "run.steps=5", "eval.every=1", "grpo.max_removed=0"), Options{Task: broken, Observer: seen})
 	const want = ": step 3: " // of whichever agent says it first
 	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), errFlaky.Error()) || !strings.Contains(err.Error(), "grpo.max_removed") {
 		t.Fatalf("%v; want %s …", err, want)
@@ -301,11 +285,7 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 func TestLedgerHasReasonOfUnscoredCall(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
-	real, err := assemble.Task(cfg, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustTrain(t, cfg, Options{Task: &flaky{Task: real.(*research.Task)}})
+	mustTrain(t, cfg, Options{Task: &flaky{Task: openTask(t, cfg).(*research.Task)}})
 	for _, name := range []string{"planner", "researcher"} {
 		ledger, err := os.ReadFile(filepath.Join(dir, "ledger", name+".jsonl"))
 		if n := strings.Count(string(ledger), "a call has no score: researcher: "); err != nil || n != 1 {
