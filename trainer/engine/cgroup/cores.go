@@ -25,9 +25,9 @@ func Count() Cores { return count("/", runtime.NumCPU()) }
 // count counts the cores below another root. affinity is the number of cores on which the process may run.
 func count(root string, affinity int) Cores {
 	c := Cores{N: affinity, Machine: max(online(filepath.Join(root, "sys/devices/system/cpu/online")), affinity), Affinity: affinity}
-	for _, g := range Groups(root, "cpu") {
+	for _, g := range groups(root, "cpu") {
 		if quota := g.cores(); quota > 0 && (c.Quota == 0 || quota < c.Quota) {
-			c.Quota, c.Group = quota, g.Dir
+			c.Quota, c.Group = quota, g.dir
 		}
 	}
 	if c.Quota > 0 {
@@ -48,12 +48,12 @@ func (c Cores) String() string {
 }
 
 // cores returns the group's quota: time on cores divided by the period in which it may be used. 0: there is no quota.
-func (g Group) cores() float64 {
+func (g group) cores() float64 {
 	var quota, period string
-	if g.V1 {
-		quota, period = word(filepath.Join(g.Dir, "cpu.cfs_quota_us"), 0), word(filepath.Join(g.Dir, "cpu.cfs_period_us"), 0)
+	if g.v1 {
+		quota, period = word(filepath.Join(g.dir, "cpu.cfs_quota_us"), 0), word(filepath.Join(g.dir, "cpu.cfs_period_us"), 0)
 	} else {
-		quota, period = word(filepath.Join(g.Dir, "cpu.max"), 0), word(filepath.Join(g.Dir, "cpu.max"), 1)
+		quota, period = word(filepath.Join(g.dir, "cpu.max"), 0), word(filepath.Join(g.dir, "cpu.max"), 1)
 	}
 	q, err1 := strconv.ParseFloat(quota, 64) // "max" and -1 mean that there is no quota
 	p, err2 := strconv.ParseFloat(period, 64)

@@ -80,8 +80,8 @@ func TestCount(t *testing.T) {
 
 // TestOwnGroups: those of this process are there.
 func TestOwnGroups(t *testing.T) {
-	found := slices.ContainsFunc(append(Groups("/", "cpu"), Groups("/", "memory")...), func(g Group) bool { _, err := os.Stat(g.Dir); return err == nil })
+	found := slices.ContainsFunc(append(groups("/", "cpu"), groups("/", "memory")...), func(g group) bool { _, err := os.Stat(g.dir); return err == nil })
 	if _, err := os.Stat("/sys/fs/cgroup"); err == nil && !found {
-		t.Errorf("none of %v is there", Groups("/", "cpu"))
+		t.Errorf("none of %v is there", groups("/", "cpu"))
 	}
 }

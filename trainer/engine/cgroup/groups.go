@@ -1,4 +1,4 @@
-// Package cgroup finds the control groups that limit this process's use of its machine.
+// Package cgroup counts the cores and the memory that the machine and its control groups leave to this process.
 package cgroup
 
 import (
@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Group is the folder of a control group. The names of its files differ between version 1 and 2.
-type Group struct {
-	Dir string
-	V1  bool
+// group is the folder of a control group. The names of its files differ between version 1 and 2.
+type group struct {
+	dir string
+	v1  bool
 }
 
-// Groups returns the control groups of this process that a controller ("memory", "cpu") may limit: its own group and the
+// groups returns the control groups of this process that a controller ("memory", "cpu") may limit: its own group and the
 // groups around it. root is "/" except in tests.
-func Groups(root, controller string) (all []Group) {
+func groups(root, controller string) (all []group) {
 	own := map[bool]string{false: "/", true: "/"} // without the file these are the outermost groups
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	for line := range strings.Lines(string(text)) {
@@ -25,21 +25,21 @@ func Groups(root, controller string) (all []Group) {
 		}
 	}
 	for _, m := range mounts(root, controller) {
-		at := filepath.Clean("/" + own[m.V1])
+		at := filepath.Clean("/" + own[m.v1])
 		if inside, ok := strings.CutPrefix(at+"/", strings.TrimSuffix(m.below, "/")+"/"); ok {
 			at = filepath.Clean("/" + inside) // a container sees a part of the tree
 		}
 		for ; at != "/"; at = filepath.Dir(at) {
-			all = append(all, Group{filepath.Join(m.Dir, at), m.V1})
+			all = append(all, group{filepath.Join(m.dir, at), m.v1})
 		}
-		all = append(all, m.Group)
+		all = append(all, m.group)
 	}
 	return all
 }
 
 // mount is the root of a tree of control groups.
 type mount struct {
-	Group
+	group
 	below string // the group that is mounted as its root
 }
 
@@ -54,11 +54,11 @@ func mounts(root, controller string) (all []mount) {
 		}
 		v1 := kinds[0] == "cgroup" && slices.Contains(strings.Split(kinds[2], ","), controller)
 		if v1 || kinds[0] == "cgroup2" {
-			all = append(all, mount{Group{filepath.Join(root, unescape(fields[4])), v1}, unescape(fields[3])})
+			all = append(all, mount{group{filepath.Join(root, unescape(fields[4])), v1}, unescape(fields[3])})
 		}
 	}
 	if len(all) == 0 {
-		all = []mount{{Group{filepath.Join(root, "sys/fs/cgroup"), false}, "/"}, {Group{filepath.Join(root, "sys/fs/cgroup", controller), true}, "/"}}
+		all = []mount{{group{filepath.Join(root, "sys/fs/cgroup"), false}, "/"}, {group{filepath.Join(root, "sys/fs/cgroup", controller), true}, "/"}}
 	}
 	return all
 }

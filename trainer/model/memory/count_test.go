@@ -12,12 +12,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-const smolLM2 = 134515008 // parameters of SmolLM2-135M, as its card says
+const smolLM2 = 134515008 // parameters of SmolLM2-135M, as its card states
 
 var smolLM2Shape = arch.Config{Family: "llama", VocabSize: 49152, Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3, HeadDim: 64, FFN: 1536,
 	MaxPosition: 8192, Tied: true}.WithDefaults()
 
-// team is a configuration of two agents, one of which is on the CPU.
+// team returns a configuration of two agents. One is on the CPU.
 func team(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "team.yaml")
@@ -387,7 +387,7 @@ func TestOverheadOfCUDA(t *testing.T) {
 	}
 }
 
-// on is the number of bytes that an agent needs on a device.
+// on returns the number of bytes that an agent needs on a device.
 func on(n Need, device string) int64 {
 	return n.sum(func(p Part) bool { return p.Device == device })
 }
@@ -488,5 +488,13 @@ func TestHostedNeedsNothing(t *testing.T) {
 	Write(&out, needs, map[string]int64{"cpu": 0})
 	if err := Fits(needs, map[string]int64{"cpu": 0}); err != nil || !strings.Contains(out.String(), "far") || !strings.Contains(needs[0].String(), "hosted elsewhere") {
 		t.Errorf("%v, %s, %s", err, out.String(), needs[0])
+	}
+}
+
+func TestSize(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 30: "5.0 GiB"} {
+		if got := Size(n); got != want {
+			t.Errorf("Size(%d) = %q, want %q", n, got, want)
+		}
 	}
 }

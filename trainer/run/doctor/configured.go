@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/config"
+	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/model/memory"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
@@ -303,7 +304,7 @@ func sizeOf(dir string) (size int64) {
 // available returns the free bytes of each device. Devices whose free memory is unknown are absent.
 func available() map[string]int64 {
 	out := map[string]int64{}
-	if m, err := memory.Host("/"); err == nil {
+	if m, err := cgroup.Host(); err == nil {
 		out["cpu"] = m.Available
 	}
 	for index, free := range seeGPUs().free {

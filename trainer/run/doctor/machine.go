@@ -73,7 +73,7 @@ func redis(ctx context.Context, cfg *config.Config) Finding {
 }
 
 func hostMemory() Finding {
-	m, err := memory.Host("/")
+	m, err := cgroup.Host()
 	if err != nil {
 		return Finding{Warn, "memory", "unknown: " + err.Error(), "the agents' needs cannot be compared with the memory of this machine"}
 	}

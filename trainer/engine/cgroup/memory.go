@@ -1,4 +1,4 @@
-package memory
+package cgroup
 
 import (
 	"errors"
@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 // Machine is host memory in bytes.
@@ -19,14 +17,16 @@ type Machine struct {
 	Available int64 // memory that this process can still get: free memory, and caches that the kernel can drop
 }
 
-// Host reads the machine's memory from the kernel's files below root ("/"; tests use another folder). If the limit of a
-// control group around this process is lower, it counts instead.
-func Host(root string) (Machine, error) {
+// Host returns the machine's memory, or the limit of a control group around this process if it is lower.
+func Host() (Machine, error) { return host("/") }
+
+// host does the work of Host, with the kernel's files below another root.
+func host(root string) (Machine, error) {
 	m, err := machineMemory(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
 		return m, err
 	}
-	for _, g := range cgroup.Groups(root, "memory") {
+	for _, g := range groups(root, "memory") {
 		limit, free := limits(g)
 		m.Total, m.Available = min(m.Total, limit), min(m.Available, free)
 	}
@@ -47,32 +47,24 @@ func machineMemory(path string) (Machine, error) {
 
 // limits returns the limit of a control group and the memory that is left; without a limit both are math.MaxInt64. The
 // kernel can drop the inactive part of the group's file cache, so this part counts as left.
-func limits(g cgroup.Group) (limit, free int64) {
+func limits(g group) (limit, free int64) {
 	most, used, cache := "memory.max", "memory.current", "inactive_file"
-	if g.V1 {
+	if g.v1 {
 		most, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 	}
-	limit, err := number(filepath.Join(g.Dir, most))
+	limit, err := strconv.ParseInt(word(filepath.Join(g.dir, most), 0), 10, 64)
 	if err != nil { // "max", or there is no such group
 		return math.MaxInt64, math.MaxInt64
 	}
-	n, err := number(filepath.Join(g.Dir, used))
+	n, err := strconv.ParseInt(word(filepath.Join(g.dir, used), 0), 10, 64)
 	if err != nil {
 		return math.MaxInt64, math.MaxInt64
 	}
-	stat, err := numbers(filepath.Join(g.Dir, "memory.stat"), " ")
+	stat, err := numbers(filepath.Join(g.dir, "memory.stat"), " ")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return math.MaxInt64, math.MaxInt64
 	}
 	return limit, max(limit-n+stat[cache], 0)
-}
-
-func number(path string) (int64, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
 // numbers reads lines of a name, a separator and a number, and skips other lines.

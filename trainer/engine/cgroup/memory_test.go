@@ -1,26 +1,6 @@
-package memory
+package cgroup
 
-import (
-	"os"
-	"path/filepath"
-	"testing"
-)
-
-// tree writes files below a folder that stands for /.
-func tree(t *testing.T, files map[string]string) string {
-	t.Helper()
-	root := t.TempDir()
-	for name, text := range files {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return root
-}
+import "testing"
 
 func TestHost(t *testing.T) {
 	const meminfo = "MemTotal:       1024 kB\nMemFree:  100 kB\nMemAvailable:    512 kB\nHugePages_Total:       0\n"
@@ -49,25 +29,17 @@ func TestHost(t *testing.T) {
 		for k, v := range c.files {
 			files[k] = v
 		}
-		if got, err := Host(tree(t, files)); err != nil || got != c.want {
+		if got, err := host(tree(t, files)); err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v, want %+v", c.name, got, err, c.want)
 		}
 	}
-	if _, err := Host(t.TempDir()); err == nil {
+	if _, err := host(t.TempDir()); err == nil {
 		t.Error("memory without /proc")
 	}
-	if _, err := Host(tree(t, map[string]string{"proc/meminfo": "MemFree: 1 kB"})); err == nil {
+	if _, err := host(tree(t, map[string]string{"proc/meminfo": "MemFree: 1 kB"})); err == nil {
 		t.Error("memory without MemTotal")
 	}
-	if m, err := Host("/"); err != nil || m.Available <= 0 || m.Available > m.Total {
+	if m, err := Host(); err != nil || m.Available <= 0 || m.Available > m.Total {
 		t.Errorf("this machine: %+v, %v", m, err)
-	}
-}
-
-func TestSize(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 30: "5.0 GiB"} {
-		if got := Size(n); got != want {
-			t.Errorf("Size(%d) = %q, want %q", n, got, want)
-		}
 	}
 }
