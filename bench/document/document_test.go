@@ -237,17 +237,6 @@ func TestStore(t *testing.T) {
 	}
 }
 
-func TestSize(t *testing.T) {
-	for _, c := range []struct {
-		shape, form string
-		want        float64
-	}{{"80 rewards in 10 groups", "rewards in %d groups", 10}, {"128 x 49152", "%d x 49152", 128}, {"512 x 151936", "%d x 49152", 0}, {"1 x 2 x 49152", "%d x 49152", 0}} {
-		if got, ok := size(c.shape, c.form); got != c.want || ok != (c.want > 0) {
-			t.Errorf("size(%q, %q) = %v, %v", c.shape, c.form, got, ok)
-		}
-	}
-}
-
 // readmeNames are the names by which README would call the models of families.
 var readmeNames = map[string]string{"Llama": "llama", "Mistral": "mistral", "Qwen 2": "qwen2", "Qwen 3": "qwen3", "mixtures of Qwen": "qwen3_moe", "Gemma 3": "gemma3_text",
 	"Gemma 4": "gemma4_text", "Phi": "phi3", "OLMo 2": "olmo2", "OLMo 3": "olmo3", "SmolLM3": "smollm3", "Ministral": "ministral3", "Granite": "granite", "HunYuan": "hunyuan_v1_dense",

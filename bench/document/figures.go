@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,16 +20,17 @@ func (m *machine) figures() (all []*figure) {
 		}
 	}
 	for _, g := range []struct {
-		file, title, row, shape, axis string
+		file, title, row, shape, x, y string
 		of                            func(p *measure.Result) float64
 	}{
-		{"groups", "Group advantages: time against the number of groups", "group_advantage", "rewards in %d groups", "seconds", seconds},
-		{"tokens", "Policy loss from logits, vocabulary 49,152: time against tokens", "policy_loss_from_logits", "%d x 49152", "seconds", seconds},
-		{"head", "Policy loss from hidden states, 576 x 49,152: time against tokens", "linear_policy_loss", "%d x 576 x 49152", "seconds", seconds},
-		{"memory", "Policy loss from hidden states, 576 x 49,152: memory in addition to inputs against tokens", "linear_policy_loss", "%d x 576 x 49152", "bytes", extra},
+		{"groups", "Group advantages: time against the number of groups", "group_advantage", `rewards in (\d+) groups$`, "groups", "seconds", seconds},
+		{"tokens", "Policy loss from logits, vocabulary 49,152: time against tokens", "policy_loss_from_logits", `^(\d+) x 49152$`, "tokens", "seconds", seconds},
+		{"head", "Policy loss from hidden states, 576 x 49,152: time against tokens", "linear_policy_loss", `^(\d+) x 576 x 49152$`, "tokens", "seconds", seconds},
+		{"memory", "Policy loss from hidden states, 576 x 49,152: memory in addition to inputs against tokens", "linear_policy_loss", `^(\d+) x 576 x 49152$`, "tokens", "bytes", extra},
 	} {
-		if f := m.growth(g.row, g.shape, g.of); f != nil {
-			f.file, f.title, f.yTitle = fmt.Sprintf("bench-%s-%s.svg", g.file, m.slug), g.title, g.axis
+		f := &figure{file: fmt.Sprintf("bench-%s-%s.svg", g.file, m.slug), title: g.title, xTitle: g.x, yTitle: g.y}
+		f.grow(m.rows(), g.row, regexp.MustCompile(g.shape), g.of)
+		if len(f.series) > 0 && len(f.series[0].points) > 1 {
 			all = append(all, f)
 		}
 	}
@@ -38,92 +40,53 @@ func (m *machine) figures() (all []*figure) {
 func seconds(p *measure.Result) float64 { return p.Median }
 func extra(p *measure.Result) float64   { return float64(p.PeakExtraBytes) }
 
-// growth returns a figure of one number of each provider against the number in the rows' shape, for the rows with this name. It returns
-// nil for fewer than two rows.
-func (m *machine) growth(name, shape string, of func(*measure.Result) float64) *figure {
-	f := &figure{xTitle: "tokens"}
-	if strings.Contains(shape, "groups") {
-		f.xTitle = "groups"
-	}
-	byProvider := map[string]*series{}
-	for _, row := range m.rows() {
-		x, ok := size(row.Shape, shape)
-		if row.Name != name || !ok {
+// grow adds one number of each provider against the number in the rows' shape, for the rows with this name.
+func (f *figure) grow(rows []measure.Row, name string, shape *regexp.Regexp, of func(*measure.Result) float64) {
+	for _, row := range rows {
+		number := shape.FindStringSubmatch(row.Shape)
+		if row.Name != name || number == nil {
 			continue
 		}
+		x, _ := strconv.ParseFloat(number[1], 64)
 		for _, p := range row.Providers {
-			y := of(&p)
-			if p.Status != "ok" || y <= 0 {
-				continue
+			if y := of(&p); p.Status == "ok" && y > 0 {
+				f.add(p.Name, point{x: x, y: y})
 			}
-			s := byProvider[p.Name]
-			if s == nil {
-				s = &series{name: p.Name, line: true}
-				byProvider[p.Name] = s
-				f.series = append(f.series, s)
-			}
-			s.points = append(s.points, point{x: x, y: y})
 		}
 	}
-	if len(f.series) == 0 || len(f.series[0].points) < 2 {
-		return nil
-	}
-	return f
 }
 
-// size returns the number in a shape that ends in the given form, and reports whether it does.
-func size(shape, form string) (float64, bool) {
-	before, after, _ := strings.Cut(form, "%d")
-	rest, ok := strings.CutSuffix(shape, after)
-	if !ok {
-		return 0, false
+// add adds a point of a provider.
+func (f *figure) add(provider string, p point) {
+	i := slices.IndexFunc(f.series, func(s *series) bool { return s.name == provider })
+	if i < 0 {
+		i = len(f.series)
+		f.series = append(f.series, &series{name: provider})
 	}
-	if i := strings.LastIndex(rest, before); before != "" {
-		if i < 0 {
-			return 0, false
-		}
-		rest = rest[i+len(before):]
-	}
-	n, err := strconv.ParseFloat(rest, 64)
-	return n, err == nil
+	f.series[i].points = append(f.series[i].points, p)
 }
 
 // roofline returns a figure of operations a second against operations a byte, for each kernel with a cold cache at its largest size.
 func roofline(r *measure.Results, file string) *figure {
-	title := "Roofline of " + r.Machine.CPU + ", " + fmt.Sprint(r.Machine.Threads) + " threads, float32"
-	if r.Machine.GPU != "" {
-		title = "Roofline of " + r.Machine.GPU + ", bfloat16"
-	}
-	f := &figure{file: file, title: title,
-		xTitle: "operations a byte", yTitle: "GFLOP/s"}
-	copyRate, peak := r.Ceilings.Copy.Median, r.Ceilings.GEMM.Median
-	if r.Machine.GPU != "" {
-		peak = r.Ceilings.GEMMBF16.Median
-	}
-	f.roof = []point{{x: 0.05, y: 0.05 * copyRate}, {x: peak / copyRate, y: peak}, {x: 2000, y: peak}}
-	byProvider := map[string]*series{}
-	rows := r.Rows
+	title, rows, copyRate, peak := fmt.Sprintf("Roofline of %s, bfloat16", r.Machine.GPU), r.Rows, r.Ceilings.Copy.Median, r.Ceilings.GEMMBF16.Median
 	if r.Machine.GPU == "" { // rows in bf16 have a higher roof
+		title, peak = fmt.Sprintf("Roofline of %s, %d threads, float32", r.Machine.CPU, r.Machine.Threads), r.Ceilings.GEMM.Median
 		rows = slices.DeleteFunc(slices.Clone(rows), func(row measure.Row) bool { return row.DType != "float32" })
 	}
+	f := &figure{file: file, title: title, xTitle: "operations a byte", yTitle: "GFLOP/s",
+		roof: []point{{x: 0.05, y: 0.05 * copyRate}, {x: peak / copyRate, y: peak}, {x: 2000, y: peak}}}
 	for i, row := range largest(rows) {
 		x := row.FLOPs.Value / row.Bytes.Value
 		for _, p := range row.Providers {
 			if p.Status != "ok" {
 				continue
 			}
-			s := byProvider[p.Name]
-			if s == nil {
-				s = &series{name: p.Name}
-				byProvider[p.Name] = s
-				f.series = append(f.series, s)
-			}
 			label := ""
 			if p.Name == measure.Ours {
 				label = strconv.Itoa(i + 1)
 				f.legend = append(f.legend, fmt.Sprintf("%d  %s, %s", i+1, row.Name, row.Shape))
 			}
-			s.points = append(s.points, point{x: x, y: p.GFLOPs, label: label})
+			f.add(p.Name, point{x: x, y: p.GFLOPs, label: label})
 		}
 	}
 	return f
@@ -153,13 +116,12 @@ func largest(rows []measure.Row) (out []measure.Row) {
 type figure struct {
 	file, title, xTitle, yTitle string
 	series                      []*series
-	roof                        []point  // the line of the highest possible rates
+	roof                        []point  // the line of the highest possible rates; without it a line joins the points of each series
 	legend                      []string // meaning of the points' labels
 }
 
 type series struct {
 	name   string
-	line   bool
 	points []point
 }
 
@@ -215,10 +177,13 @@ func (f *figure) svg() string {
 	fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", left+plotWidth/2, top+plotHeight+38, escape(f.xTitle))
 	fmt.Fprintf(&b, `<text transform="translate(16 %.1f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", top+plotHeight/2, escape(f.yTitle))
 	if f.roof != nil {
-		fmt.Fprintf(&b, `<path d="%s" fill="none" stroke="black" stroke-width="1.5"/>`+"\n", path(f.roof, px, py))
+		drawLine(&b, f.roof, "black", px, py)
 	}
 	y := top + 12
 	for i := len(f.series) - 1; i >= 0; i-- { // ours is first and is drawn last
+		if f.roof == nil {
+			drawLine(&b, f.series[i].points, colours[i%len(colours)], px, py)
+		}
 		f.series[i].svg(&b, colours[i%len(colours)], px, py)
 	}
 	for i, s := range f.series {
@@ -234,9 +199,6 @@ func (f *figure) svg() string {
 }
 
 func (s *series) svg(b *strings.Builder, colour string, px, py func(float64) float64) {
-	if s.line {
-		fmt.Fprintf(b, `<path d="%s" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n", path(s.points, px, py), colour)
-	}
 	for _, p := range s.points {
 		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>`+"\n", px(p.x), py(p.y), colour)
 		if p.label != "" {
@@ -245,12 +207,12 @@ func (s *series) svg(b *strings.Builder, colour string, px, py func(float64) flo
 	}
 }
 
-func path(points []point, px, py func(float64) float64) string {
-	var b strings.Builder
+func drawLine(b *strings.Builder, points []point, colour string, px, py func(float64) float64) {
+	b.WriteString(`<path d="`)
 	for i, p := range points {
-		fmt.Fprintf(&b, "%c%.1f %.1f", "ML"[min(i, 1)], px(p.x), py(p.y))
+		fmt.Fprintf(b, "%c%.1f %.1f", "ML"[min(i, 1)], px(p.x), py(p.y))
 	}
-	return b.String()
+	fmt.Fprintf(b, `" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n", colour)
 }
 
 // decade returns 10^d as an axis label.

@@ -164,27 +164,27 @@ func checks(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var b strings.Builder
-	programs := []string{"transformers", "vllm", "llama.cpp-folder", "peft"}
-	titles := map[string]string{"transformers": "transformers", "vllm": "vLLM", "llama.cpp-folder": "llama.cpp (xllamacpp)", "peft": "PEFT"}
-	b.WriteString("| `model_type` | golden cases | published tokenizers | published weights | GGUF |")
+	programs := []struct{ name, title string }{{"transformers", "transformers"}, {"vllm", "vLLM"}, {"llama.cpp-folder", "llama.cpp (xllamacpp)"}, {"peft", "PEFT"}}
+	head := []string{"golden cases", "published tokenizers", "published weights", "GGUF"}
 	for _, p := range programs {
-		b.WriteString(" saved, read by " + strings.TrimSpace(titles[p]+" "+a[p].Version) + " |")
+		head = append(head, strings.TrimSpace("saved, read by "+p.title+" "+a[p.name].Version))
 	}
-	b.WriteString("\n|" + strings.Repeat("---|", 5+len(programs)) + "\n")
+	var rows []string
 	for _, family := range arch.Families() {
-		cells := []string{"`" + family + "`", fmt.Sprint(goldens[family]), strings.Join(a.comparedTokenizers(root, family), ", "), a.realWeights(root, family), ""}
+		cells := []string{fmt.Sprint(goldens[family]), strings.Join(a.comparedTokenizers(root, family), ", "), a.realWeights(root, family), ""}
 		if compared[family] {
 			cells[len(cells)-1] = arch.GGUFName(family)
 		}
 		for _, p := range programs {
 			tick := ""
-			if slices.Contains(a[p].Found, family) {
+			if slices.Contains(a[p.name].Found, family) {
 				tick = "yes"
 			}
 			cells = append(cells, tick)
 		}
-		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+		rows = append(rows, line("`"+family+"`", cells))
 	}
+	var b strings.Builder
+	table(&b, "", line("`model_type`", head), rows)
 	return b.String(), nil
 }

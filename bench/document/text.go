@@ -57,15 +57,22 @@ func text(machines []*machine) string {
 	for _, m := range machines {
 		m.write(&b)
 	}
-	if rows := unmeasured(machines); len(rows) > 0 {
-		b.WriteString("\n## Not yet measured on a GPU\n\nOn a machine with one, `build/gpu.call/start first` measures the phases and `start rest` the kernels (`make gpu-call`).\n\n| what | target |\n|---|---|\n")
-		for _, r := range rows {
-			for _, t := range r.Targets {
-				fmt.Fprintf(&b, "| %s: %s, %s | %s |\n", r.Suite, r.Name, r.Shape, t.Text)
-			}
+	var rows []string
+	for _, r := range unmeasured(machines) {
+		for _, t := range r.Targets {
+			rows = append(rows, fmt.Sprintf("| %s: %s, %s | %s |", r.Suite, r.Name, r.Shape, t.Text))
 		}
 	}
+	table(&b, "\n## Not yet measured on a GPU\n\nOn a machine with one, `build/gpu.call/start first` measures the phases and `start rest` the kernels (`make gpu-call`).\n\n",
+		"| what | target |", rows)
 	return b.String()
+}
+
+// table writes a table after a text, or nothing if the table has no rows.
+func table(b *strings.Builder, before, head string, rows []string) {
+	if len(rows) > 0 {
+		b.WriteString(before + head + "\n" + strings.Repeat("|---", strings.Count(head, "|")-1) + "|\n" + strings.Join(rows, "\n") + "\n")
+	}
 }
 
 // unmeasured returns the rows of a GPU that none of the machines has.
@@ -77,25 +84,26 @@ func unmeasured(machines []*machine) []measure.Row {
 }
 
 func (m *machine) write(b *strings.Builder) {
-	first := m.is()
-	name := first.CPU
-	if first.GPU != "" {
-		name = first.GPU
-	}
-	if first.GPU == "" {
-		fmt.Fprintf(b, "\n## %s, %d cores\n\n", name, first.Cores)
+	if first := m.is(); first.GPU == "" {
+		fmt.Fprintf(b, "\n## %s, %d cores\n\n", first.CPU, first.Cores)
 	} else {
 		fmt.Fprintf(b, "\n## %s\n\nDriver %s, processor %s with %d cores. Caches are cold, and times are between two events on the GPU's stream. Phases "+
-			"wait for the GPU themselves, so the clock times them. Memory is the memory from LibTorch's allocator.\n\n", name, first.Driver, first.CPU, first.Cores)
+			"wait for the GPU themselves, so the clock times them. Memory is the memory from LibTorch's allocator.\n\n", first.GPU, first.Driver, first.CPU, first.Cores)
 	}
-	b.WriteString("| suite | date (UTC) | commit | threads | kernels' ISA | LibTorch | load before | copy, read GB/s | in cache GB/s | gemm GFLOP/s, in bf16 |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	var suites, again []string
 	for _, r := range m.results {
 		c, d := r.Ceilings, r.Machine
-		fmt.Fprintf(b, "| %s | %s | %s | %d | %s | %s | %.2f | %.1f, %.1f | %.0f, %.0f | %.0f, %.0f |\n", r.Suite, r.Date, d.Commit, d.Threads, d.ISA, d.LibTorch,
-			r.LoadBefore, c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median, c.GEMMBF16.Median)
+		suites = append(suites, fmt.Sprintf("| %s | %s | %s | %d | %s | %s | %.2f | %.1f, %.1f | %.0f, %.0f | %.0f, %.0f |", r.Suite, r.Date, d.Commit, d.Threads, d.ISA, d.LibTorch,
+			r.LoadBefore, c.Copy.Median, c.Read.Median, c.CachedCopy.Median, c.CachedRead.Median, c.GEMM.Median, c.GEMMBF16.Median))
 	}
-	m.writeAgain(b)
-	m.writeTargets(b)
+	for _, r := range m.rows() {
+		if r.Again != nil {
+			again = append(again, fmt.Sprintf("| %s, %s, %s | %s | %s | %.2f |", r.Name, r.Shape, r.Cache, r.Again.Date, r.Again.Commit, r.Again.LoadBefore))
+		}
+	}
+	table(b, "", "| suite | date (UTC) | commit | threads | kernels' ISA | LibTorch | load before | copy, read GB/s | in cache GB/s | gemm GFLOP/s, in bf16 |", suites)
+	table(b, "\nMeasured again, later than the rest of their suite:\n\n", "| what | date (UTC) | commit | load before |", again)
+	table(b, "\n### Targets\n\n", "| what | target | measured | |", append(m.targets(), m.storeTargets()...))
 	m.writeStandings(b)
 	for _, f := range m.figures() {
 		fmt.Fprintf(b, "\n![%s](%s)\n", f.title, f.file)
@@ -112,21 +120,6 @@ func (m *machine) write(b *strings.Builder) {
 	m.writeStore(b)
 }
 
-// writeAgain lists the rows that were measured later than the rest of their file.
-func (m *machine) writeAgain(b *strings.Builder) {
-	begun := false
-	for _, r := range m.rows() {
-		if r.Again == nil {
-			continue
-		}
-		if !begun {
-			begun = true
-			b.WriteString("\nMeasured again, later than the rest of their suite:\n\n| what | date (UTC) | commit | load before |\n|---|---|---|---|\n")
-		}
-		fmt.Fprintf(b, "| %s, %s, %s | %s | %s | %.2f |\n", r.Name, r.Shape, r.Cache, r.Again.Date, r.Again.Commit, r.Again.LoadBefore)
-	}
-}
-
 func (m *machine) rows() (all []measure.Row) {
 	for _, r := range m.results {
 		all = append(all, r.Rows...)
@@ -134,9 +127,8 @@ func (m *machine) rows() (all []measure.Row) {
 	return all
 }
 
-// writeTargets lists the targets, the measured values, and whether the targets were met.
-func (m *machine) writeTargets(b *strings.Builder) {
-	b.WriteString("\n### Targets\n\n| what | target | measured | |\n|---|---|---|---|\n")
+// targets returns the rows of the table of targets: the measured values, and whether they met the targets.
+func (m *machine) targets() (rows []string) {
 	for _, r := range m.rows() {
 		for _, t := range r.Targets {
 			value, verdict := "-", "not measured"
@@ -151,10 +143,10 @@ func (m *machine) writeTargets(b *strings.Builder) {
 					verdict = "met. " + gpuRemarks[r.Suite+" "+r.Name]
 				}
 			}
-			fmt.Fprintf(b, "| %s, %s | %s | %s | %s |\n", r.Name, r.Shape, t.Text, value, verdict)
+			rows = append(rows, fmt.Sprintf("| %s, %s | %s | %s | %s |", r.Name, r.Shape, t.Text, value, verdict))
 		}
 	}
-	m.writeStoreTargets(b)
+	return rows
 }
 
 // emulated reports whether the peers of a row emulate their type of numbers.
@@ -164,23 +156,20 @@ func (m *machine) emulated(row measure.Row) bool {
 
 // writeParts compares TRL's whole step with the times of transformers for its parts, which other suites measured.
 func (m *machine) writeParts(b *strings.Builder, steps *measure.Results) {
-	begun := false
+	var rows []string
 	for _, step := range steps.Rows {
 		ours, trl := find(step, measure.Ours), find(step, "trl")
 		generate, train := m.part("hf-generate", step), m.part("hf-forward-backward", step)
 		if ours == nil || trl == nil || trl.Status != "ok" || generate == nil || train == nil {
 			continue
 		}
-		if !begun {
-			begun = true
-			b.WriteString("\nTRL's step compared with its parts alone, with the same model and shape: transformers' generate (suite rollout) and its forward and backward pass (suite learner). " +
-				"Our step and TRL's include rewards, clipping and the optimizer. `mgrpo bench step --profile` prints the time of each part of TRL's step.\n\n" +
-				"| case | ours | TRL | × ours | generate | forward and backward | both | × ours |\n|---|---|---|---|---|---|---|---|\n")
-		}
 		both := generate.Median + train.Median
-		fmt.Fprintf(b, "| %s, %s | %s | %s | %.2f | %s | %s | %s | %.2f |\n", step.Name, step.Shape, measure.Seconds(ours.Median), measure.Seconds(trl.Median), trl.Median/ours.Median,
-			measure.Seconds(generate.Median), measure.Seconds(train.Median), measure.Seconds(both), both/ours.Median)
+		rows = append(rows, fmt.Sprintf("| %s, %s | %s | %s | %.2f | %s | %s | %s | %.2f |", step.Name, step.Shape, measure.Seconds(ours.Median), measure.Seconds(trl.Median), trl.Median/ours.Median,
+			measure.Seconds(generate.Median), measure.Seconds(train.Median), measure.Seconds(both), both/ours.Median))
 	}
+	table(b, "\nTRL's step compared with its parts alone, with the same model and shape: transformers' generate (suite rollout) and its forward and backward pass (suite learner). "+
+		"Our step and TRL's include rewards, clipping and the optimizer. `mgrpo bench step --profile` prints the time of each part of TRL's step.\n\n",
+		"| case | ours | TRL | × ours | generate | forward and backward | both | × ours |", rows)
 }
 
 // part returns a peer's result for the shape of a step, in the peer's type of numbers, or nil if it was not measured.
@@ -224,14 +213,14 @@ func (m *machine) writeStandings(b *strings.Builder) {
 	if emulated > 0 {
 		fmt.Fprintf(b, " %d more, with peers whose bf16 is emulated, are not counted.", emulated)
 	}
-	if len(losses) > 0 {
-		b.WriteString(" Slower in these:\n\n| case | cache | against | × peer |\n|---|---|---|---|\n")
-	} else {
+	var rows []string
+	for _, l := range losses {
+		rows = append(rows, fmt.Sprintf("| %s, %s | %s | %s | %.2f |", l.row.Name, l.row.Shape, l.row.Cache, l.peer, l.ratio))
+	}
+	if len(rows) == 0 {
 		b.WriteString("\n")
 	}
-	for _, l := range losses {
-		fmt.Fprintf(b, "| %s, %s | %s | %s | %.2f |\n", l.row.Name, l.row.Shape, l.row.Cache, l.peer, l.ratio)
-	}
+	table(b, " Slower in these:\n\n", "| case | cache | against | × peer |", rows)
 }
 
 // writeRows writes the table of a suite.
@@ -249,12 +238,11 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 			fmt.Fprintf(b, "%d of the suite's %d cases are measured on this machine.\n\n", measured, len(all))
 		}
 	}
-	b.WriteString("| case | cache | ours | of floor | GB/s | GFLOP/s | error | memory |")
+	head := "| case | cache | ours | of floor | GB/s | GFLOP/s | error | memory |"
 	for _, p := range peers {
-		fmt.Fprintf(b, " × %s | its error | its memory |", p)
+		head += fmt.Sprintf(" × %s | its error | its memory |", p)
 	}
-	b.WriteString("\n|---|---|---|---|---|---|---|---|" + strings.Repeat("---|---|---|", len(peers)) + "\n")
-	var failed, fast []string
+	var rows, failed, fast []string
 	for _, row := range r.Rows {
 		if beatsFloor(row, r.Machine) {
 			fast = append(fast, fmt.Sprintf("- %s: %s", row.Name, fasterThanFloor[row.Name]))
@@ -263,26 +251,27 @@ func writeRows(b *strings.Builder, r *measure.Results) {
 		if ours == nil {
 			continue
 		}
-		fmt.Fprintf(b, "| %s, %s | %s | %s (%s, %s) | %.0f %%%s of %s | %.1f | %.1f | %.0e | %s |", row.Name, row.Shape, row.Cache, measure.Seconds(ours.Median),
+		cells := fmt.Sprintf("| %s, %s | %s | %s (%s, %s) | %.0f %%%s of %s | %.1f | %.1f | %.0e | %s |", row.Name, row.Shape, row.Cache, measure.Seconds(ours.Median),
 			measure.Seconds(ours.P20), measure.Seconds(ours.P80), ours.PercentOfFloor, mark(row, r.Machine), row.FloorOf, ours.GBps, ours.GFLOPs, ours.MaxError, measure.Bytes(ours.PeakExtraBytes))
 		for _, name := range peers {
 			p := find(row, name)
 			switch {
 			case p == nil:
-				b.WriteString(" | | |")
+				cells += " | | |"
 			case p.Status != "ok":
-				b.WriteString(" failed | | |")
+				cells += " failed | | |"
 				failed = append(failed, fmt.Sprintf("- %s, %s, %s: %s", row.Name, row.Shape, name, p.Status))
 			default:
 				how := ""
 				if row.Emulated(r.Ceilings) {
 					how = ", bf16 emulated"
 				}
-				fmt.Fprintf(b, " %.2f%s | %.0e | %s |", row.Ratio[name], how, p.MaxError, measure.Bytes(p.PeakExtraBytes))
+				cells += fmt.Sprintf(" %.2f%s | %.0e | %s |", row.Ratio[name], how, p.MaxError, measure.Bytes(p.PeakExtraBytes))
 			}
 		}
-		b.WriteString("\n")
+		rows = append(rows, cells)
 	}
+	table(b, "", head, rows)
 	if len(fast) > 0 {
 		b.WriteString("\nWhy these are faster than their floor:\n\n" + strings.Join(slices.Compact(fast), "\n") + "\n")
 	}
