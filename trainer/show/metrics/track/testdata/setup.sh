@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh: the Python packages of requirements.txt in build/tracking, a folder of their own, complete or not there.
 set -euo pipefail
-cd "$(dirname "$0")/../../../.."
+cd "$(dirname "$0")/../../../../.."
 list=trainer/show/metrics/track/testdata/requirements.txt site=build/tracking
 cmp -s $list $site/.requirements && exit
 echo 'tracking: downloading wandb and MLflow (300 MB installed)'
