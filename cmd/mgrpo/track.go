@@ -15,7 +15,7 @@ type trackCmd struct {
 	WandB  string `name:"wandb" placeholder:"PROJECT" required:"" xor:"tracker" help:"A project of Weights & Biases. One of --wandb and --mlflow is required."`
 	MLflow string `name:"mlflow" placeholder:"EXPERIMENT" required:"" xor:"tracker" help:"An experiment on the MLflow server of MLFLOW_TRACKING_URI."`
 	Follow bool   `short:"f" help:"Wait for further records until the run is complete."`
-	Python string `default:"python3" help:"The Python that has the package wandb."`
+	Python string `default:"python3" help:"The Python that has the package wandb or mlflow."`
 }
 
 func (trackCmd) Help() string {
@@ -26,7 +26,7 @@ docs/tracking.md says what arrives, and which environment variables the trackers
 // Run forwards the records and prints their number.
 func (c *trackCmd) Run(ctx context.Context) error {
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, "mgrpo: "+format+"\n", args...) }
-	open := track.MLflow(c.MLflow, say)
+	open := track.MLflow(c.MLflow, c.Python)
 	if c.WandB != "" {
 		open = track.WandB(c.WandB, c.Python)
 	}

@@ -113,7 +113,7 @@ type Task struct {
 type Tracking struct {
 	WandB  string `yaml:"wandb" doc:"Project of Weights & Biases."`
 	MLflow string `yaml:"mlflow" doc:"URI/EXPERIMENT: an experiment on an MLflow server, such as http://127.0.0.1:5000/agents. Only EXPERIMENT: on the server in MLFLOW_TRACKING_URI."`
-	Python string `yaml:"python" default:"python3" doc:"Python that has the package wandb."`
+	Python string `yaml:"python" default:"python3" doc:"Python that has the package wandb or mlflow."`
 }
 
 // EvalSet is a further set of held-out queries.

@@ -120,7 +120,7 @@ func divergence(cfg *config.Config) []Finding {
 
 // tracking checks the experiment trackers that get the run's records.
 func tracking(ctx context.Context, cfg *config.Config) []Finding {
-	const patience = 10 * time.Second
+	const patience = time.Minute // the import of the package mlflow takes seconds
 	var to []string
 	if project := cfg.Tracking.WandB; project != "" {
 		to = append(to, "W&B, project "+project)

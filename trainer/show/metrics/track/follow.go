@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,18 +21,18 @@ type Followers struct {
 	work  sync.WaitGroup
 }
 
-// Check returns an error if a tracker of a configuration cannot work: the Python has no package wandb, or there is no address of an MLflow server.
+// Check returns an error if a tracker of a configuration cannot work: the Python does not have its package, or there is no address of an MLflow server.
 func Check(ctx context.Context, cfg *config.Config) error {
 	if cfg.Tracking.WandB != "" {
-		if err := hasWandB(ctx, cfg.Tracking.Python); err != nil {
+		if err := hasPackage(ctx, cfg.Tracking.Python, "wandb"); err != nil {
 			return err
 		}
 	}
 	if experiment := cfg.Tracking.MLflow; experiment != "" {
-		env, _ := mlflowEnv(experiment)
-		if _, err := newAPI(env, sleep); err != nil {
+		if _, _, err := mlflowEnv(experiment); err != nil {
 			return fmt.Errorf("tracking.mlflow: %w, or write URI/EXPERIMENT", err)
 		}
+		return hasPackage(ctx, cfg.Tracking.Python, "mlflow")
 	}
 	return nil
 }
@@ -43,20 +42,11 @@ func Ask(ctx context.Context, cfg *config.Config) error {
 	if cfg.Tracking.MLflow == "" {
 		return nil
 	}
-	env, experiment := mlflowEnv(cfg.Tracking.MLflow)
-	server, err := newAPI(env, sleep)
-	if err == nil {
-		err = server.get(ctx, "experiments/get-by-name", url.Values{"experiment_name": {experiment}}, nil)
-	}
-	var no *refusal
-	if errors.As(err, &no) && no.Code == notThere {
-		return nil // the run creates the experiment
-	}
-	return err
+	return askMLflow(ctx, cfg.Tracking.MLflow, cfg.Tracking.Python)
 }
 
-// Follow starts the followers of a configuration: none, if it names no tracker. It returns the error of Check. say gets messages for
-// people, and the errors of trackers.
+// Follow starts the followers of a configuration: none, if it names no tracker. It returns the error of Check. say gets
+// the errors of trackers.
 func Follow(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Followers, error) {
 	if err := Check(ctx, cfg); err != nil {
 		return nil, err
@@ -66,18 +56,18 @@ func Follow(ctx context.Context, cfg *config.Config, say func(format string, arg
 		f.start(ctx, cfg.RunDir(), "wandb", WandB(project, cfg.Tracking.Python), say)
 	}
 	if experiment := cfg.Tracking.MLflow; experiment != "" {
-		f.start(ctx, cfg.RunDir(), "mlflow", MLflow(experiment, say), say)
+		f.start(ctx, cfg.RunDir(), "mlflow", MLflow(experiment, cfg.Tracking.Python), say)
 	}
 	return f, nil
 }
 
-// hasWandB returns an error if a Python does not have the package wandb.
-func hasWandB(ctx context.Context, python string) error {
-	const look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('wandb') is None)"
-	err := exec.CommandContext(ctx, python, "-c", look).Run()
+// hasPackage returns an error if a Python does not have the package of a tracker's client.
+func hasPackage(ctx context.Context, python, name string) error {
+	const look = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+	err := exec.CommandContext(ctx, python, "-c", look, name).Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return fmt.Errorf("tracking.wandb: %s does not have the package wandb: run %s -m pip install wandb, or name another Python in tracking.python", python, python)
+		return fmt.Errorf("tracking.%s: %s does not have the package %[1]s: run %[2]s -m pip install %[1]s, or name another Python in tracking.python", name, python)
 	}
 	if err != nil {
 		return fmt.Errorf("tracking.python: %w", err)

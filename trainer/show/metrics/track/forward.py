@@ -1,12 +1,13 @@
-"""Hands rows, JSON lines on standard input, to the client of Weights & Biases. `mgrpo track --wandb` starts it.
+"""Hands rows, JSON on standard input, to the client of Weights & Biases or MLflow. `mgrpo track` starts it with the tracker's name.
 
-Which run it is, where and in which mode, the environment says, as the client documents it (WANDB_PROJECT, WANDB_RUN_ID,
-WANDB_MODE and so on). The first line is the run's configuration; the answer to it, the only one, says which row is next.
-The end of the input is the end of the work; the exit status says whether everything was delivered.
+Where the server is, and with which credentials, the environment says, as the client documents it (WANDB_MODE, MLFLOW_TRACKING_URI and so
+on). The first line describes the run; the answer to it, the only one, says which row is next. Each further line is a list of rows, but for
+`true`: the run is complete. The end of the input is the end of the work; the exit status says whether everything was delivered.
 """
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,31 +15,83 @@ from pathlib import Path
 answer = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what the client prints is for people
 
-try:
-    import wandb
-except ImportError as e:
-    sys.exit(f"{sys.executable} has no W&B client ({e}): install it with `{sys.executable} -m pip install wandb`, "
-             "or name the Python that has it with --python")
 
-run = wandb.init(config=json.loads(sys.stdin.readline()))
-if run.disabled:
-    sys.exit("WANDB_MODE=disabled: nothing would be written")
-here = Path(run.dir).parent
-others = [p for p in here.parent.glob(f"offline-run-*-{run.id}") if p != here]
-if run.offline and others:  # on the server their rows would be there twice
-    run.finish()
-    shutil.rmtree(here)
-    sys.exit(f"{others[0]} has this run offline already. If it was not synced, remove it and start again; "
-             "if it was, go on without WANDB_MODE=offline")
-run.define_metric("step")
-run.define_metric("*", step_metric="step")
-json.dump({"next": run.starting_step}, answer)
+class WandB:
+    def __init__(self, config):
+        import wandb
+
+        self.histogram, self.run = wandb.Histogram, wandb.init(config=config)
+        if self.run.disabled:
+            sys.exit("WANDB_MODE=disabled: nothing would be written")
+        here = Path(self.run.dir).parent
+        others = [p for p in here.parent.glob(f"offline-run-*-{self.run.id}") if p != here]
+        if self.run.offline and others:  # on the server their rows would be there twice
+            self.run.finish()
+            shutil.rmtree(here)
+            sys.exit(f"{others[0]} has this run offline already. If it was not synced, remove it and start again; "
+                     "if it was, go on without WANDB_MODE=offline")
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+        self.next = self.run.starting_step
+
+    def log(self, rows):
+        for row in rows:
+            histograms = {name: self.histogram(np_histogram=(h["counts"], h["edges"])) for name, h in row["histograms"].items()}
+            values = {"step": row["step"], "_timestamp": row["time"]}
+            self.run.log(row["values"] | histograms | values, step=row["index"], commit=True)
+
+    def end(self, complete):
+        self.run.finish()
+
+
+class MLflow:
+    """A run that its tag mgrpo.run identifies. Its tag mgrpo.rows has the number of its rows. MLflow has no histograms."""
+
+    def __init__(self, run):
+        import mlflow
+        from mlflow import entities
+
+        self.metric, self.client = entities.Metric, mlflow.MlflowClient()
+        experiment = mlflow.set_experiment(run["experiment"]).experiment_id
+        found = self.client.search_runs([experiment], f"tags.`mgrpo.run` = '{run['id']}'", max_results=1)
+        if found:
+            self.client.update_run(found[0].info.run_id, status="RUNNING")
+        else:
+            found = [self.client.create_run(experiment, start_time=run["began"], tags={"mgrpo.run": run["id"]}, run_name=run["name"])]
+        self.id, old = found[0].info.run_id, found[0].data
+        params = {key: text[:500] for key, text in run["params"].items()}  # old servers refuse longer ones
+        for key in sorted(params.keys() & old.params.keys()):
+            if params[key] != old.params[key]:
+                print(f"MLflow keeps the first value of a parameter: {key} is {old.params[key]} there and {params[key]} now")
+        self.client.log_batch(self.id, params=[entities.Param(key, params[key]) for key in sorted(params.keys() - old.params.keys())])
+        self.next = int(old.tags.get("mgrpo.rows", 0))
+        server = re.sub("//.*@", "//", mlflow.get_tracking_uri())  # without a password
+        print(f"{server}/#/experiments/{experiment}/runs/{self.id}")
+
+    def log(self, rows):
+        metrics = [self.metric(name, v, int(row["time"] * 1000), row["step"]) for row in rows for name, v in row["values"].items()]
+        self.client.log_batch(self.id, metrics=metrics)
+        self.client.set_tag(self.id, "mgrpo.rows", rows[-1]["index"] + 1)
+
+    def end(self, complete):
+        if complete:  # another one may be continued
+            self.client.set_terminated(self.id, "FINISHED")
+
+
+package = sys.argv[1]
+try:
+    tracker = {"wandb": WandB, "mlflow": MLflow}[package](json.loads(sys.stdin.readline()))
+except ImportError as e:
+    sys.exit(f"{sys.executable} has no package {package} ({e}): install it with `{sys.executable} -m pip install {package}`, "
+             "or name the Python that has it with --python")
+json.dump({"next": tracker.next}, answer)
 print(file=answer, flush=True)
 
+complete = False
 for line in sys.stdin:
-    row = json.loads(line)
-    values = row["values"]
-    for name, h in row["histograms"].items():
-        values[name] = wandb.Histogram(np_histogram=(h["counts"], h["edges"]))
-    run.log(values, step=row["index"], commit=True)
-run.finish()
+    rows = json.loads(line)
+    if rows is True:
+        complete = True
+    else:
+        tracker.log(rows)
+tracker.end(complete)

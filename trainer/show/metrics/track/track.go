@@ -1,5 +1,4 @@
-// Package track forwards the records of a run to an experiment tracker: to Weights & Biases through its own Python client,
-// or to MLflow through its REST API.
+// Package track forwards the records of a run to an experiment tracker, Weights & Biases or MLflow, through its own Python client.
 //
 // It reads metrics.jsonl, of a run in progress or of a finished one. It does not store any state: the file only grows, so
 // the n-th row is always the same, and the tracker reports which rows it already has.

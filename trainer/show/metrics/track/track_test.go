@@ -348,7 +348,7 @@ func FuzzRow(f *testing.F) {
 			}
 		}
 		if ok {
-			wandbRow(r)
+			sent(r)
 		}
 	})
 }
