@@ -43,9 +43,9 @@ func (s *seat) report(ctx context.Context, r metrics.Record) error {
 
 // step returns the record of one step of this agent. docs/metrics.md defines the names.
 func (rp *reports) step(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
-	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {
+	groups []mgrpo.Group, advantages learner.Advantages, l learned) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: rp.name, Values: map[string]float64{}}
-	rp.describeRollouts(&r, held, slices.Concat(outcomes, held.replaced), clock)
+	rp.describeRollouts(&r, held, slices.Concat(outcomes, held.replaced), held.clock)
 	r.Values["queries_replaced"] = float64(len(held.plan.Replaced))
 	kept := 0
 	for _, o := range complete {
@@ -75,7 +75,7 @@ func (rp *reports) step(n int64, held *experience, outcomes []store.Outcome, com
 	}
 	rewards.Into(r.Values, "reward_mean")
 	describeLearning(&r, l)
-	if s := clock.laps["learn"]; s > 0 && r.Values["trained_tokens"] > 0 {
+	if s := held.clock.laps["learn"]; s > 0 && r.Values["trained_tokens"] > 0 {
 		r.Values["learn_seconds"] = s
 		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / s
 	}

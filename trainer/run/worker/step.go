@@ -31,8 +31,7 @@ type steps struct {
 // the paper.
 func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 	phase := store.Train(n)
-	clock := held.clock
-	clock.resume()
+	held.clock.resume()
 
 	// 1-2. Rolled out. The main agent's worker has published the outcomes after verifying them.
 	outcomes, err := s.member.Outcomes(ctx, phase, played(held.plan))
@@ -40,7 +39,7 @@ func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 		return err
 	}
 	outcomes, held.replaced = without(outcomes, held.plan.Replaced)
-	clock.lap("rollout")
+	held.clock.lap("rollout")
 
 	// 3. Agree on the rollouts that every agent holds completely; the others are removed for all.
 	complete, err := s.agree(ctx, phase, outcomes)
@@ -64,18 +63,13 @@ func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
 	}
-	clock.lap("learn")
+	held.clock.lap("learn")
 
 	// 6. Publish version + 1; the step ends for all workers when all have done so.
-	if err := s.member.ConfirmPlace(ctx); err != nil { // the engine's servers may belong to a successor by now
+	if err := s.load(ctx, n+1); err != nil {
 		return err
 	}
-	failpoint.Here("commit.load.before")
-	if err := s.policy.UpdateWeights(ctx, n+1); err != nil {
-		return err
-	}
-	failpoint.Here("commit.load.after")
-	record := s.reports.step(n, held, outcomes, complete, groups, advantages, learned, clock)
+	record := s.reports.step(n, held, outcomes, complete, groups, advantages, learned)
 	if err := s.member.ConfirmPlace(ctx); err != nil { // the ledger may belong to a successor by now
 		return err
 	}
@@ -94,6 +88,19 @@ func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 		return err
 	}
 	return s.countRemovals(n, outcomes, complete) // after the barrier: the step is in every agent's ledger
+}
+
+// load gives the policy the weights of a version.
+func (s *steps) load(ctx context.Context, version int64) error {
+	if err := s.member.ConfirmPlace(ctx); err != nil { // the engine's servers may belong to a successor by now
+		return err
+	}
+	failpoint.Here("commit.load.before")
+	if err := s.policy.UpdateWeights(ctx, version); err != nil {
+		return err
+	}
+	failpoint.Here("commit.load.after")
+	return nil
 }
 
 // experience is one worker's data of a phase: its own trajectories, by id.
