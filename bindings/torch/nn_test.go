@@ -20,26 +20,12 @@ type layer struct {
 
 func one(t *Tensor) []*Tensor { return []*Tensor{t} }
 
-func layers() []layer {
-	const tau, scale, eps = 0.7, 0.5, 1e-5
-	ids, pos := []int32{2, 0, 2, 4, 1}, []int32{0, 1, 6, 3, 3}
-	cu := []int32{0, 3, 3, 4, 9} // an empty sequence and one of a single row
-	tree, follows := []int32{0, 2, 4, 4, 7, 8, 9}, []int32{-1, 0, 1, 3, -1, 7}
-	targets := []int32{3, 0, 10, 10, 7}
-	cos, sin := make([]float64, 7*4), make([]float64, 7*4)
-	for i := range cos {
-		angle := float64(i/4) / math.Pow(100, float64(i%4)/4)
-		cos[i], sin[i] = float64(float32(math.Cos(angle))), float64(float32(math.Sin(angle)))
-	}
-	growth := []float64{1, 1.5, 1, 2, 1, 1, 0.5} // of queries, by position
-	splitBy := func(s *Scope, in []*Tensor, how Heads) []*Tensor {
-		how.Cos, how.Sin, how.Pos = from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)
-		if len(in) == 3 {
-			how.QNorm, how.KNorm = in[1], in[2]
-		}
-		q, k, v := how.Split(in[0])
-		return []*Tensor{q, k, v}
-	}
+func layers() []layer { return slices.Concat(rowLayers(), headsLayers(), attentionLayers()) }
+
+// rowLayers returns the layers that compute each row alone.
+func rowLayers() []layer {
+	const tau, eps = 0.7, 1e-5
+	ids, targets := []int32{2, 0, 2, 4, 1}, []int32{3, 0, 10, 10, 7}
 	return []layer{
 		{"linear", [][]int64{{5, 6}, {3, 6}},
 			func(s *Scope, in []*Tensor) []*Tensor { return one(Linear(in[0], in[1], nil)) },
@@ -110,6 +96,40 @@ func layers() []layer {
 		experts("experts", false), experts("experts, weights normalised", true),
 		sigmoidWeights("sigmoid weights", false), sigmoidWeights("sigmoid weights, normalised", true), expertsWithBiases(ClampedGates, clampedGLUOracle),
 		expertsWithBiases(GeGLUGates, func(x []float64, f int) []float64 { return gluOracle(x, f, geluTanh) }),
+		{"head log prob", [][]int64{{5, 6}, {11, 6}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				logp, entropy := HeadLogProb(in[0], in[1], s.FromInt32(targets, 5), tau, 2)
+				return []*Tensor{logp, entropy}
+			},
+			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau, 0) }},
+		{"capped head log prob", [][]int64{{5, 6}, {11, 6}},
+			func(s *Scope, in []*Tensor) []*Tensor {
+				logp, entropy := HeadLogProb(in[0], Capped{in[1], 1.5}, s.FromInt32(targets, 5), tau, 2)
+				return []*Tensor{logp, entropy}
+			},
+			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau, 1.5) }},
+	}
+}
+
+// headsLayers returns the layers that divide rows into heads and turn them by their positions.
+func headsLayers() []layer {
+	const eps = 1e-5
+	pos := []int32{0, 1, 6, 3, 3}
+	cos, sin := make([]float64, 7*4), make([]float64, 7*4)
+	for i := range cos {
+		angle := float64(i/4) / math.Pow(100, float64(i%4)/4)
+		cos[i], sin[i] = float64(float32(math.Cos(angle))), float64(float32(math.Sin(angle)))
+	}
+	growth := []float64{1, 1.5, 1, 2, 1, 1, 0.5} // of queries, by position
+	splitBy := func(s *Scope, in []*Tensor, how Heads) []*Tensor {
+		how.Cos, how.Sin, how.Pos = from(s, cos, Float32, 7, 4), from(s, sin, Float32, 7, 4), s.FromInt32(pos, 5)
+		if len(in) == 3 {
+			how.QNorm, how.KNorm = in[1], in[2]
+		}
+		q, k, v := how.Split(in[0])
+		return []*Tensor{q, k, v}
+	}
+	return []layer{
 		{"heads", [][]int64{{5, 32}},
 			func(s *Scope, in []*Tensor) []*Tensor { return splitBy(s, in, Heads{Heads: 2, KVHeads: 1}) },
 			func(in [][]float64) []float64 { return headsOracle(in, cos, sin, pos, 8, 0) }},
@@ -133,6 +153,15 @@ func layers() []layer {
 				return splitBy(s, in, Heads{Heads: 2, KVHeads: 1, Eps: eps, NormsLast: true, Order: s.FromInt32(order, 32), Growth: from(s, growth, Float32, 7)})
 			},
 			func(in [][]float64) []float64 { return lateHeadsOracle(in, cos, sin, growth, pos) }},
+	}
+}
+
+// attentionLayers returns attention in sequences, one empty and one with a single row, and in a tree.
+func attentionLayers() []layer {
+	const scale = 0.5
+	cu := []int32{0, 3, 3, 4, 9}
+	tree, follows := []int32{0, 2, 4, 4, 7, 8, 9}, []int32{-1, 0, 1, 3, -1, 7}
+	return []layer{
 		{"attention", [][]int64{{9, 4, 8}, {9, 2, 8}, {9, 2, 8}},
 			func(s *Scope, in []*Tensor) []*Tensor {
 				return one(AttentionPacked(in[0], in[1], in[2], s.FromInt32(cu, 5), nil, scale, 0, nil))
@@ -168,18 +197,6 @@ func layers() []layer {
 			func(in [][]float64) []float64 {
 				return attentionOracle(in[0], in[1], in[2], tree, follows, 4, 2, 8, scale, 3, in[3])
 			}},
-		{"head log prob", [][]int64{{5, 6}, {11, 6}},
-			func(s *Scope, in []*Tensor) []*Tensor {
-				logp, entropy := HeadLogProb(in[0], in[1], s.FromInt32(targets, 5), tau, 2)
-				return []*Tensor{logp, entropy}
-			},
-			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau, 0) }},
-		{"capped head log prob", [][]int64{{5, 6}, {11, 6}},
-			func(s *Scope, in []*Tensor) []*Tensor {
-				logp, entropy := HeadLogProb(in[0], Capped{in[1], 1.5}, s.FromInt32(targets, 5), tau, 2)
-				return []*Tensor{logp, entropy}
-			},
-			func(in [][]float64) []float64 { return headOracle(in[0], in[1], targets, 6, tau, 1.5) }},
 	}
 }
 

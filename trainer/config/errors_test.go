@@ -8,13 +8,34 @@ import (
 
 const team = "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: sub, model: m}}\n"
 
-// Users read these messages, so the test compares them word for word.
+// faulty is a configuration that is refused.
+type faulty struct {
+	name, text string
+	sets       []string
+	want       string // all messages, one a line
+}
+
+// wantErrors compares messages word for word, because users read them.
+func wantErrors(t *testing.T, all []faulty) {
+	for _, test := range all {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := Parse("f.yaml", []byte(test.text), test.sets)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if got := err.Error(); got != test.want {
+				t.Errorf("got:\n%s\nwant:\n%s", got, test.want)
+			}
+			var one *Error
+			if !errors.As(err, &one) || one.Where == "" {
+				t.Errorf("%T does not hold an *Error with a place", err)
+			}
+		})
+	}
+}
+
 func TestErrors(t *testing.T) {
-	for _, test := range []struct {
-		name, text string
-		sets       []string
-		want       string // all messages, one a line
-	}{
+	wantErrors(t, []faulty{
 		{name: "unknown key", text: team + "grpo:\n  eps_lo: 0.1\n",
 			want: "f.yaml:4:3: grpo.eps_lo: unknown key; did you mean eps_low?"},
 		{name: "swapped letters", text: team + "grpo: {rollotus: 4}\n",
@@ -92,7 +113,11 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:1: health.address: missing; a token has an effect only with an address"},
 		{name: "health without port", text: team + "health: {address: localhost}\n",
 			want: "f.yaml:3:10: health.address: must be HOST:PORT, such as 127.0.0.1:9464"},
+	})
+}
 
+func TestErrorsOfAgents(t *testing.T) {
+	wantErrors(t, []faulty{
 		{name: "no main agent", text: "run: {name: t}\nagents: {a: {role: sub, model: m}}\n",
 			want: "f.yaml:2:1: agents: one agent must have role: main"},
 		{name: "two main agents", text: "run: {name: t}\nagents: {a: {role: main, model: m}, b: {role: main, model: m}}\n",
@@ -183,6 +208,11 @@ func TestErrors(t *testing.T) {
 			want: "f.yaml:3:71: agents.a.shard: full divides trained weights, but a trains adapters; remove this key"},
 		{name: "shards of whole passes", text: "run: {name: t}\ntask: {kind: jsonl, train: r, eval: r}\nagents: {a: {role: main, model: m, devices: [cpu, cpu], shard: full, engine: {kind: vllm, url: [\"http://h:1\"], weights: {path: w}}}}\n",
 			want: "f.yaml:3:57: agents.a.shard: full gathers one layer at a time, which needs passes that run layer by layer; set engine.checkpoint_activations: true"},
+	})
+}
+
+func TestErrorsOfOtherSections(t *testing.T) {
+	wantErrors(t, []faulty{
 		{name: "password in url", text: team + "store: {url: \"redis://u:geheim@h/0\"}\n",
 			want: "f.yaml:3:9: store.url: contains a password; put it into an environment variable and name the variable in store.password_env"},
 		{name: "words", text: team + "store: {allow_insecure: yes please}\n",
@@ -257,21 +287,7 @@ func TestErrors(t *testing.T) {
 				"f.yaml:4:27: tools.w.hosts[0]: \"http://a\" is not a host; use example.org, *.example.org or *, with :PORT if it is not the scheme's default\n" +
 				"f.yaml:4:39: tools.w.hosts[1]: \"*b.org\" is not a host; use example.org, *.example.org or *, with :PORT if it is not the scheme's default\n" +
 				"f.yaml:5:18: tools.x.hosts: only a tool of kind visit has this key; this one is code"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			_, err := Parse("f.yaml", []byte(test.text), test.sets)
-			if err == nil {
-				t.Fatal("no error")
-			}
-			if got := err.Error(); got != test.want {
-				t.Errorf("got:\n%s\nwant:\n%s", got, test.want)
-			}
-			var one *Error
-			if !errors.As(err, &one) || one.Where == "" {
-				t.Errorf("%T does not hold an *Error with a place", err)
-			}
-		})
-	}
+	})
 }
 
 // Hostile texts are refused quickly and without a panic.

@@ -6,25 +6,26 @@ import (
 	"testing"
 )
 
-// TestGGUFMetadata writes the metadata of each family that GGUF has, and of settings with and without a key there. GGUF itself reads
-// again what it writes; here some values are looked at.
-func TestGGUFMetadata(t *testing.T) {
-	shape := func(family string) Config {
-		c := Config{Family: family, VocabSize: 100, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}
-		if family == LFM2MoE {
-			c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Dense: []int{0}, Step: 1, Sigmoid: &SigmoidRouter{Bias: true, Scale: 1}}
-			c.ShortConv = &ShortConv{Layers: []bool{true, false}, Width: 4}
-		}
-		return c.WithDefaults()
+// ggufShape returns a small model of a family.
+func ggufShape(family string) Config {
+	c := Config{Family: family, VocabSize: 100, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, MaxPosition: 128, Tied: true}
+	if family == LFM2MoE {
+		c.Mixture = &Mixture{Experts: 4, PerToken: 2, FFN: 32, Normalise: true, Dense: []int{0}, Step: 1, Sigmoid: &SigmoidRouter{Bias: true, Scale: 1}}
+		c.ShortConv = &ShortConv{Layers: []bool{true, false}, Width: 4}
 	}
+	return c.WithDefaults()
+}
+
+// TestGGUFOfFamilies writes the metadata of each family that GGUF has. GGUF itself reads again what it writes; here some values are looked at.
+func TestGGUFOfFamilies(t *testing.T) {
 	for _, name := range Families() {
 		if families[name].gguf == nil || families[name].gguf.readOnly {
-			if _, _, err := shape(name).GGUF(); err == nil {
+			if _, _, err := ggufShape(name).GGUF(); err == nil {
 				t.Errorf("%s: no error", name)
 			}
 			continue
 		}
-		c := shape(name)
+		c := ggufShape(name)
 		if name == OLMo3 { // without windows it is OLMo 2
 			c.Layers, c.Windows = 4, []int{8, 8, 8, 0}
 			c.LocalTheta = c.RopeTheta
@@ -50,6 +51,13 @@ func TestGGUFMetadata(t *testing.T) {
 			t.Errorf("%s: %v, %v, %v", name, meta, factors, err)
 		}
 	}
+	if reflect.DeepEqual(ggufShape(Llama).forward(), ggufShape(Qwen3).forward()) {
+		t.Error("different models compare equal")
+	}
+}
+
+// TestGGUFMetadata writes the metadata of settings with and without a key in GGUF.
+func TestGGUFMetadata(t *testing.T) {
 	for _, c := range []struct {
 		name, family string
 		change       func(c *Config)
@@ -117,7 +125,7 @@ func TestGGUFMetadata(t *testing.T) {
 			c.RopeScaling = &RopeYaRN{Factor: 4, BetaFast: 16, BetaSlow: 1, AttentionFactor: yarnScale(4, 1), Truncate: true, OriginalMaxPosition: 32}
 		}, "cannot represent RopeScaling"},
 	} {
-		m := shape(c.family)
+		m := ggufShape(c.family)
 		c.change(&m)
 		_, factors, err := m.GGUF()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -126,8 +134,5 @@ func TestGGUFMetadata(t *testing.T) {
 		if _, scaled := m.RopeScaling.(*RopeLlama3); err == nil && scaled != (factors != nil) {
 			t.Errorf("%s: factors %v", c.name, factors)
 		}
-	}
-	if reflect.DeepEqual(shape(Llama).forward(), shape(Qwen3).forward()) {
-		t.Error("different models compare equal")
 	}
 }

@@ -83,11 +83,25 @@ func TestConfigDefaults(t *testing.T) {
 	}
 }
 
+// refused is a config.json with the words of its error.
+type refused struct {
+	json string
+	want []string
+}
+
+func wantRefused(t *testing.T, all []refused) {
+	t.Helper()
+	for _, c := range all {
+		_, err := ParseJSON([]byte(c.json))
+		golden.WantError(t, err, c.want...)
+		if err != nil && len(err.Error()) > 600 {
+			t.Errorf("an error of %d bytes", len(err.Error()))
+		}
+	}
+}
+
 func TestConfigRefused(t *testing.T) {
-	for _, c := range []struct {
-		json string
-		want []string
-	}{
+	wantRefused(t, []refused{
 		{``, []string{"JSON"}},
 		{`[]`, []string{"object"}},
 		{`{"model_type":"llama"} x`, []string{"after"}},
@@ -134,6 +148,11 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"llama","quantization_config":{"quant_method":"compressed-tensors","config_groups":{"a":{"weights":{"num_bits":8,"type":"float","strategy":"group"}}}}}`, []string{"strategy", "group"}},
 		{`{"model_type":"llama","quantization_config":{"quant_method":"compressed-tensors","config_groups":{"a":{"weights":{"num_bits":8,"type":"float","strategy":"block"}}}}}`, []string{"block_structure is missing"}},
 		{`{"model_type":"llama","quantization_config":{"quant_method":"compressed-tensors","sparsity_config":{"format":"sparse-24"},"config_groups":{}}}`, []string{"sparsity_config"}},
+	})
+}
+
+func TestSettingsRefused(t *testing.T) {
+	wantRefused(t, []refused{
 		{`{"model_type":"llama","hidden_act":"gelu"}`, []string{"hidden_act", "gelu"}},
 		{`{"model_type":"llama","use_sliding_window":true}`, []string{"use_sliding_window", "llama"}},
 		{`{"model_type":"olmo2","layer_types":["full_attention","sliding_attention"]}`, []string{"layer_types[1]", "olmo2"}},
@@ -204,13 +223,7 @@ func TestConfigRefused(t *testing.T) {
 		{`{"model_type":"llama","tie_word_embeddings":"yes"}`, []string{"tie_word_embeddings"}},
 		{`{"model_type":"llama","eos_token_id":32000}`, []string{"eos_token_id", "32000"}},
 		{`{"model_type":"llama","eos_token_id":[1.5]}`, []string{"eos_token_id"}},
-	} {
-		_, err := ParseJSON([]byte(c.json))
-		golden.WantError(t, err, c.want...)
-		if err != nil && len(err.Error()) > 600 {
-			t.Errorf("an error of %d bytes", len(err.Error()))
-		}
-	}
+	})
 }
 
 // TestJSON writes and rereads configs of every golden and of shapes by hand.
