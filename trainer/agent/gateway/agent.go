@@ -159,7 +159,7 @@ func (a *Agent) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave
 			waiting = true
 			if a.held.Add(1) > maxHeld {
 				a.held.Add(-1)
-				return nil, Rules{}, nil, busy(2, "%s has not begun %s yet, and %d requests already wait for it", a.Name, t.Phase, maxHeld)
+				return nil, Rules{}, nil, busy("%s has not begun %s yet, and %d requests already wait for it", a.Name, t.Phase, maxHeld)
 			}
 			defer a.held.Add(-1)
 		}

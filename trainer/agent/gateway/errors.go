@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 )
 
 // apiError is an error in the form that OpenAI's clients read.
@@ -14,7 +13,7 @@ type apiError struct {
 	code    string
 	message string
 	param   string
-	retry   int // seconds of Retry-After; 0: none
+	again   bool // the client may ask again in two seconds
 }
 
 func (e *apiError) Error() string { return e.message }
@@ -29,9 +28,9 @@ func invalid(param, format string, args ...any) *apiError {
 }
 
 // busy returns an error that asks the client to try again later. OpenAI's clients do so automatically.
-func busy(seconds int, format string, args ...any) *apiError {
+func busy(format string, args ...any) *apiError {
 	e := refuse(http.StatusTooManyRequests, "busy", format, args...)
-	e.retry = seconds
+	e.again = true
 	return e
 }
 
@@ -68,8 +67,8 @@ func (e *apiError) body() []byte {
 // write answers a request with the error.
 func (e *apiError) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
-	if e.retry > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(e.retry))
+	if e.again {
+		w.Header().Set("Retry-After", "2")
 	}
 	if e.status == http.StatusConflict {
 		w.Header().Set("X-Should-Retry", "false") // otherwise OpenAI's clients repeat the request after a 409

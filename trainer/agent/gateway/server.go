@@ -109,7 +109,7 @@ func (s *Server) now() (Round, map[string]*Agent) {
 func (s *Server) admit(key string) (Ticket, Round, map[string]*Agent, error) {
 	round, agents := s.now()
 	if len(agents) == 0 {
-		return Ticket{}, round, nil, busy(2, "the run has not begun here yet")
+		return Ticket{}, round, nil, busy("the run has not begun here yet")
 	}
 	if round.Open {
 		if round.Token != "" && !sameText(key, round.Token) {
@@ -269,7 +269,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, round Round, na
 	}
 	to, err := round.Address(r.Context(), name)
 	if err != nil {
-		return busy(2, "%s: %v", name, err)
+		return busy("%s: %v", name, err)
 	}
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -283,7 +283,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, round Round, na
 		},
 		Transport: round.Transport, FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			busy(2, "%s's worker at %s does not answer: %v", name, to.Host, err).write(w)
+			busy("%s's worker at %s does not answer: %v", name, to.Host, err).write(w)
 		},
 	}
 	proxy.ServeHTTP(w, r)

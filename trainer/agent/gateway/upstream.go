@@ -58,7 +58,7 @@ func (u Upstream) serve(w http.ResponseWriter, r *http.Request, body []byte) err
 		},
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			busy(2, "the server of %s at %s does not answer: %v", u.Model, u.URL.Host, err).write(w)
+			busy("the server of %s at %s does not answer: %v", u.Model, u.URL.Host, err).write(w)
 		},
 	}
 	proxy.ServeHTTP(w, r)

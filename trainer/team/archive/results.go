@@ -24,13 +24,12 @@ type results struct {
 	Digest   string          `json:"digest"` // SHA-256 of this file with an empty digest
 }
 
-func (r results) encode() (results, []byte, error) {
-	var err error
+func (r results) encode() (data []byte, err error) {
 	if r.Digest, err = digestOf(&r.Digest, &r); err != nil {
-		return r, nil, err
+		return nil, err
 	}
-	data, err := json.MarshalIndent(r, "", "  ")
-	return r, append(data, '\n'), err
+	data, err = json.MarshalIndent(r, "", "  ")
+	return append(data, '\n'), err
 }
 
 // digestOf returns the SHA-256 of a value's JSON with an empty digest.
@@ -51,7 +50,7 @@ func readResults(stepDir string, m Manifest) (results, error) {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return results{}, fmt.Errorf("%s is damaged: %w", resultsFile, err)
 	}
-	if _, again, err := r.encode(); err != nil || !bytes.Equal(again, data) {
+	if again, err := r.encode(); err != nil || !bytes.Equal(again, data) {
 		return results{}, fmt.Errorf("%s is damaged: its digest does not match", resultsFile)
 	}
 	if r.Manifest != m.Digest {
@@ -71,7 +70,7 @@ func (c Checkpoints) SetResults(step int64, value json.RawMessage) error {
 	if err != nil {
 		return fail(err)
 	}
-	_, data, err := results{Manifest: m.Digest, Results: value}.encode()
+	data, err := results{Manifest: m.Digest, Results: value}.encode()
 	if err != nil {
 		return fail(err)
 	}

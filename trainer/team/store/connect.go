@@ -184,7 +184,7 @@ const minMajor, minMinor = 6, 2
 
 // checkServer returns an error if the server is too old or may lose data. In a cluster it checks all masters.
 func (s *Store) checkServer(ctx context.Context, allowVolatile bool) error {
-	return s.retry(ctx, "the store", "the version and settings of the server", func(ctx context.Context) error {
+	return s.retry(ctx, "the version and settings of the server", func(ctx context.Context) error {
 		if c, ok := s.rdb.(*redis.ClusterClient); ok {
 			return c.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return checkInfo(ctx, master, allowVolatile) })
 		}

@@ -168,7 +168,7 @@ type joinAnswer struct {
 // ask requests the place once. If the worker gets it, ask fills in m.
 func (j *joining) ask(ctx context.Context, m *Member) (joinAnswer, error) {
 	var reply []any
-	err := j.s.retry(ctx, "the store", "a place for "+j.agent, func(ctx context.Context) (err error) {
+	err := j.s.retry(ctx, "a place for "+j.agent, func(ctx context.Context) (err error) {
 		reply, err = joinScript.Run(ctx, j.s.rdb, j.keys, j.args...).Slice()
 		return err
 	})
@@ -345,7 +345,7 @@ func (m *Member) Start(ctx context.Context) (Start, error) {
 
 // dateThere returns the round's date in the store.
 func (m *Member) dateThere(ctx context.Context) (date string, err error) {
-	err = m.retry(ctx, "the store", "the date of the round", func(ctx context.Context) error {
+	err = m.retry(ctx, "the date of the round", func(ctx context.Context) error {
 		date, err = m.rdb.HGet(ctx, m.key("meta"), "date").Result()
 		if errors.Is(err, redis.Nil) {
 			return nil
@@ -365,7 +365,7 @@ func validDate(s string) bool {
 
 // versionThere returns the version of the member's agent in the store, or "" if it has not started in this round.
 func (m *Member) versionThere(ctx context.Context) (version string, err error) {
-	err = m.retry(ctx, "the store", "the version of "+m.agent, func(ctx context.Context) error {
+	err = m.retry(ctx, "the version of "+m.agent, func(ctx context.Context) error {
 		version, err = m.rdb.HGet(ctx, m.key("versions"), m.agent).Result()
 		if errors.Is(err, redis.Nil) {
 			return nil

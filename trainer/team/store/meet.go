@@ -48,7 +48,7 @@ func (m *Member) ConfirmPlace(ctx context.Context) error {
 
 // Missing lists the agents without a live worker.
 func (s *Store) Missing(ctx context.Context) (missing []string, err error) {
-	err = s.retry(ctx, "the store", "who is alive", func(ctx context.Context) error {
+	err = s.retry(ctx, "who is alive", func(ctx context.Context) error {
 		missing = nil
 		for _, a := range s.allAgents() {
 			n, err := s.rdb.Exists(ctx, s.key("lease", a)).Result()

@@ -138,7 +138,7 @@ func (s *Store) greet(ctx context.Context, o Options, check bool) error {
 			return err
 		}
 	}
-	return s.retry(ctx, "the store", "listening to "+s.key("events"), func(ctx context.Context) error {
+	return s.retry(ctx, "listening to "+s.key("events"), func(ctx context.Context) error {
 		_, err := s.channel.Receive(ctx)
 		return err
 	})
@@ -172,7 +172,7 @@ func (s *Store) key(parts ...string) string {
 // store's timeout. `what` names the written value in errors.
 func (m *Member) write(ctx context.Context, script *redis.Script, what string, keys []string, args ...any) (reply []any, err error) {
 	args = append([]any{m.agent, m.fencingToken()}, args...)
-	err = m.retry(ctx, "the store", what, func(ctx context.Context) error {
+	err = m.retry(ctx, what, func(ctx context.Context) error {
 		reply, err = m.batches.eval(ctx, script, append([]string{m.key("epochs")}, keys...), args)
 		return err
 	})
@@ -205,7 +205,7 @@ func word(reply []any, i int) string {
 }
 
 // retry repeats an idempotent operation while the server cannot be reached, up to the store's timeout.
-func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Context) error) error {
+func (s *Store) retry(ctx context.Context, what string, op func(context.Context) error) error {
 	since := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
@@ -220,7 +220,7 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 			last = err
 		}
 		if ctx.Err() != nil {
-			return s.waitError(ctx, whom, what, since, last)
+			return s.waitError(ctx, "the store", what, since, last)
 		}
 		if !s.alive() {
 			return context.Cause(s.ctx)
@@ -232,7 +232,7 @@ func (s *Store) retry(ctx context.Context, whom, what string, op func(context.Co
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return s.waitError(ctx, whom, what, since, last)
+			return s.waitError(ctx, "the store", what, since, last)
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		}

@@ -88,7 +88,7 @@ func (m *Member) AskStop(ctx context.Context) error {
 
 // StopAsked returns the first agent that asked for a stop, or "" if there is none.
 func (s *Store) StopAsked(ctx context.Context) (agent string, err error) {
-	err = s.retry(ctx, "the store", "whether a stop was asked for", func(ctx context.Context) error {
+	err = s.retry(ctx, "whether a stop was asked for", func(ctx context.Context) error {
 		agent, err = s.rdb.HGet(ctx, s.key("meta"), "asked").Result()
 		if errors.Is(err, redis.Nil) {
 			return nil
