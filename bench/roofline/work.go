@@ -123,7 +123,7 @@ func (w Work) trained() (r rows) {
 	return r
 }
 
-// Unchosen returns the share of a mixture's experts that are chosen by no row of a pass, if all experts are equally likely.
-func Unchosen(m *arch.Mixture, rows float64) float64 {
+// unchosen returns the share of a mixture's experts that are chosen by no row of a pass, if all experts are equally likely.
+func unchosen(m *arch.Mixture, rows float64) float64 {
 	return math.Pow(1-float64(m.PerToken)/float64(m.Experts), rows)
 }

@@ -56,9 +56,9 @@ func (b Backend) String() string {
 	return b.name
 }
 
-// Pointer returns the address of s's elements, or nil for an empty slice. The caller must keep the slice alive while the address is used. A
+// pointer returns the address of s's elements, or nil for an empty slice. The caller must keep the slice alive while the address is used. A
 // GPU's kernels cannot read it.
-func Pointer[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
+func pointer[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
 
 // Status is a code of mgrpo/status.h.
 type Status int32

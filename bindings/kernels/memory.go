@@ -41,11 +41,11 @@ type Array[T any] struct {
 
 // Put copies a slice into the memory. Its type must not contain pointers. The array of an empty slice has a nil Pointer.
 func Put[T any](m *Memory, host []T) Array[T] {
-	a := Array[T]{on: m.backend, host: host, at: Pointer(host)}
+	a := Array[T]{on: m.backend, host: host, at: pointer(host)}
 	if m.backend.c.gpu == nil || len(host) == 0 || m.err != nil {
 		return a
 	}
-	a.at = m.upload(Pointer(host), a.bytes())
+	a.at = m.upload(pointer(host), a.bytes())
 	return a
 }
 
@@ -67,7 +67,7 @@ func (a Array[T]) Download() error {
 	if a.on.c.gpu == nil || len(a.host) == 0 {
 		return nil
 	}
-	return failure("download", C.download(a.on.c, Pointer(a.host), a.at, C.int64_t(a.bytes())))
+	return failure("download", C.download(a.on.c, pointer(a.host), a.at, C.int64_t(a.bytes())))
 }
 
 func (a Array[T]) bytes() int64 {

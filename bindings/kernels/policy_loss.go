@@ -35,8 +35,8 @@ func LossCoefficients(config mgrpo.Objective, t Trajectories) ([]float64, LossTo
 	}
 	coefficient := make([]float64, n)
 	var refusal C.mgrpo_loss_error
-	status := C.mgrpo_loss_coefficients(C.int64_t(n), (*C.int64_t)(Pointer(t.Group)), (*C.double)(Pointer(t.Weight)),
-		(*C.double)(Pointer(t.Advantage)), (*C.int64_t)(Pointer(t.Trained)), &c, (*C.double)(Pointer(coefficient)),
+	status := C.mgrpo_loss_coefficients(C.int64_t(n), (*C.int64_t)(pointer(t.Group)), (*C.double)(pointer(t.Weight)),
+		(*C.double)(pointer(t.Advantage)), (*C.int64_t)(pointer(t.Trained)), &c, (*C.double)(pointer(coefficient)),
 		&totals.c, &refusal)
 	return coefficient, totals, lossFailure("loss_coefficients", status, refusal)
 }
@@ -122,10 +122,10 @@ func (b LossBatch) encode(pin *runtime.Pinner) C.mgrpo_loss_batch {
 	return C.mgrpo_loss_batch{
 		trajectories:   C.int64_t(len(b.Weight)),
 		tokens:         C.int64_t(b.CuSeqlens[len(b.CuSeqlens)-1]),
-		cu_seqlens:     (*C.int64_t)(held(Pointer(b.CuSeqlens))),
-		weight:         (*C.double)(held(Pointer(b.Weight))),
-		advantage:      (*C.double)(held(Pointer(b.Advantage))),
-		coefficient:    (*C.double)(held(Pointer(b.Coefficient))),
+		cu_seqlens:     (*C.int64_t)(held(pointer(b.CuSeqlens))),
+		weight:         (*C.double)(held(pointer(b.Weight))),
+		advantage:      (*C.double)(held(pointer(b.Advantage))),
+		coefficient:    (*C.double)(held(pointer(b.Coefficient))),
 		mask:           (*C.uint8_t)(held(b.Mask)),
 		dtype:          C.int32_t(b.DType),
 		logp_new:       held(b.LogpNew),

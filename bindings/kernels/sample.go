@@ -27,7 +27,7 @@ const SamplingSize = int(unsafe.Sizeof(Sampling{})) / 4
 
 // SamplingWords returns the settings in the form that EnqueueSample reads.
 func SamplingWords(rows []Sampling) []int32 {
-	return unsafe.Slice((*int32)(Pointer(rows)), SamplingSize*len(rows))
+	return unsafe.Slice((*int32)(pointer(rows)), SamplingSize*len(rows))
 }
 
 // Sample draws one token a row. token int32, logp float32, both [Rows]; logp, which may be nil, is under softmax(z / temperature) of the
@@ -38,7 +38,7 @@ func Sample(b Backend, z Logits, rows []Sampling, token, logp unsafe.Pointer) er
 	}
 	var row C.int64_t
 	status := C.sample(b.c, z.Data, C.int32_t(z.DType), C.int64_t(z.Rows), C.int64_t(z.Vocab), C.int64_t(z.Stride),
-		(*C.mgrpo_sampling)(Pointer(rows)), token, logp, &row)
+		(*C.mgrpo_sampling)(pointer(rows)), token, logp, &row)
 	return rowFailure("sample", status, row)
 }
 
@@ -55,7 +55,7 @@ func EnqueueSample(b Backend, z Logits, rows, token, logp, bad unsafe.Pointer) e
 
 // CheckSampling returns an *Error with InvalidArgument for the first row whose settings are out of range.
 func CheckSampling(rows []Sampling) error {
-	if row := C.mgrpo_sampling_out_of_range((*C.mgrpo_sampling)(Pointer(rows)), C.int64_t(len(rows))); row >= 0 {
+	if row := C.mgrpo_sampling_out_of_range((*C.mgrpo_sampling)(pointer(rows)), C.int64_t(len(rows))); row >= 0 {
 		return &Error{Op: "sample", Status: InvalidArgument, Row: int64(row)}
 	}
 	return nil

@@ -59,7 +59,7 @@ func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Ta
 	for _, c := range s.Colleagues {
 		s.Part.Delegates = append(s.Part.Delegates, c.Name)
 	}
-	s.Tools, err = Tools(ctx, cfg, s.Part.Tools, note)
+	s.Tools, err = openTools(ctx, cfg, s.Part.Tools, note)
 	return s, err
 }
 

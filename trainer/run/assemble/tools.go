@@ -25,9 +25,9 @@ func cache(cfg *config.Config) (*recorded.Cache, error) {
 	return c, nil
 }
 
-// Tools makes the tools that an agent names, each with its limits. A name without an entry in the configuration's tools
+// openTools makes the tools that an agent names, each with its limits. A name without an entry in the configuration's tools
 // is a built-in of that kind. note, if set, is called when a step takes long.
-func Tools(ctx context.Context, cfg *config.Config, names []string, note func(string)) (*play.Toolbox, error) {
+func openTools(ctx context.Context, cfg *config.Config, names []string, note func(string)) (*play.Toolbox, error) {
 	kept, err := cache(cfg)
 	if err != nil {
 		return nil, err

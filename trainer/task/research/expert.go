@@ -192,7 +192,7 @@ func (e *expert) search(t *transcript) func(words []string) []Fact {
 			found = e.kb.Search(words)
 		}
 		t.say("search", words...)
-		t.observe(Sentences(found))
+		t.observe(sentences(found))
 		return found
 	}
 }

@@ -13,7 +13,7 @@ func accuracy(t *testing.T, n int, planner, researcher Noise) float64 {
 	t.Helper()
 	right := 0
 	for i := range n {
-		kb := makeKB(DefaultShape(), task.NewStream(7, "test", int64(i)))
+		kb := makeKB(defaultShape(), task.NewStream(7, "test", int64(i)))
 		p := &expert{kb: &kb, noise: planner, s: task.NewStream(7, "planner", int64(i))}
 		r := &expert{kb: &kb, noise: researcher, s: task.NewStream(7, "researcher", int64(i))}
 		answer := p.plan(func(entity, relation string) (string, bool) {

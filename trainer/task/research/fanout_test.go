@@ -177,7 +177,7 @@ func TestFanOutDemonstrations(t *testing.T) {
 	for _, role := range []Role{Planner, Researcher, Single} {
 		failed, repeated, turns := 0, 0, 0
 		for d := range r.Demonstrations(part(role), 200) {
-			g, err := NewGrammar(role, true)
+			g, err := newGrammar(role, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestFanOutDemonstrations(t *testing.T) {
 }
 
 func TestFanOutGrammar(t *testing.T) {
-	g, err := NewGrammar(Planner, true)
+	g, err := newGrammar(Planner, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,9 +68,9 @@ type Grammar struct {
 	calls, searches, notes int
 }
 
-// NewGrammar returns the grammar of one conversation about a chain or a fan-out question. It returns an error for an
+// newGrammar returns the grammar of one conversation about a chain or a fan-out question. It returns an error for an
 // unknown role.
-func NewGrammar(role Role, fanOut bool) (*Grammar, error) {
+func newGrammar(role Role, fanOut bool) (*Grammar, error) {
 	if !slices.Contains([]Role{Planner, Researcher, Single}, role) {
 		return nil, fmt.Errorf("research: role %q is not planner, researcher or single", role)
 	}
@@ -141,7 +141,7 @@ func (g *Grammar) Observe(text string) []string {
 }
 
 func (g *Grammar) call(body []string) Action {
-	if len(body) != 2 || !IsName(body[0]) || !IsRelation(body[1]) {
+	if len(body) != 2 || !isName[body[0]] || !isRelation[body[1]] {
 		return Invalid{"a call is a name and a relation"}
 	}
 	if g.calls++; g.calls > g.limits.calls {
@@ -155,7 +155,7 @@ func (g *Grammar) search(body []string) Action {
 	if g.role == Single {
 		limit = g.limits.singleSearches
 	}
-	if len(body) < 1 || len(body) > 2 || slices.ContainsFunc(body, func(w string) bool { return !IsName(w) && !IsRelation(w) }) {
+	if len(body) < 1 || len(body) > 2 || slices.ContainsFunc(body, func(w string) bool { return !isName[w] && !isRelation[w] }) {
 		return Invalid{"a search is one or two names or relations"}
 	}
 	if g.searches++; g.searches > limit {
@@ -185,7 +185,7 @@ func (g *Grammar) result(body []string) Action {
 }
 
 func (g *Grammar) answer(body []string) Action {
-	if len(body) < 1 || len(body) > g.limits.answers || slices.ContainsFunc(body, func(w string) bool { return !IsName(w) && w != Unknown }) {
+	if len(body) < 1 || len(body) > g.limits.answers || slices.ContainsFunc(body, func(w string) bool { return !isName[w] && w != Unknown }) {
 		return Invalid{fmt.Sprintf("an answer is a name or unknown, one for each part; at most %d", g.limits.answers)}
 	}
 	return Answer{strings.Join(body, " ")}
@@ -204,12 +204,12 @@ func isFinding(body []string) bool {
 	if len(body) == 1 {
 		return body[0] == Unknown
 	}
-	return len(body) == 4 && IsName(body[0]) && (IsRelation(body[1]) || body[1] == alias) &&
-		(body[2] == "is" || body[2] == "was") && IsName(body[3])
+	return len(body) == 4 && isName[body[0]] && (isRelation[body[1]] || body[1] == alias) &&
+		(body[2] == "is" || body[2] == "was") && isName[body[3]]
 }
 
 func lastName(words []string) string {
-	if len(words) > 0 && IsName(words[len(words)-1]) {
+	if len(words) > 0 && isName[words[len(words)-1]] {
 		return words[len(words)-1]
 	}
 	return Unknown

@@ -56,7 +56,7 @@ func TestGrammarTurns(t *testing.T) {
 		{Single, "<answer> Hana </answer>", Answer{"Hana"}},
 		{Single, "<call> Remy rival </call>", Invalid{}},
 	} {
-		g, err := NewGrammar(c.role, false)
+		g, err := newGrammar(c.role, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestGrammarTurns(t *testing.T) {
 			t.Errorf("%s says %q: %#v, want %#v", c.role, c.turn, got, c.want)
 		}
 	}
-	if _, err := NewGrammar("critic", false); err == nil {
+	if _, err := newGrammar("critic", false); err == nil {
 		t.Error("an unknown role is accepted")
 	}
 }
@@ -78,14 +78,14 @@ func TestGrammarLimits(t *testing.T) {
 		{Planner, "<call> Remy rival </call>", 5}, {Researcher, "<search> Remy </search>", 3},
 		{Single, "<search> Remy </search>", 10}, {Single, "<note> unknown </note>", 10},
 	} {
-		g, _ := NewGrammar(c.role, false)
+		g, _ := newGrammar(c.role, false)
 		for i := range c.limit + 1 {
 			if got := step(t, g, c.turn); (got == Invalid{}) != (i == c.limit) {
 				t.Errorf("%s: %s number %d: %#v", c.role, c.turn, i+1, got)
 			}
 		}
 	}
-	g, _ := NewGrammar(Researcher, false)
+	g, _ := newGrammar(Researcher, false)
 	step(t, g, "<search> Remy </search>")
 	if got := step(t, g, "<result> Remy alias is Hana </result>"); got != (Answer{"Remy alias is Hana"}) {
 		t.Errorf("a result after a search: %#v", got)
@@ -93,8 +93,8 @@ func TestGrammarLimits(t *testing.T) {
 }
 
 func TestGrammarObservations(t *testing.T) {
-	planner, _ := NewGrammar(Planner, false)
-	researcher, _ := NewGrammar(Researcher, false)
+	planner, _ := newGrammar(Planner, false)
+	researcher, _ := newGrammar(Researcher, false)
 	for _, c := range []struct {
 		g          *Grammar
 		text, want string
@@ -125,7 +125,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 	words := set(vocabulary)
 	for _, role := range []Role{Planner, Researcher, Single} {
 		for d := range r.Demonstrations(part(role), 500) {
-			g, _ := NewGrammar(role, false)
+			g, _ := newGrammar(role, false)
 			var last Action
 			for i, s := range d.Segments {
 				turn := strings.Fields(s.Text)
@@ -182,7 +182,7 @@ func FuzzStep(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, turn string) {
 		for _, role := range []Role{Planner, Researcher, Single} {
-			g, _ := NewGrammar(role, false)
+			g, _ := newGrammar(role, false)
 			g.Step(strings.Fields(turn))
 			g.Step(strings.Split(turn, " "))
 			g.Observe(turn)

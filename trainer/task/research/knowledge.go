@@ -18,8 +18,8 @@ type Shape struct {
 	Failures float64 // probability that a search finds nothing
 }
 
-// DefaultShape returns the shape of the quickstart.
-func DefaultShape() Shape { return Shape{Hops: maxHops, Alias: 0.25, Outdated: 0.5} }
+// defaultShape returns the shape of the quickstart.
+func defaultShape() Shape { return Shape{Hops: maxHops, Alias: 0.25, Outdated: 0.5} }
 
 func (h Shape) validate() error {
 	if h.Hops < 1 || h.Hops > maxHops {
@@ -253,8 +253,8 @@ func (f Fact) mentions(word string) bool {
 	return word == f.Subject || word == f.Relation || word == f.Value
 }
 
-// Sentences returns the text of search results: each fact with a full stop.
-func Sentences(facts []Fact) string {
+// sentences returns the text of search results: each fact with a full stop.
+func sentences(facts []Fact) string {
 	var words []string
 	for _, f := range facts {
 		words = append(append(words, f.Words()...), ".")

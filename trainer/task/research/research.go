@@ -22,7 +22,7 @@ type Settings struct {
 	Seed     uint64
 	EvalSize int    // held-out queries
 	Noise    Noise  // noise of the scripted experts in demonstrations
-	Shape    *Shape // shape of the knowledge bases; nil: DefaultShape
+	Shape    *Shape // shape of the knowledge bases; nil: defaultShape
 }
 
 // Task implements task.Task, task.Speaker, task.Toolkit and task.Demonstrator. Query.Data is a *KB.
@@ -46,7 +46,7 @@ func New(s Settings) (*Task, error) {
 	if err := s.Noise.validate(); err != nil {
 		return nil, err
 	}
-	shape := DefaultShape()
+	shape := defaultShape()
 	if s.Shape != nil {
 		shape = *s.Shape
 	}
@@ -132,7 +132,7 @@ func (t *Task) Tools(q task.Query, p task.Part) []tool.Tool {
 			if err != nil || t.fails(ctx) {
 				return "", err
 			}
-			return Sentences(kb.Search(strings.Fields(words))), nil
+			return sentences(kb.Search(strings.Fields(words))), nil
 		})}
 }
 

@@ -76,7 +76,7 @@ func TestKnowledgeBases(t *testing.T) {
 	const n = 3000
 	hops, aliases, twins, facts := [4]int{}, 0, 0, 0
 	for i := range n {
-		kb := makeKB(DefaultShape(), task.NewStream(11, "kb", int64(i)))
+		kb := makeKB(defaultShape(), task.NewStream(11, "kb", int64(i)))
 		hops[len(kb.Relations)]++
 		facts += len(kb.Facts)
 		for hop, r := range kb.Relations {
@@ -125,7 +125,7 @@ func TestSearchRanks(t *testing.T) {
 		"is":        "",
 		"rival Ada": "Vera rival is Ada . Ada boss was Bo . Ada boss is Cara .",
 	} {
-		if got := Sentences(kb.Search(strings.Fields(query))); got != want {
+		if got := sentences(kb.Search(strings.Fields(query))); got != want {
 			t.Errorf("search %q: %q, want %q", query, got, want)
 		}
 	}

@@ -30,12 +30,6 @@ var (
 	isName     = set(names)
 )
 
-// IsName reports whether the word is one of the names.
-func IsName(word string) bool { return isName[word] }
-
-// IsRelation reports whether the word is one of the eight relations.
-func IsRelation(word string) bool { return isRelation[word] }
-
 func set(words []string) map[string]bool {
 	m := make(map[string]bool, len(words))
 	for _, w := range words {
