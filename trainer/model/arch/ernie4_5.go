@@ -11,13 +11,7 @@ func init() {
 			RopeTheta: 500000, MaxPosition: 131072, Tied: true, BOS: []int32{1}, EOS: []int32{2}, Pad: []int32{0}},
 		useBias: true,
 		pairs:   true,
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(c.AttentionBias)
-			l.output(c.AttentionBias)
-			l.postNorm()
-			l.gatedMLP(c.MLPBias)
-		},
-		gguf: &gguf{}, // without biases
+		layer:   llamaLayer,
+		gguf:    &gguf{}, // without biases
 	})
 }

@@ -12,14 +12,8 @@ func init() {
 		attentionBias: true,
 		mlpBias:       true,
 		multipliers:   true,
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(c.AttentionBias)
-			l.output(c.AttentionBias)
-			l.postNorm()
-			l.gatedMLP(c.MLPBias)
-		},
-		gguf: &gguf{interleaved: true, read: graniteGGUF, write: writeGraniteGGUF},
+		layer:         llamaLayer,
+		gguf:          &gguf{interleaved: true, read: graniteGGUF, write: writeGraniteGGUF},
 	})
 }
 

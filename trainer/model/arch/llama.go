@@ -11,13 +11,16 @@ func init() {
 			BOS: []int32{1}, EOS: []int32{2}},
 		attentionBias: true,
 		mlpBias:       true,
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(c.AttentionBias)
-			l.output(c.AttentionBias)
-			l.postNorm()
-			l.gatedMLP(c.MLPBias)
-		},
-		gguf: &gguf{interleaved: true, ropeFactors: true},
+		layer:         llamaLayer,
+		gguf:          &gguf{interleaved: true, ropeFactors: true},
 	})
+}
+
+// llamaLayer adds the parts of a layer with norms before attention and MLP.
+func llamaLayer(l *layer, c Config) {
+	l.inputNorm()
+	l.qkv(c.AttentionBias)
+	l.output(c.AttentionBias)
+	l.postNorm()
+	l.gatedMLP(c.MLPBias)
 }

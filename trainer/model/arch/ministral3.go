@@ -25,14 +25,8 @@ func init() {
 			}
 			return map[string]any{"sliding_window": c.windowOrNull(), "rope_scaling": rope}
 		},
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(false)
-			l.output(false)
-			l.postNorm()
-			l.gatedMLP(false)
-		},
-		gguf: &gguf{name: "mistral3", interleaved: true, read: ministral3GGUF, write: writeMinistral3GGUF},
+		layer: llamaLayer,
+		gguf:  &gguf{name: "mistral3", interleaved: true, read: ministral3GGUF, write: writeMinistral3GGUF},
 	})
 }
 

@@ -13,12 +13,6 @@ func init() {
 		windows: true,
 		read:    everyLayerSlides(4096),
 		write:   func(c Config) map[string]any { return map[string]any{"sliding_window": c.windowOrNull()} },
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(false)
-			l.output(false)
-			l.postNorm()
-			l.gatedMLP(false)
-		},
+		layer:   llamaLayer,
 	})
 }

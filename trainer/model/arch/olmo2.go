@@ -11,14 +11,17 @@ func init() {
 		defaults: Config{VocabSize: 50304, Hidden: 4096, Layers: 32, Heads: 32, FFN: 11008, RMSEps: 1e-5, MaxPosition: 2048,
 			EOS: []int32{50279}, Pad: []int32{1}},
 		attentionBias: true,
-		layer: func(l *layer, c Config) {
-			l.qkv(c.AttentionBias)
-			l.wholeNorms()
-			l.output(c.AttentionBias)
-			l.attendedNorm()
-			l.gatedMLP(false)
-			l.mlpNorm()
-		},
-		gguf: &gguf{fits: func(m *metadata) bool { return !m.olmoSlides() }},
+		layer:         olmoLayer,
+		gguf:          &gguf{fits: func(m *metadata) bool { return !m.olmoSlides() }},
 	})
+}
+
+// olmoLayer adds the parts of a layer of OLMo 2 and 3.
+func olmoLayer(l *layer, c Config) {
+	l.qkv(c.AttentionBias)
+	l.wholeNorms()
+	l.output(c.AttentionBias)
+	l.attendedNorm()
+	l.gatedMLP(false)
+	l.mlpNorm()
 }

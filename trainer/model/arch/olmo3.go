@@ -14,15 +14,8 @@ func init() {
 		localTheta:    true,
 		read:          (*keys).olmo3Windows,
 		write:         writeOLMo3,
-		layer: func(l *layer, c Config) {
-			l.qkv(c.AttentionBias)
-			l.wholeNorms()
-			l.output(c.AttentionBias)
-			l.attendedNorm()
-			l.gatedMLP(false)
-			l.mlpNorm()
-		},
-		gguf: &gguf{name: OLMo2, fits: (*metadata).olmoSlides, read: olmo3GGUF, write: writeOLMo3GGUF},
+		layer:         olmoLayer,
+		gguf:          &gguf{name: OLMo2, fits: (*metadata).olmoSlides, read: olmo3GGUF, write: writeOLMo3GGUF},
 	})
 }
 

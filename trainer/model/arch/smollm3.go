@@ -35,13 +35,7 @@ func init() {
 			object["no_rope_layers"] = rotary
 			return object
 		},
-		layer: func(l *layer, c Config) {
-			l.inputNorm()
-			l.qkv(c.AttentionBias)
-			l.output(c.AttentionBias)
-			l.postNorm()
-			l.gatedMLP(c.MLPBias)
-		},
+		layer: llamaLayer,
 	})
 }
 
