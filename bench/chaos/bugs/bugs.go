@@ -74,12 +74,10 @@ var bugs = []bug{
 end
 redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
 redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
-announce(KEYS[2], ARGV[5])
 `,
 		New: `end
 redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
 redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
-announce(KEYS[2], ARGV[5])
 `,
 		Suite: storeTests("TestWriteOnce"),
 	}, {

@@ -15,9 +15,8 @@ local epoch = own[1]
 local function announce(channel, topic) redis.call('PUBLISH', channel, topic) end
 `
 
-// writeScript writes a value once, remembers the phase for Trim, and publishes the topic.
-// KEYS: epochs, events, hash, phases. ARGV: agent, fencing token, field, value, topic, phase, step.
-var writeScript = redis.NewScript(fence + `
+// writeOnce is the beginning of scripts that write a value once and remember its phase for Trim.
+const writeOnce = fence + `
 local there = redis.call('HGET', KEYS[3], ARGV[3])
 if there then
   if there == ARGV[4] then return {'same'} end
@@ -25,20 +24,18 @@ if there then
 end
 redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
 redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
+`
+
+// writeScript writes a value once, remembers the phase for Trim, and publishes the topic.
+// KEYS: epochs, events, hash, phases. ARGV: agent, fencing token, field, value, topic, phase, step.
+var writeScript = redis.NewScript(writeOnce + `
 announce(KEYS[2], ARGV[5])
 return {'new'}
 `)
 
 // submitScript writes an invocation once and, the first time, appends it to its agent's stream.
 // KEYS: epochs, events, calls, phases, stream. ARGV: agent, fencing token, id, value, topic, phase, step.
-var submitScript = redis.NewScript(fence + `
-local there = redis.call('HGET', KEYS[3], ARGV[3])
-if there then
-  if there == ARGV[4] then return {'same'} end
-  return {'conflict'}
-end
-redis.call('HSET', KEYS[3], ARGV[3], ARGV[4])
-redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
+var submitScript = redis.NewScript(writeOnce + `
 redis.call('XADD', KEYS[5], '*', 'id', ARGV[3], 'v', ARGV[4])
 announce(KEYS[2], ARGV[5])
 return {'new'}
