@@ -141,24 +141,6 @@ func TestEmulated(t *testing.T) {
 	}
 }
 
-// The parts of a step, of the same model in the same type of numbers, stand beside TRL's whole.
-func TestParts(t *testing.T) {
-	result := func(suite, peer, shape, dtype string, ours, theirs float64) measure.Row {
-		r := measure.Row{Suite: suite, Name: "n", Shape: shape, DType: dtype, Cache: measure.Cold, FLOPs: measure.Amount{Value: 1e9}, Providers: []measure.Result{
-			{Name: measure.Ours, Status: "ok", Quantiles: measure.Quantiles{Median: ours}}, {Name: peer, Status: "ok", Quantiles: measure.Quantiles{Median: theirs}}}}
-		r.Finish(measure.Ceilings{Copy: measure.Quantiles{Median: 10}, GEMM: measure.Quantiles{Median: 100}, GEMMBF16: measure.Quantiles{Median: 200}})
-		return r
-	}
-	m := &machine{slug: "x", results: []*measure.Results{
-		{Suite: "rollout", Rows: []measure.Row{result("rollout", "hf-generate", "s", "bfloat16", 1, 99), result("rollout", "hf-generate", "s", "float32", 1, 3)}},
-		{Suite: "learner", Rows: []measure.Row{result("learner", "hf-forward-backward", "s", "float32", 1, 4)}},
-		{Suite: "step", Rows: []measure.Row{result("step", "trl", "s", "float32", 2, 20), result("step", "trl", "of which no part was measured", "float32", 2, 20)}}}}
-	got := text([]*machine{m})
-	if want := "| n, s | 2 s | 20 s | 10.00 | 3 s | 4 s | 7 s | 3.50 |\n"; strings.Count(got, want) != 1 || strings.Contains(got, "no part was measured | 2 s | 20 s | 10.00 |") {
-		t.Errorf("no %q alone in\n%s", want, got)
-	}
-}
-
 // A GPU is named, and reasons of processors are not given for it.
 func TestGPU(t *testing.T) {
 	r := row("80 rewards in 10 groups", 1e-3, 1e-3)

@@ -110,9 +110,6 @@ func (m *machine) write(b *strings.Builder) {
 	}
 	for _, r := range m.results {
 		writeRows(b, r)
-		if r.Suite == "step" {
-			m.writeParts(b, r)
-		}
 	}
 	if m.hot != nil {
 		m.hot.write(b)
@@ -154,51 +151,19 @@ func (m *machine) emulated(row measure.Row) bool {
 	return slices.ContainsFunc(m.results, func(r *measure.Results) bool { return r.Suite == row.Suite && row.Emulated(r.Ceilings) })
 }
 
-// writeParts compares TRL's whole step with the times of transformers for its parts, which other suites measured.
-func (m *machine) writeParts(b *strings.Builder, steps *measure.Results) {
-	var rows []string
-	for _, step := range steps.Rows {
-		ours, trl := find(step, measure.Ours), find(step, "trl")
-		generate, train := m.part("hf-generate", step), m.part("hf-forward-backward", step)
-		if ours == nil || trl == nil || trl.Status != "ok" || generate == nil || train == nil {
-			continue
-		}
-		both := generate.Median + train.Median
-		rows = append(rows, fmt.Sprintf("| %s, %s | %s | %s | %.2f | %s | %s | %s | %.2f |", step.Name, step.Shape, measure.Seconds(ours.Median), measure.Seconds(trl.Median), trl.Median/ours.Median,
-			measure.Seconds(generate.Median), measure.Seconds(train.Median), measure.Seconds(both), both/ours.Median))
-	}
-	table(b, "\nTRL's step compared with its parts alone, with the same model and shape: transformers' generate (suite rollout) and its forward and backward pass (suite learner). "+
-		"Our step and TRL's include rewards, clipping and the optimizer. `mgrpo bench step --profile` prints the time of each part of TRL's step.\n\n",
-		"| case | ours | TRL | × ours | generate | forward and backward | both | × ours |", rows)
-}
-
-// part returns a peer's result for the shape of a step, in the peer's type of numbers, or nil if it was not measured.
-func (m *machine) part(peer string, step measure.Row) *measure.Result {
-	for _, row := range m.rows() {
-		p := find(row, peer)
-		if p != nil && p.Status == "ok" && row.Shape == step.Shape && row.PeersDType() == step.PeersDType() {
-			return p
-		}
-	}
-	return nil
-}
-
-// standing is a comparison with one peer.
-type standing struct {
-	row   measure.Row
-	peer  string
-	ratio float64
-}
-
 // writeStandings writes the number of comparisons in which we are faster, and lists the other ones.
 func (m *machine) writeStandings(b *strings.Builder) {
-	var losses []standing
+	type loss struct {
+		ratio float64
+		row   string
+	}
+	var losses []loss
 	wins, emulated := 0, 0
 	for _, r := range m.rows() {
 		for peer, ratio := range r.Ratio {
 			switch {
 			case ratio < 1:
-				losses = append(losses, standing{r, peer, ratio})
+				losses = append(losses, loss{ratio, fmt.Sprintf("| %s, %s | %s | %s | %.2f |", r.Name, r.Shape, r.Cache, peer, ratio)})
 			case m.emulated(r):
 				emulated++
 			default:
@@ -206,16 +171,14 @@ func (m *machine) writeStandings(b *strings.Builder) {
 			}
 		}
 	}
-	slices.SortFunc(losses, func(x, y standing) int {
-		return cmp.Or(cmp.Compare(x.ratio, y.ratio), strings.Compare(x.row.Name+x.row.Shape+string(x.row.Cache)+x.peer, y.row.Name+y.row.Shape+string(y.row.Cache)+y.peer))
-	})
+	slices.SortFunc(losses, func(x, y loss) int { return cmp.Or(cmp.Compare(x.ratio, y.ratio), strings.Compare(x.row, y.row)) })
 	fmt.Fprintf(b, "\n### Wins and losses\n\nFaster in %d of %d comparisons.", wins, wins+len(losses))
 	if emulated > 0 {
 		fmt.Fprintf(b, " %d more, with peers whose bf16 is emulated, are not counted.", emulated)
 	}
 	var rows []string
 	for _, l := range losses {
-		rows = append(rows, fmt.Sprintf("| %s, %s | %s | %s | %.2f |", l.row.Name, l.row.Shape, l.row.Cache, l.peer, l.ratio))
+		rows = append(rows, l.row)
 	}
 	if len(rows) == 0 {
 		b.WriteString("\n")
