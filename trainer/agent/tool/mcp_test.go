@@ -96,6 +96,18 @@ func stdioConfig(t *testing.T) MCPConfig {
 	return MCPConfig{Command: []string{self}, Env: []string{mcpServerEnv, "MGRPO_TEST_DAY"}}
 }
 
+// listen starts a server over HTTP and returns its address.
+func listen(t *testing.T, handler http.Handler) (url string) {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+		server.Close()
+	})
+	return server.URL
+}
+
 func httpConfig(t *testing.T) MCPConfig {
 	t.Helper()
 	t.Setenv("MGRPO_TEST_DAY", "Wednesday")
@@ -105,14 +117,9 @@ func httpConfig(t *testing.T) MCPConfig {
 		}
 		return testMCPServer()
 	}, nil)
-	server := httptest.NewServer(handler)
-	t.Cleanup(func() {
-		server.CloseClientConnections()
-		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-		server.Close()
-	})
+	url := listen(t, handler)
 	t.Setenv("MGRPO_TEST_TOKEN", "sk-5")
-	return MCPConfig{URL: server.URL, TokenEnv: "MGRPO_TEST_TOKEN"}
+	return MCPConfig{URL: url, TokenEnv: "MGRPO_TEST_TOKEN"}
 }
 
 func TestMCP(t *testing.T) {
@@ -375,7 +382,7 @@ func TestMCPBeginsWithInitialize(t *testing.T) {
 	var mu sync.Mutex
 	var methods []string
 	inner := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return testMCPServer() }, nil)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
@@ -389,12 +396,7 @@ func TestMCPBeginsWithInitialize(t *testing.T) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		inner.ServeHTTP(w, r)
 	}))
-	t.Cleanup(func() {
-		server.CloseClientConnections()
-		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-		server.Close()
-	})
-	m, err := ConnectMCP(t.Context(), MCPConfig{URL: server.URL})
+	m, err := ConnectMCP(t.Context(), MCPConfig{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -82,7 +81,7 @@ func serveMCPResults() {
 
 // httpMCPResults starts a server over HTTP that replies in the given content type.
 func httpMCPResults(t *testing.T, kind string) MCPConfig {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return MCPConfig{URL: listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		reply := mcpReply(body)
 		switch {
@@ -97,13 +96,7 @@ func httpMCPResults(t *testing.T, kind string) MCPConfig {
 			w.Header().Set("Content-Type", kind)
 			_, _ = w.Write(reply)
 		}
-	}))
-	t.Cleanup(func() {
-		server.CloseClientConnections()
-		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-		server.Close()
-	})
-	return MCPConfig{URL: server.URL}
+	}))}
 }
 
 // TestMCPResultTypes: each kind of result is read correctly over each transport.

@@ -62,22 +62,14 @@ var visionParts = []stored{
 
 // TestWrappedSaved: what is saved has the configuration, the names and the other parts of what was loaded, and trained weights.
 func TestWrappedSaved(t *testing.T) {
-	within := func(prefix string) func(string) string {
-		return func(name string) string {
-			if rest, ok := strings.CutPrefix(name, "model."); ok {
-				return prefix + rest
-			}
-			return name
-		}
-	}
 	for _, c := range []struct {
 		outer, family string
 		rename        func(string) string
 	}{
 		{"gemma3", arch.Gemma3, func(name string) string { return "language_model." + name }},
 		{"mistral3", "mistral", func(name string) string { return "language_model." + name }},
-		{"mistral3", "mistral", within("model.language_model.")},
-		{"qwen2_5_vl", arch.Qwen2, within("model.")},
+		{"mistral3", "mistral", inside("model.language_model.")},
+		{"qwen2_5_vl", arch.Qwen2, inside("model.")},
 	} {
 		cfg := tinyConfig(c.family)
 		if c.family == arch.Gemma3 {

@@ -80,25 +80,27 @@ func prefixed(rename func(name string) string) func([]stored) []stored {
 	}
 }
 
+// inside returns a function that puts names below another prefix than "model.".
+func inside(prefix string) func(string) string {
+	return func(name string) string {
+		if rest, ok := strings.CutPrefix(name, "model."); ok {
+			return prefix + rest
+		}
+		return name
+	}
+}
+
 // TestWrappedNames reads what wrappers of PyTorch, and models that a language model is a part of, save.
 func TestWrappedNames(t *testing.T) {
 	before := func(prefix string) func(string) string { return func(name string) string { return prefix + name } }
-	within := func(prefix string) func(string) string {
-		return func(name string) string {
-			if rest, ok := strings.CutPrefix(name, "model."); ok {
-				return prefix + rest
-			}
-			return name
-		}
-	}
 	for prefix, rename := range map[string]func(string) string{
 		"module.model.":           before("module."),
 		"_orig_mod.model.":        before("_orig_mod."),
 		"module._orig_mod.model.": before("module._orig_mod."),
 		"language_model.model.":   before("language_model."),
-		"model.language_model.":   within("model.language_model."),
-		"transformer.":            within("transformer."),
-		"":                        within(""),
+		"model.language_model.":   inside("model.language_model."),
+		"transformer.":            inside("transformer."),
+		"":                        inside(""),
 	} {
 		for _, family := range []string{arch.Llama, arch.Phi3, arch.OLMo2, arch.Qwen3MoE} {
 			dir, values := restore(t, tinyConfig(family), prefixed(rename))

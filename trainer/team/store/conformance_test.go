@@ -21,23 +21,7 @@ func TestManyWaiters(t *testing.T) {
 		boss, help := pair(t, b, Options{})
 		ctx, stop := context.WithCancel(t.Context())
 		var worker, waiters sync.WaitGroup
-		worker.Go(func() {
-			for {
-				v, err := claimOne(ctx, help, Train(0))
-				if errors.Is(err, ErrEnded) {
-					return
-				}
-				if err != nil {
-					t.Errorf("claim: %v", err)
-					return
-				}
-				worker.Go(func() {
-					if err := help.Complete(ctx, v, Result{Text: "answer to " + v.Task}); err != nil {
-						t.Errorf("complete: %v", err)
-					}
-				})
-			}
-		})
+		answerEach(ctx, t, help, &worker, func(Invocation) {})
 		const n = 300
 		for i := range n {
 			waiters.Go(func() {

@@ -64,14 +64,8 @@ var faults = map[string]string{
 	"closed in a request":     `{"type": "limit_data", "stream": "upstream", "attributes": {"bytes": 700}}`,
 }
 
-// exchange has boss submit n invocations and help answer them, and checks each answer. It calls between after a third of them.
-func exchange(t *testing.T, boss, help *Member, n int, between func()) {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var worker, waiters sync.WaitGroup
-	var mu sync.Mutex
-	claimed := map[string]int{}
+// answerEach has help answer the invocations of Train(0) until its end, many at a time. It calls claimed with each.
+func answerEach(ctx context.Context, t *testing.T, help *Member, worker *sync.WaitGroup, claimed func(v Invocation)) {
 	worker.Go(func() {
 		for {
 			v, err := claimOne(ctx, help, Train(0))
@@ -82,15 +76,28 @@ func exchange(t *testing.T, boss, help *Member, n int, between func()) {
 				t.Errorf("claim: %v", err)
 				return
 			}
-			mu.Lock()
-			claimed[v.ID()]++
-			mu.Unlock()
+			claimed(v)
 			worker.Go(func() {
 				if err := help.Complete(ctx, v, Result{Text: "answer to " + v.Task}); err != nil {
 					t.Errorf("complete: %v", err)
 				}
 			})
 		}
+	})
+}
+
+// exchange has boss submit n invocations and help answer them, and checks each answer. It calls between after a third of them.
+func exchange(t *testing.T, boss, help *Member, n int, between func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var worker, waiters sync.WaitGroup
+	var mu sync.Mutex
+	claimed := map[string]int{}
+	answerEach(ctx, t, help, &worker, func(v Invocation) {
+		mu.Lock()
+		defer mu.Unlock()
+		claimed[v.ID()]++
 	})
 	var once sync.Once
 	slots := make(chan struct{}, 8)
