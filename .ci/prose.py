@@ -26,7 +26,6 @@ ABOVE = {
     "cmd/mgrpo (tests)": 19,
     "cuda/cudatest (tests)": 27,
     "deploy/kubernetes (tests)": 19,
-    "kernels/test (tests)": 17,
     "trainer/*.go (tests)": 19,
     "trainer/engine/cgroup (tests)": 20,
     "trainer/engine/learner (tests)": 12,

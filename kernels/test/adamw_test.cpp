@@ -14,7 +14,7 @@ struct State {
 class AdamW : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(AdamW);
 
-// Runs `steps` updates on the same gradient; status of the last.
+// Runs `steps` updates on the same gradient and returns the status of the last one.
 int32_t run(const Backend &b, State &s, const std::vector<float> &gradient, mgrpo_adamw_config config, int steps,
             std::vector<uint16_t> *bf16 = nullptr, bool aligned = false) {
   Buffer<float> p(b, s.p, aligned), m(b, s.m, aligned), v(b, s.v, aligned), g(b, gradient, aligned);
@@ -61,7 +61,7 @@ TEST_P(AdamW, BitsEqualTheCPUs) {
   for (size_t n : {5000, 5001, 5003, 3})
     for (bool aligned : {false, true}) {
       State here = zeros(n, 3), there = here;
-      const auto gradient = cast<float>(normals(n, 4, 1e-3));  // below the clip, where the norm's last bits do not matter
+      const auto gradient = cast<float>(normals(n, 4, 1e-3));  // the norm is below the clip, so its last bits do not matter
       std::vector<uint16_t> copy_here, copy_there;
       run(backend(), here, gradient, kConfig, 3, &copy_here, aligned);
       run(cpu(), there, gradient, kConfig, 3, &copy_there);
@@ -86,7 +86,7 @@ TEST_P(AdamW, NonFiniteGradientsTouchNothing) {
 }
 
 TEST_P(AdamW, BFloat16CopyRoundsToNearestEven) {
-  State s{{1.00390625f, 1.01171875f, -3.0f, 0.0f}, {0, 0, 0, 0}, {0, 0, 0, 0}};  // ties: to 1.0 and to 1.015625
+  State s{{1.00390625f, 1.01171875f, -3.0f, 0.0f}, {0, 0, 0, 0}, {0, 0, 0, 0}};  // the first two are ties and round to 1.0 and 1.015625
   std::vector<uint16_t> copy;
   mgrpo_adamw_config still = kConfig;
   still.lr = 0;
@@ -132,7 +132,7 @@ TEST_P(AdamW, NormOfManyBlocks) {
   EXPECT_NEAR(norm, static_cast<double>(std::sqrt(want)), 1e-11);
 }
 
-// Of fewer elements than a load, of a few more than a block has, and of parts of tensors that are not aligned.
+// Covers fewer elements than one load, slightly more than one block, and unaligned parts of tensors.
 TEST_P(AdamW, NormOfAnySize) {
   const auto gradient = cast<float>(normals(70001, 11));
   Buffer<float> g(backend(), gradient);
@@ -142,7 +142,7 @@ TEST_P(AdamW, NormOfAnySize) {
       for (size_t i = 0; i < n; i++) want += static_cast<long double>(gradient[first + i]) * gradient[first + i];
       double norm = -1;
       ASSERT_EQ(backend().grad_norm(g.get() + first, static_cast<int64_t>(n), &norm), MGRPO_OK);
-      EXPECT_NEAR(norm, static_cast<double>(std::sqrt(want)), 1e-11) << n << " from " << first;
+      EXPECT_NEAR(norm, static_cast<double>(std::sqrt(want)), 1e-11) << n << " elements from " << first;
     }
   }
 }

@@ -34,7 +34,7 @@ using Result = ResultOf<double>;
 auto call(const Backend &b, double) { return b.group_advantage; }
 auto call(const Backend &b, float) { return b.group_advantage_f32; }
 
-// Unweighted: the weights, which must all be 1, are given as null.
+// Runs the kernel. If `weighted` is false, the weights are null; all weights of the input must then be 1.
 template <class T = double>
 ResultOf<T> run(const Backend &b, const Groups &in, const mgrpo_convention &convention = kPaper, bool weighted = true) {
   Buffer<T> rewards(b, cast<T>(in.rewards)), advantages(b, in.rewards.size());
@@ -49,7 +49,7 @@ ResultOf<T> run(const Backend &b, const Groups &in, const mgrpo_convention &conv
   return r;
 }
 
-// The definition, in long double, copies written out as the members they stand for.
+// Computes the definition in long double. A member of weight n counts as n members.
 std::vector<double> oracle(const std::vector<double> &rewards, const std::vector<double> &weights) {
   long double w = 0, mean = 0, variance = 0;
   for (size_t i = 0; i < rewards.size(); i++) w += weights[i], mean += static_cast<long double>(weights[i]) * rewards[i];
@@ -139,11 +139,11 @@ const mgrpo_convention kConventions[]{kPaper,
                                       {MGRPO_STD_NONE, MGRPO_BASELINE_LEAVE_ONE_OUT, 0, 0},
                                       {MGRPO_STD_SAMPLE, MGRPO_BASELINE_LEAVE_ONE_OUT_STD, 1e-6, 0}};
 
-// Rewards that differ by rounding alone, as sums of partial credits in another order do, are equal under every convention.
+// Rewards that differ only by rounding are equal under every convention, e.g. partial credits summed in another order.
 template <class T>
 void expect_equal_rewards(const Backend &b, const mgrpo_convention &c, const std::vector<double> &rewards) {
   Groups in;
-  in.add({0, 1, 0, 1});  // five groups, so that fours of them are taken together
+  in.add({0, 1, 0, 1});  // five groups, because the kernel takes four at a time
   in.add(rewards);
   in.add({0, 1, 1});
   in.add(rewards, std::vector<double>(rewards.size(), 1));
@@ -162,7 +162,7 @@ void expect_equal_rewards(const Backend &b, const mgrpo_convention &c, const std
 }
 
 TEST_P(Advantage, RoundingIsNoSpread) {
-  const double a = 0.1 + 0.2, b = 0.3;  // two neighbours
+  const double a = 0.1 + 0.2, b = 0.3;  // neighbouring numbers
   const double tenth = 0.1, sum = tenth + tenth + tenth + tenth + tenth + tenth + tenth + tenth + tenth + tenth;
   for (const mgrpo_convention &c : kConventions) {
     SCOPED_TRACE(testing::Message() << c.std << " " << c.baseline);
@@ -176,7 +176,7 @@ TEST_P(Advantage, RoundingIsNoSpread) {
   }
 }
 
-// A spread counts as one however small the rewards are, and beside large ones from a few thousand units in the last place on.
+// Small rewards have a spread, and large rewards have one if they differ by a few thousand units in the last place.
 TEST_P(Advantage, SmallSpreadsAreNotRounding) {
   for (const mgrpo_convention &c : kConventions) {
     if (c.sigma_min > 0 || c.eps > 0) continue;
@@ -197,7 +197,7 @@ TEST_P(Advantage, LeaveOneOutStdDividesByNoRounding) {
   Groups in;
   in.add({0.6, 0.3, 0.1 + 0.2, 0.3});
   in.add({0.6, 0.3, 0.3, 0.3});
-  in.add({1, 1e-17, 0, 0});  // equal beside the group's rewards
+  in.add({1, 1e-17, 0, 0});  // 1e-17 is equal to 0 in a group with rewards of 1
   const Result r = run(backend(), in, convention);
   ASSERT_EQ(r.status, MGRPO_OK);
   EXPECT_NEAR(r.advantages[0], 0.3, 1e-15);
@@ -240,9 +240,8 @@ TEST_P(Advantage, RefusalsNameTheFirstMember) {
   EXPECT_EQ(two.error.code, MGRPO_ADVANTAGE_BAD_WEIGHT);
 }
 
-// Groups of 0 to 70 members: some identical, some all 0 or 1, some whose sums lose what is small, some near the range's
-// ends, some identical and so large that their sum is not finite. With weights, members of weight 0 among them and
-// whole groups of them; unit: 0 and 1 only.
+// Returns groups of 0 to 70 members: identical, all 0 or 1, with sums that lose small terms, near the limits of the range, and identical
+// with an infinite sum. If `weighted`, some members and some whole groups have weight 0. If `unit`, the weights are 0 or 1.
 Groups all_kinds(unsigned groups, bool weighted, bool unit, double largest) {
   Groups in;
   std::mt19937 generator(9);
@@ -292,8 +291,8 @@ TEST_P(Advantage, AGroupsBitsDoNotDependOnTheOthers) {
     }
 }
 
-// Sets of 32 groups whose float32 rewards are up to so many powers of two apart: sums of the first sets are exact
-// without compensation. Among them are groups of identical rewards, of zeros, and without members.
+// Returns sets of 32 groups whose float32 rewards are at most n powers of two apart, for n from `from` to `to`. The sums of the first
+// sets are exact without compensation. Some groups have identical rewards, only zeros or no members.
 Groups runs_apart(int from, int to) {
   Groups in;
   std::mt19937 generator(9);
@@ -316,7 +315,7 @@ TEST_P(Advantage, ExactSumsHaveTheSameBits) {
   }
 }
 
-// A group that has to be refused is found among groups that have not, in every lane of a four.
+// Groups are processed by fours. The test places an invalid group in every lane, among valid ones.
 TEST_P(Advantage, RefusalsAmongManyNameTheFirst) {
   MGRPO_SKIP_EMULATED();
   const double tiny = std::numeric_limits<double>::denorm_min();

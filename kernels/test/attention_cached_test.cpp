@@ -8,7 +8,7 @@ using namespace layer_testing;
 
 namespace {
 
-constexpr double kTolerance = 256 * kEpsilon;  // of the largest value
+constexpr double kTolerance = 256 * kEpsilon;  // relative to the largest value
 constexpr float kScale = 0.3f;
 
 class AttentionCached : public OnEveryBackend {};
@@ -20,7 +20,7 @@ struct Cache {
   int32_t dtype = MGRPO_FLOAT32;
   bool aligned = false;
   int64_t window = 0, block = 16;
-  Floats sinks;  // by head; empty: there are none
+  Floats sinks;  // by head; if empty, there are no sinks
 
   Cache(int64_t slots, int64_t heads, int64_t kv_heads, int64_t max_len, int64_t hd)
       : slots(slots),
@@ -112,7 +112,7 @@ TEST_P(AttentionCached, WindowMatchesFloat64) {
 }
 
 TEST_P(AttentionCached, LongRows) {
-  Cache cache(2, 2, 1, 8300, 4);  // in more parts of 256 keys than a GPU cuts a row of this length into
+  Cache cache(2, 2, 1, 8300, 4);  // more parts of 256 keys than a GPU divides a row of this length into
   const Ints slot{0, 1, 0, 1, 1}, length{8300, 8192, 257, 1, 2600};
   const Floats q = normal(5 * cache.row(), 4);
   for (int64_t window : {0, 300, 8200}) {
@@ -122,7 +122,7 @@ TEST_P(AttentionCached, LongRows) {
 }
 
 TEST_P(AttentionCached, Bf16IsFloat32RoundedOnce) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   for (auto [heads, kv_heads, hd] : kShapes)
     for (bool aligned : {false, true}) {
       Cache cache(2, heads, kv_heads, 300, hd);
@@ -134,7 +134,7 @@ TEST_P(AttentionCached, Bf16IsFloat32RoundedOnce) {
     }
 }
 
-// Shapes that tensor cores take in a way of their own: query heads a key/value head below, at and above the columns of a product.
+// Shapes with a code path of their own on tensor cores: query heads per key/value head below, at and above the columns of a product.
 const Shape kGrouped[] = {{1, 1, 64},  {6, 2, 64},  {4, 1, 80},   {5, 1, 128}, {14, 2, 64}, {8, 1, 96},  {14, 1, 64}, {28, 2, 128},
                           {16, 1, 96}, {17, 1, 20}, {16, 1, 256}, {8, 2, 256}, {7, 1, 130}, {4, 1, 121}, {12, 1, 3}};
 
@@ -145,7 +145,7 @@ Cache in_bf16(Cache cache) {
 }
 
 TEST_P(AttentionCached, GroupedHeadsInBf16MatchFloat64) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   for (auto [heads, kv_heads, hd] : kGrouped) {
     Cache cache = in_bf16(Cache(3, heads, kv_heads, 530, hd));
     const Ints slot{1, 0, 1, 1, 2, 2, 0}, length{530, 33, 0, 1, 128, 129, 17};
@@ -161,8 +161,8 @@ TEST_P(AttentionCached, GroupedHeadsInBf16MatchFloat64) {
 }
 
 TEST_P(AttentionCached, LongRowsInBf16) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
-  Cache cache = in_bf16(Cache(2, 4, 1, 5000, 8));  // hd too small for whole packs of a tile, and large enough below
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
+  Cache cache = in_bf16(Cache(2, 4, 1, 5000, 8));  // hd is too small for whole packs of a tile; in `wide` it is large enough
   Cache wide = in_bf16(Cache(1, 5, 1, 4300, 64));
   wide.aligned = true;
   for (int64_t window : {0, 2300}) {
@@ -175,9 +175,9 @@ TEST_P(AttentionCached, LongRowsInBf16) {
   }
 }
 
-// A warp of a GPU takes more than 32 tiles of each part.
+// Each warp of a GPU processes more than 32 tiles of each part.
 TEST_P(AttentionCached, VeryLongRowInBf16) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   Cache cache = in_bf16(Cache(1, 1, 1, 140'000, 64));
   cache.aligned = true;
   for (int64_t j = 0; j < 140'000; j++) cache.v[j * 64] = 1 + static_cast<float>(j / 16 % 8);  // by tile
@@ -185,7 +185,7 @@ TEST_P(AttentionCached, VeryLongRowInBf16) {
   EXPECT_TRUE(close_to(cache.attend(backend(), q, {0}, {140'000}), cache.oracle(q, {0}, {140'000}), kBf16Epsilon, kTolerance));
 }
 
-// Among many rows fewer blocks share a row's parts than if it were alone.
+// With many rows, fewer blocks share the parts of a row than if it were alone.
 TEST_P(AttentionCached, LongRowsDoNotDependOnTheirCompany) {
   for (bool bf16 : {false, true}) {
     if (bf16 && !has_bf16(backend())) continue;
@@ -193,7 +193,7 @@ TEST_P(AttentionCached, LongRowsDoNotDependOnTheirCompany) {
     if (bf16) cache = in_bf16(cache);
     Ints slot(80, 0), length(80, 1);
     length[7] = 2600, length[79] = 2100;
-    for (auto *x : {&cache.k, &cache.v})  // what is behind the longest row
+    for (auto *x : {&cache.k, &cache.v})  // keys after the longest row
       for (int64_t h = 0; h < 8; h++) std::fill_n(&(*x)[(h * 2700 + 2600) * 8], 100 * 8, NAN);
     Floats q = normal(80 * cache.row(), 4);
     if (bf16) q = rounded_to_bf16(q);
@@ -206,7 +206,7 @@ TEST_P(AttentionCached, LongRowsDoNotDependOnTheirCompany) {
   }
 }
 
-// The parts of all rows, of which a table of this width may have 64 each, take more room than a launch has on a GPU.
+// A row can have 64 parts in a table of this width. The parts of all rows exceed the space of one launch on a GPU.
 TEST_P(AttentionCached, RowsOfSeveralLaunches) {
   const int64_t rows = 20;
   const Cache cache(1, 64, 1, 16400, 256);
@@ -221,7 +221,7 @@ TEST_P(AttentionCached, RowsOfSeveralLaunches) {
 }
 
 TEST_P(AttentionCached, WhatIsNotSeenDoesNotMatterInBf16) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   for (int64_t block : {1, 8, 16, 64}) {
     Cache cache = in_bf16(Cache(2, 8, 2, 150, 64));
     cache.window = 70, cache.block = 256, cache.aligned = true;
@@ -232,7 +232,7 @@ TEST_P(AttentionCached, WhatIsNotSeenDoesNotMatterInBf16) {
       EXPECT_TRUE(same_bits(cache.attend(backend(), part(q, r * cache.row(), cache.row()), {slot[r]}, {length[r]}),
                             part(clean, r * cache.row(), cache.row())))
           << "row " << r << " alone, blocks of " << block;
-    for (auto *x : {&cache.k, &cache.v})  // of the second sequence nobody sees what is before 11 and from 100 on
+    for (auto *x : {&cache.k, &cache.v})  // no row sees the second sequence before 11 or from 100 on
       for (int64_t h = 2; h < 4; h++)
         for (int64_t j = 0; j < 150; j++)
           if (j < 11 || j >= 100) std::fill_n(&(*x)[(h * 150 + j) * 64], 64, NAN);
@@ -252,7 +252,7 @@ TEST_P(AttentionCached, WhatIsNotSeenDoesNotMatterInBf16) {
 
 TEST_P(AttentionCached, TableOutsideTheCacheInBf16) {
   const Backend &b = backend();
-  if (!has_bf16(b) || b.refuses_places) GTEST_SKIP() << "float32 alone, or places are refused";
+  if (!has_bf16(b) || b.refuses_places) GTEST_SKIP() << "float32 only, or places are refused";
   Cache cache = in_bf16(Cache(2, 4, 1, 64, 64));
   cache.aligned = true;
   const Floats q = rounded_to_bf16(normal(4 * cache.row(), 10));
@@ -356,7 +356,7 @@ TEST_P(AttentionCached, SinksOfLongRows) {
 }
 
 TEST_P(AttentionCached, SinksInBf16MatchFloat64) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   for (auto [heads, kv_heads, hd] : {Shape{6, 2, 64}, {16, 2, 64}, {5, 1, 128}, {17, 1, 20}, {8, 2, 256}}) {
     Cache cache(3, heads, kv_heads, 310, hd);
     cache.k = rounded_to_bf16(cache.k), cache.v = rounded_to_bf16(cache.v), cache.dtype = MGRPO_BFLOAT16;
@@ -430,7 +430,7 @@ TEST_P(AttentionCached, ScoresFarApart) {
   const int64_t length = 300;
   Cache cache(1, 2, 1, length, 8);
   const Floats q(cache.row(), 1.0f);
-  for (int64_t j = 0; j < length; j++)  // scores that rise by thousands, from far below 0 to far above
+  for (int64_t j = 0; j < length; j++)  // scores rise by thousands, from far below 0 to far above
     for (int64_t c = 0; c < cache.hd; c++) cache.k[j * cache.hd + c] = static_cast<float>((j - 150) * 1000);
   const Floats out = cache.attend(backend(), q, {0}, {static_cast<int32_t>(length)}),
                last = part(cache.v, (length - 1) * cache.hd, cache.hd);
@@ -443,7 +443,7 @@ TEST_P(AttentionCached, BlocksDoNotMatter) {
     cache.window = window;
     const Ints slot{2, 0, 1, 1, 1, 1}, length{200, 33, 70, 71, 72, 73};
     const Floats q = normal(6 * cache.row(), 3);
-    cache.block = 256;  // one a sequence
+    cache.block = 256;  // one block per sequence
     const Floats want = cache.attend(backend(), q, slot, length);
     for (int64_t block : {1, 8, 32, 64, 128}) {
       cache.block = block;
@@ -454,7 +454,7 @@ TEST_P(AttentionCached, BlocksDoNotMatter) {
 
 TEST_P(AttentionCached, SequencesShareBlocks) {
   Cache cache(2, 4, 2, 60, 16);
-  for (auto *x : {&cache.k, &cache.v})  // the first 32 tokens of both are one's
+  for (auto *x : {&cache.k, &cache.v})  // the first 32 tokens of both sequences share their blocks
     for (int64_t h = 0; h < 2; h++) std::copy_n(&(*x)[h * 60 * 16], 32 * 16, &(*x)[(2 + h) * 60 * 16]);
   const Ints slot{0, 1, 1}, length{60, 45, 46};
   const Floats q = normal(3 * cache.row(), 3);
@@ -517,7 +517,7 @@ TEST_P(AttentionCached, TableOutsideTheCache) {
   Table table(2, 40, 8);
   const Floats keys = table.in_blocks(cache.k, 2, 40, 16), values = table.in_blocks(cache.v, 2, 40, 16);
   const auto status = [&](Array &out) { return cache.status(b, q, slot, length, out, table, keys, values); };
-  table.entries[5] = -1, table.entries[6] = INT32_MAX;  // of the second, before its window
+  table.entries[5] = -1, table.entries[6] = INT32_MAX;  // blocks of the second sequence, before its window
   Array clean(b, MGRPO_FLOAT32, 2 * cache.row());
   ASSERT_EQ(status(clean), MGRPO_OK);
   EXPECT_TRUE(same_bits(clean.values(), cache.attend(b, q, slot, length)));

@@ -5,7 +5,7 @@ using namespace layer_testing;
 
 namespace {
 
-// Of the largest possible output: scores and sums carry about sqrt(T) roundings.
+// Relative to the largest possible output. Scores and sums contain about sqrt(T) roundings.
 constexpr double kForwardTolerance = 64 * kEpsilon;
 constexpr double kBackwardTolerance = 512 * kEpsilon;
 
@@ -13,9 +13,9 @@ struct Problem {
   Ints lengths;
   int64_t heads, kv_heads, hd;
   float scale;
-  Ints follows = {};  // by segment; empty: every segment is a sequence
+  Ints follows = {};  // by segment; if empty, every segment is a sequence
   int64_t window = 0;
-  Floats sinks = {};  // by head; empty: there are none
+  Floats sinks = {};  // by head; if empty, there are no sinks
 
   Ints cu() const {
     Ints c{0};
@@ -29,7 +29,7 @@ struct Problem {
 
   const float *sinks_or_null() const { return sinks.empty() ? nullptr : sinks.data(); }
 
-  // The rows that the last row of segment s sees, in the order of their positions.
+  // Returns the rows that the last row of segment s sees, in the order of their positions.
   Ints seen(size_t s) const {
     Ints rows;
     if (!follows.empty() && follows[s] >= 0) {
@@ -58,17 +58,17 @@ const Problem kProblems[] = {
     {{1100}, 2, 2, 8, 0.35f},                                                        // longer than a task of the backward pass
     {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 19, 19, 19}},                             // one prefix, ragged ends
     {{20, 7}, 4, 2, 16, 0.25f, {-1, 19}},                                            // one child of a whole segment
-    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}},                              // children of parts of it
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}},                              // children of partial segments
     {{0, 7, 5}, 4, 2, 16, 0.25f, {-1, -1, -1}},                                      // nothing shared
     {{9, 0, 4, 0}, 4, 2, 16, 0.25f, {-1, 8, 8, 12}},                                 // sequences that end where their prefix ends
     {{120, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 69, 69, -1, 312}},                // two trees, more than one block of keys
     {{5, 1, 64, 1, 90, 2, 63, 11}, 6, 2, 24, 0.2f, {-1, 2, 5, 40, 70, 5, -1, 200}},  // prefixes of prefixes
     {{1130, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 599, 599, 1699, 1000}},           // several tasks and waves
-    {{64, 65, 63}, 6, 2, 24, 0.2f, {}, 1},                                           // itself alone
+    {{64, 65, 63}, 6, 2, 24, 0.2f, {}, 1},                                           // each token sees only itself
     {{64, 65, 63, 7}, 6, 2, 24, 0.2f, {}, 11},
     {{130, 200}, 4, 4, 32, 0.18f, {}, 64},
     {{33, 129}, 9, 3, 64, 0.125f, {}, 1000},                // longer than any sequence
-    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}, 9},  // that begin in their prefixes
+    {{20, 7, 30, 1}, 4, 2, 16, 0.25f, {-1, 11, 0, 19}, 9},  // windows that begin in a prefix
     {{120, 130, 60, 3, 66}, 9, 3, 64, 0.125f, {-1, 69, 69, -1, 312}, 70},
     {{1130, 40, 530, 1, 700}, 2, 1, 8, 0.35f, {-1, 599, 599, 1699, 1000}, 300},
     {{1}, 2, 1, 8, 1, {}, 0, {0.3f, -INFINITY}},
@@ -193,7 +193,7 @@ TEST(AttentionPacked, ThreadsDoNotChangeBits) {
   }
 }
 
-// The bits of a sequence do not depend on where its rows lie.
+// Checks that the bits of a sequence do not depend on the place of its rows.
 void shared_prefix(int64_t window, const Floats &sinks) {
   const Problem shared{{120, 100, 31}, 6, 2, 24, 0.2f, {-1, 76, 76}, window, sinks};
   const Inputs in(shared);
@@ -283,7 +283,7 @@ TEST(AttentionPacked, EmptyAndInvalid) {
     EXPECT_EQ(mgrpo_attention_packed_cpu(in.q.data(), in.k.data(), in.v.data(), Ints{0, 1, 2}.data(), follows.data(), 2, nullptr,
                                          o.out.begin(), o.lse.begin(), 2, 1, 4, 1, 0),
               MGRPO_INVALID_ARGUMENT);
-  for (float v : o.out.values()) EXPECT_TRUE(std::isnan(v)) << "written in spite of the error";
+  for (float v : o.out.values()) EXPECT_TRUE(std::isnan(v)) << "written despite the error";
 }
 
 }  // namespace

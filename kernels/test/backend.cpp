@@ -14,7 +14,7 @@ namespace {
 const float *floats(const void *p) { return static_cast<const float *>(p); }
 float *floats(void *p) { return static_cast<float *>(p); }
 
-// A layer's call on the CPU, which has float32 alone.
+// Calls a layer on the CPU, which supports float32 only.
 #define MGRPO_FLOAT32_ONLY(call) dtype == MGRPO_FLOAT32 ? call : MGRPO_UNSUPPORTED
 
 }  // namespace
@@ -147,7 +147,7 @@ const Backend &cpu() {
 #ifdef MGRPO_CUDA
 namespace {
 
-// A GPU call on the default stream, with the arguments of the backend's call of this name.
+// Calls the GPU version of a backend's function on the default stream.
 template <auto kCall, class>
 struct OnDefaultStream;
 template <auto kCall, class... Arguments>
@@ -214,7 +214,7 @@ Backend cuda(const char *name, bool is_emulated, bool (*available)()) {
   };
 }
 
-// available() is asked at the start of each test, and chooses the device.
+// Selects the device when available() is called, at the start of each test.
 template <int kDevice>
 bool use_device() {
   int devices = 0;
@@ -231,7 +231,7 @@ bool gpu_required() {
 
 namespace {
 
-std::map<std::string, int> runs;  // tests by backend, those of the CPU left out
+std::map<std::string, int> runs;  // number of tests by backend, without the CPU
 
 class PrintRuns : public testing::Environment {
  public:

@@ -1,5 +1,5 @@
-// The conformance suite's backends: every test that takes a Backend runs once for the CPU and once for a GPU, where
-// one was built for and is there.
+// Backends of the conformance suite. Every test with a Backend runs once on the CPU, and once on a GPU if the build supports GPUs and the
+// machine has one.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ namespace conformance {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Where a backend's arrays live and its calls; the stream is the default one.
+// Allocates arrays and calls kernels. The stream is the default one.
 struct Backend {
   std::string name;
   bool is_emulated;
@@ -50,7 +50,7 @@ struct Backend {
   decltype(&mgrpo_adamw_cpu) adamw;
   decltype(&mgrpo_sample_cpu) sample;
 
-  // Layers, with the arguments of a GPU's calls: the CPU has float32 alone and returns MGRPO_UNSUPPORTED otherwise.
+  // Layers. They take the arguments of the GPU functions. The CPU returns MGRPO_UNSUPPORTED unless the type is float32.
   int32_t (*rms_norm)(const void *x, const void *w, int32_t dtype, float offset, double eps, void *y, float *inv_rms, int64_t rows,
                       int64_t d);
   int32_t (*add_rms_norm)(const void *x, const void *residual, const void *w, int32_t dtype, float offset, double eps, void *sum, void *y,
@@ -102,20 +102,20 @@ struct Backend {
                                    float *ddt_bias, int64_t rows);
   int32_t (*delta_rule_states)(const void *x, const void *ba, mgrpo_delta_rule rule, int32_t dtype, float *states, int64_t slots,
                                const int32_t *slot, const int32_t *pos, void *y, int64_t rows);
-  bool refuses_places;  // whether a layer's call sees a place outside of a table or cache; one that only enqueues does not
+  bool refuses_places;  // whether a layer refuses places outside a table or cache; a call that only enqueues work cannot
 };
 
 const Backend &cpu();
 std::vector<const Backend *> backends();
 
-// Returns whether MGRPO_REQUIRE_GPU is set: a test without a device then fails, and so does a program that ran no test on a GPU.
+// Returns whether MGRPO_REQUIRE_GPU is set. If so, a test without a device fails, and a program that ran no test on a GPU fails too.
 bool gpu_required();
 
-// Counts a test that runs on the backend. The program prints the counts of backends other than the CPU when it ends.
+// Counts a test on the backend. The program prints the counts of all backends except the CPU when it ends.
 void count_run(const Backend &);
 
-// n elements in a backend's memory between two guards; the destructor fails the test if a guard was written.
-// The guards make the address odd in units of 16 bytes, as a slice of a larger array would be, unless it is to be aligned.
+// Holds n elements in a backend's memory between two guards. The destructor fails the test if a guard was overwritten. Unless `aligned`
+// is set, the address is not a multiple of 16 bytes, like the address of a slice.
 template <class T>
 class Buffer {
  public:
@@ -127,7 +127,7 @@ class Buffer {
     memory_ = static_cast<T *>(backend_.allocate(bytes()));
     backend_.upload(memory_, all.data(), bytes());
   }
-  // An output, filled with a pattern that no kernel writes.
+  // Creates an output, filled with a pattern that no kernel writes.
   Buffer(const Backend &backend, size_t n, bool aligned = false) : Buffer(backend, std::vector<T>(n, T(-77)), aligned) {}
   Buffer(const Buffer &) = delete;
   Buffer &operator=(const Buffer &) = delete;
@@ -171,7 +171,7 @@ class OnEveryBackend : public testing::TestWithParam<const Backend *> {
   const Backend &backend() const { return *GetParam(); }
 };
 
-// For tests of 70,000 rows.
+// Skips a test of 70,000 rows on an emulated GPU.
 #define MGRPO_SKIP_EMULATED() \
   if (backend().is_emulated) GTEST_SKIP() << "takes minutes on an emulated GPU, which strides over rows in every test"
 
@@ -204,7 +204,7 @@ std::vector<To> cast(const std::vector<From> &in) {
   return std::vector<To>(in.begin(), in.end());
 }
 
-// The largest difference relative to max(1, |want|).
+// Checks the largest difference relative to max(1, |want|).
 template <class T>
 void expect_near(const std::vector<T> &got, const std::vector<double> &want, double tolerance, const char *what) {
   ASSERT_EQ(got.size(), want.size()) << what;

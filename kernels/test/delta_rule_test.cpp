@@ -7,8 +7,8 @@ using namespace layer_testing;
 
 namespace {
 
-constexpr double kTolerance = 128 * kEpsilon;           // of the largest value
-constexpr double kBackwardTolerance = 1024 * kEpsilon;  // of the largest value
+constexpr double kTolerance = 128 * kEpsilon;           // relative to the largest value
+constexpr double kBackwardTolerance = 1024 * kEpsilon;  // relative to the largest value
 constexpr int64_t kTooLarge = int64_t{1} << 60;
 
 using Doubles = std::vector<double>;
@@ -16,7 +16,7 @@ using Doubles = std::vector<double>;
 struct Problem {
   Ints lengths;
   int64_t key_heads, value_heads, key_dim, value_dim;
-  Ints follows = {};  // by segment; empty: every segment is a sequence
+  Ints follows = {};  // by segment; if empty, every segment is a sequence
 
   Ints cu() const {
     Ints c{0};
@@ -30,7 +30,7 @@ struct Problem {
   int64_t width() const { return 2 * keys() + values(); }
   int64_t state() const { return key_dim * value_dim; }
   int64_t key_head(int64_t head) const { return head / (value_heads / key_heads); }
-  // The row before a row, -1 at the beginning of a sequence.
+  // Returns the row before `row`, or -1 at the beginning of a sequence.
   int64_t before(int64_t row) const {
     const Ints c = cu();
     for (size_t s = 0; s < lengths.size(); s++)
@@ -47,13 +47,13 @@ const Problem kProblems[] = {
     {{9, 130}, 2, 2, 32, 24},
     {{20, 7, 30, 1}, 1, 3, 16, 8, {-1, 19, 19, 19}},                              // one prefix, ragged ends
     {{20, 7}, 2, 2, 7, 5, {-1, 19}},                                              // one child of a whole segment
-    {{20, 7, 30, 1}, 2, 4, 33, 9, {-1, 11, 0, 19}},                               // children of parts of it
+    {{20, 7, 30, 1}, 2, 4, 33, 9, {-1, 11, 0, 19}},                               // children of partial segments
     {{9, 0, 4, 0}, 1, 3, 16, 12, {-1, 8, 8, 12}},                                 // sequences that end where their prefix ends
     {{1, 1, 1, 1, 2, 1}, 1, 1, 12, 6, {-1, 0, 0, 1, 1, 2}},                       // a tree of single rows
     {{1, 1, 1, 1, 1}, 1, 2, 9, 8, {-1, 0, 1, 2, 3}},                              // one sequence in segments
     {{120, 130, 60, 3, 66}, 1, 1, 12, 10, {-1, 69, 69, -1, 312}},                 // two trees
     {{5, 1, 64, 1, 90, 2, 63, 11}, 1, 2, 6, 20, {-1, 2, 5, 40, 70, 5, -1, 200}},  // prefixes of prefixes
-    {{4, 3, 2, 1, 3, 2}, 1, 1, 8, 8, {-1, 1, 1, 1, 0, 2}},                        // several part at the same row
+    {{4, 3, 2, 1, 3, 2}, 1, 1, 8, 8, {-1, 1, 1, 1, 0, 2}},                        // several branches at the same row
     {{66}, 1, 1, 128, 128},
     {{3, 5}, 1, 3, 100, 130, {-1, 1}},
     {{6, 3}, 1, 2, 256, 40, {-1, 3}},
@@ -74,7 +74,7 @@ struct Inputs {
         dy(normal(p.rows() * p.values(), seed + 4)) {}
 };
 
-// What the definition reads, or the gradients of it.
+// Inputs of the definition, or their gradients.
 struct Values {
   Doubles x, ba, a_log, dt_bias;
 };
@@ -90,9 +90,9 @@ double dot(const Doubles &a, const Doubles &b) {
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
 
-// x / sqrt(|x|^2 + 1e-6) scale, and its derivative.
+// Computes x / sqrt(|x|^2 + 1e-6) scale and its derivative.
 struct Unit {
-  Doubles x;  // without the scale
+  Doubles x;  // before the scale
   double inverse, scale;
 
   Unit(const double *from, int64_t n, double scale) : x(from, from + n), scale(scale) {
@@ -106,7 +106,7 @@ struct Unit {
   }
 };
 
-// The definition of mgrpo/delta_rule.h in float64: one row of one value head.
+// Computes the definition in mgrpo/delta_rule.h in float64 for one row of one value head.
 struct Step {
   int64_t n, m;  // key_dim, value_dim
   Unit q, k;
@@ -135,12 +135,12 @@ struct Step {
   }
 };
 
-// What a step back gives: the gradients of its own inputs; `state` of the state before it.
+// Gradients of a step's inputs; `state` is the gradient of the state before it.
 struct StepBack {
   Doubles dq, dk, dv, state;
   double dbeta = 0, dg = 0;
 
-  // dstate: the gradient of the state after the step, without what its output adds.
+  // dstate: gradient of the state after the step, not counting the step's own output.
   StepBack(const Step &s, const double *dy, const Doubles &dstate)
       : dq(static_cast<size_t>(s.n)), dk(static_cast<size_t>(s.n)), dv(static_cast<size_t>(s.m)), state(dstate) {
     for (int64_t i = 0; i < s.n; i++)
@@ -224,7 +224,7 @@ double largest(const Doubles &values) {
   return close_to(got, want, 0, tolerance * largest(want));
 }
 
-// How rows are divided, in host memory.
+// Division of the rows into pieces, in host memory.
 struct Cut {
   Ints first, before, chain, order, level;
 
@@ -238,7 +238,7 @@ struct Cut {
             Ints(pieces.chain, pieces.chain + pieces.chains + 1), Ints(pieces.order, pieces.order + pieces.chains),
             Ints(pieces.level, pieces.level + pieces.levels + 1)};
   }
-  // Every row is a piece and a chain.
+  // Makes every row a piece and a chain.
   static Cut single_rows(const Problem &p) {
     Cut cut;
     Ints depth;
@@ -260,7 +260,7 @@ struct Cut {
   int64_t levels() const { return static_cast<int64_t>(level.size()) - 1; }
 };
 
-// What a call reads, in a backend's memory.
+// Inputs of a call in a backend's memory.
 struct Call {
   const Backend &b;
   const Problem &p;
@@ -289,7 +289,7 @@ struct Call {
   }
 };
 
-// A way to call.
+// Options of a call.
 struct How {
   int32_t dtype = MGRPO_FLOAT32;
   bool aligned = false, single_rows = false;
@@ -474,7 +474,7 @@ TEST_P(DeltaRule, GradientsOfWeightsAreOptional) {
   EXPECT_TRUE(same_bits(dx.values(), want.dx) && same_bits(dba.values(), want.dba));
 }
 
-// What a sequence of its own gives: the rows that its last row comes after.
+// A segment's sequence by itself: the last row and all rows before it.
 struct Alone {
   std::vector<int64_t> rows;
   Problem p;
@@ -553,7 +553,7 @@ TEST_P(DeltaRule, BitsDoNotDependOnThreads) {
   EXPECT_TRUE(same_bits(one_back.da_log, three_back.da_log) && same_bits(one_back.ddt_bias, three_back.ddt_bias));
 }
 
-// States of several sequences, each with a slot of its own, that receive rows in calls.
+// States of several sequences, each with its own slot, that receive rows in calls.
 class States {
  public:
   States(const Backend &b, const Problem &p, const Inputs &in, int32_t dtype, const Ints &slots, int64_t count)
@@ -567,7 +567,7 @@ class States {
         dt_bias_(b, in.dt_bias),
         states_(b, Floats(static_cast<size_t>(count * p.value_heads * p.state()), kOld)) {}
 
-  // Rows [from[s], to) of every sequence s, the last sequence first. Returns y by row of the problem.
+  // Applies rows [from[s], to) of every sequence s, the last sequence first. Returns y by row of the problem.
   std::vector<std::pair<int64_t, Floats>> advance(const Ints &from, int64_t to) {
     Ints slot, pos, row;
     Floats x, ba;
@@ -591,7 +591,7 @@ class States {
     return all;
   }
   Floats of_slot(int64_t slot) const { return part(states_.values(), slot * p_.value_heads * p_.state(), p_.value_heads * p_.state()); }
-  static constexpr float kOld = 33;  // what a sequence before left behind
+  static constexpr float kOld = 33;  // left behind by an earlier sequence
 
  private:
   const Backend &b_;
@@ -614,7 +614,7 @@ TEST_P(DeltaRule, RowsWithStatesHaveTheBitsOfPackedOnes) {
         const Forward want = forward(backend(), p, in, {dtype});
         const Ints slots{4, 0, 2};
         States states(backend(), p, in, dtype, slots, 6);
-        for (int32_t from = 0; from < p.lengths[0]; from += chunk)  // each call has the next rows of all sequences
+        for (int32_t from = 0; from < p.lengths[0]; from += chunk)  // each call processes the next rows of all sequences
           for (const auto &[row, y] : states.advance({from, from, from}, from + chunk))
             EXPECT_TRUE(same_bits(y, part(want.y, row * p.values(), p.values()))) << key_dim << ", in " << chunk << ", row " << row;
         const Cut cut = Cut::of(p);
@@ -675,7 +675,7 @@ TEST_P(DeltaRule, SlotsOutsideOfTheStates) {
 }
 
 TEST_P(DeltaRule, Bf16IsFloat32RoundedOnce) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   for (const Problem &p : kProblems)
     for (bool aligned : {false, true}) {
       Inputs in(p);
@@ -725,7 +725,7 @@ TEST_P(DeltaRule, NonFiniteNumbersStayInTheirSequence) {
   const Problem p{{6, 5, 4}, 1, 2, 4, 4, {-1, 2, -1}};
   for (float bad : {NAN, INFINITY}) {
     Inputs in(p);
-    in.x[4 * p.width() + 4] = bad;  // a key of row 4; rows 6 to 10 leave after row 2
+    in.x[4 * p.width() + 4] = bad;  // a key of row 4; rows 6 to 10 branch off after row 2
     const Forward y = forward(backend(), p, in);
     for (int64_t r = 0; r < p.rows(); r++) EXPECT_EQ(std::isnan(y.y[r * p.values()]), r == 4 || r == 5) << r;
     const Gradients d = backward(backend(), p, in);

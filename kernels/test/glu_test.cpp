@@ -8,21 +8,21 @@ namespace {
 
 constexpr double kTolerance = 8 * kEpsilon;           // relative: exponential, division, two products
 constexpr double kBackwardTolerance = 16 * kEpsilon;  // relative to |dy| (|up| + |gate|) + 1
-constexpr double kLeast = 1e-36;                      // below it denormals lose digits
+constexpr double kLeast = 1e-36;                      // denormals, which have fewer digits, begin below this
 
 // A gated activation.
 struct Kind {
   decltype(&Backend::swiglu) forward;
   decltype(&Backend::swiglu_bwd) backward;
   double (*activation)(double);
-  double (*exponent)(double);  // the activation has the roundings of an exponent, except where the exponent is the gate itself
+  double (*exponent)(double);  // the activation rounds like this exponent, except if it is the gate itself
   double (*up)(double);
-  double most;  // the limit of the activation for large gates
+  double most;  // limit of the activation for large gates
 };
 
 double silu(double g) { return g / (1 + std::exp(-g)); }
 double cubic(double g) { return std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g); }
-// g / 2 (1 + tanh(u)): below 0 its sum cancels, which 2 / (1 + exp(-2 u)) does not.
+// g / 2 (1 + tanh(u)). For g < 0 this sum cancels; 2 / (1 + exp(-2 u)) does not.
 double gelu_tanh(double g) { return g > 0 ? g / 2 * (1 + std::tanh(cubic(g))) : g / (1 + std::exp(-2 * cubic(g))); }
 
 double clamped(double g) { return std::min(g, 7.0) / (1 + std::exp(-1.702 * std::min(g, 7.0))); }
@@ -155,7 +155,7 @@ TEST_P(Glu, ElementDoesNotDependOnItsPlace) {
 }
 
 TEST_P(Glu, Bf16IsFloat32RoundedOnce) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   for (const Kind &kind : kKinds)
     for (int64_t f : {5, 64, 1100})
       for (bool aligned : {false, true}) {

@@ -7,7 +7,7 @@ using namespace layer_testing;
 namespace {
 
 constexpr double kEps = 1e-5;
-constexpr double kTolerance = 64 * kEpsilon;  // of what is added up
+constexpr double kTolerance = 64 * kEpsilon;  // relative to the terms of the sum
 constexpr double kBackwardTolerance = 256 * kEpsilon;
 constexpr int64_t kMaxPos = 50;
 
@@ -21,11 +21,11 @@ struct Shape {
   int64_t heads, kv_heads, hd, rotary;
   int64_t width() const { return (heads + 2 * kv_heads) * hd; }
 };
-// Rows that are normalised as a whole are a warp's and a block's, also of queries and keys of one row.
+// Norms over whole rows use one warp or one block, sometimes different ones for queries and keys of the same row.
 const Shape kShapes[] = {{1, 1, 2, 2},   {3, 1, 6, 6},   {4, 2, 16, 16}, {2, 2, 24, 24}, {9, 3, 64, 64}, {2, 1, 128, 128},
                          {3, 3, 16, 12}, {2, 1, 96, 32}, {1, 1, 5, 4},   {2, 1, 7, 2},   {4, 2, 8, 0},   {2, 1, 600, 600}};
 
-// A product, how it becomes heads, and the positions of its rows.
+// A product, its division into heads, and the positions of its rows.
 struct Product {
   Shape of;
   Norms norms;
@@ -127,7 +127,7 @@ Split split(const Backend &b, const Product &p, int32_t dtype = MGRPO_FLOAT32, b
   return There(b, p, dtype, aligned).split();
 }
 
-// Heads from number `from` of a row on, in float64; inv has 1 / rms of the groups.
+// Computes `heads` heads of each row, beginning at element `from`, in float64. inv receives 1 / rms of the groups.
 std::vector<double> oracle(const Product &p, int64_t from, int64_t heads, const Floats &norm, bool turns, std::vector<double> *inv) {
   const int64_t hd = p.of.hd, half = turns ? p.of.rotary / 2 : 0, d = p.group(heads);
   std::vector<double> all;
@@ -169,7 +169,7 @@ TEST_P(Heads, MatchFloat64) {
       }
 }
 
-// The groups of the queries or keys of a product, laid end to end, through the norm's own kernel.
+// Applies the norm's own kernel to the groups of a product's queries or keys, laid end to end.
 Floats normed(const Backend &b, const Product &p, int32_t dtype, int64_t from, int64_t heads, const Floats &w, Floats *inv) {
   const int64_t n = heads * p.of.hd, d = static_cast<int64_t>(w.size());
   Floats x;
@@ -216,7 +216,7 @@ TEST_P(Heads, RowDoesNotDependOnItsCompany) {
 }
 
 TEST_P(Heads, Bf16IsFloat32RoundedOnce) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   for (const Shape &shape : kShapes)
     for (bool aligned : {false, true}) {
       const Product p = Product(shape, kNone, 3).rounded();
@@ -230,7 +230,7 @@ struct Gradients {
   Floats dqkv, dw_q, dw_k;
 };
 
-// The backward pass; dw_q0 and dw_k0 are what the weights' gradients hold before, none where they are not wanted.
+// Runs the backward pass. dw_q0 and dw_k0 are the initial gradients of the weights; if empty, these gradients are not computed.
 Gradients back(const Backend &b, const Product &p, const Split &grads, const Floats &inv_q, const Floats &inv_k, const Floats &dw_q0,
                const Floats &dw_k0, int32_t dtype = MGRPO_FLOAT32, bool aligned = false) {
   There there(b, p, dtype, aligned);
@@ -250,7 +250,7 @@ Split gradients(const Product &p, unsigned seed) {
   return {normal(p.rows * p.queries(), seed), normal(p.rows * p.keys(), seed + 1), normal(p.rows * p.keys(), seed + 2), {}, {}};
 }
 
-// The gradient of the queries or keys of a product in float64; dw is added to.
+// Computes the gradient of a product's queries or keys in float64, and adds to dw.
 std::vector<double> oracle_back(const Product &p, const Floats &dy, int64_t from, int64_t heads, const Floats &norm,
                                 std::vector<double> *dw) {
   const int64_t hd = p.of.hd, half = p.of.rotary / 2, n = heads * hd, d = p.group(heads);
@@ -305,7 +305,7 @@ TEST_P(Heads, BackwardMatchesFloat64AndAccumulates) {
             << shape.hd << " " << rows;
         EXPECT_TRUE(close_to(got.dw_k, dw_k, kBackwardTolerance, kBackwardTolerance * std::sqrt(rows * shape.heads)))
             << shape.hd << " " << rows;
-        for (bool of_q : {true, false}) {  // frozen weights change nothing else
+        for (bool of_q : {true, false}) {  // frozen weights do not change the other results
           const Gradients some =
               back(backend(), p, grads, s.inv_q, s.inv_k, of_q ? dw_q0 : Floats(), of_q ? Floats() : dw_k0, MGRPO_FLOAT32, true);
           EXPECT_TRUE(same_bits(some.dqkv, got.dqkv) && same_bits(of_q ? some.dw_q : some.dw_k, of_q ? got.dw_q : got.dw_k)) << shape.hd;
@@ -313,7 +313,7 @@ TEST_P(Heads, BackwardMatchesFloat64AndAccumulates) {
       }
 }
 
-// Through the backward pass without norms, and then through that of the norm's own kernel.
+// Runs the backward pass without norms, followed by the backward pass of the norm's own kernel.
 Gradients apart(const Backend &b, const Product &p, const Split &grads, const Split &s, int32_t dtype) {
   Product turned = p;
   turned.norms = kNone;
@@ -386,7 +386,7 @@ TEST(HeadsCpu, BitsDoNotDependOnThreads) {
 TEST_P(Heads, NaNStaysInItsHead) {
   Product p({3, 1, 6, 4}, kEach, 3);
   const Split clean = split(backend(), p);
-  p.qkv[p.of.width() + 7] = NAN;  // of the second head of queries
+  p.qkv[p.of.width() + 7] = NAN;  // an element of the second query head
   const Split got = split(backend(), p);
   for (int64_t i = 0; i < static_cast<int64_t>(got.q.size()); i++) {
     if (i / 6 == 4)
@@ -406,7 +406,7 @@ TEST_P(Heads, PositionOutsideTheTable) {
       const Split got = split(backend(), p);
       EXPECT_TRUE(same_bits(part(got.q, 0, 10), part(clean.q, 0, 10)) && same_bits(part(got.k, 0, 5), part(clean.k, 0, 5)));
       EXPECT_TRUE(same_bits(got.v, clean.v));
-      for (int64_t i = 0; i < 10; i++) {  // what does not turn is as it was
+      for (int64_t i = 0; i < 10; i++) {  // elements that are not rotated keep their values
         if (i % 5 < 4)
           EXPECT_TRUE(std::isnan(got.q[10 + i]));
         else
@@ -422,7 +422,7 @@ TEST_P(Heads, PositionOutsideTheTable) {
   }
 }
 
-// A product whose keys and values go to caches of three sequences of up to 52 tokens.
+// A product whose keys and values are written to the caches of three sequences of up to 52 tokens.
 struct Cached {
   Floats q, k, v;
   int32_t status;
@@ -450,7 +450,7 @@ TEST_P(Heads, GoToTheirPlacesInTheCache) {
           if (dtype == MGRPO_BFLOAT16 && !has_bf16(backend())) continue;
           Product p = Product(shape, norms, 6).rounded();
           p.pos = {7, 0, 2, 7, 49, 7};
-          const Ints sequence{2, 0, 2, 2, 1, 2};  // the fourth row names the first's place, and the last both
+          const Ints sequence{2, 0, 2, 2, 1, 2};  // the fourth row names the same place as the first, and the last row names both
           const Table table(3, kLongest, kBlock);
           const int64_t n = table.blocks * p.keys() * kBlock;
           const Floats k_before = rounded_to_bf16(normal(n, 11)), v_before = rounded_to_bf16(normal(n, 12));
@@ -471,7 +471,7 @@ TEST_P(Heads, GoToTheirPlacesInTheCache) {
 }
 
 TEST_P(Heads, ManyRowsOfOnePlaceLeaveTheLast) {
-  Product p({2, 1, 64, 64}, kEach, 2500);  // of several threads
+  Product p({2, 1, 64, 64}, kEach, 2500);  // enough rows for several threads
   p.pos.assign(2500, 5);
   const Table table(3, kLongest, kBlock);
   const Floats before = normal(table.blocks * p.keys() * kBlock, 11);
@@ -483,7 +483,7 @@ TEST_P(Heads, ManyRowsOfOnePlaceLeaveTheLast) {
   EXPECT_TRUE(same_bits(part(got.k, to, 64), last.k) && same_bits(part(got.v, to, 64), last.v));
 }
 
-// Rows have random places. Several rows name the same place, also rows of two sequences that share a block.
+// Rows have random places. Several rows name the same place, and rows of two sequences share a block.
 TEST_P(Heads, TheLastRowOfEachPlaceStays) {
   for (int64_t rows : {300, 1300})
     for (Norms norms : {kEach, kWhole})
@@ -516,7 +516,7 @@ TEST_P(Heads, PlaceOutsideTheCache) {
   Table table(3, kLongest, kBlock);
   table.entries[1] = -1;  // positions 4 to 7 of the first sequence
   for (auto [sequence, pos] : {std::pair{3, 0}, {-1, 0}, {1, 53}, {1, -1}, {0, 4}, {INT32_MAX, INT32_MAX}}) {
-    Product p({2, 1, 6, 0}, kEach, 2);  // whose positions turn nothing
+    Product p({2, 1, 6, 0}, kEach, 2);  // no element is rotated
     p.pos = {3, pos};
     const Floats before = normal(table.blocks * p.keys() * kBlock, 11);
     const Cached got = cached(backend(), p, table, {2, sequence}, before, before);

@@ -20,8 +20,8 @@ constexpr double kEpsilon = 0x1p-24;  // half a unit in the last place of a floa
 using Floats = std::vector<float>;
 using Ints = std::vector<int32_t>;
 
-// An output of n floats, filled with NaN, between two guards; the destructor fails the test if a kernel
-// wrote outside. The odd offset makes the buffer unaligned for vector instructions.
+// An output of n floats, filled with NaN, between two guards. The destructor fails the test if a kernel wrote outside the output. The odd
+// offset makes the buffer unaligned for vector instructions.
 class Guarded {
  public:
   explicit Guarded(int64_t n) : n_(n), data_(static_cast<size_t>(n + 2 * kGuard), kMark) { std::fill_n(begin(), n, NAN); }
@@ -57,7 +57,7 @@ class Array {
     for (float v : values) half.push_back(conformance::to_bf16(v));
     half_ = std::make_unique<conformance::Buffer<uint16_t>>(backend, half, aligned);
   }
-  // An output, filled with what no kernel writes.
+  // Creates an output, filled with a pattern that no kernel writes.
   Array(const conformance::Backend &backend, int32_t dtype, int64_t n, bool aligned = false)
       : Array(backend, dtype, Floats(static_cast<size_t>(n), kUnwritten), aligned) {}
 
@@ -80,7 +80,7 @@ class Array {
   std::unique_ptr<conformance::Buffer<uint16_t>> half_;
 };
 
-constexpr double kBf16Epsilon = 0x1p-8;  // the distance of bfloat16 numbers relative to the smaller
+constexpr double kBf16Epsilon = 0x1p-8;  // distance between bfloat16 numbers, relative to the smaller one
 
 inline Floats rounded_to_bf16(Floats values) {
   for (float &v : values) v = conformance::from_bf16(conformance::to_bf16(v));
@@ -89,7 +89,7 @@ inline Floats rounded_to_bf16(Floats values) {
 
 inline std::vector<double> doubles(const Floats &values) { return {values.begin(), values.end()}; }
 
-// Whether a backend takes tensors of bfloat16; asked by a call without rows.
+// Returns whether a backend supports bfloat16. It tries a call without rows.
 inline bool has_bf16(const conformance::Backend &backend) { return backend.swiglu(nullptr, MGRPO_BFLOAT16, nullptr, 0, 1) == MGRPO_OK; }
 
 inline Floats normal(int64_t n, unsigned seed, float scale = 1) {
@@ -100,7 +100,7 @@ inline Floats normal(int64_t n, unsigned seed, float scale = 1) {
   return values;
 }
 
-// Bitwise equality of n floats, so that NaN equals itself and -0 differs from 0.
+// Compares n floats bit by bit, so NaN equals itself and -0 differs from 0.
 inline ::testing::AssertionResult same_bits(const float *a, const float *b, int64_t n) {
   for (int64_t i = 0; i < n; i++)
     if (std::memcmp(a + i, b + i, sizeof(float)) != 0)
@@ -113,10 +113,10 @@ inline ::testing::AssertionResult same_bits(const Floats &a, const Floats &b) {
   return same_bits(a.data(), b.data(), static_cast<int64_t>(a.size()));
 }
 
-// Elements [from, from + n).
+// Returns elements [from, from + n).
 inline Floats part(const Floats &values, int64_t from, int64_t n) { return Floats(values.begin() + from, values.begin() + from + n); }
 
-// |got - want| <= relative * |want| + absolute, element by element.
+// Checks that |got - want| <= relative * |want| + absolute for each element.
 inline ::testing::AssertionResult close_to(const Floats &got, const std::vector<double> &want, double relative, double absolute) {
   if (got.size() != want.size()) return ::testing::AssertionFailure() << got.size() << " elements";
   for (size_t i = 0; i < got.size(); i++)
@@ -125,7 +125,7 @@ inline ::testing::AssertionResult close_to(const Floats &got, const std::vector<
   return ::testing::AssertionSuccess();
 }
 
-// Where the blocks of sequences of up to max_len positions are, in no order; those of no sequence are there too.
+// Block table of sequences with up to max_len positions. The blocks are in random order, and some belong to no sequence.
 struct Table {
   int64_t sequences, width, blocks, block;
   Ints entries;
@@ -147,7 +147,7 @@ struct Table {
   int64_t place(int64_t s, int64_t p, int64_t h, int64_t kv_heads) const {
     return (entries[s * width + p / block] * kv_heads + h) * block + p % block;
   }
-  // x [sequences, kv_heads, max_len, hd] in blocks; NaN where nothing is.
+  // Copies x [sequences, kv_heads, max_len, hd] into blocks. Everything else is NaN.
   Floats in_blocks(const Floats &x, int64_t kv_heads, int64_t max_len, int64_t hd) const {
     Floats cache(static_cast<size_t>(blocks * kv_heads * block * hd), NAN);
     for (int64_t s = 0; s < sequences; s++)
@@ -158,7 +158,7 @@ struct Table {
   }
 };
 
-// Runs f under n OpenMP threads.
+// Runs f with n OpenMP threads.
 template <class F>
 void with_threads(int n, F f) {
   const int before = omp_get_max_threads();

@@ -6,24 +6,24 @@ using namespace layer_testing;
 
 namespace {
 
-// Weights in one of the two formats, and their values as float32.
+// Weights in one of two formats, and their values as float32.
 struct Weights {
   Floats values;
-  std::vector<uint16_t> half;  // empty in float32
+  std::vector<uint16_t> half;  // empty for float32
 
   const void *at(int64_t element) const {
     return half.empty() ? static_cast<const void *>(values.data() + element) : half.data() + element;
   }
 };
 
-// With weights in float32 or bfloat16, and in bfloat16 with x rounded to it where the processor has instructions for that.
+// Weights in float32, in bfloat16, and in bfloat16 with x rounded too, if the processor has instructions for that.
 enum class Kind { fp32, bf16, rounded };
 
 bool in_tiles() { return std::string(mgrpo_cpu_isa()) == "amx"; }
 bool rounds_x() { return mgrpo_matmul_bf16_cpu({}, {}, nullptr, 0, 0, 0, 0, 0) == MGRPO_OK && !in_tiles(); }
 
-// Rounding of a sum of k products, in units of sum |x w|: lanes are chains of k / 4 steps at most. Tiles take x to 2^-17, and
-// their chains have k / 2 steps.
+// Rounding error of a sum of k products, in units of sum |x w|. A lane adds at most k / 4 products. Tiles round x to 2^-17 and add k / 2
+// products.
 double dot_tolerance(int64_t k, Kind kind) {
   if (kind != Kind::fp32 && in_tiles()) return std::ldexp(1, -17) + (static_cast<double>(k) / 2 + 8) * kEpsilon;
   return (static_cast<double>(k) / 4 + 8) * kEpsilon;
@@ -83,7 +83,7 @@ TEST_P(Linear, MatchesFloat64) {
   expect_match(41, 1037, 133, true);
 }
 
-// What is rounded goes to the nearest bfloat16, and where two are as near to the even one; numbers below the normal ones become 0.
+// Values are rounded to the nearest bfloat16, and ties to even. Denormal numbers become 0.
 TEST(LinearRounded, ToNearestEven) {
   if (!rounds_x()) GTEST_SKIP() << "nothing is rounded";
   const Floats x{1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1.8p-8f, -1 - 0x1p-8f, 0x1p-127f, 3.4e38f, 0x1p-126f},

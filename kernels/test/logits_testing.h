@@ -1,4 +1,4 @@
-// Rows of logits in the element types that kernels read, and softmax' definition in long double.
+// Rows of logits in the element types that kernels read, and the definition of softmax in long double.
 #pragma once
 #include "backend.h"
 
@@ -6,10 +6,10 @@ namespace conformance {
 
 struct Row {
   double logp, entropy;
-  std::vector<double> dz;  // for dL/dlogp = g, dL/dentropy = e
+  std::vector<double> dz;  // for dL/dlogp = g and dL/dentropy = e
 };
 
-// The definitions in long double.
+// Computes the definitions in long double.
 inline Row oracle(const std::vector<double> &z, int32_t target, double tau, double g, double e) {
   long double max = -kInf, sum = 0, h = 0;
   for (double x : z) max = std::max<long double>(max, x);
@@ -28,7 +28,7 @@ inline Row oracle(const std::vector<double> &z, int32_t target, double tau, doub
   return r;
 }
 
-// One element type of logits: how tests store and read it, and what to expect of it.
+// An element type of logits: how tests store and read it, and the expected tolerances.
 struct InFloat32 {
   using Logit = float;
   using Output = float;

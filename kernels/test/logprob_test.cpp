@@ -53,8 +53,8 @@ void compare_with_oracle(const Backend &b, Shape shape, double tau, double scale
 class LogProb : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(LogProb);
 
-// One column; fewer than a vector; odd remainders and strides; several blocks of the sum; a real vocabulary; rows that blocks of a GPU
-// share, more of them than clusters of the emulated one.
+// One column; less than a vector; odd remainders and strides; several blocks of the sum; a real vocabulary; rows shared by several blocks
+// of a GPU; more rows than the emulated GPU has clusters.
 const Shape kShapes[] = {{1, 1, 1}, {3, 5, 5}, {7, 17, 19}, {5, 255, 256}, {4, 1031, 1040}, {2, 49152, 49152}, {9, 60001, 60004}};
 
 TEST_P(LogProb, MatchesTheDefinitionInFloat32) {
@@ -83,7 +83,7 @@ TEST_P(LogProb, RejectsTemperaturesWithoutAFiniteInverse) {
   }
 }
 
-// float32 calls with vectors in and out.
+// A call in float32 with vectors as inputs and outputs.
 struct Call {
   int32_t status;
   int64_t bad;
@@ -126,7 +126,7 @@ TEST_P(LogProb, MinusInfinityIsProbabilityZero) {
   EXPECT_EQ(c.status, MGRPO_OK);
   EXPECT_NEAR(c.logp[0], -std::log(2.0), 1e-6);
   EXPECT_EQ(c.dz[1], 0);
-  EXPECT_EQ(c.logp[1], -inf32);  // the target itself: the loss refuses it
+  EXPECT_EQ(c.logp[1], -inf32);  // the target itself; the loss refuses it
   EXPECT_EQ(c.entropy[1], 0);
 }
 
@@ -176,8 +176,8 @@ TEST_P(LogProb, MoreRowsThanAGridDimension) {
   }
 }
 
-// 70,000 rows with a stride of 32,768: the last row begins beyond 2^31 elements. Few columns are valid and untouched
-// pages of the allocation cost nothing on CPU, so that the index space is large and the test is not.
+// 70,000 rows with a stride of 32,768, so the last row begins after 2^31 elements. Only a few columns are valid. Untouched pages of the
+// allocation take no memory on a CPU, so the test stays small.
 TEST(LogProbIndex, BeyondTwoToThe31Elements) {
   const int64_t rows = 70000, ld = 32768, vocab = 4;
   auto *logits = static_cast<uint16_t *>(std::calloc(static_cast<size_t>(rows * ld), sizeof(uint16_t)));
@@ -211,7 +211,7 @@ TEST_P(LogProb, ARowsBitsDoNotDependOnTheOthers) {
   }
 }
 
-// A block of a GPU that goes from row to row meets all kinds of them.
+// One block of a GPU processes several rows; here it processes all kinds of rows.
 TEST_P(LogProb, SomeRowsAreNotDifferentiable) {
   const size_t rows = 45, vocab = 777;
   auto logits = cast<float>(normals(rows * vocab, 7, 4));
@@ -220,7 +220,7 @@ TEST_P(LogProb, SomeRowsAreNotDifferentiable) {
   for (size_t r = 0; r < rows; r++) mask.push_back(r % 3 != 1);
   logits[9 * vocab + 700] = nan32;
   std::fill_n(logits.begin() + 17 * vocab, vocab, -inf32);
-  const bool on_cpu = std::string(backend().name) == cpu().name;  // where no row is computed if a target is not a column
+  const bool on_cpu = std::string(backend().name) == cpu().name;  // the CPU refuses the whole call if a target is not a column
   if (!on_cpu) targets[24] = vocab;
   const Call together = call(backend(), logits, vocab, targets, mask);
   for (size_t r = 0; r < rows; r++) {

@@ -18,7 +18,7 @@ int64_t rank(const Parts &parts) {
   return r;
 }
 
-// An adapter with values in a backend's memory.
+// An adapter with its values in a backend's memory.
 struct Adapter {
   Parts parts;
   Floats values;
@@ -47,7 +47,7 @@ int32_t add(const Backend &b, Adapters &adapters, const Ints *which, Array &x, i
                     n);
 }
 
-// Adds scale B (A x) to y in float64, and to magnitude the sum of the terms' absolute values.
+// Adds scale B (A x) to y in float64, and the sum of the terms' absolute values to magnitude.
 void oracle(const Adapter &a, const float *x, int64_t k, double *y, double *magnitude) {
   const float *first = a.values.data(), *b = first + rank(a.parts) * k;
   for (const auto &p : a.parts) {
@@ -63,7 +63,7 @@ void oracle(const Adapter &a, const float *x, int64_t k, double *y, double *magn
   }
 }
 
-// Three adapters of different ranks and parts: all of a fused projection, a part of it, and none of its parts.
+// Makes three adapters with different ranks: on the whole of a fused projection, on a part of it, and on none of its parts.
 Adapters three(const Backend &b, int64_t k, int64_t n) {
   Adapters all;
   all.push_back(std::make_unique<Adapter>(b, Parts{{0, n / 2, 3, 2.0}, {n / 2, n - n / 2, 5, 0.25}}, k, 11));
@@ -105,7 +105,7 @@ TEST_P(Lora, MatchesFloat64) {
   }
 }
 
-// A row has the same bits alone, without a table, and among rows of other adapters.
+// A row has the same bits alone, without a table, and among rows with other adapters.
 TEST_P(Lora, RowDoesNotDependOnItsCompany) {
   const int64_t rows = 90, k = 96, n = 70;
   Adapters adapters = three(backend(), k, n);
@@ -126,7 +126,7 @@ TEST_P(Lora, RowDoesNotDependOnItsCompany) {
   }
 }
 
-// Runs of rows that share an adapter, as decoding has them, over more columns, and of larger ranks, than a block takes at once.
+// Consecutive rows with the same adapter, as in decoding, with more columns and larger ranks than a block takes at once.
 TEST_P(Lora, RunsOfRows) {
   const int64_t k = 264, n = 530;
   for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
@@ -160,7 +160,7 @@ TEST_P(Lora, RunsOfRows) {
   }
 }
 
-// More columns of x than the threads of a block take at once; whole vectors and single elements have the same sums.
+// More columns of x than a block's threads take at once. Whole vectors and single elements give the same sums.
 TEST_P(Lora, BitsDoNotDependOnAlignment) {
   const int64_t rows = 11, k = 2120, n = 140;
   const Ints which{0, 1, 1, 0, -1, 0, 1, 0, 0, 1, 0};

@@ -17,7 +17,7 @@ class Matmul : public testing::Test {
   }
 };
 
-// Seeded values [rows, columns], in memory by rows or by columns, with `gap` NaN between the lines.
+// Seeded values [rows, columns], stored by rows or by columns, with `gap` NaN after each line.
 struct Matrix {
   int64_t rows, columns, line;
   bool by_columns;
@@ -33,7 +33,7 @@ struct Matrix {
     for (int64_t i = 0; i < rows; i++)
       for (int64_t j = 0; j < columns; j++) at(i, j) = values[i * columns + j];
   }
-  // One float into the memory, so that vectors are not aligned.
+  // The values begin one float into the memory, so vectors are not aligned.
   float &at(int64_t i, int64_t j) { return memory[1 + (by_columns ? j * line + i : i * line + j)]; }
   double rounded(int64_t i, int64_t j) { return conformance::from_bf16(conformance::to_bf16(at(i, j))); }
   mgrpo_matrix from(int64_t i, int64_t j) { return by_columns ? mgrpo_matrix{&at(i, j), 1, line} : mgrpo_matrix{&at(i, j), line, 1}; }
@@ -61,7 +61,7 @@ void expect_match(int64_t m, int64_t k, int64_t n, bool a_by_columns, bool b_by_
         want += term;
         magnitude += std::fabs(term);
       }
-      // A chain of k sums, each of which may cut off what the last place has no room for.
+      // A chain of k sums. Each sum may truncate instead of rounding.
       ASSERT_NEAR(y[i * y_row + j], want, 2 * static_cast<double>(k + 1) * kEpsilon * magnitude) << "row " << i << ", column " << j;
     }
     ASSERT_TRUE(same_bits(y.begin() + i * y_row + n, &before[i * y_row + n], 2)) << "behind row " << i;
@@ -76,7 +76,7 @@ TEST_F(Matmul, MatchesFloat64) {
         expect_match(m, k, n, turn & 1, turn & 2, turn & 4);
         turn += 3;
       }
-  for (int orders = 0; orders < 4; orders++) {  // several tiles each way, and depths
+  for (int orders = 0; orders < 4; orders++) {  // several tiles in each direction, and several depths
     expect_match(350, 97, 390, orders & 1, orders & 2, false);
     expect_match(31, 1153, 67, orders & 1, orders & 2, true);
   }
@@ -134,7 +134,7 @@ TEST_F(Matmul, EmptyAndInvalid) {
   const auto run = [](mgrpo_matrix a, mgrpo_matrix b, float *y, int64_t y_row, int64_t m, int64_t k, int64_t n, int32_t add = 0) {
     return mgrpo_matmul_bf16_cpu(a, b, y, y_row, m, k, n, add);
   };
-  EXPECT_EQ(run(none, none, nullptr, 0, 0, 8, 8), MGRPO_INVALID_ARGUMENT) << "b is missing";
+  EXPECT_EQ(run(none, none, nullptr, 0, 0, 8, 8), MGRPO_INVALID_ARGUMENT) << "b is null";
   EXPECT_EQ(run(none, one, nullptr, 0, 0, 1, 1), MGRPO_OK);
   EXPECT_EQ(run(one, none, nullptr, 0, 1, 1, 0), MGRPO_OK);
   for (int at = 0; at < 3; at++) {
@@ -145,7 +145,7 @@ TEST_F(Matmul, EmptyAndInvalid) {
   EXPECT_EQ(run(none, one, &value, 1, 1, 1, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(run(one, one, nullptr, 1, 1, 1, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(run(one, one, &value, 0, 1, 1, 1), MGRPO_INVALID_ARGUMENT) << "rows of y overlap";
-  EXPECT_EQ(run({&value, 2, 2}, one, &value, 1, 1, 1, 1), MGRPO_INVALID_ARGUMENT) << "no stride is 1";
+  EXPECT_EQ(run({&value, 2, 2}, one, &value, 1, 1, 1, 1), MGRPO_INVALID_ARGUMENT) << "neither stride is 1";
   EXPECT_EQ(run({&value, 1, 1}, one, &value, 1, 2, 2, 1), MGRPO_INVALID_ARGUMENT) << "rows of a overlap";
   Guarded y(Floats{5, 5, 5, 5});
   EXPECT_EQ(run(none, none, y.begin(), 2, 2, 0, 2, 1), MGRPO_OK);
@@ -154,7 +154,7 @@ TEST_F(Matmul, EmptyAndInvalid) {
   EXPECT_EQ(y.values(), (Floats{0, 0, 0, 0}));
 }
 
-// Rows of logits of a large vocabulary: offsets into y do not fit 32 bits.
+// A large vocabulary: offsets into y exceed 32 bits.
 TEST_F(Matmul, MoreThan2To31Elements) {
   const int64_t m = 3, k = 2, n = 11;
   const int64_t y_row = (int64_t{1} << 31) / 2 + 3;

@@ -19,7 +19,7 @@ MGRPO_EVERY_BACKEND(Moe);
 struct Choice {
   Ints expert;
   Floats weight;
-  Ints differs;  // where asked for
+  Ints differs;  // if requested
 };
 
 Choice route(const Backend &b, const Floats &logits, int64_t experts, int64_t k, bool normalise, const Ints *given = nullptr) {
@@ -32,7 +32,7 @@ Choice route(const Backend &b, const Floats &logits, int64_t experts, int64_t k,
   return {expert.values(), weight.values(), differs.values()};
 }
 
-// The k largest in the order of size and then of index, straight from the definition.
+// Returns the k largest in descending order, ties by index, directly from the definition.
 Ints largest(const float *logits, int64_t experts, int64_t k) {
   Ints order(experts);
   std::iota(order.begin(), order.end(), 0);
@@ -107,7 +107,7 @@ TEST_P(Moe, GivenExpertsAreTakenAndCompared) {
   for (bool normalise : {false, true}) {
     const Choice got = route(backend(), logits, experts, k, normalise, &given);
     EXPECT_EQ(got.expert, (Ints{0, 1, 1, 0, 0, 3, 5, 4}));
-    EXPECT_EQ(got.differs, (Ints{0, 0, 1, 0})) << "the order is no difference, a free token differs from nothing";
+    EXPECT_EQ(got.differs, (Ints{0, 0, 1, 0})) << "the order does not matter, and a token without given experts never differs";
     std::vector<double> want;
     for (int64_t t = 0; t < 4; t++)
       for (double w : weights_of(row_of(logits, t, experts), got.expert.data() + t * k, k, normalise)) want.push_back(w);
@@ -145,7 +145,7 @@ TEST_P(Moe, TokenDoesNotDependOnItsCompany) {
   }
 }
 
-// sum over tokens of dweight . weight + dprob . softmax, differentiated by central differences in float64.
+// Differentiates the sum over tokens of dweight . weight + dprob . softmax by central differences in float64.
 TEST_P(Moe, RouteBackwardMatchesCentralDifferences) {
   for (auto [experts, k] : {std::pair<int64_t, int64_t>{1, 1}, {5, 2}, {6, 6}, {33, 8}})
     for (bool normalise : {false, true})
@@ -255,7 +255,7 @@ TEST_P(Moe, GatherAndCombineAreEachOthersTranspose) {
   }
 }
 
-// On a GPU a token may have fewer rows than others: packed attention adds up the gradients of shared rows so.
+// On a GPU a token may have fewer rows than others. Packed attention uses this to add up the gradients of shared rows.
 TEST_P(Moe, CombineLeavesOutWhatHasNoPlace) {
   if (backend().refuses_places) return;
   const int64_t tokens = 5, k = 3, d = 33;
@@ -296,7 +296,7 @@ TEST_P(Moe, LinearMatchesFloat64ForRaggedGroups) {
   }
 }
 
-// A row has the bits that it has alone, and weights of experts without rows are not read.
+// A row has the same bits as when it is alone, and weights of experts without rows are not read.
 TEST_P(Moe, LinearRowsStandAlone) {
   const int64_t experts = 5, in = 72, out = 130, entries = 40;
   const Ints first{0, 3, 3, 20, 40, 40};
@@ -321,7 +321,7 @@ TEST_P(Moe, LinearRowsStandAlone) {
   }
 }
 
-// Experts of one row, a few, and more than are taken at once; whole vectors and single elements have the same sums.
+// Experts with one row, with a few, and with more than a block takes at once. Whole vectors and single elements give the same sums.
 TEST_P(Moe, LinearBitsDoNotDependOnAlignment) {
   const int64_t experts = 7, in = 528, out = 70, entries = 38;
   const Ints first{0, 1, 1, 3, 7, 12, 21, 38};
@@ -339,7 +339,7 @@ TEST_P(Moe, LinearBitsDoNotDependOnAlignment) {
   }
 }
 
-// On the CPU the products are those of mgrpo_linear_cpu and its bf16 form, to the bit.
+// On the CPU the products are bitwise equal to mgrpo_linear_cpu and its bf16 form.
 TEST(MoeOnTheCpu, LinearHasTheBitsOfLinear) {
   const int64_t in = 97, out = 101, rows = 6;
   const Ints first{0, 0, rows};
@@ -407,7 +407,7 @@ TEST_P(Moe, EmptyAndInvalid) {
   EXPECT_EQ(b.moe_weigh(f.get(), nullptr, i.get(), f.get(), MGRPO_FLOAT32, f.get(), 1, 1), MGRPO_INVALID_ARGUMENT);
 }
 
-// Experts that there are not, or one twice, are refused where the call sees them, and else are NaN.
+// Nonexistent or repeated experts are refused if the call can see them, and otherwise give NaN.
 TEST_P(Moe, ImpossibleExperts) {
   for (const Ints &bad : {Ints{0, 4}, Ints{2, 2}, Ints{1, -1}, Ints{-2, 1}}) {
     Buffer<float> z(backend(), normal(8, 28)), weight(backend(), 4);

@@ -10,7 +10,7 @@ using namespace conformance;
 
 const float nan32 = std::numeric_limits<float>::quiet_NaN(), inf32 = std::numeric_limits<float>::infinity();
 
-// Trajectories of three tokens, every fifth masked, the second trajectory of weight 0; logits [rows, ld].
+// Trajectories of three tokens; every fifth token is masked, and the second trajectory has weight 0. logits is [rows, ld].
 template <class Type>
 struct Problem {
   using Logit = typename Type::Logit;
@@ -121,7 +121,7 @@ Result<Type> run(const Backend &b, const Problem<Type> &p, const mgrpo_loss_conf
   return a.result(r);
 }
 
-// logp and entropy by their definition, dL/dlogp and dL/dH by policy_loss on them, then dL/dz by its definition.
+// Computes logp and entropy by their definitions, dL/dlogp and dL/dH with policy_loss, and then dL/dz by its definition.
 template <class Type>
 void compare_with_oracle(const Backend &b, Shape shape, double tau, double scale, const mgrpo_loss_config &c) {
   const Problem<Type> p(shape, tau, scale);
@@ -165,7 +165,7 @@ void compare_with_oracle(const Backend &b, Shape shape, double tau, double scale
       } else if (!p.trained(r)) {
         ASSERT_EQ(z, 0) << r << " " << v;
       } else {
-        // A rounding of logp moves the ratio, and with it the whole row, by as much.
+        // A rounding of logp moves the ratio, and with it the whole row, by the same factor.
         ASSERT_NEAR(z, want.dz[static_cast<size_t>(v)], 2 * Type::kGradient * std::max(1.0, std::abs(want.logp)) / tau) << r << " " << v;
       }
     }
@@ -175,8 +175,8 @@ void compare_with_oracle(const Backend &b, Shape shape, double tau, double scale
 class FromLogits : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(FromLogits);
 
-// One column; fewer than a vector; odd remainders and strides; several blocks of the sum; a real vocabulary; a row
-// beyond one block's shared memory on a GPU.
+// One column; less than a vector; odd remainders and strides; several blocks of the sum; a real vocabulary; a row that exceeds one
+// block's shared memory on a GPU.
 const Shape kShapes[] = {{1, 1, 1}, {7, 5, 5}, {11, 17, 19}, {9, 1025, 1032}, {8, 4131, 4140}, {2, 49152, 49152}, {1, 151936, 151936}};
 
 std::vector<mgrpo_loss_config> configs() {
@@ -206,7 +206,7 @@ TEST_P(FromLogits, ExtremeTemperatures) {
   }
 }
 
-// A block of columns far below the row's maximum, and one of -Inf alone.
+// One block of columns far below the row's maximum, and others that are all -Inf.
 TEST_P(FromLogits, BlocksOfVanishingProbability) {
   Problem<InFloat32> p({1, 5000, 5000}, 1, 1);
   std::fill(p.logits.begin() + 1024, p.logits.begin() + 2048, -500.0f);
@@ -302,7 +302,7 @@ TEST_P(FromLogits, RejectsWhatItCannotDo) {
     return backend().policy_gradient_from_logits(&z, first, &batch, &c, a.logp.get(), a.entropy.get(), bad.get(), &error);
   };
   mgrpo_logits z = a.rows(0, 6);
-  EXPECT_EQ(status(z, 1), MGRPO_INVALID_ARGUMENT);  // rows beyond the batch
+  EXPECT_EQ(status(z, 1), MGRPO_INVALID_ARGUMENT);  // the rows exceed the batch
   z.vocab = 41;
   EXPECT_EQ(status(z, 0), MGRPO_INVALID_ARGUMENT);
   z = a.rows(0, 6);
@@ -316,7 +316,7 @@ TEST_P(FromLogits, RejectsWhatItCannotDo) {
   EXPECT_EQ(status(z, 0), MGRPO_INVALID_ARGUMENT);
 }
 
-// On a GPU the gradient of float32 logits can be bfloat16, in place of the logits: it is the one in float32, rounded.
+// On a GPU the gradient of float32 logits can be stored as bfloat16 in place of the logits. It equals the rounded float32 gradient.
 TEST_P(FromLogits, NarrowGradients) {
   const mgrpo_loss_config c = configs()[2];
   for (const bool aligned : {false, true})
@@ -377,7 +377,7 @@ TEST_P(FromLogits, MoreRowsThanAGridDimension) {
   compare_with_oracle<InFloat32>(backend(), {70001, 3, 3}, 1, 1, loss_defaults());
 }
 
-// As LogProbIndex: the last row begins beyond 2^31 elements.
+// As in LogProbIndex, the last row begins after 2^31 elements.
 TEST(FromLogitsIndex, BeyondTwoToThe31Elements) {
   const int64_t rows = 70000, ld = 32768, vocab = 4, last = rows - 1;
   auto *logits = static_cast<uint16_t *>(std::calloc(static_cast<size_t>(rows * ld), sizeof(uint16_t)));

@@ -17,7 +17,7 @@ struct Batch {
   size_t tokens() const { return mask.size(); }
 };
 
-// Ragged trajectories in interleaved groups, with masked tokens, a dropped and a fully masked trajectory.
+// Ragged trajectories in interleaved groups. Some tokens are masked, one trajectory is dropped, and one is masked completely.
 Batch random_batch(unsigned seed, size_t trajectories = 12, size_t longest = 9) {
   std::mt19937 generator(seed);
   Batch b;
@@ -53,7 +53,7 @@ struct Result {
   std::vector<double> dlogp, dentropy, coefficient;
 };
 
-// Which of the optional arrays are supplied.
+// Selects the optional arrays to pass.
 struct Supplied {
   bool behaviour = true, ref = true, entropy = true;
 };
@@ -90,7 +90,7 @@ Result run(const Backend &backend, const Batch &b, const mgrpo_loss_config &c, S
   return r;
 }
 
-// The loss as docs/algorithm.md §5 writes it, from coefficients on; `frozen` stands for new where a stop-gradient is.
+// Computes the loss from the coefficients on, as docs/algorithm.md §5 defines it. `frozen` replaces `now` inside a stop-gradient.
 long double oracle(const Batch &b, const mgrpo_loss_config &c, const std::vector<double> &now, const std::vector<double> &frozen) {
   std::map<int64_t, double> group_weight;
   double all = 0;
@@ -190,7 +190,7 @@ TEST_P(PolicyLoss, UntrainedTokensAreExactlyZeroAndMayHoldNaN) {
   for (size_t j = 0; j < b.count(); j++)
     for (int64_t t = b.cu[j]; t < b.cu[j + 1]; t++)
       if (!b.mask[t] || b.weight[j] == 0) b.now[t] = b.old[t] = b.behaviour[t] = b.ref[t] = b.entropy[t] = t % 2 ? kNaN : kInf;
-  b.advantage[3] = b.advantage[5] = kNaN;  // dropped, and without a trained token
+  b.advantage[3] = b.advantage[5] = kNaN;  // one is dropped, the other has no trained token
   mgrpo_loss_config c = loss_defaults();
   c.entropy_coef = 0.01;
   const Result r = run<float>(backend(), b, c);
@@ -228,7 +228,7 @@ TEST_P(PolicyLoss, ClampStopsTheGradientStrictlyOutside) {
   b.advantage = {1, 1};
   b.mask = {1, 1};
   b.old = {-10, -10};
-  b.now = {-30, -30.5};  // on the bound, and outside
+  b.now = {-30, -30.5};  // at the bound, and outside it
   b.behaviour = b.ref = b.old;
   b.entropy = {0, 0};
   const Result r = run<double>(backend(), b, loss_defaults());
@@ -347,7 +347,7 @@ TEST_P(PolicyLoss, RejectsArraysThatDoNotFit) {
   }
 }
 
-// 70,000 trajectories: more than a grid dimension.
+// 70,000 trajectories exceed a grid dimension.
 TEST_P(PolicyLoss, ManyTrajectories) {
   MGRPO_SKIP_EMULATED();
   const Batch b = random_batch(13, 70000, 2);

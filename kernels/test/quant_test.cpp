@@ -11,7 +11,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-// A type with its block, and where the block's binary16 scales are.
+// A type, its block size, and the offsets of the block's binary16 scales.
 struct Type {
   const char *name;
   int32_t number;
@@ -25,14 +25,14 @@ const Type kTypes[] = {
     {"Q5_K", MGRPO_Q5_K, 256, 176, {0, 2}}, {"Q6_K", MGRPO_Q6_K, 256, 210, {208}},
 };
 
-// The number of `count` bits from bit `at` on, the lowest first.
+// Returns `count` bits as a number, beginning with bit `at`, lowest bit first.
 int bits(const uint8_t *b, int64_t at, int count) {
   int v = 0;
   for (int i = 0; i < count; i++) v |= (b[(at + i) / 8] >> ((at + i) % 8) & 1) << i;
   return v;
 }
 
-// A binary16 by its definition.
+// Decodes a binary16 by its definition.
 double half(const uint8_t *b) {
   const int h = bits(b, 0, 16), exponent = h >> 10 & 31, fraction = h & 1023;
   const double sign = h >> 15 ? -1 : 1;
@@ -40,9 +40,9 @@ double half(const uint8_t *b) {
   return sign * (exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25));
 }
 
-// Weight i of a block, from the layout's description.
+// Returns weight i of a block, as the layout describes it.
 double weight_of(int32_t type, const uint8_t *b, int i) {
-  const auto nibble = [=](int64_t at) { return bits(b, 8 * (at + i % 16) + i / 16 * 4, 4); };  // two halves of 16
+  const auto nibble = [=](int64_t at) { return bits(b, 8 * (at + i % 16) + i / 16 * 4, 4); };  // two halves of 16 weights
   const int group = i / 32, j = i % 32;
   const auto scaled = [=](int q) {
     const int64_t at = 8 * (4 + group % 4);
@@ -72,7 +72,7 @@ double weight_of(int32_t type, const uint8_t *b, int i) {
   return half(b + 208) * static_cast<int8_t>(b[192 + i / 16]) * (low + 16 * high - 32);
 }
 
-// Random blocks with finite scales of at most 2.
+// Returns random blocks with finite scales of at most 2.
 Bytes random_blocks(const Type &type, int64_t blocks, unsigned seed) {
   std::mt19937 generator(seed);
   Bytes data(static_cast<size_t>(blocks * type.bytes));
@@ -82,7 +82,7 @@ Bytes random_blocks(const Type &type, int64_t blocks, unsigned seed) {
   return data;
 }
 
-// A matrix [n, k] in blocks, and its weights: a float each, since at most one addition rounds.
+// A matrix [n, k] in blocks, and its weights. A float holds a weight, because at most one addition rounds.
 struct Quantised {
   Bytes data;
   Floats values;
@@ -156,10 +156,10 @@ TEST_P(Dequantise, EmptyAndInvalid) {
   EXPECT_EQ(call(nullptr, MGRPO_Q8_0, nullptr, nullptr, int64_t{1} << 40, int64_t{1} << 40, 1 << 30), MGRPO_INVALID_ARGUMENT);
   Buffer<uint8_t> w(backend(), Bytes(68));
   Buffer<float> y(backend(), 96);
-  EXPECT_EQ(call(w.get(), MGRPO_Q8_0, nullptr, y.get(), 3, 2, 32), MGRPO_INVALID_ARGUMENT);  // more rows than there are
+  EXPECT_EQ(call(w.get(), MGRPO_Q8_0, nullptr, y.get(), 3, 2, 32), MGRPO_INVALID_ARGUMENT);  // more rows than the matrix has
 }
 
-// A GPU's call only enqueues: what is outside becomes NaN there.
+// A GPU's call only enqueues work, so a row outside the matrix becomes NaN.
 TEST_P(Dequantise, RowsOutsideOfTheMatrix) {
   const Quantised w(kTypes[4], 2, 32, 5);
   Buffer<uint8_t> data(backend(), w.data);
@@ -251,7 +251,7 @@ TEST_P(LinearQuant, EmptyAndInvalid) {
   EXPECT_EQ(run(nullptr, nullptr, nullptr, 0, 8, k, 0), MGRPO_OK);
   EXPECT_EQ(run(&value, block.data(), &value, 1, 1, k + 16, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(run(&value, block.data(), &value, 1, -1, k, 1), MGRPO_INVALID_ARGUMENT);
-  EXPECT_EQ(run(&value, block.data(), &value, 1, 1, k, 2), MGRPO_INVALID_ARGUMENT);  // rows of y that overlap
+  EXPECT_EQ(run(&value, block.data(), &value, 1, 1, k, 2), MGRPO_INVALID_ARGUMENT);  // the rows of y overlap
   EXPECT_EQ(run(&value, block.data(), nullptr, 1, 1, k, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(run(nullptr, block.data(), &value, 1, 1, k, 1), MGRPO_INVALID_ARGUMENT);
   EXPECT_EQ(run(&value, block.data(), &value, 1, 1, MGRPO_QUANT_COLUMNS + 256, 1), MGRPO_INVALID_ARGUMENT);

@@ -9,7 +9,7 @@ namespace {
 constexpr double kEps = 1e-5;
 constexpr double kForwardTolerance = 64 * kEpsilon;    // relative
 constexpr double kBackwardTolerance = 256 * kEpsilon;  // of the largest gradient
-constexpr int64_t kHuge = int64_t{1} << 40;            // two of them overflow
+constexpr int64_t kHuge = int64_t{1} << 40;            // the sum of two overflows
 
 const int64_t kWidths[] = {1, 3, 8, 13, 64, 96, 577, 1100, 4200};
 
@@ -17,10 +17,10 @@ class RmsNorm : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(RmsNorm);
 
 struct Normed {
-  Floats sum, y, inv;  // sum where there is a residual
+  Floats sum, y, inv;  // sum is empty without a residual
 };
 
-// Of x, or of x + residual where there is one.
+// Normalises x, or x + residual if there is one.
 Normed norm(const Backend &b, const Floats &x, const Floats &w, const Floats &residual = {}, int32_t dtype = MGRPO_FLOAT32,
             bool aligned = false, float offset = 0) {
   const int64_t d = static_cast<int64_t>(w.size()), n = static_cast<int64_t>(x.size()), rows = n / d;
@@ -39,7 +39,7 @@ struct Gradients {
   Floats dx, dw;
 };
 
-// dw0 is what dw holds before.
+// Runs the backward pass. dw0 is the initial value of dw.
 Gradients norm_bwd(const Backend &b, const Floats &dy, const Floats &x, const Floats &w, const Floats &inv, const Floats &dx_more,
                    const Floats &dw0, int32_t dtype = MGRPO_FLOAT32, bool aligned = false, float offset = 0) {
   const int64_t d = static_cast<int64_t>(w.size()), n = static_cast<int64_t>(x.size());
@@ -121,7 +121,8 @@ TEST_P(RmsNorm, OfASumHasTheBitsOfBothSteps) {
   }
 }
 
-// Weights that are distances from 1: in float32 the bits of the whole weights, in bfloat16 more digits than these would have.
+// Weights given as differences from 1. In float32 the result equals the one with whole weights; in bfloat16 the differences have more
+// digits.
 TEST_P(RmsNorm, OffsetIsAddedToTheWeights) {
   const int64_t rows = 5;
   for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
@@ -161,7 +162,7 @@ TEST_P(RmsNorm, RowDoesNotDependOnItsCompany) {
 TEST_P(RmsNorm, BitsDoNotDependOnWhereARowLies) {
   for (int32_t dtype : {MGRPO_FLOAT32, MGRPO_BFLOAT16}) {
     if (dtype == MGRPO_BFLOAT16 && !has_bf16(backend())) continue;
-    for (int64_t d : {8, 96, 577, 600, 2560, 5120}) {  // one, two and four packs a thread, and rows that are no whole packs
+    for (int64_t d : {8, 96, 577, 600, 2560, 5120}) {  // one, two and four packs per thread, and rows that do not divide into packs
       const Floats x = rounded_to_bf16(normal(3 * d, 9)), residual = rounded_to_bf16(normal(3 * d, 10)), w = rounded_to_bf16(normal(d, 11)),
                    dy = rounded_to_bf16(normal(3 * d, 12)), zero(d);
       const Normed odd = norm(backend(), x, w, residual, dtype), even = norm(backend(), x, w, residual, dtype, true);
@@ -231,7 +232,7 @@ TEST_P(RmsNorm, BackwardOfManyRows) {
 }
 
 TEST_P(RmsNorm, Bf16IsFloat32RoundedOnce) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   for (int64_t d : {7, 64, 577, 1100})
     for (bool aligned : {false, true}) {
       const int64_t rows = 3;

@@ -33,17 +33,17 @@ Drawn draw(const Backend &b, const std::vector<T> &logits, int64_t vocab, int64_
   return d;
 }
 
-// The random number that a row is drawn at.
+// Returns the random number of a row's draw.
 double uniform_of(const mgrpo_sampling &s) {
   return mgrpo_philox_uniform(
       mgrpo_philox(static_cast<uint32_t>(s.position), static_cast<uint32_t>(s.position >> 32), 0, 0, s.key[0], s.key[1]));
 }
 
-// A row that a GPU with clusters gives eight blocks, if there are few, and that ends within a pack.
+// Length of a row that ends within a pack, and that a GPU with clusters gives to eight blocks if there are few rows.
 constexpr size_t kLong = 8 * 512 * 8 + 7;
 
-// The filters by sorting, as Hugging Face applies them; ties at a cut are all kept. Returns the kept probabilities
-// (0 = removed) under softmax(z / tau), renormalised.
+// Applies the filters by sorting, as Hugging Face does. All ties at a cut are kept. Returns the kept probabilities (0 = removed) under
+// softmax(z / tau), renormalised.
 std::vector<double> oracle(const std::vector<float> &z, const mgrpo_sampling &s) {
   const double tau = s.temperature == 0 ? 1 : s.temperature, max = *std::max_element(z.begin(), z.end());
   std::vector<double> p;
@@ -78,7 +78,7 @@ std::vector<double> oracle(const std::vector<float> &z, const mgrpo_sampling &s)
 class Sample : public OnEveryBackend {};
 MGRPO_EVERY_BACKEND(Sample);
 
-// The token at which the cumulative distribution passes the uniform of the row's Philox block.
+// The drawn token is the one at which the cumulative distribution passes the uniform number of the row's Philox block.
 TEST_P(Sample, InvertsTheDistributionInTokenOrder) {
   const size_t rows = 200, vocab = 1000;
   const auto logits = cast<float>(normals(rows * vocab, 1, 3));
@@ -94,7 +94,7 @@ TEST_P(Sample, InvertsTheDistributionInTokenOrder) {
     double sum = 0;
     size_t want = 0;
     while ((sum += p[want]) <= u) want++;
-    differing += d.token[r] != static_cast<int32_t>(want);  // a draw within rounding of a boundary may fall to a neighbour
+    differing += d.token[r] != static_cast<int32_t>(want);  // a draw within rounding of a boundary may give a neighbour
     ASSERT_NEAR(d.logp[r], std::log(p[static_cast<size_t>(d.token[r])]), 2e-5);
     ASSERT_EQ(d.truncated[r], d.logp[r]);
   }
@@ -120,7 +120,7 @@ TEST_P(Sample, FrequenciesFollowTheProbabilities) {
   EXPECT_LT(chi2, 18.5);  // 4 degrees of freedom, p = 0.001
 }
 
-// Draws from one row under filters, and compares what was kept, and with which probabilities.
+// Draws from one row with filters, and compares the kept tokens and their probabilities.
 template <class T>
 void expect_filtered(const Backend &on, const std::vector<T> &row, const std::vector<float> &z, mgrpo_sampling s, uint64_t draws) {
   const auto p = oracle(z, s), whole = oracle(z, settings(s.temperature));
@@ -243,7 +243,7 @@ TEST_P(Sample, ARowDependsOnThatRowAlone) {
   }
 }
 
-// But for a draw within rounding of a boundary.
+// Draws within rounding of a boundary may differ.
 TEST_P(Sample, TokensAreTheCPUs) {
   const size_t vocab = kLong, rows = 16;
   std::vector<float> logits;
@@ -279,8 +279,8 @@ TEST_P(Sample, FewerPossibleTokensThanTopKAreAllKept) {
   expect_filtered(backend(), half, z, s, 20);
 }
 
-// How many blocks of a GPU share a row depends on the number of rows: eight, four, two and one on 132 multiprocessors. Where one
-// logit is large, the log-prob of its token is near 0 and shows the last bits of the sum of all others.
+// The number of blocks per row depends on the number of rows: eight, four, two or one on 132 multiprocessors. If one logit is large, its
+// log-prob is near 0 and shows the last bits of the sum of all others.
 TEST_P(Sample, BlocksOfARowChangeNoBit) {
   const size_t vocab = kLong, ld = vocab + 6, kinds = 16;
   std::vector<mgrpo_sampling> kind(kinds, settings(0));
@@ -314,14 +314,14 @@ TEST_P(Sample, BlocksOfARowChangeNoBit) {
   }
 }
 
-// Between tokens that are impossible, equal ones: every sum is exact, and so is every draw.
+// Equal tokens between impossible ones: every sum is exact, and so is every draw.
 TEST_P(Sample, DrawsExactlyWhereSumsAreExact) {
   const double inf = std::numeric_limits<double>::infinity();
   for (size_t vocab : {1, 2, 3, 5, 7, 127, 128, 129, 511, 1025, 4099, 8 * 4096 + 1}) {
     const size_t first = vocab / 3, count = vocab - 2 * first, ld = vocab + 3;
-    std::vector<double> z(ld, kNaN);  // what stands after a row is not read
+    std::vector<double> z(ld, kNaN);  // the values after a row are not read
     for (size_t v = 0; v < vocab; v++) z[v] = v < first || v >= first + count ? -inf : -3;
-    // Two draws as they come, and those next to 0 and to 1 of many.
+    // Two arbitrary draws, and of many draws the nearest ones to 0 and to 1.
     std::vector<mgrpo_sampling> s{settings(0.7, 0), settings(0.7, 1), settings(0.7, 2), settings(0.7, 3)};
     for (uint64_t at = 4; at < 50000; at++) {
       const mgrpo_sampling now = settings(0.7, at);
@@ -346,7 +346,7 @@ TEST_P(Sample, DrawsExactlyWhereSumsAreExact) {
   }
 }
 
-// A warp's sum in float32 here exceeds the exact one by 1.25 units of 2^-23, and u is nearer to 1: no running sum exceeds the draw.
+// The float32 sum of a warp exceeds the exact sum by 1.25 units of 2^-23, and u is nearer to 1. So no running sum exceeds the draw.
 TEST_P(Sample, ADrawBeyondEveryRunningSumTakesAPossibleToken) {
   std::vector<float> z(128, -std::numeric_limits<float>::infinity());
   z[0] = 0;
@@ -358,10 +358,10 @@ TEST_P(Sample, ADrawBeyondEveryRunningSumTakesAPossibleToken) {
   ASSERT_GT(uniform_of(s), 1 - 1.2 / (1 << 23));
   const Drawn d = draw(backend(), z, 128, 128, {s});
   EXPECT_NE(d.token[0], 0);
-  EXPECT_GT(z[static_cast<size_t>(d.token[0])], -26);  // a possible one
+  EXPECT_GT(z[static_cast<size_t>(d.token[0])], -26);  // a possible token
 }
 
-// Logits so far apart that differences overflow, in every part of a row.
+// The largest logit is in every part of a row in turn. Its difference to the others overflows.
 TEST_P(Sample, TheLargestFloatsAreDrawn) {
   const float most = std::numeric_limits<float>::max();
   for (size_t at : {size_t{0}, size_t{300}, kLong / 2, kLong - 1}) {
@@ -384,7 +384,7 @@ TEST_P(Sample, TheLargestFloatsAreDrawn) {
   }
 }
 
-// In every part of a row, also where all else is impossible, or all else around it.
+// The bad logit is in every part of a row in turn, also if the tokens around it or all other tokens are impossible.
 TEST_P(Sample, FindsOneUnreadableLogit) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   for (const auto &[rest, one] : std::vector<std::pair<float, float>>{{0, 0}, {-inf, -inf}, {-inf, 0}}) {

@@ -10,13 +10,13 @@ using namespace layer_testing;
 
 namespace {
 
-constexpr double kTolerance = 16 * kEpsilon;       // of the largest term: at most 8 products and their sum
-constexpr double kSumTolerance = 1024 * kEpsilon;  // of sums over all rows
+constexpr double kTolerance = 16 * kEpsilon;       // relative to the largest term: at most 8 products and their sum
+constexpr double kSumTolerance = 1024 * kEpsilon;  // for sums over all rows
 
 struct Problem {
   Ints lengths;
   int64_t d, width;
-  Ints follows = {};  // by segment; empty: every segment is a sequence
+  Ints follows = {};  // by segment; if empty, every segment is a sequence
   bool bias = false, silu = false;
 
   int64_t width_of_product() const { return silu ? d : 3 * d; }
@@ -27,7 +27,7 @@ struct Problem {
   }
   int64_t rows() const { return cu().back(); }
   int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
-  // The row before a row, -1 at the beginning of a sequence.
+  // Returns the row before `row`, or -1 at the beginning of a sequence.
   int64_t before(int64_t row) const {
     const Ints c = cu();
     for (size_t s = 0; s < lengths.size(); s++)
@@ -46,16 +46,16 @@ const Problem kProblems[] = {
     {{7, 9}, 37, 8},
     {{20, 7, 30, 1}, 16, 3, {-1, 19, 19, 19}, true},                        // one prefix, ragged ends
     {{20, 7}, 40, 3, {-1, 19}},                                             // one child of a whole segment
-    {{20, 7, 30, 1}, 33, 3, {-1, 11, 0, 19}, true},                         // children of parts of it
+    {{20, 7, 30, 1}, 33, 3, {-1, 11, 0, 19}, true},                         // children of partial segments
     {{9, 0, 4, 0}, 16, 3, {-1, 8, 8, 12}},                                  // sequences that end where their prefix ends
     {{1, 1, 1, 1, 2, 1}, 12, 4, {-1, 0, 0, 1, 1, 2}, true},                 // a tree of single rows
     {{1, 1, 1, 1, 1}, 9, 3, {-1, 0, 1, 2, 3}},                              // one sequence in segments
     {{120, 130, 60, 3, 66}, 64, 3, {-1, 69, 69, -1, 312}, true},            // two trees
     {{5, 1, 64, 1, 90, 2, 63, 11}, 20, 5, {-1, 2, 5, 40, 70, 5, -1, 200}},  // prefixes of prefixes
-    {{4, 3, 2, 1, 3, 2}, 8, 8, {-1, 1, 1, 1, 0, 2}, true},                  // several part at rows that few follow
+    {{4, 3, 2, 1, 3, 2}, 8, 8, {-1, 1, 1, 1, 0, 2}, true},                  // several branches at rows with few rows after them
 };
 
-// Every problem with gates and with silu.
+// Returns every problem, with gates and with silu.
 std::vector<Problem> problems() {
   std::vector<Problem> all;
   for (Problem p : kProblems)
@@ -75,7 +75,7 @@ struct Inputs {
         dy(normal(p.rows() * p.d, seed + 3)) {}
 };
 
-// What a call reads, in a backend's memory.
+// Inputs of a call in a backend's memory.
 struct Call {
   const Backend &b;
   const Problem &p;
@@ -123,7 +123,7 @@ struct Oracle {
   std::vector<double> y, dbcx, dw, dbias;
 };
 
-// The definition, in float64. The backward pass pushes gradients where the kernels pull them.
+// Computes the definition in float64. The backward pass scatters gradients, while the kernels gather them.
 Oracle oracle(const Problem &p, const Inputs &in) {
   Oracle o;
   o.y.assign(in.dy.size(), 0), o.dbcx.assign(in.bcx.size(), 0);
@@ -187,7 +187,7 @@ TEST_P(ShortConv, BackwardMatchesFloat64AndAddsToTheGradientsOfWeights) {
     }
 }
 
-// What a sequence of its own gives: the rows that its last row comes after.
+// A segment's sequence by itself: the last row and all rows before it.
 struct Alone {
   std::vector<int64_t> rows;
   Problem p;
@@ -267,7 +267,7 @@ TEST_P(ShortConv, CachedRowsHaveTheBitsOfPackedOnes) {
         Array cache(backend(), dtype, Floats(static_cast<size_t>(table.blocks * table.block * p.d), NAN));
         Buffer<int32_t> entries(backend(), table.entries);
         const Ints cu = p.cu();
-        for (int64_t from = 0; from < 37; from += chunk) {  // each pass has the next rows of all sequences
+        for (int64_t from = 0; from < 37; from += chunk) {  // each pass processes the next rows of all sequences
           Ints sequence, pos, row;
           Floats bcx;
           for (int32_t s = 2; s >= 0; s--)
@@ -306,7 +306,7 @@ TEST_P(ShortConv, LastRowOfAPlaceRemains) {
   }
 }
 
-// Calls that bring states of several sequences forward.
+// Advances the states of several sequences.
 class States {
  public:
   States(const Backend &b, const Problem &p, const Inputs &in, int32_t dtype, const Ints &slots, int64_t count)
@@ -320,7 +320,7 @@ class States {
         bias_(b, dtype, in.bias),
         states_(b, dtype, Floats(static_cast<size_t>(count * (p.width - 1) * p.d), kOld)) {}
 
-  // Applies rows [from[s], to) of every sequence s, the last sequence first, and compares them with those of `want`.
+  // Applies rows [from[s], to) of every sequence s, the last sequence first, and compares the results with the same rows of `want`.
   void advance(const Ints &from, int64_t to, const Floats &want) {
     Ints slot, pos, row;
     Floats u;
@@ -338,9 +338,9 @@ class States {
     for (int64_t r = 0; r < n; r++)
       EXPECT_TRUE(same_bits(part(y.values(), r * p_.d, p_.d), part(want, row[r] * p_.d, p_.d))) << p_.width << ", row " << row[r];
   }
-  // The row `ago` rows before the newest one.
+  // Returns the row that is `ago` rows older than the newest one.
   Floats kept(int64_t slot, int64_t ago) const { return part(states_.values(), ((slot + 1) * (p_.width - 1) - 1 - ago) * p_.d, p_.d); }
-  static constexpr float kOld = 33;  // what a sequence before left behind
+  static constexpr float kOld = 33;  // left behind by an earlier sequence
 
  private:
   const Backend &b_;
@@ -380,7 +380,7 @@ TEST_P(ShortConv, RowAtPositionZeroBeginsASequence) {
   const Floats want = forward(backend(), p, in);
   States states(backend(), p, in, MGRPO_FLOAT32, {1, 0}, 2);
   states.advance({0, 0}, 5, want);
-  states.advance({0, 9}, 2, want);  // shorter than the width, with the old state behind it
+  states.advance({0, 9}, 2, want);  // fewer rows than the width, after the old state
   states.advance({2, 5}, 9, want);
 }
 
@@ -417,13 +417,13 @@ TEST_P(ShortConv, SiluOfLargeSums) {
 }
 
 TEST_P(ShortConv, Bf16IsFloat32RoundedOnce) {
-  if (!has_bf16(backend())) GTEST_SKIP() << "float32 alone";
+  if (!has_bf16(backend())) GTEST_SKIP() << "float32 only";
   for (const Problem &p : problems())
     for (bool aligned : {false, true}) {
       Inputs in(p);
       for (Floats *x : {&in.bcx, &in.w, &in.bias, &in.dy}) *x = rounded_to_bf16(*x);
       const Oracle want = oracle(p, in);
-      // u is rounded, too.
+      // u is rounded too.
       EXPECT_TRUE(close_to(forward(backend(), p, in, MGRPO_BFLOAT16, aligned), want.y, kBf16Epsilon, kBf16Epsilon * largest(want.y)));
       const Gradients got = backward(backend(), p, in, MGRPO_BFLOAT16, aligned);
       EXPECT_TRUE(close_to(got.dbcx, want.dbcx, kBf16Epsilon, kBf16Epsilon * largest(want.dbcx)));
@@ -437,11 +437,11 @@ TEST_P(ShortConv, NonFiniteNumbersStayWithTheirReaders) {
     const Problem p{{6, 5}, 4, 3, {}, false, silu};
     Inputs in(p);
     const int64_t wide = p.width_of_product();
-    for (int64_t j = 0; j < p.d; j++) in.bcx[2 * wide + j] = NAN;  // a gate or an input of row 2, which rows 2 to 4 read
+    for (int64_t j = 0; j < p.d; j++) in.bcx[2 * wide + j] = NAN;  // a gate or an input of row 2; rows 2 to 4 read it
     const Floats y = forward(backend(), p, in);
     for (int64_t r = 0; r < p.rows(); r++) EXPECT_EQ(std::isnan(y[r * p.d]), r >= 2 && r <= 4) << r;
     const Floats d = backward(backend(), p, in).dbcx;
-    for (int64_t r = 0; r < p.rows(); r++)  // with silu, the slopes of rows 2 to 4 reach rows 0 to 4
+    for (int64_t r = 0; r < p.rows(); r++)  // with silu, the slopes of rows 2 to 4 affect the gradients of rows 0 to 4
       EXPECT_EQ(std::isnan(d[r * wide + (silu ? 0 : p.d)]), r <= 4 && (silu || r >= 2)) << r;
   }
 }

@@ -1,4 +1,4 @@
-// Clusters of thread blocks, as far as kernels/cuda uses them.
+// Clusters of thread blocks: the part of the API that kernels/cuda uses.
 #pragma once
 #include "cuda_runtime.h"
 

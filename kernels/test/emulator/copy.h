@@ -1,5 +1,5 @@
-// cp.async for a block of fibers: a copy happens when its thread waits for its group, as late as it may. Until then its place holds other
-// bytes. A thread that ends without a wait for all its groups is an error.
+// cp.async for a block of fibers. A copy is made as late as possible: when its thread waits for its group. Until then the destination
+// holds other bytes. A thread that ends without waiting for all its groups is an error.
 #pragma once
 #include "cuda_runtime.h"
 
@@ -10,8 +10,9 @@ struct Copy {
   const void *from;
 };
 void note_copy(const Copy &copy);
-void end_copies();                        // of a group
-bool take_copy(size_t left, Copy *copy);  // of a group of the thread before the last `left`; false: there is none
+void end_copies();  // ends the current group
+// Takes a copy of a group that the thread committed before the last `left` groups. Returns false without one.
+bool take_copy(size_t left, Copy *copy);
 
 inline void copy_ahead(uint4 *to, const void *from) {
   if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) fail("a copy of 16 bytes is not aligned");

@@ -1,5 +1,5 @@
-// CUDA's language and runtime API as kernels/cuda uses them, for a C++ compiler: the threads of a block are fibers of
-// one CPU thread, device memory is host memory. emulator.cpp implements it and lists its checks.
+// CUDA's language and runtime API, as far as kernels/cuda uses them, for a C++ compiler. The threads of a block are fibers of one CPU
+// thread, and device memory is host memory. emulator.cpp contains the implementation and lists its checks.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -23,7 +23,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __CUDA_ARCH__ 900
-#define __shared__ static  // shared.ld gathers these: the emulator fills them before each block and swaps them in clusters
+#define __shared__ static  // shared.ld gathers these; the emulator fills them before each block and swaps them for the blocks of a cluster
 #define __constant__ static const
 
 struct uint3 {
@@ -47,7 +47,7 @@ struct alignas(16) float4 {
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 
-// Constant for a thread; the emulator changes them where it changes threads.
+// Constant for a thread; the emulator changes them when it switches threads.
 extern const uint3 threadIdx, blockIdx;
 extern const dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
@@ -63,9 +63,9 @@ void warp_barrier(unsigned mask, Where where);
 void cluster_barrier(Where where);
 unsigned cluster_size();
 unsigned cluster_rank();
-const void *at_rank(const void *shared, unsigned rank);  // where the block `rank` of the cluster has this
+const void *at_rank(const void *shared, unsigned rank);  // address of the same variable in block `rank` of the cluster
 unsigned lane();
-// Every lane of the mask hands in `size` <= 16 bytes; slots[l] is then lane l's, until the lane's next exchange but one.
+// Every lane of the mask provides `size` <= 16 bytes. slots[l] holds the bytes of lane l until that lane's second next exchange.
 struct Slot {
   alignas(16) unsigned char bytes[16];
 };
@@ -78,7 +78,7 @@ T of_lane(const Slot *slots, unsigned lane) {
   return out;
 }
 
-// A read, modify and write that no other thread gets between: threads change at barriers only.
+// Reads, modifies and writes without interruption by another thread, because threads switch at barriers only.
 template <class T, class F>
 [[gnu::noinline]] __attribute__((no_sanitize("thread"))) T atomically(T *at, const F &f) {
   races::atomic_access(at, sizeof *at, __builtin_return_address(0));
@@ -187,8 +187,8 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
   return a < b ? b : a;
 }
 
-// A GPU's powers are up to 2 units in the last place off, in ways that no CPU repeats. With MGRPO_EMULATED_ULPS=2 those of the
-// emulated one are, by an amount that depends on the argument: a test that fails then is too tight for a GPU. 0 and 1 stay exact.
+// The powers of a real GPU can be 2 units in the last place off, in ways that a CPU cannot repeat. With MGRPO_EMULATED_ULPS=2 the
+// emulated GPU adds such errors; their size depends on the argument. A test that then fails is too strict for a GPU. 0 and 1 stay exact.
 namespace emulator {
 inline const int ulps = std::getenv("MGRPO_EMULATED_ULPS") != nullptr ? std::atoi(std::getenv("MGRPO_EMULATED_ULPS")) : 0;
 inline float nudged(float power, float x) {
@@ -213,7 +213,7 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   return out;
 }
 
-// The runtime API. Device 0 has clusters of blocks (as sm_90), device 1 has none (as sm_80).
+// The runtime API. Device 0 has clusters of blocks, like sm_90; device 1 has no clusters, like sm_80.
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -271,17 +271,17 @@ cudaError_t cudaGetLastError();
 const char *cudaGetErrorString(cudaError_t error);
 
 namespace emulator {
-// The most blocks that a launch of kernels/cuda has: few, so that kernels stride in small tests, too.
+// Largest number of blocks in a launch of kernels/cuda. It is small so that kernels stride over rows in small tests too.
 inline int64_t max_blocks = 7;
 
-// Until plan(nullptr) launches are noted instead of run.
+// Notes launches instead of running them, until plan(nullptr).
 struct Planned {
   unsigned blocks, threads, cluster;
 };
 void plan(std::vector<Planned> *to);
 
 cudaError_t set_attribute(const void *kernel, cudaFuncAttribute attribute, int value);
-// As many as registers (64 a thread) and dynamic shared memory allow.
+// Number of blocks that fit the registers (64 per thread) and the dynamic shared memory.
 int resident_blocks(const dim3 &size, size_t shared);
 cudaError_t resident_clusters(int *count, const cudaLaunchConfig_t &config);
 cudaError_t launch(const void *kernel, const cudaLaunchConfig_t &config, std::function<void()> thread);

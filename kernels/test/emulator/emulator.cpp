@@ -1,10 +1,10 @@
-// Runs CUDA kernels on one CPU thread. The threads of a block are fibers, each of which runs until it comes to a
-// barrier or ends; blocks run one after another, those of a cluster in turns. It varies everything that a program may
-// not rely on: the order in which threads run between barriers, the first contents of shared and device memory, and
-// when work in a stream happens, which is not before the host waits for it. Ends the program with a message where a
-// barrier is not reached by all who must, where a copy leaves its allocation or names the wrong side, and in the
-// cases named below; in a build that looks for them also where two threads race (races.cpp). MGRPO_EMULATOR_SEED=n orders
-// threads in another way; 0: as they are numbered.
+// Runs CUDA kernels on one CPU thread. The threads of a block are fibers. Each runs until it reaches a barrier or ends. Blocks run one
+// after another, and the blocks of a cluster take turns.
+// The emulator varies everything that a program must not rely on: the order of threads between barriers, the initial contents of shared
+// and device memory, and the time of a stream's work, which starts only when the host waits for it.
+// It ends the program with a message if some threads miss a barrier, if a copy exceeds its allocation or names the wrong side, and in the
+// cases listed below. A build with race detection also reports races between threads (races.cpp).
+// MGRPO_EMULATOR_SEED=n selects another order of threads; 0 is the order of their numbers.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -47,21 +47,21 @@ struct Thread {
   uint3 index;
   State state;
   Where where;
-  unsigned mask;       // of the warp barrier
-  bool orders;         // memory, as __syncwarp does and a shuffle does not
-  unsigned exchanges;  // counts, for two sets of slots
+  unsigned mask;       // lanes of the warp barrier
+  bool orders;         // whether the barrier orders memory: __syncwarp does, a shuffle does not
+  unsigned exchanges;  // number of exchanges; they alternate between two sets of slots
   std::vector<Copy> started;
-  std::deque<std::vector<Copy>> copies;  // by group, those that have not happened
+  std::deque<std::vector<Copy>> copies;  // pending copies, by group
 };
 
-// What static shared memory is copied in.
+// A part of static shared memory that is copied as one.
 struct Piece {
   unsigned char at __attribute__((vector_size(64)));
 };
 
 struct Block {
   uint3 index;
-  unsigned rank;  // in its cluster
+  unsigned rank;  // in the block's cluster
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Slot> slots[2];
   std::vector<Piece> shared;  // static shared memory while another block of the cluster runs
@@ -76,11 +76,11 @@ struct Launch {
 };
 
 const Launch *launch_now;
-std::vector<std::unique_ptr<Block>> blocks;  // of the cluster that runs; kept for their stacks
+std::vector<std::unique_ptr<Block>> blocks;  // blocks of the running cluster; kept to reuse their stacks
 Block *block;
 Thread *thread;
 unsigned launches;
-uint64_t blocks_run;  // of the launch
+uint64_t blocks_run;  // in this launch
 
 unsigned char leftover() { return launches % 2 ? 0xFF : 0x5A; }  // NaN and -1, or a number
 
@@ -116,7 +116,7 @@ bool same(const Where &a, const Where &b) {
        where(a).file_name(), where(a).line(), b.index.x, b.index.y, b.index.z, name(b.state), where(b).file_name(), where(b).line());
 }
 
-// The sanitisers surround the variables in shared memory with bytes that may not be touched, except here.
+// The sanitisers place bytes that must not be touched around the variables in shared memory. This code copies them too.
 #define MGRPO_UNCHECKED __attribute__((no_sanitize("address"), no_sanitize("undefined"), optimize("no-tree-loop-distribute-patterns")))
 
 size_t pieces() { return static_cast<size_t>(emulator_shared_end - emulator_shared_begin) / sizeof(Piece); }
@@ -126,7 +126,7 @@ MGRPO_UNCHECKED void copy(Piece *to, const Piece *from, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] = from[i];
 }
 
-// The range of pieces that earlier kernels have written, as far as their contents show it.
+// Range of pieces that earlier kernels have written, as far as the contents show.
 size_t dirty_begin, dirty_end;
 
 MGRPO_UNCHECKED void fill_shared(size_t begin, size_t end) {
@@ -142,7 +142,7 @@ MGRPO_UNCHECKED void find_dirty() {
   while (dirty_begin < dirty_end && !is_dirty(dirty_end - 1)) dirty_end--;
 }
 
-// Where other blocks of the cluster find a block's static shared memory.
+// Returns the place where other blocks of the cluster find a block's static shared memory.
 Piece *kept_shared(Block &b) { return launch_now->cluster > 1 ? b.shared.data() : static_shared(); }
 
 void run_thread() {
@@ -166,7 +166,7 @@ unsigned existing(unsigned mask, unsigned first) {
   return n == 32 ? mask : mask & ((1u << n) - 1);
 }
 
-// Resumes the warps whose lanes have all arrived; returns whether there was one.
+// Resumes the warps whose lanes have all arrived. Returns whether it resumed any.
 bool release_warps() {
   bool released = false;
   for (unsigned first = 0; first < block->threads.size(); first += 32) {
@@ -300,12 +300,12 @@ void run(Launch &l) {
   launch_now = nullptr;
 }
 
-// Memory that cudaMalloc gave, by its end.
+// Device memory from cudaMalloc. The map's key is its end.
 struct Allocation {
   uintptr_t begin;
 };
 std::map<uintptr_t, Allocation> allocations;
-uintptr_t found_begin, found_end;  // the allocation that was last asked for
+uintptr_t found_begin, found_end;  // the allocation that was found last
 
 bool on_device(const void *p) {
   const auto at = reinterpret_cast<uintptr_t>(p);
@@ -313,7 +313,7 @@ bool on_device(const void *p) {
   return it != allocations.end() && it->second.begin <= at;
 }
 
-// Whether [p, p + bytes) lies in device memory as `wanted`.
+// Ends the program unless [p, p + bytes) is in device memory (`wanted`) or in host memory (not `wanted`).
 void check_side(const void *p, size_t bytes, bool wanted, const char *call) {
   if (bytes == 0) return;
   if (on_device(p) != wanted) fail("%s: %p is %s memory", call, p, wanted ? "no device" : "device");
@@ -545,7 +545,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
   *out = nullptr;
   if (bytes == 0) return cudaSuccess;
   if (posix_memalign(out, 256, bytes) != 0) return cudaErrorMemoryAllocation;
-  std::memset(*out, leftover(), std::min<size_t>(bytes, 64 << 20));  // more stays untouched, so that it costs nothing
+  std::memset(*out, leftover(), std::min<size_t>(bytes, 64 << 20));  // larger allocations stay untouched, to save time
   const auto begin = reinterpret_cast<uintptr_t>(*out);
   allocations[begin + bytes] = {begin};
   return cudaSuccess;
@@ -568,7 +568,7 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// From the host's memory at once, as CUDA does with memory that is not pinned; to the host's when somebody waits.
+// Copies from host memory at once, as CUDA does with pageable memory. Copies to host memory are made when the host waits.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   if (kind == cudaMemcpyHostToHost || kind == cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
   check_side(to, bytes, kind != cudaMemcpyDeviceToHost, "cudaMemcpy");

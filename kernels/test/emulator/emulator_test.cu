@@ -1,4 +1,4 @@
-// Wrong kernels, each with an error that the emulator must report, beside the same kernel without it.
+// Wrong kernels. Each has an error that the emulator must report, and a variant without the error.
 #include <cooperative_groups.h>
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST(EmulatorDeathTest, WarpsExchange) {
   EXPECT_DEATH(run(sum_of_lanes_kernel, {1, kThreads}, 1), "part at a barrier.*has ended");
 }
 
-// A lane's elements of a product's matrices, as figures 80 to 82 of PTX ISA 9.0 draw them; a is [16, 16], b [16, 8], c [16, 8].
+// A lane's elements of a product's matrices, as figures 80 to 82 of PTX ISA 9.0 show them; a is [16, 16], b [16, 8], c [16, 8].
 __global__ void product_kernel(int *, const float *a, const float *b, float *c) {
   const auto g = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4;
   const unsigned from_a[4] = {
@@ -143,7 +143,7 @@ TEST(Emulator, ABlockFindsNothingOfTheLast) {
 }
 
 __global__ void neighbour_kernel(int *out, bool waits) {
-  __shared__ unsigned rank;  // unsigned, as what is read too early may be anything
+  __shared__ unsigned rank;  // unsigned, because a value that is read too early is arbitrary
   auto *const all = static_cast<unsigned *>(dynamic_shared());
   auto cluster = cooperative_groups::this_cluster();
   if (threadIdx.x == 0) rank = cluster.block_rank();
@@ -186,7 +186,7 @@ TEST(Emulator, NothingHappensBeforeSomebodyWaits) {
   EXPECT_EQ(host, -1);
 }
 
-std::vector<int64_t> asked;  // bytes; 0 for a release
+std::vector<int64_t> asked;  // in bytes; 0 for a release
 bool exhausted = false;
 
 void *ask(int64_t bytes, void *stream) {
@@ -203,7 +203,7 @@ void give_back(void *memory, void *stream) {
 TEST(Emulator, PowersAreOffAsOftenAsAsked) {
   int off = 0;
   for (int i = 1; i <= 1000; i++) {
-    const float x = -0.013f * static_cast<float>(i), exact = (expf)(x);  // not the macro
+    const float x = -0.013f * static_cast<float>(i), exact = (expf)(x);  // the function, not the macro
     const int64_t ulps = int64_t(std::bit_cast<uint32_t>(expf(x))) - int64_t(std::bit_cast<uint32_t>(exact));
     EXPECT_LE(std::abs(ulps), emulator::ulps) << x;
     off += ulps != 0;
@@ -216,7 +216,7 @@ TEST(Emulator, PowersAreOffAsOftenAsAsked) {
 TEST(Emulator, ScratchComesFromWhereTheCallerSays) {
   const mgrpo_scratch scratch{ask, give_back};
   Scratch<float> gradient(nullptr);
-  const std::vector<float> values(100000, 1);  // seven blocks' sums, and the total
+  const std::vector<float> values(100000, 1);  // the sums of seven blocks, and the total
   ASSERT_EQ(gradient.upload(values.data(), 100000), MGRPO_OK);
   mgrpo_set_scratch_cuda(&scratch);
   double norm = 0;
@@ -233,8 +233,7 @@ TEST(Emulator, ScratchComesFromWhereTheCallerSays) {
     ASSERT_EQ(ours.allocate(1), MGRPO_OK);
     mgrpo_set_scratch_cuda(nullptr);
   }
-  EXPECT_EQ(asked, (std::vector<int64_t>{8 * sizeof(double), 0, 8 * sizeof(double), sizeof(float), 0}))
-      << "given back to where it came from";
+  EXPECT_EQ(asked, (std::vector<int64_t>{8 * sizeof(double), 0, 8 * sizeof(double), sizeof(float), 0})) << "returned to its pool";
   EXPECT_EQ(mgrpo_grad_norm_cuda(gradient.get(), 100000, &norm, nullptr), MGRPO_OK);
   EXPECT_EQ(asked.size(), 5u);
 }

@@ -5,11 +5,11 @@
 namespace emulator {
 namespace {
 Fiber *entering;
-constexpr size_t kFilled = 16 << 10;  // bytes of a stack, from its top
+constexpr size_t kFilled = 16 << 10;  // number of bytes to fill, from the top of a stack
 }  // namespace
 
 #if defined(__x86_64__)
-// Stores the registers that a call keeps on the stack, the stack pointer in *save, and goes on where `to` was stored.
+// Pushes the registers that a call preserves, stores the stack pointer in *save, and continues where `to` was stored.
 extern "C" void emulator_switch(void **save, void *to);
 asm(R"(
 .text
@@ -40,18 +40,18 @@ void Fiber::begun() {
   __sanitizer_finish_switch_fiber(nullptr, &self->caller_stack_, &self->caller_size_);
 #endif
   self->body_();
-  abort();  // body left for good
+  abort();  // body continued after it left for good
 }
 
 void Fiber::start(void (*body)(), size_t skew) {
   body_ = body;
 #if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(stack_, kStack);  // frames that the last body left
+  __asan_unpoison_memory_region(stack_, kStack);  // frames of the previous body
 #endif
-  std::memset(stack_ + kStack - kFilled, 0xff, kFilled);  // a variable that nothing has set is NaN
+  std::memset(stack_ + kStack - kFilled, 0xff, kFilled);  // uninitialised variables become NaN
 #if defined(__x86_64__)
   auto *top = reinterpret_cast<void **>(stack_ + kStack - 64 - skew);
-  *--top = nullptr;  // begun() finds the stack as a call leaves it
+  *--top = nullptr;  // begun() finds the stack as after a call
   *--top = reinterpret_cast<void *>(&Fiber::begun);
   own_ = top - 6;
 #else

@@ -1,4 +1,4 @@
-// A call on a stack of its own, which can be suspended and resumed later.
+// A call on its own stack, which can be suspended and resumed.
 #pragma once
 #include <sys/mman.h>
 
@@ -28,12 +28,12 @@ class Fiber {
   Fiber &operator=(const Fiber &) = delete;
   ~Fiber() { munmap(stack_, kStack); }
 
-  // body() runs at the next resume(); it must end with leave(). skew moves its frames, so that the stacks of many
-  // fibers do not share a few lines of the cache.
+  // Runs body() at the next resume(); body must end with leave(). `skew` moves its frames, so that the stacks of many fibers do not
+  // compete for the same cache lines.
   void start(void (*body)(), size_t skew);
   const void *stack() const { return stack_; }
-  void resume();              // goes on in the fiber until it leaves
-  void leave(bool for_good);  // in the fiber: goes back to where it was resumed
+  void resume();              // continues the fiber until it leaves
+  void leave(bool for_good);  // called in the fiber: returns to the caller of resume()
 
  private:
   static void begun();

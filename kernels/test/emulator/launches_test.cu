@@ -1,10 +1,10 @@
-// How many blocks and threads the kernels have for a Qwen3 of 1.7B, which a GPU of 132 multiprocessors must find enough.
+// Numbers of blocks and threads of the kernels for a Qwen3 of 1.7B. They must occupy a GPU of 132 multiprocessors.
 #include "qwen3.h"
 
 namespace {
 
 struct Row {
-  const char *call, *launches;  // blocks x threads, and how many blocks of it share a row
+  const char *call, *launches;  // launches: blocks x threads, and the number of blocks that share a row
 };
 
 // A micro-batch of 4,096 rows, 134.5M parameters, and a decoding pass of 128 sequences with 2,048 keys each.
@@ -48,7 +48,7 @@ TEST(Launches, OfQwen3) {
     qwen3::Desk desk(false);
     std::vector<emulator::Planned> launches;
     emulator::plan(&launches);
-    calls[i].run(desk);  // some look at results, which are not there
+    calls[i].run(desk);  // some check results, which do not exist here
     emulator::plan(nullptr);
     const Row want = i < std::size(kTable) ? kTable[i] : Row{"", ""};
     EXPECT_STREQ(want.call, calls[i].name);

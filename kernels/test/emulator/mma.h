@@ -9,7 +9,7 @@
 
 namespace emulator {
 
-// The float next to x on the way to 0 if x is none. Tensor cores cut sums off; how much later than float32 they do is not documented.
+// Rounds x towards 0 to a float. Tensor cores truncate sums; the number of extra bits that they keep is not documented.
 inline float cut_off(double x) {
   const auto f = static_cast<float>(x);
   return std::fabs(static_cast<double>(f)) > std::fabs(x) ? std::nextafterf(f, 0.0f) : f;
@@ -22,7 +22,7 @@ inline void mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], M
   struct B {
     unsigned short at[4];
   };
-  A from_a[4];  // of the lanes that hold the rows of this one
+  A from_a[4];  // from the lanes that hold this lane's rows
   const Slot *slots = exchange(0xFFFFFFFF, a, sizeof a, where);
   for (unsigned t = 0; t < 4; t++) from_a[t] = of_lane<A>(slots, lane() / 4 * 4 + t);
   slots = exchange(0xFFFFFFFF, b, sizeof b, where);
@@ -33,7 +33,7 @@ inline void mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], M
     for (unsigned k = 0; k < 16; k++) {
       const unsigned t = k % 8 / 2, high = k < 8 ? 0 : 1;
       sum += number(from_a[t].at[k % 2 + (row < 8 ? 0 : 2) + 4 * high]) * number(of_lane<B>(slots, column * 4 + t).at[k % 2 + 2 * high]);
-      if (k % 8 == 7) sum = cut_off(sum);  // some tensor cores add eight products at once
+      if (k % 8 == 7) sum = cut_off(sum);  // some tensor cores add eight products at a time
     }
     c[i] = static_cast<float>(sum);
   }

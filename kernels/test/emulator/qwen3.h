@@ -1,4 +1,4 @@
-// The kernels' calls for a Qwen3 of 1.7B in bfloat16: 16 query heads and 8 key/value heads of 128, 2,048 wide, 6,144 within.
+// Kernel calls of a Qwen3 with 1.7B parameters in bfloat16: 16 query and 8 key/value heads of 128, width 2,048, inner width 6,144.
 #pragma once
 #include <cuda_bf16.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace qwen3 {
 
-// Arrays of a call. Without `real` memory they are addresses that nobody may read.
+// Arrays of a call. Unless `real` is set, they are addresses without memory and must not be read.
 class Desk {
  public:
   explicit Desk(bool real) : real_(real) {}
@@ -27,7 +27,7 @@ class Desk {
     for (void *p : all_) cudaFree(p);
   }
 
-  // f(i) is element i.
+  // Element i is f(i).
   template <class T, class F>
   T *array(int64_t n, const F &f) {
     if (!real_) return reinterpret_cast<T *>(uintptr_t{1} << 40);
@@ -57,7 +57,7 @@ struct Sizes {
 
 struct Call {
   const char *name;
-  int64_t bytes;  // what it must move: each number is read or written once
+  int64_t bytes;  // number of bytes that it must move; it reads or writes each number once
   std::function<int32_t(Desk &)> run;
 };
 

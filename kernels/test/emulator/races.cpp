@@ -1,14 +1,15 @@
-// Finds accesses to the same byte that nothing orders, one of which writes and one of which is not atomic, by any two threads
-// of a launch, whichever ran first and whether or not a result shows it. What orders:
-//   a thread's own program; __syncthreads, within a block; __syncwarp and shuffles, among the lanes of their mask;
+// Finds races: two accesses to the same byte by different threads of a launch, without an order between them, if one of them writes and
+// one is not atomic. It finds them in every execution order, even if the results are correct.
+// These create an order:
+//   the program order of one thread; __syncthreads, within a block; __syncwarp and shuffles, among the lanes of their mask;
 //   cluster.sync, within a cluster; the end of a launch.
-// Nothing else does: blocks and clusters of a launch are never ordered, and atomics order nothing, with fences or without (no kernel
-// relies on that). Equal values are no excuse: the language calls that a race, too.
+// Nothing else does. Blocks and clusters of a launch are never ordered, and atomics order nothing, even with fences: the kernels do not
+// rely on that. Writes of equal values race too, as the language defines it.
 //
-// Time counts barriers, those of all blocks together, so that each barrier is a moment: what a block's threads did before
-// its last barrier is what has an earlier time. A byte remembers its last write and its reads since then; of several reads
-// that nothing orders, the latest time and the smallest group that all of them belong to are enough; only where some lanes of
-// a warp meet without the others may a race with one of several readers of that warp go unseen.
+// Time counts the barriers of all blocks, so each barrier has its own time. Accesses of a block before its last barrier have an earlier
+// time. A byte remembers its last write and the reads since then. For several unordered reads it keeps the latest time and the smallest
+// group that contains them all. So it can miss a race with one of several readers of a warp, if some lanes of that warp met without the
+// others.
 #include "races.h"
 
 #include <unistd.h>
@@ -29,7 +30,7 @@ namespace {
 
 enum Group : unsigned { kThread, kWarp, kBlock, kCluster, kGrid };
 
-// An access, or several of one group. Codes compare as times do.
+// One access, or several accesses of a group. Codes are ordered by time.
 struct Access {
   static constexpr int kThreadBits = 10, kBlockBits = 13, kTimeShift = kThreadBits + kBlockBits + 4;
   uint64_t code = 0;
@@ -46,16 +47,16 @@ struct Access {
 
 struct Byte {
   Access write, reads;
-  uint32_t written_at, read_at;  // in the program
+  uint32_t written_at, read_at;  // addresses in the program
 };
 
 constexpr size_t kPage = 4096, kKeptPages = 4096;
 
 struct Page {
   std::unique_ptr<Byte[], decltype(&std::free)> bytes{static_cast<Byte *>(std::calloc(kPage, sizeof(Byte))), &std::free};
-  uint64_t since = 0;  // before then it was other memory
+  uint64_t since = 0;  // earlier accesses belong to other memory
 };
-std::unordered_map<uintptr_t, Page> pages;  // by number
+std::unordered_map<uintptr_t, Page> pages;  // by page number
 
 struct Recent {
   uintptr_t number;
@@ -72,8 +73,8 @@ Page &page_of(uintptr_t number) {
 using Lanes = std::array<std::array<uint64_t, 32>, 32>;
 
 struct Warp {
-  uint64_t met = 0;              // when all its lanes last did
-  std::unique_ptr<Lanes> known;  // [a][b]: lane a follows what lane b did before then, by meetings of some lanes
+  uint64_t met = 0;              // time of the last barrier of all its lanes
+  std::unique_ptr<Lanes> known;  // [a][b]: lane a sees what lane b did before this time, through barriers of some lanes
 
   uint64_t known_of(unsigned lane, unsigned other) const { return std::max(met, known ? (*known)[lane][other] : 0); }
 };
@@ -84,10 +85,10 @@ struct Block {
 };
 
 uint64_t now = 1, launched, cluster_met;
-unsigned cluster_size, first_block;  // of the cluster that runs
-std::array<Block, 8> blocks;         // the cluster's
+unsigned cluster_size, first_block;  // of the running cluster
+std::array<Block, 8> blocks;         // of the running cluster
 
-// Who runs.
+// The running thread.
 bool on_gpu = false;
 unsigned rank, me;
 Access mine;
@@ -98,7 +99,7 @@ bool in_cluster(Access a) { return a.block() - first_block < cluster_size; }
 bool in_block(Access a) { return a.block() == mine.block(); }
 bool in_warp(Access a) { return in_block(a) && a.thread() / 32 == me / 32; }
 
-// Whether what `a` stands for happened before what the running thread does now.
+// Returns whether the accesses of `a` happened before the running thread's current access.
 bool ordered(Access a, uint64_t since) {
   if (a.time() < since) return true;
   if (a.group() == kGrid || !in_cluster(a)) return false;
@@ -110,7 +111,7 @@ bool ordered(Access a, uint64_t since) {
   return (a.group() == kThread && a.thread() == me) || a.time() < warp.known_of(me % 32, a.thread() % 32);
 }
 
-// The running thread's access beside those that do not happen before it.
+// Combines the running thread's access with the accesses that do not happen before it.
 Access together(Access a) {
   if (a.group() == kGrid || !in_cluster(a)) return mine.with(kGrid);
   if (a.group() == kCluster || !in_block(a)) return mine.with(kCluster);
@@ -118,7 +119,7 @@ Access together(Access a) {
   return a.group() == kWarp || a.thread() != me ? mine.with(kWarp) : mine;
 }
 
-// Where in the kernels' sources, and where what was inlined there is called.
+// Returns the source line of an address, followed by the lines that inlined it.
 std::string source(uint32_t at) {
   char command[128], line[1024];
   std::snprintf(command, sizeof command, "addr2line -Csi -e /proc/%d/exe %#x", getpid(), at - 1);
@@ -196,7 +197,7 @@ void launch_begins(uint64_t all, unsigned cluster) {
   if (all > kMost) fail("races are watched in grids of up to %u blocks, not of %zu", kMost, size_t{all});
   launched = ++now;
   cluster_size = cluster;
-  if (pages.size() > kKeptPages) {  // nothing that they know matters any more
+  if (pages.size() > kKeptPages) {  // the old pages no longer matter
     recent = {};
     pages.clear();
   }
@@ -259,7 +260,7 @@ void atomic_access(const void *at, size_t bytes, const void *where) { access<Ato
 
 }  // namespace emulator::races
 
-// What -fsanitize=thread calls.
+// The functions that -fsanitize=thread calls.
 #define MGRPO_ACCESS(name, kind, bytes) \
   extern "C" void __tsan_##name(void *at) { emulator::races::access<emulator::races::kind>(at, bytes, __builtin_return_address(0)); }
 #define MGRPO_ACCESSES(bytes)              \
@@ -276,7 +277,7 @@ extern "C" {
 void __tsan_read_range(void *at, size_t bytes) { emulator::races::access<emulator::races::Read>(at, bytes, __builtin_return_address(0)); }
 void __tsan_write_range(void *at, size_t bytes) { emulator::races::access<emulator::races::Write>(at, bytes, __builtin_return_address(0)); }
 void __tsan_init() {}
-// Of the host's code.
+// Called by host code.
 void __tsan_vptr_update(void *, void *) {}
 int __tsan_atomic32_fetch_add(volatile int *at, int value, int) { return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST); }
 int __tsan_atomic32_fetch_sub(volatile int *at, int value, int) { return __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST); }

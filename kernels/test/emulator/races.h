@@ -1,7 +1,7 @@
-// Races of emulated kernels. Their reads and writes are compiled with ThreadSanitizer's calls (-fsanitize=thread), which
-// races.cpp answers in place of its runtime. With a fiber of that for each thread of a grid, of which it has 8,000 at most,
-// a shuffle takes it milliseconds, since its clocks know nothing of blocks and warps; and to it shared memory is the same in every block.
-// What follows tells races.cpp what runs and where CUDA makes an order. It does nothing in other builds.
+// Races of emulated kernels. The kernels' reads and writes are compiled with calls to ThreadSanitizer (-fsanitize=thread), and races.cpp
+// replaces its runtime. The original runtime would need a fiber for each thread of a grid, and it has 8,000 at most. A shuffle would take
+// milliseconds, because its clocks do not model blocks and warps, and it would take shared memory to be the same in every block.
+// The functions below notify races.cpp of the running thread and of CUDA's barriers. In other builds they are empty.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace emulator::races {
 #ifdef MGRPO_EMULATED_RACES
 void launch_begins(uint64_t blocks, unsigned cluster);
 void cluster_begins(uint64_t first_block);
-void fresh(const void *memory, size_t bytes);  // what was accessed at these addresses before was other memory
-// Static shared memory is `here` for the block that runs, and `own` for the others of its cluster.
+void fresh(const void *memory, size_t bytes);  // earlier accesses to these addresses belong to other memory
+// Static shared memory is at `here` for the running block, and at `own` for the other blocks of its cluster.
 void block_runs(unsigned rank, const void *here, const void *own, size_t bytes);
 void thread_runs(unsigned thread, const void *stack, size_t bytes);
 void host_runs();
@@ -21,9 +21,9 @@ void block_meets();
 void cluster_meets();
 void atomic_access(const void *at, size_t bytes, const void *where);
 
-// What kernels have asked of global memory since this was last set to 0.
+// Bytes of global memory that kernels have accessed since this was last set to 0.
 inline uint64_t bytes_asked = 0;
-bool on_device(const void *p);  // whether cudaMalloc gave it
+bool on_device(const void *p);  // whether p is memory from cudaMalloc
 #else
 inline void launch_begins(uint64_t, unsigned) {}
 inline void cluster_begins(uint64_t) {}

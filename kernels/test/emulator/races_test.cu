@@ -1,4 +1,4 @@
-// Kernels with a race, which races.cpp must report, each beside the same kernel without it, of which nothing is said.
+// Kernels with a race that races.cpp must report. Each has a variant without the race, which must pass without a report.
 #include <cooperative_groups.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ void run(void (*kernel)(Parameters...), const Shape &shape, Arguments... argumen
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
 }
 
-// Threads run to their barriers one after another: `report` may name either side of a race first.
+// Threads run to their barriers one after another, so the report may name either access first.
 #define EXPECT_RACE(...) \
   EXPECT_DEATH(run(__VA_ARGS__), "race: it .* races_test.cu:[0-9]+.*, which block .* races_test.cu:[0-9]+.*, and nothing orders")
 
@@ -37,7 +37,7 @@ TEST(Races, AMissingBarrier) {
   EXPECT_RACE(reverse_kernel, {kBlocks, kThreads}, false);
 }
 
-// The first barrier is there, and the results are right in every order of threads.
+// The first barrier is present, and the results are correct in every order of threads.
 __global__ void reuse_kernel(int *out, bool waits) {
   __shared__ int shared;
   for (int i = 0; i < 3; i++) {
@@ -67,7 +67,7 @@ TEST(Races, BytesOfDynamicSharedMemory) {
 
 enum Meeting { kNot, kOthers, kHalves, kWhole, kShuffle };
 
-// A lane reads what its neighbour in the same half of the warp, and in the end what one of the other half wrote.
+// A lane reads the value of its neighbour in the same half of the warp, and finally a value of the other half.
 __global__ void warp_kernel(int *out, Meeting halves, Meeting whole) {
   __shared__ int shared[kThreads];
   const unsigned lane = threadIdx.x % 32, half = lane < 16 ? 0xFFFF : 0xFFFF0000;
@@ -77,7 +77,7 @@ __global__ void warp_kernel(int *out, Meeting halves, Meeting whole) {
   out[number()] = shared[threadIdx.x ^ 1];
   if (whole == kHalves) __syncwarp(half);
   if (whole == kWhole) __syncwarp();
-  if (whole == kShuffle) __shfl_sync(0xFFFFFFFF, 0, 0);  // which orders no memory
+  if (whole == kShuffle) __shfl_sync(0xFFFFFFFF, 0, 0);  // this does not order memory
   out[number()] = shared[threadIdx.x ^ 16];
 }
 
@@ -90,7 +90,7 @@ TEST(Races, AMissingMeetingOfLanes) {
   EXPECT_RACE(warp_kernel, {kBlocks, kThreads}, kHalves, kShuffle);
 }
 
-// Warps that meet on their own do not meet each other.
+// Warp barriers do not order different warps.
 __global__ void other_warp_kernel(int *out, bool waits) {
   __shared__ int shared[kThreads];
   shared[threadIdx.x] = 1;
@@ -125,7 +125,7 @@ TEST(Races, BlocksOfALaunch) {
   EXPECT_RACE(blocks_kernel, {kBlocks, kThreads}, kReadsASum);
 }
 
-// Every thread reads what block 0 writes at the end: the order in which they run makes the result right.
+// Every thread reads a value that block 0 writes at the end. The result is correct only because of the order in which they run.
 __global__ void read_first_kernel(int *out, bool writes) {
   const int first = out[0];
   __syncthreads();
@@ -138,7 +138,7 @@ TEST(Races, AWriteAfterOthersHaveRead) {
   EXPECT_RACE(read_first_kernel, {kBlocks, kThreads}, true);
 }
 
-// Two launches are ordered.
+// Launches on the same stream are ordered.
 TEST(Races, LaunchesOfAStream) {
   Scratch<int> memory(nullptr);
   ASSERT_EQ(memory.allocate_ones(kBlocks * kThreads), MGRPO_OK);
@@ -189,7 +189,7 @@ TEST(Races, ThreadsThatWriteTheSame) {
   EXPECT_RACE(flag_kernel, {kBlocks, kThreads}, false);
 }
 
-// Sixteen bytes in one access, aligned or copied, and what is read past the caches.
+// Accesses sixteen bytes at once, aligned or copied, and reads that bypass the caches.
 __global__ void pack_kernel(int *out, bool is_aligned, bool waits) {
   __shared__ uint4 room[kThreads];
   auto *const shared = reinterpret_cast<float *>(room);

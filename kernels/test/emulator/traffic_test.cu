@@ -1,12 +1,12 @@
-// What the kernels ask of global memory, held against what they must move. A cache may answer some of it, and a GPU has other
-// instructions than this program; a second pass over a tensor shows all the same.
+// Compares the global memory traffic that the kernels request with the minimum. A cache may serve part of it, and a GPU executes other
+// instructions than this program. But a second pass over a tensor is visible.
 #include "qwen3.h"
 
 namespace {
 
 struct Row {
   const char *call;
-  double asked;  // for each byte that must be moved
+  double asked;  // bytes requested per byte that must be moved
 };
 
 constexpr Row kTable[] = {
@@ -45,8 +45,8 @@ TEST(Traffic, OfQwen3) {
     const double asked = static_cast<double>(emulator::races::bytes_asked) / static_cast<double>(calls[i].bytes);
     const Row want = i < std::size(kTable) ? kTable[i] : Row{"", 0};
     EXPECT_STREQ(want.call, calls[i].name);
-    EXPECT_LE(asked, want.asked) << calls[i].name << " asks for more";
-    EXPECT_GE(asked, want.asked - kLeeway) << calls[i].name << " asks for less: lower its row";
+    EXPECT_LE(asked, want.asked) << calls[i].name << " requests more";
+    EXPECT_GE(asked, want.asked - kLeeway) << calls[i].name << " requests less: lower its row";
   }
   emulator::max_blocks = few;
 }

@@ -1,5 +1,5 @@
-// Functions of the C ABI that call the real ones and then change one value of a result, if the environment asks for it:
-// MGRPO_WRONG names the result, and MGRPO_WRONG_ISA the instruction set on which it is wrong, any if it is not set.
+// Replaces functions of the C ABI. Each calls the real one and then changes one value of a result, if MGRPO_WRONG names that result. If
+// MGRPO_WRONG_ISA is set, the result is wrong only on that instruction set.
 #include <dlfcn.h>
 
 #include <cstdint>
@@ -38,7 +38,7 @@ void spoil(const char *result, void *values, int32_t dtype, int64_t n) {
   if (dtype == MGRPO_FLOAT32) return spoil(result, static_cast<float *>(values), n);
 }
 
-// Exchanges the first and the last of n places.
+// Swaps the first and the last of n places.
 void exchange(const char *result, int32_t *values, int64_t n) {
   if (n > 1 && wrong(result)) std::swap(values[0], values[n - 1]);
 }
@@ -126,7 +126,7 @@ WRONG(short_conv_states,
       (const float *u, mgrpo_short_conv c, float *states, int64_t slots, const int32_t *slot, const int32_t *pos, float *y, int64_t rows),
       (u, c, states, slots, slot, pos, y, rows), spoil("short_conv_states y", y, rows *c.d);
       spoil("short_conv_states states", states, slots *(c.width - 1) * c.d))
-// Of the states the one before the last piece is spoiled: the state after it is read by nothing.
+// Spoils the state before the last piece, because the state after it is not read.
 WRONG(delta_rule_packed, (const float *x, const float *ba, mgrpo_delta_rule d, mgrpo_pieces p, float *y, float *r, float *states),
       (x, ba, d, p, y, r, states), spoil("delta_rule_packed y", y, p.first[p.count] * d.value_heads * d.value_dim);
       spoil("delta_rule_packed r", r, p.first[p.count] * d.value_heads * d.value_dim);
