@@ -22,7 +22,6 @@ ABOVE = {
     "bench/roofline (tests)": 22,
     "bench/store (tests)": 69,
     "bindings/kernels (tests)": 26,
-    "bindings/torch (tests)": 20,
     "cmd/mgrpo (tests)": 19,
     "cuda/cudatest (tests)": 27,
     "deploy/kubernetes (tests)": 19,

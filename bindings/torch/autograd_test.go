@@ -70,7 +70,7 @@ func TestGradModeIsTheScopes(t *testing.T) {
 				}
 			})
 			if !recorded(s) {
-				t.Error("grad mode did not come back")
+				t.Error("grad mode was not restored")
 			}
 			s.Zeros(Float32, 1).Add(nil) // leave by a panic
 		})

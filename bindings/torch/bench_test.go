@@ -2,7 +2,7 @@ package torch
 
 import "testing"
 
-// The cost of an operation beside its arithmetic: 100 of them on 16 elements in a scope of their own.
+// The benchmarks of operations measure the overhead: 100 operations on 16 elements, in a scope of their own.
 
 func BenchmarkDo(b *testing.B) {
 	d := open(b)
@@ -33,7 +33,7 @@ func benchmarkOp(b *testing.B, op func(x *Tensor)) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(repeats*b.N), "ns/op-each")
 }
 
-// The log-probabilities of 256 tokens over a vocabulary of 49,152, and back: reads h and w, writes dh and dw.
+// Computes the log-probabilities of 256 tokens over a vocabulary of 49,152, and the gradients. Reads h and w, writes dh and dw.
 func BenchmarkHeadLogProb(b *testing.B) {
 	const rows, width, vocab = 256, 576, 49152
 	for _, train := range []bool{false, true} {

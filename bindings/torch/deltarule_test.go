@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// A rule with one key of size 1 and one value of size 1 is arithmetic: q and k become their signs, and with b = 0 and a huge negative a the state
-// moves half of the way to v.
+// With one key and one value of size 1 the rule is simple arithmetic. q and k become their signs. With b = 0 and a large negative a, the state moves
+// half of the way to v.
 func TestDeltaRule(t *testing.T) {
 	do(t, open(t), func(s *Scope) {
 		rule := DeltaRule{KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, ALog: s.FromFloat32([]float32{0}, 1), DtBias: s.FromFloat32([]float32{-90}, 1)}
 		x, ba := s.FromFloat32([]float32{2, 3, 8, 5, -4, 8, 1, 1, 6}, 3, 3), s.FromFloat32(make([]float32, 6), 3, 2)
-		want := []float64{4, 2, 6 * 0.5} // S is 4; then it moves half of the way from 4 to -8, to -2, and q is 1; row 2 is another sequence
+		want := []float64{4, 2, 6 * 0.5} // S is 4, then moves half of the way from 4 to -8, to -2; q is 1; row 2 is another sequence
 		want[1] = -2
 		cu := s.FromInt32([]int32{0, 2, 3}, 3)
 		for _, dtype := range []DType{Float32, BFloat16} {
@@ -33,7 +33,7 @@ func TestDeltaRule(t *testing.T) {
 			rule.Advance(x.To(dtype), ba.To(dtype), states, slot, pos).To(Float32).Float32s(advanced)
 			for i := range values {
 				if advanced[i] != values[i] {
-					t.Errorf("%v: row %d is %v with states, %v packed", dtype, i, advanced[i], values[i])
+					t.Errorf("%v: row %d is %v with states, but %v packed", dtype, i, advanced[i], values[i])
 				}
 			}
 		}

@@ -30,7 +30,7 @@ func TestVersionAndFeatures(t *testing.T) {
 		t.Errorf("LibTorch %q", Version())
 	}
 	if runtime.GOARCH == "amd64" && CPUFeatures() == "" {
-		t.Log("no vector extensions here")
+		t.Log("this CPU has no vector extensions")
 	}
 }
 
@@ -62,7 +62,7 @@ func TestDoInsideDoIsAnError(t *testing.T) {
 	})
 }
 
-// testing's FailNow leaves by runtime.Goexit: the caller must leave too and the device must go on.
+// testing's FailNow exits with runtime.Goexit. The caller must exit too, and the device must keep working.
 func TestGoexitInsideDo(t *testing.T) {
 	d := open(t)
 	var kept *Tensor
@@ -151,7 +151,7 @@ func TestManyGoroutines(t *testing.T) {
 			err := d.Do(context.Background(), func(s *Scope) error {
 				running++
 				if running != 1 {
-					t.Error("two run at once")
+					t.Error("two functions ran at once")
 				}
 				defer func() { running-- }()
 				if got := s.Full(Float32, float64(i), 8).Sum().Item(); got != float64(8*i) {
@@ -190,7 +190,7 @@ func TestMemoryCountsLiveTensors(t *testing.T) {
 	}
 }
 
-// TestRecord: recorded work computes from the contents of its inputs at the time of the replay; a CPU records nothing.
+// TestRecord checks that a replay computes from the current contents of the inputs, and that a CPU refuses to record.
 func TestRecord(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		if !d.IsCUDA() {
@@ -239,7 +239,7 @@ func TestRecord(t *testing.T) {
 	})
 }
 
-// failsAgain does nothing the first time and f after that.
+// failsAgain returns a function that has no effect on the first call and calls f after that.
 func failsAgain(f func()) func() {
 	before := false
 	return func() {
@@ -250,7 +250,7 @@ func failsAgain(f func()) func() {
 	}
 }
 
-// A GPU whose failure stays is lost from then on; one that works again after an error is not.
+// A device is lost if it still fails after an error; if it works again, it is not lost.
 func TestLostDevice(t *testing.T) {
 	d := openOn(t, "cpu")
 	fails := func(s *Scope) error { s.Full(Float32, 1, 3).View(2, 2); return nil }
@@ -259,7 +259,7 @@ func TestLostDevice(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	d.wait = func() string { return "CUDA error: an illegal memory access was encountered\n" }
-	do(t, d, func(*Scope) {}) // nothing has failed
+	do(t, d, func(*Scope) {}) // no operation has failed
 	var op *Error
 	if err := d.Do(t.Context(), fails); !errors.As(err, &lost) || !errors.As(err, &op) || op.Op != "view" || lost.Device != "cpu" ||
 		lost.Cause != "CUDA error: an illegal memory access was encountered" {
@@ -271,7 +271,7 @@ func TestLostDevice(t *testing.T) {
 	}
 }
 
-// Other processes on the GPU get the memory that a closed device no longer uses.
+// Close frees a device's unused memory for other processes on the GPU.
 func TestCloseReturnsMemory(t *testing.T) {
 	needGPU(t)
 	first, second := openOn(t, "cuda"), openOn(t, "cuda")
@@ -284,17 +284,17 @@ func TestCloseReturnsMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if before.Reserved-before.Allocated < size {
-		t.Skip("this GPU keeps no memory for later tensors: it is emulated")
+		t.Skip("an emulated GPU does not cache memory")
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if after, err := second.Memory(t.Context()); err != nil || after.Reserved > before.Reserved-size {
-		t.Errorf("%d bytes are reserved, %d before: %v", after.Reserved, before.Reserved, err)
+		t.Errorf("%d bytes are reserved after Close, %d before: %v", after.Reserved, before.Reserved, err)
 	}
 }
 
-// An index that a GPU finds outside a tensor ends its use by the process, which is a process of its own here.
+// After an index outside a tensor the process can no longer use the GPU, so the test runs in a child process.
 func TestLostGPU(t *testing.T) {
 	const child = "MGRPO_TEST_LOSES_GPU"
 	if os.Getenv(child) == "" {

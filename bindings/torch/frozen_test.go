@@ -5,23 +5,23 @@ import (
 	"testing"
 )
 
-// frozen is a layer whose weights nothing trains.
+// frozen is a layer whose weights are not trained.
 type frozen struct {
 	name    string
 	x       []int64
 	weights [][]int64
 	run     func(s *Scope, x *Tensor, weights []*Tensor) *Tensor
 
-	kept     int64 // bytes for the backward pass beside the result, at most
-	backward int64 // bytes that exist at once in it beside what was there, at most
+	kept     int64 // limit of the bytes kept for the backward pass, without the result
+	backward int64 // limit of the additional bytes during the backward pass
 }
 
 func frozenLayers() []frozen {
-	const slack = 8 << 10 // of allocators, and of small tensors
+	const slack = 8 << 10 // for allocators and small tensors
 	return []frozen{
 		{"linear", []int64{64, 512}, [][]int64{{8, 512}},
 			func(_ *Scope, x *Tensor, w []*Tensor) *Tensor { return Linear(x, w[0], nil) },
-			slack, 2*4*64*512 + slack}, // the gradients of x and of what x was made of
+			slack, 2*4*64*512 + slack}, // the gradients of x and of its input
 		{"linear with many weights", []int64{4, 512}, [][]int64{{512, 512}},
 			func(_ *Scope, x *Tensor, w []*Tensor) *Tensor { return Linear(x, w[0], nil) },
 			slack, 2*4*4*512 + slack},
@@ -40,7 +40,7 @@ func frozenLayers() []frozen {
 				chosen, weight := Route(logits, Routing{PerToken: 1})
 				return Experts(x, chosen, weight, MLPs{GateUp: w[0], Down: w[1]})
 			},
-			slack, 3*4*64*512 + slack}, // besides the experts' parts of the gradient of x
+			slack, 3*4*64*512 + slack}, // plus the experts' parts of the gradient of x
 		{"head", []int64{4, 64}, [][]int64{{1024, 64}},
 			func(s *Scope, x *Tensor, w []*Tensor) *Tensor {
 				logp, _ := HeadLogProb(x, w[0], s.FromInt32([]int32{0, 1, 2, 3}, 4), 1, 4)
@@ -50,29 +50,30 @@ func frozenLayers() []frozen {
 	}
 }
 
-// What nothing trains keeps no input, and gets no gradient. Inputs get the bits that they get where it is trained.
+// Layers with frozen weights do not keep their inputs or compute gradients of the weights. The gradients of inputs have the same bits as with trained
+// weights.
 func TestFrozenWeightsCostNothing(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		for _, l := range frozenLayers() {
 			t.Run(l.name, func(t *testing.T) {
-				l.measure(t, d, true) // the first products of a thread on a GPU take cuBLAS's workspace
+				l.measure(t, d, true) // the first product of a thread on a GPU allocates cuBLAS's workspace
 				kept, backward, dx := l.measure(t, d, false)
 				if kept > l.kept || backward > l.backward {
-					t.Errorf("%d bytes are kept and %d added in the backward pass, at most %d and %d expected", kept, backward, l.kept, l.backward)
+					t.Errorf("%d bytes are kept and %d added in the backward pass, want at most %d and %d", kept, backward, l.kept, l.backward)
 				}
 				trainedKept, trainedBackward, want := l.measure(t, d, true)
 				if trainedKept <= l.kept && trainedBackward <= l.backward {
-					t.Errorf("trained it needs no more: %d and %d bytes", trainedKept, trainedBackward)
+					t.Errorf("with trained weights it needs only %d and %d bytes, no more than the limits", trainedKept, trainedBackward)
 				}
 				if !slices.Equal(dx, want) {
-					t.Error("the input has another gradient than where the weights are trained")
+					t.Error("the input's gradient differs from the one with trained weights")
 				}
 			})
 		}
 	})
 }
 
-// measure runs the layer forward and back on an input that nobody else keeps.
+// measure runs the layer forward and backward on an input that only the layer can keep.
 func (l frozen) measure(t *testing.T, d *Device, trained bool) (kept, backward int64, dx []float64) {
 	do(t, d, func(s *Scope) {
 		leaf := from(s, values(1, product(l.x)), Float32, l.x...)
@@ -97,14 +98,14 @@ func (l frozen) measure(t *testing.T, d *Device, trained bool) (kept, backward i
 		dx = float64s(leaf.Grad())
 		for _, w := range weights {
 			if (w.Grad() != nil) != trained {
-				t.Errorf("trained: %v, and the gradient of a weight is %v", trained, w.Grad())
+				t.Errorf("trained: %v, but the gradient of a weight is %v", trained, w.Grad())
 			}
 		}
 	})
 	return kept, backward, dx
 }
 
-// An adapter's input is kept once, however many modules share it.
+// An adapter's input is kept only once, even if several modules share it.
 func TestAdaptersKeepTheirInputOnce(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		l := frozen{x: []int64{64, 512}, weights: [][]int64{{12, 512}}, run: func(s *Scope, x *Tensor, w []*Tensor) *Tensor {
@@ -112,9 +113,9 @@ func TestAdaptersKeepTheirInputOnce(t *testing.T) {
 			adapter.Values.RequireGrad(true)
 			return LoRAAdd_(Linear(x, w[0], nil), x, []LoRA{adapter}, nil)
 		}}
-		const x, slack = 4 * 64 * 512, 16 << 10 // of the adapter, and of A x
+		const x, slack = 4 * 64 * 512, 16 << 10 // for the adapter, and for A x
 		if kept, _, _ := l.measure(t, d, false); kept < x || kept > x+slack {
-			t.Errorf("%d bytes are kept of an input of %d", kept, x)
+			t.Errorf("%d bytes are kept for an input of %d", kept, x)
 		}
 	})
 }

@@ -25,26 +25,26 @@ import (
 	"github.com/mgrpo/mgrpo/cuda/cudatest"
 )
 
-// rankOrder is what a test tells the process of a rank to do, one JSON object a line. Each is answered by a rankAnswer.
+// rankOrder is a test's order to the process of a rank, sent as one line of JSON. The process replies to each with a rankAnswer.
 type rankOrder struct {
 	Do      string // "open", "sums", "wait", "cancel", "signals", "stream"
 	Options GroupOptions
-	Device  string // of sums and stream; "": cpu
-	Seed    uint64 // of delays
+	Device  string // for sums and stream; "" is the CPU
+	Seed    uint64 // for delays
 }
 
 type rankAnswer struct {
 	Error    string
-	Typed    bool // a *GroupError
+	Typed    bool // whether the error is a *GroupError
 	TimedOut bool
 	Peer     int
 	Over     string // after sums
 }
 
-// TestGroupRank is the process of one rank: the tests below start it with orders in its standard input.
+// TestGroupRank runs one rank. The tests below start it as a process and write orders to its standard input.
 func TestGroupRank(t *testing.T) {
 	if os.Getenv("MGRPO_TEST_GROUP_RANK") == "" {
-		t.Skip("started by the tests of groups")
+		t.Skip("runs only in processes that the group tests start")
 	}
 	var g *Group
 	orders, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stderr)
@@ -65,13 +65,13 @@ func TestGroupRank(t *testing.T) {
 				err = rankExchanges(g)
 			}
 			if err != nil {
-				_ = g.Close() // the others would wait for a rank that has given up
+				_ = g.Close() // otherwise the others would wait for a rank that has given up
 			}
 		case "signals":
 			err = pipeBlocked()
 		case "stream": // answers when it has begun, and when it fails
 			if err = rankStreams(o.Device, g, func() error { return answers.Encode(a) }); err == nil {
-				t.Fatal("a stream has no end")
+				t.Fatal("the stream ended without an error")
 			}
 		case "wait":
 			_, err = g.Exchange(context.Background(), nil, 0)
@@ -93,8 +93,8 @@ func TestGroupRank(t *testing.T) {
 	}
 }
 
-// pipeBlocked fails unless the threads of Gloo and of its process group have SIGPIPE blocked: Gloo's writes to ranks that may be
-// gone. Go's own threads never do.
+// pipeBlocked returns an error unless SIGPIPE is blocked in the threads of Gloo and of its process group, because Gloo may write to ranks that no
+// longer exist. Go's own threads never block it.
 func pipeBlocked() error {
 	const sigpipe = 1 << (syscall.SIGPIPE - 1)
 	tasks, err := filepath.Glob("/proc/self/task/*/status")
@@ -103,7 +103,7 @@ func pipeBlocked() error {
 	}
 	safe := 0
 	for _, path := range tasks {
-		status, _ := os.ReadFile(path) // a thread may have ended meanwhile
+		status, _ := os.ReadFile(path) // a thread may have ended in the meantime
 		_, mask, _ := strings.Cut(string(status), "SigBlk:")
 		mask, _, _ = strings.Cut(mask, "\n")
 		if blocked, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64); err == nil && blocked&sigpipe != 0 {
@@ -116,10 +116,10 @@ func pipeBlocked() error {
 	return nil
 }
 
-// groupSizes are numbers of elements: fewer than ranks, uneven shares, more than one piece of a sum.
+// groupSizes are numbers of elements: fewer than the ranks, with uneven shares, and more than one piece of a sum.
 var groupSizes = []int64{1, 3, 1000, 1<<20 + 7}
 
-// contribution is what rank r brings to a sum of n elements.
+// contribution returns rank r's summand for a sum of n elements.
 func contribution(r int, n int64) []float32 {
 	random, f := rand.New(rand.NewPCG(uint64(r), uint64(n))), make([]float32, n)
 	for i := range f {
@@ -128,8 +128,8 @@ func contribution(r int, n int64) []float32 {
 	return f
 }
 
-// rankSums runs every collective with a random delay before each and fails where one does not give what follows from the ranks'
-// contributions, to the bit. It returns what moved the tensors.
+// rankSums runs every collective after a random delay, and fails unless each result is bitwise equal to the result computed from the ranks'
+// contributions. It returns the transport.
 func rankSums(device string, g *Group, seed uint64) (over string, err error) {
 	d, err := Open(cmp.Or(device, "cpu"), 1)
 	if err != nil {
@@ -147,10 +147,10 @@ func rankSums(device string, g *Group, seed uint64) (over string, err error) {
 			mine, last := contribution(g.Rank(), n), contribution(g.Size()-1, n)
 			sum, halves := make([]float32, n), make([]float32, to-from)
 			for i := range halves {
-				halves[i] = 0.25 // what is accumulated upon
+				halves[i] = 0.25 // initial values to add to
 			}
 			rounded := make([]float32, n)
-			for rank := range g.Size() { // in their order
+			for rank := range g.Size() { // in rank order
 				theirs := contribution(rank, n)
 				s.FromFloat32(theirs, n).To(BFloat16).Float32s(rounded)
 				for i, x := range theirs {
@@ -164,7 +164,7 @@ func rankSums(device string, g *Group, seed uint64) (over string, err error) {
 				got := make([]float32, len(values))
 				t.Float32s(got)
 				if !slices.Equal(got, values) {
-					return fmt.Errorf("rank %d: %s of %d elements is not what it should be", g.Rank(), what, n)
+					return fmt.Errorf("rank %d: %s of %d elements is wrong", g.Rank(), what, n)
 				}
 				return nil
 			}
@@ -216,11 +216,11 @@ func rankSums(device string, g *Group, seed uint64) (over string, err error) {
 	return over, err
 }
 
-// gatherMeanwhile gathers two tensors at once, with other calls while they are on their way.
+// gatherMeanwhile gathers two tensors at once, and makes other calls in the meantime.
 func gatherMeanwhile(s *Scope, g *Group, pause func(), want func(string, *Tensor, []float32) error, values []float32) error {
 	ctx, n := context.Background(), int64(len(values))
 	from, to := Share(n, g.Rank(), g.Size())
-	under := func() *Tensor { // this rank's share of the values
+	under := func() *Tensor { // contains this rank's share of the values only
 		t := s.Zeros(Float32, n)
 		t.Narrow(0, from, to-from).CopyFrom(s.FromFloat32(values, n).Narrow(0, from, to-from))
 		return t
@@ -248,7 +248,7 @@ func gatherMeanwhile(s *Scope, g *Group, pause func(), want func(string, *Tensor
 	return errors.Join(want("a gathering", first, values), want("another", second, values), want("one between them", between, values))
 }
 
-// rankSendsRows has every rank send each rank its number of rows, which differs from pair to pair and is 0 for some.
+// rankSendsRows sends a number of rows from every rank to every rank. The number differs between pairs and is 0 for some.
 func rankSendsRows(ctx context.Context, g *Group, s *Scope, seed int64) error {
 	rows := func(from, to int) int64 { return (int64(from)*3 + int64(to)*5 + seed) % 4 }
 	value := func(from, to, row, i int64) float32 { return float32(1000*from + 100*to + 10*row + i) }
@@ -281,7 +281,7 @@ func rankSendsRows(ctx context.Context, g *Group, s *Scope, seed int64) error {
 	return nil
 }
 
-// rankStreams gathers tensors much larger than the buffers of sockets, one after another, until that fails or a signal comes.
+// rankStreams gathers tensors much larger than the buffers of sockets until a call fails or a signal arrives.
 func rankStreams(device string, g *Group, begun func() error) error {
 	d, err := Open(cmp.Or(device, "cpu"), 1)
 	if err != nil {
@@ -305,7 +305,7 @@ func rankStreams(device string, g *Group, begun func() error) error {
 	})
 }
 
-// rankExchanges exchanges texts of different lengths, empty ones and ones that take two rounds among them, and one that is too long.
+// rankExchanges exchanges texts of different lengths, including empty ones, some that need two rounds, and one that is too long.
 func rankExchanges(g *Group) error {
 	for _, unit := range []int{1, atOnce / 2, atOnce/2 + 1} {
 		text := func(rank, round int) []byte {
@@ -329,12 +329,12 @@ func rankExchanges(g *Group) error {
 	}
 	_, err := g.Exchange(context.Background(), make([]byte, 3*g.Rank()+1), 3*g.Size()-3)
 	if want := fmt.Sprintf("rank %d gives %d bytes, of %d", g.Size()-1, 3*g.Size()-2, 3*g.Size()-3); err == nil || !strings.Contains(err.Error(), want) {
-		return fmt.Errorf("got %v, want that %s", err, want)
+		return fmt.Errorf("got %v, want %q", err, want)
 	}
 	return nil
 }
 
-// rankProcess is the process of one rank, as a test sees it.
+// rankProcess is a test's handle on the process of one rank.
 type rankProcess struct {
 	cmd     *exec.Cmd
 	orders  *json.Encoder
@@ -374,13 +374,13 @@ func (p *rankProcess) order(t *testing.T, o rankOrder) {
 	}
 }
 
-// answer waits for the rank's next answer; other lines of it are logged.
+// answer waits for the rank's next answer, and logs the other lines that it prints.
 func (p *rankProcess) answer(t *testing.T) (a rankAnswer) {
 	t.Helper()
 	for {
 		line, err := p.answers.ReadString('\n')
 		if err != nil {
-			t.Fatalf("the rank's process ended: %v; its last words: %s", err, line)
+			t.Fatalf("the rank's process ended: %v; its last output: %s", err, line)
 		}
 		if !strings.HasPrefix(line, "{") {
 			t.Log(strings.TrimSpace(line))
@@ -400,7 +400,7 @@ func (p *rankProcess) signal(t *testing.T, s os.Signal) {
 	}
 }
 
-// all gives every rank the same order, and returns their answers.
+// all gives every rank the same order and returns their answers.
 func all(t *testing.T, ranks []*rankProcess, o rankOrder) []rankAnswer {
 	t.Helper()
 	for i, p := range ranks {
@@ -423,7 +423,7 @@ func allWell(t *testing.T, ranks []*rankProcess, o rankOrder) {
 	}
 }
 
-// opening is an order to join a group of a rendezvous that the test serves; calls wait for timeout.
+// opening returns an order to join a group whose rendezvous the test serves. Calls wait for at most timeout.
 func opening(t *testing.T, timeout time.Duration) rankOrder {
 	t.Helper()
 	r, err := ServeRendezvous("127.0.0.1:0")
@@ -448,7 +448,7 @@ func TestGroupSumsInTheOrderOfItsRanks(t *testing.T) {
 	}
 }
 
-// onDeviceNames runs a test of ranks whose tensors are on the CPU, and on a GPU where there is one.
+// onDeviceNames runs a test of ranks with tensors on the CPU, and on a GPU if the machine has one.
 func onDeviceNames(t *testing.T, test func(t *testing.T, device string)) {
 	t.Run("cpu", func(t *testing.T) { test(t, "cpu") })
 	if loadCUDA() == nil {
@@ -456,7 +456,7 @@ func onDeviceNames(t *testing.T, test func(t *testing.T, device string)) {
 	}
 }
 
-// Ranks with a GPU each exchange what lies there over NCCL. Where one cannot, all use Gloo, and say why.
+// Ranks with their own GPUs use NCCL. If one of them cannot, all use Gloo and report the reason.
 func TestGroupOfGPUs(t *testing.T) {
 	needGPU(t)
 	over := func(t *testing.T, want string) {
@@ -471,7 +471,7 @@ func TestGroupOfGPUs(t *testing.T) {
 	}
 	if !cudatest.Emulated() {
 		over(t, "Gloo, through the host's memory: rank 1 has the same GPU as rank 0")
-		t.Skip("each process has a GPU of its own where it is emulated")
+		t.Skip("processes have separate GPUs only if they are emulated")
 	}
 	t.Run("each its own", func(t *testing.T) { over(t, "NCCL 2.28.9") })
 	t.Run("old library", func(t *testing.T) {
@@ -485,7 +485,7 @@ func TestGroupOfGPUs(t *testing.T) {
 		allWell(t, ranks, opening(t, 8*time.Second))
 		for i, a := range all(t, ranks, rankOrder{Do: "sums", Device: "cuda:0"}) {
 			if want := "Gloo, through the host's memory: rank "; a.Error != "" || !strings.HasPrefix(a.Over, want) || !strings.Contains(a.Over, "NCCL") {
-				t.Errorf("rank %d: %+v, want %q and what NCCL said", i, a, want)
+				t.Errorf("rank %d: %+v, want %q and NCCL's message", i, a, want)
 			}
 		}
 	})
@@ -497,7 +497,7 @@ func TestGroupOfGPUs(t *testing.T) {
 		ranks[1].signal(t, syscall.SIGSTOP)
 		ranks[0].order(t, sums)
 		if a := ranks[0].answer(t); !a.TimedOut || !strings.Contains(a.Error, "NCCL") {
-			t.Errorf("got %+v, want that there is no answer over NCCL in time", a)
+			t.Errorf("got %+v, want a time-out of NCCL", a)
 		}
 		ranks[1].signal(t, syscall.SIGCONT)
 		open.Options.Name, open.Options.Timeout = "second", 5*time.Minute
@@ -506,7 +506,7 @@ func TestGroupOfGPUs(t *testing.T) {
 	})
 }
 
-// A rank that is killed is an error in the others; they build another group in the processes that they are.
+// If a rank is killed, the others get an error, and their processes can form another group.
 func TestGroupLosesARank(t *testing.T) {
 	ranks := startRanks(t, 4)
 	open := opening(t, time.Hour)
@@ -523,7 +523,7 @@ func TestGroupLosesARank(t *testing.T) {
 	}
 	for i, a := range all(t, ranks[:3], rankOrder{Do: "wait"}) {
 		if !a.Typed {
-			t.Errorf("rank %d, its group lost: got %+v, want the error again", i, a)
+			t.Errorf("rank %d after the group was lost: got %+v, want the error again", i, a)
 		}
 	}
 	open.Options.Name = "second"
@@ -531,8 +531,8 @@ func TestGroupLosesARank(t *testing.T) {
 	allWell(t, ranks[:3], rankOrder{Do: "sums"})
 }
 
-// One that is killed while it sends is waited for, at the longest until the time-out. Whoever knows of its end ends the call, and the others
-// build another group.
+// If a rank is killed while it sends, the others wait for at most the time-out. A rank that is notified ends the call at once, and the others can
+// form another group.
 func TestGroupLosesARankAtWork(t *testing.T) { onDeviceNames(t, losesARankAtWork) }
 
 func losesARankAtWork(t *testing.T, device string) {
@@ -546,7 +546,7 @@ func losesARankAtWork(t *testing.T, device string) {
 	for i, p := range left {
 		p.signal(t, syscall.SIGUSR1)
 		if a := p.answer(t); a.Error != context.Canceled.Error() && (!a.Typed || a.TimedOut) {
-			t.Errorf("rank %d of those that are left: got %+v, want the end of its call", i, a)
+			t.Errorf("remaining rank %d: got %+v, want the end of its call", i, a)
 		}
 	}
 	open.Options.Name = "second"
@@ -554,7 +554,7 @@ func losesARankAtWork(t *testing.T, device string) {
 	allWell(t, left, rankOrder{Do: "sums", Device: device})
 }
 
-// A rank that is stopped is an error in the others after their time-out, and does not belong to them when it wakes.
+// If a rank is stopped, the others get an error after their time-out, and the rank is no longer in their group when it resumes.
 func TestGroupTimesOut(t *testing.T) {
 	ranks := startRanks(t, 2)
 	open := opening(t, 500*time.Millisecond)
@@ -562,19 +562,19 @@ func TestGroupTimesOut(t *testing.T) {
 	ranks[1].signal(t, syscall.SIGSTOP)
 	ranks[0].order(t, rankOrder{Do: "wait"})
 	if a := ranks[0].answer(t); !a.TimedOut || a.Peer != 1 {
-		t.Errorf("got %+v, want that rank 1 does not answer in time", a)
+		t.Errorf("got %+v, want a time-out of rank 1", a)
 	}
 	ranks[1].signal(t, syscall.SIGCONT)
 	ranks[1].order(t, rankOrder{Do: "sums"})
 	if a := ranks[1].answer(t); !a.Typed {
-		t.Errorf("the rank that woke: got %+v, want an error", a)
+		t.Errorf("the resumed rank: got %+v, want an error", a)
 	}
 	open.Options.Name, open.Options.Timeout = "second", 5*time.Minute
 	allWell(t, ranks, open)
 	allWell(t, ranks, rankOrder{Do: "sums"})
 }
 
-// Ranks that call different things do not take each other's messages.
+// Ranks that make different calls do not accept each other's messages.
 func TestGroupCallsMustMatch(t *testing.T) {
 	ranks := startRanks(t, 2)
 	allWell(t, ranks, opening(t, time.Second))
@@ -600,10 +600,10 @@ func TestGroupIsCancelled(t *testing.T) {
 	}
 }
 
-// A failed join is one line, the error, which says where the rendezvous was looked for. What LibTorch logs of every attempt is back-traces.
+// A failed join prints one line only, the error with the address of the rendezvous. LibTorch's back-traces of each attempt are not logged.
 func TestGroupFailsInOneLine(t *testing.T) {
 	if os.Getenv("TORCH_CPP_LOG_LEVEL") != "" {
-		t.Skip("TORCH_CPP_LOG_LEVEL asks for more")
+		t.Skip("TORCH_CPP_LOG_LEVEL enables more logging")
 	}
 	o := opening(t, time.Second)
 	o.Options.Join, o.Options.Size = time.Second, 2
@@ -623,9 +623,9 @@ func TestGroupFailsInOneLine(t *testing.T) {
 	}
 }
 
-// A rendezvous that takes the connection and says nothing, as that of a suspended process, is not waited for without end.
+// Opening a group times out if the rendezvous accepts the connection but does not answer, for example because its process is suspended.
 func TestGroupMeetsSilence(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // it waits for the time-out
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -635,7 +635,7 @@ func TestGroupMeetsSilence(t *testing.T) {
 		Join: 10 * time.Millisecond, Timeout: time.Second})
 	var late *GroupError
 	if !errors.As(err, &late) || !late.TimedOut || !strings.Contains(err.Error(), silent.Addr().String()) {
-		t.Errorf("got %v, want that the rendezvous did not answer in time", err)
+		t.Errorf("got %v, want a time-out with the address of the rendezvous", err)
 	}
 }
 

@@ -2,10 +2,10 @@ package torch
 
 import "testing"
 
-// Two modules of a map to 4 columns: the first with rank 2 on columns 0 and 1, the second with rank 1 on columns 2 and 3.
+// Two modules of a map to 4 columns: the first has rank 2 and columns 0 and 1, the second has rank 1 and columns 2 and 3.
 var loraParts = []LoRAPart{{From: 0, N: 2, R: 2, Scale: 0.5}, {From: 2, N: 2, R: 1, Scale: -1.5}}
 
-// loraOracle is x w^T with the adapter's B(A x): values are A [3, k], then B [2, 2] and B [2, 1].
+// loraOracle computes x w^T plus the adapter's B(A x). values are A [3, k], then B [2, 2] and B [2, 1].
 func loraOracle(x, w, values []float64, k, n int) []float64 {
 	y := linearOracle(x, w, nil, k)
 	a, b := values[:3*k], values[3*k:]
@@ -19,7 +19,7 @@ func loraOracle(x, w, values []float64, k, n int) []float64 {
 	return y
 }
 
-// Rows of several adapters, of which one adds nothing, have the bits that they have alone.
+// Rows with different adapters, including an empty one, have the same bits as alone.
 func TestLoRARowsOfSeveralAdapters(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		const rows, k, n = 9, 6, 4

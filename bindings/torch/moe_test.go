@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// experts is a mixture of 4 experts of 3 units, 2 a token, whose choice is given: expert 2 has one token, expert 3 none.
+// experts returns a mixture of 4 experts of 3 units, 2 per token. The choice is fixed: expert 2 has one token, expert 3 has none.
 func experts(name string, normalise bool) layer {
 	const tokens, hidden, width, n, k = 5, 6, 3, 4, 2
 	given := []int32{0, 1, 1, 0, 2, 1, 1, 0, 0, 1}
 	return layer{name, [][]int64{{tokens, hidden}, {tokens, n}, {n * 2 * width, hidden}, {n * hidden, width}},
 		func(s *Scope, in []*Tensor) []*Tensor {
-			logits := in[1].To(Float32) // as a model has them, whatever type its weights are
+			logits := in[1].To(Float32) // logits are float32 in models, regardless of the type of the weights
 			chosen, weight := Route(logits, Routing{PerToken: k, Normalise: normalise, Given: s.FromInt32(given, tokens, k)})
 			return one(Experts(in[0], chosen, weight, MLPs{GateUp: in[2], Down: in[3]}))
 		},
@@ -39,7 +39,7 @@ func experts(name string, normalise bool) layer {
 		}}
 }
 
-// expertsWithBiases is experts with these gates, and with biases of both products.
+// expertsWithBiases returns experts with these gates, and with biases in both products.
 func expertsWithBiases(gates Gates, oracle func(gateUp []float64, width int) []float64) layer {
 	const tokens, hidden, width, n, k = 5, 6, 3, 4, 2
 	given := []int32{0, 1, 1, 0, 2, 1, 1, 0, 0, 1}
@@ -47,7 +47,7 @@ func expertsWithBiases(gates Gates, oracle func(gateUp []float64, width int) []f
 		func(s *Scope, in []*Tensor) []*Tensor {
 			chosen, weight := Route(in[1].To(Float32), Routing{PerToken: k, Normalise: true, Given: s.FromInt32(given, tokens, k)})
 			y := Experts(in[0], chosen, weight, MLPs{GateUp: in[2], Down: in[3], GateUpBias: in[4], DownBias: in[5], Gates: gates})
-			return one(y.Scale(0.25)) // weights are float32, whatever type the others have
+			return one(y.Scale(0.25)) // weights of experts are float32, regardless of the other types
 		},
 		func(in [][]float64) []float64 {
 			y := make([]float64, tokens*hidden)
@@ -66,7 +66,7 @@ func expertsWithBiases(gates Gates, oracle func(gateUp []float64, width int) []f
 		}}
 }
 
-// sigmoidWeights computes the weights of 3 of 5 experts for 4 tokens. The choice is given.
+// sigmoidWeights computes the weights of 3 of 5 experts for 4 tokens. The choice is fixed.
 func sigmoidWeights(name string, normalise bool) layer {
 	const tokens, n, k, scale = 4, 5, 3, 1.5
 	given := []int32{0, 1, 4, 4, 3, 2, 2, 0, 1, 3, 4, 0}
@@ -92,7 +92,8 @@ func sigmoidWeights(name string, normalise bool) layer {
 		}}
 }
 
-// TestSigmoidWeightsOfARow: without gradients the weights of a row have the same bits in any batch. An expert that does not exist is refused.
+// TestSigmoidWeightsOfARow checks that without gradients the weights of a row have the same bits in any batch, and that a nonexistent expert is
+// refused.
 func TestSigmoidWeightsOfARow(t *testing.T) {
 	const tokens, n, k = 37, 5, 3
 	dev := open(t)
@@ -106,7 +107,7 @@ func TestSigmoidWeightsOfARow(t *testing.T) {
 		for row := range int64(tokens) {
 			alone := float64s(SigmoidWeights(logits.Narrow(0, row, 1), s.FromInt32(chosen[row*k:][:k], 1, k), true, 1))
 			if !slices.Equal(alone, all[row*k:][:k]) {
-				t.Errorf("row %d has the weights %v alone and %v among others", row, alone, all[row*k:][:k])
+				t.Errorf("row %d has the weights %v alone, but %v among others", row, alone, all[row*k:][:k])
 			}
 		}
 	})
@@ -116,7 +117,7 @@ func TestSigmoidWeightsOfARow(t *testing.T) {
 		return nil
 	})
 	if err == nil || !strings.Contains(err.Error(), "expert 5 of 5") {
-		t.Errorf("an expert that does not exist: %v", err)
+		t.Errorf("nonexistent expert: %v", err)
 	}
 }
 
@@ -131,7 +132,7 @@ func softmaxOf(logits []float64) []float64 {
 	return p
 }
 
-// The load-balancing loss is c·E·Σ load·mean probability. Its gradient comes with that of the weights, which are not used here.
+// The load-balancing loss is c·E·Σ load·mean probability. Route adds its gradient to the gradient of the weights, which is 0 here.
 func TestBalance(t *testing.T) {
 	const tokens, n, k, c = 3, 4, 2, 0.7
 	logits := []float64{1, 2, -1, 0.5, 0.25, 0, 3, 2, -2, 1.5, 1, 0}
@@ -174,7 +175,7 @@ func TestBalance(t *testing.T) {
 			whole += c * n * loads[e] * float64(p)
 		}
 		if want := loss(logits); math.Abs(whole-want) > 1e-6 {
-			t.Errorf("with the mean probabilities told the loss is %v, want %v", whole, want)
+			t.Errorf("the loss from the returned mean probabilities is %v, want %v", whole, want)
 		}
 		return nil
 	})
@@ -183,7 +184,7 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// Rows in the order of experts, each through its own, and summed up by token are what Experts makes of the tokens.
+// Sorting rows by expert, applying the experts and summing by token gives the same result as Experts.
 func TestByExpert(t *testing.T) {
 	const tokens, hidden, width, n, k = 5, 6, 3, 4, 2
 	dev, err := Open("cpu", 1)
@@ -228,15 +229,15 @@ func TestByExpert(t *testing.T) {
 	}
 }
 
-// On a GPU that multiplies the rows of all experts together nothing waits for their numbers, which may be many or none: the work can be
-// recorded. The results are those of each expert by itself.
+// Some GPUs multiply the rows of all experts together. They do not wait for the numbers of rows, which may be large or 0, so the work can be
+// recorded. The results are the same as with each expert by itself.
 func TestExpertsTogether(t *testing.T) {
 	needGPU(t)
 	const tokens, hidden, width, n, k = 300, 16, 8, 5, 2
 	d := openOn(t, "cuda")
 	gates, downs, xs, weights := values(1, n*2*width*hidden), values(2, n*hidden*width), values(3, tokens*hidden), values(4, tokens*k)
 	var chosen []int32
-	for i := range int32(tokens) { // none goes to the last expert
+	for i := range int32(tokens) { // the last expert gets no tokens
 		chosen = append(chosen, i*i%4, (i*i+1)%4)
 	}
 	of := func(s *Scope, dt DType) *Tensor {

@@ -10,12 +10,12 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 )
 
-// layer is an operation with float inputs in[i] of shapes[i], its oracle, and what its output is checked by.
+// layer is an operation with float inputs in[i] of shapes[i], and the oracle that computes its expected outputs.
 type layer struct {
 	name   string
 	shapes [][]int64
 	run    func(s *Scope, in []*Tensor) []*Tensor
-	oracle func(in [][]float64) []float64 // the outputs one after the other
+	oracle func(in [][]float64) []float64 // returns the outputs one after the other
 }
 
 func one(t *Tensor) []*Tensor { return []*Tensor{t} }
@@ -36,7 +36,7 @@ func rowLayers() []layer {
 		{"linear with a low-rank adapter", [][]int64{{5, 6}, {4, 6}, {24}},
 			func(s *Scope, in []*Tensor) []*Tensor {
 				values := in[2]
-				if values.DType() == BFloat16 { // adapters of such models are float32
+				if values.DType() == BFloat16 { // adapters of bf16 models are float32
 					values = values.To(Float32)
 				}
 				return one(LoRAAdd_(Linear(in[0], in[1], nil), in[0], []LoRA{{values, loraParts}}, nil))
@@ -224,8 +224,8 @@ func joined(outs []*Tensor) []float64 {
 	return v
 }
 
-// On a CPU float32 runs our kernels, float64 and bfloat16 run the operators that every other device runs. The weights of experts are float32
-// in all of them.
+// On a CPU float32 uses our kernels; float64 and bfloat16 use LibTorch's operators, as on every other device. The weights of experts are always
+// float32.
 var precisions = []struct {
 	dt                DType
 	forward, backward float64
@@ -249,8 +249,8 @@ func testLayersMatchOracles(t *testing.T, d *Device) {
 	}
 }
 
-// The gradient of sum(g * outputs) against central differences of the oracle: into gradients that autograd
-// makes, and added to gradients that are there, where they are.
+// Compares the gradients of sum(g * outputs) with central differences of the oracle, once in gradients that autograd creates, and once added to
+// existing gradients.
 func TestLayersGradients(t *testing.T) { onDevices(t, testLayersGradients) }
 
 func testLayersGradients(t *testing.T, d *Device) {
@@ -288,7 +288,7 @@ func testLayersGradients(t *testing.T, d *Device) {
 	}
 }
 
-// backward runs l on ts and back from the output gradients g, one after the other.
+// backward runs l on ts, and then backward from the output gradients g, which follow one another.
 func backward(s *Scope, l layer, ts []*Tensor, g []float64) {
 	s.Grad(true, func() {
 		outs := l.run(s, ts)
@@ -322,7 +322,7 @@ func differences(f func([][]float64) []float64, in [][]float64, which int, g []f
 	return out
 }
 
-// One pass over memory instead of two, and not a bit less; on every device.
+// AddRMSNorm makes one pass over memory instead of two, with the same bits on every device.
 func TestAddRMSNormIsBothSteps(t *testing.T) { onDevices(t, testAddRMSNormIsBothSteps) }
 
 func testAddRMSNormIsBothSteps(t *testing.T, d *Device) {
@@ -352,7 +352,7 @@ func testAddRMSNormIsBothSteps(t *testing.T, d *Device) {
 					return sum, RMSNorm(sum, w, 0, 1e-5)
 				})
 				for i, name := range []string{"sum", "norm", "gradient of x", "gradient of the residual", "gradient of w"} {
-					if dt == BFloat16 && i > 1 { // there the gradient that is added is rounded before
+					if dt == BFloat16 && i > 1 { // bfloat16 rounds the gradient before it is added
 						wantClose(t, name, float64s(one[i]), float64s(two[i]), 2e-2)
 					} else if !one[i].Equal(two[i]) {
 						t.Errorf("%s, sum used: %v: the %s differs", dt, sumIsUsed, name)
@@ -363,7 +363,7 @@ func testAddRMSNormIsBothSteps(t *testing.T, d *Device) {
 	}
 }
 
-// Gradients flow into one input alone where only that one requires them.
+// If only one input requires a gradient, only that one gets a gradient.
 func TestHeadLogProbPartialGradients(t *testing.T) {
 	d := open(t)
 	do(t, d, func(s *Scope) {
@@ -375,7 +375,7 @@ func TestHeadLogProbPartialGradients(t *testing.T) {
 			Backward([]*Tensor{logp.Sum()}, []*Tensor{nil})
 		})
 		if h.Grad() != nil || w.Grad() == nil {
-			t.Fatal("want a gradient of w and none of h")
+			t.Fatal("want a gradient of w and no gradient of h")
 		}
 	})
 }
@@ -428,12 +428,12 @@ func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int, terms []f
 		do(t, d, func(s *Scope) {
 			Q, K, V := from(s, q, p.dt, T, heads, hd), from(s, k, p.dt, T, kv, hd), from(s, v, p.dt, T, kv, hd)
 			kc, vc := s.Full(p.dt, math.NaN(), blocks, kv, block, hd), s.Full(p.dt, math.NaN(), blocks, kv, block, hd)
-			kc.Zero_() // positions past a length may hold anything finite
+			kc.Zero_() // positions after a length may hold any finite number
 			vc.Zero_()
 			S, P, L, table := s.FromInt32(sequence, T), s.FromInt32(pos, T), s.FromInt32(lengths, T), s.FromInt32(table, 3, 3)
 			how := Heads{Heads: heads, KVHeads: kv, Pos: P}
 			if !how.Cache(from(s, product, p.dt, T, (heads+2*kv)*hd), kc, vc, table, S).Equal(Q) {
-				t.Error("queries are not as they were")
+				t.Error("the queries changed")
 			}
 			var sinks *Tensor
 			if terms != nil {
@@ -441,11 +441,11 @@ func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int, terms []f
 			}
 			out := AttentionCached(Q, kc, vc, table, S, L, 0.5, window, sinks)
 			wantClose(t, p.dt.String(), float64s(out), want, p.forward)
-			promised := p.dt == Float32 && !d.IsCUDA() // bits are, on a CPU alone
+			promised := p.dt == Float32 && !d.IsCUDA() // bitwise equality is promised only for float32 on a CPU
 			if promised && !out.Equal(AttentionPacked(Q, K, V, s.FromInt32(cu, 3), nil, 0.5, window, sinks)) {
 				t.Error("cached and packed attention differ in bits")
 			}
-			for r := range int64(T) { // on a GPU a prompt goes another way than a row
+			for r := range int64(T) { // a GPU processes a prompt differently from a single row
 				alone := AttentionCached(Q.Narrow(0, r, 1), kc, vc, table, S.Narrow(0, r, 1), L.Narrow(0, r, 1), 0.5, window, sinks)
 				wantClose(t, "a row of "+p.dt.String(), float64s(alone), want[r*heads*hd:(r+1)*heads*hd], p.forward)
 				if promised && !alone.Equal(out.Narrow(0, r, 1)) {
@@ -456,8 +456,7 @@ func cachedAttentionMatchesPacked(t *testing.T, d *Device, window int, terms []f
 	}
 }
 
-// What LibTorch computes in pieces, of many rows behind a common beginning, is what our kernel computes at once, forward and
-// backward.
+// LibTorch computes attention of many rows after a common prefix in pieces. The results, forward and backward, match our kernel's.
 func TestPackedAttentionOfManyRows(t *testing.T) {
 	d := open(t)
 	const first, rest, hd = 3000, 3500, 4
@@ -487,7 +486,7 @@ func TestPackedAttentionOfManyRows(t *testing.T) {
 	}
 }
 
-// A prompt's keys and values are gathered from their blocks once: a copy for each row would be 256 times as large.
+// The keys and values of a prompt are gathered from their blocks once. A copy for each row would be 256 times as large.
 func TestCachedAttentionOfAPromptGathersOnce(t *testing.T) {
 	d := open(t)
 	const rows, length, hd = 256, 2048, 32
@@ -598,7 +597,7 @@ func TestLayerErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsCarryTheKernelsStatus: of errors that no kernel made there is none, whatever they say.
+// TestErrorsCarryTheKernelsStatus checks that errors have the status of the kernel, and status 0 if no kernel made them, regardless of their text.
 func TestErrorsCarryTheKernelsStatus(t *testing.T) {
 	d := open(t)
 	for _, c := range []struct {
@@ -630,8 +629,8 @@ func TestErrorsCarryTheKernelsStatus(t *testing.T) {
 	}
 }
 
-// A row that many segments see has a gradient in which nothing is lost: each adds a half, of which sums near 150 in BFloat16 would lose
-// every second one. And it is the same each time.
+// The gradient of a row that many segments see loses no terms, and is the same each time. Each segment adds 0.5. A BFloat16 sum near 150 would lose
+// every second term.
 func TestGradientOfASharedRow(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		const answers = 300
@@ -653,10 +652,10 @@ func TestGradientOfASharedRow(t *testing.T) {
 		}
 		first, all := gradient()
 		if first != 1+answers/2 || all[8] != 0.5 {
-			t.Errorf("gradient %v of the row that all see, %v of the next; want %v and 0.5", first, all[8], 1+answers/2)
+			t.Errorf("gradient %v of the shared row, %v of the next; want %v and 0.5", first, all[8], 1+answers/2)
 		}
 		if _, again := gradient(); !slices.Equal(all, again) {
-			t.Error("another gradient the second time")
+			t.Error("the gradient differs the second time")
 		}
 	})
 }

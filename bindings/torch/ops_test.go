@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 )
 
-// 1 + 2^-9 is a float32 and no bfloat16.
+// float32 can represent 1 + 2^-9, bfloat16 cannot.
 func TestFactorsAreRounded(t *testing.T) {
 	d := openOn(t, "cpu")
 	product := func() (got float64) {
@@ -29,11 +29,11 @@ func TestFactorsAreRounded(t *testing.T) {
 	got := product()
 	RoundFactors(false)
 	if got != want || product() != exact {
-		t.Errorf("%v and afterwards %v, want %v and %v", got, product(), want, exact)
+		t.Errorf("%v, and afterwards %v, want %v and %v", got, product(), want, exact)
 	}
 }
 
-// Samplers' products with bf16 weights round what is multiplied by them with avx512_bf16; the tiles of AMX take it in two parts.
+// In products with bf16 weights during sampling, avx512_bf16 rounds the other factor; AMX tiles split it into two parts.
 func TestHalfWeightsRoundTheirInput(t *testing.T) {
 	d := openOn(t, "cpu")
 	products := func() (linear, expert float64) {
@@ -41,7 +41,7 @@ func TestHalfWeightsRoundTheirInput(t *testing.T) {
 			x, ones := s.Full(Float32, 1+1./512, 6, 512), s.Full(BFloat16, 1, 2, 512)
 			linear = float64s(Linear(x, ones, nil))[0]
 			chosen, weight := Route(s.Zeros(Float32, 6, 1), Routing{PerToken: 1, Normalise: true})
-			expert = float64s(Experts(x, chosen, weight, MLPs{GateUp: ones, Down: s.Full(BFloat16, 1, 512, 1)}))[0] // of one unit: the square of the sum
+			expert = float64s(Experts(x, chosen, weight, MLPs{GateUp: ones, Down: s.Full(BFloat16, 1, 512, 1)}))[0] // one unit: the square of the sum
 		})
 		return linear, expert
 	}
@@ -49,7 +49,7 @@ func TestHalfWeightsRoundTheirInput(t *testing.T) {
 		t.Helper()
 		linear, expert := products()
 		if linear != want || !(math.Abs(expert/(want*want)-1) < 1e-4) {
-			t.Errorf("%s a linear layer comes to %v and an expert to %v, want %v and its square", when, linear, expert, want)
+			t.Errorf("%s: linear layer %v and expert %v, want %v and its square", when, linear, expert, want)
 		}
 	}
 	check("with factors as they are", 513)
@@ -63,7 +63,7 @@ func TestHalfWeightsRoundTheirInput(t *testing.T) {
 	check("afterwards", 513)
 }
 
-// Passes of training without gradients multiply as those with them; the others stay exact.
+// In training, passes without gradients round like passes with gradients. All other passes stay exact.
 func TestTrainingRoundsAlike(t *testing.T) {
 	d := openOn(t, "cpu")
 	const rows, k, n = 34, 70, 96
@@ -85,7 +85,7 @@ func TestTrainingRoundsAlike(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !RoundFactors(true) {
-				t.Skip("neither AMX nor avx512_bf16 is in use")
+				t.Skip("neither AMX nor avx512_bf16 is available")
 			}
 			defer RoundFactors(false)
 			do(t, d, func(s *Scope) {
@@ -107,18 +107,18 @@ func TestTrainingRoundsAlike(t *testing.T) {
 				}
 				dx := pass()
 				if d, away := apart(with, without), apart(with, float64s(f(s, x, w))); !(d <= 1e-6) || !(away >= 1e-4) {
-					t.Errorf("passes with gradients and without are %v apart, and %v from one outside of training", d, away)
+					t.Errorf("passes with and without gradients are %v apart, and %v from a pass outside training", d, away)
 				}
 				RoundFactors(false)
 				if d := apart(dx, pass()); !(d < 0.02) {
-					t.Errorf("dx is %v from that of exact factors", d)
+					t.Errorf("dx is %v away from dx of exact factors", d)
 				}
 			})
 		})
 	}
 }
 
-// apart is the largest difference, as a part of the largest number.
+// apart returns the largest difference, relative to the largest number.
 func apart(a, b []float64) (worst float64) {
 	largest := 0.0
 	for i := range a {
@@ -127,11 +127,11 @@ func apart(a, b []float64) (worst float64) {
 	return worst / largest
 }
 
-// Of a linear layer, and of a head with its loss, products round forwards and backwards.
+// The products of a linear layer, and of a head with its loss, round in the forward and in the backward pass.
 func TestGradientsAreOfRoundedFactors(t *testing.T) {
 	d := openOn(t, "cpu")
 	if !RoundFactors(true) {
-		t.Skip("neither AMX nor avx512_bf16")
+		t.Skip("neither AMX nor avx512_bf16 is available")
 	}
 	defer RoundFactors(false)
 	all := func(what string, x *Tensor, want float64) {
@@ -148,7 +148,7 @@ func TestGradientsAreOfRoundedFactors(t *testing.T) {
 		for _, p := range []*Tensor{x, w, b} {
 			p.RequireGrad(true)
 		}
-		for turn := range 2 { // the first makes the gradient of w, the second adds to it
+		for turn := range 2 { // the first turn creates the gradient of w, the second adds to it
 			s.Training(func() {
 				s.Grad(true, func() {
 					y := Linear(x, w, b)
@@ -161,7 +161,7 @@ func TestGradientsAreOfRoundedFactors(t *testing.T) {
 		}
 	})
 	do(t, d, func(s *Scope) {
-		p := newHeadProblemOf(s, Float32, 60, 110) // LibTorch rounds no small ones
+		p := newHeadProblemOf(s, Float32, 60, 110) // LibTorch does not round small products
 		rounded := func(x *Tensor) *Tensor { return x.To(BFloat16).To(Float32) }
 		loss := func(h, w *Tensor) (logp, dw []float64) {
 			w.RequireGrad(true)
@@ -177,11 +177,11 @@ func TestGradientsAreOfRoundedFactors(t *testing.T) {
 		logp, dw := loss(p.h, p.w)
 		sameLogp, sameDw := loss(rounded(p.h), rounded(p.w))
 		if !slices.Equal(logp, sameLogp) || !slices.Equal(dw, sameDw) {
-			t.Error("the loss or its gradient is another than that of factors rounded before")
+			t.Error("the loss or its gradient differs from the one with factors that are already rounded")
 		}
 		RoundFactors(false)
 		if exact, _ := loss(p.h, p.w); slices.Equal(exact, logp) {
-			t.Error("nothing was rounded")
+			t.Error("no factor was rounded")
 		}
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// The operations in float64 Go, straight from their definitions.
+// The operations in float64 Go, directly from their definitions.
 
 func linearOracle(x, w, b []float64, k int) []float64 {
 	n := len(w) / k
@@ -56,8 +56,8 @@ func gluOracle(x []float64, f int, activation func(float64) float64) []float64 {
 	return y
 }
 
-// headsOracle splits the rows of a product in[0] into two heads of queries, one of keys and one of values, normalised by the weights
-// in[1] and in[2] where there are any, whose first 8 dimensions turn: all queries, all keys, all values.
+// headsOracle splits the rows of the product in[0] into two heads of queries, one of keys and one of values. It normalises queries and keys with the
+// weights in[1] and in[2] if given, and rotates their first 8 dimensions. It returns all queries, then all keys, then all values.
 func headsOracle(in [][]float64, cos, sin []float64, pos []int32, hd int, offset float64) []float64 {
 	take := func(from, heads int) (x []float64) {
 		for r := range pos {
@@ -72,8 +72,8 @@ func headsOracle(in [][]float64, cos, sin []float64, pos []int32, hd int, offset
 	return slices.Concat(ropeOracle(q, cos, sin, pos, 2, hd, 8), ropeOracle(k, cos, sin, pos, 1, hd, 8), v)
 }
 
-// lateHeadsOracle is headsOracle of a product whose columns are first reversed within each head of 8, with norms after the turn, and of
-// queries that are multiplied by growth of their positions.
+// lateHeadsOracle first reverses the columns within each head of 8. It then does the same as headsOracle, except that it normalises after
+// the rotation and multiplies queries by the growth of their positions.
 func lateHeadsOracle(in [][]float64, cos, sin, growth []float64, pos []int32) []float64 {
 	const hd = 8
 	reversed := slices.Clone(in[0])
@@ -117,8 +117,8 @@ func clampedGLUOracle(x []float64, f int) []float64 {
 	return gluOracle(up, f, clampedGate)
 }
 
-// attentionOracle attends from each row of q to the rows of k and v that it sees, with a window above 0 to the last
-// of them; follows and sinks may be nil.
+// attentionOracle attends from each row of q to the rows of k and v that it sees, or only to the last `window` of them if window > 0. follows and
+// sinks may be nil.
 func attentionOracle(q, k, v []float64, cu, follows []int32, heads, kv, hd int, scale float64, window int, sinks []float64) []float64 {
 	out := make([]float64, len(q))
 	seen := make([][]int, len(q)/(heads*hd)) // by row

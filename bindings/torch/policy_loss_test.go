@@ -13,10 +13,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 )
 
-// headProblem is seven tokens in two trajectories, one token masked, over a head of 6 by 11.
+// headProblem has seven tokens in two trajectories, one token masked, and a head of 6 by 11.
 type headProblem struct {
 	h, w    *Tensor
-	limit   float64 // of logits; 0: none
+	limit   float64 // of logits; 0 means no limit
 	targets *Tensor
 	batch   kernels.LossBatch
 	config  mgrpo.Objective
@@ -51,7 +51,7 @@ func newHeadProblemOf(s *Scope, dt DType, width, vocab int64) headProblem {
 	return p
 }
 
-// head is w, with the limit of its logits.
+// head returns w with the limit of its logits.
 func (p headProblem) head(w *Tensor) Matrix {
 	if p.limit == 0 {
 		return w
@@ -59,7 +59,7 @@ func (p headProblem) head(w *Tensor) Matrix {
 	return Capped{w, p.limit}
 }
 
-// twoPass computes log-probs, their loss, and sends its gradient backward through the head.
+// twoPass computes log-probs and their loss, and propagates its gradient backward through the head.
 func (p headProblem) twoPass(s *Scope, t *testing.T) (sums kernels.LossSums, dh, dw []float64) {
 	t.Helper()
 	h, w := p.h.Detach(), p.w.Detach()
@@ -88,7 +88,7 @@ func TestLinearPolicyLossIsTheTwoPassLoss(t *testing.T) {
 				p.limit = limit
 				sums, dh, dw := p.twoPass(s, t)
 				p.w.RequireGrad(true)
-				p.w.SetGrad(s.Full(dt, 0.5, p.w.Shape()...)) // is added to
+				p.w.SetGrad(s.Full(dt, 0.5, p.w.Shape()...)) // the gradient is added to this
 				got, err := LinearPolicyLoss(p.h, p.head(p.w), nil, p.targets, 0.8, chunk, p.batch, p.config)
 				if err != nil {
 					t.Fatal(err)
@@ -113,10 +113,9 @@ func TestLinearPolicyLossIsTheTwoPassLoss(t *testing.T) {
 	}
 }
 
-// The gradient of a head in bf16, added up by the caller in float32, is no further from float64 than the one in the head's own type, into which
-// it is rounded.
+// If the caller sums the gradient of a bf16 head in float32, its error is at most the error of the gradient that is rounded to bf16.
 func TestLinearPolicyLossAddsToASum(t *testing.T) {
-	const before = 8 // from here to the next bf16 it is 1/16
+	const before = 8 // the next larger bf16 number is 1/16 away
 	problem := func(s *Scope, dt DType) headProblem {
 		p := newHeadProblem(s, dt)
 		p.config.KL, p.config.KLCoef = mgrpo.KLNone, 0
@@ -144,7 +143,7 @@ func TestLinearPolicyLossAddsToASum(t *testing.T) {
 					if sum == nil {
 						sum = p.w.Grad()
 					} else if p.w.Grad() != nil {
-						t.Error("the head has a gradient of its own")
+						t.Error("the head has a gradient too")
 					}
 					for i, v := range float64s(sum) {
 						dw = max(dw, math.Abs(v-before-wantW[i]))
@@ -155,11 +154,11 @@ func TestLinearPolicyLossAddsToASum(t *testing.T) {
 				p.w.SetGrad(s.Full(BFloat16, before, p.w.Shape()...))
 				_, rounded := worst(nil)
 				bound := 1e-2
-				if !d.IsCUDA() { // logits are rounded, too
+				if !d.IsCUDA() { // the CPU also rounds logits
 					bound = 5e-2
 				}
 				if !(dh < bound) || !(dw < bound) || !(dw < rounded) {
-					t.Errorf("chunks of %d: errors %g and %g, %g of the rounded gradient", chunk, dh, dw, rounded)
+					t.Errorf("chunks of %d: errors %g and %g, the rounded gradient's error is %g", chunk, dh, dw, rounded)
 				}
 			})
 		}
@@ -214,8 +213,7 @@ func TestLinearPolicyLossRefusals(t *testing.T) {
 	})
 }
 
-// C alone has the addresses of the batch and of its options while it computes. Meanwhile another goroutine collects garbage and
-// fills what was freed.
+// During the call only C has the addresses of the batch and of its options. Meanwhile another goroutine collects garbage and overwrites freed memory.
 func TestLinearPolicyLossKeepsItsArguments(t *testing.T) {
 	d := open(t)
 	var wait sync.WaitGroup
@@ -227,7 +225,7 @@ func TestLinearPolicyLossKeepsItsArguments(t *testing.T) {
 			runtime.GC()
 			filled := make([]any, 0, 10000)
 			for range cap(filled) / 2 {
-				options, batch := [12]float64{}, new([13]*int) // of their sizes: no options, and no batch
+				options, batch := [12]float64{}, new([13]*int) // the sizes of the options and of the batch, with invalid contents
 				for i := range options {
 					options[i] = math.NaN()
 				}
@@ -236,7 +234,7 @@ func TestLinearPolicyLossKeepsItsArguments(t *testing.T) {
 		}
 	})
 	do(t, d, func(s *Scope) {
-		const n = 20000 // as many times the batch is read
+		const n = 20000 // number of times that the batch is read
 		column := s.Full(Float32, -1, n, 1)
 		_, err := LinearPolicyLoss(column, s.Full(Float32, 1, 3, 1), nil, s.FromInt32(make([]int32, n), n), 1, 1, kernels.LossBatch{
 			CuSeqlens: []int64{0, n}, Weight: []float64{1}, Advantage: []float64{1}, Coefficient: []float64{1},

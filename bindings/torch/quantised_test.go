@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// goldenBlocks are random blocks of a quantisation, and their values by the gguf package (testdata/quant/make.py).
+// goldenBlocks are random blocks of a quantisation, and their values according to the gguf package (testdata/quant/make.py).
 type goldenBlocks struct {
 	kind   QuantType
 	data   []byte
@@ -45,7 +45,7 @@ func readBlocks(t *testing.T) (all []goldenBlocks) {
 	return all
 }
 
-// matrix is the blocks as rows of one block, `times` times below each other, quantised and widened.
+// matrix stacks the blocks `times` times as rows of one block each. It returns them quantised and widened.
 func (b goldenBlocks) matrix(s *Scope, times int) (QuantPart, *Tensor) {
 	k := int64(32)
 	if b.kind >= Q4_K {
@@ -61,7 +61,7 @@ func (b goldenBlocks) matrix(s *Scope, times int) (QuantPart, *Tensor) {
 	return QuantPart{b.kind, s.FromBytes(data, Uint8, rows, int64(len(data))/rows)}, s.FromFloat32(values, rows, k)
 }
 
-// wantNear allows a part of the largest value: sums of random blocks cancel.
+// wantNear tolerates errors relative to the largest value, because sums of random blocks cancel.
 func wantNear(t *testing.T, what string, got, want []float64, part float64) {
 	t.Helper()
 	largest := 0.0
@@ -90,11 +90,11 @@ func TestQuantised(t *testing.T) {
 				if d.IsCUDA() {
 					wantNear(t, "linear", float64s(got), float64s(want), tolerance)
 				} else if wantNear(t, "linear with bias", float64s(got), float64s(want), 1e-6); !Linear(x, w, nil).Equal(Linear(x, wide, nil)) {
-					t.Errorf("type %d: other bits than the widened matrix's", b.kind)
+					t.Errorf("type %d: bits differ from the widened matrix", b.kind)
 				}
 				ids := s.FromInt32([]int32{int32(n - 1), 0, 1, 1}, 4)
 				if !Embedding(w, ids).Equal(Embedding(wide, ids)) || !w.Widen(s, 1, n-1).Equal(wide.Narrow(0, 1, n-1)) {
-					t.Errorf("type %d: other rows", b.kind)
+					t.Errorf("type %d: rows differ from the widened matrix", b.kind)
 				}
 				targets := s.FromInt32([]int32{0, 1, 2, 3, 4, 5, 0}, 7)
 				scale := 1 / float64(k)
@@ -119,7 +119,7 @@ func TestQuantised(t *testing.T) {
 	})
 }
 
-// TestLogits: of every kind of head a GPU gives the sums of bf16 products as they are, by which HeadLogProb scores, too.
+// TestLogits checks that for every kind of head a GPU returns unrounded sums of bf16 products. HeadLogProb scores with the same sums.
 func TestLogits(t *testing.T) {
 	golden := readBlocks(t)
 	onDevices(t, func(t *testing.T, d *Device) {
@@ -146,7 +146,7 @@ func TestLogits(t *testing.T) {
 	})
 }
 
-// TestQuantisedParts multiplies by a matrix whose rows are of two types.
+// TestQuantisedParts multiplies by a matrix with rows of two types.
 func TestQuantisedParts(t *testing.T) {
 	golden := readBlocks(t)
 	onDevices(t, func(t *testing.T, d *Device) {
@@ -210,8 +210,8 @@ func TestQuantisedRefusals(t *testing.T) {
 	}
 }
 
-// What many parts of a matrix add to a gradient in bf16 is rounded once, not part by part: each of the small ones would be lost beside the
-// first.
+// The contributions of many parts of a matrix to a bf16 gradient are summed first and rounded once. Rounding after each part would lose the small
+// ones.
 func TestQuantisedGradientIsRoundedOnce(t *testing.T) {
 	const k, small = 32, 16
 	row := func(value byte) []byte { return append([]byte{0, 0x3c}, bytes.Repeat([]byte{value}, k)...) } // scale 1, in fp16

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Linear maps, adapters and experts keep no result of a norm or a gated activation for their weights' gradients: it is made
-// again, with the same bits.
+// Linear maps, adapters and experts do not keep the result of a norm or a gated activation for their weights' gradients. They recompute it, with the
+// same bits.
 func TestNormsAndGatesAreMadeAgain(t *testing.T) {
 	const rows, width, slack = 64, 512, 16 << 10
 	makers := map[string]func(x, w *Tensor) *Tensor{
@@ -54,12 +54,12 @@ func TestNormsAndGatesAreMadeAgain(t *testing.T) {
 						return kept, gradients
 					}
 					kept, gradients := measure(func(h *Tensor) *Tensor { return h })
-					whole, want := measure(func(h *Tensor) *Tensor { return h.View(rows, -1) }) // which nothing makes again
+					whole, want := measure(func(h *Tensor) *Tensor { return h.View(rows, -1) }) // a view of the result is not recomputed
 					if saved := whole - kept; saved < 4*rows*width/2-slack {
 						t.Errorf("%d bytes are kept, %d with the result", kept, whole)
 					}
 					if !slices.Equal(gradients, want) {
-						t.Error("other gradients than with the result kept")
+						t.Error("the gradients differ from the ones with the result kept")
 					}
 				})
 			}

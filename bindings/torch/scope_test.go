@@ -24,7 +24,7 @@ func TestTensorsDieWithTheirScope(t *testing.T) {
 				t.Errorf("%d handles alive, want outer, gone, hoisted and kept", n)
 			}
 			if hoisted.Sum().Item() != 6 {
-				t.Error("hoisted tensor has other values")
+				t.Error("the hoisted tensor has different values")
 			}
 		})
 		if n := liveHandles() - start; n != 2 {
@@ -35,12 +35,12 @@ func TestTensorsDieWithTheirScope(t *testing.T) {
 		wantMessage(t, failure(t, d, func(s *Scope) { x.Sum() }), "after it was dropped")
 		wantMessage(t, failure(t, d, func(s *Scope) { s.Zeros(Float32, 2).Add(x) }), "after it was dropped")
 		if x.Size(0) != 2 {
-			t.Errorf("%s: shape forgotten", name)
+			t.Errorf("%s: the shape was lost", name)
 		}
 	}
 	do(t, d, func(s *Scope) {
 		if kept.Sum().Item() != 8 {
-			t.Error("kept tensor has other values")
+			t.Error("the kept tensor has different values")
 		}
 		kept.Drop()
 		kept.Drop()
@@ -100,10 +100,10 @@ func TestTensorsOfOthersAreErrors(t *testing.T) {
 		mine := s.Zeros(Float64, 2)
 		mine.CopyFrom(theirs)
 		if mine.Sum().Item() != 4 {
-			t.Error("copy between devices")
+			t.Error("wrong sum after a copy between devices")
 		}
 	})
-	// Another goroutine while Do runs.
+	// Uses s on another goroutine while Do runs.
 	do(t, d, func(s *Scope) {
 		x := s.Full(Float32, 1, 2)
 		done := make(chan any)

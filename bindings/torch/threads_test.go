@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// lend is LendThreads for a test.
+// lend calls LendThreads for the duration of a test.
 func lend(t *testing.T, limit int) {
 	LendThreads(limit)
 	t.Cleanup(func() { LendThreads(0) })
 }
 
-// wantThreads says what OnIdleThreads gives a device of its own number, and that it has its own outside.
+// wantThreads checks the number of threads inside OnIdleThreads, and that the device has its own number again afterwards.
 func wantThreads(t *testing.T, s *Scope, when string, want int) {
 	t.Helper()
 	s.OnIdleThreads(func() {
@@ -25,20 +25,20 @@ func wantThreads(t *testing.T, s *Scope, when string, want int) {
 	}
 }
 
-// A device computes on the threads of those that are idle, if it says so, and only then.
+// A device uses the threads of idle devices only inside OnIdleThreads.
 func TestOnIdleThreads(t *testing.T) {
 	a, b := openWith(t, "cpu", 1), openWith(t, "cpu", 2)
-	do(t, a, func(s *Scope) { wantThreads(t, s, "where nothing is lent", 1) })
+	do(t, a, func(s *Scope) { wantThreads(t, s, "without lending", 1) })
 	lend(t, 8)
 	do(t, a, func(s *Scope) {
-		wantThreads(t, s, "beside an idle device of 2", 3)
-		do(t, b, func(s *Scope) { wantThreads(t, s, "beside a busy device", 2) })
+		wantThreads(t, s, "next to an idle device of 2", 3)
+		do(t, b, func(s *Scope) { wantThreads(t, s, "next to a busy device", 2) })
 		s.OnIdleThreads(func() {
 			do(t, b, func(s *Scope) { wantThreads(t, s, "of a device that has lent its own", 2) })
 		})
 		wantThreads(t, s, "after the other's job", 3)
 	})
-	do(t, b, func(s *Scope) { wantThreads(t, s, "beside an idle device of 1", 3) })
+	do(t, b, func(s *Scope) { wantThreads(t, s, "next to an idle device of 1", 3) })
 	LendThreads(2)
 	do(t, a, func(s *Scope) { wantThreads(t, s, "with a limit of 2", 2) })
 	do(t, b, func(s *Scope) { wantThreads(t, s, "with a limit that it has itself", 2) })
@@ -67,7 +67,7 @@ func TestOnIdleThreadsThatPanics(t *testing.T) {
 	do(t, a, func(s *Scope) { wantThreads(t, s, "after a panic", 2) })
 }
 
-// A device that moves to another thread has its own number there, and its loan is back.
+// A device that moves to another thread has its own number of threads there, and the borrowed threads are returned.
 func TestOnIdleThreadsThatExits(t *testing.T) {
 	a := openWith(t, "cpu", 1)
 	openWith(t, "cpu", 1)

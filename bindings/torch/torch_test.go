@@ -12,13 +12,13 @@ import (
 	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// open returns a CPU device of one thread that must have given back every handle by the end of the test.
+// open returns a CPU device with one thread. All its handles must be dropped by the end of the test.
 func open(t testing.TB) *Device {
 	t.Helper()
 	return openOn(t, "cpu")
 }
 
-// onDevices runs f on the CPU and, where there is one, on a GPU.
+// onDevices runs f on the CPU, and on a GPU if the machine has one.
 func onDevices(t *testing.T, f func(t *testing.T, d *Device)) {
 	t.Run("cpu", func(t *testing.T) { f(t, open(t)) })
 	t.Run("cuda", func(t *testing.T) {
@@ -27,7 +27,7 @@ func onDevices(t *testing.T, f func(t *testing.T, d *Device)) {
 	})
 }
 
-// needGPU skips a test where there is no GPU, and fails it where MGRPO_REQUIRE_GPU is 1.
+// needGPU skips a test on a machine without a GPU, or fails it if MGRPO_REQUIRE_GPU is 1.
 func needGPU(t *testing.T) {
 	t.Helper()
 	err := loadCUDA()
@@ -69,7 +69,7 @@ func do(t testing.TB, d *Device, f func(s *Scope)) {
 	}
 }
 
-// failure returns the *Error that f, run on d, ends with.
+// failure runs f on d and returns the *Error that it ends with.
 func failure(t *testing.T, d *Device, f func(s *Scope)) *Error {
 	t.Helper()
 	err := d.Do(context.Background(), func(s *Scope) error { f(s); return nil })
@@ -84,12 +84,12 @@ func wantMessage(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Fatalf("error %v does not say %q", err, part)
+			t.Fatalf("error %v does not contain %q", err, part)
 		}
 	}
 }
 
-// values returns n standard normal numbers that float32 holds exactly.
+// values returns n standard normal numbers that float32 represents exactly.
 func values(seed uint64, n int64) []float64 {
 	r := rand.New(rand.NewPCG(seed, 1))
 	v := make([]float64, n)

@@ -52,15 +52,14 @@ func TestStorageIsSharedBothWays(t *testing.T) {
 	})
 }
 
-// A user's gotch network scores our tensor; the gradients with respect to our tensor and to the network's
-// weights come back.
+// A user's gotch network scores our tensor. Both our tensor and the network's weights get gradients.
 func TestGotchModuleAsRewardModel(t *testing.T) {
 	const in, hidden = 4, 3
 	input := []float64{0.5, -1, 2, 0.25}
 	do(t, func(s *torch.Scope) {
 		vs := nn.NewVarStore(gotch.CPU)
 		var first, second *nn.Linear
-		s.Grad(true, func() { // gotch transposes the weights here: recorded, or they get no gradient
+		s.Grad(true, func() { // gotch transposes the weights here; unless that is recorded, they get no gradient
 			first = nn.NewLinear(vs.Root().Sub("first"), in, hidden, nn.DefaultLinearConfig())
 			second = nn.NewLinear(vs.Root().Sub("second"), hidden, 1, nn.DefaultLinearConfig())
 		})
@@ -71,7 +70,7 @@ func TestGotchModuleAsRewardModel(t *testing.T) {
 			for h := range hidden {
 				z := c[h]
 				for i := range in {
-					z += a[i*hidden+h] * x[i] // gotch keeps the weights transposed, [in, hidden]
+					z += a[i*hidden+h] * x[i] // gotch stores the weights transposed, [in, hidden]
 				}
 				sum += w[h] * math.Tanh(z)
 			}

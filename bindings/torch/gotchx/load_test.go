@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// pickled returns data.pkl of a golden model's pytorch_model.bin.
+// pickled returns data.pkl from the pytorch_model.bin of a golden model.
 func pickled(t *testing.T, model string) []byte {
 	t.Helper()
 	archive, err := zip.OpenReader(golden.File(t, "models", filepath.Join(model, "pytorch_model.bin")))
@@ -38,7 +38,7 @@ func TestStateDict(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.IsSortedFunc(tensors, func(a, b BinTensor) int { return strings.Compare(a.Name, b.Name) }) || len(tensors) < 20 {
-			t.Errorf("%s: %d tensors, or in no order", model, len(tensors))
+			t.Errorf("%s: %d tensors, or unsorted", model, len(tensors))
 		}
 		for _, tensor := range tensors {
 			if tensor.DType != dtype || tensor.Storage == "" || tensor.Size == 0 || len(tensor.Shape) != len(tensor.Stride) {
@@ -56,7 +56,7 @@ func TestStateDict(t *testing.T) {
 	}
 	head, embed := byName["lm_head.weight"], byName["model.embed_tokens.weight"]
 	if head.Storage != embed.Storage || !slices.Equal(head.Shape, []int64{352, 64}) || !slices.Equal(head.Stride, []int64{64, 1}) || head.Size != 352*64 || head.Offset != 0 {
-		t.Errorf("of the tied model: head %+v, embedding %+v", head, embed)
+		t.Errorf("tied model: head %+v, embedding %+v", head, embed)
 	}
 }
 

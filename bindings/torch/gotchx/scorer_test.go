@@ -40,7 +40,7 @@ func TestScorerErrors(t *testing.T) {
 	}
 	defer wrong.Close()
 	if _, err := wrong.Score(t.Context(), [][]int32{{1, 2}, {3}}); err == nil || !strings.Contains(err.Error(), "want float32 [2]") {
-		t.Errorf("a score a token: %v", err)
+		t.Errorf("one score per token: %v", err)
 	}
 	nan, err := OpenScorer(t.Context(), "testdata/nan.pt", "cpu", 1)
 	if err != nil {
@@ -48,9 +48,9 @@ func TestScorerErrors(t *testing.T) {
 	}
 	defer nan.Close()
 	if got, err := nan.Score(t.Context(), [][]int32{{1, 2}}); err != nil || got[0] == got[0] {
-		t.Errorf("NaN is for the verifier to refuse: %v, %v", got, err)
+		t.Errorf("NaN must reach the verifier, which refuses it: %v, %v", got, err)
 	}
 	if _, err := wrong.Score(t.Context(), [][]int32{{}}); err == nil {
-		t.Error("a batch without tokens is scored")
+		t.Error("a batch without tokens was scored")
 	}
 }
