@@ -25,7 +25,7 @@ func testAdamWStep(t *testing.T, on Backend) {
 		t.Fatal(err)
 	}
 	download(t, ap, am, av, ab)
-	// The first step moves by lr against the gradient's sign, after a decay of lr * weight_decay.
+	// The first step moves by lr against the gradient's sign, after decay by lr * weight_decay.
 	golden.NearAll(t, "p", p, []float64{0.95 - 0.1, -1.9 + 0.1}, 1e-6)
 	golden.NearAll(t, "m", m, []float64{0.1 * 0.6, -0.1 * 0.8}, 1e-6)
 	if want := uint16(math.Float32bits(0.8515625) >> 16); bf16[0] != want {
@@ -52,6 +52,6 @@ func testAdamWNonFiniteChangesNothing(t *testing.T, on Backend) {
 		t.Errorf("got %v, want NonFinite", err)
 	}
 	if !slices.Equal([]float32{p[0], m[0], v[0]}, []float32{1, 2, 3}) {
-		t.Errorf("state changed: %v %v %v", p, m, v)
+		t.Errorf("a refused step changed the state: %v %v %v", p, m, v)
 	}
 }

@@ -99,7 +99,7 @@ func testGoldenAdvantages(t *testing.T, on Backend) {
 	}
 	for _, c := range file.Errors {
 		t.Run(c.Name, func(t *testing.T) {
-			// A good group in front shows that indices are counted within the group.
+			// The valid group in front shows that indices count within the group.
 			groups := []goldenGroup{{Rewards: []mgrpo.Number{0, 1}}, {Rewards: c.Rewards, Weights: c.Weights}}
 			rewards, weights, offsets := pack[float64](groups)
 			_, _, err := GroupAdvantage(on, rewards, weights, offsets, mgrpo.DefaultConvention())
@@ -110,7 +110,7 @@ func testGoldenAdvantages(t *testing.T, on Backend) {
 	golden.Count("advantages", len(file.Cases)+len(file.Errors))
 }
 
-// Groups of a total weight of about 1, as balanced alignment with d = 1 makes them.
+// Groups whose total weight is about 1, as balanced alignment with d = 1 creates.
 func TestGoldenAdvantagesSmallWeight(t *testing.T) {
 	onEveryBackend(t, testGoldenAdvantagesSmallWeight)
 }
@@ -190,7 +190,7 @@ func testGoldenPeers(t *testing.T, on Backend) {
 	golden.Count("peers", compared)
 }
 
-// A view's backing is the window of the tensor it was cut from, so it must be copied before its address is used.
+// The backing of a view is a window of the tensor it was cut from, so it must be copied before its address is used.
 func TestGroupAdvantageOfView(t *testing.T) { onEveryBackend(t, testGroupAdvantageOfView) }
 
 func testGroupAdvantageOfView(t *testing.T, on Backend) {
@@ -245,7 +245,7 @@ func testGroupAdvantageMismatch(t *testing.T, on Backend) {
 	}
 }
 
-// TestGroupAdvantageInto writes where it is told to, and nowhere if it does not fit.
+// TestGroupAdvantageInto checks that the result is written to the given slice, or not at all if it does not fit.
 func TestGroupAdvantageInto(t *testing.T) { onEveryBackend(t, testGroupAdvantageInto) }
 
 func testGroupAdvantageInto(t *testing.T, on Backend) {

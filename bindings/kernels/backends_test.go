@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/cuda"
 )
 
-// linked has the GPU of a build with the tag cuda, on a machine that has one.
+// linked contains the GPU if the build has the tag cuda and the machine has one.
 var linked []Backend
 
 // onEveryBackend runs a test on the CPU, on a GPU if the build and the machine have one, and on the emulated one unless the tests require a GPU.
@@ -22,13 +22,13 @@ func onEveryBackend(t *testing.T, test func(t *testing.T, b Backend)) {
 	}
 }
 
-// arrays are a test's slices in a backend's memory.
+// arrays returns a Memory for a test's slices. It checks for errors and frees them after the test.
 func arrays(t *testing.T, b Backend) *Memory {
 	t.Helper()
 	m := NewMemory(b)
 	t.Cleanup(func() {
 		if err := m.Err(); err != nil {
-			t.Errorf("an array: %v", err)
+			t.Errorf("allocating an array: %v", err)
 		}
 		if err := m.Free(); err != nil {
 			t.Error(err)
@@ -37,7 +37,7 @@ func arrays(t *testing.T, b Backend) *Memory {
 	return m
 }
 
-// download brings arrays back that kernels wrote.
+// download copies arrays that kernels wrote back to the host.
 func download(t *testing.T, arrays ...interface{ Download() error }) {
 	t.Helper()
 	for _, a := range arrays {

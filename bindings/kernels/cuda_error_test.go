@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// More scratch than any GPU has is asked for: where there is one it refuses, and where there is none CUDA says that.
+// Requests more scratch memory than any GPU has. The error must contain CUDA's message, which also holds on a machine without a GPU.
 func TestCUDAErrorNamesItsCause(t *testing.T) {
 	var unread float32
 	_, err := GradNorm(CUDA(nil), unsafe.Pointer(&unread), 1<<62)

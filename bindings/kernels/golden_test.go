@@ -1,6 +1,6 @@
 package kernels
 
-// float is the types that tests run over: the float64 and the float32 instantiation of a kernel.
+// float has the types that tests run over: the kernels' instantiations for float64 and float32.
 type float interface{ float32 | float64 }
 
 func dtypeOf[T float]() DType {
@@ -21,7 +21,7 @@ func convert[T, F ~float32 | ~float64](in []F) []T {
 	return out
 }
 
-// tolerances of one instantiation, from the goldens' README.
+// tolerances are one instantiation's tolerances, from the README of the goldens.
 type tolerances struct {
 	name                        string
 	loss, gradient, long        float64

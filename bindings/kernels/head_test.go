@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// goldenHead is the end of a model: rows of logits, or hidden rows and a weight matrix, with the batch they belong to.
+// goldenHead is the end of a model: rows of logits, or hidden rows and a weight matrix, and their batch.
 type goldenHead struct {
 	Name        string           `json:"name"`
 	Batch       goldenBatch      `json:"batch"`
@@ -41,7 +41,7 @@ func flatten(rows [][]mgrpo.Number) []mgrpo.Number {
 	return out
 }
 
-// read is the mask of the rows that are read: unmasked tokens of trajectories with a positive weight.
+// read returns the mask of the rows that are read: unmasked tokens of trajectories with a positive weight.
 func (b goldenBatch) read() []uint8 {
 	mask := b.mask()
 	for j, w := range b.Weight {
@@ -52,7 +52,7 @@ func (b goldenBatch) read() []uint8 {
 	return mask
 }
 
-// padding is how many columns beyond the vocabulary the tests' logits have; they hold NaN.
+// padding is the number of columns after the vocabulary in the tests' logits. They contain NaN.
 const padding = 3
 
 func pad[T float](rows []T, vocab int) []T {
@@ -66,7 +66,7 @@ func pad[T float](rows []T, vocab int) []T {
 	return out
 }
 
-// unpad is the inverse of pad and checks that nothing was written to the padding.
+// unpad removes the columns that pad added, and checks that the padding was not overwritten.
 func unpad[T float](t *testing.T, rows []T, vocab int) []T {
 	t.Helper()
 	var out []T
@@ -86,7 +86,7 @@ type headResult[T float] struct {
 	logp, entropy, dlogits []T
 }
 
-// runHead takes logits [rows, vocab] to the loss and back to their gradient.
+// runHead computes the loss of logits [rows, vocab] and their gradient.
 func runHead[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab int) (headResult[T], error) {
 	t.Helper()
 	rows := len(h.Targets)
@@ -113,7 +113,7 @@ func runHead[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab 
 	return r, err
 }
 
-// runFused is runHead in one call.
+// runFused computes the same as runHead in one call.
 func runFused[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab int) (headResult[T], error) {
 	t.Helper()
 	n := len(h.Targets)
@@ -134,8 +134,8 @@ func runFused[T float](t *testing.T, on Backend, h goldenHead, logits []T, vocab
 	return r, err
 }
 
-// matmul is a [m,k] times b [k,n], given by their elements; sums are float64. Zeros of a are skipped, so a row
-// that is not read stays 0 whatever the other factor holds.
+// matmul multiplies a [m,k] by b [k,n], both given by their elements, with sums in float64. It skips zeros of a, so a row that is not read stays 0
+// for all values of b.
 func matmul[T float](m, n, k int, a, b func(i, j int) T) []T {
 	out := make([]T, m*n)
 	for i := range m {
@@ -157,7 +157,7 @@ type linearResult[T float] struct {
 	dhidden, dweight []T
 }
 
-// runLinear takes hidden [rows, d] and weight [vocab, d] to the loss and back.
+// runLinear computes the loss of hidden [rows, d] and weight [vocab, d], and their gradients.
 func runLinear[T float](t *testing.T, on Backend, h goldenHead, hidden, weight []T, d int) (r linearResult[T], err error) {
 	t.Helper()
 	rows, vocab := len(hidden)/d, len(weight)/d
@@ -211,7 +211,7 @@ func compareLogits[T float](t *testing.T, on Backend, h goldenHead, tol toleranc
 	if err != nil {
 		t.Fatal(err)
 	}
-	fused.coefficient, fused.dlogpNew, fused.dentropy = got.coefficient, got.dlogpNew, got.dentropy // it writes none
+	fused.coefficient, fused.dlogpNew, fused.dentropy = got.coefficient, got.dlogpNew, got.dentropy // the fused call does not return these
 	compareHead(t, h, fused, tol)
 }
 
@@ -221,7 +221,7 @@ func compareLinear[T float](t *testing.T, on Backend, h goldenHead, tol toleranc
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Logits from float32 products carry the rounding of the products.
+	// Logits from float32 products contain the rounding of the products.
 	loose := tol
 	if dtypeOf[T]() == Float32 {
 		loose.rowValue = tol.loss
@@ -250,7 +250,7 @@ func testGoldenHead(t *testing.T, on Backend) {
 	golden.Count("head", len(file.Logits)+len(file.Linear))
 }
 
-// rowsOf cuts a matrix into its rows.
+// rowsOf returns the rows of a matrix.
 func rowsOf(a golden.Tensor) [][]mgrpo.Number {
 	var out [][]mgrpo.Number
 	width := int(a.Shape[1])
@@ -295,7 +295,7 @@ type nonFiniteHead struct {
 	} `json:"cases"`
 }
 
-// attribute turns a kernel's row error into the refusal of docs/algorithm.md §7: the input that holds the value.
+// attribute turns a kernel's row error into the refusal of docs/algorithm.md §7, which names the input with the bad value.
 func (h goldenHead) attribute(err error) error {
 	var row *Error
 	if !errors.As(err, &row) || row.Status != NonFinite {
@@ -305,7 +305,7 @@ func (h goldenHead) attribute(err error) error {
 		return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "logits", Token: new(int(row.Row))}
 	}
 	hidden := convert[float64](h.Hidden[row.Row])
-	if slices.ContainsFunc(hidden, func(x float64) bool { return x-x != 0 }) { // NaN for NaN and Inf
+	if slices.ContainsFunc(hidden, func(x float64) bool { return x-x != 0 }) { // true for NaN and Inf
 		return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "hidden", Token: new(int(row.Row))}
 	}
 	return &mgrpo.Refusal{Code: mgrpo.NonFiniteInput, Field: "weight"}
@@ -317,7 +317,7 @@ func testGoldenNonFiniteHead(t *testing.T, on Backend) {
 	var file nonFiniteFile
 	golden.Read(t, "mgrpo", "nonfinite.json", &file)
 	for i, c := range file.Head.Cases {
-		var fresh nonFiniteFile // edits change arrays in place
+		var fresh nonFiniteFile // the edits change arrays in place
 		golden.Read(t, "mgrpo", "nonfinite.json", &fresh)
 		h := fresh.Head.goldenHead
 		h.Batch, h.Expect = fresh.Head.Batch, c.Expect
@@ -357,7 +357,7 @@ func compareNonFinite[T float](t *testing.T, on Backend, h goldenHead, tol toler
 	golden.SameError(t, "refusal", bare(h.attribute(err)), h.Expect.Error)
 }
 
-// bare is a refusal without what the head's cases do not name: trajectory and count.
+// bare returns a refusal without trajectory and count, which the head's cases do not specify.
 func bare(err error) error {
 	var refused *mgrpo.Refusal
 	if !errors.As(err, &refused) {

@@ -81,7 +81,7 @@ func testTokenLogProbRefusals(t *testing.T, on Backend) {
 	nan := math.NaN()
 	outside := InvalidArgument
 	if on != CPU {
-		outside = NonFinite // mgrpo/logprob.h: a GPU does not tell the two apart
+		outside = NonFinite // mgrpo/logprob.h: a GPU reports both as NonFinite
 	}
 	m := arrays(t, on)
 	logp, entropy := Put(m, make([]float64, 2)).Pointer(), Put(m, make([]float64, 2)).Pointer()
@@ -106,6 +106,6 @@ func testTokenLogProbRefusals(t *testing.T, on Backend) {
 	}
 	z := Logits{DType: Float64, Rows: 2, Vocab: 3, Stride: 2}
 	if TokenLogProb(on, z, nil, nil, 1, nil, nil) == nil {
-		t.Error("a vocabulary wider than the stride: no error")
+		t.Error("a vocabulary larger than the stride: no error")
 	}
 }

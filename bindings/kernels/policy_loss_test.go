@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// goldenBatch is a packed batch as the goldens write it; absent token fields are nil.
+// goldenBatch is a packed batch in the format of the goldens; absent token fields are nil.
 type goldenBatch struct {
 	CuSeqlens []int64        `json:"cu_seqlens"`
 	Group     []int64        `json:"group"`
@@ -28,7 +28,7 @@ type goldenBatch struct {
 	Entropy       []mgrpo.Number `json:"entropy"`
 }
 
-// field returns the array that a golden names.
+// field returns the array with a golden's name.
 func (b *goldenBatch) field(name string) *[]mgrpo.Number {
 	return map[string]*[]mgrpo.Number{
 		"weight": &b.Weight, "advantage": &b.Advantage, "mask": &b.Mask, "logp_new": &b.LogpNew, "logp_old": &b.LogpOld,
@@ -56,14 +56,14 @@ func (b goldenBatch) trajectories() Trajectories {
 	return t
 }
 
-// result of a whole batch.
+// result is the result of a whole batch.
 type result[T float] struct {
 	stats              mgrpo.LossStats
 	coefficient        []float64
 	dlogpNew, dentropy []T
 }
 
-// microBatch is trajectories from..to-1, in m.
+// microBatch returns trajectories from..to-1, in m.
 func microBatch[T float](m *Memory, b goldenBatch, coefficient []float64, from, to int) (LossBatch, int64, int64) {
 	begin, end := b.CuSeqlens[from], b.CuSeqlens[to]
 	cu := make([]int64, 0, to-from+1)
@@ -84,7 +84,7 @@ func microBatch[T float](m *Memory, b goldenBatch, coefficient []float64, from, 
 	}, begin, end
 }
 
-// evaluate runs a batch cut into micro-batches of so many trajectories.
+// evaluate runs a batch in micro-batches of `size` trajectories.
 func evaluate[T float](t *testing.T, on Backend, b goldenBatch, config mgrpo.Objective, size int) (r result[T], err error) {
 	coefficient, totals, err := LossCoefficients(config, b.trajectories())
 	if err != nil {
@@ -125,7 +125,7 @@ func compareLoss[T float](t *testing.T, on Backend, b goldenBatch, config mgrpo.
 	for _, size := range []int{len(b.Weight), 3} {
 		got, err := evaluate[T](t, on, b, config, size)
 		if want.Error != nil {
-			// Positions count within a micro-batch, so only the whole batch can be compared.
+			// Positions count within a micro-batch, so they can be compared only for the whole batch.
 			if size == len(b.Weight) {
 				golden.SameError(t, "refusal", err, want.Error)
 			}
@@ -156,7 +156,7 @@ func compareResult[T float](t *testing.T, what string, got result[T], want golde
 	compareStats(t, what, got.stats, want.Stats, loss)
 }
 
-// compareStats checks that exactly the expected statistics are reported.
+// compareStats checks that the reported statistics are exactly the expected ones.
 func compareStats(t *testing.T, what string, got mgrpo.LossStats, want map[string]mgrpo.Number, tolerance float64) {
 	t.Helper()
 	b, err := json.Marshal(got)
@@ -261,7 +261,7 @@ func testGoldenNonFinite(t *testing.T, on Backend) {
 	var file nonFiniteFile
 	golden.Read(t, "mgrpo", "nonfinite.json", &file)
 	for i, c := range file.Cases {
-		var fresh nonFiniteFile // edits change arrays in place
+		var fresh nonFiniteFile // the edits change arrays in place
 		golden.Read(t, "mgrpo", "nonfinite.json", &fresh)
 		batch := fresh.Base
 		for _, e := range c.Edits {
@@ -280,7 +280,7 @@ func testGoldenNonFinite(t *testing.T, on Backend) {
 	golden.Count("nonfinite", len(file.Cases))
 }
 
-// Merging is exact where the order of addition is: halves of a batch give the statistics of the whole.
+// Merging an empty micro-batch does not change the statistics. Two halves give the same statistics as the whole batch.
 func TestEmptyMicroBatchIsNeutral(t *testing.T) { onEveryBackend(t, testEmptyMicroBatchIsNeutral) }
 
 func testEmptyMicroBatchIsNeutral(t *testing.T, on Backend) {
