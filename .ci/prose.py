@@ -21,7 +21,6 @@ ABOVE = {
     "bench/phases (tests)": 17,
     "bench/roofline (tests)": 22,
     "bench/store (tests)": 69,
-    "cmd/mgrpo (tests)": 19,
     "cuda/cudatest (tests)": 27,
     "deploy/kubernetes (tests)": 19,
     "trainer/*.go (tests)": 19,

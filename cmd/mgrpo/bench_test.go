@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// TestOnlySave: rows of a part of a suite begin a file, and join the rows of one that is there. Only those of another run are marked.
+// TestOnlySave checks that rows of a partial run start a new file or replace rows in an existing one. Rows from a different run are marked.
 func TestOnlySave(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.json")
 	for i, name := range []string{"gather", "scatter", "gather"} {
@@ -32,7 +32,7 @@ func TestOnlySave(t *testing.T) {
 	}
 }
 
-// TestBenchKernelsFlags refuses flags that would have no effect.
+// TestBenchKernelsFlags checks that flags without an effect are refused.
 func TestBenchKernelsFlags(t *testing.T) {
 	for _, c := range []struct {
 		flags benchKernelsCmd

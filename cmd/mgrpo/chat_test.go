@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// talker is a model with random weights: llama-tiny with a word for each id and a chat template. end is the word
-// that ends an answer; "": none does.
+// talker writes a model with random weights: llama-tiny with one word per id and a chat template. The word end ends an answer; if it is "", no word
+// does.
 func talker(t *testing.T, end string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func talker(t *testing.T, end string) string {
 	return dir
 }
 
-// converse starts the program with its standard input and output at hand, and what it says of errors.
+// converse starts the program and returns it with its standard input, standard output and standard error.
 func converse(t *testing.T, args ...string) (cmd *exec.Cmd, in io.WriteCloser, answers *bufio.Reader, notes *strings.Builder) {
 	t.Helper()
 	cmd, notes = program(t, "", args...), &strings.Builder{}
@@ -58,7 +58,7 @@ func converse(t *testing.T, args ...string) (cmd *exec.Cmd, in io.WriteCloser, a
 	return cmd, in, bufio.NewReader(out), notes
 }
 
-// Ctrl-C ends the answer and not the program, however often; Ctrl-D ends the program.
+// Ctrl-C ends the answer but not the program, however often it is pressed. Ctrl-D ends the program.
 func TestChatInterrupted(t *testing.T) {
 	cmd, in, answers, notes := converse(t, "chat", "--model", talker(t, ""), "--max-new", "100000")
 	for turn := range 3 {
@@ -82,7 +82,7 @@ func TestChatInterrupted(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a command over lines.
+// Ctrl-C ends a command that reads lines.
 func TestGenerateInterrupted(t *testing.T) {
 	cmd, in, answers, notes := converse(t, "generate", "--model", filepath.Join(testdata, "models", "llama-tiny"))
 	defer in.Close()
@@ -99,7 +99,7 @@ func TestGenerateInterrupted(t *testing.T) {
 	}
 }
 
-// A model cannot control the terminal.
+// A model's output must not control the terminal.
 func TestPlain(t *testing.T) {
 	var shown strings.Builder
 	const said = "a\tb\n\x1b]52;c;aGk=\a\u009b2Jé🙂"
@@ -108,7 +108,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestFlagsOfTheOtherForm: flags of a model are refused for a team, and the reverse, before anything is read.
+// TestFlagsOfTheOtherForm checks that flags for a model are refused for a team, and the reverse, before any file is read.
 func TestFlagsOfTheOtherForm(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"chat absent.yaml --temperature 0", "--temperature is for --model"},

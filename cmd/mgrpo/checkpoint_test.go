@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// saveSteps makes checkpoints of two tiny agents, of which step 1 did best in evaluation.
+// saveSteps writes checkpoints of two tiny agents. Step 1 has the best evaluation.
 func saveSteps(t *testing.T, dir string, steps ...int64) {
 	t.Helper()
 	cfg := arch.Config{Family: arch.Llama, VocabSize: 11, Hidden: 8, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6, MaxPosition: 32}.WithDefaults()
@@ -48,15 +48,15 @@ func TestCheckpoint(t *testing.T) {
 	}
 	set := []string{"-c", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir, "--set", "run.keep=3"}
 	if got := succeed(t, "", append([]string{"checkpoint", "prune"}, set...)...); got != "" {
-		t.Errorf("%q is pruned although run.keep is 3", got)
+		t.Errorf("%q was pruned although run.keep is 3", got)
 	}
 	succeed(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set[1:]...)...) // the configuration without -c
 	if left, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "*")); len(left) != 2 || filepath.Base(left[0]) != "step-000001" || filepath.Base(left[1]) != "step-000004" {
-		t.Errorf("left are %v, want the best and the newest", left)
+		t.Errorf("remaining: %v, want the best and the newest", left)
 	}
 	refused(t, "", []string{"checkpoint", "prune", "--keep", "0", dir}, "would remove all")
 
-	// One agent's files here, the other's on its own server.
+	// One agent's files are here; the other agent has its own server.
 	if err := os.RemoveAll(filepath.Join(dir, "checkpoints", "step-000004", "researcher")); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestCheckpoint(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 
-	// Nothing of one agent: it has a folder of its own.
+	// One agent has no files here, because it has its own folder.
 	if err := os.RemoveAll(filepath.Join(dir, "checkpoints", "step-000001")); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestCheckpoint(t *testing.T) {
 			t.Errorf("%s: status %d, %s", command, status, stderr)
 		}
 	}
-	// A step that is being written is no fault.
+	// A step that is being written is not an error.
 	if err := os.Mkdir(filepath.Join(dir, "checkpoints", "step-000009"), 0o755); err != nil {
 		t.Fatal(err)
 	}

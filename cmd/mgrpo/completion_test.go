@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestCompletion lets bash complete command lines with the script that the program prints.
+// TestCompletion runs bash with the completion script that the program prints.
 func TestCompletion(t *testing.T) {
 	script := succeed(t, "", "completion", "bash")
 	for _, c := range []struct{ line, want, not string }{
@@ -31,7 +31,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestHelpAsCommand asks for help as git and go do.
+// TestHelpAsCommand checks that "help COMMAND" works, as in git and go.
 func TestHelpAsCommand(t *testing.T) {
 	for _, command := range []string{"", "train", "bench kernels"} {
 		words := strings.Fields(command)

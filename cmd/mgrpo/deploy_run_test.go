@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// deployed is deploy/local/run.sh at work on a tiny team of its own.
+// deployed is a running deploy/local/run.sh with a tiny team.
 type deployed struct {
 	cmd      *exec.Cmd
 	out      bytes.Buffer
@@ -23,7 +23,7 @@ type deployed struct {
 	patience time.Duration
 }
 
-// startDeployed trains steps of the quickstart's team at its smallest.
+// startDeployed starts training the quickstart's team, at its smallest size, for a number of steps.
 func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
 	t.Helper()
 	self, err := os.Executable()
@@ -45,12 +45,12 @@ func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
 	d.cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self, "DIR="+filepath.Join(dir, "redis"),
 		"PORT="+port, "HEALTH_PORT="+freePort(t))
 	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out
-	d.cmd.WaitDelay = 10 * time.Second // what outlives the script holds its output open
+	d.cmd.WaitDelay = 10 * time.Second // a process that outlives the script keeps its output open
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
-		_ = d.cmd.Wait() // its status is looked at
+		_ = d.cmd.Wait() // tests check the exit status
 		close(d.ended)
 	}()
 	t.Cleanup(func() {
@@ -62,7 +62,7 @@ func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
 	return d
 }
 
-// status.sh, run from anywhere, shows the team; and each line at the terminal says whose it is.
+// status.sh shows the team from any working directory, and each line on the terminal names its source.
 func TestDeployLocalIsLookedAt(t *testing.T) {
 	dir := t.TempDir()
 	d := startDeployed(t, dir, freePort(t), 100_000)
@@ -94,7 +94,7 @@ func TestDeployLocalIsLookedAt(t *testing.T) {
 			who, text, _ = strings.Cut(line, ": ")
 		}
 		if who = strings.TrimSpace(who); !slices.Contains([]string{"planner", "researcher", "run.sh", "to look at it"}, who) || text == "" {
-			t.Errorf("nobody's line: %q", line)
+			t.Errorf("line without a known source: %q", line)
 		}
 		from[who]++
 	}
@@ -103,7 +103,7 @@ func TestDeployLocalIsLookedAt(t *testing.T) {
 	}
 }
 
-// What another run uses, its folder or its port, is refused before anything is written.
+// A folder or port that another run uses is refused before any file is written.
 func TestDeployLocalBesideAnother(t *testing.T) {
 	dir, port := t.TempDir(), freePort(t)
 	first := startDeployed(t, dir, port, 1000)
@@ -121,14 +121,14 @@ func TestDeployLocalBesideAnother(t *testing.T) {
 		}
 	}
 	if after, err := os.ReadFile(users); err != nil || !bytes.Equal(before, after) {
-		t.Errorf("the first one's users have changed: %v", err)
+		t.Errorf("the first run's users have changed: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(other, "redis", "users.acl")); err == nil {
-		t.Error("users of a Redis that is another's")
+		t.Error("the refused run wrote users for the other run's Redis")
 	}
 }
 
-// A stop that comes while the Redis or the workers are being started is a stop.
+// The script can be stopped while the Redis or the workers are starting.
 func TestDeployLocalStoppedAtOnce(t *testing.T) {
 	for _, words := range [][]string{{"redis-server"}, {"worker", "--agent\x00planner\x00"}} {
 		d := startDeployed(t, t.TempDir(), freePort(t), 100_000)
@@ -137,12 +137,12 @@ func TestDeployLocalStoppedAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if status := d.status(t); status != exitStopped {
-			t.Errorf("stopped as %q began: status %d: %s", words, status, d.out.String())
+			t.Errorf("stopped while %q was starting: status %d: %s", words, status, d.out.String())
 		}
 	}
 }
 
-// until waits for something that has to come.
+// until waits until there() is true.
 func (d *deployed) until(t *testing.T, what string, there func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(d.patience); !there(); time.Sleep(20 * time.Millisecond) {
@@ -157,18 +157,18 @@ func (d *deployed) until(t *testing.T, what string, there func() bool) {
 	}
 }
 
-// status is the script's exit status.
+// status returns the script's exit status.
 func (d *deployed) status(t *testing.T) int {
 	t.Helper()
 	select {
 	case <-d.ended:
 	case <-time.After(d.patience):
-		t.Fatalf("it does not end after %v", d.patience)
+		t.Fatalf("it did not end within %v", d.patience)
 	}
 	return d.cmd.ProcessState.ExitCode()
 }
 
-// kill ends one of the script's processes, whose command line has every word in it.
+// kill kills the child process of the script whose command line contains all words.
 func (d *deployed) kill(t *testing.T, words ...string) {
 	t.Helper()
 	var found int
@@ -181,13 +181,13 @@ func (d *deployed) kill(t *testing.T, words ...string) {
 	}
 }
 
-// find is the number of a child of the script, 0 if there is none.
+// find returns the process id of such a child of the script, or 0 without one.
 func (d *deployed) find(words []string) int {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range lines {
 		line, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		all := true
 		for _, w := range words {
@@ -198,7 +198,7 @@ func (d *deployed) find(words []string) int {
 		if err != nil || !all {
 			continue
 		}
-		name := bytes.LastIndexByte(stat, ')') // which may hold anything
+		name := bytes.LastIndexByte(stat, ')') // the name may contain any character
 		fmt.Sscan(string(stat), &pid)
 		fmt.Sscanf(string(stat[name+1:]), " %s %d", new(string), &parent)
 		if parent == d.cmd.Process.Pid {
@@ -215,12 +215,12 @@ func (d *deployed) checkpointed(step int) func() bool {
 	}
 }
 
-// newest is the training steps of the newest checkpoint.
+// newest returns the training step of the newest checkpoint.
 func (d *deployed) newest(t *testing.T) (step int) {
 	t.Helper()
 	steps, err := filepath.Glob(filepath.Join(d.dir, "run", "checkpoints", "step-??????", "manifest.json"))
 	if err != nil || len(steps) == 0 {
-		t.Fatalf("there is no checkpoint: %v: %s", err, d.out.String())
+		t.Fatalf("no checkpoint: %v: %s", err, d.out.String())
 	}
 	if _, err := fmt.Sscanf(filepath.Base(filepath.Dir(steps[len(steps)-1])), "step-%d", &step); err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func (d *deployed) newest(t *testing.T) (step int) {
 	return step
 }
 
-// A worker and the Redis are killed, the whole is stopped and started again, and the run is completed.
+// Kills a worker and the Redis, stops the whole run, starts it again and waits for its end.
 func TestDeployLocalGoesOn(t *testing.T) {
 	dir, port := t.TempDir(), freePort(t)
 	d := startDeployed(t, dir, port, 100_000)
@@ -247,9 +247,9 @@ func TestDeployLocalGoesOn(t *testing.T) {
 	last := d.newest(t)
 	d = startDeployed(t, dir, port, last+3)
 	if status := d.status(t); status != 0 || d.newest(t) != last+3 {
-		t.Errorf("it went on from step %d and ended with status %d: %s", last, status, d.out.String())
+		t.Errorf("resumed from step %d, it ended with status %d: %s", last, status, d.out.String())
 	}
 	if from := fmt.Sprintf("step-%06d, step %d of %d", last, last, last+3); !strings.Contains(d.out.String(), from) {
-		t.Errorf("it did not go on from %s: %s", from, d.out.String())
+		t.Errorf("it did not resume from %s: %s", from, d.out.String())
 	}
 }

@@ -24,11 +24,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// deploy/ gives mgrpo to other programs: its command lines are held against the grammar here, and its scripts run.
+// deploy/ passes mgrpo to other programs. These tests run its scripts, and check its command lines with mgrpo's parser.
 
 var deploy = filepath.Join("..", "..", "deploy")
 
-// script runs one of deploy's with this program as mgrpo.
+// script runs one of deploy's scripts with this program as mgrpo.
 func script(t *testing.T, env []string, name string, args ...string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -45,8 +45,7 @@ func script(t *testing.T, env []string, name string, args ...string) string {
 	return out.String()
 }
 
-// parses holds arguments against the grammar, and the configuration they name against the schema. It gives
-// what the command would do.
+// parses checks arguments with mgrpo's parser. It returns the command and its flags.
 func parses(t *testing.T, args []string) (command string, c *cli) {
 	t.Helper()
 	c = &cli{}
@@ -58,7 +57,7 @@ func parses(t *testing.T, args []string) (command string, c *cli) {
 	return parsed.Command(), c
 }
 
-// words splits a line as a shell does.
+// words splits a line into words, as a shell does.
 func words(t *testing.T, line string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "bash", "-c", `printf '%s\n' `+line).Output()
@@ -77,11 +76,11 @@ func exampleFile(t *testing.T) string {
 	return file
 }
 
-// checkWorkers holds the command lines of a team's workers, by agent, against the grammar and the schema.
+// checkWorkers checks the command lines of a team's workers, by agent, and the configurations that they load.
 func checkWorkers(t *testing.T, lines map[string][]string) {
 	t.Helper()
 	if got := slices.Sorted(maps.Keys(lines)); !slices.Equal(got, []string{"planner", "researcher"}) {
-		t.Fatalf("workers of %v", got)
+		t.Fatalf("workers of %v, want planner and researcher", got)
 	}
 	addresses := map[string]bool{}
 	for agent, args := range lines {
@@ -102,7 +101,7 @@ func checkWorkers(t *testing.T, lines map[string][]string) {
 			t.Errorf("%s: a password of %d bytes: %v", agent, len(password), err)
 		}
 		if cfg.Health.Address != "" && addresses[cfg.Health.Address] {
-			t.Errorf("%s: another worker listens at %s", agent, cfg.Health.Address)
+			t.Errorf("%s: another worker also listens at %s", agent, cfg.Health.Address)
 		}
 		addresses[cfg.Health.Address] = true
 	}
@@ -138,7 +137,7 @@ func checkRedis(t *testing.T, args []string, dir string) {
 	}
 }
 
-// The nodes that MACHINES asks for are machines of one agent, which find each other and have one key.
+// With MACHINES the nodes become the machines of one agent. They share its address and a key.
 func TestDeploySlurmMachines(t *testing.T) {
 	dir, bin := t.TempDir(), t.TempDir()
 	root, err := filepath.Abs(filepath.Join(deploy, ".."))
@@ -184,7 +183,7 @@ func TestDeploySlurm(t *testing.T) {
 	}
 	checkRedis(t, words(t, out[0]), dir)
 	if !strings.HasPrefix(out[1], "srun --ntasks=2 --ntasks-per-node=1 ") {
-		t.Errorf("%q is not a task a node", out[1])
+		t.Errorf("%q does not run one task per node", out[1])
 	}
 	lines := map[string][]string{}
 	for _, line := range out[2:] {
@@ -194,8 +193,8 @@ func TestDeploySlurm(t *testing.T) {
 	checkWorkers(t, lines)
 }
 
-// The batch script tells the workers when its time is over and queues the job again, and does so too where a
-// signal ended them, but not for ever, and not after an error.
+// The batch script stops the workers and requeues the job when its time is over. It also requeues the job after a signal ended the workers, but only
+// five times, and not after an error.
 func TestDeploySlurmRequeues(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join(deploy, ".."))
 	if err != nil {
@@ -203,8 +202,8 @@ func TestDeploySlurmRequeues(t *testing.T) {
 	}
 	config := exampleFile(t)
 	for name, c := range map[string]struct {
-		srun     string // what it does in place of Slurm's
-		restarts string // how often the job was queued again
+		srun     string // commands to run in place of Slurm's srun
+		restarts string // number of times that the job was requeued
 		status   int
 		requeued bool
 	}{
@@ -250,7 +249,7 @@ func TestDeploySlurmRequeues(t *testing.T) {
 	}
 }
 
-// freePort is one that was free a moment ago, as the next was.
+// freePort returns a port that is free at the moment. Another process may take it.
 func freePort(t *testing.T) string {
 	t.Helper()
 	port, err := redisserver.FreePort()
@@ -260,8 +259,8 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// Redis reads its file back as the default user, and loses what that one may not do: the users that acl.sh makes
-// have to leave it the right to all.
+// Redis reads its file back as the default user and drops everything that this user may not access. So the users that acl.sh creates must leave the
+// default user all rights.
 func TestDeployACLKeepsData(t *testing.T) {
 	dir := t.TempDir()
 	server := &redisserver.Server{Dir: dir, Port: freePort(t)}
@@ -301,14 +300,14 @@ func TestDeployACLKeepsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := look(); after.Nonce != before.Nonce || after.Nonce != m.Nonce() || after.Agents[0].Epoch != m.Epoch() {
-		t.Errorf("after a restart it says %+v, before it %+v", after, before)
+		t.Errorf("after a restart: %+v, before: %+v", after, before)
 	}
 	if err := errors.Join(m.Leave(t.Context()), s.Close()); err != nil {
 		t.Error(err)
 	}
 }
 
-// documents decodes the documents of a kind in a file of manifests.
+// documents decodes the documents of one kind from a file of manifests.
 func documents[T any](t *testing.T, data []byte, kind string) []T {
 	t.Helper()
 	var out []T
@@ -337,7 +336,7 @@ func manifest(t *testing.T, name string) []byte {
 	return data
 }
 
-// jobs are those of the workers: as they are, with every component, and the planner's on several machines.
+// jobs returns the workers' Jobs: the default ones, the ones with all components, and the planner's on several machines.
 func jobs(t *testing.T) (all []batchv1.Job) {
 	t.Helper()
 	for _, name := range []string{"testdata/workers.yaml", "testdata/gpu.yaml", "machines/planner.yaml"} {
@@ -346,7 +345,7 @@ func jobs(t *testing.T) (all []batchv1.Job) {
 	return all
 }
 
-// The pods run commands that exist, and their Jobs know what the exit codes mean.
+// The pods run valid commands, and their Jobs handle mgrpo's exit codes.
 func TestDeployKubernetes(t *testing.T) {
 	for _, job := range jobs(t) {
 		c := job.Spec.Template.Spec.Containers[0]
@@ -376,7 +375,7 @@ func TestDeployKubernetes(t *testing.T) {
 	}
 }
 
-// secrets.sh makes the Secrets that the pods name, with the rules of the team in the ConfigMap.
+// secrets.sh creates the Secrets that the pods refer to, and the ConfigMap has the team's ACL rules.
 func TestDeploySecrets(t *testing.T) {
 	made := map[string]bool{} // "NAME KEY"
 	for _, s := range documents[corev1.Secret](t, []byte(script(t, nil, "kubernetes/secrets.sh")), "Secret") {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An evaluation of a checkpoint is the run's own evaluation of that version, token by token.
+// Evaluating a checkpoint gives the same tokens as the run's own evaluation of that version.
 func TestEvalRepeatsTheRun(t *testing.T) {
 	dir := t.TempDir()
 	set := []string{"-c", filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
@@ -36,7 +36,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(own, again) || agent == "planner" && bytes.Count(own, []byte("\n")) != 18 {
-			t.Errorf("%s: the run's %d trajectories are not those of mgrpo eval", agent, bytes.Count(own, []byte("\n")))
+			t.Errorf("%s: the run's %d trajectories differ from mgrpo eval's", agent, bytes.Count(own, []byte("\n")))
 		}
 	}
 	step := filepath.Join(dir, "checkpoints", "step-000001")
@@ -58,14 +58,14 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := succeed(t, "", append([]string{"eval", "--against", earlier}, set...)...); !strings.Contains(text, "difference    +0.0000  (95 %: +0.0000 to +0.0000) to the other evaluation of these 9") {
-		t.Errorf("against itself:\n%s", text)
+		t.Errorf("compared with itself:\n%s", text)
 	}
 	refused(t, "", append([]string{"eval", "--against", earlier, "--queries", "4"}, set...), "evaluations of 9 and 4 questions cannot be compared")
 	if !strings.Contains(named, "9 queries x 3 samples") || !strings.Contains(named, "pass@3 ") {
 		t.Errorf("with 3 samples:\n%s", named)
 	}
 	if screen := onTerminal(t, append([]string{"eval", "--checkpoint", step}, set...)...); !strings.Contains(screen, "planner eval-1 ") || !strings.Contains(screen, "\r\x1b[Kcheckpoint ") {
-		t.Errorf("on a terminal the table does not take the place of the progress line: %q", screen)
+		t.Errorf("on a terminal the table does not replace the progress line: %q", screen)
 	}
 
 	for _, wrong := range []string{"nowhere", dir, filepath.Join(dir, "checkpoints", "step-000009")} {
@@ -83,7 +83,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	refused(t, "", append([]string{"eval", "--checkpoint", step}, set...), "planner/model.safetensors")
 }
 
-// Anybody's questions can be tried against a checkpoint, those without parts too, where training's have them.
+// A checkpoint can be evaluated on any questions, even without parts if the training questions have parts.
 func TestEvalOfOtherQuestions(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, rows string) string {
@@ -112,7 +112,7 @@ func TestEvalOfOtherQuestions(t *testing.T) {
 	refused(t, "", append(append([]string{"eval"}, set...), "--set", "task.eval="+filepath.Join(dir, "nowhere.jsonl")), "nowhere.jsonl")
 }
 
-// onTerminal runs the program on a pseudo-terminal and returns what it wrote there.
+// onTerminal runs the program on a pseudo-terminal and returns its output.
 func onTerminal(t *testing.T, args ...string) string {
 	t.Helper()
 	primary, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -140,14 +140,14 @@ func onTerminal(t *testing.T, args ...string) string {
 	}
 	secondary.Close()
 	var screen bytes.Buffer
-	io.Copy(&screen, primary) // ends with an error when the program does
+	io.Copy(&screen, primary) // returns an error when the program ends
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v: %v: %s", args, err, screen.String())
 	}
 	return screen.String()
 }
 
-// one is the only file of a pattern.
+// one returns the only file that matches a pattern.
 func one(t *testing.T, pattern string) string {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)

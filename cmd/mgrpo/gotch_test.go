@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// What torch.save wrote has the tensors of the safetensors file of the same weights, in float32 and in bfloat16.
+// A file from torch.save has the same tensors as the safetensors file of the same weights, in float32 and in bfloat16.
 func TestLoadBin(t *testing.T) {
 	for bin, safetensors := range map[string]string{"qwen2-tiny-bin": "qwen2-tiny", "qwen3-bf16-bin": "qwen3-untied-bf16"} {
 		got := read(t, filepath.Dir(golden.File(t, "models", filepath.Join(bin, "pytorch_model.bin"))))
@@ -40,7 +40,7 @@ func read(t *testing.T, dir string) map[string][]float32 {
 		t.Fatal(err)
 	}
 	defer source.Close()
-	if err := source.Check(); err != nil { // every tensor of the architecture is there, and no others
+	if err := source.Check(); err != nil { // the file has exactly the tensors of the architecture
 		t.Fatal(err)
 	}
 	tensors := map[string][]float32{}
@@ -53,7 +53,7 @@ func read(t *testing.T, dir string) map[string][]float32 {
 	return tensors
 }
 
-// A module that a configuration names scores answers by the tokens of the tokenizer beside it.
+// A module that a configuration names scores answers, with the tokens of the tokenizer in its folder.
 func TestTorchScriptScores(t *testing.T) {
 	folder := t.TempDir()
 	words := tokenizer.WordLevel{Vocab: []string{"<unk>", "</s>", "what?", "this", "that", "it"}, Unk: "<unk>", EOS: "</s>"}

@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// fakeProgram writes mgrpo-cuda into dir: it answers the probe with status probe, and otherwise prints its
-// arguments and the value of WITNESS.
+// fakeProgram writes mgrpo-cuda into dir. It answers the probe with exit status probe, and otherwise prints its arguments and the value of WITNESS.
 func fakeProgram(t *testing.T, dir string, probe int) string {
 	t.Helper()
 	path := filepath.Join(dir, "mgrpo-cuda")
@@ -30,10 +29,10 @@ func TestCUDAProgram(t *testing.T) {
 	present := []string{filepath.Join(t.TempDir(), "absent"), t.TempDir()}
 	for _, c := range []struct {
 		name    string
-		files   []string // of the driver
-		probe   int      // exit status of the fake program; -1: there is none
+		files   []string // of the NVIDIA driver
+		probe   int      // exit status of the fake program; -1: no such program
 		disable string
-		reason  string // contained in the reason; "" means handing over
+		reason  string // expected part of the reason; "" means handing over
 	}{
 		{"driver answers", present, 0, "", ""},
 		{"no driver", present[:1], 0, "", "no NVIDIA driver"},
@@ -70,7 +69,7 @@ func TestCUDAProgram(t *testing.T) {
 	}
 }
 
-// driverEnv makes this test program a bin/mgrpo that sees a driver in the file it names.
+// driverEnv names a file that this test program, run as bin/mgrpo, takes for a driver.
 const driverEnv = "HANDOVER_TEST_DRIVER"
 
 func TestHandOver(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// gotch makes a folder in $HOME before main, and ends a process that may not: mgrpo has to run for a user
-// without a home, and so has the interpreter of the code tool, which gets no environment.
+// At start-up, gotch creates a folder in $HOME and ends the process if it cannot. mgrpo must run for a user without a home, and so must the code
+// tool's interpreter, which has an empty environment.
 func TestNoHome(t *testing.T) {
 	const noHome = "HOME=/proc/nobody" // which not even root can make
 	bare := []string{noHome, asProgram + "=1", "OMP_NUM_THREADS=1"}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// onHub puts a model where `hf download org/talker` puts it: files are links from a snapshot to blobs.
+// onHub creates a model's files in the layout of `hf download org/talker`: links from a snapshot to blobs.
 func onHub(t *testing.T, files string) {
 	t.Helper()
 	const commit = "12fd25f77366fa6b3b4b768ec3050bf629380bac"
@@ -81,7 +81,7 @@ func TestModelsOfTheHub(t *testing.T) {
 	again := filepath.Join(dir, "run", "config.yaml") // in another folder, with the same models
 	succeed(t, "", "doctor", again)
 	if text, _ := os.ReadFile(again); strings.Count(string(text), "model: org/talker\n") != 2 {
-		t.Errorf("the run's configuration names other models:\n%s", text)
+		t.Errorf("the run's configuration names different models:\n%s", text)
 	}
 	succeed(t, "", "eval", again)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// result is any answer line.
+// result is an answer line of any command.
 type result struct {
 	IDs          []int32   `json:"ids"`
 	Text         *string   `json:"text"`
@@ -46,7 +46,7 @@ func idsLine(ids []int32) string {
 	return fmt.Sprintf("{\"ids\":%s}\n", strings.ReplaceAll(fmt.Sprint(ids), " ", ","))
 }
 
-// eosOf lists the ids that end generation of a model.
+// eosOf returns the ids that end a model's generation.
 func eosOf(t *testing.T, dir string) []int32 {
 	t.Helper()
 	src, err := weights.Open(dir)
@@ -73,14 +73,14 @@ func TestScoreAndGenerateGoldens(t *testing.T) {
 			for r, n := range lengths {
 				for i := range int(n) - 1 {
 					if d := math.Abs(got[r].LogProbs[i] - want["logprobs_t0.7"].Data[r*(width-1)+i]); !(d <= tolerance) {
-						t.Errorf("row %d log-prob %d is off by %g", r, i, d)
+						t.Errorf("row %d: log-prob %d is off by %g", r, i, d)
 					}
 				}
 			}
 			greedy, ending := want["greedy_ids"].Int32s(), "length"
 			more := results(t, succeed(t, idsLine(ids[:8]), "generate", "--model", golden.Checkpoint(dir), "--temperature", "0", "--max-new", fmt.Sprint(len(greedy))))
 			if eos := slices.IndexFunc(greedy, func(id int32) bool { return slices.Contains(eosOf(t, golden.Checkpoint(dir)), id) }); eos >= 0 {
-				greedy, ending = greedy[:eos+1], "stop" // the expected ids go on
+				greedy, ending = greedy[:eos+1], "stop" // the golden ids continue after the end
 			}
 			if !slices.Equal(more[0].IDs, greedy) || more[0].FinishReason != ending {
 				t.Errorf("greedy %v (%s), want %v", more[0].IDs, more[0].FinishReason, greedy)
@@ -90,7 +90,7 @@ func TestScoreAndGenerateGoldens(t *testing.T) {
 	golden.CountModels("command line", dirs, 2)
 }
 
-// A broken checkpoint is refused in one line that names what is wrong.
+// A broken checkpoint is refused with one line that names the fault.
 func TestGoldenBadCheckpoints(t *testing.T) {
 	cases := golden.File(t, "models", "bad/cases.json")
 	root := filepath.Dir(cases)
@@ -122,14 +122,14 @@ func TestGoldenBadCheckpoints(t *testing.T) {
 		}
 		for _, group := range c.Literals {
 			if !slices.ContainsFunc(group, func(word string) bool { return strings.Contains(stderr, word) }) {
-				t.Errorf("%s: %q names none of %q", c.Name, stderr, group)
+				t.Errorf("%s: %q does not contain any of %q", c.Name, stderr, group)
 			}
 		}
 	}
 	golden.Count("models/bad on the command line", len(table.Cases))
 }
 
-// unpacked is a tokenizer's folder with its files as a person has them, none compressed.
+// unpacked copies a tokenizer's folder and decompresses its files.
 func unpacked(t *testing.T, dir string) string {
 	t.Helper()
 	packed, err := os.Open(filepath.Join(dir, "tokenizer.json.gz"))
@@ -202,7 +202,7 @@ func TestTokenizeAndRenderGoldens(t *testing.T) {
 				lines, values := rows(t, filepath.Join(dir, file))
 				out := strings.Split(strings.TrimSpace(succeed(t, strings.Join(lines, ""), append(args, "--model", model)...)), "\n")
 				if len(out) != len(lines) {
-					t.Fatalf("%s: %d answers to %d lines", file, len(out), len(lines))
+					t.Fatalf("%s: %d answers for %d lines", file, len(out), len(lines))
 				}
 				for i, line := range out {
 					var got map[string]any
@@ -240,7 +240,7 @@ func TestHostileLines(t *testing.T) {
 		}
 		for i, r := range got {
 			if good := i == 0 || i == 5; good != (r.Error == "") || good != (len(r.LogProbs) > 0) {
-				t.Errorf("%s: line %d is answered %+v", command, i+1, r)
+				t.Errorf("%s: the answer to line %d is %+v", command, i+1, r)
 			}
 		}
 	}
@@ -254,7 +254,7 @@ func TestHostileLines(t *testing.T) {
 	refused(t, "", []string{"score", "--model", model, "-i", "not/there.jsonl"}, "not/there.jsonl")
 }
 
-// Files instead of pipes, and the same answers at any number of slots.
+// Files work like pipes, and the answers do not depend on the number of slots.
 func TestFiles(t *testing.T) {
 	model := filepath.Join(testdata, "models", "qwen3-tiny")
 	dir := t.TempDir()
@@ -267,7 +267,7 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if stdout := succeed(t, "", "generate", "--model", model, "--max-new", "12", "--slots", "8", "-i", in, "-o", out); stdout != "" {
-		t.Errorf("with -o it prints %q", stdout)
+		t.Errorf("with -o it printed %q", stdout)
 	}
 	written, err := os.ReadFile(out)
 	if err != nil {
@@ -278,7 +278,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// When the reader of its output goes away, the program ends, as other programs do.
+// If the reader of its output exits, the program ends, as other programs do.
 func TestBrokenPipe(t *testing.T) {
 	model := filepath.Join(testdata, "models", "llama-tiny")
 	for _, command := range []string{"generate", "score"} {
@@ -299,7 +299,7 @@ func TestBrokenPipe(t *testing.T) {
 		out.Close()
 		cmd.Wait()
 		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !(status.Signaled() && status.Signal() == syscall.SIGPIPE) && status.ExitStatus() != 1 {
-			t.Errorf("%s ends with %v", command, cmd.ProcessState)
+			t.Errorf("%s ended with %v", command, cmd.ProcessState)
 		}
 		if strings.Contains(stderr.String(), "goroutine") {
 			t.Errorf("%s: %s", command, stderr.String())
@@ -315,12 +315,12 @@ func TestAdvantages(t *testing.T) {
 	}
 }
 
-// smollm2 is the real model, where it was put by `make gsm8k`.
+// smollm2 returns the path of the real model that `make gsm8k` downloads.
 func smollm2(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join("..", "..", "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 	if _, err := os.Stat(path); err != nil {
-		t.Fatal("models/SmolLM2-135M-Instruct.Q4_1.gguf is not here: make gsm8k brings it")
+		t.Fatal("models/SmolLM2-135M-Instruct.Q4_1.gguf is missing: make gsm8k downloads it")
 	}
 	return path
 }
@@ -334,8 +334,7 @@ func compact(t *testing.T, data []byte) string {
 	return b.String()
 }
 
-// The real model through every command that takes a GGUF: its expected greedy continuations, and a chat
-// from a pipe.
+// Runs every command that takes a GGUF with the real model. Checks the expected greedy continuations and a chat from a pipe.
 func TestGoldenSmolLM2(t *testing.T) {
 	model := smollm2(t)
 	data, err := os.ReadFile(golden.File(t, "models", "smollm2-expected.json"))
@@ -359,17 +358,17 @@ func TestGoldenSmolLM2(t *testing.T) {
 	in.WriteString(idsLine(expected.Prompts[0].IDs) + `{"messages":[{"role":"user","content":"What is 17 + 25?"}]}`)
 	out := results(t, succeed(t, in.String(), "generate", "--model", model, "--temperature", "0", "--max-new", "32"))
 	for i, p := range expected.Prompts {
-		want := p.Greedy.IDs // goes on after the end of a turn, which is 2
+		want := p.Greedy.IDs // continues after the token 2, which ends a turn
 		if end := slices.Index(want, 2); end >= 0 {
 			want = want[:end+1]
 		}
 		if !slices.Equal(out[i].IDs, want) {
-			t.Errorf("prompt %d is continued %v, want %v", i, out[i].IDs, want)
+			t.Errorf("the continuation of prompt %d is %v, want %v", i, out[i].IDs, want)
 		}
 	}
 	ids, sum := out[len(out)-2], out[len(out)-1]
 	if !slices.Equal(ids.IDs, out[0].IDs) {
-		t.Errorf("messages are continued %v, their ids %v", out[0].IDs, ids.IDs)
+		t.Errorf("the continuation of messages is %v, of their ids %v", out[0].IDs, ids.IDs)
 	}
 	golden.Count("models/smollm2 on the command line", len(expected.Prompts))
 
@@ -379,9 +378,9 @@ func TestGoldenSmolLM2(t *testing.T) {
 		t.Errorf("status %d, answers %q, notes %q", status, answers, stderr)
 	}
 	if sum.Text == nil || *sum.Text != answers[0] || sum.FinishReason != "stop" {
-		t.Errorf("generate answers %+v, chat %q", sum, answers[0])
+		t.Errorf("generate's answer is %+v, chat's is %q", sum, answers[0])
 	}
 	if out := succeed(t, `{"text":"a  12  b"}`, "tokenize", "--model", model); !strings.HasPrefix(out, `{"ids": [`) {
-		t.Errorf("tokenize answers %q", out)
+		t.Errorf("tokenize's answer is %q", out)
 	}
 }

@@ -69,7 +69,7 @@ func writeHF(t *testing.T, dir string, cfg arch.Config) {
 	}
 }
 
-// writeBinFolder writes config.json and, as torch.save does, a float32 pytorch_model.bin of ones.
+// writeBinFolder writes config.json and a float32 pytorch_model.bin of ones, in the format of torch.save.
 func writeBinFolder(t *testing.T, dir string, cfg arch.Config) {
 	t.Helper()
 	config, err := cfg.JSON("float32")
@@ -108,7 +108,7 @@ func writeBinFolder(t *testing.T, dir string, cfg arch.Config) {
 	}
 }
 
-// pickleStateDict is the pickle, protocol 2, of an OrderedDict of contiguous tensors with a storage each.
+// pickleStateDict returns an OrderedDict of contiguous tensors as a pickle of protocol 2. Each tensor has its own storage.
 func pickleStateDict(tensors []arch.Tensor) []byte {
 	p := []byte("\x80\x02ccollections\nOrderedDict\n)R(")
 	text := func(s string) {

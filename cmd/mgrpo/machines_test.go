@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// An agent trains on two machines by the commands of docs/ranks.md. The further one is stopped as a worker is, and so ends both, with the
-// same status. One that the configuration does not have is refused.
+// Trains an agent on two machines with the commands of docs/ranks.md. Stopping the second machine, as one stops a worker, ends both with the same
+// status. A machine that is not in the configuration is refused.
 func TestMachines(t *testing.T) {
 	t.Setenv("MGRPO_MACHINES_KEY", "known to these machines alone")
 	dir := t.TempDir()
@@ -42,7 +42,7 @@ func TestMachines(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("there is no checkpoint")
+			t.Fatal("no checkpoint appeared")
 		}
 	}
 	if err := further.Process.Signal(syscall.SIGTERM); err != nil {
@@ -56,6 +56,6 @@ func TestMachines(t *testing.T) {
 		}
 	}
 	if !strings.Contains(said[1].String(), "planner/1") {
-		t.Errorf("the further machine does not say what its rank needs:\n%s", said[1].String())
+		t.Errorf("the second machine does not print its rank's memory:\n%s", said[1].String())
 	}
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// asProgram makes the test binary be mgrpo: the commands are tested as a person runs them, without another
-// build.
+// asProgram makes the test binary act as mgrpo, so tests run the commands as a user does, without another build.
 const asProgram = "MGRPO_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program is mgrpo with arguments, in the folder of the test.
+// program returns a command that runs mgrpo in the test's folder.
 func program(t testing.TB, stdin string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -42,7 +41,7 @@ func program(t testing.TB, stdin string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs it to its end.
+// run runs mgrpo and returns its output and exit status.
 func run(t testing.TB, stdin string, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	cmd := program(t, stdin, args...)
@@ -60,7 +59,7 @@ func run(t testing.TB, stdin string, args ...string) (stdout, stderr string, sta
 	return out.String(), errs.String(), status
 }
 
-// succeed runs it and wants status 0.
+// succeed runs mgrpo and requires status 0.
 func succeed(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
 	stdout, stderr, status := run(t, stdin, args...)
@@ -70,8 +69,8 @@ func succeed(t testing.TB, stdin string, args ...string) string {
 	return stdout
 }
 
-// toTheEnd runs `mgrpo train` and wants a run that made its steps. Untaught agents learn nothing in them, and the program
-// says so.
+// toTheEnd runs `mgrpo train` and requires that the run completes its steps. Agents without a cold start learn nothing in these steps, and the
+// program reports that.
 func toTheEnd(t testing.TB, args ...string) (stdout string) {
 	t.Helper()
 	stdout, stderr, status := run(t, "", append([]string{"train"}, args...)...)
@@ -81,7 +80,7 @@ func toTheEnd(t testing.TB, args ...string) (stdout string) {
 	return stdout
 }
 
-// refused runs it and wants status 1 and one line on standard error with every word in it.
+// refused runs mgrpo and requires status 1 and one line on standard error that contains every word.
 func refused(t testing.TB, stdin string, args []string, words ...string) {
 	t.Helper()
 	_, stderr, status := run(t, stdin, args...)
@@ -97,7 +96,8 @@ func refused(t testing.TB, stdin string, args []string, words ...string) {
 
 var testdata = filepath.Join("..", "..", "testdata")
 
-// TestWrongCommand: the error for a wrong command names the nearest command and does not list all of them. Without a command the help is printed.
+// TestWrongCommand checks that the error for a wrong command names the nearest command instead of all commands. Without a command, mgrpo prints the
+// help.
 func TestWrongCommand(t *testing.T) {
 	if out, stderr, status := run(t, "", "trian"); status != exitUsage || !strings.Contains(stderr, `did you mean "train"?`) || strings.Count(out, "\n") > 4 {
 		t.Errorf("status %d, %s%s", status, out, stderr)
@@ -133,7 +133,7 @@ func TestHelpFits80Columns(t *testing.T) {
 	}
 }
 
-// smallModel is the setting that gives an agent a small random model.
+// smallModel returns the setting that gives an agent a small random model.
 func smallModel(t *testing.T, agent string) string {
 	t.Helper()
 	smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
@@ -157,10 +157,10 @@ func TestTemplates(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "mine", "team.yaml")
 			said := succeed(t, "", "init", "--template", template, file)
 			if !strings.Contains(said, "mgrpo train "+file) {
-				t.Errorf("init says %q", said)
+				t.Errorf("init printed %q", said)
 			}
 			if cfg, err := config.Load(file, nil); err != nil || cfg.Run.Name != "mine" || !strings.HasSuffix(cfg.RunDir(), "/mine/runs/mine") {
-				t.Errorf("the run is not named after its folder: %v, %+v", err, cfg.Run)
+				t.Errorf("the run's name is not its folder's name: %v, %+v", err, cfg.Run)
 			}
 			args := []string{file}
 			for _, s := range append(set, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "grpo.minibatches=1", "eval.queries=1", "eval.samples=1") {
@@ -169,7 +169,7 @@ func TestTemplates(t *testing.T) {
 			succeed(t, "", append([]string{"doctor"}, args...)...)
 			toTheEnd(t, args...)
 			if runs, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "runs", "*", "checkpoints", "step-000001")); len(runs) != 1 {
-				t.Errorf("checkpoints %v, want one beside the configuration", runs)
+				t.Errorf("checkpoints %v, want one next to the configuration", runs)
 			}
 			refused(t, "", []string{"init", "--template", template, file}, "is there already")
 		})
@@ -179,24 +179,24 @@ func TestTemplates(t *testing.T) {
 func TestInit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	if said := succeed(t, "", "init", file); strings.Contains(said, " 0 more") {
-		t.Errorf("init says %q", said)
+		t.Errorf("init printed %q", said)
 	}
 	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "\n  name: quickstart          # also") || !strings.Contains(string(text), "\n  dir: runs/quickstart      # checkpoints") {
-		t.Errorf("%v: a folder whose name is no run's: %.300s", err, text)
+		t.Errorf("%v: the folder's name is not valid for a run: %.300s", err, text)
 	}
 	if help := succeed(t, "", "init", "--help"); !strings.Contains(help, "\n    research    a team") {
-		t.Errorf("templates are not lines of their own in %q", help)
+		t.Errorf("templates are not on separate lines in %q", help)
 	}
 	if err := os.WriteFile(file, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, "", []string{"init", file}, "is there already")
 	if data, _ := os.ReadFile(file); string(data) != "mine" {
-		t.Errorf("init wrote over a file: %q", data)
+		t.Errorf("init overwrote a file: %q", data)
 	}
 }
 
-// TestInitFolder: a name without an extension, or of a folder, is the folder of a team.yaml.
+// TestInitFolder checks that init writes team.yaml into a folder if its argument is a folder or has no extension.
 func TestInitFolder(t *testing.T) {
 	dir := t.TempDir()
 	for _, folder := range []string{filepath.Join(dir, "q"), dir} {
@@ -210,11 +210,11 @@ func TestInitFolder(t *testing.T) {
 	}
 }
 
-// Every command that needs a configuration takes it as an argument, or after -c.
+// Every command that needs a configuration accepts it as an argument or after -c.
 func TestConfigurationAsArgument(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	succeed(t, "", "init", file)
-	wrong := filepath.Join(t.TempDir(), "wrong.yaml") // whoever names its mistake has read it
+	wrong := filepath.Join(t.TempDir(), "wrong.yaml") // a command that reports this mistake has read the file
 	if err := os.WriteFile(wrong, []byte("rum: {name: x}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestConfigurationAsArgument(t *testing.T) {
 		}
 	}
 	if _, stderr, status := run(t, "", "train", "absent.yaml"); status != 1 || !strings.Contains(stderr, "mgrpo init absent.yaml writes one to start from") {
-		t.Errorf("a configuration that is not there: status %d, %s", status, stderr)
+		t.Errorf("a missing configuration: status %d, %s", status, stderr)
 	}
 	own := filepath.Join(t.TempDir(), "own.yaml")
 	succeed(t, "", "init", "--template", "own-task", own)
@@ -251,7 +251,7 @@ func TestUnknownKeys(t *testing.T) {
 	}
 }
 
-// A worker alone cannot meet the others, and says so first of all.
+// A worker needs a store to meet the others. Without one, its first output is the error.
 func TestWorkerWithoutStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	succeed(t, "", "init", file)
@@ -269,6 +269,6 @@ func TestTooLittleMemory(t *testing.T) {
 		"--set", "agents.planner.model.max_positions=1048576", "--set", "agents.planner.limits.max_tokens=1048576"},
 		"of memory needed", "lower agents.planner.engine.slots (65536")
 	if _, err := os.Stat(dir); err == nil {
-		t.Error("a run that was refused made its folder")
+		t.Error("the refused run created its folder")
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/mgrpo/mgrpo/trainer"
 )
 
-// peakFile names the file to which mgrpo, run by a test, writes the peak of its memory. The kernel's account of a child
-// that has ended (ru_maxrss) is of no use: it begins with the peak of the process that started it.
+// peakFile names the file in which mgrpo, when a test runs it, records its peak memory. The kernel's figure for an ended child (ru_maxrss) is useless,
+// because it starts at the peak of the parent process.
 const peakFile = "MGRPO_TEST_PEAK"
 
-// watchPeak keeps the line VmHWM of /proc/self/status in a file, until the program ends, in whatever way.
+// watchPeak copies the line VmHWM of /proc/self/status to a file until the program ends.
 func watchPeak(path string) {
 	for ; ; time.Sleep(20 * time.Millisecond) {
 		status, err := os.ReadFile("/proc/self/status")
@@ -31,11 +31,11 @@ func watchPeak(path string) {
 	}
 }
 
-// tolerance is the relative difference that is allowed between predicted and used memory.
+// tolerance is the allowed relative difference between predicted and used memory.
 const tolerance = 0.2
 
-// TestPredictedMemory compares the peak memory of a training, minus that of the same program without a model, with the
-// memory that the training printed before it began. One agent trains: the peaks of two need not coincide.
+// TestPredictedMemory compares the peak memory of a training with the prediction that it prints at the beginning. It subtracts the peak of the
+// program without a model. Only one agent trains, because the peaks of two need not coincide.
 func TestPredictedMemory(t *testing.T) {
 	smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
 	if err != nil {
@@ -73,11 +73,11 @@ func TestPredictedMemory(t *testing.T) {
 	var needed float64
 	_, line, ok := strings.Cut(said, "planner on cpu: ")
 	if _, err := fmt.Sscanf(line, "%f GiB of memory needed", &needed); !ok || err != nil {
-		t.Fatalf("no sum of memory in %.300q: %v", said, err)
+		t.Fatalf("no total of memory in %.300q: %v", said, err)
 	}
 	took := float64(with-without) / (1 << 30)
 	t.Logf("predicted %.1f GiB, took %.2f GiB", needed, took)
 	if took > needed*(1+tolerance) || took < needed*(1-tolerance) {
-		t.Errorf("training takes %.2f GiB at its peak, and %.1f GiB were predicted", took, needed)
+		t.Errorf("training took %.2f GiB at its peak, but %.1f GiB were predicted", took, needed)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// A merged checkpoint scores as the model with the adapter does, and both as the golden numbers say; the type of the
-// weights is the base's.
+// A merged checkpoint gives the same scores as the base model with the adapter, and both match the golden numbers. Its weights have the type of the
+// base's weights.
 func TestMerge(t *testing.T) {
 	for name, c := range map[string]struct {
 		base string
@@ -51,11 +51,11 @@ func TestMerge(t *testing.T) {
 		}
 		after, err := os.Stat(filepath.Join(out, "model.safetensors"))
 		if err != nil || math.Abs(float64(after.Size()-before.Size())) > 2000 {
-			t.Errorf("%s: %v, %d bytes where the base has %d", name, err, after.Size(), before.Size())
+			t.Errorf("%s: %v, %d bytes, but the base has %d", name, err, after.Size(), before.Size())
 		}
 	}
 	_, errs, status := run(t, "", "score", "--model", filepath.Join(golden.Dir(t, "models"), "llama-tiny"), "--adapter", filepath.Join(golden.Dir(t, "lora"), "bad", "nan"))
 	if status != exitFailed || errs == "" {
-		t.Errorf("a broken adapter: %d, %q", status, errs)
+		t.Errorf("broken adapter: %d, %q", status, errs)
 	}
 }

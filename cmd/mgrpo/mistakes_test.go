@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestMistakesComeFirst: a mistake in the configuration is reported once, at its place, and nothing is printed before it.
+// TestMistakesComeFirst checks that a mistake in the configuration is reported once, with its position, before any other output.
 func TestMistakesComeFirst(t *testing.T) {
 	smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
 	if err != nil {
@@ -30,6 +30,6 @@ func TestMistakesComeFirst(t *testing.T) {
 			t.Errorf("%s: status %d, output %q, errors %q; want only %q", c.name, status, stdout, stderr, c.want)
 		}
 	}
-	// Neither model needs the task, whose file is missing.
+	// Neither model needs the task, and its file is missing.
 	refused(t, "", []string{"train", file, "--set", "task.train=missing.jsonl", "--set", "agents.planner.model=" + spoken, "--set", "agents.solver.model=" + shape}, "vocabulary")
 }

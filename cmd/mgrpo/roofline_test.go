@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The floor of a configuration's step, on GPUs and on a CPU whose kernels were measured.
+// Computes the minimum time of a configuration's step on GPUs, and on a CPU with measured kernels.
 func TestRoofline(t *testing.T) {
 	const team, cpu = "../../examples/quickstart/team.yaml", "../../bench/results/kernels-intel-r-xeon-r-processor-2c-avx512.json"
 	short := []string{"bench", "roofline", team, "--prompt=60", "--turns=3", "--sampled=20", "--results=30"}

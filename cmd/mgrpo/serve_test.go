@@ -13,11 +13,11 @@ import (
 	"testing"
 )
 
-// served starts `mgrpo serve` and returns its base URL and what it prints. The test ends it with Ctrl-C, after which its status must be 0.
+// served starts `mgrpo serve` and returns its base URL and its output. At the end of the test it sends Ctrl-C and requires status 0.
 func served(t *testing.T, args ...string) (url, printed string) {
 	t.Helper()
 	as := program(t, "", append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
-	cmd := exec.Command(as.Path, as.Args[1:]...) // it outlives the test's context: Ctrl-C ends it
+	cmd := exec.Command(as.Path, as.Args[1:]...) // not bound to the test's context, because Ctrl-C ends it
 	cmd.Env, cmd.Stderr = as.Env, os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -45,11 +45,11 @@ func served(t *testing.T, args ...string) (url, printed string) {
 			return url, printed
 		}
 	}
-	t.Fatalf("it printed no address: %s", printed)
+	t.Fatalf("serve did not print its address: %s", printed)
 	return "", ""
 }
 
-// chatWith asks a served model for a turn.
+// chatWith requests a turn from a served model.
 func chatWith(t *testing.T, url, model string) (status int, answer string) {
 	t.Helper()
 	body := `{"model": "` + model + `", "max_tokens": 4, "temperature": 0.5, "messages": [{"role": "user", "content": "Hello"}]}`
@@ -65,7 +65,7 @@ func chatWith(t *testing.T, url, model string) (status int, answer string) {
 	return resp.StatusCode, string(data)
 }
 
-// TestServe: the agents of a trained team answer by their names, and one of their folders as a model.
+// TestServe checks that the agents of a trained team answer under their names, and that one agent's folder can be served as a model.
 func TestServe(t *testing.T) {
 	smol, err := filepath.Abs(filepath.Join(testdata, "tokenizer", "smollm2"))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// What others wrote into the store cannot make a status wider than a terminal, nor steer it.
+// Texts of other workers in the store cannot make the status wider than a terminal, or control the terminal.
 func TestStatusFits80Columns(t *testing.T) {
 	long := strings.Repeat("a-name-of-64-bytes-", 4)[:64]
 	version := int64(99_999_999)
@@ -51,7 +51,7 @@ func TestStatusFits80Columns(t *testing.T) {
 	}
 }
 
-// A watched status replaces the one before, line by line, and never scrolls.
+// With --watch, a status replaces the previous one line by line and never scrolls.
 func TestStatusIsDrawnAnew(t *testing.T) {
 	s := &store.Status{Run: "r", Agents: []store.AgentStatus{{Agent: "planner", Alive: true}, {Agent: "helper"}}}
 	var b bytes.Buffer
@@ -63,7 +63,7 @@ func TestStatusIsDrawnAnew(t *testing.T) {
 		body, home := strings.CutPrefix(b.String(), screenHome)
 		body, rest := strings.CutSuffix(body, screenRest)
 		if !home || !rest {
-			t.Fatalf("%q does not begin at the top, or leaves what was below", b.String())
+			t.Fatalf("%q does not begin at the top, or does not clear the rest of the screen", b.String())
 		}
 		lines := strings.Split(strings.TrimSuffix(body, lineEnd), lineEnd)
 		if want := map[int]int{3: 2, 100: 9}[rows]; len(lines) != want || strings.Contains(strings.Join(lines, ""), "\n") {
@@ -71,7 +71,7 @@ func TestStatusIsDrawnAnew(t *testing.T) {
 		}
 	}
 	if !strings.Contains(b.String(), "helper: a worker") {
-		t.Errorf("the status is not there: %q", b.String())
+		t.Errorf("the status is missing: %q", b.String())
 	}
 	b.Reset()
 	if err := drawStatus(&b, nil, errors.New("refused\x1b[31m"), 100); err != nil || b.String() != screenHome+"refused [31m"+lineEnd+screenRest {
@@ -79,7 +79,7 @@ func TestStatusIsDrawnAnew(t *testing.T) {
 	}
 }
 
-// Where nothing is to be seen, the command says so.
+// If the team has no store or no running worker, the command reports that.
 func TestStatusOfNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
 	succeed(t, "", "init", file)

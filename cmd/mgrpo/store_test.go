@@ -32,7 +32,7 @@ func TestStoreACL(t *testing.T) {
 	}
 	t.Setenv("TEST_ACL_PASSWORD", "geheim")
 	file := succeed(t, "", "store", "acl", "-c", path, "--agent", "solver", "--file")
-	const hash = "#addb0f5e7826c857d7376d1bd9bc33c0c544790a2eac96144a8af22b1298c940" // of "geheim"
+	const hash = "#addb0f5e7826c857d7376d1bd9bc33c0c544790a2eac96144a8af22b1298c940" // hash of "geheim"
 	if !strings.HasPrefix(file, "user default reset off ~* &* +@all\nuser guarded-solver "+hash+" on ") || strings.Contains(file, "geheim") {
 		t.Errorf("ACL file: %s", file)
 	}

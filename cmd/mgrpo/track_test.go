@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// isComplete says whether a run's file has the note of its end.
+// isComplete reports whether a run's file has the note of its end.
 func isComplete(t *testing.T, dir string) bool {
 	t.Helper()
 	log, err := metrics.Read(dir)
@@ -20,7 +20,7 @@ func isComplete(t *testing.T, dir string) bool {
 	return slices.ContainsFunc(log.Notes, func(l metrics.Line) bool { return l.Topic == metrics.TopicEnd })
 }
 
-// TestTrack forwards a whole run to a program in the place of Python, which counts what it is given.
+// TestTrack forwards a whole run to a program that replaces Python and counts its input.
 func TestTrack(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
@@ -30,14 +30,14 @@ func TestTrack(t *testing.T) {
 	}
 	toTheEnd(t, args...)
 	if !isComplete(t, dir) {
-		t.Fatal("the file does not say that the run is complete: mgrpo track --follow would wait for ever")
+		t.Fatal("the file has no note of the run's end: mgrpo track --follow would wait forever")
 	}
 	counts := filepath.Join(dir, "counts")
 	script := "#!/bin/sh\necho '{\"next\": 0}'\ngrep -o '\"index\":' | wc -l >" + counts + "\n"
 	if err := os.WriteFile(counts+".sh", []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// Of two agents: two evaluations and a step.
+	// Two agents, each with two evaluations and a step.
 	if out := succeed(t, "", "track", dir, "--wandb", "agents", "--python", counts+".sh", "--follow"); out != "6 records forwarded\n" {
 		t.Errorf("printed %q", out)
 	}
@@ -46,8 +46,7 @@ func TestTrack(t *testing.T) {
 	}
 }
 
-// TestTracking: a run whose configuration names a tracker forwards its own records, the last of them, too. It does not begin where the
-// tracker cannot work.
+// TestTracking checks that a run whose configuration names a tracker forwards all its own records. The run does not begin if the tracker cannot work.
 func TestTracking(t *testing.T) {
 	dir := t.TempDir()
 	counts := filepath.Join(dir, "counts")

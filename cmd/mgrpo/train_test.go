@@ -14,8 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// The end of a resumed run tells of all its steps, and a run that is finished is no failure, whichever command is told
-// to go on with it.
+// The last lines of a resumed run cover all its steps. Training or resuming a finished run is not an error.
 func TestEndOfResumedRun(t *testing.T) {
 	set := []string{"-c", filepath.Join("..", "..", "examples", "quickstart", "team.yaml")}
 	for _, s := range []string{"run.dir=" + t.TempDir(), "run.checkpoint_every=1", "eval.every=1", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=3",
@@ -46,8 +45,8 @@ func TestEndOfResumedRun(t *testing.T) {
 	}
 }
 
-// TestInterruptedColdStart: Ctrl-C in a cold start ends the process after the update in flight, with the status and the last
-// line of every stop, and --resume goes on there: to the weights of a run that was left alone.
+// TestInterruptedColdStart checks that Ctrl-C in a cold start ends the process after the current update, with the status and the last line of every
+// stop. --resume continues from there, and the weights equal the ones of an uninterrupted run.
 func TestInterruptedColdStart(t *testing.T) {
 	args := func(dir string, more ...string) []string {
 		out := []string{"train", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir}
@@ -86,10 +85,10 @@ func TestInterruptedColdStart(t *testing.T) {
 		t.Fatalf("status %d, %s", status, notes.String())
 	}
 	if !strings.Contains(said.String(), "the cold start was stopped after update ") {
-		t.Fatalf("no word about the cold start:\n%s", said.String())
+		t.Fatalf("no message about the cold start:\n%s", said.String())
 	}
 	if isComplete(t, dir) {
-		t.Error("the file says that a run is complete which was stopped")
+		t.Error("the file marks the stopped run as complete")
 	}
 	resumed := succeed(t, "", args(dir, "--resume")...)
 	if !strings.Contains(resumed, "the cold start continues where it was stopped, of ") || !strings.Contains(resumed, "the cold start continues after update ") {
@@ -106,7 +105,7 @@ func TestInterruptedColdStart(t *testing.T) {
 	}
 }
 
-// TestListen: a training in one process serves its page where the command line says, and prints where that is.
+// TestListen checks that a training in one process serves its page at the given address, and prints the address.
 func TestListen(t *testing.T) {
 	cmd := program(t, "", "train", filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--listen", "127.0.0.1:0", "--set", "run.dir="+t.TempDir())
 	out, err := cmd.StdoutPipe()
@@ -134,5 +133,5 @@ func TestListen(t *testing.T) {
 		}
 		return
 	}
-	t.Error("it does not say where the page is")
+	t.Error("it did not print the address of the page")
 }
