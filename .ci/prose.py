@@ -23,7 +23,6 @@ ABOVE = {
     "bench/store (tests)": 69,
     "cuda/cudatest (tests)": 27,
     "deploy/kubernetes (tests)": 19,
-    "trainer/*.go (tests)": 19,
     "trainer/engine/cgroup (tests)": 20,
     "trainer/engine/learner (tests)": 12,
     "trainer/model (tests)": 17,

@@ -16,12 +16,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// withAdapters trains small matrices of both agents, and of the models nothing, with a KL term.
+// withAdapters trains small adapters of both agents and leaves the models unchanged, with a KL term.
 var withAdapters = append(slices.Clone(withKL), "agents.planner.lora.r=4", "agents.researcher.lora.r=3", "agents.researcher.lora.alpha=6",
 	"agents.researcher.lora.rslora=true", "agents.researcher.lora.targets=[q_proj, v_proj, down_proj]", "agents.planner.lora.init=gaussian")
 
-// TestAdaptersResume interrupts a run that trains adapters, with a cold start and a KL term, and goes on: it ends with the
-// bits of a run that was left alone. A checkpoint holds the adapters and their optimizer, and nothing of the base.
+// TestAdaptersResume interrupts and resumes a run that trains adapters, with a cold start and a KL term. It ends with the same bits as an
+// uninterrupted run. A checkpoint contains the adapters and their optimizer, but no base weights.
 func TestAdaptersResume(t *testing.T) {
 	for _, reference := range []string{"cold_start", "start"} {
 		sets := append(slices.Clone(withAdapters), "grpo.reference="+reference)
@@ -47,13 +47,13 @@ func TestAdaptersResume(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(files) != 1 || filepath.Base(files[0]) != "adapter_model.safetensors" {
-				t.Errorf("%s holds %v, not an adapter alone", folder, files)
+				t.Errorf("%s holds %v, want only an adapter", folder, files)
 			}
 		}
 	}
 }
 
-// TestRunStartsFromAdapter begins a run with the adapters of another one.
+// TestRunStartsFromAdapter starts a run from another run's adapters.
 func TestRunStartsFromAdapter(t *testing.T) {
 	before, dir := t.TempDir(), t.TempDir()
 	mustTrain(t, load(t, before, append(slices.Clone(withAdapters), "run.steps=1")...), Options{})
@@ -67,11 +67,12 @@ func TestRunStartsFromAdapter(t *testing.T) {
 	}
 	evaluated, err := Evaluate(t.Context(), load(t, dir, sets...), CheckpointOptions{})
 	if err != nil || len(evaluated.Records) == 0 {
-		t.Errorf("evaluation of adapters: %v", err)
+		t.Errorf("evaluating adapters: %v", err)
 	}
 }
 
-// The plan of memory has gradients and moments of the adapters alone, and for a KL term against the cold start no second model but its adapters.
+// With adapters, the plan counts only the adapters' gradients and moments. A KL term against the cold start needs a copy of the
+// adapters instead of a second model.
 func TestAdaptersNeedLessMemory(t *testing.T) {
 	whole, err := assemble.MemoryNeeds(load(t, t.TempDir(), withKL...), nil)
 	if err != nil {
@@ -90,8 +91,8 @@ func TestAdaptersNeedLessMemory(t *testing.T) {
 	}
 }
 
-// oneBase returns settings under which both agents adapt one model. The model is a planner after its cold start: it delegates, so that
-// the researcher has trajectories in every run.
+// oneBase returns settings that make both agents adapt one model. The model is a planner after its cold start, which delegates, so the researcher
+// has trajectories in every run.
 func oneBase(t *testing.T) []string {
 	t.Helper()
 	before := t.TempDir()
@@ -100,8 +101,8 @@ func oneBase(t *testing.T) []string {
 	return append(slices.Clone(withAdapters), "agents.planner.model="+model, "agents.researcher.model="+model)
 }
 
-// TestOneBase trains two adapters of one model, which a process holds once and samples from in one batch: in one process, and in two, of
-// which each has the model for itself. Both end with the same bits, and with the same ledgers.
+// TestOneBase trains two adapters of one model. One process holds the model once and samples for both in one batch; with two processes, each has its
+// own model. Both runs end with the same bits and the same ledgers.
 func TestOneBase(t *testing.T) {
 	sets, url := oneBase(t), startRedis(t)
 	dir := t.TempDir()
@@ -122,7 +123,7 @@ func TestOneBase(t *testing.T) {
 	sameWeights(t, digests(t, apart, 3), digests(t, dir, 3))
 	sameNumbers(t, seen.numbers(), alone.numbers())
 	if got, want := ledgers(t, apart, 3), ledgers(t, dir, 3); !maps.Equal(got, want) || len(want) != 2 {
-		t.Errorf("ledgers %v, in one process %v", got, want)
+		t.Errorf("ledgers %v, but %v in one process", got, want)
 	}
 
 	needs, err := assemble.MemoryNeeds(load(t, t.TempDir(), sets...), nil)
@@ -134,7 +135,7 @@ func TestOneBase(t *testing.T) {
 	}
 }
 
-// ledgers are the agents' up to a step.
+// ledgers returns the marks of the agents' ledgers at a step.
 func ledgers(t *testing.T, dir string, step int64) map[string]archive.LedgerMark {
 	t.Helper()
 	m, err := archive.Verify(archive.CheckpointsOf(dir).StepDir(step))
@@ -148,8 +149,8 @@ func ledgers(t *testing.T, dir string, step int64) map[string]archive.LedgerMark
 	return out
 }
 
-// TestOneBaseLag rolls out ahead on one base: the learner of one agent trains while both sample in one batch. What sampled is what is
-// trained, and no trajectory is older than it may be. So it is on two devices.
+// TestOneBaseLag rolls out ahead with one base model: one agent's learner trains while both agents sample in one batch. The sampler and the trainer
+// use the same weights, and no trajectory exceeds the maximum age, on one device and on two.
 func TestOneBaseLag(t *testing.T) {
 	sets := append(oneBase(t), "run.steps=3", "grpo.max_lag=2", "grpo.old=recomputed", "grpo.tis_cap=2", "run.threads=1")
 	for _, size := range []int{1, 2} {
@@ -175,7 +176,7 @@ func samplesAhead(t *testing.T, sets []string) {
 			}
 		}
 		if compared == 0 || learned == 0 {
-			t.Errorf("%s: %d gaps are known, gradient %v: too little to prove anything", name, compared, learned)
+			t.Errorf("%s: %d known gaps, gradient %v: the test compares too little", name, compared, learned)
 		}
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAlarms: a sampler that rounds otherwise than the trainer is told of, and ends the run, when its log-probs or its experts
-// differ more than the configuration allows; one that does not round differently has the same experts.
+// TestAlarms checks that a sampler with different rounding causes a warning, and ends the run if its log-probs or its experts differ by more than the
+// limits. A sampler with equal rounding chooses the same experts.
 func TestAlarms(t *testing.T) {
 	const (
 		mixture = "agents.planner.model={family: qwen3_moe, width: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, experts: 8, experts_per_token: 3, expert_ffn: 32, max_positions: 256}"
@@ -28,7 +28,7 @@ func TestAlarms(t *testing.T) {
 			sets := append(append(append([]string{mixture, "run.steps=1", "grpo.epochs=1", "grpo.minibatches=1"}, untaught...), withKL...), c.sets...)
 			err := toTheEnd(Train(t.Context(), load(t, t.TempDir(), sets...), Options{Observer: seen}))
 			if (err == nil) != (c.end == "") || err != nil && !strings.Contains(err.Error(), c.end) {
-				t.Fatalf("the run's end: %v; want %q", err, c.end)
+				t.Fatalf("the run ended with %v; want %q", err, c.end)
 			}
 			for _, alarm := range []string{gap, experts} {
 				if warned := strings.Contains(seen.String(), "planner: warning: "+alarm); warned != (alarm == c.warned) {

@@ -18,8 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
 
-// TestMainOnly freezes the researcher after its cold start: its weights keep every bit and it has no
-// optimizer, but it works and its versions advance with the planner's, who learns.
+// TestMainOnly freezes the researcher after its cold start. Its weights stay bitwise equal and it has no optimizer, but it takes part, and its
+// version advances with the planner's, which learns.
 func TestMainOnly(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, "run.arm=main_only", "run.checkpoint_every=1", "run.keep=9"), Options{})
@@ -37,11 +37,11 @@ func TestMainOnly(t *testing.T) {
 		t.Errorf("the researcher's cold start ended at %v", loss)
 	}
 	if calls := seen.find(t, "step", 3, "researcher").Values["calls_mean"]; calls == 0 {
-		t.Error("nobody called the researcher")
+		t.Error("the researcher was never called")
 	}
 }
 
-// TestFrozenBySetting is the same by train: false, resumed halfway.
+// TestFrozenBySetting checks the same with train: false, and with a resume in the middle.
 func TestFrozenBySetting(t *testing.T) {
 	dir, seen := t.TempDir(), &recorder{}
 	cfg := load(t, dir, "agents.researcher.train=false")
@@ -56,8 +56,7 @@ func TestFrozenBySetting(t *testing.T) {
 	}
 }
 
-// TestSingle is the baseline of one agent with the search tool: no sub-agent takes part, it learns from
-// demonstrations of its own, and it searches.
+// TestSingle runs the baseline of one agent with the search tool. It has no sub-agents, learns from its own demonstrations, and searches.
 func TestSingle(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, "run.arm=single", "run.steps=2", "run.threads=1", "agents.planner.cold_start.steps=60"), Options{})
@@ -69,7 +68,7 @@ func TestSingle(t *testing.T) {
 	}
 	for _, r := range seen.records {
 		if r.Agent != "planner" {
-			t.Errorf("a record of %s", r.Agent)
+			t.Errorf("there is a record of %s", r.Agent)
 		}
 	}
 	searched := false
@@ -82,11 +81,11 @@ func TestSingle(t *testing.T) {
 		}
 	}
 	if !searched {
-		t.Error("no trajectory has seen the result of a search")
+		t.Error("no trajectory contains the result of a search")
 	}
 }
 
-// routed speaks the planner's grammar but spreads its calls over two sub-agents, by what they ask.
+// routed uses the planner's grammar, and divides its calls between two sub-agents by a hash of their tasks.
 type routed struct{ agent.Dialect }
 
 func (r routed) Parse(turn []int32) agent.Action {
@@ -101,8 +100,7 @@ func (r routed) Parse(turn []int32) agent.Action {
 	return a
 }
 
-// TestThreeAgents has two kinds of sub-agents, each with groups of its own; in one process and as three
-// workers they end with the same bits.
+// TestThreeAgents trains two kinds of sub-agents, each with its own groups. One process and three workers end with the same bits.
 func TestThreeAgents(t *testing.T) {
 	text, err := os.ReadFile(quickstart)
 	if err != nil {
@@ -110,7 +108,7 @@ func TestThreeAgents(t *testing.T) {
 	}
 	_, researcher, found := strings.Cut(string(text), "\n  researcher:\n")
 	if !found {
-		t.Fatal("the quickstart has no researcher at its end")
+		t.Fatal("the quickstart does not end with the researcher")
 	}
 	text = append(text, "\n  librarian:\n"+researcher...)
 	run := func(dir string, sets []string, names ...[]string) *recorder {
@@ -143,18 +141,18 @@ func TestThreeAgents(t *testing.T) {
 	}
 	for _, name := range []string{"researcher", "librarian"} {
 		if v := seen.find(t, "step", 1, name).Values; v["calls_mean"] == 0 || v["calls_mean"] >= seen.find(t, "step", 1, "planner").Values["calls_mean"] {
-			t.Errorf("%s was called %v times a rollout", name, v["calls_mean"])
+			t.Errorf("%s was called %v times per rollout", name, v["calls_mean"])
 		}
 	}
 	got := digests(t, several, 2)
 	sameWeights(t, got, digests(t, one, 2))
 	sameNumbers(t, again.numbers(), seen.numbers())
 	if got["researcher/model.safetensors"] == got["librarian/model.safetensors"] {
-		t.Error("the two sub-agents are one")
+		t.Error("the two sub-agents have the same weights")
 	}
 }
 
-// routedTask is the research task with a planner whose calls are routed; a user's own task brings its dialect so.
+// routedTask is the research task with a planner whose calls are routed. A user's own task sets a dialect in the same way.
 type routedTask struct{ *research.Task }
 
 func (t routedTask) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, error) {

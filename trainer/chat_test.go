@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// withColdStart trains a team with a hosted agent for no step, so that it has a checkpoint.
+// withColdStart creates a checkpoint of a team with a hosted agent by training it for zero steps.
 func withColdStart(t *testing.T, a *api, name string) *config.Config {
 	t.Helper()
 	cfg := hostedTeam(t, a, name, t.TempDir(), "run.steps=0", "cold_start.steps=1")
@@ -26,7 +26,8 @@ func withColdStart(t *testing.T, a *api, name string) *config.Config {
 	return cfg
 }
 
-// TestChat: the main agent answers a question with the help of the other, and both sub-task and answer are told. Questions do not know each other.
+// TestChat checks that the main agent answers with the help of the other agent, that sub-task and answer are reported, and that questions do not
+// affect each other.
 func TestChat(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "planner")
 	err := Chat(t.Context(), cfg, CheckpointOptions{}, func(ctx context.Context, c *TeamChat) error {
@@ -40,13 +41,13 @@ func TestChat(t *testing.T) {
 				return err
 			}
 			if len(told) != 2 || told[0] != (Told{"planner", "solver", question}) || told[1].From != "solver" || told[1].To != "planner" || told[1].Text != answer {
-				t.Errorf("told %+v, answer %q", told, answer) // the script of the planner answers with what the solver said
+				t.Errorf("told %+v, answer %q", told, answer) // the planner's script repeats the solver's answer
 			}
 		}
 		ended, end := context.WithCancel(ctx)
 		end()
 		if _, err := c.Ask(ended, "what?", func(Told) {}); !errors.Is(err, context.Canceled) {
-			t.Errorf("of a question that is cut short: %v", err)
+			t.Errorf("after a cancelled question: %v", err)
 		}
 		return nil
 	})
@@ -55,8 +56,8 @@ func TestChat(t *testing.T) {
 	}
 }
 
-// TestChatPassesSubTasks chats with a team whose planner and solver are hosted, so that the test sees their prompts: the solver gets the
-// planner's sub-task and not the question.
+// TestChatPassesSubTasks chats with a team whose planner and solver are hosted, so that the test can read their prompts. The solver must receive the
+// planner's sub-task instead of the question.
 func TestChatPassesSubTasks(t *testing.T) {
 	tokens, err := filepath.Abs("../testdata/tokenizer/smollm2")
 	if err != nil {
@@ -82,7 +83,8 @@ func TestChatPassesSubTasks(t *testing.T) {
 	}
 }
 
-// TestServeHosted: requests to the hosted agent of a served team reach its own server under its own name, with its key and not the client's.
+// TestServeHosted checks that requests for the hosted agent of a served team reach its own server under its own name, with its key instead of the
+// client's.
 func TestServeHosted(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "solver")
 	cfg.Gateway.Listen = "127.0.0.1:0"
@@ -111,7 +113,7 @@ func TestServeHosted(t *testing.T) {
 	err := Serve(ctx, cfg, CheckpointOptions{Gateway: &Gateway{Server: endpoint, URL: server.URL, Open: true, Token: "of the server"}}, func(string, []Served) {
 		defer stop()
 		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
-			t.Errorf("the hosted agent: %d %s", status, text)
+			t.Errorf("request to the hosted agent: %d %s", status, text)
 		}
 		if status, text := ask("solver", "another"); status != 401 {
 			t.Errorf("with a wrong key: %d %s", status, text)

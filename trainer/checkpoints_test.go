@@ -23,7 +23,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// trainOn trains a team whose checkpoints go to a file system of the test's.
+// trainOn trains a team whose checkpoints are written through fsys.
 func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) error {
 	t.Helper()
 	team, err := openTeam(t.Context(), cfg, Options{Observer: seen, Task: openTask(t, cfg)}, setup{Setup: worker.Setup{Dir: cfg.RunDir(), FS: fsys}})
@@ -37,7 +37,7 @@ func trainOn(t *testing.T, cfg *config.Config, seen *recorder, fsys durable.FS) 
 	return errors.Join(err, team.close(context.WithoutCancel(t.Context())))
 }
 
-// gate is a file system on which no file of the checkpoint of version 2 can be made before it is opened.
+// gate is a file system that creates no file of the checkpoint of version 2 before it is opened.
 type gate struct {
 	durable.OS
 	open chan struct{}
@@ -47,7 +47,7 @@ func (g gate) Create(path string) (durable.WriteFile, error) {
 	if !strings.Contains(path, "step-000002") {
 		return g.OS.Create(path)
 	}
-	const patience = time.Hour // of a test that has failed
+	const patience = time.Hour // until a failing test gives up
 	select {
 	case <-g.open:
 		return g.OS.Create(path)
@@ -56,8 +56,8 @@ func (g gate) Create(path string) (durable.WriteFile, error) {
 	}
 }
 
-// TestStepsContinueDuringCheckpoint holds the files of a checkpoint back until the next one is due: no step waits
-// for them, and what is written then is what the weights were.
+// TestStepsContinueDuringCheckpoint delays the files of a checkpoint until the next one is due. The steps do not wait for them, and the files contain
+// the weights of the checkpoint's version.
 func TestStepsContinueDuringCheckpoint(t *testing.T) {
 	wholeDir, _ := whole(t)
 	seen, g := &recorder{}, gate{open: make(chan struct{})}
@@ -79,13 +79,12 @@ func TestStepsContinueDuringCheckpoint(t *testing.T) {
 	}
 	for _, name := range []string{"planner", "researcher"} {
 		if v := seen.find(t, "step", 3, name).Values; v["checkpoint_wait_seconds"] <= 0 {
-			t.Errorf("step 3 of %s does not say that it waited for a copy: %v", name, v)
+			t.Errorf("step 3 of %s does not report its wait for a copy: %v", name, v)
 		}
 	}
 }
 
-// TestCheckpointOutlivesAnError holds the files of a checkpoint back until a later step has failed the run: it is
-// completed all the same.
+// TestCheckpointOutlivesAnError delays the files of a checkpoint until a later step has failed the run. The checkpoint is completed nevertheless.
 func TestCheckpointOutlivesAnError(t *testing.T) {
 	seen, g := &recorder{}, gate{open: make(chan struct{})}
 	updates := 0
@@ -93,7 +92,7 @@ func TestCheckpointOutlivesAnError(t *testing.T) {
 		if agent != "planner" || phase != "learn" {
 			return
 		}
-		if updates++; updates == 4*3 { // the last before the error
+		if updates++; updates == 4*3 { // the last update before the error
 			time.AfterFunc(300*time.Millisecond, func() { close(g.open) })
 		}
 	}
@@ -107,7 +106,7 @@ func TestCheckpointOutlivesAnError(t *testing.T) {
 	}
 }
 
-// fullFrom is a file system whose disk is full from a step's folder on.
+// fullFrom is a file system whose disk is full when it reaches a step's folder.
 type fullFrom struct {
 	durable.OS
 	step string
@@ -128,8 +127,8 @@ func (f fullFile) Write(p []byte) (int, error) {
 	return n, syscall.ENOSPC
 }
 
-// TestFullDisk: a checkpoint that the disk has no room for ends the run, with an error that names the file, the
-// folder and the key; the checkpoint before is whole, and from it the run goes on to the same end.
+// TestFullDisk checks that a checkpoint for which the disk has no space ends the run. The error names the file, the folder and the key. The previous
+// checkpoint is intact, and the resumed run has the same result.
 func TestFullDisk(t *testing.T) {
 	wholeDir, _ := whole(t)
 	cfg := load(t, t.TempDir(), "run.steps=4")
@@ -149,15 +148,15 @@ func TestFullDisk(t *testing.T) {
 	sameWeights(t, digests(t, cfg.RunDir(), 4), digests(t, wholeDir, 4))
 }
 
-// ledgerLines are the lines of a ledger that a mark describes.
+// ledgerLines returns the lines of a ledger up to a mark.
 func ledgerLines(t *testing.T, path string, at archive.LedgerMark) (lines []archive.LedgerLine) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil || int64(len(text)) < at.Size {
-		t.Fatalf("a ledger of %d bytes, the mark says %d: %v", len(text), at.Size, err)
+		t.Fatalf("the ledger has %d bytes, the mark %d: %v", len(text), at.Size, err)
 	}
 	if sum := sha256.Sum256(text[:at.Size]); hex.EncodeToString(sum[:]) != at.SHA256 {
-		t.Fatalf("%s is not what the mark %+v describes", path, at)
+		t.Fatalf("%s does not match the mark %+v", path, at)
 	}
 	for text := range bytes.Lines(text[:at.Size]) {
 		var line archive.LedgerLine
@@ -169,8 +168,8 @@ func ledgerLines(t *testing.T, path string, at archive.LedgerMark) (lines []arch
 	return lines
 }
 
-// TestLedger: every rollout of every step is in each agent's ledger once, with the weights of its trajectories
-// or the word that it was removed; a run that went back has the same ledger as one that did not.
+// TestLedger checks that each agent's ledger contains every rollout of every step once, with the weights of its trajectories or the reason for its
+// removal. A run that goes back has the same ledger as one that does not.
 func TestLedger(t *testing.T) {
 	dir, _ := whole(t)
 	offers, _, err := archive.CheckpointsOf(dir).Offers()
@@ -190,7 +189,7 @@ func TestLedger(t *testing.T) {
 				weights[l.ID] = l.Weight
 			}
 			if line.Step != int64(n) || len(line.Rollouts) != 16 {
-				t.Errorf("%s: line %d is of step %d, with %d rollouts", name, n, line.Step, len(line.Rollouts))
+				t.Errorf("%s: line %d has step %d and %d rollouts", name, n, line.Step, len(line.Rollouts))
 			}
 			seen, trained := map[string]bool{}, 0
 			for _, r := range line.Rollouts {
@@ -204,18 +203,18 @@ func TestLedger(t *testing.T) {
 						id = fmt.Sprintf("%s/%s/%d", r.ID, name, i)
 					}
 					if said, ok := weights[id]; !ok || said != weight {
-						t.Errorf("step %d: %s was trained with weight %v, said is %v (%v)", n, id, weight, said, ok)
+						t.Errorf("step %d: %s was trained with weight %v, but its trajectory has %v (%v)", n, id, weight, said, ok)
 					}
 					trained++
 				}
 			}
 			if trained != len(weights) || trained == 0 {
-				t.Errorf("%s, step %d: %d trajectories in the ledger, %d were said", name, n, trained, len(weights))
+				t.Errorf("%s, step %d: %d trajectories in the ledger, but %d were written", name, n, trained, len(weights))
 			}
 		}
 		last := lines[len(lines)-1]
 		if data, err := archive.ReadState(archive.CheckpointsOf(dir).AgentDir(4, name)); err != nil || !strings.Contains(string(data), fmt.Sprintf(`"updates":%d`, last.Updates)) || last.Updates < 3 {
-			t.Errorf("%s: %d updates in the ledger, the state is %s (%v)", name, last.Updates, data, err)
+			t.Errorf("%s: %d updates in the ledger, but the state is %s (%v)", name, last.Updates, data, err)
 		}
 	}
 	again := copyRun(t, dir)
@@ -233,7 +232,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// fullLedger is a file system whose ledgers have room for one line.
+// fullLedger is a file system whose ledgers have space for one line.
 type fullLedger struct{ durable.OS }
 
 func (d fullLedger) Create(path string) (durable.WriteFile, error) {
@@ -257,7 +256,7 @@ func (f *oneLine) Write(p []byte) (int, error) {
 	return f.WriteFile.Write(p)
 }
 
-// TestLedgerBeforeVersion: a step whose line the ledger does not have is not published.
+// TestLedgerBeforeVersion checks that a step is not published if the ledger lacks its line.
 func TestLedgerBeforeVersion(t *testing.T) {
 	cfg := load(t, t.TempDir(), untaught...)
 	team, err := openTeam(t.Context(), cfg, Options{Observer: &recorder{}, Task: openTask(t, cfg)}, setup{Setup: worker.Setup{Dir: cfg.RunDir(), FS: fullLedger{}}})
@@ -269,16 +268,15 @@ func TestLedgerBeforeVersion(t *testing.T) {
 	}
 	versions, err := team.store.Versions(t.Context())
 	if err != nil || versions["planner"] != 1 || versions["researcher"] != 1 {
-		t.Errorf("versions %v, %v; want 1 of both", versions, err)
+		t.Errorf("versions %v, %v; want 1 for both", versions, err)
 	}
 	if err := team.close(context.WithoutCancel(t.Context())); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestFolderOnEachServer trains two agents that share nothing but a Redis, interrupts one and resumes both, and
-// then loses the newest checkpoint of one of them: they go back to the one before, which both have, and each
-// ends with the weights of the uninterrupted run.
+// TestFolderOnEachServer trains two agents that share only a Redis, interrupts one and resumes both. Then one of them loses its newest checkpoint.
+// Both go back to the previous checkpoint, which both have, and each ends with the weights of the uninterrupted run.
 func TestFolderOnEachServer(t *testing.T) {
 	wholeDir, _ := whole(t)
 	want := digests(t, wholeDir, 4)
@@ -323,7 +321,7 @@ func TestFolderOnEachServer(t *testing.T) {
 				}
 			}
 			if others, _ := filepath.Glob(filepath.Join(archive.CheckpointsOf(dirs[name]).StepDir(4), "*", "config.json")); len(others) != 1 {
-				t.Errorf("the folder of %s holds %v", name, others)
+				t.Errorf("the folder of %s contains %v", name, others)
 			}
 		}
 		if manifests[0].Digest != manifests[1].Digest {
@@ -343,7 +341,7 @@ func TestFolderOnEachServer(t *testing.T) {
 		t.Fatalf("interrupted: %v", errs)
 	}
 	mustEnd()
-	last = "run.steps=6" // something is left to do for both
+	last = "run.steps=6" // both agents have steps left to do
 	if err := os.Remove(filepath.Join(archive.CheckpointsOf(dirs["researcher"]).StepDir(4), "manifest.json")); err != nil {
 		t.Fatal(err)
 	}

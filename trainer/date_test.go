@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// dateIn is run.date of the configuration that a run left in its folder.
+// dateIn returns run.date from the configuration in a run's folder.
 func dateIn(t *testing.T, dir string) string {
 	t.Helper()
 	cfg, err := config.Load(filepath.Join(dir, configFile), nil)
@@ -21,7 +21,7 @@ func dateIn(t *testing.T, dir string) string {
 	return cfg.Run.Date
 }
 
-// TestDateIsKept by a run that is resumed, and may not change.
+// TestDateIsKept checks that a resumed run keeps its date, and that the date cannot change.
 func TestDateIsKept(t *testing.T) {
 	dir := t.TempDir()
 	untaughtOf := func(sets ...string) *config.Config {
@@ -47,8 +47,8 @@ func TestDateIsKept(t *testing.T) {
 	}
 }
 
-// TestDateIsTheMainAgents: the other workers take it over, whatever their folders or clocks say, unless one is told
-// another.
+// TestDateIsTheMainAgents checks that the other workers take the main agent's date, regardless of their folders and clocks, unless their
+// configuration sets another date.
 func TestDateIsTheMainAgents(t *testing.T) {
 	for date, want := range map[string]string{"": "", "run.date=2025-01-01": "run.date is 2025-01-01 here, but 2024-07-26 for the main agent's worker"} {
 		url, dirs := startRedis(t), map[string]string{"planner": t.TempDir(), "researcher": t.TempDir()}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A run in which no prompt leaves room for an answer says which rows it was, in every step, trains nothing and fails.
+// If no prompt leaves room for an answer, the run reports the rows in every step, trains nothing and fails.
 func TestPromptsTooLong(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, t.TempDir(), append([]string{"run.steps=2", "agents.planner.limits.max_tokens=3", "agents.planner.limits.max_new_tokens=1"}, untaught...)...)
@@ -17,7 +17,7 @@ func TestPromptsTooLong(t *testing.T) {
 		}
 	}
 	if notes := seen.String(); !strings.Contains(notes, "the prompt of train-000000 has ") || !strings.Contains(notes, "a conversation may have 3") {
-		t.Errorf("no row is named in %s", notes)
+		t.Errorf("the notes name no row: %s", notes)
 	}
 	for step := range int64(2) {
 		v := seen.find(t, "step", step+1, "planner").Values
@@ -27,8 +27,8 @@ func TestPromptsTooLong(t *testing.T) {
 	}
 }
 
-// TestSubAgentNeverCalled: the worker of a sub-agent that was never called ends without an error, and with a warning. The main agent's worker,
-// which learned nothing either, ends with an error.
+// TestSubAgentNeverCalled checks that the worker of a sub-agent that was never called ends with a warning, but without an error. The main agent's
+// worker, which also learned nothing, ends with an error.
 func TestSubAgentNeverCalled(t *testing.T) {
 	dir, seen := t.TempDir(), &recorder{}
 	sets := append([]string{"run.steps=2", "store.url=" + startRedis(t)}, untaught...)
@@ -44,8 +44,8 @@ func TestSubAgentNeverCalled(t *testing.T) {
 	}
 }
 
-// A run in which every reward is equal and no sub-agent is called says both and fails, also after a cold start; a cold start without
-// steps ends well.
+// If all rewards are equal and the sub-agent is never called, the run reports both and fails, even after a cold start. A cold start without steps
+// succeeds.
 func TestNothingTrained(t *testing.T) {
 	seen := &recorder{}
 	cfg := load(t, t.TempDir(), append([]string{"run.steps=2"}, untaught...)...)
@@ -53,13 +53,13 @@ func TestNothingTrained(t *testing.T) {
 	for _, want := range []string{"planner: researcher was never called in 2 steps", "planner: no update was made in 2 steps: in every group all rewards were equal",
 		"researcher: it was never called in 2 steps"} {
 		if !errors.Is(err, ErrNothingTrained) || strings.Count(err.Error(), want) != 1 || strings.Contains(seen.String(), strings.SplitAfter(want, ": ")[1]) {
-			t.Errorf("got %v, want %q once in it, and not in the notes %s", err, want, seen)
+			t.Errorf("got %v, want %q once in it, but not in the notes %s", err, want, seen)
 		}
 	}
 	if strings.Contains(err.Error(), "researcher: no update") {
-		t.Errorf("rewards are said to have been equal of an agent that had none: %v", err)
+		t.Errorf("the error reports equal rewards of an agent without rewards: %v", err)
 	}
-	const hopeless = "task.research.random=1" // what the cold start then teaches is never right
+	const hopeless = "task.research.random=1" // the answers taught by the cold start are always wrong
 	taught := &recorder{}
 	err = Train(t.Context(), load(t, t.TempDir(), "run.steps=2", "eval.before=false", hopeless, "agents.planner.cold_start.steps=1", "agents.researcher.cold_start.steps=1",
 		"agents.planner.cold_start.optimizer.warmup=0", "agents.researcher.cold_start.optimizer.warmup=0"), Options{Observer: taught})
@@ -67,6 +67,6 @@ func TestNothingTrained(t *testing.T) {
 		t.Errorf("after a cold start that was too short: %v, want %q in it", err, want)
 	}
 	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0"), Options{Observer: &recorder{}}); err != nil {
-		t.Errorf("a cold start alone: %v", err)
+		t.Errorf("only a cold start: %v", err)
 	}
 }

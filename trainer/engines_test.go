@@ -27,10 +27,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// These tests train the small team with its planner on real servers: make test-engines, which installs vLLM and SGLang and sets
+// These tests train the small team with its planner on real servers. Run them with make test-engines, which installs vLLM and SGLang and sets
 // MGRPO_ENGINES to the folder of their virtual environments.
 
-// engineServer is a process that serves a model. It is slow to start on a CPU: one to three minutes.
+// engineServer is a process that serves a model. It takes one to three minutes to start on a CPU.
 type engineServer struct {
 	t       *testing.T
 	command []string
@@ -39,11 +39,11 @@ type engineServer struct {
 	process *exec.Cmd
 }
 
-// start returns at once: whoever needs the server waits for it.
+// start returns at once; a caller that needs the server must wait for it.
 func (s *engineServer) start() {
 	s.process = exec.Command(s.command[0], s.command[1:]...)
 	s.process.Env = append(os.Environ(), s.env...)
-	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it has children
+	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that kill reaches its children
 	log, err := os.OpenFile(filepath.Join(os.Getenv("MGRPO_ENGINES"), "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 	if err != nil {
 		s.t.Error(err)
@@ -63,7 +63,7 @@ func (s *engineServer) kill() {
 
 func (s *engineServer) url() string { return "http://" + s.address }
 
-// freeAddress is one that nobody listens at.
+// freeAddress returns an address with an unused port.
 func freeAddress(t *testing.T) (address, port string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -75,7 +75,7 @@ func freeAddress(t *testing.T) (address, port string) {
 	return l.Addr().String(), port
 }
 
-// python is the interpreter of the virtual environment of a kind of server.
+// python returns the path of the interpreter in a server's virtual environment.
 func python(t *testing.T, kind string) string {
 	t.Helper()
 	path := filepath.Join(os.Getenv("MGRPO_ENGINES"), kind, "bin", "python")
@@ -85,7 +85,7 @@ func python(t *testing.T, kind string) string {
 	return path
 }
 
-// absolute is the path of a folder of the repository.
+// absolute returns the absolute path of a folder of the repository.
 func absolute(t *testing.T, folder string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", folder))
@@ -95,7 +95,7 @@ func absolute(t *testing.T, folder string) string {
 	return path
 }
 
-// startEngine starts a server of a model. While the file forget exists, it says that it has loaded weights and has not.
+// startEngine starts a server for a model. While the file forget exists, the server ignores new weights but reports that it has loaded them.
 func startEngine(t *testing.T, kind, model, dtype, forget string) *engineServer {
 	t.Helper()
 	address, port := freeAddress(t)
@@ -121,14 +121,14 @@ func startEngine(t *testing.T, kind, model, dtype, forget string) *engineServer 
 	return s
 }
 
-// served are the settings of the small team with its planner on a server. vLLM's attention on a CPU takes heads of 32 and
-// more. The entropy term gives every step a gradient, so that the weights change.
+// served returns the settings of the small team with its planner on a server. vLLM's attention on a CPU needs heads of at least 32. The entropy term
+// gives every step a gradient, so the weights change.
 func served(extra ...string) []string {
 	return append([]string{"agents.planner.model.head_dim=32", "grpo.entropy_coef=0.01", "store.timeout=15m", "agents.planner.limits.wall_time=20m",
 		"agents.researcher.limits.wall_time=20m", "eval.before=false"}, extra...)
 }
 
-// servable is a checkpoint of the small team's planner, untrained.
+// servable returns a checkpoint of the small team's untrained planner.
 func servable(t *testing.T, dir string) string {
 	t.Helper()
 	settings := append(untaught, "run.steps=0", "agents.planner.train=false", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")
@@ -141,7 +141,7 @@ func servable(t *testing.T, dir string) string {
 func TestVLLM(t *testing.T)   { useServer(t, "vllm") }
 func TestSGLang(t *testing.T) { useServer(t, "sglang") }
 
-// useServer trains three steps on a server that is killed in the second, and then on one that forgets to load.
+// useServer trains three steps on a server that is killed in the second step, and then on a server that ignores new weights.
 func useServer(t *testing.T, kind string) {
 	dir := t.TempDir()
 	forget := filepath.Join(dir, "forget")
@@ -162,12 +162,12 @@ func useServer(t *testing.T, kind string) {
 	for step := int64(1); step <= 3; step++ {
 		v := seen.find(t, "step", step, "planner").Values
 		if gap := v["gap_mean"]; !(gap > 0 && gap < 1e-4) || v["updates"]-v["updates_skipped"] < 1 || v["tis_mean"] == 0 {
-			t.Errorf("step %d: a gap of %v nats, %v updates of which %v skipped, importance weight %v", step, gap, v["updates"], v["updates_skipped"], v["tis_mean"])
+			t.Errorf("step %d: a gap of %v nats, %v updates (%v skipped), importance weight %v", step, gap, v["updates"], v["updates_skipped"], v["tis_mean"])
 		}
 	}
 	for _, want := range []string{"not deterministic", "waits for the engine", "has version 0", "has version 1"} {
 		if !strings.Contains(seen.String(), want) {
-			t.Errorf("nobody said %q:\n%s", want, seen)
+			t.Errorf("no note contains %q:\n%s", want, seen)
 		}
 	}
 	t.Logf("%s", seen)
@@ -181,14 +181,14 @@ func useServer(t *testing.T, kind string) {
 	}}
 	err := Train(t.Context(), load(t, dir+"/stale", served(engine)...), Options{Observer: seen})
 	if err == nil || !strings.Contains(err.Error(), "it still samples with the previous weights") && !strings.Contains(err.Error(), "does not sample with the agent's weights") {
-		t.Errorf("a server that forgets to load: %v\nnotes: %s", err, seen)
+		t.Errorf("with a server that ignores new weights: %v\nnotes: %s", err, seen)
 	}
 	t.Logf("%v", err)
 	if steps := slices.ContainsFunc(seen.records, func(r metrics.Record) bool { return r.Kind == "step" && r.Agent == "planner" }); steps {
-		t.Error("a step was trained although the server did not take its weights")
+		t.Error("a step was trained although the server ignored its weights")
 	}
 	if r, err := http.Get(s.url() + "/health"); err != nil || r.StatusCode != http.StatusOK {
-		t.Errorf("the server did not survive it: %v", err)
+		t.Errorf("the server is no longer healthy: %v", err)
 	}
 	if err := os.Remove(forget); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func useServer(t *testing.T, kind string) {
 	measureBeside(t, phases.Server{Kind: remote.Kind(kind), URL: s.url(), Model: model})
 }
 
-// measureBeside has the benchmark of rollouts compare the server with our engine.
+// measureBeside compares the server with our engine in the benchmark of rollouts.
 func measureBeside(t *testing.T, s phases.Server) {
 	t.Helper()
 	r, err := phases.Beside(t.Context(), s, phases.Options{Root: t.TempDir(), Device: "cpu", Threads: 1, Quick: true, Log: t.Logf})
@@ -214,7 +214,7 @@ func measureBeside(t *testing.T, s phases.Server) {
 func TestVLLMReplicas(t *testing.T)   { useReplicas(t, "vllm") }
 func TestSGLangReplicas(t *testing.T) { useReplicas(t, "sglang") }
 
-// useReplicas trains on two servers at once, with weights and servers in bf16.
+// useReplicas trains on two servers at once. The weights and the servers use bf16.
 func useReplicas(t *testing.T, kind string) {
 	dir := t.TempDir()
 	model := servable(t, dir+"/model")
@@ -226,17 +226,17 @@ func useReplicas(t *testing.T, kind string) {
 	}
 	for step := int64(1); step <= 2; step++ {
 		if gap := seen.find(t, "step", step, "planner").Values["gap_mean"]; !(gap > 1e-5 && gap < 0.05) {
-			t.Errorf("step %d: a gap of %v nats is not one of bf16", step, gap)
+			t.Errorf("step %d: a gap of %v nats is not typical of bf16", step, gap)
 		}
 	}
 	const proofs = 3 * 2 * 12 // three versions, two temperatures, 12 prompts each
 	if a.turns.Load() <= proofs || b.turns.Load() <= proofs {
-		t.Errorf("%d and %d requests for tokens: one of the servers has sampled no turn", a.turns.Load(), b.turns.Load())
+		t.Errorf("%d and %d requests for tokens: one of the servers did not sample", a.turns.Load(), b.turns.Load())
 	}
 	t.Logf("%d and %d requests for tokens\n%s", a.turns.Load(), b.turns.Load(), seen)
 }
 
-// counter passes requests on to a server and counts those for tokens.
+// counter passes requests on to a server and counts the requests for tokens.
 type counter struct {
 	*httptest.Server
 	turns atomic.Int64
@@ -249,7 +249,7 @@ func counted(t *testing.T, s *engineServer) *counter {
 		t.Fatal(err)
 	}
 	c, proxy := &counter{}, httputil.NewSingleHostReverseProxy(to)
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // it is asked long before the server answers
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // the first requests come long before the server answers
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/generate") {
 			c.turns.Add(1)

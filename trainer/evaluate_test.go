@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// An accuracy of rollouts that were not all scored is no accuracy.
+// If some rollouts have no score, there is no accuracy.
 func TestEvaluationWithoutScores(t *testing.T) {
 	const why = "accuracy unknown: 12 of 64 rollouts have no score: the judge is out"
 	e := Evaluation{Samples: 4, Records: []metrics.Record{{Agent: "planner", Unknown: why, Values: map[string]float64{"trajectories": 64, "rollouts_failed": 12}}}}
@@ -54,7 +54,7 @@ func TestEvaluationTable(t *testing.T) {
 	}
 }
 
-// TestEvaluationDirs: evaluations with other settings do not overwrite what an earlier one left.
+// TestEvaluationDirs checks that evaluations with different settings do not overwrite each other's files.
 func TestEvaluationDirs(t *testing.T) {
 	dir := t.TempDir()
 	of := func(set ...string) string {
@@ -62,17 +62,17 @@ func TestEvaluationDirs(t *testing.T) {
 	}
 	first := of()
 	if again := of(); again != first || !strings.HasPrefix(filepath.Base(first), "step-000003-") {
-		t.Errorf("%s, and again %s", first, again)
+		t.Errorf("%s, but %s the second time", first, again)
 	}
 	for _, set := range []string{"eval.temperature=0", "eval.samples=7"} {
 		if of(set) == first {
-			t.Errorf("with %s it is %s, too", set, first)
+			t.Errorf("with %s it is also %s", set, first)
 		}
 	}
 }
 
-// TestEvaluateOnSeveralServers: agents whose folders are on different servers are evaluated there, several times, with the accuracy that the
-// run reported. The run's keys in the Redis stay.
+// TestEvaluateOnSeveralServers evaluates agents with folders on different servers, twice. The accuracy equals the one that the run reported, and the
+// run's keys in the Redis remain.
 func TestEvaluateOnSeveralServers(t *testing.T) {
 	url, seen := startRedis(t), &recorder{}
 	names := []string{"researcher", "planner"}
@@ -108,19 +108,19 @@ func TestEvaluateOnSeveralServers(t *testing.T) {
 			got := e.Records[0]
 			want := seen.find(t, "eval", 1, got.Agent)
 			if got.Agent == "planner" && (len(e.Answers) != 12 || got.Values["accuracy"] != want.Values["accuracy"]) || got.Values["sampled_tokens"] != want.Values["sampled_tokens"] {
-				t.Errorf("%s: %v, the run's own %v", got.Agent, got.Values, want.Values)
+				t.Errorf("%s: %v, but %v in the run", got.Agent, got.Values, want.Values)
 			}
 			if got.Agent == "planner" {
 				costAgrees(t, e.Scores(), seen.find(t, "eval", 1, "planner"), seen.find(t, "eval", 1, "researcher"))
 			}
 			if text, err := e.JSON(); err != nil || strings.Contains(string(text), "tokens_per_question") != (got.Agent == "planner") {
-				t.Errorf("%s: %v: what a question cost is for the main agent's to say: %s", got.Agent, err, text)
+				t.Errorf("%s: %v: only the main agent's evaluation reports the cost of a question: %s", got.Agent, err, text)
 			}
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, len(names))
-	for i, name := range names { // of two versions
+	for i, name := range names { // the agents have different versions
 		go func() {
 			at := archive.CheckpointsOf(of[name].RunDir()).StepDir(int64(i))
 			_, err := Evaluate(ctx, of[name], CheckpointOptions{Agents: []string{name}, Checkpoint: at})
@@ -133,12 +133,12 @@ func TestEvaluateOnSeveralServers(t *testing.T) {
 	cancel()
 	<-failed
 	if err := Train(t.Context(), of["planner"], Options{Agents: []string{"planner"}, Resume: true}); !errors.Is(err, ErrFinished) {
-		t.Errorf("the run, which was complete: %v", err)
+		t.Errorf("resuming the complete run: %v", err)
 	}
 }
 
-// costAgrees compares the tokens of an evaluation's scores, which the main agent's worker has from all agents, with those that
-// the workers counted themselves.
+// costAgrees compares the token counts in an evaluation's scores, which the main agent's worker collects from all agents, with the counts of the
+// workers themselves.
 func costAgrees(t *testing.T, scores []metrics.Score, agents ...metrics.Record) {
 	t.Helper()
 	var of, want float64
@@ -151,7 +151,7 @@ func costAgrees(t *testing.T, scores []metrics.Score, agents ...metrics.Record) 
 		want += r.Values["tokens"]
 	}
 	if of == 0 || math.Abs(of-want) > 1e-6*want {
-		t.Errorf("the answers of an evaluation took %v tokens, its agents %v", of, want)
+		t.Errorf("the answers of an evaluation took %v tokens, but its agents counted %v", of, want)
 	}
 }
 
@@ -201,7 +201,7 @@ func TestEvaluationOfSets(t *testing.T) {
 	}
 }
 
-// An evaluation that cannot be compared with the earlier one is refused before its checkpoint is looked for.
+// An evaluation that cannot be compared with the earlier one is refused before its checkpoint is opened.
 func TestEvaluateRefusesOtherQuestions(t *testing.T) {
 	cfg := load(t, t.TempDir(), "eval.queries=4")
 	for want, against := range map[string][]score.Answers{
@@ -214,7 +214,7 @@ func TestEvaluateRefusesOtherQuestions(t *testing.T) {
 	}
 }
 
-// What an evaluation writes is read again, and other files are refused.
+// ReadAnswers reads the file that an evaluation writes, and refuses other files.
 func TestReadAnswers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "before.json")
 	text, err := Evaluation{Samples: 2, Answers: []score.Answers{{Set: "hard", Question: "a", Digest: "d", Correct: []float64{0, 1}}}}.JSON()

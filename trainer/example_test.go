@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// A whole program that trains the team of a configuration, or continues its training.
+// A complete program that trains the team of a configuration, or resumes its training.
 func ExampleTrain() {
 	trainer.ServeChild() // first in main
 	cfg, err := config.Load("team.yaml", []string{"run.steps=100"})
@@ -28,7 +28,7 @@ func ExampleTrain() {
 	}
 }
 
-// The accuracy of the newest checkpoint on the held-out questions.
+// Prints the accuracy of the newest checkpoint on the held-out questions.
 func ExampleEvaluate() {
 	cfg, err := config.Load("team.yaml", nil)
 	if err != nil {

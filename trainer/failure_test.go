@@ -26,7 +26,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// eachAlone opens a team for each of two agents, with connections of its own, and gives it to run. It returns how each ended.
+// eachAlone opens a team for each of two agents, with separate connections, and calls run with it. It returns the error of each.
 func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name string, team *team) error) map[string]error {
 	errs := map[string]error{}
 	var mu sync.Mutex
@@ -48,8 +48,8 @@ func eachAlone(t *testing.T, dir, url string, before retryCause, run func(name s
 	return errs
 }
 
-// TestOneAgentsErrorEndsTheRun poisons the planner's weights: its worker says what is wrong, and the
-// researcher's, on a connection of its own, ends with an error that names the planner and the reason.
+// TestOneAgentsErrorEndsTheRun poisons the planner's weights. The planner's worker reports the fault. The researcher's worker, on its own connection,
+// ends with an error that names the planner and the reason.
 func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	errs := eachAlone(t, t.TempDir(), startRedis(t), retryCause{}, func(name string, team *team) error {
 		if name == "planner" {
@@ -75,8 +75,8 @@ func TestOneAgentsErrorEndsTheRun(t *testing.T) {
 	}
 }
 
-// TestLostGPU: a worker whose GPU was lost can be started again, and so can the others. When that happens at the same version once more, in
-// another process, starting again does not help, and all are told. A follower's GPU is lost where its worker has begun again once.
+// TestLostGPU checks that a worker whose GPU was lost can be restarted, and the other workers too. If the same version fails again in a new process,
+// a restart does not help, and all workers report that. A follower's GPU counts as lost only after its worker has restarted once.
 func TestLostGPU(t *testing.T) {
 	const cause = "an illegal memory access"
 	own := &torch.LostError{Device: "cuda:0", Cause: cause}
@@ -101,26 +101,26 @@ func TestLostGPU(t *testing.T) {
 	}{{3, own, store.Asked}, {4, own, store.Asked}, {4, own, store.Failure}, {5, follower, store.Asked}, {5, follower, store.Failure}} {
 		planner, researcher := lose(c.version, c.lost, retryCauseOf(c.lost, 0, c.version))
 		if Resumable(planner) != (c.kind == store.Asked) || planner == nil || !strings.Contains(planner.Error(), cause) {
-			t.Errorf("version %d: the planner ends with %v", c.version, planner)
+			t.Errorf("version %d: the planner ended with %v", c.version, planner)
 		}
 		var told *store.StopError
 		if !errors.As(researcher, &told) || told.Kind != c.kind || told.Agent != "planner" || !strings.Contains(told.Reason, cause) {
-			t.Errorf("version %d: the researcher ends with %v", c.version, researcher)
+			t.Errorf("version %d: the researcher ended with %v", c.version, researcher)
 		}
 	}
 	if err := (&team{cfg: load(t, dir, untaught...), dir: dir}).explained("planner", 5, follower); err != error(follower) {
-		t.Errorf("the first time that a follower has lost its GPU the planner ends with %v", err)
+		t.Errorf("after a follower's first loss of its GPU the planner ended with %v", err)
 	}
 }
 
-// flaky is the research task with verifiers that fail in training: two main answers to queries of even
-// number get an error and no number, one sub-answer in a query of an odd one gets no number.
+// flaky is the research task with verifiers that fail in training. Of two main answers to even queries, one gets an error and one gets NaN. One
+// sub-answer to an odd query gets NaN.
 type flaky struct {
 	*research.Task
-	main, sub atomic.Int32 // calls so far
+	main, sub atomic.Int32 // number of calls
 }
 
-// taught makes a team whose answers are mostly of a valid format, so that there are answers to verify.
+// taught trains a team until most of its answers have a valid format, so that there are answers to verify.
 var taught = []string{"agents.planner.cold_start.steps=120", "agents.researcher.cold_start.steps=180"}
 
 var errFlaky = errors.New("the judge is out")
@@ -148,8 +148,7 @@ func (f *flaky) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 	return f.Task.VerifySub(ctx, q, a)
 }
 
-// TestUnverifiedRolloutsAreRemovedWhole: rollouts with an answer or a sub-answer that went unverified are
-// left out by both agents, and no others are.
+// TestUnverifiedRolloutsAreRemovedWhole checks that both agents remove exactly the rollouts with an unverified answer or sub-answer.
 func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
@@ -176,19 +175,19 @@ func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	}
 	for _, l := range readTrajectories(t, dir, "step-0", "researcher") {
 		if gone := removed[rollout{l.Query, l.Rollout}]; gone != (l.Reward == nil) {
-			t.Errorf("%s: rollout removed: %v, in a group: %v", l.ID, gone, l.Reward != nil)
+			t.Errorf("%s: rollout removed: %v, but in a group: %v", l.ID, gone, l.Reward != nil)
 		}
 	}
 }
 
-// out is the research task with a verifier that scores no answer.
+// out is the research task with a verifier that never returns a score.
 type out struct{ *research.Task }
 
 func (out) VerifyMain(context.Context, task.Query, task.Attempt) (float64, error) {
 	return 0, fmt.Errorf("%w: %s", errFlaky, strings.Repeat("x", 5000))
 }
 
-// unsure is the research task with an expert that scores no answer to a held-out query.
+// unsure is the research task with an expert that scores no answers to held-out queries.
 type unsure struct{ *research.Task }
 
 func (u unsure) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
@@ -198,20 +197,20 @@ func (u unsure) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 	return u.Task.VerifySub(ctx, q, a)
 }
 
-// onlyStepsHaveExpertScores: step 1 has an expert score, the evaluation after it has none, and called the researcher.
+// onlyStepsHaveExpertScores checks that step 1 has an expert score and that the evaluation after it has none, although it called the researcher.
 func onlyStepsHaveExpertScores(t *testing.T, seen *recorder) {
 	t.Helper()
 	e := seen.find(t, "eval", 1, "researcher").Values
 	if score, ok := e["expert_mean"]; ok || e["calls_mean"] == 0 {
-		t.Errorf("an expert score of %v, of %v calls a rollout", score, e["calls_mean"])
+		t.Errorf("expert score %v, %v calls per rollout", score, e["calls_mean"])
 	}
 	if _, ok := seen.find(t, "step", 1, "researcher").Values["expert_mean"]; !ok {
-		t.Error("no expert score of the step, whose calls have theirs")
+		t.Error("the step has no expert score, although its calls have scores")
 	}
 }
 
-// TestNoExpertScoreWithoutParts: where parts are what sub-agents' answers are compared with, those to a held-out question
-// without parts are not verified, and the evaluation has no expert score of them. Training's are verified.
+// TestNoExpertScoreWithoutParts checks the case that sub-agents' answers are compared with parts, but a held-out question has no parts. Its
+// sub-answers are not verified and its evaluation has no expert score. Training answers are verified.
 func TestNoExpertScoreWithoutParts(t *testing.T) {
 	cfg := load(t, t.TempDir(), "run.steps=1")
 	real := openTask(t, cfg)
@@ -223,18 +222,18 @@ func TestNoExpertScoreWithoutParts(t *testing.T) {
 	}
 }
 
-// TestNoExpertScoreOfUnscoredCalls: an evaluation has no expert score where calls have none, and says why.
+// TestNoExpertScoreOfUnscoredCalls checks that an evaluation whose calls have no scores has no expert score and reports why.
 func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
 	cfg := load(t, t.TempDir(), "run.steps=1")
 	seen := mustTrain(t, cfg, Options{Task: unsure{openTask(t, cfg).(*research.Task)}})
 	onlyStepsHaveExpertScores(t, seen)
 	if notes := seen.String(); !strings.Contains(notes, "evaluation 1: expert score unknown: ") || !strings.Contains(notes, errFlaky.Error()) {
-		t.Errorf("no word of it in %s", notes)
+		t.Errorf("the notes do not mention it: %s", notes)
 	}
 }
 
-// TestTooManyRemovedEndTheRun: a verifier that keeps failing ends the run with its own error after three steps, which
-// stands in the ledgers too; with grpo.max_removed: 1 the run goes on. An evaluation has no accuracy, and is not the best.
+// TestTooManyRemovedEndTheRun checks that a verifier that always fails ends the run after three steps, with its own error, which is also in the
+// ledgers. With grpo.max_removed: 1 the run continues. An evaluation without an accuracy cannot become the best.
 func TestTooManyRemovedEndTheRun(t *testing.T) {
 	dir := t.TempDir()
 	broken := out{openTask(t, load(t, dir)).(*research.Task)}
@@ -263,7 +262,7 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 	}
 	for _, name := range []string{"accuracy_std", "pass_at_2"} {
 		if v, ok := e.Values[name]; ok {
-			t.Errorf("%s is %v where answers have no score", name, v)
+			t.Errorf("%s is %v although answers have no score", name, v)
 		}
 	}
 
@@ -277,11 +276,11 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if best := archive.EvaluationsOf(m).Best; best != nil {
-		t.Errorf("version %d is the best by an accuracy that is unknown", best.Version)
+		t.Errorf("version %d is the best although its accuracy is unknown", best.Version)
 	}
 }
 
-// TestLedgerHasReasonOfUnscoredCall: the ledgers contain the reason why a call had no score.
+// TestLedgerHasReasonOfUnscoredCall checks that the ledgers contain the reason why a call has no score.
 func TestLedgerHasReasonOfUnscoredCall(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
@@ -289,7 +288,7 @@ func TestLedgerHasReasonOfUnscoredCall(t *testing.T) {
 	for _, name := range []string{"planner", "researcher"} {
 		ledger, err := os.ReadFile(filepath.Join(dir, "ledger", name+".jsonl"))
 		if n := strings.Count(string(ledger), "a call has no score: researcher: "); err != nil || n != 1 {
-			t.Errorf("the ledger of %s says so %d times, want once: %v\n%s", name, n, err, ledger)
+			t.Errorf("the ledger of %s has the reason %d times, want once: %v\n%s", name, n, err, ledger)
 		}
 	}
 }
@@ -313,8 +312,8 @@ func readTrajectories(t *testing.T, dir, phase, name string) (lines []archive.Li
 	return lines
 }
 
-// TestNothingToLearn has a team that says nothing valid and delegates nothing: every group is degenerate
-// or empty, versions advance and no bit of weights or optimizer changes.
+// TestNothingToLearn trains a team that produces nothing valid and never delegates. Every group is degenerate or empty, versions advance, and weights
+// and optimizers stay bitwise equal.
 func TestNothingToLearn(t *testing.T) {
 	initial, dir := t.TempDir(), t.TempDir()
 	mustTrain(t, load(t, initial, append(untaught, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
@@ -331,8 +330,8 @@ func TestNothingToLearn(t *testing.T) {
 	}
 }
 
-// TestRefusedUpdates weighs the entropy so that no float32 gradient can hold it: every update is refused,
-// weights stay, the batches are kept, and the third such step is the last.
+// TestRefusedUpdates sets an entropy weight that overflows float32 gradients. Every update is refused, the weights stay, the batches are kept, and
+// the third such step ends the run.
 func TestRefusedUpdates(t *testing.T) {
 	initial, dir := t.TempDir(), t.TempDir()
 	mustTrain(t, load(t, initial, append(untaught, "run.steps=0", "agents.planner.optimizer.warmup=0", "agents.researcher.optimizer.warmup=0")...), Options{})
@@ -366,20 +365,20 @@ func TestRefusedUpdates(t *testing.T) {
 	}
 }
 
-// TestGapIsOfTheFirstUpdate: later updates have moved the policy, so that theirs is no alarm.
+// TestGapIsOfTheFirstUpdate checks that later updates, which have moved the policy, do not count towards the gap.
 func TestGapIsOfTheFirstUpdate(t *testing.T) {
 	seen := mustTrain(t, load(t, t.TempDir(), "run.steps=1", "eval.before=false"), Options{})
 	v := seen.find(t, "step", 1, "researcher").Values
 	if v["ratio_max"] < 1.001 {
-		t.Fatalf("the policy has hardly moved in the step: largest ratio %v", v["ratio_max"])
+		t.Fatalf("the policy hardly moved in the step: largest ratio %v", v["ratio_max"])
 	}
 	if gap, ok := v["gap_mean"]; !ok || gap > 1e-5 {
 		t.Errorf("gap %v", gap)
 	}
 }
 
-// TestConversationsCutByWallTime gives the planner's conversations a time in which some end before a token is sampled:
-// they are cut, and the step is learned from like any other.
+// TestConversationsCutByWallTime gives the planner's conversations a time limit at which some end before a token is sampled. They are cut, and the
+// step trains like any other.
 func TestConversationsCutByWallTime(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1", "agents.planner.limits.wall_time=1ms")...), Options{})
@@ -390,12 +389,12 @@ func TestConversationsCutByWallTime(t *testing.T) {
 		}
 	}
 	if v := seen.find(t, "step", 1, "planner").Values; cut == 0 || v["trajectories"] != 16 {
-		t.Errorf("%d conversations were cut, %v trajectories held", cut, v["trajectories"])
+		t.Errorf("%d conversations were cut, %v trajectories remain", cut, v["trajectories"])
 	}
 }
 
-// TestMemoryFull asks LibTorch for more memory than there is, in a step and when a worker opens its engine: what ends
-// the run says which keys to lower, to the other agents too, and when they are lower it goes on.
+// TestMemoryFull requests more memory than the machine has, in a step and when a worker opens its engine. Every agent's error names the keys to
+// lower. With lower values the run continues.
 func TestMemoryFull(t *testing.T) {
 	inStep := "lower agents.planner.engine.micro_batch_tokens (4096) or agents.planner.engine.slots (16); continue with --resume"
 	dir, url := t.TempDir(), startRedis(t)
@@ -422,10 +421,10 @@ func TestMemoryFull(t *testing.T) {
 	}
 	cfg = load(t, dir, append(untaught, "agents.researcher.train=false")...)
 	if err := memoryFull(cfg, "researcher", &torch.Error{Message: "CUDA out of memory"}); strings.Contains(err.Error(), "micro_batch") {
-		t.Errorf("of an agent that does not learn: %v", err)
+		t.Errorf("for an agent that does not learn: %v", err)
 	}
 
-	both := func(memory, slots string) (planner, researcher error) { // memory is the planner's
+	both := func(memory, slots string) (planner, researcher error) { // memory limits the planner
 		sets := append(untaught, "run.checkpoint_every=1", "store.url="+url)
 		var said bytes.Buffer
 		cmd := workerProcess(t, load(t, dir, append(sets, "agents.planner.engine.slots="+slots)...).Dump("/"), "planner")
@@ -449,11 +448,11 @@ func TestMemoryFull(t *testing.T) {
 		t.Errorf("the researcher: %v", researcher)
 	}
 	if planner, researcher := both("", "16"); planner != nil || researcher != nil {
-		t.Errorf("with less: %v, %v", planner, researcher)
+		t.Errorf("with lower settings: %v, %v", planner, researcher)
 	}
 }
 
-// TestBrokenScorerStopsBeforeColdStart: a run whose scoring program fails ends with that error before its cold start.
+// TestBrokenScorerStopsBeforeColdStart checks that a failing scoring program ends the run with its error before the cold start.
 func TestBrokenScorerStopsBeforeColdStart(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(`{"question": "what?", "answer": "this"}`), 0o600); err != nil {
@@ -476,6 +475,6 @@ agents: {writer: {role: main, model: nowhere}}
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "run")); err == nil {
-		t.Error("the run has begun")
+		t.Error("the run began")
 	}
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestFoldedRunResumes goes on from the second step of a run of three with folded conversations, one agent of which is a
-// mixture of experts: what is reported, and the weights at its end, are those of the run that was left alone. The evaluation
-// folds, too.
+// TestFoldedRunResumes resumes a run of three steps with folded conversations from its second step. One agent is a mixture of experts. Its reports
+// and its final weights equal the uninterrupted run's. The evaluation also folds.
 func TestFoldedRunResumes(t *testing.T) {
 	smol, err := filepath.Abs("../testdata/tokenizer/smollm2")
 	if err != nil {
@@ -27,11 +26,11 @@ func TestFoldedRunResumes(t *testing.T) {
 			v := wanted.find(t, "step", step+1, name).Values
 			folds, norms = folds+v["rows_rewritten"], norms+v["grad_norm"]
 			if v["routing_free"] != 0 || v["gap_mean"] > 1e-4 {
-				t.Errorf("%s trains rows with other weights than sampled them: %v", name, v)
+				t.Errorf("%s trains rows with weights that differ from the sampler's: %v", name, v)
 			}
 		}
 		if folds == 0 || norms == 0 {
-			t.Errorf("%s: %v folds, gradients of %v", name, folds, norms)
+			t.Errorf("%s: %v folds, gradient norms %v", name, folds, norms)
 		}
 	}
 	if v := wanted.find(t, "eval", 3, "planner").Values; v["rows_rewritten"] == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestFrozenInBF16ResumesExactly: an agent that nothing trains and that is held in bf16 alone takes part, is saved, and goes on
-// after an interruption with the bits that it had.
+// TestFrozenInBF16ResumesExactly checks that an agent that is not trained and is held only in bf16 takes part, is saved, and keeps its bits after a
+// resume.
 func TestFrozenInBF16ResumesExactly(t *testing.T) {
 	sets := append(untaught, "run.steps=3", "agents.researcher.train=false", "agents.researcher.engine.dtype=bf16")
 	wholeDir, dir := t.TempDir(), t.TempDir()
@@ -25,7 +25,7 @@ func TestFrozenInBF16ResumesExactly(t *testing.T) {
 	maps.Copy(numbers, mustTrain(t, load(t, dir, sets...), Options{Resume: true}).numbers())
 	sameNumbers(t, numbers, want)
 	if !maps.Equal(digests(t, dir, 3), digests(t, wholeDir, 3)) {
-		t.Error("other files than without the interruption")
+		t.Error("the files differ from the uninterrupted run's")
 	}
 	frozen := openWeights(t, archive.CheckpointsOf(dir).AgentDir(3, "researcher"))
 	for _, tensor := range frozen.Config().Layout().Tensors() {
@@ -35,7 +35,7 @@ func TestFrozenInBF16ResumesExactly(t *testing.T) {
 		}
 		for _, v := range values {
 			if math.Float32bits(v)&0xffff != 0 {
-				t.Fatalf("%s has %v, which is no bf16", tensor.Name, v)
+				t.Fatalf("%s has %v, which is not a bf16 number", tensor.Name, v)
 			}
 		}
 	}

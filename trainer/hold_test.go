@@ -11,7 +11,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// refusedAs fails the test unless err names run.dir or another folder and this process.
+// refusedAs fails the test unless err names `what` and this process.
 func refusedAs(t *testing.T, err error, what string) {
 	t.Helper()
 	host, _ := os.Hostname()
@@ -21,8 +21,8 @@ func refusedAs(t *testing.T, err error, what string) {
 	}
 }
 
-// TestSecondRunInFolderIsRefused: while a run goes on, no other takes its folder, also no worker that meets others in a Redis. The run
-// ends as one that was left alone.
+// TestSecondRunInFolderIsRefused checks that a running run's folder cannot be used by another run, or by a worker with a Redis. The first run ends
+// like an undisturbed one.
 func TestSecondRunInFolderIsRefused(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
@@ -47,11 +47,12 @@ func TestSecondRunInFolderIsRefused(t *testing.T) {
 	}
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 	if _, err := os.Stat(dir + "/lock"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder of the lock is still there: %v", err)
+		t.Errorf("the lock's folder still exists: %v", err)
 	}
 }
 
-// TestSecondEvaluationInFolderIsRefused: two processes that make the same evaluation do not write into one folder; beside a training there may be one.
+// TestSecondEvaluationInFolderIsRefused checks that two processes cannot make the same evaluation in one folder. An evaluation during a training is
+// allowed.
 func TestSecondEvaluationInFolderIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(untaught, "run.steps=1", "run.checkpoint_every=1")...)

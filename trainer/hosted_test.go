@@ -26,13 +26,14 @@ import (
 
 const hostedKey = "sk-of-the-test"
 
-// api is an OpenAI-compatible server whose model plays a planner or a solver by script: it passes the question on, or
-// computes it, and answers with what it was told. The planner passes a question on without a "Please ". It leaves out the usage if that is set, and fails as fail determines.
+// api is an OpenAI-compatible server whose model plays a planner or a solver by a script. The planner passes the question on, without a leading
+// "Please ". The solver computes it. Both answer with the result that they get.
+// The server omits the usage if uncount is set, and fails as fail decides.
 type api struct {
 	url     string
 	data    string // folder of the team's rows and chats
 	uncount bool
-	fail    func(question string) (status int) // 0: it does not; may be nil
+	fail    func(question string) (status int) // returns the status of a failure, or 0; may be nil
 
 	mu       sync.Mutex
 	requests int
@@ -80,7 +81,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// count is the number of requests so far.
+// count returns the number of requests so far.
 func (a *api) count() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,19 +113,19 @@ func (a *api) say(w http.ResponseWriter, last openai.Message, planner bool) {
 	json.NewEncoder(w).Encode(reply)
 }
 
-// alternating is a task in which every second rollout is right, so that there is something to learn.
+// alternating is a task in which every second rollout is correct, so that there is something to learn.
 type alternating struct{ task.Task }
 
 func (alternating) VerifyMain(_ context.Context, _ task.Query, a task.Attempt) (float64, error) {
 	return float64(a.Rollout % 2), nil
 }
 
-// demonstrated is what the random models of these tests learn by heart.
+// demonstrated contains the rows that the random models of these tests learn by heart.
 const demonstrated = `{"agent": "planner", "messages": [{"role": "user", "content": "3 + 4"}, {"role": "assistant", "content": "<tool_call>\n{\"name\": \"solver\", \"arguments\": {\"task\": \"3 + 4\"}}\n</tool_call>"}, {"role": "tool", "content": "7"}, {"role": "assistant", "content": "7"}]}
 {"agent": "solver", "messages": [{"role": "user", "content": "3 + 4"}, {"role": "assistant", "content": "7"}]}
 `
 
-// hostedTeam is a planner and a solver, one of whom is hosted.
+// hostedTeam returns the configuration of a planner and a solver; the agent `name` is hosted.
 func hostedTeam(t *testing.T, a *api, name, dir string, sets ...string) *config.Config {
 	t.Helper()
 	var rows strings.Builder
@@ -167,8 +168,8 @@ func trainHosted(t *testing.T, cfg *config.Config, resume bool) *recorder {
 	return mustTrain(t, cfg, Options{Resume: resume, Task: alternating{openTask(t, cfg)}})
 }
 
-// TestHosted trains a sub-agent of a hosted planner and a planner with a hosted sub-agent, for two steps with a resume
-// between them: the hosted one takes part in everything but the training, and checkpoints name where it was.
+// TestHosted trains the sub-agent of a hosted planner, and a planner with a hosted sub-agent, for two steps with a resume in between. The hosted
+// agent takes part in everything except the training, and checkpoints record its address.
 func TestHosted(t *testing.T) {
 	for name, other := range map[string]string{"planner": "solver", "solver": "planner"} {
 		t.Run(name, func(t *testing.T) {
@@ -177,7 +178,7 @@ func TestHosted(t *testing.T) {
 			second := trainHosted(t, hostedTeam(t, a, name, dir), true)
 			for step, seen := range []*recorder{first, second} {
 				if notes := seen.String(); !strings.Contains(notes, name+": info: its model big is hosted at "+a.url) {
-					t.Errorf("no word of the hosted model in %s", notes)
+					t.Errorf("the notes do not mention the hosted model: %s", notes)
 				}
 				own, learns := seen.find(t, "step", int64(step+1), name).Values, seen.find(t, "step", int64(step+1), other).Values
 				if learns["trajectories"] == 0 || learns["trained_tokens"] == 0 || learns["groups_degenerate"]+learns["groups_empty"] == learns["groups"] {
@@ -188,7 +189,7 @@ func TestHosted(t *testing.T) {
 				}
 				for _, absent := range []string{"trained_tokens", "memory_bytes", "gap_mean"} {
 					if v, ok := own[absent]; ok {
-						t.Errorf("step %d: %s is %v of a hosted model", step+1, absent, v)
+						t.Errorf("step %d: %s is %v for a hosted model", step+1, absent, v)
 					}
 				}
 				seen.find(t, "eval", int64(step+1), name)
@@ -198,7 +199,7 @@ func TestHosted(t *testing.T) {
 	}
 }
 
-// hostedFiles looks at what a run of two steps has left.
+// hostedFiles checks the files of a run of two steps.
 func hostedFiles(t *testing.T, dir string, a *api, name, other string) {
 	t.Helper()
 	m, err := archive.Verify(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.StepDir(2))
@@ -222,7 +223,7 @@ func hostedFiles(t *testing.T, dir string, a *api, name, other string) {
 	}
 	lines := readTrajectories(t, dir, "step-1", name)
 	if len(lines) == 0 {
-		t.Fatal("no trajectories of the hosted model")
+		t.Fatal("the hosted model has no trajectories")
 	}
 	for _, l := range lines {
 		if err := l.Check(); err != nil || len(l.Tokens) > 0 || l.Usage == nil || l.Reward == nil {
@@ -238,11 +239,11 @@ func hostedFiles(t *testing.T, dir string, a *api, name, other string) {
 		err = r.Write(&page, report.Options{})
 	}
 	if err != nil || !strings.Contains(page.String(), "calculator(") && name == "solver" || strings.Contains(page.String(), "No checkpoint has "+name) {
-		t.Errorf("the report misses the conversations, or a tokenizer, of the hosted model: %v", err)
+		t.Errorf("the report lacks the hosted model's conversations or a tokenizer: %v", err)
 	}
 }
 
-// readAll is the content of all files of a folder.
+// readAll returns the contents of all files in a folder.
 func readAll(t *testing.T, dir string) (all []byte) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
@@ -259,7 +260,7 @@ func readAll(t *testing.T, dir string) (all []byte) {
 	return all
 }
 
-// TestHostedWithoutUsage: what a server does not count is unknown, which is not 0.
+// TestHostedWithoutUsage checks that tokens that the server does not count are unknown rather than 0.
 func TestHostedWithoutUsage(t *testing.T) {
 	a := startAPI(t)
 	a.uncount = true
@@ -275,8 +276,7 @@ func TestHostedWithoutUsage(t *testing.T) {
 	}
 }
 
-// TestHostedAtTheStart: a key or a name that the server does not know ends the run before its first step, and so does a
-// key that is not set.
+// TestHostedAtTheStart checks that a wrong key or model name ends the run before its first step, as does a key that is not set.
 func TestHostedAtTheStart(t *testing.T) {
 	for set, want := range map[string][]string{
 		"agents.planner.model.name=small":                     {"agents.planner.model", "404 Not Found", "no such model", "check url and name"},
@@ -295,7 +295,7 @@ func TestHostedAtTheStart(t *testing.T) {
 			}
 		}
 		if err != nil && strings.Contains(err.Error(), "sk-another") {
-			t.Errorf("the key is in %v", err)
+			t.Errorf("the error contains the key: %v", err)
 		}
 		if len(seen.records) > 0 {
 			t.Errorf("%s: the run began", set)
@@ -303,8 +303,8 @@ func TestHostedAtTheStart(t *testing.T) {
 	}
 }
 
-// TestHostedFails: a rollout for which the server fails, main agent's or sub-agent's, is removed for every agent with the
-// reason in the ledgers, and no other; it has no reward, not even 0. An evaluation in which it fails has no accuracy.
+// TestHostedFails checks that every agent removes a rollout for which the server fails, in the main agent or the sub-agent, and removes no others.
+// The ledgers contain the reason. The rollout has no reward, not even 0.
 func TestHostedFails(t *testing.T) {
 	for _, name := range []string{"planner", "solver"} {
 		t.Run(name, func(t *testing.T) {
@@ -328,14 +328,15 @@ func TestHostedFails(t *testing.T) {
 				}
 				ledger, err := os.ReadFile(filepath.Join(dir, "ledger", n+".jsonl"))
 				if want := "not verified: " + name + " gave no answer: " + a.url + "/chat/completions: "; err != nil || !strings.Contains(string(ledger), want) || !strings.Contains(string(ledger), "500 Internal Server Error") {
-					t.Errorf("the ledger of %s does not say %q: %v\n%s", n, want, err, ledger)
+					t.Errorf("the ledger of %s does not contain %q: %v\n%s", n, want, err, ledger)
 				}
 			}
 		})
 	}
 }
 
-// TestHostedFailsPermanently: a server that fails for good ends the run after some steps, with its own words.
+// TestHostedFailsPermanently checks that a server that always fails ends the run after some steps, with the server's message. An evaluation in which
+// it fails has no accuracy.
 func TestHostedFailsPermanently(t *testing.T) {
 	a := startAPI(t)
 	a.fail = func(question string) int {
@@ -356,8 +357,7 @@ func TestHostedFailsPermanently(t *testing.T) {
 	}
 }
 
-// TestHostedPromptTooLong: a question that the hosted model's context does not hold is named, and its rollouts count as
-// those of a model of our own do.
+// TestHostedPromptTooLong checks that a question that exceeds the hosted model's context is named, and that its rollouts count as for a local model.
 func TestHostedPromptTooLong(t *testing.T) {
 	a := startAPI(t)
 	a.fail = func(question string) int {
@@ -372,11 +372,11 @@ func TestHostedPromptTooLong(t *testing.T) {
 		t.Errorf("%v", v)
 	}
 	if notes := seen.String(); !strings.Contains(notes, "is longer than the context of the hosted model") {
-		t.Errorf("no row is named in %s", notes)
+		t.Errorf("the notes name no row: %s", notes)
 	}
 }
 
-// TestHostedIsNotCalled: that it learned nothing is no news of a hosted model.
+// TestHostedIsNotCalled checks that the error does not report that a hosted model learned nothing.
 func TestHostedIsNotCalled(t *testing.T) {
 	cfg := hostedTeam(t, startAPI(t), "solver", t.TempDir(), "run.steps=1", "cold_start.demonstrations=none", "agents.planner.limits.max_new_tokens=1")
 	err := Train(t.Context(), cfg, Options{Observer: &recorder{}})
@@ -385,7 +385,7 @@ func TestHostedIsNotCalled(t *testing.T) {
 	}
 }
 
-// TestHostedEvaluates: `mgrpo eval` asks the hosted model again.
+// TestHostedEvaluates checks that `mgrpo eval` queries the hosted model again.
 func TestHostedEvaluates(t *testing.T) {
 	a, dir := startAPI(t), t.TempDir()
 	cfg := hostedTeam(t, a, "solver", dir, "run.steps=0", "cold_start.steps=1")

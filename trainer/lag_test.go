@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestLag lets two workers roll out ahead of what they train: they do, by no more than they may, every step is made,
-// and evaluations are of the version they say.
+// TestLag lets two workers roll out ahead of their training. They do so within the limit, every step completes, and evaluations use the right
+// version.
 func TestLag(t *testing.T) {
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
 	g, ctx := errgroup.WithContext(t.Context())
@@ -29,7 +29,7 @@ func TestLag(t *testing.T) {
 			}
 			ahead = max(ahead, v["lag_max"])
 			if gap, known := v["gap_mean"]; known && !(gap < 1e-5) {
-				t.Errorf("%s, step %d: gap %v between sampler and trainer; older weights are no gap", name, step, gap)
+				t.Errorf("%s, step %d: gap %v between sampler and trainer; older weights must not count", name, step, gap)
 			}
 		}
 		if ahead == 0 {
@@ -40,7 +40,7 @@ func TestLag(t *testing.T) {
 	}
 }
 
-// TestExactLag: the age of a trajectory follows from its step, and the run is a function of its seed.
+// TestExactLag checks that the age of a trajectory depends only on its step, and the run's results only on its seed.
 func TestExactLag(t *testing.T) {
 	run := func() *recorder {
 		seen := &recorder{}
@@ -53,7 +53,7 @@ func TestExactLag(t *testing.T) {
 	}
 	one, two := run(), run()
 	for _, name := range []string{"planner", "researcher"} {
-		for i, age := range []float64{0, 1, 2, 2, 2, 0, 1, 2} { // nothing is rolled out ahead of the evaluation after step 5
+		for i, age := range []float64{0, 1, 2, 2, 2, 0, 1, 2} { // the evaluation after step 5 waits for all earlier rollouts
 			a, b := one.find(t, "step", int64(i+1), name).Values, two.find(t, "step", int64(i+1), name).Values
 			if a["lag_mean"] != age || a["lag_max"] != age || a["rollouts_removed"] != 0 {
 				t.Errorf("%s, step %d: lag %v, at most %v, %v removed; want %v", name, i+1, a["lag_mean"], a["lag_max"], a["rollouts_removed"], age)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestTaskFromGoProgram: a Go program trains on a task of its own and evaluates with it, without an observer. The numbers equal those of the
-// same task in a configuration.
+// TestTaskFromGoProgram trains and evaluates a Go program's own task, without an observer. The numbers equal the ones of the same task in a
+// configuration.
 func TestTaskFromGoProgram(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, "task.kind=go", "run.steps=1", "eval.every=0", "agents.planner.model.tokenizer=task")
@@ -21,7 +21,7 @@ func TestTaskFromGoProgram(t *testing.T) {
 	same := load(t, t.TempDir(), "run.steps=1", "eval.every=0")
 	want := mustTrain(t, same, Options{}).find(t, "eval", 1, "planner").Values["accuracy"]
 	if got := e.Records[0].Values["accuracy"]; got != want {
-		t.Errorf("accuracy %v, and %v where the configuration names the task", got, want)
+		t.Errorf("accuracy %v, but %v if the configuration names the task", got, want)
 	}
 	for _, err := range []error{
 		Train(t.Context(), cfg, Options{Resume: true}),

@@ -19,7 +19,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// onMachines has the planner train on so many machines with so many devices each. The first is at 127.0.0.2, the others at 127.0.0.1.
+// onMachines returns settings for a planner on `count` machines with `size` devices each. The first is at 127.0.0.2, the others at 127.0.0.1.
 func onMachines(t *testing.T, count, size int) []string {
 	t.Helper()
 	port, err := redisserver.FreePort()
@@ -34,13 +34,13 @@ func onMachines(t *testing.T, count, size int) []string {
 	return []string{devices, "agents.planner.machines={count: " + strconv.Itoa(count) + ", address: '" + net.JoinHostPort("127.0.0.2", port) + "', key_file: " + key + "}"}
 }
 
-// lender is a process of the planner's on a machine of its own: a further machine, or the worker.
+// lender is a process of the planner on its own machine: a further machine, or the worker.
 type lender struct {
 	cmd *exec.Cmd
 	out bytes.Buffer
 }
 
-// startMachine starts one. It is killed at the test's end.
+// startMachine starts one. It is killed at the end of the test.
 func startMachine(t *testing.T, cfg *config.Config, number int) *lender {
 	t.Helper()
 	m := &lender{cmd: workerProcess(t, cfg.Dump("/"), "planner")}
@@ -58,7 +58,7 @@ func (m *lender) kill() {
 	m.cmd.Wait()
 }
 
-// mustEnd waits for the process's own end, which is a good one.
+// mustEnd waits for the process to end without an error.
 func (m *lender) mustEnd(t *testing.T) {
 	t.Helper()
 	if err := m.cmd.Wait(); err != nil {
@@ -66,8 +66,8 @@ func (m *lender) mustEnd(t *testing.T) {
 	}
 }
 
-// TestTwoMachinesEqualOne: two machines with two devices each go on from a checkpoint as one machine with four does, bit for bit. Two with
-// one device each learn, in TestMachinesLost, what one with two does from the beginning.
+// TestTwoMachinesEqualOne resumes from a checkpoint on two machines with two devices each, and on one machine with four. The results are bitwise
+// equal. TestMachinesLost compares two machines with one device each with one machine with two, from the beginning.
 func TestTwoMachinesEqualOne(t *testing.T) {
 	from, _ := rankedRun(t)
 	var dirs []string
@@ -95,31 +95,31 @@ func TestTwoMachinesEqualOne(t *testing.T) {
 		dirs, seen = append(dirs, dir), append(seen, r)
 	}
 	if !met {
-		t.Error("nobody has looked where the ranks meet")
+		t.Error("checkMeeting was never called")
 	}
 	sameWeights(t, digests(t, dirs[1], 4), digests(t, dirs[0], 4))
 	sameNumbers(t, seen[1].numbers(), seen[0].numbers())
 	sameLedgers(t, dirs[1], dirs[0])
 }
 
-// checkMeeting holds where ranks have connections to each other against their machines' addresses: rank 1, of this machine, is at 127.0.0.2,
-// and rank 2, of the other, is not.
+// checkMeeting compares the addresses of the ranks' connections with their machines' addresses. Rank 1, on this machine, must be at 127.0.0.2; rank
+// 2, on the other, must not.
 func checkMeeting(t *testing.T, other *lender) {
 	t.Helper()
 	here, there := followersOf(t, os.Getpid())["planner rank=1"], followersOf(t, other.cmd.Process.Pid)["planner rank=2"]
 	if here == 0 || there == 0 {
-		t.Errorf("rank 1 is process %d, rank 2 is process %d", here, there)
+		t.Errorf("rank 1 is process %d, rank 2 is process %d, want both", here, there)
 		return
 	}
 	if at := addressesOf(t, here); !at["127.0.0.2"] {
-		t.Errorf("rank 1 is reached at %v", at)
+		t.Errorf("rank 1 has the addresses %v", at)
 	}
 	if at := addressesOf(t, there); !at["127.0.0.1"] || at["127.0.0.2"] {
-		t.Errorf("rank 2 is reached at %v", at)
+		t.Errorf("rank 2 has the addresses %v", at)
 	}
 }
 
-// addressesOf are the local addresses of a process's TCP sockets.
+// addressesOf returns the local addresses of a process's TCP sockets.
 func addressesOf(t *testing.T, pid int) map[string]bool {
 	t.Helper()
 	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", pid))
@@ -128,7 +128,7 @@ func addressesOf(t *testing.T, pid int) map[string]bool {
 	}
 	local := map[string]string{} // by inode
 	for line := range strings.Lines(string(table)) {
-		if f := strings.Fields(line); len(f) > 9 && len(f[1]) == 13 { // as the CPU has it, little-endian
+		if f := strings.Fields(line); len(f) > 9 && len(f[1]) == 13 { // in the CPU's byte order, little-endian
 			if b, err := hex.DecodeString(f[1][:8]); err == nil {
 				slices.Reverse(b)
 				local["socket:["+f[9]+"]"] = net.IP(b).String()
@@ -150,13 +150,13 @@ func sameLedgers(t *testing.T, got, want string) {
 	t.Helper()
 	for _, name := range []string{"planner.jsonl", "researcher.jsonl"} {
 		if readFile(t, filepath.Join(got, "ledger", name)) != readFile(t, filepath.Join(want, "ledger", name)) {
-			t.Errorf("%s trained on other rollouts", name)
+			t.Errorf("%s trained on different rollouts", name)
 		}
 	}
 }
 
-// TestMachinesLost kills a follower on a further machine, then that machine's process, then the worker, each in another step, and starts
-// the processes again: two machines with a device each end with the bits of one with two that nothing interrupted.
+// TestMachinesLost kills, in different steps, a follower on the second machine, that machine's process, and the worker, and restarts the processes.
+// Two machines with one device each end with the same bits as an uninterrupted run on one machine with two devices.
 func TestMachinesLost(t *testing.T) {
 	want, _ := rankedRun(t)
 	dir := t.TempDir()
@@ -165,7 +165,7 @@ func TestMachinesLost(t *testing.T) {
 	strikes := []func(){
 		func() {
 			if pid := followersOf(t, further.cmd.Process.Pid)["planner rank=1"]; pid == 0 || syscall.Kill(pid, syscall.SIGKILL) != nil {
-				t.Error("there is no follower to strike")
+				t.Error("the follower could not be killed")
 			}
 		},
 		func() {
@@ -181,7 +181,7 @@ func TestMachinesLost(t *testing.T) {
 	}
 	struck := 0
 	seen := &recorder{}
-	seen.on = func(agent, phase string, _ int) { // of the researcher's worker, which is this process
+	seen.on = func(agent, phase string, _ int) { // called by the researcher's worker, which is this process
 		if struck < len(strikes) && phase == fmt.Sprint("step-", struck) {
 			strikes[struck]()
 			struck++
@@ -199,10 +199,10 @@ func TestMachinesLost(t *testing.T) {
 	sameLedgers(t, dir, want)
 }
 
-// TestFollowerReportsMissingFile: a follower's refusal reports that a file does not exist, so that rank 0 can explain what several machines need.
+// TestFollowerReportsMissingFile checks that a follower reports a missing file, so that rank 0 can explain the requirements of several machines.
 func TestFollowerReportsMissingFile(t *testing.T) {
 	_, err := assemble.ModelOf(load(t, t.TempDir(), "agents.planner.model=models/of-another-machine"), &config.Agent{Model: config.Model{Path: "models/of-another-machine"}})
 	if told := refusal(fmt.Errorf("opening: %w", err)); err == nil || !told.Missing || !strings.Contains(told.Error, "models/of-another-machine") {
-		t.Errorf("of %v it tells %+v", err, told)
+		t.Errorf("for %v it reports %+v", err, told)
 	}
 }

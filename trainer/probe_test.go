@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
 
-// watched is the research task, which calls during before each call of its tool.
+// watched is the research task, except that it calls during before each call of its tool.
 type watched struct {
 	*research.Task
 	during func(ctx context.Context)
@@ -38,7 +38,7 @@ func (w watchedTool) Call(ctx context.Context, args json.RawMessage) (string, er
 	return w.Tool.Call(ctx, args)
 }
 
-// TestRolloutsInFlight: an agent that holds one conversation at a time says so while it calls a tool.
+// TestRolloutsInFlight checks that an agent with one conversation at a time reports one rollout in flight while it calls a tool.
 func TestRolloutsInFlight(t *testing.T) {
 	server, err := health.Listen(health.Options{Address: "127.0.0.1:0", Agents: []string{"planner"}})
 	if err != nil {
@@ -71,6 +71,6 @@ func TestRolloutsInFlight(t *testing.T) {
 	}
 	mustTrain(t, cfg, Options{Health: server, Task: watched{openTask(t, cfg).(*research.Task), during}})
 	if len(seen) != 1 || seen["1"] == 0 {
-		t.Errorf("rollouts in flight during the calls of a tool, with how often each was seen: %v, want 1 alone", seen)
+		t.Errorf("numbers of rollouts in flight during calls of a tool, with their counts: %v, want only 1", seen)
 	}
 }

@@ -16,14 +16,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// TestOneProcessEqualsSeveral is the promise of the store: the team in one process, as two workers and as
-// two operating-system processes on a real server earns the same rewards and ends with the same bits.
+// TestOneProcessEqualsSeveral checks the promise of the store: the team in one process, in two workers, and in two operating-system processes with a
+// real server has the same rewards and final weights, bit for bit.
 func TestOneProcessEqualsSeveral(t *testing.T) {
 	dir := t.TempDir()
 	alone := mustTrain(t, load(t, dir), Options{})
 	want, wantNumbers := digests(t, dir, 3), alone.numbers()
-	// What batches form depends on the clock; but all of a step's rollouts begin with the planner at once, and
-	// answers come back to it one by one.
+	// The batches depend on timing. But all rollouts of a step begin with the planner at once, and answers return to it one by one.
 	for name, least := range map[string]struct {
 		inFlight float64
 		batches  int
@@ -35,7 +34,7 @@ func TestOneProcessEqualsSeveral(t *testing.T) {
 			maps.Copy(batches, v.Counts["decode_batch"])
 		}
 		if inFlight < least.inFlight || len(batches) < least.batches {
-			t.Errorf("%s: %v sequences in flight, decode batches of %v: too few to prove anything", name, inFlight, batches)
+			t.Errorf("%s: %v sequences in flight, decode batches of %v: the test compares too little", name, inFlight, batches)
 		}
 		if v := alone.find(t, "step", 2, name); v.Values["grad_norm"] == 0 || v.Values["groups_degenerate"]+v.Values["groups_empty"] == v.Values["groups"] {
 			t.Errorf("%s learned nothing: %v", name, v.Values)
@@ -70,7 +69,7 @@ func TestOneProcessEqualsSeveral(t *testing.T) {
 	})
 }
 
-// startRedis runs a server as mgrpo asks for it, but for the moment at which its file is on the disk.
+// startRedis runs a server with mgrpo's settings, except that it does not sync its file at once.
 func startRedis(t *testing.T) (url string) {
 	t.Helper()
 	s, err := redisserver.Start("--save", "", "--appendonly", "yes", "--maxmemory-policy", "noeviction")
@@ -81,7 +80,7 @@ func startRedis(t *testing.T) (url string) {
 	return s.URL() + "/0"
 }
 
-// workerProcess is this test binary as the worker of an agent, not started yet. It is killed at the test's end.
+// workerProcess returns a command that runs this test binary as an agent's worker. It is killed at the end of the test.
 func workerProcess(t *testing.T, cfg []byte, agent string) *exec.Cmd {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "team.yaml")
@@ -97,7 +96,7 @@ func workerProcess(t *testing.T, cfg []byte, agent string) *exec.Cmd {
 	return cmd
 }
 
-// runWorkers starts this test binary once an agent and returns what each printed.
+// runWorkers runs this test binary once per agent and returns their outputs.
 func runWorkers(t *testing.T, cfg []byte, agents ...string) []string {
 	t.Helper()
 	out := make([]string, len(agents))
@@ -121,7 +120,7 @@ func runWorkers(t *testing.T, cfg []byte, agents ...string) []string {
 	return out
 }
 
-// parseNumbers reads back what workerMain prints; hexadecimal keeps every bit.
+// parseNumbers parses the output of workerMain; hexadecimal keeps every bit.
 func parseNumbers(t *testing.T, text string) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}

@@ -23,7 +23,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// wordProblems is the team of examples/own-task with small random models, taught enough to delegate.
+// wordProblems returns the team of examples/own-task with small random models, trained enough to delegate.
 func wordProblems(t *testing.T, dir string, sets ...string) *config.Config {
 	t.Helper()
 	smol, err := filepath.Abs("../testdata/tokenizer/smollm2")
@@ -42,8 +42,7 @@ func wordProblems(t *testing.T, dir string, sets ...string) *config.Config {
 	return cfg
 }
 
-// program plays rollouts of word problems through the gateway: the same loop as agent.Run's, by somebody who has nothing
-// but HTTP.
+// program plays rollouts of word problems through the gateway. It runs the same loop as agent.Run, but uses only HTTP.
 type program struct {
 	t    *testing.T
 	cfg  *config.Config
@@ -66,7 +65,7 @@ type spoken struct {
 
 type calledFunction struct{ Name, Arguments, Problem, id string }
 
-// calls are the message's calls, malformed ones too.
+// calls returns the message's calls, including malformed ones.
 func (m spoken) calls() (out []calledFunction) {
 	var calls []struct {
 		ID       string
@@ -88,7 +87,7 @@ func (m spoken) calls() (out []calledFunction) {
 	return out
 }
 
-// ask has an agent answer messages. why is not empty where a limit ended the conversation.
+// ask requests an agent's answer to messages. If a limit ended the conversation, why is not empty.
 func (p *program) ask(ctx context.Context, name string, messages []spoken, tools []any) (said spoken, why string, err error) {
 	body, err := json.Marshal(map[string]any{"model": name, "messages": messages, "tools": tools})
 	if err != nil {
@@ -140,7 +139,7 @@ func (p *program) ask(ctx context.Context, name string, messages []spoken, tools
 
 func text(s string) *string { return &s }
 
-// converse holds a conversation of an agent and returns its answer; ok is false where it has none.
+// converse runs a conversation with an agent and returns its answer; ok reports whether there is one.
 func (p *program) converse(ctx context.Context, name, task string) (answer string, ok bool, err error) {
 	a := p.cfg.Agent(name)
 	system, err := os.ReadFile(p.cfg.Resolve(a.Prompt))
@@ -209,7 +208,7 @@ func functionOf(name, description, schema string) any {
 	}{name, description, json.RawMessage(schema)}}
 }
 
-// request sends JSON and reads the answer into out; nil: it is not read.
+// request sends JSON and reads the answer into out, unless out is nil.
 func request(ctx context.Context, method, url, key string, body, out any) (int, error) {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -233,7 +232,7 @@ func request(ctx context.Context, method, url, key string, body, out any) (int, 
 
 const leaseToken = "a-token-for-the-programs"
 
-// machine leases rollouts and plays them until ctx ends. dies says of each lease whether the machine is lost while it plays it.
+// machine leases rollouts and plays them until ctx ends. For each lease, dies reports whether the machine is lost while it plays the rollout.
 func machine(ctx context.Context, t *testing.T, cfg *config.Config, url string, dies func() bool) error {
 	for ctx.Err() == nil {
 		var o gateway.Offer
@@ -273,7 +272,7 @@ func machine(ctx context.Context, t *testing.T, cfg *config.Config, url string, 
 	return nil
 }
 
-// renewing prolongs a lease until stop is called.
+// renewing renews a lease until stop is called.
 func renewing(ctx context.Context, url, key string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	over := make(chan struct{})
@@ -291,7 +290,7 @@ func renewing(ctx context.Context, url, key string) (stop func()) {
 	return func() { cancel(); <-over }
 }
 
-// serveGateway is a process's gateway, and its URL.
+// serveGateway starts a gateway of this process and sets its URL.
 func serveGateway(t *testing.T, cfg *config.Config) *Gateway {
 	mux := http.NewServeMux()
 	server := httptest.NewServer(mux)
@@ -305,8 +304,8 @@ func serveGateway(t *testing.T, cfg *config.Config) *Gateway {
 	return g
 }
 
-// TestProgramEqualsConversation: eight programs at a time that hold the team's conversations through the gateway, two of
-// which are lost in the middle, leave the run with the weights and the numbers that our own conversations leave it with.
+// TestProgramEqualsConversation runs the team's conversations through the gateway in eight programs at a time; two are lost in the middle. The run
+// has the same weights and numbers as with our own conversations.
 func TestProgramEqualsConversation(t *testing.T) {
 	own := t.TempDir()
 	wanted := mustTrain(t, wordProblems(t, own, "eval.every=3"), Options{})
@@ -348,8 +347,8 @@ func TestProgramEqualsConversation(t *testing.T) {
 	}
 }
 
-// TestProgramsThatFail: a program that dies, says nothing or takes too long is no reward of 0: its rollout is removed, and the
-// run ends when that happens to too many.
+// TestProgramsThatFail checks that a program that fails, prints nothing or exceeds its time does not get a reward of 0: its rollout is removed. Too
+// many removed rollouts end the run.
 func TestProgramsThatFail(t *testing.T) {
 	for name, c := range map[string]struct{ script, want string }{
 		"dies":    {"echo no such file >&2; exit 3", "exit status 3: no such file"},
@@ -366,7 +365,7 @@ func TestProgramsThatFail(t *testing.T) {
 				t.Errorf("after %v: %v", time.Since(start), err)
 			}
 			seen := &recorder{}
-			cfg.Run.Steps, cfg.Run.Dir = 1, config.Path(t.TempDir()) // too few steps to be refused: the reason that nothing was trained is the removal
+			cfg.Run.Steps, cfg.Run.Dir = 1, config.Path(t.TempDir()) // one step is too short to end the run, so it ends because all rollouts were removed
 			err = Train(t.Context(), cfg, Options{Gateway: serveGateway(t, cfg), Observer: seen})
 			if want := "planner: all 4 rollouts of 1 step had no score and were removed"; !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "equal") ||
 				strings.Contains(err.Error(), "never called") || !strings.Contains(seen.String(), c.want) {

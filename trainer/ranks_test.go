@@ -23,13 +23,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// onRanks has both agents of the small team train on so many devices.
+// onRanks returns settings that train both agents of the small team on `size` devices each.
 func onRanks(size int, sets ...string) []string {
 	devices := "[" + strings.Join(slices.Repeat([]string{"cpu"}, size), ", ") + "]"
 	return append([]string{"agents.planner.devices=" + devices, "agents.researcher.devices=" + devices, "run.threads=1"}, sets...)
 }
 
-// ranked is a run of three steps on two ranks an agent that nothing interrupted, made once.
+// ranked is an uninterrupted run of three steps on two ranks per agent. It runs once.
 var ranked struct {
 	sync.Once
 	dir     string
@@ -45,12 +45,12 @@ func rankedRun(t *testing.T) (dir string, numbers map[string]float64) {
 		}
 	})
 	if ranked.numbers == nil {
-		t.Fatal("the run that nothing interrupts failed")
+		t.Fatal("the uninterrupted run failed")
 	}
 	return ranked.dir, ranked.numbers
 }
 
-// TestRanksRepeat: two runs with the same devices end with the same bits, and their agents have learned.
+// TestRanksRepeat checks that two runs with the same devices end with the same bits, and that their agents learned.
 func TestRanksRepeat(t *testing.T) {
 	want, wantNumbers := rankedRun(t)
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func TestRanksRepeat(t *testing.T) {
 			t.Errorf("%s learned nothing: %v", name, v)
 		}
 		if at := again.find(t, "step", 2, name).Counts["rank_tokens"]; at["0"] == 0 || at["1"] == 0 {
-			t.Errorf("tokens that the ranks of %s sampled: %v", name, at)
+			t.Errorf("tokens sampled by the ranks of %s: %v", name, at)
 		}
 		if v := again.find(t, "step", 3, name).Values; !(v["gap_mean"] < 1e-5) || v["rollouts_removed"] != 0 {
 			t.Errorf("%s: a gap of %v between samplers and trainer, %v rollouts removed", name, v["gap_mean"], v["rollouts_removed"])
@@ -77,20 +77,19 @@ func TestRanksRepeat(t *testing.T) {
 			want := again.find(t, "eval", 3, got.Agent)
 			for name, v := range want.Values {
 				if !clocked(name) && got.Values[name] != v {
-					t.Errorf("%s: %s is %v with %d devices and %v with two", got.Agent, name, got.Values[name], size, v)
+					t.Errorf("%s: %s is %v with %d devices, but %v with two", got.Agent, name, got.Values[name], size, v)
 				}
 			}
 			if in, by := want.Counts["rank_tokens"], got.Counts["rank_tokens"]; in["1"] == 0 || (by["2"] == 0) != (size == 1) {
-				t.Errorf("%s: tokens by rank %v in the run, %v with %d devices", got.Agent, in, by, size)
+				t.Errorf("%s: tokens by rank %v in the run, but %v with %d devices", got.Agent, in, by, size)
 			}
 		}
 	}
 }
 
-// TestRanksSampleAlike: a step from equal weights has the same conversations on one device and on two, token by token with their
-// log-probs: of a mixture, whose trainer takes the recorded experts; of a sampler in bf16 whose cache is too small for its conversations; of a
-// hybrid with such a cache;
-// of frozen weights; and of agents that adapt one model.
+// TestRanksSampleAlike checks that a step from equal weights has the same conversations, token by token with their log-probs, on one device and on
+// two. The cases are a mixture, whose trainer uses the recorded experts; a sampler in bf16 whose cache is too small for its conversations; a hybrid
+// with such a cache; frozen weights; and agents that adapt one model.
 func TestRanksSampleAlike(t *testing.T) {
 	const mixture = "agents.planner.model={family: qwen3_moe, width: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 192, experts: 8, experts_per_token: 3, expert_ffn: 32, max_positions: 256}"
 	base := oneBase(t)
@@ -121,15 +120,15 @@ func TestRanksSampleAlike(t *testing.T) {
 				}
 			}
 			if said[1] != said[2] || said[1] == "" {
-				t.Errorf("two devices sample otherwise than one")
+				t.Errorf("two devices sample differently from one")
 			}
 		})
 	}
 }
 
-// TestRanksResume goes on from one checkpoint of two ranks with one, two, three and four. The next step rolls out with equal weights, so its
-// ledger and its conversations are the same, token by token with their log-probs, and its update differs by the order of sums. Then what
-// one rank wrote goes on with four.
+// TestRanksResume resumes from a checkpoint of two ranks with one, two, three and four ranks. The next step rolls out with equal weights, so its
+// ledger and its conversations are equal, token by token with their log-probs. Its update differs only in the order of sums. Finally the run with one
+// rank resumes with four.
 func TestRanksResume(t *testing.T) {
 	from, _ := rankedRun(t)
 	steps := map[int]map[string][]float32{}
@@ -146,7 +145,7 @@ func TestRanksResume(t *testing.T) {
 		}
 		steps[size] = checkpointWeights(t, dir, 4)
 		if got := ranksOf(t, dir, 4); got != size {
-			t.Errorf("the state of a checkpoint of %d ranks says %d", size, got)
+			t.Errorf("the state of a checkpoint of %d ranks has %d", size, got)
 		}
 		if size == 1 {
 			last = dir
@@ -155,27 +154,27 @@ func TestRanksResume(t *testing.T) {
 	before, apart := checkpointWeights(t, from, 3), 0.0
 	for _, size := range []int{2, 3, 4} {
 		if rolledOut[size] != rolledOut[1] {
-			t.Errorf("%d ranks rolled out something else than one from the same weights", size)
+			t.Errorf("%d ranks roll out differently from one with the same weights", size)
 		}
 		for name, one := range steps[1] {
 			step, off := distance(one, before[name]), distance(steps[size][name], one)
 			if step == 0 || off > 1e-2*step {
-				t.Errorf("%s: %d ranks end %.3g from one rank, after a step of %.3g", name, size, off, step)
+				t.Errorf("%s: %d ranks end %.3g away from one rank, after a step of %.3g", name, size, off, step)
 			}
 			apart += off
 		}
 	}
 	if apart == 0 {
-		t.Error("several ranks add up exactly as one does: they do not seem to share the work")
+		t.Error("several ranks have exactly the sums of one: they do not seem to share the work")
 	}
 	mustTrain(t, load(t, last, onRanks(4, "run.steps=5")...), Options{Resume: true})
 	if got := ranksOf(t, last, 5); got != 4 {
-		t.Errorf("after 2, 1 and 4 ranks the state says %d", got)
+		t.Errorf("after 2, 1 and 4 ranks the state has %d", got)
 	}
 }
 
-// TestRanksContinueAfterStops stops a run on two ranks in its cold start, interrupts it in a step, and lets it go on: it ends with the bits of a run that
-// was left alone. The planner trains adapters with a KL term to the policy after its cold start, and the researcher is frozen after its own.
+// TestRanksContinueAfterStops stops a run on two ranks in its cold start, interrupts it in a step, and resumes it. It ends with the same bits as an
+// undisturbed run. The planner trains adapters with a KL term to the policy after its cold start; the researcher is frozen after its own.
 func TestRanksContinueAfterStops(t *testing.T) {
 	sets := onRanks(2, append(slices.Clone(withAdapters), "grpo.reference=cold_start", "agents.researcher.train=false")...)
 	wholeDir, dir := t.TempDir(), t.TempDir()
@@ -210,7 +209,7 @@ func readFile(t *testing.T, path string) string {
 	return string(b)
 }
 
-// ranksOf is the number of ranks in the planner's state.
+// ranksOf returns the number of ranks in the planner's state.
 func ranksOf(t *testing.T, dir string, step int64) int {
 	t.Helper()
 	data, err := archive.ReadState(archive.CheckpointsOf(dir).AgentDir(step, "planner"))
@@ -223,7 +222,7 @@ func ranksOf(t *testing.T, dir string, step int64) int {
 	return state.Ranks
 }
 
-// checkpointWeights are all weights of each agent of a checkpoint.
+// checkpointWeights returns all weights of each agent in a checkpoint.
 func checkpointWeights(t *testing.T, dir string, step int64) map[string][]float32 {
 	t.Helper()
 	out := map[string][]float32{}
@@ -246,7 +245,7 @@ func checkpointWeights(t *testing.T, dir string, step int64) map[string][]float3
 	return out
 }
 
-// distance is the Euclidean distance of two vectors.
+// distance returns the Euclidean distance between two vectors.
 func distance(a, b []float32) (d float64) {
 	for i := range a {
 		d += math.Pow(float64(a[i])-float64(b[i]), 2)
@@ -254,7 +253,7 @@ func distance(a, b []float32) (d float64) {
 	return math.Sqrt(d)
 }
 
-// followersOf are the processes of the followers that a process has started, by rank and agent.
+// followersOf returns the process ids of a process's followers, by agent and rank.
 func followersOf(t *testing.T, parent int) map[string]int {
 	t.Helper()
 	out := map[string]int{}
@@ -265,7 +264,7 @@ func followersOf(t *testing.T, parent int) map[string]int {
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended in the meantime
 		}
 		_, rest, _ := strings.Cut(string(stat), ") ")
 		fields := strings.Fields(rest)
@@ -281,8 +280,8 @@ func followersOf(t *testing.T, parent int) map[string]int {
 	return out
 }
 
-// TestFollowerLost kills a follower in the rollouts of a step and in its update, and stops one for ever: the worker goes back to its
-// checkpoint with new followers, and the run ends with the bits of one that nothing interrupted.
+// TestFollowerLost kills a follower during a step's rollouts and during its update, or stops it permanently. The worker goes back to its checkpoint
+// with new followers, and the run ends with the same bits as an uninterrupted one.
 func TestFollowerLost(t *testing.T) {
 	want, _ := rankedRun(t)
 	const killed, stopped = "rank 1 of planner on cpu was killed", "rank 1 of planner on cpu has sent no heartbeat for 15s"
@@ -293,7 +292,7 @@ func TestFollowerLost(t *testing.T) {
 		note := c.note
 		t.Run(c.in+" "+c.signal.String(), func(t *testing.T) {
 			dir := t.TempDir()
-			began, struck := false, false // of the second step
+			began, struck := false, false // in the second step
 			seen := &recorder{}
 			seen.on = func(agent, phase string, _ int) {
 				if agent != "planner" {
@@ -309,7 +308,7 @@ func TestFollowerLost(t *testing.T) {
 					return err != nil || len(saved) > 0
 				})
 				if pid := followersOf(t, os.Getpid())["planner rank=1"]; pid == 0 || syscall.Kill(pid, c.signal) != nil {
-					t.Error("there is no follower to strike")
+					t.Error("the follower could not be signalled")
 				}
 			}
 			cfg := load(t, dir, onRanks(2, "store.lease=15s", "run.checkpoint_every=1")...)
@@ -317,18 +316,18 @@ func TestFollowerLost(t *testing.T) {
 				t.Fatalf("%v\n%s", err, seen)
 			}
 			if !strings.Contains(seen.String(), "going back: agent planner: ") || !strings.Contains(seen.String(), note) {
-				t.Errorf("the notes do not say %q:\n%s", note, seen)
+				t.Errorf("the notes do not contain %q:\n%s", note, seen)
 			}
 			sameWeights(t, digests(t, dir, 3), digests(t, want, 3))
 			if left := followersOf(t, os.Getpid()); len(left) > 0 {
-				t.Errorf("followers are left over: %v", left)
+				t.Errorf("followers remain: %v", left)
 			}
 		})
 	}
 }
 
-// TestFollowerLostAgain kills the follower whenever its agent learns: twice at the same place is no accident, so the run ends, says who
-// was lost, and can be resumed.
+// TestFollowerLostAgain kills the follower whenever its agent learns. The second loss at the same version ends the run. The error names the follower,
+// and the run can be resumed.
 func TestFollowerLostAgain(t *testing.T) {
 	seen := &recorder{}
 	seen.on = func(agent, phase string, done int) {
@@ -347,8 +346,7 @@ func TestFollowerLostAgain(t *testing.T) {
 	}
 }
 
-// TestFollowerLostWhileItLoads kills the follower as soon as it is there: the second time ends the run, and the workers of other
-// agents hear of it.
+// TestFollowerLostWhileItLoads kills the follower as soon as it starts. The second loss ends the run, also for the workers of other agents.
 func TestFollowerLostWhileItLoads(t *testing.T) {
 	url, dir := startRedis(t), t.TempDir()
 	sets := append(untaught, onRanks(2, "store.url="+url, "store.timeout=1h")...)
@@ -382,7 +380,7 @@ func TestFollowerLostWhileItLoads(t *testing.T) {
 	}
 }
 
-// TestFollowerCannotOpen leaves a follower no memory: the worker says which rank and device it was.
+// TestFollowerCannotOpen leaves a follower without memory. The worker's error names the rank and the device.
 func TestFollowerCannotOpen(t *testing.T) {
 	t.Setenv(followerMemoryEnv, "1000000")
 	cfg := load(t, t.TempDir(), append(untaught, onRanks(2)...)...)
@@ -396,7 +394,7 @@ func TestFollowerCannotOpen(t *testing.T) {
 	}
 }
 
-// TestWorkerKilled kills a worker with signal 9: its followers end with it, also one that is stopped.
+// TestWorkerKilled kills a worker with SIGKILL. Its followers end with it, even a stopped one.
 func TestWorkerKilled(t *testing.T) {
 	cfg := load(t, t.TempDir(), append(untaught, "run.arm=single", "run.steps=100000", "run.threads=1", "agents.planner.devices=[cpu, cpu, cpu]")...)
 	cmd := workerProcess(t, cfg.Dump("/"), "planner")
@@ -416,13 +414,13 @@ func TestWorkerKilled(t *testing.T) {
 	}
 }
 
-// gone says whether a process has ended, also where nobody has asked how.
+// gone reports whether a process has ended, even if its parent has not waited for it.
 func gone(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// eventually waits, for a minute at most, for what must come to be.
+// eventually waits, for at most a minute, until is() is true.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 600 {
@@ -431,5 +429,5 @@ func eventually(t *testing.T, what string, is func() bool) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	t.Errorf("not within a minute: %s", what)
+	t.Errorf("not true within a minute: %s", what)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// late takes its time to write down what the researcher reports, and notes rollouts that end before that.
+// late is an observer that is slow to record the researcher's steps. It also notes rollouts that end before a step is recorded.
 type late struct {
 	mu     sync.Mutex
 	noted  int64 // the researcher's last step
@@ -34,13 +34,13 @@ func (l *late) Progress(p metrics.Progress) {
 	}
 }
 
-// TestRecordsPrecedeNextRollouts: a step's records are reported before the next step's rollouts begin.
+// TestRecordsPrecedeNextRollouts checks that a step's records are reported before the next step's rollouts begin.
 func TestRecordsPrecedeNextRollouts(t *testing.T) {
 	seen := &late{}
 	if err := Train(t.Context(), load(t, t.TempDir(), "run.steps=3"), Options{Observer: seen}); err != nil {
 		t.Fatal(err)
 	}
 	if seen.noted != 3 || len(seen.behind) > 0 {
-		t.Errorf("%d steps were reported; rollouts of versions %v were played before the step behind them was", seen.noted, seen.behind)
+		t.Errorf("%d steps were reported; rollouts of versions %v were played before the previous step was", seen.noted, seen.behind)
 	}
 }

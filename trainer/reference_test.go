@@ -11,14 +11,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// withKL adds a KL term that changes what is learned, and makes one update a step.
+// withKL adds a KL term that affects learning, and makes one update per step.
 var withKL = []string{"run.steps=3", "grpo.epochs=1", "grpo.minibatches=1", "eval.before=false", "eval.every=0", "eval.queries=2", "grpo.kl=k3", "grpo.kl_coef=0.5"}
 
-// kl0 bounds the KL of equal weights: log-probs of two forward passes that pack sequences differently are 1e-6 apart.
+// kl0 bounds the KL divergence of equal weights. Two forward passes that pack sequences differently give log-probs 1e-6 apart.
 const kl0 = 1e-11
 
-// TestReference: the KL term compares with the policy as it was taught, or as it was before that, as the configuration
-// says. Both agents begin with random weights.
+// TestReference checks that the KL term uses the policy after or before the cold start, as configured. Both agents begin with random weights.
 func TestReference(t *testing.T) {
 	for _, c := range []struct {
 		reference string
@@ -37,20 +36,20 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestKLWithoutWeightIsNoted: a run that measures the KL divergence with the weight 0 warns of it, for each agent.
+// TestKLWithoutWeightIsNoted checks that a run that measures the KL divergence with weight 0 warns about it for each agent.
 func TestKLWithoutWeightIsNoted(t *testing.T) {
 	for coef, want := range map[string]bool{"0": true, "0.5": false} {
 		seen := mustTrain(t, load(t, t.TempDir(), append(withKL, "run.steps=1", "grpo.kl_coef="+coef)...), Options{})
 		for _, name := range []string{"planner", "researcher"} {
 			if got := strings.Contains(seen.String(), name+": warning: grpo.kl k3 has the weight 0 (grpo.kl_coef)"); got != want {
-				t.Errorf("coefficient %s: %s is warned: %v", coef, name, got)
+				t.Errorf("coefficient %s: warning for %s: %v", coef, name, got)
 			}
 		}
 	}
 }
 
-// TestReferenceWithoutColdStart: without a cold start the KL term compares with the random weights that the run began with, also
-// after a resume, which makes them again. Nobody calls the researcher.
+// TestReferenceWithoutColdStart checks that without a cold start the KL term uses the run's initial random weights, which a resume creates again. The
+// researcher is never called.
 func TestReferenceWithoutColdStart(t *testing.T) {
 	dir, sets := t.TempDir(), append(withKL, "cold_start.demonstrations=none", "grpo.entropy_coef=0.1")
 	mustTrain(t, load(t, dir, append(sets, "run.steps=1")...), Options{})
@@ -58,12 +57,12 @@ func TestReferenceWithoutColdStart(t *testing.T) {
 	whole := mustTrain(t, load(t, t.TempDir(), append(sets, "run.steps=2")...), Options{})
 	first, second := whole.find(t, "step", 1, "planner").Values["ref_kl_mean"], whole.find(t, "step", 2, "planner").Values["ref_kl_mean"]
 	if first > kl0 || second <= kl0 || resumed["ref_kl_mean"] != second {
-		t.Errorf("KL %v, then %v, and %v where the run was resumed between the steps", first, second, resumed["ref_kl_mean"])
+		t.Errorf("KL %v, then %v, but %v if the run was resumed between the steps", first, second, resumed["ref_kl_mean"])
 	}
 }
 
-// TestReferenceSurvives interrupts a run with a KL term in its last step and goes on: it ends with the bits of a run that
-// was left alone, although its checkpoints are rounded to bf16. Without the very weights of the reference it goes nowhere.
+// TestReferenceSurvives interrupts a run with a KL term in its last step and resumes it. It ends with the same bits as an uninterrupted run, although
+// its checkpoints are rounded to bf16. Without the exact weights of the reference it does not resume.
 func TestReferenceSurvives(t *testing.T) {
 	wholeDir := t.TempDir()
 	want := mustTrain(t, load(t, wholeDir, withKL...), Options{})
@@ -102,7 +101,7 @@ func TestReferenceSurvives(t *testing.T) {
 	got := mustTrain(t, cfg, Options{Resume: true})
 	for _, name := range []string{"planner", "researcher"} {
 		if got, want := got.find(t, "step", 3, name).Values["ref_kl_mean"], want.find(t, "step", 3, name).Values["ref_kl_mean"]; got != want || got <= kl0 {
-			t.Errorf("%s: KL %v, %v in a run that was left alone", name, got, want)
+			t.Errorf("%s: KL %v, but %v in an uninterrupted run", name, got, want)
 		}
 		sameMaster(t, archive.CheckpointsOf(dir).AgentDir(3, name), archive.CheckpointsOf(wholeDir).AgentDir(3, name))
 	}

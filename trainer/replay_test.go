@@ -17,7 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// services are a retriever and a judge that never say the same twice, and fail now and then.
+// services are a retriever and a judge that never answer the same twice and sometimes fail.
 type services struct{ asked atomic.Int64 }
 
 func (s *services) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -32,7 +32,7 @@ func (s *services) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// replayed is a team of random models that learned one conversation by heart, with a retriever and a judge.
+// replayed returns a team of random models that learned one conversation by heart, with a retriever and a judge.
 func replayed(t *testing.T, services, dir, cache, mode string, sets ...string) *config.Config {
 	t.Helper()
 	data := t.TempDir()
@@ -74,7 +74,7 @@ agents:
 	return cfg
 }
 
-// TestReplay: a run whose services answered is repeated without them, without their keys, to the last bit.
+// TestReplay checks that a run with recorded services repeats bit for bit without the services and their keys.
 func TestReplay(t *testing.T) {
 	t.Setenv("MGRPO_TEST_JUDGE_KEY", "sesame")
 	s := &services{}
@@ -83,14 +83,14 @@ func TestReplay(t *testing.T) {
 	seen := mustTrain(t, replayed(t, server.URL, first, cache, "record"), Options{})
 	calls := seen.find(t, "step", 1, "solver").Counts
 	if calls[metrics.ToolCalls]["search"] == 0 || s.asked.Load() < 7 {
-		t.Fatalf("the team called %v and asked %d times", calls, s.asked.Load())
+		t.Fatalf("the team made the calls %v and %d requests", calls, s.asked.Load())
 	}
 	server.Close()
 	os.Unsetenv("MGRPO_TEST_JUDGE_KEY")
 	asked := s.asked.Load()
 	mustTrain(t, replayed(t, server.URL, second, cache, "replay"), Options{})
 	if s.asked.Load() != asked {
-		t.Errorf("the replay asked %d times", s.asked.Load()-asked)
+		t.Errorf("the replay made %d requests", s.asked.Load()-asked)
 	}
 	for _, name := range []string{"planner", "solver"} {
 		file := filepath.Join("ledger", name+".jsonl")
@@ -105,7 +105,7 @@ func TestReplay(t *testing.T) {
 	sameWeights(t, digests(t, first, 1), digests(t, second, 1))
 }
 
-// TestReplayOfUnrecordedRequest: a replay that needs a request without a recorded answer ends with an error that contains the request.
+// TestReplayOfUnrecordedRequest checks that a replay with an unrecorded request ends with an error that contains the request.
 func TestReplayOfUnrecordedRequest(t *testing.T) {
 	for name, chats := range map[string]string{"judge": demonstrated, "retriever": ""} {
 		cfg := replayed(t, "http://127.0.0.1:1", t.TempDir(), t.TempDir(), "replay")

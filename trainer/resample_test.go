@@ -15,8 +15,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestResample: queries whose rollouts all have one reward are replaced, up to the bound, for every agent alike, and a step
-// that is made again has the same queries and leaves the same weights.
+// TestResample checks that queries whose rollouts all have the same reward are replaced, up to the limit, for all agents alike. A repeated step has
+// the same queries and final weights.
 func TestResample(t *testing.T) {
 	const bound = 3
 	sets := []string{"run.steps=2", "grpo.rollouts=2", "eval.before=false", "eval.every=0", "eval.queries=2"}
@@ -32,13 +32,13 @@ func TestResample(t *testing.T) {
 	before, after := plain.find(t, "step", 1, "planner").Values, first.find(t, "step", 1, "planner").Values
 	n := after["queries_replaced"]
 	if n < 1 || n > bound || before["queries_replaced"] != 0 {
-		t.Errorf("%v queries are replaced, and %v without resampling", n, before["queries_replaced"])
+		t.Errorf("%v queries were replaced, and %v without resampling", n, before["queries_replaced"])
 	}
 	if after["groups"] != 4 || after["trajectories"] != 2*(4+n) || after["groups_degenerate"] > before["groups_degenerate"] || after["rollouts_removed"] != 0 {
 		t.Errorf("%v after %v", after, before)
 	}
 	if after["groups_degenerate"] > 0 && n < bound {
-		t.Errorf("%v groups are degenerate, but only %v queries are replaced", after["groups_degenerate"], n)
+		t.Errorf("%v groups are degenerate, but only %v queries were replaced", after["groups_degenerate"], n)
 	}
 	var queries []string
 	for _, agent := range []string{"planner", "researcher"} {
@@ -65,12 +65,12 @@ func TestResample(t *testing.T) {
 		}
 	}
 	if said, err := os.ReadFile(filepath.Join(dirs[0], "trajectories", "step-0", "planner.jsonl")); err != nil || strings.Count(string(said), "\n") != 2*(4+int(n)) {
-		t.Errorf("the trajectories of replaced queries are lost: %v", err)
+		t.Errorf("the trajectories of replaced queries are missing: %v", err)
 	}
 }
 
-// TestResampleAfterLostWorker: a worker that was lost had published outcomes, those of replacements too. Whoever plays the step again comes to
-// the same.
+// TestResampleAfterLostWorker starts from the published outcomes of a lost worker, including the outcomes of replaced queries. Playing the step again
+// gives the same result.
 func TestResampleAfterLostWorker(t *testing.T) {
 	url := startRedis(t)
 	opt, err := redis.ParseURL(url)
@@ -99,7 +99,7 @@ func TestResampleAfterLostWorker(t *testing.T) {
 	sameNumbers(t, mustTrain(t, load(t, t.TempDir(), append(sets, "run.name=second")...), Options{}).numbers(), seen.numbers())
 }
 
-// onRecord is called with each record.
+// onRecord is an observer that calls the function with each record.
 type onRecord func(metrics.Record)
 
 func (f onRecord) Report(r metrics.Record) { f(r) }

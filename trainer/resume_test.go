@@ -23,7 +23,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// whole is a run of four steps that nothing interrupted, made once: its folder and what it reported.
+// whole returns the folder and the numbers of an uninterrupted run of four steps. It runs once.
 func whole(t *testing.T) (dir string, numbers map[string]float64) {
 	t.Helper()
 	wholeRun.Do(func() {
@@ -44,8 +44,8 @@ var wholeRun struct {
 	err     error
 }
 
-// interrupt returns a context that ends when an agent makes progress in a phase, not before the run has a complete
-// checkpoint: that is written beside the steps.
+// interrupt returns a context that ends when an agent makes progress in a phase, but not before the run has a complete checkpoint, which is written
+// during the steps.
 func interrupt(t *testing.T, seen *recorder, agent, phase, dir string) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
@@ -64,8 +64,8 @@ func interrupt(t *testing.T, seen *recorder, agent, phase, dir string) context.C
 	return ctx
 }
 
-// TestResumeEqualsUninterrupted interrupts a run in its third step and goes on from the checkpoint of the
-// second: what is reported and the last weights and optimizer states are those of a run left alone.
+// TestResumeEqualsUninterrupted interrupts a run in its third step and resumes it from the checkpoint of the second. The reports, the final weights
+// and the optimizer states equal the uninterrupted run's.
 func TestResumeEqualsUninterrupted(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir := t.TempDir()
@@ -87,7 +87,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 	}
 }
 
-// TestWorkersResume interrupts one of two workers: the other is told, both leave, and both go on.
+// TestWorkersResume interrupts one of two workers. The other one stops too, and both resume.
 func TestWorkersResume(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, url := t.TempDir(), startRedis(t)
@@ -119,7 +119,7 @@ func TestWorkersResume(t *testing.T) {
 	})
 	var told *store.StopError
 	if !errors.As(errs["planner"], &told) || told.Agent != "researcher" || told.Kind != store.Asked {
-		t.Fatalf("the planner heard: %v", errs["planner"])
+		t.Fatalf("the planner ended with: %v", errs["planner"])
 	}
 	if !errors.Is(errs["researcher"], context.Canceled) {
 		t.Fatalf("the researcher ended with: %v", errs["researcher"])
@@ -132,8 +132,9 @@ func TestWorkersResume(t *testing.T) {
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }
 
-// TestWaitingWorkerOffersWhatIsThere has a second worker of an agent wait for the first one's place, as one does that was replaced while
-// it was suspended. The first is lost steps later, when the checkpoints that the second has seen are deleted: the team goes on all the same.
+// TestWaitingWorkerOffersWhatIsThere starts a second worker that waits for the place of an agent's first worker. This happens if a suspended worker
+// is replaced. The first worker is lost several steps later, when the checkpoints that the second one saw have been deleted. The team continues
+// nevertheless.
 func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
 	work := func(ctx context.Context, agent string, seen *recorder) <-chan error {
@@ -149,7 +150,7 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	first.on = func(agent, phase string, _ int) {
 		switch {
 		case agent == "planner" && phase == "step-2" && heir == nil:
-			for len(stepsIn(t, filepath.Join(dir, "researcher"))) == 0 && t.Context().Err() == nil { // it is written beside the steps
+			for len(stepsIn(t, filepath.Join(dir, "researcher"))) == 0 && t.Context().Err() == nil { // the checkpoint is written during the steps
 				time.Sleep(10 * time.Millisecond)
 			}
 			heir = work(t.Context(), "researcher", second)
@@ -168,7 +169,7 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 		t.Fatalf("the planner ended with: %v", err)
 	}
 	if got := stepsIn(t, filepath.Join(dir, "researcher")); got[0] < 3 {
-		t.Fatalf("the second worker has seen one of the checkpoints %v", got)
+		t.Fatalf("the second worker saw one of the checkpoints %v", got)
 	}
 	planner = work(t.Context(), "planner", first)
 	if err := errors.Join(toTheEnd(<-planner), toTheEnd(<-heir)); err != nil {
@@ -176,7 +177,7 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	}
 }
 
-// copyRun makes a copy of a run's folder to do harm to.
+// copyRun copies a run's folder, so that a test can damage it.
 func copyRun(t *testing.T, dir string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "run")
@@ -204,7 +205,7 @@ func TestResumeRefuses(t *testing.T) {
 			seen := &recorder{}
 			err := Train(t.Context(), load(t, dir, c.sets...), Options{Resume: c.resume, Observer: seen})
 			if err == nil {
-				t.Fatal("it trained")
+				t.Fatal("the damaged run was resumed")
 			}
 			for _, w := range c.want {
 				if !strings.Contains(err.Error(), w) {
@@ -215,8 +216,8 @@ func TestResumeRefuses(t *testing.T) {
 	}
 }
 
-// TestResumeWithOtherSettings goes on with another rate, schedule, number of rollouts and of queries: the steps that follow have them, the
-// moments stay, and a note names what changed.
+// TestResumeWithOtherSettings resumes with a different rate, schedule, and number of rollouts and queries. The following steps use them, the moments
+// stay, and a note names the changes.
 func TestResumeWithOtherSettings(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, seen := copyRun(t, wholeDir), &recorder{}
@@ -237,7 +238,7 @@ func TestResumeWithOtherSettings(t *testing.T) {
 	if want := changed.Agent("planner").Optimizer; !(v["lr"] > 0 && v["lr"] <= want.LR) {
 		t.Errorf("rate %v", v["lr"])
 	}
-	// A second resume compares with the settings that the run has now.
+	// A second resume compares with the run's current settings.
 	again := &recorder{}
 	if err := Train(t.Context(), load(t, dir, "run.steps=6", "grpo.rollouts=6", "task.queries_per_step=3", "grpo.epochs=1", "grpo.minibatches=1",
 		"agents.planner.optimizer.lr=1e-5", "agents.planner.optimizer.schedule=cosine", "agents.planner.optimizer.decay_steps=9"), Options{Resume: true, Observer: again}); err != nil {
@@ -248,7 +249,7 @@ func TestResumeWithOtherSettings(t *testing.T) {
 	}
 }
 
-// TestResumeOfNothing: a supervisor starts workers with one command line, the first time too.
+// TestResumeOfNothing checks that --resume also starts a new run, because a supervisor always uses the same command line.
 func TestResumeOfNothing(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, append(untaught, "run.steps=1")...), Options{Resume: true})
@@ -260,8 +261,8 @@ func TestResumeOfNothing(t *testing.T) {
 	}
 }
 
-// TestResumePassesDamageOver flips one bit of the newest checkpoint: the one before it is continued, the
-// reason is told, and the end is the same.
+// TestResumePassesDamageOver flips one bit of the newest checkpoint. The run resumes from the previous one, reports the reason, and has the same
+// result.
 func TestResumePassesDamageOver(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
@@ -285,8 +286,8 @@ func TestResumePassesDamageOver(t *testing.T) {
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }
 
-// TestResumeWithOtherKernels resumes with another instruction set of our kernels, as after one was found to fail: the CPU is the
-// same, and the bits may not be.
+// TestResumeWithOtherKernels resumes with a different instruction set, as if the previous one had failed its self-test. The CPU is the same, but the
+// bits may differ.
 func TestResumeWithOtherKernels(t *testing.T) {
 	const other = "portable"
 	wholeDir, _ := whole(t)
@@ -304,13 +305,13 @@ func TestResumeWithOtherKernels(t *testing.T) {
 	}
 }
 
-// TestResumeProlongs raises run.steps twice: the learning rates of the schedule stay those of the run as begun.
+// TestResumeProlongs raises run.steps twice. The learning rates follow the original schedule.
 func TestResumeProlongs(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
 	floor := 5e-4 * 0.1 // the linear schedule ended at step 4
 	for i, last := range []int64{5, 6, 6} {
-		if i == 2 { // a resume that raises nothing: step 6 is lost
+		if i == 2 { // a resume with the same run.steps, because step 6 was lost
 			if err := os.RemoveAll((archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}).StepDir(6)); err != nil {
 				t.Fatal(err)
 			}
@@ -341,8 +342,8 @@ func TestResumeOfCompleteRun(t *testing.T) {
 	}
 }
 
-// TestBestSurvives resumes a run whose results say that version 1 was better than anything to come: those of
-// later checkpoints say so too, and the best checkpoint is not pruned, nor that of the cold start.
+// TestBestSurvives resumes a run whose results name version 1 as better than all later ones. The results of later checkpoints keep that. The best
+// checkpoint and the checkpoint of the cold start are not pruned.
 func TestBestSurvives(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir := copyRun(t, wholeDir)
@@ -376,15 +377,15 @@ func TestBestSurvives(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := readResults(t, dir, 4); got != `{"evaluated":4,"best":{"version":1,"accuracy":0.9999}}` {
-		t.Errorf("the last results are %s", got)
+		t.Errorf("the newest results are %s", got)
 	}
 	if got := stepsIn(t, dir); !slices.Equal(got, []int64{0, 1, 3, 4}) {
-		t.Errorf("checkpoints %v, want that of the cold start, the best and the newest two", got)
+		t.Errorf("checkpoints %v, want the cold start's, the best and the newest two", got)
 	}
 }
 
-// TestCheckpointGetsLaterEvaluation: a checkpoint that was written before its version was evaluated says afterwards
-// how good it is, so that a run resumed from it neither forgets the best version nor evaluates again.
+// TestCheckpointGetsLaterEvaluation checks that a checkpoint written before its version's evaluation receives the result later. So a resumed run
+// keeps the best version and does not evaluate again.
 func TestCheckpointGetsLaterEvaluation(t *testing.T) {
 	dir, numbers := whole(t)
 	var want archive.Evaluations
@@ -410,12 +411,12 @@ func TestCheckpointGetsLaterEvaluation(t *testing.T) {
 	}
 	for _, r := range mustTrain(t, load(t, again, "run.steps=4"), Options{Resume: true}).records {
 		if r.Kind == "eval" && r.Step == 2 {
-			t.Errorf("%s was evaluated at version 2 again", r.Agent)
+			t.Errorf("%s was evaluated again at version 2", r.Agent)
 		}
 	}
 }
 
-// readResults is what the newest form of a checkpoint says of the run's evaluations, in one line.
+// readResults returns a checkpoint's newest record of the run's evaluations, in one line.
 func readResults(t *testing.T, dir string, step int64) string {
 	t.Helper()
 	offers, skipped, err := archive.CheckpointsOf(dir).Offers()
@@ -430,8 +431,8 @@ func readResults(t *testing.T, dir string, step int64) string {
 	return out.String()
 }
 
-// TestRefusedSettingsLeaveNothing: a worker whose settings the others refuse is not held to them when they have been
-// corrected, and one that resumes with others than the run's own is told where those are.
+// TestRefusedSettingsLeaveNothing checks that a worker whose settings the others refuse can join with corrected settings. A worker that resumes with
+// different settings than its run gets an error with the path of the old ones.
 func TestRefusedSettingsLeaveNothing(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
 	sets := append(untaught, "store.url="+url, "run.steps=1")
@@ -452,7 +453,7 @@ func TestRefusedSettingsLeaveNothing(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	if err := researcher("run.seed=99"); err == nil || !strings.Contains(err.Error(), "run.seed: 99 here") {
-		t.Errorf("another seed: %v", err)
+		t.Errorf("with another seed: %v", err)
 	}
 	if err := toTheEnd(researcher("run.steps=1")); err != nil {
 		t.Errorf("corrected: %v", err)

@@ -12,9 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestRoundedFoldersResumeExactly interrupts a run whose folders are in bf16 in its third step and goes on from the
-// checkpoint of the second: it ends with the weights, in float32, of a run whose folders are in float32, and an
-// evaluation of its last checkpoint gives what the run printed.
+// TestRoundedFoldersResumeExactly interrupts a run with folders in bf16 in its third step and resumes it from the checkpoint of the second. Its
+// float32 weights equal the weights of a run with folders in float32. Evaluating its last checkpoint gives the run's own numbers.
 func TestRoundedFoldersResumeExactly(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir := t.TempDir()
@@ -31,7 +30,7 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 		sameMaster(t, archive.CheckpointsOf(dir).AgentDir(4, agent), archive.CheckpointsOf(wholeDir).AgentDir(4, agent))
 	}
 	said := map[int]string{}
-	for _, size := range []int{1, 2} { // a rank that learns nothing reads the fp32 weights by itself
+	for _, size := range []int{1, 2} { // a rank that does not learn reads the fp32 weights itself
 		evaluated, err := Evaluate(t.Context(), load(t, dir, onRanks(size, "run.steps=4", "run.save_dtype=bf16")...), CheckpointOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -40,19 +39,18 @@ func TestRoundedFoldersResumeExactly(t *testing.T) {
 			want := second.find(t, "eval", 4, got.Agent).Values
 			for _, name := range []string{"tokens", "sampled_tokens", "format_valid"} {
 				if got.Values[name] != want[name] || want["tokens"] == 0 {
-					t.Errorf("%s of %s: %v evaluated with %d devices, %v printed", name, got.Agent, got.Values[name], size, want[name])
+					t.Errorf("%s of %s: %v evaluated with %d devices, but %v in the run", name, got.Agent, got.Values[name], size, want[name])
 				}
 			}
 			said[size] += readFile(t, filepath.Join(archive.TrajectoriesDir(evaluated.Dir), "eval-4", got.Agent+".jsonl"))
 		}
 	}
 	if said[1] != said[2] || said[1] == "" {
-		t.Error("an evaluation on two devices is another than on one")
+		t.Error("an evaluation on two devices differs from one on one device")
 	}
 }
 
-// TestSavedInTheTypeOfTheInput starts from folders in bf16 and in fp16: a run's folders have that type too, an agent's that
-// does not learn included.
+// TestSavedInTheTypeOfTheInput starts from folders in bf16 and in fp16. The run's folders have the same type, also for an agent that does not learn.
 func TestSavedInTheTypeOfTheInput(t *testing.T) {
 	before := t.TempDir()
 	mustTrain(t, load(t, before, append(untaught, "run.steps=1")...), Options{})
@@ -73,7 +71,7 @@ func TestSavedInTheTypeOfTheInput(t *testing.T) {
 	}
 }
 
-// rewrite writes an agent's folder anew, in another type.
+// rewrite writes a copy of an agent's folder in another type.
 func rewrite(t *testing.T, from, to string, dtype weights.DType) {
 	t.Helper()
 	src, extra := openWeights(t, from), map[string][]byte{}
@@ -94,8 +92,8 @@ func rewrite(t *testing.T, from, to string, dtype weights.DType) {
 	}
 }
 
-// sameMaster holds the float32 weights beside a folder in bf16 against a folder in float32, and the former against
-// the latter's values in bf16.
+// sameMaster checks that the float32 master weights of a folder in bf16 equal the weights of a folder in float32, and that the bf16 weights are close
+// to them.
 func sameMaster(t *testing.T, rounded, exact string) {
 	t.Helper()
 	master, err := archive.OpenOptimizer(rounded)
@@ -116,7 +114,7 @@ func sameMaster(t *testing.T, rounded, exact string) {
 		}
 		for i := range want {
 			if got[i] != want[i] || near[i]-want[i] > max(want[i], -want[i])/256 || want[i]-near[i] > max(want[i], -want[i])/256 {
-				t.Fatalf("%s: %s[%d] is %v beside %v, want %v", filepath.Base(rounded), tensor.Name, i, got[i], near[i], want[i])
+				t.Fatalf("%s: %s[%d] is %v (bf16: %v), want %v", filepath.Base(rounded), tensor.Name, i, got[i], near[i], want[i])
 			}
 		}
 	}

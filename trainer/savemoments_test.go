@@ -10,7 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestWithoutSavedMoments: with run.save_moments false no checkpoint has AdamW's moments; the run goes on from it and reports what is missing.
+// TestWithoutSavedMoments checks that with run.save_moments false no checkpoint contains AdamW's moments. The run resumes from it and reports the
+// missing moments.
 func TestWithoutSavedMoments(t *testing.T) {
 	dir, sets := t.TempDir(), []string{"run.save_moments=false", "run.save_dtype=bf16", "agents.researcher.train=false"}
 	mustTrain(t, load(t, dir, append(sets, "run.steps=2")...), Options{})
@@ -32,6 +33,6 @@ func TestWithoutSavedMoments(t *testing.T) {
 	older, err := os.Stat(path(2))
 	newest, err2 := os.Stat(path(3))
 	if err := errors.Join(err, err2); err != nil || !os.SameFile(older, newest) {
-		t.Errorf("the weights of an agent that is not trained are written again (%v)", err)
+		t.Errorf("the weights of an agent that is not trained were written again (%v)", err)
 	}
 }

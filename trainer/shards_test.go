@@ -17,7 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// sampler stands in for an SGLang server: it samples with the weights of the folder that it was told to load.
+// sampler replaces an SGLang server. It samples with the weights of the folder that a request names.
 type sampler struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -39,7 +39,7 @@ type samplerRequest struct {
 	} `json:"sampling_params"`
 }
 
-// serveSampler starts one and returns the settings of agents that it samples for, one server each.
+// serveSampler starts a sampler and returns the engine setting of an agent.
 func serveSampler(t *testing.T, agent string) (s *sampler, engine string) {
 	t.Helper()
 	device, err := torch.Open("cpu", 1)
@@ -125,7 +125,7 @@ func (s *sampler) generate(q samplerRequest) (map[string]any, error) {
 	return map[string]any{"output_ids": ids[prompt:], "meta_info": map[string]any{"weight_version": s.version, "output_token_logprobs": logProbs}}, nil
 }
 
-// sampled is the token at a place of the cumulated distribution, and its log-prob.
+// sampled returns the token at a point of the cumulative distribution, and its log-prob.
 func sampled(logits []float32, temperature, at float64) (id int32, logProb float64) {
 	top := float64(slices.Max(logits))
 	sum := 0.0
@@ -141,14 +141,14 @@ func sampled(logits []float32, temperature, at float64) (id int32, logProb float
 	return 0, 0
 }
 
-// An agent of which no device holds all weights has a server sample. What the server says is what the agent's devices compute together, in
-// training and before it; a sub-agent that is frozen after its cold start keeps its shares for checkpoints; the same again gives the same bits;
-// and three devices go on from what two have learned. Of a mixture they divide the experts.
+// An agent whose weights do not fit one device samples on a server. The server's log-probs equal the ones that the agent's devices compute together,
+// before and during training. A sub-agent that is frozen after its cold start keeps its shares for checkpoints.
+// The same run again gives the same bits, and three devices can resume the run of two. The devices divide the experts of a mixture.
 func TestShards(t *testing.T) {
 	for name, more := range map[string][]string{
 		"team": nil, "main_only": {"run.arm=main_only"},
 		"mixture": {"agents.researcher.model={family: qwen3_moe, width: 32, layers: 2, heads: 4, kv_heads: 2, head_dim: 8, ffn: 64, experts: 4, experts_per_token: 2, expert_ffn: 16}",
-			"grpo.rollouts=8", "task.queries_per_step=4"}, // enough that some group's rewards differ
+			"grpo.rollouts=8", "task.queries_per_step=4"}, // enough that the rewards of some group differ
 		"hybrid": {"agents.researcher.model={family: lfm2, width: 32, layers: 4, heads: 2, kv_heads: 1, head_dim: 16, ffn: 64}", "grpo.rollouts=8", "task.queries_per_step=4"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestShards(t *testing.T) {
 					fmt.Sprintf("agents.researcher.devices=[%s]", strings.Join(slices.Repeat([]string{"cpu"}, size), ", ")), fmt.Sprintf("run.steps=%d", steps))
 				seen := mustTrain(t, load(t, dir, append(sets, more...)...), o)
 				if server.loads < 1 {
-					t.Error("the server got no weights")
+					t.Error("the server received no weights")
 				}
 				return seen
 			}
@@ -168,7 +168,7 @@ func TestShards(t *testing.T) {
 				run(2, again, 1, Options{})
 				sameWeights(t, digests(t, again, 1), digests(t, dir, 1))
 				if v := seen.find(t, "step", 1, "researcher").Values; v["grad_norm"] == 0 || !(v["gap_mean"] < 1e-4) {
-					t.Errorf("a gradient of %v, and a gap of %v between server and trainer", v["grad_norm"], v["gap_mean"])
+					t.Errorf("gradient norm %v, and a gap of %v between server and trainer", v["grad_norm"], v["gap_mean"])
 				}
 			}
 			run(3, dir, 2, Options{Resume: true})

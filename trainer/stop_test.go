@@ -33,8 +33,8 @@ func stopIn(seen *recorder, agent, phase string) <-chan struct{} {
 	return stop
 }
 
-// TestStop asks for a stop in the second step: it is finished, a checkpoint of version 2 is there, nothing
-// of the third has begun, and the run goes on to the same end.
+// TestStop requests a stop in the second step. That step is completed, version 2 has a checkpoint, the third step does not begin, and the resumed run
+// has the same result.
 func TestStop(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
@@ -55,8 +55,7 @@ func TestStop(t *testing.T) {
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 }
 
-// TestStopInLastStep leaves nothing but the last evaluation for the resumed run, which then has the same
-// results as one left alone, and nothing left to resume.
+// TestStopInLastStep leaves only the last evaluation to the resumed run. Then the results equal the uninterrupted run's, and the run is complete.
 func TestStopInLastStep(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir, seen := t.TempDir(), &recorder{}
@@ -79,8 +78,8 @@ func TestStopInLastStep(t *testing.T) {
 	}
 }
 
-// TestOtherPlanOfPhase: if the store already has another plan of a phase, the team goes back once. The second time the run ends with that
-// error.
+// TestOtherPlanOfPhase checks that the team goes back once if the store already has a different plan for a phase. The second time, the run ends with
+// that error.
 func TestOtherPlanOfPhase(t *testing.T) {
 	url := startRedis(t)
 	cfg := load(t, t.TempDir(), append(untaught, "store.url="+url)...)
@@ -101,7 +100,7 @@ func TestOtherPlanOfPhase(t *testing.T) {
 	}
 }
 
-// TestStopWhileWaitingForWorkers: a worker that waits for others stops at once, because it has no step to finish.
+// TestStopWhileWaitingForWorkers checks that a worker that waits for others stops at once, because it has no step to finish.
 func TestStopWhileWaitingForWorkers(t *testing.T) {
 	cfg := load(t, t.TempDir(), append(untaught, "store.url="+startRedis(t), "store.timeout=1h")...)
 	stop := make(chan struct{})
@@ -112,7 +111,7 @@ func TestStopWhileWaitingForWorkers(t *testing.T) {
 	}
 }
 
-// TestStopWithADeadPartner kills the researcher in a step: the planner, asked to stop, does not wait for it.
+// TestStopWithADeadPartner kills the researcher in a step. The planner is asked to stop and does not wait for it.
 func TestStopWithADeadPartner(t *testing.T) {
 	dir, url := t.TempDir(), startRedis(t)
 	sets := append(untaught, "store.url="+url, "store.lease=1s", "store.timeout=1h", "run.threads=1")
@@ -138,7 +137,7 @@ func TestStopWithADeadPartner(t *testing.T) {
 	}
 }
 
-// stopAfter returns a channel that is closed when an agent has made so many updates of its cold start.
+// stopAfter returns a channel that is closed after `updates` updates of an agent's cold start.
 func stopAfter(seen *recorder, agent string, updates int) <-chan struct{} {
 	stop := make(chan struct{})
 	seen.on = func(a, phase string, done int) {
@@ -149,7 +148,7 @@ func stopAfter(seen *recorder, agent string, updates int) <-chan struct{} {
 	return stop
 }
 
-// coldStarts makes seen note at which update of its cold start each agent begins.
+// coldStarts makes seen record the first update of each agent's cold start, and returns the record.
 func coldStarts(seen *recorder) map[string]int {
 	var mu sync.Mutex
 	first := map[string]int{}
@@ -163,9 +162,8 @@ func coldStarts(seen *recorder) map[string]int {
 	return first
 }
 
-// TestStopInColdStart stops a run between two updates of the planner's cold start, again when it goes on from there, and
-// lets it end: nothing but the interruptions tells it from a run that was left alone. Where AdamW's state was damaged in
-// between, the cold start is made again.
+// TestStopInColdStart stops a run between two updates of the planner's cold start, resumes it, stops it again, and resumes it to its end. It equals
+// an undisturbed run. If AdamW's state is damaged in between, the cold start begins again.
 func TestStopInColdStart(t *testing.T) {
 	wholeDir, wantNumbers := whole(t)
 	dir := t.TempDir()
@@ -184,7 +182,7 @@ func TestStopInColdStart(t *testing.T) {
 	}
 	damaged := copyRun(t, dir)
 	if err := Train(t.Context(), cfg, Options{Observer: &recorder{}}); err == nil || !strings.Contains(err.Error(), "already contains a stopped cold start of planner, researcher: continue with --resume") {
-		t.Errorf("started over: %v", err)
+		t.Errorf("started from the beginning: %v", err)
 	}
 	if err := Train(t.Context(), load(t, dir, "run.steps=4", "run.seed=9"), Options{Observer: &recorder{}, Resume: true}); err == nil || !strings.Contains(err.Error(), "run.seed: 0 -> 9") {
 		t.Errorf("resumed with another seed: %v", err)
@@ -195,13 +193,13 @@ func TestStopInColdStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if first["planner"] != 16 || first["researcher"] == 1 {
-		t.Errorf("cold starts went on with the updates %v", first)
+		t.Errorf("cold starts continued with the updates %v", first)
 	}
 	maps.Copy(numbers, again.numbers())
 	sameNumbers(t, numbers, wantNumbers)
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))
 	if left := archive.StoppedColdStarts(dir, cfg.AgentNames()); len(left) > 0 {
-		t.Errorf("states of the cold starts of %v are left", left)
+		t.Errorf("states of the cold starts of %v remain", left)
 	}
 
 	file := filepath.Join(damaged, "cold_start", "planner", "optimizer.state")
@@ -220,8 +218,8 @@ func TestStopInColdStart(t *testing.T) {
 	sameWeights(t, digests(t, damaged, 4), digests(t, wholeDir, 4))
 }
 
-// TestStopAfterAnothersColdStart: the researcher, alone in its process and not asked, is through with its cold start when
-// the planner's is stopped. It ends too, and neither makes an update twice. The researcher is frozen from then on.
+// TestStopAfterAnothersColdStart stops the planner's cold start when the researcher, in its own process, has already finished its own. The researcher
+// stops too, and neither agent repeats an update. The researcher is frozen afterwards.
 func TestStopAfterAnothersColdStart(t *testing.T) {
 	url := startRedis(t)
 	sets := []string{"run.steps=1", "run.threads=1", "eval.before=false", "agents.researcher.cold_start.steps=3",
@@ -277,13 +275,12 @@ func TestStopAfterAnothersColdStart(t *testing.T) {
 		}
 	}
 	if _, again := first["researcher"]; again || first["planner"] != 6 {
-		t.Errorf("cold starts went on with the updates %v", first)
+		t.Errorf("cold starts continued with the updates %v", first)
 	}
 	sameWeights(t, digests(t, dir, 1), digests(t, wholeDir, 1))
 }
 
-// TestStopReachesColdStarts asks the researcher's process alone, in its cold start; the planner, in a process of its own and
-// in a longer one, ends its cold start too.
+// TestStopReachesColdStarts requests a stop of the researcher's process in its cold start. The planner's process, in a longer cold start, also stops.
 func TestStopReachesColdStarts(t *testing.T) {
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
 	stop := stopAfter(seen, "researcher", 2)
@@ -307,8 +304,8 @@ func TestStopReachesColdStarts(t *testing.T) {
 	}
 }
 
-// TestCancelledInColdStart cancels one worker in its cold start. The others are asked to stop: they finish the update in flight and keep
-// their cold starts. The cancelled worker's own cold start is lost.
+// TestCancelledInColdStart cancels one worker in its cold start. The others are asked to stop; they finish the current update and keep their cold
+// starts. The cancelled worker loses its own.
 func TestCancelledInColdStart(t *testing.T) {
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -344,7 +341,7 @@ func TestCancelledInColdStart(t *testing.T) {
 	}
 }
 
-// TestStopReachesTheOthers asks the sub-agent's worker alone: both stop at the same version.
+// TestStopReachesTheOthers requests a stop only of the sub-agent's worker. Both workers stop at the same version.
 func TestStopReachesTheOthers(t *testing.T) {
 	wholeDir, _ := whole(t)
 	dir, url, seen := t.TempDir(), startRedis(t), &recorder{}
@@ -375,7 +372,7 @@ func TestStopReachesTheOthers(t *testing.T) {
 	if last := got[len(got)-1]; last < 1 || last > 3 {
 		t.Fatalf("checkpoints %v", got)
 	}
-	if err := run(true); err != nil { // the stop is forgotten
+	if err := run(true); err != nil { // the resumed run does not stop again
 		t.Fatal(err)
 	}
 	sameWeights(t, digests(t, dir, 4), digests(t, wholeDir, 4))

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 )
 
-// TestSubAgentGroupIsBatch compares all of a step's invocations with each other: one group, whose advantages
-// have weighted mean 0 and deviation 1 over the whole step, while the planner's groups stay those of queries.
+// TestSubAgentGroupIsBatch compares all invocations of a step with each other, as one group. Its advantages have weighted mean 0 and deviation 1 over
+// the step. The planner still has one group per query.
 func TestSubAgentGroupIsBatch(t *testing.T) {
 	dir := t.TempDir()
 	seen := mustTrain(t, load(t, dir, "run.steps=1", "eval.every=0", "eval.before=false", "eval.queries=1", "grpo.sub_group=batch"), Options{})
@@ -20,7 +20,7 @@ func TestSubAgentGroupIsBatch(t *testing.T) {
 		t.Errorf("the researcher has %v groups, %v of them degenerate; want one", r.Values["groups"], r.Values["groups_degenerate"])
 	}
 	if r := seen.find(t, "step", 1, "planner"); r.Values["groups"] != 4 {
-		t.Errorf("the planner has %v groups, want one of every query", r.Values["groups"])
+		t.Errorf("the planner has %v groups, want one per query", r.Values["groups"])
 	}
 	for _, name := range []string{"planner", "researcher"} { // both agents are on the CPU
 		if v := seen.find(t, "step", 1, name).Values; v["groups_on_cpu"] == 0 || v["groups_on_cpu"] != v["groups"]+v["groups_empty"] {
@@ -28,7 +28,7 @@ func TestSubAgentGroupIsBatch(t *testing.T) {
 		}
 	}
 	var weight, sum, squares float64
-	rewards := map[float64]float64{} // advantage of every reward: one group has one
+	rewards := map[float64]float64{} // advantage by reward; in one group it is unique
 	queries := map[string]bool{}
 	for _, l := range readLines(t, filepath.Join(dir, "trajectories", "step-0", "researcher.jsonl")) {
 		weight += l.Weight
@@ -44,7 +44,7 @@ func TestSubAgentGroupIsBatch(t *testing.T) {
 		rewards[*l.Reward] = l.Advantage
 	}
 	if len(queries) < 2 || len(rewards) < 2 {
-		t.Fatalf("%d queries and %d different rewards do not tell a group of the batch from one of a query", len(queries), len(rewards))
+		t.Fatalf("%d queries and %d different rewards are too few to distinguish groups of a batch from groups of a query", len(queries), len(rewards))
 	}
 	if mean, variance := sum/weight, squares/weight; math.Abs(mean) > 1e-9 || math.Abs(variance-1) > 1e-9 {
 		t.Errorf("advantages of the step have mean %v and variance %v", mean, variance)

@@ -23,8 +23,8 @@ import (
 
 const quickstart = "../examples/quickstart/team.yaml"
 
-// small makes the quickstart a matter of seconds: enough of a cold start that the planner delegates and
-// groups are not all degenerate, and a few steps of 16 rollouts.
+// small makes the quickstart run in seconds. The cold start is just long enough that the planner delegates and not all groups are degenerate; a few
+// steps have 16 rollouts each.
 var small = []string{
 	"run.steps=3", "run.checkpoint_every=2", "run.threads=2", "store.timeout=1h",
 	"task.queries_per_step=4", "grpo.rollouts=4",
@@ -36,10 +36,10 @@ var small = []string{
 	"agents.planner.cold_start.batch=16", "agents.researcher.cold_start.batch=16",
 }
 
-// untaught is the small team without its cold start: nobody says anything in a valid format.
+// untaught removes the cold start of the small team, so no output has a valid format.
 var untaught = []string{"cold_start.demonstrations=none", "eval.before=false", "eval.every=0", "eval.queries=2"}
 
-// load reads the quickstart's configuration with the small overrides and then the given ones.
+// load reads the quickstart's configuration and applies the small overrides and then sets.
 func load(t *testing.T, dir string, sets ...string) *config.Config {
 	t.Helper()
 	cfg, err := config.Load(quickstart, slices.Concat(small, []string{"run.dir=" + dir}, sets))
@@ -49,7 +49,7 @@ func load(t *testing.T, dir string, sets ...string) *config.Config {
 	return cfg
 }
 
-// openTask is the configured task.
+// openTask returns the configured task.
 func openTask(t *testing.T, cfg *config.Config) task.Task {
 	t.Helper()
 	out, err := assemble.Task(cfg, 1)
@@ -59,7 +59,7 @@ func openTask(t *testing.T, cfg *config.Config) task.Task {
 	return out
 }
 
-// toTheEnd is nil for a run that made its steps, also where untaught agents learned nothing in them.
+// toTheEnd returns nil for a run that completed its steps, even if untaught agents learned nothing.
 func toTheEnd(err error) error {
 	if errors.Is(err, ErrNothingTrained) {
 		return nil
@@ -67,7 +67,7 @@ func toTheEnd(err error) error {
 	return err
 }
 
-// mustTrain runs a team to its end and returns what it reported.
+// mustTrain trains a team to the end and returns its reports.
 func mustTrain(t *testing.T, cfg *config.Config, opt Options) *recorder {
 	t.Helper()
 	seen := &recorder{}
@@ -83,7 +83,7 @@ type recorder struct {
 	mu      sync.Mutex
 	records []metrics.Record
 	notes   []string
-	on      func(agent, phase string, done int) // called with every progress; may be nil
+	on      func(agent, phase string, done int) // called with each progress report; may be nil
 }
 
 func (r *recorder) Progress(p metrics.Progress) {
@@ -110,7 +110,7 @@ func (r *recorder) String() string {
 	return strings.Join(r.notes, "\n")
 }
 
-// find returns a record that must have been reported.
+// find returns a record, and fails the test if it was not reported.
 func (r *recorder) find(t *testing.T, kind string, step int64, agent string) metrics.Record {
 	t.Helper()
 	r.mu.Lock()
@@ -124,13 +124,13 @@ func (r *recorder) find(t *testing.T, kind string, step int64, agent string) met
 	return metrics.Record{}
 }
 
-// clocked are the values that depend on the clock, the machine or the batches that happened to form.
+// clocked reports whether a value depends on timing, on the machine or on the sampler's batches.
 func clocked(name string) bool {
 	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
 		strings.HasPrefix(name, "memory_") || name == "in_flight_max" || name == "evicted_tokens" || name == "recomputed_tokens"
 }
 
-// numbers are all reported values but the clocked ones, by "kind step agent name".
+// numbers returns all reported values except the clocked ones, by "kind step agent name".
 func (r *recorder) numbers() map[string]float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +149,7 @@ func (r *recorder) numbers() map[string]float64 {
 	return out
 }
 
-// sameNumbers compares what two runs reported, bit for bit.
+// sameNumbers compares the reports of two runs bit for bit.
 func sameNumbers(t *testing.T, got, want map[string]float64) {
 	t.Helper()
 	for _, k := range slices.Sorted(maps.Keys(want)) {
@@ -159,12 +159,12 @@ func sameNumbers(t *testing.T, got, want map[string]float64) {
 	}
 	for _, k := range slices.Sorted(maps.Keys(got)) {
 		if _, ok := want[k]; !ok {
-			t.Errorf("%s: %v, which the other run did not report", k, got[k])
+			t.Errorf("%s: %v, but the other run did not report it", k, got[k])
 		}
 	}
 }
 
-// digests are the SHA-256 of every file of a committed checkpoint, read anew, by "agent/file".
+// digests returns the SHA-256 of every file of a committed checkpoint, computed from the files, by "agent/file".
 func digests(t *testing.T, dir string, step int64) map[string]string {
 	t.Helper()
 	m, err := archive.Verify(archive.Checkpoints{Dir: archive.CheckpointsDir(dir)}.StepDir(step))
@@ -180,7 +180,7 @@ func digests(t *testing.T, dir string, step int64) map[string]string {
 	return out
 }
 
-// sameWeights demands bit-equal weights and optimizer states of every agent.
+// sameWeights requires bitwise equal weights and optimizer states of every agent.
 func sameWeights(t *testing.T, got, want map[string]string) {
 	t.Helper()
 	compared := 0
@@ -194,7 +194,7 @@ func sameWeights(t *testing.T, got, want map[string]string) {
 		}
 	}
 	if compared < 2 || len(got) != len(want) {
-		t.Errorf("%d files of %d against %d were compared", compared, len(got), len(want))
+		t.Errorf("%d files of %d and %d were compared", compared, len(got), len(want))
 	}
 }
 
@@ -208,7 +208,7 @@ func stepsIn(t *testing.T, dir string) []int64 {
 	return s
 }
 
-// TestMain runs one agent of a team and nothing else where a test has started this binary again for that.
+// TestMain runs one worker instead of the tests if a test started this binary for that.
 func TestMain(m *testing.M) {
 	if limit := os.Getenv(followerMemoryEnv); limit != "" && os.Getenv(workerEnv) == "" && slices.Contains(os.Args, "follower") {
 		if err := limitMemory(limit); err != nil {
@@ -226,14 +226,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// Environment of a test binary that is a worker.
+// Environment variables of a test binary that runs as a worker.
 const (
 	workerEnv       = "MGRPO_TEST_WORKER"        // name of its agent
 	workerConfigEnv = "MGRPO_TEST_WORKER_CONFIG" // configuration file
-	machineEnv      = "MGRPO_TEST_MACHINE"       // its number, if it is one of the agent's further machines
-	workerMemoryEnv = "MGRPO_TEST_WORKER_MEMORY" // bytes that it may allocate; "": as many as there are
+	machineEnv      = "MGRPO_TEST_MACHINE"       // number of a further machine of the agent; empty otherwise
+	workerMemoryEnv = "MGRPO_TEST_WORKER_MEMORY" // limit of additional memory in bytes; "" is unlimited
 
-	followerMemoryEnv = "MGRPO_TEST_FOLLOWER_MEMORY" // the same of a follower
+	followerMemoryEnv = "MGRPO_TEST_FOLLOWER_MEMORY" // the same limit for a follower
 )
 
 func workerMain(name string) int {
@@ -260,7 +260,7 @@ func workerMain(name string) int {
 	return 0
 }
 
-// limitMemory has this process fail to map more memory than so much beside what it has now.
+// limitMemory makes this process fail to map more than `more` bytes in addition to its current memory.
 func limitMemory(more string) error {
 	if more == "" {
 		return nil

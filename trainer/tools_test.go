@@ -7,7 +7,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// TestToolsAreCounted: an agent's records say how often its tools were called and with what success.
+// TestToolsAreCounted checks that an agent's records contain the numbers of its tool calls and of failed calls.
 func TestToolsAreCounted(t *testing.T) {
 	seen := mustTrain(t, load(t, t.TempDir(), "run.steps=1"), Options{})
 	for _, r := range []metrics.Record{seen.find(t, "step", 1, "researcher"), seen.find(t, "eval", 1, "researcher")} {
@@ -16,9 +16,9 @@ func TestToolsAreCounted(t *testing.T) {
 		}
 	}
 	if counts := seen.find(t, "step", 1, "planner").Counts; len(counts[metrics.ToolCalls]) > 0 {
-		t.Errorf("the planner has no tools: %v", counts)
+		t.Errorf("the planner has no tools, but counts %v", counts)
 	}
 	if strings.Contains(seen.String(), "search failed") {
-		t.Errorf("a warning of a tool that works: %s", seen)
+		t.Errorf("a warning about a working tool: %s", seen)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestFirstPhaseWaitsForColdStarts has a planner without a cold start and a researcher with one. The planner reports that it waits for the
-// researcher, and holds its first conversation afterwards.
+// TestFirstPhaseWaitsForColdStarts trains a planner without a cold start and a researcher with one. The planner reports that it waits for the
+// researcher, and begins its first conversation afterwards.
 func TestFirstPhaseWaitsForColdStarts(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
@@ -26,14 +26,14 @@ func TestFirstPhaseWaitsForColdStarts(t *testing.T) {
 	}
 	first := slices.Index(seen, "planner eval-0")
 	if first < 0 || !slices.Contains(seen[:first], "planner waits for researcher") {
-		t.Errorf("the planner does not say that it waits: %v", slices.Compact(seen))
+		t.Errorf("the planner does not report that it waits: %v", slices.Compact(seen))
 	}
 	if slices.ContainsFunc(seen[first:], func(s string) bool { return strings.HasSuffix(s, "cold start") }) {
 		t.Errorf("the planner began during a cold start: %v", slices.Compact(seen))
 	}
 }
 
-// TestCheckpointTrims: what went through the store is deleted when a checkpoint holds what came of it.
+// TestCheckpointTrims checks that a checkpoint deletes the store's data of earlier phases.
 func TestCheckpointTrims(t *testing.T) {
 	url := startRedis(t)
 	mustTrain(t, load(t, t.TempDir(), append(untaught, "run.steps=3", "store.url="+url)...), Options{})
@@ -50,7 +50,7 @@ func TestCheckpointTrims(t *testing.T) {
 	phase := regexp.MustCompile(`:(step|eval|checkpoint|manifest)-[0-9]+`)
 	for _, key := range keys {
 		if at := phase.FindString(key); at != "" && at != ":eval-3" && at != ":checkpoint-3" && at != ":manifest-3" {
-			t.Errorf("%s is still there", key)
+			t.Errorf("%s still exists", key)
 		}
 	}
 	if !slices.ContainsFunc(keys, func(key string) bool { return strings.HasSuffix(key, "outcome:eval-3") }) {
