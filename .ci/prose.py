@@ -36,7 +36,6 @@ ABOVE = {
     "trainer/run/score (tests)": 22,
     "trainer/show/health (tests)": 7,
     "trainer/show/metrics (tests)": 17,
-    "trainer/team/archive (tests)": 26,
 }
 
 # Names of the patterns, each with an expression and with what to write instead.

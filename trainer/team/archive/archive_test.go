@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// TestDropTrajectories removes what will be said again, of this agent alone.
+// TestDropTrajectories checks that dropTrajectories removes an agent's trajectories that will be written again, and leaves other agents' alone.
 func TestDropTrajectories(t *testing.T) {
 	evaluated := int64(4)
 	a := New(Settings{Dir: t.TempDir(), Agent: "planner"}, nil, nil)
@@ -40,7 +40,7 @@ func TestDropTrajectories(t *testing.T) {
 		t.Errorf("left %v, %v", phases, err)
 	}
 	if others, _ := filepath.Glob(filepath.Join(TrajectoriesDir(a.settings.Dir), "*", "researcher.jsonl")); len(others) != 6 {
-		t.Errorf("left of the other agent %v", others)
+		t.Errorf("remaining files of the other agent: %v", others)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestHostedModelHasNoFiles: a manifest that says otherwise was made up.
+// TestHostedModelHasNoFiles checks that a manifest with files for a hosted model is refused.
 func TestHostedModelHasNoFiles(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	elsewhere := AgentFiles{Name: "a", Files: []durable.File{}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}
@@ -73,8 +73,8 @@ func TestHostedModelHasNoFiles(t *testing.T) {
 	}
 }
 
-// TestManifestsAreCompared: workers that have different manifests of a version find out when they say that they have
-// one, also where one took its place over from a worker that had said so.
+// TestManifestsAreCompared checks that workers with different manifests of a version get an error when they report the manifest, also if a worker has
+// replaced one that had reported it.
 func TestManifestsAreCompared(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{Run: "test"})
 	if err != nil {
@@ -105,22 +105,21 @@ func TestManifestsAreCompared(t *testing.T) {
 		return errors.As(err, &conflict) && strings.Contains(err.Error(), "of version 2")
 	}
 	for _, name := range hello.Agents {
-		a := worker(members[name], name) // each has its own
+		a := worker(members[name], name) // each worker has a different manifest
 		g.Go(func() {
 			if err := a.complete(t.Context(), 2); !isConflict(err) {
-				t.Errorf("%s: manifests that differ: %v", a.settings.Agent, err)
+				t.Errorf("%s: different manifests: %v", a.settings.Agent, err)
 			}
 		})
 	}
 	g.Wait()
 	heir := worker(members["planner"], "another")
 	if err := heir.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
-		t.Errorf("a manifest other than that of the worker before: %v", err)
+		t.Errorf("a manifest that differs from the previous worker's: %v", err)
 	}
 }
 
-// TestLostGPUIsForgotten: a GPU that was lost at a version, has served until a checkpoint, and is lost at that version after the team went
-// back, was not lost twice in a row.
+// TestLostGPUIsForgotten checks that a GPU was not lost twice in a row if it worked until a checkpoint between two losses at the same version.
 func TestLostGPUIsForgotten(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{Run: "test"})
 	if err != nil {
@@ -149,7 +148,7 @@ func TestLostGPUIsForgotten(t *testing.T) {
 	lost(false)
 }
 
-// TestReplacedWhileLoading: a worker that is replaced before it has loaded its model leaves its successor's ledger alone.
+// TestReplacedWhileLoading checks that a worker that is replaced while it loads its model does not change its successor's ledger.
 func TestReplacedWhileLoading(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Options{Run: "test"})
 	if err != nil {
@@ -175,7 +174,7 @@ func TestReplacedWhileLoading(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := late.Begin(t.Context(), nil); !store.Rewinds(err) {
-		t.Errorf("the worker that was replaced begins: %v", err)
+		t.Errorf("the replaced worker began: %v", err)
 	}
 	if err := errors.Join(heir.Record(testLine(1)), heir.Close()); err != nil {
 		t.Fatal(err)
@@ -186,12 +185,13 @@ func TestReplacedWhileLoading(t *testing.T) {
 	}
 }
 
-// hosted are the parameters of a model that is elsewhere.
+// hosted are the parameters of a hosted model.
 type hosted struct{ Parameters }
 
 func (hosted) Trains() bool { return false }
 
-// TestAgreedIsNotBegunAnew: whoever has one checkpoint may begin the run anew beside others that have none, but not if all had it.
+// TestAgreedIsNotBegunAnew checks that a worker with a checkpoint may start the run from the beginning if others have none, but not if all workers
+// had it.
 func TestAgreedIsNotBegunAnew(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	afresh := func() bool {
@@ -203,7 +203,7 @@ func TestAgreedIsNotBegunAnew(t *testing.T) {
 	}
 	for _, step := range []int64{5, 10} {
 		if !afresh() {
-			t.Errorf("before step %d the run cannot be begun anew", step)
+			t.Errorf("before step %d the run cannot start from the beginning", step)
 		}
 		if _, err := c.Commit(Manifest{Run: "r", Step: step, Agents: []AgentFiles{{Name: "a"}}}); err != nil {
 			t.Fatal(err)
@@ -214,7 +214,7 @@ func TestAgreedIsNotBegunAnew(t *testing.T) {
 			}
 		}
 		if !afresh() {
-			t.Errorf("step %d, which the others may not have, and the run cannot be begun anew", step)
+			t.Errorf("the others may not have step %d, but the run cannot start from the beginning", step)
 		}
 	}
 	for range 2 {
@@ -223,10 +223,10 @@ func TestAgreedIsNotBegunAnew(t *testing.T) {
 		}
 	}
 	if afresh() {
-		t.Error("a run whose workers all had a checkpoint may be begun anew")
+		t.Error("a run can start from the beginning although all its workers had a checkpoint")
 	}
 	points := make([]Manifest, 3*maxStates)
 	if n := len(StatesOf(points, "")); n > maxStates+1 {
-		t.Errorf("%d states are offered", n)
+		t.Errorf("%d states are offered, which exceeds the limit", n)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// testAgents are a trained and a frozen agent whose weights depend on the step.
+// testAgents returns a trained and a frozen agent whose weights depend on the step.
 func testAgents(step int64) []AgentState {
 	var agents []AgentState
 	for i, name := range []string{"planner", "solver"} {
@@ -51,7 +51,7 @@ func mustSave(t *testing.T, c Checkpoints, steps ...int64) {
 	}
 }
 
-// mustBe fails unless the newest checkpoint that verifies is that of step, whole.
+// mustBe fails unless the newest valid checkpoint is the one of step, with all its weights.
 func mustBe(t *testing.T, c Checkpoints, step int64) {
 	t.Helper()
 	m, _, err := c.Latest()
@@ -63,7 +63,7 @@ func mustBe(t *testing.T, c Checkpoints, step int64) {
 	}
 }
 
-// mustHold fails unless a step's folder has the weights of an agent.
+// mustHold fails unless a step's folder contains an agent's weights.
 func mustHold(t *testing.T, c Checkpoints, step int64, want AgentState) {
 	t.Helper()
 	s, err := weights.Open(c.AgentDir(step, want.Name))
@@ -86,7 +86,7 @@ func mustHold(t *testing.T, c Checkpoints, step int64, want AgentState) {
 func TestSaveAndLoad(t *testing.T) {
 	c := Checkpoints{Dir: filepath.Join(t.TempDir(), "runs", "x")}
 	if _, _, err := c.Latest(); !errors.Is(err, ErrNoCheckpoint) {
-		t.Errorf("no run: %v", err)
+		t.Errorf("without a run: %v", err)
 	}
 	mustSave(t, c, 5, 20)
 	mustBe(t, c, 20)
@@ -102,7 +102,7 @@ func TestSaveAndLoad(t *testing.T) {
 		t.Errorf("%+v", planner)
 	}
 	if _, ok := m.Agent("x"); ok {
-		t.Error("agent x")
+		t.Error("the manifest has an agent x")
 	}
 	state, err := ReadState(c.AgentDir(20, "planner"))
 	if err != nil || string(state) != `{"version":20}` {
@@ -150,7 +150,7 @@ func TestOptimizerRoundTrip(t *testing.T) {
 	_, err = OpenOptimizer(c.AgentDir(9, "solver"))
 	golden.WantError(t, err, optimizerFile)
 
-	// Earlier commits gave the file another name.
+	// Earlier commits used another name for the file.
 	folder := c.AgentDir(9, "planner")
 	if err := os.Rename(filepath.Join(folder, optimizerFile), filepath.Join(folder, earlierOptimizerFile)); err != nil {
 		t.Fatal(err)
@@ -161,17 +161,17 @@ func TestOptimizerRoundTrip(t *testing.T) {
 	}
 	defer earlier.Close()
 	if earlier.Len() != o.Len() || earlier.Step() != o.Step() {
-		t.Errorf("under its earlier name: length %d, step %d", earlier.Len(), earlier.Step())
+		t.Errorf("with its earlier name: length %d, step %d", earlier.Len(), earlier.Step())
 	}
 }
 
 func TestPrune(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	mustSave(t, c, 0, 1, 2, 3, 4, 5)
-	if err := os.Remove(filepath.Join(c.StepDir(4), manifestFile)); err != nil { // unfinished, older than 5
+	if err := os.Remove(filepath.Join(c.StepDir(4), manifestFile)); err != nil { // unfinished and older than 5
 		t.Fatal(err)
 	}
-	if _, err := c.saveAgent(6, testAgents(6)[0]); err != nil { // in the making
+	if _, err := c.saveAgent(6, testAgents(6)[0]); err != nil { // still being written
 		t.Fatal(err)
 	}
 	if err := c.Prune(2, 1); err != nil {
@@ -200,12 +200,12 @@ func TestManifestPaths(t *testing.T) {
 		writeFile(t, filepath.Join(c.Dir, manifestFile), data)
 		_, err = Verify(c.Dir)
 		golden.WantError(t, err, manifestFile)
-		_, err = c.Commit(m) // what other workers say may be anything
+		_, err = c.Commit(m) // manifests of other workers may contain anything
 		golden.WantError(t, err, "committing step 0", manifestFile)
 	}
 }
 
-// A sleeper's manifest does not stand in the way of those who write the step again.
+// The manifest of a suspended worker does not prevent others from writing the step again.
 func TestReopen(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	if err := c.reopen(3); err != nil {

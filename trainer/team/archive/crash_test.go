@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// testTeam is what two workers write of a run, into one folder or into one each.
+// testTeam writes the files of two workers, into one shared folder or two separate ones.
 type testTeam struct {
 	t      *testing.T
 	root   string
@@ -35,8 +35,8 @@ func testLine(step int64) LedgerLine {
 		{ID: fmt.Sprintf("q-%d/0", step), Trained: []float64{1, 2}}, {ID: fmt.Sprintf("q-%d/1", step), Removed: "not verified"}}}
 }
 
-// train makes a step: its line in the ledgers, which are at from, and both agents' parts of its checkpoint. It
-// returns the manifest's agents.
+// train makes a step: it appends a line to the ledgers, which continue at from, and saves both agents' parts of the checkpoint. It returns the
+// manifest's agents.
 func (w testTeam) train(step int64, from *Manifest) (parts []AgentFiles) {
 	w.t.Helper()
 	for i, name := range testNames {
@@ -65,7 +65,7 @@ func (w testTeam) train(step int64, from *Manifest) (parts []AgentFiles) {
 	return parts
 }
 
-// commit completes a step in every worker's folder.
+// commit commits a step in every worker's folder.
 func (w testTeam) commit(step int64, parts []AgentFiles) (m Manifest) {
 	w.t.Helper()
 	m = testManifest(step)
@@ -97,8 +97,7 @@ func (w testTeam) prune() {
 	}
 }
 
-// start is the newest checkpoint that both workers offer, of which every number is checked; step -1 if there
-// is none.
+// start returns the newest checkpoint that both workers offer, after checking all its numbers. Without one, its step is -1.
 func (w testTeam) start() Manifest {
 	w.t.Helper()
 	lists := [2][]Manifest{}
@@ -126,7 +125,7 @@ func (w testTeam) start() Manifest {
 	return Manifest{Step: -1}
 }
 
-// goOn continues after a crash: what is newer than the start is made again.
+// goOn continues after a crash and makes all steps after from again.
 func (w testTeam) goOn(from Manifest, last int64) {
 	w.t.Helper()
 	for _, name := range testNames {
@@ -144,7 +143,7 @@ func (w testTeam) goOn(from Manifest, last int64) {
 	}
 	w.prune()
 	if m := w.start(); m.Step != last {
-		w.t.Fatalf("after the crash it goes on to step %d, want %d", m.Step, last)
+		w.t.Fatalf("after the crash the newest step is %d, want %d", m.Step, last)
 	}
 	for _, name := range testNames {
 		left, err := os.ReadDir(w.checkpoints(name).Dir)
@@ -155,15 +154,14 @@ func (w testTeam) goOn(from Manifest, last int64) {
 	}
 }
 
-// TestCrash cuts the power after every operation of a checkpoint: of the ledgers' lines, both agents' files,
-// the manifests, the results and the removal of the checkpoint before. What is not durable by then is lost in
-// several ways. The team finds the old checkpoint or the new one, whole, and goes on; what the code was told
-// to be done is never lost.
+// TestCrash cuts the power after every operation of a checkpoint: writing the ledgers' lines, both agents' files, the manifests and the results, and
+// removing the previous checkpoint. Operations that are not durable are lost in several ways. The team finds either the old or the new checkpoint,
+// intact, and continues. Operations that were reported as complete are never lost.
 func TestCrash(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		shared bool
-		before int64 // newest complete step
+		before int64 // the newest complete step
 	}{{"a folder each", false, 1}, {"one folder", true, 1}, {"the first checkpoint", true, 0}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -215,13 +213,13 @@ func TestCrash(t *testing.T) {
 				}
 			})
 			if !sawOld || !sawNew || len(j.ops) < 60 {
-				t.Errorf("%d operations; old step seen: %v, new step seen: %v", len(j.ops), sawOld, sawNew)
+				t.Errorf("%d operations; old step found: %v, new step found: %v", len(j.ops), sawOld, sawNew)
 			}
 		})
 	}
 }
 
-// TestCrashInGoBack cuts the power while newer checkpoints are set aside: the team goes back to the same one.
+// TestCrashInGoBack cuts the power while newer checkpoints are set aside. The team still goes back to the same checkpoint.
 func TestCrashInGoBack(t *testing.T) {
 	root := t.TempDir()
 	j := &journal{root: root}

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// TestDamage alters every file of a checkpoint: one flipped bit anywhere, one byte less, gone. It is found
-// before anything is loaded, with the file's name, and the checkpoint before is taken.
+// TestDamage damages every file of a checkpoint: it flips one bit anywhere, removes one byte, or removes the file. The damage is found before the
+// checkpoint is loaded, the error names the file, and the previous checkpoint is used.
 func TestDamage(t *testing.T) {
 	w := testTeam{t, t.TempDir(), true, unsynced{}}
 	m1 := w.commit(1, w.train(1, nil))
@@ -36,18 +36,18 @@ func TestDamage(t *testing.T) {
 			_, err := c.Verify(2)
 			if path != resultsFile {
 				golden.WantError(t, err, path, c.StepDir(2))
-			} else if err != nil { // the step itself is whole
+			} else if err != nil { // the step itself is intact
 				t.Errorf("%s, %s: %v", path, how, err)
 			}
 			if times++; how == flippedBit && times%20 != 1 && path != resultsFile {
-				continue // the rest reads the other steps too
+				continue // the checks below also read the other steps
 			}
 			offers, skipped, err := c.Offers()
 			if err != nil || len(skipped) != 1 || skipped[0].Step != 2 || !strings.Contains(skipped[0].Reason.Error(), path) {
 				t.Fatalf("%s, %s: skipped %v, %v", path, how, skipped, err)
 			}
 			if newest := offers[0]; path == resultsFile && newest.Digest != m.Digest || path != resultsFile && newest.Step != 1 {
-				t.Fatalf("%s, %s: offered is step %d, %s", path, how, newest.Step, newest.Digest)
+				t.Fatalf("%s, %s: step %d is offered, %s", path, how, newest.Step, newest.Digest)
 			}
 		}
 	}
@@ -62,8 +62,8 @@ func TestDamage(t *testing.T) {
 
 const flippedBit = "a bit flipped"
 
-// harm damages a file in every way, one after the other, says how, and restores it: of a small one each byte,
-// of others some.
+// harm damages a file in one way after another, yields the name of each, and finally restores the file. It flips a bit in each byte of a small file,
+// and in some bytes of others.
 func harm(t *testing.T, path string) func(yield func(how string) bool) {
 	return func(yield func(string) bool) {
 		original, err := os.ReadFile(path)
@@ -89,7 +89,7 @@ func harm(t *testing.T, path string) func(yield func(how string) bool) {
 			return
 		}
 		writeFile(t, path, append(slices.Clone(original), '\n'))
-		if !yield("a byte more") || filepath.Base(path) == resultsFile { // a step may have none
+		if !yield("a byte more") || filepath.Base(path) == resultsFile { // a step without results is valid
 			return
 		}
 		if err := os.Remove(path); err != nil {
@@ -99,7 +99,7 @@ func harm(t *testing.T, path string) func(yield func(how string) bool) {
 	}
 }
 
-// TestDamagedLedger alters what a checkpoint names of a ledger; what comes after it does not matter.
+// TestDamagedLedger damages a ledger. Only damage before a checkpoint's mark matters.
 func TestDamagedLedger(t *testing.T) {
 	w := testTeam{t, t.TempDir(), true, unsynced{}}
 	m1 := w.commit(1, w.train(1, nil))
@@ -135,7 +135,7 @@ func TestDamagedLedger(t *testing.T) {
 	writeFile(t, path, original[:len(original)-1])
 	_, skipped, _ := c.Offers()
 	if len(skipped) != 1 {
-		t.Fatalf("cut short: %v", skipped)
+		t.Fatalf("truncated ledger: %v", skipped)
 	}
 	golden.WantError(t, skipped[0].Reason, "ledger solver.jsonl has", "but the manifest requires")
 	if err := os.Remove(path); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// unsynced is the real file system without the wait for the disk.
+// unsynced is the real file system, except that it does not wait for the disk.
 type unsynced struct{ durable.OS }
 
 type unsyncedFile struct{ durable.WriteFile }
@@ -26,8 +26,8 @@ func (u unsynced) Create(path string) (durable.WriteFile, error) {
 	return unsyncedFile{f}, err
 }
 
-// journal is a durable.FS that does what it is asked to in a real folder, for package os to read, and remembers it
-// so that a crash after each operation can be played back.
+// journal is a durable.FS that works in a real folder, which package os can read. It records the operations, so that a test can replay them up to a
+// crash after each one.
 type journal struct {
 	root string
 	ops  []func(*disk)
@@ -103,7 +103,7 @@ func (j *journal) SyncDir(path string) error {
 	return err
 }
 
-// open returns the file of a path, which later operations may rename: what is done to it is done to its inode.
+// open returns the file at path. Its operations apply to its inode, because the file may be renamed later.
 func (j *journal) open(f durable.WriteFile, path string) durable.WriteFile {
 	var node *inode
 	j.log(path, func(d *disk, path string) { node = d.find(path) })
@@ -114,7 +114,7 @@ type journalFile struct {
 	durable.WriteFile
 	path string
 	j    *journal
-	node **inode // set anew by every playback
+	node **inode // set again by every replay
 }
 
 func (f *journalFile) Write(p []byte) (int, error) {
@@ -132,8 +132,8 @@ func (f *journalFile) Sync() error {
 	return err
 }
 
-// disk is what a file system holds: as programs see it, and as it will be found after the power was cut,
-// which is anything between what was made durable and that.
+// disk is the content of a file system. It has two versions: the one that programs see, and the durable one. After a power cut the content is between
+// the two.
 type disk struct{ root *inode }
 
 type inode struct {
@@ -173,7 +173,7 @@ func (n *inode) empty() {
 	}
 }
 
-// readDisk is a folder all of which is durable.
+// readDisk reads a folder as completely durable.
 func readDisk(t *testing.T, path string) *inode {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -199,14 +199,14 @@ func readDisk(t *testing.T, path string) *inode {
 	return n
 }
 
-// loss says what a crash makes of what was not durable.
+// loss determines what a crash leaves of operations that are not durable.
 type loss struct {
 	name    string
 	entries func(n *inode) map[string]*inode
 	data    func(n *inode) []byte
 }
 
-// losses are the ways to lose things: all or none of the names, with all, none or half of the data, and by chance.
+// losses returns ways to lose operations: all or none of the names, with all, none or half of the data, and random mixtures.
 func losses(seeds ...uint64) []loss {
 	keepNames := func(n *inode) map[string]*inode { return n.entries }
 	dropNames := func(n *inode) map[string]*inode { return n.durableEntries }
@@ -229,7 +229,7 @@ func losses(seeds ...uint64) []loss {
 	return out
 }
 
-// half is what is durable of the data, and half of the rest.
+// half returns the durable part of the data and half of the rest.
 func (n *inode) half() []byte {
 	common := 0
 	for common < min(len(n.data), len(n.durable)) && n.data[common] == n.durable[common] {
@@ -238,8 +238,7 @@ func (n *inode) half() []byte {
 	return n.data[:common+(len(n.data)-common)/2]
 }
 
-// image adds what a crash leaves of a folder or file to out: the content of each file by path, and "" of each
-// folder, whose path ends in a slash.
+// image adds to out the folder or file that a crash leaves: the contents of each file by path, and "" for each folder, whose path ends in a slash.
 func (l loss) image(n *inode, path string, out map[string]string) {
 	if n.entries == nil {
 		out[path] = string(l.data(n))
@@ -252,10 +251,10 @@ func (l loss) image(n *inode, path string, out map[string]string) {
 	}
 }
 
-// writeImage makes files of an image in a new folder.
+// writeImage writes the files of an image into a new folder.
 func writeImage(t *testing.T, dir string, image map[string]string) {
 	t.Helper()
-	for _, path := range slices.Sorted(maps.Keys(image)) { // folders before what is in them
+	for _, path := range slices.Sorted(maps.Keys(image)) { // folders come before their files
 		if full := filepath.Join(dir, path); !strings.HasSuffix(path, "/") {
 			writeFile(t, full, []byte(image[path]))
 		} else if err := os.Mkdir(full, 0o777); err != nil {
@@ -264,17 +263,16 @@ func writeImage(t *testing.T, dir string, image map[string]string) {
 	}
 }
 
-// crash is what is found after one.
+// crash is the state after a crash.
 type crash struct {
-	dir  string // a folder with what was left
-	done int    // operations before it
+	dir  string // folder with the remaining files
+	done int    // number of operations before the crash
 	how  string
-	goOn bool // whether to look at what comes after as well, which takes longer
+	goOn bool // whether to test how the run continues too, which takes longer
 }
 
-// crashes plays back what was done, from what was there before, and ends it after every operation, with
-// every kind of loss. What is left the same by several crashes is looked at once between two of the marks,
-// numbers of operations after which something else is expected.
+// crashes replays the recorded operations on the files in before and stops after every operation, with every kind of loss. It calls then once for
+// each different state between two marks. Marks are numbers of operations after which the expectations change.
 func (j *journal) crashes(t *testing.T, before string, marks []int, then func(c crash)) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "after")

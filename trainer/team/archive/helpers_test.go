@@ -8,14 +8,14 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// tinyConfig is a valid model of a few hundred parameters.
+// tinyConfig returns a valid model of a few hundred parameters.
 func tinyConfig(family string) arch.Config {
 	c := arch.Config{Family: family, VocabSize: 11, Hidden: 8, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 4, FFN: 6,
 		MaxPosition: 32, BOS: []int32{1}, EOS: []int32{2}}
 	return c.WithDefaults()
 }
 
-// randomWeights returns the reader weights.WriteHF wants.
+// randomWeights returns a reader for weights.WriteHF.
 func randomWeights(cfg arch.Config, seed uint64) func(name string, dst []float32) error {
 	random := rand.New(rand.NewPCG(seed, 1))
 	values := map[string][]float32{}

@@ -21,7 +21,7 @@ func TestLedger(t *testing.T) {
 	c := Checkpoints{Ledgers: filepath.Join(t.TempDir(), "run", "ledger")}
 	l := mustOpenLedger(t, c, LedgerMark{})
 	if l.Mark() != (LedgerMark{}) {
-		t.Errorf("an empty ledger's mark is %+v", l.Mark())
+		t.Errorf("the mark of an empty ledger is %+v", l.Mark())
 	}
 	var marks []LedgerMark
 	for step := range int64(3) {
@@ -39,7 +39,7 @@ func TestLedger(t *testing.T) {
 	if err != nil || string(text[:marks[0].Size]) != first || int64(len(text)) != marks[2].Size {
 		t.Errorf("%s %v", text, err)
 	}
-	l = mustOpenLedger(t, c, marks[1]) // the third step is made again
+	l = mustOpenLedger(t, c, marks[1]) // makes the third step again
 	if l.Mark() != marks[1] {
 		t.Errorf("reopened at %+v, want %+v", l.Mark(), marks[1])
 	}
@@ -47,7 +47,7 @@ func TestLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := os.ReadFile(path); err != nil || string(again) != string(text) || l.Mark() != marks[2] {
-		t.Errorf("made again it is %s (%v), want %s", again, err, text)
+		t.Errorf("after the repeated step: %s (%v), want %s", again, err, text)
 	}
 	lines, err := readLedger(path, marks[1])
 	if want := []LedgerLine{testLine(1), testLine(2)}; err != nil || !reflect.DeepEqual(lines, want) {
@@ -57,8 +57,8 @@ func TestLedger(t *testing.T) {
 	golden.WantError(t, err, "ledger planner.jsonl was changed")
 	_, err = c.openLedger("../../x", LedgerMark{})
 	golden.WantError(t, err, "not the name of an agent")
-	if l = mustOpenLedger(t, c, LedgerMark{}); l.Close() != nil { // afresh
-		t.Error("closing")
+	if l = mustOpenLedger(t, c, LedgerMark{}); l.Close() != nil { // from the beginning
+		t.Error("closing failed")
 	}
 	if info, err := os.Stat(path); err != nil || info.Size() != 0 {
 		t.Errorf("%v %v", info, err)
@@ -74,8 +74,8 @@ func mustOpenLedger(t *testing.T, c Checkpoints, at LedgerMark) *Ledger {
 	return l
 }
 
-// TestLedgerOfSleeper: a worker that was asleep when another took its place goes on to write: the ledger is
-// the other's, as that one has marked it.
+// TestLedgerOfSleeper checks that a suspended worker whose place was taken cannot write to the ledger after it resumes. The ledger matches the new
+// worker's mark.
 func TestLedgerOfSleeper(t *testing.T) {
 	c := Checkpoints{Ledgers: t.TempDir()}
 	sleeper := mustOpenLedger(t, c, LedgerMark{})
@@ -99,8 +99,7 @@ func TestLedgerOfSleeper(t *testing.T) {
 	}
 }
 
-// TestUntrainedTrajectories: a rollout that an agent has no trajectory in, or trains on none of, is not one
-// that was removed.
+// TestUntrainedTrajectories checks that a rollout is not marked as removed if the agent has no trajectory in it, or does not train on any.
 func TestUntrainedTrajectories(t *testing.T) {
 	c := Checkpoints{Ledgers: t.TempDir()}
 	l := mustOpenLedger(t, c, LedgerMark{})
@@ -114,8 +113,8 @@ func TestUntrainedTrajectories(t *testing.T) {
 	}
 }
 
-// TestLedgerOnFullDisk: a line that the disk has no room for is an error that names the file, and so is every
-// line after it; the lines before it are found again.
+// TestLedgerOnFullDisk checks that a line that does not fit the disk is an error that names the file, as is every later line. Earlier lines remain
+// readable.
 func TestLedgerOnFullDisk(t *testing.T) {
 	c := Checkpoints{Ledgers: t.TempDir(), FS: &fullDisk{room: 150}}
 	l := mustOpenLedger(t, c, LedgerMark{})
@@ -130,7 +129,7 @@ func TestLedgerOnFullDisk(t *testing.T) {
 			golden.WantError(t, err, "planner.jsonl: step 1")
 		}
 		if err := l.Append(testLine(3)); err == nil {
-			t.Fatal("a line after one that is missing")
+			t.Fatal("a line was appended after a missing one")
 		}
 	}
 	if err := l.Close(); err != nil {
@@ -149,7 +148,7 @@ func TestLedgerOnFullDisk(t *testing.T) {
 	}
 }
 
-// fullDisk is a file system that has room for so many bytes.
+// fullDisk is a file system with room for a limited number of bytes.
 type fullDisk struct {
 	durable.OS
 	room int
@@ -174,8 +173,8 @@ func (f fullFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// TestSaveOnFullDisk lets the disk fill up at every kilobyte of a save: the error says so and names the file,
-// the checkpoint before is whole, and nothing of the new one is left to fill the disk.
+// TestSaveOnFullDisk fills the disk at every kilobyte of a save. The error reports that and names the file, the previous checkpoint is intact, and no
+// file of the new one remains on the disk.
 func TestSaveOnFullDisk(t *testing.T) {
 	for room := 0; ; room += 1000 {
 		c := Checkpoints{Dir: t.TempDir(), FS: unsynced{}}
@@ -185,7 +184,7 @@ func TestSaveOnFullDisk(t *testing.T) {
 		_, err := full.Save(testManifest(2), testAgents(2))
 		if err == nil {
 			if room < 5000 {
-				t.Errorf("%d bytes are enough: nothing is tested", room)
+				t.Errorf("%d bytes are enough, so the test is useless", room)
 			}
 			return
 		}
@@ -194,21 +193,21 @@ func TestSaveOnFullDisk(t *testing.T) {
 		}
 		golden.WantError(t, err, "step 2")
 		if !regexp.MustCompile(`[a-z]\.(safetensors|state|json): .*no space left`).MatchString(err.Error()) {
-			t.Errorf("which file? %v", err)
+			t.Errorf("the error does not name the file: %v", err)
 		}
 		mustBe(t, c, 1)
 		if left, _ := filepath.Glob(filepath.Join(c.StepDir(2), ".*")); len(left) != 0 {
-			t.Errorf("left on the full disk: %v", left)
+			t.Errorf("files remain on the full disk: %v", left)
 		}
 		if steps, _ := c.List(); !slices.Equal(steps, []int64{1}) {
-			t.Errorf("complete are %v", steps)
+			t.Errorf("complete steps: %v", steps)
 		}
 		mustSave(t, c, 2)
 		mustBe(t, c, 2)
 	}
 }
 
-// readLedger reads the lines of a ledger that a mark describes, and verifies them.
+// readLedger reads and verifies the lines of a ledger up to a mark.
 func readLedger(path string, at LedgerMark) (lines []LedgerLine, err error) {
 	if err := at.verify(path); err != nil {
 		return nil, err

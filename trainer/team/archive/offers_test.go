@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// TestOffers: an evaluated step is offered with its results and without, the newest first; workers that have
-// folders of their own offer the same.
+// TestOffers checks that an evaluated step is offered with its results and without them, newest first, and that workers with separate folders make
+// equal offers.
 func TestOffers(t *testing.T) {
 	w := testTeam{t, t.TempDir(), false, unsynced{}}
 	m1 := w.commit(1, w.train(1, nil))
@@ -40,9 +40,9 @@ func TestOffers(t *testing.T) {
 		}
 	}
 	if lists[0][1].Digest == m1.Digest {
-		t.Error("results have no digest of their own")
+		t.Error("results do not change the digest")
 	}
-	// The other agent's files are elsewhere: each is looked at alone, and both together are not complete.
+	// The other agent's files are in another folder. Each agent's part is valid, but together they are incomplete.
 	for _, name := range testNames {
 		c := w.checkpoints(name)
 		if _, err := verify(c.StepDir(2), []string{name}, ""); err != nil {
@@ -68,11 +68,11 @@ func compact(t *testing.T, data json.RawMessage) string {
 	return string(text)
 }
 
-// TestCommitTwice: workers that share a folder all commit the same manifest; another one is refused.
+// TestCommitTwice checks that workers that share a folder can all commit the same manifest, and that a different one is refused.
 func TestCommitTwice(t *testing.T) {
 	w := testTeam{t, t.TempDir(), true, nil}
 	parts := w.train(1, nil)
-	first := w.commit(1, parts) // twice already
+	first := w.commit(1, parts) // commits twice
 	other := testManifest(1)
 	other.Agents = slices.Clone(parts)
 	other.Agents[0].CPUFeatures = "other"
@@ -105,12 +105,12 @@ func TestGoBack(t *testing.T) {
 	}
 	replaced := errors.New("replaced")
 	if err := c.GoBack(offers[2], func() error { return replaced }); !errors.Is(err, replaced) {
-		t.Errorf("a worker that was replaced: %v", err)
+		t.Errorf("a replaced worker: %v", err)
 	}
 	if still, _, _ := c.Offers(); len(still) != len(offers) {
-		t.Errorf("it has left %d offers of %d", len(still), len(offers))
+		t.Errorf("%d of %d offers remain", len(still), len(offers))
 	}
-	for range 2 { // the second worker in the folder finds it done
+	for range 2 { // the second worker in the folder has nothing to do
 		if err := c.GoBack(offers[2], inPlace); err != nil {
 			t.Fatal(err)
 		}
@@ -129,15 +129,15 @@ func TestGoBack(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	if again, _, _ := c.Offers(); len(again) != 2 || again[0].Digest != offers[2].Digest {
-		t.Errorf("with its results: %v", again)
+		t.Errorf("with results: %v", again)
 	}
 	if err := c.GoBack(offers[3], inPlace); err != nil {
 		t.Fatal(err)
 	}
 	if again, _, _ := c.Offers(); len(again) != 1 || again[0].Digest != offers[3].Digest {
-		t.Errorf("without its results: %v", again)
+		t.Errorf("without results: %v", again)
 	}
-	// Made again, and gone back to the beginning: there is a second one of the same name.
+	// Makes the step again and goes back to the beginning, so a second folder of that name is set aside.
 	if err := w.commitOne(c, 2); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestGoBack(t *testing.T) {
 	if got := names(); !slices.Equal(got, []string{"step-000001.aside-1", "step-000002.aside-1", "step-000002.aside-2", "step-000003.aside-1"}) {
 		t.Errorf("%v", got)
 	}
-	// What was set aside goes when as many newer checkpoints are there as are kept.
+	// Folders that were set aside are removed when enough newer checkpoints exist.
 	for step := int64(2); step <= 5; step++ {
 		if err := errors.Join(w.commitOne(c, step), c.Prune(2)); err != nil {
 			t.Fatal(err)
@@ -170,7 +170,7 @@ func (w testTeam) commitOne(c Checkpoints, step int64) error {
 	return err
 }
 
-// TestOtherFormats: what another version of mgrpo wrote is not called damaged.
+// TestOtherFormats checks that files of another mgrpo version are not reported as damaged.
 func TestOtherFormats(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	mustSave(t, c, 1)

@@ -10,8 +10,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// TestUnchangedWeightsAreOneFile: weights that are equal in consecutive checkpoints take the room of one, outlive the older checkpoint, and are
-// written anew where the older file is damaged or the file system has no links.
+// TestUnchangedWeightsAreOneFile checks that equal weights in consecutive checkpoints share one file, which remains when the older checkpoint is
+// removed. They are written again if the older file is damaged or the file system has no links.
 func TestUnchangedWeightsAreOneFile(t *testing.T) {
 	c := Checkpoints{Dir: t.TempDir()}
 	save := func(step int64, files Checkpoints) {
@@ -41,7 +41,7 @@ func TestUnchangedWeightsAreOneFile(t *testing.T) {
 	save(2, c)
 	save(3, c)
 	if !one(1, 3, "solver") || one(1, 3, "planner") {
-		t.Errorf("one file: solver %v, want true; planner %v, want false", one(1, 3, "solver"), one(1, 3, "planner"))
+		t.Errorf("shared file: solver %v, want true; planner %v, want false", one(1, 3, "solver"), one(1, 3, "planner"))
 	}
 	if err := c.Prune(1); err != nil {
 		t.Fatal(err)
@@ -57,11 +57,11 @@ func TestUnchangedWeightsAreOneFile(t *testing.T) {
 	writeFile(t, path(3, "solver"), data)
 	save(4, c)
 	if one(3, 4, "solver") {
-		t.Error("a damaged file was taken over")
+		t.Error("a damaged file was reused")
 	}
 	save(5, Checkpoints{Dir: c.Dir, FS: linkless{}})
 	if one(4, 5, "solver") {
-		t.Error("a file system without links has a link")
+		t.Error("the file is linked on a file system without links")
 	}
 }
 
