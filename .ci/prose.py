@@ -28,7 +28,6 @@ ABOVE = {
     "trainer/model (tests)": 17,
     "trainer/model/arch (tests)": 10,
     "trainer/model/lora (tests)": 20,
-    "trainer/model/memory (tests)": 20,
     "trainer/model/tokenizer (tests)": 13,
     "trainer/model/weights (tests)": 10,
     "trainer/run/assemble (tests)": 16,

@@ -53,7 +53,7 @@ func TestCount(t *testing.T) {
 	for _, c := range []struct {
 		name, agent string
 		sets        []string
-		want        map[Kind]int64 // of what is exact
+		want        map[Kind]int64 // the exactly predictable kinds
 		files       int64
 	}{
 		{"fp32 on the CPU", "boss", nil,
@@ -100,12 +100,12 @@ func TestCount(t *testing.T) {
 		}
 	}
 	kept := count(t, "help", "agents.help.optimizer_state=host")
-	if got := on(kept, "cpu"); got != 24*n { // the copy for checkpoints, and what the optimizer keeps
+	if got := on(kept, "cpu"); got != 24*n { // the copy for checkpoints, and the optimizer's state
 		t.Errorf("the host of a GPU has %d bytes, want %d", got, 24*n)
 	}
 }
 
-// Where few parameters are trained, only they have gradients, moments and a copy.
+// If only a few parameters are trained, only these have gradients, moments and a copy.
 func TestCountOfFewTrained(t *testing.T) {
 	const n, few = smolLM2, 1000
 	for agent, gradients := range map[string]int64{"boss": 4 * few, "help": 6 * few} {
@@ -118,12 +118,12 @@ func TestCountOfFewTrained(t *testing.T) {
 			}
 		}
 		if p.Files != all.Files-8*(n-few) {
-			t.Errorf("%s: files of %d bytes, %d where all is trained", agent, p.Files, all.Files)
+			t.Errorf("%s: files of %d bytes, but %d if all parameters are trained", agent, p.Files, all.Files)
 		}
 	}
 }
 
-// TestCountOfConvolutions: a layer that convolves caches the hidden size for each token, in place of keys and values.
+// TestCountOfConvolutions checks that a convolution layer caches hidden-size values per token instead of keys and values.
 func TestCountOfConvolutions(t *testing.T) {
 	cfg := team(t)
 	shape := smolLM2Shape
@@ -134,11 +134,11 @@ func TestCountOfConvolutions(t *testing.T) {
 	const tokens = 16 * 1024 // slots times context
 	need := Count(cfg, cfg.Agent("boss"), shape, shape.Parameters(), 0)
 	if got, want := need.Of(KVCache), int64(4*tokens*(20*576+10*2*192)); got != want {
-		t.Errorf("a cache of %d bytes, want %d", got, want)
+		t.Errorf("the cache has %d bytes, want %d", got, want)
 	}
 }
 
-// TestCountOfRecurrentStates: layers with a gated delta rule have states in float32 for twice the slots, and cache nothing for a token.
+// TestCountOfRecurrentStates checks that layers with a gated delta rule have float32 states for twice the slots, and no cache per token.
 func TestCountOfRecurrentStates(t *testing.T) {
 	cfg := team(t)
 	shape := smolLM2Shape
@@ -149,17 +149,17 @@ func TestCountOfRecurrentStates(t *testing.T) {
 	const tokens, slots = 16 * 1024, 16
 	need := Count(cfg, cfg.Agent("boss"), shape, shape.Parameters(), 0)
 	if got, want := need.Of(KVCache), int64(4*tokens*10*2*192); got != want {
-		t.Errorf("a cache of %d bytes, want %d", got, want)
+		t.Errorf("the cache has %d bytes, want %d", got, want)
 	}
 	if got, want := need.Of(States), int64(4*2*slots*20*(8*32*16+3*(2*4*32+8*16))); got != want {
-		t.Errorf("states of %d bytes, want %d", got, want)
+		t.Errorf("the states have %d bytes, want %d", got, want)
 	}
 	if !slices.ContainsFunc(need.Levers, func(l Lever) bool { return l.Key == "agents.boss.engine.slots" && l.Part.Kind == States }) {
 		t.Errorf("no key lowers the states: %+v", need.Levers)
 	}
 }
 
-// The experts that the sampler records are in the host's memory: 2 bytes for each layer and choice of each token.
+// The recorded experts are in host memory, with 2 bytes per layer, choice and token.
 func TestCountOfRoutes(t *testing.T) {
 	mixture := smolLM2Shape
 	mixture.Family, mixture.Mixture = "qwen3_moe", &arch.Mixture{Experts: 8, PerToken: 3, FFN: 64, Step: 2} // 15 of 30 layers
@@ -169,7 +169,7 @@ func TestCountOfRoutes(t *testing.T) {
 		sets  []string
 		want  int64 // tokens
 	}{
-		{"boss", nil, (2*8 + 16) * 1024}, // trajectories of a step, and as many conversations as sample at once
+		{"boss", nil, (2*8 + 16) * 1024}, // trajectories of a step, and the conversations sampled at the same time
 		{"boss", []string{"grpo.max_lag=2", "grpo.old=recomputed", "grpo.tis_cap=2"}, (3*2*8 + 16) * 1024},
 		{"boss", []string{"agents.boss.engine.conversations=40"}, (2*8 + 40) * 1024},
 		{"help", []string{"agents.help.align.d=3"}, (3*2*8 + 16) * 1024},
@@ -182,13 +182,13 @@ func TestCountOfRoutes(t *testing.T) {
 			t.Errorf("%s %v: %d bytes, want %d", c.agent, c.sets, p.Of(Routes), c.want*token)
 		}
 		if dense := Count(cfg, cfg.Agent(c.agent), smolLM2Shape, 1000, 0); dense.Of(Routes) != 0 {
-			t.Errorf("%s: a model without experts has %d bytes of them", c.agent, dense.Of(Routes))
+			t.Errorf("%s: a model without experts has %d bytes of routes", c.agent, dense.Of(Routes))
 		}
 	}
 }
 
-// Of an agent with several devices each has the weights, its share of the moments and, in bf16, of the summed gradient, and samples; only
-// the first saves.
+// If an agent has several devices, each has the weights, samples, and has its share of the moments and, in bf16, of the summed gradient. Only the
+// first saves.
 func TestCountOfRanks(t *testing.T) {
 	const (
 		n     = smolLM2
@@ -211,15 +211,15 @@ func TestCountOfRanks(t *testing.T) {
 	}
 	follower := CountFollower(cfg, boss, 2, smolLM2Shape, n, 0)
 	if follower.Of(Gradients) != 4*n || follower.Of(Moments) != 8*third {
-		t.Errorf("%v: autograd adds up in the whole gradient in fp32", follower)
+		t.Errorf("%v: autograd sums the whole gradient in fp32", follower)
 	}
 	err := Fits([]Need{CountFollower(cfg, help, 2, smolLM2Shape, n, 0)}, map[string]int64{"cuda:1": 1 << 20})
 	if err == nil || !strings.Contains(err.Error(), "lower agents.help.engine.micro_batch_tokens") {
-		t.Errorf("what a follower lacks: %v", err)
+		t.Errorf("a follower without enough memory: %v", err)
 	}
 }
 
-// longest are the elements of a layout that are in no layer, and those of the longest layer.
+// longest returns the number of elements of a layout outside the layers, and the number of elements of the longest layer.
 func longest(l *arch.Layout) (rest, layer int64) {
 	of := map[int]int64{}
 	for _, leaf := range l.Leaves {
@@ -230,13 +230,13 @@ func longest(l *arch.Layout) (rest, layer int64) {
 	return rest, slices.Max(slices.Collect(maps.Values(of)))
 }
 
-// Of a mixture a device of three has the first 3 of 8 experts of each layer, and the gradients of a layer are those of its own.
+// With three devices, the first has 3 of 8 experts in each layer of a mixture. It has the gradients of its own experts only.
 func TestCountOfDividedExperts(t *testing.T) {
 	shape := smolLM2Shape
 	shape.Family, shape.FFN = arch.Qwen3MoE, 0
 	shape.Mixture = &arch.Mixture{Experts: 8, PerToken: 2, FFN: 512, Step: 1}
 	shape = shape.WithDefaults()
-	experts := int64(3 * shape.Mixture.FFN * shape.Hidden) // elements of one
+	experts := int64(3 * shape.Mixture.FFN * shape.Hidden) // elements of one expert
 	n := shape.Parameters()
 	dense := n - int64(shape.Layers)*8*experts
 	rest, layer := longest(shape.Layout())
@@ -251,20 +251,20 @@ func TestCountOfDividedExperts(t *testing.T) {
 		"weights":   {p.Of(Weights), 2 * (share + rest + 2*layer)},
 		"gradients": {p.Of(Gradients), 4*share + 2*(rest+layer+3*experts)},
 	} {
-		if over := c.got - c.want; over < 0 || over > 1<<20 { // shares of what is gathered begin at multiples of 64, and there are rotary tables
-			t.Errorf("%d bytes of %s, want %d and little more", c.got, what, c.want)
+		if over := c.got - c.want; over < 0 || over > 1<<20 { // gathered shares begin at multiples of 64, and there are rotary tables
+			t.Errorf("%d bytes of %s, want %d or slightly more", c.got, what, c.want)
 		}
 	}
 	whole := team(t, "agents.help.devices=[cuda, cuda:1, cuda:2]",
 		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true, micro_batch_tokens: 65536}`)
-	// With so many tokens a layer needs more than the head.
+	// With this number of tokens a layer needs more than the head.
 	rows := max(int64(a.Engine.MicroBatchTokens), int64(a.ContextTokens(shape.MaxPosition))) * 2
 	if got := p.Of(Activations) - Count(whole, whole.Agent("help"), shape, n, 0).Of(Activations); got != rows*6*int64(shape.Hidden)*2 {
-		t.Errorf("%d bytes for rows that travel to experts and back, of %d in a micro-batch", got, rows)
+		t.Errorf("%d bytes for rows sent to experts and back, of %d in a micro-batch", got, rows)
 	}
 }
 
-// Of an agent none of whose devices has all weights each is counted with a third of them, two layers, and what is in none.
+// If no device of an agent has all weights, each has a third of them, two layers, and the elements outside the layers.
 func TestCountOfShards(t *testing.T) {
 	const n, third = smolLM2, smolLM2 / 3
 	rest, one := longest(smolLM2Shape.Layout())
@@ -284,7 +284,7 @@ func TestCountOfShards(t *testing.T) {
 			}
 			held := size * (third + layers)
 			if over := p.Of(Weights) - held; over < 0 || over > 1<<20 || p.Of(Reference) != p.Of(Weights) {
-				t.Errorf("%s, rank %d: %d and %d bytes of weights, want %d and rotary tables", name, rank, p.Of(Weights), p.Of(Reference), held)
+				t.Errorf("%s, rank %d: %d and %d bytes of weights, want %d plus rotary tables", name, rank, p.Of(Weights), p.Of(Reference), held)
 			}
 			if p.Of(Master) != master || p.Of(Gradients) != size*layer+4*third || p.Of(Moments) != 8*third || p.Of(KVCache) != 0 {
 				t.Errorf("%s, rank %d: %v", name, rank, p)
@@ -293,7 +293,7 @@ func TestCountOfShards(t *testing.T) {
 	}
 }
 
-// Weights that stay quantised are counted as they are, without a master.
+// Weights that stay quantised count with their quantised size, without a master.
 func TestCountOfQuantised(t *testing.T) {
 	const n, blocks, rotary = smolLM2, 77_000_000, 4 * 1024 * 64
 	for _, agent := range []string{"boss", "help"} { // the first on the CPU, the second on a GPU
@@ -307,8 +307,8 @@ func TestCountOfQuantised(t *testing.T) {
 	}
 }
 
-// Of agents that adapt one model the first is counted with the weights, and all together with the cache that their engine
-// allocates: the sum of what they ask for, whose layers with a window hold the windows of all conversations and one pass.
+// Of the agents that adapt one model, only the first counts the weights. Together they count the cache of their shared engine, which is the sum of
+// their requests. Layers with a window hold the windows of all conversations and one pass.
 func TestCountOfSharedEngine(t *testing.T) {
 	const n = smolLM2
 	windowed := smolLM2Shape
@@ -320,8 +320,8 @@ func TestCountOfSharedEngine(t *testing.T) {
 		"agents.boss.lora.r=2", "agents.help.lora.r=2")
 	boss, help := cfg.Agent("boss"), cfg.Agent("help")
 	const block = 2 * 32 * 192 * 4               // bytes of keys and values of a layer
-	const blocks = 16*1024/32 + 94               // of a layer that sees everything: 3,000 tokens are 94 blocks
-	const conversations = 16 + 50                // each with the blocks of a window and two that it cuts
+	const blocks = 16*1024/32 + 94               // for a layer without a window: 3,000 tokens are 94 blocks
+	const conversations = 16 + 50                // each has the blocks of a window plus two partial blocks
 	passRows := int64(arch.PassRows(false)) / 32 // blocks
 	windows := conversations*4 + passRows
 	for shape, want := range map[*arch.Config]int64{&smolLM2Shape: 30 * blocks * block, &windowed: (10*blocks + 20*min(windows, blocks)) * block} {
@@ -338,18 +338,18 @@ func TestCountOfSharedEngine(t *testing.T) {
 func TestActivations(t *testing.T) {
 	whole, light := count(t, "boss").Of(Activations), count(t, "boss", "agents.boss.engine.checkpoint_activations=true").Of(Activations)
 	if light >= whole/3 {
-		t.Errorf("%d with checkpointing, %d without", light, whole)
+		t.Errorf("%d with checkpointing, but %d without", light, whole)
 	}
 	if adapted := count(t, "boss", "agents.boss.lora={r: 8}").Of(Activations); adapted != whole-2*4*256*49152 {
-		t.Errorf("%d with adapters, %d without: a frozen head has half the rows of logits", adapted, whole)
+		t.Errorf("%d with adapters, but %d without: a frozen head has half the rows of logits", adapted, whole)
 	}
 	if half := count(t, "boss", "agents.boss.engine.micro_batch_tokens=1024").Of(Activations); half >= whole*2/3 {
-		t.Errorf("%d with half the tokens of %d", half, whole)
+		t.Errorf("%d with half the tokens, but %d with all", half, whole)
 	}
 }
 
-// On a GPU the logits of the head and what a layer's backward pass needs take turns. bf16 gradients of logits are copied only by a cold
-// start and ratios of sequences.
+// On a GPU the head's logits and a layer's backward pass do not need memory at the same time. bf16 gradients of logits are copied only by a cold
+// start and by ratios of sequences.
 func TestActivationsOnGPU(t *testing.T) {
 	of := func(sets ...string) int64 {
 		return count(t, "boss", append(sets, "agents.boss.device=cuda")...).Of(Activations)
@@ -363,11 +363,11 @@ func TestActivationsOnGPU(t *testing.T) {
 	a := cfg.Agent("boss")
 	kept, layer := layerActivations(smolLM2Shape, &a.Engine, 2048, 2)
 	if layer >= logits || token != kept+logits+gradient {
-		t.Errorf("%d bytes; %d are kept, %d of a layer, %d of the head", token, kept, layer, logits+gradient)
+		t.Errorf("%d bytes, but %d kept, %d for a layer, %d for the head", token, kept, layer, logits+gradient)
 	}
 }
 
-// On a GPU an agent takes more than its tensors. What does not depend on the model is counted once where agents share it.
+// On a GPU an agent needs more memory than its tensors. Agents that share a model count the part that does not depend on the model once.
 func TestOverheadOfCUDA(t *testing.T) {
 	cfg := team(t, "agents.boss.device=cuda", "agents.boss.lora.r=2", "agents.help.lora.r=2")
 	boss, help := cfg.Agent("boss"), cfg.Agent("help")
@@ -379,11 +379,11 @@ func TestOverheadOfCUDA(t *testing.T) {
 			want += 768 << 20
 		}
 		if n.Of(Overhead) != want {
-			t.Errorf("%d bytes beside %d of tensors, want %d", n.Of(Overhead), tensors, want)
+			t.Errorf("%d bytes in addition to %d of tensors, want %d", n.Of(Overhead), tensors, want)
 		}
 	}
 	if n := count(t, "boss"); n.Of(Overhead) != 0 {
-		t.Errorf("%d bytes on a CPU", n.Of(Overhead))
+		t.Errorf("%d bytes of overhead on a CPU", n.Of(Overhead))
 	}
 }
 
@@ -392,7 +392,7 @@ func on(n Need, device string) int64 {
 	return n.sum(func(p Part) bool { return p.Device == device })
 }
 
-// A snapshot is in the host's memory, wherever the agent computes.
+// A snapshot is always in host memory, whether the agent is on a CPU or a GPU.
 func TestSums(t *testing.T) {
 	cfg := team(t)
 	boss, help := count(t, "boss"), count(t, "help")
@@ -427,7 +427,7 @@ func TestFits(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		free map[string]int64
-		want []string // of the error; none: it fits
+		want []string // parts of the error; none if it fits
 	}{
 		{"enough", map[string]int64{"cpu": 81, "cuda:1": 46}, nil},
 		{"unknown devices", nil, nil},
@@ -449,17 +449,17 @@ func TestFits(t *testing.T) {
 	onGPU := researcher
 	onGPU.Parts = append(onGPU.Parts[:4:4], Part{Snapshot, "cpu", 12})
 	if err := Fits([]Need{planner, onGPU}, map[string]int64{"cpu": 92}); err == nil || !strings.Contains(err.Error(), "planner and a part of researcher on cpu: 93 B") {
-		t.Errorf("a snapshot beside an agent: %v", err)
+		t.Errorf("a snapshot next to an agent: %v", err)
 	}
 	if err := Fits([]Need{onGPU}, map[string]int64{"cpu": 11}); err == nil || !strings.Contains(err.Error(), "train: false") {
-		t.Errorf("a snapshot alone: %v", err)
+		t.Errorf("only a snapshot: %v", err)
 	}
 	onGPU.Parts[4].Bytes = 100
 	if err := Fits([]Need{planner, onGPU}, map[string]int64{"cpu": 132}); err == nil || !strings.Contains(err.Error(), "lower agents.planner.engine.slots (12;") {
-		t.Errorf("a snapshot beside a cache that is larger than what is missing: %v", err)
+		t.Errorf("a snapshot and a cache that exceeds the missing memory: %v", err)
 	}
 	if err := Fits([]Need{planner, onGPU}, map[string]int64{"cpu": 130}); err == nil || !strings.Contains(err.Error(), "100 B are copies from which checkpoints are written") {
-		t.Errorf("a snapshot without which all would fit: %v", err)
+		t.Errorf("everything except a snapshot fits: %v", err)
 	}
 	if err := Fits([]Need{planner, plan("researcher", "cpu", 5, 30)}, map[string]int64{"cpu": 100}); err == nil || !strings.Contains(err.Error(), "planner and researcher on cpu: 127 B") {
 		t.Errorf("two agents on one device: %v", err)
@@ -481,7 +481,7 @@ func TestTableFits80Columns(t *testing.T) {
 	}
 }
 
-// TestHostedNeedsNothing, and says so.
+// TestHostedNeedsNothing checks that a hosted agent uses no memory, and that the table shows that.
 func TestHostedNeedsNothing(t *testing.T) {
 	needs := []Need{{Agent: "far"}}
 	var out strings.Builder

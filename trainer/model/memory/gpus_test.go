@@ -16,13 +16,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the tables of docs/ranks.md")
 
-// Of the two sizes of GPUs the bytes that a driver reports, and the share that the plan may take of them.
+// The sizes that a driver reports for two GPUs, in bytes, and the share that the plan may use.
 const (
 	gpu80, gpu141 = 81559 << 20, 143771 << 20
 	usable        = 0.9
 )
 
-// TestGPUTables holds the tables of docs/ranks.md against the plan.
+// TestGPUTables compares the tables of docs/ranks.md with the plan.
 func TestGPUTables(t *testing.T) {
 	const page = "../../../docs/ranks.md"
 	text, err := os.ReadFile(page)
@@ -36,7 +36,7 @@ func TestGPUTables(t *testing.T) {
 		before, rest, found := strings.Cut(want, begin)
 		_, after, ended := strings.Cut(rest, end)
 		if !found || !ended {
-			t.Fatalf("%s has no place for the table of %s", page, name)
+			t.Fatalf("%s has no markers for the table of %s", page, name)
 		}
 		want = before + begin + gpuTable(t, table.sets) + end + after
 	}
@@ -45,11 +45,11 @@ func TestGPUTables(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(text) {
-		t.Errorf("%s is not what the plan says: run go test ./trainer/model/memory -run GPUTables -update", page)
+		t.Errorf("%s differs from the plan: run go test ./trainer/model/memory -run GPUTables -update", page)
 	}
 }
 
-// gpuTables are the tables of docs/ranks.md: what every agent of one is set to.
+// gpuTables are the tables of docs/ranks.md, with the agents' settings.
 var gpuTables = []struct {
 	name string
 	sets []string
@@ -89,7 +89,7 @@ func gpuTable(t *testing.T, sets []string) string {
 	return out.String()
 }
 
-// fullest is the most that one of so many GPUs holds: the first, which also samples.
+// fullest returns the largest need of the `size` GPUs. The first one also samples.
 func fullest(t *testing.T, c arch.Config, size int, sets []string) (most int64) {
 	text := `run: {name: gpus}
 task: {kind: jsonl, train: t, eval: e}
@@ -119,7 +119,7 @@ agents:
 	}
 	sums := slices.DeleteFunc(Sums(needs, nil), func(s Sum) bool { return s.Device == "cpu" })
 	if len(sums) != size {
-		t.Fatalf("%d GPUs hold something, of %d", len(sums), size)
+		t.Fatalf("%d of %d GPUs are used", len(sums), size)
 	}
 	return slices.MaxFunc(sums, func(x, y Sum) int { return int(x.Needed - y.Needed) }).Needed
 }
