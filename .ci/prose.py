@@ -30,7 +30,6 @@ ABOVE = {
     "trainer/model/lora (tests)": 20,
     "trainer/model/tokenizer (tests)": 13,
     "trainer/model/weights (tests)": 10,
-    "trainer/run/assemble (tests)": 16,
     "trainer/run/doctor (tests)": 12,
     "trainer/run/score (tests)": 22,
     "trainer/show/health (tests)": 7,

@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task"
 )
 
-// TestEveryArmOfEveryExample: the one line that makes an example a baseline leaves agents that can act. Alone, the main
-// agent is offered every tool of the team, and nobody to ask.
+// TestEveryArmOfEveryExample checks that the setting that turns an example into a baseline leaves agents that can act. A single agent is offered all
+// tools of the team, but no agents to delegate to.
 func TestEveryArmOfEveryExample(t *testing.T) {
 	files, err := filepath.Glob("../../../examples/*/*.yaml")
 	if err != nil || len(files) < 4 {
@@ -29,11 +29,11 @@ func TestEveryArmOfEveryExample(t *testing.T) {
 				t.Fatal(err)
 			}
 			if cfg.Task.Kind == "go" {
-				continue // the program brings what its agents do
+				continue // the agents' actions come from the program
 			}
 			for _, name := range cfg.AgentNames() {
 				if cfg.Agent(name).Model.Endpoint != nil {
-					continue // trainer.TestHosted asks one
+					continue // trainer.TestHosted covers hosted models
 				}
 				if why := cannotAct(t, cfg, name, qwen); why != "" {
 					t.Errorf("%s, %s: %s %s", path, arm, name, why)
@@ -43,7 +43,7 @@ func TestEveryArmOfEveryExample(t *testing.T) {
 	}
 }
 
-// cannotAct says what is wrong with an agent's prompt, if anything.
+// cannotAct returns the fault of an agent's prompt, or "".
 func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tokenizer) string {
 	t.Helper()
 	source, err := Task(cfg, 1)
@@ -61,7 +61,7 @@ func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tok
 	}
 	defer p.Close()
 	if _, ok := source.(task.Speaker); ok {
-		return "" // its grammar says who does what
+		return "" // the grammar determines the agents' actions
 	}
 	if cfg.ColdStart.Demonstrations != "none" {
 		if taught, err := Demonstrations(cfg, p, 4096); err != nil || len(taught) == 0 {
@@ -91,7 +91,7 @@ func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tok
 			return "is told of " + others[i]
 		}
 	case main && !slices.ContainsFunc(cfg.Agent(name).Delegates, offered) && len(others) > 0:
-		return "has nobody to ask"
+		return "has no agent to delegate to"
 	}
 	return ""
 }

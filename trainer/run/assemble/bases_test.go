@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// A base is loaded for the first of those that share it, and closed, with its engine, by the last; without a key nobody shares.
+// The first agent of a base loads it, and the last one closes it with its engine. Agents without a key do not share a base.
 func TestBases(t *testing.T) {
 	var process Process
 	loads := 0
@@ -44,14 +44,14 @@ func TestBases(t *testing.T) {
 	}
 	engine := sampler(bases[0])
 	if engine != sampler(bases[2]) || engine == sampler(bases[1]) {
-		t.Error("agents sample in one batch if they share a base, and not else")
+		t.Error("agents must sample in one batch exactly if they share a base")
 	}
 	usable := func(b *base) bool {
 		m := b.model
 		return m.Device.Do(t.Context(), func(*torch.Scope) error { m.Master.Tensor.Ptr(); return nil }) == nil
 	}
 	if err := frees[0](t.Context()); err != nil || !usable(bases[2]) {
-		t.Errorf("closed under the other agent (%v)", err)
+		t.Errorf("the base was closed while the other agent used it (%v)", err)
 	}
 	for _, free := range frees[1:] {
 		if err := free(t.Context()); err != nil {
@@ -59,6 +59,6 @@ func TestBases(t *testing.T) {
 		}
 	}
 	if usable(bases[2]) || usable(bases[1]) || len(process.held) != 0 {
-		t.Errorf("still held: %v", process.held)
+		t.Errorf("bases are still open: %v", process.held)
 	}
 }

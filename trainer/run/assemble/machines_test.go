@@ -8,7 +8,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// A machine's threads and its memory are for the processes on it alone, and a step's rollouts for those on all.
+// The processes on a machine share its threads and memory. The ranks on all machines share a step's rollouts.
 func TestMachinesShare(t *testing.T) {
 	cfg, err := config.Load("../../../examples/quickstart/team.yaml", []string{"agents.planner.devices=[cpu, cpu]", "run.threads=12", "agents.researcher.devices=[cpu, cpu, cpu, cpu]",
 		"agents.planner.machines={count: 3, address: 'h:9', key_file: k}", "task.queries_per_step=6", "grpo.rollouts=2"})
@@ -37,10 +37,10 @@ func TestMachinesShare(t *testing.T) {
 		ranks = append(ranks, n.Rank)
 	}
 	if !slices.Equal(ranks, []int{0, 1, 4, 5}) || fmt.Sprint(first[1].Parts) != fmt.Sprint(last[0].Parts) {
-		t.Errorf("ranks %v on the first and the last machine, of which the followers need %v and %v", ranks, first[1].Parts, last[0].Parts)
+		t.Errorf("ranks %v on the first and the last machine; their followers need %v and %v", ranks, first[1].Parts, last[0].Parts)
 	}
 	own := configOf(want, a, "cpu")
 	if follower, err := config.Parse("/follower.yaml", own, nil); err != nil || len(follower.Agent("planner").Ranks()) != 1 || follower.Slots(follower.Agent("planner")) != 2 {
-		t.Errorf("%v: the configuration of a follower:\n%s", err, own)
+		t.Errorf("%v: configuration of a follower:\n%s", err, own)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
-// Whether a run is deterministic is what its policies promise, unless the configuration gives the promise up.
+// A run is deterministic if its policies are, unless the configuration disables that.
 func TestDeterministic(t *testing.T) {
 	for _, c := range []struct {
 		sets []string
@@ -27,7 +27,7 @@ func TestDeterministic(t *testing.T) {
 		{want: true},
 		{sets: []string{"run.deterministic=false"}},
 		{sets: []string{"agents.researcher.device=cuda"}},
-		{sets: []string{"agents.researcher.device=cuda", "run.arm=single"}, want: true}, // that agent takes no part
+		{sets: []string{"agents.researcher.device=cuda", "run.arm=single"}, want: true}, // the researcher takes no part
 		{sets: []string{"grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2"}},
 		{sets: []string{"agents.planner.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}"}},
 		{sets: []string{"agents.planner.engine={kind: vllm, url: [\"http://h:1\"], weights: {path: w}}", "run.deterministic=true"}, err: "run.deterministic: agents.planner samples on an engine of kind vllm"},
@@ -44,7 +44,7 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// TestUnusedTensorsAreSaid: nothing of a checkpoint is left out without a word.
+// TestUnusedTensorsAreSaid checks that a note names each unused tensor of a checkpoint.
 func TestUnusedTensorsAreSaid(t *testing.T) {
 	folder := t.TempDir()
 	for _, dir := range []string{golden.File(t, "models", "llama-tiny"), golden.File(t, "tokenizer", "smollm2")} {
@@ -96,7 +96,7 @@ func (s silent) Generate(context.Context, policy.Request) (policy.Completion, er
 	return policy.Completion{Tokens: []int32{s.stop}, LogProbs: []float32{0}, Finish: policy.FinishStop}, nil
 }
 
-// TestDateIsTheRuns: what a template prints as today's date does not depend on when the prompt is rendered.
+// TestDateIsTheRuns checks that today's date in a template is the run's date, regardless of the time of rendering.
 func TestDateIsTheRuns(t *testing.T) {
 	cfg, err := config.Load("../../../examples/research-qwen3/team.yaml", []string{"run.date=2024-07-26"})
 	if err != nil {

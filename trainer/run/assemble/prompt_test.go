@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// TestPromptFiles reads a prompt as an editor of another system saves it.
+// TestPromptFiles reads prompts as editors on other systems save them.
 func TestPromptFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "prompt.txt")
 	a := &config.Agent{Name: "planner", Prompt: config.Path(path)}

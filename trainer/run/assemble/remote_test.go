@@ -15,16 +15,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/mgrpo/golden"
 )
 
-// sglang stands in for an SGLang server: it samples with the model of the folder that it was told to load.
+// sglang replaces an SGLang server. It samples with the model of the folder that a request names.
 type sglang struct {
 	t       *testing.T
 	mu      sync.Mutex
 	model   *Parts
 	version string
-	tensors golden.Tensors // of the folder
+	tensors golden.Tensors // from the folder
 }
 
-// openWriter is an agent with this model, and further settings of it.
+// openWriter loads an agent with this model and additional settings.
 func openWriter(t *testing.T, folder, settings string) (*Parts, *config.Config) {
 	cfg, err := config.Parse("team.yaml", fmt.Appendf(nil, "run: {name: x}\nagents: {writer: {role: main, model: %q%s}}\n", folder, settings), nil)
 	if err != nil {
@@ -82,10 +82,10 @@ func (s *sglang) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestServersGetMergedAdapters: a server gets the weights that PEFT merges, under the names of the checkpoint, and what it then
-// samples has the log-probs of the trainer, which adds the adapters to the base.
+// TestServersGetMergedAdapters checks that a server gets the same weights that PEFT merges, with the names of the checkpoint. Its samples must have
+// the trainer's log-probs; the trainer adds the adapters to the base.
 func TestServersGetMergedAdapters(t *testing.T) {
-	const tolSum, tolSumSq = 2e-5, 1e-6 // of the merged weights' sums, absolute, and of their squares', relative
+	const tolSum, tolSumSq = 2e-5, 1e-6 // tolerances of the merged weights' sums (absolute) and of their squares' sums (relative)
 	base, adapter := t.TempDir(), golden.File(t, "lora", "llama-qkvo")
 	for _, dir := range []string{golden.File(t, "models", "llama-tiny"), golden.File(t, "tokenizer", "smollm2")} {
 		if err := os.CopyFS(base, os.DirFS(dir)); err != nil {
@@ -109,7 +109,7 @@ func TestServersGetMergedAdapters(t *testing.T) {
 	}
 	golden.Read(t, "lora", "llama-qkvo/expected.json", &want)
 	if len(want.Merged) == 0 || len(server.tensors) != len(want.Merged) {
-		t.Errorf("the server got %d tensors, PEFT merges into %d", len(server.tensors), len(want.Merged))
+		t.Errorf("the server got %d tensors, but PEFT merges %d", len(server.tensors), len(want.Merged))
 	}
 	for name, w := range want.Merged {
 		sum, sumsq := 0.0, 0.0

@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// TestScorersReadWhatIsSaid: an answer cannot begin another turn of the chat that a reward model reads.
+// TestScorersReadWhatIsSaid checks that an answer cannot start another turn in the chat that a reward model reads.
 func TestScorersReadWhatIsSaid(t *testing.T) {
 	folder := filepath.Join("..", "..", "..", "testdata", "tokenizer", "smollm2")
 	encode, err := scorerTokens(folder)
@@ -47,7 +47,7 @@ func TestScorersReadWhatIsSaid(t *testing.T) {
 	}
 }
 
-// modules lists the modules that were opened and counts those that are open.
+// modules lists all opened modules and counts the open ones.
 type modules struct {
 	mu     sync.Mutex
 	opened []string
@@ -65,7 +65,7 @@ func (m *modules) Close() error {
 	return nil
 }
 
-// counted has m open the modules of verifiers.
+// counted makes verifiers open their modules with m.
 func (m *modules) counted(t *testing.T) {
 	verify.SetModuleOpener(func(path, device string, threads int) (verify.Module, error) {
 		m.mu.Lock()
@@ -80,8 +80,8 @@ func (m *modules) counted(t *testing.T) {
 	t.Cleanup(func() { verify.SetModuleOpener(nil) })
 }
 
-// A server opens a module only where it scores with it, on the device of its agent, and leaves none open. What is wrong
-// is said when the verifiers are tried.
+// A server opens a module only to score with it, on the device of its agent, and closes it afterwards. Faults are reported when the verifiers are
+// tried.
 func TestModulesOfATask(t *testing.T) {
 	dir := t.TempDir()
 	if err := tokenizer.WriteWordLevel(dir, tokenizer.WordLevel{Vocab: []string{"<unk>", "</s>"}, Unk: "<unk>", EOS: "</s>"}); err != nil {
@@ -92,7 +92,7 @@ func TestModulesOfATask(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		rows, verifiers string // settings after those of the files
+		rows, verifiers string // verifiers: settings in addition to the files
 		agents          []string
 		opened          []string
 		err             string
@@ -136,7 +136,7 @@ agents: {writer: {role: main, model: nowhere}, reader: {role: sub, model: nowher
 	}
 }
 
-// A sub-agent's answer is scored with the main verifier against the part that it was asked for.
+// A sub-agent's answer is scored with the main verifier against the requested part.
 func TestExpertOfParts(t *testing.T) {
 	dir := t.TempDir()
 	row := `{"question":"the sum?","answer":"3","parts":[{"question":"the first?","answer":"1"},{"question":"the second?","answer":"2"}]}`
@@ -170,7 +170,7 @@ agents: {writer: {role: main, model: nowhere}, reader: {role: sub, model: nowher
 	}
 }
 
-// Every layout can be configured.
+// The configuration accepts every layout.
 func TestLayoutsAreConfigured(t *testing.T) {
 	for _, name := range jsonl.Layouts() {
 		text := "run: {name: x}\ntask: {kind: jsonl, train: a, eval: a, layout: " + name + "}\nagents: {writer: {role: main, model: nowhere}}\n"

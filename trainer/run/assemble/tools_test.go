@@ -15,7 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// A page is visited as the file says, and a tool that asks outside is asked again unless the file says otherwise.
+// A page is visited with the configured settings. A tool that makes requests retries unless the configuration disables that.
 func TestToolsOfConfiguration(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/robots.txt" {
@@ -58,7 +58,7 @@ tools:
 	}
 }
 
-// All tools of an entry, such as those of an MCP server, go through one gate.
+// All tools of an entry, for example of an MCP server, share one limit on parallel calls.
 func TestToolsShareGate(t *testing.T) {
 	var now, most atomic.Int32
 	slow := func(name string) tool.Tool {
@@ -80,6 +80,6 @@ func TestToolsShareGate(t *testing.T) {
 	}
 	all.Wait()
 	if n := most.Load(); n != 1 {
-		t.Errorf("%d calls at once, of an entry that allows one", n)
+		t.Errorf("%d calls at once, but the entry allows one", n)
 	}
 }
