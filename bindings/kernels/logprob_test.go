@@ -15,7 +15,7 @@ type rowExpectation struct {
 	Logp     mgrpo.Number   `json:"logp"`
 	Entropy  mgrpo.Number   `json:"entropy"`
 	Dlogp    []mgrpo.Number `json:"dlogp"`    // gradient of the log-prob with respect to the logits
-	Dentropy []mgrpo.Number `json:"dentropy"` // of the entropy
+	Dentropy []mgrpo.Number `json:"dentropy"` // gradient of the entropy
 }
 
 type goldenRow struct {

@@ -69,7 +69,7 @@ func TestGroupRank(t *testing.T) {
 			}
 		case "signals":
 			err = pipeBlocked()
-		case "stream": // answers when it has begun, and when it fails
+		case "stream": // replies when it has begun, and again when it fails
 			if err = rankStreams(o.Device, g, func() error { return answers.Encode(a) }); err == nil {
 				t.Fatal("the stream ended without an error")
 			}

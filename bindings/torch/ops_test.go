@@ -78,7 +78,7 @@ func TestTrainingRoundsAlike(t *testing.T) {
 			logp, _ := HeadLogProb(x, w, s.FromInt32(make([]int32, rows), rows), 1, 16)
 			return logp
 		},
-		"experts": func(s *Scope, x, w *Tensor) *Tensor { // two, of 24 units
+		"experts": func(s *Scope, x, w *Tensor) *Tensor { // two experts of 24 units
 			chosen, weight := Route(s.Zeros(Float32, rows, 2), Routing{PerToken: 2, Normalise: true})
 			return Experts(x, chosen, weight, MLPs{GateUp: w, Down: s.Full(Float32, 1+1./512, 2*k, n/4)})
 		},

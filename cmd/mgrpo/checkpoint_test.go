@@ -50,7 +50,7 @@ func TestCheckpoint(t *testing.T) {
 	if got := succeed(t, "", append([]string{"checkpoint", "prune"}, set...)...); got != "" {
 		t.Errorf("%q was pruned although run.keep is 3", got)
 	}
-	succeed(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set[1:]...)...) // the configuration without -c
+	succeed(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set[1:]...)...) // passes the configuration without -c
 	if left, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "*")); len(left) != 2 || filepath.Base(left[0]) != "step-000001" || filepath.Base(left[1]) != "step-000004" {
 		t.Errorf("remaining: %v, want the best and the newest", left)
 	}

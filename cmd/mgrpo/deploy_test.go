@@ -395,7 +395,7 @@ func TestDeploySecrets(t *testing.T) {
 			}
 		}
 	}
-	named := map[string]bool{"mgrpo-store-status password": true} // for people; no pod names it
+	named := map[string]bool{"mgrpo-store-status password": true} // for users; pods do not refer to it
 	var containers []corev1.Container
 	for _, job := range jobs(t) {
 		containers = append(containers, job.Spec.Template.Spec.Containers...)

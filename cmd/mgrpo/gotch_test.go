@@ -81,7 +81,7 @@ agents: {writer: {role: main, model: nowhere}}
 		t.Fatal(err)
 	}
 	defer task.Close(rewards)
-	for answer, want := range map[string]float64{"that": 1, "this": 0.5, "this it": 1. / 3} { // ids 2 4, 2 3, 2 3 5
+	for answer, want := range map[string]float64{"that": 1, "this": 0.5, "this it": 1. / 3} { // the ids are 2 4, 2 3 and 2 3 5
 		got, err := rewards.VerifyMain(t.Context(), rewards.Eval(0), task.Attempt{Agent: "writer", Answer: answer})
 		if err != nil || math.Abs(got-want) > 1e-6 {
 			t.Errorf("%q scores %v, %v; want %v", answer, got, err, want)

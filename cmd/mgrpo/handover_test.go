@@ -57,7 +57,7 @@ func TestCUDAProgram(t *testing.T) {
 			if c.reason != "" {
 				want = ""
 			}
-			link := filepath.Join(t.TempDir(), "mgrpo") // as in a folder on the PATH
+			link := filepath.Join(t.TempDir(), "mgrpo") // like a link in a folder on the PATH
 			if err := os.Symlink(self, link); err != nil {
 				t.Fatal(err)
 			}

@@ -8,7 +8,7 @@ import (
 // At start-up, gotch creates a folder in $HOME and ends the process if it cannot. mgrpo must run for a user without a home, and so must the code
 // tool's interpreter, which has an empty environment.
 func TestNoHome(t *testing.T) {
-	const noHome = "HOME=/proc/nobody" // which not even root can make
+	const noHome = "HOME=/proc/nobody" // even root cannot create this folder
 	bare := []string{noHome, asProgram + "=1", "OMP_NUM_THREADS=1"}
 	for _, c := range []struct {
 		name, want string

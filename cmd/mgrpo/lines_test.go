@@ -179,7 +179,7 @@ func rows(t *testing.T, path string) (lines []string, values []map[string]any) {
 
 func TestTokenizeAndRenderGoldens(t *testing.T) {
 	var folders []string
-	for _, root := range golden.Dirs(t, "tokenizer", "tokenizer-2026") { // the second has tokenizers without chats
+	for _, root := range golden.Dirs(t, "tokenizer", "tokenizer-2026") { // the second folder has tokenizers without chats
 		found, err := filepath.Glob(filepath.Join(root, "*", "cases.jsonl"))
 		if err != nil {
 			t.Fatal(err)
