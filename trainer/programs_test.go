@@ -365,7 +365,7 @@ func TestProgramsThatFail(t *testing.T) {
 				t.Errorf("after %v: %v", time.Since(start), err)
 			}
 			seen := &recorder{}
-			cfg.Run.Steps, cfg.Run.Dir = 1, config.Path(t.TempDir()) // one step is too short to end the run, so it ends because all rollouts were removed
+			cfg.Run.Steps, cfg.Run.Dir = 1, config.Path(t.TempDir()) // one step is too few to be refused; nothing is trained because all rollouts are removed
 			err = Train(t.Context(), cfg, Options{Gateway: serveGateway(t, cfg), Observer: seen})
 			if want := "planner: all 4 rollouts of 1 step had no score and were removed"; !errors.Is(err, ErrNothingTrained) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "equal") ||
 				strings.Contains(err.Error(), "never called") || !strings.Contains(seen.String(), c.want) {
