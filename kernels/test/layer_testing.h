@@ -1,4 +1,4 @@
-// Shared by the tests of the nn kernels: arrays in a backend's memory, seeded data, comparisons.
+// Shared by the tests of layers: arrays in a backend's memory, seeded data, comparisons.
 #pragma once
 #include <gtest/gtest.h>
 #include <omp.h>
