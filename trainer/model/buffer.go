@@ -21,7 +21,7 @@ const (
 // that heap grow to twice the size.
 type Buffer struct {
 	Tensor *torch.Tensor // [n], on the device; nil if the values are in host memory
-	Piece  int64         // largest number of values that Lend passes at a time
+	Piece  int64         // largest number of values that OnDevice passes at a time
 
 	inHost []float32
 	mapped []byte // the memory behind inHost
@@ -53,8 +53,8 @@ func (b *Buffer) Numel() int64 {
 	return int64(len(b.inHost))
 }
 
-// Lend calls f with n values on the device, beginning with element `from`. Values that f writes are kept unless f fails.
-func (b *Buffer) Lend(s *torch.Scope, from, n int64, f func(piece *torch.Tensor) error) error {
+// OnDevice calls f with n values on the device, beginning with element `from`. Values that f writes are kept unless f fails.
+func (b *Buffer) OnDevice(s *torch.Scope, from, n int64, f func(piece *torch.Tensor) error) error {
 	if b.Tensor != nil {
 		return f(b.Tensor.Narrow(0, from, n))
 	}

@@ -87,9 +87,9 @@ func (l *Learner) adamW(s *torch.Scope, norm, lr float64) (err error) {
 // onDevice calls f with the weights and moments of a piece of this rank's share, on the device.
 func (l *Learner) onDevice(s *torch.Scope, p ranks.Piece, f func(master, m, v *torch.Tensor) error) error {
 	weights, n := l.params.Master(), p.Numel()
-	return weights.Lend(s, p.In(weights.Numel(), l.params.Numel()), n, func(master *torch.Tensor) error {
-		return l.m.Lend(s, p.At, n, func(m *torch.Tensor) error {
-			return l.v.Lend(s, p.At, n, func(v *torch.Tensor) error { return f(master, m, v) })
+	return weights.OnDevice(s, p.In(weights.Numel(), l.params.Numel()), n, func(master *torch.Tensor) error {
+		return l.m.OnDevice(s, p.At, n, func(m *torch.Tensor) error {
+			return l.v.OnDevice(s, p.At, n, func(v *torch.Tensor) error { return f(master, m, v) })
 		})
 	})
 }

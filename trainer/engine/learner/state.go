@@ -140,7 +140,7 @@ func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, run ranks.R
 				if l.group.Rank() != owner {
 					return move(s, owner, p.Run, s.Empty(torch.Float32, p.Numel()))
 				}
-				return flat.Lend(s, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(piece *torch.Tensor) error { return move(s, owner, p.Run, piece) })
+				return flat.OnDevice(s, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(piece *torch.Tensor) error { return move(s, owner, p.Run, piece) })
 			})
 			if err != nil {
 				return err
