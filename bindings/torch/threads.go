@@ -15,9 +15,9 @@ type threadLoans struct {
 	used  int // shares of devices that run a job, and loans; temporarily above all when a lender's job begins
 }
 
-// LendThreads allows the process's CPU devices to use the threads of idle devices (Scope.OnIdleThreads), with up to `limit` threads in use at
-// once. 0, the default, disallows it.
-func LendThreads(limit int) {
+// ShareIdleThreads allows the process's CPU devices to use the threads of idle devices (Scope.OnIdleThreads), with up to
+// `limit` threads in use at once. 0, the default, disallows it.
+func ShareIdleThreads(limit int) {
 	loans.mu.Lock()
 	defer loans.mu.Unlock()
 	loans.limit = limit
@@ -44,8 +44,8 @@ func (l *threadLoans) borrow() (n int) {
 	return n
 }
 
-// lends reports whether a device with this share may lend its threads to other devices.
-func (l *threadLoans) lends(share int) bool {
+// mayLend reports whether a device with this share may lend its threads to other devices.
+func (l *threadLoans) mayLend(share int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.limit > 0 && l.all > share
@@ -64,13 +64,13 @@ func (d *Device) end() {
 	if d.cuda {
 		return
 	}
-	if d.threads > 1 && loans.lends(d.threads) {
+	if d.threads > 1 && loans.mayLend(d.threads) {
 		C.mgt_use_threads(C.int(d.threads))
 	}
 	loans.use(-d.threads)
 }
 
-// OnIdleThreads runs f on the threads of the device and, if LendThreads allows it, on the threads of the process's other CPU devices that are
+// OnIdleThreads runs f on the threads of the device and, if ShareIdleThreads allows it, on the threads of the process's other CPU devices that are
 // idle when f begins. Without it, agents that wait for each other would leave cores idle. The number of threads varies, so f must not depend on
 // it; LibTorch's matrix products do. Calls must not be nested.
 func (s *Scope) OnIdleThreads(f func()) {

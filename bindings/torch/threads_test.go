@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// lend calls LendThreads for the duration of a test.
-func lend(t *testing.T, limit int) {
-	LendThreads(limit)
-	t.Cleanup(func() { LendThreads(0) })
+// shareIdle is ShareIdleThreads until the end of a test.
+func shareIdle(t *testing.T, limit int) {
+	ShareIdleThreads(limit)
+	t.Cleanup(func() { ShareIdleThreads(0) })
 }
 
 // wantThreads checks the number of threads inside OnIdleThreads, and that the device has its own number again afterwards.
@@ -28,8 +28,8 @@ func wantThreads(t *testing.T, s *Scope, when string, want int) {
 // A device uses the threads of idle devices only inside OnIdleThreads.
 func TestOnIdleThreads(t *testing.T) {
 	a, b := openWith(t, "cpu", 1), openWith(t, "cpu", 2)
-	do(t, a, func(s *Scope) { wantThreads(t, s, "without lending", 1) })
-	lend(t, 8)
+	do(t, a, func(s *Scope) { wantThreads(t, s, "where nothing is lent", 1) })
+	shareIdle(t, 8)
 	do(t, a, func(s *Scope) {
 		wantThreads(t, s, "next to an idle device of 2", 3)
 		do(t, b, func(s *Scope) { wantThreads(t, s, "next to a busy device", 2) })
@@ -38,11 +38,11 @@ func TestOnIdleThreads(t *testing.T) {
 		})
 		wantThreads(t, s, "after the other's job", 3)
 	})
-	do(t, b, func(s *Scope) { wantThreads(t, s, "next to an idle device of 1", 3) })
-	LendThreads(2)
+	do(t, b, func(s *Scope) { wantThreads(t, s, "beside an idle device of 1", 3) })
+	ShareIdleThreads(2)
 	do(t, a, func(s *Scope) { wantThreads(t, s, "with a limit of 2", 2) })
 	do(t, b, func(s *Scope) { wantThreads(t, s, "with a limit that it has itself", 2) })
-	LendThreads(8)
+	ShareIdleThreads(8)
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestOnIdleThreads(t *testing.T) {
 func TestOnIdleThreadsThatPanics(t *testing.T) {
 	a := openWith(t, "cpu", 1)
 	openWith(t, "cpu", 1)
-	lend(t, 2)
+	shareIdle(t, 2)
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -71,7 +71,7 @@ func TestOnIdleThreadsThatPanics(t *testing.T) {
 func TestOnIdleThreadsThatExits(t *testing.T) {
 	a := openWith(t, "cpu", 1)
 	openWith(t, "cpu", 1)
-	lend(t, 2)
+	shareIdle(t, 2)
 	left := make(chan struct{})
 	go func() {
 		defer close(left)

@@ -149,7 +149,7 @@ func (p *Parts) load(ctx context.Context, want Wanted, a *config.Agent) error {
 			want.Note("run.matmul has no effect: this processor uses neither AMX nor avx512_bf16")
 		}
 		torch.Deterministic(want.Config.Run.GPUDeterminism)
-		torch.LendThreads(threads(want.Config, 1))
+		torch.ShareIdleThreads(threads(want.Config, 1))
 		sharing := want.sharing(a)
 		d, err := torch.Open(a.Device, len(sharing)*threads(want.Config, want.devices()))
 		if err != nil {

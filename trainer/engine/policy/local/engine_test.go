@@ -217,8 +217,8 @@ func testBatchInvariance(t *testing.T, config arch.Config, half bool) {
 					t.Fatal(err)
 				}
 				defer idle.Close()
-				torch.LendThreads(c.threads + c.idle)
-				defer torch.LendThreads(0)
+				torch.ShareIdleThreads(c.threads + c.idle)
+				defer torch.ShareIdleThreads(0)
 			}
 			e := testEngine(t, testModelOf(t, config, "cpu", c.threads, half), c.opt)
 			got := run(t, e, reqs, c.inFlight, c.order)
