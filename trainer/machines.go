@@ -67,17 +67,17 @@ func machinesOf(cfg *config.Config, a *config.Agent, o metrics.Observer) (launch
 		Note: func(text string) { o.Note(metrics.Infof(a.Name, metrics.TopicWaiting, "%s", text)) }}, err
 }
 
-// LendOptions are the options of a further machine in addition to the run's configuration.
-type LendOptions struct {
+// MachineOptions are the options of a further machine in addition to the run's configuration.
+type MachineOptions struct {
 	Agent    string
 	Machine  int              // number of the machine, counted from 1
 	Observer metrics.Observer // receives notes; may be nil
 	Stop     <-chan struct{}  // closed to end the run, as Options.Stop
 }
 
-// Lend offers the devices of this machine, which is not the worker's, to the worker of an agent until the run is over.
+// ServeMachine offers the devices of this machine, which is not the worker's, to the worker of an agent until the run is over.
 // It needs no store. Resumable also reports for its error whether the same command can continue.
-func Lend(ctx context.Context, cfg *config.Config, opt LendOptions) error {
+func ServeMachine(ctx context.Context, cfg *config.Config, opt MachineOptions) error {
 	a, err := cfg.OfMachine(opt.Machine, opt.Agent)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func Lend(ctx context.Context, cfg *config.Config, opt LendOptions) error {
 	if err != nil {
 		return err
 	}
-	err = launch.Lend(ctx, launch.Lending{MachineSettings: settings, Machine: opt.Machine, Without: cfg.SecretEnv(), Asked: opt.Stop})
+	err = launch.ServeMachine(ctx, launch.FurtherMachine{MachineSettings: settings, Machine: opt.Machine, Without: cfg.SecretEnv(), Asked: opt.Stop})
 	if errors.Is(err, launch.ErrStopped) {
 		return ErrStopped
 	}

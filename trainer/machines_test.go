@@ -34,16 +34,16 @@ func onMachines(t *testing.T, count, size int) []string {
 	return []string{devices, "agents.planner.machines={count: " + strconv.Itoa(count) + ", address: '" + net.JoinHostPort("127.0.0.2", port) + "', key_file: " + key + "}"}
 }
 
-// lender is a process of the planner on its own machine: a further machine, or the worker.
-type lender struct {
+// machineProcess is a process of the planner's on a machine of its own: a further machine, or the worker.
+type machineProcess struct {
 	cmd *exec.Cmd
 	out bytes.Buffer
 }
 
-// startMachine starts one. It is killed at the end of the test.
-func startMachine(t *testing.T, cfg *config.Config, number int) *lender {
+// startMachine starts one. It is killed at the test's end.
+func startMachine(t *testing.T, cfg *config.Config, number int) *machineProcess {
 	t.Helper()
-	m := &lender{cmd: workerProcess(t, cfg.Dump("/"), "planner")}
+	m := &machineProcess{cmd: workerProcess(t, cfg.Dump("/"), "planner")}
 	m.cmd.Env = append(m.cmd.Env, machineEnv+"="+strconv.Itoa(number))
 	m.cmd.Stdout, m.cmd.Stderr = &m.out, &m.out
 	if err := m.cmd.Start(); err != nil {
@@ -53,13 +53,13 @@ func startMachine(t *testing.T, cfg *config.Config, number int) *lender {
 	return m
 }
 
-func (m *lender) kill() {
+func (m *machineProcess) kill() {
 	m.cmd.Process.Kill()
 	m.cmd.Wait()
 }
 
-// mustEnd waits for the process to end without an error.
-func (m *lender) mustEnd(t *testing.T) {
+// mustEnd waits for the process's own end, which is a good one.
+func (m *machineProcess) mustEnd(t *testing.T) {
 	t.Helper()
 	if err := m.cmd.Wait(); err != nil {
 		t.Errorf("the machine ended with %v: %s", err, m.out.String())
@@ -102,9 +102,9 @@ func TestTwoMachinesEqualOne(t *testing.T) {
 	sameLedgers(t, dirs[1], dirs[0])
 }
 
-// checkMeeting compares the addresses of the ranks' connections with their machines' addresses. Rank 1, on this machine, must be at 127.0.0.2; rank
-// 2, on the other, must not.
-func checkMeeting(t *testing.T, other *lender) {
+// checkMeeting holds where ranks have connections to each other against their machines' addresses: rank 1, of this machine, is at 127.0.0.2,
+// and rank 2, of the other, is not.
+func checkMeeting(t *testing.T, other *machineProcess) {
 	t.Helper()
 	here, there := followersOf(t, os.Getpid())["planner rank=1"], followersOf(t, other.cmd.Process.Pid)["planner rank=2"]
 	if here == 0 || there == 0 {

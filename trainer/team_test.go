@@ -245,7 +245,7 @@ func workerMain(name string) int {
 	switch number, _ := strconv.Atoi(os.Getenv(machineEnv)); {
 	case err != nil:
 	case number > 0:
-		err = Lend(context.Background(), cfg, LendOptions{Agent: name, Machine: number, Observer: seen})
+		err = ServeMachine(context.Background(), cfg, MachineOptions{Agent: name, Machine: number, Observer: seen})
 		fmt.Print(seen)
 	default:
 		err = toTheEnd(Train(context.Background(), cfg, Options{Agents: []string{name}, Observer: seen, Resume: true}))

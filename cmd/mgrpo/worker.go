@@ -31,7 +31,7 @@ func (c *workerCmd) Run(ctx context.Context) error {
 		return err
 	}
 	if c.Machine != 0 {
-		return lend(ctx, cfg, c.Agent, c.Machine)
+		return serveMachine(ctx, cfg, c.Agent, c.Machine)
 	}
 	if cfg.Store.URL == "" && len(cfg.AgentNames()) > 1 { // reported before a memory plan is printed
 		return errors.New("store.url is not set: agents in separate processes need a Redis to meet in; mgrpo train runs all of them in one process")
@@ -39,8 +39,8 @@ func (c *workerCmd) Run(ctx context.Context) error {
 	return train(ctx, cfg, trainer.Options{Resume: c.Resume, Agents: []string{c.Agent}})
 }
 
-// lend offers this machine's devices to the worker of an agent on several machines.
-func lend(ctx context.Context, cfg *config.Config, agent string, machine int) error {
+// serveMachine offers this machine's devices to the worker of an agent on several machines.
+func serveMachine(ctx context.Context, cfg *config.Config, agent string, machine int) error {
 	plan, err := doctor.PreflightMachine(cfg, agent, machine)
 	fmt.Print(plan)
 	if err != nil {
@@ -48,5 +48,5 @@ func lend(ctx context.Context, cfg *config.Config, agent string, machine int) er
 	}
 	ctx, stop, done := untilStopped(ctx)
 	defer done()
-	return trainer.Lend(ctx, cfg, trainer.LendOptions{Agent: agent, Machine: machine, Observer: newConsole(os.Stdout, cfg, []string{agent}), Stop: stop})
+	return trainer.ServeMachine(ctx, cfg, trainer.MachineOptions{Agent: agent, Machine: machine, Observer: newConsole(os.Stdout, cfg, []string{agent}), Stop: stop})
 }

@@ -72,7 +72,7 @@ var (
 		"trainer/config.GRPO":                    23,
 		"trainer/config.Shape":                   17,
 		"trainer/config.Tool":                    31,
-		"trainer/engine/launch.lender":           17,
+		"trainer/engine/launch.machineServer":    17,
 		"trainer/engine/learner.Learner":         18,
 		"trainer/engine/policy/local.Engine":     19,
 		"trainer/engine/policy/local.sequence":   23,

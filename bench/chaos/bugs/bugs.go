@@ -189,7 +189,7 @@ redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
 		Suite: suite{Package: "trainer/engine/launch", Tests: "TestMachinesRefuse"},
 	}, {
 		Name: "a further machine does not report the end of its follower",
-		File: "trainer/engine/launch/lend.go",
+		File: "trainer/engine/launch/machineserver.go",
 		Old:  "writeFrame(c, endedFrame, how), c.CloseWrite()", New: "c.CloseWrite()",
 		Suite: suite{Package: "trainer/engine/launch", Tests: "TestMachineFollowerLost"},
 	}, {

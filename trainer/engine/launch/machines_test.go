@@ -52,19 +52,19 @@ func (w *worker) noted() string {
 	return w.notes.String()
 }
 
-// lending returns the settings of machine 1.
-func (w *worker) lending() Lending {
+// machine1 returns the settings of machine 1.
+func (w *worker) machine1() FurtherMachine {
 	s := w.settings
 	s.Address, s.Note = w.listener.Addr().String(), func(string) {}
-	return Lending{MachineSettings: s, Machine: 1, Without: []string{"LAUNCH_TEST_SECRET"}}
+	return FurtherMachine{MachineSettings: s, Machine: 1, Without: []string{"LAUNCH_TEST_SECRET"}}
 }
 
-// lend has a machine take part until the run ends, at the latest at the end of the test. The channel receives Lend's error.
-func (w *worker) lend(t *testing.T, s Lending) <-chan error {
+// serveMachine has a machine take part until the run ends, at the latest at the end of the test. The channel receives the error of ServeMachine.
+func (w *worker) serveMachine(t *testing.T, s FurtherMachine) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { ended <- Lend(ctx, s) }()
+	go func() { ended <- ServeMachine(ctx, s) }()
 	t.Cleanup(func() {
 		w.Close(Over{Why: "the test is over"})
 		cancel()
@@ -93,7 +93,7 @@ func (w *worker) start(t *testing.T) *RankGroup {
 // TestMachines: followers of another machine carry out orders in several rounds. When the run is complete, the machine ends without an error.
 func TestMachines(t *testing.T) {
 	w := listen(t, "obeys")
-	ended := w.lend(t, w.lending())
+	ended := w.serveMachine(t, w.machine1())
 	for range 2 {
 		c := w.start(t)
 		replies, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(10_000), func(context.Context) error { return nil })
@@ -128,7 +128,7 @@ func TestMachineFollowerLost(t *testing.T) {
 		t.Run(agent, func(t *testing.T) {
 			t.Parallel()
 			w := listen(t, agent)
-			w.lend(t, w.lending())
+			w.serveMachine(t, w.machine1())
 			c := w.start(t)
 			_, err := c.Do(t.Context(), Order{Kind: Reset}, nil, func(ctx context.Context) error {
 				<-ctx.Done()
@@ -147,24 +147,24 @@ func TestMachineFollowerLost(t *testing.T) {
 func TestMachinesRefuse(t *testing.T) {
 	t.Parallel()
 	w := listen(t, "obeys")
-	w.lend(t, w.lending())
+	w.serveMachine(t, w.machine1())
 	c := w.start(t)
 	silent, err := net.Dial("tcp", w.listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for want, change := range map[string]func(*Lending){
-		"its key differs from this machine's":                               func(s *Lending) { s.Key = []byte("a key of another test") },
-		`this is the worker of obeys, but the machine belongs to "other"`:   func(s *Lending) { s.Agent = "other" },
-		"machines are numbered up to 1: there is no machine 2":              func(s *Lending) { s.Machine = 2 },
-		"its agents.obeys.machines.count is 3 and the worker's is 2":        func(s *Lending) { s.Count = 3 },
-		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:        func(s *Lending) { s.Devices = s.Devices[1:] },
-		"refuses machine 1: machine 1 is already connected, from 127.0.0.1": func(*Lending) {},
-		"its store.lease is 1s and the worker's is 5s":                      func(s *Lending) { s.Lease = time.Second },
+	for want, change := range map[string]func(*FurtherMachine){
+		"its key differs from this machine's":                               func(s *FurtherMachine) { s.Key = []byte("a key of another test") },
+		`this is the worker of obeys, but the machine belongs to "other"`:   func(s *FurtherMachine) { s.Agent = "other" },
+		"machines are numbered up to 1: there is no machine 2":              func(s *FurtherMachine) { s.Machine = 2 },
+		"its agents.obeys.machines.count is 3 and the worker's is 2":        func(s *FurtherMachine) { s.Count = 3 },
+		`its devices are ["cpu"] and the worker's are ["cpu" "cpu"]`:        func(s *FurtherMachine) { s.Devices = s.Devices[1:] },
+		"refuses machine 1: machine 1 is already connected, from 127.0.0.1": func(*FurtherMachine) {},
+		"its store.lease is 1s and the worker's is 5s":                      func(s *FurtherMachine) { s.Lease = time.Second },
 	} {
-		s := w.lending()
+		s := w.machine1()
 		change(&s)
-		if err := Lend(t.Context(), s); err == nil || !strings.Contains(err.Error(), want) || errors.As(err, new(*AbsentError)) {
+		if err := ServeMachine(t.Context(), s); err == nil || !strings.Contains(err.Error(), want) || errors.As(err, new(*AbsentError)) {
 			t.Errorf("got error %v, want %s", err, want)
 		}
 	}
@@ -229,9 +229,9 @@ func TestMachinesAbsent(t *testing.T) {
 	if _, err := StartGroup(ctx, GroupSettings{Agent: "obeys", Devices: []string{"cpu", "cpu"}, Machines: w.Machines, Lease: lease}); err != own {
 		t.Errorf("a cancelled wait: got error %v, want %v", err, own)
 	}
-	s := w.lending()
+	s := w.machine1()
 	w.Close(Over{})
-	if err := Lend(t.Context(), s); !errors.As(err, &absent) || !strings.Contains(err.Error(), "the worker of obeys at 127.0.0.1:") {
+	if err := ServeMachine(t.Context(), s); !errors.As(err, &absent) || !strings.Contains(err.Error(), "the worker of obeys at 127.0.0.1:") {
 		t.Errorf("the machine's wait: got error %v, want an AbsentError", err)
 	}
 }
@@ -241,9 +241,9 @@ func TestMachinesAbsent(t *testing.T) {
 func TestMachineAsked(t *testing.T) {
 	for _, inRound := range []bool{false, true} {
 		w := listen(t, "obeys")
-		s, stop := w.lending(), make(chan struct{})
+		s, stop := w.machine1(), make(chan struct{})
 		s.Asked = stop
-		ended := w.lend(t, s)
+		ended := w.serveMachine(t, s)
 		if inRound {
 			w.start(t)
 		}
@@ -258,7 +258,7 @@ func TestMachineAsked(t *testing.T) {
 		if err := <-ended; !errors.As(err, &told) || told.Over != over {
 			t.Errorf("after the end of the run: got error %v, want %+v", err, over)
 		}
-		if err := Lend(t.Context(), s); err != ErrStopped {
+		if err := ServeMachine(t.Context(), s); err != ErrStopped {
 			t.Errorf("without a worker: got error %v, want %v", err, ErrStopped)
 		}
 	}
@@ -270,9 +270,9 @@ func TestMachineVanishes(t *testing.T) {
 	t.Parallel()
 	w := listen(t, "obeys")
 	wire := newCable(t, w.listener.Addr().String())
-	s := w.lending()
+	s := w.machine1()
 	s.Address = wire.listener.Addr().String()
-	w.lend(t, s)
+	w.serveMachine(t, s)
 	c := w.start(t)
 	wire.pulled.Store(true)
 	_, err := c.Do(t.Context(), Order{Kind: Prepare}, sequences(200_000), func(context.Context) error { return nil })

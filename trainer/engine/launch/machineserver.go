@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Lending is the configuration of a further machine.
-type Lending struct {
+// FurtherMachine is the configuration of a further machine.
+type FurtherMachine struct {
 	MachineSettings
 	Machine int             // number of the machine, counted from 1
 	Without []string        // environment variables that followers do not inherit
@@ -25,10 +25,10 @@ type Lending struct {
 // ErrStopped is the end of a machine that was asked to stop while there was no worker to forward it to.
 var ErrStopped = errors.New("launch: stopped, as asked")
 
-// Lend starts a follower on each device of this machine for every round of an agent's run, until the run is over. It relays
+// ServeMachine starts a follower on each device of this machine for every round of an agent's run, until the run is over. It relays
 // the worker's orders to the followers, and their replies to the worker. The error is an *OverError if the run ended before
 // it was complete, and an *AbsentError if no worker was found in time.
-func Lend(ctx context.Context, s Lending) error {
+func ServeMachine(ctx context.Context, s FurtherMachine) error {
 	if err := checkParent(); err != nil {
 		return err
 	}
@@ -43,14 +43,14 @@ func Lend(ctx context.Context, s Lending) error {
 	ctx, over := context.WithCancelCause(ctx)
 	defer over(nil)
 	var devices sync.WaitGroup
-	l := &lender{Lending: s, program: digest, tls: config}
+	m := &machineServer{FurtherMachine: s, program: digest, tls: config}
 	ended := make(chan error, len(s.Devices))
 	for i := range s.Devices {
 		devices.Go(func() {
 			// The kernel considers this thread the parent of the followers, and kills them with it.
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			ended <- l.lend(ctx, i)
+			ended <- m.serveDevice(ctx, i)
 		})
 	}
 	err = <-ended // the others end for the same reason, or because this one has ended
@@ -68,8 +68,8 @@ func Lend(ctx context.Context, s Lending) error {
 	return err
 }
 
-type lender struct {
-	Lending
+type machineServer struct {
+	FurtherMachine
 	program string
 	tls     *tls.Config
 
@@ -79,33 +79,33 @@ type lender struct {
 }
 
 // waits reports the wait, at once and then every minute, for all devices together.
-func (l *lender) waits(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if time.Since(l.said) >= time.Minute || l.there {
-		l.said, l.there = time.Now(), false
-		l.Note(fmt.Sprintf("waits for the worker of %s at %s: %v", l.Agent, l.Address, err))
+func (m *machineServer) waits(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.said) >= time.Minute || m.there {
+		m.said, m.there = time.Now(), false
+		m.Note(fmt.Sprintf("waits for the worker of %s at %s: %v", m.Agent, m.Address, err))
 	}
 }
 
 // takesPart reports the end of the wait.
-func (l *lender) takesPart() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.there {
-		l.there = true
-		l.Note(fmt.Sprintf("machine %d takes part in %s at %s", l.Machine, l.Agent, l.Address))
+func (m *machineServer) takesPart() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.there {
+		m.there = true
+		m.Note(fmt.Sprintf("machine %d takes part in %s at %s", m.Machine, m.Agent, m.Address))
 	}
 }
 
-// lend takes part with one device until the run is over.
-func (l *lender) lend(ctx context.Context, device int) error {
+// serveDevice takes part with one device until the run is over.
+func (m *machineServer) serveDevice(ctx context.Context, device int) error {
 	for {
-		conn, err := l.reach(ctx, device)
+		conn, err := m.reach(ctx, device)
 		if err != nil {
 			return err
 		}
-		err = l.serve(ctx, conn, device)
+		err = m.serveRound(ctx, conn, device)
 		conn.hangUp()
 		if err != nil {
 			return err
@@ -130,11 +130,11 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.why }
 
 // reach connects to the worker, which may not have started yet or may be restarting.
-func (l *lender) reach(ctx context.Context, device int) (c call, err error) {
+func (m *machineServer) reach(ctx context.Context, device int) (c call, err error) {
 	const every = 500 * time.Millisecond
 	since := time.Now()
 	for {
-		c, err = l.connect(ctx, device)
+		c, err = m.connect(ctx, device)
 		var refused *refusedError
 		switch {
 		case err == nil, err == errComplete, errors.As(err, new(*OverError)):
@@ -142,16 +142,16 @@ func (l *lender) reach(ctx context.Context, device int) (c call, err error) {
 		case ctx.Err() != nil:
 			return c, context.Cause(ctx)
 		case errors.Is(err, errKey):
-			return c, fmt.Errorf("launch: the worker of %s at %s: %w", l.Agent, l.Address, err)
-		case errors.As(err, &refused) && (!refused.taken || time.Since(since) > 2*l.Lease):
-			return c, fmt.Errorf("launch: the worker of %s at %s refuses machine %d: %w", l.Agent, l.Address, l.Machine, err)
-		case time.Since(since) > l.Timeout:
-			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", l.Agent, l.Address), Waited: l.Timeout, Because: fmt.Sprintf("%v; start `mgrpo worker FILE --agent %s` there", err, l.Agent)}
+			return c, fmt.Errorf("launch: the worker of %s at %s: %w", m.Agent, m.Address, err)
+		case errors.As(err, &refused) && (!refused.taken || time.Since(since) > 2*m.Lease):
+			return c, fmt.Errorf("launch: the worker of %s at %s refuses machine %d: %w", m.Agent, m.Address, m.Machine, err)
+		case time.Since(since) > m.Timeout:
+			return c, &AbsentError{Who: fmt.Sprintf("the worker of %s at %s", m.Agent, m.Address), Waited: m.Timeout, Because: fmt.Sprintf("%v; start `mgrpo worker FILE --agent %s` there", err, m.Agent)}
 		}
-		l.waits(err)
+		m.waits(err)
 		select {
 		case <-time.After(every):
-		case <-l.Asked:
+		case <-m.Asked:
 			return c, ErrStopped
 		case <-ctx.Done():
 			return c, context.Cause(ctx)
@@ -160,9 +160,9 @@ func (l *lender) reach(ctx context.Context, device int) (c call, err error) {
 }
 
 // connect connects to the worker once, and introduces the machine.
-func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
-	dialer := net.Dialer{Timeout: l.Lease, KeepAliveConfig: keepAlive(l.Lease)}
-	conn, err := dialer.DialContext(ctx, "tcp", l.Address)
+func (m *machineServer) connect(ctx context.Context, device int) (c call, err error) {
+	dialer := net.Dialer{Timeout: m.Lease, KeepAliveConfig: keepAlive(m.Lease)}
+	conn, err := dialer.DialContext(ctx, "tcp", m.Address)
 	if err != nil {
 		return c, err
 	}
@@ -171,16 +171,16 @@ func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 			_ = conn.Close()
 		}
 	}()
-	if err = errors.Join(abandonAfter(conn, l.Lease), conn.SetDeadline(time.Now().Add(l.Lease))); err != nil {
+	if err = errors.Join(abandonAfter(conn, m.Lease), conn.SetDeadline(time.Now().Add(m.Lease))); err != nil {
 		return c, err
 	}
-	c.Conn = tls.Client(conn, l.tls)
+	c.Conn = tls.Client(conn, m.tls)
 	c.in = bufio.NewReader(c.Conn)
 	if err = c.HandshakeContext(ctx); err != nil {
 		return c, err
 	}
-	h := handshake{Program: l.program, Agent: l.Agent, Machine: l.Machine, Count: l.Count, Device: device, Devices: l.Devices,
-		Address: addressOf(conn.LocalAddr()), Lease: l.Lease}
+	h := handshake{Program: m.program, Agent: m.Agent, Machine: m.Machine, Count: m.Count, Device: device, Devices: m.Devices,
+		Address: addressOf(conn.LocalAddr()), Lease: m.Lease}
 	if err = writeFrame(c, handshakeFrame, h); err != nil {
 		return c, err
 	}
@@ -189,7 +189,7 @@ func (l *lender) connect(ctx context.Context, device int) (c call, err error) {
 	case err != nil:
 		return c, err
 	case w.Over != nil:
-		return c, w.Over.err(l.Agent)
+		return c, w.Over.err(m.Agent)
 	case w.Refused != "":
 		return c, &refusedError{why: w.Refused, taken: w.Taken}
 	case !w.Entered:
@@ -207,19 +207,19 @@ func (c call) readControl() (w control, err error) {
 	return w, err
 }
 
-// serve lets the worker use a device for a round. The error is the reason why no other round follows.
-func (l *lender) serve(ctx context.Context, c call, device int) error {
+// serveRound lets the worker use a device for a round. The error is the reason why no other round follows.
+func (m *machineServer) serveRound(ctx context.Context, c call, device int) error {
 	defer context.AfterFunc(ctx, c.hangUp)()
 	over := make(chan struct{})
 	defer close(over)
 	go func() {
 		select {
-		case <-l.Asked:
+		case <-m.Asked:
 			_ = writeFrame(c, stopFrame, nil) // if the worker is gone, there is nothing to stop
 		case <-over:
 		}
 	}()
-	l.takesPart()
+	m.takesPart()
 	w, err := c.readControl()
 	switch {
 	case ctx.Err() != nil:
@@ -228,21 +228,21 @@ func (l *lender) serve(ctx context.Context, c call, device int) error {
 		time.Sleep(100 * time.Millisecond) // slow down if the worker only greets and leaves
 		return nil
 	case w.Over != nil:
-		return w.Over.err(l.Agent)
+		return w.Over.err(m.Agent)
 	case w.Begin < heartbeatsPerLease:
 		return errors.New("launch: unexpected message from the worker")
 	}
-	l.follow(c, device, w.Begin)
+	m.follow(c, device, w.Begin)
 	return context.Cause(ctx)
 }
 
 // follow starts a follower and connects it with the worker until one of them is gone. Orders are relayed as bytes, and
 // the follower's output frame by frame, so that its exit can be reported after a whole frame.
-func (l *lender) follow(c call, device int, lease time.Duration) {
+func (m *machineServer) follow(c call, device int, lease time.Duration) {
 	var p process
 	var orders sync.WaitGroup
 	var how exitReport
-	err := p.start(l.Agent, l.Machine*len(l.Devices)+device, l.Devices[device], append(environment(l.Without), followerEnv+"="+lease.String()))
+	err := p.start(m.Agent, m.Machine*len(m.Devices)+device, m.Devices[device], append(environment(m.Without), followerEnv+"="+lease.String()))
 	if err != nil {
 		how.How = "does not start: " + err.Error()
 	} else {
@@ -256,7 +256,7 @@ func (l *lender) follow(c call, device int, lease time.Duration) {
 			how.How = err.Error()
 		}
 	}
-	_ = c.SetDeadline(time.Now().Add(l.Lease))
+	_ = c.SetDeadline(time.Now().Add(m.Lease))
 	_ = errors.Join(writeFrame(c, endedFrame, how), c.CloseWrite())
 	orders.Wait()
 }
