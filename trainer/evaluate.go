@@ -61,7 +61,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e
 			if w.Main() {
 				e.Answers = score.AnswersOf(answers)
 			}
-			err = w.Member().Meet(ctx, store.Finished, w.WaitsFor)
+			err = w.Member().Barrier(ctx, store.Finished, w.WaitsFor)
 			switch {
 			case !w.Main():
 				return err

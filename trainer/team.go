@@ -180,11 +180,11 @@ func (t *team) load(ctx context.Context, s setup) error {
 	return t.openGateway(ctx, s)
 }
 
-// finish lets the agents of this process meet the others at the end of the run.
+// finish waits at the last barrier, for the agents of this process, until all agents have finished the run.
 func (t *team) finish(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, m := range t.members {
-		g.Go(func() error { return m.Meet(ctx, store.Finished, func([]string) {}) })
+		g.Go(func() error { return m.Barrier(ctx, store.Finished, func([]string) {}) })
 	}
 	return g.Wait()
 }

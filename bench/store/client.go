@@ -83,7 +83,7 @@ func ready(m *shared.Member) error {
 	if _, err := m.Start(m.Context()); err != nil {
 		return err
 	}
-	return m.Meet(m.Context(), shared.Ready, func([]string) {})
+	return m.Barrier(m.Context(), shared.Ready, func([]string) {})
 }
 
 // together calls do for all members at once.

@@ -173,7 +173,7 @@ func (p *play) agree(m *shared.Member, phase shared.Phase) error {
 	if err := p.time("PublishVersion", func() error { return m.PublishVersion(ctx, phase.Step+1) }); err != nil {
 		return err
 	}
-	return m.Barrier(ctx, phase.Step+1)
+	return m.AwaitVersion(ctx, phase.Step+1)
 }
 
 // meter is a proxy in front of a server. It counts bytes and round trips.

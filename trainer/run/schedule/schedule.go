@@ -48,14 +48,14 @@ type Kind string
 // The kinds of commands, in the order of a run's first steps. A command that involves other workers is given to all of
 // them.
 const (
-	Teach    Kind = "teach"    // do the cold start, if this agent has one
-	Meet     Kind = "meet"     // wait until all are ready
-	Save     Kind = "save"     // save a checkpoint, or add the evaluation to the existing one
-	Evaluate Kind = "evaluate" // evaluate the held-out queries
-	Train    Kind = "train"    // train on the rollouts of a step
-	Await    Kind = "await"    // wait for the rollouts of the next step
-	Finish   Kind = "finish"   // wait until all have finished
-	End      Kind = "end"      // the run is over
+	Teach      Kind = "teach"    // do the cold start, if this agent has one
+	AwaitReady Kind = "ready"    // wait until all are ready
+	Save       Kind = "save"     // save a checkpoint, or add the evaluation to the existing one
+	Evaluate   Kind = "evaluate" // evaluate the held-out queries
+	Train      Kind = "train"    // train on the rollouts of a step
+	Await      Kind = "await"    // wait for the rollouts of the next step
+	Finish     Kind = "finish"   // wait until all have finished
+	End        Kind = "end"      // the run is over
 )
 
 // Command is a command to a worker.
@@ -67,7 +67,7 @@ type Command struct {
 // Result is the result of a command.
 type Result struct {
 	Best bool // after Evaluate: the version is better than all earlier ones
-	Stop bool // the run was asked to stop: after Teach and Meet the run ends; Evaluate and rollouts had no queries
+	Stop bool // the run was asked to stop: after Teach and AwaitReady the run ends; Evaluate and rollouts had no queries
 }
 
 // Next returns the next command. Rollouts run in parallel and are not commands. The result is the same until Done.
@@ -79,7 +79,7 @@ func (c Settings) Next(s State) Command {
 	case !s.Taught:
 		return Command{Teach, v}
 	case !s.Ready:
-		return Command{Meet, v}
+		return Command{AwaitReady, v}
 	case s.Saved < v && c.savesAt(v):
 		return Command{Save, v}
 	case c.evaluates(s, v) && !s.Stopping:
@@ -133,12 +133,12 @@ func (c Settings) Done(s State, did Command, r Result) (State, error) {
 		return s, fmt.Errorf("schedule: command %v was done, but %v is next", did, next)
 	}
 	switch did.Kind {
-	case Teach, Meet:
+	case Teach, AwaitReady:
 		if r.Stop { // there is no version yet that all workers have
 			s.Stopping, s.Over = true, true
 			return s, nil
 		}
-		s.Taught, s.Ready = true, did.Kind == Meet
+		s.Taught, s.Ready = true, did.Kind == AwaitReady
 	case Save:
 		s.Saved = did.Version
 		if s.Evaluated == did.Version {

@@ -135,16 +135,16 @@ func (cs *coldStart) takeReference(ctx context.Context) error {
 	return cs.parts.ReferTo(ctx, cs.cfg, cs.agent, folder)
 }
 
-// meetReady waits until all agents are ready, even if a stop was requested. If an agent has stopped in its cold start, and
+// awaitReady waits until all agents are ready, even if a stop was requested. If an agent has stopped in its cold start, and
 // therefore has no worker, this agent stops, too, and keeps its own cold start.
-func (cs *coldStart) meetReady(ctx context.Context) error {
+func (cs *coldStart) awaitReady(ctx context.Context) error {
 	if cs.archive.Saved() != schedule.None {
-		return cs.member.Meet(ctx, store.Ready, cs.WaitsFor)
+		return cs.member.Barrier(ctx, store.Ready, cs.WaitsFor)
 	}
 	waiting, leave := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { cs.watchOthers(waiting, leave) })
-	err := cs.member.Meet(waiting, store.Ready, cs.WaitsFor)
+	err := cs.member.Barrier(waiting, store.Ready, cs.WaitsFor)
 	if err != nil && waiting.Err() != nil {
 		err = context.Cause(waiting)
 	}

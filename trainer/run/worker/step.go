@@ -84,10 +84,10 @@ func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 		return err
 	}
 	s.archive.WriteTrajectories(phase, s.lines(held, groups, advantages.Groups))
-	if err := s.member.Barrier(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
+	if err := s.member.AwaitVersion(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
 		return err
 	}
-	return s.countRemovals(n, outcomes, complete) // after the barrier: the step is in every agent's ledger
+	return s.countRemovals(n, outcomes, complete) // after the wait: the step is in every agent's ledger
 }
 
 // load gives the policy the weights of a version.

@@ -101,8 +101,8 @@ func (w *Worker) carryOut(ctx context.Context, c schedule.Command, held *experie
 	switch c.Kind {
 	case schedule.Teach:
 		err = coldStartOf(w).run(ctx)
-	case schedule.Meet:
-		err = coldStartOf(w).meetReady(ctx)
+	case schedule.AwaitReady:
+		err = coldStartOf(w).awaitReady(ctx)
 	case schedule.Save:
 		err = w.archive.Checkpoint(ctx, c.Version)
 	case schedule.Evaluate:
@@ -114,7 +114,7 @@ func (w *Worker) carryOut(ctx context.Context, c schedule.Command, held *experie
 		}
 	case schedule.Finish:
 		if err = w.archive.Settle(ctx); err == nil {
-			err = w.member.Meet(ctx, store.Finished, w.WaitsFor)
+			err = w.member.Barrier(ctx, store.Finished, w.WaitsFor)
 		}
 	}
 	if errors.Is(err, errStopping) {

@@ -128,7 +128,7 @@ func bossStory(ctx context.Context, m *Member, stops bool, saved chan<- struct{}
 	}
 	return inOrder(
 		func() error { _, err := m.Start(ctx); return err },
-		func() error { return m.Meet(ctx, Ready, func([]string) {}) },
+		func() error { return m.Barrier(ctx, Ready, func([]string) {}) },
 		func() error { _, err := m.PublishGateway(ctx, "http://boss:1", "fresh"); return err },
 		func() error { return m.Begin(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
 		func() error { return m.Submit(ctx, v) },
@@ -143,7 +143,7 @@ func bossStory(ctx context.Context, m *Member, stops bool, saved chan<- struct{}
 		func() error { return m.AskStop(ctx) },
 		func() error { _, err := m.StopAsked(ctx); return err },
 		func() error { return m.PublishVersion(ctx, 1) },
-		func() error { return m.Barrier(ctx, 1) },
+		func() error { return m.AwaitVersion(ctx, 1) },
 		func() error { return m.Trim(ctx, trimmed) },
 		func() error { return m.Begin(ctx, Train(1), Plan{Queries: []string{"left behind"}, Rollouts: 1}) },
 		func() error { v.Phase = Train(1); return m.Submit(ctx, v) },
@@ -187,7 +187,7 @@ func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}
 	claim := func() (err error) { v, err = claimOne(ctx, m, p); return err }
 	return inOrder(
 		func() error { _, err := m.Start(ctx); return err },
-		func() error { return m.Meet(ctx, Ready, func([]string) {}) },
+		func() error { return m.Barrier(ctx, Ready, func([]string) {}) },
 		func() error { _, err := m.PublishGateway(ctx, "http://help:1", "fresh"); return err },
 		func() error { _, err := m.Plan(ctx, p); return err },
 		claim,
@@ -205,7 +205,7 @@ func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}
 		func() error { return showStory(ctx, m) },
 		func() error { return m.AskStop(ctx) },
 		func() error { return m.PublishVersion(ctx, 1) },
-		func() error { return m.Barrier(ctx, 1) },
+		func() error { return m.AwaitVersion(ctx, 1) },
 		func() error { p = Train(1); return claim() },
 		func() error { return m.PublishPart(ctx, 1, Part{}) },
 		func() error { return m.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },

@@ -256,7 +256,7 @@ func TestDeadlines(t *testing.T) {
 			{"for help (no worker of it is alive): the list of its trajectories of step-0", func() error { _, err := boss.Trajectories(ctx, Train(0)); return err }},
 			{"for help (no worker of it is alive): its part of checkpoint-1", func() error { _, err := boss.Parts(ctx, 1); return err }},
 			{"for help (no worker of it is alive): its manifest of checkpoint-1", func() error { _, err := boss.Manifests(ctx, 1); return err }},
-			{"for help (no worker of it is alive): version 1", func() error { return boss.Barrier(ctx, 1) }},
+			{"for help (no worker of it is alive): version 1", func() error { return boss.AwaitVersion(ctx, 1) }},
 			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Plan(ctx, Train(9)); return err }},
 			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := claimOne(ctx, boss, Train(0)); return err }},
 		} {
@@ -339,13 +339,13 @@ func TestTrim(t *testing.T) {
 	})
 }
 
-// TestMeet: no worker begins before all are ready. A worker that takes over a place later does not wait.
-func TestMeet(t *testing.T) {
+// TestBarrier: no worker begins before all are ready. A worker that takes over a place later does not wait.
+func TestBarrier(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
 		boss, help := pair(t, b, Options{})
 		met, late := make(chan error, 1), make(chan []string, 100)
-		go func() { met <- boss.Meet(ctx, Ready, func(agents []string) { late <- agents }) }()
+		go func() { met <- boss.Barrier(ctx, Ready, func(agents []string) { late <- agents }) }()
 		if got := <-late; !slices.Equal(got, []string{"help"}) {
 			t.Errorf("boss waits for %v, want [help]", got)
 		}
@@ -355,17 +355,17 @@ func TestMeet(t *testing.T) {
 		default:
 		}
 		alone := func(agents []string) { t.Errorf("help waits for %v, want no wait", agents) }
-		must(t, help.Meet(ctx, Ready, alone))
+		must(t, help.Barrier(ctx, Ready, alone))
 		must(t, <-met)
 		die(t, b, help)
 		help = join(t, b.open(t, Options{}), "help")
-		must(t, help.Meet(ctx, Ready, alone))
+		must(t, help.Barrier(ctx, Ready, alone))
 		must(t, help.Leave(ctx))
 		must(t, boss.Leave(ctx))
 
 		boss = join(t, b.open(t, Options{}), "boss")
 		boss.opts.Timeout = 300 * time.Millisecond
-		err := boss.Meet(ctx, Finished, func([]string) {})
+		err := boss.Barrier(ctx, Finished, func([]string) {})
 		if want := "for help (no worker of it is alive): being finished"; err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("got  %v\nwant … %s", err, want)
 		}
@@ -381,8 +381,8 @@ func TestOver(t *testing.T) {
 		done := team
 		done.Finished = true
 		met := make(chan error, 1)
-		go func() { met <- boss.Meet(ctx, Finished, func([]string) {}) }()
-		must(t, help.Meet(ctx, Finished, func([]string) {}))
+		go func() { met <- boss.Barrier(ctx, Finished, func([]string) {}) }()
+		must(t, help.Barrier(ctx, Finished, func([]string) {}))
 		must(t, <-met)
 		waits, over := make(chan string, 1), make(chan error, 1)
 		again := b.open(t, Options{})
@@ -446,7 +446,7 @@ func TestMalformedEntries(t *testing.T) {
 			"trajectories": func() error { _, err := boss.Trajectories(ctx, Train(0)); return err },
 			"part":         func() error { _, err := boss.Parts(ctx, 1); return err },
 			"manifest":     func() error { _, err := boss.Manifests(ctx, 1); return err },
-			"versions":     func() error { return boss.Barrier(ctx, 1) },
+			"versions":     func() error { return boss.AwaitVersion(ctx, 1) },
 			"stream":       func() error { _, err := claimOne(ctx, help, Train(0)); return err },
 		} {
 			var bad *MalformedError

@@ -215,7 +215,7 @@ func TestNetworkStaysBad(t *testing.T) {
 			began := time.Now()
 			calls := map[string]func(context.Context) error{
 				"a place for help":    func(ctx context.Context) error { _, err := s.Join(ctx, "help", team, silent); return err },
-				"being ready":         func(ctx context.Context) error { return boss.Meet(ctx, Ready, func([]string) {}) },
+				"being ready":         func(ctx context.Context) error { return boss.Barrier(ctx, Ready, func([]string) {}) },
 				"the plan of":         func(ctx context.Context) error { return boss.Begin(ctx, Train(0), Plan{Rollouts: 1}) },
 				"the beginning of":    func(ctx context.Context) error { _, err := s.Plan(ctx, Train(0)); return err },
 				"the end of":          func(ctx context.Context) error { return boss.End(ctx, Train(0)) },
@@ -232,7 +232,7 @@ func TestNetworkStaysBad(t *testing.T) {
 				"boss's manifest":     func(ctx context.Context) error { return boss.PublishManifest(ctx, 1, strings.Repeat("ab", 32)) },
 				"the list of":         func(ctx context.Context) error { _, err := s.Trajectories(ctx, Train(0)); return err },
 				"version 1 of boss":   func(ctx context.Context) error { return boss.PublishVersion(ctx, 1) },
-				"version 1":           func(ctx context.Context) error { return s.Barrier(ctx, 1) },
+				"version 1":           func(ctx context.Context) error { return s.AwaitVersion(ctx, 1) },
 				"asking for a stop":   func(ctx context.Context) error { return boss.AskStop(ctx) },
 				"whether a stop was":  func(ctx context.Context) error { _, err := s.StopAsked(ctx); return err },
 				"trimming up to 0":    func(ctx context.Context) error { return boss.Trim(ctx, 0) },

@@ -217,7 +217,7 @@ func TestRoundOfAStep(t *testing.T) {
 			if d := cmp.Diff(map[string][]string{"boss": {"a", "b"}, "help": {}}, lists); err != nil || d != "" {
 				t.Errorf("trajectories: %v\n%s", err, d)
 			}
-			if err := help.Barrier(ctx, 1); err != nil {
+			if err := help.AwaitVersion(ctx, 1); err != nil {
 				t.Errorf("barrier: %v", err)
 			}
 		})

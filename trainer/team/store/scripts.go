@@ -87,8 +87,8 @@ redis.call('HSETNX', KEYS[2], 'asked', ARGV[1])
 return {'new'}
 `)
 
-// metScript stores that an agent's worker has reached a meeting point. KEYS: epochs, events, met. ARGV: agent, fencing token, topic.
-var metScript = redis.NewScript(fence + `
+// barrierScript stores that an agent's worker has reached a barrier. KEYS: epochs, events, met. ARGV: agent, fencing token, topic.
+var barrierScript = redis.NewScript(fence + `
 redis.call('HSET', KEYS[3], ARGV[1], epoch)
 announce(KEYS[2], ARGV[3])
 return {'new'}

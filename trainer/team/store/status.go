@@ -187,7 +187,7 @@ func (r *statusReader) number(key string, cmd *redis.StringCmd) (int64, error) {
 	return n, nil
 }
 
-// agents reads the place, the version and the meeting points of each agent.
+// agents reads the place, the version and the barriers of each agent.
 func (r *statusReader) agents() error {
 	type replies struct {
 		lease           *redis.DurationCmd

@@ -40,7 +40,7 @@ func begin(t *testing.T, members ...*Member) {
 	start(t, members...)
 	var g errgroup.Group
 	for _, m := range members {
-		g.Go(func() error { return m.Meet(t.Context(), Ready, func([]string) {}) })
+		g.Go(func() error { return m.Barrier(t.Context(), Ready, func([]string) {}) })
 	}
 	must(t, g.Wait())
 }

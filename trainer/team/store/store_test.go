@@ -389,9 +389,9 @@ func TestWaitsAreTold(t *testing.T) {
 	expect("the store answers again, after ")
 	s.patience.forget() // as if a minute had passed
 	ctx, stop := context.WithCancel(t.Context())
-	go func() { written <- boss.Meet(ctx, Ready, func([]string) {}) }()
+	go func() { written <- boss.Barrier(ctx, Ready, func([]string) {}) }()
 	expect("waits since ", " for help (no worker of it is alive): being ready")
-	server.Kill() // while Meet waits for an event and writes nothing
+	server.Kill() // while Barrier waits for an event and writes nothing
 	s.patience.forget()
 	expect("waits since ", " for the store at "+server.Addr()+": ")
 	must(t, server.Start())

@@ -44,8 +44,8 @@ func readVersions(key string, texts map[string]string) (map[string]int64, error)
 	return out, nil
 }
 
-// Barrier waits until every agent has reached a version.
-func (s *Store) Barrier(ctx context.Context, version int64) error {
+// AwaitVersion waits until every agent has reached a version.
+func (s *Store) AwaitVersion(ctx context.Context, version int64) error {
 	var there map[string]int64
 	behind := func() []string {
 		var out []string

@@ -39,7 +39,7 @@ func TestForgottenRound(t *testing.T) {
 			must(t, boss.Submit(t.Context(), call(0)))
 			waiting := make(chan error, 2)
 			go func() { _, err := boss.Await(boss.Context(), call(0)); waiting <- err }()
-			go func() { waiting <- help.Barrier(help.Context(), 1) }()
+			go func() { waiting <- help.AwaitVersion(help.Context(), 1) }()
 
 			forget(t, server)
 			heir := join(t, openAt(t, server.URL(), o), "help") // begins the run again

@@ -92,7 +92,7 @@ func New(ctx context.Context, w Weights, opt Options) (*Policy, error) {
 		return nil, err
 	}
 	for _, r := range p.replicas {
-		is, err := p.meet(ctx, r)
+		is, err := p.identify(ctx, r)
 		if err != nil {
 			return nil, errors.Join(err, p.Close(ctx))
 		}
@@ -117,8 +117,8 @@ func Inspect(ctx context.Context, opt Options) (said []string, err error) {
 	return said, nil
 }
 
-// meet identifies a server, as soon as it answers.
-func (p *Policy) meet(ctx context.Context, r *replica) (is facts, err error) {
+// identify returns the facts about a server, as soon as it answers.
+func (p *Policy) identify(ctx context.Context, r *replica) (is facts, err error) {
 	err = p.patiently(ctx, r, func(ctx context.Context) error {
 		is, err = r.api.inspect(ctx)
 		return err

@@ -6,7 +6,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
-// Point is a moment at which all workers of a round wait for each other.
+// Point is a barrier: a moment at which all workers of a round wait for each other.
 type Point string
 
 // The workers wait for each other when they are ready to begin the round, and when they have finished the run.
@@ -15,13 +15,13 @@ const (
 	Finished Point = "finished"
 )
 
-// Meet publishes that the member's worker has reached a point, and waits until the workers of all agents have. A worker
+// Barrier publishes that the member's worker has reached a point, and waits until the workers of all agents have. A worker
 // that takes over a place later finds the points of the round in the store. After every read, waiting is called with the
 // agents that are missing.
-func (m *Member) Meet(ctx context.Context, p Point, waiting func(agents []string)) error {
+func (m *Member) Barrier(ctx context.Context, p Point, waiting func(agents []string)) error {
 	failpoint.Here("meet", string(p), "before")
 	key := m.key("met", string(p))
-	if _, err := m.write(ctx, metScript, "being "+string(p), []string{m.key("events"), key}, "met/"+string(p)); err != nil {
+	if _, err := m.write(ctx, barrierScript, "being "+string(p), []string{m.key("events"), key}, "met/"+string(p)); err != nil {
 		return err
 	}
 	failpoint.Here("meet", string(p), "after")
