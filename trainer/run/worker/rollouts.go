@@ -109,7 +109,7 @@ func (ro *rollouts) lead(ctx context.Context, p store.Phase, queries []task.Quer
 	}
 	if ro.resamples(p) {
 		c.held.plan = remains
-		if err := ro.member.Settle(ctx, p, remains); err != nil {
+		if err := ro.member.PublishFinalPlan(ctx, p, remains); err != nil {
 			return nil, err
 		}
 	}
@@ -205,7 +205,7 @@ func (ro *rollouts) serve(ctx context.Context, p store.Phase) (*experience, erro
 			if err := g.Wait(); err != nil || !ro.resamples(p) {
 				return c.held, err
 			}
-			c.held.plan, err = ro.member.Settled(ctx, p)
+			c.held.plan, err = ro.member.FinalPlan(ctx, p)
 			return c.held, err
 		}
 		if err != nil {

@@ -134,7 +134,7 @@ func bossStory(ctx context.Context, m *Member, stops bool, saved chan<- struct{}
 		func() error { return m.Submit(ctx, v) },
 		func() error { _, err := m.Await(ctx, v); return err },
 		func() error { return m.PublishOutcome(ctx, p, Outcome{Query: v.Query}) },
-		func() error { return m.Settle(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
+		func() error { return m.PublishFinalPlan(ctx, p, Plan{Queries: []string{v.Query}, Rollouts: 1}) },
 		func() error { return m.End(ctx, p) },
 		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
 		func() error { return m.PublishTrajectories(ctx, p, nil) },
@@ -198,7 +198,7 @@ func helpStory(ctx context.Context, m *Member, stops bool, saved <-chan struct{}
 			}
 			return nil
 		},
-		func() error { _, err := m.Settled(ctx, p); return err },
+		func() error { _, err := m.FinalPlan(ctx, p); return err },
 		func() error { _, err := m.Outcomes(ctx, p, 1); return err },
 		func() error { return m.PublishTrajectories(ctx, p, nil) },
 		func() error { _, err := m.Trajectories(ctx, p); return err },

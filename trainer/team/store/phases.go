@@ -66,23 +66,23 @@ func (s *Store) Plan(ctx context.Context, p Phase) (Plan, error) {
 	return plan, err
 }
 
-// Settle publishes the final plan of a phase, before the phase ends: some queries may have been replaced by others.
-func (m *Member) Settle(ctx context.Context, p Phase, plan Plan) error {
+// PublishFinalPlan publishes the final plan of a phase, before the phase ends: some queries may have been replaced by others.
+func (m *Member) PublishFinalPlan(ctx context.Context, p Phase, plan Plan) error {
 	if err := plan.check(); err != nil {
-		return fmt.Errorf("store: settled plan of %s: %w", p, err)
+		return fmt.Errorf("store: final plan of %s: %w", p, err)
 	}
-	return m.writeOnce(ctx, p, "plan", "settled", plan, "plan", "the settled plan")
+	return m.writeOnce(ctx, p, "plan", "settled", plan, "plan", "the final plan")
 }
 
-// Settled returns the final plan of a phase that has ended. It returns an error if Settle was not called before.
-func (s *Store) Settled(ctx context.Context, p Phase) (Plan, error) {
+// FinalPlan returns the final plan of a phase that has ended. It returns an error if there is none.
+func (s *Store) FinalPlan(ctx context.Context, p Phase) (Plan, error) {
 	key := s.key("plan", p.String())
 	text, err := s.rdb.HGet(ctx, key, "settled").Result()
 	if errors.Is(err, redis.Nil) {
 		return Plan{}, &MalformedError{Key: key, Msg: "the phase has ended, but its final plan is missing: do all workers have the same configuration?"}
 	}
 	if err != nil {
-		return Plan{}, fmt.Errorf("store: settled plan of %s: %w", p, err)
+		return Plan{}, fmt.Errorf("store: final plan of %s: %w", p, err)
 	}
 	return decode[Plan](key, text)
 }
