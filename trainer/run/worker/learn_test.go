@@ -35,14 +35,14 @@ func reportOf(refused error) learner.Report { return learner.Report{Refused: ref
 // TestRefusedStepsAreRemembered: a checkpoint has the number of refused steps in a row, so a restored worker continues to count from it.
 func TestRefusedStepsAreRemembered(t *testing.T) {
 	workers := openWorkers(t, load(t, t.TempDir(), "cold_start.demonstrations=none"))
-	for _, w := range workers { // every worker, because they must agree on the manifest before Settle returns
+	for _, w := range workers { // every worker, because they must agree on the manifest before Wait returns
 		w.steps.refused = 2
 		if err := w.archive.Checkpoint(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, w := range workers {
-		if err := w.archive.Settle(t.Context()); err != nil {
+		if err := w.archive.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		w.steps.refused = 0

@@ -45,7 +45,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		const patience = time.Minute
 		saved, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		_ = w.archive.Settle(saved)
+		_ = w.archive.Wait(saved)
 	}
 	return err
 }
@@ -113,7 +113,7 @@ func (w *Worker) carryOut(ctx context.Context, c schedule.Command, held *experie
 			err = w.steps.step(ctx, c.Version, held)
 		}
 	case schedule.Finish:
-		if err = w.archive.Settle(ctx); err == nil {
+		if err = w.archive.Wait(ctx); err == nil {
 			err = w.member.Barrier(ctx, store.Finished, w.WaitsFor)
 		}
 	}

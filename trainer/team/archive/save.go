@@ -15,7 +15,7 @@ import (
 
 // Checkpoint begins a version's checkpoint: it copies the weights and moments, and a goroutine writes the files while the
 // run continues. If the version already has a checkpoint, complete or being written, only the evaluations are written
-// again. An error of the goroutine is returned by Failed, Settle and the next Checkpoint.
+// again. An error of the goroutine is returned by Failed, Wait and the next Checkpoint.
 func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 	defer a.saving.count(&a.saving.waited, time.Now())
 	evaluations := a.evaluations
@@ -24,7 +24,7 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 		return nil
 	}
 	a.settings.Observer.Progress(metrics.Progress{Agent: a.settings.Agent, Activity: metrics.Checkpointing, Version: version})
-	if err := a.saving.settle(ctx); err != nil { // the previous checkpoint may still be written from the copy
+	if err := a.saving.wait(ctx); err != nil { // the previous checkpoint may still be written from the copy
 		return err
 	}
 	st, err := a.agentState(ctx, version)
@@ -43,8 +43,8 @@ func (a *Archive) Checkpoint(ctx context.Context, version int64) error {
 	return nil
 }
 
-// Settle waits until no checkpoint is in progress, and returns the error of the last one.
-func (a *Archive) Settle(ctx context.Context) error { return a.saving.settle(ctx) }
+// Wait waits until no checkpoint is in progress, and returns the error of the last one.
+func (a *Archive) Wait(ctx context.Context) error { return a.saving.wait(ctx) }
 
 // Failed returns the error of the last checkpoint, or nil while it is in progress.
 func (a *Archive) Failed() error { return a.saving.failed() }

@@ -37,8 +37,8 @@ func (s *saving) begin(f func() error) {
 	}()
 }
 
-// settle waits until all jobs have ended, and returns the first error.
-func (s *saving) settle(ctx context.Context) error {
+// wait waits until all jobs have ended, and returns the first error.
+func (s *saving) wait(ctx context.Context) error {
 	if s.last == nil {
 		return nil
 	}
