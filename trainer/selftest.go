@@ -28,7 +28,7 @@ func selfTest(ctx context.Context, cfg *config.Config, a *config.Agent, observer
 	if err := opens(a.Device); err != nil {
 		return cfg.Fault("agents."+a.Name+".device", err)
 	}
-	left, err := selftest.Settle(ctx, a.Device)
+	left, err := selftest.CheckDevice(ctx, a.Device)
 	if err != nil {
 		return fmt.Errorf("agents.%s.device: %w", a.Name, err)
 	}

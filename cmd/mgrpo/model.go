@@ -37,7 +37,7 @@ func (f optionalModelFlags) open(ctx context.Context, length int) (*standalone.P
 	if f.Threads < 0 || length < 0 {
 		return nil, errors.New("--threads and --context are 0 or more")
 	}
-	left, err := selftest.Settle(ctx, f.Device)
+	left, err := selftest.CheckDevice(ctx, f.Device)
 	if err != nil {
 		return nil, fmt.Errorf("--device: %w", err)
 	}

@@ -139,8 +139,8 @@ func TestWrongKernelsAreFound(t *testing.T) {
 	}
 }
 
-// TestSettle leaves out the instruction sets on which a kernel is wrong, and no other.
-func TestSettle(t *testing.T) {
+// TestCheckDevice leaves out the instruction sets on which a kernel is wrong, and no other.
+func TestCheckDevice(t *testing.T) {
 	if !wrongly(t) {
 		return
 	}
@@ -151,7 +151,7 @@ func TestSettle(t *testing.T) {
 	}
 	t.Setenv("MGRPO_WRONG", "rms_norm")
 	t.Setenv("MGRPO_WRONG_ISA", best)
-	left, err := settle(t.Context(), d)
+	left, err := tryISAs(t.Context(), d)
 	if err != nil || kernels.ISA() != sets[1] {
 		t.Errorf("%v, %s is in use, want %s", err, kernels.ISA(), sets[1])
 	}
@@ -162,14 +162,14 @@ func TestSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	os.Unsetenv("MGRPO_WRONG_ISA") // wrong on all
-	if _, err := settle(t.Context(), d); err == nil || !strings.Contains(err.Error(), "rms_norm on portable") || !strings.Contains(err.Error(), "doctor --kernels") {
+	if _, err := tryISAs(t.Context(), d); err == nil || !strings.Contains(err.Error(), "rms_norm on portable") || !strings.Contains(err.Error(), "doctor --kernels") {
 		t.Errorf("got %v", err)
 	}
 	if err := kernels.UseISA(best); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("MGRPO_WRONG", "")
-	if left, err := settle(t.Context(), d); err != nil || len(left) > 0 || kernels.ISA() != best {
+	if left, err := tryISAs(t.Context(), d); err != nil || len(left) > 0 || kernels.ISA() != best {
 		t.Errorf("%v, left out for %v", err, left)
 	}
 }

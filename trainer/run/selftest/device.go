@@ -11,19 +11,19 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-var settled struct {
+var checked struct {
 	sync.Mutex
 	devices map[string]error
 }
 
-// Settle tries the kernels of a device on Quick inputs, once, before the process first computes there. On the CPU it
+// CheckDevice tries the kernels of a device on Quick inputs, once, before the process first computes there. On the CPU it
 // excludes instruction sets on which a kernel fails: from then on the process uses the best remaining one. It returns the
 // failures. It returns an error if no instruction set remains, or if a kernel fails on a GPU. A device that cannot be
 // opened, and a GPU for which this build has no kernels, are ignored: the code that computes there reports the error.
-func Settle(ctx context.Context, device string) (left []Result, err error) {
-	settled.Lock()
-	defer settled.Unlock()
-	if err, known := settled.devices[device]; known {
+func CheckDevice(ctx context.Context, device string) (left []Result, err error) {
+	checked.Lock()
+	defer checked.Unlock()
+	if err, known := checked.devices[device]; known {
 		return nil, err
 	}
 	d, err := torch.Open(device, 1) // several threads would wait for each other longer than they work
@@ -31,17 +31,18 @@ func Settle(ctx context.Context, device string) (left []Result, err error) {
 		return nil, nil
 	}
 	defer d.Close()
-	if left, err = settle(ctx, d); ctx.Err() != nil {
+	if left, err = tryISAs(ctx, d); ctx.Err() != nil {
 		return left, ctx.Err()
 	}
-	if settled.devices == nil {
-		settled.devices = map[string]error{}
+	if checked.devices == nil {
+		checked.devices = map[string]error{}
 	}
-	settled.devices[device] = err
+	checked.devices[device] = err
 	return left, err
 }
 
-func settle(ctx context.Context, d *torch.Device) (left []Result, err error) {
+// tryISAs tries the kernels of each instruction set, the best first, until all kernels of one pass. It uses that one.
+func tryISAs(ctx context.Context, d *torch.Device) (left []Result, err error) {
 	sets := kernels.ISAs()
 	for _, isa := range sets[slices.Index(sets, kernels.ISA()):] {
 		if !d.IsCUDA() && kernels.UseISA(isa) != nil {
@@ -62,7 +63,7 @@ func settle(ctx context.Context, d *torch.Device) (left []Result, err error) {
 	return left, fmt.Errorf("%s computes wrong results: %w; use another device, and %s", d.Spec(), failures(left), Report)
 }
 
-// LeftOut describes the consequence of a failure that Settle returns without an error.
+// LeftOut describes the consequence of a failure that CheckDevice returns without an error.
 func (r Result) LeftOut() string {
 	return fmt.Sprintf("%v: %s is not used, the kernels use %s; %s", r, r.On, kernels.ISA(), Report)
 }
