@@ -101,9 +101,9 @@ func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	if s.Frozen { // all have the same checkpoint and start from it
 		shared["checkpoint"] = fmt.Sprintf("step %d, %s", s.Offers.points[0].Step, s.Offers.points[0].Digest)
 	}
-	hello := store.Hello{Config: shared, Agents: s.Config.AgentNames(), Deterministic: deterministic, Renew: s.states}
+	request := store.JoinRequest{Config: shared, Agents: s.Config.AgentNames(), Deterministic: deterministic, Renew: s.states}
 	for _, name := range names {
-		m, err := t.store.Join(ctx, name, hello, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
+		m, err := t.store.Join(ctx, name, request, func(what string) { s.Observer.Note(metrics.Infof(name, metrics.TopicWaiting, "waits: %s", what)) })
 		if errors.Is(err, store.ErrOver) {
 			return nothingLeft(s.Config, s.Offers.points[0])
 		}

@@ -68,10 +68,10 @@ func Client(ctx context.Context, in io.Reader, out io.Writer) error {
 // join takes the places of the job's members.
 func join(ctx context.Context, s *shared.Store, j job) ([]*shared.Member, error) {
 	members := make([]*shared.Member, len(j.Members))
-	hello := shared.Hello{Agents: j.Agents, Offers: []shared.Offer{{Version: shared.Afresh}}, Deterministic: true}
+	request := shared.JoinRequest{Agents: j.Agents, Offers: []shared.Offer{{Version: shared.Afresh}}, Deterministic: true}
 	for i, agent := range j.Members {
 		var err error
-		if members[i], err = s.Join(ctx, agent, hello, func(string) {}); err != nil {
+		if members[i], err = s.Join(ctx, agent, request, func(string) {}); err != nil {
 			return nil, err
 		}
 	}

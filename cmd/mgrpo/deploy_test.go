@@ -289,8 +289,8 @@ func TestDeployACLKeepsData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hello := store.Hello{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}
-	m, err := s.Join(t.Context(), "planner", hello, func(string) {})
+	request := store.JoinRequest{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	m, err := s.Join(t.Context(), "planner", request, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
 	}, {
 		Name: "a worker that waited for a place offers its checkpoints from before the wait",
 		File: "trainer/team/store/join.go",
-		Old:  "	if h.Renew != nil {\n", New: "	if h.Renew != nil && h.Offers == nil {\n",
+		Old:  "	if r.Renew != nil {\n", New: "	if r.Renew != nil && r.Offers == nil {\n",
 		Suite: storeTests("TestOffersAreRenewed"),
 	}, {
 		Name: "the team starts from checkpoints of one step, not of one digest",

@@ -174,9 +174,9 @@ func TestMachinesRefuse(t *testing.T) {
 	if w := w.hears(t, handshake{Program: w.program, Agent: "obeys", Machine: 1, Count: 2, Devices: []string{"cpu", "cpu"}, Address: "10.1.2.3", Lease: lease}); !strings.Contains(w.Refused, "without a tunnel") {
 		t.Errorf("another address than the connection's: got answer %+v, want a refusal", w)
 	}
-	for _, greeting := range []any{nil, handshake{}, handshake{Agent: "obeys", Machine: 1 << 40, Devices: []string{"cpu"}, Address: "127.0.0.1"}} {
-		if got := w.hears(t, greeting); got != (control{}) {
-			t.Errorf("handshake %+v: got answer %+v, want none", greeting, got)
+	for _, first := range []any{nil, handshake{}, handshake{Agent: "obeys", Machine: 1 << 40, Devices: []string{"cpu"}, Address: "127.0.0.1"}} {
+		if got := w.hears(t, first); got != (control{}) {
+			t.Errorf("handshake %+v: got answer %+v, want none", first, got)
 		}
 	}
 	if _, err := io.ReadAll(silent); err != nil {
@@ -193,14 +193,14 @@ func TestMachinesRefuse(t *testing.T) {
 }
 
 // hears returns the worker's answer to a handshake over a connection with the key, or a zero value if the connection ends without an answer.
-func (w *worker) hears(t *testing.T, greeting any) (answer control) {
+func (w *worker) hears(t *testing.T, first any) (answer control) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", w.listener.Addr().String(), w.tls)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := writeFrame(conn, handshakeFrame, greeting); err != nil {
+	if err := writeFrame(conn, handshakeFrame, first); err != nil {
 		t.Fatal(err)
 	}
 	_, content, err := readFrame(conn, controlFrame)
@@ -208,7 +208,7 @@ func (w *worker) hears(t *testing.T, greeting any) (answer control) {
 		err = decodeJSON(content, &answer)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		t.Errorf("handshake %+v: %v", greeting, err)
+		t.Errorf("handshake %+v: %v", first, err)
 	}
 	return answer
 }
@@ -352,8 +352,8 @@ func (c *cable) cut() {
 	}
 }
 
-// FuzzHello: any first bytes of a connection with the key are the handshake of an expected machine, or they are refused.
-func FuzzHello(f *testing.F) {
+// FuzzHandshake: any first bytes of a connection with the key are the handshake of an expected machine, or they are refused.
+func FuzzHandshake(f *testing.F) {
 	for _, text := range []string{
 		`{"program":"p","agent":"a","machine":1,"device":0,"devices":["cpu"],"address":"10.0.0.7"}`,
 		`{"machine":1,"device":1,"devices":["cpu"],"address":"10.0.0.7"}`,

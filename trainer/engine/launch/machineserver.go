@@ -193,7 +193,7 @@ func (m *machineServer) connect(ctx context.Context, device int) (c call, err er
 	case w.Refused != "":
 		return c, &refusedError{why: w.Refused, taken: w.Taken}
 	case !w.Entered:
-		return c, errors.New("launch: the worker sent an order before its greeting")
+		return c, errors.New("launch: the worker sent an order before it admitted the machine")
 	}
 	return c, conn.SetDeadline(time.Time{})
 }
@@ -225,7 +225,7 @@ func (m *machineServer) serveRound(ctx context.Context, c call, device int) erro
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil: // the worker is gone, and may be restarted
-		time.Sleep(100 * time.Millisecond) // slow down if the worker only greets and leaves
+		time.Sleep(100 * time.Millisecond) // slow down if the worker only admits the machine and leaves
 		return nil
 	case w.Over != nil:
 		return w.Over.err(m.Agent)

@@ -63,8 +63,8 @@ func openWorkers(t *testing.T, cfg *config.Config) (workers []*Worker) {
 	setup := Setup{Config: cfg, Dir: cfg.RunDir(), Task: openTask(t, cfg), Observer: &recorder{}, Process: &assemble.Process{Agents: cfg.AgentNames()}}
 	var members []*store.Member
 	for _, name := range cfg.AgentNames() {
-		hello := store.Hello{Agents: cfg.AgentNames(), Offers: []store.Offer{{Version: store.Afresh}}, Deterministic: true}
-		m, err := s.Join(t.Context(), name, hello, func(string) {})
+		request := store.JoinRequest{Agents: cfg.AgentNames(), Offers: []store.Offer{{Version: store.Afresh}}, Deterministic: true}
+		m, err := s.Join(t.Context(), name, request, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}

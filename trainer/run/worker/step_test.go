@@ -25,8 +25,8 @@ func TestForeignHolding(t *testing.T) {
 	defer s.Close()
 	members := map[string]*store.Member{}
 	for _, name := range []string{"planner", "researcher"} {
-		hello := store.Hello{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}
-		if members[name], err = s.Join(ctx, name, hello, func(string) {}); err != nil {
+		request := store.JoinRequest{Agents: []string{"planner", "researcher"}, Offers: []store.Offer{{Version: store.Afresh}}}
+		if members[name], err = s.Join(ctx, name, request, func(string) {}); err != nil {
 			t.Fatal(err)
 		}
 		defer members[name].Leave(ctx)
@@ -63,11 +63,11 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	hello := store.Hello{Agents: []string{"planner"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	request := store.JoinRequest{Agents: []string{"planner"}, Offers: []store.Offer{{Version: store.Afresh}}}
 	seen := &recorder{}
 	var members []*store.Member
 	for i, want := range []string{"", "was replaced by another"} {
-		m, err := s.Join(t.Context(), "planner", hello, func(string) {})
+		m, err := s.Join(t.Context(), "planner", request, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}

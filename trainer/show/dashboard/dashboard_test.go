@@ -60,8 +60,8 @@ func start(t *testing.T, token string) map[string]*process {
 		t.Cleanup(p.Close)
 		p.Mount(server)
 		p.url = server.URL() + dashboard.Path
-		hello := store.Hello{Agents: agents, Config: map[string]string{"run.seed": "17"}, Offers: []store.Offer{{Version: store.Afresh}}}
-		if p.member, err = s.Join(t.Context(), agent, hello, func(string) {}); err != nil {
+		request := store.JoinRequest{Agents: agents, Config: map[string]string{"run.seed": "17"}, Offers: []store.Offer{{Version: store.Afresh}}}
+		if p.member, err = s.Join(t.Context(), agent, request, func(string) {}); err != nil {
 			t.Fatal(err)
 		}
 		p.Joined(agent, &p.machine, p.member)
@@ -464,7 +464,7 @@ func TestNothingToPublishTo(t *testing.T) {
 	var warnings []string
 	p := dashboard.New(dashboard.Options{Run: "watched", Agents: agents, Warn: func(n metrics.Note) { warnings = append(warnings, n.Agent+": "+n.Text) }})
 	defer p.Close()
-	m, err := s.Join(t.Context(), "planner", store.Hello{Agents: agents, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	m, err := s.Join(t.Context(), "planner", store.JoinRequest{Agents: agents, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,11 +89,11 @@ func TestManifestsAreCompared(t *testing.T) {
 		}
 		return a
 	}
-	hello := store.Hello{Agents: testNames, Offers: []store.Offer{{Version: store.Afresh}}}
+	request := store.JoinRequest{Agents: testNames, Offers: []store.Offer{{Version: store.Afresh}}}
 	var g sync.WaitGroup
 	members := map[string]*store.Member{}
-	for _, name := range hello.Agents {
-		m, err := s.Join(t.Context(), name, hello, func(string) {})
+	for _, name := range request.Agents {
+		m, err := s.Join(t.Context(), name, request, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,8 +104,8 @@ func TestManifestsAreCompared(t *testing.T) {
 		var conflict *store.ConflictError
 		return errors.As(err, &conflict) && strings.Contains(err.Error(), "of version 2")
 	}
-	for _, name := range hello.Agents {
-		a := worker(members[name], name) // each worker has a different manifest
+	for _, name := range request.Agents {
+		a := worker(members[name], name) // each has its own
 		g.Go(func() {
 			if err := a.complete(t.Context(), 2); !isConflict(err) {
 				t.Errorf("%s: different manifests: %v", a.settings.Agent, err)
@@ -126,7 +126,7 @@ func TestLostGPUIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	m, err := s.Join(t.Context(), "a", store.Hello{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
+	m, err := s.Join(t.Context(), "a", store.JoinRequest{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,9 +156,9 @@ func TestReplacedWhileLoading(t *testing.T) {
 	}
 	defer s.Close()
 	dir := t.TempDir()
-	hello := store.Hello{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}
+	request := store.JoinRequest{Agents: []string{"a"}, Offers: []store.Offer{{Version: store.Afresh}}}
 	open := func() (*store.Member, *Archive) {
-		m, err := s.Join(t.Context(), "a", hello, func(string) {})
+		m, err := s.Join(t.Context(), "a", request, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,8 +29,8 @@ type Offer struct {
 // same reports whether two workers offer the same state.
 func (o Offer) same(other Offer) bool { return o.Version == other.Version && o.Digest == other.Digest }
 
-// Hello holds the settings on which the workers of a run must agree, and the states from which this worker can start.
-type Hello struct {
+// JoinRequest holds the settings on which the workers of a run must agree, and the states from which this worker can start.
+type JoinRequest struct {
 	Config        map[string]string // settings on which the workers must agree, by key; no secrets
 	Agents        []string          // all agents of the run, the main agent first
 	Offers        []Offer           // newest first
@@ -57,15 +57,15 @@ type Hello struct {
 //
 // If nothing is left to do for this worker, and all workers had finished the run when the last of them left, Join returns
 // ErrOver: a new round would wait for workers that will not come back.
-func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(what string)) (*Member, error) {
+func (s *Store) Join(ctx context.Context, agent string, r JoinRequest, waiting func(what string)) (*Member, error) {
 	m := &Member{Store: s, agent: agent, leaseToken: rand.Text()}
 	defer failpoint.Around("join.place")()
 	since := time.Now()
 	for refused := false; ; {
-		if err := h.renew(); err != nil {
+		if err := r.renew(); err != nil {
 			return nil, err
 		}
-		j, err := s.joining(m, h)
+		j, err := s.joining(m, r)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(wh
 		}
 	}
 	s.mu.Lock()
-	s.agents = slices.Clone(h.Agents)
+	s.agents = slices.Clone(r.Agents)
 	s.mu.Unlock()
 	m.ctx, m.cancel = context.WithCancelCause(s.ctx)
 	m.beats.Go(m.beat)
@@ -103,34 +103,34 @@ func (s *Store) Join(ctx context.Context, agent string, h Hello, waiting func(wh
 	return m, nil
 }
 
-func (h *Hello) renew() (err error) {
-	if h.Renew != nil {
-		h.Offers, h.Finished, err = h.Renew()
+func (r *JoinRequest) renew() (err error) {
+	if r.Renew != nil {
+		r.Offers, r.Finished, err = r.Renew()
 	}
 	return err
 }
 
 // joining is a request for a place, with the keys and arguments of joinScript.
 type joining struct {
-	s      *Store
-	agent  string
-	hello  greeting
-	offers offers
-	keys   []string
-	args   []any
+	s        *Store
+	agent    string
+	greeting greeting
+	offers   offers
+	keys     []string
+	args     []any
 }
 
-func (s *Store) joining(m *Member, h Hello) (*joining, error) {
+func (s *Store) joining(m *Member, r JoinRequest) (*joining, error) {
 	agent := m.agent
-	j := &joining{s: s, agent: agent, offers: h.Offers,
-		hello: greeting{Protocol: ProtocolVersion, Agents: h.Agents, Config: h.Config, Deterministic: h.Deterministic}}
-	if err := errors.Join(j.hello.check(), j.offers.check()); err != nil {
+	j := &joining{s: s, agent: agent, offers: r.Offers,
+		greeting: greeting{Protocol: ProtocolVersion, Agents: r.Agents, Config: r.Config, Deterministic: r.Deterministic}}
+	if err := errors.Join(j.greeting.check(), j.offers.check()); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	if !slices.Contains(h.Agents, agent) {
-		return nil, fmt.Errorf("store: %s is not an agent of %v", agent, h.Agents)
+	if !slices.Contains(r.Agents, agent) {
+		return nil, fmt.Errorf("store: %s is not an agent of %v", agent, r.Agents)
 	}
-	hello, err := encode(j.hello)
+	own, err := encode(j.greeting)
 	if err != nil {
 		return nil, fmt.Errorf("store: the greeting: %w", err)
 	}
@@ -140,8 +140,8 @@ func (s *Store) joining(m *Member, h Hello) (*joining, error) {
 	}
 	j.keys = []string{s.key("epochs"), s.key("events"), s.key("meta"), s.key("versions"), s.key("phases"), s.key("stop"), s.key("offers"),
 		s.key("record"), s.key("claimed", agent), s.key("met", "ready"), s.key("met", "finished"), s.key("lease", agent)}
-	j.args = []any{agent, m.leaseToken, s.opts.Lease.Milliseconds(), hello, offered, s.key(""), rand.Text(), bit(h.Deterministic), strings.Join(j.offers.versions(), " "), s.opts.process, bit(h.Finished)}
-	for _, a := range h.Agents {
+	j.args = []any{agent, m.leaseToken, s.opts.Lease.Milliseconds(), own, offered, s.key(""), rand.Text(), bit(r.Deterministic), strings.Join(j.offers.versions(), " "), s.opts.process, bit(r.Finished)}
+	for _, a := range r.Agents {
 		j.keys = append(j.keys, s.key("lease", a))
 		j.args = append(j.args, a)
 	}
@@ -205,7 +205,7 @@ func (j *joining) read(reply []any) (joinAnswer, error) {
 		if err != nil {
 			return joinAnswer{}, err
 		}
-		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s", j.agent, alive, j.hello.differences(&there))}, nil
+		return joinAnswer{final: true, refusal: fmt.Errorf("store: %s differs from the worker(s) of%s: %s", j.agent, alive, j.greeting.differences(&there))}, nil
 	}
 	return malformed("meta", clip(fmt.Sprintf("join returned %v", reply)))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/failpoint"
 )
 
-// mainAgent returns a list with only the main agent, the first of Hello.Agents. It begins and ends phases.
+// mainAgent returns a list with only the main agent, the first of JoinRequest.Agents. It begins and ends phases.
 func (s *Store) mainAgent() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

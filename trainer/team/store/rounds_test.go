@@ -16,7 +16,7 @@ import (
 func TestOffersAreRenewed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
-		join := func(agent string, h Hello) *Member {
+		join := func(agent string, h JoinRequest) *Member {
 			m, err := b.open(t, Options{}).Join(ctx, agent, h, silent)
 			must(t, err)
 			return m
@@ -68,11 +68,11 @@ func TestRewind(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		loose := from(4)
 		loose.Deterministic = false
-		for name, hello := range map[string]Hello{"older": from(4), "not deterministic": loose} {
+		for name, request := range map[string]JoinRequest{"older": from(4), "not deterministic": loose} {
 			ctx := t.Context()
 			newRun := Options{Run: strings.ReplaceAll(name, " ", "-")}
 			join := func(agent string) *Member {
-				m, err := b.open(t, newRun).Join(ctx, agent, hello, silent)
+				m, err := b.open(t, newRun).Join(ctx, agent, request, silent)
 				must(t, err)
 				return m
 			}
@@ -86,7 +86,7 @@ func TestRewind(t *testing.T) {
 			waits := make(chan string, 1)
 			heir := make(chan *Member)
 			go func() {
-				m, err := b.open(t, newRun).Join(ctx, "help", hello, func(what string) { waits <- what })
+				m, err := b.open(t, newRun).Join(ctx, "help", request, func(what string) { waits <- what })
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 				}

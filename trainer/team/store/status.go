@@ -144,11 +144,11 @@ func (r *statusReader) ask(queue func(redis.Pipeliner)) error {
 // run reads the greeting, the round and its end.
 func (r *statusReader) run() error {
 	meta, stopKey := r.s.key("meta"), r.s.key("stop")
-	var hello, nonce, round, asked *redis.StringCmd
+	var greet, nonce, round, asked *redis.StringCmd
 	var stop [3]*redis.StringCmd
 	var now *redis.TimeCmd
 	err := r.ask(func(p redis.Pipeliner) {
-		hello, nonce, round, asked = p.HGet(r.ctx, meta, "hello"), p.HGet(r.ctx, meta, "nonce"), p.HGet(r.ctx, meta, "round"), p.HGet(r.ctx, meta, "asked")
+		greet, nonce, round, asked = p.HGet(r.ctx, meta, "hello"), p.HGet(r.ctx, meta, "nonce"), p.HGet(r.ctx, meta, "round"), p.HGet(r.ctx, meta, "asked")
 		for i, field := range []string{"agent", "reason", "kind"} {
 			stop[i] = p.HGet(r.ctx, stopKey, field)
 		}
@@ -157,10 +157,10 @@ func (r *statusReader) run() error {
 	if err != nil {
 		return err
 	}
-	if hello.Err() != nil {
+	if greet.Err() != nil {
 		return &EmptyError{r.out.Run}
 	}
-	g, err := decode[greeting](meta+" hello", hello.Val())
+	g, err := decode[greeting](meta+" hello", greet.Val())
 	if err != nil {
 		return err
 	}

@@ -123,7 +123,7 @@ func rawClient(t *testing.T, o *redis.Options) *redis.Client {
 	return c
 }
 
-var team = Hello{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}, Offers: []Offer{{Version: Afresh}}, Deterministic: true}
+var team = JoinRequest{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}, Offers: []Offer{{Version: Afresh}}, Deterministic: true}
 
 func silent(string) {}
 
@@ -136,7 +136,7 @@ func claimOne(ctx context.Context, m *Member, p Phase) (Invocation, error) {
 	return vs[0], nil
 }
 
-func from(versions ...int64) Hello {
+func from(versions ...int64) JoinRequest {
 	h := team
 	h.Offers = nil
 	for _, v := range versions {
