@@ -19,8 +19,8 @@ import (
 
 // TeamChat is a team that answers a person's questions. Each question begins new conversations of its agents, as in training.
 type TeamChat struct {
-	Main  string // name of the main agent
-	Tasks int    // number of held-out questions
+	Main      string // name of the main agent
+	Questions int    // number of held-out questions
 
 	workers  []*worker.Worker
 	sampling policy.Sampling
@@ -29,8 +29,8 @@ type TeamChat struct {
 	telling  sync.Mutex
 }
 
-// Told is a text from one agent to another: a sub-task, or the answer to it.
-type Told struct{ From, To, Text string }
+// Message is a text from one agent to another: a sub-task, or the answer to it.
+type Message struct{ From, To, Text string }
 
 // Chat opens all agents of a checkpoint in this process and calls talk with them. They sample as in evaluations. A task
 // that binds tools to its queries, such as research, binds them to its first held-out query until [TeamChat.HeldOut]
@@ -44,7 +44,7 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, talk f
 	return withCheckpoint(ctx, &own, opt, "chat", func(ctx context.Context, t *team, from archive.Manifest, _ string) error {
 		c := &TeamChat{Main: cfg.Main().Name, workers: t.workers, sampling: worker.Sampling(cfg, store.Eval(from.Step))}
 		questions := c.worker(c.Main).Parts().Player.Task
-		if c.Tasks = questions.EvalSize(); c.Tasks > 0 {
+		if c.Questions = questions.EvalSize(); c.Questions > 0 {
 			c.about = questions.Eval(0)
 		}
 		ctx, end := context.WithCancel(ctx)
@@ -65,7 +65,7 @@ func (c *TeamChat) worker(name string) *worker.Worker {
 	return c.workers[i]
 }
 
-// HeldOut returns held-out question n of the task, 0 <= n < Tasks. Tools are then bound to this query, for example to its
+// HeldOut returns held-out question n of the task, 0 <= n < Questions. Tools are then bound to this query, for example to its
 // knowledge base, also for later questions.
 func (c *TeamChat) HeldOut(n int) task.Query {
 	c.about = c.worker(c.Main).Parts().Player.Task.Eval(n)
@@ -74,14 +74,14 @@ func (c *TeamChat) HeldOut(n int) task.Query {
 
 // Ask makes the main agent answer a question, and returns its answer. It calls tell with every sub-task and the answer to
 // it, one at a time. It returns an error if the agents cannot answer, and the error of ctx when that ends.
-func (c *TeamChat) Ask(ctx context.Context, question string, tell func(Told)) (answer string, err error) {
+func (c *TeamChat) Ask(ctx context.Context, question string, tell func(Message)) (answer string, err error) {
 	c.asked++
 	q := c.about
 	q.ID, q.Row, q.Text = fmt.Sprintf("chat-%d", c.asked), "chat", question
 	told := func(from, to, text string) {
 		c.telling.Lock()
 		defer c.telling.Unlock()
-		tell(Told{from, to, text})
+		tell(Message{from, to, text})
 	}
 	delegate := func(ctx context.Context, d agent.Delegation) (string, error) {
 		told(c.Main, d.Agent, d.Task)

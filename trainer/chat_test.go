@@ -31,23 +31,23 @@ func withColdStart(t *testing.T, a *api, name string) *config.Config {
 func TestChat(t *testing.T) {
 	cfg := withColdStart(t, startAPI(t), "planner")
 	err := Chat(t.Context(), cfg, CheckpointOptions{}, func(ctx context.Context, c *TeamChat) error {
-		if c.Tasks != 4 || c.HeldOut(1).Answer != "7" {
-			t.Errorf("%d held-out questions, %+v", c.Tasks, c.HeldOut(1))
+		if c.Questions != 4 || c.HeldOut(1).Answer != "7" {
+			t.Errorf("%d held-out questions, %+v", c.Questions, c.HeldOut(1))
 		}
 		for _, question := range []string{"how many?", "why?"} {
-			var told []Told
-			answer, err := c.Ask(ctx, question, func(x Told) { told = append(told, x) })
+			var told []Message
+			answer, err := c.Ask(ctx, question, func(x Message) { told = append(told, x) })
 			if err != nil {
 				return err
 			}
-			if len(told) != 2 || told[0] != (Told{"planner", "solver", question}) || told[1].From != "solver" || told[1].To != "planner" || told[1].Text != answer {
-				t.Errorf("told %+v, answer %q", told, answer) // the planner's script repeats the solver's answer
+			if len(told) != 2 || told[0] != (Message{"planner", "solver", question}) || told[1].From != "solver" || told[1].To != "planner" || told[1].Text != answer {
+				t.Errorf("told %+v, answer %q", told, answer) // the script of the planner answers with what the solver said
 			}
 		}
 		ended, end := context.WithCancel(ctx)
 		end()
-		if _, err := c.Ask(ended, "what?", func(Told) {}); !errors.Is(err, context.Canceled) {
-			t.Errorf("after a cancelled question: %v", err)
+		if _, err := c.Ask(ended, "what?", func(Message) {}); !errors.Is(err, context.Canceled) {
+			t.Errorf("of a question that is cut short: %v", err)
 		}
 		return nil
 	})
@@ -72,7 +72,7 @@ func TestChatPassesSubTasks(t *testing.T) {
 	}
 	err = Chat(t.Context(), cfg, CheckpointOptions{}, func(ctx context.Context, c *TeamChat) error {
 		a.subTasks = nil
-		answer, err := c.Ask(ctx, "Please count.", func(Told) {})
+		answer, err := c.Ask(ctx, "Please count.", func(Message) {})
 		if !slices.Equal(a.subTasks, []string{"count."}) || answer != "7" {
 			t.Errorf("the solver was given %q, and the answer is %q", a.subTasks, answer)
 		}
@@ -110,7 +110,7 @@ func TestServeHosted(t *testing.T) {
 		text, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, fmt.Sprint(string(text), err)
 	}
-	err := Serve(ctx, cfg, CheckpointOptions{Gateway: &Gateway{Server: endpoint, URL: server.URL, Open: true, Token: "of the server"}}, func(string, []Served) {
+	err := Serve(ctx, cfg, CheckpointOptions{Gateway: &Gateway{Server: endpoint, URL: server.URL, Open: true, Token: "of the server"}}, func(string, []ServedAgent) {
 		defer stop()
 		if status, text := ask("solver", "of the server"); status != 200 || !strings.Contains(text, `"content":"ok"`) {
 			t.Errorf("request to the hosted agent: %d %s", status, text)

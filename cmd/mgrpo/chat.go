@@ -104,11 +104,11 @@ func (c *chatCmd) withTeam(ctx context.Context, interrupts <-chan os.Signal) err
 	defer stop()
 	return trainer.Chat(ctx, cfg, trainer.CheckpointOptions{Checkpoint: c.Checkpoint}, func(ctx context.Context, team *trainer.TeamChat) error {
 		s := chat.Team{Ask: func(ctx context.Context, question string, tell func(string)) (string, error) {
-			return team.Ask(ctx, question, func(t trainer.Told) { tell(fmt.Sprintf("%s -> %s: %s", t.From, t.To, t.Text)) })
+			return team.Ask(ctx, question, func(m trainer.Message) { tell(fmt.Sprintf("%s -> %s: %s", m.From, m.To, m.Text)) })
 		}, HeldOut: func(n int) (question, reference string) {
 			q := team.HeldOut(n)
 			return q.Text, q.Answer
-		}, Tasks: team.Tasks, Prompt: prompt(), Out: plain{os.Stdout}, Notes: plain{os.Stderr}}
+		}, Questions: team.Questions, Prompt: prompt(), Out: plain{os.Stdout}, Notes: plain{os.Stderr}}
 		return s.Run(ctx, os.Stdin, interrupts)
 	})
 }

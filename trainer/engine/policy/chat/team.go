@@ -13,9 +13,9 @@ import (
 type Team struct {
 	// Ask returns the team's answer. It calls tell with the messages between the agents.
 	Ask func(ctx context.Context, question string, tell func(string)) (answer string, err error)
-	// HeldOut returns held-out question n of the team's task, 0 <= n < Tasks, and the reference answer.
-	HeldOut func(n int) (question, reference string)
-	Tasks   int
+	// HeldOut returns held-out question n of the team's task, 0 <= n < Questions, and the reference answer.
+	HeldOut   func(n int) (question, reference string)
+	Questions int
 
 	Prompt string // as in Lines
 	Out    io.Writer
@@ -39,8 +39,8 @@ func (t *Team) take(ctx context.Context, line string, interrupts <-chan os.Signa
 	switch {
 	case command == "/ask":
 		n, err := strconv.Atoi(strings.TrimSpace(argument))
-		if err != nil || n < 1 || n > t.Tasks {
-			fmt.Fprintf(t.Notes, "(/ask N: N must be a number from 1 to %d, the number of held-out questions)\n", t.Tasks)
+		if err != nil || n < 1 || n > t.Questions {
+			fmt.Fprintf(t.Notes, "(/ask N: N must be a number from 1 to %d, the number of held-out questions)\n", t.Questions)
 			return true, nil
 		}
 		question, reference := t.HeldOut(n - 1)

@@ -13,7 +13,7 @@ import (
 func TestTeam(t *testing.T) {
 	var out, notes strings.Builder
 	var asked []string
-	team := Team{Out: &out, Notes: &notes, Tasks: 2,
+	team := Team{Out: &out, Notes: &notes, Questions: 2,
 		HeldOut: func(n int) (string, string) { return []string{"first?", "second?"}[n], "two" },
 		Ask: func(_ context.Context, question string, tell func(string)) (string, error) {
 			asked = append(asked, question)
