@@ -14,7 +14,7 @@ import (
 // Serve gives programs access to the agents of a checkpoint, all in this process, until ctx ends. opt.Gateway must be set.
 // Requests may set temperature and truncation; the defaults are those of evaluations. Serve calls ready when the agents can
 // answer, with the folder of the checkpoint.
-func Serve(ctx context.Context, cfg *config.Config, opt CheckpointOptions, ready func(stepDir string, agents []Served)) error {
+func Serve(ctx context.Context, cfg *config.Config, opt CheckpointOptions, ready func(stepDir string, agents []ServedAgent)) error {
 	own := *cfg
 	own.Agents = slices.Clone(cfg.Agents)
 	for i := range own.Agents {
@@ -36,19 +36,19 @@ func Serve(ctx context.Context, cfg *config.Config, opt CheckpointOptions, ready
 	})
 }
 
-// Served describes an agent that answers requests.
-type Served struct {
-	Name    string // the model of a request
-	Context int    // largest number of tokens of a conversation; 0: the server of a hosted model sets it
-	Reply   int    // largest number of tokens of a reply (limits.max_new_tokens); 0: as many as the context has room for
+// ServedAgent describes an agent that answers requests.
+type ServedAgent struct {
+	Name          string // the model of a request
+	ContextTokens int    // largest number of tokens of a conversation; 0: the server of a hosted model sets it
+	ReplyTokens   int    // largest number of tokens of a reply (limits.max_new_tokens); 0: as many as the context has room for
 }
 
 // served describes the agents of this process.
-func (t *team) served() (out []Served) {
+func (t *team) served() (out []ServedAgent) {
 	for _, w := range t.workers {
-		s := Served{Name: w.Name()}
+		s := ServedAgent{Name: w.Name()}
 		if g := w.Parts().Gateway; g != nil {
-			s.Context, s.Reply = g.Longest(), g.Limits.TurnTokens
+			s.ContextTokens, s.ReplyTokens = g.Longest(), g.Limits.TurnTokens
 		}
 		out = append(out, s)
 	}

@@ -61,7 +61,7 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 	endpoint := gateway.NewServer()
 	server.Handle("/v1/", endpoint)
 	server.Handle("/r/", endpoint)
-	ready := func(what string, agents []trainer.Served) {
+	ready := func(what string, agents []trainer.ServedAgent) {
 		c.describe(os.Stdout, what, addresses(server, "/v1"), agents)
 	}
 	if c.Model != "" {
@@ -77,15 +77,15 @@ func (c *serveCmd) Run(ctx context.Context, parsed *kong.Context) (err error) {
 }
 
 // describe prints what is served, where, and how to call it.
-func (c *serveCmd) describe(w io.Writer, what, where string, agents []trainer.Served) {
+func (c *serveCmd) describe(w io.Writer, what, where string, agents []trainer.ServedAgent) {
 	fmt.Fprintf(w, "%s: %s\n", what, where)
 	for _, a := range agents {
-		text := fmt.Sprintf("a context of %d tokens", a.Context)
+		text := fmt.Sprintf("a context of %d tokens", a.ContextTokens)
 		switch {
-		case a.Context == 0:
+		case a.ContextTokens == 0:
 			text = "hosted: requests are passed on to its server"
-		case a.Reply > 0:
-			text += fmt.Sprintf(", at most %d for a reply (limits.max_new_tokens)", a.Reply)
+		case a.ReplyTokens > 0:
+			text += fmt.Sprintf(", at most %d for a reply (limits.max_new_tokens)", a.ReplyTokens)
 		}
 		fmt.Fprintf(w, "model %q: %s\n", a.Name, text)
 	}
@@ -112,7 +112,7 @@ func (c *serveCmd) token() (string, error) {
 }
 
 // serveModel serves one model until ctx ends.
-func (c *serveCmd) serveModel(ctx context.Context, endpoint *gateway.Server, token string, ready func(string, []trainer.Served)) (err error) {
+func (c *serveCmd) serveModel(ctx context.Context, endpoint *gateway.Server, token string, ready func(string, []trainer.ServedAgent)) (err error) {
 	flags := optionalModelFlags{Model: c.Model, Device: c.Device, DType: "auto"}
 	p, err := flags.open(ctx, c.Context)
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *serveCmd) serveModel(ctx context.Context, endpoint *gateway.Server, tok
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)
 	endpoint.Enter(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.Agent{a})
-	ready(c.Model, []trainer.Served{{Name: c.Name, Context: a.Longest()}})
+	ready(c.Model, []trainer.ServedAgent{{Name: c.Name, ContextTokens: a.Longest()}})
 	<-ctx.Done()
 	return nil
 }
