@@ -15,7 +15,7 @@ import (
 // serveHealth listens at the configured address. Without one, a worker listens at any free port of its machine, and a
 // training in one process does not listen: the server is nil then. agents nil means all.
 func serveHealth(cfg *config.Config, agents []string) (*health.Server, error) {
-	o := health.Options{Address: cmp.Or(cfg.Gateway.Listen, cfg.Health.Address), Agents: agents, Saved: trainer.Saved(cfg)}
+	o := health.Options{Address: cmp.Or(cfg.Gateway.Listen, cfg.Health.Address), Agents: agents, Newest: trainer.NewestCheckpoint(cfg)}
 	if o.Agents == nil {
 		o.Agents = cfg.AgentNames()
 	}

@@ -18,7 +18,7 @@ const patience = 2 * time.Second
 // board holds the state of the process that a Server shows.
 type board struct {
 	agents []string
-	saved  Saved
+	newest NewestCheckpoint
 
 	mu      sync.Mutex
 	workers map[string]worker
@@ -33,7 +33,7 @@ type worker struct {
 }
 
 func newBoard(o Options) board {
-	return board{agents: slices.Clone(o.Agents), saved: o.Saved,
+	return board{agents: slices.Clone(o.Agents), newest: o.Newest,
 		workers: map[string]worker{}, phases: map[string]metrics.Progress{}, records: map[string]map[string]metrics.Record{}}
 }
 

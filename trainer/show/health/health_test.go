@@ -378,7 +378,7 @@ func labels(m *dto.Metric) string {
 }
 
 func TestMetrics(t *testing.T) {
-	s := listen(t, Options{Agents: []string{"planner", "researcher"}, Saved: func() (int64, time.Time, bool) {
+	s := listen(t, Options{Agents: []string{"planner", "researcher"}, Newest: func() (int64, time.Time, bool) {
 		return 10, time.Now().Add(-time.Hour), true
 	}})
 	f := newFake()

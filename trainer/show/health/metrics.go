@@ -58,10 +58,10 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	b.collectRecords(gauge)
-	if b.saved == nil {
+	if b.newest == nil {
 		return
 	}
-	if step, written, ok := b.saved(); ok {
+	if step, written, ok := b.newest(); ok {
 		gauge(savedStep, float64(step))
 		gauge(savedSince, time.Since(written).Seconds())
 	}
