@@ -52,7 +52,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e
 	records := &collected{Observer: observed(opt.Observer)}
 	opt.Observer = records
 	err = withCheckpoint(ctx, cfg, opt, evaluates, func(ctx context.Context, t *team, from archive.Manifest, stepDir string) error {
-		e = Evaluation{StepDir: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, evaluates, stepDir)}
+		e = Evaluation{Checkpoint: stepDir, Samples: cfg.Eval.Samples, Dir: evaluationDir(cfg, evaluates, stepDir)}
 		return t.each(ctx, func(w *worker.Worker, ctx context.Context) error {
 			answers, err := w.HoldOut(ctx, from.Step)
 			if err != nil {
@@ -82,7 +82,7 @@ func Evaluate(ctx context.Context, cfg *config.Config, opt CheckpointOptions) (e
 	if store.Rewinds(err) {
 		err = fmt.Errorf("a worker of the evaluation was lost: start the workers of all agents again (%w)", err)
 	}
-	if err == nil && e.Unknown() == nil && opt.Against != nil {
+	if err == nil && e.Err() == nil && opt.Against != nil {
 		e.Difference = new(score.Difference)
 		*e.Difference, err = score.Compare(opt.Against, e.Answers, cfg.Run.Seed)
 	}

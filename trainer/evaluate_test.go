@@ -22,7 +22,7 @@ import (
 func TestEvaluationWithoutScores(t *testing.T) {
 	const why = "accuracy unknown: 12 of 64 rollouts have no score: the judge is out"
 	e := Evaluation{Samples: 4, Records: []metrics.Record{{Agent: "planner", Unknown: why, Values: map[string]float64{"trajectories": 64, "rollouts_failed": 12}}}}
-	if err := e.Unknown(); err == nil || err.Error() != why {
+	if err := e.Err(); err == nil || err.Error() != why {
 		t.Errorf("%v, want %s", err, why)
 	}
 	text := e.String()
@@ -32,12 +32,12 @@ func TestEvaluationWithoutScores(t *testing.T) {
 }
 
 func TestEvaluationTable(t *testing.T) {
-	e := Evaluation{StepDir: "runs/x/checkpoints/step-000030", Dir: "runs/x/eval/step-000030-4x6", Samples: 6, Records: []metrics.Record{
+	e := Evaluation{Checkpoint: "runs/x/checkpoints/step-000030", Dir: "runs/x/eval/step-000030-4x6", Samples: 6, Records: []metrics.Record{
 		{Agent: "planner", Values: map[string]float64{"accuracy": 0.75, "accuracy_std": 0.1, "trajectories": 24, "format_valid": 1},
 			Counts: map[string]map[string]int64{"right_samples": {"6": 3, "0": 1}}},
 		{Agent: "a-researcher-with-quite-a-long-name", Values: map[string]float64{"expert_mean": 0.5, "trajectories": 40}},
 	}}
-	if err := e.Unknown(); err != nil {
+	if err := e.Err(); err != nil {
 		t.Error(err)
 	}
 	text := e.String()
@@ -171,7 +171,7 @@ func TestEvaluationOfSets(t *testing.T) {
 		{By: "kind", Of: "a kind with a name that is far too long for a column", Questions: 2, Samples: 4, Pass: map[int]float64{}, Best: map[int]float64{}},
 		{Set: "hard", Questions: 1, Samples: 4, Accuracy: 0.25, Pass: map[int]float64{}, Best: map[int]float64{}, Tokens: 20},
 	}
-	e := Evaluation{StepDir: "step-000030", Samples: 4, Records: []metrics.Record{
+	e := Evaluation{Checkpoint: "step-000030", Samples: 4, Records: []metrics.Record{
 		{Agent: "planner", Values: map[string]float64{"accuracy": 0.5, "tokens": 600, "rollout_seconds": 8}, Scores: scores},
 		{Agent: "researcher", Values: map[string]float64{"tokens": 200, "rollout_seconds": 7}},
 	}}

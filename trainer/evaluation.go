@@ -15,17 +15,17 @@ import (
 
 // Evaluation is the result of Evaluate.
 type Evaluation struct {
-	StepDir string           // the folder of the checkpoint
-	Dir     string           // the folder of the trajectories
-	Records []metrics.Record // one for each agent, the main agent first
-	Samples int              // rollouts of each query
-	Answers []score.Answers  // nil if some rollouts have no score, or if the main agent runs elsewhere
+	Checkpoint string           // the folder of the checkpoint
+	Dir        string           // the folder of the trajectories
+	Records    []metrics.Record // one for each agent, the main agent first
+	Samples    int              // rollouts of each query
+	Answers    []score.Answers  // nil if some rollouts have no score, or if the main agent runs elsewhere
 
 	Difference *score.Difference // to an earlier evaluation of the same questions; may be nil
 }
 
-// Unknown returns an error if some rollouts have no score, so that the evaluation has no accuracy.
-func (e Evaluation) Unknown() error {
+// Err returns an error if some rollouts have no score, so that the evaluation has no accuracy.
+func (e Evaluation) Err() error {
 	for _, r := range e.Records {
 		if r.Unknown != "" {
 			return errors.New(r.Unknown)
@@ -74,7 +74,7 @@ func (e Evaluation) JSON() ([]byte, error) {
 		Seconds    *float64          `json:"seconds_per_question,omitempty"`
 		Agents     []metrics.Record  `json:"agents"`
 		Answers    []score.Answers   `json:"answers"`
-	}{Checkpoint: e.StepDir, Samples: e.Samples, Scores: e.Scores(), Difference: e.Difference, Answers: append([]score.Answers{}, e.Answers...)}
+	}{Checkpoint: e.Checkpoint, Samples: e.Samples, Scores: e.Scores(), Difference: e.Difference, Answers: append([]score.Answers{}, e.Answers...)}
 	if tokens, seconds, known := e.costs(); known {
 		out.Tokens, out.Seconds = &tokens, &seconds
 	}
@@ -89,7 +89,7 @@ func (e Evaluation) JSON() ([]byte, error) {
 // String returns the evaluation as a table of at most 80 columns.
 func (e Evaluation) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "checkpoint    %s\n", e.StepDir)
+	fmt.Fprintf(&b, "checkpoint    %s\n", e.Checkpoint)
 	for _, r := range e.Records {
 		if r.Unknown != "" {
 			fmt.Fprintln(&b, metrics.Printable(r.Unknown))

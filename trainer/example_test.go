@@ -36,10 +36,10 @@ func ExampleEvaluate() {
 	}
 	e, err := trainer.Evaluate(context.Background(), cfg, trainer.CheckpointOptions{})
 	if err == nil {
-		err = e.Unknown()
+		err = e.Err()
 	}
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(e.StepDir, e.Records[0].Values["accuracy"]) // the main agent's record is the first
+	fmt.Println(e.Checkpoint, e.Records[0].Values["accuracy"]) // the main agent's record is the first
 }

@@ -52,11 +52,11 @@ func (c *evalCmd) Run(ctx context.Context) error {
 	}
 	if !c.JSON {
 		fmt.Print(e)
-		return e.Unknown()
+		return e.Err()
 	}
 	text, err := e.JSON()
 	fmt.Printf("%s", text)
-	return errors.Join(e.Unknown(), err)
+	return errors.Join(e.Err(), err)
 }
 
 func (c *evalCmd) evaluate(ctx context.Context, cfg *config.Config, against []score.Answers) (e trainer.Evaluation, err error) {
