@@ -22,15 +22,15 @@ import (
 
 // Options are the options of a run in addition to its configuration.
 type Options struct {
-	Agents   []string         // agents to run in this process; nil: all
-	Resume   bool             // continue from the newest complete checkpoint
-	Observer metrics.Observer // receives records and notes; may be nil
-	Health   *health.Server   // publishes the workers' state; may be nil
-	Live     *dashboard.Page  // shows the running training, and must be part of Observer; may be nil
-	Task     task.Task        // replaces the configured task; may be nil
-	Gateway  *Gateway         // gives programs access to the agents, if the configuration has a gateway
-	Stop     <-chan struct{}  // closed to end the run of all agents, with a checkpoint after the current step or during the cold start
-	Opening  func()           // called in each round when the configuration was found usable here, before models are loaded; may be nil
+	Agents     []string         // agents to run in this process; nil: all
+	Resume     bool             // continue from the newest complete checkpoint
+	Observer   metrics.Observer // receives records and notes; may be nil
+	Health     *health.Server   // publishes the workers' state; may be nil
+	Dashboard  *dashboard.Page  // shows the running training, and must be part of Observer; may be nil
+	Task       task.Task        // replaces the configured task; may be nil
+	Gateway    *Gateway         // gives programs access to the agents, if the configuration has a gateway
+	Stop       <-chan struct{}  // closed to end the run of all agents, with a checkpoint after the current step or during the cold start
+	BeforeLoad func()           // called in each round when the configuration was found usable here, before models are loaded; may be nil
 
 	again    bool                        // a round of this process has ended
 	before   retryCause                  // the cause of the previous round's end
@@ -60,6 +60,10 @@ func Resumable(err error) bool { return worker.Resumable(err) }
 // If a worker is lost, the team goes back to the newest state that all agents share and repeats the steps after it: one
 // round of the run ends and the next begins, here and on the other servers. A worker that has lost a follower leaves its
 // place and takes it again, as if it had been lost itself and restarted.
+//
+// The error is nil if the agents were trained until the last step, ErrNothingTrained if no step changed a weight,
+// ErrFinished if there was nothing left to train, and ErrStopped if a stop was requested. Resumable reports for these and
+// for all other errors whether Train can continue with Options.Resume.
 func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	opt.Observer = observed(opt.Observer)
 	over := make(chan struct{})

@@ -38,12 +38,12 @@ type team struct {
 // setup holds the data that a team needs in addition to its configuration.
 type setup struct {
 	worker.Setup
-	Health  *health.Server  // publishes the workers' states; may be nil
-	Live    *dashboard.Page // shows the workers; may be nil
-	Offers  beginnings      // the available checkpoints
-	Date    string          // YYYY-MM-DD, the date of the run as far as it is known to this process
-	Gateway *Gateway        // of this process; may be nil
-	Opening func()          // called before the first worker opens; may be nil
+	Health     *health.Server  // publishes the workers' states; may be nil
+	Dashboard  *dashboard.Page // shows the workers; may be nil
+	Offers     beginnings      // the available checkpoints
+	Date       string          // YYYY-MM-DD, the date of the run as far as it is known to this process
+	Gateway    *Gateway        // of this process; may be nil
+	BeforeLoad func()          // called before the first worker opens; may be nil
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
@@ -62,7 +62,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
 	s.Config, s.Task, s.Observer, s.Process, s.Stop = cfg, opt.Task, opt.Observer, &assemble.Process{Agents: names, Machines: opt.machines}, opt.Stop
-	s.Health, s.Live, s.Gateway, s.Opening = opt.Health, opt.Live, opt.Gateway, opt.Opening
+	s.Health, s.Dashboard, s.Gateway, s.BeforeLoad = opt.Health, opt.Dashboard, opt.Gateway, opt.BeforeLoad
 	if t.store, err = store.Open(ctx, options); err != nil {
 		return t, err
 	}
@@ -159,8 +159,8 @@ func (t *team) load(ctx context.Context, s setup) error {
 			return t.explained(m.Agent(), t.start.Version, err)
 		}
 	}
-	if s.Opening != nil {
-		s.Opening()
+	if s.BeforeLoad != nil {
+		s.BeforeLoad()
 	}
 	if !s.Frozen {
 		if err := t.goBack(ctx, s); err != nil {
@@ -175,7 +175,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 		t.workers = append(t.workers, w)
 		probe := worker.ProbeOf(w)
 		s.Health.Joined(w.Name(), probe, m)
-		s.Live.Joined(w.Name(), probe, m)
+		s.Dashboard.Joined(w.Name(), probe, m)
 	}
 	return t.openGateway(ctx, s)
 }

@@ -25,7 +25,7 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 		fmt.Print(plan)
 		return err
 	}
-	opt.Opening = sync.OnceFunc(func() { fmt.Print(plan) }) // after mistakes in the configuration, which are then the first lines
+	opt.BeforeLoad = sync.OnceFunc(func() { fmt.Print(plan) }) // after mistakes in the configuration, which are then the first lines
 	dir := cfg.RunDir()
 	console := newConsole(os.Stdout, cfg, opt.Agents)
 	var before metrics.Log
@@ -40,14 +40,14 @@ func train(ctx context.Context, cfg *config.Config, opt trainer.Options) error {
 	}
 	if server != nil {
 		defer server.Close()
-		if opt.Live, err = showLive(cfg, before, observers); err != nil {
+		if opt.Dashboard, err = showLive(cfg, before, observers); err != nil {
 			return err
 		}
-		defer opt.Live.Close()
-		opt.Live.Mount(server)
+		defer opt.Dashboard.Close()
+		opt.Dashboard.Mount(server)
 		console.Note(metrics.Infof("", metrics.TopicHealth, "health and metrics: %s", addresses(server, "")))
 		console.Note(metrics.Infof("", metrics.TopicHealth, "the page of the run: %s", addresses(server, dashboard.Path)))
-		observers = append(observers, server, opt.Live)
+		observers = append(observers, server, opt.Dashboard)
 		if opt.Gateway, err = mountGateway(cfg, server); err != nil {
 			return err
 		}
