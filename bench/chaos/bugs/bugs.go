@@ -122,7 +122,7 @@ redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
 		Old: `	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	s.reports.count(held, outcomes, mgrpo.Count(advantages.Groups))
+	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))
 	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop, which must precede the next step
 		return err
 	}
@@ -136,7 +136,7 @@ redis.call('ZADD', KEYS[4], ARGV[7], ARGV[6])
 	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	s.reports.count(held, outcomes, mgrpo.Count(advantages.Groups))
+	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))
 	s.observer.Report(record)
 `,
 		Suite: training("TestLedgerBeforeVersion"),

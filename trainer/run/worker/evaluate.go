@@ -12,29 +12,29 @@ import (
 func (w *Worker) HoldOut(ctx context.Context, version int64) (answers []score.Question, err error) {
 	p := store.Eval(version)
 	clock := newStopwatch()
-	held, err := w.rollouts.play(ctx, p)
+	exp, err := w.rollouts.play(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	outcomes, err := w.member.Outcomes(ctx, p, total(held.plan))
+	outcomes, err := w.member.Outcomes(ctx, p, total(exp.plan))
 	if err != nil {
 		return nil, err
 	}
 	clock.lap("rollout")
-	questions, err := w.rollouts.queries().lookUp(held.plan)
+	questions, err := w.rollouts.queries().lookUp(exp.plan)
 	if err != nil {
 		return nil, err
 	}
 	own := ofOwnSet(questions, outcomes)
-	record := w.reports.evaluation(version, held, outcomes, own, clock)
+	record := w.reports.evaluation(version, exp, outcomes, own, clock)
 	if w.main && record.Unknown == "" {
-		answers = groupedByQuestion(questions, outcomes, held.plan.Rollouts)
+		answers = groupedByQuestion(questions, outcomes, exp.plan.Rollouts)
 		record.Scores = score.Summary(answers, w.cfg.Run.Seed)
 	}
 	w.archive.Evaluated(version, accuracy(own))
 	if err := w.report(ctx, record); err != nil {
 		return nil, err
 	}
-	w.archive.WriteTrajectories(p, w.lines(held, nil, nil))
+	w.archive.WriteTrajectories(p, w.lines(exp, nil, nil))
 	return answers, nil
 }

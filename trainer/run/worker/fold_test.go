@@ -21,7 +21,7 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 	sequences := func(name string, fold bool) map[string]*learner.Sequence {
 		main := name == cfg.Main().Name
 		s := stepsOf(cfg, name)
-		held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 3}, trajectories: map[string]*trajectory{}}
+		exp := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 3}, trajectories: map[string]*trajectory{}}
 		var outcomes []store.Outcome
 		for k := range 3 {
 			o := store.Outcome{Query: "q", Rollout: k, Format: true, Correct: float64(k) / 2, Reward: float64(k) / 2, Calls: map[string]int{"researcher": 2}}
@@ -36,10 +36,10 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 				if fold && k == 1 && i == 0 {
 					t.More = []agent.Trajectory{spokenTokens(agent.RowID(t.ID, 1))}
 				}
-				held.trajectories[t.ID] = t
+				exp.trajectories[t.ID] = t
 			}
 		}
-		groups, err := s.groups(held, map[string][]store.Outcome{"q": outcomes})
+		groups, err := s.groups(exp, map[string][]store.Outcome{"q": outcomes})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +48,7 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := map[string]*learner.Sequence{}
-		for _, q := range s.sequences(0, held, groups, a.Groups)["q"] {
+		for _, q := range s.sequences(0, exp, groups, a.Groups)["q"] {
 			out[q.ID] = q
 		}
 		return out

@@ -38,14 +38,14 @@ func (n normaliser) normalise(ctx context.Context, groups []mgrpo.Group) (learne
 
 // sequences returns the learner's input for step n: the trajectories of complete rollouts with weight, advantage and
 // group, by query.
-func (s *steps) sequences(n int64, held *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
+func (s *steps) sequences(n int64, exp *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) map[string][]*learner.Sequence {
 	out := map[string][]*learner.Sequence{}
 	for i, g := range groups {
 		for j, m := range g.Members {
 			if m.Weight == 0 {
 				continue
 			}
-			t := held.trajectories[trajectoryID(m.Query, m.Rollout, s.name, m.Invocation, s.main)]
+			t := exp.trajectories[trajectoryID(m.Query, m.Rollout, s.name, m.Invocation, s.main)]
 			for _, row := range t.Rows() {
 				if len(row.Tokens) == 0 { // from a program that never sent a request
 					continue

@@ -39,7 +39,7 @@ func (pr *programs) attempt(ctx context.Context, c *collector, q task.Query, k i
 	if err != nil {
 		return o, fmt.Errorf("rollout %s/%d: %w", q.ID, k, err)
 	}
-	t := pr.heldOf(q, k, 0, said)
+	t := pr.trajectoryOf(q, k, 0, said)
 	t.task, t.program, t.Answer = q.Text, played.Stderr, played.Result.Answer
 	if played.Result.Format != nil {
 		t.FormatValid = *played.Result.Format
@@ -121,7 +121,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 	r := store.Result{Calls: len(said)}
 	var read spent
 	for i, s := range said {
-		t := pr.heldOf(q, v.Rollout, i, []gateway.Conversation{s})
+		t := pr.trajectoryOf(q, v.Rollout, i, []gateway.Conversation{s})
 		read.add(sizeOf(t.Trajectory))
 		t.unjudged = v.End.Scores == nil && v.End.ByID == nil && pr.rollouts.scorer.unjudged(c.phase, q)
 		score, err := pr.expertScore(ctx, q, &t, s, v.End)
@@ -130,7 +130,7 @@ func (pr *programs) end(ctx context.Context, c *collector, q task.Query, v store
 		}
 		if err != nil { // not kept, so the rollout is removed for every agent
 			r.Failed = reasonOf(err)
-			c.held.unscored.add(v, r.Failed)
+			c.exp.unscored.add(v, r.Failed)
 			continue
 		}
 		t.expert = score
@@ -164,8 +164,8 @@ func (pr *programs) expertScore(ctx context.Context, q task.Query, t *trajectory
 	return &score, err
 }
 
-// heldOf returns the trajectory of a program's invocation. The main agent's conversations are one invocation.
-func (pr *programs) heldOf(q task.Query, k, i int, said []gateway.Conversation) trajectory {
+// trajectoryOf returns the trajectory of a program's invocation. The main agent's conversations are one invocation.
+func (pr *programs) trajectoryOf(q task.Query, k, i int, said []gateway.Conversation) trajectory {
 	var rows []agent.Trajectory
 	sum := agent.Trajectory{ID: agent.TrajectoryID(policy.Key{Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i}, pr.rollouts.main),
 		Query: q.ID, Rollout: k, Agent: pr.rollouts.name, Invocation: i, Version: pr.rollouts.policy.Version(), FormatValid: true, Finish: agent.FinishAnswer, Calls: map[string]int{}}

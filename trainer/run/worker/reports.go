@@ -42,20 +42,20 @@ func (s *seat) report(ctx context.Context, r metrics.Record) error {
 }
 
 // step returns the record of one step of this agent. docs/metrics.md defines the names.
-func (rp *reports) step(n int64, held *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
-	groups []mgrpo.Group, advantages learner.Advantages, l learned) metrics.Record {
+func (rp *reports) step(n int64, exp *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
+	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: rp.name, Values: map[string]float64{}}
-	rp.describeRollouts(&r, held, slices.Concat(outcomes, held.replaced), held.clock)
-	r.Values["queries_replaced"] = float64(len(held.plan.Replaced))
+	rp.describeRollouts(&r, exp, slices.Concat(outcomes, exp.replaced), clock)
+	r.Values["queries_replaced"] = float64(len(exp.plan.Replaced))
 	kept := 0
 	for _, o := range complete {
 		kept += len(o)
 	}
 	r.Values["rollouts_removed"] = float64(len(outcomes) - kept)
 	totals := mgrpo.Count(advantages.Groups)
-	r.Values["trajectories_stale"] = float64(held.stale)
+	r.Values["trajectories_stale"] = float64(exp.stale)
 	var lag score.Mean
-	for _, t := range held.trajectories {
+	for _, t := range exp.trajectories {
 		lag.Add(float64(n - t.Version))
 		r.Values["lag_max"] = max(r.Values["lag_max"], float64(n-t.Version))
 	}
@@ -85,13 +85,13 @@ func (rp *reports) step(n int64, held *experience, outcomes []store.Outcome, com
 }
 
 // evaluation returns the record of an evaluation. `own` holds the outcomes by which versions are compared.
-func (rp *reports) evaluation(version int64, held *experience, outcomes, own []store.Outcome, clock *stopwatch) metrics.Record {
+func (rp *reports) evaluation(version int64, exp *experience, outcomes, own []store.Outcome, clock *stopwatch) metrics.Record {
 	r := metrics.Record{Kind: metrics.KindEval, Step: version, Agent: rp.name, Values: map[string]float64{}}
-	rp.describeRollouts(&r, held, outcomes, clock)
+	rp.describeRollouts(&r, exp, outcomes, clock)
 	if !rp.main {
-		if why := held.unscored.first(); why != "" { // the rest is not a fair sample
+		if why := exp.unscored.first(); why != "" { // the rest is not a fair sample
 			delete(r.Values, "expert_mean")
-			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: expert score unknown: %d calls have no score: %s", version, len(held.unscored.reasons), why))
+			rp.observer.Note(metrics.Warnf(rp.name, metrics.TopicVerifier, "evaluation %d: expert score unknown: %d calls have no score: %s", version, len(exp.unscored.reasons), why))
 		}
 		return r
 	}
@@ -99,17 +99,17 @@ func (rp *reports) evaluation(version int64, held *experience, outcomes, own []s
 		delete(r.Values, "accuracy")
 	} else {
 		r.Values["accuracy"] = accuracy(own)
-		describePassAtK(&r, own, held.plan.Rollouts)
+		describePassAtK(&r, own, exp.plan.Rollouts)
 	}
 	return r
 }
 
 // describeRollouts adds figures about the conversations of a phase for this agent.
-func (rp *reports) describeRollouts(r *metrics.Record, held *experience, outcomes []store.Outcome, clock *stopwatch) {
+func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes []store.Outcome, clock *stopwatch) {
 	var format, turns, tokens, sampled, malformed, expert, correct score.Mean
 	counted := true
-	for _, id := range slices.Sorted(maps.Keys(held.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
-		t := held.trajectories[id]
+	for _, id := range slices.Sorted(maps.Keys(exp.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
+		t := exp.trajectories[id]
 		format.AddBool(t.FormatValid)
 		turns.Add(float64(len(t.Said())))
 		n, own, known := t.Size()
@@ -135,8 +135,8 @@ func (rp *reports) describeRollouts(r *metrics.Record, held *experience, outcome
 	if rp.main {
 		correct.Into(r.Values, "accuracy")
 	}
-	r.Values["trajectories"] = float64(len(held.trajectories))
-	for _, t := range held.trajectories {
+	r.Values["trajectories"] = float64(len(exp.trajectories))
+	for _, t := range exp.trajectories {
 		r.Values["prompts_too_long"] += score.Indicator(promptTooLong(t.Trajectory))
 	}
 	seconds := clock.laps["rollout"]

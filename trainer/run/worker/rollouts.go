@@ -35,24 +35,24 @@ type rollouts struct {
 // step plays the rollouts of a training step and publishes the trajectories that this worker holds. A trajectory that is
 // older than the run allows is dropped, so its rollout is removed for every agent.
 func (ro *rollouts) step(ctx context.Context, n int64) (*experience, error) {
-	held, err := ro.play(ctx, store.Train(n))
+	exp, err := ro.play(ctx, store.Train(n))
 	if err != nil {
 		return nil, err
 	}
-	if err := ro.publishHeld(ctx, n, held); err != nil {
+	if err := ro.publishTrajectories(ctx, n, exp); err != nil {
 		return nil, err
 	}
-	held.clock.lap("rollout") // it may wait until earlier steps are trained
-	return held, nil
+	exp.clock.lap("rollout") // it may wait until earlier steps are trained
+	return exp, nil
 }
 
-// publishHeld drops trajectories that are too old for training in step n, and publishes the ids of the others.
-func (ro *rollouts) publishHeld(ctx context.Context, n int64, held *experience) error {
-	ids := make([]string, 0, len(held.trajectories))
-	for id, t := range held.trajectories {
+// publishTrajectories drops trajectories that are too old for training in step n, and publishes the ids of the others.
+func (ro *rollouts) publishTrajectories(ctx context.Context, n int64, exp *experience) error {
+	ids := make([]string, 0, len(exp.trajectories))
+	for id, t := range exp.trajectories {
 		if n-t.Version > ro.cfg.GRPO.MaxLag {
-			delete(held.trajectories, id)
-			held.stale++
+			delete(exp.trajectories, id)
+			exp.stale++
 			continue
 		}
 		ids = append(ids, id)
@@ -61,7 +61,7 @@ func (ro *rollouts) publishHeld(ctx context.Context, n int64, held *experience) 
 }
 
 // play executes the first half of a phase, both in training and in evaluation.
-func (ro *rollouts) play(ctx context.Context, p store.Phase) (held *experience, err error) {
+func (ro *rollouts) play(ctx context.Context, p store.Phase) (exp *experience, err error) {
 	defer func() {
 		if err == nil {
 			err = ro.lost() // a program may have treated the loss of the place as a failed turn
@@ -108,12 +108,12 @@ func (ro *rollouts) lead(ctx context.Context, p store.Phase, queries []task.Quer
 		return nil, err
 	}
 	if ro.resamples(p) {
-		c.held.plan = remains
+		c.exp.plan = remains
 		if err := ro.member.PublishFinalPlan(ctx, p, remains); err != nil {
 			return nil, err
 		}
 	}
-	return c.held, ro.member.End(ctx, p)
+	return c.exp, ro.member.End(ctx, p)
 }
 
 // attempt plays one rollout: the main agent's conversation, the answer's verification, the outcome.
@@ -203,10 +203,10 @@ func (ro *rollouts) serve(ctx context.Context, p store.Phase) (*experience, erro
 		vs, err := ro.member.Claim(gctx, p, max(most-int(answering.Load()), 1))
 		if errors.Is(err, store.ErrEnded) {
 			if err := g.Wait(); err != nil || !ro.resamples(p) {
-				return c.held, err
+				return c.exp, err
 			}
-			c.held.plan, err = ro.member.FinalPlan(ctx, p)
-			return c.held, err
+			c.exp.plan, err = ro.member.FinalPlan(ctx, p)
+			return c.exp, err
 		}
 		if err != nil {
 			cancel() // the callers of the open conversations are gone
@@ -228,7 +228,7 @@ func (ro *rollouts) serve(ctx context.Context, p store.Phase) (*experience, erro
 func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation) error {
 	fail := func(r store.Result, err error) error { // no trajectory is kept, so the rollout is removed for every agent
 		r.Failed = reasonOf(err)
-		c.held.unscored.add(v, r.Failed)
+		c.exp.unscored.add(v, r.Failed)
 		return ro.member.Complete(ctx, v, r)
 	}
 	q, err := ro.player.Task.Lookup(v.Query)
@@ -245,9 +245,9 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 	if err != nil {
 		return fmt.Errorf("invocation %s: %w", v.ID(), err)
 	}
-	held := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.scorer.unjudged(c.phase, q)}
+	kept := &trajectory{Trajectory: t, task: v.Task, unjudged: ro.scorer.unjudged(c.phase, q)}
 	r := store.Result{Text: AnswerText(t), Tokens: sizeOf(t)}
-	if t.FormatValid && !held.unjudged {
+	if t.FormatValid && !kept.unjudged {
 		score, err := ro.scorer.sub(ctx, q, attemptOf(t, v.Task))
 		if err != nil && (ctx.Err() != nil || unrecorded(err)) {
 			return err
@@ -255,9 +255,9 @@ func (ro *rollouts) answer(ctx context.Context, c *collector, v store.Invocation
 		if err != nil {
 			return fail(r, err)
 		}
-		held.expert = &score
+		kept.expert = &score
 	}
-	c.add(held)
+	c.add(kept)
 	return ro.member.Complete(ctx, v, r)
 }
 
@@ -317,18 +317,18 @@ type collector struct {
 	*seat
 	phase store.Phase
 	mu    sync.Mutex
-	held  *experience
+	exp   *experience
 }
 
 func (ro *rollouts) collect(p store.Phase, plan store.Plan) *collector {
-	return &collector{seat: ro.seat, phase: p, held: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
+	return &collector{seat: ro.seat, phase: p, exp: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
 }
 
 // add keeps a trajectory. Repeated invocations have equal trajectories; add keeps the first.
 func (c *collector) add(t *trajectory) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, again := c.held.trajectories[t.ID]; again {
+	if _, again := c.exp.trajectories[t.ID]; again {
 		return
 	}
 	if c.phase.Evaluates() { // evaluations are not trained on
@@ -336,13 +336,13 @@ func (c *collector) add(t *trajectory) {
 			row.Routes = nil
 		}
 	}
-	c.held.trajectories[t.ID] = t
-	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.held.trajectories), Ended: talkOf(t.Trajectory)}
+	c.exp.trajectories[t.ID] = t
+	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.exp.trajectories), Ended: talkOf(t.Trajectory)}
 	if c.phase.Evaluates() {
 		p.Activity = metrics.Evaluate
 	}
 	if c.main {
-		p.Total = total(c.held.plan)
+		p.Total = total(c.exp.plan)
 	}
 	c.observer.Progress(p)
 }

@@ -51,17 +51,17 @@ func TestStaleTrajectories(t *testing.T) {
 	cfg := load(t, t.TempDir(), "grpo.max_lag=1", "grpo.old=recomputed", "grpo.tis_cap=2")
 	m := onlyMember(t, store.Options{Run: "test"})
 	ro := &rollouts{seat: &seat{cfg: cfg, agent: cfg.Agent("researcher"), name: "researcher", member: m}}
-	held := &experience{trajectories: map[string]*trajectory{
+	exp := &experience{trajectories: map[string]*trajectory{
 		"old": {Trajectory: agent.Trajectory{ID: "old", Version: 3}}, "new": {Trajectory: agent.Trajectory{ID: "new", Version: 4}},
 	}}
-	if err := ro.publishHeld(t.Context(), 5, held); err != nil {
+	if err := ro.publishTrajectories(t.Context(), 5, exp); err != nil {
 		t.Fatal(err)
 	}
 	published, err := m.Trajectories(t.Context(), store.Train(5))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ids := published["researcher"]; len(ids) != 1 || ids[0] != "new" || held.stale != 1 || held.trajectories["old"] != nil {
-		t.Errorf("published %v, want [new]; %d stale, want 1; kept %v", ids, held.stale, held.trajectories)
+	if ids := published["researcher"]; len(ids) != 1 || ids[0] != "new" || exp.stale != 1 || exp.trajectories["old"] != nil {
+		t.Errorf("published %v, want [new]; %d stale, want 1; kept %v", ids, exp.stale, exp.trajectories)
 	}
 }

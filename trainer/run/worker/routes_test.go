@@ -16,7 +16,7 @@ func TestEvaluationsKeepNoExperts(t *testing.T) {
 		folded := recorded
 		folded.More = []agent.Trajectory{recorded}
 		c.add(&trajectory{Trajectory: folded})
-		for _, row := range c.held.trajectories["q/0"].Rows() {
+		for _, row := range c.exp.trajectories["q/0"].Rows() {
 			if len(row.Routes) != want {
 				t.Errorf("%v: a row has %d experts, want %d", phase, len(row.Routes), want)
 			}

@@ -25,21 +25,22 @@ type steps struct {
 	removedSteps int // number of consecutive latest steps with too many removed rollouts
 }
 
-// step executes training step n of one agent's worker, after its rollouts. held is the result of rollouts.step for step n,
+// step executes training step n of one agent's worker, after its rollouts. exp is the result of rollouts.step for step n,
 // in which the main agent's worker led the rollouts and a sub-agent's worker answered the calls made in them. This worker
 // keeps its trajectories; only text and outcomes passed through the store. All workers run the same code. Compare with algorithm 1 of
 // the paper.
-func (s *steps) step(ctx context.Context, n int64, held *experience) error {
+func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	phase := store.Train(n)
-	held.clock.resume()
+	clock := exp.clock
+	clock.resume()
 
 	// 1-2. Rolled out. The main agent's worker has published the outcomes after verifying them.
-	outcomes, err := s.member.Outcomes(ctx, phase, played(held.plan))
+	outcomes, err := s.member.Outcomes(ctx, phase, played(exp.plan))
 	if err != nil {
 		return err
 	}
-	outcomes, held.replaced = without(outcomes, held.plan.Replaced)
-	held.clock.lap("rollout")
+	outcomes, exp.replaced = without(outcomes, exp.plan.Replaced)
+	clock.lap("rollout")
 
 	// 3. Agree on the rollouts that every agent holds completely; the others are removed for all.
 	complete, err := s.agree(ctx, phase, outcomes)
@@ -48,7 +49,7 @@ func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 	}
 
 	// 4. Align, group, normalise: one kernel call for all ragged groups.
-	groups, err := s.groups(held, complete)
+	groups, err := s.groups(exp, complete)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
 	}
@@ -58,8 +59,8 @@ func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 	}
 
 	// 5. Learn: packed batches, fused loss, AdamW.
-	sequences := s.sequences(n, held, groups, advantages.Groups)
-	learned, err := s.learn(ctx, n, held.plan, sequences)
+	sequences := s.sequences(n, exp, groups, advantages.Groups)
+	learned, err := s.learn(ctx, n, exp.plan, sequences)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
 	}
@@ -69,21 +70,26 @@ func (s *steps) step(ctx context.Context, n int64, held *experience) error {
 	if err := s.load(ctx, n+1); err != nil {
 		return err
 	}
-	record := s.reports.step(n, held, outcomes, complete, groups, advantages, learned)
+	failpoint.Here("commit.load.before")
+	if err := s.policy.UpdateWeights(ctx, n+1); err != nil {
+		return err
+	}
+	failpoint.Here("commit.load.after")
+	record := s.reports.step(n, exp, outcomes, complete, groups, advantages, learned, clock)
 	if err := s.member.ConfirmPlace(ctx); err != nil { // the ledger may belong to a successor by now
 		return err
 	}
 	if err := s.archive.Record(s.ledgerLine(n, outcomes, complete, groups)); err != nil {
 		return err
 	}
-	s.reports.count(held, outcomes, mgrpo.Count(advantages.Groups))
+	s.reports.count(exp, outcomes, mgrpo.Count(advantages.Groups))
 	if err := s.report(ctx, record); err != nil { // before the version: a reader of records may ask for a stop, which must precede the next step
 		return err
 	}
 	if err := s.member.PublishVersion(ctx, n+1); err != nil {
 		return err
 	}
-	s.archive.WriteTrajectories(phase, s.lines(held, groups, advantages.Groups))
+	s.archive.WriteTrajectories(phase, s.lines(exp, groups, advantages.Groups))
 	if err := s.member.AwaitVersion(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
 		return err
 	}
@@ -162,12 +168,12 @@ func allHeld(o store.Outcome, main string, known map[string]map[string]bool) boo
 
 // groups forms this agent's group for every query, in the order of the plan. For a sub-agent the configuration may ask
 // for one group of the whole step instead.
-func (s *steps) groups(held *experience, complete map[string][]store.Outcome) ([]mgrpo.Group, error) {
-	groups := make([]mgrpo.Group, 0, len(held.plan.Queries))
-	for _, q := range held.plan.Queries {
+func (s *steps) groups(exp *experience, complete map[string][]store.Outcome) ([]mgrpo.Group, error) {
+	groups := make([]mgrpo.Group, 0, len(exp.plan.Queries))
+	for _, q := range exp.plan.Queries {
 		var rewards []mgrpo.RolloutRewards
 		for _, o := range complete[q] {
-			r, err := s.rewards(held, o)
+			r, err := s.rewards(exp, o)
 			if err != nil {
 				return nil, fmt.Errorf("rollout %s: %w", o.ID(), err)
 			}
@@ -187,14 +193,14 @@ func (s *steps) groups(held *experience, complete map[string][]store.Outcome) ([
 
 // rewards returns this agent's rewards in one complete rollout, in the order of issue. An error means that another
 // server published wrong data: a trajectory whose reward cannot be computed is not held.
-func (s *steps) rewards(held *experience, o store.Outcome) ([]float64, error) {
+func (s *steps) rewards(exp *experience, o store.Outcome) ([]float64, error) {
 	if s.main {
-		_, err := held.trajectory(trajectoryID(o.Query, o.Rollout, s.name, 0, true))
+		_, err := exp.trajectory(trajectoryID(o.Query, o.Rollout, s.name, 0, true))
 		return []float64{o.Reward}, err
 	}
 	out := make([]float64, o.Calls[s.name])
 	for i := range out {
-		t, err := held.trajectory(trajectoryID(o.Query, o.Rollout, s.name, i, false))
+		t, err := exp.trajectory(trajectoryID(o.Query, o.Rollout, s.name, i, false))
 		if err != nil {
 			return nil, err
 		}

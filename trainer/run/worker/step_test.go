@@ -36,7 +36,7 @@ func TestForeignHolding(t *testing.T) {
 	}
 	own := stepsOf(cfg, "researcher")
 	own.member = members["researcher"]
-	held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
+	exp := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 2}, trajectories: map[string]*trajectory{
 		"q/1/researcher/0": {Trajectory: agent.Trajectory{ID: "q/1/researcher/0"}},
 	}}
 	if err := members["researcher"].PublishTrajectories(ctx, store.Train(0), []string{"q/1/researcher/0"}); err != nil {
@@ -50,7 +50,7 @@ func TestForeignHolding(t *testing.T) {
 	if got := complete["q"]; len(got) != 1 || got[0].Rollout != 1 {
 		t.Errorf("complete rollouts: got %v, want only rollout 1", got)
 	}
-	if _, err := own.groups(held, complete); err != nil {
+	if _, err := own.groups(exp, complete); err != nil {
 		t.Error(err)
 	}
 }
@@ -89,10 +89,10 @@ func TestReplacedWorkerReportsNothing(t *testing.T) {
 // TestTrajectoryThatIsNotHere: it is an error if the store lists a trajectory as held by this worker, and the worker does not have it.
 func TestTrajectoryThatIsNotHere(t *testing.T) {
 	cfg := load(t, t.TempDir())
-	held := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 1}}
+	exp := &experience{plan: store.Plan{Queries: []string{"q"}, Rollouts: 1}}
 	complete := map[string][]store.Outcome{"q": {{Query: "q", Calls: map[string]int{"researcher": 1}}}}
 	for name, id := range map[string]string{"planner": "q/0", "researcher": "q/0/researcher/0"} {
-		if _, err := stepsOf(cfg, name).groups(held, complete); err == nil || !strings.Contains(err.Error(), "trajectory "+id+" as held by this worker") {
+		if _, err := stepsOf(cfg, name).groups(exp, complete); err == nil || !strings.Contains(err.Error(), "trajectory "+id+" as held by this worker") {
 			t.Errorf("%s: got error %v, want one that names trajectory %s", name, err, id)
 		}
 	}
@@ -109,11 +109,11 @@ func stepsOf(cfg *config.Config, name string) *steps {
 func TestWaitsAreNoRollouts(t *testing.T) {
 	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
 	s := &steps{seat: &seat{name: "researcher", member: m}}
-	held := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
-	if err := s.step(t.Context(), 0, held); !errors.As(err, new(*store.TimeoutError)) {
+	exp := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago
+	if err := s.step(t.Context(), 0, exp); !errors.As(err, new(*store.TimeoutError)) {
 		t.Fatalf("a step without published trajectories: got error %v, want a TimeoutError", err)
 	}
-	if s := held.clock.laps["rollout"]; s < 1 || s > time.Hour.Seconds()/2 {
+	if s := exp.clock.laps["rollout"]; s < 1 || s > time.Hour.Seconds()/2 {
 		t.Errorf("rollout time is %.0f s, want about 1 s", s)
 	}
 }

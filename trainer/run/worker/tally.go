@@ -45,7 +45,7 @@ func (y *tally) learnsNothing(step mgrpo.Totals) string {
 
 // count adds a step to the tally. It warns of the first queries whose prompts leave no room for an answer, and if many
 // steps had nothing to learn from.
-func (rp *reports) count(held *experience, outcomes []store.Outcome, groups mgrpo.Totals) {
+func (rp *reports) count(exp *experience, outcomes []store.Outcome, groups mgrpo.Totals) {
 	y := &rp.tally
 	y.steps++
 	if why := y.learnsNothing(groups); why != "" && rp.trains() {
@@ -64,7 +64,7 @@ func (rp *reports) count(held *experience, outcomes []store.Outcome, groups mgrp
 			y.unscored++
 		}
 	}
-	for _, t := range held.trajectories {
+	for _, t := range exp.trajectories {
 		y.sampled += t.SampledTurns()
 		if _, known := y.tooLong[t.Query]; known || !promptTooLong(t.Trajectory) {
 			continue

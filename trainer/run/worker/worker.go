@@ -37,7 +37,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	ctx, abandon := context.WithCancelCause(ctx)
 	defer w.archive.Drain()
 	defer abandon(nil)
-	err := w.live(ctx, abandon)
+	err := w.loop(ctx, abandon)
 	switch {
 	case errors.Is(context.Cause(ctx), ErrStopped):
 		return ErrStopped // context.Canceled does not contain a reason
@@ -50,10 +50,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// live executes the decisions of the schedule until the run is over.
-func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) error {
+// loop executes the decisions of the schedule until the run is over.
+func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) error {
 	acting, done := context.WithCancel(ctx)
-	actor := actor{w: w, done: make(chan rolledOut, 1)}
+	actor := actor{w: w, done: make(chan rolloutResult, 1)}
 	defer actor.work.Wait()
 	defer done() // before the wait, on every return
 	actor.work.Go(func() { w.stops.passOn(acting, abandon) })
@@ -64,7 +64,7 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 		return err
 	}
 	settings, state := w.scheduleSettings(), w.scheduleState()
-	held := map[int64]*experience{}
+	ready := map[int64]*experience{} // rollouts that are not trained on yet, by step
 	for {
 		if n, ok := settings.RollOut(state); ok && !actor.busy {
 			actor.rollOut(acting, n)
@@ -79,15 +79,15 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 			if r.err != nil && !errors.Is(r.err, errStopping) {
 				return r.err
 			}
-			held[r.step] = r.held
+			ready[r.step] = r.exp
 			state, err = settings.Rolled(state, r.step, schedule.Result{Stop: r.err != nil})
 		default:
 			var result schedule.Result
-			if result, err = w.carryOut(ctx, next, held[next.Version]); err == nil {
+			if result, err = w.carryOut(ctx, next, ready[next.Version]); err == nil {
 				state, err = settings.Done(state, next, result)
 			}
 			if next.Kind == schedule.Train {
-				delete(held, next.Version)
+				delete(ready, next.Version)
 			}
 		}
 		if err != nil {
@@ -96,8 +96,8 @@ func (w *Worker) live(ctx context.Context, abandon context.CancelCauseFunc) erro
 	}
 }
 
-// carryOut executes one command. `held` holds the rollouts for it.
-func (w *Worker) carryOut(ctx context.Context, c schedule.Command, held *experience) (r schedule.Result, err error) {
+// carryOut executes one command. exp holds the rollouts for it.
+func (w *Worker) carryOut(ctx context.Context, c schedule.Command, exp *experience) (r schedule.Result, err error) {
 	switch c.Kind {
 	case schedule.Teach:
 		err = coldStartOf(w).run(ctx)
@@ -110,7 +110,7 @@ func (w *Worker) carryOut(ctx context.Context, c schedule.Command, held *experie
 		r.Best = err == nil && w.archive.Evaluations().IsBest(c.Version)
 	case schedule.Train:
 		if err = w.archive.Failed(); err == nil {
-			err = w.steps.step(ctx, c.Version, held)
+			err = w.steps.step(ctx, c.Version, exp)
 		}
 	case schedule.Finish:
 		if err = w.archive.Wait(ctx); err == nil {
@@ -128,24 +128,25 @@ type actor struct {
 	w    *Worker
 	busy bool // from rollOut to take
 	work sync.WaitGroup
-	done chan rolledOut // buffered, so that a result can wait to be taken
+	done chan rolloutResult // buffered, so that a result can wait to be taken
 }
 
-type rolledOut struct {
+// rolloutResult is the result of rolling out one step.
+type rolloutResult struct {
 	step int64
-	held *experience
+	exp  *experience
 	err  error // errStopping: there was nothing to roll out
 }
 
 func (a *actor) rollOut(ctx context.Context, step int64) {
 	a.busy = true
 	a.work.Go(func() {
-		held, err := a.w.rollouts.step(ctx, step)
-		a.done <- rolledOut{step, held, err}
+		exp, err := a.w.rollouts.step(ctx, step)
+		a.done <- rolloutResult{step, exp, err}
 	})
 }
 
-func (a *actor) take() rolledOut {
+func (a *actor) take() rolloutResult {
 	r := <-a.done
 	a.busy = false
 	return r
