@@ -60,43 +60,43 @@ func (s *steps) sequences(n int64, exp *experience, groups []mgrpo.Group, advant
 	return out
 }
 
-// learn runs the step's optimizer updates: epochs × minibatches, where each minibatch is a set of whole queries.
-func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map[string][]*learner.Sequence) (learned, error) {
-	var out learned
+// learn runs the step's optimizer updates and returns their reports: epochs × minibatches, where each minibatch is a set of
+// whole queries.
+func (s *steps) learn(ctx context.Context, n int64, plan store.Plan, byQuery map[string][]*learner.Sequence) (reports []learner.Report, err error) {
 	if !s.trains() {
-		return out, nil
+		return nil, nil
 	}
 	s.watchPasses(metrics.LogProbs, 0, 1)
 	defer s.learner.Watch(nil)
 	if err := s.learner.Prepare(ctx, slices.Concat(values(plan.Queries, byQuery)...)); err != nil {
-		return out, err
+		return nil, err
 	}
 	total := s.cfg.GRPO.Epochs * s.cfg.GRPO.Minibatches
 	changed := false // the weights have changed since the rollouts were sampled
 	for epoch := range s.cfg.GRPO.Epochs {
 		for _, queries := range s.minibatches(n, epoch, plan.Queries) {
 			batch := slices.Concat(values(queries, byQuery)...)
-			s.watchPasses(metrics.Learn, len(out.reports), total)
+			s.watchPasses(metrics.Learn, len(reports), total)
 			failpoint.Here("learn.update.before")
 			r, err := s.learner.Update(ctx, batch, s.rules.Schedule.At(n))
 			if err != nil {
-				return out, fmt.Errorf("update %d of %d: %w", len(out.reports)+1, total, err)
+				return nil, fmt.Errorf("update %d of %d: %w", len(reports)+1, total, err)
 			}
 			failpoint.Here("learn.update.after")
-			out.reports = append(out.reports, r)
+			reports = append(reports, r)
 			if changed {
 				delete(r.Values, "gap_mean")
 				delete(r.Values, "routing_differs")
 			} else if err := s.checkSampler(r.Values); err != nil {
-				return out, err
+				return nil, err
 			}
 			changed = changed || !r.Skipped && r.Refused == nil
 			if r.Refused != nil {
-				s.noteRefusal(n, len(out.reports), batch, r.Refused)
+				s.noteRefusal(n, len(reports), batch, r.Refused)
 			}
 		}
 	}
-	return out, s.countRefusals(out)
+	return reports, s.countRefusals(reports)
 }
 
 // watchPasses reports the progress of one of several updates, or of the work before them. It assumes the same number of
@@ -130,8 +130,8 @@ func (s *steps) noteRefusal(n int64, update int, batch []*learner.Sequence, refu
 const maxRefusedSteps = 3
 
 // countRefusals returns an error if too many consecutive steps had refused updates.
-func (s *steps) countRefusals(l learned) error {
-	i := slices.IndexFunc(l.reports, func(r learner.Report) bool { return r.Refused != nil })
+func (s *steps) countRefusals(reports []learner.Report) error {
+	i := slices.IndexFunc(reports, func(r learner.Report) bool { return r.Refused != nil })
 	if i < 0 {
 		s.refused = 0
 		return nil
@@ -140,11 +140,8 @@ func (s *steps) countRefusals(l learned) error {
 		return nil
 	}
 	return fmt.Errorf("updates were refused in %d consecutive steps (batches in %s), last: %w",
-		s.refused, s.archive.FailedDir(), l.reports[i].Refused)
+		s.refused, s.archive.FailedDir(), reports[i].Refused)
 }
-
-// learned holds the reports of the updates of one step, in order.
-type learned struct{ reports []learner.Report }
 
 // minibatches divides a step's queries into minibatches, differently in each epoch, by the run's seed.
 func (s *steps) minibatches(n int64, epoch int, queries []string) [][]string {

@@ -15,11 +15,9 @@ import (
 // TestRefusalsInARow: a worker ends after three steps in a row with a refused update. A step without a refusal starts the count again.
 func TestRefusalsInARow(t *testing.T) {
 	s := &steps{archive: archive.New(archive.Settings{Dir: "run"}, nil, nil)}
-	bad, good := learned{}, learned{}
-	bad.reports = append(bad.reports, reportOf(nil), reportOf(errDivergent))
-	good.reports = append(good.reports, reportOf(nil))
-	for i, l := range []learned{bad, bad, good, bad, bad} {
-		if err := s.countRefusals(l); err != nil {
+	bad, good := []learner.Report{reportOf(nil), reportOf(errDivergent)}, []learner.Report{reportOf(nil)}
+	for i, reports := range [][]learner.Report{bad, bad, good, bad, bad} {
+		if err := s.countRefusals(reports); err != nil {
 			t.Fatalf("step %d: %v", i, err)
 		}
 	}

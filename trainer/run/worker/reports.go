@@ -42,42 +42,41 @@ func (s *seat) report(ctx context.Context, r metrics.Record) error {
 }
 
 // step returns the record of one step of this agent. docs/metrics.md defines the names.
-func (rp *reports) step(n int64, exp *experience, outcomes []store.Outcome, complete map[string][]store.Outcome,
-	groups []mgrpo.Group, advantages learner.Advantages, l learned, clock *stopwatch) metrics.Record {
-	r := metrics.Record{Kind: metrics.KindStep, Step: n + 1, Agent: rp.name, Values: map[string]float64{}}
-	rp.describeRollouts(&r, exp, slices.Concat(outcomes, exp.replaced), clock)
-	r.Values["queries_replaced"] = float64(len(exp.plan.Replaced))
+func (rp *reports) step(s stepResult) metrics.Record {
+	r := metrics.Record{Kind: metrics.KindStep, Step: s.step + 1, Agent: rp.name, Values: map[string]float64{}}
+	rp.describeRollouts(&r, s.exp, slices.Concat(s.outcomes, s.exp.replaced), s.exp.clock)
+	r.Values["queries_replaced"] = float64(len(s.exp.plan.Replaced))
 	kept := 0
-	for _, o := range complete {
+	for _, o := range s.complete {
 		kept += len(o)
 	}
-	r.Values["rollouts_removed"] = float64(len(outcomes) - kept)
-	totals := mgrpo.Count(advantages.Groups)
-	r.Values["trajectories_stale"] = float64(exp.stale)
+	r.Values["rollouts_removed"] = float64(len(s.outcomes) - kept)
+	totals := mgrpo.Count(s.advantages.Groups)
+	r.Values["trajectories_stale"] = float64(s.exp.stale)
 	var lag score.Mean
-	for _, t := range exp.trajectories {
-		lag.Add(float64(n - t.Version))
-		r.Values["lag_max"] = max(r.Values["lag_max"], float64(n-t.Version))
+	for _, t := range s.exp.trajectories {
+		lag.Add(float64(s.step - t.Version))
+		r.Values["lag_max"] = max(r.Values["lag_max"], float64(s.step-t.Version))
 	}
 	lag.Into(r.Values, "lag_mean")
 	r.Values["groups"] = float64(totals.Groups)
 	r.Values["groups_degenerate"] = float64(totals.Degenerate)
 	r.Values["groups_empty"] = float64(totals.Empty)
-	if s := advantages.GPUSeconds; s != nil {
-		r.Values["advantage_gpu_seconds"] = *s
+	if seconds := s.advantages.GPUSeconds; seconds != nil {
+		r.Values["advantage_gpu_seconds"] = *seconds
 	}
-	r.Values["groups_on_"+advantages.Backend] = float64(len(advantages.Groups))
+	r.Values["groups_on_"+s.advantages.Backend] = float64(len(s.advantages.Groups))
 	rewards := score.Mean{}
-	for _, g := range groups {
+	for _, g := range s.groups {
 		for _, m := range g.Members {
 			rewards.Add(m.Reward)
 		}
 	}
 	rewards.Into(r.Values, "reward_mean")
-	describeLearning(&r, l)
-	if s := held.clock.laps["learn"]; s > 0 && r.Values["trained_tokens"] > 0 {
-		r.Values["learn_seconds"] = s
-		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / s
+	describeLearning(&r, s.updates)
+	if seconds := s.exp.clock.laps["learn"]; seconds > 0 && r.Values["trained_tokens"] > 0 {
+		r.Values["learn_seconds"] = seconds
+		r.Values["learn_tokens_per_second"] = r.Values["trained_tokens"] / seconds
 	}
 	rp.archive.Describe(r.Values)
 	rp.describeMemory(&r)
@@ -242,9 +241,9 @@ func describePassAtK(r *metrics.Record, outcomes []store.Outcome, samples int) {
 
 // describeLearning merges the updates of a step: means, the smallest minimum, the largest maximum. The gap between sampler
 // and trainer is taken from the first update only, since before it both have the same weights.
-func describeLearning(r *metrics.Record, l learned) {
+func describeLearning(r *metrics.Record, updates []learner.Report) {
 	merged := map[string][]float64{}
-	for _, u := range l.reports {
+	for _, u := range updates {
 		r.Values["updates_skipped"] += score.Indicator(u.Skipped)
 		r.Values["updates_failed"] += score.Indicator(u.Refused != nil)
 		for name, v := range u.Values {
@@ -267,11 +266,11 @@ func describeLearning(r *metrics.Record, l learned) {
 			r.Values[name] = m.Value()
 		}
 	}
-	r.Values["updates"] = float64(len(l.reports))
-	if len(l.reports) > 0 {
+	r.Values["updates"] = float64(len(updates))
+	if len(updates) > 0 {
 		maps.DeleteFunc(r.Values, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 		r.Values["trained_tokens"] = 0
-		for _, u := range l.reports {
+		for _, u := range updates {
 			r.Values["trained_tokens"] += u.Values["batch_tokens"]
 		}
 	}

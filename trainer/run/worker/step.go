@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/engine/learner"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
@@ -60,7 +61,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 
 	// 5. Learn: packed batches, fused loss, AdamW.
 	sequences := s.sequences(n, exp, groups, advantages.Groups)
-	learned, err := s.learn(ctx, n, exp.plan, sequences)
+	updates, err := s.learn(ctx, n, exp.plan, sequences)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
 	}
@@ -75,7 +76,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 		return err
 	}
 	failpoint.Here("commit.load.after")
-	record := s.reports.step(n, exp, outcomes, complete, groups, advantages, learned, clock)
+	record := s.reports.step(stepResult{n, exp, outcomes, complete, groups, advantages, updates})
 	if err := s.member.ConfirmPlace(ctx); err != nil { // the ledger may belong to a successor by now
 		return err
 	}
@@ -96,17 +97,15 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	return s.countRemovals(n, outcomes, complete) // after the wait: the step is in every agent's ledger
 }
 
-// load gives the policy the weights of a version.
-func (s *steps) load(ctx context.Context, version int64) error {
-	if err := s.member.ConfirmPlace(ctx); err != nil { // the engine's servers may belong to a successor by now
-		return err
-	}
-	failpoint.Here("commit.load.before")
-	if err := s.policy.UpdateWeights(ctx, version); err != nil {
-		return err
-	}
-	failpoint.Here("commit.load.after")
-	return nil
+// stepResult holds the intermediate results of a step, for its record.
+type stepResult struct {
+	step       int64
+	exp        *experience
+	outcomes   []store.Outcome            // without those of replaced queries
+	complete   map[string][]store.Outcome // by query; see agree
+	groups     []mgrpo.Group
+	advantages learner.Advantages
+	updates    []learner.Report // in order
 }
 
 // experience is one worker's data of a phase: its own trajectories, by id.
