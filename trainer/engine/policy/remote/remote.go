@@ -70,11 +70,11 @@ type Policy struct {
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc
 
-	mu      sync.Mutex
-	held    *held // the weights that every server should have; nil before the first UpdateWeights
-	version int64
-	loads   int // number of folders written
-	stats   policy.Stats
+	mu        sync.Mutex
+	published *published // the weights that every server should have; nil before the first UpdateWeights
+	version   int64
+	loads     int // number of folders written
+	stats     policy.Stats
 }
 
 var _ policy.Policy = (*Policy)(nil)
@@ -143,7 +143,7 @@ func (p *Policy) Version() int64 {
 // when all have proved them. It waits for absent servers.
 func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 	before := p.current()
-	var next *held
+	var next *published
 	if before != nil && before.fixed {
 		same := *before
 		next, same.version = &same, version
@@ -154,11 +154,11 @@ func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 		}
 	}
 	p.mu.Lock()
-	p.held = next
+	p.published = next
 	p.mu.Unlock()
 	g, gctx := errgroup.WithContext(ctx)
 	for _, r := range p.replicas {
-		g.Go(func() error { return p.bring(gctx, r) })
+		g.Go(func() error { return p.loadWeights(gctx, r) })
 	}
 	err := g.Wait()
 	if err == nil {
@@ -176,10 +176,10 @@ func (p *Policy) UpdateWeights(ctx context.Context, version int64) error {
 }
 
 // current returns the weights that every server should have, or nil before the first UpdateWeights and after Close.
-func (p *Policy) current() *held {
+func (p *Policy) current() *published {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.held
+	return p.published
 }
 
 // Generate samples one turn; see policy.Policy. A turn is sampled by one server from its first token to its last. If
@@ -213,7 +213,7 @@ func (p *Policy) Generate(ctx context.Context, r policy.Request) (policy.Complet
 			if p.another() {
 				continue
 			}
-			if err = p.bring(ctx, s); err == nil {
+			if err = p.loadWeights(ctx, s); err == nil {
 				continue
 			}
 		}
@@ -267,10 +267,10 @@ func (p *Policy) Close(context.Context) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.held == nil {
+	if p.published == nil {
 		return nil
 	}
-	h := p.held
-	p.held = nil
-	return h.remove()
+	w := p.published
+	p.published = nil
+	return w.remove()
 }

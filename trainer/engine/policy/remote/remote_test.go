@@ -182,7 +182,7 @@ func TestUpdates(t *testing.T) {
 			holdsTo(t, r, c, &old)
 		})
 		<-answering
-		first := p.held.folder
+		first := p.published.folder
 		w.weights = 2
 		flying.Go(func() {
 			if err := p.UpdateWeights(t.Context(), 1); err != nil {

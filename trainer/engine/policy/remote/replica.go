@@ -35,9 +35,9 @@ type replica struct {
 	turns, control *http.Client // control: for all requests except turns
 	known          connections
 
-	holds *held    // guarded by the gate
-	given []string // stamps of the weights that it has, or may have after a failed load; guarded by the gate
-	lost  atomic.Bool
+	weights *published // guarded by the gate
+	given   []string   // stamps of the weights that it has, or may have after a failed load; guarded by the gate
+	lost    atomic.Bool
 }
 
 const wholeGate = 1 << 30
@@ -130,14 +130,14 @@ func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out 
 		return out, r.interrupted(ctx, errors.New("it is loading weights"))
 	}
 	defer r.gate.Release(1)
-	if r.holds == nil || r.lost.Load() {
+	if r.weights == nil || r.lost.Load() {
 		return out, &lostError{error: errors.New("it has not proved its weights")}
 	}
-	out.Version = r.holds.version
+	out.Version = r.weights.version
 	ending := policy.NewEnding(req.Sampling, len(req.Tokens), p.context, p.opt.TokenBytes)
 	tokens := slices.Clone(req.Tokens)
 	for {
-		a, err := r.ask(ctx, p, r.holds, prompt{tokens, req.Sampling, ending.Room(), seedOf(req.Key, len(tokens))})
+		a, err := r.ask(ctx, p, r.weights, prompt{tokens, req.Sampling, ending.Room(), seedOf(req.Key, len(tokens))})
 		var lost *lostError
 		if errors.As(err, &lost) {
 			lost.turn = true
@@ -159,8 +159,8 @@ func (r *replica) turn(ctx context.Context, p *Policy, req policy.Request) (out 
 }
 
 // ask sends one request for tokens and checks the reply: its form, every token, every log-prob, and that the process
-// that sampled it has the weights h.
-func (r *replica) ask(ctx context.Context, p *Policy, h *held, q prompt) (answer, error) {
+// that sampled it has the weights w.
+func (r *replica) ask(ctx context.Context, p *Policy, w *published, q prompt) (answer, error) {
 	path, body := r.api.request(q)
 	var over net.Conn
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { over = c.Conn }})
@@ -177,17 +177,17 @@ func (r *replica) ask(ctx context.Context, p *Policy, h *held, q prompt) (answer
 		return answer{}, fmt.Errorf("unusable reply: %w", err)
 	}
 	if a.stamp != "" {
-		return a, sameWeights(a.stamp, h.stamp)
+		return a, sameWeights(a.stamp, w.stamp)
 	}
-	if r.known.has(over, h.stamp) {
+	if r.known.has(over, w.stamp) {
 		return a, nil
 	}
 	stamp, err := r.api.stamp(ctx)
 	if err == nil {
-		err = sameWeights(stamp, h.stamp)
+		err = sameWeights(stamp, w.stamp)
 	}
 	if err == nil {
-		r.known.add(over, h.stamp)
+		r.known.add(over, w.stamp)
 	}
 	return a, err
 }

@@ -24,19 +24,19 @@ func (p *Policy) another() bool {
 	return slices.ContainsFunc(p.replicas, func(r *replica) bool { return !r.lost.Load() })
 }
 
-// bring makes a server load the current weights and prove them, once its turns in flight have ended. If several callers
+// loadWeights makes a server load the current weights and prove them, once its turns in flight have ended. If several callers
 // find that a server is lost, one of them does this, and the others wait for it.
-func (p *Policy) bring(ctx context.Context, r *replica) error {
+func (p *Policy) loadWeights(ctx context.Context, r *replica) error {
 	if err := r.gate.Acquire(ctx, wholeGate); err != nil {
 		return r.interrupted(ctx, errors.New("it is loading weights"))
 	}
 	defer r.gate.Release(wholeGate)
-	h, lost := p.current(), r.lost.Load()
+	w, lost := p.current(), r.lost.Load()
 	switch {
-	case h == nil:
+	case w == nil:
 		return errors.New("policy: the engine does not have weights: call UpdateWeights first")
-	case r.holds != nil && r.holds.stamp == h.stamp && !lost:
-		r.holds = h
+	case r.weights != nil && r.weights.stamp == w.stamp && !lost:
+		r.weights = w
 		return nil
 	}
 	err := p.patiently(ctx, r, func(ctx context.Context) error {
@@ -48,18 +48,18 @@ func (p *Policy) bring(ctx context.Context, r *replica) error {
 				return err
 			}
 		}
-		r.given = append(r.given, h.stamp)
-		if err := r.api.load(ctx, h.folder, h.stamp); err != nil {
+		r.given = append(r.given, w.stamp)
+		if err := r.api.load(ctx, w.folder, w.stamp); err != nil {
 			return err
 		}
-		gap, err := p.prove(ctx, r, h)
+		gap, err := p.verifyWeights(ctx, r, w)
 		if err == nil && lost {
-			p.opt.Note(fmt.Sprintf("the engine at %s has version %d: the log-probs of its tokens differ from the trainer's by %.2g nats on average", r.url, h.version, gap))
+			p.opt.Note(fmt.Sprintf("the engine at %s has version %d: the log-probs of its tokens differ from the trainer's by %.2g nats on average", r.url, w.version, gap))
 		}
 		return err
 	})
 	if err == nil {
-		r.holds, r.given = h, []string{h.stamp}
+		r.weights, r.given = w, []string{w.stamp}
 		r.lost.Store(false)
 	}
 	return err

@@ -61,15 +61,15 @@ type gaps struct {
 	n      float64
 }
 
-func (g *gaps) add(h *held, i int, id int32, logProb, temperature float64) {
+func (g *gaps) add(w *published, i int, id int32, logProb, temperature float64) {
 	g.n++
-	g.now += math.Abs(logProb - h.now.logProb(i, id, temperature))
-	g.raw += math.Abs(logProb - h.now.logProb(i, id, 1))
-	if h.before == nil {
+	g.now += math.Abs(logProb - w.now.logProb(i, id, temperature))
+	g.raw += math.Abs(logProb - w.now.logProb(i, id, 1))
+	if w.before == nil {
 		g.before = math.Inf(1)
 		return
 	}
-	g.before += math.Abs(logProb - h.before.logProb(i, id, temperature))
+	g.before += math.Abs(logProb - w.before.logProb(i, id, temperature))
 }
 
 // verdict returns an error that explains what is wrong with a server with these gaps, or nil.
@@ -87,10 +87,10 @@ func (g *gaps) verdict(tolerance float64) error {
 	return nil
 }
 
-// prove makes a server sample a token after each of the probe's prompts, in the same way as the turns of the run, and
+// verifyWeights makes a server sample a token after each of the probe's prompts, in the same way as the turns of the run, and
 // compares the log-probs. It uses two temperatures, since at 1 log-probs with and without the temperature are equal. gap is
 // the average difference from the trainer's, in nats.
-func (p *Policy) prove(ctx context.Context, r *replica, h *held) (gap float64, err error) {
+func (p *Policy) verifyWeights(ctx context.Context, r *replica, w *published) (gap float64, err error) {
 	var mu sync.Mutex
 	var g gaps
 	group, gctx := errgroup.WithContext(ctx)
@@ -99,7 +99,7 @@ func (p *Policy) prove(ctx context.Context, r *replica, h *held) (gap float64, e
 		for i, end := range p.probe.ends {
 			group.Go(func() error {
 				q := prompt{tokens: p.probe.ids[:end], sampling: policy.Sampling{Temperature: temperature}, most: 1, seed: int64(i + 1)}
-				a, err := r.ask(gctx, p, h, q)
+				a, err := r.ask(gctx, p, w, q)
 				if err != nil {
 					return err
 				}
@@ -108,7 +108,7 @@ func (p *Policy) prove(ctx context.Context, r *replica, h *held) (gap float64, e
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				g.add(h, i, a.ids[0], a.logProbs[0], temperature)
+				g.add(w, i, a.ids[0], a.logProbs[0], temperature)
 				return nil
 			})
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/durable"
 )
 
-// held is a copy of the weights for servers.
-type held struct {
+// published is a copy of the weights for servers.
+type published struct {
 	stamp   string // its name: the folder's, and the version that a server reports
 	folder  string
 	version int64
@@ -31,23 +31,23 @@ func (p *Policy) prefix() string { return stampPrefix + p.opt.Name + ".v" }
 
 // write writes the weights into a new folder. A stamp is used once: the same version may be written again, with other
 // weights, after a cold start or when a run goes back.
-func (p *Policy) write(ctx context.Context, version int64, before *held) (*held, error) {
+func (p *Policy) write(ctx context.Context, version int64, before *published) (*published, error) {
 	p.loads++
-	h := &held{version: version, fixed: p.weights.Fixed(), stamp: fmt.Sprintf("%s%d.%d-%s", p.prefix(), version, p.loads, rand.Text()[:8])}
-	h.folder = filepath.Join(p.opt.Folder, h.stamp)
+	w := &published{version: version, fixed: p.weights.Fixed(), stamp: fmt.Sprintf("%s%d.%d-%s", p.prefix(), version, p.loads, rand.Text()[:8])}
+	w.folder = filepath.Join(p.opt.Folder, w.stamp)
 	logits, err := p.weights.Logits(ctx, p.probe.ids, p.probe.ends)
 	if err != nil {
 		return nil, err
 	}
-	h.now = expected{logits}
+	w.now = expected{logits}
 	if before != nil {
 		was := before.now // a copy, since a pointer would keep all earlier ones alive
-		h.before = &was
+		w.before = &was
 	}
-	return h, p.weights.Write(ctx, h.folder)
+	return w, p.weights.Write(ctx, w.folder)
 }
 
-func (h *held) remove() error { return durable.OS{}.RemoveAll(h.folder) }
+func (w *published) remove() error { return durable.OS{}.RemoveAll(w.folder) }
 
 // removeLeftovers creates the folder for weights and removes files of an earlier process of this agent.
 func (p *Policy) removeLeftovers() error {
