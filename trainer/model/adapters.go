@@ -159,7 +159,7 @@ func (a *Adapters) Files(_ context.Context, master func(from int64, dst []float3
 func (a *Adapters) Leaves() []Param {
 	leaves := make([]Param, len(a.leaves))
 	for i, m := range a.layout.Maps {
-		leaves[i] = Param{Leaf: a.leaves[i], Block: ranks.Block{Run: ranks.Run{From: m.Offset, To: m.Offset + m.Numel}}}
+		leaves[i] = Param{Leaf: a.leaves[i], Block: ranks.Block{Span: ranks.Span{From: m.Offset, To: m.Offset + m.Numel}}}
 	}
 	return leaves
 }

@@ -64,7 +64,7 @@ func EmptyResults(rows []*torch.Tensor) []*torch.Tensor {
 // ownExperts returns this rank's experts of a leaf.
 func (m *Model) ownExperts(l arch.Leaf) *torch.Tensor {
 	at := int64(0)
-	mine := m.share.Within(blockOf(l, true).Run)
+	mine := m.share.Within(blockOf(l, true).Span)
 	if len(mine) > 0 { // there may be fewer experts than ranks
 		at = mine[0].At
 	}

@@ -14,7 +14,7 @@ const LayersThere = 2
 // al. 2020). Experts are not gathered.
 type gathered struct {
 	flat   *torch.Tensor
-	places []ranks.Place
+	places []ranks.Placement
 }
 
 // Gathered reports whether the layers are divided among ranks, so that no rank holds them all (Options.Gathered).
@@ -24,8 +24,8 @@ func (m *Model) Gathered() bool { return m.gathered.flat != nil }
 // layer that was there. Layer 0 stands for the weights outside layers. Gather then calls all for each block of the layer;
 // all must fill in the other ranks' shares. Every rank must gather the same layers in the same order, inside Device.Do.
 func (m *Model) Gather(layer int, all func(block *torch.Tensor) error) error {
-	return m.EachBlock(layer, func(b ranks.Place, block *torch.Tensor) error {
-		for _, p := range m.share.Within(b.Run) {
+	return m.EachBlock(layer, func(b ranks.Placement, block *torch.Tensor) error {
+		for _, p := range m.share.Within(b.Span) {
 			block.Narrow(0, p.From-b.From, p.Numel()).CopyFrom(m.Compute.Narrow(0, p.At, p.Numel()))
 		}
 		return all(block)
@@ -33,7 +33,7 @@ func (m *Model) Gather(layer int, all func(block *torch.Tensor) error) error {
 }
 
 // EachBlock calls f with each block of a layer, in the memory that forward passes read. Call it inside Device.Do.
-func (m *Model) EachBlock(layer int, f func(b ranks.Place, block *torch.Tensor) error) error {
+func (m *Model) EachBlock(layer int, f func(b ranks.Placement, block *torch.Tensor) error) error {
 	for _, b := range m.gathered.places {
 		if b.Layer != layer {
 			continue

@@ -226,7 +226,7 @@ func Blocks(layout *arch.Layout, gathered bool) (all []ranks.Block) {
 }
 
 func blockOf(l arch.Leaf, gathered bool) ranks.Block {
-	b := ranks.Block{Run: ranks.Run{From: l.Offset, To: l.Offset + l.Numel()}, Layer: l.Layer}
+	b := ranks.Block{Span: ranks.Span{From: l.Offset, To: l.Offset + l.Numel()}, Layer: l.Layer}
 	if gathered && l.Experts > 0 {
 		b.Expert = l.Numel() / int64(l.Experts)
 	}

@@ -71,10 +71,10 @@ func (m *Model) put(ctx context.Context, at int64, values []float32) error {
 		into = append(into, On(m.Half))
 	}
 	for _, b := range into {
-		run := ranks.Run{From: at, To: at + int64(len(values))}
-		pieces := ranks.Share{{Run: run}}
+		span := ranks.Span{From: at, To: at + int64(len(values))}
+		pieces := ranks.Share{{Span: span}}
 		if b.Numel() != m.Layout.Numel {
-			pieces = m.share.Within(run)
+			pieces = m.share.Within(span)
 		}
 		for _, p := range pieces {
 			if err := b.Set(ctx, p.In(b.Numel(), m.Layout.Numel), values[p.From-at:p.To-at]); err != nil {

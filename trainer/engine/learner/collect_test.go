@@ -28,11 +28,11 @@ func testCollectGradientMakesNoCopy(t *testing.T, device string) {
 		return m.Peak
 	}
 	const n = 1<<24 + 3
-	blocks := []ranks.Block{{Run: ranks.Run{To: n}}}
+	blocks := []ranks.Block{{Span: ranks.Span{To: n}}}
 	l := &Learner{model: &model.Model{Device: dev}, group: ranks.Solo{}, share: ranks.ShareOf(blocks, 0, 1)}
 	err = dev.Do(ctx, func(s *torch.Scope) error {
 		flat := s.Keep(s.Full(torch.BFloat16, 2, n))
-		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, places: []ranks.Place{{Block: blocks[0], Room: n}}}
+		l.grad, l.part = s.Keep(s.Full(torch.Float32, 0.5, n)), &partial{flat: flat, places: []ranks.Placement{{Block: blocks[0], Room: n}}}
 		return nil
 	})
 	if err != nil {

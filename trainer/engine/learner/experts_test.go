@@ -141,7 +141,7 @@ func wantOwnExperts(t *testing.T, l *Learner) {
 	own := int64(0)
 	for _, b := range l.blocks {
 		if b.Expert > 0 {
-			own += l.share.Within(b.Run).Numel()
+			own += l.share.Within(b.Span).Numel()
 		}
 	}
 	if want := layers * int64(to-from) * each; own != want || l.share.Numel()-own > (rest[0]+rest[1]+rest[2]+rest[3])/int64(l.group.Size())+64*4 {

@@ -13,7 +13,7 @@ import (
 // is collected before the next one's begins.
 type partial struct {
 	flat   *torch.Tensor
-	places []ranks.Place // in the order in which they are collected
+	places []ranks.Placement // in the order in which they are collected
 }
 
 // newPartial allocates the memory and makes the parameters accumulate into it.
@@ -36,9 +36,9 @@ func newPartial(s *torch.Scope, params []model.Param, blocks []ranks.Block, dtyp
 
 // collectBlock adds every rank's gradient of a block to the share's. The gradient of this rank's experts covers all
 // ranks' rows already.
-func (l *Learner) collectBlock(ctx context.Context, b ranks.Place) error {
+func (l *Learner) collectBlock(ctx context.Context, b ranks.Placement) error {
 	own, at, group := l.part.flat.Narrow(0, b.First, b.Room), int64(0), l.group
-	mine := l.share.Within(b.Run)
+	mine := l.share.Within(b.Span)
 	if len(mine) > 0 {
 		at = mine[0].At
 	}
@@ -63,9 +63,9 @@ func (l *Learner) sumOfHead(s *torch.Scope, leaves []model.Param) *torch.Tensor 
 		if torch.Matrix(p.Leaf) != l.model.HeadMatrix() {
 			continue
 		}
-		run := ranks.Run{From: p.From, To: p.From + p.Leaf.Numel()}
-		at := l.share.Within(run)[0].At
-		return s.Keep(l.grad.Narrow(0, at, run.Numel()).View(p.Leaf.Shape()...))
+		span := ranks.Span{From: p.From, To: p.From + p.Leaf.Numel()}
+		at := l.share.Within(span)[0].At
+		return s.Keep(l.grad.Narrow(0, at, span.Numel()).View(p.Leaf.Shape()...))
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ type Learner struct {
 	group  ranks.Group
 	blocks []ranks.Block // of the parameters
 	share  ranks.Share   // this rank's share of the blocks
-	fixed  []ranks.Run   // parameters that no update changes
+	fixed  []ranks.Span  // parameters that no update changes
 
 	grad    *torch.Tensor // fp32 [params.Numel], or [share.Numel] if part is not nil: the sum over all ranks
 	part    *partial      // gradient of one micro-batch in the compute type; nil if that is fp32, and the model complete
@@ -90,7 +90,7 @@ func New(ctx context.Context, mod *model.Model, params model.Params, opt Options
 	for _, p := range leaves {
 		l.blocks = ranks.Extend(l.blocks, p.Block)
 		if p.Constant {
-			l.fixed = append(l.fixed, p.Run)
+			l.fixed = append(l.fixed, p.Span)
 		}
 	}
 	l.share = l.shareOf(l.group.Rank())

@@ -28,7 +28,7 @@ func newSome(t *testing.T, m *model.Model, part string) *some {
 	n := int64(0)
 	for i, l := range m.Layout.Leaves {
 		if strings.Contains(l.Name, part) {
-			p.leaves, p.places = append(p.leaves, model.Param{Leaf: model.All(m).Leaves()[i].Leaf, Block: ranks.Block{Run: ranks.Run{From: n, To: n + l.Numel()}}}), append(p.places, l)
+			p.leaves, p.places = append(p.leaves, model.Param{Leaf: model.All(m).Leaves()[i].Leaf, Block: ranks.Block{Span: ranks.Span{From: n, To: n + l.Numel()}}}), append(p.places, l)
 			n += l.Numel()
 		}
 	}

@@ -140,7 +140,7 @@ func (l *Learner) exchangeNext(ctx context.Context, s *torch.Scope, m *model.Mod
 	case start:
 		err = m.Gather(x.at, func(block *torch.Tensor) error { return l.group.StartAllGather(ctx, block) })
 	case finish:
-		err = m.EachBlock(x.at, func(_ ranks.Place, block *torch.Tensor) error { return l.group.FinishAllGather(ctx, block) })
+		err = m.EachBlock(x.at, func(_ ranks.Placement, block *torch.Tensor) error { return l.group.FinishAllGather(ctx, block) })
 	case dispatch, dispatchBack:
 		back, err = l.dispatch(ctx, s, m, *rows)
 	case collect:

@@ -21,7 +21,7 @@ func (l *Learner) SetSteps(n int64) { l.steps = n }
 // Copy copies the weights and moments of all ranks to rank 0: there master, m and v receive the complete buffers; on
 // the others they are nil.
 func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
-	all := ranks.Run{To: l.params.Numel()}
+	all := ranks.Span{To: l.params.Numel()}
 	if err := l.collect(ctx, l.params.Master(), all, master); err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (l *Learner) Copy(ctx context.Context, master, m, v []float32) error {
 // Read copies n weights of all ranks, beginning with element `from`, to dst on rank 0. On the others dst is nil. It also
 // works after Close.
 func (l *Learner) Read(ctx context.Context, from, n int64, dst []float32) error {
-	return l.collect(ctx, l.params.Master(), ranks.Run{From: from, To: from + n}, dst)
+	return l.collect(ctx, l.params.Master(), ranks.Span{From: from, To: from + n}, dst)
 }
 
 // RestoreMoments gives every rank its share of the moments. On rank 0 m and v fill dst with the values that begin at
@@ -78,24 +78,24 @@ func (l *Learner) Digest(ctx context.Context) (sum uint32, err error) {
 	return sum, nil
 }
 
-// collect copies a run of a flat fp32 buffer to dst on rank 0. All ranks return the same error.
-func (l *Learner) collect(ctx context.Context, flat *model.Buffer, run ranks.Run, dst []float32) error {
-	whole, own := flat.Numel() == l.params.Numel(), l.share.Within(run)
+// collect copies a span of a flat fp32 buffer to dst on rank 0. All ranks return the same error.
+func (l *Learner) collect(ctx context.Context, flat *model.Buffer, span ranks.Span, dst []float32) error {
+	whole, own := flat.Numel() == l.params.Numel(), l.share.Within(span)
 	if whole {
-		own = ranks.Share{{Run: run}}
+		own = ranks.Share{{Span: span}}
 	}
 	var unread error
 	for i := 0; l.group.Rank() == 0 && i < len(own) && unread == nil; i++ {
 		p := own[i]
-		unread = flat.Copy(ctx, p.In(flat.Numel(), l.params.Numel()), dst[p.From-run.From:p.To-run.From])
+		unread = flat.Copy(ctx, p.In(flat.Numel(), l.params.Numel()), dst[p.From-span.From:p.To-span.From])
 	}
 	var moved error
 	if !whole {
-		moved = l.eachPiece(ctx, flat, run, func(_ *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error {
+		moved = l.eachPiece(ctx, flat, span, func(_ *torch.Scope, owner int, at ranks.Span, piece *torch.Tensor) error {
 			if err := l.group.Send(ctx, piece, owner, 0); err != nil || l.group.Rank() > 0 {
 				return err
 			}
-			piece.Float32s(dst[at.From-run.From : at.To-run.From])
+			piece.Float32s(dst[at.From-span.From : at.To-span.From])
 			return nil
 		})
 	}
@@ -119,7 +119,7 @@ func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(
 		p := l.share[i]
 		own = flat.Fill(ctx, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(from int64, dst []float32) error { return given(p.From+from, dst) })
 	}
-	moved := l.eachPiece(ctx, flat, ranks.Run{To: l.params.Numel()}, func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error {
+	moved := l.eachPiece(ctx, flat, ranks.Span{To: l.params.Numel()}, func(s *torch.Scope, owner int, at ranks.Span, piece *torch.Tensor) error {
 		if l.group.Rank() == 0 {
 			values := make([]float32, piece.Numel())
 			_ = given(at.From, values)
@@ -130,17 +130,17 @@ func (l *Learner) distribute(ctx context.Context, flat *model.Buffer, read func(
 	return l.together(ctx, cmp.Or(own, moved, unread))
 }
 
-// eachPiece calls move for the pieces of a run of a flat buffer that belong to ranks other than 0. piece is the owner's
+// eachPiece calls move for the pieces of a span of a flat buffer that belong to ranks other than 0. piece is the owner's
 // memory, and temporary memory on other ranks.
-func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, run ranks.Run,
-	move func(s *torch.Scope, owner int, at ranks.Run, piece *torch.Tensor) error) error {
+func (l *Learner) eachPiece(ctx context.Context, flat *model.Buffer, span ranks.Span,
+	move func(s *torch.Scope, owner int, at ranks.Span, piece *torch.Tensor) error) error {
 	for owner := 1; owner < l.group.Size(); owner++ {
-		for _, p := range l.shareOf(owner).Within(run).Cut(pieceElements) {
+		for _, p := range l.shareOf(owner).Within(span).Cut(pieceElements) {
 			err := l.runOrGiveUp(ctx, func(s *torch.Scope) error {
 				if l.group.Rank() != owner {
-					return move(s, owner, p.Run, s.Empty(torch.Float32, p.Numel()))
+					return move(s, owner, p.Span, s.Empty(torch.Float32, p.Numel()))
 				}
-				return flat.OnDevice(s, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(piece *torch.Tensor) error { return move(s, owner, p.Run, piece) })
+				return flat.OnDevice(s, p.In(flat.Numel(), l.params.Numel()), p.Numel(), func(piece *torch.Tensor) error { return move(s, owner, p.Span, piece) })
 			})
 			if err != nil {
 				return err

@@ -6,16 +6,16 @@ import (
 	"github.com/mgrpo/mgrpo/bindings/torch"
 )
 
-// Run is the elements [From, To) of a flat buffer.
-type Run struct{ From, To int64 }
+// Span is the elements [From, To) of a flat buffer.
+type Span struct{ From, To int64 }
 
 // Numel returns the number of elements.
-func (r Run) Numel() int64 { return r.To - r.From }
+func (r Span) Numel() int64 { return r.To - r.From }
 
 // Block is adjacent parameters of one layer in a flat buffer. Ranks divide each block among them, so that every rank
 // has an equal share of every layer.
 type Block struct {
-	Run
+	Span
 	Layer  int   // from 1; 0: not part of a layer
 	Expert int64 // elements of each expert, in a matrix of experts that ranks own as a whole; 0: any other matrix, which ranks gather
 }
@@ -36,13 +36,13 @@ func Experts(all, rank, size int) (from, to int) {
 }
 
 // Share returns the part of the block that belongs to a rank.
-func (b Block) Share(rank, size int) Run {
+func (b Block) Share(rank, size int) Span {
 	from, to := torch.Share(b.Numel(), rank, size)
 	if b.Expert > 0 {
 		first, last := Experts(int(b.Numel()/b.Expert), rank, size)
 		from, to = int64(first)*b.Expert, int64(last)*b.Expert
 	}
-	return Run{b.From + from, b.From + to}
+	return Span{b.From + from, b.From + to}
 }
 
 // Gathered returns the number of elements that ranks gather to compute with the block.
@@ -65,9 +65,9 @@ func (b Block) Computed(rank, size int) int64 {
 // one after the other.
 type Share []Piece
 
-// Piece is a run of a share. A buffer that holds the share only has it from element At.
+// Piece is a span of a share. A buffer that holds the share only has it from element At.
 type Piece struct {
-	Run
+	Span
 	At int64
 }
 
@@ -95,12 +95,12 @@ func (s Share) Numel() (n int64) {
 	return n
 }
 
-// Within returns the part of a share inside a run of the whole buffer.
-func (s Share) Within(r Run) (part Share) {
+// Within returns the part of a share inside a span of the whole buffer.
+func (s Share) Within(r Span) (part Share) {
 	for _, p := range s {
 		from, to := max(p.From, r.From), min(p.To, r.To)
 		if from < to {
-			part = append(part, Piece{Run{from, to}, p.At + from - p.From})
+			part = append(part, Piece{Span{from, to}, p.At + from - p.From})
 		}
 	}
 	return part
@@ -110,23 +110,23 @@ func (s Share) Within(r Run) (part Share) {
 func (s Share) Cut(most int64) (cut Share) {
 	for _, p := range s {
 		for from := p.From; from < p.To; from += most {
-			cut = append(cut, Piece{Run{from, min(from+most, p.To)}, p.At + from - p.From})
+			cut = append(cut, Piece{Span{from, min(from+most, p.To)}, p.At + from - p.From})
 		}
 	}
 	return cut
 }
 
-// Without returns the pieces of the share that lie outside of runs, which are in order.
-func (s Share) Without(runs []Run) (rest Share) {
+// Without returns the pieces of the share that lie outside of spans, which are in order.
+func (s Share) Without(spans []Span) (rest Share) {
 	for _, p := range s {
-		for _, r := range runs {
+		for _, r := range spans {
 			if r.To <= p.From || r.From >= p.To {
 				continue
 			}
 			if r.From > p.From {
-				rest = append(rest, Piece{Run{p.From, r.From}, p.At})
+				rest = append(rest, Piece{Span{p.From, r.From}, p.At})
 			}
-			p = Piece{Run{min(r.To, p.To), p.To}, p.At + min(r.To, p.To) - p.From}
+			p = Piece{Span{min(r.To, p.To), p.To}, p.At + min(r.To, p.To) - p.From}
 		}
 		if p.From < p.To {
 			rest = append(rest, p)
@@ -144,8 +144,8 @@ func (p Piece) In(numel, all int64) int64 {
 	return p.At
 }
 
-// Place is a block in memory, which holds its elements First to First+Room.
-type Place struct {
+// Placement is a block in memory, which holds its elements First to First+Room.
+type Placement struct {
 	Block
 	First, Room int64
 }
@@ -154,12 +154,12 @@ type Place struct {
 // first. Layers follow, in `turns` places that they use in turn, so that consecutive layers have different places. Places
 // are listed in the order of a backward pass: from the last layer down, then blocks without a layer. If turns is 0, all
 // blocks have separate places. Every element keeps the alignment that it has in the buffer.
-func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Place, size int64) {
-	var layers, others []Place
+func Arrange(blocks []Block, turns int, room func(Block) int64) (places []Placement, size int64) {
+	var layers, others []Placement
 	long := map[int]int64{} // largest size among the layers of each turn
 	longest := int64(0)
 	for _, b := range blocks {
-		p := Place{Block: b, Room: room(b)}
+		p := Placement{Block: b, Room: room(b)}
 		switch {
 		case p.Room == 0:
 		case turns == 0 || b.Layer == 0:
@@ -191,7 +191,7 @@ func aligned(at, from int64) int64 {
 }
 
 // At returns the place in memory of an element of the buffer.
-func At(places []Place, element int64) int64 {
+func At(places []Placement, element int64) int64 {
 	for _, p := range places {
 		if p.From <= element && element < p.To {
 			return p.First + element - p.From

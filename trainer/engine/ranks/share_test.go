@@ -13,7 +13,7 @@ func TestSharesAreTheWhole(t *testing.T) {
 		var blocks []Block
 		n, layer := int64(0), 0
 		for range r.IntN(12) {
-			b := Block{Layer: layer, Run: Run{n, n + r.Int64N(400)}}
+			b := Block{Layer: layer, Span: Span{n, n + r.Int64N(400)}}
 			if r.IntN(3) == 0 {
 				b.Expert = 1 + r.Int64N(50)
 				b.To = n + b.Expert*r.Int64N(7)
@@ -40,7 +40,7 @@ func TestSharesAreTheWhole(t *testing.T) {
 				t.Fatalf("rank %d of %d has %d of %d elements in %d pieces", rank, size, at, n, len(share))
 			}
 			for _, b := range blocks {
-				mine := share.Within(b.Run)
+				mine := share.Within(b.Span)
 				if rank == 0 && b.Numel() > 0 && mine.Numel() < b.Numel()/int64(size) || len(mine) > 1 {
 					t.Fatalf("rank %d of %d has %d of the block's %d elements, in %d pieces", rank, size, mine.Numel(), b.Numel(), len(mine))
 				}
@@ -70,7 +70,7 @@ func TestArrange(t *testing.T) {
 		var blocks []Block
 		n, layer := int64(0), 0
 		for range 1 + r.IntN(12) {
-			b := Block{Layer: layer, Run: Run{n, n + 1 + r.Int64N(400)}}
+			b := Block{Layer: layer, Span: Span{n, n + 1 + r.Int64N(400)}}
 			if layer > 0 && r.IntN(3) == 0 {
 				b.Expert = 1 + r.Int64N(50)
 				b.To = n + b.Expert*(1+r.Int64N(4))
@@ -83,11 +83,11 @@ func TestArrange(t *testing.T) {
 		room := func(b Block) int64 { return b.Computed(1, 2) } // of one expert rank 1 has none
 		places, size := Arrange(blocks, turns, room)
 		for _, b := range blocks {
-			if there := slices.ContainsFunc(places, func(p Place) bool { return p.Block == b && p.Room == room(b) }); there != (room(b) > 0) {
+			if there := slices.ContainsFunc(places, func(p Placement) bool { return p.Block == b && p.Room == room(b) }); there != (room(b) > 0) {
 				t.Fatalf("%+v has a place: %v", b, there)
 			}
 		}
-		meet := func(a, b Place) bool { // in memory, at one time
+		meet := func(a, b Placement) bool { // in memory, at one time
 			return turns == 0 || a.Layer == b.Layer || min(a.Layer, b.Layer) == 0 || max(a.Layer, b.Layer)-min(a.Layer, b.Layer) < turns
 		}
 		for i, a := range places {
@@ -111,9 +111,9 @@ func TestArrange(t *testing.T) {
 
 // A part of a share keeps its place in the share's buffer.
 func TestWithinKeepsPlaces(t *testing.T) {
-	share := Share{{Run{10, 20}, 0}, {Run{30, 45}, 10}}
-	got := share.Within(Run{15, 42}).Cut(8)
-	want := Share{{Run{15, 20}, 5}, {Run{30, 38}, 10}, {Run{38, 42}, 18}}
+	share := Share{{Span{10, 20}, 0}, {Span{30, 45}, 10}}
+	got := share.Within(Span{15, 42}).Cut(8)
+	want := Share{{Span{15, 20}, 5}, {Span{30, 38}, 10}, {Span{38, 42}, 18}}
 	if len(got) != len(want) {
 		t.Fatalf("%v, want %v", got, want)
 	}
@@ -125,18 +125,18 @@ func TestWithinKeepsPlaces(t *testing.T) {
 }
 
 func TestShareWithout(t *testing.T) {
-	share := Share{{Run{10, 20}, 0}, {Run{30, 40}, 10}}
+	share := Share{{Span{10, 20}, 0}, {Span{30, 40}, 10}}
 	for _, c := range []struct {
-		runs []Run
-		want Share
+		spans []Span
+		want  Share
 	}{
 		{nil, share},
-		{[]Run{{0, 10}, {20, 30}, {40, 50}}, share},
-		{[]Run{{10, 11}, {19, 31}}, Share{{Run{11, 19}, 1}, {Run{31, 40}, 11}}},
-		{[]Run{{35, 45}}, Share{{Run{10, 20}, 0}, {Run{30, 35}, 10}}},
+		{[]Span{{0, 10}, {20, 30}, {40, 50}}, share},
+		{[]Span{{10, 11}, {19, 31}}, Share{{Span{11, 19}, 1}, {Span{31, 40}, 11}}},
+		{[]Span{{35, 45}}, Share{{Span{10, 20}, 0}, {Span{30, 35}, 10}}},
 	} {
-		if got := share.Without(c.runs); !slices.Equal(got, c.want) {
-			t.Errorf("%v: %v, want %v", c.runs, got, c.want)
+		if got := share.Without(c.spans); !slices.Equal(got, c.want) {
+			t.Errorf("%v: %v, want %v", c.spans, got, c.want)
 		}
 	}
 }

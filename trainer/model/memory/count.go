@@ -224,7 +224,7 @@ func oneLayer(a *config.Agent, layout *arch.Layout, inShares bool) int64 {
 // longestShare returns the size of the largest share of the trained values (all parameters, or adapters) among an
 // agent's ranks.
 func longestShare(a *config.Agent, layout *arch.Layout, trained int64) int64 {
-	blocks := []ranks.Block{{Run: ranks.Run{To: trained}}}
+	blocks := []ranks.Block{{Span: ranks.Span{To: trained}}}
 	if trained == layout.Numel {
 		blocks = model.Blocks(layout, a.Shard == "full")
 	}
