@@ -46,7 +46,7 @@ func (t *team) openGateway(ctx context.Context, s setup) error {
 	t.gateway = s.Gateway
 	round := gateway.Round{Run: s.Config.Run.Name, Open: s.Gateway.Open, Token: s.Gateway.Token,
 		Agents: s.Config.AgentNames(), Transport: s.Gateway.Transport, Hosted: map[string]gateway.Upstream{}}
-	var agents []*gateway.Agent
+	var agents []*gateway.AgentServer
 	for _, w := range t.workers {
 		if w.Parts().Gateway == nil && s.Gateway.Open {
 			to, err := upstreamOf(s.Config.Agent(w.Name()).Model.Endpoint)

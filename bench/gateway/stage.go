@@ -40,7 +40,7 @@ type stage struct {
 	device    *torch.Device
 	model     *model.Model
 	engine    policy.Policy
-	agent     *gateway.Agent
+	agent     *gateway.AgentServer
 	server    *httptest.Server
 	client    *http.Client
 	version   int64
@@ -65,9 +65,9 @@ func openStage(ctx context.Context, r Results, threads int) (s *stage, err error
 	if s.engine, err = local.New(ctx, s.model, local.Options{Slots: r.Conversations}, local.Terms{TokenBytes: s.tokenizer.TokenBytes}); err != nil {
 		return nil, err
 	}
-	s.agent = gateway.New(gateway.Settings{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer, Limits: s.limits()})
+	s.agent = gateway.NewAgentServer(gateway.AgentSettings{Name: name, Main: true, Seed: 1, Policy: whole{s.engine}, Tokenizer: s.tokenizer, Limits: s.limits()})
 	endpoint := gateway.NewServer()
-	endpoint.Enter(gateway.Round{Run: "bench", Name: "round", Secret: secret, Agents: []string{name}}, []*gateway.Agent{s.agent})
+	endpoint.Enter(gateway.Round{Run: "bench", Name: "round", Secret: secret, Agents: []string{name}}, []*gateway.AgentServer{s.agent})
 	s.server = httptest.NewServer(endpoint)
 	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: r.Conversations}}
 	return s, nil

@@ -127,10 +127,10 @@ func (c *serveCmd) serveModel(ctx context.Context, endpoint *gateway.Server, tok
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close(context.WithoutCancel(ctx))) }()
-	a := gateway.New(gateway.Settings{Name: c.Name, Main: true, Policy: engine, Tokenizer: p.Tokenizer})
+	a := gateway.NewAgentServer(gateway.AgentSettings{Name: c.Name, Main: true, Policy: engine, Tokenizer: p.Tokenizer})
 	a.Begin(gateway.OpenPhase, gateway.Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	defer a.End(gateway.OpenPhase)
-	endpoint.Enter(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.Agent{a})
+	endpoint.Enter(gateway.Round{Open: true, Token: token, Agents: []string{c.Name}}, []*gateway.AgentServer{a})
 	ready(c.Model, []trainer.ServedAgent{{Name: c.Name, ContextTokens: a.Longest()}})
 	<-ctx.Done()
 	return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
-// Settings configure an agent behind the gateway.
-type Settings struct {
+// AgentSettings configure an agent behind the gateway.
+type AgentSettings struct {
 	Name      string
 	Main      bool
 	Seed      uint64 // of the run
@@ -39,9 +39,9 @@ const (
 	maxTemplates = 256       // cached templates, one for each list of functions
 )
 
-// Agent answers requests for one agent and stores the conversations of each attempt. The worker begins and ends phases.
-type Agent struct {
-	Settings
+// AgentServer answers requests for one agent and stores the conversations of each attempt. The worker begins and ends phases.
+type AgentServer struct {
+	AgentSettings
 	talking atomic.Int64 // turns being sampled
 	held    atomic.Int64 // requests waiting for their phase
 
@@ -83,13 +83,13 @@ var (
 	errOver       = refuse(409, "over", "the rollout has ended, or the team went back to a checkpoint: end the program")
 )
 
-// New creates an agent of the gateway.
-func New(s Settings) *Agent {
-	return &Agent{Settings: s, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
+// NewAgentServer creates an agent of the gateway.
+func NewAgentServer(s AgentSettings) *AgentServer {
+	return &AgentServer{AgentSettings: s, changed: make(chan struct{}), phases: map[string]*phase{}, templates: map[string]*dialect{}}
 }
 
 // Begin admits the requests of a phase.
-func (a *Agent) Begin(name string, r Rules) {
+func (a *AgentServer) Begin(name string, r Rules) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.phases[name] = &phase{rules: r, attempts: map[string]*attempt{}}
@@ -97,7 +97,7 @@ func (a *Agent) Begin(name string, r Rules) {
 }
 
 // End refuses further requests of a phase. It also ends the attempts that are still running.
-func (a *Agent) End(name string) {
+func (a *AgentServer) End(name string) {
 	a.mu.Lock()
 	p := a.phases[name]
 	if p == nil || p.ended {
@@ -118,24 +118,24 @@ func (a *Agent) End(name string) {
 }
 
 // Close refuses all requests, including those that wait for a phase.
-func (a *Agent) Close() {
+func (a *AgentServer) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
 	a.notify()
 }
 
-func (a *Agent) notify() {
+func (a *AgentServer) notify() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
 
 // Talking returns the number of turns being sampled.
-func (a *Agent) Talking() int { return int(a.talking.Load()) }
+func (a *AgentServer) Talking() int { return int(a.talking.Load()) }
 
 // enter finds the attempt of a ticket and registers the request with it; leave ends the request. If the phase has not
 // begun here, enter waits for it.
-func (a *Agent) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave func(), err error) {
+func (a *AgentServer) enter(ctx context.Context, t Ticket) (_ *attempt, r Rules, leave func(), err error) {
 	for waiting := false; ; {
 		a.mu.Lock()
 		if a.closed {
@@ -208,7 +208,7 @@ type Conversation struct {
 
 // Finish ends an attempt and returns its conversations, in an order that does not depend on when parallel calls
 // arrived. An attempt without requests has no conversations.
-func (a *Agent) Finish(t Ticket) ([]Conversation, error) {
+func (a *AgentServer) Finish(t Ticket) ([]Conversation, error) {
 	a.mu.Lock()
 	p := a.phases[t.Phase]
 	if p == nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // serveChat answers a chat request.
-func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatRequest, c call) error {
+func (a *AgentServer) serveChat(w http.ResponseWriter, r *http.Request, request *chatRequest, c call) error {
 	if !request.Stream {
 		t, err := a.chat(r.Context(), request, c)
 		if err != nil {
@@ -42,7 +42,7 @@ func (a *Agent) serveChat(w http.ResponseWriter, r *http.Request, request *chatR
 }
 
 // streamChat sends the turn of a chat request to a listener while it is sampled.
-func (a *Agent) streamChat(ctx context.Context, to listener, request *chatRequest, c call) error {
+func (a *AgentServer) streamChat(ctx context.Context, to listener, request *chatRequest, c call) error {
 	d, err := a.dialectOf(request)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (a *Agent) streamChat(ctx context.Context, to listener, request *chatReques
 }
 
 // serveText answers a request for a text.
-func (a *Agent) serveText(w http.ResponseWriter, r *http.Request, request *textRequest, c call) error {
+func (a *AgentServer) serveText(w http.ResponseWriter, r *http.Request, request *textRequest, c call) error {
 	if !request.Stream {
 		t, err := a.complete(r.Context(), request, c)
 		if err != nil {
@@ -80,7 +80,7 @@ func (a *Agent) serveText(w http.ResponseWriter, r *http.Request, request *textR
 }
 
 // textLogProbs returns the log-probs of a turn in the form of /v1/completions.
-func (a *Agent) textLogProbs(t *turn) map[string]any {
+func (a *AgentServer) textLogProbs(t *turn) map[string]any {
 	return map[string]any{"tokens": a.texts(t), "token_logprobs": t.out.LogProbs, "token_ids": t.out.Tokens}
 }
 
@@ -109,7 +109,7 @@ func (t *turn) usage() map[string]int {
 }
 
 // logProbs returns the log-probs of the turn's tokens in the form of /v1/chat/completions.
-func (a *Agent) logProbs(t *turn) []map[string]any {
+func (a *AgentServer) logProbs(t *turn) []map[string]any {
 	out := make([]map[string]any, len(t.out.Tokens))
 	for i, text := range a.texts(t) {
 		var bytes []int
@@ -121,7 +121,7 @@ func (a *Agent) logProbs(t *turn) []map[string]any {
 	return out
 }
 
-func (a *Agent) texts(t *turn) []string {
+func (a *AgentServer) texts(t *turn) []string {
 	out := make([]string, len(t.out.Tokens))
 	for i, id := range t.out.Tokens {
 		out[i] = a.Tokenizer.Token(id)

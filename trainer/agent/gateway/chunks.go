@@ -10,7 +10,7 @@ import (
 // field text.
 type chunks struct {
 	events
-	agent    *Agent
+	agent    *AgentServer
 	object   string
 	id       string
 	usage    bool
@@ -19,7 +19,7 @@ type chunks struct {
 }
 
 // newChunks returns the chunks for a request with the options o.
-func newChunks(w http.ResponseWriter, a *Agent, o *options) *chunks {
+func newChunks(w http.ResponseWriter, a *AgentServer, o *options) *chunks {
 	return &chunks{events: events{w: w}, agent: a, usage: o.StreamOptions.IncludeUsage}
 }
 

@@ -18,7 +18,7 @@ const maxGrammars = 64
 
 // constraint returns the constraint on a request's reply, or nil if the request does not ask for a form. In training it
 // always returns nil, because the policy must learn to produce the requested form.
-func (a *Agent) constraint(r *chatRequest, d *dialect, rules Rules) (policy.Constraint, error) {
+func (a *AgentServer) constraint(r *chatRequest, d *dialect, rules Rules) (policy.Constraint, error) {
 	if !rules.Free {
 		return nil, nil
 	}
@@ -57,7 +57,7 @@ func (a *Agent) constraint(r *chatRequest, d *dialect, rules Rules) (policy.Cons
 }
 
 // matcher compiles a form, or returns a matcher of the cached grammar.
-func (a *Agent) matcher(form json.RawMessage, stops []int32) (*grammar.Matcher, error) {
+func (a *AgentServer) matcher(form json.RawMessage, stops []int32) (*grammar.Matcher, error) {
 	a.grammars.Lock()
 	defer a.grammars.Unlock()
 	if a.vocabulary == nil {

@@ -99,7 +99,7 @@ func forcedIsReadBack(t *testing.T, tok *tokenizer.Tokenizer, parameters json.Ra
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := New(Settings{Name: "model", Main: true, Policy: &model{tok: tok}, Tokenizer: tok})
+	a := NewAgentServer(AgentSettings{Name: "model", Main: true, Policy: &model{tok: tok}, Tokenizer: tok})
 	m, err := a.matcher(tag, template.Stops().IDs)
 	if err != nil {
 		t.Errorf("%s: %v", parameters, err)

@@ -28,11 +28,11 @@ func FuzzRequest(f *testing.F) {
 		if path != "completions" && path != "responses" {
 			path = "chat/completions"
 		}
-		a := New(Settings{Name: "planner", Main: true, Policy: &model{tok: tok, says: func(string) string { return calculation }}, Tokenizer: tok})
+		a := NewAgentServer(AgentSettings{Name: "planner", Main: true, Policy: &model{tok: tok, says: func(string) string { return calculation }}, Tokenizer: tok})
 		a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 		defer a.End(phaseName)
 		d := NewServer()
-		d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner"}}, []*Agent{a})
+		d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner"}}, []*AgentServer{a})
 		ticket := ticketOf("q", 1)
 		r := httptest.NewRequest("POST", "/v1/"+path, strings.NewReader(body))
 		r.Header.Set("Authorization", "Bearer "+secret.Key(ticket))

@@ -593,7 +593,7 @@ func TestEngineFails(t *testing.T) {
 func TestForwardedOnce(t *testing.T) {
 	tok := tokenizertest.Golden(t, "smollm2")
 	m := &model{tok: tok, says: func(string) string { return "ok" }}
-	a := New(Settings{Name: "planner", Main: true, Policy: m, Tokenizer: tok})
+	a := NewAgentServer(AgentSettings{Name: "planner", Main: true, Policy: m, Tokenizer: tok})
 	a.Begin(phaseName, Rules{Sampling: policy.Sampling{Temperature: 1}})
 	defer a.End(phaseName)
 	d := NewServer()
@@ -605,7 +605,7 @@ func TestForwardedOnce(t *testing.T) {
 	}
 	asked := 0
 	d.Enter(Round{Run: run, Name: round, Secret: secret, Agents: []string{"planner", "solver"},
-		Address: func(context.Context, string) (*url.URL, error) { asked++; return self, nil }}, []*Agent{a})
+		Address: func(context.Context, string) (*url.URL, error) { asked++; return self, nil }}, []*AgentServer{a})
 	s := &stage{t: t, url: server.URL}
 	status, answer := s.post("/v1/chat/completions", secret.Key(ticketOf("q", 1)), object{"model": "solver", "messages": []object{said("user", "?")}})
 	if status != 404 || asked != 1 || !strings.Contains(fmt.Sprint(answer), "gateway.advertise") {

@@ -9,7 +9,7 @@ import (
 )
 
 // serveResponse answers a request of /v1/responses.
-func (a *Agent) serveResponse(w http.ResponseWriter, r *http.Request, request *responsesRequest, chat *chatRequest, c call) error {
+func (a *AgentServer) serveResponse(w http.ResponseWriter, r *http.Request, request *responsesRequest, chat *chatRequest, c call) error {
 	s := &response{events: events{w: w}, agent: a, request: request}
 	if !request.Stream {
 		t, err := a.chat(r.Context(), chat, c)
@@ -25,7 +25,7 @@ func (a *Agent) serveResponse(w http.ResponseWriter, r *http.Request, request *r
 // response is a reply in the form of /v1/responses, whole or as events.
 type response struct {
 	events
-	agent   *Agent
+	agent   *AgentServer
 	request *responsesRequest
 	id      string
 	number  int    // number of the next event

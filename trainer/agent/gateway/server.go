@@ -46,7 +46,7 @@ type Round struct {
 type Server struct {
 	mu     sync.Mutex
 	round  Round
-	agents map[string]*Agent
+	agents map[string]*AgentServer
 	mux    *http.ServeMux
 }
 
@@ -89,24 +89,24 @@ func (s *Server) handle(pattern string, h func(http.ResponseWriter, *http.Reques
 }
 
 // Enter joins a round with the agents that work here. It replaces the previous round, whose tickets become invalid.
-func (s *Server) Enter(r Round, agents []*Agent) {
+func (s *Server) Enter(r Round, agents []*AgentServer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.round, s.agents = r, map[string]*Agent{}
+	s.round, s.agents = r, map[string]*AgentServer{}
 	for _, a := range agents {
 		s.agents[a.Name] = a
 	}
 }
 
 // now returns the round and the agents that work here.
-func (s *Server) now() (Round, map[string]*Agent) {
+func (s *Server) now() (Round, map[string]*AgentServer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.round, s.agents
 }
 
 // admit checks the key of a request and returns its ticket.
-func (s *Server) admit(key string) (Ticket, Round, map[string]*Agent, error) {
+func (s *Server) admit(key string) (Ticket, Round, map[string]*AgentServer, error) {
 	round, agents := s.now()
 	if len(agents) == 0 {
 		return Ticket{}, round, nil, busy("the run has not begun here yet")
@@ -173,7 +173,7 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request, key string) e
 	var request chatRequest
 	return s.serve(w, r, key, &request.options, func(body []byte) error {
 		return errors.Join(parse(body, &request), request.check())
-	}, func() string { return lastUser(request.Messages) }, func(a *Agent, c call) error {
+	}, func() string { return lastUser(request.Messages) }, func(a *AgentServer, c call) error {
 		return a.serveChat(w, r, &request, c)
 	})
 }
@@ -182,7 +182,7 @@ func (s *Server) serveText(w http.ResponseWriter, r *http.Request, key string) e
 	var request textRequest
 	return s.serve(w, r, key, &request.options, func(body []byte) error {
 		return errors.Join(parse(body, &request), request.check())
-	}, func() string { return request.Prompt.text }, func(a *Agent, c call) error {
+	}, func() string { return request.Prompt.text }, func(a *AgentServer, c call) error {
 		return a.serveText(w, r, &request, c)
 	})
 }
@@ -199,7 +199,7 @@ func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request, key strin
 			}
 		}
 		return err
-	}, func() string { return lastUser(chat.Messages) }, func(a *Agent, c call) error {
+	}, func() string { return lastUser(chat.Messages) }, func(a *AgentServer, c call) error {
 		return a.serveResponse(w, r, &request, chat, c)
 	})
 }
@@ -207,7 +207,7 @@ func (s *Server) serveResponse(w http.ResponseWriter, r *http.Request, key strin
 // serve reads a request and lets its agent answer it, here or at the agent's own worker. task returns the text that
 // identifies the main agent's call to which the request belongs.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, key string, o *options, read func([]byte) error, task func() string,
-	answer func(*Agent, call) error) error {
+	answer func(*AgentServer, call) error) error {
 	ticket, round, agents, err := s.admit(key)
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, round Round, na
 const OpenPhase = "open"
 
 // forget drops an attempt of an open round.
-func (a *Agent) forget(t Ticket) {
+func (a *AgentServer) forget(t Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p := a.phases[t.Phase]; p != nil {
@@ -306,7 +306,7 @@ func (a *Agent) forget(t Ticket) {
 }
 
 // anchorOf finds the call of a, the main agent, to which a sub-agent's conversation with this task belongs.
-func (a *Agent) anchorOf(t Ticket, task string) anchor {
+func (a *AgentServer) anchorOf(t Ticket, task string) anchor {
 	a.mu.Lock()
 	var at *attempt
 	if p := a.phases[t.Phase]; p != nil {

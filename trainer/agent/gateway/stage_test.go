@@ -79,16 +79,16 @@ var secret = Secret(bytes.Repeat([]byte{7}, SecretSize))
 type stage struct {
 	t      *testing.T
 	url    string
-	agents map[string]*Agent
+	agents map[string]*AgentServer
 	models map[string]*model
 }
 
 func newStage(t *testing.T, tok *tokenizer.Tokenizer, says func(prompt string) string) *stage {
-	s := &stage{t: t, agents: map[string]*Agent{}, models: map[string]*model{}}
-	var agents []*Agent
+	s := &stage{t: t, agents: map[string]*AgentServer{}, models: map[string]*model{}}
+	var agents []*AgentServer
 	for _, name := range []string{"planner", "solver"} {
 		m := &model{tok: tok, says: says}
-		a := New(Settings{Name: name, Main: name == "planner", Seed: 5, Policy: m, Tokenizer: tok})
+		a := NewAgentServer(AgentSettings{Name: name, Main: name == "planner", Seed: 5, Policy: m, Tokenizer: tok})
 		a.Begin(phaseName, Rules{Step: 3, Sampling: policy.Sampling{Temperature: 1}})
 		s.agents[name], s.models[name] = a, m
 		agents = append(agents, a)

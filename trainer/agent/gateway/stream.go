@@ -13,7 +13,7 @@ import (
 
 // stream sends a turn to a client while it is sampled. The parts already sent are always a prefix of the reply.
 type stream struct {
-	agent   *Agent
+	agent   *AgentServer
 	to      listener
 	certain func(text string) agent.Partial // the part of an unfinished reply that no continuation changes
 	stopIDs []int32                         // tokens that end a turn and have no text

@@ -32,11 +32,11 @@ type alone struct {
 
 func newAlone(t *testing.T, name string) *alone {
 	s := &alone{t: t, server: NewServer()}
-	tok := tokenizertest.Golden(t, name)
-	a := New(Settings{Name: "model", Main: true, Policy: &model{tok: tok, says: func(string) string { return s.says }}, Tokenizer: tok})
+	tok := goldenTokenizer(t, name)
+	a := NewAgentServer(AgentSettings{Name: "model", Main: true, Policy: &model{tok: tok, says: func(string) string { return s.says }}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
-	s.server.Enter(Round{Open: true, Agents: []string{"model"}}, []*Agent{a})
+	s.server.Enter(Round{Open: true, Agents: []string{"model"}}, []*AgentServer{a})
 	return s
 }
 

@@ -25,7 +25,7 @@ type dialect struct {
 }
 
 // dialectOf returns the agent's chat template with a request's functions and variables.
-func (a *Agent) dialectOf(r *chatRequest) (*dialect, error) {
+func (a *AgentServer) dialectOf(r *chatRequest) (*dialect, error) {
 	functions, err := r.functions()
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (a *Agent) dialectOf(r *chatRequest) (*dialect, error) {
 }
 
 // dialect returns the agent's chat template with a list of functions and further variables; kwargs may be nil.
-func (a *Agent) dialect(functions []json.RawMessage, kwargs *ordered.Object) (*dialect, error) {
+func (a *AgentServer) dialect(functions []json.RawMessage, kwargs *ordered.Object) (*dialect, error) {
 	var key strings.Builder
 	for _, f := range functions {
 		key.Write(f)
@@ -66,7 +66,7 @@ func (a *Agent) dialect(functions []json.RawMessage, kwargs *ordered.Object) (*d
 }
 
 // probe creates the dialect's template.
-func (a *Agent) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.Object) (err error) {
+func (a *AgentServer) probe(d *dialect, functions []json.RawMessage, kwargs *ordered.Object) (err error) {
 	d.Template, err = agent.NewTemplate(agent.TemplateConfig{Tokenizer: a.Tokenizer, Functions: functions, TemplateArgs: joined(a.Variables, kwargs), Date: a.Date})
 	if errors.Is(err, tokenizer.ErrNoTemplate) {
 		return refuse(400, "no_chat_template", "%s has no chat template: use /v1/completions, or add chat_template.jinja to its folder", a.Name)
@@ -119,7 +119,7 @@ func (r *chatRequest) kwargs() (*ordered.Object, error) {
 
 // checkKwargs refuses variables of the template that change the prompt of an agent in training. The agent would learn
 // from a prompt that its own conversations do not have.
-func (a *Agent) checkKwargs(r *chatRequest, d *dialect, rules Rules) error {
+func (a *AgentServer) checkKwargs(r *chatRequest, d *dialect, rules Rules) error {
 	kwargs, err := r.kwargs()
 	if err != nil || kwargs == nil || rules.Free {
 		return err

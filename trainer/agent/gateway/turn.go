@@ -30,7 +30,7 @@ type call struct {
 }
 
 // chat samples the turn that a chat request asks for, or returns the turn if an earlier request asked for it.
-func (a *Agent) chat(ctx context.Context, r *chatRequest, c call) (*turn, error) {
+func (a *AgentServer) chat(ctx context.Context, r *chatRequest, c call) (*turn, error) {
 	d, err := a.dialectOf(r)
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ type asking struct {
 }
 
 // answer finds or adds the turn that a request asks for, samples it and makes the reply.
-func (a *Agent) answer(ctx context.Context, c call, how asking) (*turn, error) {
+func (a *AgentServer) answer(ctx context.Context, c call, how asking) (*turn, error) {
 	at, rules, leave, err := a.enter(ctx, c.ticket)
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (at *attempt) find(ctx context.Context, name string, c call, prefix string,
 }
 
 // sample samples a turn with the policy.
-func (a *Agent) sample(ctx context.Context, at *attempt, t *turn, c call, step int64, s policy.Sampling) (out policy.Completion, err error) {
+func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c call, step int64, s policy.Sampling) (out policy.Completion, err error) {
 	at.mu.Lock()
 	before := t.parent.tokens()
 	tokens := append(before, t.prompt...)
@@ -201,7 +201,7 @@ func (t *turn) row() uint64 {
 }
 
 // Longest returns the largest number of tokens that a conversation may have.
-func (a *Agent) Longest() int {
+func (a *AgentServer) Longest() int {
 	n := a.Policy.ContextLimit()
 	if a.Limits.Tokens > 0 {
 		n = min(n, a.Limits.Tokens)
@@ -210,7 +210,7 @@ func (a *Agent) Longest() int {
 }
 
 // room returns the number of tokens that a turn after n tokens may have. asked is the client's limit, or 0.
-func (a *Agent) room(n, asked int) int {
+func (a *AgentServer) room(n, asked int) int {
 	room := a.Longest() - n
 	for _, limit := range []int{a.Limits.TurnTokens, asked} {
 		if limit > 0 {
@@ -222,7 +222,7 @@ func (a *Agent) room(n, asked int) int {
 
 // fits returns an error if a client asks for more tokens than the context has room for after n tokens, as OpenAI's and vLLM's
 // servers do. A smaller limit of the agent's turns ends a reply with the finish reason length, like the client's own limit.
-func (a *Agent) fits(n, asked int) error {
+func (a *AgentServer) fits(n, asked int) error {
 	free := a.Longest() - n
 	if asked <= free {
 		return nil

@@ -35,8 +35,8 @@ type Parts struct {
 	Learner   *launch.Learner // on all of the agent's devices; nil for an agent that does not learn
 	Reference *model.Model    // for the KL term; nil without a KL term, and until the cold start is over
 	Rules     Rules
-	Gateway   *gateway.Agent // answers requests of programs; nil: no gateway
-	Notes     []string       // unused tensors of the checkpoint, and the reasons why they are unused
+	Gateway   *gateway.AgentServer // answers requests of programs; nil: no gateway
+	Notes     []string             // unused tensors of the checkpoint, and the reasons why they are unused
 
 	divided model.Options // how the weights are divided among the agent's devices
 
@@ -118,7 +118,7 @@ func Agent(ctx context.Context, want Wanted) (p *Parts, err error) {
 	}
 	p.Policy, p.Player.Policy = sampler, sampler
 	if cfg.HasGateway() {
-		p.Gateway = gateway.New(gateway.Settings{Name: a.Name, Main: a.Role == "main", Seed: cfg.Run.Seed, Policy: sampler,
+		p.Gateway = gateway.NewAgentServer(gateway.AgentSettings{Name: a.Name, Main: a.Role == "main", Seed: cfg.Run.Seed, Policy: sampler,
 			Tokenizer: p.Tokenizer, Limits: p.Player.Limits, Variables: p.Player.Variables, Date: p.Player.Date})
 	}
 	return p, nil

@@ -19,8 +19,8 @@ import (
 // programs plays rollouts by a user's programs, which reach the agents through the gateway.
 type programs struct {
 	rollouts *rollouts
-	gateway  *gateway.Agent // answers requests of programs; nil: no gateway
-	player   gateway.Player // plays the rollouts instead of the main agent's own conversation; may be nil
+	gateway  *gateway.AgentServer // answers requests of programs; nil: no gateway
+	player   gateway.Player       // plays the rollouts instead of the main agent's own conversation; may be nil
 }
 
 // admit admits requests of programs for this agent while a phase is played, until end is called.
