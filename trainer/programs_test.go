@@ -235,7 +235,7 @@ const leaseToken = "a-token-for-the-programs"
 // machine leases rollouts and plays them until ctx ends. For each lease, dies reports whether the machine is lost while it plays the rollout.
 func machine(ctx context.Context, t *testing.T, cfg *config.Config, url string, dies func() bool) error {
 	for ctx.Err() == nil {
-		var o gateway.Offer
+		var o gateway.Lease
 		status, err := request(ctx, "POST", url+"/rollouts/lease", leaseToken, nil, &o)
 		if err != nil || status == 204 {
 			continue

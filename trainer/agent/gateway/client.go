@@ -66,12 +66,12 @@ func (c *Client) note(format string, args ...any) {
 }
 
 // lease requests a rollout. It returns nil if no rollout becomes available for a while.
-func (c *Client) lease(ctx context.Context) (*Offer, error) {
+func (c *Client) lease(ctx context.Context) (*Lease, error) {
 	body, err := c.do(ctx, "POST", "/rollouts/lease", c.Token, nil)
 	if err != nil || len(body) == 0 {
 		return nil, err
 	}
-	var o Offer
+	var o Lease
 	if err := json.Unmarshal(body, &o); err != nil || o.ID == "" || strings.ContainsAny(o.ID, "/?#") {
 		return nil, fmt.Errorf("%s/rollouts/lease returned something other than a lease: %.200q", c.URL, body)
 	}
@@ -79,7 +79,7 @@ func (c *Client) lease(ctx context.Context) (*Offer, error) {
 }
 
 // play plays a rollout with the command, renews the lease meanwhile, and reports the result.
-func (c *Client) play(ctx context.Context, o *Offer) error {
+func (c *Client) play(ctx context.Context, o *Lease) error {
 	playing, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	renewed := make(chan struct{})
@@ -107,7 +107,7 @@ func (c *Client) play(ctx context.Context, o *Offer) error {
 }
 
 // report reports the result of a rollout. If that fails, it tries again until the rollout's deadline.
-func (c *Client) report(ctx context.Context, o *Offer, result []byte) error {
+func (c *Client) report(ctx context.Context, o *Lease, result []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, time.Unix(o.Deadline, 0))
 	defer cancel()
 	const retries = 20
@@ -124,7 +124,7 @@ func (c *Client) report(ctx context.Context, o *Offer, result []byte) error {
 
 // renew renews a lease until ctx ends. If the gateway refuses, another program has the rollout, and renew ends this
 // one.
-func (c *Client) renew(ctx context.Context, o *Offer, lost context.CancelCauseFunc) {
+func (c *Client) renew(ctx context.Context, o *Lease, lost context.CancelCauseFunc) {
 	every := time.NewTicker(max(time.Duration(o.Renew*float64(time.Second))/3, 100*time.Millisecond))
 	defer every.Stop()
 	for {

@@ -82,10 +82,10 @@ func FuzzResult(f *testing.F) {
 }
 
 // oneJob returns leases with one job that waits for a program, and its result.
-func oneJob(t *testing.T) (*Leases, <-chan Played) {
+func oneJob(t *testing.T) (*Leases, <-chan JobOutcome) {
 	l := NewLeases(LeaseSettings{Token: "a-token-of-the-run", Lease: time.Hour, Timeout: time.Hour})
 	l.Sign(secret)
-	played := make(chan Played, 1)
+	played := make(chan JobOutcome, 1)
 	go func() {
 		p, err := l.Play(t.Context(), Job{Ticket: Ticket{Run: run, Round: round, Phase: phaseName, Query: "q"}, Text: "?"})
 		if err != nil {
@@ -100,7 +100,7 @@ func oneJob(t *testing.T) (*Leases, <-chan Played) {
 // program. A late timer of an earlier attempt has no effect.
 func TestLeaseTimeout(t *testing.T) {
 	l, played := oneJob(t)
-	grant := func() (o Offer) {
+	grant := func() (o Lease) {
 		for ok := false; !ok; time.Sleep(time.Millisecond) {
 			l.mu.Lock()
 			o, ok = l.grant(httptest.NewRequest("POST", "/rollouts/lease", nil))
@@ -139,12 +139,12 @@ func TestLeaseTimeout(t *testing.T) {
 // result is a failure. Without the token no rollout is leased.
 func TestLeases(t *testing.T) {
 	l, played := oneJob(t)
-	ask := func(method, path, key, body string) (int, Offer) {
+	ask := func(method, path, key, body string) (int, Lease) {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
 		r.Header.Set("Authorization", "Bearer "+key)
 		w := httptest.NewRecorder()
 		l.ServeHTTP(w, r)
-		var o Offer
+		var o Lease
 		if w.Code == 200 {
 			if err := json.Unmarshal(w.Body.Bytes(), &o); err != nil {
 				t.Fatal(err)

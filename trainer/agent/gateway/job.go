@@ -27,8 +27,8 @@ func (j Job) query() json.RawMessage {
 	return row
 }
 
-// Played is the outcome of a job.
-type Played struct {
+// JobOutcome is the outcome of a job.
+type JobOutcome struct {
 	Ticket Ticket // ticket of the attempt that produced the outcome
 	Result Result
 	Stderr string // the end of the program's stderr; "" if the program ran on another machine
@@ -37,20 +37,20 @@ type Played struct {
 
 // Result is a program's report.
 type Result struct {
-	Answer  string             // the team's answer; the task verifies it if Correct is nil
-	Correct *float64           // its score in [0, 1]
-	Format  *bool              // nil: valid if every turn of the main agent is valid
-	Experts map[string]Experts // scores of the sub-agents' calls, by agent
+	Answer  string                  // the team's answer; the task verifies it if Correct is nil
+	Correct *float64                // its score in [0, 1]
+	Format  *bool                   // nil: valid if every turn of the main agent is valid
+	Experts map[string]ExpertScores // scores of the sub-agents' calls, by agent
 }
 
-// Experts holds a program's own scores, in [0, 1], of an agent's calls.
-type Experts struct {
+// ExpertScores holds a program's own scores, in [0, 1], of an agent's calls.
+type ExpertScores struct {
 	Scores []float64          // in the order of the calls' first requests
 	ByID   map[string]float64 // or by the id of any reply of the call
 }
 
 // UnmarshalJSON reads a list of scores or a mapping.
-func (e *Experts) UnmarshalJSON(data []byte) error {
+func (e *ExpertScores) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &e.Scores) == nil {
 		return nil
 	}
@@ -73,11 +73,11 @@ func ParseResult(line []byte) (Result, error) {
 		return Result{}, fmt.Errorf("the result has %d bytes, but the limit is %d", len(line), maxResult)
 	}
 	var fields struct {
-		Answer  any                `json:"answer"`
-		Correct *float64           `json:"correct"`
-		Format  *bool              `json:"format"`
-		Experts map[string]Experts `json:"experts"`
-		Error   string             `json:"error"`
+		Answer  any                     `json:"answer"`
+		Correct *float64                `json:"correct"`
+		Format  *bool                   `json:"format"`
+		Experts map[string]ExpertScores `json:"experts"`
+		Error   string                  `json:"error"`
 	}
 	if line[0] != '{' {
 		return Result{Answer: string(line)}, nil
@@ -137,7 +137,7 @@ func (r Result) check() error {
 // Player plays jobs with programs.
 type Player interface {
 	// Play returns when the job has been played or has failed. It returns an error only if ctx has ended.
-	Play(ctx context.Context, j Job) (Played, error)
+	Play(ctx context.Context, j Job) (JobOutcome, error)
 }
 
 // deadline returns the Unix time in seconds after which an attempt's key is refused.

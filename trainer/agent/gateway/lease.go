@@ -39,14 +39,14 @@ type leased struct {
 	job     Job
 	id      string
 	attempt int
-	expires *time.Timer // nil: the job waits for a program
-	ends    time.Time   // end of the attempt, regardless of renewals
-	done    chan Played // has room for one element
+	expires *time.Timer     // nil: the job waits for a program
+	ends    time.Time       // end of the attempt, regardless of renewals
+	done    chan JobOutcome // has room for one element
 	over    bool
 }
 
-// Offer is a granted lease.
-type Offer struct {
+// Lease is the reply that gives a program a rollout for a time.
+type Lease struct {
 	ID       string          `json:"id"`
 	Query    json.RawMessage `json:"query"`
 	Rollout  int             `json:"k"`
@@ -113,8 +113,8 @@ func (l *Leases) admits(key string) bool {
 }
 
 // Play waits until a program has played the job.
-func (l *Leases) Play(ctx context.Context, j Job) (Played, error) {
-	job := &leased{job: j, id: rand.Text(), done: make(chan Played, 1)}
+func (l *Leases) Play(ctx context.Context, j Job) (JobOutcome, error) {
+	job := &leased{job: j, id: rand.Text(), done: make(chan JobOutcome, 1)}
 	l.mu.Lock()
 	l.byID[job.id] = job
 	l.queue(job)
@@ -128,7 +128,7 @@ func (l *Leases) Play(ctx context.Context, j Job) (Played, error) {
 	case p := <-job.done:
 		return p, nil
 	case <-ctx.Done():
-		return Played{}, context.Cause(ctx)
+		return JobOutcome{}, context.Cause(ctx)
 	}
 }
 
@@ -176,7 +176,7 @@ func (l *Leases) lease(r *http.Request, _ []byte) (any, error) {
 }
 
 // grant leases the first waiting job. The caller must hold the lock.
-func (l *Leases) grant(r *http.Request) (Offer, bool) {
+func (l *Leases) grant(r *http.Request) (Lease, bool) {
 	for len(l.waiting) > 0 {
 		job := l.waiting[0]
 		l.waiting = l.waiting[1:]
@@ -192,10 +192,10 @@ func (l *Leases) grant(r *http.Request) (Offer, bool) {
 		if base == "" {
 			base = "http://" + r.Host + "/v1"
 		}
-		return Offer{ID: job.id, Query: job.job.query(), Rollout: t.Rollout, Attempt: t.Attempt, Deadline: t.Deadline,
+		return Lease{ID: job.id, Query: job.job.query(), Rollout: t.Rollout, Attempt: t.Attempt, Deadline: t.Deadline,
 			Renew: l.Lease.Seconds(), BaseURL: base, Key: l.secret.Key(t)}, true
 	}
-	return Offer{}, false
+	return Lease{}, false
 }
 
 // ticket returns the ticket of the job's current attempt.
@@ -213,18 +213,18 @@ func (l *Leases) expire(job *leased, attempt int) {
 		return
 	}
 	if !time.Now().Before(job.ends) {
-		l.end(job, Played{Ticket: l.ticket(job), Failed: fmt.Errorf("the program took longer than task.program.timeout, %v", l.Timeout)})
+		l.end(job, JobOutcome{Ticket: l.ticket(job), Failed: fmt.Errorf("the program took longer than task.program.timeout, %v", l.Timeout)})
 		return
 	}
 	if attempt >= maxAttempts {
-		l.end(job, Played{Ticket: l.ticket(job), Failed: fmt.Errorf("no program finished it in %d leases", maxAttempts)})
+		l.end(job, JobOutcome{Ticket: l.ticket(job), Failed: fmt.Errorf("no program finished it in %d leases", maxAttempts)})
 		return
 	}
 	l.queue(job)
 }
 
 // end reports the outcome to the caller that waits for the job. The caller of end must hold the lock.
-func (l *Leases) end(job *leased, p Played) {
+func (l *Leases) end(job *leased, p JobOutcome) {
 	l.drop(job)
 	job.done <- p
 }
@@ -264,7 +264,7 @@ func (l *Leases) result(r *http.Request, body []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.end(job, Played{Ticket: l.ticket(job), Result: result, Failed: bad})
+	l.end(job, JobOutcome{Ticket: l.ticket(job), Result: result, Failed: bad})
 	return nil, nil
 }
 

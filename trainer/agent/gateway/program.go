@@ -53,16 +53,16 @@ func NewPrograms(p Programs) (*Programs, error) {
 
 // Play runs the command once. If the program crashes, times out or prints no result, the job has failed, and the end of
 // its stderr is the reason.
-func (p *Programs) Play(ctx context.Context, j Job) (Played, error) {
+func (p *Programs) Play(ctx context.Context, j Job) (JobOutcome, error) {
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
 	case <-ctx.Done():
-		return Played{}, context.Cause(ctx)
+		return JobOutcome{}, context.Cause(ctx)
 	}
 	t := j.Ticket
 	t.Attempt, t.Deadline = 1, deadline(p.Timeout)
-	out := Played{Ticket: t}
+	out := JobOutcome{Ticket: t}
 	result, stderr, err := p.run(ctx, j, p.Secret.Key(t))
 	if ctx.Err() != nil {
 		return out, context.Cause(ctx)

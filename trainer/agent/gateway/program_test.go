@@ -23,7 +23,7 @@ func TestResultIsToldAgain(t *testing.T) {
 	defer server.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	c := &Client{URL: server.URL, Command: []string{"true"}}
-	offer := &Offer{ID: "a", Query: []byte(`{}`), Deadline: time.Now().Add(time.Minute).Unix(), Renew: 60}
+	offer := &Lease{ID: "a", Query: []byte(`{}`), Deadline: time.Now().Add(time.Minute).Unix(), Renew: 60}
 	if err := c.play(t.Context(), offer); err != nil || told.Load() != 2 {
 		t.Errorf("a lost result was sent %d times in all, want 2; error %v", told.Load(), err)
 	}

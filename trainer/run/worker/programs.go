@@ -63,7 +63,7 @@ func (pr *programs) attempt(ctx context.Context, c *collector, q task.Query, k i
 }
 
 // play lets the program play, and returns its result and the main agent's conversations.
-func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int) (gateway.Played, []gateway.Conversation, error) {
+func (pr *programs) play(ctx context.Context, p store.Phase, q task.Query, k int) (gateway.JobOutcome, []gateway.Conversation, error) {
 	played, err := pr.player.Play(ctx, gateway.Job{Text: q.Text, Row: q.Columns, Ticket: gateway.Ticket{
 		Run: pr.rollouts.cfg.Run.Name, Round: pr.rollouts.member.Nonce(), Phase: p.String(), Query: q.ID, Rollout: k}})
 	if err != nil {
@@ -90,7 +90,7 @@ func (pr *programs) score(ctx context.Context, q task.Query, t *trajectory, corr
 
 // endCalls ends a program's calls at the sub-agents. It adds to the outcome the number of calls of each sub-agent, the
 // calls without a score, and the tokens of all.
-func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.Played, lost *unscored, read *spent) error {
+func (pr *programs) endCalls(ctx context.Context, p store.Phase, t *trajectory, played gateway.JobOutcome, lost *unscored, read *spent) error {
 	var mu sync.Mutex
 	g, gctx := errgroup.WithContext(ctx)
 	for _, sub := range pr.rollouts.cfg.Subs() {
