@@ -94,9 +94,9 @@ func (d *dialect) Text(turn []int32) string { return strings.Join(d.words(turn),
 // Parse reads a turn and advances the grammar.
 func (d *dialect) Parse(turn []int32) agent.Action {
 	switch a := d.grammar.Step(d.words(turn)).(type) {
-	case Call:
+	case Delegation:
 		return agent.Action{Calls: []agent.Call{{Name: d.colleague, Delegate: true, Task: a.Subtask}}}
-	case Tool:
+	case ToolCall:
 		return toolCall(a)
 	case Continue:
 		return agent.Action{}
@@ -109,7 +109,7 @@ func (d *dialect) Parse(turn []int32) agent.Action {
 	}
 }
 
-func toolCall(a Tool) agent.Action {
+func toolCall(a ToolCall) agent.Action {
 	arguments, err := json.Marshal(map[string]string{queryArgument: a.Args})
 	if err != nil {
 		return agent.Action{Invalid: err.Error()}

@@ -211,7 +211,7 @@ func TestFanOutGrammar(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 12 {
-		if got := step(t, g, "<call> Remy rival </call>"); got != (Call{"Remy rival"}) {
+		if got := step(t, g, "<call> Remy rival </call>"); got != (Delegation{"Remy rival"}) {
 			t.Fatalf("%v", got)
 		}
 	}

@@ -38,14 +38,14 @@ const (
 	otherWords = 5 // the most words of a researcher's turn, plus one
 )
 
-// Action is the meaning of a sampled turn: Call, Tool, Answer, Continue or Invalid.
+// Action is the meaning of a sampled turn: Delegation, ToolCall, Answer, Continue or Invalid.
 type Action interface{ action() }
 
 type (
-	// Call delegates a sub-task to the researcher; the observation is its answer.
-	Call struct{ Subtask string }
-	// Tool runs a tool; the observation is its result.
-	Tool struct{ Name, Args string }
+	// Delegation delegates a sub-task to the researcher; the observation is its answer.
+	Delegation struct{ Subtask string }
+	// ToolCall runs a tool; the observation is its result.
+	ToolCall struct{ Name, Args string }
 	// Continue is a valid turn without an observation: the agent samples another turn.
 	Continue struct{}
 	// Answer ends the conversation with a valid format.
@@ -54,11 +54,11 @@ type (
 	Invalid struct{ Reason string }
 )
 
-func (Call) action()     {}
-func (Tool) action()     {}
-func (Continue) action() {}
-func (Answer) action()   {}
-func (Invalid) action()  {}
+func (Delegation) action() {}
+func (ToolCall) action()   {}
+func (Continue) action()   {}
+func (Answer) action()     {}
+func (Invalid) action()    {}
 
 // Grammar is the state of one conversation in the compact dialect. A turn is a list of words, one token each, that ends
 // with its first stop token. Grammar is not safe for concurrent use.
@@ -147,7 +147,7 @@ func (g *Grammar) call(body []string) Action {
 	if g.calls++; g.calls > g.limits.calls {
 		return Invalid{fmt.Sprintf("more than %d calls", g.limits.calls)}
 	}
-	return Call{Subtask: strings.Join(body, " ")}
+	return Delegation{Subtask: strings.Join(body, " ")}
 }
 
 func (g *Grammar) search(body []string) Action {
@@ -161,7 +161,7 @@ func (g *Grammar) search(body []string) Action {
 	if g.searches++; g.searches > limit {
 		return Invalid{fmt.Sprintf("more than %d searches", limit)}
 	}
-	return Tool{Name: SearchTool, Args: strings.Join(body, " ")}
+	return ToolCall{Name: SearchTool, Args: strings.Join(body, " ")}
 }
 
 func (g *Grammar) note(body []string) Action {

@@ -25,7 +25,7 @@ func TestGrammarTurns(t *testing.T) {
 		turn string
 		want Action
 	}{
-		{Planner, "<call> Remy rival </call>", Call{"Remy rival"}},
+		{Planner, "<call> Remy rival </call>", Delegation{"Remy rival"}},
 		{Planner, "<answer> Hana </answer>", Answer{"Hana"}},
 		{Planner, "<answer> unknown </answer>", Answer{"unknown"}},
 		{Planner, "<call> rival Remy </call>", Invalid{}},
@@ -41,8 +41,8 @@ func TestGrammarTurns(t *testing.T) {
 		{Planner, "</answer>", Invalid{}},
 		{Planner, "<answer>", Invalid{}},
 		{Planner, "", Invalid{}},
-		{Researcher, "<search> Remy rival </search>", Tool{"search", "Remy rival"}},
-		{Researcher, "<search> rival </search>", Tool{"search", "rival"}},
+		{Researcher, "<search> Remy rival </search>", ToolCall{"search", "Remy rival"}},
+		{Researcher, "<search> rival </search>", ToolCall{"search", "rival"}},
 		{Researcher, "<search> Remy rival Hana </search>", Invalid{}},
 		{Researcher, "<search> is </search>", Invalid{}},
 		{Researcher, "<search> </search>", Invalid{}},
@@ -52,7 +52,7 @@ func TestGrammarTurns(t *testing.T) {
 		{Single, "<note> Remy rival was Hana </note>", Continue{}},
 		{Single, "<note> unknown </note>", Continue{}},
 		{Single, "<note> Remy rival Hana </note>", Invalid{}},
-		{Single, "<search> Remy </search>", Tool{"search", "Remy"}},
+		{Single, "<search> Remy </search>", ToolCall{"search", "Remy"}},
 		{Single, "<answer> Hana </answer>", Answer{"Hana"}},
 		{Single, "<call> Remy rival </call>", Invalid{}},
 	} {
@@ -144,7 +144,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 				if invalid, bad := last.(Invalid); bad {
 					t.Fatalf("%s %s: %q: %s", role, d.Query, s.Text, invalid.Reason)
 				}
-				if call, ok := last.(Tool); ok {
+				if call, ok := last.(ToolCall); ok {
 					q, err := r.Lookup(d.Query)
 					if err != nil {
 						t.Fatal(err)
@@ -163,7 +163,7 @@ func TestDemonstrationsObeyTheGrammar(t *testing.T) {
 }
 
 // searchOf returns the answer of a single agent's search tool to a call.
-func searchOf(t *testing.T, r *Task, q task.Query, call Tool) (string, error) {
+func searchOf(t *testing.T, r *Task, q task.Query, call ToolCall) (string, error) {
 	t.Helper()
 	tools := r.Tools(q, part(Single))
 	if len(tools) != 1 || tools[0].Name() != call.Name {
