@@ -146,8 +146,8 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt CheckpointOptio
 		aside.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
 	}
 	team, err := openTeam(ctx, aside, Options{Agents: names, Observer: observer, Task: opt.Task, Gateway: opt.Gateway},
-		setup{Setup: worker.Setup{Dir: dir, Checkpoints: filepath.Dir(stepDir), Frozen: true},
-			Offers: beginnings{points: []archive.Manifest{from}}, Date: dateOf(cfg, true)})
+		setup{Setup: worker.Setup{Dir: dir, Checkpoints: filepath.Dir(stepDir), NoTraining: true},
+			Offers: offeredCheckpoints{points: []archive.Manifest{from}}, Date: dateOf(cfg, true)})
 	if err != nil {
 		return err
 	}

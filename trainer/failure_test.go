@@ -108,8 +108,8 @@ func TestLostGPU(t *testing.T) {
 			t.Errorf("version %d: the researcher ended with %v", c.version, researcher)
 		}
 	}
-	if err := (&team{cfg: load(t, dir, untaught...), dir: dir}).explained("planner", 5, follower); err != error(follower) {
-		t.Errorf("after a follower's first loss of its GPU the planner ended with %v", err)
+	if err := (&team{cfg: load(t, dir, untaught...), dir: dir}).withRemedy("planner", 5, follower); err != error(follower) {
+		t.Errorf("the first time that a follower has lost its GPU the planner ends with %v", err)
 	}
 }
 

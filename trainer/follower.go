@@ -161,7 +161,7 @@ func (f *follower) open(ctx context.Context, o launch.Opening) error {
 	}
 	f.rank, f.size = o.Rank, o.Size
 	f.Parts, f.wanted, err = assemble.Follower(ctx, cfg, o)
-	if err != nil || !o.Frozen || o.Weights == "" {
+	if err != nil || !o.NoTraining || o.Weights == "" {
 		return err
 	}
 	return archive.ReadMaster(o.Weights, f.Params.Numel(), func(read func(from int64, dst []float32) error) error { return f.Params.Restore(ctx, read) })

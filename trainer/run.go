@@ -120,7 +120,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retr
 	own := *cfg // gets the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
-	offers := beginnings{dir: dir, read: func() ([]archive.Manifest, []metrics.Note, error) { return startingPoints(cfg, dir, opt) }}
+	offers := offeredCheckpoints{dir: dir, read: func() ([]archive.Manifest, []metrics.Note, error) { return startingPoints(cfg, dir, opt) }}
 	if err := offers.renew(); err != nil { // before the folder is made, so that a run that may not begin does not create it
 		return this, err
 	}

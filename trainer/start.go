@@ -24,8 +24,8 @@ const configFile = "config.yaml"
 // ErrFinished is the error of a run that has nothing left to train.
 var ErrFinished = errors.New("the run is complete")
 
-// beginnings holds the checkpoints from which a worker of this process can continue, newest first.
-type beginnings struct {
+// offeredCheckpoints holds the checkpoints from which a worker of this process can continue, newest first.
+type offeredCheckpoints struct {
 	points  []archive.Manifest
 	notes   []metrics.Note // on settings, for a run that continues from one of them
 	dir     string         // folder of the run; "": points never change
@@ -34,7 +34,7 @@ type beginnings struct {
 }
 
 // renew reads the checkpoints again if their manifests have changed since the last time.
-func (b *beginnings) renew() error {
+func (b *offeredCheckpoints) renew() error {
 	if b.dir == "" {
 		return nil
 	}

@@ -38,12 +38,12 @@ type team struct {
 // setup holds the data that a team needs in addition to its configuration.
 type setup struct {
 	worker.Setup
-	Health     *health.Server  // publishes the workers' states; may be nil
-	Dashboard  *dashboard.Page // shows the workers; may be nil
-	Offers     beginnings      // the available checkpoints
-	Date       string          // YYYY-MM-DD, the date of the run as far as it is known to this process
-	Gateway    *Gateway        // of this process; may be nil
-	BeforeLoad func()          // called before the first worker opens; may be nil
+	Health     *health.Server     // publishes the workers' states; may be nil
+	Dashboard  *dashboard.Page    // shows the workers; may be nil
+	Offers     offeredCheckpoints // the available checkpoints
+	Date       string             // YYYY-MM-DD, the date of the run as far as it is known to this process
+	Gateway    *Gateway           // of this process; may be nil
+	BeforeLoad func()             // called before the first worker opens; may be nil
 }
 
 // openTeam takes the agents' places in the run, agrees with the other servers on the state from which to continue, and
@@ -57,7 +57,7 @@ func openTeam(ctx context.Context, cfg *config.Config, opt Options, s setup) (*t
 	if options.URL == "" && len(names) < len(cfg.AgentNames()) {
 		return t, fmt.Errorf("store.url is not set: agents in separate processes need a Redis")
 	}
-	if s.Frozen {
+	if s.NoTraining {
 		options.Aside = store.Evaluation
 	}
 	options.Waiting = func(what string) { opt.Observer.Note(metrics.Infof("", metrics.TopicWaiting, "%s", what)) }
@@ -98,7 +98,7 @@ func (t *team) enter(ctx context.Context, s *setup, names []string) error {
 	// weights of that version only.
 	deterministic = deterministic && !s.Config.PlayedByProgram() && s.Config.GRPO.MaxLag == 0
 	shared := s.Config.Shared()
-	if s.Frozen { // all have the same checkpoint and start from it
+	if s.NoTraining { // all have the same checkpoint and start from it
 		shared["checkpoint"] = fmt.Sprintf("step %d, %s", s.Offers.points[0].Step, s.Offers.points[0].Digest)
 	}
 	request := store.JoinRequest{Config: shared, Agents: s.Config.AgentNames(), Deterministic: deterministic, Renew: s.states}
@@ -132,7 +132,7 @@ func (s *setup) states() (offers []store.Offer, over bool, err error) {
 		return nil, false, err
 	}
 	at := s.Offers.points
-	return archive.StatesOf(at, s.Date), !s.Frozen && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
+	return archive.StatesOf(at, s.Date), !s.NoTraining && len(at) > 0 && finished(s.Config, at[0], s.Task), nil
 }
 
 // load opens the workers with the state from which the team starts.
@@ -144,7 +144,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 	if s.From == nil && t.start.Version != store.Afresh { // otherwise all checkpoints would be renamed
 		return fmt.Errorf("the checkpoint of version %d, from which the team continues, is no longer in %s", t.start.Version, archive.CheckpointsDir(s.Dir))
 	}
-	if s.From != nil && !s.Frozen && finished(s.Config, *s.From, s.Task) { // all workers reach this together
+	if s.From != nil && !s.NoTraining && finished(s.Config, *s.From, s.Task) { // all workers reach this together
 		if err := t.finish(ctx); err != nil {
 			return err
 		}
@@ -156,13 +156,13 @@ func (t *team) load(ctx context.Context, s setup) error {
 			err = selfTest(ctx, s.Config, s.Config.Agent(m.Agent()), s.Observer)
 		}
 		if err != nil {
-			return t.explained(m.Agent(), t.start.Version, err)
+			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
 	}
 	if s.BeforeLoad != nil {
 		s.BeforeLoad()
 	}
-	if !s.Frozen {
+	if !s.NoTraining {
 		if err := t.goBack(ctx, s); err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (t *team) load(ctx context.Context, s setup) error {
 	for _, m := range t.members {
 		w, err := worker.Open(ctx, s.Setup, m)
 		if err != nil {
-			return t.explained(m.Agent(), t.start.Version, err)
+			return t.withRemedy(m.Agent(), t.start.Version, err)
 		}
 		t.workers = append(t.workers, w)
 		probe := worker.ProbeOf(w)
@@ -201,7 +201,7 @@ func (t *team) each(ctx context.Context, f func(*worker.Worker, context.Context)
 				t.leave(ctx, w.Member())
 				return nil
 			}
-			errs[i] = fmt.Errorf("agent %s: %w", w.Name(), t.explained(w.Name(), w.Parts().Policy.Version(), errs[i]))
+			errs[i] = fmt.Errorf("agent %s: %w", w.Name(), t.withRemedy(w.Name(), w.Parts().Policy.Version(), errs[i]))
 			t.breakOff(ctx, w.Member(), errs[i])
 			return errs[i]
 		})
@@ -219,8 +219,8 @@ func (t *team) each(ctx context.Context, f func(*worker.Worker, context.Context)
 	return err
 }
 
-// explained returns the error of an agent that has reached a version, with a remedy.
-func (t *team) explained(name string, version int64, err error) error {
+// withRemedy returns the error of an agent that has reached a version, with a remedy.
+func (t *team) withRemedy(name string, version int64, err error) error {
 	err = memoryFull(t.cfg, name, err)
 	if t.causeOf(name, err).mayRetry(t.before) { // this process begins a new round without a restart
 		return err

@@ -28,7 +28,7 @@ func (p *Parts) lead(ctx context.Context, want Wanted, a *config.Agent) (err err
 	}
 	open := func(rank int) launch.Order {
 		return launch.Order{Kind: launch.Open, Open: &launch.Opening{Config: configOf(want, a, all[rank]), Agent: a.Name, Weights: want.Weights,
-			Frozen: !want.Learns, Gathered: want.Gathered, Rank: rank, Size: len(all), Beside: want.beside(a, rank)}}
+			NoTraining: !want.Learns, Gathered: want.Gathered, Rank: rank, Size: len(all), Beside: want.beside(a, rank)}}
 	}
 	if _, err = p.group.Each(ctx, open, func(ctx context.Context) error { return p.load(ctx, want, a) }); err != nil || !want.Learns {
 		return err
@@ -136,7 +136,7 @@ func (p *Parts) Lost() error { return p.group.Err() }
 // Follower loads the weights of a follower. cfg is the configuration in o; want is the argument for Join.
 func Follower(ctx context.Context, cfg *config.Config, o launch.Opening) (p *Parts, want Wanted, err error) {
 	want = Wanted{Config: cfg, Agent: o.Agent, Weights: o.Weights, Learns: true, Process: &Process{Agents: []string{o.Agent}}}
-	if !o.Frozen {
+	if !o.NoTraining {
 		want.Rank, want.Size, want.Gathered = o.Rank, o.Size, o.Gathered
 	}
 	cfg.Run.Threads = threads(cfg, o.Beside)

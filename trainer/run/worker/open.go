@@ -27,7 +27,7 @@ type Setup struct {
 	From        *archive.Manifest // the checkpoint to continue from; nil: start from the beginning
 	Checkpoints string            // folder of the run's checkpoints; "": within Dir
 	Process     *assemble.Process // holds the devices and models of the agents here
-	Frozen      bool              // evaluation: without a learner
+	NoTraining  bool              // evaluation: without a learner
 	FS          durable.FS        // file system for checkpoints and ledgers; nil: the disk
 	Stop        <-chan struct{}   // closed to request a clean stop; may be nil
 }
@@ -53,7 +53,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 			return w, err
 		}
 	}
-	if err = w.parts.Compare(ctx); err != nil || s.Frozen {
+	if err = w.parts.Compare(ctx); err != nil || s.NoTraining {
 		return w, err
 	}
 	if s.From != nil && s.Config.KLToColdStart(a) {
@@ -80,7 +80,7 @@ func Open(ctx context.Context, s Setup, m *store.Member) (w *Worker, err error) 
 func (w *Worker) assemble(ctx context.Context, s Setup) (err error) {
 	want := assemble.Wanted{Config: s.Config, Agent: w.name, Task: s.Task, Process: s.Process,
 		Note:   func(text string) { s.Observer.Note(metrics.Infof(w.name, metrics.TopicEngine, "%s", text)) },
-		Learns: !s.Frozen && (s.Config.Learns(w.agent) || s.From == nil && s.Config.ColdStarts(w.agent))}
+		Learns: !s.NoTraining && (s.Config.Learns(w.agent) || s.From == nil && s.Config.ColdStarts(w.agent))}
 	if s.From != nil {
 		want.Weights = archive.Checkpoints{Dir: s.checkpoints()}.AgentDir(s.From.Step, w.name)
 	}
