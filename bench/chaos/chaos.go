@@ -59,7 +59,7 @@ type chaos struct {
 
 	kills  []kill
 	pauses int
-	aim    aim
+	next   nextKill
 	paused bool // Redis is down, or a process is suspended
 
 	progress int       // number of steps at the time looked
@@ -149,7 +149,7 @@ func (c *chaos) look() error {
 	if time.Since(c.stirred) > patience {
 		return fmt.Errorf("nothing has happened for %v: step %d, %d kills", patience, c.progress, len(c.kills))
 	}
-	return errors.Join(c.replaceSleepers(), c.aimAndShoot())
+	return errors.Join(c.replaceSleepers(), c.killWhenDue())
 }
 
 // start starts a worker of an agent. It may be armed with a failpoint.

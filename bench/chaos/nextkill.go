@@ -16,8 +16,8 @@ import (
 
 const redis = "redis"
 
-// aim is the next random kill.
-type aim struct {
+// nextKill is the next random kill.
+type nextKill struct {
 	target string    // agent, or redis; "": no kill is scheduled
 	from   time.Time // earliest time
 	phase  string    // preferred phase of the step; "": any
@@ -51,12 +51,12 @@ func (c *chaos) enough() bool {
 	return len(c.kills) >= c.o.kills && !slices.ContainsFunc(c.targets(), c.uncovered)
 }
 
-// aimAndShoot schedules the next random kill, and makes it when it is due.
-func (c *chaos) aimAndShoot() error {
+// killWhenDue schedules the next random kill, and makes it when it is due.
+func (c *chaos) killWhenDue() error {
 	if c.o.point != "" || c.paused || c.enough() {
 		return nil
 	}
-	a := &c.aim
+	a := &c.next
 	if a.target == "" {
 		due := len(c.kills) < c.debt(c.progress) || len(c.kills) >= c.o.kills // more kills, to cover phases
 		if due && len(c.live) > 0 {
@@ -80,12 +80,12 @@ func (c *chaos) aimAndShoot() error {
 	if time.Since(a.from) < 0 || !c.inPhase(a) {
 		return nil
 	}
-	return c.shoot()
+	return c.killOrSuspend()
 }
 
 // inPhase reports whether the target is in the right phase for a kill. While the check requires more phases of the target, this is any
 // phase in which it was never killed. Afterwards it is the scheduled phase, or any phase after some time.
-func (c *chaos) inPhase(a *aim) bool {
+func (c *chaos) inPhase(a *nextKill) bool {
 	now := c.phaseNow(a.target)
 	if c.uncovered(a.target) {
 		return slices.Contains(c.unhit(a.target), now)
@@ -101,7 +101,7 @@ func (c *chaos) schedule() {
 	if short := slices.DeleteFunc(slices.Clone(targets), func(t string) bool { return !c.uncovered(t) }); len(short) > 0 {
 		targets = short
 	}
-	a := aim{from: time.Now(), calm: true}
+	a := nextKill{from: time.Now(), calm: true}
 	a.target = slices.MinFunc(targets, func(x, y string) int { return cmp.Compare(c.timesHit(x, ""), c.timesHit(y, "")) })
 	switch {
 	case a.target == redis || c.rng.IntN(3) == 0:
@@ -109,7 +109,7 @@ func (c *chaos) schedule() {
 	case !c.urgent() && !c.uncovered(a.target) && c.rng.IntN(2) == 0: // hits workers that are starting, too
 		a.calm, a.from = false, time.Now().Add(c.upTo(2*lease))
 	}
-	c.aim = a
+	c.next = a
 }
 
 // targets returns the agents, Redis and, if the planner has several devices, the process of the last device.
@@ -181,16 +181,16 @@ func (c *chaos) newestPoint() (name string) {
 	return name
 }
 
-// shoot kills the target. One target in ten is suspended for longer than its lease instead. One in ten is killed together with Redis.
-func (c *chaos) shoot() error {
-	target, dice := c.aim.target, c.rng.IntN(10)
+// killOrSuspend kills the target. One target in ten is suspended for longer than its lease instead. One in ten is killed together with Redis.
+func (c *chaos) killOrSuspend() error {
+	target, dice := c.next.target, c.rng.IntN(10)
 	if agent, rank, ok := strings.Cut(target, "/"); ok {
-		return c.shootFollower(agent, rank, dice == 0)
+		return c.killFollower(agent, rank, dice == 0)
 	}
 	if dice == 0 && !c.hurry() {
 		return c.pause(target)
 	}
-	c.aim = aim{}
+	c.next = nextKill{}
 	if target == redis || dice == 1 {
 		if err := c.killRedis(); err != nil || target == redis {
 			return err
@@ -203,9 +203,9 @@ func (c *chaos) shoot() error {
 	return nil
 }
 
-// shootFollower kills the process of an agent's further device, or stops it for ever. Its worker must notice both.
-func (c *chaos) shootFollower(agent, rank string, stops bool) error {
-	c.aim = aim{}
+// killFollower kills the process of an agent's further device, or stops it for ever. Its worker must notice both.
+func (c *chaos) killFollower(agent, rank string, stops bool) error {
+	c.next = nextKill{}
 	p := c.of(agent)
 	if p == nil {
 		return nil
@@ -264,7 +264,7 @@ func (c *chaos) pause(target string) error {
 	process, p := c.r.cmd.Process, c.of(target)
 	if target != redis {
 		if p == nil || p.sleep || p.rival {
-			c.aim = aim{}
+			c.next = nextKill{}
 			return nil
 		}
 		process = p.cmd.Process
@@ -274,7 +274,7 @@ func (c *chaos) pause(target string) error {
 		return fmt.Errorf("%s: %w", target, err)
 	}
 	replaced := target != redis && c.rng.IntN(2) == 0
-	c.aim, c.paused = aim{}, !replaced
+	c.next, c.paused = nextKill{}, !replaced
 	c.in(5*lease/4+c.upTo(2*lease), func() error {
 		if !replaced {
 			c.paused = false
