@@ -18,7 +18,7 @@ type layer struct {
 
 func one(t *torch.Tensor) []*torch.Tensor { return []*torch.Tensor{t} }
 
-func (l layer) native(d *desk) *measure.Native {
+func (l layer) native(d *deviceTensors) *measure.Native {
 	for _, x := range l.leaves {
 		x.RequireGrad(l.douts != nil)
 	}
@@ -67,7 +67,7 @@ func (l layer) error(s *torch.Scope) (worst float64) {
 }
 
 // gradients returns the gradients of `outputs` outputs of one shape, or nil if the case has no backward pass.
-func (d *desk) gradients(n dims, outputs int, stream uint32, shape ...int64) (all []*torch.Tensor) {
+func (d *deviceTensors) gradients(n dims, outputs int, stream uint32, shape ...int64) (all []*torch.Tensor) {
 	if n["backward"] == 0 {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (d *desk) gradients(n dims, outputs int, stream uint32, shape ...int64) (al
 	return all
 }
 
-func rmsNorm(d *desk, n dims) *measure.Native {
+func rmsNorm(d *deviceTensors, n dims) *measure.Native {
 	rows, width := n["rows"], n["width"]
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, width), d.uniform(2, 1, width)}, douts: d.gradients(n, 1, 3, rows, width),
@@ -85,7 +85,7 @@ func rmsNorm(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-func addRMSNorm(d *desk, n dims) *measure.Native {
+func addRMSNorm(d *deviceTensors, n dims) *measure.Native {
 	rows, width := n["rows"], n["width"]
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, width), d.uniform(2, 1, rows, width), d.uniform(3, 1, width)},
@@ -97,7 +97,7 @@ func addRMSNorm(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-func swiglu(d *desk, n dims) *measure.Native {
+func swiglu(d *deviceTensors, n dims) *measure.Native {
 	rows, width := n["rows"], n["width"]
 	return layer{
 		leaves: []*torch.Tensor{d.uniform(1, 1, rows, 2*width)}, douts: d.gradients(n, 1, 3, rows, width),
@@ -105,7 +105,7 @@ func swiglu(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-func heads(d *desk, n dims) *measure.Native {
+func heads(d *deviceTensors, n dims) *measure.Native {
 	rows, heads, kv, hd := n["rows"], n["heads"], n["kv_heads"], n["head_dim"]
 	position := make([]int32, rows)
 	var cosines, sines []float32
@@ -140,7 +140,7 @@ func lengths(n dims) []int64 {
 	return out
 }
 
-func attention(d *desk, n dims) *measure.Native {
+func attention(d *deviceTensors, n dims) *measure.Native {
 	offsets := []int32{0}
 	for _, l := range lengths(n) {
 		offsets = append(offsets, offsets[len(offsets)-1]+int32(l))
@@ -156,7 +156,7 @@ func attention(d *desk, n dims) *measure.Native {
 	}.native(d)
 }
 
-func decodeAttention(d *desk, n dims) *measure.Native {
+func decodeAttention(d *deviceTensors, n dims) *measure.Native {
 	rows, heads, kv, hd, context := n["sequences"], n["heads"], n["kv_heads"], n["head_dim"], n["context"]
 	const block = arch.CacheBlock
 	width := int64(arch.CacheBlocks(int(context)))
@@ -178,13 +178,13 @@ func decodeAttention(d *desk, n dims) *measure.Native {
 
 // deltaRule makes the provider of a gated delta rule over packed sequences. Error checks two short sequences instead of all, because the
 // float64 reference keeps the states of every row.
-func deltaRule(d *desk, n dims) *measure.Native {
+func deltaRule(d *deviceTensors, n dims) *measure.Native {
 	p := d.deltaRule(n, n["sequences"], n["length"]).native(d)
 	p.Error = d.deltaRule(n, min(n["sequences"], 2), min(n["length"], 128)).native(d).Error
 	return p
 }
 
-func (d *desk) deltaRule(n dims, sequences, length int64) layer {
+func (d *deviceTensors) deltaRule(n dims, sequences, length int64) layer {
 	rows, cu := sequences*length, make([]int32, sequences+1)
 	for i := range cu {
 		cu[i] = int32(int64(i) * length)
@@ -200,7 +200,7 @@ func (d *desk) deltaRule(n dims, sequences, length int64) layer {
 
 // deltaStep makes the provider of a gated delta rule's step with a state for each row. Error compares the first rows of sequences, which come
 // one at a time, with packed rows in float64.
-func deltaStep(d *desk, n dims) *measure.Native {
+func deltaStep(d *deviceTensors, n dims) *measure.Native {
 	const length = 3
 	sequences, heads, hd := n["sequences"], n["value_heads"], n["head_dim"]
 	x := d.ruleInputs(n, sequences*length)
@@ -244,7 +244,7 @@ func deltaStep(d *desk, n dims) *measure.Native {
 }
 
 // ruleInputs returns a gated delta rule's rows of queries, keys and values, and of steps and decays; then A_log and dt_bias.
-func (d *desk) ruleInputs(n dims, rows int64) []*torch.Tensor {
+func (d *deviceTensors) ruleInputs(n dims, rows int64) []*torch.Tensor {
 	return []*torch.Tensor{d.uniform(1, 1, rows, (2*n["key_heads"]+n["value_heads"])*n["head_dim"]), d.uniform(2, 1, rows, 2*n["value_heads"]),
 		d.floats(uniform(3, n["value_heads"]), n["value_heads"]), d.floats(uniform(4, n["value_heads"]), n["value_heads"])}
 }
@@ -255,7 +255,7 @@ func ruleOf(n dims, inputs []*torch.Tensor) torch.DeltaRule {
 }
 
 // linear makes a linear layer's provider. Its input is float32 for weights of any type.
-func linear(d *desk, n dims) *measure.Native {
+func linear(d *deviceTensors, n dims) *measure.Native {
 	return layer{
 		leaves: []*torch.Tensor{d.floats(uniform(1, n["rows"]*n["in"]), n["rows"], n["in"]), d.uniform(2, 1, n["out"], n["in"])},
 		f:      func(x []*torch.Tensor) []*torch.Tensor { return one(torch.Linear(x[0], x[1], nil)) },
@@ -264,19 +264,19 @@ func linear(d *desk, n dims) *measure.Native {
 
 // roundFactors makes products round their factors, as run.matmul: bf16 does. The setting affects the whole process, and other cases must
 // not round, so clear turns it off.
-func (d *desk) roundFactors() {
+func (d *deviceTensors) roundFactors() {
 	torch.RoundFactors(true)
 	d.undo = func() { torch.RoundFactors(false) }
 }
 
-func roundedLinear(d *desk, n dims) *measure.Native {
+func roundedLinear(d *deviceTensors, n dims) *measure.Native {
 	p := linear(d, n)
 	d.roundFactors()
 	return p
 }
 
 // trainedLinear makes the provider of a linear layer in training with run.matmul: bf16.
-func trainedLinear(d *desk, n dims) *measure.Native {
+func trainedLinear(d *deviceTensors, n dims) *measure.Native {
 	rows, in, out := n["rows"], n["in"], n["out"]
 	p := layer{
 		leaves: []*torch.Tensor{d.floats(uniform(1, rows*in), rows, in), d.floats(uniform(2, out*in), out, in)},

@@ -19,7 +19,7 @@ const (
 )
 
 // tokenLogProb makes the provider of the kernel alone. The gradients of both outputs are given.
-func tokenLogProb(d *desk, n dims) *measure.Native {
+func tokenLogProb(d *deviceTensors, n dims) *measure.Native {
 	rows, vocab, on := n["rows"], n["vocab"], d.backend()
 	logits, targets := d.uniform(1, 1, rows, vocab), index(2, rows, vocab)
 	target, logp, entropy := d.ints(targets), d.empty(rows), d.empty(rows)
@@ -114,7 +114,7 @@ type tokens struct {
 	totals    kernels.LossTotals
 }
 
-func newTokens(d *desk, n dims) (*tokens, error) {
+func newTokens(d *deviceTensors, n dims) (*tokens, error) {
 	rows := n["rows"]
 	count := int(rows / trajectoryTokens)
 	t := &tokens{targets: index(2, rows, n["vocab"]), old: make([]float32, rows), advantage: make([]float32, count),
@@ -155,7 +155,7 @@ func (t *tokens) expected(i int64, logp, entropy float64) (loss, dlogp, dentropy
 }
 
 // policyLossFromLogits makes the provider of the loss and the logits' gradient, which overwrites the logits.
-func policyLossFromLogits(d *desk, n dims) *measure.Native {
+func policyLossFromLogits(d *deviceTensors, n dims) *measure.Native {
 	rows, vocab, on := n["rows"], n["vocab"], d.backend()
 	logits := d.uniform(1, 1, rows, vocab)
 	pristine := d.keep(logits.Clone())
@@ -222,7 +222,7 @@ func (t *tokens) gradientError(i int64, z, got []float32) (dz apart) {
 
 // linearPolicyLoss makes the provider of the loss and both gradients from hidden states and a head's weights. As in training, the weights'
 // gradient is added to an existing buffer (float32 on a GPU), and the same number of rows of logits exists at a time.
-func linearPolicyLoss(d *desk, n dims) *measure.Native {
+func linearPolicyLoss(d *deviceTensors, n dims) *measure.Native {
 	h, w := d.uniform(1, 1, n["rows"], n["width"]), d.uniform(7, 0.1, n["vocab"], n["width"])
 	w.RequireGrad(true)
 	gpu, real := d.s.Device().IsCUDA(), d.real

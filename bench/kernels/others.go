@@ -28,7 +28,7 @@ func members(groups int64) (n int64) {
 	return n
 }
 
-func groupAdvantage(d *desk, n dims) *measure.Native {
+func groupAdvantage(d *deviceTensors, n dims) *measure.Native {
 	offsets := []int64{0}
 	for _, size := range groupSizes(n["groups"]) {
 		offsets = append(offsets, offsets[len(offsets)-1]+int64(size))
@@ -48,7 +48,7 @@ func groupAdvantage(d *desk, n dims) *measure.Native {
 	}
 }
 
-func groupAdvantageOnGPU(d *desk, rewards []float32, offsets []int64) *measure.Native {
+func groupAdvantageOnGPU(d *deviceTensors, rewards []float32, offsets []int64) *measure.Native {
 	n, groups, on := int64(len(rewards)), int64(len(offsets)-1), d.backend()
 	in, out := d.floats(rewards, n), d.empty(n)
 	at := d.keep(d.s.FromInt64(offsets, groups+1))
@@ -88,7 +88,7 @@ func moments(v []float32) (mean, deviation float64) {
 }
 
 // adamW makes the provider of the norm and the update. Every run changes the parameters. The first run is checked.
-func adamW(d *desk, n dims) *measure.Native {
+func adamW(d *deviceTensors, n dims) *measure.Native {
 	count, on := n["n"], d.backend()
 	before, gradient := make([]float32, count), uniform(2, count)
 	measure.Uniform(before, 1, 0.1)
@@ -124,7 +124,7 @@ func adamW(d *desk, n dims) *measure.Native {
 
 // sample makes the provider of draws from the whole distribution. Tokens differ between providers, so each provider's log-probs of its
 // own tokens are checked.
-func sample(d *desk, n dims) *measure.Native {
+func sample(d *deviceTensors, n dims) *measure.Native {
 	rows, vocab := n["rows"], n["vocab"]
 	logits, token, logp, on := d.uniform(1, 4, rows, vocab), d.ints(make([]int32, rows)), d.empty(rows), d.backend()
 	settings := make([]kernels.Sampling, rows)

@@ -36,7 +36,7 @@ type workload struct {
 	caches  []measure.Cache
 	peers   []string
 	targets []measure.Target
-	open    func(d *desk, n dims) *measure.Native
+	open    func(d *deviceTensors, n dims) *measure.Native
 
 	peerDType string // "": as ours; "float32": the peers' dims lack half
 }
@@ -137,7 +137,7 @@ func (w workload) openers(dev *torch.Device, o Options) []measure.Opener {
 
 func (w workload) native(ctx context.Context, dev *torch.Device) (*measure.Native, error) {
 	var p *measure.Native
-	d := &desk{dev: dev, real: torch.Float32}
+	d := &deviceTensors{dev: dev, real: torch.Float32}
 	if w.dims[half] == 1 {
 		d.real = torch.BFloat16
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// desk holds a case's tensors between runs, in the memory of the measured device. It copies inputs there from host memory, and copies
+// deviceTensors holds a case's tensors between runs, in the memory of the measured device. It copies inputs there from host memory, and copies
 // results back for the checks.
-type desk struct {
+type deviceTensors struct {
 	dev  *torch.Device
 	s    *torch.Scope // of the do that is running
 	real torch.DType  // float32, or bfloat16 in cases of half precision
@@ -22,14 +22,14 @@ type desk struct {
 }
 
 // do runs f on the device's thread.
-func (d *desk) do(ctx context.Context, f func() error) error {
+func (d *deviceTensors) do(ctx context.Context, f func() error) error {
 	return d.dev.Do(ctx, func(s *torch.Scope) error {
 		d.s = s
 		return f()
 	})
 }
 
-func (d *desk) clear(ctx context.Context) error {
+func (d *deviceTensors) clear(ctx context.Context) error {
 	return d.do(ctx, func() error {
 		for _, t := range d.kept {
 			t.Drop()
@@ -42,28 +42,30 @@ func (d *desk) clear(ctx context.Context) error {
 	})
 }
 
-func (d *desk) clock() (measure.Clock, error) { return measure.NewClock(d.s) }
+func (d *deviceTensors) clock() (measure.Clock, error) { return measure.NewClock(d.s) }
 
 // backend returns the kernels' backend of the tensors' device.
-func (d *desk) backend() kernels.Backend { return model.Backend(d.s) }
+func (d *deviceTensors) backend() kernels.Backend { return model.Backend(d.s) }
 
-func (d *desk) keep(t *torch.Tensor) *torch.Tensor {
+func (d *deviceTensors) keep(t *torch.Tensor) *torch.Tensor {
 	d.kept = append(d.kept, d.s.Keep(t))
 	return t
 }
 
 // empty returns a float32 tensor with undefined values.
-func (d *desk) empty(shape ...int64) *torch.Tensor { return d.keep(d.s.Empty(torch.Float32, shape...)) }
+func (d *deviceTensors) empty(shape ...int64) *torch.Tensor {
+	return d.keep(d.s.Empty(torch.Float32, shape...))
+}
 
 // floats returns a float32 tensor with the values v.
-func (d *desk) floats(v []float32, shape ...int64) *torch.Tensor {
+func (d *deviceTensors) floats(v []float32, shape ...int64) *torch.Tensor {
 	return d.keep(d.s.FromFloat32(v, shape...))
 }
 
-func (d *desk) ints(v []int32) *torch.Tensor { return d.keep(d.s.FromInt32(v, int64(len(v)))) }
+func (d *deviceTensors) ints(v []int32) *torch.Tensor { return d.keep(d.s.FromInt32(v, int64(len(v)))) }
 
 // uniform returns a tensor of type d.real with random values in [-scale, scale).
-func (d *desk) uniform(stream uint32, scale float32, shape ...int64) *torch.Tensor {
+func (d *deviceTensors) uniform(stream uint32, scale float32, shape ...int64) *torch.Tensor {
 	n := int64(1)
 	for _, size := range shape {
 		n *= size
@@ -90,7 +92,7 @@ func values(t *torch.Tensor) []float32 {
 }
 
 // rows returns n rows of a matrix, beginning with row from.
-func (d *desk) rows(t *torch.Tensor, from, n int64) (v []float32) {
+func (d *deviceTensors) rows(t *torch.Tensor, from, n int64) (v []float32) {
 	d.s.Scoped(func() { v = values(t.Narrow(0, from, n)) })
 	return v
 }
