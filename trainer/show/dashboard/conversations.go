@@ -71,7 +71,7 @@ func (a activity) encode() []byte {
 }
 
 // said returns an agent's turns in a conversation of a shown rollout, or nil if its worker has not published it.
-func (b *board) said(agent, id string) []turn {
+func (b *runState) said(agent, id string) []turn {
 	conversations := b.activities[agent].Talks
 	i := slices.IndexFunc(conversations, func(t conversation) bool { return t.Phase == b.phase && t.ID == id })
 	if i < 0 {

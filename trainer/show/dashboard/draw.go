@@ -51,11 +51,11 @@ func (p *Page) index(w http.ResponseWriter, _ *http.Request) {
 }
 
 // draw draws the sections of the page. unread holds records that were not read back from the store yet.
-func (b *board) draw(unread []metrics.Line) []section {
+func (b *runState) draw(unread []metrics.Line) []section {
 	return []section{b.section("team", b.team(unread)), b.section("rollouts", b.newest()), newSection("report", b.reportOf(unread))}
 }
 
-func (b *board) section(name string, data any) section {
+func (b *runState) section(name string, data any) section {
 	var out bytes.Buffer
 	if err := templates.ExecuteTemplate(&out, name, data); err != nil {
 		return newSection(name, template.HTMLEscapeString(err.Error()))
@@ -64,7 +64,7 @@ func (b *board) section(name string, data any) section {
 }
 
 // all returns the records of the run so far.
-func (b *board) all(unread []metrics.Line) []metrics.Line {
+func (b *runState) all(unread []metrics.Line) []metrics.Line {
 	if len(unread) == 0 {
 		return b.records.Lines()
 	}

@@ -41,7 +41,7 @@ type Options struct {
 type Page struct {
 	opts   Options
 	access access
-	board  board // used by the goroutine of keepShowing only
+	state  runState // used by the goroutine of keepShowing only
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -63,7 +63,7 @@ func New(o Options) *Page {
 	o.Agents = slices.Clone(o.Agents)
 	p := &Page{opts: o, access: newAccess(o.Token), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 		places: map[string]place{}, now: map[string]activityNow{}, warned: map[string]bool{}}
-	p.board = newBoard(o)
+	p.state = newRunState(o)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.work.Go(p.keepShowing)
 	return p

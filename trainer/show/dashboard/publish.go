@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// Machine gives the page access to the worker of an agent.
-type Machine interface {
+// Probe gives the page access to the worker of an agent.
+type Probe interface {
 	// Rollouts returns the number of conversations in flight.
 	Rollouts() int
 	// Question returns a query's text and its reference answer, or "" if the id is unknown.
@@ -24,7 +24,7 @@ type member = *store.Member
 
 // place is an agent's worker with its place in the run.
 type place struct {
-	Machine
+	Probe
 	*store.Member
 }
 
@@ -48,14 +48,14 @@ type activity struct {
 
 // Joined adds an agent of this process with its place in the run, until the place's context ends: the page publishes the
 // agent's activity and reads the store. On a nil Page it does nothing.
-func (p *Page) Joined(agent string, m Machine, at member) {
+func (p *Page) Joined(agent string, probe Probe, at member) {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
-	p.places[agent] = place{m, at}
+	p.places[agent] = place{probe, at}
 	p.mu.Unlock()
-	p.work.Go(func() { p.keepPublishing(agent, place{m, at}) })
+	p.work.Go(func() { p.keepPublishing(agent, place{probe, at}) })
 }
 
 // keepPublishing publishes an agent's activity, at most once a second.

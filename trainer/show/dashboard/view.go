@@ -38,14 +38,14 @@ type agentView struct {
 type fact struct{ Name, Label, Value, Exact string }
 
 // class returns the CSS class of an agent's colour, as in the report.
-func (b *board) class(agent string) string {
+func (b *runState) class(agent string) string {
 	if i := slices.Index(b.opts.Agents, agent); i >= 0 {
 		return "c" + strconv.Itoa(i%8)
 	}
 	return "c7"
 }
 
-func (b *board) team(unread []metrics.Line) teamView {
+func (b *runState) team(unread []metrics.Line) teamView {
 	v := teamView{Problem: b.problem, Damaged: b.damaged, Subtitle: fmt.Sprintf("%d steps", b.opts.Steps)}
 	newest := newestSteps(b.all(unread))
 	if b.status != nil {
@@ -71,7 +71,7 @@ func (b *board) team(unread []metrics.Line) teamView {
 }
 
 // step returns the number of steps that all agents have made, or -1 if it is unknown.
-func (b *board) step() int64 {
+func (b *runState) step() int64 {
 	made := int64(-1)
 	for _, a := range b.status.Agents {
 		if a.Version == nil {
@@ -85,7 +85,7 @@ func (b *board) step() int64 {
 }
 
 // say fills in the store's data about an agent.
-func (b *board) say(a *agentView) {
+func (b *runState) say(a *agentView) {
 	if b.status == nil {
 		return
 	}
@@ -181,7 +181,7 @@ type chip struct{ Text, Kind string }
 // turn is a text with its author, in the colours of the report's trajectories.
 type turn struct{ Class, Who, Kind, Text string }
 
-func (b *board) newest() rolloutsView {
+func (b *runState) newest() rolloutsView {
 	if len(b.rollouts) == 0 {
 		return rolloutsView{}
 	}
@@ -215,7 +215,7 @@ func (b *board) newest() rolloutsView {
 	return v
 }
 
-func (b *board) answer(d store.Delegated) turn {
+func (b *runState) answer(d store.Delegated) turn {
 	t := turn{b.class(d.Agent), d.Agent + " answers", "said", ""}
 	switch {
 	case d.Answer == nil:
@@ -247,7 +247,7 @@ func chips(o store.Outcome) []chip {
 }
 
 // reportOf draws the sections of the report if there are new records.
-func (b *board) reportOf(unread []metrics.Line) string {
+func (b *runState) reportOf(unread []metrics.Line) string {
 	all := b.all(unread)
 	state := recordsState(all)
 	if state == b.reported {

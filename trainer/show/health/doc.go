@@ -44,8 +44,8 @@ type Options struct {
 // false if there is no checkpoint.
 type NewestCheckpoint func() (step int64, at time.Time, ok bool)
 
-// Machine is the model of a worker on its device.
-type Machine interface {
+// Probe gives the server access to the model of a worker on its device.
+type Probe interface {
 	// Alive runs an empty function on the device's thread. It returns ctx's error if the thread is busy until ctx ends,
 	// and another error if the device has failed.
 	Alive(ctx context.Context) error

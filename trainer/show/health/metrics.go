@@ -32,17 +32,17 @@ var (
 )
 
 // registry returns all metrics of /metrics: of the run, the Go runtime and the process.
-func (b *board) registry() *prometheus.Registry {
+func (b *processState) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(b, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
 // Describe lists no metrics in advance, because the metrics depend on the run.
-func (*board) Describe(chan<- *prometheus.Desc) {}
+func (*processState) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends all current values.
-func (b *board) Collect(out chan<- prometheus.Metric) {
+func (b *processState) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
@@ -67,7 +67,7 @@ func (b *board) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func (b *board) collectWorkers(gauge func(*prometheus.Desc, float64, ...string)) {
+func (b *processState) collectWorkers(gauge func(*prometheus.Desc, float64, ...string)) {
 	workers := b.placed()
 	for _, agent := range b.agents {
 		w, ok := workers[agent]
@@ -93,7 +93,7 @@ func (b *board) collectWorkers(gauge func(*prometheus.Desc, float64, ...string))
 }
 
 // collectRecords sends each value of the newest records, as mgrpo_KIND_NAME.
-func (b *board) collectRecords(gauge func(*prometheus.Desc, float64, ...string)) {
+func (b *processState) collectRecords(gauge func(*prometheus.Desc, float64, ...string)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for agent, kinds := range b.records {

@@ -15,8 +15,8 @@ import (
 // patience is the time limit of a check of a device or of the store.
 const patience = 2 * time.Second
 
-// board holds the state of the process that a Server shows.
-type board struct {
+// processState holds the state of the process that a Server shows.
+type processState struct {
 	agents []string
 	newest NewestCheckpoint
 
@@ -28,35 +28,35 @@ type board struct {
 
 // worker is an agent's model and its place in the run.
 type worker struct {
-	Machine
+	Probe
 	Place
 }
 
-func newBoard(o Options) board {
-	return board{agents: slices.Clone(o.Agents), newest: o.Newest,
+func newProcessState(o Options) processState {
+	return processState{agents: slices.Clone(o.Agents), newest: o.Newest,
 		workers: map[string]worker{}, phases: map[string]metrics.Progress{}, records: map[string]map[string]metrics.Record{}}
 }
 
 // Joined tells the server that an agent's model is loaded and has a place in the run. It is called again for a new place.
 // On a nil Server it does nothing.
-func (s *Server) Joined(agent string, m Machine, p Place) {
+func (s *Server) Joined(agent string, probe Probe, p Place) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.workers[agent] = worker{m, p}
+	s.workers[agent] = worker{probe, p}
 }
 
 // Progress stores the current activity of an agent.
-func (b *board) Progress(p metrics.Progress) {
+func (b *processState) Progress(p metrics.Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.phases[p.Agent] = p
 }
 
 // Report stores a record in place of the last record of its kind.
-func (b *board) Report(r metrics.Record) {
+func (b *processState) Report(r metrics.Record) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.records[r.Agent] == nil {
@@ -66,10 +66,10 @@ func (b *board) Report(r metrics.Record) {
 }
 
 // Note does nothing: notes are for people.
-func (*board) Note(metrics.Note) {}
+func (*processState) Note(metrics.Note) {}
 
 // placed maps agents to the workers that have a place.
-func (b *board) placed() map[string]worker {
+func (b *processState) placed() map[string]worker {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := map[string]worker{}
@@ -83,7 +83,7 @@ func (b *board) placed() map[string]worker {
 
 // alive lists the devices that have failed. A device that is busy for a long time has not failed. A worker without a place
 // is starting or ending, so its device is not checked.
-func (b *board) alive(ctx context.Context) []string {
+func (b *processState) alive(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var lost []string
@@ -98,7 +98,7 @@ func (b *board) alive(ctx context.Context) []string {
 }
 
 // ready lists the conditions that are not yet met for the process to take part in the run.
-func (b *board) ready(ctx context.Context) []string {
+func (b *processState) ready(ctx context.Context) []string {
 	workers := b.placed()
 	var missing []string
 	for _, agent := range b.agents {

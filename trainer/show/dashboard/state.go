@@ -14,8 +14,8 @@ import (
 // shownRollouts is the number of rollouts on the page, side by side.
 const shownRollouts = 4
 
-// board is the page's copy of the run's state, as read from the store so far.
-type board struct {
+// runState is the page's copy of the run's state, as read from the store so far.
+type runState struct {
 	opts    Options
 	problem string // reason why there is nothing newer
 
@@ -39,8 +39,8 @@ type rollout struct {
 	Question, Wanted string // "": unknown here
 }
 
-func newBoard(o Options) board {
-	b := board{opts: o}
+func newRunState(o Options) runState {
+	b := runState{opts: o}
 	for _, l := range o.Before {
 		b.records.Add(l)
 	}
@@ -49,7 +49,7 @@ func newBoard(o Options) board {
 
 // look reads the store, through the place of any agent of this process, and draws the page.
 func (p *Page) look() []section {
-	b := &p.board
+	b := &p.state
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	b.problem = ""
@@ -79,7 +79,7 @@ func (p *Page) unreadRecords() []metrics.Line {
 }
 
 // readTeam reads which workers are present and their activities.
-func (b *board) readTeam(ctx context.Context, at place) error {
+func (b *runState) readTeam(ctx context.Context, at place) error {
 	status, err := at.Status(ctx)
 	if err != nil {
 		return err
@@ -101,21 +101,21 @@ func (b *board) readTeam(ctx context.Context, at place) error {
 
 // readRecords reads new records from the store, including the page's own.
 func (p *Page) readRecords(ctx context.Context, at place) error {
-	records, last, err := at.Records(ctx, p.board.last)
+	records, last, err := at.Records(ctx, p.state.last)
 	if err != nil {
 		return err
 	}
-	p.board.last = last
+	p.state.last = last
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range records {
 		l, err := metrics.ParseLine(r.JSON)
 		if err != nil || l.Kind == metrics.KindNote {
-			p.board.damaged++
+			p.state.damaged++
 			continue
 		}
 		l.Agent = r.Agent
-		p.board.records.Add(l)
+		p.state.records.Add(l)
 		p.unread = slices.DeleteFunc(p.unread, func(own metrics.Line) bool {
 			return own.Agent == l.Agent && own.Kind == l.Kind && own.Step == l.Step && own.Time.Equal(l.Time)
 		})
@@ -124,7 +124,7 @@ func (p *Page) readRecords(ctx context.Context, at place) error {
 }
 
 // readRollouts reads the newest finished rollouts, if they have changed.
-func (b *board) readRollouts(ctx context.Context, at place) error {
+func (b *runState) readRollouts(ctx context.Context, at place) error {
 	phase, ids, err := at.NewestOutcomes(ctx, shownRollouts)
 	name := fmt.Sprint(phase, ids)
 	if err != nil || len(ids) == 0 || name == b.exchanged { // the list is empty while a checkpoint is made; the previous rollouts then remain on the page
