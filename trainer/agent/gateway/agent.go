@@ -42,8 +42,8 @@ const (
 // AgentServer answers requests for one agent and stores the conversations of each attempt. The worker begins and ends phases.
 type AgentServer struct {
 	AgentSettings
-	talking atomic.Int64 // turns being sampled
-	held    atomic.Int64 // requests waiting for their phase
+	inFlight atomic.Int64 // turns being sampled
+	held     atomic.Int64 // requests waiting for their phase
 
 	mu        sync.Mutex
 	closed    bool
@@ -130,8 +130,8 @@ func (a *AgentServer) notify() {
 	a.changed = make(chan struct{})
 }
 
-// Talking returns the number of turns being sampled.
-func (a *AgentServer) Talking() int { return int(a.talking.Load()) }
+// InFlight returns the number of turns being sampled.
+func (a *AgentServer) InFlight() int { return int(a.inFlight.Load()) }
 
 // enter finds the attempt of a ticket and registers the request with it; leave ends the request. If the phase has not
 // begun here, enter waits for it.

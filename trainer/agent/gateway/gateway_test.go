@@ -289,7 +289,7 @@ func TestRetries(t *testing.T) {
 	s.models["solver"].wait = func(string) { <-release }
 	slow := make(chan string, 2)
 	go func() { slow <- ask(retryHeader, "0") }()
-	for s.agents["solver"].Talking() == 0 {
+	for s.agents["solver"].InFlight() == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	go func() { slow <- ask(retryHeader, "1") }()
@@ -333,7 +333,7 @@ func TestRetriesBesideEqualCalls(t *testing.T) {
 	hasty, leave := context.WithCancel(t.Context())
 	gone, stays := make(chan string, 1), make(chan string, 1)
 	talking := func(n int) {
-		for s.agents["solver"].Talking() != n {
+		for s.agents["solver"].InFlight() != n {
 			time.Sleep(time.Millisecond)
 		}
 	}

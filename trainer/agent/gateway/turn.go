@@ -177,8 +177,8 @@ func (a *AgentServer) sample(ctx context.Context, at *attempt, t *turn, c call, 
 	if c.onTurn != nil {
 		c.onTurn(t.reply.id)
 	}
-	a.talking.Add(1)
-	defer a.talking.Add(-1)
+	a.inFlight.Add(1)
+	defer a.inFlight.Add(-1)
 	out, err = a.Policy.Generate(ctx, policy.Request{Tokens: tokens, Sampling: s, Key: key,
 		Computed: max(len(before)-1, 0), OnToken: c.onToken, Constraint: c.constraint})
 	if err != nil {

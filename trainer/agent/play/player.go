@@ -38,10 +38,10 @@ type Settings struct {
 // Player plays one agent of a team, in any number of conversations at once.
 type Player struct {
 	Settings
-	dialect func() (agent.Dialect, error) // makes the dialect of one conversation; nil: the model is hosted
-	chat    *hosted.Chat                  // nil: the model is not hosted
-	talking atomic.Int64                  // conversations in progress
-	program programDialect                // dialect of the last demonstration of a program's conversation
+	dialect  func() (agent.Dialect, error) // makes the dialect of one conversation; nil: the model is hosted
+	chat     *hosted.Chat                  // nil: the model is not hosted
+	inFlight atomic.Int64                  // conversations in progress
+	program  programDialect                // dialect of the last demonstration of a program's conversation
 }
 
 // programDialect is the dialect of conversations that a program holds. key identifies the system prompt and the
@@ -124,8 +124,8 @@ type Conversation struct {
 // Play runs a conversation and returns its trajectory. It returns the errors of agent.Run, or of hosted.Chat.Run for a
 // hosted model.
 func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, error) {
-	p.talking.Add(1)
-	defer p.talking.Add(-1)
+	p.inFlight.Add(1)
+	defer p.inFlight.Add(-1)
 	spec := agent.Spec{
 		Key: policy.Key{RunSeed: p.Seed, Step: c.Step, Query: c.Query.ID, Rollout: c.Rollout,
 			Agent: p.Part.Agent, Invocation: c.Invocation},
@@ -152,8 +152,8 @@ func (p *Player) PromptTokens(text string) (int, error) {
 	return len(ids), err
 }
 
-// Talking returns the number of conversations in progress.
-func (p *Player) Talking() int { return int(p.talking.Load()) }
+// InFlight returns the number of conversations in progress.
+func (p *Player) InFlight() int { return int(p.inFlight.Load()) }
 
 // Usage returns the outcomes of the tool calls since the last Usage, by tool, and the tool servers lost since then.
 func (p *Player) Usage() (byTool map[string]tool.Usage, lost []string) { return p.Tools.meter.Take() }

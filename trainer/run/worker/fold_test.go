@@ -82,7 +82,7 @@ func TestFoldedConversationIsWhole(t *testing.T) {
 	for _, m := range attemptOf(folded, "").Conversation {
 		verified = append(verified, m.Text)
 	}
-	for _, turn := range talkOf(folded).Turns {
+	for _, turn := range conversationOf(folded).Turns {
 		shown = append(shown, turn.Text)
 	}
 	if !slices.Equal(verified, want) || !slices.Equal(shown, want) {

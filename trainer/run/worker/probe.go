@@ -26,7 +26,7 @@ func (p Probe) Alive(ctx context.Context) error {
 func (p Probe) Version() int64 { return p.parts.Policy.Version() }
 
 // Rollouts returns the number of open conversations.
-func (p Probe) Rollouts() int { return p.parts.Player.Talking() }
+func (p Probe) Rollouts() int { return p.parts.Player.InFlight() }
 
 // Question returns a query's text and its reference answer, or "" if the task does not have the id.
 func (p Probe) Question(id string) (text, answer string) {

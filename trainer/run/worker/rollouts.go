@@ -337,7 +337,7 @@ func (c *collector) add(t *trajectory) {
 		}
 	}
 	c.exp.trajectories[t.ID] = t
-	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.exp.trajectories), Ended: talkOf(t.Trajectory)}
+	p := metrics.Progress{Agent: c.name, Activity: metrics.RollOut, Version: c.phase.Step, Done: len(c.exp.trajectories), Ended: conversationOf(t.Trajectory)}
 	if c.phase.Evaluates() {
 		p.Activity = metrics.Evaluate
 	}
@@ -347,11 +347,11 @@ func (c *collector) add(t *trajectory) {
 	c.observer.Progress(p)
 }
 
-// talkOf returns a conversation as texts.
-func talkOf(t agent.Trajectory) *metrics.Talk {
-	out := &metrics.Talk{ID: t.ID}
+// conversationOf returns a conversation as texts.
+func conversationOf(t agent.Trajectory) *metrics.Conversation {
+	out := &metrics.Conversation{ID: t.ID}
 	for _, turn := range t.Said() {
-		out.Turns = append(out.Turns, metrics.Spoken{Said: turn.Sampled, Text: turn.Text})
+		out.Turns = append(out.Turns, metrics.Turn{Said: turn.Sampled, Text: turn.Text})
 	}
 	return out
 }

@@ -19,10 +19,10 @@ const (
 
 // conversation is a conversation that has ended, in the store's form.
 type conversation struct {
-	Phase string           `json:"phase"`
-	ID    string           `json:"id"` // query/rollout; for a sub-agent query/rollout/agent/invocation
-	Turns []metrics.Spoken `json:"turns"`
-	More  bool             `json:"more,omitempty"` // it has further turns
+	Phase string         `json:"phase"`
+	ID    string         `json:"id"` // query/rollout; for a sub-agent query/rollout/agent/invocation
+	Turns []metrics.Turn `json:"turns"`
+	More  bool           `json:"more,omitempty"` // it has further turns
 }
 
 // keep adds the conversation in an agent's progress, if there is one, to its newest conversations.
@@ -36,7 +36,7 @@ func (d *activityNow) keep(x metrics.Progress) {
 			break
 		}
 		if strings.TrimSpace(turn.Text) != "" {
-			t.Turns = append(t.Turns, metrics.Spoken{Said: turn.Said, Text: clip(turn.Text)})
+			t.Turns = append(t.Turns, metrics.Turn{Said: turn.Said, Text: clip(turn.Text)})
 		}
 	}
 	if d.conversations = append(d.conversations, t); len(d.conversations) > keptConversations {
@@ -63,16 +63,16 @@ func shownConversations(ctx context.Context, at place, all []conversation) []con
 func (a activity) encode() []byte {
 	for {
 		text, _ := json.Marshal(a) // texts and numbers: cannot fail
-		if len(text) <= store.MaxShown || len(a.Talks) == 0 {
+		if len(text) <= store.MaxShown || len(a.Conversations) == 0 {
 			return text
 		}
-		a.Talks = a.Talks[:len(a.Talks)-1]
+		a.Conversations = a.Conversations[:len(a.Conversations)-1]
 	}
 }
 
 // said returns an agent's turns in a conversation of a shown rollout, or nil if its worker has not published it.
 func (b *runState) said(agent, id string) []turn {
-	conversations := b.activities[agent].Talks
+	conversations := b.activities[agent].Conversations
 	i := slices.IndexFunc(conversations, func(t conversation) bool { return t.Phase == b.phase && t.ID == id })
 	if i < 0 {
 		return nil

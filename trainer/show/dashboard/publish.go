@@ -37,13 +37,13 @@ type activityNow struct {
 
 // activity is the state that a worker publishes.
 type activity struct {
-	Phase    string         `json:"phase"`
-	For      []string       `json:"for,omitempty"` // the awaited agents, if it waits
-	Done     int            `json:"done"`          // finished units of the phase
-	Total    int            `json:"total"`         // number of units of the phase; 0: unknown
-	Since    time.Time      `json:"since"`         // start of the phase, by the worker's clock
-	Rollouts int            `json:"rollouts"`      // conversations in flight
-	Talks    []conversation `json:"talks,omitempty"`
+	Phase         string         `json:"phase"`
+	For           []string       `json:"for,omitempty"` // the awaited agents, if it waits
+	Done          int            `json:"done"`          // finished units of the phase
+	Total         int            `json:"total"`         // number of units of the phase; 0: unknown
+	Since         time.Time      `json:"since"`         // start of the phase, by the worker's clock
+	Rollouts      int            `json:"rollouts"`      // conversations in flight
+	Conversations []conversation `json:"talks,omitempty"`
 }
 
 // Joined adds an agent of this process with its place in the run, until the place's context ends: the page publishes the
@@ -90,7 +90,7 @@ func activityOf(d activityNow, at place) activity {
 	if len(d.conversations) > 0 {
 		ctx, cancel := context.WithTimeout(at.Context(), patience)
 		defer cancel()
-		a.Talks = shownConversations(ctx, at, d.conversations)
+		a.Conversations = shownConversations(ctx, at, d.conversations)
 	}
 	return a
 }

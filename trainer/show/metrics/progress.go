@@ -27,17 +27,17 @@ type Progress struct {
 	For         []string // the awaited agents, if the activity is Waiting
 	Done, Total int      // finished units and total units; Total 0: unknown
 
-	Ended *Talk // newest conversation counted in Done; nil: there is none
+	Ended *Conversation // newest conversation counted in Done; nil: there is none
 }
 
-// Talk holds the texts of a conversation that has ended. Its ID is the trajectory's.
-type Talk struct {
+// Conversation holds the texts of a conversation that has ended. Its ID is the trajectory's.
+type Conversation struct {
 	ID    string
-	Turns []Spoken
+	Turns []Turn
 }
 
-// Spoken is a turn of a conversation: the text that an agent wrote or read.
-type Spoken struct {
+// Turn is a turn of a conversation: the text that an agent wrote or read.
+type Turn struct {
 	Said bool   `json:"said,omitempty"`
 	Text string `json:"text"`
 }
