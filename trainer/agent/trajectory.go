@@ -116,9 +116,9 @@ func (t *Trajectory) Size() (tokens, sampled int, known bool) {
 	return 0, 0, false
 }
 
-// Said returns the turns of all rows. Each row begins with the text that the agent read before its first turn in the
+// AllTurns returns the turns of all rows. Each row begins with the text that the agent read before its first turn in the
 // row.
-func (t *Trajectory) Said() (turns []Turn) {
+func (t *Trajectory) AllTurns() (turns []Turn) {
 	for _, row := range t.Rows() {
 		turns = append(turns, row.Turns...)
 	}
@@ -128,7 +128,7 @@ func (t *Trajectory) Said() (turns []Turn) {
 // SampledTurns returns the number of the agent's own turns.
 func (t *Trajectory) SampledTurns() int {
 	n := 0
-	for _, turn := range t.Said() {
+	for _, turn := range t.AllTurns() {
 		if turn.Sampled {
 			n++
 		}

@@ -22,7 +22,7 @@ import (
 
 // reports makes an agent's records, and warns of what they show.
 type reports struct {
-	*seat
+	*common
 	player  *play.Player
 	policy  policy.Lifecycle
 	device  *torch.Device // nil: the agent's model is hosted
@@ -33,7 +33,7 @@ type reports struct {
 
 // report reports a record if the place still belongs to this worker. Readers interpret a record of an earlier step than the
 // previous record as a sign that the run went back.
-func (s *seat) report(ctx context.Context, r metrics.Record) error {
+func (s *common) report(ctx context.Context, r metrics.Record) error {
 	if err := s.member.ConfirmPlace(ctx); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (rp *reports) describeRollouts(r *metrics.Record, exp *experience, outcomes
 	for _, id := range slices.Sorted(maps.Keys(exp.trajectories)) { // in a fixed order, so that sums of scores are equal in each run
 		t := exp.trajectories[id]
 		format.AddBool(t.FormatValid)
-		turns.Add(float64(len(t.Said())))
+		turns.Add(float64(len(t.AllTurns())))
 		n, own, known := t.Size()
 		tokens.Add(float64(n))
 		sampled.Add(float64(own))

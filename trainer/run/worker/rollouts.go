@@ -22,7 +22,7 @@ import (
 
 // rollouts plays the conversations of this agent in training and evaluation.
 type rollouts struct {
-	*seat
+	*common
 	player     *play.Player
 	policy     policy.Lifecycle
 	scorer     scorer
@@ -296,7 +296,7 @@ func AnswerText(t agent.Trajectory) string {
 // attemptOf returns a conversation in the form that a verifier reads. subtask is the request to a sub-agent.
 func attemptOf(t agent.Trajectory, subtask string) task.Attempt {
 	a := task.Attempt{Agent: t.Agent, Rollout: t.Rollout, Invocation: t.Invocation, Subtask: subtask, Answer: t.Answer}
-	for _, turn := range t.Said() {
+	for _, turn := range t.AllTurns() {
 		a.Conversation = append(a.Conversation, task.Message{Role: turn.Role, Text: turn.Text})
 	}
 	return a
@@ -314,14 +314,14 @@ func (ro *rollouts) converse(ctx context.Context, p store.Phase, c play.Conversa
 
 // collector collects the trajectories of a phase from its goroutines.
 type collector struct {
-	*seat
+	*common
 	phase store.Phase
 	mu    sync.Mutex
 	exp   *experience
 }
 
 func (ro *rollouts) collect(p store.Phase, plan store.Plan) *collector {
-	return &collector{seat: ro.seat, phase: p, exp: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
+	return &collector{common: ro.common, phase: p, exp: &experience{plan: plan, trajectories: map[string]*trajectory{}, clock: newStopwatch()}}
 }
 
 // add keeps a trajectory. Repeated invocations have equal trajectories; add keeps the first.
@@ -350,7 +350,7 @@ func (c *collector) add(t *trajectory) {
 // conversationOf returns a conversation as texts.
 func conversationOf(t agent.Trajectory) *metrics.Conversation {
 	out := &metrics.Conversation{ID: t.ID}
-	for _, turn := range t.Said() {
+	for _, turn := range t.AllTurns() {
 		out.Turns = append(out.Turns, metrics.Turn{Said: turn.Sampled, Text: turn.Text})
 	}
 	return out

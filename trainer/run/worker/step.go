@@ -16,7 +16,7 @@ import (
 
 // steps trains this agent on the rollouts of each step.
 type steps struct {
-	*seat
+	*common
 	policy       policy.Lifecycle
 	rules        assemble.Rules
 	normaliser   normaliser

@@ -21,7 +21,7 @@ import (
 // Worker is one agent of a run. `mgrpo train` runs the workers of all agents in one process, `mgrpo worker` runs a single
 // one. Each part of its work has a separate type, which holds only the objects it needs.
 type Worker struct {
-	*seat
+	*common
 	parts    *assemble.Parts
 	archive  *archive.Archive // the files of the run
 	from     int64            // version at which the round begins

@@ -7,8 +7,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// seat is one agent's place in a run, which every part of its worker needs.
-type seat struct {
+// common holds what every part of a worker uses: the agent, its place in the run, and its learner.
+type common struct {
 	cfg           *config.Config
 	agent         *config.Agent
 	name          string
@@ -20,12 +20,12 @@ type seat struct {
 }
 
 // trains reports whether this agent's weights change.
-func (s *seat) trains() bool { return s.learner != nil }
+func (s *common) trains() bool { return s.learner != nil }
 
 // trained reports whether a step has changed the agent's weights since the run began. A cold start does not count.
-func (s *seat) trained() bool { return s.trains() && s.learner.Steps() > 0 }
+func (s *common) trained() bool { return s.trains() && s.learner.Steps() > 0 }
 
 // WaitsFor publishes the agents that take longer than this one.
-func (s *seat) WaitsFor(agents []string) {
+func (s *common) WaitsFor(agents []string) {
 	s.observer.Progress(metrics.Progress{Agent: s.name, Activity: metrics.Waiting, For: agents})
 }
