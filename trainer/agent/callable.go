@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 )
 
-// Colleague is a sub-agent as its main agent sees it: a function with one string argument, "task".
-type Colleague struct {
+// SubAgent is a sub-agent as its main agent sees it: a function with one string argument, "task".
+type SubAgent struct {
 	Name        string
 	Description string
 }
@@ -22,7 +22,7 @@ type Colleague struct {
 // taskArgument is the only argument of a call to a sub-agent.
 const taskArgument = "task"
 
-var colleagueSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What to do, complete in itself: the helper sees nothing else."}},"required":["task"]}`)
+var subAgentSchema = json.RawMessage(`{"type":"object","properties":{"task":{"type":"string","description":"What to do, complete in itself: the helper sees nothing else."}},"required":["task"]}`)
 
 // maxProblem is the length in bytes of the longest error about arguments. Such an error may quote the arguments.
 const maxProblem = 400
@@ -41,10 +41,10 @@ type callable struct {
 
 // NewCallables returns an error if two functions have the same name, if one has no name, or if its JSON Schema is not
 // valid JSON.
-func NewCallables(colleagues []Colleague, tools []tool.Tool) (*Callables, error) {
+func NewCallables(subAgents []SubAgent, tools []tool.Tool) (*Callables, error) {
 	c := &Callables{byName: map[string]callable{}}
-	for _, a := range colleagues {
-		if err := c.add(a.Name, a.Description, colleagueSchema, true); err != nil {
+	for _, a := range subAgents {
+		if err := c.add(a.Name, a.Description, subAgentSchema, true); err != nil {
 			return nil, err
 		}
 	}

@@ -16,15 +16,15 @@ import (
 type ChatConfig struct {
 	Tokenizer      Tokenizer
 	System         string // system prompt; empty: the template's own
-	Colleagues     []Colleague
+	SubAgents      []SubAgent
 	Tools          []tool.Tool
-	Functions      []json.RawMessage // OpenAI function definitions of a program, in place of colleagues and tools; nil: colleagues and tools
+	Functions      []json.RawMessage // OpenAI function definitions of a program, in place of sub-agents and tools; nil: sub-agents and tools
 	EnableThinking *bool             // nil: not passed to the template
 	TemplateArgs   *ordered.Object   // further variables of the template; nil: none
 	Date           time.Time         // the date that a template prints as today; zero: the clock's date
 }
 
-// Chat is the dialect of a pretrained model: the model's Template with the agent's system prompt, tools and colleagues.
+// Chat is the dialect of a pretrained model: the model's Template with the agent's system prompt, tools and sub-agents.
 // Chat is immutable; several conversations may use it at once.
 type Chat struct {
 	*Template
@@ -37,7 +37,7 @@ func NewChat(cfg ChatConfig) (*Chat, error) {
 	if cfg.Tokenizer == nil {
 		return nil, errors.New("chat: needs a tokenizer")
 	}
-	callables, err := NewCallables(cfg.Colleagues, cfg.Tools)
+	callables, err := NewCallables(cfg.SubAgents, cfg.Tools)
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
-var solver = Colleague{Name: "solver", Description: "Solves what it is told."}
+var solver = SubAgent{Name: "solver", Description: "Solves what it is told."}
 
 func newTestChat(t testing.TB, cfg ChatConfig) *Chat {
 	t.Helper()
@@ -188,7 +188,7 @@ func TestChatConversationIsTheTemplates(t *testing.T) {
 
 func TestChatTools(t *testing.T) {
 	eachTokenizer(t, func(t *testing.T, _ string, tok *tokenizer.Tokenizer) {
-		c := newTestChat(t, ChatConfig{Tokenizer: tok, System: "Be brief.", Colleagues: []Colleague{solver}, Tools: []tool.Tool{tool.Calculator()}})
+		c := newTestChat(t, ChatConfig{Tokenizer: tok, System: "Be brief.", SubAgents: []SubAgent{solver}, Tools: []tool.Tool{tool.Calculator()}})
 		ids, text, err := c.Prompt("How many?")
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +213,7 @@ func TestChatTools(t *testing.T) {
 
 // TestChatExampleIsACall: if a system prompt describes the tools, its example of a call is a valid call.
 func TestChatExampleIsACall(t *testing.T) {
-	c := newTestChat(t, ChatConfig{Tokenizer: tokenizertest.Golden(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, Colleagues: []Colleague{solver}})
+	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, SubAgents: []SubAgent{solver}})
 	calls := callformat.Hermes.Read(c.prompt, nil).Calls
 	if len(calls) != 1 || c.callables.Call(calls[0]).Problem != "" || c.callables.Call(calls[0]).Task != "..." {
 		t.Errorf("the example reads as %+v", calls)
@@ -221,8 +221,8 @@ func TestChatExampleIsACall(t *testing.T) {
 }
 
 func TestChatParse(t *testing.T) {
-	tok := tokenizertest.Golden(t, "qwen3")
-	c := newTestChat(t, ChatConfig{Tokenizer: tok, Colleagues: []Colleague{solver}, Tools: []tool.Tool{tool.Calculator()}})
+	tok := goldenTokenizer(t, "qwen3")
+	c := newTestChat(t, ChatConfig{Tokenizer: tok, SubAgents: []SubAgent{solver}, Tools: []tool.Tool{tool.Calculator()}})
 	parse := func(text string) Action { return c.Parse(append(tok.Encode(text), c.stops[0])) }
 
 	if a := parse("<think>\nlet me <tool_call>{}</tool_call>\n</think>\n\nIt is 4."); !a.Final || a.Answer != "It is 4." {
@@ -307,7 +307,7 @@ func TestChatNeutralizesControlTokens(t *testing.T) {
 }
 
 func TestChatRefusesEqualNames(t *testing.T) {
-	_, err := NewChat(ChatConfig{Tokenizer: tokenizertest.Golden(t, "smollm2"), Colleagues: []Colleague{{Name: "calculator"}}, Tools: []tool.Tool{tool.Calculator()}})
+	_, err := NewChat(ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), SubAgents: []SubAgent{{Name: "calculator"}}, Tools: []tool.Tool{tool.Calculator()}})
 	if err == nil || !strings.Contains(err.Error(), `"calculator"`) {
 		t.Error(err)
 	}

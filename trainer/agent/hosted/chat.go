@@ -22,8 +22,8 @@ type Chat struct {
 
 // NewChat returns an error if the sub-agents and tools cannot be offered together; see agent.NewCallables. If system is
 // empty, the requests contain no system message.
-func NewChat(m *Model, system string, colleagues []agent.Colleague, tools []tool.Tool) (*Chat, error) {
-	callables, err := agent.NewCallables(colleagues, tools)
+func NewChat(m *Model, system string, subAgents []agent.SubAgent, tools []tool.Tool) (*Chat, error) {
+	callables, err := agent.NewCallables(subAgents, tools)
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}

@@ -60,7 +60,7 @@ func newStage(t *testing.T, bodies ...string) *stage {
 	}
 	t.Cleanup(func() { m.Close(context.Background()) })
 	echo := tool.Func("echo", "Says it again.", "text", "what", func(_ context.Context, text string) (string, error) { return text + "!", nil })
-	if s.Chat, err = NewChat(m, "Be brief.", []agent.Colleague{{Name: "helper", Description: "Helps."}}, []tool.Tool{echo}); err != nil {
+	if s.Chat, err = NewChat(m, "Be brief.", []agent.SubAgent{{Name: "helper", Description: "Helps."}}, []tool.Tool{echo}); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -263,7 +263,7 @@ func TestOpen(t *testing.T) {
 		t.Error(err)
 	}
 	same := tool.Func("helper", "", "x", "", func(context.Context, string) (string, error) { return "", nil })
-	if _, err := NewChat(&Model{}, "", []agent.Colleague{{Name: "helper"}}, []tool.Tool{same}); err == nil || !strings.Contains(err.Error(), "helper") {
+	if _, err := NewChat(&Model{}, "", []agent.SubAgent{{Name: "helper"}}, []tool.Tool{same}); err == nil || !strings.Contains(err.Error(), "helper") {
 		t.Errorf("two of one name: %v", err)
 	}
 }

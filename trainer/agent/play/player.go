@@ -20,19 +20,19 @@ import (
 
 // Settings configure a Player.
 type Settings struct {
-	Part       task.Part
-	Colleagues []agent.Colleague // the agents that it may call, with their descriptions for its prompt
-	Absent     []string          // configured agents that this run leaves out
-	Seed       uint64            // of the run
-	Task       task.Task
-	Tokenizer  *tokenizer.Tokenizer
-	Tools      *Toolbox        // tools of the configuration; the player closes them
-	Policy     policy.Sampler  // nil: the player can only demonstrate
-	Hosted     *hosted.Model   // in place of Tokenizer and Policy; nil: use these
-	Variables  *ordered.Object // of the chat template; nil: none
-	Date       time.Time       // the date that templates print as today; zero: the clock's date
-	Limits     agent.Limits
-	MaxLag     int64 // largest difference of policy versions within a conversation
+	Part      task.Part
+	SubAgents []agent.SubAgent // the agents that it may call, with their descriptions for its prompt
+	Absent    []string         // configured agents that this run leaves out
+	Seed      uint64           // of the run
+	Task      task.Task
+	Tokenizer *tokenizer.Tokenizer
+	Tools     *Toolbox        // tools of the configuration; the player closes them
+	Policy    policy.Sampler  // nil: the player can only demonstrate
+	Hosted    *hosted.Model   // in place of Tokenizer and Policy; nil: use these
+	Variables *ordered.Object // of the chat template; nil: none
+	Date      time.Time       // the date that templates print as today; zero: the clock's date
+	Limits    agent.Limits
+	MaxLag    int64 // largest difference of policy versions within a conversation
 }
 
 // Player plays one agent of a team, in any number of conversations at once.
@@ -72,7 +72,7 @@ func New(s Settings) (*Player, error) {
 		}
 		return p, nil
 	}
-	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, Colleagues: s.Colleagues, Tools: p.offered(), TemplateArgs: s.Variables, Date: s.Date})
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, SubAgents: s.SubAgents, Tools: p.offered(), TemplateArgs: s.Variables, Date: s.Date})
 	if err == nil {
 		err = s.Limits.CheckFold(chat)
 	}
@@ -88,7 +88,7 @@ func (p *Player) host() (err error) {
 	if _, ok := p.Task.(task.Speaker); ok {
 		return fmt.Errorf("the task %s has its own dialect, which a hosted model cannot use: choose another task or a model with weights", p.Task.Name())
 	}
-	p.chat, err = hosted.NewChat(p.Hosted, p.Part.System, p.Colleagues, p.offered())
+	p.chat, err = hosted.NewChat(p.Hosted, p.Part.System, p.SubAgents, p.offered())
 	return err
 }
 

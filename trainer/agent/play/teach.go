@@ -36,7 +36,7 @@ func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent
 // functions returns the names of the tools and agents that the agent can call.
 func (p *Player) functions() []string {
 	var names []string
-	for _, c := range p.Colleagues {
+	for _, c := range p.SubAgents {
 		names = append(names, c.Name)
 	}
 	for _, t := range p.offered() {

@@ -52,11 +52,11 @@ func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Ta
 	if s.Part.Main {
 		for _, sub := range cfg.Subs() {
 			if slices.Contains(a.Delegates, sub.Name) {
-				s.Colleagues = append(s.Colleagues, agent.Colleague{Name: sub.Name, Description: describe(sub)})
+				s.SubAgents = append(s.SubAgents, agent.SubAgent{Name: sub.Name, Description: describe(sub)})
 			}
 		}
 	}
-	for _, c := range s.Colleagues {
+	for _, c := range s.SubAgents {
 		s.Part.Delegates = append(s.Part.Delegates, c.Name)
 	}
 	s.Tools, err = openTools(ctx, cfg, s.Part.Tools, note)

@@ -25,11 +25,11 @@ func (t *Task) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, 
 	if err != nil {
 		return nil, err
 	}
-	colleague := ""
+	subAgent := ""
 	if role == Planner {
-		colleague = p.Delegates[0]
+		subAgent = p.Delegates[0]
 	}
-	return newDialect(role, t.shape.Parts > 0, words, colleague)
+	return newDialect(role, t.shape.Parts > 0, words, subAgent)
 }
 
 // roleOf returns an agent's role in the grammar. It returns an error for settings that the grammar cannot express.
@@ -57,20 +57,20 @@ type words interface {
 
 // dialect is the word-level grammar as an agent.Dialect. It keeps the state of one conversation.
 type dialect struct {
-	grammar   *Grammar
-	vocab     words
-	colleague string
-	stops     []int32
+	grammar  *Grammar
+	vocab    words
+	subAgent string
+	stops    []int32
 }
 
-// newDialect returns the dialect of one conversation. colleague is the sub-agent that the planner calls. It returns an
+// newDialect returns the dialect of one conversation. subAgent is the sub-agent that the planner calls. It returns an
 // error if the vocabulary lacks one of the role's stop words.
-func newDialect(role Role, fanOut bool, vocab words, colleague string) (*dialect, error) {
-	grammar, err := newGrammar(role, fanOut)
+func newDialect(role Role, fanOut bool, vocab words, subAgent string) (*dialect, error) {
+	grammar, err := NewGrammar(role, fanOut)
 	if err != nil {
 		return nil, err
 	}
-	d := &dialect{grammar: grammar, vocab: vocab, colleague: colleague}
+	d := &dialect{grammar: grammar, vocab: vocab, subAgent: subAgent}
 	if d.stops, err = d.ids(grammar.Stops()); err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (d *dialect) Text(turn []int32) string { return strings.Join(d.words(turn),
 func (d *dialect) Parse(turn []int32) agent.Action {
 	switch a := d.grammar.Step(d.words(turn)).(type) {
 	case Delegation:
-		return agent.Action{Calls: []agent.Call{{Name: d.colleague, Delegate: true, Task: a.Subtask}}}
+		return agent.Action{Calls: []agent.Call{{Name: d.subAgent, Delegate: true, Task: a.Subtask}}}
 	case ToolCall:
 		return toolCall(a)
 	case Continue:

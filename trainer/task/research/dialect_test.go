@@ -193,7 +193,7 @@ func TestPartsAreChecked(t *testing.T) {
 	}
 }
 
-// Who looks things up has the search, and a planner has nothing but its colleague.
+// Who looks things up has the search, and a planner has nothing but its sub-agent.
 func TestTools(t *testing.T) {
 	r, _ := open(t)
 	for role, want := range map[Role]int{Planner: 0, Researcher: 1, Single: 1} {
