@@ -76,7 +76,7 @@ func startingPoints(cfg *config.Config, dir string, opt Options) (points []archi
 	if opt.again { // the first round has reported them
 		notes = nil
 	}
-	points, err = checkpoints.AtHand(opt.Observer)
+	points, err = checkpoints.Usable(opt.Observer)
 	switch {
 	case err != nil || len(points) > 0:
 	case len(stopped) > 0:

@@ -49,7 +49,7 @@ type Archive struct {
 	evaluations Evaluations
 	saved       int64 // version of the newest checkpoint, complete or being written; -1: there is none yet
 	saving      saving
-	copied      *copied        // copy from which checkpoints are written; nil before Begin, and for an agent that is not trained
+	snapshot    *snapshot      // copy from which checkpoints are written; nil before Begin, and for an agent that is not trained
 	ledger      *Ledger        // nil before Begin
 	reference   []durable.File // weights of the KL reference that KeepReference wrote
 }
@@ -189,7 +189,7 @@ func (a *Archive) restoreMoments(ctx context.Context, f *OptimizerFile, st state
 // writing. It does not change any file if another worker has taken the agent's place in the meantime.
 func (a *Archive) Begin(ctx context.Context, from *Manifest) (err error) {
 	if a.parameters.Trains() {
-		if a.copied, err = newCopied(a.parameters.Numel()); err != nil {
+		if a.snapshot, err = newSnapshot(a.parameters.Numel()); err != nil {
 			return err
 		}
 	}
@@ -217,8 +217,8 @@ func (a *Archive) Record(line LedgerLine) error { return a.diskFull(a.ledger.App
 // Close frees the memory and closes the ledger. Call Drain first: no checkpoint may be in progress.
 func (a *Archive) Close() error {
 	var errs []error
-	if a.copied != nil {
-		errs = append(errs, a.copied.free())
+	if a.snapshot != nil {
+		errs = append(errs, a.snapshot.free())
 	}
 	if a.ledger != nil {
 		errs = append(errs, a.ledger.Close())

@@ -46,13 +46,13 @@ func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string
 	o := Optimizer{Step: c.Updates, Len: a.parameters.Numel(), Buffers: map[string]func(int64, []float32) error{
 		masterBuffer: func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }}}
 	if !c.Over {
-		held, free, err := a.copyNow(ctx)
+		snap, free, err := a.takeSnapshot(ctx)
 		if err != nil {
 			return "", err
 		}
 		defer func() { _ = free() }()
-		for name, buffer := range map[string][]float32{masterBuffer: held.master, "m": held.m, "v": held.v} {
-			o.Buffers[name] = held.reader(ctx, buffer)
+		for name, buffer := range map[string][]float32{masterBuffer: snap.master, "m": snap.m, "v": snap.v} {
+			o.Buffers[name] = snap.reader(ctx, buffer)
 		}
 	}
 	folder = coldStartDir(a.settings.Dir, a.settings.Agent)
@@ -74,20 +74,20 @@ func (a *Archive) SaveColdStart(ctx context.Context, c ColdStart) (folder string
 	return folder, nil
 }
 
-// copyNow copies the weights and moments. If the agent's checkpoints will not have moments, it allocates separate memory
+// takeSnapshot copies the weights and moments. If the agent's checkpoints will not have moments, it allocates separate memory
 // for them.
-func (a *Archive) copyNow(ctx context.Context) (held *copied, free func() error, err error) {
-	held, free = a.copied, func() error { return nil }
-	if held == nil {
-		if held, err = newCopied(a.parameters.Numel()); err != nil {
+func (a *Archive) takeSnapshot(ctx context.Context) (snap *snapshot, free func() error, err error) {
+	snap, free = a.snapshot, func() error { return nil }
+	if snap == nil {
+		if snap, err = newSnapshot(a.parameters.Numel()); err != nil {
 			return nil, nil, err
 		}
-		free = held.free
+		free = snap.free
 	}
-	if err := a.parameters.Copy(ctx, held.master, held.m, held.v); err != nil {
+	if err := a.parameters.Copy(ctx, snap.master, snap.m, snap.v); err != nil {
 		return nil, nil, errors.Join(err, free())
 	}
-	return held, free, nil
+	return snap, free, nil
 }
 
 // RestoreColdStart restores the weights and moments of a stopped cold start. If there is no such state, or if it is

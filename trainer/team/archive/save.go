@@ -187,7 +187,7 @@ func (a *Archive) agentState(ctx context.Context, version int64) (AgentState, er
 	out := AgentState{Name: a.settings.Agent, DType: a.settings.DType, Extra: a.settings.Tokenizer}
 	master := func(from int64, dst []float32) error { return a.parameters.Read(ctx, from, dst) }
 	if a.parameters.Trains() {
-		c := a.copied
+		c := a.snapshot
 		if err := a.parameters.Copy(ctx, c.master, c.m, c.v); err != nil {
 			return out, err
 		}

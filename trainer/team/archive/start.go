@@ -7,9 +7,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
 
-// AtHand returns the checkpoints from which a run can continue, the newest first. The observer receives a note for each
+// Usable returns the checkpoints from which a run can continue, the newest first. The observer receives a note for each
 // checkpoint that cannot be used. It is an error if there are checkpoints but none of them can be used.
-func (c Checkpoints) AtHand(observer metrics.Observer) ([]Manifest, error) {
+func (c Checkpoints) Usable(observer metrics.Observer) ([]Manifest, error) {
 	steps, err := c.List()
 	if err != nil {
 		return nil, err
