@@ -117,7 +117,7 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 			r.Digest, err = f.Learner.Digest(ctx)
 		}
 	case launch.LoadReference:
-		err = f.ReferTo(ctx, f.wanted.Config, f.wanted.Config.Agent(f.wanted.Agent), o.Folder)
+		err = f.LoadReference(ctx, f.wanted.Config, f.wanted.Config.Agent(f.wanted.Agent), o.Folder)
 	case launch.Sample:
 		if f.engine, err = f.OpenEngine(ctx, f.wanted); err == nil {
 			f.inbox.Sample(f.sample)

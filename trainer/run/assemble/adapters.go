@@ -87,18 +87,18 @@ func (p *Parts) hold(ctx context.Context, c lora.PEFT, l *lora.Layout, read func
 	return adapted, err
 }
 
-// referToStart makes the run's initial policy the reference of the KL term: the base, to which new adapters add
+// loadInitialReference makes the run's initial policy the reference of the KL term: the base, to which new adapters add
 // nothing, or the base with the configured adapters.
-func (p *Parts) referToStart(ctx context.Context, cfg *config.Config, a *config.Agent) error {
+func (p *Parts) loadInitialReference(ctx context.Context, cfg *config.Config, a *config.Agent) error {
 	if folder := a.LoRA.Folder(); folder != "" {
-		return p.referToAdapter(ctx, cfg.Resolve(folder))
+		return p.loadAdapterReference(ctx, cfg.Resolve(folder))
 	}
 	p.Reference = p.base.model
 	return p.Learner.SetReference(ctx, p.Reference)
 }
 
-// referToAdapter makes the base with a folder's adapters the reference of the KL term.
-func (p *Parts) referToAdapter(ctx context.Context, folder string) error {
+// loadAdapterReference makes the base with a folder's adapters the reference of the KL term.
+func (p *Parts) loadAdapterReference(ctx context.Context, folder string) error {
 	c, l, read, err := readAdapters(folder, p.base.model.Config)
 	if err != nil {
 		return err

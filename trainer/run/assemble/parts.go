@@ -207,7 +207,7 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group 
 		return nil
 	}
 	if a.Adapts() && a.Reference == "" {
-		return p.referToStart(ctx, cfg, a)
+		return p.loadInitialReference(ctx, cfg, a)
 	}
 	o, err := openReference(cfg, a, want.Task)
 	if err != nil {
@@ -216,15 +216,15 @@ func (p *Parts) learns(ctx context.Context, want Wanted, a *config.Agent, group 
 	return p.setReference(ctx, cfg, a, o)
 }
 
-// ReferTo makes the weights in a folder the reference of the KL term, on all of the agent's devices.
-func (p *Parts) ReferTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
-	_, err := p.group.Do(ctx, launch.Order{Kind: launch.LoadReference, Folder: folder}, nil, func(ctx context.Context) error { return p.referTo(ctx, cfg, a, folder) })
+// LoadReference makes the weights in a folder the reference of the KL term, on all of the agent's devices.
+func (p *Parts) LoadReference(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
+	_, err := p.group.Do(ctx, launch.Order{Kind: launch.LoadReference, Folder: folder}, nil, func(ctx context.Context) error { return p.loadReference(ctx, cfg, a, folder) })
 	return err
 }
 
-func (p *Parts) referTo(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
+func (p *Parts) loadReference(ctx context.Context, cfg *config.Config, a *config.Agent, folder string) error {
 	if a.Adapts() {
-		return p.referToAdapter(ctx, folder)
+		return p.loadAdapterReference(ctx, folder)
 	}
 	src, err := weights.Open(folder)
 	if err != nil {

@@ -91,7 +91,7 @@ func opened(ctx context.Context, cfg *config.Config, t task.Task, agents []strin
 		if name == cfg.Main().Name { // a sub-agent's prompts depend on the main agent
 			asked = append(train, held...)
 		}
-		tooLong, err := assemble.Rehearse(ctx, cfg, cfg.Agent(name), t, asked)
+		tooLong, err := assemble.DryRun(ctx, cfg, cfg.Agent(name), t, asked)
 		if err != nil {
 			out = append(out, Finding{Fail, name, oneLine(err), ""})
 		}

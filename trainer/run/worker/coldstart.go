@@ -132,7 +132,7 @@ func (cs *coldStart) takeReference(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return cs.parts.ReferTo(ctx, cs.cfg, cs.agent, folder)
+	return cs.parts.LoadReference(ctx, cs.cfg, cs.agent, folder)
 }
 
 // awaitReady waits until all agents are ready, even if a stop was requested. If an agent has stopped in its cold start, and
