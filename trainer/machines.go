@@ -51,9 +51,9 @@ func (o *Options) listenForMachines(cfg *config.Config, over <-chan struct{}) er
 
 // dismissMachines sends the end of the run to further machines.
 func (o Options) dismissMachines(ctx context.Context, err error) {
-	over := launch.Over{}
+	over := launch.RunEnd{}
 	if err != nil && !errors.Is(err, ErrFinished) {
-		over = launch.Over{Why: err.Error(), Stopped: Resumable(err) || ctx.Err() != nil}
+		over = launch.RunEnd{Why: err.Error(), Stopped: Resumable(err) || ctx.Err() != nil}
 	}
 	for _, m := range o.machines {
 		m.Close(over)

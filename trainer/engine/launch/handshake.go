@@ -29,11 +29,11 @@ type control struct {
 	Taken   bool          `json:"taken,omitempty"`   // if refused: another connection, perhaps a dead one, has this number and device
 	Entered bool          `json:"entered,omitempty"` // the machine takes part
 	Begin   time.Duration `json:"begin,omitempty"`   // start a follower with this lease; its orders follow
-	Over    *Over         `json:"over,omitempty"`
+	Over    *RunEnd       `json:"over,omitempty"`
 }
 
-// Over is the end of a run, as reported to the machines that took part.
-type Over struct {
+// RunEnd is the end of a run, as reported to the machines that took part.
+type RunEnd struct {
 	Why     string `json:"why"`               // "": the run is complete
 	Stopped bool   `json:"stopped,omitempty"` // the run can be continued
 }
@@ -41,20 +41,20 @@ type Over struct {
 // errComplete is the end of a complete run.
 var errComplete = errors.New("launch: the run is complete")
 
-func (o Over) err(agent string) error {
+func (o RunEnd) err(agent string) error {
 	if o.Why == "" {
 		return errComplete
 	}
-	return &OverError{agent, o}
+	return &RunEndedError{agent, o}
 }
 
-// OverError reports a run that ended before it was complete.
-type OverError struct {
+// RunEndedError reports a run that ended before it was complete.
+type RunEndedError struct {
 	Agent string
-	Over
+	RunEnd
 }
 
-func (e *OverError) Error() string {
+func (e *RunEndedError) Error() string {
 	return fmt.Sprintf("the worker of %s has ended: %s", e.Agent, e.Why)
 }
 

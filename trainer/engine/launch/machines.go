@@ -31,7 +31,7 @@ type Machines struct {
 	conns   map[int]*deviceConn // open connections, by rank
 	changed chan struct{}       // closed and replaced when a connection enters
 	untold  map[int]bool        // machines that took part and have not received the end of the run
-	over    *Over               // nil: the run continues
+	over    *RunEnd             // nil: the run continues
 	refused int                 // number of refused connections
 }
 
@@ -214,7 +214,7 @@ func (m *Machines) leave(l *deviceConn) {
 }
 
 // dismiss reports to a machine that the run is over.
-func (m *Machines) dismiss(l *deviceConn, over Over) {
+func (m *Machines) dismiss(l *deviceConn, over RunEnd) {
 	l.dismiss(control{Over: &over})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -273,7 +273,7 @@ func (m *Machines) missing() string {
 // Close reports the run's end to the machines, and stops listening. Machines that were in a group connect again to receive
 // this report when their followers are gone. Close waits for them for the time within which a follower must send a
 // heartbeat.
-func (m *Machines) Close(over Over) {
+func (m *Machines) Close(over RunEnd) {
 	const longest = 4 << 10
 	if m == nil {
 		return

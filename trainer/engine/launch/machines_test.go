@@ -36,7 +36,7 @@ func listen(t *testing.T, agent string) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { w.Close(Over{}) })
+	t.Cleanup(func() { w.Close(RunEnd{}) })
 	return w
 }
 
@@ -66,7 +66,7 @@ func (w *worker) serveMachine(t *testing.T, s FurtherMachine) <-chan error {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { ended <- ServeMachine(ctx, s) }()
 	t.Cleanup(func() {
-		w.Close(Over{Why: "the test is over"})
+		w.Close(RunEnd{Why: "the test is over"})
 		cancel()
 	})
 	return ended
@@ -105,7 +105,7 @@ func TestMachines(t *testing.T) {
 		}
 		c.Close()
 	}
-	w.Close(Over{})
+	w.Close(RunEnd{})
 	if err := <-ended; err != nil {
 		t.Errorf("the run is complete, but the machine ended with error %v", err)
 	}
@@ -230,7 +230,7 @@ func TestMachinesAbsent(t *testing.T) {
 		t.Errorf("a cancelled wait: got error %v, want %v", err, own)
 	}
 	s := w.machine1()
-	w.Close(Over{})
+	w.Close(RunEnd{})
 	if err := ServeMachine(t.Context(), s); !errors.As(err, &absent) || !strings.Contains(err.Error(), "the worker of obeys at 127.0.0.1:") {
 		t.Errorf("the machine's wait: got error %v, want an AbsentError", err)
 	}
@@ -252,10 +252,10 @@ func TestMachineAsked(t *testing.T) {
 		if inRound {
 			continue
 		}
-		over := Over{Why: "as asked", Stopped: true}
+		over := RunEnd{Why: "as asked", Stopped: true}
 		w.Close(over)
-		var told *OverError
-		if err := <-ended; !errors.As(err, &told) || told.Over != over {
+		var told *RunEndedError
+		if err := <-ended; !errors.As(err, &told) || told.RunEnd != over {
 			t.Errorf("after the end of the run: got error %v, want %+v", err, over)
 		}
 		if err := ServeMachine(t.Context(), s); err != ErrStopped {

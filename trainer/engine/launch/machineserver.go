@@ -58,7 +58,7 @@ func ServeMachine(ctx context.Context, s FurtherMachine) error {
 	devices.Wait()
 	close(ended)
 	for other := range ended { // one device may have missed the worker's last message that another received
-		if told := new(*OverError); err == ErrStopped && (other == errComplete || errors.As(other, told)) {
+		if told := new(*RunEndedError); err == ErrStopped && (other == errComplete || errors.As(other, told)) {
 			err = other
 		}
 	}
@@ -137,7 +137,7 @@ func (m *machineServer) reach(ctx context.Context, device int) (c call, err erro
 		c, err = m.connect(ctx, device)
 		var refused *refusedError
 		switch {
-		case err == nil, err == errComplete, errors.As(err, new(*OverError)):
+		case err == nil, err == errComplete, errors.As(err, new(*RunEndedError)):
 			return c, err
 		case ctx.Err() != nil:
 			return c, context.Cause(ctx)

@@ -34,7 +34,7 @@ func Resumable(err error) bool {
 	var gpu *torch.LostError
 	var follower *launch.LostError
 	var machine *launch.AbsentError
-	var over *launch.OverError
+	var over *launch.RunEndedError
 	return errors.Is(err, ErrStopped) || errors.As(err, &late) || errors.As(err, &away) || errors.As(err, &gpu) || errors.As(err, &follower) ||
 		errors.As(err, &machine) || errors.As(err, &over) && over.Stopped || errors.As(err, &stop) && stop.Kind == store.Asked
 }
