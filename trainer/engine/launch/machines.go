@@ -27,12 +27,12 @@ type Machines struct {
 	accepting sync.WaitGroup
 	entering  chan struct{} // holds one element for each connection that is not authenticated yet
 
-	mu      sync.Mutex
-	conns   map[int]*deviceConn // open connections, by rank
-	changed chan struct{}       // closed and replaced when a connection enters
-	untold  map[int]bool        // machines that took part and have not received the end of the run
-	over    *RunEnd             // nil: the run continues
-	refused int                 // number of refused connections
+	mu         sync.Mutex
+	conns      map[int]*deviceConn // open connections, by rank
+	changed    chan struct{}       // closed and replaced when a connection enters
+	unnotified map[int]bool        // machines that took part and have not received the end of the run
+	over       *RunEnd             // nil: the run continues
+	refused    int                 // number of refused connections
 }
 
 // MachineSettings describes the machines of one agent.
@@ -72,7 +72,7 @@ func Listen(s MachineSettings) (*Machines, error) {
 	}
 	const mostStrangers = 64
 	m := &Machines{settings: s, program: digest, tls: config, listener: listener, entering: make(chan struct{}, mostStrangers),
-		conns: map[int]*deviceConn{}, changed: make(chan struct{}), untold: map[int]bool{}}
+		conns: map[int]*deviceConn{}, changed: make(chan struct{}), unnotified: map[int]bool{}}
 	m.accepting.Go(m.accept)
 	return m, nil
 }
@@ -124,7 +124,7 @@ func (m *Machines) admit(conn net.Conn) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		m.speak(fmt.Sprintf("a connection from %v does not prove that it has the key of %s's machines: %v", conn.RemoteAddr(), m.settings.Agent, err))
+		m.noteRefusal(fmt.Sprintf("a connection from %v does not prove that it has the key of %s's machines: %v", conn.RemoteAddr(), m.settings.Agent, err))
 		return
 	}
 	if _, content, err = readFrame(l.in, handshakeFrame); err == nil {
@@ -133,17 +133,17 @@ func (m *Machines) admit(conn net.Conn) {
 	if err != nil {
 		_ = conn.Close()
 		if !errors.Is(err, io.EOF) { // else the machine closed it, because another of its connections was refused
-			m.speak(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.settings.Agent, err))
+			m.noteRefusal(fmt.Sprintf("a connection from %v is not one of the machines of %s: %v", conn.RemoteAddr(), m.settings.Agent, err))
 		}
 		return
 	}
 	if why := h.refusal(m.settings, m.program); why != "" {
-		m.speak(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
+		m.noteRefusal(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
 		l.dismiss(control{Refused: why})
 		return
 	}
-	if why := m.strays(l.here, h.Address); why != "" {
-		m.speak(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
+	if why := m.addressMismatch(l.here, h.Address); why != "" {
+		m.noteRefusal(fmt.Sprintf("machine %d at %s is refused: %s", h.Machine, h.Address, why))
 		l.dismiss(control{Refused: why})
 		return
 	}
@@ -151,8 +151,8 @@ func (m *Machines) admit(conn net.Conn) {
 	m.enter(l)
 }
 
-// strays returns the reason why ranks could not meet at the two ends of a connection, or "" if they can.
-func (m *Machines) strays(here, there string) string {
+// addressMismatch returns the reason why ranks could not meet at the two ends of a connection, or "" if they can.
+func (m *Machines) addressMismatch(here, there string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, other := range m.conns {
@@ -171,8 +171,8 @@ func isLoopback(address string) bool {
 	return err == nil && at.IsLoopback()
 }
 
-// speak reports a refused connection, a bounded number of times.
-func (m *Machines) speak(text string) {
+// noteRefusal reports a refused connection, a bounded number of times.
+func (m *Machines) noteRefusal(text string) {
 	const most = 20
 	m.mu.Lock()
 	m.refused++
@@ -189,7 +189,7 @@ func (m *Machines) enter(l *deviceConn) {
 	other, over := m.conns[l.rank], m.over
 	enters := other == nil && over == nil
 	if enters && writeFrame(l.conn, controlFrame, control{Entered: true}) == nil && l.conn.SetDeadline(time.Time{}) == nil {
-		m.conns[l.rank], m.untold[l.machine] = l, true
+		m.conns[l.rank], m.unnotified[l.machine] = l, true
 		close(m.changed)
 		m.changed = make(chan struct{})
 	}
@@ -218,7 +218,7 @@ func (m *Machines) dismiss(l *deviceConn, over RunEnd) {
 	l.dismiss(control{Over: &over})
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.untold, l.machine)
+	delete(m.unnotified, l.machine)
 }
 
 // take waits until every device of every machine is connected and none belongs to a group, and then has each start a
@@ -290,17 +290,17 @@ func (m *Machines) Close(over RunEnd) {
 		m.dismiss(l, over)
 	}
 	const look = 20 * time.Millisecond
-	for waited := time.Duration(0); waited < max(m.settings.Lease, startTimeout) && m.anyUntold(); waited += look {
+	for waited := time.Duration(0); waited < max(m.settings.Lease, startTimeout) && m.anyUnnotified(); waited += look {
 		time.Sleep(look)
 	}
 	_ = m.listener.Close()
 	m.accepting.Wait()
 }
 
-func (m *Machines) anyUntold() bool {
+func (m *Machines) anyUnnotified() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.untold) > 0
+	return len(m.unnotified) > 0
 }
 
 // deviceConn is the connection of one device of another machine, and the link to the follower there.

@@ -79,7 +79,7 @@ func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy
 	if err != nil {
 		return policy.Completion{}, err
 	}
-	_ = f.send(asks) // if the process is gone, attend reports the reason
+	_ = f.send(asks) // if the process is gone, handleReplies reports the reason
 	defer context.AfterFunc(ctx, func() {
 		if cancel, err := frame(cancelFrame, binary.LittleEndian.AppendUint64(nil, id)); err == nil {
 			_ = f.send(cancel)

@@ -162,7 +162,7 @@ func StartGroup(ctx context.Context, s GroupSettings) (*RankGroup, error) {
 		return nil, err
 	}
 	for _, f := range c.followers {
-		c.left.Go(func() { c.attend(f) })
+		c.left.Go(func() { c.handleReplies(f) })
 		c.left.Go(func() { c.watch(f) })
 	}
 	return c, nil
@@ -206,8 +206,8 @@ func (g *RankGroup) parent(here []*follower, started chan<- error, environ []str
 	}
 }
 
-// attend handles a follower's replies until it is gone.
-func (g *RankGroup) attend(f *follower) {
+// handleReplies handles a follower's replies until it is gone.
+func (g *RankGroup) handleReplies(f *follower) {
 	defer close(f.ended)
 	err := g.listen(f)
 	var failed *FailedError
@@ -335,7 +335,7 @@ func (g *RankGroup) do(ctx context.Context, orders [][][]byte, own func(context.
 	})
 	for i, f := range g.followers {
 		g.left.Go(func() {
-			_ = f.send(orders[i]...) // if the process is gone, attend reports the reason
+			_ = f.send(orders[i]...) // if the process is gone, handleReplies reports the reason
 		})
 	}
 	if err := own(acting); err != nil {
