@@ -60,7 +60,7 @@ func (p *Policy) Stats() policy.Stats {
 	sum := p.Policy.Stats()
 	sum.Ranks = []int64{sum.SampledTokens}
 	for _, f := range p.group.followers {
-		s := f.asked.counted()
+		s := f.pending.counted()
 		sum.Ranks = append(sum.Ranks, s.SampledTokens)
 		sum = sum.Plus(s)
 	}
@@ -70,7 +70,7 @@ func (p *Policy) Stats() policy.Stats {
 // ask requests a turn from a follower. If ctx ends, the follower's turn ends, too, with the tokens sampled so far.
 func (p *Policy) ask(ctx context.Context, f *follower, r policy.Request) (policy.Completion, error) {
 	from := p.versions.from()
-	id, answer := f.asked.add()
+	id, answer := f.pending.add()
 	content, err := encodeColumns(request{id, r.Tokens, r.Sampling, r.Key, r.Computed})
 	if err != nil {
 		return policy.Completion{}, err
@@ -156,15 +156,15 @@ func (v *versions) check(from, got int64) error {
 	return nil
 }
 
-// asked holds the requests that a follower has not answered, by number.
-type asked struct {
+// pendingTurns holds the requests that a follower has not answered, by number.
+type pendingTurns struct {
 	mu    sync.Mutex
 	last  uint64
 	turns map[uint64]chan Turn
 	stats policy.Stats // the newest that came with an answer
 }
 
-func (a *asked) add() (id uint64, answer <-chan Turn) {
+func (a *pendingTurns) add() (id uint64, answer <-chan Turn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.turns == nil {
@@ -176,7 +176,7 @@ func (a *asked) add() (id uint64, answer <-chan Turn) {
 }
 
 // take delivers an answer to its request. wanted is false if there is none.
-func (a *asked) take(content []byte) (wanted bool, err error) {
+func (a *pendingTurns) take(content []byte) (wanted bool, err error) {
 	in, err := decodeColumns[answer](content)
 	if err != nil {
 		return false, err
@@ -194,7 +194,7 @@ func (a *asked) take(content []byte) (wanted bool, err error) {
 	return wanted, nil
 }
 
-func (a *asked) counted() policy.Stats {
+func (a *pendingTurns) counted() policy.Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.stats

@@ -78,7 +78,7 @@ type follower struct {
 	told          *exitReport // how its process ended, as its machine reported
 	writing       sync.Mutex
 	answers       chan Reply    // replies to orders, one order at a time
-	asked         asked         // open requests for turns, many at once and also during an order
+	pending       pendingTurns  // open requests for turns, many at once and also during an order
 	alive         atomic.Bool   // a heartbeat came since the last check
 	ended         chan struct{} // closed when the process is gone
 }
@@ -235,7 +235,7 @@ func (g *RankGroup) listen(f *follower) error {
 		case kind == replyFrame:
 			err = decodeJSON(content, &reply)
 		case kind == turnFrame:
-			wanted, err = f.asked.take(content)
+			wanted, err = f.pending.take(content)
 		case kind == stopFrame:
 			f.stop()
 		case kind == endedFrame:
