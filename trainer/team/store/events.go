@@ -139,7 +139,7 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 		again := lookAgain
 		found, err := look(ctx)
 		if err == nil {
-			s.sayBack()
+			s.noteStoreBack()
 		}
 		switch {
 		case found && err == nil:
@@ -154,9 +154,9 @@ func (s *Store) waitFor(ctx context.Context, wake <-chan struct{}, look func(con
 		}
 		if last != nil {
 			again = lookGone // an event may arrive before the client's pool has tried to connect again
-			s.sayGone(since, last)
+			s.noteStoreGone(since, last)
 		} else {
-			s.sayDead(since, awaited)
+			s.noteDeadWorkers(since, awaited)
 		}
 		select {
 		case <-wake:

@@ -34,8 +34,8 @@ func (s *Store) due(since time.Time) bool {
 	return true
 }
 
-// sayGone sends the message that the store cannot be reached.
-func (s *Store) sayGone(since time.Time, err error) {
+// noteStoreGone sends the message that the store cannot be reached.
+func (s *Store) noteStoreGone(since time.Time, err error) {
 	if !s.due(since) {
 		return
 	}
@@ -49,8 +49,8 @@ func (s *Store) sayGone(since time.Time, err error) {
 	s.patience.gone = since
 }
 
-// sayBack sends the message that the store answers again, if a message reported that it did not.
-func (s *Store) sayBack() {
+// noteStoreBack sends the message that the store answers again, if a message reported that it did not.
+func (s *Store) noteStoreBack() {
 	s.patience.mu.Lock()
 	since := s.patience.gone
 	s.patience.gone = time.Time{}
@@ -61,9 +61,9 @@ func (s *Store) sayBack() {
 	s.opts.Waiting(fmt.Sprintf("the store answers again, after %v", time.Since(since).Round(time.Second)))
 }
 
-// sayDead sends a message about a wait for agents without a live worker. Waits for agents whose workers are alive cause
+// noteDeadWorkers sends a message about a wait for agents without a live worker. Waits for agents whose workers are alive cause
 // no message.
-func (s *Store) sayDead(since time.Time, awaited func() (agents []string, what string)) {
+func (s *Store) noteDeadWorkers(since time.Time, awaited func() (agents []string, what string)) {
 	if !s.due(since) {
 		return
 	}
@@ -71,7 +71,7 @@ func (s *Store) sayDead(since time.Time, awaited func() (agents []string, what s
 	whom, dead, err := s.liveliness(agents)
 	switch {
 	case err != nil:
-		s.patience.forget() // no message was sent; sayGone sends it once a read has failed
+		s.patience.forget() // no message was sent; noteStoreGone sends it once a read has failed
 	case dead:
 		s.opts.Waiting(fmt.Sprintf("waits since %s for %s: %s", since.Format(time.TimeOnly), whom, what))
 	}

@@ -213,7 +213,7 @@ func (s *Store) retry(ctx context.Context, what string, op func(context.Context)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := op(ctx)
 		if err == nil {
-			s.sayBack()
+			s.noteStoreBack()
 			return nil
 		}
 		if !overdue(err) {
@@ -228,7 +228,7 @@ func (s *Store) retry(ctx context.Context, what string, op func(context.Context)
 		if !transient(err) {
 			return fmt.Errorf("store: %s: %w", what, s.advise(err))
 		}
-		s.sayGone(since, err)
+		s.noteStoreGone(since, err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
