@@ -191,7 +191,7 @@ func (e *Engine) next() (batch *batch, ok bool) {
 func (e *Engine) plan() *batch {
 	for {
 		b := planBatch(e.running, e.opt.PassRows)
-		if !slices.ContainsFunc(b.work, func(w work) bool { return !e.pages.extend(w.q.line, w.q.filled+w.rows) }) {
+		if !slices.ContainsFunc(b.work, func(w work) bool { return !e.pages.extend(w.q.cached, w.q.filled+w.rows) }) {
 			return b
 		}
 		e.putBack(slices.MaxFunc(e.running, func(a, b *sequence) int { return cmp.Compare(a.arrival, b.arrival) }))
@@ -210,10 +210,10 @@ func (e *Engine) putBack(q *sequence) {
 
 // land ends a sequence's flight.
 func (e *Engine) land(q *sequence) {
-	e.pages.close(q.line)
+	e.pages.close(q.cached)
 	q.tenant.inFlight--
 	e.slots = append(e.slots, q.slot)
-	q.line, q.slot = nil, -1
+	q.cached, q.slot = nil, -1
 }
 
 // gather yields to all runnable goroutines, so that conversations that are about to request a turn join the next pass:
@@ -267,8 +267,8 @@ func (e *Engine) sortQueue() {
 
 // launch puts a sequence in flight.
 func (e *Engine) launch(q *sequence, from prefix) (moves []move) {
-	q.line, moves = e.pages.open(q.tenant, q.tokens, from)
-	q.filled = q.line.filled
+	q.cached, moves = e.pages.open(q.tenant, q.tokens, from)
+	q.filled = q.cached.filled
 	last := len(e.slots) - 1
 	q.slot, e.slots = e.slots[last], e.slots[:last]
 	q.listed = make([]int, len(e.pages.groups))
@@ -296,7 +296,7 @@ func (e *Engine) drop(why func(*sequence) error) {
 			return false
 		}
 		q.finish(policy.FinishCancelled, err)
-		if q.line != nil {
+		if q.cached != nil {
 			e.land(q)
 		}
 		return true
@@ -311,9 +311,9 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 	told := b.routes
 	for _, w := range b.work {
 		w.q.filled += w.rows
-		e.pages.fill(w.q.line, w.q.filled)
+		e.pages.fill(w.q.cached, w.q.filled)
 		n := w.rows * e.pages.width
-		w.q.line.routes, told = append(w.q.line.routes, told[:n]...), told[n:]
+		w.q.cached.routes, told = append(w.q.cached.routes, told[:n]...), told[n:]
 	}
 	for i, q := range b.ready {
 		if q.broken != nil {
@@ -323,9 +323,9 @@ func (e *Engine) distribute(b *batch, sampled []token) {
 		}
 		q.accept(sampled[i])
 		q.tenant.stats.SampledTokens++
-		q.line.tokens = append(q.line.tokens, sampled[i].id)
+		q.cached.tokens = append(q.cached.tokens, sampled[i].id)
 		if f, ended := q.ending.Add(sampled[i].id); ended {
-			q.out.Routes = slices.Clone(q.line.routes)
+			q.out.Routes = slices.Clone(q.cached.routes)
 			q.finish(f, nil)
 			e.land(q)
 		}

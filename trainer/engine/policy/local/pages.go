@@ -6,8 +6,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// line is a sequence with cached keys and values: one in flight, or the last turn of a conversation that may continue.
-type line struct {
+// cachedSeq is a sequence with cached keys and values: one in flight, or the last turn of a conversation that may continue.
+type cachedSeq struct {
 	owner  *Tenant
 	tokens []int32   // keys and values of the first `filled` are in the cache
 	filled int       // number of tokens
@@ -29,7 +29,7 @@ type pages struct {
 	pools   []*pool // of each group
 	rows    int     // most rows of a pass
 	width   int     // experts of a token
-	lines   []*line
+	cached  []*cachedSeq
 	clock   int64
 	sharing bool // reuse cached prefixes; tests turn it off to show that results do not depend on it
 
@@ -72,18 +72,18 @@ type move struct {
 
 const stateGroup = -1
 
-// prefix is the cached part of a sequence: the keys and values of the first `reuse` tokens of line `from`.
+// prefix is the cached part of a sequence: the keys and values of the first `reuse` tokens of cached sequence `from`.
 type prefix struct {
-	from  *line // nil: no part is cached
+	from  *cachedSeq // nil: no part is cached
 	reuse int
 }
 
-// find returns the longest reusable prefix of an owner's sequence. soon is true if a line in flight will have a longer one: waiting is then
-// cheaper than computing the prefix twice (K rollouts of a prompt). For a model with recurrent states, find also requests a snapshot of
-// a line in flight at the first token that differs.
+// find returns the longest reusable prefix of an owner's sequence. soon is true if a cached sequence in flight will have
+// a longer one: waiting is then cheaper than computing the prefix twice (K rollouts of a prompt). For a model with
+// recurrent states, find also requests a snapshot of a cached sequence in flight at the first token that differs.
 func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 	usable, promised := len(tokens)-1, 0 // the last token must run through the model, for its logits
-	for _, l := range p.lines {
+	for _, l := range p.cached {
 		if n := best.reuse; !p.sharing || l.owner != owner || l.stale || n >= min(usable, len(l.tokens)) || l.tokens[n] != tokens[n] {
 			continue // its common prefix is not longer
 		}
@@ -110,9 +110,9 @@ func firstSeen(g arch.CacheGroup, position int) int {
 	return max(0, position+1-g.Window) / arch.CacheBlock
 }
 
-// holds reports whether a sequence can continue after the first n tokens of a line, n ≥ 1: layers with a window may
-// have freed blocks that the next token attends to.
-func (p *pages) holds(l *line, n int) bool {
+// holds reports whether a sequence can continue after the first n tokens of a cached sequence, n ≥ 1: layers with a
+// window may have freed blocks that the next token attends to.
+func (p *pages) holds(l *cachedSeq, n int) bool {
 	for g, group := range p.groups {
 		if i := firstSeen(group, n); i*arch.CacheBlock < n && l.tables[g][i] == noBlock {
 			return false
@@ -122,7 +122,7 @@ func (p *pages) holds(l *line, n int) bool {
 }
 
 // fits reports whether there is room for a sequence of the given number of tokens in addition to `running` others, each
-// of which may need another block soon. Idle lines make room. A single sequence always fits.
+// of which may need another block soon. Idle cached sequences make room. A single sequence always fits.
 func (p *pages) fits(tokens int, from prefix, running int) bool {
 	for g, group := range p.groups {
 		need := group.Blocks(tokens+1, 1, p.rows)
@@ -142,12 +142,12 @@ func (p *pages) fits(tokens int, from prefix, running int) bool {
 
 // open puts a sequence in flight, which must fit, after the prefix that find returned. The moves must be made before
 // the next pass.
-func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move) {
+func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*cachedSeq, []move) {
 	l, moves := from.from, []move(nil)
 	again := p.states != nil && from.reuse == len(tokens)-1 // the state after a prompt remains for its other rollouts
 	if l == nil || l.busy || l.filled > from.reuse || again {
 		l, moves = p.fork(from)
-		p.lines = append(p.lines, l)
+		p.cached = append(p.cached, l)
 	} else { // the next turn of a conversation
 		p.each(l, (*pool).hold)
 	}
@@ -159,18 +159,18 @@ func (p *pages) open(owner *Tenant, tokens []int32, from prefix) (*line, []move)
 	return l, moves
 }
 
-// fork makes a line in flight with a prefix of another one.
-func (p *pages) fork(from prefix) (l *line, moves []move) {
-	l = &line{tables: make([][]int32, len(p.groups)), busy: true, recurrence: recurrence{state: noState}}
-	moves = p.begin(l, from) // first: blocks may be taken from the prefix's own line, and then its states are freed
+// fork makes a cached sequence in flight with a prefix of another one.
+func (p *pages) fork(from prefix) (l *cachedSeq, moves []move) {
+	l = &cachedSeq{tables: make([][]int32, len(p.groups)), busy: true, recurrence: recurrence{state: noState}}
+	moves = p.begin(l, from) // first: blocks may be taken from the prefix's own cached sequence, and then its states are freed
 	if from.from != nil {
 		moves = append(moves, p.forkBlocks(l, from)...)
 	}
 	return l, moves
 }
 
-// forkBlocks gives a new line the blocks of a prefix.
-func (p *pages) forkBlocks(l *line, from prefix) (moves []move) {
+// forkBlocks gives a new cached sequence the blocks of a prefix.
+func (p *pages) forkBlocks(l *cachedSeq, from prefix) (moves []move) {
 	whole := from.reuse / arch.CacheBlock
 	l.routes = slices.Clone(from.from.routes[:from.reuse*p.width])
 	for g := range p.groups {
@@ -206,9 +206,9 @@ func (p *pages) forkBlocks(l *line, from prefix) (moves []move) {
 	return moves
 }
 
-// extend gives a line in flight blocks for its first n tokens. It returns false if other lines in flight have them all.
-// Idle lines give up as many as are needed.
-func (p *pages) extend(l *line, n int) bool {
+// extend gives a cached sequence in flight blocks for its first n tokens. It returns false if other cached sequences in
+// flight have them all. Idle cached sequences give up as many as are needed.
+func (p *pages) extend(l *cachedSeq, n int) bool {
 	for g, pool := range p.pools {
 		for len(l.tables[g]) < arch.CacheBlocks(n) {
 			for len(pool.free) == 0 {
@@ -225,10 +225,11 @@ func (p *pages) extend(l *line, n int) bool {
 	return true
 }
 
-// giveUp takes the last block from the least recently used idle line. It returns false if no line is idle.
+// giveUp takes the last block from the least recently used idle cached sequence. It returns false if no cached sequence
+// is idle.
 func (p *pages) giveUp() bool {
-	var oldest *line
-	for _, l := range p.lines {
+	var oldest *cachedSeq
+	for _, l := range p.cached {
 		if !l.busy && (oldest == nil || l.lastUse < oldest.lastUse) {
 			oldest = l
 		}
@@ -240,8 +241,9 @@ func (p *pages) giveUp() bool {
 	return true
 }
 
-// shorten keeps the first n tokens of an idle line, or drops the line if no sequence can continue after them.
-func (p *pages) shorten(l *line, n int) {
+// shorten keeps the first n tokens of an idle cached sequence, or drops the cached sequence if no sequence can continue
+// after them.
+func (p *pages) shorten(l *cachedSeq, n int) {
 	if p.states != nil {
 		n = l.resumable(l.filled, n)
 	}
@@ -260,8 +262,8 @@ func (p *pages) shorten(l *line, n int) {
 	}
 }
 
-// trim drops an idle line's blocks after its cached tokens.
-func (p *pages) trim(l *line) {
+// trim drops an idle cached sequence's blocks after its cached tokens.
+func (p *pages) trim(l *cachedSeq) {
 	for g, table := range l.tables {
 		keep := arch.CacheBlocks(l.filled)
 		for _, b := range table[min(keep, len(table)):] {
@@ -273,9 +275,9 @@ func (p *pages) trim(l *line) {
 	}
 }
 
-// fill records that a line in flight has the keys and values of n tokens. It drops blocks that no window will reach
-// again, but keeps those that the n-th token attends to, for sequences that end or part there.
-func (p *pages) fill(l *line, n int) {
+// fill records that a cached sequence in flight has the keys and values of n tokens. It drops blocks that no window will
+// reach again, but keeps those that the n-th token attends to, for sequences that end or part there.
+func (p *pages) fill(l *cachedSeq, n int) {
 	l.filled = n
 	p.snap(l)
 	for g, group := range p.groups {
@@ -288,8 +290,8 @@ func (p *pages) fill(l *line, n int) {
 	}
 }
 
-// close ends a line's flight. Its prefix remains reusable until the line becomes stale or gives it up.
-func (p *pages) close(l *line) {
+// close ends a cached sequence's flight. Its prefix remains reusable until the cached sequence becomes stale or gives it up.
+func (p *pages) close(l *cachedSeq) {
 	p.each(l, (*pool).release)
 	p.clock++
 	l.busy, l.lastUse, l.tokens = false, p.clock, l.tokens[:l.filled]
@@ -300,17 +302,17 @@ func (p *pages) close(l *line) {
 	}
 }
 
-// remove drops an idle line.
-func (p *pages) remove(l *line) {
+// remove drops an idle cached sequence.
+func (p *pages) remove(l *cachedSeq) {
 	p.freeState(l)
 	p.freeSnapshots(l)
 	p.each(l, (*pool).drop)
-	p.lines = slices.DeleteFunc(p.lines, func(other *line) bool { return other == l })
+	p.cached = slices.DeleteFunc(p.cached, func(other *cachedSeq) bool { return other == l })
 }
 
 // forget drops the cached prefixes of an owner, after a change of its weights.
 func (p *pages) forget(owner *Tenant) {
-	for _, l := range slices.Clone(p.lines) {
+	for _, l := range slices.Clone(p.cached) {
 		switch {
 		case l.owner != owner:
 		case l.busy:
@@ -322,7 +324,7 @@ func (p *pages) forget(owner *Tenant) {
 	}
 }
 
-func (p *pages) each(l *line, do func(*pool, int32)) {
+func (p *pages) each(l *cachedSeq, do func(*pool, int32)) {
 	for g, table := range l.tables {
 		for _, b := range table {
 			if b != noBlock {

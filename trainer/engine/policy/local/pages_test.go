@@ -111,9 +111,9 @@ func (p *pages) verify(t *testing.T) {
 	t.Helper()
 	for g, pool := range p.pools {
 		owners := make([]int, len(pool.owners))
-		for _, l := range p.lines {
+		for _, l := range p.cached {
 			if l.busy || len(l.tables[g]) != arch.CacheBlocks(l.filled) {
-				t.Errorf("a line of %d tokens has %d blocks, want %d; busy is %v, want false", l.filled, len(l.tables[g]), arch.CacheBlocks(l.filled), l.busy)
+				t.Errorf("a cached sequence of %d tokens has %d blocks, want %d; busy is %v, want false", l.filled, len(l.tables[g]), arch.CacheBlocks(l.filled), l.busy)
 			}
 			for _, b := range l.tables[g] {
 				if b != noBlock {
@@ -136,19 +136,19 @@ func (p *pages) verify(t *testing.T) {
 	}
 }
 
-// verifyStates counts the recurrent states: each of them is free or belongs to one line.
+// verifyStates counts the recurrent states: each of them is free or belongs to one cached sequence.
 func (p *pages) verifyStates(t *testing.T, total int) {
 	t.Helper()
 	owners := map[int32]int{}
 	for _, n := range p.states.free {
 		owners[n]++
 	}
-	for _, l := range p.lines {
+	for _, l := range p.cached {
 		owners[l.state]++
 		for _, s := range l.snapshots {
 			owners[s.number]++
 			if s.at > l.filled {
-				t.Errorf("a line of %d tokens has a snapshot after %d", l.filled, s.at)
+				t.Errorf("a cached sequence of %d tokens has a snapshot after %d", l.filled, s.at)
 			}
 		}
 	}
@@ -220,7 +220,7 @@ func TestStaleLinesAreNotReused(t *testing.T) {
 		p.fill(l, n)
 	}
 	if from, soon := p.find(owner, tokens); from.from != l || !soon {
-		t.Fatalf("before the update: got prefix %+v, wait for more %v; want the line in flight, true", from, soon)
+		t.Fatalf("before the update: got prefix %+v, wait for more %v; want the cached sequence in flight, true", from, soon)
 	}
 	p.forget(owner)
 	if from, soon := p.find(owner, tokens); from.reuse != 0 || soon {

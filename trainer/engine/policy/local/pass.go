@@ -38,7 +38,7 @@ func planBatch(running []*sequence, limit int) *batch {
 			if (missing == 1) != decoding {
 				continue
 			}
-			n := q.line.reach(q.filled, min(missing, max(limit-rows, 0)))
+			n := q.cached.reach(q.filled, min(missing, max(limit-rows, 0)))
 			if decoding {
 				n = 1
 			}
@@ -87,7 +87,7 @@ func (b *batch) inputs(n int) []int32 {
 	r := 0
 	for _, w := range b.work {
 		for i := w.q.filled; i < w.q.filled+w.rows; i++ {
-			id[r], slot[r], pos[r], length[r], tenant[r], state[r] = w.q.tokens[i], int32(w.q.slot), int32(i), int32(i+1), int32(w.q.tenant.number), w.q.line.state
+			id[r], slot[r], pos[r], length[r], tenant[r], state[r] = w.q.tokens[i], int32(w.q.slot), int32(i), int32(i+1), int32(w.q.tenant.number), w.q.cached.state
 			r++
 		}
 	}
@@ -185,7 +185,7 @@ func (b *batch) become(parts []*batch) {
 // list finds the new blocks of a batch's sequences: the tables on the device must contain them before the pass.
 func (e *Engine) list(b *batch) {
 	for _, w := range b.work {
-		for g, blocks := range w.q.line.tables {
+		for g, blocks := range w.q.cached.tables {
 			for i := w.q.listed[g]; i < len(blocks); i++ {
 				b.places = append(b.places, e.cache.Place(g, w.q.slot, i))
 				b.blocks = append(b.blocks, blocks[i])

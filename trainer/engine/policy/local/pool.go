@@ -3,9 +3,9 @@ package local
 // pool counts the users of a layer group's blocks. It has no tensors.
 type pool struct {
 	free      []int32
-	owners    []int // lines that have the block, by block
+	owners    []int // cached sequences that have the block, by block
 	inFlight  []int // number of these that are in flight
-	available int   // blocks of no line in flight: free ones, and ones that idle lines can give up
+	available int   // blocks of no cached sequence in flight: free ones, and ones that idle cached sequences can give up
 }
 
 func newPool(blocks int) *pool {

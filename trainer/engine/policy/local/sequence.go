@@ -29,15 +29,15 @@ type sequence struct {
 
 // flight is a sequence's place in the engine.
 type flight struct {
-	arrival  int64 // position in the order of arrival
-	before   int64 // number of sequences launched before it arrived
-	rank     int64 // in the queue; see sortQueue
-	launched bool  // it was in flight, and may have been put back later
-	line     *line // nil while waiting
-	slot     int   // -1 while waiting
-	computed int   // tokens that went through the model before this flight
-	filled   int   // tokens whose keys and values are in the cache
-	listed   []int // for each group of layers, the number of the line's blocks in the tables on the device
+	arrival  int64      // position in the order of arrival
+	before   int64      // number of sequences launched before it arrived
+	rank     int64      // in the queue; see sortQueue
+	launched bool       // it was in flight, and may have been put back later
+	cached   *cachedSeq // nil while waiting
+	slot     int        // -1 while waiting
+	computed int        // tokens that went through the model before this flight
+	filled   int        // tokens whose keys and values are in the cache
+	listed   []int      // for each group of layers, the number of the cached sequence's blocks in the tables on the device
 }
 
 // token is a sampled id with its log-prob under softmax(logits/tau).

@@ -2,14 +2,15 @@ package local
 
 import "slices"
 
-// snapshot is a recurrent state after the first `at` tokens of a line, which no pass changes.
+// snapshot is a recurrent state after the first `at` tokens of a cached sequence, which no pass changes.
 type snapshot struct {
 	at      int
 	number  int32
 	lastUse int64
 }
 
-// recurrence is the recurrent part of a line, for models that have one: a sequence can continue only after a token whose state is kept.
+// recurrence is the recurrent part of a cached sequence, for models that have one: a sequence can continue only after a
+// token whose state is kept.
 type recurrence struct {
 	state     int32      // number of the state after the filled tokens, which passes advance; noState if it was given up
 	snapshots []snapshot // in the order of `at`
@@ -19,10 +20,11 @@ type recurrence struct {
 
 const noState = -1
 
-// maxWanted bounds the snapshots that are wanted of a line in flight.
+// maxWanted bounds the snapshots that are wanted of a cached sequence in flight.
 const maxWanted = 8
 
-// states assigns recurrent states to lines. A state that no line in flight advances can be given up, the least recently used first.
+// states assigns recurrent states to cached sequences. A state that no cached sequence in flight advances can be given
+// up, the least recently used first.
 type states struct {
 	count int
 	free  []int32
@@ -36,7 +38,7 @@ func newStates(n int) *states {
 	return s
 }
 
-// resumable returns the largest number of tokens, at most n, after which the line's state is kept.
+// resumable returns the largest number of tokens, at most n, after which the cached sequence's state is kept.
 func (r *recurrence) resumable(filled, n int) int {
 	if r.state != noState && filled <= n {
 		return filled
@@ -70,7 +72,8 @@ func (r *recurrence) reach(filled, n int) int {
 	return n
 }
 
-// takeState returns a state that no line has. It may be taken from a snapshot or from an idle line, but not the state `except`.
+// takeState returns a state that no cached sequence has. It may be taken from a snapshot or from an idle cached sequence,
+// but not the state `except`.
 func (p *pages) takeState(except int32) int32 {
 	if len(p.states.free) == 0 {
 		p.giveUpState(except)
@@ -84,16 +87,16 @@ func (p *pages) takeState(except int32) int32 {
 	return n
 }
 
-// giveUpState frees the least recently used state of a snapshot or of an idle line.
+// giveUpState frees the least recently used state of a snapshot or of an idle cached sequence.
 func (p *pages) giveUpState(except int32) {
-	var of *line
+	var of *cachedSeq
 	at, oldest := 0, int64(0)
-	consider := func(l *line, i int, number int32, lastUse int64) {
+	consider := func(l *cachedSeq, i int, number int32, lastUse int64) {
 		if number != except && number != noState && (of == nil || lastUse < oldest) {
 			of, at, oldest = l, i, lastUse
 		}
 	}
-	for _, l := range p.lines {
+	for _, l := range p.cached {
 		for i, s := range l.snapshots {
 			consider(l, i, s.number, s.lastUse)
 		}
@@ -111,8 +114,9 @@ func (p *pages) giveUpState(except int32) {
 	}
 }
 
-// keepUntil makes the state after the first n tokens of an idle line its own, and frees the states after later ones. n must be resumable.
-func (p *pages) keepUntil(l *line, n int) {
+// keepUntil makes the state after the first n tokens of an idle cached sequence its own, and frees the states after later
+// ones. n must be resumable.
+func (p *pages) keepUntil(l *cachedSeq, n int) {
 	if n == l.filled && l.state != noState {
 		return
 	}
@@ -128,25 +132,25 @@ func (p *pages) keepUntil(l *line, n int) {
 	}
 }
 
-// freeState frees the state that a line's passes advance.
-func (p *pages) freeState(l *line) {
+// freeState frees the state that a cached sequence's passes advance.
+func (p *pages) freeState(l *cachedSeq) {
 	if l.state != noState {
 		p.states.free = append(p.states.free, l.state)
 	}
 	l.state = noState
 }
 
-// freeSnapshots frees a line's snapshots. No more are taken.
-func (p *pages) freeSnapshots(l *line) {
+// freeSnapshots frees a cached sequence's snapshots. No more are taken.
+func (p *pages) freeSnapshots(l *cachedSeq) {
 	for _, s := range l.snapshots {
 		p.states.free = append(p.states.free, s.number)
 	}
 	l.snapshots, l.wanted, l.prompt = nil, nil, 0
 }
 
-// begin gives a new line a state: a copy of the state after the prefix, or any state if there is no prefix, which the pass at position 0
-// overwrites.
-func (p *pages) begin(l *line, from prefix) (moves []move) {
+// begin gives a new cached sequence a state: a copy of the state after the prefix, or any state if there is no prefix,
+// which the pass at position 0 overwrites.
+func (p *pages) begin(l *cachedSeq, from prefix) (moves []move) {
 	if p.states == nil {
 		return nil
 	}
@@ -168,8 +172,8 @@ func (p *pages) begin(l *line, from prefix) (moves []move) {
 	return moves
 }
 
-// snap takes a snapshot of a line in flight if one is wanted after its filled tokens.
-func (p *pages) snap(l *line) {
+// snap takes a snapshot of a cached sequence in flight if one is wanted after its filled tokens.
+func (p *pages) snap(l *cachedSeq) {
 	for len(l.wanted) > 0 && l.wanted[0] <= l.filled {
 		at := l.wanted[0]
 		if l.wanted = l.wanted[1:]; at < l.filled || slices.ContainsFunc(l.snapshots, func(s snapshot) bool { return s.at == at }) {

@@ -31,7 +31,7 @@ func (c *contents) move(moves []move) {
 }
 
 // open begins a sequence and checks the state that it begins with. It returns nil if the sequence has to wait for a prefix.
-func (c *contents) open(owner *Tenant, tokens []int32) *line {
+func (c *contents) open(owner *Tenant, tokens []int32) *cachedSeq {
 	c.t.Helper()
 	from, soon := c.p.find(owner, tokens)
 	if soon {
@@ -45,8 +45,8 @@ func (c *contents) open(owner *Tenant, tokens []int32) *line {
 	return l
 }
 
-// pass computes the line's next tokens, at most rows of them.
-func (c *contents) pass(l *line, rows int) {
+// pass computes the cached sequence's next tokens, at most rows of them.
+func (c *contents) pass(l *cachedSeq, rows int) {
 	c.t.Helper()
 	filled := l.filled + l.reach(l.filled, min(rows, len(l.tokens)-l.filled))
 	if !c.p.extend(l, filled) {
@@ -74,9 +74,9 @@ func (c *contents) play(owner *Tenant, tokens []int32, n int) {
 	c.p.close(l)
 }
 
-// TestForkFromALineThatGivesUpItsBlock: a fork needs a block, and the only idle line that can give one up, with its states, is the line that
-// it forks from. The fork begins with the right state nevertheless.
-func TestForkFromALineThatGivesUpItsBlock(t *testing.T) {
+// TestForkFromACachedSequenceThatGivesUpItsBlock: a fork needs a block, and the only idle cached sequence that can give
+// one up, with its states, is the cached sequence that it forks from. The fork begins with the right state nevertheless.
+func TestForkFromACachedSequenceThatGivesUpItsBlock(t *testing.T) {
 	at, owner := contentsOf(t, Options{Slots: 1, Conversations: 3, PassRows: 64, CacheTokens: 2 * arch.CacheBlock}), &Tenant{}
 	history := make([]int32, 36)
 	for i := range history {
@@ -100,7 +100,7 @@ func TestStatesHoldTheirTokens(t *testing.T) {
 		at := contentsOf(t, opt)
 		owner := &Tenant{}
 		histories := [][]int32{{1}, {1, 2}, {3}}
-		var flying []*line
+		var flying []*cachedSeq
 		for range 400 {
 			switch k := rng.IntN(10); {
 			case len(flying) < slots && k < 4: // a new turn that continues a history from some token
@@ -135,7 +135,7 @@ func TestStatesHoldTheirTokens(t *testing.T) {
 }
 
 // TestUsedSnapshotStays: a snapshot that a sequence has just continued from is kept longer than states that were used before it, also if its
-// line has given up the state at its end. Each further rollout of the prompt continues from it.
+// cached sequence has given up the state at its end. Each further rollout of the prompt continues from it.
 func TestUsedSnapshotStays(t *testing.T) {
 	at, owner := contentsOf(t, Options{Slots: 1, Conversations: 3, PassRows: 64, CacheTokens: 32 * arch.CacheBlock}), &Tenant{}
 	prompt := func(first int32) (tokens []int32) {

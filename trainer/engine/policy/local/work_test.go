@@ -34,10 +34,10 @@ func TestWorkOfADecodePass(t *testing.T) {
 			decodeAt := func(s *torch.Scope, position int) {
 				for _, q := range all {
 					q.tokens, q.filled = make([]int32, position+1), position
-					if q.line == nil {
-						q.line, _ = e.pages.open(tenant, q.tokens, prefix{})
+					if q.cached == nil {
+						q.cached, _ = e.pages.open(tenant, q.tokens, prefix{})
 					}
-					if !e.pages.extend(q.line, position+1) {
+					if !e.pages.extend(q.cached, position+1) {
 						t.Fatal("no block is free")
 					}
 				}
