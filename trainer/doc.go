@@ -17,6 +17,7 @@
 // ServeChild comes first in main, because a run starts its own program again: as a sandbox for the tools that execute code,
 // and as a follower for each device of an agent except the first.
 //
-// Evaluate measures the accuracy of a checkpoint, Chat and Serve use one, and ServeMachine gives an agent the devices of a further
-// machine. docs/library.md lists the packages that a program may import, and explains how to write tasks, tools and verifiers.
+// Evaluate measures the accuracy of a checkpoint, Chat and Serve use one, and ServeMachine gives an agent the devices of
+// a further machine. docs/library.md lists the packages that a program may import, and explains how to write tasks, tools
+// and verifiers.
 package trainer

@@ -75,8 +75,8 @@ type MachineOptions struct {
 	Stop     <-chan struct{}  // closed to end the run, as Options.Stop
 }
 
-// ServeMachine offers the devices of this machine, which is not the worker's, to the worker of an agent until the run is over.
-// It needs no store. Resumable also reports for its error whether the same command can continue.
+// ServeMachine offers the devices of this machine, which is not the worker's, to the worker of an agent until the run is
+// over. It needs no store. Resumable also reports for its error whether the same command can continue.
 func ServeMachine(ctx context.Context, cfg *config.Config, opt MachineOptions) error {
 	a, err := cfg.OfMachine(opt.Machine, opt.Agent)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// deviceTensors holds a case's tensors between runs, in the memory of the measured device. It copies inputs there from host memory, and copies
-// results back for the checks.
+// deviceTensors holds a case's tensors between runs, in the memory of the measured device. It copies inputs there from
+// host memory, and copies results back for the checks.
 type deviceTensors struct {
 	dev  *torch.Device
 	s    *torch.Scope // of the do that is running

@@ -70,9 +70,9 @@ func (d *Device) end() {
 	loans.use(-d.threads)
 }
 
-// OnIdleThreads runs f on the threads of the device and, if ShareIdleThreads allows it, on the threads of the process's other CPU devices that are
-// idle when f begins. Without it, agents that wait for each other would leave cores idle. The number of threads varies, so f must not depend on
-// it; LibTorch's matrix products do. Calls must not be nested.
+// OnIdleThreads runs f on the threads of the device and, if ShareIdleThreads allows it, on the threads of the process's
+// other CPU devices that are idle when f begins. Without it, agents that wait for each other would leave cores idle. The
+// number of threads varies, so f must not depend on it; LibTorch's matrix products do. Calls must not be nested.
 func (s *Scope) OnIdleThreads(f func()) {
 	s.current("on idle threads")
 	borrowed := 0

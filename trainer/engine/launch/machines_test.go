@@ -59,7 +59,8 @@ func (w *worker) machine1() FurtherMachine {
 	return FurtherMachine{MachineSettings: s, Machine: 1, Without: []string{"LAUNCH_TEST_SECRET"}}
 }
 
-// serveMachine has a machine take part until the run ends, at the latest at the end of the test. The channel receives the error of ServeMachine.
+// serveMachine has a machine take part until the run ends, at the latest at the end of the test. The channel receives the
+// error of ServeMachine.
 func (w *worker) serveMachine(t *testing.T, s FurtherMachine) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)

@@ -25,9 +25,9 @@ type FurtherMachine struct {
 // ErrStopped is the end of a machine that was asked to stop while there was no worker to forward it to.
 var ErrStopped = errors.New("launch: stopped, as asked")
 
-// ServeMachine starts a follower on each device of this machine for every round of an agent's run, until the run is over. It relays
-// the worker's orders to the followers, and their replies to the worker. The error is an *OverError if the run ended before
-// it was complete, and an *AbsentError if no worker was found in time.
+// ServeMachine starts a follower on each device of this machine for every round of an agent's run, until the run is over.
+// It relays the worker's orders to the followers, and their replies to the worker. The error is an *RunEndedError if the run
+// ended before it was complete, and an *AbsentError if no worker was found in time.
 func ServeMachine(ctx context.Context, s FurtherMachine) error {
 	if err := checkParent(); err != nil {
 		return err

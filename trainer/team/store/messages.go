@@ -61,8 +61,8 @@ func (s *Store) noteStoreBack() {
 	s.opts.Waiting(fmt.Sprintf("the store answers again, after %v", time.Since(since).Round(time.Second)))
 }
 
-// noteDeadWorkers sends a message about a wait for agents without a live worker. Waits for agents whose workers are alive cause
-// no message.
+// noteDeadWorkers sends a message about a wait for agents without a live worker. Waits for agents whose workers are alive
+// cause no message.
 func (s *Store) noteDeadWorkers(since time.Time, awaited func() (agents []string, what string)) {
 	if !s.due(since) {
 		return

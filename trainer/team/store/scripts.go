@@ -87,7 +87,8 @@ redis.call('HSETNX', KEYS[2], 'asked', ARGV[1])
 return {'new'}
 `)
 
-// barrierScript stores that an agent's worker has reached a barrier. KEYS: epochs, events, met. ARGV: agent, fencing token, topic.
+// barrierScript stores that an agent's worker has reached a barrier. KEYS: epochs, events, met. ARGV: agent, fencing
+// token, topic.
 var barrierScript = redis.NewScript(fence + `
 redis.call('HSET', KEYS[3], ARGV[1], epoch)
 announce(KEYS[2], ARGV[3])
