@@ -32,7 +32,7 @@ const (
 type keptIndex struct {
 	corpus string
 	dir    string
-	told   func(text string) // receives messages about long operations
+	note   func(text string) // receives messages about long operations
 }
 
 // open opens the index. It builds the index first if it does not exist.
@@ -95,15 +95,15 @@ func (k keptIndex) lock(ctx context.Context, path string) (unlock func(), err er
 	if err != nil {
 		return nil, err
 	}
-	for told := false; ; told = true {
+	for noted := false; ; noted = true {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
 			return func() { _ = f.Close() }, nil // closing unlocks
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
-		case !told:
-			k.told(fmt.Sprintf("waiting until another process has built the search index of %s", k.corpus))
+		case !noted:
+			k.note(fmt.Sprintf("waiting until another process has built the search index of %s", k.corpus))
 		}
 		select {
 		case <-ctx.Done():
@@ -141,7 +141,7 @@ func (k keptIndex) fill(ctx context.Context, folder, scratch string) error {
 	count, due := 0, time.Now().Add(often)
 	err = eachPassage(k.corpus, func(id string, passage map[string]any) error {
 		if count++; count%indexBatch == 0 && time.Now().After(due) {
-			k.told(fmt.Sprintf("building the search index of %s, once: %d passages so far", k.corpus, count))
+			k.note(fmt.Sprintf("building the search index of %s, once: %d passages so far", k.corpus, count))
 			due = time.Now().Add(often)
 		}
 		if err := ctx.Err(); err != nil {
@@ -156,7 +156,7 @@ func (k keptIndex) fill(ctx context.Context, folder, scratch string) error {
 		return err // the builder has no open files, and its scratch folder is removed with the rest
 	}
 	if time.Now().After(due) {
-		k.told(fmt.Sprintf("building the search index of %s, once: merging %d passages", k.corpus, count))
+		k.note(fmt.Sprintf("building the search index of %s, once: merging %d passages", k.corpus, count))
 	}
 	return builder.Close()
 }

@@ -258,7 +258,7 @@ func TestIndexWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	k.told = func(text string) {
+	k.note = func(text string) {
 		if !strings.Contains(text, "another process") || !strings.Contains(text, corpus) {
 			t.Error(text)
 		}

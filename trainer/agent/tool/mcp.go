@@ -54,14 +54,14 @@ type MCPConfig struct {
 	// Lost, if set, is called when the connection is lost. why includes the server's last output on stderr.
 	Lost func(why string)
 
-	// Told, if set, receives the lines on the standard output of Command that are not messages.
-	Told func(text string)
+	// Note, if set, receives the lines on the standard output of Command that are not messages.
+	Note func(text string)
 }
 
 // skipped reports a skipped line of the server.
 func (c MCPConfig) skipped(line string) {
-	if c.Told != nil {
-		c.Told(fmt.Sprintf("%s: skipped a line on its standard output that is not a message: %q. A server should print such lines on standard error", c, redact(line, c.Secrets())))
+	if c.Note != nil {
+		c.Note(fmt.Sprintf("%s: skipped a line on its standard output that is not a message: %q. A server should print such lines on standard error", c, redact(line, c.Secrets())))
 	}
 }
 
@@ -130,7 +130,7 @@ func (c MCPConfig) connect(ctx context.Context) (*mcpSession, error) {
 		s.stderr = &tail.Writer{Max: 4 << 10}
 		program.Command.Stderr = s.stderr
 		program.Command.WaitDelay = mcpTermination // a child of the server may keep stderr open
-		transport = &stdioTransport{command: program.Command, told: c.skipped}
+		transport = &stdioTransport{command: program.Command, note: c.skipped}
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "mgrpo", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
 	s.ClientSession, err = client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: mcpVersion})
@@ -189,7 +189,7 @@ func (m *MCP) reach(ctx context.Context, gone *mcpSession, cause error) (*mcpSes
 	}
 	defer func() { m.turn <- struct{}{} }()
 	if m.session != nil && m.session == gone {
-		m.bury(cause)
+		m.closeLost(cause)
 	}
 	switch {
 	case m.closed:
@@ -212,8 +212,8 @@ func (m *MCP) reach(ctx context.Context, gone *mcpSession, cause error) (*mcpSes
 	return session, nil
 }
 
-// bury closes a lost session and reports the loss.
-func (m *MCP) bury(cause error) {
+// closeLost closes a lost session and reports the loss.
+func (m *MCP) closeLost(cause error) {
 	gone := m.session
 	m.session = nil
 	if gone.stderr == nil { // other calls may be in flight, and Close waits for them

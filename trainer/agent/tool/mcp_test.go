@@ -278,8 +278,8 @@ func TestMCPSecrets(t *testing.T) {
 // stderr is reported, without secrets. A call that kills it twice is a failure of the tool, and the next one works.
 func TestMCPLostServer(t *testing.T) {
 	cfg := stdioConfig(t)
-	var told []string
-	cfg.Lost = func(why string) { told = append(told, why) }
+	var notes []string
+	cfg.Lost = func(why string) { notes = append(notes, why) }
 	m, err := ConnectMCP(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -292,8 +292,8 @@ func TestMCPLostServer(t *testing.T) {
 	if got := callText(t, tools["die_once"], "marker", filepath.Join(t.TempDir(), "died")); got != "alive" {
 		t.Errorf("a call during which the server died: got %q", got)
 	}
-	if len(told) != 1 || !strings.Contains(told[0], "last output on stderr:\nfatal: no key [redacted]") {
-		t.Errorf("told %q", told)
+	if len(notes) != 1 || !strings.Contains(notes[0], "last output on stderr:\nfatal: no key [redacted]") {
+		t.Errorf("notes %q", notes)
 	}
 	if _, err := tools["die"].Call(t.Context(), []byte("{}")); !errors.Is(err, ErrFailed) {
 		t.Errorf("a call that kills the server each time: got error %v", err)

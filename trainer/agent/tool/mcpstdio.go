@@ -22,7 +22,7 @@ import (
 // per line. It skips and reports other lines that the program prints there.
 type stdioTransport struct {
 	command *exec.Cmd
-	told    func(line string) // receives skipped lines; nil: they are discarded
+	note    func(line string) // receives skipped lines; nil: they are discarded
 }
 
 // Connect starts the program.
@@ -38,7 +38,7 @@ func (t *stdioTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	if err := t.command.Start(); err != nil {
 		return nil, err
 	}
-	messages := &messageLines{in: bufio.NewReaderSize(stdout, 64<<10), told: t.told}
+	messages := &messageLines{in: bufio.NewReaderSize(stdout, 64<<10), note: t.note}
 	return (&mcp.IOTransport{Reader: io.NopCloser(messages), Writer: &programInput{WriteCloser: stdin, command: t.command}}).Connect(ctx)
 }
 
@@ -71,14 +71,14 @@ func (p *programInput) Close() error {
 
 const (
 	maxMessage = 64 << 20 // bytes per line
-	maxTold    = 5        // skipped lines that are reported
+	maxNotes   = 5        // skipped lines that are reported
 )
 
 // messageLines passes on those lines that are JSON-RPC messages.
 type messageLines struct {
 	in     *bufio.Reader
 	left   []byte // rest of the line that is being passed on
-	told   func(string)
+	note   func(string)
 	skips  int
 	failed error
 }
@@ -175,7 +175,7 @@ func quoted(line []byte) []byte {
 }
 
 func (m *messageLines) skip(text []byte) {
-	if m.skips++; m.told != nil && m.skips <= maxTold {
-		m.told(string(quoted(text)))
+	if m.skips++; m.note != nil && m.skips <= maxNotes {
+		m.note(string(quoted(text)))
 	}
 }

@@ -17,11 +17,11 @@ func TestMessageLines(t *testing.T) {
 		"Loading... " + one + "\n" + two + "\n":                                  {"Loading... "},
 		`{"level":"info"}` + "\n42\n" + one + "\n{broken\n" + two + "\nbye":      {`{"level":"info"}`, "42", "{broken", "bye"},
 	} {
-		var told []string
-		lines := &messageLines{in: bufio.NewReaderSize(strings.NewReader(text), 16), told: func(s string) { told = append(told, s) }}
+		var notes []string
+		lines := &messageLines{in: bufio.NewReaderSize(strings.NewReader(text), 16), note: func(s string) { notes = append(notes, s) }}
 		got, err := io.ReadAll(lines)
-		if err != nil || string(got) != one+"\n"+two+"\n" || !slices.Equal(told, want) {
-			t.Errorf("%q: got messages %q, reports %q, error %v", text, got, told, err)
+		if err != nil || string(got) != one+"\n"+two+"\n" || !slices.Equal(notes, want) {
+			t.Errorf("%q: got messages %q, reports %q, error %v", text, got, notes, err)
 		}
 	}
 }
@@ -64,17 +64,17 @@ func TestMCPWithoutVersion(t *testing.T) {
 // TestMCPNoise: a server that prints other lines in addition to messages can be used.
 func TestMCPNoise(t *testing.T) {
 	cfg := stdioConfig(t)
-	var told []string
+	var notes []string
 	cfg.Command = []string{"sh", "-c", "echo 'Weather MCP server'; exec \"$0\"", cfg.Command[0]}
-	cfg.Told = func(s string) { told = append(told, s) }
+	cfg.Note = func(s string) { notes = append(notes, s) }
 	cfg.Prefix, cfg.Only = "weather_", []string{"greet", "fail"}
 	m, err := ConnectMCP(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if len(told) != 1 || !strings.Contains(told[0], `"Weather MCP server"`) {
-		t.Errorf("told %q", told)
+	if len(notes) != 1 || !strings.Contains(notes[0], `"Weather MCP server"`) {
+		t.Errorf("notes %q", notes)
 	}
 	tools := m.Tools()
 	if len(tools) != 2 || tools[0].Name() == tools[1].Name() || !strings.HasPrefix(tools[0].Name(), "weather_") {

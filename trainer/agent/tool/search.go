@@ -28,7 +28,7 @@ type SearchConfig struct {
 	// once and read by any number of processes. Its name is a digest of the corpus, so another corpus has another
 	// index.
 	Index string
-	Told  func(text string) // receives progress messages if building the index takes long; may be nil
+	Note  func(text string) // receives progress messages if building the index takes long; may be nil
 }
 
 // Search finds the passages of a corpus that best match a query (TF-IDF, titles count double). If no passage contains
@@ -44,13 +44,13 @@ func NewSearch(ctx context.Context, cfg SearchConfig) (*Search, error) {
 	if cfg.Results < 1 {
 		return nil, fmt.Errorf("search: %d results; there must be at least 1", cfg.Results)
 	}
-	if cfg.Told == nil {
-		cfg.Told = func(string) {}
+	if cfg.Note == nil {
+		cfg.Note = func(string) {}
 	}
 	var index bleve.Index
 	var err error
 	if cfg.Index != "" {
-		index, err = keptIndex{cfg.Corpus, cfg.Index, cfg.Told}.open(ctx)
+		index, err = keptIndex{cfg.Corpus, cfg.Index, cfg.Note}.open(ctx)
 	} else {
 		index, err = indexInMemory(ctx, cfg.Corpus)
 	}

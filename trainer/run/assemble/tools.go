@@ -106,7 +106,7 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		}
 		o.tools = one(c, python)
 	case "search":
-		set := tool.SearchConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Told: note}
+		set := tool.SearchConfig{Corpus: cfg.Resolve(c.Corpus), Results: c.Results, Note: note}
 		if c.Index != "" {
 			set.Index = cfg.Resolve(c.Index)
 		}
@@ -132,7 +132,7 @@ func openTool(ctx context.Context, cfg *config.Config, c *config.Tool, kept *rec
 		}
 		o = openedTool{tools: one(c, r), close: r.Close, secrets: r.Secrets(), service: r.Service()}
 	case "mcp":
-		set := tool.MCPConfig{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix, Only: c.Only, Cache: kept, Lost: lost, Told: note}
+		set := tool.MCPConfig{Name: c.Name, Command: c.Command, Dir: cfg.Resolve(c.Dir), Env: c.Env, URL: c.URL, TokenEnv: c.TokenEnv, Prefix: c.Prefix, Only: c.Only, Cache: kept, Lost: lost, Note: note}
 		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 		server, err := tool.ConnectMCP(ctx, set)
