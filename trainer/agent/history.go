@@ -42,8 +42,8 @@ func (t *Template) probeCalls() error {
 		if err != nil {
 			return err
 		}
-		if told := callformat.Told(prompt); told != nil {
-			t.calls = told
+		if format := callformat.OfPrompt(prompt); format != nil {
+			t.calls = format
 			return nil
 		}
 		t.tools = nil

@@ -12,9 +12,9 @@ type Writer interface {
 	Write(calls []Call) string
 }
 
-// told lists the notations of models whose templates print functions but no calls. A mark in the prompt identifies each
+// promptFormats lists the notations of models whose templates print functions but no calls. A mark in the prompt identifies each
 // notation.
-var told = []struct {
+var promptFormats = []struct {
 	mark   string // occurs in a prompt that offers functions
 	format Writer
 }{
@@ -27,10 +27,10 @@ var told = []struct {
 	{HermesOpen, hermes{}},
 }
 
-// Told returns the notation that a prompt with functions asks for, or nil if it is unknown. It serves templates that do
+// OfPrompt returns the notation that a prompt with functions asks for, or nil if it is unknown. It serves templates that do
 // not print calls.
-func Told(prompt string) Writer {
-	for _, t := range told {
+func OfPrompt(prompt string) Writer {
+	for _, t := range promptFormats {
 		if strings.Contains(prompt, t.mark) {
 			return t.format
 		}
