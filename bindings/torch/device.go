@@ -192,7 +192,7 @@ func (d *Device) shutdown() {
 		d.dead = append(d.dead, uintptr(t.release()))
 	}
 	d.kept = nil
-	d.bury()
+	d.dropDead()
 	C.mgt_device_close(d.native)
 	if !d.cuda {
 		loans.open(-d.threads)
@@ -293,8 +293,8 @@ func (d *Device) Index() int { return d.index }
 // Threads returns the number of OpenMP threads of CPU work on this device.
 func (d *Device) Threads() int { return d.threads }
 
-// bury drops the handles collected in d.dead.
-func (d *Device) bury() {
+// dropDead drops the handles collected in d.dead.
+func (d *Device) dropDead() {
 	if len(d.dead) > 0 {
 		C.mgt_drop((*unsafe.Pointer)(unsafe.Pointer(&d.dead[0])), C.int64_t(len(d.dead)))
 		d.dead = d.dead[:0]

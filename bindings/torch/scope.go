@@ -130,7 +130,7 @@ func (s *Scope) sweep(mark int) {
 	}
 	clear(s.live[end:])
 	s.live = s.live[:end]
-	d.bury()
+	d.dropDead()
 }
 
 // close drops all remaining tensors.

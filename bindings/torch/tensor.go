@@ -80,7 +80,7 @@ func (t *Tensor) Drop() {
 		s.live[t.slot] = nil
 	}
 	d.dead = append(d.dead, uintptr(t.release()))
-	d.bury()
+	d.dropDead()
 }
 
 // Shape returns a copy of the sizes of all dimensions; empty for a scalar.
