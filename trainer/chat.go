@@ -72,29 +72,29 @@ func (c *TeamChat) HeldOut(n int) task.Query {
 	return c.about
 }
 
-// Ask makes the main agent answer a question, and returns its answer. It calls tell with every sub-task and the answer to
+// Ask makes the main agent answer a question, and returns its answer. It calls onMessage with every sub-task and the answer to
 // it, one at a time. It returns an error if the agents cannot answer, and the error of ctx when that ends.
-func (c *TeamChat) Ask(ctx context.Context, question string, tell func(Message)) (answer string, err error) {
+func (c *TeamChat) Ask(ctx context.Context, question string, onMessage func(Message)) (answer string, err error) {
 	c.asked++
 	q := c.about
 	q.ID, q.Row, q.Text = fmt.Sprintf("chat-%d", c.asked), "chat", question
-	told := func(from, to, text string) {
+	send := func(from, to, text string) {
 		c.telling.Lock()
 		defer c.telling.Unlock()
-		tell(Message{from, to, text})
+		onMessage(Message{from, to, text})
 	}
 	delegate := func(ctx context.Context, d agent.Delegation) (string, error) {
-		told(c.Main, d.Agent, d.Task)
+		send(c.Main, d.Agent, d.Task)
 		t, err := c.play(ctx, d.Agent, play.Conversation{Query: q, Invocation: d.Index, Repeat: d.Repeat, Text: d.Task})
 		var silent *agent.UnansweredError
 		if errors.As(err, &silent) {
-			told(d.Agent, c.Main, fmt.Sprintf("(no answer: %v)", silent.Err))
+			send(d.Agent, c.Main, fmt.Sprintf("(no answer: %v)", silent.Err))
 		}
 		if err != nil {
 			return "", err
 		}
 		text := worker.AnswerText(t)
-		told(d.Agent, c.Main, text)
+		send(d.Agent, c.Main, text)
 		return text, nil
 	}
 	t, err := c.play(ctx, c.Main, play.Conversation{Query: q, Text: question, Delegate: delegate})

@@ -207,12 +207,12 @@ func (t *team) each(ctx context.Context, f func(*worker.Worker, context.Context)
 		})
 	}
 	err := g.Wait()
-	var told *store.StopError // the form in which other workers receive an error, which may come from this process
-	if !errors.As(err, &told) {
+	var stop *store.StopError // the form in which other workers receive an error, which may come from this process
+	if !errors.As(err, &stop) {
 		return err
 	}
 	for _, e := range errs {
-		if e != nil && !errors.As(e, &told) {
+		if e != nil && !errors.As(e, &stop) {
 			return e
 		}
 	}
@@ -248,23 +248,23 @@ const patience = 5 * time.Second
 
 // breakOff publishes the reason why the round ends, and leaves the round.
 func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
-	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	publishing, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	this := t.causeOf(m.Agent(), err)
 	switch {
 	case store.Rewinds(err), errors.Is(err, ErrFinished): // the others already have this information
 	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
-		_ = m.Stop(told, "interrupted")
+		_ = m.Stop(publishing, "interrupted")
 	case this.kind == followerLost && this.mayRetry(t.before): // the place is taken again, as after the end of this process
 	case Resumable(err):
-		_ = m.Stop(told, err.Error())
+		_ = m.Stop(publishing, err.Error())
 	case this.mayRetry(t.before):
-		_ = m.Rewind(told, err.Error())
+		_ = m.Rewind(publishing, err.Error())
 	default:
-		_ = m.Fail(told, err.Error())
+		_ = m.Fail(publishing, err.Error())
 	}
-	t.leave(told, m)
+	t.leave(publishing, m)
 }
 
 // leave gives up a place.

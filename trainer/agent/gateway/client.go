@@ -176,16 +176,16 @@ func (c *Client) do(ctx context.Context, method, path, key string, body []byte) 
 		return nil, err
 	}
 	if resp.StatusCode >= 300 {
-		var told struct {
+		var failure struct {
 			Error struct {
 				Message string `json:"message"`
 			} `json:"error"`
 		}
-		_ = json.Unmarshal(answer, &told)
-		if told.Error.Message == "" {
-			told.Error.Message = string(answer[:min(len(answer), 200)])
+		_ = json.Unmarshal(answer, &failure)
+		if failure.Error.Message == "" {
+			failure.Error.Message = string(answer[:min(len(answer), 200)])
 		}
-		return nil, &refusedError{resp.StatusCode, fmt.Sprintf("%s: %s: %s", path, resp.Status, told.Error.Message)}
+		return nil, &refusedError{resp.StatusCode, fmt.Sprintf("%s: %s: %s", path, resp.Status, failure.Error.Message)}
 	}
 	return answer, nil
 }

@@ -95,8 +95,8 @@ func (a *AgentServer) answer(ctx context.Context, c call, how asking) (*turn, er
 	defer at.mu.Unlock()
 	defer close(t.done)
 	if t.err = err; err != nil {
-		var told *apiError
-		if ctx.Err() == nil && !errors.As(err, &told) { // the engine failed; this must be reported even if the program ignores it
+		var known *apiError
+		if ctx.Err() == nil && !errors.As(err, &known) { // the engine failed; this must be reported even if the program ignores it
 			at.failed = errors.Join(at.failed, err)
 		}
 		if !t.refused {

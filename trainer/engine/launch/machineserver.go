@@ -58,7 +58,7 @@ func ServeMachine(ctx context.Context, s FurtherMachine) error {
 	devices.Wait()
 	close(ended)
 	for other := range ended { // one device may have missed the worker's last message that another received
-		if told := new(*RunEndedError); err == ErrStopped && (other == errComplete || errors.As(other, told)) {
+		if runEnded := new(*RunEndedError); err == ErrStopped && (other == errComplete || errors.As(other, runEnded)) {
 			err = other
 		}
 	}

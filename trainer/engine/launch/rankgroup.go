@@ -75,7 +75,7 @@ type follower struct {
 	machine       string // its machine, as a text; "" for this one
 	says          []frameKind
 	stop          func()      // ends the run because a stop was asked for at the follower's machine
-	told          *exitReport // how its process ended, as its machine reported
+	exit          *exitReport // how its process ended, as its machine reported
 	writing       sync.Mutex
 	answers       chan Reply    // replies to orders, one order at a time
 	pending       pendingTurns  // open requests for turns, many at once and also during an order
@@ -218,8 +218,8 @@ func (g *RankGroup) handleReplies(f *follower) {
 		_ = g.endAfter(context.Background(), err)
 	}
 	how := f.finish()
-	if f.told != nil {
-		how = *f.told
+	if f.exit != nil {
+		how = *f.exit
 	}
 	g.end(&LostError{Follower: f.name(), How: how.How, Said: how.Said, GPU: how.GPU})
 }
@@ -239,8 +239,8 @@ func (g *RankGroup) listen(f *follower) error {
 		case kind == stopFrame:
 			f.stop()
 		case kind == endedFrame:
-			f.told = &exitReport{}
-			err = decodeJSON(content, f.told)
+			f.exit = &exitReport{}
+			err = decodeJSON(content, f.exit)
 		}
 		switch {
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
@@ -249,7 +249,7 @@ func (g *RankGroup) listen(f *follower) error {
 			return f.lost("wrote something that is not a reply: " + err.Error())
 		case !wanted:
 			return f.lost("answered a turn that was not requested")
-		case f.told != nil:
+		case f.exit != nil:
 			return nil
 		case kind != replyFrame:
 			continue

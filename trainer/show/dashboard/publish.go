@@ -62,14 +62,14 @@ func (p *Page) Joined(agent string, probe Probe, at member) {
 func (p *Page) keepPublishing(agent string, at place) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	told := ""
+	published := ""
 	for {
 		p.mu.Lock()
 		now := p.now[agent]
 		p.mu.Unlock()
 		text := activityOf(now, at).encode()
-		if string(text) != told && p.publish(agent, at, func(ctx context.Context) error { return at.PublishActivity(ctx, text) }) {
-			told = string(text)
+		if string(text) != published && p.publish(agent, at, func(ctx context.Context) error { return at.PublishActivity(ctx, text) }) {
+			published = string(text)
 		}
 		select {
 		case <-p.ctx.Done():

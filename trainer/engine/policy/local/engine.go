@@ -308,12 +308,12 @@ func (e *Engine) drop(why func(*sequence) error) {
 // distribute appends the sampled tokens to their sequences and removes the sequences that have ended.
 func (e *Engine) distribute(b *batch, sampled []token) {
 	e.count(b)
-	told := b.routes
+	routes := b.routes
 	for _, w := range b.work {
 		w.q.filled += w.rows
 		e.pages.fill(w.q.cached, w.q.filled)
 		n := w.rows * e.pages.width
-		w.q.cached.routes, told = append(w.q.cached.routes, told[:n]...), told[n:]
+		w.q.cached.routes, routes = append(w.q.cached.routes, routes[:n]...), routes[n:]
 	}
 	for i, q := range b.ready {
 		if q.broken != nil {
