@@ -90,14 +90,14 @@ func Train(ctx context.Context, cfg *config.Config, opt Options) (err error) {
 	}
 	err = errors.New("the worker's process failed") // sent to further machines after a panic here
 	for {
-		this, err := trainRound(ctx, cfg, opt)
+		cause, err := trainRound(ctx, cfg, opt)
 		switch {
 		case ctx.Err() != nil:
 			return err
-		case this.mayRetry(opt.before):
-			opt.before = this
-		case this.kind != noRetry:
-			return fmt.Errorf("%w, for the second time at version %d; continue with --resume", err, this.version)
+		case cause.mayRetry(opt.before):
+			opt.before = cause
+		case cause.kind != noRetry:
+			return fmt.Errorf("%w, for the second time at version %d; continue with --resume", err, cause.version)
 		case Resumable(err) || !store.Rewinds(err):
 			return err
 		}
@@ -116,16 +116,16 @@ func observed(o metrics.Observer) metrics.Observer {
 
 // trainRound takes part in one round of the run. It returns the cause that ended it, if there was one. The same
 // cause as in the round before ends the run.
-func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retryCause, err error) {
+func trainRound(ctx context.Context, cfg *config.Config, opt Options) (cause retryCause, err error) {
 	own := *cfg // gets the date that the team agrees on
 	cfg = &own
 	dir := cfg.RunDir()
 	offers := offeredCheckpoints{dir: dir, read: func() ([]archive.Manifest, []metrics.Note, error) { return startingPoints(cfg, dir, opt) }}
 	if err := offers.renew(); err != nil { // before the folder is made, so that a run that may not begin does not create it
-		return this, err
+		return cause, err
 	}
 	if err := durable.MkdirAll(durable.OS{}, dir); err != nil {
-		return this, err
+		return cause, err
 	}
 	opening, opened := untilStopped(ctx, opt.Stop)
 	team, err := openTeam(opening, cfg, opt, setup{Setup: worker.Setup{Dir: dir}, Offers: offers, Date: dateOf(cfg, opt.Resume)})
@@ -135,7 +135,7 @@ func trainRound(ctx context.Context, cfg *config.Config, opt Options) (this retr
 	}
 	// Write this after the team has agreed: a resuming process compares its settings with this file.
 	if err := durable.ReplaceFile(filepath.Join(dir, configFile), cfg.Dump(dir)); err != nil {
-		return this, team.giveUp(ctx, fmt.Errorf("saving the run's configuration: %w", err))
+		return cause, team.giveUp(ctx, fmt.Errorf("saving the run's configuration: %w", err))
 	}
 	err = team.each(ctx, (*worker.Worker).Run)
 	switch {

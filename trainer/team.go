@@ -250,16 +250,16 @@ const patience = 5 * time.Second
 func (t *team) breakOff(ctx context.Context, m *store.Member, err error) {
 	publishing, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	this := t.causeOf(m.Agent(), err)
+	cause := t.causeOf(m.Agent(), err)
 	switch {
 	case store.Rewinds(err), errors.Is(err, ErrFinished): // the others already have this information
 	case errors.Is(err, ErrStopped): // the others need not stop
 	case ctx.Err() != nil:
 		_ = m.Stop(publishing, "interrupted")
-	case this.kind == followerLost && this.mayRetry(t.before): // the place is taken again, as after the end of this process
+	case cause.kind == followerLost && cause.mayRetry(t.before): // the place is taken again, as after the end of this process
 	case Resumable(err):
 		_ = m.Stop(publishing, err.Error())
-	case this.mayRetry(t.before):
+	case cause.mayRetry(t.before):
 		_ = m.Rewind(publishing, err.Error())
 	default:
 		_ = m.Fail(publishing, err.Error())
