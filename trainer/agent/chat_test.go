@@ -213,7 +213,7 @@ func TestChatTools(t *testing.T) {
 
 // TestChatExampleIsACall: if a system prompt describes the tools, its example of a call is a valid call.
 func TestChatExampleIsACall(t *testing.T) {
-	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, SubAgents: []SubAgent{solver}})
+	c := newTestChat(t, ChatConfig{Tokenizer: tokenizertest.Golden(t, "smollm2"), Tools: []tool.Tool{tool.Calculator()}, SubAgents: []SubAgent{solver}})
 	calls := callformat.Hermes.Read(c.prompt, nil).Calls
 	if len(calls) != 1 || c.callables.Call(calls[0]).Problem != "" || c.callables.Call(calls[0]).Task != "..." {
 		t.Errorf("the example reads as %+v", calls)
@@ -221,7 +221,7 @@ func TestChatExampleIsACall(t *testing.T) {
 }
 
 func TestChatParse(t *testing.T) {
-	tok := goldenTokenizer(t, "qwen3")
+	tok := tokenizertest.Golden(t, "qwen3")
 	c := newTestChat(t, ChatConfig{Tokenizer: tok, SubAgents: []SubAgent{solver}, Tools: []tool.Tool{tool.Calculator()}})
 	parse := func(text string) Action { return c.Parse(append(tok.Encode(text), c.stops[0])) }
 
@@ -307,7 +307,7 @@ func TestChatNeutralizesControlTokens(t *testing.T) {
 }
 
 func TestChatRefusesEqualNames(t *testing.T) {
-	_, err := NewChat(ChatConfig{Tokenizer: goldenTokenizer(t, "smollm2"), SubAgents: []SubAgent{{Name: "calculator"}}, Tools: []tool.Tool{tool.Calculator()}})
+	_, err := NewChat(ChatConfig{Tokenizer: tokenizertest.Golden(t, "smollm2"), SubAgents: []SubAgent{{Name: "calculator"}}, Tools: []tool.Tool{tool.Calculator()}})
 	if err == nil || !strings.Contains(err.Error(), `"calculator"`) {
 		t.Error(err)
 	}

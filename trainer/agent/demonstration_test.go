@@ -70,7 +70,7 @@ func TestDemonstratedTurnsEndAsTheTemplateSays(t *testing.T) {
 }
 
 func TestDemonstrationRefuses(t *testing.T) {
-	c := newTestChat(t, ChatConfig{Tokenizer: goldenTokenizer(t, "qwen3"), SubAgents: []SubAgent{solver}, Tools: []tool.Tool{echo()}})
+	c := newTestChat(t, ChatConfig{Tokenizer: tokenizertest.Golden(t, "qwen3"), SubAgents: []SubAgent{solver}, Tools: []tool.Tool{echo()}})
 	ask := callText("echo", `{"text": "a"}`)
 	for want, turns := range map[string][]DemonstratedTurn{
 		`turn 1: there is no tool "oracle"`:                {{callText("oracle", "{}"), []string{"x"}}, {"2", nil}},

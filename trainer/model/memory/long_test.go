@@ -62,8 +62,9 @@ func testLongTrajectory(t *testing.T, cfg arch.Config) {
 	kept, layer := layerActivations(cfg, &engine, tokens, 4)
 	plan := kept + layer + 8*learner.HeadRows(false, true)*int64(cfg.VocabSize)
 	t.Logf("%s at the peak, %s planned", Size(peak), Size(plan))
-	// The process uses 1.1 to 1.3 times the plan. The C library keeps some freed memory; how much depends on the order in which threads allocate.
-	if float64(peak) > 1.5*float64(plan) || float64(peak) < 0.5*float64(plan) {
+	// The process uses 1.1 to 1.3 times the plan of attention, and half the plan of gated delta rules. The C library keeps some freed memory; how
+	// much depends on the order in which threads allocate.
+	if float64(peak) > 1.5*float64(plan) || float64(peak) < 0.3*float64(plan) {
 		t.Errorf("%s at the peak, %s planned", Size(peak), Size(plan))
 	}
 }

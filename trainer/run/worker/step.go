@@ -32,24 +32,23 @@ type steps struct {
 // the paper.
 func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	phase := store.Train(n)
-	clock := exp.clock
-	clock.resume()
+	exp.clock.resume()
 
-	// 1-2. Rolled out. The main agent's worker has published the outcomes after verifying them.
+	// 1. Roll out: done. The main agent's worker has published the outcomes after verifying them.
 	outcomes, err := s.member.Outcomes(ctx, phase, played(exp.plan))
 	if err != nil {
 		return err
 	}
 	outcomes, exp.replaced = without(outcomes, exp.plan.Replaced)
-	clock.lap("rollout")
+	exp.clock.lap("rollout")
 
-	// 3. Agree on the rollouts that every agent holds completely; the others are removed for all.
+	// 2. Agree on the rollouts that every agent holds completely; the others are removed for all.
 	complete, err := s.agree(ctx, phase, outcomes)
 	if err != nil {
 		return err
 	}
 
-	// 4. Align, group, normalise: one kernel call for all ragged groups.
+	// 3. Group: align, then normalise all ragged groups in one kernel call.
 	groups, err := s.groups(exp, complete)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
@@ -59,23 +58,18 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 		return fmt.Errorf("step %d: %w", n, err)
 	}
 
-	// 5. Learn: packed batches, fused loss, AdamW.
+	// 4. Learn: packed batches, fused loss, AdamW.
 	sequences := s.sequences(n, exp, groups, advantages.Groups)
 	updates, err := s.learn(ctx, n, exp.plan, sequences)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", n, err)
 	}
-	held.clock.lap("learn")
+	exp.clock.lap("learn")
 
-	// 6. Publish version + 1; the step ends for all workers when all have done so.
+	// 5. Commit: publish version n + 1. The step ends for all workers when all have done so.
 	if err := s.load(ctx, n+1); err != nil {
 		return err
 	}
-	failpoint.Here("commit.load.before")
-	if err := s.policy.UpdateWeights(ctx, n+1); err != nil {
-		return err
-	}
-	failpoint.Here("commit.load.after")
 	record := s.reports.step(stepResult{n, exp, outcomes, complete, groups, advantages, updates})
 	if err := s.member.ConfirmPlace(ctx); err != nil { // the ledger may belong to a successor by now
 		return err
@@ -95,6 +89,19 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 		return err
 	}
 	return s.countRemovals(n, outcomes, complete) // after the wait: the step is in every agent's ledger
+}
+
+// load gives the policy the weights of a version.
+func (s *steps) load(ctx context.Context, version int64) error {
+	if err := s.member.ConfirmPlace(ctx); err != nil { // the engine's servers may belong to a successor by now
+		return err
+	}
+	failpoint.Here("commit.load.before")
+	if err := s.policy.UpdateWeights(ctx, version); err != nil {
+		return err
+	}
+	failpoint.Here("commit.load.after")
+	return nil
 }
 
 // stepResult holds the intermediate results of a step, for its record.

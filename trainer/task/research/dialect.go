@@ -66,7 +66,7 @@ type dialect struct {
 // newDialect returns the dialect of one conversation. subAgent is the sub-agent that the planner calls. It returns an
 // error if the vocabulary lacks one of the role's stop words.
 func newDialect(role Role, fanOut bool, vocab words, subAgent string) (*dialect, error) {
-	grammar, err := NewGrammar(role, fanOut)
+	grammar, err := newGrammar(role, fanOut)
 	if err != nil {
 		return nil, err
 	}
