@@ -451,8 +451,8 @@ func mlpValues(c arch.Config) int64 {
 	return experts
 }
 
-// layerActivations returns the memory of the layers of one micro-batch: what they keep for the backward pass, and what the backward pass of
-// a layer needs meanwhile.
+// layerActivations returns the memory of the layers of one micro-batch: the values that they keep for the backward pass, and the need of one
+// layer's backward pass.
 func layerActivations(c arch.Config, e *config.Engine, tokens, size int64) (kept, layer int64) {
 	values, once, recurrent := int64(c.Layers)*keptValues(c), layerValues(c), int64(0) // the gradients of its values
 	for i := range c.Layers {
