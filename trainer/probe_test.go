@@ -20,7 +20,7 @@ type watched struct {
 	during func(ctx context.Context)
 }
 
-func (w watched) Tools(q task.Query, p task.Part) []tool.Tool {
+func (w watched) Tools(q task.Query, p task.AgentRole) []tool.Tool {
 	tools := w.Task.Tools(q, p)
 	for i, t := range tools {
 		tools[i] = watchedTool{t, w.during}

@@ -95,7 +95,7 @@ func (rowOfTable) Score(_ context.Context, c verify.Case) (float64, error) {
 
 // Tools returns a tool that looks units up in the query's table, for the clerk only. The prompt is made with the zero
 // Query, which has no table.
-func (m *measures) Tools(q task.Query, p task.Part) []tool.Tool {
+func (m *measures) Tools(q task.Query, p task.AgentRole) []tool.Tool {
 	if p.Main {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (m *measures) Tools(q task.Query, p task.Part) []tool.Tool {
 
 // Demonstrations returns conversations for the cold start. They teach the form of a conversation and also bad habits: the
 // planner often stops after the first unit, and the clerk often guesses. Training must replace these habits.
-func (m *measures) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
+func (m *measures) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		for i := range int64(n) {
 			q, habits := m.query("demonstration", i), task.NewStream(m.seed, "habits of "+p.Agent, i)

@@ -44,7 +44,7 @@ func TestDemonstrations(t *testing.T) {
 		t.Fatal(err)
 	}
 	right, shown := 0, 0
-	for d := range m.Demonstrations(task.Part{Agent: "planner", Main: true, Delegates: []string{"clerk"}}, 200) {
+	for d := range m.Demonstrations(task.AgentRole{Agent: "planner", Main: true, Delegates: []string{"clerk"}}, 200) {
 		last := d.Segments[len(d.Segments)-1]
 		score, err := m.VerifyMain(t.Context(), m.query("demonstration", int64(shown)), task.Attempt{Answer: last.Text})
 		if err != nil {
@@ -56,7 +56,7 @@ func TestDemonstrations(t *testing.T) {
 	if right < shown/4 || right > shown*3/4 {
 		t.Errorf("%d of %d demonstrated answers are right", right, shown)
 	}
-	for d := range m.Demonstrations(task.Part{Agent: "clerk"}, 200) {
+	for d := range m.Demonstrations(task.AgentRole{Agent: "clerk"}, 200) {
 		for _, s := range d.Segments {
 			if slices.Contains(tok.Encode(s.Text), tok.Unk()) {
 				t.Errorf("the tokenizer lacks a word of %q", s.Text)

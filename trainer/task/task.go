@@ -108,8 +108,8 @@ func Close(t Task) error {
 	return nil
 }
 
-// Part describes an agent's role in the team, for tasks that treat agents differently.
-type Part struct {
+// AgentRole describes an agent's role in the team, for tasks that treat agents differently.
+type AgentRole struct {
 	Agent     string   // the agent's name
 	Main      bool     // it is the main agent
 	Delegates []string // sub-agents that it may call, in the order of the configuration
@@ -122,7 +122,7 @@ type Toolkit interface {
 	// Tools returns the tools that the agent can call in a conversation on q, in addition to the tools of the
 	// configuration. Their names, descriptions and schemas must not depend on q, because the system prompt describes
 	// the tools of the zero Query.
-	Tools(q Query, p Part) []tool.Tool
+	Tools(q Query, p AgentRole) []tool.Tool
 }
 
 // Speaker is a task with its own dialect, which replaces the chat templates of the models.
@@ -131,14 +131,14 @@ type Speaker interface {
 	Tokenizer() (*tokenizer.Tokenizer, error)
 	// Dialect returns the dialect of one conversation. It returns an error if the dialect does not support the part, or
 	// if the tokenizer lacks words of the dialect.
-	Dialect(p Part, t *tokenizer.Tokenizer) (agent.Dialect, error)
+	Dialect(p AgentRole, t *tokenizer.Tokenizer) (agent.Dialect, error)
 }
 
 // Demonstrator is a task with demonstrations for the supervised cold start.
 type Demonstrator interface {
 	// Demonstrations yields an agent's conversations on n queries, in an order that depends only on the seed. It yields
 	// all conversations of the agent on a query, which may be several or none.
-	Demonstrations(p Part, n int) iter.Seq[Demonstration]
+	Demonstrations(p AgentRole, n int) iter.Seq[Demonstration]
 }
 
 // Demonstration is one conversation of one agent.

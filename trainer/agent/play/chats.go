@@ -31,7 +31,7 @@ const maxChat = 16 << 20
 var errEnough = errors.New("enough")
 
 // Demonstrations implements task.Demonstrator. It stops at the first bad row and puts the error into Err.
-func (c *Chats) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
+func (c *Chats) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		given := 0
 		c.Err = jsonl.EachRow(c.Path, maxChat, func(row int, text []byte) error {

@@ -24,7 +24,7 @@ func searcher(t *testing.T) *Player {
 	answers := map[string]string{"murre": "one", "nest": "two"}
 	b := &Toolbox{}
 	b.Add(tool.Func("search", "", "query", "", func(_ context.Context, q string) (string, error) { return answers[q], nil }), tool.Limits{})
-	p, err := New(Settings{Part: task.Part{Agent: "searcher", Tools: []string{"search"}}, Tokenizer: tokenizertest.Golden(t, "qwen3"), Tools: b})
+	p, err := New(Settings{Role: task.AgentRole{Agent: "searcher", Tools: []string{"search"}}, Tokenizer: tokenizertest.Golden(t, "qwen3"), Tools: b})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestParseChat(t *testing.T) {
 // system message and the functions come from the chat, not from the agent.
 func TestProgramsDemonstrations(t *testing.T) {
 	p := searcher(t)
-	p.Part.System = "The configuration's."
+	p.Role.System = "The configuration's."
 	line := `{"tools": [{"type": "function", "function": {"name": "add", "description": "Sum.", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}}],
 		"parallel_tool_calls": false, "agent": "searcher", "messages": [SYSTEM{"role": "user", "content": "1 + 2?"},
 		{"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 3}"}}]},

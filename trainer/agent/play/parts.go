@@ -45,7 +45,7 @@ func (p *Player) Parts(s Sloppiness) *Parts {
 }
 
 // Demonstrations implements task.Demonstrator on the first n training queries. It skips queries without parts.
-func (d *Parts) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
+func (d *Parts) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	search, calculate := soleTool(d.tools.byName, "query"), soleTool(d.tools.byName, "expression")
 	return func(yield func(task.Demonstration) bool) {
 		defer d.tools.meter.Take() // calls by demonstrations do not count as an agent's use of its tools
@@ -91,7 +91,7 @@ func soleTool(tools map[string]tool.Tool, argument string) tool.Tool {
 // partsExpert plays one agent on one query.
 type partsExpert struct {
 	*Parts
-	part              task.Part
+	part              task.AgentRole
 	query             task.Query
 	search, calculate tool.Tool
 	s                 *task.Stream

@@ -75,7 +75,7 @@ func script(t *testing.T, d task.Demonstration) []string {
 	return lines
 }
 
-func shown(t *testing.T, p task.Part, s Sloppiness, seed uint64, queries ...task.Query) (conversations [][]string) {
+func shown(t *testing.T, p task.AgentRole, s Sloppiness, seed uint64, queries ...task.Query) (conversations [][]string) {
 	t.Helper()
 	var asked []string
 	d := &Parts{task: parted{queries: queries}, tools: library(&asked, ranking), seed: seed, sloppiness: s}
@@ -89,9 +89,9 @@ func shown(t *testing.T, p task.Part, s Sloppiness, seed uint64, queries ...task
 }
 
 var (
-	planner    = task.Part{Agent: "planner", Main: true, Delegates: []string{"researcher"}}
-	researcher = task.Part{Agent: "researcher"}
-	alone      = task.Part{Agent: "planner", Main: true}
+	planner    = task.AgentRole{Agent: "planner", Main: true, Delegates: []string{"researcher"}}
+	researcher = task.AgentRole{Agent: "researcher"}
+	alone      = task.AgentRole{Agent: "planner", Main: true}
 )
 
 // TestPlannerOfParts: a planner without mistakes asks for every part and states the reference answer.
@@ -271,7 +271,7 @@ func TestPlannerBelievesWhatItIsTold(t *testing.T) {
 func TestDemonstrationsOfPartsAreRepeatable(t *testing.T) {
 	sloppy := Sloppiness{Skip: 0.2, Again: 0.3, GiveUp: 0.3, Narrow: 0.3, Misread: 0.3}
 	differ := false
-	for _, p := range []task.Part{planner, researcher, alone} {
+	for _, p := range []task.AgentRole{planner, researcher, alone} {
 		one, two := shown(t, p, sloppy, 7, points...), shown(t, p, sloppy, 7, points...)
 		if !slices.EqualFunc(one, two, slices.Equal[[]string]) {
 			t.Errorf("%s: the same seed gives %q and %q", p.Agent, one, two)

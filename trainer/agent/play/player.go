@@ -20,7 +20,7 @@ import (
 
 // Settings configure a Player.
 type Settings struct {
-	Part      task.Part
+	Role      task.AgentRole
 	SubAgents []agent.SubAgent // the agents that it may call, with their descriptions for its prompt
 	Absent    []string         // configured agents that this run leaves out
 	Seed      uint64           // of the run
@@ -62,7 +62,7 @@ func New(s Settings) (*Player, error) {
 		return p, nil
 	}
 	if speaker, ok := s.Task.(task.Speaker); ok {
-		p.dialect = func() (agent.Dialect, error) { return speaker.Dialect(s.Part, s.Tokenizer) }
+		p.dialect = func() (agent.Dialect, error) { return speaker.Dialect(s.Role, s.Tokenizer) }
 		_, err := p.dialect()
 		if err == nil && s.Limits.Fold.At > 0 {
 			err = fmt.Errorf("limits.fold: the task %s has its own dialect, which cannot express a summary: remove this key", s.Task.Name())
@@ -72,7 +72,7 @@ func New(s Settings) (*Player, error) {
 		}
 		return p, nil
 	}
-	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Part.System, SubAgents: s.SubAgents, Tools: p.offered(), TemplateArgs: s.Variables, Date: s.Date})
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: s.Tokenizer, System: s.Role.System, SubAgents: s.SubAgents, Tools: p.offered(), TemplateArgs: s.Variables, Date: s.Date})
 	if err == nil {
 		err = s.Limits.CheckFold(chat)
 	}
@@ -88,7 +88,7 @@ func (p *Player) host() (err error) {
 	if _, ok := p.Task.(task.Speaker); ok {
 		return fmt.Errorf("the task %s has its own dialect, which a hosted model cannot use: choose another task or a model with weights", p.Task.Name())
 	}
-	p.chat, err = hosted.NewChat(p.Hosted, p.Part.System, p.SubAgents, p.offered())
+	p.chat, err = hosted.NewChat(p.Hosted, p.Role.System, p.SubAgents, p.offered())
 	return err
 }
 
@@ -128,8 +128,8 @@ func (p *Player) Play(ctx context.Context, c Conversation) (agent.Trajectory, er
 	defer p.inFlight.Add(-1)
 	spec := agent.Spec{
 		Key: policy.Key{RunSeed: p.Seed, Step: c.Step, Query: c.Query.ID, Rollout: c.Rollout,
-			Agent: p.Part.Agent, Invocation: c.Invocation},
-		Repeat: c.Repeat, Main: p.Part.Main, Row: c.Query.Columns, Task: c.Text, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
+			Agent: p.Role.Agent, Invocation: c.Invocation},
+		Repeat: c.Repeat, Main: p.Role.Main, Row: c.Query.Columns, Task: c.Text, Limits: p.Limits, MaxLag: p.MaxLag, Sampling: c.Sampling,
 	}
 	env := agent.Env{Policy: p.Policy, Tools: p.toolsFor(c.Query), Delegate: c.Delegate}
 	if p.chat != nil {
@@ -180,7 +180,7 @@ func (p *Player) bound(q task.Query) []tool.Tool {
 	if !ok {
 		return nil
 	}
-	brought := kit.Tools(q, p.Part)
+	brought := kit.Tools(q, p.Role)
 	tools := make([]tool.Tool, len(brought)) // the task may keep its slice
 	for i, t := range brought {
 		tools[i] = p.Tools.meter.Counted(tool.Limited(tool.Attempted(t, tool.Attempts{Timeout: DefaultToolTime}), tool.Limits{Bytes: DefaultToolOutput}))

@@ -17,7 +17,7 @@ import (
 // It skips trajectories of more than limit tokens.
 func (p *Player) Demonstrations(source task.Demonstrator, n, limit int) ([]agent.Trajectory, error) {
 	var out []agent.Trajectory
-	for d := range source.Demonstrations(p.Part, n) {
+	for d := range source.Demonstrations(p.Role, n) {
 		t, err := p.teach(d)
 		if p.delegatesInVain(err) {
 			continue
@@ -82,7 +82,7 @@ func (p *Player) teach(d task.Demonstration) (t agent.Trajectory, err error) {
 	}
 	for _, name := range d.Tools {
 		if !p.knows(name) {
-			return t, fmt.Errorf("it lists the tool %q, which the agent %s does not have: the agent's tools are %s", name, p.Part.Agent, strings.Join(p.functions(), ", "))
+			return t, fmt.Errorf("it lists the tool %q, which the agent %s does not have: the agent's tools are %s", name, p.Role.Agent, strings.Join(p.functions(), ", "))
 		}
 	}
 	question, turns, err := turnsOf(d.Segments, writer)
@@ -109,7 +109,7 @@ func (p *Player) dialectOf(d task.Demonstration) (agent.Dialect, error) {
 	if p.program.dialect != nil && p.program.key == key {
 		return p.program.dialect, nil
 	}
-	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: p.Tokenizer, System: cmp.Or(d.Program.System, p.Part.System), Functions: d.Program.Functions,
+	chat, err := agent.NewChat(agent.ChatConfig{Tokenizer: p.Tokenizer, System: cmp.Or(d.Program.System, p.Role.System), Functions: d.Program.Functions,
 		TemplateArgs: p.Variables, Date: p.Date})
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func newFerries(queries ...task.Query) *ferries {
 	return f
 }
 
-func (f *ferries) Tools(q task.Query, p task.Part) []tool.Tool {
+func (f *ferries) Tools(q task.Query, p task.AgentRole) []tool.Tool {
 	if p.Main {
 		return nil
 	}
@@ -49,7 +49,7 @@ func TestOwnTaskInChat(t *testing.T) {
 	morning, noon := task.Query{ID: "morning", Data: "06:40"}, task.Query{ID: "noon", Data: "12:05"}
 	f := newFerries(morning, noon)
 	player := func(main bool) *Player {
-		p, err := New(Settings{Part: task.Part{Agent: "clerk", Main: main}, Task: f, Tokenizer: tok, Tools: &Toolbox{}})
+		p, err := New(Settings{Role: task.AgentRole{Agent: "clerk", Main: main}, Task: f, Tokenizer: tok, Tools: &Toolbox{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func (tongue) Name() string { return "tongue" }
 
 func (tongue) Tokenizer() (*tokenizer.Tokenizer, error) { return nil, nil }
 
-func (tongue) Dialect(task.Part, *tokenizer.Tokenizer) (agent.Dialect, error) { return nil, nil }
+func (tongue) Dialect(task.AgentRole, *tokenizer.Tokenizer) (agent.Dialect, error) { return nil, nil }
 
 // TestHostedModelsSpeakInMessages: a hosted model cannot play a task with its own dialect. Tools that a task binds to its queries are offered to
 // it.
@@ -134,7 +134,7 @@ func TestHostedModelsSpeakInMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(Settings{Part: task.Part{Agent: "clerk"}, Task: newFerries(), Hosted: m, Tools: &Toolbox{}})
+	p, err := New(Settings{Role: task.AgentRole{Agent: "clerk"}, Task: newFerries(), Hosted: m, Tools: &Toolbox{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,10 +31,10 @@ func Player(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Tas
 // playing returns the settings of a player, without the source of its turns. Its tools are open.
 func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Task, note func(string)) (s play.Settings, err error) {
 	s = play.Settings{
-		Part: task.Part{Agent: a.Name, Main: a.Role == "main", Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
+		Role: task.AgentRole{Agent: a.Name, Main: a.Role == "main", Tools: cfg.ToolsOf(a)}, Seed: cfg.Run.Seed, Task: t,
 		Limits: limits(a.Limits), MaxLag: cfg.GRPO.MaxLag, Absent: absent(cfg),
 	}
-	if s.Part.System, err = systemPrompt(cfg, a); err != nil {
+	if s.Role.System, err = systemPrompt(cfg, a); err != nil {
 		return s, err
 	}
 	if cfg.Run.Date != "" {
@@ -49,7 +49,7 @@ func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Ta
 		}
 		s.Variables, _ = v.(*ordered.Object)
 	}
-	if s.Part.Main {
+	if s.Role.Main {
 		for _, sub := range cfg.Subs() {
 			if slices.Contains(a.Delegates, sub.Name) {
 				s.SubAgents = append(s.SubAgents, agent.SubAgent{Name: sub.Name, Description: describe(sub)})
@@ -57,9 +57,9 @@ func playing(ctx context.Context, cfg *config.Config, a *config.Agent, t task.Ta
 		}
 	}
 	for _, c := range s.SubAgents {
-		s.Part.Delegates = append(s.Part.Delegates, c.Name)
+		s.Role.Delegates = append(s.Role.Delegates, c.Name)
 	}
-	s.Tools, err = openTools(ctx, cfg, s.Part.Tools, note)
+	s.Tools, err = openTools(ctx, cfg, s.Role.Tools, note)
 	return s, err
 }
 
@@ -130,7 +130,7 @@ func Demonstrations(cfg *config.Config, p *play.Player, limit int) ([]agent.Traj
 	}
 	out, err := p.Demonstrations(source, cfg.ColdStart.Queries, limit)
 	if err = errors.Join(err, failed()); err == nil && len(out) == 0 {
-		err = fmt.Errorf("there are no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or add some", p.Part.Agent, limit)
+		err = fmt.Errorf("there are no demonstrations for %s of at most %d tokens: set its cold_start.steps to 0, or add some", p.Role.Agent, limit)
 	}
 	return out, err
 }

@@ -90,7 +90,7 @@ func read(path string) ([]jsonl.Row, []problem, error) {
 // Demonstrations yields conversations on n training problems, in an order that depends on the seed. A sub-agent gives
 // the published solution. On the fraction Settings.Delegate of the problems, the main agent delegates the problem to a
 // sub-agent and states the value of its answer. On the others it gives the published solution itself.
-func (t *Task) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
+func (t *Task) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	return func(yield func(task.Demonstration) bool) {
 		order := task.NewOrder(t.settings.Seed, len(t.questions))
 		for i := range int64(n) {

@@ -54,7 +54,7 @@ func TestDemonstrations(t *testing.T) {
 	g := open(t)
 	const n = 400
 	delegated, count, seen := 0, 0, map[string]bool{}
-	for d := range g.Demonstrations(task.Part{Agent: "planner", Main: true, Delegates: []string{"solver"}}, n) {
+	for d := range g.Demonstrations(task.AgentRole{Agent: "planner", Main: true, Delegates: []string{"solver"}}, n) {
 		count++
 		seen[d.Query] = true
 		q, err := g.Lookup(d.Query)
@@ -75,7 +75,7 @@ func TestDemonstrations(t *testing.T) {
 	if count != n || len(seen) != n || delegated < n/2-40 || delegated > n/2+40 {
 		t.Errorf("%d demonstrations of %d problems, %d delegate", count, len(seen), delegated)
 	}
-	for d := range g.Demonstrations(task.Part{Agent: "solver"}, 5) {
+	for d := range g.Demonstrations(task.AgentRole{Agent: "solver"}, 5) {
 		if len(d.Segments) != 2 || !d.Segments[1].Sampled || d.Segments[1].Call != nil {
 			t.Errorf("%+v", d)
 		}

@@ -9,7 +9,7 @@ import (
 
 // Demonstrations yields the scripted conversations on n queries for an agent's role. A researcher has one conversation
 // for each call of the planner. The queries are from a separate split. Planner and researcher act in the same rollouts.
-func (t *Task) Demonstrations(p task.Part, n int) iter.Seq[task.Demonstration] {
+func (t *Task) Demonstrations(p task.AgentRole, n int) iter.Seq[task.Demonstration] {
 	role, err := roleOf(p)
 	if err != nil {
 		n = 0 // the agent has no role in the task; Dialect returns the error

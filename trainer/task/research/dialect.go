@@ -20,7 +20,7 @@ func (t *Task) Tokenizer() (*tokenizer.Tokenizer, error) {
 }
 
 // Dialect returns the dialect of one conversation in the agent's role.
-func (t *Task) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, error) {
+func (t *Task) Dialect(p task.AgentRole, words *tokenizer.Tokenizer) (agent.Dialect, error) {
 	role, err := roleOf(p)
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func (t *Task) Dialect(p task.Part, words *tokenizer.Tokenizer) (agent.Dialect, 
 }
 
 // roleOf returns an agent's role in the grammar. It returns an error for settings that the grammar cannot express.
-func roleOf(p task.Part) (Role, error) {
+func roleOf(p task.AgentRole) (Role, error) {
 	switch {
 	case len(p.Tools) > 0:
 		return "", fmt.Errorf("agents.%s.tools: the research task brings its own search and supports no other tool; remove tools", p.Agent)

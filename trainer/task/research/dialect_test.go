@@ -13,8 +13,8 @@ import (
 )
 
 // part returns the part of a team that has a role.
-func part(r Role) task.Part {
-	p := task.Part{Agent: string(r), Main: r != Researcher}
+func part(r Role) task.AgentRole {
+	p := task.AgentRole{Agent: string(r), Main: r != Researcher}
 	if r == Planner {
 		p.Delegates = []string{string(Researcher)}
 	}
@@ -182,7 +182,7 @@ func TestForeignVocabulary(t *testing.T) {
 // A team that the grammar has no words for is refused.
 func TestPartsAreChecked(t *testing.T) {
 	r, words := open(t)
-	for want, p := range map[string]task.Part{
+	for want, p := range map[string]task.AgentRole{
 		"agents.a.delegates: the planner of the research task has exactly one sub-agent; found 2": {Agent: "a", Main: true, Delegates: []string{"b", "c"}},
 		"agents.a: the research task has no system prompt":                                        {Agent: "a", System: "Be brief."},
 		"agents.b.tools: the research task brings its own search":                                 {Agent: "b", Tools: []string{"calculator"}},

@@ -122,7 +122,7 @@ const queryArgument = "query"
 
 // Tools returns the search tool for a researcher or a single agent. A search returns the sentences of the best three
 // facts, each with a full stop, or an empty text if it fails.
-func (t *Task) Tools(q task.Query, p task.Part) []tool.Tool {
+func (t *Task) Tools(q task.Query, p task.AgentRole) []tool.Tool {
 	if role, err := roleOf(p); err != nil || role == Planner {
 		return nil
 	}
