@@ -19,6 +19,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/trainer/engine/launch"
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
+	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
 )
@@ -76,7 +77,7 @@ func TestRanksRepeat(t *testing.T) {
 		for _, got := range evaluated.Records {
 			want := again.find(t, "eval", 3, got.Agent)
 			for name, v := range want.Values {
-				if !clocked(name) && got.Values[name] != v {
+				if !metrics.Clocked(name) && got.Values[name] != v {
 					t.Errorf("%s: %s is %v with %d devices, but %v with two", got.Agent, name, got.Values[name], size, v)
 				}
 			}

@@ -124,12 +124,6 @@ func (r *recorder) find(t *testing.T, kind string, step int64, agent string) met
 	return metrics.Record{}
 }
 
-// clocked reports whether a value depends on timing, on the machine or on the sampler's batches.
-func clocked(name string) bool {
-	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
-		strings.HasPrefix(name, "memory_") || name == "in_flight_max" || name == "evicted_tokens" || name == "recomputed_tokens"
-}
-
 // numbers returns all reported values except the clocked ones, by "kind step agent name".
 func (r *recorder) numbers() map[string]float64 {
 	r.mu.Lock()
@@ -138,7 +132,7 @@ func (r *recorder) numbers() map[string]float64 {
 	for _, x := range r.records {
 		at := fmt.Sprintf("%s %d %s ", x.Kind, x.Step, x.Agent)
 		for name, v := range x.Values {
-			if !clocked(name) {
+			if !metrics.Clocked(name) {
 				out[at+name] = v
 			}
 		}

@@ -249,16 +249,10 @@ func numbers(dir string) (map[string]float64, error) {
 	out := map[string]float64{}
 	for _, l := range log.Records {
 		for name, v := range l.Values {
-			if !clocked(name) {
+			if !metrics.Clocked(name) {
 				out[fmt.Sprintf("%s %s %d %s", l.Agent, l.Kind, l.Step, name)] = v
 			}
 		}
 	}
 	return out, nil
-}
-
-// clocked reports whether a value depends on the clock, the machine or the batches that happened to form.
-func clocked(name string) bool {
-	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
-		strings.HasPrefix(name, "memory_") || name == "in_flight_max" || name == "evicted_tokens" || name == "recomputed_tokens"
 }

@@ -171,6 +171,12 @@ func Find(name string) (v Value, ok bool) {
 	return Value{}, false
 }
 
+// Clocked reports whether a value depends on the clock, the machine or the batches that happened to form.
+func Clocked(name string) bool {
+	return strings.HasSuffix(name, "_seconds") || strings.HasSuffix(name, "_per_second") ||
+		strings.HasPrefix(name, "memory_") || name == "in_flight_max" || name == "evicted_tokens" || name == "recomputed_tokens"
+}
+
 // LearnSeconds returns the learning time of a step: learn_seconds or, if it is absent, trained_tokens divided by
 // learn_tokens_per_second.
 func LearnSeconds(values map[string]float64) float64 {
