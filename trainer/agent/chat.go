@@ -14,14 +14,13 @@ import (
 
 // ChatConfig configures a Chat.
 type ChatConfig struct {
-	Tokenizer      Tokenizer
-	System         string // system prompt; empty: the template's own
-	SubAgents      []SubAgent
-	Tools          []tool.Tool
-	Functions      []json.RawMessage // OpenAI function definitions of a program, in place of sub-agents and tools; nil: sub-agents and tools
-	EnableThinking *bool             // nil: not passed to the template
-	TemplateArgs   *ordered.Object   // further variables of the template; nil: none
-	Date           time.Time         // the date that a template prints as today; zero: the clock's date
+	Tokenizer    Tokenizer
+	System       string // system prompt; empty: the template's own
+	SubAgents    []SubAgent
+	Tools        []tool.Tool
+	Functions    []json.RawMessage // OpenAI function definitions of a program, in place of sub-agents and tools; nil: sub-agents and tools
+	TemplateArgs *ordered.Object   // further variables of the template, such as enable_thinking; nil: none
+	Date         time.Time         // the date that a template prints as today; zero: the clock's date
 }
 
 // Chat is the dialect of a pretrained model: the model's Template with the agent's system prompt, tools and sub-agents.
@@ -49,8 +48,7 @@ func NewChat(cfg ChatConfig) (*Chat, error) {
 		}
 	}
 	c := &Chat{system: cfg.System, callables: callables}
-	c.Template, err = NewTemplate(TemplateConfig{Tokenizer: cfg.Tokenizer, Functions: definitions,
-		EnableThinking: cfg.EnableThinking, TemplateArgs: cfg.TemplateArgs, Date: cfg.Date})
+	c.Template, err = NewTemplate(TemplateConfig{Tokenizer: cfg.Tokenizer, Functions: definitions, TemplateArgs: cfg.TemplateArgs, Date: cfg.Date})
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)
 	}

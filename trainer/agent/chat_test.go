@@ -40,6 +40,14 @@ type goldenChat struct {
 	Note                string             `json:"note"`
 }
 
+// thinkingArgs returns the variable of templates that switches thinking on or off, or nil.
+func thinkingArgs(on *bool) *ordered.Object {
+	if on == nil {
+		return nil
+	}
+	return ordered.NewObject("enable_thinking", *on)
+}
+
 // toolAnswers returns the messages at the end of a chat that answer calls, if the chat ends with such messages.
 func (g goldenChat) toolAnswers() (asked int, results []Result) {
 	messages := *g.Messages
@@ -78,7 +86,7 @@ func TestGoldenChatDeltaIsTheTemplates(t *testing.T) {
 				continue
 			}
 			cases++
-			c := newTestChat(t, ChatConfig{Tokenizer: tok, EnableThinking: g.EnableThinking})
+			c := newTestChat(t, ChatConfig{Tokenizer: tok, TemplateArgs: thinkingArgs(g.EnableThinking)})
 			if !c.history.toolRole {
 				t.Errorf("%s: the template's tool role was not found", g.Note)
 			}
@@ -153,7 +161,7 @@ func TestChatConversationIsTheTemplates(t *testing.T) {
 	off := false
 	answers := []string{"4", "\n\n1. one", "  spaces ", "", "naïve 東京 🎉", "[1] Title\nText\n\n"}
 	eachTokenizer(t, func(t *testing.T, _ string, tok *tokenizer.Tokenizer) {
-		c := newTestChat(t, ChatConfig{Tokenizer: tok, System: "Be brief.", EnableThinking: &off})
+		c := newTestChat(t, ChatConfig{Tokenizer: tok, System: "Be brief.", TemplateArgs: thinkingArgs(&off)})
 		ids, _, err := c.Prompt("What is 2 + 2?")
 		if err != nil {
 			t.Fatal(err)

@@ -27,11 +27,10 @@ type Tokenizer interface {
 
 // TemplateConfig configures a Template.
 type TemplateConfig struct {
-	Tokenizer      Tokenizer
-	Functions      []json.RawMessage // OpenAI function definitions that the model is offered
-	EnableThinking *bool             // nil: not passed to the template
-	TemplateArgs   *ordered.Object   // further variables of the template; nil: none
-	Date           time.Time         // the date that a template prints as today; zero: the clock's date
+	Tokenizer    Tokenizer
+	Functions    []json.RawMessage // OpenAI function definitions that the model is offered
+	TemplateArgs *ordered.Object   // further variables of the template, such as enable_thinking; nil: none
+	Date         time.Time         // the date that a template prints as today; zero: the clock's date
 }
 
 // Template is a model's chat template, used for a conversation that only appends tokens, and the format in which the
@@ -114,7 +113,6 @@ func (t *Template) render(messages []tokenizer.Message, tools []any, open bool) 
 		Messages:            t.objects(messages),
 		Tools:               tools,
 		AddGenerationPrompt: open,
-		EnableThinking:      t.cfg.EnableThinking,
 		Kwargs:              t.cfg.TemplateArgs,
 		Date:                t.cfg.Date,
 	})
