@@ -146,7 +146,7 @@ func TestGPU(t *testing.T) {
 	r := row("80 rewards in 10 groups", 1e-3, 1e-3)
 	m := &machine{slug: "x", results: []*measure.Results{{Suite: "kernels", Machine: measure.Machine{CPU: "A & B", Cores: 16, GPU: "Chip 9", Driver: "13.0"}, Rows: []measure.Row{r}}}}
 	got := text([]*machine{m})
-	for _, want := range []string{"## Chip 9\n", "Driver 13.0, processor A & B with 16 cores", "| 3 times as fast | 1 | missed. |", "Roofline of Chip 9, bfloat16"} {
+	for _, want := range []string{"## Chip 9\n", "The driver supports CUDA 13.0. The processor is A & B with 16 cores", "| 3 times as fast | 1 | missed. |", "Roofline of Chip 9, bfloat16"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}

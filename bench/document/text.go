@@ -27,7 +27,8 @@ go run ./bench/document
 How to read the tables:
 
 - **Ours and the peers are measured in one run, in turns**, on the same inputs, with the same number of threads and the
-  same type of numbers. There is one exception: on a CPU a step that samples from bf16 weights is compared with TRL in float32. Times are
+  same type of numbers. There are two exceptions. On a GPU a phase's peer begins after ours has ended, because the memory does not hold two
+  (since 28 November 2026). On a CPU a step that samples from bf16 weights is compared with TRL in float32. Times are
   medians, with the 20th and 80th percentile in brackets, of 20 samples; of 5 if a sample takes more than a second, and of 1 if it takes
   more than two minutes.
 - **The floor** is the least possible time on this machine. It is the larger of two times: the bytes at the rate of a copy (of a read, if
@@ -87,7 +88,7 @@ func (m *machine) write(b *strings.Builder) {
 	if first := m.is(); first.GPU == "" {
 		fmt.Fprintf(b, "\n## %s, %d cores\n\n", first.CPU, first.Cores)
 	} else {
-		fmt.Fprintf(b, "\n## %s\n\nDriver %s, processor %s with %d cores. Caches are cold, and times are between two events on the GPU's stream. Phases "+
+		fmt.Fprintf(b, "\n## %s\n\nThe driver supports CUDA %s. The processor is %s with %d cores. Caches are cold, and times are between two events on the GPU's stream. Phases "+
 			"wait for the GPU themselves, so the clock times them. Memory is the memory from LibTorch's allocator.\n\n", first.GPU, first.Driver, first.CPU, first.Cores)
 	}
 	var suites, again []string
