@@ -57,6 +57,7 @@ type Native struct {
 	Done   func() error            // may be nil
 }
 
+// Run takes `repeat` samples with the given state of the cache. An error of the work ends it.
 func (n *Native) Run(ctx context.Context, repeat int, cache Cache) (s Samples, err error) {
 	err = n.timed(ctx, func(clock Clock) error {
 		if cache == Hot {
@@ -100,6 +101,7 @@ func (n *Native) once(clock Clock, cache Cache) (timing, error) {
 	return clock.Time(cache, n.Work)
 }
 
+// Check returns the largest error of any output against float64, over that output's largest value.
 func (n *Native) Check(ctx context.Context) (worst float64, err error) {
 	err = n.timed(ctx, func(clock Clock) error {
 		if _, err := n.once(clock, Hot); err != nil {
@@ -112,6 +114,7 @@ func (n *Native) Check(ctx context.Context) (worst float64, err error) {
 	return worst, err
 }
 
+// Close frees what the work holds.
 func (n *Native) Close() error {
 	if n.Done == nil {
 		return nil

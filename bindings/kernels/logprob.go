@@ -17,7 +17,7 @@ type Logits struct {
 //
 // targets int32 [Rows]; mask uint8 [Rows] or nil, 0 = the row is not read and gets 0; logp and entropy [Rows],
 // float64 for Float64 logits, else float32. An *Error with NonFinite names the first row with NaN or +Inf, with
-// InvalidArgument the first with a target outside the vocabulary. -Inf is probability 0.
+// InvalidArgument the first with a target outside the vocabulary; a GPU reports both as NonFinite. -Inf is probability 0.
 func TokenLogProb(b Backend, z Logits, targets, mask unsafe.Pointer, tau float64, logp, entropy unsafe.Pointer) error {
 	var row C.int64_t
 	status := C.token_logprob(b.c, z.Data, C.int32_t(z.DType), C.int64_t(z.Rows), C.int64_t(z.Vocab), C.int64_t(z.Stride),
