@@ -171,7 +171,7 @@ def quickstart(m, device, dtype):
 
 
 def whole_quickstart(m):
-    """What `make quickstart` trains, both agents on the GPU."""
+    """The training of `make quickstart`, with both agents on the GPU."""
     folder = m.work / "team"
     places = [word for agent in ("planner", "researcher") for word in ("--set", f"agents.{agent}.device={m.device}")]
     return {"command": [m.mgrpo, "train", "-c", str(ROOT / "examples/quickstart/team.yaml"), "--set", f"run.dir={folder}", *places], "removes": folder}

@@ -1,6 +1,7 @@
 package phases
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,9 @@ func (s shape) String() string {
 	}
 	return text
 }
+
+// microTokens returns the number of tokens of an update's micro-batch.
+func (s shape) microTokens() int { return cmp.Or(s.microBatch, microBatchTokens) }
 
 // sequences returns the number of sampled sequences.
 func (s shape) sequences() int { return s.prompts * s.rollouts }

@@ -16,7 +16,7 @@ run: {name: plan}
 task: {kind: jsonl, train: t, eval: e}
 agents:
   a: {role: main, model: m, device: cuda, dtype: bf16, limits: {max_tokens: %d}, engine: {slots: 1, micro_batch_tokens: %d}}
-`, b.shape.promptTokens+b.shape.newTokens, max(b.shape.microBatch, microBatchTokens))
+`, b.shape.promptTokens+b.shape.newTokens, b.shape.microTokens())
 	cfg, err := config.Parse("plan.yaml", []byte(text), nil)
 	if err != nil {
 		return 0, err

@@ -1,7 +1,6 @@
 package phases
 
 import (
-	"cmp"
 	"math"
 	"path/filepath"
 	"slices"
@@ -23,7 +22,7 @@ func TestRoofline(t *testing.T) {
 					continue
 				}
 				for _, b := range casesOf(suite, false) {
-					// A quarter, and what the passes over heads took that were still apart when these were measured.
+					// A quarter, and a little for the separate passes over heads that the program made when these were measured.
 					compared += b.foretold(t, r, 0.265, func(c measure.Ceilings) (roofline.Device, error) {
 						return roofline.Processor(kernels, c, r.Machine.ISA)
 					})
@@ -167,7 +166,7 @@ func (b bench) work() roofline.Work {
 }
 
 func (b bench) agent() roofline.Agent {
-	a := roofline.Agent{Arch: b.weights.config, Weight: 4, MicroBatch: cmp.Or(b.shape.microBatch, microBatchTokens), Epochs: 1, Updates: 1, Slots: b.shape.sequences()}
+	a := roofline.Agent{Arch: b.weights.config, Weight: 4, MicroBatch: b.shape.microTokens(), Epochs: 1, Updates: 1, Slots: b.shape.sequences()}
 	if b.weights.file != "" {
 		a.Arch = llama(30, 576, 9, 3, 1536, 49152) // SmolLM2-135M
 	}

@@ -17,15 +17,16 @@ import (
 func TestLongTrajectory(t *testing.T) {
 	shape := arch.Config{Family: arch.Llama, VocabSize: 257, Hidden: 64, Layers: 2, Heads: 1, KVHeads: 1, HeadDim: 16, FFN: 192,
 		RMSEps: 1e-5, RopeTheta: 1e4, MaxPosition: longTokens, Tied: true}
-	t.Run("attention", func(t *testing.T) { testLongTrajectory(t, shape) })
+	t.Run("attention", func(t *testing.T) { testLongTrajectory(t, shape, 0.5) })
 	shape.Family, shape.RotaryDim = arch.Qwen35, 4
 	shape.GatedDelta = &arch.GatedDelta{Layers: []bool{true, false}, KeyHeads: 1, ValueHeads: 2, KeyDim: 64, ValueDim: 64, Width: 4}
-	t.Run("gated delta rule", func(t *testing.T) { testLongTrajectory(t, shape) })
+	t.Run("gated delta rule", func(t *testing.T) { testLongTrajectory(t, shape, 0.4) })
 }
 
 const longTokens = 32768
 
-func testLongTrajectory(t *testing.T, cfg arch.Config) {
+// testLongTrajectory trains on one trajectory. The peak must be at least the given share of the plan.
+func testLongTrajectory(t *testing.T, cfg arch.Config, least float64) {
 	const tokens = longTokens
 	ctx := context.Background()
 	dev, err := torch.Open("cpu", 2)
@@ -64,7 +65,7 @@ func testLongTrajectory(t *testing.T, cfg arch.Config) {
 	t.Logf("%s at the peak, %s planned", Size(peak), Size(plan))
 	// The process uses 1.1 to 1.3 times the plan of attention, and half the plan of gated delta rules. The C library keeps some freed memory; how
 	// much depends on the order in which threads allocate.
-	if float64(peak) > 1.5*float64(plan) || float64(peak) < 0.3*float64(plan) {
+	if float64(peak) > 1.5*float64(plan) || float64(peak) < least*float64(plan) {
 		t.Errorf("%s at the peak, %s planned", Size(peak), Size(plan))
 	}
 }
