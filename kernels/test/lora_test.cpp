@@ -63,6 +63,20 @@ void oracle(const Adapter &a, const float *x, int64_t k, double *y, double *magn
   }
 }
 
+// Compares each row of a result with y plus its adapter's product with x, in float64.
+void expect_float64(const Adapters &adapters, const Ints &which, const Floats &x, const Floats &y, const Floats &got, int32_t dtype,
+                    int64_t k, int64_t n) {
+  for (int64_t r = 0; r < static_cast<int64_t>(which.size()); r++) {
+    std::vector<double> want(y.begin() + r * n, y.begin() + (r + 1) * n), magnitude(static_cast<size_t>(n), 1);
+    if (which[r] >= 0) oracle(*adapters[static_cast<size_t>(which[r])], x.data() + r * k, k, want.data(), magnitude.data());
+    for (int64_t j = 0; j < n; j++) {
+      double bound = (static_cast<double>(k) + 64) * kEpsilon * magnitude[j];
+      if (dtype == MGRPO_BFLOAT16) bound += 2 * kBf16Epsilon * std::fabs(want[j]);
+      ASSERT_NEAR(got[r * n + j], want[j], bound) << "row " << r << ", column " << j << " of adapter " << which[r];
+    }
+  }
+}
+
 // Makes three adapters with different ranks: on the whole of a fused projection, on a part of it, and on none of its parts.
 Adapters three(const Backend &b, int64_t k, int64_t n) {
   Adapters all;
@@ -89,18 +103,12 @@ TEST_P(Lora, MatchesFloat64) {
       Array from(backend(), dtype, x), to(backend(), dtype, y);
       ASSERT_EQ(add(backend(), adapters, &which, from, dtype, to, rows, k, n), MGRPO_OK);
       const Floats got = to.values();
-      for (int64_t r = 0; r < rows; r++) {
-        std::vector<double> want(y.begin() + r * n, y.begin() + (r + 1) * n), magnitude(static_cast<size_t>(n), 1);
-        if (which[r] >= 0) oracle(*adapters[static_cast<size_t>(which[r])], x.data() + r * k, k, want.data(), magnitude.data());
-        for (int64_t j = 0; j < n; j++) {
-          double bound = (static_cast<double>(k) + 64) * kEpsilon * magnitude[j];
-          if (dtype == MGRPO_BFLOAT16) bound += 2 * kBf16Epsilon * std::fabs(want[j]);
-          ASSERT_NEAR(got[r * n + j], want[j], bound) << "row " << r << ", column " << j << " of adapter " << which[r];
+      ASSERT_NO_FATAL_FAILURE(expect_float64(adapters, which, x, y, got, dtype, k, n));
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < n; j++)
           if (which[r] == -1 || which[r] == 2) {
             ASSERT_EQ(got[r * n + j], y[r * n + j]);
           }
-        }
-      }
     }
   }
 }
@@ -142,14 +150,8 @@ TEST_P(Lora, RunsOfRows) {
     Array from(backend(), dtype, x), to(backend(), dtype, y);
     ASSERT_EQ(add(backend(), adapters, &which, from, dtype, to, rows, k, n), MGRPO_OK);
     const Floats got = to.values();
+    ASSERT_NO_FATAL_FAILURE(expect_float64(adapters, which, x, y, got, dtype, k, n));
     for (int64_t r = 0; r < rows; r++) {
-      std::vector<double> want(y.begin() + r * n, y.begin() + (r + 1) * n), magnitude(static_cast<size_t>(n), 1);
-      if (which[r] >= 0) oracle(*adapters[static_cast<size_t>(which[r])], x.data() + r * k, k, want.data(), magnitude.data());
-      for (int64_t j = 0; j < n; j++) {
-        double bound = (static_cast<double>(k) + 64) * kEpsilon * magnitude[j];
-        if (dtype == MGRPO_BFLOAT16) bound += 2 * kBf16Epsilon * std::fabs(want[j]);
-        ASSERT_NEAR(got[r * n + j], want[j], bound) << "row " << r << ", column " << j << " of adapter " << which[r];
-      }
       if (which[r] < 0) continue;
       Array x1(backend(), dtype, Floats(x.begin() + r * k, x.begin() + (r + 1) * k)),
           y1(backend(), dtype, Floats(y.begin() + r * n, y.begin() + (r + 1) * n));
