@@ -141,7 +141,7 @@ func loadModel(t *testing.T, dir, device string) *model.Model {
 	return m
 }
 
-// goldenBatch has every token but the first of a row as trained; coef belongs to them in order.
+// goldenBatch returns the rows of a golden batch. Every token of a row is trained except the first; coef has their coefficients in order.
 func goldenBatch(want golden.Tensors) (batch []*Sequence, coef []float64) {
 	ids, lengths := want["input_ids"].Int32s(), want["lengths"].Int64s()
 	width := want["input_ids"].Shape[1]
@@ -156,7 +156,7 @@ func goldenBatch(want golden.Tensors) (batch []*Sequence, coef []float64) {
 	return batch, coef
 }
 
-// lossAndGradient is the goldens' loss, -sum(coef · logp)/N, with its gradient in the learner's buffer. Ranks take its rows in turns.
+// lossAndGradient returns the goldens' loss, -sum(coef · logp)/N, and leaves its gradient in the learner's buffer. Ranks take turns with the rows.
 func lossAndGradient(t *testing.T, l *Learner, batch []*Sequence, coef []float64) (loss float64) {
 	t.Helper()
 	if err := l.zeroGrad(context.Background()); err != nil {

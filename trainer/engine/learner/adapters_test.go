@@ -79,7 +79,7 @@ func adapterSteps(t *testing.T, dir, device string, g ranks.Group) {
 	}
 }
 
-// wantHeadRows: on a CPU fewer rows of logits are in memory where the head is not trained.
+// wantHeadRows checks how many rows of logits are in memory at once. On a CPU there are fewer if the head is not trained.
 func wantHeadRows(t *testing.T, m *model.Model, params model.Params, want int64) {
 	t.Helper()
 	l, err := New(t.Context(), m, params, Options{})

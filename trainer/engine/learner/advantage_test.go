@@ -26,10 +26,10 @@ var raggedGroups = []mgrpo.RewardGroup{
 	{},
 }
 
-// Every backend gives what the oracle gives, weights included, and refuses what it refuses.
+// Every backend computes the same advantages and weights as the oracle, and refuses the same groups.
 func TestNormaliserIsTheOracle(t *testing.T) {
 	backends := []kernels.Backend{kernels.CPU}
-	if !cuda.Required() { // a machine with a GPU has it in TestNormaliseOnTheDevice
+	if !cuda.Required() { // a machine with a GPU runs TestNormaliseOnTheDevice
 		backends = append(backends, kernels.OfTable("emulated", emulated.Table(t)))
 	}
 	for _, on := range backends {

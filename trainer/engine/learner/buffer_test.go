@@ -11,8 +11,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Moments and fp32 weights in the host's memory, of which the device sees a piece at a time, have the bits of those on the device, up to a GPU's rounding; a refused
-// update leaves them as they are, and what is saved of one kind is restored as the other.
+// A learner with moments and fp32 weights in the host's memory, copied to the device piece by piece, ends with the same bits as one with everything on
+// the device; on a GPU, products may round differently. A refused update changes nothing, and each kind of learner can restore the state that the other
+// kind saved.
 func TestHostState(t *testing.T) {
 	cudatest.Each(t, func(t *testing.T, device string) {
 		learner := func(host bool) *Learner {
@@ -30,7 +31,7 @@ func TestHostState(t *testing.T) {
 			weights, m, v := stateOf(t, there)
 			gotWeights, gotM, gotV := stateOf(t, here)
 			if !sameValues(device, gotWeights, weights) || !sameValues(device, gotM, m) || !sameValues(device, gotV, v) {
-				t.Errorf("%s: other weights or moments", what)
+				t.Errorf("%s: weights or moments differ", what)
 			}
 		}
 		trained(t, there, batch)

@@ -10,7 +10,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// The bf16 gradient of a micro-batch is added without a float32 copy of it, which no plan counts.
+// The bf16 gradient of a micro-batch is added without a float32 copy, because no memory plan counts one.
 func TestCollectGradientMakesNoCopy(t *testing.T) { cudatest.Each(t, testCollectGradientMakesNoCopy) }
 
 func testCollectGradientMakesNoCopy(t *testing.T, device string) {

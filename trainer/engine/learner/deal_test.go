@@ -43,8 +43,8 @@ func groupsIn(share []*Sequence) (groups []int64) {
 	return groups
 }
 
-// Whatever is dealt to however many: everything once, in its order, whole groups where they fit, and no rank has more than the others by more than
-// one unit.
+// Random batches, dealt to random numbers of ranks: every sequence is dealt once and keeps its place in the order, a group stays whole if it fits, and
+// the loads of two ranks differ by at most one unit.
 func TestDealing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 200 {
@@ -59,7 +59,7 @@ func TestDealing(t *testing.T) {
 		owners, all := map[int64]map[int]bool{}, []*Sequence(nil)
 		for r, share := range shares {
 			if !slices.IsSortedFunc(share, func(a, b *Sequence) int { return cmp.Compare(a.ID, b.ID) }) {
-				t.Fatalf("round %d: rank %d has another order", round, r)
+				t.Fatalf("round %d: rank %d has its sequences in a different order", round, r)
 			}
 			for _, q := range share {
 				if owners[q.Group] == nil {
@@ -83,7 +83,7 @@ func TestDealing(t *testing.T) {
 	}
 }
 
-// A group of which a micro-batch holds a part is dealt in such parts.
+// A group too large for one micro-batch is dealt in parts of a micro-batch each.
 func TestHugeGroupIsCut(t *testing.T) {
 	load := make([]int, 3)
 	shares := deal(groupOf(7, 9, 10), 30, forwardOnly, load)

@@ -17,8 +17,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// Tolerances between ranks that divide the experts and ranks that have all of them, relative to the largest value. If ranks divide the
-// experts, a product of an expert has the rows of all ranks, so sums have another order. In bf16, gradients of micro-batches are rounded.
+// Tolerances between ranks that divide the experts and ranks that each have every expert, relative to the largest value. If ranks divide the experts,
+// the products of an expert include the rows of all ranks, so sums are in another order. In bf16, gradients of micro-batches are rounded.
 const (
 	tolCarried32 = 1e-5
 	tolCarried16 = 5e-3
@@ -179,7 +179,7 @@ func ranksCarryRefused(t *testing.T, g ranks.Group) {
 	}
 }
 
-// saying is a group of two ranks in which the other rank sends the bytes `theirs`.
+// saying simulates a group of two ranks in which the other rank sends the bytes `theirs`.
 type saying struct {
 	ranks.Group
 	theirs  []byte

@@ -9,8 +9,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model"
 )
 
-// Layers that take turns in one piece of memory have the gradients, to the bit, that they have in memory of their own, also after a refused
-// micro-batch, and of all of it there is as much as the longest layer and what is in none.
+// If layers share one piece of memory for their gradients, the learned weights are the same bit for bit as with memory for every layer, also after a
+// refused micro-batch. The buffer is as large as the longest layer plus the leaves outside layers.
 func TestGradientByLayer(t *testing.T) {
 	cudatest.Each(t, func(t *testing.T, device string) {
 		learner := func(layers bool) *Learner {
@@ -39,28 +39,28 @@ func TestGradientByLayer(t *testing.T) {
 		}
 		whole, byLayer := learner(false), learner(true)
 		if !sameValues(device, at(byLayer), at(whole)) {
-			t.Error("other weights are learned")
+			t.Error("the learned weights differ")
 		}
-		layer := make([]int64, 3) // of the model's two, and what is in none
+		layer := make([]int64, 3) // leaves outside layers, and those in the model's two layers
 		for _, leaf := range whole.model.Layout.Leaves {
 			layer[leaf.Layer] += leaf.Numel()
 		}
-		const between = 128 // at most, so that places are as aligned as blocks
+		const between = 128 // largest padding, which keeps leaves as aligned as blocks
 		got, want, all := byLayer.part.flat.Numel(), layer[0]+max(layer[1], layer[2]), whole.params.Numel()
 		if got < want || got > want+between || whole.part.flat.Numel() < all || whole.part.flat.Numel() > all+between {
-			t.Errorf("%d and %d values are held for a gradient of %d, want %d and as many", got, whole.part.flat.Numel(), all, want)
+			t.Errorf("the buffers have %d and %d elements; the gradient has %d, and layer by layer it needs %d", got, whole.part.flat.Numel(), all, want)
 		}
 	})
 }
 
-// A pass that ends early, and a rank that makes none, leave blocks to be collected: all of them, in the same order, and zeros where nothing
-// was computed.
+// A backward pass that ends early, and a rank without a backward pass, leave blocks uncollected. They are collected afterwards in the same order, with
+// zeros for gradients that were not computed.
 func TestCollectRest(t *testing.T) {
 	l := tinyLearnerOf(t, tinyModelIn(t, "cpu", 1, model.Options{Compute: torch.BFloat16}), mixtureOptions(func(o *Options) { o.Checkpoint = true }))
 	leaves := l.params.Leaves()
 	err := l.each(t.Context(), l.model, [][]*Sequence{nil}, 1, true, nil, func([]*Sequence) error {
 		inDevice(t, l.model, func(s *torch.Scope) {
-			for i, leaf := range leaves { // as a pass that ends after the last layer
+			for i, leaf := range leaves { // like a pass that ends after the last layer
 				if leaf.Layer != 1 {
 					leaf.Leaf.Grad().Fill_(float64(i + 1))
 				}

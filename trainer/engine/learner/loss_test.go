@@ -66,7 +66,7 @@ func testUpdateAgainstOracle(t *testing.T, device string) {
 				closeTo(t, name, got, w, 2e-6)
 			}
 			if d := apart(grad, wantGrad, 1); !(d < 1e-5) {
-				t.Errorf("the gradient is %v off", d)
+				t.Errorf("the gradient is off by %v", d)
 			}
 			if c.name == "token" && (want.ClipFracLow == 0 || want.ClipFracHigh == 0) {
 				t.Error("the case clips nothing")
@@ -82,7 +82,7 @@ func closeTo(t *testing.T, name string, got, want, tolerance float64) {
 	}
 }
 
-// packWhole is pack without sharing: every sequence with all of its tokens.
+// packWhole packs sequences without sharing rows: each has all of its tokens.
 func packWhole(s *torch.Scope, run []*Sequence) packed {
 	var ids, pos, source, target []int32
 	cu := []int32{0}
@@ -142,7 +142,7 @@ func ofOracle(t *testing.T, l *Learner, batch []*Sequence) (oracle.LossResult, [
 	return out, readFlat(t, l, l.grad)
 }
 
-// oracleBatch has the trained tokens alone, as the head has.
+// oracleBatch returns the batch with trained tokens only, as the head gets it.
 func oracleBatch(l *Learner, batch []*Sequence, current, entropy []float32) oracle.Batch {
 	wide := func(v []float32) (out []float64) {
 		for _, x := range v {
@@ -167,7 +167,7 @@ func oracleBatch(l *Learner, batch []*Sequence, current, entropy []float32) orac
 	return b
 }
 
-// TestMicroBatchesAddUp: the coefficients are of the whole batch, whatever it is cut into.
+// TestMicroBatchesAddUp: coefficients refer to the whole batch, so the size of micro-batches does not change the gradient.
 func TestMicroBatchesAddUp(t *testing.T) { cudatest.Each(t, testMicroBatchesAddUp) }
 
 func testMicroBatchesAddUp(t *testing.T, device string) {
@@ -179,7 +179,7 @@ func testMicroBatchesAddUp(t *testing.T, device string) {
 		l := tinyLearner(t, device, func(o *Options) { kl(o); o.MicroBatchTokens = tokens })
 		got, r := gradientOf(t, l, batch)
 		if d := apart(got, want, 1); !(d < cutTolerance(device)) {
-			t.Errorf("%d tokens a micro-batch: the gradient is %v off", tokens, d)
+			t.Errorf("%d tokens per micro-batch: the gradient is off by %v", tokens, d)
 		}
 		for name, w := range wantReport.Values {
 			closeTo(t, name, r.Values[name], w, cutTolerance(device))
@@ -187,7 +187,7 @@ func testMicroBatchesAddUp(t *testing.T, device string) {
 	}
 }
 
-// TestWatch: every micro-batch of a step is counted, also those without a gradient, and old log-probs by themselves.
+// TestWatch: every micro-batch of a step is counted, including those without a gradient. Passes for old log-probs are counted separately.
 func TestWatch(t *testing.T) {
 	l := tinyLearner(t, "cpu", func(o *Options) { o.Recomputed, o.MicroBatchTokens = true, 1 })
 	batch := tinyBatch(t, l, 0.6) // the third has advantage 0
@@ -217,7 +217,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestMultiplicityEqualsCopies: weight 3 is three trajectories with the same tokens.
+// TestMultiplicityEqualsCopies: a trajectory of weight 3 has the effect of three trajectories with the same tokens.
 func TestMultiplicityEqualsCopies(t *testing.T) { cudatest.Each(t, testMultiplicityEqualsCopies) }
 
 func testMultiplicityEqualsCopies(t *testing.T, device string) {
@@ -235,7 +235,7 @@ func testMultiplicityEqualsCopies(t *testing.T, device string) {
 	}
 	got, r := gradientOf(t, l, copies)
 	if d := apart(got, want, 1); !(d < cutTolerance(device)) {
-		t.Errorf("the gradient is %v off", d)
+		t.Errorf("the gradient is off by %v", d)
 	}
 	for _, name := range []string{"loss", "loss_weighted_tokens", "loss_groups", "ratio_mean", "clip_frac_low", "clip_frac_high", "approx_kl_k3", "entropy_mean"} {
 		closeTo(t, name, r.Values[name], wantReport.Values[name], cutTolerance(device))
@@ -245,8 +245,7 @@ func testMultiplicityEqualsCopies(t *testing.T, device string) {
 	}
 }
 
-// TestZeroAdvantageStaysInTheNormaliser: such a trajectory adds no gradient but shares its group's weight
-// and is in the statistics.
+// TestZeroAdvantageStaysInTheNormaliser: a trajectory without advantage adds no gradient, but it counts in its group's weight and in the statistics.
 func TestZeroAdvantageStaysInTheNormaliser(t *testing.T) {
 	cudatest.Each(t, testZeroAdvantageStaysInTheNormaliser)
 }
@@ -260,7 +259,7 @@ func testZeroAdvantageStaysInTheNormaliser(t *testing.T, device string) {
 	with, r := gradientOf(t, l, batch) // the third has advantage 0
 	without, bare := gradientOf(t, l, slices.Concat(batch[:2], batch[3:]))
 	if d := apart(with, without, 4.0/5); !(d < 1e-6) {
-		t.Errorf("the gradient is %v off 4/5 of that without the trajectory", d)
+		t.Errorf("the gradient differs by %v from 4/5 of the gradient without the trajectory", d)
 	}
 	if more := r.Values["loss_tokens"] - bare.Values["loss_tokens"]; more != float64(len(batch[2].trained())) {
 		t.Errorf("the statistics count %v more tokens, want %d", more, len(batch[2].trained()))
@@ -270,15 +269,15 @@ func testZeroAdvantageStaysInTheNormaliser(t *testing.T, device string) {
 	}
 }
 
-// TestRecomputedOld: old log-probs are the trainer's own, so the first update's ratio is 1 and the gap to
-// the sampler is a statistic.
+// TestRecomputedOld: recomputed old log-probs come from the trainer itself. So the first update's ratio is 1, and the gap to the sampler is only a
+// statistic.
 func TestRecomputedOld(t *testing.T) { cudatest.Each(t, testRecomputedOld) }
 
 func testRecomputedOld(t *testing.T, device string) {
 	l := tinyLearner(t, device, func(o *Options) { o.Recomputed = true })
 	batch := tinyBatch(t, l, 0.6)
 	_, r := gradientOf(t, l, batch)
-	const rounding = 1e-5 // a forward pass that records gradients multiplies matrices in another order, see docs/decisions/001-row-independent-cpu.md
+	const rounding = 1e-5 // a pass that records gradients multiplies matrices in another order, see docs/decisions/001-row-independent-cpu.md
 	closeTo(t, "ratio_min", r.Values["ratio_min"], 1, rounding)
 	closeTo(t, "ratio_max", r.Values["ratio_max"], 1, rounding)
 	if r.Values["behaviour_gap_mean"] < 0.1 {
@@ -286,8 +285,8 @@ func testRecomputedOld(t *testing.T, device string) {
 	}
 }
 
-// TestRecomputedOldRounds: with run.matmul bf16 the pass that recomputes old log-probs rounds the factors of the layers' products
-// and of the head's, as the update does.
+// TestRecomputedOldRounds: with run.matmul bf16, the pass that recomputes old log-probs rounds the factors of products in layers and head, as the update
+// does.
 func TestRecomputedOldRounds(t *testing.T) {
 	if !torch.RoundFactors(true) {
 		t.Skip("neither AMX nor avx512_bf16 is in use")
@@ -300,7 +299,7 @@ func TestRecomputedOldRounds(t *testing.T) {
 	closeTo(t, "ratio_max", r.Values["ratio_max"], 1, rounding)
 }
 
-// TestGapOfOneVersion: log-probs of older weights are no gap between sampler and trainer.
+// TestGapOfOneVersion: gap_mean counts only log-probs that were sampled with the current weights.
 func TestGapOfOneVersion(t *testing.T) { cudatest.Each(t, testGapOfOneVersion) }
 
 func testGapOfOneVersion(t *testing.T, device string) {
@@ -314,13 +313,13 @@ func testGapOfOneVersion(t *testing.T, device string) {
 		batch[0].Behaviour[i]--
 	}
 	_, r = gradientOf(t, l, batch)
-	closeTo(t, "gap_mean beside a stale sequence", r.Values["gap_mean"], 0, rounding)
+	closeTo(t, "gap_mean of a batch with a stale sequence", r.Values["gap_mean"], 0, rounding)
 	for _, q := range batch {
 		q.Stale = true
 	}
 	_, r = gradientOf(t, l, batch)
 	if gap, known := r.Values["gap_mean"]; known {
-		t.Errorf("gap_mean is %v where every sequence is stale", gap)
+		t.Errorf("gap_mean is %v although every sequence is stale", gap)
 	}
 }
 
@@ -333,11 +332,11 @@ func testCheckpointedActivations(t *testing.T, device string) {
 	want, _ := gradientOf(t, plain, batch)
 	got, _ := gradientOf(t, tinyLearner(t, device, func(o *Options) { o.Checkpoint = true }), batch)
 	if d := apart(got, want, 1); !(d < 1e-6) {
-		t.Errorf("the gradient is %v off", d)
+		t.Errorf("the gradient is off by %v", d)
 	}
 }
 
-// TestOrderOfArrivalDoesNotMatter, to the bit, which is promised on the CPU: packing follows ids.
+// TestOrderOfArrivalDoesNotMatter: packing sorts by id, so on the CPU the gradient is bit for bit the same in every order of arrival.
 func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 	l := tinyLearner(t, "cpu", func(o *Options) { o.MicroBatchTokens = 24 })
 	batch := tinyBatch(t, l, 0.6)
@@ -436,8 +435,7 @@ func testRefusedUpdateChangesNothing(t *testing.T, device string) {
 	}
 }
 
-// TestBFloat16 computes in half precision with a float32 master: the gradient is close to the float32
-// learner's, also right after a refused update.
+// TestBFloat16 computes in bf16 with float32 master weights: the gradient is close to the float32 learner's, also right after a refused update.
 func TestBFloat16(t *testing.T) { cudatest.Each(t, testBFloat16) }
 
 func testBFloat16(t *testing.T, device string) {
@@ -458,11 +456,11 @@ func testBFloat16(t *testing.T, device string) {
 	}
 	got, _ := gradientOf(t, l, batch)
 	if d := apart(got, want, 1); !(d < 0.1) {
-		t.Errorf("the gradient is %v off", d)
+		t.Errorf("the gradient is off by %v", d)
 	}
 }
 
-// TestHalfCopyFollowsTheMaster: an update renews the copy that generation reads and is the same as without one.
+// TestHalfCopyFollowsTheMaster: an update renews the bf16 copy that generation reads. The copy does not change what is learned.
 func TestHalfCopyFollowsTheMaster(t *testing.T) {
 	ctx := context.Background()
 	plain := tinyLearner(t, "cpu", nil)
@@ -477,12 +475,12 @@ func TestHalfCopyFollowsTheMaster(t *testing.T) {
 		}
 	}
 	if !slices.Equal(masterOf(t, l.model), masterOf(t, plain.model)) {
-		t.Error("with a bf16 copy training ends at other weights")
+		t.Error("training with a bf16 copy ended with other weights")
 	}
 	wantRounded(t, l.model)
 }
 
-// TestNothingToLearnIsSkipped: advantages of 0 and empty batches make no update, weight decay included.
+// TestNothingToLearnIsSkipped: a batch that is empty or has only advantages of 0 makes no update, not even weight decay.
 func TestNothingToLearnIsSkipped(t *testing.T) { cudatest.Each(t, testNothingToLearnIsSkipped) }
 
 func testNothingToLearnIsSkipped(t *testing.T, device string) {
@@ -506,7 +504,7 @@ func testNothingToLearnIsSkipped(t *testing.T, device string) {
 	}
 }
 
-// TestSuperviseIsTheMeanOverTokens, over however many micro-batches.
+// TestSuperviseIsTheMeanOverTokens: the loss is the mean over all tokens, for any number of micro-batches.
 func TestSuperviseIsTheMeanOverTokens(t *testing.T) {
 	cudatest.Each(t, testSuperviseIsTheMeanOverTokens)
 }
@@ -531,14 +529,14 @@ func testSuperviseIsTheMeanOverTokens(t *testing.T, device string) {
 		t.Fatal(err)
 	}
 	if d := apart(readFlat(t, cut, cut.grad), want, 1); !(d < 1e-6) {
-		t.Errorf("the gradient is %v off", d)
+		t.Errorf("the gradient is off by %v", d)
 	}
 	if _, err := l.Supervise(ctx, batch[6:], 0); err == nil {
-		t.Error("a batch without a trained token was accepted")
+		t.Error("a batch without trained tokens was accepted")
 	}
 }
 
-// TestSequencesAreChecked before anything reaches the device.
+// TestSequencesAreChecked: bad sequences are refused before anything is copied to the device.
 func TestSequencesAreChecked(t *testing.T) {
 	l := tinyLearner(t, "cpu", nil)
 	for name, q := range map[string]*Sequence{
@@ -553,12 +551,12 @@ func TestSequencesAreChecked(t *testing.T) {
 		}
 	}
 	if _, err := l.Update(context.Background(), nil, 1); errors.Is(err, errNothingToRead) {
-		t.Error("an empty batch is an error")
+		t.Error("an empty batch was refused")
 	}
 }
 
-// TestNonFiniteLogitsAreRefused: of weights that are no numbers nothing is learned, though the head's kernel refuses inside
-// an operation of LibTorch.
+// TestNonFiniteLogitsAreRefused: if weights are not finite, the update is refused, although the error comes from the head's kernel inside an operation
+// of LibTorch.
 func TestNonFiniteLogitsAreRefused(t *testing.T) { cudatest.Each(t, testNonFiniteLogitsAreRefused) }
 
 func testNonFiniteLogitsAreRefused(t *testing.T, device string) {
@@ -572,6 +570,6 @@ func testNonFiniteLogitsAreRefused(t *testing.T, device string) {
 		t.Fatal(err)
 	}
 	if r, err := l.Update(ctx, batch, 1e-3); err != nil || r.Refused == nil {
-		t.Errorf("refused because of %v, error %v; want the former alone", r.Refused, err)
+		t.Errorf("got refusal %v and error %v, want a refusal only", r.Refused, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// groupsOf makes K rollouts of each prompt length, answers of 3 to 9 sampled tokens of which some begin alike.
+// groupsOf returns k rollouts for each prompt length. Answers have 3 to 9 sampled tokens, and some begin with the same tokens.
 func groupsOf(t *testing.T, l *Learner, k int, prompts ...int) []*Sequence {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -29,7 +29,7 @@ func groupsOf(t *testing.T, l *Learner, k int, prompts ...int) []*Sequence {
 				Tokens: slices.Clone(prompt), Sampled: make([]bool, length),
 			}
 			for range 3 + rng.IntN(7) {
-				q.Tokens = append(q.Tokens, int32(rng.IntN(3))) // three choices: answers share beginnings too
+				q.Tokens = append(q.Tokens, int32(rng.IntN(3))) // three choices, so that answers share beginnings, too
 				q.Sampled = append(q.Sampled, true)
 			}
 			batch = append(batch, q)
@@ -42,12 +42,11 @@ func groupsOf(t *testing.T, l *Learner, k int, prompts ...int) []*Sequence {
 	return batch
 }
 
-// TestSharedBeginningsChangeNothing: gradient and statistics are those of sequences that run alone, though
-// less than half of the rows are computed.
+// TestSharedBeginningsChangeNothing: sharing rows computes less than half of the rows, and gradient and statistics are the same as without sharing.
 func TestSharedBeginningsChangeNothing(t *testing.T) {
 	t.Run("attention", func(t *testing.T) { testSharedBeginnings(t, tinyConfig, 1e-6) })
 	t.Run("convolutions", func(t *testing.T) { testSharedBeginnings(t, tinyHybrid(), 1e-6) })
-	t.Run("gated delta rules", func(t *testing.T) { testSharedBeginnings(t, tinyRecurrent(), 3e-6) }) // whose pieces end where sequences part
+	t.Run("gated delta rules", func(t *testing.T) { testSharedBeginnings(t, tinyRecurrent(), 3e-6) }) // here a piece ends at each branch
 }
 
 func testSharedBeginnings(t *testing.T, c arch.Config, tolerance float64) {
@@ -58,7 +57,7 @@ func testSharedBeginnings(t *testing.T, c arch.Config, tolerance float64) {
 	alone := learnerWith(func(o *Options) { term(o); o.MicroBatchTokens = 1 })
 	batch := groupsOf(t, alone, 6, 24, 1, 17)
 	for i, q := range batch {
-		for _, t := range q.trained() { // ratios on both sides of 1
+		for _, t := range q.trained() { // so that ratios are above and below 1
 			q.Behaviour[t] = min(q.Behaviour[t]+0.3*float32(i%3-1), 0)
 		}
 	}
@@ -67,7 +66,7 @@ func testSharedBeginnings(t *testing.T, c arch.Config, tolerance float64) {
 		shared := learnerWith(func(o *Options) { term(o); o.Checkpoint = checkpointed })
 		got, r := gradientOf(t, shared, batch)
 		if d := apart(got, want, 1); !(d < tolerance) {
-			t.Errorf("checkpointed %v: the gradient is %v off", checkpointed, d)
+			t.Errorf("checkpointed %v: the gradient is off by %v", checkpointed, d)
 		}
 		for name, w := range wantReport.Values {
 			closeTo(t, name, r.Values[name], w, 1e-6)
@@ -82,7 +81,7 @@ func testSharedBeginnings(t *testing.T, c arch.Config, tolerance float64) {
 	}
 }
 
-// TestTokensBehindTheLastTrainedOneAreNotRead: nothing depends on them.
+// TestTokensBehindTheLastTrainedOneAreNotRead: other tokens after the last trained token do not change the gradient.
 func TestTokensBehindTheLastTrainedOneAreNotRead(t *testing.T) {
 	l := tinyLearner(t, "cpu", nil)
 	batch := groupsOf(t, l, 2, 5)
@@ -103,16 +102,16 @@ func TestMicroBatches(t *testing.T) {
 		return q
 	}
 	a := []*Sequence{sequence(1, 1, 2, 3, 4), sequence(1, 1, 2, 3, 5), sequence(1, 1, 2, 3, 6)} // 6 rows
-	b := []*Sequence{sequence(2, 1, 2, 7), sequence(2, 1, 2, 8)}                                // 4 rows, 2 beside a
+	b := []*Sequence{sequence(2, 1, 2, 7), sequence(2, 1, 2, 8)}                                // 4 rows, or 2 more in a run with a
 	c := []*Sequence{sequence(3, 9, 9, 9, 1, 1), sequence(3, 9, 9, 9, 2, 2), sequence(3, 8, 8)} // 7 and 2 rows
 	batch := slices.Concat(a, b, c)
 	for limit, want := range map[int][]int{
 		100: {8},
 		17:  {8},
 		16:  {5, 3},
-		9:   {5, 3},             // what groups share counts once
-		7:   {3, 2, 2, 1},       // b would fit beside a in part; c is cut
-		5:   {2, 1, 2, 1, 1, 1}, // 4 rows of b are a run, though one would have fit before
+		9:   {5, 3},             // rows that groups share count once
+		7:   {3, 2, 2, 1},       // a part of b would fit in the run of a; c is cut
+		5:   {2, 1, 2, 1, 1, 1}, // the 4 rows of b are one run, although one of them would have fit in the run before
 		1:   {1, 1, 1, 1, 1, 1, 1, 1},
 	} {
 		var got []int
@@ -132,7 +131,7 @@ func TestMicroBatches(t *testing.T) {
 	}
 }
 
-// TestNothingToPredict: a run without a trained token needs no pass and gets its log-probs, all 0.
+// TestNothingToPredict: a run without trained tokens skips the pass, and its log-probs are 0.
 func TestNothingToPredict(t *testing.T) {
 	l := tinyLearner(t, "cpu", func(o *Options) { o.Recomputed = true })
 	q := &Sequence{ID: "x", Tokens: []int32{1, 2}, Sampled: []bool{false, false}}
@@ -144,7 +143,7 @@ func TestNothingToPredict(t *testing.T) {
 	}
 }
 
-// TestPackSharesRows: the trained tokens of both sequences are predicted by rows of one prompt.
+// TestPackSharesRows: two sequences of one prompt share its rows, also to predict their trained tokens.
 func TestPackSharesRows(t *testing.T) {
 	l := tinyLearner(t, "cpu", nil)
 	run := []*Sequence{

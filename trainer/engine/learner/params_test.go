@@ -13,7 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// some are a few leaves of a model, trained in a buffer of their own; the others stay as they are.
+// some trains a few leaves of a model, which are in a buffer of their own. The other leaves do not change.
 type some struct {
 	m      *model.Model
 	leaves []model.Param
@@ -21,7 +21,7 @@ type some struct {
 	master *model.Buffer
 }
 
-// newSome are the leaves whose names contain part.
+// newSome returns parameters with the leaves whose names contain part.
 func newSome(t *testing.T, m *model.Model, part string) *some {
 	t.Helper()
 	p := &some{m: m}
@@ -95,9 +95,8 @@ func inDevice(t *testing.T, m *model.Model, f func(s *torch.Scope)) {
 	}
 }
 
-// TestTrainedIsNotHeld trains a few leaves in buffers of their own: they become, to the bit, what they become where
-// everything is trained, as AdamW without clipping treats every value by itself; the others stay, and so does their
-// bf16 copy.
+// TestTrainedIsNotHeld trains a few leaves that are in a buffer of their own. Without clipping, AdamW treats every value independently, so these leaves
+// become bit for bit the same as if the whole model is trained. The other leaves and their bf16 copy do not change.
 func TestTrainedIsNotHeld(t *testing.T) {
 	for _, compute := range []torch.DType{torch.Float32, torch.BFloat16} {
 		for _, checkpointed := range []bool{false, true} {
@@ -127,7 +126,7 @@ func TestTrainedIsNotHeld(t *testing.T) {
 				if strings.Contains(l.Name, "layers.1.") {
 					want = all
 					if slices.Equal(window(all, l), window(before, l)) {
-						t.Errorf("%s did not change where everything is trained", l.Name)
+						t.Errorf("%s did not change although the whole model was trained", l.Name)
 					}
 				}
 				if !slices.Equal(window(got, l), window(want, l)) {
@@ -151,7 +150,7 @@ func masterOf(t *testing.T, m *model.Model) []float32 {
 	return out
 }
 
-// wantSaved fails unless a saved file has the trained weights of a copy and the model's other weights.
+// wantSaved checks that a saved file has the trained weights of a copy and the model's other weights.
 func wantSaved(t *testing.T, p *some, weights []float32) {
 	t.Helper()
 	trained := make([]float32, p.Numel())
@@ -165,7 +164,7 @@ func wantSaved(t *testing.T, p *some, weights []float32) {
 	}
 }
 
-// wantRounded fails unless the bf16 copy is the master's.
+// wantRounded checks that the bf16 copy equals the rounded master weights.
 func wantRounded(t *testing.T, m *model.Model) {
 	t.Helper()
 	half, rounded := make([]float32, m.Layout.Numel), make([]float32, m.Layout.Numel)
@@ -174,6 +173,6 @@ func wantRounded(t *testing.T, m *model.Model) {
 		m.Master.Tensor.To(torch.BFloat16).Float32s(rounded)
 	})
 	if !slices.Equal(half, rounded) {
-		t.Error("the bf16 copy is not that of the weights")
+		t.Error("the bf16 copy does not equal the rounded weights")
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// TestRank is one of the processes that the tests of this file start. The part selects what it runs.
+// TestRank runs in the processes that the tests of this file start. The part selects what it runs.
 func TestRank(t *testing.T) {
 	rank := rankstest.Join(t)
 	g := rank.Group
@@ -54,7 +54,7 @@ func TestRank(t *testing.T) {
 		ranksGoOn(t, g, rank.Dir, keeping)
 	case "save experts":
 		ranksSave(t, g, rank.Dir, keepingExperts)
-	case "go on with experts":
+	case "continue with experts":
 		ranksGoOn(t, g, rank.Dir, keepingExperts)
 	default:
 		how, what, _ := strings.Cut(rank.Part, " ")
@@ -116,7 +116,7 @@ func TestRanksGoOnWithOthers(t *testing.T) {
 	rankstest.Pass(t, 2, "save", dir)
 	rankstest.Pass(t, 4, "go on", dir)
 	rankstest.Pass(t, 2, "save experts", dir)
-	rankstest.Pass(t, 3, "go on with experts", dir)
+	rankstest.Pass(t, 3, "continue with experts", dir)
 }
 
 // of returns the options of a model that the ranks of a group train together.
@@ -190,7 +190,7 @@ func timeless(r Report) Report {
 	return r
 }
 
-// trained is a learner after some updates and a supervised one.
+// trained makes some updates and a supervised one, and returns the last report.
 func trained(t *testing.T, l *Learner, batch []*Sequence) (r Report) {
 	t.Helper()
 	for i := range 3 {
@@ -304,9 +304,9 @@ func ranksAgainstOne(t *testing.T, device string, g ranks.Group) {
 	}
 }
 
-// ranksGather: ranks that hold only a share of the model learn the same as ranks that hold all of it, bit for bit in bf16. They also hold only
-// a share of the reference. The batch has recomputed log-probs and a sequence without advantage. After a refused batch, and after weights were
-// restored, the ranks continue together.
+// ranksGather: ranks that hold only a share of the model learn the same as ranks that hold the whole model, bit for bit in bf16. They also hold only a
+// share of the reference. The batch has recomputed log-probs and a sequence without advantage. After a refused batch, and after weights were restored,
+// the ranks continue together.
 func ranksGather(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name    string
@@ -432,8 +432,8 @@ func wantHalf(t *testing.T, l *Learner, weights []float32) {
 	}
 }
 
-// wantRead checks that all ranks together can read any range of the weights on rank 0. One rank alone can read the last weight only if it
-// holds all of them.
+// wantRead checks that all ranks together can read any range of the weights on rank 0. One rank alone can read the last weight only if it holds the
+// whole model.
 func wantRead(t *testing.T, l *Learner, weights []float32) {
 	t.Helper()
 	n := l.params.Numel()

@@ -18,7 +18,7 @@ func mixtureLearner(t *testing.T, device string, o Options) *Learner {
 	return tinyLearnerOf(t, mixtureModelIn(t, device, 1, 5, model.Options{Compute: torch.Float32}), o)
 }
 
-// mixtureModelIn is a tiny mixture of so many experts.
+// mixtureModelIn returns a tiny mixture of experts.
 func mixtureModelIn(t *testing.T, device string, seed uint64, experts int, opt model.Options) *model.Model {
 	t.Helper()
 	return tinyModelOf(t, mixtureShape(experts), device, seed, opt)
@@ -32,7 +32,7 @@ func mixtureShape(experts int) arch.Config {
 	}
 }
 
-// biasedShape is a mixture whose experts have biases, in every layer, and whose attention has sinks.
+// biasedShape returns a mixture with experts in every layer. The experts have biases, and the attention has sinks.
 func biasedShape(experts int) arch.Config {
 	c := mixtureShape(experts)
 	c.Family, c.AttentionBias, c.Windows = arch.GPTOSS, true, []int{5, 0, 5}
@@ -40,7 +40,7 @@ func biasedShape(experts int) arch.Config {
 	return c
 }
 
-// sigmoidShape is a mixture whose weights are sigmoids, in all layers but the first. The last of these layers convolves.
+// sigmoidShape returns a mixture whose router weights are sigmoids. The first layer is dense, and the last layer is a convolution.
 func sigmoidShape(experts int) arch.Config {
 	c := mixtureShape(experts)
 	c.Family, c.ShortConv = arch.LFM2MoE, &arch.ShortConv{Layers: []bool{true, false, true}, Width: 3}
@@ -48,7 +48,7 @@ func sigmoidShape(experts int) arch.Config {
 	return c
 }
 
-// TestNoBalanceOfSigmoids refuses the load-balancing loss for routers without probabilities.
+// TestNoBalanceOfSigmoids: the load-balancing loss is refused for routers that do not compute probabilities.
 func TestNoBalanceOfSigmoids(t *testing.T) {
 	m := tinyModelOf(t, sigmoidShape(5), "cpu", 1, model.Options{Compute: torch.Float32})
 	defer m.Close(context.Background())
@@ -64,7 +64,7 @@ func mixtureOptions(set func(*Options)) Options {
 	return o
 }
 
-// record fills the sequences' routes with the model's own choices, as a sampler would.
+// record stores the model's own choice of experts in the sequences' routes, as a sampler does.
 func record(t *testing.T, l *Learner, batch []*Sequence) {
 	t.Helper()
 	c := l.model.Config
@@ -92,7 +92,7 @@ func record(t *testing.T, l *Learner, batch []*Sequence) {
 	}
 }
 
-// Recorded choices that are the trainer's own change nothing, to the bit; unrecorded and other ones are counted.
+// Replaying the trainer's own choices of experts changes no bit. Other choices and missing ones are counted.
 func TestReplay(t *testing.T) {
 	for _, c := range []struct {
 		checkpoint bool
@@ -107,10 +107,10 @@ func TestReplay(t *testing.T) {
 		record(t, l, batch)
 		replayed, r := gradientOf(t, l, batch)
 		if !slices.Equal(free, replayed) || r.Values["routing_differs"] != 0 || r.Values["routing_free"] != 0 {
-			t.Errorf("replay of the own choice is off by %v; differs %v, free %v", apart(free, replayed, 1), r.Values["routing_differs"], r.Values["routing_free"])
+			t.Errorf("replaying the trainer's own choices changed the gradient by %v; differs %v, free %v", apart(free, replayed, 1), r.Values["routing_differs"], r.Values["routing_free"])
 		}
 
-		for _, q := range batch { // the two experts of the first layer change places with others
+		for _, q := range batch { // replaces one of the two experts in the first layer
 			for at := 0; at < len(q.Routes); at += 4 {
 				a, b := q.Routes[at], q.Routes[at+1]
 				for e := range uint16(5) {
@@ -122,20 +122,20 @@ func TestReplay(t *testing.T) {
 		}
 		forced, r := gradientOf(t, l, batch)
 		if differs := r.Values["routing_differs"]; differs < 0.5 || slices.Equal(free, forced) {
-			t.Errorf("other experts in the first of two layers: %v differ", differs)
+			t.Errorf("other experts in the first of two layers: routing_differs is %v", differs)
 		}
 		for _, q := range batch {
 			q.Stale = true
 		}
 		again, r := gradientOf(t, l, batch)
 		if _, known := r.Values["routing_differs"]; known || !slices.Equal(forced, again) {
-			t.Error("stale sequences replay, and are not compared")
+			t.Error("stale sequences must replay their experts but must not be compared")
 		}
 		for _, q := range batch {
 			q.Routes = q.Routes[:4]
 		}
 		if _, r = gradientOf(t, l, batch); !(r.Values["routing_free"] > 0.5 && r.Values["routing_free"] < 1) {
-			t.Errorf("experts of first tokens alone: %v are free", r.Values["routing_free"])
+			t.Errorf("only first tokens have recorded experts: routing_free is %v", r.Values["routing_free"])
 		}
 	}
 }
@@ -167,8 +167,8 @@ func TestRoutesAreChecked(t *testing.T) {
 	}
 }
 
-// The load-balancing loss adds its gradient to the routers', in proportion to its coefficient, and however the batch is cut its
-// value is the mean over micro-batches by rows. At initialisation it is near 1, its least value.
+// The load-balancing loss adds a gradient to the routers' that is proportional to its coefficient. Its value is the mean over micro-batches, weighted by
+// rows, for any cut of the batch. After initialisation it is near 1, its minimum.
 func TestLoadBalancing(t *testing.T) {
 	gradient := func(coef float64) ([]float32, Report, *Learner) {
 		l := mixtureLearner(t, "cpu", mixtureOptions(func(o *Options) { o.Balance = coef }))
@@ -178,7 +178,7 @@ func TestLoadBalancing(t *testing.T) {
 	}
 	none, r, _ := gradient(0)
 	if _, known := r.Values["router_aux_loss"]; known {
-		t.Error("a loss that is off is reported")
+		t.Error("the report has the load-balancing loss although it is off")
 	}
 	one, r, l := gradient(0.1)
 	if aux := r.Values["router_aux_loss"]; !(aux > 0.8 && aux < 2) {

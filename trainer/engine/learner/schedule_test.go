@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSchedule has the rates of each kind of schedule at the steps where they turn.
+// TestSchedule checks the rates of each kind of schedule at the steps where a phase begins or ends.
 func TestSchedule(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -17,7 +17,7 @@ import (
 
 const tinyVocab = 17
 
-// tinyModel is a random decoder of a few thousand parameters; equal seeds give equal weights.
+// tinyModel returns a random decoder of a few thousand parameters. Equal seeds give equal weights.
 func tinyModel(t *testing.T, device string, seed uint64) *model.Model {
 	t.Helper()
 	return tinyModelIn(t, device, seed, model.Options{Compute: torch.Float32})
@@ -31,7 +31,7 @@ func tinyModelIn(t *testing.T, device string, seed uint64, opt model.Options) *m
 var tinyConfig = arch.Config{Family: arch.Qwen3, VocabSize: tinyVocab, Hidden: 16, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 4, FFN: 24,
 	RMSEps: 1e-6, RopeTheta: 1e4, MaxPosition: 64, Tied: true}
 
-// tinyHybrid has a layer of attention between layers of convolutions.
+// tinyHybrid returns a shape with an attention layer between convolutions.
 func tinyHybrid() arch.Config {
 	c := tinyConfig
 	c.Family, c.Layers = arch.LFM2, 3
@@ -39,7 +39,7 @@ func tinyHybrid() arch.Config {
 	return c
 }
 
-// tinyRecurrent has a layer of attention between layers of gated delta rules.
+// tinyRecurrent returns a shape with an attention layer between gated delta rules.
 func tinyRecurrent() arch.Config {
 	c := tinyConfig
 	c.Family, c.Layers, c.HeadDim, c.RotaryDim = arch.Qwen35, 3, 8, 2
@@ -94,10 +94,9 @@ func tinyLearnerFor(t *testing.T, m *model.Model, params model.Params, o Options
 	return l
 }
 
-// tinyBatch has seven trajectories in three groups: several turns each, ragged, with multiplicities, one of
-// advantage 0, one dropped by alignment and one without a trained token. Those of a group begin alike, sampled
-// tokens included; one is the beginning of others. The sampler's log-probs are off
-// the model's by up to spread nats, so that ratios reach both clips.
+// tinyBatch returns seven trajectories in three groups, with several turns each, different lengths and multiplicities. One has advantage 0, alignment
+// dropped one, and one has no trained token. Trajectories of a group begin with the same tokens, including sampled ones, and one is the beginning of
+// others. The sampler's log-probs differ from the model's by up to spread nats, so that ratios reach both clips.
 func tinyBatch(t *testing.T, l *Learner, spread float64) []*Sequence {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(5, 7))
@@ -132,7 +131,7 @@ func tinyBatch(t *testing.T, l *Learner, spread float64) []*Sequence {
 	return batch
 }
 
-// gradientOf makes an update of rate 0, which leaves the weights, and returns the gradient it had.
+// gradientOf makes an update with rate 0, which does not change the weights, and returns its gradient.
 func gradientOf(t *testing.T, l *Learner, batch []*Sequence) (grad []float32, r Report) {
 	t.Helper()
 	ctx := context.Background()
@@ -158,7 +157,7 @@ func readFlat(t *testing.T, l *Learner, flat *torch.Tensor) []float32 {
 	return out
 }
 
-// apart is |a - b| / |b|.
+// apart returns |a·scale - b| / |b|.
 func apart(a, b []float32, scale float64) float64 {
 	diff, norm := 0.0, 0.0
 	for i := range b {
@@ -171,13 +170,13 @@ func apart(a, b []float32, scale float64) float64 {
 
 // cutTolerance bounds the relative difference of sums over a batch that is cut into micro-batches in two ways.
 func cutTolerance(device string) float64 {
-	if cudatest.Real(device) { // products of another number of rows are other kernels
+	if cudatest.Real(device) { // other numbers of rows use other kernels
 		return 1e-5
 	}
 	return 1e-6
 }
 
-// sameValues reports whether what two learners learned is equal to the bit, on a real GPU up to the rounding of products in bf16.
+// sameValues reports whether two learners learned the same bits, or, on a real GPU, the same up to the rounding of bf16 products.
 func sameValues(device string, got, want []float32) bool {
 	if cudatest.Real(device) {
 		return len(got) == len(want) && apart(got, want, 1) < 1e-2
