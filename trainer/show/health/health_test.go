@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a worker that answers what it is told to.
+// fake simulates a worker with the answers in its fields.
 type fake struct {
 	alive, ping func(context.Context) error
 	ctx         context.Context
@@ -67,7 +67,7 @@ func listen(t *testing.T, o Options) *Server {
 	return s
 }
 
-// get asks and gives status and body.
+// get requests a path and returns status and body.
 func get(t *testing.T, s *Server, path string, header ...string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), "GET", s.URL()+path, nil)
@@ -94,7 +94,7 @@ func do(t *testing.T, r *http.Request) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// A worker's life as a supervisor sees it.
+// Tests the answers that a supervisor gets at each stage of a worker's life.
 func TestChecks(t *testing.T) {
 	s := listen(t, Options{Agents: []string{"planner", "researcher"}})
 	see := func(when, path string, status int, words ...string) {
@@ -105,7 +105,7 @@ func TestChecks(t *testing.T) {
 		}
 		for _, word := range words {
 			if !strings.Contains(body, word) {
-				t.Errorf("%s: %s answers %q, which does not name %q", when, path, body, word)
+				t.Errorf("%s: %s answers %q, want %q in it", when, path, body, word)
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func TestChecks(t *testing.T) {
 	see("joined again", ReadyPath, 200)
 }
 
-// A device at work is alive, however long its work takes.
+// A device at work is alive, even if the work takes long.
 func TestBusyDevice(t *testing.T) {
 	s := listen(t, Options{Agents: []string{"a"}})
 	f := newFake()
@@ -163,7 +163,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// Every byte of the token counts.
+// The whole token is compared, not only its beginning.
 func TestTokenIsComparedWhole(t *testing.T) {
 	h := guard("the-token-itself", http.NotFoundHandler())
 	for i := range 4096 {
@@ -178,11 +178,11 @@ func TestTokenIsComparedWhole(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for name, o := range map[string]Options{
-		"to other machines without a token": {Address: "0.0.0.0:0"},
-		"to all without a token":            {Address: ":0"},
-		"a short token":                     {Address: "127.0.0.1:0", Token: "secret"},
-		"a token no header carries":         {Address: "127.0.0.1:0", Token: "twenty bytes, spaces"},
-		"no address":                        {Address: "127.0.0.1"},
+		"to other machines without a token":  {Address: "0.0.0.0:0"},
+		"to all without a token":             {Address: ":0"},
+		"a short token":                      {Address: "127.0.0.1:0", Token: "secret"},
+		"a token that no header can contain": {Address: "127.0.0.1:0", Token: "twenty bytes, spaces"},
+		"no address":                         {Address: "127.0.0.1"},
 	} {
 		if s, err := Listen(o); err == nil {
 			t.Errorf("%s is not refused", name)
@@ -210,7 +210,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A mounted handler is reached without the server's token, and its route alone.
+// A mounted handler does not need the server's token, and only its own route reaches it.
 func TestHandle(t *testing.T) {
 	const token = "a-token-of-some-length"
 	s := listen(t, Options{Token: token})
@@ -229,7 +229,7 @@ func TestHandle(t *testing.T) {
 	(*Server)(nil).Handle("/", http.NotFoundHandler())
 }
 
-// deadlines is an answer that remembers its limits of time.
+// deadlines is a response writer that records its deadlines.
 type deadlines struct {
 	*httptest.ResponseRecorder
 	read, write time.Time
@@ -238,22 +238,22 @@ type deadlines struct {
 func (d *deadlines) SetReadDeadline(t time.Time) error  { d.read = t; return nil }
 func (d *deadlines) SetWriteDeadline(t time.Time) error { d.write = t; return nil }
 
-// A mounted handler has no limits of time while it works; before and after there are the server's.
+// A mounted handler has no deadlines while it works. Before and after, the server's deadlines apply.
 func TestHandlersTakeTheirTime(t *testing.T) {
 	began := time.Now()
 	w := &deadlines{httptest.NewRecorder(), began, began}
 	unhurried(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		if !w.read.IsZero() || !w.write.IsZero() {
-			t.Errorf("a handler at work has limits: %v, %v", w.read, w.write)
+			t.Errorf("a handler at work has deadlines: %v, %v", w.read, w.write)
 		}
 	})).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	if w.read.Before(began.Add(requestTime)) || w.write.Before(began.Add(answerTime)) {
-		t.Errorf("afterwards: %v, %v, want limits again", w.read, w.write)
+		t.Errorf("afterwards: %v, %v, want deadlines again", w.read, w.write)
 	}
 	s := listen(t, Options{})
 	s.Handle("/slow", unread{})
-	for range 2 { // the second request shows that the connection is as it was
-		r, err := http.NewRequestWithContext(t.Context(), "POST", s.URL()+"/slow", strings.NewReader("a body that nobody reads"))
+	for range 2 { // the second request checks that the connection still works
+		r, err := http.NewRequestWithContext(t.Context(), "POST", s.URL()+"/slow", strings.NewReader("a body that the handler ignores"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +263,7 @@ func TestHandlersTakeTheirTime(t *testing.T) {
 	}
 }
 
-// unread answers without having read the request's body.
+// unread answers without reading the request's body.
 type unread struct{}
 
 func (unread) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
@@ -298,7 +298,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// What is not a request leaves the server as it was.
+// Malformed requests do not harm the server.
 func TestHostileRequests(t *testing.T) {
 	s := listen(t, Options{Agents: []string{"a"}})
 	addr := strings.TrimPrefix(s.URL(), "http://")
@@ -316,7 +316,7 @@ func TestHostileRequests(t *testing.T) {
 		}
 	}
 	var open []net.Conn
-	for range 2 * maxConnections { // more than are served, each in the middle of a request
+	for range 2 * maxConnections { // more than the server accepts, each in the middle of a request
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
@@ -332,7 +332,7 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
-// exchange sends bytes and gives the first line of the answer.
+// exchange sends bytes and returns the first line of the answer.
 func exchange(t *testing.T, addr, send string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -340,12 +340,12 @@ func exchange(t *testing.T, addr, send string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	go io.WriteString(c, send) // the answer may come first
+	go io.WriteString(c, send) // the answer may come before everything is sent
 	line, _ := bufio.NewReader(c).ReadString('\n')
 	return line
 }
 
-// scrape reads /metrics as Prometheus does: the values of metrics that have one, by name and labels.
+// scrape reads /metrics as Prometheus does, and returns the metrics that have a value, by name and labels.
 func scrape(t *testing.T, s *Server) map[string]float64 {
 	t.Helper()
 	status, body := get(t, s, MetricsPath)
@@ -437,11 +437,11 @@ func TestMetrics(t *testing.T) {
 	f.ping = func(context.Context) error { return errors.New("gone") }
 	got = scrape(t, s)
 	if _, there := got["mgrpo_store_round_trip_seconds"]; there || got["mgrpo_store_up"] != 0 {
-		t.Errorf("a store that does not answer: %v", got)
+		t.Errorf("metrics while the store does not answer: %v", got)
 	}
 }
 
-// Every value that docs/metrics.md lists has a name that Prometheus takes, in every kind of record.
+// Every value in docs/metrics.md has a valid Prometheus name in every kind of record.
 func TestEveryValueHasAName(t *testing.T) {
 	s := listen(t, Options{})
 	values := map[string]float64{}
@@ -458,13 +458,13 @@ func TestEveryValueHasAName(t *testing.T) {
 	for name := range values {
 		for _, kind := range kinds {
 			if got["mgrpo_"+kind+"_"+name+" agent=a"] != 1 {
-				t.Errorf("%s of a %s is not there", name, kind)
+				t.Errorf("there is no metric for %s of a %s", name, kind)
 			}
 		}
 	}
 }
 
-// TestAddressOfAll: a server at all addresses of the machine names one that answers, and another one with the name of the machine.
+// TestAddressOfAll: a server that listens on all addresses names one that works locally, and one with the machine's name for other machines.
 func TestAddressOfAll(t *testing.T) {
 	const token = "0123456789abcdef0123456789abcdef"
 	name, err := os.Hostname()

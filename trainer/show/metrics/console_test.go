@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// clockwork is a clock that the test moves.
+// clockwork is a clock that the test sets.
 type clockwork struct{ now time.Time }
 
 func (c *clockwork) pass(d time.Duration) { c.now = c.now.Add(d) }
@@ -23,7 +23,7 @@ func newTestConsole(opt ConsoleOptions) (*Console, *bytes.Buffer, *clockwork) {
 	return NewConsole(&out, opt), &out, c
 }
 
-// play is a small run of two agents whose records come in disorder.
+// play reports a small run of two agents, with records out of order.
 func play(c *Console, clock *clockwork) {
 	c.Progress(Progress{Agent: "planner", Activity: ColdStart, Done: 1, Total: 300})
 	clock.pass(2 * time.Second)
@@ -70,18 +70,18 @@ func TestConsole(t *testing.T) {
 	}
 	for _, line := range strings.Split(out.String(), "\n") {
 		if strings.HasPrefix(line, "planner: ") || strings.Contains(line, "/128") {
-			continue // notes and progress are as long as they are
+			continue // notes and progress have no fixed length
 		}
 		if n := utf8.RuneCountInString(line); n > 80 && !strings.HasPrefix(line, "before") {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
 	if strings.ContainsAny(out.String(), "\x1b\r\x07") {
-		t.Error("control characters where there is no terminal")
+		t.Error("control characters in the output although there is no terminal")
 	}
 }
 
-// TestSummaryOfTheWholeRun: what was reported before the resume counts, once, and other processes' agents do not.
+// TestSummaryOfTheWholeRun: records from before the resume count once. Agents of other processes do not count.
 func TestSummaryOfTheWholeRun(t *testing.T) {
 	tokens := func(agent string, n int64) Record {
 		return Record{Kind: KindStep, Step: n, Agent: agent, Values: map[string]float64{"sampled_tokens": 100, "trained_tokens": 10}}
@@ -91,7 +91,7 @@ func TestSummaryOfTheWholeRun(t *testing.T) {
 	c, out, clock := newTestConsole(ConsoleOptions{Agents: []string{"planner"}})
 	c.Recall(mustRead(t, dir))
 	clock.pass(7 * time.Second)
-	c.Report(tokens("planner", 2)) // the checkpoint was of step 1
+	c.Report(tokens("planner", 2)) // the checkpoint is from step 1
 	c.Report(tokens("planner", 3))
 	c.Report(evaluation(3, .5))
 	out.Reset()
@@ -102,7 +102,7 @@ func TestSummaryOfTheWholeRun(t *testing.T) {
 	}
 }
 
-// TestNoSummaryOfAFailedResume: a resume that fails before its first step has nothing to summarise.
+// TestNoSummaryOfAFailedResume: a resume that fails before its first step prints no summary.
 func TestNoSummaryOfAFailedResume(t *testing.T) {
 	dir := t.TempDir()
 	report(t, dir, evaluation(0, .25), step("planner", 1, 1))
@@ -113,7 +113,7 @@ func TestNoSummaryOfAFailedResume(t *testing.T) {
 	}
 }
 
-// TestTableWaitsForAll: the table of a step appears when its last agent has reported, once.
+// TestTableWaitsForAll: the table of a step is printed once, after its last agent has reported.
 func TestTableWaitsForAll(t *testing.T) {
 	c, out, _ := newTestConsole(ConsoleOptions{Agents: []string{"a", "b"}})
 	c.Report(step("a", 1, 1))
@@ -127,7 +127,7 @@ func TestTableWaitsForAll(t *testing.T) {
 	}
 	c.Report(step("b", 2, 1))
 	if n := strings.Count(out.String(), "\nb "); n != 2 {
-		t.Errorf("b is there %d times, want 2:\n%s", n, out)
+		t.Errorf("b is in the output %d times, want 2:\n%s", n, out)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestTerminal(t *testing.T) {
 	out.Reset()
 	c.Note(Infof("", TopicStop, "done"))
 	if out.String() != "\r\x1b[Kdone\n" {
-		t.Errorf("a note over the progress line: %q", out)
+		t.Errorf("a note on top of the progress line: %q", out)
 	}
 	out.Reset()
 	c.Note(Infof("a", TopicTools, "a text with a warning in it"))
@@ -161,7 +161,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestPlainProgress: without a terminal a line now and then.
+// TestPlainProgress: without a terminal, progress is a line from time to time.
 func TestPlainProgress(t *testing.T) {
 	c, out, clock := newTestConsole(ConsoleOptions{})
 	for i := range 120 {

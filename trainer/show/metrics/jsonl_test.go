@@ -40,8 +40,7 @@ func mustRead(t *testing.T, dir string) Log {
 	return log
 }
 
-// TestResume: what a resumed run reports again replaces what it had reported, later steps included, for
-// that agent only.
+// TestResume: records that a resumed run writes again replace the earlier ones of that agent, and its later steps.
 func TestResume(t *testing.T) {
 	dir := t.TempDir()
 	report(t, dir, evaluation(0, .1), step("planner", 1, .1), step("solver", 1, .1), step("planner", 2, .2),
@@ -74,7 +73,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a line that a crash cut off costs itself only.
+// TestInterrupted: a line that a crash cut off is skipped, and the other lines are read.
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	report(t, dir, step("planner", 1, .1))
@@ -93,7 +92,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestSeveralWriters: agents of their own processes may share a folder.
+// TestSeveralWriters: agents in separate processes may share a folder.
 func TestSeveralWriters(t *testing.T) {
 	dir := t.TempDir()
 	var all sync.WaitGroup
@@ -127,7 +126,7 @@ func TestNothingToWriteCreatesNothing(t *testing.T) {
 	dir := t.TempDir()
 	report(t, filepath.Join(dir, "run"))
 	if _, err := os.Stat(filepath.Join(dir, "run")); !os.IsNotExist(err) {
-		t.Errorf("the folder is there: %v", err)
+		t.Errorf("the folder exists: %v", err)
 	}
 }
 
@@ -136,7 +135,7 @@ func TestWriteFailureIsTold(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	j := NewJSONL(path) // a file where the folder should be
+	j := NewJSONL(path) // a file has the folder's name
 	j.Report(step("a", 1, 1))
 	if err := j.Close(); err == nil {
 		t.Error("no error")
@@ -177,7 +176,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestNotesKeepTheirSeverity, whatever their text says.
+// TestNotesKeepTheirSeverity: a note's text does not change its severity.
 func TestNotesKeepTheirSeverity(t *testing.T) {
 	dir := t.TempDir()
 	j := NewJSONL(dir)
@@ -196,7 +195,7 @@ func TestNotesKeepTheirSeverity(t *testing.T) {
 	}
 }
 
-// TestNoteHasNoStep: the line of a note has neither the step nor the values of a record, and reads back as the same note.
+// TestNoteHasNoStep: the line of a note has neither a step nor values, and Read returns the same note.
 func TestNoteHasNoStep(t *testing.T) {
 	dir := t.TempDir()
 	j := NewJSONL(dir)

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// A disk that is full for a while costs no line: steps inside a checkpoint are never reported again.
+// Lines that a full disk could not take are written later, because steps before a checkpoint are never reported again.
 func TestLinesOutliveAnOutage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no folder
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // a file with the folder's name makes writes fail
 		t.Fatal(err)
 	}
 	j := NewJSONL(dir)
@@ -20,7 +20,7 @@ func TestLinesOutliveAnOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.Report(Record{Kind: KindStep, Step: 2, Agent: "a"})
-	if err := j.file.Close(); err != nil { // as if the disk were gone
+	if err := j.file.Close(); err != nil { // simulates a lost disk
 		t.Fatal(err)
 	}
 	j.Report(Record{Kind: KindStep, Step: 3, Agent: "a"})
@@ -33,7 +33,7 @@ func TestLinesOutliveAnOutage(t *testing.T) {
 	}
 }
 
-// Events that cannot be written are one error, however many there are.
+// Any number of events that cannot be written results in a single error.
 func TestEventsAfterAFailure(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "tensorboard"), nil, 0o600); err != nil {

@@ -15,8 +15,8 @@ var someRecord = Record{Kind: KindStep, Step: 7, Agent: "planner",
 	Counts: map[string]map[string]int64{"calls": {"0": 3, "1": 2, "4": 1}},
 }
 
-// TestEventsGolden: byte for byte what TensorBoard's own writer makes of the same events
-// (testdata/events.golden, by tensorboard.summary.writer.record_writer).
+// TestEventsGolden: the file equals, byte for byte, the one that TensorBoard's own writer makes of the same events (testdata/events.golden, by
+// tensorboard.summary.writer.record_writer).
 func TestEventsGolden(t *testing.T) {
 	at := time.Unix(1700000000, 250_000_000)
 	var got []byte
@@ -32,7 +32,7 @@ func TestEventsGolden(t *testing.T) {
 	}
 }
 
-// TestTensorBoard reads the files back with a decoder of its own.
+// TestTensorBoard reads the files back with an independent decoder.
 func TestTensorBoard(t *testing.T) {
 	dir := t.TempDir()
 	w := NewTensorBoard(dir)
@@ -66,7 +66,7 @@ func TestTensorBoard(t *testing.T) {
 	}
 }
 
-// scalars decodes an event file: simple values of step 7 by tag.
+// scalars decodes an event file and returns the scalar values of step 7 by tag.
 func scalars(t *testing.T, data []byte) map[string]float32 {
 	t.Helper()
 	out := map[string]float32{}
@@ -99,7 +99,7 @@ func scalars(t *testing.T, data []byte) map[string]float32 {
 	return out
 }
 
-// fields splits a protobuf message: the raw values by field number.
+// fields splits a protobuf message into raw values by field number.
 func fields(t *testing.T, message []byte) map[uint64][][]byte {
 	t.Helper()
 	out := map[uint64][][]byte{}

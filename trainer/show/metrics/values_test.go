@@ -63,7 +63,7 @@ them as a table or, with ` + "`--json`" + `, as JSON, and the report shows the s
 evaluation divided by its questions, since conversations run in parallel). With ` + "`--agent`" + ` only the main agent's process prints it.
 `
 
-// page is docs/metrics.md.
+// page returns docs/metrics.md.
 func page() string {
 	var b strings.Builder
 	b.WriteString(docIntro)
@@ -105,12 +105,12 @@ func TestEveryNameIsDocumented(t *testing.T) {
 	}
 	number := new(float64)
 	loss := mgrpo.LossStats{EntropyMean: number, RefKLMean: number, TISMean: number, TISMax: number, TISTruncatedFrac: number, BehaviourGapMean: number, BehaviourGapMax: number}
-	for name := range loss.Values() { // named by the fields' tags
+	for name := range loss.Values() { // the fields' tags have the names
 		names[name] = "mgrpo.LossStats"
 	}
 	for _, sure := range []string{"reward_mean", "accuracy", "clip_frac_low", "entropy_mean", "grad_norm", "pass_at_", "rollouts_failed"} {
 		if names[sure] == "" {
-			t.Errorf("%s is not found in the source: this test does not see what it should", sure)
+			t.Errorf("%s is not found in the source, so this test reads too little of it", sure)
 		}
 	}
 	for name, where := range names {
@@ -121,8 +121,7 @@ func TestEveryNameIsDocumented(t *testing.T) {
 	t.Logf("%d names", len(names))
 }
 
-// namesIn collects value names from a file: keys of maps of numbers, what such maps are indexed with, and
-// names handed to a mean's into.
+// namesIn collects value names from a file: keys of maps of numbers, indexes into such maps, and names passed to a mean's into.
 func namesIn(t *testing.T, path string, names map[string]string) {
 	t.Helper()
 	set := token.NewFileSet()

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// chromium opens a page in headless Chromium and returns what it printed.
+// chromium opens a page in headless Chromium and returns its output.
 func chromium(t *testing.T, address string, args ...string) string {
 	t.Helper()
 	program := ""
@@ -29,7 +29,7 @@ func chromium(t *testing.T, address string, args ...string) string {
 		}
 	}
 	if program == "" {
-		t.Fatal("no Chromium to look at the report with: apt-get install chromium")
+		t.Fatal("Chromium is needed to open the report: apt-get install chromium")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -75,11 +75,11 @@ func TestBrowserReads(t *testing.T) {
 		t.Errorf("%d steps to choose from, want %d and all", n, len(data.Phases))
 	}
 	if count := between(dom, `role="status">`, "<"); !strings.HasSuffix(count, " of "+strconv.Itoa(len(data.Rollouts))) {
-		t.Errorf("the count says %q, want %d rollouts", count, len(data.Rollouts))
+		t.Errorf("the page shows the count %q, want %d rollouts", count, len(data.Rollouts))
 	}
 }
 
-// TestBrowserShades: sampled tokens of a rollout with an advantage have its colour and log-probs.
+// TestBrowserShades: the sampled tokens of a rollout with an advantage are coloured and have log-probs.
 func TestBrowserShades(t *testing.T) {
 	page := render(t, Options{}, fixture)
 	for _, r := range embedded(t, page).Rollouts {
@@ -97,7 +97,7 @@ func TestBrowserShades(t *testing.T) {
 	t.Error("no rollout of the fixture has an advantage")
 }
 
-// TestBrowserHostile: hostile text is shown as text, and nothing of it runs.
+// TestBrowserHostile: hostile text is displayed as text and none of it runs.
 func TestBrowserHostile(t *testing.T) {
 	dir := copyRun(t)
 	path := filepath.Join(dir, "trajectories", "step-5", "planner.jsonl")
@@ -110,11 +110,11 @@ func TestBrowserHostile(t *testing.T) {
 		t.Errorf("title %q", title)
 	}
 	if rollout := between(dom, `<div id="rollout">`, `<p class="scale"`); strings.Contains(rollout, "<img") || !strings.Contains(rollout, "&lt;img") {
-		t.Errorf("the hostile prompt is not there as text: %.2000s", rollout)
+		t.Errorf("the hostile prompt is not displayed as text: %.2000s", rollout)
 	}
 }
 
-// TestBrowserDraws takes a screenshot: charts in both agents' colours and a shaded trajectory.
+// TestBrowserDraws takes a screenshot, which must have charts in both agents' colours and a shaded trajectory.
 func TestBrowserDraws(t *testing.T) {
 	for scheme, dark := range map[string]bool{"light": false, "dark": true} {
 		args := []string{"--window-size=1280,1500"}

@@ -12,7 +12,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// another copies the fixture as a run of another name, with other settings, that reached other accuracies.
+// another copies the fixture as a run with another name, other settings and other accuracies.
 func another(t *testing.T) string {
 	t.Helper()
 	dir := copyRun(t)
@@ -25,7 +25,7 @@ func another(t *testing.T) string {
 	return dir
 }
 
-// TestComparison: two runs stand side by side, with their differences, in the browser.
+// TestComparison: the page shows two runs next to each other, with their differences.
 func TestComparison(t *testing.T) {
 	address := saved(t, render(t, Options{}, fixture, another(t)))
 	dom := chromium(t, address, "--dump-dom")
@@ -53,7 +53,7 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestComparisonDraws: the curves of both runs are on the screen.
+// TestComparisonDraws: a screenshot has the curves of both runs.
 func TestComparisonDraws(t *testing.T) {
 	counts := colours(screenshot(t, render(t, Options{}, fixture, another(t)), "--window-size=1280,2000"))
 	for i, colour := range [][3]uint8{{0x2f, 0x6b, 0xd8}, {0xd9, 0x66, 0x0a}} {
@@ -63,13 +63,13 @@ func TestComparisonDraws(t *testing.T) {
 	}
 }
 
-// ofSums makes a configuration one of another task.
+// ofSums changes the task of a configuration.
 func ofSums(config string) string {
 	return strings.NewReplacer("kind: research", "kind: gsm8k", `train: ""`, `train: train.jsonl`, `eval: ""`, `eval: test.jsonl`,
 		"demonstrations: task", "demonstrations: none").Replace(config)
 }
 
-// TestNothingMeasured: a run that was stopped in its cold start is a run, of which there is nothing to report yet.
+// TestNothingMeasured: a run that was stopped during its cold start is valid, but there is nothing to report yet.
 func TestNothingMeasured(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, metrics.FileName), nil, 0o644); err != nil {
@@ -80,7 +80,7 @@ func TestNothingMeasured(t *testing.T) {
 	}
 }
 
-// TestUnrelatedRuns: what has nothing in common is neither joined nor compared.
+// TestUnrelatedRuns: runs that have no agent in common are neither joined nor compared.
 func TestUnrelatedRuns(t *testing.T) {
 	strangers := t.TempDir()
 	j := metrics.NewJSONL(strangers)
@@ -92,7 +92,7 @@ func TestUnrelatedRuns(t *testing.T) {
 	edit(t, filepath.Join(sums, "config.yaml"), ofSums)
 	noTask, err := Open([]string{sums})
 	if err != nil || noTask.runs[0].settings == nil {
-		t.Fatalf("the other task's configuration is not read: %v", err)
+		t.Fatalf("the other task's configuration cannot be read: %v", err)
 	}
 	for other, words := range map[string][]string{
 		strangers: {"no agent in common", "planner, researcher", "writer"},
@@ -101,7 +101,7 @@ func TestUnrelatedRuns(t *testing.T) {
 		_, err := Open([]string{fixture, other})
 		for _, word := range append(words, fixture, other) {
 			if err == nil || !strings.Contains(err.Error(), word) {
-				t.Errorf("%v: the error does not say %q", err, word)
+				t.Errorf("%v: the error does not contain %q", err, word)
 			}
 		}
 	}
@@ -110,11 +110,11 @@ func TestUnrelatedRuns(t *testing.T) {
 	}
 }
 
-// TestPartsAndRepeats: folders of one configuration are one run where its agents shared them out, also over time, and
-// several where an agent began in each.
+// TestPartsAndRepeats: folders with one configuration are one run if they divide its records by agent or by time. They are several runs if an
+// agent began in each.
 func TestPartsAndRepeats(t *testing.T) {
 	whole, repeat := copyRun(t), copyRun(t)
-	until, since := copyRun(t), copyRun(t) // a researcher that was lost after step 3, and the worker that took its place
+	until, since := copyRun(t), copyRun(t) // a researcher that was lost after step 3, and the worker that replaced it
 	keep(`"step":[0-3],`)(t, until)
 	keep(`"agent":"researcher".*"step":[4-9]|"step":[4-9].*"agent":"researcher"`)(t, since)
 	other := copyRun(t)
@@ -138,11 +138,11 @@ func TestPartsAndRepeats(t *testing.T) {
 		}
 	}
 	if page := render(t, Options{}, whole, repeat); !strings.Contains(page, "fixture in "+whole) || !strings.Contains(page, `<p class="lead">None.</p>`) {
-		t.Error("runs of one name are not told apart by their folders, or settings differ")
+		t.Error("runs with one name are not distinguished by their folders, or their settings differ")
 	}
 }
 
-// TestOrderOfAgents is that of the configuration.
+// TestOrderOfAgents: the page lists agents in the order of the configuration.
 func TestOrderOfAgents(t *testing.T) {
 	dir := copyRun(t)
 	edit(t, filepath.Join(dir, "config.yaml"), func(s string) string {
@@ -163,7 +163,7 @@ func TestOrderOfAgents(t *testing.T) {
 	}
 }
 
-// TestTiles: of an idle agent, and of a run that was not evaluated before training.
+// TestTiles: tiles of an agent that was idle, and of a run that was not evaluated before training.
 func TestTiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(string) string
@@ -196,7 +196,7 @@ func TestTiles(t *testing.T) {
 	}
 }
 
-// dropValue leaves a value out of an agent's steps, all or those given.
+// dropValue removes a value from an agent's steps, or only from the given steps.
 func dropValue(lines, agent, value string, steps ...int) string {
 	return regexp.MustCompile(`(?m)^.*"kind":"step","step":([0-9]+),"agent":"`+agent+`".*$`).ReplaceAllStringFunc(lines, func(line string) string {
 		step, _ := strconv.Atoi(between(line, `"step":`, ","))
@@ -207,7 +207,7 @@ func dropValue(lines, agent, value string, steps ...int) string {
 	})
 }
 
-// TestSmooth: a mean over neighbours keeps what is straight and spreads what is not.
+// TestSmooth: the mean over neighbours keeps straight lines and flattens peaks.
 func TestSmooth(t *testing.T) {
 	line := make([]point, 100)
 	for i := range line {
@@ -231,7 +231,7 @@ func TestSmooth(t *testing.T) {
 	}
 }
 
-// TestSmoothedCurves: many steps are smoothed over the thin line of the steps themselves; few, and evaluations, are not.
+// TestSmoothedCurves: curves of many steps are smoothed, and a thin line shows the steps. Curves of few steps and of evaluations are not smoothed.
 func TestSmoothedCurves(t *testing.T) {
 	few := render(t, Options{}, fixture)
 	dir := t.TempDir()
@@ -250,21 +250,21 @@ func TestSmoothedCurves(t *testing.T) {
 			class = `class="line c0" d=`
 		}
 		if got := strings.Count(many, class); got != want {
-			t.Errorf("%s is there %d times, want %d", class, got, want)
+			t.Errorf("the page has %s %d times, want %d", class, got, want)
 		}
 	}
-	// A click leaves the lines of the steps alone. Only for the test's own script is the page without its policy.
+	// After a click only the lines of the steps are visible. The test removes the page's policy so that its own script can run.
 	page = regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`).ReplaceAllString(page, "") +
 		`<script>byId("smooth").click(); document.title = [".raw", ".smooth"].map((c) => getComputedStyle(document.querySelector(".line" + c)).display).join(" ")</script>`
 	if title := between(chromium(t, saved(t, page), "--dump-dom"), "<title>", "</title>"); title != "inline none" {
-		t.Errorf("with smoothing off the lines are displayed as %q, want those of the steps alone", title)
+		t.Errorf("with smoothing off the lines are displayed as %q, want only the lines of the steps", title)
 	}
 	if strings.Contains(few, ` smooth"`) || strings.Contains(few, `id="smooth"`) || !strings.Contains(few, `class="spread c0"`) {
 		t.Error("a run of 6 steps is smoothed, or its evaluations have no bars")
 	}
 }
 
-// TestTools: calls of tools are added up, and a tool that fails often is warned of.
+// TestTools: calls of tools are added up, and there is a warning about a tool that fails often.
 func TestTools(t *testing.T) {
 	dir := t.TempDir()
 	j := metrics.NewJSONL(dir)
@@ -289,14 +289,14 @@ func TestTools(t *testing.T) {
 		}
 	}
 	if strings.Contains(section, "code of a") || strings.Contains(section, "rare of a") {
-		t.Errorf("a tool that works, or that was hardly called, is warned of: %s", section)
+		t.Errorf("there is a warning about a tool that works or was hardly called: %s", section)
 	}
 	if strings.Contains(render(t, Options{}, fixture), `id="tools"`) {
 		t.Error("a run without tools has a table of them")
 	}
 }
 
-// TestBatchesAreExplained: what a bar is, and what it means where most conversations decode alone.
+// TestBatchesAreExplained: the text explains the bars, and the effect if most conversations decode alone.
 func TestBatchesAreExplained(t *testing.T) {
 	if text := explainBatches(map[int64]int64{1: 82, 8: 18}); !strings.Contains(text, "2.3 on average") || !strings.Contains(text, "In 82 % of the passes") {
 		t.Error(text)

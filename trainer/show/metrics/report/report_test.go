@@ -33,7 +33,7 @@ func render(t *testing.T, opt Options, dirs ...string) string {
 	return out.String()
 }
 
-// copyRun copies the fixture where a test may change it.
+// copyRun copies the fixture to a folder that a test may change.
 func copyRun(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -94,7 +94,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	if strings.Contains(page, `class="missing"`) {
-		t.Error("the page says that something is missing")
+		t.Error("the page reports that something is missing")
 	}
 	if len(page) > 5<<20 {
 		t.Errorf("%d bytes", len(page))
@@ -123,7 +123,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestTokensMakeTheTurn: the tokens that are shown, joined, are the turn's text.
+// TestTokensMakeTheTurn: the displayed tokens, joined, are the turn's text.
 func TestTokensMakeTheTurn(t *testing.T) {
 	opened, err := Open([]string{fixture})
 	if err != nil {
@@ -164,7 +164,7 @@ func TestTokensMakeTheTurn(t *testing.T) {
 	t.Logf("%d turns", turns)
 }
 
-// TestSelfContained: the page names nothing outside itself.
+// TestSelfContained: the page has no external references.
 func TestSelfContained(t *testing.T) {
 	page := render(t, Options{}, fixture)
 	for _, bad := range []string{"http://", "https://", "src=", "@import", "url("} {
@@ -174,7 +174,7 @@ func TestSelfContained(t *testing.T) {
 	}
 }
 
-// TestHostileTexts: what a model says can neither end the data nor become markup.
+// TestHostileTexts: a model's text can neither end the data nor become markup.
 func TestHostileTexts(t *testing.T) {
 	const evil = "</script><script>document.title='owned'</script><!--\u2028\u2029&lt;<img src=x onerror=alert(1)>"
 	dir := copyRun(t)
@@ -202,16 +202,16 @@ func TestHostileTexts(t *testing.T) {
 		t.Error("a model's text is markup")
 	}
 	if n := strings.Count(page, "</script>"); n != 2 {
-		t.Errorf("%d ends of scripts, want 2", n)
+		t.Errorf("%d closing script tags, want 2", n)
 	}
 	data := page[strings.Index(page, `id="data">`):]
 	if data = data[:strings.Index(data, "</script>")]; strings.ContainsAny(data, "\u2028\u2029") || !strings.Contains(data, `owned`) {
-		t.Error("the data hold raw line separators, or the text is not in it")
+		t.Error("the data has raw line separators or does not have the text")
 	}
 	embedded(t, page)
 }
 
-// TestFurtherRows: a folded conversation is one trajectory of the page, with the turns of all its rows in their order.
+// TestFurtherRows: a folded conversation is one trajectory on the page, with the turns of all rows in order.
 func TestFurtherRows(t *testing.T) {
 	dir := copyRun(t)
 	path := filepath.Join(dir, "trajectories", "step-5", "planner.jsonl")
@@ -253,7 +253,7 @@ func TestFurtherRows(t *testing.T) {
 			}
 		}
 		if more := len(r.Main.Turns) - len(plain.Rollouts[i].Main.Turns); more != 0 && more != 3*len(head.Turns) {
-			t.Errorf("%s/%d: %d turns more, want those of three rows, %d", r.Query, r.K, more, 3*len(head.Turns))
+			t.Errorf("%s/%d: %d additional turns, want the %d turns of three rows", r.Query, r.K, more, 3*len(head.Turns))
 		}
 	}
 	if want := []string{"row+1", "row+2", "row+10"}; !slices.Equal(begins, want) {
@@ -261,7 +261,7 @@ func TestFurtherRows(t *testing.T) {
 	}
 }
 
-// TestMissingPieces: an incomplete run gives a report that says what is missing.
+// TestMissingPieces: the report of an incomplete run names the missing parts.
 func TestMissingPieces(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -298,7 +298,7 @@ func TestMissingPieces(t *testing.T) {
 			c.damage(t, dir)
 			if page := render(t, Options{}, dir); !strings.Contains(page, c.want) {
 				match := regexp.MustCompile(`(?s)class="missing".*?</section>`).FindString(page)
-				t.Errorf("want %q, the page says %s", c.want, match)
+				t.Errorf("want %q, the page has %s", c.want, match)
 			}
 		})
 	}
@@ -312,7 +312,7 @@ func remove(path string) func(*testing.T, string) {
 	}
 }
 
-// keep keeps the lines of metrics.jsonl that fit.
+// keep removes the lines of metrics.jsonl that do not match.
 func keep(pattern string) func(*testing.T, string) {
 	return func(t *testing.T, dir string) {
 		edit(t, filepath.Join(dir, "metrics.jsonl"), func(s string) string {
@@ -332,7 +332,7 @@ func edit(t *testing.T, path string, f func(string) string) {
 	}
 }
 
-// TestFoldersOfSeveralServers: the agents' own folders together are the run.
+// TestFoldersOfSeveralServers: the agents' own folders together make the whole run.
 func TestFoldersOfSeveralServers(t *testing.T) {
 	planner, researcher := copyRun(t), copyRun(t)
 	for dir, other := range map[string]string{planner: "researcher", researcher: "planner"} {
@@ -355,7 +355,7 @@ func TestFoldersOfSeveralServers(t *testing.T) {
 	}
 }
 
-// TestOneAndManyAgents: a single agent, and four.
+// TestOneAndManyAgents: reports of a single agent and of four agents.
 func TestOneAndManyAgents(t *testing.T) {
 	for _, names := range [][]string{{"alone"}, {"main", "a", "b", "c"}} {
 		dir := t.TempDir()
@@ -388,7 +388,7 @@ func TestOneAndManyAgents(t *testing.T) {
 	}
 }
 
-// TestBounded: the trajectories keep within what is allowed, whole queries each.
+// TestBounded: the trajectories stay within the given size, and each query has all of its rollouts or is left out.
 func TestBounded(t *testing.T) {
 	whole := embedded(t, render(t, Options{}, fixture))
 	small := embedded(t, render(t, Options{Bytes: 20000}, fixture))
@@ -398,7 +398,7 @@ func TestBounded(t *testing.T) {
 	tight := embedded(t, render(t, Options{Bytes: 80000}, fixture))
 	for i, phase := range tight.Phases {
 		if n := slices.IndexFunc(tight.Rollouts, func(r rollout) bool { return r.Phase == i }); n < 0 {
-			t.Errorf("the phases before %s have taken all of its bytes", phase)
+			t.Errorf("the phases before %s have used up its bytes", phase)
 		}
 	}
 	one := embedded(t, render(t, Options{Steps: 1, Queries: 1}, fixture))
@@ -407,7 +407,7 @@ func TestBounded(t *testing.T) {
 		seen[one.Phases[r.Phase]+r.Query] = true
 	}
 	if len(seen) != 3 { // the last step and two evaluations
-		t.Errorf("queries %v, want one of the last step and of each of two evaluations", seen)
+		t.Errorf("queries %v, want one query from the last step and one from each of two evaluations", seen)
 	}
 }
 
@@ -423,7 +423,7 @@ func TestCredentialsAreLeftOut(t *testing.T) {
 	dir := copyRun(t)
 	edit(t, filepath.Join(dir, "config.yaml"), func(s string) string { return s + "# rediss://trainer:hunter2@10.0.0.5:6379/0\n" })
 	if page := render(t, Options{}, dir); strings.Contains(page, "hunter2") || !strings.Contains(page, "10.0.0.5") {
-		t.Error("the store's password is in the page, or its address is not")
+		t.Error("the page contains the store's password, or lacks its address")
 	}
 }
 
@@ -441,7 +441,7 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// FuzzTrajectories: whatever stands in the files, a report comes out or an error.
+// FuzzTrajectories: for any trajectory files the result is a report or an error.
 func FuzzTrajectories(f *testing.F) {
 	f.Add(`{"id":"q/0","query":"q","rollout":0,"tokens":[1],"sampled":[true],"log_probs":[-1e38],"turns":[{"role":"assistant","text":"x","sampled":true,"from":0,"to":1}],"advantage":1e308}`)
 	f.Add(`{"id":"q/0/a/9","query":"q","rollout":-1,"turns":[{"from":0,"to":0}]}`)
@@ -461,7 +461,7 @@ func FuzzTrajectories(f *testing.F) {
 	})
 }
 
-// A folder that is none is refused with what was expected there.
+// If the argument is not a folder, the error describes the folder that was expected.
 func TestOpenNowhere(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/config"
 )
 
-// notes keeps what people are told.
+// notes keeps messages to the user.
 type notes struct {
 	mu   sync.Mutex
 	said []string
@@ -42,8 +42,8 @@ func followed(t *testing.T, dir, mlflow string) *config.Config {
 	return cfg
 }
 
-// TestFollowers: the tracker of a configuration gets the records while the run writes them, and at its end the last. Of two workers that share the
-// run's folder one forwards.
+// TestFollowers: the configured tracker gets records while the run writes them, and the last ones at its end. If two workers share the run's folder,
+// only one forwards.
 func TestFollowers(t *testing.T) {
 	calls, dir, told := serve(t, "{}"), runDir(t), &notes{}
 	cfg := followed(t, dir, "agents")
@@ -54,7 +54,7 @@ func TestFollowers(t *testing.T) {
 	report(t, dir, step("planner", 1, 0.5))
 	for {
 		if _, err := os.Stat(os.Getenv("STAND_IN_LOG")); err == nil {
-			break // it forwards
+			break // the tracker got the first record
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -89,7 +89,7 @@ func TestFollowersReadTheEnd(t *testing.T) {
 		f.start(t.Context(), dir, "kept", func(context.Context, Run) (Tracker, error) { return to, nil }, t.Errorf)
 		report(t, dir, step("planner", 1, 0.5))
 		time.Sleep(2 * pause)
-		synctest.Wait() // it has read the first record, and waits
+		synctest.Wait() // the follower has read the first record and waits
 		report(t, dir, step("planner", 2, 0.5))
 		f.Finish()
 		if !slices.Equal(to.steps, []int64{1, 2}) {
@@ -98,7 +98,7 @@ func TestFollowersReadTheEnd(t *testing.T) {
 	})
 }
 
-// TestFollowersRefuse: a tracker that cannot work is reported before the run begins, one that fails later is noted.
+// TestFollowersRefuse: a tracker that cannot work is an error before the run begins. A tracker that fails later is only noted.
 func TestFollowersRefuse(t *testing.T) {
 	t.Setenv("MLFLOW_TRACKING_URI", "")
 	dir := runDir(t)

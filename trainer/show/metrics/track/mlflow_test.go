@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// mlflowStandIn is a module in place of the package mlflow: it keeps runs in a file and writes down how it is called. The real one is
-// tested by make test-tracking.
+// mlflowStandIn is a module that replaces the package mlflow. It keeps runs in a file and records its calls. `make test-tracking` tests the real
+// package.
 const mlflowStandIn = `
 import json, os, sys
 from types import SimpleNamespace as Object
@@ -50,7 +50,7 @@ class MlflowClient:
     def set_terminated(self, id, status): say("status", status)
 `
 
-// serve makes Python import the stand-in, whose server has an address; calls reads what it wrote down.
+// serve makes Python import the stand-in as a server with an address. calls returns the recorded calls.
 func serve(t *testing.T, told string) (calls func() [][]any) {
 	t.Helper()
 	calls = client(t, told)
@@ -61,7 +61,7 @@ func serve(t *testing.T, told string) (calls func() [][]any) {
 	return calls
 }
 
-// metricsOf returns the numbers that the stand-in was given, as NAME@STEP.
+// metricsOf returns the numbers that the stand-in received, as NAME@STEP.
 func metricsOf(calls [][]any) (all []string) {
 	for _, c := range calls {
 		if c[0] == "log" {
@@ -92,7 +92,7 @@ func TestMLflow(t *testing.T) {
 	if last := fmt.Sprint(first[len(first)-1]); last != "[tag mgrpo.rows 3]" {
 		t.Errorf("ended with %s: the run may be continued", last)
 	}
-	report(t, dir, step("planner", 3, .1), step("planner", 4, .5)) // went back to step 2
+	report(t, dir, step("planner", 3, .1), step("planner", 4, .5)) // the run went back to step 2
 	ends(t, dir)
 	forward()
 	then := fmt.Sprint(calls()[len(first):])
@@ -101,7 +101,7 @@ func TestMLflow(t *testing.T) {
 	}
 }
 
-// TestMLflowFailures: each ends the command with an error.
+// TestMLflowFailures: each failure ends the command with an error.
 func TestMLflowFailures(t *testing.T) {
 	for name, c := range map[string]struct{ told, python, want string }{
 		"no python": {"{}", "no-such-python", "--python"},

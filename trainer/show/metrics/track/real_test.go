@@ -32,11 +32,11 @@ func packages(t *testing.T) {
 		t.Skip("make test-tracking runs it")
 	}
 	t.Setenv("PYTHONPATH", site)
-	t.Setenv("PYTHONSAFEPATH", "1") // nothing of the current folder is imported
+	t.Setenv("PYTHONSAFEPATH", "1") // nothing is imported from the current folder
 }
 
-// TestReal trains a tiny team, forwards it while it lasts and after a resume, and compares what W&B's client wrote and what
-// an MLflow server answers with metrics.jsonl. make test-tracking names the folder of their packages in MGRPO_TRACKING.
+// TestReal trains a tiny team and forwards it during the run and after a resume. Then it compares metrics.jsonl with the files of W&B's client and with
+// the answers of an MLflow server. make test-tracking sets MGRPO_TRACKING to the folder of their packages.
 func TestReal(t *testing.T) {
 	packages(t)
 	t.Setenv("WANDB_MODE", "offline")
@@ -47,7 +47,7 @@ func TestReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	train(t, dir, "run.steps=2")
-	if err := followed.Wait(); err != nil { // it ends with the run
+	if err := followed.Wait(); err != nil { // the follower ends with the run
 		t.Fatal(err)
 	}
 	forward := func(to ...string) {
@@ -63,7 +63,7 @@ func TestReal(t *testing.T) {
 	forward("--mlflow", "agents")
 	forward("--mlflow", "agents")
 	if err := mgrpo(t, "track", dir, "--wandb", "agents").Run(); err == nil {
-		t.Error("a second offline folder was begun, which wandb sync would append to the first")
+		t.Error("there is a second offline folder, which wandb sync would append to the first")
 	}
 	if folders, err := filepath.Glob(filepath.Join(dir, "wandb", "offline-run-*")); err != nil || len(folders) != 1 {
 		t.Errorf("offline run folders %v, %v", folders, err)
@@ -88,7 +88,7 @@ func TestReal(t *testing.T) {
 	}
 }
 
-// mgrpo is the program with arguments.
+// mgrpo returns a command that runs the program with arguments.
 func mgrpo(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "mgrpo"), args...)
@@ -96,7 +96,7 @@ func mgrpo(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// train makes the steps of a tiny run. Untaught agents may learn nothing in them, which the program calls a failure.
+// train makes the steps of a tiny run. Agents without a cold start may learn nothing, which the program reports as a failure.
 func train(t *testing.T, dir string, more ...string) {
 	t.Helper()
 	small, err := os.ReadFile(filepath.Join(root, ".ci", "quickstart-small"))
@@ -118,7 +118,7 @@ func train(t *testing.T, dir string, more ...string) {
 	}
 }
 
-// tracked is what readback.py prints.
+// tracked is the output of readback.py.
 type tracked struct {
 	ID, Status string
 	Config     map[string]any
@@ -140,7 +140,7 @@ func readBack(t *testing.T, args ...string) (out tracked) {
 	return out
 }
 
-// offline reads the offline run folder of W&B's client.
+// offline reads the offline run folder that W&B's client wrote.
 func offline(t *testing.T, dir string) tracked {
 	t.Helper()
 	folders, err := filepath.Glob(filepath.Join(dir, "wandb", "offline-run-*"))
@@ -150,7 +150,7 @@ func offline(t *testing.T, dir string) tracked {
 	return readBack(t, "wandb", folders[0])
 }
 
-// same wants every number of metrics.jsonl, once, and no others. A histogram is among the points of W&B alone.
+// same checks that the tracker has every number of metrics.jsonl once, and no others. Only W&B has points for histograms.
 func same(t *testing.T, name string, got tracked, dir string) {
 	t.Helper()
 	log, err := metrics.Read(dir)
@@ -164,11 +164,11 @@ func same(t *testing.T, name string, got tracked, dir string) {
 		}
 	}
 	if len(want) < 100 || want["planner/trajectories@1"] == 0 || len(want) != len(numbers(t, name, got, want)) {
-		t.Errorf("%s: %d numbers in the file, %d there", name, len(want), len(numbers(t, name, got, want)))
+		t.Errorf("%s: %d numbers in the file, %d in the tracker", name, len(want), len(numbers(t, name, got, want)))
 	}
 }
 
-// numbers are the numbers of a tracker by name and step.
+// numbers returns a tracker's numbers by name and step.
 func numbers(t *testing.T, name string, got tracked, want map[string]float64) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
@@ -189,7 +189,7 @@ func numbers(t *testing.T, name string, got tracked, want map[string]float64) ma
 	return out
 }
 
-// startMLflow starts a tracking server on a database of its own and returns its address.
+// startMLflow starts a tracking server with its own database and returns its address.
 func startMLflow(t *testing.T) string {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -205,7 +205,7 @@ func startMLflow(t *testing.T) string {
 	cmd := exec.Command("python3", "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port, "--workers", "1",
 		"--backend-store-uri", "sqlite:///"+dir+"/mlflow.db", "--artifacts-destination", dir)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it has workers
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the server starts workers
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -220,12 +220,11 @@ func startMLflow(t *testing.T) string {
 				return "http://" + address
 			}
 		}
-		time.Sleep(50 * time.Millisecond) // go test's time-out bounds it
+		time.Sleep(50 * time.Millisecond) // go test's time-out limits this loop
 	}
 }
 
-// TestRealOnline: W&B's client takes a run to a server that it wrote offline, and continues it there: no row is sent twice, and
-// none is lost.
+// TestRealOnline: W&B's client uploads a run that it wrote offline and continues it online. Every row arrives exactly once.
 func TestRealOnline(t *testing.T) {
 	packages(t)
 	s := &wandbServer{history: map[string][]string{}}
@@ -240,7 +239,7 @@ func TestRealOnline(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv("WANDB_MODE", "offline") // the first part; wandb sync takes it to the server
+	t.Setenv("WANDB_MODE", "offline") // for the first part, which wandb sync uploads
 	forward()
 	t.Setenv("WANDB_MODE", "online")
 	folders, err := filepath.Glob(filepath.Join(dir, "wandb", "offline-run-*"))
@@ -248,11 +247,11 @@ func TestRealOnline(t *testing.T) {
 		t.Fatalf("offline run folders %v, %v", folders, err)
 	}
 	upload := exec.CommandContext(t.Context(), "python3", "-m", "wandb", "sync", folders[0])
-	upload.Dir = dir // it writes logs there
+	upload.Dir = dir // the command writes logs to its folder
 	if out, err := upload.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	report(t, dir, step("planner", 3, .1), step("planner", 4, .75)) // went back to step 2
+	report(t, dir, step("planner", 3, .1), step("planner", 4, .75)) // the run went back to step 2
 	forward()
 	forward()
 	if len(s.history) != 1 || s.repeated {
@@ -273,7 +272,7 @@ func TestRealOnline(t *testing.T) {
 	}
 }
 
-// wandbServer stands in for W&B's server, whose software cannot be had here: it keeps the histories of runs.
+// wandbServer simulates W&B's server, which is not available here: it keeps the histories of runs.
 type wandbServer struct {
 	mu       sync.Mutex
 	history  map[string][]string // lines by run
@@ -291,7 +290,7 @@ func (s *wandbServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Content []string
 		}
 	}
-	_ = json.NewDecoder(r.Body).Decode(&body) // telemetry is something else
+	_ = json.NewDecoder(r.Body).Decode(&body) // telemetry has another form
 	if run, ok := strings.CutSuffix(r.URL.Path, "/file_stream"); ok {
 		sent := body.Files["wandb-history.jsonl"]
 		run = path.Base(run)

@@ -16,7 +16,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/show/metrics"
 )
 
-// runDir is the folder of a run that has its configuration and no records.
+// runDir returns the folder of a run that has its configuration and no records.
 func runDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,7 +50,7 @@ func report(t *testing.T, dir string, records ...metrics.Record) {
 	}
 }
 
-// ends appends the note of a run that is complete.
+// ends appends the note that the run is complete.
 func ends(t *testing.T, dir string) {
 	t.Helper()
 	j := metrics.NewJSONL(dir)
@@ -71,7 +71,7 @@ func write(t *testing.T, dir, text string) {
 	}
 }
 
-// notebook is a tracker that keeps what it gets.
+// notebook is a tracker that keeps the rows it receives.
 type notebook struct {
 	run      Run
 	rows     []Row
@@ -96,7 +96,7 @@ func (n *notebook) Close(_ context.Context, complete bool) error {
 	return nil
 }
 
-// text is one row a line.
+// text returns the rows, one per line.
 func (n *notebook) text() string {
 	var b strings.Builder
 	for _, r := range n.rows {
@@ -143,7 +143,7 @@ func TestForward(t *testing.T) {
 		t.Errorf("histograms %v", h)
 	}
 	if at := to.rows[0].Time; at.Before(before) || !at.Equal(to.run.Began) {
-		t.Errorf("the first row is of %v, the run began %v", at, to.run.Began)
+		t.Errorf("the first row has the time %v, the run began at %v", at, to.run.Began)
 	}
 	if sum != (Sum{Rows: 4}) || to.complete {
 		t.Errorf("%+v, complete %v", sum, to.complete)
@@ -153,15 +153,15 @@ func TestForward(t *testing.T) {
 	}
 	ends(t, dir)
 	if to, sum := forward(t, dir); !to.complete || !sum.Complete {
-		t.Error("the run is complete and is not said to be")
+		t.Error("the run is complete, but Close was called as if it were not")
 	}
-	report(t, dir, step("planner", 2, .5)) // run.steps was raised
+	report(t, dir, step("planner", 2, .5)) // run.steps was increased
 	if to, _ := forward(t, dir); to.complete {
-		t.Error("a run that was prolonged is said to be complete")
+		t.Error("a prolonged run was closed as complete")
 	}
 }
 
-// TestGoingBack: steps that are made again are forwarded once, and so every row keeps its number.
+// TestGoingBack: steps that are made again are forwarded only once, so every row keeps its number.
 func TestGoingBack(t *testing.T) {
 	dir := runDir(t)
 	report(t, dir, evaluation(0, .1), step("planner", 1, .1), step("planner", 2, .2), evaluation(2, .2), step("researcher", 1, .9))
@@ -183,16 +183,16 @@ func TestGoingBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if to, _ := forward(t, moved); to.run.ID != first.run.ID {
-		t.Error("a run that was moved has another id")
+		t.Error("the id of a run changed when its folder was moved")
 	}
 	other := runDir(t)
 	report(t, other, evaluation(0, .1))
 	if to, _ := forward(t, other); to.run.ID == first.run.ID {
-		t.Error("another run of the same name has the same id")
+		t.Error("two runs with one name have the same id")
 	}
 }
 
-// TestDamage: what cannot be read costs itself alone, and a last line without an end is not read yet.
+// TestDamage: lines that cannot be read are skipped, and a last line without an end is not read yet.
 func TestDamage(t *testing.T) {
 	dir := runDir(t)
 	report(t, dir, step("planner", 1, .1))
@@ -205,7 +205,7 @@ func TestDamage(t *testing.T) {
 	}
 	write(t, dir, "_mean\":1}}\n")
 	if to, _ := forward(t, dir); len(to.rows) != 3 {
-		t.Errorf("after its end was written:\n%s", to.text())
+		t.Errorf("after the end of the line was written:\n%s", to.text())
 	}
 }
 
@@ -226,7 +226,7 @@ func TestNothingToForward(t *testing.T) {
 	}
 }
 
-// TestFollow waits for a run that has not begun, until it is complete.
+// TestFollow waits for a run that has not begun, and follows it until it is complete.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := runDir(t)
@@ -262,7 +262,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// TestFollowEndsOnSignal: everything that is there was forwarded, and nothing is wrong.
+// TestFollowEndsOnSignal: after a signal, all existing records are forwarded and there is no error.
 func TestFollowEndsOnSignal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := runDir(t)
@@ -281,7 +281,7 @@ func TestFollowEndsOnSignal(t *testing.T) {
 	})
 }
 
-// TestReplaced: the numbers of rows would mean something else.
+// TestReplaced: if the file is replaced while it is followed, Forward returns an error, because row numbers would change their meaning.
 func TestReplaced(t *testing.T) {
 	for name, replace := range map[string]func(path string) error{
 		"cut":     func(path string) error { return os.Truncate(path, 10) },
@@ -310,7 +310,7 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestFailure: the tracker's failure ends the work, and a run is not called complete by it.
+// TestFailure: if the tracker fails, Forward ends with an error and does not mark the run as complete.
 func TestFailure(t *testing.T) {
 	dir := runDir(t)
 	report(t, dir, step("planner", 1, 1))
@@ -325,7 +325,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// TestNames: no tracker refuses a name because of its letters.
+// TestNames: names are changed so that trackers accept all of their characters.
 func TestNames(t *testing.T) {
 	l := metrics.Line{Record: metrics.Record{Kind: metrics.KindStep, Step: 1, Values: map[string]float64{"a b": 1},
 		Counts: map[string]map[string]int64{metrics.ToolErrors: {"../x": 1, "..": 2, "": 3, "né\x00": 4, "files.read-all": 5, strings.Repeat("y", 300): 6}}}}

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// standIn is a module in place of the package wandb: it writes down how it is called. STAND_IN has JSON: the step with
-// which a run goes on, and the number of rows after which it dies.
+// standIn is a module that replaces the package wandb and records its calls. STAND_IN has JSON: the step at which a run continues, and the number of
+// rows after which the stand-in dies.
 const standIn = `
 import json, os, sys
 told = json.loads(os.environ.get("STAND_IN", "{}"))
@@ -42,7 +42,7 @@ def init(config):
     return Run()
 `
 
-// client makes Python import the stand-in, which behaves as told; calls reads what it wrote down.
+// client makes Python import the stand-in, with its behaviour in told. calls returns the recorded calls.
 func client(t *testing.T, told string) (calls func() [][]any) {
 	t.Helper()
 	dir := t.TempDir()
@@ -69,7 +69,7 @@ func client(t *testing.T, told string) (calls func() [][]any) {
 	}
 }
 
-// logged returns the numbers of the rows that the client was given, and whether it was told to finish.
+// logged returns the numbers of the rows that the client received, and whether finish was called.
 func logged(calls [][]any) (rows []int, finished bool) {
 	for _, c := range calls {
 		switch c[0] {
@@ -128,7 +128,7 @@ func TestWandB(t *testing.T) {
 	}
 }
 
-// TestWandBGoesOn: the client says which row is next.
+// TestWandBGoesOn: the client determines the next row.
 func TestWandBGoesOn(t *testing.T) {
 	calls := client(t, `{"step": 2}`)
 	if _, err := Forward(t.Context(), three(t), false, WandB("p", "python3")); err != nil {
@@ -139,7 +139,7 @@ func TestWandBGoesOn(t *testing.T) {
 	}
 }
 
-// TestWandBFailures: each ends the command with an error, and no process is left.
+// TestWandBFailures: each failure ends the command with an error and leaves no process behind.
 func TestWandBFailures(t *testing.T) {
 	for name, c := range map[string]struct{ told, python, mode, want string }{
 		"no python":  {"{}", "no-such-python", "", "--python"},
@@ -160,12 +160,12 @@ func TestWandBFailures(t *testing.T) {
 	}
 }
 
-// TestWandBInterrupted: a client that does not come up is ended with the command.
+// TestWandBInterrupted: if the client hangs while it starts, it is ended with the command.
 func TestWandBInterrupted(t *testing.T) {
 	calls := client(t, `{"hangs": true}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		for { // until it hangs
+		for { // until the client hangs
 			if text, _ := os.ReadFile(os.Getenv("STAND_IN_LOG")); strings.HasSuffix(string(text), "\n") {
 				cancel()
 				return
